@@ -1,0 +1,18 @@
+# Every library of docs/dependencies.md as an imported target. All come from Debian packages, see
+# scripts/install-deps.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(hwy REQUIRED)             # hwy::hwy
+find_package(absl REQUIRED)            # absl::flat_hash_map, ...
+find_package(nlohmann_json REQUIRED)   # nlohmann_json::nlohmann_json
+find_package(CLI11 REQUIRED)           # CLI11::CLI11
+find_package(fmt REQUIRED)             # fmt::fmt
+find_package(spdlog REQUIRED)          # spdlog::spdlog
+find_package(GTest REQUIRED)           # GTest::gtest_main, GTest::gmock
+find_package(rapidcheck REQUIRED)      # rapidcheck, rapidcheck_gtest
+find_package(benchmark REQUIRED)       # benchmark::benchmark
+
+# Packages that only know pkg-config: PkgConfig::sodium, PkgConfig::isal, PkgConfig::pcre2
+pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(isal REQUIRED IMPORTED_TARGET libisal)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
