@@ -1,0 +1,129 @@
+// The cache: paged, shared by prefix, within a hard budget. Start reading here.
+//
+//   auto cache = Cache::Create({.geometry = ..., .profile = ..., .hot_bytes = 4'000'000'000});
+//   auto plan = (*cache)->Acquire({.identity = &identity, .tokens = prompt});   // pins the longest prefix
+//   auto sequence = (*cache)->Open(std::move(*plan), {.reserve_tokens = prompt.size() + 128});
+//   // compute tokens [sequence->length(), n): Append every layer, attend over Blocks(), then Commit
+#ifndef QUIRE_CACHE_H_
+#define QUIRE_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "quire/error.h"
+#include "quire/geometry.h"
+#include "quire/identity.h"
+#include "quire/ids.h"
+#include "quire/sequence.h"
+#include "quire/stats.h"
+#include "quire/view.h"
+
+namespace quire {
+
+struct CacheOptions {
+  Geometry geometry;
+  NumericProfile profile;
+  ArenaLayout layout = ArenaLayout::kBlockMajor;
+  uint64_t hot_bytes = 0;        // hard budget: slots in use and their metadata
+  uint64_t tokens_max = 1 << 20;  // longest sequence
+  bool huge_pages = false;       // transparent huge pages for the arena
+};
+
+/// Why a prompt was not found as a whole.
+enum class MissReason : uint8_t {
+  kNone = 0,         // everything that could be reused was
+  kNeverSeen = 1,    // no published block continues the prompt here
+  kPartialBlock = 2, // only the last, incomplete block (or the last token) is left to compute
+};
+std::string_view MissReasonName(MissReason reason);
+
+struct AcquireRequest {
+  const Identity* identity = nullptr;
+  std::span<const TokenId> tokens;  // the whole prompt
+  bool reuse = true;                // false: plan a sequence that shares nothing
+};
+
+/// What the cache has of a prompt. Holds the resident part pinned until opened or destroyed.
+class Plan {
+ public:
+  Plan(Plan&&) noexcept;
+  Plan& operator=(Plan&&) noexcept;
+  ~Plan();
+
+  /// Tokens found and pinned: a multiple of block_tokens, less than the prompt.
+  uint64_t resident_tokens() const;
+  /// Prompt tokens that must be computed; never 0.
+  uint64_t missing_tokens() const;
+  MissReason reason() const;
+
+ private:
+  friend class cache::Core;
+  struct State;
+  explicit Plan(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// What happens when the budget has no room for a sequence's next block, after everything unleased
+/// has been evicted.
+enum class OnFull : uint8_t {
+  kReject = 1,  // Open reserves all of reserve_tokens or refuses
+  kHalt = 2,    // Open reserves the prompt; growing fails with kNoSpace and the sequence stays usable
+};
+
+struct SequenceOptions {
+  uint64_t reserve_tokens = 0;  // prompt and expected output; 0: the prompt
+  OnFull on_full = OnFull::kReject;
+  bool publish = true;          // false: its blocks are never shared
+};
+
+/// What one re-check of every published block found.
+struct VerifyReport {
+  uint64_t blocks = 0;
+  uint64_t damaged = 0;
+};
+
+/// Threads:  any, unless a method says otherwise. One lock (rank 20) for index and policy, one (rank
+///           30) for the pool; neither is held while bytes are copied or hashed.
+/// Lifetime: must outlive its sequences, leases and views
+class Cache {
+ public:
+  /// Errors: kInvalidArgument names the field; kNoSpace if hot_bytes cannot hold one block;
+  ///         kUnsupported codec or layout this build lacks
+  static Result<std::unique_ptr<Cache>> Create(CacheOptions options);
+  virtual ~Cache() = default;
+
+  virtual const CacheOptions& options() const = 0;
+  /// Bytes of one block, all layers, as stored.
+  virtual uint64_t block_bytes() const = 0;
+
+  /// Pins the longest cached prefix of a prompt. Never computes the last token from cache: at least
+  /// one token is left.
+  ///
+  /// Errors:  kInvalidArgument no identity, no tokens, or more than tokens_max
+  /// Effects: counts as a use of the blocks found (LRU)
+  /// Cost:    O(tokens / block_tokens) node visits
+  virtual Result<Plan> Acquire(const AcquireRequest& request) = 0;
+
+  /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
+  /// Errors: kNoSpace names shared, own and available blocks, and says if it can never fit; the plan's
+  ///         pins are dropped
+  virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
+
+  /// Evicts up to `blocks` unleased blocks, least recently used first. Returns how many went.
+  virtual uint64_t Evict(uint64_t blocks) = 0;
+  /// Returns free slots' pages to the system. Returns the bytes given back.
+  virtual uint64_t Trim() = 0;
+  /// Recomputes the checksum of every published block; damaged unleased ones are dropped.
+  virtual VerifyReport Verify() = 0;
+
+  virtual CacheStats stats() const = 0;
+  /// One character per slot: '.' free, 'p' private, 's' published, 'S' published and leased.
+  virtual std::string BlockMap() const = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_CACHE_H_

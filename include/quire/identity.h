@@ -1,0 +1,89 @@
+// Everything that decides the bits of a cached block besides its tokens. Equal identity and equal
+// tokens mean equal bytes; anything else is another cache.
+#ifndef QUIRE_IDENTITY_H_
+#define QUIRE_IDENTITY_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "quire/geometry.h"
+#include "quire/ids.h"
+
+namespace quire {
+
+/// Raised whenever any bit of docs/numerics.md changes.
+inline constexpr uint32_t kKernelRevision = 1;
+/// Tokens per split and lanes of the canonical attention order (docs/numerics.md section 2).
+inline constexpr uint32_t kSplitTokens = 256;
+inline constexpr uint32_t kLanes = 16;
+
+/// A 256-bit digest (BLAKE2b) of something named beside it.
+using Digest = std::array<uint8_t, 32>;
+
+/// Type of weights and activations at operator boundaries; sums are always f32.
+enum class ComputeType : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+
+/// Which codec a part of the cache uses. The first entry that matches decides; the last one should
+/// match everything.
+struct CodecRule {
+  StreamRole role = StreamRole::kKey;
+  Codec codec = Codec::kF16;
+
+  bool operator==(const CodecRule&) const = default;
+};
+
+/// The part of identity that says how numbers are made. Same profile, same bits.
+struct NumericProfile {
+  uint32_t block_tokens = kBlockTokensDefault;
+  uint32_t residual_tokens = 0;         // last R tokens read open; 0: sealed as soon as whole
+  Codec open_dtype = Codec::kF16;       // form of blocks that are still being written
+  std::vector<CodecRule> codecs;        // per stream; see CodecFor
+  ComputeType compute = ComputeType::kF32;
+  std::string arithmetic = "fma32";     // arithmetic class of the CPU or GPU kernels
+  uint32_t kernel_revision = kKernelRevision;
+
+  /// The same codec for every stream, open form included.
+  static NumericProfile Uniform(Codec codec, uint32_t block_tokens = kBlockTokensDefault);
+  /// Codec of a stream; kInvalidArgument when no rule covers it.
+  Result<Codec> CodecFor(StreamRole role) const;
+
+  bool operator==(const NumericProfile&) const = default;
+};
+
+/// Tenants that agreed to share. Private by default: a domain is one tenant.
+struct Domain {
+  std::string name;            // for humans and catalogues
+  Digest secret{};             // keys the identity hash; never logged
+  uint64_t erase_epoch = 0;    // raised by erase: nothing older matches
+
+  bool operator==(const Domain&) const = default;
+};
+
+/// Who computed the values: weights, adapter, position encoding and domain.
+struct Identity {
+  Digest weights{};               // fingerprint of every weight byte and the config that shapes them
+  std::string adapter;            // LoRA name, empty for none
+  uint64_t adapter_version = 0;   // moves at every training step
+  std::string position_encoding;  // for example "rope:theta=1000000"
+  Domain domain;
+
+  bool operator==(const Identity&) const = default;
+};
+
+/// Root key of all blocks of (identity, geometry, profile): keyed BLAKE2b-256 over every field, each
+/// with its length, so that no two different inputs run together.
+///
+/// Threads: any
+/// Source:  DESIGN invariant 5
+Digest RootKey(const Identity& identity, const Geometry& geometry, const NumericProfile& profile);
+
+/// Key of a block: keyed BLAKE2b-256 over (parent key, its tokens). The first block's parent is the
+/// root key.
+Digest ChildKey(const Domain& domain, const Digest& parent, const TokenId* tokens,
+                uint32_t token_count);
+
+}  // namespace quire
+
+#endif  // QUIRE_IDENTITY_H_

@@ -1,0 +1,117 @@
+// One sequence of the cache: a list of shared blocks, then blocks of its own.
+//
+// Life of a block inside a sequence:
+//   1. open       private, writable, filled layer by layer by Append
+//   2. sealed     per layer, as soon as that layer's K and V of the whole block are written
+//   3. published  at the Commit that completes it: checksummed, immutable, found by others
+#ifndef QUIRE_SEQUENCE_H_
+#define QUIRE_SEQUENCE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "quire/error.h"
+#include "quire/geometry.h"
+#include "quire/ids.h"
+#include "quire/stats.h"
+#include "quire/view.h"
+
+namespace quire {
+
+/// Rows of one stream, as an engine has them: element (token, head, dim) at
+/// data[token * token_stride + head * head_stride + dim], strides in elements.
+struct RowsView {
+  const void* data = nullptr;
+  Codec dtype = Codec::kF32;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+};
+
+/// One layer's new tokens. `latent` models pass their one stream as `key` and leave `value` empty.
+struct LayerRows {
+  RowsView key;
+  RowsView value;
+  uint32_t tokens = 0;
+};
+
+/// Where the cursor of a layer's slots can be read by kernels.
+struct LayerBlocks {
+  std::span<const std::byte* const> sealed;  // [blocks]
+  std::span<const std::byte* const> open;    // [blocks]
+  StreamLayout key;
+  StreamLayout value;
+  uint64_t tokens = 0;  // written in this layer, committed or not
+};
+
+/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Reset); length(), stats() and View()
+///           from any thread. Readers of committed tokens take no lock on the bytes.
+/// Lifetime: the cache must outlive it; the destructor returns every byte.
+class Sequence {
+ public:
+  virtual ~Sequence() = default;
+
+  virtual SequenceId id() const = 0;
+  /// Committed tokens.
+  virtual uint64_t length() const = 0;
+  /// Tokens written in `layer`, committed or not.
+  virtual uint64_t cursor(uint32_t layer) const = 0;
+  virtual SequenceStats stats() const = 0;
+
+  /// Makes room for `tokens` tokens in all (not more). All or nothing; evicts unleased blocks if that
+  /// makes it fit, and only then.
+  /// Errors: kNoSpace with needed and available blocks; kInvalidArgument past tokens_max
+  virtual Result<void> Reserve(uint64_t tokens) = 0;
+
+  /// Writes the next rows of one layer and moves that layer's cursor; seals what became whole.
+  ///
+  /// Shape:   key [tokens, heads, dim], value likewise
+  /// Errors:  kInvalidArgument bad layer, stream or stride; kNoSpace as Reserve. Nothing changes then
+  /// Threads: different layers may be appended by different threads at once once room is reserved
+  /// Cost:    O(tokens); O(1) amortised for one token
+  virtual Result<void> Append(uint32_t layer, const LayerRows& rows) = 0;
+
+  /// Makes the next tokens.size() tokens visible; every layer must have been appended that far.
+  /// Publishes the blocks this completes.
+  /// Errors: kInvalidArgument names the layer that is behind. Nothing changes then
+  virtual Result<void> Commit(std::span<const TokenId> tokens) = 0;
+
+  /// Truncates to `position` tokens: drops uncommitted rows, or committed tokens too. Published blocks
+  /// stay in the cache; a block cut in the middle is copied first if others can see it.
+  /// Errors: kInvalidArgument position > every cursor, or inside a block for a codec that cannot be
+  ///         cut there; kNoSpace if the copy has no room. Nothing changes then
+  virtual Result<void> Rollback(uint64_t position) = 0;
+
+  /// A second sequence with the same committed tokens: shares published blocks, copies the open tail.
+  /// Errors: kNoSpace
+  virtual Result<std::unique_ptr<Sequence>> Fork() = 0;
+
+  /// Back to zero tokens; every byte it alone held is free again.
+  virtual void Reset() = 0;
+
+  /// Copies tokens [begin, end) of one stream, widened to f32, in token order.
+  ///
+  /// Shape:  out [heads, end - begin, dim]
+  /// Errors: kInvalidArgument range past the layer's cursor, or out too small
+  virtual Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                              std::span<float> out) const = 0;
+
+  /// The blocks of one stream, in place and pinned.
+  virtual Result<BlockListView> View(uint32_t layer, StreamRole role) const = 0;
+
+  /// What a kernel needs for one layer. Valid until the next call on this sequence; not pinned beyond
+  /// what the sequence itself holds.
+  virtual LayerBlocks Blocks(uint32_t layer) const = 0;
+};
+
+/// Copies a batch of sequences into one padded array: [batch, heads, tokens_max, dim], zeros after
+/// each sequence's last committed token.
+/// Errors: kInvalidArgument names the sequence longer than tokens_max, or out too small
+Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer, StreamRole role,
+                          uint64_t tokens_max, std::span<float> out);
+
+}  // namespace quire
+
+#endif  // QUIRE_SEQUENCE_H_

@@ -1,0 +1,85 @@
+// Reading the cache in place: leases that pin blocks, and views that carry pointer, shape and strides.
+#ifndef QUIRE_VIEW_H_
+#define QUIRE_VIEW_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "quire/attention.h"
+#include "quire/env.h"
+#include "quire/geometry.h"
+#include "quire/ids.h"
+
+namespace quire {
+
+namespace cache {
+class Core;
+}
+
+/// Move-only pin on slots: while it lives they are neither evicted, moved nor reused.
+///
+/// Threads:  may be released on any thread; one lease is used by one thread at a time
+/// Lifetime: the cache must outlive it
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&& other) noexcept;
+  Lease& operator=(Lease&& other) noexcept;
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease();
+
+  bool empty() const { return slots_.empty(); }
+  uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
+
+  /// Drops the pins after `fence` (null: now). Waits for the fence.
+  void Release(Fence* fence = nullptr);
+
+ private:
+  friend class cache::Core;
+  Lease(cache::Core* core, std::vector<SlotId> slots);
+
+  cache::Core* core_ = nullptr;
+  std::vector<SlotId> slots_;  // each holds one reference in the pool
+};
+
+/// A strided array in place, as DLPack would describe it. Read-only.
+struct TensorView {
+  const void* data = nullptr;
+  Codec dtype = Codec::kF32;
+  uint32_t rank = 0;
+  std::array<int64_t, 5> shape{};    // [rank]
+  std::array<int64_t, 5> strides{};  // [rank], in elements
+  std::string_view device;           // "cpu"
+};
+
+/// One stream of one layer of one sequence: a list of blocks in token order, pinned while it lives.
+class BlockListView {
+ public:
+  BlockListView(StreamLayout layout, uint64_t tokens, std::vector<const std::byte*> slots, Lease lease)
+      : layout_(layout), tokens_(tokens), slots_(std::move(slots)), lease_(std::move(lease)) {}
+
+  const StreamLayout& layout() const { return layout_; }
+  /// Tokens readable; the last block may be partial.
+  uint64_t tokens() const { return tokens_; }
+  uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
+  /// Slots in token order, for AttentionTask.
+  std::span<const std::byte* const> slots() const { return slots_; }
+  /// Block i as [heads, tokens in this block, dim].
+  TensorView block(uint32_t i) const;
+
+ private:
+  StreamLayout layout_;
+  uint64_t tokens_;
+  std::vector<const std::byte*> slots_;
+  Lease lease_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_VIEW_H_
