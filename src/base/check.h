@@ -17,11 +17,11 @@ namespace quire {
 #define QUIRE_CHECK(condition) QUIRE_CHECK_MSG(condition, "")
 
 /// The message is evaluated only on failure, so it may build a string.
-#define QUIRE_CHECK_MSG(condition, message)                           \
-  do {                                                                \
-    if (!(condition)) [[unlikely]] {                                  \
+#define QUIRE_CHECK_MSG(condition, message)                            \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]] {                                   \
       ::quire::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
-    }                                                                 \
+    }                                                                  \
   } while (false)
 
 /// On in the dev, asan, tsan and fuzz presets; elsewhere compiled, never evaluated.

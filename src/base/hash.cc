@@ -1,0 +1,71 @@
+#include "base/hash.h"
+
+#include <isa-l/crc.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+
+namespace quire {
+
+static_assert(std::endian::native == std::endian::little, "digests hash little-endian numbers");
+
+std::string ToHex(std::span<const uint8_t> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(bytes.size() * 2);
+  for (const uint8_t byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+namespace internal {
+namespace {
+
+crypto_generichash_state* Sodium(std::byte* state) {
+  return reinterpret_cast<crypto_generichash_state*>(state);
+}
+
+}  // namespace
+
+Blake2bState::Blake2bState(size_t digest_bytes, std::span<const uint8_t> key) {
+  static_assert(sizeof(crypto_generichash_state) <= sizeof(state_));
+  static_assert(alignof(crypto_generichash_state) <= 64);
+  static const int kInitialized = sodium_init();  // picks the SIMD code; safe to race
+  QUIRE_CHECK(kInitialized >= 0);
+  QUIRE_CHECK(key.size() <= crypto_generichash_KEYBYTES_MAX);
+  QUIRE_CHECK(crypto_generichash_init(Sodium(state_), key.data(), key.size(), digest_bytes) == 0);
+}
+
+Blake2bState::~Blake2bState() { sodium_memzero(state_, sizeof(state_)); }
+
+void Blake2bState::Update(std::span<const std::byte> bytes) {
+  QUIRE_CHECK(crypto_generichash_update(Sodium(state_),
+                                        reinterpret_cast<const uint8_t*>(bytes.data()),
+                                        bytes.size()) == 0);
+}
+
+void Blake2bState::Finish(std::span<uint8_t> digest) {
+  QUIRE_CHECK(crypto_generichash_final(Sodium(state_), digest.data(), digest.size()) == 0);
+}
+
+}  // namespace internal
+
+uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t crc) {
+  constexpr size_t kBytesPerCall = size_t{1} << 30;  // the library takes an int
+  uint32_t inverted = ~crc;
+  while (!bytes.empty()) {
+    const std::span<const std::byte> part = bytes.first(std::min(bytes.size(), kBytesPerCall));
+    // The library only reads; its C signature lacks the const.
+    auto* data = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(part.data()));
+    inverted = crc32_iscsi(data, static_cast<int>(part.size()), inverted);
+    bytes = bytes.subspan(part.size());
+  }
+  return ~inverted;
+}
+
+}  // namespace quire

@@ -1,0 +1,73 @@
+// Mutexes that know their place: Clang checks what they guard, debug builds check their order.
+#ifndef QUIRE_BASE_MUTEX_H_
+#define QUIRE_BASE_MUTEX_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "base/thread_annotations.h"
+
+namespace quire {
+
+/// A place in the one order in which locks are taken: a thread that holds rank r may only take a
+/// rank above r, so two threads cannot wait for each other. Write LockRank{20}.
+enum class LockRank : uint16_t {
+  kLeaf = 65535,  // nothing else is taken while it is held
+};
+
+/// A mutex with a rank.
+///
+/// Threads: any thread
+/// Cost:    the order is checked only with QUIRE_DEBUG_CHECKS (presets dev, asan, tsan, fuzz)
+class QUIRE_CAPABILITY("mutex") Mutex {
+ public:
+  explicit Mutex(LockRank rank) : rank_(rank) {}
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void Lock() QUIRE_ACQUIRE();
+  void Unlock() QUIRE_RELEASE();
+  /// False when another thread holds it.
+  [[nodiscard]] bool TryLock() QUIRE_TRY_ACQUIRE(true);
+
+  LockRank rank() const { return rank_; }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+  const LockRank rank_;
+};
+
+/// Holds a mutex for a scope.
+class QUIRE_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) QUIRE_ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
+  ~MutexLock() QUIRE_RELEASE() { mutex_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// A condition variable of one Mutex. Wait in a loop over the condition, with the mutex held:
+/// `while (queue_.empty()) ready_.Wait(mutex_);` A wall clock has no place here: see env's clock.
+class CondVar {
+ public:
+  CondVar() = default;
+  CondVar(const CondVar&) = delete;
+  CondVar& operator=(const CondVar&) = delete;
+
+  /// Lets go of the mutex while it waits; may wake without a reason.
+  void Wait(Mutex& mutex) QUIRE_REQUIRES(mutex);
+  void NotifyOne() { condition_.notify_one(); }
+  void NotifyAll() { condition_.notify_all(); }
+
+ private:
+  std::condition_variable condition_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_BASE_MUTEX_H_

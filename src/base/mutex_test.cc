@@ -1,0 +1,108 @@
+#include "base/mutex.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+namespace quire {
+namespace {
+
+struct Counter {
+  Mutex mutex{LockRank{10}};
+  CondVar changed;
+  int value QUIRE_GUARDED_BY(mutex) = 0;
+};
+
+TEST(Mutex, GuardsACounter) {
+  Counter counter;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&counter] {
+      for (int i = 0; i < 1000; ++i) {
+        MutexLock lock(counter.mutex);
+        ++counter.value;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  MutexLock lock(counter.mutex);
+  EXPECT_EQ(counter.value, 4000);
+}
+
+TEST(Mutex, TryLockFailsWhileAnotherThreadHolds) {
+  Mutex mutex(LockRank::kLeaf);
+  mutex.Lock();
+  std::thread other([&mutex] {
+    if (mutex.TryLock()) {
+      ADD_FAILURE() << "took a lock that is held";
+      mutex.Unlock();
+    }
+  });
+  other.join();
+  mutex.Unlock();
+  ASSERT_TRUE(mutex.TryLock());
+  mutex.Unlock();
+}
+
+TEST(Mutex, WaitersWake) {
+  Counter counter;
+  std::thread waiter([&counter] {
+    MutexLock lock(counter.mutex);
+    while (counter.value == 0) counter.changed.Wait(counter.mutex);
+    counter.value = 2;
+    counter.changed.NotifyAll();
+  });
+  {
+    MutexLock lock(counter.mutex);
+    counter.value = 1;
+    counter.changed.NotifyOne();
+    while (counter.value != 2) counter.changed.Wait(counter.mutex);
+  }
+  waiter.join();
+}
+
+TEST(Mutex, RisingRanksAndAnyOrderOfRelease) {
+  Mutex low(LockRank{10});
+  Mutex middle(LockRank{20});
+  Mutex high(LockRank{30});
+  for (int round = 0; round < 3; ++round) {
+    low.Lock();
+    middle.Lock();
+    low.Unlock();
+    high.Lock();
+    middle.Unlock();
+    high.Unlock();
+  }
+}
+
+#if defined(QUIRE_DEBUG_CHECKS)
+TEST(MutexDeathTest, FallingOrEqualRankIsABug) {
+  Mutex low(LockRank{10});
+  Mutex high(LockRank{20});
+  Mutex same(LockRank{20});
+  MutexLock lock(high);
+  EXPECT_DEATH(low.Lock(), "taking a lock of rank 10 while holding rank 20");
+  EXPECT_DEATH(same.Lock(), "taking a lock of rank 20 while holding rank 20");
+}
+
+TEST(MutexDeathTest, WaitingUnderAHigherLockIsABug) {
+  Mutex low(LockRank{10});
+  Mutex high(LockRank{20});
+  CondVar changed;
+  MutexLock outer(low);
+  MutexLock inner(high);
+  EXPECT_DEATH(changed.Wait(low), "rank 10 while holding rank 20");
+}
+
+TEST(Mutex, TryLockMayGoBackwards) {
+  Mutex low(LockRank{10});
+  Mutex high(LockRank{20});
+  MutexLock lock(high);
+  ASSERT_TRUE(low.TryLock());
+  low.Unlock();
+}
+#endif
+
+}  // namespace
+}  // namespace quire
