@@ -23,6 +23,10 @@
 
 namespace quire {
 
+namespace cache {
+struct PlanState;
+}
+
 struct CacheOptions {
   Geometry geometry;
   NumericProfile profile;
@@ -34,9 +38,10 @@ struct CacheOptions {
 
 /// Why a prompt was not found as a whole.
 enum class MissReason : uint8_t {
-  kNone = 0,         // everything that could be reused was
   kNeverSeen = 1,    // no published block continues the prompt here
   kPartialBlock = 2, // only the last, incomplete block (or the last token) is left to compute
+  kDamaged = 3,      // the next block failed a re-check and is quarantined
+  kNotAsked = 4,     // the request said reuse = false
 };
 std::string_view MissReasonName(MissReason reason);
 
@@ -61,9 +66,8 @@ class Plan {
 
  private:
   friend class cache::Core;
-  struct State;
-  explicit Plan(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Plan(std::unique_ptr<cache::PlanState> state);
+  std::unique_ptr<cache::PlanState> state_;
 };
 
 /// What happens when the budget has no room for a sequence's next block, after everything unleased
@@ -116,7 +120,8 @@ class Cache {
   virtual uint64_t Evict(uint64_t blocks) = 0;
   /// Returns free slots' pages to the system. Returns the bytes given back.
   virtual uint64_t Trim() = 0;
-  /// Recomputes the checksum of every published block; damaged unleased ones are dropped.
+  /// Recomputes the checksum of every published block. A damaged one is quarantined: never found again,
+  /// dropped as soon as nothing holds it or continues it. Holds the cache lock for one block at a time.
   virtual VerifyReport Verify() = 0;
 
   virtual CacheStats stats() const = 0;

@@ -1,0 +1,92 @@
+#include "cache/core.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+#include "evict/lru.h"
+
+namespace quire {
+
+Result<std::unique_ptr<Cache>> Cache::Create(CacheOptions options) {
+  auto memory = MakeHostMemory(options.huge_pages);
+  QUIRE_ASSIGN(auto core, cache::Core::Make(std::move(options), std::move(memory)));
+  return core;
+}
+
+namespace cache {
+
+Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
+                                         std::unique_ptr<DeviceMemory> memory) {
+  if (options.tokens_max == 0) {
+    return Fail(ErrorCode::kInvalidArgument, "cache options: tokens_max is 0");
+  }
+  QUIRE_TRY(options.geometry.Validate());
+  QUIRE_ASSIGN(auto layout, codec::SlotLayout::Create(options.geometry, options.profile,
+                                                      options.layout));
+  const uint64_t charge = layout.slot_bytes() + MetadataBytes(options.profile.block_tokens);
+  const uint64_t slots = options.hot_bytes / charge;
+  if (slots == 0) {
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("cache options: hot_bytes {} cannot hold one block of {} bytes "
+                            "({} tokens and their bookkeeping); raise hot_bytes",
+                            options.hot_bytes, charge, options.profile.block_tokens));
+  }
+  // Ids are 32 bits wide and the largest is "none".
+  constexpr uint64_t kSlotsMax = std::numeric_limits<uint32_t>::max() - 1;
+  QUIRE_ASSIGN(auto sealed,
+               pool::Pool::Create({.name = "sealed",
+                                   .slot_bytes = layout.slot_bytes(),
+                                   .slots_max = static_cast<uint32_t>(std::min(slots, kSlotsMax))},
+                                  *memory));
+  return std::unique_ptr<Core>(
+      new Core(std::move(options), std::move(layout), std::move(memory), std::move(sealed)));
+}
+
+Core::Core(CacheOptions options, codec::SlotLayout layout, std::unique_ptr<DeviceMemory> memory,
+           std::unique_ptr<pool::Pool> sealed)
+    : options_(std::move(options)),
+      layout_(std::move(layout)),
+      charge_bytes_(layout_.slot_bytes() + MetadataBytes(options_.profile.block_tokens)),
+      memory_(std::move(memory)),
+      sealed_(std::move(sealed)),
+      ledger_(options_.hot_bytes),
+      index_(options_.profile.block_tokens),
+      policy_(std::make_unique<evict::LruPolicy>()) {}
+
+Core::~Core() {
+  QUIRE_CHECK_MSG(sequences_ == 0, "a sequence outlives its cache");
+}
+
+CacheStats Core::stats() const {
+  MutexLock lock(mutex_);
+  CacheStats stats = counters_;
+  stats.hot_bytes_limit = ledger_.limit_bytes();
+  stats.hot_bytes_used = ledger_.used_bytes();
+  stats.hot_bytes_peak = ledger_.peak_bytes();
+  stats.sealed = sealed_->stats();
+  stats.published_blocks = blocks_.size();
+  stats.evictable_blocks = policy_->size();
+  stats.sequences = sequences_;
+  return stats;
+}
+
+std::string Core::BlockMap() const {
+  // The marks are taken first: the pool's lock is held while it asks for them.
+  std::vector<char> marks;
+  {
+    MutexLock lock(mutex_);
+    blocks_.ForEach([&marks](BlockId, const BlockRecord& record) {
+      const uint32_t slot = record.slot.number();
+      if (slot >= marks.size()) marks.resize(slot + 1, 'p');
+      marks[slot] = record.leases == 0 ? 's' : 'S';
+    });
+  }
+  return sealed_->Map([&marks](SlotId slot, uint32_t) {
+    return slot.number() < marks.size() ? marks[slot.number()] : 'p';
+  });
+}
+
+}  // namespace cache
+}  // namespace quire

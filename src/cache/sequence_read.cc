@@ -1,0 +1,112 @@
+// The reading side of a sequence: gather, views, and what kernels need.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bits.h"
+#include "cache/sequence_impl.h"
+#include "codec/rows.h"
+
+namespace quire {
+
+namespace cache {
+
+Result<StreamLayout> SequenceImpl::LayoutOf(uint32_t layer, StreamRole role) const {
+  if (layer >= cursors_.size()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("layer {} of a model with {}", layer, cursors_.size()));
+  }
+  return core_.layout().Find(layer, role);
+}
+
+Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                                  std::span<float> out) const {
+  QUIRE_ASSIGN(const StreamLayout layout, LayoutOf(layer, role));
+  if (begin > end || end > cursor(layer)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("gather: tokens [{}, {}) of layer {} with {} tokens", begin, end,
+                            layer, cursor(layer)));
+  }
+  const uint64_t values = layout.heads * (end - begin) * layout.dim;
+  if (out.size() < values) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("gather: {} values do not fit into {}", values, out.size()));
+  }
+  QUIRE_ASSIGN(const BlockListView view, View(layer, role));
+  const int64_t head_stride = static_cast<int64_t>(end - begin) * layout.dim;
+  for (uint64_t position = begin; position < end;) {
+    const auto in_block = static_cast<uint32_t>(position % layout.block_tokens);
+    const auto count = static_cast<uint32_t>(
+        std::min<uint64_t>(end - position, layout.block_tokens - in_block));
+    codec::ReadRows(layout, view.slots()[position / layout.block_tokens], in_block, count,
+                    out.data() + (position - begin) * layout.dim, head_stride);
+    position += count;
+  }
+  return {};
+}
+
+Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role) const {
+  QUIRE_ASSIGN(const StreamLayout layout, LayoutOf(layer, role));
+  MutexLock lock(mutex_);
+  const uint64_t tokens = cursor(layer);
+  const uint64_t blocks = DivUp(tokens, layout.block_tokens);
+  std::vector<SlotId> held(slots_.begin(), slots_.begin() + static_cast<int64_t>(blocks));
+  core_.HoldSlots(held);
+  return BlockListView(layout, tokens, {pointers_.begin(), pointers_.begin() + blocks},
+                       core_.MakeLease(std::move(held)));
+}
+
+LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
+  const codec::SlotLayout& layout = core_.layout();
+  // Codecs that store values as they are have one form: open and sealed are the same bytes.
+  return {.sealed = pointers_,
+          .open = pointers_,
+          .key = layout.key(layer),
+          .value = layout.value(layer),
+          .tokens = cursor(layer)};
+}
+
+}  // namespace cache
+
+Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer,
+                          StreamRole role, uint64_t tokens_max, std::span<float> out) {
+  struct Part {
+    const Sequence* sequence;
+    StreamLayout layout;
+    uint64_t tokens;
+  };
+  std::vector<Part> parts;
+  uint64_t values = 0;
+  for (const Sequence* sequence : sequences) {
+    QUIRE_ASSIGN(const BlockListView view, sequence->View(layer, role));
+    const uint64_t tokens = sequence->length();
+    if (tokens > tokens_max) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("gather: sequence {} has {} tokens, tokens_max is {}",
+                              sequence->id().number(), tokens, tokens_max));
+    }
+    parts.push_back({sequence, view.layout(), tokens});
+    values += tokens_max * view.layout().heads * view.layout().dim;
+  }
+  if (out.size() < values) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("gather: {} values do not fit into {}", values, out.size()));
+  }
+  std::ranges::fill(out.first(values), 0.0f);
+  uint64_t offset = 0;
+  std::vector<float> packed;
+  for (const Part& part : parts) {
+    const uint64_t plane = tokens_max * part.layout.dim;  // of one head, padded
+    const uint64_t used = part.tokens * part.layout.dim;
+    packed.resize(used * part.layout.heads);
+    QUIRE_TRY(part.sequence->Gather(layer, role, 0, part.tokens, packed));
+    for (uint32_t head = 0; head < part.layout.heads; ++head) {
+      std::copy_n(packed.begin() + static_cast<int64_t>(head * used), used,
+                  out.begin() + static_cast<int64_t>(offset + head * plane));
+    }
+    offset += plane * part.layout.heads;
+  }
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,92 @@
+// Who holds what: leases, holds of sequences, and the eviction of blocks that nobody holds.
+#include <utility>
+
+#include "cache/core.h"
+
+namespace quire {
+
+Lease::Lease(cache::Core* core, std::vector<SlotId> slots)
+    : core_(core), slots_(std::move(slots)) {}
+
+Lease::Lease(Lease&& other) noexcept
+    : core_(std::exchange(other.core_, nullptr)), slots_(std::exchange(other.slots_, {})) {}
+
+Lease& Lease::operator=(Lease&& other) noexcept {
+  if (this != &other) {
+    Release();
+    core_ = std::exchange(other.core_, nullptr);
+    slots_ = std::exchange(other.slots_, {});
+  }
+  return *this;
+}
+
+Lease::~Lease() { Release(); }
+
+void Lease::Release(Fence* fence) {
+  if (slots_.empty()) return;
+  if (fence != nullptr) fence->Wait();
+  core_->ReleaseSlots(slots_);
+  slots_.clear();
+}
+
+namespace cache {
+
+void Core::HoldSlots(std::span<const SlotId> slots) {
+  MutexLock lock(mutex_);
+  for (SlotId slot : slots) HoldSlot(slot);
+}
+
+void Core::ReleaseSlots(std::span<const SlotId> slots) {
+  MutexLock lock(mutex_);
+  // Deepest first: a parent must become evictable after its children.
+  for (size_t i = slots.size(); i > 0; --i) ReleaseSlot(slots[i - 1]);
+}
+
+void Core::HoldSlot(SlotId slot) {
+  sealed_->Retain(slot);
+  if (const BlockId block = blocks_.InSlot(slot); !block.is_none()) {
+    if (blocks_.at(block).leases++ == 0) policy_->Remove(block);
+  }
+}
+
+void Core::ReleaseSlot(SlotId slot) {
+  if (const BlockId block = blocks_.InSlot(slot); !block.is_none()) {
+    BlockRecord& record = blocks_.at(block);
+    QUIRE_CHECK(record.leases > 0);
+    if (--record.leases == 0) {
+      policy_->Add(block);
+      // A quarantined block can never be found again: it goes as soon as it can.
+      if (record.quarantined && !index_.has_children(block)) Drop(block);
+    }
+  }
+  FreeIfLast(slot);
+}
+
+void Core::FreeIfLast(SlotId slot) {
+  if (sealed_->Release(slot)) ledger_.Refund(charge_bytes());
+}
+
+uint64_t Core::Evict(uint64_t blocks) {
+  MutexLock lock(mutex_);
+  uint64_t evicted = 0;
+  for (; evicted < blocks && policy_->size() > 0; ++evicted) EvictOne();
+  return evicted;
+}
+
+void Core::EvictOne() {
+  const auto victim = policy_->Victim();
+  QUIRE_CHECK(victim.has_value());
+  Drop(*victim);
+  ++counters_.evicted_total;
+}
+
+void Core::Drop(BlockId block) {
+  const SlotId slot = blocks_.at(block).slot;
+  policy_->Remove(block);
+  index_.Remove(block);
+  blocks_.Remove(block);
+  FreeIfLast(slot);
+}
+
+}  // namespace cache
+}  // namespace quire

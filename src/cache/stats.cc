@@ -1,0 +1,65 @@
+// Counters as JSON for programs and as text for people.
+#include "quire/stats.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace quire {
+
+namespace {
+
+nlohmann::ordered_json Json(const SlotClassStats& stats) {
+  return {{"slot_bytes", stats.slot_bytes},
+          {"slots_max", stats.slots_max},
+          {"slots_used", stats.slots_used},
+          {"slots_used_peak", stats.slots_used_peak}};
+}
+
+nlohmann::ordered_json Json(const CacheStats& stats) {
+  return {{"hot_bytes_limit", stats.hot_bytes_limit},
+          {"hot_bytes_used", stats.hot_bytes_used},
+          {"hot_bytes_peak", stats.hot_bytes_peak},
+          {"sealed", Json(stats.sealed)},
+          {"open", Json(stats.open)},
+          {"published_blocks", stats.published_blocks},
+          {"evictable_blocks", stats.evictable_blocks},
+          {"sequences", stats.sequences},
+          {"lookups", stats.lookups},
+          {"lookup_tokens", stats.lookup_tokens},
+          {"hit_tokens", stats.hit_tokens},
+          {"published_total", stats.published_total},
+          {"deduplicated_total", stats.deduplicated_total},
+          {"evicted_total", stats.evicted_total},
+          {"refused_total", stats.refused_total}};
+}
+
+void AddLines(const nlohmann::ordered_json& object, const std::string& prefix, std::string& text) {
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_object()) {
+      AddLines(value, prefix + name + ".", text);
+    } else {
+      text += fmt::format("{:<28} {:>16}\n", prefix + name, value.dump());
+    }
+  }
+}
+
+}  // namespace
+
+std::string ToJson(const CacheStats& stats) { return Json(stats).dump(); }
+
+std::string ToText(const CacheStats& stats) {
+  std::string text;
+  AddLines(Json(stats), "", text);
+  return text;
+}
+
+std::string ToJson(const SequenceStats& stats) {
+  return nlohmann::ordered_json{{"tokens_used", stats.tokens_used},
+                                {"tokens_reserved", stats.tokens_reserved},
+                                {"blocks_shared", stats.blocks_shared},
+                                {"blocks_own", stats.blocks_own}}
+      .dump();
+}
+
+}  // namespace quire
