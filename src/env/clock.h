@@ -1,0 +1,36 @@
+// Time as an argument: nothing below the programs reads a clock it was not given.
+#ifndef QUIRE_ENV_CLOCK_H_
+#define QUIRE_ENV_CLOCK_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace quire {
+
+/// Microseconds from an arbitrary start; never goes back.
+///
+/// Threads: any
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual uint64_t NowMicros() const = 0;
+};
+
+/// The machine's monotonic clock. Lives for ever.
+const Clock& SystemClock();
+
+/// A clock that a test moves by hand.
+class ManualClock final : public Clock {
+ public:
+  explicit ManualClock(uint64_t now_us = 0) : now_us_(now_us) {}
+
+  uint64_t NowMicros() const override { return now_us_.load(std::memory_order_acquire); }
+  void Advance(uint64_t us) { now_us_.fetch_add(us, std::memory_order_acq_rel); }
+
+ private:
+  std::atomic<uint64_t> now_us_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_ENV_CLOCK_H_

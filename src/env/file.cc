@@ -1,0 +1,188 @@
+#include "env/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+namespace quire {
+namespace {
+
+ErrorCode CodeOf(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR: return ErrorCode::kNotFound;
+    case ENOSPC:
+    case EDQUOT: return ErrorCode::kNoSpace;
+    default: return ErrorCode::kIo;
+  }
+}
+
+std::unexpected<Error> FailErrno(int error, std::string_view action, std::string_view path) {
+  return Fail(CodeOf(error),
+              fmt::format("{}: {}: {}", path, action, std::generic_category().message(error)));
+}
+
+// Closes on every way out.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return number_; }
+  int Take() { return std::exchange(number_, -1); }
+
+ private:
+  int number_;
+};
+
+// Removes a file on every way out but one.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string path) : path_(std::move(path)) {}
+  ~TemporaryFile() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  void Keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
+// The name must be new in the directory: two processes, or two threads, may write the same file.
+std::string TemporaryName(const std::string& path) {
+  static std::atomic<uint64_t> count = 0;
+  return fmt::format("{}.{}.{}.tmp", path, ::getpid(), count.fetch_add(1));
+}
+
+Result<void> WriteAll(int descriptor, std::string_view bytes, std::string_view path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return FailErrno(errno, "write", path);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+// Without this a crash may forget the rename.
+Result<void> SyncDirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const Descriptor descriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0) return FailErrno(errno, "open", directory);
+  if (::fsync(descriptor.get()) != 0) return FailErrno(errno, "sync", directory);
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max) {
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (descriptor.get() < 0) return FailErrno(errno, "open", path);
+
+  // Grows as bytes arrive: what stat promises may be wrong (0 in /proc) or a lie.
+  constexpr uint64_t kStepBytes = 1 << 16;
+  std::string text;
+  while (true) {
+    const uint64_t room_bytes = bytes_max - text.size();
+    const uint64_t step_bytes =
+        std::min(room_bytes, std::max<uint64_t>(kStepBytes, text.size())) + 1;
+    const size_t filled = text.size();
+    text.resize(filled + step_bytes);
+    ssize_t got = 0;
+    do {
+      got = ::read(descriptor.get(), text.data() + filled, step_bytes);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) return FailErrno(errno, "read", path);
+    text.resize(filled + static_cast<size_t>(got));
+    if (text.size() > bytes_max) {
+      return Fail(ErrorCode::kCorrupt,
+                  fmt::format("{}: more than the {} bytes allowed", path, bytes_max));
+    }
+    if (got == 0) return text;
+  }
+}
+
+Result<void> WriteFile(const std::string& path, std::string_view bytes) {
+  const std::string name = TemporaryName(path);
+  const Descriptor descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (descriptor.get() < 0) return FailErrno(errno, "create", name);
+  TemporaryFile temporary(name);
+  QUIRE_TRY(WriteAll(descriptor.get(), bytes, name));
+  if (::fsync(descriptor.get()) != 0) return FailErrno(errno, "sync", name);
+  if (::rename(name.c_str(), path.c_str()) != 0) return FailErrno(errno, "rename to", path);
+  temporary.Keep();
+  return SyncDirectoryOf(path);
+}
+
+Result<RandomAccessFile> RandomAccessFile::Open(const std::string& path) {
+  // O_NONBLOCK: opening a pipe must not wait for a writer; regular files do not care.
+  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (descriptor.get() < 0) return FailErrno(errno, "open", path);
+  struct stat status = {};
+  if (::fstat(descriptor.get(), &status) != 0) return FailErrno(errno, "stat", path);
+  if (!S_ISREG(status.st_mode)) {
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("{}: not a regular file", path));
+  }
+  return RandomAccessFile(path, descriptor.Take(), static_cast<uint64_t>(status.st_size));
+}
+
+RandomAccessFile::RandomAccessFile(RandomAccessFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+RandomAccessFile& RandomAccessFile::operator=(RandomAccessFile&& other) noexcept {
+  if (this != &other) {
+    Close();
+    path_ = std::move(other.path_);
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+RandomAccessFile::~RandomAccessFile() { Close(); }
+
+void RandomAccessFile::Close() {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+}
+
+Result<void> RandomAccessFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
+  const auto too_short = [&](uint64_t file_bytes) {
+    return Fail(ErrorCode::kCorrupt,
+                fmt::format("{}: {} bytes wanted at offset {}, the file ends at {}", path_,
+                            out.size(), offset, file_bytes));
+  };
+  // Checked before any read, so that a wild offset never reaches the signed off_t of the system.
+  if (offset > bytes_ || out.size() > bytes_ - offset) return too_short(bytes_);
+
+  uint64_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = ::pread(descriptor_, out.data() + done, out.size() - done,
+                                static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FailErrno(errno, fmt::format("read at offset {}", offset + done), path_);
+    if (got == 0) return too_short(offset + done);  // it was truncated since it was opened
+    done += static_cast<uint64_t>(got);
+  }
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,69 @@
+// Files as checked bytes: every way they can disappoint is an Error that names the file.
+#ifndef QUIRE_ENV_FILE_H_
+#define QUIRE_ENV_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "quire/error.h"
+
+namespace quire {
+
+/// Reads a whole file, or a pipe to its end.
+///
+/// Errors:  kNotFound it does not exist; kCorrupt it holds more than bytes_max; kIo
+/// Effects: never holds more than bytes_max + 1 bytes, whatever the file says about itself
+/// Threads: any
+Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
+
+/// Replaces a file so that a reader, or a crash, sees the old contents or the new, never a mixture:
+/// a temporary file beside it, synced, then renamed over it.
+///
+/// Errors:  kNotFound the directory does not exist; kNoSpace the disk is full; kIo. The old file is
+///          as it was and no other is left, but when syncing the directory fails at the very end the
+///          new contents stand and may not outlive a crash
+/// Threads: any; the last of two writers wins
+Result<void> WriteFile(const std::string& path, std::string_view bytes);
+
+/// A regular file open for checked reads at any place.
+///
+/// Reads are copies, not a mapping: a file that shrinks under a mapping kills the process, here it
+/// is an Error.
+///
+/// Threads: any number of concurrent ReadAt
+class RandomAccessFile {
+ public:
+  /// Errors: kNotFound it does not exist; kInvalidArgument it is not a regular file; kIo
+  static Result<RandomAccessFile> Open(const std::string& path);
+
+  RandomAccessFile(RandomAccessFile&& other) noexcept;
+  RandomAccessFile& operator=(RandomAccessFile&& other) noexcept;
+  ~RandomAccessFile();
+
+  const std::string& path() const { return path_; }
+  /// Its length when it was opened.
+  uint64_t bytes() const { return bytes_; }
+
+  /// Fills `out` from the bytes at `offset`.
+  ///
+  /// Errors:  kCorrupt the file ends before, naming file, offset and both lengths; kIo. On error the
+  ///          contents of `out` are unspecified
+  Result<void> ReadAt(uint64_t offset, std::span<std::byte> out) const;
+
+ private:
+  RandomAccessFile(std::string path, int descriptor, uint64_t bytes)
+      : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
+  void Close();
+
+  std::string path_;
+  int descriptor_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_ENV_FILE_H_

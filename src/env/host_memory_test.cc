@@ -1,0 +1,138 @@
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "env/faulty_memory.h"
+#include "env/machine.h"
+#include "env/process_stats.h"
+#include "quire/env.h"
+
+namespace quire {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kMiB = 1 << 20;
+
+class HostMemoryWith : public testing::TestWithParam<bool> {
+ protected:
+  const std::unique_ptr<DeviceMemory> memory_ = MakeHostMemory(GetParam());
+};
+
+TEST_P(HostMemoryWith, IsZeroAlignedAndWritable) {
+  for (const uint64_t bytes : {uint64_t{1}, kPageBytes, 3 * kMiB + 5}) {
+    std::byte* const base = memory_->Reserve(bytes).value();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(base) % (GetParam() ? 2 * kMiB : kPageBytes), 0u);
+    EXPECT_EQ(base[0], std::byte{0});
+    EXPECT_EQ(base[bytes - 1], std::byte{0});
+    std::memset(base, 1, bytes);
+    memory_->Release(base, bytes);
+  }
+  EXPECT_EQ(memory_->name(), "cpu");
+  EXPECT_TRUE(memory_->host_accessible());
+}
+
+TEST_P(HostMemoryWith, DiscardZeroesWholePagesInsideTheRangeOnly) {
+  constexpr uint64_t kBytes = 4 * kPageBytes;
+  std::byte* const base = memory_->Reserve(kBytes).value();
+  std::memset(base, 7, kBytes);
+  memory_->Discard(base + 1, 3 * kPageBytes - 2);  // pages 1 only: 0 and 2 are partly outside
+  for (uint64_t i = 0; i < kBytes; ++i) {
+    ASSERT_EQ(base[i], std::byte(i / kPageBytes == 1 ? 0 : 7)) << "byte " << i;
+  }
+  memory_->Discard(base + 10, 100);  // no whole page
+  EXPECT_EQ(base[10], std::byte{7});
+  memory_->Release(base, kBytes);
+}
+
+TEST_P(HostMemoryWith, LockedPagesReadAsZeroAfterDiscardToo) {
+  std::byte* const base = memory_->Reserve(2 * kPageBytes).value();
+  std::memset(base, 7, 2 * kPageBytes);
+  if (mlock(base, 2 * kPageBytes) != 0) GTEST_SKIP() << "this process may not lock memory";
+  memory_->Discard(base, kPageBytes);
+  EXPECT_EQ(base[0], std::byte{0});
+  EXPECT_EQ(base[kPageBytes], std::byte{7});
+  memory_->Release(base, 2 * kPageBytes);
+}
+
+TEST_P(HostMemoryWith, CopyIsDoneAtOnce) {
+  std::byte* const base = memory_->Reserve(kPageBytes).value();
+  const std::vector<std::byte> from(100, std::byte{3});
+  EXPECT_EQ(memory_->Copy(base, from.data(), from.size()), nullptr);
+  EXPECT_EQ(std::memcmp(base, from.data(), from.size()), 0);
+  memory_->Release(base, kPageBytes);
+}
+
+TEST_P(HostMemoryWith, ImpossibleReservationsAreRefused) {
+  EXPECT_EQ(memory_->Reserve(0).error().code, ErrorCode::kInvalidArgument);
+  const uint64_t max = std::numeric_limits<uint64_t>::max();
+  for (const uint64_t bytes : {uint64_t{1} << 62, max / 2, max / 2 + 1, max - 1, max}) {
+    const auto refused = memory_->Reserve(bytes);
+    ASSERT_FALSE(refused) << bytes;
+    EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
+    EXPECT_NE(refused.error().message.find(std::to_string(bytes)), std::string::npos);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HugePages, HostMemoryWith, testing::Bool());
+
+TEST(HostMemory, ResidentSetFollowsUseAndDiscard) {
+  const auto memory = MakeHostMemory(false);
+  constexpr uint64_t kReserved = 64'000'000'000;
+  constexpr uint64_t kUsed = 32 * kMiB;
+  const uint64_t before = ResidentBytes().value();
+  std::byte* const base = memory->Reserve(kReserved).value();
+  EXPECT_LT(ResidentBytes().value(), before + 2 * kMiB) << "reserving must not touch";
+
+  std::memset(base + kReserved / 2, 1, kUsed);
+  const uint64_t used = ResidentBytes().value();
+  EXPECT_GT(used, before + kUsed - 2 * kMiB);
+  EXPECT_LT(used, before + kUsed + 4 * kMiB);
+
+  memory->Discard(base, kReserved);
+  EXPECT_LT(ResidentBytes().value(), before + 4 * kMiB);
+  memory->Release(base, kReserved);
+}
+
+// Small pages must stay small: 64 bytes written 2 MiB apart make 64 pages resident, not 128 MiB.
+TEST(HostMemory, SmallPagesStaySmall) {
+  const auto memory = MakeHostMemory(false);
+  std::byte* const base = memory->Reserve(128 * kMiB).value();
+  const uint64_t before = ResidentBytes().value();
+  for (uint64_t i = 0; i < 64; ++i) base[i * 2 * kMiB] = std::byte{1};
+  EXPECT_LT(ResidentBytes().value(), before + 4 * kMiB);
+  memory->Release(base, 128 * kMiB);
+}
+
+TEST(FaultyMemory, FailsOneReserveAndCountsTheRest) {
+  const auto host = MakeHostMemory(false);
+  FaultyMemory memory(*host, 1);
+  std::byte* const first = memory.Reserve(100).value();
+  EXPECT_FALSE(memory.failed());
+  EXPECT_EQ(memory.Reserve(100).error().code, ErrorCode::kNoSpace);
+  EXPECT_TRUE(memory.failed());
+  std::byte* const third = memory.Reserve(50).value();
+  EXPECT_EQ(memory.reserved_bytes(), 150u);
+  memory.Release(first, 100);
+  memory.Release(third, 50);
+  EXPECT_EQ(memory.reserved_bytes(), 0u);
+}
+
+TEST(ResidentBytes, CountsBytesNotPages) {
+  const uint64_t resident = ResidentBytes().value();
+  EXPECT_GT(resident, kMiB);
+  EXPECT_LT(resident, 100'000'000'000u);
+}
+
+TEST(LastLevelCacheBytes, IsThatOfARealMachine) {
+  const uint64_t bytes = LastLevelCacheBytes();
+  EXPECT_GE(bytes, 128u << 10);
+  EXPECT_LE(bytes, uint64_t{4} << 30);
+}
+
+}  // namespace
+}  // namespace quire

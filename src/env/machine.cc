@@ -1,0 +1,45 @@
+#include "env/machine.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+
+#include "env/file.h"
+
+namespace quire {
+namespace {
+
+constexpr uint64_t kFallbackBytes = 32ull << 20;
+
+// "512K" or "32M", as sysfs writes them; 0 when it is anything else.
+uint64_t ParseSysfsBytes(const std::string& text) {
+  uint64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || rest == end) return 0;
+  switch (*rest) {
+    case 'K': return number << 10;
+    case 'M': return number << 20;
+    case 'G': return number << 30;
+    default: return 0;
+  }
+}
+
+}  // namespace
+
+uint64_t LastLevelCacheBytes() {
+  // glibc's sysconf(_SC_LEVEL3_CACHE_SIZE) divides by guesses about sharing on some CPUs and knows
+  // nothing on others; sysfs has what the CPU itself reports.
+  uint64_t largest_bytes = 0;
+  for (int index = 0; index < 8; ++index) {
+    const std::string cache =
+        "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/";
+    const Result<std::string> type = ReadFile(cache + "type", 64);
+    const Result<std::string> bytes = ReadFile(cache + "size", 64);
+    if (!type || !bytes || type->starts_with("Instruction")) continue;
+    largest_bytes = std::max(largest_bytes, ParseSysfsBytes(*bytes));
+  }
+  return largest_bytes != 0 ? largest_bytes : kFallbackBytes;
+}
+
+}  // namespace quire

@@ -1,0 +1,39 @@
+// Bytes charged against one hard limit. Pure arithmetic: what the bytes are is the caller's business.
+#ifndef QUIRE_QUOTA_LEDGER_H_
+#define QUIRE_QUOTA_LEDGER_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace quire::quota {
+
+/// Charge before taking, refund after giving back.
+///
+/// Units:   bytes
+/// Threads: any; no lock. used_bytes() never exceeds limit_bytes(), not even for a moment
+class Ledger {
+ public:
+  explicit Ledger(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  /// Charges all of `bytes`, or nothing when they do not fit.
+  [[nodiscard]] bool TryCharge(uint64_t bytes);
+  /// Takes back a charge. Giving back more than is charged is a bug.
+  void Refund(uint64_t bytes);
+
+  uint64_t limit_bytes() const { return limit_bytes_; }
+  uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
+  uint64_t available_bytes() const { return limit_bytes_ - used_bytes(); }
+  /// The most that was charged at one time.
+  uint64_t peak_bytes() const { return peak_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  const uint64_t limit_bytes_;
+  std::atomic<uint64_t> used_bytes_ = 0;
+  std::atomic<uint64_t> peak_bytes_ = 0;
+};
+
+}  // namespace quire::quota
+
+#endif  // QUIRE_QUOTA_LEDGER_H_

@@ -1,0 +1,82 @@
+#include "quota/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <thread>
+#include <vector>
+
+namespace quire::quota {
+namespace {
+
+constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+
+TEST(Ledger, ChargesUpToTheLimitAndNotAByteMore) {
+  Ledger ledger(100);
+  EXPECT_TRUE(ledger.TryCharge(60));
+  EXPECT_FALSE(ledger.TryCharge(41));
+  EXPECT_EQ(ledger.used_bytes(), 60u) << "a refused charge must change nothing";
+  EXPECT_TRUE(ledger.TryCharge(40));
+  EXPECT_FALSE(ledger.TryCharge(1));
+  EXPECT_TRUE(ledger.TryCharge(0));
+  EXPECT_EQ(ledger.available_bytes(), 0u);
+  EXPECT_EQ(ledger.limit_bytes(), 100u);
+}
+
+TEST(Ledger, PeakStaysAfterARefund) {
+  Ledger ledger(100);
+  ASSERT_TRUE(ledger.TryCharge(70));
+  ledger.Refund(50);
+  ASSERT_TRUE(ledger.TryCharge(10));
+  EXPECT_EQ(ledger.used_bytes(), 30u);
+  EXPECT_EQ(ledger.peak_bytes(), 70u);
+}
+
+TEST(Ledger, SumsThatWouldOverflowAreRefused) {
+  Ledger ledger(kMax);
+  ASSERT_TRUE(ledger.TryCharge(kMax - 1));
+  EXPECT_FALSE(ledger.TryCharge(kMax));
+  EXPECT_FALSE(ledger.TryCharge(2));
+  EXPECT_TRUE(ledger.TryCharge(1));
+  EXPECT_EQ(ledger.used_bytes(), kMax);
+  ledger.Refund(kMax);
+  EXPECT_EQ(ledger.used_bytes(), 0u);
+}
+
+TEST(LedgerDeathTest, RefundingMoreThanWasChargedIsABug) {
+  Ledger ledger(100);
+  ASSERT_TRUE(ledger.TryCharge(5));
+  EXPECT_DEATH(ledger.Refund(6), "refund of 6 bytes with 5 charged");
+}
+
+TEST(Ledger, ThreadsNeverSeeMoreThanTheLimit) {
+  constexpr uint64_t kLimit = 10;
+  Ledger ledger(kLimit);
+  std::atomic<uint64_t> held = 0;  // counted apart from the ledger
+  std::atomic<uint64_t> violations = 0;
+  std::atomic<uint64_t> charged = 0;
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < 200'000; ++i) {
+        const uint64_t bytes = 1 + (i + t) % 5;
+        if (!ledger.TryCharge(bytes)) continue;
+        if (held.fetch_add(bytes) + bytes > kLimit) ++violations;
+        if (ledger.used_bytes() > kLimit) ++violations;
+        ++charged;
+        held.fetch_sub(bytes);
+        ledger.Refund(bytes);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(violations.load(), 0u);
+  EXPECT_GT(charged.load(), 0u);
+  EXPECT_EQ(ledger.used_bytes(), 0u);
+  EXPECT_LE(ledger.peak_bytes(), kLimit);
+}
+
+}  // namespace
+}  // namespace quire::quota
