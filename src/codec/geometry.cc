@@ -1,0 +1,144 @@
+// Bodies of quire/geometry.h: names, sizes, and what makes a geometry well formed.
+#include "quire/geometry.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace quire {
+namespace {
+
+constexpr uint32_t kLayersMax = 65'536;
+constexpr uint32_t kHeadsMax = 65'536;
+constexpr uint32_t kDimMax = 65'536;
+
+std::unexpected<Error> Bad(size_t group, const std::string& what) {
+  return Fail(ErrorCode::kInvalidArgument, fmt::format("geometry: groups[{}].{}", group, what));
+}
+
+Result<void> ValidateStreams(size_t g, const LayerGroup& group) {
+  const std::vector<Stream>& streams = group.streams;
+  for (size_t s = 0; s < streams.size(); ++s) {
+    if (streams[s].heads == 0 || streams[s].heads > kHeadsMax) {
+      return Bad(
+          g, fmt::format("streams[{}].heads is {}, must be 1..{}", s, streams[s].heads, kHeadsMax));
+    }
+    if (streams[s].dim == 0 || streams[s].dim > kDimMax) {
+      return Bad(g,
+                 fmt::format("streams[{}].dim is {}, must be 1..{}", s, streams[s].dim, kDimMax));
+    }
+  }
+  const bool latent = streams.size() == 1 && streams[0].role == StreamRole::kLatent;
+  const bool key_value = streams.size() == 2 && streams[0].role == StreamRole::kKey &&
+                         streams[1].role == StreamRole::kValue;
+  if (!latent && !key_value) {
+    return Bad(g, fmt::format("streams has {} entries, must be key then value, or one latent",
+                              streams.size()));
+  }
+  if (key_value && streams[0].heads != streams[1].heads) {
+    return Bad(
+        g, fmt::format("streams: key has {} heads, value {}", streams[0].heads, streams[1].heads));
+  }
+  return {};
+}
+
+Result<void> ValidateWindow(size_t g, const LayerGroup& group) {
+  if (group.kind == LayerKind::kWindow) {
+    if (group.window_tokens == 0) return Bad(g, "window_tokens is 0 in a window group");
+    return {};
+  }
+  if (group.kind != LayerKind::kFull) {
+    return Bad(g, fmt::format("kind is {}", static_cast<int>(group.kind)));
+  }
+  if (group.window_tokens != 0) return Bad(g, "window_tokens is set in a full-attention group");
+  if (group.sink_tokens != 0) return Bad(g, "sink_tokens is set in a full-attention group");
+  return {};
+}
+
+}  // namespace
+
+std::string_view CodecName(Codec codec) {
+  switch (codec) {
+    case Codec::kF32: return "f32";
+    case Codec::kF16: return "f16";
+    case Codec::kBf16: return "bf16";
+  }
+  return "unknown";
+}
+
+std::optional<Codec> ParseCodec(std::string_view name) {
+  for (const Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
+    if (name == CodecName(codec)) return codec;
+  }
+  return std::nullopt;
+}
+
+double CodecBitsPerValue(Codec codec) { return codec == Codec::kF32 ? 32.0 : 16.0; }
+
+std::string_view ArenaLayoutName(ArenaLayout layout) {
+  switch (layout) {
+    case ArenaLayout::kBlockMajor: return "block_major";
+  }
+  return "unknown";
+}
+
+std::optional<ArenaLayout> ParseArenaLayout(std::string_view name) {
+  if (name == ArenaLayoutName(ArenaLayout::kBlockMajor)) return ArenaLayout::kBlockMajor;
+  return std::nullopt;
+}
+
+Geometry Geometry::Uniform(uint32_t layers, uint32_t kv_heads, uint32_t head_dim) {
+  LayerGroup group;
+  group.layers.resize(layers);
+  std::iota(group.layers.begin(), group.layers.end(), 0u);
+  group.streams = {{.role = StreamRole::kKey, .heads = kv_heads, .dim = head_dim},
+                   {.role = StreamRole::kValue, .heads = kv_heads, .dim = head_dim}};
+  return Geometry{.groups = {std::move(group)}};
+}
+
+uint32_t Geometry::layer_count() const {
+  size_t count = 0;
+  for (const LayerGroup& group : groups) count += group.layers.size();
+  return static_cast<uint32_t>(count);
+}
+
+uint64_t Geometry::values_per_token() const {
+  uint64_t values = 0;
+  for (const LayerGroup& group : groups) {
+    uint64_t values_per_layer = 0;
+    for (const Stream& stream : group.streams) {
+      values_per_layer += uint64_t{stream.heads} * stream.dim;
+    }
+    values += group.layers.size() * values_per_layer;
+  }
+  return values;
+}
+
+Result<void> Geometry::Validate() const {
+  size_t count = 0;
+  for (const LayerGroup& group : groups) count += group.layers.size();
+  if (count == 0 || count > kLayersMax) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("geometry: {} layers, must be 1..{}", count, kLayersMax));
+  }
+  // With as many entries as layers, no layer twice and none too large means none missing.
+  std::vector<bool> seen(count, false);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const LayerGroup& group = groups[g];
+    if (group.layers.empty()) return Bad(g, "layers is empty");
+    if (!std::ranges::is_sorted(group.layers)) return Bad(g, "layers is not ascending");
+    for (const uint32_t layer : group.layers) {
+      if (layer >= count) {
+        return Bad(g, fmt::format("layers has {}, but there are {} layers", layer, count));
+      }
+      if (seen[layer]) return Bad(g, fmt::format("layers has {}, which is already taken", layer));
+      seen[layer] = true;
+    }
+    QUIRE_TRY(ValidateWindow(g, group));
+    QUIRE_TRY(ValidateStreams(g, group));
+  }
+  return {};
+}
+
+}  // namespace quire

@@ -1,0 +1,81 @@
+#include "codec/slot_layout.h"
+
+#include <fmt/format.h>
+
+#include "base/bits.h"
+#include "base/check.h"
+#include "codec/scalar.h"
+
+namespace quire::codec {
+
+Result<SlotLayout> SlotLayout::Create(const Geometry& geometry, const NumericProfile& profile,
+                                      ArenaLayout arena_layout) {
+  QUIRE_TRY(geometry.Validate());
+  const uint32_t block_tokens = profile.block_tokens;
+  if (!IsPow2(block_tokens) || block_tokens < kBlockTokensMin || block_tokens > kBlockTokensMax) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("profile: block_tokens is {}, must be a power of two in {}..{}",
+                            block_tokens, kBlockTokensMin, kBlockTokensMax));
+  }
+  QUIRE_CHECK(arena_layout == ArenaLayout::kBlockMajor);
+
+  SlotLayout layout;
+  layout.geometry_ = geometry;
+  layout.block_tokens_ = block_tokens;
+  layout.layers_.resize(geometry.layer_count());
+  for (uint32_t g = 0; g < geometry.groups.size(); ++g) {
+    for (const uint32_t layer : geometry.groups[g].layers) layout.layers_[layer].group = g;
+  }
+
+  uint64_t offset_bytes = 0;
+  for (Layer& layer : layout.layers_) {
+    layer.key = static_cast<uint32_t>(layout.streams_.size());
+    for (const Stream& stream : geometry.groups[layer.group].streams) {
+      QUIRE_ASSIGN(const Codec codec, profile.CodecFor(stream.role));
+      StreamLayout placed;
+      placed.codec = codec;
+      placed.inner = stream.role == StreamRole::kKey ? InnerAxis::kToken : InnerAxis::kDim;
+      placed.heads = stream.heads;
+      placed.dim = stream.dim;
+      placed.block_tokens = block_tokens;
+      placed.offset_bytes = offset_bytes;
+      placed.head_stride_bytes = uint64_t{stream.dim} * block_tokens * ValueBytes(codec);
+      layout.streams_.push_back(placed);
+      offset_bytes =
+          RoundUp(offset_bytes + stream.heads * placed.head_stride_bytes, kStreamAlignmentBytes);
+    }
+    layer.value = static_cast<uint32_t>(layout.streams_.size()) - 1;
+  }
+  layout.slot_bytes_ = offset_bytes;
+  return layout;
+}
+
+const LayerGroup& SlotLayout::group(uint32_t layer) const {
+  QUIRE_CHECK(layer < layers_.size());
+  return geometry_.groups[layers_[layer].group];
+}
+
+const StreamLayout& SlotLayout::key(uint32_t layer) const {
+  QUIRE_CHECK(layer < layers_.size());
+  return streams_[layers_[layer].key];
+}
+
+const StreamLayout& SlotLayout::value(uint32_t layer) const {
+  QUIRE_CHECK(layer < layers_.size());
+  return streams_[layers_[layer].value];
+}
+
+Result<StreamLayout> SlotLayout::Find(uint32_t layer, StreamRole role) const {
+  if (layer >= layers_.size()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("layer {} of {} layers", layer, layers_.size()));
+  }
+  const std::vector<Stream>& streams = group(layer).streams;
+  for (size_t s = 0; s < streams.size(); ++s) {
+    if (streams[s].role == role) return streams_[layers_[layer].key + s];
+  }
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("layer {} has no stream of role {}", layer, static_cast<int>(role)));
+}
+
+}  // namespace quire::codec

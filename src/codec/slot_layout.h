@@ -1,0 +1,67 @@
+// Where every stream of every layer lies inside a slot.
+#ifndef QUIRE_CODEC_SLOT_LAYOUT_H_
+#define QUIRE_CODEC_SLOT_LAYOUT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "quire/attention.h"
+#include "quire/error.h"
+#include "quire/geometry.h"
+#include "quire/identity.h"
+
+namespace quire::codec {
+
+/// Streams begin on a cache line, so that no vector load of a plane crosses one needlessly.
+inline constexpr uint64_t kStreamAlignmentBytes = 64;
+
+/// Layout of one slot, block-major: [layer][stream][head][plane], layers in absolute order, streams as
+/// the geometry lists them, each aligned to 64 bytes. K planes are token-contiguous ([dim][token]), V
+/// planes channel-contiguous ([token][dim]). A latent is read both ways; it lies as V does, because one
+/// token's latent is written and moved as one row.
+///
+/// Threads: immutable after Create
+class SlotLayout {
+ public:
+  /// The layout of sealed slots: every stream in the codec that `profile` gives its role.
+  /// Errors: kInvalidArgument from Geometry::Validate; block_tokens not a power of two in 16..256; a
+  ///         stream without codec
+  static Result<SlotLayout> Create(const Geometry& geometry, const NumericProfile& profile,
+                                   ArenaLayout arena_layout);
+
+  /// Bytes of one slot, a multiple of 64.
+  uint64_t slot_bytes() const { return slot_bytes_; }
+  uint32_t block_tokens() const { return block_tokens_; }
+  uint32_t layer_count() const { return static_cast<uint32_t>(layers_.size()); }
+  const Geometry& geometry() const { return geometry_; }
+
+  /// The group `layer` belongs to. Needs layer < layer_count(), as the next two do.
+  const LayerGroup& group(uint32_t layer) const;
+  /// What is read as K: the key stream, or the latent.
+  const StreamLayout& key(uint32_t layer) const;
+  /// What is read as V: the value stream, or the latent.
+  const StreamLayout& value(uint32_t layer) const;
+
+  /// The stream of one role.
+  /// Errors: kInvalidArgument layer out of range, or without such a stream
+  Result<StreamLayout> Find(uint32_t layer, StreamRole role) const;
+
+ private:
+  struct Layer {
+    uint32_t group = 0;
+    uint32_t key = 0;    // index into streams_
+    uint32_t value = 0;  // index into streams_; the key's when there is one latent
+  };
+
+  SlotLayout() = default;
+
+  Geometry geometry_;
+  uint32_t block_tokens_ = 0;
+  uint64_t slot_bytes_ = 0;
+  std::vector<Layer> layers_;
+  std::vector<StreamLayout> streams_;
+};
+
+}  // namespace quire::codec
+
+#endif  // QUIRE_CODEC_SLOT_LAYOUT_H_
