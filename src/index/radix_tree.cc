@@ -1,0 +1,415 @@
+#include "index/radix_tree.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
+#include "base/check.h"
+
+namespace quire::index {
+namespace {
+
+// malloc's header and rounding, per allocation.
+constexpr uint64_t kAllocationOverheadBytes = 16;
+// Longer runs are compared in pieces of 4 KiB: at full speed, and never much past a difference.
+constexpr uint32_t kPieceTokens = 1024;
+
+// What absl::Hash sees of a block.
+struct HashedBlock {
+  uint32_t parent;
+  std::span<const TokenId> tokens;
+
+  template <typename H>
+  friend H AbslHashValue(H state, const HashedBlock& block) {
+    state = H::combine_contiguous(std::move(state), block.tokens.data(), block.tokens.size());
+    return H::combine(std::move(state), block.parent);
+  }
+};
+
+uint64_t HashBlock(uint32_t parent, std::span<const TokenId> tokens) {
+  return absl::Hash<HashedBlock>{}({.parent = parent, .tokens = tokens});
+}
+
+bool Equal(const TokenId* a, const TokenId* b, uint64_t tokens) {
+  return std::memcmp(a, b, tokens * sizeof(TokenId)) == 0;
+}
+
+// How many leading blocks of a and b [blocks, block_tokens] are the same.
+uint64_t EqualBlocks(const TokenId* a, const TokenId* b, uint64_t blocks, uint32_t block_tokens) {
+  const uint64_t piece = std::max<uint64_t>(1, kPieceTokens / block_tokens);
+  uint64_t equal = 0;
+  for (uint64_t step : {piece, uint64_t{1}}) {
+    while (blocks - equal >= step &&
+           Equal(a + equal * block_tokens, b + equal * block_tokens, step * block_tokens)) {
+      equal += step;
+    }
+  }
+  return equal;
+}
+
+}  // namespace
+
+// The two hash tables. Nothing ever iterates over them, so their order decides nothing.
+struct RadixTree::Tables {
+  // A child that may exist: `tokens` are one block.
+  struct Candidate {
+    uint32_t parent;
+    uint64_t hash;
+    std::span<const TokenId> tokens;
+  };
+  struct Hash {
+    using is_transparent = void;
+    const std::deque<Node>* nodes;
+
+    size_t operator()(uint32_t number) const { return (*nodes)[number].hash; }
+    size_t operator()(const Candidate& candidate) const { return candidate.hash; }
+  };
+  struct Same {
+    using is_transparent = void;
+    const std::deque<Node>* nodes;
+
+    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
+    bool operator()(uint32_t number, const Candidate& candidate) const {
+      const Node& node = (*nodes)[number];
+      return node.parent == candidate.parent && node.hash == candidate.hash &&
+             Equal(node.tokens.data(), candidate.tokens.data(), candidate.tokens.size());
+    }
+    bool operator()(const Candidate& candidate, uint32_t number) const {
+      return (*this)(number, candidate);
+    }
+  };
+
+  explicit Tables(const std::deque<Node>& nodes) : children(0, Hash{&nodes}, Same{&nodes}) {}
+
+  // Every node that holds blocks, found by its parent and first block.
+  absl::flat_hash_set<uint32_t, Hash, Same> children;
+  absl::flat_hash_map<Digest, uint32_t> roots;
+};
+
+RadixTree::RadixTree(uint32_t block_tokens) : RadixTree(block_tokens, HashBlock) {}
+
+RadixTree::RadixTree(uint32_t block_tokens, BlockHash hash)
+    : block_tokens_(block_tokens), hash_(hash), tables_(std::make_unique<Tables>(nodes_)) {
+  QUIRE_CHECK(block_tokens > 0);
+}
+
+RadixTree::~RadixTree() = default;
+
+RootId RadixTree::Root(const Digest& key) {
+  if (const auto root = FindRoot(key)) return *root;
+  const uint32_t number = NewNode(kNone, kNone);
+  nodes_[number].root = number;
+  tables_->roots.emplace(key, number);
+  return RootId(number);
+}
+
+std::optional<RootId> RadixTree::FindRoot(const Digest& key) const {
+  const auto found = tables_->roots.find(key);
+  if (found == tables_->roots.end()) return std::nullopt;
+  return RootId(found->second);
+}
+
+void RadixTree::RemoveRoot(const Digest& key) {
+  const auto found = tables_->roots.find(key);
+  QUIRE_CHECK(found != tables_->roots.end());
+  QUIRE_CHECK_MSG(nodes_[found->second].children == 0, "the root still has blocks");
+  FreeNode(found->second);
+  tables_->roots.erase(found);
+}
+
+bool RadixTree::empty(RootId root) const {
+  CheckRoot(root);
+  return nodes_[root.number()].children == 0;
+}
+
+uint32_t RadixTree::Find(RootId root, std::span<const TokenId> tokens,
+                         std::vector<BlockId>& path) const {
+  CheckRoot(root);
+  const uint64_t wanted = tokens.size() / block_tokens_;
+  uint64_t found = 0;
+  uint32_t number = root.number();
+  while (found < wanted) {
+    const auto child = FindChildNode(number, tokens.subspan(found * block_tokens_, block_tokens_));
+    if (!child) break;
+    number = *child;
+    const Node& node = nodes_[number];
+    // The lookup has compared the first block.
+    const uint64_t rest = std::min<uint64_t>(node.blocks.size(), wanted - found) - 1;
+    const uint64_t equal =
+        1 + EqualBlocks(node.tokens.data() + block_tokens_,
+                        tokens.data() + (found + 1) * block_tokens_, rest, block_tokens_);
+    path.insert(path.end(), node.blocks.data(), node.blocks.data() + equal);
+    found += equal;
+    if (equal < node.blocks.size()) break;
+  }
+  return static_cast<uint32_t>(found);
+}
+
+std::optional<BlockId> RadixTree::FindChild(RootId root, BlockId parent,
+                                            std::span<const TokenId> block_tokens) const {
+  CheckRoot(root);
+  QUIRE_CHECK(block_tokens.size() == block_tokens_);
+  uint32_t number = root.number();
+  if (!parent.is_none()) {
+    const Location& location = LocationOf(parent);
+    const Node& node = nodes_[location.node];
+    QUIRE_CHECK(node.root == root.number());
+    const uint64_t next = OffsetOf(location) + uint64_t{1};
+    if (next < node.blocks.size()) {
+      const TokenId* next_tokens = node.tokens.data() + next * block_tokens_;
+      if (!Equal(next_tokens, block_tokens.data(), block_tokens_)) return std::nullopt;
+      return node.blocks[next];
+    }
+    number = location.node;
+  }
+  const auto child = FindChildNode(number, block_tokens);
+  if (!child) return std::nullopt;
+  return nodes_[*child].blocks.front();
+}
+
+void RadixTree::Insert(RootId root, BlockId parent, std::span<const TokenId> tokens,
+                       std::span<const BlockId> blocks) {
+  QUIRE_CHECK(tokens.size() == blocks.size() * block_tokens_);
+  if (blocks.empty()) return;
+  QUIRE_CHECK_MSG(!FindChild(root, parent, tokens.first(block_tokens_)),
+                  "the block is already present");
+  uint32_t number = root.number();
+  if (!parent.is_none()) {
+    const Location location = LocationOf(parent);
+    const uint32_t blocks_before = OffsetOf(location) + 1;
+    number = location.node;
+    if (blocks_before < nodes_[number].blocks.size()) {
+      SplitAfter(number, blocks_before);
+      number = LocationOf(parent).node;
+    } else if (nodes_[number].children == 0) {
+      AppendBlocks(number, tokens, blocks);
+      return;
+    }
+  }
+  const uint32_t leaf = NewNode(number, root.number());
+  AppendBlocks(leaf, tokens, blocks);
+  ++nodes_[number].children;
+  Link(leaf);
+}
+
+void RadixTree::Remove(BlockId block) {
+  QUIRE_CHECK_MSG(!has_children(block), "a block with children cannot go");
+  const uint32_t number = LocationOf(block).node;
+  Node& node = nodes_[number];
+  locations_[block.number()] = {};
+  --block_count_;
+  if (node.blocks.size() == 1) {
+    tables_->children.erase(number);
+    --nodes_[node.parent].children;
+    FreeNode(number);
+    return;
+  }
+  run_bytes_ -= HeapBytes(node);
+  node.blocks.pop_back();
+  node.tokens.resize(node.tokens.size() - block_tokens_);
+  if (node.blocks.size() <= node.blocks.capacity() / 4) {
+    node.blocks.shrink_to_fit();
+    node.tokens.shrink_to_fit();
+  }
+  run_bytes_ += HeapBytes(node);
+}
+
+bool RadixTree::contains(BlockId block) const {
+  return block.number() < locations_.size() && locations_[block.number()].node != kNone;
+}
+
+bool RadixTree::has_children(BlockId block) const {
+  const Location& location = LocationOf(block);
+  const Node& node = nodes_[location.node];
+  return node.children > 0 || OffsetOf(location) + uint64_t{1} < node.blocks.size();
+}
+
+BlockId RadixTree::parent(BlockId block) const {
+  const Location& location = LocationOf(block);
+  const Node& node = nodes_[location.node];
+  if (location.depth == 0) return BlockId::None();
+  if (const uint32_t offset = OffsetOf(location); offset > 0) return node.blocks[offset - 1];
+  return nodes_[node.parent].blocks.back();
+}
+
+RootId RadixTree::root(BlockId block) const { return RootId(nodes_[LocationOf(block).node].root); }
+
+std::span<const TokenId> RadixTree::tokens(BlockId block) const {
+  const Location& location = LocationOf(block);
+  const uint64_t begin = uint64_t{OffsetOf(location)} * block_tokens_;
+  return std::span(nodes_[location.node].tokens).subspan(begin, block_tokens_);
+}
+
+uint64_t RadixTree::node_count() const { return tables_->children.size(); }
+
+uint64_t RadixTree::metadata_bytes() const {
+  // Abseil's tables hold one control byte and one element per slot.
+  return run_bytes_ + nodes_.size() * sizeof(Node) + locations_.capacity() * sizeof(Location) +
+         tables_->children.capacity() * (1 + sizeof(uint32_t)) +
+         tables_->roots.capacity() * (1 + sizeof(std::pair<Digest, uint32_t>)) + sizeof(Tables);
+}
+
+void RadixTree::CheckRoot(RootId root) const {
+  QUIRE_CHECK(root.number() < nodes_.size() && nodes_[root.number()].root == root.number());
+}
+
+const RadixTree::Location& RadixTree::LocationOf(BlockId block) const {
+  QUIRE_CHECK_MSG(contains(block), "no such block in the index");
+  return locations_[block.number()];
+}
+
+uint32_t RadixTree::OffsetOf(const Location& location) const {
+  return location.depth - nodes_[location.node].depth;
+}
+
+std::optional<uint32_t> RadixTree::FindChildNode(uint32_t parent,
+                                                 std::span<const TokenId> tokens) const {
+  if (nodes_[parent].children == 0) return std::nullopt;
+  const auto found = tables_->children.find(
+      Tables::Candidate{.parent = parent, .hash = hash_(parent, tokens), .tokens = tokens});
+  if (found == tables_->children.end()) return std::nullopt;
+  return *found;
+}
+
+uint32_t RadixTree::NewNode(uint32_t parent, uint32_t root) {
+  uint32_t number = free_node_;
+  if (number == kNone) {
+    number = static_cast<uint32_t>(nodes_.size());
+    QUIRE_CHECK(number != kNone);
+    nodes_.emplace_back();
+  } else {
+    free_node_ = nodes_[number].parent;
+    --free_nodes_;
+  }
+  Node& node = nodes_[number];
+  node.parent = parent;
+  node.root = root;
+  node.depth =
+      parent == kNone ? 0 : nodes_[parent].depth + static_cast<uint32_t>(nodes_[parent].blocks.size());
+  return number;
+}
+
+void RadixTree::FreeNode(uint32_t number) {
+  Node& node = nodes_[number];
+  run_bytes_ -= HeapBytes(node);
+  node = Node();
+  node.parent = free_node_;
+  free_node_ = number;
+  ++free_nodes_;
+}
+
+// Makes a node with blocks findable below its parent.
+void RadixTree::Link(uint32_t number) {
+  Node& node = nodes_[number];
+  node.hash = hash_(node.parent, std::span(node.tokens).first(block_tokens_));
+  QUIRE_CHECK(tables_->children.insert(number).second);
+}
+
+// Moves the first `blocks` blocks of a node into a new node above it. The lower part keeps the number,
+// so what hangs below it needs no new keys.
+void RadixTree::SplitAfter(uint32_t number, uint32_t blocks) {
+  tables_->children.erase(number);
+  const uint32_t upper_number = NewNode(nodes_[number].parent, nodes_[number].root);
+  Node& upper = nodes_[upper_number];
+  Node& lower = nodes_[number];
+  run_bytes_ -= HeapBytes(lower);
+
+  const auto blocks_end = lower.blocks.begin() + blocks;
+  const auto tokens_end = lower.tokens.begin() + uint64_t{blocks} * block_tokens_;
+  upper.blocks.assign(lower.blocks.begin(), blocks_end);
+  upper.tokens.assign(lower.tokens.begin(), tokens_end);
+  lower.blocks = std::vector<BlockId>(blocks_end, lower.blocks.end());
+  lower.tokens = std::vector<TokenId>(tokens_end, lower.tokens.end());
+  for (const BlockId block : upper.blocks) locations_[block.number()].node = upper_number;
+
+  upper.children = 1;  // in the place of `lower`, so their parent's count stays
+  lower.parent = upper_number;
+  lower.depth += blocks;
+  run_bytes_ += HeapBytes(upper) + HeapBytes(lower);
+  Link(upper_number);
+  Link(number);
+}
+
+void RadixTree::AppendBlocks(uint32_t number, std::span<const TokenId> tokens,
+                             std::span<const BlockId> blocks) {
+  Node& node = nodes_[number];
+  uint32_t depth = node.depth + static_cast<uint32_t>(node.blocks.size());
+  for (const BlockId block : blocks) {
+    QUIRE_CHECK_MSG(!block.is_none() && !contains(block), "the block id is in use");
+    if (block.number() >= locations_.size()) locations_.resize(block.number() + uint64_t{1});
+    locations_[block.number()] = {.node = number, .depth = depth++};
+  }
+  run_bytes_ -= HeapBytes(node);
+  node.blocks.insert(node.blocks.end(), blocks.begin(), blocks.end());
+  node.tokens.insert(node.tokens.end(), tokens.begin(), tokens.end());
+  run_bytes_ += HeapBytes(node);
+  block_count_ += blocks.size();
+}
+
+uint64_t RadixTree::HeapBytes(const Node& node) {
+  if (node.blocks.capacity() == 0) return 0;
+  return node.blocks.capacity() * sizeof(BlockId) + node.tokens.capacity() * sizeof(TokenId) +
+         2 * kAllocationOverheadBytes;
+}
+
+void RadixTree::CheckInvariants() const {
+  std::vector<uint32_t> children_seen(nodes_.size(), 0);
+  uint64_t roots = 0;
+  uint64_t free_nodes = 0;
+  uint64_t blocks = 0;
+  uint64_t run_bytes = 0;
+  for (uint32_t number = 0; number < nodes_.size(); ++number) {
+    const Node& node = nodes_[number];
+    blocks += node.blocks.size();
+    run_bytes += HeapBytes(node);
+    if (node.root == kNone) {
+      ++free_nodes;
+      QUIRE_CHECK(node.blocks.empty() && node.tokens.empty() && node.children == 0);
+    } else if (node.root == number) {
+      ++roots;
+      QUIRE_CHECK(node.blocks.empty() && node.parent == kNone && node.depth == 0);
+    } else {
+      CheckNode(number, children_seen);
+    }
+  }
+  for (uint32_t number = 0; number < nodes_.size(); ++number) {
+    QUIRE_CHECK(children_seen[number] == nodes_[number].children);
+  }
+  const auto present = [](const Location& location) { return location.node != kNone; };
+  QUIRE_CHECK(roots == tables_->roots.size());
+  QUIRE_CHECK(free_nodes == free_nodes_);
+  QUIRE_CHECK(nodes_.size() == roots + free_nodes + node_count());
+  QUIRE_CHECK(blocks == block_count_);
+  QUIRE_CHECK(blocks == static_cast<uint64_t>(std::ranges::count_if(locations_, present)));
+  QUIRE_CHECK(run_bytes == run_bytes_);
+  uint64_t listed = 0;
+  for (uint32_t number = free_node_; number != kNone; number = nodes_[number].parent) {
+    QUIRE_CHECK(nodes_[number].root == kNone && ++listed <= free_nodes);
+  }
+  QUIRE_CHECK(listed == free_nodes);
+}
+
+// One node that holds blocks: its links up, its entry in the table, its blocks.
+void RadixTree::CheckNode(uint32_t number, std::vector<uint32_t>& children_seen) const {
+  const Node& node = nodes_[number];
+  QUIRE_CHECK(!node.blocks.empty());
+  QUIRE_CHECK(node.tokens.size() == node.blocks.size() * block_tokens_);
+  QUIRE_CHECK(node.parent < nodes_.size());
+  const Node& parent = nodes_[node.parent];
+  ++children_seen[node.parent];
+  QUIRE_CHECK(parent.root == node.root);
+  QUIRE_CHECK(node.depth == parent.depth + parent.blocks.size());
+  const auto first = std::span(node.tokens).first(block_tokens_);
+  QUIRE_CHECK(node.hash == hash_(node.parent, first));
+  // Two children that start alike would find each other.
+  QUIRE_CHECK(FindChildNode(node.parent, first) == number);
+  for (uint32_t offset = 0; offset < node.blocks.size(); ++offset) {
+    const Location& location = LocationOf(node.blocks[offset]);
+    QUIRE_CHECK(location.node == number && location.depth == node.depth + offset);
+  }
+}
+
+}  // namespace quire::index

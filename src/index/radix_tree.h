@@ -1,0 +1,152 @@
+// Finds published blocks by their tokens: a radix tree whose edges are whole blocks.
+//
+// A node holds a run of consecutive blocks, tokens beside tokens, so that a long shared prefix is
+// compared like one array. Its children all continue after its last block; a path that leaves a run
+// in the middle splits it. A hash only finds candidates: what is returned has been compared token by
+// token.
+#ifndef QUIRE_INDEX_RADIX_TREE_H_
+#define QUIRE_INDEX_RADIX_TREE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/identity.h"
+#include "quire/ids.h"
+
+namespace quire::index {
+
+/// One identity's part of the tree: blocks of different roots never meet.
+using RootId = Id<struct RootTag, uint32_t>;
+
+/// Tokens to block ids. Block ids should be small, dense numbers: a table is indexed by them.
+///
+/// Errors:   none; a miss is a value, and calls against the contract stop (QUIRE_CHECK)
+/// Threads:  not synchronised; const methods may run together, everything else needs the caller's lock
+/// Lifetime: returned spans hold until the next non-const call, and must not be passed to one
+/// Source:   RadixAttention, arXiv 2312.07104; SPEC S1
+class RadixTree {
+ public:
+  /// Hash of a block's tokens below the node `parent`. May collide at will: only speed depends on it.
+  using BlockHash = uint64_t (*)(uint32_t parent, std::span<const TokenId> tokens);
+
+  explicit RadixTree(uint32_t block_tokens);
+  /// For tests, which force collisions.
+  RadixTree(uint32_t block_tokens, BlockHash hash);
+  ~RadixTree();
+  RadixTree(const RadixTree&) = delete;
+  RadixTree& operator=(const RadixTree&) = delete;
+
+  /// The root of an identity, made if it is new. Keys are compared whole.
+  RootId Root(const Digest& key);
+  /// The same without making one.
+  std::optional<RootId> FindRoot(const Digest& key) const;
+  /// Forgets a root without blocks; its id may be given to another identity afterwards.
+  void RemoveRoot(const Digest& key);
+  /// No block hangs below this root.
+  bool empty(RootId root) const;
+
+  /// Appends the ids of the longest run of present blocks that is a prefix of `tokens`, first block
+  /// first, and returns how many there are.
+  ///
+  /// Shape: tokens [n]; what is left after the last whole block is not looked at
+  /// Cost:  one comparison of the tokens found, one hash lookup per node; allocates only in `path`
+  uint32_t Find(RootId root, std::span<const TokenId> tokens, std::vector<BlockId>& path) const;
+
+  /// The one block after `parent` (none: the first of the root) with these tokens.
+  ///
+  /// Shape: block_tokens [block_tokens]
+  std::optional<BlockId> FindChild(RootId root, BlockId parent,
+                                   std::span<const TokenId> block_tokens) const;
+
+  /// Adds consecutive blocks after `parent` (none: at the root). The first must not be present there
+  /// already and the ids must be unused. `tokens` must not point into this tree.
+  ///
+  /// Shape: tokens [blocks * block_tokens]
+  /// Cost:  O(blocks), amortised; where a run is split, O(its length) once
+  void Insert(RootId root, BlockId parent, std::span<const TokenId> tokens,
+              std::span<const BlockId> blocks);
+
+  /// Takes out a block that has no children.
+  ///
+  /// A node left with a single child stays as it is: removal needs no search for that child, and where
+  /// paths parted once they part again (another question about the same document). The price is one
+  /// hash lookup where one comparison would do.
+  ///
+  /// Cost: O(1), amortised
+  void Remove(BlockId block);
+
+  bool contains(BlockId block) const;
+  /// Of a block that is present: whether another follows it, the one before it (none: it is the
+  /// first), its root and its tokens [block_tokens].
+  bool has_children(BlockId block) const;
+  BlockId parent(BlockId block) const;
+  RootId root(BlockId block) const;
+  std::span<const TokenId> tokens(BlockId block) const;
+
+  uint32_t block_tokens() const { return block_tokens_; }
+  uint64_t block_count() const { return block_count_; }
+  /// Nodes that hold blocks; roots are not counted.
+  uint64_t node_count() const;
+  /// Heap bytes of the tree, spare capacity and allocation headers included.
+  ///
+  /// Cost: O(1)
+  uint64_t metadata_bytes() const;
+
+  /// Stops if anything about the tree is wrong. For tests and debugging.
+  ///
+  /// Cost: walks every node and block
+  void CheckInvariants() const;
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  // Kinds of node: a root (root == itself, no blocks), one that holds blocks, a free one (root ==
+  // kNone; `parent` links the free list).
+  struct Node {
+    std::vector<TokenId> tokens;  // [blocks, block_tokens]
+    std::vector<BlockId> blocks;
+    uint64_t hash = 0;       // of the first block below `parent`
+    uint32_t parent = kNone;
+    uint32_t root = kNone;
+    uint32_t depth = 0;      // blocks of the path before this node
+    uint32_t children = 0;   // nodes after the last block
+  };
+  // Where a block lies. The depth in the path, unlike the offset in the node, survives a split.
+  struct Location {
+    uint32_t node = kNone;
+    uint32_t depth = 0;
+  };
+  struct Tables;
+
+  void CheckNode(uint32_t number, std::vector<uint32_t>& children_seen) const;
+  void CheckRoot(RootId root) const;
+  const Location& LocationOf(BlockId block) const;
+  uint32_t OffsetOf(const Location& location) const;
+  std::optional<uint32_t> FindChildNode(uint32_t parent, std::span<const TokenId> tokens) const;
+
+  uint32_t NewNode(uint32_t parent, uint32_t root);
+  void FreeNode(uint32_t number);
+  void Link(uint32_t number);
+  void SplitAfter(uint32_t number, uint32_t blocks);
+  void AppendBlocks(uint32_t number, std::span<const TokenId> tokens,
+                    std::span<const BlockId> blocks);
+  static uint64_t HeapBytes(const Node& node);
+
+  const uint32_t block_tokens_;
+  const BlockHash hash_;
+  std::deque<Node> nodes_;           // by number; a deque: growing moves nothing and leaves no slack
+  uint32_t free_node_ = kNone;       // head of the list of free nodes
+  uint64_t free_nodes_ = 0;
+  std::vector<Location> locations_;  // by block id
+  uint64_t block_count_ = 0;
+  uint64_t run_bytes_ = 0;           // sum of HeapBytes
+  std::unique_ptr<Tables> tables_;
+};
+
+}  // namespace quire::index
+
+#endif  // QUIRE_INDEX_RADIX_TREE_H_
