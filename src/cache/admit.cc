@@ -51,11 +51,11 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
   std::vector<SlotId> slots;
   {
     MutexLock lock(mutex_);
-    state->place.root = index_.Root(state->place.root_key);
     ++counters_.lookups;
     counters_.lookup_tokens += tokens;
-    if (request.reuse) {
-      index_.Find(state->place.root, request.tokens.first(reusable * block_tokens()), state->path);
+    const auto root = index_.FindRoot(state->place.root_key);
+    if (request.reuse && root) {
+      index_.Find(*root, request.tokens.first(reusable * block_tokens()), state->path);
     }
     const uint64_t resident = HitBlocks(tokens, block_tokens(), state->path.size());
     state->path.resize(resident);

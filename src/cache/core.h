@@ -23,9 +23,8 @@
 
 namespace quire::cache {
 
-/// Where a sequence's blocks are published: the identity's root in the index and the key chain.
+/// Where a sequence's blocks are published: below the root of its identity.
 struct Place {
-  index::RootId root;
   Digest root_key{};
   std::shared_ptr<const Domain> domain;  // keys the chain
 };
@@ -112,6 +111,7 @@ class Core final : public Cache {
   mutable Mutex mutex_{LockRank{20}};
   mutable BlockTable blocks_ QUIRE_GUARDED_BY(mutex_);
   index::RadixTree index_ QUIRE_GUARDED_BY(mutex_);
+  std::vector<Digest> root_keys_ QUIRE_GUARDED_BY(mutex_);  // by RootId, of roots with blocks
   std::unique_ptr<evict::Policy> policy_ QUIRE_GUARDED_BY(mutex_);
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
 

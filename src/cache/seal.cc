@@ -15,7 +15,8 @@ BlockId Core::Publish(const Place& place, const NewBlock& block) {
   const Digest key = ChildKey(*place.domain, parent_key, block.tokens.data(), block_tokens());
 
   MutexLock lock(mutex_);
-  if (const auto present = index_.FindChild(place.root, block.parent, block.tokens)) {
+  const index::RootId root = index_.Root(place.root_key);
+  if (const auto present = index_.FindChild(root, block.parent, block.tokens)) {
     const BlockRecord& record = blocks_.at(*present);
     if (record.quarantined) return BlockId::None();
     HoldSlot(record.slot);
@@ -28,7 +29,9 @@ BlockId Core::Publish(const Place& place, const NewBlock& block) {
                                   .crc = crc,
                                   .key = key});
   sealed_->Retain(block.slot);  // the index's own hold
-  index_.Insert(place.root, block.parent, block.tokens, {&id, 1});
+  index_.Insert(root, block.parent, block.tokens, {&id, 1});
+  if (root.number() >= root_keys_.size()) root_keys_.resize(root.number() + 1);
+  root_keys_[root.number()] = place.root_key;
   ++counters_.published_total;
   return id;
 }

@@ -82,8 +82,10 @@ void Core::EvictOne() {
 
 void Core::Drop(BlockId block) {
   const SlotId slot = blocks_.at(block).slot;
+  const index::RootId root = index_.root(block);
   policy_->Remove(block);
   index_.Remove(block);
+  if (index_.empty(root)) index_.RemoveRoot(root_keys_[root.number()]);
   blocks_.Remove(block);
   FreeIfLast(slot);
 }

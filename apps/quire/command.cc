@@ -1,0 +1,93 @@
+#include "apps/quire/command.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <limits>
+
+#include "base/bits.h"
+
+namespace quire::app {
+
+int ExitOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kCorrupt:
+    case ErrorCode::kIo:
+    case ErrorCode::kUnsupported: return kBadInput;
+    case ErrorCode::kNoSpace:
+    case ErrorCode::kBusy:
+    case ErrorCode::kDeadline: return kResource;
+    case ErrorCode::kCancelled: return kFailedCheck;
+  }
+  return kFailedCheck;
+}
+
+int Report(std::string_view command, const Error& error) {
+  fmt::print(stderr, "quire {}: {}: {}\n", command, ErrorCodeName(error.code), error.message);
+  return ExitOf(error.code);
+}
+
+void PrintJson(const nlohmann::ordered_json& object) {
+  // Text that a model made may end inside a character; the replacement keeps the output valid.
+  const std::string text =
+      object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+namespace {
+
+struct Unit {
+  std::string_view name;
+  uint64_t bytes;
+};
+
+constexpr std::array<Unit, 10> kUnits = {{{"", 1},
+                                          {"B", 1},
+                                          {"KB", 1000},
+                                          {"MB", 1000'000},
+                                          {"GB", 1000'000'000},
+                                          {"TB", 1000'000'000'000},
+                                          {"KiB", uint64_t{1} << 10},
+                                          {"MiB", uint64_t{1} << 20},
+                                          {"GiB", uint64_t{1} << 30},
+                                          {"TiB", uint64_t{1} << 40}}};
+
+}  // namespace
+
+Result<uint64_t> ParseBytes(const std::string& text) {
+  uint64_t number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc()) {
+    const std::string_view name(rest, text.data() + text.size());
+    for (const Unit& unit : kUnits) {
+      if (unit.name != name) continue;
+      if (const auto bytes = CheckedMul(number, unit.bytes)) return *bytes;
+    }
+  }
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' is not a number of bytes; write 4000000000, 4GB or 4GiB", text));
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  constexpr std::array<std::string_view, 5> kNames = {"B", "KB", "MB", "GB", "TB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < kNames.size(); ++unit) value /= 1000;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kNames[unit]);
+}
+
+CLI::Validator BytesValidator() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const auto bytes = ParseBytes(text);
+        return bytes ? std::string() : bytes.error().message;
+      },
+      "BYTES");
+}
+
+}  // namespace quire::app

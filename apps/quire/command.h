@@ -1,0 +1,44 @@
+// What every command of the program shares: exit codes, flags, output.
+#ifndef QUIRE_APPS_COMMAND_H_
+#define QUIRE_APPS_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "quire/error.h"
+
+namespace quire::app {
+
+/// Exit codes of the program: stable.
+enum Exit : int { kOk = 0, kFailedCheck = 1, kBadUsage = 2, kBadInput = 3, kResource = 4 };
+
+/// The exit code a failure ends with.
+int ExitOf(ErrorCode code);
+
+/// Prints `quire COMMAND: message` on stderr and returns the failure's exit code.
+int Report(std::string_view command, const Error& error);
+
+/// One JSON object as one line on stdout.
+void PrintJson(const nlohmann::ordered_json& object);
+
+/// Parses "4000000000", "4GB" (10^9), "4GiB" (2^30), "512MiB", ...
+Result<uint64_t> ParseBytes(const std::string& text);
+/// Bytes for people: "1.84 MB".
+std::string FormatBytes(uint64_t bytes);
+
+/// Checks a flag's text with ParseBytes.
+CLI::Validator BytesValidator();
+
+// One function per command: adds it to the program; when it was chosen, its exit code is in `exit`.
+void AddDemo(CLI::App& program, int& exit);
+void AddGenerate(CLI::App& program, int& exit);
+void AddPlan(CLI::App& program, int& exit);
+void AddBench(CLI::App& program, int& exit);
+void AddInfo(CLI::App& program, int& exit);
+
+}  // namespace quire::app
+
+#endif  // QUIRE_APPS_COMMAND_H_

@@ -1,0 +1,207 @@
+// quire generate: continues one prompt.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "apps/quire/npy.h"
+#include "apps/quire/progress.h"
+#include "apps/quire/runtime.h"
+#include "base/hash.h"
+#include "env/file.h"
+
+namespace quire::app {
+
+namespace {
+
+constexpr uint64_t kPromptBytesMax = 64 << 20;
+
+struct GenerateFlags {
+  RuntimeFlags runtime;
+  std::string kv;
+  std::string prompt;
+  std::string prompt_file;
+  std::string prompt_ids;
+  uint32_t max_tokens = 64;
+  uint64_t seed = 0;
+  float temperature = 0;
+  uint32_t repeat = 1;
+  uint32_t beside = 0;
+  std::string on_full = "reject";
+  std::string logits_out;
+  bool json = false;
+};
+
+Result<std::vector<TokenId>> ParseIds(std::string_view text) {
+  std::vector<TokenId> ids;
+  while (true) {
+    const std::string_view word = text.substr(0, text.find(','));
+    TokenId id = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || rest != word.data() + word.size()) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("--prompt-ids: '{}' is not a token id", word));
+    }
+    ids.push_back(id);
+    if (word.size() == text.size()) return ids;
+    text.remove_prefix(word.size() + 1);
+  }
+}
+
+Result<std::vector<TokenId>> PromptOf(const GenerateFlags& flags, const Runtime& runtime) {
+  if (!flags.prompt_ids.empty()) return ParseIds(flags.prompt_ids);
+  std::string text = flags.prompt;
+  if (!flags.prompt_file.empty()) {
+    QUIRE_ASSIGN(text, ReadFile(flags.prompt_file, kPromptBytesMax));
+  }
+  if (!runtime.tokenizer()) {
+    return Fail(ErrorCode::kNotFound,
+                fmt::format("{}: no tokenizer.json; give the prompt as --prompt-ids 1,2,3",
+                            flags.runtime.model));
+  }
+  return runtime.tokenizer()->Encode(text);
+}
+
+/// The prompt and `beside` others of the same length made of its tokens, it in the middle, so that
+/// its prefill and its decoding both run in company.
+std::vector<serve::Request> Batch(const serve::Request& request, uint32_t beside) {
+  std::vector<serve::Request> requests;
+  for (uint32_t i = 0; i <= beside; ++i) {
+    if (i == beside / 2) requests.push_back(request);
+    if (i == beside) break;
+    serve::Request other{.prompt = request.prompt, .max_tokens = request.max_tokens};
+    std::ranges::rotate(other.prompt, other.prompt.begin() + (i + 1) % other.prompt.size());
+    requests.push_back(std::move(other));
+  }
+  return requests;
+}
+
+nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::string& text) {
+  return {{"prompt_tokens", response.prompt_tokens},
+          {"reused_tokens", response.reused_tokens},
+          {"computed_tokens", response.computed_tokens},
+          {"generated_tokens", response.tokens.size()},
+          {"text", text},
+          {"tokens", response.tokens},
+          {"finish", serve::FinishName(response.finish)},
+          {"miss_reason", MissReasonName(response.miss_reason)},
+          {"ttft_ms", response.ttft_ms},
+          {"ms_per_token", response.ms_per_token},
+          {"kv_bytes", response.kv_bytes},
+          {"logits_digest", ToHex(response.logits_digest)}};
+}
+
+Result<int> Generate(const GenerateFlags& flags) {
+  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime));
+  QUIRE_ASSIGN(const auto prompt, PromptOf(flags, *runtime));
+  const size_t vocab = runtime->model().config().vocab;
+
+  serve::Request request{
+      .prompt = prompt,
+      .max_tokens = flags.max_tokens,
+      .stop_tokens = runtime->model().config().eos,
+      .sampling = {.temperature = flags.temperature, .seed = flags.seed},
+      .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject};
+  ProgressBar bar("reading the prompt");
+  request.on_progress = [&bar](uint64_t done, uint64_t total) {
+    bar.Update(done, total);
+    return true;
+  };
+  // Rows of reused positions stand from the run of this process that computed them.
+  std::vector<float> logits;
+  if (!flags.logits_out.empty()) {
+    request.on_logits = [&logits, vocab](uint64_t position, std::span<const float> row) {
+      logits.resize(std::max(logits.size(), (position + 1) * vocab));
+      std::ranges::copy(row, logits.begin() + static_cast<int64_t>(position * vocab));
+    };
+  }
+
+  serve::Response last;
+  auto digests = nlohmann::ordered_json::array();
+  for (uint32_t run = 0; run < flags.repeat; ++run) {
+    std::optional<model::TextStream> stream;
+    if (!flags.json && run + 1 == flags.repeat && runtime->tokenizer()) {
+      stream.emplace(*runtime->tokenizer());
+      request.on_token = [&stream](TokenId token) {
+        fmt::print("{}", stream->Add(token));
+        std::fflush(stdout);
+        return true;
+      };
+    }
+    auto responses = runtime->engine().Run(Batch(request, flags.beside));
+    last = std::move(responses[flags.beside / 2]);
+    if (last.finish == serve::Finish::kFailed) return std::unexpected(last.error);
+    if (stream) fmt::print("{}\n", stream->Finish());
+    digests.push_back(ToHex(last.logits_digest));
+  }
+
+  if (!flags.logits_out.empty()) {
+    QUIRE_TRY(WriteNpy(flags.logits_out, logits, logits.size() / vocab, vocab));
+  }
+  const std::string text =
+      runtime->tokenizer() ? runtime->tokenizer()->Decode(last.tokens) : std::string();
+  if (flags.json) {
+    auto report = ResponseJson(last, text);
+    report["digests"] = digests;  // of every run, in order
+    PrintJson(report);
+  } else {
+    if (!runtime->tokenizer()) fmt::print("{}\n", fmt::join(last.tokens, ","));
+    fmt::print(stderr,
+               "{} prompt tokens ({} reused, {} computed), {} generated; first token after {:.1f} "
+               "ms, then {:.2f} ms per token; {} of KV; stopped: {}\n",
+               last.prompt_tokens, last.reused_tokens, last.computed_tokens, last.tokens.size(),
+               last.ttft_ms, last.ms_per_token, FormatBytes(last.kv_bytes),
+               serve::FinishName(last.finish));
+  }
+  return last.finish == serve::Finish::kNoSpace ? kResource : kOk;
+}
+
+int RunGenerate(GenerateFlags& flags) {
+  if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
+  if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
+  const auto code = Generate(flags);
+  return code ? *code : Report("generate", code.error());
+}
+
+}  // namespace
+
+void AddGenerate(CLI::App& program, int& exit) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = program.add_subcommand("generate", "Continues a prompt");
+  AddRuntimeFlags(*command, flags->runtime);
+  auto* prompt = command->add_option_group("prompt", "What to continue (exactly one)");
+  prompt->add_option("--prompt", flags->prompt, "Text");
+  prompt->add_option("--prompt-file", flags->prompt_file, "A file of text");
+  prompt->add_option("--prompt-ids", flags->prompt_ids, "Token ids: 1,2,3");
+  prompt->require_option(1);
+  command->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")
+      ->capture_default_str();
+  command->add_option("--temperature", flags->temperature, "0 takes the most likely token")
+      ->check(CLI::Range(0.0f, 100.0f))
+      ->capture_default_str();
+  command->add_option("--seed", flags->seed, "Of the draws, with a temperature")
+      ->capture_default_str();
+  auto* kv = command->add_option("--kv", flags->kv, "Codec of K and V (default: the model's type)");
+  command->add_option("--k", flags->runtime.k, "Codec of K")->excludes(kv);
+  command->add_option("--v", flags->runtime.v, "Codec of V")->excludes(kv);
+  command
+      ->add_option("--repeat", flags->repeat,
+                   "Runs the prompt this often in one process; the last run is reported")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--beside", flags->beside, "Other sequences in the same batch")
+      ->check(CLI::Range(0, 256))
+      ->capture_default_str();
+  command
+      ->add_option("--on-full", flags->on_full,
+                   "reject: refuse what may not fit; halt: stop where the cache is full")
+      ->check(CLI::IsMember({"reject", "halt"}))
+      ->capture_default_str();
+  command->add_option("--logits-out", flags->logits_out,
+                      "Writes logits [prompt + generated - 1, vocab] as float32 .npy");
+  command->add_flag("--json", flags->json, "Print one JSON object");
+  command->callback([flags, &exit] { exit = RunGenerate(*flags); });
+}
+
+}  // namespace quire::app

@@ -1,0 +1,117 @@
+#include "apps/quire/runtime.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "apps/quire/progress.h"
+#include "env/clock.h"
+
+namespace quire::app {
+
+namespace {
+
+Codec CodecOf(ComputeType type) {
+  switch (type) {
+    case ComputeType::kF32: return Codec::kF32;
+    case ComputeType::kF16: return Codec::kF16;
+    case ComputeType::kBf16: return Codec::kBf16;
+  }
+  return Codec::kF32;
+}
+
+Result<Codec> ParseCodecFlag(const std::string& name, ComputeType compute) {
+  if (name.empty()) return CodecOf(compute);
+  if (const auto codec = ParseCodec(name)) return *codec;
+  return Fail(ErrorCode::kUnsupported,
+              fmt::format("--kv {}: not a codec of this build; see 'quire info'", name));
+}
+
+Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute) {
+  QUIRE_ASSIGN(const Codec k, ParseCodecFlag(flags.k, compute));
+  QUIRE_ASSIGN(const Codec v, ParseCodecFlag(flags.v, compute));
+  if (flags.residual_tokens != 0) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("--residual {}: {} and {} store what was written, so there is nothing "
+                            "to keep open; only 0 is possible",
+                            flags.residual_tokens, CodecName(k), CodecName(v)));
+  }
+  NumericProfile profile = NumericProfile::Uniform(k, flags.block_tokens);
+  profile.codecs = {{StreamRole::kKey, k}, {StreamRole::kValue, v}};
+  profile.compute = compute;
+  return profile;
+}
+
+Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model) {
+  CacheOptions options{.geometry = model::GeometryOf(model.config())};
+  QUIRE_ASSIGN(options.profile, ProfileOf(flags, model.compute()));
+  const auto layout = ParseArenaLayout(flags.layout);
+  if (!layout) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("--layout {}: this build has block_major", flags.layout));
+  }
+  options.layout = *layout;
+  QUIRE_ASSIGN(options.hot_bytes, ParseBytes(flags.hot_bytes));
+  options.tokens_max = flags.max_seq_len != 0 ? flags.max_seq_len : model.config().positions_max;
+  return options;
+}
+
+}  // namespace
+
+void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
+  command.add_option("--model", flags.model, "Model directory in Hugging Face form")->required();
+  command.add_option("--block-tokens", flags.block_tokens, "Tokens per block: 16, 32 ... 256")
+      ->capture_default_str();
+  command.add_option("--residual", flags.residual_tokens, "Last tokens kept in full precision")
+      ->capture_default_str();
+  command.add_option("--layout", flags.layout, "Order of the arena's axes")->capture_default_str();
+  command.add_option("--max-seq-len", flags.max_seq_len,
+                     "Longest prompt and output together (default: the model's)");
+  command.add_option("--hot-bytes", flags.hot_bytes, "Budget of the cache: 4GB, 512MiB")
+      ->check(BytesValidator())
+      ->capture_default_str();
+  command.add_option("--chunk", flags.chunk_tokens, "Prompt tokens per step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--threads", flags.threads, "Worker threads (default: one per core)")
+      ->check(CLI::Range(1, 1024));
+  command.add_option("--compute", flags.compute, "f32: compute in f32 whatever the file's type")
+      ->check(CLI::IsMember({"f32"}));
+  command.add_option("--device", flags.device, "Where it runs")
+      ->check(CLI::IsMember({"cpu"}))
+      ->capture_default_str();
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
+  auto runtime = std::unique_ptr<Runtime>(new Runtime());
+  QUIRE_ASSIGN(runtime->attention_, MakeCpuAttention());
+  ProgressBar bar("loading " + flags.model);
+  QUIRE_ASSIGN(runtime->model_,
+               model::Model::Load(flags.model, {.compute_f32 = flags.compute == "f32",
+                                                .progress = [&bar](uint64_t done, uint64_t total) {
+                                                  bar.Update(done, total);
+                                                }}));
+  bar.Clear();
+  const std::string tokenizer_path = flags.model + "/tokenizer.json";
+  if (access(tokenizer_path.c_str(), F_OK) == 0) {
+    QUIRE_ASSIGN(runtime->tokenizer_, model::Tokenizer::Load(tokenizer_path));
+  }
+  QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_));
+  QUIRE_ASSIGN(runtime->cache_, Cache::Create(std::move(options)));
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  runtime->executor_ = MakeThreadPool(flags.threads != 0 ? flags.threads : cores);
+  const Identity identity{.weights = runtime->model_->fingerprint(),
+                          .position_encoding = runtime->model_->position_encoding(),
+                          .domain = {.name = "local"}};
+  QUIRE_ASSIGN(runtime->engine_,
+               serve::Engine::Create({.model = *runtime->model_,
+                                      .cache = *runtime->cache_,
+                                      .attention = *runtime->attention_,
+                                      .executor = *runtime->executor_,
+                                      .clock = SystemClock()},
+                                     identity, {.chunk_tokens = flags.chunk_tokens}));
+  return runtime;
+}
+
+}  // namespace quire::app

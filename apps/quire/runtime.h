@@ -1,0 +1,65 @@
+// A model, a cache of its shape and an engine on both: what generate and demo run on.
+#ifndef QUIRE_APPS_RUNTIME_H_
+#define QUIRE_APPS_RUNTIME_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/quire/command.h"
+#include "model/model.h"
+#include "model/tokenizer.h"
+#include "quire/attention.h"
+#include "quire/cache.h"
+#include "quire/env.h"
+#include "serve/engine.h"
+
+namespace quire::app {
+
+struct RuntimeFlags {
+  std::string model;                  // directory
+  std::string k;                      // codec names; empty: the model's own type
+  std::string v;
+  uint32_t block_tokens = kBlockTokensDefault;
+  uint32_t residual_tokens = 0;
+  std::string layout = "block_major";
+  uint64_t max_seq_len = 0;           // 0: the model's
+  std::string hot_bytes = "4GB";
+  uint32_t chunk_tokens = 512;
+  uint32_t threads = 0;               // 0: one per core
+  std::string compute;                // "f32", or empty for the file's precision
+  std::string device = "cpu";
+};
+
+/// Adds the flags that every command with a model takes.
+void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);
+
+class Runtime {
+ public:
+  /// Loads the model (with a progress bar) and makes the cache.
+  /// Errors: what the model loader and the cache say; kUnsupported for flags this build cannot honour
+  static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
+
+  const model::Model& model() const { return *model_; }
+  /// Absent when the directory has no tokenizer.json.
+  const std::optional<model::Tokenizer>& tokenizer() const { return tokenizer_; }
+  const NumericProfile& profile() const { return cache_->options().profile; }
+  Cache& cache() { return *cache_; }
+  serve::Engine& engine() { return *engine_; }
+
+ private:
+  Runtime() = default;
+
+  std::unique_ptr<model::Model> model_;
+  std::optional<model::Tokenizer> tokenizer_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<AttentionBackend> attention_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<serve::Engine> engine_;
+};
+
+}  // namespace quire::app
+
+#endif  // QUIRE_APPS_RUNTIME_H_

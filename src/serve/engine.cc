@@ -1,0 +1,239 @@
+#include "serve/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/hash.h"
+
+namespace quire::serve {
+
+std::string_view FinishName(Finish finish) {
+  switch (finish) {
+    case Finish::kLength: return "length";
+    case Finish::kStop: return "stop";
+    case Finish::kNoSpace: return "no_space";
+    case Finish::kCancelled: return "cancelled";
+    case Finish::kFailed: return "failed";
+  }
+  return "unknown";
+}
+
+/// One request on its way: waiting, then prefilling, then decoding, then finished.
+class Engine::Task {
+ public:
+  Task(const Request& request, const Clock& clock)
+      : request_(request), clock_(clock), sampler_(request.sampling) {
+    response_.prompt_tokens = request.prompt.size();
+  }
+
+  const Request& request() const { return request_; }
+  Sequence& sequence() { return *sequence_; }
+  bool finished() const { return finished_; }
+  bool prefilling() const { return sequence_->length() < request_.prompt.size(); }
+  Response TakeResponse() { return std::move(response_); }
+
+  void Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t started_us) {
+    sequence_ = std::move(sequence);
+    started_us_ = started_us;
+    response_.reused_tokens = sequence_->length();
+    response_.miss_reason = reason;
+  }
+
+  /// The tokens of the next step: a chunk of the prompt or the last generated token.
+  std::span<const TokenId> NextTokens(uint32_t chunk_tokens) const {
+    if (!prefilling()) return {&response_.tokens.back(), 1};
+    const std::span<const TokenId> rest =
+        std::span(request_.prompt).subspan(sequence_->length());
+    return rest.first(std::min<size_t>(rest.size(), chunk_tokens));
+  }
+
+  /// Takes in a step that ended with `logits` for its last token (empty while prefilling goes on).
+  void Advance(std::span<const float> logits) {
+    if (response_.tokens.empty()) {
+      const uint64_t done = sequence_->length();
+      response_.computed_tokens = done - response_.reused_tokens;
+      if (request_.on_progress && !request_.on_progress(done, request_.prompt.size())) {
+        return Finish(Finish::kCancelled);
+      }
+    }
+    if (prefilling()) return;
+    if (response_.tokens.size() == request_.max_tokens) return Finish(Finish::kLength);
+    digest_.Update(std::as_bytes(logits));
+    const TokenId token = sampler_.Next(logits);
+    response_.tokens.push_back(token);
+    last_us_ = clock_.NowMicros();
+    if (response_.tokens.size() == 1) first_us_ = last_us_;
+    if (request_.on_token && !request_.on_token(token)) return Finish(Finish::kCancelled);
+    if (std::ranges::find(request_.stop_tokens, token) != request_.stop_tokens.end()) {
+      return Finish(Finish::kStop);
+    }
+    if (response_.tokens.size() == request_.max_tokens) Finish(Finish::kLength);
+  }
+
+  void Finish(serve::Finish finish) {
+    finished_ = true;
+    response_.finish = finish;
+    response_.logits_digest = digest_.Finish();
+    const size_t generated = response_.tokens.size();
+    if (generated > 0) response_.ttft_ms = static_cast<double>(first_us_ - started_us_) / 1e3;
+    if (generated > 1) {
+      response_.ms_per_token =
+          static_cast<double>(last_us_ - first_us_) / 1e3 / static_cast<double>(generated - 1);
+    }
+    if (sequence_ != nullptr) response_.sequence = sequence_->stats();
+    sequence_.reset();
+  }
+
+  void Fail(Error error) {
+    response_.error = std::move(error);
+    Finish(Finish::kFailed);
+  }
+
+ private:
+  const Request& request_;
+  const Clock& clock_;
+  model::Sampler sampler_;
+  std::unique_ptr<Sequence> sequence_;
+  Response response_;
+  Blake2b<16> digest_;
+  bool finished_ = false;
+  uint64_t started_us_ = 0;
+  uint64_t first_us_ = 0;  // of the first generated token
+  uint64_t last_us_ = 0;
+};
+
+Result<std::unique_ptr<Engine>> Engine::Create(const Parts& parts, const Identity& identity,
+                                               const EngineOptions& options) {
+  if (options.chunk_tokens == 0) {
+    return Fail(ErrorCode::kInvalidArgument, "engine options: chunk_tokens is 0");
+  }
+  return std::unique_ptr<Engine>(new Engine(parts, identity, options));
+}
+
+Engine::Engine(const Parts& parts, const Identity& identity, const EngineOptions& options)
+    : parts_(parts), identity_(identity), options_(options) {}
+
+std::vector<Response> Engine::Run(std::span<const Request> requests) {
+  std::vector<std::unique_ptr<Task>> tasks;
+  for (const Request& request : requests) {
+    tasks.push_back(std::make_unique<Task>(request, parts_.clock));
+  }
+  std::vector<Task*> running;
+  size_t next = 0;  // first task that has not been admitted
+  while (next < tasks.size() || !running.empty()) {
+    const bool prefilling = std::ranges::any_of(running, [](Task* t) { return t->prefilling(); });
+    if (!prefilling && next < tasks.size() && Admit(*tasks[next], !running.empty())) {
+      if (!tasks[next]->finished()) running.push_back(tasks[next].get());
+      ++next;
+    }
+    Step(running);
+    std::erase_if(running, [](Task* task) { return task->finished(); });
+  }
+  std::vector<Response> responses;
+  for (auto& task : tasks) {
+    responses.push_back(task->TakeResponse());
+    const uint64_t blocks = uint64_t{responses.back().sequence.blocks_shared} +
+                            responses.back().sequence.blocks_own;
+    responses.back().kv_bytes = blocks * parts_.cache.block_bytes();
+  }
+  return responses;
+}
+
+bool Engine::Admit(Task& task, bool others_running) {
+  const uint64_t started_us = parts_.clock.NowMicros();
+  const Request& request = task.request();
+  const auto vocab = static_cast<TokenId>(parts_.model.config().vocab);
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.prompt[i] < 0 || request.prompt[i] >= vocab) {
+      task.Fail({ErrorCode::kInvalidArgument,
+                 fmt::format("prompt: token {} at position {} is not in the vocabulary of {}",
+                             request.prompt[i], i, vocab)});
+      return true;
+    }
+  }
+  auto plan = parts_.cache.Acquire(
+      {.identity = &identity_, .tokens = request.prompt, .reuse = request.reuse});
+  if (!plan) {
+    task.Fail(std::move(plan).error());
+    return true;
+  }
+  const MissReason reason = plan->reason();
+  // The last generated token is never fed back, so its K and V need no room.
+  const uint64_t tokens =
+      request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1) - 1;
+  auto sequence =
+      parts_.cache.Open(*std::move(plan), {.reserve_tokens = tokens, .on_full = request.on_full});
+  if (!sequence) {
+    // What others hold may be free later; what nobody holds has been tried.
+    if (sequence.error().code == ErrorCode::kNoSpace && others_running) return false;
+    task.Fail(std::move(sequence).error());
+    return true;
+  }
+  task.Start(*std::move(sequence), reason, started_us);
+  return true;
+}
+
+void Engine::Step(std::span<Task* const> tasks) {
+  std::vector<Task*> ready;
+  for (Task* task : tasks) {
+    const uint64_t tokens =
+        task->sequence().length() + task->NextTokens(options_.chunk_tokens).size();
+    if (auto room = task->sequence().Reserve(tokens); room) {
+      ready.push_back(task);
+    } else if (room.error().code == ErrorCode::kNoSpace) {
+      task->Finish(Finish::kNoSpace);
+    } else {
+      task->Fail(std::move(room).error());
+    }
+  }
+  if (ready.empty()) return;
+  if (auto done = Forward(ready); !done) {
+    for (Task* task : ready) task->Fail(done.error());
+  }
+}
+
+Result<void> Engine::Forward(std::span<Task* const> tasks) {
+  struct Rows {
+    uint64_t first_position;
+    uint64_t tokens;
+    uint64_t logits;  // rows asked for: all, the last, or none
+    size_t offset;    // of these in logits_
+  };
+  const size_t vocab = parts_.model.config().vocab;
+  std::vector<Rows> rows;
+  size_t logits_size = 0;
+  for (Task* task : tasks) {
+    const auto tokens = task->NextTokens(options_.chunk_tokens);
+    const uint64_t first = task->sequence().length();
+    const bool ends_prompt = first + tokens.size() >= task->request().prompt.size();
+    const uint64_t wanted = task->request().on_logits ? tokens.size() : ends_prompt ? 1 : 0;
+    rows.push_back({first, tokens.size(), wanted, logits_size});
+    logits_size += wanted * vocab;
+  }
+  logits_.resize(std::max(logits_.size(), logits_size));
+
+  std::vector<model::StepItem> items;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    items.push_back({.sequence = &tasks[i]->sequence(),
+                     .tokens = tasks[i]->NextTokens(options_.chunk_tokens),
+                     .logits = rows[i].logits > 0 ? logits_.data() + rows[i].offset : nullptr,
+                     .all_logits = tasks[i]->request().on_logits != nullptr});
+  }
+  QUIRE_TRY(parts_.model.Step(items, parts_.attention, parts_.executor));
+
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const std::span<const float> logits(logits_.data() + rows[i].offset, rows[i].logits * vocab);
+    if (const auto& on_logits = tasks[i]->request().on_logits) {
+      for (uint64_t row = 0; row < rows[i].tokens; ++row) {
+        on_logits(rows[i].first_position + row, logits.subspan(row * vocab, vocab));
+      }
+    }
+    tasks[i]->Advance(logits.empty() ? logits : logits.last(vocab));
+  }
+  return {};
+}
+
+}  // namespace quire::serve
