@@ -1,0 +1,57 @@
+# One command per activity; HACKING.md explains them. All install what they lack and ask nothing.
+SHELL := /bin/bash
+CONFIGURE = test -f build/$(1)/build.ninja || cmake --preset $(1)
+BUILD = $(call CONFIGURE,$(1)) && cmake --build --preset $(1)
+SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cc' '*.cu' | sort -u
+BENCHES := pool index attention model
+
+.PHONY: help build demo test bench asan tsan tidy format format-check test-hf clean deps dev-deps
+.NOTPARALLEL:
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+deps:
+	@scripts/install-deps
+
+dev-deps:
+	@scripts/install-deps --dev
+
+build: deps  ## the program, at build/release/quire
+	@$(call BUILD,release) $(if $(wildcard apps/quire/CMakeLists.txt),--target quire)
+
+demo: build  ## the main job, end to end, on the bundled model
+	@build/release/quire demo
+
+test: deps  ## every suite; ends with: N passed, N failed
+	@$(call BUILD,release)
+	@scripts/run-tests build/release
+
+bench: deps  ## what the machine does: micro-benchmarks, then quire bench
+	@$(call BUILD,release)
+	@set -e; for name in $$(cat build/release/quire_benches.txt); do build/release/bin/$$name; done
+	@set -e; for name in $(BENCHES); do build/release/quire bench $$name; done
+
+asan: dev-deps  ## the C++ suites under AddressSanitizer and UBSan
+	@$(call BUILD,asan)
+	@scripts/run-tests build/asan --cpp-only
+
+tsan: dev-deps  ## the C++ suites under ThreadSanitizer
+	@$(call BUILD,tsan)
+	@scripts/run-tests build/tsan --cpp-only
+
+tidy: dev-deps  ## clang-tidy over src and apps; findings are errors
+	@cmake --preset tidy >/dev/null
+	@run-clang-tidy-19 -quiet -p build/tidy '^(?!.*_(test|bench)\.cc$$).*/(src|apps)/.*\.cc$$'
+
+format: dev-deps  ## rewrites the C++ files in the house format
+	@$(SOURCES) | xargs -r clang-format-19 -i
+
+format-check: dev-deps  ## fails if `make format` would change a file
+	@$(SOURCES) | xargs -r clang-format-19 --dry-run --Werror
+
+test-hf: build  ## compares with Hugging Face transformers, live (installs PyTorch for the CPU)
+	@if [ -x tests/hf/run.sh ]; then tests/hf/run.sh; else echo "tests/hf/run.sh is missing"; exit 1; fi
+
+clean:  ## removes build/
+	@rm -rf build

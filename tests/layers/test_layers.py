@@ -1,0 +1,199 @@
+"""Who may include whom (src/LAYERS), and the shape of files: the rules a compiler does not check."""
+
+import pathlib
+import re
+import shutil
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CODE = (".h", ".cc", ".cu")
+LINES_MAX = 700
+COLUMNS_MAX = 100
+PUBLIC_HEADERS_MAX = 12
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+
+
+def read_layers(root):
+    """The table as {layer: set of layers it may include}, in the file's order."""
+    layers = {}
+    for line in (root / "src" / "LAYERS").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, deps = line.split(":")
+            layers[name] = set(deps.split())
+    return layers
+
+
+def code_files(folder):
+    return sorted(path for path in folder.rglob("*") if path.suffix in CODE)
+
+
+def includes(path):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1)
+
+
+def table_violations(root):
+    known = set()
+    for layer, deps in read_layers(root).items():
+        for dep in sorted(deps - known):
+            yield f"src/LAYERS: {layer} uses {dep}, which does not stand above it"
+        known.add(layer)
+
+
+def layer_violations(root):
+    layers = read_layers(root)
+    for path in code_files(root / "src"):
+        where = path.relative_to(root)
+        layer = where.parts[1]
+        if layer not in layers:
+            yield f"{where}: {layer} is not in src/LAYERS"
+            continue
+        for number, name in includes(path):
+            first = name.split("/")[0]
+            if ".." in name.split("/"):
+                yield f"{where}:{number}: includes {name}: no way up"
+            elif first in layers:
+                if first != layer and first not in layers[layer]:
+                    yield f"{where}:{number}: {layer} may not include {name}"
+            elif first in ("apps", "examples", "bench", "sim", "fuzz"):
+                yield f"{where}:{number}: a layer may not include {name}"
+            elif first == "tests" and not path.stem.endswith("_test"):
+                yield f"{where}:{number}: only tests may include {name}"
+            elif (path.parent / name).exists():
+                yield f"{where}:{number}: write {layer}/{name}, from src/"
+
+
+def public_violations(root):
+    headers = code_files(root / "include")
+    if len(headers) > PUBLIC_HEADERS_MAX:
+        yield f"include/quire: {len(headers)} headers, at most {PUBLIC_HEADERS_MAX}"
+    for path in headers:
+        where = path.relative_to(root)
+        if where.parts[:2] != ("include", "quire") or path.suffix != ".h" or len(where.parts) != 3:
+            yield f"{where}: only include/quire/*.h is public"
+        for number, name in includes(path):
+            if not re.fullmatch(r"[a-z_]+|quire/[a-z_]+\.h", name):
+                yield f"{where}:{number}: a public header may not include {name}"
+
+
+def guard_name(where):
+    """QUIRE_BASE_CHECK_H_ for src/base/check.h, QUIRE_ERROR_H_ for include/quire/error.h."""
+    parts = where.parts[1:] if where.parts[0] in ("src", "include") else where.parts
+    parts = parts if parts[0] == "quire" else ("quire", *parts)
+    return re.sub(r"[^A-Za-z0-9]", "_", "/".join(parts)).upper() + "_"
+
+
+def shape_violations(root):
+    for folder in ("include", "src", "apps", "examples"):
+        for path in code_files(root / folder):
+            where = path.relative_to(root)
+            text = path.read_text()
+            lines = text.splitlines()
+            if folder == "src" and len(lines) > LINES_MAX:
+                yield f"{where}: {len(lines)} lines, at most {LINES_MAX}"
+            for number, line in enumerate(lines, 1):
+                if len(line) > COLUMNS_MAX:
+                    yield f"{where}:{number}: {len(line)} columns, at most {COLUMNS_MAX}"
+            if path.suffix == ".h":
+                guard = guard_name(where)
+                once = f"#ifndef {guard}\n#define {guard}\n"
+                # Highway's -inl.h files are read once per target.
+                per_target = f"#if defined({guard}) == defined(HWY_TARGET_TOGGLE)"
+                if once not in text and per_target not in text:
+                    yield f"{where}: lacks the header guard {guard}"
+
+
+def violations(root):
+    found = []
+    for check in (table_violations, layer_violations, public_violations, shape_violations):
+        found += check(root)
+    return found
+
+
+class Layers(unittest.TestCase):
+    def test_this_tree_keeps_the_rules(self):
+        found = violations(ROOT)
+        self.assertFalse(found, "\n" + "\n".join(found))
+
+    def test_the_check_reads_something(self):
+        self.assertIn("base", read_layers(ROOT))
+        self.assertGreater(len(list(code_files(ROOT / "src" / "base"))), 10)
+        self.assertTrue(list(includes(ROOT / "src" / "base" / "hash.cc")))
+
+
+class Planted(unittest.TestCase):
+    """The check must fail: each test plants one violation in a copy and looks for its message."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        for name in ("include", "src", "apps", "examples"):
+            if (ROOT / name).exists():
+                shutil.copytree(ROOT / name, self.root / name)
+            else:
+                (self.root / name).mkdir()
+        self.before = set(violations(self.root))
+
+    def assert_planting_fails(self, path, text, message):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        new = set(violations(self.root)) - self.before
+        self.assertTrue(any(message in line for line in new), f"{message!r} not in {sorted(new)}")
+
+    def test_lower_layer_includes_higher(self):
+        self.assert_planting_fails("src/pool/planted.cc", '#include "cache/cache.h"\n',
+                                   "src/pool/planted.cc:1: pool may not include cache/cache.h")
+
+    def test_sibling_includes_sibling(self):
+        self.assert_planting_fails("src/index/planted.h", "#  include <pool/pool.h>\n",
+                                   "index may not include pool/pool.h")
+
+    def test_path_upwards(self):
+        self.assert_planting_fails("src/pool/planted.cc", '#include "../cache/cache.h"\n',
+                                   "no way up")
+
+    def test_layer_includes_program(self):
+        self.assert_planting_fails("src/serve/planted.cc", '#include "apps/quire/main.h"\n',
+                                   "a layer may not include apps/quire/main.h")
+
+    def test_code_includes_test_code(self):
+        self.assert_planting_fails("src/pool/planted.cc", '#include "tests/suite/pool.h"\n',
+                                   "only tests may include")
+
+    def test_include_without_layer(self):
+        self.assert_planting_fails("src/base/planted.cc", '#include "check.h"\n',
+                                   "write base/check.h")
+
+    def test_unknown_layer(self):
+        self.assert_planting_fails("src/utils/planted.cc", "", "utils is not in src/LAYERS")
+
+    def test_public_header_includes_library(self):
+        self.assert_planting_fails("include/quire/error.h", "#include <fmt/core.h>\n",
+                                   "a public header may not include fmt/core.h")
+
+    def test_too_many_public_headers(self):
+        for i in range(PUBLIC_HEADERS_MAX):
+            (self.root / f"include/quire/planted{i}.h").write_text("")
+        self.assert_planting_fails("include/quire/last.h", "", "headers, at most 12")
+
+    def test_missing_guard(self):
+        self.assert_planting_fails("src/base/planted.h", "#pragma once\n",
+                                   "lacks the header guard QUIRE_BASE_PLANTED_H_")
+
+    def test_long_file_and_line(self):
+        self.assert_planting_fails("src/base/planted.cc", "\n" * 701, "701 lines, at most 700")
+        self.assert_planting_fails("src/base/planted.cc", "/" * 101, "101 columns, at most 100")
+
+    def test_cycle_in_the_table(self):
+        table = (self.root / "src/LAYERS").read_text()
+        self.assert_planting_fails("src/LAYERS", table.replace("base:\n", "base: cache\n"),
+                                   "base uses cache")
+
+
+if __name__ == "__main__":
+    unittest.main()

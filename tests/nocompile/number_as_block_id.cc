@@ -1,0 +1,12 @@
+// A bare number passed where a block id belongs.
+// expect: could not convert
+#include <quire/ids.h>
+
+void Pin(quire::BlockId block);
+
+void Use() {
+  Pin(quire::BlockId(7));
+#ifdef QUIRE_MUST_NOT_COMPILE
+  Pin(7);
+#endif
+}
