@@ -1,8 +1,11 @@
 # The few shapes of target this project has. All take keyword arguments only.
 #
-#   quire_layer(NAME pool DEPS base env LIBS hwy::hwy)
-#   quire_app(NAME quire DEPS serve model cache LIBS CLI11::CLI11)
-#   quire_test(NAME golden_test DEPS model [SOURCES a.cc ...])
+#   quire_layer(NAME pool DEPS base env LIBS hwy::hwy)            a folder of src/
+#   quire_library(NAME bench DEPS cache model LIBS fmt::fmt)      the same outside src/
+#   quire_app(NAME quire DEPS serve bench LIBS CLI11::CLI11)      needs main.cc
+#   quire_test(NAME golden_test DEPS model [SOURCES a.cc ...])    tests that stand alone
+#
+# DEPS are names of layers or libraries, LIBS imported targets, TEST_LIBS for the tests only.
 
 set(QUIRE_LAYERS "")
 file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/src/LAYERS" layer_lines REGEX "^[a-z]+:")
@@ -43,8 +46,7 @@ function(quire_test)
   set_property(GLOBAL APPEND PROPERTY QUIRE_TESTS ${arg_NAME})
 endfunction()
 
-# Makes libquire_<name> from the folder's *.cc, <name>_test from *_test.cc, <name>_bench from
-# *_bench.cc (Google Benchmark) and, in the fuzz preset, one program per *_fuzz.cc.
+# A library that is a layer: src/LAYERS must allow its DEPS.
 function(quire_layer)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME IN_LIST QUIRE_LAYERS)
@@ -55,7 +57,13 @@ function(quire_layer)
       message(FATAL_ERROR "src/LAYERS does not let ${arg_NAME} use ${dep}")
     endif()
   endforeach()
+  quire_library(${ARGV})
+endfunction()
 
+# Makes libquire_<name> from the folder's *.cc, <name>_test from *_test.cc, <name>_bench from
+# *_bench.cc (Google Benchmark) and, in the fuzz preset, one program per *_fuzz.cc.
+function(quire_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS")
   set(here "${CMAKE_CURRENT_SOURCE_DIR}")
   file(GLOB sources CONFIGURE_DEPENDS "${here}/*.cc")
   file(GLOB benches CONFIGURE_DEPENDS "${here}/*_bench.cc")
@@ -72,6 +80,9 @@ function(quire_layer)
   endif()
   target_include_directories(${library} ${scope} "${PROJECT_SOURCE_DIR}/include"
                              "${PROJECT_SOURCE_DIR}/src")
+  if(NOT arg_NAME IN_LIST QUIRE_LAYERS)
+    target_include_directories(${library} ${scope} "${PROJECT_SOURCE_DIR}")
+  endif()
   quire_link(${library} ${scope} DEPS ${arg_DEPS} LIBS ${arg_LIBS} Threads::Threads)
 
   quire_test(NAME "${arg_NAME}_test" DEPS ${arg_NAME} LIBS ${arg_TEST_LIBS})
@@ -103,11 +114,11 @@ function(quire_app)
   if(sources)
     add_library(${arg_NAME}_app OBJECT ${sources})
     quire_link(${arg_NAME}_app PUBLIC DEPS ${arg_DEPS} LIBS ${arg_LIBS})
-    target_include_directories(${arg_NAME}_app PUBLIC "${PROJECT_SOURCE_DIR}/apps")
+    target_include_directories(${arg_NAME}_app PUBLIC "${PROJECT_SOURCE_DIR}")
     target_link_libraries(${arg_NAME} PRIVATE ${arg_NAME}_app)
     quire_test(NAME "${arg_NAME}_app_test" LIBS ${arg_NAME}_app ${arg_TEST_LIBS})
   endif()
-  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/apps")
+  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   quire_link(${arg_NAME} PRIVATE DEPS ${arg_DEPS} LIBS ${arg_LIBS})
 endfunction()
 

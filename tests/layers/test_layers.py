@@ -8,6 +8,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = (".h", ".cc", ".cu")
+FOLDERS = ("include", "src", "apps", "bench", "examples")
 LINES_MAX = 700
 COLUMNS_MAX = 100
 PUBLIC_HEADERS_MAX = 12
@@ -80,14 +81,14 @@ def public_violations(root):
 
 
 def guard_name(where):
-    """QUIRE_BASE_CHECK_H_ for src/base/check.h, QUIRE_ERROR_H_ for include/quire/error.h."""
-    parts = where.parts[1:] if where.parts[0] in ("src", "include") else where.parts
-    parts = parts if parts[0] == "quire" else ("quire", *parts)
+    """QUIRE_BASE_CHECK_H_ for src/base/check.h, QUIRE_ERROR_H_ for include/quire/error.h, and
+    QUIRE_APPS_COMMAND_H_ for apps/quire/command.h."""
+    parts = ["quire"] + [part for part in where.parts if part not in ("include", "src", "quire")]
     return re.sub(r"[^A-Za-z0-9]", "_", "/".join(parts)).upper() + "_"
 
 
 def shape_violations(root):
-    for folder in ("include", "src", "apps", "examples"):
+    for folder in FOLDERS:
         for path in code_files(root / folder):
             where = path.relative_to(root)
             text = path.read_text()
@@ -131,7 +132,7 @@ class Planted(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
-        for name in ("include", "src", "apps", "examples"):
+        for name in FOLDERS:
             if (ROOT / name).exists():
                 shutil.copytree(ROOT / name, self.root / name)
             else:
