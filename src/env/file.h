@@ -24,8 +24,8 @@ Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
 /// a temporary file beside it, synced, then renamed over it.
 ///
 /// Errors:  kNotFound the directory does not exist; kNoSpace the disk is full; kIo. The old file is
-///          as it was and no other is left, but when syncing the directory fails at the very end the
-///          new contents stand and may not outlive a crash
+///          as it was and no other is left, but when syncing the directory fails at the very end
+///          the new contents stand and may not outlive a crash
 /// Threads: any; the last of two writers wins
 Result<void> WriteFile(const std::string& path, std::string_view bytes);
 
@@ -50,7 +50,8 @@ class RandomAccessFile {
 
   /// Fills `out` from the bytes at `offset`.
   ///
-  /// Errors:  kCorrupt the file ends before, naming file, offset and both lengths; kIo. On error the
+  /// Errors:  kCorrupt the file ends before, naming file, offset and both lengths; kIo. On error
+  /// the
   ///          contents of `out` are unspecified
   Result<void> ReadAt(uint64_t offset, std::span<std::byte> out) const;
 

@@ -1,0 +1,157 @@
+#include "pool/pool.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/bits.h"
+
+namespace quire::pool {
+namespace {
+
+// How long Trim may keep others waiting: pages dropped, and slots looked at, per hold of the lock.
+constexpr uint64_t kTrimBytesPerHold = 16ull << 20;
+constexpr uint32_t kTrimSlotsPerHold = 1 << 16;
+
+}  // namespace
+
+Result<std::unique_ptr<Pool>> Pool::Create(PoolOptions options, DeviceMemory& memory) {
+  if (options.slot_bytes == 0 || options.slots_max == 0 ||
+      options.slots_max == SlotId::None().number()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("pool {}: {} slots of {} bytes", options.name, options.slots_max,
+                            options.slot_bytes));
+  }
+  const std::optional<uint64_t> padded = CheckedAdd(options.slot_bytes, kSlotAlignment - 1);
+  const std::optional<uint64_t> arena_bytes =
+      padded ? CheckedMul(RoundDown(*padded, kSlotAlignment), options.slots_max) : std::nullopt;
+  if (!arena_bytes) {
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("pool {}: {} slots of {} bytes are more than 64 bits can address",
+                            options.name, options.slots_max, options.slot_bytes));
+  }
+  const auto with_name = [&options](Error error) {
+    error.message = fmt::format("pool {}: {}", options.name, error.message);
+    return std::unexpected(std::move(error));
+  };
+  auto arena = Reservation::Create(memory, *arena_bytes);
+  if (!arena) return with_name(std::move(arena).error());
+  auto own_memory = memory.host_accessible() ? nullptr : MakeHostMemory(/*huge_pages=*/false);
+  auto metadata = Reservation::Create(own_memory ? *own_memory : memory,
+                                      kMetadataBytesPerSlot * options.slots_max);
+  if (!metadata) return with_name(std::move(metadata).error());
+  return std::unique_ptr<Pool>(
+      new Pool(std::move(options), std::move(own_memory), *std::move(arena), *std::move(metadata)));
+}
+
+Pool::Pool(PoolOptions options, std::unique_ptr<DeviceMemory> own_memory, Reservation arena,
+           Reservation metadata)
+    : options_(std::move(options)),
+      slot_stride_bytes_(RoundUp(options_.slot_bytes, kSlotAlignment)),
+      own_memory_(std::move(own_memory)),
+      arena_(std::move(arena)),
+      metadata_(std::move(metadata)),
+      slots_(reinterpret_cast<Slot*>(metadata_.base())),
+      free_(reinterpret_cast<uint32_t*>(metadata_.base() + sizeof(Slot) * options_.slots_max),
+            options_.slots_max) {}
+
+bool Pool::Allocate(std::span<SlotId> out) {
+  MutexLock lock(mutex_);
+  if (out.size() > free_.free_count()) return false;
+  free_.Take(out);
+  for (const SlotId id : out) {
+    Slot& slot = slots_[id.number()];
+    slot.references = 1;
+    slot.may_be_resident = 1;
+  }
+  used_peak_ = std::max(used_peak_, options_.slots_max - free_.free_count());
+  return true;
+}
+
+void Pool::Retain(SlotId slot) {
+  MutexLock lock(mutex_);
+  uint32_t& references = Used(slot).references;
+  QUIRE_CHECK_MSG(references < std::numeric_limits<uint32_t>::max(),
+                  DescribeBug(slot, "has too many references"));
+  ++references;
+}
+
+bool Pool::Release(SlotId id) {
+  MutexLock lock(mutex_);
+  Slot& slot = Used(id);
+  if (--slot.references > 0) return false;
+  ++slot.generation;
+  free_.Put(id);
+  return true;
+}
+
+uint32_t Pool::references(SlotId slot) const {
+  CheckInRange(slot);
+  MutexLock lock(mutex_);
+  return slots_[slot.number()].references;
+}
+
+uint32_t Pool::generation(SlotId slot) const {
+  CheckInRange(slot);
+  MutexLock lock(mutex_);
+  return slots_[slot.number()].generation;
+}
+
+uint32_t Pool::free_count() const {
+  MutexLock lock(mutex_);
+  return free_.free_count();
+}
+
+Pool::Slot& Pool::Used(SlotId slot) {
+  CheckInRange(slot);
+  Slot& found = slots_[slot.number()];
+  QUIRE_CHECK_MSG(found.references > 0, DescribeBug(slot, "is free"));
+  return found;
+}
+
+std::string Pool::DescribeBug(SlotId slot, const char* what) const {
+  return fmt::format("pool {}: slot {} of {} {}", options_.name, slot.number(), options_.slots_max,
+                     what);
+}
+
+uint64_t Pool::Trim() {
+  uint32_t cursor = 0;
+  uint64_t trimmed_bytes = 0;
+  while (TrimSome(cursor, trimmed_bytes)) {
+  }
+  return trimmed_bytes;
+}
+
+// Gives back the next run of neighbours from `cursor` on, or as much of it as one hold of the lock
+// allows. False: the end.
+bool Pool::TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes) {
+  MutexLock lock(mutex_);
+  const uint32_t end = free_.first_unused();
+  if (cursor >= end) return false;
+  const uint32_t search_end = cursor + std::min(kTrimSlotsPerHold, end - cursor);
+  while (cursor < search_end && !CanTrim(cursor)) ++cursor;
+
+  const uint32_t first = cursor;
+  const uint64_t run_max = std::max<uint64_t>(1, kTrimBytesPerHold / slot_stride_bytes_);
+  while (cursor < end && cursor - first < run_max && CanTrim(cursor)) {
+    slots_[cursor++].may_be_resident = 0;
+  }
+  if (cursor == first) return true;
+  const uint64_t bytes = (cursor - first) * slot_stride_bytes_;
+  arena_.memory().Discard(data(SlotId(first)), bytes);
+  trimmed_bytes += bytes;
+  return true;
+}
+
+SlotClassStats Pool::stats() const {
+  MutexLock lock(mutex_);
+  return {.slot_bytes = options_.slot_bytes,
+          .slots_max = options_.slots_max,
+          .slots_used = options_.slots_max - free_.free_count(),
+          .slots_used_peak = used_peak_};
+}
+
+}  // namespace quire::pool

@@ -1,0 +1,137 @@
+// Slots of one class: where a block's bytes lie, who holds them, which are free. Knows no keys.
+#ifndef QUIRE_POOL_POOL_H_
+#define QUIRE_POOL_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/thread_annotations.h"
+#include "env/reservation.h"
+#include "pool/free_list.h"
+#include "quire/env.h"
+#include "quire/error.h"
+#include "quire/ids.h"
+#include "quire/stats.h"
+
+namespace quire::pool {
+
+struct PoolOptions {
+  std::string name;         // for messages: "sealed", "open"
+  uint64_t slot_bytes = 0;  // of one block
+  uint32_t slots_max = 0;
+};
+
+/// An arena of equal slots with reference counts and generations.
+///
+///   1. Create reserves address space; no page is touched.
+///   2. Allocate hands out slots with one reference each, Retain adds one, Release drops one.
+///   3. The last Release frees the slot and moves its generation; its address never changes.
+///   4. Trim gives the pages of freed slots back to the system.
+///
+/// Threads:  any; takes its lock (rank 30) and calls nothing that takes another while it is held.
+///           data(), slot_bytes() and slots_max() take none
+/// Lifetime: the memory must outlive it. It may go while slots are in use; their bytes go with it
+/// Source:   SPEC M1, M3, S2
+class Pool {
+ public:
+  /// Slots begin on page boundaries, so that Trim can give each one back alone.
+  static constexpr uint64_t kSlotAlignment = 4096;
+  /// Bookkeeping beside the slots, resident only for slots that were used. Whoever keeps a budget
+  /// charges slot_stride_bytes() and this.
+  static constexpr uint64_t kMetadataBytesPerSlot = 16;
+
+  /// Errors: kInvalidArgument slot_bytes or slots_max is 0, or slots_max does not leave "none"
+  /// free;
+  ///         kNoSpace the address space cannot be reserved
+  static Result<std::unique_ptr<Pool>> Create(PoolOptions options, DeviceMemory& memory);
+
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  /// Takes out.size() slots, each with one reference, or none: false changes nothing, `out`
+  /// included. The bytes of a slot are whatever its last user left.
+  ///
+  /// Cost: O(out.size()), no allocation
+  [[nodiscard]] bool Allocate(std::span<SlotId> out);
+  /// Adds a reference. A free slot is a bug.
+  void Retain(SlotId slot);
+  /// Drops a reference; true if it was the last and the slot is free now. A free slot is a bug.
+  bool Release(SlotId slot);
+
+  /// 0: free.
+  uint32_t references(SlotId slot) const;
+  /// How often the slot was freed (modulo 2^32): a late answer for an older number is not for the
+  /// slot's present user.
+  uint32_t generation(SlotId slot) const;
+  uint32_t free_count() const;
+
+  std::byte* data(SlotId slot) const {
+    CheckInRange(slot);
+    return arena_.base() + slot.number() * slot_stride_bytes_;
+  }
+  uint64_t slot_bytes() const { return options_.slot_bytes; }
+  /// From one slot to the next: slot_bytes() rounded up to kSlotAlignment.
+  uint64_t slot_stride_bytes() const { return slot_stride_bytes_; }
+  uint32_t slots_max() const { return options_.slots_max; }
+
+  /// Gives the pages of all free slots back that were handed out since the last Trim. Returns these
+  /// slots' bytes: as much as they could hold, resident or not.
+  ///
+  /// Threads: lets go of the lock again and again, so that nobody waits for more than some 16 MiB
+  /// Cost:    O(slots ever used), and the system's time to drop the pages
+  uint64_t Trim();
+
+  SlotClassStats stats() const;
+
+  /// Rows of `columns` slots after the number of their first one: '.' for a free slot, else what
+  /// `mark` says. Beyond 64 rows, equal rows in sequence become one with their count: "  x12".
+  ///
+  /// Threads: `mark` is called without the lock, so it may take others; the counts it gets are
+  /// those
+  ///          of one moment
+  std::string Map(const std::function<char(SlotId, uint32_t references)>& mark,
+                  uint32_t columns = 64) const;
+
+ private:
+  struct Slot {
+    uint32_t references;
+    uint32_t generation;
+    uint32_t may_be_resident;  // handed out since the last Trim
+  };
+  static_assert(sizeof(Slot) + sizeof(uint32_t) == kMetadataBytesPerSlot);  // and FreeList's next
+
+  Pool(PoolOptions options, std::unique_ptr<DeviceMemory> own_memory, Reservation arena,
+       Reservation metadata);
+
+  void CheckInRange(SlotId slot) const {
+    QUIRE_CHECK_MSG(slot.number() < options_.slots_max, DescribeBug(slot, "out of range"));
+  }
+  Slot& Used(SlotId slot) QUIRE_REQUIRES(mutex_);
+  std::string DescribeBug(SlotId slot, const char* what) const;
+  bool CanTrim(uint32_t slot) const QUIRE_REQUIRES(mutex_) {
+    return slots_[slot].references == 0 && slots_[slot].may_be_resident != 0;
+  }
+  bool TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes);
+
+  const PoolOptions options_;
+  const uint64_t slot_stride_bytes_;
+  // Host memory for the metadata when the arena's is not accessible from the host.
+  const std::unique_ptr<DeviceMemory> own_memory_;
+  const Reservation arena_;     // [slots_max][slot_stride_bytes]
+  const Reservation metadata_;  // Slot [slots_max], then FreeList's next [slots_max]
+
+  mutable Mutex mutex_{LockRank{30}};
+  Slot* const slots_ QUIRE_PT_GUARDED_BY(mutex_);  // [slots_max], zero until first use
+  FreeList free_ QUIRE_GUARDED_BY(mutex_);
+  uint32_t used_peak_ QUIRE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace quire::pool
+
+#endif  // QUIRE_POOL_POOL_H_
