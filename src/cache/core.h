@@ -36,7 +36,7 @@ struct PlanState {
   std::vector<TokenId> resident_tokens;  // [path.size() * block_tokens]
   std::vector<BlockId> path;
   Lease lease;  // on the path's slots
-  MissReason reason = MissReason::kNone;
+  MissReason reason = MissReason::kNeverSeen;
 };
 
 /// A block of a sequence at the moment it is published.
