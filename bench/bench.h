@@ -11,8 +11,8 @@
 
 namespace quire::bench {
 
-/// One line of a report. ratio is the achieved share of the floor (1.0 = at the limit), the median of
-/// interleaved pairs.
+/// One line of a report. ratio is the achieved share of the floor (1.0 = at the limit), the median
+/// of interleaved pairs.
 struct Row {
   std::string name;  // reads like "decode/f16/32768/t2"; "case" in JSON
   double value = 0;
@@ -24,7 +24,7 @@ struct Row {
 
 struct Options {
   std::vector<uint32_t> threads = {1, 2};
-  uint32_t pairs = 9;                          // interleaved pairs per case, at least 1
+  uint32_t pairs = 9;                                // interleaved pairs per case, at least 1
   std::function<void(const std::string&)> progress;  // one line about what runs now; may be empty
 };
 

@@ -4,10 +4,10 @@
 
 #include <map>
 
+#include "apps/quire/command.h"
 #include "bench/bench.h"
 #include "env/machine.h"
 #include "quire/attention.h"
-#include "apps/quire/command.h"
 
 namespace quire::app {
 
@@ -16,11 +16,10 @@ namespace {
 using BenchFunction = Result<std::vector<bench::Row>> (*)(const bench::Options&);
 
 const std::map<std::string, BenchFunction>& Benches() {
-  static const std::map<std::string, BenchFunction> benches = {
-      {"attention", bench::Attention},
-      {"index", bench::Index},
-      {"model", bench::Model},
-      {"pool", bench::Pool}};
+  static const std::map<std::string, BenchFunction> benches = {{"attention", bench::Attention},
+                                                               {"index", bench::Index},
+                                                               {"model", bench::Model},
+                                                               {"pool", bench::Pool}};
   return benches;
 }
 
@@ -84,8 +83,7 @@ void AddBench(CLI::App& program, int& exit) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback(
-      [flags, &exit] { exit = RunBench(flags->name, flags->options, flags->json); });
+  command->callback([flags, &exit] { exit = RunBench(flags->name, flags->options, flags->json); });
 }
 
 }  // namespace quire::app

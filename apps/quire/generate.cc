@@ -97,12 +97,11 @@ Result<int> Generate(const GenerateFlags& flags) {
   QUIRE_ASSIGN(const auto prompt, PromptOf(flags, *runtime));
   const size_t vocab = runtime->model().config().vocab;
 
-  serve::Request request{
-      .prompt = prompt,
-      .max_tokens = flags.max_tokens,
-      .stop_tokens = runtime->model().config().eos,
-      .sampling = {.temperature = flags.temperature, .seed = flags.seed},
-      .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject};
+  serve::Request request{.prompt = prompt,
+                         .max_tokens = flags.max_tokens,
+                         .stop_tokens = runtime->model().config().eos,
+                         .sampling = {.temperature = flags.temperature, .seed = flags.seed},
+                         .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject};
   ProgressBar bar("reading the prompt");
   request.on_progress = [&bar](uint64_t done, uint64_t total) {
     bar.Update(done, total);

@@ -3,10 +3,10 @@
 
 #include <array>
 
+#include "apps/quire/command.h"
 #include "base/version.h"
 #include "env/machine.h"
 #include "quire/attention.h"
-#include "apps/quire/command.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
 
@@ -19,7 +19,10 @@ nlohmann::ordered_json Codecs(const AttentionBackend* backend) {
   for (Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
     auto kernels = nlohmann::ordered_json::array();
     if (backend != nullptr) {
-      const StreamLayout stream{.codec = codec, .heads = 1, .dim = 64, .block_tokens = 16,
+      const StreamLayout stream{.codec = codec,
+                                .heads = 1,
+                                .dim = 64,
+                                .block_tokens = 16,
                                 .head_stride_bytes = 64 * 16 * 4};
       AttentionShape shape{.query_heads = 1, .key = stream, .value = stream, .scale = 1.0f};
       shape.key.inner = InnerAxis::kToken;
@@ -39,15 +42,14 @@ nlohmann::ordered_json Codecs(const AttentionBackend* backend) {
 int Info(bool json) {
   const auto backend = MakeCpuAttention();
   const std::string target = backend ? std::string((*backend)->target()) : "none";
-  const nlohmann::ordered_json report = {
-      {"version", kVersion},
-      {"compiler", __VERSION__},
-      {"cpu_target", target},
-      {"arithmetic", NumericProfile{}.arithmetic},
-      {"kernel_revision", kKernelRevision},
-      {"last_level_cache_bytes", LastLevelCacheBytes()},
-      {"devices", {"cpu"}},
-      {"codecs", Codecs(backend ? backend->get() : nullptr)}};
+  const nlohmann::ordered_json report = {{"version", kVersion},
+                                         {"compiler", __VERSION__},
+                                         {"cpu_target", target},
+                                         {"arithmetic", NumericProfile{}.arithmetic},
+                                         {"kernel_revision", kKernelRevision},
+                                         {"last_level_cache_bytes", LastLevelCacheBytes()},
+                                         {"devices", {"cpu"}},
+                                         {"codecs", Codecs(backend ? backend->get() : nullptr)}};
   if (json) {
     PrintJson(report);
   } else {

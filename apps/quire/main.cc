@@ -1,16 +1,17 @@
 // quire: the command line. Flags and printing only; every command is in its own file.
 #include <CLI/CLI.hpp>
 
-#include "base/version.h"
 #include "apps/quire/command.h"
+#include "base/version.h"
 
 int main(int argc, char** argv) {
   using namespace quire::app;
   CLI::App program("Quire: the KV cache of LLM inference.", "quire");
   program.set_version_flag("--version", std::string(quire::kVersion));
   program.require_subcommand(1);
-  program.footer("Start with 'quire demo'; 'quire COMMAND --help' explains each command.\n"
-                 "Exit codes: 0 ok, 1 failed check, 2 bad usage, 3 bad input, 4 out of a resource.");
+  program.footer(
+      "Start with 'quire demo'; 'quire COMMAND --help' explains each command.\n"
+      "Exit codes: 0 ok, 1 failed check, 2 bad usage, 3 bad input, 4 out of a resource.");
   int exit = kOk;
   AddDemo(program, exit);
   AddGenerate(program, exit);

@@ -1,11 +1,11 @@
 // quire plan: what a number of tokens will cost, before anything is allocated.
 #include <fmt/format.h>
 
+#include "apps/quire/command.h"
 #include "base/bits.h"
 #include "codec/slot_layout.h"
 #include "env/file.h"
 #include "model/config.h"
-#include "apps/quire/command.h"
 
 namespace quire::app {
 

@@ -1,4 +1,5 @@
-// A progress line on stderr for everything a person waits for; silent when stderr is not a terminal.
+// A progress line on stderr for everything a person waits for; silent when stderr is not a
+// terminal.
 #ifndef QUIRE_APPS_PROGRESS_H_
 #define QUIRE_APPS_PROGRESS_H_
 

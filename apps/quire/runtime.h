@@ -19,17 +19,17 @@
 namespace quire::app {
 
 struct RuntimeFlags {
-  std::string model;                  // directory
-  std::string k;                      // codec names; empty: the model's own type
+  std::string model;  // directory
+  std::string k;      // codec names; empty: the model's own type
   std::string v;
   uint32_t block_tokens = kBlockTokensDefault;
   uint32_t residual_tokens = 0;
   std::string layout = "block_major";
-  uint64_t max_seq_len = 0;           // 0: the model's
+  uint64_t max_seq_len = 0;  // 0: the model's
   std::string hot_bytes = "4GB";
   uint32_t chunk_tokens = 512;
-  uint32_t threads = 0;               // 0: one per core
-  std::string compute;                // "f32", or empty for the file's precision
+  uint32_t threads = 0;  // 0: one per core
+  std::string compute;   // "f32", or empty for the file's precision
   std::string device = "cpu";
 };
 
@@ -39,7 +39,8 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);
 class Runtime {
  public:
   /// Loads the model (with a progress bar) and makes the cache.
-  /// Errors: what the model loader and the cache say; kUnsupported for flags this build cannot honour
+  /// Errors: what the model loader and the cache say; kUnsupported for flags this build cannot
+  /// honour
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
 
   const model::Model& model() const { return *model_; }

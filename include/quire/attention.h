@@ -1,4 +1,5 @@
-// Attention over paged K and V, read in place. Plain structs for kernels, one interface for backends.
+// Attention over paged K and V, read in place. Plain structs for kernels, one interface for
+// backends.
 #ifndef QUIRE_ATTENTION_H_
 #define QUIRE_ATTENTION_H_
 
@@ -35,27 +36,28 @@ struct StreamLayout {
 struct AttentionShape {
   uint32_t query_heads = 0;  // a multiple of key.heads
   StreamLayout key;
-  StreamLayout value;        // same heads and block_tokens as key; dim may differ
-  float scale = 0.0f;        // multiplies q before the dot product
+  StreamLayout value;          // same heads and block_tokens as key; dim may differ
+  float scale = 0.0f;          // multiplies q before the dot product
   uint32_t window_tokens = 0;  // 0: full attention
   uint32_t sink_tokens = 0;    // with a window: first tokens that stay visible
 };
 
-/// One run of consecutive query rows of one sequence; row r stands at position first_position + r and
-/// sees the tokens up to and including its own.
+/// One run of consecutive query rows of one sequence; row r stands at position first_position + r
+/// and sees the tokens up to and including its own.
 struct AttentionTask {
   const float* queries = nullptr;  // [rows, query_heads, key.dim]
   float* out = nullptr;            // [rows, query_heads, value.dim]
   uint32_t rows = 0;
   uint64_t first_position = 0;
-  /// Slot of every block up to the one of the last row. A row reads its own block from `open`, every
-  /// earlier one from `sealed`; codecs that store values as they are give the same pointers twice.
+  /// Slot of every block up to the one of the last row. A row reads its own block from `open`,
+  /// every earlier one from `sealed`; codecs that store values as they are give the same pointers
+  /// twice.
   const std::byte* const* sealed = nullptr;  // [blocks]
   const std::byte* const* open = nullptr;    // [blocks]
 };
 
-/// An implementation of attention on one kind of device. All of them follow docs/numerics.md; those of
-/// one arithmetic class give the same bits.
+/// An implementation of attention on one kind of device. All of them follow docs/numerics.md; those
+/// of one arithmetic class give the same bits.
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
@@ -69,7 +71,8 @@ class AttentionBackend {
   virtual Result<void> Supports(const AttentionShape& shape) const = 0;
   /// Computes every task. The shape must be supported; a task outside its blocks is a bug.
   ///
-  /// Threads: work runs on `executor`; tasks must not overlap in `out`. No allocation that grows with
+  /// Threads: work runs on `executor`; tasks must not overlap in `out`. No allocation that grows
+  /// with
   ///          the context: scratch is one chunk per worker at most.
   virtual void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
                       Executor& executor) = 0;
@@ -79,7 +82,8 @@ class AttentionBackend {
 /// One per thread of control: it owns scratch, so calls to Attend must not overlap.
 Result<std::unique_ptr<AttentionBackend>> MakeCpuAttention();
 
-/// The scalar judge: the order of docs/numerics.md in plain loops. Slow; the measure of every other.
+/// The scalar judge: the order of docs/numerics.md in plain loops. Slow; the measure of every
+/// other.
 std::unique_ptr<AttentionBackend> MakeJudgeAttention();
 
 }  // namespace quire

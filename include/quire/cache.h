@@ -1,9 +1,11 @@
 // The cache: paged, shared by prefix, within a hard budget. Start reading here.
 //
 //   auto cache = Cache::Create({.geometry = ..., .profile = ..., .hot_bytes = 4'000'000'000});
-//   auto plan = (*cache)->Acquire({.identity = &identity, .tokens = prompt});   // pins the longest prefix
-//   auto sequence = (*cache)->Open(std::move(*plan), {.reserve_tokens = prompt.size() + 128});
-//   // compute tokens [sequence->length(), n): Append every layer, attend over Blocks(), then Commit
+//   auto plan = (*cache)->Acquire({.identity = &identity, .tokens = prompt});   // pins the longest
+//   prefix auto sequence = (*cache)->Open(std::move(*plan), {.reserve_tokens = prompt.size() +
+//   128});
+//   // compute tokens [sequence->length(), n): Append every layer, attend over Blocks(), then
+//   Commit
 #ifndef QUIRE_CACHE_H_
 #define QUIRE_CACHE_H_
 
@@ -31,17 +33,17 @@ struct CacheOptions {
   Geometry geometry;
   NumericProfile profile;
   ArenaLayout layout = ArenaLayout::kBlockMajor;
-  uint64_t hot_bytes = 0;        // hard budget: slots in use and their metadata
+  uint64_t hot_bytes = 0;         // hard budget: slots in use and their metadata
   uint64_t tokens_max = 1 << 20;  // longest sequence
-  bool huge_pages = false;       // transparent huge pages for the arena
+  bool huge_pages = false;        // transparent huge pages for the arena
 };
 
 /// Why a prompt was not found as a whole.
 enum class MissReason : uint8_t {
-  kNeverSeen = 1,    // no published block continues the prompt here
-  kPartialBlock = 2, // only the last, incomplete block (or the last token) is left to compute
-  kDamaged = 3,      // the next block failed a re-check and is quarantined
-  kNotAsked = 4,     // the request said reuse = false
+  kNeverSeen = 1,     // no published block continues the prompt here
+  kPartialBlock = 2,  // only the last, incomplete block (or the last token) is left to compute
+  kDamaged = 3,       // the next block failed a re-check and is quarantined
+  kNotAsked = 4,      // the request said reuse = false
 };
 std::string_view MissReasonName(MissReason reason);
 
@@ -74,13 +76,13 @@ class Plan {
 /// has been evicted.
 enum class OnFull : uint8_t {
   kReject = 1,  // Open reserves all of reserve_tokens or refuses
-  kHalt = 2,    // Open reserves the prompt; growing fails with kNoSpace and the sequence stays usable
+  kHalt = 2,  // Open reserves the prompt; growing fails with kNoSpace and the sequence stays usable
 };
 
 struct SequenceOptions {
   uint64_t reserve_tokens = 0;  // prompt and expected output; 0: the prompt
   OnFull on_full = OnFull::kReject;
-  bool publish = true;          // false: its blocks are never shared
+  bool publish = true;  // false: its blocks are never shared
 };
 
 /// What one re-check of every published block found.
@@ -89,7 +91,8 @@ struct VerifyReport {
   uint64_t damaged = 0;
 };
 
-/// Threads:  any, unless a method says otherwise. One lock (rank 20) for index and policy, one (rank
+/// Threads:  any, unless a method says otherwise. One lock (rank 20) for index and policy, one
+/// (rank
 ///           30) for the pool; neither is held while bytes are copied or hashed.
 /// Lifetime: must outlive its sequences, leases and views
 class Cache {
@@ -112,7 +115,8 @@ class Cache {
   virtual Result<Plan> Acquire(const AcquireRequest& request) = 0;
 
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
-  /// Errors: kNoSpace names shared, own and available blocks, and says if it can never fit; the plan's
+  /// Errors: kNoSpace names shared, own and available blocks, and says if it can never fit; the
+  /// plan's
   ///         pins are dropped
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 
@@ -120,8 +124,9 @@ class Cache {
   virtual uint64_t Evict(uint64_t blocks) = 0;
   /// Returns free slots' pages to the system. Returns the bytes given back.
   virtual uint64_t Trim() = 0;
-  /// Recomputes the checksum of every published block. A damaged one is quarantined: never found again,
-  /// dropped as soon as nothing holds it or continues it. Holds the cache lock for one block at a time.
+  /// Recomputes the checksum of every published block. A damaged one is quarantined: never found
+  /// again, dropped as soon as nothing holds it or continues it. Holds the cache lock for one block
+  /// at a time.
   virtual VerifyReport Verify() = 0;
 
   virtual CacheStats stats() const = 0;

@@ -51,8 +51,8 @@ class Fence {
   virtual void Wait() = 0;
 };
 
-/// Address space of one device for arenas. Reserving takes no memory; pages become resident at first
-/// write, and Discard gives them back.
+/// Address space of one device for arenas. Reserving takes no memory; pages become resident at
+/// first write, and Discard gives them back.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;

@@ -56,11 +56,11 @@ inline std::unexpected<Error> Fail(ErrorCode code, std::string message) {
 }  // namespace quire
 
 // Leaves the enclosing function with the error of a Result-valued expression, if it has one.
-#define QUIRE_TRY(expression)                                            \
-  do {                                                                   \
-    if (auto quire_result_ = (expression); !quire_result_) {             \
-      return std::unexpected(std::move(quire_result_).error());          \
-    }                                                                    \
+#define QUIRE_TRY(expression)                                   \
+  do {                                                          \
+    if (auto quire_result_ = (expression); !quire_result_) {    \
+      return std::unexpected(std::move(quire_result_).error()); \
+    }                                                           \
   } while (false)
 
 #define QUIRE_CONCAT_INNER_(a, b) a##b
@@ -69,9 +69,9 @@ inline std::unexpected<Error> Fail(ErrorCode code, std::string message) {
 // `QUIRE_ASSIGN(auto x, Make())` declares x from the value or leaves with the error.
 #define QUIRE_ASSIGN(declaration, expression) \
   QUIRE_ASSIGN_IMPL_(QUIRE_CONCAT_(quire_assign_, __LINE__), declaration, expression)
-#define QUIRE_ASSIGN_IMPL_(temporary, declaration, expression)                      \
-  auto temporary = (expression);                                                    \
-  if (!temporary) return std::unexpected(std::move(temporary).error());             \
+#define QUIRE_ASSIGN_IMPL_(temporary, declaration, expression)          \
+  auto temporary = (expression);                                        \
+  if (!temporary) return std::unexpected(std::move(temporary).error()); \
   declaration = *std::move(temporary)
 
 #endif  // QUIRE_ERROR_H_

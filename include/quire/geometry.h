@@ -11,7 +11,8 @@
 
 namespace quire {
 
-/// How a stored K or V value is encoded. The numbers are frozen: they are part of a block's identity.
+/// How a stored K or V value is encoded. The numbers are frozen: they are part of a block's
+/// identity.
 enum class Codec : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
 
 /// Name on the command line and in JSON: "f32", "f16", "bf16".
@@ -38,10 +39,10 @@ enum class LayerKind : uint8_t { kFull = 1, kWindow = 2 };
 /// Layers that share kind, window and streams.
 struct LayerGroup {
   LayerKind kind = LayerKind::kFull;
-  std::vector<uint32_t> layers;   // absolute layer numbers, ascending
-  uint32_t window_tokens = 0;     // kWindow only: a query sees itself and window_tokens - 1 before it
-  uint32_t sink_tokens = 0;       // kWindow only: first tokens that stay visible
-  std::vector<Stream> streams;    // K and V, or one latent
+  std::vector<uint32_t> layers;  // absolute layer numbers, ascending
+  uint32_t window_tokens = 0;   // kWindow only: a query sees itself and window_tokens - 1 before it
+  uint32_t sink_tokens = 0;     // kWindow only: first tokens that stay visible
+  std::vector<Stream> streams;  // K and V, or one latent
 
   bool operator==(const LayerGroup&) const = default;
 };
@@ -56,8 +57,8 @@ struct Geometry {
   uint32_t layer_count() const;
   /// Values stored for one token over all layers and streams.
   uint64_t values_per_token() const;
-  /// Errors: kInvalidArgument names the group and field (a layer twice or missing, zero heads or dim,
-  /// a window of zero tokens, more than 65,536 layers, heads or dims, no stream).
+  /// Errors: kInvalidArgument names the group and field (a layer twice or missing, zero heads or
+  /// dim, a window of zero tokens, more than 65,536 layers, heads or dims, no stream).
   Result<void> Validate() const;
 
   bool operator==(const Geometry&) const = default;
@@ -65,7 +66,8 @@ struct Geometry {
 
 /// Order of the axes in an arena. Only the strides differ; the values and their bits do not.
 enum class ArenaLayout : uint8_t {
-  kBlockMajor = 1,  // [slot][layer][stream][head]...: one block of all layers is one contiguous record
+  kBlockMajor =
+      1,  // [slot][layer][stream][head]...: one block of all layers is one contiguous record
 };
 
 std::string_view ArenaLayoutName(ArenaLayout layout);

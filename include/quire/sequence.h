@@ -46,7 +46,8 @@ struct LayerBlocks {
   uint64_t tokens = 0;  // written in this layer, committed or not
 };
 
-/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Reset); length(), stats() and View()
+/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Reset); length(), stats() and
+/// View()
 ///           from any thread. Readers of committed tokens take no lock on the bytes.
 /// Lifetime: the cache must outlive it; the destructor returns every byte.
 class Sequence {
@@ -60,17 +61,17 @@ class Sequence {
   virtual uint64_t cursor(uint32_t layer) const = 0;
   virtual SequenceStats stats() const = 0;
 
-  /// Makes room for `tokens` tokens in all (not more). All or nothing; evicts unleased blocks if that
-  /// makes it fit, and only then.
-  /// Errors: kNoSpace with needed and available blocks; kInvalidArgument past tokens_max
+  /// Makes room for `tokens` tokens in all (not more). All or nothing; evicts unleased blocks if
+  /// that makes it fit, and only then. Errors: kNoSpace with needed and available blocks;
+  /// kInvalidArgument past tokens_max
   virtual Result<void> Reserve(uint64_t tokens) = 0;
 
   /// Writes the next rows of one layer and moves that layer's cursor; seals what became whole.
   ///
   /// Shape:   key [tokens, heads, dim], value likewise
-  /// Errors:  kInvalidArgument bad layer, stream or stride; kNoSpace as Reserve. Nothing changes then
-  /// Threads: different layers may be appended by different threads at once once room is reserved
-  /// Cost:    O(tokens); O(1) amortised for one token
+  /// Errors:  kInvalidArgument bad layer, stream or stride; kNoSpace as Reserve. Nothing changes
+  /// then Threads: different layers may be appended by different threads at once once room is
+  /// reserved Cost:    O(tokens); O(1) amortised for one token
   virtual Result<void> Append(uint32_t layer, const LayerRows& rows) = 0;
 
   /// Makes the next tokens.size() tokens visible; every layer must have been appended that far.
@@ -78,14 +79,14 @@ class Sequence {
   /// Errors: kInvalidArgument names the layer that is behind. Nothing changes then
   virtual Result<void> Commit(std::span<const TokenId> tokens) = 0;
 
-  /// Truncates to `position` tokens: drops uncommitted rows, or committed tokens too. Published blocks
-  /// stay in the cache; a block cut in the middle is copied first if others can see it.
+  /// Truncates to `position` tokens: drops uncommitted rows, or committed tokens too. Published
+  /// blocks stay in the cache; a block cut in the middle is copied first if others can see it.
   /// Errors: kInvalidArgument position > every cursor, or inside a block for a codec that cannot be
   ///         cut there; kNoSpace if the copy has no room. Nothing changes then
   virtual Result<void> Rollback(uint64_t position) = 0;
 
-  /// A second sequence with the same committed tokens: shares published blocks, copies the open tail.
-  /// Errors: kNoSpace
+  /// A second sequence with the same committed tokens: shares published blocks, copies the open
+  /// tail. Errors: kNoSpace
   virtual Result<std::unique_ptr<Sequence>> Fork() = 0;
 
   /// Back to zero tokens; every byte it alone held is free again.
@@ -101,16 +102,16 @@ class Sequence {
   /// The blocks of one stream, in place and pinned.
   virtual Result<BlockListView> View(uint32_t layer, StreamRole role) const = 0;
 
-  /// What a kernel needs for one layer. Valid until the next call on this sequence; not pinned beyond
-  /// what the sequence itself holds.
+  /// What a kernel needs for one layer. Valid until the next call on this sequence; not pinned
+  /// beyond what the sequence itself holds.
   virtual LayerBlocks Blocks(uint32_t layer) const = 0;
 };
 
 /// Copies a batch of sequences into one padded array: [batch, heads, tokens_max, dim], zeros after
 /// each sequence's last committed token.
 /// Errors: kInvalidArgument names the sequence longer than tokens_max, or out too small
-Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer, StreamRole role,
-                          uint64_t tokens_max, std::span<float> out);
+Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer,
+                          StreamRole role, uint64_t tokens_max, std::span<float> out);
 
 }  // namespace quire
 

@@ -18,21 +18,21 @@ struct SlotClassStats {
 /// Counters of one cache since it was made. All numbers come from the allocator and the ledger, not
 /// from formulas.
 struct CacheStats {
-  uint64_t hot_bytes_limit = 0;    // the budget
-  uint64_t hot_bytes_used = 0;     // slots in use and their metadata
+  uint64_t hot_bytes_limit = 0;  // the budget
+  uint64_t hot_bytes_used = 0;   // slots in use and their metadata
   uint64_t hot_bytes_peak = 0;
   SlotClassStats sealed;
-  SlotClassStats open;             // zero slots when every codec stores values as they are
-  uint64_t published_blocks = 0;   // in the index now
-  uint64_t evictable_blocks = 0;   // published and leased by nobody
+  SlotClassStats open;            // zero slots when every codec stores values as they are
+  uint64_t published_blocks = 0;  // in the index now
+  uint64_t evictable_blocks = 0;  // published and leased by nobody
   uint64_t sequences = 0;
   uint64_t lookups = 0;
-  uint64_t lookup_tokens = 0;      // prompt tokens asked for
-  uint64_t hit_tokens = 0;         // of these, found
+  uint64_t lookup_tokens = 0;  // prompt tokens asked for
+  uint64_t hit_tokens = 0;     // of these, found
   uint64_t published_total = 0;
   uint64_t deduplicated_total = 0;  // blocks two sequences computed at once; one copy was kept
   uint64_t evicted_total = 0;
-  uint64_t refused_total = 0;       // requests the budget refused
+  uint64_t refused_total = 0;  // requests the budget refused
 };
 
 /// One sequence, now.

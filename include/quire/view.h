@@ -1,4 +1,5 @@
-// Reading the cache in place: leases that pin blocks, and views that carry pointer, shape and strides.
+// Reading the cache in place: leases that pin blocks, and views that carry pointer, shape and
+// strides.
 #ifndef QUIRE_VIEW_H_
 #define QUIRE_VIEW_H_
 
@@ -61,7 +62,8 @@ struct TensorView {
 /// One stream of one layer of one sequence: a list of blocks in token order, pinned while it lives.
 class BlockListView {
  public:
-  BlockListView(StreamLayout layout, uint64_t tokens, std::vector<const std::byte*> slots, Lease lease)
+  BlockListView(StreamLayout layout, uint64_t tokens, std::vector<const std::byte*> slots,
+                Lease lease)
       : layout_(layout), tokens_(tokens), slots_(std::move(slots)), lease_(std::move(lease)) {}
 
   const StreamLayout& layout() const { return layout_; }

@@ -59,9 +59,9 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
     }
     const uint64_t resident = HitBlocks(tokens, block_tokens(), state->path.size());
     state->path.resize(resident);
-    state->reason = !request.reuse           ? MissReason::kNotAsked
-                    : resident == reusable   ? MissReason::kPartialBlock
-                                             : MissReason::kNeverSeen;
+    state->reason = !request.reuse         ? MissReason::kNotAsked
+                    : resident == reusable ? MissReason::kPartialBlock
+                                           : MissReason::kNeverSeen;
     for (size_t i = 0; i < state->path.size(); ++i) {
       if (blocks_.at(state->path[i]).quarantined) {
         state->path.resize(i);
@@ -92,8 +92,7 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   }
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
-  const uint64_t reserve =
-      options.on_full == OnFull::kReject ? wanted : state.prompt_tokens;
+  const uint64_t reserve = options.on_full == OnFull::kReject ? wanted : state.prompt_tokens;
   const uint64_t own = DivUp(reserve, block_tokens()) - shared;
   // With kHalt the output may never fit; the prompt must.
   if (DivUp(reserve, block_tokens()) > sealed_->slots_max()) {
@@ -130,7 +129,7 @@ Result<std::vector<SlotId>> Core::AllocateSlots(uint64_t count) {
   slots.resize(count);
   while (sealed_->free_count() < count) EvictOne();
   // The pool has exactly as many slots as the budget can pay for, so the ledger agrees.
-  QUIRE_CHECK(ledger_.TryCharge(count * charge_bytes()));
+  QUIRE_CHECK(ledger_.TryCharge(count * charge_bytes_));
   QUIRE_CHECK(sealed_->Allocate(slots));
   return slots;
 }

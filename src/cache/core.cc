@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/bits.h"
 #include "evict/lru.h"
 
 namespace quire {
@@ -17,15 +18,26 @@ Result<std::unique_ptr<Cache>> Cache::Create(CacheOptions options) {
 
 namespace cache {
 
+namespace {
+
+/// What one slot costs the budget: its pages, the pool's bookkeeping, the index entry and record
+/// (256), and its tokens, once in the index and once in the sequence.
+uint64_t ChargeBytes(uint64_t slot_bytes, uint32_t block_tokens) {
+  return RoundUp(slot_bytes, pool::Pool::kSlotAlignment) + pool::Pool::kMetadataBytesPerSlot + 256 +
+         2 * sizeof(TokenId) * uint64_t{block_tokens};
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
                                          std::unique_ptr<DeviceMemory> memory) {
   if (options.tokens_max == 0) {
     return Fail(ErrorCode::kInvalidArgument, "cache options: tokens_max is 0");
   }
   QUIRE_TRY(options.geometry.Validate());
-  QUIRE_ASSIGN(auto layout, codec::SlotLayout::Create(options.geometry, options.profile,
-                                                      options.layout));
-  const uint64_t charge = layout.slot_bytes() + MetadataBytes(options.profile.block_tokens);
+  QUIRE_ASSIGN(auto layout,
+               codec::SlotLayout::Create(options.geometry, options.profile, options.layout));
+  const uint64_t charge = ChargeBytes(layout.slot_bytes(), options.profile.block_tokens);
   const uint64_t slots = options.hot_bytes / charge;
   if (slots == 0) {
     return Fail(ErrorCode::kNoSpace,
@@ -40,24 +52,22 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
                                    .slot_bytes = layout.slot_bytes(),
                                    .slots_max = static_cast<uint32_t>(std::min(slots, kSlotsMax))},
                                   *memory));
-  return std::unique_ptr<Core>(
-      new Core(std::move(options), std::move(layout), std::move(memory), std::move(sealed)));
+  return std::unique_ptr<Core>(new Core(std::move(options), std::move(layout), charge,
+                                        std::move(memory), std::move(sealed)));
 }
 
-Core::Core(CacheOptions options, codec::SlotLayout layout, std::unique_ptr<DeviceMemory> memory,
-           std::unique_ptr<pool::Pool> sealed)
+Core::Core(CacheOptions options, codec::SlotLayout layout, uint64_t charge_bytes,
+           std::unique_ptr<DeviceMemory> memory, std::unique_ptr<pool::Pool> sealed)
     : options_(std::move(options)),
       layout_(std::move(layout)),
-      charge_bytes_(layout_.slot_bytes() + MetadataBytes(options_.profile.block_tokens)),
+      charge_bytes_(charge_bytes),
       memory_(std::move(memory)),
       sealed_(std::move(sealed)),
       ledger_(options_.hot_bytes),
       index_(options_.profile.block_tokens),
       policy_(std::make_unique<evict::LruPolicy>()) {}
 
-Core::~Core() {
-  QUIRE_CHECK_MSG(sequences_ == 0, "a sequence outlives its cache");
-}
+Core::~Core() { QUIRE_CHECK_MSG(sequences_ == 0, "a sequence outlives its cache"); }
 
 CacheStats Core::stats() const {
   MutexLock lock(mutex_);

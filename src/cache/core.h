@@ -1,5 +1,6 @@
-// The composition: pool, index, policy and ledger under one lock. Parts: core.cc (making, statistics),
-// admit.cc (plans, room), share.cc (leases, eviction), seal.cc (publishing, checksums).
+// The composition: pool, index, policy and ledger under one lock. Parts: core.cc (making,
+// statistics), admit.cc (plans, room), share.cc (leases, eviction), seal.cc (publishing,
+// checksums).
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
@@ -41,9 +42,9 @@ struct PlanState {
 
 /// A block of a sequence at the moment it is published.
 struct NewBlock {
-  BlockId parent;                  // none for the first block
+  BlockId parent;                   // none for the first block
   std::span<const TokenId> tokens;  // [block_tokens]
-  SlotId slot;                     // held once by the sequence
+  SlotId slot;                      // held once by the sequence
 };
 
 class Core final : public Cache {
@@ -83,27 +84,25 @@ class Core final : public Cache {
   /// Holders of a slot: the sequence, leases, and for a published block the index.
   uint32_t references(SlotId slot) const { return sealed_->references(slot); }
 
-  /// Makes a whole block findable. If another sequence published the same tokens first, the answer is
-  /// that block (now held for the caller) and the caller's slot is let go: the bits are equal.
+  /// Makes a whole block findable. If another sequence published the same tokens first, the answer
+  /// is that block (now held for the caller) and the caller's slot is let go: the bits are equal.
   /// None: the present block is quarantined, so this one stays private.
   BlockId Publish(const Place& place, const NewBlock& block);
   SlotId SlotOf(BlockId block) const;
 
  private:
-  Core(CacheOptions options, codec::SlotLayout layout, std::unique_ptr<DeviceMemory> memory,
-       std::unique_ptr<pool::Pool> sealed);
+  Core(CacheOptions options, codec::SlotLayout layout, uint64_t charge_bytes,
+       std::unique_ptr<DeviceMemory> memory, std::unique_ptr<pool::Pool> sealed);
 
   void HoldSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void ReleaseSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void FreeIfLast(SlotId slot) QUIRE_REQUIRES(mutex_);
   void EvictOne() QUIRE_REQUIRES(mutex_);
   void Drop(BlockId block) QUIRE_REQUIRES(mutex_);
-  /// Bytes one slot costs the budget: its bytes, index entry, tokens and bookkeeping.
-  uint64_t charge_bytes() const { return charge_bytes_; }
 
   const CacheOptions options_;
   const codec::SlotLayout layout_;
-  const uint64_t charge_bytes_;
+  const uint64_t charge_bytes_;  // what one slot costs the budget, see ChargeBytes
   const std::unique_ptr<DeviceMemory> memory_;
   const std::unique_ptr<pool::Pool> sealed_;
   quota::Ledger ledger_;
@@ -118,12 +117,6 @@ class Core final : public Cache {
   std::atomic<uint64_t> next_sequence_{1};
   std::atomic<uint64_t> sequences_{0};
 };
-
-/// Budget charge beside the slot's own bytes: index entry and record (256) and the tokens, once in the
-/// index and once in the sequence.
-constexpr uint64_t MetadataBytes(uint32_t block_tokens) {
-  return 256 + 2 * sizeof(TokenId) * uint64_t{block_tokens};
-}
 
 }  // namespace quire::cache
 

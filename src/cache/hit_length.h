@@ -7,8 +7,8 @@
 
 namespace quire::cache {
 
-/// Whole blocks of a prompt that could be reused if all of them were cached: never inside a block, and
-/// at least one token is computed, because its logits are wanted.
+/// Whole blocks of a prompt that could be reused if all of them were cached: never inside a block,
+/// and at least one token is computed, because its logits are wanted.
 constexpr uint64_t ReusableBlocks(uint64_t prompt_tokens, uint32_t block_tokens) {
   return prompt_tokens == 0 ? 0 : (prompt_tokens - 1) / block_tokens;
 }

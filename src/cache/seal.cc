@@ -24,10 +24,8 @@ BlockId Core::Publish(const Place& place, const NewBlock& block) {
     ++counters_.deduplicated_total;
     return *present;
   }
-  const BlockId id = blocks_.Add({.slot = block.slot,
-                                  .leases = sealed_->references(block.slot),
-                                  .crc = crc,
-                                  .key = key});
+  const BlockId id = blocks_.Add(
+      {.slot = block.slot, .leases = sealed_->references(block.slot), .crc = crc, .key = key});
   sealed_->Retain(block.slot);  // the index's own hold
   index_.Insert(root, block.parent, block.tokens, {&id, 1});
   if (root.number() >= root_keys_.size()) root_keys_.resize(root.number() + 1);

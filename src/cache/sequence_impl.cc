@@ -148,10 +148,10 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
   // Every layer has reached `length`, so a block below it is whole in all of them.
   while (publish_ && (published_.size() + 1) * uint64_t{block_tokens} <= length) {
     const size_t i = published_.size();
-    const BlockId block = core_.Publish(
-        place_, {.parent = i == 0 ? BlockId::None() : published_.back(),
-                 .tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens),
-                 .slot = slots_[i]});
+    const BlockId block =
+        core_.Publish(place_, {.parent = i == 0 ? BlockId::None() : published_.back(),
+                               .tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens),
+                               .slot = slots_[i]});
     if (block.is_none()) {
       publish_ = false;
       return;

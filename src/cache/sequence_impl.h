@@ -14,8 +14,8 @@
 
 namespace quire::cache {
 
-/// slots_ = published blocks, then private ones (written, then reserved). Only the writer changes the
-/// list, under mutex_, so the writer may read it without; other threads take the mutex.
+/// slots_ = published blocks, then private ones (written, then reserved). Only the writer changes
+/// the list, under mutex_, so the writer may read it without; other threads take the mutex.
 class SequenceImpl final : public Sequence {
  public:
   /// Takes the plan's pins over; `own_slots` are the sequence's room after them.
@@ -50,10 +50,10 @@ class SequenceImpl final : public Sequence {
   bool publish_;
 
   mutable Mutex mutex_{LockRank{10}};
-  std::vector<SlotId> slots_;                // one hold each
-  std::vector<const std::byte*> pointers_;   // [slots_.size()], data of each slot
-  std::vector<BlockId> published_;           // ids of the first published_.size() slots
-  std::vector<TokenId> tokens_;              // committed
+  std::vector<SlotId> slots_;                   // one hold each
+  std::vector<const std::byte*> pointers_;      // [slots_.size()], data of each slot
+  std::vector<BlockId> published_;              // ids of the first published_.size() slots
+  std::vector<TokenId> tokens_;                 // committed
   std::vector<std::atomic<uint64_t>> cursors_;  // [layers]
   std::atomic<uint64_t> length_;
 };

@@ -24,8 +24,8 @@ Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begi
   QUIRE_ASSIGN(const StreamLayout layout, LayoutOf(layer, role));
   if (begin > end || end > cursor(layer)) {
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("gather: tokens [{}, {}) of layer {} with {} tokens", begin, end,
-                            layer, cursor(layer)));
+                fmt::format("gather: tokens [{}, {}) of layer {} with {} tokens", begin, end, layer,
+                            cursor(layer)));
   }
   const uint64_t values = layout.heads * (end - begin) * layout.dim;
   if (out.size() < values) {
@@ -36,8 +36,8 @@ Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begi
   const int64_t head_stride = static_cast<int64_t>(end - begin) * layout.dim;
   for (uint64_t position = begin; position < end;) {
     const auto in_block = static_cast<uint32_t>(position % layout.block_tokens);
-    const auto count = static_cast<uint32_t>(
-        std::min<uint64_t>(end - position, layout.block_tokens - in_block));
+    const auto count =
+        static_cast<uint32_t>(std::min<uint64_t>(end - position, layout.block_tokens - in_block));
     codec::ReadRows(layout, view.slots()[position / layout.block_tokens], in_block, count,
                     out.data() + (position - begin) * layout.dim, head_stride);
     position += count;

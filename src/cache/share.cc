@@ -63,7 +63,7 @@ void Core::ReleaseSlot(SlotId slot) {
 }
 
 void Core::FreeIfLast(SlotId slot) {
-  if (sealed_->Release(slot)) ledger_.Refund(charge_bytes());
+  if (sealed_->Release(slot)) ledger_.Refund(charge_bytes_);
 }
 
 uint64_t Core::Evict(uint64_t blocks) {

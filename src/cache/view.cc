@@ -18,9 +18,8 @@ TensorView BlockListView::block(uint32_t i) const {
   view.dtype = layout_.codec;
   view.rank = 3;
   view.shape = {layout_.heads, tokens, dim};
-  view.strides = layout_.inner == InnerAxis::kToken
-                     ? std::array<int64_t, 5>{head, 1, block_tokens}
-                     : std::array<int64_t, 5>{head, dim, 1};
+  view.strides = layout_.inner == InnerAxis::kToken ? std::array<int64_t, 5>{head, 1, block_tokens}
+                                                    : std::array<int64_t, 5>{head, dim, 1};
   view.device = "cpu";
   return view;
 }

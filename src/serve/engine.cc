@@ -45,8 +45,7 @@ class Engine::Task {
   /// The tokens of the next step: a chunk of the prompt or the last generated token.
   std::span<const TokenId> NextTokens(uint32_t chunk_tokens) const {
     if (!prefilling()) return {&response_.tokens.back(), 1};
-    const std::span<const TokenId> rest =
-        std::span(request_.prompt).subspan(sequence_->length());
+    const std::span<const TokenId> rest = std::span(request_.prompt).subspan(sequence_->length());
     return rest.first(std::min<size_t>(rest.size(), chunk_tokens));
   }
 
@@ -135,8 +134,8 @@ std::vector<Response> Engine::Run(std::span<const Request> requests) {
   std::vector<Response> responses;
   for (auto& task : tasks) {
     responses.push_back(task->TakeResponse());
-    const uint64_t blocks = uint64_t{responses.back().sequence.blocks_shared} +
-                            responses.back().sequence.blocks_own;
+    const uint64_t blocks =
+        uint64_t{responses.back().sequence.blocks_shared} + responses.back().sequence.blocks_own;
     responses.back().kv_bytes = blocks * parts_.cache.block_bytes();
   }
   return responses;
@@ -162,8 +161,7 @@ bool Engine::Admit(Task& task, bool others_running) {
   }
   const MissReason reason = plan->reason();
   // The last generated token is never fed back, so its K and V need no room.
-  const uint64_t tokens =
-      request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1) - 1;
+  const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1) - 1;
   auto sequence =
       parts_.cache.Open(*std::move(plan), {.reserve_tokens = tokens, .on_full = request.on_full});
   if (!sequence) {

@@ -48,16 +48,16 @@ struct Request {
 
 struct Response {
   Finish finish = Finish::kFailed;
-  Error error{};  // kFailed only
-  std::vector<TokenId> tokens;      // generated, a stop token included
+  Error error{};                // kFailed only
+  std::vector<TokenId> tokens;  // generated, a stop token included
   uint64_t prompt_tokens = 0;
-  uint64_t reused_tokens = 0;       // found in the cache
-  uint64_t computed_tokens = 0;     // prompt tokens computed; prompt_tokens unless cancelled or reused
+  uint64_t reused_tokens = 0;    // found in the cache
+  uint64_t computed_tokens = 0;  // prompt tokens computed; prompt_tokens unless cancelled or reused
   MissReason miss_reason = MissReason::kNeverSeen;
-  SequenceStats sequence{};         // as it ended
-  uint64_t kv_bytes = 0;            // blocks it held at the end, shared ones included
-  double ttft_ms = 0;               // from its admission to its first token
-  double ms_per_token = 0;          // between later tokens
+  SequenceStats sequence{};                 // as it ended
+  uint64_t kv_bytes = 0;                    // blocks it held at the end, shared ones included
+  double ttft_ms = 0;                       // from its admission to its first token
+  double ms_per_token = 0;                  // between later tokens
   std::array<uint8_t, 16> logits_digest{};  // BLAKE2b-128 of the logits of every generated token
 };
 
