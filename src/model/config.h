@@ -1,0 +1,60 @@
+// config.json of a model in Hugging Face form: the numbers that shape its forward pass and its
+// cache.
+#ifndef QUIRE_MODEL_CONFIG_H_
+#define QUIRE_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "quire/error.h"
+#include "quire/geometry.h"
+#include "quire/identity.h"
+#include "quire/ids.h"
+
+namespace quire::model {
+
+/// Model families this build can run.
+enum class Family : uint8_t { kQwen3 };
+
+/// model_type of the family in config.json: "qwen3".
+std::string_view FamilyName(Family family);
+
+struct ModelConfig {
+  Family family = Family::kQwen3;
+  uint32_t layers = 0;
+  uint32_t hidden = 0;        // width of the residual stream
+  uint32_t intermediate = 0;  // width inside the feed-forward
+  uint32_t query_heads = 0;   // a multiple of kv_heads
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;       // even; independent of hidden / query_heads
+  uint32_t vocab = 0;          // rows of the embedding
+  uint32_t positions_max = 0;  // longest sequence it was trained for
+  double rope_theta = 0;
+  float norm_eps = 0;
+  bool tied_embeddings = false;      // the output matrix is the embedding
+  std::optional<ComputeType> dtype;  // what the config says; the tensors decide
+  std::optional<TokenId> bos;
+  std::vector<TokenId> eos;  // any of them ends a text
+
+  uint32_t query_dim() const { return query_heads * head_dim; }
+  uint32_t kv_dim() const { return kv_heads * head_dim; }
+
+  bool operator==(const ModelConfig&) const = default;
+};
+
+/// Reads config.json. Everything in it that would change the result and that this build does not
+/// do is an error, never ignored.
+///
+/// Errors:  kCorrupt broken JSON, a field missing, of a wrong type or out of range; kUnsupported an
+///          architecture or feature this build lacks. The message names file_name and the field
+/// Threads: any
+Result<ModelConfig> ParseConfig(std::string_view json, std::string_view file_name);
+
+/// Shape of the model's KV cache.
+Geometry GeometryOf(const ModelConfig& config);
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_CONFIG_H_
