@@ -14,6 +14,17 @@ namespace quire {
 /// Source: proc(5), second field of statm; the kernel may lag by some dozen pages per CPU
 Result<uint64_t> ResidentBytes();
 
+/// True when ThreadSanitizer's shadow of every touched byte counts as resident too: figures of
+/// ResidentBytes() then say nothing about this program, and tests that assert them skip.
+inline constexpr bool kResidentBytesIncludeShadow =
+#if defined(__SANITIZE_THREAD__)  // g++
+    true;
+#elif defined(__has_feature)  // clang
+    __has_feature(thread_sanitizer);
+#else
+    false;
+#endif
+
 }  // namespace quire
 
 #endif  // QUIRE_ENV_PROCESS_STATS_H_

@@ -1,6 +1,6 @@
-// Workers that take items from one counter. A decode step runs hundreds of small pieces of work with
-// microseconds between them, so a worker looks for more for a moment before it goes to sleep; an
-// idle engine burns nothing.
+// Workers that take items from one counter. A decode step runs hundreds of small pieces of work
+// with microseconds between them, so a worker looks for more for a moment before it goes to sleep;
+// an idle engine burns nothing.
 #include <atomic>
 #include <chrono>
 #include <system_error>
@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// About what waking a sleeping thread costs: whoever spins that long and then sleeps never pays more
-// than twice the better choice.
+// About what waking a sleeping thread costs: whoever spins that long and then sleeps never pays
+// more than twice the better choice.
 constexpr std::chrono::microseconds kSpinTime{20};
 
 void Pause() {
@@ -131,8 +131,9 @@ class ThreadPool final : public Executor {
     }
   }
 
-  // After this a sleeper has either looked and seen the change, or waits and hears the notification.
-  // The mutex is free again before that, so that those who wake need not queue for it.
+  // After this a sleeper has either looked and seen the change, or waits and hears the
+  // notification. The mutex is free again before that, so that those who wake need not queue for
+  // it.
   void PassThroughMutex() { MutexLock lock(mutex_); }
 
   void AwaitFinish() {
