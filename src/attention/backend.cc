@@ -1,0 +1,177 @@
+// The CPU backend: checks shapes, cuts a call into items, lends every worker its scratch, and
+// merges the parts of tiles that several workers shared.
+#include <fmt/format.h>
+
+#include <hwy/aligned_allocator.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "attention/kernels.h"
+#include "attention/plan.h"
+#include "attention/shape.h"
+#include "base/check.h"
+#include "quire/attention.h"
+
+namespace quire {
+namespace attention {
+namespace {
+
+/// Aligned floats that only ever grow; zeroed, so that padding has one value.
+class Buffer {
+ public:
+  float* AtLeast(size_t floats) {
+    if (floats > floats_) {
+      data_ = hwy::AllocateAligned<float>(floats);
+      QUIRE_CHECK(data_ != nullptr);
+      std::memset(data_.get(), 0, floats * sizeof(float));
+      floats_ = floats;
+    }
+    return data_.get();
+  }
+
+ private:
+  hwy::AlignedFreeUniquePtr<float[]> data_;
+  size_t floats_ = 0;
+};
+
+size_t StateFloats(const AttentionShape& shape, uint32_t queries) {
+  return 2 * PaddedQueries(queries) + size_t{queries} * OutStride(shape.value.dim);
+}
+
+States StatesAt(float* memory, uint32_t queries) {
+  const uint32_t padded = PaddedQueries(queries);
+  return {.max = memory, .sum = memory + padded, .out = memory + 2 * size_t{padded}};
+}
+
+/// Cuts one buffer into the arrays of a Scratch, each on a cache line.
+Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffer) {
+  const uint32_t queries = plan.queries_max;
+  const size_t state = StateFloats(shape, queries);
+  const size_t query = RoundUp(size_t{queries} * shape.key.dim, 16);
+  const size_t scores = size_t{queries} * kSplitTokens;
+  const size_t factors = 2 * size_t{PaddedQueries(queries)};
+  const size_t key = plan.expands ? size_t{kSplitTokens} * shape.key.dim : 0;
+  const size_t value = plan.expands ? size_t{kSplitTokens} * OutStride(shape.value.dim) : 0;
+  float* next = buffer->AtLeast(query + scores + factors + key + value + (kTreeLevels + 1) * state);
+  const auto take = [&next](size_t floats) {
+    float* taken = next;
+    next += floats;
+    return taken;
+  };
+  Scratch scratch;
+  scratch.query = take(query);
+  scratch.scores = take(scores);
+  scratch.factors = take(factors);
+  scratch.key = take(key);
+  scratch.value = take(value);
+  scratch.split = StatesAt(take(state), queries);
+  for (States& level : scratch.stack) level = StatesAt(take(state), queries);
+  return scratch;
+}
+
+class CpuAttention final : public AttentionBackend {
+ public:
+  explicit CpuAttention(const Kernels* kernels) : kernels_(kernels) {}
+
+  std::string_view name() const override { return "cpu"; }
+  std::string_view target() const override { return kernels_->target; }
+
+  Result<void> Supports(const AttentionShape& shape) const override {
+    QUIRE_TRY(ValidateShape(shape));
+    const auto unsupported = [&](const std::string& what) -> Result<void> {
+      return Fail(ErrorCode::kUnsupported,
+                  fmt::format("attention on {}: {}", kernels_->target, what));
+    };
+    if (shape.key.dim > kDimMax) {
+      return unsupported(fmt::format("key.dim is {}, more than {}", shape.key.dim, kDimMax));
+    }
+    if (shape.value.dim > kDimMax) {
+      return unsupported(fmt::format("value.dim is {}, more than {}", shape.value.dim, kDimMax));
+    }
+    if (shape.key.inner != InnerAxis::kToken) {
+      return unsupported("key.inner is dim, kernels read K token-contiguous");
+    }
+    if (shape.value.inner != InnerAxis::kDim) {
+      return unsupported("value.inner is token, kernels read V channel-contiguous");
+    }
+    return {};
+  }
+
+  void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
+              Executor& executor) override {
+    const Result<void> supported = Supports(shape);
+    QUIRE_CHECK_MSG(supported.has_value(), supported.error().message);
+    const uint32_t workers = executor.worker_count();
+    MakePlan(shape, tasks, workers, &plan_);
+    if (plan_.items.empty()) return;
+
+    if (buffers_.size() < workers) buffers_.resize(workers);
+    scratch_.clear();
+    for (uint32_t w = 0; w < workers; ++w) {
+      scratch_.push_back(MakeScratch(shape, plan_, &buffers_[w]));
+    }
+    part_floats_ = StateFloats(shape, plan_.queries_max);
+    parts_.AtLeast(plan_.part_states * part_floats_);
+    parts_done_.assign(plan_.tiles, 0);
+    executor.ParallelFor(
+        static_cast<uint32_t>(plan_.items.size()),
+        [this](uint32_t item, uint32_t worker) { RunItem(plan_.items[item], scratch_[worker]); });
+  }
+
+ private:
+  void RunItem(const Item& item, const Scratch& scratch) {
+    const States states = kernels_->run(item, scratch);
+    const uint32_t parts = item.lane_step;
+    if (parts == 1) {
+      kernels_->finish(item, states);
+      return;
+    }
+    CopyStates(item, states, Part(item, item.first_lane));
+    // The last part to arrive merges: it sees what the others wrote before they counted.
+    std::atomic_ref<uint32_t> done(parts_done_[item.tile]);
+    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 != parts) return;
+    for (uint32_t width = parts / 2; width > 0; width /= 2) {
+      for (uint32_t j = 0; j < width; ++j) {
+        kernels_->merge(item, scratch, Part(item, j), Part(item, j + width));
+      }
+    }
+    kernels_->finish(item, Part(item, 0));
+  }
+
+  States Part(const Item& item, uint32_t part) {
+    return StatesAt(parts_.AtLeast(0) + (item.parts_begin + part) * part_floats_,
+                    plan_.queries_max);
+  }
+
+  static void CopyStates(const Item& item, const States& from, const States& to) {
+    const uint32_t padded = PaddedQueries(item.queries());
+    std::copy_n(from.max, padded, to.max);
+    std::copy_n(from.sum, padded, to.sum);
+    std::copy_n(from.out, size_t{item.queries()} * OutStride(item.shape->value.dim), to.out);
+  }
+
+  const Kernels* kernels_;
+  Plan plan_;
+  std::vector<Buffer> buffers_;   // one a worker
+  std::vector<Scratch> scratch_;  // views into buffers_
+  Buffer parts_;
+  size_t part_floats_ = 0;            // of one state in parts_
+  std::vector<uint32_t> parts_done_;  // [tiles], through atomic_ref
+};
+
+}  // namespace
+}  // namespace attention
+
+Result<std::unique_ptr<AttentionBackend>> MakeCpuAttention() {
+  const attention::Kernels* kernels = attention::BestKernels();
+  if (kernels == nullptr) {
+    return Fail(ErrorCode::kUnsupported,
+                "cpu attention needs a processor with fused multiply-add (AVX2 or NEON)");
+  }
+  return std::make_unique<attention::CpuAttention>(kernels);
+}
+
+}  // namespace quire

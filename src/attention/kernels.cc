@@ -1,0 +1,78 @@
+#include "attention/kernels.h"
+
+// Targets without a fused multiply-add cannot give the bits of docs/numerics.md; scalable vectors
+// cannot be kept in arrays. The fallback that Highway wants is compiled to nothing.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/kernels.cc"
+#include "hwy/foreach_target.h"
+// foreach_target.h first
+#include "hwy/highway.h"
+#if HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+#include "attention/item-inl.h"
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::attention::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
+
+const Kernels* KernelsOfTarget() { return nullptr; }
+
+#else
+
+States RunItem(const Item& item, const Scratch& scratch) { return ItemRun(item, scratch).Run(); }
+
+void MergeItem(const Item& item, const Scratch& scratch, const States& a, const States& b) {
+  MergeStates(item.queries(), OutStride(item.shape->value.dim), scratch.factors, a, b);
+}
+
+void FinishItem(const Item& item, const States& states) {
+  const Tag d;
+  const uint32_t group = item.group();
+  const size_t dim = item.shape->value.dim;
+  const size_t out_stride = OutStride(item.shape->value.dim);
+  for (uint32_t q = 0; q < item.queries(); ++q) {
+    const uint64_t vector = uint64_t{item.row_begin + q / group} * item.shape->query_heads +
+                            uint64_t{item.kv_head} * group + q % group;
+    const float* from = states.out + q * out_stride;
+    float* to = item.task->out + vector * dim;
+    const Vec sum = hn::Set(d, states.sum[q]);
+    size_t i = 0;
+    for (; i + kVecLanes <= dim; i += kVecLanes) {
+      hn::StoreU(hn::Div(hn::Load(d, from + i), sum), d, to + i);
+    }
+    for (; i < dim; ++i) to[i] = from[i] / states.sum[q];
+  }
+}
+
+const char* TargetLabel() {
+  switch (HWY_TARGET) {
+    case HWY_AVX2: return "avx2";
+    case HWY_AVX3: return "avx3";
+    case HWY_AVX3_DL: return "avx3_dl";
+    case HWY_NEON: return "neon";
+    default: return "other";
+  }
+}
+
+const Kernels* KernelsOfTarget() {
+  static const Kernels kernels = {TargetLabel(), &RunItem, &MergeItem, &FinishItem};
+  return &kernels;
+}
+
+#endif
+
+}  // namespace quire::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace quire::attention {
+
+HWY_EXPORT(KernelsOfTarget);
+
+const Kernels* BestKernels() { return HWY_DYNAMIC_DISPATCH(KernelsOfTarget)(); }
+
+}  // namespace quire::attention
+#endif  // HWY_ONCE

@@ -1,0 +1,88 @@
+// The seam between the backend (what to compute, in which order) and the kernels of one instruction
+// set (how). Everything here is plain data; kernels.cc compiles the bodies once per target.
+#ifndef QUIRE_ATTENTION_KERNELS_H_
+#define QUIRE_ATTENTION_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bits.h"
+#include "quire/attention.h"
+#include "quire/identity.h"
+
+namespace quire::attention {
+
+/// Tokens per column, the unit kernels read K and V in: one block of the smallest size, and one
+/// value of each of the sixteen partial sums.
+inline constexpr uint32_t kColumnTokens = 16;
+inline constexpr uint32_t kColumnsPerSplit = kSplitTokens / kColumnTokens;
+/// Channels per panel of expanded V; state rows are padded to it.
+inline constexpr uint32_t kPanelDims = 16;
+/// Query vectors (rows times heads of a group) a prefill item aims at: a multiple of every register
+/// tile, large enough to hide the expansion of K and V, small enough for the second-level cache.
+inline constexpr uint32_t kTileQueries = 48;
+/// Largest key.dim and value.dim of the kernels.
+inline constexpr uint32_t kDimMax = 512;
+/// Partial states on the stack of the lane tree: one per level and one being folded.
+inline constexpr uint32_t kTreeLevels = 5;
+
+/// Softmax states of the query vectors of an item. max is -infinity where nothing was seen yet; sum
+/// and out are meaningless then.
+struct States {
+  float* max = nullptr;  // [PaddedQueries]
+  float* sum = nullptr;  // [PaddedQueries]
+  float* out = nullptr;  // [queries, out_stride]
+};
+
+/// Work of one worker at a time: the query vectors of rows [row_begin, row_begin + rows) and of one
+/// KV head, against the lanes first_lane, first_lane + lane_step, ... (a subtree of the lane tree).
+struct Item {
+  const AttentionShape* shape = nullptr;
+  const AttentionTask* task = nullptr;
+  uint32_t kv_head = 0;
+  uint32_t row_begin = 0;
+  uint32_t rows = 0;
+  uint32_t first_lane = 0;
+  uint32_t lane_step = 1;    // a power of two; also the number of parts of this tile and head
+  uint32_t tile = 0;         // when lane_step > 1: which counter the parts share
+  uint64_t parts_begin = 0;  // when lane_step > 1: index of the first part's states
+
+  uint32_t group() const { return shape->query_heads / shape->key.heads; }
+  uint32_t queries() const { return rows * group(); }
+};
+
+/// Memory of one worker, sized by the backend for the largest item of the call.
+struct Scratch {
+  float* query = nullptr;    // [queries, key.dim] scaled
+  float* scores = nullptr;   // [queries, kSplitTokens]
+  float* key = nullptr;      // [kColumnsPerSplit, key.dim, kColumnTokens] expanded, prefill only
+  float* value = nullptr;    // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
+  float* factors = nullptr;  // [2, PaddedQueries] of a merge
+  States split;
+  States stack[kTreeLevels];
+};
+
+struct Kernels {
+  /// As AttentionBackend::target().
+  const char* target;
+  /// Computes the states of an item; they lie in the returned states, which are part of the
+  /// scratch.
+  States (*run)(const Item& item, const Scratch& scratch);
+  /// a = Merge(a, b) for every query vector; b is unchanged.
+  void (*merge)(const Item& item, const Scratch& scratch, const States& a, const States& b);
+  /// Divides and writes the item's rows of task->out.
+  void (*finish)(const Item& item, const States& states);
+};
+
+/// Floats from one query's `out` row to the next.
+constexpr uint32_t OutStride(uint32_t value_dim) { return RoundUp(value_dim, kPanelDims); }
+
+/// Length of arrays with one value a query: whole vectors of every target.
+constexpr uint32_t PaddedQueries(uint32_t queries) { return RoundUp(queries, kColumnTokens); }
+
+/// Kernels of the best target of this machine among those Highway may use; null without FMA.
+const Kernels* BestKernels();
+
+}  // namespace quire::attention
+
+#endif  // QUIRE_ATTENTION_KERNELS_H_

@@ -1,0 +1,127 @@
+#include "attention/shape.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "attention/test_sequence.h"
+
+namespace quire::attention {
+namespace {
+
+bool Visible(const VisibleTokens& visible, uint32_t token) {
+  for (uint32_t r = 0; r < visible.count; ++r) {
+    if (token >= visible.ranges[r].begin && token < visible.ranges[r].end) return true;
+  }
+  return false;
+}
+
+TEST(VisibleInSplit, EqualsTheDefinitionTokenByToken) {
+  AttentionShape shape;
+  for (const uint32_t window : {0u, 1u, 2u, 15u, 100u, 255u, 256u, 257u, 600u}) {
+    for (const uint32_t sinks : {0u, 1u, 4u, 16u, 255u, 256u, 260u, 700u}) {
+      shape.window_tokens = window;
+      shape.sink_tokens = window == 0 ? 0 : sinks;
+      for (uint64_t position = 0; position < 1100; position += position < 520 ? 1 : 13) {
+        for (uint64_t split = 0; split < 5; ++split) {
+          const VisibleTokens visible = VisibleInSplit(shape, position, split);
+          uint32_t previous_end = 0;
+          for (uint32_t r = 0; r < visible.count; ++r) {
+            ASSERT_LT(visible.ranges[r].begin, visible.ranges[r].end);
+            ASSERT_TRUE(r == 0 || visible.ranges[r].begin > previous_end);
+            previous_end = visible.ranges[r].end;
+          }
+          for (uint32_t i = 0; i < kSplitTokens; ++i) {
+            const uint64_t t = split * kSplitTokens + i;
+            const bool want =
+                t <= position && (window == 0 || t + window > position || t < shape.sink_tokens);
+            ASSERT_EQ(Visible(visible, i), want) << "window " << window << " sinks " << sinks
+                                                 << " position " << position << " token " << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+struct BadShape {
+  const char* message;
+  void (*change)(AttentionShape&);
+};
+
+TEST(ValidateShape, NamesTheField) {
+  const AttentionShape good = MakeShape({.kv_heads = 2, .group = 3});
+  ASSERT_TRUE(ValidateShape(good).has_value());
+  const BadShape cases[] = {
+      {"key.codec is 9", [](AttentionShape& s) { s.key.codec = static_cast<Codec>(9); }},
+      {"value.inner is 0", [](AttentionShape& s) { s.value.inner = static_cast<InnerAxis>(0); }},
+      {"key.heads is 0", [](AttentionShape& s) { s.key.heads = 0; }},
+      {"value.dim is 0", [](AttentionShape& s) { s.value.dim = 0; }},
+      {"key.block_tokens is 48, must be a power of two in 16..256",
+       [](AttentionShape& s) { s.key.block_tokens = 48; }},
+      {"key.block_tokens is 8, must be a power of two in 16..256",
+       [](AttentionShape& s) { s.key.block_tokens = 8; }},
+      {"key.block_tokens is 512, must be a power of two in 16..256",
+       [](AttentionShape& s) { s.key.block_tokens = 512; }},
+      {"key.head_stride_bytes is 100, a plane has 512 bytes",
+       [](AttentionShape& s) { s.key.head_stride_bytes = 100; }},
+      {"query_heads is 0, not a multiple of key.heads 2",
+       [](AttentionShape& s) { s.query_heads = 0; }},
+      {"query_heads is 5, not a multiple of key.heads 2",
+       [](AttentionShape& s) { s.query_heads = 5; }},
+      {"value.heads is 1, key.heads 2", [](AttentionShape& s) { s.value.heads = 1; }},
+      {"value.block_tokens is 16, key.block_tokens 32",
+       [](AttentionShape& s) {
+         s.key.block_tokens = 32;
+         s.key.head_stride_bytes = 1024;
+       }},
+      {"sink_tokens is 4 without a window", [](AttentionShape& s) { s.sink_tokens = 4; }},
+  };
+  for (const BadShape& bad : cases) {
+    AttentionShape shape = good;
+    bad.change(shape);
+    const Result<void> valid = ValidateShape(shape);
+    ASSERT_FALSE(valid.has_value()) << bad.message;
+    EXPECT_EQ(valid.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(valid.error().message, std::string("attention shape: ") + bad.message);
+  }
+}
+
+TEST(CpuAttention, SaysWhatItCannotDo) {
+  for (const auto& backend : AllTargets()) {
+    EXPECT_EQ(backend->name(), "cpu");
+    const AttentionShape good = MakeShape({.key_dim = 512, .value_dim = 512});
+    EXPECT_TRUE(backend->Supports(good).has_value());
+    const auto refused = [&](const AttentionShape& shape, ErrorCode code, const char* field) {
+      const Result<void> supports = backend->Supports(shape);
+      ASSERT_FALSE(supports.has_value());
+      EXPECT_EQ(supports.error().code, code);
+      EXPECT_NE(supports.error().message.find(field), std::string::npos)
+          << supports.error().message;
+    };
+    refused(MakeShape({.key_dim = 513}), ErrorCode::kUnsupported, "key.dim is 513");
+    refused(MakeShape({.value_dim = 600}), ErrorCode::kUnsupported, "value.dim is 600");
+    AttentionShape shape = good;
+    shape.key.inner = InnerAxis::kDim;
+    refused(shape, ErrorCode::kUnsupported, "key.inner");
+    shape = good;
+    shape.value.inner = InnerAxis::kToken;
+    refused(shape, ErrorCode::kUnsupported, "value.inner");
+    shape = good;
+    shape.query_heads = 0;
+    refused(shape, ErrorCode::kInvalidArgument, "query_heads");
+  }
+}
+
+TEST(CpuAttention, IsUnsupportedWithoutFusedMultiplyAdd) {
+  hwy::SetSupportedTargetsForTest(HWY_SSE4);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  const auto backend = MakeCpuAttention();
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  ASSERT_FALSE(backend.has_value());
+  EXPECT_EQ(backend.error().code, ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace quire::attention

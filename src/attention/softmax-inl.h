@@ -1,0 +1,132 @@
+// From scores to weights, and the merging of softmax states (docs/numerics.md section 2, steps
+// 3-7).
+#include "attention/math-inl.h"
+#include "attention/shape.h"
+#include "attention/tile-inl.h"
+#include "hwy/highway.h"
+
+#if defined(QUIRE_ATTENTION_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_ATTENTION_SOFTMAX_INL_H_
+#undef QUIRE_ATTENTION_SOFTMAX_INL_H_
+#else
+#define QUIRE_ATTENTION_SOFTMAX_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::attention::HWY_NAMESPACE {
+
+inline constexpr float kEmptyMax = -std::numeric_limits<float>::infinity();
+
+/// Which of the lanes [first, first + Lanes) of a split are visible.
+HWY_INLINE hn::Mask<Tag> VisibleLanes(const VisibleTokens& visible, uint32_t first) {
+  const Tag d;
+  const auto token = hn::Iota(d, static_cast<float>(first));
+  auto mask = hn::Lt(hn::Zero(d), hn::Zero(d));
+  for (uint32_t r = 0; r < visible.count; ++r) {
+    const auto begin = hn::Set(d, static_cast<float>(visible.ranges[r].begin));
+    const auto end = hn::Set(d, static_cast<float>(visible.ranges[r].end));
+    mask = hn::Or(mask, hn::And(hn::Ge(token, begin), hn::Lt(token, end)));
+  }
+  return mask;
+}
+
+/// Turns the scores of one query vector into weights e[t] (+0 where masked inside the touched
+/// columns) and returns their maximum and sum. visible.count must be at least 1.
+HWY_INLINE void Softmax(const VisibleTokens& visible, float* scores, float* max_out,
+                        float* sum_out) {
+  const Tag d;
+  Vec max = hn::Set(d, kEmptyMax);
+  for (uint32_t r = 0; r < visible.count; ++r) {
+    const auto [begin, end] = visible.ranges[r];
+    for (uint32_t t = begin / kVecLanes * kVecLanes; t < end; t += kVecLanes) {
+      Vec s = hn::Load(d, scores + t);
+      if (t < begin || t + kVecLanes > end) {
+        s = hn::IfThenElse(VisibleLanes(visible, t), s, hn::Set(d, kEmptyMax));
+      }
+      max = hn::Max(max, s);
+    }
+  }
+  // The order of a maximum does not show; +0 makes -0 and +0 the same.
+  const Vec m = hn::Add(hn::MaxOfLanes(d, max), hn::Zero(d));
+
+  // partial[v] lane i is the partial sum of the tokens v * Lanes + i modulo 16, ascending. A masked
+  // token adds +0 to a sum that is never -0: no bit changes.
+  Vec partial[kVecsPerColumn];
+  QUIRE_UNROLL
+  for (size_t v = 0; v < kVecsPerColumn; ++v) partial[v] = hn::Zero(d);
+  uint32_t done = 0;  // both ranges may touch one column
+  for (uint32_t r = 0; r < visible.count; ++r) {
+    const auto [begin, end] = visible.ranges[r];
+    const uint32_t first = std::max(done, begin / kColumnTokens * kColumnTokens);
+    for (uint32_t column = first; column < end; column += kColumnTokens) {
+      const bool whole = column >= begin && column + kColumnTokens <= end;
+      QUIRE_UNROLL
+      for (size_t v = 0; v < kVecsPerColumn; ++v) {
+        const uint32_t t = column + static_cast<uint32_t>(v * kVecLanes);
+        Vec e = Exp(d, hn::Sub(hn::Load(d, scores + t), m));
+        if (!whole) e = hn::IfThenElseZero(VisibleLanes(visible, t), e);
+        hn::Store(e, d, scores + t);
+        partial[v] = hn::Add(partial[v], e);
+      }
+      done = column + kColumnTokens;
+    }
+  }
+  alignas(64) float tree[kColumnTokens];
+  QUIRE_UNROLL
+  for (size_t v = 0; v < kVecsPerColumn; ++v) hn::Store(partial[v], d, tree + v * kVecLanes);
+  for (uint32_t width = kColumnTokens / 2; width > 0; width /= 2) {
+    for (uint32_t j = 0; j < width; ++j) tree[j] += tree[j + width];
+  }
+  *max_out = hn::GetLane(m);
+  *sum_out = tree[0];
+}
+
+HWY_INLINE void ClearMax(uint32_t queries, const States& states) {
+  std::fill_n(states.max, PaddedQueries(queries), kEmptyMax);
+}
+
+/// a = Merge(a, b), a before b, for every query vector. factors has room for 2 * PaddedQueries.
+inline void MergeStates(uint32_t queries, size_t out_stride, float* factors, const States& a,
+                        const States& b) {
+  const Tag d;
+  const uint32_t padded = PaddedQueries(queries);
+  float* factors_a = factors;
+  float* factors_b = factors + padded;
+  float* max = a.max;
+  for (uint32_t q = 0; q < padded; q += kVecLanes) {
+    const Vec max_a = hn::Load(d, a.max + q);
+    const Vec max_b = hn::Load(d, b.max + q);
+    const Vec m = hn::Max(max_a, max_b);
+    hn::Store(Exp(d, hn::Sub(max_a, m)), d, factors_a + q);
+    hn::Store(Exp(d, hn::Sub(max_b, m)), d, factors_b + q);
+  }
+  for (uint32_t q = 0; q < queries; ++q) {
+    if (b.max[q] == kEmptyMax) continue;
+    float* out_a = a.out + q * out_stride;
+    const float* out_b = b.out + q * out_stride;
+    if (max[q] == kEmptyMax) {
+      max[q] = b.max[q];
+      a.sum[q] = b.sum[q];
+      std::memcpy(out_a, out_b, out_stride * sizeof(float));
+      continue;
+    }
+    max[q] = std::max(max[q], b.max[q]);
+    const Vec ea = hn::Set(d, factors_a[q]);
+    const Vec eb = hn::Set(d, factors_b[q]);
+    const Vec sum = hn::MulAdd(hn::Set(d, a.sum[q]), ea, hn::Mul(hn::Set(d, b.sum[q]), eb));
+    a.sum[q] = hn::GetLane(sum);
+    for (size_t i = 0; i < out_stride; i += kVecLanes) {
+      const Vec scaled = hn::Mul(hn::Load(d, out_b + i), eb);
+      hn::Store(hn::MulAdd(hn::Load(d, out_a + i), ea, scaled), d, out_a + i);
+    }
+  }
+}
+
+}  // namespace quire::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

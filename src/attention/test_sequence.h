@@ -1,0 +1,169 @@
+// A paged sequence for tests: every block an allocation of its own, unwritten bytes NaN, invisible
+// blocks absent.
+#ifndef QUIRE_ATTENTION_TEST_SEQUENCE_H_
+#define QUIRE_ATTENTION_TEST_SEQUENCE_H_
+
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/shape.h"
+#include "base/bits.h"
+#include "base/check.h"
+#include "base/prng.h"
+#include "codec/scalar.h"
+#include "quire/attention.h"
+
+namespace quire::attention {
+
+struct TestShape {
+  uint32_t kv_heads = 1;
+  uint32_t group = 1;
+  uint32_t key_dim = 16;
+  uint32_t value_dim = 16;
+  uint32_t block_tokens = 16;
+  Codec key_codec = Codec::kF16;
+  Codec value_codec = Codec::kF16;
+  uint32_t window_tokens = 0;
+  uint32_t sink_tokens = 0;
+};
+
+inline AttentionShape MakeShape(const TestShape& test) {
+  const auto stream = [&](Codec codec, InnerAxis inner, uint32_t dim, uint64_t offset_bytes) {
+    const uint64_t plane_bytes = uint64_t{dim} * test.block_tokens * codec::ValueBytes(codec);
+    return StreamLayout{.codec = codec,
+                        .inner = inner,
+                        .heads = test.kv_heads,
+                        .dim = dim,
+                        .block_tokens = test.block_tokens,
+                        .offset_bytes = offset_bytes,
+                        .head_stride_bytes = plane_bytes};
+  };
+  AttentionShape shape;
+  shape.query_heads = test.kv_heads * test.group;
+  shape.key = stream(test.key_codec, InnerAxis::kToken, test.key_dim, 64);
+  shape.value = stream(test.value_codec, InnerAxis::kDim, test.value_dim,
+                       64 + RoundUp(test.kv_heads * shape.key.head_stride_bytes, 64));
+  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key.dim)));
+  shape.window_tokens = test.window_tokens;
+  shape.sink_tokens = test.sink_tokens;
+  return shape;
+}
+
+/// Gives value (stream 0 = K, 1 = V; head; token; d).
+using ValueOf = std::function<float(int stream, uint32_t head, uint64_t token, uint32_t d)>;
+
+class TestSequence {
+ public:
+  /// The tokens [0, tokens) of every head. With `two_forms` a block's open form holds other values
+  /// than its sealed one (by 0.5).
+  TestSequence(const AttentionShape& shape, uint64_t tokens, bool two_forms,
+               const ValueOf& value_of)
+      : shape_(shape), tokens_(tokens) {
+    const uint64_t blocks = (tokens + shape.key.block_tokens - 1) / shape.key.block_tokens;
+    const uint64_t slot_bytes =
+        shape.value.offset_bytes + shape.value.heads * shape.value.head_stride_bytes;
+    for (uint64_t b = 0; b < blocks; ++b) {
+      for (int form = 0; form < (two_forms ? 2 : 1); ++form) {
+        // Each slot is an allocation of its own, exactly as long: a sanitizer sees reads beyond it.
+        auto slot = std::make_unique<std::byte[]>(slot_bytes);
+        std::memset(slot.get(), 0xff, slot_bytes);
+        Fill(b, form == 1 ? 0.5f : 0.0f, value_of, slot.get());
+        (form == 1 ? open_ : sealed_).push_back(slot.get());
+        slots_.push_back(std::move(slot));
+      }
+    }
+    if (!two_forms) open_ = sealed_;
+  }
+
+  TestSequence(const AttentionShape& shape, uint64_t tokens, bool two_forms, Prng* prng)
+      : TestSequence(shape, tokens, two_forms, [prng](int, uint32_t, uint64_t, uint32_t) {
+          return prng->NextFloat(-1.0f, 1.0f);
+        }) {}
+
+  uint64_t tokens() const { return tokens_; }
+
+  /// Removes every block that rows from `first_position` on do not see.
+  void DropInvisible(uint64_t first_position) {
+    const uint32_t block_tokens = shape_.key.block_tokens;
+    for (uint64_t b = 0; b < sealed_.size(); ++b) {
+      bool seen = false;
+      for (uint64_t t = b * block_tokens; t < (b + 1) * block_tokens && t < tokens_; ++t) {
+        for (uint64_t p = std::max(first_position, t); p < tokens_; ++p) {
+          seen = seen || shape_.window_tokens == 0 || t + shape_.window_tokens > p ||
+                 t < shape_.sink_tokens;
+        }
+      }
+      if (!seen) sealed_[b] = open_[b] = nullptr;
+    }
+  }
+
+  AttentionTask Task(uint64_t first_position, uint32_t rows, const float* queries,
+                     float* out) const {
+    QUIRE_CHECK(first_position + rows <= tokens_);
+    return {.queries = queries,
+            .out = out,
+            .rows = rows,
+            .first_position = first_position,
+            .sealed = sealed_.data(),
+            .open = open_.data()};
+  }
+
+ private:
+  void Fill(uint64_t block, float shift, const ValueOf& value_of, std::byte* slot) const {
+    for (int stream = 0; stream < 2; ++stream) {
+      const StreamLayout& layout = stream == 0 ? shape_.key : shape_.value;
+      for (uint32_t h = 0; h < layout.heads; ++h) {
+        std::byte* plane = slot + layout.offset_bytes + h * layout.head_stride_bytes;
+        for (uint64_t t = 0; t < layout.block_tokens; ++t) {
+          const uint64_t token = block * layout.block_tokens + t;
+          if (token >= tokens_) break;
+          for (uint32_t d = 0; d < layout.dim; ++d) {
+            const uint64_t index = layout.inner == InnerAxis::kToken
+                                       ? uint64_t{d} * layout.block_tokens + t
+                                       : t * layout.dim + d;
+            codec::StoreValue(layout.codec, value_of(stream, h, token, d) + shift, plane, index);
+          }
+        }
+      }
+    }
+  }
+
+  AttentionShape shape_;
+  uint64_t tokens_;
+  std::vector<std::unique_ptr<std::byte[]>> slots_;
+  std::vector<const std::byte*> sealed_;
+  std::vector<const std::byte*> open_;
+};
+
+inline std::vector<float> RandomFloats(size_t count, Prng* prng) {
+  std::vector<float> values(count);
+  for (float& value : values) value = prng->NextFloat(-2.0f, 2.0f);
+  return values;
+}
+
+/// The CPU backend on each target this machine can run. Empty without FMA.
+inline std::vector<std::unique_ptr<AttentionBackend>> AllTargets() {
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  const int64_t supported = hwy::SupportedTargets();
+  for (const int64_t target : {HWY_AVX2, HWY_AVX3, HWY_AVX3_DL, HWY_NEON}) {
+    if ((supported & target) == 0) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    Result<std::unique_ptr<AttentionBackend>> backend = MakeCpuAttention();
+    if (backend) backends.push_back(*std::move(backend));
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  return backends;
+}
+
+}  // namespace quire::attention
+
+#endif  // QUIRE_ATTENTION_TEST_SEQUENCE_H_
