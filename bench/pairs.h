@@ -1,0 +1,28 @@
+// Measuring against a floor, side by side.
+#ifndef QUIRE_BENCH_PAIRS_H_
+#define QUIRE_BENCH_PAIRS_H_
+
+#include <functional>
+#include <string>
+
+#include "bench/bench.h"
+
+namespace quire::bench {
+
+/// One thing to measure and what bounds it.
+struct PairedCase {
+  std::string name;               // of the row: "allocate_free/t1"
+  std::string unit;               // of both figures
+  bool less_is_better = false;    // true for times, false for rates
+  std::function<double()> work;   // runs once and returns its figure
+  std::function<double()> floor;  // the same for the floor
+};
+
+/// Runs work and floor in turn, options.pairs times, so that whatever else the machine does meets
+/// both. Medians; the note says "void" when the floor spreads more than 10 %: then the machine was
+/// too busy for the row to mean anything.
+Row MeasurePairs(const Options& options, const PairedCase& paired);
+
+}  // namespace quire::bench
+
+#endif  // QUIRE_BENCH_PAIRS_H_
