@@ -13,8 +13,8 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "model/dtype.h"
+#include "model/targets.h"
 
-#define HWY_BASELINE_TARGETS HWY_AVX2
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/matmul.cc"
 #include "hwy/foreach_target.h"
@@ -58,12 +58,12 @@ constexpr size_t kLanes = hn::MaxLanes(F32());
 constexpr size_t kPanelVectors = kPanelColumns / kLanes;
 
 // Registers decide: accumulators, the weights of one k and a broadcast must fit in 16 (AVX2) or 32.
-constexpr uint32_t kTileRows = HWY_TARGET == HWY_AVX2 ? 6 : 12;
+constexpr uint32_t kTileRows = kLanes == kPanelColumns ? 12 : 6;
 
 // Panels of a register tile of `rows` rows. A multiply-add takes 4 cycles and two start in each, so
 // at least 8 sums must be under way.
 constexpr uint32_t TilePanels(uint32_t rows) {
-  if (HWY_TARGET == HWY_AVX2) return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+  if (kLanes < kPanelColumns) return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
   return rows == 1 ? 8 : rows <= 6 ? 4 : rows <= 8 ? 3 : 2;
 }
 

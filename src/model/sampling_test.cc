@@ -1,0 +1,80 @@
+#include "model/sampling.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "attention/exp.h"
+
+namespace quire::model {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+TEST(SamplingTest, GreedyTakesTheLowestOfEquals) {
+  EXPECT_EQ(Greedy(std::vector<float>{1, 3, 2, 3}), 1);
+  EXPECT_EQ(Greedy(std::vector<float>{-0.0f, 0.0f}), 0);
+  EXPECT_EQ(Greedy(std::vector<float>{kNan, -5, kNan, -4}), 3);
+  EXPECT_EQ(Greedy(std::vector<float>{kNan, kNan}), 0);
+  EXPECT_EQ(Greedy(std::vector<float>{-kInf, kInf, kInf}), 1);
+  EXPECT_EQ(Sampler({.temperature = 0, .seed = 5}).Next(std::vector<float>{1, 3, 2, 3}), 1);
+}
+
+TEST(SamplingTest, SameSeedSameTokens) {
+  const std::vector<float> logits = {0.1f, 0.2f, 0.3f, 0.0f, -1.0f};
+  Sampler a({.temperature = 0.8f, .seed = 7});
+  Sampler b({.temperature = 0.8f, .seed = 7});
+  Sampler c({.temperature = 0.8f, .seed = 8});
+  int differing = 0;
+  for (int i = 0; i < 100; ++i) {
+    const TokenId token = a.Next(logits);
+    EXPECT_EQ(token, b.Next(logits));
+    differing += token != c.Next(logits);
+  }
+  EXPECT_GT(differing, 0);
+}
+
+// The rule of docs/numerics.md written again, draw by draw.
+TEST(SamplingTest, FollowsTheCumulativeSum) {
+  const std::vector<float> logits = {1.5f, -2.0f, 0.25f, 1.0f, -90.0f, 0.0f};
+  constexpr float kTemperature = 0.7f;
+  Sampler sampler({.temperature = kTemperature, .seed = 42});
+  Prng prng(42);
+  std::vector<int> counts(logits.size());
+  for (int i = 0; i < 20'000; ++i) {
+    const double u = prng.NextDouble();
+    std::vector<double> sums;
+    double sum = 0;
+    for (const float logit : logits) {
+      sum += attention::Exp(logit / kTemperature - 1.5f / kTemperature);
+      sums.push_back(sum);
+    }
+    size_t expected = 0;
+    while (!(sums[expected] > u * sum)) ++expected;
+    const TokenId token = sampler.Next(logits);
+    ASSERT_EQ(token, static_cast<TokenId>(expected));
+    ++counts[expected];
+  }
+  EXPECT_EQ(counts[4], 0);
+  double total = 0;
+  for (const float logit : logits) total += std::exp(logit / kTemperature);
+  for (size_t id = 0; id < logits.size(); ++id) {
+    EXPECT_NEAR(counts[id] / 20'000.0, std::exp(logits[id] / kTemperature) / total, 0.015);
+  }
+}
+
+TEST(SamplingTest, OddLogitsStillGiveAToken) {
+  Sampler sampler({.temperature = 1e-30f, .seed = 1});
+  EXPECT_EQ(sampler.Next(std::vector<float>{1, 2, 3}), 2);
+  Sampler warm({.temperature = 1.0f, .seed = 1});
+  EXPECT_EQ(warm.Next(std::vector<float>{1, kInf, 3}), 1);
+  EXPECT_EQ(warm.Next(std::vector<float>{kNan, kNan}), 0);
+  EXPECT_EQ(warm.Next(std::vector<float>{kNan, 1.0f}), 1);
+  EXPECT_EQ(warm.Next(std::vector<float>{-kInf, -kInf}), 0);
+}
+
+}  // namespace
+}  // namespace quire::model

@@ -1,0 +1,33 @@
+// Bytes that come in pieces to text that comes whole: a character is never cut.
+#ifndef QUIRE_MODEL_UTF8_H_
+#define QUIRE_MODEL_UTF8_H_
+
+#include <string>
+#include <string_view>
+
+namespace quire::model {
+
+/// Holds back the bytes of a UTF-8 sequence until it is complete. What can never become a character
+/// comes out as U+FFFD, one for each longest part of a sequence, as Unicode recommends.
+///
+/// Threads: one object on one thread at a time
+/// Source:  The Unicode Standard, table 3-7 and section 3.9, substitution of maximal subparts
+class Utf8Stream {
+ public:
+  /// The characters that `bytes` completes; may be empty.
+  std::string Add(std::string_view bytes);
+  /// What is left: U+FFFD for a sequence that was cut, else nothing.
+  std::string Finish();
+
+ private:
+  void AddByte(unsigned char byte, std::string& out);
+
+  std::string pending_;       // first bytes of a sequence
+  unsigned missing_ = 0;      // bytes until it is complete
+  unsigned char low_ = 0x80;  // range of the next one
+  unsigned char high_ = 0xbf;
+};
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_UTF8_H_
