@@ -22,8 +22,8 @@ class LruPolicy final : public Policy {
   uint64_t size() const override { return block_count_; }
 
  private:
-  // Block b is link b + 1. Link 0 starts and ends the ring: its next is the oldest block, its previous
-  // the most recent. A link that points at itself is in no ring.
+  // Block b is link b + 1. Link 0 starts and ends the ring: its next is the oldest block, its
+  // previous the most recent. A link that points at itself is in no ring.
   struct Link {
     uint32_t previous;
     uint32_t next;

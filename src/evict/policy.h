@@ -1,5 +1,5 @@
-// Which block goes first when room is needed. A policy decides and does nothing: no lock, no clock, no
-// I/O, no knowledge of the index.
+// Which block goes first when room is needed. A policy decides and does nothing: no lock, no clock,
+// no I/O, no knowledge of the index.
 #ifndef QUIRE_EVICT_POLICY_H_
 #define QUIRE_EVICT_POLICY_H_
 
@@ -13,8 +13,8 @@ namespace quire::evict {
 
 /// The set of evictable blocks and an order on it. The same calls give the same victims.
 ///
-/// The caller keeps two promises, and the victim is then always a leaf of the index, so that evicting
-/// never cuts a path in two:
+/// The caller keeps two promises, and the victim is then always a leaf of the index, so that
+/// evicting never cuts a path in two:
 ///   1. a lease covers a whole path from the root, so an evictable block has no leased descendant;
 ///   2. when a lease ends, its blocks are added deepest first, so a parent is more recent than its
 ///      descendants.

@@ -12,10 +12,14 @@
 namespace quire::index {
 namespace {
 
-// malloc's header and rounding, per allocation.
-constexpr uint64_t kAllocationOverheadBytes = 16;
 // Longer runs are compared in pieces of 4 KiB: at full speed, and never much past a difference.
 constexpr uint32_t kPieceTokens = 1024;
+
+// What an allocation takes from the heap: glibc adds a header of 8 bytes, rounds up to 16 and hands
+// out 32 at least.
+constexpr uint64_t AllocationBytes(uint64_t bytes) {
+  return std::max<uint64_t>(32, (bytes + 8 + 15) / 16 * 16);
+}
 
 // What absl::Hash sees of a block.
 struct HashedBlock {
@@ -61,14 +65,14 @@ struct RadixTree::Tables {
     std::span<const TokenId> tokens;
   };
   struct Hash {
-    using is_transparent = void;
+    using is_transparent = void;  // NOLINT(readability-identifier-naming): Abseil looks for it
     const std::deque<Node>* nodes;
 
     size_t operator()(uint32_t number) const { return (*nodes)[number].hash; }
     size_t operator()(const Candidate& candidate) const { return candidate.hash; }
   };
   struct Same {
-    using is_transparent = void;
+    using is_transparent = void;  // NOLINT(readability-identifier-naming): Abseil looks for it
     const std::deque<Node>* nodes;
 
     bool operator()(uint32_t a, uint32_t b) const { return a == b; }
@@ -210,7 +214,8 @@ void RadixTree::Remove(BlockId block) {
   run_bytes_ -= HeapBytes(node);
   node.blocks.pop_back();
   node.tokens.resize(node.tokens.size() - block_tokens_);
-  if (node.blocks.size() <= node.blocks.capacity() / 4) {
+  // Runs double when they grow and never keep three times what they hold.
+  if (node.blocks.size() <= (node.blocks.capacity() + 1) / 3) {
     node.blocks.shrink_to_fit();
     node.tokens.shrink_to_fit();
   }
@@ -246,8 +251,13 @@ std::span<const TokenId> RadixTree::tokens(BlockId block) const {
 uint64_t RadixTree::node_count() const { return tables_->children.size(); }
 
 uint64_t RadixTree::metadata_bytes() const {
-  // Abseil's tables hold one control byte and one element per slot.
-  return run_bytes_ + nodes_.size() * sizeof(Node) + locations_.capacity() * sizeof(Location) +
+  // A deque is a table of pieces of 512 bytes; Abseil's tables hold one control byte and one
+  // element per slot.
+  const uint64_t nodes_per_piece = std::max<uint64_t>(1, 512 / sizeof(Node));
+  const uint64_t pieces = nodes_.size() / nodes_per_piece + 1;
+  return run_bytes_ +
+         pieces * (AllocationBytes(nodes_per_piece * sizeof(Node)) + 2 * sizeof(void*)) +
+         locations_.capacity() * sizeof(Location) +
          tables_->children.capacity() * (1 + sizeof(uint32_t)) +
          tables_->roots.capacity() * (1 + sizeof(std::pair<Digest, uint32_t>)) + sizeof(Tables);
 }
@@ -287,8 +297,9 @@ uint32_t RadixTree::NewNode(uint32_t parent, uint32_t root) {
   Node& node = nodes_[number];
   node.parent = parent;
   node.root = root;
-  node.depth =
-      parent == kNone ? 0 : nodes_[parent].depth + static_cast<uint32_t>(nodes_[parent].blocks.size());
+  node.depth = parent == kNone
+                   ? 0
+                   : nodes_[parent].depth + static_cast<uint32_t>(nodes_[parent].blocks.size());
   return number;
 }
 
@@ -308,8 +319,8 @@ void RadixTree::Link(uint32_t number) {
   QUIRE_CHECK(tables_->children.insert(number).second);
 }
 
-// Moves the first `blocks` blocks of a node into a new node above it. The lower part keeps the number,
-// so what hangs below it needs no new keys.
+// Moves the first `blocks` blocks of a node into a new node above it. The lower part keeps the
+// number, so what hangs below it needs no new keys.
 void RadixTree::SplitAfter(uint32_t number, uint32_t blocks) {
   tables_->children.erase(number);
   const uint32_t upper_number = NewNode(nodes_[number].parent, nodes_[number].root);
@@ -351,8 +362,8 @@ void RadixTree::AppendBlocks(uint32_t number, std::span<const TokenId> tokens,
 
 uint64_t RadixTree::HeapBytes(const Node& node) {
   if (node.blocks.capacity() == 0) return 0;
-  return node.blocks.capacity() * sizeof(BlockId) + node.tokens.capacity() * sizeof(TokenId) +
-         2 * kAllocationOverheadBytes;
+  return AllocationBytes(node.blocks.capacity() * sizeof(BlockId)) +
+         AllocationBytes(node.tokens.capacity() * sizeof(TokenId));
 }
 
 void RadixTree::CheckInvariants() const {

@@ -2,8 +2,8 @@
 //
 // A node holds a run of consecutive blocks, tokens beside tokens, so that a long shared prefix is
 // compared like one array. Its children all continue after its last block; a path that leaves a run
-// in the middle splits it. A hash only finds candidates: what is returned has been compared token by
-// token.
+// in the middle splits it. A hash only finds candidates: what is returned has been compared token
+// by token.
 #ifndef QUIRE_INDEX_RADIX_TREE_H_
 #define QUIRE_INDEX_RADIX_TREE_H_
 
@@ -25,12 +25,13 @@ using RootId = Id<struct RootTag, uint32_t>;
 /// Tokens to block ids. Block ids should be small, dense numbers: a table is indexed by them.
 ///
 /// Errors:   none; a miss is a value, and calls against the contract stop (QUIRE_CHECK)
-/// Threads:  not synchronised; const methods may run together, everything else needs the caller's lock
-/// Lifetime: returned spans hold until the next non-const call, and must not be passed to one
+/// Threads:  not synchronised; const methods may run together, everything else needs the caller's
+/// lock Lifetime: returned spans hold until the next non-const call, and must not be passed to one
 /// Source:   RadixAttention, arXiv 2312.07104; SPEC S1
 class RadixTree {
  public:
-  /// Hash of a block's tokens below the node `parent`. May collide at will: only speed depends on it.
+  /// Hash of a block's tokens below the node `parent`. May collide at will: only speed depends on
+  /// it.
   using BlockHash = uint64_t (*)(uint32_t parent, std::span<const TokenId> tokens);
 
   explicit RadixTree(uint32_t block_tokens);
@@ -62,8 +63,8 @@ class RadixTree {
   std::optional<BlockId> FindChild(RootId root, BlockId parent,
                                    std::span<const TokenId> block_tokens) const;
 
-  /// Adds consecutive blocks after `parent` (none: at the root). The first must not be present there
-  /// already and the ids must be unused. `tokens` must not point into this tree.
+  /// Adds consecutive blocks after `parent` (none: at the root). The first must not be present
+  /// there already and the ids must be unused. `tokens` must not point into this tree.
   ///
   /// Shape: tokens [blocks * block_tokens]
   /// Cost:  O(blocks), amortised; where a run is split, O(its length) once
@@ -72,9 +73,9 @@ class RadixTree {
 
   /// Takes out a block that has no children.
   ///
-  /// A node left with a single child stays as it is: removal needs no search for that child, and where
-  /// paths parted once they part again (another question about the same document). The price is one
-  /// hash lookup where one comparison would do.
+  /// A node left with a single child stays as it is: removal needs no search for that child, and
+  /// where paths parted once they part again (another question about the same document). The price
+  /// is one hash lookup where one comparison would do.
   ///
   /// Cost: O(1), amortised
   void Remove(BlockId block);
@@ -109,11 +110,11 @@ class RadixTree {
   struct Node {
     std::vector<TokenId> tokens;  // [blocks, block_tokens]
     std::vector<BlockId> blocks;
-    uint64_t hash = 0;       // of the first block below `parent`
+    uint64_t hash = 0;  // of the first block below `parent`
     uint32_t parent = kNone;
     uint32_t root = kNone;
-    uint32_t depth = 0;      // blocks of the path before this node
-    uint32_t children = 0;   // nodes after the last block
+    uint32_t depth = 0;     // blocks of the path before this node
+    uint32_t children = 0;  // nodes after the last block
   };
   // Where a block lies. The depth in the path, unlike the offset in the node, survives a split.
   struct Location {
@@ -138,12 +139,12 @@ class RadixTree {
 
   const uint32_t block_tokens_;
   const BlockHash hash_;
-  std::deque<Node> nodes_;           // by number; a deque: growing moves nothing and leaves no slack
-  uint32_t free_node_ = kNone;       // head of the list of free nodes
+  std::deque<Node> nodes_;      // by number; a deque: growing moves nothing and leaves no slack
+  uint32_t free_node_ = kNone;  // head of the list of free nodes
   uint64_t free_nodes_ = 0;
   std::vector<Location> locations_;  // by block id
   uint64_t block_count_ = 0;
-  uint64_t run_bytes_ = 0;           // sum of HeapBytes
+  uint64_t run_bytes_ = 0;  // sum of HeapBytes
   std::unique_ptr<Tables> tables_;
 };
 

@@ -185,11 +185,12 @@ TEST_F(RadixTreeTest, NothingToInsertChangesNothing) {
 
 TEST(RadixTree, FindsDifferencesAnywhereInALongRun) {
   // Longer than several of the pieces that runs are compared in.
-  constexpr uint32_t kBlocks = 700;
+  constexpr size_t kBlocks = 700;
   RadixTree tree(16);
   const RootId root = tree.Root(Key(1));
   std::vector<TokenId> tokens(kBlocks * 16);
   std::vector<BlockId> ids;
+  ids.reserve(kBlocks);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(i * 7);
   for (uint32_t i = 0; i < kBlocks; ++i) ids.emplace_back(i);
   tree.Insert(root, kNoParent, tokens, ids);
@@ -226,29 +227,54 @@ TEST(RadixTree, EqualHashesOfDifferentTokensStayApart) {
   EXPECT_EQ(Find(tree, root, {100}), Ids({}));
 }
 
-// The worst shapes for memory: every block its own node; runs that just grew; runs that shrank.
-TEST(RadixTree, MetadataStaysWithin256BytesPerBlockTokensIncluded) {
-  constexpr uint32_t kBlocks = 40'000;
+// Inserts one block of tokens that differ from every other block's.
+void InsertOne(RadixTree& tree, RootId root, BlockId parent, uint32_t id) {
+  std::vector<TokenId> tokens(tree.block_tokens());
+  tokens.back() = static_cast<TokenId>(id);
+  tree.Insert(root, parent, tokens, Ids({id}));
+}
+
+// The two worst shapes for memory: every block a node of its own, and runs that just grew or
+// shrank.
+constexpr uint64_t kBytesPerBlockMax = 256;  // tokens included, at 16 tokens a block
+
+TEST(RadixTreeMemory, SingleBlockNodesStayWithinTheLimit) {
+  constexpr uint32_t kNodes = 20'000;
   RadixTree tree(16);
   const RootId root = tree.Root(Key(1));
-  std::vector<TokenId> tokens(16);
-  for (uint32_t i = 0; i < kBlocks; ++i) {
-    tokens[i % 16] = static_cast<TokenId>(i) + 1;
-    tree.Insert(root, kNoParent, tokens, Ids({i}));
+  for (uint32_t i = 0; i < kNodes; ++i) {
+    InsertOne(tree, root, kNoParent, i);
+    if (i >= 100) {
+      EXPECT_LE(tree.metadata_bytes(), kBytesPerBlockMax * (i + 1));
+    }
   }
-  EXPECT_EQ(tree.node_count(), kBlocks);
-  EXPECT_LE(tree.metadata_bytes(), 256u * kBlocks);
+  EXPECT_EQ(tree.node_count(), kNodes);
+  for (uint32_t i = 0; i < kNodes; ++i) {
+    InsertOne(tree, root, BlockId(i), kNodes);
+    tree.Remove(BlockId(kNodes));
+  }
+  EXPECT_LE(tree.metadata_bytes(), kBytesPerBlockMax * kNodes);
+}
 
-  for (uint32_t i = 1; i < 2'500; ++i) tree.Remove(BlockId(i));
-  for (uint32_t i = 1; i < 2'500; ++i) {
-    tree.Insert(root, i == 1 ? BlockId(0) : BlockId(i - 1), tokens, Ids({i}));
-    EXPECT_LE(tree.metadata_bytes(), 256u * kBlocks);
+TEST(RadixTreeMemory, RunsStayWithinTheLimitAsTheyGrowAndShrink) {
+  constexpr uint32_t kBlocks = 10'000;
+  constexpr uint32_t kShrunkBlocks = 4'200;  // a quarter of the largest capacity, and a few
+  RadixTree tree(16);
+  const RootId root = tree.Root(Key(1));
+  for (uint32_t i = 0; i < kBlocks; ++i) {
+    InsertOne(tree, root, i == 0 ? kNoParent : BlockId(i - 1), i);
+    if (i >= 100) {
+      EXPECT_LE(tree.metadata_bytes(), kBytesPerBlockMax * (i + 1));
+    }
   }
-  for (uint32_t i = kBlocks - 1; i >= 2'500; --i) tree.Remove(BlockId(i));
-  const uint64_t bytes_before = tree.metadata_bytes();
-  for (uint32_t i = 2'499; i >= 100; --i) tree.Remove(BlockId(i));
-  EXPECT_LE(tree.metadata_bytes() + 2'300 * 16 * sizeof(TokenId), bytes_before);
-  tree.CheckInvariants();
+  EXPECT_EQ(tree.node_count(), 1u);
+  for (uint32_t i = kBlocks - 1; i >= kShrunkBlocks; --i) {
+    tree.Remove(BlockId(i));
+    EXPECT_LE(tree.metadata_bytes(), kBytesPerBlockMax * i);
+  }
+  // What a run gives up goes back to the heap, apart from the table of ids.
+  for (uint32_t i = kShrunkBlocks - 1; i >= 100; --i) tree.Remove(BlockId(i));
+  EXPECT_LE(tree.metadata_bytes(), 100 * kBytesPerBlockMax + uint64_t{2} * kBlocks * 8);
 }
 
 using RadixTreeDeathTest = RadixTreeTest;
@@ -259,7 +285,8 @@ TEST_F(RadixTreeDeathTest, StopsOnCallsAgainstTheContract) {
   EXPECT_DEATH(tree_.Insert(root_, BlockId(11), Tokens({3, 3}), Ids({40})), "already present");
   EXPECT_DEATH(tree_.Insert(root_, kNoParent, Tokens({1, 1}), Ids({40})), "already present");
   EXPECT_DEATH(tree_.Insert(root_, BlockId(13), Tokens({5, 5}), Ids({10})), "id is in use");
-  EXPECT_DEATH(tree_.Insert(root_, BlockId(13), Tokens({5, 5, 6, 6}), Ids({40, 40})), "id is in use");
+  EXPECT_DEATH(tree_.Insert(root_, BlockId(13), Tokens({5, 5, 6, 6}), Ids({40, 40})),
+               "id is in use");
   EXPECT_DEATH(tree_.Insert(root_, BlockId(13), Tokens({5, 5, 6}), Ids({40})), "block_tokens");
   EXPECT_DEATH(tree_.Find(RootId(77), Tokens({1, 1}), *std::make_unique<std::vector<BlockId>>()),
                "root.number");

@@ -1,0 +1,283 @@
+// Speed and size of the index: how many blocks a second a lookup, an insertion and the policy's
+// bookkeeping reach, each against a plain memcmp of the same tokens in the same run.
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "bench.h"
+#include "evict/lru.h"
+#include "index/radix_tree.h"
+
+namespace quire::bench {
+namespace {
+
+constexpr uint32_t kBlockTokens = 16;
+constexpr double kBytesPerBlockMax = 256;  // the promise for metadata, tokens included
+constexpr double kSecondsPerSample = 0.02;
+constexpr double kFloorSpreadMax = 0.10;
+
+// Consecutive blocks with one parent: what one request published.
+struct Run {
+  uint64_t first_block = 0;
+  uint32_t blocks = 0;
+  BlockId parent;
+};
+
+// The tokens of a tree, and queries that hit it from the root to a leaf.
+struct Workload {
+  std::string name;
+  std::vector<Run> runs;         // parents before children; block ids count up through them
+  std::vector<TokenId> tokens;   // [blocks, kBlockTokens], by block id
+  uint32_t path_blocks = 0;      // of every query
+  std::vector<TokenId> queries;  // [queries, path_blocks, kBlockTokens]
+  std::vector<Run> query_runs;   // the runs of every query, one query after the other
+};
+
+std::span<const TokenId> TokensOf(const Workload& work, const Run& run) {
+  return std::span(work.tokens)
+      .subspan(run.first_block * kBlockTokens, uint64_t{run.blocks} * kBlockTokens);
+}
+
+Run AddRun(Workload& work, Prng& prng, uint32_t blocks, BlockId parent) {
+  const Run run = {work.tokens.size() / kBlockTokens, blocks, parent};
+  for (uint64_t i = 0; i < uint64_t{blocks} * kBlockTokens; ++i) {
+    work.tokens.push_back(static_cast<TokenId>(prng.NextBelow(150'000)));
+  }
+  work.runs.push_back(run);
+  return run;
+}
+
+BlockId LastBlock(const Run& run) {
+  return BlockId(static_cast<uint32_t>(run.first_block + run.blocks - 1));
+}
+
+void AddQuery(Workload& work, std::span<const Run> path) {
+  work.path_blocks = 0;
+  for (const Run& run : path) {
+    const auto tokens = TokensOf(work, run);
+    work.queries.insert(work.queries.end(), tokens.begin(), tokens.end());
+    work.query_runs.push_back(run);
+    work.path_blocks += run.blocks;
+  }
+}
+
+// Eight conversations about each of 64 documents of 16k tokens.
+Workload SharedPrefixes() {
+  Workload work;
+  work.name = "shared";
+  Prng prng(1);
+  for (int document = 0; document < 64; ++document) {
+    const Run prefix = AddRun(work, prng, 1024, BlockId::None());
+    for (int turn = 0; turn < 8; ++turn) {
+      const Run rest = AddRun(work, prng, 32, LastBlock(prefix));
+      AddQuery(work, std::array{prefix, rest});
+    }
+  }
+  return work;
+}
+
+// Eight ways to go on after every block, six blocks deep: every block is a node, and the tree is
+// larger than the last-level cache.
+Workload ManyBranches() {
+  constexpr size_t kDepth = 6;
+  constexpr size_t kFanOut = 8;
+  Workload work;
+  work.name = "branchy";
+  Prng prng(2);
+  std::vector<std::vector<Run>> levels(1);
+  for (size_t i = 0; i < kFanOut; ++i) {
+    levels[0].push_back(AddRun(work, prng, 1, BlockId::None()));
+  }
+  while (levels.size() < kDepth) {
+    std::vector<Run> level;
+    for (const Run& parent : levels.back()) {
+      for (size_t i = 0; i < kFanOut; ++i) {
+        level.push_back(AddRun(work, prng, 1, LastBlock(parent)));
+      }
+    }
+    levels.push_back(std::move(level));
+  }
+  for (int query = 0; query < 20'000; ++query) {
+    size_t at = prng.NextBelow(levels.back().size());
+    std::array<Run, kDepth> path;
+    for (size_t depth = kDepth; depth-- > 0; at /= kFanOut) path[depth] = levels[depth][at];
+    AddQuery(work, path);
+  }
+  return work;
+}
+
+// A tree over a workload and the policy that orders its blocks.
+struct Built {
+  index::RadixTree tree{kBlockTokens};
+  index::RootId root = tree.Root({});
+  evict::LruPolicy lru;
+};
+
+// Inserts every run in pieces of at most `blocks_per_call`. Returns the blocks inserted.
+uint64_t InsertAll(const Workload& work, uint32_t blocks_per_call, Built& built) {
+  std::vector<BlockId> ids;
+  for (const Run& run : work.runs) {
+    BlockId parent = run.parent;
+    for (uint32_t done = 0; done < run.blocks;) {
+      const uint32_t blocks = std::min(blocks_per_call, run.blocks - done);
+      ids.clear();
+      for (uint32_t i = 0; i < blocks; ++i) {
+        ids.emplace_back(static_cast<uint32_t>(run.first_block + done + i));
+      }
+      const auto tokens = TokensOf(work, run).subspan(uint64_t{done} * kBlockTokens,
+                                                      uint64_t{blocks} * kBlockTokens);
+      built.tree.Insert(built.root, parent, tokens, ids);
+      parent = ids.back();
+      done += blocks;
+    }
+  }
+  return built.tree.block_count();
+}
+
+// Looks every query up; with `touch`, also marks what was found as just used, as a lease does.
+uint64_t FindAll(const Workload& work, bool touch, Built& built) {
+  const uint64_t query_tokens = uint64_t{work.path_blocks} * kBlockTokens;
+  uint64_t found = 0;
+  std::vector<BlockId> path;
+  for (uint64_t begin = 0; begin < work.queries.size(); begin += query_tokens) {
+    path.clear();
+    found +=
+        built.tree.Find(built.root, std::span(work.queries).subspan(begin, query_tokens), path);
+    if (!touch) continue;
+    for (const BlockId block : path) built.lru.Remove(block);
+    for (auto block = path.rbegin(); block != path.rend(); ++block) built.lru.Add(*block);
+  }
+  QUIRE_CHECK(found * kBlockTokens == work.queries.size());
+  return found;
+}
+
+// The floor of lookups: compares every query with its tokens, told where they lie.
+uint64_t CompareQueries(const Workload& work) {
+  const TokenId* query = work.queries.data();
+  for (const Run& run : work.query_runs) {
+    const auto tokens = TokensOf(work, run);
+    QUIRE_CHECK(std::memcmp(query, tokens.data(), tokens.size_bytes()) == 0);
+    query += tokens.size();
+  }
+  return work.queries.size() / kBlockTokens;
+}
+
+// The floor of insertions: compares all tokens with a copy, run by run.
+uint64_t CompareRuns(const Workload& work, const std::vector<TokenId>& copy) {
+  for (const Run& run : work.runs) {
+    const auto tokens = TokensOf(work, run);
+    QUIRE_CHECK(std::memcmp(copy.data() + run.first_block * kBlockTokens, tokens.data(),
+                            tokens.size_bytes()) == 0);
+  }
+  return copy.size() / kBlockTokens;
+}
+
+// Repeats `pass`, which returns the blocks it handled and the seconds it took.
+double MegablocksPerSecond(const std::function<std::pair<uint64_t, double>()>& pass) {
+  uint64_t blocks = 0;
+  double seconds = 0;
+  while (seconds < kSecondsPerSample) {
+    const auto [pass_blocks, pass_seconds] = pass();
+    blocks += pass_blocks;
+    seconds += pass_seconds;
+  }
+  return static_cast<double>(blocks) / seconds / 1e6;
+}
+
+// Seconds of this thread on its core: nothing here waits, and what else the machine runs is not
+// meant.
+double ThreadSeconds() {
+  timespec now;
+  QUIRE_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+template <typename F>
+std::pair<uint64_t, double> Timed(F&& work) {
+  const double begin_s = ThreadSeconds();
+  const uint64_t blocks = work();
+  return {blocks, ThreadSeconds() - begin_s};
+}
+
+// One row from interleaved pairs: work, floor, work, floor, ...
+Row Measure(const Options& options, std::string name,
+            const std::function<std::pair<uint64_t, double>()>& work,
+            const std::function<std::pair<uint64_t, double>()>& floor) {
+  if (options.progress) options.progress("index: " + name);
+  std::vector<double> values, floors, ratios;
+  for (uint32_t pair = 0; pair < options.pairs; ++pair) {
+    values.push_back(MegablocksPerSecond(work));
+    floors.push_back(MegablocksPerSecond(floor));
+    ratios.push_back(values.back() / floors.back());
+  }
+  const auto [least, most] = std::ranges::minmax(floors);
+  const double spread = (most - least) / Median(floors);
+  std::string note;
+  if (spread > kFloorSpreadMax) {
+    note = "void: floor spread " + std::to_string(static_cast<int>(spread * 100)) + " %";
+  }
+  return {.name = std::move(name),
+          .value = Median(values),
+          .unit = "Mblocks/s",
+          .floor = Median(floors),
+          .ratio = Median(ratios),
+          .note = std::move(note)};
+}
+
+void MeasureWorkload(const Options& options, const Workload& work, std::vector<Row>& rows) {
+  const std::string suffix = work.name + "/" + std::to_string(kBlockTokens);
+  auto built = std::make_unique<Built>();
+  const uint64_t blocks = InsertAll(work, UINT32_MAX, *built);
+  for (uint64_t block = blocks; block-- > 0;) {
+    built->lru.Add(BlockId(static_cast<uint32_t>(block)));
+  }
+  const auto compare_queries = [&] { return Timed([&] { return CompareQueries(work); }); };
+  for (bool touch : {false, true}) {
+    rows.push_back(Measure(
+        options, (touch ? "find+touch/" : "find/") + suffix + "/t1",
+        [&] { return Timed([&] { return FindAll(work, touch, *built); }); }, compare_queries));
+  }
+  const double bytes =
+      static_cast<double>(built->tree.metadata_bytes()) / static_cast<double>(blocks);
+  rows.push_back({.name = "metadata/" + suffix,
+                  .value = bytes,
+                  .unit = "bytes/block",
+                  .floor = kBytesPerBlockMax,
+                  .ratio = kBytesPerBlockMax / bytes,
+                  .note = ""});
+  built.reset();
+
+  const std::vector<TokenId> copy = work.tokens;
+  // A prompt publishes many blocks at once, decoding one at a time.
+  for (uint32_t blocks_per_call : {UINT32_MAX, 1u}) {
+    rows.push_back(Measure(
+        options, (blocks_per_call == 1 ? "insert1/" : "insert/") + suffix + "/t1",
+        [&] {
+          Built fresh;
+          return Timed([&] { return InsertAll(work, blocks_per_call, fresh); });
+        },
+        [&] { return Timed([&] { return CompareRuns(work, copy); }); }));
+  }
+}
+
+}  // namespace
+
+Result<std::vector<Row>> Index(const Options& options) {
+  if (options.pairs == 0) return Fail(ErrorCode::kInvalidArgument, "pairs must be at least 1");
+  std::vector<Row> rows;
+  MeasureWorkload(options, SharedPrefixes(), rows);
+  MeasureWorkload(options, ManyBranches(), rows);
+  return rows;
+}
+
+}  // namespace quire::bench
