@@ -51,20 +51,21 @@ TEST(MeasurePairs, TakesTurnsAndReportsTheMedianOfTheRatios) {
 
 TEST(MeasurePairs, OfTimesTheRatioIsTheOtherWayRound) {
   std::string calls;
-  const Row row = MeasurePairs({.pairs = 1}, {.name = "a",
-                                              .unit = "ns",
-                                              .less_is_better = true,
-                                              .work = Figures("w", {50}, calls),
-                                              .floor = Figures("f", {40}, calls)});
+  const Row row = MeasurePairs({.pairs = 1, .progress = {}}, {.name = "a",
+                                                              .unit = "ns",
+                                                              .less_is_better = true,
+                                                              .work = Figures("w", {50}, calls),
+                                                              .floor = Figures("f", {40}, calls)});
   EXPECT_DOUBLE_EQ(row.ratio, 0.8);
 }
 
 TEST(MeasurePairs, AnUnsteadyFloorVoidsTheRow) {
   std::string calls;
-  const Row row = MeasurePairs({.pairs = 3}, {.name = "a",
-                                              .unit = "GB/s",
-                                              .work = Figures("w", {1, 1, 1}, calls),
-                                              .floor = Figures("f", {95, 100, 110}, calls)});
+  const Row row =
+      MeasurePairs({.pairs = 3, .progress = {}}, {.name = "a",
+                                                  .unit = "GB/s",
+                                                  .work = Figures("w", {1, 1, 1}, calls),
+                                                  .floor = Figures("f", {95, 100, 110}, calls)});
   EXPECT_EQ(row.note, "void: floor spread 15 %");
 }
 
