@@ -10,6 +10,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/json.h"
+#include "model/dtype.h"
 
 namespace quire::model {
 namespace {
@@ -150,23 +151,6 @@ class HeaderReader {
 
 }  // namespace
 
-std::string_view TypeName(ComputeType type) {
-  switch (type) {
-    case ComputeType::kF32: return "F32";
-    case ComputeType::kF16: return "F16";
-    case ComputeType::kBf16: return "BF16";
-  }
-  return "unknown";
-}
-
-std::string ShapeText(std::span<const uint64_t> shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
-  }
-  return text + "]";
-}
-
 Result<Safetensors> Safetensors::Open(const std::string& path) {
   QUIRE_ASSIGN(RandomAccessFile file, RandomAccessFile::Open(path));
   uint64_t header_bytes = 0;
@@ -187,11 +171,6 @@ Result<Safetensors> Safetensors::Open(const std::string& path) {
   const HeaderReader reader(path, kLengthBytes + header_bytes, rest_bytes - header_bytes);
   QUIRE_ASSIGN(std::vector<TensorInfo> tensors, reader.Read(header));
   return Safetensors(std::move(file), std::move(tensors));
-}
-
-const TensorInfo* Safetensors::Find(std::string_view name) const {
-  const auto found = std::ranges::lower_bound(tensors_, name, {}, &TensorInfo::name);
-  return found == tensors_.end() || found->name != name ? nullptr : &*found;
 }
 
 Result<void> Safetensors::Read(const TensorInfo& tensor, uint64_t offset_bytes,

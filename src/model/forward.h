@@ -1,0 +1,71 @@
+// One pass of a batch through the layers. What it reads is the model; what it changes are
+// sequences, logits and scratch.
+#ifndef QUIRE_MODEL_FORWARD_H_
+#define QUIRE_MODEL_FORWARD_H_
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/config.h"
+#include "model/layers.h"
+#include "model/matmul.h"
+#include "model/weights.h"
+#include "quire/attention.h"
+#include "quire/env.h"
+#include "quire/error.h"
+#include "quire/identity.h"
+#include "quire/ids.h"
+#include "quire/sequence.h"
+
+namespace quire::model {
+
+/// Next tokens of one sequence.
+struct StepItem {
+  Sequence* sequence = nullptr;  // nothing uncommitted in it
+  std::span<const TokenId> tokens = {};
+  float* logits = nullptr;  // [1, vocab] of the last token, or [tokens, vocab]; null: none wanted
+  bool all_logits = false;  // of every token
+};
+
+/// Memory of a pass; it grows to the largest one and stays.
+struct ForwardScratch {
+  std::vector<float> hidden;         // [rows, hidden]: the residual stream
+  std::vector<float> normed;         // [rows, hidden]
+  std::vector<float> qkv;            // [rows, query_dim + 2 kv_dim]
+  std::vector<float> queries;        // [rows, query_heads, head_dim]
+  std::vector<float> attended;       // [rows, query_heads, head_dim]
+  std::vector<float> gate_up;        // [rows, 2 intermediate]
+  std::vector<float> gated;          // [rows, intermediate]
+  std::vector<float> added;          // [rows, hidden]: what joins the residual stream
+  std::vector<float> angles;         // [rows, head_dim]
+  std::vector<TokenId> tokens;       // [rows]
+  std::vector<uint64_t> positions;   // [rows]
+  std::vector<float*> outputs;       // [rows] of the product under way
+  std::vector<AttentionTask> tasks;  // [items]
+  MatmulScratch matmul;
+};
+
+/// The parts of a model that a pass needs.
+struct ForwardModel {
+  const ModelConfig& config;
+  const Weights& weights;
+  const Rope& rope;
+  ComputeType compute;
+};
+
+/// What all attention tasks of a layer share.
+AttentionShape AttentionShapeOf(const ModelConfig& config, const LayerBlocks& blocks);
+
+/// Appends K and V of every item's tokens to all layers of its sequence and writes the logits asked
+/// for. Items and caches have been checked and room is reserved. Commits nothing.
+///
+/// Errors: kCancelled; what Append says. Sequences then hold uncommitted rows
+Result<void> RunForward(const ForwardModel& model, std::span<const StepItem> items,
+                        AttentionBackend& attention, Executor& executor,
+                        const std::atomic<bool>* cancel, ForwardScratch& scratch);
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_FORWARD_H_

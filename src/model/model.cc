@@ -1,0 +1,151 @@
+#include "model/model.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/bits.h"
+#include "base/check.h"
+#include "env/file.h"
+#include "model/forward.h"
+#include "model/safetensors.h"
+
+namespace quire::model {
+namespace {
+
+constexpr uint64_t kConfigBytesMax = 16 << 20;
+
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+std::unexpected<Error> BadItem(size_t item, std::string_view why) {
+  return Fail(ErrorCode::kInvalidArgument, fmt::format("step item {}: {}", item, why));
+}
+
+bool SameLayout(const StreamLayout& a, const StreamLayout& b) {
+  return a.codec == b.codec && a.inner == b.inner && a.heads == b.heads && a.dim == b.dim &&
+         a.block_tokens == b.block_tokens && a.offset_bytes == b.offset_bytes &&
+         a.head_stride_bytes == b.head_stride_bytes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> Model::Load(const std::string& directory,
+                                           const LoadOptions& options) {
+  const std::string config_path = directory + "/config.json";
+  QUIRE_ASSIGN(const std::string text, ReadFile(config_path, kConfigBytesMax));
+  QUIRE_ASSIGN(const ModelConfig config, ParseConfig(text, config_path));
+  const std::string weights_path = directory + "/model.safetensors";
+  const std::string index_path = weights_path + ".index.json";
+  if (!Exists(weights_path) && Exists(index_path)) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("{}: weights in several files are not supported; expected {}",
+                            index_path, weights_path));
+  }
+  QUIRE_ASSIGN(const Safetensors source, Safetensors::Open(weights_path));
+  return Create(config, source, options);
+}
+
+Result<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const TensorSource& source,
+                                             const LoadOptions& options) {
+  if (!CpuIsSupported()) {
+    return Fail(ErrorCode::kUnsupported,
+                "this CPU has no fused multiply-add (x86 needs AVX2); its results would differ");
+  }
+  QUIRE_ASSIGN(auto weights, Weights::Load(source, config, options.progress));
+  const ComputeType compute = options.compute_f32 ? ComputeType::kF32 : weights->type();
+  return std::unique_ptr<Model>(new Model(config, std::move(weights), compute));
+}
+
+Model::Model(const ModelConfig& config, std::unique_ptr<Weights> weights, ComputeType compute)
+    : config_(config),
+      weights_(std::move(weights)),
+      compute_(compute),
+      rope_(config.rope_theta, config.head_dim) {}
+
+std::string Model::position_encoding() const {
+  return fmt::format("rope:theta={}", config_.rope_theta);
+}
+
+Result<void> Model::CheckItems(std::span<const StepItem> items) const {
+  if (items.empty()) return Fail(ErrorCode::kInvalidArgument, "step: no items");
+  std::vector<const Sequence*> sequences;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const StepItem& item = items[i];
+    if (item.sequence == nullptr) return BadItem(i, "no sequence");
+    if (item.tokens.empty()) return BadItem(i, "no tokens");
+    for (size_t t = 0; t < item.tokens.size(); ++t) {
+      if (item.tokens[t] < 0 || static_cast<uint32_t>(item.tokens[t]) >= config_.vocab) {
+        return BadItem(i, fmt::format("token {} at {} is outside the vocabulary of {}",
+                                      item.tokens[t], t, config_.vocab));
+      }
+    }
+    for (uint32_t layer = 0; layer < config_.layers; ++layer) {
+      if (item.sequence->cursor(layer) != item.sequence->length()) {
+        return BadItem(i, fmt::format("layer {} has {} tokens, {} are committed", layer,
+                                      item.sequence->cursor(layer), item.sequence->length()));
+      }
+    }
+    sequences.push_back(item.sequence);
+  }
+  std::ranges::sort(sequences);
+  if (std::ranges::adjacent_find(sequences) != sequences.end()) {
+    return Fail(ErrorCode::kInvalidArgument, "step: one sequence in two items");
+  }
+  return {};
+}
+
+// All items go through attention together, so their caches must look alike.
+Result<void> Model::CheckCaches(std::span<const StepItem> items,
+                                const AttentionBackend& attention) const {
+  for (uint32_t layer = 0; layer < config_.layers; ++layer) {
+    const LayerBlocks first = items.front().sequence->Blocks(layer);
+    for (const StreamLayout* stream : {&first.key, &first.value}) {
+      if (stream->heads != config_.kv_heads || stream->dim != config_.head_dim) {
+        return BadItem(
+            0, fmt::format("the cache has {} heads of {}, the model {} of {}", stream->heads,
+                           stream->dim, config_.kv_heads, config_.head_dim));
+      }
+    }
+    for (size_t i = 1; i < items.size(); ++i) {
+      const LayerBlocks blocks = items[i].sequence->Blocks(layer);
+      if (!SameLayout(blocks.key, first.key) || !SameLayout(blocks.value, first.value)) {
+        return BadItem(i, "its cache is laid out differently from that of item 0");
+      }
+    }
+    QUIRE_TRY(attention.Supports(AttentionShapeOf(config_, first)));
+  }
+  return {};
+}
+
+Result<void> Model::Step(std::span<const StepItem> items, AttentionBackend& attention,
+                         Executor& executor, const std::atomic<bool>* cancel) {
+  QUIRE_TRY(CheckItems(items));
+  QUIRE_TRY(CheckCaches(items, attention));
+  const auto run = [&]() -> Result<void> {
+    for (const StepItem& item : items) {
+      QUIRE_TRY(item.sequence->Reserve(item.sequence->length() + item.tokens.size()));
+    }
+    const ForwardModel model = {
+        .config = config_, .weights = *weights_, .rope = rope_, .compute = compute_};
+    return RunForward(model, items, attention, executor, cancel, scratch_);
+  };
+  if (Result<void> done = run(); !done) {
+    for (const StepItem& item : items) {
+      const Result<void> rolled_back = item.sequence->Rollback(item.sequence->length());
+      QUIRE_CHECK_MSG(rolled_back.has_value(), rolled_back.error().message);
+    }
+    return done;
+  }
+  for (const StepItem& item : items) {
+    const Result<void> committed = item.sequence->Commit(item.tokens);
+    QUIRE_CHECK_MSG(committed.has_value(), committed.error().message);  // every layer is there
+  }
+  return {};
+}
+
+}  // namespace quire::model

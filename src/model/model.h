@@ -1,0 +1,87 @@
+// A decoder on the cache: tokens in, logits out, K and V appended to sequences on the way.
+//
+//   auto model = Model::Load("models/tiny", {});
+//   StepItem item{.sequence = sequence.get(), .tokens = prompt, .logits = logits.data()};
+//   (*model)->Step({&item, 1}, *attention, *executor);   // item's sequence is longer by the prompt
+#ifndef QUIRE_MODEL_MODEL_H_
+#define QUIRE_MODEL_MODEL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "model/config.h"
+#include "model/forward.h"
+#include "model/layers.h"
+#include "model/tensor_source.h"
+#include "model/weights.h"
+#include "quire/attention.h"
+#include "quire/env.h"
+#include "quire/error.h"
+#include "quire/identity.h"
+
+namespace quire::model {
+
+struct LoadOptions {
+  /// Activations are not rounded to the file's type; weights keep it, since widening is exact.
+  bool compute_f32 = false;
+  /// Bytes of weights read so far; may be empty.
+  LoadProgress progress = {};
+};
+
+/// Threads: one Step at a time; the rest from any thread
+class Model {
+ public:
+  /// Reads config.json and model.safetensors of a directory in Hugging Face form.
+  /// Errors: those of ParseConfig, Safetensors::Open and Weights::Load, naming the file;
+  /// kUnsupported
+  ///         weights in shards, or a CPU without fused multiply-add
+  static Result<std::unique_ptr<Model>> Load(const std::string& directory,
+                                             const LoadOptions& options);
+
+  /// The same from any source of weights.
+  static Result<std::unique_ptr<Model>> Create(const ModelConfig& config,
+                                               const TensorSource& source,
+                                               const LoadOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  /// Type of activations: the file's, or f32 as the options asked.
+  ComputeType compute() const { return compute_; }
+  const Digest& fingerprint() const { return weights_->fingerprint(); }
+  /// Bytes of all matrices.
+  uint64_t weight_bytes() const { return weights_->bytes(); }
+  /// "rope:theta=1000000", for Identity.
+  std::string position_encoding() const;
+
+  /// Runs the model over the tokens of all items and commits them. Items share the matrix products
+  /// and nothing else: the bits of each are those it would have alone, cut in any way.
+  ///
+  /// Errors:  kInvalidArgument names the item: no sequence or tokens, a token outside the
+  /// vocabulary,
+  ///          a sequence twice, uncommitted rows, or a cache of another shape; kNoSpace a sequence
+  ///          has no room; kUnsupported the backend cannot read the cache; kCancelled
+  /// Effects: on error every sequence has its committed length and nothing else; logits are
+  /// undefined Threads: work runs on `executor`; a sequence must not be used meanwhile. `cancel`
+  /// may be set by
+  ///          any thread and is looked at once a layer
+  Result<void> Step(std::span<const StepItem> items, AttentionBackend& attention,
+                    Executor& executor, const std::atomic<bool>* cancel = nullptr);
+
+ private:
+  Model(const ModelConfig& config, std::unique_ptr<Weights> weights, ComputeType compute);
+  Result<void> CheckItems(std::span<const StepItem> items) const;
+  Result<void> CheckCaches(std::span<const StepItem> items,
+                           const AttentionBackend& attention) const;
+
+  const ModelConfig config_;
+  const std::unique_ptr<Weights> weights_;
+  const ComputeType compute_;
+  const Rope rope_;
+  ForwardScratch scratch_;
+};
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_MODEL_H_

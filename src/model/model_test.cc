@@ -1,0 +1,405 @@
+#include "model/model.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "env/file.h"
+#include "model/safetensors.h"
+#include "model/test_cache.h"
+
+namespace quire::model {
+namespace {
+
+// Logits after every token, all tokens in steps of `chunk`.
+std::vector<float> RunAlone(Model& model, Cache& cache, std::span<const TokenId> tokens,
+                            uint32_t chunk, uint32_t workers, bool reuse = false) {
+  const auto attention = MakeAttention();
+  const auto executor = MakeThreadPool(workers);
+  const auto sequence = OpenSequence(cache, model, tokens, reuse);
+  const uint32_t vocab = model.config().vocab;
+  std::vector<float> logits(tokens.size() * vocab);
+  for (size_t at = sequence->length(); at < tokens.size(); at += chunk) {
+    const StepItem item = {
+        .sequence = sequence.get(),
+        .tokens = tokens.subspan(at, std::min<size_t>(chunk, tokens.size() - at)),
+        .logits = logits.data() + at * vocab,
+        .all_logits = true};
+    const Result<void> done = model.Step({&item, 1}, *attention, *executor);
+    EXPECT_TRUE(done.has_value()) << done.error().message;
+  }
+  return logits;
+}
+
+bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+struct Types {
+  ComputeType compute;
+  Codec codec;
+};
+
+class StepBitsTest : public testing::TestWithParam<Types> {};
+
+TEST_P(StepBitsTest, ChunksAndThreadsDoNotShow) {
+  const ModelConfig config = SmallConfig();
+  const auto model = MakeModel(config, GetParam().compute);
+  const std::vector<TokenId> tokens = SomeTokens(600, config.vocab, 5);
+  const auto cache = MakeCache(config, GetParam().codec);
+  const std::vector<float> whole = RunAlone(*model, *cache, tokens, 600, 1);
+  for (const uint32_t chunk : {7u, 16u, 100u, 512u}) {
+    for (const uint32_t workers : {1u, 2u}) {
+      EXPECT_TRUE(SameBits(whole, RunAlone(*model, *cache, tokens, chunk, workers)))
+          << "chunk " << chunk << ", workers " << workers;
+    }
+  }
+}
+
+TEST_P(StepBitsTest, AHitEqualsAMiss) {
+  const ModelConfig config = SmallConfig();
+  const auto model = MakeModel(config, GetParam().compute);
+  const auto cache = MakeCache(config, GetParam().codec);
+  const std::vector<TokenId> tokens = SomeTokens(100, config.vocab, 6);
+  const std::vector<float> miss = RunAlone(*model, *cache, tokens, 33, 1, /*reuse=*/true);
+  const uint64_t hits_before = cache->stats().hit_tokens;
+  const std::vector<float> hit = RunAlone(*model, *cache, tokens, 33, 1, /*reuse=*/true);
+  const uint64_t reused = cache->stats().hit_tokens - hits_before;
+  EXPECT_EQ(reused, 96u);
+  const size_t skip = reused * config.vocab;
+  EXPECT_TRUE(SameBits(std::span(miss).subspan(skip), std::span(hit).subspan(skip)));
+}
+
+TEST_P(StepBitsTest, CompanyDoesNotShow) {
+  const ModelConfig config = SmallConfig();
+  const auto model = MakeModel(config, GetParam().compute);
+  const auto cache = MakeCache(config, GetParam().codec);
+  const auto attention = MakeAttention();
+  const auto executor = MakeThreadPool(2);
+  constexpr size_t kItems = 8;
+  std::vector<std::vector<TokenId>> tokens;
+  std::vector<std::vector<float>> alone;
+  std::vector<std::vector<float>> together;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (size_t i = 0; i < kItems; ++i) {
+    tokens.push_back(SomeTokens(40 + 13 * i, config.vocab, 10 + i));
+    alone.push_back(RunAlone(*model, *cache, tokens[i], 64, 1));
+    together.emplace_back(alone[i].size());
+    sequences.push_back(OpenSequence(*cache, *model, tokens[i]));
+  }
+  // Steps of different lengths, so that prompts and single tokens meet in one batch.
+  for (bool more = true; more;) {
+    more = false;
+    std::vector<StepItem> items;
+    for (size_t i = 0; i < kItems; ++i) {
+      const size_t at = sequences[i]->length();
+      const size_t count = std::min(tokens[i].size() - at, at == 0 ? 20 + 5 * i : i + 1);
+      if (count == 0) continue;
+      more = true;
+      items.push_back({.sequence = sequences[i].get(),
+                       .tokens = std::span(tokens[i]).subspan(at, count),
+                       .logits = together[i].data() + at * config.vocab,
+                       .all_logits = true});
+    }
+    if (!more) break;
+    const Result<void> done = model->Step(items, *attention, *executor);
+    ASSERT_TRUE(done.has_value()) << done.error().message;
+  }
+  for (size_t i = 0; i < kItems; ++i) EXPECT_TRUE(SameBits(alone[i], together[i])) << "item " << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StepBitsTest,
+                         testing::Values(Types{ComputeType::kF32, Codec::kF32},
+                                         Types{ComputeType::kBf16, Codec::kBf16},
+                                         Types{ComputeType::kF16, Codec::kF16},
+                                         Types{ComputeType::kBf16, Codec::kF16}));
+
+TEST(StepTest, LastLogitsAreTheLastRowOfAll) {
+  const ModelConfig config = SmallConfig();
+  const auto model = MakeModel(config, ComputeType::kBf16);
+  const auto cache = MakeCache(config, Codec::kBf16);
+  const std::vector<TokenId> tokens = SomeTokens(30, config.vocab, 7);
+  const std::vector<float> all = RunAlone(*model, *cache, tokens, 30, 1);
+  const auto attention = MakeAttention();
+  const auto executor = MakeThreadPool(1);
+  const auto a = OpenSequence(*cache, *model, tokens);
+  const auto b = OpenSequence(*cache, *model, tokens);
+  std::vector<float> last(config.vocab);
+  const StepItem items[] = {{.sequence = a.get(), .tokens = tokens},
+                            {.sequence = b.get(), .tokens = tokens, .logits = last.data()}};
+  ASSERT_TRUE(model->Step(items, *attention, *executor).has_value());
+  EXPECT_TRUE(SameBits(std::span(all).last(config.vocab), last));
+  EXPECT_EQ(a->length(), 30u);
+}
+
+TEST(StepTest, ComputeTypeRoundsAndF32DoesNot) {
+  const ModelConfig config = SmallConfig();
+  const std::vector<TokenId> tokens = SomeTokens(20, config.vocab, 8);
+  const auto cache = MakeCache(config, Codec::kF32);
+  const auto rounded = MakeModel(config, ComputeType::kBf16, 1);
+  const auto wide = MakeModel(config, ComputeType::kBf16, 1, /*compute_f32=*/true);
+  EXPECT_EQ(rounded->compute(), ComputeType::kBf16);
+  EXPECT_EQ(wide->compute(), ComputeType::kF32);
+  EXPECT_EQ(rounded->fingerprint(), wide->fingerprint());
+  EXPECT_FALSE(
+      SameBits(RunAlone(*rounded, *cache, tokens, 20, 1), RunAlone(*wide, *cache, tokens, 20, 1)));
+}
+
+class StepErrorTest : public testing::Test {
+ protected:
+  Result<void> Step(std::span<const StepItem> items, const std::atomic<bool>* cancel = nullptr) {
+    return model_->Step(items, *attention_, *executor_, cancel);
+  }
+  void ExpectInvalid(std::span<const StepItem> items, std::string_view mentions) {
+    const Result<void> done = Step(items);
+    ASSERT_FALSE(done.has_value());
+    EXPECT_EQ(done.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(done.error().message.contains(mentions)) << done.error().message;
+  }
+
+  ModelConfig config_ = SmallConfig();
+  std::unique_ptr<Model> model_ = MakeModel(config_, ComputeType::kF32);
+  std::unique_ptr<Cache> cache_ = MakeCache(config_, Codec::kF32);
+  std::unique_ptr<AttentionBackend> attention_ = MakeAttention();
+  std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
+  std::vector<TokenId> tokens_ = SomeTokens(40, config_.vocab, 9);
+};
+
+TEST_F(StepErrorTest, BadItemsAreNamed) {
+  const auto sequence = OpenSequence(*cache_, *model_, tokens_);
+  const StepItem good = {.sequence = sequence.get(), .tokens = tokens_};
+  ExpectInvalid({}, "no items");
+  ExpectInvalid(std::vector<StepItem>{good, {.tokens = tokens_}}, "item 1: no sequence");
+  ExpectInvalid(std::vector<StepItem>{{.sequence = sequence.get()}}, "item 0: no tokens");
+  ExpectInvalid(std::vector<StepItem>{good, good}, "one sequence in two items");
+  const std::vector<TokenId> outside = {3, static_cast<TokenId>(config_.vocab)};
+  ExpectInvalid(std::vector<StepItem>{{.sequence = sequence.get(), .tokens = outside}},
+                "token 96 at 1");
+  const std::vector<TokenId> negative = {-1};
+  ExpectInvalid(std::vector<StepItem>{{.sequence = sequence.get(), .tokens = negative}},
+                "token -1");
+  EXPECT_EQ(sequence->length(), 0u);
+}
+
+TEST_F(StepErrorTest, ACacheOfAnotherShapeIsRefused) {
+  ModelConfig other = config_;
+  other.head_dim = 16;
+  const auto cache = MakeCache(other, Codec::kF32);
+  const auto sequence = OpenSequence(*cache, *model_, tokens_);
+  ExpectInvalid(std::vector<StepItem>{{.sequence = sequence.get(), .tokens = tokens_}},
+                "the cache has 2 heads of 16");
+}
+
+TEST_F(StepErrorTest, UncommittedRowsAreRefused) {
+  const auto sequence = OpenSequence(*cache_, *model_, tokens_);
+  const std::vector<float> row(64);
+  const RowsView view = {
+      .data = row.data(), .dtype = Codec::kF32, .token_stride = 64, .head_stride = 32};
+  ASSERT_TRUE(sequence->Append(1, {.key = view, .value = view, .tokens = 1}).has_value());
+  ExpectInvalid(std::vector<StepItem>{{.sequence = sequence.get(), .tokens = tokens_}},
+                "layer 1 has 1 tokens, 0 are committed");
+}
+
+TEST_F(StepErrorTest, NoRoomLeavesEverySequenceAsItWas) {
+  const uint64_t block_bytes = MakeCache(config_, Codec::kF32)->block_bytes();
+  const auto cache = MakeCache(config_, Codec::kF32, 5 * block_bytes);
+  const auto a = OpenSequence(*cache, *model_, std::span(tokens_).first(2));
+  const auto b = OpenSequence(*cache, *model_, std::span(tokens_).first(2));
+  const StepItem small[] = {{.sequence = a.get(), .tokens = std::span(tokens_).first(2)},
+                            {.sequence = b.get(), .tokens = std::span(tokens_).first(2)}};
+  ASSERT_TRUE(Step(small).has_value());
+  const StepItem large[] = {{.sequence = a.get(), .tokens = std::span(tokens_).first(17)},
+                            {.sequence = b.get(), .tokens = tokens_}};
+  const Result<void> done = Step(large);
+  ASSERT_FALSE(done.has_value());
+  EXPECT_EQ(done.error().code, ErrorCode::kNoSpace);
+  for (const Sequence* sequence : {a.get(), b.get()}) {
+    EXPECT_EQ(sequence->length(), 2u);
+    for (uint32_t layer = 0; layer < config_.layers; ++layer) {
+      EXPECT_EQ(sequence->cursor(layer), 2u);
+    }
+  }
+  ASSERT_TRUE(Step(small).has_value());  // and goes on
+}
+
+// A backend that asks to stop in the middle of the step.
+class CancellingAttention final : public AttentionBackend {
+ public:
+  CancellingAttention(AttentionBackend& inner, std::atomic<bool>& cancel)
+      : inner_(inner), cancel_(cancel) {}
+  std::string_view name() const override { return inner_.name(); }
+  std::string_view target() const override { return inner_.target(); }
+  Result<void> Supports(const AttentionShape& shape) const override {
+    return inner_.Supports(shape);
+  }
+  void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
+              Executor& executor) override {
+    inner_.Attend(shape, tasks, executor);
+    cancel_ = true;
+  }
+
+ private:
+  AttentionBackend& inner_;
+  std::atomic<bool>& cancel_;
+};
+
+TEST_F(StepErrorTest, CancelRollsBackAndTheNextStepIsAsIfNothingHappened) {
+  const std::vector<float> whole = RunAlone(*model_, *cache_, tokens_, 20, 1);
+  const auto sequence = OpenSequence(*cache_, *model_, tokens_);
+  std::vector<float> logits(whole.size());
+  const size_t half = logits.size() / 2;
+  const StepItem first = {.sequence = sequence.get(),
+                          .tokens = std::span(tokens_).first(20),
+                          .logits = logits.data(),
+                          .all_logits = true};
+  const StepItem second = {.sequence = sequence.get(),
+                           .tokens = std::span(tokens_).subspan(20),
+                           .logits = logits.data() + half,
+                           .all_logits = true};
+  ASSERT_TRUE(Step({&first, 1}).has_value());
+  std::atomic<bool> cancel = false;
+  CancellingAttention cancelling(*attention_, cancel);
+  const Result<void> done = model_->Step({&second, 1}, cancelling, *executor_, &cancel);
+  ASSERT_FALSE(done.has_value());
+  EXPECT_EQ(done.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(sequence->length(), 20u);
+  for (uint32_t layer = 0; layer < config_.layers; ++layer) {
+    EXPECT_EQ(sequence->cursor(layer), 20u);
+  }
+  ASSERT_TRUE(Step({&second, 1}).has_value());
+  EXPECT_TRUE(SameBits(whole, logits));
+}
+
+class LoadTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = testing::TempDir() + "/quire_model_" +
+                 testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::create_directories(directory_);
+    config_.dtype = ComputeType::kBf16;
+    config_.eos = {5};
+    ASSERT_TRUE(
+        WriteModel(config_, RandomTensors(config_, ComputeType::kBf16, 1), directory_).has_value());
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  void ExpectError(ErrorCode code, std::string_view mentions) {
+    const auto model = Model::Load(directory_, {});
+    ASSERT_FALSE(model.has_value());
+    EXPECT_EQ(model.error().code, code) << model.error().message;
+    EXPECT_TRUE(model.error().message.contains(mentions)) << model.error().message;
+  }
+
+  // The directory's weights with one tensor changed by `edit`, which returns false to drop it.
+  template <typename Edit>
+  void Rewrite(const Edit& edit) {
+    std::vector<TensorData> data;
+    const RandomTensors source(config_, ComputeType::kBf16, 1);
+    for (const TensorInfo& tensor : source.tensors()) {
+      TensorData entry = {.name = tensor.name,
+                          .type = tensor.type,
+                          .shape = tensor.shape,
+                          .bytes = std::vector<std::byte>(tensor.bytes)};
+      ASSERT_TRUE(source.Read(tensor, 0, entry.bytes).has_value());
+      if (edit(entry)) data.push_back(std::move(entry));
+    }
+    ASSERT_TRUE(WriteFile(directory_ + "/model.safetensors", SafetensorsBytes(data)).has_value());
+  }
+
+  ModelConfig config_ = SmallConfig();
+  std::string directory_;
+};
+
+TEST_F(LoadTest, ADirectoryIsTheModelInMemory) {
+  uint64_t last_done = 0;
+  uint64_t last_total = 0;
+  auto loaded = Model::Load(directory_, {.progress = [&](uint64_t done, uint64_t total) {
+                              EXPECT_GT(done, last_done);
+                              last_done = done;
+                              last_total = total;
+                            }});
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
+  EXPECT_EQ(last_done, last_total);
+  EXPECT_EQ((*loaded)->config(), config_);
+  EXPECT_EQ((*loaded)->compute(), ComputeType::kBf16);
+  EXPECT_EQ((*loaded)->position_encoding(), "rope:theta=10000");
+  const auto made = MakeModel(config_, ComputeType::kBf16);
+  EXPECT_EQ((*loaded)->fingerprint(), made->fingerprint());
+  const auto cache = MakeCache(config_, Codec::kBf16);
+  const std::vector<TokenId> tokens = SomeTokens(20, config_.vocab, 1);
+  EXPECT_TRUE(
+      SameBits(RunAlone(**loaded, *cache, tokens, 20, 1), RunAlone(*made, *cache, tokens, 20, 1)));
+}
+
+TEST_F(LoadTest, TheFingerprintCoversEveryByteAndTheConfig) {
+  const Digest digest = Model::Load(directory_, {}).value()->fingerprint();
+  Rewrite([](TensorData& tensor) {
+    if (tensor.name == "model.layers.1.mlp.down_proj.weight") tensor.bytes.back() ^= std::byte{1};
+    return true;
+  });
+  EXPECT_NE(Model::Load(directory_, {}).value()->fingerprint(), digest);
+  Rewrite([](TensorData&) { return true; });
+  EXPECT_EQ(Model::Load(directory_, {}).value()->fingerprint(), digest);
+  config_.rope_theta = 20'000;
+  ASSERT_TRUE(WriteFile(directory_ + "/config.json", ConfigJson(config_)).has_value());
+  EXPECT_NE(Model::Load(directory_, {}).value()->fingerprint(), digest);
+}
+
+TEST_F(LoadTest, MissingFilesAreNamed) {
+  std::filesystem::rename(directory_ + "/model.safetensors",
+                          directory_ + "/model-00001-of-00002.safetensors");
+  ExpectError(ErrorCode::kNotFound, "model.safetensors");
+  ASSERT_TRUE(WriteFile(directory_ + "/model.safetensors.index.json", "{}").has_value());
+  ExpectError(ErrorCode::kUnsupported, "model.safetensors.index.json");
+  std::filesystem::remove(directory_ + "/config.json");
+  ExpectError(ErrorCode::kNotFound, "config.json");
+}
+
+TEST_F(LoadTest, AMissingTensorIsNamed) {
+  Rewrite([](const TensorData& tensor) { return tensor.name != "model.norm.weight"; });
+  ExpectError(ErrorCode::kCorrupt, "tensor model.norm.weight: missing; expected shape [64]");
+}
+
+TEST_F(LoadTest, AMisshapenTensorIsNamed) {
+  Rewrite([](TensorData& tensor) {
+    if (tensor.name == "model.layers.0.mlp.up_proj.weight")
+      std::swap(tensor.shape[0], tensor.shape[1]);
+    return true;
+  });
+  ExpectError(ErrorCode::kCorrupt,
+              "tensor model.layers.0.mlp.up_proj.weight: has shape [64, 96], expected [96, 64]");
+}
+
+TEST_F(LoadTest, MixedMatrixTypesAreNamed) {
+  Rewrite([](TensorData& tensor) {
+    if (tensor.name == "model.layers.0.mlp.up_proj.weight") tensor.type = ComputeType::kF16;
+    return true;
+  });
+  ExpectError(ErrorCode::kUnsupported, "tensor model.layers.0.mlp.up_proj.weight: is F16");
+}
+
+TEST_F(LoadTest, TensorsWithoutAPlaceAreNamedUnlessHarmless) {
+  const auto rename_to = [this](const char* name) {
+    Rewrite([name](TensorData&) { return true; });
+    std::vector<TensorData> data;
+    const auto source = Safetensors::Open(directory_ + "/model.safetensors").value();
+    for (const TensorInfo& tensor : source.tensors()) {
+      data.push_back(
+          {tensor.name, tensor.type, tensor.shape, std::vector<std::byte>(tensor.bytes)});
+      ASSERT_TRUE(source.Read(tensor, 0, data.back().bytes).has_value());
+    }
+    data.push_back({name, ComputeType::kF32, {2}, std::vector<std::byte>(8)});
+    ASSERT_TRUE(WriteFile(directory_ + "/model.safetensors", SafetensorsBytes(data)).has_value());
+  };
+  rename_to("model.layers.0.self_attn.q_proj.bias");
+  ExpectError(ErrorCode::kUnsupported, "tensor model.layers.0.self_attn.q_proj.bias");
+  rename_to("lm_head.weight");
+  EXPECT_TRUE(Model::Load(directory_, {}).has_value());
+}
+
+}  // namespace
+}  // namespace quire::model

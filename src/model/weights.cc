@@ -1,0 +1,265 @@
+#include "model/weights.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "base/bits.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "model/dtype.h"
+
+namespace quire::model {
+namespace {
+
+constexpr uint64_t kReadBytes = 4 << 20;  // read, hashed and packed at a time
+constexpr uint64_t kMatrixAlignment = 4096;
+
+// Where a tensor goes: rows of a matrix, or a vector of f32.
+struct Place {
+  PackedMatrix* matrix = nullptr;
+  uint32_t first_row = 0;
+  std::vector<float>* vector = nullptr;
+};
+
+// Tensors that a file may hold beside the model's own: they do not shape any value.
+bool IsHarmless(std::string_view name, const ModelConfig& config) {
+  return (config.tied_embeddings && name == "lm_head.weight") ||
+         name.ends_with(".rotary_emb.inv_freq");
+}
+
+// Calls visit(name, shape, place) for every tensor. The one list of names: what is loaded, expected
+// and made up by tests.
+template <typename Visit>
+void ForEachTensor(const ModelConfig& config, std::vector<LayerWeights>& layers,
+                   PackedMatrix& embedding, PackedMatrix& head, std::vector<float>& final_norm,
+                   const Visit& visit) {
+  using Shape = std::vector<uint64_t>;
+  const uint64_t hidden = config.hidden;
+  const uint32_t query_dim = config.query_dim();
+  const uint32_t kv_dim = config.kv_dim();
+  const uint32_t wide = config.intermediate;
+  const auto vector = [&](std::string name, uint64_t n, std::vector<float>& to) {
+    visit(std::move(name), Shape{n}, Place{.vector = &to});
+  };
+  const auto rows = [&](std::string name, uint32_t n, uint32_t k, PackedMatrix& to,
+                        uint32_t first_row) {
+    visit(std::move(name), Shape{n, k}, Place{.matrix = &to, .first_row = first_row});
+  };
+  rows("model.embed_tokens.weight", config.vocab, config.hidden, embedding, 0);
+  if (!config.tied_embeddings) rows("lm_head.weight", config.vocab, config.hidden, head, 0);
+  vector("model.norm.weight", hidden, final_norm);
+  for (uint32_t i = 0; i < config.layers; ++i) {
+    LayerWeights& layer = layers[i];
+    const std::string at = fmt::format("model.layers.{}.", i);
+    vector(at + "input_layernorm.weight", hidden, layer.input_norm);
+    vector(at + "post_attention_layernorm.weight", hidden, layer.attention_norm);
+    vector(at + "self_attn.q_norm.weight", config.head_dim, layer.q_norm);
+    vector(at + "self_attn.k_norm.weight", config.head_dim, layer.k_norm);
+    rows(at + "self_attn.q_proj.weight", query_dim, config.hidden, layer.qkv, 0);
+    rows(at + "self_attn.k_proj.weight", kv_dim, config.hidden, layer.qkv, query_dim);
+    rows(at + "self_attn.v_proj.weight", kv_dim, config.hidden, layer.qkv, query_dim + kv_dim);
+    rows(at + "self_attn.o_proj.weight", config.hidden, query_dim, layer.out, 0);
+    rows(at + "mlp.gate_proj.weight", wide, config.hidden, layer.gate_up, 0);
+    rows(at + "mlp.up_proj.weight", wide, config.hidden, layer.gate_up, wide);
+    rows(at + "mlp.down_proj.weight", config.hidden, wide, layer.down, 0);
+  }
+}
+
+// What the fingerprint says about the config, each field with its length or of fixed size.
+void HashConfig(const ModelConfig& config, Blake2b<32>& hash) {
+  const std::string_view family = FamilyName(config.family);
+  hash.UpdateNumber(uint64_t{family.size()});
+  hash.Update(family);
+  for (const uint32_t number :
+       {config.layers, config.hidden, config.intermediate, config.query_heads, config.kv_heads,
+        config.head_dim, config.vocab, uint32_t{config.tied_embeddings},
+        std::bit_cast<uint32_t>(config.norm_eps)}) {
+    hash.UpdateNumber(number);
+  }
+  hash.UpdateNumber(std::bit_cast<uint64_t>(config.rope_theta));
+}
+
+void HashTensorHeader(const TensorInfo& tensor, Blake2b<32>& hash) {
+  hash.UpdateNumber(uint64_t{tensor.name.size()});
+  hash.Update(tensor.name);
+  hash.UpdateNumber(tensor.type);
+  hash.UpdateNumber(uint64_t{tensor.shape.size()});
+  for (const uint64_t extent : tensor.shape) hash.UpdateNumber(extent);
+  hash.UpdateNumber(tensor.bytes);
+}
+
+}  // namespace
+
+std::vector<TensorSpec> TensorsOf(const ModelConfig& config) {
+  std::vector<LayerWeights> layers(config.layers);
+  PackedMatrix embedding;
+  PackedMatrix head;
+  std::vector<float> norm;
+  std::vector<TensorSpec> specs;
+  ForEachTensor(config, layers, embedding, head, norm,
+                [&](std::string name, std::vector<uint64_t> shape, const Place&) {
+                  specs.push_back({std::move(name), std::move(shape)});
+                });
+  std::ranges::sort(specs, {}, &TensorSpec::name);
+  return specs;
+}
+
+class Weights::Loader {
+ public:
+  Loader(const TensorSource& source, const ModelConfig& config, const LoadProgress& progress)
+      : source_(source), config_(config), progress_(progress), weights_(new Weights()) {}
+
+  Result<std::unique_ptr<Weights>> Load() {
+    weights_->layers_.resize(config_.layers);
+    QUIRE_TRY(Check());
+    QUIRE_TRY(Allocate());
+    Blake2b<32> hash;
+    HashConfig(config_, hash);
+    for (const Want& want : wants_) QUIRE_TRY(LoadTensor(want, hash));
+    weights_->fingerprint_ = hash.Finish();
+    return std::move(weights_);
+  }
+
+ private:
+  struct Want {
+    const TensorInfo* tensor;
+    Place place;
+  };
+
+  std::unexpected<Error> Bad(ErrorCode code, std::string_view tensor, std::string_view why) const {
+    return Fail(code, fmt::format("{}: tensor {}: {}", source_.path(), tensor, why));
+  }
+
+  // Everything that can be wrong is found before a byte is read or reserved.
+  Result<void> Check() {
+    std::map<std::string, std::pair<std::vector<uint64_t>, Place>> expected;
+    ForEachTensor(config_, weights_->layers_, weights_->embedding_, weights_->head_,
+                  weights_->final_norm_,
+                  [&](std::string name, std::vector<uint64_t> shape, const Place& place) {
+                    expected[std::move(name)] = {std::move(shape), place};
+                  });
+    const TensorInfo* first_matrix = nullptr;
+    for (const auto& [name, want] : expected) {
+      const auto& [shape, place] = want;
+      const TensorInfo* tensor = source_.Find(name);
+      if (tensor == nullptr) {
+        return Bad(ErrorCode::kCorrupt, name,
+                   fmt::format("missing; expected shape {}", ShapeText(shape)));
+      }
+      if (tensor->shape != shape) {
+        return Bad(
+            ErrorCode::kCorrupt, name,
+            fmt::format("has shape {}, expected {}", ShapeText(tensor->shape), ShapeText(shape)));
+      }
+      if (place.matrix != nullptr) {
+        if (first_matrix == nullptr) first_matrix = tensor;
+        if (tensor->type != first_matrix->type) {
+          return Bad(ErrorCode::kUnsupported, name,
+                     fmt::format("is {}, but {} is {}; all matrices must have one type",
+                                 TypeName(tensor->type), first_matrix->name,
+                                 TypeName(first_matrix->type)));
+        }
+      }
+      total_bytes_ += tensor->bytes;
+      wants_.push_back({tensor, place});
+    }
+    for (const TensorInfo& tensor : source_.tensors()) {
+      if (!expected.contains(tensor.name) && !IsHarmless(tensor.name, config_)) {
+        return Bad(
+            ErrorCode::kUnsupported, tensor.name,
+            fmt::format("shape {}: the config calls for no such tensor", ShapeText(tensor.shape)));
+      }
+    }
+    weights_->type_ = first_matrix->type;
+    return {};
+  }
+
+  // One reservation for all matrices, so that huge pages serve the small ones too.
+  Result<void> Allocate() {
+    std::vector<PackedMatrix*> matrices;
+    const auto add = [&](PackedMatrix& matrix, uint32_t n, uint32_t k) {
+      matrix = {.n = n, .k = k, .type = weights_->type_};
+      matrices.push_back(&matrix);
+    };
+    add(weights_->embedding_, config_.vocab, config_.hidden);
+    if (!config_.tied_embeddings) add(weights_->head_, config_.vocab, config_.hidden);
+    for (LayerWeights& layer : weights_->layers_) {
+      add(layer.qkv, config_.query_dim() + 2 * config_.kv_dim(), config_.hidden);
+      add(layer.out, config_.hidden, config_.query_dim());
+      add(layer.gate_up, 2 * config_.intermediate, config_.hidden);
+      add(layer.down, config_.hidden, config_.intermediate);
+    }
+    const auto bytes_of = [](const PackedMatrix& matrix) {
+      return RoundUp(PackedBytes(matrix.n, matrix.k, matrix.type), kMatrixAlignment);
+    };
+    uint64_t bytes = 0;
+    for (const PackedMatrix* matrix : matrices) bytes += bytes_of(*matrix);
+    weights_->memory_ = MakeHostMemory(/*huge_pages=*/true);
+    QUIRE_ASSIGN(weights_->arena_, weights_->memory_->Reserve(bytes));
+    weights_->arena_bytes_ = bytes;
+    std::byte* at = weights_->arena_;
+    for (PackedMatrix* matrix : matrices) {
+      matrix->panels = at;
+      at += bytes_of(*matrix);
+    }
+    if (config_.tied_embeddings) weights_->head_ = weights_->embedding_;
+    return {};
+  }
+
+  Result<void> LoadTensor(const Want& want, Blake2b<32>& hash) {
+    const TensorInfo& tensor = *want.tensor;
+    HashTensorHeader(tensor, hash);
+    const uint64_t row_bytes =
+        want.place.matrix != nullptr ? tensor.shape[1] * TypeBytes(tensor.type) : tensor.bytes;
+    const uint64_t rows = tensor.bytes / row_bytes;
+    const uint64_t rows_per_read = std::max<uint64_t>(1, kReadBytes / row_bytes);
+    buffer_.resize(std::max<size_t>(buffer_.size(), rows_per_read * row_bytes));
+    for (uint64_t row = 0; row < rows; row += rows_per_read) {
+      const uint64_t count = std::min(rows_per_read, rows - row);
+      const std::span<std::byte> bytes(buffer_.data(), count * row_bytes);
+      QUIRE_TRY(source_.Read(tensor, row * row_bytes, bytes));
+      hash.Update(bytes);
+      Store(want.place, tensor.type, static_cast<uint32_t>(row), static_cast<uint32_t>(count),
+            bytes);
+      done_bytes_ += bytes.size();
+      if (progress_) progress_(done_bytes_, total_bytes_);
+    }
+    return {};
+  }
+
+  void Store(const Place& place, ComputeType type, uint32_t row, uint32_t count,
+             std::span<const std::byte> bytes) {
+    if (place.matrix != nullptr) {
+      auto* panels = const_cast<std::byte*>(place.matrix->panels);  // of our own arena
+      PackRows(*place.matrix, bytes.data(), place.first_row + row, count, panels);
+      return;
+    }
+    for (size_t at = 0; at < bytes.size(); at += TypeBytes(type)) {
+      place.vector->push_back(LoadValue(type, bytes.data() + at));
+    }
+  }
+
+  const TensorSource& source_;
+  const ModelConfig& config_;
+  const LoadProgress& progress_;
+  std::unique_ptr<Weights> weights_;
+  std::vector<Want> wants_;  // by name
+  std::vector<std::byte> buffer_;
+  uint64_t total_bytes_ = 0;
+  uint64_t done_bytes_ = 0;
+};
+
+Result<std::unique_ptr<Weights>> Weights::Load(const TensorSource& source,
+                                               const ModelConfig& config,
+                                               const LoadProgress& progress) {
+  return Loader(source, config, progress).Load();
+}
+
+Weights::~Weights() {
+  if (arena_ != nullptr) memory_->Release(arena_, arena_bytes_);
+}
+
+}  // namespace quire::model

@@ -1,0 +1,87 @@
+// The weights of one model, checked, hashed and packed for the matrix products while they are read.
+#ifndef QUIRE_MODEL_WEIGHTS_H_
+#define QUIRE_MODEL_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "model/matmul.h"
+#include "model/tensor_source.h"
+#include "quire/env.h"
+#include "quire/error.h"
+#include "quire/identity.h"
+
+namespace quire::model {
+
+/// One tensor that a model of some config has.
+struct TensorSpec {
+  std::string name;
+  std::vector<uint64_t> shape;
+};
+
+/// All tensors of a model, sorted by name.
+std::vector<TensorSpec> TensorsOf(const ModelConfig& config);
+
+struct LayerWeights {
+  std::vector<float> input_norm;      // [hidden]
+  std::vector<float> attention_norm;  // [hidden], before the feed-forward
+  std::vector<float> q_norm;          // [head_dim]
+  std::vector<float> k_norm;          // [head_dim]
+  PackedMatrix qkv;                   // [query_dim + 2 kv_dim, hidden]: q, k, v rows
+  PackedMatrix out;                   // [hidden, query_dim]
+  PackedMatrix gate_up;               // [2 intermediate, hidden]: gate, up rows
+  PackedMatrix down;                  // [hidden, intermediate]
+};
+
+/// Bytes done and to do.
+using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+class Weights {
+ public:
+  /// Reads every tensor of the config from the source, in the order of their names.
+  ///
+  /// Errors: kCorrupt a tensor is missing or has another shape; kUnsupported matrices of different
+  ///         types, or a tensor that the config does not call for; kNoSpace; what the source says.
+  ///         The message names source, tensor, shape expected and found
+  static Result<std::unique_ptr<Weights>> Load(const TensorSource& source,
+                                               const ModelConfig& config,
+                                               const LoadProgress& progress);
+  ~Weights();
+  Weights(const Weights&) = delete;
+  Weights& operator=(const Weights&) = delete;
+
+  /// Of all matrices. Norm weights are kept in f32 whatever their type.
+  ComputeType type() const { return type_; }
+  const PackedMatrix& embedding() const { return embedding_; }  // [vocab, hidden]
+  const PackedMatrix& head() const { return head_; }            // [vocab, hidden]; may be embedding
+  const std::vector<float>& final_norm() const { return final_norm_; }
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  /// BLAKE2b-256 over what in the config shapes the values, and every tensor's name, type, shape
+  /// and bytes in order of names.
+  const Digest& fingerprint() const { return fingerprint_; }
+  /// Bytes of all matrices as packed.
+  uint64_t bytes() const { return arena_bytes_; }
+
+ private:
+  class Loader;
+  Weights() = default;
+
+  ComputeType type_ = ComputeType::kF32;
+  PackedMatrix embedding_;
+  PackedMatrix head_;
+  std::vector<float> final_norm_;
+  std::vector<LayerWeights> layers_;
+  Digest fingerprint_{};
+  std::unique_ptr<DeviceMemory> memory_;
+  std::byte* arena_ = nullptr;
+  uint64_t arena_bytes_ = 0;
+};
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_WEIGHTS_H_
