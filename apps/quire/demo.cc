@@ -25,13 +25,13 @@ struct DemoFlags {
 
 /// One session: its question, and what came of it each way it was run.
 struct Session {
-  std::string question;
-  std::string expected;  // empty: no fact asked for
+  std::string question{};
+  std::string expected{};  // empty: no fact asked for
   uint32_t max_tokens = 0;
-  serve::Response shared;   // after others, with reuse
-  serve::Response alone;    // everything computed
-  serve::Response batched;  // all sessions at once
-  std::string answer;
+  serve::Response shared{};   // after others, with reuse
+  serve::Response alone{};    // everything computed
+  serve::Response batched{};  // all sessions at once
+  std::string answer{};
 };
 
 struct Check {

@@ -73,8 +73,9 @@ int Info(bool json) {
 
 void AddInfo(CLI::App& program, int& exit) {
   CLI::App* command = program.add_subcommand("info", "Build, CPU target, devices and codecs");
-  auto* json = command->add_flag("--json", "Print one JSON object");
-  command->callback([json, &exit] { exit = Info(json->count() > 0); });
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "Print one JSON object");
+  command->callback([json, &exit] { exit = Info(*json); });
 }
 
 }  // namespace quire::app

@@ -35,8 +35,8 @@ struct StreamLayout {
 /// What all tasks of one call share.
 struct AttentionShape {
   uint32_t query_heads = 0;  // a multiple of key.heads
-  StreamLayout key;
-  StreamLayout value;          // same heads and block_tokens as key; dim may differ
+  StreamLayout key{};
+  StreamLayout value{};        // same heads and block_tokens as key; dim may differ
   float scale = 0.0f;          // multiplies q before the dot product
   uint32_t window_tokens = 0;  // 0: full attention
   uint32_t sink_tokens = 0;    // with a window: first tokens that stay visible

@@ -30,8 +30,8 @@ struct PlanState;
 }
 
 struct CacheOptions {
-  Geometry geometry;
-  NumericProfile profile;
+  Geometry geometry{};
+  NumericProfile profile{};
   ArenaLayout layout = ArenaLayout::kBlockMajor;
   uint64_t hot_bytes = 0;         // hard budget: slots in use and their metadata
   uint64_t tokens_max = 1 << 20;  // longest sequence
@@ -49,8 +49,8 @@ std::string_view MissReasonName(MissReason reason);
 
 struct AcquireRequest {
   const Identity* identity = nullptr;
-  std::span<const TokenId> tokens;  // the whole prompt
-  bool reuse = true;                // false: plan a sequence that shares nothing
+  std::span<const TokenId> tokens{};  // the whole prompt
+  bool reuse = true;                  // false: plan a sequence that shares nothing
 };
 
 /// What the cache has of a prompt. Holds the resident part pinned until opened or destroyed.

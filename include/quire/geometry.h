@@ -39,17 +39,17 @@ enum class LayerKind : uint8_t { kFull = 1, kWindow = 2 };
 /// Layers that share kind, window and streams.
 struct LayerGroup {
   LayerKind kind = LayerKind::kFull;
-  std::vector<uint32_t> layers;  // absolute layer numbers, ascending
-  uint32_t window_tokens = 0;   // kWindow only: a query sees itself and window_tokens - 1 before it
-  uint32_t sink_tokens = 0;     // kWindow only: first tokens that stay visible
-  std::vector<Stream> streams;  // K and V, or one latent
+  std::vector<uint32_t> layers{};  // absolute layer numbers, ascending
+  uint32_t window_tokens = 0;  // kWindow only: a query sees itself and window_tokens - 1 before it
+  uint32_t sink_tokens = 0;    // kWindow only: first tokens that stay visible
+  std::vector<Stream> streams{};  // K and V, or one latent
 
   bool operator==(const LayerGroup&) const = default;
 };
 
 /// The shape of a model's KV cache. Every layer 0 .. layer_count-1 is in exactly one group.
 struct Geometry {
-  std::vector<LayerGroup> groups;
+  std::vector<LayerGroup> groups{};
 
   /// One full-attention group with K and V streams: the common case.
   static Geometry Uniform(uint32_t layers, uint32_t kv_heads, uint32_t head_dim);

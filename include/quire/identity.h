@@ -37,9 +37,9 @@ struct CodecRule {
 /// The part of identity that says how numbers are made. Same profile, same bits.
 struct NumericProfile {
   uint32_t block_tokens = kBlockTokensDefault;
-  uint32_t residual_tokens = 0;    // last R tokens read open; 0: sealed as soon as whole
-  Codec open_dtype = Codec::kF16;  // form of blocks that are still being written
-  std::vector<CodecRule> codecs;   // per stream; see CodecFor
+  uint32_t residual_tokens = 0;     // last R tokens read open; 0: sealed as soon as whole
+  Codec open_dtype = Codec::kF16;   // form of blocks that are still being written
+  std::vector<CodecRule> codecs{};  // per stream; see CodecFor
   ComputeType compute = ComputeType::kF32;
   std::string arithmetic = "fma32";  // arithmetic class of the CPU or GPU kernels
   uint32_t kernel_revision = kKernelRevision;
@@ -54,7 +54,7 @@ struct NumericProfile {
 
 /// Tenants that agreed to share. Private by default: a domain is one tenant.
 struct Domain {
-  std::string name;          // for humans and catalogues
+  std::string name{};        // for humans and catalogues
   Digest secret{};           // keys the identity hash; never logged
   uint64_t erase_epoch = 0;  // raised by erase: nothing older matches
 
@@ -64,10 +64,10 @@ struct Domain {
 /// Who computed the values: weights, adapter, position encoding and domain.
 struct Identity {
   Digest weights{};              // fingerprint of every weight byte and the config that shapes them
-  std::string adapter;           // LoRA name, empty for none
+  std::string adapter{};         // LoRA name, empty for none
   uint64_t adapter_version = 0;  // moves at every training step
-  std::string position_encoding;  // for example "rope:theta=1000000"
-  Domain domain;
+  std::string position_encoding{};  // for example "rope:theta=1000000"
+  Domain domain{};
 
   bool operator==(const Identity&) const = default;
 };

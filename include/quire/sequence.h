@@ -32,17 +32,17 @@ struct RowsView {
 
 /// One layer's new tokens. `latent` models pass their one stream as `key` and leave `value` empty.
 struct LayerRows {
-  RowsView key;
-  RowsView value;
+  RowsView key{};
+  RowsView value{};
   uint32_t tokens = 0;
 };
 
 /// Where the cursor of a layer's slots can be read by kernels.
 struct LayerBlocks {
-  std::span<const std::byte* const> sealed;  // [blocks]
-  std::span<const std::byte* const> open;    // [blocks]
-  StreamLayout key;
-  StreamLayout value;
+  std::span<const std::byte* const> sealed{};  // [blocks]
+  std::span<const std::byte* const> open{};    // [blocks]
+  StreamLayout key{};
+  StreamLayout value{};
   uint64_t tokens = 0;  // written in this layer, committed or not
 };
 

@@ -56,7 +56,7 @@ struct TensorView {
   uint32_t rank = 0;
   std::array<int64_t, 5> shape{};    // [rank]
   std::array<int64_t, 5> strides{};  // [rank], in elements
-  std::string_view device;           // "cpu"
+  std::string_view device{};         // "cpu"
 };
 
 /// One stream of one layer of one sequence: a list of blocks in token order, pinned while it lives.

@@ -30,26 +30,26 @@ enum class Finish : uint8_t {
 std::string_view FinishName(Finish finish);
 
 struct Request {
-  std::vector<TokenId> prompt;
+  std::vector<TokenId> prompt{};
   uint32_t max_tokens = 16;
-  std::vector<TokenId> stop_tokens;
-  model::SamplingOptions sampling;
+  std::vector<TokenId> stop_tokens{};
+  model::SamplingOptions sampling{};
   OnFull on_full = OnFull::kReject;
   bool reuse = true;
 
   /// A new token; false cancels. May be empty.
-  std::function<bool(TokenId)> on_token;
+  std::function<bool(TokenId)> on_token{};
   /// Prompt tokens in the cache so far, of how many; false cancels. May be empty.
-  std::function<bool(uint64_t done, uint64_t total)> on_progress;
+  std::function<bool(uint64_t done, uint64_t total)> on_progress{};
   /// Logits after the token at `position`, for every position computed here; [vocab]. May be empty:
   /// then only the logits that are sampled from are computed.
-  std::function<void(uint64_t position, std::span<const float> logits)> on_logits;
+  std::function<void(uint64_t position, std::span<const float> logits)> on_logits{};
 };
 
 struct Response {
   Finish finish = Finish::kFailed;
   Error error{};                // kFailed only
-  std::vector<TokenId> tokens;  // generated, a stop token included
+  std::vector<TokenId> tokens{};  // generated, a stop token included
   uint64_t prompt_tokens = 0;
   uint64_t reused_tokens = 0;    // found in the cache
   uint64_t computed_tokens = 0;  // prompt tokens computed; prompt_tokens unless cancelled or reused
