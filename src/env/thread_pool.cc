@@ -50,7 +50,6 @@ class Inline final : public Executor {
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(uint32_t workers) {
-    threads_.reserve(workers - 1);
     for (uint32_t worker = 1; worker < workers; ++worker) {
       // A machine that gives fewer threads gives slower answers, not other ones.
       try {
@@ -131,9 +130,8 @@ class ThreadPool final : public Executor {
     }
   }
 
-  // After this a sleeper has either looked and seen the change, or waits and hears the
-  // notification. The mutex is free again before that, so that those who wake need not queue for
-  // it.
+  // After this a sleeper has either seen the change, or waits and hears the notification. The mutex
+  // is free again before that, so that those who wake need not queue for it.
   void PassThroughMutex() { MutexLock lock(mutex_); }
 
   void AwaitFinish() {

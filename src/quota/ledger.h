@@ -1,4 +1,4 @@
-// Bytes charged against one hard limit. Pure arithmetic: what the bytes are is the caller's business.
+// Bytes charged against one hard limit. Pure arithmetic: what the bytes are, the caller knows.
 #ifndef QUIRE_QUOTA_LEDGER_H_
 #define QUIRE_QUOTA_LEDGER_H_
 
