@@ -2,6 +2,8 @@
 #ifndef QUIRE_POOL_FREE_LIST_H_
 #define QUIRE_POOL_FREE_LIST_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -27,15 +29,15 @@ class FreeList {
 
   /// Needs out.size() <= free_count().
   void Take(std::span<SlotId> out) {
-    for (SlotId& slot : out) {
-      if (freed_count_ > 0) {
-        slot = SlotId(head_);
-        head_ = next_[head_];
-        --freed_count_;
-      } else {
-        slot = SlotId(first_unused_++);
-      }
+    const size_t freed = std::min<size_t>(out.size(), freed_count_);
+    uint32_t head = head_;  // a local: `out` could alias the member, and every step would store it
+    for (SlotId& slot : out.first(freed)) {
+      slot = SlotId(head);
+      head = next_[head];
     }
+    head_ = head;
+    freed_count_ -= static_cast<uint32_t>(freed);
+    for (SlotId& slot : out.subspan(freed)) slot = SlotId(first_unused_++);
   }
 
   /// Needs a slot that is taken.
