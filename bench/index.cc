@@ -14,7 +14,8 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "bench.h"
+#include "bench/bench.h"
+#include "bench/pairs.h"
 #include "evict/lru.h"
 #include "index/radix_tree.h"
 
@@ -24,7 +25,6 @@ namespace {
 constexpr uint32_t kBlockTokens = 16;
 constexpr double kBytesPerBlockMax = 256;  // the promise for metadata, tokens included
 constexpr double kSecondsPerSample = 0.02;
-constexpr double kFloorSpreadMax = 0.10;
 
 // Consecutive blocks with one parent: what one request published.
 struct Run {
@@ -35,7 +35,7 @@ struct Run {
 
 // The tokens of a tree, and queries that hit it from the root to a leaf.
 struct Workload {
-  std::string name;
+  std::string name;              // with the tokens of a block
   std::vector<Run> runs;         // parents before children; block ids count up through them
   std::vector<TokenId> tokens;   // [blocks, kBlockTokens], by block id
   uint32_t path_blocks = 0;      // of every query
@@ -74,7 +74,7 @@ void AddQuery(Workload& work, std::span<const Run> path) {
 // Eight conversations about each of 64 documents of 16k tokens.
 Workload SharedPrefixes() {
   Workload work;
-  work.name = "shared";
+  work.name = "shared/16";
   Prng prng(1);
   for (int document = 0; document < 64; ++document) {
     const Run prefix = AddRun(work, prng, 1024, BlockId::None());
@@ -92,7 +92,7 @@ Workload ManyBranches() {
   constexpr size_t kDepth = 6;
   constexpr size_t kFanOut = 8;
   Workload work;
-  work.name = "branchy";
+  work.name = "branchy/16";
   Prng prng(2);
   std::vector<std::vector<Run>> levels(1);
   for (size_t i = 0; i < kFanOut; ++i) {
@@ -182,92 +182,73 @@ uint64_t CompareRuns(const Workload& work, const std::vector<TokenId>& copy) {
   return copy.size() / kBlockTokens;
 }
 
-// Repeats `pass`, which returns the blocks it handled and the seconds it took.
-double MegablocksPerSecond(const std::function<std::pair<uint64_t, double>()>& pass) {
-  uint64_t blocks = 0;
-  double seconds = 0;
-  while (seconds < kSecondsPerSample) {
-    const auto [pass_blocks, pass_seconds] = pass();
-    blocks += pass_blocks;
-    seconds += pass_seconds;
-  }
-  return static_cast<double>(blocks) / seconds / 1e6;
-}
-
 // Seconds of this thread on its core: nothing here waits, and what else the machine runs is not
 // meant.
 double ThreadSeconds() {
-  timespec now;
+  timespec now = {};
   QUIRE_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-template <typename F>
-std::pair<uint64_t, double> Timed(F&& work) {
-  const double begin_s = ThreadSeconds();
-  const uint64_t blocks = work();
-  return {blocks, ThreadSeconds() - begin_s};
+// Repeats `pass`, which returns the blocks it handled. `prepare` runs before each, outside the
+// time.
+double MegablocksPerSecond(const std::function<uint64_t()>& pass,
+                           const std::function<void()>& prepare = {}) {
+  uint64_t blocks = 0;
+  double seconds = 0;
+  while (seconds < kSecondsPerSample) {
+    if (prepare) prepare();
+    const double begin_s = ThreadSeconds();
+    blocks += pass();
+    seconds += ThreadSeconds() - begin_s;
+  }
+  return static_cast<double>(blocks) / seconds / 1e6;
 }
 
-// One row from interleaved pairs: work, floor, work, floor, ...
-Row Measure(const Options& options, std::string name,
-            const std::function<std::pair<uint64_t, double>()>& work,
-            const std::function<std::pair<uint64_t, double>()>& floor) {
-  if (options.progress) options.progress("index: " + name);
-  std::vector<double> values, floors, ratios;
-  for (uint32_t pair = 0; pair < options.pairs; ++pair) {
-    values.push_back(MegablocksPerSecond(work));
-    floors.push_back(MegablocksPerSecond(floor));
-    ratios.push_back(values.back() / floors.back());
-  }
-  const auto [least, most] = std::ranges::minmax(floors);
-  const double spread = (most - least) / Median(floors);
-  std::string note;
-  if (spread > kFloorSpreadMax) {
-    note = "void: floor spread " + std::to_string(static_cast<int>(spread * 100)) + " %";
-  }
-  return {.name = std::move(name),
-          .value = Median(values),
-          .unit = "Mblocks/s",
-          .floor = Median(floors),
-          .ratio = Median(ratios),
-          .note = std::move(note)};
+Row MeasureFind(const Options& options, const Workload& work, bool touch, Built& built) {
+  return MeasurePairs(
+      options,
+      {.name = (touch ? "find+touch/" : "find/") + work.name + "/t1",
+       .unit = "Mblocks/s",
+       .work = [&] { return MegablocksPerSecond([&] { return FindAll(work, touch, built); }); },
+       .floor = [&] { return MegablocksPerSecond([&] { return CompareQueries(work); }); }});
+}
+
+Row MeasureInsert(const Options& options, const Workload& work, std::string name,
+                  uint32_t blocks_per_call) {
+  const std::vector<TokenId> copy = work.tokens;
+  std::unique_ptr<Built> built;
+  return MeasurePairs(
+      options,
+      {.name = name + "/" + work.name + "/t1",
+       .unit = "Mblocks/s",
+       .work =
+           [&] {
+             return MegablocksPerSecond([&] { return InsertAll(work, blocks_per_call, *built); },
+                                        [&] { built = std::make_unique<Built>(); });
+           },
+       .floor = [&] { return MegablocksPerSecond([&] { return CompareRuns(work, copy); }); }});
 }
 
 void MeasureWorkload(const Options& options, const Workload& work, std::vector<Row>& rows) {
-  const std::string suffix = work.name + "/" + std::to_string(kBlockTokens);
-  auto built = std::make_unique<Built>();
-  const uint64_t blocks = InsertAll(work, UINT32_MAX, *built);
+  Built built;
+  const uint64_t blocks = InsertAll(work, UINT32_MAX, built);
   for (uint64_t block = blocks; block-- > 0;) {
-    built->lru.Add(BlockId(static_cast<uint32_t>(block)));
+    built.lru.Add(BlockId(static_cast<uint32_t>(block)));
   }
-  const auto compare_queries = [&] { return Timed([&] { return CompareQueries(work); }); };
-  for (bool touch : {false, true}) {
-    rows.push_back(Measure(
-        options, (touch ? "find+touch/" : "find/") + suffix + "/t1",
-        [&] { return Timed([&] { return FindAll(work, touch, *built); }); }, compare_queries));
-  }
+  rows.push_back(MeasureFind(options, work, /*touch=*/false, built));
+  rows.push_back(MeasureFind(options, work, /*touch=*/true, built));
+  // A prompt publishes many blocks at once, decoding one at a time.
+  rows.push_back(MeasureInsert(options, work, "insert", UINT32_MAX));
+  rows.push_back(MeasureInsert(options, work, "insert1", 1));
   const double bytes =
-      static_cast<double>(built->tree.metadata_bytes()) / static_cast<double>(blocks);
-  rows.push_back({.name = "metadata/" + suffix,
+      static_cast<double>(built.tree.metadata_bytes()) / static_cast<double>(blocks);
+  rows.push_back({.name = "metadata/" + work.name,
                   .value = bytes,
                   .unit = "bytes/block",
                   .floor = kBytesPerBlockMax,
                   .ratio = kBytesPerBlockMax / bytes,
                   .note = ""});
-  built.reset();
-
-  const std::vector<TokenId> copy = work.tokens;
-  // A prompt publishes many blocks at once, decoding one at a time.
-  for (uint32_t blocks_per_call : {UINT32_MAX, 1u}) {
-    rows.push_back(Measure(
-        options, (blocks_per_call == 1 ? "insert1/" : "insert/") + suffix + "/t1",
-        [&] {
-          Built fresh;
-          return Timed([&] { return InsertAll(work, blocks_per_call, fresh); });
-        },
-        [&] { return Timed([&] { return CompareRuns(work, copy); }); }));
-  }
 }
 
 }  // namespace
