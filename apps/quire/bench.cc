@@ -77,6 +77,7 @@ void AddBench(CLI::App& program, int& exit) {
       ->check(CLI::IsMember(Benches()));
   command->add_option("--threads", flags->options.threads, "Thread counts, for example 1,2")
       ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option("--pairs", flags->options.pairs, "Interleaved pairs per case")

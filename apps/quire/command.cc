@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/bits.h"
+#include "quire/geometry.h"
 
 namespace quire::app {
 
@@ -88,6 +89,41 @@ CLI::Validator BytesValidator() {
         return bytes ? std::string() : bytes.error().message;
       },
       "BYTES");
+}
+
+CLI::Validator CodecValidator() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return ParseCodec(text)
+                   ? std::string()
+                   : fmt::format("'{}' is not a codec of this build; see 'quire info'", text);
+      },
+      "CODEC");
+}
+
+CLI::Validator BlockTokensValidator() {
+  return CLI::Validator(
+      [](std::string& text) {
+        for (uint32_t n = kBlockTokensMin; n <= kBlockTokensMax; n *= 2) {
+          if (text == std::to_string(n)) return std::string();
+        }
+        return fmt::format("'{}' is not a power of two from {} to {}", text, kBlockTokensMin,
+                           kBlockTokensMax);
+      },
+      "TOKENS");
+}
+
+CLI::Validator TemperatureValidator() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = error == std::errc() && rest == text.data() + text.size();
+        return whole && value >= 0 && value <= 100
+                   ? std::string()
+                   : fmt::format("'{}' is not a temperature from 0 to 100", text);
+      },
+      "TEMPERATURE");
 }
 
 }  // namespace quire::app

@@ -29,8 +29,11 @@ Result<uint64_t> ParseBytes(const std::string& text);
 /// Bytes for people: "1.84 MB".
 std::string FormatBytes(uint64_t bytes);
 
-/// Checks a flag's text with ParseBytes.
-CLI::Validator BytesValidator();
+// Checks of a flag's text; what they refuse is bad usage.
+CLI::Validator BytesValidator();        // ParseBytes
+CLI::Validator CodecValidator();        // a codec of this build
+CLI::Validator BlockTokensValidator();  // a power of two, 16 to 256
+CLI::Validator TemperatureValidator();  // 0 to 100, not NaN
 
 // One function per command: adds it to the program; when it was chosen, its exit code is in `exit`.
 void AddDemo(CLI::App& program, int& exit);

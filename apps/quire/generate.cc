@@ -177,13 +177,17 @@ void AddGenerate(CLI::App& program, int& exit) {
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")
       ->capture_default_str();
   command->add_option("--temperature", flags->temperature, "0 takes the most likely token")
-      ->check(CLI::Range(0.0f, 100.0f))
+      ->check(TemperatureValidator())
       ->capture_default_str();
   command->add_option("--seed", flags->seed, "Of the draws, with a temperature")
       ->capture_default_str();
-  auto* kv = command->add_option("--kv", flags->kv, "Codec of K and V (default: the model's type)");
-  command->add_option("--k", flags->runtime.k, "Codec of K")->excludes(kv);
-  command->add_option("--v", flags->runtime.v, "Codec of V")->excludes(kv);
+  auto* kv = command->add_option("--kv", flags->kv, "Codec of K and V (default: the model's type)")
+                 ->check(CodecValidator());
+  for (auto& [name, codec] : {std::pair("--k", &flags->runtime.k), {"--v", &flags->runtime.v}}) {
+    command->add_option(name, *codec, "Codec of one of them")
+        ->check(CodecValidator())
+        ->excludes(kv);
+  }
   command
       ->add_option("--repeat", flags->repeat,
                    "Runs the prompt this often in one process; the last run is reported")

@@ -9,6 +9,8 @@ int main(int argc, char** argv) {
   CLI::App program("Quire: the KV cache of LLM inference.", "quire");
   program.set_version_flag("--version", std::string(quire::kVersion));
   program.require_subcommand(1);
+  // A flag given twice: the last one counts, so that scripts can append.
+  program.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   program.footer(
       "Start with 'quire demo'; 'quire COMMAND --help' explains each command.\n"
       "Exit codes: 0 ok, 1 failed check, 2 bad usage, 3 bad input, 4 out of a resource.");

@@ -24,14 +24,10 @@ constexpr uint64_t kConfigBytesMax = 16 << 20;
 Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
   QUIRE_ASSIGN(const std::string text, ReadFile(flags.config, kConfigBytesMax));
   QUIRE_ASSIGN(const model::ModelConfig config, model::ParseConfig(text, flags.config));
-  const auto codec = ParseCodec(flags.kv);
-  if (!codec) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("--kv {}: not a codec of this build; see 'quire info'", flags.kv));
-  }
+  const Codec codec = ParseCodec(flags.kv).value();
   const Geometry geometry = model::GeometryOf(config);
   QUIRE_ASSIGN(const auto layout, codec::SlotLayout::Create(
-                                      geometry, NumericProfile::Uniform(*codec, flags.block_tokens),
+                                      geometry, NumericProfile::Uniform(codec, flags.block_tokens),
                                       ArenaLayout::kBlockMajor));
   const uint64_t blocks = DivUp(flags.tokens, flags.block_tokens);
   const auto bytes = CheckedMul(blocks, layout.slot_bytes());
@@ -45,7 +41,7 @@ Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
       {"kv_heads", config.kv_heads},
       {"head_dim", config.head_dim},
       {"layers", config.layers},
-      {"codec", CodecName(*codec)},
+      {"codec", CodecName(codec)},
       {"block_tokens", flags.block_tokens},
       {"tokens", flags.tokens},
       {"blocks", blocks},
@@ -75,8 +71,11 @@ void AddPlan(CLI::App& program, int& exit) {
   CLI::App* command = program.add_subcommand("plan", "Blocks and bytes that a context will need");
   command->add_option("--config", flags->config, "The model's config.json")->required();
   command->add_option("--tokens", flags->tokens, "Context length")->required();
-  command->add_option("--kv", flags->kv, "Codec of K and V")->capture_default_str();
+  command->add_option("--kv", flags->kv, "Codec of K and V")
+      ->check(CodecValidator())
+      ->capture_default_str();
   command->add_option("--block-tokens", flags->block_tokens, "Tokens per block")
+      ->check(BlockTokensValidator())
       ->capture_default_str();
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit] { exit = RunPlan(*flags); });

@@ -21,16 +21,14 @@ Codec CodecOf(ComputeType type) {
   return Codec::kF32;
 }
 
-Result<Codec> ParseCodecFlag(const std::string& name, ComputeType compute) {
-  if (name.empty()) return CodecOf(compute);
-  if (const auto codec = ParseCodec(name)) return *codec;
-  return Fail(ErrorCode::kUnsupported,
-              fmt::format("--kv {}: not a codec of this build; see 'quire info'", name));
+/// The codec of a checked flag; without one, values are kept as the model computes them.
+Codec CodecOfFlag(const std::string& name, ComputeType compute) {
+  return name.empty() ? CodecOf(compute) : ParseCodec(name).value();
 }
 
 Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute) {
-  QUIRE_ASSIGN(const Codec k, ParseCodecFlag(flags.k, compute));
-  QUIRE_ASSIGN(const Codec v, ParseCodecFlag(flags.v, compute));
+  const Codec k = CodecOfFlag(flags.k, compute);
+  const Codec v = CodecOfFlag(flags.v, compute);
   if (flags.residual_tokens != 0) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("--residual {}: {} and {} store what was written, so there is nothing "
@@ -46,12 +44,7 @@ Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute)
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model) {
   CacheOptions options{.geometry = model::GeometryOf(model.config())};
   QUIRE_ASSIGN(options.profile, ProfileOf(flags, model.compute()));
-  const auto layout = ParseArenaLayout(flags.layout);
-  if (!layout) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("--layout {}: this build has block_major", flags.layout));
-  }
-  options.layout = *layout;
+  options.layout = ParseArenaLayout(flags.layout).value();
   QUIRE_ASSIGN(options.hot_bytes, ParseBytes(flags.hot_bytes));
   options.tokens_max = flags.max_seq_len != 0 ? flags.max_seq_len : model.config().positions_max;
   return options;
@@ -62,10 +55,13 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_option("--model", flags.model, "Model directory in Hugging Face form")->required();
   command.add_option("--block-tokens", flags.block_tokens, "Tokens per block: 16, 32 ... 256")
+      ->check(BlockTokensValidator())
       ->capture_default_str();
   command.add_option("--residual", flags.residual_tokens, "Last tokens kept in full precision")
       ->capture_default_str();
-  command.add_option("--layout", flags.layout, "Order of the arena's axes")->capture_default_str();
+  command.add_option("--layout", flags.layout, "Order of the arena's axes")
+      ->check(CLI::IsMember({"block_major"}))
+      ->capture_default_str();
   command.add_option("--max-seq-len", flags.max_seq_len,
                      "Longest prompt and output together (default: the model's)");
   command.add_option("--hot-bytes", flags.hot_bytes, "Budget of the cache: 4GB, 512MiB")

@@ -41,9 +41,9 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
   const uint64_t slots = options.hot_bytes / charge;
   if (slots == 0) {
     return Fail(ErrorCode::kNoSpace,
-                fmt::format("cache options: hot_bytes {} cannot hold one block of {} bytes "
-                            "({} tokens and their bookkeeping); raise hot_bytes",
-                            options.hot_bytes, charge, options.profile.block_tokens));
+                fmt::format("cache options: hot_bytes {} holds no blocks: one of {} tokens and its "
+                            "bookkeeping takes {} bytes; raise hot_bytes",
+                            options.hot_bytes, options.profile.block_tokens, charge));
   }
   // Ids are 32 bits wide and the largest is "none".
   constexpr uint64_t kSlotsMax = std::numeric_limits<uint32_t>::max() - 1;
