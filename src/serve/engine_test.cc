@@ -1,0 +1,240 @@
+#include "serve/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/prng.h"
+#include "env/clock.h"
+#include "model/random_model.h"
+
+namespace quire::serve {
+namespace {
+
+constexpr uint32_t kBlockTokens = 16;
+
+std::vector<TokenId> Tokens(uint32_t count, uint32_t seed) {
+  std::vector<TokenId> tokens(count);
+  Prng prng(seed);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(96));
+  return tokens;
+}
+
+/// An engine on a small random model with room for `blocks` blocks.
+class EngineTest : public testing::Test {
+ protected:
+  void Make(uint64_t blocks, uint32_t chunk_tokens = 32) {
+    const model::ModelConfig config = model::SmallConfig();
+    model_ = model::Model::Create(config, model::RandomTensors(config, ComputeType::kF32, 7), {})
+                 .value();
+    CacheOptions options{.geometry = model::GeometryOf(config),
+                         .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
+                         .hot_bytes = uint64_t{1} << 30,
+                         .tokens_max = 4096};
+    // The charge of one block, by asking for the most that fit.
+    const CacheStats stats = Cache::Create(options).value()->stats();
+    const uint64_t charge = options.hot_bytes / stats.sealed.slots_max;
+    options.hot_bytes = charge * blocks;
+    cache_ = Cache::Create(options).value();
+    ASSERT_EQ(cache_->stats().sealed.slots_max, blocks);
+    executor_ = MakeThreadPool(2);
+    attention_ = MakeCpuAttention().value();
+    engine_ = Engine::Create({.model = *model_,
+                              .cache = *cache_,
+                              .attention = *attention_,
+                              .executor = *executor_,
+                              .clock = clock_},
+                             Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
+                             {.chunk_tokens = chunk_tokens})
+                  .value();
+  }
+
+  Response RunOne(const Request& request) { return engine_->Run({&request, 1})[0]; }
+
+  ManualClock clock_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<AttentionBackend> attention_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, SecondRunReusesWhatTheRuleAllowsAndGivesTheSameBits) {
+  Make(64);
+  const Request request{.prompt = Tokens(100, 1), .max_tokens = 9};
+  const Response first = RunOne(request);
+  const Response second = RunOne(request);
+  EXPECT_EQ(first.finish, Finish::kLength);
+  EXPECT_EQ(first.tokens.size(), 9u);
+  EXPECT_EQ(first.reused_tokens, 0u);
+  EXPECT_EQ(first.computed_tokens, 100u);
+  EXPECT_EQ(second.reused_tokens, 96u);
+  EXPECT_EQ(second.computed_tokens, 4u);
+  EXPECT_EQ(second.tokens, first.tokens);
+  EXPECT_EQ(second.logits_digest, first.logits_digest);
+  EXPECT_EQ(cache_->stats().sequences, 0u);
+}
+
+TEST_F(EngineTest, RequestsInOneBatchShareThePrefixOfTheFirst) {
+  Make(64);
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 4; ++i) {
+    std::vector<TokenId> prompt = Tokens(64, 1);
+    const std::vector<TokenId> tail = Tokens(10, 100 + i);
+    prompt.insert(prompt.end(), tail.begin(), tail.end());
+    requests.push_back({.prompt = prompt, .max_tokens = 20});
+  }
+  const std::vector<Response> together = engine_->Run(requests);
+  EXPECT_EQ(together[0].reused_tokens, 0u);
+  for (uint32_t i = 1; i < 4; ++i) EXPECT_EQ(together[i].reused_tokens, 64u);
+  // 4 shared blocks; each tail of 10 + 19 stored tokens is 2 more.
+  EXPECT_EQ(cache_->stats().sealed.slots_used_peak, 4u + 4 * 2);
+  for (uint32_t i = 0; i < 4; ++i) {
+    requests[i].reuse = false;
+    EXPECT_EQ(RunOne(requests[i]).logits_digest, together[i].logits_digest) << i;
+  }
+}
+
+TEST_F(EngineTest, ChunksAndLogitsOfEveryPositionDoNotChangeTheBits) {
+  Make(64);
+  const Request plain{.prompt = Tokens(70, 3), .max_tokens = 5, .reuse = false};
+  const Response expected = RunOne(plain);
+  for (uint32_t chunk : {1u, 7u, 16u, 70u, 500u}) {
+    Make(64, chunk);
+    std::vector<uint64_t> positions;
+    Request request = plain;
+    request.on_logits = [&](uint64_t position, std::span<const float> logits) {
+      EXPECT_EQ(logits.size(), 96u);
+      positions.push_back(position);
+    };
+    EXPECT_EQ(RunOne(request).logits_digest, expected.logits_digest) << chunk;
+    std::vector<uint64_t> all(70 + 4);
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_EQ(positions, all) << chunk;
+  }
+}
+
+TEST_F(EngineTest, StopTokenEndsAndIsReported) {
+  Make(64);
+  Request request{.prompt = Tokens(20, 4), .max_tokens = 10};
+  const std::vector<TokenId> tokens = RunOne(request).tokens;
+  request.stop_tokens = {tokens[3]};
+  const Response stopped = RunOne(request);
+  EXPECT_EQ(stopped.finish, Finish::kStop);
+  const auto end = std::ranges::find(tokens, tokens[3]) + 1;
+  EXPECT_EQ(stopped.tokens, std::vector<TokenId>(tokens.begin(), end));
+}
+
+TEST_F(EngineTest, ProgressIsReportedAndCancelsWithoutALeak) {
+  Make(64, 32);
+  std::vector<uint64_t> seen;
+  Request request{.prompt = Tokens(100, 5), .max_tokens = 5};
+  request.on_progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_EQ(total, 100u);
+    seen.push_back(done);
+    return done < 64;
+  };
+  const Response cancelled = RunOne(request);
+  EXPECT_EQ(cancelled.finish, Finish::kCancelled);
+  EXPECT_EQ(seen, (std::vector<uint64_t>{32, 64}));
+  EXPECT_TRUE(cancelled.tokens.empty());
+  EXPECT_EQ(cache_->stats().sequences, 0u);
+  EXPECT_EQ(cache_->stats().sealed.slots_used, 4u);  // the whole blocks it computed stay
+
+  // The next attempt goes on where the first was cancelled.
+  request.on_progress = nullptr;
+  const Response resumed = RunOne(request);
+  EXPECT_EQ(resumed.reused_tokens, 64u);
+  EXPECT_EQ(resumed.finish, Finish::kLength);
+}
+
+TEST_F(EngineTest, ATokenCallbackCanCancel) {
+  Make(64);
+  Request request{.prompt = Tokens(20, 6), .max_tokens = 50};
+  uint32_t count = 0;
+  request.on_token = [&count](TokenId) { return ++count < 3; };
+  const Response response = RunOne(request);
+  EXPECT_EQ(response.finish, Finish::kCancelled);
+  EXPECT_EQ(response.tokens.size(), 3u);
+  EXPECT_EQ(cache_->stats().sequences, 0u);
+}
+
+TEST_F(EngineTest, WhatCanNeverFitIsRefusedAtOnceAndOthersGoOn) {
+  Make(6);
+  const std::vector<Request> requests = {{.prompt = Tokens(30, 1), .max_tokens = 4},
+                                         {.prompt = Tokens(97, 2), .max_tokens = 4},
+                                         {.prompt = Tokens(40, 3), .max_tokens = 4}};
+  const std::vector<Response> responses = engine_->Run(requests);
+  EXPECT_EQ(responses[0].finish, Finish::kLength);
+  EXPECT_EQ(responses[1].finish, Finish::kFailed);
+  EXPECT_EQ(responses[1].error.code, ErrorCode::kNoSpace);
+  EXPECT_NE(responses[1].error.message.find("can never fit"), std::string::npos);
+  EXPECT_EQ(responses[2].finish, Finish::kLength);
+}
+
+TEST_F(EngineTest, ARequestWaitsForTheRoomThatOthersHold) {
+  Make(6);
+  // Each needs 4 of 6 blocks: they cannot run together, and both must finish.
+  const std::vector<Request> requests = {{.prompt = Tokens(40, 1), .max_tokens = 20},
+                                         {.prompt = Tokens(40, 2), .max_tokens = 20}};
+  for (const Response& response : engine_->Run(requests)) {
+    EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
+    EXPECT_EQ(response.tokens.size(), 20u);
+  }
+  EXPECT_LE(cache_->stats().hot_bytes_peak, cache_->stats().hot_bytes_limit);
+}
+
+TEST_F(EngineTest, HaltStopsWhereTheCacheIsFullAndKeepsWhatWasMade) {
+  Make(4);
+  Request request{.prompt = Tokens(30, 1), .max_tokens = 500};
+  const Response rejected = RunOne(request);
+  EXPECT_EQ(rejected.finish, Finish::kFailed);
+  EXPECT_EQ(rejected.error.code, ErrorCode::kNoSpace);
+
+  request.on_full = OnFull::kHalt;
+  const Response halted = RunOne(request);
+  EXPECT_EQ(halted.finish, Finish::kNoSpace);
+  // 64 places: 30 of the prompt, 34 generated tokens fed back, and the one made from the last.
+  EXPECT_EQ(halted.tokens.size(), 35u);
+  EXPECT_EQ(cache_->stats().sequences, 0u);
+}
+
+TEST_F(EngineTest, BadRequestsFailAloneAndSayWhy) {
+  Make(64);
+  const std::vector<Request> requests = {{.prompt = {}},
+                                         {.prompt = {1, 2, 96}},
+                                         {.prompt = {-1}},
+                                         {.prompt = Tokens(5000, 1)},
+                                         {.prompt = Tokens(20, 1), .max_tokens = 3}};
+  const std::vector<Response> responses = engine_->Run(requests);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(responses[i].finish, Finish::kFailed) << i;
+    EXPECT_EQ(responses[i].error.code, ErrorCode::kInvalidArgument) << i;
+  }
+  EXPECT_NE(responses[1].error.message.find("token 96 at position 2"), std::string::npos);
+  EXPECT_NE(responses[3].error.message.find("4096"), std::string::npos);
+  EXPECT_EQ(responses[4].finish, Finish::kLength);
+}
+
+TEST_F(EngineTest, NoTokensWantedReadsThePromptOnly) {
+  Make(64);
+  const Response response = RunOne({.prompt = Tokens(50, 1), .max_tokens = 0});
+  EXPECT_EQ(response.finish, Finish::kLength);
+  EXPECT_TRUE(response.tokens.empty());
+  EXPECT_EQ(response.computed_tokens, 50u);
+  EXPECT_EQ(cache_->stats().published_blocks, 3u);
+}
+
+TEST_F(EngineTest, TemperatureDrawsTheSameTokensForTheSameSeed) {
+  Make(64);
+  Request request{.prompt = Tokens(20, 1), .max_tokens = 30, .sampling = {.temperature = 1.0f}};
+  request.sampling.seed = 1;
+  const auto first = RunOne(request).tokens;
+  EXPECT_EQ(RunOne(request).tokens, first);
+  request.sampling.seed = 2;
+  EXPECT_NE(RunOne(request).tokens, first);
+}
+
+}  // namespace
+}  // namespace quire::serve
