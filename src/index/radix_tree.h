@@ -25,13 +25,12 @@ using RootId = Id<struct RootTag, uint32_t>;
 /// Tokens to block ids. Block ids should be small, dense numbers: a table is indexed by them.
 ///
 /// Errors:   none; a miss is a value, and calls against the contract stop (QUIRE_CHECK)
-/// Threads:  not synchronised; const methods may run together, everything else needs the caller's
-/// lock Lifetime: returned spans hold until the next non-const call, and must not be passed to one
+/// Threads:  not synchronised; const methods may run together, the others need the caller's lock
+/// Lifetime: returned spans hold until the next non-const call, and must not be passed to one
 /// Source:   RadixAttention, arXiv 2312.07104; SPEC S1
 class RadixTree {
  public:
-  /// Hash of a block's tokens below the node `parent`. May collide at will: only speed depends on
-  /// it.
+  /// Hash of a block's tokens below the node `parent`. Only speed depends on how few collide.
   using BlockHash = uint64_t (*)(uint32_t parent, std::span<const TokenId> tokens);
 
   explicit RadixTree(uint32_t block_tokens);
