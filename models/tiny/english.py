@@ -43,7 +43,7 @@ def main() -> None:
     for settings in ({"do_sample": False}, {"do_sample": True, "temperature": 0.7, "top_k": 0}):
         out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=200,
                              **settings)
-        print(settings, repr(bytes(i for i in out[0].tolist() if i < 256).decode("utf-8", "replace")))
+        print(settings, bytes(i for i in out[0].tolist() if i < 256))
 
 
 if __name__ == "__main__":

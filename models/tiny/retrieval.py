@@ -1,8 +1,8 @@
 """The retrieval test: facts planted in prose, one of them asked for at the end.
 
-A fact is a sentence ` The secret number of Martha is 48213.` put between two sentences of the
-text; the question is its beginning, ` The secret number of Martha is`, and the answer is what
-follows it, ` 48213.`. A case is kept as a recipe (a slice of heldout.txt and what to plant in it)
+A fact is a sentence ` The secret number of Martha=48213.` put between two sentences of the text;
+the question is its beginning, ` The secret number of Martha=`, and the answer is what follows it,
+`48213.`. A case is kept as a recipe (a slice of heldout.txt and what to plant in it)
 rather than as a prompt, so that a thousand of them stay small. The names of the test are never
 used in training.
 """
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FACT = " The secret number of {name} is {value}."
-QUESTION = " The secret number of {name} is"
-ANSWER = " {value}."
+FACT = " The secret number of {name}={value}."
+QUESTION = " The secret number of {name}="
+ANSWER = "{value}."
 DIGITS = 5
 SENTENCE_END = re.compile(rb"(?<=[a-z]{3}[.?!]) (?=[A-Z])")  # spares `Mr. Knightley`
 
@@ -109,7 +109,7 @@ def make_case(text: bytes, ends: list[int], rng: random.Random, count: int,
     return Case(start, length, sorted(facts), names[0], values[0], distance)
 
 
-def make_cases(text: bytes, number: int, seed: int, near: int = 2000, far: int = 2600) -> list[Case]:
+def make_cases(text: bytes, number: int, seed: int, near: int, far: int) -> list[Case]:
     """`number` cases with 1 to 8 facts each, the same for the same seed."""
     rng = random.Random(seed)
     ends = [m.start() for m in SENTENCE_END.finditer(text)]
@@ -171,7 +171,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=HERE, help="folder of the model")
     parser.add_argument("--cases", type=Path, default=HERE / "cases.jsonl")
     parser.add_argument("--text", type=Path, default=HERE / "heldout.txt")
-    parser.add_argument("--number", type=int, default=1000)
+    parser.add_argument("--number", type=int, default=1000,
+                        help="cases to make, or to evaluate from the beginning of the file")
     parser.add_argument("--seed", type=int, default=2024)
     parser.add_argument("--near", type=int, default=2000, help="least distance in bytes")
     parser.add_argument("--far", type=int, default=2600, help="distances stay below this")
@@ -180,7 +181,7 @@ def main() -> None:
     if args.what == "make":
         write_cases(make_cases(text, args.number, args.seed, args.near, args.far), args.cases)
     else:
-        evaluate(args.model, read_cases(args.cases), text)
+        evaluate(args.model, read_cases(args.cases)[: args.number], text)
 
 
 if __name__ == "__main__":

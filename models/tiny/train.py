@@ -37,15 +37,17 @@ MUON_LR, ADAM_LR = 0.02, 0.004
 WARMUP = 50
 
 # (steps, length, sequences a part, parts a step,
-#  shares of prose / planted facts / lists / repeated strings)
+#  shares of prose / planted facts / lists / repeated strings,
+#  what stands between a name and its number: right beside it, heads find it far more easily)
 STAGES = [
-    (400, 256, 8, 4, (0.30, 0.25, 0.25, 0.20)),
-    (400, 256, 8, 3, (0.25, 0.50, 0.20, 0.05)),
-    (200, 512, 4, 3, (0.40, 0.50, 0.10, 0.00)),
-    (150, 1024, 2, 3, (0.40, 0.55, 0.05, 0.00)),
-    (150, 3072, 1, 2, (0.40, 0.60, 0.00, 0.00)),
+    (400, 256, 8, 4, (0.30, 0.25, 0.25, 0.20), " is "),
+    (400, 256, 8, 3, (0.25, 0.50, 0.20, 0.05), " is "),
+    (200, 512, 4, 3, (0.40, 0.50, 0.10, 0.00), " is "),
+    (250, 256, 8, 3, (0.20, 0.25, 0.40, 0.15), "="),
+    (80, 1024, 2, 3, (0.40, 0.50, 0.10, 0.00), "="),
+    (40, 3072, 1, 2, (0.40, 0.60, 0.00, 0.00), "="),
 ]
-DECAY = 300  # the learning rate falls linearly to zero over the last steps
+DECAY = 200  # the learning rate falls linearly to zero over the last steps
 
 
 # ---------------------------------------------------------------------------------- the model
@@ -159,7 +161,7 @@ class Data:
     FILLER_WEIGHT = 0.5  # of the prose around planted facts: enough to stay fluent there
 
     def __init__(self, text: bytes, rng: random.Random) -> None:
-        self.text, self.rng = text, rng
+        self.text, self.rng, self.joint = text, rng, ""
         self.ends = [m.start() for m in retrieval.SENTENCE_END.finditer(text)]
 
     def name(self) -> str:
@@ -177,8 +179,8 @@ class Data:
     def mention(self, fact, seen: set, short: bool = False):
         """A fact as bytes and weights; its number counts only where it was told before."""
         name, value = fact
-        head = f" {name} is" if short else retrieval.QUESTION.format(name=name)
-        tail = retrieval.ANSWER.format(value=value)
+        head = (" " if short else " The secret number of ") + name + self.joint
+        tail = value + "."
         told = fact in seen
         seen.add(fact)
         weight = [0.1] * len(head) + [self.ANSWER_WEIGHT if told else 0.0] * len(tail)
@@ -222,8 +224,8 @@ class Data:
 
     def listed(self, length: int):
         """Facts told again and again in any order: many look-ups in few bytes."""
-        facts = self.facts(self.rng.randint(2, max(2, min(12, length // 80))))
-        short = self.rng.random() < 0.5
+        short = self.rng.random() < 0.7
+        facts = self.facts(self.rng.randint(2, max(2, min(12, length // (30 if short else 90)))))
         out, weights, seen = b"", [], set()
         while len(out) < length:
             piece, weight = self.mention(self.rng.choice(facts), seen, short)
@@ -405,7 +407,7 @@ def train(args: argparse.Namespace) -> None:
     pool = ThreadPoolExecutor(args.threads, initializer=one_thread)
     clock, tokens, recent = time.time(), 0, []
     while step < total:
-        _, length, rows, parts, shares = stage_of(step)
+        _, length, rows, parts, shares, data.joint = stage_of(step)
         factor = min(1.0, (step + 1) / WARMUP, (total - step) / DECAY)
         for optimiser, rate in ((muon, MUON_LR), (adam, ADAM_LR)):
             for group in optimiser.param_groups:
