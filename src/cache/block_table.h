@@ -14,9 +14,9 @@ namespace quire::cache {
 /// A published block.
 struct BlockRecord {
   SlotId slot;
-  uint32_t leases = 0;       // holders besides the index; 0: may be evicted
+  uint32_t leases = 0;       // holders besides the index, and leased children; 0: may be evicted
   uint32_t crc = 0;          // CRC32C of the slot's bytes when it was published
-  bool quarantined = false;  // failed a re-check: never handed out again
+  bool quarantined = false;  // it or a block before it failed a re-check: never handed out again
   Digest key{};              // identity in stores, chained from the root key
 };
 

@@ -27,6 +27,17 @@ uint64_t ChargeBytes(uint64_t slot_bytes, uint32_t block_tokens) {
          2 * sizeof(TokenId) * uint64_t{block_tokens};
 }
 
+Result<void> CheckCodecs(const NumericProfile& profile) {
+  const auto check = [](Codec codec, std::string_view field) -> Result<void> {
+    if (CodecName(codec) != "unknown") return {};
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("cache options: profile.{}: codec {}", field, static_cast<int>(codec)));
+  };
+  QUIRE_TRY(check(profile.open_dtype, "open_dtype"));
+  for (const CodecRule& rule : profile.codecs) QUIRE_TRY(check(rule.codec, "codecs"));
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
@@ -34,6 +45,11 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
   if (options.tokens_max == 0) {
     return Fail(ErrorCode::kInvalidArgument, "cache options: tokens_max is 0");
   }
+  if (ArenaLayoutName(options.layout) == "unknown") {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("cache options: arena layout {}", static_cast<int>(options.layout)));
+  }
+  QUIRE_TRY(CheckCodecs(options.profile));
   QUIRE_TRY(options.geometry.Validate());
   QUIRE_ASSIGN(auto layout,
                codec::SlotLayout::Create(options.geometry, options.profile, options.layout));

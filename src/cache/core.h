@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -47,6 +48,13 @@ struct NewBlock {
   SlotId slot;                      // held once by the sequence
 };
 
+/// What became of it.
+struct Published {
+  BlockId block{};            // none: damage stands in the way, the block stays private for now
+  SlotId slot{};              // where the block lies
+  bool deduplicated = false;  // `slot` is another's and held for the caller, who lets its own go
+};
+
 class Core final : public Cache {
  public:
   static Result<std::unique_ptr<Core>> Make(CacheOptions options,
@@ -85,10 +93,11 @@ class Core final : public Cache {
   uint32_t references(SlotId slot) const { return sealed_->references(slot); }
 
   /// Makes a whole block findable. If another sequence published the same tokens first, the answer
-  /// is that block (now held for the caller) and the caller's slot is let go: the bits are equal.
-  /// None: the present block is quarantined, so this one stays private.
-  BlockId Publish(const Place& place, const NewBlock& block);
-  SlotId SlotOf(BlockId block) const;
+  /// is that block: the bits are equal. Nothing is published in the place of a quarantined block or
+  /// after one.
+  Published Publish(const Place& place, const NewBlock& block);
+  /// Compares a block that the caller holds with its checksum; quarantines it if they differ.
+  bool Intact(BlockId block);
 
  private:
   Core(CacheOptions options, codec::SlotLayout layout, uint64_t charge_bytes,
@@ -97,8 +106,13 @@ class Core final : public Cache {
   void HoldSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void ReleaseSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void FreeIfLast(SlotId slot) QUIRE_REQUIRES(mutex_);
+  void AddLease(BlockId block) QUIRE_REQUIRES(mutex_);
+  void DropLease(BlockId block) QUIRE_REQUIRES(mutex_);
   void EvictOne() QUIRE_REQUIRES(mutex_);
   void Drop(BlockId block) QUIRE_REQUIRES(mutex_);
+  void Quarantine(BlockId block) QUIRE_REQUIRES(mutex_);
+  std::optional<Published> FindPublished(const Place& place, const NewBlock& block)
+      QUIRE_REQUIRES(mutex_);
 
   const CacheOptions options_;
   const codec::SlotLayout layout_;

@@ -22,8 +22,11 @@ SequenceImpl::SequenceImpl(Core& core, PlanState plan, std::vector<SlotId> own_s
       length_(tokens_.size()) {
   std::vector<SlotId> slots = Core::TakeSlots(plan.lease);
   slots.insert(slots.end(), own_slots.begin(), own_slots.end());
-  SetSlots(std::move(slots));
   for (auto& cursor : cursors_) cursor.store(tokens_.size(), std::memory_order_relaxed);
+  {
+    MutexLock lock(mutex_);
+    SetSlots(std::move(slots));
+  }
   core_.AddSequence();
 }
 
@@ -54,7 +57,6 @@ SequenceStats SequenceImpl::stats() const {
 }
 
 void SequenceImpl::SetSlots(std::vector<SlotId> slots) {
-  MutexLock lock(mutex_);
   slots_ = std::move(slots);
   pointers_.resize(slots_.size());
   std::ranges::transform(slots_, pointers_.begin(), [this](SlotId s) { return core_.data(s); });
@@ -77,6 +79,7 @@ Result<void> SequenceImpl::Reserve(uint64_t tokens) {
   }
   std::vector<SlotId> slots = slots_;
   slots.insert(slots.end(), added->begin(), added->end());
+  MutexLock lock(mutex_);
   SetSlots(std::move(slots));
   return {};
 }
@@ -148,60 +151,74 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
   // Every layer has reached `length`, so a block below it is whole in all of them.
   while (publish_ && (published_.size() + 1) * uint64_t{block_tokens} <= length) {
     const size_t i = published_.size();
-    const BlockId block =
+    if (i >= damaged_block_) return;
+    const SlotId own = slots_[i];
+    const Published done =
         core_.Publish(place_, {.parent = i == 0 ? BlockId::None() : published_.back(),
                                .tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens),
-                               .slot = slots_[i]});
-    if (block.is_none()) {
-      publish_ = false;
-      return;
+                               .slot = own});
+    if (done.block.is_none()) return;  // the next commit tries again
+    {
+      MutexLock lock(mutex_);
+      published_.push_back(done.block);
+      slots_[i] = done.slot;
+      pointers_[i] = core_.data(done.slot);
     }
-    MutexLock lock(mutex_);
-    published_.push_back(block);
-    slots_[i] = core_.SlotOf(block);
-    pointers_[i] = core_.data(slots_[i]);
+    // Only now, when no view can be taken of it any more.
+    if (done.deduplicated) core_.ReleaseSlots({&own, 1});
   }
 }
 
 Result<void> SequenceImpl::Rollback(uint64_t position) {
-  if (position > cursor_max()) {
+  const uint64_t written = cursor_max();
+  if (position > written) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("rollback: sequence {} to {} tokens, but no layer has more than {}",
-                            id_.number(), position, cursor_max()));
+                            id_.number(), position, written));
   }
-  const uint32_t block_tokens = core_.block_tokens();
-  const uint64_t whole = position / block_tokens;
-  const uint64_t kept = DivUp(position, block_tokens);
+  if (position == written) return {};
 
-  // The block that is cut will be written again: others must not see that.
-  std::vector<SlotId> slots = slots_;
   std::vector<SlotId> dropped;
-  if (kept > whole && (whole < published_.size() || core_.references(slots[whole]) > 1)) {
-    QUIRE_ASSIGN(auto copy, core_.AllocateSlots(1));
-    std::memcpy(core_.data(copy[0]), core_.data(slots[whole]), core_.layout().slot_bytes());
-    dropped.push_back(std::exchange(slots[whole], copy[0]));
+  if (!TryTruncate(position, SlotId::None(), dropped)) {
+    const uint64_t cut = position / core_.block_tokens();
+    QUIRE_ASSIGN(const auto copy, core_.AllocateSlots(1));
+    std::memcpy(core_.data(copy[0]), core_.data(slots_[cut]), core_.layout().slot_bytes());
+    // When the copy is published it gets a checksum of its own, so damage must not get into it.
+    const bool damaged = cut < published_.size() && !core_.Intact(published_[cut]);
+    QUIRE_CHECK(TryTruncate(position, copy[0], dropped));
+    if (damaged) damaged_block_ = cut;
   }
-  // Private slots that nobody reads stay as reserved room.
-  std::vector<SlotId> rest(slots.begin() + static_cast<int64_t>(kept), slots.end());
-  slots.resize(kept);
-  for (size_t i = 0; i < rest.size(); ++i) {
-    const bool reusable = kept + i >= published_.size() && core_.references(rest[i]) == 1;
-    (reusable ? slots : dropped).push_back(rest[i]);
-  }
+  if (DivUp(position, core_.block_tokens()) <= damaged_block_) damaged_block_ = kNoBlock;
+  core_.ReleaseSlots(dropped);
+  return {};
+}
 
+bool SequenceImpl::TryTruncate(uint64_t position, SlotId copy, std::vector<SlotId>& dropped) {
+  const uint64_t whole = position / core_.block_tokens();
+  const uint64_t kept = DivUp(position, core_.block_tokens());
+  // Under the lock, so that nobody takes a view between the look at the references and the cut.
+  MutexLock lock(mutex_);
+  const auto is_mine = [&](size_t i) {
+    return i >= published_.size() && core_.references(slots_[i]) == 1;
+  };
+  // The block that is cut will be written again: others must not see that.
+  if (kept > whole && copy.is_none() && !is_mine(whole)) return false;
+
+  std::vector<SlotId> slots(slots_.begin(), slots_.begin() + static_cast<int64_t>(kept));
+  if (!copy.is_none()) dropped.push_back(std::exchange(slots[whole], copy));
+  // Private slots that nobody reads stay as reserved room.
+  for (size_t i = kept; i < slots_.size(); ++i) {
+    (is_mine(i) ? slots : dropped).push_back(slots_[i]);
+  }
   for (auto& cursor : cursors_) {
     cursor.store(std::min(cursor.load(std::memory_order_relaxed), position),
                  std::memory_order_release);
   }
   tokens_.resize(std::min<uint64_t>(tokens_.size(), position));
   length_.store(tokens_.size(), std::memory_order_release);
+  published_.resize(std::min<uint64_t>(published_.size(), whole));
   SetSlots(std::move(slots));
-  {
-    MutexLock lock(mutex_);
-    published_.resize(std::min<uint64_t>(published_.size(), whole));
-  }
-  core_.ReleaseSlots(dropped);
-  return {};
+  return true;
 }
 
 Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
@@ -221,19 +238,23 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
                  .resident_tokens = tokens_,
                  .path = published_,
                  .lease = core_.MakeLease(std::move(shared))};
-  return std::make_unique<SequenceImpl>(core_, std::move(plan), std::move(tail), publish_);
+  auto fork = std::make_unique<SequenceImpl>(core_, std::move(plan), std::move(tail), publish_);
+  fork->damaged_block_ = damaged_block_;
+  return fork;
 }
 
 void SequenceImpl::Reset() {
-  std::vector<SlotId> dropped = slots_;
-  for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);
-  tokens_.clear();
-  length_.store(0, std::memory_order_release);
-  SetSlots({});
+  std::vector<SlotId> dropped;
   {
     MutexLock lock(mutex_);
+    for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);
+    length_.store(0, std::memory_order_release);
+    tokens_.clear();
     published_.clear();
+    dropped = slots_;
+    SetSlots({});
   }
+  damaged_block_ = kNoBlock;
   core_.ReleaseSlots(dropped);
 }
 

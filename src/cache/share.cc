@@ -44,22 +44,35 @@ void Core::ReleaseSlots(std::span<const SlotId> slots) {
 
 void Core::HoldSlot(SlotId slot) {
   sealed_->Retain(slot);
-  if (const BlockId block = blocks_.InSlot(slot); !block.is_none()) {
-    if (blocks_.at(block).leases++ == 0) policy_->Remove(block);
-  }
+  AddLease(blocks_.InSlot(slot));
 }
 
 void Core::ReleaseSlot(SlotId slot) {
-  if (const BlockId block = blocks_.InSlot(slot); !block.is_none()) {
+  DropLease(blocks_.InSlot(slot));
+  FreeIfLast(slot);
+}
+
+// A leased block leases its parent. Whoever holds a block mostly holds its path too, but a view that
+// was taken before its blocks were published may hold other copies of the parents; counting here
+// keeps the policy's promise in every case: what is evictable has no leased descendant.
+void Core::AddLease(BlockId block) {
+  while (!block.is_none() && blocks_.at(block).leases++ == 0) {
+    policy_->Remove(block);
+    block = index_.parent(block);
+  }
+}
+
+void Core::DropLease(BlockId block) {
+  while (!block.is_none()) {
     BlockRecord& record = blocks_.at(block);
     QUIRE_CHECK(record.leases > 0);
-    if (--record.leases == 0) {
-      policy_->Add(block);
-      // A quarantined block can never be found again: it goes as soon as it can.
-      if (record.quarantined && !index_.has_children(block)) Drop(block);
-    }
+    if (--record.leases > 0) return;
+    const BlockId parent = index_.parent(block);
+    policy_->Add(block);
+    // It can never be found again, and neither could what continued it, which went before.
+    if (record.quarantined) Drop(block);
+    block = parent;
   }
-  FreeIfLast(slot);
 }
 
 void Core::FreeIfLast(SlotId slot) {

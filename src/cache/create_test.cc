@@ -1,0 +1,130 @@
+// Making caches: what is refused and what the refusal says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "cache/core.h"
+#include "cache/test_util.h"
+#include "env/faulty_memory.h"
+
+namespace quire::cache {
+namespace {
+
+using ::testing::HasSubstr;
+
+CacheOptions GoodOptions() {
+  return {.geometry = SmallGeometry(),
+          .profile = NumericProfile::Uniform(Codec::kF16),
+          .hot_bytes = 1 << 20};
+}
+
+void ExpectRefused(const CacheOptions& options, ErrorCode code, const std::string& names) {
+  const auto made = Cache::Create(options);
+  ASSERT_FALSE(made.has_value()) << names;
+  EXPECT_EQ(made.error().code, code) << made.error().message;
+  EXPECT_THAT(made.error().message, HasSubstr(names));
+}
+
+TEST(Create, TellsItsOptionsAndTheBytesOfABlock) {
+  const auto cache = Must(Cache::Create(GoodOptions()));
+  EXPECT_EQ(cache->options().hot_bytes, 1u << 20);
+  // 2 layers, K and V, 2 heads, 4 channels, 16 tokens, 2 bytes.
+  EXPECT_EQ(cache->block_bytes(), 2u * 2 * 2 * 4 * 16 * 2);
+  EXPECT_EQ(cache->stats().hot_bytes_limit, 1u << 20);
+  EXPECT_EQ(cache->stats().hot_bytes_used, 0u);
+}
+
+TEST(Create, NamesTheFieldThatIsWrong) {
+  const auto refused = [](const std::string& names, auto change) {
+    CacheOptions options = GoodOptions();
+    change(options);
+    ExpectRefused(options, ErrorCode::kInvalidArgument, names);
+  };
+  refused("tokens_max", [](CacheOptions& o) { o.tokens_max = 0; });
+  refused("0 layers", [](CacheOptions& o) { o.geometry.groups.clear(); });
+  refused("layers has 1", [](CacheOptions& o) { o.geometry.groups[0].layers = {0, 1, 1}; });
+  refused("heads", [](CacheOptions& o) { o.geometry.groups[0].streams[0].heads = 0; });
+  refused("dim", [](CacheOptions& o) { o.geometry.groups[0].streams[1].dim = 0; });
+  refused("window_tokens", [](CacheOptions& o) { o.geometry.groups[0].kind = LayerKind::kWindow; });
+  refused("codec", [](CacheOptions& o) { o.profile.codecs.clear(); });
+  for (const uint32_t block_tokens : {0u, 8u, 24u, 512u}) {
+    refused("block_tokens",
+            [block_tokens](CacheOptions& o) { o.profile.block_tokens = block_tokens; });
+  }
+}
+
+TEST(Create, RefusesWhatThisBuildCannotDo) {
+  CacheOptions options = GoodOptions();
+  options.layout = static_cast<ArenaLayout>(77);
+  ExpectRefused(options, ErrorCode::kUnsupported, "layout");
+  options = GoodOptions();
+  options.profile.codecs[1].codec = static_cast<Codec>(77);
+  ExpectRefused(options, ErrorCode::kUnsupported, "codec");
+  options = GoodOptions();
+  options.profile.open_dtype = static_cast<Codec>(77);
+  ExpectRefused(options, ErrorCode::kUnsupported, "open_dtype");
+}
+
+TEST(Create, ABudgetOfLessThanOneBlockIsNoSpace) {
+  CacheOptions options = GoodOptions();
+  const uint64_t charge_bytes = ChargePerSlot(options.geometry, options.profile);
+  options.hot_bytes = 0;
+  ExpectRefused(options, ErrorCode::kNoSpace, "hot_bytes 0");
+  options.hot_bytes = charge_bytes - 1;
+  ExpectRefused(options, ErrorCode::kNoSpace, "hot_bytes " + std::to_string(charge_bytes - 1));
+  options.hot_bytes = charge_bytes;
+  EXPECT_EQ(Must(Cache::Create(options))->stats().sealed.slots_max, 1u);
+  // More than the address space holds, and more than the 32 bits of a slot id, are two things.
+  options.hot_bytes = uint64_t{1} << 63;
+  options.geometry = Geometry::Uniform(/*layers=*/64, /*kv_heads=*/64, /*head_dim=*/1024);
+  ExpectRefused(options, ErrorCode::kNoSpace, "sealed");
+}
+
+// The memory that a failing test lends must be whole again afterwards.
+class Lent final : public DeviceMemory {
+ public:
+  explicit Lent(FaultyMemory& inner) : inner_(inner) {}
+  std::string_view name() const override { return inner_.name(); }
+  bool host_accessible() const override { return inner_.host_accessible(); }
+  Result<std::byte*> Reserve(uint64_t bytes) override { return inner_.Reserve(bytes); }
+  void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
+  void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
+  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    return inner_.Copy(to, from, bytes);
+  }
+
+ private:
+  FaultyMemory& inner_;
+};
+
+TEST(Create, FailureSweepOverReservations) {
+  const auto host = MakeHostMemory(false);
+  uint64_t failures = 0;
+  for (uint64_t failing = 0;; ++failing) {
+    FaultyMemory memory(*host, failing);
+    {
+      const auto core = Core::Make(GoodOptions(), std::make_unique<Lent>(memory));
+      ASSERT_EQ(core.has_value(), !memory.failed());
+      if (core) break;
+      EXPECT_EQ(core.error().code, ErrorCode::kNoSpace);
+      EXPECT_THAT(core.error().message, HasSubstr("injected"));
+    }
+    EXPECT_EQ(memory.reserved_bytes(), 0u) << "reservation " << failing;
+    ++failures;
+  }
+  EXPECT_GE(failures, 2u) << "an arena and its bookkeeping";
+}
+
+TEST(Create, ACacheGivesItsReservationsBack) {
+  const auto host = MakeHostMemory(false);
+  FaultyMemory memory(*host, std::numeric_limits<uint64_t>::max());
+  {
+    const auto core = Must(Core::Make(GoodOptions(), std::make_unique<Lent>(memory)));
+    EXPECT_GT(memory.reserved_bytes(), 0u);
+  }
+  EXPECT_EQ(memory.reserved_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace quire::cache
