@@ -14,9 +14,10 @@ struct Fact {
   std::string name;
   std::string value;
 
-  std::string Sentence() const { return " The secret number of " + name + " is " + value + "."; }
-  std::string Question() const { return " The secret number of " + name + " is"; }
-  std::string Answer() const { return " " + value + "."; }
+  // The wording the bundled model was trained on (models/tiny/README.md).
+  std::string Question() const { return " The secret number of " + name + "="; }
+  std::string Answer() const { return value + "."; }
+  std::string Sentence() const { return Question() + Answer(); }
 };
 
 struct Document {
