@@ -101,68 +101,86 @@ struct TilePart {
   ComputeType round = ComputeType::kF32;
 };
 
-HWY_INLINE hn::Vec<F32> LoadSums(const float* y, uint32_t columns_left) {
+// Vector v of row r of y; the last one may reach past the row's end.
+HWY_INLINE hn::Vec<F32> LoadSums(const TilePart& part, size_t r, size_t v) {
   const F32 d;
-  if (HWY_LIKELY(columns_left >= kLanes)) return hn::LoadU(d, y);
-  return hn::MaskedLoad(hn::FirstN(d, columns_left), d, y);
+  const float* y = part.y[r] + part.column + v * kLanes;
+  if (HWY_LIKELY((v + 1) * kLanes <= part.columns)) return hn::LoadU(d, y);
+  if (v * kLanes >= part.columns) return hn::Zero(d);
+  return hn::MaskedLoad(hn::FirstN(d, part.columns - v * kLanes), d, y);
 }
 
-HWY_INLINE void StoreSums(hn::Vec<F32> sums, uint32_t columns_left, float* y) {
+HWY_INLINE void StoreSums(hn::Vec<F32> sums, const TilePart& part, size_t r, size_t v) {
   const F32 d;
-  if (HWY_LIKELY(columns_left >= kLanes)) {
+  float* y = part.y[r] + part.column + v * kLanes;
+  if (HWY_LIKELY((v + 1) * kLanes <= part.columns)) {
     hn::StoreU(sums, d, y);
-  } else {
-    hn::BlendedStore(sums, hn::FirstN(d, columns_left), d, y);
+  } else if (v * kLanes < part.columns) {
+    hn::BlendedStore(sums, hn::FirstN(d, part.columns - v * kLanes), d, y);
   }
 }
 
-HWY_INLINE hn::Vec<F32> RoundSums(ComputeType type, hn::Vec<F32> sums) {
-  const F32 d;
-  if (type == ComputeType::kBf16) return RoundTo<ComputeType::kBf16>(d, sums);
-  if (type == ComputeType::kF16) return RoundTo<ComputeType::kF16>(d, sums);
-  return sums;
+template <ComputeType kRound, size_t kCount>
+HWY_INLINE void RoundSums(hn::Vec<F32> (&sums)[kCount]) {
+  QUIRE_UNROLL
+  for (size_t i = 0; i < kCount; ++i) sums[i] = RoundTo<kRound>(F32(), sums[i]);
 }
 
 template <ComputeType kType, uint32_t kRows, uint32_t kPanels>
 HWY_NOINLINE void MultiplyTile(const TilePart& part) {
   const F32 d;
   constexpr size_t kVectors = kPanels * kPanelVectors;
-  constexpr size_t kValueBytes = kType == ComputeType::kF32 ? 4 : 2;
-  hn::Vec<F32> sums[kRows][kVectors];
+  constexpr size_t kValueBytes = TypeBytes(kType);
+  hn::Vec<F32> sums[kRows * kVectors];
   QUIRE_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
+  for (size_t i = 0; i < kRows * kVectors; ++i) sums[i] = hn::Zero(d);
+  if (!part.first) {
     QUIRE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) {
-      const uint32_t column = static_cast<uint32_t>(v * kLanes);
-      const uint32_t left = part.columns > column ? part.columns - column : 0;
-      sums[r][v] = part.first ? hn::Zero(d) : LoadSums(part.y[r] + part.column + column, left);
-    }
+    for (size_t i = 0; i < kRows * kVectors; ++i)
+      sums[i] = LoadSums(part, i / kVectors, i % kVectors);
   }
   const float* x = part.x;
   const std::byte* w = part.w;
+  const auto weights = [&](size_t v) HWY_ATTR {
+    const std::byte* panel = w + (v / kPanelVectors) * part.panel_bytes;
+    return LoadWeights<kType>(panel + (v % kPanelVectors) * kLanes * kValueBytes);
+  };
   for (uint32_t k = 0; k < part.depth; ++k) {
-    QUIRE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) {
-      const std::byte* panel = w + (v / kPanelVectors) * part.panel_bytes;
-      const auto weights = LoadWeights<kType>(panel + (v % kPanelVectors) * kLanes * kValueBytes);
+    // The fewer of the two stay in registers, the others come one by one; the order of these loops
+    // is what keeps the sums from being spilled.
+    if constexpr (kRows < kVectors) {
+      hn::Vec<F32> inputs[kRows];
+      QUIRE_UNROLL
+      for (size_t r = 0; r < kRows; ++r) inputs[r] = hn::Set(d, x[r]);
+      QUIRE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) {
+        const auto column = weights(v);
+        QUIRE_UNROLL
+        for (size_t r = 0; r < kRows; ++r) {
+          sums[r * kVectors + v] = hn::MulAdd(inputs[r], column, sums[r * kVectors + v]);
+        }
+      }
+    } else {
+      hn::Vec<F32> columns[kVectors];
+      QUIRE_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) columns[v] = weights(v);
       QUIRE_UNROLL
       for (size_t r = 0; r < kRows; ++r) {
-        sums[r][v] = hn::MulAdd(hn::Set(d, x[r]), weights, sums[r][v]);
+        const auto input = hn::Set(d, x[r]);
+        QUIRE_UNROLL
+        for (size_t v = 0; v < kVectors; ++v) {
+          sums[r * kVectors + v] = hn::MulAdd(input, columns[v], sums[r * kVectors + v]);
+        }
       }
     }
     x += part.x_step;
     w += kPanelColumns * kValueBytes;
   }
+  if (part.last && part.round == ComputeType::kBf16) RoundSums<ComputeType::kBf16>(sums);
+  if (part.last && part.round == ComputeType::kF16) RoundSums<ComputeType::kF16>(sums);
   QUIRE_UNROLL
-  for (size_t r = 0; r < kRows; ++r) {
-    QUIRE_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) {
-      const uint32_t column = static_cast<uint32_t>(v * kLanes);
-      if (column >= part.columns) continue;
-      const auto result = part.last ? RoundSums(part.round, sums[r][v]) : sums[r][v];
-      StoreSums(result, part.columns - column, part.y[r] + part.column + column);
-    }
-  }
+  for (size_t i = 0; i < kRows * kVectors; ++i)
+    StoreSums(sums[i], part, i / kVectors, i % kVectors);
 }
 
 // All of `panels` panels, as many at a time as the registers hold.

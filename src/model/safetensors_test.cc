@@ -4,10 +4,9 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
-
-#include "env/file.h"
 
 namespace quire::model {
 namespace {
@@ -17,7 +16,7 @@ class SafetensorsTest : public testing::Test {
   ~SafetensorsTest() override { std::filesystem::remove(path_); }
 
   Result<Safetensors> Open(std::string_view file) {
-    EXPECT_TRUE(WriteFile(path_, file).has_value());
+    std::ofstream(path_, std::ios::binary) << file;
     return Safetensors::Open(path_);
   }
 
@@ -105,7 +104,7 @@ TEST_F(SafetensorsTest, HostileHeaderLengths) {
   const uint64_t length = kSafetensorsHeaderBytesMax + 1;
   std::string file(sizeof(length), '\0');
   std::memcpy(file.data(), &length, sizeof(length));
-  ASSERT_TRUE(WriteFile(path_, file).has_value());
+  std::ofstream(path_, std::ios::binary) << file;
   std::filesystem::resize_file(path_, length + 100);
   const Result<Safetensors> opened = Safetensors::Open(path_);
   ASSERT_FALSE(opened.has_value());

@@ -18,7 +18,7 @@
 #if defined(__clang__)
 #define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define QUIRE_UNROLL _Pragma("GCC unroll 32")
+#define QUIRE_UNROLL _Pragma("GCC unroll 64")
 #endif
 #endif
 
