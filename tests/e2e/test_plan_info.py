@@ -1,0 +1,79 @@
+"""`quire plan` and `quire info`: numbers one can check with pencil and paper."""
+
+import json
+
+import pytest
+
+import quire_cli
+
+# config.json of Qwen/Qwen3-0.6B, the fields that decide the cache.
+QWEN3_0_6B = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
+    "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
+    "rms_norm_eps": 1e-06, "rope_theta": 1000000, "rope_scaling": None,
+    "max_position_embeddings": 40960, "attention_bias": False, "use_sliding_window": False,
+    "sliding_window": None, "max_window_layers": 28, "tie_word_embeddings": True,
+}
+BITS = {"f32": 32, "f16": 16, "bf16": 16}
+
+
+def plan(tmp_path, tokens, codec, *more, **changes):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN3_0_6B | changes), encoding="utf-8")
+    done = quire_cli.run("plan", "--config", path, "--tokens", tokens, "--kv", codec, *more, "--json")
+    assert done.exit_code == 0, done.describe()
+    return done.json
+
+
+@pytest.mark.parametrize("codec", sorted(BITS))
+def test_plan_of_100_tokens(tmp_path, codec):
+    got = plan(tmp_path, 100, codec)
+    assert got["kv_heads"] == 8
+    assert got["blocks"] == 7
+    # blocks * block_tokens * layers * (K and V) * heads * head_dim * bytes
+    assert got["bytes_total"] == 7 * 16 * 28 * 2 * 8 * 128 * BITS[codec] // 8
+    assert got["bits_per_value"] == BITS[codec]
+
+
+@pytest.mark.parametrize("tokens, blocks", [(1, 1), (16, 1), (17, 2), (200_000, 12_500)])
+def test_plan_rounds_up_to_blocks(tmp_path, tokens, blocks):
+    got = plan(tmp_path, tokens, "f16")
+    assert got["blocks"] == blocks
+    assert got["bytes_total"] == blocks * 16 * 28 * 2 * 8 * 128 * 2
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 16])
+def test_plan_reads_the_kv_heads(tmp_path, kv_heads):
+    got = plan(tmp_path, 100, "f16", num_key_value_heads=kv_heads)
+    assert got["kv_heads"] == kv_heads
+    assert got["bytes_total"] == 7 * 16 * 28 * 2 * kv_heads * 128 * 2
+
+
+def test_plan_does_not_guess_the_head_dim(tmp_path):
+    """Qwen3 files always give it, and it is not hidden_size / num_attention_heads (64 here)."""
+    config = {name: value for name, value in QWEN3_0_6B.items() if name != "head_dim"}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    done = quire_cli.run("plan", "--config", path, "--tokens", 16, "--kv", "f16", "--json")
+    assert done.exit_code == 3, done.describe()
+    assert "head_dim" in done.stderr
+
+
+def test_plan_of_a_broken_config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"num_hidden_layers": 28', encoding="utf-8")
+    done = quire_cli.run("plan", "--config", path, "--tokens", 100, "--kv", "f16", "--json")
+    assert done.exit_code == 3, done.describe()
+    assert "config.json" in done.stderr
+
+
+def test_info_lists_the_codecs():
+    done = quire_cli.run("info", "--json")
+    assert done.exit_code == 0, done.describe()
+    codecs = {codec["name"]: codec for codec in done.json["codecs"]}
+    assert set(BITS) <= set(codecs)
+    for name, bits in BITS.items():
+        assert codecs[name]["bits_per_value"] == bits
+        assert codecs[name]["kernels"], f"{name} has no kernel"
+        assert all(isinstance(kernel, str) for kernel in codecs[name]["kernels"])
