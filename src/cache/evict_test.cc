@@ -1,4 +1,5 @@
-// What goes first when room is needed, what never goes, and that the same calls give the same cache.
+// What goes first when room is needed, what never goes, and that the same calls give the same
+// cache.
 #include <gtest/gtest.h>
 
 #include <map>

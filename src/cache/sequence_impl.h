@@ -42,8 +42,9 @@ class SequenceImpl final : public Sequence {
   void PublishWholeBlocks(uint64_t length);
   /// Replaces the slot list and the pointers that mirror it.
   void SetSlots(std::vector<SlotId> slots) QUIRE_REQUIRES(mutex_);
-  /// Cuts at `position`, with `copy` (if any) in the place of the block that is cut, and tells which
-  /// slots to let go. False, and nothing done: others can see that block, so a copy is needed.
+  /// Cuts at `position`, with `copy` (if any) in the place of the block that is cut, and tells
+  /// which slots to let go. False, and nothing done: others can see that block, so a copy is
+  /// needed.
   bool TryTruncate(uint64_t position, SlotId copy, std::vector<SlotId>& dropped);
   Result<StreamLayout> LayoutOf(uint32_t layer, StreamRole role) const;
 
@@ -59,7 +60,8 @@ class SequenceImpl final : public Sequence {
   std::vector<const std::byte*> pointers_;  // [slots_.size()], data of each slot
   std::vector<BlockId> published_;          // ids of the first published_.size() slots
   std::vector<TokenId> tokens_;             // committed
-  // A private block that began as a copy of damaged bytes. Neither it nor what follows is published.
+  // A private block that began as a copy of damaged bytes. Neither it nor what follows is
+  // published.
   uint64_t damaged_block_ = kNoBlock;
   std::vector<std::atomic<uint64_t>> cursors_;  // [layers]
   std::atomic<uint64_t> length_;

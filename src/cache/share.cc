@@ -52,9 +52,9 @@ void Core::ReleaseSlot(SlotId slot) {
   FreeIfLast(slot);
 }
 
-// A leased block leases its parent. Whoever holds a block mostly holds its path too, but a view that
-// was taken before its blocks were published may hold other copies of the parents; counting here
-// keeps the policy's promise in every case: what is evictable has no leased descendant.
+// A leased block leases its parent. Whoever holds a block mostly holds its path too, but a view
+// that was taken before its blocks were published may hold other copies of the parents; counting
+// here keeps the policy's promise in every case: what is evictable has no leased descendant.
 void Core::AddLease(BlockId block) {
   while (!block.is_none() && blocks_.at(block).leases++ == 0) {
     policy_->Remove(block);

@@ -17,8 +17,8 @@ namespace quire::codec::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Each has: kCodec; kBytes of one value; Load(d, p), the Lanes(d) values at p, widened exactly. Reads
-/// no byte beyond them; p needs no alignment beyond the value's own.
+/// Each has: kCodec; kBytes of one value; Load(d, p), the Lanes(d) values at p, widened exactly.
+/// Reads no byte beyond them; p needs no alignment beyond the value's own.
 struct F32Values {
   static constexpr Codec kCodec = Codec::kF32;
   static constexpr size_t kBytes = 4;

@@ -10,9 +10,9 @@
 
 namespace quire::codec {
 
-/// Stores rows [row_begin, row_begin + tokens) of `rows` as tokens token_in_block ... of a slot, in the
-/// stream's codec: nearest even, f16 saturating finite values at +-65504. Rows that have the stream's
-/// dtype already are copied bit for bit. Bytes of other tokens are left as they are.
+/// Stores rows [row_begin, row_begin + tokens) of `rows` as tokens token_in_block ... of a slot, in
+/// the stream's codec: nearest even, f16 saturating finite values at +-65504. Rows that have the
+/// stream's dtype already are copied bit for bit. Bytes of other tokens are left as they are.
 ///
 /// Shape:   rows (token, head, dim); needs token_in_block + tokens <= stream.block_tokens
 /// Threads: different tokens of one slot may be written by different threads at once

@@ -15,8 +15,8 @@ namespace quire::codec {
 /// Bytes of one value of a codec that stores values as they are.
 constexpr uint32_t ValueBytes(Codec codec) { return codec == Codec::kF32 ? 4 : 2; }
 
-/// f32 to the f16 code that K and V are stored in: nearest even, but a finite value beyond the range
-/// becomes +-65504 (docs/numerics.md section 1).
+/// f32 to the f16 code that K and V are stored in: nearest even, but a finite value beyond the
+/// range becomes +-65504 (docs/numerics.md section 1).
 constexpr uint16_t F32ToStoredF16(float value) {
   const uint16_t code = F32ToF16(value);
   const bool finite = (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;

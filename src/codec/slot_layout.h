@@ -15,17 +15,17 @@ namespace quire::codec {
 /// Streams begin on a cache line, so that no vector load of a plane crosses one needlessly.
 inline constexpr uint64_t kStreamAlignmentBytes = 64;
 
-/// Layout of one slot, block-major: [layer][stream][head][plane], layers in absolute order, streams as
-/// the geometry lists them, each aligned to 64 bytes. K planes are token-contiguous ([dim][token]), V
-/// planes channel-contiguous ([token][dim]). A latent is read both ways; it lies as V does, because one
-/// token's latent is written and moved as one row.
+/// Layout of one slot, block-major: [layer][stream][head][plane], layers in absolute order, streams
+/// as the geometry lists them, each aligned to 64 bytes. K planes are token-contiguous
+/// ([dim][token]), V planes channel-contiguous ([token][dim]). A latent is read both ways; it lies
+/// as V does, because one token's latent is written and moved as one row.
 ///
 /// Threads: immutable after Create
 class SlotLayout {
  public:
   /// The layout of sealed slots: every stream in the codec that `profile` gives its role.
-  /// Errors: kInvalidArgument from Geometry::Validate; block_tokens not a power of two in 16..256; a
-  ///         stream without codec
+  /// Errors: kInvalidArgument from Geometry::Validate; block_tokens not a power of two in 16..256;
+  ///         a stream without codec
   static Result<SlotLayout> Create(const Geometry& geometry, const NumericProfile& profile,
                                    ArenaLayout arena_layout);
 
