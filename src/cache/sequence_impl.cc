@@ -91,6 +91,10 @@ Result<void> CheckRows(const RowsView& rows, const StreamLayout& stream, uint32_
   if (rows.data == nullptr) {
     return Fail(ErrorCode::kInvalidArgument, fmt::format("append: {} has no data", name));
   }
+  if (CodecName(rows.dtype) == "unknown") {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("append: {} has dtype {}", name, static_cast<int>(rows.dtype)));
+  }
   const int64_t dim = stream.dim;
   if ((tokens > 1 && rows.token_stride < dim) || (stream.heads > 1 && rows.head_stride < dim)) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -112,6 +116,10 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
   const bool latent = layout.group(layer).streams.size() == 1;
   QUIRE_TRY(CheckRows(rows.key, layout.key(layer), rows.tokens, latent ? "latent" : "key"));
   if (!latent) QUIRE_TRY(CheckRows(rows.value, layout.value(layer), rows.tokens, "value"));
+  if (latent && rows.value.data != nullptr) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("append: a value for layer {}, which stores one latent", layer));
+  }
   const uint64_t begin = cursors_[layer].load(std::memory_order_relaxed);
   QUIRE_TRY(Reserve(begin + rows.tokens));
 

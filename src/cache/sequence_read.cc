@@ -21,18 +21,19 @@ Result<StreamLayout> SequenceImpl::LayoutOf(uint32_t layer, StreamRole role) con
 
 Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                                   std::span<float> out) const {
-  QUIRE_ASSIGN(const StreamLayout layout, LayoutOf(layer, role));
-  if (begin > end || end > cursor(layer)) {
+  // The view first: what it shows stays readable, whatever the writer does meanwhile.
+  QUIRE_ASSIGN(const BlockListView view, View(layer, role));
+  const StreamLayout& layout = view.layout();
+  if (begin > end || end > view.tokens()) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("gather: tokens [{}, {}) of layer {} with {} tokens", begin, end, layer,
-                            cursor(layer)));
+                            view.tokens()));
   }
   const uint64_t values = layout.heads * (end - begin) * layout.dim;
   if (out.size() < values) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("gather: {} values do not fit into {}", values, out.size()));
   }
-  QUIRE_ASSIGN(const BlockListView view, View(layer, role));
   const int64_t head_stride = static_cast<int64_t>(end - begin) * layout.dim;
   for (uint64_t position = begin; position < end;) {
     const auto in_block = static_cast<uint32_t>(position % layout.block_tokens);
@@ -86,11 +87,14 @@ Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t l
                               sequence->id().number(), tokens, tokens_max));
     }
     parts.push_back({sequence, view.layout(), tokens});
-    values += tokens_max * view.layout().heads * view.layout().dim;
-  }
-  if (out.size() < values) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("gather: {} values do not fit into {}", values, out.size()));
+    const auto added =
+        CheckedProduct(tokens_max, uint64_t{view.layout().heads}, uint64_t{view.layout().dim});
+    if (!added || *added > out.size() - values) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("gather: {} sequences of {} tokens do not fit into {} values",
+                              sequences.size(), tokens_max, out.size()));
+    }
+    values += *added;
   }
   std::ranges::fill(out.first(values), 0.0f);
   uint64_t offset = 0;

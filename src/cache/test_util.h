@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -94,6 +95,11 @@ class FakeModel {
       return "length " + std::to_string(sequence.length()) + ", not " +
              std::to_string(history.size());
     }
+    return RowsDiffer(sequence, history);
+  }
+
+  /// The same for rows that are written, committed or not.
+  std::string RowsDiffer(const Sequence& sequence, std::span<const TokenId> history) const {
     for (uint32_t layer = 0; layer < geometry_.layer_count(); ++layer) {
       for (const Stream& stream : GroupOf(layer).streams) {
         std::vector<float> out(history.size() * stream.heads * stream.dim);
