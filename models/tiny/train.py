@@ -48,8 +48,9 @@ STAGES = [
     (40, 3072, 1, 2, (0.40, 0.60, 0.00, 0.00), "="),
     (60, 1024, 2, 4, (0.45, 0.50, 0.05, 0.00), "="),
     (270, 3072, 1, 2, (0.45, 0.55, 0.00, 0.00), "="),
+    (150, 3072, 1, 2, (0.35, 0.65, 0.00, 0.00), "="),
 ]
-DECAY = 270  # the learning rate falls linearly to zero over the last steps
+DECAY = 400  # the learning rate falls linearly to zero over the last steps
 
 
 # ---------------------------------------------------------------------------------- the model
