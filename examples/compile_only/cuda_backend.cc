@@ -1,0 +1,108 @@
+// What a GPU adds: memory for the arenas, fences for its streams, and attention on block lists. The
+// driver is a table of functions here, so that this compiles without a GPU's headers.
+#include <quire/attention.h>
+#include <quire/env.h>
+#include <quire/view.h>
+
+#include <string>
+#include <vector>
+
+namespace example {
+
+using namespace quire;
+
+struct Driver {
+  std::byte* (*reserve)(uint64_t bytes);  // address space backed by device pages; null: no room
+  void (*release)(std::byte* base, uint64_t bytes);
+  void (*discard)(std::byte* begin, uint64_t bytes);
+  void (*copy)(std::byte* to, const std::byte* from, uint64_t bytes, void* stream);
+  void* (*record_event)(void* stream);
+  bool (*event_done)(void* event);
+  void (*wait_event)(void* event);
+  void (*destroy_event)(void* event);
+  // One launch: tasks [task_count] lie in device memory, the kernel walks their block lists.
+  void (*attend)(const AttentionShape& shape, const AttentionTask* tasks, uint32_t task_count,
+                 void* stream);
+};
+
+class CudaFence final : public Fence {
+ public:
+  CudaFence(const Driver& driver, void* stream)
+      : driver_(driver), event_(driver.record_event(stream)) {}
+  ~CudaFence() override { driver_.destroy_event(event_); }
+  CudaFence(const CudaFence&) = delete;
+  CudaFence& operator=(const CudaFence&) = delete;
+
+  bool Done() const override { return driver_.event_done(event_); }
+  void Wait() override { driver_.wait_event(event_); }
+
+ private:
+  const Driver& driver_;
+  void* const event_;
+};
+
+class CudaMemory final : public DeviceMemory {
+ public:
+  CudaMemory(const Driver& driver, uint32_t device, void* stream)
+      : driver_(driver), name_("cuda:" + std::to_string(device)), stream_(stream) {}
+
+  std::string_view name() const override { return name_; }
+  bool host_accessible() const override { return false; }
+
+  Result<std::byte*> Reserve(uint64_t bytes) override {
+    std::byte* const base = driver_.reserve(bytes);
+    if (base == nullptr) {
+      return Fail(ErrorCode::kNoSpace,
+                  name_ + ": cannot reserve " + std::to_string(bytes) + " bytes");
+    }
+    return base;
+  }
+  void Release(std::byte* base, uint64_t bytes) override { driver_.release(base, bytes); }
+  void Discard(std::byte* begin, uint64_t bytes) override { driver_.discard(begin, bytes); }
+  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    driver_.copy(to, from, bytes, stream_);
+    return std::make_unique<CudaFence>(driver_, stream_);
+  }
+
+ private:
+  const Driver& driver_;
+  const std::string name_;
+  void* const stream_;
+};
+
+class CudaAttention final : public AttentionBackend {
+ public:
+  CudaAttention(const Driver& driver, void* stream) : driver_(driver), stream_(stream) {}
+
+  std::string_view name() const override { return "cuda"; }
+  std::string_view target() const override { return "sm_90"; }
+
+  Result<void> Supports(const AttentionShape& shape) const override {
+    if (shape.key.heads == 0 || shape.query_heads % shape.key.heads != 0) {
+      return Fail(ErrorCode::kInvalidArgument, "cuda: query_heads is no multiple of key.heads");
+    }
+    if (shape.key.codec == Codec::kF32) {
+      return Fail(ErrorCode::kUnsupported, "cuda: key.codec f32");
+    }
+    return {};
+  }
+
+  // The host's threads have nothing to do: the device works, and the call waits for it.
+  void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
+              Executor& /*executor*/) override {
+    driver_.attend(shape, tasks.data(), static_cast<uint32_t>(tasks.size()), stream_);
+    CudaFence(driver_, stream_).Wait();
+  }
+
+ private:
+  const Driver& driver_;
+  void* const stream_;
+};
+
+// Pins that outlive the call: the blocks stay until the stream has passed this point.
+void ReleaseWhenRead(const Driver& driver, void* stream, Lease lease) {
+  CudaFence fence(driver, stream);
+  lease.Release(&fence);
+}
+
+}  // namespace example
