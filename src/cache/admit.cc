@@ -99,8 +99,7 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
     MutexLock lock(mutex_);
     ++counters_.refused_total;
     return Fail(ErrorCode::kNoSpace,
-                fmt::format("open: can never fit: {} tokens need {} blocks, the budget of {} bytes "
-                            "holds {}",
+                fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}",
                             reserve, DivUp(reserve, block_tokens()), options_.hot_bytes,
                             sealed_->slots_max()));
   }

@@ -15,8 +15,8 @@ constexpr uint32_t kBlock = TestCache::kBlock;
 
 using Path = std::vector<TokenId>;
 
-// The cache said naively: slots are shared pointers, the index is a map from whole prefixes, a block
-// is leased if anyone else has its slot or the slot of a block after it.
+// The cache said naively: slots are shared pointers, the index is a map from whole prefixes, a
+// block is leased if anyone else has its slot or the slot of a block after it.
 class NaiveCache {
  public:
   struct Slot {

@@ -1,5 +1,5 @@
-// One history with budgets of 1, 2, 3 ... slots, until all of it fits: a call that is refused changes
-// nothing, and works once there is room.
+// One history with budgets of 1, 2, 3 ... slots, until all of it fits: a call that is refused
+// changes nothing, and works once there is room.
 #include <gtest/gtest.h>
 
 #include <functional>

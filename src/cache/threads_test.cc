@@ -1,5 +1,5 @@
-// Many threads on one cache: writers on common prefixes, readers of their views, and one that evicts.
-// Worth most in the tsan preset.
+// Many threads on one cache: writers on common prefixes, readers of their views, and one that
+// evicts. Worth most in the tsan preset.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -61,7 +61,7 @@ bool IsRight(const Shared& shared, const BlockListView& view) {
   return may_be[0] || may_be[1];
 }
 
-// Opens, computes in chunks, goes back and takes the other script, forks, resets: all of it checked.
+// Opens, computes in chunks, goes back and takes the other script, forks, resets: all checked.
 void Write(Shared& shared, uint32_t writer) {
   Prng prng(writer);
   const FakeModel& model = shared.cache.model;

@@ -296,7 +296,7 @@ BLOCK_BYTES = 16 * 2 * 2 * 2 * 32 * 4
 def test_arena_too_small(model, hot_bytes):
     """102 tokens are 7 blocks; one oversized request is refused like any other."""
     assert_refused(run(model, "--kv", "f32", "--hot-bytes", hot_bytes), (4,),
-                   ("hot_bytes", str(hot_bytes), "block"))
+                   (str(hot_bytes), "block"))
 
 
 def test_arena_just_large_enough(model):
