@@ -1,5 +1,5 @@
-// Many adapters on one base model, some of them in training: what decides the bits is in the identity,
-// so none can read another's blocks.
+// Many adapters on one base model, some of them in training: what decides the bits is in the
+// identity, so none can read another's blocks.
 #include <quire/cache.h>
 
 #include <string>
@@ -37,8 +37,8 @@ Result<std::vector<Asked>> Compare(Cache& cache, const Identity& base,
   return answers;
 }
 
-// A training run: the adapter moves at every optimizer step, so its blocks are never shared, and those
-// of an older step are never found.
+// A training run: the adapter moves at every optimizer step, so its blocks are never shared, and
+// those of an older step are never found.
 Result<std::unique_ptr<Sequence>> OpenForTraining(Cache& cache, const Identity& base, uint64_t step,
                                                   std::span<const TokenId> batch) {
   const Identity identity = WithAdapter(base, "run-42", step);

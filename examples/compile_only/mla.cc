@@ -27,8 +27,8 @@ Result<std::unique_ptr<Cache>> MakeLatentCache(uint64_t hot_bytes) {
 // One layer of one step. The queries are absorbed: multiplied by W_UK beforehand, so that their dot
 // product with the latent is the score; W_UV follows the output.
 //
-// Shape: latents [tokens, 576]; queries and out [tokens, 128, 576]. The last 64 channels of `out` are
-// the rope part, which no V has: the caller leaves them out.
+// Shape: latents [tokens, 576]; queries and out [tokens, 128, 576]. The last 64 channels of `out`
+// are the rope part, which no V has: the caller leaves them out.
 Result<void> AttendLayer(Sequence& sequence, uint32_t layer, const std::vector<uint16_t>& latents,
                          const std::vector<float>& queries, AttentionBackend& backend,
                          Executor& executor, std::vector<float>& out) {

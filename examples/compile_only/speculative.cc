@@ -1,5 +1,5 @@
-// Speculative decoding: a small model guesses, the large one checks all guesses in one pass, and the
-// cache goes back to where they part.
+// Speculative decoding: a small model guesses, the large one checks all guesses in one pass, and
+// the cache goes back to where they part.
 #include <quire/cache.h>
 
 #include <functional>
@@ -11,15 +11,16 @@ using namespace quire;
 
 struct Target {
   uint32_t layers = 0;
-  /// K and V of some tokens at the sequence's end, for one layer. The rows live until the next call.
+  /// K and V of some tokens at the sequence's end, for one layer. The rows live until the next
+  /// call.
   std::function<LayerRows(uint32_t layer, std::span<const TokenId> tokens)> rows;
   /// The token that the model puts after each of these; [tokens].
   std::function<std::vector<TokenId>(const Sequence& sequence, std::span<const TokenId> tokens)>
       next;
 };
 
-// `last` is the newest token, not yet in the sequence; `guesses` are meant to follow it. Returns the
-// tokens that are certain now; the last of them is the next `last`.
+// `last` is the newest token, not yet in the sequence; `guesses` are meant to follow it. Returns
+// the tokens that are certain now; the last of them is the next `last`.
 Result<std::vector<TokenId>> Step(Sequence& sequence, const Target& target, TokenId last,
                                   std::span<const TokenId> guesses) {
   std::vector<TokenId> tokens = {last};
