@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/bits.h"
 
@@ -153,7 +152,8 @@ class Pass {
   // Only the rows asked for pass the last norm and the output matrix.
   void Logits() {
     scratch_.outputs.clear();
-    std::vector<uint32_t> wanted;
+    std::vector<uint32_t>& wanted = scratch_.wanted;
+    wanted.clear();
     uint32_t row = 0;
     for (const StepItem& item : items_) {
       const auto tokens = static_cast<uint32_t>(item.tokens.size());

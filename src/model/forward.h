@@ -42,6 +42,7 @@ struct ForwardScratch {
   std::vector<float> angles;         // [rows, head_dim]
   std::vector<TokenId> tokens;       // [rows]
   std::vector<uint64_t> positions;   // [rows]
+  std::vector<uint32_t> wanted;      // rows whose logits are asked for
   std::vector<float*> outputs;       // [rows] of the product under way
   std::vector<AttentionTask> tasks;  // [items]
   MatmulScratch matmul;

@@ -18,6 +18,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/matmul.cc"
 #include "hwy/foreach_target.h"
+// foreach_target.h first
 #include "hwy/highway.h"
 #include "model/simd-inl.h"
 
@@ -136,8 +137,9 @@ HWY_NOINLINE void MultiplyTile(const TilePart& part) {
   for (size_t i = 0; i < kRows * kVectors; ++i) sums[i] = hn::Zero(d);
   if (!part.first) {
     QUIRE_UNROLL
-    for (size_t i = 0; i < kRows * kVectors; ++i)
+    for (size_t i = 0; i < kRows * kVectors; ++i) {
       sums[i] = LoadSums(part, i / kVectors, i % kVectors);
+    }
   }
   const float* x = part.x;
   const std::byte* w = part.w;
@@ -179,8 +181,9 @@ HWY_NOINLINE void MultiplyTile(const TilePart& part) {
   if (part.last && part.round == ComputeType::kBf16) RoundSums<ComputeType::kBf16>(sums);
   if (part.last && part.round == ComputeType::kF16) RoundSums<ComputeType::kF16>(sums);
   QUIRE_UNROLL
-  for (size_t i = 0; i < kRows * kVectors; ++i)
+  for (size_t i = 0; i < kRows * kVectors; ++i) {
     StoreSums(sums[i], part, i / kVectors, i % kVectors);
+  }
 }
 
 // All of `panels` panels, as many at a time as the registers hold.

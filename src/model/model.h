@@ -36,8 +36,7 @@ class Model {
  public:
   /// Reads config.json and model.safetensors of a directory in Hugging Face form.
   /// Errors: those of ParseConfig, Safetensors::Open and Weights::Load, naming the file;
-  /// kUnsupported
-  ///         weights in shards, or a CPU without fused multiply-add
+  ///         kUnsupported weights in shards, or a CPU without fused multiply-add
   static Result<std::unique_ptr<Model>> Load(const std::string& directory,
                                              const LoadOptions& options);
 
@@ -59,12 +58,11 @@ class Model {
   /// and nothing else: the bits of each are those it would have alone, cut in any way.
   ///
   /// Errors:  kInvalidArgument names the item: no sequence or tokens, a token outside the
-  /// vocabulary,
-  ///          a sequence twice, uncommitted rows, or a cache of another shape; kNoSpace a sequence
-  ///          has no room; kUnsupported the backend cannot read the cache; kCancelled
+  ///          vocabulary, a sequence twice, uncommitted rows, or a cache of another shape; kNoSpace
+  ///          a sequence has no room; kUnsupported the backend cannot read the cache; kCancelled
   /// Effects: on error every sequence has its committed length and nothing else; logits are
-  /// undefined Threads: work runs on `executor`; a sequence must not be used meanwhile. `cancel`
-  /// may be set by
+  ///          undefined
+  /// Threads: work runs on `executor`; a sequence must not be used meanwhile. `cancel` may be set by
   ///          any thread and is looked at once a layer
   Result<void> Step(std::span<const StepItem> items, AttentionBackend& attention,
                     Executor& executor, const std::atomic<bool>* cancel = nullptr);

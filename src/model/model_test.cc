@@ -382,6 +382,45 @@ TEST_F(LoadTest, MixedMatrixTypesAreNamed) {
   ExpectError(ErrorCode::kUnsupported, "tensor model.layers.0.mlp.up_proj.weight: is F16");
 }
 
+TEST_F(LoadTest, AHugeConfigOnASmallFileAsksForNoMemory) {
+  config_.layers = 4096;
+  config_.hidden = 1 << 20;
+  config_.intermediate = 1 << 20;
+  ASSERT_TRUE(WriteFile(directory_ + "/config.json", ConfigJson(config_)).has_value());
+  ExpectError(ErrorCode::kCorrupt, "tensor model.embed_tokens.weight: has shape [96, 64]");
+}
+
+// Weights whose k-th read fails.
+class FailingSource final : public TensorSource {
+ public:
+  FailingSource(const TensorSource& inner, uint32_t reads_left)
+      : inner_(inner), reads_left_(reads_left) {}
+  const std::string& path() const override { return inner_.path(); }
+  std::span<const TensorInfo> tensors() const override { return inner_.tensors(); }
+  Result<void> Read(const TensorInfo& tensor, uint64_t offset_bytes,
+                    std::span<std::byte> out) const override {
+    if (reads_left_-- == 0) return Fail(ErrorCode::kIo, "planted");
+    return inner_.Read(tensor, offset_bytes, out);
+  }
+
+ private:
+  const TensorSource& inner_;
+  mutable uint32_t reads_left_;
+};
+
+TEST(WeightsTest, EveryFailedReadIsAnError) {
+  const ModelConfig config = SmallConfig();
+  const RandomTensors source(config, ComputeType::kBf16, 1);
+  uint32_t failures = 0;
+  for (uint32_t k = 0;; ++k) {
+    const auto weights = Weights::Load(FailingSource(source, k), config, {});
+    if (weights.has_value()) break;
+    EXPECT_EQ(weights.error().code, ErrorCode::kIo);
+    ++failures;
+  }
+  EXPECT_EQ(failures, source.tensors().size());
+}
+
 TEST_F(LoadTest, TensorsWithoutAPlaceAreNamedUnlessHarmless) {
   const auto rename_to = [this](const char* name) {
     Rewrite([name](TensorData&) { return true; });

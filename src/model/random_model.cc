@@ -1,6 +1,7 @@
 #include "model/random_model.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 #include "base/hash.h"

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
 #include "base/json.h"
 #include "env/file.h"

@@ -23,10 +23,8 @@ class Tokenizer {
   /// Reads the file at `path`. Errors: as Parse, and those of reading a file
   static Result<Tokenizer> Load(const std::string& path);
 
-  /// Errors: kCorrupt broken JSON, a field missing or of a wrong type, a byte or an id twice, a
-  /// byte
-  ///         without token; kUnsupported another kind of tokenizer. The message names file_name and
-  ///         the field
+  /// Errors: kCorrupt broken JSON, a field missing or of a wrong type, an id twice, a byte without
+  ///         token; kUnsupported another kind of tokenizer. The message names file_name and field
   static Result<Tokenizer> Parse(std::string_view json, std::string_view file_name);
 
   /// Ids of a text. An added token's name in the text becomes that token; the longest name wins.
