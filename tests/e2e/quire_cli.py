@@ -46,7 +46,7 @@ def binary() -> Path:
     named = os.environ.get("QUIRE") or os.environ.get("QUIRE_BINARY")
     path = Path(named or REPOSITORY / "build/release/quire")
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: `make build` makes it, QUIRE names another one")
+        raise FileNotFoundError(f"{path} is missing: run `make build`, or set QUIRE")
     return path
 
 
@@ -64,7 +64,8 @@ def run(*arguments) -> Run:
 
 def flags(options: dict) -> list:
     """{'max_tokens': 4} -> ['--max-tokens', 4]."""
-    return [part for name, value in options.items() for part in ("--" + name.replace("_", "-"), value)]
+    return [part for name, value in options.items()
+            for part in ("--" + name.replace("_", "-"), value)]
 
 
 def generate(model: Path, prompt: list, logits_out: Path | None = None, **options) -> Generated:

@@ -77,7 +77,7 @@ RAW_DAMAGE = {
     "header_length_2_63": lambda blob: struct.pack("<Q", 1 << 63) + blob[8:],
     "header_length_all_ones": lambda blob: b"\xff" * 8 + blob[8:],
     "header_not_json": lambda blob: blob[:8] + b"x" + blob[9:],
-    "header_not_utf8": lambda blob: blob[:8] + blob[8:].replace(b"embed_tokens", b"embed_\xff\xfekens"),
+    "header_not_utf8": lambda blob: blob.replace(b"embed_tokens", b"embed_\xff\xfekens", 1),
     "header_is_a_list": lambda blob: struct.pack("<Q", 8) + b"[1,2,3] " + blob,
     "header_is_deep": lambda blob: struct.pack("<Q", 1_000_000) + b"[" * 1_000_000,
     "header_is_deep_objects": lambda blob: struct.pack("<Q", 500_000) + b'{"a":' * 100_000,
@@ -106,7 +106,8 @@ HOSTILE_FIELDS = {
             data_offsets=[offset + 1 for offset in header[GATE]["data_offsets"]]), ()),
     "offsets_past_the_end": (set_offsets(1 << 40, (1 << 40) + 80 * 48 * 4), (GATE,)),
     "offsets_reversed": (
-        lambda header: header[GATE].update(data_offsets=header[GATE]["data_offsets"][::-1]), (GATE,)),
+        lambda header: header[GATE].update(data_offsets=header[GATE]["data_offsets"][::-1]),
+        (GATE,)),
     "offsets_near_2_64": (set_offsets((1 << 64) - 80 * 48 * 4, (1 << 64) - 1), (GATE,)),
     "offsets_above_2_64": (set_offsets(0, 1 << 70), (GATE,)),
     "offsets_negative": (set_offsets(-80 * 48 * 4, 0), (GATE,)),
@@ -284,8 +285,9 @@ def test_text_prompt_without_a_tokenizer(model):
 
 
 def test_prompt_file_that_is_not_there(model):
-    done = quire_cli.run("generate", "--model", model, "--prompt-file", "/nowhere/prompt.txt", "--json")
-    assert_refused(done, (2, 3), ("/nowhere/prompt.txt",))
+    path = model / "nowhere.txt"
+    done = quire_cli.run("generate", "--model", model, "--prompt-file", path, "--json")
+    assert_refused(done, (2, 3), (str(path),))
 
 
 # One block of 16 tokens: 2 layers, K and V, 2 heads of 32, f32.
@@ -296,7 +298,7 @@ BLOCK_BYTES = 16 * 2 * 2 * 2 * 32 * 4
 def test_arena_too_small(model, hot_bytes):
     """102 tokens are 7 blocks; one oversized request is refused like any other."""
     assert_refused(run(model, "--kv", "f32", "--hot-bytes", hot_bytes), (4,),
-                   (str(hot_bytes), "block"))
+                   ("hot_bytes", str(hot_bytes), "block"))
 
 
 def test_arena_just_large_enough(model):
@@ -327,7 +329,8 @@ def test_bad_prompt_ids(model, ids):
 
 @pytest.mark.parametrize("arguments", [
     (), ("levitate",), ("generate",), ("generate", "--prompt-ids", "1"), ("plan",),
-    ("generate", "--model", "m"), ("generate", "--model", "m", "--prompt-ids", "1", "--prompt", "x"),
+    ("generate", "--model", "m"),
+    ("generate", "--model", "m", "--prompt-ids", "1", "--prompt", "x"),
 ], ids=lambda arguments: " ".join(arguments) or "nothing")
 def test_bad_command(arguments):
     done = quire_cli.run(*arguments)

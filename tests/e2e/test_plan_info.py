@@ -18,10 +18,10 @@ QWEN3_0_6B = {
 BITS = {"f32": 32, "f16": 16, "bf16": 16}
 
 
-def plan(tmp_path, tokens, codec, *more, **changes):
+def plan(tmp_path, tokens, codec, **changes):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(QWEN3_0_6B | changes), encoding="utf-8")
-    done = quire_cli.run("plan", "--config", path, "--tokens", tokens, "--kv", codec, *more, "--json")
+    done = quire_cli.run("plan", "--config", path, "--tokens", tokens, "--kv", codec, "--json")
     assert done.exit_code == 0, done.describe()
     return done.json
 

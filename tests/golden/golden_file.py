@@ -1,6 +1,6 @@
 """Committed answers of transformers: cases.json, and per case NAME.npy with a few rows of logits.
 
-Written by `tests/hf/run.sh --write-golden`; read by tests/e2e/test_golden.py, which needs numpy only.
+Written by `tests/hf/run.sh --write-golden`; read by tests/e2e/test_golden.py with numpy alone.
 """
 
 import dataclasses
@@ -13,7 +13,8 @@ FOLDER = Path(__file__).resolve().parent
 CASES_FILE = FOLDER / "cases.json"
 POSITIONS_WANTED = 24
 # Edges of blocks (16), of splits (256), and the wrap of the sixteen lanes (16 * 256).
-EDGES = (15, 16, 17, 31, 32, 63, 64, 127, 128, 255, 256, 257, 511, 512, 4095, 4096, 4097, 4351, 4352)
+EDGES = (15, 16, 17, 31, 32, 63, 64, 127, 128, 255, 256, 257, 511, 512, 4095, 4096, 4097,
+         4351, 4352)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Golden:
 
 
 def choose_positions(prompt_tokens: int, rows: int) -> list:
-    """Ends, edges, prompt end, then evenly spread ones until POSITIONS_WANTED of `rows` are chosen."""
+    """Ends, edges, prompt end, then evenly spread ones until there are POSITIONS_WANTED."""
     chosen = {0, 1, prompt_tokens - 2, prompt_tokens - 1, prompt_tokens, rows - 1}
     chosen |= {edge for edge in EDGES if edge < rows}
     for position in np.linspace(2, rows - 2, POSITIONS_WANTED).astype(int).tolist():

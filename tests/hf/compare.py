@@ -110,7 +110,8 @@ def main() -> int:
         folder = Path(temporary)
         if arguments.write_golden:
             made = {name: make_golden(name, folder) for name in names}
-            versions = f"transformers {transformers.__version__}, torch {torch.__version__}, eager, f32"
+            versions = (f"transformers {transformers.__version__}, torch {torch.__version__}, "
+                        "eager attention, f32")
             golden_file.write_all(list((committed | made).values()), versions)
             return 0
         table = Table()

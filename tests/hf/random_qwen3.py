@@ -37,19 +37,19 @@ class Case:
     rope_parameters: bool = False
 
 
-# head_dim is never hidden / heads, and `odd` has no dimension that fills whole vectors. `long` passes
-# 16 splits of 256 tokens, so that every attention lane folds more than one split.
+# head_dim is never hidden / heads, and `odd` has widths that no vector divides. `long` passes 16
+# splits of 256 tokens, so that attention lanes fold more than one split.
 CASES = [
     Case("mha", layers=2, hidden=64, heads=4, kv_heads=4, head_dim=32, intermediate=160, vocab=320,
          rope_theta=2e4, tied=True, prompt_tokens=301),
     Case("gqa", layers=3, hidden=96, heads=6, kv_heads=2, head_dim=64, intermediate=224, vocab=320,
          rope_theta=1e6, tied=False, prompt_tokens=333),
-    Case("mqa", layers=2, hidden=128, heads=4, kv_heads=1, head_dim=128, intermediate=256, vocab=320,
-         rope_theta=5e5, tied=True, prompt_tokens=305, rope_parameters=True),
+    Case("mqa", layers=2, hidden=128, heads=4, kv_heads=1, head_dim=128, intermediate=256,
+         vocab=320, rope_theta=5e5, tied=True, prompt_tokens=305, rope_parameters=True),
     Case("odd", layers=2, hidden=76, heads=6, kv_heads=3, head_dim=32, intermediate=149, vocab=323,
          rope_theta=3e4, tied=False, prompt_tokens=310, rms_eps=1e-5),
-    Case("bf16", layers=2, hidden=128, heads=8, kv_heads=2, head_dim=64, intermediate=256, vocab=320,
-         rope_theta=1e6, tied=True, prompt_tokens=320, dtype="BF16"),
+    Case("bf16", layers=2, hidden=128, heads=8, kv_heads=2, head_dim=64, intermediate=256,
+         vocab=320, rope_theta=1e6, tied=True, prompt_tokens=320, dtype="BF16"),
     Case("f16", layers=2, hidden=80, heads=5, kv_heads=1, head_dim=64, intermediate=192, vocab=320,
          rope_theta=1e5, tied=False, prompt_tokens=303, dtype="F16"),
     Case("long", layers=2, hidden=64, heads=4, kv_heads=2, head_dim=32, intermediate=128, vocab=320,
@@ -64,7 +64,7 @@ def raw_u32(seed: int, name: str, count: int) -> np.ndarray:
 
 
 def uniform(seed: int, name: str, shape: tuple) -> np.ndarray:
-    """f32 values in [-1, 1); each is a multiple of 2^-23, so no rounding depends on the platform."""
+    """f32 values in [-1, 1), each a multiple of 2^-23: exact, so the same on every platform."""
     raw = raw_u32(seed, name, math.prod(shape)) >> np.uint32(8)
     return (raw.astype(np.float32) * np.float32(2.0**-23) - np.float32(1)).reshape(shape)
 

@@ -1,6 +1,7 @@
 """Reads and writes safetensors files with numpy alone, so that `make test` needs no PyTorch.
 
-Layout: u64 little-endian header length, JSON header, payload. Source: huggingface/safetensors README.
+Layout: u64 little-endian header length, JSON header, payload. Source: README of
+huggingface/safetensors.
 """
 
 import json
@@ -23,7 +24,7 @@ def from_bf16(bits: np.ndarray) -> np.ndarray:
 
 
 def encode(tensors: dict, dtype: str) -> bytes:
-    """The file that holds the f32 arrays of `tensors`, stored as `dtype`, in ascending name order."""
+    """The file that holds f32 arrays, stored as `dtype`, in ascending order of their names."""
     header, chunks, offset_bytes = {"__metadata__": {"format": "pt"}}, [], 0
     for name in sorted(tensors):
         values = to_bf16(tensors[name]) if dtype == "BF16" else tensors[name].astype(DTYPES[dtype])
@@ -36,7 +37,7 @@ def encode(tensors: dict, dtype: str) -> bytes:
 
 
 def join(header: dict, payload: bytes) -> bytes:
-    """A file from its two parts; the header is padded with spaces so that the payload is aligned."""
+    """A file from its two parts; spaces behind the header align the payload."""
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + payload
