@@ -423,7 +423,7 @@ TEST(WeightsTest, EveryFailedReadIsAnError) {
 
 TEST_F(LoadTest, TensorsWithoutAPlaceAreNamedUnlessHarmless) {
   const auto rename_to = [this](const char* name) {
-    Rewrite([name](TensorData&) { return true; });
+    Rewrite([](TensorData&) { return true; });
     std::vector<TensorData> data;
     const auto source = Safetensors::Open(directory_ + "/model.safetensors").value();
     for (const TensorInfo& tensor : source.tensors()) {

@@ -151,8 +151,16 @@ class Tokenizer::Builder {
     for (size_t i = 0; i < added->size(); ++i) {
       QUIRE_TRY(AddNamed((*added)[i], fmt::format("added_tokens[{}]", i)));
     }
-    std::ranges::stable_sort(tokenizer_.added_, std::ranges::greater(),
-                             [](const Added& token) { return token.name.size(); });
+    // Names of one length never compete for a place in the text, unless they are the same.
+    std::vector<Added>& names = tokenizer_.added_;
+    std::ranges::sort(names, std::ranges::greater(), [](const Added& token) {
+      return std::pair<size_t, std::string_view>(token.name.size(), token.name);
+    });
+    const auto twice = std::ranges::adjacent_find(names, {}, &Added::name);
+    if (twice != names.end()) {
+      return reader_.Bad(ErrorCode::kCorrupt, "added_tokens",
+                         fmt::format("content \"{}\" appears twice", twice->name));
+    }
     return {};
   }
 

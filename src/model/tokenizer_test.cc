@@ -161,6 +161,9 @@ TEST(TokenizerTest, DamageIsNamedByField) {
   json["added_tokens"][0]["id"] = 7;
   ExpectError(json, ErrorCode::kCorrupt, "added_tokens[0]");
   json = Minimal();
+  json["added_tokens"][1]["content"] = "<bos>";
+  ExpectError(json, ErrorCode::kCorrupt, "content \"<bos>\" appears twice");
+  json = Minimal();
   json["added_tokens"][0].erase("content");
   ExpectError(json, ErrorCode::kCorrupt, "added_tokens[0]");
   json = Minimal();
