@@ -20,14 +20,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
-/// Columns the prefetch runs ahead of the one being read. Measured: bench/attention.cc.
-inline constexpr uint32_t kColumnsAhead = 4;
-
 /// The functions of one codec, for K and for V.
 struct CodecFunctions {
-  void (*stream_scores)(const float*, uint32_t, size_t, const Columns&, size_t, float*);
-  void (*stream_values)(const std::byte*, size_t, uint32_t, uint32_t, const std::byte*,
-                        const float*, uint32_t, float*, size_t);
+  void (*stream_scores)(const float*, const StreamView&, const Columns&, float*);
+  void (*stream_values)(const ValueRun*, uint32_t, const StreamView&, const float*, float*, size_t);
   void (*expand_key)(const std::byte*, size_t, size_t, float*);
   void (*expand_value)(const std::byte*, size_t, float*);
 };
@@ -74,17 +70,12 @@ class ItemRun {
     uint32_t closed = 0;  // lanes folded and pushed
     uint32_t top = 0;     // the state of the lane being folded
     ClearMax(queries_, scratch_.stack[0]);
-    SplitView views[2];
-    SplitView* view = &views[0];
-    SplitView* next = &views[1];
-    bool have = Find(0, FirstSplit(0), view);
-    while (have) {
-      for (; closed < view->lane_order; ++closed) Close(closed, &top);
-      const bool have_next = Find(view->lane_order, view->split + kLanes, next);
-      Attend(view, have_next ? next : nullptr);
+    SplitView view;
+    for (bool have = Find(0, FirstSplit(0), &view); have;
+         have = Find(view.lane_order, view.split + kLanes, &view)) {
+      for (; closed < view.lane_order; ++closed) Close(closed, &top);
+      Attend(view);
       MergeStates(queries_, out_stride_, scratch_.factors, scratch_.stack[top], scratch_.split);
-      std::swap(view, next);
-      have = have_next;
     }
     for (; closed < lanes; ++closed) Close(closed, &top);
     return scratch_.stack[0];
@@ -96,11 +87,11 @@ class ItemRun {
     const Tag d;
     const Vec scale = hn::Set(d, shape_.scale);
     for (uint32_t row = 0; row < item_.rows; ++row) {
-      const uint64_t vector =
-          uint64_t{item_.row_begin + row} * shape_.query_heads + uint64_t{item_.kv_head} * group_;
+      const uint64_t vector = uint64_t{item_.row_begin + row} * shape_.query_heads +
+                              uint64_t{item_.head_begin} * group_;
       const float* from = item_.task->queries + vector * key_dim_;
-      float* to = scratch_.query + size_t{row} * group_ * key_dim_;
-      const size_t values = size_t{group_} * key_dim_;  // the heads of a group are neighbours
+      const size_t values = size_t{item_.queries_per_row()} * key_dim_;
+      float* to = scratch_.query + row * values;
       size_t i = 0;
       for (; i + kVecLanes <= values; i += kVecLanes) {
         hn::StoreU(hn::Mul(hn::LoadU(d, from + i), scale), d, to + i);
@@ -171,57 +162,63 @@ class ItemRun {
   }
 
   const std::byte* Plane(const StreamLayout& stream, const std::byte* slot) const {
-    return slot + stream.offset_bytes + item_.kv_head * stream.head_stride_bytes;
+    return slot + stream.offset_bytes + item_.head_begin * stream.head_stride_bytes;
   }
   size_t KeyValueBytes() const { return shape_.key.codec == Codec::kF32 ? 4 : 2; }
   size_t ValueValueBytes() const { return shape_.value.codec == Codec::kF32 ? 4 : 2; }
+  StreamView KeyView() const {
+    return {.heads = item_.heads,
+            .group = group_,
+            .dim = key_dim_,
+            .row_bytes = KeyRowBytes(),
+            .head_stride_bytes = shape_.key.head_stride_bytes,
+            .block_columns = shape_.key.block_tokens / kColumnTokens};
+  }
+  StreamView ValueView() const {
+    return {.heads = item_.heads,
+            .group = group_,
+            .dim = value_dim_,
+            .head_stride_bytes = shape_.value.head_stride_bytes,
+            .block_columns = shape_.value.block_tokens / kColumnTokens};
+  }
   size_t KeyRowBytes() const { return shape_.key.block_tokens * KeyValueBytes(); }
 
   /// The states of every query vector over one split, into scratch.split.
-  void Attend(SplitView* view, const SplitView* next) const {
+  void Attend(const SplitView& view) const {
     if (item_.rows == 1) {
-      Stream(view, next);
+      Stream(view);
     } else {
-      Expand(*view);
+      Expand(view);
     }
   }
 
-  void Stream(SplitView* view, const SplitView* next) const {
-    Columns& columns = view->columns;
-    PlanPrefetch(&columns, next);
-    key_.stream_scores(scratch_.query, queries_, key_dim_, columns, KeyRowBytes(), scratch_.scores);
-    const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view->split);
+  void Stream(const SplitView& view) const {
+    key_.stream_scores(scratch_.query, KeyView(), view.columns, scratch_.scores);
+    const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
     for (uint32_t q = 0; q < queries_; ++q) {
       Softmax(visible, scratch_.scores + size_t{q} * kSplitTokens, &scratch_.split.max[q],
               &scratch_.split.sum[q]);
     }
     std::fill_n(scratch_.split.out, queries_ * out_stride_, 0.0f);
+    ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
+    const uint32_t run_count = ListRuns(view.columns, visible, runs);
+    value_.stream_values(runs, run_count, ValueView(), scratch_.scores, scratch_.split.out,
+                         out_stride_);
+  }
+
+  uint32_t ListRuns(const Columns& columns, const VisibleTokens& visible, ValueRun* runs) const {
+    uint32_t count = 0;
     for (uint32_t c = 0; c < columns.count; ++c) {
       const uint32_t first = columns.index[c] * kColumnTokens;
       for (uint32_t r = 0; r < visible.count; ++r) {
         const uint32_t begin = std::max(visible.ranges[r].begin, first);
         const uint32_t end = std::min(visible.ranges[r].end, first + kColumnTokens);
         if (begin >= end) continue;
-        value_.stream_values(columns.value[c], value_dim_, begin - first, end - first,
-                             columns.value_ahead[c], scratch_.scores + first, queries_,
-                             scratch_.split.out, out_stride_);
+        const size_t skipped_bytes = (begin - first) * value_dim_ * ValueValueBytes();
+        runs[count++] = {columns.value[c] + skipped_bytes, begin, end - begin};
       }
     }
-  }
-
-  /// The order of reading is this split's K, its V, then the next split's K: every column asks for
-  /// the one kColumnsAhead after it.
-  static void PlanPrefetch(Columns* columns, const SplitView* next) {
-    const uint32_t n = columns->count;
-    const std::byte* order[2 * kColumnsPerSplit + kColumnsAhead];
-    std::copy_n(columns->key, n, order);
-    std::copy_n(columns->value, n, order + n);
-    for (uint32_t i = 0; i < kColumnsAhead; ++i) {
-      const std::byte* last = columns->value[n - 1];
-      order[2 * n + i] = next != nullptr && i < next->columns.count ? next->columns.key[i] : last;
-    }
-    std::copy_n(order + kColumnsAhead, n, columns->key_ahead);
-    std::copy_n(order + n + kColumnsAhead, n, columns->value_ahead);
+    return count;
   }
 
   void Expand(const SplitView& view) const {

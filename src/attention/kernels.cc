@@ -30,12 +30,12 @@ void MergeItem(const Item& item, const Scratch& scratch, const States& a, const 
 
 void FinishItem(const Item& item, const States& states) {
   const Tag d;
-  const uint32_t group = item.group();
+  const uint32_t per_row = item.queries_per_row();
   const size_t dim = item.shape->value.dim;
   const size_t out_stride = OutStride(item.shape->value.dim);
   for (uint32_t q = 0; q < item.queries(); ++q) {
-    const uint64_t vector = uint64_t{item.row_begin + q / group} * item.shape->query_heads +
-                            uint64_t{item.kv_head} * group + q % group;
+    const uint64_t vector = uint64_t{item.row_begin + q / per_row} * item.shape->query_heads +
+                            uint64_t{item.head_begin} * item.group() + q % per_row;
     const float* from = states.out + q * out_stride;
     float* to = item.task->out + vector * dim;
     const Vec sum = hn::Set(d, states.sum[q]);

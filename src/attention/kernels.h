@@ -34,12 +34,14 @@ struct States {
   float* out = nullptr;  // [queries, out_stride]
 };
 
-/// Work of one worker at a time: the query vectors of rows [row_begin, row_begin + rows) and of one
-/// KV head, against the lanes first_lane, first_lane + lane_step, ... (a subtree of the lane tree).
+/// Work of one worker at a time: the query vectors of rows [row_begin, row_begin + rows) and of KV
+/// heads [head_begin, head_begin + heads), against the lanes first_lane, first_lane + lane_step,
+/// ... (a subtree of the lane tree). Several rows or several heads, never both.
 struct Item {
   const AttentionShape* shape = nullptr;
   const AttentionTask* task = nullptr;
-  uint32_t kv_head = 0;
+  uint32_t head_begin = 0;
+  uint32_t heads = 1;
   uint32_t row_begin = 0;
   uint32_t rows = 0;
   uint32_t first_lane = 0;
@@ -48,7 +50,9 @@ struct Item {
   uint64_t parts_begin = 0;  // when lane_step > 1: index of the first part's states
 
   uint32_t group() const { return shape->query_heads / shape->key.heads; }
-  uint32_t queries() const { return rows * group(); }
+  /// Query vectors of one row; they are neighbours in queries and out.
+  uint32_t queries_per_row() const { return heads * group(); }
+  uint32_t queries() const { return rows * queries_per_row(); }
 };
 
 /// Memory of one worker, sized by the backend for the largest item of the call.

@@ -1,7 +1,6 @@
-// What the kernels share: tags, unrolling, prefetching.
+// What the kernels share: tags, unrolling, where the columns of a split lie.
 #include "attention/kernels.h"
 #include "codec/load-inl.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -31,10 +30,14 @@ using Tag = hn::CappedTag<float, kColumnTokens>;
 using Vec = hn::Vec<Tag>;
 inline constexpr size_t kVecLanes = hn::MaxLanes(Tag());
 inline constexpr size_t kVecsPerColumn = kColumnTokens / kVecLanes;
-inline constexpr size_t kLineBytes = 64;
 
-/// Asks for one cache line. The address may be anything.
-HWY_INLINE void PrefetchLine(const std::byte* line) { hwy::Prefetch(line); }
+/// Columns of one split that some query sees. Pointers are those of the item's first KV head.
+struct Columns {
+  uint32_t count = 0;
+  uint32_t index[kColumnsPerSplit];          // which column of the split, ascending
+  const std::byte* key[kColumnsPerSplit];    // [key.dim][16 tokens], a block's row apart
+  const std::byte* value[kColumnsPerSplit];  // [16 tokens][value.dim], contiguous
+};
 
 }  // namespace quire::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
