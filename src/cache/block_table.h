@@ -63,6 +63,16 @@ class BlockTable {
     return slot.number() < block_of_slot_.size() ? block_of_slot_[slot.number()] : BlockId::None();
   }
 
+  /// Every published block by ascending id.
+  std::vector<BlockId> Ids() const {
+    std::vector<BlockId> ids;
+    ids.reserve(size());
+    for (uint32_t i = 0; i < records_.size(); ++i) {
+      if (!records_[i].slot.is_none()) ids.emplace_back(i);
+    }
+    return ids;
+  }
+
   uint64_t size() const { return records_.size() - free_.size(); }
 
   /// Calls visit(id, record) for every published block by ascending id.

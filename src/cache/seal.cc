@@ -64,17 +64,17 @@ void Core::Quarantine(BlockId block) {
   if (blocks_.at(block).quarantined) return;
   blocks_.at(block).quarantined = true;
   std::vector<BlockId> marked = {block};  // parents before children
-  const auto mark_children = [&marked, &index = index_, &blocks = blocks_](BlockId id,
-                                                                           BlockRecord& record) {
-    const BlockId parent = index.parent(id);
-    if (record.quarantined || parent.is_none() || !blocks.at(parent).quarantined) return;
-    record.quarantined = true;
-    marked.push_back(id);
-  };
+  const std::vector<BlockId> all = blocks_.Ids();
   // Damage is rare: passes over all blocks, until one finds nothing more.
   for (size_t before = 0; before < marked.size();) {
     before = marked.size();
-    blocks_.ForEach(mark_children);
+    for (const BlockId id : all) {
+      const BlockId parent = index_.parent(id);
+      BlockRecord& record = blocks_.at(id);
+      if (record.quarantined || parent.is_none() || !blocks_.at(parent).quarantined) continue;
+      record.quarantined = true;
+      marked.push_back(id);
+    }
   }
   // What is leased goes with its last lease.
   for (size_t i = marked.size(); i > 0; --i) {
@@ -86,7 +86,7 @@ VerifyReport Core::Verify() {
   std::vector<BlockId> all;
   {
     MutexLock lock(mutex_);
-    blocks_.ForEach([&all](BlockId id, const BlockRecord&) { all.push_back(id); });
+    all = blocks_.Ids();
   }
   VerifyReport report;
   for (BlockId id : all) {

@@ -62,8 +62,8 @@ class Model {
   ///          a sequence has no room; kUnsupported the backend cannot read the cache; kCancelled
   /// Effects: on error every sequence has its committed length and nothing else; logits are
   ///          undefined
-  /// Threads: work runs on `executor`; a sequence must not be used meanwhile. `cancel` may be set by
-  ///          any thread and is looked at once a layer
+  /// Threads: work runs on `executor`; a sequence must not be used meanwhile. `cancel` may be set
+  ///          by any thread and is looked at once a layer
   Result<void> Step(std::span<const StepItem> items, AttentionBackend& attention,
                     Executor& executor, const std::atomic<bool>* cancel = nullptr);
 
