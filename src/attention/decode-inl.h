@@ -1,8 +1,8 @@
 // Kernels that read K and V once, straight from their blocks: for single rows, where memory is the
-// limit. They leave prefetching to the hardware and read as it likes best: a few long runs at once (the
-// planes of all KV heads of neighbouring blocks), each run strictly forward. On Zen 3 that reaches the
-// speed of a plain stream for K and 85 to 90 % of it for V; one plane of 4 KiB after the other reached
-// 45 %, line-by-line software prefetch on top of it 55 %.
+// limit. They leave prefetching to the hardware and read as it likes best: a few long runs at once
+// (the planes of all KV heads of neighbouring blocks), each run strictly forward. On Zen 3 that
+// reaches the speed of a plain stream for K and 85 to 90 % of it for V; one plane of 4 KiB after
+// the other reached 45 %, line-by-line software prefetch on top of it 55 %.
 #include "attention/tile-inl.h"
 #include "hwy/highway.h"
 
@@ -22,7 +22,8 @@ namespace quire::attention::HWY_NAMESPACE {
 inline constexpr uint32_t kStreams = 4;
 /// Bytes of K that one run gives before it is the next one's turn.
 inline constexpr size_t kTurnBytes = 512;
-/// Tokens of V that one run gives before it is the next one's turn: their weights stay in registers.
+/// Tokens of V that one run gives before it is the next one's turn: their weights stay in
+/// registers.
 inline constexpr uint32_t kTurnTokens = 2;
 /// Query vectors that share a load; a larger group is cut into equal parts of at most as many.
 inline constexpr uint32_t kPartQueries = 4;
@@ -56,8 +57,9 @@ constexpr uint32_t ColumnsPerTile(uint32_t queries) {
                             std::min<uint32_t>(kStreams, kTileVecs / (queries * kVecsPerColumn)));
 }
 
-/// scores[h][column] = Chain over channels [begin, end), continued from what scores holds unless begin
-/// is 0. Query vector h at query + h * dim; columns' scores kColumnTokens apart as `index` says.
+/// scores[h][column] = Chain over channels [begin, end), continued from what scores holds unless
+/// begin is 0. Query vector h at query + h * dim; columns' scores kColumnTokens apart as `index`
+/// says.
 template <class Values, int kQueries, int kColumns>
 void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
                const std::byte* const* columns, size_t offset_bytes, size_t row_bytes,
@@ -149,9 +151,9 @@ void StreamScores(const float* query, const StreamView& key, const Columns& colu
   }
 }
 
-/// out[h][i] += weights[h][t] * value[t][i] for t ascending, channels [i, dim): one chain per output.
-/// The sums pass through the cache, so that a token's row is read in one go; the last few channels take
-/// vectors half as long, so that no byte beyond the row is read.
+/// out[h][i] += weights[h][t] * value[t][i] for t ascending, channels [i, dim): one chain per
+/// output. The sums pass through the cache, so that a token's row is read in one go; the last few
+/// channels take vectors half as long, so that no byte beyond the row is read.
 template <class Values, int kQueries, int kTokens, class D>
 HWY_INLINE void WeighTokens(D d, const std::byte* value, size_t i, size_t dim, const float* weights,
                             float* out, size_t out_stride) {
@@ -229,9 +231,9 @@ struct ValuePlane {
   uint32_t tokens;
 };
 
-/// out += weights * values over all runs. Run r goes through its heads one plane at a time, `streams`
-/// runs at once and each one plane behind the run before it: so every head meets its runs in ascending
-/// order, as its chain demands, although several runs are read at a time.
+/// out += weights * values over all runs. Run r goes through its heads one plane at a time,
+/// `streams` runs at once and each one plane behind the run before it: so every head meets its runs
+/// in ascending order, as its chain demands, although several runs are read at a time.
 template <class Values, int kGroup>
 void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
                const float* weights, float* out, size_t out_stride) {
