@@ -164,13 +164,9 @@ class Pass {
       }
       row += tokens;
     }
-    executor_.ParallelFor(DivUp(wanted.size(), kRowsPerItem), [&](uint32_t part, uint32_t) {
-      const size_t end = std::min<size_t>(wanted.size(), (part + 1) * kRowsPerItem);
-      for (size_t i = part * kRowsPerItem; i < end; ++i) {
-        RmsNorm(Row(scratch_.hidden, wanted[i], config_.hidden), weights_.final_norm().data(),
-                config_.hidden, config_.norm_eps, round_,
-                scratch_.normed.data() + i * config_.hidden);
-      }
+    ForRows(static_cast<uint32_t>(wanted.size()), [&](uint32_t i) {
+      RmsNorm(Row(scratch_.hidden, wanted[i], config_.hidden), weights_.final_norm().data(),
+              config_.hidden, config_.norm_eps, round_, Row(scratch_.normed, i, config_.hidden));
     });
     Matmul(weights_.head(), scratch_.normed.data(), scratch_.outputs, ComputeType::kF32,
            scratch_.matmul, executor_);
@@ -198,8 +194,13 @@ class Pass {
 
   template <typename Work>
   void ForRows(const Work& work) {
-    executor_.ParallelFor(DivUp(rows_, kRowsPerItem), [&](uint32_t part, uint32_t) {
-      const uint32_t end = std::min(rows_, (part + 1) * kRowsPerItem);
+    ForRows(rows_, work);
+  }
+
+  template <typename Work>
+  void ForRows(uint32_t rows, const Work& work) {
+    executor_.ParallelFor(DivUp(rows, kRowsPerItem), [&](uint32_t part, uint32_t) {
+      const uint32_t end = std::min(rows, (part + 1) * kRowsPerItem);
       for (uint32_t row = part * kRowsPerItem; row < end; ++row) work(row);
     });
   }

@@ -186,23 +186,25 @@ HWY_NOINLINE void MultiplyTile(const TilePart& part) {
   }
 }
 
+// The panels after the first `count`.
+TilePart After(TilePart part, uint32_t count) {
+  part.w += count * part.panel_bytes;
+  part.column += count * kPanelColumns;
+  part.columns -= std::min(part.columns, count * kPanelColumns);
+  return part;
+}
+
 // All of `panels` panels, as many at a time as the registers hold.
 template <ComputeType kType, uint32_t kRows>
 void MultiplyPanels(TilePart part, uint32_t panels) {
-  const auto advance = [&](uint32_t count) {
-    part.w += count * part.panel_bytes;
-    part.column += count * kPanelColumns;
-    part.columns -= std::min(part.columns, count * kPanelColumns);
-    panels -= count;
-  };
   constexpr uint32_t kPanels = TilePanels(kRows);
-  while (panels >= kPanels) {
+  for (; panels >= kPanels; panels -= kPanels) {
     MultiplyTile<kType, kRows, kPanels>(part);
-    advance(kPanels);
+    part = After(part, kPanels);
   }
-  while (panels > 0) {
+  for (; panels > 0; --panels) {
     MultiplyTile<kType, kRows, 1>(part);
-    advance(1);
+    part = After(part, 1);
   }
 }
 
@@ -254,8 +256,8 @@ void MultiplyStreaming(const MatmulJob& job, const ItemRange& range) {
 template <ComputeType kType>
 void MultiplyBlocked(const MatmulJob& job, const ItemRange& range) {
   constexpr uint32_t kPanels = TilePanels(kTileRows);
-  constexpr uint64_t kWidenedBytes = uint64_t{kWidenedDepth} * kPanelColumns * 4;
-  HWY_ALIGN float widened[kPanels * kWidenedDepth * kPanelColumns];
+  constexpr size_t kWidenedPanel = size_t{kWidenedDepth} * kPanelColumns;
+  HWY_ALIGN float widened[kPanels * kWidenedPanel];
   const uint64_t panel_bytes = PackedBytes(kPanelColumns, job.w.k, kType);
   for (uint32_t k = 0; k < job.w.k; k += kWidenedDepth) {
     const uint32_t depth = std::min(kWidenedDepth, job.w.k - k);
@@ -266,10 +268,10 @@ void MultiplyBlocked(const MatmulJob& job, const ItemRange& range) {
       uint64_t step_bytes = panel_bytes;
       if constexpr (kType != ComputeType::kF32) {
         for (uint32_t i = 0; i < panels; ++i) {
-          Widen<kType>(w + i * panel_bytes, depth, widened + i * kWidenedDepth * kPanelColumns);
+          Widen<kType>(w + i * panel_bytes, depth, widened + i * kWidenedPanel);
         }
         w = reinterpret_cast<const std::byte*>(widened);
-        step_bytes = kWidenedBytes;
+        step_bytes = kWidenedPanel * sizeof(float);
       }
       const uint32_t column = panel * kPanelColumns;
       for (uint32_t tile = range.tile_begin; tile < range.tile_end; ++tile) {

@@ -124,6 +124,7 @@ class HeaderReader {
   // The format allows neither holes nor overlaps; either would let bytes hide or count twice.
   Result<void> CheckCoverage(const std::vector<TensorInfo>& tensors) const {
     std::vector<const TensorInfo*> by_offset;
+    by_offset.reserve(tensors.size());
     for (const TensorInfo& tensor : tensors) by_offset.push_back(&tensor);
     std::ranges::sort(by_offset, {}, [](const TensorInfo* tensor) {
       return std::pair(tensor->offset_bytes, tensor->bytes);

@@ -173,6 +173,7 @@ class Weights::Loader {
             fmt::format("shape {}: the config calls for no such tensor", ShapeText(tensor.shape)));
       }
     }
+    QUIRE_CHECK(first_matrix != nullptr);  // the embedding
     weights_->type_ = first_matrix->type;
     return {};
   }
