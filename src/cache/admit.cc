@@ -98,10 +98,10 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   if (DivUp(reserve, block_tokens()) > sealed_->slots_max()) {
     MutexLock lock(mutex_);
     ++counters_.refused_total;
-    return Fail(ErrorCode::kNoSpace,
-                fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}",
-                            reserve, DivUp(reserve, block_tokens()), options_.hot_bytes,
-                            sealed_->slots_max()));
+    return Fail(
+        ErrorCode::kNoSpace,
+        fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}", reserve,
+                    DivUp(reserve, block_tokens()), options_.hot_bytes, sealed_->slots_max()));
   }
   auto slots = AllocateSlots(own);
   if (!slots) {

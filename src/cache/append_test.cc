@@ -14,8 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 // All bytes of the written blocks, in token order.
 std::vector<std::byte> Bytes(const TestCache& cache, const Sequence& sequence) {
   const BlockListView view = Must(sequence.View(0, StreamRole::kKey));

@@ -153,7 +153,7 @@ class NaiveCache {
         newly.push_back(path);
       }
     }
-    std::ranges::stable_sort(newly, std::greater(), [](const Path& path) { return path.size(); });
+    std::ranges::sort(newly, std::greater(), [](const Path& path) { return path.size(); });
     evictable.remove_if([this](const Path& path) { return IsLeased(path); });
     for (Path& path : newly) evictable.push_back(std::move(path));
     // A quarantined block stays only while it is leased.

@@ -96,8 +96,9 @@ class Core final : public Cache {
   /// is that block: the bits are equal. Nothing is published in the place of a quarantined block or
   /// after one.
   Published Publish(const Place& place, const NewBlock& block);
-  /// Compares a block that the caller holds with its checksum; quarantines it if they differ.
-  bool Intact(BlockId block);
+  /// Compares a slot that the caller holds with the checksum of the block published in it, if any,
+  /// and quarantines that if they differ.
+  bool Intact(SlotId slot);
 
  private:
   Core(CacheOptions options, codec::SlotLayout layout, uint64_t charge_bytes,

@@ -42,15 +42,15 @@ std::optional<Published> Core::FindPublished(const Place& place, const NewBlock&
   return Published{.block = *present, .slot = record.slot, .deduplicated = true};
 }
 
-bool Core::Intact(BlockId block) {
-  SlotId slot;
+bool Core::Intact(SlotId slot) {
+  BlockId block;
   uint32_t crc = 0;
   {
     MutexLock lock(mutex_);
-    const BlockRecord& record = blocks_.at(block);
-    if (record.quarantined) return false;
-    slot = record.slot;
-    crc = record.crc;
+    block = blocks_.InSlot(slot);
+    if (block.is_none()) return true;
+    if (blocks_.at(block).quarantined) return false;
+    crc = blocks_.at(block).crc;
   }
   if (Crc32c({data(slot), layout_.slot_bytes()}) == crc) return true;
   MutexLock lock(mutex_);

@@ -192,7 +192,7 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
     QUIRE_ASSIGN(const auto copy, core_.AllocateSlots(1));
     std::memcpy(core_.data(copy[0]), core_.data(slots_[cut]), core_.layout().slot_bytes());
     // When the copy is published it gets a checksum of its own, so damage must not get into it.
-    const bool damaged = cut < published_.size() && !core_.Intact(published_[cut]);
+    const bool damaged = !core_.Intact(slots_[cut]);
     QUIRE_CHECK(TryTruncate(position, copy[0], dropped));
     if (damaged) damaged_block_ = cut;
   }
