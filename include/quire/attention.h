@@ -13,7 +13,7 @@
 #include "quire/error.h"
 #include "quire/geometry.h"
 
-namespace quire {
+namespace [[gnu::visibility("default")]] quire {
 
 /// Which axis of a block's [token, dim] plane is contiguous in memory.
 enum class InnerAxis : uint8_t {

@@ -23,11 +23,11 @@
 #include "quire/stats.h"
 #include "quire/view.h"
 
-namespace quire {
-
-namespace cache {
+namespace quire::cache {
 struct PlanState;
 }
+
+namespace [[gnu::visibility("default")]] quire {
 
 struct CacheOptions {
   Geometry geometry{};

@@ -10,7 +10,7 @@
 
 #include "quire/error.h"
 
-namespace quire {
+namespace [[gnu::visibility("default")]] quire {
 
 /// Runs independent pieces of work. Results never depend on how many workers there are.
 class Executor {

@@ -8,7 +8,9 @@
 #include <string_view>
 #include <utility>
 
-namespace quire {
+// Every public header opens the namespace like this: what it declares is exported from the shared
+// library, and nothing else is. Names of inner layers are declared outside, before it.
+namespace [[gnu::visibility("default")]] quire {
 
 /// The closed set of failures. The numbers are frozen: they cross process and language boundaries.
 enum class ErrorCode : uint8_t {

@@ -9,7 +9,7 @@
 
 #include "quire/error.h"
 
-namespace quire {
+namespace [[gnu::visibility("default")]] quire {
 
 /// How a stored K or V value is encoded. The numbers are frozen: they are part of a block's
 /// identity.

@@ -11,7 +11,7 @@
 #include "quire/geometry.h"
 #include "quire/ids.h"
 
-namespace quire {
+namespace [[gnu::visibility("default")]] quire {
 
 /// Raised whenever any bit of docs/numerics.md changes.
 inline constexpr uint32_t kKernelRevision = 1;

@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-namespace quire {
+namespace [[gnu::visibility("default")]] quire {
 
 /// A number that names one kind of thing. Explicit to make, ordered, hashable; the largest value is
 /// "none".

@@ -19,7 +19,7 @@
 #include "quire/stats.h"
 #include "quire/view.h"
 
-namespace quire {
+namespace [[gnu::visibility("default")]] quire {
 
 /// Rows of one stream, as an engine has them: element (token, head, dim) at
 /// data[token * token_stride + head * head_stride + dim], strides in elements.

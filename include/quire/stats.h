@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace quire {
+namespace [[gnu::visibility("default")]] quire {
 
 /// One slot class (open or sealed) of the pool.
 struct SlotClassStats {

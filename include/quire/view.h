@@ -16,11 +16,11 @@
 #include "quire/geometry.h"
 #include "quire/ids.h"
 
-namespace quire {
-
-namespace cache {
+namespace quire::cache {
 class Core;
 }
+
+namespace [[gnu::visibility("default")]] quire {
 
 /// Move-only pin on slots: while it lives they are neither evicted, moved nor reused.
 ///
