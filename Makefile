@@ -2,10 +2,12 @@
 SHELL := /bin/bash
 CONFIGURE = test -f build/$(1)/build.ninja || cmake --preset $(1)
 BUILD = $(call CONFIGURE,$(1)) && cmake --build --preset $(1)
-SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.cc' '*.cu' | sort -u
+SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.c' '*.cc' '*.cu' | sort -u
 BENCHES := pool index attention model
 
-.PHONY: help build demo test bench asan tsan tidy format format-check test-hf clean deps dev-deps
+PREFIX ?= /usr/local
+
+.PHONY: help build install demo test bench asan tsan tidy format format-check test-hf clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -19,6 +21,10 @@ dev-deps:
 
 build: deps  ## the program, at build/release/quire
 	@$(call BUILD,release) $(if $(wildcard apps/quire/CMakeLists.txt),--target quire)
+
+install: build  ## the program, libquire.so, headers, CMake and pkg-config files; PREFIX and DESTDIR
+	@$(call BUILD,release) --target quire_shared
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
 
 demo: build  ## the main job, end to end, on the bundled model
 	@build/release/quire demo

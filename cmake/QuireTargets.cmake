@@ -17,6 +17,13 @@ foreach(line IN LISTS layer_lines)
   list(APPEND QUIRE_LAYERS "${layer}")
 endforeach()
 
+# The layers that libquire.so is made of (cmake/QuireInstall.cmake): embed, and all it stands on.
+set(QUIRE_SHARED_LAYERS embed)
+foreach(layer IN LISTS QUIRE_LAYER_DEPS_embed)
+  list(APPEND QUIRE_SHARED_LAYERS ${layer} ${QUIRE_LAYER_DEPS_${layer}})
+endforeach()
+list(REMOVE_DUPLICATES QUIRE_SHARED_LAYERS)
+
 # Links `target` with layers that are part of the build, and with libraries.
 function(quire_link target scope)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "DEPS;LIBS")
@@ -74,6 +81,10 @@ function(quire_library)
   if(sources)
     add_library(${library} STATIC ${sources})
     set(scope PUBLIC)
+    if(arg_NAME IN_LIST QUIRE_SHARED_LAYERS)
+      set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON
+                            CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    endif()
   else()
     add_library(${library} INTERFACE)
     set(scope INTERFACE)

@@ -1,0 +1,51 @@
+# What others use: one shared library of the cache without the model, and the rules of `make install`
+# (docs/embedding.md). Nothing that names this build tree is installed.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# Sanitizers are for this project's own programs.
+if(QUIRE_SANITIZE OR QUIRE_FUZZ)
+  return()
+endif()
+
+# libquire.so: all of the layers' objects, for nothing in it calls what only others call. Highway, fmt
+# and the rest, which come in through embed, are its own affair: whoever links it needs none of them.
+set(shared_objects "")
+foreach(layer IN LISTS QUIRE_SHARED_LAYERS)
+  if(TARGET "quire_${layer}")
+    list(APPEND shared_objects "$<TARGET_OBJECTS:quire_${layer}>")
+  endif()
+endforeach()
+set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")
+add_library(quire_shared SHARED ${shared_objects})
+target_link_libraries(quire_shared PRIVATE quire_embed)
+target_link_options(quire_shared PRIVATE "LINKER:--version-script=${exports}"
+                    "LINKER:--no-undefined")
+# Before 1.0 a minor version may break the C++ interface, so it is part of the soname.
+set_target_properties(quire_shared PROPERTIES
+  OUTPUT_NAME quire EXPORT_NAME quire LINKER_LANGUAGE CXX LINK_DEPENDS "${exports}"
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+
+install(TARGETS quire_shared EXPORT quireTargets
+        LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+        INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(TARGETS quire RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+install(DIRECTORY include/quire DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+        FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+set(package "${CMAKE_INSTALL_LIBDIR}/cmake/quire")
+set(made "${CMAKE_BINARY_DIR}/install")
+install(EXPORT quireTargets NAMESPACE quire:: DESTINATION "${package}")
+configure_package_config_file(cmake/quireConfig.cmake.in "${made}/quireConfig.cmake"
+  INSTALL_DESTINATION "${package}" NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${made}/quireConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${made}/quireConfig.cmake" "${made}/quireConfigVersion.cmake"
+        DESTINATION "${package}")
+
+# The prefix is where the file is found, so that `cmake --install --prefix` may choose it late.
+file(RELATIVE_PATH quire_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" quire_pc_prefix "${quire_pc_prefix}")
+configure_file(cmake/quire.pc.in "${made}/quire.pc" @ONLY)
+install(FILES "${made}/quire.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

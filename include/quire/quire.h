@@ -1,0 +1,422 @@
+// The C interface: the cache for programs that are not C++. C99, standard headers only.
+//
+//   quire_cache_options options = {.size = sizeof options, .layers = 28, .kv_heads = 8,
+//                                  .head_dim = 128, .codec = QUIRE_F16, .hot_bytes = 4000000000};
+//   quire_cache_create(&options, &cache, &error);
+//   quire_acquire(cache, &request, &plan, &error);           // pins the longest cached prefix
+//   quire_open(plan, NULL, &sequence, &error);
+//   // compute tokens [quire_sequence_length(sequence), n): for each layer
+//   quire_sequence_append(sequence, layer, &key, &value, count, &error);
+//   quire_attend(attention, &attend, &error);
+//   quire_sequence_commit(sequence, tokens, count, &error);  // visible; whole blocks are shared
+//
+// What holds everywhere, so that single functions do not repeat it:
+//   Errors:   a function that can fail returns a quire_code and leaves it with a message in `error`
+//             (NULL: not wanted). A NULL handle, pointer or out-parameter is
+//             QUIRE_INVALID_ARGUMENT. After a failure the objects are as before and
+//             out-parameters are not written; only QUIRE_NO_MEMORY and QUIRE_INTERNAL leave the
+//             handle they came from fit for nothing but freeing. Nothing is thrown.
+//   Threads:  as in C++: a cache may be used from any thread; a sequence has one writer at a time;
+//             an attention handle runs one call at a time. Each comment says what differs.
+//   Lifetime: handles may be freed in any order: what one needs of another lives until its own end.
+//             Freeing NULL does nothing. Pointers passed in are read during the call only.
+//   Growth:   structs that begin with `size` may get longer. The caller sets it to sizeof; fields
+//             that an older caller does not have count as zero. No other struct changes.
+//   Numbers:  every constant is frozen. Zero in an options struct means the default.
+#ifndef QUIRE_QUIRE_H_
+#define QUIRE_QUIRE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+/// The library's version, "0.1.0". Never NULL, never freed.
+const char* quire_version(void);
+
+// ---- Errors -------------------------------------------------------------------------------------
+
+typedef int32_t quire_code;
+enum {
+  QUIRE_OK = 0,
+  QUIRE_INVALID_ARGUMENT = 1,  // the caller passed something that can never work
+  QUIRE_NOT_FOUND = 2,         // the named object does not exist (a cache miss is not an error)
+  QUIRE_NO_SPACE = 3,          // a hard budget refuses it; nothing was taken
+  QUIRE_BUSY = 4,              // held by a lease or another owner
+  QUIRE_CORRUPT = 5,           // bytes from outside do not have the promised form
+  QUIRE_IO = 6,                // the operating system or a peer failed
+  QUIRE_UNSUPPORTED = 7,       // well formed, but not something this build or machine can do
+  QUIRE_CANCELLED = 8,         // the caller asked to stop
+  QUIRE_DEADLINE = 9,          // it did not finish in the time given
+  QUIRE_NO_MEMORY = 64,        // the system has no memory for bookkeeping
+  QUIRE_INTERNAL = 65          // a failure that nobody foresaw
+};
+
+typedef struct quire_error {
+  quire_code code;
+  char message[508];  // names the object and the numbers; ends with NUL; cut if longer
+} quire_error;
+
+/// Name of a code as in logs and JSON, for example "no_space"; "unknown" for any other number.
+const char* quire_code_name(quire_code code);
+
+// ---- Words --------------------------------------------------------------------------------------
+
+typedef int32_t quire_codec;
+enum { QUIRE_F32 = 1, QUIRE_F16 = 2, QUIRE_BF16 = 3 };
+
+typedef int32_t quire_role;
+enum { QUIRE_KEY = 1, QUIRE_VALUE = 2, QUIRE_LATENT = 3 };
+
+typedef int32_t quire_layer_kind;
+enum { QUIRE_FULL = 1, QUIRE_WINDOW = 2 };
+
+typedef int32_t quire_layout;
+enum { QUIRE_BLOCK_MAJOR = 1 };
+
+typedef int32_t quire_axis;  // which axis of a [token, dim] plane is contiguous
+enum { QUIRE_AXIS_TOKEN = 1, QUIRE_AXIS_DIM = 2 };
+
+typedef int32_t quire_compute;  // type of weights and activations
+enum { QUIRE_COMPUTE_F32 = 1, QUIRE_COMPUTE_F16 = 2, QUIRE_COMPUTE_BF16 = 3 };
+
+typedef int32_t quire_on_full;
+enum { QUIRE_REJECT = 1, QUIRE_HALT = 2 };
+
+typedef int32_t quire_reason;  // why not all of a prompt was found
+enum {
+  QUIRE_NEVER_SEEN = 1,     // no published block continues the prompt here
+  QUIRE_PARTIAL_BLOCK = 2,  // only the last, incomplete block (or the last token) is left
+  QUIRE_DAMAGED = 3,        // the next block failed a re-check and is quarantined
+  QUIRE_NOT_ASKED = 4       // the request said no_reuse
+};
+
+typedef struct quire_cache quire_cache;
+typedef struct quire_plan quire_plan;
+typedef struct quire_sequence quire_sequence;
+typedef struct quire_view quire_view;
+typedef struct quire_attention quire_attention;
+
+// ---- Cache --------------------------------------------------------------------------------------
+
+typedef struct quire_stream {
+  quire_role role;
+  uint32_t heads;
+  uint32_t dim;
+} quire_stream;
+
+typedef struct quire_layer_group {
+  quire_layer_kind kind;
+  uint32_t window_tokens;  // QUIRE_WINDOW only
+  uint32_t sink_tokens;    // QUIRE_WINDOW only
+  uint32_t layer_count;
+  const uint32_t* layers;  // [layer_count], absolute numbers, ascending
+  uint32_t stream_count;
+  const quire_stream* streams;  // [stream_count]: key and value, or one latent
+} quire_layer_group;
+
+typedef struct quire_cache_options {
+  size_t size;
+  // The model: either one full-attention group with key and value streams ...
+  uint32_t layers;
+  uint32_t kv_heads;
+  uint32_t head_dim;
+  // ... or groups, with the three above zero.
+  uint32_t group_count;
+  const quire_layer_group* groups;  // [group_count]
+  // How numbers are made and kept. All of it is part of every block's identity.
+  quire_codec codec;        // of keys and latents; 0: QUIRE_F16
+  quire_codec value_codec;  // 0: as codec
+  uint32_t block_tokens;    // 0: 16
+  quire_compute compute;    // 0: QUIRE_COMPUTE_F32
+  const char* arithmetic;   // class of the kernels that compute K and V; NULL: "fma32"
+  quire_layout layout;      // 0: QUIRE_BLOCK_MAJOR
+  int32_t huge_pages;       // not 0: transparent huge pages for the arena
+  uint64_t hot_bytes;       // hard budget
+  uint64_t tokens_max;      // longest sequence; 0: 1,048,576
+} quire_cache_options;
+
+/// Makes a cache.
+/// Errors: QUIRE_INVALID_ARGUMENT names the field; QUIRE_NO_SPACE hot_bytes cannot hold one block;
+///         QUIRE_UNSUPPORTED a codec or layout that this build lacks
+quire_code quire_cache_create(const quire_cache_options* options, quire_cache** cache,
+                              quire_error* error);
+void quire_cache_free(quire_cache* cache);
+
+/// Counters since the cache was made; numbers of the allocator and the ledger, not of formulas.
+typedef struct quire_cache_stats {
+  size_t size;
+  uint64_t hot_bytes_limit;
+  uint64_t hot_bytes_used;
+  uint64_t hot_bytes_peak;
+  uint64_t slot_bytes;
+  uint64_t slots_max;
+  uint64_t slots_used;
+  uint64_t slots_used_peak;
+  uint64_t published_blocks;
+  uint64_t evictable_blocks;
+  uint64_t sequences;
+  uint64_t lookups;
+  uint64_t lookup_tokens;
+  uint64_t hit_tokens;
+  uint64_t published_total;
+  uint64_t deduplicated_total;
+  uint64_t evicted_total;
+  uint64_t refused_total;
+} quire_cache_stats;
+
+/// Fills `stats->size` bytes of *stats; bytes this library does not know become zero.
+quire_code quire_cache_get_stats(const quire_cache* cache, quire_cache_stats* stats,
+                                 quire_error* error);
+/// The same as one JSON object, ended by NUL. *length gets its bytes without the NUL, also when
+/// they do not fit; text_bytes 0 only asks for that number.
+/// Errors: QUIRE_INVALID_ARGUMENT text_bytes is neither 0 nor enough
+quire_code quire_cache_stats_json(const quire_cache* cache, char* text, size_t text_bytes,
+                                  size_t* length, quire_error* error);
+/// Recomputes every published block's checksum; damaged ones are never found again.
+quire_code quire_cache_verify(quire_cache* cache, uint64_t* blocks, uint64_t* damaged,
+                              quire_error* error);
+/// Evicts up to `blocks` unleased blocks, least recently used first; *evicted says how many went.
+quire_code quire_cache_evict(quire_cache* cache, uint64_t blocks, uint64_t* evicted,
+                             quire_error* error);
+/// Returns free slots' pages to the system; *bytes says how many bytes.
+quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* error);
+
+// ---- A prompt -----------------------------------------------------------------------------------
+
+/// Everything that decides the bits of K and V besides the tokens: equal identity and equal tokens
+/// mean equal bytes. Texts end with NUL; NULL is the empty text.
+typedef struct quire_identity {
+  size_t size;
+  uint8_t weights[32];            // fingerprint of every weight byte and the config
+  const char* adapter;            // LoRA name
+  uint64_t adapter_version;       // moves at every training step
+  const char* position_encoding;  // for example "rope:theta=1000000"
+  const char* domain;             // tenants that agreed to share
+  uint8_t domain_secret[32];      // keys the identity hash; never logged
+  uint64_t domain_epoch;          // raised by an erasure: nothing older matches
+} quire_identity;
+
+typedef struct quire_acquire_request {
+  size_t size;
+  const quire_identity* identity;
+  const int32_t* tokens;  // [token_count], the whole prompt
+  size_t token_count;
+  int32_t no_reuse;  // not 0: plan a sequence that shares nothing
+} quire_acquire_request;
+
+/// Pins the longest cached prefix of a prompt; at least one token is left to compute.
+/// Errors:   QUIRE_INVALID_ARGUMENT no identity, no tokens, or more than tokens_max
+/// Lifetime: the blocks stay until the plan is opened or freed
+quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* request,
+                         quire_plan** plan, quire_error* error);
+/// Tokens found and pinned, a multiple of block_tokens; 0 for NULL.
+uint64_t quire_plan_resident_tokens(const quire_plan* plan);
+/// Tokens of the prompt that must be computed; 0 for NULL only.
+uint64_t quire_plan_missing_tokens(const quire_plan* plan);
+/// 0 for NULL only.
+quire_reason quire_plan_reason(const quire_plan* plan);
+/// Name of a reason as in JSON, for example "never_seen"; "unknown" for any other number.
+const char* quire_reason_name(quire_reason reason);
+void quire_plan_free(quire_plan* plan);
+
+typedef struct quire_sequence_options {
+  size_t size;
+  uint64_t reserve_tokens;  // prompt and expected output; 0: the prompt
+  quire_on_full on_full;    // 0: QUIRE_REJECT, which reserves all of it or refuses
+  int32_t private_blocks;   // not 0: its blocks are never shared
+} quire_sequence_options;
+
+/// Makes a sequence that starts with the plan's resident tokens. The plan is used up, also when
+/// this fails. `options` may be NULL.
+/// Errors: QUIRE_NO_SPACE names shared, own and available blocks, and says if it can never fit
+quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
+                      quire_sequence** sequence, quire_error* error);
+
+// ---- Sequence -----------------------------------------------------------------------------------
+
+/// Returns every byte that it alone held.
+void quire_sequence_free(quire_sequence* sequence);
+
+/// Committed tokens; 0 for NULL.
+/// Threads: any
+uint64_t quire_sequence_length(const quire_sequence* sequence);
+/// Tokens written in `layer`, committed or not.
+/// Threads: any
+quire_code quire_sequence_cursor(const quire_sequence* sequence, uint32_t layer, uint64_t* tokens,
+                                 quire_error* error);
+
+typedef struct quire_sequence_stats {
+  size_t size;
+  uint64_t tokens_used;      // committed
+  uint64_t tokens_reserved;  // room in the blocks it holds
+  uint32_t blocks_shared;    // published blocks it leases
+  uint32_t blocks_own;       // private blocks
+} quire_sequence_stats;
+
+/// Fills `stats->size` bytes of *stats; bytes this library does not know become zero.
+/// Threads: any
+quire_code quire_sequence_get_stats(const quire_sequence* sequence, quire_sequence_stats* stats,
+                                    quire_error* error);
+
+/// Makes room for `tokens` tokens in all; all or nothing.
+/// Errors: QUIRE_NO_SPACE; QUIRE_INVALID_ARGUMENT past tokens_max
+quire_code quire_sequence_reserve(quire_sequence* sequence, uint64_t tokens, quire_error* error);
+
+/// Rows as an engine has them: element (token, head, dim) is the one at
+/// token * token_stride + head * head_stride + dim, strides in elements.
+typedef struct quire_rows {
+  const void* data;
+  quire_codec dtype;
+  int64_t token_stride;
+  int64_t head_stride;
+} quire_rows;
+
+/// Writes the next `tokens` rows of one layer.
+/// Shape:   key [tokens, heads, dim], value likewise; a latent model's rows are `key`, `value` NULL
+/// Errors:  QUIRE_INVALID_ARGUMENT bad layer, stream, dtype or stride; QUIRE_NO_SPACE
+/// Threads: different layers at once, once room is reserved
+quire_code quire_sequence_append(quire_sequence* sequence, uint32_t layer, const quire_rows* key,
+                                 const quire_rows* value, uint32_t tokens, quire_error* error);
+
+/// Makes the next tokens visible; every layer must be written that far. Publishes whole blocks.
+/// Errors: QUIRE_INVALID_ARGUMENT names the layer that is behind
+quire_code quire_sequence_commit(quire_sequence* sequence, const int32_t* tokens,
+                                 size_t token_count, quire_error* error);
+/// Cuts to `tokens` tokens, committed or not.
+/// Errors: QUIRE_INVALID_ARGUMENT more than were written, or inside a block that cannot be cut;
+///         QUIRE_NO_SPACE no room for the copy of a shared block that is cut
+quire_code quire_sequence_rollback(quire_sequence* sequence, uint64_t tokens, quire_error* error);
+/// A second sequence with the same committed tokens; shares whole blocks.
+/// Errors: QUIRE_NO_SPACE
+quire_code quire_sequence_fork(quire_sequence* sequence, quire_sequence** fork, quire_error* error);
+/// Back to zero tokens; every byte it alone held is free again.
+quire_code quire_sequence_reset(quire_sequence* sequence, quire_error* error);
+
+/// Copies tokens [begin, end) of one stream, widened to f32.
+/// Shape:   out [heads, end - begin, dim]; out_values is what it has room for
+/// Errors:  QUIRE_INVALID_ARGUMENT a range past what is written, no such stream, or no room
+/// Threads: any
+quire_code quire_sequence_gather(const quire_sequence* sequence, uint32_t layer, quire_role role,
+                                 uint64_t begin, uint64_t end, float* out, size_t out_values,
+                                 quire_error* error);
+
+/// Where one stream of one layer lies inside a slot: [head][plane], plane as `inner` says.
+typedef struct quire_stream_layout {
+  quire_codec codec;
+  quire_axis inner;
+  uint32_t heads;
+  uint32_t dim;
+  uint32_t block_tokens;
+  uint64_t offset_bytes;       // of head 0 from the slot's first byte
+  uint64_t head_stride_bytes;  // from one head's plane to the next
+} quire_stream_layout;
+
+/// What a kernel of one's own needs for one layer.
+typedef struct quire_layer_blocks {
+  size_t size;
+  const void* const* sealed;  // [block_count], read for every block but the query's own
+  const void* const* open;    // [block_count], read for the query's own block
+  uint64_t block_count;
+  quire_stream_layout key;
+  quire_stream_layout value;  // the key's again when the layer stores one latent
+  uint64_t tokens;            // written in this layer
+} quire_layer_blocks;
+
+/// Lifetime: until the next call that writes to this sequence; pinned by the sequence alone
+quire_code quire_sequence_blocks(const quire_sequence* sequence, uint32_t layer,
+                                 quire_layer_blocks* blocks, quire_error* error);
+
+// ---- Views --------------------------------------------------------------------------------------
+
+/// The blocks of one stream, in place and pinned until the view, and every DLPack tensor made of
+/// it, is gone.
+/// Errors:  QUIRE_INVALID_ARGUMENT no such layer or stream
+/// Threads: any; one view is used by one thread at a time
+quire_code quire_view_open(const quire_sequence* sequence, uint32_t layer, quire_role role,
+                           quire_view** view, quire_error* error);
+void quire_view_free(quire_view* view);
+/// Tokens that can be read; the last block may hold fewer than block_tokens. 0 for NULL.
+uint64_t quire_view_tokens(const quire_view* view);
+uint64_t quire_view_block_count(const quire_view* view);
+
+typedef struct quire_tensor {
+  size_t size;
+  const void* data;  // read-only
+  quire_codec dtype;
+  uint32_t rank;
+  int64_t shape[5];    // [rank]
+  int64_t strides[5];  // [rank], in elements
+} quire_tensor;
+
+/// Block `index` as [heads, tokens in this block, dim].
+/// Errors:   QUIRE_INVALID_ARGUMENT index
+/// Lifetime: the view's
+quire_code quire_view_block(const quire_view* view, uint64_t index, quire_tensor* tensor,
+                            quire_error* error);
+
+// From quire/dlpack.h, or from a dlpack.h of one's own.
+struct DLManagedTensorVersioned;
+struct DLManagedTensor;
+
+/// The same as a DLPack 1.x tensor, flagged read-only. Its deleter must be called once.
+/// Errors: QUIRE_INVALID_ARGUMENT index; QUIRE_UNSUPPORTED a codec that is no plain number
+quire_code quire_view_dlpack(const quire_view* view, uint64_t index,
+                             struct DLManagedTensorVersioned** tensor, quire_error* error);
+/// The same for consumers of DLPack before 1.0, whose form has no read-only flag. The bytes are.
+quire_code quire_view_dlpack_legacy(const quire_view* view, uint64_t index,
+                                    struct DLManagedTensor** tensor, quire_error* error);
+
+// ---- Attention ----------------------------------------------------------------------------------
+
+typedef struct quire_attention_options {
+  size_t size;
+  uint32_t threads;  // that run at once, the caller included; 0: 1. The bits do not depend on it
+} quire_attention_options;
+
+/// The CPU's attention kernels with threads and scratch. `options` may be NULL.
+/// Errors: QUIRE_UNSUPPORTED a processor without fused multiply-add
+quire_code quire_attention_create(const quire_attention_options* options,
+                                  quire_attention** attention, quire_error* error);
+void quire_attention_free(quire_attention* attention);
+
+/// Consecutive query rows of one sequence; row r stands at first_position + r and sees the tokens
+/// up to and including its own.
+typedef struct quire_attend_task {
+  const quire_sequence* sequence;
+  const float* queries;  // [rows, query_heads, key dim]
+  float* out;            // [rows, query_heads, value dim]
+  uint32_t rows;
+  uint64_t first_position;
+} quire_attend_task;
+
+typedef struct quire_attend_request {
+  size_t size;
+  uint32_t layer;
+  uint32_t query_heads;  // a multiple of the KV heads
+  float scale;           // multiplies q; 0: 1 / sqrt(key dim)
+  uint32_t task_count;
+  const quire_attend_task* tasks;  // [task_count], sequences of one cache
+} quire_attend_request;
+
+/// Computes attention over what is written in a layer, in place (docs/numerics.md). The layer's
+/// window and sinks are those of the cache's geometry.
+/// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written, sequences of two caches, heads that
+///          do not divide; QUIRE_UNSUPPORTED a shape the kernels lack. Nothing is computed then
+/// Threads: one call at a time per handle; no writer on these sequences meanwhile
+quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
+                        quire_error* error);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // QUIRE_QUIRE_H_

@@ -1,0 +1,126 @@
+// The C functions of attention: tasks are checked here, because a task outside its blocks is a bug
+// to the kernels.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "embed/boundary.h"
+#include "embed/handles.h"
+
+using quire::AttentionShape;
+using quire::AttentionTask;
+using quire::Result;
+using quire::embed::Boundary;
+using quire::embed::CheckArray;
+using quire::embed::NotNull;
+
+namespace quire::embed {
+namespace {
+
+constexpr uint32_t kThreadsMax = 1024;
+constexpr uint32_t kTasksMax = 1 << 20;
+
+const LayerGroup& GroupOf(const Geometry& geometry, uint32_t layer) {
+  for (const LayerGroup& group : geometry.groups) {
+    if (std::ranges::binary_search(group.layers, layer)) return group;
+  }
+  QUIRE_CHECK_MSG(false, "a layer without a group");
+  return geometry.groups[0];
+}
+
+Result<void> CheckTask(const quire_attend_task& task, const quire_sequence& first, uint32_t layer,
+                       uint32_t index) {
+  const std::string name = fmt::format("request->tasks[{}].", index);
+  QUIRE_TRY(NotNull(task.sequence, name + "sequence"));
+  if (task.sequence->cache != first.cache) {
+    return Fail(ErrorCode::kInvalidArgument, name + "sequence is of another cache");
+  }
+  if (task.rows == 0) return {};
+  QUIRE_TRY(NotNull(task.queries, name + "queries"));
+  QUIRE_TRY(NotNull(task.out, name + "out"));
+  const uint64_t written = task.sequence->sequence->cursor(layer);
+  if (task.first_position >= written || task.rows > written - task.first_position) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}rows: {} from position {} on, but layer {} has {} tokens", name,
+                            task.rows, task.first_position, layer, written));
+  }
+  return {};
+}
+
+AttentionShape ShapeOf(const quire_sequence& sequence, const quire_attend_request& request) {
+  const LayerBlocks blocks = sequence.sequence->Blocks(request.layer);
+  const LayerGroup& group = GroupOf(sequence.cache->options().geometry, request.layer);
+  AttentionShape shape{.query_heads = request.query_heads,
+                       .key = blocks.key,
+                       .value = blocks.value,
+                       .scale = request.scale,
+                       .window_tokens = group.window_tokens,
+                       .sink_tokens = group.sink_tokens};
+  if (shape.scale == 0.0f) {
+    shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key.dim)));
+  }
+  return shape;
+}
+
+Result<void> Attend(quire_attention& attention, const quire_attend_request& request) {
+  QUIRE_TRY(CheckArray(request.tasks, request.task_count, kTasksMax, "request->tasks"));
+  if (request.task_count == 0) return {};
+  const auto tasks = std::span(request.tasks, request.task_count);
+  QUIRE_TRY(NotNull(tasks[0].sequence, "request->tasks[0].sequence"));
+  const quire_sequence& first = *tasks[0].sequence;
+  QUIRE_TRY(CheckLayer(first, request.layer));
+  const AttentionShape shape = ShapeOf(first, request);
+  QUIRE_TRY(attention.backend->Supports(shape));
+  std::vector<AttentionTask> made;
+  made.reserve(tasks.size());
+  for (uint32_t i = 0; i < tasks.size(); ++i) {
+    QUIRE_TRY(CheckTask(tasks[i], first, request.layer, i));
+    const LayerBlocks blocks = tasks[i].sequence->sequence->Blocks(request.layer);
+    made.push_back({.queries = tasks[i].queries,
+                    .out = tasks[i].out,
+                    .rows = tasks[i].rows,
+                    .first_position = tasks[i].first_position,
+                    .sealed = blocks.sealed.data(),
+                    .open = blocks.open.data()});
+  }
+  attention.backend->Attend(shape, made, *attention.executor);
+  return {};
+}
+
+}  // namespace
+}  // namespace quire::embed
+
+quire_code quire_attention_create(const quire_attention_options* options,
+                                  quire_attention** attention, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(attention, "attention"));
+    QUIRE_ASSIGN(const quire_attention_options asked,
+                 quire::embed::ReadOptions(options, "options"));
+    if (asked.threads > quire::embed::kThreadsMax) {
+      return quire::Fail(quire::ErrorCode::kInvalidArgument,
+                         fmt::format("options->threads is {}, at most {}", asked.threads,
+                                     quire::embed::kThreadsMax));
+    }
+    QUIRE_ASSIGN(auto backend, quire::MakeCpuAttention());
+    auto executor = quire::MakeThreadPool(std::max(1u, asked.threads));
+    *attention =
+        new quire_attention{.backend = std::move(backend), .executor = std::move(executor)};
+    return {};
+  });
+}
+
+void quire_attention_free(quire_attention* attention) { delete attention; }
+
+quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
+                        quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(attention, "attention"));
+    QUIRE_ASSIGN(const quire_attend_request asked, quire::embed::ReadStruct(request, "request"));
+    return quire::embed::Attend(*attention, asked);
+  });
+}

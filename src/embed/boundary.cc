@@ -1,0 +1,58 @@
+#include "embed/boundary.h"
+
+#include <fmt/format.h>
+
+#include <span>
+
+namespace quire::embed {
+
+quire_code Report(quire_error* error, quire_code code, std::string_view message) noexcept {
+  if (error == nullptr) return code;
+  error->code = code;
+  const size_t bytes = std::min(message.size(), sizeof(error->message) - 1);
+  std::memcpy(error->message, message.data(), bytes);
+  error->message[bytes] = '\0';
+  return code;
+}
+
+Result<void> NotNull(const void* pointer, std::string_view name) {
+  if (pointer != nullptr) return {};
+  return Fail(ErrorCode::kInvalidArgument, fmt::format("{} is NULL", name));
+}
+
+Result<void> CheckArray(const void* array, uint64_t count, uint64_t count_max,
+                        std::string_view name) {
+  if (count > count_max) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} has {} entries, at most {}", name, count, count_max));
+  }
+  if (count > 0) return NotNull(array, name);
+  return {};
+}
+
+Result<void> CheckStruct(const void* caller, size_t known_bytes, std::string_view name) {
+  QUIRE_TRY(NotNull(caller, name));
+  size_t bytes = 0;
+  std::memcpy(&bytes, caller, sizeof(bytes));
+  // No struct has grown yet: the first version is the one known here.
+  if (bytes < known_bytes) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
+  }
+  // A newer caller's fields may be there as long as they say nothing. A size that is no struct's is
+  // a forgotten initialisation: nothing is read by it.
+  constexpr size_t kStructBytesMax = 4096;
+  if (bytes > kStructBytesMax) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
+  }
+  const auto rest = std::span(static_cast<const std::byte*>(caller), bytes).subspan(known_bytes);
+  if (std::ranges::any_of(rest, [](std::byte byte) { return byte != std::byte{0}; })) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("{} sets a field after its first {} bytes; this is version {}", name,
+                            known_bytes, quire_version()));
+  }
+  return {};
+}
+
+}  // namespace quire::embed

@@ -1,0 +1,281 @@
+// The C functions of caches and plans.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/version.h"
+#include "embed/boundary.h"
+#include "embed/handles.h"
+
+using quire::ErrorCode;
+using quire::Fail;
+using quire::Result;
+using quire::embed::Boundary;
+using quire::embed::CheckArray;
+using quire::embed::NotNull;
+
+namespace quire::embed {
+namespace {
+
+constexpr uint32_t kEntriesMax = 65'536;  // of layers and groups, as in Geometry::Validate
+
+static_assert(QUIRE_INVALID_ARGUMENT == int{static_cast<uint8_t>(ErrorCode::kInvalidArgument)});
+static_assert(QUIRE_DEADLINE == int{static_cast<uint8_t>(ErrorCode::kDeadline)});
+static_assert(QUIRE_BF16 == int{static_cast<uint8_t>(Codec::kBf16)});
+static_assert(QUIRE_LATENT == int{static_cast<uint8_t>(StreamRole::kLatent)});
+static_assert(QUIRE_WINDOW == int{static_cast<uint8_t>(LayerKind::kWindow)});
+static_assert(QUIRE_BLOCK_MAJOR == int{static_cast<uint8_t>(ArenaLayout::kBlockMajor)});
+static_assert(QUIRE_COMPUTE_BF16 == int{static_cast<uint8_t>(ComputeType::kBf16)});
+static_assert(QUIRE_HALT == int{static_cast<uint8_t>(OnFull::kHalt)});
+static_assert(QUIRE_NOT_ASKED == int{static_cast<uint8_t>(MissReason::kNotAsked)});
+
+Result<LayerGroup> ToGroup(const quire_layer_group& group, uint32_t index) {
+  const std::string name = fmt::format("options->groups[{}].", index);
+  QUIRE_TRY(CheckArray(group.layers, group.layer_count, kEntriesMax, name + "layers"));
+  QUIRE_TRY(CheckArray(group.streams, group.stream_count, 2, name + "streams"));
+  LayerGroup made;
+  QUIRE_ASSIGN(made.kind, ToEnum<LayerKind>(group.kind, name + "kind"));
+  made.window_tokens = group.window_tokens;
+  made.sink_tokens = group.sink_tokens;
+  made.layers.assign(group.layers, group.layers + group.layer_count);
+  for (const quire_stream& stream : std::span(group.streams, group.stream_count)) {
+    QUIRE_ASSIGN(const auto role, ToEnum<StreamRole>(stream.role, name + "streams.role"));
+    made.streams.push_back({.role = role, .heads = stream.heads, .dim = stream.dim});
+  }
+  return made;
+}
+
+Result<Geometry> ToGeometry(const quire_cache_options& options) {
+  const bool uniform = options.layers != 0 || options.kv_heads != 0 || options.head_dim != 0;
+  if (uniform == (options.group_count > 0)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "options: either layers, kv_heads and head_dim, or groups");
+  }
+  if (uniform) {
+    QUIRE_TRY(CheckArray(&options, options.layers, kEntriesMax, "options->layers"));
+    return Geometry::Uniform(options.layers, options.kv_heads, options.head_dim);
+  }
+  QUIRE_TRY(CheckArray(options.groups, options.group_count, kEntriesMax, "options->groups"));
+  Geometry geometry;
+  for (uint32_t i = 0; i < options.group_count; ++i) {
+    QUIRE_ASSIGN(LayerGroup group, ToGroup(options.groups[i], i));
+    geometry.groups.push_back(std::move(group));
+  }
+  return geometry;
+}
+
+Result<NumericProfile> ToProfile(const quire_cache_options& options) {
+  QUIRE_ASSIGN(const Codec codec, ToEnum(options.codec, "options->codec", Codec::kF16));
+  QUIRE_ASSIGN(const Codec value, ToEnum(options.value_codec, "options->value_codec", codec));
+  QUIRE_ASSIGN(const ComputeType compute,
+               ToEnum(options.compute, "options->compute", ComputeType::kF32));
+  if (compute > ComputeType::kBf16) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("options->compute is {}", options.compute));
+  }
+  NumericProfile profile = NumericProfile::Uniform(codec);
+  for (CodecRule& rule : profile.codecs) {
+    if (rule.role == StreamRole::kValue) rule.codec = value;
+  }
+  if (options.block_tokens != 0) profile.block_tokens = options.block_tokens;
+  profile.compute = compute;
+  if (options.arithmetic != nullptr) profile.arithmetic = options.arithmetic;
+  return profile;
+}
+
+Result<CacheOptions> ToOptions(const quire_cache_options* caller) {
+  QUIRE_ASSIGN(const quire_cache_options options, ReadStruct(caller, "options"));
+  CacheOptions made;
+  QUIRE_ASSIGN(made.geometry, ToGeometry(options));
+  QUIRE_ASSIGN(made.profile, ToProfile(options));
+  QUIRE_ASSIGN(made.layout, ToEnum(options.layout, "options->layout", ArenaLayout::kBlockMajor));
+  made.hot_bytes = options.hot_bytes;
+  if (options.tokens_max != 0) made.tokens_max = options.tokens_max;
+  made.huge_pages = options.huge_pages != 0;
+  return made;
+}
+
+Result<Identity> ToIdentity(const quire_identity* caller) {
+  QUIRE_ASSIGN(const quire_identity identity, ReadStruct(caller, "request->identity"));
+  Identity made{.adapter = Text(identity.adapter),
+                .adapter_version = identity.adapter_version,
+                .position_encoding = Text(identity.position_encoding),
+                .domain = {.name = Text(identity.domain), .erase_epoch = identity.domain_epoch}};
+  std::memcpy(made.weights.data(), identity.weights, made.weights.size());
+  std::memcpy(made.domain.secret.data(), identity.domain_secret, made.domain.secret.size());
+  return made;
+}
+
+quire_cache_stats ToC(const CacheStats& stats) {
+  return {.size = 0,
+          .hot_bytes_limit = stats.hot_bytes_limit,
+          .hot_bytes_used = stats.hot_bytes_used,
+          .hot_bytes_peak = stats.hot_bytes_peak,
+          .slot_bytes = stats.sealed.slot_bytes,
+          .slots_max = stats.sealed.slots_max,
+          .slots_used = stats.sealed.slots_used,
+          .slots_used_peak = stats.sealed.slots_used_peak,
+          .published_blocks = stats.published_blocks,
+          .evictable_blocks = stats.evictable_blocks,
+          .sequences = stats.sequences,
+          .lookups = stats.lookups,
+          .lookup_tokens = stats.lookup_tokens,
+          .hit_tokens = stats.hit_tokens,
+          .published_total = stats.published_total,
+          .deduplicated_total = stats.deduplicated_total,
+          .evicted_total = stats.evicted_total,
+          .refused_total = stats.refused_total};
+}
+
+}  // namespace
+}  // namespace quire::embed
+
+const char* quire_version(void) { return quire::kVersion.data(); }
+
+const char* quire_code_name(quire_code code) {
+  switch (code) {
+    case QUIRE_OK: return "ok";
+    case QUIRE_NO_MEMORY: return "no_memory";
+    case QUIRE_INTERNAL: return "internal";
+    default: break;
+  }
+  // The names are literals, so they end with NUL.
+  const bool known = code > 0 && code <= UINT8_MAX;
+  return quire::ErrorCodeName(static_cast<ErrorCode>(known ? code : 0)).data();
+}
+
+const char* quire_reason_name(quire_reason reason) {
+  const bool known = reason > 0 && reason <= UINT8_MAX;
+  return quire::MissReasonName(static_cast<quire::MissReason>(known ? reason : 0)).data();
+}
+
+quire_code quire_cache_create(const quire_cache_options* options, quire_cache** cache,
+                              quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_ASSIGN(quire::CacheOptions made, quire::embed::ToOptions(options));
+    QUIRE_ASSIGN(auto created, quire::Cache::Create(std::move(made)));
+    *cache = new quire_cache{.cache = std::move(created)};
+    return {};
+  });
+}
+
+void quire_cache_free(quire_cache* cache) { delete cache; }
+
+quire_code quire_cache_get_stats(const quire_cache* cache, quire_cache_stats* stats,
+                                 quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(quire::embed::CheckOutput(stats, "stats"));
+    quire::embed::WriteStruct(stats, quire::embed::ToC(cache->cache->stats()));
+    return {};
+  });
+}
+
+quire_code quire_cache_stats_json(const quire_cache* cache, char* text, size_t text_bytes,
+                                  size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(NotNull(length, "length"));
+    QUIRE_TRY(CheckArray(text, text_bytes, SIZE_MAX, "text"));
+    const std::string json = quire::ToJson(cache->cache->stats());
+    *length = json.size();
+    if (text_bytes == 0) return {};
+    if (text_bytes <= json.size()) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("text has room for {} bytes, {} and a NUL are needed", text_bytes,
+                              json.size()));
+    }
+    std::memcpy(text, json.c_str(), json.size() + 1);
+    return {};
+  });
+}
+
+quire_code quire_cache_verify(quire_cache* cache, uint64_t* blocks, uint64_t* damaged,
+                              quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(NotNull(blocks, "blocks"));
+    QUIRE_TRY(NotNull(damaged, "damaged"));
+    const quire::VerifyReport report = cache->cache->Verify();
+    *blocks = report.blocks;
+    *damaged = report.damaged;
+    return {};
+  });
+}
+
+quire_code quire_cache_evict(quire_cache* cache, uint64_t blocks, uint64_t* evicted,
+                             quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(NotNull(evicted, "evicted"));
+    *evicted = cache->cache->Evict(blocks);
+    return {};
+  });
+}
+
+quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(NotNull(bytes, "bytes"));
+    *bytes = cache->cache->Trim();
+    return {};
+  });
+}
+
+quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* request,
+                         quire_plan** plan, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(NotNull(plan, "plan"));
+    QUIRE_ASSIGN(const quire_acquire_request asked, quire::embed::ReadStruct(request, "request"));
+    QUIRE_ASSIGN(const quire::Identity identity, quire::embed::ToIdentity(asked.identity));
+    QUIRE_TRY(CheckArray(asked.tokens, asked.token_count, cache->cache->options().tokens_max,
+                         "request->tokens"));
+    QUIRE_ASSIGN(auto made, cache->cache->Acquire({.identity = &identity,
+                                                   .tokens = {asked.tokens, asked.token_count},
+                                                   .reuse = asked.no_reuse == 0}));
+    *plan = new quire_plan{.cache = cache->cache, .plan = std::move(made)};
+    return {};
+  });
+}
+
+uint64_t quire_plan_resident_tokens(const quire_plan* plan) {
+  return plan == nullptr ? 0 : plan->plan.resident_tokens();
+}
+
+uint64_t quire_plan_missing_tokens(const quire_plan* plan) {
+  return plan == nullptr ? 0 : plan->plan.missing_tokens();
+}
+
+quire_reason quire_plan_reason(const quire_plan* plan) {
+  return plan == nullptr ? 0 : static_cast<quire_reason>(plan->plan.reason());
+}
+
+void quire_plan_free(quire_plan* plan) { delete plan; }
+
+quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
+                      quire_sequence** sequence, quire_error* error) {
+  const std::unique_ptr<quire_plan> used_up(plan);
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(plan, "plan"));
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_ASSIGN(const quire_sequence_options asked, quire::embed::ReadOptions(options, "options"));
+    QUIRE_ASSIGN(const auto on_full,
+                 quire::embed::ToEnum(asked.on_full, "options->on_full", quire::OnFull::kReject));
+    if (on_full > quire::OnFull::kHalt) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("options->on_full is {}", asked.on_full));
+    }
+    QUIRE_ASSIGN(auto opened,
+                 plan->cache->Open(std::move(plan->plan), {.reserve_tokens = asked.reserve_tokens,
+                                                           .on_full = on_full,
+                                                           .publish = asked.private_blocks == 0}));
+    *sequence = new quire_sequence{.cache = plan->cache, .sequence = std::move(opened)};
+    return {};
+  });
+}

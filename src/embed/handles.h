@@ -1,0 +1,53 @@
+// What the C handles hold. Each shares the cache, so that they can be freed in any order; members
+// end in reverse, the cache last.
+#ifndef QUIRE_EMBED_HANDLES_H_
+#define QUIRE_EMBED_HANDLES_H_
+
+#include <memory>
+
+#include "quire/attention.h"
+#include "quire/cache.h"
+#include "quire/env.h"
+#include "quire/quire.h"
+
+namespace quire::embed {
+
+/// A view and what it needs, shared with the tensors made of it.
+struct PinnedView {
+  std::shared_ptr<Cache> cache;
+  BlockListView view;
+};
+
+}  // namespace quire::embed
+
+struct quire_cache {
+  std::shared_ptr<quire::Cache> cache;
+};
+
+struct quire_plan {
+  std::shared_ptr<quire::Cache> cache;
+  quire::Plan plan;
+};
+
+struct quire_sequence {
+  std::shared_ptr<quire::Cache> cache;
+  std::unique_ptr<quire::Sequence> sequence;
+};
+
+struct quire_view {
+  std::shared_ptr<const quire::embed::PinnedView> pinned;
+};
+
+struct quire_attention {
+  std::unique_ptr<quire::AttentionBackend> backend;
+  std::unique_ptr<quire::Executor> executor;
+};
+
+namespace quire::embed {
+
+/// Errors: kInvalidArgument the model has no such layer
+Result<void> CheckLayer(const quire_sequence& sequence, uint32_t layer);
+
+}  // namespace quire::embed
+
+#endif  // QUIRE_EMBED_HANDLES_H_

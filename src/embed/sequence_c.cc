@@ -1,0 +1,170 @@
+// The C functions of sequences.
+#include <fmt/format.h>
+
+#include <span>
+#include <utility>
+
+#include "embed/boundary.h"
+#include "embed/handles.h"
+
+using quire::Codec;
+using quire::ErrorCode;
+using quire::Fail;
+using quire::Result;
+using quire::StreamRole;
+using quire::embed::Boundary;
+using quire::embed::CheckArray;
+using quire::embed::NotNull;
+using quire::embed::ToEnum;
+
+namespace quire::embed {
+namespace {
+
+Result<RowsView> ToRows(const quire_rows& rows, std::string_view name) {
+  QUIRE_ASSIGN(const Codec dtype, ToEnum<Codec>(rows.dtype, name));
+  return RowsView{.data = rows.data,
+                  .dtype = dtype,
+                  .token_stride = rows.token_stride,
+                  .head_stride = rows.head_stride};
+}
+
+quire_stream_layout ToC(const StreamLayout& layout) {
+  return {.codec = static_cast<quire_codec>(layout.codec),
+          .inner = static_cast<quire_axis>(layout.inner),
+          .heads = layout.heads,
+          .dim = layout.dim,
+          .block_tokens = layout.block_tokens,
+          .offset_bytes = layout.offset_bytes,
+          .head_stride_bytes = layout.head_stride_bytes};
+}
+
+}  // namespace
+
+Result<void> CheckLayer(const quire_sequence& sequence, uint32_t layer) {
+  const uint32_t layers = sequence.cache->options().geometry.layer_count();
+  if (layer < layers) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("layer {} of a model with {}", layer, layers));
+}
+
+}  // namespace quire::embed
+
+void quire_sequence_free(quire_sequence* sequence) { delete sequence; }
+
+uint64_t quire_sequence_length(const quire_sequence* sequence) {
+  return sequence == nullptr ? 0 : sequence->sequence->length();
+}
+
+quire_code quire_sequence_cursor(const quire_sequence* sequence, uint32_t layer, uint64_t* tokens,
+                                 quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_TRY(NotNull(tokens, "tokens"));
+    QUIRE_TRY(quire::embed::CheckLayer(*sequence, layer));
+    *tokens = sequence->sequence->cursor(layer);
+    return {};
+  });
+}
+
+quire_code quire_sequence_get_stats(const quire_sequence* sequence, quire_sequence_stats* stats,
+                                    quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_TRY(quire::embed::CheckOutput(stats, "stats"));
+    const quire::SequenceStats now = sequence->sequence->stats();
+    quire::embed::WriteStruct(stats, quire_sequence_stats{.size = 0,
+                                                          .tokens_used = now.tokens_used,
+                                                          .tokens_reserved = now.tokens_reserved,
+                                                          .blocks_shared = now.blocks_shared,
+                                                          .blocks_own = now.blocks_own});
+    return {};
+  });
+}
+
+quire_code quire_sequence_reserve(quire_sequence* sequence, uint64_t tokens, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    return sequence->sequence->Reserve(tokens);
+  });
+}
+
+quire_code quire_sequence_append(quire_sequence* sequence, uint32_t layer, const quire_rows* key,
+                                 const quire_rows* value, uint32_t tokens, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_TRY(NotNull(key, "key"));
+    quire::LayerRows rows{.tokens = tokens};
+    QUIRE_ASSIGN(rows.key, quire::embed::ToRows(*key, "key->dtype"));
+    if (value != nullptr) {
+      QUIRE_ASSIGN(rows.value, quire::embed::ToRows(*value, "value->dtype"));
+    }
+    return sequence->sequence->Append(layer, rows);
+  });
+}
+
+quire_code quire_sequence_commit(quire_sequence* sequence, const int32_t* tokens,
+                                 size_t token_count, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_TRY(CheckArray(tokens, token_count, sequence->cache->options().tokens_max, "tokens"));
+    return sequence->sequence->Commit({tokens, token_count});
+  });
+}
+
+quire_code quire_sequence_rollback(quire_sequence* sequence, uint64_t tokens, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    return sequence->sequence->Rollback(tokens);
+  });
+}
+
+quire_code quire_sequence_fork(quire_sequence* sequence, quire_sequence** fork,
+                               quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_TRY(NotNull(fork, "fork"));
+    QUIRE_ASSIGN(auto forked, sequence->sequence->Fork());
+    *fork = new quire_sequence{.cache = sequence->cache, .sequence = std::move(forked)};
+    return {};
+  });
+}
+
+quire_code quire_sequence_reset(quire_sequence* sequence, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    sequence->sequence->Reset();
+    return {};
+  });
+}
+
+quire_code quire_sequence_gather(const quire_sequence* sequence, uint32_t layer, quire_role role,
+                                 uint64_t begin, uint64_t end, float* out, size_t out_values,
+                                 quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_TRY(CheckArray(out, out_values, SIZE_MAX, "out"));
+    QUIRE_ASSIGN(const auto stream, ToEnum<StreamRole>(role, "role"));
+    return sequence->sequence->Gather(layer, stream, begin, end, {out, out_values});
+  });
+}
+
+quire_code quire_sequence_blocks(const quire_sequence* sequence, uint32_t layer,
+                                 quire_layer_blocks* blocks, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_TRY(quire::embed::CheckOutput(blocks, "blocks"));
+    QUIRE_TRY(quire::embed::CheckLayer(*sequence, layer));
+    const quire::LayerBlocks now = sequence->sequence->Blocks(layer);
+    // A pointer to bytes is a pointer to void for whoever reads it in C.
+    quire::embed::WriteStruct(
+        blocks,
+        quire_layer_blocks{.size = 0,
+                           .sealed = reinterpret_cast<const void* const*>(now.sealed.data()),
+                           .open = reinterpret_cast<const void* const*>(now.open.data()),
+                           .block_count = now.sealed.size(),
+                           .key = quire::embed::ToC(now.key),
+                           .value = quire::embed::ToC(now.value),
+                           .tokens = now.tokens});
+    return {};
+  });
+}
