@@ -37,7 +37,7 @@ model::ModelConfig Shape() {
   config.kv_heads = 8;
   config.head_dim = 128;
   config.vocab = 8192;
-  config.rope_theta = 1e6;
+  config.rope.theta = 1e6;
   const uint64_t layer_bytes =
       2 * uint64_t{config.hidden} *
       (2 * config.query_dim() + 2 * config.kv_dim() + 3 * config.intermediate);

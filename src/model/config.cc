@@ -2,11 +2,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
-#include <cmath>
 #include <string>
 
 #include "base/json.h"
+#include "model/config_reader.h"
+#include "model/config_rope.h"
 
 namespace quire::model {
 namespace {
@@ -26,7 +28,10 @@ struct FamilyEntry {
   std::string_view model_type;
   std::string_view architecture;
 };
-constexpr std::array<FamilyEntry, 1> kFamilies = {{
+constexpr std::array<FamilyEntry, 4> kFamilies = {{
+    {Family::kLlama, "llama", "LlamaForCausalLM"},
+    {Family::kMistral, "mistral", "MistralForCausalLM"},
+    {Family::kQwen2, "qwen2", "Qwen2ForCausalLM"},
     {Family::kQwen3, "qwen3", "Qwen3ForCausalLM"},
 }};
 
@@ -39,46 +44,8 @@ std::string SupportedFamilies() {
   return list;
 }
 
-// One config.json being read: getters that name file and field when something is wrong.
-class Reader {
- public:
-  Reader(const Json& json, std::string_view file) : json_(json), file_(file) {}
-
-  const Json& json() const { return json_; }
-
-  std::unexpected<Error> Bad(ErrorCode code, std::string_view field, std::string_view why) const {
-    return Fail(code, fmt::format("{}: field {}: {}", file_, field, why));
-  }
-
-  Result<uint32_t> Count(std::string_view field, uint32_t max) const {
-    QUIRE_ASSIGN(const uint64_t value, JsonGet<uint64_t>(json_, field, file_));
-    if (value == 0 || value > max) {
-      return Bad(ErrorCode::kCorrupt, field, fmt::format("{} is outside 1..{}", value, max));
-    }
-    return static_cast<uint32_t>(value);
-  }
-
-  Result<bool> Flag(std::string_view field, bool fallback) const {
-    return JsonGetOr<bool>(json_, field, fallback, file_);
-  }
-
-  Result<std::string> Text(std::string_view field, std::string_view fallback) const {
-    return JsonGetOr<std::string>(json_, field, std::string(fallback), file_);
-  }
-
-  // The member, or null when it is absent or null.
-  const Json* Member(std::string_view field) const {
-    const auto member = json_.find(std::string(field));
-    return member == json_.end() || member->is_null() ? nullptr : &*member;
-  }
-
- private:
-  const Json& json_;
-  std::string_view file_;
-};
-
-Result<Family> ReadFamily(const Reader& reader, std::string_view file) {
-  QUIRE_ASSIGN(const std::string type, JsonGet<std::string>(reader.json(), "model_type", file));
+Result<Family> ReadFamily(const ConfigReader& reader, std::string_view file) {
+  QUIRE_ASSIGN(const std::string type, JsonGet<std::string>(reader.object(), "model_type", file));
   const FamilyEntry* found = nullptr;
   for (const FamilyEntry& entry : kFamilies) {
     if (entry.model_type == type) found = &entry;
@@ -99,87 +66,114 @@ Result<Family> ReadFamily(const Reader& reader, std::string_view file) {
   return found->family;
 }
 
-Result<double> ReadTheta(const Reader& reader, const Json& object, std::string_view field) {
-  const auto member = object.find("rope_theta");
-  if (member == object.end() || !member->is_number()) {
-    return reader.Bad(ErrorCode::kCorrupt, field, "missing or not a number");
-  }
-  const double theta = member->get<double>();
-  if (!std::isfinite(theta) || theta < 1.0 || theta > 1e15) {
-    return reader.Bad(ErrorCode::kCorrupt, field, fmt::format("{} is outside 1..1e15", theta));
-  }
-  return theta;
-}
-
-// Older files have rope_theta and rope_scaling at the top, newer ones rope_parameters with both.
-Result<double> ReadRope(const Reader& reader) {
-  for (const std::string_view field : {"rope_parameters", "rope_scaling"}) {
-    const Json* rope = reader.Member(field);
-    if (rope == nullptr) continue;
-    if (!rope->is_object()) {
-      return reader.Bad(ErrorCode::kCorrupt, field, "must be an object or null");
-    }
-    std::string type = "default";
-    for (const char* key : {"type", "rope_type"}) {
-      const auto member = rope->find(key);
-      if (member == rope->end()) continue;
-      if (!member->is_string()) {
-        return reader.Bad(ErrorCode::kCorrupt, fmt::format("{}.{}", field, key),
-                          "must be a string");
-      }
-      type = member->get<std::string>();
-    }
-    if (type != "default") {
-      return reader.Bad(ErrorCode::kUnsupported, fmt::format("{}.rope_type", field),
-                        fmt::format("\"{}\"; supported: default", type));
-    }
-    const auto partial = rope->find("partial_rotary_factor");
-    if (partial != rope->end() && *partial != 1.0) {
-      return reader.Bad(ErrorCode::kUnsupported, fmt::format("{}.partial_rotary_factor", field),
-                        "only 1.0 is supported");
-    }
-    if (rope->contains("rope_theta")) {
-      return ReadTheta(reader, *rope, fmt::format("{}.rope_theta", field));
-    }
-  }
-  return ReadTheta(reader, reader.json(), "rope_theta");
-}
-
-// Fields that would change the result in a way this build does not compute.
-Result<void> RefuseUnsupported(const Reader& reader, uint32_t layers) {
-  for (const std::string_view field : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
-    QUIRE_ASSIGN(const bool on, reader.Flag(field, false));
-    if (on) return reader.Bad(ErrorCode::kUnsupported, field, "only false is supported");
-  }
+// Fields that would change the result in a way this build does not compute, or that only models of
+// other kinds have.
+Result<void> RefuseUnsupported(const ConfigReader& reader) {
   QUIRE_ASSIGN(const std::string activation, reader.Text("hidden_act", "silu"));
-  if (activation != "silu") {
+  if (activation != "silu" && activation != "swish") {
     return reader.Bad(ErrorCode::kUnsupported, "hidden_act",
                       fmt::format("\"{}\"; supported: silu", activation));
   }
-  if (const Json* types = reader.Member("layer_types")) {
-    if (!types->is_array() || types->size() != layers) {
-      return reader.Bad(ErrorCode::kCorrupt, "layer_types",
-                        fmt::format("must be an array of num_hidden_layers {} names", layers));
-    }
-    for (const Json& type : *types) {
-      if (type != "full_attention") {
-        return reader.Bad(ErrorCode::kUnsupported, "layer_types",
-                          "only full_attention is supported");
-      }
-    }
+  QUIRE_ASSIGN(const bool causal, reader.Flag("is_causal", true));
+  if (!causal) {
+    return reader.Bad(ErrorCode::kUnsupported, "is_causal", "only true is supported");
   }
-  const Json* partial = reader.Member("partial_rotary_factor");
-  if (partial != nullptr && *partial != 1.0) {
-    return reader.Bad(ErrorCode::kUnsupported, "partial_rotary_factor", "only 1.0 is supported");
-  }
-  if (reader.Member("quantization_config") != nullptr) {
-    return reader.Bad(ErrorCode::kUnsupported, "quantization_config",
-                      "quantized weights are not supported");
+  for (const std::string_view field :
+       {"quantization_config", "compression_config", "transformers_weights", "per_layer_config",
+        "attn_logit_softcapping", "final_logit_softcapping", "num_experts", "num_local_experts"}) {
+    if (reader.Member(field) != nullptr) {
+      return reader.Bad(ErrorCode::kUnsupported, field, "not supported");
+    }
   }
   return {};
 }
 
-Result<std::optional<ComputeType>> ReadDtype(const Reader& reader) {
+// Qwen2 has its biases whatever the file says, and reads no such field.
+Result<void> ReadBiases(const ConfigReader& reader, ModelConfig& config) {
+  QUIRE_ASSIGN(const bool attention, reader.Flag("attention_bias", false));
+  QUIRE_ASSIGN(config.mlp_bias, reader.Flag("mlp_bias", false));
+  if (config.family != Family::kQwen2) config.attention_bias = attention;
+  if (config.attention_bias && config.family == Family::kMistral) {
+    return reader.Bad(ErrorCode::kUnsupported, "attention_bias", "mistral has none");
+  }
+  if (config.mlp_bias && config.family != Family::kLlama) {
+    return reader.Bad(ErrorCode::kUnsupported, "mlp_bias",
+                      fmt::format("{} has none", FamilyName(config.family)));
+  }
+  return {};
+}
+
+// What every layer sees, by name: true for a window. Nothing when the file does not say.
+Result<std::optional<std::vector<bool>>> ReadLayerTypes(const ConfigReader& reader,
+                                                        uint32_t layers) {
+  const Json* types = reader.Member("layer_types");
+  if (types == nullptr) return std::nullopt;
+  if (!types->is_array() || types->size() != layers) {
+    return reader.Bad(ErrorCode::kCorrupt, "layer_types",
+                      fmt::format("must be an array of num_hidden_layers {} names", layers));
+  }
+  std::vector<bool> windowed;
+  for (const Json& type : *types) {
+    windowed.push_back(type == "sliding_attention");
+    if (!windowed.back() && type != "full_attention") {
+      return reader.Bad(ErrorCode::kUnsupported, "layer_types",
+                        "supported: full_attention, sliding_attention");
+    }
+  }
+  return windowed;
+}
+
+// Window of the layers that have one; 0 for none. The defaults are those of transformers.
+Result<uint32_t> ReadWindow(const ConfigReader& reader, Family family) {
+  constexpr uint32_t kDefault = 4096;
+  constexpr std::string_view kField = "sliding_window";
+  if (family == Family::kLlama) {
+    // Not a field of Llama: transformers computes on without, which may not be what is meant.
+    QUIRE_ASSIGN(const bool use, reader.Flag("use_sliding_window", true));
+    if (!use || reader.Member(kField) == nullptr) return 0;
+    return reader.Bad(ErrorCode::kUnsupported, kField, "llama has none");
+  }
+  if (family != Family::kMistral) {
+    QUIRE_ASSIGN(const bool use, reader.Flag("use_sliding_window", false));
+    if (!use) return 0;
+  }
+  if (!reader.Has(kField)) return kDefault;
+  if (reader.Member(kField) == nullptr) return 0;
+  return reader.Count(kField, kPositionsMax);
+}
+
+// The first layer with a window when layer_types does not say: all of a Mistral's have it.
+Result<uint64_t> ReadFirstWindowed(const ConfigReader& reader, Family family) {
+  constexpr uint64_t kDefault = 28;
+  if (family == Family::kMistral) return 0;
+  return JsonGetOr<uint64_t>(reader.object(), "max_window_layers", kDefault, reader.source());
+}
+
+Result<void> ReadWindows(const ConfigReader& reader, ModelConfig& config) {
+  QUIRE_ASSIGN(const uint32_t window, ReadWindow(reader, config.family));
+  QUIRE_ASSIGN(const uint64_t first_windowed, ReadFirstWindowed(reader, config.family));
+  QUIRE_ASSIGN(const auto types, ReadLayerTypes(reader, config.layers));
+  for (uint32_t layer = 0; layer < config.layers; ++layer) {
+    const bool by_number = window != 0 && layer >= first_windowed;
+    const bool has_window = types ? (*types)[layer] : by_number;
+    if (has_window && window == 0) {
+      return reader.Bad(
+          ErrorCode::kCorrupt, "layer_types",
+          fmt::format("layer {} has sliding_attention without a sliding_window", layer));
+    }
+    if (config.family == Family::kMistral && has_window != by_number) {
+      return reader.Bad(ErrorCode::kUnsupported, "layer_types",
+                        fmt::format("layer {} has full_attention; every layer of a mistral has "
+                                    "its sliding_window",
+                                    layer));
+    }
+    if (has_window) config.window_layers.push_back(layer);
+  }
+  if (!config.window_layers.empty()) config.window_tokens = window;
+  return {};
+}
+
+Result<std::optional<ComputeType>> ReadDtype(const ConfigReader& reader) {
   for (const std::string_view field : {"dtype", "torch_dtype"}) {
     if (reader.Member(field) == nullptr) continue;
     QUIRE_ASSIGN(const std::string name, reader.Text(field, ""));
@@ -193,7 +187,7 @@ Result<std::optional<ComputeType>> ReadDtype(const Reader& reader) {
 }
 
 // Absent, null, one id, or a list of ids.
-Result<std::vector<TokenId>> ReadTokens(const Reader& reader, std::string_view field,
+Result<std::vector<TokenId>> ReadTokens(const ConfigReader& reader, std::string_view field,
                                         uint32_t vocab) {
   std::vector<TokenId> tokens;
   const Json* member = reader.Member(field);
@@ -212,13 +206,39 @@ Result<std::vector<TokenId>> ReadTokens(const Reader& reader, std::string_view f
   return tokens;
 }
 
-Result<void> ReadShape(const Reader& reader, ModelConfig& config) {
+// Null, and in a Llama absent, is one KV head for every query head.
+Result<uint32_t> ReadKvHeads(const ConfigReader& reader, const ModelConfig& config) {
+  constexpr std::string_view kField = "num_key_value_heads";
+  const bool optional = config.family == Family::kLlama || reader.Has(kField);
+  if (optional && reader.Member(kField) == nullptr) return config.query_heads;
+  return reader.Count(kField, kHeadsMax);
+}
+
+// Absent or null is hidden / heads, but in a Qwen3, which always says it.
+Result<uint32_t> ReadHeadDim(const ConfigReader& reader, const ModelConfig& config) {
+  if (config.family == Family::kQwen3 || reader.Member("head_dim") != nullptr) {
+    return reader.Count("head_dim", kHeadDimMax);
+  }
+  if (config.hidden % config.query_heads != 0) {
+    return reader.Bad(ErrorCode::kCorrupt, "head_dim",
+                      fmt::format("missing, and hidden_size {} is no multiple of "
+                                  "num_attention_heads {}",
+                                  config.hidden, config.query_heads));
+  }
+  const uint32_t head_dim = config.hidden / config.query_heads;
+  if (head_dim <= kHeadDimMax) return head_dim;
+  return reader.Bad(
+      ErrorCode::kCorrupt, "head_dim",
+      fmt::format("hidden_size / num_attention_heads = {} is above {}", head_dim, kHeadDimMax));
+}
+
+Result<void> ReadShape(const ConfigReader& reader, ModelConfig& config) {
   QUIRE_ASSIGN(config.layers, reader.Count("num_hidden_layers", kLayersMax));
   QUIRE_ASSIGN(config.hidden, reader.Count("hidden_size", kWidthMax));
   QUIRE_ASSIGN(config.intermediate, reader.Count("intermediate_size", kWidthMax));
   QUIRE_ASSIGN(config.query_heads, reader.Count("num_attention_heads", kHeadsMax));
-  QUIRE_ASSIGN(config.kv_heads, reader.Count("num_key_value_heads", kHeadsMax));
-  QUIRE_ASSIGN(config.head_dim, reader.Count("head_dim", kHeadDimMax));
+  QUIRE_ASSIGN(config.kv_heads, ReadKvHeads(reader, config));
+  QUIRE_ASSIGN(config.head_dim, ReadHeadDim(reader, config));
   QUIRE_ASSIGN(config.vocab, reader.Count("vocab_size", kVocabMax));
   QUIRE_ASSIGN(config.positions_max, reader.Count("max_position_embeddings", kPositionsMax));
   if (config.query_heads % config.kv_heads != 0) {
@@ -247,17 +267,30 @@ std::string_view FamilyName(Family family) {
   return "unknown";
 }
 
+std::string_view ArchitectureName(Family family) {
+  for (const FamilyEntry& entry : kFamilies) {
+    if (entry.family == family) return entry.architecture;
+  }
+  return "unknown";
+}
+
+uint32_t ModelConfig::window_of(uint32_t layer) const {
+  return std::ranges::binary_search(window_layers, layer) ? window_tokens : 0;
+}
+
 Result<ModelConfig> ParseConfig(std::string_view json, std::string_view file_name) {
   QUIRE_ASSIGN(const Json root, ParseJson(json, file_name));
   if (!root.is_object()) {
     return Fail(ErrorCode::kCorrupt, fmt::format("{}: not a JSON object", file_name));
   }
-  const Reader reader(root, file_name);
+  const ConfigReader reader(root, std::string(file_name));
   ModelConfig config;
   QUIRE_ASSIGN(config.family, ReadFamily(reader, file_name));
   QUIRE_TRY(ReadShape(reader, config));
-  QUIRE_TRY(RefuseUnsupported(reader, config.layers));
-  QUIRE_ASSIGN(config.rope_theta, ReadRope(reader));
+  QUIRE_TRY(RefuseUnsupported(reader));
+  QUIRE_TRY(ReadBiases(reader, config));
+  QUIRE_TRY(ReadWindows(reader, config));
+  QUIRE_ASSIGN(config.rope, ReadRope(reader, config.positions_max));
   QUIRE_ASSIGN(const double eps, JsonGet<double>(root, "rms_norm_eps", file_name));
   if (!(eps > 0.0 && eps < 1.0) || static_cast<float>(eps) == 0.0f) {
     return reader.Bad(ErrorCode::kCorrupt, "rms_norm_eps",
@@ -273,7 +306,18 @@ Result<ModelConfig> ParseConfig(std::string_view json, std::string_view file_nam
 }
 
 Geometry GeometryOf(const ModelConfig& config) {
-  return Geometry::Uniform(config.layers, config.kv_heads, config.head_dim);
+  Geometry geometry = Geometry::Uniform(config.layers, config.kv_heads, config.head_dim);
+  if (config.window_layers.empty()) return geometry;
+  LayerGroup& full = geometry.groups.front();
+  std::erase_if(full.layers, [&](uint32_t layer) { return config.window_of(layer) != 0; });
+  const LayerGroup window = {.kind = LayerKind::kWindow,
+                             .layers = config.window_layers,
+                             .window_tokens = config.window_tokens,
+                             .sink_tokens = 0,
+                             .streams = full.streams};
+  if (full.layers.empty()) geometry.groups.clear();
+  geometry.groups.push_back(window);
+  return geometry;
 }
 
 }  // namespace quire::model

@@ -73,27 +73,27 @@ class Pass {
 
   Result<void> Attention(uint32_t layer, const LayerWeights& weights) {
     NormRows(weights.input_norm);
-    Multiply(weights.qkv, scratch_.normed, scratch_.qkv);
+    Multiply(weights.qkv, weights.qkv_bias, scratch_.normed, scratch_.qkv);
     ForRows([&](uint32_t row) { RotateRow(weights, row); });
     QUIRE_TRY(AppendRows(layer));
     Attend(layer);
     ForRows([&](uint32_t row) {
       RoundValues(config_.query_dim(), round_, Row(scratch_.attended, row, config_.query_dim()));
     });
-    Multiply(weights.out, scratch_.attended, scratch_.added);
+    Multiply(weights.out, weights.out_bias, scratch_.attended, scratch_.added);
     AddRows();
     return {};
   }
 
   void FeedForward(const LayerWeights& weights) {
     NormRows(weights.attention_norm);
-    Multiply(weights.gate_up, scratch_.normed, scratch_.gate_up);
+    Multiply(weights.gate_up, weights.gate_up_bias, scratch_.normed, scratch_.gate_up);
     const uint32_t wide = config_.intermediate;
     ForRows([&](uint32_t row) {
       const float* gate = Row(scratch_.gate_up, row, 2 * uint64_t{wide});
       SwiGlu(gate, gate + wide, wide, round_, Row(scratch_.gated, row, wide));
     });
-    Multiply(weights.down, scratch_.gated, scratch_.added);
+    Multiply(weights.down, weights.down_bias, scratch_.gated, scratch_.added);
     AddRows();
   }
 
@@ -101,16 +101,16 @@ class Pass {
   void RotateRow(const LayerWeights& weights, uint32_t row) {
     HeadsOp op = {.heads = config_.query_heads,
                   .head_dim = config_.head_dim,
-                  .norm_weight = weights.q_norm.data(),
+                  .norm_weight = config_.head_norms() ? weights.q_norm.data() : nullptr,
                   .norm_eps = config_.norm_eps,
                   .round = round_};
     const float* angles = Row(scratch_.angles, row, config_.head_dim);
     float* qkv = Row(scratch_.qkv, row, qkv_dim_);
-    NormRotateHeads(op, qkv, angles, Row(scratch_.queries, row, config_.query_dim()));
+    RotateHeads(op, qkv, angles, Row(scratch_.queries, row, config_.query_dim()));
     op.heads = config_.kv_heads;
-    op.norm_weight = weights.k_norm.data();
+    if (config_.head_norms()) op.norm_weight = weights.k_norm.data();
     float* keys = qkv + config_.query_dim();
-    NormRotateHeads(op, keys, angles, keys);
+    RotateHeads(op, keys, angles, keys);
   }
 
   Result<void> AppendRows(uint32_t layer) {
@@ -137,7 +137,7 @@ class Pass {
     AttentionShape shape;
     for (const StepItem& item : items_) {
       const LayerBlocks blocks = item.sequence->Blocks(layer);
-      shape = AttentionShapeOf(config_, blocks);
+      shape = AttentionShapeOf(config_, layer, blocks);
       scratch_.tasks.push_back({.queries = Row(scratch_.queries, row, config_.query_dim()),
                                 .out = Row(scratch_.attended, row, config_.query_dim()),
                                 .rows = static_cast<uint32_t>(item.tokens.size()),
@@ -181,15 +181,20 @@ class Pass {
 
   void AddRows() {
     ForRows([&](uint32_t row) {
-      AddResidual(Row(scratch_.added, row, config_.hidden), config_.hidden, round_,
-                  Row(scratch_.hidden, row, config_.hidden));
+      AddRow(Row(scratch_.added, row, config_.hidden), config_.hidden, round_,
+             Row(scratch_.hidden, row, config_.hidden));
     });
   }
 
-  void Multiply(const PackedMatrix& matrix, const std::vector<float>& x, std::vector<float>& y) {
+  // A bias joins the unrounded product; empty: none.
+  void Multiply(const PackedMatrix& matrix, const std::vector<float>& bias,
+                const std::vector<float>& x, std::vector<float>& y) {
     scratch_.outputs.resize(rows_);
     for (uint32_t row = 0; row < rows_; ++row) scratch_.outputs[row] = Row(y, row, matrix.n);
-    Matmul(matrix, x.data(), scratch_.outputs, round_, scratch_.matmul, executor_);
+    const ComputeType round = bias.empty() ? round_ : ComputeType::kF32;
+    Matmul(matrix, x.data(), scratch_.outputs, round, scratch_.matmul, executor_);
+    if (bias.empty()) return;
+    ForRows([&](uint32_t row) { AddRow(bias.data(), matrix.n, round_, Row(y, row, matrix.n)); });
   }
 
   template <typename Work>
@@ -227,12 +232,14 @@ class Pass {
 
 }  // namespace
 
-AttentionShape AttentionShapeOf(const ModelConfig& config, const LayerBlocks& blocks) {
+AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
+                                const LayerBlocks& blocks) {
   AttentionShape shape;
   shape.query_heads = config.query_heads;
   shape.key = blocks.key;
   shape.value = blocks.value;
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  shape.window_tokens = config.window_of(layer);
   return shape;
 }
 

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/layers.h"
 #include "model/matmul.h"
+#include "model/rope.h"
 #include "model/weights.h"
 #include "quire/attention.h"
 #include "quire/env.h"
@@ -57,7 +58,8 @@ struct ForwardModel {
 };
 
 /// What all attention tasks of a layer share.
-AttentionShape AttentionShapeOf(const ModelConfig& config, const LayerBlocks& blocks);
+AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
+                                const LayerBlocks& blocks);
 
 /// Appends K and V of every item's tokens to all layers of its sequence and writes the logits asked
 /// for. Items and caches have been checked and room is reserved. Commits nothing.

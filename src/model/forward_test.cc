@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/dtype.h"
+#include "model/rope.h"
 #include "model/test_cache.h"
 
 namespace quire::model {
@@ -18,7 +19,7 @@ using Row = std::vector<double>;
 class NaiveModel {
  public:
   NaiveModel(const ModelConfig& config, const TensorSource& source)
-      : config_(config), source_(source) {}
+      : config_(config), source_(source), rope_(config.rope, config.head_dim) {}
 
   // [tokens][vocab]
   std::vector<Row> Logits(std::span<const TokenId> tokens) const {
@@ -48,6 +49,21 @@ class NaiveModel {
     return values;
   }
 
+  // Products with the matrix and the bias of one name; no bias: zeros.
+  struct Linear {
+    std::vector<double> matrix;
+    std::vector<double> bias;
+    Row operator()(const Row& x) const {
+      Row y = Times(matrix, x);
+      for (size_t n = 0; n < bias.size(); ++n) y[n] += bias[n];
+      return y;
+    }
+  };
+
+  Linear ReadLinear(const std::string& name, bool bias) const {
+    return {Read(name + ".weight"), bias ? Read(name + ".bias") : std::vector<double>()};
+  }
+
   static Row Times(const std::vector<double>& matrix, const Row& x) {
     Row y(matrix.size() / x.size());
     for (size_t n = 0; n < y.size(); ++n) {
@@ -65,21 +81,21 @@ class NaiveModel {
     return y;
   }
 
-  // Heads of one row, normed and rotated.
+  // Heads of one row, normed if the model does that, and rotated.
   std::vector<Row> Heads(const Row& x, const std::vector<double>& weight, size_t position) const {
     const size_t dim = config_.head_dim;
+    std::vector<float> angles(dim);
+    rope_.Angles(position, angles.data());
     std::vector<Row> heads;
     for (size_t at = 0; at < x.size(); at += dim) {
-      const Row normed = Norm(
-          Row(x.begin() + static_cast<int64_t>(at), x.begin() + static_cast<int64_t>(at + dim)),
-          weight);
+      Row in(x.begin() + static_cast<int64_t>(at), x.begin() + static_cast<int64_t>(at + dim));
+      if (config_.head_norms()) in = Norm(in, weight);
       Row head(dim);
       for (size_t i = 0; i < dim / 2; ++i) {
-        const double angle =
-            static_cast<double>(position) *
-            std::pow(config_.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-        head[i] = normed[i] * std::cos(angle) - normed[i + dim / 2] * std::sin(angle);
-        head[i + dim / 2] = normed[i + dim / 2] * std::cos(angle) + normed[i] * std::sin(angle);
+        const double c = angles[i];
+        const double s = angles[dim / 2 + i];
+        head[i] = in[i] * c - in[i + dim / 2] * s;
+        head[i + dim / 2] = in[i + dim / 2] * c + in[i] * s;
       }
       heads.push_back(head);
     }
@@ -89,49 +105,63 @@ class NaiveModel {
   void Layer(uint32_t layer, std::vector<Row>& hidden) const {
     const std::string at = "model.layers." + std::to_string(layer) + ".";
     const auto weight = [&](const char* name) { return Read(at + name + ".weight"); };
+    const auto linear = [&](const char* name, bool bias) { return ReadLinear(at + name, bias); };
     const auto add = [](Row& x, const Row& y) {
       for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
     };
-    const auto q = weight("self_attn.q_proj"), k = weight("self_attn.k_proj"),
-               v = weight("self_attn.v_proj"), o = weight("self_attn.o_proj"),
-               q_norm = weight("self_attn.q_norm"), k_norm = weight("self_attn.k_norm"),
-               input_norm = weight("input_layernorm"), gate = weight("mlp.gate_proj"),
-               up = weight("mlp.up_proj"), down = weight("mlp.down_proj"),
+    const bool bias = config_.family == Family::kQwen2 || config_.attention_bias;
+    const auto q = linear("self_attn.q_proj", bias), k = linear("self_attn.k_proj", bias),
+               v = linear("self_attn.v_proj", bias),
+               o = linear("self_attn.o_proj", config_.attention_bias),
+               gate = linear("mlp.gate_proj", config_.mlp_bias),
+               up = linear("mlp.up_proj", config_.mlp_bias),
+               down = linear("mlp.down_proj", config_.mlp_bias);
+    const auto input_norm = weight("input_layernorm"),
                post_norm = weight("post_attention_layernorm");
+    std::vector<double> q_norm;
+    std::vector<double> k_norm;
+    if (config_.family == Family::kQwen3) {
+      q_norm = weight("self_attn.q_norm");
+      k_norm = weight("self_attn.k_norm");
+    }
     std::vector<std::vector<Row>> keys;
     std::vector<Row> values;
     for (size_t p = 0; p < hidden.size(); ++p) {
       const Row x = Norm(hidden[p], input_norm);
-      keys.push_back(Heads(Times(k, x), k_norm, p));
-      values.push_back(Times(v, x));
-      add(hidden[p], Times(o, Attend(Heads(Times(q, x), q_norm, p), keys, values)));
+      keys.push_back(Heads(k(x), k_norm, p));
+      values.push_back(v(x));
+      const size_t window = config_.window_of(layer);
+      const size_t first = window != 0 && p >= window ? p - window + 1 : 0;
+      add(hidden[p], o(Attend(Heads(q(x), q_norm, p), keys, values, first)));
     }
     for (Row& row : hidden) {
       const Row x = Norm(row, post_norm);
-      Row g = Times(gate, x);
-      const Row u = Times(up, x);
+      Row g = gate(x);
+      const Row u = up(x);
       for (size_t i = 0; i < g.size(); ++i) g[i] = g[i] / (1 + std::exp(-g[i])) * u[i];
-      add(row, Times(down, g));
+      add(row, down(g));
     }
   }
 
   Row Attend(const std::vector<Row>& queries, const std::vector<std::vector<Row>>& keys,
-             const std::vector<Row>& values) const {
+             const std::vector<Row>& values, size_t first) const {
     const size_t dim = config_.head_dim;
     Row out;
     for (size_t h = 0; h < queries.size(); ++h) {
       const size_t g = h / (config_.query_heads / config_.kv_heads);
       Row weights;
       double total = 0;
-      for (const auto& key : keys) {
+      for (size_t t = first; t < keys.size(); ++t) {
         double score = 0;
-        for (size_t i = 0; i < dim; ++i) score += queries[h][i] * key[g][i];
+        for (size_t i = 0; i < dim; ++i) score += queries[h][i] * keys[t][g][i];
         weights.push_back(std::exp(score / std::sqrt(static_cast<double>(dim))));
         total += weights.back();
       }
       for (size_t i = 0; i < dim; ++i) {
         double sum = 0;
-        for (size_t t = 0; t < keys.size(); ++t) sum += weights[t] * values[t][g * dim + i];
+        for (size_t t = first; t < keys.size(); ++t) {
+          sum += weights[t - first] * values[t][g * dim + i];
+        }
         out.push_back(sum / total);
       }
     }
@@ -140,6 +170,7 @@ class NaiveModel {
 
   const ModelConfig& config_;
   const TensorSource& source_;
+  const Rope rope_;
 };
 
 void ExpectClose(const ModelConfig& config, ComputeType type, size_t token_count, uint32_t chunk) {
@@ -194,6 +225,43 @@ TEST(ForwardTest, AsManyKvHeadsAndOddWidths) {
   config.vocab = 61;
   config.layers = 3;
   ExpectClose(config, ComputeType::kF16, 40, 17);
+}
+
+TEST(ForwardTest, LlamaWithEveryBias) {
+  ModelConfig config = SmallConfig();
+  config.family = Family::kLlama;
+  config.attention_bias = true;
+  config.mlp_bias = true;
+  config.tied_embeddings = false;
+  config.rope = {.type = RopeType::kYarn,
+                 .theta = 1e4,
+                 .factor = 4,
+                 .original_positions = 64,
+                 .beta_fast = 32,
+                 .beta_slow = 1,
+                 .truncate = true,
+                 .attention_factor = 1.138629436111989};
+  ExpectClose(config, ComputeType::kF32, 90, 40);
+}
+
+TEST(ForwardTest, MistralSeesItsWindow) {
+  ModelConfig config = SmallConfig();
+  config.family = Family::kMistral;
+  config.window_tokens = 37;
+  config.window_layers = {0, 1};
+  ExpectClose(config, ComputeType::kF32, 300, 64);
+}
+
+TEST(ForwardTest, Qwen2WithAWindowInTheLastLayerAndSevenQueriesToAHead) {
+  ModelConfig config = SmallConfig();
+  config.family = Family::kQwen2;
+  config.layers = 3;
+  config.query_heads = 7;
+  config.kv_heads = 1;
+  config.head_dim = 16;
+  config.window_tokens = 16;
+  config.window_layers = {2};
+  ExpectClose(config, ComputeType::kBf16, 100, 33);
 }
 
 }  // namespace

@@ -101,17 +101,17 @@ HWY_INLINE void NormRow(const float* x, const float* weight, uint32_t n, float e
 }
 
 template <ComputeType kRound>
-HWY_INLINE void RotateHead(const float* angles, size_t half, float* head) {
+HWY_INLINE void RotateHead(const float* angles, size_t half, const float* x, float* out) {
   const F32 d;
   const float* cosines = angles;
   const float* sines = angles + half;
   ForVectors(half, [&](auto load, auto store) HWY_ATTR {
-    const Vec left = load(head);
-    const Vec right = load(head + half);
+    const Vec left = load(x);
+    const Vec right = load(x + half);
     const Vec c = load(cosines);
     const Vec s = load(sines);
-    store(RoundTo<kRound>(d, hn::MulAdd(left, c, hn::Neg(hn::Mul(right, s)))), head);
-    store(RoundTo<kRound>(d, hn::MulAdd(right, c, hn::Mul(left, s))), head + half);
+    store(RoundTo<kRound>(d, hn::MulAdd(left, c, hn::Neg(hn::Mul(right, s)))), out);
+    store(RoundTo<kRound>(d, hn::MulAdd(right, c, hn::Mul(left, s))), out + half);
   });
 }
 
@@ -123,8 +123,12 @@ struct Ops {
 
   static void Heads(const HeadsOp& op, const float* x, const float* angles, float* out) {
     for (uint32_t head = 0; head < op.heads; ++head) {
-      NormRow<kRound>(x, op.norm_weight, op.head_dim, op.norm_eps, out);
-      RotateHead<kRound>(angles, op.head_dim / 2, out);
+      const float* from = x;
+      if (op.norm_weight != nullptr) {
+        NormRow<kRound>(x, op.norm_weight, op.head_dim, op.norm_eps, out);
+        from = out;
+      }
+      RotateHead<kRound>(angles, op.head_dim / 2, from, out);
       x += op.head_dim;
       out += op.head_dim;
     }
@@ -189,22 +193,7 @@ void RmsNorm(const float* x, const float* weight, uint32_t n, float eps, Compute
   Table(round).norm(x, weight, n, eps, out);
 }
 
-Rope::Rope(double theta, uint32_t head_dim) : frequencies_(head_dim / 2) {
-  for (uint32_t i = 0; i < half_dim(); ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
-    frequencies_[i] = static_cast<float>(std::pow(theta, exponent));
-  }
-}
-
-void Rope::Angles(uint64_t position, float* out) const {
-  for (uint32_t i = 0; i < half_dim(); ++i) {
-    const float angle = static_cast<float>(position) * frequencies_[i];
-    out[i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-    out[half_dim() + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
-  }
-}
-
-void NormRotateHeads(const HeadsOp& op, const float* x, const float* angles, float* out) {
+void RotateHeads(const HeadsOp& op, const float* x, const float* angles, float* out) {
   Table(op.round).heads(op, x, angles, out);
 }
 
@@ -212,9 +201,7 @@ void SwiGlu(const float* gate, const float* up, uint32_t n, ComputeType round, f
   Table(round).gate(gate, up, n, out);
 }
 
-void AddResidual(const float* y, uint32_t n, ComputeType round, float* x) {
-  Table(round).add(y, n, x);
-}
+void AddRow(const float* y, uint32_t n, ComputeType round, float* x) { Table(round).add(y, n, x); }
 
 void RoundValues(uint32_t n, ComputeType round, float* x) {
   if (round != ComputeType::kF32) Table(round).round(n, x);

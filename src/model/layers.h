@@ -4,7 +4,6 @@
 #define QUIRE_MODEL_LAYERS_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "quire/identity.h"
 
@@ -19,38 +18,24 @@ bool CpuIsSupported();
 void RmsNorm(const float* x, const float* weight, uint32_t n, float eps, ComputeType round,
              float* out);
 
-/// Rotary positions of one model: default frequencies.
-class Rope {
- public:
-  Rope(double theta, uint32_t head_dim);
-
-  uint32_t half_dim() const { return static_cast<uint32_t>(frequencies_.size()); }
-  /// Cosines, then sines, of a position.
-  /// Shape: out [2, half_dim]
-  void Angles(uint64_t position, float* out) const;
-
- private:
-  std::vector<float> frequencies_;  // [half_dim]
-};
-
-/// RMS norm, then rotary position, of every head of one row.
+/// RMS norm if the model has one, then rotary position, of every head of one row.
 struct HeadsOp {
   uint32_t heads = 0;
   uint32_t head_dim = 0;
-  const float* norm_weight = nullptr;  // [head_dim]
+  const float* norm_weight = nullptr;  // [head_dim], or null: no norm
   float norm_eps = 0;
   ComputeType round = ComputeType::kF32;
 };
 /// Shape: x, out [heads, head_dim], out may be x; angles [2, head_dim / 2] of Rope::Angles
-void NormRotateHeads(const HeadsOp& op, const float* x, const float* angles, float* out);
+void RotateHeads(const HeadsOp& op, const float* x, const float* angles, float* out);
 
 /// out = Round(Round(gate / (1 + Exp(-gate))) * up).
 /// Shape: all [n]; out may be gate or up
 void SwiGlu(const float* gate, const float* up, uint32_t n, ComputeType round, float* out);
 
-/// x = Round(x + y).
+/// x = Round(x + y): a residual, or the bias of a product that is not rounded yet.
 /// Shape: both [n]
-void AddResidual(const float* y, uint32_t n, ComputeType round, float* x);
+void AddRow(const float* y, uint32_t n, ComputeType round, float* x);
 
 /// x = Round(x).
 void RoundValues(uint32_t n, ComputeType round, float* x);

@@ -4,23 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "base/bits.h"
 #include "base/check.h"
 #include "env/file.h"
 #include "model/forward.h"
-#include "model/safetensors.h"
+#include "model/layers.h"
+#include "model/shards.h"
 
 namespace quire::model {
 namespace {
 
 constexpr uint64_t kConfigBytesMax = 16 << 20;
-
-bool Exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
 
 std::unexpected<Error> BadItem(size_t item, std::string_view why) {
   return Fail(ErrorCode::kInvalidArgument, fmt::format("step item {}: {}", item, why));
@@ -39,15 +34,8 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& directory,
   const std::string config_path = directory + "/config.json";
   QUIRE_ASSIGN(const std::string text, ReadFile(config_path, kConfigBytesMax));
   QUIRE_ASSIGN(const ModelConfig config, ParseConfig(text, config_path));
-  const std::string weights_path = directory + "/model.safetensors";
-  const std::string index_path = weights_path + ".index.json";
-  if (!Exists(weights_path) && Exists(index_path)) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("{}: weights in several files are not supported; expected {}",
-                            index_path, weights_path));
-  }
-  QUIRE_ASSIGN(const Safetensors source, Safetensors::Open(weights_path));
-  return Create(config, source, options);
+  QUIRE_ASSIGN(const auto source, OpenWeights(directory));
+  return Create(config, *source, options);
 }
 
 Result<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const TensorSource& source,
@@ -65,11 +53,7 @@ Model::Model(const ModelConfig& config, std::unique_ptr<Weights> weights, Comput
     : config_(config),
       weights_(std::move(weights)),
       compute_(compute),
-      rope_(config.rope_theta, config.head_dim) {}
-
-std::string Model::position_encoding() const {
-  return fmt::format("rope:theta={}", config_.rope_theta);
-}
+      rope_(config.rope, config.head_dim) {}
 
 Result<void> Model::CheckItems(std::span<const StepItem> items) const {
   if (items.empty()) return Fail(ErrorCode::kInvalidArgument, "step: no items");
@@ -117,7 +101,7 @@ Result<void> Model::CheckCaches(std::span<const StepItem> items,
         return BadItem(i, "its cache is laid out differently from that of item 0");
       }
     }
-    QUIRE_TRY(attention.Supports(AttentionShapeOf(config_, first)));
+    QUIRE_TRY(attention.Supports(AttentionShapeOf(config_, layer, first)));
   }
   return {};
 }

@@ -14,7 +14,7 @@
 
 #include "model/config.h"
 #include "model/forward.h"
-#include "model/layers.h"
+#include "model/rope.h"
 #include "model/tensor_source.h"
 #include "model/weights.h"
 #include "quire/attention.h"
@@ -34,9 +34,10 @@ struct LoadOptions {
 /// Threads: one Step at a time; the rest from any thread
 class Model {
  public:
-  /// Reads config.json and model.safetensors of a directory in Hugging Face form.
-  /// Errors: those of ParseConfig, Safetensors::Open and Weights::Load, naming the file;
-  ///         kUnsupported weights in shards, or a CPU without fused multiply-add
+  /// Reads config.json and the weights, in one file or several, of a directory in Hugging Face
+  /// form.
+  /// Errors: those of ParseConfig, OpenWeights and Weights::Load, naming the file; kUnsupported a
+  ///         CPU without fused multiply-add
   static Result<std::unique_ptr<Model>> Load(const std::string& directory,
                                              const LoadOptions& options);
 
@@ -51,8 +52,8 @@ class Model {
   const Digest& fingerprint() const { return weights_->fingerprint(); }
   /// Bytes of all matrices.
   uint64_t weight_bytes() const { return weights_->bytes(); }
-  /// "rope:theta=1000000", for Identity.
-  std::string position_encoding() const;
+  /// RopeText of the config, for Identity.
+  std::string position_encoding() const { return RopeText(config_.rope); }
 
   /// Runs the model over the tokens of all items and commits them. Items share the matrix products
   /// and nothing else: the bits of each are those it would have alone, cut in any way.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,12 +43,37 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
 struct Types {
   ComputeType compute;
   Codec codec;
+  Family family = Family::kQwen3;
 };
+
+// Each family with what it alone has, windows shorter than the texts.
+ModelConfig ConfigOf(Family family) {
+  ModelConfig config = SmallConfig();
+  config.family = family;
+  switch (family) {
+    case Family::kLlama:
+      config.attention_bias = true;
+      config.mlp_bias = true;
+      config.rope.type = RopeType::kLinear;
+      config.rope.factor = 2;
+      break;
+    case Family::kMistral:
+      config.window_tokens = 37;
+      config.window_layers = {0, 1};
+      break;
+    case Family::kQwen2:
+      config.window_tokens = 20;
+      config.window_layers = {1};
+      break;
+    case Family::kQwen3: break;
+  }
+  return config;
+}
 
 class StepBitsTest : public testing::TestWithParam<Types> {};
 
 TEST_P(StepBitsTest, ChunksAndThreadsDoNotShow) {
-  const ModelConfig config = SmallConfig();
+  const ModelConfig config = ConfigOf(GetParam().family);
   const auto model = MakeModel(config, GetParam().compute);
   const std::vector<TokenId> tokens = SomeTokens(600, config.vocab, 5);
   const auto cache = MakeCache(config, GetParam().codec);
@@ -61,7 +87,7 @@ TEST_P(StepBitsTest, ChunksAndThreadsDoNotShow) {
 }
 
 TEST_P(StepBitsTest, AHitEqualsAMiss) {
-  const ModelConfig config = SmallConfig();
+  const ModelConfig config = ConfigOf(GetParam().family);
   const auto model = MakeModel(config, GetParam().compute);
   const auto cache = MakeCache(config, GetParam().codec);
   const std::vector<TokenId> tokens = SomeTokens(100, config.vocab, 6);
@@ -75,7 +101,7 @@ TEST_P(StepBitsTest, AHitEqualsAMiss) {
 }
 
 TEST_P(StepBitsTest, CompanyDoesNotShow) {
-  const ModelConfig config = SmallConfig();
+  const ModelConfig config = ConfigOf(GetParam().family);
   const auto model = MakeModel(config, GetParam().compute);
   const auto cache = MakeCache(config, GetParam().codec);
   const auto attention = MakeAttention();
@@ -116,7 +142,11 @@ INSTANTIATE_TEST_SUITE_P(All, StepBitsTest,
                          testing::Values(Types{ComputeType::kF32, Codec::kF32},
                                          Types{ComputeType::kBf16, Codec::kBf16},
                                          Types{ComputeType::kF16, Codec::kF16},
-                                         Types{ComputeType::kBf16, Codec::kF16}));
+                                         Types{ComputeType::kBf16, Codec::kF16},
+                                         Types{ComputeType::kF32, Codec::kF32, Family::kLlama},
+                                         Types{ComputeType::kBf16, Codec::kBf16, Family::kLlama},
+                                         Types{ComputeType::kF32, Codec::kF16, Family::kMistral},
+                                         Types{ComputeType::kF16, Codec::kF16, Family::kQwen2}));
 
 TEST(StepTest, LastLogitsAreTheLastRowOfAll) {
   const ModelConfig config = SmallConfig();
@@ -294,18 +324,25 @@ class LoadTest : public testing::Test {
     EXPECT_TRUE(model.error().message.contains(mentions)) << model.error().message;
   }
 
-  // The directory's weights with one tensor changed by `edit`, which returns false to drop it.
-  template <typename Edit>
-  void Rewrite(const Edit& edit) {
+  static std::vector<std::byte> Zeros(size_t bytes) { return std::vector<std::byte>(bytes); }
+
+  // What SetUp wrote.
+  std::vector<TensorData> Tensors() const {
     std::vector<TensorData> data;
     const RandomTensors source(config_, ComputeType::kBf16, 1);
     for (const TensorInfo& tensor : source.tensors()) {
-      TensorData entry = {.name = tensor.name,
-                          .type = tensor.type,
-                          .shape = tensor.shape,
-                          .bytes = std::vector<std::byte>(tensor.bytes)};
-      ASSERT_TRUE(source.Read(tensor, 0, entry.bytes).has_value());
-      if (edit(entry)) data.push_back(std::move(entry));
+      data.push_back({tensor.name, tensor.type, tensor.shape, Zeros(tensor.bytes)});
+      EXPECT_TRUE(source.Read(tensor, 0, data.back().bytes).has_value());
+    }
+    return data;
+  }
+
+  // The directory's weights with tensors changed by `edit`, which returns false to drop one.
+  template <typename Edit>
+  void Rewrite(const Edit& edit) {
+    std::vector<TensorData> data;
+    for (TensorData& tensor : Tensors()) {
+      if (edit(tensor)) data.push_back(std::move(tensor));
     }
     ASSERT_TRUE(WriteFile(directory_ + "/model.safetensors", SafetensorsBytes(data)).has_value());
   }
@@ -344,7 +381,7 @@ TEST_F(LoadTest, TheFingerprintCoversEveryByteAndTheConfig) {
   EXPECT_NE(Model::Load(directory_, {}).value()->fingerprint(), digest);
   Rewrite([](TensorData&) { return true; });
   EXPECT_EQ(Model::Load(directory_, {}).value()->fingerprint(), digest);
-  config_.rope_theta = 20'000;
+  config_.rope.theta = 20'000;
   ASSERT_TRUE(WriteFile(directory_ + "/config.json", ConfigJson(config_)).has_value());
   EXPECT_NE(Model::Load(directory_, {}).value()->fingerprint(), digest);
 }
@@ -354,7 +391,7 @@ TEST_F(LoadTest, MissingFilesAreNamed) {
                           directory_ + "/model-00001-of-00002.safetensors");
   ExpectError(ErrorCode::kNotFound, "model.safetensors");
   ASSERT_TRUE(WriteFile(directory_ + "/model.safetensors.index.json", "{}").has_value());
-  ExpectError(ErrorCode::kUnsupported, "model.safetensors.index.json");
+  ExpectError(ErrorCode::kCorrupt, "model.safetensors.index.json");
   std::filesystem::remove(directory_ + "/config.json");
   ExpectError(ErrorCode::kNotFound, "config.json");
 }
@@ -422,22 +459,108 @@ TEST(WeightsTest, EveryFailedReadIsAnError) {
 }
 
 TEST_F(LoadTest, TensorsWithoutAPlaceAreNamedUnlessHarmless) {
-  const auto rename_to = [this](const char* name) {
-    Rewrite([](TensorData&) { return true; });
-    std::vector<TensorData> data;
-    const auto source = Safetensors::Open(directory_ + "/model.safetensors").value();
-    for (const TensorInfo& tensor : source.tensors()) {
-      data.push_back(
-          {tensor.name, tensor.type, tensor.shape, std::vector<std::byte>(tensor.bytes)});
-      ASSERT_TRUE(source.Read(tensor, 0, data.back().bytes).has_value());
-    }
-    data.push_back({name, ComputeType::kF32, {2}, std::vector<std::byte>(8)});
+  const auto with = [this](const TensorData& added) {
+    std::vector<TensorData> data = Tensors();
+    data.push_back(added);
     ASSERT_TRUE(WriteFile(directory_ + "/model.safetensors", SafetensorsBytes(data)).has_value());
   };
-  rename_to("model.layers.0.self_attn.q_proj.bias");
+  const Digest digest = Model::Load(directory_, {}).value()->fingerprint();
+  with({"model.layers.0.self_attn.q_proj.bias", ComputeType::kF32, {2}, Zeros(8)});
   ExpectError(ErrorCode::kUnsupported, "tensor model.layers.0.self_attn.q_proj.bias");
-  rename_to("lm_head.weight");
-  EXPECT_TRUE(Model::Load(directory_, {}).has_value());
+  with({"model.layers.0.self_attn.rotary_emb.inv_freq", ComputeType::kF32, {2}, Zeros(8)});
+  EXPECT_EQ(Model::Load(directory_, {}).value()->fingerprint(), digest);
+}
+
+// What transformers does with an output matrix in the file of a model that should have none.
+TEST_F(LoadTest, ATiedModelTakesTheOutputMatrixOfItsFile) {
+  std::vector<TensorData> data = Tensors();
+  TensorData head = data.front();
+  ASSERT_EQ(head.name, "model.embed_tokens.weight");
+  head.name = "lm_head.weight";
+  const auto load_with_head = [&] {
+    std::vector<TensorData> all = data;
+    all.push_back(head);
+    EXPECT_TRUE(WriteFile(directory_ + "/model.safetensors", SafetensorsBytes(all)).has_value());
+    return Model::Load(directory_, {});
+  };
+  const auto tied = Model::Load(directory_, {}).value();
+  const auto same = load_with_head().value();
+  EXPECT_EQ(same->fingerprint(), tied->fingerprint());
+  EXPECT_EQ(same->weight_bytes(), tied->weight_bytes());
+
+  head.bytes.back() ^= std::byte{1};
+  const auto other = load_with_head().value();
+  EXPECT_NE(other->fingerprint(), tied->fingerprint());
+  EXPECT_GT(other->weight_bytes(), tied->weight_bytes());
+  const auto cache = MakeCache(config_, Codec::kF32);
+  const std::vector<TokenId> tokens = SomeTokens(20, config_.vocab, 1);
+  EXPECT_FALSE(
+      SameBits(RunAlone(*tied, *cache, tokens, 20, 1), RunAlone(*other, *cache, tokens, 20, 1)));
+
+  head.shape = {head.shape[0] * head.shape[1]};
+  ASSERT_FALSE(load_with_head().has_value());
+  ExpectError(ErrorCode::kCorrupt, "tensor lm_head.weight: has shape");
+}
+
+// Two models that differ in one field that shapes values never share a block.
+TEST(WeightsTest, TheFingerprintCoversEveryFieldThatShapesValues) {
+  std::set<Digest> digests;
+  size_t configs = 0;
+  const auto add = [&](const ModelConfig& config) {
+    const RandomTensors source(config, ComputeType::kBf16, 1);
+    digests.insert(Weights::Load(source, config, {}).value()->fingerprint());
+    ++configs;
+  };
+  ModelConfig base = SmallConfig();
+  base.family = Family::kLlama;
+  add(base);
+  for (const Family family : {Family::kMistral, Family::kQwen2, Family::kQwen3}) {
+    ModelConfig config = base;
+    config.family = family;
+    add(config);
+  }
+  const auto changed = [&](const auto& change) {
+    ModelConfig config = base;
+    change(config);
+    add(config);
+  };
+  changed([](ModelConfig& config) { config.attention_bias = true; });
+  changed([](ModelConfig& config) { config.mlp_bias = true; });
+  changed([](ModelConfig& config) { config.norm_eps = 1e-5f; });
+  changed([](ModelConfig& config) { config.rope.theta = 20'000; });
+  for (const uint32_t window : {8u, 9u}) {
+    for (const std::vector<uint32_t>& layers : {std::vector<uint32_t>{0}, {1}, {0, 1}}) {
+      changed([&](ModelConfig& config) {
+        config.window_tokens = window;
+        config.window_layers = layers;
+      });
+    }
+  }
+  RopeConfig rope = {.type = RopeType::kYarn,
+                     .theta = 10'000,
+                     .factor = 4,
+                     .original_positions = 64,
+                     .beta_fast = 32,
+                     .beta_slow = 1,
+                     .truncate = true,
+                     .attention_factor = 1.1};
+  const auto add_rope = [&](const auto& change) {
+    change(rope);
+    changed([&](ModelConfig& config) { config.rope = rope; });
+  };
+  add_rope([](RopeConfig&) {});
+  add_rope([](RopeConfig& r) { r.factor = 4.000000000000001; });
+  add_rope([](RopeConfig& r) { r.original_positions = 65; });
+  add_rope([](RopeConfig& r) { r.beta_fast = 31; });
+  add_rope([](RopeConfig& r) { r.beta_slow = 2; });
+  add_rope([](RopeConfig& r) { r.truncate = false; });
+  add_rope([](RopeConfig& r) { r.attention_factor = 1.2; });
+  add_rope([](RopeConfig& r) { r.type = RopeType::kLlama3; });
+  add_rope([](RopeConfig& r) { r.low_freq_factor = 1; });
+  add_rope([](RopeConfig& r) { r.high_freq_factor = 4; });
+  add_rope([](RopeConfig& r) { r.type = RopeType::kLinear; });
+  add_rope([](RopeConfig& r) { r.factor = 5; });
+  EXPECT_EQ(digests.size(), configs);
 }
 
 }  // namespace

@@ -42,6 +42,40 @@ std::string_view DtypeName(ComputeType type) {
   return "unknown";
 }
 
+Json RopeJson(const RopeConfig& rope) {
+  Json json = {{"rope_theta", rope.theta}, {"rope_type", "default"}};
+  if (rope.type == RopeType::kDefault) return json;
+  json["factor"] = rope.factor;
+  if (rope.type == RopeType::kLinear) {
+    json["rope_type"] = "linear";
+    return json;
+  }
+  json["original_max_position_embeddings"] = rope.original_positions;
+  if (rope.type == RopeType::kLlama3) {
+    json["rope_type"] = "llama3";
+    json["low_freq_factor"] = rope.low_freq_factor;
+    json["high_freq_factor"] = rope.high_freq_factor;
+    return json;
+  }
+  json["rope_type"] = "yarn";
+  json["beta_fast"] = rope.beta_fast;
+  json["beta_slow"] = rope.beta_slow;
+  json["truncate"] = rope.truncate;
+  json["attention_factor"] = rope.attention_factor;
+  return json;
+}
+
+void AddWindows(const ModelConfig& config, Json& json) {
+  json["sliding_window"] = nullptr;
+  if (config.window_layers.empty()) return;
+  json["sliding_window"] = config.window_tokens;
+  json["use_sliding_window"] = true;
+  for (uint32_t layer = 0; layer < config.layers; ++layer) {
+    json["layer_types"].push_back(config.window_of(layer) == 0 ? "full_attention"
+                                                               : "sliding_attention");
+  }
+}
+
 }  // namespace
 
 ModelConfig SmallConfig() {
@@ -54,7 +88,7 @@ ModelConfig SmallConfig() {
   config.head_dim = 32;
   config.vocab = 96;
   config.positions_max = 4096;
-  config.rope_theta = 10'000;
+  config.rope.theta = 10'000;
   config.norm_eps = 1e-6f;
   config.tied_embeddings = true;
   return config;
@@ -79,8 +113,10 @@ Result<void> RandomTensors::Read(const TensorInfo& tensor, uint64_t offset_bytes
   QUIRE_CHECK(offset_bytes % value_bytes == 0 && out.size() % value_bytes == 0);
   const uint64_t key = TensorKey(seed_, tensor.name);
   const bool matrix = tensor.shape.size() == 2;
-  const double scale = matrix ? std::sqrt(3.0 / static_cast<double>(tensor.shape[1])) : 0.1;
-  const double middle = matrix ? 0.0 : 1.0;
+  const bool bias = tensor.name.ends_with(".bias");
+  double scale = matrix ? std::sqrt(3.0 / static_cast<double>(tensor.shape[1])) : 0.1;
+  if (bias) scale = 0.5;
+  const double middle = matrix || bias ? 0.0 : 1.0;
   for (size_t at = 0; at < out.size(); at += value_bytes) {
     const double unit = UnitValue(key, (offset_bytes + at) / value_bytes);
     StoreValue(tensor.type, static_cast<float>(middle + scale * unit), out.data() + at);
@@ -89,9 +125,8 @@ Result<void> RandomTensors::Read(const TensorInfo& tensor, uint64_t offset_bytes
 }
 
 std::string ConfigJson(const ModelConfig& config) {
-  QUIRE_CHECK(config.family == Family::kQwen3);
-  Json json = {{"architectures", {"Qwen3ForCausalLM"}},
-               {"model_type", "qwen3"},
+  Json json = {{"architectures", {ArchitectureName(config.family)}},
+               {"model_type", FamilyName(config.family)},
                {"vocab_size", config.vocab},
                {"hidden_size", config.hidden},
                {"intermediate_size", config.intermediate},
@@ -101,10 +136,12 @@ std::string ConfigJson(const ModelConfig& config) {
                {"head_dim", config.head_dim},
                {"hidden_act", "silu"},
                {"rms_norm_eps", static_cast<double>(config.norm_eps)},
-               {"rope_theta", config.rope_theta},
+               {"rope_parameters", RopeJson(config.rope)},
                {"max_position_embeddings", config.positions_max},
-               {"attention_bias", false},
+               {"attention_bias", config.attention_bias},
+               {"mlp_bias", config.mlp_bias},
                {"tie_word_embeddings", config.tied_embeddings}};
+  if (config.family != Family::kLlama) AddWindows(config, json);
   if (config.dtype) json["torch_dtype"] = DtypeName(*config.dtype);
   if (config.bos) json["bos_token_id"] = *config.bos;
   if (!config.eos.empty()) json["eos_token_id"] = config.eos;

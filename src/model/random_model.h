@@ -20,7 +20,8 @@ namespace quire::model {
 ModelConfig SmallConfig();
 
 /// Weights made up as they are read: the same bytes for the same config, type and seed. Matrices
-/// are uniform with variance 1 / inputs, so activations keep their size; norm weights are near one.
+/// are uniform with variance 1 / inputs, so activations keep their size; norm weights are near one,
+/// biases near zero.
 class RandomTensors final : public TensorSource {
  public:
   RandomTensors(const ModelConfig& config, ComputeType type, uint64_t seed);

@@ -11,6 +11,7 @@
 #include "base/prng.h"
 #include "model/dtype.h"
 #include "model/layers.h"
+#include "model/rope.h"
 
 namespace quire::model {
 namespace {
@@ -38,14 +39,51 @@ std::vector<float> JudgeNorm(const std::vector<float>& x, const std::vector<floa
   return y;
 }
 
-void JudgeRotate(double theta, uint64_t position, ComputeType round, std::vector<float>& x) {
+constexpr double kPi = 3.141592653589793;
+
+double JudgeFrequency(const RopeConfig& rope, uint32_t i, uint32_t head_dim) {
+  const double n = head_dim;
+  const double f = std::pow(rope.theta, -2.0 * i / n);
+  const double original = rope.original_positions;
+  if (rope.type == RopeType::kLinear) return f / rope.factor;
+  if (rope.type == RopeType::kLlama3) {
+    const double wavelength = 2 * kPi / f;
+    if (wavelength < original / rope.high_freq_factor) return f;
+    if (wavelength > original / rope.low_freq_factor) return f / rope.factor;
+    const double s = (original / wavelength - rope.low_freq_factor) /
+                     (rope.high_freq_factor - rope.low_freq_factor);
+    return (1 - s) * f / rope.factor + s * f;
+  }
+  if (rope.type == RopeType::kYarn) {
+    const auto channel = [&](double turns) {
+      return n * std::log(original / (turns * 2 * kPi)) / (2 * std::log(rope.theta));
+    };
+    double low = channel(rope.beta_fast);
+    double high = channel(rope.beta_slow);
+    if (rope.truncate) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low = low < 0 ? 0 : low;
+    high = high > n - 1 ? n - 1 : high;
+    if (low == high) high += 0.001;
+    double ramp = (i - low) / (high - low);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    return f / rope.factor * ramp + f * (1 - ramp);
+  }
+  return f;
+}
+
+void JudgeRotate(const RopeConfig& rope, uint64_t position, ComputeType round,
+                 std::vector<float>& x) {
   const size_t half = x.size() / 2;
-  for (size_t i = 0; i < half; ++i) {
-    const auto frequency = static_cast<float>(
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(x.size())));
+  const auto factor = static_cast<float>(rope.attention_factor);
+  for (uint32_t i = 0; i < half; ++i) {
+    const auto frequency =
+        static_cast<float>(JudgeFrequency(rope, i, static_cast<uint32_t>(x.size())));
     const float angle = static_cast<float>(position) * frequency;
-    const auto c = static_cast<float>(std::cos(static_cast<double>(angle)));
-    const auto s = static_cast<float>(std::sin(static_cast<double>(angle)));
+    const float c = static_cast<float>(std::cos(static_cast<double>(angle))) * factor;
+    const float s = static_cast<float>(std::sin(static_cast<double>(angle))) * factor;
     const float left = x[i];
     const float right = x[i + half];
     x[i] = RoundValue(round, std::fma(left, c, -(right * s)));
@@ -85,10 +123,10 @@ TEST(ReferenceTest, NormEqualsTheJudge) {
 TEST(ReferenceTest, HeadsEqualTheJudge) {
   Prng prng(2);
   constexpr uint32_t kHeads = 3;
-  constexpr double kTheta = 1e6;
   for (const ComputeType round : kTypes) {
     for (const uint32_t head_dim : {2u, 6u, 16u, 24u, 64u, 80u, 128u, 256u}) {
-      const Rope rope(kTheta, head_dim);
+      const RopeConfig config = {.theta = 1e6};
+      const Rope rope(config, head_dim);
       const std::vector<float> weight = Random(head_dim, 2.0f, prng);
       for (const uint64_t position : {0ull, 1ull, 255ull, 40'000ull, 1'000'003ull}) {
         std::vector<float> x = Random(size_t{kHeads} * head_dim, 3.0f, prng);
@@ -98,16 +136,67 @@ TEST(ReferenceTest, HeadsEqualTheJudge) {
         for (uint32_t h = 0; h < kHeads; ++h) {
           const std::vector<float> head(x.begin() + h * head_dim, x.begin() + (h + 1) * head_dim);
           std::vector<float> y = JudgeNorm(head, weight, 1e-5f, round);
-          JudgeRotate(kTheta, position, round, y);
+          JudgeRotate(config, position, round, y);
           judge.insert(judge.end(), y.begin(), y.end());
         }
-        NormRotateHeads({.heads = kHeads,
-                         .head_dim = head_dim,
-                         .norm_weight = weight.data(),
-                         .norm_eps = 1e-5f,
-                         .round = round},
-                        x.data(), angles.data(), x.data());
+        RotateHeads({.heads = kHeads,
+                     .head_dim = head_dim,
+                     .norm_weight = weight.data(),
+                     .norm_eps = 1e-5f,
+                     .round = round},
+                    x.data(), angles.data(), x.data());
         ExpectSameBits(x, judge, round);
+      }
+    }
+  }
+}
+
+const RopeConfig kVariants[] = {
+    {.type = RopeType::kLinear, .theta = 1e4, .factor = 2.5},
+    {.type = RopeType::kLlama3,
+     .theta = 5e5,
+     .factor = 8,
+     .original_positions = 8192,
+     .low_freq_factor = 1,
+     .high_freq_factor = 4},
+    {.type = RopeType::kYarn,
+     .theta = 1e6,
+     .factor = 4,
+     .original_positions = 32'768,
+     .beta_fast = 32,
+     .beta_slow = 1,
+     .truncate = true,
+     .attention_factor = 1.1386294361119891},
+    {.type = RopeType::kYarn,
+     .theta = 150'000,
+     .factor = 32,
+     .original_positions = 4096,
+     .beta_fast = 32,
+     .beta_slow = 1,
+     .truncate = false,
+     .attention_factor = 1.25},
+};
+
+// Without a norm too, in place and not.
+TEST(ReferenceTest, EveryRotationEqualsTheJudge) {
+  Prng prng(6);
+  for (const RopeConfig& config : kVariants) {
+    for (const ComputeType round : kTypes) {
+      for (const uint32_t head_dim : {8u, 24u, 64u, 80u, 128u, 256u}) {
+        const Rope rope(config, head_dim);
+        for (const uint64_t position : {0ull, 1ull, 255ull, 40'000ull, 1'000'003ull}) {
+          std::vector<float> x = Random(head_dim, 3.0f, prng);
+          std::vector<float> angles(head_dim);
+          rope.Angles(position, angles.data());
+          std::vector<float> judge = x;
+          JudgeRotate(config, position, round, judge);
+          const HeadsOp op = {.heads = 1, .head_dim = head_dim, .round = round};
+          std::vector<float> out(head_dim);
+          RotateHeads(op, x.data(), angles.data(), out.data());
+          ExpectSameBits(out, judge, round);
+          RotateHeads(op, x.data(), angles.data(), x.data());
+          ExpectSameBits(x, judge, round);
+        }
       }
     }
   }
@@ -139,7 +228,7 @@ TEST(ReferenceTest, ResidualAndRoundEqualTheJudge) {
       const std::vector<float> y = Random(n, 4.0f, prng);
       std::vector<float> judge(n);
       for (size_t i = 0; i < n; ++i) judge[i] = RoundValue(round, x[i] + y[i]);
-      AddResidual(y.data(), n, round, x.data());
+      AddRow(y.data(), n, round, x.data());
       ExpectSameBits(x, judge, round);
     }
   }

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <set>
 
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/json.h"
 #include "model/dtype.h"
+#include "model/json_keys.h"
 
 namespace quire::model {
 namespace {
@@ -19,24 +19,6 @@ constexpr uint64_t kLengthBytes = 8;  // the header's length, little-endian
 constexpr size_t kRankMax = 8;
 
 constexpr ComputeType kTypes[] = {ComputeType::kF32, ComputeType::kF16, ComputeType::kBf16};
-
-// Two values under one name are one value to a JSON parser, but an attack or a damaged file to us.
-std::optional<std::string> FirstDuplicateKey(std::string_view text) {
-  std::vector<std::set<std::string>> open_objects;
-  std::optional<std::string> duplicate;
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == Json::parse_event_t::key && !duplicate) {
-      std::string key = value.get<std::string>();
-      if (!open_objects.back().insert(key).second) duplicate = std::move(key);
-    }
-    return true;
-  };
-  const Json parsed = Json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
-  QUIRE_CHECK(!parsed.is_discarded());  // it has been parsed before
-  return duplicate;
-}
 
 // Parses the entries of one header; everything it refuses names the file and the tensor.
 class HeaderReader {

@@ -16,18 +16,19 @@ namespace {
 
 constexpr uint64_t kReadBytes = 4 << 20;  // read, hashed and packed at a time
 constexpr uint64_t kMatrixAlignment = 4096;
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
 
-// Where a tensor goes: rows of a matrix, or a vector of f32.
+// Where a tensor goes: rows of a matrix, or values of a vector of f32.
 struct Place {
   PackedMatrix* matrix = nullptr;
-  uint32_t first_row = 0;
   std::vector<float>* vector = nullptr;
+  uint32_t first = 0;  // row or value
 };
 
 // Tensors that a file may hold beside the model's own: they do not shape any value.
 bool IsHarmless(std::string_view name, const ModelConfig& config) {
-  return (config.tied_embeddings && name == "lm_head.weight") ||
-         name.ends_with(".rotary_emb.inv_freq");
+  return (config.tied_embeddings && name == kHead) || name.contains("rotary_emb.inv_freq");
 }
 
 // Calls visit(name, shape, place) for every tensor. The one list of names: what is loaded, expected
@@ -41,45 +42,62 @@ void ForEachTensor(const ModelConfig& config, std::vector<LayerWeights>& layers,
   const uint32_t query_dim = config.query_dim();
   const uint32_t kv_dim = config.kv_dim();
   const uint32_t wide = config.intermediate;
-  const auto vector = [&](std::string name, uint64_t n, std::vector<float>& to) {
-    visit(std::move(name), Shape{n}, Place{.vector = &to});
+  const auto values = [&](std::string name, uint64_t n, std::vector<float>& to,
+                          uint32_t first = 0) {
+    visit(std::move(name), Shape{n}, Place{.matrix = nullptr, .vector = &to, .first = first});
   };
   const auto rows = [&](std::string name, uint32_t n, uint32_t k, PackedMatrix& to,
-                        uint32_t first_row) {
-    visit(std::move(name), Shape{n, k}, Place{.matrix = &to, .first_row = first_row});
+                        uint32_t first = 0) {
+    visit(std::move(name), Shape{n, k}, Place{.matrix = &to, .vector = nullptr, .first = first});
   };
-  rows("model.embed_tokens.weight", config.vocab, config.hidden, embedding, 0);
-  if (!config.tied_embeddings) rows("lm_head.weight", config.vocab, config.hidden, head, 0);
-  vector("model.norm.weight", hidden, final_norm);
+  rows(kEmbedding, config.vocab, config.hidden, embedding);
+  if (!config.tied_embeddings) rows(kHead, config.vocab, config.hidden, head);
+  values("model.norm.weight", hidden, final_norm);
   for (uint32_t i = 0; i < config.layers; ++i) {
     LayerWeights& layer = layers[i];
     const std::string at = fmt::format("model.layers.{}.", i);
-    vector(at + "input_layernorm.weight", hidden, layer.input_norm);
-    vector(at + "post_attention_layernorm.weight", hidden, layer.attention_norm);
-    vector(at + "self_attn.q_norm.weight", config.head_dim, layer.q_norm);
-    vector(at + "self_attn.k_norm.weight", config.head_dim, layer.k_norm);
-    rows(at + "self_attn.q_proj.weight", query_dim, config.hidden, layer.qkv, 0);
+    values(at + "input_layernorm.weight", hidden, layer.input_norm);
+    values(at + "post_attention_layernorm.weight", hidden, layer.attention_norm);
+    if (config.head_norms()) {
+      values(at + "self_attn.q_norm.weight", config.head_dim, layer.q_norm);
+      values(at + "self_attn.k_norm.weight", config.head_dim, layer.k_norm);
+    }
+    rows(at + "self_attn.q_proj.weight", query_dim, config.hidden, layer.qkv);
     rows(at + "self_attn.k_proj.weight", kv_dim, config.hidden, layer.qkv, query_dim);
     rows(at + "self_attn.v_proj.weight", kv_dim, config.hidden, layer.qkv, query_dim + kv_dim);
-    rows(at + "self_attn.o_proj.weight", config.hidden, query_dim, layer.out, 0);
-    rows(at + "mlp.gate_proj.weight", wide, config.hidden, layer.gate_up, 0);
+    rows(at + "self_attn.o_proj.weight", config.hidden, query_dim, layer.out);
+    rows(at + "mlp.gate_proj.weight", wide, config.hidden, layer.gate_up);
     rows(at + "mlp.up_proj.weight", wide, config.hidden, layer.gate_up, wide);
-    rows(at + "mlp.down_proj.weight", config.hidden, wide, layer.down, 0);
+    rows(at + "mlp.down_proj.weight", config.hidden, wide, layer.down);
+    if (config.qkv_bias()) {
+      values(at + "self_attn.q_proj.bias", query_dim, layer.qkv_bias);
+      values(at + "self_attn.k_proj.bias", kv_dim, layer.qkv_bias, query_dim);
+      values(at + "self_attn.v_proj.bias", kv_dim, layer.qkv_bias, query_dim + kv_dim);
+    }
+    if (config.out_bias()) values(at + "self_attn.o_proj.bias", hidden, layer.out_bias);
+    if (config.mlp_bias) {
+      values(at + "mlp.gate_proj.bias", wide, layer.gate_up_bias);
+      values(at + "mlp.up_proj.bias", wide, layer.gate_up_bias, wide);
+      values(at + "mlp.down_proj.bias", hidden, layer.down_bias);
+    }
   }
 }
 
 // What the fingerprint says about the config, each field with its length or of fixed size.
 void HashConfig(const ModelConfig& config, Blake2b<32>& hash) {
-  const std::string_view family = FamilyName(config.family);
-  hash.UpdateNumber(uint64_t{family.size()});
-  hash.Update(family);
+  for (const std::string& text : {std::string(FamilyName(config.family)), RopeText(config.rope)}) {
+    hash.UpdateNumber(uint64_t{text.size()});
+    hash.Update(text);
+  }
   for (const uint32_t number :
        {config.layers, config.hidden, config.intermediate, config.query_heads, config.kv_heads,
-        config.head_dim, config.vocab, uint32_t{config.tied_embeddings},
-        std::bit_cast<uint32_t>(config.norm_eps)}) {
+        config.head_dim, config.vocab, uint32_t{config.attention_bias}, uint32_t{config.mlp_bias},
+        uint32_t{config.tied_embeddings}, std::bit_cast<uint32_t>(config.norm_eps)}) {
     hash.UpdateNumber(number);
   }
-  hash.UpdateNumber(std::bit_cast<uint64_t>(config.rope_theta));
+  for (uint32_t layer = 0; layer < config.layers; ++layer) {
+    hash.UpdateNumber(config.window_of(layer));
+  }
 }
 
 void HashTensorHeader(const TensorInfo& tensor, Blake2b<32>& hash) {
@@ -114,6 +132,7 @@ class Weights::Loader {
 
   Result<std::unique_ptr<Weights>> Load() {
     weights_->layers_.resize(config_.layers);
+    QUIRE_TRY(UntieIfTheHeadDiffers());
     QUIRE_TRY(Check());
     QUIRE_TRY(Allocate());
     Blake2b<32> hash;
@@ -133,7 +152,30 @@ class Weights::Loader {
     return Fail(code, fmt::format("{}: tensor {}: {}", source_.path(), tensor, why));
   }
 
-  // Everything that can be wrong is found before a byte is read or reserved.
+  // A config may tie the output matrix to the embedding while the checkpoint holds another one.
+  // transformers then takes what the checkpoint holds.
+  Result<void> UntieIfTheHeadDiffers() {
+    const TensorInfo* head = source_.Find(kHead);
+    if (!config_.tied_embeddings || head == nullptr) return {};
+    const TensorInfo* embedding = source_.Find(kEmbedding);
+    config_.tied_embeddings = false;
+    if (embedding == nullptr || embedding->type != head->type || embedding->shape != head->shape) {
+      return {};
+    }
+    std::vector<std::byte> of_embedding;
+    std::vector<std::byte> of_head;
+    for (uint64_t at = 0; at < head->bytes; at += of_head.size()) {
+      of_head.resize(std::min(kReadBytes, head->bytes - at));
+      of_embedding.resize(of_head.size());
+      QUIRE_TRY(source_.Read(*head, at, of_head));
+      QUIRE_TRY(source_.Read(*embedding, at, of_embedding));
+      if (of_head != of_embedding) return {};
+    }
+    config_.tied_embeddings = true;
+    return {};
+  }
+
+  // Everything else that can be wrong is found before a byte is read or reserved.
   Result<void> Check() {
     std::map<std::string, std::pair<std::vector<uint64_t>, Place>> expected;
     ForEachTensor(config_, weights_->layers_, weights_->embedding_, weights_->head_,
@@ -235,16 +277,18 @@ class Weights::Loader {
              std::span<const std::byte> bytes) {
     if (place.matrix != nullptr) {
       auto* panels = const_cast<std::byte*>(place.matrix->panels);  // of our own arena
-      PackRows(*place.matrix, bytes.data(), place.first_row + row, count, panels);
+      PackRows(*place.matrix, bytes.data(), place.first + row, count, panels);
       return;
     }
+    const size_t end = place.first + bytes.size() / TypeBytes(type);
+    if (place.vector->size() < end) place.vector->resize(end);
     for (size_t at = 0; at < bytes.size(); at += TypeBytes(type)) {
-      place.vector->push_back(LoadValue(type, bytes.data() + at));
+      (*place.vector)[place.first + at / TypeBytes(type)] = LoadValue(type, bytes.data() + at);
     }
   }
 
   const TensorSource& source_;
-  const ModelConfig& config_;
+  ModelConfig config_;  // tied only if the weights are
   const LoadProgress& progress_;
   std::unique_ptr<Weights> weights_;
   std::vector<Want> wants_;  // by name

@@ -30,12 +30,16 @@ std::vector<TensorSpec> TensorsOf(const ModelConfig& config);
 struct LayerWeights {
   std::vector<float> input_norm;      // [hidden]
   std::vector<float> attention_norm;  // [hidden], before the feed-forward
-  std::vector<float> q_norm;          // [head_dim]
-  std::vector<float> k_norm;          // [head_dim]
+  std::vector<float> q_norm;          // [head_dim], or empty: the model has none
+  std::vector<float> k_norm;          // [head_dim], or empty
   PackedMatrix qkv;                   // [query_dim + 2 kv_dim, hidden]: q, k, v rows
   PackedMatrix out;                   // [hidden, query_dim]
   PackedMatrix gate_up;               // [2 intermediate, hidden]: gate, up rows
   PackedMatrix down;                  // [hidden, intermediate]
+  std::vector<float> qkv_bias;        // by the rows of its matrix, as the three below; or empty
+  std::vector<float> out_bias;
+  std::vector<float> gate_up_bias;
+  std::vector<float> down_bias;
 };
 
 /// Bytes done and to do.
@@ -55,7 +59,7 @@ class Weights {
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 
-  /// Of all matrices. Norm weights are kept in f32 whatever their type.
+  /// Of all matrices. Norm weights and biases are kept in f32 whatever their type.
   ComputeType type() const { return type_; }
   const PackedMatrix& embedding() const { return embedding_; }  // [vocab, hidden]
   const PackedMatrix& head() const { return head_; }            // [vocab, hidden]; may be embedding
