@@ -57,10 +57,10 @@ class Rows {
 std::string Pool::Map(const std::function<char(SlotId, uint32_t references)>& mark,
                       uint32_t columns) const {
   QUIRE_CHECK(columns > 0);
-  std::vector<uint32_t> references;  // of the slots that were ever used; the others are free
+  std::vector<uint32_t> references;  // up to the highest slot ever used; the others are free
   {
     MutexLock lock(mutex_);
-    references.resize(free_.first_unused());
+    references.resize(used_end_);
     for (size_t i = 0; i < references.size(); ++i) references[i] = slots_[i].references;
   }
   const uint64_t slots_max = options_.slots_max;

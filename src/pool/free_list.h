@@ -1,4 +1,4 @@
-// Which slot is handed out next: the paged placement. Counts and locks are the pool's.
+// The paged placement: any free slot, at once.
 #ifndef QUIRE_POOL_FREE_LIST_H_
 #define QUIRE_POOL_FREE_LIST_H_
 
@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "base/check.h"
+#include "pool/placement.h"
 #include "quire/ids.h"
 
 namespace quire::pool {
@@ -15,20 +17,19 @@ namespace quire::pool {
 /// still be in a CPU cache. Only when none is left, slots never used before follow in ascending
 /// order, so that neither their pages nor their place in `next` is touched before that.
 ///
-/// Threads:  none
-/// Lifetime: borrows `next`
+/// It has no runs: to find free neighbours in a list it would have to search all of it.
+///
+/// Lifetime: borrows the memory
 /// Cost:     O(1) per slot
-class FreeList {
+class FreeList final : public Placer {
  public:
-  /// Shape: next [slots_max], any contents
-  FreeList(uint32_t* next, uint32_t slots_max) : next_(next), slots_max_(slots_max) {}
+  static uint64_t Bytes(uint32_t slots_max) { return uint64_t{slots_max} * sizeof(uint32_t); }
 
-  uint32_t free_count() const { return freed_count_ + (slots_max_ - first_unused_); }
-  /// The slots from this number on were never handed out.
-  uint32_t first_unused() const { return first_unused_; }
+  /// Shape: memory [Bytes(slots_max)], any contents
+  FreeList(std::byte* memory, uint32_t slots_max)
+      : next_(reinterpret_cast<uint32_t*>(memory)), slots_max_(slots_max) {}
 
-  /// Needs out.size() <= free_count().
-  void Take(std::span<SlotId> out) {
+  void Take(std::span<SlotId> out) override {
     const size_t freed = std::min<size_t>(out.size(), freed_count_);
     uint32_t head = head_;  // a local: `out` could alias the member, and every step would store it
     for (SlotId& slot : out.first(freed)) {
@@ -37,14 +38,18 @@ class FreeList {
     }
     head_ = head;
     freed_count_ -= static_cast<uint32_t>(freed);
+    QUIRE_DCHECK(out.size() - freed <= slots_max_ - first_unused_);
     for (SlotId& slot : out.subspan(freed)) slot = SlotId(first_unused_++);
   }
 
-  /// Needs a slot that is taken.
-  void Put(SlotId slot) {
-    next_[slot.number()] = head_;
-    head_ = slot.number();
-    ++freed_count_;
+  /// The run's first slot is the next one to go.
+  void Put(SlotRun run) override {
+    for (uint32_t i = run.count; i-- > 0;) {
+      const uint32_t slot = run.slot(i).number();
+      next_[slot] = head_;
+      head_ = slot;
+    }
+    freed_count_ += run.count;
   }
 
  private:
@@ -52,7 +57,7 @@ class FreeList {
   const uint32_t slots_max_;
   uint32_t head_ = 0;  // the slot freed last, when freed_count_ > 0
   uint32_t freed_count_ = 0;
-  uint32_t first_unused_ = 0;
+  uint32_t first_unused_ = 0;  // the slots from this number on were never handed out
 };
 
 }  // namespace quire::pool

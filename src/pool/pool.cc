@@ -16,7 +16,12 @@ namespace {
 constexpr uint64_t kTrimBytesPerHold = 16ull << 20;
 constexpr uint32_t kTrimSlotsPerHold = 1 << 16;
 
+// Where the placer's metadata begins, behind the slots'.
+constexpr uint64_t PlacerOffset(uint64_t slots_bytes) { return RoundUp(slots_bytes, 8); }
+
 }  // namespace
+
+static_assert(Pool::MetadataBytesPerSlot(Placement::kFreeList) == Pool::kMetadataBytesPerSlot);
 
 Result<std::unique_ptr<Pool>> Pool::Create(PoolOptions options, DeviceMemory& memory) {
   if (options.slot_bytes == 0 || options.slots_max == 0 ||
@@ -41,7 +46,8 @@ Result<std::unique_ptr<Pool>> Pool::Create(PoolOptions options, DeviceMemory& me
   if (!arena) return with_name(std::move(arena).error());
   auto own_memory = memory.host_accessible() ? nullptr : MakeHostMemory(/*huge_pages=*/false);
   auto metadata = Reservation::Create(own_memory ? *own_memory : memory,
-                                      kMetadataBytesPerSlot * options.slots_max);
+                                      PlacerOffset(sizeof(Slot) * options.slots_max) +
+                                          PlacerBytes(options.placement, options.slots_max));
   if (!metadata) return with_name(std::move(metadata).error());
   return std::unique_ptr<Pool>(
       new Pool(std::move(options), std::move(own_memory), *std::move(arena), *std::move(metadata)));
@@ -55,20 +61,30 @@ Pool::Pool(PoolOptions options, std::unique_ptr<DeviceMemory> own_memory, Reserv
       arena_(std::move(arena)),
       metadata_(std::move(metadata)),
       slots_(reinterpret_cast<Slot*>(metadata_.base())),
-      free_(reinterpret_cast<uint32_t*>(metadata_.base() + sizeof(Slot) * options_.slots_max),
-            options_.slots_max) {}
+      placer_(MakePlacer(options_.placement,
+                         metadata_.base() + PlacerOffset(sizeof(Slot) * options_.slots_max),
+                         options_.slots_max)),
+      free_count_(options_.slots_max) {}
 
 bool Pool::Allocate(std::span<SlotId> out) {
   MutexLock lock(mutex_);
-  if (out.size() > free_.free_count()) return false;
-  free_.Take(out);
-  for (const SlotId id : out) {
-    Slot& slot = slots_[id.number()];
-    slot.references = 1;
-    slot.may_be_resident = 1;
-  }
-  used_peak_ = std::max(used_peak_, options_.slots_max - free_.free_count());
+  if (out.size() > free_count_) return false;
+  placer_->Take(out);
+  for (const SlotId id : out) MarkTaken(id);
+  CountTaken(static_cast<uint32_t>(out.size()));
   return true;
+}
+
+void Pool::MarkTaken(SlotId id) {
+  Slot& slot = slots_[id.number()];
+  slot.references = 1;
+  slot.may_be_resident = 1;
+  used_end_ = std::max(used_end_, id.number() + 1);
+}
+
+void Pool::CountTaken(uint32_t slots) {
+  free_count_ -= slots;
+  used_peak_ = std::max(used_peak_, options_.slots_max - free_count_);
 }
 
 void Pool::Retain(SlotId slot) {
@@ -84,7 +100,8 @@ bool Pool::Release(SlotId id) {
   Slot& slot = Used(id);
   if (--slot.references > 0) return false;
   ++slot.generation;
-  free_.Put(id);
+  placer_->Put({.first = id, .count = 1});
+  ++free_count_;
   return true;
 }
 
@@ -102,7 +119,7 @@ uint32_t Pool::generation(SlotId slot) const {
 
 uint32_t Pool::free_count() const {
   MutexLock lock(mutex_);
-  return free_.free_count();
+  return free_count_;
 }
 
 Pool::Slot& Pool::Used(SlotId slot) {
@@ -129,7 +146,7 @@ uint64_t Pool::Trim() {
 // allows. False: the end.
 bool Pool::TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes) {
   MutexLock lock(mutex_);
-  const uint32_t end = free_.first_unused();
+  const uint32_t end = used_end_;
   if (cursor >= end) return false;
   const uint32_t search_end = cursor + std::min(kTrimSlotsPerHold, end - cursor);
   while (cursor < search_end && !CanTrim(cursor)) ++cursor;
@@ -150,7 +167,7 @@ SlotClassStats Pool::stats() const {
   MutexLock lock(mutex_);
   return {.slot_bytes = options_.slot_bytes,
           .slots_max = options_.slots_max,
-          .slots_used = options_.slots_max - free_.free_count(),
+          .slots_used = options_.slots_max - free_count_,
           .slots_used_peak = used_peak_};
 }
 

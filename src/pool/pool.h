@@ -13,7 +13,7 @@
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "env/reservation.h"
-#include "pool/free_list.h"
+#include "pool/placement.h"
 #include "quire/env.h"
 #include "quire/error.h"
 #include "quire/ids.h"
@@ -25,6 +25,20 @@ struct PoolOptions {
   std::string name;         // for messages: "sealed", "open"
   uint64_t slot_bytes = 0;  // of one block
   uint32_t slots_max = 0;
+  Placement placement = Placement::kFreeList;
+};
+
+/// How the free slots of a pool lie.
+struct FreeRuns {
+  uint64_t free_slots = 0;
+  uint64_t runs = 0;     // of free slots, each as long as it can be
+  uint64_t largest = 0;  // slots of the longest
+
+  /// 0: all free slots are one run; towards 1: they are scattered over many short ones.
+  double fragmentation() const {
+    return free_slots == 0 ? 0.0
+                           : 1.0 - static_cast<double>(largest) / static_cast<double>(free_slots);
+  }
 };
 
 /// An arena of equal slots with reference counts and generations.
@@ -34,16 +48,30 @@ struct PoolOptions {
 ///   3. The last Release frees the slot and moves its generation; its address never changes.
 ///   4. Trim gives the pages of freed slots back to the system.
 ///
+/// Which slots it hands out is the placement's business. All but kFreeList also hand out runs:
+/// consecutive slots, so that data(run.first) is one array. The pool does not remember runs: each
+/// slot of one is counted, released and freed like any other, alone or with the rest.
+///
 /// Threads:  any; takes its lock (rank 30) and calls nothing that takes another while it is held.
 ///           data(), slot_bytes() and slots_max() take none
 /// Lifetime: the memory must outlive it. It may go while slots are in use; their bytes go with it
-/// Source:   SPEC M1, M3, S2
+/// Source:   SPEC M1, M3, M4, S2
 class Pool {
  public:
   /// Slots begin on page boundaries, so that Trim can give each one back alone.
   static constexpr uint64_t kSlotAlignment = 4096;
   /// Bookkeeping beside the slots, resident only for slots that were used. Whoever keeps a budget
-  /// charges slot_stride_bytes() and this.
+  /// charges slot_stride_bytes() and this, rounded up to bytes.
+  static constexpr uint64_t MetadataBytesPerSlot(Placement placement) {
+    switch (placement) {
+      case Placement::kFirstFit:
+      case Placement::kBuddy: return sizeof(Slot) + 1;
+      case Placement::kBestFit: return sizeof(Slot) + 3 * sizeof(uint32_t);
+      case Placement::kFreeList: break;
+    }
+    return sizeof(Slot) + sizeof(uint32_t);
+  }
+  /// The same of the free list.
   static constexpr uint64_t kMetadataBytesPerSlot = 16;
 
   /// Errors: kInvalidArgument slot_bytes or slots_max is 0, or slots_max does not leave "none"
@@ -57,12 +85,29 @@ class Pool {
   /// Takes out.size() slots, each with one reference, or none: false changes nothing, `out`
   /// included. The bytes of a slot are whatever its last user left.
   ///
-  /// Cost: O(out.size()), no allocation
+  /// Cost: the placement's per slot, no allocation
   [[nodiscard]] bool Allocate(std::span<SlotId> out);
   /// Adds a reference. A free slot is a bug.
   void Retain(SlotId slot);
   /// Drops a reference; true if it was the last and the slot is free now. A free slot is a bug.
   bool Release(SlotId slot);
+
+  /// Takes `count` consecutive slots, each with one reference, or none.
+  ///
+  /// Errors: kUnsupported the placement has no runs; kInvalidArgument count is 0;
+  ///         kNoSpace as many slots may be free, but no placement for this run
+  [[nodiscard]] Result<SlotRun> AllocateRun(uint32_t count);
+  /// Makes a run longer where it is, or leaves it as it is; what to do then, say to copy it to a
+  /// longer run, is the caller's to decide. The new slots have one reference each.
+  ///
+  /// Errors: kUnsupported the placement has no runs; kInvalidArgument count < run.count;
+  ///         kNoSpace a slot behind the run is in use, or there are no more
+  [[nodiscard]] Result<void> GrowRun(SlotRun& run, uint32_t count);
+  /// Drops a reference of every slot behind the first `count` ones, and these from the run. Returns
+  /// how many slots are free now. Needs count <= run.count; a free slot is a bug.
+  uint32_t ShrinkRun(SlotRun& run, uint32_t count);
+  /// Drops a reference of every slot and returns how many are free now. A free slot is a bug.
+  uint32_t ReleaseRun(SlotRun run);
 
   /// 0: free.
   uint32_t references(SlotId slot) const;
@@ -84,10 +129,14 @@ class Pool {
   /// slots' bytes: as much as they could hold, resident or not.
   ///
   /// Threads: lets go of the lock again and again, so that nobody waits for more than some 16 MiB
-  /// Cost:    O(slots ever used), and the system's time to drop the pages
+  /// Cost:    O(highest slot ever used), and the system's time to drop the pages
   uint64_t Trim();
 
   SlotClassStats stats() const;
+  /// Whatever the placement is, which may not find a place in a run that is long enough (kBuddy).
+  ///
+  /// Cost: O(highest slot ever used) under the lock: for people, not for every request
+  FreeRuns free_runs() const;
 
   /// Rows of `columns` slots after the number of their first one: '.' for a free slot, else what
   /// `mark` says. Beyond 64 rows, equal rows in sequence become one with their count: "  x12".
@@ -104,7 +153,6 @@ class Pool {
     uint32_t generation;
     uint32_t may_be_resident;  // handed out since the last Trim
   };
-  static_assert(sizeof(Slot) + sizeof(uint32_t) == kMetadataBytesPerSlot);  // and FreeList's next
 
   Pool(PoolOptions options, std::unique_ptr<DeviceMemory> own_memory, Reservation arena,
        Reservation metadata);
@@ -113,6 +161,10 @@ class Pool {
     QUIRE_CHECK_MSG(slot.number() < options_.slots_max, DescribeBug(slot, "out of range"));
   }
   Slot& Used(SlotId slot) QUIRE_REQUIRES(mutex_);
+  void MarkTaken(SlotId slot) QUIRE_REQUIRES(mutex_);
+  void CountTaken(uint32_t slots) QUIRE_REQUIRES(mutex_);
+  void CheckRun(SlotRun run) QUIRE_REQUIRES(mutex_);
+  std::unexpected<Error> NoRuns() const;
   std::string DescribeBug(SlotId slot, const char* what) const;
   bool CanTrim(uint32_t slot) const QUIRE_REQUIRES(mutex_) {
     return slots_[slot].references == 0 && slots_[slot].may_be_resident != 0;
@@ -124,11 +176,13 @@ class Pool {
   // Host memory for the metadata when the arena's is not accessible from the host.
   const std::unique_ptr<DeviceMemory> own_memory_;
   const Reservation arena_;     // [slots_max][slot_stride_bytes]
-  const Reservation metadata_;  // Slot [slots_max], then FreeList's next [slots_max]
+  const Reservation metadata_;  // Slot [slots_max], then the placer's
 
   mutable Mutex mutex_{LockRank{30}};
   Slot* const slots_ QUIRE_PT_GUARDED_BY(mutex_);  // [slots_max], zero until first use
-  FreeList free_ QUIRE_GUARDED_BY(mutex_);
+  const std::unique_ptr<Placer> placer_ QUIRE_PT_GUARDED_BY(mutex_);
+  uint32_t free_count_ QUIRE_GUARDED_BY(mutex_);
+  uint32_t used_end_ QUIRE_GUARDED_BY(mutex_) = 0;  // the slots from here on were never handed out
   uint32_t used_peak_ QUIRE_GUARDED_BY(mutex_) = 0;
 };
 

@@ -210,7 +210,7 @@ TEST(Pool, NeverTouchesMemoryTheHostCannotReach) {
 
 // SPEC M1: memory follows use, not the limit.
 TEST_F(PoolTest, ResidentSetFollowsTheSlotsInUse) {
-  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "ThreadSanitizer's shadow is resident too";
+  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer's shadow is resident too";
   constexpr uint64_t kSlotBytes = 1'835'008;  // 16 tokens of Qwen3-0.6B in f16
   const uint64_t before = ResidentBytes().value();
   const auto pool = Make(kSlotBytes, 100'000'000'000 / kSlotBytes);
@@ -226,7 +226,7 @@ TEST_F(PoolTest, ResidentSetFollowsTheSlotsInUse) {
 }
 
 TEST_F(PoolTest, MetadataOfMillionsOfSlotsIsNotTouchedBeforeUse) {
-  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "ThreadSanitizer's shadow is resident too";
+  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer's shadow is resident too";
   const uint64_t before = ResidentBytes().value();
   const auto pool = Make(4096, 64'000'000);  // 1 GB of metadata when all are used
   for (const SlotId slot : Allocate(*pool, 100)) pool->Release(slot);

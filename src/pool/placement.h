@@ -1,0 +1,94 @@
+// Which free slots an allocation gets: the strategies' names, and the interface the pool knows them
+// by. Counts and locks are the pool's.
+#ifndef QUIRE_POOL_PLACEMENT_H_
+#define QUIRE_POOL_PLACEMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "quire/ids.h"
+
+namespace quire {
+
+/// Which free slots an allocation gets. All are deterministic: the same calls take the same slots.
+enum class Placement : uint8_t {
+  kFreeList,  // the slot freed last, O(1): for paged use. Has no runs
+  kFirstFit,  // the lowest slots that do
+  kBestFit,   // the shortest free run that does; of equal ones the lowest. O(log of the free runs)
+  kBuddy,     // the lowest of the smallest aligned power-of-two blocks that do. O(log slots)
+};
+
+/// "free_list", "first_fit", "best_fit", "buddy".
+constexpr std::string_view PlacementName(Placement placement) {
+  switch (placement) {
+    case Placement::kFreeList: return "free_list";
+    case Placement::kFirstFit: return "first_fit";
+    case Placement::kBestFit: return "best_fit";
+    case Placement::kBuddy: return "buddy";
+  }
+  return "unknown";
+}
+
+}  // namespace quire
+
+namespace quire::pool {
+
+/// `count` consecutive slots.
+struct SlotRun {
+  SlotId first;
+  uint32_t count = 0;
+
+  /// The slot number `index` of the run.
+  SlotId slot(uint32_t index) const { return SlotId(first.number() + index); }
+
+  bool operator==(const SlotRun&) const = default;
+};
+
+class RunPlacer;
+
+/// Knows which slots are free, and nothing else about them. At first all are.
+///
+/// Threads: none
+class Placer {
+ public:
+  Placer() = default;
+  virtual ~Placer() = default;
+  Placer(const Placer&) = delete;
+  Placer& operator=(const Placer&) = delete;
+
+  /// Needs as many free slots.
+  virtual void Take(std::span<SlotId> out) = 0;
+  /// Needs slots that are taken, whoever took them together.
+  virtual void Put(SlotRun run) = 0;
+  /// Itself when it can take runs.
+  virtual RunPlacer* runs() { return nullptr; }
+};
+
+/// A Placer that can also take runs of consecutive slots.
+class RunPlacer : public Placer {
+ public:
+  /// Nothing: no free slots do. Needs count > 0.
+  virtual std::optional<SlotRun> TakeRun(uint32_t count) = 0;
+  /// Takes these slots. Needs free ones, behind a slot that is taken.
+  virtual void TakeAt(SlotRun run) = 0;
+
+  RunPlacer* runs() final { return this; }
+};
+
+/// Bytes a placer keeps of `slots_max` slots.
+uint64_t PlacerBytes(Placement placement, uint32_t slots_max);
+
+/// All slots are free. Touches a few pages of `memory`, whatever slots_max is, and later only what
+/// belongs to slots that are used.
+///
+/// Shape:    memory [PlacerBytes], zero, aligned to 8
+/// Lifetime: borrows `memory`
+std::unique_ptr<Placer> MakePlacer(Placement placement, std::byte* memory, uint32_t slots_max);
+
+}  // namespace quire::pool
+
+#endif  // QUIRE_POOL_PLACEMENT_H_
