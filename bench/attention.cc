@@ -41,11 +41,11 @@ class Sequence {
                                   NumericProfile::Uniform(codec), ArenaLayout::kBlockMajor));
     auto sequence = std::unique_ptr<Sequence>(new Sequence(std::move(layout)));
     const uint32_t blocks = tokens / sequence->layout_.block_tokens();
-    sequence->bytes_ = blocks * sequence->layout_.slot_bytes();
+    sequence->bytes_ = blocks * sequence->layout_.slot_bytes(0);
     QUIRE_ASSIGN(sequence->arena_, sequence->memory_->Reserve(sequence->bytes_));
     sequence->Fill(codec);
     for (uint32_t b = 0; b < blocks; ++b) {
-      sequence->slots_.push_back(sequence->arena_ + b * sequence->layout_.slot_bytes());
+      sequence->slots_.push_back(sequence->arena_ + b * sequence->layout_.slot_bytes(0));
     }
     return sequence;
   }

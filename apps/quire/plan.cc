@@ -3,9 +3,11 @@
 
 #include "apps/quire/command.h"
 #include "base/bits.h"
+#include "cache/reach.h"
 #include "codec/slot_layout.h"
 #include "env/file.h"
 #include "model/config.h"
+#include "quire/cache.h"
 
 namespace quire::app {
 
@@ -21,6 +23,19 @@ struct PlanFlags {
 
 constexpr uint64_t kConfigBytesMax = 16 << 20;
 
+/// Bytes of `blocks` blocks; of layers with a window as much of them as lives at once.
+std::optional<uint64_t> BytesOf(const codec::SlotLayout& layout, uint64_t blocks) {
+  uint64_t total = 0;
+  for (uint32_t part = 0; part < layout.part_count(); ++part) {
+    const cache::Reach reach(layout.part(part), layout.block_tokens());
+    const uint64_t live = std::min(blocks, reach.blocks_max(SequenceOptions{}.step_tokens));
+    const auto bytes = CheckedMul(live, layout.slot_bytes(part));
+    if (!bytes || *bytes > UINT64_MAX - total) return std::nullopt;
+    total += *bytes;
+  }
+  return total;
+}
+
 Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
   QUIRE_ASSIGN(const std::string text, ReadFile(flags.config, kConfigBytesMax));
   QUIRE_ASSIGN(const model::ModelConfig config, model::ParseConfig(text, flags.config));
@@ -30,10 +45,14 @@ Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
                                       geometry, NumericProfile::Uniform(codec, flags.block_tokens),
                                       ArenaLayout::kBlockMajor));
   const uint64_t blocks = DivUp(flags.tokens, flags.block_tokens);
-  const auto bytes = CheckedMul(blocks, layout.slot_bytes());
+  const auto bytes = BytesOf(layout, blocks);
   if (!bytes) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("--tokens {}: the bytes do not fit into 64 bits", flags.tokens));
+  }
+  uint64_t block_bytes = 0;
+  for (uint32_t part = 0; part < layout.part_count(); ++part) {
+    block_bytes += layout.slot_bytes(part);
   }
   const double values_per_block =
       static_cast<double>(geometry.values_per_token()) * flags.block_tokens;
@@ -45,9 +64,9 @@ Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
       {"block_tokens", flags.block_tokens},
       {"tokens", flags.tokens},
       {"blocks", blocks},
-      {"bytes_per_block", layout.slot_bytes()},
+      {"bytes_per_block", block_bytes},
       {"bytes_total", *bytes},
-      {"bits_per_value", static_cast<double>(layout.slot_bytes()) * 8 / values_per_block}};
+      {"bits_per_value", static_cast<double>(block_bytes) * 8 / values_per_block}};
 }
 
 int RunPlan(const PlanFlags& flags) {

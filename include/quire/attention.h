@@ -71,9 +71,8 @@ class AttentionBackend {
   virtual Result<void> Supports(const AttentionShape& shape) const = 0;
   /// Computes every task. The shape must be supported; a task outside its blocks is a bug.
   ///
-  /// Threads: work runs on `executor`; tasks must not overlap in `out`. No allocation that grows
-  /// with
-  ///          the context: scratch is one chunk per worker at most.
+  /// Threads: work runs on `executor`; tasks must not overlap in `out`
+  /// Cost:    no allocation that grows with the context: scratch is one chunk per worker at most
   virtual void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
                       Executor& executor) = 0;
 };

@@ -1,11 +1,9 @@
 // The cache: paged, shared by prefix, within a hard budget. Start reading here.
 //
 //   auto cache = Cache::Create({.geometry = ..., .profile = ..., .hot_bytes = 4'000'000'000});
-//   auto plan = (*cache)->Acquire({.identity = &identity, .tokens = prompt});   // pins the longest
-//   prefix auto sequence = (*cache)->Open(std::move(*plan), {.reserve_tokens = prompt.size() +
-//   128});
-//   // compute tokens [sequence->length(), n): Append every layer, attend over Blocks(), then
-//   Commit
+//   auto plan = (*cache)->Acquire({.identity = &identity, .tokens = prompt});  // pins what is there
+//   auto sequence = (*cache)->Open(std::move(*plan), {.reserve_tokens = prompt.size() + 128});
+//   // compute tokens [sequence->length(), n): Append every layer, attend over Blocks(), Commit
 #ifndef QUIRE_CACHE_H_
 #define QUIRE_CACHE_H_
 
@@ -44,6 +42,7 @@ enum class MissReason : uint8_t {
   kPartialBlock = 2,  // only the last, incomplete block (or the last token) is left to compute
   kDamaged = 3,       // the next block failed a re-check and is quarantined
   kNotAsked = 4,      // the request said reuse = false
+  kWindowPassed = 5,  // known, but the bytes that windowed layers need here are gone
 };
 std::string_view MissReasonName(MissReason reason);
 
@@ -81,6 +80,9 @@ enum class OnFull : uint8_t {
 
 struct SequenceOptions {
   uint64_t reserve_tokens = 0;  // prompt and expected output; 0: the prompt
+  // Most tokens appended between two commits: what windowed layers need room for besides their
+  // window. More is possible, as far as there is room then.
+  uint64_t step_tokens = 512;
   OnFull on_full = OnFull::kReject;
   bool publish = true;  // false: its blocks are never shared
 };
@@ -92,13 +94,13 @@ struct VerifyReport {
 };
 
 /// Threads:  any, unless a method says otherwise. One lock (rank 20) for index and policy, one
-/// (rank
-///           30) for the pool; neither is held while bytes are copied or hashed.
+///           (rank 30) for the pool; neither is held while bytes are copied or hashed
 /// Lifetime: must outlive its sequences, leases and views
 class Cache {
  public:
   /// Errors: kInvalidArgument names the field; kNoSpace if hot_bytes cannot hold one block;
-  ///         kUnsupported codec or layout this build lacks
+  ///         kUnsupported codec or layout this build lacks, or layers of more than two different
+  ///         windows (full attention counts as one)
   static Result<std::unique_ptr<Cache>> Create(CacheOptions options);
   virtual ~Cache() = default;
 
@@ -115,12 +117,12 @@ class Cache {
   virtual Result<Plan> Acquire(const AcquireRequest& request) = 0;
 
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
-  /// Errors: kNoSpace names shared, own and available blocks, and says if it can never fit; the
-  /// plan's
-  ///         pins are dropped
+  /// Errors: kNoSpace names shared, own and available blocks, and says if it can never fit. The
+  ///         plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 
-  /// Evicts up to `blocks` unleased blocks, least recently used first. Returns how many went.
+  /// Evicts what nobody needs of up to `blocks` blocks, least recently used first: whole unleased
+  /// blocks, and of leased ones what windows have passed. Returns how many there were.
   virtual uint64_t Evict(uint64_t blocks) = 0;
   /// Returns free slots' pages to the system. Returns the bytes given back.
   virtual uint64_t Trim() = 0;
@@ -130,7 +132,8 @@ class Cache {
   virtual VerifyReport Verify() = 0;
 
   virtual CacheStats stats() const = 0;
-  /// One character per slot: '.' free, 'p' private, 's' published, 'S' published and leased.
+  /// One character per slot: '.' free, 'p' private, 's' published, 'S' published and leased, 'w' a
+  /// window has passed it, so it may go although its block is leased.
   virtual std::string BlockMap() const = 0;
 };
 

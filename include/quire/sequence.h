@@ -37,7 +37,8 @@ struct LayerRows {
   uint32_t tokens = 0;
 };
 
-/// Where the cursor of a layer's slots can be read by kernels.
+/// Where a layer's blocks can be read by kernels. Null: its window has passed that block, so no
+/// query looks there.
 struct LayerBlocks {
   std::span<const std::byte* const> sealed{};  // [blocks]
   std::span<const std::byte* const> open{};    // [blocks]
@@ -46,10 +47,9 @@ struct LayerBlocks {
   uint64_t tokens = 0;  // written in this layer, committed or not
 };
 
-/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Reset); length(), stats() and
-/// View()
-///           from any thread. Readers of committed tokens take no lock on the bytes.
-/// Lifetime: the cache must outlive it; the destructor returns every byte.
+/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Reset); length(), stats(), View()
+///           and Gather() from any thread. Readers of committed tokens take no lock on the bytes
+/// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
  public:
   virtual ~Sequence() = default;
@@ -62,31 +62,36 @@ class Sequence {
   virtual SequenceStats stats() const = 0;
 
   /// Makes room for `tokens` tokens in all (not more). All or nothing; evicts unleased blocks if
-  /// that makes it fit, and only then. Errors: kNoSpace with needed and available blocks;
-  /// kInvalidArgument past tokens_max
+  /// that makes it fit, and only then.
+  ///
+  /// Errors: kNoSpace with needed and available blocks; kInvalidArgument past tokens_max
   virtual Result<void> Reserve(uint64_t tokens) = 0;
 
   /// Writes the next rows of one layer and moves that layer's cursor; seals what became whole.
   ///
   /// Shape:   key [tokens, heads, dim], value likewise
   /// Errors:  kInvalidArgument bad layer, stream or stride; kNoSpace as Reserve. Nothing changes
-  /// then Threads: different layers may be appended by different threads at once once room is
-  /// reserved Cost:    O(tokens); O(1) amortised for one token
+  /// Threads: different layers may be appended by different threads at once, once room is reserved
+  /// Cost:    O(tokens); O(1) amortised for one token
   virtual Result<void> Append(uint32_t layer, const LayerRows& rows) = 0;
 
   /// Makes the next tokens.size() tokens visible; every layer must have been appended that far.
-  /// Publishes the blocks this completes.
+  /// Publishes the blocks this completes, and lets go of those that windows have passed.
+  ///
   /// Errors: kInvalidArgument names the layer that is behind. Nothing changes then
   virtual Result<void> Commit(std::span<const TokenId> tokens) = 0;
 
   /// Truncates to `position` tokens: drops uncommitted rows, or committed tokens too. Published
   /// blocks stay in the cache; a block cut in the middle is copied first if others can see it.
-  /// Errors: kInvalidArgument position > every cursor, or inside a block for a codec that cannot be
-  ///         cut there; kNoSpace if the copy has no room. Nothing changes then
+  ///
+  /// Errors: kInvalidArgument position > every cursor, inside a block for a codec that cannot be
+  ///         cut there, or so far back that a window has let go of what a query there would see;
+  ///         kNoSpace if the copy has no room. Nothing changes then
   virtual Result<void> Rollback(uint64_t position) = 0;
 
-  /// A second sequence with the same committed tokens: shares published blocks, copies the open
-  /// tail. Errors: kNoSpace
+  /// A second sequence with the same committed tokens: shares whole blocks, copies the open tail.
+  ///
+  /// Errors: kNoSpace
   virtual Result<std::unique_ptr<Sequence>> Fork() = 0;
 
   /// Back to zero tokens; every byte it alone held is free again.
@@ -95,7 +100,8 @@ class Sequence {
   /// Copies tokens [begin, end) of one stream, widened to f32, in token order.
   ///
   /// Shape:  out [heads, end - begin, dim]
-  /// Errors: kInvalidArgument range past the layer's cursor, or out too small
+  /// Errors: kInvalidArgument range past the layer's cursor, or out too small; kNotFound the
+  ///         layer's window has passed a block of the range
   virtual Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                               std::span<float> out) const = 0;
 
@@ -108,7 +114,7 @@ class Sequence {
 };
 
 /// Copies a batch of sequences into one padded array: [batch, heads, tokens_max, dim], zeros after
-/// each sequence's last committed token.
+/// each sequence's last committed token and where the layer's window has passed.
 /// Errors: kInvalidArgument names the sequence longer than tokens_max, or out too small
 Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer,
                           StreamRole role, uint64_t tokens_max, std::span<float> out);

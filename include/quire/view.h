@@ -70,9 +70,9 @@ class BlockListView {
   /// Tokens readable; the last block may be partial.
   uint64_t tokens() const { return tokens_; }
   uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
-  /// Slots in token order, for AttentionTask.
+  /// Slots in token order, for AttentionTask; null for blocks that the layer's window has passed.
   std::span<const std::byte* const> slots() const { return slots_; }
-  /// Block i as [heads, tokens in this block, dim].
+  /// Block i as [heads, tokens in this block, dim]. One that the window has passed is a bug.
   TensorView block(uint32_t i) const;
 
  private:

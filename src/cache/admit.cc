@@ -16,6 +16,7 @@ std::string_view MissReasonName(MissReason reason) {
     case MissReason::kPartialBlock: return "partial_block";
     case MissReason::kDamaged: return "damaged";
     case MissReason::kNotAsked: return "not_asked";
+    case MissReason::kWindowPassed: return "window_passed";
   }
   return "unknown";
 }
@@ -25,7 +26,7 @@ Plan::Plan(Plan&&) noexcept = default;
 Plan& Plan::operator=(Plan&&) noexcept = default;
 Plan::~Plan() = default;
 
-uint64_t Plan::resident_tokens() const { return state_->resident_tokens.size(); }
+uint64_t Plan::resident_tokens() const { return state_->resident; }
 uint64_t Plan::missing_tokens() const { return state_->prompt_tokens - resident_tokens(); }
 MissReason Plan::reason() const { return state_->reason; }
 
@@ -47,39 +48,51 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
   state->prompt_tokens = tokens;
   state->place.root_key = RootKey(*request.identity, options_.geometry, options_.profile);
   state->place.domain = std::make_shared<const Domain>(request.identity->domain);
-  const uint64_t reusable = ReusableBlocks(tokens, block_tokens());
-  std::vector<SlotId> slots;
+  std::vector<SlotId> held;
   {
     MutexLock lock(mutex_);
     ++counters_.lookups;
     counters_.lookup_tokens += tokens;
-    const auto root = index_.FindRoot(state->place.root_key);
-    if (request.reuse && root) {
-      index_.Find(*root, request.tokens.first(reusable * block_tokens()), state->path);
-    }
-    const uint64_t resident = HitBlocks(tokens, block_tokens(), state->path.size());
-    state->path.resize(resident);
-    state->reason = !request.reuse         ? MissReason::kNotAsked
-                    : resident == reusable ? MissReason::kPartialBlock
-                                           : MissReason::kNeverSeen;
-    for (size_t i = 0; i < state->path.size(); ++i) {
-      if (blocks_.at(state->path[i]).quarantined) {
-        state->path.resize(i);
-        state->reason = MissReason::kDamaged;
-        break;
+    state->reason = request.reuse ? FindPath(request.tokens, *state) : MissReason::kNotAsked;
+    const uint64_t blocks = state->path.size();
+    state->resident = blocks * block_tokens();
+    counters_.hit_tokens += state->resident;
+    for (uint64_t i = 0; i < blocks; ++i) {
+      const BlockRecord& record = blocks_.at(state->path[i]);
+      for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+        const Reach& reach = reaches_[part];
+        const bool needed = i < reach.sink_blocks() || i >= reach.first_needed(state->resident);
+        state->slots[part].push_back(needed ? record.slots[part] : SlotId::None());
+        if (needed) held.push_back(record.slots[part]);
       }
     }
-    slots.reserve(state->path.size());
-    for (BlockId block : state->path) {
-      slots.push_back(blocks_.at(block).slot);
-      HoldSlot(slots.back());
-    }
-    counters_.hit_tokens += state->path.size() * block_tokens();
+    for (const SlotId slot : held) HoldSlot(slot);
   }
-  const auto resident_tokens = request.tokens.first(state->path.size() * block_tokens());
+  const auto resident_tokens = request.tokens.first(state->resident);
   state->resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
-  state->lease = Lease(this, std::move(slots));
+  state->lease = Lease(this, std::move(held));
   return Plan(std::move(state));
+}
+
+MissReason Core::FindPath(std::span<const TokenId> prompt, PlanState& state) {
+  const uint64_t reusable = ReusableBlocks(prompt.size(), block_tokens());
+  const auto root = index_.FindRoot(state.place.root_key);
+  if (root) index_.Find(*root, prompt.first(reusable * block_tokens()), state.path);
+  auto reason = state.path.size() >= reusable ? MissReason::kPartialBlock : MissReason::kNeverSeen;
+  for (size_t i = 0; i < state.path.size(); ++i) {
+    const Standing standing = blocks_.at(state.path[i]).standing;
+    if (standing == Standing::kGood) continue;
+    state.path.resize(i);
+    reason = standing == Standing::kDamaged ? MissReason::kDamaged : MissReason::kWindowPassed;
+    break;
+  }
+  const uint64_t hit = HitBlocks(prompt.size(), block_tokens(), state.path.size(), reaches(),
+                                 [&](uint32_t part, uint64_t block) QUIRE_REQUIRES(mutex_) {
+                                   return !blocks_.at(state.path[block]).slots[part].is_none();
+                                 });
+  if (hit < state.path.size()) reason = MissReason::kWindowPassed;
+  state.path.resize(hit);
+  return reason;
 }
 
 Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& options) {
@@ -93,44 +106,75 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
   const uint64_t reserve = options.on_full == OnFull::kReject ? wanted : state.prompt_tokens;
-  const uint64_t own = DivUp(reserve, block_tokens()) - shared;
   // With kHalt the output may never fit; the prompt must.
-  if (DivUp(reserve, block_tokens()) > sealed_->slots_max()) {
+  const uint64_t blocks = DivUp(reserve, block_tokens());
+  PerPart<uint64_t> own{};
+  uint64_t bytes_in_all = 0;  // the sequence's, when nothing else is there
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    const uint64_t live = reaches_[part].blocks_max(options.step_tokens);
+    own[part] = std::min(blocks - shared, live);
+    bytes_in_all += std::min(blocks, live) * charges_[part];
+  }
+  if (bytes_in_all > ledger_.limit_bytes()) {
     MutexLock lock(mutex_);
     ++counters_.refused_total;
     return Fail(
         ErrorCode::kNoSpace,
         fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}", reserve,
-                    DivUp(reserve, block_tokens()), options_.hot_bytes, sealed_->slots_max()));
+                    blocks, options_.hot_bytes, ledger_.limit_bytes() / (bytes_in_all / blocks)));
   }
   auto slots = AllocateSlots(own);
   if (!slots) {
     Error error = std::move(slots).error();
     error.message = fmt::format("open: {} tokens need {} shared and {} own blocks of {}; {}",
-                                reserve, shared, own, blocks_wanted, error.message);
+                                reserve, shared, blocks - shared, blocks_wanted, error.message);
     return std::unexpected(std::move(error));
   }
-  return std::make_unique<SequenceImpl>(*this, std::move(state), *std::move(slots),
-                                        options.publish);
+  return std::make_unique<SequenceImpl>(*this, std::move(state), *std::move(slots), blocks,
+                                        options);
 }
 
-Result<std::vector<SlotId>> Core::AllocateSlots(uint64_t count) {
-  std::vector<SlotId> slots;
-  if (count == 0) return slots;
-  MutexLock lock(mutex_);
-  const uint64_t available = sealed_->free_count() + policy_->size();
-  if (count > available) {
-    ++counters_.refused_total;
-    return Fail(ErrorCode::kNoSpace,
-                fmt::format("{} blocks needed, {} free or evictable of {} (hot_bytes {})", count,
-                            available, sealed_->slots_max(), options_.hot_bytes));
+Result<PerPart<std::vector<SlotId>>> Core::AllocateSlots(const PerPart<uint64_t>& counts) {
+  PerPart<std::vector<SlotId>> slots;
+  uint64_t bytes = 0;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    const auto added = CheckedProduct(counts[part], charges_[part]);
+    bytes = added && *added <= UINT64_MAX - bytes ? bytes + *added : UINT64_MAX;
   }
-  slots.resize(count);
-  while (sealed_->free_count() < count) EvictOne();
-  // The pool has exactly as many slots as the budget can pay for, so the ledger agrees.
-  QUIRE_CHECK(ledger_.TryCharge(count * charge_bytes_));
-  QUIRE_CHECK(sealed_->Allocate(slots));
+  if (bytes == 0) return slots;
+  MutexLock lock(mutex_);
+  if (bytes > ledger_.available_bytes() + evictable_bytes_) {
+    ++counters_.refused_total;
+    return Fail(ErrorCode::kNoSpace, RoomMessage(counts));
+  }
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) slots[part].resize(counts[part]);
+  while (ledger_.available_bytes() < bytes) EvictOne();
+  // Each pool has as many slots as the budget can pay for, so it has room when the ledger has.
+  QUIRE_CHECK(ledger_.TryCharge(bytes));
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    QUIRE_CHECK(pools_[part]->Allocate(slots[part]));
+    for (SlotId& slot : slots[part]) slot = Global(part, slot);
+  }
   return slots;
+}
+
+std::string Core::RoomMessage(const PerPart<uint64_t>& counts) const {
+  std::string message;
+  const uint64_t bytes = ledger_.available_bytes() + evictable_bytes_;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    if (counts[part] == 0) continue;
+    message +=
+        fmt::format("{}{} blocks {}needed", message.empty() ? "" : " and ", counts[part],
+                    layout_.part_count() > 1 ? reaches_[part].windowed() ? "of the windowed layers "
+                                                                         : "of the full layers "
+                                             : "");
+  }
+  if (layout_.part_count() > 1) {
+    return message +
+           fmt::format(", {} bytes free or evictable of {} (hot_bytes)", bytes, options_.hot_bytes);
+  }
+  return message + fmt::format(", {} free or evictable of {} (hot_bytes {})", bytes / charges_[0],
+                               pools_[0]->slots_max(), options_.hot_bytes);
 }
 
 }  // namespace cache

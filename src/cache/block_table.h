@@ -1,4 +1,4 @@
-// What the cache knows of each published block: where it lies, who leases it, its key and checksum.
+// What the cache knows of a published block: where it lies, who leases it, its key and checksums.
 #ifndef QUIRE_CACHE_BLOCK_TABLE_H_
 #define QUIRE_CACHE_BLOCK_TABLE_H_
 
@@ -6,18 +6,43 @@
 #include <vector>
 
 #include "base/check.h"
+#include "cache/reach.h"
 #include "quire/identity.h"
 #include "quire/ids.h"
 
 namespace quire::cache {
 
+/// Whether a block may be handed out.
+enum class Standing : uint8_t {
+  kGood = 1,
+  kDamaged = 2,  // it or a block before it failed a re-check
+  kPassed = 3,   // it or a block before it was passed by every window, and there are too many such
+};
+
+/// In which list of what can be evicted a block stands.
+enum class Listed : uint8_t {
+  kNowhere = 1,
+  kWhole = 2,  // nobody leases it: it can go as a whole
+  kParts = 3,  // leased, but windows have passed it: parts that nobody holds can go
+};
+
 /// A published block.
 struct BlockRecord {
-  SlotId slot;
-  uint32_t leases = 0;       // holders besides the index, and leased children; 0: may be evicted
-  uint32_t crc = 0;          // CRC32C of the slot's bytes when it was published
-  bool quarantined = false;  // it or a block before it failed a re-check: never handed out again
-  Digest key{};              // identity in stores, chained from the root key
+  PerPart<SlotId> slots{};   // none: no such part, or a window has passed it and it is gone
+  PerPart<uint32_t> crcs{};  // CRC32C of each slot's bytes when it was published
+  uint32_t leases = 0;       // holders besides the index, and leased children
+  Standing standing = Standing::kGood;
+  Listed listed = Listed::kNowhere;
+  uint64_t listed_bytes = 0;  // what evicting it from its list gives back
+  uint64_t stamp = 0;         // order of listing, over both lists
+  Digest key{};               // identity in stores, chained from the root key
+
+  bool hollow() const {
+    for (const SlotId slot : slots) {
+      if (!slot.is_none()) return false;
+    }
+    return true;
+  }
 };
 
 /// Ids are dense and reused, so that policies and the index can be vectors.
@@ -26,36 +51,48 @@ struct BlockRecord {
 class BlockTable {
  public:
   BlockId Add(const BlockRecord& record) {
-    BlockId id(static_cast<uint32_t>(records_.size()));
+    BlockId id(static_cast<uint32_t>(entries_.size()));
     if (free_.empty()) {
-      records_.push_back(record);
+      entries_.push_back({.record = record, .used = true});
     } else {
       id = free_.back();
       free_.pop_back();
-      records_[id.number()] = record;
+      entries_[id.number()] = {.record = record, .used = true};
     }
-    const uint32_t slot = record.slot.number();
-    if (slot >= block_of_slot_.size()) block_of_slot_.resize(slot + 1);
-    QUIRE_CHECK(block_of_slot_[slot].is_none());
-    block_of_slot_[slot] = id;
+    for (const SlotId slot : record.slots) {
+      if (!slot.is_none()) Link(slot, id);
+    }
     return id;
   }
 
   void Remove(BlockId id) {
-    BlockRecord& record = at(id);
-    QUIRE_CHECK(record.leases == 0);
-    block_of_slot_[record.slot.number()] = BlockId::None();
-    record.slot = SlotId::None();
+    QUIRE_CHECK(at(id).leases == 0);
+    for (uint32_t part = 0; part < kPartsMax; ++part) {
+      if (!at(id).slots[part].is_none()) RemoveSlot(id, part);
+    }
+    entries_[id.number()].used = false;
     free_.push_back(id);
   }
 
+  /// The block has, or no longer has, the bytes of one part.
+  void AddSlot(BlockId id, uint32_t part, SlotId slot) {
+    QUIRE_CHECK(at(id).slots[part].is_none());
+    at(id).slots[part] = slot;
+    Link(slot, id);
+  }
+  void RemoveSlot(BlockId id, uint32_t part) {
+    SlotId& slot = at(id).slots[part];
+    block_of_slot_[slot.number()] = BlockId::None();
+    slot = SlotId::None();
+  }
+
   bool contains(BlockId id) const {
-    return id.number() < records_.size() && !records_[id.number()].slot.is_none();
+    return id.number() < entries_.size() && entries_[id.number()].used;
   }
 
   BlockRecord& at(BlockId id) {
     QUIRE_DCHECK(contains(id));
-    return records_[id.number()];
+    return entries_[id.number()].record;
   }
 
   /// The published block in a slot, or none.
@@ -67,24 +104,35 @@ class BlockTable {
   std::vector<BlockId> Ids() const {
     std::vector<BlockId> ids;
     ids.reserve(size());
-    for (uint32_t i = 0; i < records_.size(); ++i) {
-      if (!records_[i].slot.is_none()) ids.emplace_back(i);
+    for (uint32_t i = 0; i < entries_.size(); ++i) {
+      if (entries_[i].used) ids.emplace_back(i);
     }
     return ids;
   }
 
-  uint64_t size() const { return records_.size() - free_.size(); }
+  uint64_t size() const { return entries_.size() - free_.size(); }
 
   /// Calls visit(id, record) for every published block by ascending id.
   template <typename Visit>
   void ForEach(Visit visit) {
-    for (uint32_t i = 0; i < records_.size(); ++i) {
-      if (!records_[i].slot.is_none()) visit(BlockId(i), records_[i]);
+    for (uint32_t i = 0; i < entries_.size(); ++i) {
+      if (entries_[i].used) visit(BlockId(i), entries_[i].record);
     }
   }
 
  private:
-  std::vector<BlockRecord> records_;
+  struct Entry {
+    BlockRecord record;
+    bool used = false;
+  };
+
+  void Link(SlotId slot, BlockId id) {
+    if (slot.number() >= block_of_slot_.size()) block_of_slot_.resize(slot.number() + 1);
+    QUIRE_CHECK(block_of_slot_[slot.number()].is_none());
+    block_of_slot_[slot.number()] = id;
+  }
+
+  std::vector<Entry> entries_;
   std::vector<BlockId> free_;
   std::vector<BlockId> block_of_slot_;  // grows with the highest slot used
 };

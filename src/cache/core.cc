@@ -20,11 +20,25 @@ namespace cache {
 
 namespace {
 
-/// What one slot costs the budget: its pages, the pool's bookkeeping, the index entry and record
-/// (256), and its tokens, once in the index and once in the sequence.
-uint64_t ChargeBytes(uint64_t slot_bytes, uint32_t block_tokens) {
-  return RoundUp(slot_bytes, pool::Pool::kSlotAlignment) + pool::Pool::kMetadataBytesPerSlot + 256 +
-         2 * sizeof(TokenId) * uint64_t{block_tokens};
+/// Where windows look back no block keeps its bytes for ever, but those after it can only be found
+/// through it. So many such blocks are paid for by each slot.
+constexpr uint64_t kHollowPerSlot = 8;
+
+bool HasFullAttention(const codec::SlotLayout& layout) {
+  for (uint32_t part = 0; part < layout.part_count(); ++part) {
+    if (layout.part(part).kind == LayerKind::kFull) return true;
+  }
+  return false;
+}
+
+/// What one slot costs the budget: its pages, the pool's bookkeeping, and for its block, and hollow
+/// ones, the index entry and record (256) and the tokens, once in the index and once in the
+/// sequence.
+uint64_t ChargeBytes(const codec::SlotLayout& layout, uint32_t part) {
+  const uint64_t blocks = HasFullAttention(layout) ? 1 : 1 + kHollowPerSlot;
+  return RoundUp(layout.slot_bytes(part), pool::Pool::kSlotAlignment) +
+         pool::Pool::kMetadataBytesPerSlot +
+         blocks * (256 + 2 * sizeof(TokenId) * uint64_t{layout.block_tokens()});
 }
 
 Result<void> CheckCodecs(const NumericProfile& profile) {
@@ -53,65 +67,119 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
   QUIRE_TRY(options.geometry.Validate());
   QUIRE_ASSIGN(auto layout,
                codec::SlotLayout::Create(options.geometry, options.profile, options.layout));
-  const uint64_t charge = ChargeBytes(layout.slot_bytes(), options.profile.block_tokens);
-  const uint64_t slots = options.hot_bytes / charge;
-  if (slots == 0) {
+  const uint32_t parts = layout.part_count();
+  if (parts > kPartsMax) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("cache options: geometry has layers of {} different windows, at most "
+                            "{} are possible (full attention counts as one)",
+                            parts, kPartsMax));
+  }
+  PerPart<uint64_t> charges{};
+  uint64_t block_charge = 0;
+  for (uint32_t part = 0; part < parts; ++part) {
+    charges[part] = ChargeBytes(layout, part);
+    block_charge += charges[part];
+  }
+  if (options.hot_bytes < block_charge) {
     return Fail(ErrorCode::kNoSpace,
                 fmt::format("cache options: hot_bytes {} holds no blocks: one of {} tokens and its "
                             "bookkeeping takes {} bytes; raise hot_bytes",
-                            options.hot_bytes, options.profile.block_tokens, charge));
+                            options.hot_bytes, options.profile.block_tokens, block_charge));
   }
-  // Ids are 32 bits wide and the largest is "none".
-  constexpr uint64_t kSlotsMax = std::numeric_limits<uint32_t>::max() - 1;
-  QUIRE_ASSIGN(auto sealed,
-               pool::Pool::Create({.name = "sealed",
-                                   .slot_bytes = layout.slot_bytes(),
-                                   .slots_max = static_cast<uint32_t>(std::min(slots, kSlotsMax))},
-                                  *memory));
-  return std::unique_ptr<Core>(new Core(std::move(options), std::move(layout), charge,
-                                        std::move(memory), std::move(sealed)));
+  // Ids are 32 bits wide, shared by all parts, and the largest is "none". A larger budget than they
+  // can name stays unused.
+  const uint64_t slots_max = (std::numeric_limits<uint32_t>::max() - 1) / parts;
+  uint64_t ledger_bytes = options.hot_bytes;
+  Pools pools;
+  for (uint32_t part = 0; part < parts; ++part) {
+    const uint64_t slots = std::min(options.hot_bytes / charges[part], slots_max);
+    ledger_bytes = std::min(ledger_bytes, (slots + 1) * charges[part] - 1);
+    QUIRE_ASSIGN(pools[part], pool::Pool::Create({.name = fmt::format("sealed{}", part),
+                                                  .slot_bytes = layout.slot_bytes(part),
+                                                  .slots_max = static_cast<uint32_t>(slots)},
+                                                 *memory));
+  }
+  return std::unique_ptr<Core>(new Core(std::move(options), std::move(layout), charges,
+                                        ledger_bytes, std::move(memory), std::move(pools)));
 }
 
-Core::Core(CacheOptions options, codec::SlotLayout layout, uint64_t charge_bytes,
-           std::unique_ptr<DeviceMemory> memory, std::unique_ptr<pool::Pool> sealed)
+Core::Core(CacheOptions options, codec::SlotLayout layout, const PerPart<uint64_t>& charges,
+           uint64_t ledger_bytes, std::unique_ptr<DeviceMemory> memory, Pools pools)
     : options_(std::move(options)),
       layout_(std::move(layout)),
-      charge_bytes_(charge_bytes),
+      charges_(charges),
+      // One less per slot: a block is counted as hollow before the number can be limited.
+      hollow_max_(HasFullAttention(layout_) ? 0
+                                            : (kHollowPerSlot - 1) * (ledger_bytes / charges_[0])),
       memory_(std::move(memory)),
-      sealed_(std::move(sealed)),
-      ledger_(options_.hot_bytes),
+      pools_(std::move(pools)),
+      ledger_(ledger_bytes),
       index_(options_.profile.block_tokens),
-      policy_(std::make_unique<evict::LruPolicy>()) {}
+      policy_(std::make_unique<evict::LruPolicy>()),
+      passed_(std::make_unique<evict::LruPolicy>()) {
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    reaches_[part] = Reach(layout_.part(part), layout_.block_tokens());
+  }
+}
 
 Core::~Core() { QUIRE_CHECK_MSG(sequences_ == 0, "a sequence outlives its cache"); }
+
+uint64_t Core::block_bytes() const {
+  uint64_t bytes = 0;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += layout_.slot_bytes(part);
+  return bytes;
+}
+
+uint64_t Core::Trim() {
+  uint64_t bytes = 0;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += pools_[part]->Trim();
+  return bytes;
+}
 
 CacheStats Core::stats() const {
   MutexLock lock(mutex_);
   CacheStats stats = counters_;
-  stats.hot_bytes_limit = ledger_.limit_bytes();
+  stats.hot_bytes_limit = options_.hot_bytes;
   stats.hot_bytes_used = ledger_.used_bytes();
   stats.hot_bytes_peak = ledger_.peak_bytes();
-  stats.sealed = sealed_->stats();
+  stats.sealed = pools_[0]->stats();
+  if (layout_.part_count() > 1) stats.sealed_second = pools_[1]->stats();
   stats.published_blocks = blocks_.size();
   stats.evictable_blocks = policy_->size();
+  stats.passed_blocks = passed_->size();
+  stats.hollow_blocks = hollow_;
   stats.sequences = sequences_;
   return stats;
 }
 
 std::string Core::BlockMap() const {
   // The marks are taken first: the pool's lock is held while it asks for them.
-  std::vector<char> marks;
+  PerPart<std::vector<char>> marks;
   {
     MutexLock lock(mutex_);
-    blocks_.ForEach([&marks](BlockId, const BlockRecord& record) {
-      const uint32_t slot = record.slot.number();
-      if (slot >= marks.size()) marks.resize(slot + 1, 'p');
-      marks[slot] = record.leases == 0 ? 's' : 'S';
+    blocks_.ForEach([&](BlockId, const BlockRecord& record) {
+      for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+        if (record.slots[part].is_none()) continue;
+        const uint32_t slot = Local(record.slots[part]).number();
+        if (slot >= marks[part].size()) marks[part].resize(slot + 1, 'p');
+        const bool unheld = references(record.slots[part]) == 1 && reaches_[part].windowed();
+        marks[part][slot] = record.leases == 0 ? 's' : unheld ? 'w' : 'S';
+      }
     });
   }
-  return sealed_->Map([&marks](SlotId slot, uint32_t) {
-    return slot.number() < marks.size() ? marks[slot.number()] : 'p';
-  });
+  std::string map;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    if (layout_.part_count() > 1) {
+      map += fmt::format("layers with {}:\n", !reaches_[part].windowed()
+                                                  ? std::string("full attention")
+                                                  : fmt::format("a window of {} tokens",
+                                                                layout_.part(part).window_tokens));
+    }
+    map += pools_[part]->Map([&](SlotId slot, uint32_t) {
+      return slot.number() < marks[part].size() ? marks[part][slot.number()] : 'p';
+    });
+  }
+  return map;
 }
 
 }  // namespace cache

@@ -1,4 +1,4 @@
-// The composition: pool, index, policy and ledger under one lock. Parts: core.cc (making,
+// The composition: pools, index, policies and ledger under one lock. In pieces: core.cc (making,
 // statistics), admit.cc (plans, room), share.cc (leases, eviction), seal.cc (publishing,
 // checksums).
 #ifndef QUIRE_CACHE_CORE_H_
@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "cache/block_table.h"
+#include "cache/reach.h"
 #include "codec/slot_layout.h"
 #include "evict/policy.h"
 #include "index/radix_tree.h"
@@ -35,9 +36,11 @@ struct Place {
 struct PlanState {
   Place place;
   uint64_t prompt_tokens = 0;
-  std::vector<TokenId> resident_tokens;  // [path.size() * block_tokens]
-  std::vector<BlockId> path;
-  Lease lease;  // on the path's slots
+  uint64_t resident = 0;                   // tokens found
+  std::vector<TokenId> resident_tokens{};  // [resident]
+  std::vector<BlockId> path{};
+  PerPart<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query will look
+  Lease lease{};                         // on these slots
   MissReason reason = MissReason::kNeverSeen;
 };
 
@@ -45,14 +48,15 @@ struct PlanState {
 struct NewBlock {
   BlockId parent;                   // none for the first block
   std::span<const TokenId> tokens;  // [block_tokens]
-  SlotId slot;                      // held once by the sequence
+  PerPart<SlotId> slots{};          // each held once by the sequence
 };
 
 /// What became of it.
 struct Published {
-  BlockId block{};            // none: damage stands in the way, the block stays private for now
-  SlotId slot{};              // where the block lies
-  bool deduplicated = false;  // `slot` is another's and held for the caller, who lets its own go
+  BlockId block{};          // none: something stands in the way, the block stays private for now
+  PerPart<SlotId> slots{};  // where the block lies, held for the caller; what is another's of
+                            // them was deduplicated, and the caller lets its own go
+  bool final = false;       // with no block: never try again
 };
 
 class Core final : public Cache {
@@ -62,11 +66,11 @@ class Core final : public Cache {
   ~Core() override;
 
   const CacheOptions& options() const override { return options_; }
-  uint64_t block_bytes() const override { return layout_.slot_bytes(); }
+  uint64_t block_bytes() const override;
   Result<Plan> Acquire(const AcquireRequest& request) override;
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
   uint64_t Evict(uint64_t blocks) override;
-  uint64_t Trim() override { return sealed_->Trim(); }
+  uint64_t Trim() override;
   VerifyReport Verify() override;
   CacheStats stats() const override;
   std::string BlockMap() const override;
@@ -75,22 +79,27 @@ class Core final : public Cache {
 
   const codec::SlotLayout& layout() const { return layout_; }
   uint32_t block_tokens() const { return options_.profile.block_tokens; }
-  std::byte* data(SlotId slot) const { return sealed_->data(slot); }
+  /// How far back each part looks. [part_count]
+  std::span<const Reach> reaches() const { return {reaches_.data(), layout_.part_count()}; }
+  /// Slot ids are unique over all parts.
+  uint32_t PartOf(SlotId slot) const { return slot.number() % layout_.part_count(); }
+  std::byte* data(SlotId slot) const { return PoolOf(slot).data(Local(slot)); }
   SequenceId NextSequenceId() { return SequenceId(next_sequence_++); }
   void AddSequence() { ++sequences_; }
   void RemoveSequence() { --sequences_; }
 
-  /// Slots with one reference each; evicts unleased blocks if that makes it fit, and only then.
-  Result<std::vector<SlotId>> AllocateSlots(uint64_t count);
+  /// Slots with one reference each, of every part; evicts what nobody holds if that makes it fit,
+  /// and only then.
+  Result<PerPart<std::vector<SlotId>>> AllocateSlots(const PerPart<uint64_t>& counts);
   /// Another holder for each slot, published or private.
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
   void ReleaseSlots(std::span<const SlotId> slots);
   Lease MakeLease(std::vector<SlotId> held_slots) { return Lease(this, std::move(held_slots)); }
-  /// The holds of a lease, which is empty afterwards.
-  static std::vector<SlotId> TakeSlots(Lease& lease) { return std::exchange(lease.slots_, {}); }
+  /// Empties a lease whose holds someone else has taken over.
+  static void Disarm(Lease& lease) { lease.slots_.clear(); }
   /// Holders of a slot: the sequence, leases, and for a published block the index.
-  uint32_t references(SlotId slot) const { return sealed_->references(slot); }
+  uint32_t references(SlotId slot) const { return PoolOf(slot).references(Local(slot)); }
 
   /// Makes a whole block findable. If another sequence published the same tokens first, the answer
   /// is that block: the bits are equal. Nothing is published in the place of a quarantined block or
@@ -101,32 +110,58 @@ class Core final : public Cache {
   bool Intact(SlotId slot);
 
  private:
-  Core(CacheOptions options, codec::SlotLayout layout, uint64_t charge_bytes,
-       std::unique_ptr<DeviceMemory> memory, std::unique_ptr<pool::Pool> sealed);
+  using Pools = PerPart<std::unique_ptr<pool::Pool>>;  // null beyond the part count
 
+  Core(CacheOptions options, codec::SlotLayout layout, const PerPart<uint64_t>& charges,
+       uint64_t ledger_bytes, std::unique_ptr<DeviceMemory> memory, Pools pools);
+
+  pool::Pool& PoolOf(SlotId slot) const { return *pools_[PartOf(slot)]; }
+  SlotId Local(SlotId slot) const { return SlotId(slot.number() / layout_.part_count()); }
+  SlotId Global(uint32_t part, SlotId local) const {
+    return SlotId(local.number() * layout_.part_count() + part);
+  }
+  std::span<const std::byte> BytesOf(SlotId slot) const {
+    return {data(slot), layout_.slot_bytes(PartOf(slot))};
+  }
+
+  MissReason FindPath(std::span<const TokenId> prompt, PlanState& state) QUIRE_REQUIRES(mutex_);
+  std::string RoomMessage(const PerPart<uint64_t>& counts) const QUIRE_REQUIRES(mutex_);
   void HoldSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void ReleaseSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void FreeIfLast(SlotId slot) QUIRE_REQUIRES(mutex_);
   void AddLease(BlockId block) QUIRE_REQUIRES(mutex_);
   void DropLease(BlockId block) QUIRE_REQUIRES(mutex_);
+  void List(BlockId block) QUIRE_REQUIRES(mutex_);
+  void Unlist(BlockId block) QUIRE_REQUIRES(mutex_);
+  bool CanEvict() const QUIRE_REQUIRES(mutex_) { return policy_->size() + passed_->size() > 0; }
   void EvictOne() QUIRE_REQUIRES(mutex_);
+  void EvictParts(BlockId block) QUIRE_REQUIRES(mutex_);
+  void LimitHollow(BlockId block) QUIRE_REQUIRES(mutex_);
   void Drop(BlockId block) QUIRE_REQUIRES(mutex_);
-  void Quarantine(BlockId block) QUIRE_REQUIRES(mutex_);
-  std::optional<Published> FindPublished(const Place& place, const NewBlock& block)
+  void Quarantine(BlockId block, Standing standing) QUIRE_REQUIRES(mutex_);
+  std::optional<BlockId> FindSame(const Place& place, const NewBlock& block) QUIRE_REQUIRES(mutex_);
+  Published Join(BlockId same, const NewBlock& block, const PerPart<uint32_t>& crcs)
       QUIRE_REQUIRES(mutex_);
+  bool IsWhole(const BlockRecord& record) const;
 
   const CacheOptions options_;
   const codec::SlotLayout layout_;
-  const uint64_t charge_bytes_;  // what one slot costs the budget, see ChargeBytes
+  const PerPart<uint64_t> charges_;  // what one slot of a part costs the budget, see ChargeBytes
+  const uint64_t hollow_max_;        // hollow blocks that these charges pay for
   const std::unique_ptr<DeviceMemory> memory_;
-  const std::unique_ptr<pool::Pool> sealed_;
+  const Pools pools_;
+  PerPart<Reach> reaches_{};
   quota::Ledger ledger_;
 
   mutable Mutex mutex_{LockRank{20}};
   mutable BlockTable blocks_ QUIRE_GUARDED_BY(mutex_);
   index::RadixTree index_ QUIRE_GUARDED_BY(mutex_);
   std::vector<Digest> root_keys_ QUIRE_GUARDED_BY(mutex_);  // by RootId, of roots with blocks
-  std::unique_ptr<evict::Policy> policy_ QUIRE_GUARDED_BY(mutex_);
+  std::unique_ptr<evict::Policy> policy_ QUIRE_GUARDED_BY(mutex_);  // whole blocks nobody leases
+  std::unique_ptr<evict::Policy> passed_ QUIRE_GUARDED_BY(mutex_);  // leased, with parts to spare
+  uint64_t evictable_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;           // in both lists
+  uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;                    // blocks without any bytes
+  uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
 
   std::atomic<uint64_t> next_sequence_{1};

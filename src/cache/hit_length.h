@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
+
+#include "cache/reach.h"
 
 namespace quire::cache {
 
@@ -13,10 +16,34 @@ constexpr uint64_t ReusableBlocks(uint64_t prompt_tokens, uint32_t block_tokens)
   return prompt_tokens == 0 ? 0 : (prompt_tokens - 1) / block_tokens;
 }
 
-/// Blocks that are reused, given the length of the cached run at the start of the prompt.
-constexpr uint64_t HitBlocks(uint64_t prompt_tokens, uint32_t block_tokens,
-                             uint64_t resident_blocks) {
-  return std::min(ReusableBlocks(prompt_tokens, block_tokens), resident_blocks);
+/// Blocks that are reused, given that the first `found` of a prompt are in the index: the largest
+/// boundary at which every part has what later queries can see. `has(part, block)` tells whether
+/// the bytes of a windowed part are still there; those of full attention always are.
+///
+/// Cost: O(found) for each windowed part
+template <typename Has>
+uint64_t HitBlocks(uint64_t prompt_tokens, uint32_t block_tokens, uint64_t found,
+                   std::span<const Reach> reaches, const Has& has) {
+  const uint64_t most = std::min(ReusableBlocks(prompt_tokens, block_tokens), found);
+  if (std::ranges::none_of(reaches, &Reach::windowed)) return most;
+  PerPart<uint64_t> run_begin{};  // of the unbroken run that ends at the boundary
+  PerPart<bool> sinks_broken{};
+  uint64_t hit = 0;
+  for (uint64_t boundary = 1; boundary <= most; ++boundary) {
+    bool whole = true;
+    for (uint32_t part = 0; part < reaches.size(); ++part) {
+      const Reach& reach = reaches[part];
+      if (!reach.windowed()) continue;
+      if (!has(part, boundary - 1)) {
+        run_begin[part] = boundary;
+        sinks_broken[part] = sinks_broken[part] || boundary <= reach.sink_blocks();
+      }
+      whole = whole && !sinks_broken[part] &&
+              run_begin[part] <= reach.first_needed(boundary * block_tokens);
+    }
+    if (whole) hit = boundary;
+  }
+  return hit;
 }
 
 }  // namespace quire::cache

@@ -14,7 +14,9 @@ constexpr uint32_t kBlock = TestCache::kBlock;
 TEST(HitLength, IsWholeBlocksAndLeavesATokenToCompute) {
   for (uint64_t prompt = 1; prompt <= 70; ++prompt) {
     for (uint64_t resident = 0; resident <= 5; ++resident) {
-      const uint64_t hit = HitBlocks(prompt, kBlock, resident);
+      const Reach full;
+      const uint64_t hit =
+          HitBlocks(prompt, kBlock, resident, {&full, 1}, [](uint32_t, uint64_t) { return true; });
       EXPECT_LE(hit, resident);
       EXPECT_LT(hit * kBlock, prompt);
       // The largest: one block more would break one of the two.
@@ -22,6 +24,34 @@ TEST(HitLength, IsWholeBlocksAndLeavesATokenToCompute) {
     }
   }
   EXPECT_EQ(ReusableBlocks(0, kBlock), 0u);
+}
+
+TEST(HitLength, UnderAWindowIsTheLargestBoundaryWithAllThatQueriesSee) {
+  Prng prng(1);
+  for (int round = 0; round < 3000; ++round) {
+    LayerGroup group = Geometry::Uniform(1, 1, 4).groups[0];
+    group.kind = LayerKind::kWindow;
+    group.window_tokens = static_cast<uint32_t>(1 + prng.NextBelow(60));
+    group.sink_tokens = static_cast<uint32_t>(prng.NextBelow(2) * prng.NextBelow(40));
+    const Reach reaches[] = {Reach(group, kBlock), Reach()};
+    const uint64_t prompt = 1 + prng.NextBelow(160);
+    std::vector<bool> there(prng.NextBelow(12));
+    for (size_t i = 0; i < there.size(); ++i) there[i] = !prng.NextChance(5);
+    uint64_t want = 0;
+    for (uint64_t boundary = 1; boundary <= there.size() && boundary * kBlock < prompt;
+         ++boundary) {
+      bool whole = true;
+      for (uint64_t token = 0; token < boundary * kBlock; ++token) {
+        const bool seen = token < group.sink_tokens || token / kBlock == boundary - 1 ||
+                          token + group.window_tokens > boundary * kBlock;
+        whole = whole && (!seen || there[token / kBlock]);
+      }
+      if (whole) want = boundary;
+    }
+    EXPECT_EQ(HitBlocks(prompt, kBlock, there.size(), reaches,
+                        [&](uint32_t, uint64_t block) { return bool{there[block]}; }),
+              want);
+  }
 }
 
 TEST(Hit, AtEveryPromptLengthAroundBlockBoundaries) {

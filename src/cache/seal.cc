@@ -6,63 +6,107 @@ namespace quire::cache {
 
 Published Core::Publish(const Place& place, const NewBlock& block) {
   Digest parent_key = place.root_key;
+  const auto standing_before = [&]() QUIRE_REQUIRES(mutex_) {
+    return block.parent.is_none() ? Standing::kGood : blocks_.at(block.parent).standing;
+  };
   {
     MutexLock lock(mutex_);
-    if (const auto known = FindPublished(place, block)) return *known;
+    if (const Standing before = standing_before(); before != Standing::kGood) {
+      return {.final = before == Standing::kPassed};
+    }
+    const auto same = FindSame(place, block);
+    if (same && (IsWhole(blocks_.at(*same)) || blocks_.at(*same).standing != Standing::kGood)) {
+      return Join(*same, block, {});
+    }
     if (!block.parent.is_none()) parent_key = blocks_.at(block.parent).key;
   }
-  // Hashing needs no lock: the caller holds the slot and nobody writes it any more.
-  const uint32_t crc = Crc32c({data(block.slot), layout_.slot_bytes()});
+  // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
+  PerPart<uint32_t> crcs{};
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    crcs[part] = Crc32c(BytesOf(block.slots[part]));
+  }
   const Digest key = ChildKey(*place.domain, parent_key, block.tokens.data(), block_tokens());
 
   MutexLock lock(mutex_);
-  if (const auto known = FindPublished(place, block)) return *known;  // meanwhile
+  if (standing_before() != Standing::kGood) return {};  // meanwhile
+  if (const auto same = FindSame(place, block)) return Join(*same, block, crcs);
   const index::RootId root = index_.Root(place.root_key);
-  const BlockId id = blocks_.Add(
-      {.slot = block.slot, .leases = sealed_->references(block.slot), .crc = crc, .key = key});
-  sealed_->Retain(block.slot);  // the index's own hold
+  BlockRecord record{.slots = block.slots, .crcs = crcs, .key = key};
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    const SlotId slot = block.slots[part];
+    record.leases += references(slot);
+    PoolOf(slot).Retain(Local(slot));  // the index's own hold
+  }
+  const BlockId id = blocks_.Add(record);
   index_.Insert(root, block.parent, block.tokens, {&id, 1});
   AddLease(block.parent);
   if (root.number() >= root_keys_.size()) root_keys_.resize(root.number() + 1);
   root_keys_[root.number()] = place.root_key;
   ++counters_.published_total;
-  return {.block = id, .slot = block.slot};
+  return {.block = id, .slots = block.slots};
 }
 
-std::optional<Published> Core::FindPublished(const Place& place, const NewBlock& block) {
-  if (!block.parent.is_none() && blocks_.at(block.parent).quarantined) return Published{};
+std::optional<BlockId> Core::FindSame(const Place& place, const NewBlock& block) {
   const auto root = index_.FindRoot(place.root_key);
   if (!root) return std::nullopt;
-  const auto present = index_.FindChild(*root, block.parent, block.tokens);
-  if (!present) return std::nullopt;
-  const BlockRecord& record = blocks_.at(*present);
-  if (record.quarantined) return Published{};
-  HoldSlot(record.slot);
-  ++counters_.deduplicated_total;
-  return Published{.block = *present, .slot = record.slot, .deduplicated = true};
+  return index_.FindChild(*root, block.parent, block.tokens);
+}
+
+bool Core::IsWhole(const BlockRecord& record) const {
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    if (record.slots[part].is_none()) return false;
+  }
+  return true;
+}
+
+// The block is known. Of the parts that are there the caller gets a hold; those that a window let
+// go of are filled with the caller's.
+Published Core::Join(BlockId same, const NewBlock& block, const PerPart<uint32_t>& crcs) {
+  if (blocks_.at(same).standing != Standing::kGood) return {};
+  Published published{.block = same};
+  bool deduplicated = false;
+  if (blocks_.at(same).hollow()) --hollow_;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    const SlotId own = block.slots[part];
+    if (const SlotId there = blocks_.at(same).slots[part]; !there.is_none()) {
+      HoldSlot(there);
+      published.slots[part] = there;
+      deduplicated = true;
+      continue;
+    }
+    blocks_.AddSlot(same, part, own);
+    blocks_.at(same).crcs[part] = crcs[part];
+    for (uint32_t holders = references(own); holders > 0; --holders) AddLease(same);
+    PoolOf(own).Retain(Local(own));
+    List(same);
+    published.slots[part] = own;
+  }
+  if (deduplicated) ++counters_.deduplicated_total;
+  return published;
 }
 
 bool Core::Intact(SlotId slot) {
+  const uint32_t part = PartOf(slot);
   BlockId block;
   uint32_t crc = 0;
   {
     MutexLock lock(mutex_);
     block = blocks_.InSlot(slot);
     if (block.is_none()) return true;
-    if (blocks_.at(block).quarantined) return false;
-    crc = blocks_.at(block).crc;
+    if (blocks_.at(block).standing == Standing::kDamaged) return false;
+    crc = blocks_.at(block).crcs[part];
   }
-  if (Crc32c({data(slot), layout_.slot_bytes()}) == crc) return true;
+  if (Crc32c(BytesOf(slot)) == crc) return true;
   MutexLock lock(mutex_);
-  Quarantine(block);
+  Quarantine(block, Standing::kDamaged);
   return false;
 }
 
-// Takes a block out of use with everything that continues it: that may have been computed from the
-// damaged bytes.
-void Core::Quarantine(BlockId block) {
-  if (blocks_.at(block).quarantined) return;
-  blocks_.at(block).quarantined = true;
+// Takes a block out of use with everything that continues it: if it is damaged, that may have been
+// computed from the damaged bytes.
+void Core::Quarantine(BlockId block, Standing standing) {
+  if (blocks_.at(block).standing != Standing::kGood) return;
+  blocks_.at(block).standing = standing;
   std::vector<BlockId> marked = {block};  // parents before children
   const std::vector<BlockId> all = blocks_.Ids();
   // Damage is rare: passes over all blocks, until one finds nothing more.
@@ -71,14 +115,18 @@ void Core::Quarantine(BlockId block) {
     for (const BlockId id : all) {
       const BlockId parent = index_.parent(id);
       BlockRecord& record = blocks_.at(id);
-      if (record.quarantined || parent.is_none() || !blocks_.at(parent).quarantined) continue;
-      record.quarantined = true;
+      if (record.standing != Standing::kGood || parent.is_none() ||
+          blocks_.at(parent).standing == Standing::kGood) {
+        continue;
+      }
+      record.standing = standing;
       marked.push_back(id);
     }
   }
-  // What is leased goes with its last lease.
+  // What is leased goes with its last lease; a hollow block may go with the one after it.
   for (size_t i = marked.size(); i > 0; --i) {
-    if (blocks_.at(marked[i - 1]).leases == 0) Drop(marked[i - 1]);
+    const BlockId id = marked[i - 1];
+    if (blocks_.contains(id) && blocks_.at(id).leases == 0) Drop(id);
   }
 }
 
@@ -92,11 +140,14 @@ VerifyReport Core::Verify() {
   for (BlockId id : all) {
     MutexLock lock(mutex_);
     if (!blocks_.contains(id)) continue;  // evicted meanwhile
-    const BlockRecord& record = blocks_.at(id);
     ++report.blocks;
-    if (Crc32c({data(record.slot), layout_.slot_bytes()}) == record.crc) continue;
-    ++report.damaged;
-    Quarantine(id);
+    for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+      const SlotId slot = blocks_.at(id).slots[part];
+      if (slot.is_none() || Crc32c(BytesOf(slot)) == blocks_.at(id).crcs[part]) continue;
+      ++report.damaged;
+      Quarantine(id, Standing::kDamaged);
+      break;
+    }
   }
   return report;
 }

@@ -11,21 +11,31 @@
 
 namespace quire::cache {
 
-SequenceImpl::SequenceImpl(Core& core, PlanState plan, std::vector<SlotId> own_slots, bool publish)
+SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerPart<std::vector<SlotId>> own_slots,
+                           uint64_t blocks, const SequenceOptions& options)
     : core_(core),
       id_(core.NextSequenceId()),
       place_(std::move(plan.place)),
-      publish_(publish),
+      step_tokens_(options.step_tokens),
+      publish_(options.publish),
+      first_own_(plan.resident / core.block_tokens()),
       published_(std::move(plan.path)),
-      tokens_(std::move(plan.resident_tokens)),
       cursors_(core.layout().layer_count()),
-      length_(tokens_.size()) {
-  std::vector<SlotId> slots = Core::TakeSlots(plan.lease);
-  slots.insert(slots.end(), own_slots.begin(), own_slots.end());
-  for (auto& cursor : cursors_) cursor.store(tokens_.size(), std::memory_order_relaxed);
+      length_(plan.resident) {
+  if (publish_) tokens_ = std::move(plan.resident_tokens);
+  for (auto& cursor : cursors_) cursor.store(plan.resident, std::memory_order_relaxed);
+  Core::Disarm(plan.lease);
   {
     MutexLock lock(mutex_);
-    SetSlots(std::move(slots));
+    for (uint32_t p = 0; p < part_count(); ++p) {
+      Part& part = parts_[p];
+      part.slots = std::move(plan.slots[p]);
+      part.assigned = part.slots.size();
+      part.passed = core_.reaches()[p].first_needed(plan.resident);
+      for (const SlotId slot : part.slots) part.pointers.push_back(DataOf(slot));
+    }
+    blocks_ = parts_[0].slots.size();
+    Grow(blocks, own_slots);
   }
   core_.AddSequence();
 }
@@ -50,38 +60,104 @@ uint64_t SequenceImpl::cursor_max() const {
 
 SequenceStats SequenceImpl::stats() const {
   MutexLock lock(mutex_);
-  return {.tokens_used = length(),
-          .tokens_reserved = slots_.size() * uint64_t{core_.block_tokens()},
-          .blocks_shared = static_cast<uint32_t>(published_.size()),
-          .blocks_own = static_cast<uint32_t>(slots_.size() - published_.size())};
+  SequenceStats stats{.tokens_used = length(),
+                      .tokens_reserved = blocks_ * uint64_t{core_.block_tokens()}};
+  for (uint64_t block = 0; block < blocks_; ++block) {
+    bool held = false;
+    for (uint32_t p = 0; p < part_count(); ++p) {
+      if (parts_[p].slots[block].is_none()) continue;
+      held = true;
+      stats.bytes += core_.layout().slot_bytes(p);
+    }
+    if (held) ++(block < published_.size() ? stats.blocks_shared : stats.blocks_own);
+  }
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    stats.bytes += parts_[p].spare.size() * core_.layout().slot_bytes(p);
+  }
+  // With full attention what waits for a window is room of blocks that are counted already.
+  if (part_count() == 1) stats.blocks_own += static_cast<uint32_t>(parts_[0].spare.size());
+  return stats;
 }
 
-void SequenceImpl::SetSlots(std::vector<SlotId> slots) {
-  slots_ = std::move(slots);
-  pointers_.resize(slots_.size());
-  std::ranges::transform(slots_, pointers_.begin(), [this](SlotId s) { return core_.data(s); });
-}
+Result<void> SequenceImpl::Reserve(uint64_t tokens) { return MakeRoom(tokens, 0, 0); }
 
-Result<void> SequenceImpl::Reserve(uint64_t tokens) {
+Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64_t write_end) {
   const uint64_t tokens_max = core_.options().tokens_max;
   if (tokens > tokens_max) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("sequence {}: {} tokens are over the limit of {} (tokens_max)",
                             id_.number(), tokens, tokens_max));
   }
-  const uint64_t blocks = DivUp(tokens, core_.block_tokens());
-  if (blocks <= slots_.size()) return {};
-  auto added = core_.AllocateSlots(blocks - slots_.size());
-  if (!added) {
-    return Fail(added.error().code,
-                fmt::format("sequence {}: no room to grow from {} to {} tokens: {}", id_.number(),
-                            length(), tokens, added.error().message));
-  }
-  std::vector<SlotId> slots = slots_;
-  slots.insert(slots.end(), added->begin(), added->end());
   MutexLock lock(mutex_);
-  SetSlots(std::move(slots));
+  const uint64_t blocks = std::max(blocks_, DivUp(tokens, uint64_t{core_.block_tokens()}));
+  PerPart<uint64_t> counts{};
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    const Part& part = parts_[p];
+    if (!core_.reaches()[p].windowed()) {
+      counts[p] = blocks - blocks_;
+      continue;
+    }
+    uint64_t spare = SpareWanted(p, blocks);
+    if (p == write_part && write_end > part.assigned) {
+      spare = std::max(spare, write_end - part.assigned);
+    }
+    counts[p] = spare - std::min<uint64_t>(spare, part.spare.size());
+  }
+  if (blocks > blocks_ || std::ranges::any_of(counts, [](uint64_t count) { return count > 0; })) {
+    auto added = core_.AllocateSlots(counts);
+    if (!added) {
+      return Fail(added.error().code,
+                  fmt::format("sequence {}: no room to grow from {} to {} tokens: {}", id_.number(),
+                              length(), tokens, added.error().message));
+    }
+    Grow(blocks, *added);
+  }
+  Part& part = parts_[write_part];
+  while (part.assigned < write_end) {
+    SetSlot(part, part.assigned++, part.spare.back());
+    part.spare.pop_back();
+  }
   return {};
+}
+
+// Slots that should wait for blocks of a windowed part: as many as will be written, but not more
+// than the window lets live at once, those of the sequence's own counted.
+uint64_t SequenceImpl::SpareWanted(uint32_t p, uint64_t blocks) const {
+  const Part& part = parts_[p];
+  const Reach& reach = core_.reaches()[p];
+  const uint64_t sinks_end = std::min(part.assigned, reach.sink_blocks());
+  const uint64_t own_sinks = sinks_end - std::min(sinks_end, first_own_);
+  const uint64_t own_begin = std::max(part.passed, first_own_);
+  const uint64_t own = own_sinks + part.assigned - std::min(part.assigned, own_begin);
+  const uint64_t most = reach.blocks_max(step_tokens_);
+  return std::min(blocks - part.assigned, most - std::min(most, own));
+}
+
+const std::byte* SequenceImpl::DataOf(SlotId slot) const {
+  return slot.is_none() ? nullptr : core_.data(slot);
+}
+
+void SequenceImpl::SetSlot(Part& part, uint64_t block, SlotId slot) {
+  part.slots[block] = slot;
+  part.pointers[block] = DataOf(slot);
+}
+
+void SequenceImpl::Grow(uint64_t blocks, const PerPart<std::vector<SlotId>>& added) {
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    Part& part = parts_[p];
+    if (core_.reaches()[p].windowed()) {
+      part.spare.insert(part.spare.end(), added[p].begin(), added[p].end());
+    } else {
+      for (const SlotId slot : added[p]) {
+        part.slots.push_back(slot);
+        part.pointers.push_back(DataOf(slot));
+      }
+      part.assigned = part.slots.size();
+    }
+    part.slots.resize(blocks);
+    part.pointers.resize(blocks);
+  }
+  blocks_ = blocks;
 }
 
 namespace {
@@ -121,26 +197,28 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
                 fmt::format("append: a value for layer {}, which stores one latent", layer));
   }
   const uint64_t begin = cursors_[layer].load(std::memory_order_relaxed);
-  QUIRE_TRY(Reserve(begin + rows.tokens));
-
+  const uint64_t end = begin + rows.tokens;
   const uint32_t block_tokens = core_.block_tokens();
+  const uint32_t p = layout.part_of(layer);
+  QUIRE_TRY(MakeRoom(end, p, DivUp(end, uint64_t{block_tokens})));
+
   for (uint32_t row = 0; row < rows.tokens;) {
     const uint64_t position = begin + row;
     const auto in_block = static_cast<uint32_t>(position % block_tokens);
     const uint32_t count = std::min(rows.tokens - row, block_tokens - in_block);
     const uint64_t block = position / block_tokens;
     QUIRE_DCHECK(block >= published_.size());
-    std::byte* slot = core_.data(slots_[block]);
+    std::byte* slot = core_.data(parts_[p].slots[block]);
     codec::WriteRows(layout.key(layer), rows.key, row, count, in_block, slot);
     if (!latent) codec::WriteRows(layout.value(layer), rows.value, row, count, in_block, slot);
     row += count;
   }
-  cursors_[layer].store(begin + rows.tokens, std::memory_order_release);
+  cursors_[layer].store(end, std::memory_order_release);
   return {};
 }
 
 Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
-  const uint64_t length = tokens_.size() + tokens.size();
+  const uint64_t length = this->length() + tokens.size();
   for (uint32_t layer = 0; layer < cursors_.size(); ++layer) {
     if (cursor(layer) < length) {
       return Fail(ErrorCode::kInvalidArgument,
@@ -148,33 +226,78 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
                               id_.number(), length, layer, cursor(layer)));
     }
   }
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  PublishWholeBlocks(length);
+  if (publish_ && !gave_up_) {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    PublishWholeBlocks(length);
+  }
   length_.store(length, std::memory_order_release);
+  PassWindows(length);
   return {};
 }
 
 void SequenceImpl::PublishWholeBlocks(uint64_t length) {
   const uint32_t block_tokens = core_.block_tokens();
   // Every layer has reached `length`, so a block below it is whole in all of them.
-  while (publish_ && (published_.size() + 1) * uint64_t{block_tokens} <= length) {
+  while ((published_.size() + 1) * uint64_t{block_tokens} <= length) {
     const size_t i = published_.size();
     if (i >= damaged_block_) return;
-    const SlotId own = slots_[i];
+    NewBlock block{.parent = i == 0 ? BlockId::None() : published_.back(),
+                   .tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens)};
+    bool whole = true;
+    bool parent_held = i == 0;
+    for (uint32_t p = 0; p < part_count(); ++p) {
+      block.slots[p] = parts_[p].slots[i];
+      whole = whole && !block.slots[p].is_none();
+      parent_held = parent_held || !parts_[p].slots[i - 1].is_none();
+    }
     const Published done =
-        core_.Publish(place_, {.parent = i == 0 ? BlockId::None() : published_.back(),
-                               .tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens),
-                               .slot = own});
-    if (done.block.is_none()) return;  // the next commit tries again
+        whole && parent_held ? core_.Publish(place_, block) : Published{.final = true};
+    if (done.block.is_none()) {
+      // Either the next commit tries again, or a window has passed what it would start from.
+      gave_up_ = done.final;
+      if (gave_up_) tokens_ = {};
+      return;
+    }
+    std::vector<SlotId> own;  // where another's block is taken instead
     {
       MutexLock lock(mutex_);
       published_.push_back(done.block);
-      slots_[i] = done.slot;
-      pointers_[i] = core_.data(done.slot);
+      for (uint32_t p = 0; p < part_count(); ++p) {
+        if (done.slots[p] == block.slots[p]) continue;
+        own.push_back(block.slots[p]);
+        SetSlot(parts_[p], i, done.slots[p]);
+      }
     }
     // Only now, when no view can be taken of it any more.
-    if (done.deduplicated) core_.ReleaseSlots({&own, 1});
+    core_.ReleaseSlots(own);
   }
+}
+
+// Lets go of the blocks that no query from `length` on can see, and keeps as many slots ready for
+// those to come.
+void SequenceImpl::PassWindows(uint64_t length) {
+  MutexLock lock(mutex_);
+  std::vector<SlotId> passed;
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    Part& part = parts_[p];
+    const uint64_t end = core_.reaches()[p].first_needed(length);
+    for (; part.passed < end; ++part.passed) {
+      if (part.slots[part.passed].is_none()) continue;
+      passed.push_back(part.slots[part.passed]);
+      SetSlot(part, part.passed, SlotId::None());
+    }
+  }
+  if (passed.empty()) return;
+  std::ranges::reverse(passed);  // what was passed first goes first
+  core_.ReleaseSlots(passed);
+  PerPart<uint64_t> counts{};
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    if (!core_.reaches()[p].windowed()) continue;
+    const uint64_t spare = SpareWanted(p, blocks_);
+    counts[p] = spare - std::min<uint64_t>(spare, parts_[p].spare.size());
+  }
+  // If others still hold what was passed there may be no room now; then Append asks again.
+  if (auto added = core_.AllocateSlots(counts)) Grow(blocks_, *added);
 }
 
 Result<void> SequenceImpl::Rollback(uint64_t position) {
@@ -185,15 +308,23 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
                             id_.number(), position, written));
   }
   if (position == written) return {};
+  if (!StillNeeded(position)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("rollback: sequence {} to {} tokens: a window has passed blocks that "
+                            "its queries there would see",
+                            id_.number(), position));
+  }
 
   std::vector<SlotId> dropped;
-  if (!TryTruncate(position, SlotId::None(), dropped)) {
+  if (const PerPart<bool> shared = TryTruncate(position, {}, dropped); shared != PerPart<bool>{}) {
     const uint64_t cut = position / core_.block_tokens();
-    QUIRE_ASSIGN(const auto copy, core_.AllocateSlots(1));
-    std::memcpy(core_.data(copy[0]), core_.data(slots_[cut]), core_.layout().slot_bytes());
-    // When the copy is published it gets a checksum of its own, so damage must not get into it.
-    const bool damaged = !core_.Intact(slots_[cut]);
-    QUIRE_CHECK(TryTruncate(position, copy[0], dropped));
+    QUIRE_ASSIGN(const auto copies, CopyBlock(cut, shared));
+    // When a copy is published it gets a checksum of its own, so damage must not get into it.
+    bool damaged = false;
+    for (uint32_t p = 0; p < part_count(); ++p) {
+      if (shared[p] && !core_.Intact(parts_[p].slots[cut])) damaged = true;
+    }
+    QUIRE_CHECK(TryTruncate(position, copies, dropped) == PerPart<bool>{});
     if (damaged) damaged_block_ = cut;
   }
   if (DivUp(position, core_.block_tokens()) <= damaged_block_) damaged_block_ = kNoBlock;
@@ -201,54 +332,137 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   return {};
 }
 
-bool SequenceImpl::TryTruncate(uint64_t position, SlotId copy, std::vector<SlotId>& dropped) {
+// Whether the blocks that a query at `position` sees are still here.
+bool SequenceImpl::StillNeeded(uint64_t position) const {
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    const uint64_t needed = core_.reaches()[p].first_needed(position);
+    if (parts_[p].passed > needed && needed < DivUp(position, uint64_t{core_.block_tokens()})) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool SequenceImpl::IsMine(const Part& part, uint64_t block) const {
+  return block >= published_.size() && core_.references(part.slots[block]) == 1;
+}
+
+Result<PerPart<std::vector<SlotId>>> SequenceImpl::CopyBlock(uint64_t block,
+                                                             const PerPart<bool>& wanted) {
+  PerPart<uint64_t> counts{};
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    // A part may not have got to this block yet.
+    counts[p] = wanted[p] && !parts_[p].slots[block].is_none() ? 1 : 0;
+  }
+  QUIRE_ASSIGN(auto copies, core_.AllocateSlots(counts));
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    if (copies[p].empty()) continue;
+    std::memcpy(core_.data(copies[p][0]), core_.data(parts_[p].slots[block]),
+                core_.layout().slot_bytes(p));
+  }
+  return copies;
+}
+
+PerPart<bool> SequenceImpl::TryTruncate(uint64_t position,
+                                        const PerPart<std::vector<SlotId>>& copies,
+                                        std::vector<SlotId>& dropped) {
   const uint64_t whole = position / core_.block_tokens();
-  const uint64_t kept = DivUp(position, core_.block_tokens());
+  const uint64_t kept = DivUp(position, uint64_t{core_.block_tokens()});
   // Under the lock, so that nobody takes a view between the look at the references and the cut.
   MutexLock lock(mutex_);
-  const auto is_mine = [&](size_t i) {
-    return i >= published_.size() && core_.references(slots_[i]) == 1;
-  };
-  // The block that is cut will be written again: others must not see that.
-  if (kept > whole && copy.is_none() && !is_mine(whole)) return false;
-
-  std::vector<SlotId> slots(slots_.begin(), slots_.begin() + static_cast<int64_t>(kept));
-  if (!copy.is_none()) dropped.push_back(std::exchange(slots[whole], copy));
-  // Private slots that nobody reads stay as reserved room.
-  for (size_t i = kept; i < slots_.size(); ++i) {
-    (is_mine(i) ? slots : dropped).push_back(slots_[i]);
+  PerPart<bool> shared{};
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    const Part& part = parts_[p];
+    // The block that is cut will be written again: others must not see that.
+    shared[p] =
+        kept > whole && !part.slots[whole].is_none() && copies[p].empty() && !IsMine(part, whole);
   }
+  if (shared != PerPart<bool>{}) return shared;
+
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    Part& part = parts_[p];
+    if (!copies[p].empty()) {
+      dropped.push_back(part.slots[whole]);
+      SetSlot(part, whole, copies[p][0]);
+    }
+    Truncate(p, kept, dropped);
+    part.passed = std::min(part.passed, core_.reaches()[p].first_needed(position));
+  }
+  // With full attention, room is what it still has slots for.
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    if (!core_.reaches()[p].windowed()) blocks_ = parts_[p].slots.size();
+  }
+  Grow(blocks_, {});
   for (auto& cursor : cursors_) {
     cursor.store(std::min(cursor.load(std::memory_order_relaxed), position),
                  std::memory_order_release);
   }
+  length_.store(std::min(length(), position), std::memory_order_release);
   tokens_.resize(std::min<uint64_t>(tokens_.size(), position));
-  length_.store(tokens_.size(), std::memory_order_release);
   published_.resize(std::min<uint64_t>(published_.size(), whole));
-  SetSlots(std::move(slots));
-  return true;
+  first_own_ = std::min(first_own_, whole);
+  return {};
+}
+
+// Private slots that nobody reads stay as reserved room.
+void SequenceImpl::Truncate(uint32_t p, uint64_t kept, std::vector<SlotId>& dropped) {
+  Part& part = parts_[p];
+  std::vector<SlotId> room;
+  for (uint64_t block = kept; block < part.slots.size(); ++block) {
+    const SlotId slot = part.slots[block];
+    if (!slot.is_none()) (IsMine(part, block) ? room : dropped).push_back(slot);
+  }
+  part.slots.resize(kept);
+  part.pointers.resize(kept);
+  part.assigned = std::min(part.assigned, kept);
+  if (core_.reaches()[p].windowed()) {
+    part.spare.insert(part.spare.end(), room.begin(), room.end());
+    return;
+  }
+  for (const SlotId slot : room) {
+    part.slots.push_back(slot);
+    part.pointers.push_back(DataOf(slot));
+  }
 }
 
 Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
-  const uint32_t block_tokens = core_.block_tokens();
-  const uint64_t whole = tokens_.size() / block_tokens;
-  const bool partial = tokens_.size() % block_tokens != 0;
-  std::vector<SlotId> tail;
-  if (partial) {
-    QUIRE_ASSIGN(tail, core_.AllocateSlots(1));
-    std::memcpy(core_.data(tail[0]), core_.data(slots_[whole]), core_.layout().slot_bytes());
+  const uint64_t length = this->length();
+  const uint64_t whole = length / core_.block_tokens();
+  PlanState plan{.place = place_,
+                 .prompt_tokens = length,
+                 .resident = length,
+                 .resident_tokens = tokens_,
+                 .path = published_};
+  PerPart<std::vector<SlotId>> tail;
+  if (length % core_.block_tokens() != 0) {
+    PerPart<bool> all;
+    all.fill(true);
+    QUIRE_ASSIGN(tail, CopyBlock(whole, all));
   }
   // Whole blocks are never written again, published or not.
-  std::vector<SlotId> shared(slots_.begin(), slots_.begin() + static_cast<int64_t>(whole));
-  core_.HoldSlots(shared);
-  PlanState plan{.place = place_,
-                 .prompt_tokens = tokens_.size(),
-                 .resident_tokens = tokens_,
-                 .path = published_,
-                 .lease = core_.MakeLease(std::move(shared))};
-  auto fork = std::make_unique<SequenceImpl>(core_, std::move(plan), std::move(tail), publish_);
+  core_.HoldSlots(Held(whole));
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    const std::vector<SlotId>& slots = parts_[p].slots;
+    plan.slots[p].assign(slots.begin(), slots.begin() + static_cast<int64_t>(whole));
+    plan.slots[p].insert(plan.slots[p].end(), tail[p].begin(), tail[p].end());
+  }
+  const SequenceOptions options{.step_tokens = step_tokens_, .publish = publish_};
+  auto fork =
+      std::make_unique<SequenceImpl>(core_, std::move(plan), PerPart<std::vector<SlotId>>{},
+                                     DivUp(length, uint64_t{core_.block_tokens()}), options);
   fork->damaged_block_ = damaged_block_;
+  fork->gave_up_ = gave_up_;
   return fork;
+}
+
+std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {
+  std::vector<SlotId> held;
+  for (uint32_t p = 0; p < part_count(); ++p) {
+    for (uint64_t block = 0; block < blocks; ++block) {
+      if (!parts_[p].slots[block].is_none()) held.push_back(parts_[p].slots[block]);
+    }
+  }
+  return held;
 }
 
 void SequenceImpl::Reset() {
@@ -259,10 +473,16 @@ void SequenceImpl::Reset() {
     length_.store(0, std::memory_order_release);
     tokens_.clear();
     published_.clear();
-    dropped = slots_;
-    SetSlots({});
+    dropped = Held(blocks_);
+    blocks_ = 0;
+    first_own_ = 0;
+    for (uint32_t p = 0; p < part_count(); ++p) {
+      dropped.insert(dropped.end(), parts_[p].spare.begin(), parts_[p].spare.end());
+      parts_[p] = {.passed = core_.reaches()[p].first_needed(0)};
+    }
   }
   damaged_block_ = kNoBlock;
+  gave_up_ = false;
   core_.ReleaseSlots(dropped);
 }
 

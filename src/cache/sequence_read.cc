@@ -34,6 +34,15 @@ Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begi
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("gather: {} values do not fit into {}", values, out.size()));
   }
+  for (uint64_t block = begin / layout.block_tokens; block * layout.block_tokens < end; ++block) {
+    if (view.slots()[block] == nullptr) {
+      return Fail(ErrorCode::kNotFound,
+                  fmt::format("gather: tokens [{}, {}) of layer {}: its window has passed tokens "
+                              "[{}, {})",
+                              begin, end, layer, block * layout.block_tokens,
+                              (block + 1) * layout.block_tokens));
+    }
+  }
   const int64_t head_stride = static_cast<int64_t>(end - begin) * layout.dim;
   for (uint64_t position = begin; position < end;) {
     const auto in_block = static_cast<uint32_t>(position % layout.block_tokens);
@@ -51,17 +60,21 @@ Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role) const 
   MutexLock lock(mutex_);
   const uint64_t tokens = cursor(layer);
   const uint64_t blocks = DivUp(tokens, layout.block_tokens);
-  std::vector<SlotId> held(slots_.begin(), slots_.begin() + static_cast<int64_t>(blocks));
+  const Part& part = parts_[core_.layout().part_of(layer)];
+  const auto end = static_cast<int64_t>(blocks);
+  std::vector<SlotId> held(part.slots.begin(), part.slots.begin() + end);
+  std::erase(held, SlotId::None());
   core_.HoldSlots(held);
-  return BlockListView(layout, tokens, {pointers_.begin(), pointers_.begin() + blocks},
+  return BlockListView(layout, tokens, {part.pointers.begin(), part.pointers.begin() + end},
                        core_.MakeLease(std::move(held)));
 }
 
 LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
   const codec::SlotLayout& layout = core_.layout();
   // Codecs that store values as they are have one form: open and sealed are the same bytes.
-  return {.sealed = pointers_,
-          .open = pointers_,
+  const Part& part = parts_[layout.part_of(layer)];
+  return {.sealed = part.pointers,
+          .open = part.pointers,
           .key = layout.key(layer),
           .value = layout.value(layer),
           .tokens = cursor(layer)};
@@ -72,21 +85,19 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
 Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer,
                           StreamRole role, uint64_t tokens_max, std::span<float> out) {
   struct Part {
-    const Sequence* sequence;
-    StreamLayout layout;
+    BlockListView view;
     uint64_t tokens;
   };
   std::vector<Part> parts;
   uint64_t values = 0;
   for (const Sequence* sequence : sequences) {
-    QUIRE_ASSIGN(const BlockListView view, sequence->View(layer, role));
+    QUIRE_ASSIGN(BlockListView view, sequence->View(layer, role));
     const uint64_t tokens = sequence->length();
     if (tokens > tokens_max) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("gather: sequence {} has {} tokens, tokens_max is {}",
                               sequence->id().number(), tokens, tokens_max));
     }
-    parts.push_back({sequence, view.layout(), tokens});
     const auto added =
         CheckedProduct(tokens_max, uint64_t{view.layout().heads}, uint64_t{view.layout().dim});
     if (!added || *added > out.size() - values) {
@@ -95,20 +106,22 @@ Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t l
                               sequences.size(), tokens_max, out.size()));
     }
     values += *added;
+    parts.push_back({std::move(view), tokens});
   }
   std::ranges::fill(out.first(values), 0.0f);
   uint64_t offset = 0;
-  std::vector<float> packed;
   for (const Part& part : parts) {
-    const uint64_t plane = tokens_max * part.layout.dim;  // of one head, padded
-    const uint64_t used = part.tokens * part.layout.dim;
-    packed.resize(used * part.layout.heads);
-    QUIRE_TRY(part.sequence->Gather(layer, role, 0, part.tokens, packed));
-    for (uint32_t head = 0; head < part.layout.heads; ++head) {
-      std::copy_n(packed.begin() + static_cast<int64_t>(head * used), used,
-                  out.begin() + static_cast<int64_t>(offset + head * plane));
+    const StreamLayout& layout = part.view.layout();
+    const uint64_t plane = tokens_max * layout.dim;  // of one head, padded
+    for (uint64_t begin = 0; begin < part.tokens; begin += layout.block_tokens) {
+      const std::byte* slot = part.view.slots()[begin / layout.block_tokens];
+      if (slot == nullptr) continue;
+      const auto count =
+          static_cast<uint32_t>(std::min<uint64_t>(part.tokens - begin, layout.block_tokens));
+      codec::ReadRows(layout, slot, 0, count, out.data() + offset + begin * layout.dim,
+                      static_cast<int64_t>(plane));
     }
-    offset += plane * part.layout.heads;
+    offset += plane * layout.heads;
   }
   return {};
 }

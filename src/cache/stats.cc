@@ -21,9 +21,12 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"hot_bytes_used", stats.hot_bytes_used},
           {"hot_bytes_peak", stats.hot_bytes_peak},
           {"sealed", Json(stats.sealed)},
+          {"sealed_second", Json(stats.sealed_second)},
           {"open", Json(stats.open)},
           {"published_blocks", stats.published_blocks},
           {"evictable_blocks", stats.evictable_blocks},
+          {"passed_blocks", stats.passed_blocks},
+          {"hollow_blocks", stats.hollow_blocks},
           {"sequences", stats.sequences},
           {"lookups", stats.lookups},
           {"lookup_tokens", stats.lookup_tokens},
@@ -31,6 +34,7 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"published_total", stats.published_total},
           {"deduplicated_total", stats.deduplicated_total},
           {"evicted_total", stats.evicted_total},
+          {"evicted_passed_total", stats.evicted_passed_total},
           {"refused_total", stats.refused_total}};
 }
 
@@ -58,7 +62,8 @@ std::string ToJson(const SequenceStats& stats) {
   return nlohmann::ordered_json{{"tokens_used", stats.tokens_used},
                                 {"tokens_reserved", stats.tokens_reserved},
                                 {"blocks_shared", stats.blocks_shared},
-                                {"blocks_own", stats.blocks_own}}
+                                {"blocks_own", stats.blocks_own},
+                                {"bytes", stats.bytes}}
       .dump();
 }
 

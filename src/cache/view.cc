@@ -9,6 +9,7 @@ namespace quire {
 
 TensorView BlockListView::block(uint32_t i) const {
   QUIRE_CHECK(i < slots_.size());
+  QUIRE_CHECK_MSG(slots_[i] != nullptr, "a window has passed this block");
   const uint64_t begin = uint64_t{i} * layout_.block_tokens;
   const int64_t value_bytes = static_cast<int64_t>(CodecBitsPerValue(layout_.codec) / 8);
   const int64_t dim = layout_.dim;

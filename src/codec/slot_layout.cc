@@ -24,11 +24,14 @@ Result<SlotLayout> SlotLayout::Create(const Geometry& geometry, const NumericPro
   layout.block_tokens_ = block_tokens;
   layout.layers_.resize(geometry.layer_count());
   for (uint32_t g = 0; g < geometry.groups.size(); ++g) {
-    for (const uint32_t layer : geometry.groups[g].layers) layout.layers_[layer].group = g;
+    const uint32_t part = layout.PartFor(g);
+    for (const uint32_t layer : geometry.groups[g].layers) {
+      layout.layers_[layer] = {.group = g, .part = part};
+    }
   }
 
-  uint64_t offset_bytes = 0;
   for (Layer& layer : layout.layers_) {
+    uint64_t& offset_bytes = layout.parts_[layer.part].slot_bytes;
     layer.key = static_cast<uint32_t>(layout.streams_.size());
     for (const Stream& stream : geometry.groups[layer.group].streams) {
       QUIRE_ASSIGN(const Codec codec, profile.CodecFor(stream.role));
@@ -46,13 +49,30 @@ Result<SlotLayout> SlotLayout::Create(const Geometry& geometry, const NumericPro
     }
     layer.value = static_cast<uint32_t>(layout.streams_.size()) - 1;
   }
-  layout.slot_bytes_ = offset_bytes;
   return layout;
+}
+
+uint32_t SlotLayout::PartFor(uint32_t group) {
+  const LayerGroup& wanted = geometry_.groups[group];
+  for (uint32_t p = 0; p < parts_.size(); ++p) {
+    const LayerGroup& have = geometry_.groups[parts_[p].group];
+    if (have.kind == wanted.kind && have.window_tokens == wanted.window_tokens &&
+        have.sink_tokens == wanted.sink_tokens) {
+      return p;
+    }
+  }
+  parts_.push_back({.group = group});
+  return static_cast<uint32_t>(parts_.size()) - 1;
 }
 
 const LayerGroup& SlotLayout::group(uint32_t layer) const {
   QUIRE_CHECK(layer < layers_.size());
   return geometry_.groups[layers_[layer].group];
+}
+
+uint32_t SlotLayout::part_of(uint32_t layer) const {
+  QUIRE_CHECK(layer < layers_.size());
+  return layers_[layer].part;
 }
 
 const StreamLayout& SlotLayout::key(uint32_t layer) const {

@@ -15,10 +15,13 @@ namespace quire::codec {
 /// Streams begin on a cache line, so that no vector load of a plane crosses one needlessly.
 inline constexpr uint64_t kStreamAlignmentBytes = 64;
 
-/// Layout of one slot, block-major: [layer][stream][head][plane], layers in absolute order, streams
+/// Layout of a block, block-major: [layer][stream][head][plane], layers in absolute order, streams
 /// as the geometry lists them, each aligned to 64 bytes. K planes are token-contiguous
 /// ([dim][token]), V planes channel-contiguous ([token][dim]). A latent is read both ways; it lies
 /// as V does, because one token's latent is written and moved as one row.
+///
+/// The layers that look back equally far are one *part* of a block. Each part has a slot of its
+/// own, so that a window can let go of what it has passed. Models with one kind of layers have one.
 ///
 /// Threads: immutable after Create
 class SlotLayout {
@@ -29,14 +32,18 @@ class SlotLayout {
   static Result<SlotLayout> Create(const Geometry& geometry, const NumericProfile& profile,
                                    ArenaLayout arena_layout);
 
-  /// Bytes of one slot, a multiple of 64.
-  uint64_t slot_bytes() const { return slot_bytes_; }
+  uint32_t part_count() const { return static_cast<uint32_t>(parts_.size()); }
+  /// A group whose layers are in this part: what it says of kind, window and sinks holds for all.
+  const LayerGroup& part(uint32_t part) const { return geometry_.groups[parts_[part].group]; }
+  /// Bytes of one slot of a part, a multiple of 64.
+  uint64_t slot_bytes(uint32_t part) const { return parts_[part].slot_bytes; }
   uint32_t block_tokens() const { return block_tokens_; }
   uint32_t layer_count() const { return static_cast<uint32_t>(layers_.size()); }
   const Geometry& geometry() const { return geometry_; }
 
-  /// The group `layer` belongs to. Needs layer < layer_count(), as the next two do.
+  /// The group `layer` belongs to. Needs layer < layer_count(), as the next three do.
   const LayerGroup& group(uint32_t layer) const;
+  uint32_t part_of(uint32_t layer) const;
   /// What is read as K: the key stream, or the latent.
   const StreamLayout& key(uint32_t layer) const;
   /// What is read as V: the value stream, or the latent.
@@ -47,17 +54,23 @@ class SlotLayout {
   Result<StreamLayout> Find(uint32_t layer, StreamRole role) const;
 
  private:
+  struct Part {
+    uint32_t group = 0;
+    uint64_t slot_bytes = 0;
+  };
   struct Layer {
     uint32_t group = 0;
+    uint32_t part = 0;
     uint32_t key = 0;    // index into streams_
     uint32_t value = 0;  // index into streams_; the key's when there is one latent
   };
 
   SlotLayout() = default;
+  uint32_t PartFor(uint32_t group);
 
   Geometry geometry_;
   uint32_t block_tokens_ = 0;
-  uint64_t slot_bytes_ = 0;
+  std::vector<Part> parts_;
   std::vector<Layer> layers_;
   std::vector<StreamLayout> streams_;
 };

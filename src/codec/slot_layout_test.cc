@@ -16,7 +16,7 @@ SlotLayout Make(const Geometry& geometry, const NumericProfile& profile) {
 TEST(SlotLayout, QwenSlotIsTheSumOfItsValues) {
   const Geometry geometry = Geometry::Uniform(28, 8, 128);
   const SlotLayout layout = Make(geometry, NumericProfile::Uniform(Codec::kF16));
-  EXPECT_EQ(layout.slot_bytes(), 57'344u * 16 * 2);
+  EXPECT_EQ(layout.slot_bytes(0), 57'344u * 16 * 2);
   EXPECT_EQ(layout.layer_count(), 28u);
   EXPECT_EQ(layout.block_tokens(), 16u);
   EXPECT_EQ(layout.geometry(), geometry);
@@ -61,8 +61,8 @@ TEST(SlotLayout, OddShapesAreAlignedAndDisjoint) {
     place(layout.key(layer));
     place(layout.value(layer));
   }
-  EXPECT_GE(layout.slot_bytes(), end);
-  EXPECT_EQ(layout.slot_bytes() % kStreamAlignmentBytes, 0u);
+  EXPECT_GE(layout.slot_bytes(0), end);
+  EXPECT_EQ(layout.slot_bytes(0) % kStreamAlignmentBytes, 0u);
 }
 
 TEST(SlotLayout, FindsStreamsByRole) {

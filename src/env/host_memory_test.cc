@@ -81,7 +81,7 @@ TEST_P(HostMemoryWith, ImpossibleReservationsAreRefused) {
 INSTANTIATE_TEST_SUITE_P(HugePages, HostMemoryWith, testing::Bool());
 
 TEST(HostMemory, ResidentSetFollowsUseAndDiscard) {
-  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "ThreadSanitizer's shadow is resident too";
+  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer's shadow is resident too";
   const auto memory = MakeHostMemory(false);
   constexpr uint64_t kReserved = 64'000'000'000;
   constexpr uint64_t kUsed = 32 * kMiB;
@@ -101,7 +101,7 @@ TEST(HostMemory, ResidentSetFollowsUseAndDiscard) {
 
 // Small pages must stay small: 64 bytes written 2 MiB apart make 64 pages resident, not 128 MiB.
 TEST(HostMemory, SmallPagesStaySmall) {
-  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "ThreadSanitizer's shadow is resident too";
+  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer's shadow is resident too";
   const auto memory = MakeHostMemory(false);
   std::byte* const base = memory->Reserve(128 * kMiB).value();
   const uint64_t before = ResidentBytes().value();

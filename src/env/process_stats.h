@@ -14,13 +14,14 @@ namespace quire {
 /// Source: proc(5), second field of statm; the kernel may lag by some dozen pages per CPU
 Result<uint64_t> ResidentBytes();
 
-/// True when ThreadSanitizer's shadow of every touched byte counts as resident too: figures of
-/// ResidentBytes() then say nothing about this program, and tests that assert them skip.
+/// True when a sanitizer's shadow of every touched byte, or what it keeps of freed memory, counts
+/// as resident too: figures of ResidentBytes() then say nothing about this program, and tests that
+/// assert them skip.
 inline constexpr bool kResidentBytesIncludeShadow =
-#if defined(__SANITIZE_THREAD__)  // g++
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)  // g++
     true;
 #elif defined(__has_feature)  // clang
-    __has_feature(thread_sanitizer);
+    __has_feature(thread_sanitizer) || __has_feature(address_sanitizer);
 #else
     false;
 #endif

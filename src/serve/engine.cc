@@ -134,9 +134,7 @@ std::vector<Response> Engine::Run(std::span<const Request> requests) {
   std::vector<Response> responses;
   for (auto& task : tasks) {
     responses.push_back(task->TakeResponse());
-    const uint64_t blocks =
-        uint64_t{responses.back().sequence.blocks_shared} + responses.back().sequence.blocks_own;
-    responses.back().kv_bytes = blocks * parts_.cache.block_bytes();
+    responses.back().kv_bytes = responses.back().sequence.bytes;
   }
   return responses;
 }
@@ -162,8 +160,9 @@ bool Engine::Admit(Task& task, bool others_running) {
   const MissReason reason = plan->reason();
   // The last generated token is never fed back, so its K and V need no room.
   const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1) - 1;
-  auto sequence =
-      parts_.cache.Open(*std::move(plan), {.reserve_tokens = tokens, .on_full = request.on_full});
+  auto sequence = parts_.cache.Open(
+      *std::move(plan),
+      {.reserve_tokens = tokens, .step_tokens = options_.chunk_tokens, .on_full = request.on_full});
   if (!sequence) {
     // What others hold may be free later; what nobody holds has been tried.
     if (sequence.error().code == ErrorCode::kNoSpace && others_running) return false;

@@ -1,0 +1,56 @@
+// How far back the layers of one part look, and so which of a sequence's blocks they still need.
+#ifndef QUIRE_CACHE_REACH_H_
+#define QUIRE_CACHE_REACH_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+
+#include "base/bits.h"
+#include "quire/geometry.h"
+
+namespace quire::cache {
+
+/// Parts of a block: the layers with full attention, those with a window.
+inline constexpr uint32_t kPartsMax = 2;
+/// One of something for every part; what lies beyond the part count stays as it was made.
+template <typename T>
+using PerPart = std::array<T, kPartsMax>;
+
+/// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them.
+class Reach {
+ public:
+  Reach() = default;
+  Reach(const LayerGroup& group, uint32_t block_tokens)
+      : window_tokens_(group.kind == LayerKind::kWindow ? group.window_tokens : 0),
+        block_tokens_(block_tokens),
+        sink_blocks_(DivUp(uint64_t{group.sink_tokens}, uint64_t{block_tokens})) {}
+
+  bool windowed() const { return window_tokens_ != 0; }
+  uint64_t sink_blocks() const { return sink_blocks_; }
+
+  /// First block after the sinks that a query at `position` or later may see, or the last block
+  /// before `position` if it sees none: who holds that one holds on to the path.
+  uint64_t first_needed(uint64_t position) const {
+    if (!windowed() || position < window_tokens_) return sink_blocks_;
+    const uint64_t seen = (position + 1 - window_tokens_) / block_tokens_;
+    return std::max(sink_blocks_, std::min(seen, (position - 1) / block_tokens_));
+  }
+
+  /// Most blocks needed at once when at most `step_tokens` are written between two commits.
+  uint64_t blocks_max(uint64_t step_tokens) const {
+    if (!windowed()) return std::numeric_limits<uint64_t>::max();
+    // Tokens [length + 1 - window, length + step), from anywhere in a block.
+    return sink_blocks_ + DivUp(window_tokens_ + step_tokens, uint64_t{block_tokens_}) + 1;
+  }
+
+ private:
+  uint64_t window_tokens_ = 0;  // 0: everything
+  uint64_t block_tokens_ = 1;
+  uint64_t sink_blocks_ = 0;
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_REACH_H_
