@@ -3,18 +3,19 @@
 Exit codes: 2 bad usage, 3 bad input, 4 resource. A crash, a hang or a silent success fails.
 """
 
+import dataclasses
 import json
 import struct
 
 import pytest
 
 import quire_cli
-import random_qwen3
+import random_model
 import safetensors_np
 
-CASE = random_qwen3.Case("bad-input", layers=2, hidden=48, heads=4, kv_heads=2, head_dim=32,
+CASE = random_model.Case("bad-input", layers=2, hidden=48, heads=4, kv_heads=2, head_dim=32,
                          intermediate=80, vocab=64, rope_theta=1e4, tied=True, prompt_tokens=100)
-PROMPT = random_qwen3.prompt_ids(CASE, 1)
+PROMPT = random_model.prompt_ids(CASE, 1)
 GATE = "model.layers.1.mlp.gate_proj.weight"  # [80, 48]
 UP = "model.layers.1.mlp.up_proj.weight"  # follows it in the file
 
@@ -22,7 +23,7 @@ UP = "model.layers.1.mlp.up_proj.weight"  # follows it in the file
 @pytest.fixture
 def model(tmp_path):
     folder = tmp_path / "model"
-    random_qwen3.write_model(CASE, 1, folder)
+    random_model.write_model(CASE, 1, folder)
     return folder
 
 
@@ -77,7 +78,7 @@ RAW_DAMAGE = {
     "header_length_2_63": lambda blob: struct.pack("<Q", 1 << 63) + blob[8:],
     "header_length_all_ones": lambda blob: b"\xff" * 8 + blob[8:],
     "header_not_json": lambda blob: blob[:8] + b"x" + blob[9:],
-    "header_not_utf8": lambda blob: blob.replace(b"embed_tokens", b"embed_\xff\xfekens", 1),
+    "header_not_utf8": lambda blob: blob.replace(b"_proj", b"_\xff\xfeoj", 1),
     "header_is_a_list": lambda blob: struct.pack("<Q", 8) + b"[1,2,3] " + blob,
     "header_is_deep": lambda blob: struct.pack("<Q", 1_000_000) + b"[" * 1_000_000,
     "header_is_deep_objects": lambda blob: struct.pack("<Q", 500_000) + b'{"a":' * 100_000,
@@ -154,7 +155,7 @@ def test_duplicate_tensor_name(model):
 
 def rewrite_weights(model, change) -> None:
     """A well-formed file again, with other tensors in it."""
-    weights = random_qwen3.tensors(CASE, 1)
+    weights = random_model.tensors(CASE, 1)
     change(weights)
     (model / "model.safetensors").write_bytes(safetensors_np.encode(weights, "F32"))
 
@@ -225,13 +226,87 @@ def test_config_with_an_impossible_value(model, field, value):
 
 @pytest.mark.parametrize("field, value", [
     # Well formed, but computing on as if they were not there would give wrong answers in silence.
-    ("hidden_act", "gelu"), ("use_sliding_window", True), ("attention_bias", True),
-    ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+    ("hidden_act", "gelu"), ("mlp_bias", True), ("is_causal", False),
+    ("rope_scaling", {"rope_type": "dynamic", "factor": 4.0}),
+    ("rope_scaling", {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}),
+    ("rope_parameters", {"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+    ("rope_parameters", {"full_attention": {"rope_theta": 1e4}}),
+    ("layer_types", ["full_attention", "chunked_attention"]),
+    ("quantization_config", {"quant_method": "fp8"}), ("final_logit_softcapping", 30.0),
 ])
 def test_config_asks_for_what_is_not_supported(model, field, value):
-    edit_config(model, lambda config: config.update({field: value, "sliding_window": 32,
-                                                     "max_window_layers": 0}))
+    edit_config(model, lambda config: config.update({field: value}))
     assert_refused(run(model), (3,), ("config.json", field))
+
+
+@pytest.mark.parametrize("field, value", [
+    ("rope_scaling", {"rope_type": "yarn"}), ("rope_scaling", {"rope_type": "linear", "factor": 0}),
+    ("rope_scaling", {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+                      "high_freq_factor": 1}),
+    ("rope_scaling", 4), ("rope_scaling", {"rope_type": "yarn", "factor": 1e400}),
+    ("sliding_window", 0), ("sliding_window", -1), ("sliding_window", 1 << 40),
+    ("max_window_layers", -1), ("layer_types", ["full_attention"]), ("layer_types", 2),
+])
+def test_config_with_an_impossible_window_or_rotation(model, field, value):
+    edit_config(model, lambda config: config.update(
+        {"use_sliding_window": True, "max_window_layers": 0, field: value}))
+    assert_refused(run(model), (3,), ("config.json",))
+
+
+def test_config_with_biases_that_the_weights_lack(model):
+    edit_config(model, lambda config: config.update(attention_bias=True))
+    assert_refused(run(model), (3,), ("model.safetensors", "self_attn.k_proj.bias"))
+
+
+# ------------------------------------------------------------------------------ several files
+
+SHARDED = dataclasses.replace(CASE, shards=2)
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    folder = tmp_path / "sharded"
+    random_model.write_model(SHARDED, 1, folder)
+    return folder
+
+
+def edit_index(model, change) -> None:
+    path = model / "model.safetensors.index.json"
+    index = json.loads(path.read_bytes())
+    change(index)
+    path.write_text(json.dumps(index), encoding="utf-8")
+
+
+def test_several_files_are_the_model_in_one(model, sharded):
+    assert run(sharded).json["logits_digest"] == run(model).json["logits_digest"]
+
+
+@pytest.mark.parametrize("name", [
+    "", ".", "..", "/etc/passwd", "../sharded/model-00001-of-00002.safetensors", "sub/file",
+    "model-00001-of-00002.safetensors\0", 7, None, ["model-00001-of-00002.safetensors"]])
+def test_index_that_leads_elsewhere(sharded, name):
+    edit_index(sharded, lambda index: index["weight_map"].update({GATE: name}))
+    assert_refused(run(sharded), (3,), ("index.json", GATE))
+
+
+@pytest.mark.parametrize("change", [
+    lambda index: index.pop("weight_map"), lambda index: index.update(weight_map=[]),
+    lambda index: index["weight_map"].pop(GATE),
+    lambda index: index["weight_map"].update({"no.such": "model-00001-of-00002.safetensors"}),
+    lambda index: index["weight_map"].update({name: "model-00002-of-00002.safetensors"
+                                              for name in index["weight_map"]}),
+    lambda index: index["weight_map"].update({GATE: "model-00003-of-00002.safetensors"}),
+], ids=["no_map", "no_object", "too_few", "too_many", "moved", "no_file"])
+def test_index_that_disagrees_with_its_files(sharded, change):
+    edit_index(sharded, change)
+    assert_refused(run(sharded), (3,), ("model",))
+
+
+@pytest.mark.parametrize("damage", sorted(RAW_DAMAGE))
+def test_damaged_file_of_several(sharded, damage):
+    path = sharded / "model-00002-of-00002.safetensors"
+    path.write_bytes(RAW_DAMAGE[damage](path.read_bytes()))
+    assert_refused(run(sharded), (3,), (path.name,))
 
 
 @pytest.mark.parametrize("change, words", [

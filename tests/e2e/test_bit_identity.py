@@ -4,11 +4,12 @@
 """
 
 import functools
+import json
 
 import pytest
 
 import quire_cli
-import random_qwen3
+import random_model
 import subjects
 
 SEED = 5
@@ -16,13 +17,30 @@ PROMPT_TOKENS = 700  # three splits of 256 tokens, the last block cut
 MAX_TOKENS = 12
 # Small enough to run many times; query groups, several layers, no dimension of whole vectors.
 MODELS = {
-    "f32": random_qwen3.Case(
+    "f32": random_model.Case(
         "identity-f32", layers=3, hidden=72, heads=6, kv_heads=2, head_dim=32, intermediate=136,
         vocab=321, rope_theta=1e6, tied=False, prompt_tokens=PROMPT_TOKENS),
     # The file's precision is also that of the activations: another compute type on the same paths.
-    "bf16": random_qwen3.Case(
+    "bf16": random_model.Case(
         "identity-bf16", layers=2, hidden=64, heads=4, kv_heads=1, head_dim=64, intermediate=128,
         vocab=320, rope_theta=1e4, tied=True, prompt_tokens=PROMPT_TOKENS, dtype="BF16"),
+    "llama": random_model.Case(
+        "identity-llama", family="llama", layers=2, hidden=72, heads=6, kv_heads=2, head_dim=24,
+        intermediate=100, vocab=320, rope_theta=5e5, tied=False, prompt_tokens=PROMPT_TOKENS,
+        dtype="BF16", attention_bias=True, mlp_bias=True, rope={
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256}, shards=2),
+    # Two windows reach back to where test_other_prompt_other_digest changes a token.
+    "mistral": random_model.Case(
+        "identity-mistral", family="mistral", layers=2, hidden=64, heads=4, kv_heads=1, head_dim=80,
+        intermediate=128, vocab=320, rope_theta=1e4, tied=True, prompt_tokens=PROMPT_TOKENS,
+        dtype="F16", fields={"sliding_window": 310}),
+    "qwen2": random_model.Case(
+        "identity-qwen2", family="qwen2", layers=3, hidden=70, heads=7, kv_heads=1, head_dim=32,
+        intermediate=130, vocab=321, rope_theta=1e6, tied=True, prompt_tokens=PROMPT_TOKENS,
+        rope={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        fields={"use_sliding_window": True, "sliding_window": 45, "layer_types":
+                ["sliding_attention", "full_attention", "sliding_attention"]}),
 }
 CODECS = ("f32", "f16", "bf16")
 WAYS = {
@@ -51,8 +69,8 @@ def subject(request, tmp_path_factory):
         return subjects.TINY, list(text[2000 : 2000 + PROMPT_TOKENS])
     case = MODELS[request.param]
     folder = tmp_path_factory.mktemp(case.name)
-    random_qwen3.write_model(case, SEED, folder)
-    return folder, random_qwen3.prompt_ids(case, SEED)
+    random_model.write_model(case, SEED, folder)
+    return folder, random_model.prompt_ids(case, SEED)
 
 
 @functools.cache
@@ -87,10 +105,11 @@ def test_digest_sees_the_codec(subject):
     model, prompt = subject
     digests = {codec: baseline(model, tuple(prompt), codec)["logits_digest"] for codec in CODECS}
     assert all(len(digest) == 32 for digest in digests.values())
-    if '"bfloat16"' in (model / "config.json").read_text(encoding="utf-8"):
-        assert digests["f32"] == digests["bf16"]  # K and V are bf16 before they are stored
-    else:
+    dtype = json.loads((model / "config.json").read_bytes())["torch_dtype"]
+    if dtype == "float32":
         assert len(set(digests.values())) == 3
+    else:  # K and V are of the file's type before they are stored
+        assert digests["f32"] == digests[{"bfloat16": "bf16", "float16": "f16"}[dtype]]
 
 
 @pytest.mark.parametrize("prompt_tokens", [1, 15, 16, 17, 32, 33, 255, 256, 257, 304, 305])

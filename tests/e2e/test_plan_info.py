@@ -60,6 +60,35 @@ def test_plan_does_not_guess_the_head_dim(tmp_path):
     assert "head_dim" in done.stderr
 
 
+# Other families; what is absent or null is what each means by it.
+FAMILIES = {
+    # name: (config.json, layers, KV heads, head_dim)
+    "Llama-2-7b": ({"model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
+                    "intermediate_size": 11008, "num_hidden_layers": 32, "rms_norm_eps": 1e-5,
+                    "num_attention_heads": 32, "max_position_embeddings": 4096}, 32, 32, 128),
+    "Mistral-7B-v0.3": ({"model_type": "mistral", "vocab_size": 32768, "hidden_size": 4096,
+                         "intermediate_size": 14336, "num_hidden_layers": 32, "rms_norm_eps": 1e-5,
+                         "num_attention_heads": 32, "num_key_value_heads": 8, "rope_theta": 1e6,
+                         "max_position_embeddings": 32768, "sliding_window": None}, 32, 8, 128),
+    "Qwen2-0.5B": ({"model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896,
+                    "intermediate_size": 4864, "num_hidden_layers": 24, "rms_norm_eps": 1e-6,
+                    "num_attention_heads": 14, "num_key_value_heads": 2, "rope_theta": 1e6,
+                    "max_position_embeddings": 131072, "sliding_window": 131072,
+                    "use_sliding_window": False}, 24, 2, 64),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_plan_of_every_family(tmp_path, name):
+    config, layers, kv_heads, head_dim = FAMILIES[name]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    done = quire_cli.run("plan", "--config", path, "--tokens", 100, "--kv", "f16", "--json")
+    assert done.exit_code == 0, done.describe()
+    assert done.json["kv_heads"] == kv_heads
+    assert done.json["bytes_total"] == 7 * 16 * layers * 2 * kv_heads * head_dim * 2
+
+
 def test_plan_of_a_broken_config(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"num_hidden_layers": 28', encoding="utf-8")

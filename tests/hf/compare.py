@@ -35,12 +35,12 @@ class Table:
 
     def __init__(self):
         self.passed = self.failed = 0
-        print(f"{'case':8} {'check':22} {'seed':>4} {'measured':>24}  result")
+        print(f"{'case':11} {'check':22} {'seed':>4} {'measured':>24}  result")
 
     def add(self, name: str, check: str, seed: int, measured: str, passed: bool) -> None:
         self.passed += passed
         self.failed += not passed
-        print(f"{name:8} {check:22} {seed:4} {measured:>24}  {'ok' if passed else 'FAILED'}",
+        print(f"{name:11} {check:22} {seed:4} {measured:>24}  {'ok' if passed else 'FAILED'}",
               flush=True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-import random_qwen3
+import random_model
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
 TINY_PROMPT_TOKENS = 600
@@ -27,8 +27,8 @@ class Subject:
     def digest(self) -> str:
         """BLAKE2b-128 of all inputs: config.json, weights, prompt."""
         state = hashlib.blake2b(digest_size=16)
-        for part in ((self.model / "config.json").read_bytes(),
-                     (self.model / "model.safetensors").read_bytes(),
+        weights = sorted(self.model.glob("model*.safetensors*"))
+        for part in (*(path.read_bytes() for path in (self.model / "config.json", *weights)),
                      np.array(self.prompt, dtype="<i4").tobytes()):
             state.update(len(part).to_bytes(8, "little"))
             state.update(part)
@@ -43,7 +43,7 @@ class Subject:
 def names() -> list:
     """Every subject that exists here; the bundled model is one as soon as its weights are."""
     tiny = ["tiny"] if (TINY / "model.safetensors").is_file() else []
-    return [case.name for case in random_qwen3.CASES] + tiny
+    return [case.name for case in random_model.CASES] + tiny
 
 
 def prepare(name: str, seed: int, folder: Path) -> Subject:
@@ -53,7 +53,7 @@ def prepare(name: str, seed: int, folder: Path) -> Subject:
         text = (TINY / "heldout.txt").read_bytes()
         start = 1000 * seed % (len(text) - TINY_PROMPT_TOKENS)
         return Subject(name, TINY, list(text[start : start + TINY_PROMPT_TOKENS]))
-    case = next(case for case in random_qwen3.CASES if case.name == name)
+    case = next(case for case in random_model.CASES if case.name == name)
     model = folder / f"{name}-{seed}"
-    random_qwen3.write_model(case, seed, model)
-    return Subject(name, model, random_qwen3.prompt_ids(case, seed))
+    random_model.write_model(case, seed, model)
+    return Subject(name, model, random_model.prompt_ids(case, seed))
