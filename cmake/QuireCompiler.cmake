@@ -7,6 +7,8 @@ set(QUIRE_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,un
 set(CMAKE_CXX_STANDARD 23)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 99)  # of the tests and examples of the C interface; nothing else is C
+set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 
@@ -15,11 +17,14 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
+set(CMAKE_C_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+set(CMAKE_C_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG}")
 
 # -ffp-contract=off: the compiler must not fuse a multiply and an add that docs/numerics.md keeps
 # apart. It would do so inside Highway's FMA targets and not elsewhere, and the bits would differ.
 add_compile_options(-fno-omit-frame-pointer -ffp-contract=off -Wall -Wextra -Wshadow
-                    -Wnon-virtual-dtor)
+                    "$<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>"
+                    "$<$<COMPILE_LANGUAGE:C>:-pedantic>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # False positives of g++ 12: std::string concatenation (PR 105651), std::expected and the AVX-512
   # intrinsics' undefined operands. Clang and its analyser look for the real ones.

@@ -1,5 +1,5 @@
-# What others use: one shared library of the cache without the model, and the rules of `make install`
-# (docs/embedding.md). Nothing that names this build tree is installed.
+# What others use: one shared library of the cache without the model, and the rules of
+# `make install` (docs/embedding.md). No package file that is installed names this build tree.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -8,8 +8,8 @@ if(QUIRE_SANITIZE OR QUIRE_FUZZ)
   return()
 endif()
 
-# libquire.so: all of the layers' objects, for nothing in it calls what only others call. Highway, fmt
-# and the rest, which come in through embed, are its own affair: whoever links it needs none of them.
+# libquire.so: all of the layers' objects, for nothing in it calls what only others call. Highway,
+# fmt and the rest, which come in through embed, are its own affair: whoever links it needs none.
 set(shared_objects "")
 foreach(layer IN LISTS QUIRE_SHARED_LAYERS)
   if(TARGET "quire_${layer}")

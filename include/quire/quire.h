@@ -93,7 +93,8 @@ enum {
   QUIRE_NEVER_SEEN = 1,     // no published block continues the prompt here
   QUIRE_PARTIAL_BLOCK = 2,  // only the last, incomplete block (or the last token) is left
   QUIRE_DAMAGED = 3,        // the next block failed a re-check and is quarantined
-  QUIRE_NOT_ASKED = 4       // the request said no_reuse
+  QUIRE_NOT_ASKED = 4,      // the request said no_reuse
+  QUIRE_WINDOW_PASSED = 5   // known, but the bytes that windowed layers need here are gone
 };
 
 typedef struct quire_cache quire_cache;
@@ -148,18 +149,28 @@ quire_code quire_cache_create(const quire_cache_options* options, quire_cache** 
                               quire_error* error);
 void quire_cache_free(quire_cache* cache);
 
+/// One class of slots.
+typedef struct quire_slot_stats {
+  uint64_t slot_bytes;
+  uint64_t slots_max;
+  uint64_t slots_used;
+  uint64_t slots_used_peak;
+} quire_slot_stats;
+
 /// Counters since the cache was made; numbers of the allocator and the ledger, not of formulas.
 typedef struct quire_cache_stats {
   size_t size;
   uint64_t hot_bytes_limit;
   uint64_t hot_bytes_used;
   uint64_t hot_bytes_peak;
-  uint64_t slot_bytes;
-  uint64_t slots_max;
-  uint64_t slots_used;
-  uint64_t slots_used_peak;
-  uint64_t published_blocks;
-  uint64_t evictable_blocks;
+  quire_slot_stats sealed;
+  quire_slot_stats
+      sealed_second;          // of the other layers, where full attention and a window are mixed
+  quire_slot_stats open;      // zero slots when every codec stores values as they are
+  uint64_t published_blocks;  // in the index now
+  uint64_t evictable_blocks;  // published and leased by nobody
+  uint64_t passed_blocks;     // leased, but windows have passed them and some bytes may go
+  uint64_t hollow_blocks;     // of which windows kept nothing
   uint64_t sequences;
   uint64_t lookups;
   uint64_t lookup_tokens;
@@ -167,6 +178,7 @@ typedef struct quire_cache_stats {
   uint64_t published_total;
   uint64_t deduplicated_total;
   uint64_t evicted_total;
+  uint64_t evicted_passed_total;
   uint64_t refused_total;
 } quire_cache_stats;
 
@@ -228,6 +240,7 @@ void quire_plan_free(quire_plan* plan);
 typedef struct quire_sequence_options {
   size_t size;
   uint64_t reserve_tokens;  // prompt and expected output; 0: the prompt
+  uint64_t step_tokens;     // most tokens appended between two commits; 0: 512
   quire_on_full on_full;    // 0: QUIRE_REJECT, which reserves all of it or refuses
   int32_t private_blocks;   // not 0: its blocks are never shared
 } quire_sequence_options;
@@ -257,6 +270,7 @@ typedef struct quire_sequence_stats {
   uint64_t tokens_reserved;  // room in the blocks it holds
   uint32_t blocks_shared;    // published blocks it leases
   uint32_t blocks_own;       // private blocks
+  uint64_t bytes;            // of all slots it holds, shared ones included
 } quire_sequence_stats;
 
 /// Fills `stats->size` bytes of *stats; bytes this library does not know become zero.
@@ -289,8 +303,8 @@ quire_code quire_sequence_append(quire_sequence* sequence, uint32_t layer, const
 quire_code quire_sequence_commit(quire_sequence* sequence, const int32_t* tokens,
                                  size_t token_count, quire_error* error);
 /// Cuts to `tokens` tokens, committed or not.
-/// Errors: QUIRE_INVALID_ARGUMENT more than were written, or inside a block that cannot be cut;
-///         QUIRE_NO_SPACE no room for the copy of a shared block that is cut
+/// Errors: QUIRE_INVALID_ARGUMENT more than were written, inside a block that cannot be cut, or
+///         before what a window kept; QUIRE_NO_SPACE no room for the copy of a shared block
 quire_code quire_sequence_rollback(quire_sequence* sequence, uint64_t tokens, quire_error* error);
 /// A second sequence with the same committed tokens; shares whole blocks.
 /// Errors: QUIRE_NO_SPACE
@@ -300,7 +314,8 @@ quire_code quire_sequence_reset(quire_sequence* sequence, quire_error* error);
 
 /// Copies tokens [begin, end) of one stream, widened to f32.
 /// Shape:   out [heads, end - begin, dim]; out_values is what it has room for
-/// Errors:  QUIRE_INVALID_ARGUMENT a range past what is written, no such stream, or no room
+/// Errors:  QUIRE_INVALID_ARGUMENT a range past what is written, no such stream, or no room;
+///          QUIRE_NOT_FOUND the layer's window has passed a block of the range
 /// Threads: any
 quire_code quire_sequence_gather(const quire_sequence* sequence, uint32_t layer, quire_role role,
                                  uint64_t begin, uint64_t end, float* out, size_t out_values,
@@ -320,8 +335,9 @@ typedef struct quire_stream_layout {
 /// What a kernel of one's own needs for one layer.
 typedef struct quire_layer_blocks {
   size_t size;
-  const void* const* sealed;  // [block_count], read for every block but the query's own
-  const void* const* open;    // [block_count], read for the query's own block
+  // [block_count]; NULL: the layer's window has passed that block
+  const void* const* sealed;  // read for every block but the query's own
+  const void* const* open;    // read for the query's own block
   uint64_t block_count;
   quire_stream_layout key;
   quire_stream_layout value;  // the key's again when the layer stores one latent
@@ -355,7 +371,7 @@ typedef struct quire_tensor {
 } quire_tensor;
 
 /// Block `index` as [heads, tokens in this block, dim].
-/// Errors:   QUIRE_INVALID_ARGUMENT index
+/// Errors:   QUIRE_INVALID_ARGUMENT index; QUIRE_NOT_FOUND the layer's window has passed the block
 /// Lifetime: the view's
 quire_code quire_view_block(const quire_view* view, uint64_t index, quire_tensor* tensor,
                             quire_error* error);
@@ -365,7 +381,7 @@ struct DLManagedTensorVersioned;
 struct DLManagedTensor;
 
 /// The same as a DLPack 1.x tensor, flagged read-only. Its deleter must be called once.
-/// Errors: QUIRE_INVALID_ARGUMENT index; QUIRE_UNSUPPORTED a codec that is no plain number
+/// Errors: as quire_view_block; QUIRE_UNSUPPORTED a codec that is no plain number
 quire_code quire_view_dlpack(const quire_view* view, uint64_t index,
                              struct DLManagedTensorVersioned** tensor, quire_error* error);
 /// The same for consumers of DLPack before 1.0, whose form has no read-only flag. The bytes are.
@@ -406,8 +422,9 @@ typedef struct quire_attend_request {
 
 /// Computes attention over what is written in a layer, in place (docs/numerics.md). The layer's
 /// window and sinks are those of the cache's geometry.
-/// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written, sequences of two caches, heads that
-///          do not divide; QUIRE_UNSUPPORTED a shape the kernels lack. Nothing is computed then
+/// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written or before what its window kept,
+///          sequences of two caches, heads that do not divide; QUIRE_UNSUPPORTED a shape the
+///          kernels lack. Nothing is computed then
 /// Threads: one call at a time per handle; no writer on these sequences meanwhile
 quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
                         quire_error* error);

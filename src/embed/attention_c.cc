@@ -2,6 +2,7 @@
 // to the kernels.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <span>
@@ -52,6 +53,27 @@ Result<void> CheckTask(const quire_attend_task& task, const quire_sequence& firs
   return {};
 }
 
+/// Windows let go of blocks that they have passed, and the kernels trust that no row asks for one.
+Result<void> CheckSight(const quire_attend_task& task, const AttentionShape& shape,
+                        const LayerBlocks& blocks, uint32_t index) {
+  if (task.rows == 0) return {};
+  const uint64_t block_tokens = shape.key.block_tokens;
+  const auto gone = [&](uint64_t begin, uint64_t end) {
+    const uint64_t first = begin / block_tokens;
+    const auto seen = blocks.sealed.subspan(first, (end - 1) / block_tokens + 1 - first);
+    return std::ranges::find(seen, nullptr) != seen.end();
+  };
+  const uint64_t end = task.first_position + task.rows;
+  const uint64_t window = shape.window_tokens == 0 ? end : shape.window_tokens;
+  const uint64_t begin = task.first_position + 1 > window ? task.first_position + 1 - window : 0;
+  const uint64_t sinks = std::min<uint64_t>(shape.sink_tokens, begin);
+  if (!gone(begin, end) && (sinks == 0 || !gone(0, sinks))) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("request->tasks[{}].first_position: {} sees tokens from {} on, which the "
+                          "layer's window has passed",
+                          index, task.first_position, begin));
+}
+
 AttentionShape ShapeOf(const quire_sequence& sequence, const quire_attend_request& request) {
   const LayerBlocks blocks = sequence.sequence->Blocks(request.layer);
   const LayerGroup& group = GroupOf(sequence.cache->options().geometry, request.layer);
@@ -81,6 +103,7 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
   for (uint32_t i = 0; i < tasks.size(); ++i) {
     QUIRE_TRY(CheckTask(tasks[i], first, request.layer, i));
     const LayerBlocks blocks = tasks[i].sequence->sequence->Blocks(request.layer);
+    QUIRE_TRY(CheckSight(tasks[i], shape, blocks, i));
     made.push_back({.queries = tasks[i].queries,
                     .out = tasks[i].out,
                     .rows = tasks[i].rows,

@@ -31,7 +31,7 @@ static_assert(QUIRE_WINDOW == int{static_cast<uint8_t>(LayerKind::kWindow)});
 static_assert(QUIRE_BLOCK_MAJOR == int{static_cast<uint8_t>(ArenaLayout::kBlockMajor)});
 static_assert(QUIRE_COMPUTE_BF16 == int{static_cast<uint8_t>(ComputeType::kBf16)});
 static_assert(QUIRE_HALT == int{static_cast<uint8_t>(OnFull::kHalt)});
-static_assert(QUIRE_NOT_ASKED == int{static_cast<uint8_t>(MissReason::kNotAsked)});
+static_assert(QUIRE_WINDOW_PASSED == int{static_cast<uint8_t>(MissReason::kWindowPassed)});
 
 Result<LayerGroup> ToGroup(const quire_layer_group& group, uint32_t index) {
   const std::string name = fmt::format("options->groups[{}].", index);
@@ -110,17 +110,25 @@ Result<Identity> ToIdentity(const quire_identity* caller) {
   return made;
 }
 
+quire_slot_stats ToC(const SlotClassStats& stats) {
+  return {.slot_bytes = stats.slot_bytes,
+          .slots_max = stats.slots_max,
+          .slots_used = stats.slots_used,
+          .slots_used_peak = stats.slots_used_peak};
+}
+
 quire_cache_stats ToC(const CacheStats& stats) {
   return {.size = 0,
           .hot_bytes_limit = stats.hot_bytes_limit,
           .hot_bytes_used = stats.hot_bytes_used,
           .hot_bytes_peak = stats.hot_bytes_peak,
-          .slot_bytes = stats.sealed.slot_bytes,
-          .slots_max = stats.sealed.slots_max,
-          .slots_used = stats.sealed.slots_used,
-          .slots_used_peak = stats.sealed.slots_used_peak,
+          .sealed = ToC(stats.sealed),
+          .sealed_second = ToC(stats.sealed_second),
+          .open = ToC(stats.open),
           .published_blocks = stats.published_blocks,
           .evictable_blocks = stats.evictable_blocks,
+          .passed_blocks = stats.passed_blocks,
+          .hollow_blocks = stats.hollow_blocks,
           .sequences = stats.sequences,
           .lookups = stats.lookups,
           .lookup_tokens = stats.lookup_tokens,
@@ -128,6 +136,7 @@ quire_cache_stats ToC(const CacheStats& stats) {
           .published_total = stats.published_total,
           .deduplicated_total = stats.deduplicated_total,
           .evicted_total = stats.evicted_total,
+          .evicted_passed_total = stats.evicted_passed_total,
           .refused_total = stats.refused_total};
 }
 
@@ -271,10 +280,11 @@ quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("options->on_full is {}", asked.on_full));
     }
-    QUIRE_ASSIGN(auto opened,
-                 plan->cache->Open(std::move(plan->plan), {.reserve_tokens = asked.reserve_tokens,
-                                                           .on_full = on_full,
-                                                           .publish = asked.private_blocks == 0}));
+    quire::SequenceOptions made{.reserve_tokens = asked.reserve_tokens,
+                                .on_full = on_full,
+                                .publish = asked.private_blocks == 0};
+    if (asked.step_tokens != 0) made.step_tokens = asked.step_tokens;
+    QUIRE_ASSIGN(auto opened, plan->cache->Open(std::move(plan->plan), made));
     *sequence = new quire_sequence{.cache = plan->cache, .sequence = std::move(opened)};
     return {};
   });

@@ -76,7 +76,8 @@ quire_code quire_sequence_get_stats(const quire_sequence* sequence, quire_sequen
                                                           .tokens_used = now.tokens_used,
                                                           .tokens_reserved = now.tokens_reserved,
                                                           .blocks_shared = now.blocks_shared,
-                                                          .blocks_own = now.blocks_own});
+                                                          .blocks_own = now.blocks_own,
+                                                          .bytes = now.bytes});
     return {};
   });
 }

@@ -25,6 +25,10 @@ Result<TensorView> BlockOf(const quire_view* view, uint64_t index) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("view: block {} of {}", index, blocks.block_count()));
   }
+  if (blocks.slots()[index] == nullptr) {
+    return Fail(ErrorCode::kNotFound,
+                fmt::format("view: the layer's window has passed block {}", index));
+  }
   return blocks.block(static_cast<uint32_t>(index));
 }
 

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CODE = (".h", ".cc", ".cu")
+CODE = (".h", ".c", ".cc", ".cu")
 FOLDERS = ("include", "src", "apps", "bench", "examples")
 LINES_MAX = 700
 COLUMNS_MAX = 100

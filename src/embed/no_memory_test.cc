@@ -1,0 +1,185 @@
+// Memory that runs out at any allocation of any call: a code comes back, nothing is lost, and a
+// fresh attempt works.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "embed/test_util.h"
+#include "quire/dlpack.h"
+
+namespace {
+
+// Allocations of this thread until one fails, once; negative: none fails.
+thread_local int64_t allocations_left = -1;
+thread_local int64_t allocations_live = 0;
+
+void* Allocate(size_t bytes) {
+  if (allocations_left >= 0 && --allocations_left < 0) throw std::bad_alloc();
+  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  ++allocations_live;
+  return memory;
+}
+
+void Deallocate(void* memory) {
+  if (memory != nullptr) --allocations_live;
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return Allocate(bytes); }
+void operator delete(void* memory) noexcept { Deallocate(memory); }
+void operator delete(void* memory, size_t) noexcept { Deallocate(memory); }
+
+namespace quire::embed {
+namespace {
+
+constexpr uint32_t kBlock = CWorld::kBlock;
+
+/// Calls with the first, second, third ... allocation failing, until one succeeds.
+template <typename Call>
+void Sweep(const std::string& name, Call&& call) {
+  for (int64_t k = 0;; ++k) {
+    ASSERT_LT(k, 1000) << name;
+    quire_error error{};
+    allocations_left = k;
+    const quire_code code = call(&error);
+    allocations_left = -1;
+    if (code == QUIRE_OK) break;
+    ASSERT_EQ(code, QUIRE_NO_MEMORY) << name << ", allocation " << k << ": " << Show(error);
+    ASSERT_STREQ(error.message, "out of memory");
+  }
+}
+
+TEST(NoMemory, MakingHandlesCanBeTriedAgain) {
+  const quire_cache_options options = SmallOptions();
+  const auto history = cache::SomeTokens(2 * kBlock + 5, 1);
+  quire_cache* cache = nullptr;
+  Sweep("create", [&](quire_error* error) { return quire_cache_create(&options, &cache, error); });
+  quire_cache_free(cache);
+
+  const CWorld world;
+  const auto sequence = world.Run(history);
+  quire_view* view = nullptr;
+  Sweep("view", [&](quire_error* error) {
+    return quire_view_open(sequence.get(), 0, QUIRE_KEY, &view, error);
+  });
+  DLManagedTensorVersioned* tensor = nullptr;
+  Sweep("dlpack", [&](quire_error* error) { return quire_view_dlpack(view, 0, &tensor, error); });
+  DLManagedTensor* legacy = nullptr;
+  Sweep("dlpack_legacy",
+        [&](quire_error* error) { return quire_view_dlpack_legacy(view, 0, &legacy, error); });
+  tensor->deleter(tensor);
+  legacy->deleter(legacy);
+  quire_view_free(view);
+
+  std::vector<float> out(history.size() * 8);
+  Sweep("gather", [&](quire_error* error) {
+    return quire_sequence_gather(sequence.get(), 0, QUIRE_KEY, 0, history.size(), out.data(),
+                                 out.size(), error);
+  });
+  EXPECT_EQ(out, world.Expected(history, 0, 0));
+}
+
+/// A life through C, whose own data is made before, so that every allocation is Quire's. It
+/// publishes nothing: the index's hash tables are Abseil's, which do not survive a failed
+/// allocation.
+class Life {
+ public:
+  Life() : history_(cache::SomeTokens(kBlock - 1, 1)) {
+    const cache::FakeModel model(cache::SmallGeometry());
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      for (const Stream& stream : model.GroupOf(layer).streams) {
+        rows_.push_back(model.Rows(history_, 0, layer, stream));
+      }
+    }
+  }
+
+  quire_code Run(quire_error* error) const {
+    const quire_cache_options options = SmallOptions();
+    Handles handles;
+    quire_code code = quire_cache_create(&options, &handles.cache, error);
+    if (code == QUIRE_OK) code = Open(handles, error);
+    if (code == QUIRE_OK) code = Feed(*handles.sequence, error);
+    if (code == QUIRE_OK) code = Use(handles, error);
+    return code;
+  }
+
+ private:
+  /// Frees them with memory to spare: an allocation while something ends cannot be refused.
+  struct Handles {
+    quire_cache* cache = nullptr;
+    quire_sequence* sequence = nullptr;
+    quire_sequence* fork = nullptr;
+    quire_view* view = nullptr;
+
+    ~Handles() {
+      const int64_t left = std::exchange(allocations_left, -1);
+      quire_cache_free(cache);
+      quire_sequence_free(sequence);
+      quire_sequence_free(fork);
+      quire_view_free(view);
+      allocations_left = left;
+    }
+  };
+
+  quire_code Open(Handles& handles, quire_error* error) const {
+    const quire_identity identity = SomeIdentityC();
+    auto request = Sized<quire_acquire_request>();
+    request.identity = &identity;
+    request.tokens = history_.data();
+    request.token_count = history_.size();
+    quire_plan* plan = nullptr;
+    const quire_code code = quire_acquire(handles.cache, &request, &plan, error);
+    return code == QUIRE_OK ? quire_open(plan, nullptr, &handles.sequence, error) : code;
+  }
+
+  quire_code Feed(quire_sequence& sequence, quire_error* error) const {
+    const uint64_t begin = quire_sequence_length(&sequence);
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      const quire_rows key = Rows(2 * layer, begin);
+      const quire_rows value = Rows(2 * layer + 1, begin);
+      const auto added = static_cast<uint32_t>(history_.size() - begin);
+      const quire_code code = quire_sequence_append(&sequence, layer, &key, &value, added, error);
+      if (code != QUIRE_OK) return code;
+    }
+    return quire_sequence_commit(&sequence, history_.data() + begin, history_.size() - begin,
+                                 error);
+  }
+
+  static quire_code Use(Handles& handles, quire_error* error) {
+    quire_sequence* const sequence = handles.sequence;
+    quire_code code = quire_sequence_fork(sequence, &handles.fork, error);
+    if (code == QUIRE_OK) code = quire_view_open(handles.fork, 1, QUIRE_KEY, &handles.view, error);
+    if (code == QUIRE_OK) code = quire_sequence_rollback(sequence, 5, error);
+    if (code == QUIRE_OK) code = quire_sequence_reserve(sequence, 4 * kBlock, error);
+    if (code == QUIRE_OK) code = quire_sequence_reset(sequence, error);
+    return code;
+  }
+
+  quire_rows Rows(size_t stream, uint64_t begin) const {
+    return {.data = rows_[stream].data() + begin * 8,
+            .dtype = QUIRE_F32,
+            .token_stride = 8,
+            .head_stride = 4};
+  }
+
+  const std::vector<TokenId> history_;
+  std::vector<std::vector<float>> rows_;  // [layers * 2][tokens, heads, dim]
+};
+
+TEST(NoMemory, ALifeThatEndsAnywhereLeavesNothingBehind) {
+  const Life life;
+  Sweep("life", [&](quire_error* error) {
+    const int64_t before = allocations_live;
+    const quire_code code = life.Run(error);
+    EXPECT_EQ(allocations_live, before);
+    return code;
+  });
+}
+
+}  // namespace
+}  // namespace quire::embed
