@@ -60,7 +60,7 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_option("--residual", flags.residual_tokens, "Last tokens kept in full precision")
       ->capture_default_str();
   command.add_option("--layout", flags.layout, "Order of the arena's axes")
-      ->check(CLI::IsMember({"block_major"}))
+      ->check(CLI::IsMember({"block_major", "layer_major", "head_major"}))
       ->capture_default_str();
   command.add_option("--max-seq-len", flags.max_seq_len,
                      "Longest prompt and output together (default: the model's)");

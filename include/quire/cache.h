@@ -1,7 +1,7 @@
 // The cache: paged, shared by prefix, within a hard budget. Start reading here.
 //
 //   auto cache = Cache::Create({.geometry = ..., .profile = ..., .hot_bytes = 4'000'000'000});
-//   auto plan = (*cache)->Acquire({.identity = &identity, .tokens = prompt});  // pins what is there
+//   auto plan = (*cache)->Acquire({.identity = &identity, .tokens = prompt});  // pins what it has
 //   auto sequence = (*cache)->Open(std::move(*plan), {.reserve_tokens = prompt.size() + 128});
 //   // compute tokens [sequence->length(), n): Append every layer, attend over Blocks(), Commit
 #ifndef QUIRE_CACHE_H_
@@ -31,9 +31,11 @@ struct CacheOptions {
   Geometry geometry{};
   NumericProfile profile{};
   ArenaLayout layout = ArenaLayout::kBlockMajor;
+  Placement placement =
+      Placement::kFreeList;       // all but the free list can hold sequences in one run
   uint64_t hot_bytes = 0;         // hard budget: slots in use and their metadata
   uint64_t tokens_max = 1 << 20;  // longest sequence
-  bool huge_pages = false;        // transparent huge pages for the arena
+  bool huge_pages = false;        // transparent huge pages for the arena; block-major only
 };
 
 /// Why a prompt was not found as a whole.
@@ -85,6 +87,10 @@ struct SequenceOptions {
   uint64_t step_tokens = 512;
   OnFull on_full = OnFull::kReject;
   bool publish = true;  // false: its blocks are never shared
+  // Its blocks are consecutive slots, so that views of it are one array. It shares no prefix and
+  // publishes nothing; it grows in place or not at all, and takes free slots only: what is cached
+  // is not evicted for it (see Evict). Needs a placement with runs, and layers without windows.
+  bool contiguous = false;
 };
 
 /// What one re-check of every published block found.
@@ -117,8 +123,9 @@ class Cache {
   virtual Result<Plan> Acquire(const AcquireRequest& request) = 0;
 
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
-  /// Errors: kNoSpace names shared, own and available blocks, and says if it can never fit. The
-  ///         plan's pins are dropped then
+  /// Errors: kNoSpace names shared, own and available blocks, and says if it can never fit;
+  ///         kInvalidArgument past tokens_max, or contiguous with a plan that shares blocks;
+  ///         kUnsupported contiguous where the cache cannot. The plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 
   /// Evicts what nobody needs of up to `blocks` blocks, least recently used first: whole unleased

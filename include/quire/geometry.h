@@ -64,14 +64,36 @@ struct Geometry {
   bool operator==(const Geometry&) const = default;
 };
 
-/// Order of the axes in an arena. Only the strides differ; the values and their bits do not.
+/// Order of the axes in an arena. Only the strides differ; the values and their bits do not. The
+/// last two are for engines that want one array per layer or head: they take codecs that store
+/// values as they are, and K lies token by token as V does.
 enum class ArenaLayout : uint8_t {
-  kBlockMajor =
-      1,  // [slot][layer][stream][head]...: one block of all layers is one contiguous record
+  kBlockMajor = 1,  // [slot][layer][stream][head]...: a block of all layers is one record
+  kLayerMajor = 2,  // [layer][stream][slot][head][token][dim]
+  kHeadMajor = 3,   // [head][layer][stream][slot][token][dim]
 };
 
 std::string_view ArenaLayoutName(ArenaLayout layout);
 std::optional<ArenaLayout> ParseArenaLayout(std::string_view name);
+
+/// Which free slots an allocation gets. All are deterministic: the same calls take the same slots.
+enum class Placement : uint8_t {
+  kFreeList,  // the slot freed last, O(1): for paged use. Has no runs
+  kFirstFit,  // the lowest slots that do
+  kBestFit,   // the shortest free run that does; of equal ones the lowest. O(log of the free runs)
+  kBuddy,     // the lowest of the smallest aligned power-of-two blocks that do. O(log slots)
+};
+
+/// "free_list", "first_fit", "best_fit", "buddy".
+constexpr std::string_view PlacementName(Placement placement) {
+  switch (placement) {
+    case Placement::kFreeList: return "free_list";
+    case Placement::kFirstFit: return "first_fit";
+    case Placement::kBestFit: return "best_fit";
+    case Placement::kBuddy: return "buddy";
+  }
+  return "unknown";
+}
 
 /// Limits of block_tokens: a power of two, so that a split of 256 tokens is whole blocks.
 inline constexpr uint32_t kBlockTokensMin = 16;

@@ -13,6 +13,7 @@
 
 #include "quire/attention.h"
 #include "quire/env.h"
+#include "quire/error.h"
 #include "quire/geometry.h"
 #include "quire/ids.h"
 
@@ -72,6 +73,12 @@ class BlockListView {
   uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
   /// Slots in token order, for AttentionTask; null for blocks that the layer's window has passed.
   std::span<const std::byte* const> slots() const { return slots_; }
+  /// All blocks as one array in place, where they lie equally far apart: always in a sequence that
+  /// is contiguous. In a head-major arena [heads, tokens, dim], elsewhere [blocks, heads,
+  /// block_tokens, dim], of whose last block only the first tokens() % block_tokens may be written.
+  ///
+  /// Errors: kUnsupported they do not lie so, or there are none; nothing is ever copied
+  Result<TensorView> array() const;
   /// Block i as [heads, tokens in this block, dim]. One that the window has passed is a bug.
   TensorView block(uint32_t i) const;
 

@@ -91,9 +91,6 @@ class CpuAttention final : public AttentionBackend {
     if (shape.value.dim > kDimMax) {
       return unsupported(fmt::format("value.dim is {}, more than {}", shape.value.dim, kDimMax));
     }
-    if (shape.key.inner != InnerAxis::kToken) {
-      return unsupported("key.inner is dim, kernels read K token-contiguous");
-    }
     if (shape.value.inner != InnerAxis::kDim) {
       return unsupported("value.inner is token, kernels read V channel-contiguous");
     }

@@ -25,12 +25,14 @@ struct CodecFunctions {
   void (*stream_scores)(const float*, const StreamView&, const Columns&, float*);
   void (*stream_values)(const ValueRun*, uint32_t, const StreamView&, const float*, float*, size_t);
   void (*expand_key)(const std::byte*, size_t, size_t, float*);
+  void (*expand_key_rows)(const std::byte*, size_t, size_t, float*);
   void (*expand_value)(const std::byte*, size_t, float*);
 };
 
 template <class Values>
 constexpr CodecFunctions FunctionsOf() {
-  return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, &ExpandValue<Values>};
+  return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, &ExpandKeyRows<Values>,
+          &ExpandValue<Values>};
 }
 
 inline CodecFunctions FunctionsFor(Codec codec) {
@@ -155,7 +157,8 @@ class ItemRun {
           block >= own_block ? item_.task->open[block] : item_.task->sealed[block];
       const uint32_t c = columns->count++;
       columns->index[c] = index;
-      columns->key[c] = Plane(shape_.key, slot) + in_block * KeyValueBytes();
+      columns->key[c] =
+          Plane(shape_.key, slot) + in_block * KeyValueBytes() * (KeyInRows() ? key_dim_ : 1);
       columns->value[c] = Plane(shape_.value, slot) + in_block * value_dim_ * ValueValueBytes();
     }
     return columns->count != 0;
@@ -164,6 +167,7 @@ class ItemRun {
   const std::byte* Plane(const StreamLayout& stream, const std::byte* slot) const {
     return slot + stream.offset_bytes + item_.head_begin * stream.head_stride_bytes;
   }
+  bool KeyInRows() const { return shape_.key.inner == InnerAxis::kDim; }
   size_t KeyValueBytes() const { return shape_.key.codec == Codec::kF32 ? 4 : 2; }
   size_t ValueValueBytes() const { return shape_.value.codec == Codec::kF32 ? 4 : 2; }
   StreamView KeyView() const {
@@ -185,7 +189,7 @@ class ItemRun {
 
   /// The states of every query vector over one split, into scratch.split.
   void Attend(const SplitView& view) const {
-    if (item_.rows == 1) {
+    if (StreamsOneRow(shape_, item_.rows)) {
       Stream(view);
     } else {
       Expand(view);
@@ -224,9 +228,10 @@ class ItemRun {
   void Expand(const SplitView& view) const {
     const Columns& columns = view.columns;
     const size_t key_panel = key_dim_ * kColumnTokens;
+    const auto expand_key = KeyInRows() ? key_.expand_key_rows : key_.expand_key;
     for (uint32_t c = 0; c < columns.count; ++c) {
       const uint32_t index = columns.index[c];
-      key_.expand_key(columns.key[c], KeyRowBytes(), key_dim_, scratch_.key + index * key_panel);
+      expand_key(columns.key[c], KeyRowBytes(), key_dim_, scratch_.key + index * key_panel);
       value_.expand_value(columns.value[c], value_dim_,
                           scratch_.value + index * kColumnTokens * kPanelDims);
     }

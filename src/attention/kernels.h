@@ -55,6 +55,12 @@ struct Item {
   uint32_t queries() const { return rows * queries_per_row(); }
 };
 
+/// Whether `rows` rows are computed straight from their blocks; otherwise K and V of a split are
+/// widened first. Kernels stream only K that is token-contiguous.
+constexpr bool StreamsOneRow(const AttentionShape& shape, uint32_t rows) {
+  return rows == 1 && shape.key.inner == InnerAxis::kToken;
+}
+
 /// Memory of one worker, sized by the backend for the largest item of the call.
 struct Scratch {
   float* query = nullptr;    // [queries, key.dim] scaled

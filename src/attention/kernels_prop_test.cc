@@ -22,7 +22,8 @@ std::ostream& operator<<(std::ostream& os, const Setup& s) {
             << s.shape.block_tokens << " codecs " << static_cast<int>(s.shape.key_codec)
             << static_cast<int>(s.shape.value_codec) << " window " << s.shape.window_tokens
             << " sinks " << s.shape.sink_tokens << " first_position " << s.first_position
-            << " rows " << s.rows << " two_forms " << s.two_forms << " seed " << s.seed;
+            << " rows " << s.rows << " key_inner " << static_cast<int>(s.shape.key_inner)
+            << " two_forms " << s.two_forms << " seed " << s.seed;
 }
 
 // Positions near the edges of columns, splits and rounds of lanes.
@@ -44,6 +45,7 @@ Setup Draw() {
     s.shape.window_tokens = *rc::gen::element(1u, 2u, 17u, 64u, 255u, 256u, 300u);
     s.shape.sink_tokens = *rc::gen::element(0u, 1u, 4u, 20u, 300u);
   }
+  if (*rc::gen::inRange(0, 4) == 0) s.shape.key_inner = InnerAxis::kDim;
   s.first_position = DrawPosition();
   s.rows = *rc::gen::element(1u, 1u, 2u, 3u, 5u, 9u, 17u, 34u);
   s.two_forms = *rc::gen::inRange(0, 4) == 0;

@@ -61,7 +61,7 @@ class TaskPlanner {
         Item item{.shape = &shape_, .task = &task_, .head_begin = head, .row_begin = row};
         item.rows = TileRows(row);
         row += item.rows;
-        plan_->expands = plan_->expands || item.rows > 1;
+        plan_->expands = plan_->expands || !StreamsOneRow(shape_, item.rows);
         Add(item, parts);
       }
     }
@@ -120,7 +120,7 @@ void MakePlan(const AttentionShape& shape, std::span<const AttentionTask> tasks,
     const uint64_t pieces =
         workers == 1 ? 1 : (TokensInSight(shape, task) * task.rows + fair - 1) / fair;
     TaskPlanner planner(shape, task, plan);
-    if (task.rows == 1) {
+    if (StreamsOneRow(shape, task.rows)) {
       planner.AddRow(pieces);
     } else {
       planner.AddTiles(pieces);

@@ -40,6 +40,24 @@ void ExpandKey(const std::byte* key, size_t row_bytes, size_t dim, float* to) {
   }
 }
 
+/// The same of K that lies token by token, as engines with arenas of their own have it: a row is
+/// widened, then spread over the column.
+template <class Values>
+void ExpandKeyRows(const std::byte* key, size_t, size_t dim, float* to) {
+  const Tag d;
+  HWY_ALIGN float row[kDimMax];
+  for (size_t t = 0; t < kColumnTokens; ++t) {
+    const std::byte* from = key + t * dim * Values::kBytes;
+    size_t i = 0;
+    for (; i + kVecLanes <= dim; i += kVecLanes) {
+      hn::Store(Values::Load(d, from + i * Values::kBytes), d, row + i);
+    }
+    const hn::CappedTag<float, 1> d1;
+    for (; i < dim; ++i) hn::Store(Values::Load(d1, from + i * Values::kBytes), d1, row + i);
+    for (i = 0; i < dim; ++i) to[i * kColumnTokens + t] = row[i];
+  }
+}
+
 /// One panel's channels [begin, end) of `tokens` rows of V, with vectors that do not read beyond a
 /// row.
 template <class Values, class D>

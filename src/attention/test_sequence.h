@@ -32,6 +32,7 @@ struct TestShape {
   Codec value_codec = Codec::kF16;
   uint32_t window_tokens = 0;
   uint32_t sink_tokens = 0;
+  InnerAxis key_inner = InnerAxis::kToken;
 };
 
 inline AttentionShape MakeShape(const TestShape& test) {
@@ -47,7 +48,7 @@ inline AttentionShape MakeShape(const TestShape& test) {
   };
   AttentionShape shape;
   shape.query_heads = test.kv_heads * test.group;
-  shape.key = stream(test.key_codec, InnerAxis::kToken, test.key_dim, 64);
+  shape.key = stream(test.key_codec, test.key_inner, test.key_dim, 64);
   shape.value = stream(test.value_codec, InnerAxis::kDim, test.value_dim,
                        64 + RoundUp(test.kv_heads * shape.key.head_stride_bytes, 64));
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key.dim)));

@@ -103,6 +103,7 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
                 fmt::format("open: {} tokens are over the limit of {} (tokens_max)", wanted,
                             options_.tokens_max));
   }
+  if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
   const uint64_t reserve = options.on_full == OnFull::kReject ? wanted : state.prompt_tokens;
@@ -123,7 +124,7 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
         fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}", reserve,
                     blocks, options_.hot_bytes, ledger_.limit_bytes() / (bytes_in_all / blocks)));
   }
-  auto slots = AllocateSlots(own);
+  auto slots = options.contiguous ? AllocateRun(own[0]) : AllocateSlots(own);
   if (!slots) {
     Error error = std::move(slots).error();
     error.message = fmt::format("open: {} tokens need {} shared and {} own blocks of {}; {}",
@@ -156,6 +157,59 @@ Result<PerPart<std::vector<SlotId>>> Core::AllocateSlots(const PerPart<uint64_t>
     for (SlotId& slot : slots[part]) slot = Global(part, slot);
   }
   return slots;
+}
+
+Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
+  if (options_.placement == Placement::kFreeList) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: contiguous needs a cache with placement first_fit, "
+                "best_fit or buddy; this one has free_list");
+  }
+  if (layout_.part_count() > 1 || reaches_[0].windowed()) {
+    return Fail(ErrorCode::kUnsupported, "open: contiguous: the model has layers with a window");
+  }
+  if (resident_tokens > 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("open: contiguous with a plan that shares {} tokens; acquire it with "
+                            "reuse = false",
+                            resident_tokens));
+  }
+  return {};
+}
+
+Result<PerPart<std::vector<SlotId>>> Core::AllocateRun(uint64_t count) {
+  PerPart<std::vector<SlotId>> slots;
+  QUIRE_TRY(ExtendRun(slots[0], count));
+  return slots;
+}
+
+Result<void> Core::ExtendRun(std::vector<SlotId>& slots, uint64_t count) {
+  if (count == 0) return {};
+  MutexLock lock(mutex_);
+  const auto charge = CheckedMul(count, charges_[0]);
+  if (!charge || !ledger_.TryCharge(*charge)) {
+    ++counters_.refused_total;
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("{} more consecutive blocks needed, {} bytes of {} (hot_bytes) free",
+                            count, ledger_.available_bytes(), options_.hot_bytes));
+  }
+  pool::SlotRun run;
+  Result<void> taken;
+  if (slots.empty()) {
+    auto first = pools_[0]->AllocateRun(static_cast<uint32_t>(count));
+    if (first) run = *first;
+    if (!first) taken = std::unexpected(std::move(first).error());
+  } else {
+    run = {.first = slots.front(), .count = static_cast<uint32_t>(slots.size())};
+    taken = pools_[0]->GrowRun(run, static_cast<uint32_t>(slots.size() + count));
+  }
+  if (!taken) {
+    ledger_.Refund(*charge);
+    ++counters_.refused_total;
+    return taken;
+  }
+  while (slots.size() < run.count) slots.push_back(run.slot(static_cast<uint32_t>(slots.size())));
+  return {};
 }
 
 std::string Core::RoomMessage(const PerPart<uint64_t>& counts) const {

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/bits.h"
+#include "base/hash.h"
 #include "evict/lru.h"
 
 namespace quire {
@@ -34,10 +36,10 @@ bool HasFullAttention(const codec::SlotLayout& layout) {
 /// What one slot costs the budget: its pages, the pool's bookkeeping, and for its block, and hollow
 /// ones, the index entry and record (256) and the tokens, once in the index and once in the
 /// sequence.
-uint64_t ChargeBytes(const codec::SlotLayout& layout, uint32_t part) {
+uint64_t ChargeBytes(const codec::SlotLayout& layout, uint32_t part, Placement placement) {
   const uint64_t blocks = HasFullAttention(layout) ? 1 : 1 + kHollowPerSlot;
   return RoundUp(layout.slot_bytes(part), pool::Pool::kSlotAlignment) +
-         pool::Pool::kMetadataBytesPerSlot +
+         pool::Pool::MetadataBytesPerSlot(placement) +
          blocks * (256 + 2 * sizeof(TokenId) * uint64_t{layout.block_tokens()});
 }
 
@@ -63,6 +65,15 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("cache options: arena layout {}", static_cast<int>(options.layout)));
   }
+  if (PlacementName(options.placement) == "unknown") {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("cache options: placement {}", static_cast<int>(options.placement)));
+  }
+  if (options.huge_pages && options.layout != ArenaLayout::kBlockMajor) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache options: huge_pages with layout {}, whose slots share pages",
+                            ArenaLayoutName(options.layout)));
+  }
   QUIRE_TRY(CheckCodecs(options.profile));
   QUIRE_TRY(options.geometry.Validate());
   QUIRE_ASSIGN(auto layout,
@@ -77,7 +88,7 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
   PerPart<uint64_t> charges{};
   uint64_t block_charge = 0;
   for (uint32_t part = 0; part < parts; ++part) {
-    charges[part] = ChargeBytes(layout, part);
+    charges[part] = ChargeBytes(layout, part, options.placement);
     block_charge += charges[part];
   }
   if (options.hot_bytes < block_charge) {
@@ -96,8 +107,11 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
     ledger_bytes = std::min(ledger_bytes, (slots + 1) * charges[part] - 1);
     QUIRE_ASSIGN(pools[part], pool::Pool::Create({.name = fmt::format("sealed{}", part),
                                                   .slot_bytes = layout.slot_bytes(part),
-                                                  .slots_max = static_cast<uint32_t>(slots)},
+                                                  .slots_max = static_cast<uint32_t>(slots),
+                                                  .pieces = layout.pieces(part),
+                                                  .placement = options.placement},
                                                  *memory));
+    layout.PlaceArena(part, pools[part]->piece_stride_bytes());
   }
   return std::unique_ptr<Core>(new Core(std::move(options), std::move(layout), charges,
                                         ledger_bytes, std::move(memory), std::move(pools)));
@@ -128,6 +142,25 @@ uint64_t Core::block_bytes() const {
   uint64_t bytes = 0;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += layout_.slot_bytes(part);
   return bytes;
+}
+
+uint32_t Core::Checksum(SlotId slot) const {
+  const uint32_t part = PartOf(slot);
+  const pool::Pool& pool = *pools_[part];
+  uint32_t crc = 0;
+  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
+    crc = Crc32c({data(slot) + piece * pool.piece_stride_bytes(), layout_.piece_bytes(part)}, crc);
+  }
+  return crc;
+}
+
+void Core::CopySlot(SlotId from, SlotId to) const {
+  const uint32_t part = PartOf(from);
+  const pool::Pool& pool = *pools_[part];
+  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
+    const uint64_t offset_bytes = piece * pool.piece_stride_bytes();
+    std::memcpy(data(to) + offset_bytes, data(from) + offset_bytes, layout_.piece_bytes(part));
+  }
 }
 
 uint64_t Core::Trim() {

@@ -91,6 +91,11 @@ class Core final : public Cache {
   /// Slots with one reference each, of every part; evicts what nobody holds if that makes it fit,
   /// and only then.
   Result<PerPart<std::vector<SlotId>>> AllocateSlots(const PerPart<uint64_t>& counts);
+  /// Appends `count` slots that follow `slots`, or any consecutive ones if that is empty. Takes
+  /// free slots only. Needs CheckContiguous.
+  Result<void> ExtendRun(std::vector<SlotId>& slots, uint64_t count);
+  /// Copies the bytes of one slot to another of the same part.
+  void CopySlot(SlotId from, SlotId to) const;
   /// Another holder for each slot, published or private.
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
@@ -120,11 +125,11 @@ class Core final : public Cache {
   SlotId Global(uint32_t part, SlotId local) const {
     return SlotId(local.number() * layout_.part_count() + part);
   }
-  std::span<const std::byte> BytesOf(SlotId slot) const {
-    return {data(slot), layout_.slot_bytes(PartOf(slot))};
-  }
+  uint32_t Checksum(SlotId slot) const;
 
   MissReason FindPath(std::span<const TokenId> prompt, PlanState& state) QUIRE_REQUIRES(mutex_);
+  Result<void> CheckContiguous(uint64_t resident_tokens) const;
+  Result<PerPart<std::vector<SlotId>>> AllocateRun(uint64_t count);
   std::string RoomMessage(const PerPart<uint64_t>& counts) const QUIRE_REQUIRES(mutex_);
   void HoldSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void ReleaseSlot(SlotId slot) QUIRE_REQUIRES(mutex_);

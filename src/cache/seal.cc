@@ -1,5 +1,4 @@
 // Publishing whole blocks, and checking them again later.
-#include "base/hash.h"
 #include "cache/core.h"
 
 namespace quire::cache {
@@ -23,7 +22,7 @@ Published Core::Publish(const Place& place, const NewBlock& block) {
   // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
   PerPart<uint32_t> crcs{};
   for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    crcs[part] = Crc32c(BytesOf(block.slots[part]));
+    crcs[part] = Checksum(block.slots[part]);
   }
   const Digest key = ChildKey(*place.domain, parent_key, block.tokens.data(), block_tokens());
 
@@ -96,7 +95,7 @@ bool Core::Intact(SlotId slot) {
     if (blocks_.at(block).standing == Standing::kDamaged) return false;
     crc = blocks_.at(block).crcs[part];
   }
-  if (Crc32c(BytesOf(slot)) == crc) return true;
+  if (Checksum(slot) == crc) return true;
   MutexLock lock(mutex_);
   Quarantine(block, Standing::kDamaged);
   return false;
@@ -143,7 +142,7 @@ VerifyReport Core::Verify() {
     ++report.blocks;
     for (uint32_t part = 0; part < layout_.part_count(); ++part) {
       const SlotId slot = blocks_.at(id).slots[part];
-      if (slot.is_none() || Crc32c(BytesOf(slot)) == blocks_.at(id).crcs[part]) continue;
+      if (slot.is_none() || Checksum(slot) == blocks_.at(id).crcs[part]) continue;
       ++report.damaged;
       Quarantine(id, Standing::kDamaged);
       break;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/bits.h"
@@ -17,7 +16,8 @@ SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerPart<std::vector<SlotI
       id_(core.NextSequenceId()),
       place_(std::move(plan.place)),
       step_tokens_(options.step_tokens),
-      publish_(options.publish),
+      publish_(options.publish && !options.contiguous),
+      contiguous_(options.contiguous),
       first_own_(plan.resident / core.block_tokens()),
       published_(std::move(plan.path)),
       cursors_(core.layout().layer_count()),
@@ -104,7 +104,7 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
     counts[p] = spare - std::min<uint64_t>(spare, part.spare.size());
   }
   if (blocks > blocks_ || std::ranges::any_of(counts, [](uint64_t count) { return count > 0; })) {
-    auto added = core_.AllocateSlots(counts);
+    auto added = AddSlots(counts);
     if (!added) {
       return Fail(added.error().code,
                   fmt::format("sequence {}: no room to grow from {} to {} tokens: {}", id_.number(),
@@ -118,6 +118,14 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
     part.spare.pop_back();
   }
   return {};
+}
+
+Result<PerPart<std::vector<SlotId>>> SequenceImpl::AddSlots(const PerPart<uint64_t>& counts) {
+  if (!contiguous_) return core_.AllocateSlots(counts);
+  PerPart<std::vector<SlotId>> added{parts_[0].slots};
+  QUIRE_TRY(core_.ExtendRun(added[0], counts[0]));
+  added[0].erase(added[0].begin(), added[0].begin() + static_cast<int64_t>(blocks_));
+  return added;
 }
 
 // Slots that should wait for blocks of a windowed part: as many as will be written, but not more
@@ -318,6 +326,12 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   std::vector<SlotId> dropped;
   if (const PerPart<bool> shared = TryTruncate(position, {}, dropped); shared != PerPart<bool>{}) {
     const uint64_t cut = position / core_.block_tokens();
+    if (contiguous_) {
+      return Fail(ErrorCode::kBusy,
+                  fmt::format("rollback: sequence {} to {} tokens: a view or fork holds block {}, "
+                              "and a copy would not be contiguous",
+                              id_.number(), position, cut));
+    }
     QUIRE_ASSIGN(const auto copies, CopyBlock(cut, shared));
     // When a copy is published it gets a checksum of its own, so damage must not get into it.
     bool damaged = false;
@@ -357,8 +371,7 @@ Result<PerPart<std::vector<SlotId>>> SequenceImpl::CopyBlock(uint64_t block,
   QUIRE_ASSIGN(auto copies, core_.AllocateSlots(counts));
   for (uint32_t p = 0; p < part_count(); ++p) {
     if (copies[p].empty()) continue;
-    std::memcpy(core_.data(copies[p][0]), core_.data(parts_[p].slots[block]),
-                core_.layout().slot_bytes(p));
+    core_.CopySlot(parts_[p].slots[block], copies[p][0]);
   }
   return copies;
 }
@@ -410,7 +423,9 @@ void SequenceImpl::Truncate(uint32_t p, uint64_t kept, std::vector<SlotId>& drop
   std::vector<SlotId> room;
   for (uint64_t block = kept; block < part.slots.size(); ++block) {
     const SlotId slot = part.slots[block];
-    if (!slot.is_none()) (IsMine(part, block) ? room : dropped).push_back(slot);
+    if (slot.is_none()) continue;
+    const bool stays = IsMine(part, block) && (!contiguous_ || room.size() == block - kept);
+    (stays ? room : dropped).push_back(slot);
   }
   part.slots.resize(kept);
   part.pointers.resize(kept);

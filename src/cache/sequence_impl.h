@@ -51,6 +51,7 @@ class SequenceImpl final : public Sequence {
 
   uint32_t part_count() const { return core_.layout().part_count(); }
   uint64_t cursor_max() const;
+  Result<PerPart<std::vector<SlotId>>> AddSlots(const PerPart<uint64_t>& counts);
   uint64_t SpareWanted(uint32_t part, uint64_t blocks) const;
   /// Room for `tokens` tokens in all; slots for those of `part` up to block `write_end`.
   Result<void> MakeRoom(uint64_t tokens, uint32_t part, uint64_t write_end);
@@ -80,6 +81,7 @@ class SequenceImpl final : public Sequence {
   const Place place_;
   const uint64_t step_tokens_;
   const bool publish_;
+  const bool contiguous_;
 
   mutable Mutex mutex_{LockRank{10}};
   uint64_t blocks_ = 0;     // room, in blocks

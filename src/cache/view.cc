@@ -1,6 +1,8 @@
 // Blocks as strided arrays in place.
 #include "quire/view.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -25,6 +27,37 @@ TensorView BlockListView::block(uint32_t i) const {
   view.strides = layout_.inner == InnerAxis::kToken ? std::array<int64_t, 5>{head, 1, block_tokens}
                                                     : std::array<int64_t, 5>{head, dim, 1};
   view.device = "cpu";
+  return view;
+}
+
+Result<TensorView> BlockListView::array() const {
+  if (slots_.empty() || slots_[0] == nullptr) {
+    return Fail(ErrorCode::kUnsupported, "view: no blocks that could be one array");
+  }
+  const int64_t step_bytes = slots_.size() > 1 ? slots_[1] - slots_[0] : 0;
+  for (size_t i = 1; i < slots_.size(); ++i) {
+    if (slots_[i] == nullptr || slots_[i] - slots_[i - 1] != step_bytes) {
+      return Fail(ErrorCode::kUnsupported,
+                  fmt::format("view: block {} of {} is not as far from the one before it as the "
+                              "others; only a contiguous sequence is one array",
+                              i, slots_.size()));
+    }
+  }
+  const TensorView first = block(0);
+  const int64_t value_bytes = static_cast<int64_t>(CodecBitsPerValue(layout_.codec) / 8);
+  const int64_t block_tokens = layout_.block_tokens;
+  TensorView view = first;
+  // One block after the other in every head: token strides go on across blocks.
+  const bool joined =
+      slots_.size() == 1 ||
+      (layout_.inner == InnerAxis::kDim && step_bytes == block_tokens * layout_.dim * value_bytes);
+  if (joined) {
+    view.shape[1] = static_cast<int64_t>(tokens_);
+    return view;
+  }
+  view.rank = 4;
+  view.shape = {block_count(), layout_.heads, block_tokens, layout_.dim};
+  view.strides = {step_bytes / value_bytes, first.strides[0], first.strides[1], first.strides[2]};
   return view;
 }
 

@@ -79,12 +79,17 @@ double CodecBitsPerValue(Codec codec) { return codec == Codec::kF32 ? 32.0 : 16.
 std::string_view ArenaLayoutName(ArenaLayout layout) {
   switch (layout) {
     case ArenaLayout::kBlockMajor: return "block_major";
+    case ArenaLayout::kLayerMajor: return "layer_major";
+    case ArenaLayout::kHeadMajor: return "head_major";
   }
   return "unknown";
 }
 
 std::optional<ArenaLayout> ParseArenaLayout(std::string_view name) {
-  if (name == ArenaLayoutName(ArenaLayout::kBlockMajor)) return ArenaLayout::kBlockMajor;
+  for (const auto layout :
+       {ArenaLayout::kBlockMajor, ArenaLayout::kLayerMajor, ArenaLayout::kHeadMajor}) {
+    if (name == ArenaLayoutName(layout)) return layout;
+  }
   return std::nullopt;
 }
 

@@ -36,8 +36,11 @@ TEST(Geometry, NamesAndParsersAreInverse) {
   EXPECT_EQ(ParseCodec("F16"), std::nullopt);
   EXPECT_EQ(ParseCodec(""), std::nullopt);
   EXPECT_EQ(CodecName(static_cast<Codec>(0)), "unknown");
-  EXPECT_EQ(ParseArenaLayout("block_major"), ArenaLayout::kBlockMajor);
-  EXPECT_EQ(ParseArenaLayout("layer_major"), std::nullopt);
+  for (const auto layout :
+       {ArenaLayout::kBlockMajor, ArenaLayout::kLayerMajor, ArenaLayout::kHeadMajor}) {
+    EXPECT_EQ(ParseArenaLayout(ArenaLayoutName(layout)), layout);
+  }
+  EXPECT_EQ(ParseArenaLayout("layer-major"), std::nullopt);
   EXPECT_EQ(CodecBitsPerValue(Codec::kF32), 32);
   EXPECT_EQ(CodecBitsPerValue(Codec::kBf16), 16);
 }

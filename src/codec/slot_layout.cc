@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/bits.h"
 #include "base/check.h"
 #include "codec/scalar.h"
@@ -17,10 +19,9 @@ Result<SlotLayout> SlotLayout::Create(const Geometry& geometry, const NumericPro
                 fmt::format("profile: block_tokens is {}, must be a power of two in {}..{}",
                             block_tokens, kBlockTokensMin, kBlockTokensMax));
   }
-  QUIRE_CHECK(arena_layout == ArenaLayout::kBlockMajor);
-
   SlotLayout layout;
   layout.geometry_ = geometry;
+  layout.arena_ = arena_layout;
   layout.block_tokens_ = block_tokens;
   layout.layers_.resize(geometry.layer_count());
   for (uint32_t g = 0; g < geometry.groups.size(); ++g) {
@@ -30,26 +31,72 @@ Result<SlotLayout> SlotLayout::Create(const Geometry& geometry, const NumericPro
     }
   }
 
+  const bool block_major = arena_layout == ArenaLayout::kBlockMajor;
   for (Layer& layer : layout.layers_) {
-    uint64_t& offset_bytes = layout.parts_[layer.part].slot_bytes;
     layer.key = static_cast<uint32_t>(layout.streams_.size());
     for (const Stream& stream : geometry.groups[layer.group].streams) {
       QUIRE_ASSIGN(const Codec codec, profile.CodecFor(stream.role));
       StreamLayout placed;
       placed.codec = codec;
-      placed.inner = stream.role == StreamRole::kKey ? InnerAxis::kToken : InnerAxis::kDim;
+      placed.inner =
+          block_major && stream.role == StreamRole::kKey ? InnerAxis::kToken : InnerAxis::kDim;
       placed.heads = stream.heads;
       placed.dim = stream.dim;
       placed.block_tokens = block_tokens;
-      placed.offset_bytes = offset_bytes;
       placed.head_stride_bytes = uint64_t{stream.dim} * block_tokens * ValueBytes(codec);
       layout.streams_.push_back(placed);
-      offset_bytes =
-          RoundUp(offset_bytes + stream.heads * placed.head_stride_bytes, kStreamAlignmentBytes);
     }
     layer.value = static_cast<uint32_t>(layout.streams_.size()) - 1;
   }
+  if (block_major) {
+    layout.PlaceBlockMajor();
+  } else {
+    layout.CutIntoPieces();
+  }
   return layout;
+}
+
+void SlotLayout::PlaceBlockMajor() {
+  for (const Layer& layer : layers_) {
+    uint64_t& offset_bytes = parts_[layer.part].piece_bytes;
+    for (uint32_t s = layer.key; s <= layer.value; ++s) {
+      StreamLayout& stream = streams_[s];
+      stream.offset_bytes = offset_bytes;
+      offset_bytes =
+          RoundUp(offset_bytes + stream.heads * stream.head_stride_bytes, kStreamAlignmentBytes);
+    }
+  }
+}
+
+void SlotLayout::CutIntoPieces() {
+  std::vector<uint32_t> heads(parts_.size());
+  for (const Layer& layer : layers_) {
+    Part& part = parts_[layer.part];
+    part.arrays += layer.value - layer.key + 1;
+    for (uint32_t s = layer.key; s <= layer.value; ++s) {
+      const StreamLayout& stream = streams_[s];
+      heads[layer.part] = std::max(heads[layer.part], stream.heads);
+      const uint64_t planes = arena_ == ArenaLayout::kLayerMajor ? stream.heads : 1;
+      part.piece_bytes = std::max(part.piece_bytes, planes * stream.head_stride_bytes);
+    }
+  }
+  for (uint32_t p = 0; p < parts_.size(); ++p) {
+    parts_[p].pieces = parts_[p].arrays * (arena_ == ArenaLayout::kHeadMajor ? heads[p] : 1);
+  }
+}
+
+void SlotLayout::PlaceArena(uint32_t part, uint64_t piece_stride_bytes) {
+  if (arena_ == ArenaLayout::kBlockMajor) return;
+  uint64_t array = 0;
+  for (const Layer& layer : layers_) {
+    if (layer.part != part) continue;
+    for (uint32_t s = layer.key; s <= layer.value; ++s) {
+      streams_[s].offset_bytes = array++ * piece_stride_bytes;
+      if (arena_ == ArenaLayout::kHeadMajor) {
+        streams_[s].head_stride_bytes = parts_[part].arrays * piece_stride_bytes;
+      }
+    }
+  }
 }
 
 uint32_t SlotLayout::PartFor(uint32_t group) {

@@ -23,7 +23,11 @@ inline constexpr uint64_t kStreamAlignmentBytes = 64;
 /// The layers that look back equally far are one *part* of a block. Each part has a slot of its
 /// own, so that a window can let go of what it has passed. Models with one kind of layers have one.
 ///
-/// Threads: immutable after Create
+/// In the other arenas a slot is not one run of bytes but one piece in each of several arrays over
+/// all slots: `pieces` of `piece_bytes`, equally far apart. K and V are [token][dim] there, and where
+/// streams differ in size the pieces are those of the largest.
+///
+/// Threads: immutable after Create and PlaceArena
 class SlotLayout {
  public:
   /// The layout of sealed slots: every stream in the codec that `profile` gives its role.
@@ -35,8 +39,14 @@ class SlotLayout {
   uint32_t part_count() const { return static_cast<uint32_t>(parts_.size()); }
   /// A group whose layers are in this part: what it says of kind, window and sinks holds for all.
   const LayerGroup& part(uint32_t part) const { return geometry_.groups[parts_[part].group]; }
-  /// Bytes of one slot of a part, a multiple of 64.
-  uint64_t slot_bytes(uint32_t part) const { return parts_[part].slot_bytes; }
+  /// Bytes of one slot of a part, all pieces together; block-major a multiple of 64.
+  uint64_t slot_bytes(uint32_t part) const { return pieces(part) * piece_bytes(part); }
+  uint32_t pieces(uint32_t part) const { return parts_[part].pieces; }
+  uint64_t piece_bytes(uint32_t part) const { return parts_[part].piece_bytes; }
+
+  /// Fixes where the streams of a part lie in an arena whose pieces are `piece_stride_bytes` apart.
+  /// Block-major needs none of this.
+  void PlaceArena(uint32_t part, uint64_t piece_stride_bytes);
   uint32_t block_tokens() const { return block_tokens_; }
   uint32_t layer_count() const { return static_cast<uint32_t>(layers_.size()); }
   const Geometry& geometry() const { return geometry_; }
@@ -56,7 +66,9 @@ class SlotLayout {
  private:
   struct Part {
     uint32_t group = 0;
-    uint64_t slot_bytes = 0;
+    uint32_t pieces = 1;
+    uint64_t piece_bytes = 0;
+    uint32_t arrays = 0;  // streams of all its layers
   };
   struct Layer {
     uint32_t group = 0;
@@ -67,8 +79,11 @@ class SlotLayout {
 
   SlotLayout() = default;
   uint32_t PartFor(uint32_t group);
+  void PlaceBlockMajor();
+  void CutIntoPieces();
 
   Geometry geometry_;
+  ArenaLayout arena_ = ArenaLayout::kBlockMajor;
   uint32_t block_tokens_ = 0;
   std::vector<Part> parts_;
   std::vector<Layer> layers_;

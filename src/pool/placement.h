@@ -8,32 +8,9 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 
+#include "quire/geometry.h"
 #include "quire/ids.h"
-
-namespace quire {
-
-/// Which free slots an allocation gets. All are deterministic: the same calls take the same slots.
-enum class Placement : uint8_t {
-  kFreeList,  // the slot freed last, O(1): for paged use. Has no runs
-  kFirstFit,  // the lowest slots that do
-  kBestFit,   // the shortest free run that does; of equal ones the lowest. O(log of the free runs)
-  kBuddy,     // the lowest of the smallest aligned power-of-two blocks that do. O(log slots)
-};
-
-/// "free_list", "first_fit", "best_fit", "buddy".
-constexpr std::string_view PlacementName(Placement placement) {
-  switch (placement) {
-    case Placement::kFreeList: return "free_list";
-    case Placement::kFirstFit: return "first_fit";
-    case Placement::kBestFit: return "best_fit";
-    case Placement::kBuddy: return "buddy";
-  }
-  return "unknown";
-}
-
-}  // namespace quire
 
 namespace quire::pool {
 

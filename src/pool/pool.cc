@@ -16,6 +16,25 @@ namespace {
 constexpr uint64_t kTrimBytesPerHold = 16ull << 20;
 constexpr uint32_t kTrimSlotsPerHold = 1 << 16;
 
+uint64_t SlotStride(const PoolOptions& options) {
+  return options.pieces == 1 ? RoundUp(options.slot_bytes, Pool::kSlotAlignment)
+                             : options.slot_bytes / options.pieces;
+}
+
+uint64_t PieceStride(const PoolOptions& options) {
+  return RoundUp(SlotStride(options) * options.slots_max, Pool::kSlotAlignment);
+}
+
+// Nothing when 64 bits cannot address it. Every rounding adds less than a page to a piece.
+std::optional<uint64_t> ArenaBytes(const PoolOptions& options) {
+  const std::optional<uint64_t> padded = CheckedAdd(options.slot_bytes, Pool::kSlotAlignment);
+  const std::optional<uint64_t> slots =
+      padded ? CheckedMul(*padded, options.slots_max) : std::nullopt;
+  const uint64_t rounding = uint64_t{options.pieces} * Pool::kSlotAlignment;
+  if (!slots || !CheckedAdd(*slots, rounding)) return std::nullopt;
+  return PieceStride(options) * options.pieces;
+}
+
 // Where the placer's metadata begins, behind the slots'.
 constexpr uint64_t PlacerOffset(uint64_t slots_bytes) { return RoundUp(slots_bytes, 8); }
 
@@ -25,14 +44,13 @@ static_assert(Pool::MetadataBytesPerSlot(Placement::kFreeList) == Pool::kMetadat
 
 Result<std::unique_ptr<Pool>> Pool::Create(PoolOptions options, DeviceMemory& memory) {
   if (options.slot_bytes == 0 || options.slots_max == 0 ||
-      options.slots_max == SlotId::None().number()) {
+      options.slots_max == SlotId::None().number() || options.pieces == 0 ||
+      options.slot_bytes % options.pieces != 0) {
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("pool {}: {} slots of {} bytes", options.name, options.slots_max,
-                            options.slot_bytes));
+                fmt::format("pool {}: {} slots of {} bytes in {} pieces", options.name,
+                            options.slots_max, options.slot_bytes, options.pieces));
   }
-  const std::optional<uint64_t> padded = CheckedAdd(options.slot_bytes, kSlotAlignment - 1);
-  const std::optional<uint64_t> arena_bytes =
-      padded ? CheckedMul(RoundDown(*padded, kSlotAlignment), options.slots_max) : std::nullopt;
+  const std::optional<uint64_t> arena_bytes = ArenaBytes(options);
   if (!arena_bytes) {
     return Fail(ErrorCode::kNoSpace,
                 fmt::format("pool {}: {} slots of {} bytes are more than 64 bits can address",
@@ -56,7 +74,8 @@ Result<std::unique_ptr<Pool>> Pool::Create(PoolOptions options, DeviceMemory& me
 Pool::Pool(PoolOptions options, std::unique_ptr<DeviceMemory> own_memory, Reservation arena,
            Reservation metadata)
     : options_(std::move(options)),
-      slot_stride_bytes_(RoundUp(options_.slot_bytes, kSlotAlignment)),
+      slot_stride_bytes_(SlotStride(options_)),
+      piece_stride_bytes_(PieceStride(options_)),
       own_memory_(std::move(own_memory)),
       arena_(std::move(arena)),
       metadata_(std::move(metadata)),
@@ -152,14 +171,27 @@ bool Pool::TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes) {
   while (cursor < search_end && !CanTrim(cursor)) ++cursor;
 
   const uint32_t first = cursor;
-  const uint64_t run_max = std::max<uint64_t>(1, kTrimBytesPerHold / slot_stride_bytes_);
+  const uint64_t slot_pages_bytes = slot_stride_bytes_ * options_.pieces;
+  const uint64_t run_max = std::max<uint64_t>(1, kTrimBytesPerHold / slot_pages_bytes);
   while (cursor < end && cursor - first < run_max && CanTrim(cursor)) {
     slots_[cursor++].may_be_resident = 0;
   }
   if (cursor == first) return true;
-  const uint64_t bytes = (cursor - first) * slot_stride_bytes_;
-  arena_.memory().Discard(data(SlotId(first)), bytes);
-  trimmed_bytes += bytes;
+  // Where pieces share pages, a page goes with the last of its slots.
+  uint32_t begin = first;
+  uint32_t free_end = cursor;
+  const auto is_free = [&](uint32_t slot)
+                           QUIRE_REQUIRES(mutex_) { return slots_[slot].references == 0; };
+  for (uint64_t more = options_.pieces > 1 ? kSlotAlignment / slot_stride_bytes_ + 1 : 0; more > 0;
+       --more) {
+    if (begin > 0 && is_free(begin - 1)) --begin;
+    if (free_end < end && is_free(free_end)) ++free_end;
+  }
+  for (uint32_t piece = 0; piece < options_.pieces; ++piece) {
+    arena_.memory().Discard(data(SlotId(begin)) + piece * piece_stride_bytes_,
+                            (free_end - begin) * slot_stride_bytes_);
+  }
+  trimmed_bytes += (cursor - first) * slot_pages_bytes;
   return true;
 }
 

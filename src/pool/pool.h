@@ -25,6 +25,8 @@ struct PoolOptions {
   std::string name;         // for messages: "sealed", "open"
   uint64_t slot_bytes = 0;  // of one block
   uint32_t slots_max = 0;
+  // A slot may be several pieces of equal size, each in an array of its own over all slots.
+  uint32_t pieces = 1;  // divides slot_bytes
   Placement placement = Placement::kFreeList;
 };
 
@@ -58,10 +60,10 @@ struct FreeRuns {
 /// Source:   SPEC M1, M3, M4, S2
 class Pool {
  public:
-  /// Slots begin on page boundaries, so that Trim can give each one back alone.
+  /// Slots of one piece begin on page boundaries, so that Trim can give each one back alone.
   static constexpr uint64_t kSlotAlignment = 4096;
   /// Bookkeeping beside the slots, resident only for slots that were used. Whoever keeps a budget
-  /// charges slot_stride_bytes() and this, rounded up to bytes.
+  /// charges a slot's pages and this, rounded up to bytes.
   static constexpr uint64_t MetadataBytesPerSlot(Placement placement) {
     switch (placement) {
       case Placement::kFirstFit:
@@ -74,9 +76,8 @@ class Pool {
   /// The same of the free list.
   static constexpr uint64_t kMetadataBytesPerSlot = 16;
 
-  /// Errors: kInvalidArgument slot_bytes or slots_max is 0, or slots_max does not leave "none"
-  /// free;
-  ///         kNoSpace the address space cannot be reserved
+  /// Errors: kInvalidArgument slot_bytes or slots_max is 0, slots_max does not leave "none" free,
+  ///         or pieces does not divide slot_bytes; kNoSpace the address space cannot be reserved
   static Result<std::unique_ptr<Pool>> Create(PoolOptions options, DeviceMemory& memory);
 
   Pool(const Pool&) = delete;
@@ -116,13 +117,18 @@ class Pool {
   uint32_t generation(SlotId slot) const;
   uint32_t free_count() const;
 
+  /// First byte of a slot's first piece.
   std::byte* data(SlotId slot) const {
     CheckInRange(slot);
     return arena_.base() + slot.number() * slot_stride_bytes_;
   }
   uint64_t slot_bytes() const { return options_.slot_bytes; }
-  /// From one slot to the next: slot_bytes() rounded up to kSlotAlignment.
+  /// From one slot to the next: of one piece slot_bytes() rounded up to kSlotAlignment, of several
+  /// the bytes of a piece, so that consecutive slots are one array in each.
   uint64_t slot_stride_bytes() const { return slot_stride_bytes_; }
+  /// From one piece of a slot to the next.
+  uint64_t piece_stride_bytes() const { return piece_stride_bytes_; }
+  uint32_t pieces() const { return options_.pieces; }
   uint32_t slots_max() const { return options_.slots_max; }
 
   /// Gives the pages of all free slots back that were handed out since the last Trim. Returns these
@@ -142,8 +148,7 @@ class Pool {
   /// `mark` says. Beyond 64 rows, equal rows in sequence become one with their count: "  x12".
   ///
   /// Threads: `mark` is called without the lock, so it may take others; the counts it gets are
-  /// those
-  ///          of one moment
+  ///          those of one moment
   std::string Map(const std::function<char(SlotId, uint32_t references)>& mark,
                   uint32_t columns = 64) const;
 
@@ -173,9 +178,10 @@ class Pool {
 
   const PoolOptions options_;
   const uint64_t slot_stride_bytes_;
+  const uint64_t piece_stride_bytes_;
   // Host memory for the metadata when the arena's is not accessible from the host.
   const std::unique_ptr<DeviceMemory> own_memory_;
-  const Reservation arena_;     // [slots_max][slot_stride_bytes]
+  const Reservation arena_;     // [pieces][slots_max][slot_stride_bytes]
   const Reservation metadata_;  // Slot [slots_max], then the placer's
 
   mutable Mutex mutex_{LockRank{30}};
