@@ -24,7 +24,7 @@ inline constexpr uint64_t kStreamAlignmentBytes = 64;
 /// own, so that a window can let go of what it has passed. Models with one kind of layers have one.
 ///
 /// In the other arenas a slot is not one run of bytes but one piece in each of several arrays over
-/// all slots: `pieces` of `piece_bytes`, equally far apart. K and V are [token][dim] there, and where
+/// all slots: `pieces` of `piece_bytes`, equally far apart. K and V are [token][dim] there. Where
 /// streams differ in size the pieces are those of the largest.
 ///
 /// Threads: immutable after Create and PlaceArena
