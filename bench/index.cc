@@ -1,7 +1,5 @@
 // Speed and size of the index: how many blocks a second a lookup, an insertion and the policy's
 // bookkeeping reach, each against a plain memcmp of the same tokens in the same run.
-#include <time.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,6 +13,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "bench/bench.h"
+#include "bench/index.h"
 #include "bench/pairs.h"
 #include "evict/lru.h"
 #include "index/radix_tree.h"
@@ -182,29 +181,6 @@ uint64_t CompareRuns(const Workload& work, const std::vector<TokenId>& copy) {
   return copy.size() / kBlockTokens;
 }
 
-// Seconds of this thread on its core: nothing here waits, and what else the machine runs is not
-// meant.
-double ThreadSeconds() {
-  timespec now = {};
-  QUIRE_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-// Repeats `pass`, which returns the blocks it handled. `prepare` runs before each, outside the
-// time.
-double MegablocksPerSecond(const std::function<uint64_t()>& pass,
-                           const std::function<void()>& prepare = {}) {
-  uint64_t blocks = 0;
-  double seconds = 0;
-  while (seconds < kSecondsPerSample) {
-    if (prepare) prepare();
-    const double begin_s = ThreadSeconds();
-    blocks += pass();
-    seconds += ThreadSeconds() - begin_s;
-  }
-  return static_cast<double>(blocks) / seconds / 1e6;
-}
-
 Row MeasureFind(const Options& options, const Workload& work, bool touch, Built& built) {
   return MeasurePairs(
       options,
@@ -241,23 +217,45 @@ void MeasureWorkload(const Options& options, const Workload& work, std::vector<R
   // A prompt publishes many blocks at once, decoding one at a time.
   rows.push_back(MeasureInsert(options, work, "insert", UINT32_MAX));
   rows.push_back(MeasureInsert(options, work, "insert1", 1));
-  const double bytes =
-      static_cast<double>(built.tree.metadata_bytes()) / static_cast<double>(blocks);
-  rows.push_back({.name = "metadata/" + work.name,
-                  .value = bytes,
-                  .unit = "bytes/block",
-                  .floor = kBytesPerBlockMax,
-                  .ratio = kBytesPerBlockMax / bytes,
-                  .note = ""});
+  rows.push_back(MetadataRow("metadata/" + work.name, built.tree.metadata_bytes(), blocks));
 }
 
 }  // namespace
+
+double MegablocksPerSecond(const std::function<uint64_t()>& pass,
+                           const std::function<void()>& prepare) {
+  uint64_t blocks = 0;
+  double seconds = 0;
+  while (seconds < kSecondsPerSample) {
+    if (prepare) prepare();
+    const double begin_s = ThreadSeconds();
+    blocks += pass();
+    seconds += ThreadSeconds() - begin_s;
+  }
+  return static_cast<double>(blocks) / seconds / 1e6;
+}
+
+Row MetadataRow(const std::string& name, uint64_t bytes, uint64_t blocks) {
+  const double per_block = static_cast<double>(bytes) / static_cast<double>(blocks);
+  return {.name = name,
+          .value = per_block,
+          .unit = "bytes/block",
+          .floor = kBytesPerBlockMax,
+          .ratio = kBytesPerBlockMax / per_block,
+          .note = ""};
+}
 
 Result<std::vector<Row>> Index(const Options& options) {
   if (options.pairs == 0) return Fail(ErrorCode::kInvalidArgument, "pairs must be at least 1");
   std::vector<Row> rows;
   MeasureWorkload(options, SharedPrefixes(), rows);
   MeasureWorkload(options, ManyBranches(), rows);
+  if (!options.trace.empty()) {
+    MeasureTrace(options, rows);
+  } else {
+    rows.push_back(
+        {.name = "find/trace/t1", .unit = "Mblocks/s", .note = "skipped: needs --trace FILE"});
+  }
   return rows;
 }
 

@@ -1,6 +1,7 @@
 #include "bench/pairs.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <vector>
@@ -20,6 +21,12 @@ double Median(std::vector<double> values) {
   const size_t middle = values.size() / 2;
   if (values.size() % 2 == 1) return values[middle];
   return (values[middle - 1] + values[middle]) / 2;
+}
+
+double ThreadSeconds() {
+  timespec now = {};
+  QUIRE_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 Row MeasurePairs(const Options& options, const PairedCase& paired) {

@@ -2,7 +2,6 @@
 #include "pool/pool.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <chrono>
 #include <latch>
@@ -60,12 +59,7 @@ struct PlainFreeList {
   std::vector<uint32_t> free;
 };
 
-// Nanoseconds of this thread on its core: what else the machine runs is not meant.
-double ThreadNs() {
-  timespec now = {};
-  QUIRE_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
-  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
-}
+double ThreadNs() { return ThreadSeconds() * 1e9; }
 
 void AllocateAndFree(pool::Pool& pool, uint32_t rounds) {
   for (uint32_t round = 0; round < rounds; ++round) {

@@ -8,11 +8,14 @@ find_package(nlohmann_json REQUIRED)   # nlohmann_json::nlohmann_json
 find_package(CLI11 REQUIRED)           # CLI11::CLI11
 find_package(fmt REQUIRED)             # fmt::fmt
 find_package(spdlog REQUIRED)          # spdlog::spdlog
+find_package(ZLIB REQUIRED)            # ZLIB::ZLIB
 find_package(GTest REQUIRED)           # GTest::gtest_main, GTest::gmock
 find_package(rapidcheck REQUIRED)      # rapidcheck, rapidcheck_gtest
 find_package(benchmark REQUIRED)       # benchmark::benchmark
 
-# Packages that only know pkg-config: PkgConfig::sodium, PkgConfig::isal, PkgConfig::pcre2
+# Packages that only know pkg-config: PkgConfig::sodium, PkgConfig::isal, PkgConfig::pcre2,
+# PkgConfig::utf8proc
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(isal REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)

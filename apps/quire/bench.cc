@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
+#include <utility>
 
 #include "apps/quire/command.h"
+#include "apps/quire/trace.h"
 #include "bench/bench.h"
 #include "env/machine.h"
 #include "quire/attention.h"
@@ -29,12 +32,26 @@ nlohmann::ordered_json Machine() {
           {"last_level_cache_bytes", LastLevelCacheBytes()}};
 }
 
-int RunBench(const std::string& name, const bench::Options& flags, bool json) {
+// Leaves the requests of a trace where the bench finds them.
+Result<void> LoadTrace(const std::string& path, bench::Options& options) {
+  QUIRE_ASSIGN(Trace trace, ReadTrace(path));
+  for (TraceRequest& request : trace) options.trace.push_back(std::move(request.block_ids));
+  options.trace_name = std::filesystem::path(path).stem().stem().string();
+  return {};
+}
+
+int RunBench(const std::string& name, const bench::Options& flags, const std::string& trace_path,
+             bool json) {
   bench::Options options = flags;
   if (isatty(STDERR_FILENO) != 0) {
     options.progress = [](const std::string& line) { fmt::print(stderr, "\r\033[K{}", line); };
   } else {
     options.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  }
+  if (!trace_path.empty()) {
+    if (const auto loaded = LoadTrace(trace_path, options); !loaded) {
+      return Report("bench", loaded.error());
+    }
   }
   const auto rows = Benches().at(name)(options);
   if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
@@ -67,6 +84,7 @@ void AddBench(CLI::App& program, int& exit) {
   struct Flags {
     std::string name;
     bench::Options options;
+    std::string trace;
     bool json = false;
   };
   auto flags = std::make_shared<Flags>();
@@ -83,8 +101,11 @@ void AddBench(CLI::App& program, int& exit) {
   command->add_option("--pairs", flags->options.pairs, "Interleaved pairs per case")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command->add_option("--trace", flags->trace,
+                      "Requests for `index` to replay: a .jsonl.gz file of hash_ids");
   command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit] { exit = RunBench(flags->name, flags->options, flags->json); });
+  command->callback(
+      [flags, &exit] { exit = RunBench(flags->name, flags->options, flags->trace, flags->json); });
 }
 
 }  // namespace quire::app

@@ -1,0 +1,42 @@
+// Request traces from outside: which blocks each request of a recorded service asked for.
+#ifndef QUIRE_APPS_TRACE_H_
+#define QUIRE_APPS_TRACE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/error.h"
+
+namespace quire::app {
+
+/// One line of a trace.
+struct TraceRequest {
+  uint64_t timestamp_ms = 0;
+  uint64_t input_tokens = 0;
+  uint64_t output_tokens = 0;
+  /// Of the prompt's blocks. An id stands for a block with all blocks before it: equal ids, equal
+  /// prefixes.
+  std::vector<uint64_t> block_ids;
+};
+
+/// In order of arrival.
+using Trace = std::vector<TraceRequest>;
+
+/// Reads one JSON object a line with `timestamp`, `input_length`, `output_length` and `hash_ids`;
+/// other members are ignored. `bytes` are gzip, of one member or several, or the text itself.
+/// `source` (a file's path) begins messages.
+///
+/// Errors: kCorrupt damaged or cut short, with the number of the line; kCorrupt a line of more than
+///         16 MiB, or more than 2^26 requests and blocks: a small file cannot take all memory
+Result<Trace> ParseTrace(std::string_view bytes, const std::string& source);
+
+/// The trace in a file.
+///
+/// Errors: those of ReadFile and ParseTrace
+Result<Trace> ReadTrace(const std::string& path);
+
+}  // namespace quire::app
+
+#endif  // QUIRE_APPS_TRACE_H_
