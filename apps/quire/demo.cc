@@ -27,6 +27,7 @@ struct DemoFlags {
 /// One session: its question, and what came of it each way it was run.
 struct Session {
   std::string question{};
+  std::vector<TokenId> prompt{};  // the document and the question
   std::string expected{};  // empty: no fact asked for
   uint32_t max_tokens = 0;
   serve::Response shared{};   // after others, with reuse
@@ -66,8 +67,13 @@ class Demo {
   }
 
   Result<int> Run(bool json) {
+    const model::Tokenizer& tokenizer = *runtime_.tokenizer();
+    QUIRE_ASSIGN(const auto document_tokens, tokenizer.Encode(document_.text));
+    for (Session& session : sessions_) {
+      QUIRE_ASSIGN(session.prompt, tokenizer.Encode(document_.text + session.question));
+    }
     Print("One document of {} tokens, {} sessions. The first reads it, the others find it.\n\n",
-          runtime_.tokenizer()->Encode(document_.text).size(), sessions_.size());
+          document_tokens.size(), sessions_.size());
     for (Session& session : sessions_) QUIRE_TRY(Ask(session));
     const CacheStats after_sharing = runtime_.cache().stats();
     // Counted before the other runs add blocks of their own.
@@ -102,7 +108,7 @@ class Demo {
   }
 
   serve::Request RequestOf(const Session& session, bool reuse) const {
-    return {.prompt = runtime_.tokenizer()->Encode(document_.text + session.question),
+    return {.prompt = session.prompt,
             .max_tokens = session.max_tokens,
             // A fact is looked up, a story is told.
             .sampling = {.temperature = session.expected.empty() ? 0.7f : 0.0f, .seed = 1},

@@ -2,8 +2,8 @@
 #ifndef QUIRE_MODEL_TOKENIZER_H_
 #define QUIRE_MODEL_TOKENIZER_H_
 
-#include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,7 +15,16 @@
 
 namespace quire::model {
 
-/// A byte-level vocabulary: one token per byte and added tokens beside them.
+struct EncodeOptions {
+  bool add_special = true;  // the tokens that the file puts around a text, such as BOS
+};
+
+struct DecodeOptions {
+  bool skip_special = true;
+};
+
+/// Byte-pair encoding as Hugging Face `tokenizers` does it, of bytes (Llama 3, Qwen, Mistral's
+/// Tekken) or of characters with bytes to fall back on (Llama 2, Mistral).
 ///
 /// Threads: any number at once
 class Tokenizer {
@@ -24,50 +33,56 @@ class Tokenizer {
   static Result<Tokenizer> Load(const std::string& path);
 
   /// Errors: kCorrupt broken JSON, a field missing or of a wrong type, an id twice, a byte without
-  ///         token; kUnsupported another kind of tokenizer. The message names file_name and field
+  ///         token, a merge of unknown tokens; kUnsupported another kind of tokenizer or component,
+  ///         named. The message names file_name and field
   static Result<Tokenizer> Parse(std::string_view json, std::string_view file_name);
 
-  /// Ids of a text. An added token's name in the text becomes that token; the longest name wins.
-  std::vector<TokenId> Encode(std::string_view text) const;
+  Tokenizer(Tokenizer&& other) noexcept;
+  Tokenizer& operator=(Tokenizer&& other) noexcept;
+  ~Tokenizer();
 
-  /// The bytes of tokens; special tokens and ids that the file does not know give none. They need
-  /// not be whole UTF-8: see TextStream.
-  std::string Decode(std::span<const TokenId> tokens) const;
+  /// Ids of a text. Bytes that are not UTF-8 count as U+FFFD, by the rule of Utf8Stream. An added
+  /// token's name in the text becomes that token, special ones too.
+  ///
+  /// Errors: kNoSpace the file's pattern needs too many steps on this text, or its normalizer makes
+  ///         too much of it
+  Result<std::vector<TokenId>> Encode(std::string_view text,
+                                      const EncodeOptions& options = {}) const;
 
-  /// Bytes of one token, as Decode.
-  std::string_view TokenBytes(TokenId token) const;
+  /// The text of tokens: what a TextStream gives. Ids that the file does not know give nothing.
+  std::string Decode(std::span<const TokenId> tokens, const DecodeOptions& options = {}) const;
 
   /// One more than the largest id of the file.
-  uint32_t id_end() const { return static_cast<uint32_t>(bytes_of_.size()); }
+  uint32_t id_end() const;
 
  private:
-  struct Added {
-    std::string name;
-    TokenId id;
-  };
-  class Builder;
+  friend class TextStream;
+  struct Parts;
 
-  Tokenizer() = default;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
 
-  std::array<TokenId, 256> byte_ids_{};
-  std::vector<Added> added_;           // longest name first
-  std::vector<std::string> bytes_of_;  // by id; empty for special tokens and holes
+  std::unique_ptr<const Parts> parts_;
 };
 
 /// Text of tokens as they are made: only whole characters come out.
+///
+/// Threads:  one object on one thread at a time
 /// Lifetime: the tokenizer must outlive it
 class TextStream {
  public:
-  explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit TextStream(const Tokenizer& tokenizer, const DecodeOptions& options = {})
+      : tokenizer_(tokenizer), options_(options) {}
 
   /// The characters that `token` completes.
-  std::string Add(TokenId token) { return utf8_.Add(tokenizer_.TokenBytes(token)); }
+  std::string Add(TokenId token);
   /// U+FFFD if the text ends inside a character.
-  std::string Finish() { return utf8_.Finish(); }
+  std::string Finish();
 
  private:
   const Tokenizer& tokenizer_;
+  const DecodeOptions options_;
   Utf8Stream utf8_;
+  uint64_t stripped_ = 0;  // see Decoder::Strip
 };
 
 }  // namespace quire::model

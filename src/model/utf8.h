@@ -1,7 +1,8 @@
-// Bytes that come in pieces to text that comes whole: a character is never cut.
+// UTF-8: bytes that come in pieces to text that comes whole, and characters of text.
 #ifndef QUIRE_MODEL_UTF8_H_
 #define QUIRE_MODEL_UTF8_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,19 @@ class Utf8Stream {
   unsigned char low_ = 0x80;  // range of the next one
   unsigned char high_ = 0xbf;
 };
+
+/// `bytes` as text, by the rule of Utf8Stream; text as it is.
+std::string ToUtf8(std::string_view bytes);
+
+/// The character at `at` of valid text; moves `at` behind it.
+char32_t NextCharacter(std::string_view text, size_t& at);
+/// Where the character that ends before `end` begins; `end` > 0.
+size_t PreviousCharacter(std::string_view text, size_t end);
+/// Appends a code point that is not a surrogate.
+void AppendUtf8(char32_t code, std::string& out);
+
+/// Unicode's White_Space.
+bool IsWhiteSpace(char32_t code);
 
 }  // namespace quire::model
 

@@ -1,0 +1,122 @@
+#include "model/decoder.h"
+
+#include <fmt/core.h>
+
+#include "model/byte_level.h"
+#include "model/utf8.h"
+
+namespace quire::model {
+namespace {
+
+// The byte of "<0xHH>".
+std::optional<char> FallbackByte(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
+  unsigned byte = 0;
+  for (const char c : text.substr(3, 2)) {
+    const unsigned digit = c >= '0' && c <= '9'   ? static_cast<unsigned>(c - '0')
+                           : c >= 'A' && c <= 'F' ? static_cast<unsigned>(c - 'A' + 10)
+                           : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a' + 10)
+                                                  : 16;
+    if (digit == 16) return std::nullopt;
+    byte = byte * 16 + digit;
+  }
+  return static_cast<char>(byte);
+}
+
+}  // namespace
+
+Result<Decoder> Decoder::Parse(const JsonPart& root) {
+  const std::optional<JsonPart> part = root.Find("decoder");
+  if (!part) return root.Unsupported("field decoder: missing or null");
+  Decoder decoder;
+  QUIRE_TRY(decoder.Add(*part, 0));
+  return decoder;
+}
+
+Result<void> Decoder::Add(const JsonPart& part, int depth) {
+  const std::string type = part.Type();
+  if (type == "Sequence" && depth < kSequenceDepthMax) {
+    QUIRE_ASSIGN(const JsonPart list, part.Get("decoders"));
+    QUIRE_ASSIGN(const std::vector<JsonPart> parts, list.Elements());
+    for (const JsonPart& one : parts) QUIRE_TRY(Add(one, depth + 1));
+    return {};
+  }
+  if (byte_level_) return part.Unsupported("ByteLevel must be the last step");
+  if (type == "Strip") return AddStrip(part);
+  if (fused_) return part.Unsupported("only Strip is supported behind Fuse");
+  if (type == "Fuse") {
+    fused_ = true;
+    return {};
+  }
+  if (byte_fallback_) return part.Unsupported("only Fuse is supported behind ByteFallback");
+  if (type == "ByteFallback") {
+    byte_fallback_ = true;
+    return {};
+  }
+  if (type == "ByteLevel") {
+    byte_level_ = true;
+    return {};
+  }
+  if (type == "Replace") return AddReplace(part);
+  return part.Unsupported(fmt::format(
+      "type \"{}\"; supported: ByteLevel, Replace, ByteFallback, Fuse, Strip, Sequence", type));
+}
+
+Result<void> Decoder::AddReplace(const JsonPart& part) {
+  QUIRE_ASSIGN(const JsonPart pattern, part.Get("pattern"));
+  if (!pattern.Find("String")) return pattern.Unsupported("only String is supported");
+  QUIRE_ASSIGN(std::string text, pattern.Text("String"));
+  if (text.empty()) return pattern.Corrupt("String must not be empty");
+  QUIRE_ASSIGN(std::string content, part.Text("content"));
+  if (content.size() > text.size()) {
+    return part.Unsupported("only a content no longer than the pattern is supported");
+  }
+  replacements_.emplace_back(std::move(text), std::move(content));
+  return {};
+}
+
+Result<void> Decoder::AddStrip(const JsonPart& part) {
+  QUIRE_ASSIGN(std::string content, part.Text("content"));
+  QUIRE_ASSIGN(const uint64_t start, part.Count("start", 0));
+  QUIRE_ASSIGN(const uint64_t stop, part.Count("stop", 0));
+  if (!fused_ || stop != 0 || strip_most_ != 0) {
+    return part.Unsupported("only one with stop 0 behind Fuse is supported");
+  }
+  size_t character = 0;
+  if (!content.empty()) NextCharacter(content, character);
+  if (content.empty() || character != content.size()) {
+    return part.Corrupt("content must be one character");
+  }
+  strip_ = std::move(content);
+  strip_most_ = start;
+  return {};
+}
+
+std::string Decoder::BytesOf(std::string_view text) const {
+  std::string bytes(text);
+  for (const auto& [from, to] : replacements_) {
+    for (size_t at = 0; (at = bytes.find(from, at)) != std::string::npos; at += to.size()) {
+      bytes.replace(at, from.size(), to);
+    }
+  }
+  if (byte_fallback_) {
+    if (const std::optional<char> byte = FallbackByte(bytes)) return std::string(1, *byte);
+  }
+  // A name with other characters stands for itself.
+  if (byte_level_) return CharactersToBytes(bytes).value_or(bytes);
+  return bytes;
+}
+
+std::string_view Decoder::Strip(std::string_view text, uint64_t& stripped) const {
+  while (stripped < strip_most_ && !text.empty()) {
+    if (!text.starts_with(strip_)) {
+      stripped = strip_most_;
+      break;
+    }
+    text.remove_prefix(strip_.size());
+    ++stripped;
+  }
+  return text;
+}
+
+}  // namespace quire::model

@@ -1,0 +1,48 @@
+// The normalizer of tokenizer.json: what happens to text before it is cut.
+#ifndef QUIRE_MODEL_NORMALIZER_H_
+#define QUIRE_MODEL_NORMALIZER_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "model/json_part.h"
+#include "model/regex.h"
+#include "quire/error.h"
+
+namespace quire::model {
+
+/// Steps in order: NFC, Prepend and Replace; Sequence holds more of them.
+///
+/// Threads: any number at once
+class Normalizer {
+ public:
+  Normalizer() = default;
+
+  /// Absent: no step. Errors: kCorrupt; kUnsupported another type, named
+  static Result<Normalizer> Parse(const std::optional<JsonPart>& part);
+
+  /// Errors: kNoSpace a pattern's limit
+  Result<std::string> Normalize(std::string text) const;
+
+ private:
+  struct Nfc {};
+  struct Prepend {
+    std::string content;
+  };
+  struct Replace {
+    Regex pattern;
+    std::string content;
+  };
+  using Step = std::variant<Nfc, Prepend, Replace>;
+
+  Result<void> Add(const JsonPart& part, int depth);
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_NORMALIZER_H_

@@ -1,0 +1,30 @@
+// The post_processor of tokenizer.json: the special tokens around a text.
+#ifndef QUIRE_MODEL_POST_PROCESSOR_H_
+#define QUIRE_MODEL_POST_PROCESSOR_H_
+
+#include <optional>
+#include <vector>
+
+#include "model/json_part.h"
+#include "quire/error.h"
+#include "quire/ids.h"
+
+namespace quire::model {
+
+struct PostProcessor {
+  std::vector<TokenId> before{};
+  std::vector<TokenId> behind{};
+
+  /// Reads TemplateProcessing (its form for one text), ByteLevel (which moves offsets, not ids) or
+  /// a Sequence of them. Absent: none. Errors: kCorrupt; kUnsupported another type, named, a
+  /// template that has the text twice or not at all
+  static Result<PostProcessor> Parse(const std::optional<JsonPart>& part);
+
+ private:
+  Result<void> Add(const JsonPart& part, int depth);
+  Result<void> AddTemplate(const JsonPart& part);
+};
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_POST_PROCESSOR_H_

@@ -1,0 +1,46 @@
+// Regular expressions from files, within limits.
+#ifndef QUIRE_MODEL_REGEX_H_
+#define QUIRE_MODEL_REGEX_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "model/json_part.h"
+#include "quire/error.h"
+
+namespace quire::model {
+
+/// Threads: any number at once
+class Regex {
+ public:
+  using Sink = std::function<void(size_t begin, size_t end)>;
+
+  /// Reads {"Regex": "..."} or {"String": "..."}: the latter stands for itself.
+  /// Errors: kCorrupt another form, or not a pattern; kUnsupported what ToPcre2 refuses, a pattern
+  ///         too long or nested too deep. The message names the field
+  static Result<Regex> Parse(const JsonPart& pattern);
+
+  /// Errors: as Parse; `where` begins the message
+  static Result<Regex> Compile(std::string_view pattern, std::string where);
+
+  /// Gives every match in ascending order, none overlapping; never an empty one where the last
+  /// ended. `text` is valid UTF-8.
+  ///
+  /// Errors: kNoSpace the match needs too many steps or too much memory: `text` would cost far more
+  ///         than linear time. Matches found before have been given
+  Result<void> FindAll(std::string_view text, const Sink& sink) const;
+
+ private:
+  struct Code;
+
+  explicit Regex(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
+
+  std::shared_ptr<const Code> code_;
+};
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_REGEX_H_
