@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "model/config.h"
+#include "model/random_model.h"
 #include "model/weights.h"
 
 namespace quire::model {
@@ -164,6 +165,7 @@ TEST(ReleasedTest, EveryConfigIsReadAndCallsForTheParametersPublished) {
     EXPECT_EQ(Parameters(*config), released.parameters);
     EXPECT_EQ(config->query_heads, released.query_heads);
     EXPECT_EQ(RopeText(config->rope), released.rope);
+    EXPECT_EQ(ParseConfig(ConfigJson(*config), "its own text").value(), *config);
     const Geometry geometry = GeometryOf(*config);
     EXPECT_TRUE(geometry.Validate().has_value());
     ASSERT_EQ(geometry.groups.size(), 1u);
