@@ -77,7 +77,10 @@ typedef int32_t quire_layer_kind;
 enum { QUIRE_FULL = 1, QUIRE_WINDOW = 2 };
 
 typedef int32_t quire_layout;
-enum { QUIRE_BLOCK_MAJOR = 1 };
+enum { QUIRE_BLOCK_MAJOR = 1, QUIRE_LAYER_MAJOR = 2, QUIRE_HEAD_MAJOR = 3 };
+
+typedef int32_t quire_placement;  // which free slots an allocation gets
+enum { QUIRE_FREE_LIST = 0, QUIRE_FIRST_FIT = 1, QUIRE_BEST_FIT = 2, QUIRE_BUDDY = 3 };
 
 typedef int32_t quire_axis;  // which axis of a [token, dim] plane is contiguous
 enum { QUIRE_AXIS_TOKEN = 1, QUIRE_AXIS_DIM = 2 };
@@ -131,15 +134,16 @@ typedef struct quire_cache_options {
   uint32_t group_count;
   const quire_layer_group* groups;  // [group_count]
   // How numbers are made and kept. All of it is part of every block's identity.
-  quire_codec codec;        // of keys and latents; 0: QUIRE_F16
-  quire_codec value_codec;  // 0: as codec
-  uint32_t block_tokens;    // 0: 16
-  quire_compute compute;    // 0: QUIRE_COMPUTE_F32
-  const char* arithmetic;   // class of the kernels that compute K and V; NULL: "fma32"
-  quire_layout layout;      // 0: QUIRE_BLOCK_MAJOR
-  int32_t huge_pages;       // not 0: transparent huge pages for the arena
-  uint64_t hot_bytes;       // hard budget
-  uint64_t tokens_max;      // longest sequence; 0: 1,048,576
+  quire_codec codec;          // of keys and latents; 0: QUIRE_F16
+  quire_codec value_codec;    // 0: as codec
+  uint32_t block_tokens;      // 0: 16
+  quire_compute compute;      // 0: QUIRE_COMPUTE_F32
+  const char* arithmetic;     // class of the kernels that compute K and V; NULL: "fma32"
+  quire_layout layout;        // 0: QUIRE_BLOCK_MAJOR
+  int32_t huge_pages;         // not 0: transparent huge pages for the arena; block-major only
+  quire_placement placement;  // all but the free list can hold contiguous sequences
+  uint64_t hot_bytes;         // hard budget
+  uint64_t tokens_max;        // longest sequence; 0: 1,048,576
 } quire_cache_options;
 
 /// Makes a cache.
@@ -243,11 +247,17 @@ typedef struct quire_sequence_options {
   uint64_t step_tokens;     // most tokens appended between two commits; 0: 512
   quire_on_full on_full;    // 0: QUIRE_REJECT, which reserves all of it or refuses
   int32_t private_blocks;   // not 0: its blocks are never shared
+  // Not 0: its blocks are consecutive slots, so that views of it are one array. It shares nothing,
+  // so its plan must be one with no_reuse; it takes free slots only and grows in place or not at
+  // all.
+  int32_t contiguous;
 } quire_sequence_options;
 
 /// Makes a sequence that starts with the plan's resident tokens. The plan is used up, also when
 /// this fails. `options` may be NULL.
-/// Errors: QUIRE_NO_SPACE names shared, own and available blocks, and says if it can never fit
+/// Errors: QUIRE_NO_SPACE names shared, own and available blocks, and says if it can never fit;
+///         QUIRE_INVALID_ARGUMENT past tokens_max, or contiguous with a plan that shares blocks;
+///         QUIRE_UNSUPPORTED contiguous where the cache cannot
 quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
                       quire_sequence** sequence, quire_error* error);
 
@@ -370,18 +380,25 @@ typedef struct quire_tensor {
   int64_t strides[5];  // [rank], in elements
 } quire_tensor;
 
-/// Block `index` as [heads, tokens in this block, dim].
-/// Errors:   QUIRE_INVALID_ARGUMENT index; QUIRE_NOT_FOUND the layer's window has passed the block
+/// As an index: all blocks as one array.
+#define QUIRE_ALL_BLOCKS UINT64_MAX
+
+/// Block `index` as [heads, tokens in this block, dim]; or all of them where they lie equally far
+/// apart, as in a contiguous sequence: [heads, tokens, dim] in a head-major arena, elsewhere
+/// [blocks, heads, block_tokens, dim], of whose last block only tokens % block_tokens may be
+/// written. Nothing is ever copied.
+/// Errors:   QUIRE_INVALID_ARGUMENT index; QUIRE_NOT_FOUND the layer's window has passed the block;
+///           QUIRE_UNSUPPORTED all blocks, but they do not lie so
 /// Lifetime: the view's
-quire_code quire_view_block(const quire_view* view, uint64_t index, quire_tensor* tensor,
-                            quire_error* error);
+quire_code quire_view_tensor(const quire_view* view, uint64_t index, quire_tensor* tensor,
+                             quire_error* error);
 
 // From quire/dlpack.h, or from a dlpack.h of one's own.
 struct DLManagedTensorVersioned;
 struct DLManagedTensor;
 
 /// The same as a DLPack 1.x tensor, flagged read-only. Its deleter must be called once.
-/// Errors: as quire_view_block; QUIRE_UNSUPPORTED a codec that is no plain number
+/// Errors: as quire_view_tensor; QUIRE_UNSUPPORTED a codec that is no plain number
 quire_code quire_view_dlpack(const quire_view* view, uint64_t index,
                              struct DLManagedTensorVersioned** tensor, quire_error* error);
 /// The same for consumers of DLPack before 1.0, whose form has no read-only flag. The bytes are.

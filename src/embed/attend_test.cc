@@ -169,9 +169,9 @@ TEST_F(Attend, WhatAWindowHasPassedIsRefusedEverywhere) {
   const auto view = windows.View(*sequence, 0, QUIRE_KEY);
   auto tensor = Sized<quire_tensor>();
   DLManagedTensorVersioned* shared = nullptr;
-  EXPECT_EQ(quire_view_block(view.get(), 2, &tensor, &error), QUIRE_NOT_FOUND);
+  EXPECT_EQ(quire_view_tensor(view.get(), 2, &tensor, &error), QUIRE_NOT_FOUND);
   EXPECT_EQ(quire_view_dlpack(view.get(), 2, &shared, &error), QUIRE_NOT_FOUND);
-  EXPECT_EQ(quire_view_block(view.get(), 6, &tensor, &error), QUIRE_OK);
+  EXPECT_EQ(quire_view_tensor(view.get(), 6, &tensor, &error), QUIRE_OK);
   float out[8];
   EXPECT_EQ(quire_sequence_gather(sequence.get(), 0, QUIRE_KEY, 40, 41, out, 8, &error),
             QUIRE_NOT_FOUND);

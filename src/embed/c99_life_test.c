@@ -64,7 +64,7 @@ static const char* Check(quire_cache* cache, quire_sequence* sequence, const int
   EXPECT(stats.hit_tokens == 2 * kBlock);
   MUST(quire_view_open(sequence, 0, QUIRE_KEY, &view, &error));
   EXPECT(quire_view_tokens(view) == kTokens && quire_view_block_count(view) == 3);
-  MUST(quire_view_block(view, 2, &tensor, &error));
+  MUST(quire_view_tensor(view, 2, &tensor, &error));
   EXPECT(tensor.rank == 3 && tensor.shape[0] == kHeads && tensor.shape[1] == kTokens - 2 * kBlock &&
          tensor.shape[2] == kDim && tensor.dtype == QUIRE_F16 && tensor.strides[1] == 1);
   MUST(quire_view_dlpack(view, 0, &shared, &error));

@@ -28,7 +28,9 @@ static_assert(QUIRE_DEADLINE == int{static_cast<uint8_t>(ErrorCode::kDeadline)})
 static_assert(QUIRE_BF16 == int{static_cast<uint8_t>(Codec::kBf16)});
 static_assert(QUIRE_LATENT == int{static_cast<uint8_t>(StreamRole::kLatent)});
 static_assert(QUIRE_WINDOW == int{static_cast<uint8_t>(LayerKind::kWindow)});
-static_assert(QUIRE_BLOCK_MAJOR == int{static_cast<uint8_t>(ArenaLayout::kBlockMajor)});
+static_assert(QUIRE_HEAD_MAJOR == int{static_cast<uint8_t>(ArenaLayout::kHeadMajor)});
+static_assert(QUIRE_FREE_LIST == int{static_cast<uint8_t>(Placement::kFreeList)});
+static_assert(QUIRE_BUDDY == int{static_cast<uint8_t>(Placement::kBuddy)});
 static_assert(QUIRE_COMPUTE_BF16 == int{static_cast<uint8_t>(ComputeType::kBf16)});
 static_assert(QUIRE_HALT == int{static_cast<uint8_t>(OnFull::kHalt)});
 static_assert(QUIRE_WINDOW_PASSED == int{static_cast<uint8_t>(MissReason::kWindowPassed)});
@@ -93,6 +95,11 @@ Result<CacheOptions> ToOptions(const quire_cache_options* caller) {
   QUIRE_ASSIGN(made.geometry, ToGeometry(options));
   QUIRE_ASSIGN(made.profile, ToProfile(options));
   QUIRE_ASSIGN(made.layout, ToEnum(options.layout, "options->layout", ArenaLayout::kBlockMajor));
+  if (options.placement < 0 || options.placement > UINT8_MAX) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("options->placement is {}", options.placement));
+  }
+  made.placement = static_cast<Placement>(options.placement);
   made.hot_bytes = options.hot_bytes;
   if (options.tokens_max != 0) made.tokens_max = options.tokens_max;
   made.huge_pages = options.huge_pages != 0;
@@ -282,7 +289,8 @@ quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
     }
     quire::SequenceOptions made{.reserve_tokens = asked.reserve_tokens,
                                 .on_full = on_full,
-                                .publish = asked.private_blocks == 0};
+                                .publish = asked.private_blocks == 0,
+                                .contiguous = asked.contiguous != 0};
     if (asked.step_tokens != 0) made.step_tokens = asked.step_tokens;
     QUIRE_ASSIGN(auto opened, plan->cache->Open(std::move(plan->plan), made));
     *sequence = new quire_sequence{.cache = plan->cache, .sequence = std::move(opened)};

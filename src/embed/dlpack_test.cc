@@ -92,6 +92,75 @@ TEST(DLPack, ShowsWhatGatherCopiesInEveryCodec) {
   }
 }
 
+/// A sequence in one run of slots, whose views are one array.
+Owned<quire_sequence> RunContiguous(const CWorld& world, std::span<const TokenId> history) {
+  auto request = Sized<quire_acquire_request>();
+  request.identity = &world.identity;
+  request.tokens = history.data();
+  request.token_count = history.size();
+  request.no_reuse = 1;
+  auto options = Sized<quire_sequence_options>();
+  options.contiguous = 1;
+  auto sequence = MustMake<quire_sequence>([&](quire_sequence** out, quire_error* error) {
+    quire_plan* plan = nullptr;
+    const quire_code code = quire_acquire(world.cache.get(), &request, &plan, error);
+    return code == QUIRE_OK ? quire_open(plan, &options, out, error) : code;
+  });
+  world.Feed(*sequence, history);
+  return sequence;
+}
+
+TEST(DLPack, AContiguousSequenceIsOneArray) {
+  constexpr int64_t kTokens = 2 * kBlock + 5;
+  const auto history = cache::SomeTokens(kTokens, 1);
+  for (const quire_layout layout : {QUIRE_LAYER_MAJOR, QUIRE_HEAD_MAJOR}) {
+    quire_cache_options options = SmallOptions();
+    options.codec = QUIRE_F32;
+    options.layout = layout;
+    options.placement = QUIRE_FIRST_FIT;
+    const CWorld world(options);
+    const auto sequence = RunContiguous(world, history);
+    const auto view = world.View(*sequence, 1, QUIRE_KEY);
+    const auto expected = world.Expected(history, 1, 0);
+    DLManagedTensorVersioned* tensor = nullptr;
+    quire_error error{};
+    ASSERT_EQ(quire_view_dlpack(view.get(), QUIRE_ALL_BLOCKS, &tensor, &error), QUIRE_OK)
+        << Show(error);
+    const DLTensor& array = tensor->dl_tensor;
+    const bool by_head = layout == QUIRE_HEAD_MAJOR;
+    EXPECT_EQ(
+        std::vector(array.shape, array.shape + array.ndim),
+        (by_head ? std::vector<int64_t>{2, kTokens, 4} : std::vector<int64_t>{3, 2, kBlock, 4}));
+    const int64_t* stride = array.strides;
+    for (int64_t i = 0; i < 2 * kTokens * 4; ++i) {
+      const int64_t head = i / (kTokens * 4);
+      const int64_t t = i / 4 % kTokens;
+      const int64_t d = i % 4;
+      const int64_t index = by_head ? head * stride[0] + t * stride[1] + d * stride[2]
+                                    : t / kBlock * stride[0] + head * stride[1] +
+                                          t % kBlock * stride[2] + d * stride[3];
+      EXPECT_EQ(static_cast<const float*>(array.data)[index], expected[static_cast<size_t>(i)]);
+    }
+    tensor->deleter(tensor);
+  }
+}
+
+TEST(DLPack, BlocksThatLieApartAreNoArray) {
+  const CWorld world;
+  auto first = world.Run(cache::SomeTokens(kBlock, 1));
+  const auto between = world.Run(cache::SomeTokens(kBlock, 2));
+  auto last = world.Run(cache::SomeTokens(kBlock, 3));
+  first.reset();
+  last.reset();
+  uint64_t evicted = 0;
+  EXPECT_EQ(quire_cache_evict(world.cache.get(), 2, &evicted, nullptr), QUIRE_OK);
+  EXPECT_EQ(evicted, 2u);
+  const auto apart = world.Run(cache::SomeTokens(3 * kBlock, 4));
+  const auto view = world.View(*apart, 0, QUIRE_KEY);
+  auto tensor = Sized<quire_tensor>();
+  EXPECT_EQ(quire_view_tensor(view.get(), QUIRE_ALL_BLOCKS, &tensor, nullptr), QUIRE_UNSUPPORTED);
+}
+
 TEST(DLPack, ATensorPinsItsBlocksUntilItsDeleter) {
   const CWorld world;
   DLManagedTensorVersioned* tensor = nullptr;

@@ -182,6 +182,7 @@ TEST(CLife, OptionsReachTheCache) {
   options.arithmetic = "other";
   options.tokens_max = 77;
   options.huge_pages = 1;
+  options.placement = QUIRE_BEST_FIT;
   const CWorld world(options);
   const CacheOptions& made = world.cache->cache->options();
   EXPECT_EQ(made.geometry, Geometry::Uniform(2, 2, 4));
@@ -193,6 +194,7 @@ TEST(CLife, OptionsReachTheCache) {
   EXPECT_EQ(made.profile.arithmetic, "other");
   EXPECT_EQ(made.tokens_max, 77u);
   EXPECT_TRUE(made.huge_pages);
+  EXPECT_EQ(made.placement, Placement::kBestFit);
   // Nothing said means what the same C++ program gets.
   const CWorld plain;
   EXPECT_EQ(plain.cache->cache->options().profile, NumericProfile::Uniform(Codec::kF16));
@@ -287,7 +289,7 @@ TEST(CLife, HandlesMayBeFreedInAnyOrder) {
   EXPECT_EQ(quire_sequence_length(sequence.get()), prompt.size());
   sequence.reset();
   auto tensor = Sized<quire_tensor>();
-  EXPECT_EQ(quire_view_block(view.get(), 0, &tensor, nullptr), QUIRE_OK);
+  EXPECT_EQ(quire_view_tensor(view.get(), 0, &tensor, nullptr), QUIRE_OK);
   float first = 0;
   std::memcpy(&first, tensor.data, sizeof(first));
   EXPECT_EQ(quire_view_tokens(view.get()), prompt.size());

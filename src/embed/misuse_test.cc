@@ -127,8 +127,8 @@ TEST_F(Misuse, NullIsNamed) {
       {"sequence is NULL",
        [&](E e) { return quire_view_open(nullptr, 0, QUIRE_KEY, &view_out, e); }},
       {"view is NULL", [&](E e) { return quire_view_open(s, 0, QUIRE_KEY, nullptr, e); }},
-      {"view is NULL", [&](E e) { return quire_view_block(nullptr, 0, &tensor, e); }},
-      {"tensor is NULL", [&](E e) { return quire_view_block(view.get(), 0, nullptr, e); }},
+      {"view is NULL", [&](E e) { return quire_view_tensor(nullptr, 0, &tensor, e); }},
+      {"tensor is NULL", [&](E e) { return quire_view_tensor(view.get(), 0, nullptr, e); }},
       {"view is NULL", [&](E e) { return quire_view_dlpack(nullptr, 0, &tensor_out, e); }},
       {"tensor is NULL", [&](E e) { return quire_view_dlpack(view.get(), 0, nullptr, e); }},
       {"view is NULL", [&](E e) { return quire_view_dlpack_legacy(nullptr, 0, &legacy_out, e); }},
@@ -214,6 +214,9 @@ TEST_F(Misuse, CacheOptions) {
   Invalid("options->compute is 4", with([](O& o) { o.compute = 4; }));
   Invalid("options->layout is 300", with([](O& o) { o.layout = 300; }));
   Refused(QUIRE_UNSUPPORTED, "layout 200", with([](O& o) { o.layout = 200; }));
+  Invalid("options->placement is 257", with([](O& o) { o.placement = 257; }));
+  Invalid("options->placement is -1", with([](O& o) { o.placement = -1; }));
+  Refused(QUIRE_UNSUPPORTED, "placement 4", with([](O& o) { o.placement = 4; }));
   Invalid("block_tokens is 17", with([](O& o) { o.block_tokens = 17; }));
   Refused(QUIRE_NO_SPACE, "hot_bytes", with([](O& o) { o.hot_bytes = 0; }));
   Invalid("groups[0].layers is NULL", with_group([](auto& g) { g.layers = nullptr; }));
@@ -267,7 +270,10 @@ TEST_F(Misuse, APlanIsUsedUpAlsoWhenOpeningFails) {
   options.on_full = QUIRE_HALT;
   options.reserve_tokens = UINT64_MAX;
   EXPECT_EQ(open(&out, &error), QUIRE_INVALID_ARGUMENT);
-  options.on_full = 0;
+  options = Sized<quire_sequence_options>();
+  options.contiguous = 1;
+  EXPECT_EQ(open(&out, &error), QUIRE_UNSUPPORTED);
+  options.contiguous = 0;
   options.reserve_tokens = 1 << 20;
   EXPECT_EQ(open(&out, &error), QUIRE_NO_SPACE);
   EXPECT_EQ(out, nullptr);
@@ -348,14 +354,14 @@ TEST_F(Misuse, Views) {
 
   const auto view = world.View(*sequence, 0, QUIRE_KEY);
   auto tensor = Sized<quire_tensor>();
-  for (const uint64_t index : {uint64_t{2}, uint64_t{1} << 32, UINT64_MAX}) {
+  for (const uint64_t index : {uint64_t{2}, uint64_t{1} << 32, UINT64_MAX - 1}) {
     Invalid("block " + std::to_string(index) + " of 2",
-            [&](quire_error* e) { return quire_view_block(view.get(), index, &tensor, e); });
+            [&](quire_error* e) { return quire_view_tensor(view.get(), index, &tensor, e); });
   }
   EXPECT_EQ(tensor.data, nullptr);
   tensor.size -= 1;
   Invalid("tensor->size",
-          [&](quire_error* e) { return quire_view_block(view.get(), 0, &tensor, e); });
+          [&](quire_error* e) { return quire_view_tensor(view.get(), 0, &tensor, e); });
   DLManagedTensorVersioned* shared = nullptr;
   Invalid("block 2 of 2",
           [&](quire_error* e) { return quire_view_dlpack(view.get(), 2, &shared, e); });

@@ -18,9 +18,10 @@ using quire::embed::NotNull;
 namespace quire::embed {
 namespace {
 
-Result<TensorView> BlockOf(const quire_view* view, uint64_t index) {
+Result<TensorView> TensorOf(const quire_view* view, uint64_t index) {
   QUIRE_TRY(NotNull(view, "view"));
   const BlockListView& blocks = view->pinned->view;
+  if (index == QUIRE_ALL_BLOCKS) return blocks.array();
   if (index >= blocks.block_count()) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("view: block {} of {}", index, blocks.block_count()));
@@ -58,11 +59,11 @@ uint64_t quire_view_block_count(const quire_view* view) {
   return view == nullptr ? 0 : view->pinned->view.block_count();
 }
 
-quire_code quire_view_block(const quire_view* view, uint64_t index, quire_tensor* tensor,
-                            quire_error* error) {
+quire_code quire_view_tensor(const quire_view* view, uint64_t index, quire_tensor* tensor,
+                             quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(quire::embed::CheckOutput(tensor, "tensor"));
-    QUIRE_ASSIGN(const TensorView block, quire::embed::BlockOf(view, index));
+    QUIRE_ASSIGN(const TensorView block, quire::embed::TensorOf(view, index));
     quire_tensor made{.size = 0,
                       .data = block.data,
                       .dtype = static_cast<quire_codec>(block.dtype),
@@ -80,7 +81,7 @@ quire_code quire_view_dlpack(const quire_view* view, uint64_t index,
                              struct DLManagedTensorVersioned** tensor, quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(tensor, "tensor"));
-    QUIRE_ASSIGN(const TensorView block, quire::embed::BlockOf(view, index));
+    QUIRE_ASSIGN(const TensorView block, quire::embed::TensorOf(view, index));
     QUIRE_ASSIGN(*tensor, quire::ToDLPack(block, view->pinned));
     return {};
   });
@@ -90,7 +91,7 @@ quire_code quire_view_dlpack_legacy(const quire_view* view, uint64_t index,
                                     struct DLManagedTensor** tensor, quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(tensor, "tensor"));
-    QUIRE_ASSIGN(const TensorView block, quire::embed::BlockOf(view, index));
+    QUIRE_ASSIGN(const TensorView block, quire::embed::TensorOf(view, index));
     QUIRE_ASSIGN(*tensor, quire::ToDLPackLegacy(block, view->pinned));
     return {};
   });

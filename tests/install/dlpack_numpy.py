@@ -10,6 +10,7 @@ import numpy as np
 
 LAYERS, HEADS, DIM, BLOCK, TOKENS = 2, 3, 8, 16, 37
 F32, F16, KEY, VALUE = 1, 2, 1, 2
+BLOCK_MAJOR, HEAD_MAJOR, FREE_LIST, FIRST_FIT, ALL_BLOCKS = 1, 3, 0, 1, 2**64 - 1
 u32, u64, i32, i64, ptr = (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64,
                            ctypes.c_void_p)
 
@@ -28,7 +29,8 @@ class CacheOptions(Sized):
     _fields_ = [("size", ctypes.c_size_t), ("layers", u32), ("kv_heads", u32), ("head_dim", u32),
                 ("group_count", u32), ("groups", ptr), ("codec", i32), ("value_codec", i32),
                 ("block_tokens", u32), ("compute", i32), ("arithmetic", ctypes.c_char_p),
-                ("layout", i32), ("huge_pages", i32), ("hot_bytes", u64), ("tokens_max", u64)]
+                ("layout", i32), ("huge_pages", i32), ("placement", i32), ("hot_bytes", u64),
+                ("tokens_max", u64)]
 
 
 class Identity(Sized):
@@ -41,6 +43,11 @@ class Identity(Sized):
 class AcquireRequest(Sized):
     _fields_ = [("size", ctypes.c_size_t), ("identity", ctypes.POINTER(Identity)), ("tokens", ptr),
                 ("token_count", ctypes.c_size_t), ("no_reuse", i32)]
+
+
+class SequenceOptions(Sized):
+    _fields_ = [("size", ctypes.c_size_t), ("reserve_tokens", u64), ("step_tokens", u64),
+                ("on_full", i32), ("private_blocks", i32), ("contiguous", i32)]
 
 
 class Rows(ctypes.Structure):
@@ -96,46 +103,71 @@ def feed(quire, sequence, tokens):
                ctypes.c_size_t(TOKENS))
 
 
-def check_stream(quire, sequence, role):
-    gathered = np.empty((HEADS, TOKENS, DIM), np.float32)
+def gather(quire, sequence, role):
+    out = np.empty((HEADS, TOKENS, DIM), np.float32)
     quire.call("quire_sequence_gather", sequence, u32(1), i32(role), u64(0), u64(TOKENS),
-               gathered.ctypes.data_as(ptr), ctypes.c_size_t(gathered.size))
-    assert np.abs(gathered).max() > 1
+               out.ctypes.data_as(ptr), ctypes.c_size_t(out.size))
+    assert np.abs(out).max() > 1
+    return out
+
+
+def arrays(quire, sequence, role, indices):
     view = quire.make("quire_view_open", sequence, u32(1), i32(role))
-    blocks = [np.from_dlpack(Block(quire, view, i)) for i in range(3)]
+    made = [np.from_dlpack(Block(quire, view, index)) for index in indices]
     quire.free("quire_view_free", view)
+    for array in made:
+        assert array.dtype == np.float16 and not array.flags.writeable and not array.flags.owndata
+    return made
+
+
+def check_blocks(quire, sequence, role):
+    blocks = arrays(quire, sequence, role, range(3))
     for block in blocks:
-        assert block.dtype == np.float16 and not block.flags.writeable and not block.flags.owndata
         # Keys are token-contiguous, values channel-contiguous.
         assert block.strides[1:] == ((2, 2 * BLOCK) if role == KEY else (2 * DIM, 2))
     assert [block.shape for block in blocks] == [(HEADS, tokens, DIM) for tokens in (16, 16, 5)]
-    np.testing.assert_array_equal(np.concatenate(blocks, axis=1).astype(np.float32), gathered)
+    np.testing.assert_array_equal(np.concatenate(blocks, axis=1).astype(np.float32),
+                                  gather(quire, sequence, role))
     return blocks
 
 
-def main():
-    quire = Quire(sys.argv[1])
-    options = CacheOptions(layers=LAYERS, kv_heads=HEADS, head_dim=DIM, codec=F16,
-                           hot_bytes=1 << 24)
+def check_array(quire, sequence, role):
+    """In a head-major arena a contiguous sequence is one array [heads, tokens, dim]."""
+    (array,) = arrays(quire, sequence, role, [ALL_BLOCKS])
+    assert array.shape == (HEADS, TOKENS, DIM) and array.strides[1:] == (2 * DIM, 2)
+    np.testing.assert_array_equal(array.astype(np.float32), gather(quire, sequence, role))
+    return [array]
+
+
+def check_cache(quire, check, layout, placement, contiguous):
+    options = CacheOptions(layers=LAYERS, kv_heads=HEADS, head_dim=DIM, codec=F16, layout=layout,
+                           placement=placement, hot_bytes=1 << 24)
     identity = Identity(position_encoding=b"none")
     tokens = np.arange(TOKENS, dtype=np.int32)
     request = AcquireRequest(identity=ctypes.pointer(identity), tokens=tokens.ctypes.data,
-                             token_count=TOKENS)
+                             token_count=TOKENS, no_reuse=contiguous)
     cache = quire.make("quire_cache_create", ctypes.byref(options))
     plan = quire.make("quire_acquire", cache, ctypes.byref(request))
-    sequence = quire.make("quire_open", plan, None)
+    sequence = quire.make("quire_open", plan,
+                          ctypes.byref(SequenceOptions(contiguous=contiguous)))
     feed(quire, sequence, tokens)
-    blocks = [check_stream(quire, sequence, role) for role in (KEY, VALUE)]
+    held = [check(quire, sequence, role) for role in (KEY, VALUE)]
 
     # The arrays alone keep the blocks, and let them go when they end.
     quire.free("quire_sequence_free", sequence)
     evicted = u64()
     quire.call("quire_cache_evict", cache, u64(9), ctypes.byref(evicted))
     assert evicted.value == 0
-    blocks.clear()
+    held.clear()
     quire.call("quire_cache_evict", cache, u64(9), ctypes.byref(evicted))
-    assert evicted.value == 2
+    assert evicted.value == (0 if contiguous else 2)
     quire.free("quire_cache_free", cache)
+
+
+def main():
+    quire = Quire(sys.argv[1])
+    check_cache(quire, check_blocks, BLOCK_MAJOR, FREE_LIST, contiguous=0)
+    check_cache(quire, check_array, HEAD_MAJOR, FIRST_FIT, contiguous=1)
     print(f"ok, NumPy {np.__version__}")
 
 
