@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "base/check.h"
+#include "index/split_set.h"
 
 namespace quire::index {
 namespace {
@@ -19,6 +19,12 @@ constexpr uint32_t kPieceTokens = 1024;
 // out 32 at least.
 constexpr uint64_t AllocationBytes(uint64_t bytes) {
   return std::max<uint64_t>(32, (bytes + 8 + 15) / 16 * 16);
+}
+
+// With a pointer to each piece, whose table may be twice as long as it needs to be.
+template <typename Pieces>
+uint64_t HeapBytesOf(const Pieces& pieces) {
+  return pieces.piece_count() * (AllocationBytes(Pieces::kPieceBytes) + 2 * sizeof(void*));
 }
 
 // What absl::Hash sees of a block.
@@ -58,45 +64,15 @@ uint64_t EqualBlocks(const TokenId* a, const TokenId* b, uint64_t blocks, uint32
 
 // The two hash tables. Nothing ever iterates over them, so their order decides nothing.
 struct RadixTree::Tables {
-  // A child that may exist: `tokens` are one block.
-  struct Candidate {
-    uint32_t parent;
-    uint64_t hash;
-    std::span<const TokenId> tokens;
-  };
-  struct Hash {
-    using is_transparent = void;  // NOLINT(readability-identifier-naming): Abseil looks for it
-    const std::deque<Node>* nodes;
-
-    size_t operator()(uint32_t number) const { return (*nodes)[number].hash; }
-    size_t operator()(const Candidate& candidate) const { return candidate.hash; }
-  };
-  struct Same {
-    using is_transparent = void;  // NOLINT(readability-identifier-naming): Abseil looks for it
-    const std::deque<Node>* nodes;
-
-    bool operator()(uint32_t a, uint32_t b) const { return a == b; }
-    bool operator()(uint32_t number, const Candidate& candidate) const {
-      const Node& node = (*nodes)[number];
-      return node.parent == candidate.parent && node.hash == candidate.hash &&
-             Equal(node.tokens.data(), candidate.tokens.data(), candidate.tokens.size());
-    }
-    bool operator()(const Candidate& candidate, uint32_t number) const {
-      return (*this)(number, candidate);
-    }
-  };
-
-  explicit Tables(const std::deque<Node>& nodes) : children(0, Hash{&nodes}, Same{&nodes}) {}
-
   // Every node that holds blocks, found by its parent and first block.
-  absl::flat_hash_set<uint32_t, Hash, Same> children;
+  SplitSet children;
   absl::flat_hash_map<Digest, uint32_t> roots;
 };
 
 RadixTree::RadixTree(uint32_t block_tokens) : RadixTree(block_tokens, HashBlock) {}
 
 RadixTree::RadixTree(uint32_t block_tokens, BlockHash hash)
-    : block_tokens_(block_tokens), hash_(hash), tables_(std::make_unique<Tables>(nodes_)) {
+    : block_tokens_(block_tokens), hash_(hash), tables_(std::make_unique<Tables>()) {
   QUIRE_CHECK(block_tokens > 0);
 }
 
@@ -206,7 +182,7 @@ void RadixTree::Remove(BlockId block) {
   locations_[block.number()] = {};
   --block_count_;
   if (node.blocks.size() == 1) {
-    tables_->children.erase(number);
+    Unlink(number);
     --nodes_[node.parent].children;
     FreeNode(number);
     return;
@@ -251,14 +227,8 @@ std::span<const TokenId> RadixTree::tokens(BlockId block) const {
 uint64_t RadixTree::node_count() const { return tables_->children.size(); }
 
 uint64_t RadixTree::metadata_bytes() const {
-  // A deque is a table of pieces of 512 bytes; Abseil's tables hold one control byte and one
-  // element per slot.
-  const uint64_t nodes_per_piece = std::max<uint64_t>(1, 512 / sizeof(Node));
-  const uint64_t pieces = nodes_.size() / nodes_per_piece + 1;
-  return run_bytes_ +
-         pieces * (AllocationBytes(nodes_per_piece * sizeof(Node)) + 2 * sizeof(void*)) +
-         locations_.capacity() * sizeof(Location) +
-         tables_->children.capacity() * (1 + sizeof(uint32_t)) +
+  // Abseil's maps hold one control byte and one element per place.
+  return run_bytes_ + HeapBytesOf(nodes_) + HeapBytesOf(locations_) + tables_->children.bytes() +
          tables_->roots.capacity() * (1 + sizeof(std::pair<Digest, uint32_t>)) + sizeof(Tables);
 }
 
@@ -278,10 +248,10 @@ uint32_t RadixTree::OffsetOf(const Location& location) const {
 std::optional<uint32_t> RadixTree::FindChildNode(uint32_t parent,
                                                  std::span<const TokenId> tokens) const {
   if (nodes_[parent].children == 0) return std::nullopt;
-  const auto found = tables_->children.find(
-      Tables::Candidate{.parent = parent, .hash = hash_(parent, tokens), .tokens = tokens});
-  if (found == tables_->children.end()) return std::nullopt;
-  return *found;
+  return tables_->children.Find(Hash(parent, tokens), [&](uint32_t number) {
+    const Node& node = nodes_[number];
+    return node.parent == parent && Equal(node.tokens.data(), tokens.data(), tokens.size());
+  });
 }
 
 uint32_t RadixTree::NewNode(uint32_t parent, uint32_t root) {
@@ -289,7 +259,7 @@ uint32_t RadixTree::NewNode(uint32_t parent, uint32_t root) {
   if (number == kNone) {
     number = static_cast<uint32_t>(nodes_.size());
     QUIRE_CHECK(number != kNone);
-    nodes_.emplace_back();
+    nodes_.Grow(nodes_.size() + 1);
   } else {
     free_node_ = nodes_[number].parent;
     --free_nodes_;
@@ -314,15 +284,26 @@ void RadixTree::FreeNode(uint32_t number) {
 
 // Makes a node with blocks findable below its parent.
 void RadixTree::Link(uint32_t number) {
-  Node& node = nodes_[number];
-  node.hash = hash_(node.parent, std::span(node.tokens).first(block_tokens_));
-  QUIRE_CHECK(tables_->children.insert(number).second);
+  tables_->children.Insert(Hash(nodes_[number].parent, FirstBlock(nodes_[number])), number);
+}
+
+void RadixTree::Unlink(uint32_t number) {
+  tables_->children.Erase(Hash(nodes_[number].parent, FirstBlock(nodes_[number])), number);
+}
+
+// Half the bits are enough: what a table finds is compared.
+uint32_t RadixTree::Hash(uint32_t parent, std::span<const TokenId> tokens) const {
+  return static_cast<uint32_t>(hash_(parent, tokens) >> 32);
+}
+
+std::span<const TokenId> RadixTree::FirstBlock(const Node& node) const {
+  return std::span(node.tokens).first(block_tokens_);
 }
 
 // Moves the first `blocks` blocks of a node into a new node above it. The lower part keeps the
 // number, so what hangs below it needs no new keys.
 void RadixTree::SplitAfter(uint32_t number, uint32_t blocks) {
-  tables_->children.erase(number);
+  Unlink(number);
   const uint32_t upper_number = NewNode(nodes_[number].parent, nodes_[number].root);
   Node& upper = nodes_[upper_number];
   Node& lower = nodes_[number];
@@ -350,7 +331,7 @@ void RadixTree::AppendBlocks(uint32_t number, std::span<const TokenId> tokens,
   uint32_t depth = node.depth + static_cast<uint32_t>(node.blocks.size());
   for (const BlockId block : blocks) {
     QUIRE_CHECK_MSG(!block.is_none() && !contains(block), "the block id is in use");
-    if (block.number() >= locations_.size()) locations_.resize(block.number() + uint64_t{1});
+    if (block.number() >= locations_.size()) locations_.Grow(block.number() + uint64_t{1});
     locations_[block.number()] = {.node = number, .depth = depth++};
   }
   run_bytes_ -= HeapBytes(node);
@@ -389,12 +370,15 @@ void RadixTree::CheckInvariants() const {
   for (uint32_t number = 0; number < nodes_.size(); ++number) {
     QUIRE_CHECK(children_seen[number] == nodes_[number].children);
   }
-  const auto present = [](const Location& location) { return location.node != kNone; };
+  uint64_t located = 0;
+  for (uint64_t block = 0; block < locations_.size(); ++block) {
+    if (locations_[block].node != kNone) ++located;
+  }
   QUIRE_CHECK(roots == tables_->roots.size());
   QUIRE_CHECK(free_nodes == free_nodes_);
   QUIRE_CHECK(nodes_.size() == roots + free_nodes + node_count());
   QUIRE_CHECK(blocks == block_count_);
-  QUIRE_CHECK(blocks == static_cast<uint64_t>(std::ranges::count_if(locations_, present)));
+  QUIRE_CHECK(blocks == located);
   QUIRE_CHECK(run_bytes == run_bytes_);
   uint64_t listed = 0;
   for (uint32_t number = free_node_; number != kNone; number = nodes_[number].parent) {
@@ -413,10 +397,8 @@ void RadixTree::CheckNode(uint32_t number, std::vector<uint32_t>& children_seen)
   ++children_seen[node.parent];
   QUIRE_CHECK(parent.root == node.root);
   QUIRE_CHECK(node.depth == parent.depth + parent.blocks.size());
-  const auto first = std::span(node.tokens).first(block_tokens_);
-  QUIRE_CHECK(node.hash == hash_(node.parent, first));
   // Two children that start alike would find each other.
-  QUIRE_CHECK(FindChildNode(node.parent, first) == number);
+  QUIRE_CHECK(FindChildNode(node.parent, FirstBlock(node)) == number);
   for (uint32_t offset = 0; offset < node.blocks.size(); ++offset) {
     const Location& location = LocationOf(node.blocks[offset]);
     QUIRE_CHECK(location.node == number && location.depth == node.depth + offset);

@@ -8,12 +8,12 @@
 #define QUIRE_INDEX_RADIX_TREE_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "index/pieces.h"
 #include "quire/identity.h"
 #include "quire/ids.h"
 
@@ -109,7 +109,6 @@ class RadixTree {
   struct Node {
     std::vector<TokenId> tokens;  // [blocks, block_tokens]
     std::vector<BlockId> blocks;
-    uint64_t hash = 0;  // of the first block below `parent`
     uint32_t parent = kNone;
     uint32_t root = kNone;
     uint32_t depth = 0;     // blocks of the path before this node
@@ -131,6 +130,9 @@ class RadixTree {
   uint32_t NewNode(uint32_t parent, uint32_t root);
   void FreeNode(uint32_t number);
   void Link(uint32_t number);
+  void Unlink(uint32_t number);
+  uint32_t Hash(uint32_t parent, std::span<const TokenId> tokens) const;
+  std::span<const TokenId> FirstBlock(const Node& node) const;
   void SplitAfter(uint32_t number, uint32_t blocks);
   void AppendBlocks(uint32_t number, std::span<const TokenId> tokens,
                     std::span<const BlockId> blocks);
@@ -138,10 +140,10 @@ class RadixTree {
 
   const uint32_t block_tokens_;
   const BlockHash hash_;
-  std::deque<Node> nodes_;      // by number; a deque: growing moves nothing and leaves no slack
+  Pieces<Node, 8> nodes_;       // by number; growing moves nothing and leaves no slack
   uint32_t free_node_ = kNone;  // head of the list of free nodes
   uint64_t free_nodes_ = 0;
-  std::vector<Location> locations_;  // by block id
+  Pieces<Location, 128> locations_;  // by block id
   uint64_t block_count_ = 0;
   uint64_t run_bytes_ = 0;  // sum of HeapBytes
   std::unique_ptr<Tables> tables_;
