@@ -18,8 +18,8 @@ struct PairedCase {
   std::function<double()> floor;  // the same for the floor
 };
 
-/// Seconds of this thread on its core: for work that never waits, so that what else the machine runs
-/// is not meant.
+/// Seconds of this thread on its core: for work that never waits, so that what else the machine
+/// runs is not meant.
 double ThreadSeconds();
 
 /// Runs work and floor in turn, options.pairs times, so that whatever else the machine does meets
