@@ -22,8 +22,9 @@ namespace quire::attention::HWY_NAMESPACE {
 
 /// The functions of one codec, for K and for V.
 struct CodecFunctions {
-  void (*stream_scores)(const float*, const StreamView&, const Columns&, float*);
-  void (*stream_values)(const ValueRun*, uint32_t, const StreamView&, const float*, float*, size_t);
+  void (*stream_scores)(const float*, const StreamView&, const StreamView&, const Columns&, float*);
+  void (*stream_values)(const ValueRun*, uint32_t, const StreamView&, const Columns*, const float*,
+                        float*, size_t);
   void (*expand_key)(const std::byte*, size_t, size_t, float*);
   void (*expand_key_rows)(const std::byte*, size_t, size_t, float*);
   void (*expand_value)(const std::byte*, size_t, float*);
@@ -72,11 +73,15 @@ class ItemRun {
     uint32_t closed = 0;  // lanes folded and pushed
     uint32_t top = 0;     // the state of the lane being folded
     ClearMax(queries_, scratch_.stack[0]);
-    SplitView view;
-    for (bool have = Find(0, FirstSplit(0), &view); have;
-         have = Find(view.lane_order, view.split + kLanes, &view)) {
+    SplitView views[2];
+    const SplitView* next = &views[0];
+    for (bool have = Find(0, FirstSplit(0), &views[0]); have;) {
+      const SplitView& view = *next;
+      SplitView* const after = next == &views[0] ? &views[1] : &views[0];
+      have = Find(view.lane_order, view.split + kLanes, after);
+      next = after;
       for (; closed < view.lane_order; ++closed) Close(closed, &top);
-      Attend(view);
+      Attend(view, have ? &next->columns : nullptr);
       MergeStates(queries_, out_stride_, scratch_.factors, scratch_.stack[top], scratch_.split);
     }
     for (; closed < lanes; ++closed) Close(closed, &top);
@@ -187,17 +192,18 @@ class ItemRun {
   }
   size_t KeyRowBytes() const { return shape_.key.block_tokens * KeyValueBytes(); }
 
-  /// The states of every query vector over one split, into scratch.split.
-  void Attend(const SplitView& view) const {
+  /// The states of every query vector over one split, into scratch.split. `next` are the columns of
+  /// the split that follows, or null.
+  void Attend(const SplitView& view, const Columns* next) const {
     if (StreamsOneRow(shape_, item_.rows)) {
-      Stream(view);
+      Stream(view, next);
     } else {
       Expand(view);
     }
   }
 
-  void Stream(const SplitView& view) const {
-    key_.stream_scores(scratch_.query, KeyView(), view.columns, scratch_.scores);
+  void Stream(const SplitView& view, const Columns* next) const {
+    key_.stream_scores(scratch_.query, KeyView(), ValueView(), view.columns, scratch_.scores);
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
     for (uint32_t q = 0; q < queries_; ++q) {
       Softmax(visible, scratch_.scores + size_t{q} * kSplitTokens, &scratch_.split.max[q],
@@ -206,7 +212,7 @@ class ItemRun {
     std::fill_n(scratch_.split.out, queries_ * out_stride_, 0.0f);
     ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
     const uint32_t run_count = ListRuns(view.columns, visible, runs);
-    value_.stream_values(runs, run_count, ValueView(), scratch_.scores, scratch_.split.out,
+    value_.stream_values(runs, run_count, ValueView(), next, scratch_.scores, scratch_.split.out,
                          out_stride_);
   }
 
