@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/prng.h"
@@ -109,8 +110,8 @@ std::vector<float> Queries(uint32_t rows) {
 
 /// One decoded token, in ms for all layers of the model; the floor is the roofline's time for as
 /// many bytes.
-Row DecodeRow(const Options& options, const Sequence& sequence, Codec codec, uint32_t threads,
-              AttentionBackend* attention, Roofline* roofline) {
+Row DecodeRow(const Options& options, const std::string& name, const Sequence& sequence,
+              uint32_t threads, AttentionBackend* attention, Roofline* roofline) {
   const std::vector<float> queries = Queries(1);
   std::vector<float> out(queries.size());
   const auto executor = MakeThreadPool(threads);
@@ -125,7 +126,7 @@ Row DecodeRow(const Options& options, const Sequence& sequence, Codec codec, uin
       static_cast<double>(sequence.bytes()) / sequence.layers() * kModelLayers * 1e-9;
   return MeasurePairs(
       options,
-      {.name = fmt::format("decode/{}/{}/t{}", CodecName(codec), sequence.tokens(), threads),
+      {.name = fmt::format("{}/t{}", name, threads),
        .unit = "ms/token",
        .less_is_better = true,
        .work =
@@ -137,8 +138,14 @@ Row DecodeRow(const Options& options, const Sequence& sequence, Codec codec, uin
        .floor = [&] { return gigabytes_per_token / roofline->ReadGbPerSecond(threads) * 1e3; }});
 }
 
+bool IsWanted(const Options& options, const std::string& name) {
+  return name.find(options.cases) != std::string::npos;
+}
+
 Result<void> Decode(const Options& options, Codec codec, uint32_t tokens,
                     AttentionBackend* attention, std::vector<Row>* rows) {
+  const std::string name = fmt::format("decode/{}/{}", CodecName(codec), tokens);
+  if (!IsWanted(options, name)) return {};
   const uint64_t bytes_per_layer =
       uint64_t{tokens} * kKvHeads * kHeadDim * 2 * codec::ValueBytes(codec);
   const auto layers = static_cast<uint32_t>(
@@ -146,7 +153,7 @@ Result<void> Decode(const Options& options, Codec codec, uint32_t tokens,
   QUIRE_ASSIGN(const auto sequence, Sequence::Create(codec, tokens, layers));
   Roofline roofline(sequence->bytes());
   for (const uint32_t threads : options.threads) {
-    rows->push_back(DecodeRow(options, *sequence, codec, threads, attention, &roofline));
+    rows->push_back(DecodeRow(options, name, *sequence, threads, attention, &roofline));
   }
   return {};
 }
@@ -154,6 +161,8 @@ Result<void> Decode(const Options& options, Codec codec, uint32_t tokens,
 /// One chunk at the end of a context, one layer, beside multiply-adds in registers.
 Result<void> Prefill(const Options& options, uint32_t chunk, uint32_t tokens,
                      AttentionBackend* attention, std::vector<Row>* rows) {
+  const std::string name = fmt::format("prefill/f16/{}/chunk{}", tokens, chunk);
+  if (!IsWanted(options, name)) return {};
   QUIRE_ASSIGN(const auto sequence, Sequence::Create(Codec::kF16, tokens, 1));
   const std::vector<float> queries = Queries(chunk);
   std::vector<float> out(queries.size());
@@ -165,16 +174,15 @@ Result<void> Prefill(const Options& options, uint32_t chunk, uint32_t tokens,
   for (const uint32_t threads : options.threads) {
     const auto executor = MakeThreadPool(threads);
     attention->Attend(shape, {&task, 1}, *executor);
-    rows->push_back(MeasurePairs(
-        options, {.name = fmt::format("prefill/f16/{}/chunk{}/t{}", tokens, chunk, threads),
-                  .unit = "GFLOP/s",
-                  .work =
-                      [&] {
-                        const double begin_s = NowSeconds();
-                        attention->Attend(shape, {&task, 1}, *executor);
-                        return gigaflops / (NowSeconds() - begin_s);
-                      },
-                  .floor = [&] { return FmaPeakGflops(threads); }}));
+    rows->push_back(MeasurePairs(options, {.name = fmt::format("{}/t{}", name, threads),
+                                           .unit = "GFLOP/s",
+                                           .work =
+                                               [&] {
+                                                 const double begin_s = NowSeconds();
+                                                 attention->Attend(shape, {&task, 1}, *executor);
+                                                 return gigaflops / (NowSeconds() - begin_s);
+                                               },
+                                           .floor = [&] { return FmaPeakGflops(threads); }}));
   }
   return {};
 }
