@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+// NOLINTBEGIN(readability-identifier-naming): the names are DLPack's.
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
 
@@ -83,6 +84,7 @@ typedef struct DLManagedTensorVersioned {
 #endif
 
 #endif  // DLPACK_DLPACK_H_
+// NOLINTEND(readability-identifier-naming)
 
 #ifdef __cplusplus
 

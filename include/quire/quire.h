@@ -29,6 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// NOLINTBEGIN(readability-identifier-naming): the names are C's.
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -452,5 +453,6 @@ quire_code quire_attend(quire_attention* attention, const quire_attend_request* 
 #ifdef __cplusplus
 }  // extern "C"
 #endif
+// NOLINTEND(readability-identifier-naming)
 
 #endif  // QUIRE_QUIRE_H_

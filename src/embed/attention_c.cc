@@ -17,7 +17,6 @@ using quire::AttentionShape;
 using quire::AttentionTask;
 using quire::Result;
 using quire::embed::Boundary;
-using quire::embed::CheckArray;
 using quire::embed::NotNull;
 
 namespace quire::embed {

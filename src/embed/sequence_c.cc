@@ -8,8 +8,6 @@
 #include "embed/handles.h"
 
 using quire::Codec;
-using quire::ErrorCode;
-using quire::Fail;
 using quire::Result;
 using quire::StreamRole;
 using quire::embed::Boundary;

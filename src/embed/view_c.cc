@@ -8,8 +8,6 @@
 #include "embed/handles.h"
 #include "quire/dlpack.h"
 
-using quire::ErrorCode;
-using quire::Fail;
 using quire::Result;
 using quire::TensorView;
 using quire::embed::Boundary;
