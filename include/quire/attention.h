@@ -21,7 +21,8 @@ enum class InnerAxis : uint8_t {
   kDim = 2,    // [token][dim]: V
 };
 
-/// Where one stream of one layer lies inside a slot: [head][plane], plane as `inner` says.
+/// Where one stream of one layer lies inside a slot: [head][plane], plane as `inner` says; the
+/// planes of codecs that encode are in docs/codecs.md.
 struct StreamLayout {
   Codec codec = Codec::kF32;
   InnerAxis inner = InnerAxis::kDim;
@@ -30,6 +31,10 @@ struct StreamLayout {
   uint32_t block_tokens = 0;
   uint64_t offset_bytes = 0;       // of head 0 from the slot's first byte
   uint64_t head_stride_bytes = 0;  // from one head's plane to the next
+  // Codecs that encode: per head block_tokens f16 scales, then as many f16 mids if it has them.
+  uint64_t scale_offset_bytes = 0;
+  uint64_t scale_head_stride_bytes = 0;
+  bool rotated = false;  // rows passed the rotation of docs/codecs.md, in the open form too
 };
 
 /// What all tasks of one call share.
@@ -37,6 +42,8 @@ struct AttentionShape {
   uint32_t query_heads = 0;  // a multiple of key.heads
   StreamLayout key{};
   StreamLayout value{};        // same heads and block_tokens as key; dim may differ
+  StreamLayout open_key{};     // of a row's own block; heads 0: as key
+  StreamLayout open_value{};   // likewise
   float scale = 0.0f;          // multiplies q before the dot product
   uint32_t window_tokens = 0;  // 0: full attention
   uint32_t sink_tokens = 0;    // with a window: first tokens that stay visible

@@ -13,13 +13,28 @@ namespace [[gnu::visibility("default")]] quire {
 
 /// How a stored K or V value is encoded. The numbers are frozen: they are part of a block's
 /// identity.
-enum class Codec : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+enum class Codec : uint8_t {
+  kF32 = 1,
+  kF16 = 2,
+  kBf16 = 3,
+  kFp8E4m3 = 4,
+  kFp8E5m2 = 5,
+  kInt8 = 6,
+  kInt4 = 7,
+  kNf4 = 8,
+  kFp4 = 9,
+  kQ25 = 10,  // below 3 bits, see docs/codecs.md
+};
 
-/// Name on the command line and in JSON: "f32", "f16", "bf16".
+/// Name on the command line and in JSON: "f32", "f16", "bf16", "fp8_e4m3", ... "q25".
 std::string_view CodecName(Codec codec);
 std::optional<Codec> ParseCodec(std::string_view name);
 
-/// Stored bits per value, scales included.
+/// True for the codecs that store values as they are, so that the open and the sealed form of a
+/// block are the same bytes.
+constexpr bool IsIdentity(Codec codec) { return codec <= Codec::kBf16; }
+
+/// Stored bits per value at head_dim 128, scales included.
 double CodecBitsPerValue(Codec codec);
 
 /// What a stream of a layer holds. MLA stores one latent stream that is read as K and as V.

@@ -41,6 +41,7 @@ inline CodecFunctions FunctionsFor(Codec codec) {
     case Codec::kF32: return FunctionsOf<cn::F32Values>();
     case Codec::kF16: return FunctionsOf<cn::F16Values>();
     case Codec::kBf16: return FunctionsOf<cn::Bf16Values>();
+    default: break;
   }
   QUIRE_CHECK_MSG(false, "codec was checked by Supports");
 }

@@ -86,9 +86,10 @@ MissReason Core::FindPath(std::span<const TokenId> prompt, PlanState& state) {
     reason = standing == Standing::kDamaged ? MissReason::kDamaged : MissReason::kWindowPassed;
     break;
   }
+  BlockTable* const blocks = &blocks_;  // HitBlocks calls back while the lock is held
   const uint64_t hit = HitBlocks(prompt.size(), block_tokens(), state.path.size(), reaches(),
-                                 [&](uint32_t part, uint64_t block) QUIRE_REQUIRES(mutex_) {
-                                   return !blocks_.at(state.path[block]).slots[part].is_none();
+                                 [&](uint32_t part, uint64_t block) {
+                                   return !blocks->at(state.path[block]).slots[part].is_none();
                                  });
   if (hit < state.path.size()) reason = MissReason::kWindowPassed;
   state.path.resize(hit);

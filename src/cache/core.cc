@@ -45,7 +45,7 @@ uint64_t ChargeBytes(const codec::SlotLayout& layout, uint32_t part, Placement p
 
 Result<void> CheckCodecs(const NumericProfile& profile) {
   const auto check = [](Codec codec, std::string_view field) -> Result<void> {
-    if (CodecName(codec) != "unknown") return {};
+    if (CodecName(codec) != "unknown" && IsIdentity(codec)) return {};
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("cache options: profile.{}: codec {}", field, static_cast<int>(codec)));
   };

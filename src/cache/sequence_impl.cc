@@ -175,7 +175,7 @@ Result<void> CheckRows(const RowsView& rows, const StreamLayout& stream, uint32_
   if (rows.data == nullptr) {
     return Fail(ErrorCode::kInvalidArgument, fmt::format("append: {} has no data", name));
   }
-  if (CodecName(rows.dtype) == "unknown") {
+  if (CodecName(rows.dtype) == "unknown" || !IsIdentity(rows.dtype)) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("append: {} has dtype {}", name, static_cast<int>(rows.dtype)));
   }

@@ -63,6 +63,13 @@ std::string_view CodecName(Codec codec) {
     case Codec::kF32: return "f32";
     case Codec::kF16: return "f16";
     case Codec::kBf16: return "bf16";
+    case Codec::kFp8E4m3: return "fp8_e4m3";
+    case Codec::kFp8E5m2: return "fp8_e5m2";
+    case Codec::kInt8: return "int8";
+    case Codec::kInt4: return "int4";
+    case Codec::kNf4: return "nf4";
+    case Codec::kFp4: return "fp4";
+    case Codec::kQ25: return "q25";
   }
   return "unknown";
 }

@@ -142,6 +142,7 @@ void Convert(Codec from_codec, const std::byte* from, Codec to_codec, std::byte*
     case Codec::kF32: i = ConvertVectors<F32Values>(from, to_codec, to, values); break;
     case Codec::kF16: i = ConvertVectors<F16Values>(from, to_codec, to, values); break;
     case Codec::kBf16: i = ConvertVectors<Bf16Values>(from, to_codec, to, values); break;
+    default: break;
   }
 #endif
   for (; i < values; ++i) StoreValue(to_codec, LoadValue(from_codec, from, i), to, i);

@@ -23,8 +23,8 @@ std::optional<DLDataType> TypeOf(Codec codec) {
     case Codec::kF32: return DLDataType{.code = kDLFloat, .bits = 32, .lanes = 1};
     case Codec::kF16: return DLDataType{.code = kDLFloat, .bits = 16, .lanes = 1};
     case Codec::kBf16: return DLDataType{.code = kDLBfloat, .bits = 16, .lanes = 1};
+    default: return std::nullopt;  // views are of identity codecs only
   }
-  return std::nullopt;
 }
 
 template <typename Managed>
