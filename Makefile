@@ -7,7 +7,7 @@ BENCHES := pool index attention model
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install demo test bench asan tsan tidy format format-check test-hf clean deps dev-deps
+.PHONY: help build install demo test bench bench-peers asan tsan tidy format format-check test-hf clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -37,6 +37,9 @@ bench: deps  ## what the machine does: micro-benchmarks, then quire bench
 	@$(call BUILD,release)
 	@set -e; for name in $$(cat build/release/quire_benches.txt); do build/release/bin/$$name; done
 	@set -e; for name in $(BENCHES); do build/release/quire bench $$name; done
+
+bench-peers: build  ## the same beside llama.cpp, which is compiled first (FLAGS="--json --rounds 9")
+	@bench/peers/run.sh $(FLAGS)
 
 asan: dev-deps  ## the C++ suites under AddressSanitizer and UBSan
 	@$(call BUILD,asan)
