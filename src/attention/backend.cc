@@ -52,10 +52,11 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
   const size_t state = StateFloats(shape, queries);
   const size_t query = RoundUp(size_t{queries} * shape.key.dim, 16);
   const size_t scores = size_t{queries} * kSplitTokens;
-  const size_t factors = 2 * size_t{PaddedQueries(queries)};
+  const size_t padded = PaddedQueries(queries);
   const size_t key = plan.expands ? size_t{kSplitTokens} * shape.key.dim : 0;
   const size_t value = plan.expands ? size_t{kSplitTokens} * OutStride(shape.value.dim) : 0;
-  float* next = buffer->AtLeast(query + scores + factors + key + value + (kTreeLevels + 1) * state);
+  float* next =
+      buffer->AtLeast(query + scores + 4 * padded + key + value + (kTreeLevels + 1) * state);
   const auto take = [&next](size_t floats) {
     float* taken = next;
     next += floats;
@@ -64,7 +65,9 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
   Scratch scratch;
   scratch.query = take(query);
   scratch.scores = take(scores);
-  scratch.factors = take(factors);
+  scratch.factors = take(2 * padded);
+  scratch.query_sum = take(padded);
+  scratch.mid_sum = take(padded);
   scratch.key = take(key);
   scratch.value = take(value);
   scratch.split = StatesAt(take(state), queries);

@@ -1,7 +1,10 @@
 // One item from its blocks to its states: walks the splits of a lane subtree in tree order.
 #include "attention/decode-inl.h"
+#include "attention/encoded-inl.h"
 #include "attention/prefill-inl.h"
+#include "attention/scales-inl.h"
 #include "attention/softmax-inl.h"
+#include "attention/weigh-inl.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_ITEM_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -36,21 +39,50 @@ constexpr CodecFunctions FunctionsOf() {
           &ExpandValue<Values>};
 }
 
+/// K of codecs that encode is always token-contiguous.
+template <class Values>
+constexpr CodecFunctions EncodedFunctionsOf() {
+  return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, nullptr,
+          &ExpandValue<Values>};
+}
+
 inline CodecFunctions FunctionsFor(Codec codec) {
   switch (codec) {
     case Codec::kF32: return FunctionsOf<cn::F32Values>();
     case Codec::kF16: return FunctionsOf<cn::F16Values>();
     case Codec::kBf16: return FunctionsOf<cn::Bf16Values>();
+    case Codec::kFp8E4m3: return EncodedFunctionsOf<Fp8E4m3Values>();
+    case Codec::kFp8E5m2: return EncodedFunctionsOf<Fp8E5m2Values>();
+    case Codec::kInt8: return EncodedFunctionsOf<Int8Values>();
+    case Codec::kInt4: return EncodedFunctionsOf<Int4Values>();
+    case Codec::kNf4: return EncodedFunctionsOf<Nf4Values>();
+    case Codec::kFp4: return EncodedFunctionsOf<Fp4Values>();
     default: break;
   }
   QUIRE_CHECK_MSG(false, "codec was checked by Supports");
 }
 
+/// How blocks are laid out that are read sealed, or open.
+struct Form {
+  Form(const StreamLayout& key_layout, const StreamLayout& value_layout)
+      : key(key_layout),
+        value(value_layout),
+        of_key(FunctionsFor(key.codec)),
+        of_value(FunctionsFor(value.codec)) {}
+
+  const StreamLayout& key;
+  const StreamLayout& value;
+  const CodecFunctions of_key;
+  const CodecFunctions of_value;
+};
+
 /// One split of the walk: its place in the order of lanes, and what the rows see of it.
 struct SplitView {
+  const Columns* first() const { return &parts[parts[0].count == 0 ? 1 : 0]; }
+
   uint32_t lane_order = 0;  // lanes of the subtree in tree order: 0 .. kLanes / lane_step - 1
   uint64_t split = 0;
-  Columns columns;
+  Columns parts[2];  // sealed blocks, then the rows' own where it is laid out otherwise
 };
 
 class ItemRun {
@@ -65,8 +97,8 @@ class ItemRun {
         value_dim_(shape_.value.dim),
         out_stride_(OutStride(shape_.value.dim)),
         first_position_(item.task->first_position + item.row_begin),
-        key_(FunctionsFor(shape_.key.codec)),
-        value_(FunctionsFor(shape_.value.codec)) {}
+        has_open_form_(HasOpenForm(shape_)),
+        forms_{{shape_.key, shape_.value}, {OpenKey(shape_), OpenValue(shape_)}} {}
 
   States Run() {
     ScaleQueries();
@@ -82,7 +114,7 @@ class ItemRun {
       have = Find(view.lane_order, view.split + kLanes, after);
       next = after;
       for (; closed < view.lane_order; ++closed) Close(closed, &top);
-      Attend(view, have ? &next->columns : nullptr);
+      Attend(view, have ? next->first() : nullptr);
       MergeStates(queries_, out_stride_, scratch_.factors, scratch_.stack[top], scratch_.split);
     }
     for (; closed < lanes; ++closed) Close(closed, &top);
@@ -90,7 +122,7 @@ class ItemRun {
   }
 
  private:
-  /// docs/numerics.md: q' = q * scale.
+  /// docs/numerics.md: q' = q * scale, and the sum that mids are multiplied with.
   void ScaleQueries() {
     const Tag d;
     const Vec scale = hn::Set(d, shape_.scale);
@@ -105,6 +137,12 @@ class ItemRun {
         hn::StoreU(hn::Mul(hn::LoadU(d, from + i), scale), d, to + i);
       }
       for (; i < values; ++i) to[i] = from[i] * shape_.scale;
+    }
+    if (!HasMids(shape_.key.codec)) return;
+    for (uint32_t q = 0; q < queries_; ++q) {
+      float sum = 0.0f;
+      for (size_t i = 0; i < key_dim_; ++i) sum += scratch_.query[q * key_dim_ + i];
+      scratch_.query_sum[q] = sum;
     }
   }
 
@@ -130,7 +168,7 @@ class ItemRun {
     const uint64_t last = (first_position_ + item_.rows - 1) / kSplitTokens;
     for (;;) {
       for (; split <= last; split += kLanes) {
-        if (!Build(split, &view->columns)) continue;
+        if (!Build(split, view->parts)) continue;
         view->lane_order = order;
         view->split = split;
         return true;
@@ -142,7 +180,7 @@ class ItemRun {
 
   /// Lists the columns of a split that some row sees; nothing else is touched, its blocks may be
   /// gone.
-  bool Build(uint64_t split, Columns* columns) const {
+  bool Build(uint64_t split, Columns* parts) const {
     uint32_t seen = 0;  // bit c: column c
     for (uint32_t row = 0; row < item_.rows; ++row) {
       const VisibleTokens visible = VisibleInSplit(shape_, first_position_ + row, split);
@@ -152,46 +190,49 @@ class ItemRun {
         seen |= ((1u << end) - 1) & ~((1u << first) - 1);
       }
     }
-    columns->count = 0;
+    parts[0].count = parts[1].count = 0;
     const uint64_t own_block = first_position_ / shape_.key.block_tokens;
     for (; seen != 0; seen &= seen - 1) {
       const auto index = static_cast<uint32_t>(std::countr_zero(seen));
       const uint64_t token = split * kSplitTokens + index * kColumnTokens;
       const uint64_t block = token / shape_.key.block_tokens;
-      const uint64_t in_block = token % shape_.key.block_tokens;
-      const std::byte* slot =
-          block >= own_block ? item_.task->open[block] : item_.task->sealed[block];
-      const uint32_t c = columns->count++;
-      columns->index[c] = index;
-      columns->key[c] =
-          Plane(shape_.key, slot) + in_block * KeyValueBytes() * (KeyInRows() ? key_dim_ : 1);
-      columns->value[c] = Plane(shape_.value, slot) + in_block * value_dim_ * ValueValueBytes();
+      const bool own = block >= own_block;
+      const int form = own && has_open_form_ ? 1 : 0;
+      AddColumn(forms_[form], own ? item_.task->open[block] : item_.task->sealed[block], index,
+                token % shape_.key.block_tokens, &parts[form]);
     }
-    return columns->count != 0;
+    return parts[0].count + parts[1].count != 0;
   }
 
-  const std::byte* Plane(const StreamLayout& stream, const std::byte* slot) const {
-    return slot + stream.offset_bytes + item_.head_begin * stream.head_stride_bytes;
+  void AddColumn(const Form& form, const std::byte* slot, uint32_t index, uint64_t in_block,
+                 Columns* columns) const {
+    const auto plane = [&](const StreamLayout& stream) {
+      return slot + stream.offset_bytes + item_.head_begin * stream.head_stride_bytes;
+    };
+    const auto scales = [&](const StreamLayout& stream) {
+      return slot + stream.scale_offset_bytes + item_.head_begin * stream.scale_head_stride_bytes +
+             in_block * cn::F16Values::kBytes;
+    };
+    const uint32_t c = columns->count++;
+    columns->index[c] = index;
+    columns->key[c] = plane(form.key) + (form.key.inner == InnerAxis::kDim
+                                             ? in_block * CodeBytes(form.key.codec, key_dim_)
+                                             : CodeBytes(form.key.codec, in_block));
+    columns->value[c] = plane(form.value) + in_block * CodeBytes(form.value.codec, value_dim_);
+    if (!IsIdentity(form.key.codec)) columns->key_scale[c] = scales(form.key);
+    if (!IsIdentity(form.value.codec)) columns->value_scale[c] = scales(form.value);
   }
-  bool KeyInRows() const { return shape_.key.inner == InnerAxis::kDim; }
-  size_t KeyValueBytes() const { return shape_.key.codec == Codec::kF32 ? 4 : 2; }
-  size_t ValueValueBytes() const { return shape_.value.codec == Codec::kF32 ? 4 : 2; }
-  StreamView KeyView() const {
-    return {.heads = item_.heads,
-            .group = group_,
-            .dim = key_dim_,
-            .row_bytes = KeyRowBytes(),
-            .head_stride_bytes = shape_.key.head_stride_bytes,
-            .block_columns = shape_.key.block_tokens / kColumnTokens};
+
+  StreamView ViewOf(const StreamLayout& stream) const {
+    return {
+        .heads = item_.heads,
+        .group = group_,
+        .dim = stream.dim,
+        .row_bytes = CodeBytes(stream.codec, stream.block_tokens),
+        .head_stride_bytes = stream.head_stride_bytes,
+        .block_columns = stream.block_tokens / kColumnTokens,
+        .scale_head_stride_bytes = IsIdentity(stream.codec) ? 0 : stream.scale_head_stride_bytes};
   }
-  StreamView ValueView() const {
-    return {.heads = item_.heads,
-            .group = group_,
-            .dim = value_dim_,
-            .head_stride_bytes = shape_.value.head_stride_bytes,
-            .block_columns = shape_.value.block_tokens / kColumnTokens};
-  }
-  size_t KeyRowBytes() const { return shape_.key.block_tokens * KeyValueBytes(); }
 
   /// The states of every query vector over one split, into scratch.split. `next` are the columns of
   /// the split that follows, or null.
@@ -204,20 +245,92 @@ class ItemRun {
   }
 
   void Stream(const SplitView& view, const Columns* next) const {
-    key_.stream_scores(scratch_.query, KeyView(), ValueView(), view.columns, scratch_.scores);
+    for (int f = 0; f < 2; ++f) {
+      const Form& form = forms_[f];
+      const Columns& columns = view.parts[f];
+      if (columns.count == 0) continue;
+      form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
+                                scratch_.scores);
+      if (IsIdentity(form.key.codec)) continue;
+      for (uint32_t head = 0; head < item_.heads; ++head) {
+        HeadScales scales;
+        LoadScales(form.key, columns, columns.key_scale, head, &scales);
+        ScaleScoresOf(form, columns, scales, head * group_, group_);
+      }
+    }
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
     for (uint32_t q = 0; q < queries_; ++q) {
-      Softmax(visible, scratch_.scores + size_t{q} * kSplitTokens, &scratch_.split.max[q],
-              &scratch_.split.sum[q]);
+      Softmax(visible, Scores(q), &scratch_.split.max[q], &scratch_.split.sum[q]);
     }
-    std::fill_n(scratch_.split.out, queries_ * out_stride_, 0.0f);
-    ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
-    const uint32_t run_count = ListRuns(view.columns, visible, runs);
-    value_.stream_values(runs, run_count, ValueView(), next, scratch_.scores, scratch_.split.out,
-                         out_stride_);
+    ClearSums();
+    for (int f = 0; f < 2; ++f) {
+      const Form& form = forms_[f];
+      const Columns& columns = view.parts[f];
+      if (columns.count == 0) continue;
+      if (!IsIdentity(form.value.codec)) ScaleRowWeights(form, columns, visible);
+      ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
+      const uint32_t run_count = ListRuns(form, columns, visible, runs);
+      form.of_value.stream_values(runs, run_count, ViewOf(form.value), next, scratch_.scores,
+                                  scratch_.split.out, out_stride_);
+    }
+    AddMidSums();
   }
 
-  uint32_t ListRuns(const Columns& columns, const VisibleTokens& visible, ValueRun* runs) const {
+  float* Scores(uint32_t query) const { return scratch_.scores + size_t{query} * kSplitTokens; }
+
+  void ClearSums() const {
+    std::fill_n(scratch_.split.out, queries_ * out_stride_, 0.0f);
+    std::fill_n(scratch_.mid_sum, queries_, 0.0f);
+  }
+
+  void AddMidSums() const {
+    if (!HasMids(shape_.value.codec)) return;
+    AddMids(scratch_.mid_sum, queries_, scratch_.split.out, out_stride_);
+  }
+
+  /// Scores of query vectors [q, q + count) of one head.
+  void ScaleScoresOf(const Form& form, const Columns& columns, const HeadScales& scales, uint32_t q,
+                     uint32_t count) const {
+    for (const uint32_t end = q + count; q < end; ++q) {
+      if (HasMids(form.key.codec)) {
+        ScaleScores<true>(columns, scales, scratch_.query_sum[q], Scores(q));
+      } else {
+        ScaleScores<false>(columns, scales, 0.0f, Scores(q));
+      }
+    }
+  }
+
+  /// Weights of a single row, mids beforehand: some heads at a time, so that there are chains
+  /// enough.
+  void ScaleRowWeights(const Form& form, const Columns& columns,
+                       const VisibleTokens& visible) const {
+    constexpr uint32_t kHeads = 4;
+    const VisibleTokens tokens = InColumns(visible, columns);
+    HeadScales scales[kHeads];
+    for (uint32_t head = 0; head < item_.heads; head += kHeads) {
+      const uint32_t heads = std::min(kHeads, item_.heads - head);
+      MidChain chains[kMidChains];
+      uint32_t chain_count = 0;
+      for (uint32_t h = 0; h < heads; ++h) {
+        LoadScales(form.value, columns, columns.value_scale, head + h, &scales[h]);
+        if (!HasMids(form.value.codec)) continue;
+        for (uint32_t q = (head + h) * group_; q < (head + h + 1) * group_; ++q) {
+          chains[chain_count++] = {Scores(q), scales[h].mid, &scratch_.mid_sum[q]};
+          if (chain_count < kMidChains) continue;
+          SumAllMids(tokens, chains, chain_count);
+          chain_count = 0;
+        }
+      }
+      SumAllMids(tokens, chains, chain_count);
+      for (uint32_t q = head * group_; q < (head + heads) * group_; ++q) {
+        ScaleWeights(columns, scales[q / group_ - head], Scores(q));
+      }
+    }
+  }
+
+  uint32_t ListRuns(const Form& form, const Columns& columns, const VisibleTokens& visible,
+                    ValueRun* runs) const {
+    const size_t row_bytes = CodeBytes(form.value.codec, value_dim_);
     uint32_t count = 0;
     for (uint32_t c = 0; c < columns.count; ++c) {
       const uint32_t first = columns.index[c] * kColumnTokens;
@@ -225,30 +338,47 @@ class ItemRun {
         const uint32_t begin = std::max(visible.ranges[r].begin, first);
         const uint32_t end = std::min(visible.ranges[r].end, first + kColumnTokens);
         if (begin >= end) continue;
-        const size_t skipped_bytes = (begin - first) * value_dim_ * ValueValueBytes();
-        runs[count++] = {columns.value[c] + skipped_bytes, begin, end - begin};
+        runs[count++] = {columns.value[c] + (begin - first) * row_bytes, begin, end - begin};
       }
     }
     return count;
   }
 
   void Expand(const SplitView& view) const {
-    const Columns& columns = view.columns;
     const size_t key_panel = key_dim_ * kColumnTokens;
-    const auto expand_key = KeyInRows() ? key_.expand_key_rows : key_.expand_key;
-    for (uint32_t c = 0; c < columns.count; ++c) {
-      const uint32_t index = columns.index[c];
-      expand_key(columns.key[c], KeyRowBytes(), key_dim_, scratch_.key + index * key_panel);
-      value_.expand_value(columns.value[c], value_dim_,
-                          scratch_.value + index * kColumnTokens * kPanelDims);
+    HeadScales key_scales[2];
+    HeadScales value_scales[2];
+    for (int f = 0; f < 2; ++f) {
+      const Form& form = forms_[f];
+      const Columns& columns = view.parts[f];
+      const auto expand_key =
+          form.key.inner == InnerAxis::kDim ? form.of_key.expand_key_rows : form.of_key.expand_key;
+      const size_t key_row_bytes = CodeBytes(form.key.codec, form.key.block_tokens);
+      for (uint32_t c = 0; c < columns.count; ++c) {
+        const uint32_t index = columns.index[c];
+        expand_key(columns.key[c], key_row_bytes, key_dim_, scratch_.key + index * key_panel);
+        form.of_value.expand_value(columns.value[c], value_dim_,
+                                   scratch_.value + index * kColumnTokens * kPanelDims);
+      }
+      if (!IsIdentity(form.key.codec)) {
+        LoadScales(form.key, columns, columns.key_scale, 0, &key_scales[f]);
+      }
+      if (!IsIdentity(form.value.codec)) {
+        LoadScales(form.value, columns, columns.value_scale, 0, &value_scales[f]);
+      }
     }
-    std::fill_n(scratch_.split.out, queries_ * out_stride_, 0.0f);
+    ClearSums();
     uint32_t rows = 0;
     for (uint32_t q = 0; q < queries_; q += rows) {
       rows = TileRowsFor(queries_ - q);
-      ScoreTile(q, rows, columns);
-      WeighTile(q, rows, view.split);
+      for (int f = 0; f < 2; ++f) {
+        ScoreTile(q, rows, view.parts[f]);
+        if (IsIdentity(forms_[f].key.codec)) continue;
+        ScaleScoresOf(forms_[f], view.parts[f], key_scales[f], q, rows);
+      }
+      WeighTile(q, rows, view, value_scales);
     }
+    AddMidSums();
   }
 
   /// Scores of query vectors [q, q + rows) against every run of neighbouring columns.
@@ -272,28 +402,47 @@ class ItemRun {
   /// Softmax and weighted values of query vectors [q, q + rows). Between two ends of anyone's range
   /// all tokens are seen by the same vectors: all of them take the register tile, some go one by
   /// one.
-  void WeighTile(uint32_t q, uint32_t rows, uint64_t split) const {
+  void WeighTile(uint32_t q, uint32_t rows, const SplitView& view, const HeadScales* scales) const {
     VisibleTokens visible[kTileRows];
     uint32_t ends[4 * kTileRows];
     uint32_t end_count = 0;
     for (uint32_t r = 0; r < rows; ++r) {
-      visible[r] = VisibleTo(q + r, split);
+      visible[r] = VisibleTo(q + r, view.split);
       if (visible[r].count == 0) {
         scratch_.split.max[q + r] = kEmptyMax;
         continue;
       }
-      Softmax(visible[r], scratch_.scores + size_t{q + r} * kSplitTokens,
-              &scratch_.split.max[q + r], &scratch_.split.sum[q + r]);
+      Softmax(visible[r], Scores(q + r), &scratch_.split.max[q + r], &scratch_.split.sum[q + r]);
       for (uint32_t i = 0; i < visible[r].count; ++i) {
         ends[end_count++] = visible[r].ranges[i].begin;
         ends[end_count++] = visible[r].ranges[i].end;
       }
+    }
+    for (int f = 0; f < 2; ++f) {
+      if (view.parts[f].count == 0 || IsIdentity(forms_[f].value.codec)) continue;
+      ScaleTileWeights(q, rows, forms_[f], view.parts[f], scales[f], visible);
     }
     std::sort(ends, ends + end_count);
     end_count = static_cast<uint32_t>(std::unique(ends, ends + end_count) - ends);
     for (uint32_t i = 0; i + 1 < end_count; ++i) {
       WeighSegment(q, rows, visible, {ends[i], ends[i + 1]});
     }
+  }
+
+  /// Weights of query vectors [q, q + rows), mids beforehand: neighbours that see the same tokens
+  /// take their chains together.
+  void ScaleTileWeights(uint32_t q, uint32_t rows, const Form& form, const Columns& columns,
+                        const HeadScales& scales, const VisibleTokens* visible) const {
+    MidChain chains[kTileRows];
+    uint32_t end = 0;
+    for (uint32_t r = 0; r < rows && HasMids(form.value.codec); r = end) {
+      const VisibleTokens tokens = InColumns(visible[r], columns);
+      for (end = r; end < rows && InColumns(visible[end], columns) == tokens; ++end) {
+        chains[end - r] = {Scores(q + end), scales.mid, &scratch_.mid_sum[q + end]};
+      }
+      SumAllMids(tokens, chains, end - r);
+    }
+    for (uint32_t r = 0; r < rows; ++r) ScaleWeights(columns, scales, Scores(q + r));
   }
 
   static bool Sees(const VisibleTokens& visible, TokenRange tokens) {
@@ -335,8 +484,8 @@ class ItemRun {
   const size_t value_dim_;
   const size_t out_stride_;
   const uint64_t first_position_;
-  const CodecFunctions key_;
-  const CodecFunctions value_;
+  const bool has_open_form_;
+  const Form forms_[2];
 };
 
 }  // namespace quire::attention::HWY_NAMESPACE

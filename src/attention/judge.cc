@@ -7,7 +7,7 @@
 
 #include "attention/exp.h"
 #include "attention/shape.h"
-#include "codec/scalar.h"
+#include "attention/stored.h"
 #include "quire/attention.h"
 #include "quire/identity.h"
 
@@ -29,17 +29,19 @@ bool Visible(const AttentionShape& shape, uint64_t position, uint64_t token) {
          token < shape.sink_tokens;
 }
 
-/// Element (token, d) of KV head `head` as the query at `position` sees it.
-float Load(const StreamLayout& stream, const AttentionTask& task, uint32_t head, uint64_t position,
-           uint64_t token, uint32_t d) {
-  const uint64_t block = token / stream.block_tokens;
-  const uint64_t in_block = token % stream.block_tokens;
-  const bool own = block == position / stream.block_tokens;
-  const std::byte* slot = own ? task.open[block] : task.sealed[block];
-  const uint64_t index = stream.inner == InnerAxis::kToken ? d * stream.block_tokens + in_block
-                                                           : in_block * stream.dim + d;
-  return codec::LoadValue(stream.codec,
-                          slot + stream.offset_bytes + head * stream.head_stride_bytes, index);
+/// Where the query at `position` finds one stream of a token.
+struct Place {
+  const StreamLayout& stream;
+  const std::byte* slot;
+  uint64_t in_block;
+};
+
+Place Find(const StreamLayout& sealed, const StreamLayout& open, const AttentionTask& task,
+           uint64_t position, uint64_t token) {
+  const uint64_t block = token / sealed.block_tokens;
+  const bool own = block == position / sealed.block_tokens;
+  return {own ? open : sealed, own ? task.open[block] : task.sealed[block],
+          token % sealed.block_tokens};
 }
 
 float Tree16(std::array<float, 16> x) {
@@ -59,24 +61,42 @@ State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_
   }
   if (tokens.empty()) return state;
 
+  float query_sum = 0.0f;
+  for (const float q : query) query_sum += q;
   std::vector<float> scores;
   for (const uint64_t t : tokens) {
+    const Place key = Find(shape.key, OpenKey(shape), task, position, t);
     float score = 0.0f;
     for (uint32_t d = 0; d < shape.key.dim; ++d) {
-      score = std::fma(query[d], Load(shape.key, task, kv_head, position, t, d), score);
+      score = std::fma(query[d], StoredCode(key.stream, key.slot, kv_head, key.in_block, d), score);
+    }
+    if (!IsIdentity(key.stream.codec)) {
+      const auto [scale, mid] = StoredScale(key.stream, key.slot, kv_head, key.in_block);
+      score = HasMids(key.stream.codec) ? std::fma(scale, score, mid * query_sum) : score * scale;
     }
     scores.push_back(score);
     state.max = std::max(state.max, score);
   }
   state.max += 0.0f;
   std::array<float, 16> partial{};
+  float mids = 0.0f;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const float e = Exp(scores[i] - state.max);
     partial[tokens[i] % 16] += e;
-    for (uint32_t d = 0; d < shape.value.dim; ++d) {
-      const float value = Load(shape.value, task, kv_head, position, tokens[i], d);
-      state.out[d] = std::fma(e, value, state.out[d]);
+    const Place value = Find(shape.value, OpenValue(shape), task, position, tokens[i]);
+    float weight = e;
+    if (!IsIdentity(value.stream.codec)) {
+      const auto [scale, mid] = StoredScale(value.stream, value.slot, kv_head, value.in_block);
+      weight = e * scale;
+      if (HasMids(value.stream.codec)) mids = std::fma(e, mid, mids);
     }
+    for (uint32_t d = 0; d < shape.value.dim; ++d) {
+      const float code = StoredCode(value.stream, value.slot, kv_head, value.in_block, d);
+      state.out[d] = std::fma(weight, code, state.out[d]);
+    }
+  }
+  if (HasMids(shape.value.codec)) {
+    for (float& out : state.out) out += mids;
   }
   state.sum = Tree16(partial);
   return state;

@@ -63,11 +63,13 @@ constexpr bool StreamsOneRow(const AttentionShape& shape, uint32_t rows) {
 
 /// Memory of one worker, sized by the backend for the largest item of the call.
 struct Scratch {
-  float* query = nullptr;    // [queries, key.dim] scaled
-  float* scores = nullptr;   // [queries, kSplitTokens]
-  float* key = nullptr;      // [kColumnsPerSplit, key.dim, kColumnTokens] expanded, prefill only
-  float* value = nullptr;    // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
-  float* factors = nullptr;  // [2, PaddedQueries] of a merge
+  float* query = nullptr;      // [queries, key.dim] scaled
+  float* scores = nullptr;     // [queries, kSplitTokens]
+  float* key = nullptr;        // [kColumnsPerSplit, key.dim, kColumnTokens] expanded, prefill only
+  float* value = nullptr;      // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
+  float* factors = nullptr;    // [2, PaddedQueries] of a merge
+  float* query_sum = nullptr;  // [PaddedQueries] over the channels of a scaled query
+  float* mid_sum = nullptr;    // [PaddedQueries] over e * mid of a split
   States split;
   States stack[kTreeLevels];
 };

@@ -19,17 +19,23 @@ struct Setup {
 std::ostream& operator<<(std::ostream& os, const Setup& s) {
   return os << "kv_heads " << s.shape.kv_heads << " group " << s.shape.group << " key_dim "
             << s.shape.key_dim << " value_dim " << s.shape.value_dim << " block_tokens "
-            << s.shape.block_tokens << " codecs " << static_cast<int>(s.shape.key_codec)
-            << static_cast<int>(s.shape.value_codec) << " window " << s.shape.window_tokens
-            << " sinks " << s.shape.sink_tokens << " first_position " << s.first_position
-            << " rows " << s.rows << " key_inner " << static_cast<int>(s.shape.key_inner)
-            << " two_forms " << s.two_forms << " seed " << s.seed;
+            << s.shape.block_tokens << " codecs " << CodecName(s.shape.key_codec) << " "
+            << CodecName(s.shape.value_codec) << " open " << CodecName(s.shape.open_codec)
+            << " window " << s.shape.window_tokens << " sinks " << s.shape.sink_tokens
+            << " first_position " << s.first_position << " rows " << s.rows << " key_inner "
+            << static_cast<int>(s.shape.key_inner) << " two_forms " << s.two_forms << " seed "
+            << s.seed;
 }
 
 // Positions near the edges of columns, splits and rounds of lanes.
 uint64_t DrawPosition() {
   const uint64_t edge = *rc::gen::element<uint64_t>(0, 0, 16, 32, 256, 256, 512, 1024);
   return edge + *rc::gen::inRange<uint64_t>(0, 20);
+}
+
+Codec DrawCodec() {
+  return *rc::gen::element(Codec::kF32, Codec::kF16, Codec::kBf16, Codec::kFp8E4m3, Codec::kFp8E5m2,
+                           Codec::kInt8, Codec::kInt4, Codec::kNf4, Codec::kFp4);
 }
 
 Setup Draw() {
@@ -39,13 +45,16 @@ Setup Draw() {
   s.shape.key_dim = *rc::gen::element(1u, 7u, 8u, 16u, 24u, 33u, 64u, 80u);
   s.shape.value_dim = *rc::gen::element(1u, 5u, 8u, 15u, 16u, 24u, 40u, 64u, 100u, 128u);
   s.shape.block_tokens = *rc::gen::element(16u, 16u, 32u, 64u, 128u, 256u);
-  s.shape.key_codec = *rc::gen::element(Codec::kF32, Codec::kF16, Codec::kBf16);
-  s.shape.value_codec = *rc::gen::element(Codec::kF32, Codec::kF16, Codec::kBf16);
+  s.shape.key_codec = DrawCodec();
+  s.shape.value_codec = DrawCodec();
+  s.shape.open_codec = *rc::gen::element(Codec::kF32, Codec::kF16, Codec::kBf16);
   if (*rc::gen::inRange(0, 3) == 0) {
     s.shape.window_tokens = *rc::gen::element(1u, 2u, 17u, 64u, 255u, 256u, 300u);
     s.shape.sink_tokens = *rc::gen::element(0u, 1u, 4u, 20u, 300u);
   }
-  if (*rc::gen::inRange(0, 4) == 0) s.shape.key_inner = InnerAxis::kDim;
+  if (IsIdentity(s.shape.key_codec) && *rc::gen::inRange(0, 4) == 0) {
+    s.shape.key_inner = InnerAxis::kDim;
+  }
   s.first_position = DrawPosition();
   s.rows = *rc::gen::element(1u, 1u, 2u, 3u, 5u, 9u, 17u, 34u);
   s.two_forms = *rc::gen::inRange(0, 4) == 0;

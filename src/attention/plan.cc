@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention/shape.h"
-#include "codec/scalar.h"
+#include "attention/stored.h"
 
 namespace quire::attention {
 namespace {
@@ -35,8 +35,7 @@ class TaskPlanner {
     const uint64_t splits = TokensInSight(shape_, task_) / kSplitTokens + 1;
     uint32_t parts = 1;
     while (parts < kLanes && parts < pieces && parts * 4 <= splits) parts *= 2;
-    const uint64_t plane_bytes =
-        uint64_t{shape_.key.dim} * shape_.key.block_tokens * codec::ValueBytes(shape_.key.codec);
+    const uint64_t plane_bytes = PlaneBytes(shape_.key);
     const uint64_t runs = std::max<uint64_t>(1, shape_.key.heads * plane_bytes / kRunBytes);
     const auto cuts = static_cast<uint32_t>(
         std::min<uint64_t>(shape_.key.heads, std::max(runs, (pieces + parts - 1) / parts)));
@@ -78,7 +77,7 @@ class TaskPlanner {
     const uint32_t rows = std::min(RowsPerTile(), task_.rows - begin);
     const uint64_t block_tokens = shape_.key.block_tokens;
     const uint64_t position = task_.first_position + begin;
-    bool same = true;
+    bool same = !HasOpenForm(shape_);
     for (uint64_t block = position / block_tokens; block <= (position + rows - 1) / block_tokens;
          ++block) {
       same = same && task_.open[block] == task_.sealed[block];

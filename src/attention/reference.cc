@@ -3,33 +3,36 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codec/scalar.h"
+#include "attention/shape.h"
+#include "attention/stored.h"
 
 namespace quire::attention {
 namespace {
 
-double Load(const StreamLayout& stream, const std::byte* slot, uint32_t head, uint64_t token,
-            uint32_t d) {
-  const std::byte* plane = slot + stream.offset_bytes + head * stream.head_stride_bytes;
-  const uint64_t in_block = token % stream.block_tokens;
-  return codec::LoadValue(stream.codec, plane,
-                          stream.inner == InnerAxis::kToken ? d * stream.block_tokens + in_block
-                                                            : in_block * stream.dim + d);
+/// Element (token, d) as the query at `position` sees it.
+double Load(const StreamLayout& sealed, const StreamLayout& open, const AttentionTask& task,
+            uint32_t head, uint64_t position, uint64_t token, uint32_t d) {
+  const uint64_t block = token / sealed.block_tokens;
+  const uint64_t in_block = token % sealed.block_tokens;
+  const bool own = block == position / sealed.block_tokens;
+  const StreamLayout& stream = own ? open : sealed;
+  const std::byte* slot = own ? task.open[block] : task.sealed[block];
+  const double code = StoredCode(stream, slot, head, in_block, d);
+  if (IsIdentity(stream.codec)) return code;
+  const auto [scale, mid] = StoredScale(stream, slot, head, in_block);
+  return double{mid} + double{scale} * code;
 }
 
 void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t head,
                uint64_t position, const float* query, double* out) {
-  const uint64_t own_block = position / shape.key.block_tokens;
   std::vector<uint64_t> tokens;
   std::vector<double> scores;
   for (uint64_t t = 0; t <= position; ++t) {
     const bool in_window = shape.window_tokens == 0 || position - t < shape.window_tokens;
     if (!in_window && t >= shape.sink_tokens) continue;
-    const uint64_t block = t / shape.key.block_tokens;
-    const std::byte* slot = block == own_block ? task.open[block] : task.sealed[block];
     double score = 0;
     for (uint32_t d = 0; d < shape.key.dim; ++d) {
-      score += double{query[d]} * Load(shape.key, slot, head, t, d);
+      score += query[d] * Load(shape.key, OpenKey(shape), task, head, position, t, d);
     }
     tokens.push_back(t);
     scores.push_back(score * double{shape.scale});
@@ -38,11 +41,9 @@ void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t 
   double sum = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const double weight = std::exp(scores[i] - max);
-    const uint64_t block = tokens[i] / shape.key.block_tokens;
-    const std::byte* slot = block == own_block ? task.open[block] : task.sealed[block];
     sum += weight;
     for (uint32_t d = 0; d < shape.value.dim; ++d) {
-      out[d] += weight * Load(shape.value, slot, head, tokens[i], d);
+      out[d] += weight * Load(shape.value, OpenValue(shape), task, head, position, tokens[i], d);
     }
   }
   for (uint32_t d = 0; d < shape.value.dim; ++d) out[d] /= sum;

@@ -13,6 +13,17 @@ namespace quire::attention {
 /// Errors: kInvalidArgument names the field that contradicts another or is out of range
 Result<void> ValidateShape(const AttentionShape& shape);
 
+/// Whether a row's own block is laid out otherwise than earlier ones.
+bool HasOpenForm(const AttentionShape& shape);
+
+/// Layouts of a row's own block.
+inline const StreamLayout& OpenKey(const AttentionShape& shape) {
+  return shape.open_key.heads == 0 ? shape.key : shape.open_key;
+}
+inline const StreamLayout& OpenValue(const AttentionShape& shape) {
+  return shape.open_value.heads == 0 ? shape.value : shape.open_value;
+}
+
 /// Tokens [begin, end) of a split, counted from its first.
 struct TokenRange {
   uint32_t begin = 0;

@@ -53,7 +53,7 @@ TEST(ValidateShape, NamesTheField) {
   const AttentionShape good = MakeShape({.kv_heads = 2, .group = 3});
   ASSERT_TRUE(ValidateShape(good).has_value());
   const BadShape cases[] = {
-      {"key.codec is 9", [](AttentionShape& s) { s.key.codec = static_cast<Codec>(9); }},
+      {"key.codec is 11", [](AttentionShape& s) { s.key.codec = static_cast<Codec>(11); }},
       {"value.inner is 0", [](AttentionShape& s) { s.value.inner = static_cast<InnerAxis>(0); }},
       {"key.heads is 0", [](AttentionShape& s) { s.key.heads = 0; }},
       {"value.dim is 0", [](AttentionShape& s) { s.value.dim = 0; }},

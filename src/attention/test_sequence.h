@@ -5,6 +5,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "attention/shape.h"
+#include "attention/stored.h"
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/prng.h"
@@ -33,24 +35,100 @@ struct TestShape {
   uint32_t window_tokens = 0;
   uint32_t sink_tokens = 0;
   InnerAxis key_inner = InnerAxis::kToken;
+  Codec open_codec = Codec::kF16;  // of a row's own block, where K or V is encoded
+};
+
+/// First byte of a slot behind a stream.
+inline uint64_t StreamEnd(const StreamLayout& stream) {
+  return stream.scale_offset_bytes + stream.heads * stream.scale_head_stride_bytes;
+}
+
+/// Codes of one token of one head: value = mid + scale * code, the nearest code of each.
+class TestEncoder {
+ public:
+  explicit TestEncoder(Codec codec) : codec_(codec) {
+    const uint32_t codes = 1u << CodeBits(codec);
+    for (uint32_t code = 0; code < codes; ++code) {
+      // Encoders write neither NaN nor Inf, and no negative zero.
+      if (code == 0x80 && codec != Codec::kInt8) continue;
+      if (codec == Codec::kFp8E4m3 && (code & 0x7f) == 0x7f) continue;
+      if (codec == Codec::kFp8E5m2 && (code & 0x7f) >= 0x7c) continue;
+      const std::byte plane[4] = {static_cast<std::byte>(code)};
+      const StreamLayout one{.codec = codec, .heads = 1, .dim = 1, .block_tokens = 1};
+      codes_.push_back({StoredCode(one, plane, 0, 0, 0), static_cast<uint8_t>(code)});
+    }
+    std::ranges::sort(codes_);
+  }
+
+  void Encode(const StreamLayout& stream, const std::vector<float>& values, uint32_t head,
+              uint64_t token, std::byte* slot) const {
+    float low = *std::ranges::min_element(values);
+    float high = *std::ranges::max_element(values);
+    float mid = 0.0f;
+    float range = std::max(std::abs(low), std::abs(high)) / codes_.back().first;
+    std::byte* scales = slot + stream.scale_offset_bytes + head * stream.scale_head_stride_bytes;
+    if (HasMids(codec_)) {
+      range = (high - low) / static_cast<float>(codes_.size() - 1);
+      mid = low - codes_.front().first * range;
+      codec::StoreValue(Codec::kF16, mid, scales, stream.block_tokens + token);
+      mid = codec::LoadValue(Codec::kF16, scales, stream.block_tokens + token);
+    }
+    codec::StoreValue(Codec::kF16, range, scales, token);
+    const float scale = codec::LoadValue(Codec::kF16, scales, token);
+    for (uint32_t d = 0; d < stream.dim; ++d) {
+      StoreCode(stream, scale == 0.0f ? Nearest(0.0f) : Nearest((values[d] - mid) / scale), head,
+                token, d, slot);
+    }
+  }
+
+ private:
+  uint8_t Nearest(float value) const {
+    auto above = std::ranges::lower_bound(codes_, value, {}, &std::pair<float, uint8_t>::first);
+    if (above == codes_.end()) return codes_.back().second;
+    if (above == codes_.begin()) return above->second;
+    return above->first - value < value - (above - 1)->first ? above->second : (above - 1)->second;
+  }
+
+  void StoreCode(const StreamLayout& stream, uint8_t code, uint32_t head, uint64_t token,
+                 uint32_t d, std::byte* slot) const {
+    std::byte* plane = slot + stream.offset_bytes + head * stream.head_stride_bytes;
+    if (CodeBits(codec_) == 8) {
+      plane[stream.inner == InnerAxis::kToken ? uint64_t{d} * stream.block_tokens + token
+                                              : token * stream.dim + d] = std::byte{code};
+      return;
+    }
+    const NibbleAddress at = NibbleAt(stream, token, d);
+    const std::byte kept = at.high ? std::byte{0x0f} : std::byte{0xf0};
+    plane[at.byte] = (plane[at.byte] & kept) | std::byte(at.high ? code << 4 : code);
+  }
+
+  Codec codec_;
+  std::vector<std::pair<float, uint8_t>> codes_;  // ascending
 };
 
 inline AttentionShape MakeShape(const TestShape& test) {
   const auto stream = [&](Codec codec, InnerAxis inner, uint32_t dim, uint64_t offset_bytes) {
-    const uint64_t plane_bytes = uint64_t{dim} * test.block_tokens * codec::ValueBytes(codec);
-    return StreamLayout{.codec = codec,
+    StreamLayout layout{.codec = codec,
                         .inner = inner,
                         .heads = test.kv_heads,
                         .dim = dim,
                         .block_tokens = test.block_tokens,
-                        .offset_bytes = offset_bytes,
-                        .head_stride_bytes = plane_bytes};
+                        .offset_bytes = offset_bytes};
+    layout.head_stride_bytes = PlaneBytes(layout);
+    layout.scale_offset_bytes = offset_bytes + test.kv_heads * layout.head_stride_bytes;
+    layout.scale_head_stride_bytes = ScaleBytes(layout);
+    return layout;
   };
   AttentionShape shape;
   shape.query_heads = test.kv_heads * test.group;
   shape.key = stream(test.key_codec, test.key_inner, test.key_dim, 64);
-  shape.value = stream(test.value_codec, InnerAxis::kDim, test.value_dim,
-                       64 + RoundUp(test.kv_heads * shape.key.head_stride_bytes, 64));
+  shape.value =
+      stream(test.value_codec, InnerAxis::kDim, test.value_dim, RoundUp(StreamEnd(shape.key), 64));
+  if (!IsIdentity(test.key_codec) || !IsIdentity(test.value_codec)) {
+    shape.open_key = stream(test.open_codec, test.key_inner, test.key_dim, 0);
+    shape.open_value = stream(test.open_codec, InnerAxis::kDim, test.value_dim,
+                              RoundUp(StreamEnd(shape.open_key), 64));
+  }
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key.dim)));
   shape.window_tokens = test.window_tokens;
   shape.sink_tokens = test.sink_tokens;
@@ -68,14 +146,17 @@ class TestSequence {
                const ValueOf& value_of)
       : shape_(shape), tokens_(tokens) {
     const uint64_t blocks = (tokens + shape.key.block_tokens - 1) / shape.key.block_tokens;
-    const uint64_t slot_bytes =
-        shape.value.offset_bytes + shape.value.heads * shape.value.head_stride_bytes;
+    two_forms = two_forms || HasOpenForm(shape);
     for (uint64_t b = 0; b < blocks; ++b) {
       for (int form = 0; form < (two_forms ? 2 : 1); ++form) {
+        const StreamLayout& key = form == 1 ? OpenKey(shape) : shape.key;
+        const StreamLayout& value = form == 1 ? OpenValue(shape) : shape.value;
         // Each slot is an allocation of its own, exactly as long: a sanitizer sees reads beyond it.
+        const uint64_t slot_bytes = StreamEnd(value);
         auto slot = std::make_unique<std::byte[]>(slot_bytes);
         std::memset(slot.get(), 0xff, slot_bytes);
-        Fill(b, form == 1 ? 0.5f : 0.0f, value_of, slot.get());
+        Fill(key, 0, b, form == 1 ? 0.5f : 0.0f, value_of, slot.get());
+        Fill(value, 1, b, form == 1 ? 0.5f : 0.0f, value_of, slot.get());
         (form == 1 ? open_ : sealed_).push_back(slot.get());
         slots_.push_back(std::move(slot));
       }
@@ -117,20 +198,26 @@ class TestSequence {
   }
 
  private:
-  void Fill(uint64_t block, float shift, const ValueOf& value_of, std::byte* slot) const {
-    for (int stream = 0; stream < 2; ++stream) {
-      const StreamLayout& layout = stream == 0 ? shape_.key : shape_.value;
-      for (uint32_t h = 0; h < layout.heads; ++h) {
-        std::byte* plane = slot + layout.offset_bytes + h * layout.head_stride_bytes;
-        for (uint64_t t = 0; t < layout.block_tokens; ++t) {
-          const uint64_t token = block * layout.block_tokens + t;
-          if (token >= tokens_) break;
-          for (uint32_t d = 0; d < layout.dim; ++d) {
-            const uint64_t index = layout.inner == InnerAxis::kToken
-                                       ? uint64_t{d} * layout.block_tokens + t
-                                       : t * layout.dim + d;
-            codec::StoreValue(layout.codec, value_of(stream, h, token, d) + shift, plane, index);
-          }
+  void Fill(const StreamLayout& layout, int stream, uint64_t block, float shift,
+            const ValueOf& value_of, std::byte* slot) const {
+    const bool encoded = !IsIdentity(layout.codec);
+    const TestEncoder encoder(encoded ? layout.codec : Codec::kInt4);
+    std::vector<float> values(layout.dim);
+    for (uint32_t h = 0; h < layout.heads; ++h) {
+      std::byte* plane = slot + layout.offset_bytes + h * layout.head_stride_bytes;
+      for (uint64_t t = 0; t < layout.block_tokens; ++t) {
+        const uint64_t token = block * layout.block_tokens + t;
+        if (token >= tokens_) break;
+        for (uint32_t d = 0; d < layout.dim; ++d) values[d] = value_of(stream, h, token, d) + shift;
+        if (encoded) {
+          encoder.Encode(layout, values, h, t, slot);
+          continue;
+        }
+        for (uint32_t d = 0; d < layout.dim; ++d) {
+          const uint64_t index = layout.inner == InnerAxis::kToken
+                                     ? uint64_t{d} * layout.block_tokens + t
+                                     : t * layout.dim + d;
+          codec::StoreValue(layout.codec, values[d], plane, index);
         }
       }
     }

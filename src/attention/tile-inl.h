@@ -31,12 +31,16 @@ using Vec = hn::Vec<Tag>;
 inline constexpr size_t kVecLanes = hn::MaxLanes(Tag());
 inline constexpr size_t kVecsPerColumn = kColumnTokens / kVecLanes;
 
-/// Columns of one split that some query sees. Pointers are those of the item's first KV head.
+/// Columns of one split that some query sees and that are laid out alike. Pointers are those of the
+/// item's first KV head.
 struct Columns {
   uint32_t count = 0;
   uint32_t index[kColumnsPerSplit];          // which column of the split, ascending
   const std::byte* key[kColumnsPerSplit];    // [key.dim][16 tokens], a block's row apart
   const std::byte* value[kColumnsPerSplit];  // [16 tokens][value.dim], contiguous
+  // Codecs that encode: f16 scales of the 16 tokens, their mids a block's scales further.
+  const std::byte* key_scale[kColumnsPerSplit];
+  const std::byte* value_scale[kColumnsPerSplit];
 };
 
 }  // namespace quire::attention::HWY_NAMESPACE

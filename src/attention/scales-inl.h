@@ -1,0 +1,141 @@
+// Scales and mids of docs/codecs.md: kernels multiply bare codes; what a token's codes are worth
+// comes to its scores afterwards and to its weights beforehand.
+#include "attention/stored.h"
+#include "attention/tile-inl.h"
+#include "hwy/highway.h"
+
+#if defined(QUIRE_ATTENTION_SCALES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_ATTENTION_SCALES_INL_H_
+#undef QUIRE_ATTENTION_SCALES_INL_H_
+#else
+#define QUIRE_ATTENTION_SCALES_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "attention/shape.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::attention::HWY_NAMESPACE {
+
+/// Scales and mids of one head's tokens of a split, where there are columns.
+struct HeadScales {
+  alignas(64) float scale[kSplitTokens];
+  alignas(64) float mid[kSplitTokens];
+};
+
+/// `first` are the columns' scales of the item's first KV head.
+inline void LoadScales(const StreamLayout& stream, const Columns& columns,
+                       const std::byte* const* first, uint32_t head, HeadScales* scales) {
+  const Tag d;
+  const bool mids = HasMids(stream.codec);
+  const size_t mid_bytes = size_t{stream.block_tokens} * cn::F16Values::kBytes;
+  for (uint32_t c = 0; c < columns.count; ++c) {
+    const std::byte* from = first[c] + head * stream.scale_head_stride_bytes;
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kVecsPerColumn; ++v) {
+      const size_t to = columns.index[c] * kColumnTokens + v * kVecLanes;
+      const std::byte* codes = from + v * kVecLanes * cn::F16Values::kBytes;
+      hn::Store(cn::F16Values::Load(d, codes), d, scales->scale + to);
+      if (mids) hn::Store(cn::F16Values::Load(d, codes + mid_bytes), d, scales->mid + to);
+    }
+  }
+}
+
+/// Scores of one query vector: s * scale, or fma(scale, s, mid * query_sum).
+template <bool kMids>
+HWY_INLINE void ScaleScores(const Columns& columns, const HeadScales& scales, float query_sum,
+                            float* scores) {
+  const Tag d;
+  const Vec sum = hn::Set(d, query_sum);
+  for (uint32_t c = 0; c < columns.count; ++c) {
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kVecsPerColumn; ++v) {
+      const size_t t = columns.index[c] * kColumnTokens + v * kVecLanes;
+      const Vec s = hn::Load(d, scores + t);
+      const Vec scale = hn::Load(d, scales.scale + t);
+      const Vec scaled = kMids ? hn::MulAdd(scale, s, hn::Mul(hn::Load(d, scales.mid + t), sum))
+                               : hn::Mul(s, scale);
+      hn::Store(scaled, d, scores + t);
+    }
+  }
+}
+
+/// Weights of one query vector: e * scale.
+HWY_INLINE void ScaleWeights(const Columns& columns, const HeadScales& scales, float* weights) {
+  const Tag d;
+  for (uint32_t c = 0; c < columns.count; ++c) {
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kVecsPerColumn; ++v) {
+      const size_t t = columns.index[c] * kColumnTokens + v * kVecLanes;
+      hn::Store(hn::Mul(hn::Load(d, weights + t), hn::Load(d, scales.scale + t)), d, weights + t);
+    }
+  }
+}
+
+/// The tokens of `visible` that are in `columns`, which have no gap that `visible` has not.
+inline VisibleTokens InColumns(const VisibleTokens& visible, const Columns& columns) {
+  const uint32_t first = columns.index[0] * kColumnTokens;
+  const uint32_t last_end = (columns.index[columns.count - 1] + 1) * kColumnTokens;
+  VisibleTokens inside;
+  for (uint32_t r = 0; r < visible.count; ++r) {
+    const TokenRange range = {std::max(visible.ranges[r].begin, first),
+                              std::min(visible.ranges[r].end, last_end)};
+    if (range.begin < range.end) inside.ranges[inside.count++] = range;
+  }
+  return inside;
+}
+
+/// One query vector's chain over e * mid.
+struct MidChain {
+  const float* weights;  // [kSplitTokens]
+  const float* mid;      // [kSplitTokens]
+  float* sum;
+};
+
+/// As many chains as hide the latency of one.
+inline constexpr uint32_t kMidChains = 8;
+
+template <int kChains>
+HWY_INLINE void SumMids(const VisibleTokens& tokens, const MidChain* chains) {
+  const hn::CappedTag<float, 1> d1;
+  hn::Vec<decltype(d1)> sum[kChains];
+  QUIRE_UNROLL
+  for (int j = 0; j < kChains; ++j) sum[j] = hn::LoadU(d1, chains[j].sum);
+  for (uint32_t r = 0; r < tokens.count; ++r) {
+    for (uint32_t t = tokens.ranges[r].begin; t < tokens.ranges[r].end; ++t) {
+      QUIRE_UNROLL
+      for (int j = 0; j < kChains; ++j) {
+        sum[j] = hn::MulAdd(hn::LoadU(d1, chains[j].weights + t), hn::LoadU(d1, chains[j].mid + t),
+                            sum[j]);
+      }
+    }
+  }
+  QUIRE_UNROLL
+  for (int j = 0; j < kChains; ++j) hn::StoreU(sum[j], d1, chains[j].sum);
+}
+
+/// Every chain over the same tokens.
+inline void SumAllMids(const VisibleTokens& tokens, const MidChain* chains, uint32_t count) {
+  uint32_t j = 0;
+  for (; j + kMidChains <= count; j += kMidChains) SumMids<kMidChains>(tokens, chains + j);
+  for (; j + 2 <= count; j += 2) SumMids<2>(tokens, chains + j);
+  for (; j < count; ++j) SumMids<1>(tokens, chains + j);
+}
+
+/// out[d] + z for every channel d of every query vector.
+inline void AddMids(const float* sums, uint32_t queries, float* out, size_t out_stride) {
+  const Tag d;
+  for (uint32_t q = 0; q < queries; ++q) {
+    const Vec sum = hn::Set(d, sums[q]);
+    float* row = out + q * out_stride;
+    for (size_t i = 0; i < out_stride; i += kVecLanes) {
+      hn::Store(hn::Add(hn::Load(d, row + i), sum), d, row + i);
+    }
+  }
+}
+
+}  // namespace quire::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

@@ -1,0 +1,310 @@
+// The second product of single rows: weights times V, straight from the blocks. How it reads them
+// is told in decode-inl.h.
+#include "attention/decode-inl.h"
+#include "hwy/highway.h"
+
+#if defined(QUIRE_ATTENTION_WEIGH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_ATTENTION_WEIGH_INL_H_
+#undef QUIRE_ATTENTION_WEIGH_INL_H_
+#else
+#define QUIRE_ATTENTION_WEIGH_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "hwy/cache_control.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::attention::HWY_NAMESPACE {
+
+/// out[h][i] += weights[h][t] * value[t][i] for t ascending, channels [i, dim): one chain per
+/// output. The sums pass through the cache, so that a token's row is read in one go; the last few
+/// channels take vectors half as long, so that no byte beyond the row is read.
+template <class Values, int kQueries, int kTokens, class D>
+HWY_INLINE void WeighTokens(D d, const std::byte* value, size_t i, size_t dim, const float* weights,
+                            float* out, size_t out_stride) {
+  constexpr size_t kLanesOfTag = hn::MaxLanes(D());
+  hn::Vec<D> w[kQueries][kTokens];
+  QUIRE_UNROLL
+  for (int h = 0; h < kQueries; ++h) {
+    QUIRE_UNROLL
+    for (int t = 0; t < kTokens; ++t) w[h][t] = hn::Set(d, weights[h * kSplitTokens + t]);
+  }
+  for (; i + kLanesOfTag <= dim; i += kLanesOfTag) {
+    hn::Vec<D> sum[kQueries];
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) sum[h] = hn::LoadU(d, out + h * out_stride + i);
+    QUIRE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      const auto x = Values::Load(d, value + (t * dim + i) * Values::kBytes);
+      QUIRE_UNROLL
+      for (int h = 0; h < kQueries; ++h) sum[h] = hn::MulAdd(w[h][t], x, sum[h]);
+    }
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) hn::StoreU(sum[h], d, out + h * out_stride + i);
+  }
+  if constexpr (kLanesOfTag > 1) {
+    if (i < dim) {
+      WeighTokens<Values, kQueries, kTokens>(hn::Half<D>(), value, i, dim, weights, out,
+                                             out_stride);
+    }
+  }
+}
+
+/// The same of 4-bit codes from channel i on, a multiple of a group. The rows of `out` are padded:
+/// where the last group is not whole, zeros are added to the padding.
+template <class Values, int kQueries, int kTokens>
+HWY_INLINE void WeighGroups(const std::byte* value, size_t i, size_t dim, const float* weights,
+                            float* out, size_t out_stride) {
+  const Tag d;
+  Vec w[kQueries][kTokens];
+  QUIRE_UNROLL
+  for (int h = 0; h < kQueries; ++h) {
+    QUIRE_UNROLL
+    for (int t = 0; t < kTokens; ++t) w[h][t] = hn::Set(d, weights[h * kSplitTokens + t]);
+  }
+  const size_t row_bytes = RowBytes<Values>(dim);
+  for (; i + kNibbleGroup <= dim; i += kNibbleGroup) {
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kNibbleGroup / kVecLanes; ++v) {
+      float* to = out + i + v * kVecLanes;
+      Vec sum[kQueries];
+      QUIRE_UNROLL
+      for (int h = 0; h < kQueries; ++h) sum[h] = hn::LoadU(d, to + h * out_stride);
+      QUIRE_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        const Vec x = LookupHalves<Values, kNibbleGroup / 2>(value + t * row_bytes + i / 2, v);
+        QUIRE_UNROLL
+        for (int h = 0; h < kQueries; ++h) sum[h] = hn::MulAdd(w[h][t], x, sum[h]);
+      }
+      QUIRE_UNROLL
+      for (int h = 0; h < kQueries; ++h) hn::StoreU(sum[h], d, to + h * out_stride);
+    }
+  }
+  for (int t = 0; t < kTokens && i < dim; ++t) {
+    HWY_ALIGN float part[kNibbleGroup];
+    LoadPartOfGroup<Values>(value + t * row_bytes + i / 2, dim - i, part);
+    for (size_t c = 0; i + c < out_stride; c += kVecLanes) {
+      const Vec x = hn::Load(d, part + c);
+      for (int h = 0; h < kQueries; ++h) {
+        float* to = out + h * out_stride + i + c;
+        hn::StoreU(hn::MulAdd(w[h][t], x, hn::LoadU(d, to)), d, to);
+      }
+    }
+  }
+}
+
+/// One turn (one or two tokens) of one plane for kQueries query vectors.
+template <class Values, int kQueries>
+HWY_INLINE void WeighTurn(const std::byte* value, size_t dim, uint32_t tokens, const float* weights,
+                          float* out, size_t out_stride) {
+  if constexpr (HalfByte<Values>) {
+    if (tokens == kTurnTokens) {
+      WeighGroups<Values, kQueries, kTurnTokens>(value, 0, dim, weights, out, out_stride);
+    } else {
+      WeighGroups<Values, kQueries, 1>(value, 0, dim, weights, out, out_stride);
+    }
+  } else if (tokens == kTurnTokens) {
+    WeighTokens<Values, kQueries, kTurnTokens>(Tag(), value, 0, dim, weights, out, out_stride);
+  } else {
+    WeighTokens<Values, kQueries, 1>(Tag(), value, 0, dim, weights, out, out_stride);
+  }
+}
+
+/// The same for a whole group; kGroup is its size, or 0 when it has several parts.
+template <class Values, int kGroup>
+HWY_INLINE void WeighGroup(const std::byte* value, const StreamView& view, uint32_t tokens,
+                           const float* weights, float* out, size_t out_stride) {
+  if constexpr (kGroup != 0) {
+    WeighTurn<Values, kGroup>(value, view.dim, tokens, weights, out, out_stride);
+  } else {
+    const GroupParts parts(view.group);
+    for (uint32_t part = 0; part < parts.count; ++part) {
+      switch (parts.size(part)) {
+        case 2: WeighTurn<Values, 2>(value, view.dim, tokens, weights, out, out_stride); break;
+        case 3: WeighTurn<Values, 3>(value, view.dim, tokens, weights, out, out_stride); break;
+        default: WeighTurn<Values, 4>(value, view.dim, tokens, weights, out, out_stride); break;
+      }
+      weights += parts.size(part) * kSplitTokens;
+      out += parts.size(part) * out_stride;
+    }
+  }
+}
+
+/// Neighbouring visible tokens of one column.
+struct ValueRun {
+  const std::byte* value = nullptr;  // row of the first, of the item's first KV head
+  uint32_t first = 0;                // token within the split
+  uint32_t tokens = 0;
+};
+
+/// A plane that is being read.
+struct ValuePlane {
+  const std::byte* value;
+  const float* weights;
+  float* out;
+  uint32_t tokens;
+};
+
+/// out += weights * values over all runs. Run r goes through its heads one plane at a time,
+/// `streams` runs at once and each one plane behind the run before it: so every head meets its runs
+/// in ascending order, as its chain demands, although several runs are read at a time.
+template <class Values, int kGroup>
+void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
+               const float* weights, float* out, size_t out_stride) {
+  const uint32_t streams = std::min(kStreams, view.heads);
+  const uint32_t steps = DivUp(run_count, streams) * view.heads + streams - 1;
+  const size_t row_bytes = RowBytes<Values>(view.dim);
+  for (uint32_t step = 0; step < steps; ++step) {
+    ValuePlane planes[kStreams];
+    uint32_t plane_count = 0;
+    for (uint32_t s = 0; s < streams && s <= step; ++s) {
+      const uint32_t r = (step - s) / view.heads * streams + s;
+      const uint32_t head = (step - s) % view.heads;
+      if (r >= run_count) continue;
+      const size_t q = size_t{head} * view.group;
+      planes[plane_count++] = {runs[r].value + head * view.head_stride_bytes,
+                               weights + q * kSplitTokens + runs[r].first, out + q * out_stride,
+                               runs[r].tokens};
+    }
+    for (uint32_t t = 0; t < kColumnTokens; t += kTurnTokens) {
+      for (uint32_t p = 0; p < plane_count; ++p) {
+        const ValuePlane& plane = planes[p];
+        if (t >= plane.tokens) continue;
+        WeighGroup<Values, kGroup>(plane.value + t * row_bytes, view,
+                                   std::min(kTurnTokens, plane.tokens - t), plane.weights + t,
+                                   plane.out, out_stride);
+      }
+    }
+  }
+}
+
+/// Vector v of the channels at `codes`; of 4-bit codes that is where a group begins.
+template <class Values>
+HWY_INLINE Vec LoadChannels(const std::byte* codes, size_t v) {
+  if constexpr (HalfByte<Values>) {
+    constexpr size_t kVecsPerGroup = kNibbleGroup / kVecLanes;
+    return LookupHalves<Values, kNibbleGroup / 2>(codes + v / kVecsPerGroup * (kNibbleGroup / 2),
+                                                  v % kVecsPerGroup);
+  } else {
+    return Values::Load(Tag(), codes + v * kVecLanes * Values::kBytes);
+  }
+}
+
+/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers.
+template <class Values, int kQueries, int kVecs>
+HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, size_t i, size_t dim,
+                              size_t out_stride) {
+  constexpr int kVecsPerLine = static_cast<int>(kLineBytes / RowBytes<Values>(kVecLanes));
+  const Tag d;
+  Vec sum[kQueries][kVecs];
+  QUIRE_UNROLL
+  for (int h = 0; h < kQueries; ++h) {
+    QUIRE_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      sum[h][v] = hn::LoadU(d, plane.out + h * out_stride + i + v * kVecLanes);
+    }
+  }
+  const size_t row_bytes = RowBytes<Values>(dim);
+  for (uint32_t t = 0; t < plane.tokens; ++t) {
+    const size_t row = t * row_bytes + RowBytes<Values>(i);
+    QUIRE_UNROLL
+    for (int v = 0; v < kVecs; v += kVecsPerLine) {
+      hwy::Prefetch(ahead + row + RowBytes<Values>(v * kVecLanes));
+    }
+    Vec w[kQueries];
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) w[h] = hn::Set(d, plane.weights[h * kSplitTokens + t]);
+    QUIRE_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec x = LoadChannels<Values>(plane.value + row, v);
+      QUIRE_UNROLL
+      for (int h = 0; h < kQueries; ++h) sum[h][v] = hn::MulAdd(w[h], x, sum[h][v]);
+    }
+  }
+  QUIRE_UNROLL
+  for (int h = 0; h < kQueries; ++h) {
+    QUIRE_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      hn::StoreU(sum[h][v], d, plane.out + h * out_stride + i + v * kVecLanes);
+    }
+  }
+}
+
+template <class Values, int kQueries>
+void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, size_t out_stride) {
+  // Vectors that share bytes.
+  constexpr int kStep = HalfByte<Values> ? static_cast<int>(kNibbleGroup / kVecLanes) : 1;
+  constexpr int kVecs = 16 / kQueries / kStep * kStep;
+  size_t i = 0;
+  for (; i + kVecs * kVecLanes <= dim; i += kVecs * kVecLanes) {
+    WeighChannels<Values, kQueries, kVecs>(plane, ahead, i, dim, out_stride);
+  }
+  for (; i + kStep * kVecLanes <= dim; i += kStep * kVecLanes) {
+    WeighChannels<Values, kQueries, kStep>(plane, ahead, i, dim, out_stride);
+  }
+  for (uint32_t t = 0; t < plane.tokens && i < dim; ++t) {
+    const std::byte* row = plane.value + t * RowBytes<Values>(dim);
+    if constexpr (HalfByte<Values>) {
+      WeighGroups<Values, kQueries, 1>(row, i, dim, plane.weights + t, plane.out, out_stride);
+    } else {
+      WeighTokens<Values, kQueries, 1>(Tag(), row, i, dim, plane.weights + t, plane.out,
+                                       out_stride);
+    }
+  }
+}
+
+/// out += weights * values over all runs, plane by plane in the order they lie in memory, each
+/// fetched some planes before it is needed; at the end the first columns of `next` (or null).
+template <class Values>
+void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& view,
+                 const Columns* next, const float* weights, float* out, size_t out_stride) {
+  const GroupParts parts(view.group);
+  const uint32_t planes = run_count * view.heads;
+  for (uint32_t p = 0; p < planes; ++p) {
+    const uint32_t r = p / view.heads;
+    const uint32_t head = p % view.heads;
+    const uint32_t then = p + kPlanesAhead;
+    const std::byte* ahead = runs[r].value;
+    if (then < planes) {
+      ahead = runs[then / view.heads].value + then % view.heads * view.head_stride_bytes;
+    } else if (next != nullptr && then - planes < next->count) {
+      ahead = next->key[then - planes];
+    }
+    const size_t q = size_t{head} * view.group;
+    ValuePlane plane = {runs[r].value + head * view.head_stride_bytes,
+                        weights + q * kSplitTokens + runs[r].first, out + q * out_stride,
+                        runs[r].tokens};
+    for (uint32_t part = 0; part < parts.count; ++part) {
+      switch (parts.size(part)) {
+        case 1: WeighPlane<Values, 1>(plane, ahead, view.dim, out_stride); break;
+        case 2: WeighPlane<Values, 2>(plane, ahead, view.dim, out_stride); break;
+        case 3: WeighPlane<Values, 3>(plane, ahead, view.dim, out_stride); break;
+        default: WeighPlane<Values, 4>(plane, ahead, view.dim, out_stride); break;
+      }
+      plane.weights += parts.size(part) * kSplitTokens;
+      plane.out += parts.size(part) * out_stride;
+    }
+  }
+}
+
+template <class Values>
+void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& view,
+                  const Columns* next, const float* weights, float* out, size_t out_stride) {
+  if constexpr (kFetchesAhead) {
+    WeighPlanes<Values>(runs, run_count, view, next, weights, out, out_stride);
+    return;
+  }
+  switch (view.group) {
+    case 1: WeighRuns<Values, 1>(runs, run_count, view, weights, out, out_stride); break;
+    case 2: WeighRuns<Values, 2>(runs, run_count, view, weights, out, out_stride); break;
+    case 3: WeighRuns<Values, 3>(runs, run_count, view, weights, out, out_stride); break;
+    case 4: WeighRuns<Values, 4>(runs, run_count, view, weights, out, out_stride); break;
+    default: WeighRuns<Values, 0>(runs, run_count, view, weights, out, out_stride); break;
+  }
+}
+
+}  // namespace quire::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
