@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "codec/planes.h"
+
 namespace quire {
 namespace {
 
@@ -75,13 +77,17 @@ std::string_view CodecName(Codec codec) {
 }
 
 std::optional<Codec> ParseCodec(std::string_view name) {
-  for (const Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
+  for (const Codec codec : kCodecs) {
     if (name == CodecName(codec)) return codec;
   }
   return std::nullopt;
 }
 
-double CodecBitsPerValue(Codec codec) { return codec == Codec::kF32 ? 32.0 : 16.0; }
+double CodecBitsPerValue(Codec codec) {
+  constexpr uint32_t kDim = 128;
+  const uint64_t bytes = codec::RowBytes(codec, kDim) + codec::ScaleBytes(codec, 1);
+  return static_cast<double>(bytes * 8) / kDim;
+}
 
 std::string_view ArenaLayoutName(ArenaLayout layout) {
   switch (layout) {

@@ -30,7 +30,7 @@ Geometry Mixed() {  // layers 0, 2 full; 1, 3 windowed with another shape
 }
 
 TEST(Geometry, NamesAndParsersAreInverse) {
-  for (const Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
+  for (const Codec codec : kCodecs) {
     EXPECT_EQ(ParseCodec(CodecName(codec)), codec);
   }
   EXPECT_EQ(ParseCodec("F16"), std::nullopt);

@@ -2,33 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include <hwy/highway.h>
-
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "base/prng.h"
 #include "codec/scalar.h"
+#include "codec/test_util.h"
 
 namespace quire::codec {
 namespace {
 
 constexpr Codec kCodecs[] = {Codec::kF32, Codec::kF16, Codec::kBf16};
 constexpr std::byte kUntouched{0xa5};
-
-// Every target this machine can run, the scalar fallback included; the last state is restored.
-template <typename Body>
-void ForEachTarget(const Body& body) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
 
 // Bits that tell conversions apart: any pattern, and the edges of the f16 and bf16 ranges.
 float TrickyValue(Prng& prng) {

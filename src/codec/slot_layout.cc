@@ -6,12 +6,37 @@
 
 #include "base/bits.h"
 #include "base/check.h"
-#include "codec/scalar.h"
+#include "codec/planes.h"
 
 namespace quire::codec {
 
+namespace {
+
+StreamLayout PlaceHeads(const Stream& stream, Codec codec, InnerAxis inner, uint32_t block_tokens) {
+  StreamLayout placed;
+  placed.codec = codec;
+  placed.inner = inner;
+  placed.heads = stream.heads;
+  placed.dim = stream.dim;
+  placed.block_tokens = block_tokens;
+  placed.head_stride_bytes = PlaneBytes(codec, inner, stream.dim, block_tokens);
+  placed.scale_head_stride_bytes = ScaleBytes(codec, block_tokens);
+  return placed;
+}
+
+}  // namespace
+
 Result<SlotLayout> SlotLayout::Create(const Geometry& geometry, const NumericProfile& profile,
                                       ArenaLayout arena_layout) {
+  return Make(geometry, profile, {.arena = arena_layout, .open = false});
+}
+
+Result<SlotLayout> SlotLayout::CreateOpen(const Geometry& geometry, const NumericProfile& profile) {
+  return Make(geometry, profile, {.arena = ArenaLayout::kBlockMajor, .open = true});
+}
+
+Result<SlotLayout> SlotLayout::Make(const Geometry& geometry, const NumericProfile& profile,
+                                    const Form& form) {
   QUIRE_TRY(geometry.Validate());
   const uint32_t block_tokens = profile.block_tokens;
   if (!IsPow2(block_tokens) || block_tokens < kBlockTokensMin || block_tokens > kBlockTokensMax) {
@@ -21,7 +46,7 @@ Result<SlotLayout> SlotLayout::Create(const Geometry& geometry, const NumericPro
   }
   SlotLayout layout;
   layout.geometry_ = geometry;
-  layout.arena_ = arena_layout;
+  layout.arena_ = form.arena;
   layout.block_tokens_ = block_tokens;
   layout.layers_.resize(geometry.layer_count());
   for (uint32_t g = 0; g < geometry.groups.size(); ++g) {
@@ -31,20 +56,32 @@ Result<SlotLayout> SlotLayout::Create(const Geometry& geometry, const NumericPro
     }
   }
 
-  const bool block_major = arena_layout == ArenaLayout::kBlockMajor;
+  if (form.open && !IsIdentity(profile.open_dtype)) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("profile: open_dtype {} encodes; open blocks store values as they are",
+                            CodecName(profile.open_dtype)));
+  }
+  const bool block_major = form.arena == ArenaLayout::kBlockMajor;
   for (Layer& layer : layout.layers_) {
     layer.key = static_cast<uint32_t>(layout.streams_.size());
     for (const Stream& stream : geometry.groups[layer.group].streams) {
       QUIRE_ASSIGN(const Codec codec, profile.CodecFor(stream.role));
-      StreamLayout placed;
-      placed.codec = codec;
-      placed.inner =
+      if (!block_major && !IsIdentity(codec)) {
+        return Fail(ErrorCode::kUnsupported,
+                    fmt::format("arena layout {}: codec {} encodes, which needs block_major",
+                                ArenaLayoutName(form.arena), CodecName(codec)));
+      }
+      if (!IsIdentity(codec) && stream.role == StreamRole::kLatent) {
+        return Fail(ErrorCode::kUnsupported,
+                    fmt::format("profile: codec {} of a latent, which is read as K and as V",
+                                CodecName(codec)));
+      }
+      const InnerAxis inner =
           block_major && stream.role == StreamRole::kKey ? InnerAxis::kToken : InnerAxis::kDim;
-      placed.heads = stream.heads;
-      placed.dim = stream.dim;
-      placed.block_tokens = block_tokens;
-      placed.head_stride_bytes = uint64_t{stream.dim} * block_tokens * ValueBytes(codec);
-      layout.streams_.push_back(placed);
+      layout.streams_.push_back(
+          PlaceHeads(stream, form.open ? profile.open_dtype : codec, inner, block_tokens));
+      layout.streams_.back().rotated = !IsIdentity(codec);
+      layout.identity_ = layout.identity_ && IsIdentity(codec);
     }
     layer.value = static_cast<uint32_t>(layout.streams_.size()) - 1;
   }
@@ -64,6 +101,10 @@ void SlotLayout::PlaceBlockMajor() {
       stream.offset_bytes = offset_bytes;
       offset_bytes =
           RoundUp(offset_bytes + stream.heads * stream.head_stride_bytes, kStreamAlignmentBytes);
+      if (IsIdentity(stream.codec)) continue;
+      stream.scale_offset_bytes = offset_bytes;
+      offset_bytes = RoundUp(offset_bytes + stream.heads * stream.scale_head_stride_bytes,
+                             kStreamAlignmentBytes);
     }
   }
 }

@@ -18,7 +18,11 @@ inline constexpr uint64_t kStreamAlignmentBytes = 64;
 /// Layout of a block, block-major: [layer][stream][head][plane], layers in absolute order, streams
 /// as the geometry lists them, each aligned to 64 bytes. K planes are token-contiguous
 /// ([dim][token]), V planes channel-contiguous ([token][dim]). A latent is read both ways; it lies
-/// as V does, because one token's latent is written and moved as one row.
+/// as V does, because one token's latent is written and moved as one row. After the planes of a
+/// codec that encodes come its scales (docs/codecs.md), on a cache line of their own.
+///
+/// With such a codec in the profile a block has two forms, each with a layout: open, all streams in
+/// the profile's open_dtype, and sealed.
 ///
 /// The layers that look back equally far are one *part* of a block. Each part has a slot of its
 /// own, so that a window can let go of what it has passed. Models with one kind of layers have one.
@@ -32,9 +36,16 @@ class SlotLayout {
  public:
   /// The layout of sealed slots: every stream in the codec that `profile` gives its role.
   /// Errors: kInvalidArgument from Geometry::Validate; block_tokens not a power of two in 16..256;
-  ///         a stream without codec
+  ///         a stream without codec. kUnsupported a codec that encodes, in an arena that is not
+  ///         block-major or for a latent
   static Result<SlotLayout> Create(const Geometry& geometry, const NumericProfile& profile,
                                    ArenaLayout arena_layout);
+  /// The block-major layout of open slots: every stream in the profile's open_dtype.
+  /// Errors: as Create; kUnsupported an open_dtype that encodes
+  static Result<SlotLayout> CreateOpen(const Geometry& geometry, const NumericProfile& profile);
+
+  /// No stream is encoded: open and sealed forms are the same bytes, in this layout.
+  bool identity() const { return identity_; }
 
   uint32_t part_count() const { return static_cast<uint32_t>(parts_.size()); }
   /// A group whose layers are in this part: what it says of kind, window and sinks holds for all.
@@ -77,13 +88,21 @@ class SlotLayout {
     uint32_t value = 0;  // index into streams_; the key's when there is one latent
   };
 
+  struct Form {
+    ArenaLayout arena = ArenaLayout::kBlockMajor;
+    bool open = false;
+  };
+
   SlotLayout() = default;
+  static Result<SlotLayout> Make(const Geometry& geometry, const NumericProfile& profile,
+                                 const Form& form);
   uint32_t PartFor(uint32_t group);
   void PlaceBlockMajor();
   void CutIntoPieces();
 
   Geometry geometry_;
   ArenaLayout arena_ = ArenaLayout::kBlockMajor;
+  bool identity_ = true;
   uint32_t block_tokens_ = 0;
   std::vector<Part> parts_;
   std::vector<Layer> layers_;

@@ -1,0 +1,96 @@
+#include "codec/encode.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "codec/planes.h"
+#include "codec/scalar.h"
+#include "codec/token_codec.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "codec/encode.cc"
+#include "hwy/foreach_target.h"
+// foreach_target.h first
+#include "codec/encode_tile-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::codec::HWY_NAMESPACE {
+
+// One head, sixteen tokens at a time. The values of the open form are read again for every pass,
+// unless they fit into the tile at once: nothing is allocated.
+HWY_ATTR void EncodeHead(const StreamLayout& open, const std::byte* open_plane,
+                         const StreamLayout& sealed, std::byte* slot, uint32_t head) {
+  std::byte* plane = slot + sealed.offset_bytes + head * sealed.head_stride_bytes;
+  Tile tile(open, open_plane);
+  for (uint32_t first = 0; first < open.block_tokens; first += kTileTokens) {
+    tile.Begin(first);
+    TokenScale tokens[kTileTokens];
+    FindScales(sealed.codec, tile, tokens);
+    for (uint32_t d = 0; d < sealed.dim; d += kTileDims) {
+      const uint32_t dims = std::min(kTileDims, sealed.dim - d);
+      alignas(64) uint8_t codes[kTileDims * kTileTokens];  // [dim][token]
+      FindCodes(sealed.codec, tile.Values(d), dims, tokens, codes);
+      if (sealed.inner == InnerAxis::kToken) {
+        StoreColumns(sealed, codes, first, d, dims, plane);
+      } else {
+        StoreRows(sealed, codes, first, d, dims, plane);
+      }
+    }
+    for (uint32_t t = 0; t < kTileTokens; ++t) {
+      std::byte* scale = slot + ScaleAt(sealed, head, first + t);
+      std::memcpy(scale, &tokens[t].scale, 2);
+      if (HasMids(sealed.codec)) {
+        std::memcpy(scale + uint64_t{sealed.block_tokens} * 2, &tokens[t].mid, 2);
+      }
+    }
+  }
+}
+
+void EncodeBlockOfTarget(const StreamLayout& open, const std::byte* open_slot,
+                         const StreamLayout& sealed, std::byte* sealed_slot) {
+  for (uint32_t head = 0; head < open.heads; ++head) {
+    const std::byte* plane = open_slot + open.offset_bytes + head * open.head_stride_bytes;
+    if (IsIdentity(sealed.codec)) {
+      Convert(open.codec, plane, sealed.codec,
+              sealed_slot + sealed.offset_bytes + head * sealed.head_stride_bytes,
+              uint64_t{open.dim} * open.block_tokens);
+    } else {
+      EncodeHead(open, plane, sealed, sealed_slot, head);
+    }
+  }
+}
+
+}  // namespace quire::codec::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace quire::codec {
+
+HWY_EXPORT(EncodeBlockOfTarget);
+
+void EncodeBlock(const StreamLayout& open, const std::byte* open_slot, const StreamLayout& sealed,
+                 std::byte* sealed_slot) {
+  QUIRE_CHECK(open.heads == sealed.heads && open.dim == sealed.dim && open.inner == sealed.inner &&
+              open.block_tokens == sealed.block_tokens && IsIdentity(open.codec));
+  HWY_DYNAMIC_DISPATCH(EncodeBlockOfTarget)(open, open_slot, sealed, sealed_slot);
+}
+
+void DecodeRows(const StreamLayout& sealed, const std::byte* slot, uint32_t head, uint32_t token,
+                uint32_t tokens, float* out) {
+  const std::byte* plane = slot + sealed.offset_bytes + head * sealed.head_stride_bytes;
+  for (uint32_t t = token; t < token + tokens; ++t) {
+    const std::byte* scales = slot + ScaleAt(sealed, head, t);
+    const float scale = LoadValue(Codec::kF16, scales, 0);
+    const float mid =
+        HasMids(sealed.codec) ? LoadValue(Codec::kF16, scales, sealed.block_tokens) : 0;
+    for (uint32_t d = 0; d < sealed.dim; ++d) {
+      const float product = scale * CodeValue(sealed.codec, LoadCode(sealed, plane, t, d));
+      *out++ = mid + product;
+    }
+  }
+}
+
+}  // namespace quire::codec
+#endif  // HWY_ONCE

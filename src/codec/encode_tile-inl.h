@@ -1,0 +1,309 @@
+// A tile of sixteen tokens, encoded with a lane for each token: lanes never meet, so every target
+// gives the bits of token_codec.h.
+#include "codec/convert-inl.h"
+#include "codec/planes.h"
+#include "codec/token_codec.h"
+#include "codec/transpose-inl.h"
+#include "hwy/highway.h"
+
+#if defined(QUIRE_CODEC_ENCODE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_CODEC_ENCODE_TILE_INL_H_
+#undef QUIRE_CODEC_ENCODE_TILE_INL_H_
+#else
+#define QUIRE_CODEC_ENCODE_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::codec::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr uint32_t kTileTokens = 16;
+constexpr uint32_t kTileDims = 256;  // a multiple of the channels that share bytes
+
+using TileTag = hn::CappedTag<float, kTileTokens>;
+using TileVec = hn::Vec<TileTag>;
+
+/// Sixteen tokens of one head of an open block, in f32.
+class Tile {
+ public:
+  Tile(const StreamLayout& open, const std::byte* plane) : open_(open), plane_(plane) {}
+
+  void Begin(uint32_t first_token) {
+    first_token_ = first_token;
+    loaded_ = kNone;
+    bad_tokens_ = 0;
+  }
+
+  /// Channels [dim, dim + kTileDims), as far as there are: [dim][token].
+  HWY_ATTR float* Values(uint32_t dim) {
+    if (loaded_ != dim) Load(dim);
+    return values_;
+  }
+  uint32_t dim() const { return open_.dim; }
+
+  /// From now on the values of these tokens are zeros.
+  void Blank(uint32_t bad_tokens) {
+    bad_tokens_ = bad_tokens;
+    loaded_ = kNone;
+  }
+
+ private:
+  static constexpr uint32_t kNone = ~0u;
+
+  HWY_ATTR void Load(uint32_t dim) {
+    const uint32_t dims = std::min(kTileDims, open_.dim - dim);
+    if (open_.inner == InnerAxis::kToken) {
+      for (uint32_t d = 0; d < dims; ++d) {
+        const uint64_t first = uint64_t{dim + d} * open_.block_tokens + first_token_;
+        Widen(open_.codec, plane_ + first * ValueBytes(open_.codec), kTileTokens,
+              values_ + d * kTileTokens);
+      }
+    } else {
+      alignas(64) float rows[kTileTokens * kRowDims];
+      for (uint32_t d = 0; d < dims; d += kRowDims) {
+        const uint32_t count = std::min(kRowDims, dims - d);
+        for (uint32_t t = 0; t < kTileTokens; ++t) {
+          const uint64_t first = uint64_t{first_token_ + t} * open_.dim + dim + d;
+          Widen(open_.codec, plane_ + first * ValueBytes(open_.codec), count, rows + t * kRowDims);
+        }
+        Transpose(sizeof(float), reinterpret_cast<const std::byte*>(rows), kRowDims * sizeof(float),
+                  reinterpret_cast<std::byte*>(values_ + d * kTileTokens),
+                  kTileTokens * sizeof(float), kTileTokens, count);
+      }
+    }
+    for (uint32_t t = 0; bad_tokens_ >> t != 0; ++t) {
+      if ((bad_tokens_ >> t & 1) == 0) continue;
+      for (uint32_t d = 0; d < dims; ++d) values_[d * kTileTokens + t] = 0.0f;
+    }
+    loaded_ = dim;
+  }
+
+  HWY_ATTR static void Widen(Codec codec, const std::byte* from, uint32_t count, float* to) {
+    Convert(codec, from, Codec::kF32, reinterpret_cast<std::byte*>(to), count);
+  }
+
+  static constexpr uint32_t kRowDims = 64;
+  const StreamLayout& open_;
+  const std::byte* plane_;
+  uint32_t first_token_ = 0;
+  uint32_t loaded_ = kNone;
+  uint32_t bad_tokens_ = 0;  // bit of each
+  alignas(64) float values_[kTileDims * kTileTokens];
+};
+
+/// Scale and mid of every token of the tile. Tokens that are not finite are blanked.
+HWY_ATTR inline void FindScales(Codec codec, Tile& tile, TokenScale* tokens) {
+  const TileTag d;
+  const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+  const auto max = hn::Set(d, std::numeric_limits<float>::max());
+  alignas(64) float low[kTileTokens];
+  alignas(64) float high[kTileTokens];
+  for (uint32_t t = 0; t < kTileTokens; ++t) {
+    low[t] = std::numeric_limits<float>::max();
+    high[t] = -low[t];
+  }
+  uint32_t bad_tokens = 0;
+  for (uint32_t begin = 0; begin < tile.dim(); begin += kTileDims) {
+    const uint32_t dims = std::min(kTileDims, tile.dim() - begin);
+    const float* values = tile.Values(begin);
+    for (uint32_t t = 0; t < kTileTokens; t += lanes) {
+      auto lowest = hn::Load(d, low + t);
+      auto highest = hn::Load(d, high + t);
+      auto finite = hn::Eq(max, max);
+      for (uint32_t i = 0; i < dims; ++i) {
+        const auto value = hn::Load(d, values + i * kTileTokens + t);
+        finite = hn::And(finite, hn::Le(hn::Abs(value), max));
+        lowest = hn::Min(lowest, value);
+        highest = hn::Max(highest, value);
+      }
+      hn::Store(lowest, d, low + t);
+      hn::Store(highest, d, high + t);
+      if (hn::AllTrue(d, finite)) continue;
+      alignas(64) float flags[kTileTokens];
+      hn::Store(hn::IfThenElseZero(finite, hn::Set(d, 1.0f)), d, flags);
+      for (uint32_t i = 0; i < lanes; ++i) bad_tokens |= flags[i] == 0.0f ? 1u << (t + i) : 0u;
+    }
+  }
+  if (bad_tokens != 0) tile.Blank(bad_tokens);
+  for (uint32_t t = 0; t < kTileTokens; ++t) {
+    if ((bad_tokens >> t & 1) != 0) {
+      tokens[t] = {.scale = kNanScale};
+    } else if (HasMids(codec)) {
+      tokens[t] = ScaleOfRange(low[t], high[t], CodeLow(codec), -1.0f - CodeLow(codec));
+    } else {
+      tokens[t] = ScaleOfMagnitude(std::fabs(std::max(-low[t], high[t])), CodeMax(codec));
+    }
+  }
+}
+
+template <class Format>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> Fp8Codes(TileVec value, float max) {
+  const TileTag d;
+  const hn::RebindToUnsigned<TileTag> du;
+  const auto magnitude = hn::Min(hn::Abs(value), hn::Set(d, max));
+  const auto bits = hn::BitCast(du, magnitude);
+  const auto odd = hn::And(hn::ShiftRight<Format::kShift>(bits), hn::Set(du, 1u));
+  const auto half = hn::Set(du, (1u << (Format::kShift - 1)) - 1u - Format::kBiasBits);
+  const auto normal = hn::ShiftRight<Format::kShift>(hn::Add(hn::Add(bits, odd), half));
+  const auto small = hn::BitCast(du, hn::Add(magnitude, hn::Set(d, Format::kDenormalMagic)));
+  const auto is_small = hn::RebindMask(du, hn::Lt(magnitude, hn::Set(d, Format::kMinNormal)));
+  const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(du, value)), hn::Set(du, 0x80u));
+  return hn::Or(hn::IfThenElse(is_small, small, normal), sign);
+}
+
+struct Fp8E4m3Coder {
+  static HWY_INLINE auto Codes(TileVec value, TileVec inverse, TileVec) {
+    return Fp8Codes<E4m3>(hn::Mul(value, inverse), kFp8E4m3Max);
+  }
+};
+
+struct Fp8E5m2Coder {
+  static HWY_INLINE auto Codes(TileVec value, TileVec inverse, TileVec) {
+    return Fp8Codes<E5m2>(hn::Mul(value, inverse), kFp8E5m2Max);
+  }
+};
+
+template <Codec kCodec>
+struct IntCoder {
+  static HWY_INLINE auto Codes(TileVec value, TileVec inverse, TileVec offset) {
+    const TileTag d;
+    const hn::RebindToUnsigned<TileTag> du;
+    const auto low = hn::Set(d, CodeLow(kCodec));
+    const auto high = hn::Set(d, -1.0f - CodeLow(kCodec));
+    const auto scaled = hn::Mul(hn::Sub(value, offset), inverse);
+    const auto clamped = hn::Min(hn::Max(scaled, low), high);
+    return hn::BitCast(du, hn::Add(clamped, hn::Set(d, kRoundMagic)));
+  }
+};
+
+struct Nf4Coder {
+  static HWY_INLINE auto Codes(TileVec value, TileVec inverse, TileVec) {
+    const TileTag d;
+    const hn::RebindToUnsigned<TileTag> du;
+    const auto scaled = hn::Mul(value, inverse);
+    auto code = hn::Zero(du);
+    for (size_t i = 1; i < 16; ++i) {
+      const auto beyond = hn::Ge(scaled, hn::Set(d, Nf4Threshold(i)));
+      // A true lane is all ones: -1.
+      code = hn::Sub(code, hn::BitCast(du, hn::VecFromMask(d, beyond)));
+    }
+    return code;
+  }
+};
+
+struct Fp4Coder {
+  static HWY_INLINE auto Codes(TileVec value, TileVec inverse, TileVec) {
+    const TileTag d;
+    const hn::RebindToUnsigned<TileTag> du;
+    const auto scaled = hn::Mul(value, inverse);
+    const auto magnitude = hn::Min(hn::Abs(scaled), hn::Set(d, 6.0f));
+    const auto below_2 = hn::Lt(magnitude, hn::Set(d, 2.0f));
+    const auto below_4 = hn::Lt(magnitude, hn::Set(d, 4.0f));
+    const auto magic =
+        hn::IfThenElse(below_2, hn::Set(d, 0x1p22f),
+                       hn::IfThenElse(below_4, hn::Set(d, 0x1p23f), hn::Set(d, 0x1p24f)));
+    const auto first = hn::IfThenElse(
+        hn::RebindMask(du, below_2), hn::Zero(du),
+        hn::IfThenElse(hn::RebindMask(du, below_4), hn::Set(du, 2u), hn::Set(du, 4u)));
+    const auto steps = hn::And(hn::BitCast(du, hn::Add(magnitude, magic)), hn::Set(du, 15u));
+    const auto sign = hn::ShiftLeft<3>(hn::ShiftRight<31>(hn::BitCast(du, scaled)));
+    return hn::Or(hn::Add(steps, first), sign);
+  }
+};
+
+template <class Coder>
+HWY_ATTR void CodesOf(const float* values, uint32_t dims, const TokenScale* tokens,
+                      uint8_t* codes) {
+  const TileTag d;
+  const hn::Rebind<uint8_t, TileTag> d8;
+  const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+  alignas(64) float inverses[kTileTokens];
+  alignas(64) float offsets[kTileTokens];
+  for (uint32_t t = 0; t < kTileTokens; ++t) {
+    inverses[t] = tokens[t].inverse;
+    offsets[t] = tokens[t].offset;
+  }
+  for (uint32_t t = 0; t < kTileTokens; t += lanes) {
+    const auto inverse = hn::Load(d, inverses + t);
+    const auto offset = hn::Load(d, offsets + t);
+    for (uint32_t i = 0; i < dims; ++i) {
+      const uint32_t at = i * kTileTokens + t;
+      const auto code = Coder::Codes(hn::Load(d, values + at), inverse, offset);
+      hn::StoreU(hn::TruncateTo(d8, code), d8, codes + at);
+    }
+  }
+}
+
+/// Codes of `dims` channels, those of half a byte in the low half; above it may be anything.
+HWY_ATTR inline void FindCodes(Codec codec, const float* values, uint32_t dims,
+                               const TokenScale* tokens, uint8_t* codes) {
+  switch (codec) {
+    case Codec::kFp8E4m3: return CodesOf<Fp8E4m3Coder>(values, dims, tokens, codes);
+    case Codec::kFp8E5m2: return CodesOf<Fp8E5m2Coder>(values, dims, tokens, codes);
+    case Codec::kInt8: return CodesOf<IntCoder<Codec::kInt8>>(values, dims, tokens, codes);
+    case Codec::kInt4: return CodesOf<IntCoder<Codec::kInt4>>(values, dims, tokens, codes);
+    case Codec::kNf4: return CodesOf<Nf4Coder>(values, dims, tokens, codes);
+    case Codec::kFp4: return CodesOf<Fp4Coder>(values, dims, tokens, codes);
+    default: QUIRE_CHECK(false);
+  }
+}
+
+/// Into a plane of K: channels [dim, dim + dims) of the tokens from `first` on.
+HWY_ATTR inline void StoreColumns(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
+                                  uint32_t dim, uint32_t dims, std::byte* plane) {
+  if (IsByteCodec(sealed.codec)) {
+    for (uint32_t i = 0; i < dims; ++i) {
+      std::memcpy(plane + uint64_t{dim + i} * sealed.block_tokens + first, codes + i * kTileTokens,
+                  kTileTokens);
+    }
+    return;
+  }
+  constexpr uint32_t kHalf = kTileTokens / 2;
+  for (uint32_t i = 0; i < dims; ++i) {
+    uint64_t low;
+    uint64_t high;
+    std::memcpy(&low, codes + i * kTileTokens, kHalf);
+    std::memcpy(&high, codes + i * kTileTokens + kHalf, kHalf);
+    constexpr uint64_t kLowHalves = 0x0f0f0f0f0f0f0f0full;
+    const uint64_t both = (low & kLowHalves) | (high & kLowHalves) << 4;
+    std::memcpy(plane + uint64_t{dim + i} * sealed.block_tokens / 2 + first / 2, &both, kHalf);
+  }
+}
+
+/// Into a plane of V.
+HWY_ATTR inline void StoreRows(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
+                               uint32_t dim, uint32_t dims, std::byte* plane) {
+  alignas(64) uint8_t rows[kTileTokens * kTileDims];  // [token][dim]
+  TransposeCodes(codes, dims, rows, kTileDims);
+  const uint64_t row_bytes = RowBytes(sealed.codec, sealed.dim);
+  for (uint32_t t = 0; t < kTileTokens; ++t) {
+    const uint8_t* row = rows + t * kTileDims;
+    std::byte* to = plane + (first + t) * row_bytes;
+    if (IsByteCodec(sealed.codec)) {
+      std::memcpy(to + dim, row, dims);
+      continue;
+    }
+    to += dim / 2;
+    for (uint32_t i = 0; i < dims; i += kNibbleChannels) {
+      const uint32_t channels = std::min(kNibbleChannels, dims - i);
+      const uint32_t half = (channels + 1) / 2;
+      uint8_t bytes[kNibbleChannels / 2];
+      for (uint32_t j = 0; j < half; ++j) {
+        const uint32_t high = half + j < channels ? row[i + half + j] : 0u;
+        bytes[j] = static_cast<uint8_t>((row[i + j] & 15u) | high << 4);
+      }
+      std::memcpy(to + i / 2, bytes, half);
+    }
+  }
+}
+
+}  // namespace quire::codec::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

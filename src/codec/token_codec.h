@@ -1,0 +1,152 @@
+// Encoding the values of one token and head, in plain loops: what every vector version must equal
+// by memcmp. The parts that are done once for a token are the ones those use too.
+#ifndef QUIRE_CODEC_TOKEN_CODEC_H_
+#define QUIRE_CODEC_TOKEN_CODEC_H_
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "base/check.h"
+#include "codec/formats.h"
+#include "codec/scalar.h"
+
+namespace quire::codec {
+
+/// What one token's codes are multiplied with, as stored, and what its values are encoded with.
+struct TokenScale {
+  uint16_t scale = 0;    // f16
+  uint16_t mid = 0;      // f16
+  float inverse = 0.0f;  // of scale; 0 for scale 0
+  float offset = 0.0f;   // mid, widened
+};
+
+/// Marks a token with a NaN or an infinity: it reads as NaN, as it would have unencoded.
+inline constexpr uint16_t kNanScale = 0x7e00;
+
+namespace internal {
+
+inline TokenScale WithInverse(uint16_t scale, uint16_t mid) {
+  return {.scale = scale,
+          .mid = mid,
+          .inverse = scale == 0 ? 0.0f : 1.0f / F16ToF32(scale),
+          .offset = F16ToF32(mid)};
+}
+
+}  // namespace internal
+
+/// The scale of a token whose values lie within [low, high], for codes within [code_low, code_high],
+/// and its mid. The mid is rounded first, the scale then never down: both ends have a code.
+inline TokenScale ScaleOfRange(float low, float high, float code_low, float code_high) {
+  const float step = high / (code_high - code_low) - low / (code_high - code_low);
+  const uint16_t mid = F32ToStoredF16(low - step * code_low);
+  const float middle = F16ToF32(mid);
+  const float above = (high - middle) / code_high;
+  const float below = (low - middle) / code_low;
+  return internal::WithInverse(F16NotBelow(above > below ? above : below), mid);
+}
+
+/// The scale of a token whose largest magnitude is `largest`, for codes up to code_max.
+inline TokenScale ScaleOfMagnitude(float largest, float code_max) {
+  return internal::WithInverse(F16NotBelow(largest / code_max), 0);
+}
+
+/// The largest magnitude of a codec's codes; codecs without mids.
+constexpr float CodeMax(Codec codec) {
+  switch (codec) {
+    case Codec::kFp8E4m3: return kFp8E4m3Max;
+    case Codec::kFp8E5m2: return kFp8E5m2Max;
+    case Codec::kFp4: return 6.0f;
+    default: return 1.0f;
+  }
+}
+
+/// Smallest code of the codecs with mids; the largest is -1 - this.
+constexpr float CodeLow(Codec codec) { return codec == Codec::kInt8 ? -128.0f : -8.0f; }
+
+/// Adding it rounds a float below 2^22 to a whole number, nearest even, in the lowest bits.
+inline constexpr float kRoundMagic = 0x1.8p23f;
+
+/// From here on, code i of nf4 is nearer than code i - 1: halfway, in f32.
+constexpr float Nf4Threshold(size_t i) { return (kNf4Table[i - 1] + kNf4Table[i]) * 0.5f; }
+
+/// E2M1 of a scaled value, nearest even, saturating.
+constexpr uint8_t F32ToFp4(float value) {
+  const uint32_t sign = std::bit_cast<uint32_t>(value) >> 31;
+  float magnitude = value < 0 ? -value : value;
+  magnitude = magnitude < 6.0f ? magnitude : 6.0f;
+  // Steps of 0.5 below 2, of 1 below 4, of 2 above.
+  const float magic = magnitude < 2.0f ? 0x1p22f : magnitude < 4.0f ? 0x1p23f : 0x1p24f;
+  const uint32_t first = magnitude < 2.0f ? 0 : magnitude < 4.0f ? 2 : 4;
+  const uint32_t steps = std::bit_cast<uint32_t>(magnitude + magic) & 15u;
+  return static_cast<uint8_t>(sign << 3 | (steps + first));
+}
+
+/// Code of a value scaled by `inverse`: of a whole byte, or in the low half of one.
+inline uint8_t CodeOf(Codec codec, float value, const TokenScale& token) {
+  switch (codec) {
+    case Codec::kFp8E4m3: return F32ToFp8E4m3(value * token.inverse);
+    case Codec::kFp8E5m2: return F32ToFp8E5m2(value * token.inverse);
+    case Codec::kFp4: return F32ToFp4(value * token.inverse);
+    case Codec::kInt8:
+    case Codec::kInt4: {
+      const float low = CodeLow(codec);
+      const float scaled = (value - token.offset) * token.inverse;
+      const float clamped = std::min(std::max(scaled, low), -1.0f - low);
+      const auto code = static_cast<uint8_t>(std::bit_cast<uint32_t>(clamped + kRoundMagic));
+      return codec == Codec::kInt8 ? code : code & 15u;
+    }
+    case Codec::kNf4: {
+      const float scaled = value * token.inverse;
+      uint8_t code = 0;
+      for (size_t i = 1; i < 16; ++i) code += scaled >= Nf4Threshold(i) ? 1 : 0;
+      return code;
+    }
+    default: QUIRE_CHECK(false); return 0;
+  }
+}
+
+/// The code's value before scale and mid.
+inline float CodeValue(Codec codec, uint8_t code) {
+  switch (codec) {
+    case Codec::kFp8E4m3: return Fp8E4m3ToF32(code);
+    case Codec::kFp8E5m2: return Fp8E5m2ToF32(code);
+    case Codec::kInt8: return static_cast<float>(static_cast<int8_t>(code));
+    case Codec::kInt4: return kInt4Table[code];
+    case Codec::kNf4: return kNf4Table[code];
+    case Codec::kFp4: return kFp4Table[code];
+    default: QUIRE_CHECK(false); return 0.0f;
+  }
+}
+
+/// Encodes one token's values; codes[i] is the code of values[i]. A value that is not finite makes
+/// the token NaN, with the codes of zeros.
+inline TokenScale EncodeToken(Codec codec, std::span<const float> values,
+                              std::span<uint8_t> codes) {
+  float low = std::numeric_limits<float>::max();
+  float high = -low;
+  float largest = 0.0f;
+  bool finite = true;
+  for (const float value : values) {
+    finite = finite && std::isfinite(value);
+    low = std::min(low, value);
+    high = std::max(high, value);
+    largest = std::max(largest, std::fabs(value));
+  }
+  TokenScale token = !finite ? internal::WithInverse(0, 0)
+                     : HasMids(codec)
+                         ? ScaleOfRange(low, high, CodeLow(codec), -1.0f - CodeLow(codec))
+                         : ScaleOfMagnitude(largest, CodeMax(codec));
+  for (size_t i = 0; i < values.size(); ++i) {
+    codes[i] = CodeOf(codec, finite ? values[i] : 0.0f, token);
+  }
+  if (!finite) token.scale = kNanScale;
+  return token;
+}
+
+}  // namespace quire::codec
+
+#endif  // QUIRE_CODEC_TOKEN_CODEC_H_
