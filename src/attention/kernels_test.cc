@@ -52,6 +52,37 @@ TEST_F(KernelsTest, EveryLengthAroundEveryEdge) {
   }
 }
 
+// Positions where the own block is the first, the last or the only one of its split, K and V of
+// every pair of codecs.
+TEST_F(KernelsTest, OpenAndSealedFormsMeetAnywhere) {
+  for (const Codec key_codec : kCodecs) {
+    for (const Codec value_codec : kCodecs) {
+      const AttentionShape shape = MakeShape({.kv_heads = 2,
+                                              .group = 2,
+                                              .key_dim = 24,
+                                              .value_dim = 40,
+                                              .key_codec = key_codec,
+                                              .value_codec = value_codec,
+                                              .open_codec = Codec::kBf16});
+      TestSequence sequence(shape, 530, true, &prng_);
+      const std::vector<float> queries =
+          RandomFloats(size_t{4} * shape.query_heads * shape.key.dim, &prng_);
+      for (const uint64_t first : {0, 14, 238, 255, 256, 270, 511, 526}) {
+        for (const uint32_t rows : {1u, 4u}) {
+          const auto want =
+              AttendTask(judge_.get(), shape, sequence, first, rows, queries, one_.get());
+          for (const auto& backend : backends_) {
+            EXPECT_TRUE(SameBits(
+                AttendTask(backend.get(), shape, sequence, first, rows, queries, one_.get()), want))
+                << backend->target() << " " << CodecName(key_codec) << " " << CodecName(value_codec)
+                << " first " << first << " rows " << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Qwen3-0.6B and other real head shapes, every codec.
 TEST_F(KernelsTest, RealHeadShapes) {
   const TestShape shapes[] = {{.group = 2, .key_dim = 128, .value_dim = 128},
@@ -63,7 +94,7 @@ TEST_F(KernelsTest, RealHeadShapes) {
                               {.group = 8, .key_dim = 256, .value_dim = 256, .block_tokens = 256},
                               {.group = 2, .key_dim = 512, .value_dim = 512}};
   for (TestShape test : shapes) {
-    for (const Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
+    for (const Codec codec : kCodecs) {
       test.key_codec = test.value_codec = codec;
       const AttentionShape shape = MakeShape(test);
       TestSequence sequence(shape, 300, false, &prng_);
@@ -87,8 +118,15 @@ TEST_F(KernelsTest, RealHeadShapes) {
 }
 
 TEST_F(KernelsTest, ChunksDoNotShow) {
-  for (const bool two_forms : {false, true}) {
-    const AttentionShape shape = MakeShape({.kv_heads = 2, .group = 3, .window_tokens = 0});
+  const TestShape shapes[] = {
+      {.kv_heads = 2, .group = 3},
+      {.kv_heads = 2, .group = 3, .key_codec = Codec::kInt8, .value_codec = Codec::kInt4},
+      {.group = 2, .block_tokens = 64, .key_codec = Codec::kNf4, .value_codec = Codec::kFp8E5m2},
+      {.group = 2, .block_tokens = 32, .key_codec = Codec::kFp4, .window_tokens = 290},
+      {.group = 5, .value_codec = Codec::kInt8, .window_tokens = 200, .sink_tokens = 70}};
+  for (const TestShape& test : shapes) {
+    const bool two_forms = test.group == 3;
+    const AttentionShape shape = MakeShape(test);
     const uint32_t tokens = 600;
     TestSequence sequence(shape, tokens, two_forms, &prng_);
     const uint64_t row_floats = shape.query_heads * shape.key.dim;
@@ -110,8 +148,16 @@ TEST_F(KernelsTest, ChunksDoNotShow) {
   }
 }
 
-TEST_F(KernelsTest, WorkersAndCompanyDoNotShow) {
-  const AttentionShape shape = MakeShape({.group = 2, .key_dim = 16, .value_dim = 16});
+class KernelsOfCodecTest : public KernelsTest, public testing::WithParamInterface<Codec> {};
+INSTANTIATE_TEST_SUITE_P(Codecs, KernelsOfCodecTest, testing::ValuesIn(kCodecs),
+                         [](const auto& test) { return std::string(CodecName(test.param)); });
+
+TEST_P(KernelsOfCodecTest, WorkersAndCompanyDoNotShow) {
+  const AttentionShape shape = MakeShape({.group = 2,
+                                          .key_dim = 16,
+                                          .value_dim = 16,
+                                          .key_codec = GetParam(),
+                                          .value_codec = GetParam()});
   TestSequence long_one(shape, 9000, false, &prng_);
   TestSequence short_one(shape, 70, false, &prng_);
   const std::vector<float> queries = RandomFloats(40 * 2 * 16, &prng_);
@@ -160,27 +206,28 @@ TEST_F(KernelsTest, WindowsReadNothingThatIsGone) {
   }
 }
 
-// The promise for f16 storage, at the length of the issue; also for the other two codecs.
-TEST_F(KernelsTest, AccurateAt32kTokens) {
-  for (const Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
-    const AttentionShape shape = MakeShape(
-        {.group = 2, .key_dim = 64, .value_dim = 64, .key_codec = codec, .value_codec = codec});
-    TestSequence sequence(shape, 32'768, false, &prng_);
-    std::vector<float> queries = RandomFloats(shape.query_heads * shape.key.dim, &prng_);
-    std::vector<float> unused(size_t{shape.query_heads} * shape.value.dim);
-    const std::vector<double> want =
-        ReferenceAttention(shape, sequence.Task(32'767, 1, queries.data(), unused.data()));
-    for (const auto& backend : backends_) {
-      const auto got = AttendTask(backend.get(), shape, sequence, 32'767, 1, queries, one_.get());
-      double error = 0;
-      double norm = 0;
-      for (size_t i = 0; i < got.size(); ++i) {
-        error += (got[i] - want[i]) * (got[i] - want[i]);
-        norm += want[i] * want[i];
-      }
-      EXPECT_LT(std::sqrt(error / norm), 1e-4);
-      EXPECT_GT(norm, 0);
+// The promise for f16 storage, at the length of the issue; also for the other codecs.
+TEST_P(KernelsOfCodecTest, AccurateAt32kTokens) {
+  const AttentionShape shape = MakeShape({.group = 2,
+                                          .key_dim = 64,
+                                          .value_dim = 64,
+                                          .key_codec = GetParam(),
+                                          .value_codec = GetParam()});
+  TestSequence sequence(shape, 32'768, false, &prng_);
+  std::vector<float> queries = RandomFloats(shape.query_heads * shape.key.dim, &prng_);
+  std::vector<float> unused(size_t{shape.query_heads} * shape.value.dim);
+  const std::vector<double> want =
+      ReferenceAttention(shape, sequence.Task(32'767, 1, queries.data(), unused.data()));
+  for (const auto& backend : backends_) {
+    const auto got = AttendTask(backend.get(), shape, sequence, 32'767, 1, queries, one_.get());
+    double error = 0;
+    double norm = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      error += (got[i] - want[i]) * (got[i] - want[i]);
+      norm += want[i] * want[i];
     }
+    EXPECT_LT(std::sqrt(error / norm), 1e-4);
+    EXPECT_GT(norm, 0);
   }
 }
 
@@ -190,7 +237,7 @@ struct Adversary {
   ValueOf value_of;
 };
 
-TEST_F(KernelsTest, FiniteInputsGiveFiniteOutputs) {
+TEST_P(KernelsOfCodecTest, FiniteInputsGiveFiniteOutputs) {
   const Adversary adversaries[] = {
       {"equal scores", 1.0f, [](int, uint32_t, uint64_t, uint32_t) { return 1.0f; }},
       {"zeros", 0.0f, [](int, uint32_t, uint64_t, uint32_t) { return 0.0f; }},
@@ -207,9 +254,12 @@ TEST_F(KernelsTest, FiniteInputsGiveFiniteOutputs) {
        }},
   };
   for (const Adversary& adversary : adversaries) {
-    for (const Codec codec : {Codec::kF32, Codec::kF16}) {
-      const AttentionShape shape = MakeShape(
-          {.group = 2, .key_dim = 32, .value_dim = 16, .key_codec = codec, .value_codec = codec});
+    for (const Codec value_codec : {GetParam(), Codec::kF16}) {
+      const AttentionShape shape = MakeShape({.group = 2,
+                                              .key_dim = 32,
+                                              .value_dim = 16,
+                                              .key_codec = GetParam(),
+                                              .value_codec = value_codec});
       TestSequence sequence(shape, 530, false, adversary.value_of);
       for (const uint32_t rows : {1u, 7u}) {
         const std::vector<float> queries(size_t{rows} * shape.query_heads * shape.key.dim,

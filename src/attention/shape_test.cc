@@ -76,6 +76,51 @@ TEST(ValidateShape, NamesTheField) {
          s.key.head_stride_bytes = 1024;
        }},
       {"sink_tokens is 4 without a window", [](AttentionShape& s) { s.sink_tokens = 4; }},
+      {"open_key has 1 heads, dim 16, 16 tokens and rotated false, sealed blocks 2, 16, 16 and "
+       "false",
+       [](AttentionShape& s) {
+         s.open_key = s.key;
+         s.open_key.heads = 1;
+       }},
+      {"open_value has 2 heads, dim 16, 16 tokens and rotated true, sealed blocks 2, 16, 16 and "
+       "false",
+       [](AttentionShape& s) {
+         s.open_value = s.value;
+         s.open_value.rotated = true;
+       }},
+  };
+  for (const BadShape& bad : cases) {
+    AttentionShape shape = good;
+    bad.change(shape);
+    const Result<void> valid = ValidateShape(shape);
+    ASSERT_FALSE(valid.has_value()) << bad.message;
+    EXPECT_EQ(valid.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(valid.error().message, std::string("attention shape: ") + bad.message);
+  }
+}
+
+TEST(ValidateShape, NamesTheFieldOfEncodedStreams) {
+  const AttentionShape good =
+      MakeShape({.kv_heads = 2, .group = 3, .key_codec = Codec::kInt8, .value_codec = Codec::kNf4});
+  ASSERT_TRUE(ValidateShape(good).has_value()) << ValidateShape(good).error().message;
+  const BadShape cases[] = {
+      {"key.inner is 2, planes of codec int8 have 1",
+       [](AttentionShape& s) { s.key.inner = InnerAxis::kDim; }},
+      {"value.inner is 1, planes of codec nf4 have 2",
+       [](AttentionShape& s) { s.value.inner = InnerAxis::kToken; }},
+      {"key.scale_offset_bytes is 575, codes end at 576",
+       [](AttentionShape& s) { s.key.scale_offset_bytes = 575; }},
+      {"key.scale_head_stride_bytes is 63, a head has 64 bytes of scales",
+       [](AttentionShape& s) { s.key.scale_head_stride_bytes = 63; }},
+      {"value.scale_head_stride_bytes is 31, a head has 32 bytes of scales",
+       [](AttentionShape& s) { s.value.scale_head_stride_bytes = 31; }},
+      {"value.head_stride_bytes is 127, a plane has 128 bytes",
+       [](AttentionShape& s) { s.value.head_stride_bytes = 127; }},
+      {"open_key.codec is fp4, that of sealed blocks int8",
+       [](AttentionShape& s) {
+         s.open_key = s.key;
+         s.open_key.codec = Codec::kFp4;
+       }},
   };
   for (const BadShape& bad : cases) {
     AttentionShape shape = good;

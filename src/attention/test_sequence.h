@@ -24,6 +24,10 @@
 
 namespace quire::attention {
 
+inline constexpr Codec kCodecs[] = {Codec::kF32,     Codec::kF16,     Codec::kBf16,
+                                    Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8,
+                                    Codec::kInt4,    Codec::kNf4,     Codec::kFp4};
+
 struct TestShape {
   uint32_t kv_heads = 1;
   uint32_t group = 1;
