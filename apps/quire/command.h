@@ -38,8 +38,10 @@ CLI::Validator TemperatureValidator();  // 0 to 100, not NaN
 // One function per command: adds it to the program; when it was chosen, its exit code is in `exit`.
 void AddDemo(CLI::App& program, int& exit);
 void AddGenerate(CLI::App& program, int& exit);
+void AddEval(CLI::App& program, int& exit);
 void AddPlan(CLI::App& program, int& exit);
 void AddBench(CLI::App& program, int& exit);
+void AddReplay(CLI::App& program, int& exit);
 void AddInfo(CLI::App& program, int& exit);
 
 }  // namespace quire::app

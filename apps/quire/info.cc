@@ -7,6 +7,7 @@
 #include "base/version.h"
 #include "env/machine.h"
 #include "quire/attention.h"
+#include "quire/cache.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
 
@@ -14,22 +15,37 @@ namespace quire::app {
 
 namespace {
 
+/// Whether the kernels read K and V of this codec, asked with a cache's own layout.
+bool CanRead(const AttentionBackend& backend, Codec codec) {
+  NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+  for (CodecRule& rule : profile.codecs) rule.codec = codec;
+  const auto cache = Cache::Create(
+      {.geometry = Geometry::Uniform(1, 1, 128), .profile = profile, .hot_bytes = 1 << 20});
+  if (!cache) return false;
+  const Identity identity;
+  const TokenId prompt[] = {0};
+  auto plan = (*cache)->Acquire({.identity = &identity, .tokens = prompt});
+  if (!plan) return false;
+  const auto sequence = (*cache)->Open(*std::move(plan), {});
+  if (!sequence) return false;
+  const LayerBlocks blocks = (*sequence)->Blocks(0);
+  return backend
+      .Supports({.query_heads = 1,
+                 .key = blocks.key,
+                 .value = blocks.value,
+                 .open_key = blocks.open_key,
+                 .open_value = blocks.open_value,
+                 .scale = 1.0f})
+      .has_value();
+}
+
 nlohmann::ordered_json Codecs(const AttentionBackend* backend) {
   auto list = nlohmann::ordered_json::array();
-  for (Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
+  for (const Codec codec : kCodecs) {
     auto kernels = nlohmann::ordered_json::array();
-    if (backend != nullptr) {
-      const StreamLayout stream{.codec = codec,
-                                .heads = 1,
-                                .dim = 64,
-                                .block_tokens = 16,
-                                .head_stride_bytes = 64 * 16 * 4};
-      AttentionShape shape{.query_heads = 1, .key = stream, .value = stream, .scale = 1.0f};
-      shape.key.inner = InnerAxis::kToken;
-      if (backend->Supports(shape)) {
-        for (const char* kind : {"decode", "prefill"}) {
-          kernels.push_back(fmt::format("{}/{}/{}", backend->name(), backend->target(), kind));
-        }
+    if (backend != nullptr && CanRead(*backend, codec)) {
+      for (const char* kind : {"decode", "prefill"}) {
+        kernels.push_back(fmt::format("{}/{}/{}", backend->name(), backend->target(), kind));
       }
     }
     list.push_back({{"name", CodecName(codec)},

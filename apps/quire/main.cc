@@ -17,8 +17,10 @@ int main(int argc, char** argv) {
   int exit = kOk;
   AddDemo(program, exit);
   AddGenerate(program, exit);
+  AddEval(program, exit);
   AddPlan(program, exit);
   AddBench(program, exit);
+  AddReplay(program, exit);
   AddInfo(program, exit);
   try {
     program.parse(argc, argv);

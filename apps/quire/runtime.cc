@@ -35,11 +35,16 @@ Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute)
                             "to keep open; only 0 is possible",
                             flags.residual_tokens, CodecName(k), CodecName(v)));
   }
-  NumericProfile profile = NumericProfile::Uniform(k, flags.block_tokens);
+  // Open blocks keep what the codecs keep when they store values as they are, else what the model
+  // computes.
+  const Codec open = IsIdentity(k) && k == v ? k : CodecOf(compute);
+  NumericProfile profile = NumericProfile::Uniform(open, flags.block_tokens);
   profile.codecs = {{StreamRole::kKey, k}, {StreamRole::kValue, v}};
   profile.compute = compute;
   return profile;
 }
+
+}  // namespace
 
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model) {
   CacheOptions options{.geometry = model::GeometryOf(model.config())};
@@ -49,8 +54,6 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   options.tokens_max = flags.max_seq_len != 0 ? flags.max_seq_len : model.config().positions_max;
   return options;
 }
-
-}  // namespace
 
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_option("--model", flags.model, "Model directory in Hugging Face form")->required();
@@ -97,16 +100,16 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
   QUIRE_ASSIGN(runtime->cache_, Cache::Create(std::move(options)));
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   runtime->executor_ = MakeThreadPool(flags.threads != 0 ? flags.threads : cores);
-  const Identity identity{.weights = runtime->model_->fingerprint(),
-                          .position_encoding = runtime->model_->position_encoding(),
-                          .domain = {.name = "local"}};
+  runtime->identity_ = {.weights = runtime->model_->fingerprint(),
+                        .position_encoding = runtime->model_->position_encoding(),
+                        .domain = {.name = "local"}};
   QUIRE_ASSIGN(runtime->engine_,
                serve::Engine::Create({.model = *runtime->model_,
                                       .cache = *runtime->cache_,
                                       .attention = *runtime->attention_,
                                       .executor = *runtime->executor_,
                                       .clock = SystemClock()},
-                                     identity, {.chunk_tokens = flags.chunk_tokens}));
+                                     runtime->identity_, {.chunk_tokens = flags.chunk_tokens}));
   return runtime;
 }
 

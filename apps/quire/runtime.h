@@ -33,6 +33,10 @@ struct RuntimeFlags {
   std::string device = "cpu";
 };
 
+/// What the flags ask of a cache for this model.
+/// Errors: kUnsupported a flag that this build cannot honour
+Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model);
+
 /// Adds the flags that every command with a model takes.
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);
 
@@ -44,6 +48,10 @@ class Runtime {
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
 
   const model::Model& model() const { return *model_; }
+  model::Model& model() { return *model_; }
+  AttentionBackend& attention() { return *attention_; }
+  Executor& executor() { return *executor_; }
+  const Identity& identity() const { return identity_; }
   /// Absent when the directory has no tokenizer.json.
   const std::optional<model::Tokenizer>& tokenizer() const { return tokenizer_; }
   const NumericProfile& profile() const { return cache_->options().profile; }
@@ -57,6 +65,7 @@ class Runtime {
   std::optional<model::Tokenizer> tokenizer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<AttentionBackend> attention_;
+  Identity identity_{};
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<serve::Engine> engine_;
 };

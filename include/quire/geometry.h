@@ -2,6 +2,7 @@
 #ifndef QUIRE_GEOMETRY_H_
 #define QUIRE_GEOMETRY_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -25,6 +26,11 @@ enum class Codec : uint8_t {
   kFp4 = 9,
   kQ25 = 10,  // below 3 bits, see docs/codecs.md
 };
+
+/// The codecs of this build. Not inline: it would be a symbol of the library.
+constexpr std::array kCodecs = {Codec::kF32,     Codec::kF16,     Codec::kBf16,
+                                       Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8,
+                                       Codec::kInt4,    Codec::kNf4,     Codec::kFp4};
 
 /// Name on the command line and in JSON: "f32", "f16", "bf16", "fp8_e4m3", ... "q25".
 std::string_view CodecName(Codec codec);

@@ -44,6 +44,8 @@ struct LayerBlocks {
   std::span<const std::byte* const> open{};    // [blocks]
   StreamLayout key{};
   StreamLayout value{};
+  StreamLayout open_key{};  // of the block a row stands in; equal to key for identity codecs
+  StreamLayout open_value{};
   uint64_t tokens = 0;  // written in this layer, committed or not
 };
 
@@ -106,6 +108,8 @@ class Sequence {
                               std::span<float> out) const = 0;
 
   /// The blocks of one stream, in place and pinned.
+  ///
+  /// Errors: kInvalidArgument no such layer or stream; kUnsupported the codec encodes
   virtual Result<BlockListView> View(uint32_t layer, StreamRole role) const = 0;
 
   /// What a kernel needs for one layer. Valid until the next call on this sequence; not pinned

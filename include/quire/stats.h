@@ -24,6 +24,7 @@ struct CacheStats {
   SlotClassStats sealed;
   SlotClassStats sealed_second;  // of the other layers, where full attention and a window are mixed
   SlotClassStats open;           // zero slots when every codec stores values as they are
+  SlotClassStats open_second;
   uint64_t published_blocks = 0;  // in the index now
   uint64_t evictable_blocks = 0;  // published and leased by nobody
   uint64_t passed_blocks = 0;  // leased, but windows have passed them and nobody holds some bytes

@@ -87,10 +87,11 @@ MissReason Core::FindPath(std::span<const TokenId> prompt, PlanState& state) {
     break;
   }
   BlockTable* const blocks = &blocks_;  // HitBlocks calls back while the lock is held
-  const uint64_t hit = HitBlocks(prompt.size(), block_tokens(), state.path.size(), reaches(),
-                                 [&](uint32_t part, uint64_t block) {
-                                   return !blocks->at(state.path[block]).slots[part].is_none();
-                                 });
+  const uint64_t hit =
+      HitBlocks(prompt.size(), block_tokens(), state.path.size(),
+                reaches().first(layout_.part_count()), [&](uint32_t part, uint64_t block) {
+                  return !blocks->at(state.path[block]).slots[part].is_none();
+                });
   if (hit < state.path.size()) reason = MissReason::kWindowPassed;
   state.path.resize(hit);
   return reason;
@@ -110,12 +111,12 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const uint64_t reserve = options.on_full == OnFull::kReject ? wanted : state.prompt_tokens;
   // With kHalt the output may never fit; the prompt must.
   const uint64_t blocks = DivUp(reserve, block_tokens());
-  PerPart<uint64_t> own{};
+  PerClass<uint64_t> own{};
   uint64_t bytes_in_all = 0;  // the sequence's, when nothing else is there
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    const uint64_t live = reaches_[part].blocks_max(options.step_tokens);
-    own[part] = std::min(blocks - shared, live);
-    bytes_in_all += std::min(blocks, live) * charges_[part];
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const uint64_t live = reaches_[c].blocks_max(options.step_tokens);
+    own[c] = std::min(blocks - shared, live);
+    bytes_in_all += std::min(blocks, live) * charges_[c];
   }
   if (bytes_in_all > ledger_.limit_bytes()) {
     MutexLock lock(mutex_);
@@ -136,11 +137,11 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
                                         options);
 }
 
-Result<PerPart<std::vector<SlotId>>> Core::AllocateSlots(const PerPart<uint64_t>& counts) {
-  PerPart<std::vector<SlotId>> slots;
+Result<PerClass<std::vector<SlotId>>> Core::AllocateSlots(const PerClass<uint64_t>& counts) {
+  PerClass<std::vector<SlotId>> slots;
   uint64_t bytes = 0;
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    const auto added = CheckedProduct(counts[part], charges_[part]);
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const auto added = CheckedProduct(counts[c], charges_[c]);
     bytes = added && *added <= UINT64_MAX - bytes ? bytes + *added : UINT64_MAX;
   }
   if (bytes == 0) return slots;
@@ -149,13 +150,13 @@ Result<PerPart<std::vector<SlotId>>> Core::AllocateSlots(const PerPart<uint64_t>
     ++counters_.refused_total;
     return Fail(ErrorCode::kNoSpace, RoomMessage(counts));
   }
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) slots[part].resize(counts[part]);
+  for (uint32_t c = 0; c < class_count(); ++c) slots[c].resize(counts[c]);
   while (ledger_.available_bytes() < bytes) EvictOne();
   // Each pool has as many slots as the budget can pay for, so it has room when the ledger has.
   QUIRE_CHECK(ledger_.TryCharge(bytes));
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    QUIRE_CHECK(pools_[part]->Allocate(slots[part]));
-    for (SlotId& slot : slots[part]) slot = Global(part, slot);
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    QUIRE_CHECK(pools_[c]->Allocate(slots[c]));
+    for (SlotId& slot : slots[c]) slot = Global(c, slot);
   }
   return slots;
 }
@@ -166,8 +167,9 @@ Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
                 "open: contiguous needs a cache with placement first_fit, "
                 "best_fit or buddy; this one has free_list");
   }
-  if (layout_.part_count() > 1 || reaches_[0].windowed()) {
-    return Fail(ErrorCode::kUnsupported, "open: contiguous: the model has layers with a window");
+  if (class_count() > 1 || reaches_[0].windowed()) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: contiguous: the model has layers with a window, or the codec encodes");
   }
   if (resident_tokens > 0) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -178,8 +180,8 @@ Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
   return {};
 }
 
-Result<PerPart<std::vector<SlotId>>> Core::AllocateRun(uint64_t count) {
-  PerPart<std::vector<SlotId>> slots;
+Result<PerClass<std::vector<SlotId>>> Core::AllocateRun(uint64_t count) {
+  PerClass<std::vector<SlotId>> slots;
   QUIRE_TRY(ExtendRun(slots[0], count));
   return slots;
 }
@@ -213,23 +215,22 @@ Result<void> Core::ExtendRun(std::vector<SlotId>& slots, uint64_t count) {
   return {};
 }
 
-std::string Core::RoomMessage(const PerPart<uint64_t>& counts) const {
-  std::string message;
+std::string Core::RoomMessage(const PerClass<uint64_t>& counts) const {
   const uint64_t bytes = ledger_.available_bytes() + evictable_bytes_;
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    if (counts[part] == 0) continue;
-    message +=
-        fmt::format("{}{} blocks {}needed", message.empty() ? "" : " and ", counts[part],
-                    layout_.part_count() > 1 ? reaches_[part].windowed() ? "of the windowed layers "
-                                                                         : "of the full layers "
-                                             : "");
+  if (class_count() == 1) {
+    return fmt::format("{} blocks needed, {} free or evictable of {} (hot_bytes {})", counts[0],
+                       bytes / charges_[0], pools_[0]->slots_max(), options_.hot_bytes);
   }
-  if (layout_.part_count() > 1) {
-    return message +
-           fmt::format(", {} bytes free or evictable of {} (hot_bytes)", bytes, options_.hot_bytes);
+  std::string needed;
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    if (counts[c] == 0) continue;
+    const uint32_t part = c % layout_.part_count();
+    needed += fmt::format("{}{} {} blocks{}", needed.empty() ? "" : ", ", counts[c],
+                          c == part ? "sealed" : "open",
+                          reaches_[part].windowed() ? " of layers with a window" : "");
   }
-  return message + fmt::format(", {} free or evictable of {} (hot_bytes {})", bytes / charges_[0],
-                               pools_[0]->slots_max(), options_.hot_bytes);
+  return fmt::format("{} needed, {} bytes free or evictable of {} (hot_bytes)", needed, bytes,
+                     options_.hot_bytes);
 }
 
 }  // namespace cache

@@ -33,19 +33,22 @@ bool HasFullAttention(const codec::SlotLayout& layout) {
   return false;
 }
 
-/// What one slot costs the budget: its pages, the pool's bookkeeping, and for its block, and hollow
-/// ones, the index entry and record (256) and the tokens, once in the index and once in the
-/// sequence.
-uint64_t ChargeBytes(const codec::SlotLayout& layout, uint32_t part, Placement placement) {
+/// What one slot costs the budget: its pages and the pool's bookkeeping.
+uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
+  return RoundUp(slot_bytes, pool::Pool::kSlotAlignment) +
+         pool::Pool::MetadataBytesPerSlot(placement);
+}
+
+/// What a sealed slot costs besides: for its block, and hollow ones, the index entry and record
+/// (256) and the tokens, once in the index and once in the sequence.
+uint64_t BlockCharge(const codec::SlotLayout& layout) {
   const uint64_t blocks = HasFullAttention(layout) ? 1 : 1 + kHollowPerSlot;
-  return RoundUp(layout.slot_bytes(part), pool::Pool::kSlotAlignment) +
-         pool::Pool::MetadataBytesPerSlot(placement) +
-         blocks * (256 + 2 * sizeof(TokenId) * uint64_t{layout.block_tokens()});
+  return blocks * (256 + 2 * sizeof(TokenId) * uint64_t{layout.block_tokens()});
 }
 
 Result<void> CheckCodecs(const NumericProfile& profile) {
   const auto check = [](Codec codec, std::string_view field) -> Result<void> {
-    if (CodecName(codec) != "unknown" && IsIdentity(codec)) return {};
+    if (CodecName(codec) != "unknown") return {};
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("cache options: profile.{}: codec {}", field, static_cast<int>(codec)));
   };
@@ -76,20 +79,36 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
   }
   QUIRE_TRY(CheckCodecs(options.profile));
   QUIRE_TRY(options.geometry.Validate());
+  QUIRE_ASSIGN(Parts parts, MakeParts(options));
+  parts.memory = std::move(memory);
+  QUIRE_TRY(MakePools(options, parts));
+  return std::unique_ptr<Core>(new Core(std::move(options), std::move(parts)));
+}
+
+Result<Core::Parts> Core::MakeParts(const CacheOptions& options) {
   QUIRE_ASSIGN(auto layout,
                codec::SlotLayout::Create(options.geometry, options.profile, options.layout));
-  const uint32_t parts = layout.part_count();
-  if (parts > kPartsMax) {
+  if (layout.part_count() > kPartsMax) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("cache options: geometry has layers of {} different windows, at most "
                             "{} are possible (full attention counts as one)",
-                            parts, kPartsMax));
+                            layout.part_count(), kPartsMax));
   }
-  PerPart<uint64_t> charges{};
+  Parts parts{.layout = std::move(layout), .open_layout = std::nullopt, .memory = nullptr};
+  if (!parts.layout.identity()) {
+    QUIRE_ASSIGN(parts.open_layout,
+                 codec::SlotLayout::CreateOpen(options.geometry, options.profile));
+  }
+  const uint32_t part_count = parts.layout.part_count();
   uint64_t block_charge = 0;
-  for (uint32_t part = 0; part < parts; ++part) {
-    charges[part] = ChargeBytes(layout, part, options.placement);
-    block_charge += charges[part];
+  for (uint32_t part = 0; part < part_count; ++part) {
+    parts.charges[part] =
+        SlotCharge(parts.layout.slot_bytes(part), options.placement) + BlockCharge(parts.layout);
+    block_charge += parts.charges[part];
+    if (!parts.open_layout) continue;
+    uint64_t& open = parts.charges[part_count + part];
+    open = SlotCharge(parts.open_layout->slot_bytes(part), Placement::kFreeList);
+    block_charge += open;
   }
   if (options.hot_bytes < block_charge) {
     return Fail(ErrorCode::kNoSpace,
@@ -97,42 +116,53 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
                             "bookkeeping takes {} bytes; raise hot_bytes",
                             options.hot_bytes, options.profile.block_tokens, block_charge));
   }
-  // Ids are 32 bits wide, shared by all parts, and the largest is "none". A larger budget than they
-  // can name stays unused.
-  const uint64_t slots_max = (std::numeric_limits<uint32_t>::max() - 1) / parts;
-  uint64_t ledger_bytes = options.hot_bytes;
-  Pools pools;
-  for (uint32_t part = 0; part < parts; ++part) {
-    const uint64_t slots = std::min(options.hot_bytes / charges[part], slots_max);
-    ledger_bytes = std::min(ledger_bytes, (slots + 1) * charges[part] - 1);
-    QUIRE_ASSIGN(pools[part], pool::Pool::Create({.name = fmt::format("sealed{}", part),
-                                                  .slot_bytes = layout.slot_bytes(part),
-                                                  .slots_max = static_cast<uint32_t>(slots),
-                                                  .pieces = layout.pieces(part),
-                                                  .placement = options.placement},
-                                                 *memory));
-    layout.PlaceArena(part, pools[part]->piece_stride_bytes());
-  }
-  return std::unique_ptr<Core>(new Core(std::move(options), std::move(layout), charges,
-                                        ledger_bytes, std::move(memory), std::move(pools)));
+  return parts;
 }
 
-Core::Core(CacheOptions options, codec::SlotLayout layout, const PerPart<uint64_t>& charges,
-           uint64_t ledger_bytes, std::unique_ptr<DeviceMemory> memory, Pools pools)
+Result<void> Core::MakePools(const CacheOptions& options, Parts& parts) {
+  const uint32_t part_count = parts.layout.part_count();
+  const uint32_t classes = part_count * (parts.open_layout ? 2 : 1);
+  // Ids are 32 bits wide, shared by all classes, and the largest is "none". A larger budget than
+  // they can name stays unused.
+  const uint64_t slots_max = (std::numeric_limits<uint32_t>::max() - 1) / classes;
+  parts.ledger_bytes = options.hot_bytes;
+  for (uint32_t c = 0; c < classes; ++c) {
+    const bool sealed = c < part_count;
+    const codec::SlotLayout& layout = sealed ? parts.layout : *parts.open_layout;
+    const uint32_t part = c % part_count;
+    const uint64_t slots = std::min(options.hot_bytes / parts.charges[c], slots_max);
+    parts.ledger_bytes = std::min(parts.ledger_bytes, (slots + 1) * parts.charges[c] - 1);
+    QUIRE_ASSIGN(
+        parts.pools[c],
+        pool::Pool::Create({.name = fmt::format("{}{}", sealed ? "sealed" : "open", part),
+                            .slot_bytes = layout.slot_bytes(part),
+                            .slots_max = static_cast<uint32_t>(slots),
+                            .pieces = layout.pieces(part),
+                            .placement = sealed ? options.placement : Placement::kFreeList},
+                           *parts.memory));
+    if (sealed) parts.layout.PlaceArena(part, parts.pools[c]->piece_stride_bytes());
+  }
+  return {};
+}
+
+Core::Core(CacheOptions options, Parts parts)
     : options_(std::move(options)),
-      layout_(std::move(layout)),
-      charges_(charges),
+      layout_(std::move(parts.layout)),
+      open_layout_(std::move(parts.open_layout)),
+      charges_(parts.charges),
       // One less per slot: a block is counted as hollow before the number can be limited.
-      hollow_max_(HasFullAttention(layout_) ? 0
-                                            : (kHollowPerSlot - 1) * (ledger_bytes / charges_[0])),
-      memory_(std::move(memory)),
-      pools_(std::move(pools)),
-      ledger_(ledger_bytes),
+      hollow_max_(HasFullAttention(layout_)
+                      ? 0
+                      : (kHollowPerSlot - 1) * (parts.ledger_bytes / charges_[0])),
+      memory_(std::move(parts.memory)),
+      pools_(std::move(parts.pools)),
+      ledger_(parts.ledger_bytes),
       index_(options_.profile.block_tokens),
       policy_(std::make_unique<evict::LruPolicy>()),
       passed_(std::make_unique<evict::LruPolicy>()) {
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    reaches_[part] = Reach(layout_.part(part), layout_.block_tokens());
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    reaches_[c] = c < layout_.part_count() ? Reach(layout_.part(c), layout_.block_tokens())
+                                           : Reach::OfOpenForm(layout_.block_tokens());
   }
 }
 
@@ -145,27 +175,27 @@ uint64_t Core::block_bytes() const {
 }
 
 uint32_t Core::Checksum(SlotId slot) const {
-  const uint32_t part = PartOf(slot);
-  const pool::Pool& pool = *pools_[part];
+  const pool::Pool& pool = PoolOf(slot);
+  const uint64_t piece_bytes = pool.slot_bytes() / pool.pieces();
   uint32_t crc = 0;
   for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
-    crc = Crc32c({data(slot) + piece * pool.piece_stride_bytes(), layout_.piece_bytes(part)}, crc);
+    crc = Crc32c({data(slot) + piece * pool.piece_stride_bytes(), piece_bytes}, crc);
   }
   return crc;
 }
 
 void Core::CopySlot(SlotId from, SlotId to) const {
-  const uint32_t part = PartOf(from);
-  const pool::Pool& pool = *pools_[part];
+  const pool::Pool& pool = PoolOf(from);
   for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
     const uint64_t offset_bytes = piece * pool.piece_stride_bytes();
-    std::memcpy(data(to) + offset_bytes, data(from) + offset_bytes, layout_.piece_bytes(part));
+    std::memcpy(data(to) + offset_bytes, data(from) + offset_bytes,
+                pool.slot_bytes() / pool.pieces());
   }
 }
 
 uint64_t Core::Trim() {
   uint64_t bytes = 0;
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += pools_[part]->Trim();
+  for (uint32_t c = 0; c < class_count(); ++c) bytes += pools_[c]->Trim();
   return bytes;
 }
 
@@ -177,6 +207,8 @@ CacheStats Core::stats() const {
   stats.hot_bytes_peak = ledger_.peak_bytes();
   stats.sealed = pools_[0]->stats();
   if (layout_.part_count() > 1) stats.sealed_second = pools_[1]->stats();
+  if (open_layout_) stats.open = pools_[OpenClassOf(0)]->stats();
+  if (open_layout_ && layout_.part_count() > 1) stats.open_second = pools_[OpenClassOf(1)]->stats();
   stats.published_blocks = blocks_.size();
   stats.evictable_blocks = policy_->size();
   stats.passed_blocks = passed_->size();
@@ -187,7 +219,7 @@ CacheStats Core::stats() const {
 
 std::string Core::BlockMap() const {
   // The marks are taken first: the pool's lock is held while it asks for them.
-  PerPart<std::vector<char>> marks;
+  PerClass<std::vector<char>> marks;  // only sealed slots can be published
   {
     MutexLock lock(mutex_);
     blocks_.ForEach([&](BlockId, const BlockRecord& record) {
@@ -201,15 +233,18 @@ std::string Core::BlockMap() const {
     });
   }
   std::string map;
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    if (layout_.part_count() > 1) {
-      map += fmt::format("layers with {}:\n", !reaches_[part].windowed()
-                                                  ? std::string("full attention")
-                                                  : fmt::format("a window of {} tokens",
-                                                                layout_.part(part).window_tokens));
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const uint32_t part = c % layout_.part_count();
+    if (class_count() > 1) {
+      const std::string layers =
+          !reaches_[part].windowed()
+              ? std::string("full attention")
+              : fmt::format("a window of {} tokens", layout_.part(part).window_tokens);
+      map += fmt::format("{} slots, layers with {}:\n", c == part ? "sealed" : "open", layers);
     }
-    map += pools_[part]->Map([&](SlotId slot, uint32_t) {
-      return slot.number() < marks[part].size() ? marks[part][slot.number()] : 'p';
+    map += pools_[c]->Map([&](SlotId slot, uint32_t) {
+      const std::vector<char>& of_class = marks[c];
+      return slot.number() < of_class.size() ? of_class[slot.number()] : 'p';
     });
   }
   return map;

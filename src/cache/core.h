@@ -39,8 +39,8 @@ struct PlanState {
   uint64_t resident = 0;                   // tokens found
   std::vector<TokenId> resident_tokens{};  // [resident]
   std::vector<BlockId> path{};
-  PerPart<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query will look
-  Lease lease{};                         // on these slots
+  PerClass<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query looks
+  Lease lease{};                          // on these slots
   MissReason reason = MissReason::kNeverSeen;
 };
 
@@ -77,24 +77,33 @@ class Core final : public Cache {
 
   // What sequences and leases are built from. Thread-safe.
 
+  /// Of sealed slots.
   const codec::SlotLayout& layout() const { return layout_; }
+  /// Of open slots; the same where codecs store values as they are.
+  const codec::SlotLayout& open_layout() const { return open_layout_ ? *open_layout_ : layout_; }
+  /// Sealed classes are numbered like the parts; the open one of part p is part_count + p.
+  uint32_t class_count() const { return layout_.part_count() * (open_layout_ ? 2 : 1); }
+  uint32_t OpenClassOf(uint32_t part) const {
+    return open_layout_ ? layout_.part_count() + part : part;
+  }
   uint32_t block_tokens() const { return options_.profile.block_tokens; }
-  /// How far back each part looks. [part_count]
-  std::span<const Reach> reaches() const { return {reaches_.data(), layout_.part_count()}; }
-  /// Slot ids are unique over all parts.
-  uint32_t PartOf(SlotId slot) const { return slot.number() % layout_.part_count(); }
+  /// How far back each class is needed. [class_count]
+  std::span<const Reach> reaches() const { return {reaches_.data(), class_count()}; }
+  /// Slot ids are unique over all classes.
+  uint32_t ClassOf(SlotId slot) const { return slot.number() % class_count(); }
+  uint64_t slot_bytes(uint32_t slot_class) const { return pools_[slot_class]->slot_bytes(); }
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(Local(slot)); }
   SequenceId NextSequenceId() { return SequenceId(next_sequence_++); }
   void AddSequence() { ++sequences_; }
   void RemoveSequence() { --sequences_; }
 
-  /// Slots with one reference each, of every part; evicts what nobody holds if that makes it fit,
+  /// Slots with one reference each, of every class; evicts what nobody holds if that makes it fit,
   /// and only then.
-  Result<PerPart<std::vector<SlotId>>> AllocateSlots(const PerPart<uint64_t>& counts);
+  Result<PerClass<std::vector<SlotId>>> AllocateSlots(const PerClass<uint64_t>& counts);
   /// Appends `count` slots that follow `slots`, or any consecutive ones if that is empty. Takes
   /// free slots only. Needs CheckContiguous.
   Result<void> ExtendRun(std::vector<SlotId>& slots, uint64_t count);
-  /// Copies the bytes of one slot to another of the same part.
+  /// Copies the bytes of one slot to another of the same class.
   void CopySlot(SlotId from, SlotId to) const;
   /// Another holder for each slot, published or private.
   void HoldSlots(std::span<const SlotId> slots);
@@ -115,22 +124,30 @@ class Core final : public Cache {
   bool Intact(SlotId slot);
 
  private:
-  using Pools = PerPart<std::unique_ptr<pool::Pool>>;  // null beyond the part count
+  struct Parts {
+    codec::SlotLayout layout;
+    std::optional<codec::SlotLayout> open_layout;
+    PerClass<uint64_t> charges{};  // what one slot costs the budget, see ChargeBytes
+    uint64_t ledger_bytes = 0;
+    std::unique_ptr<DeviceMemory> memory;
+    PerClass<std::unique_ptr<pool::Pool>> pools{};  // null beyond the class count
+  };
 
-  Core(CacheOptions options, codec::SlotLayout layout, const PerPart<uint64_t>& charges,
-       uint64_t ledger_bytes, std::unique_ptr<DeviceMemory> memory, Pools pools);
+  Core(CacheOptions options, Parts parts);
+  static Result<Parts> MakeParts(const CacheOptions& options);
+  static Result<void> MakePools(const CacheOptions& options, Parts& parts);
 
-  pool::Pool& PoolOf(SlotId slot) const { return *pools_[PartOf(slot)]; }
-  SlotId Local(SlotId slot) const { return SlotId(slot.number() / layout_.part_count()); }
-  SlotId Global(uint32_t part, SlotId local) const {
-    return SlotId(local.number() * layout_.part_count() + part);
+  pool::Pool& PoolOf(SlotId slot) const { return *pools_[ClassOf(slot)]; }
+  SlotId Local(SlotId slot) const { return SlotId(slot.number() / class_count()); }
+  SlotId Global(uint32_t slot_class, SlotId local) const {
+    return SlotId(local.number() * class_count() + slot_class);
   }
   uint32_t Checksum(SlotId slot) const;
 
   MissReason FindPath(std::span<const TokenId> prompt, PlanState& state) QUIRE_REQUIRES(mutex_);
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
-  Result<PerPart<std::vector<SlotId>>> AllocateRun(uint64_t count);
-  std::string RoomMessage(const PerPart<uint64_t>& counts) const QUIRE_REQUIRES(mutex_);
+  Result<PerClass<std::vector<SlotId>>> AllocateRun(uint64_t count);
+  std::string RoomMessage(const PerClass<uint64_t>& counts) const QUIRE_REQUIRES(mutex_);
   void HoldSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void ReleaseSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void FreeIfLast(SlotId slot) QUIRE_REQUIRES(mutex_);
@@ -151,11 +168,12 @@ class Core final : public Cache {
 
   const CacheOptions options_;
   const codec::SlotLayout layout_;
-  const PerPart<uint64_t> charges_;  // what one slot of a part costs the budget, see ChargeBytes
-  const uint64_t hollow_max_;        // hollow blocks that these charges pay for
+  const std::optional<codec::SlotLayout> open_layout_;
+  const PerClass<uint64_t> charges_;
+  const uint64_t hollow_max_;  // hollow blocks that these charges pay for
   const std::unique_ptr<DeviceMemory> memory_;
-  const Pools pools_;
-  PerPart<Reach> reaches_{};
+  const PerClass<std::unique_ptr<pool::Pool>> pools_;
+  PerClass<Reach> reaches_{};
   quota::Ledger ledger_;
 
   mutable Mutex mutex_{LockRank{20}};

@@ -14,25 +14,38 @@ namespace quire::cache {
 
 /// Parts of a block: the layers with full attention, those with a window.
 inline constexpr uint32_t kPartsMax = 2;
-/// One of something for every part; what lies beyond the part count stays as it was made.
+/// Slot classes: the sealed form of every part, then, where codecs encode, the open form of each.
+inline constexpr uint32_t kClassesMax = 2 * kPartsMax;
+/// One of something for every part or class; what lies beyond their number stays as it was made.
 template <typename T>
 using PerPart = std::array<T, kPartsMax>;
+template <typename T>
+using PerClass = std::array<T, kClassesMax>;
 
-/// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them.
+/// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them, of the
+/// open form only those that are not whole yet.
 class Reach {
  public:
   Reach() = default;
+  static Reach OfOpenForm(uint32_t block_tokens) {
+    Reach reach;
+    reach.open_ = true;
+    reach.block_tokens_ = block_tokens;
+    return reach;
+  }
   Reach(const LayerGroup& group, uint32_t block_tokens)
       : window_tokens_(group.kind == LayerKind::kWindow ? group.window_tokens : 0),
         block_tokens_(block_tokens),
         sink_blocks_(DivUp(uint64_t{group.sink_tokens}, uint64_t{block_tokens})) {}
 
-  bool windowed() const { return window_tokens_ != 0; }
+  /// Blocks are let go of while the sequence lives.
+  bool windowed() const { return window_tokens_ != 0 || open_; }
   uint64_t sink_blocks() const { return sink_blocks_; }
 
   /// First block after the sinks that a query at `position` or later may see, or the last block
   /// before `position` if it sees none: who holds that one holds on to the path.
   uint64_t first_needed(uint64_t position) const {
+    if (open_) return position / block_tokens_;
     if (!windowed() || position < window_tokens_) return sink_blocks_;
     const uint64_t seen = (position + 1 - window_tokens_) / block_tokens_;
     return std::max(sink_blocks_, std::min(seen, (position - 1) / block_tokens_));
@@ -41,12 +54,14 @@ class Reach {
   /// Most blocks needed at once when at most `step_tokens` are written between two commits.
   uint64_t blocks_max(uint64_t step_tokens) const {
     if (!windowed()) return std::numeric_limits<uint64_t>::max();
+    if (open_) return DivUp(step_tokens, block_tokens_) + 1;
     // Tokens [length + 1 - window, length + step), from anywhere in a block.
     return sink_blocks_ + DivUp(window_tokens_ + step_tokens, uint64_t{block_tokens_}) + 1;
   }
 
  private:
   uint64_t window_tokens_ = 0;  // 0: everything
+  bool open_ = false;
   uint64_t block_tokens_ = 1;
   uint64_t sink_blocks_ = 0;
 };

@@ -85,7 +85,7 @@ Published Core::Join(BlockId same, const NewBlock& block, const PerPart<uint32_t
 }
 
 bool Core::Intact(SlotId slot) {
-  const uint32_t part = PartOf(slot);
+  const uint32_t part = ClassOf(slot);  // published slots are sealed
   BlockId block;
   uint32_t crc = 0;
   {

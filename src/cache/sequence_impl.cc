@@ -6,15 +6,17 @@
 #include <utility>
 
 #include "base/bits.h"
+#include "codec/encode.h"
 #include "codec/rows.h"
 
 namespace quire::cache {
 
-SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerPart<std::vector<SlotId>> own_slots,
+SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<SlotId>> own_slots,
                            uint64_t blocks, const SequenceOptions& options)
     : core_(core),
       id_(core.NextSequenceId()),
       place_(std::move(plan.place)),
+      prompt_tokens_(plan.prompt_tokens),
       step_tokens_(options.step_tokens),
       publish_(options.publish && !options.contiguous),
       contiguous_(options.contiguous),
@@ -27,14 +29,16 @@ SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerPart<std::vector<SlotI
   Core::Disarm(plan.lease);
   {
     MutexLock lock(mutex_);
-    for (uint32_t p = 0; p < part_count(); ++p) {
-      Part& part = parts_[p];
-      part.slots = std::move(plan.slots[p]);
-      part.assigned = part.slots.size();
-      part.passed = core_.reaches()[p].first_needed(plan.resident);
-      for (const SlotId slot : part.slots) part.pointers.push_back(DataOf(slot));
+    const uint64_t plan_blocks = plan.slots[0].size();
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      List& list = lists_[c];
+      list.slots = std::move(plan.slots[c]);
+      list.slots.resize(plan_blocks);
+      list.assigned = list.slots.size();
+      list.passed = core_.reaches()[c].first_needed(plan.resident);
+      for (const SlotId slot : list.slots) list.pointers.push_back(DataOf(slot));
     }
-    blocks_ = parts_[0].slots.size();
+    blocks_ = plan_blocks;
     Grow(blocks, own_slots);
   }
   core_.AddSequence();
@@ -64,18 +68,18 @@ SequenceStats SequenceImpl::stats() const {
                       .tokens_reserved = blocks_ * uint64_t{core_.block_tokens()}};
   for (uint64_t block = 0; block < blocks_; ++block) {
     bool held = false;
-    for (uint32_t p = 0; p < part_count(); ++p) {
-      if (parts_[p].slots[block].is_none()) continue;
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      if (lists_[c].slots[block].is_none()) continue;
       held = true;
-      stats.bytes += core_.layout().slot_bytes(p);
+      stats.bytes += core_.slot_bytes(c);
     }
     if (held) ++(block < published_.size() ? stats.blocks_shared : stats.blocks_own);
   }
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    stats.bytes += parts_[p].spare.size() * core_.layout().slot_bytes(p);
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    stats.bytes += lists_[c].spare.size() * core_.slot_bytes(c);
   }
-  // With full attention what waits for a window is room of blocks that are counted already.
-  if (part_count() == 1) stats.blocks_own += static_cast<uint32_t>(parts_[0].spare.size());
+  // Beside lists with all blocks, what waits is room of blocks that are counted already.
+  if (class_count() == 1) stats.blocks_own += static_cast<uint32_t>(lists_[0].spare.size());
   return stats;
 }
 
@@ -90,18 +94,18 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
   }
   MutexLock lock(mutex_);
   const uint64_t blocks = std::max(blocks_, DivUp(tokens, uint64_t{core_.block_tokens()}));
-  PerPart<uint64_t> counts{};
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    const Part& part = parts_[p];
-    if (!core_.reaches()[p].windowed()) {
-      counts[p] = blocks - blocks_;
+  PerClass<uint64_t> counts{};
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const List& list = lists_[c];
+    if (!core_.reaches()[c].windowed()) {
+      counts[c] = blocks - blocks_;
       continue;
     }
-    uint64_t spare = SpareWanted(p, blocks);
-    if (p == write_part && write_end > part.assigned) {
-      spare = std::max(spare, write_end - part.assigned);
+    uint64_t spare = SpareWanted(c, blocks);
+    if (IsWritten(c, write_part) && write_end > list.assigned) {
+      spare = std::max(spare, write_end - list.assigned);
     }
-    counts[p] = spare - std::min<uint64_t>(spare, part.spare.size());
+    counts[c] = spare - std::min<uint64_t>(spare, list.spare.size());
   }
   if (blocks > blocks_ || std::ranges::any_of(counts, [](uint64_t count) { return count > 0; })) {
     auto added = AddSlots(counts);
@@ -112,58 +116,67 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
     }
     Grow(blocks, *added);
   }
-  Part& part = parts_[write_part];
-  while (part.assigned < write_end) {
-    SetSlot(part, part.assigned++, part.spare.back());
-    part.spare.pop_back();
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    List& list = lists_[c];
+    while (IsWritten(c, write_part) && list.assigned < write_end) {
+      SetSlot(list, list.assigned++, list.spare.back());
+      list.spare.pop_back();
+    }
   }
   return {};
 }
 
-Result<PerPart<std::vector<SlotId>>> SequenceImpl::AddSlots(const PerPart<uint64_t>& counts) {
+bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t part) const {
+  return slot_class == part || slot_class == core_.OpenClassOf(part);
+}
+
+Result<PerClass<std::vector<SlotId>>> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts) {
   if (!contiguous_) return core_.AllocateSlots(counts);
-  PerPart<std::vector<SlotId>> added{parts_[0].slots};
+  PerClass<std::vector<SlotId>> added{lists_[0].slots};
   QUIRE_TRY(core_.ExtendRun(added[0], counts[0]));
   added[0].erase(added[0].begin(), added[0].begin() + static_cast<int64_t>(blocks_));
   return added;
 }
 
-// Slots that should wait for blocks of a windowed part: as many as will be written, but not more
-// than the window lets live at once, those of the sequence's own counted.
-uint64_t SequenceImpl::SpareWanted(uint32_t p, uint64_t blocks) const {
-  const Part& part = parts_[p];
-  const Reach& reach = core_.reaches()[p];
-  const uint64_t sinks_end = std::min(part.assigned, reach.sink_blocks());
+// Slots that should wait for blocks of a class that lets go of them: as many as will be written,
+// but not more than live at once, those of the sequence's own counted. Open forms wait for whole
+// steps only while the prompt is read.
+uint64_t SequenceImpl::SpareWanted(uint32_t c, uint64_t blocks) const {
+  const List& list = lists_[c];
+  const Reach& reach = core_.reaches()[c];
+  const uint64_t sinks_end = std::min(list.assigned, reach.sink_blocks());
   const uint64_t own_sinks = sinks_end - std::min(sinks_end, first_own_);
-  const uint64_t own_begin = std::max(part.passed, first_own_);
-  const uint64_t own = own_sinks + part.assigned - std::min(part.assigned, own_begin);
-  const uint64_t most = reach.blocks_max(step_tokens_);
-  return std::min(blocks - part.assigned, most - std::min(most, own));
+  const uint64_t own_begin = std::max(list.passed, first_own_);
+  const uint64_t own = own_sinks + list.assigned - std::min(list.assigned, own_begin);
+  const bool sealed = c < core_.layout().part_count();
+  const uint64_t most =
+      reach.blocks_max(sealed || length() < prompt_tokens_ ? step_tokens_ : uint64_t{1});
+  return std::min(blocks - list.assigned, most - std::min(most, own));
 }
 
 const std::byte* SequenceImpl::DataOf(SlotId slot) const {
   return slot.is_none() ? nullptr : core_.data(slot);
 }
 
-void SequenceImpl::SetSlot(Part& part, uint64_t block, SlotId slot) {
-  part.slots[block] = slot;
-  part.pointers[block] = DataOf(slot);
+void SequenceImpl::SetSlot(List& list, uint64_t block, SlotId slot) {
+  list.slots[block] = slot;
+  list.pointers[block] = DataOf(slot);
 }
 
-void SequenceImpl::Grow(uint64_t blocks, const PerPart<std::vector<SlotId>>& added) {
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    Part& part = parts_[p];
-    if (core_.reaches()[p].windowed()) {
-      part.spare.insert(part.spare.end(), added[p].begin(), added[p].end());
+void SequenceImpl::Grow(uint64_t blocks, const PerClass<std::vector<SlotId>>& added) {
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    List& list = lists_[c];
+    if (core_.reaches()[c].windowed()) {
+      list.spare.insert(list.spare.end(), added[c].begin(), added[c].end());
     } else {
-      for (const SlotId slot : added[p]) {
-        part.slots.push_back(slot);
-        part.pointers.push_back(DataOf(slot));
+      for (const SlotId slot : added[c]) {
+        list.slots.push_back(slot);
+        list.pointers.push_back(DataOf(slot));
       }
-      part.assigned = part.slots.size();
+      list.assigned = list.slots.size();
     }
-    part.slots.resize(blocks);
-    part.pointers.resize(blocks);
+    list.slots.resize(blocks);
+    list.pointers.resize(blocks);
   }
   blocks_ = blocks;
 }
@@ -207,6 +220,7 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
   const uint64_t begin = cursors_[layer].load(std::memory_order_relaxed);
   const uint64_t end = begin + rows.tokens;
   const uint32_t block_tokens = core_.block_tokens();
+  const codec::SlotLayout& open = core_.open_layout();
   const uint32_t p = layout.part_of(layer);
   QUIRE_TRY(MakeRoom(end, p, DivUp(end, uint64_t{block_tokens})));
 
@@ -216,13 +230,27 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
     const uint32_t count = std::min(rows.tokens - row, block_tokens - in_block);
     const uint64_t block = position / block_tokens;
     QUIRE_DCHECK(block >= published_.size());
-    std::byte* slot = core_.data(parts_[p].slots[block]);
-    codec::WriteRows(layout.key(layer), rows.key, row, count, in_block, slot);
-    if (!latent) codec::WriteRows(layout.value(layer), rows.value, row, count, in_block, slot);
+    std::byte* slot = core_.data(lists_[core_.OpenClassOf(p)].slots[block]);
+    codec::WriteRows(open.key(layer), rows.key, row, count, in_block, slot);
+    if (!latent) codec::WriteRows(open.value(layer), rows.value, row, count, in_block, slot);
     row += count;
+    if (in_block + count == block_tokens && !layout.identity()) Seal(layer, block);
   }
   cursors_[layer].store(end, std::memory_order_release);
   return {};
+}
+
+// Encodes what one layer has of a whole block, once. Later positions read only that.
+void SequenceImpl::Seal(uint32_t layer, uint64_t block) {
+  const codec::SlotLayout& layout = core_.layout();
+  const codec::SlotLayout& open = core_.open_layout();
+  const uint32_t p = layout.part_of(layer);
+  const std::byte* from = core_.data(lists_[core_.OpenClassOf(p)].slots[block]);
+  std::byte* to = core_.data(lists_[p].slots[block]);
+  codec::EncodeBlock(open.key(layer), from, layout.key(layer), to);
+  if (layout.group(layer).streams.size() > 1) {
+    codec::EncodeBlock(open.value(layer), from, layout.value(layer), to);
+  }
 }
 
 Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
@@ -253,10 +281,10 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
                    .tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens)};
     bool whole = true;
     bool parent_held = i == 0;
-    for (uint32_t p = 0; p < part_count(); ++p) {
-      block.slots[p] = parts_[p].slots[i];
-      whole = whole && !block.slots[p].is_none();
-      parent_held = parent_held || !parts_[p].slots[i - 1].is_none();
+    for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
+      block.slots[c] = lists_[c].slots[i];
+      whole = whole && !block.slots[c].is_none();
+      parent_held = parent_held || !lists_[c].slots[i - 1].is_none();
     }
     const Published done =
         whole && parent_held ? core_.Publish(place_, block) : Published{.final = true};
@@ -270,10 +298,10 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
     {
       MutexLock lock(mutex_);
       published_.push_back(done.block);
-      for (uint32_t p = 0; p < part_count(); ++p) {
-        if (done.slots[p] == block.slots[p]) continue;
-        own.push_back(block.slots[p]);
-        SetSlot(parts_[p], i, done.slots[p]);
+      for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
+        if (done.slots[c] == block.slots[c]) continue;
+        own.push_back(block.slots[c]);
+        SetSlot(lists_[c], i, done.slots[c]);
       }
     }
     // Only now, when no view can be taken of it any more.
@@ -286,24 +314,29 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
 void SequenceImpl::PassWindows(uint64_t length) {
   MutexLock lock(mutex_);
   std::vector<SlotId> passed;
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    Part& part = parts_[p];
-    const uint64_t end = core_.reaches()[p].first_needed(length);
-    for (; part.passed < end; ++part.passed) {
-      if (part.slots[part.passed].is_none()) continue;
-      passed.push_back(part.slots[part.passed]);
-      SetSlot(part, part.passed, SlotId::None());
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    List& list = lists_[c];
+    const uint64_t end = core_.reaches()[c].first_needed(length);
+    for (; list.passed < end; ++list.passed) {
+      if (list.slots[list.passed].is_none()) continue;
+      passed.push_back(list.slots[list.passed]);
+      SetSlot(list, list.passed, SlotId::None());
     }
   }
   if (passed.empty()) return;
+  PerClass<uint64_t> counts{};
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    if (!core_.reaches()[c].windowed()) continue;
+    std::vector<SlotId>& spare = lists_[c].spare;
+    const uint64_t wanted = SpareWanted(c, blocks_);
+    counts[c] = wanted - std::min<uint64_t>(wanted, spare.size());
+    while (spare.size() > wanted) {
+      passed.push_back(spare.back());
+      spare.pop_back();
+    }
+  }
   std::ranges::reverse(passed);  // what was passed first goes first
   core_.ReleaseSlots(passed);
-  PerPart<uint64_t> counts{};
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    if (!core_.reaches()[p].windowed()) continue;
-    const uint64_t spare = SpareWanted(p, blocks_);
-    counts[p] = spare - std::min<uint64_t>(spare, parts_[p].spare.size());
-  }
   // If others still hold what was passed there may be no room now; then Append asks again.
   if (auto added = core_.AllocateSlots(counts)) Grow(blocks_, *added);
 }
@@ -318,13 +351,15 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   if (position == written) return {};
   if (!StillNeeded(position)) {
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("rollback: sequence {} to {} tokens: a window has passed blocks that "
-                            "its queries there would see",
-                            id_.number(), position));
+                fmt::format("rollback: sequence {} to {} tokens: {}", id_.number(), position,
+                            core_.layout().identity()
+                                ? "a window has passed blocks that its queries there would see"
+                                : "its block is encoded already; go to a block boundary"));
   }
 
   std::vector<SlotId> dropped;
-  if (const PerPart<bool> shared = TryTruncate(position, {}, dropped); shared != PerPart<bool>{}) {
+  if (const PerClass<bool> shared = TryTruncate(position, {}, dropped);
+      shared != PerClass<bool>{}) {
     const uint64_t cut = position / core_.block_tokens();
     if (contiguous_) {
       return Fail(ErrorCode::kBusy,
@@ -335,10 +370,10 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
     QUIRE_ASSIGN(const auto copies, CopyBlock(cut, shared));
     // When a copy is published it gets a checksum of its own, so damage must not get into it.
     bool damaged = false;
-    for (uint32_t p = 0; p < part_count(); ++p) {
-      if (shared[p] && !core_.Intact(parts_[p].slots[cut])) damaged = true;
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      if (shared[c] && !core_.Intact(lists_[c].slots[cut])) damaged = true;
     }
-    QUIRE_CHECK(TryTruncate(position, copies, dropped) == PerPart<bool>{});
+    QUIRE_CHECK(TryTruncate(position, copies, dropped) == PerClass<bool>{});
     if (damaged) damaged_block_ = cut;
   }
   if (DivUp(position, core_.block_tokens()) <= damaged_block_) damaged_block_ = kNoBlock;
@@ -348,62 +383,62 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
 
 // Whether the blocks that a query at `position` sees are still here.
 bool SequenceImpl::StillNeeded(uint64_t position) const {
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    const uint64_t needed = core_.reaches()[p].first_needed(position);
-    if (parts_[p].passed > needed && needed < DivUp(position, uint64_t{core_.block_tokens()})) {
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const uint64_t needed = core_.reaches()[c].first_needed(position);
+    if (lists_[c].passed > needed && needed < DivUp(position, uint64_t{core_.block_tokens()})) {
       return false;
     }
   }
   return true;
 }
 
-bool SequenceImpl::IsMine(const Part& part, uint64_t block) const {
-  return block >= published_.size() && core_.references(part.slots[block]) == 1;
+bool SequenceImpl::IsMine(const List& list, uint64_t block) const {
+  return block >= published_.size() && core_.references(list.slots[block]) == 1;
 }
 
-Result<PerPart<std::vector<SlotId>>> SequenceImpl::CopyBlock(uint64_t block,
-                                                             const PerPart<bool>& wanted) {
-  PerPart<uint64_t> counts{};
-  for (uint32_t p = 0; p < part_count(); ++p) {
+Result<PerClass<std::vector<SlotId>>> SequenceImpl::CopyBlock(uint64_t block,
+                                                              const PerClass<bool>& wanted) {
+  PerClass<uint64_t> counts{};
+  for (uint32_t c = 0; c < class_count(); ++c) {
     // A part may not have got to this block yet.
-    counts[p] = wanted[p] && !parts_[p].slots[block].is_none() ? 1 : 0;
+    counts[c] = wanted[c] && !lists_[c].slots[block].is_none() ? 1 : 0;
   }
   QUIRE_ASSIGN(auto copies, core_.AllocateSlots(counts));
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    if (copies[p].empty()) continue;
-    core_.CopySlot(parts_[p].slots[block], copies[p][0]);
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    if (copies[c].empty()) continue;
+    core_.CopySlot(lists_[c].slots[block], copies[c][0]);
   }
   return copies;
 }
 
-PerPart<bool> SequenceImpl::TryTruncate(uint64_t position,
-                                        const PerPart<std::vector<SlotId>>& copies,
-                                        std::vector<SlotId>& dropped) {
+PerClass<bool> SequenceImpl::TryTruncate(uint64_t position,
+                                         const PerClass<std::vector<SlotId>>& copies,
+                                         std::vector<SlotId>& dropped) {
   const uint64_t whole = position / core_.block_tokens();
   const uint64_t kept = DivUp(position, uint64_t{core_.block_tokens()});
   // Under the lock, so that nobody takes a view between the look at the references and the cut.
   MutexLock lock(mutex_);
-  PerPart<bool> shared{};
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    const Part& part = parts_[p];
+  PerClass<bool> shared{};
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const List& list = lists_[c];
     // The block that is cut will be written again: others must not see that.
-    shared[p] =
-        kept > whole && !part.slots[whole].is_none() && copies[p].empty() && !IsMine(part, whole);
+    shared[c] =
+        kept > whole && !list.slots[whole].is_none() && copies[c].empty() && !IsMine(list, whole);
   }
-  if (shared != PerPart<bool>{}) return shared;
+  if (shared != PerClass<bool>{}) return shared;
 
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    Part& part = parts_[p];
-    if (!copies[p].empty()) {
-      dropped.push_back(part.slots[whole]);
-      SetSlot(part, whole, copies[p][0]);
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    List& list = lists_[c];
+    if (!copies[c].empty()) {
+      dropped.push_back(list.slots[whole]);
+      SetSlot(list, whole, copies[c][0]);
     }
-    Truncate(p, kept, dropped);
-    part.passed = std::min(part.passed, core_.reaches()[p].first_needed(position));
+    Truncate(c, kept, dropped);
+    list.passed = std::min(list.passed, core_.reaches()[c].first_needed(position));
   }
   // With full attention, room is what it still has slots for.
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    if (!core_.reaches()[p].windowed()) blocks_ = parts_[p].slots.size();
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    if (!core_.reaches()[c].windowed()) blocks_ = lists_[c].slots.size();
   }
   Grow(blocks_, {});
   for (auto& cursor : cursors_) {
@@ -418,25 +453,25 @@ PerPart<bool> SequenceImpl::TryTruncate(uint64_t position,
 }
 
 // Private slots that nobody reads stay as reserved room.
-void SequenceImpl::Truncate(uint32_t p, uint64_t kept, std::vector<SlotId>& dropped) {
-  Part& part = parts_[p];
+void SequenceImpl::Truncate(uint32_t c, uint64_t kept, std::vector<SlotId>& dropped) {
+  List& list = lists_[c];
   std::vector<SlotId> room;
-  for (uint64_t block = kept; block < part.slots.size(); ++block) {
-    const SlotId slot = part.slots[block];
+  for (uint64_t block = kept; block < list.slots.size(); ++block) {
+    const SlotId slot = list.slots[block];
     if (slot.is_none()) continue;
-    const bool stays = IsMine(part, block) && (!contiguous_ || room.size() == block - kept);
+    const bool stays = IsMine(list, block) && (!contiguous_ || room.size() == block - kept);
     (stays ? room : dropped).push_back(slot);
   }
-  part.slots.resize(kept);
-  part.pointers.resize(kept);
-  part.assigned = std::min(part.assigned, kept);
-  if (core_.reaches()[p].windowed()) {
-    part.spare.insert(part.spare.end(), room.begin(), room.end());
+  list.slots.resize(kept);
+  list.pointers.resize(kept);
+  list.assigned = std::min(list.assigned, kept);
+  if (core_.reaches()[c].windowed()) {
+    list.spare.insert(list.spare.end(), room.begin(), room.end());
     return;
   }
   for (const SlotId slot : room) {
-    part.slots.push_back(slot);
-    part.pointers.push_back(DataOf(slot));
+    list.slots.push_back(slot);
+    list.pointers.push_back(DataOf(slot));
   }
 }
 
@@ -448,22 +483,22 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
                  .resident = length,
                  .resident_tokens = tokens_,
                  .path = published_};
-  PerPart<std::vector<SlotId>> tail;
+  PerClass<std::vector<SlotId>> tail;
   if (length % core_.block_tokens() != 0) {
-    PerPart<bool> all;
+    PerClass<bool> all;
     all.fill(true);
     QUIRE_ASSIGN(tail, CopyBlock(whole, all));
   }
   // Whole blocks are never written again, published or not.
   core_.HoldSlots(Held(whole));
-  for (uint32_t p = 0; p < part_count(); ++p) {
-    const std::vector<SlotId>& slots = parts_[p].slots;
-    plan.slots[p].assign(slots.begin(), slots.begin() + static_cast<int64_t>(whole));
-    plan.slots[p].insert(plan.slots[p].end(), tail[p].begin(), tail[p].end());
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const std::vector<SlotId>& slots = lists_[c].slots;
+    plan.slots[c].assign(slots.begin(), slots.begin() + static_cast<int64_t>(whole));
+    plan.slots[c].insert(plan.slots[c].end(), tail[c].begin(), tail[c].end());
   }
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = publish_};
   auto fork =
-      std::make_unique<SequenceImpl>(core_, std::move(plan), PerPart<std::vector<SlotId>>{},
+      std::make_unique<SequenceImpl>(core_, std::move(plan), PerClass<std::vector<SlotId>>{},
                                      DivUp(length, uint64_t{core_.block_tokens()}), options);
   fork->damaged_block_ = damaged_block_;
   fork->gave_up_ = gave_up_;
@@ -472,9 +507,9 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
 
 std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {
   std::vector<SlotId> held;
-  for (uint32_t p = 0; p < part_count(); ++p) {
+  for (uint32_t c = 0; c < class_count(); ++c) {
     for (uint64_t block = 0; block < blocks; ++block) {
-      if (!parts_[p].slots[block].is_none()) held.push_back(parts_[p].slots[block]);
+      if (!lists_[c].slots[block].is_none()) held.push_back(lists_[c].slots[block]);
     }
   }
   return held;
@@ -491,9 +526,9 @@ void SequenceImpl::Reset() {
     dropped = Held(blocks_);
     blocks_ = 0;
     first_own_ = 0;
-    for (uint32_t p = 0; p < part_count(); ++p) {
-      dropped.insert(dropped.end(), parts_[p].spare.begin(), parts_[p].spare.end());
-      parts_[p] = {.passed = core_.reaches()[p].first_needed(0)};
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      dropped.insert(dropped.end(), lists_[c].spare.begin(), lists_[c].spare.end());
+      lists_[c] = {.passed = core_.reaches()[c].first_needed(0)};
     }
   }
   damaged_block_ = kNoBlock;

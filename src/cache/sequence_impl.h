@@ -14,14 +14,14 @@
 
 namespace quire::cache {
 
-/// Every part has a list of slots: published blocks, then private ones (written, then reserved).
-/// Where a window looks back, the list has holes: blocks it has passed, and those not written yet,
-/// for which `spare` slots wait. Only the writer changes the lists, under mutex_, so the writer may
-/// read them without; other threads take the mutex.
+/// Every slot class has a list: published blocks, then private ones (written, then reserved). Where
+/// a window looks back, and in the open classes, the list has holes: blocks that have been passed,
+/// and those not written yet, for which `spare` slots wait. Only the writer changes the lists, under
+/// mutex_, so the writer may read them without; other threads take the mutex.
 class SequenceImpl final : public Sequence {
  public:
   /// Takes the plan's pins over; `own_slots` are the sequence's room for `blocks` blocks in all.
-  SequenceImpl(Core& core, PlanState plan, PerPart<std::vector<SlotId>> own_slots, uint64_t blocks,
+  SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<SlotId>> own_slots, uint64_t blocks,
                const SequenceOptions& options);
   ~SequenceImpl() override;
 
@@ -40,45 +40,64 @@ class SequenceImpl final : public Sequence {
   Result<BlockListView> View(uint32_t layer, StreamRole role) const override;
   LayerBlocks Blocks(uint32_t layer) const override;
 
+  /// One stream of one layer at one moment, pinned: whole blocks sealed, the last one open.
+  struct Snapshot {
+    /// False: a window has passed some of these tokens.
+    bool Has(uint64_t begin, uint64_t end) const;
+    /// Tokens [begin, end) to out [heads][tokens][dim]; what is not there is left out.
+    void Read(uint64_t begin, uint64_t end, float* out, int64_t head_stride) const;
+
+    StreamLayout sealed{};
+    StreamLayout open{};
+    uint64_t tokens = 0;
+    uint64_t open_begin = 0;                // blocks from here on are in the open form
+    std::vector<const std::byte*> slots{};  // [blocks]; null: a window has passed it
+    Lease lease{};
+  };
+  Result<Snapshot> Take(uint32_t layer, StreamRole role) const;
+
  private:
-  struct Part {
+  struct List {
     std::vector<SlotId> slots{};               // [blocks_]; one hold each, or none
     std::vector<const std::byte*> pointers{};  // data of each slot, or null
-    std::vector<SlotId> spare{};               // for blocks not yet written; windowed parts only
+    std::vector<SlotId> spare{};               // for blocks not yet written, where there are holes
     uint64_t passed = 0;    // blocks before this one, sinks aside, were passed by the window
     uint64_t assigned = 0;  // blocks before this one have had a slot
   };
 
-  uint32_t part_count() const { return core_.layout().part_count(); }
+  uint32_t class_count() const { return core_.class_count(); }
   uint64_t cursor_max() const;
-  Result<PerPart<std::vector<SlotId>>> AddSlots(const PerPart<uint64_t>& counts);
-  uint64_t SpareWanted(uint32_t part, uint64_t blocks) const;
+  Result<PerClass<std::vector<SlotId>>> AddSlots(const PerClass<uint64_t>& counts);
+  uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks) const;
   /// Room for `tokens` tokens in all; slots for those of `part` up to block `write_end`.
   Result<void> MakeRoom(uint64_t tokens, uint32_t part, uint64_t write_end);
   const std::byte* DataOf(SlotId slot) const;
-  void SetSlot(Part& part, uint64_t block, SlotId slot) QUIRE_REQUIRES(mutex_);
-  void Grow(uint64_t blocks, const PerPart<std::vector<SlotId>>& added) QUIRE_REQUIRES(mutex_);
+  void SetSlot(List& list, uint64_t block, SlotId slot) QUIRE_REQUIRES(mutex_);
+  void Grow(uint64_t blocks, const PerClass<std::vector<SlotId>>& added) QUIRE_REQUIRES(mutex_);
+  bool IsWritten(uint32_t slot_class, uint32_t part) const;
+  void Seal(uint32_t layer, uint64_t block);
   void PublishWholeBlocks(uint64_t length);
   void PassWindows(uint64_t length);
   bool StillNeeded(uint64_t position) const;
-  bool IsMine(const Part& part, uint64_t block) const;
+  bool IsMine(const List& list, uint64_t block) const;
   /// Copies of block `block` in the parts that ask for one; what cannot be copied changes nothing.
-  Result<PerPart<std::vector<SlotId>>> CopyBlock(uint64_t block, const PerPart<bool>& wanted);
+  Result<PerClass<std::vector<SlotId>>> CopyBlock(uint64_t block, const PerClass<bool>& wanted);
   /// Cuts at `position`, with `copies` (if any) in the place of the block that is cut, and tells
   /// which slots to let go. Else, and nothing done: the parts of that block that others can see,
   /// so that copies are needed.
-  PerPart<bool> TryTruncate(uint64_t position, const PerPart<std::vector<SlotId>>& copies,
-                            std::vector<SlotId>& dropped);
-  void Truncate(uint32_t part, uint64_t kept, std::vector<SlotId>& dropped) QUIRE_REQUIRES(mutex_);
+  PerClass<bool> TryTruncate(uint64_t position, const PerClass<std::vector<SlotId>>& copies,
+                             std::vector<SlotId>& dropped);
+  void Truncate(uint32_t slot_class, uint64_t kept, std::vector<SlotId>& dropped)
+      QUIRE_REQUIRES(mutex_);
   /// The slots of blocks [0, blocks), block by block, without the holes.
   std::vector<SlotId> Held(uint64_t blocks) const;
-  Result<StreamLayout> LayoutOf(uint32_t layer, StreamRole role) const;
 
   static constexpr uint64_t kNoBlock = UINT64_MAX;
 
   Core& core_;
   const SequenceId id_;
   const Place place_;
+  const uint64_t prompt_tokens_;
   const uint64_t step_tokens_;
   const bool publish_;
   const bool contiguous_;
@@ -86,7 +105,7 @@ class SequenceImpl final : public Sequence {
   mutable Mutex mutex_{LockRank{10}};
   uint64_t blocks_ = 0;     // room, in blocks
   uint64_t first_own_ = 0;  // blocks before this one were shared with it from the start
-  PerPart<Part> parts_{};
+  PerClass<List> lists_{};
   std::vector<BlockId> published_;  // ids of the first published_.size() blocks
   std::vector<TokenId> tokens_;     // committed; empty when nothing (more) is published
   bool gave_up_ = false;            // its path can no longer be found, so it publishes nothing more

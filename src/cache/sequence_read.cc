@@ -11,72 +11,96 @@ namespace quire {
 
 namespace cache {
 
-Result<StreamLayout> SequenceImpl::LayoutOf(uint32_t layer, StreamRole role) const {
+Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole role) const {
   if (layer >= cursors_.size()) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {}", layer, cursors_.size()));
   }
-  return core_.layout().Find(layer, role);
+  Snapshot taken;
+  QUIRE_ASSIGN(taken.sealed, core_.layout().Find(layer, role));
+  QUIRE_ASSIGN(taken.open, core_.open_layout().Find(layer, role));
+  const uint32_t part = core_.layout().part_of(layer);
+  MutexLock lock(mutex_);
+  taken.tokens = cursor(layer);
+  taken.open_begin = taken.tokens / taken.sealed.block_tokens;
+  const uint64_t blocks = DivUp(taken.tokens, uint64_t{taken.sealed.block_tokens});
+  std::vector<SlotId> held;
+  for (uint64_t block = 0; block < blocks; ++block) {
+    const List& list = lists_[block < taken.open_begin ? part : core_.OpenClassOf(part)];
+    taken.slots.push_back(list.pointers[block]);
+    if (!list.slots[block].is_none()) held.push_back(list.slots[block]);
+  }
+  core_.HoldSlots(held);
+  taken.lease = core_.MakeLease(std::move(held));
+  return taken;
+}
+
+bool SequenceImpl::Snapshot::Has(uint64_t begin, uint64_t end) const {
+  for (uint64_t block = begin / sealed.block_tokens; block * sealed.block_tokens < end; ++block) {
+    if (slots[block] == nullptr) return false;
+  }
+  return true;
+}
+
+void SequenceImpl::Snapshot::Read(uint64_t begin, uint64_t end, float* out,
+                                  int64_t head_stride) const {
+  for (uint64_t position = begin; position < end;) {
+    const uint64_t block = position / sealed.block_tokens;
+    const auto in_block = static_cast<uint32_t>(position % sealed.block_tokens);
+    const auto count =
+        static_cast<uint32_t>(std::min<uint64_t>(end - position, sealed.block_tokens - in_block));
+    if (slots[block] != nullptr) {
+      codec::ReadRows(block < open_begin ? sealed : open, slots[block], in_block, count,
+                      out + (position - begin) * sealed.dim, head_stride);
+    }
+    position += count;
+  }
 }
 
 Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                                   std::span<float> out) const {
-  // The view first: what it shows stays readable, whatever the writer does meanwhile.
-  QUIRE_ASSIGN(const BlockListView view, View(layer, role));
-  const StreamLayout& layout = view.layout();
-  if (begin > end || end > view.tokens()) {
+  // The snapshot first: it stays readable, whatever the writer does meanwhile.
+  QUIRE_ASSIGN(const Snapshot taken, Take(layer, role));
+  if (begin > end || end > taken.tokens) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("gather: tokens [{}, {}) of layer {} with {} tokens", begin, end, layer,
-                            view.tokens()));
+                            taken.tokens));
   }
-  const uint64_t values = layout.heads * (end - begin) * layout.dim;
+  const uint64_t values = taken.sealed.heads * (end - begin) * taken.sealed.dim;
   if (out.size() < values) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("gather: {} values do not fit into {}", values, out.size()));
   }
-  for (uint64_t block = begin / layout.block_tokens; block * layout.block_tokens < end; ++block) {
-    if (view.slots()[block] == nullptr) {
-      return Fail(ErrorCode::kNotFound,
-                  fmt::format("gather: tokens [{}, {}) of layer {}: its window has passed tokens "
-                              "[{}, {})",
-                              begin, end, layer, block * layout.block_tokens,
-                              (block + 1) * layout.block_tokens));
-    }
+  if (!taken.Has(begin, end)) {
+    return Fail(ErrorCode::kNotFound,
+                fmt::format("gather: tokens [{}, {}) of layer {}: its window has passed some of "
+                            "them",
+                            begin, end, layer));
   }
-  const int64_t head_stride = static_cast<int64_t>(end - begin) * layout.dim;
-  for (uint64_t position = begin; position < end;) {
-    const auto in_block = static_cast<uint32_t>(position % layout.block_tokens);
-    const auto count =
-        static_cast<uint32_t>(std::min<uint64_t>(end - position, layout.block_tokens - in_block));
-    codec::ReadRows(layout, view.slots()[position / layout.block_tokens], in_block, count,
-                    out.data() + (position - begin) * layout.dim, head_stride);
-    position += count;
-  }
+  taken.Read(begin, end, out.data(), static_cast<int64_t>(end - begin) * taken.sealed.dim);
   return {};
 }
 
 Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role) const {
-  QUIRE_ASSIGN(const StreamLayout layout, LayoutOf(layer, role));
-  MutexLock lock(mutex_);
-  const uint64_t tokens = cursor(layer);
-  const uint64_t blocks = DivUp(tokens, layout.block_tokens);
-  const Part& part = parts_[core_.layout().part_of(layer)];
-  const auto end = static_cast<int64_t>(blocks);
-  std::vector<SlotId> held(part.slots.begin(), part.slots.begin() + end);
-  std::erase(held, SlotId::None());
-  core_.HoldSlots(held);
-  return BlockListView(layout, tokens, {part.pointers.begin(), part.pointers.begin() + end},
-                       core_.MakeLease(std::move(held)));
+  if (!core_.layout().identity()) {
+    return Fail(ErrorCode::kUnsupported,
+                "view: the cache encodes its blocks; only codecs that store values as they are can "
+                "be seen in place (use Gather)");
+  }
+  QUIRE_ASSIGN(Snapshot taken, Take(layer, role));
+  return BlockListView(taken.sealed, taken.tokens, std::move(taken.slots), std::move(taken.lease));
 }
 
 LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
   const codec::SlotLayout& layout = core_.layout();
-  // Codecs that store values as they are have one form: open and sealed are the same bytes.
-  const Part& part = parts_[layout.part_of(layer)];
-  return {.sealed = part.pointers,
-          .open = part.pointers,
+  const codec::SlotLayout& open = core_.open_layout();
+  const uint32_t part = layout.part_of(layer);
+  return {.sealed = lists_[part].pointers,
+          .open = lists_[core_.OpenClassOf(part)].pointers,
           .key = layout.key(layer),
           .value = layout.value(layer),
+          .open_key = open.key(layer),
+          .open_value = open.value(layer),
           .tokens = cursor(layer)};
 }
 
@@ -85,13 +109,15 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
 Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer,
                           StreamRole role, uint64_t tokens_max, std::span<float> out) {
   struct Part {
-    BlockListView view;
+    cache::SequenceImpl::Snapshot taken;
     uint64_t tokens;
   };
   std::vector<Part> parts;
   uint64_t values = 0;
   for (const Sequence* sequence : sequences) {
-    QUIRE_ASSIGN(BlockListView view, sequence->View(layer, role));
+    // There is no other implementation.
+    const auto& impl = static_cast<const cache::SequenceImpl&>(*sequence);
+    QUIRE_ASSIGN(auto taken, impl.Take(layer, role));
     const uint64_t tokens = sequence->length();
     if (tokens > tokens_max) {
       return Fail(ErrorCode::kInvalidArgument,
@@ -99,29 +125,21 @@ Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t l
                               sequence->id().number(), tokens, tokens_max));
     }
     const auto added =
-        CheckedProduct(tokens_max, uint64_t{view.layout().heads}, uint64_t{view.layout().dim});
+        CheckedProduct(tokens_max, uint64_t{taken.sealed.heads}, uint64_t{taken.sealed.dim});
     if (!added || *added > out.size() - values) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("gather: {} sequences of {} tokens do not fit into {} values",
                               sequences.size(), tokens_max, out.size()));
     }
     values += *added;
-    parts.push_back({std::move(view), tokens});
+    parts.push_back({std::move(taken), tokens});
   }
   std::ranges::fill(out.first(values), 0.0f);
-  uint64_t offset = 0;
+  float* to = out.data();
   for (const Part& part : parts) {
-    const StreamLayout& layout = part.view.layout();
-    const uint64_t plane = tokens_max * layout.dim;  // of one head, padded
-    for (uint64_t begin = 0; begin < part.tokens; begin += layout.block_tokens) {
-      const std::byte* slot = part.view.slots()[begin / layout.block_tokens];
-      if (slot == nullptr) continue;
-      const auto count =
-          static_cast<uint32_t>(std::min<uint64_t>(part.tokens - begin, layout.block_tokens));
-      codec::ReadRows(layout, slot, 0, count, out.data() + offset + begin * layout.dim,
-                      static_cast<int64_t>(plane));
-    }
-    offset += plane * layout.heads;
+    const uint64_t plane = tokens_max * part.taken.sealed.dim;  // of one head, padded
+    part.taken.Read(0, part.tokens, to, static_cast<int64_t>(plane));
+    to += plane * part.taken.sealed.heads;
   }
   return {};
 }

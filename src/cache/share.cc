@@ -46,14 +46,14 @@ void Core::HoldSlot(SlotId slot) {
   PoolOf(slot).Retain(Local(slot));
   const BlockId block = blocks_.InSlot(slot);
   AddLease(block);
-  if (reaches_[PartOf(slot)].windowed() && !block.is_none()) List(block);
+  if (reaches_[ClassOf(slot)].windowed() && !block.is_none()) List(block);
 }
 
 void Core::ReleaseSlot(SlotId slot) {
   DropLease(blocks_.InSlot(slot));
   FreeIfLast(slot);
   const BlockId block = blocks_.InSlot(slot);  // none if it just went
-  if (reaches_[PartOf(slot)].windowed() && !block.is_none()) List(block);
+  if (reaches_[ClassOf(slot)].windowed() && !block.is_none()) List(block);
 }
 
 // A leased block leases its parent. Whoever holds a block mostly holds its path too, but a view
@@ -114,7 +114,7 @@ void Core::Unlist(BlockId block) {
 }
 
 void Core::FreeIfLast(SlotId slot) {
-  if (PoolOf(slot).Release(Local(slot))) ledger_.Refund(charges_[PartOf(slot)]);
+  if (PoolOf(slot).Release(Local(slot))) ledger_.Refund(charges_[ClassOf(slot)]);
 }
 
 uint64_t Core::Evict(uint64_t blocks) {

@@ -23,6 +23,7 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"sealed", Json(stats.sealed)},
           {"sealed_second", Json(stats.sealed_second)},
           {"open", Json(stats.open)},
+          {"open_second", Json(stats.open_second)},
           {"published_blocks", stats.published_blocks},
           {"evictable_blocks", stats.evictable_blocks},
           {"passed_blocks", stats.passed_blocks},

@@ -1,0 +1,196 @@
+// quire eval: what a codec costs in quality, against f16 on the same text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "apps/quire/progress.h"
+#include "apps/quire/runtime.h"
+#include "env/file.h"
+
+namespace quire::app {
+
+namespace {
+
+constexpr uint64_t kTextBytesMax = 64 << 20;
+/// Tokens per step: as many rows of logits are kept, of two runs.
+constexpr uint64_t kStepTokens = 64;
+
+struct EvalFlags {
+  RuntimeFlags runtime;
+  std::string kv = "f16";
+  std::string text;
+  uint64_t context = 2048;
+  bool json = false;
+};
+
+/// Sums over all predicted tokens.
+struct Sums {
+  double loss = 0;      // nats, with the codec
+  double loss_f16 = 0;  // with f16
+  double kld = 0;       // from f16 to the codec
+  uint64_t same_top = 0;
+  uint64_t tokens = 0;
+};
+
+/// Log of the sum of exponentials of one row.
+double LogSum(std::span<const float> logits) {
+  const double most = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - most);
+  return most + std::log(sum);
+}
+
+void Compare(std::span<const float> codec, std::span<const float> f16, TokenId next, Sums& sums) {
+  const double log_sum = LogSum(codec);
+  const double log_sum_f16 = LogSum(f16);
+  sums.loss += log_sum - codec[next];
+  sums.loss_f16 += log_sum_f16 - f16[next];
+  for (size_t i = 0; i < codec.size(); ++i) {
+    const double log_p = f16[i] - log_sum_f16;
+    sums.kld += std::exp(log_p) * (log_p - (codec[i] - log_sum));
+  }
+  sums.same_top +=
+      std::ranges::max_element(codec) - codec.begin() == std::ranges::max_element(f16) - f16.begin()
+          ? 1
+          : 0;
+  ++sums.tokens;
+}
+
+/// Runs every window of the text on two caches side by side.
+class Evaluation {
+ public:
+  Evaluation(Runtime& runtime, Cache& f16) : runtime_(runtime), caches_{&runtime.cache(), &f16} {}
+
+  Result<void> AddWindow(std::span<const TokenId> window, ProgressBar& bar, uint64_t total) {
+    std::unique_ptr<Sequence> sequences[2];
+    for (int i = 0; i < 2; ++i) {
+      QUIRE_ASSIGN(auto plan,
+                   caches_[i]->Acquire(
+                       {.identity = &runtime_.identity(), .tokens = window, .reuse = false}));
+      QUIRE_ASSIGN(sequences[i], caches_[i]->Open(std::move(plan),
+                                                  {.step_tokens = kStepTokens, .publish = false}));
+    }
+    const size_t vocab = runtime_.model().config().vocab;
+    // The last token predicts nothing that is there to compare with.
+    for (size_t begin = 0; begin + 1 < window.size(); begin += kStepTokens) {
+      const auto tokens = window.subspan(begin, std::min(kStepTokens, window.size() - 1 - begin));
+      for (int i = 0; i < 2; ++i) {
+        logits_[i].resize(kStepTokens * vocab);
+        const model::StepItem item{.sequence = sequences[i].get(),
+                                   .tokens = tokens,
+                                   .logits = logits_[i].data(),
+                                   .all_logits = true};
+        QUIRE_TRY(runtime_.model().Step({&item, 1}, runtime_.attention(), runtime_.executor()));
+      }
+      for (size_t t = 0; t < tokens.size(); ++t) {
+        Compare(std::span(logits_[0]).subspan(t * vocab, vocab),
+                std::span(logits_[1]).subspan(t * vocab, vocab), window[begin + t + 1], sums_);
+      }
+      bar.Update(sums_.tokens, total);
+    }
+    return {};
+  }
+
+  const Sums& sums() const { return sums_; }
+
+ private:
+  Runtime& runtime_;
+  Cache* const caches_[2];  // with the codec, with f16
+  std::vector<float> logits_[2];
+  Sums sums_;
+};
+
+Result<std::vector<TokenId>> TokensOf(const EvalFlags& flags, const Runtime& runtime) {
+  if (!runtime.tokenizer()) {
+    return Fail(ErrorCode::kNotFound,
+                fmt::format("{}: no tokenizer.json, so no text can be read", flags.runtime.model));
+  }
+  QUIRE_ASSIGN(const std::string text, ReadFile(flags.text, kTextBytesMax));
+  QUIRE_ASSIGN(auto tokens, runtime.tokenizer()->Encode(text));
+  if (tokens.size() < 2) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {} tokens; there must be 2 at least", flags.text, tokens.size()));
+  }
+  return tokens;
+}
+
+double BitsPerValue(const CacheOptions& options, uint64_t block_bytes) {
+  return static_cast<double>(block_bytes) * 8 /
+         (static_cast<double>(options.geometry.values_per_token()) * options.profile.block_tokens);
+}
+
+Result<nlohmann::ordered_json> Evaluate(const EvalFlags& flags) {
+  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime));
+  QUIRE_ASSIGN(const auto tokens, TokensOf(flags, *runtime));
+  const uint64_t positions = runtime->model().config().positions_max;
+  if (flags.context > positions) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("--context {}: the model was made for at most {} tokens", flags.context,
+                            positions));
+  }
+  RuntimeFlags f16_flags = flags.runtime;
+  f16_flags.k = f16_flags.v = CodecName(Codec::kF16);
+  QUIRE_ASSIGN(auto f16_options, CacheOptionsOf(f16_flags, runtime->model()));
+  QUIRE_ASSIGN(const auto f16, Cache::Create(std::move(f16_options)));
+
+  Evaluation evaluation(*runtime, *f16);
+  ProgressBar bar("comparing with f16");
+  for (size_t begin = 0; begin + 1 < tokens.size(); begin += flags.context) {
+    const size_t count = std::min<size_t>(flags.context, tokens.size() - begin);
+    QUIRE_TRY(evaluation.AddWindow(std::span(tokens).subspan(begin, count), bar, tokens.size()));
+  }
+  bar.Clear();
+  const Sums& sums = evaluation.sums();
+  const auto count = static_cast<double>(sums.tokens);
+  const Cache& cache = runtime->cache();
+  return nlohmann::ordered_json{
+      {"kv", flags.kv},
+      {"context", flags.context},
+      {"tokens", sums.tokens},
+      {"ppl", std::exp(sums.loss / count)},
+      {"ppl_f16", std::exp(sums.loss_f16 / count)},
+      {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
+      {"kld_mean", sums.kld / count},
+      {"top1_agreement", static_cast<double>(sums.same_top) / count},
+      {"bits_per_value", BitsPerValue(cache.options(), cache.block_bytes())}};
+}
+
+int RunEval(EvalFlags flags) {
+  if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
+  if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
+  const auto result = Evaluate(flags);
+  if (!result) return Report("eval", result.error());
+  if (flags.json) {
+    PrintJson(*result);
+    return kOk;
+  }
+  for (const auto& [name, value] : result->items()) {
+    fmt::print("{:<16} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void AddEval(CLI::App& program, int& exit) {
+  auto flags = std::make_shared<EvalFlags>();
+  CLI::App* command = program.add_subcommand(
+      "eval",
+      "Quality of a codec against f16 on a text: perplexity, KL divergence, top-1 agreement");
+  AddRuntimeFlags(*command, flags->runtime);
+  command->add_option("--text", flags->text, "Text file")->required();
+  command->add_option("--kv", flags->kv, "Codec of K and V")
+      ->check(CodecValidator())
+      ->capture_default_str();
+  command->add_option("--k", flags->runtime.k, "Codec of K")->check(CodecValidator());
+  command->add_option("--v", flags->runtime.v, "Codec of V")->check(CodecValidator());
+  command->add_option("--context", flags->context, "Tokens per window")
+      ->check(CLI::Range(uint64_t{2}, uint64_t{1} << 32))
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "Print one JSON object");
+  command->callback([flags, &exit] { exit = RunEval(*flags); });
+}
+
+}  // namespace quire::app
