@@ -16,8 +16,8 @@ namespace quire::cache {
 
 /// Every slot class has a list: published blocks, then private ones (written, then reserved). Where
 /// a window looks back, and in the open classes, the list has holes: blocks that have been passed,
-/// and those not written yet, for which `spare` slots wait. Only the writer changes the lists, under
-/// mutex_, so the writer may read them without; other threads take the mutex.
+/// and those not written yet, for which `spare` slots wait. Only the writer changes the lists,
+/// under mutex_, so the writer may read them without; other threads take the mutex.
 class SequenceImpl final : public Sequence {
  public:
   /// Takes the plan's pins over; `own_slots` are the sequence's room for `blocks` blocks in all.
