@@ -18,6 +18,33 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::codec::HWY_NAMESPACE {
 
+HWY_ATTR void EncodeValues(Tile& tile, const StreamLayout& sealed, uint32_t first, std::byte* plane,
+                           TokenScale* tokens) {
+  FindScales(sealed.codec, tile, tokens);
+  alignas(64) uint8_t codes[kTileDims * kTileTokens];  // [dim][token]
+  for (uint32_t d = 0; d < sealed.dim; d += kTileDims) {
+    const uint32_t dims = std::min(kTileDims, sealed.dim - d);
+    FindCodes(sealed.codec, tile.Values(d), dims, tokens, codes);
+    if (sealed.inner == InnerAxis::kToken) {
+      StoreColumns(sealed, codes, first, d, dims, plane);
+    } else {
+      StoreRows(sealed, codes, first, d, dims, plane);
+    }
+  }
+}
+
+HWY_ATTR void EncodePairs(Tile& tile, const StreamLayout& sealed, uint32_t first, std::byte* plane,
+                          TokenScale* tokens) {
+  PairCoder coder(sealed, tile);
+  alignas(64) uint8_t pairs[kTileDims / 2 * kTileTokens];  // [pair][token]
+  for (uint32_t d = 0; d < sealed.dim; d += kTileDims) {
+    const uint32_t dims = std::min(kTileDims, sealed.dim - d);
+    coder.Codes(d, dims, pairs);
+    StorePairs(sealed, pairs, first, d, dims, plane);
+  }
+  coder.Scales(tokens);
+}
+
 // One head, sixteen tokens at a time. The values of the open form are read again for every pass,
 // unless they fit into the tile at once: nothing is allocated.
 HWY_ATTR void EncodeHead(const StreamLayout& open, const std::byte* open_plane,
@@ -27,16 +54,10 @@ HWY_ATTR void EncodeHead(const StreamLayout& open, const std::byte* open_plane,
   for (uint32_t first = 0; first < open.block_tokens; first += kTileTokens) {
     tile.Begin(first);
     TokenScale tokens[kTileTokens];
-    FindScales(sealed.codec, tile, tokens);
-    for (uint32_t d = 0; d < sealed.dim; d += kTileDims) {
-      const uint32_t dims = std::min(kTileDims, sealed.dim - d);
-      alignas(64) uint8_t codes[kTileDims * kTileTokens];  // [dim][token]
-      FindCodes(sealed.codec, tile.Values(d), dims, tokens, codes);
-      if (sealed.inner == InnerAxis::kToken) {
-        StoreColumns(sealed, codes, first, d, dims, plane);
-      } else {
-        StoreRows(sealed, codes, first, d, dims, plane);
-      }
+    if (sealed.codec == Codec::kQ25) {
+      EncodePairs(tile, sealed, first, plane, tokens);
+    } else {
+      EncodeValues(tile, sealed, first, plane, tokens);
     }
     for (uint32_t t = 0; t < kTileTokens; ++t) {
       std::byte* scale = slot + ScaleAt(sealed, head, first + t);

@@ -15,8 +15,8 @@
 namespace quire::codec {
 namespace {
 
-constexpr Codec kEncoding[] = {Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8,
-                               Codec::kInt4,    Codec::kNf4,     Codec::kFp4};
+constexpr Codec kEncoding[] = {Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8, Codec::kInt4,
+                               Codec::kNf4,     Codec::kFp4,     Codec::kQ25};
 constexpr Codec kOpen[] = {Codec::kF32, Codec::kF16, Codec::kBf16};
 constexpr std::byte kUntouched{0xa5};
 
@@ -68,11 +68,20 @@ void EncodeByLoops(const Case& c, const std::byte* open_slot, std::byte* sealed_
       for (uint32_t d = 0; d < c.open.dim; ++d) {
         values[d] = LoadValue(c.open.codec, from, IndexInPlane(c.open, t, d));
       }
-      const TokenScale token = EncodeToken(c.sealed.codec, values, codes);
+      const bool pairs = c.sealed.codec == Codec::kQ25;
+      const TokenScale token = pairs
+                                   ? TokenScale{.scale = EncodePairs(c.sealed.inner, values, codes)}
+                                   : EncodeToken(c.sealed.codec, values, codes);
       std::byte* scale = sealed_slot + ScaleAt(c.sealed, head, t);
       std::memcpy(scale, &token.scale, 2);
       if (HasMids(c.sealed.codec)) std::memcpy(scale + c.sealed.block_tokens * 2, &token.mid, 2);
-      for (uint32_t d = 0; d < c.open.dim; ++d) {
+      for (uint32_t p = 0; pairs && p < PairCount(c.open.dim); ++p) {
+        const PairPlace at = PairPlaceAt(c.sealed, t, p);
+        plane[at.low.byte] |= std::byte{static_cast<uint8_t>(codes[p] % 16)}
+                              << (at.low.high ? 4 : 0);
+        plane[at.sign_byte] |= std::byte{static_cast<uint8_t>(codes[p] / 16)} << at.sign_bit;
+      }
+      for (uint32_t d = 0; !pairs && d < c.open.dim; ++d) {
         if (IsByteCodec(c.sealed.codec)) {
           plane[ByteAt(c.sealed, t, d)] = std::byte{codes[d]};
         } else {

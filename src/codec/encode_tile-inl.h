@@ -97,6 +97,17 @@ class Tile {
   alignas(64) float values_[kTileDims * kTileTokens];
 };
 
+/// Bit i for every lane that is false.
+HWY_INLINE uint32_t NotFinite(hn::Mask<TileTag> finite) {
+  const TileTag d;
+  if (hn::AllTrue(d, finite)) return 0;
+  alignas(64) float flags[kTileTokens];
+  hn::Store(hn::IfThenElseZero(finite, hn::Set(d, 1.0f)), d, flags);
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < hn::Lanes(d); ++i) bits |= flags[i] == 0.0f ? 1u << i : 0u;
+  return bits;
+}
+
 /// Scale and mid of every token of the tile. Tokens that are not finite are blanked.
 HWY_ATTR inline void FindScales(Codec codec, Tile& tile, TokenScale* tokens) {
   const TileTag d;
@@ -124,10 +135,7 @@ HWY_ATTR inline void FindScales(Codec codec, Tile& tile, TokenScale* tokens) {
       }
       hn::Store(lowest, d, low + t);
       hn::Store(highest, d, high + t);
-      if (hn::AllTrue(d, finite)) continue;
-      alignas(64) float flags[kTileTokens];
-      hn::Store(hn::IfThenElseZero(finite, hn::Set(d, 1.0f)), d, flags);
-      for (uint32_t i = 0; i < lanes; ++i) bad_tokens |= flags[i] == 0.0f ? 1u << (t + i) : 0u;
+      bad_tokens |= NotFinite(finite) << t;
     }
   }
   if (bad_tokens != 0) tile.Blank(bad_tokens);
@@ -251,6 +259,129 @@ HWY_ATTR inline void FindCodes(Codec codec, const float* values, uint32_t dims,
     case Codec::kNf4: return CodesOf<Nf4Coder>(values, dims, tokens, codes);
     case Codec::kFp4: return CodesOf<Fp4Coder>(values, dims, tokens, codes);
     default: QUIRE_CHECK(false);
+  }
+}
+
+/// Chooses the points of a tile's pairs and their scales (token_codec.h). `pairs` is [pair][token].
+class PairCoder {
+ public:
+  HWY_ATTR PairCoder(const StreamLayout& sealed, Tile& tile) : sealed_(sealed), tile_(tile) {
+    alignas(64) float sums[kTileTokens] = {};
+    uint32_t bad_tokens = SumSquares(sums);
+    if (bad_tokens != 0) tile_.Blank(bad_tokens);
+    bad_tokens_ = bad_tokens;
+    for (uint32_t t = 0; t < kTileTokens; ++t) {
+      const bool bad = (bad_tokens >> t & 1) != 0;
+      inverses_[t] = bad ? 0.0f : PairInverse(sums[t], sealed.dim);
+    }
+  }
+
+  /// Codes of the pairs among channels [dim, dim + dims).
+  HWY_ATTR void Codes(uint32_t dim, uint32_t dims, uint8_t* pairs) {
+    const float* values = tile_.Values(dim);
+    for (uint32_t p = 0; p < PairCount(dims); ++p) {
+      const ChannelPair pair = PairAt(sealed_.inner, dims, p);
+      const float* second =
+          pair.second < dims ? values + uint64_t{pair.second} * kTileTokens : kZeros;
+      CodesOfPair(values + uint64_t{pair.first} * kTileTokens, second, pairs + p * kTileTokens);
+    }
+  }
+
+  /// After the last codes.
+  void Scales(TokenScale* tokens) const {
+    for (uint32_t t = 0; t < kTileTokens; ++t) {
+      const bool bad = (bad_tokens_ >> t & 1) != 0;
+      tokens[t] = {.scale = bad ? kNanScale : PairScale(products_[t], squares_[t])};
+    }
+  }
+
+ private:
+  HWY_ATTR uint32_t SumSquares(float* sums) {
+    const TileTag d;
+    const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+    const auto max = hn::Set(d, std::numeric_limits<float>::max());
+    uint32_t bad_tokens = 0;
+    for (uint32_t begin = 0; begin < sealed_.dim; begin += kTileDims) {
+      const uint32_t dims = std::min(kTileDims, sealed_.dim - begin);
+      const float* values = tile_.Values(begin);
+      for (uint32_t t = 0; t < kTileTokens; t += lanes) {
+        auto sum = hn::Load(d, sums + t);
+        auto finite = hn::Eq(max, max);
+        for (uint32_t i = 0; i < dims; ++i) {
+          const auto value = hn::Load(d, values + i * kTileTokens + t);
+          finite = hn::And(finite, hn::Le(hn::Abs(value), max));
+          sum = hn::Add(sum, hn::Mul(value, value));
+        }
+        hn::Store(sum, d, sums + t);
+        bad_tokens |= NotFinite(finite) << t;
+      }
+    }
+    return bad_tokens;
+  }
+
+  HWY_ATTR void CodesOfPair(const float* firsts, const float* seconds, uint8_t* codes) {
+    const TileTag d;
+    const hn::RebindToUnsigned<TileTag> du;
+    const hn::Rebind<uint8_t, TileTag> d8;
+    const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+    for (uint32_t t = 0; t < kTileTokens; t += lanes) {
+      const auto inverse = hn::Load(d, inverses_ + t);
+      const auto first = hn::Load(d, firsts + t);
+      const auto second = hn::Load(d, seconds + t);
+      const auto a = hn::Mul(first, inverse);
+      const auto b = hn::Mul(second, inverse);
+      auto best = hn::Set(d, -std::numeric_limits<float>::max());
+      auto product_of_best = hn::Zero(d);
+      auto code = hn::Zero(du);
+      auto x = hn::Zero(d);
+      auto y = hn::Zero(d);
+      for (uint32_t i = 0; i < kPairPoints; ++i) {
+        const auto point_x = hn::Set(d, kPairFirst[i]);
+        const auto point_y = hn::Set(d, kPairSecond[i]);
+        const auto product = hn::Add(hn::Mul(a, point_x), hn::Mul(b, point_y));
+        const auto gain = hn::Sub(hn::Abs(product), hn::Set(d, PairCost(i)));
+        const auto better = hn::Gt(gain, best);
+        best = hn::IfThenElse(better, gain, best);
+        product_of_best = hn::IfThenElse(better, product, product_of_best);
+        code = hn::IfThenElse(hn::RebindMask(du, better), hn::Set(du, i), code);
+        x = hn::IfThenElse(better, point_x, x);
+        y = hn::IfThenElse(better, point_y, y);
+      }
+      const auto sign = hn::And(hn::BitCast(du, product_of_best), hn::Set(du, 0x80000000u));
+      code = hn::Or(code, hn::ShiftRight<27>(sign));
+      x = hn::Xor(x, hn::BitCast(d, sign));
+      y = hn::Xor(y, hn::BitCast(d, sign));
+      hn::StoreU(hn::TruncateTo(d8, code), d8, codes + t);
+      const auto product = hn::Add(hn::Mul(first, x), hn::Mul(second, y));
+      const auto square = hn::Add(hn::Mul(x, x), hn::Mul(y, y));
+      hn::Store(hn::Add(hn::Load(d, products_ + t), product), d, products_ + t);
+      hn::Store(hn::Add(hn::Load(d, squares_ + t), square), d, squares_ + t);
+    }
+  }
+
+  alignas(64) static constexpr float kZeros[kTileTokens] = {};
+  const StreamLayout& sealed_;
+  Tile& tile_;
+  uint32_t bad_tokens_ = 0;
+  alignas(64) float inverses_[kTileTokens];
+  alignas(64) float products_[kTileTokens] = {};
+  alignas(64) float squares_[kTileTokens] = {};
+};
+
+/// Codes of the pairs among channels [dim, dim + dims) of the tokens from `first` on. Bit by bit:
+/// choosing the points costs far more.
+HWY_ATTR inline void StorePairs(const StreamLayout& sealed, const uint8_t* pairs, uint32_t first,
+                                uint32_t dim, uint32_t dims, std::byte* plane) {
+  for (uint32_t p = 0; p < PairCount(dims); ++p) {
+    for (uint32_t t = 0; t < kTileTokens; ++t) {
+      const uint32_t code = pairs[p * kTileTokens + t];
+      const PairPlace at = PairPlaceAt(sealed, first + t, dim / 2 + p);
+      const auto low = static_cast<std::byte>(code % kPairPoints);
+      // The halves of a byte come in this order.
+      plane[at.low.byte] = at.low.high ? plane[at.low.byte] | low << 4 : low;
+      const auto bit = static_cast<std::byte>((code / kPairNegated) << at.sign_bit);
+      plane[at.sign_byte] = at.sign_bit == 0 ? bit : plane[at.sign_byte] | bit;
+    }
   }
 }
 

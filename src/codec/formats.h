@@ -103,6 +103,20 @@ inline constexpr std::array<float, 16> kFp4Table = {0.0f,  0.5f,  1.0f,  1.5f,  
                                                     4.0f,  6.0f,  -0.0f, -0.5f, -1.0f, -1.5f,
                                                     -2.0f, -3.0f, -4.0f, -6.0f};
 
+/// Two channels share a code of `q25`: the low four bits choose a point of the plane, the fifth
+/// negates both coordinates. The 32 points are those of least squared error for two independent
+/// normal values of variance 1 (Lloyd's algorithm, symmetric about the origin; 12.5 dB).
+inline constexpr uint32_t kPairPoints = 16;
+inline constexpr std::array<float, kPairPoints> kPairFirst = {
+    0.0973f, 0.5926f, 0.6282f, 0.0674f, 1.2927f, 0.7706f, 0.5534f, 1.2866f,
+    1.2079f, 0.1768f, 1.7588f, 2.2168f, 2.1080f, 0.8836f, 1.4144f, 0.3542f};
+inline constexpr std::array<float, kPairPoints> kPairSecond = {
+    0.2357f, -0.2756f, 0.4625f,  -0.7981f, 0.1224f, -1.0462f, 1.2386f, -0.5671f,
+    0.8614f, -1.4959f, -1.3806f, -0.3076f, 0.7885f, -2.0714f, 1.7700f, 2.2531f};
+inline constexpr uint8_t kPairNegated = 16;
+/// Not stored: says that the second coordinate is meant where a code stands for one value.
+inline constexpr uint8_t kSecondOfPair = 32;
+
 /// The f16 code of the smallest f16 that is not below `value`, at most 65504. Needs value >= 0;
 /// NaN and infinity become 65504, -0 becomes 0.
 constexpr uint16_t F16NotBelow(float value) {

@@ -24,9 +24,54 @@ constexpr bool IsNibbleCodec(Codec codec) {
   return codec == Codec::kInt4 || codec == Codec::kNf4 || codec == Codec::kFp4;
 }
 
+/// Pairs of channels that share a code of q25.
+constexpr uint32_t PairCount(uint32_t dim) { return (dim + 1) / 2; }
+
+/// The channels of a pair; `second` is dim where the last pair has but one.
+struct ChannelPair {
+  uint32_t first = 0;
+  uint32_t second = 0;
+};
+
+constexpr ChannelPair PairAt(InnerAxis inner, uint32_t dim, uint32_t pair) {
+  if (inner == InnerAxis::kToken) return {2 * pair, 2 * pair + 1};
+  const uint32_t begin = pair / kNibbleTokens * kNibbleChannels;
+  const uint32_t channels = std::min(kNibbleChannels, dim - begin);
+  const uint32_t half = (channels + 1) / 2;
+  const uint32_t in_group = pair % kNibbleTokens;
+  return {begin + in_group, in_group + half < channels ? begin + in_group + half : dim};
+}
+
+/// The pair of a channel, and whether it is the second of it.
+struct PairMember {
+  uint32_t pair = 0;
+  bool second = false;
+};
+
+constexpr PairMember PairOf(InnerAxis inner, uint32_t dim, uint32_t channel) {
+  if (inner == InnerAxis::kToken) return {channel / 2, channel % 2 != 0};
+  const uint32_t begin = channel / kNibbleChannels * kNibbleChannels;
+  const uint32_t half = (std::min(kNibbleChannels, dim - begin) + 1) / 2;
+  const uint32_t in_group = channel - begin;
+  return {begin / 2 + in_group % half, in_group >= half};
+}
+
+/// Bytes of the low four bits of one token's pairs in a plane of V: in every 32 pairs, 16 bytes.
+constexpr uint64_t PairRowBytes(uint32_t dim) {
+  const uint32_t pairs = PairCount(dim);
+  return pairs / 32 * 16 + std::min(pairs % 32, 16u);
+}
+
+/// Bytes of the low four bits of all pairs of a head; after them come the signs.
+constexpr uint64_t PairPlaneBytes(InnerAxis inner, uint32_t dim, uint32_t block_tokens) {
+  if (inner == InnerAxis::kDim) return block_tokens * PairRowBytes(dim);
+  return (uint64_t{PairCount(dim)} + 1) / 2 * block_tokens;
+}
+
 /// Bytes of one token's codes in a plane of V.
 constexpr uint64_t RowBytes(Codec codec, uint32_t dim) {
   if (IsIdentity(codec)) return uint64_t{dim} * ValueBytes(codec);
+  if (codec == Codec::kQ25) return PairRowBytes(dim) + (PairCount(dim) + 7) / 8;
   return IsByteCodec(codec) ? uint64_t{dim} : (uint64_t{dim} + 1) / 2;
 }
 
@@ -34,6 +79,9 @@ constexpr uint64_t RowBytes(Codec codec, uint32_t dim) {
 constexpr uint64_t PlaneBytes(Codec codec, InnerAxis inner, uint32_t dim, uint32_t block_tokens) {
   if (inner == InnerAxis::kDim) return block_tokens * RowBytes(codec, dim);
   if (IsIdentity(codec)) return uint64_t{dim} * block_tokens * ValueBytes(codec);
+  if (codec == Codec::kQ25) {
+    return PairPlaneBytes(inner, dim, block_tokens) + uint64_t{PairCount(dim)} * block_tokens / 8;
+  }
   return uint64_t{dim} * block_tokens / (IsByteCodec(codec) ? 1 : 2);
 }
 
@@ -62,6 +110,25 @@ constexpr NibblePlace NibbleAt(const StreamLayout& stream, uint32_t token, uint3
           in_group >= half};
 }
 
+/// Where the low four bits of a pair's code lie, and the bit that negates it.
+struct PairPlace {
+  NibblePlace low{};
+  uint64_t sign_byte = 0;
+  uint32_t sign_bit = 0;
+};
+
+constexpr PairPlace PairPlaceAt(const StreamLayout& stream, uint32_t token, uint32_t pair) {
+  const uint64_t signs = PairPlaneBytes(stream.inner, stream.dim, stream.block_tokens);
+  if (stream.inner == InnerAxis::kToken) {
+    return {.low = {uint64_t{pair / 2} * stream.block_tokens + token, pair % 2 != 0},
+            .sign_byte = signs + uint64_t{pair} * stream.block_tokens / 8 + token / 8,
+            .sign_bit = token % 8};
+  }
+  return {.low = {token * PairRowBytes(stream.dim) + pair / 32 * 16 + pair % 16, pair % 32 >= 16},
+          .sign_byte = signs + uint64_t{token} * ((PairCount(stream.dim) + 7) / 8) + pair / 8,
+          .sign_bit = pair % 8};
+}
+
 /// Byte of an 8-bit code in its plane.
 constexpr uint64_t ByteAt(const StreamLayout& stream, uint32_t token, uint32_t dim) {
   return stream.inner == InnerAxis::kToken ? uint64_t{dim} * stream.block_tokens + token
@@ -73,10 +140,25 @@ inline uint64_t ScaleAt(const StreamLayout& stream, uint32_t head, uint32_t toke
   return stream.scale_offset_bytes + head * stream.scale_head_stride_bytes + uint64_t{token} * 2;
 }
 
-/// Code of one value in a head's plane; of half a byte in the low half.
+/// The five bits of a pair's code.
+inline uint8_t LoadPairCode(const StreamLayout& stream, const std::byte* plane, uint32_t token,
+                            uint32_t pair) {
+  const PairPlace at = PairPlaceAt(stream, token, pair);
+  const auto byte = static_cast<uint8_t>(plane[at.low.byte]);
+  const uint32_t sign = static_cast<uint8_t>(plane[at.sign_byte]) >> at.sign_bit & 1u;
+  return static_cast<uint8_t>((at.low.high ? byte >> 4 : byte & 15u) | sign * kPairNegated);
+}
+
+/// Code of one value in a head's plane; of half a byte in the low half. Of a pair: its code, and
+/// kSecondOfPair for the second channel.
 inline uint8_t LoadCode(const StreamLayout& stream, const std::byte* plane, uint32_t token,
                         uint32_t dim) {
   if (IsByteCodec(stream.codec)) return static_cast<uint8_t>(plane[ByteAt(stream, token, dim)]);
+  if (stream.codec == Codec::kQ25) {
+    const PairMember member = PairOf(stream.inner, stream.dim, dim);
+    const uint8_t code = LoadPairCode(stream, plane, token, member.pair);
+    return static_cast<uint8_t>(code | (member.second ? kSecondOfPair : 0u));
+  }
   const NibblePlace place = NibbleAt(stream, token, dim);
   const auto byte = static_cast<uint8_t>(plane[place.byte]);
   return place.high ? byte >> 4 : byte & 15u;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "codec/formats.h"
+#include "codec/planes.h"
 #include "codec/scalar.h"
 
 namespace quire::codec {
@@ -118,11 +119,74 @@ inline float CodeValue(Codec codec, uint8_t code) {
     case Codec::kInt4: return kInt4Table[code];
     case Codec::kNf4: return kNf4Table[code];
     case Codec::kFp4: return kFp4Table[code];
+    case Codec::kQ25: {
+      const auto& points = (code & kSecondOfPair) != 0 ? kPairSecond : kPairFirst;
+      const float value = points[code % kPairPoints];
+      return (code & kPairNegated) != 0 ? -value : value;
+    }
     default: QUIRE_CHECK(false); return 0.0f;
   }
 }
 
-/// Encodes one token's values; codes[i] is the code of values[i]. A value that is not finite makes
+/// Half the squared length of a point: what its product with a value must exceed to be near.
+constexpr float PairCost(size_t i) {
+  return 0.5f * (kPairFirst[i] * kPairFirst[i] + kPairSecond[i] * kPairSecond[i]);
+}
+
+/// The nearest point of two scaled values, the first of equally near ones.
+inline uint8_t PairCode(float first, float second) {
+  float best = -std::numeric_limits<float>::max();
+  uint32_t code = 0;
+  for (uint32_t i = 0; i < kPairPoints; ++i) {
+    const float product = first * kPairFirst[i] + second * kPairSecond[i];
+    const float gain = std::fabs(product) - PairCost(i);
+    if (!(gain > best)) continue;
+    best = gain;
+    code = i | std::bit_cast<uint32_t>(product) >> 31 << 4;
+  }
+  return static_cast<uint8_t>(code);
+}
+
+/// Scales a token's pairs before their points are chosen, so that the values have variance 1.
+inline float PairInverse(float sum_of_squares, uint32_t dim) {
+  const float inverse = 1.0f / std::sqrt(sum_of_squares / static_cast<float>(dim));
+  return inverse <= std::numeric_limits<float>::max() ? inverse : 0.0f;
+}
+
+/// The scale of least squared error once the points are chosen: products of values and points over
+/// the points' squares.
+inline uint16_t PairScale(float products, float squares) {
+  const float scale = products / squares;
+  return F32ToStoredF16(scale <= 65504.0f ? std::max(scale, 0.0f) : 65504.0f);
+}
+
+/// Encodes one token's values in q25; codes[p] is that of pair p. As EncodeToken otherwise.
+inline uint16_t EncodePairs(InnerAxis inner, std::span<const float> values,
+                            std::span<uint8_t> codes) {
+  const auto dim = static_cast<uint32_t>(values.size());
+  float sum_of_squares = 0.0f;
+  bool finite = true;
+  for (const float value : values) {
+    finite = finite && std::isfinite(value);
+    sum_of_squares += value * value;
+  }
+  const float inverse = finite ? PairInverse(sum_of_squares, dim) : 0.0f;
+  float products = 0.0f;
+  float squares = 0.0f;
+  for (uint32_t p = 0; p < PairCount(dim); ++p) {
+    const ChannelPair pair = PairAt(inner, dim, p);
+    const float first = finite ? values[pair.first] : 0.0f;
+    const float second = finite && pair.second < dim ? values[pair.second] : 0.0f;
+    codes[p] = PairCode(first * inverse, second * inverse);
+    const float x = CodeValue(Codec::kQ25, codes[p]);
+    const float y = CodeValue(Codec::kQ25, codes[p] | kSecondOfPair);
+    products += first * x + second * y;
+    squares += x * x + y * y;
+  }
+  return finite ? PairScale(products, squares) : kNanScale;
+}
+
+/// Encodes one token's values; codes[i] is the code of values[i]. Not for q25. A value that is not finite makes
 /// the token NaN, with the codes of zeros.
 inline TokenScale EncodeToken(Codec codec, std::span<const float> values,
                               std::span<uint8_t> codes) {
