@@ -1,6 +1,5 @@
 // Codes of docs/codecs.md to vectors of f32, unscaled, as template arguments of the kernels. Codes
 // of a byte have the shape of the structs of codec/load-inl.h; those of half a byte have a table.
-#include "attention/stored.h"
 #include "attention/tile-inl.h"
 #include "hwy/highway.h"
 
@@ -12,6 +11,9 @@
 #endif
 
 #include <cstring>
+
+#include "codec/formats.h"
+#include "codec/planes.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
@@ -46,14 +48,17 @@ struct Fp8Values {
 using Fp8E4m3Values = Fp8Values<3, 7>;
 using Fp8E5m2Values = Fp8Values<2, 15>;
 
+/// Channels of V whose codes share the bytes of a group.
+inline constexpr size_t kNibbleGroup = codec::kNibbleChannels;
+
 struct Int4Values {
-  static constexpr const float* kTable = kInt4Table;
+  static constexpr const float* kTable = codec::kInt4Table.data();
 };
 struct Nf4Values {
-  static constexpr const float* kTable = kNf4Table;
+  static constexpr const float* kTable = codec::kNf4Table.data();
 };
 struct Fp4Values {
-  static constexpr const float* kTable = kFp4Table;
+  static constexpr const float* kTable = codec::kFp4Table.data();
 };
 
 template <class Values>

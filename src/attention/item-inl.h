@@ -1,10 +1,7 @@
 // One item from its blocks to its states: walks the splits of a lane subtree in tree order.
-#include "attention/decode-inl.h"
-#include "attention/encoded-inl.h"
-#include "attention/prefill-inl.h"
+#include "attention/forms-inl.h"
 #include "attention/scales-inl.h"
 #include "attention/softmax-inl.h"
-#include "attention/weigh-inl.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_ITEM_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -18,72 +15,11 @@
 #include <bit>
 
 #include "base/bits.h"
-#include "base/check.h"
+#include "codec/planes.h"
+#include "codec/rotate.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
-
-/// The functions of one codec, for K and for V.
-struct CodecFunctions {
-  void (*stream_scores)(const float*, const StreamView&, const StreamView&, const Columns&, float*);
-  void (*stream_values)(const ValueRun*, uint32_t, const StreamView&, const Columns*, const float*,
-                        float*, size_t);
-  void (*expand_key)(const std::byte*, size_t, size_t, float*);
-  void (*expand_key_rows)(const std::byte*, size_t, size_t, float*);
-  void (*expand_value)(const std::byte*, size_t, float*);
-};
-
-template <class Values>
-constexpr CodecFunctions FunctionsOf() {
-  return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, &ExpandKeyRows<Values>,
-          &ExpandValue<Values>};
-}
-
-/// K of codecs that encode is always token-contiguous.
-template <class Values>
-constexpr CodecFunctions EncodedFunctionsOf() {
-  return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, nullptr,
-          &ExpandValue<Values>};
-}
-
-inline CodecFunctions FunctionsFor(Codec codec) {
-  switch (codec) {
-    case Codec::kF32: return FunctionsOf<cn::F32Values>();
-    case Codec::kF16: return FunctionsOf<cn::F16Values>();
-    case Codec::kBf16: return FunctionsOf<cn::Bf16Values>();
-    case Codec::kFp8E4m3: return EncodedFunctionsOf<Fp8E4m3Values>();
-    case Codec::kFp8E5m2: return EncodedFunctionsOf<Fp8E5m2Values>();
-    case Codec::kInt8: return EncodedFunctionsOf<Int8Values>();
-    case Codec::kInt4: return EncodedFunctionsOf<Int4Values>();
-    case Codec::kNf4: return EncodedFunctionsOf<Nf4Values>();
-    case Codec::kFp4: return EncodedFunctionsOf<Fp4Values>();
-    default: break;
-  }
-  QUIRE_CHECK_MSG(false, "codec was checked by Supports");
-}
-
-/// How blocks are laid out that are read sealed, or open.
-struct Form {
-  Form(const StreamLayout& key_layout, const StreamLayout& value_layout)
-      : key(key_layout),
-        value(value_layout),
-        of_key(FunctionsFor(key.codec)),
-        of_value(FunctionsFor(value.codec)) {}
-
-  const StreamLayout& key;
-  const StreamLayout& value;
-  const CodecFunctions of_key;
-  const CodecFunctions of_value;
-};
-
-/// One split of the walk: its place in the order of lanes, and what the rows see of it.
-struct SplitView {
-  const Columns* first() const { return &parts[parts[0].count == 0 ? 1 : 0]; }
-
-  uint32_t lane_order = 0;  // lanes of the subtree in tree order: 0 .. kLanes / lane_step - 1
-  uint64_t split = 0;
-  Columns parts[2];  // sealed blocks, then the rows' own where it is laid out otherwise
-};
 
 class ItemRun {
  public:
@@ -122,7 +58,7 @@ class ItemRun {
   }
 
  private:
-  /// docs/numerics.md: q' = q * scale, and the sum that mids are multiplied with.
+  /// docs/numerics.md: q' = q * scale, rotated as K is, and the sum that mids are multiplied with.
   void ScaleQueries() {
     const Tag d;
     const Vec scale = hn::Set(d, shape_.scale);
@@ -138,7 +74,8 @@ class ItemRun {
       }
       for (; i < values; ++i) to[i] = from[i] * shape_.scale;
     }
-    if (!HasMids(shape_.key.codec)) return;
+    if (shape_.key.rotated) codec::Rotate(scratch_.query, queries_, shape_.key.dim);
+    if (!codec::HasMids(shape_.key.codec)) return;
     for (uint32_t q = 0; q < queries_; ++q) {
       float sum = 0.0f;
       for (size_t i = 0; i < key_dim_; ++i) sum += scratch_.query[q * key_dim_ + i];
@@ -199,12 +136,12 @@ class ItemRun {
       const bool own = block >= own_block;
       const int form = own && has_open_form_ ? 1 : 0;
       AddColumn(forms_[form], own ? item_.task->open[block] : item_.task->sealed[block], index,
-                token % shape_.key.block_tokens, &parts[form]);
+                static_cast<uint32_t>(token % shape_.key.block_tokens), &parts[form]);
     }
     return parts[0].count + parts[1].count != 0;
   }
 
-  void AddColumn(const Form& form, const std::byte* slot, uint32_t index, uint64_t in_block,
+  void AddColumn(const Form& form, const std::byte* slot, uint32_t index, uint32_t in_block,
                  Columns* columns) const {
     const auto plane = [&](const StreamLayout& stream) {
       return slot + stream.offset_bytes + item_.head_begin * stream.head_stride_bytes;
@@ -215,10 +152,12 @@ class ItemRun {
     };
     const uint32_t c = columns->count++;
     columns->index[c] = index;
-    columns->key[c] = plane(form.key) + (form.key.inner == InnerAxis::kDim
-                                             ? in_block * CodeBytes(form.key.codec, key_dim_)
-                                             : CodeBytes(form.key.codec, in_block));
-    columns->value[c] = plane(form.value) + in_block * CodeBytes(form.value.codec, value_dim_);
+    columns->key[c] =
+        plane(form.key) + (form.key.inner == InnerAxis::kDim
+                               ? in_block * codec::RowBytes(form.key.codec, shape_.key.dim)
+                               : codec::RowBytes(form.key.codec, in_block));
+    columns->value[c] =
+        plane(form.value) + in_block * codec::RowBytes(form.value.codec, shape_.value.dim);
     if (!IsIdentity(form.key.codec)) columns->key_scale[c] = scales(form.key);
     if (!IsIdentity(form.value.codec)) columns->value_scale[c] = scales(form.value);
   }
@@ -228,7 +167,7 @@ class ItemRun {
         .heads = item_.heads,
         .group = group_,
         .dim = stream.dim,
-        .row_bytes = CodeBytes(stream.codec, stream.block_tokens),
+        .row_bytes = codec::RowBytes(stream.codec, stream.block_tokens),
         .head_stride_bytes = stream.head_stride_bytes,
         .block_columns = stream.block_tokens / kColumnTokens,
         .scale_head_stride_bytes = IsIdentity(stream.codec) ? 0 : stream.scale_head_stride_bytes};
@@ -284,7 +223,7 @@ class ItemRun {
   }
 
   void AddMidSums() const {
-    if (!HasMids(shape_.value.codec)) return;
+    if (!codec::HasMids(shape_.value.codec)) return;
     AddMids(scratch_.mid_sum, queries_, scratch_.split.out, out_stride_);
   }
 
@@ -292,7 +231,7 @@ class ItemRun {
   void ScaleScoresOf(const Form& form, const Columns& columns, const HeadScales& scales, uint32_t q,
                      uint32_t count) const {
     for (const uint32_t end = q + count; q < end; ++q) {
-      if (HasMids(form.key.codec)) {
+      if (codec::HasMids(form.key.codec)) {
         ScaleScores<true>(columns, scales, scratch_.query_sum[q], Scores(q));
       } else {
         ScaleScores<false>(columns, scales, 0.0f, Scores(q));
@@ -313,7 +252,7 @@ class ItemRun {
       uint32_t chain_count = 0;
       for (uint32_t h = 0; h < heads; ++h) {
         LoadScales(form.value, columns, columns.value_scale, head + h, &scales[h]);
-        if (!HasMids(form.value.codec)) continue;
+        if (!codec::HasMids(form.value.codec)) continue;
         for (uint32_t q = (head + h) * group_; q < (head + h + 1) * group_; ++q) {
           chains[chain_count++] = {Scores(q), scales[h].mid, &scratch_.mid_sum[q]};
           if (chain_count < kMidChains) continue;
@@ -330,7 +269,7 @@ class ItemRun {
 
   uint32_t ListRuns(const Form& form, const Columns& columns, const VisibleTokens& visible,
                     ValueRun* runs) const {
-    const size_t row_bytes = CodeBytes(form.value.codec, value_dim_);
+    const size_t row_bytes = codec::RowBytes(form.value.codec, shape_.value.dim);
     uint32_t count = 0;
     for (uint32_t c = 0; c < columns.count; ++c) {
       const uint32_t first = columns.index[c] * kColumnTokens;
@@ -353,7 +292,7 @@ class ItemRun {
       const Columns& columns = view.parts[f];
       const auto expand_key =
           form.key.inner == InnerAxis::kDim ? form.of_key.expand_key_rows : form.of_key.expand_key;
-      const size_t key_row_bytes = CodeBytes(form.key.codec, form.key.block_tokens);
+      const size_t key_row_bytes = codec::RowBytes(form.key.codec, form.key.block_tokens);
       for (uint32_t c = 0; c < columns.count; ++c) {
         const uint32_t index = columns.index[c];
         expand_key(columns.key[c], key_row_bytes, key_dim_, scratch_.key + index * key_panel);
@@ -435,7 +374,7 @@ class ItemRun {
                         const HeadScales& scales, const VisibleTokens* visible) const {
     MidChain chains[kTileRows];
     uint32_t end = 0;
-    for (uint32_t r = 0; r < rows && HasMids(form.value.codec); r = end) {
+    for (uint32_t r = 0; r < rows && codec::HasMids(form.value.codec); r = end) {
       const VisibleTokens tokens = InColumns(visible[r], columns);
       for (end = r; end < rows && InColumns(visible[end], columns) == tokens; ++end) {
         chains[end - r] = {Scores(q + end), scales.mid, &scratch_.mid_sum[q + end]};

@@ -8,6 +8,7 @@
 #include "attention/exp.h"
 #include "attention/shape.h"
 #include "attention/stored.h"
+#include "codec/rotate.h"
 #include "quire/attention.h"
 #include "quire/identity.h"
 
@@ -33,7 +34,7 @@ bool Visible(const AttentionShape& shape, uint64_t position, uint64_t token) {
 struct Place {
   const StreamLayout& stream;
   const std::byte* slot;
-  uint64_t in_block;
+  uint32_t in_block;
 };
 
 Place Find(const StreamLayout& sealed, const StreamLayout& open, const AttentionTask& task,
@@ -41,7 +42,7 @@ Place Find(const StreamLayout& sealed, const StreamLayout& open, const Attention
   const uint64_t block = token / sealed.block_tokens;
   const bool own = block == position / sealed.block_tokens;
   return {own ? open : sealed, own ? task.open[block] : task.sealed[block],
-          token % sealed.block_tokens};
+          static_cast<uint32_t>(token % sealed.block_tokens)};
 }
 
 float Tree16(std::array<float, 16> x) {
@@ -71,8 +72,9 @@ State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_
       score = std::fma(query[d], StoredCode(key.stream, key.slot, kv_head, key.in_block, d), score);
     }
     if (!IsIdentity(key.stream.codec)) {
-      const auto [scale, mid] = StoredScale(key.stream, key.slot, kv_head, key.in_block);
-      score = HasMids(key.stream.codec) ? std::fma(scale, score, mid * query_sum) : score * scale;
+      const auto [scale, mid] = LoadScale(key.stream, key.slot, kv_head, key.in_block);
+      score = codec::HasMids(key.stream.codec) ? std::fma(scale, score, mid * query_sum)
+                                               : score * scale;
     }
     scores.push_back(score);
     state.max = std::max(state.max, score);
@@ -86,16 +88,16 @@ State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_
     const Place value = Find(shape.value, OpenValue(shape), task, position, tokens[i]);
     float weight = e;
     if (!IsIdentity(value.stream.codec)) {
-      const auto [scale, mid] = StoredScale(value.stream, value.slot, kv_head, value.in_block);
+      const auto [scale, mid] = LoadScale(value.stream, value.slot, kv_head, value.in_block);
       weight = e * scale;
-      if (HasMids(value.stream.codec)) mids = std::fma(e, mid, mids);
+      if (codec::HasMids(value.stream.codec)) mids = std::fma(e, mid, mids);
     }
     for (uint32_t d = 0; d < shape.value.dim; ++d) {
       const float code = StoredCode(value.stream, value.slot, kv_head, value.in_block, d);
       state.out[d] = std::fma(weight, code, state.out[d]);
     }
   }
-  if (HasMids(shape.value.codec)) {
+  if (codec::HasMids(shape.value.codec)) {
     for (float& out : state.out) out += mids;
   }
   state.sum = Tree16(partial);
@@ -140,6 +142,7 @@ class Judge final : public AttentionBackend {
                         uint64_t position, const float* query, float* out) {
     std::vector<float> scaled(query, query + shape.key.dim);
     for (float& value : scaled) value *= shape.scale;
+    if (shape.key.rotated) codec::Rotate(scaled.data(), 1, shape.key.dim);
     std::array<State, kLanes> lanes;
     for (uint64_t split = 0; split <= position / kSplitTokens; ++split) {
       State& lane = lanes[split % kLanes];
@@ -149,6 +152,7 @@ class Judge final : public AttentionBackend {
       for (uint32_t j = 0; j < width; ++j) lanes[j] = Merge(lanes[j], lanes[j + width]);
     }
     for (uint32_t d = 0; d < shape.value.dim; ++d) out[d] = lanes[0].out[d] / lanes[0].sum;
+    if (shape.value.rotated) codec::Rotate(out, 1, shape.value.dim);
   }
 };
 

@@ -47,7 +47,15 @@ TEST(Judge, StaysWithinAHairOfTheReference) {
   const TestShape shapes[] = {
       {.kv_heads = 2, .group = 3, .key_dim = 20, .value_dim = 12, .key_codec = Codec::kBf16},
       {.group = 2, .block_tokens = 64, .window_tokens = 70, .sink_tokens = 3},
-      {.key_codec = Codec::kF32, .value_codec = Codec::kF32}};
+      {.key_dim = 24, .key_codec = Codec::kF32, .value_codec = Codec::kF32, .rotated = true},
+      {.group = 2,
+       .key_dim = 24,
+       .value_dim = 40,
+       .key_codec = Codec::kInt8,
+       .value_codec = Codec::kInt4,
+       .rotated = true},
+      {.key_codec = Codec::kFp8E4m3, .value_codec = Codec::kNf4, .rotated = true},
+      {.key_codec = Codec::kFp4, .value_codec = Codec::kFp8E5m2}};
   for (const TestShape& test : shapes) {
     for (const bool two_forms : {false, true}) {
       const AttentionShape shape = MakeShape(test);

@@ -1,5 +1,7 @@
 #include "attention/kernels.h"
 
+#include "codec/rotate.h"
+
 // Targets without a fused multiply-add cannot give the bits of docs/numerics.md; scalable vectors
 // cannot be kept in arrays. The fallback that Highway wants is compiled to nothing.
 #define HWY_DISABLED_TARGETS \
@@ -44,6 +46,7 @@ void FinishItem(const Item& item, const States& states) {
       hn::StoreU(hn::Div(hn::Load(d, from + i), sum), d, to + i);
     }
     for (; i < dim; ++i) to[i] = from[i] / states.sum[q];
+    if (item.shape->value.rotated) codec::Rotate(to, 1, item.shape->value.dim);
   }
 }
 

@@ -23,8 +23,8 @@ std::ostream& operator<<(std::ostream& os, const Setup& s) {
             << CodecName(s.shape.value_codec) << " open " << CodecName(s.shape.open_codec)
             << " window " << s.shape.window_tokens << " sinks " << s.shape.sink_tokens
             << " first_position " << s.first_position << " rows " << s.rows << " key_inner "
-            << static_cast<int>(s.shape.key_inner) << " two_forms " << s.two_forms << " seed "
-            << s.seed;
+            << static_cast<int>(s.shape.key_inner) << " rotated " << s.shape.rotated
+            << " two_forms " << s.two_forms << " seed " << s.seed;
 }
 
 // Positions near the edges of columns, splits and rounds of lanes.
@@ -55,6 +55,7 @@ Setup Draw() {
   if (IsIdentity(s.shape.key_codec) && *rc::gen::inRange(0, 4) == 0) {
     s.shape.key_inner = InnerAxis::kDim;
   }
+  s.shape.rotated = *rc::gen::inRange(0, 2) == 0;
   s.first_position = DrawPosition();
   s.rows = *rc::gen::element(1u, 1u, 2u, 3u, 5u, 9u, 17u, 34u);
   s.two_forms = *rc::gen::inRange(0, 4) == 0;

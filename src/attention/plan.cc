@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention/shape.h"
-#include "attention/stored.h"
+#include "codec/planes.h"
 
 namespace quire::attention {
 namespace {
@@ -35,7 +35,8 @@ class TaskPlanner {
     const uint64_t splits = TokensInSight(shape_, task_) / kSplitTokens + 1;
     uint32_t parts = 1;
     while (parts < kLanes && parts < pieces && parts * 4 <= splits) parts *= 2;
-    const uint64_t plane_bytes = PlaneBytes(shape_.key);
+    const uint64_t plane_bytes = codec::PlaneBytes(shape_.key.codec, shape_.key.inner,
+                                                   shape_.key.dim, shape_.key.block_tokens);
     const uint64_t runs = std::max<uint64_t>(1, shape_.key.heads * plane_bytes / kRunBytes);
     const auto cuts = static_cast<uint32_t>(
         std::min<uint64_t>(shape_.key.heads, std::max(runs, (pieces + parts - 1) / parts)));

@@ -1,10 +1,12 @@
 #include "attention/reference.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "attention/shape.h"
 #include "attention/stored.h"
+#include "codec/rotate.h"
 
 namespace quire::attention {
 namespace {
@@ -13,18 +15,36 @@ namespace {
 double Load(const StreamLayout& sealed, const StreamLayout& open, const AttentionTask& task,
             uint32_t head, uint64_t position, uint64_t token, uint32_t d) {
   const uint64_t block = token / sealed.block_tokens;
-  const uint64_t in_block = token % sealed.block_tokens;
+  const auto in_block = static_cast<uint32_t>(token % sealed.block_tokens);
   const bool own = block == position / sealed.block_tokens;
   const StreamLayout& stream = own ? open : sealed;
   const std::byte* slot = own ? task.open[block] : task.sealed[block];
   const double code = StoredCode(stream, slot, head, in_block, d);
   if (IsIdentity(stream.codec)) return code;
-  const auto [scale, mid] = StoredScale(stream, slot, head, in_block);
+  const auto [scale, mid] = LoadScale(stream, slot, head, in_block);
   return double{mid} + double{scale} * code;
 }
 
+/// The rotation of codec/rotate.h by its definition: entry (i, j) of the Hadamard matrix is negative
+/// where i & j has an odd number of ones.
+std::vector<double> Rotated(const std::vector<double>& x) {
+  const uint32_t n = codec::RotationDim(static_cast<uint32_t>(x.size()));
+  std::vector<double> y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t block = i / n * n;
+    for (size_t j = block; j < block + n; ++j) {
+      y[i] += std::popcount(i % n & j % n) % 2 == 0 ? x[j] : -x[j];
+    }
+    y[i] /= std::sqrt(static_cast<double>(n));
+  }
+  return y;
+}
+
 void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t head,
-               uint64_t position, const float* query, double* out) {
+               uint64_t position, const float* query_row, double* out) {
+  std::vector<double> query(query_row, query_row + shape.key.dim);
+  if (shape.key.rotated) query = Rotated(query);
+  std::vector<double> sums(shape.value.dim);
   std::vector<uint64_t> tokens;
   std::vector<double> scores;
   for (uint64_t t = 0; t <= position; ++t) {
@@ -43,10 +63,11 @@ void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t 
     const double weight = std::exp(scores[i] - max);
     sum += weight;
     for (uint32_t d = 0; d < shape.value.dim; ++d) {
-      out[d] += weight * Load(shape.value, OpenValue(shape), task, head, position, tokens[i], d);
+      sums[d] += weight * Load(shape.value, OpenValue(shape), task, head, position, tokens[i], d);
     }
   }
-  for (uint32_t d = 0; d < shape.value.dim; ++d) out[d] /= sum;
+  if (shape.value.rotated) sums = Rotated(sums);
+  for (uint32_t d = 0; d < shape.value.dim; ++d) out[d] = sums[d] / sum;
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Scales and mids of docs/codecs.md: kernels multiply bare codes; what a token's codes are worth
 // comes to its scores afterwards and to its weights beforehand.
-#include "attention/stored.h"
 #include "attention/tile-inl.h"
 #include "hwy/highway.h"
 
@@ -14,6 +13,7 @@
 #include <algorithm>
 
 #include "attention/shape.h"
+#include "codec/planes.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
@@ -28,7 +28,7 @@ struct HeadScales {
 inline void LoadScales(const StreamLayout& stream, const Columns& columns,
                        const std::byte* const* first, uint32_t head, HeadScales* scales) {
   const Tag d;
-  const bool mids = HasMids(stream.codec);
+  const bool mids = codec::HasMids(stream.codec);
   const size_t mid_bytes = size_t{stream.block_tokens} * cn::F16Values::kBytes;
   for (uint32_t c = 0; c < columns.count; ++c) {
     const std::byte* from = first[c] + head * stream.scale_head_stride_bytes;

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "attention/stored.h"
 #include "base/bits.h"
+#include "codec/planes.h"
 
 namespace quire::attention {
 namespace {
@@ -31,7 +31,9 @@ Result<void> ValidateStream(std::string_view name, const StreamLayout& stream, I
     return bad(fmt::format("block_tokens is {}, must be a power of two in {}..{}",
                            stream.block_tokens, kBlockTokensMin, kBlockTokensMax));
   }
-  const uint64_t plane_bytes = PlaneBytes(stream);
+  const uint64_t plane_bytes =
+      codec::PlaneBytes(stream.codec, stream.inner, stream.dim, stream.block_tokens);
+  const uint64_t scale_bytes = codec::ScaleBytes(stream.codec, stream.block_tokens);
   if (stream.heads > 1 && stream.head_stride_bytes < plane_bytes) {
     return bad(fmt::format("head_stride_bytes is {}, a plane has {} bytes",
                            stream.head_stride_bytes, plane_bytes));
@@ -43,9 +45,9 @@ Result<void> ValidateStream(std::string_view name, const StreamLayout& stream, I
     return bad(fmt::format("scale_offset_bytes is {}, codes end at {}", stream.scale_offset_bytes,
                            codes_end));
   }
-  if (stream.heads > 1 && stream.scale_head_stride_bytes < ScaleBytes(stream)) {
+  if (stream.heads > 1 && stream.scale_head_stride_bytes < scale_bytes) {
     return bad(fmt::format("scale_head_stride_bytes is {}, a head has {} bytes of scales",
-                           stream.scale_head_stride_bytes, ScaleBytes(stream)));
+                           stream.scale_head_stride_bytes, scale_bytes));
   }
   return {};
 }

@@ -39,6 +39,7 @@ struct TestShape {
   uint32_t window_tokens = 0;
   uint32_t sink_tokens = 0;
   InnerAxis key_inner = InnerAxis::kToken;
+  bool rotated = false;
   Codec open_codec = Codec::kF16;  // of a row's own block, where K or V is encoded
 };
 
@@ -46,69 +47,6 @@ struct TestShape {
 inline uint64_t StreamEnd(const StreamLayout& stream) {
   return stream.scale_offset_bytes + stream.heads * stream.scale_head_stride_bytes;
 }
-
-/// Codes of one token of one head: value = mid + scale * code, the nearest code of each.
-class TestEncoder {
- public:
-  explicit TestEncoder(Codec codec) : codec_(codec) {
-    const uint32_t codes = 1u << CodeBits(codec);
-    for (uint32_t code = 0; code < codes; ++code) {
-      // Encoders write neither NaN nor Inf, and no negative zero.
-      if (code == 0x80 && codec != Codec::kInt8) continue;
-      if (codec == Codec::kFp8E4m3 && (code & 0x7f) == 0x7f) continue;
-      if (codec == Codec::kFp8E5m2 && (code & 0x7f) >= 0x7c) continue;
-      const std::byte plane[4] = {static_cast<std::byte>(code)};
-      const StreamLayout one{.codec = codec, .heads = 1, .dim = 1, .block_tokens = 1};
-      codes_.push_back({StoredCode(one, plane, 0, 0, 0), static_cast<uint8_t>(code)});
-    }
-    std::ranges::sort(codes_);
-  }
-
-  void Encode(const StreamLayout& stream, const std::vector<float>& values, uint32_t head,
-              uint64_t token, std::byte* slot) const {
-    float low = *std::ranges::min_element(values);
-    float high = *std::ranges::max_element(values);
-    float mid = 0.0f;
-    float range = std::max(std::abs(low), std::abs(high)) / codes_.back().first;
-    std::byte* scales = slot + stream.scale_offset_bytes + head * stream.scale_head_stride_bytes;
-    if (HasMids(codec_)) {
-      range = (high - low) / static_cast<float>(codes_.size() - 1);
-      mid = low - codes_.front().first * range;
-      codec::StoreValue(Codec::kF16, mid, scales, stream.block_tokens + token);
-      mid = codec::LoadValue(Codec::kF16, scales, stream.block_tokens + token);
-    }
-    codec::StoreValue(Codec::kF16, range, scales, token);
-    const float scale = codec::LoadValue(Codec::kF16, scales, token);
-    for (uint32_t d = 0; d < stream.dim; ++d) {
-      StoreCode(stream, scale == 0.0f ? Nearest(0.0f) : Nearest((values[d] - mid) / scale), head,
-                token, d, slot);
-    }
-  }
-
- private:
-  uint8_t Nearest(float value) const {
-    auto above = std::ranges::lower_bound(codes_, value, {}, &std::pair<float, uint8_t>::first);
-    if (above == codes_.end()) return codes_.back().second;
-    if (above == codes_.begin()) return above->second;
-    return above->first - value < value - (above - 1)->first ? above->second : (above - 1)->second;
-  }
-
-  void StoreCode(const StreamLayout& stream, uint8_t code, uint32_t head, uint64_t token,
-                 uint32_t d, std::byte* slot) const {
-    std::byte* plane = slot + stream.offset_bytes + head * stream.head_stride_bytes;
-    if (CodeBits(codec_) == 8) {
-      plane[stream.inner == InnerAxis::kToken ? uint64_t{d} * stream.block_tokens + token
-                                              : token * stream.dim + d] = std::byte{code};
-      return;
-    }
-    const NibbleAddress at = NibbleAt(stream, token, d);
-    const std::byte kept = at.high ? std::byte{0x0f} : std::byte{0xf0};
-    plane[at.byte] = (plane[at.byte] & kept) | std::byte(at.high ? code << 4 : code);
-  }
-
-  Codec codec_;
-  std::vector<std::pair<float, uint8_t>> codes_;  // ascending
-};
 
 inline AttentionShape MakeShape(const TestShape& test) {
   const auto stream = [&](Codec codec, InnerAxis inner, uint32_t dim, uint64_t offset_bytes) {
@@ -118,9 +56,10 @@ inline AttentionShape MakeShape(const TestShape& test) {
                         .dim = dim,
                         .block_tokens = test.block_tokens,
                         .offset_bytes = offset_bytes};
-    layout.head_stride_bytes = PlaneBytes(layout);
+    layout.head_stride_bytes = codec::PlaneBytes(codec, inner, dim, test.block_tokens);
     layout.scale_offset_bytes = offset_bytes + test.kv_heads * layout.head_stride_bytes;
-    layout.scale_head_stride_bytes = ScaleBytes(layout);
+    layout.scale_head_stride_bytes = codec::ScaleBytes(codec, test.block_tokens);
+    layout.rotated = test.rotated;
     return layout;
   };
   AttentionShape shape;
@@ -204,26 +143,51 @@ class TestSequence {
  private:
   void Fill(const StreamLayout& layout, int stream, uint64_t block, float shift,
             const ValueOf& value_of, std::byte* slot) const {
-    const bool encoded = !IsIdentity(layout.codec);
-    const TestEncoder encoder(encoded ? layout.codec : Codec::kInt4);
     std::vector<float> values(layout.dim);
+    std::vector<uint8_t> codes(layout.dim);
     for (uint32_t h = 0; h < layout.heads; ++h) {
-      std::byte* plane = slot + layout.offset_bytes + h * layout.head_stride_bytes;
-      for (uint64_t t = 0; t < layout.block_tokens; ++t) {
+      for (uint32_t t = 0; t < layout.block_tokens; ++t) {
         const uint64_t token = block * layout.block_tokens + t;
         if (token >= tokens_) break;
         for (uint32_t d = 0; d < layout.dim; ++d) values[d] = value_of(stream, h, token, d) + shift;
-        if (encoded) {
-          encoder.Encode(layout, values, h, t, slot);
+        if (IsIdentity(layout.codec)) {
+          StoreValues(layout, h, t, values, slot);
           continue;
         }
-        for (uint32_t d = 0; d < layout.dim; ++d) {
-          const uint64_t index = layout.inner == InnerAxis::kToken
-                                     ? uint64_t{d} * layout.block_tokens + t
-                                     : t * layout.dim + d;
-          codec::StoreValue(layout.codec, values[d], plane, index);
+        const codec::TokenScale scale = codec::EncodeToken(layout.codec, values, codes);
+        std::byte* scales = slot + codec::ScaleAt(layout, h, t);
+        std::memcpy(scales, &scale.scale, 2);
+        if (codec::HasMids(layout.codec)) {
+          std::memcpy(scales + uint64_t{layout.block_tokens} * 2, &scale.mid, 2);
         }
+        StoreCodes(layout, h, t, codes, slot);
       }
+    }
+  }
+
+  static void StoreValues(const StreamLayout& layout, uint32_t head, uint32_t token,
+                          const std::vector<float>& values, std::byte* slot) {
+    std::byte* plane = slot + layout.offset_bytes + head * layout.head_stride_bytes;
+    for (uint32_t d = 0; d < layout.dim; ++d) {
+      const uint64_t index = layout.inner == InnerAxis::kToken
+                                 ? uint64_t{d} * layout.block_tokens + token
+                                 : uint64_t{token} * layout.dim + d;
+      codec::StoreValue(layout.codec, values[d], plane, index);
+    }
+  }
+
+  static void StoreCodes(const StreamLayout& layout, uint32_t head, uint32_t token,
+                         const std::vector<uint8_t>& codes, std::byte* slot) {
+    std::byte* plane = slot + layout.offset_bytes + head * layout.head_stride_bytes;
+    for (uint32_t d = 0; d < layout.dim; ++d) {
+      if (codec::IsByteCodec(layout.codec)) {
+        plane[codec::ByteAt(layout, token, d)] = std::byte{codes[d]};
+        continue;
+      }
+      const codec::NibblePlace place = codec::NibbleAt(layout, token, d);
+      const auto code = static_cast<std::byte>(place.high ? codes[d] << 4 : codes[d]);
+      const std::byte other = place.high ? std::byte{0x0f} : std::byte{0xf0};
+      plane[place.byte] = (plane[place.byte] & other) | code;
     }
   }
 
