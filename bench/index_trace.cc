@@ -9,18 +9,17 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/prng.h"
 #include "bench/index.h"
 #include "bench/pairs.h"
+#include "bench/trace_tokens.h"
 #include "evict/lru.h"
 #include "index/radix_tree.h"
 
 namespace quire::bench {
 namespace {
 
-constexpr uint32_t kBlockTokens = 16;
+constexpr uint32_t kBlockTokens = kTraceBlockTokens;
 constexpr double kMegablocksTarget = 4;  // a second; the best published single-threaded index
-constexpr uint64_t kTokensSeed = 1;
 constexpr uint32_t kCapacityBlocks = 10'000;
 
 // Every block of the trace as one block of the index, with tokens that its id gives.
@@ -33,12 +32,7 @@ Replay MakeReplay(const Options& options) {
   Replay replay;
   for (const std::vector<uint64_t>& request : options.trace) {
     replay.request_blocks.push_back(request.size());
-    for (const uint64_t id : request) {
-      Prng prng(kTokensSeed + id);
-      for (uint32_t i = 0; i < kBlockTokens; ++i) {
-        replay.tokens.push_back(static_cast<TokenId>(prng.NextBelow(150'000)));
-      }
-    }
+    for (const uint64_t id : request) AppendTraceBlock(id, replay.tokens);
   }
   return replay;
 }

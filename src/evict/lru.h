@@ -16,6 +16,7 @@ class LruPolicy final : public Policy {
   LruPolicy();
 
   std::string_view name() const override { return "lru"; }
+  using Policy::Add;
   void Add(BlockId block) override;
   void Remove(BlockId block) override;
   std::optional<BlockId> Victim() const override;

@@ -11,6 +11,32 @@
 
 namespace quire::evict {
 
+/// What a caller may know about a block that becomes evictable. A policy uses what it understands;
+/// a field that is left out makes it guess worse, never wrong.
+struct BlockFacts {
+  /// Names the block's tokens with all before them: uniform bits, equal for equal content, so that
+  /// a block is known again after it was evicted. 0: unknown.
+  uint64_t key = 0;
+  /// The block before it. None: the first of its path, or unknown.
+  BlockId parent = {};
+  /// Blocks before it in its path.
+  uint32_t depth = 0;
+  /// 0 to 100: what is wanted least goes first. Holds until expires_ms, then counts as unset.
+  uint8_t priority = 50;
+  /// In the time of RequestFacts. 0: never.
+  uint64_t expires_ms = 0;
+  /// Never a victim, nor what its path goes through.
+  bool pinned = false;
+};
+
+/// A use of one whole path.
+struct RequestFacts {
+  uint64_t time_ms = 0;  // never goes back
+  uint32_t blocks = 0;   // of the prompt
+  uint64_t prompt_tokens = 0;
+  uint64_t output_tokens = 0;
+};
+
 /// The set of evictable blocks and an order on it. The same calls give the same victims.
 ///
 /// The caller keeps two promises, and the victim is then always a leaf of the index, so that
@@ -18,6 +44,7 @@ namespace quire::evict {
 ///   1. a lease covers a whole path from the root, so an evictable block has no leased descendant;
 ///   2. when a lease ends, its blocks are added deepest first, so a parent is more recent than its
 ///      descendants.
+/// Policies with another order than recency also need BlockFacts::parent for that.
 ///
 /// Errors:  none; adding a block twice or removing one that is not here stops (QUIRE_CHECK)
 /// Threads: not synchronised; the caller holds its lock
@@ -26,10 +53,19 @@ class Policy {
   virtual ~Policy() = default;
 
   virtual std::string_view name() const = 0;
+  /// The blocks added from now on were used by this request.
+  virtual void Begin(const RequestFacts& request) { (void)request; }
   /// The block became evictable (nobody leases it) and is now the most recently used.
   virtual void Add(BlockId block) = 0;
+  virtual void Add(BlockId block, const BlockFacts& facts) {
+    (void)facts;
+    Add(block);
+  }
   /// The block is leased again, or gone.
   virtual void Remove(BlockId block) = 0;
+  /// The block is gone because room was needed: removed, and remembered where a policy learns from
+  /// that.
+  virtual void Evict(BlockId block) { Remove(block); }
   /// What goes first; nothing changes until it is removed. Empty when nothing is evictable.
   virtual std::optional<BlockId> Victim() const = 0;
   /// Evictable blocks.

@@ -1,0 +1,22 @@
+#include "apps/quire/belady.h"
+
+#include "base/check.h"
+
+namespace quire::app {
+
+void BeladyPolicy::Begin(const evict::RequestFacts& request) {
+  first_ = next_;
+  next_ += request.blocks;
+  QUIRE_CHECK(next_ <= next_uses_.size());
+}
+
+void BeladyPolicy::Add(BlockId block, const evict::BlockFacts& facts) {
+  order_.Add(block, facts.parent, {.queue = RankOf(facts.depth), .stamp = ++added_});
+}
+
+bool BeladyPolicy::Admits(uint32_t depth) const {
+  const auto victim = order_.First();
+  return victim && order_.rank(*victim).queue < RankOf(depth);
+}
+
+}  // namespace quire::app

@@ -1,0 +1,177 @@
+#include "apps/quire/replayer.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "apps/quire/belady.h"
+#include "base/check.h"
+#include "base/prng.h"
+#include "bench/pairs.h"
+#include "bench/trace_tokens.h"
+#include "evict/policies.h"
+#include "index/radix_tree.h"
+#include "quota/ledger.h"
+
+namespace quire::app {
+namespace {
+
+using bench::kTraceBlockTokens;
+
+constexpr uint64_t kBlockBytes = kTraceBlockTokens * sizeof(TokenId);
+constexpr std::string_view kBelady = "belady";
+
+class Replayer {
+ public:
+  Replayer(const ReplayInput& input, uint64_t capacity_blocks,
+           std::unique_ptr<evict::Policy> policy, const BeladyPolicy* bound)
+      : input_(input),
+        ledger_(std::min(capacity_blocks, input.unique_blocks()) * kBlockBytes),
+        policy_(std::move(policy)),
+        bound_(bound) {}
+
+  // Returns the blocks hit.
+  uint32_t Run(const ReplayInput::Request& request) {
+    input_.CopyTokens(request, prompt_);
+    path_.clear();
+    const uint32_t found = tree_.Find(root_, prompt_, path_);
+    for (const BlockId block : path_) policy_->Remove(block);
+    policy_->Begin(request.facts);
+    while (path_.size() < request.facts.blocks && Charge()) path_.push_back(NewId());
+    if (path_.size() > found) {
+      tree_.Insert(root_, found == 0 ? BlockId::None() : path_[found - 1],
+                   std::span(prompt_)
+                       .first(path_.size() * kTraceBlockTokens)
+                       .subspan(uint64_t{found} * kTraceBlockTokens),
+                   std::span(path_).subspan(found));
+    }
+    // As a lease ends: deepest first.
+    for (size_t i = path_.size(); i-- > 0;) {
+      policy_->Add(path_[i], {.key = input_.key(input_.blocks()[request.first_block + i]),
+                              .parent = i == 0 ? BlockId::None() : path_[i - 1],
+                              .depth = static_cast<uint32_t>(i)});
+    }
+    return found;
+  }
+
+ private:
+  // Pays for one more block of the path, if need be with what nobody holds.
+  bool Charge() {
+    if (ledger_.TryCharge(kBlockBytes)) return true;
+    const auto victim = policy_->Victim();
+    if (!victim) return false;
+    if (bound_ != nullptr && !bound_->Admits(static_cast<uint32_t>(path_.size()))) return false;
+    policy_->Evict(*victim);
+    tree_.Remove(*victim);
+    unused_.push_back(*victim);
+    ledger_.Refund(kBlockBytes);
+    QUIRE_CHECK(ledger_.TryCharge(kBlockBytes));
+    return true;
+  }
+
+  BlockId NewId() {
+    if (unused_.empty()) return BlockId(next_++);
+    const BlockId block = unused_.back();
+    unused_.pop_back();
+    return block;
+  }
+
+  const ReplayInput& input_;
+  index::RadixTree tree_{kTraceBlockTokens};
+  const index::RootId root_ = tree_.Root({});
+  quota::Ledger ledger_;
+  const std::unique_ptr<evict::Policy> policy_;
+  const BeladyPolicy* const bound_;  // policy_, if it may refuse a block
+  std::vector<TokenId> prompt_;      // of the request at hand
+  std::vector<BlockId> path_;
+  std::vector<BlockId> unused_;
+  uint32_t next_ = 0;
+};
+
+}  // namespace
+
+ReplayInput::ReplayInput(const Trace& trace) {
+  std::unordered_map<uint64_t, uint32_t> numbers;
+  uint64_t time_ms = 0;
+  for (const TraceRequest& request : trace) {
+    time_ms = std::max(time_ms, request.timestamp_ms);  // recorders may disagree by a little
+    requests_.push_back({.first_block = blocks_.size(),
+                         .facts = {.time_ms = time_ms,
+                                   .blocks = static_cast<uint32_t>(request.block_ids.size()),
+                                   .prompt_tokens = request.input_tokens,
+                                   .output_tokens = request.output_tokens}});
+    for (const uint64_t id : request.block_ids) {
+      const auto [number, is_new] = numbers.try_emplace(id, numbers.size());
+      blocks_.push_back(number->second);
+      if (!is_new) continue;
+      bench::AppendTraceBlock(id, tokens_);
+      keys_.push_back(Prng(id).Next64());
+    }
+  }
+}
+
+std::vector<uint64_t> ReplayInput::NextUses() const {
+  std::vector<uint64_t> next_uses(blocks_.size());
+  std::vector<uint64_t> next_of(unique_blocks(), UINT64_MAX);
+  for (uint64_t r = requests_.size(); r-- > 0;) {
+    const uint64_t first = requests_[r].first_block;
+    for (uint64_t i = first + requests_[r].facts.blocks; i-- > first;) {
+      next_uses[i] = std::exchange(next_of[blocks_[i]], r);
+    }
+  }
+  return next_uses;
+}
+
+void ReplayInput::CopyTokens(const Request& request, std::vector<TokenId>& tokens) const {
+  tokens.resize(uint64_t{request.facts.blocks} * kTraceBlockTokens);
+  for (uint64_t i = 0; i < request.facts.blocks; ++i) {
+    const uint64_t block = blocks_[request.first_block + i];
+    std::copy_n(tokens_.begin() + static_cast<int64_t>(block * kTraceBlockTokens),
+                kTraceBlockTokens, tokens.begin() + static_cast<int64_t>(i * kTraceBlockTokens));
+  }
+}
+
+double ReplayResult::hit_ratio() const {
+  return blocks == 0 ? 0 : static_cast<double>(hit_blocks) / static_cast<double>(blocks);
+}
+
+double ReplayResult::blocks_per_second() const {
+  return seconds == 0 ? 0 : static_cast<double>(blocks) / seconds;
+}
+
+ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
+                    const std::function<void(uint64_t)>& progress) {
+  std::vector<uint64_t> next_uses;
+  std::unique_ptr<evict::Policy> object;
+  const BeladyPolicy* bound = nullptr;
+  if (policy == kBelady) {
+    next_uses = input.NextUses();
+    auto belady = std::make_unique<BeladyPolicy>(next_uses);
+    bound = belady.get();
+    object = std::move(belady);
+  } else {
+    object = evict::MakePolicy(policy);
+  }
+  QUIRE_CHECK_MSG(object != nullptr, "no such policy");
+  Replayer replayer(input, capacity_blocks, std::move(object), bound);
+  ReplayResult result;
+  const double begin_s = bench::ThreadSeconds();
+  for (const ReplayInput::Request& request : input.requests()) {
+    result.hit_blocks += replayer.Run(request);
+    result.blocks += request.facts.blocks;
+    if (++result.requests % 256 == 0) progress(result.requests);
+  }
+  result.seconds = bench::ThreadSeconds() - begin_s;
+  return result;
+}
+
+std::vector<std::string> ReplayPolicies() {
+  std::vector<std::string> names;
+  for (const std::string_view name : evict::PolicyNames()) names.emplace_back(name);
+  names.emplace_back(kBelady);
+  return names;
+}
+
+}  // namespace quire::app

@@ -1,0 +1,67 @@
+// A recorded service's requests on the parts that a cache is made of: index, ledger and policy.
+#ifndef QUIRE_APPS_REPLAYER_H_
+#define QUIRE_APPS_REPLAYER_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "apps/quire/trace.h"
+#include "evict/policy.h"
+#include "quire/ids.h"
+
+namespace quire::app {
+
+/// A trace as the index wants it: every block with the tokens that its id gives.
+class ReplayInput {
+ public:
+  explicit ReplayInput(const Trace& trace);
+
+  struct Request {
+    uint64_t first_block = 0;  // in blocks()
+    evict::RequestFacts facts;
+  };
+
+  const std::vector<Request>& requests() const { return requests_; }
+  /// Of all requests, one after the other: numbers from 0 without gaps, equal ids, equal numbers.
+  const std::vector<uint32_t>& blocks() const { return blocks_; }
+  uint64_t unique_blocks() const { return keys_.size(); }
+  /// For every entry of blocks(): the next request with the same block. UINT64_MAX: none.
+  std::vector<uint64_t> NextUses() const;
+
+  /// By block number.
+  uint64_t key(uint32_t block) const { return keys_[block]; }
+  /// Writes the prompt's tokens.
+  void CopyTokens(const Request& request, std::vector<TokenId>& tokens) const;
+
+ private:
+  std::vector<Request> requests_;
+  std::vector<uint32_t> blocks_;
+  std::vector<TokenId> tokens_;  // [unique blocks, bench::kTraceBlockTokens]
+  std::vector<uint64_t> keys_;   // by block number
+};
+
+struct ReplayResult {
+  uint64_t requests = 0;
+  uint64_t blocks = 0;
+  uint64_t hit_blocks = 0;
+  double seconds = 0;  // of the thread
+  double hit_ratio() const;
+  double blocks_per_second() const;
+};
+
+/// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is
+/// there; all blocks of a prompt are inserted as far as they fit, and its first block ends as the
+/// most recent. `progress` is told the requests done.
+///
+/// Shape: policy is a name of ReplayPolicies()
+ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
+                    const std::function<void(uint64_t)>& progress);
+
+/// The policies of the library, and `belady`.
+std::vector<std::string> ReplayPolicies();
+
+}  // namespace quire::app
+
+#endif  // QUIRE_APPS_REPLAYER_H_
