@@ -225,7 +225,7 @@ Result<std::vector<Row>> Attention(const Options& options) {
         Case{Codec::kF32, 16'384}, Case{Codec::kFp8E4m3}, Case{Codec::kFp8E5m2}, Case{Codec::kInt8},
         Case{Codec::kInt8, 32'768, 4}, Case{Codec::kInt8, 32'768, 8}, Case{Codec::kInt4},
         Case{Codec::kNf4}, Case{Codec::kNf4, 32'768, 4}, Case{Codec::kNf4, 32'768, 8},
-        Case{Codec::kFp4}}) {
+        Case{Codec::kFp4}, Case{Codec::kQ25}}) {
     QUIRE_TRY(Decode(options, c.codec, c.tokens, c.group, attention.get(), &rows));
   }
   for (const Codec codec : {Codec::kF16, Codec::kInt8, Codec::kNf4}) {

@@ -51,6 +51,7 @@ inline CodecFunctions FunctionsFor(Codec codec) {
     case Codec::kInt4: return EncodedFunctionsOf<Int4Values>();
     case Codec::kNf4: return EncodedFunctionsOf<Nf4Values>();
     case Codec::kFp4: return EncodedFunctionsOf<Fp4Values>();
+    case Codec::kQ25: return {};  // always widened, by pairs-inl.h
     default: break;
   }
   QUIRE_CHECK_MSG(false, "codec was checked by Supports");

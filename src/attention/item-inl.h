@@ -1,5 +1,6 @@
 // One item from its blocks to its states: walks the splits of a lane subtree in tree order.
 #include "attention/forms-inl.h"
+#include "attention/pairs-inl.h"
 #include "attention/scales-inl.h"
 #include "attention/softmax-inl.h"
 #include "hwy/highway.h"
@@ -152,14 +153,29 @@ class ItemRun {
     };
     const uint32_t c = columns->count++;
     columns->index[c] = index;
-    columns->key[c] =
-        plane(form.key) + (form.key.inner == InnerAxis::kDim
-                               ? in_block * codec::RowBytes(form.key.codec, shape_.key.dim)
-                               : codec::RowBytes(form.key.codec, in_block));
-    columns->value[c] =
-        plane(form.value) + in_block * codec::RowBytes(form.value.codec, shape_.value.dim);
+    columns->key[c] = plane(form.key) + ColumnOffset(form.key, in_block);
+    columns->value[c] = plane(form.value) + ColumnOffset(form.value, in_block);
+    columns->key_signs[c] = plane(form.key) + SignOffset(form.key, in_block);
+    columns->value_signs[c] = plane(form.value) + SignOffset(form.value, in_block);
     if (!IsIdentity(form.key.codec)) columns->key_scale[c] = scales(form.key);
     if (!IsIdentity(form.value.codec)) columns->value_scale[c] = scales(form.value);
+  }
+
+  /// Of a column's codes in their plane.
+  static size_t ColumnOffset(const StreamLayout& stream, uint32_t in_block) {
+    const bool pairs = stream.codec == Codec::kQ25;
+    if (stream.inner == InnerAxis::kToken) {
+      return pairs ? in_block : codec::RowBytes(stream.codec, in_block);
+    }
+    return in_block *
+           (pairs ? codec::PairRowBytes(stream.dim) : codec::RowBytes(stream.codec, stream.dim));
+  }
+
+  static size_t SignOffset(const StreamLayout& stream, uint32_t in_block) {
+    if (stream.codec != Codec::kQ25) return 0;
+    const size_t begin = codec::PairPlaneBytes(stream.inner, stream.dim, stream.block_tokens);
+    if (stream.inner == InnerAxis::kToken) return begin + in_block / 8;
+    return begin + in_block * size_t{(codec::PairCount(stream.dim) + 7) / 8};
   }
 
   StreamView ViewOf(const StreamLayout& stream) const {
@@ -290,14 +306,10 @@ class ItemRun {
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
       const Columns& columns = view.parts[f];
-      const auto expand_key =
-          form.key.inner == InnerAxis::kDim ? form.of_key.expand_key_rows : form.of_key.expand_key;
-      const size_t key_row_bytes = codec::RowBytes(form.key.codec, form.key.block_tokens);
       for (uint32_t c = 0; c < columns.count; ++c) {
         const uint32_t index = columns.index[c];
-        expand_key(columns.key[c], key_row_bytes, key_dim_, scratch_.key + index * key_panel);
-        form.of_value.expand_value(columns.value[c], value_dim_,
-                                   scratch_.value + index * kColumnTokens * kPanelDims);
+        ExpandKeyColumn(form, columns, c, scratch_.key + index * key_panel);
+        ExpandValueColumn(form, columns, c, scratch_.value + index * kColumnTokens * kPanelDims);
       }
       if (!IsIdentity(form.key.codec)) {
         LoadScales(form.key, columns, columns.key_scale, 0, &key_scales[f]);
@@ -318,6 +330,25 @@ class ItemRun {
       WeighTile(q, rows, view, value_scales);
     }
     AddMidSums();
+  }
+
+  void ExpandKeyColumn(const Form& form, const Columns& columns, uint32_t c, float* to) const {
+    const StreamLayout& key = form.key;
+    if (key.codec == Codec::kQ25) {
+      ExpandKeyPairs(columns.key[c], columns.key_signs[c], key.block_tokens, key.dim, to);
+      return;
+    }
+    const auto expand =
+        key.inner == InnerAxis::kDim ? form.of_key.expand_key_rows : form.of_key.expand_key;
+    expand(columns.key[c], codec::RowBytes(key.codec, key.block_tokens), key_dim_, to);
+  }
+
+  void ExpandValueColumn(const Form& form, const Columns& columns, uint32_t c, float* to) const {
+    if (form.value.codec == Codec::kQ25) {
+      ExpandValuePairs(columns.value[c], columns.value_signs[c], form.value.dim, to);
+      return;
+    }
+    form.of_value.expand_value(columns.value[c], value_dim_, to);
   }
 
   /// Scores of query vectors [q, q + rows) against every run of neighbouring columns.

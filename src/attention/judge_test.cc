@@ -55,7 +55,8 @@ TEST(Judge, StaysWithinAHairOfTheReference) {
        .value_codec = Codec::kInt4,
        .rotated = true},
       {.key_codec = Codec::kFp8E4m3, .value_codec = Codec::kNf4, .rotated = true},
-      {.key_codec = Codec::kFp4, .value_codec = Codec::kFp8E5m2}};
+      {.key_codec = Codec::kFp4, .value_codec = Codec::kFp8E5m2},
+      {.key_dim = 24, .value_dim = 72, .key_codec = Codec::kQ25, .value_codec = Codec::kQ25}};
   for (const TestShape& test : shapes) {
     for (const bool two_forms : {false, true}) {
       const AttentionShape shape = MakeShape(test);

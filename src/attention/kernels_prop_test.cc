@@ -35,7 +35,7 @@ uint64_t DrawPosition() {
 
 Codec DrawCodec() {
   return *rc::gen::element(Codec::kF32, Codec::kF16, Codec::kBf16, Codec::kFp8E4m3, Codec::kFp8E5m2,
-                           Codec::kInt8, Codec::kInt4, Codec::kNf4, Codec::kFp4);
+                           Codec::kInt8, Codec::kInt4, Codec::kNf4, Codec::kFp4, Codec::kQ25);
 }
 
 Setup Draw() {

@@ -24,10 +24,6 @@
 
 namespace quire::attention {
 
-inline constexpr Codec kCodecs[] = {Codec::kF32,     Codec::kF16,     Codec::kBf16,
-                                    Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8,
-                                    Codec::kInt4,    Codec::kNf4,     Codec::kFp4};
-
 struct TestShape {
   uint32_t kv_heads = 1;
   uint32_t group = 1;
@@ -154,6 +150,10 @@ class TestSequence {
           StoreValues(layout, h, t, values, slot);
           continue;
         }
+        if (layout.codec == Codec::kQ25) {
+          StorePairs(layout, h, t, values, slot);
+          continue;
+        }
         const codec::TokenScale scale = codec::EncodeToken(layout.codec, values, codes);
         std::byte* scales = slot + codec::ScaleAt(layout, h, t);
         std::memcpy(scales, &scale.scale, 2);
@@ -173,6 +173,23 @@ class TestSequence {
                                  ? uint64_t{d} * layout.block_tokens + token
                                  : uint64_t{token} * layout.dim + d;
       codec::StoreValue(layout.codec, values[d], plane, index);
+    }
+  }
+
+  static void StorePairs(const StreamLayout& layout, uint32_t head, uint32_t token,
+                         const std::vector<float>& values, std::byte* slot) {
+    std::vector<uint8_t> codes(codec::PairCount(layout.dim));
+    const uint16_t scale = codec::EncodePairs(layout.inner, values, codes);
+    std::memcpy(slot + codec::ScaleAt(layout, head, token), &scale, 2);
+    std::byte* plane = slot + layout.offset_bytes + head * layout.head_stride_bytes;
+    const auto put = [&](uint64_t byte, uint32_t mask, uint32_t shift, uint32_t bits) {
+      const auto kept = plane[byte] & ~std::byte(mask << shift);
+      plane[byte] = kept | std::byte((bits & mask) << shift);
+    };
+    for (uint32_t p = 0; p < codes.size(); ++p) {
+      const codec::PairPlace at = codec::PairPlaceAt(layout, token, p);
+      put(at.low.byte, 15, at.low.high ? 4 : 0, codes[p]);
+      put(at.sign_byte, 1, at.sign_bit, codes[p] / codec::kPairNegated);
     }
   }
 

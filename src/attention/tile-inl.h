@@ -38,6 +38,9 @@ struct Columns {
   uint32_t index[kColumnsPerSplit];          // which column of the split, ascending
   const std::byte* key[kColumnsPerSplit];    // [key.dim][16 tokens], a block's row apart
   const std::byte* value[kColumnsPerSplit];  // [16 tokens][value.dim], contiguous
+  // q25: the bits that negate, of the column's first pair or token.
+  const std::byte* key_signs[kColumnsPerSplit];
+  const std::byte* value_signs[kColumnsPerSplit];
   // Codecs that encode: f16 scales of the 16 tokens, their mids a block's scales further.
   const std::byte* key_scale[kColumnsPerSplit];
   const std::byte* value_scale[kColumnsPerSplit];
