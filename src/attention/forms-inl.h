@@ -1,6 +1,7 @@
 // Which kernels read a block, by codec and by form.
 #include "attention/decode-inl.h"
 #include "attention/encoded-inl.h"
+#include "attention/pairs_decode-inl.h"
 #include "attention/prefill-inl.h"
 #include "attention/weigh-inl.h"
 #include "hwy/highway.h"
@@ -51,7 +52,7 @@ inline CodecFunctions FunctionsFor(Codec codec) {
     case Codec::kInt4: return EncodedFunctionsOf<Int4Values>();
     case Codec::kNf4: return EncodedFunctionsOf<Nf4Values>();
     case Codec::kFp4: return EncodedFunctionsOf<Fp4Values>();
-    case Codec::kQ25: return {};  // always widened, by pairs-inl.h
+    case Codec::kQ25: return {&StreamPairScores, &StreamPairValues, nullptr, nullptr, nullptr};
     default: break;
   }
   QUIRE_CHECK_MSG(false, "codec was checked by Supports");

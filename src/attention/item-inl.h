@@ -285,7 +285,8 @@ class ItemRun {
 
   uint32_t ListRuns(const Form& form, const Columns& columns, const VisibleTokens& visible,
                     ValueRun* runs) const {
-    const size_t row_bytes = codec::RowBytes(form.value.codec, shape_.value.dim);
+    const size_t row_bytes = ColumnOffset(form.value, 1);
+    const size_t sign_bytes = SignOffset(form.value, 1) - SignOffset(form.value, 0);
     uint32_t count = 0;
     for (uint32_t c = 0; c < columns.count; ++c) {
       const uint32_t first = columns.index[c] * kColumnTokens;
@@ -293,7 +294,8 @@ class ItemRun {
         const uint32_t begin = std::max(visible.ranges[r].begin, first);
         const uint32_t end = std::min(visible.ranges[r].end, first + kColumnTokens);
         if (begin >= end) continue;
-        runs[count++] = {columns.value[c] + (begin - first) * row_bytes, begin, end - begin};
+        runs[count++] = {columns.value[c] + (begin - first) * row_bytes,
+                         columns.value_signs[c] + (begin - first) * sign_bytes, begin, end - begin};
       }
     }
     return count;

@@ -56,10 +56,9 @@ struct Item {
 };
 
 /// Whether `rows` rows are computed straight from their blocks; otherwise K and V of a split are
-/// widened first. Kernels stream only K that is token-contiguous, and not codes of pairs.
+/// widened first. Kernels stream only K that is token-contiguous.
 constexpr bool StreamsOneRow(const AttentionShape& shape, uint32_t rows) {
-  return rows == 1 && shape.key.inner == InnerAxis::kToken && shape.key.codec != Codec::kQ25 &&
-         shape.value.codec != Codec::kQ25;
+  return rows == 1 && shape.key.inner == InnerAxis::kToken;
 }
 
 /// Memory of one worker, sized by the backend for the largest item of the call.

@@ -11,8 +11,6 @@
 #define QUIRE_ATTENTION_PAIRS_INL_H_
 #endif
 
-#include <cstring>
-
 #include "codec/formats.h"
 #include "codec/planes.h"
 
@@ -29,29 +27,34 @@ struct PairSecond {
 /// Sixteen codes: the low or high halves of bytes, and a bit each.
 struct SixteenPairs {
   SixteenPairs(const std::byte* low_bytes, const std::byte* sign_bytes, bool in_high)
-      : codes(low_bytes), high(in_high) {
-    std::memcpy(&signs, sign_bytes, sizeof(signs));
-  }
+      : codes(low_bytes), signs(sign_bytes), high(in_high) {}
 
   /// Vector v of the first, or the second, coordinates.
   template <class Table>
   HWY_INLINE Vec Load(size_t v) const {
-    const Tag d;
     const hn::RebindToUnsigned<Tag> du;
     const hn::Rebind<uint8_t, Tag> d8;
     const auto* from = reinterpret_cast<const uint8_t*>(codes) + v * kVecLanes;
     const auto bytes = hn::PromoteTo(du, hn::LoadU(d8, from));
     const Vec point = Lookup<Table>(high ? hn::ShiftRight<4>(bytes) : bytes);
-    const auto lane_bit = hn::Shl(hn::Set(du, 1), hn::Iota(du, 0));
-    const auto of_vector = hn::Set(du, static_cast<uint32_t>(signs) >> (v * kVecLanes));
-    const auto negated = hn::Eq(hn::And(of_vector, lane_bit), lane_bit);
-    const auto flip = hn::IfThenElseZero(negated, hn::Set(du, 0x80000000u));
-    return hn::Xor(point, hn::BitCast(d, flip));
+    return hn::Xor(point, hn::IfThenElseZero(Negated(v), hn::Set(Tag(), -0.0f)));
+  }
+
+  HWY_INLINE hn::Mask<Tag> Negated(size_t v) const {
+    if constexpr (kVecLanes >= 8) {
+      const auto* bits = reinterpret_cast<const uint8_t*>(signs) + v * (kVecLanes / 8);
+      return hn::LoadMaskBits(Tag(), bits);
+    } else {
+      const hn::RebindToUnsigned<Tag> du;
+      const auto of_vector = static_cast<uint32_t>(signs[v * kVecLanes / 8]) >> v * kVecLanes % 8;
+      const auto lane_bit = hn::Shl(hn::Set(du, 1), hn::Iota(du, 0));
+      return hn::RebindMask(Tag(), hn::Eq(hn::And(hn::Set(du, of_vector), lane_bit), lane_bit));
+    }
   }
 
   const std::byte* codes;
+  const std::byte* signs;  // bit i: of pair or token i
   bool high;
-  uint16_t signs;  // bit i: of pair or token i
 };
 
 /// One column of K to [dim][16]: `codes` and `signs` are the column's first.
@@ -71,9 +74,9 @@ inline void ExpandKeyPairs(const std::byte* codes, const std::byte* signs, uint3
   }
 }
 
-/// The pairs of the last channels of a token, fewer than a group, one by one.
-inline void ExpandLastPairs(const std::byte* codes, const std::byte* signs, bool high,
-                            uint32_t channels, float* panels) {
+/// The last channels of a token, fewer than a group, one by one.
+inline void LoadLastPairs(const std::byte* codes, const std::byte* signs, bool high,
+                          uint32_t channels, float* to) {
   const uint32_t half = (channels + 1) / 2;
   for (uint32_t channel = 0; channel < channels; ++channel) {
     const uint32_t pair = channel % half;
@@ -81,8 +84,7 @@ inline void ExpandLastPairs(const std::byte* codes, const std::byte* signs, bool
     const auto sign = static_cast<uint8_t>(signs[pair / 8]) >> (pair % 8) & 1;
     const float* table = channel < half ? PairFirst::kTable : PairSecond::kTable;
     const float point = table[high ? byte >> 4 : byte & 15];
-    float* panel = panels + channel / kPanelDims * (kSplitTokens * kPanelDims);
-    panel[channel % kPanelDims] = sign != 0 ? -point : point;
+    to[channel] = sign != 0 ? -point : point;
   }
 }
 
@@ -101,7 +103,10 @@ inline void ExpandValuePairs(const std::byte* codes, const std::byte* signs, uin
       const std::byte* low = codes + t * row_bytes + run / 2 * 16;
       const std::byte* sign = signs + t * sign_bytes + run * 2;
       if (i + kNibbleGroup > dim) {
-        ExpandLastPairs(low, sign, run % 2 != 0, dim - i, to);
+        float last[kNibbleGroup];
+        LoadLastPairs(low, sign, run % 2 != 0, dim - i, last);
+        for (uint32_t c = 0; c < dim - i; ++c)
+          to[c / kPanelDims * kPanel + c % kPanelDims] = last[c];
         continue;
       }
       const SixteenPairs pairs(low, sign, run % 2 != 0);

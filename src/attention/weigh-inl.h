@@ -134,6 +134,7 @@ HWY_INLINE void WeighGroup(const std::byte* value, const StreamView& view, uint3
 /// Neighbouring visible tokens of one column.
 struct ValueRun {
   const std::byte* value = nullptr;  // row of the first, of the item's first KV head
+  const std::byte* signs = nullptr;  // q25: likewise
   uint32_t first = 0;                // token within the split
   uint32_t tokens = 0;
 };
@@ -254,6 +255,18 @@ void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, siz
   }
 }
 
+/// What is read kPlanesAhead planes after plane p of all runs: of the same split, or the first columns
+/// of `next` (or null).
+inline const std::byte* PlaneAhead(const ValueRun* runs, uint32_t p, uint32_t planes,
+                                   const StreamView& view, const Columns* next) {
+  const uint32_t then = p + kPlanesAhead;
+  if (then < planes) {
+    return runs[then / view.heads].value + then % view.heads * view.head_stride_bytes;
+  }
+  if (next != nullptr && then - planes < next->count) return next->key[then - planes];
+  return runs[p / view.heads].value;
+}
+
 /// out += weights * values over all runs, plane by plane in the order they lie in memory, each
 /// fetched some planes before it is needed; at the end the first columns of `next` (or null).
 template <class Values>
@@ -264,13 +277,7 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& vie
   for (uint32_t p = 0; p < planes; ++p) {
     const uint32_t r = p / view.heads;
     const uint32_t head = p % view.heads;
-    const uint32_t then = p + kPlanesAhead;
-    const std::byte* ahead = runs[r].value;
-    if (then < planes) {
-      ahead = runs[then / view.heads].value + then % view.heads * view.head_stride_bytes;
-    } else if (next != nullptr && then - planes < next->count) {
-      ahead = next->key[then - planes];
-    }
+    const std::byte* ahead = PlaneAhead(runs, p, planes, view, next);
     const size_t q = size_t{head} * view.group;
     ValuePlane plane = {runs[r].value + head * view.head_stride_bytes,
                         weights + q * kSplitTokens + runs[r].first, out + q * out_stride,
