@@ -25,8 +25,8 @@ double Load(const StreamLayout& sealed, const StreamLayout& open, const Attentio
   return double{mid} + double{scale} * code;
 }
 
-/// The rotation of codec/rotate.h by its definition: entry (i, j) of the Hadamard matrix is negative
-/// where i & j has an odd number of ones.
+/// The rotation of codec/rotate.h by its definition: entry (i, j) of the Hadamard matrix is
+/// negative where i & j has an odd number of ones.
 std::vector<double> Rotated(const std::vector<double>& x) {
   const uint32_t n = codec::RotationDim(static_cast<uint32_t>(x.size()));
   std::vector<double> y(x.size());

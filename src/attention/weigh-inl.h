@@ -255,8 +255,8 @@ void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, siz
   }
 }
 
-/// What is read kPlanesAhead planes after plane p of all runs: of the same split, or the first columns
-/// of `next` (or null).
+/// What is read kPlanesAhead planes after plane p of all runs: of the same split, or the first
+/// columns of `next` (or null).
 inline const std::byte* PlaneAhead(const ValueRun* runs, uint32_t p, uint32_t planes,
                                    const StreamView& view, const Columns* next) {
   const uint32_t then = p + kPlanesAhead;
