@@ -12,7 +12,8 @@
 
 namespace quire::codec {
 
-/// Tokens of a column of K and channels of a group of V that share bytes when a code is half a byte.
+/// Tokens of a column of K and channels of a group of V that share bytes when a code is half a
+/// byte.
 inline constexpr uint32_t kNibbleTokens = 16;
 inline constexpr uint32_t kNibbleChannels = 32;
 

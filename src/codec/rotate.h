@@ -16,8 +16,9 @@ constexpr uint32_t RotationDim(uint32_t dim) {
 /// Multiplies every run of n = RotationDim(dim) channels of every row by the Hadamard matrix over
 /// sqrt(n), in place. Orthonormal and its own inverse, up to rounding.
 ///
-/// For h = 1, 2, 4 ... n/2, every pair (i, i + h) with (i & h) == 0 becomes (a + b, a - b); then each
-/// value is multiplied once by (float)(1 / sqrt(n)). Plain f32, so all targets give the same bits.
+/// For h = 1, 2, 4 ... n/2, every pair (i, i + h) with (i & h) == 0 becomes (a + b, a - b); then
+/// each value is multiplied once by (float)(1 / sqrt(n)). Plain f32, so all targets give the same
+/// bits.
 ///
 /// Shape: rows [count][dim]
 /// Cost:  log2(n) additions for each value; no allocation

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "codec/encode.h"
@@ -60,6 +62,27 @@ HWY_ATTR void WritePlane(const StreamLayout& stream, const Place& at, Codec dtyp
   }
 }
 
+// Finite values so large that their sums in a rotation could be infinite become 2^116.
+HWY_ATTR void LimitValues(float* values, size_t count) {
+  const hn::ScalableTag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  const auto limit = hn::Set(d, 0x1p116f);
+  const auto max = hn::Set(d, std::numeric_limits<float>::max());
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto value = hn::LoadU(d, values + i);
+    const auto magnitude = hn::Abs(value);
+    const auto too_large = hn::And(hn::Gt(magnitude, limit), hn::Le(magnitude, max));
+    hn::StoreU(hn::IfThenElse(too_large, hn::CopySign(limit, value), value), d, values + i);
+  }
+  for (; i < count; ++i) {
+    const float magnitude = std::fabs(values[i]);
+    if (magnitude > 0x1p116f && std::isfinite(magnitude)) {
+      values[i] = std::copysign(0x1p116f, values[i]);
+    }
+  }
+}
+
 // As WritePlane, of all channels, rotated on the way.
 HWY_ATTR void WriteRotated(const StreamLayout& stream, const Place& at, Codec dtype,
                            const std::byte* from, int64_t row_bytes, std::byte* plane) {
@@ -74,6 +97,7 @@ HWY_ATTR void WriteRotated(const StreamLayout& stream, const Place& at, Codec dt
         Convert(dtype, from + int64_t{t + i} * row_bytes + uint64_t{d} * ValueBytes(dtype),
                 Codec::kF32, reinterpret_cast<std::byte*>(rotated + i * dims), dims);
       }
+      LimitValues(rotated, uint64_t{tokens} * dims);
       RotateBlocks(rotated, uint64_t{tokens} * dims / whole, whole);
       WritePlane(
           stream,

@@ -65,6 +65,37 @@ TEST(SlotLayout, OddShapesAreAlignedAndDisjoint) {
   EXPECT_EQ(layout.slot_bytes(0) % kStreamAlignmentBytes, 0u);
 }
 
+TEST(SlotLayout, EncodedBlocksHaveTwoForms) {
+  const Geometry geometry = Geometry::Uniform(2, 3, 80);
+  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8, 32);
+  profile.open_dtype = Codec::kBf16;
+  profile.codecs[1].codec = Codec::kF16;  // values
+  const SlotLayout sealed = Make(geometry, profile);
+  const SlotLayout open = SlotLayout::CreateOpen(geometry, profile).value();
+  EXPECT_FALSE(sealed.identity());
+  EXPECT_TRUE(Make(geometry, NumericProfile::Uniform(Codec::kF16)).identity());
+
+  const StreamLayout& key = sealed.key(1);
+  EXPECT_EQ(key.codec, Codec::kInt8);
+  EXPECT_EQ(key.inner, InnerAxis::kToken);
+  EXPECT_TRUE(key.rotated);
+  EXPECT_EQ(key.head_stride_bytes, 80u * 32);
+  EXPECT_EQ(key.scale_offset_bytes, key.offset_bytes + 3 * 80 * 32);
+  EXPECT_EQ(key.scale_offset_bytes % kStreamAlignmentBytes, 0u);
+  EXPECT_EQ(key.scale_head_stride_bytes, 32u * 2 * 2);  // scales and mids
+  const StreamLayout& value = sealed.value(1);
+  EXPECT_EQ(value.codec, Codec::kF16);
+  EXPECT_FALSE(value.rotated);
+  EXPECT_EQ(value.offset_bytes, key.scale_offset_bytes + 3 * 32 * 2 * 2);
+  EXPECT_EQ(value.scale_head_stride_bytes, 0u);
+
+  EXPECT_EQ(open.key(1).codec, Codec::kBf16);
+  EXPECT_EQ(open.value(1).codec, Codec::kBf16);
+  EXPECT_TRUE(open.key(1).rotated);
+  EXPECT_FALSE(open.value(1).rotated);
+  EXPECT_EQ(open.slot_bytes(0), 2u * 2 * 3 * 80 * 32 * 2);
+}
+
 TEST(SlotLayout, FindsStreamsByRole) {
   const SlotLayout layout =
       Make(Geometry::Uniform(2, 1, 16), NumericProfile::Uniform(Codec::kBf16));

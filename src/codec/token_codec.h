@@ -39,8 +39,9 @@ inline TokenScale WithInverse(uint16_t scale, uint16_t mid) {
 
 }  // namespace internal
 
-/// The scale of a token whose values lie within [low, high], for codes within [code_low, code_high],
-/// and its mid. The mid is rounded first, the scale then never down: both ends have a code.
+/// The scale of a token whose values lie within [low, high], for codes within [code_low,
+/// code_high], and its mid. The mid is rounded first, the scale then never down: both ends have a
+/// code.
 inline TokenScale ScaleOfRange(float low, float high, float code_low, float code_high) {
   const float step = high / (code_high - code_low) - low / (code_high - code_low);
   const uint16_t mid = F32ToStoredF16(low - step * code_low);
@@ -186,8 +187,8 @@ inline uint16_t EncodePairs(InnerAxis inner, std::span<const float> values,
   return finite ? PairScale(products, squares) : kNanScale;
 }
 
-/// Encodes one token's values; codes[i] is the code of values[i]. Not for q25. A value that is not finite makes
-/// the token NaN, with the codes of zeros.
+/// Encodes one token's values; codes[i] is the code of values[i]. Not for q25. A value that is not
+/// finite makes the token NaN, with the codes of zeros.
 inline TokenScale EncodeToken(Codec codec, std::span<const float> values,
                               std::span<uint8_t> codes) {
   float low = std::numeric_limits<float>::max();

@@ -106,8 +106,8 @@ HWY_ATTR inline void Transpose(size_t value_bytes, const std::byte* from, size_t
   }
 }
 
-// to[t][d] = from[d][t] for sixteen t and codes of a byte. Reads whole groups of sixteen d, of which
-// the last may be beyond `dims`; their codes are written too.
+// to[t][d] = from[d][t] for sixteen t and codes of a byte. Reads whole groups of sixteen d, of
+// which the last may be beyond `dims`; their codes are written too.
 HWY_ATTR inline void TransposeCodes(const uint8_t* from, size_t dims, uint8_t* to,
                                     size_t to_stride) {
 #if HWY_TARGET != HWY_SCALAR
