@@ -28,9 +28,9 @@ enum class Codec : uint8_t {
 };
 
 /// The codecs of this build. Not inline: it would be a symbol of the library.
-[[maybe_unused]] constexpr std::array kCodecs = {Codec::kF32,     Codec::kF16,     Codec::kBf16,
-                                                 Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8,
-                                                 Codec::kInt4,    Codec::kNf4,     Codec::kFp4};
+[[maybe_unused]] constexpr std::array kCodecs = {
+    Codec::kF32,  Codec::kF16,  Codec::kBf16, Codec::kFp8E4m3, Codec::kFp8E5m2,
+    Codec::kInt8, Codec::kInt4, Codec::kNf4,  Codec::kFp4,     Codec::kQ25};
 
 /// Name on the command line and in JSON: "f32", "f16", "bf16", "fp8_e4m3", ... "q25".
 std::string_view CodecName(Codec codec);
