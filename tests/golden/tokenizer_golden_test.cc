@@ -34,9 +34,9 @@ TEST_P(TokenizerGoldenTest, SameIdsAndTexts) {
     const auto ids = tokenizer->Encode(lines[i]);
     ASSERT_TRUE(ids.has_value()) << ids.error().message;
     EXPECT_EQ(*ids, wanted);
-    EXPECT_EQ(tokenizer->Decode(wanted), golden["texts"].at(i));
+    EXPECT_EQ(tokenizer->Decode(wanted), golden["texts"].at(i).get<std::string>());
     EXPECT_EQ(tokenizer->Decode(wanted, {.skip_special = false}),
-              golden["texts_with_special"].at(i));
+              golden["texts_with_special"].at(i).get<std::string>());
   }
 }
 
