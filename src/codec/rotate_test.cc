@@ -50,8 +50,9 @@ TEST(Rotate, EveryDimEqualsTheLoops) {
       for (const bool at_front : {false, true}) {
         const GuardedBytes guarded(bytes, at_front);
         auto* got = reinterpret_cast<float*>(guarded.data());
-        std::memcpy(got, rows.data(), bytes);
+        if (bytes > 0) std::memcpy(got, rows.data(), bytes);
         Rotate(got, count, dim);
+        if (bytes == 0) continue;
         ASSERT_EQ(std::memcmp(got, want.data(), bytes), 0) << "dim " << dim;
       }
     }
