@@ -35,6 +35,7 @@ struct Options {
 Result<std::vector<Row>> Pool(const Options& options);
 Result<std::vector<Row>> Index(const Options& options);
 Result<std::vector<Row>> Attention(const Options& options);
+Result<std::vector<Row>> Codecs(const Options& options);
 Result<std::vector<Row>> Model(const Options& options);
 
 /// Streams over `bytes` of touched memory with the given threads and returns GB/s (1e9): the read

@@ -20,6 +20,7 @@ using BenchFunction = Result<std::vector<bench::Row>> (*)(const bench::Options&)
 
 const std::map<std::string, BenchFunction>& Benches() {
   static const std::map<std::string, BenchFunction> benches = {{"attention", bench::Attention},
+                                                               {"codec", bench::Codecs},
                                                                {"index", bench::Index},
                                                                {"model", bench::Model},
                                                                {"pool", bench::Pool}};

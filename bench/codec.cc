@@ -1,0 +1,284 @@
+// Codecs: how fast blocks are sealed and read back beside a plain copy, and what that does to K, V
+// and the output of attention. The floor of a distortion is the least any code of as many bits has
+// for normal values, 6.02 dB for each bit.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "bench/bench.h"
+#include "bench/pairs.h"
+#include "codec/encode.h"
+#include "codec/rows.h"
+#include "codec/slot_layout.h"
+#include "codec/token_codec.h"
+
+namespace quire::bench {
+namespace {
+
+constexpr uint32_t kDim = 128;
+constexpr uint32_t kBlockTokens = 16;
+constexpr uint32_t kTokens = 256;
+constexpr uint32_t kQueries = 32;
+constexpr uint32_t kScaleTokens = 64;  // that share a per-channel scale
+constexpr Codec kEncoding[] = {Codec::kInt8, Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt4,
+                               Codec::kNf4,  Codec::kFp4,     Codec::kQ25};
+
+/// How K is made fit for one scale for each token.
+enum class Method { kPlain, kRotated, kFactors, kRotatedFactors, kChannelScales };
+constexpr std::pair<Method, const char*> kMethods[] = {{Method::kPlain, "plain"},
+                                                       {Method::kRotated, "rotated"},
+                                                       {Method::kFactors, "factors"},
+                                                       {Method::kRotatedFactors, "rotated_factors"},
+                                                       {Method::kChannelScales, "channel_scales"}};
+
+struct Outliers {
+  uint32_t channels = 0;
+  float times = 1.0f;
+};
+
+float NextNormal(Prng& prng) {
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - prng.NextFloat(0.0f, 1.0f)));
+  return static_cast<float>(radius * std::cos(2.0 * std::numbers::pi * prng.NextFloat(0.0f, 1.0f)));
+}
+
+/// One head. Outlier channels of K are larger by a factor, those of the queries smaller by it, as
+/// in a model that normalizes both: the scores are those of normal values.
+struct Sample {
+  std::vector<float> key;      // [kTokens][kDim]
+  std::vector<float> value;    // [kTokens][kDim]
+  std::vector<float> queries;  // [kQueries][kDim]
+};
+
+Sample MakeSample(const Outliers& outliers, uint64_t seed) {
+  Prng prng(seed);
+  Sample sample;
+  const auto fill = [&](std::vector<float>& rows, uint32_t count, float times) {
+    rows.resize(uint64_t{count} * kDim);
+    for (uint32_t i = 0; i < rows.size(); ++i) {
+      const uint32_t d = i % kDim;
+      const bool outlier = d % 31 == 7 && d / 31 < outliers.channels;
+      rows[i] = NextNormal(prng) * (outlier ? times : 1.0f);
+    }
+  };
+  fill(sample.key, kTokens, outliers.times);
+  fill(sample.value, kTokens, 1.0f);
+  fill(sample.queries, kQueries, 1.0f / outliers.times);
+  return sample;
+}
+
+/// Rows as they come back from sealed blocks.
+Result<std::vector<float>> ThroughBlocks(Codec codec, StreamRole role, bool rotated,
+                                         const std::vector<float>& rows) {
+  NumericProfile profile = NumericProfile::Uniform(codec);
+  profile.open_dtype = Codec::kF16;
+  const Geometry geometry = Geometry::Uniform(1, 1, kDim);
+  QUIRE_ASSIGN(const auto sealed,
+               codec::SlotLayout::Create(geometry, profile, ArenaLayout::kBlockMajor));
+  QUIRE_ASSIGN(const auto open, codec::SlotLayout::CreateOpen(geometry, profile));
+  QUIRE_ASSIGN(StreamLayout from, open.Find(0, role));
+  QUIRE_ASSIGN(StreamLayout to, sealed.Find(0, role));
+  from.rotated = rotated;
+  to.rotated = rotated;
+  std::vector<std::byte> open_slot(open.slot_bytes(0));
+  std::vector<std::byte> sealed_slot(sealed.slot_bytes(0));
+  std::vector<float> read(rows.size());
+  for (uint32_t t = 0; t < kTokens; t += kBlockTokens) {
+    codec::WriteRows(from, {.data = rows.data(), .token_stride = kDim, .head_stride = kDim}, t,
+                     kBlockTokens, 0, open_slot.data());
+    codec::EncodeBlock(from, open_slot.data(), to, sealed_slot.data());
+    codec::ReadRows(to, sealed_slot.data(), 0, kBlockTokens, read.data() + uint64_t{t} * kDim,
+                    int64_t{kBlockTokens} * kDim);
+  }
+  return read;
+}
+
+/// A scale for each channel of kScaleTokens tokens.
+std::vector<float> WithChannelScales(Codec codec, const std::vector<float>& rows) {
+  std::vector<float> read(rows.size());
+  std::vector<float> column(kScaleTokens);
+  std::vector<uint8_t> codes(kScaleTokens);
+  const bool pairs = codec == Codec::kQ25;
+  for (uint32_t begin = 0; begin < kTokens; begin += kScaleTokens) {
+    for (uint32_t d = 0; d < kDim; ++d) {
+      for (uint32_t t = 0; t < kScaleTokens; ++t) column[t] = rows[(begin + t) * kDim + d];
+      codec::TokenScale scale;
+      if (pairs) {
+        scale.scale = codec::EncodePairs(InnerAxis::kToken, column, codes);
+      } else {
+        scale = codec::EncodeToken(codec, column, codes);
+      }
+      for (uint32_t t = 0; t < kScaleTokens; ++t) {
+        const uint32_t code =
+            pairs ? codes[t / 2] | (t % 2 != 0 ? codec::kSecondOfPair : 0u) : codes[t];
+        read[(begin + t) * kDim + d] =
+            F16ToF32(scale.mid) +
+            F16ToF32(scale.scale) * codec::CodeValue(codec, static_cast<uint8_t>(code));
+      }
+    }
+  }
+  return read;
+}
+
+/// Powers of two near each channel's root mean square.
+std::vector<float> Factors(const std::vector<float>& rows) {
+  std::vector<float> factors(kDim);
+  for (uint32_t d = 0; d < kDim; ++d) {
+    double squares = 0;
+    for (uint32_t t = 0; t < kTokens; ++t) squares += std::pow(double{rows[t * kDim + d]}, 2);
+    factors[d] = std::exp2(std::round(static_cast<float>(std::log2(squares / kTokens) / 2)));
+  }
+  return factors;
+}
+
+Result<std::vector<float>> Key(Codec codec, Method method, const std::vector<float>& rows) {
+  if (method == Method::kChannelScales) return WithChannelScales(codec, rows);
+  const bool rotated = method == Method::kRotated || method == Method::kRotatedFactors;
+  if (method == Method::kPlain || method == Method::kRotated) {
+    return ThroughBlocks(codec, StreamRole::kKey, rotated, rows);
+  }
+  const std::vector<float> factors = Factors(rows);
+  std::vector<float> scaled = rows;
+  for (uint32_t i = 0; i < scaled.size(); ++i) scaled[i] /= factors[i % kDim];
+  QUIRE_ASSIGN(auto read, ThroughBlocks(codec, StreamRole::kKey, rotated, scaled));
+  for (uint32_t i = 0; i < read.size(); ++i) read[i] *= factors[i % kDim];
+  return read;
+}
+
+double Decibel(const std::vector<float>& exact, const std::vector<float>& got) {
+  double signal = 0;
+  double noise = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    signal += std::pow(double{exact[i]}, 2);
+    noise += std::pow(double{exact[i]} - got[i], 2);
+  }
+  return 10 * std::log10(signal / noise);
+}
+
+std::vector<float> Attend(const std::vector<float>& queries, const std::vector<float>& key,
+                          const std::vector<float>& value) {
+  std::vector<float> out(queries.size());
+  for (uint32_t q = 0; q < kQueries; ++q) {
+    std::vector<double> scores(kTokens);
+    for (uint32_t t = 0; t < kTokens; ++t) {
+      for (uint32_t d = 0; d < kDim; ++d) {
+        scores[t] += double{queries[q * kDim + d]} * key[t * kDim + d] / std::sqrt(double{kDim});
+      }
+    }
+    const double max = *std::ranges::max_element(scores);
+    double sum = 0;
+    for (double& score : scores) sum += score = std::exp(score - max);
+    for (uint32_t d = 0; d < kDim; ++d) {
+      double dot = 0;
+      for (uint32_t t = 0; t < kTokens; ++t) dot += scores[t] * value[t * kDim + d];
+      out[q * kDim + d] = static_cast<float>(dot / sum);
+    }
+  }
+  return out;
+}
+
+Result<void> MeasureDistortion(Codec codec, std::vector<Row>& rows) {
+  const double floor = CodecBitsPerValue(codec) * 20 * std::log10(2.0);
+  const auto add = [&](const std::string& name, double value) {
+    rows.push_back({.name = fmt::format("distortion/{}/{}", CodecName(codec), name),
+                    .value = value,
+                    .unit = "dB",
+                    .floor = floor,
+                    .ratio = value / floor,
+                    .note = fmt::format("{} bits", CodecBitsPerValue(codec))});
+  };
+  for (const Outliers& outliers :
+       {Outliers{}, Outliers{.channels = 1, .times = 100}, Outliers{.channels = 4, .times = 10},
+        Outliers{.channels = 4, .times = 32}}) {
+    const Sample sample = MakeSample(outliers, 1);
+    const auto exact = Attend(sample.queries, sample.key, sample.value);
+    const std::string name = fmt::format("{}x{:.0f}", outliers.channels, outliers.times);
+    for (const auto& [method, method_name] : kMethods) {
+      QUIRE_ASSIGN(const auto key, Key(codec, method, sample.key));
+      add(fmt::format("k/{}/{}", name, method_name), Decibel(sample.key, key));
+      add(fmt::format("attention/{}/{}", name, method_name),
+          Decibel(exact, Attend(sample.queries, key, sample.value)));
+    }
+    if (outliers.channels > 0) continue;
+    QUIRE_ASSIGN(const auto key, Key(codec, Method::kRotated, sample.key));
+    QUIRE_ASSIGN(const auto value,
+                 ThroughBlocks(codec, StreamRole::kValue, /*rotated=*/true, sample.value));
+    add("v/rotated", Decibel(sample.value, value));
+    add("attention/k_and_v/rotated", Decibel(exact, Attend(sample.queries, key, value)));
+  }
+  return {};
+}
+
+/// Blocks of one layer of Qwen3-0.6B, beyond any last-level cache.
+Result<void> MeasureSpeed(const Options& options, Codec codec, std::vector<Row>& rows) {
+  constexpr uint32_t kHeads = 8;
+  constexpr uint32_t kBlocks = 2048;
+  NumericProfile profile = NumericProfile::Uniform(codec);
+  profile.open_dtype = Codec::kF16;
+  const Geometry geometry = Geometry::Uniform(1, kHeads, kDim);
+  QUIRE_ASSIGN(const auto sealed,
+               codec::SlotLayout::Create(geometry, profile, ArenaLayout::kBlockMajor));
+  QUIRE_ASSIGN(const auto open, codec::SlotLayout::CreateOpen(geometry, profile));
+  const uint64_t open_bytes = open.slot_bytes(0);
+  std::vector<std::byte> from(kBlocks * open_bytes);
+  std::vector<std::byte> copy(from.size());
+  std::vector<std::byte> to(kBlocks * sealed.slot_bytes(0));
+  std::vector<float> read(uint64_t{kBlockTokens} * kHeads * kDim);
+  Prng prng(1);
+  for (uint64_t i = 0; i < from.size() / 2; ++i) {
+    codec::StoreValue(Codec::kF16, prng.NextFloat(-2.0f, 2.0f), from.data(), i);
+  }
+  const auto gb_per_second = [&](const auto& body) {
+    const double start = ThreadSeconds();
+    body();
+    return static_cast<double>(from.size()) / (ThreadSeconds() - start) * 1e-9;
+  };
+  const auto copied = [&] {
+    return gb_per_second([&] { std::memcpy(copy.data(), from.data(), from.size()); });
+  };
+  const auto encode = [&] {
+    for (uint32_t b = 0; b < kBlocks; ++b) {
+      const std::byte* block = from.data() + b * open_bytes;
+      std::byte* slot = to.data() + b * sealed.slot_bytes(0);
+      codec::EncodeBlock(open.key(0), block, sealed.key(0), slot);
+      codec::EncodeBlock(open.value(0), block, sealed.value(0), slot);
+    }
+  };
+  const auto decode = [&] {
+    for (uint32_t b = 0; b < kBlocks; ++b) {
+      const std::byte* slot = to.data() + b * sealed.slot_bytes(0);
+      for (const StreamLayout& stream : {sealed.key(0), sealed.value(0)}) {
+        codec::ReadRows(stream, slot, 0, kBlockTokens, read.data(), int64_t{kBlockTokens} * kDim);
+      }
+    }
+  };
+  rows.push_back(MeasurePairs(options, {.name = fmt::format("encode/{}/t1", CodecName(codec)),
+                                        .unit = "GB/s of f16",
+                                        .work = [&] { return gb_per_second(encode); },
+                                        .floor = copied}));
+  rows.push_back(MeasurePairs(options, {.name = fmt::format("decode/{}/t1", CodecName(codec)),
+                                        .unit = "GB/s of f16",
+                                        .work = [&] { return gb_per_second(decode); },
+                                        .floor = copied}));
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<Row>> Codecs(const Options& options) {
+  if (options.pairs == 0) return Fail(ErrorCode::kInvalidArgument, "pairs must be at least 1");
+  std::vector<Row> rows;
+  for (const Codec codec : kEncoding) {
+    if (options.progress) options.progress(fmt::format("codec {}", CodecName(codec)));
+    QUIRE_TRY(MeasureDistortion(codec, rows));
+    QUIRE_TRY(MeasureSpeed(options, codec, rows));
+  }
+  return rows;
+}
+
+}  // namespace quire::bench
