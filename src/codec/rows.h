@@ -13,7 +13,8 @@ namespace quire::codec {
 /// Stores rows [row_begin, row_begin + tokens) of `rows` as tokens token_in_block ... of a slot, in
 /// the stream's codec: nearest even, f16 saturating finite values at +-65504. Rows that have the
 /// stream's dtype already are copied bit for bit. Rows of a rotated stream are rotated first
-/// (codec/rotate.h), finite values beyond +-2^116 as those. Bytes of other tokens are left as they are.
+/// (codec/rotate.h), finite values beyond +-2^116 as those. Bytes of other tokens are left as they
+/// are.
 ///
 /// Shape:   rows (token, head, dim); needs token_in_block + tokens <= stream.block_tokens
 /// Threads: different tokens of one slot may be written by different threads at once
