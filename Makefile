@@ -4,10 +4,11 @@ CONFIGURE = test -f build/$(1)/build.ninja || cmake --preset $(1)
 BUILD = $(call CONFIGURE,$(1)) && cmake --build --preset $(1)
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.c' '*.cc' '*.cu' | sort -u
 BENCHES := pool index attention model
+FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install demo test bench bench-peers asan tsan tidy format format-check test-hf clean deps dev-deps
+.PHONY: help build install demo test bench bench-peers asan tsan tidy fuzz-smoke format format-check test-hf clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -52,6 +53,10 @@ tsan: dev-deps  ## the C++ suites under ThreadSanitizer
 tidy: dev-deps  ## clang-tidy over src and apps; findings are errors
 	@cmake --preset tidy >/dev/null
 	@run-clang-tidy-19 -quiet -p build/tidy '^(?!.*_(test|bench)\.cc$$).*/(src|apps)/.*\.cc$$'
+
+fuzz-smoke: dev-deps  ## every fuzzer for FUZZ_SECONDS (60) under AddressSanitizer and UBSan
+	@$(call BUILD,fuzz) --target $(FUZZERS)
+	@scripts/fuzz-smoke $(FUZZERS)
 
 format: dev-deps  ## rewrites the C++ files in the house format
 	@$(SOURCES) | xargs -r clang-format-19 -i

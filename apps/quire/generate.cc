@@ -2,14 +2,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <ctime>
 #include <numeric>
+#include <optional>
 
 #include "apps/quire/npy.h"
 #include "apps/quire/progress.h"
 #include "apps/quire/runtime.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "env/file.h"
+#include "model/chat_template.h"
+#include "model/generation_config.h"
 
 namespace quire::app {
 
@@ -25,7 +31,8 @@ struct GenerateFlags {
   std::string prompt_ids;
   uint32_t max_tokens = 64;
   uint64_t seed = 0;
-  float temperature = 0;
+  std::optional<float> temperature;  // absent: greedy, or what the model says for a chat
+  bool chat = false;
   uint32_t repeat = 1;
   uint32_t beside = 0;
   std::string on_full = "reject";
@@ -49,7 +56,32 @@ Result<std::vector<TokenId>> ParseIds(std::string_view text) {
   }
 }
 
-Result<std::vector<TokenId>> PromptOf(const GenerateFlags& flags, const Runtime& runtime) {
+/// The date now by a format of strftime; for templates that state it.
+std::string DateNow(const std::string& format) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 256> text{};
+  const size_t bytes = std::strftime(text.data(), text.size(), format.c_str(), &local);
+  return {text.data(), bytes};
+}
+
+/// The model's template, when --chat asks for it.
+Result<std::optional<model::ChatTemplate>> ChatOf(const GenerateFlags& flags) {
+  if (!flags.chat) return std::nullopt;
+  if (!flags.prompt_ids.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "--chat: takes a prompt of text, not --prompt-ids");
+  }
+  QUIRE_ASSIGN(auto chat, model::ChatTemplate::Load(flags.runtime.model));
+  if (chat) return chat;
+  return Fail(ErrorCode::kNotFound,
+              fmt::format("{}: no chat template (chat_template.jinja, or chat_template in "
+                          "tokenizer_config.json); without --chat the prompt is continued as it is",
+                          flags.runtime.model));
+}
+
+Result<std::vector<TokenId>> PromptOf(const GenerateFlags& flags, const Runtime& runtime,
+                                      const std::optional<model::ChatTemplate>& chat) {
   if (!flags.prompt_ids.empty()) return ParseIds(flags.prompt_ids);
   std::string text = flags.prompt;
   if (!flags.prompt_file.empty()) {
@@ -60,7 +92,30 @@ Result<std::vector<TokenId>> PromptOf(const GenerateFlags& flags, const Runtime&
                 fmt::format("{}: no tokenizer.json; give the prompt as --prompt-ids 1,2,3",
                             flags.runtime.model));
   }
-  return runtime.tokenizer()->Encode(text);
+  if (!chat) return runtime.tokenizer()->Encode(text);
+  QUIRE_ASSIGN(text, chat->Render({.messages = {{{"role", "user"}, {"content", text}}},
+                                   .strftime_now = DateNow}));
+  return runtime.tokenizer()->Encode(text, {.add_special = false});
+}
+
+/// What ends the text: the stop tokens of config.json and of generation_config.json.
+std::vector<TokenId> StopTokens(const model::ModelConfig& config,
+                                const model::GenerationConfig& generation) {
+  std::vector<TokenId> tokens = config.eos;
+  tokens.insert(tokens.end(), generation.eos.begin(), generation.eos.end());
+  return tokens;
+}
+
+model::SamplingOptions SamplingOf(const GenerateFlags& flags,
+                                  const model::GenerationConfig& generation) {
+  model::SamplingOptions options{.seed = flags.seed};
+  if (generation.do_sample) {
+    options.top_k = generation.top_k;
+    options.top_p = generation.top_p;
+    if (flags.chat) options.temperature = generation.temperature;
+  }
+  options.temperature = flags.temperature.value_or(options.temperature);
+  return options;
 }
 
 /// The prompt and `beside` others of the same length made of its tokens, it in the middle, so that
@@ -93,14 +148,20 @@ nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::
 }
 
 Result<int> Generate(const GenerateFlags& flags) {
+  QUIRE_ASSIGN(const auto chat, ChatOf(flags));
+  QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
+  if (!generation.ignored.empty()) {
+    LogWarn("{}/generation_config.json: not applied: {}", flags.runtime.model,
+            fmt::join(generation.ignored, ", "));
+  }
   QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime));
-  QUIRE_ASSIGN(const auto prompt, PromptOf(flags, *runtime));
+  QUIRE_ASSIGN(const auto prompt, PromptOf(flags, *runtime, chat));
   const size_t vocab = runtime->model().config().vocab;
 
   serve::Request request{.prompt = prompt,
                          .max_tokens = flags.max_tokens,
-                         .stop_tokens = runtime->model().config().eos,
-                         .sampling = {.temperature = flags.temperature, .seed = flags.seed},
+                         .stop_tokens = StopTokens(runtime->model().config(), generation),
+                         .sampling = SamplingOf(flags, generation),
                          .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject};
   ProgressBar bar("reading the prompt");
   request.on_progress = [&bar](uint64_t done, uint64_t total) {
@@ -176,9 +237,13 @@ void AddGenerate(CLI::App& program, int& exit) {
   prompt->require_option(1);
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")
       ->capture_default_str();
-  command->add_option("--temperature", flags->temperature, "0 takes the most likely token")
-      ->check(TemperatureValidator())
-      ->capture_default_str();
+  command->add_flag("--chat", flags->chat,
+                    "The prompt is a message: put it through the model's chat template");
+  command
+      ->add_option("--temperature", flags->temperature,
+                   "0 takes the most likely token (default: 0; with --chat what "
+                   "generation_config.json says)")
+      ->check(TemperatureValidator());
   command->add_option("--seed", flags->seed, "Of the draws, with a temperature")
       ->capture_default_str();
   auto* kv = command->add_option("--kv", flags->kv, "Codec of K and V (default: the model's type)")

@@ -168,12 +168,14 @@ HWY_EXPORT(ReadRowsOfTarget);
 void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
                uint32_t tokens, uint32_t token_in_block, std::byte* slot) {
   QUIRE_CHECK(uint64_t{token_in_block} + tokens <= stream.block_tokens);
+  if (tokens == 0) return;  // then there may be no data to point at
   HWY_DYNAMIC_DISPATCH(WriteRowsOfTarget)(stream, rows, row_begin, tokens, token_in_block, slot);
 }
 
 void ReadRows(const StreamLayout& stream, const std::byte* slot, uint32_t token_in_block,
               uint32_t tokens, float* out, int64_t out_head_stride) {
   QUIRE_CHECK(uint64_t{token_in_block} + tokens <= stream.block_tokens);
+  if (tokens == 0) return;
   HWY_DYNAMIC_DISPATCH(ReadRowsOfTarget)(stream, slot, token_in_block, tokens, out,
                                          out_head_stride);
   if (!stream.rotated) return;

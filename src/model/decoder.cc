@@ -11,16 +11,10 @@ namespace {
 // The byte of "<0xHH>".
 std::optional<char> FallbackByte(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
-  unsigned byte = 0;
-  for (const char c : text.substr(3, 2)) {
-    const unsigned digit = c >= '0' && c <= '9'   ? static_cast<unsigned>(c - '0')
-                           : c >= 'A' && c <= 'F' ? static_cast<unsigned>(c - 'A' + 10)
-                           : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a' + 10)
-                                                  : 16;
-    if (digit == 16) return std::nullopt;
-    byte = byte * 16 + digit;
-  }
-  return static_cast<char>(byte);
+  const auto high = HexDigit(text[3]);
+  const auto low = HexDigit(text[4]);
+  if (!high || !low) return std::nullopt;
+  return static_cast<char>(*high * 16 + *low);
 }
 
 }  // namespace

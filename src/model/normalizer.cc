@@ -15,10 +15,11 @@ std::unexpected<Error> TooLong() {
               fmt::format("the normalized text is above {} bytes", kTextBytesMax));
 }
 
-Result<std::string> ReplaceAll(std::string text, const Regex& pattern, std::string_view content) {
+Result<std::string> ReplaceAll(std::string text, const Regex& pattern, std::string_view content,
+                               RegexBudget& budget) {
   std::string out;
   size_t kept = 0;
-  QUIRE_TRY(pattern.FindAll(text, [&](size_t begin, size_t end) {
+  QUIRE_TRY(pattern.FindAll(text, budget, [&](size_t begin, size_t end) {
     if (out.size() > kTextBytesMax) return;
     out.append(text, kept, begin - kept);
     out += content;
@@ -65,7 +66,7 @@ Result<void> Normalizer::Add(const JsonPart& part, int depth) {
       fmt::format("type \"{}\"; supported: NFC, Prepend, Replace, Sequence", type));
 }
 
-Result<std::string> Normalizer::Normalize(std::string text) const {
+Result<std::string> Normalizer::Normalize(std::string text, RegexBudget& budget) const {
   for (const Step& step : steps_) {
     if (std::holds_alternative<Nfc>(step)) {
       text = ToNfc(text);
@@ -74,7 +75,7 @@ Result<std::string> Normalizer::Normalize(std::string text) const {
       if (text.size() > kTextBytesMax) return TooLong();
     } else {
       const auto& replace = std::get<Replace>(step);
-      QUIRE_ASSIGN(text, ReplaceAll(std::move(text), replace.pattern, replace.content));
+      QUIRE_ASSIGN(text, ReplaceAll(std::move(text), replace.pattern, replace.content, budget));
     }
   }
   return text;

@@ -25,7 +25,7 @@ class Normalizer {
   static Result<Normalizer> Parse(const std::optional<JsonPart>& part);
 
   /// Errors: kNoSpace a pattern's limit
-  Result<std::string> Normalize(std::string text) const;
+  Result<std::string> Normalize(std::string text, RegexBudget& budget) const;
 
  private:
   struct Nfc {};

@@ -30,13 +30,14 @@ struct Range {
   bool is_match;
 };
 
-Result<std::vector<Range>> RangesOf(std::string_view text, const Regex& pattern, bool invert) {
+Result<std::vector<Range>> RangesOf(std::string_view text, const Regex& pattern, bool invert,
+                                    RegexBudget& budget) {
   std::vector<Range> ranges;
   size_t last = 0;
   const auto add = [&](size_t begin, size_t end, bool is_match) {
     ranges.push_back({begin, end, is_match != invert});
   };
-  QUIRE_TRY(pattern.FindAll(text, [&](size_t begin, size_t end) {
+  QUIRE_TRY(pattern.FindAll(text, budget, [&](size_t begin, size_t end) {
     if (begin > last) add(last, begin, false);
     add(begin, end, true);
     last = end;
@@ -171,14 +172,15 @@ std::string PreTokenizer::Metaspace::Apply(std::string_view piece, bool first) c
   return out;
 }
 
-Result<std::vector<std::string>> PreTokenizer::Cut(std::string text, bool at_start) const {
+Result<std::vector<std::string>> PreTokenizer::Cut(std::string text, bool at_start,
+                                                   RegexBudget& budget) const {
   std::vector<std::string> pieces;
   if (!text.empty()) pieces.push_back(std::move(text));
   for (const Step& step : steps_) {
     if (const auto* split = std::get_if<Split>(&step)) {
       std::vector<std::string> cut;
       for (const std::string& piece : pieces) {
-        QUIRE_ASSIGN(const auto ranges, RangesOf(piece, split->pattern, split->invert));
+        QUIRE_ASSIGN(const auto ranges, RangesOf(piece, split->pattern, split->invert, budget));
         CutRanges(piece, ranges, split->behavior, cut);
       }
       pieces = std::move(cut);

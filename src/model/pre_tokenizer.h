@@ -39,7 +39,7 @@ class PreTokenizer {
 
   /// The pieces of a stretch of text, none empty. `at_start`: it begins the input.
   /// Errors: kNoSpace a pattern's limit
-  Result<std::vector<std::string>> Cut(std::string text, bool at_start) const;
+  Result<std::vector<std::string>> Cut(std::string text, bool at_start, RegexBudget& budget) const;
 
  private:
   struct Split {

@@ -17,7 +17,8 @@ Pieces Cut(const Json& json, std::string_view text, bool at_start = true) {
   const auto pre_tokenizer = PreTokenizer::Parse(JsonPart(json, "t"));
   EXPECT_TRUE(pre_tokenizer.has_value()) << pre_tokenizer.error().message;
   if (!pre_tokenizer) return {};
-  const auto pieces = pre_tokenizer->Cut(std::string(text), at_start);
+  RegexBudget budget(text.size());
+  const auto pieces = pre_tokenizer->Cut(std::string(text), at_start, budget);
   EXPECT_TRUE(pieces.has_value()) << pieces.error().message;
   return pieces.value_or(Pieces());
 }
@@ -105,8 +106,9 @@ TEST(NormalizerTest, StepsInOrder) {
                        {{"type", "Replace"}, {"pattern", {{"Regex", "x+"}}}, {"content", ""}}}}};
   const auto normalizer = Normalizer::Parse(JsonPart(json, "t"));
   ASSERT_TRUE(normalizer.has_value()) << normalizer.error().message;
-  EXPECT_EQ(normalizer->Normalize("a b xxe\u0301x"), "_a_b_\u00e9");
-  EXPECT_EQ(normalizer->Normalize(""), "");
+  RegexBudget budget(0);
+  EXPECT_EQ(normalizer->Normalize("a b xxe\u0301x", budget), "_a_b_\u00e9");
+  EXPECT_EQ(normalizer->Normalize("", budget), "");
 }
 
 TEST(NormalizerTest, TextCannotGrowWithoutEnd) {
@@ -115,7 +117,8 @@ TEST(NormalizerTest, TextCannotGrowWithoutEnd) {
   const Json json = {{"type", "Sequence"}, {"normalizers", {step, step, step, step, step}}};
   const auto normalizer = Normalizer::Parse(JsonPart(json, "t"));
   ASSERT_TRUE(normalizer.has_value());
-  EXPECT_EQ(normalizer->Normalize("a").error().code, ErrorCode::kNoSpace);
+  RegexBudget budget(0);
+  EXPECT_EQ(normalizer->Normalize("a", budget).error().code, ErrorCode::kNoSpace);
 }
 
 TEST(ByteLevelTest, EveryByteHasItsCharacter) {

@@ -50,6 +50,14 @@ std::string Message(int error) {
 
 }  // namespace
 
+RegexBudget::RegexBudget(size_t text_bytes) : left_(kBudgetBase + kBudgetPerByte * text_bytes) {}
+
+uint64_t RegexBudget::Take(uint64_t steps) {
+  const uint64_t taken = std::min(steps, left_);
+  left_ -= taken;
+  return taken;
+}
+
 struct Regex::Code {
   std::string where;
   std::string literal;  // what to find when there is no pattern
@@ -62,10 +70,10 @@ struct Regex::Code {
 // Anchored attempts at one place after another, so that the steps of each can be counted.
 class Regex::Code::Search {
  public:
-  Search(const Code& code, std::string_view text)
+  Search(const Code& code, std::string_view text, RegexBudget& budget)
       : code_(code),
         text_(text),
-        budget_(kBudgetBase + kBudgetPerByte * text.size()),
+        budget_(budget),
         context_(pcre2_match_context_create(nullptr)),
         data_(pcre2_match_data_create(1, nullptr)) {
     QUIRE_CHECK(context_ != nullptr && data_ != nullptr);
@@ -78,12 +86,11 @@ class Regex::Code::Search {
   Result<size_t> At(size_t at) {
     int found = Attempt(at);
     uint64_t steps = kStepsFree;
-    while (found == PCRE2_ERROR_MATCHLIMIT && budget_ > 0) {
-      steps = std::min({steps * kStepsGrowth, budget_, kStepsMax});
-      budget_ -= steps;
+    while (found == PCRE2_ERROR_MATCHLIMIT && steps < kStepsMax) {
+      steps = budget_.Take(std::min(steps * kStepsGrowth, kStepsMax));
+      if (steps == 0) break;
       pcre2_set_match_limit(context_.get(), static_cast<uint32_t>(steps));
       found = Attempt(at);
-      if (steps == kStepsMax) break;
     }
     if (steps != kStepsFree) pcre2_set_match_limit(context_.get(), kStepsFree);
     if (found == PCRE2_ERROR_NOMATCH) return std::string_view::npos;
@@ -103,7 +110,7 @@ class Regex::Code::Search {
 
   const Code& code_;
   std::string_view text_;
-  uint64_t budget_;
+  RegexBudget& budget_;
   MatchContext context_;
   MatchData data_;
 };
@@ -158,7 +165,7 @@ Result<Regex> Regex::Compile(std::string_view pattern, std::string where) {
       Code{.where = std::move(where), .literal = {}, .pattern = std::move(code)}));
 }
 
-Result<void> Regex::FindAll(std::string_view text, const Sink& sink) const {
+Result<void> Regex::FindAll(std::string_view text, RegexBudget& budget, const Sink& sink) const {
   const std::string& literal = code_->literal;
   if (code_->pattern == nullptr) {
     for (size_t at = 0; (at = text.find(literal, at)) != std::string_view::npos;) {
@@ -167,7 +174,7 @@ Result<void> Regex::FindAll(std::string_view text, const Sink& sink) const {
     }
     return {};
   }
-  Code::Search search(*code_, text);
+  Code::Search search(*code_, text, budget);
   size_t last = std::string_view::npos;  // where the last match ended
   for (size_t at = 0; at <= text.size();) {
     QUIRE_ASSIGN(const size_t end, search.At(at));

@@ -3,6 +3,7 @@
 #define QUIRE_MODEL_REGEX_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +13,18 @@
 #include "quire/error.h"
 
 namespace quire::model {
+
+/// What the patterns of one file may cost on one text, beyond the few steps that a match takes.
+class RegexBudget {
+ public:
+  explicit RegexBudget(size_t text_bytes);
+
+  /// Takes up to `steps`; returns how many.
+  uint64_t Take(uint64_t steps);
+
+ private:
+  uint64_t left_;
+};
 
 /// Threads: any number at once
 class Regex {
@@ -29,9 +42,9 @@ class Regex {
   /// Gives every match in ascending order, none overlapping; never an empty one where the last
   /// ended. `text` is valid UTF-8.
   ///
-  /// Errors: kNoSpace the match needs too many steps or too much memory: `text` would cost far more
-  ///         than linear time. Matches found before have been given
-  Result<void> FindAll(std::string_view text, const Sink& sink) const;
+  /// Errors: kNoSpace a match needs more steps than the budget has left, or too much memory: `text`
+  ///         would cost far more than linear time. Matches found before have been given
+  Result<void> FindAll(std::string_view text, RegexBudget& budget, const Sink& sink) const;
 
  private:
   struct Code;

@@ -18,8 +18,9 @@ Ranges Matches(std::string_view pattern, std::string_view text) {
   const auto regex = Regex::Compile(pattern, "pattern");
   EXPECT_TRUE(regex.has_value()) << regex.error().message;
   if (!regex) return ranges;
-  const auto done =
-      regex->FindAll(text, [&](size_t begin, size_t end) { ranges.emplace_back(begin, end); });
+  RegexBudget budget(text.size());
+  const auto done = regex->FindAll(
+      text, budget, [&](size_t begin, size_t end) { ranges.emplace_back(begin, end); });
   EXPECT_TRUE(done.has_value()) << done.error().message;
   return ranges;
 }
@@ -115,12 +116,24 @@ TEST(RegexTest, CostlyMatchesEndInAnError) {
   for (const char* pattern : {"(?:a|a)*b", "(?:a*)*b", "(?:a?){500}a{500}b", "(?:a+)+b"}) {
     const auto regex = Regex::Compile(pattern, "file: field f");
     ASSERT_TRUE(regex.has_value()) << regex.error().message;
-    const auto done = regex->FindAll(std::string(600, 'a'), [](size_t, size_t) {});
+    RegexBudget budget(600);
+    const auto done = regex->FindAll(std::string(600, 'a'), budget, [](size_t, size_t) {});
     ASSERT_FALSE(done.has_value()) << pattern;
     EXPECT_EQ(done.error().code, ErrorCode::kNoSpace);
     EXPECT_TRUE(done.error().message.starts_with("file: field f: matching at byte 0 of 600"))
         << done.error().message;
   }
+}
+
+// One budget for all pieces of a text, or many small ones would cost as much as a large one.
+TEST(RegexTest, TheBudgetIsForAllTexts) {
+  const auto regex = Regex::Compile("(?:a|a)*b", "pattern");
+  ASSERT_TRUE(regex.has_value());
+  RegexBudget budget(0);
+  int searched = 0;
+  while (regex->FindAll(std::string(14, 'a'), budget, [](size_t, size_t) {})) ++searched;
+  EXPECT_GT(searched, 0);
+  EXPECT_LT(searched, 100);
 }
 
 TEST(RegexTest, LongRunsOfSpaceAreNoAttack) {

@@ -1,5 +1,6 @@
 #include "model/sampling.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -21,17 +22,18 @@ TokenId Greedy(std::span<const float> logits) {
 
 TokenId Sampler::Next(std::span<const float> logits) {
   const TokenId best = Greedy(logits);
-  if (!(temperature_ > 0.0f)) return best;
+  if (!(options_.temperature > 0.0f)) return best;
   const double draw = prng_.NextDouble();
-  const float max = logits[static_cast<size_t>(best)] / temperature_;
+  const float max = logits[static_cast<size_t>(best)] / options_.temperature;
   if (!std::isfinite(max)) return best;  // one infinite logit outweighs all others
   weights_.resize(logits.size());
-  double total = 0.0;
   for (size_t id = 0; id < logits.size(); ++id) {
-    const float z = logits[id] / temperature_;
+    const float z = logits[id] / options_.temperature;
     weights_[id] = std::isnan(z) ? 0.0f : attention::Exp(z - max);
-    total += weights_[id];
   }
+  if (options_.top_k != 0 || options_.top_p < 1.0f) KeepMostLikely(logits);
+  double total = 0.0;
+  for (const float weight : weights_) total += weight;
   const double threshold = draw * total;
   double sum = 0.0;
   for (size_t id = 0; id < logits.size(); ++id) {
@@ -39,6 +41,29 @@ TokenId Sampler::Next(std::span<const float> logits) {
     if (sum > threshold) return static_cast<TokenId>(id);
   }
   return best;  // draw * total rounded up to the total
+}
+
+// The others lose their weight. Logits decide, then the smaller id: only one order is right.
+void Sampler::KeepMostLikely(std::span<const float> logits) {
+  ids_.clear();
+  for (size_t id = 0; id < weights_.size(); ++id) {
+    if (weights_[id] > 0.0f) ids_.push_back(static_cast<uint32_t>(id));
+  }
+  const auto likelier = [&](uint32_t a, uint32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
+  size_t kept = ids_.size();
+  if (options_.top_k != 0) kept = std::min<size_t>(kept, options_.top_k);
+  std::partial_sort(ids_.begin(), ids_.begin() + static_cast<int64_t>(kept), ids_.end(), likelier);
+  if (options_.top_p < 1.0f) {
+    double total = 0.0;
+    for (size_t i = 0; i < kept; ++i) total += weights_[ids_[i]];
+    double sum = 0.0;
+    size_t count = 0;
+    while (count < kept && sum < options_.top_p * total) sum += weights_[ids_[count++]];
+    kept = std::max<size_t>(count, std::min<size_t>(kept, 1));
+  }
+  for (size_t i = kept; i < ids_.size(); ++i) weights_[ids_[i]] = 0.0f;
 }
 
 }  // namespace quire::model

@@ -14,14 +14,15 @@ namespace quire::model {
 struct SamplingOptions {
   float temperature = 0.0f;  // 0: the most likely token
   uint64_t seed = 0;         // same seed and logits, same tokens
+  uint32_t top_k = 0;        // with a temperature: only the most likely top_k; 0: all
+  float top_p = 1.0f;        // and of those the fewest that have this share of their weight
 };
 
 /// Chooses the tokens of one sequence.
 /// Threads: one object on one thread at a time
 class Sampler {
  public:
-  explicit Sampler(const SamplingOptions& options)
-      : temperature_(options.temperature), prng_(options.seed) {}
+  explicit Sampler(const SamplingOptions& options) : options_(options), prng_(options.seed) {}
 
   /// The next token; with a temperature, one draw from the generator.
   ///
@@ -29,9 +30,12 @@ class Sampler {
   TokenId Next(std::span<const float> logits);
 
  private:
-  float temperature_;
+  void KeepMostLikely(std::span<const float> logits);
+
+  SamplingOptions options_;
   Prng prng_;
   std::vector<float> weights_;  // scratch [vocab]
+  std::vector<uint32_t> ids_;   // scratch [vocab]
 };
 
 /// The largest logit; of equal ones the smallest id.

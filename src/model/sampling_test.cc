@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "attention/exp.h"
@@ -64,6 +65,32 @@ TEST(SamplingTest, FollowsTheCumulativeSum) {
   for (size_t id = 0; id < logits.size(); ++id) {
     EXPECT_NEAR(counts[id] / 20'000.0, std::exp(logits[id] / kTemperature) / total, 0.015);
   }
+}
+
+// Ids drawn at least once in many draws.
+std::vector<TokenId> Drawn(const SamplingOptions& options, const std::vector<float>& logits) {
+  Sampler sampler(options);
+  std::set<TokenId> ids;
+  for (int i = 0; i < 5000; ++i) ids.insert(sampler.Next(logits));
+  return {ids.begin(), ids.end()};
+}
+
+TEST(SamplingTest, TopKAndTopPKeepTheMostLikely) {
+  // Shares 0.4, 0.3, 0.2, 0.1 of the ids 1, 3, 0, 2.
+  const std::vector<float> logits = {std::log(0.2f), std::log(0.4f), std::log(0.1f),
+                                     std::log(0.3f)};
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(Drawn({.temperature = 1}, logits), (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(Drawn({.temperature = 1, .top_k = 2}, logits), (Ids{1, 3}));
+  EXPECT_EQ(Drawn({.temperature = 1, .top_k = 1}, logits), Ids{1});
+  EXPECT_EQ(Drawn({.temperature = 1, .top_k = 9}, logits), (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(Drawn({.temperature = 1, .top_p = 0.65f}, logits), (Ids{1, 3}));
+  EXPECT_EQ(Drawn({.temperature = 1, .top_p = 0.75f}, logits), (Ids{0, 1, 3}));
+  EXPECT_EQ(Drawn({.temperature = 1, .top_p = 1e-9f}, logits), Ids{1});
+  // Of the three most likely, 0.4 of 0.9 is more than 0.42.
+  EXPECT_EQ(Drawn({.temperature = 1, .top_k = 3, .top_p = 0.42f}, logits), Ids{1});
+  EXPECT_EQ(Drawn({.temperature = 1, .top_k = 2}, {1, 1, 1}), (Ids{0, 1}));  // ties: smaller ids
+  EXPECT_EQ(Drawn({.temperature = 1, .top_k = 2, .top_p = 0.5f}, {kNan, 0, kNan}), Ids{1});
 }
 
 TEST(SamplingTest, OddLogitsStillGiveAToken) {

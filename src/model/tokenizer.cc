@@ -41,7 +41,8 @@ struct Tokenizer::Parts {
   absl::flat_hash_map<TokenId, Decoded> decoded;
   uint32_t id_end = 0;
 
-  Result<void> EncodeStretch(std::string_view text, bool at_start, std::vector<TokenId>& ids) const;
+  Result<void> EncodeStretch(std::string_view text, bool at_start, RegexBudget& budget,
+                             std::vector<TokenId>& ids) const;
 };
 
 namespace {
@@ -57,8 +58,9 @@ Result<void> RefuseUnsupported(const JsonPart& root) {
 Result<AddedTokenFinder> NormalizedFinder(std::vector<AddedToken> tokens,
                                           const Normalizer& normalizer) {
   std::erase_if(tokens, [](const AddedToken& token) { return !token.normalized; });
+  RegexBudget budget(0);
   for (AddedToken& token : tokens) {
-    QUIRE_ASSIGN(token.content, normalizer.Normalize(token.content));
+    QUIRE_ASSIGN(token.content, normalizer.Normalize(token.content, budget));
   }
   std::erase_if(tokens, [](const AddedToken& token) { return token.content.empty(); });
   return AddedTokenFinder(std::move(tokens));
@@ -126,14 +128,14 @@ Result<Tokenizer> Tokenizer::Parse(std::string_view json, std::string_view file_
 
 // A stretch between added tokens of the text.
 Result<void> Tokenizer::Parts::EncodeStretch(std::string_view text, bool at_start,
-                                             std::vector<TokenId>& ids) const {
-  QUIRE_ASSIGN(const std::string normalized, normalizer.Normalize(std::string(text)));
+                                             RegexBudget& budget, std::vector<TokenId>& ids) const {
+  QUIRE_ASSIGN(const std::string normalized, normalizer.Normalize(std::string(text), budget));
   bool first = at_start;
   for (const auto& [part, token] : normalized_added.Split(normalized)) {
     if (token) {
       ids.push_back(*token);
     } else {
-      QUIRE_ASSIGN(const auto pieces, pre_tokenizer.Cut(std::string(part), first));
+      QUIRE_ASSIGN(const auto pieces, pre_tokenizer.Cut(std::string(part), first, budget));
       for (const std::string& piece : pieces) bpe.Encode(piece, ids);
     }
     first = false;
@@ -148,12 +150,13 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
   ids.reserve(valid.size() / 2);
   const PostProcessor& around = parts_->post_processor;
   if (options.add_special) ids = around.before;
+  RegexBudget budget(valid.size());
   bool first = true;
   for (const auto& [stretch, token] : parts_->raw_added.Split(valid)) {
     if (token) {
       ids.push_back(*token);
     } else {
-      QUIRE_TRY(parts_->EncodeStretch(stretch, first, ids));
+      QUIRE_TRY(parts_->EncodeStretch(stretch, first, budget, ids));
     }
     first = false;
   }

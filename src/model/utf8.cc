@@ -94,6 +94,13 @@ void AppendUtf8(char32_t code, std::string& out) {
   }
 }
 
+std::optional<uint32_t> HexDigit(char c) {
+  if (c >= '0' && c <= '9') return static_cast<uint32_t>(c - '0');
+  if (c >= 'a' && c <= 'f') return static_cast<uint32_t>(c - 'a' + 10);
+  if (c >= 'A' && c <= 'F') return static_cast<uint32_t>(c - 'A' + 10);
+  return std::nullopt;
+}
+
 bool IsWhiteSpace(char32_t code) {
   return (code >= 0x09 && code <= 0x0d) || code == 0x20 || code == 0x85 || code == 0xa0 ||
          code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||

@@ -3,6 +3,8 @@
 #define QUIRE_MODEL_UTF8_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -38,6 +40,8 @@ char32_t NextCharacter(std::string_view text, size_t& at);
 size_t PreviousCharacter(std::string_view text, size_t end);
 /// Appends a code point that is not a surrogate.
 void AppendUtf8(char32_t code, std::string& out);
+
+std::optional<uint32_t> HexDigit(char c);
 
 /// Unicode's White_Space.
 bool IsWhiteSpace(char32_t code);
