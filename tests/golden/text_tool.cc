@@ -1,5 +1,5 @@
-// Answers tests/hf/tokenizer_compare.py and chat_compare.py: one JSON request a line on stdin, one JSON
-// answer a line.
+// Answers tests/hf/tokenizer_compare.py and chat_compare.py: one JSON request a line on stdin, one
+// JSON answer a line.
 //   text_tool TOKENIZER.json
 //   {"encode": "text", "special": true}         ->  {"ids": [1, 2]}
 //   {"decode": [1, 2], "skip": true}            ->  {"text": "text"}

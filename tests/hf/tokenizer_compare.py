@@ -1,8 +1,5 @@
-"""Compares token ids and decoded text with the `tokenizers` package on text of many scripts.
-
-    tests/hf/text.sh                       every kind, on 1 MB each
-    tests/hf/text.sh --write-golden        also renews tests/golden/tokenizer
-"""
+"""Compares token ids and decoded text with the `tokenizers` package on text of many scripts, more
+than 1 MB for each kind of tokenizer; run by tests/hf/text.sh."""
 
 import argparse
 import json
