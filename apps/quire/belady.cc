@@ -6,17 +6,17 @@ namespace quire::app {
 
 void BeladyPolicy::Begin(const evict::RequestFacts& request) {
   first_ = next_;
-  next_ += request.blocks;
+  next_ += request.keys.size();
   QUIRE_CHECK(next_ <= next_uses_.size());
 }
 
 void BeladyPolicy::Add(BlockId block, const evict::BlockFacts& facts) {
-  order_.Add(block, facts.parent, {.queue = RankOf(facts.depth), .stamp = ++added_});
+  order_.Add(block, facts.parent, {.queue = 0, .weight = RankOf(facts.depth), .stamp = ++added_});
 }
 
 bool BeladyPolicy::Admits(uint32_t depth) const {
   const auto victim = order_.First();
-  return victim && order_.rank(*victim).queue < RankOf(depth);
+  return victim && order_.rank(*victim).weight < RankOf(depth);
 }
 
 }  // namespace quire::app

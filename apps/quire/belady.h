@@ -37,7 +37,7 @@ class BeladyPolicy final : public evict::Policy {
   uint64_t RankOf(uint32_t depth) const { return UINT64_MAX - next_uses_[first_ + depth]; }
 
   const std::vector<uint64_t>& next_uses_;
-  evict::LeafOrder order_;
+  evict::LeafOrder order_{1};
   uint64_t first_ = 0;  // of the request at hand, in next_uses_
   uint64_t next_ = 0;   // of the one after it
   uint64_t added_ = 0;

@@ -38,8 +38,12 @@ class Replayer {
     path_.clear();
     const uint32_t found = tree_.Find(root_, prompt_, path_);
     for (const BlockId block : path_) policy_->Remove(block);
-    policy_->Begin(request.facts);
-    while (path_.size() < request.facts.blocks && Charge()) path_.push_back(NewId());
+    input_.CopyKeys(request, keys_);
+    policy_->Begin({.time_ms = request.time_ms,
+                    .keys = keys_,
+                    .prompt_tokens = request.prompt_tokens,
+                    .output_tokens = request.output_tokens});
+    while (path_.size() < request.blocks && Charge()) path_.push_back(NewId());
     if (path_.size() > found) {
       tree_.Insert(root_, found == 0 ? BlockId::None() : path_[found - 1],
                    std::span(prompt_)
@@ -49,7 +53,7 @@ class Replayer {
     }
     // As a lease ends: deepest first.
     for (size_t i = path_.size(); i-- > 0;) {
-      policy_->Add(path_[i], {.key = input_.key(input_.blocks()[request.first_block + i]),
+      policy_->Add(path_[i], {.key = keys_[i],
                               .parent = i == 0 ? BlockId::None() : path_[i - 1],
                               .depth = static_cast<uint32_t>(i)});
     }
@@ -85,6 +89,7 @@ class Replayer {
   const std::unique_ptr<evict::Policy> policy_;
   const BeladyPolicy* const bound_;  // policy_, if it may refuse a block
   std::vector<TokenId> prompt_;      // of the request at hand
+  std::vector<uint64_t> keys_;
   std::vector<BlockId> path_;
   std::vector<BlockId> unused_;
   uint32_t next_ = 0;
@@ -98,10 +103,10 @@ ReplayInput::ReplayInput(const Trace& trace) {
   for (const TraceRequest& request : trace) {
     time_ms = std::max(time_ms, request.timestamp_ms);  // recorders may disagree by a little
     requests_.push_back({.first_block = blocks_.size(),
-                         .facts = {.time_ms = time_ms,
-                                   .blocks = static_cast<uint32_t>(request.block_ids.size()),
-                                   .prompt_tokens = request.input_tokens,
-                                   .output_tokens = request.output_tokens}});
+                         .blocks = static_cast<uint32_t>(request.block_ids.size()),
+                         .time_ms = time_ms,
+                         .prompt_tokens = request.input_tokens,
+                         .output_tokens = request.output_tokens});
     for (const uint64_t id : request.block_ids) {
       const auto [number, is_new] = numbers.try_emplace(id, numbers.size());
       blocks_.push_back(number->second);
@@ -117,7 +122,7 @@ std::vector<uint64_t> ReplayInput::NextUses() const {
   std::vector<uint64_t> next_of(unique_blocks(), UINT64_MAX);
   for (uint64_t r = requests_.size(); r-- > 0;) {
     const uint64_t first = requests_[r].first_block;
-    for (uint64_t i = first + requests_[r].facts.blocks; i-- > first;) {
+    for (uint64_t i = first + requests_[r].blocks; i-- > first;) {
       next_uses[i] = std::exchange(next_of[blocks_[i]], r);
     }
   }
@@ -125,11 +130,18 @@ std::vector<uint64_t> ReplayInput::NextUses() const {
 }
 
 void ReplayInput::CopyTokens(const Request& request, std::vector<TokenId>& tokens) const {
-  tokens.resize(uint64_t{request.facts.blocks} * kTraceBlockTokens);
-  for (uint64_t i = 0; i < request.facts.blocks; ++i) {
+  tokens.resize(uint64_t{request.blocks} * kTraceBlockTokens);
+  for (uint64_t i = 0; i < request.blocks; ++i) {
     const uint64_t block = blocks_[request.first_block + i];
     std::copy_n(tokens_.begin() + static_cast<int64_t>(block * kTraceBlockTokens),
                 kTraceBlockTokens, tokens.begin() + static_cast<int64_t>(i * kTraceBlockTokens));
+  }
+}
+
+void ReplayInput::CopyKeys(const Request& request, std::vector<uint64_t>& keys) const {
+  keys.clear();
+  for (uint64_t i = 0; i < request.blocks; ++i) {
+    keys.push_back(keys_[blocks_[request.first_block + i]]);
   }
 }
 
@@ -160,7 +172,7 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   const double begin_s = bench::ThreadSeconds();
   for (const ReplayInput::Request& request : input.requests()) {
     result.hit_blocks += replayer.Run(request);
-    result.blocks += request.facts.blocks;
+    result.blocks += request.blocks;
     if (++result.requests % 256 == 0) progress(result.requests);
   }
   result.seconds = bench::ThreadSeconds() - begin_s;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "apps/quire/trace.h"
-#include "evict/policy.h"
 #include "quire/ids.h"
 
 namespace quire::app {
@@ -20,7 +19,10 @@ class ReplayInput {
 
   struct Request {
     uint64_t first_block = 0;  // in blocks()
-    evict::RequestFacts facts;
+    uint32_t blocks = 0;
+    uint64_t time_ms = 0;  // never goes back
+    uint64_t prompt_tokens = 0;
+    uint64_t output_tokens = 0;
   };
 
   const std::vector<Request>& requests() const { return requests_; }
@@ -30,10 +32,9 @@ class ReplayInput {
   /// For every entry of blocks(): the next request with the same block. UINT64_MAX: none.
   std::vector<uint64_t> NextUses() const;
 
-  /// By block number.
-  uint64_t key(uint32_t block) const { return keys_[block]; }
-  /// Writes the prompt's tokens.
+  /// Writes the prompt's tokens, and the names of its blocks for a policy.
   void CopyTokens(const Request& request, std::vector<TokenId>& tokens) const;
+  void CopyKeys(const Request& request, std::vector<uint64_t>& keys) const;
 
  private:
   std::vector<Request> requests_;

@@ -5,42 +5,53 @@
 namespace quire::evict {
 
 LeafOrder::Entry& LeafOrder::At(BlockId block) {
-  QUIRE_CHECK(!block.is_none());
   if (block.number() >= entries_.size()) entries_.resize(block.number() + size_t{1});
   return entries_[block.number()];
 }
 
+// Most come as the newest of their queue.
+void LeafOrder::Offer(BlockId block, const Rank& rank) {
+  auto& leaves = leaves_[rank.queue];
+  leaves.insert(leaves.end(), {rank.weight, rank.stamp, block});
+}
+
+void LeafOrder::Withdraw(BlockId block, const Rank& rank) {
+  leaves_[rank.queue].erase({rank.weight, rank.stamp, block});
+}
+
 void LeafOrder::Add(BlockId block, BlockId parent, Rank rank) {
+  QUIRE_CHECK(!block.is_none());
+  QUIRE_CHECK_MSG(!contains(block), "the block is already evictable");
+  QUIRE_CHECK(rank.queue < leaves_.size());
   if (!parent.is_none()) {
     Entry& above = At(parent);
-    if (above.children++ == 0 && above.present) leaves_.erase({above.rank, parent});
+    if (above.children++ == 0 && above.present) Withdraw(parent, above.rank);
   }
   Entry& entry = At(block);
-  QUIRE_CHECK_MSG(!entry.present, "the block is already evictable");
-  entry.parent = parent;
   entry.rank = rank;
+  entry.parent = parent;
   entry.present = true;
-  if (entry.children == 0) leaves_.insert({rank, block});
+  if (entry.children == 0) Offer(block, rank);
   ++block_count_;
 }
 
 void LeafOrder::Remove(BlockId block) {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
   Entry& entry = entries_[block.number()];
-  if (entry.children == 0) leaves_.erase({entry.rank, block});
+  if (entry.children == 0) Withdraw(block, entry.rank);
   entry.present = false;
   --block_count_;
   if (entry.parent.is_none()) return;
   Entry& above = entries_[entry.parent.number()];
-  if (--above.children == 0 && above.present) leaves_.insert({above.rank, entry.parent});
+  if (--above.children == 0 && above.present) Offer(entry.parent, above.rank);
 }
 
 void LeafOrder::Move(BlockId block, Rank rank) {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
   Entry& entry = entries_[block.number()];
   if (entry.children == 0) {
-    leaves_.erase({entry.rank, block});
-    leaves_.insert({rank, block});
+    Withdraw(block, entry.rank);
+    Offer(block, rank);
   }
   entry.rank = rank;
 }
@@ -54,16 +65,23 @@ const Rank& LeafOrder::rank(BlockId block) const {
   return entries_[block.number()].rank;
 }
 
-std::optional<BlockId> LeafOrder::FirstFrom(uint64_t queue) const {
-  const auto leaf = leaves_.lower_bound({{.queue = queue, .stamp = 0}, BlockId(0)});
-  if (leaf == leaves_.end()) return std::nullopt;
-  return leaf->block;
+std::optional<BlockId> LeafOrder::First() const {
+  for (const auto& leaves : leaves_) {
+    if (!leaves.empty()) return leaves.begin()->block;
+  }
+  return std::nullopt;
 }
 
-std::optional<BlockId> LeafOrder::FirstOf(uint64_t queue) const {
-  const auto block = FirstFrom(queue);
-  if (!block || rank(*block).queue != queue) return std::nullopt;
-  return block;
+std::optional<BlockId> LeafOrder::FirstOf(uint32_t queue) const {
+  const auto& leaves = leaves_[queue];
+  if (leaves.empty()) return std::nullopt;
+  return leaves.begin()->block;
+}
+
+std::optional<BlockId> LeafOrder::LastOf(uint32_t queue) const {
+  const auto& leaves = leaves_[queue];
+  if (leaves.empty()) return std::nullopt;
+  return leaves.rbegin()->block;
 }
 
 }  // namespace quire::evict

@@ -3,6 +3,7 @@
 #define QUIRE_EVICT_LEAF_ORDER_H_
 
 #include <compare>
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <vector>
@@ -11,53 +12,58 @@
 
 namespace quire::evict {
 
-/// Where a block stands: lower goes first. `queue` groups blocks, `stamp` orders a group; pairs
-/// must be unique, or the lower block id decides.
+/// Where a block stands: a queue, and its place there. Lower goes first; of equal places the lower
+/// block id.
 struct Rank {
-  uint64_t queue = 0;
+  uint32_t queue = 0;
+  uint64_t weight = 0;
   uint64_t stamp = 0;
   auto operator<=>(const Rank&) const = default;
 };
 
 /// A block with an evictable child is no leaf: it waits, at its rank, until its children are gone.
 ///
-/// Cost: O(log leaves) where a leaf comes or goes, O(1) for other blocks; 32 bytes per block id and
-///       64 per leaf
+/// Cost: O(log leaves) where a leaf comes or goes, O(1) for other blocks; 40 bytes per block id and
+///       72 per leaf
 class LeafOrder {
  public:
+  explicit LeafOrder(uint32_t queues) : leaves_(queues) {}
+
   void Add(BlockId block, BlockId parent, Rank rank);
   void Remove(BlockId block);
-  /// Moves a block that is here.
+  /// Gives a block that is here another rank.
   void Move(BlockId block, Rank rank);
 
   bool contains(BlockId block) const;
   const Rank& rank(BlockId block) const;
   uint64_t size() const { return block_count_; }
 
-  /// The leaf that stands first.
-  std::optional<BlockId> First() const { return FirstFrom(0); }
-  /// The same among queues from this one on.
-  std::optional<BlockId> FirstFrom(uint64_t queue) const;
-  /// The same within one queue.
-  std::optional<BlockId> FirstOf(uint64_t queue) const;
+  /// The leaf that stands first, in the lowest queue that has one.
+  std::optional<BlockId> First() const;
+  /// The leaves that stand first and last in a queue.
+  std::optional<BlockId> FirstOf(uint32_t queue) const;
+  std::optional<BlockId> LastOf(uint32_t queue) const;
 
  private:
   struct Entry {
+    Rank rank;
     BlockId parent;
     uint32_t children = 0;  // that are evictable
     bool present = false;
-    Rank rank;
   };
   struct Leaf {
-    Rank rank;
+    uint64_t weight;
+    uint64_t stamp;
     BlockId block;
     auto operator<=>(const Leaf&) const = default;
   };
 
   Entry& At(BlockId block);
+  void Offer(BlockId block, const Rank& rank);
+  void Withdraw(BlockId block, const Rank& rank);
 
-  std::vector<Entry> entries_;  // by block id
-  std::set<Leaf> leaves_;
+  std::vector<Entry> entries_;          // by block id
+  std::vector<std::set<Leaf>> leaves_;  // by queue
   uint64_t block_count_ = 0;
 };
 

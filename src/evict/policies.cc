@@ -3,11 +3,12 @@
 #include <array>
 
 #include "evict/lru.h"
+#include "evict/quire.h"
 
 namespace quire::evict {
 namespace {
 
-constexpr std::array<std::string_view, 1> kNames = {"lru"};
+constexpr std::array<std::string_view, 2> kNames = {"lru", "quire"};
 
 }  // namespace
 
@@ -15,6 +16,7 @@ std::span<const std::string_view> PolicyNames() { return kNames; }
 
 std::unique_ptr<Policy> MakePolicy(std::string_view name) {
   if (name == "lru") return std::make_unique<LruPolicy>();
+  if (name == "quire") return std::make_unique<QuirePolicy>();
   return nullptr;
 }
 

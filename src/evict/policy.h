@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "quire/ids.h"
@@ -32,7 +33,8 @@ struct BlockFacts {
 /// A use of one whole path.
 struct RequestFacts {
   uint64_t time_ms = 0;  // never goes back
-  uint32_t blocks = 0;   // of the prompt
+  /// BlockFacts::key of the prompt's blocks, first block first. Read before the call returns.
+  std::span<const uint64_t> keys = {};
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
 };

@@ -1,0 +1,88 @@
+#include "evict/quire.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "base/check.h"
+
+namespace quire::evict {
+namespace {
+
+constexpr uint64_t kPathEndsMin = 16'384;
+
+// Features of a request by place; 0 is the constant.
+enum Feature : uint32_t {
+  kPromptLength = 1,  // and its square
+  kOutputLength = 3,  // and its square
+  kSecondTurn = 5,
+  kLaterTurn = 6,
+  kGap = 7,
+  kBranches = 8,  // of a block, as kEndsPath
+  kEndsPath = 9,
+};
+
+float LogScaled(uint64_t count, double divisor, double centre) {
+  return static_cast<float>(std::log(static_cast<double>(count) + 1) / divisor - centre);
+}
+
+}  // namespace
+
+void QuirePolicy::Begin(const RequestFacts& request) {
+  now_ms_ = request.time_ms == 0 ? now_ms_ + 1 : std::max(now_ms_, request.time_ms);
+  const PathHistory::Turn turn =
+      paths_.Note(request.keys, now_ms_, std::max(kPathEndsMin, resident_ / 8));
+  blocks_ = request.keys.size();
+  continues_ = turn.number > 0;
+  // Lengths spread over a few powers of e; the divisors only bring them to about -1 to 1.
+  features_ = {1};
+  features_[kPromptLength] = LogScaled(request.prompt_tokens, 5, 1.5);
+  features_[kPromptLength + 1] = features_[kPromptLength] * features_[kPromptLength];
+  features_[kOutputLength] = LogScaled(request.output_tokens, 4, 1.2);
+  features_[kOutputLength + 1] = features_[kOutputLength] * features_[kOutputLength];
+  features_[kSecondTurn] = turn.number == 1 ? 1.0F : 0.0F;
+  features_[kLaterTurn] = turn.number > 1 ? 1.0F : 0.0F;
+  features_[kGap] = continues_ ? LogScaled(turn.gap_ms / 1000, 5, 1) : 0.0F;
+}
+
+void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
+  QUIRE_CHECK(!block.is_none());
+  if (block.number() >= records_.size()) records_.resize(block.number() + size_t{1});
+  Record& record = records_[block.number()];
+  if (!record.resident) ++resident_;
+  if (!record.resident || record.key != facts.key) {
+    record = {.key = facts.key, .resident = true};
+  } else if (!continues_) {
+    ++record.branches;
+  }
+  ReturnFeatures features = features_;
+  if (record.branches > 0) features[kBranches] = std::log2(1.0F + record.branches) / 2;
+  features[kEndsPath] = facts.depth + uint64_t{1} == blocks_ ? 1.0F : 0.0F;
+  const ReturnModel& model = shadow_.model();
+  order_.Add(block, facts.parent,
+             {.queue = model.ClassOf(model.Score(features)), .weight = now_ms_, .stamp = ++stamp_});
+  if (ReturnShadow::Samples(facts.key)) shadow_.Use(facts.key, features, now_ms_, resident_);
+}
+
+void QuirePolicy::Evict(BlockId block) {
+  order_.Remove(block);
+  records_[block.number()] = {};
+  --resident_;
+}
+
+std::optional<BlockId> QuirePolicy::Victim() const {
+  return shadow_.model_leads() ? LeastWorth(order_, shadow_.model(), now_ms_) : Oldest();
+}
+
+std::optional<BlockId> QuirePolicy::Oldest() const {
+  std::optional<BlockId> oldest;
+  for (uint32_t i = 0; i < ReturnModel::kClasses; ++i) {
+    const auto block = order_.FirstOf(i);
+    if (block && (!oldest || order_.rank(*block).stamp < order_.rank(*oldest).stamp)) {
+      oldest = block;
+    }
+  }
+  return oldest;
+}
+
+}  // namespace quire::evict

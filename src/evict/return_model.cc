@@ -1,0 +1,176 @@
+#include "evict/return_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace quire::evict {
+namespace {
+
+using Ages = ReturnModel::Ages;
+
+constexpr double kAgeUnit_ms = 16;
+constexpr double kLearningRate = 0.02;
+constexpr double kKept = 0.9;          // of the counts, from one fit to the next
+constexpr size_t kScoresMin = 64;      // fewer say nothing
+constexpr double kOwnReturns = 20;     // a class's own evidence weighs as much as all classes' here
+constexpr double kTailReturns = 0.01;  // weight of the belief about ages that nobody has reached
+
+double Width(uint32_t age) {
+  return ReturnModel::AgeBegin_ms(age + 1) - ReturnModel::AgeBegin_ms(age);
+}
+
+// Neighbours in age say much about each other.
+Ages Smooth(const Ages& values) {
+  Ages smooth = {};
+  constexpr int kLast = ReturnModel::kAges - 1;
+  for (int i = 0; i <= kLast; ++i) {
+    for (int near = -2; near <= 2; ++near) {
+      smooth[i] += values[std::clamp(i + near, 0, kLast)] * (3 - std::abs(near)) / 9;
+    }
+  }
+  return smooth;
+}
+
+}  // namespace
+
+ReturnModel::ReturnModel() : horizon_ms_(std::numeric_limits<double>::infinity()) {
+  weights_[0] = -1;  // most do not return, until seen otherwise
+}
+
+uint32_t ReturnModel::AgeOf(uint64_t age_ms) {
+  const uint64_t units = age_ms / static_cast<uint64_t>(kAgeUnit_ms) + 1;
+  const auto doublings = static_cast<uint32_t>(std::bit_width(units)) - 1;
+  const auto quarter = static_cast<uint32_t>((units << 2 >> doublings) & 3);
+  return doublings >= kAges / 4 ? kAges - 1 : doublings * 4 + quarter;
+}
+
+double ReturnModel::AgeBegin_ms(uint32_t age) {
+  return kAgeUnit_ms * (std::ldexp(4 + age % 4, static_cast<int>(age / 4) - 2) - 1);
+}
+
+double ReturnModel::Score(const ReturnFeatures& features) const {
+  double score = 0;
+  for (uint32_t i = 0; i < kReturnFeatures; ++i) score += weights_[i] * double{features[i]};
+  return score;
+}
+
+uint32_t ReturnModel::ClassOf(double score) const {
+  uint32_t found = 0;
+  for (const double end : class_ends_) found += score > end ? 1 : 0;
+  return found;
+}
+
+void ReturnModel::Learn(const ReturnFeatures& features, bool returned) {
+  const double error = (returned ? 1.0 : 0.0) - 1 / (1 + std::exp(-Score(features)));
+  for (uint32_t i = 0; i < kReturnFeatures; ++i) {
+    const double step = error * double{features[i]};
+    gradients_[i] += step * step;
+    weights_[i] += kLearningRate * step / std::sqrt(1e-3 + gradients_[i]);
+  }
+}
+
+// The actuary's estimate: at risk at an age is who was watched at least that long, by half those
+// whose watch ended at this age.
+ReturnModel::Evidence ReturnModel::EvidenceOf(uint32_t of_class, const Ages& watched) const {
+  Evidence evidence = {.returns = returned_[of_class]};
+  double longer = 0;
+  for (uint32_t age = kAges; age-- > 0;) {
+    const double ended = returned_[of_class][age] + lost_[of_class][age] + watched[age];
+    evidence.exposure_ms[age] = (longer + ended / 2) * Width(age);
+    longer += ended;
+  }
+  return evidence;
+}
+
+void ReturnModel::SetHorizon(const Ages& returns) {
+  double all = 0;
+  for (const double count : returns) all += count;
+  uint32_t age = 0;
+  for (double seen = 0; age + 1 < kAges && seen < 0.9 * all; ++age) seen += returns[age];
+  horizon_ms_ = AgeBegin_ms(age + 1);
+}
+
+// Where nobody has been watched, the chance falls with one over the age, as it does for almost
+// everything that people return to; that is an order by recency.
+Ages ReturnModel::PooledHazard(const Evidence& pooled) {
+  double returns = 0;
+  double ages = 0;
+  for (uint32_t age = 0; age < kAges; ++age) {
+    returns += pooled.returns[age];
+    ages += pooled.exposure_ms[age] / (AgeBegin_ms(age + 1) + kAgeUnit_ms);
+  }
+  const double per_age = (returns + 1e-9) / (ages + 1e-9);
+  Ages hazard = {};
+  for (uint32_t age = 0; age < kAges; ++age) {
+    const double tail_ms = kTailReturns * (AgeBegin_ms(age + 1) + kAgeUnit_ms) / per_age;
+    hazard[age] = (pooled.returns[age] + kTailReturns) / (pooled.exposure_ms[age] + tail_ms);
+  }
+  return hazard;
+}
+
+// As all classes do, by a factor of its own, and by its own shape where there is enough of it.
+Ages ReturnModel::HazardOf(const Evidence& own, const Ages& pooled) {
+  double returns = 2;
+  double expected = 2;
+  for (uint32_t age = 0; age < kAges; ++age) {
+    returns += own.returns[age];
+    expected += pooled[age] * own.exposure_ms[age];
+  }
+  Ages hazard = {};
+  for (uint32_t age = 0; age < kAges; ++age) {
+    const double prior = pooled[age] * returns / expected;
+    hazard[age] = (own.returns[age] + kOwnReturns) / (own.exposure_ms[age] + kOwnReturns / prior);
+  }
+  return hazard;
+}
+
+Ages ReturnModel::GittinsIndex(const Ages& hazard) {
+  Ages returns = {};  // of who enters an age
+  Ages stay_ms = {};  // in it, on average
+  for (uint32_t age = 0; age < kAges; ++age) {
+    returns[age] = -std::expm1(-hazard[age] * Width(age));
+    stay_ms[age] = returns[age] / hazard[age];
+  }
+  Ages index = {};
+  for (uint32_t from = 0; from < kAges; ++from) {
+    double left = 1;
+    double hits = 0;
+    double time_ms = 0;
+    for (uint32_t age = from; age < kAges && left > 1e-6; ++age) {
+      hits += left * returns[age];
+      time_ms += left * stay_ms[age];
+      left *= 1 - returns[age];
+      index[from] = std::max(index[from], hits / time_ms);
+    }
+  }
+  return index;
+}
+
+void ReturnModel::Refit(std::vector<double>& scores, const ClassAges& watched) {
+  if (scores.size() < kScoresMin) return;
+  std::ranges::sort(scores);
+  for (size_t i = 0; i < class_ends_.size(); ++i) {
+    class_ends_[i] = scores[scores.size() * (i + 1) / kClasses];
+  }
+  std::array<Evidence, kClasses> evidence;
+  Evidence pooled;
+  for (uint32_t i = 0; i < kClasses; ++i) {
+    evidence[i] = EvidenceOf(i, watched[i]);
+    evidence[i] = {Smooth(evidence[i].returns), Smooth(evidence[i].exposure_ms)};
+    for (uint32_t age = 0; age < kAges; ++age) {
+      pooled.returns[age] += evidence[i].returns[age];
+      pooled.exposure_ms[age] += evidence[i].exposure_ms[age];
+    }
+  }
+  SetHorizon(pooled.returns);
+  const Ages hazard = PooledHazard(pooled);
+  for (uint32_t i = 0; i < kClasses; ++i) {
+    worth_[i] = GittinsIndex(HazardOf(evidence[i], hazard));
+    for (double& count : returned_[i]) count *= kKept;
+    for (double& count : lost_[i]) count *= kKept;
+  }
+}
+
+}  // namespace quire::evict

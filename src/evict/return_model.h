@@ -1,0 +1,84 @@
+// How soon a block will be used again, learned from nothing but the requests seen so far.
+#ifndef QUIRE_EVICT_RETURN_MODEL_H_
+#define QUIRE_EVICT_RETURN_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace quire::evict {
+
+/// What is known about a block when its request ends. Scaled to about -1 to 1; the first is 1.
+inline constexpr uint32_t kReturnFeatures = 10;
+using ReturnFeatures = std::array<float, kReturnFeatures>;
+
+/// Two parts. A logistic regression, one step per outcome, scores who returns at all; scores fall
+/// into classes of equal size. For every class a table counts at what age its blocks returned, and
+/// for how long others were watched without: the chance to return at an age, given that it has not
+/// happened yet.
+///
+/// The worth of keeping a block is the best rate of hits per time that any further stay promises
+/// (its Gittins index). So a block that is too young to return yet is worth what it will be worth.
+///
+/// Threads: not synchronised
+/// Source:  Gittins, J. R. Stat. Soc. B 41(2), 1979
+class ReturnModel {
+ public:
+  static constexpr uint32_t kClasses = 8;
+  static constexpr uint32_t kAges = 112;
+  using Ages = std::array<double, kAges>;  // by AgeOf
+  using ClassAges = std::array<Ages, kClasses>;
+
+  ReturnModel();
+
+  double Score(const ReturnFeatures& features) const;
+  uint32_t ClassOf(double score) const;
+
+  /// Hits per millisecond that a block of this class and age is worth.
+  double Worth(uint32_t of_class, uint64_t age_ms) const { return worth_[of_class][AgeOf(age_ms)]; }
+
+  /// A block with these features came back, or did not within horizon_ms().
+  void Learn(const ReturnFeatures& features, bool returned);
+  /// A block came back at this age, or is watched no more.
+  void CountReturn(uint32_t of_class, uint64_t age_ms) { ++returned_[of_class][AgeOf(age_ms)]; }
+  void CountLost(uint32_t of_class, uint64_t age_ms) { ++lost_[of_class][AgeOf(age_ms)]; }
+
+  /// Takes what was counted into account, and forgets some of it. `scores` are of the blocks that
+  /// are watched now, in any order; `watched` counts them by class and age.
+  ///
+  /// Cost: O(scores + kClasses * kAges^2)
+  void Refit(std::vector<double>& scores, const ClassAges& watched);
+
+  /// Nine of ten that returned had done so at this age.
+  double horizon_ms() const { return horizon_ms_; }
+
+  /// Four ages per doubling, from 16 ms.
+  static uint32_t AgeOf(uint64_t age_ms);
+  static double AgeBegin_ms(uint32_t age);
+
+ private:
+  // What happened at an age, and for how long it could have.
+  struct Evidence {
+    Ages returns = {};
+    Ages exposure_ms = {};
+  };
+
+  Evidence EvidenceOf(uint32_t of_class, const Ages& watched) const;
+  void SetHorizon(const Ages& returns);
+  static Ages PooledHazard(const Evidence& pooled);
+  static Ages HazardOf(const Evidence& own, const Ages& pooled);
+  static Ages GittinsIndex(const Ages& hazard);
+
+  std::array<double, kReturnFeatures> weights_ = {};
+  std::array<double, kReturnFeatures> gradients_ = {};  // sums of squares
+  std::array<double, kClasses - 1> class_ends_ = {};    // scores
+  ClassAges returned_ = {};
+  ClassAges lost_ = {};
+  ClassAges worth_ = {};
+  double horizon_ms_;
+};
+
+}  // namespace quire::evict
+
+#endif  // QUIRE_EVICT_RETURN_MODEL_H_
