@@ -30,8 +30,10 @@ inline constexpr size_t kTurnBytes = 512;
 inline constexpr uint32_t kTurnTokens = 2;
 /// Where 32 registers hold the sums of a whole plane, planes are computed one after the other and
 /// fetched line by line beforehand. On a Zen 5 core that streams 38 GB/s this reads f16 at 72 % of
-/// that and f32 at 92 %; interleaved runs, which leave fetching to the hardware, at 54 %.
-inline constexpr bool kFetchesAhead = kVecLanes >= 16;
+/// that and f32 at 92 %; interleaved runs, which leave fetching to the hardware, at 54 %. With few
+/// registers that helps encoded planes alone, which are small: the hardware hardly starts on them.
+template <class Values>
+inline constexpr bool kFetchesAhead = kVecLanes >= 16 || !requires { Values::kCodec; };
 inline constexpr size_t kLineBytes = 64;
 inline constexpr uint32_t kPlanesAhead = 4;
 /// Query vectors that share a load; a larger group is cut into equal parts of at most as many.
@@ -46,6 +48,9 @@ struct StreamView {
   size_t dim = 0;
   size_t row_bytes = 0;                // K: from one channel's tokens to the next channel's
   size_t head_stride_bytes = 0;        // from one head's plane to the next
+  size_t column_bytes = 0;             // codes of one head's column
+  size_t token_bytes = 0;              // V: from one token's codes to the next token's
+  size_t token_sign_bytes = 0;         // V of q25: likewise
   uint32_t block_columns = 0;          // columns of one block
   size_t scale_head_stride_bytes = 0;  // 0: the codec has no scales
 };
@@ -110,7 +115,7 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
   constexpr size_t kRowsPerLine = kLineBytes / ColumnBytes<Values>();
   size_t i = begin;
   for (; i + kRowsPerLine <= end; i += kRowsPerLine) {
-    if constexpr (kFetchesAhead) {
+    if constexpr (kFetchesAhead<Values>) {
       QUIRE_UNROLL
       for (int c = 0; c < kColumns; ++c) hwy::Prefetch(fetch[c] + i * row_bytes);
     }
@@ -180,7 +185,7 @@ inline void FetchScales(const StreamView& key, const StreamView& value, const Co
 template <class Values>
 void StreamScores(const float* query, const StreamView& key, const StreamView& value,
                   const Columns& columns, float* scores) {
-  const size_t turn_dims = kFetchesAhead ? key.dim : kTurnBytes / ColumnBytes<Values>();
+  const size_t turn_dims = kFetchesAhead<Values> ? key.dim : kTurnBytes / ColumnBytes<Values>();
   const uint32_t streams = std::max(kStreams, key.block_columns);
   const GroupParts parts(key.group);
   for (uint32_t c = 0; c < columns.count; c += streams) {
@@ -188,7 +193,7 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
     for (uint32_t head = 0; head < key.heads; ++head) {
       const size_t offset = head * key.head_stride_bytes;
       const std::byte* ahead[kColumnsPerSplit];
-      if (kFetchesAhead) {
+      if (kFetchesAhead<Values>) {
         PlanesAhead(key, value, columns, c, count, head, ahead);
         FetchScales(key, value, columns, c, count, head);
       }
@@ -200,7 +205,7 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
             ScoreTurn<Values, kQueries>(query + q * key.dim, key.dim, begin, end, columns.key + c,
                                         count, offset, key.row_bytes, columns.index + c,
                                         scores + size_t{q} * kSplitTokens,
-                                        kFetchesAhead && part == 0 ? ahead : nullptr);
+                                        kFetchesAhead<Values> && part == 0 ? ahead : nullptr);
           };
           switch (parts.size(part)) {
             case 1: turn.template operator()<1>(); break;

@@ -1,6 +1,7 @@
 // Which kernels read a block, by codec and by form.
 #include "attention/decode-inl.h"
 #include "attention/encoded-inl.h"
+#include "attention/halves_decode-inl.h"
 #include "attention/pairs_decode-inl.h"
 #include "attention/prefill-inl.h"
 #include "attention/weigh-inl.h"
@@ -12,6 +13,8 @@
 #else
 #define QUIRE_ATTENTION_FORMS_INL_H_
 #endif
+
+#include <type_traits>
 
 #include "base/check.h"
 
@@ -37,8 +40,23 @@ constexpr CodecFunctions FunctionsOf() {
 /// K of codecs that encode is always token-contiguous.
 template <class Values>
 constexpr CodecFunctions EncodedFunctionsOf() {
+#if HWY_TARGET == HWY_AVX2
+  if constexpr (!std::is_same_v<Values, Int8Values>) {
+    return {&StreamHalfScores<Values>, &StreamHalfValues<Values>, &ExpandKey<Values>, nullptr,
+            &ExpandValue<Values>};
+  }
+#endif
   return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, nullptr,
           &ExpandValue<Values>};
+}
+
+/// Panels of pairs have functions of their own.
+constexpr CodecFunctions PairFunctions() {
+#if HWY_TARGET == HWY_AVX2
+  return {&StreamHalfScores<PairValues>, &StreamHalfValues<PairValues>, nullptr, nullptr, nullptr};
+#else
+  return {&StreamPairScores, &StreamPairValues, nullptr, nullptr, nullptr};
+#endif
 }
 
 inline CodecFunctions FunctionsFor(Codec codec) {
@@ -52,7 +70,7 @@ inline CodecFunctions FunctionsFor(Codec codec) {
     case Codec::kInt4: return EncodedFunctionsOf<Int4Values>();
     case Codec::kNf4: return EncodedFunctionsOf<Nf4Values>();
     case Codec::kFp4: return EncodedFunctionsOf<Fp4Values>();
-    case Codec::kQ25: return {&StreamPairScores, &StreamPairValues, nullptr, nullptr, nullptr};
+    case Codec::kQ25: return PairFunctions();
     default: break;
   }
   QUIRE_CHECK_MSG(false, "codec was checked by Supports");

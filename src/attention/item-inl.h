@@ -185,6 +185,9 @@ class ItemRun {
         .dim = stream.dim,
         .row_bytes = codec::RowBytes(stream.codec, stream.block_tokens),
         .head_stride_bytes = stream.head_stride_bytes,
+        .column_bytes = codec::PlaneBytes(stream.codec, stream.inner, stream.dim, kColumnTokens),
+        .token_bytes = ColumnOffset(stream, 1),
+        .token_sign_bytes = SignOffset(stream, 1) - SignOffset(stream, 0),
         .block_columns = stream.block_tokens / kColumnTokens,
         .scale_head_stride_bytes = IsIdentity(stream.codec) ? 0 : stream.scale_head_stride_bytes};
   }
@@ -285,8 +288,7 @@ class ItemRun {
 
   uint32_t ListRuns(const Form& form, const Columns& columns, const VisibleTokens& visible,
                     ValueRun* runs) const {
-    const size_t row_bytes = ColumnOffset(form.value, 1);
-    const size_t sign_bytes = SignOffset(form.value, 1) - SignOffset(form.value, 0);
+    const StreamView view = ViewOf(form.value);
     uint32_t count = 0;
     for (uint32_t c = 0; c < columns.count; ++c) {
       const uint32_t first = columns.index[c] * kColumnTokens;
@@ -294,8 +296,9 @@ class ItemRun {
         const uint32_t begin = std::max(visible.ranges[r].begin, first);
         const uint32_t end = std::min(visible.ranges[r].end, first + kColumnTokens);
         if (begin >= end) continue;
-        runs[count++] = {columns.value[c] + (begin - first) * row_bytes,
-                         columns.value_signs[c] + (begin - first) * sign_bytes, begin, end - begin};
+        runs[count++] = {columns.value[c] + (begin - first) * view.token_bytes,
+                         columns.value_signs[c] + (begin - first) * view.token_sign_bytes, begin,
+                         end - begin};
       }
     }
     return count;

@@ -37,7 +37,7 @@ void ScorePairs(const float* query, const StreamView& key, const Columns& column
     QUIRE_UNROLL
     for (int i = 0; i < kColumns; ++i) {
       // Codes and signs of a plane lie in a row, ten bytes a pair where a block is one column.
-      if (kFetchesAhead && ahead != nullptr && pair % 6 == 0) {
+      if (ahead != nullptr && pair % 6 == 0) {
         hwy::Prefetch(ahead[i] + pair / 6 * kLineBytes);
       }
       const SixteenPairs tokens(columns.key[c + i] + offset_bytes + pair / 2 * block_tokens,
@@ -76,7 +76,7 @@ inline void StreamPairScores(const float* query, const StreamView& key, const St
     for (uint32_t head = 0; head < key.heads; ++head) {
       const size_t offset = head * key.head_stride_bytes;
       const std::byte* ahead[kColumnsPerSplit];
-      if (kFetchesAhead) {
+      {
         PlanesAhead(key, value, columns, c, count, head, ahead);
         FetchScales(key, value, columns, c, count, head);
       }
@@ -204,7 +204,7 @@ inline void StreamPairValues(const ValueRun* runs, uint32_t run_count, const Str
   for (uint32_t p = 0; p < planes; ++p) {
     const uint32_t head = p % view.heads;
     const ValueRun& run = runs[p / view.heads];
-    if (kFetchesAhead) {
+    {
       const std::byte* ahead = PlaneAhead(runs, p, planes, view, next);
       for (uint32_t t = 0; t < kColumnTokens; ++t) hwy::Prefetch(ahead + t * fetch_bytes);
     }

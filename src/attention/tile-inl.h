@@ -13,10 +13,13 @@
 // Register tiles are arrays of vectors: unless every loop over them is unrolled they live in memory
 // (g++ 12 does not do it by itself at -O2).
 #undef QUIRE_UNROLL
+#undef QUIRE_UNROLL_FEW
 #if defined(__clang__)
 #define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
+#define QUIRE_UNROLL_FEW _Pragma("clang loop unroll_count(4)")
 #else
 #define QUIRE_UNROLL _Pragma("GCC unroll 32")
+#define QUIRE_UNROLL_FEW _Pragma("GCC unroll 4")
 #endif
 
 HWY_BEFORE_NAMESPACE();

@@ -236,7 +236,7 @@ template <class Values, int kQueries>
 void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, size_t out_stride) {
   // Vectors that share bytes.
   constexpr int kStep = HalfByte<Values> ? static_cast<int>(kNibbleGroup / kVecLanes) : 1;
-  constexpr int kVecs = 16 / kQueries / kStep * kStep;
+  constexpr int kVecs = std::max<int>(kStep, kTileVecs / kQueries / kStep * kStep);
   size_t i = 0;
   for (; i + kVecs * kVecLanes <= dim; i += kVecs * kVecLanes) {
     WeighChannels<Values, kQueries, kVecs>(plane, ahead, i, dim, out_stride);
@@ -298,7 +298,7 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& vie
 template <class Values>
 void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& view,
                   const Columns* next, const float* weights, float* out, size_t out_stride) {
-  if constexpr (kFetchesAhead) {
+  if constexpr (kFetchesAhead<Values>) {
     WeighPlanes<Values>(runs, run_count, view, next, weights, out, out_stride);
     return;
   }

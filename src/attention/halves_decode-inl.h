@@ -1,0 +1,259 @@
+// Single rows over codes that are widened to f16 in scratch first, a few planes at a time
+// (halves-inl.h). How planes are read is told in decode-inl.h.
+#include "attention/halves-inl.h"
+#include "attention/weigh-inl.h"
+#include "hwy/highway.h"
+
+#if defined(QUIRE_ATTENTION_HALVES_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_ATTENTION_HALVES_DECODE_INL_H_
+#undef QUIRE_ATTENTION_HALVES_DECODE_INL_H_
+#else
+#define QUIRE_ATTENTION_HALVES_DECODE_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "hwy/cache_control.h"
+
+#if HWY_TARGET == HWY_AVX2
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::attention::HWY_NAMESPACE {
+
+/// Channels that are widened at a time.
+inline constexpr size_t kScratchDims = 128;
+
+/// Columns of K that are widened at a time. With more of them scratch, codes and what is fetched
+/// ahead would not fit the first-level cache.
+inline constexpr uint32_t kScratchColumns = 2;
+
+/// A few columns of K, or the tokens of one plane of V.
+struct HalfScratch {
+  alignas(64) uint16_t halves[kScratchColumns * kScratchDims * kColumnTokens];
+
+  uint16_t* column(size_t c) { return halves + c * kScratchDims * kColumnTokens; }
+};
+
+HWY_INLINE Vec LoadPiece(const uint16_t* halves, size_t piece) {
+  return cn::F16Values::Load(Tag(), reinterpret_cast<const std::byte*>(halves) +
+                                        piece * kPieceLanes * cn::F16Values::kBytes);
+}
+
+/// As ScoreTile, of channels [begin, end) that are in scratch. Of the columns `ahead` (or null) four
+/// channels have `four_bytes` bytes.
+template <class Values, int kQueries, int kColumns>
+void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfScratch* scratch,
+                 size_t first, const uint32_t* index, float* scores, const std::byte* const* ahead,
+                 size_t four_bytes) {
+  constexpr size_t kPieces = kColumnTokens / kPieceLanes;
+  const Tag d;
+  Vec sum[kQueries][kColumns][kPieces];
+  const auto at = [&](int h, int c, size_t v) {
+    return scores + h * kSplitTokens + index[c] * kColumnTokens + v * kPieceLanes;
+  };
+  QUIRE_UNROLL
+  for (int h = 0; h < kQueries; ++h) {
+    QUIRE_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      QUIRE_UNROLL
+      for (size_t v = 0; v < kPieces; ++v) {
+        sum[h][c][v] = begin == 0 ? hn::Zero(d) : hn::Load(d, at(h, c, v));
+      }
+    }
+  }
+  const auto add_channel = [&](const uint16_t* rows, size_t i, size_t in_four) HWY_ATTR {
+    Vec q[kQueries];
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) q[h] = hn::Set(d, query[h * dim + i]);
+    QUIRE_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      QUIRE_UNROLL
+      for (size_t v = 0; v < kPieces; ++v) {
+        const Vec k =
+            LoadPiece(rows + c * kScratchDims * kColumnTokens, KeyPiece<Values>(in_four, v));
+        QUIRE_UNROLL
+        for (int h = 0; h < kQueries; ++h) sum[h][c][v] = hn::MulAdd(q[h], k, sum[h][c][v]);
+      }
+    }
+  };
+  const uint16_t* rows = scratch->column(first);
+  size_t i = begin;
+  for (; i + 4 <= end; i += 4, rows += 4 * kColumnTokens) {
+    if (ahead != nullptr) {
+      QUIRE_UNROLL
+      for (int c = 0; c < kColumns; ++c) hwy::Prefetch(ahead[c] + i / 4 * four_bytes);
+    }
+    QUIRE_UNROLL
+    for (size_t j = 0; j < 4; ++j) add_channel(rows, i + j, j);
+  }
+  for (size_t j = 0; i + j < end; ++j) add_channel(rows, i + j, j);
+  QUIRE_UNROLL
+  for (int h = 0; h < kQueries; ++h) {
+    QUIRE_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      QUIRE_UNROLL
+      for (size_t v = 0; v < kPieces; ++v) {
+        const bool last = kHalfUnit<Values> != 1.0f && end == dim;
+        const Vec score = sum[h][c][v];
+        hn::Store(last ? hn::Mul(score, hn::Set(d, kHalfUnit<Values>)) : score, d, at(h, c, v));
+      }
+    }
+  }
+}
+
+/// As StreamScores.
+template <class Values>
+void StreamHalfScores(const float* query, const StreamView& key, const StreamView& value,
+                      const Columns& columns, float* scores) {
+  const GroupParts parts(key.group);
+  const size_t block_tokens = size_t{key.block_columns} * kColumnTokens;
+  const size_t four_bytes = key.column_bytes / std::max<size_t>(1, key.dim / 4);
+  constexpr bool kPairs = std::is_same_v<Values, PairValues>;
+  HalfScratch scratch;
+  for (uint32_t c = 0; c < columns.count; c += kScratchColumns) {
+    const uint32_t count = std::min(kScratchColumns, columns.count - c);
+    for (uint32_t head = 0; head < key.heads; ++head) {
+      const size_t offset = head * key.head_stride_bytes;
+      const std::byte* ahead[kColumnsPerSplit];
+      PlanesAhead(key, value, columns, c, count, head, ahead);
+      FetchScales(key, value, columns, c, count, head);
+      for (size_t begin = 0; begin < key.dim; begin += kScratchDims) {
+        const size_t end = std::min(key.dim, begin + kScratchDims);
+        for (uint32_t i = 0; i < count; ++i) {
+          const KeyColumn column = {.codes = columns.key[c + i] + offset,
+                                    .signs = kPairs ? columns.key_signs[c + i] + offset : nullptr,
+                                    .row_bytes = kPairs ? block_tokens : key.row_bytes,
+                                    .sign_bytes = block_tokens / 8,
+                                    .dim = key.dim};
+          KeyHalves<Values>(column, begin, end, scratch.column(i));
+        }
+        uint32_t q = head * key.group;
+        for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
+          const auto score = [&]<int kQueries>() HWY_ATTR {
+            constexpr int kColumns = std::min(ColumnsPerTile(kQueries), kScratchColumns);
+            const float* from = query + q * key.dim;
+            const uint32_t* index = columns.index + c;
+            const std::byte* const* fetch = part == 0 ? ahead : nullptr;
+            float* to = scores + size_t{q} * kSplitTokens;
+            uint32_t i = 0;
+            for (; i + kColumns <= count; i += kColumns) {
+              ScoreHalves<Values, kQueries, kColumns>(from, key.dim, begin, end, &scratch, i,
+                                                      index + i, to, fetch, four_bytes);
+            }
+            for (; i < count; ++i) {
+              ScoreHalves<Values, kQueries, 1>(from, key.dim, begin, end, &scratch, i, index + i,
+                                               to, fetch == nullptr ? nullptr : fetch + i,
+                                               four_bytes);
+            }
+          };
+          switch (parts.size(part)) {
+            case 1: score.template operator()<1>(); break;
+            case 2: score.template operator()<2>(); break;
+            case 3: score.template operator()<3>(); break;
+            default: score.template operator()<4>(); break;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// kVecs vectors of channels of all tokens in scratch, from vector `first` on, sums in registers.
+template <class Values, int kQueries, int kVecs>
+HWY_INLINE void WeighPieces(const uint16_t* rows, uint32_t tokens, size_t first,
+                            const float* weights, float* out, size_t out_stride) {
+  const Tag d;
+  Vec sum[kQueries][kVecs];
+  const uint16_t* piece[kVecs];
+  QUIRE_UNROLL
+  for (int v = 0; v < kVecs; ++v) {
+    piece[v] = rows + ValuePiece<Values>(first + v) * kPieceLanes;
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) {
+      sum[h][v] = hn::LoadU(d, out + h * out_stride + (first + v) * kPieceLanes);
+    }
+  }
+  for (uint32_t t = 0; t < tokens; ++t) {
+    Vec w[kQueries];
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) {
+      w[h] = hn::Set(d, weights[h * kSplitTokens + t] * kHalfUnit<Values>);
+    }
+    QUIRE_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec x = LoadPiece(piece[v] + t * kScratchDims, 0);
+      QUIRE_UNROLL
+      for (int h = 0; h < kQueries; ++h) sum[h][v] = hn::MulAdd(w[h], x, sum[h][v]);
+    }
+  }
+  QUIRE_UNROLL
+  for (int v = 0; v < kVecs; ++v) {
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) {
+      hn::StoreU(sum[h][v], d, out + h * out_stride + (first + v) * kPieceLanes);
+    }
+  }
+}
+
+/// Channels of `out` are those in scratch; its rows are padded, what is beyond the last channel is
+/// worth nothing.
+template <class Values, int kQueries>
+void WeighHalves(const uint16_t* rows, uint32_t tokens, size_t channels, const float* weights,
+                 float* out, size_t out_stride) {
+  constexpr int kVecs = static_cast<int>(kTileVecs) / kQueries;
+  const size_t pieces = (channels + kPieceLanes - 1) / kPieceLanes;
+  size_t first = 0;
+  for (; first + kVecs <= pieces; first += kVecs) {
+    WeighPieces<Values, kQueries, kVecs>(rows, tokens, first, weights, out, out_stride);
+  }
+  for (; first < pieces; ++first) {
+    WeighPieces<Values, kQueries, 1>(rows, tokens, first, weights, out, out_stride);
+  }
+}
+
+/// As StreamValues.
+template <class Values>
+void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView& view,
+                      const Columns* next, const float* weights, float* out, size_t out_stride) {
+  const GroupParts parts(view.group);
+  const uint32_t planes = run_count * view.heads;
+  constexpr bool kPairs = std::is_same_v<Values, PairValues>;
+  HalfScratch scratch;
+  for (uint32_t p = 0; p < planes; ++p) {
+    const uint32_t head = p % view.heads;
+    const ValueRun& run = runs[p / view.heads];
+    const size_t offset = head * view.head_stride_bytes;
+    const ValueTokens plane = {.codes = run.value + offset,
+                               .signs = kPairs ? run.signs + offset : nullptr,
+                               .token_bytes = view.token_bytes,
+                               .sign_bytes = view.token_sign_bytes,
+                               .tokens = run.tokens};
+    const std::byte* ahead = PlaneAhead(runs, p, planes, view, next);
+    for (size_t at = 0; at < view.column_bytes; at += kLineBytes) hwy::Prefetch(ahead + at);
+    for (size_t begin = 0; begin < view.dim; begin += kScratchDims) {
+      const size_t end = std::min(view.dim, begin + kScratchDims);
+      ValueHalves<Values>(plane, begin, end, scratch.halves, kScratchDims);
+      size_t q = size_t{head} * view.group;
+      for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
+        const float* w = weights + q * kSplitTokens + run.first;
+        float* to = out + q * out_stride + begin;
+        const auto weigh = [&]<int kQueries>() HWY_ATTR {
+          WeighHalves<Values, kQueries>(scratch.halves, run.tokens, end - begin, w, to, out_stride);
+        };
+        switch (parts.size(part)) {
+          case 1: weigh.template operator()<1>(); break;
+          case 2: weigh.template operator()<2>(); break;
+          case 3: weigh.template operator()<3>(); break;
+          default: weigh.template operator()<4>(); break;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace quire::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HWY_AVX2
+
+#endif  // include guard
