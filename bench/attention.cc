@@ -4,131 +4,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/prng.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
-#include "codec/scalar.h"
-#include "codec/slot_layout.h"
+#include "bench/sequence.h"
 #include "quire/attention.h"
 
 namespace quire::bench {
 namespace {
 
-constexpr uint32_t kModelLayers = 28;
-constexpr uint32_t kKvHeads = 8;
-constexpr uint32_t kGroup = 2;
-constexpr uint32_t kHeadDim = 128;
 /// K and V of one pass: many times any last-level cache, so that no layer finds the one before it.
 constexpr uint64_t kBytesPerPass = uint64_t{512} << 20;
 constexpr uint32_t kLayersMin = 4;
-
-double NowSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// One sequence of `layers` layers in block-major slots, every page touched.
-class Sequence {
- public:
-  static Result<std::unique_ptr<Sequence>> Create(Codec codec, uint32_t tokens, uint32_t layers) {
-    QUIRE_ASSIGN(auto layout, codec::SlotLayout::Create(
-                                  Geometry::Uniform(layers, kKvHeads, kHeadDim),
-                                  NumericProfile::Uniform(codec), ArenaLayout::kBlockMajor));
-    auto sequence = std::unique_ptr<Sequence>(new Sequence(std::move(layout)));
-    const uint32_t blocks = tokens / sequence->layout_.block_tokens();
-    sequence->bytes_ = blocks * sequence->layout_.slot_bytes(0);
-    QUIRE_ASSIGN(sequence->arena_, sequence->memory_->Reserve(sequence->bytes_));
-    for (uint32_t b = 0; b < blocks; ++b) {
-      sequence->slots_.push_back(sequence->arena_ + b * sequence->layout_.slot_bytes(0));
-    }
-    sequence->Fill();
-    return sequence;
-  }
-
-  ~Sequence() {
-    if (arena_ != nullptr) memory_->Release(arena_, bytes_);
-  }
-
-  uint64_t bytes() const { return bytes_; }
-  uint32_t layers() const { return layout_.layer_count(); }
-  uint32_t tokens() const { return static_cast<uint32_t>(slots_.size()) * layout_.block_tokens(); }
-
-  /// Every block is read sealed, a row's own too: it is one of thousands.
-  AttentionShape Shape(uint32_t layer, uint32_t group) const {
-    return {.query_heads = kKvHeads * group,
-            .key = layout_.key(layer),
-            .value = layout_.value(layer),
-            .scale = static_cast<float>(1.0 / std::sqrt(double{kHeadDim}))};
-  }
-
-  /// The last `rows` positions.
-  AttentionTask Task(uint32_t rows, const float* queries, float* out) const {
-    return {.queries = queries,
-            .out = out,
-            .rows = rows,
-            .first_position = tokens() - rows,
-            .sealed = slots_.data(),
-            .open = slots_.data()};
-  }
-
- private:
-  explicit Sequence(codec::SlotLayout layout)
-      : layout_(std::move(layout)), memory_(MakeHostMemory(true)) {}
-
-  /// Random codes and ordinary scales, drawn once and repeated: only that no value is NaN, infinite
-  /// or denormal matters.
-  void Fill() {
-    constexpr uint64_t kPatternBytes = 1 << 17;
-    const Codec codec = layout_.key(0).codec;
-    std::vector<std::byte> codes(kPatternBytes);
-    std::vector<std::byte> halves(kPatternBytes);
-    Prng prng(1);
-    for (std::byte& code : codes) code = std::byte(prng.Next64() & 0xb7);  // fp8: no NaN, no Inf
-    if (IsIdentity(codec)) {
-      for (uint64_t i = 0; i < kPatternBytes / codec::ValueBytes(codec); ++i) {
-        codec::StoreValue(codec, prng.NextFloat(-1.0f, 1.0f), codes.data(), i);
-      }
-    }
-    for (uint64_t i = 0; i < kPatternBytes / 2; ++i) {
-      codec::StoreValue(Codec::kF16, prng.NextFloat(0.01f, 0.02f), halves.data(), i);
-    }
-    for (const std::byte* slot : slots_) {
-      std::byte* const to = arena_ + (slot - arena_);
-      Repeat(IsIdentity(codec) ? codes : halves, to, layout_.slot_bytes(0));
-      if (IsIdentity(codec)) continue;
-      for (uint32_t layer = 0; layer < layers(); ++layer) {
-        for (const StreamLayout* stream : {&layout_.key(layer), &layout_.value(layer)}) {
-          Repeat(codes, to + stream->offset_bytes, stream->heads * stream->head_stride_bytes);
-        }
-      }
-    }
-  }
-
-  static void Repeat(const std::vector<std::byte>& pattern, std::byte* to, uint64_t bytes) {
-    for (uint64_t at = 0; at < bytes; at += pattern.size()) {
-      std::memcpy(to + at, pattern.data(), std::min<uint64_t>(pattern.size(), bytes - at));
-    }
-  }
-
-  codec::SlotLayout layout_;
-  std::unique_ptr<DeviceMemory> memory_;
-  std::byte* arena_ = nullptr;
-  uint64_t bytes_ = 0;
-  std::vector<const std::byte*> slots_;  // [blocks]
-};
-
-std::vector<float> Queries(uint32_t rows, uint32_t group) {
-  Prng prng(2);
-  std::vector<float> queries(size_t{rows} * kKvHeads * group * kHeadDim);
-  for (float& value : queries) value = prng.NextFloat(-2.0f, 2.0f);
-  return queries;
-}
 
 /// One decoded token, in ms for all layers of the model; the floor is the roofline's time for as
 /// many bytes.

@@ -35,6 +35,7 @@ struct Options {
 Result<std::vector<Row>> Pool(const Options& options);
 Result<std::vector<Row>> Index(const Options& options);
 Result<std::vector<Row>> Attention(const Options& options);
+Result<std::vector<Row>> Cascade(const Options& options);
 Result<std::vector<Row>> Codecs(const Options& options);
 Result<std::vector<Row>> Model(const Options& options);
 

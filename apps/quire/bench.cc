@@ -19,11 +19,9 @@ namespace {
 using BenchFunction = Result<std::vector<bench::Row>> (*)(const bench::Options&);
 
 const std::map<std::string, BenchFunction>& Benches() {
-  static const std::map<std::string, BenchFunction> benches = {{"attention", bench::Attention},
-                                                               {"codec", bench::Codecs},
-                                                               {"index", bench::Index},
-                                                               {"model", bench::Model},
-                                                               {"pool", bench::Pool}};
+  static const std::map<std::string, BenchFunction> benches = {
+      {"attention", bench::Attention}, {"cascade", bench::Cascade}, {"codec", bench::Codecs},
+      {"index", bench::Index},         {"model", bench::Model},     {"pool", bench::Pool}};
   return benches;
 }
 
@@ -91,7 +89,7 @@ void AddBench(CLI::App& program, int& exit) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
       program.add_subcommand("bench", "Measures a part as a share of its floor, in one run");
-  command->add_option("name", flags->name, "attention, index, model or pool")
+  command->add_option("name", flags->name, "What to measure")
       ->required()
       ->check(CLI::IsMember(Benches()));
   command->add_option("--threads", flags->options.threads, "Thread counts, for example 1,2")

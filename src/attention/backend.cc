@@ -116,12 +116,22 @@ class CpuAttention final : public AttentionBackend {
     part_floats_ = StateFloats(shape, plan_.queries_max);
     parts_.AtLeast(plan_.part_states * part_floats_);
     parts_done_.assign(plan_.tiles, 0);
+    if (!plan_.first_items.empty()) RunFirstItems(executor);
     executor.ParallelFor(
         static_cast<uint32_t>(plan_.items.size()),
         [this](uint32_t item, uint32_t worker) { RunItem(plan_.items[item], scratch_[worker]); });
   }
 
  private:
+  void RunFirstItems(Executor& executor) {
+    const size_t lanes = size_t{plan_.cascaded} * kLanes;
+    plan_.SetLaneMemory(lanes_.AtLeast(lanes * plan_.first_items.front().lanes.LaneFloats()));
+    executor.ParallelFor(static_cast<uint32_t>(plan_.first_items.size()),
+                         [this](uint32_t item, uint32_t worker) {
+                           kernels_->run(plan_.first_items[item], scratch_[worker]);
+                         });
+  }
+
   void RunItem(const Item& item, const Scratch& scratch) {
     const States states = kernels_->run(item, scratch);
     const uint32_t parts = item.lane_step;
@@ -158,6 +168,7 @@ class CpuAttention final : public AttentionBackend {
   std::vector<Buffer> buffers_;   // one a worker
   std::vector<Scratch> scratch_;  // views into buffers_
   Buffer parts_;
+  Buffer lanes_;                      // lane states of cascades
   size_t part_floats_ = 0;            // of one state in parts_
   std::vector<uint32_t> parts_done_;  // [tiles], through atomic_ref
 };

@@ -241,8 +241,8 @@ struct ValueTokens {
   uint32_t tokens;
 };
 
-/// Channels [begin, end) of every token, in the order of ValuePiece, tokens `to_stride` apart. begin
-/// is a multiple of a unit, so is end unless it is the token's.
+/// Channels [begin, end) of every token, in the order of ValuePiece, tokens `to_stride` apart.
+/// begin is a multiple of a unit, so is end unless it is the token's.
 template <class Values>
 HWY_INLINE void ValueHalves(const ValueTokens& plane, size_t begin, size_t end, uint16_t* to,
                             size_t to_stride) {

@@ -39,8 +39,8 @@ HWY_INLINE Vec LoadPiece(const uint16_t* halves, size_t piece) {
                                         piece * kPieceLanes * cn::F16Values::kBytes);
 }
 
-/// As ScoreTile, of channels [begin, end) that are in scratch. Of the columns `ahead` (or null) four
-/// channels have `four_bytes` bytes.
+/// As ScoreTile, of channels [begin, end) that are in scratch. Of the columns `ahead` (or null)
+/// four channels have `four_bytes` bytes.
 template <class Values, int kQueries, int kColumns>
 void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfScratch* scratch,
                  size_t first, const uint32_t* index, float* scores, const std::byte* const* ahead,

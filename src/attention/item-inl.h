@@ -39,10 +39,14 @@ class ItemRun {
 
   States Run() {
     ScaleQueries();
+    if (item_.is_first_step()) {
+      RunShared();
+      return {};
+    }
     const uint32_t lanes = kLanes / item_.lane_step;
     uint32_t closed = 0;  // lanes folded and pushed
     uint32_t top = 0;     // the state of the lane being folded
-    ClearMax(queries_, scratch_.stack[0]);
+    Open(0, scratch_.stack[0]);
     SplitView views[2];
     const SplitView* next = &views[0];
     for (bool have = Find(0, FirstSplit(0), &views[0]); have;) {
@@ -64,9 +68,11 @@ class ItemRun {
     const Tag d;
     const Vec scale = hn::Set(d, shape_.scale);
     for (uint32_t row = 0; row < item_.rows; ++row) {
-      const uint64_t vector = uint64_t{item_.row_begin + row} * shape_.query_heads +
-                              uint64_t{item_.head_begin} * group_;
-      const float* from = item_.task->queries + vector * key_dim_;
+      const uint64_t of_row = item_.row_begin + row;
+      const float* from = item_.is_first_step()
+                              ? item_.sequences[of_row]->queries
+                              : item_.task->queries + of_row * shape_.query_heads * key_dim_;
+      from += size_t{item_.head_begin} * group_ * key_dim_;
       const size_t values = size_t{item_.queries_per_row()} * key_dim_;
       float* to = scratch_.query + row * values;
       size_t i = 0;
@@ -84,6 +90,48 @@ class ItemRun {
     }
   }
 
+  /// The splits that the sequences of a cascade share, into their lane states.
+  void RunShared() {
+    for (uint32_t order = 0; order < kLanes / item_.lane_step; ++order) {
+      const uint64_t lane = LaneAt(order);
+      ClearMax(queries_, scratch_.stack[0]);
+      for (uint64_t split = lane; split < item_.shared_splits; split += kLanes) {
+        SplitView view;
+        Build(split, view.parts);
+        view.split = split;
+        Attend(view, nullptr);
+        MergeStates(queries_, out_stride_, scratch_.factors, scratch_.stack[0], scratch_.split);
+      }
+      if (lane >= item_.shared_splits) continue;
+      for (uint32_t row = 0; row < item_.rows; ++row) {
+        const uint32_t of_row = group_ * row;
+        const uint32_t of_head = group_ * item_.head_begin;
+        const States to =
+            item_.lanes.At(item_.sequence + item_.row_begin + row, static_cast<uint32_t>(lane));
+        CopyStates(scratch_.stack[0], of_row, to, of_head, group_);
+      }
+    }
+  }
+
+  /// The state of a lane nothing of which is folded yet, but for what the cascade shares.
+  void Open(uint32_t order, const States& state) const {
+    const uint64_t lane = LaneAt(order);
+    if (lane >= item_.shared_splits) {
+      ClearMax(queries_, state);
+      return;
+    }
+    CopyStates(item_.lanes.At(item_.sequence, static_cast<uint32_t>(lane)),
+               group_ * item_.head_begin, state, 0, queries_);
+  }
+
+  void CopyStates(const States& from, uint32_t from_query, const States& to, uint32_t to_query,
+                  uint32_t count) const {
+    std::copy_n(from.max + from_query, count, to.max + to_query);
+    std::copy_n(from.sum + from_query, count, to.sum + to_query);
+    std::copy_n(from.out + from_query * out_stride_, count * out_stride_,
+                to.out + to_query * out_stride_);
+  }
+
   /// Pushes the finished lane `order` and merges what the tree has complete: as many merges as
   /// `order` has trailing ones.
   void Close(uint32_t order, uint32_t* top) {
@@ -93,12 +141,21 @@ class ItemRun {
                   scratch_.stack[*top + 1]);
     }
     ++*top;
-    if (*top < kTreeLevels) ClearMax(queries_, scratch_.stack[*top]);
+    if (*top < kTreeLevels && order + 1 < kLanes / item_.lane_step) {
+      Open(order + 1, scratch_.stack[*top]);
+    }
   }
 
-  uint64_t FirstSplit(uint32_t order) const {
+  uint64_t LaneAt(uint32_t order) const {
     const auto levels = static_cast<uint32_t>(std::countr_zero(kLanes / item_.lane_step));
     return item_.first_lane + uint64_t{item_.lane_step} * BitReverse(order, levels);
+  }
+
+  /// The first split of a lane that the item computes itself.
+  uint64_t FirstSplit(uint32_t order) const {
+    const uint64_t lane = LaneAt(order);
+    if (lane >= item_.shared_splits) return lane;
+    return lane + RoundUp(item_.shared_splits - lane, uint64_t{kLanes});
   }
 
   /// The first split at or after `split` of lane `order`, else of the next lanes, that a row sees.

@@ -34,9 +34,29 @@ struct States {
   float* out = nullptr;  // [queries, out_stride]
 };
 
+/// States of the lanes that shared splits leave behind, for every sequence of a cascade: those of
+/// sequence m and lane l start at (m * kLanes + l) * LaneFloats.
+struct LaneStates {
+  float* memory = nullptr;
+  uint32_t query_heads = 0;
+  uint32_t out_stride = 0;
+
+  size_t LaneFloats() const { return size_t{query_heads} * (2 + out_stride); }
+  /// max [query_heads], sum [query_heads], out [query_heads, out_stride].
+  States At(uint32_t sequence, uint32_t lane) const {
+    float* const at = memory + (size_t{sequence} * kLanes + lane) * LaneFloats();
+    return {.max = at, .sum = at + query_heads, .out = at + 2 * size_t{query_heads}};
+  }
+};
+
 /// Work of one worker at a time: the query vectors of rows [row_begin, row_begin + rows) and of KV
 /// heads [head_begin, head_begin + heads), against the lanes first_lane, first_lane + lane_step,
 /// ... (a subtree of the lane tree). Several rows or several heads, never both.
+///
+/// Sequences that share their first splits are a cascade. An item of its first step computes the
+/// shared splits once: its rows are the single rows of `sequences`, its task has the blocks of the
+/// first of them and stands behind the last shared token. It leaves lane states, no output. Items of
+/// the second step, one sequence each, go on from there.
 struct Item {
   const AttentionShape* shape = nullptr;
   const AttentionTask* task = nullptr;
@@ -48,6 +68,12 @@ struct Item {
   uint32_t lane_step = 1;    // a power of two; also the number of parts of this tile and head
   uint32_t tile = 0;         // when lane_step > 1: which counter the parts share
   uint64_t parts_begin = 0;  // when lane_step > 1: index of the first part's states
+  const AttentionTask* const* sequences = nullptr;  // [rows of the task]: a first step
+  uint64_t shared_splits = 0;                       // of the cascade
+  LaneStates lanes{};                               // of all cascades of the call
+  uint32_t sequence = 0;  // whose of them: the task's; first step: those of row 0
+
+  bool is_first_step() const { return sequences != nullptr; }
 
   uint32_t group() const { return shape->query_heads / shape->key.heads; }
   /// Query vectors of one row; they are neighbours in queries and out.
@@ -78,7 +104,7 @@ struct Kernels {
   /// As AttentionBackend::target().
   const char* target;
   /// Computes the states of an item; they lie in the returned states, which are part of the
-  /// scratch.
+  /// scratch. Of a first step nothing is returned.
   States (*run)(const Item& item, const Scratch& scratch);
   /// a = Merge(a, b) for every query vector; b is unchanged.
   void (*merge)(const Item& item, const Scratch& scratch, const States& a, const States& b);

@@ -42,8 +42,8 @@ Setup Draw() {
   Setup s;
   s.shape.kv_heads = *rc::gen::inRange(1u, 4u);
   s.shape.group = *rc::gen::element(1u, 1u, 2u, 3u, 4u, 5u, 7u, 8u);
-  s.shape.key_dim = *rc::gen::element(1u, 7u, 8u, 16u, 24u, 33u, 64u, 80u);
-  s.shape.value_dim = *rc::gen::element(1u, 5u, 8u, 15u, 16u, 24u, 40u, 64u, 100u, 128u);
+  s.shape.key_dim = *rc::gen::element(1u, 7u, 8u, 16u, 24u, 33u, 64u, 80u, 136u);
+  s.shape.value_dim = *rc::gen::element(1u, 5u, 8u, 15u, 16u, 24u, 40u, 64u, 100u, 128u, 160u);
   s.shape.block_tokens = *rc::gen::element(16u, 16u, 32u, 64u, 128u, 256u);
   s.shape.key_codec = DrawCodec();
   s.shape.value_codec = DrawCodec();

@@ -151,7 +151,6 @@ TEST_F(KernelsTest, ChunksDoNotShow) {
 class KernelsOfCodecTest : public KernelsTest, public testing::WithParamInterface<Codec> {};
 INSTANTIATE_TEST_SUITE_P(Codecs, KernelsOfCodecTest, testing::ValuesIn(kCodecs),
                          [](const auto& test) { return std::string(CodecName(test.param)); });
-INSTANTIATE_TEST_SUITE_P(Pairs, KernelsOfCodecTest, testing::Values(Codec::kQ25));
 
 TEST_P(KernelsOfCodecTest, WorkersAndCompanyDoNotShow) {
   const AttentionShape shape = MakeShape({.group = 2,

@@ -110,6 +110,12 @@ class TestSequence {
 
   uint64_t tokens() const { return tokens_; }
 
+  /// Its first blocks become those of `other`, which has to stay.
+  void ShareFirst(const TestSequence& other, uint64_t blocks) {
+    std::copy_n(other.sealed_.begin(), blocks, sealed_.begin());
+    std::copy_n(other.open_.begin(), blocks, open_.begin());
+  }
+
   /// Removes every block that rows from `first_position` on do not see.
   void DropInvisible(uint64_t first_position) {
     const uint32_t block_tokens = shape_.key.block_tokens;

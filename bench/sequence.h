@@ -1,0 +1,87 @@
+// A decoded sequence as the attention benches read it: Qwen3-0.6B's heads, filled with random codes.
+#ifndef QUIRE_BENCH_SEQUENCE_H_
+#define QUIRE_BENCH_SEQUENCE_H_
+
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "codec/slot_layout.h"
+#include "quire/attention.h"
+
+namespace quire::bench {
+
+inline constexpr uint32_t kModelLayers = 28;
+inline constexpr uint32_t kKvHeads = 8;
+inline constexpr uint32_t kHeadDim = 128;
+/// Query heads to a KV head.
+inline constexpr uint32_t kGroup = 2;
+
+/// Random query vectors of `rows` rows.
+std::vector<float> Queries(uint32_t rows, uint32_t group);
+
+/// One sequence of `layers` layers in block-major slots, every page touched.
+class Sequence {
+ public:
+  static Result<std::unique_ptr<Sequence>> Create(Codec codec, uint32_t tokens, uint32_t layers) {
+    QUIRE_ASSIGN(auto layout, codec::SlotLayout::Create(
+                                  Geometry::Uniform(layers, kKvHeads, kHeadDim),
+                                  NumericProfile::Uniform(codec), ArenaLayout::kBlockMajor));
+    auto sequence = std::unique_ptr<Sequence>(new Sequence(std::move(layout)));
+    const uint32_t blocks = tokens / sequence->layout_.block_tokens();
+    sequence->bytes_ = blocks * sequence->layout_.slot_bytes(0);
+    QUIRE_ASSIGN(sequence->arena_, sequence->memory_->Reserve(sequence->bytes_));
+    for (uint32_t b = 0; b < blocks; ++b) {
+      sequence->slots_.push_back(sequence->arena_ + b * sequence->layout_.slot_bytes(0));
+    }
+    sequence->Fill();
+    return sequence;
+  }
+
+  ~Sequence() {
+    if (arena_ != nullptr) memory_->Release(arena_, bytes_);
+  }
+
+  uint64_t bytes() const { return bytes_; }
+  uint32_t layers() const { return layout_.layer_count(); }
+  const std::vector<const std::byte*>& slots() const { return slots_; }
+  uint32_t block_tokens() const { return layout_.block_tokens(); }
+  uint32_t tokens() const { return static_cast<uint32_t>(slots_.size()) * layout_.block_tokens(); }
+
+  /// Every block is read sealed, a row's own too: it is one of thousands.
+  AttentionShape Shape(uint32_t layer, uint32_t group) const {
+    return {.query_heads = kKvHeads * group,
+            .key = layout_.key(layer),
+            .value = layout_.value(layer),
+            .scale = static_cast<float>(1.0 / std::sqrt(double{kHeadDim}))};
+  }
+
+  /// The last `rows` positions.
+  AttentionTask Task(uint32_t rows, const float* queries, float* out) const {
+    return {.queries = queries,
+            .out = out,
+            .rows = rows,
+            .first_position = tokens() - rows,
+            .sealed = slots_.data(),
+            .open = slots_.data()};
+  }
+
+ private:
+  explicit Sequence(codec::SlotLayout layout)
+      : layout_(std::move(layout)), memory_(MakeHostMemory(true)) {}
+
+  /// Random codes and ordinary scales, drawn once and repeated: only that no value is NaN, infinite
+  /// or denormal matters.
+  void Fill();
+
+  codec::SlotLayout layout_;
+  std::unique_ptr<DeviceMemory> memory_;
+  std::byte* arena_ = nullptr;
+  uint64_t bytes_ = 0;
+  std::vector<const std::byte*> slots_;  // [blocks]
+};
+
+}  // namespace quire::bench
+
+#endif  // QUIRE_BENCH_SEQUENCE_H_
