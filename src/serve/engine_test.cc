@@ -96,6 +96,23 @@ TEST_F(EngineTest, RequestsInOneBatchShareThePrefixOfTheFirst) {
   }
 }
 
+TEST_F(EngineTest, SplitsThatABatchSharesDoNotShow) {
+  Make(256, 256);
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 3; ++i) {
+    std::vector<TokenId> prompt = Tokens(600, 1);  // two whole splits, then half a block
+    const std::vector<TokenId> tail = Tokens(10 + 90 * i, 100 + i);
+    prompt.insert(prompt.end(), tail.begin(), tail.end());
+    requests.push_back({.prompt = prompt, .max_tokens = 6});
+  }
+  const std::vector<Response> together = engine_->Run(requests);
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(together[i].reused_tokens, i == 0 ? 0u : 592u);
+    requests[i].reuse = false;
+    EXPECT_EQ(RunOne(requests[i]).logits_digest, together[i].logits_digest) << i;
+  }
+}
+
 TEST_F(EngineTest, ChunksAndLogitsOfEveryPositionDoNotChangeTheBits) {
   Make(64);
   const Request plain{.prompt = Tokens(70, 3), .max_tokens = 5, .reuse = false};
