@@ -10,6 +10,10 @@ namespace {
 
 constexpr uint32_t kRowsPerItem = 8;  // of row-wise operators, so that an item outweighs its start
 
+void MultiplyRow(const std::vector<float>& factors, float* x) {
+  for (size_t i = 0; i < factors.size(); ++i) x[i] *= factors[i];
+}
+
 class Pass {
  public:
   Pass(const ForwardModel& model, std::span<const StepItem> items, AttentionBackend& attention,
@@ -74,7 +78,13 @@ class Pass {
   Result<void> Attention(uint32_t layer, const LayerWeights& weights) {
     NormRows(weights.input_norm);
     Multiply(weights.qkv, weights.qkv_bias, scratch_.normed, scratch_.qkv);
-    ForRows([&](uint32_t row) { RotateRow(weights, row); });
+    const bool k_encoded = !IsIdentity(items_.front().sequence->Blocks(layer).key.codec);
+    ForRows([&](uint32_t row) {
+      RotateRow(weights, row);
+      if (!k_encoded) return;
+      MultiplyRow(weights.key_factors, Row(scratch_.qkv, row, qkv_dim_) + config_.query_dim());
+      MultiplyRow(weights.query_factors, Row(scratch_.queries, row, config_.query_dim()));
+    });
     QUIRE_TRY(AppendRows(layer));
     Attend(layer);
     ForRows([&](uint32_t row) {

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <span>
 
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "model/dtype.h"
+#include "model/key_factors.h"
 
 namespace quire::model {
 namespace {
@@ -138,6 +140,10 @@ class Weights::Loader {
     Blake2b<32> hash;
     HashConfig(config_, hash);
     for (const Want& want : wants_) QUIRE_TRY(LoadTensor(want, hash));
+    for (LayerWeights& layer : weights_->layers_) {
+      FindKeyFactors(config_, layer);
+      hash.Update(std::as_bytes(std::span(layer.key_factors)));
+    }
     weights_->fingerprint_ = hash.Finish();
     return std::move(weights_);
   }

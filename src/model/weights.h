@@ -40,6 +40,9 @@ struct LayerWeights {
   std::vector<float> out_bias;
   std::vector<float> gate_up_bias;
   std::vector<float> down_bias;
+  // Powers of two; where K is encoded, keys and queries are multiplied with them (key_factors.h).
+  std::vector<float> key_factors;    // [kv_heads, head_dim]
+  std::vector<float> query_factors;  // [query_heads, head_dim]: inverses of their KV head's
 };
 
 /// Bytes done and to do.
@@ -65,8 +68,8 @@ class Weights {
   const PackedMatrix& head() const { return head_; }            // [vocab, hidden]; may be embedding
   const std::vector<float>& final_norm() const { return final_norm_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }
-  /// BLAKE2b-256 over what in the config shapes the values, and every tensor's name, type, shape
-  /// and bytes in order of names.
+  /// BLAKE2b-256 over what in the config shapes the values, every tensor's name, type, shape and
+  /// bytes in order of names, and the factors of every layer's keys.
   const Digest& fingerprint() const { return fingerprint_; }
   /// Bytes of all matrices as packed.
   uint64_t bytes() const { return arena_bytes_; }
