@@ -4,6 +4,12 @@
 
 namespace quire::evict {
 
+LeafOrder::LeafOrder(uint32_t queues)
+    : memory_(std::make_unique<std::pmr::unsynchronized_pool_resource>()) {
+  leaves_.reserve(queues);
+  for (uint32_t i = 0; i < queues; ++i) leaves_.emplace_back(memory_.get());
+}
+
 LeafOrder::Entry& LeafOrder::At(BlockId block) {
   if (block.number() >= entries_.size()) entries_.resize(block.number() + size_t{1});
   return entries_[block.number()];
@@ -72,16 +78,16 @@ std::optional<BlockId> LeafOrder::First() const {
   return std::nullopt;
 }
 
-std::optional<BlockId> LeafOrder::FirstOf(uint32_t queue) const {
+std::optional<LeafOrder::Leaf> LeafOrder::FirstOf(uint32_t queue) const {
   const auto& leaves = leaves_[queue];
   if (leaves.empty()) return std::nullopt;
-  return leaves.begin()->block;
+  return *leaves.begin();
 }
 
-std::optional<BlockId> LeafOrder::LastOf(uint32_t queue) const {
+std::optional<LeafOrder::Leaf> LeafOrder::LastOf(uint32_t queue) const {
   const auto& leaves = leaves_[queue];
   if (leaves.empty()) return std::nullopt;
-  return leaves.rbegin()->block;
+  return *leaves.rbegin();
 }
 
 }  // namespace quire::evict

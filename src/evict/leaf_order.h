@@ -4,6 +4,8 @@
 
 #include <compare>
 #include <cstdint>
+#include <memory>
+#include <memory_resource>
 #include <optional>
 #include <set>
 #include <vector>
@@ -27,7 +29,14 @@ struct Rank {
 ///       72 per leaf
 class LeafOrder {
  public:
-  explicit LeafOrder(uint32_t queues) : leaves_(queues) {}
+  struct Leaf {
+    uint64_t weight;
+    uint64_t stamp;
+    BlockId block;
+    auto operator<=>(const Leaf&) const = default;
+  };
+
+  explicit LeafOrder(uint32_t queues);
 
   void Add(BlockId block, BlockId parent, Rank rank);
   void Remove(BlockId block);
@@ -41,8 +50,8 @@ class LeafOrder {
   /// The leaf that stands first, in the lowest queue that has one.
   std::optional<BlockId> First() const;
   /// The leaves that stand first and last in a queue.
-  std::optional<BlockId> FirstOf(uint32_t queue) const;
-  std::optional<BlockId> LastOf(uint32_t queue) const;
+  std::optional<Leaf> FirstOf(uint32_t queue) const;
+  std::optional<Leaf> LastOf(uint32_t queue) const;
 
  private:
   struct Entry {
@@ -51,19 +60,14 @@ class LeafOrder {
     uint32_t children = 0;  // that are evictable
     bool present = false;
   };
-  struct Leaf {
-    uint64_t weight;
-    uint64_t stamp;
-    BlockId block;
-    auto operator<=>(const Leaf&) const = default;
-  };
-
   Entry& At(BlockId block);
   void Offer(BlockId block, const Rank& rank);
   void Withdraw(BlockId block, const Rank& rank);
 
-  std::vector<Entry> entries_;          // by block id
-  std::vector<std::set<Leaf>> leaves_;  // by queue
+  std::vector<Entry> entries_;  // by block id
+  // Leaves come and go with every eviction; the pool spares them the heap.
+  std::unique_ptr<std::pmr::unsynchronized_pool_resource> memory_;
+  std::vector<std::pmr::set<Leaf>> leaves_;  // by queue
   uint64_t block_count_ = 0;
 };
 

@@ -75,14 +75,12 @@ std::optional<BlockId> QuirePolicy::Victim() const {
 }
 
 std::optional<BlockId> QuirePolicy::Oldest() const {
-  std::optional<BlockId> oldest;
+  std::optional<LeafOrder::Leaf> oldest;
   for (uint32_t i = 0; i < ReturnModel::kClasses; ++i) {
-    const auto block = order_.FirstOf(i);
-    if (block && (!oldest || order_.rank(*block).stamp < order_.rank(*oldest).stamp)) {
-      oldest = block;
-    }
+    const auto leaf = order_.FirstOf(i);
+    if (leaf && (!oldest || leaf->stamp < oldest->stamp)) oldest = leaf;
   }
-  return oldest;
+  return oldest ? std::optional(oldest->block) : std::nullopt;
 }
 
 }  // namespace quire::evict

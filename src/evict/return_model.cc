@@ -11,7 +11,8 @@ namespace {
 using Ages = ReturnModel::Ages;
 
 constexpr double kAgeUnit_ms = 16;
-constexpr double kLearningRate = 0.02;
+constexpr double kLearningRate = 0.1;
+constexpr double kOutcomeKnown = 0.8;  // of the returns, at the horizon
 constexpr double kKept = 0.9;          // of the counts, from one fit to the next
 constexpr size_t kScoresMin = 64;      // fewer say nothing
 constexpr double kOwnReturns = 20;     // a class's own evidence weighs as much as all classes' here
@@ -88,7 +89,7 @@ void ReturnModel::SetHorizon(const Ages& returns) {
   double all = 0;
   for (const double count : returns) all += count;
   uint32_t age = 0;
-  for (double seen = 0; age + 1 < kAges && seen < 0.9 * all; ++age) seen += returns[age];
+  for (double seen = 0; age + 1 < kAges && seen < kOutcomeKnown * all; ++age) seen += returns[age];
   horizon_ms_ = AgeBegin_ms(age + 1);
 }
 

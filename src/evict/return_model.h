@@ -50,7 +50,7 @@ class ReturnModel {
   /// Cost: O(scores + kClasses * kAges^2)
   void Refit(std::vector<double>& scores, const ClassAges& watched);
 
-  /// Nine of ten that returned had done so at this age.
+  /// Four of five that returned had done so at this age.
   double horizon_ms() const { return horizon_ms_; }
 
   /// Four ages per doubling, from 16 ms.

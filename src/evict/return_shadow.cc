@@ -1,7 +1,7 @@
 #include "evict/return_shadow.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 #include <tuple>
 
 namespace quire::evict {
@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kWatchedMin = 16'384;  // enough returns to learn from in the smallest cache
 constexpr uint64_t kUsesPerFitMin = 512;
 constexpr uint64_t kUsesPerComparison = 64;
-constexpr double kHitsKept = 0.98;  // from one comparison to the next
+constexpr double kHitsKept = 0.99;  // from one comparison to the next
 
 }  // namespace
 
@@ -19,12 +19,11 @@ std::optional<BlockId> LeastWorth(const LeafOrder& order, const ReturnModel& mod
   std::optional<BlockId> least;
   std::tuple<double, uint64_t, uint64_t> best;
   for (uint32_t i = 0; i < ReturnModel::kClasses; ++i) {
-    for (const auto& block : {order.FirstOf(i), order.LastOf(i)}) {
-      if (!block) continue;
-      const Rank& rank = order.rank(*block);
-      const std::tuple worth(model.Worth(i, now_ms - rank.weight), rank.weight, rank.stamp);
+    for (const auto& leaf : {order.FirstOf(i), order.LastOf(i)}) {
+      if (!leaf) continue;
+      const std::tuple worth(model.Worth(i, now_ms - leaf->weight), leaf->weight, leaf->stamp);
       if (least && worth >= best) continue;
-      least = block;
+      least = leaf->block;
       best = worth;
     }
   }
@@ -75,10 +74,11 @@ ReturnShadow::Place ReturnShadow::Watch(uint64_t key) {
 void ReturnShadow::Return(Watched& watched, uint64_t now_ms) {
   model_.CountReturn(watched.of_class, now_ms - watched.time_ms);
   if (!watched.outcome_known) model_.Learn(watched.features, true);
-  if (watched.in_lru) ++lru_hits_;
-  if (!by_worth_.contains(watched.slot)) return;
-  ++model_hits_;
-  by_worth_.Remove(watched.slot);
+  const bool in_model = by_worth_.contains(watched.slot);
+  if (in_model) by_worth_.Remove(watched.slot);
+  if (in_model == watched.in_lru) return;
+  lead_ += in_model ? 1 : -1;
+  ++hits_apart_;
 }
 
 // Both caches back to their size.
@@ -106,10 +106,12 @@ void ReturnShadow::Forget(uint64_t now_ms) {
   watched_.pop_front();
 }
 
+// By more than chance: hits that only one of two equal caches had would differ by about the square
+// root of their number.
 void ReturnShadow::Compare() {
-  if (model_hits_ != lru_hits_) model_leads_ = model_hits_ > lru_hits_;
-  model_hits_ *= kHitsKept;
-  lru_hits_ *= kHitsKept;
+  model_leads_ = lead_ > std::sqrt(hits_apart_);
+  lead_ *= kHitsKept;
+  hits_apart_ *= kHitsKept;
 }
 
 void ReturnShadow::Refit(uint64_t now_ms) {

@@ -24,16 +24,16 @@ std::optional<BlockId> LeastWorth(const LeafOrder& order, const ReturnModel& mod
 /// block at least as long as what follows it.
 ///
 /// Cost: O(log) amortised for a sampled block; about 200 bytes per watched block, at most
-///       max(16,384, blocks / 4) of them
+///       max(16,384, blocks / 8) of them
 /// Source: SHARDS, FAST 2015, for the sampling
 class ReturnShadow {
  public:
-  static constexpr uint64_t kEvery = 8;
+  static constexpr uint64_t kEvery = 16;
 
   static bool Samples(uint64_t key) { return key != 0 && key % kEvery == 0; }
 
   const ReturnModel& model() const { return model_; }
-  /// The model has lately hit more than recency.
+  /// The model has lately hit more than recency, and by more than chance.
   bool model_leads() const { return model_leads_; }
 
   /// A block with a sampled key was used, in a cache of so many blocks.
@@ -67,8 +67,8 @@ class ReturnShadow {
   Place lru_oldest_ = watched_.end();  // from here on, the cache that goes by recency
   uint64_t lru_blocks_ = 0;
   LeafOrder by_worth_{ReturnModel::kClasses};  // the cache that goes by the model
-  double lru_hits_ = 0;                        // lately
-  double model_hits_ = 0;
+  double lead_ = 0;        // hits of the model beyond those of recency, lately
+  double hits_apart_ = 0;  // that only one of them had
   bool model_leads_ = false;
   uint64_t uses_ = 0;
   uint64_t uses_at_fit_ = 0;
