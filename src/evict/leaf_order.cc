@@ -1,5 +1,7 @@
 #include "evict/leaf_order.h"
 
+#include <iterator>
+
 #include "base/check.h"
 
 namespace quire::evict {
@@ -21,8 +23,16 @@ void LeafOrder::Offer(BlockId block, const Rank& rank) {
   leaves.insert(leaves.end(), {rank.weight, rank.stamp, block});
 }
 
+// Most go from one end.
+std::pmr::set<LeafOrder::Leaf>::iterator LeafOrder::Find(BlockId block, const Rank& rank) {
+  auto& leaves = leaves_[rank.queue];
+  if (leaves.begin()->block == block) return leaves.begin();
+  if (leaves.rbegin()->block == block) return std::prev(leaves.end());
+  return leaves.find({rank.weight, rank.stamp, block});
+}
+
 void LeafOrder::Withdraw(BlockId block, const Rank& rank) {
-  leaves_[rank.queue].erase({rank.weight, rank.stamp, block});
+  leaves_[rank.queue].erase(Find(block, rank));
 }
 
 void LeafOrder::Add(BlockId block, BlockId parent, Rank rank) {
@@ -44,12 +54,24 @@ void LeafOrder::Add(BlockId block, BlockId parent, Rank rank) {
 void LeafOrder::Remove(BlockId block) {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
   Entry& entry = entries_[block.number()];
-  if (entry.children == 0) Withdraw(block, entry.rank);
+  const bool was_leaf = entry.children == 0;
   entry.present = false;
   --block_count_;
-  if (entry.parent.is_none()) return;
+  if (entry.parent.is_none()) {
+    if (was_leaf) Withdraw(block, entry.rank);
+    return;
+  }
   Entry& above = entries_[entry.parent.number()];
-  if (--above.children == 0 && above.present) Offer(entry.parent, above.rank);
+  const bool parent_is_leaf = --above.children == 0 && above.present;
+  const Rank behind = {entry.rank.queue, entry.rank.weight, entry.rank.stamp + 1};
+  if (was_leaf && parent_is_leaf && above.rank == behind) {
+    const auto leaf = Find(block, entry.rank);
+    leaf->stamp = above.rank.stamp;
+    leaf->block = entry.parent;
+    return;
+  }
+  if (was_leaf) Withdraw(block, entry.rank);
+  if (parent_is_leaf) Offer(entry.parent, above.rank);
 }
 
 void LeafOrder::Move(BlockId block, Rank rank) {
@@ -76,18 +98,6 @@ std::optional<BlockId> LeafOrder::First() const {
     if (!leaves.empty()) return leaves.begin()->block;
   }
   return std::nullopt;
-}
-
-std::optional<LeafOrder::Leaf> LeafOrder::FirstOf(uint32_t queue) const {
-  const auto& leaves = leaves_[queue];
-  if (leaves.empty()) return std::nullopt;
-  return *leaves.begin();
-}
-
-std::optional<LeafOrder::Leaf> LeafOrder::LastOf(uint32_t queue) const {
-  const auto& leaves = leaves_[queue];
-  if (leaves.empty()) return std::nullopt;
-  return *leaves.rbegin();
 }
 
 }  // namespace quire::evict

@@ -14,8 +14,8 @@
 
 namespace quire::evict {
 
-/// Where a block stands: a queue, and its place there. Lower goes first; of equal places the lower
-/// block id.
+/// Where a block stands: a queue, and its place there. Lower goes first. No two blocks of a queue
+/// that weigh the same have the same stamp.
 struct Rank {
   uint32_t queue = 0;
   uint64_t weight = 0;
@@ -25,14 +25,15 @@ struct Rank {
 
 /// A block with an evictable child is no leaf: it waits, at its rank, until its children are gone.
 ///
-/// Cost: O(log leaves) where a leaf comes or goes, O(1) for other blocks; 40 bytes per block id and
+/// Cost: O(log leaves) where a leaf comes or goes, O(1) for other blocks and where the first or last
+///       leaf of a queue makes room for a parent that stands right behind it; 40 bytes per block id and
 ///       72 per leaf
 class LeafOrder {
  public:
   struct Leaf {
     uint64_t weight;
-    uint64_t stamp;
-    BlockId block;
+    mutable uint64_t stamp;  // changes only to one that leaves the leaf between its neighbours
+    mutable BlockId block;
     auto operator<=>(const Leaf&) const = default;
   };
 
@@ -50,8 +51,14 @@ class LeafOrder {
   /// The leaf that stands first, in the lowest queue that has one.
   std::optional<BlockId> First() const;
   /// The leaves that stand first and last in a queue.
-  std::optional<Leaf> FirstOf(uint32_t queue) const;
-  std::optional<Leaf> LastOf(uint32_t queue) const;
+  std::optional<Leaf> FirstOf(uint32_t queue) const {
+    if (leaves_[queue].empty()) return std::nullopt;
+    return *leaves_[queue].begin();
+  }
+  std::optional<Leaf> LastOf(uint32_t queue) const {
+    if (leaves_[queue].empty()) return std::nullopt;
+    return *leaves_[queue].rbegin();
+  }
 
  private:
   struct Entry {
@@ -62,6 +69,7 @@ class LeafOrder {
   };
   Entry& At(BlockId block);
   void Offer(BlockId block, const Rank& rank);
+  std::pmr::set<Leaf>::iterator Find(BlockId block, const Rank& rank);
   void Withdraw(BlockId block, const Rank& rank);
 
   std::vector<Entry> entries_;  // by block id

@@ -43,6 +43,7 @@ void QuirePolicy::Begin(const RequestFacts& request) {
   features_[kSecondTurn] = turn.number == 1 ? 1.0F : 0.0F;
   features_[kLaterTurn] = turn.number > 1 ? 1.0F : 0.0F;
   features_[kGap] = continues_ ? LogScaled(turn.gap_ms / 1000, 5, 1) : 0.0F;
+  class_ = shadow_.model().ClassOf(shadow_.model().Score(features_));
 }
 
 void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
@@ -55,13 +56,18 @@ void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
   } else if (!continues_) {
     ++record.branches;
   }
-  ReturnFeatures features = features_;
-  if (record.branches > 0) features[kBranches] = std::log2(1.0F + record.branches) / 2;
-  features[kEndsPath] = facts.depth + uint64_t{1} == blocks_ ? 1.0F : 0.0F;
-  const ReturnModel& model = shadow_.model();
-  order_.Add(block, facts.parent,
-             {.queue = model.ClassOf(model.Score(features)), .weight = now_ms_, .stamp = ++stamp_});
-  if (ReturnShadow::Samples(facts.key)) shadow_.Use(facts.key, features, now_ms_, resident_);
+  const bool ends_path = facts.depth + uint64_t{1} == blocks_;
+  const bool is_plain = record.branches == 0 && !ends_path;
+  const bool is_sampled = ReturnShadow::Samples(facts.key);
+  uint32_t of_class = class_;
+  if (!is_plain || is_sampled) {
+    ReturnFeatures features = features_;
+    if (record.branches > 0) features[kBranches] = std::log2(1.0F + record.branches) / 2;
+    features[kEndsPath] = ends_path ? 1.0F : 0.0F;
+    if (!is_plain) of_class = shadow_.model().ClassOf(shadow_.model().Score(features));
+    if (is_sampled) shadow_.Use(facts.key, features, now_ms_, resident_);
+  }
+  order_.Add(block, facts.parent, {.queue = of_class, .weight = now_ms_, .stamp = ++stamp_});
 }
 
 void QuirePolicy::Evict(BlockId block) {

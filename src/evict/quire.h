@@ -51,6 +51,7 @@ class QuirePolicy final : public Policy {
   uint64_t stamp_ = 0;
   // Of the request at hand.
   ReturnFeatures features_ = {1};
+  uint32_t class_ = 0;  // of its blocks that have no features of their own
   uint64_t blocks_ = 0;
   bool continues_ = false;
 };

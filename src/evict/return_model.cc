@@ -14,7 +14,7 @@ constexpr double kAgeUnit_ms = 16;
 constexpr double kLearningRate = 0.1;
 constexpr double kOutcomeKnown = 0.8;  // of the returns, at the horizon
 constexpr double kKept = 0.9;          // of the counts, from one fit to the next
-constexpr size_t kScoresMin = 64;      // fewer say nothing
+constexpr size_t kScoresMin = 32;      // fewer say nothing
 constexpr double kOwnReturns = 20;     // a class's own evidence weighs as much as all classes' here
 constexpr double kTailReturns = 0.01;  // weight of the belief about ages that nobody has reached
 

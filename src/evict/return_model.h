@@ -45,7 +45,7 @@ class ReturnModel {
   void CountLost(uint32_t of_class, uint64_t age_ms) { ++lost_[of_class][AgeOf(age_ms)]; }
 
   /// Takes what was counted into account, and forgets some of it. `scores` are of the blocks that
-  /// are watched now, in any order; `watched` counts them by class and age.
+  /// are watched now or a sample of them, in any order; `watched` counts all by class and age.
   ///
   /// Cost: O(scores + kClasses * kAges^2)
   void Refit(std::vector<double>& scores, const ClassAges& watched);

@@ -10,6 +10,7 @@ namespace {
 constexpr uint64_t kWatchedMin = 16'384;  // enough returns to learn from in the smallest cache
 constexpr uint64_t kUsesPerFitMin = 512;
 constexpr uint64_t kUsesPerComparison = 64;
+constexpr uint64_t kPerScore = 4;  // watched blocks: enough for quantiles
 constexpr double kHitsKept = 0.99;  // from one comparison to the next
 
 }  // namespace
@@ -117,7 +118,8 @@ void ReturnShadow::Compare() {
 void ReturnShadow::Refit(uint64_t now_ms) {
   uses_at_fit_ = uses_;
   std::vector<double> scores;
-  scores.reserve(watched_.size());
+  scores.reserve(watched_.size() / kPerScore);
+  uint64_t i = 0;
   ReturnModel::ClassAges ages = {};
   for (Watched& watched : watched_) {
     const uint64_t age_ms = now_ms - watched.time_ms;
@@ -125,7 +127,7 @@ void ReturnShadow::Refit(uint64_t now_ms) {
       watched.outcome_known = true;
       model_.Learn(watched.features, false);
     }
-    scores.push_back(model_.Score(watched.features));
+    if (++i % kPerScore == 0) scores.push_back(model_.Score(watched.features));
     ++ages[watched.of_class][ReturnModel::AgeOf(age_ms)];
   }
   model_.Refit(scores, ages);
