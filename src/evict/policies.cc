@@ -2,13 +2,19 @@
 
 #include <array>
 
+#include "evict/arc.h"
+#include "evict/lfu.h"
 #include "evict/lru.h"
+#include "evict/priority.h"
 #include "evict/quire.h"
+#include "evict/s3fifo.h"
+#include "evict/token_limit.h"
 
 namespace quire::evict {
 namespace {
 
-constexpr std::array<std::string_view, 2> kNames = {"lru", "quire"};
+constexpr std::array<std::string_view, 7> kNames = {"lru",      "lfu",         "s3fifo", "arc",
+                                                    "priority", "token_limit", "quire"};
 
 }  // namespace
 
@@ -16,6 +22,11 @@ std::span<const std::string_view> PolicyNames() { return kNames; }
 
 std::unique_ptr<Policy> MakePolicy(std::string_view name) {
   if (name == "lru") return std::make_unique<LruPolicy>();
+  if (name == "lfu") return std::make_unique<LfuPolicy>();
+  if (name == "s3fifo") return std::make_unique<S3FifoPolicy>();
+  if (name == "arc") return std::make_unique<ArcPolicy>();
+  if (name == "priority") return std::make_unique<PriorityPolicy>();
+  if (name == "token_limit") return std::make_unique<TokenLimitPolicy>();
   if (name == "quire") return std::make_unique<QuirePolicy>();
   return nullptr;
 }

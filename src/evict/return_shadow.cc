@@ -10,7 +10,7 @@ namespace {
 constexpr uint64_t kWatchedMin = 16'384;  // enough returns to learn from in the smallest cache
 constexpr uint64_t kUsesPerFitMin = 512;
 constexpr uint64_t kUsesPerComparison = 64;
-constexpr uint64_t kPerScore = 4;  // watched blocks: enough for quantiles
+constexpr uint64_t kPerScore = 4;   // watched blocks: enough for quantiles
 constexpr double kHitsKept = 0.99;  // from one comparison to the next
 
 }  // namespace

@@ -67,8 +67,8 @@ class ReturnShadow {
   Place lru_oldest_ = watched_.end();  // from here on, the cache that goes by recency
   uint64_t lru_blocks_ = 0;
   LeafOrder by_worth_{ReturnModel::kClasses};  // the cache that goes by the model
-  double lead_ = 0;        // hits of the model beyond those of recency, lately
-  double hits_apart_ = 0;  // that only one of them had
+  double lead_ = 0;                            // hits of the model beyond those of recency, lately
+  double hits_apart_ = 0;                      // that only one of them had
   bool model_leads_ = false;
   uint64_t uses_ = 0;
   uint64_t uses_at_fit_ = 0;

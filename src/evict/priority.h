@@ -1,0 +1,54 @@
+// What the callers want least goes first.
+#ifndef QUIRE_EVICT_PRIORITY_H_
+#define QUIRE_EVICT_PRIORITY_H_
+
+#include <set>
+
+#include "evict/keyed_blocks.h"
+#include "evict/leaf_order.h"
+#include "evict/policy.h"
+
+namespace quire::evict {
+
+/// By BlockFacts::priority; of equal priorities what only one request used goes before prefixes
+/// that several shared, and what is old before what is recent. A priority that has expired counts
+/// as unset, and pinned blocks stay, with their paths.
+///
+/// Cost: O(log leaves) per call, amortised, and a look at up to 101 queues per victim; about 110
+///       bytes per block
+class PriorityPolicy final : public Policy {
+ public:
+  std::string_view name() const override { return "priority"; }
+  void Begin(const RequestFacts& request) override;
+  void Add(BlockId block) override { Add(block, {}); }
+  void Add(BlockId block, const BlockFacts& facts) override;
+  void Remove(BlockId block) override;
+  void Evict(BlockId block) override;
+  std::optional<BlockId> Victim() const override;
+  /// Pinned blocks that nobody leases are counted, though they are no victims.
+  uint64_t size() const override { return order_.size(); }
+
+ private:
+  static constexpr uint32_t kPriorities = 101;
+  static constexpr uint32_t kPinned = kPriorities;
+
+  struct Entry {
+    uint32_t uses = 0;
+    uint64_t expires_ms = 0;  // of a priority that counts; 0: never
+  };
+  struct Expiry {
+    uint64_t time_ms;
+    BlockId block;
+    auto operator<=>(const Expiry&) const = default;
+  };
+
+  LeafOrder order_{kPriorities + 1};  // by priority; weight: shared or not
+  KeyedBlocks<Entry> entries_;
+  std::set<Expiry> expiries_;  // of evictable blocks
+  uint64_t now_ms_ = 0;
+  uint64_t stamp_ = 0;
+};
+
+}  // namespace quire::evict
+
+#endif  // QUIRE_EVICT_PRIORITY_H_

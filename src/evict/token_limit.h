@@ -1,0 +1,36 @@
+// The largest request goes first.
+#ifndef QUIRE_EVICT_TOKEN_LIMIT_H_
+#define QUIRE_EVICT_TOKEN_LIMIT_H_
+
+#include "evict/leaf_order.h"
+#include "evict/policy.h"
+
+namespace quire::evict {
+
+/// Blocks of the longest prompt go first, from its end; of equal prompts the least recent. A shared
+/// block counts with its latest prompt. For services that limit tokens and would rather compute one
+/// giant again than many small requests.
+///
+/// Cost: O(log leaves) per call; about 70 bytes per block
+class TokenLimitPolicy final : public Policy {
+ public:
+  std::string_view name() const override { return "token_limit"; }
+  void Begin(const RequestFacts& request) override { prompt_tokens_ = request.prompt_tokens; }
+  void Add(BlockId block) override { Add(block, {}); }
+  void Add(BlockId block, const BlockFacts& facts) override {
+    order_.Add(block, facts.parent,
+               {.queue = 0, .weight = UINT64_MAX - prompt_tokens_, .stamp = ++stamp_});
+  }
+  void Remove(BlockId block) override { order_.Remove(block); }
+  std::optional<BlockId> Victim() const override { return order_.First(); }
+  uint64_t size() const override { return order_.size(); }
+
+ private:
+  LeafOrder order_{1};  // weight: what the prompt leaves of all tokens
+  uint64_t prompt_tokens_ = 0;
+  uint64_t stamp_ = 0;
+};
+
+}  // namespace quire::evict
+
+#endif  // QUIRE_EVICT_TOKEN_LIMIT_H_
