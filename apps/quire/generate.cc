@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <ctime>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -33,6 +34,7 @@ struct GenerateFlags {
   uint64_t seed = 0;
   std::optional<float> temperature;  // absent: greedy, or what the model says for a chat
   bool chat = false;
+  serve::KeepOptions keep;
   uint32_t repeat = 1;
   uint32_t beside = 0;
   std::string on_full = "reject";
@@ -135,6 +137,7 @@ std::vector<serve::Request> Batch(const serve::Request& request, uint32_t beside
 nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::string& text) {
   return {{"prompt_tokens", response.prompt_tokens},
           {"reused_tokens", response.reused_tokens},
+          {"dropped_tokens", response.dropped_tokens},
           {"computed_tokens", response.computed_tokens},
           {"generated_tokens", response.tokens.size()},
           {"text", text},
@@ -162,7 +165,8 @@ Result<int> Generate(const GenerateFlags& flags) {
                          .max_tokens = flags.max_tokens,
                          .stop_tokens = StopTokens(runtime->model().config(), generation),
                          .sampling = SamplingOf(flags, generation),
-                         .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject};
+                         .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject,
+                         .keep = flags.keep};
   ProgressBar bar("reading the prompt");
   request.on_progress = [&bar](uint64_t done, uint64_t total) {
     bar.Update(done, total);
@@ -217,6 +221,15 @@ Result<int> Generate(const GenerateFlags& flags) {
   return last.finish == serve::Finish::kNoSpace ? kResource : kOk;
 }
 
+std::map<std::string, serve::KeepBy> KeepNames() {
+  std::map<std::string, serve::KeepBy> names;
+  for (const auto by :
+       {serve::KeepBy::kObserved, serve::KeepBy::kAccumulated, serve::KeepBy::kRecent}) {
+    names.emplace(serve::KeepByName(by), by);
+  }
+  return names;
+}
+
 int RunGenerate(GenerateFlags& flags) {
   if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
@@ -266,6 +279,17 @@ void AddGenerate(CLI::App& program, int& exit) {
                    "reject: refuse what may not fit; halt: stop where the cache is full")
       ->check(CLI::IsMember({"reject", "halt"}))
       ->capture_default_str();
+  command
+      ->add_option("--keep", flags->keep.share,
+                   "Share of the prompt's blocks to go on with, above 0 to 1; below 1 what follows "
+                   "is an approximation")
+      ->capture_default_str();
+  command
+      ->add_option("--keep-by", flags->keep.by,
+                   "observed: what the last prompt tokens attend to; accumulated: what all of them "
+                   "do; recent: sinks and the last blocks")
+      ->transform(CLI::CheckedTransformer(KeepNames()))
+      ->default_str("observed");
   command->add_option("--logits-out", flags->logits_out,
                       "Writes logits [prompt + generated - 1, vocab] as float32 .npy");
   command->add_flag("--json", flags->json, "Print one JSON object");

@@ -49,7 +49,7 @@ struct LayerBlocks {
   uint64_t tokens = 0;  // written in this layer, committed or not
 };
 
-/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Reset); length(), stats(), View()
+/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Select, Reset); length(), stats(), View()
 ///           and Gather() from any thread. Readers of committed tokens take no lock on the bytes
 /// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
@@ -95,6 +95,19 @@ class Sequence {
   ///
   /// Errors: kNoSpace
   virtual Result<std::unique_ptr<Sequence>> Fork() = 0;
+
+  /// A second sequence that has only some whole blocks of this one, and its last partial block: it
+  /// is private, what it holds is an approximation, and nothing it does is ever published. Tokens
+  /// keep the places they were written for: the next one stands at length() + dropped_tokens() of
+  /// the text, and at length() in the list of blocks. It shares private blocks and copies published
+  /// ones, so that what is left out can go when this sequence does.
+  ///
+  /// Shape:  kept_blocks ascending, each before the last partial block
+  /// Errors: kInvalidArgument such a block, or uncommitted rows; kUnsupported a model with windows or
+  ///         a contiguous sequence; kNoSpace. Nothing changes then
+  virtual Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) = 0;
+  /// Tokens before length() that Select left out.
+  virtual uint64_t dropped_tokens() const = 0;
 
   /// Back to zero tokens; every byte it alone held is free again.
   virtual void Reset() = 0;

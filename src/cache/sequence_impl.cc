@@ -502,6 +502,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
                                      DivUp(length, uint64_t{core_.block_tokens()}), options);
   fork->damaged_block_ = damaged_block_;
   fork->gave_up_ = gave_up_;
+  fork->dropped_tokens_ = dropped_tokens_;
   return fork;
 }
 
@@ -533,6 +534,7 @@ void SequenceImpl::Reset() {
   }
   damaged_block_ = kNoBlock;
   gave_up_ = false;
+  dropped_tokens_ = 0;
   core_.ReleaseSlots(dropped);
 }
 

@@ -34,6 +34,8 @@ class SequenceImpl final : public Sequence {
   Result<void> Commit(std::span<const TokenId> tokens) override;
   Result<void> Rollback(uint64_t position) override;
   Result<std::unique_ptr<Sequence>> Fork() override;
+  Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) override;
+  uint64_t dropped_tokens() const override { return dropped_tokens_; }
   void Reset() override;
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const override;
@@ -101,6 +103,7 @@ class SequenceImpl final : public Sequence {
   const uint64_t step_tokens_;
   const bool publish_;
   const bool contiguous_;
+  uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
   mutable Mutex mutex_{LockRank{10}};
   uint64_t blocks_ = 0;     // room, in blocks

@@ -49,7 +49,7 @@ class Pass {
     scratch_.tokens.clear();
     scratch_.positions.clear();
     for (const StepItem& item : items_) {
-      const uint64_t first = item.sequence->length();
+      const uint64_t first = item.sequence->length() + item.sequence->dropped_tokens();
       for (size_t i = 0; i < item.tokens.size(); ++i) {
         scratch_.tokens.push_back(item.tokens[i]);
         scratch_.positions.push_back(first + i);
@@ -157,6 +157,10 @@ class Pass {
       row += static_cast<uint32_t>(item.tokens.size());
     }
     attention_.Attend(shape, scratch_.tasks, executor_);
+    for (size_t i = 0; i < items_.size(); ++i) {
+      if (items_[i].observer == nullptr) continue;
+      items_[i].observer->OnAttention(layer, shape, scratch_.tasks[i], executor_);
+    }
   }
 
   // Only the rows asked for pass the last norm and the output matrix.

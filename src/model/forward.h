@@ -22,12 +22,22 @@
 
 namespace quire::model {
 
+/// Looks at what layers attend to.
+class AttentionObserver {
+ public:
+  virtual ~AttentionObserver() = default;
+  /// `task` has been computed; it and `shape` are valid during the call.
+  virtual void OnAttention(uint32_t layer, const AttentionShape& shape, const AttentionTask& task,
+                           Executor& executor) = 0;
+};
+
 /// Next tokens of one sequence.
 struct StepItem {
   Sequence* sequence = nullptr;  // nothing uncommitted in it
   std::span<const TokenId> tokens = {};
   float* logits = nullptr;  // [1, vocab] of the last token, or [tokens, vocab]; null: none wanted
   bool all_logits = false;  // of every token
+  AttentionObserver* observer = nullptr;  // of this sequence; may be null
 };
 
 /// Memory of a pass; it grows to the largest one and stays.

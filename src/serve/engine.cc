@@ -27,12 +27,19 @@ class Engine::Task {
   Task(const Request& request, const Clock& clock)
       : request_(request), clock_(clock), sampler_(request.sampling) {
     response_.prompt_tokens = request.prompt.size();
+    if (!request.keep.keeps_all() && request.keep.by != KeepBy::kRecent) {
+      observer_.emplace(request.keep, request.prompt.size());
+    }
   }
 
   const Request& request() const { return request_; }
   Sequence& sequence() { return *sequence_; }
   bool finished() const { return finished_; }
-  bool prefilling() const { return sequence_->length() < request_.prompt.size(); }
+  /// Tokens behind it, those dropped too.
+  uint64_t position() const { return sequence_->length() + sequence_->dropped_tokens(); }
+  bool prefilling() const { return position() < request_.prompt.size(); }
+  /// Who looks at the attention of the next step.
+  KeepObserver* observer() { return observer_ && prefilling() ? &*observer_ : nullptr; }
   Response TakeResponse() { return std::move(response_); }
 
   void Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t started_us) {
@@ -45,14 +52,27 @@ class Engine::Task {
   /// The tokens of the next step: a chunk of the prompt or the last generated token.
   std::span<const TokenId> NextTokens(uint32_t chunk_tokens) const {
     if (!prefilling()) return {&response_.tokens.back(), 1};
-    const std::span<const TokenId> rest = std::span(request_.prompt).subspan(sequence_->length());
+    const std::span<const TokenId> rest = std::span(request_.prompt).subspan(position());
     return rest.first(std::min<size_t>(rest.size(), chunk_tokens));
+  }
+
+  /// At the end of the prompt: goes on with what is to be kept of it, and gives the rest back.
+  Result<void> Keep(uint32_t block_tokens) {
+    if (request_.keep.keeps_all() || position() != request_.prompt.size()) return {};
+    const uint64_t whole = sequence_->length() / block_tokens;
+    const std::vector<uint64_t> kept =
+        BlocksToKeep(request_.keep, whole, block_tokens,
+                     observer_ ? observer_->mass() : std::span<const double>{});
+    QUIRE_ASSIGN(auto selected, sequence_->Select(kept));
+    sequence_ = std::move(selected);
+    response_.dropped_tokens = sequence_->dropped_tokens();
+    return sequence_->Reserve(sequence_->length() + std::max<uint64_t>(request_.max_tokens, 1) - 1);
   }
 
   /// Takes in a step that ended with `logits` for its last token (empty while prefilling goes on).
   void Advance(std::span<const float> logits) {
     if (response_.tokens.empty()) {
-      const uint64_t done = sequence_->length();
+      const uint64_t done = position();
       response_.computed_tokens = done - response_.reused_tokens;
       if (request_.on_progress && !request_.on_progress(done, request_.prompt.size())) {
         return Finish(Finish::kCancelled);
@@ -96,6 +116,7 @@ class Engine::Task {
   const Clock& clock_;
   model::Sampler sampler_;
   std::unique_ptr<Sequence> sequence_;
+  std::optional<KeepObserver> observer_;
   Response response_;
   Blake2b<16> digest_;
   bool finished_ = false;
@@ -151,8 +172,14 @@ bool Engine::Admit(Task& task, bool others_running) {
       return true;
     }
   }
+  if (!(request.keep.share > 0.0) || request.keep.share > 1.0) {
+    task.Fail({ErrorCode::kInvalidArgument,
+               fmt::format("keep.share is {}, must be above 0 and at most 1", request.keep.share)});
+    return true;
+  }
+  const bool keeps_all = request.keep.keeps_all();
   auto plan = parts_.cache.Acquire(
-      {.identity = &identity_, .tokens = request.prompt, .reuse = request.reuse});
+      {.identity = &identity_, .tokens = request.prompt, .reuse = request.reuse && keeps_all});
   if (!plan) {
     task.Fail(std::move(plan).error());
     return true;
@@ -160,9 +187,10 @@ bool Engine::Admit(Task& task, bool others_running) {
   const MissReason reason = plan->reason();
   // The last generated token is never fed back, so its K and V need no room.
   const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1) - 1;
-  auto sequence = parts_.cache.Open(
-      *std::move(plan),
-      {.reserve_tokens = tokens, .step_tokens = options_.chunk_tokens, .on_full = request.on_full});
+  auto sequence = parts_.cache.Open(*std::move(plan), {.reserve_tokens = tokens,
+                                                       .step_tokens = options_.chunk_tokens,
+                                                       .on_full = request.on_full,
+                                                       .publish = keeps_all});
   if (!sequence) {
     // What others hold may be free later; what nobody holds has been tried.
     if (sequence.error().code == ErrorCode::kNoSpace && others_running) return false;
@@ -204,7 +232,7 @@ Result<void> Engine::Forward(std::span<Task* const> tasks) {
   size_t logits_size = 0;
   for (Task* task : tasks) {
     const auto tokens = task->NextTokens(options_.chunk_tokens);
-    const uint64_t first = task->sequence().length();
+    const uint64_t first = task->position();
     const bool ends_prompt = first + tokens.size() >= task->request().prompt.size();
     const uint64_t wanted = task->request().on_logits ? tokens.size() : ends_prompt ? 1 : 0;
     rows.push_back({first, tokens.size(), wanted, logits_size});
@@ -217,7 +245,8 @@ Result<void> Engine::Forward(std::span<Task* const> tasks) {
     items.push_back({.sequence = &tasks[i]->sequence(),
                      .tokens = tasks[i]->NextTokens(options_.chunk_tokens),
                      .logits = rows[i].logits > 0 ? logits_.data() + rows[i].offset : nullptr,
-                     .all_logits = tasks[i]->request().on_logits != nullptr});
+                     .all_logits = tasks[i]->request().on_logits != nullptr,
+                     .observer = tasks[i]->observer()});
   }
   QUIRE_TRY(parts_.model.Step(items, parts_.attention, parts_.executor));
 
@@ -227,6 +256,10 @@ Result<void> Engine::Forward(std::span<Task* const> tasks) {
       for (uint64_t row = 0; row < rows[i].tokens; ++row) {
         on_logits(rows[i].first_position + row, logits.subspan(row * vocab, vocab));
       }
+    }
+    if (auto kept = tasks[i]->Keep(parts_.cache.options().profile.block_tokens); !kept) {
+      tasks[i]->Fail(std::move(kept).error());
+      continue;
     }
     tasks[i]->Advance(logits.empty() ? logits : logits.last(vocab));
   }

@@ -16,6 +16,7 @@
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
+#include "serve/keep.h"
 
 namespace quire::serve {
 
@@ -36,6 +37,7 @@ struct Request {
   model::SamplingOptions sampling{};
   OnFull on_full = OnFull::kReject;
   bool reuse = true;
+  KeepOptions keep{};  // with a share below 1 it neither shares nor publishes anything
 
   /// A new token; false cancels. May be empty.
   std::function<bool(TokenId)> on_token{};
@@ -48,11 +50,12 @@ struct Request {
 
 struct Response {
   Finish finish = Finish::kFailed;
-  Error error{};                // kFailed only
+  Error error{};                  // kFailed only
   std::vector<TokenId> tokens{};  // generated, a stop token included
   uint64_t prompt_tokens = 0;
   uint64_t reused_tokens = 0;    // found in the cache
   uint64_t computed_tokens = 0;  // prompt tokens computed; prompt_tokens unless cancelled or reused
+  uint64_t dropped_tokens = 0;   // of the prompt, by `keep`
   MissReason miss_reason = MissReason::kNeverSeen;
   SequenceStats sequence{};                 // as it ended
   uint64_t kv_bytes = 0;                    // blocks it held at the end, shared ones included

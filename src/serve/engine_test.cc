@@ -113,6 +113,40 @@ TEST_F(EngineTest, SplitsThatABatchSharesDoNotShow) {
   }
 }
 
+TEST_F(EngineTest, KeepsAShareOfThePromptAndGoesOn) {
+  Make(64);
+  const Request whole{.prompt = Tokens(200, 1), .max_tokens = 6};
+  const Response exact = RunOne(whole);
+  for (const KeepBy by : {KeepBy::kObserved, KeepBy::kAccumulated, KeepBy::kRecent}) {
+    Request request = whole;
+    request.keep = {.share = 0.5, .by = by};
+    const Response part = RunOne(request);
+    ASSERT_EQ(part.finish, Finish::kLength) << part.error.message;
+    EXPECT_EQ(part.reused_tokens, 0u);
+    EXPECT_EQ(part.dropped_tokens, 6 * kBlockTokens);  // of 12 whole blocks
+    EXPECT_LT(part.kv_bytes, exact.kv_bytes * 6 / 10);
+    EXPECT_EQ(part.tokens[0], exact.tokens[0]);  // the prompt was read whole
+    EXPECT_NE(part.logits_digest, exact.logits_digest);
+    EXPECT_EQ(RunOne(request).logits_digest, part.logits_digest);
+    Make(64, 7);  // other chunks: the observed window is cut otherwise
+    EXPECT_EQ(RunOne(request).tokens, part.tokens);
+    Make(64);
+  }
+  // Nothing approximate is found later.
+  EXPECT_EQ(RunOne(whole).reused_tokens, 0u);
+  EXPECT_EQ(RunOne(whole).logits_digest, exact.logits_digest);
+}
+
+TEST_F(EngineTest, AllOfAPromptIsNotAnApproximation) {
+  Make(64);
+  Request request{.prompt = Tokens(100, 1), .max_tokens = 6};
+  const Response exact = RunOne(request);
+  request.keep = {.share = 0.999, .by = KeepBy::kRecent};  // rounded up to all blocks
+  EXPECT_EQ(RunOne(request).logits_digest, exact.logits_digest);
+  request.keep.share = 0.0;
+  EXPECT_EQ(RunOne(request).error.code, ErrorCode::kInvalidArgument);
+}
+
 TEST_F(EngineTest, ChunksAndLogitsOfEveryPositionDoNotChangeTheBits) {
   Make(64);
   const Request plain{.prompt = Tokens(70, 3), .max_tokens = 5, .reuse = false};

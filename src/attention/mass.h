@@ -1,0 +1,25 @@
+// How much attention queries pay to each block: what says which blocks a sequence can do without.
+#ifndef QUIRE_ATTENTION_MASS_H_
+#define QUIRE_ATTENTION_MASS_H_
+
+#include <cstdint>
+#include <span>
+
+#include "quire/attention.h"
+#include "quire/env.h"
+
+namespace quire::attention {
+
+/// Adds to mass[b] the softmax weights that the rows of `task` give to the tokens of block b, summed
+/// over rows and query heads: a row adds query_heads in all. Plain loops over widened K: an
+/// estimate, not canonical bits, but the same for every number of threads.
+///
+/// Shape: mass [blocks up to the last row's], at least; a shape without a window
+/// Cost:  O(rows * tokens * query_heads * key.dim); scratch of a few rows' scores per worker
+/// Source: H2O, arXiv 2306.14048 (all rows); SnapKV, arXiv 2404.14469 (the last rows)
+void AddAttentionMass(const AttentionShape& shape, const AttentionTask& task, Executor& executor,
+                      std::span<double> mass);
+
+}  // namespace quire::attention
+
+#endif  // QUIRE_ATTENTION_MASS_H_

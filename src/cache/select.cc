@@ -1,0 +1,66 @@
+// Selective keeping: a sequence that goes on with some of its blocks.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cache/sequence_impl.h"
+
+namespace quire::cache {
+
+Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t> kept_blocks) {
+  const auto refuse = [&](ErrorCode code, const std::string& why) {
+    return Fail(code, fmt::format("select: sequence {}: {}", id_.number(), why));
+  };
+  const uint64_t length = this->length();
+  const uint64_t whole = length / core_.block_tokens();
+  const uint64_t tail = length % core_.block_tokens();
+  if (core_.layout().part_count() > 1 || core_.reaches()[0].windowed()) {
+    return refuse(ErrorCode::kUnsupported, "a layer's window decides what it keeps");
+  }
+  if (contiguous_) return refuse(ErrorCode::kUnsupported, "it is contiguous");
+  if (cursor_max() != length) return refuse(ErrorCode::kInvalidArgument, "has uncommitted rows");
+  for (size_t i = 0; i < kept_blocks.size(); ++i) {
+    if (kept_blocks[i] < whole && (i == 0 || kept_blocks[i] > kept_blocks[i - 1])) continue;
+    return refuse(ErrorCode::kInvalidArgument,
+                  fmt::format("kept block {} is out of order or not one of its {} whole blocks",
+                              kept_blocks[i], whole));
+  }
+
+  // Published blocks lie on a path that a hold would pin as a whole.
+  const auto is_published = [&](uint64_t block) { return block < published_.size(); };
+  PerClass<uint64_t> counts{};
+  counts[0] = static_cast<uint64_t>(std::ranges::count_if(kept_blocks, is_published));
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    if (tail > 0 && !lists_[c].slots[whole].is_none()) ++counts[c];
+  }
+  QUIRE_ASSIGN(const auto copies, core_.AllocateSlots(counts));
+  PlanState plan{.place = place_,
+                 .prompt_tokens = kept_blocks.size() * core_.block_tokens() + tail};
+  plan.resident = plan.prompt_tokens;
+  std::vector<SlotId> held;
+  PerClass<size_t> copied{};
+  const auto add = [&](uint32_t c, uint64_t block, bool copy) {
+    SlotId slot = lists_[c].slots[block];
+    if (!slot.is_none() && copy) {
+      const SlotId from = slot;
+      slot = copies[c][copied[c]++];
+      core_.CopySlot(from, slot);
+    } else if (!slot.is_none()) {
+      held.push_back(slot);
+    }
+    plan.slots[c].push_back(slot);
+  };
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    for (const uint64_t block : kept_blocks) add(c, block, c == 0 && is_published(block));
+    if (tail > 0) add(c, whole, true);
+  }
+  core_.HoldSlots(held);
+  const uint64_t blocks = plan.slots[0].size();
+  const SequenceOptions options{.step_tokens = step_tokens_, .publish = false};
+  auto selected = std::make_unique<SequenceImpl>(core_, std::move(plan),
+                                                 PerClass<std::vector<SlotId>>{}, blocks, options);
+  selected->dropped_tokens_ = dropped_tokens_ + (whole - kept_blocks.size()) * core_.block_tokens();
+  return selected;
+}
+
+}  // namespace quire::cache
