@@ -38,7 +38,7 @@ class Buffer {
 };
 
 size_t StateFloats(const AttentionShape& shape, uint32_t queries) {
-  return 2 * PaddedQueries(queries) + size_t{queries} * OutStride(shape.value.dim);
+  return 2 * size_t{PaddedQueries(queries)} + size_t{queries} * OutStride(shape.value.dim);
 }
 
 States StatesAt(float* memory, uint32_t queries) {

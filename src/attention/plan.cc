@@ -6,6 +6,7 @@
 #include "attention/cascade.h"
 #include "attention/shape.h"
 #include "base/bits.h"
+#include "base/check.h"
 #include "codec/planes.h"
 
 namespace quire::attention {
@@ -17,7 +18,7 @@ constexpr uint64_t kItemsPerWorker = 4;
 /// Bytes of K that an item of one row should find side by side in a block: enough heads that the
 /// hardware's prefetchers run at full speed, few enough that their scores and sums stay in the
 /// cache.
-constexpr uint64_t kRunBytes = 64 * 1024;
+constexpr uint64_t kRunBytes = uint64_t{64} << 10;
 
 /// Tokens a row at the end of a task sees and a cascade has not computed.
 uint64_t TokensInSight(const AttentionShape& shape, const AttentionTask& task,
@@ -50,7 +51,7 @@ class TaskPlanner {
   void AddRow(uint64_t pieces) {
     const uint64_t splits = TokensInSight(shape_, task_, shared_.splits) / kSplitTokens + 1;
     uint32_t parts = 1;
-    while (parts < kLanes && parts < pieces && parts * 4 <= splits) parts *= 2;
+    while (parts < kLanes && parts < pieces && uint64_t{parts} * 4 <= splits) parts *= 2;
     const uint64_t plane_bytes = codec::PlaneBytes(shape_.key.codec, shape_.key.inner,
                                                    shape_.key.dim, shape_.key.block_tokens);
     const uint64_t runs = std::max<uint64_t>(1, shape_.key.heads * plane_bytes / kRunBytes);
@@ -192,6 +193,7 @@ void Plan::SetLaneMemory(float* memory) {
 
 void MakePlan(const AttentionShape& shape, std::span<const AttentionTask> tasks, uint32_t workers,
               Plan* plan) {
+  QUIRE_CHECK(workers > 0);
   Plan used = std::move(*plan);
   used.first_items.clear();
   used.items.clear();

@@ -102,7 +102,8 @@ constexpr NibblePlace NibbleAt(const StreamLayout& stream, uint32_t token, uint3
   if (stream.inner == InnerAxis::kToken) {
     constexpr uint32_t kHalf = kNibbleTokens / 2;
     const uint64_t column = uint64_t{dim} * stream.block_tokens / 2;
-    return {column + token / kNibbleTokens * kHalf + token % kHalf, token % kNibbleTokens >= kHalf};
+    return {column + uint64_t{token / kNibbleTokens} * kHalf + token % kHalf,
+            token % kNibbleTokens >= kHalf};
   }
   const uint32_t first = dim / kNibbleChannels * kNibbleChannels;
   const uint32_t half = (std::min(kNibbleChannels, stream.dim - first) + 1) / 2;
@@ -125,7 +126,8 @@ constexpr PairPlace PairPlaceAt(const StreamLayout& stream, uint32_t token, uint
             .sign_byte = signs + uint64_t{pair} * stream.block_tokens / 8 + token / 8,
             .sign_bit = token % 8};
   }
-  return {.low = {token * PairRowBytes(stream.dim) + pair / 32 * 16 + pair % 16, pair % 32 >= 16},
+  return {.low = {token * PairRowBytes(stream.dim) + uint64_t{pair / 32} * 16 + pair % 16,
+                  pair % 32 >= 16},
           .sign_byte = signs + uint64_t{token} * ((PairCount(stream.dim) + 7) / 8) + pair / 8,
           .sign_bit = pair % 8};
 }

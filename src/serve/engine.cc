@@ -241,6 +241,7 @@ Result<void> Engine::Forward(std::span<Task* const> tasks) {
   logits_.resize(std::max(logits_.size(), logits_size));
 
   std::vector<model::StepItem> items;
+  items.reserve(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
     items.push_back({.sequence = &tasks[i]->sequence(),
                      .tokens = tasks[i]->NextTokens(options_.chunk_tokens),
