@@ -21,6 +21,7 @@ int ExitOf(ErrorCode code) {
     case ErrorCode::kUnsupported: return kBadInput;
     case ErrorCode::kNoSpace:
     case ErrorCode::kBusy:
+    case ErrorCode::kTooLarge:
     case ErrorCode::kDeadline: return kResource;
     case ErrorCode::kCancelled: return kFailedCheck;
   }

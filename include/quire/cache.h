@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "quire/env.h"
 #include "quire/error.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
@@ -36,19 +37,26 @@ struct CacheOptions {
   uint64_t hot_bytes = 0;         // hard budget: slots in use and their metadata
   uint64_t tokens_max = 1 << 20;  // longest sequence
   bool huge_pages = false;        // transparent huge pages for the arena; block-major only
+  const Clock* clock = nullptr;   // dates evictions; null: the machine's. Must outlive the cache
 };
 
-/// Why a prompt was not found as a whole.
-enum class MissReason : uint8_t {
-  kNeverSeen = 1,     // no published block continues the prompt here
-  kPartialBlock = 2,  // only the last, incomplete block (or the last token) is left to compute
-  kDamaged = 3,       // the next block failed a re-check and is quarantined
-  kNotAsked = 4,      // the request said reuse = false
-  kWindowPassed = 5,  // known, but the bytes that windowed layers need here are gone
+/// A party that pays for its blocks and reads no one else's; or, with `shared`, a domain.
+struct TenantOptions {
+  std::string name{};        // not empty, unique in the cache; part of the identity of its blocks
+  uint64_t quota_bytes = 0;  // most it may hold; 0: as much as the budget
+  uint64_t floor_bytes = 0;  // the needs of others never evict it below this
+  // The domain it shares with whoever else names it: its published blocks belong to that domain
+  // and are charged to it. Empty: private.
+  std::string domain{};
+  bool shared = false;  // this is a domain for tenants to name, and asks for nothing itself
+  uint64_t ttl_us = 0;  // what was not used for so long goes at its next lookup; 0: never
 };
-std::string_view MissReasonName(MissReason reason);
+
+/// Whoever asks without saying who: no quota, no floor, private.
+inline constexpr TenantId kDefaultTenant = TenantId(0);
 
 struct AcquireRequest {
+  TenantId tenant = kDefaultTenant;
   const Identity* identity = nullptr;
   std::span<const TokenId> tokens{};  // the whole prompt
   bool reuse = true;                  // false: plan a sequence that shares nothing
@@ -65,7 +73,10 @@ class Plan {
   uint64_t resident_tokens() const;
   /// Prompt tokens that must be computed; never 0.
   uint64_t missing_tokens() const;
+  /// Of the first missing token.
   MissReason reason() const;
+  /// All missing tokens in order, those with one reason together.
+  std::span<const MissRun> missing() const;
 
  private:
   friend class cache::Core;
@@ -73,11 +84,14 @@ class Plan {
   std::unique_ptr<cache::PlanState> state_;
 };
 
-/// What happens when the budget has no room for a sequence's next block, after everything unleased
-/// has been evicted.
+/// What happens when the budget or the tenant's quota has no room for a sequence. All but kNoEvict
+/// evict what nobody leases first.
 enum class OnFull : uint8_t {
   kReject = 1,  // Open reserves all of reserve_tokens or refuses
   kHalt = 2,  // Open reserves the prompt; growing fails with kNoSpace and the sequence stays usable
+  kNoEvict = 3,  // as kReject, but takes free room only, then and later
+  kFewer = 4,  // Open reserves as much of reserve_tokens as there is room for, at least the prompt;
+               // that is then the most the sequence may hold (SequenceStats::tokens_max)
 };
 
 struct SequenceOptions {
@@ -91,6 +105,13 @@ struct SequenceOptions {
   // publishes nothing; it grows in place or not at all, and takes free slots only: what is cached
   // is not evicted for it (see Evict). Needs a placement with runs, and layers without windows.
   bool contiguous = false;
+};
+
+/// What Erase did at once. The rest goes as its last holders end: TenantStats::erase_pending_slots.
+struct EraseReport {
+  uint64_t blocks = 0;         // published blocks that will never be found again
+  uint64_t slots_zeroed = 0;   // that nobody held any more
+  uint64_t slots_pending = 0;  // still held by sequences, plans or views; zeroed when these end
 };
 
 /// What one re-check of every published block found.
@@ -114,17 +135,38 @@ class Cache {
   /// Bytes of one block, all layers, as stored.
   virtual uint64_t block_bytes() const = 0;
 
+  /// Makes a tenant or a domain. There is no way to take one back.
+  ///
+  /// Errors: kInvalidArgument the name is empty or taken, the floor is above the quota, a domain
+  ///         names a domain; kNotFound no such domain; kNoSpace the floors do not fit the budget
+  virtual Result<TenantId> AddTenant(const TenantOptions& options) = 0;
+  /// Errors: kNotFound
+  virtual Result<TenantId> FindTenant(std::string_view name) const = 0;
+  /// Numbers of one tenant or domain. They depend on how much others hold (they may evict), never
+  /// on what it is.
+  ///
+  /// Errors: kNotFound
+  virtual Result<TenantStats> tenant_stats(TenantId tenant) const = 0;
+  /// Forgets all that a tenant published and wrote: nothing older than this call is ever found
+  /// again, in a shared domain with whatever others published behind it; slots are zeroed, those
+  /// that are still held as their last holder ends. Its open sequences go on and publish nothing.
+  ///
+  /// Errors: kNotFound
+  /// Cost:   O(published blocks) under the cache lock, then one slot at a time
+  virtual Result<EraseReport> Erase(TenantId tenant) = 0;
+
   /// Pins the longest cached prefix of a prompt. Never computes the last token from cache: at least
   /// one token is left.
   ///
-  /// Errors:  kInvalidArgument no identity, no tokens, or more than tokens_max
+  /// Errors:  kInvalidArgument no identity, no tokens, or more than tokens_max, or the tenant is a
+  ///          domain; kNotFound no such tenant
   /// Effects: counts as a use of the blocks found (LRU)
   /// Cost:    O(tokens / block_tokens) node visits
   virtual Result<Plan> Acquire(const AcquireRequest& request) = 0;
 
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
-  /// Errors: kNoSpace names shared, own and available blocks, and says if it can never fit;
-  ///         kInvalidArgument past tokens_max, or contiguous with a plan that shares blocks;
+  /// Errors: kNoSpace names shared, own and available blocks, or the tenant whose quota is full;
+  ///         kTooLarge it can never fit; kInvalidArgument past tokens_max, or contiguous with a plan that shares blocks;
   ///         kUnsupported contiguous where the cache cannot. The plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 

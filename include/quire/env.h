@@ -12,6 +12,15 @@
 
 namespace [[gnu::visibility("default")]] quire {
 
+/// Microseconds from an arbitrary start; never goes back.
+///
+/// Threads: any
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual uint64_t NowMicros() const = 0;
+};
+
 /// Runs independent pieces of work. Results never depend on how many workers there are.
 class Executor {
  public:

@@ -23,6 +23,7 @@ enum class ErrorCode : uint8_t {
   kUnsupported = 7,      // well formed, but not something this build or machine can do
   kCancelled = 8,        // the caller asked to stop
   kDeadline = 9,         // it did not finish in the time given
+  kTooLarge = 10,        // a hard budget can never hold it, whatever else goes: do not try again
 };
 
 /// Name of a code as it appears in logs and JSON, for example "no_space".
@@ -37,6 +38,7 @@ constexpr std::string_view ErrorCodeName(ErrorCode code) {
     case ErrorCode::kUnsupported: return "unsupported";
     case ErrorCode::kCancelled: return "cancelled";
     case ErrorCode::kDeadline: return "deadline";
+    case ErrorCode::kTooLarge: return "too_large";
   }
   return "unknown";
 }

@@ -54,6 +54,7 @@ enum {
   QUIRE_UNSUPPORTED = 7,       // well formed, but not something this build or machine can do
   QUIRE_CANCELLED = 8,         // the caller asked to stop
   QUIRE_DEADLINE = 9,          // it did not finish in the time given
+  QUIRE_TOO_LARGE = 10,        // a hard budget can never hold it: do not try again
   QUIRE_NO_MEMORY = 64,        // the system has no memory for bookkeeping
   QUIRE_INTERNAL = 65          // a failure that nobody foresaw
 };
@@ -90,7 +91,12 @@ typedef int32_t quire_compute;  // type of weights and activations
 enum { QUIRE_COMPUTE_F32 = 1, QUIRE_COMPUTE_F16 = 2, QUIRE_COMPUTE_BF16 = 3 };
 
 typedef int32_t quire_on_full;
-enum { QUIRE_REJECT = 1, QUIRE_HALT = 2 };
+enum {
+  QUIRE_REJECT = 1,    // evicts what nobody uses, then refuses
+  QUIRE_HALT = 2,      // reserves the prompt; growing may fail, the sequence stays usable
+  QUIRE_NO_EVICT = 3,  // as QUIRE_REJECT, but takes free room only
+  QUIRE_FEWER = 4      // reserves as much as there is room for, at least the prompt
+};
 
 typedef int32_t quire_reason;  // why not all of a prompt was found
 enum {
@@ -98,7 +104,11 @@ enum {
   QUIRE_PARTIAL_BLOCK = 2,  // only the last, incomplete block (or the last token) is left
   QUIRE_DAMAGED = 3,        // the next block failed a re-check and is quarantined
   QUIRE_NOT_ASKED = 4,      // the request said no_reuse
-  QUIRE_WINDOW_PASSED = 5   // known, but the bytes that windowed layers need here are gone
+  QUIRE_WINDOW_PASSED = 5,  // known, but the bytes that windowed layers need here are gone
+  QUIRE_EVICTED = 6,        // it was here, and went because others needed the room
+  QUIRE_OTHER_PROFILE = 7,  // here under other weights, adapter, version or position encoding
+  QUIRE_EXPIRED = 8,        // it was here, and nobody used it for the tenant's ttl
+  QUIRE_QUOTA = 9           // it was here, and went because the tenant's own quota was full
 };
 
 typedef struct quire_cache quire_cache;
@@ -204,6 +214,34 @@ quire_code quire_cache_evict(quire_cache* cache, uint64_t blocks, uint64_t* evic
 /// Returns free slots' pages to the system; *bytes says how many bytes.
 quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* error);
 
+// ---- Tenants ------------------------------------------------------------------------------------
+
+/// A party that pays for its blocks and reads no one else's; or a domain.
+typedef struct quire_tenant_options {
+  size_t size;
+  const char* name;      // not empty, unique in the cache
+  const char* domain;    // shares with all who name the same; NULL or "": private
+  uint64_t quota_bytes;  // most it may hold; 0: as much as the budget
+  uint64_t floor_bytes;  // the needs of others never evict it below this
+  uint64_t ttl_us;       // what was not used for so long goes; 0: never
+  int32_t shared;        // not 0: this is a domain for tenants to name
+} quire_tenant_options;
+
+/// Makes a tenant; *tenant is what quire_acquire_as takes.
+/// Errors: QUIRE_INVALID_ARGUMENT the name is empty or taken, the floor is above the quota;
+///         QUIRE_NOT_FOUND no such domain; QUIRE_NO_SPACE the floors do not fit the budget
+quire_code quire_cache_add_tenant(quire_cache* cache, const quire_tenant_options* options,
+                                  uint32_t* tenant, quire_error* error);
+/// Forgets all that a tenant published and wrote, and zeroes it; *pending_slots says how many slots
+/// are still held, and zeroed when their holders end ("erase_pending_slots" in its numbers).
+/// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT it is a domain
+quire_code quire_cache_erase_tenant(quire_cache* cache, uint32_t tenant, uint64_t* pending_slots,
+                                    quire_error* error);
+/// A tenant's numbers as one JSON object, as quire_cache_stats_json does it.
+/// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT text_bytes is neither 0 nor enough
+quire_code quire_cache_tenant_json(const quire_cache* cache, uint32_t tenant, char* text,
+                                   size_t text_bytes, size_t* length, quire_error* error);
+
 // ---- A prompt -----------------------------------------------------------------------------------
 
 /// Everything that decides the bits of K and V besides the tokens: equal identity and equal tokens
@@ -232,6 +270,11 @@ typedef struct quire_acquire_request {
 /// Lifetime: the blocks stay until the plan is opened or freed
 quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* request,
                          quire_plan** plan, quire_error* error);
+/// The same for a tenant. quire_acquire is for tenant 0, which is always there.
+/// Errors: also QUIRE_NOT_FOUND no such tenant; QUIRE_INVALID_ARGUMENT it is a domain
+quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
+                            const quire_acquire_request* request, quire_plan** plan,
+                            quire_error* error);
 /// Tokens found and pinned, a multiple of block_tokens; 0 for NULL.
 uint64_t quire_plan_resident_tokens(const quire_plan* plan);
 /// Tokens of the prompt that must be computed; 0 for NULL only.
@@ -256,8 +299,8 @@ typedef struct quire_sequence_options {
 
 /// Makes a sequence that starts with the plan's resident tokens. The plan is used up, also when
 /// this fails. `options` may be NULL.
-/// Errors: QUIRE_NO_SPACE names shared, own and available blocks, and says if it can never fit;
-///         QUIRE_INVALID_ARGUMENT past tokens_max, or contiguous with a plan that shares blocks;
+/// Errors: QUIRE_NO_SPACE names shared, own and available blocks, or the tenant whose quota is
+///         full; QUIRE_TOO_LARGE it can never fit; QUIRE_INVALID_ARGUMENT past tokens_max, or contiguous with a plan that shares blocks;
 ///         QUIRE_UNSUPPORTED contiguous where the cache cannot
 quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
                       quire_sequence** sequence, quire_error* error);

@@ -2,8 +2,10 @@
 #ifndef QUIRE_STATS_H_
 #define QUIRE_STATS_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace [[gnu::visibility("default")]] quire {
 
@@ -40,10 +42,54 @@ struct CacheStats {
   uint64_t refused_total = 0;         // requests the budget refused
 };
 
+/// Why tokens of a prompt were not found. The numbers are frozen.
+enum class MissReason : uint8_t {
+  kNeverSeen = 1,     // no published block continues the prompt here, as far as is remembered
+  kPartialBlock = 2,  // only the last, incomplete block (or the last token) is left to compute
+  kDamaged = 3,       // the next block failed a re-check
+  kNotAsked = 4,      // the request said reuse = false
+  kWindowPassed = 5,  // known, but the bytes that windowed layers need here are gone
+  kEvicted = 6,       // it was here, and went because others needed the room
+  kOtherProfile = 7,  // here under other weights, adapter, version or position encoding
+  kExpired = 8,       // it was here, and nobody used it for the tenant's ttl
+  kQuota = 9,         // it was here, and went because the tenant's own quota was full
+};
+inline constexpr uint32_t kMissReasonsEnd = 10;
+std::string_view MissReasonName(MissReason reason);
+
+/// Consecutive missing tokens with one reason.
+struct MissRun {
+  MissReason reason = MissReason::kNeverSeen;
+  uint64_t tokens = 0;
+  uint64_t gone_us = 0;  // when the first of them went, by the cache's clock, if that is known
+
+  bool operator==(const MissRun&) const = default;
+};
+
+/// One tenant or domain, now and since it was made.
+struct TenantStats {
+  std::string name{};
+  uint64_t quota_bytes = 0;  // 0: none
+  uint64_t floor_bytes = 0;
+  uint64_t bytes_used = 0;  // slots charged to it
+  uint64_t bytes_peak = 0;
+  uint64_t evictable_bytes = 0;   // of these, leased by nobody
+  uint64_t published_blocks = 0;  // charged to it
+  uint64_t lookups = 0;
+  uint64_t lookup_tokens = 0;
+  uint64_t hit_tokens = 0;
+  std::array<uint64_t, kMissReasonsEnd> missed_tokens{};  // by MissReason
+  uint64_t evicted_total = 0;
+  uint64_t refused_total = 0;
+  uint64_t erased_total = 0;         // calls of Erase
+  uint64_t erase_pending_slots = 0;  // written before the last of them and still held; 0: done
+};
+
 /// One sequence, now.
 struct SequenceStats {
   uint64_t tokens_used = 0;      // committed
   uint64_t tokens_reserved = 0;  // room in the blocks it holds
+  uint64_t tokens_max = 0;       // most it may hold; under OnFull::kFewer what was admitted
   uint32_t blocks_shared = 0;    // published blocks it leases
   uint32_t blocks_own = 0;       // private blocks
   uint64_t bytes = 0;            // of all slots it holds, shared ones included
@@ -53,6 +99,8 @@ struct SequenceStats {
 std::string ToJson(const CacheStats& stats);
 std::string ToText(const CacheStats& stats);
 std::string ToJson(const SequenceStats& stats);
+std::string ToJson(const TenantStats& stats);
+std::string ToText(const TenantStats& stats);
 
 }  // namespace quire
 

@@ -17,6 +17,7 @@ enum class Standing : uint8_t {
   kGood = 1,
   kDamaged = 2,  // it or a block before it failed a re-check
   kPassed = 3,   // it or a block before it was passed by every window, and there are too many such
+  kErased = 4,   // whoever published it, or a block before it, was erased
 };
 
 /// In which list of what can be evicted a block stands.
@@ -34,8 +35,12 @@ struct BlockRecord {
   Standing standing = Standing::kGood;
   Listed listed = Listed::kNowhere;
   uint64_t listed_bytes = 0;  // what evicting it from its list gives back
-  uint64_t stamp = 0;         // order of listing, over both lists
-  Digest key{};               // identity in stores, chained from the root key
+  uint64_t stamp = 0;         // order of listing, over all lists
+  uint64_t listed_us = 0;     // when; kept only for tenants with a ttl
+  TenantId account{};         // who pays for it: the tenant, or the domain it was published to
+  TenantId publisher{};
+  uint32_t local = 0;  // its number in the account's lists
+  Digest key{};        // identity in stores, chained from the root key
 
   bool hollow() const {
     for (const SlotId slot : slots) {

@@ -8,7 +8,7 @@
 
 #include "base/bits.h"
 #include "base/hash.h"
-#include "evict/lru.h"
+#include "env/clock.h"
 
 namespace quire {
 
@@ -33,17 +33,19 @@ bool HasFullAttention(const codec::SlotLayout& layout) {
   return false;
 }
 
-/// What one slot costs the budget: its pages and the pool's bookkeeping.
+/// What one slot costs the budget: its pages, the pool's bookkeeping and the name of its owner.
 uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
   return RoundUp(slot_bytes, pool::Pool::kSlotAlignment) +
-         pool::Pool::MetadataBytesPerSlot(placement);
+         pool::Pool::MetadataBytesPerSlot(placement) + sizeof(SlotOwner);
 }
 
 /// What a sealed slot costs besides: for its block, and hollow ones, the index entry and record
-/// (256) and the tokens, once in the index and once in the sequence.
+/// (256) and the tokens, once in the index and once in the sequence. And what is remembered of a
+/// block that is gone.
 uint64_t BlockCharge(const codec::SlotLayout& layout) {
   const uint64_t blocks = HasFullAttention(layout) ? 1 : 1 + kHollowPerSlot;
-  return blocks * (256 + 2 * sizeof(TokenId) * uint64_t{layout.block_tokens()});
+  return blocks * (256 + 2 * sizeof(TokenId) * uint64_t{layout.block_tokens()}) +
+         Ghosts::kBytesEach;
 }
 
 Result<void> CheckCodecs(const NumericProfile& profile) {
@@ -59,8 +61,8 @@ Result<void> CheckCodecs(const NumericProfile& profile) {
 
 }  // namespace
 
-Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
-                                         std::unique_ptr<DeviceMemory> memory) {
+Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<DeviceMemory> memory,
+                                         quota::Ledger* shared) {
   if (options.tokens_max == 0) {
     return Fail(ErrorCode::kInvalidArgument, "cache options: tokens_max is 0");
   }
@@ -82,7 +84,7 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
   QUIRE_ASSIGN(Parts parts, MakeParts(options));
   parts.memory = std::move(memory);
   QUIRE_TRY(MakePools(options, parts));
-  return std::unique_ptr<Core>(new Core(std::move(options), std::move(parts)));
+  return std::unique_ptr<Core>(new Core(std::move(options), std::move(parts), shared));
 }
 
 Result<Core::Parts> Core::MakeParts(const CacheOptions& options) {
@@ -145,7 +147,7 @@ Result<void> Core::MakePools(const CacheOptions& options, Parts& parts) {
   return {};
 }
 
-Core::Core(CacheOptions options, Parts parts)
+Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
     : options_(std::move(options)),
       layout_(std::move(parts.layout)),
       open_layout_(std::move(parts.open_layout)),
@@ -154,16 +156,20 @@ Core::Core(CacheOptions options, Parts parts)
       hollow_max_(HasFullAttention(layout_)
                       ? 0
                       : (kHollowPerSlot - 1) * (parts.ledger_bytes / charges_[0])),
+      // One for every slot that the budget pays for.
+      ghosts_max_(parts.ledger_bytes / charges_[0]),
+      clock_(options_.clock != nullptr ? *options_.clock : SystemClock()),
       memory_(std::move(parts.memory)),
       pools_(std::move(parts.pools)),
-      ledger_(parts.ledger_bytes),
-      index_(options_.profile.block_tokens),
-      policy_(std::make_unique<evict::LruPolicy>()),
-      passed_(std::make_unique<evict::LruPolicy>()) {
+      ledger_(parts.ledger_bytes, shared),
+      index_(options_.profile.block_tokens) {
   for (uint32_t c = 0; c < class_count(); ++c) {
     reaches_[c] = c < layout_.part_count() ? Reach(layout_.part(c), layout_.block_tokens())
                                            : Reach::OfOpenForm(layout_.block_tokens());
   }
+  tenants_.push_back(std::make_unique<Tenant>(TenantOptions{.name = "default"}, kDefaultTenant,
+                                              /*quota_bytes=*/UINT64_MAX));
+  ShareGhosts();
 }
 
 Core::~Core() { QUIRE_CHECK_MSG(sequences_ == 0, "a sequence outlives its cache"); }
@@ -210,8 +216,10 @@ CacheStats Core::stats() const {
   if (open_layout_) stats.open = pools_[OpenClassOf(0)]->stats();
   if (open_layout_ && layout_.part_count() > 1) stats.open_second = pools_[OpenClassOf(1)]->stats();
   stats.published_blocks = blocks_.size();
-  stats.evictable_blocks = policy_->size();
-  stats.passed_blocks = passed_->size();
+  for (const auto& tenant : tenants_) {
+    stats.evictable_blocks += tenant->whole.size();
+    stats.passed_blocks += tenant->passed.size();
+  }
   stats.hollow_blocks = hollow_;
   stats.sequences = sequences_;
   return stats;

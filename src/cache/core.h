@@ -1,6 +1,6 @@
 // The composition: pools, index, policies and ledger under one lock. In pieces: core.cc (making,
-// statistics), admit.cc (plans, room), share.cc (leases, eviction), seal.cc (publishing,
-// checksums).
+// statistics), admit.cc (plans), room.cc (slots), share.cc (leases), evict.cc, seal.cc (publishing,
+// checksums), tenants.cc, misses.cc.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
@@ -17,8 +17,8 @@
 #include "base/thread_annotations.h"
 #include "cache/block_table.h"
 #include "cache/reach.h"
+#include "cache/tenant.h"
 #include "codec/slot_layout.h"
-#include "evict/policy.h"
 #include "index/radix_tree.h"
 #include "pool/pool.h"
 #include "quire/cache.h"
@@ -30,6 +30,22 @@ namespace quire::cache {
 struct Place {
   Digest root_key{};
   std::shared_ptr<const Domain> domain;  // keys the chain
+  TenantId tenant = kDefaultTenant;
+  uint32_t epoch = 0;     // of the tenant when the plan was made; a later one: it was erased since
+  bool may_evict = true;  // room may be made for it
+};
+
+/// The root of an identity's blocks.
+struct Root {
+  Digest key{};
+  std::shared_ptr<const Domain> domain;
+};
+
+/// Whose a slot is, and whose bytes are in it.
+struct SlotOwner {
+  TenantId charged{};  // while it is in use
+  TenantId writer{};   // none: nobody has written to it, or it was zeroed since
+  uint32_t epoch = 0;  // of the writer's sequence
 };
 
 /// A plan: the pinned path and what the prompt was.
@@ -41,7 +57,7 @@ struct PlanState {
   std::vector<BlockId> path{};
   PerClass<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query looks
   Lease lease{};                          // on these slots
-  MissReason reason = MissReason::kNeverSeen;
+  std::vector<MissRun> missing{};         // never empty once acquired
 };
 
 /// A block of a sequence at the moment it is published.
@@ -61,12 +77,19 @@ struct Published {
 
 class Core final : public Cache {
  public:
+  /// With a `shared` ledger the bytes are charged to that too, and others may use it up: a refusal
+  /// then may come after something was evicted.
   static Result<std::unique_ptr<Core>> Make(CacheOptions options,
-                                            std::unique_ptr<DeviceMemory> memory);
+                                            std::unique_ptr<DeviceMemory> memory,
+                                            quota::Ledger* shared = nullptr);
   ~Core() override;
 
   const CacheOptions& options() const override { return options_; }
   uint64_t block_bytes() const override;
+  Result<TenantId> AddTenant(const TenantOptions& options) override;
+  Result<TenantId> FindTenant(std::string_view name) const override;
+  Result<TenantStats> tenant_stats(TenantId tenant) const override;
+  Result<EraseReport> Erase(TenantId tenant) override;
   Result<Plan> Acquire(const AcquireRequest& request) override;
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
   uint64_t Evict(uint64_t blocks) override;
@@ -97,12 +120,13 @@ class Core final : public Cache {
   void AddSequence() { ++sequences_; }
   void RemoveSequence() { --sequences_; }
 
-  /// Slots with one reference each, of every class; evicts what nobody holds if that makes it fit,
-  /// and only then.
-  Result<PerClass<std::vector<SlotId>>> AllocateSlots(const PerClass<uint64_t>& counts);
+  /// Slots with one reference each, of every class, charged to the place's tenant. If it may, it
+  /// evicts what nobody holds where that makes it fit, and only then.
+  Result<PerClass<std::vector<SlotId>>> AllocateSlots(const Place& place,
+                                                      const PerClass<uint64_t>& counts);
   /// Appends `count` slots that follow `slots`, or any consecutive ones if that is empty. Takes
   /// free slots only. Needs CheckContiguous.
-  Result<void> ExtendRun(std::vector<SlotId>& slots, uint64_t count);
+  Result<void> ExtendRun(const Place& place, std::vector<SlotId>& slots, uint64_t count);
   /// Copies the bytes of one slot to another of the same class.
   void CopySlot(SlotId from, SlotId to) const;
   /// Another holder for each slot, published or private.
@@ -133,7 +157,7 @@ class Core final : public Cache {
     PerClass<std::unique_ptr<pool::Pool>> pools{};  // null beyond the class count
   };
 
-  Core(CacheOptions options, Parts parts);
+  Core(CacheOptions options, Parts parts, quota::Ledger* shared);
   static Result<Parts> MakeParts(const CacheOptions& options);
   static Result<void> MakePools(const CacheOptions& options, Parts& parts);
 
@@ -144,10 +168,42 @@ class Core final : public Cache {
   }
   uint32_t Checksum(SlotId slot) const;
 
-  MissReason FindPath(std::span<const TokenId> prompt, PlanState& state) QUIRE_REQUIRES(mutex_);
+  // What the index has of a prompt.
+  struct Path {
+    std::vector<BlockId> blocks{};     // those that can be used
+    std::vector<MissReason> beyond{};  // of each block found after them: why it cannot
+    Digest last_key{};                 // of the last block found, or of the root
+    uint64_t elsewhere = 0;            // blocks that the account has under another root
+  };
+  Path FindPath(std::span<const TokenId> prompt, const Place& place) QUIRE_REQUIRES(mutex_);
+  void Explain(std::span<const TokenId> prompt, const Path& path, PlanState& state);
+  std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key, const Place& place);
+
+  Result<Place> MakePlace(const AcquireRequest& request) const;
+  Tenant& TenantOf(TenantId id) const QUIRE_REQUIRES(mutex_) { return *tenants_[id.number()]; }
+  /// Who pays for what is published there.
+  Tenant& AccountOf(const Place& place) const QUIRE_REQUIRES(mutex_) {
+    return TenantOf(TenantOf(place.tenant).account_id);
+  }
+  Result<void> CheckTenant(TenantId tenant) const QUIRE_REQUIRES(mutex_);
+  void ShareGhosts() QUIRE_REQUIRES(mutex_);
+  void Claim(const Place& place, std::span<const SlotId> slots, std::vector<SlotId>& to_zero)
+      QUIRE_REQUIRES(mutex_);
+  void Zero(SlotId slot) const;
+  uint64_t ZeroFreeSlots(TenantId tenant);
+  void MoveCharge(SlotId slot, Tenant& to) QUIRE_REQUIRES(mutex_);
+  bool MakeRoomInDomain(const Place& place) QUIRE_REQUIRES(mutex_);
+
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
-  Result<PerClass<std::vector<SlotId>>> AllocateRun(uint64_t count);
-  std::string RoomMessage(const PerClass<uint64_t>& counts) const QUIRE_REQUIRES(mutex_);
+  PerClass<uint64_t> OwnSlots(uint64_t shared, uint64_t blocks, uint64_t step_tokens) const;
+  uint64_t FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens);
+  Result<void> CheckCanFit(const Place& place, uint64_t tokens, uint64_t blocks,
+                           uint64_t step_tokens);
+  uint64_t Charge(const PerClass<uint64_t>& counts) const;
+  uint64_t RoomBytes(const Place& place) const QUIRE_REQUIRES(mutex_);
+  Result<void> MakeRoom(const Place& place, uint64_t bytes) QUIRE_REQUIRES(mutex_);
+  std::string RoomMessage(const Place& place, const PerClass<uint64_t>& counts) const
+      QUIRE_REQUIRES(mutex_);
   void HoldSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void ReleaseSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
   void FreeIfLast(SlotId slot) QUIRE_REQUIRES(mutex_);
@@ -155,14 +211,27 @@ class Core final : public Cache {
   void DropLease(BlockId block) QUIRE_REQUIRES(mutex_);
   void List(BlockId block) QUIRE_REQUIRES(mutex_);
   void Unlist(BlockId block) QUIRE_REQUIRES(mutex_);
-  bool CanEvict() const QUIRE_REQUIRES(mutex_) { return policy_->size() + passed_->size() > 0; }
-  void EvictOne() QUIRE_REQUIRES(mutex_);
+
+  struct Victim {
+    BlockId block;
+    bool whole;  // else only what windows have passed
+    uint64_t stamp;
+  };
+  std::optional<Victim> VictimOf(const Tenant& tenant) const QUIRE_REQUIRES(mutex_);
+  std::optional<Victim> VictimFor(const Tenant& tenant) const QUIRE_REQUIRES(mutex_);
+  uint64_t EvictableFor(const Tenant& tenant) const QUIRE_REQUIRES(mutex_);
+  void EvictVictim(const Victim& victim, MissReason reason) QUIRE_REQUIRES(mutex_);
   void EvictParts(BlockId block) QUIRE_REQUIRES(mutex_);
   void LimitHollow(BlockId block) QUIRE_REQUIRES(mutex_);
-  void Drop(BlockId block) QUIRE_REQUIRES(mutex_);
+  void Expire(Tenant& account) QUIRE_REQUIRES(mutex_);
+  void Drop(BlockId block, MissReason reason) QUIRE_REQUIRES(mutex_);
+  void DropOne(BlockId block, MissReason reason) QUIRE_REQUIRES(mutex_);
+  std::vector<BlockId> Mark(std::vector<BlockId> blocks, Standing standing) QUIRE_REQUIRES(mutex_);
   void Quarantine(BlockId block, Standing standing) QUIRE_REQUIRES(mutex_);
   std::optional<BlockId> FindSame(const Place& place, const NewBlock& block) QUIRE_REQUIRES(mutex_);
   Published Join(BlockId same, const NewBlock& block, const PerPart<uint32_t>& crcs)
+      QUIRE_REQUIRES(mutex_);
+  Published AddToIndex(const Place& place, const NewBlock& block, BlockRecord record)
       QUIRE_REQUIRES(mutex_);
   bool IsWhole(const BlockRecord& record) const;
 
@@ -171,6 +240,8 @@ class Core final : public Cache {
   const std::optional<codec::SlotLayout> open_layout_;
   const PerClass<uint64_t> charges_;
   const uint64_t hollow_max_;  // hollow blocks that these charges pay for
+  const uint64_t ghosts_max_;  // of all tenants
+  const Clock& clock_;
   const std::unique_ptr<DeviceMemory> memory_;
   const PerClass<std::unique_ptr<pool::Pool>> pools_;
   PerClass<Reach> reaches_{};
@@ -179,11 +250,10 @@ class Core final : public Cache {
   mutable Mutex mutex_{LockRank{20}};
   mutable BlockTable blocks_ QUIRE_GUARDED_BY(mutex_);
   index::RadixTree index_ QUIRE_GUARDED_BY(mutex_);
-  std::vector<Digest> root_keys_ QUIRE_GUARDED_BY(mutex_);  // by RootId, of roots with blocks
-  std::unique_ptr<evict::Policy> policy_ QUIRE_GUARDED_BY(mutex_);  // whole blocks nobody leases
-  std::unique_ptr<evict::Policy> passed_ QUIRE_GUARDED_BY(mutex_);  // leased, with parts to spare
-  uint64_t evictable_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;           // in both lists
-  uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;                    // blocks without any bytes
+  std::vector<Root> roots_ QUIRE_GUARDED_BY(mutex_);  // by RootId, of roots with blocks
+  std::vector<std::unique_ptr<Tenant>> tenants_ QUIRE_GUARDED_BY(mutex_);  // by TenantId
+  std::vector<SlotOwner> owners_ QUIRE_GUARDED_BY(mutex_);  // by SlotId, up to the highest used
+  uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;            // blocks without any bytes
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
 

@@ -144,7 +144,7 @@ TEST(Memory, WhatCanNeverFitSaysSo) {
   for (const OnFull on_full : {OnFull::kReject, OnFull::kHalt}) {
     const auto refused = cache.TryOpen(SomeTokens(3 * kBlock + 1, 1), {.on_full = on_full});
     ASSERT_FALSE(refused.has_value());
-    EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
+    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
     EXPECT_THAT(refused.error().message, HasSubstr("can never fit"));
     EXPECT_THAT(refused.error().message, HasSubstr("4 blocks"));
   }
@@ -195,9 +195,9 @@ TEST(Memory, StatisticsAsJsonAndText) {
   EXPECT_THAT(json, HasSubstr("\"lookup_tokens\":20,"));
   EXPECT_THAT(json, HasSubstr("\"slots_used\":2,"));
   EXPECT_THAT(ToText(cache.cache->stats()), HasSubstr("sealed.slots_used"));
-  EXPECT_EQ(
-      ToJson(sequence->stats()),
-      R"({"tokens_used":20,"tokens_reserved":32,"blocks_shared":1,"blocks_own":1,"bytes":2048})");
+  EXPECT_EQ(ToJson(sequence->stats()),
+            R"({"tokens_used":20,"tokens_reserved":32,"tokens_max":1048576,)"
+            R"("blocks_shared":1,"blocks_own":1,"bytes":2048})");
 }
 
 }  // namespace

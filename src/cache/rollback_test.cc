@@ -178,7 +178,7 @@ TEST(Reset, ReturnsEveryByteAndStartsAgain) {
   EXPECT_EQ(cache.cache->stats().hot_bytes_used, 0u);
   EXPECT_EQ(sequence->length(), 0u);
   EXPECT_EQ(sequence->cursor(1), 0u);
-  EXPECT_EQ(ToJson(sequence->stats()), ToJson(SequenceStats{}));
+  EXPECT_EQ(ToJson(sequence->stats()), ToJson(SequenceStats{.tokens_max = 1 << 20}));
   sequence->Reset();
   const auto other = SomeTokens(20, 2);
   Must(cache.model.Feed(*sequence, other));

@@ -6,12 +6,14 @@ namespace quire::cache {
 Published Core::Publish(const Place& place, const NewBlock& block) {
   Digest parent_key = place.root_key;
   const auto standing_before = [&]() QUIRE_REQUIRES(mutex_) {
+    // Nothing of before an erasure comes back.
+    if (place.epoch != TenantOf(place.tenant).epoch) return Standing::kErased;
     return block.parent.is_none() ? Standing::kGood : blocks_.at(block.parent).standing;
   };
   {
     MutexLock lock(mutex_);
     if (const Standing before = standing_before(); before != Standing::kGood) {
-      return {.final = before == Standing::kPassed};
+      return {.final = before != Standing::kDamaged};
     }
     const auto same = FindSame(place, block);
     if (same && (IsWhole(blocks_.at(*same)) || blocks_.at(*same).standing != Standing::kGood)) {
@@ -28,19 +30,32 @@ Published Core::Publish(const Place& place, const NewBlock& block) {
 
   MutexLock lock(mutex_);
   if (standing_before() != Standing::kGood) return {};  // meanwhile
+  if (!MakeRoomInDomain(place)) return {};
   if (const auto same = FindSame(place, block)) return Join(*same, block, crcs);
-  const index::RootId root = index_.Root(place.root_key);
-  BlockRecord record{.slots = block.slots, .crcs = crcs, .key = key};
+  return AddToIndex(place, block, {.slots = block.slots, .crcs = crcs, .key = key});
+}
+
+Published Core::AddToIndex(const Place& place, const NewBlock& block, BlockRecord record) {
+  Tenant& account = AccountOf(place);
+  record.account = account.account_id;
+  record.publisher = place.tenant;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) {
     const SlotId slot = block.slots[part];
     record.leases += references(slot);
     PoolOf(slot).Retain(Local(slot));  // the index's own hold
+    MoveCharge(slot, account);
+  }
+  const index::RootId root = index_.Root(place.root_key);
+  if (index_.empty(root)) {
+    if (root.number() >= roots_.size()) roots_.resize(root.number() + 1);
+    roots_[root.number()] = {.key = place.root_key, .domain = place.domain};
+    account.roots.push_back(root);
   }
   const BlockId id = blocks_.Add(record);
+  blocks_.at(id).local = account.AddBlock(id);
   index_.Insert(root, block.parent, block.tokens, {&id, 1});
   AddLease(block.parent);
-  if (root.number() >= root_keys_.size()) root_keys_.resize(root.number() + 1);
-  root_keys_[root.number()] = place.root_key;
+  account.ghosts.Remove(record.key);
   ++counters_.published_total;
   return {.block = id, .slots = block.slots};
 }
@@ -77,6 +92,7 @@ Published Core::Join(BlockId same, const NewBlock& block, const PerPart<uint32_t
     blocks_.at(same).crcs[part] = crcs[part];
     for (uint32_t holders = references(own); holders > 0; --holders) AddLease(same);
     PoolOf(own).Retain(Local(own));
+    MoveCharge(own, TenantOf(blocks_.at(same).account));
     List(same);
     published.slots[part] = own;
   }
@@ -101,14 +117,12 @@ bool Core::Intact(SlotId slot) {
   return false;
 }
 
-// Takes a block out of use with everything that continues it: if it is damaged, that may have been
-// computed from the damaged bytes.
-void Core::Quarantine(BlockId block, Standing standing) {
-  if (blocks_.at(block).standing != Standing::kGood) return;
-  blocks_.at(block).standing = standing;
-  std::vector<BlockId> marked = {block};  // parents before children
+// Takes blocks out of use with everything that continues them: if one is damaged, that may have been
+// computed from the damaged bytes. Returns what was marked, parents before children.
+std::vector<BlockId> Core::Mark(std::vector<BlockId> marked, Standing standing) {
+  for (const BlockId block : marked) blocks_.at(block).standing = standing;
   const std::vector<BlockId> all = blocks_.Ids();
-  // Damage is rare: passes over all blocks, until one finds nothing more.
+  // This is rare: passes over all blocks, until one finds nothing more.
   for (size_t before = 0; before < marked.size();) {
     before = marked.size();
     for (const BlockId id : all) {
@@ -122,10 +136,16 @@ void Core::Quarantine(BlockId block, Standing standing) {
       marked.push_back(id);
     }
   }
+  return marked;
+}
+
+void Core::Quarantine(BlockId block, Standing standing) {
+  if (blocks_.at(block).standing != Standing::kGood) return;
+  const std::vector<BlockId> marked = Mark({block}, standing);
   // What is leased goes with its last lease; a hollow block may go with the one after it.
   for (size_t i = marked.size(); i > 0; --i) {
     const BlockId id = marked[i - 1];
-    if (blocks_.contains(id) && blocks_.at(id).leases == 0) Drop(id);
+    if (blocks_.contains(id) && blocks_.at(id).leases == 0) Drop(id, MissReason::kEvicted);
   }
 }
 

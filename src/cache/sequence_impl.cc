@@ -12,11 +12,12 @@
 namespace quire::cache {
 
 SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<SlotId>> own_slots,
-                           uint64_t blocks, const SequenceOptions& options)
+                           uint64_t blocks, uint64_t tokens_max, const SequenceOptions& options)
     : core_(core),
       id_(core.NextSequenceId()),
       place_(std::move(plan.place)),
       prompt_tokens_(plan.prompt_tokens),
+      tokens_max_(tokens_max),
       step_tokens_(options.step_tokens),
       publish_(options.publish && !options.contiguous),
       contiguous_(options.contiguous),
@@ -65,7 +66,8 @@ uint64_t SequenceImpl::cursor_max() const {
 SequenceStats SequenceImpl::stats() const {
   MutexLock lock(mutex_);
   SequenceStats stats{.tokens_used = length(),
-                      .tokens_reserved = blocks_ * uint64_t{core_.block_tokens()}};
+                      .tokens_reserved = blocks_ * uint64_t{core_.block_tokens()},
+                      .tokens_max = tokens_max_};
   for (uint64_t block = 0; block < blocks_; ++block) {
     bool held = false;
     for (uint32_t c = 0; c < class_count(); ++c) {
@@ -91,6 +93,11 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("sequence {}: {} tokens are over the limit of {} (tokens_max)",
                             id_.number(), tokens, tokens_max));
+  }
+  if (tokens > tokens_max_) {
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("sequence {}: {} tokens, but it was admitted with {} (on_full fewer)",
+                            id_.number(), tokens, tokens_max_));
   }
   MutexLock lock(mutex_);
   const uint64_t blocks = std::max(blocks_, DivUp(tokens, uint64_t{core_.block_tokens()}));
@@ -131,9 +138,9 @@ bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t part) const {
 }
 
 Result<PerClass<std::vector<SlotId>>> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts) {
-  if (!contiguous_) return core_.AllocateSlots(counts);
+  if (!contiguous_) return core_.AllocateSlots(place_, counts);
   PerClass<std::vector<SlotId>> added{lists_[0].slots};
-  QUIRE_TRY(core_.ExtendRun(added[0], counts[0]));
+  QUIRE_TRY(core_.ExtendRun(place_, added[0], counts[0]));
   added[0].erase(added[0].begin(), added[0].begin() + static_cast<int64_t>(blocks_));
   return added;
 }
@@ -338,7 +345,7 @@ void SequenceImpl::PassWindows(uint64_t length) {
   std::ranges::reverse(passed);  // what was passed first goes first
   core_.ReleaseSlots(passed);
   // If others still hold what was passed there may be no room now; then Append asks again.
-  if (auto added = core_.AllocateSlots(counts)) Grow(blocks_, *added);
+  if (auto added = core_.AllocateSlots(place_, counts)) Grow(blocks_, *added);
 }
 
 Result<void> SequenceImpl::Rollback(uint64_t position) {
@@ -403,7 +410,7 @@ Result<PerClass<std::vector<SlotId>>> SequenceImpl::CopyBlock(uint64_t block,
     // A part may not have got to this block yet.
     counts[c] = wanted[c] && !lists_[c].slots[block].is_none() ? 1 : 0;
   }
-  QUIRE_ASSIGN(auto copies, core_.AllocateSlots(counts));
+  QUIRE_ASSIGN(auto copies, core_.AllocateSlots(place_, counts));
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (copies[c].empty()) continue;
     core_.CopySlot(lists_[c].slots[block], copies[c][0]);
@@ -497,9 +504,9 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
     plan.slots[c].insert(plan.slots[c].end(), tail[c].begin(), tail[c].end());
   }
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = publish_};
-  auto fork =
-      std::make_unique<SequenceImpl>(core_, std::move(plan), PerClass<std::vector<SlotId>>{},
-                                     DivUp(length, uint64_t{core_.block_tokens()}), options);
+  auto fork = std::make_unique<SequenceImpl>(
+      core_, std::move(plan), PerClass<std::vector<SlotId>>{},
+      DivUp(length, uint64_t{core_.block_tokens()}), tokens_max_, options);
   fork->damaged_block_ = damaged_block_;
   fork->gave_up_ = gave_up_;
   fork->dropped_tokens_ = dropped_tokens_;

@@ -20,9 +20,10 @@ namespace quire::cache {
 /// under mutex_, so the writer may read them without; other threads take the mutex.
 class SequenceImpl final : public Sequence {
  public:
-  /// Takes the plan's pins over; `own_slots` are the sequence's room for `blocks` blocks in all.
+  /// Takes the plan's pins over; `own_slots` are the sequence's room for `blocks` blocks in all, of
+  /// at most `tokens_max` tokens.
   SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<SlotId>> own_slots, uint64_t blocks,
-               const SequenceOptions& options);
+               uint64_t tokens_max, const SequenceOptions& options);
   ~SequenceImpl() override;
 
   SequenceId id() const override { return id_; }
@@ -100,6 +101,7 @@ class SequenceImpl final : public Sequence {
   const SequenceId id_;
   const Place place_;
   const uint64_t prompt_tokens_;
+  const uint64_t tokens_max_;
   const uint64_t step_tokens_;
   const bool publish_;
   const bool contiguous_;

@@ -1,4 +1,4 @@
-// Who holds what: leases, holds of sequences, and the eviction of blocks that nobody holds.
+// Who holds what: leases, holds of sequences, and the lists of what nobody holds.
 #include <utility>
 
 #include "cache/core.h"
@@ -74,8 +74,11 @@ void Core::DropLease(BlockId block) {
     if (--record.leases > 0) return;
     const BlockId parent = index_.parent(block);
     List(block);
-    // It can never be found again, and neither could what continued it, which went before.
-    if (record.standing != Standing::kGood) Drop(block);
+    // It can never be found again, and neither can what continues it; if some of that is still to
+    // go, this goes with it.
+    if (record.standing != Standing::kGood && !index_.has_children(block)) {
+      Drop(block, MissReason::kNeverSeen);
+    }
     block = parent;
   }
 }
@@ -83,6 +86,7 @@ void Core::DropLease(BlockId block) {
 // Puts a block into the list where it now belongs, as its most recent one if it was not there.
 void Core::List(BlockId block) {
   BlockRecord& record = blocks_.at(block);
+  Tenant& account = TenantOf(record.account);
   uint64_t bytes = 0;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) {
     const SlotId slot = record.slots[part];
@@ -96,90 +100,23 @@ void Core::List(BlockId block) {
   if (record.listed != wanted) {
     Unlist(block);
     if (wanted != Listed::kNowhere) {
-      (wanted == Listed::kWhole ? policy_ : passed_)->Add(block);
+      (wanted == Listed::kWhole ? account.whole : account.passed).Add(record.local);
       record.stamp = next_stamp_++;
+      if (account.options.ttl_us > 0) record.listed_us = clock_.NowMicros();
     }
     record.listed = wanted;
   }
-  evictable_bytes_ += bytes - record.listed_bytes;
+  account.evictable_bytes += bytes - record.listed_bytes;
   record.listed_bytes = bytes;
 }
 
 void Core::Unlist(BlockId block) {
   BlockRecord& record = blocks_.at(block);
-  if (record.listed == Listed::kWhole) policy_->Remove(block);
-  if (record.listed == Listed::kParts) passed_->Remove(block);
+  Tenant& account = TenantOf(record.account);
+  if (record.listed == Listed::kWhole) account.whole.Remove(record.local);
+  if (record.listed == Listed::kParts) account.passed.Remove(record.local);
   record.listed = Listed::kNowhere;
-  evictable_bytes_ -= std::exchange(record.listed_bytes, 0);
-}
-
-void Core::FreeIfLast(SlotId slot) {
-  if (PoolOf(slot).Release(Local(slot))) ledger_.Refund(charges_[ClassOf(slot)]);
-}
-
-uint64_t Core::Evict(uint64_t blocks) {
-  MutexLock lock(mutex_);
-  uint64_t evicted = 0;
-  for (; evicted < blocks && CanEvict(); ++evicted) EvictOne();
-  return evicted;
-}
-
-// The least recent of both lists: a block that nobody leases goes whole, of one that windows have
-// passed what nobody holds.
-void Core::EvictOne() {
-  const auto whole = policy_->Victim();
-  const auto passed = passed_->Victim();
-  QUIRE_CHECK(whole || passed);
-  if (!passed || (whole && blocks_.at(*whole).stamp < blocks_.at(*passed).stamp)) {
-    Drop(*whole);
-    ++counters_.evicted_total;
-  } else {
-    EvictParts(*passed);
-    ++counters_.evicted_passed_total;
-    LimitHollow(*passed);
-  }
-}
-
-void Core::EvictParts(BlockId block) {
-  Unlist(block);
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    const SlotId slot = blocks_.at(block).slots[part];
-    if (slot.is_none() || !reaches_[part].windowed() || references(slot) > 1) continue;
-    blocks_.RemoveSlot(block, part);
-    FreeIfLast(slot);
-  }
-  if (blocks_.at(block).hollow()) ++hollow_;
-}
-
-// Keeps the bookkeeping of hollow blocks within what the slots pay for: first at the expense of
-// what nobody uses, then this path ends its life in the index.
-void Core::LimitHollow(BlockId block) {
-  while (hollow_ > hollow_max_ && policy_->size() > 0) {
-    Drop(*policy_->Victim());
-    ++counters_.evicted_total;
-  }
-  if (hollow_ > hollow_max_) Quarantine(block, Standing::kPassed);
-}
-
-void Core::Drop(BlockId block) {
-  while (true) {
-    const PerPart<SlotId> slots = blocks_.at(block).slots;
-    const index::RootId root = index_.root(block);
-    const BlockId parent = index_.parent(block);
-    Unlist(block);
-    if (blocks_.at(block).hollow()) --hollow_;
-    index_.Remove(block);
-    if (index_.empty(root)) index_.RemoveRoot(root_keys_[root.number()]);
-    blocks_.Remove(block);
-    for (const SlotId slot : slots) {
-      if (!slot.is_none()) FreeIfLast(slot);
-    }
-    // A hollow block that leads nowhere is of no use.
-    if (parent.is_none() || index_.has_children(parent)) return;
-    const BlockRecord& before = blocks_.at(parent);
-    if (before.leases > 0 || !before.hollow()) return;
-    block = parent;
-  }
+  account.evictable_bytes -= std::exchange(record.listed_bytes, 0);
 }
 
 }  // namespace cache

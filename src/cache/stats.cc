@@ -39,6 +39,28 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"refused_total", stats.refused_total}};
 }
 
+nlohmann::ordered_json Json(const TenantStats& stats) {
+  nlohmann::ordered_json missed;
+  for (uint32_t i = 1; i < kMissReasonsEnd; ++i) {
+    missed[std::string(MissReasonName(static_cast<MissReason>(i)))] = stats.missed_tokens[i];
+  }
+  return {{"name", stats.name},
+          {"quota_bytes", stats.quota_bytes},
+          {"floor_bytes", stats.floor_bytes},
+          {"bytes_used", stats.bytes_used},
+          {"bytes_peak", stats.bytes_peak},
+          {"evictable_bytes", stats.evictable_bytes},
+          {"published_blocks", stats.published_blocks},
+          {"lookups", stats.lookups},
+          {"lookup_tokens", stats.lookup_tokens},
+          {"hit_tokens", stats.hit_tokens},
+          {"missed_tokens", missed},
+          {"evicted_total", stats.evicted_total},
+          {"refused_total", stats.refused_total},
+          {"erased_total", stats.erased_total},
+          {"erase_pending_slots", stats.erase_pending_slots}};
+}
+
 void AddLines(const nlohmann::ordered_json& object, const std::string& prefix, std::string& text) {
   for (const auto& [name, value] : object.items()) {
     if (value.is_object()) {
@@ -51,6 +73,21 @@ void AddLines(const nlohmann::ordered_json& object, const std::string& prefix, s
 
 }  // namespace
 
+std::string_view MissReasonName(MissReason reason) {
+  switch (reason) {
+    case MissReason::kNeverSeen: return "never_seen";
+    case MissReason::kPartialBlock: return "partial_block";
+    case MissReason::kDamaged: return "damaged";
+    case MissReason::kNotAsked: return "not_asked";
+    case MissReason::kWindowPassed: return "window_passed";
+    case MissReason::kEvicted: return "evicted";
+    case MissReason::kOtherProfile: return "other_profile";
+    case MissReason::kExpired: return "expired";
+    case MissReason::kQuota: return "quota";
+  }
+  return "unknown";
+}
+
 std::string ToJson(const CacheStats& stats) { return Json(stats).dump(); }
 
 std::string ToText(const CacheStats& stats) {
@@ -59,9 +96,18 @@ std::string ToText(const CacheStats& stats) {
   return text;
 }
 
+std::string ToJson(const TenantStats& stats) { return Json(stats).dump(); }
+
+std::string ToText(const TenantStats& stats) {
+  std::string text;
+  AddLines(Json(stats), "", text);
+  return text;
+}
+
 std::string ToJson(const SequenceStats& stats) {
   return nlohmann::ordered_json{{"tokens_used", stats.tokens_used},
                                 {"tokens_reserved", stats.tokens_reserved},
+                                {"tokens_max", stats.tokens_max},
                                 {"blocks_shared", stats.blocks_shared},
                                 {"blocks_own", stats.blocks_own},
                                 {"bytes", stats.bytes}}

@@ -105,7 +105,7 @@ TEST(Verify, ADamagedBlockUnderAHeldChildGoesWithItsLastHolder) {
   EXPECT_EQ(cache.slots_used(), 0u);
   EXPECT_EQ(cache.cache->stats().published_blocks, 0u);
   EXPECT_EQ(cache.cache->stats().hot_bytes_used, 0u);
-  EXPECT_EQ(cache.Acquire(prompt).reason(), MissReason::kNeverSeen);
+  EXPECT_EQ(cache.Acquire(prompt).reason(), MissReason::kDamaged) << "that is remembered";
 }
 
 // What attends over damaged bytes is wrong itself.

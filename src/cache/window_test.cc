@@ -150,7 +150,7 @@ TEST(Window, RefusesWhatNeverFits) {
   TestCache cache(4, Windowed(100));
   const auto opened = cache.TryOpen(tokens, {.step_tokens = 16});
   ASSERT_FALSE(opened.has_value());
-  EXPECT_EQ(opened.error().code, ErrorCode::kNoSpace);
+  EXPECT_EQ(opened.error().code, ErrorCode::kTooLarge);
   EXPECT_THAT(opened.error().message, HasSubstr("can never fit"));
 }
 

@@ -55,4 +55,18 @@ Result<void> CheckStruct(const void* caller, size_t known_bytes, std::string_vie
   return {};
 }
 
+Result<void> WriteText(const std::string& from, char* text, size_t text_bytes, size_t* length) {
+  QUIRE_TRY(NotNull(length, "length"));
+  QUIRE_TRY(CheckArray(text, text_bytes, SIZE_MAX, "text"));
+  *length = from.size();
+  if (text_bytes == 0) return {};
+  if (text_bytes <= from.size()) {
+    return Fail(ErrorCode::kInvalidArgument, "text has room for " + std::to_string(text_bytes) +
+                                                 " bytes, " + std::to_string(from.size()) +
+                                                 " and a NUL are needed");
+  }
+  std::memcpy(text, from.c_str(), from.size() + 1);
+  return {};
+}
+
 }  // namespace quire::embed

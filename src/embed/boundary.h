@@ -99,6 +99,11 @@ void WriteStruct(T* caller, T known) {
   std::memcpy(caller, &known, sizeof(T));
 }
 
+/// Copies a text with its NUL to the caller's, whose length is told in any case; text_bytes 0 only
+/// asks for that.
+/// Errors: kInvalidArgument text_bytes is neither 0 nor enough, or a pointer is NULL
+Result<void> WriteText(const std::string& from, char* text, size_t text_bytes, size_t* length);
+
 /// A C text, or the empty one for NULL.
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
 

@@ -42,18 +42,19 @@ TEST(Boundary, MessagesAreCutToTheirRoomAndEnd) {
 }
 
 TEST(Boundary, CodesHaveTheNamesOfCpp) {
-  for (int code = 1; code <= 9; ++code) {
+  for (int code = 1; code <= 10; ++code) {
     EXPECT_EQ(quire_code_name(code), ErrorCodeName(static_cast<ErrorCode>(code)));
   }
   EXPECT_STREQ(quire_code_name(QUIRE_OK), "ok");
   EXPECT_STREQ(quire_code_name(QUIRE_NO_MEMORY), "no_memory");
   EXPECT_STREQ(quire_code_name(QUIRE_INTERNAL), "internal");
   // 257 is 1 in eight bits.
-  for (const int code : {10, 63, 66, 255, 256, 257, -1, -255, INT32_MAX, INT32_MIN}) {
+  for (const int code : {11, 63, 66, 255, 256, 257, -1, -255, INT32_MAX, INT32_MIN}) {
     EXPECT_STREQ(quire_code_name(code), "unknown") << code;
   }
   EXPECT_STREQ(quire_reason_name(QUIRE_NEVER_SEEN), "never_seen");
   EXPECT_STREQ(quire_reason_name(QUIRE_WINDOW_PASSED), "window_passed");
+  EXPECT_STREQ(quire_reason_name(QUIRE_QUOTA), "quota");
   for (const int reason : {0, 77, 257, -1}) {
     EXPECT_STREQ(quire_reason_name(reason), "unknown") << reason;
   }

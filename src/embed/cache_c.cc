@@ -25,6 +25,7 @@ constexpr uint32_t kEntriesMax = 65'536;  // of layers and groups, as in Geometr
 
 static_assert(QUIRE_INVALID_ARGUMENT == int{static_cast<uint8_t>(ErrorCode::kInvalidArgument)});
 static_assert(QUIRE_DEADLINE == int{static_cast<uint8_t>(ErrorCode::kDeadline)});
+static_assert(QUIRE_TOO_LARGE == int{static_cast<uint8_t>(ErrorCode::kTooLarge)});
 static_assert(QUIRE_BF16 == int{static_cast<uint8_t>(Codec::kBf16)});
 static_assert(QUIRE_LATENT == int{static_cast<uint8_t>(StreamRole::kLatent)});
 static_assert(QUIRE_WINDOW == int{static_cast<uint8_t>(LayerKind::kWindow)});
@@ -32,8 +33,8 @@ static_assert(QUIRE_HEAD_MAJOR == int{static_cast<uint8_t>(ArenaLayout::kHeadMaj
 static_assert(QUIRE_FREE_LIST == int{static_cast<uint8_t>(Placement::kFreeList)});
 static_assert(QUIRE_BUDDY == int{static_cast<uint8_t>(Placement::kBuddy)});
 static_assert(QUIRE_COMPUTE_BF16 == int{static_cast<uint8_t>(ComputeType::kBf16)});
-static_assert(QUIRE_HALT == int{static_cast<uint8_t>(OnFull::kHalt)});
-static_assert(QUIRE_WINDOW_PASSED == int{static_cast<uint8_t>(MissReason::kWindowPassed)});
+static_assert(QUIRE_FEWER == int{static_cast<uint8_t>(OnFull::kFewer)});
+static_assert(QUIRE_QUOTA == int{static_cast<uint8_t>(MissReason::kQuota)});
 
 Result<LayerGroup> ToGroup(const quire_layer_group& group, uint32_t index) {
   const std::string name = fmt::format("options->groups[{}].", index);
@@ -196,18 +197,7 @@ quire_code quire_cache_stats_json(const quire_cache* cache, char* text, size_t t
                                   size_t* length, quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(cache, "cache"));
-    QUIRE_TRY(NotNull(length, "length"));
-    QUIRE_TRY(CheckArray(text, text_bytes, SIZE_MAX, "text"));
-    const std::string json = quire::ToJson(cache->cache->stats());
-    *length = json.size();
-    if (text_bytes == 0) return {};
-    if (text_bytes <= json.size()) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("text has room for {} bytes, {} and a NUL are needed", text_bytes,
-                              json.size()));
-    }
-    std::memcpy(text, json.c_str(), json.size() + 1);
-    return {};
+    return quire::embed::WriteText(quire::ToJson(cache->cache->stats()), text, text_bytes, length);
   });
 }
 
@@ -245,6 +235,12 @@ quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* er
 
 quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* request,
                          quire_plan** plan, quire_error* error) {
+  return quire_acquire_as(cache, quire::kDefaultTenant.number(), request, plan, error);
+}
+
+quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
+                            const quire_acquire_request* request, quire_plan** plan,
+                            quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(cache, "cache"));
     QUIRE_TRY(NotNull(plan, "plan"));
@@ -252,7 +248,8 @@ quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* reques
     QUIRE_ASSIGN(const quire::Identity identity, quire::embed::ToIdentity(asked.identity));
     QUIRE_TRY(CheckArray(asked.tokens, asked.token_count, cache->cache->options().tokens_max,
                          "request->tokens"));
-    QUIRE_ASSIGN(auto made, cache->cache->Acquire({.identity = &identity,
+    QUIRE_ASSIGN(auto made, cache->cache->Acquire({.tenant = quire::TenantId(tenant),
+                                                   .identity = &identity,
                                                    .tokens = {asked.tokens, asked.token_count},
                                                    .reuse = asked.no_reuse == 0}));
     *plan = new quire_plan{.cache = cache->cache, .plan = std::move(made)};
@@ -283,7 +280,7 @@ quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
     QUIRE_ASSIGN(const quire_sequence_options asked, quire::embed::ReadOptions(options, "options"));
     QUIRE_ASSIGN(const auto on_full,
                  quire::embed::ToEnum(asked.on_full, "options->on_full", quire::OnFull::kReject));
-    if (on_full > quire::OnFull::kHalt) {
+    if (on_full > quire::OnFull::kFewer) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("options->on_full is {}", asked.on_full));
     }

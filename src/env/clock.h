@@ -5,16 +5,9 @@
 #include <atomic>
 #include <cstdint>
 
-namespace quire {
+#include "quire/env.h"
 
-/// Microseconds from an arbitrary start; never goes back.
-///
-/// Threads: any
-class Clock {
- public:
-  virtual ~Clock() = default;
-  virtual uint64_t NowMicros() const = 0;
-};
+namespace quire {
 
 /// The machine's monotonic clock. Lives for ever.
 const Clock& SystemClock();

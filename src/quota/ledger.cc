@@ -10,9 +10,13 @@ namespace quire::quota {
 // exact because every change is one compare-and-swap.
 
 bool Ledger::TryCharge(uint64_t bytes) {
+  if (shared_ != nullptr && !shared_->TryCharge(bytes)) return false;
   uint64_t used = used_bytes_.load(std::memory_order_relaxed);
   do {
-    if (bytes > limit_bytes_ - used) return false;
+    if (bytes > limit_bytes_ - used) {
+      if (shared_ != nullptr) shared_->Refund(bytes);
+      return false;
+    }
   } while (!used_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
 
   const uint64_t now = used + bytes;
@@ -28,6 +32,7 @@ void Ledger::Refund(uint64_t bytes) {
     QUIRE_CHECK_MSG(bytes <= used, "refund of " + std::to_string(bytes) + " bytes with " +
                                        std::to_string(used) + " charged");
   } while (!used_bytes_.compare_exchange_weak(used, used - bytes, std::memory_order_relaxed));
+  if (shared_ != nullptr) shared_->Refund(bytes);
 }
 
 }  // namespace quire::quota

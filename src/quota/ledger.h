@@ -2,6 +2,7 @@
 #ifndef QUIRE_QUOTA_LEDGER_H_
 #define QUIRE_QUOTA_LEDGER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -13,7 +14,10 @@ namespace quire::quota {
 /// Threads: any; no lock. used_bytes() never exceeds limit_bytes(), not even for a moment
 class Ledger {
  public:
-  explicit Ledger(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  /// What is charged here is charged to `shared` too, if there is one: a budget of several ledgers,
+  /// which must outlive them.
+  explicit Ledger(uint64_t limit_bytes, Ledger* shared = nullptr)
+      : limit_bytes_(limit_bytes), shared_(shared) {}
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
@@ -24,12 +28,17 @@ class Ledger {
 
   uint64_t limit_bytes() const { return limit_bytes_; }
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
-  uint64_t available_bytes() const { return limit_bytes_ - used_bytes(); }
+  /// Of a shared budget others may take some before it is charged.
+  uint64_t available_bytes() const {
+    const uint64_t own_bytes = limit_bytes_ - used_bytes();
+    return shared_ == nullptr ? own_bytes : std::min(own_bytes, shared_->available_bytes());
+  }
   /// The most that was charged at one time.
   uint64_t peak_bytes() const { return peak_bytes_.load(std::memory_order_relaxed); }
 
  private:
   const uint64_t limit_bytes_;
+  Ledger* const shared_;
   std::atomic<uint64_t> used_bytes_ = 0;
   std::atomic<uint64_t> peak_bytes_ = 0;
 };

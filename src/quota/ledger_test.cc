@@ -45,6 +45,23 @@ TEST(Ledger, SumsThatWouldOverflowAreRefused) {
   EXPECT_EQ(ledger.used_bytes(), 0u);
 }
 
+TEST(Ledger, SeveralShareOneBudget) {
+  Ledger budget(100);
+  Ledger a(80, &budget);
+  Ledger b(100, &budget);
+  EXPECT_FALSE(a.TryCharge(81));
+  EXPECT_EQ(budget.used_bytes(), 0u);
+  EXPECT_TRUE(a.TryCharge(70));
+  EXPECT_EQ(b.available_bytes(), 30u);
+  EXPECT_FALSE(b.TryCharge(31));
+  EXPECT_EQ(b.used_bytes(), 0u);
+  EXPECT_TRUE(b.TryCharge(30));
+  EXPECT_EQ(a.available_bytes(), 0u);
+  a.Refund(70);
+  EXPECT_EQ(budget.used_bytes(), 30u);
+  EXPECT_EQ(b.available_bytes(), 70u);
+}
+
 TEST(LedgerDeathTest, RefundingMoreThanWasChargedIsABug) {
   Ledger ledger(100);
   ASSERT_TRUE(ledger.TryCharge(5));

@@ -219,7 +219,7 @@ TEST_F(EngineTest, WhatCanNeverFitIsRefusedAtOnceAndOthersGoOn) {
   const std::vector<Response> responses = engine_->Run(requests);
   EXPECT_EQ(responses[0].finish, Finish::kLength);
   EXPECT_EQ(responses[1].finish, Finish::kFailed);
-  EXPECT_EQ(responses[1].error.code, ErrorCode::kNoSpace);
+  EXPECT_EQ(responses[1].error.code, ErrorCode::kTooLarge);
   EXPECT_NE(responses[1].error.message.find("can never fit"), std::string::npos);
   EXPECT_EQ(responses[2].finish, Finish::kLength);
 }

@@ -1,0 +1,144 @@
+// What goes when room is needed: the least recently used of what nobody holds, and of others'
+// blocks only what lies above their floors.
+#include "cache/core.h"
+
+namespace quire::cache {
+
+uint64_t Core::Evict(uint64_t blocks) {
+  MutexLock lock(mutex_);
+  uint64_t evicted = 0;
+  for (; evicted < blocks; ++evicted) {
+    std::optional<Victim> oldest;
+    for (const auto& tenant : tenants_) {
+      const auto victim = VictimOf(*tenant);
+      if (victim && (!oldest || victim->stamp < oldest->stamp)) oldest = victim;
+    }
+    if (!oldest) break;
+    EvictVictim(*oldest, MissReason::kEvicted);
+  }
+  return evicted;
+}
+
+// The least recent of both lists: a block that nobody leases goes whole, of one that windows have
+// passed what nobody holds.
+std::optional<Core::Victim> Core::VictimOf(const Tenant& tenant) const {
+  std::optional<Victim> victim;
+  if (const auto whole = tenant.Victim(tenant.whole)) {
+    victim = {.block = *whole, .whole = true, .stamp = blocks_.at(*whole).stamp};
+  }
+  if (const auto passed = tenant.Victim(tenant.passed)) {
+    const uint64_t stamp = blocks_.at(*passed).stamp;
+    if (!victim || stamp < victim->stamp) {
+      victim = {.block = *passed, .whole = false, .stamp = stamp};
+    }
+  }
+  return victim;
+}
+
+// The least recent victim over all tenants whom it does not bring below their floors.
+std::optional<Core::Victim> Core::VictimFor(const Tenant& tenant) const {
+  std::optional<Victim> oldest;
+  for (const auto& other : tenants_) {
+    const auto victim = VictimOf(*other);
+    if (!victim || (oldest && oldest->stamp < victim->stamp)) continue;
+    const bool own = other.get() == &tenant;
+    if (own || other->account.MayLose(blocks_.at(victim->block).listed_bytes)) oldest = victim;
+  }
+  return oldest;
+}
+
+// What VictimFor will surely find, one after the other.
+uint64_t Core::EvictableFor(const Tenant& tenant) const {
+  uint64_t victim_bytes = 0;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) victim_bytes += charges_[part];
+  uint64_t bytes = tenant.evictable_bytes;
+  for (const auto& other : tenants_) {
+    if (other.get() == &tenant) continue;
+    bytes += other->account.Spare(other->evictable_bytes, victim_bytes,
+                                  /*same_size=*/layout_.part_count() == 1);
+  }
+  return bytes;
+}
+
+void Core::EvictVictim(const Victim& victim, MissReason reason) {
+  ++TenantOf(blocks_.at(victim.block).account).stats.evicted_total;
+  if (victim.whole) {
+    Drop(victim.block, reason);
+    ++counters_.evicted_total;
+    return;
+  }
+  EvictParts(victim.block);
+  ++counters_.evicted_passed_total;
+  LimitHollow(victim.block);
+}
+
+void Core::EvictParts(BlockId block) {
+  Unlist(block);
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+    const SlotId slot = blocks_.at(block).slots[part];
+    if (slot.is_none() || !reaches_[part].windowed() || references(slot) > 1) continue;
+    blocks_.RemoveSlot(block, part);
+    FreeIfLast(slot);
+  }
+  if (blocks_.at(block).hollow()) ++hollow_;
+}
+
+// Keeps the bookkeeping of hollow blocks within what the slots pay for: first at the expense of
+// what its account does not use, then this path ends its life in the index.
+void Core::LimitHollow(BlockId block) {
+  Tenant& account = TenantOf(blocks_.at(block).account);
+  while (hollow_ > hollow_max_ && account.whole.size() > 0) {
+    Drop(*account.Victim(account.whole), MissReason::kEvicted);
+    ++counters_.evicted_total;
+  }
+  if (hollow_ > hollow_max_) Quarantine(block, Standing::kPassed);
+}
+
+// The least recent first, so it ends at the first that is young enough.
+void Core::Expire(Tenant& account) {
+  if (account.options.ttl_us == 0) return;
+  const uint64_t now_us = clock_.NowMicros();
+  while (const auto victim = account.Victim(account.whole)) {
+    if (now_us - blocks_.at(*victim).listed_us < account.options.ttl_us) return;
+    EvictVictim({.block = *victim, .whole = true, .stamp = 0}, MissReason::kExpired);
+  }
+}
+
+// `reason` is what later lookups will hear, unless the block's standing says more.
+void Core::Drop(BlockId block, MissReason reason) {
+  while (true) {
+    const BlockId parent = index_.parent(block);
+    DropOne(block, reason);
+    // A hollow block that leads nowhere is of no use, nor is one that is never found again.
+    if (parent.is_none() || index_.has_children(parent)) return;
+    const BlockRecord& before = blocks_.at(parent);
+    if (before.leases > 0 || (before.standing == Standing::kGood && !before.hollow())) return;
+    block = parent;
+  }
+}
+
+void Core::DropOne(BlockId block, MissReason reason) {
+  const BlockRecord record = blocks_.at(block);
+  Tenant& account = TenantOf(record.account);
+  if (record.standing == Standing::kDamaged) reason = MissReason::kDamaged;
+  if (record.standing == Standing::kPassed) reason = MissReason::kWindowPassed;
+  if (record.standing != Standing::kErased) {
+    account.ghosts.Add(record.key, {.reason = reason, .gone_us = clock_.NowMicros()});
+  }
+  const index::RootId root = index_.root(block);
+  Unlist(block);
+  if (record.hollow()) --hollow_;
+  index_.Remove(block);
+  if (index_.empty(root)) {
+    index_.RemoveRoot(roots_[root.number()].key);
+    roots_[root.number()] = {};
+    std::erase(account.roots, root);
+  }
+  account.RemoveBlock(record.local);
+  blocks_.Remove(block);
+  for (const SlotId slot : record.slots) {
+    if (!slot.is_none()) FreeIfLast(slot);
+  }
+}
+
+}  // namespace quire::cache

@@ -1,0 +1,213 @@
+// The room that sequences need: everything is checked before anything is taken.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/bits.h"
+#include "cache/core.h"
+
+namespace quire::cache {
+
+uint64_t Core::Charge(const PerClass<uint64_t>& counts) const {
+  uint64_t bytes = 0;
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const auto added = CheckedProduct(counts[c], charges_[c]);
+    bytes = added && *added <= UINT64_MAX - bytes ? bytes + *added : UINT64_MAX;
+  }
+  return bytes;
+}
+
+// A sequence of `tokens` tokens alone in the cache, and alone in its tenant's quota.
+Result<void> Core::CheckCanFit(const Place& place, uint64_t tokens, uint64_t blocks,
+                               uint64_t step_tokens) {
+  const uint64_t bytes = Charge(OwnSlots(0, blocks, step_tokens));
+  MutexLock lock(mutex_);
+  Tenant& tenant = TenantOf(place.tenant);
+  const uint64_t limit_bytes = ledger_.limit_bytes();
+  if (bytes <= std::min(limit_bytes, tenant.account.quota_bytes())) return {};
+  ++counters_.refused_total;
+  ++tenant.stats.refused_total;
+  if (bytes > limit_bytes) {
+    return Fail(ErrorCode::kTooLarge,
+                fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}",
+                            tokens, blocks, options_.hot_bytes, limit_bytes / (bytes / blocks)));
+  }
+  return Fail(ErrorCode::kTooLarge,
+              fmt::format("open: can never fit: {} tokens need {} bytes, the quota of tenant "
+                          "\"{}\" is {}",
+                          tokens, bytes, tenant.options.name, tenant.account.quota_bytes()));
+}
+
+Result<PerClass<std::vector<SlotId>>> Core::AllocateSlots(const Place& place,
+                                                          const PerClass<uint64_t>& counts) {
+  PerClass<std::vector<SlotId>> slots;
+  const uint64_t bytes = Charge(counts);
+  if (bytes == 0) return slots;
+  std::vector<SlotId> to_zero;
+  {
+    MutexLock lock(mutex_);
+    auto room = MakeRoom(place, bytes);
+    // Of a shared budget another cache may have taken the room meanwhile.
+    if (room && !ledger_.TryCharge(bytes)) room = Fail(ErrorCode::kNoSpace, "");
+    if (!room) {
+      ++counters_.refused_total;
+      ++TenantOf(place.tenant).stats.refused_total;
+      if (room.error().message.empty()) {
+        room.error().message = RoomMessage(place, counts);
+      }
+      return std::unexpected(std::move(room).error());
+    }
+    // Each pool has as many slots as the budget can pay for, so it has room when the ledger has.
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      slots[c].resize(counts[c]);
+      QUIRE_CHECK(pools_[c]->Allocate(slots[c]));
+      for (SlotId& slot : slots[c]) slot = Global(c, slot);
+      Claim(place, slots[c], to_zero);
+    }
+  }
+  for (const SlotId slot : to_zero) Zero(slot);
+  return slots;
+}
+
+// Most bytes that could be taken for a place now.
+uint64_t Core::RoomBytes(const Place& place) const {
+  const Tenant& tenant = TenantOf(place.tenant);
+  const uint64_t quota_bytes = tenant.account.room_bytes();
+  const uint64_t free_bytes = ledger_.available_bytes();
+  if (!place.may_evict) return std::min(quota_bytes, free_bytes);
+  const uint64_t own_bytes = std::min(UINT64_MAX - quota_bytes, tenant.evictable_bytes);
+  return std::min(quota_bytes + own_bytes, free_bytes + EvictableFor(tenant));
+}
+
+// Evicts until `bytes` more fit into the tenant's quota and into the budget; nothing if they never
+// will. An empty message: it is the budget.
+Result<void> Core::MakeRoom(const Place& place, uint64_t bytes) {
+  const Tenant& tenant = TenantOf(place.tenant);
+  const quota::Account& account = tenant.account;
+  const uint64_t own_bytes = place.may_evict ? tenant.evictable_bytes : 0;
+  if (bytes - std::min(bytes, account.room_bytes()) > own_bytes) {
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("{} bytes needed, the quota of tenant \"{}\" is {}, of which {} are "
+                            "free or evictable",
+                            bytes, tenant.options.name, account.quota_bytes(),
+                            account.room_bytes() + own_bytes));
+  }
+  if (bytes > RoomBytes(place)) return Fail(ErrorCode::kNoSpace, "");
+  while (account.room_bytes() < bytes) EvictVictim(*VictimOf(tenant), MissReason::kQuota);
+  while (ledger_.available_bytes() < bytes) {
+    const auto victim = VictimFor(tenant);
+    if (!victim) break;
+    EvictVictim(*victim, MissReason::kEvicted);
+  }
+  return {};
+}
+
+PerClass<uint64_t> Core::OwnSlots(uint64_t shared, uint64_t blocks, uint64_t step_tokens) const {
+  PerClass<uint64_t> own{};
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    own[c] = std::min(blocks - shared, reaches_[c].blocks_max(step_tokens));
+  }
+  return own;
+}
+
+// The most of `blocks` that there is room for now, at least those of the prompt.
+uint64_t Core::FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens) {
+  const uint64_t shared = state.path.size();
+  MutexLock lock(mutex_);
+  const uint64_t room_bytes = RoomBytes(state.place);
+  uint64_t fits = DivUp(state.prompt_tokens, uint64_t{block_tokens()});
+  while (fits < blocks) {
+    const uint64_t middle = fits + (blocks - fits + 1) / 2;
+    if (Charge(OwnSlots(shared, middle, step_tokens)) <= room_bytes) {
+      fits = middle;
+    } else {
+      blocks = middle - 1;
+    }
+  }
+  return fits;
+}
+
+Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
+  if (options_.placement == Placement::kFreeList) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: contiguous needs a cache with placement first_fit, "
+                "best_fit or buddy; this one has free_list");
+  }
+  if (class_count() > 1 || reaches_[0].windowed()) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: contiguous: the model has layers with a window, or the codec encodes");
+  }
+  if (resident_tokens > 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("open: contiguous with a plan that shares {} tokens; acquire it with "
+                            "reuse = false",
+                            resident_tokens));
+  }
+  return {};
+}
+
+Result<void> Core::ExtendRun(const Place& place, std::vector<SlotId>& slots, uint64_t count) {
+  if (count == 0) return {};
+  MutexLock lock(mutex_);
+  Tenant& tenant = TenantOf(place.tenant);
+  const auto charge = CheckedMul(count, charges_[0]);
+  if (charge && *charge > tenant.account.room_bytes()) {
+    ++counters_.refused_total;
+    ++tenant.stats.refused_total;
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("{} more consecutive blocks needed, {} bytes of {} (quota of tenant "
+                            "\"{}\") free",
+                            count, tenant.account.room_bytes(), tenant.account.quota_bytes(),
+                            tenant.options.name));
+  }
+  if (!charge || !ledger_.TryCharge(*charge)) {
+    ++counters_.refused_total;
+    ++tenant.stats.refused_total;
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("{} more consecutive blocks needed, {} bytes of {} (hot_bytes) free",
+                            count, ledger_.available_bytes(), options_.hot_bytes));
+  }
+  pool::SlotRun run;
+  Result<void> taken;
+  if (slots.empty()) {
+    auto first = pools_[0]->AllocateRun(static_cast<uint32_t>(count));
+    if (first) run = *first;
+    if (!first) taken = std::unexpected(std::move(first).error());
+  } else {
+    run = {.first = slots.front(), .count = static_cast<uint32_t>(slots.size())};
+    taken = pools_[0]->GrowRun(run, static_cast<uint32_t>(slots.size() + count));
+  }
+  if (!taken) {
+    ledger_.Refund(*charge);
+    ++counters_.refused_total;
+    ++tenant.stats.refused_total;
+    return taken;
+  }
+  const size_t before = slots.size();
+  while (slots.size() < run.count) slots.push_back(run.slot(static_cast<uint32_t>(slots.size())));
+  std::vector<SlotId> to_zero;
+  Claim(place, std::span(slots).subspan(before), to_zero);
+  for (const SlotId slot : to_zero) Zero(slot);
+  return {};
+}
+
+std::string Core::RoomMessage(const Place& place, const PerClass<uint64_t>& counts) const {
+  const uint64_t bytes = RoomBytes(place);
+  const std::string_view kind = place.may_evict ? "free or evictable" : "free";
+  if (class_count() == 1) {
+    return fmt::format("{} blocks needed, {} {} of {} (hot_bytes {})", counts[0],
+                       bytes / charges_[0], kind, pools_[0]->slots_max(), options_.hot_bytes);
+  }
+  std::string needed;
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    if (counts[c] == 0) continue;
+    const uint32_t part = c % layout_.part_count();
+    needed += fmt::format("{}{} {} blocks{}", needed.empty() ? "" : ", ", counts[c],
+                          c == part ? "sealed" : "open",
+                          reaches_[part].windowed() ? " of layers with a window" : "");
+  }
+  return fmt::format("{} needed, {} bytes {} of {} (hot_bytes)", needed, bytes, kind,
+                     options_.hot_bytes);
+}
+
+}  // namespace quire::cache

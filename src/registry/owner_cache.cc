@@ -1,0 +1,164 @@
+#include "registry/owner_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace quire::registry {
+
+std::string OwnerName(const Owner& owner) {
+  if (const auto* inference = std::get_if<Inference>(&owner)) {
+    return fmt::format("inference {}", inference->id);
+  }
+  const Training& training = std::get<Training>(owner);
+  return fmt::format("training {}/{}", training.adapter, training.run);
+}
+
+OwnerCache::OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequence> sequence,
+                       std::vector<uint32_t> layer_numbers, MakeRoom make_room, const Clock& clock)
+    : owner_(std::move(owner)),
+      options_(std::move(options)),
+      layer_numbers_(std::move(layer_numbers)),
+      make_room_(std::move(make_room)),
+      clock_(clock),
+      sequence_(std::move(sequence)),
+      layers_(std::make_unique<std::mutex[]>(layer_numbers_.size())),
+      room_tokens_(sequence_->stats().tokens_reserved),
+      length_(sequence_->length()),
+      created_us_(clock.NowMicros()),
+      last_access_us_(created_us_) {}
+
+std::unexpected<Error> OwnerCache::Fail(ErrorCode code, std::string_view what) const {
+  return quire::Fail(code, fmt::format("{}: {}", OwnerName(owner_), what));
+}
+
+Result<void> OwnerCache::CheckAlive() const {
+  if (alive_.load(std::memory_order_acquire)) return {};
+  const std::lock_guard lock(ended_mutex_);
+  return Fail(ErrorCode::kNotFound, "it was " + ended_);
+}
+
+Result<uint32_t> OwnerCache::LayerOf(uint32_t layer) const {
+  if (layer >= layer_numbers_.size()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("layer {} of a model with {}", layer, layer_numbers_.size()));
+  }
+  if (layer_numbers_[layer] == kNoLayer) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("layer {} is a checkpoint layer: recomputed, not cached", layer));
+  }
+  return layer_numbers_[layer];
+}
+
+void OwnerCache::Touch() const {
+  const uint64_t now_us = clock_.NowMicros();
+  uint64_t last_us = last_access_us_.load(std::memory_order_relaxed);
+  while (last_us < now_us && !last_access_us_.compare_exchange_weak(last_us, now_us)) {
+  }
+  access_count_.fetch_add(1, std::memory_order_relaxed);
+}
+
+OwnerMetrics OwnerCache::metrics() const {
+  const SequenceStats stats = sequence_->stats();
+  return {.created_us = created_us_,
+          .last_access_us = last_access_us_.load(std::memory_order_relaxed),
+          .access_count = access_count_.load(std::memory_order_relaxed),
+          .tokens = stats.tokens_used,
+          .bytes = stats.bytes};
+}
+
+Result<void> OwnerCache::Append(uint32_t layer, const LayerRows& rows) {
+  QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
+  Touch();
+  while (true) {
+    uint64_t end = 0;
+    {
+      const std::shared_lock structure(structure_);
+      QUIRE_TRY(CheckAlive());
+      const std::lock_guard writer(layers_[number]);
+      end = sequence_->cursor(number) + rows.tokens;
+      if (end <= room_tokens_.load(std::memory_order_relaxed)) {
+        return sequence_->Append(number, rows);
+      }
+    }
+    QUIRE_TRY(Grow(end));
+  }
+}
+
+// Without a lock while others make room: they may be asking for room of this one.
+Result<void> OwnerCache::Grow(uint64_t tokens) {
+  if (options_.tokens_max > 0 && tokens > options_.tokens_max) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} tokens are over its limit of {} (tokens_max)", tokens,
+                            options_.tokens_max));
+  }
+  while (true) {
+    Result<void> grown;
+    {
+      const std::unique_lock structure(structure_);
+      QUIRE_TRY(CheckAlive());
+      grown = sequence_->Reserve(tokens);
+      if (grown) {
+        room_tokens_.store(sequence_->stats().tokens_reserved, std::memory_order_relaxed);
+        return {};
+      }
+    }
+    if (grown.error().code != ErrorCode::kNoSpace || !make_room_(*this)) {
+      return Fail(grown.error().code, grown.error().message);
+    }
+  }
+}
+
+Result<void> OwnerCache::Commit(std::span<const TokenId> tokens) {
+  Touch();
+  const std::unique_lock structure(structure_);
+  QUIRE_TRY(CheckAlive());
+  QUIRE_TRY(sequence_->Commit(tokens));
+  length_.store(sequence_->length(), std::memory_order_release);
+  return {};
+}
+
+Result<void> OwnerCache::Clear() {
+  Touch();
+  const std::unique_lock structure(structure_);
+  QUIRE_TRY(CheckAlive());
+  length_.store(0, std::memory_order_release);
+  sequence_->Reset();
+  room_tokens_.store(0, std::memory_order_relaxed);
+  return {};
+}
+
+void OwnerCache::End(std::string how) {
+  const std::unique_lock structure(structure_);
+  {
+    const std::lock_guard lock(ended_mutex_);
+    if (!ended_.empty()) return;
+    ended_ = std::move(how);
+  }
+  alive_.store(false, std::memory_order_release);
+  length_.store(0, std::memory_order_release);
+  sequence_->Reset();
+  room_tokens_.store(0, std::memory_order_relaxed);
+}
+
+// Readers take no lock of the owner's. If it ends meanwhile the sequence is empty, and what they
+// took before stays pinned.
+Result<void> OwnerCache::Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                                std::span<float> out) const {
+  QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
+  QUIRE_TRY(CheckAlive());
+  Touch();
+  auto gathered = sequence_->Gather(number, role, begin, end, out);
+  if (!gathered) QUIRE_TRY(CheckAlive());
+  return gathered;
+}
+
+Result<BlockListView> OwnerCache::View(uint32_t layer, StreamRole role) const {
+  QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
+  QUIRE_TRY(CheckAlive());
+  Touch();
+  return sequence_->View(number, role);
+}
+
+}  // namespace quire::registry

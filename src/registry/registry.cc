@@ -1,0 +1,221 @@
+#include "registry/registry.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace quire::registry {
+
+namespace {
+
+/// The geometry without some layers, those after them numbered down.
+Geometry Without(const Geometry& geometry, std::span<const uint32_t> left_out,
+                 std::vector<uint32_t>& numbers) {
+  uint32_t next = 0;
+  for (uint32_t layer = 0; layer < geometry.layer_count(); ++layer) {
+    const bool out = std::ranges::binary_search(left_out, layer);
+    numbers.push_back(out ? OwnerCache::kNoLayer : next++);
+  }
+  Geometry kept;
+  for (LayerGroup group : geometry.groups) {
+    std::vector<uint32_t> layers;
+    for (const uint32_t layer : group.layers) {
+      if (numbers[layer] != OwnerCache::kNoLayer) layers.push_back(numbers[layer]);
+    }
+    group.layers = std::move(layers);
+    if (!group.layers.empty()) kept.groups.push_back(std::move(group));
+  }
+  return kept;
+}
+
+}  // namespace
+
+Registry::Registry(RegistryOptions options)
+    : options_(std::move(options)), clock_(*options_.clock), ledger_(options_.budget_bytes) {}
+
+Registry::~Registry() {
+  MutexLock lock(mutex_);
+  for (const auto& [owner, cache] : owners_) cache->End("released");
+  owners_.clear();
+}
+
+Result<std::unique_ptr<Registry>> Registry::Create(RegistryOptions options) {
+  QUIRE_TRY(options.geometry.Validate());
+  if (options.clock == nullptr) {
+    return Fail(ErrorCode::kInvalidArgument, "registry options: no clock");
+  }
+  std::unique_ptr<Registry> registry(new Registry(std::move(options)));
+  MutexLock lock(registry->mutex_);
+  QUIRE_TRY(registry->StoreFor({}));  // the common one, so that what cannot work shows now
+  return registry;
+}
+
+Result<Registry::Store*> Registry::StoreFor(const OwnerOptions& options) {
+  const std::vector<uint32_t>& left_out = options.checkpoint_layers;
+  const uint32_t layers = options_.geometry.layer_count();
+  for (size_t i = 0; i < left_out.size(); ++i) {
+    if (left_out[i] >= layers || (i > 0 && left_out[i] <= left_out[i - 1])) {
+      return Fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("checkpoint_layers: layer {} of a model with {} is no layer or not in "
+                      "ascending order",
+                      left_out[i], layers));
+    }
+  }
+  if (left_out.size() == layers) {
+    return Fail(ErrorCode::kInvalidArgument, "checkpoint_layers: all layers, nothing to cache");
+  }
+  const NumericProfile& profile = options.profile ? *options.profile : options_.profile;
+  for (const auto& store : stores_) {
+    if (store->profile == profile && store->checkpoint_layers == left_out) return store.get();
+  }
+  Store store{
+      .profile = profile, .checkpoint_layers = left_out, .layer_numbers = {}, .cache = nullptr};
+  Geometry geometry = Without(options_.geometry, left_out, store.layer_numbers);
+  QUIRE_ASSIGN(store.cache, cache::Core::Make({.geometry = std::move(geometry),
+                                               .profile = profile,
+                                               .hot_bytes = options_.budget_bytes,
+                                               .tokens_max = options_.tokens_max,
+                                               .clock = options_.clock},
+                                              MakeHostMemory(/*huge_pages=*/false), &ledger_));
+  return stores_.emplace_back(std::make_unique<Store>(std::move(store))).get();
+}
+
+Result<std::shared_ptr<OwnerCache>> Registry::GetOrCreate(const Owner& owner,
+                                                          const OwnerOptions& options,
+                                                          std::span<const TokenId> prompt) {
+  Store* store = nullptr;
+  const auto known = [&]() QUIRE_REQUIRES(mutex_) -> Result<std::shared_ptr<OwnerCache>> {
+    const auto found = owners_.find(owner);
+    if (found == owners_.end()) return nullptr;
+    if (found->second->options() != options) {
+      return Fail(ErrorCode::kInvalidArgument, OwnerName(owner) + " exists with other options");
+    }
+    found->second->Touch();
+    return found->second;
+  };
+  {
+    MutexLock lock(mutex_);
+    QUIRE_ASSIGN(auto found, known());
+    if (found) return found;
+    QUIRE_ASSIGN(store, StoreFor(options));
+  }
+  // Made without the lock: it may need room that others give up.
+  QUIRE_ASSIGN(auto made, Make(owner, options, *store, prompt));
+  MutexLock lock(mutex_);
+  QUIRE_ASSIGN(auto found, known());
+  if (found) return found;  // another thread was first; what was made ends here
+  made->Touch();
+  owners_.emplace(owner, made);
+  return made;
+}
+
+Result<std::shared_ptr<OwnerCache>> Registry::Make(const Owner& owner, const OwnerOptions& options,
+                                                   Store& store, std::span<const TokenId> prompt) {
+  const auto* training = std::get_if<Training>(&owner);
+  Identity identity = options.identity;
+  if (training != nullptr) identity.adapter = training->adapter;
+  // A plan needs a token, whatever it is when nothing is looked up.
+  const TokenId any = 0;
+  const bool reuse = training == nullptr && !prompt.empty();
+  const AcquireRequest request{.identity = &identity,
+                               .tokens = prompt.empty() ? std::span(&any, 1) : prompt,
+                               .reuse = reuse};
+  while (true) {
+    QUIRE_ASSIGN(auto plan, store.cache->Acquire(request));
+    auto sequence = store.cache->Open(std::move(plan), {.publish = training == nullptr});
+    if (sequence) {
+      return std::make_shared<OwnerCache>(
+          owner, options, *std::move(sequence), store.layer_numbers,
+          [this](const OwnerCache& asking) {
+            return EvictUnused(1) > 0 || EvictLeastRecent(&asking);
+          },
+          clock_);
+    }
+    const bool room = sequence.error().code == ErrorCode::kNoSpace &&
+                      (EvictUnused(1) > 0 || EvictLeastRecent(nullptr));
+    if (room) continue;
+    return Fail(sequence.error().code,
+                fmt::format("{}: {}", OwnerName(owner), sequence.error().message));
+  }
+}
+
+std::shared_ptr<OwnerCache> Registry::Find(const Owner& owner) const {
+  MutexLock lock(mutex_);
+  const auto found = owners_.find(owner);
+  if (found == owners_.end()) return nullptr;
+  found->second->Touch();
+  return found->second;
+}
+
+bool Registry::Release(const Owner& owner) {
+  std::shared_ptr<OwnerCache> released;
+  {
+    MutexLock lock(mutex_);
+    const auto found = owners_.find(owner);
+    if (found == owners_.end()) return false;
+    released = std::move(found->second);
+    owners_.erase(found);
+  }
+  released->End("released");
+  return true;
+}
+
+Result<void> Registry::Clear(const Owner& owner) {
+  const auto found = Find(owner);
+  if (!found) return Fail(ErrorCode::kNotFound, "there is no " + OwnerName(owner));
+  return found->Clear();
+}
+
+uint64_t Registry::owner_count() const {
+  MutexLock lock(mutex_);
+  return owners_.size();
+}
+
+std::vector<cache::Core*> Registry::Caches() const {
+  MutexLock lock(mutex_);
+  std::vector<cache::Core*> caches;
+  for (const auto& store : stores_) caches.push_back(store->cache.get());
+  return caches;
+}
+
+// Up to `blocks` blocks of every cache.
+uint64_t Registry::EvictUnused(uint64_t blocks) {
+  uint64_t evicted = 0;
+  for (cache::Core* const cache : Caches()) evicted += cache->Evict(blocks);
+  return evicted;
+}
+
+// Of equal times the lower owner goes. False: there is none.
+bool Registry::EvictLeastRecent(const OwnerCache* except) {
+  std::shared_ptr<OwnerCache> victim;
+  {
+    MutexLock lock(mutex_);
+    uint64_t oldest_us = UINT64_MAX;
+    for (const auto& [owner, cache] : owners_) {
+      if (cache->training() || cache.get() == except) continue;
+      const uint64_t last_us = cache->last_access_us();
+      if (victim && last_us >= oldest_us) continue;
+      oldest_us = last_us;
+      victim = cache;
+    }
+    if (!victim) return false;
+    owners_.erase(victim->owner());
+  }
+  victim->End("evicted");
+  return true;
+}
+
+EvictReport Registry::EvictToBudget(uint64_t bytes) {
+  EvictReport report;
+  while (ledger_.used_bytes() > bytes) {
+    if (EvictUnused(1) > 0) continue;
+    if (!EvictLeastRecent(nullptr)) break;
+    ++report.owners_evicted;
+  }
+  report.bytes_used = ledger_.used_bytes();
+  return report;
+}
+
+}  // namespace quire::registry

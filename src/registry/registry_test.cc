@@ -1,0 +1,292 @@
+// Owners within a budget: training runs live, inference owners go by age, layers at once.
+// SPEC O1, O2, O3, O5, O8.
+#include "registry/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "cache/test_util.h"
+#include "env/clock.h"
+
+namespace quire::registry {
+namespace {
+
+using cache::FakeModel;
+using cache::Join;
+using cache::Must;
+using cache::SmallGeometry;
+using cache::SomeIdentity;
+using cache::SomeTokens;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kBlock = 16;
+const NumericProfile kF16 = NumericProfile::Uniform(Codec::kF16);
+
+struct World {
+  explicit World(uint64_t slots, const Geometry& geometry = SmallGeometry())
+      : model(geometry),
+        charge_bytes(cache::ChargePerSlot(geometry, kF16)),
+        registry(Must(Registry::Create({.geometry = geometry,
+                                        .profile = kF16,
+                                        .budget_bytes = slots * charge_bytes,
+                                        .tokens_max = 1 << 14,
+                                        .clock = &clock}))) {}
+
+  std::shared_ptr<OwnerCache> Get(const Owner& owner, const OwnerOptions& options = {},
+                                  std::span<const TokenId> prompt = {}) {
+    OwnerOptions made = options;
+    if (made.identity == Identity{}) made.identity = SomeIdentity();
+    return Must(registry->GetOrCreate(owner, made, prompt));
+  }
+  // Appends layer by layer what the owner lacks of `history`, and commits it.
+  Result<void> Feed(OwnerCache& owner, std::span<const TokenId> history) {
+    const uint64_t begin = owner.length();
+    for (uint32_t layer = 0; layer < model.geometry().layer_count(); ++layer) {
+      const auto& left_out = owner.options().checkpoint_layers;
+      if (std::ranges::find(left_out, layer) != left_out.end()) continue;
+      QUIRE_TRY(AppendLayer(owner, layer, history, begin));
+    }
+    return owner.Commit(history.subspan(begin));
+  }
+  Result<void> AppendLayer(OwnerCache& owner, uint32_t layer, std::span<const TokenId> history,
+                           uint64_t begin) {
+    const auto& streams = model.GroupOf(layer).streams;
+    const auto key = model.Rows(history, begin, layer, streams[0]);
+    const auto value = model.Rows(history, begin, layer, streams[1]);
+    return owner.Append(layer, {.key = FakeModel::Packed(key, streams[0]),
+                                .value = FakeModel::Packed(value, streams[1]),
+                                .tokens = static_cast<uint32_t>(history.size() - begin)});
+  }
+  // Of every layer that is cached, all values.
+  void ExpectHolds(const OwnerCache& owner, std::span<const TokenId> history) {
+    ASSERT_EQ(owner.length(), history.size());
+    for (uint32_t layer = 0; layer < model.geometry().layer_count(); ++layer) {
+      const auto& left_out = owner.options().checkpoint_layers;
+      if (std::ranges::find(left_out, layer) != left_out.end()) continue;
+      for (const Stream& stream : model.GroupOf(layer).streams) {
+        std::vector<float> out(history.size() * stream.heads * stream.dim);
+        Must(owner.Gather(layer, stream.role, 0, history.size(), out));
+        ASSERT_EQ(out, FakeModel::HeadsFirst(model.Rows(history, 0, layer, stream), stream));
+      }
+    }
+  }
+
+  ManualClock clock{1000};
+  FakeModel model;
+  uint64_t charge_bytes;
+  std::unique_ptr<Registry> registry;
+};
+
+TEST(Registry, GetsOrCreatesReleasesAndClears) {
+  World world(40);
+  const auto first = world.Get(Inference{7});
+  world.clock.Advance(5);
+  EXPECT_EQ(world.Get(Inference{7}), first);
+  EXPECT_EQ(world.registry->Find(Inference{8}), nullptr);
+  EXPECT_NE(world.Get(Training{"lora", 7}), first);
+  EXPECT_EQ(world.registry->owner_count(), 2u);
+
+  const auto history = SomeTokens(3 * kBlock + 2, 1);
+  Must(world.Feed(*first, history));
+  world.ExpectHolds(*first, history);
+  Must(world.registry->Clear(Inference{7}));
+  EXPECT_EQ(first->length(), 0u);
+  Must(world.Feed(*first, history));
+  world.ExpectHolds(*first, history);
+
+  EXPECT_TRUE(world.registry->Release(Inference{7}));
+  EXPECT_FALSE(world.registry->Release(Inference{7}));
+  EXPECT_EQ(world.registry->Find(Inference{7}), nullptr);
+  const auto late = first->Commit({});
+  EXPECT_EQ(late.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(late.error().message, "inference 7: it was released");
+  EXPECT_EQ(world.registry->Clear(Inference{7}).error().code, ErrorCode::kNotFound);
+
+  const OwnerOptions other{.identity = SomeIdentity(), .tokens_max = 99};
+  const auto differs = world.registry->GetOrCreate(Training{"lora", 7}, other);
+  EXPECT_EQ(differs.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(differs.error().message, HasSubstr("training lora/7 exists"));
+}
+
+TEST(Registry, MetricsFollowTheClock) {
+  World world(40);
+  const auto owner = world.Get(Inference{1});
+  EXPECT_EQ(owner->metrics().created_us, 1000u);
+  EXPECT_EQ(owner->metrics().access_count, 1u);
+  world.clock.Advance(50);
+  Must(world.Feed(*owner, SomeTokens(kBlock, 1)));  // two appends, one commit
+  const OwnerMetrics metrics = owner->metrics();
+  EXPECT_EQ(metrics.created_us, 1000u);
+  EXPECT_EQ(metrics.last_access_us, 1050u);
+  EXPECT_EQ(metrics.access_count, 4u);
+  EXPECT_EQ(metrics.tokens, kBlock);
+  EXPECT_GT(metrics.bytes, 0u);
+}
+
+TEST(Registry, InferencePublishesAndTrainingNever) {
+  World world(60);
+  const auto prompt = SomeTokens(4 * kBlock + 1, 1);
+  OwnerOptions options{.identity = SomeIdentity()};
+  options.identity.adapter = "lora";
+  const auto run = world.Get(Training{"lora", 1}, options);
+  Must(world.Feed(*run, prompt));
+  EXPECT_EQ(world.Get(Inference{1}, options, prompt)->length(), 0u) << "nothing of the run's";
+  Must(world.Feed(*world.Get(Inference{2}, options, prompt), prompt));
+  EXPECT_EQ(world.Get(Inference{3}, options, prompt)->length(), 4u * kBlock);
+  EXPECT_EQ(world.Get(Training{"lora", 2}, options, prompt)->length(), 0u);
+  options.identity.adapter_version = 2;
+  EXPECT_EQ(world.Get(Inference{4}, options, prompt)->length(), 0u);
+  world.ExpectHolds(*run, prompt);
+}
+
+TEST(Registry, TrainingRunsSurviveAThousandInferenceOwners) {
+  World world(120);
+  std::vector<std::shared_ptr<OwnerCache>> runs;
+  std::vector<std::vector<TokenId>> histories;
+  for (uint64_t i = 0; i < 4; ++i) {
+    runs.push_back(world.Get(Training{"lora", i}));
+    histories.push_back(SomeTokens(5 * kBlock + 3, i));
+    Must(world.Feed(*runs.back(), histories.back()));
+  }
+  for (uint64_t id = 0; id < 1000; ++id) {
+    world.clock.Advance(1);
+    const auto prompt = SomeTokens(3 * kBlock + 5, 100 + id);
+    Must(world.Feed(*world.Get(Inference{id}, {}, prompt), prompt));
+    ASSERT_LE(world.registry->bytes_used(), world.registry->budget_bytes());
+    if (id % 100 == 99) {
+      const EvictReport report = world.registry->EvictToBudget(60 * world.charge_bytes);
+      ASSERT_LE(report.bytes_used, 60 * world.charge_bytes);
+    }
+  }
+  const EvictReport all = world.registry->EvictToBudget(0);
+  EXPECT_EQ(all.bytes_used, 4u * 6 * world.charge_bytes) << "what is left is training's";
+  EXPECT_EQ(world.registry->owner_count(), 4u);
+  for (uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(world.registry->Find(Training{"lora", i}), runs[i]);
+    world.ExpectHolds(*runs[i], histories[i]);
+  }
+}
+
+TEST(Registry, TheLeastRecentlyUsedInferenceGoesFirst) {
+  World world(40);
+  std::vector<std::shared_ptr<OwnerCache>> owners;
+  for (uint64_t id = 0; id < 4; ++id) {
+    world.clock.Advance(1);
+    owners.push_back(world.Get(Inference{id}));
+    Must(world.Feed(*owners.back(), SomeTokens(2 * kBlock, id)));
+  }
+  world.clock.Advance(1);
+  world.registry->Find(Inference{0});
+  const EvictReport report =
+      world.registry->EvictToBudget(world.registry->bytes_used() - 3 * world.charge_bytes);
+  EXPECT_EQ(report.owners_evicted, 2u);
+  EXPECT_EQ(owners[1]->Commit({}).error().message, "inference 1: it was evicted");
+  EXPECT_EQ(owners[2]->length(), 0u);
+  EXPECT_NE(world.registry->Find(Inference{0}), nullptr);
+  EXPECT_NE(world.registry->Find(Inference{3}), nullptr);
+}
+
+TEST(Registry, WhatHasNoRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {
+  World world(8);
+  const auto run = world.Get(Training{"lora", 1});
+  const auto history = SomeTokens(7 * kBlock, 1);
+  Must(world.Feed(*run, history));
+  const auto owner = world.Get(Inference{1});
+  const auto refused = world.Feed(*owner, SomeTokens(2 * kBlock, 2));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
+  EXPECT_THAT(refused.error().message, HasSubstr("inference 1"));
+  // A run may take the room of an inference owner, not of another run.
+  Must(world.Feed(*run, Join(history, SomeTokens(kBlock, 3))));
+  EXPECT_EQ(world.registry->Find(Inference{1}), nullptr);
+  const auto second = world.registry->GetOrCreate(Training{"lora", 2}, {.identity = {}});
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, ErrorCode::kNoSpace);
+}
+
+TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
+  World world(200, Geometry::Uniform(/*layers=*/6, /*kv_heads=*/2, /*head_dim=*/64));
+  const auto history = SomeTokens(3 * kBlock, 1);
+  const auto plain = world.Get(Training{"plain", 1});
+  OwnerOptions wide;
+  wide.profile = NumericProfile::Uniform(Codec::kF32);
+  const auto f32 = world.Get(Training{"wide", 1}, wide);
+  OwnerOptions few;
+  few.checkpoint_layers = {0, 2, 5};
+  few.tokens_max = 4 * kBlock;
+  const auto checkpointed = world.Get(Training{"few", 1}, few);
+  for (const auto& owner : {plain, f32, checkpointed}) {
+    Must(world.Feed(*owner, history));
+    world.ExpectHolds(*owner, history);
+  }
+  EXPECT_EQ(f32->metrics().bytes, 2 * plain->metrics().bytes);
+  EXPECT_EQ(2 * checkpointed->metrics().bytes, plain->metrics().bytes) << "three layers of six";
+
+  const auto no_layer = world.AppendLayer(*checkpointed, 2, history, 0);
+  EXPECT_EQ(no_layer.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(no_layer.error().message, HasSubstr("layer 2 is a checkpoint layer"));
+  std::vector<float> out(1000);
+  EXPECT_EQ(checkpointed->Gather(5, StreamRole::kKey, 0, 1, out).error().code,
+            ErrorCode::kInvalidArgument);
+  const auto too_long = world.Feed(*checkpointed, Join(history, SomeTokens(kBlock + 1, 2)));
+  EXPECT_THAT(too_long.error().message, HasSubstr("over its limit of 64"));
+  world.ExpectHolds(*checkpointed, history);
+
+  OwnerOptions wrong;
+  wrong.checkpoint_layers = {6};
+  EXPECT_EQ(world.registry->GetOrCreate(Training{"x", 1}, wrong).error().code,
+            ErrorCode::kInvalidArgument);
+  wrong.checkpoint_layers = {0, 1, 2, 3, 4, 5};
+  EXPECT_EQ(world.registry->GetOrCreate(Training{"x", 1}, wrong).error().code,
+            ErrorCode::kInvalidArgument);
+}
+
+// A pipeline: every stage appends its own layers while readers read what is committed.
+TEST(Registry, StagesAppendToTheirLayersWhileReadersRead) {
+  constexpr uint32_t kStages = 3;
+  constexpr uint64_t kSteps = 40;
+  World world(100, Geometry::Uniform(/*layers=*/6, 2, 4));
+  const auto history = SomeTokens(kSteps * 11, 1);
+  const auto owner = world.Get(Training{"lora", 1});
+  std::atomic<bool> done = false;
+  std::atomic<uint64_t> reads = 0;
+  std::vector<std::thread> readers;
+  for (uint32_t r = 0; r < 2; ++r) {
+    readers.emplace_back([&, r] {
+      const Stream stream = world.model.GroupOf(r).streams[r];
+      std::vector<float> rows;
+      while (!done || reads == 0) {
+        const uint64_t tokens = owner->length();
+        rows.resize(tokens * stream.heads * stream.dim);
+        ASSERT_TRUE(owner->Gather(r, stream.role, 0, tokens, rows).has_value());
+        const auto expected = FakeModel::HeadsFirst(
+            world.model.Rows(std::span(history).first(tokens), 0, r, stream), stream);
+        ASSERT_EQ(rows, expected);
+        ++reads;
+      }
+    });
+  }
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    const auto so_far = std::span(history).first((step + 1) * 11);
+    std::vector<std::thread> stages;
+    for (uint32_t stage = 0; stage < kStages; ++stage) {
+      stages.emplace_back([&, stage] {
+        for (uint32_t layer = stage; layer < 6; layer += kStages) {
+          Must(world.AppendLayer(*owner, layer, so_far, step * 11));
+        }
+      });
+    }
+    for (std::thread& stage : stages) stage.join();
+    Must(owner->Commit(so_far.subspan(step * 11)));
+  }
+  done = true;
+  for (std::thread& reader : readers) reader.join();
+  world.ExpectHolds(*owner, history);
+  EXPECT_GT(reads.load(), 0u);
+}
+
+}  // namespace
+}  // namespace quire::registry

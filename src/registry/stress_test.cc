@@ -1,0 +1,325 @@
+// Eight threads on one cache with tenants and one registry with owners: whatever the order, every
+// value that is read is the right one and the budget is never exceeded. Runs for
+// QUIRE_STRESS_SECONDS (1). SPEC O4, O5.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "base/prng.h"
+#include "cache/core.h"
+#include "cache/test_util.h"
+#include "env/clock.h"
+#include "registry/registry.h"
+
+namespace quire::registry {
+namespace {
+
+using cache::FakeModel;
+using cache::Must;
+using cache::SmallGeometry;
+
+constexpr uint64_t kThreads = 8;
+constexpr uint64_t kBoard = 24;   // sequences that all threads see
+constexpr uint64_t kOwners = 12;  // of them the first four are training runs
+constexpr uint64_t kTokensMax = 110;
+constexpr uint32_t kBlock = 16;
+constexpr uint64_t kSlots = 80;
+constexpr uint64_t kOwnerSlots = 60;
+
+// A trie: scripts share beginnings, so that sequences find each other's blocks.
+std::vector<TokenId> Script(uint64_t script, uint64_t tokens) {
+  std::vector<TokenId> made(tokens);
+  for (uint64_t t = 0; t < tokens; ++t) {
+    const uint64_t branch = script >> (t / kBlock < 3 ? 3 - t / kBlock : 0);
+    made[t] = static_cast<TokenId>(1000 * (t / kBlock) + 16 * branch + t % kBlock);
+  }
+  return made;
+}
+
+struct Item {
+  std::unique_ptr<Sequence> sequence;
+  uint64_t script = 0;
+  std::mutex writer;
+};
+
+struct Place {
+  std::mutex mutex;
+  std::shared_ptr<Item> item;
+};
+
+class Stress {
+ public:
+  Stress()
+      : charge_bytes_(cache::ChargePerSlot(SmallGeometry(), profile_)),
+        cache_(Must(Cache::Create({.geometry = SmallGeometry(),
+                                   .profile = profile_,
+                                   .hot_bytes = kSlots * charge_bytes_}))),
+        registry_(Must(Registry::Create({.geometry = SmallGeometry(),
+                                         .profile = profile_,
+                                         .budget_bytes = kOwnerSlots * charge_bytes_,
+                                         .clock = &SystemClock()}))) {
+    Must(cache_->AddTenant({.name = "team", .quota_bytes = 30 * charge_bytes_, .shared = true}));
+    tenants_ = {kDefaultTenant,
+                Must(cache_->AddTenant({.name = "floor", .floor_bytes = 10 * charge_bytes_})),
+                Must(cache_->AddTenant({.name = "quota", .quota_bytes = 20 * charge_bytes_})),
+                Must(cache_->AddTenant({.name = "a", .domain = "team"})),
+                Must(cache_->AddTenant({.name = "b", .domain = "team"}))};
+  }
+
+  void Run(uint64_t seconds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    std::vector<std::thread> threads;
+    for (uint64_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([this, t, end] {
+        Prng prng(t);
+        std::vector<BlockListView> views;
+        while (std::chrono::steady_clock::now() < end && !::testing::Test::HasFailure()) {
+          Step(t, prng, views);
+          ++steps_;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void ExpectAllGoesBack() {
+    CheckBudget();
+    for (uint64_t id = 0; id < 4; ++id) ReadOwner(RunOf(id), id);
+    for (Place& place : board_) place.item.reset();
+    for (const TenantId tenant : tenants_) {
+      EXPECT_EQ(Must(cache_->Erase(tenant)).slots_pending, 0u);
+    }
+    EXPECT_EQ(cache_->stats().hot_bytes_used, 0u);
+    for (uint64_t id = 0; id < kOwners; ++id) registry_->Release(OwnerOf(id));
+    EXPECT_EQ(registry_->EvictToBudget(0).bytes_used, 0u);
+    EXPECT_GT(steps_.load(), 0u);
+    EXPECT_GT(reads_.load(), 0u);
+    std::printf("%lu steps, %lu reads, %lu hit tokens, %lu evicted\n", steps_.load(), reads_.load(),
+                cache_->stats().hit_tokens, cache_->stats().evicted_total);
+  }
+
+ private:
+  void Step(uint64_t thread, Prng& prng, std::vector<BlockListView>& views) {
+    switch (prng.NextBelow(16)) {
+      case 0:
+      case 1:
+      case 2: return Create(prng);
+      case 3:
+      case 4: return Append(prng);
+      case 5:
+      case 6: return Read(prng);
+      case 7: return Fork(prng);
+      case 8: return Hold(prng, views);
+      case 9: return Clean(prng);
+      case 10:
+      case 11: return WriteOwner(thread, prng);
+      case 12:
+      case 13: {
+        const uint64_t id = prng.NextBelow(kOwners);
+        return ReadOwner(registry_->Find(OwnerOf(id)), id);
+      }
+      case 14: {
+        if (prng.NextChance(4)) {
+          registry_->EvictToBudget(prng.NextBelow(kOwnerSlots) * charge_bytes_);
+        }
+        return;
+      }
+      default: return CheckBudget();
+    }
+  }
+
+  Place& Any(Prng& prng) { return board_[prng.NextBelow(kBoard)]; }
+  std::shared_ptr<Item> Pick(Prng& prng) {
+    Place& place = Any(prng);
+    const std::lock_guard lock(place.mutex);
+    return place.item;
+  }
+  // What stood there ends after the lock, if nobody else uses it.
+  void Put(Prng& prng, std::shared_ptr<Item> item) {
+    Place& place = Any(prng);
+    {
+      const std::lock_guard lock(place.mutex);
+      place.item.swap(item);
+    }
+  }
+
+  void Create(Prng& prng) {
+    const uint64_t script = prng.NextBelow(16);
+    const auto prompt = Script(script, 1 + prng.NextBelow(kTokensMax));
+    auto plan = cache_->Acquire({.tenant = tenants_[prng.NextBelow(tenants_.size())],
+                                 .identity = &identity_,
+                                 .tokens = prompt,
+                                 .reuse = !prng.NextChance(8)});
+    ASSERT_TRUE(plan.has_value());
+    const OnFull on_full = static_cast<OnFull>(1 + prng.NextBelow(4));
+    auto sequence = cache_->Open(
+        *std::move(plan), {.reserve_tokens = prng.NextBelow(kTokensMax), .on_full = on_full});
+    if (!sequence) {
+      ASSERT_EQ(sequence.error().code, ErrorCode::kNoSpace) << sequence.error().message;
+      return;
+    }
+    auto item = std::make_shared<Item>();
+    item->sequence = *std::move(sequence);
+    item->script = script;
+    const auto fed = model_.Feed(*item->sequence, prompt);
+    ASSERT_TRUE(fed.has_value()) << fed.error().message;
+    ASSERT_EQ(model_.Differs(*item->sequence, prompt), "");
+    Put(prng, std::move(item));
+  }
+
+  void Append(Prng& prng) {
+    const auto item = Pick(prng);
+    if (!item) return;
+    const std::unique_lock writer(item->writer, std::try_to_lock);
+    if (!writer.owns_lock()) return;
+    const uint64_t tokens = item->sequence->length() + 1 + prng.NextBelow(20);
+    if (tokens > kTokensMax) return;
+    const auto history = Script(item->script, tokens);
+    if (const auto fed = model_.Feed(*item->sequence, history); !fed) {
+      ASSERT_EQ(fed.error().code, ErrorCode::kNoSpace) << fed.error().message;
+      return;
+    }
+    ASSERT_EQ(model_.Differs(*item->sequence, history), "");
+  }
+
+  // Beside its writer.
+  void Read(Prng& prng) {
+    const auto item = Pick(prng);
+    if (!item) return;
+    const auto history = Script(item->script, item->sequence->length());
+    ASSERT_EQ(model_.RowsDiffer(*item->sequence, history), "");
+    ++reads_;
+  }
+
+  void Fork(Prng& prng) {
+    const auto item = Pick(prng);
+    if (!item) return;
+    auto fork = std::make_shared<Item>();
+    {
+      const std::lock_guard writer(item->writer);
+      auto made = item->sequence->Fork();
+      if (!made) {
+        ASSERT_EQ(made.error().code, ErrorCode::kNoSpace);
+        return;
+      }
+      fork->sequence = *std::move(made);
+      fork->script = item->script;
+    }
+    const auto history = Script(fork->script, fork->sequence->length());
+    ASSERT_EQ(model_.Differs(*fork->sequence, history), "");
+    Put(prng, std::move(fork));
+  }
+
+  // Views that outlive what they were taken of.
+  void Hold(Prng& prng, std::vector<BlockListView>& views) {
+    if (views.size() > 3) views.erase(views.begin());
+    const auto item = Pick(prng);
+    if (!item) return;
+    views.push_back(Must(item->sequence->View(1, StreamRole::kValue)));
+  }
+
+  void Clean(Prng& prng) {
+    switch (prng.NextBelow(6)) {
+      case 0:
+      case 1: cache_->Evict(prng.NextBelow(10)); return;
+      case 2: Put(prng, nullptr); return;
+      case 3: cache_->Trim(); return;
+      case 4: ASSERT_EQ(cache_->Verify().damaged, 0u); return;
+      default: Must(cache_->Erase(tenants_[prng.NextBelow(tenants_.size())])); return;
+    }
+  }
+
+  static Owner OwnerOf(uint64_t id) {
+    if (id < 4) return Training{"lora", id};
+    return Inference{id};
+  }
+  std::shared_ptr<OwnerCache> RunOf(uint64_t id) {
+    return Must(registry_->GetOrCreate(OwnerOf(id), {.identity = identity_}));
+  }
+
+  // Each owner has one thread that writes its script.
+  void WriteOwner(uint64_t thread, Prng& prng) {
+    const uint64_t id = thread + kThreads * prng.NextBelow(2);
+    if (id >= kOwners) return;
+    auto made = registry_->GetOrCreate(OwnerOf(id), {.identity = identity_});
+    if (!made) {
+      ASSERT_EQ(made.error().code, ErrorCode::kNoSpace) << made.error().message;
+      return;
+    }
+    OwnerCache& owner = **made;
+    const uint64_t begin = owner.length();
+    if (id >= 4 && prng.NextChance(20)) {
+      registry_->Release(OwnerOf(id));
+      return;
+    }
+    const uint64_t tokens = begin + 1 + prng.NextBelow(20);
+    if (tokens > kTokensMax) return (void)owner.Clear();
+    const auto history = Script(id, tokens);
+    Result<void> done;
+    for (uint32_t layer = 0; layer < 2 && done; ++layer) {
+      const auto& streams = model_.GroupOf(layer).streams;
+      const auto key = model_.Rows(history, begin, layer, streams[0]);
+      const auto value = model_.Rows(history, begin, layer, streams[1]);
+      done = owner.Append(layer, {.key = FakeModel::Packed(key, streams[0]),
+                                  .value = FakeModel::Packed(value, streams[1]),
+                                  .tokens = static_cast<uint32_t>(tokens - begin)});
+    }
+    if (done) done = owner.Commit(std::span(history).subspan(begin));
+    if (done) return;
+    const ErrorCode code = done.error().code;
+    ASSERT_TRUE(code == ErrorCode::kNoSpace || code == ErrorCode::kNotFound)
+        << done.error().message;
+    ASSERT_TRUE(id >= 4 || code == ErrorCode::kNoSpace) << "a training run ended";
+    // Rows of half a step must not stay before what comes next.
+    (void)owner.Clear();
+  }
+
+  void ReadOwner(const std::shared_ptr<OwnerCache>& owner, uint64_t id) {
+    if (!owner) return;
+    const uint64_t tokens = owner->length();
+    const Stream stream = model_.GroupOf(0).streams[0];
+    std::vector<float> out(tokens * stream.heads * stream.dim);
+    // It may end, or be cleared, meanwhile.
+    if (!owner->Gather(0, stream.role, 0, tokens, out)) return;
+    const auto history = Script(id, tokens);
+    ASSERT_EQ(out, FakeModel::HeadsFirst(model_.Rows(history, 0, 0, stream), stream));
+    ++reads_;
+  }
+
+  void CheckBudget() {
+    const CacheStats stats = cache_->stats();
+    ASSERT_LE(stats.hot_bytes_peak, stats.hot_bytes_limit);
+    ASSERT_LE(stats.sealed.slots_used * charge_bytes_, kSlots * charge_bytes_);
+    ASSERT_LE(registry_->bytes_used(), registry_->budget_bytes());
+    for (const TenantId tenant : tenants_) {
+      const TenantStats one = Must(cache_->tenant_stats(tenant));
+      ASSERT_LE(one.bytes_peak, one.quota_bytes == 0 ? UINT64_MAX : one.quota_bytes);
+    }
+  }
+
+  const NumericProfile profile_ = NumericProfile::Uniform(Codec::kF16);
+  const FakeModel model_{SmallGeometry()};
+  const Identity identity_ = cache::SomeIdentity();
+  const uint64_t charge_bytes_;
+  const std::unique_ptr<Cache> cache_;
+  const std::unique_ptr<Registry> registry_;
+  std::vector<TenantId> tenants_;
+  std::array<Place, kBoard> board_;
+  std::atomic<uint64_t> steps_ = 0;
+  std::atomic<uint64_t> reads_ = 0;
+};
+
+TEST(Stress, EightThreadsReadTheRightValuesWithinTheBudget) {
+  const char* const asked = std::getenv("QUIRE_STRESS_SECONDS");
+  Stress stress;
+  stress.Run(asked == nullptr ? 1 : std::strtoull(asked, nullptr, 10));
+  if (!HasFailure()) stress.ExpectAllGoesBack();
+}
+
+}  // namespace
+}  // namespace quire::registry
