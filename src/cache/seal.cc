@@ -83,7 +83,8 @@ Published Core::Join(BlockId same, const NewBlock& block, const PerPart<uint32_t
   for (uint32_t part = 0; part < layout_.part_count(); ++part) {
     const SlotId own = block.slots[part];
     if (const SlotId there = blocks_.at(same).slots[part]; !there.is_none()) {
-      HoldSlot(there);
+      // A fork may have published the slot that both hold.
+      if (there != own) HoldSlot(there);
       published.slots[part] = there;
       deduplicated = true;
       continue;

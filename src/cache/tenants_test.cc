@@ -270,6 +270,27 @@ TEST(Tenants, ADomainHasAQuotaOfItsOwn) {
   EXPECT_EQ(world.Resident(b, third), 0u);
 }
 
+// The stress test found it: the second of two that hold one private slot took another hold of it.
+TEST(Tenants, AForkMayPublishWhatBothHold) {
+  World world(20);
+  const TenantId team = world.AddDomain("team", 2);
+  const TenantId a = world.Add("a", 0, 0, "team");
+  auto blocker = world.Run(a, SomeTokens(2 * kBlock, 1));
+  const auto history = SomeTokens(2 * kBlock, 2);
+  auto sequence = world.Run(a, history);
+  auto fork = Must(sequence->Fork());
+  EXPECT_EQ(world.SlotsOf(a), 2u) << "the domain is full, so they are private";
+  blocker.reset();
+  const auto longer = Join(history, SomeTokens(1, 3));
+  Must(world.model.Feed(*sequence, longer));
+  Must(world.model.Feed(*fork, longer));
+  EXPECT_EQ(world.SlotsOf(team), 2u);
+  sequence.reset();
+  fork.reset();
+  EXPECT_EQ(world.cache->Evict(10), 2u);
+  EXPECT_EQ(world.cache->stats().hot_bytes_used, 0u);
+}
+
 TEST(Tenants, ErasedIsErased) {
   World world(20);
   const TenantId a = world.Add("a");
