@@ -1,10 +1,13 @@
 // quire replay: what a recorded service would have hit, by policy and capacity.
 #include <fmt/format.h>
 
+#include <cmath>
+#include <fstream>
 #include <memory>
 #include <utility>
 
 #include "apps/quire/command.h"
+#include "apps/quire/curve_svg.h"
 #include "apps/quire/progress.h"
 #include "apps/quire/replayer.h"
 #include "apps/quire/trace.h"
@@ -16,6 +19,8 @@ struct ReplayFlags {
   std::string trace;
   std::vector<uint64_t> capacities = {};  // empty: everything fits
   std::vector<std::string> policies = {"lru"};
+  bool curve = false;
+  std::string svg = {};  // file for the curve
   bool json = false;
 };
 
@@ -31,13 +36,57 @@ nlohmann::ordered_json RunOne(const ReplayInput& input, uint64_t capacity,
           {"unique_blocks", input.unique_blocks()},
           {"hit_blocks", result.hit_blocks},
           {"hit_ratio", result.hit_ratio()},
+          {"evicted_blocks", result.evicted_blocks},
+          {"state_digest", fmt::format("{:016x}", result.digest)},
           {"blocks_per_s", result.blocks_per_second()}};
+}
+
+// From 64 blocks on, four to a doubling, until everything fits.
+std::vector<uint64_t> CurveCapacities(uint64_t unique_blocks) {
+  std::vector<uint64_t> capacities;
+  for (double capacity = 64; capacity < static_cast<double>(unique_blocks);
+       capacity *= std::sqrt(std::sqrt(2))) {
+    capacities.push_back(static_cast<uint64_t>(capacity));
+  }
+  capacities.push_back(unique_blocks);
+  return capacities;
+}
+
+int RunCurve(const ReplayFlags& flags, const ReplayInput& input) {
+  const std::vector<CurvePoint> curve = EstimateCurve(
+      input, flags.capacities.empty() ? CurveCapacities(input.unique_blocks()) : flags.capacities);
+  if (!flags.svg.empty()) {
+    std::ofstream file(flags.svg);
+    file << CurveSvg(curve);
+    file.close();
+    if (!file) {
+      return Report("replay", Error{ErrorCode::kIo, fmt::format("{}: cannot write", flags.svg)});
+    }
+  }
+  if (!flags.json) {
+    fmt::print("{:>10} {:>10}\n", "capacity", "hit ratio");
+    for (const CurvePoint& point : curve) {
+      fmt::print("{:>10} {:>10.4f}\n", point.capacity_blocks, point.hit_ratio);
+    }
+    return kOk;
+  }
+  auto rows = nlohmann::ordered_json::array();
+  for (const CurvePoint& point : curve) {
+    rows.push_back({{"capacity_blocks", point.capacity_blocks}, {"hit_ratio", point.hit_ratio}});
+  }
+  PrintJson({{"policy", "lru"},
+             {"requests", input.requests().size()},
+             {"blocks", input.blocks().size()},
+             {"unique_blocks", input.unique_blocks()},
+             {"curve", rows}});
+  return kOk;
 }
 
 int RunReplay(const ReplayFlags& flags) {
   const auto trace = ReadTrace(flags.trace);
   if (!trace) return Report("replay", trace.error());
   const ReplayInput input(*trace);
+  if (flags.curve) return RunCurve(flags, input);
   std::vector<uint64_t> capacities = flags.capacities;
   if (capacities.empty()) capacities.push_back(input.unique_blocks());
   auto runs = nlohmann::ordered_json::array();
@@ -87,6 +136,9 @@ void AddReplay(CLI::App& program, int& exit) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::IsMember(ReplayPolicies()))
       ->capture_default_str();
+  auto* curve = command->add_flag("--curve", flags->curve,
+                                  "Estimate LRU's hit ratio for many capacities from one pass");
+  command->add_option("--svg", flags->svg, "Also draw the curve into this file")->needs(curve);
   command->add_flag("--json", flags->json, "Print one JSON object; of several runs, a list `runs`");
   command->callback([flags, &exit] { exit = RunReplay(*flags); });
 }

@@ -12,6 +12,7 @@
 #include "bench/pairs.h"
 #include "bench/trace_tokens.h"
 #include "evict/policies.h"
+#include "evict/reuse_estimator.h"
 #include "index/radix_tree.h"
 #include "quota/ledger.h"
 
@@ -21,6 +22,8 @@ namespace {
 using bench::kTraceBlockTokens;
 
 constexpr uint64_t kBlockBytes = kTraceBlockTokens * sizeof(TokenId);
+constexpr uint64_t kFnvBasis = 0xcbf29ce484222325;  // FNV-1a, a block id at a time
+constexpr uint64_t kFnvPrime = 0x100000001b3;
 constexpr std::string_view kBelady = "belady";
 
 class Replayer {
@@ -60,6 +63,9 @@ class Replayer {
     return found;
   }
 
+  uint64_t evicted() const { return evicted_; }
+  uint64_t digest() const { return digest_; }
+
  private:
   // Pays for one more block of the path, if need be with what nobody holds.
   bool Charge() {
@@ -67,6 +73,8 @@ class Replayer {
     const auto victim = policy_->Victim();
     if (!victim) return false;
     if (bound_ != nullptr && !bound_->Admits(static_cast<uint32_t>(path_.size()))) return false;
+    ++evicted_;
+    digest_ = (digest_ ^ victim->number()) * kFnvPrime;
     policy_->Evict(*victim);
     tree_.Remove(*victim);
     unused_.push_back(*victim);
@@ -93,6 +101,8 @@ class Replayer {
   std::vector<BlockId> path_;
   std::vector<BlockId> unused_;
   uint32_t next_ = 0;
+  uint64_t evicted_ = 0;
+  uint64_t digest_ = kFnvBasis;
 };
 
 }  // namespace
@@ -175,8 +185,25 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     result.blocks += request.blocks;
     if (++result.requests % 256 == 0) progress(result.requests);
   }
+  result.evicted_blocks = replayer.evicted();
+  result.digest = replayer.digest();
   result.seconds = bench::ThreadSeconds() - begin_s;
   return result;
+}
+
+std::vector<CurvePoint> EstimateCurve(const ReplayInput& input,
+                                      const std::vector<uint64_t>& capacities) {
+  evict::ReuseEstimator reuse;
+  std::vector<uint64_t> keys;
+  for (const ReplayInput::Request& request : input.requests()) {
+    input.CopyKeys(request, keys);
+    reuse.Use(keys);
+  }
+  std::vector<CurvePoint> curve;
+  for (const uint64_t capacity : capacities) {
+    curve.push_back({.capacity_blocks = capacity, .hit_ratio = reuse.HitRatio(capacity)});
+  }
+  return curve;
 }
 
 std::vector<std::string> ReplayPolicies() {

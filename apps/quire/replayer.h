@@ -47,7 +47,9 @@ struct ReplayResult {
   uint64_t requests = 0;
   uint64_t blocks = 0;
   uint64_t hit_blocks = 0;
-  double seconds = 0;  // of the thread
+  uint64_t evicted_blocks = 0;
+  uint64_t digest = 0;  // of which blocks were evicted, in order: equal runs, equal digests
+  double seconds = 0;   // of the thread
   double hit_ratio() const;
   double blocks_per_second() const;
 };
@@ -59,6 +61,15 @@ struct ReplayResult {
 /// Shape: policy is a name of ReplayPolicies()
 ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
                     const std::function<void(uint64_t)>& progress);
+
+struct CurvePoint {
+  uint64_t capacity_blocks = 0;
+  double hit_ratio = 0;
+};
+
+/// What recency would hit at these capacities, from one pass over a sample of the blocks.
+std::vector<CurvePoint> EstimateCurve(const ReplayInput& input,
+                                      const std::vector<uint64_t>& capacities);
 
 /// The policies of the library, and `belady`.
 std::vector<std::string> ReplayPolicies();

@@ -38,6 +38,9 @@ struct CacheOptions {
   uint64_t tokens_max = 1 << 20;  // longest sequence
   bool huge_pages = false;        // transparent huge pages for the arena; block-major only
   const Clock* clock = nullptr;   // dates evictions; null: the machine's. Must outlive the cache
+  /// Which whole block goes first when room is needed: lru, lfu, s3fifo, arc, priority,
+  /// token_limit, quire (docs/policies.md).
+  std::string policy = "lru";
 };
 
 /// A party that pays for its blocks and reads no one else's; or, with `shared`, a domain.

@@ -1,6 +1,7 @@
 #include "cache/core.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
 #include <limits>
@@ -9,6 +10,7 @@
 #include "base/bits.h"
 #include "base/hash.h"
 #include "env/clock.h"
+#include "evict/policies.h"
 
 namespace quire {
 
@@ -78,6 +80,11 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<D
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("cache options: huge_pages with layout {}, whose slots share pages",
                             ArenaLayoutName(options.layout)));
+  }
+  if (evict::MakePolicy(options.policy) == nullptr) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache options: policy \"{}\" is none of {}", options.policy,
+                            fmt::join(evict::PolicyNames(), ", ")));
   }
   QUIRE_TRY(CheckCodecs(options.profile));
   QUIRE_TRY(options.geometry.Validate());
@@ -168,7 +175,8 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
                                            : Reach::OfOpenForm(layout_.block_tokens());
   }
   tenants_.push_back(std::make_unique<Tenant>(TenantOptions{.name = "default"}, kDefaultTenant,
-                                              /*quota_bytes=*/UINT64_MAX));
+                                              /*quota_bytes=*/UINT64_MAX,
+                                              evict::MakePolicy(options_.policy)));
   ShareGhosts();
 }
 

@@ -133,6 +133,9 @@ class Core final : public Cache {
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
   void ReleaseSlots(std::span<const SlotId> slots);
+  /// Tells the account's policy of a request that is about to let go of this path, root first.
+  void NoteUse(const Place& place, std::span<const BlockId> path, uint64_t prompt_tokens,
+               uint64_t output_tokens);
   Lease MakeLease(std::vector<SlotId> held_slots) { return Lease(this, std::move(held_slots)); }
   /// Empties a lease whose holds someone else has taken over.
   static void Disarm(Lease& lease) { lease.slots_.clear(); }
@@ -209,6 +212,8 @@ class Core final : public Cache {
   void FreeIfLast(SlotId slot) QUIRE_REQUIRES(mutex_);
   void AddLease(BlockId block) QUIRE_REQUIRES(mutex_);
   void DropLease(BlockId block) QUIRE_REQUIRES(mutex_);
+  uint64_t PolicyKey(BlockId block) const QUIRE_REQUIRES(mutex_);
+  evict::BlockFacts FactsOf(BlockId block) const QUIRE_REQUIRES(mutex_);
   void List(BlockId block) QUIRE_REQUIRES(mutex_);
   void Unlist(BlockId block) QUIRE_REQUIRES(mutex_);
 

@@ -525,6 +525,8 @@ std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {
 
 void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
+  const uint64_t prompt = std::min(prompt_tokens_, length());
+  core_.NoteUse(place_, published_, prompt, length() - prompt);
   {
     MutexLock lock(mutex_);
     for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);

@@ -1,5 +1,7 @@
 // Who holds what: leases, holds of sequences, and the lists of what nobody holds.
+#include <cstring>
 #include <utility>
+#include <vector>
 
 #include "cache/core.h"
 
@@ -83,6 +85,32 @@ void Core::DropLease(BlockId block) {
   }
 }
 
+// The first bits of a block's key are as good as all, to know it again.
+uint64_t Core::PolicyKey(BlockId block) const {
+  uint64_t key = 0;
+  std::memcpy(&key, blocks_.at(block).key.data(), sizeof(key));
+  return key;
+}
+
+evict::BlockFacts Core::FactsOf(BlockId block) const {
+  const BlockId parent = index_.parent(block);
+  return {.key = PolicyKey(block),
+          .parent = parent.is_none() ? parent : BlockId(blocks_.at(parent).local)};
+}
+
+void Core::NoteUse(const Place& place, std::span<const BlockId> path, uint64_t prompt_tokens,
+                   uint64_t output_tokens) {
+  if (path.empty()) return;
+  MutexLock lock(mutex_);
+  std::vector<uint64_t> keys;
+  keys.reserve(path.size());
+  for (const BlockId block : path) keys.push_back(PolicyKey(block));
+  AccountOf(place).whole.Begin({.time_ms = clock_.NowMicros() / 1000,
+                                .keys = keys,
+                                .prompt_tokens = prompt_tokens,
+                                .output_tokens = output_tokens});
+}
+
 // Puts a block into the list where it now belongs, as its most recent one if it was not there.
 void Core::List(BlockId block) {
   BlockRecord& record = blocks_.at(block);
@@ -100,7 +128,8 @@ void Core::List(BlockId block) {
   if (record.listed != wanted) {
     Unlist(block);
     if (wanted != Listed::kNowhere) {
-      (wanted == Listed::kWhole ? account.whole : account.passed).Add(record.local);
+      (wanted == Listed::kWhole ? account.whole : account.passed)
+          .Add(record.local, FactsOf(block));
       record.stamp = next_stamp_++;
       if (account.options.ttl_us > 0) record.listed_us = clock_.NowMicros();
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -21,10 +22,14 @@ namespace quire::cache {
 /// tenant, so its tables grow with the tenant's blocks and not with everybody's.
 class EvictionList {
  public:
-  EvictionList() : policy_(std::make_unique<evict::LruPolicy>()) {}
+  explicit EvictionList(std::unique_ptr<evict::Policy> policy) : policy_(std::move(policy)) {}
 
-  void Add(uint32_t local) { policy_->Add(BlockId(local)); }
+  /// The facts' parent is a local number too.
+  void Add(uint32_t local, const evict::BlockFacts& facts) { policy_->Add(BlockId(local), facts); }
   void Remove(uint32_t local) { policy_->Remove(BlockId(local)); }
+  void Begin(const evict::RequestFacts& request) { policy_->Begin(request); }
+  /// As Remove, of a block that goes because room was needed.
+  void Evict(uint32_t local) { policy_->Evict(BlockId(local)); }
   std::optional<uint32_t> Victim() const {
     const auto victim = policy_->Victim();
     if (!victim) return std::nullopt;
@@ -38,10 +43,13 @@ class EvictionList {
 
 /// Threads: the cache lock is held
 struct Tenant {
-  Tenant(TenantOptions made_with, TenantId published_to, uint64_t quota_bytes)
+  Tenant(TenantOptions made_with, TenantId published_to, uint64_t quota_bytes,
+         std::unique_ptr<evict::Policy> policy)
       : options(std::move(made_with)),
         account_id(published_to),
-        account(quota_bytes, options.floor_bytes) {
+        account(quota_bytes, options.floor_bytes),
+        whole(std::move(policy)),
+        passed(std::make_unique<evict::LruPolicy>()) {
     stats.name = options.name;
     stats.quota_bytes = options.quota_bytes;
     stats.floor_bytes = options.floor_bytes;

@@ -49,7 +49,8 @@ Result<TenantId> Core::AddTenant(const TenantOptions& options) {
                             "which other floors take {}",
                             options.name, options.floor_bytes, limit_bytes, floors_bytes));
   }
-  tenants_.push_back(std::make_unique<Tenant>(options, account, quota_bytes));
+  tenants_.push_back(std::make_unique<Tenant>(options, account, quota_bytes,
+                                              evict::MakePolicy(options_.policy)));
   ShareGhosts();
   return id;
 }

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
-#include <unordered_map>
 
 namespace quire::evict {
 
@@ -16,6 +16,11 @@ namespace quire::evict {
 ///       end
 class PathHistory {
  public:
+  PathHistory();
+  ~PathHistory();
+  PathHistory(const PathHistory&) = delete;
+  PathHistory& operator=(const PathHistory&) = delete;
+
   struct Turn {
     uint32_t number = 0;  // 0: starts a conversation
     uint64_t gap_ms = 0;  // since the turn before
@@ -27,18 +32,14 @@ class PathHistory {
   Turn Note(std::span<const uint64_t> keys, uint64_t now_ms, uint64_t ends_max);
 
  private:
-  struct End {
-    uint32_t turn;
-    uint64_t time_ms;
-    uint64_t serial;
-  };
+  struct Ends;
   struct Noted {
     uint64_t key;
     uint64_t serial;
   };
 
-  std::unordered_map<uint64_t, End> ends_;  // never walked: its order decides nothing
-  std::deque<Noted> noted_;                 // oldest first; void if the end was noted again
+  const std::unique_ptr<Ends> ends_;
+  std::deque<Noted> noted_;  // oldest first; void if the end was noted again
   uint64_t serial_ = 0;
 };
 

@@ -1,7 +1,6 @@
 #include "evict/return_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -10,7 +9,7 @@ namespace {
 
 using Ages = ReturnModel::Ages;
 
-constexpr double kAgeUnit_ms = 16;
+constexpr auto kAgeUnit_ms = static_cast<double>(ReturnModel::kAgeUnit_ms);
 constexpr double kLearningRate = 0.1;
 constexpr double kOutcomeKnown = 0.8;  // of the returns, at the horizon
 constexpr double kKept = 0.9;          // of the counts, from one fit to the next
@@ -38,13 +37,6 @@ Ages Smooth(const Ages& values) {
 
 ReturnModel::ReturnModel() : horizon_ms_(std::numeric_limits<double>::infinity()) {
   weights_[0] = -1;  // most do not return, until seen otherwise
-}
-
-uint32_t ReturnModel::AgeOf(uint64_t age_ms) {
-  const uint64_t units = age_ms / static_cast<uint64_t>(kAgeUnit_ms) + 1;
-  const auto doublings = static_cast<uint32_t>(std::bit_width(units)) - 1;
-  const auto quarter = static_cast<uint32_t>((units << 2 >> doublings) & 3);
-  return doublings >= kAges / 4 ? kAges - 1 : doublings * 4 + quarter;
 }
 
 double ReturnModel::AgeBegin_ms(uint32_t age) {

@@ -3,6 +3,7 @@
 #define QUIRE_EVICT_RETURN_MODEL_H_
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,6 +28,7 @@ class ReturnModel {
  public:
   static constexpr uint32_t kClasses = 8;
   static constexpr uint32_t kAges = 112;
+  static constexpr uint64_t kAgeUnit_ms = 16;
   using Ages = std::array<double, kAges>;  // by AgeOf
   using ClassAges = std::array<Ages, kClasses>;
 
@@ -54,7 +56,12 @@ class ReturnModel {
   double horizon_ms() const { return horizon_ms_; }
 
   /// Four ages per doubling, from 16 ms.
-  static uint32_t AgeOf(uint64_t age_ms);
+  static uint32_t AgeOf(uint64_t age_ms) {
+    const uint64_t units = age_ms / kAgeUnit_ms + 1;
+    const auto doublings = static_cast<uint32_t>(std::bit_width(units)) - 1;
+    const auto quarter = static_cast<uint32_t>((units << 2 >> doublings) & 3);
+    return doublings >= kAges / 4 ? kAges - 1 : doublings * 4 + quarter;
+  }
   static double AgeBegin_ms(uint32_t age);
 
  private:

@@ -28,13 +28,13 @@ void S3FifoPolicy::Remove(BlockId block) {
 }
 
 void S3FifoPolicy::Evict(BlockId block) {
-  if (entries_[block].rank.queue == kSmall) {
+  if (order_.rank(block).queue == kSmall) {
     ghosts_.Add(entries_.key(block));
     ghosts_.Trim(entries_.size());
   }
-  entries_.Forget(block);
   --blocks_[order_.rank(block).queue];
   order_.Remove(block);
+  entries_.Forget(block);
   Settle();
 }
 

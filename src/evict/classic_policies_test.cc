@@ -1,0 +1,131 @@
+// LFU, token limit, ARC and S3-FIFO on orders that can be worked out by hand.
+#include <gtest/gtest.h>
+
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "evict/arc.h"
+#include "evict/batch_size.h"
+#include "evict/lfu.h"
+#include "evict/s3fifo.h"
+#include "evict/token_limit.h"
+
+namespace quire::evict {
+namespace {
+
+void Use(Policy& policy, uint32_t block, uint64_t key) {
+  policy.Remove(BlockId(block));
+  policy.Add(BlockId(block), {.key = key});
+}
+
+RC_GTEST_PROP(LfuProperty, EqualsASearchForTheFewestUses, ()) {
+  LfuPolicy policy;
+  std::map<uint32_t, std::pair<uint64_t, uint64_t>> judge;  // block: uses, last
+  for (uint64_t step = 1; step < 150; ++step) {
+    const auto block = *rc::gen::inRange<uint32_t>(0, 20);
+    if (judge.contains(block)) policy.Remove(BlockId(block));
+    policy.Add(BlockId(block), {.key = block + uint64_t{1}});
+    judge[block] = {judge[block].first + 1, step};
+    const auto first =
+        std::ranges::min_element(judge, {}, [](const auto& entry) { return entry.second; });
+    RC_ASSERT(policy.Victim() == BlockId(first->first));
+    if (*rc::gen::inRange(0, 3) > 0) continue;
+    policy.Evict(BlockId(first->first));
+    judge.erase(first);
+  }
+}
+
+RC_GTEST_PROP(TokenLimitProperty, EqualsASearchForTheLongestPrompt, ()) {
+  TokenLimitPolicy policy;
+  std::map<uint32_t, std::pair<int64_t, uint64_t>> judge;  // block: minus tokens, last
+  for (uint64_t step = 1; step < 150; ++step) {
+    const auto block = *rc::gen::inRange<uint32_t>(0, 20);
+    const auto tokens = *rc::gen::inRange<int64_t>(0, 5);
+    if (judge.contains(block)) policy.Remove(BlockId(block));
+    policy.Begin({.prompt_tokens = static_cast<uint64_t>(tokens)});
+    policy.Add(BlockId(block));
+    judge[block] = {-tokens, step};
+    const auto first =
+        std::ranges::min_element(judge, {}, [](const auto& entry) { return entry.second; });
+    RC_ASSERT(policy.Victim() == BlockId(first->first));
+    if (*rc::gen::inRange(0, 3) > 0) continue;
+    policy.Evict(BlockId(first->first));
+    judge.erase(first);
+  }
+}
+
+TEST(S3Fifo, AScanLeavesTheMainQueueAlone) {
+  S3FifoPolicy policy;
+  for (uint32_t block = 0; block < 10; ++block) policy.Add(BlockId(block), {.key = 1 + block});
+  for (int use = 0; use < 3; ++use) {
+    for (uint32_t block = 0; block < 5; ++block) Use(policy, block, 1 + block);
+  }
+  for (uint64_t i = 0; i < 100; ++i) {
+    const BlockId victim = policy.Victim().value();
+    EXPECT_GE(victim.number(), 5u) << "used again and again";
+    policy.Evict(victim);
+    policy.Add(victim, {.key = 1000 + i});
+  }
+}
+
+TEST(S3Fifo, WhatComesBackSoonGoesToTheMainQueue) {
+  S3FifoPolicy policy;
+  for (uint32_t block = 0; block < 10; ++block) policy.Add(BlockId(block), {.key = 1 + block});
+  policy.Evict(BlockId(0));
+  policy.Add(BlockId(0), {.key = 1});
+  for (uint32_t i = 0; i < 9; ++i) {
+    EXPECT_NE(policy.Victim(), BlockId(0));
+    policy.Evict(*policy.Victim());
+  }
+  EXPECT_EQ(policy.Victim(), BlockId(0));
+}
+
+TEST(Arc, AScanLeavesWhatIsUsedOftenAlone) {
+  ArcPolicy policy;
+  for (uint32_t block = 0; block < 10; ++block) policy.Add(BlockId(block), {.key = 1 + block});
+  for (uint32_t block = 0; block < 5; ++block) Use(policy, block, 1 + block);
+  for (uint64_t i = 0; i < 100; ++i) {
+    const BlockId victim = policy.Victim().value();
+    EXPECT_GE(victim.number(), 5u);
+    policy.Evict(victim);
+    policy.Add(victim, {.key = 1000 + i});
+  }
+}
+
+TEST(Arc, EvictedTooEarlyMakesItsListLarger) {
+  ArcPolicy policy;
+  for (uint32_t block = 0; block < 4; ++block) policy.Add(BlockId(block), {.key = 1 + block});
+  Use(policy, 3, 4);  // often: 3, once: 0 1 2
+  for (uint64_t key = 1; key <= 2; ++key) {
+    const BlockId victim = policy.Victim().value();
+    EXPECT_EQ(victim, BlockId(static_cast<uint32_t>(key - 1)));
+    policy.Evict(victim);
+    policy.Add(victim, {.key = key});  // comes back at once
+  }
+  // The list `once` deserves two now and has one: the least recent of the others goes.
+  EXPECT_EQ(policy.Victim(), BlockId(3));
+}
+
+TEST(BatchSize, IsWhatIsNeededUntilRoomIsTight) {
+  BatchSize batch;
+  EXPECT_EQ(batch.Next(10, 10, 1000), 0u);
+  EXPECT_EQ(batch.pressure(), 0.0);
+  EXPECT_EQ(batch.Next(10, 4, 1000), 6u) << "one request of many";
+  uint64_t before = 6;
+  for (int i = 0; i < 200; ++i) {
+    const uint64_t now = batch.Next(10, 4, 1000);
+    EXPECT_GE(now, before);
+    before = now;
+  }
+  EXPECT_GE(before, 6u + 9) << "the next request's need in advance";
+  EXPECT_LE(before, 6u + 10);
+  EXPECT_EQ(batch.Next(10, 4, 16), 6u + 2) << "an eighth of a small cache";
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(batch.Next(10, 10, 1000), 0u);
+  EXPECT_EQ(batch.Next(10, 4, 1000), 6u) << "calm again";
+}
+
+}  // namespace
+}  // namespace quire::evict

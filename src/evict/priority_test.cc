@@ -1,0 +1,74 @@
+#include "evict/priority.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace quire::evict {
+namespace {
+
+std::vector<uint32_t> Drain(Policy& policy) {
+  std::vector<uint32_t> order;
+  while (const auto victim = policy.Victim()) {
+    order.push_back(victim->number());
+    policy.Evict(*victim);
+  }
+  return order;
+}
+
+TEST(Priority, LowPrioritiesGoFirst) {
+  PriorityPolicy policy;
+  policy.Add(BlockId(0), {.key = 1, .priority = 80});
+  policy.Add(BlockId(1), {.key = 2, .priority = 0});
+  policy.Add(BlockId(2), {.key = 3});
+  policy.Add(BlockId(3), {.key = 4, .priority = 100});
+  policy.Add(BlockId(4), {.key = 5, .priority = 255});
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{1, 2, 0, 3, 4}));
+}
+
+TEST(Priority, PrefixesOutliveTheRecentAndTheRecentTheOld) {
+  PriorityPolicy policy;
+  policy.Add(BlockId(0), {.key = 1});
+  policy.Remove(BlockId(0));
+  policy.Add(BlockId(0), {.key = 1});  // two requests used it
+  policy.Add(BlockId(1), {.key = 2});
+  policy.Add(BlockId(2), {.key = 3});
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{1, 2, 0}));
+}
+
+TEST(Priority, AnExpiredOneCountsAsUnset) {
+  PriorityPolicy policy;
+  policy.Begin({.time_ms = 1000});
+  policy.Add(BlockId(0), {.key = 1, .priority = 90, .expires_ms = 3000});
+  policy.Add(BlockId(1), {.key = 2});
+  policy.Add(BlockId(2), {.key = 3, .priority = 10, .expires_ms = 3000});
+  policy.Add(BlockId(3), {.key = 4, .priority = 1, .expires_ms = 500});  // is over
+  EXPECT_EQ(policy.Victim(), BlockId(2));
+  policy.Begin({.time_ms = 2999});
+  EXPECT_EQ(policy.Victim(), BlockId(2));
+  policy.Begin({.time_ms = 3000});
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{0, 1, 2, 3}));
+}
+
+TEST(Priority, ARemovedBlockExpiresNoMore) {
+  PriorityPolicy policy;
+  policy.Add(BlockId(0), {.key = 1, .priority = 90, .expires_ms = 10});
+  policy.Remove(BlockId(0));
+  policy.Begin({.time_ms = 20});
+  policy.Add(BlockId(0), {.key = 1, .priority = 70});
+  policy.Add(BlockId(1), {.key = 2, .priority = 60});
+  EXPECT_EQ(policy.Victim(), BlockId(1));
+}
+
+TEST(Priority, PinsProtectTheirPath) {
+  PriorityPolicy policy;
+  policy.Add(BlockId(1), {.key = 2, .parent = BlockId(0), .depth = 1, .pinned = true});
+  policy.Add(BlockId(0), {.key = 1, .priority = 0});
+  EXPECT_EQ(policy.Victim(), std::nullopt);
+  EXPECT_EQ(policy.size(), 2u);
+  policy.Remove(BlockId(1));
+  EXPECT_EQ(policy.Victim(), BlockId(0));
+}
+
+}  // namespace
+}  // namespace quire::evict

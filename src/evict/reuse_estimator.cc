@@ -1,0 +1,102 @@
+#include "evict/reuse_estimator.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace quire::evict {
+
+ReuseEstimator::ReuseEstimator(uint32_t samples_max)
+    : samples_max_(samples_max), tree_(uint64_t{samples_max} * 4 + 2) {
+  QUIRE_CHECK(samples_max >= 1 && samples_max < 1U << 28);
+}
+
+double ReuseEstimator::scale() const { return 0x1p64 / (static_cast<double>(sampled_below_) + 1); }
+
+// Even steps below kPerDoubling, then kPerDoubling steps per doubling.
+uint32_t ReuseEstimator::BucketOf(double distance) {
+  if (distance < kPerDoubling) return static_cast<uint32_t>(distance);
+  int exponent = 0;
+  const double fraction = std::frexp(distance / kPerDoubling, &exponent);  // 0.5 to 1
+  const auto step = static_cast<uint32_t>((fraction * 2 - 1) * kPerDoubling);
+  return std::min(kDistances - 1, static_cast<uint32_t>(exponent) * kPerDoubling + step);
+}
+
+double ReuseEstimator::BucketBegin(uint32_t bucket) {
+  if (bucket < kPerDoubling) return bucket;
+  const uint32_t step = bucket % kPerDoubling;
+  return std::ldexp(kPerDoubling + step, static_cast<int>(bucket / kPerDoubling) - 1);
+}
+
+// A request looks up its whole path before it uses any of it, and what it used is left with the
+// first block as the most recent.
+void ReuseEstimator::Use(std::span<const uint64_t> keys) {
+  uses_ += keys.size();
+  for (const uint64_t key : keys) {
+    if (IsSampled(key)) Count(key);
+  }
+  for (size_t i = keys.size(); i-- > 0;) {
+    if (IsSampled(keys[i])) Touch(keys[i]);
+  }
+}
+
+void ReuseEstimator::Count(uint64_t key) {
+  sampled_uses_ += scale();
+  const auto last = last_.find(key);
+  if (last == last_.end()) return;
+  const double since = static_cast<double>(last_.size()) - UsedUntil(last->second);
+  hits_[BucketOf(since * scale())] += scale();
+}
+
+void ReuseEstimator::Touch(uint64_t key) {
+  if (next_moment_ == tree_.size()) Compact();
+  const auto [last, is_new] = last_.try_emplace(key);
+  if (!is_new) AddAt(last->second, -1);
+  last->second = next_moment_++;
+  AddAt(last->second, 1);
+  if (last_.size() <= samples_max_) return;
+  const auto out = std::prev(last_.end());
+  AddAt(out->second, -1);
+  sampled_below_ = out->first;
+  last_.erase(out);
+}
+
+// Moments from 1 again, in the same order.
+void ReuseEstimator::Compact() {
+  std::vector<uint32_t*> moments;
+  moments.reserve(last_.size());
+  for (auto& [key, moment] : last_) moments.push_back(&moment);
+  std::ranges::sort(moments, {}, [](const uint32_t* moment) { return *moment; });
+  std::ranges::fill(tree_, 0);
+  next_moment_ = 1;
+  for (uint32_t* moment : moments) {
+    *moment = next_moment_++;
+    AddAt(*moment, 1);
+  }
+}
+
+void ReuseEstimator::AddAt(uint32_t moment, int32_t change) {
+  for (uint32_t i = moment; i < tree_.size(); i += i & -i) tree_[i] += change;
+}
+
+uint32_t ReuseEstimator::UsedUntil(uint32_t moment) const {
+  int32_t used = 0;
+  for (uint32_t i = moment; i > 0; i -= i & -i) used += tree_[i];
+  return static_cast<uint32_t>(used);
+}
+
+double ReuseEstimator::HitRatio(uint64_t capacity_blocks) const {
+  if (uses_ == 0) return 0;
+  const auto capacity = static_cast<double>(capacity_blocks);
+  const uint32_t last = BucketOf(capacity);
+  double hits = 0;
+  for (uint32_t i = 0; i < last; ++i) hits += hits_[i];
+  const double begin = BucketBegin(last);
+  hits += hits_[last] * (capacity - begin) / (BucketBegin(last + 1) - begin);
+  // A sample that by chance holds too few uses misses those of blocks that are used all the time.
+  if (capacity_blocks > 0) hits += static_cast<double>(uses_) - sampled_uses_;
+  return std::clamp(hits / static_cast<double>(uses_), 0.0, 1.0);
+}
+
+}  // namespace quire::evict

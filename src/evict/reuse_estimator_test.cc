@@ -1,0 +1,118 @@
+#include "evict/reuse_estimator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <list>
+#include <map>
+#include <vector>
+
+#include "base/prng.h"
+
+namespace quire::evict {
+namespace {
+
+using Path = std::vector<uint64_t>;
+
+// LRU of one size, block by block; a request's first block ends as the most recent.
+double LruHitRatio(const std::vector<Path>& requests, uint64_t capacity_blocks) {
+  std::list<uint64_t> recent;  // most recent first
+  std::map<uint64_t, std::list<uint64_t>::iterator> places;
+  uint64_t hits = 0;
+  uint64_t uses = 0;
+  for (const Path& path : requests) {
+    uses += path.size();
+    for (const uint64_t key : path) hits += places.contains(key) ? 1 : 0;
+    for (size_t i = path.size(); i-- > 0;) {
+      if (const auto place = places.find(path[i]); place != places.end())
+        recent.erase(place->second);
+      recent.push_front(path[i]);
+      places[path[i]] = recent.begin();
+    }
+    for (; recent.size() > capacity_blocks; recent.pop_back()) places.erase(recent.back());
+  }
+  return static_cast<double>(hits) / static_cast<double>(uses);
+}
+
+uint64_t KeyOf(uint64_t block) { return Prng(block).Next64(); }
+
+// Conversations behind three system prompts; turns come back soon, later or never.
+std::vector<Path> Chats(uint64_t requests_count) {
+  Prng prng(11);
+  std::vector<Path> open;
+  std::vector<Path> requests;
+  uint64_t next_block = 1000;
+  while (requests.size() < requests_count) {
+    if (open.empty() || prng.NextChance(3)) {
+      const uint64_t system = prng.NextBelow(3);
+      Path path;
+      for (uint64_t i = 0; i < 2 + 6 * system; ++i) path.push_back(KeyOf(system * 100 + i));
+      open.push_back(path);
+    }
+    const uint64_t back = prng.NextBelow(1 + prng.NextBelow(open.size()));
+    const auto chat = open.end() - 1 - static_cast<int64_t>(back);
+    for (uint64_t i = 1 + prng.NextBelow(5); i > 0; --i) chat->push_back(KeyOf(next_block++));
+    requests.push_back(*chat);
+    if (prng.NextChance(4)) open.erase(chat);
+  }
+  return requests;
+}
+
+TEST(ReuseEstimator, IsEmptyAtFirst) {
+  const ReuseEstimator reuse;
+  EXPECT_EQ(reuse.HitRatio(1000), 0.0);
+  EXPECT_EQ(reuse.scale(), 1.0);
+}
+
+TEST(ReuseEstimator, IsExactWhileEverythingIsSampled) {
+  const auto requests = Chats(3000);
+  ReuseEstimator reuse(1 << 20);
+  for (const Path& path : requests) reuse.Use(path);
+  // Sizes where a bucket begins.
+  for (const uint64_t capacity : {1, 5, 16, 24, 64, 112, 256, 1024, 2048, 4096, 1 << 20}) {
+    EXPECT_NEAR(reuse.HitRatio(capacity), LruHitRatio(requests, capacity), 1e-12) << capacity;
+  }
+}
+
+TEST(ReuseEstimator, MomentsRunOutAndBeginAgain) {
+  ReuseEstimator reuse(64);
+  ReuseEstimator roomy(1 << 16);
+  Prng prng(2);
+  for (int i = 0; i < 10'000; ++i) {
+    const Path path = {KeyOf(prng.NextBelow(60))};
+    reuse.Use(path);
+    roomy.Use(path);
+  }
+  for (uint64_t capacity = 1; capacity < 64; ++capacity) {
+    EXPECT_EQ(reuse.HitRatio(capacity), roomy.HitRatio(capacity));
+  }
+}
+
+TEST(ReuseEstimator, ASampleIsCloseToExact) {
+  const auto requests = Chats(20'000);
+  ReuseEstimator reuse(2048);
+  ReuseEstimator again(2048);
+  for (const Path& path : requests) reuse.Use(path);
+  for (const Path& path : requests) again.Use(path);
+  EXPECT_EQ(reuse.samples(), 2048u);
+  EXPECT_GT(reuse.scale(), 10.0);
+  double worst = 0;
+  for (const uint64_t capacity : {500, 1000, 2000, 4000, 8000, 16'000, 32'000}) {
+    const double exact = LruHitRatio(requests, capacity);
+    worst = std::max(worst, std::abs(reuse.HitRatio(capacity) - exact));
+    EXPECT_EQ(reuse.HitRatio(capacity), again.HitRatio(capacity));
+  }
+  EXPECT_LT(worst, 0.03);
+}
+
+TEST(ReuseEstimator, LargerCachesHitNoLess) {
+  ReuseEstimator reuse(256);
+  for (const Path& path : Chats(4000)) reuse.Use(path);
+  for (uint64_t capacity = 1; capacity < 100'000; capacity = capacity * 5 / 4 + 1) {
+    EXPECT_LE(reuse.HitRatio(capacity), reuse.HitRatio(capacity * 5 / 4 + 1));
+  }
+}
+
+}  // namespace
+}  // namespace quire::evict
