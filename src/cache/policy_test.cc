@@ -1,0 +1,39 @@
+// The cache under every policy: it shares, evicts under pressure, and can be emptied.
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "cache/test_util.h"
+#include "evict/policies.h"
+
+namespace quire::cache {
+namespace {
+
+class CachePolicies : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(CachePolicies, ShareAndEvictUnderPressure) {
+  TestCache t(/*slots=*/20);
+  t.cache = Must(Cache::Create({.geometry = SmallGeometry(),
+                                .profile = NumericProfile::Uniform(Codec::kF16),
+                                .hot_bytes = 21 * t.charge_bytes - 1,
+                                .policy = std::string(GetParam())}));
+  Prng prng(8);
+  uint64_t found = 0;
+  for (int i = 0; i < 300; ++i) {
+    const auto stem = SomeTokens(48, prng.NextBelow(4));
+    const auto prompt = Join(stem, SomeTokens(1 + prng.NextBelow(80), 100 + prng.NextBelow(30)));
+    found += t.Resident(prompt);
+    const auto sequence = t.Run(prompt);
+    ASSERT_EQ(sequence->length(), prompt.size());
+  }
+  EXPECT_GT(found, 0u);
+  EXPECT_GT(t.cache->stats().evicted_total, 100u);
+  const uint64_t blocks = t.cache->stats().evictable_blocks;
+  EXPECT_EQ(t.cache->Evict(1000), blocks);
+  EXPECT_EQ(t.slots_used(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CachePolicies, testing::ValuesIn(evict::PolicyNames()),
+                         [](const auto& name) { return std::string(name.param); });
+
+}  // namespace
+}  // namespace quire::cache
