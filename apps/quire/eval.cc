@@ -1,4 +1,4 @@
-// quire eval: what a codec costs in quality, against f16 on the same text.
+// quire eval: what a codec costs in quality, against f16 on the same text or the same questions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "apps/quire/progress.h"
+#include "apps/quire/retrieval.h"
 #include "apps/quire/runtime.h"
+#include "env/clock.h"
 #include "env/file.h"
 
 namespace quire::app {
@@ -22,6 +24,8 @@ struct EvalFlags {
   std::string kv = "f16";
   std::string text;
   uint64_t context = 2048;
+  uint64_t retrieval = 0;  // facts asked for; 0: perplexity
+  std::string cases;       // file of documents; empty: the model's
   bool json = false;
 };
 
@@ -102,18 +106,12 @@ class Evaluation {
   Sums sums_;
 };
 
-Result<std::vector<TokenId>> TokensOf(const EvalFlags& flags, const Runtime& runtime) {
+Result<std::string> TextOf(const EvalFlags& flags, const Runtime& runtime) {
   if (!runtime.tokenizer()) {
     return Fail(ErrorCode::kNotFound,
                 fmt::format("{}: no tokenizer.json, so no text can be read", flags.runtime.model));
   }
-  QUIRE_ASSIGN(const std::string text, ReadFile(flags.text, kTextBytesMax));
-  QUIRE_ASSIGN(auto tokens, runtime.tokenizer()->Encode(text));
-  if (tokens.size() < 2) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}: {} tokens; there must be 2 at least", flags.text, tokens.size()));
-  }
-  return tokens;
+  return ReadFile(flags.text, kTextBytesMax);
 }
 
 double BitsPerValue(const CacheOptions& options, uint64_t block_bytes) {
@@ -121,21 +119,28 @@ double BitsPerValue(const CacheOptions& options, uint64_t block_bytes) {
          (static_cast<double>(options.geometry.values_per_token()) * options.profile.block_tokens);
 }
 
-Result<nlohmann::ordered_json> Evaluate(const EvalFlags& flags) {
-  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime));
-  QUIRE_ASSIGN(const auto tokens, TokensOf(flags, *runtime));
-  const uint64_t positions = runtime->model().config().positions_max;
+Result<std::unique_ptr<Cache>> MakeF16Cache(const EvalFlags& flags, const Runtime& runtime) {
+  RuntimeFlags f16_flags = flags.runtime;
+  f16_flags.k = f16_flags.v = CodecName(Codec::kF16);
+  QUIRE_ASSIGN(auto options, CacheOptionsOf(f16_flags, runtime.model()));
+  return Cache::Create(std::move(options));
+}
+
+Result<nlohmann::ordered_json> EvaluateText(const EvalFlags& flags, Runtime& runtime) {
+  QUIRE_ASSIGN(const std::string text, TextOf(flags, runtime));
+  QUIRE_ASSIGN(const auto tokens, runtime.tokenizer()->Encode(text));
+  if (tokens.size() < 2) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {} tokens; there must be 2 at least", flags.text, tokens.size()));
+  }
+  const uint64_t positions = runtime.model().config().positions_max;
   if (flags.context > positions) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("--context {}: the model was made for at most {} tokens", flags.context,
                             positions));
   }
-  RuntimeFlags f16_flags = flags.runtime;
-  f16_flags.k = f16_flags.v = CodecName(Codec::kF16);
-  QUIRE_ASSIGN(auto f16_options, CacheOptionsOf(f16_flags, runtime->model()));
-  QUIRE_ASSIGN(const auto f16, Cache::Create(std::move(f16_options)));
-
-  Evaluation evaluation(*runtime, *f16);
+  QUIRE_ASSIGN(const auto f16, MakeF16Cache(flags, runtime));
+  Evaluation evaluation(runtime, *f16);
   ProgressBar bar("comparing with f16");
   for (size_t begin = 0; begin + 1 < tokens.size(); begin += flags.context) {
     const size_t count = std::min<size_t>(flags.context, tokens.size() - begin);
@@ -144,17 +149,82 @@ Result<nlohmann::ordered_json> Evaluate(const EvalFlags& flags) {
   bar.Clear();
   const Sums& sums = evaluation.sums();
   const auto count = static_cast<double>(sums.tokens);
+  return nlohmann::ordered_json{{"kv", flags.kv},
+                                {"context", flags.context},
+                                {"tokens", sums.tokens},
+                                {"ppl", std::exp(sums.loss / count)},
+                                {"ppl_f16", std::exp(sums.loss_f16 / count)},
+                                {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
+                                {"kld_mean", sums.kld / count},
+                                {"top1_agreement", static_cast<double>(sums.same_top) / count}};
+}
+
+/// Whether the greedy continuation of the case's prompt begins with its answer.
+Result<bool> Finds(serve::Engine& engine, const model::Tokenizer& tokenizer,
+                   const std::vector<TokenId>& prompt, const std::string& answer) {
+  // A token is a byte of text at least.
+  const serve::Request request{.prompt = prompt,
+                               .max_tokens = static_cast<uint32_t>(answer.size())};
+  const serve::Response response = engine.Run({&request, 1}).front();
+  if (response.finish == serve::Finish::kFailed) return std::unexpected(response.error);
+  return tokenizer.Decode(response.tokens).starts_with(answer);
+}
+
+Result<nlohmann::ordered_json> EvaluateRetrieval(const EvalFlags& flags, Runtime& runtime) {
+  QUIRE_ASSIGN(const std::string text, TextOf(flags, runtime));
+  const std::string file = flags.cases.empty() ? flags.runtime.model + "/cases.jsonl" : flags.cases;
+  QUIRE_ASSIGN(const std::string lines, ReadFile(file, kTextBytesMax));
+  QUIRE_ASSIGN(const auto documents, ParseRetrieval(lines, file, text.size()));
+  uint64_t questions = 0;
+  for (const RetrievalDocument& document : documents) questions += document.facts.size();
+  if (flags.retrieval > questions) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("--retrieval {}: {} has {} facts", flags.retrieval, file, questions));
+  }
+  QUIRE_ASSIGN(const auto f16, MakeF16Cache(flags, runtime));
+  QUIRE_ASSIGN(
+      const auto f16_engine,
+      serve::Engine::Create({.model = runtime.model(),
+                             .cache = *f16,
+                             .attention = runtime.attention(),
+                             .executor = runtime.executor(),
+                             .clock = SystemClock()},
+                            runtime.identity(), {.chunk_tokens = flags.runtime.chunk_tokens}));
+  uint64_t counts[2][2] = {};  // [found with f16][found with the codec]
+  ProgressBar bar("asking for facts");
+  uint64_t asked = 0;
+  for (const RetrievalDocument& document : documents) {
+    const std::string planted = RetrievalText(document, text);
+    // The document is computed for the first question and found in the cache for the others.
+    for (const RetrievalDocument::Fact& fact : document.facts) {
+      if (asked == flags.retrieval) break;
+      QUIRE_ASSIGN(const auto prompt, runtime.tokenizer()->Encode(planted + fact.Question()));
+      QUIRE_ASSIGN(const bool found,
+                   Finds(runtime.engine(), *runtime.tokenizer(), prompt, fact.Answer()));
+      QUIRE_ASSIGN(const bool found_f16,
+                   Finds(*f16_engine, *runtime.tokenizer(), prompt, fact.Answer()));
+      ++counts[found_f16][found];
+      bar.Update(++asked, flags.retrieval);
+    }
+  }
+  const auto share = [&](uint64_t right) {
+    return static_cast<double>(right) / static_cast<double>(flags.retrieval);
+  };
+  return nlohmann::ordered_json{{"kv", flags.kv},
+                                {"cases", flags.retrieval},
+                                {"accuracy", share(counts[1][1] + counts[0][1])},
+                                {"accuracy_f16", share(counts[1][1] + counts[1][0])},
+                                {"lost", counts[1][0]},
+                                {"gained", counts[0][1]}};
+}
+
+Result<nlohmann::ordered_json> Evaluate(const EvalFlags& flags) {
+  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime));
+  QUIRE_ASSIGN(auto report, flags.retrieval != 0 ? EvaluateRetrieval(flags, *runtime)
+                                                 : EvaluateText(flags, *runtime));
   const Cache& cache = runtime->cache();
-  return nlohmann::ordered_json{
-      {"kv", flags.kv},
-      {"context", flags.context},
-      {"tokens", sums.tokens},
-      {"ppl", std::exp(sums.loss / count)},
-      {"ppl_f16", std::exp(sums.loss_f16 / count)},
-      {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
-      {"kld_mean", sums.kld / count},
-      {"top1_agreement", static_cast<double>(sums.same_top) / count},
-      {"bits_per_value", BitsPerValue(cache.options(), cache.block_bytes())}};
+  report["bits_per_value"] = BitsPerValue(cache.options(), cache.block_bytes());
+  return report;
 }
 
 int RunEval(EvalFlags flags) {
@@ -178,7 +248,8 @@ void AddEval(CLI::App& program, int& exit) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* command = program.add_subcommand(
       "eval",
-      "Quality of a codec against f16 on a text: perplexity, KL divergence, top-1 agreement");
+      "Quality of a codec against f16 on a text: perplexity, KL divergence, top-1 agreement, or "
+      "facts found far back");
   AddRuntimeFlags(*command, flags->runtime);
   command->add_option("--text", flags->text, "Text file")->required();
   command->add_option("--kv", flags->kv, "Codec of K and V")
@@ -189,6 +260,14 @@ void AddEval(CLI::App& program, int& exit) {
   command->add_option("--context", flags->context, "Tokens per window")
       ->check(CLI::Range(uint64_t{2}, uint64_t{1} << 32))
       ->capture_default_str();
+  auto* retrieval = command
+                        ->add_option("--retrieval", flags->retrieval,
+                                     "Ask for facts planted in the text instead: this many")
+                        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32));
+  command
+      ->add_option("--cases", flags->cases,
+                   "File of documents (default: MODEL/cases.jsonl), as models/tiny/README.md says")
+      ->needs(retrieval);
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit] { exit = RunEval(*flags); });
 }

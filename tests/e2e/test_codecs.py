@@ -69,6 +69,28 @@ def test_quality_on_heldout_text(codec, tmp_path):
     assert 0.9 < result["top1_agreement"] <= 1
 
 
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_facts_are_found_as_with_f16(codec):
+    """All 1,000 are in docs/benchmarks.md; of 16, one may be lost at 4 bits."""
+    done = quire_cli.run("eval", "--model", TINY, "--text", TINY / "heldout.txt", "--kv", codec,
+                         "--retrieval", 16, "--json")
+    assert done.exit_code == 0, done.describe()
+    got = done.json
+    assert got["cases"] == 16 and got["accuracy_f16"] >= 14 / 16, got
+    assert got["accuracy"] == got["accuracy_f16"] + (got["gained"] - got["lost"]) / 16
+    assert got["lost"] <= (0 if codec == "int8" else 1), got
+
+
+def test_retrieval_needs_its_cases(tmp_path):
+    arguments = ["eval", "--model", TINY, "--text", TINY / "heldout.txt", "--kv", "int8"]
+    done = quire_cli.run(*arguments, "--retrieval", 1_000_000)
+    assert done.exit_code == 3 and "4500 facts" in done.stderr, done.describe()
+    done = quire_cli.run(*arguments, "--retrieval", 1, "--cases", tmp_path / "none.jsonl")
+    assert done.exit_code == 3 and "none.jsonl" in done.stderr, done.describe()
+    done = quire_cli.run(*arguments, "--cases", tmp_path / "none.jsonl")
+    assert done.exit_code == 2, done.describe()
+
+
 def test_f16_against_itself_is_exact(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(PROMPT)
