@@ -33,7 +33,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (tail > 0 && !lists_[c].slots[whole].is_none()) ++counts[c];
   }
-  QUIRE_ASSIGN(const auto copies, core_.AllocateSlots(counts));
+  QUIRE_ASSIGN(const auto copies, core_.AllocateSlots(place_, counts));
   PlanState plan{.place = place_,
                  .prompt_tokens = kept_blocks.size() * core_.block_tokens() + tail};
   plan.resident = plan.prompt_tokens;
@@ -57,8 +57,8 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   core_.HoldSlots(held);
   const uint64_t blocks = plan.slots[0].size();
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = false};
-  auto selected = std::make_unique<SequenceImpl>(core_, std::move(plan),
-                                                 PerClass<std::vector<SlotId>>{}, blocks, options);
+  auto selected = std::make_unique<SequenceImpl>(
+      core_, std::move(plan), PerClass<std::vector<SlotId>>{}, blocks, tokens_max_, options);
   selected->dropped_tokens_ = dropped_tokens_ + (whole - kept_blocks.size()) * core_.block_tokens();
   return selected;
 }

@@ -128,8 +128,7 @@ void Core::List(BlockId block) {
   if (record.listed != wanted) {
     Unlist(block);
     if (wanted != Listed::kNowhere) {
-      (wanted == Listed::kWhole ? account.whole : account.passed)
-          .Add(record.local, FactsOf(block));
+      (wanted == Listed::kWhole ? account.whole : account.passed).Add(record.local, FactsOf(block));
       record.stamp = next_stamp_++;
       if (account.options.ttl_us > 0) record.listed_us = clock_.NowMicros();
     }

@@ -7,6 +7,7 @@
 #include "base/bits.h"
 #include "base/hash.h"
 #include "cache/core.h"
+#include "evict/policies.h"
 
 namespace quire::cache {
 
