@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install demo test bench bench-peers asan tsan tidy fuzz-smoke format format-check test-hf clean deps dev-deps
+.PHONY: help build install demo test bench bench-peers asan tsan nightly tidy fuzz-smoke format format-check test-hf clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -48,7 +48,12 @@ asan: dev-deps  ## the C++ suites under AddressSanitizer and UBSan
 
 tsan: dev-deps  ## the C++ suites under ThreadSanitizer
 	@$(call BUILD,tsan)
-	@scripts/run-tests build/tsan --cpp-only
+	@QUIRE_STRESS_SECONDS=$${QUIRE_STRESS_SECONDS:-60} scripts/run-tests build/tsan --cpp-only
+
+nightly: dev-deps  ## the stress test for ten minutes under ThreadSanitizer
+	@$(call BUILD,tsan) --target registry_test
+	@QUIRE_STRESS_SECONDS=$${QUIRE_STRESS_SECONDS:-600} \
+	  build/tsan/bin/registry_test --gtest_filter='Stress.*'
 
 tidy: dev-deps  ## clang-tidy over src and apps; findings are errors
 	@cmake --preset tidy >/dev/null

@@ -42,6 +42,7 @@ void AddEval(CLI::App& program, int& exit);
 void AddPlan(CLI::App& program, int& exit);
 void AddBench(CLI::App& program, int& exit);
 void AddReplay(CLI::App& program, int& exit);
+void AddSelftest(CLI::App& program, int& exit);
 void AddInfo(CLI::App& program, int& exit);
 
 }  // namespace quire::app

@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   AddPlan(program, exit);
   AddBench(program, exit);
   AddReplay(program, exit);
+  AddSelftest(program, exit);
   AddInfo(program, exit);
   try {
     program.parse(argc, argv);

@@ -11,8 +11,8 @@ using ::testing::HasSubstr;
 struct World {
   World() {
     const quire_cache_options options = SmallOptions();
-    cache = MustMake<quire_cache>([&](quire_cache** made, quire_error* error) {
-      return quire_cache_create(&options, made, error);
+    cache = MustMake<quire_cache>([&](quire_cache** made, quire_error* failure) {
+      return quire_cache_create(&options, made, failure);
     });
   }
 
