@@ -275,7 +275,7 @@ TEST_F(Misuse, APlanIsUsedUpAlsoWhenOpeningFails) {
   EXPECT_EQ(open(&out, &error), QUIRE_UNSUPPORTED);
   options.contiguous = 0;
   options.reserve_tokens = 1 << 20;
-  EXPECT_EQ(open(&out, &error), QUIRE_NO_SPACE);
+  EXPECT_EQ(open(&out, &error), QUIRE_TOO_LARGE);
   EXPECT_EQ(out, nullptr);
   EXPECT_EQ(world.Stats().sequences, 1u);
 }
