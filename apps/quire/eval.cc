@@ -223,6 +223,7 @@ Result<nlohmann::ordered_json> Evaluate(const EvalFlags& flags) {
   QUIRE_ASSIGN(auto report, flags.retrieval != 0 ? EvaluateRetrieval(flags, *runtime)
                                                  : EvaluateText(flags, *runtime));
   const Cache& cache = runtime->cache();
+  report["codec_fallbacks"] = cache.stats().codec_fallbacks;
   report["bits_per_value"] = BitsPerValue(cache.options(), cache.block_bytes());
   return report;
 }

@@ -208,6 +208,9 @@ Result<int> Generate(const GenerateFlags& flags) {
   if (flags.json) {
     auto report = ResponseJson(last, text);
     report["digests"] = digests;  // of every run, in order
+    report["k"] = CodecName(*runtime->profile().CodecFor(StreamRole::kKey));
+    report["v"] = CodecName(*runtime->profile().CodecFor(StreamRole::kValue));
+    report["codec_fallbacks"] = runtime->cache().stats().codec_fallbacks;
     PrintJson(report);
   } else {
     if (!runtime->tokenizer()) fmt::print("{}\n", fmt::join(last.tokens, ","));

@@ -76,7 +76,7 @@ int Info(bool json) {
     fmt::print("last-level cache {}\ndevices       cpu\ncodecs\n",
                FormatBytes(LastLevelCacheBytes()));
     for (const auto& codec : report["codecs"]) {
-      fmt::print("  {:<6} {:>5.2f} bits per value  ", codec["name"].get<std::string>(),
+      fmt::print("  {:<8} {:>6.3f} bits per value  ", codec["name"].get<std::string>(),
                  codec["bits_per_value"].get<double>());
       for (const auto& kernel : codec["kernels"]) fmt::print(" {}", kernel.get<std::string>());
       fmt::print("\n");

@@ -77,6 +77,9 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
       ->check(CLI::Range(1, 1024));
   command.add_option("--compute", flags.compute, "f32: compute in f32 whatever the file's type")
       ->check(CLI::IsMember({"f32"}));
+  command.add_flag("--codec-fallback,!--no-codec-fallback", flags.codec_fallback,
+                   "A codec that cannot be used here gives way to int8 or f16, with a warning "
+                   "(default), or is refused");
   command.add_option("--device", flags.device, "Where it runs")
       ->check(CLI::IsMember({"cpu"}))
       ->capture_default_str();
@@ -97,6 +100,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
     QUIRE_ASSIGN(runtime->tokenizer_, model::Tokenizer::Load(tokenizer_path));
   }
   QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_));
+  if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
   QUIRE_ASSIGN(runtime->cache_, Cache::Create(std::move(options)));
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   runtime->executor_ = MakeThreadPool(flags.threads != 0 ? flags.threads : cores);

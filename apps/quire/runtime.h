@@ -31,6 +31,7 @@ struct RuntimeFlags {
   uint32_t threads = 0;  // 0: one per core
   std::string compute;   // "f32", or empty for the file's precision
   std::string device = "cpu";
+  bool codec_fallback = true;  // a codec that cannot be used here gives way to one that can
 };
 
 /// What the flags ask of a cache for this model.

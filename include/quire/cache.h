@@ -28,6 +28,8 @@ struct PlanState;
 
 namespace [[gnu::visibility("default")]] quire {
 
+class AttentionBackend;
+
 struct CacheOptions {
   Geometry geometry{};
   NumericProfile profile{};
@@ -41,6 +43,10 @@ struct CacheOptions {
   /// Which whole block goes first when room is needed: lru, lfu, s3fifo, arc, priority,
   /// token_limit, quire (docs/policies.md).
   std::string policy = "lru";
+  // What will read the cache. A codec that it, the layout or a stream does not take then gives way
+  // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null: it
+  // is refused. Used by Create alone; what came of it is in options().profile.
+  const AttentionBackend* fallback_kernels = nullptr;
 };
 
 /// A party that pays for its blocks and reads no one else's; or, with `shared`, a domain.

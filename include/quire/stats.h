@@ -40,6 +40,7 @@ struct CacheStats {
   uint64_t evicted_total = 0;
   uint64_t evicted_passed_total = 0;  // blocks that lost what windows had passed
   uint64_t refused_total = 0;         // requests the budget refused
+  uint64_t codec_fallbacks = 0;       // streams whose codec gave way to one that can be used here
 };
 
 /// Why tokens of a prompt were not found. The numbers are frozen.

@@ -9,6 +9,7 @@
 
 #include "base/bits.h"
 #include "base/hash.h"
+#include "cache/fallback.h"
 #include "env/clock.h"
 #include "evict/policies.h"
 
@@ -88,7 +89,10 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<D
   }
   QUIRE_TRY(CheckCodecs(options.profile));
   QUIRE_TRY(options.geometry.Validate());
+  const uint32_t fallbacks = options.fallback_kernels != nullptr ? ApplyFallback(options) : 0;
+  options.fallback_kernels = nullptr;  // need not outlive this
   QUIRE_ASSIGN(Parts parts, MakeParts(options));
+  parts.codec_fallbacks = fallbacks;
   parts.memory = std::move(memory);
   QUIRE_TRY(MakePools(options, parts));
   return std::unique_ptr<Core>(new Core(std::move(options), std::move(parts), shared));
@@ -170,6 +174,7 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
       pools_(std::move(parts.pools)),
       ledger_(parts.ledger_bytes, shared),
       index_(options_.profile.block_tokens) {
+  counters_.codec_fallbacks = parts.codec_fallbacks;
   for (uint32_t c = 0; c < class_count(); ++c) {
     reaches_[c] = c < layout_.part_count() ? Reach(layout_.part(c), layout_.block_tokens())
                                            : Reach::OfOpenForm(layout_.block_tokens());

@@ -158,6 +158,7 @@ class Core final : public Cache {
     uint64_t ledger_bytes = 0;
     std::unique_ptr<DeviceMemory> memory;
     PerClass<std::unique_ptr<pool::Pool>> pools{};  // null beyond the class count
+    uint32_t codec_fallbacks = 0;
   };
 
   Core(CacheOptions options, Parts parts, quota::Ledger* shared);

@@ -36,7 +36,8 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"deduplicated_total", stats.deduplicated_total},
           {"evicted_total", stats.evicted_total},
           {"evicted_passed_total", stats.evicted_passed_total},
-          {"refused_total", stats.refused_total}};
+          {"refused_total", stats.refused_total},
+          {"codec_fallbacks", stats.codec_fallbacks}};
 }
 
 nlohmann::ordered_json Json(const TenantStats& stats) {

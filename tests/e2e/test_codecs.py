@@ -56,6 +56,21 @@ def test_k_and_v_are_chosen_separately(kv, plain):
     assert done.json["logits_digest"] not in {run["logits_digest"] for run in plain.values()}
 
 
+def test_a_codec_that_cannot_be_used_gives_way():
+    """Arenas that are not block-major take no codec that encodes."""
+    arguments = ["generate", "--model", TINY, "--prompt", PROMPT[:100], "--max-tokens", 8, "--json"]
+    f16 = quire_cli.run(*arguments, "--kv", "f16")
+    assert f16.json["codec_fallbacks"] == 0 and "fallback" not in f16.stderr
+    wanted = [*arguments, "--kv", "fp8_e4m3", "--layout", "layer_major"]
+    done = quire_cli.run(*wanted)
+    assert done.exit_code == 0, done.describe()
+    assert (done.json["k"], done.json["v"], done.json["codec_fallbacks"]) == ("f16", "f16", 2)
+    assert done.json["logits_digest"] == f16.json["logits_digest"]
+    assert done.stderr.count("codec fallback: K in f16 instead of fp8_e4m3") == 1, done.stderr
+    refused = quire_cli.run(*wanted, "--no-codec-fallback")
+    assert refused.exit_code == 3 and "needs block_major" in refused.stderr, refused.describe()
+
+
 @pytest.mark.parametrize("codec", BITS_MAX)
 def test_quality_on_heldout_text(codec, tmp_path):
     text = tmp_path / "text.txt"
