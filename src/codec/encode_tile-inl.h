@@ -14,6 +14,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -190,18 +191,49 @@ struct IntCoder {
   }
 };
 
+/// Value `index` of the first kCount of a table, in every lane. kCount is a power of two.
+template <size_t kCount>
+HWY_INLINE TileVec LookUp(const float* table, hn::Vec<hn::RebindToSigned<TileTag>> index) {
+  const TileTag d;
+  if constexpr (hn::MaxLanes(d) >= kCount) {
+    return hn::TableLookupLanes(hn::LoadU(d, table), hn::IndicesFromVec(d, index));
+  } else {
+    // Two halves, and the index's highest bit between them.
+    const hn::RebindToSigned<TileTag> di;
+    const auto half = hn::Set(di, static_cast<int32_t>(kCount / 2));
+    const auto rest = hn::AndNot(half, index);
+    const auto is_high = hn::RebindMask(d, hn::Eq(hn::And(index, half), half));
+    return hn::IfThenElse(is_high, LookUp<kCount / 2>(table + kCount / 2, rest),
+                          LookUp<kCount / 2>(table, rest));
+  }
+}
+
+/// Thresholds first, first + step, first + 2 step ... of nf4, then zeros.
+constexpr std::array<float, kTileTokens> Nf4Thresholds(size_t first, size_t step) {
+  std::array<float, kTileTokens> thresholds{};
+  for (size_t i = 0; first + i * step < 16; ++i) thresholds[i] = Nf4Threshold(first + i * step);
+  return thresholds;
+}
+inline constexpr auto kNf4Second = Nf4Thresholds(4, 8);
+inline constexpr auto kNf4Third = Nf4Thresholds(2, 4);
+inline constexpr auto kNf4Fourth = Nf4Thresholds(1, 2);
+
 struct Nf4Coder {
+  // The number of thresholds reached, bit by bit from the highest: they ascend.
   static HWY_INLINE auto Codes(TileVec value, TileVec inverse, TileVec) {
     const TileTag d;
+    const hn::RebindToSigned<TileTag> di;
     const hn::RebindToUnsigned<TileTag> du;
     const auto scaled = hn::Mul(value, inverse);
-    auto code = hn::Zero(du);
-    for (size_t i = 1; i < 16; ++i) {
-      const auto beyond = hn::Ge(scaled, hn::Set(d, Nf4Threshold(i)));
-      // A true lane is all ones: -1.
-      code = hn::Sub(code, hn::BitCast(du, hn::VecFromMask(d, beyond)));
-    }
-    return code;
+    const auto one = hn::Set(di, 1);
+    const auto beyond = [&](TileVec threshold) HWY_ATTR {
+      return hn::IfThenElseZero(hn::RebindMask(di, hn::Ge(scaled, threshold)), one);
+    };
+    auto code = beyond(hn::Set(d, Nf4Threshold(8)));
+    code = hn::Add(hn::Add(code, code), beyond(LookUp<2>(kNf4Second.data(), code)));
+    code = hn::Add(hn::Add(code, code), beyond(LookUp<4>(kNf4Third.data(), code)));
+    code = hn::Add(hn::Add(code, code), beyond(LookUp<8>(kNf4Fourth.data(), code)));
+    return hn::BitCast(du, code);
   }
 };
 
@@ -321,6 +353,7 @@ class PairCoder {
 
   HWY_ATTR void CodesOfPair(const float* firsts, const float* seconds, uint8_t* codes) {
     const TileTag d;
+    const hn::RebindToSigned<TileTag> di;
     const hn::RebindToUnsigned<TileTag> du;
     const hn::Rebind<uint8_t, TileTag> d8;
     const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
@@ -331,24 +364,21 @@ class PairCoder {
       const auto a = hn::Mul(first, inverse);
       const auto b = hn::Mul(second, inverse);
       auto best = hn::Set(d, -std::numeric_limits<float>::max());
-      auto product_of_best = hn::Zero(d);
-      auto code = hn::Zero(du);
-      auto x = hn::Zero(d);
-      auto y = hn::Zero(d);
+      auto index = hn::Zero(di);
       for (uint32_t i = 0; i < kPairPoints; ++i) {
-        const auto point_x = hn::Set(d, kPairFirst[i]);
-        const auto point_y = hn::Set(d, kPairSecond[i]);
-        const auto product = hn::Add(hn::Mul(a, point_x), hn::Mul(b, point_y));
+        const auto product =
+            hn::Add(hn::Mul(a, hn::Set(d, kPairFirst[i])), hn::Mul(b, hn::Set(d, kPairSecond[i])));
         const auto gain = hn::Sub(hn::Abs(product), hn::Set(d, PairCost(i)));
-        const auto better = hn::Gt(gain, best);
-        best = hn::IfThenElse(better, gain, best);
-        product_of_best = hn::IfThenElse(better, product, product_of_best);
-        code = hn::IfThenElse(hn::RebindMask(du, better), hn::Set(du, i), code);
-        x = hn::IfThenElse(better, point_x, x);
-        y = hn::IfThenElse(better, point_y, y);
+        const auto better = hn::RebindMask(di, hn::Gt(gain, best));
+        best = hn::Max(best, gain);
+        index = hn::IfThenElse(better, hn::Set(di, static_cast<int32_t>(i)), index);
       }
+      auto x = LookUp<16>(kPairFirst.data(), index);
+      auto y = LookUp<16>(kPairSecond.data(), index);
+      // The best point's product once more, for its sign.
+      const auto product_of_best = hn::Add(hn::Mul(a, x), hn::Mul(b, y));
       const auto sign = hn::And(hn::BitCast(du, product_of_best), hn::Set(du, 0x80000000u));
-      code = hn::Or(code, hn::ShiftRight<27>(sign));
+      const auto code = hn::Or(hn::BitCast(du, index), hn::ShiftRight<27>(sign));
       x = hn::Xor(x, hn::BitCast(d, sign));
       y = hn::Xor(y, hn::BitCast(d, sign));
       hn::StoreU(hn::TruncateTo(d8, code), d8, codes + t);
