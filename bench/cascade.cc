@@ -1,5 +1,5 @@
-// Decode of sequences that share a long prefix: all in one call, which reads the prefix once, beside
-// one of them alone, beside as many calls of one, and beside multiply-adds in registers.
+// Decode of sequences that share a long prefix: all in one call, which reads the prefix once,
+// beside one of them alone, beside as many calls of one, and beside multiply-adds in registers.
 #include <fmt/format.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A decoded sequence as the attention benches read it: Qwen3-0.6B's heads, filled with random codes.
+// A decoded sequence as the attention benches read it: heads of Qwen3-0.6B, random codes.
 #ifndef QUIRE_BENCH_SEQUENCE_H_
 #define QUIRE_BENCH_SEQUENCE_H_
 

@@ -1,4 +1,4 @@
-// Which single rows of a call share their first splits, so that these are read once for all of them.
+// Which single rows of a call share their first splits: these are then read once for all of them.
 #ifndef QUIRE_ATTENTION_CASCADE_H_
 #define QUIRE_ATTENTION_CASCADE_H_
 

@@ -55,8 +55,8 @@ struct LaneStates {
 ///
 /// Sequences that share their first splits are a cascade. An item of its first step computes the
 /// shared splits once: its rows are the single rows of `sequences`, its task has the blocks of the
-/// first of them and stands behind the last shared token. It leaves lane states, no output. Items of
-/// the second step, one sequence each, go on from there.
+/// first of them and stands behind the last shared token. It leaves lane states, no output. Items
+/// of the second step, one sequence each, go on from there.
 struct Item {
   const AttentionShape* shape = nullptr;
   const AttentionTask* task = nullptr;

@@ -10,8 +10,8 @@
 
 namespace quire::attention {
 
-/// Adds to mass[b] the softmax weights that the rows of `task` give to the tokens of block b, summed
-/// over rows and query heads: a row adds query_heads in all. Plain loops over widened K: an
+/// Adds to mass[b] the softmax weights that the rows of `task` give to the tokens of block b,
+/// summed over rows and query heads: a row adds query_heads in all. Plain loops over widened K: an
 /// estimate, not canonical bits, but the same for every number of threads.
 ///
 /// Shape: mass [blocks up to the last row's], at least; a shape without a window

@@ -118,8 +118,8 @@ bool Core::Intact(SlotId slot) {
   return false;
 }
 
-// Takes blocks out of use with everything that continues them: if one is damaged, that may have been
-// computed from the damaged bytes. Returns what was marked, parents before children.
+// Takes blocks out of use with everything that continues them: if one is damaged, that may have
+// been computed from the damaged bytes. Returns what was marked, parents before children.
 std::vector<BlockId> Core::Mark(std::vector<BlockId> marked, Standing standing) {
   for (const BlockId block : marked) blocks_.at(block).standing = standing;
   const std::vector<BlockId> all = blocks_.Ids();

@@ -25,9 +25,9 @@ struct Rank {
 
 /// A block with an evictable child is no leaf: it waits, at its rank, until its children are gone.
 ///
-/// Cost: O(log leaves) where a leaf comes or goes, O(1) for other blocks and where the first or last
-///       leaf of a queue makes room for a parent that stands right behind it; 40 bytes per block id and
-///       72 per leaf
+/// Cost: O(log leaves) where a leaf comes or goes, O(1) for other blocks and where the first or
+///       last leaf of a queue makes room for a parent that stands right behind it; 40 bytes per
+///       block id and 72 per leaf
 class LeafOrder {
  public:
   struct Leaf {

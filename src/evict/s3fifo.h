@@ -16,8 +16,8 @@ namespace quire::evict {
 /// first in the main queue and was used since gets another round. Uses move nothing.
 ///
 /// Cost: O(log leaves) per call, amortised; about 160 bytes per block
-/// Source: Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023; with leaves only
-///         as victims
+/// Source: Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023; with leaves
+///         only as victims
 class S3FifoPolicy final : public Policy {
  public:
   std::string_view name() const override { return "s3fifo"; }

@@ -49,8 +49,8 @@ class KeepObserver final : public model::AttentionObserver {
   std::vector<double> mass_;
 };
 
-/// The whole blocks to keep of a prompt's, ascending: sinks and the end, then by mass, of equal ones
-/// the later.
+/// The whole blocks to keep of a prompt's, ascending: sinks and the end, then by mass, of equal
+/// ones the later.
 ///
 /// Shape: mass [whole_blocks] or fewer; not read where options.by is kRecent
 std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_blocks,
