@@ -175,7 +175,8 @@ class Cache {
 
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
   /// Errors: kNoSpace names shared, own and available blocks, or the tenant whose quota is full;
-  ///         kTooLarge it can never fit; kInvalidArgument past tokens_max, or contiguous with a plan that shares blocks;
+  ///         kTooLarge it can never fit; kInvalidArgument past tokens_max, or contiguous with a
+  ///         plan that shares blocks;
   ///         kUnsupported contiguous where the cache cannot. The plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 

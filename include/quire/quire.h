@@ -300,7 +300,8 @@ typedef struct quire_sequence_options {
 /// Makes a sequence that starts with the plan's resident tokens. The plan is used up, also when
 /// this fails. `options` may be NULL.
 /// Errors: QUIRE_NO_SPACE names shared, own and available blocks, or the tenant whose quota is
-///         full; QUIRE_TOO_LARGE it can never fit; QUIRE_INVALID_ARGUMENT past tokens_max, or contiguous with a plan that shares blocks;
+///         full; QUIRE_TOO_LARGE it can never fit; QUIRE_INVALID_ARGUMENT past tokens_max, or
+///         contiguous with a plan that shares blocks;
 ///         QUIRE_UNSUPPORTED contiguous where the cache cannot
 quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
                       quire_sequence** sequence, quire_error* error);

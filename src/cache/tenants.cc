@@ -50,8 +50,8 @@ Result<TenantId> Core::AddTenant(const TenantOptions& options) {
                             "which other floors take {}",
                             options.name, options.floor_bytes, limit_bytes, floors_bytes));
   }
-  tenants_.push_back(std::make_unique<Tenant>(options, account, quota_bytes,
-                                              evict::MakePolicy(options_.policy)));
+  tenants_.push_back(
+      std::make_unique<Tenant>(options, account, quota_bytes, evict::MakePolicy(options_.policy)));
   ShareGhosts();
   return id;
 }

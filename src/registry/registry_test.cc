@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "cache/test_util.h"
-#include "env/clock.h"
+#include "registry/test_clock.h"
 
 namespace quire::registry {
 namespace {
@@ -74,7 +74,7 @@ struct World {
     }
   }
 
-  ManualClock clock{1000};
+  TestClock clock{1000};
   FakeModel model;
   uint64_t charge_bytes;
   std::unique_ptr<Registry> registry;

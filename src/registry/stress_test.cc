@@ -13,8 +13,8 @@
 #include "base/prng.h"
 #include "cache/core.h"
 #include "cache/test_util.h"
-#include "env/clock.h"
 #include "registry/registry.h"
+#include "registry/test_clock.h"
 
 namespace quire::registry {
 namespace {
@@ -62,7 +62,7 @@ class Stress {
         registry_(Must(Registry::Create({.geometry = SmallGeometry(),
                                          .profile = profile_,
                                          .budget_bytes = kOwnerSlots * charge_bytes_,
-                                         .clock = &SystemClock()}))) {
+                                         .clock = &clock_}))) {
     Must(cache_->AddTenant({.name = "team", .quota_bytes = 30 * charge_bytes_, .shared = true}));
     tenants_ = {kDefaultTenant,
                 Must(cache_->AddTenant({.name = "floor", .floor_bytes = 10 * charge_bytes_})),
@@ -81,6 +81,7 @@ class Stress {
         while (std::chrono::steady_clock::now() < end && !::testing::Test::HasFailure()) {
           Step(t, prng, views);
           ++steps_;
+          clock_.Advance(1);
         }
       });
     }
@@ -302,6 +303,7 @@ class Stress {
     }
   }
 
+  TestClock clock_{0};
   const NumericProfile profile_ = NumericProfile::Uniform(Codec::kF16);
   const FakeModel model_{SmallGeometry()};
   const Identity identity_ = cache::SomeIdentity();
