@@ -44,8 +44,8 @@ struct CacheOptions {
   /// token_limit, quire (docs/policies.md).
   std::string policy = "lru";
   // What will read the cache. A codec that it, the layout or a stream does not take then gives way
-  // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null: it
-  // is refused. Used by Create alone; what came of it is in options().profile.
+  // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null:
+  // it is refused. Used by Create alone; what came of it is in options().profile.
   const AttentionBackend* fallback_kernels = nullptr;
 };
 
@@ -62,7 +62,7 @@ struct TenantOptions {
 };
 
 /// Whoever asks without saying who: no quota, no floor, private.
-inline constexpr TenantId kDefaultTenant = TenantId(0);
+[[gnu::visibility("hidden")]] inline constexpr TenantId kDefaultTenant = TenantId(0);
 
 struct AcquireRequest {
   TenantId tenant = kDefaultTenant;

@@ -49,8 +49,9 @@ struct LayerBlocks {
   uint64_t tokens = 0;  // written in this layer, committed or not
 };
 
-/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Select, Reset); length(), stats(), View()
-///           and Gather() from any thread. Readers of committed tokens take no lock on the bytes
+/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Select, Reset); length, stats,
+///           View() and Gather() from any thread. Readers of committed tokens take no lock on the
+///           bytes
 /// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
  public:
@@ -103,8 +104,8 @@ class Sequence {
   /// ones, so that what is left out can go when this sequence does.
   ///
   /// Shape:  kept_blocks ascending, each before the last partial block
-  /// Errors: kInvalidArgument such a block, or uncommitted rows; kUnsupported a model with windows or
-  ///         a contiguous sequence; kNoSpace. Nothing changes then
+  /// Errors: kInvalidArgument another block, or uncommitted rows; kUnsupported a model with windows
+  ///         or a contiguous sequence; kNoSpace. Nothing changes then
   virtual Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) = 0;
   /// Tokens before length() that Select left out.
   virtual uint64_t dropped_tokens() const = 0;

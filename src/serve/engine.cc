@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "model/mass_observer.h"
 
 namespace quire::serve {
 
@@ -28,7 +29,7 @@ class Engine::Task {
       : request_(request), clock_(clock), sampler_(request.sampling) {
     response_.prompt_tokens = request.prompt.size();
     if (!request.keep.keeps_all() && request.keep.by != KeepBy::kRecent) {
-      observer_.emplace(request.keep, request.prompt.size());
+      observer_.emplace(ObservedFrom(request.keep, request.prompt.size()));
     }
   }
 
@@ -39,7 +40,7 @@ class Engine::Task {
   uint64_t position() const { return sequence_->length() + sequence_->dropped_tokens(); }
   bool prefilling() const { return position() < request_.prompt.size(); }
   /// Who looks at the attention of the next step.
-  KeepObserver* observer() { return observer_ && prefilling() ? &*observer_ : nullptr; }
+  model::MassObserver* observer() { return observer_ && prefilling() ? &*observer_ : nullptr; }
   Response TakeResponse() { return std::move(response_); }
 
   void Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t started_us) {
@@ -116,7 +117,7 @@ class Engine::Task {
   const Clock& clock_;
   model::Sampler sampler_;
   std::unique_ptr<Sequence> sequence_;
-  std::optional<KeepObserver> observer_;
+  std::optional<model::MassObserver> observer_;
   Response response_;
   Blake2b<16> digest_;
   bool finished_ = false;

@@ -241,7 +241,7 @@ TEST_F(EngineTest, HaltStopsWhereTheCacheIsFullAndKeepsWhatWasMade) {
   Request request{.prompt = Tokens(30, 1), .max_tokens = 500};
   const Response rejected = RunOne(request);
   EXPECT_EQ(rejected.finish, Finish::kFailed);
-  EXPECT_EQ(rejected.error.code, ErrorCode::kNoSpace);
+  EXPECT_EQ(rejected.error.code, ErrorCode::kTooLarge);
 
   request.on_full = OnFull::kHalt;
   const Response halted = RunOne(request);

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "attention/mass.h"
 #include "base/bits.h"
 
 namespace quire::serve {
@@ -18,17 +17,9 @@ std::string_view KeepByName(KeepBy by) {
   return "unknown";
 }
 
-void KeepObserver::OnAttention(uint32_t, const AttentionShape& shape, const AttentionTask& task,
-                               Executor& executor) {
-  const uint64_t end = task.first_position + task.rows;
-  if (end <= from_) return;
-  AttentionTask counted = task;
-  const uint64_t skipped = from_ - std::min(from_, task.first_position);
-  counted.queries += skipped * shape.query_heads * shape.key.dim;
-  counted.first_position += skipped;
-  counted.rows -= static_cast<uint32_t>(skipped);
-  mass_.resize(std::max<size_t>(mass_.size(), DivUp(end, shape.key.block_tokens)));
-  attention::AddAttentionMass(shape, counted, executor, mass_);
+uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens) {
+  if (options.by != KeepBy::kObserved) return 0;
+  return prompt_tokens - std::min<uint64_t>(prompt_tokens, options.observe_tokens);
 }
 
 std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_blocks,

@@ -2,13 +2,10 @@
 #ifndef QUIRE_SERVE_KEEP_H_
 #define QUIRE_SERVE_KEEP_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
-
-#include "model/forward.h"
 
 namespace quire::serve {
 
@@ -31,23 +28,8 @@ struct KeepOptions {
   bool keeps_all() const { return share >= 1.0; }
 };
 
-/// Attention that a prompt pays to its own blocks, all layers together.
-class KeepObserver final : public model::AttentionObserver {
- public:
-  KeepObserver(const KeepOptions& options, uint64_t prompt_tokens)
-      : from_(options.by == KeepBy::kObserved
-                  ? prompt_tokens - std::min<uint64_t>(prompt_tokens, options.observe_tokens)
-                  : 0) {}
-
-  void OnAttention(uint32_t layer, const AttentionShape& shape, const AttentionTask& task,
-                   Executor& executor) override;
-  /// By block; those nobody has looked at are missing.
-  std::span<const double> mass() const { return mass_; }
-
- private:
-  const uint64_t from_;  // the first position whose attention counts
-  std::vector<double> mass_;
-};
+/// Where the attention that counts begins, for a prompt of so many tokens.
+uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens);
 
 /// The whole blocks to keep of a prompt's, ascending: sinks and the end, then by mass, of equal
 /// ones the later.

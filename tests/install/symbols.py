@@ -26,7 +26,7 @@ def c_functions(header):
 
 def violations(symbols, functions, code):
     """One line for each symbol that must not be there."""
-    names = set(re.findall(r"\bk?[A-Z]\w*\b", code))
+    names = set(re.findall(r"\b[A-Z]\w*\b", code))
     for kind, symbol in symbols:
         if symbol in functions and kind == "T":
             continue

@@ -1,0 +1,31 @@
+// Adds up what a sequence attends to, over layers and steps.
+#ifndef QUIRE_MODEL_MASS_OBSERVER_H_
+#define QUIRE_MODEL_MASS_OBSERVER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/forward.h"
+
+namespace quire::model {
+
+/// Attention that the tokens of one sequence from a position on pay to each block, all layers
+/// together (attention/mass.h).
+class MassObserver final : public AttentionObserver {
+ public:
+  explicit MassObserver(uint64_t from_position) : from_(from_position) {}
+
+  void OnAttention(uint32_t layer, const AttentionShape& shape, const AttentionTask& task,
+                   Executor& executor) override;
+  /// By block; those nobody has looked at are missing.
+  std::span<const double> mass() const { return mass_; }
+
+ private:
+  const uint64_t from_;
+  std::vector<double> mass_;
+};
+
+}  // namespace quire::model
+
+#endif  // QUIRE_MODEL_MASS_OBSERVER_H_
