@@ -32,6 +32,25 @@ TEST_P(CachePolicies, ShareAndEvictUnderPressure) {
   EXPECT_EQ(t.slots_used(), 0u);
 }
 
+// A policy that goes by the length of prompts hears of it from the sequences that end.
+TEST(CachePolicy, HearsOfRequests) {
+  for (const bool by_length : {true, false}) {
+    TestCache t(/*slots=*/40);
+    t.cache = Must(Cache::Create({.geometry = SmallGeometry(),
+                                  .profile = NumericProfile::Uniform(Codec::kF16),
+                                  .hot_bytes = 40 * t.charge_bytes,
+                                  .policy = by_length ? "token_limit" : "lru"}));
+    const auto brief = SomeTokens(2 * TestCache::kBlock + 1, 1);
+    const auto lengthy = SomeTokens(8 * TestCache::kBlock + 1, 2);
+    t.Run(brief);
+    t.Run(lengthy);
+    EXPECT_EQ(t.cache->Evict(3), 3u);
+    // The brief one is older, the lengthy one takes more.
+    EXPECT_EQ(t.Resident(brief), by_length ? 2 * TestCache::kBlock : 0);
+    EXPECT_EQ(t.Resident(lengthy), (by_length ? 5 : 7) * TestCache::kBlock);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CachePolicies, testing::ValuesIn(evict::PolicyNames()),
                          [](const auto& name) { return std::string(name.param); });
 

@@ -41,7 +41,7 @@ def test_what_the_end_of_the_prompt_attends_to_is_kept(tmp_path):
         print(f"{share:.0%} by {by}: {right} of {SAMPLE}")
     for share in (0.5, 0.25):
         assert table[share, "observed"] > table[share, "recent"]
-        assert table[share, "observed"] >= exact - max(1, SAMPLE // 10)
+        assert table[share, "observed"] >= exact * 0.6
 
 
 @pytest.mark.parametrize("share", ["0", "1.5", "nan", "-0.25"])
