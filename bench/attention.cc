@@ -1,6 +1,7 @@
 // Attention beside its floors: decode against a plain streaming read of as many bytes, prefill
-// against multiply-adds in registers. Shape: Qwen3-0.6B, 16 query heads on 8 KV heads, head_dim
-// 128; "g4" has 4 query heads to a KV head instead of 2.
+// against multiply-adds in registers, and so is decode of a context that stays in a core's cache.
+// Shape: Qwen3-0.6B, 16 query heads on 8 KV heads, head_dim 128; "g4" has 4 query heads to a KV
+// head instead of 2.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,10 +51,6 @@ Row DecodeRow(const Options& options, const std::string& name, const Sequence& s
        .floor = [&] { return gigabytes_per_token / roofline->ReadGbPerSecond(threads) * 1e3; }});
 }
 
-bool IsWanted(const Options& options, const std::string& name) {
-  return name.find(options.cases) != std::string::npos;
-}
-
 Result<void> Decode(const Options& options, Codec codec, uint32_t tokens, uint32_t group,
                     AttentionBackend* attention, std::vector<Row>* rows) {
   const std::string name = fmt::format("decode/{}/{}{}", CodecName(codec), tokens,
@@ -68,6 +65,35 @@ Result<void> Decode(const Options& options, Codec codec, uint32_t tokens, uint32
   for (const uint32_t threads : options.threads) {
     rows->push_back(DecodeRow(options, name, *sequence, group, threads, attention, &roofline));
   }
+  return {};
+}
+
+/// Decode of one layer of a context that stays in the second-level cache, over and over: what
+/// kernels cost when memory does not.
+Result<void> CachedDecode(const Options& options, Codec codec, AttentionBackend* attention,
+                          std::vector<Row>* rows) {
+  constexpr uint32_t kTokens = kSplitTokens;
+  constexpr uint32_t kPasses = 400;
+  const std::string name = fmt::format("cached/{}/{}/t1", CodecName(codec), kTokens);
+  if (!IsWanted(options, name)) return {};
+  QUIRE_ASSIGN(const auto sequence, Sequence::Create(codec, kTokens, 1));
+  const std::vector<float> queries = Queries(1, kGroup);
+  std::vector<float> out(queries.size());
+  const AttentionShape shape = sequence->Shape(0, kGroup);
+  const AttentionTask task = sequence->Task(1, queries.data(), out.data());
+  const auto executor = MakeThreadPool(1);
+  const double gigaflops = 1e-9 * kPasses * kTokens * kKvHeads * kGroup * kHeadDim * 2 * 2;
+  rows->push_back(MeasurePairs(options, {.name = name,
+                                         .unit = "GFLOP/s",
+                                         .work =
+                                             [&] {
+                                               const double begin_s = NowSeconds();
+                                               for (uint32_t pass = 0; pass < kPasses; ++pass) {
+                                                 attention->Attend(shape, {&task, 1}, *executor);
+                                               }
+                                               return gigaflops / (NowSeconds() - begin_s);
+                                             },
+                                         .floor = [&] { return FmaPeakGflops(1); }}));
   return {};
 }
 
@@ -117,6 +143,9 @@ Result<std::vector<Row>> Attention(const Options& options) {
         Case{Codec::kNf4}, Case{Codec::kNf4, 32'768, 4}, Case{Codec::kNf4, 32'768, 8},
         Case{Codec::kFp4}, Case{Codec::kQ25}}) {
     QUIRE_TRY(Decode(options, c.codec, c.tokens, c.group, attention.get(), &rows));
+  }
+  for (const Codec codec : kCodecs) {
+    QUIRE_TRY(CachedDecode(options, codec, attention.get(), &rows));
   }
   for (const Codec codec : {Codec::kF16, Codec::kInt8, Codec::kNf4}) {
     QUIRE_TRY(Prefill(options, codec, 512, 8192, attention.get(), &rows));

@@ -85,22 +85,25 @@ Result<void> AddRows(const Options& options, Codec codec, AttentionBackend* atte
       return fmt::format("cascade/{}/{}+{}/{}/t{}", CodecName(codec), kSharedTokens, kPrivateTokens,
                          what, threads);
     };
-    step_ms(kMany, kMany);  // scratch and page tables
-    rows->push_back(MeasurePairs(options, {.name = name("4_beside_1"),
-                                           .unit = "ms/step",
-                                           .less_is_better = true,
-                                           .work = [&] { return step_ms(kFew, kFew); },
-                                           .floor = [&] { return step_ms(1, 1); }}));
-    rows->push_back(MeasurePairs(options, {.name = name("32_beside_32_calls"),
-                                           .unit = "ms/step",
-                                           .less_is_better = true,
-                                           .work = [&] { return step_ms(kMany, kMany); },
-                                           .floor = [&] { return step_ms(kMany, 1); }}));
-    rows->push_back(MeasurePairs(
-        options, {.name = name("32_beside_fma"),
-                  .unit = "GFLOP/s",
-                  .work = [&] { return gigaflops_per_step / step_ms(kMany, kMany) * 1e3; },
-                  .floor = [&] { return FmaPeakGflops(threads); }}));
+    const auto measure = [&](const PairedCase& paired) {
+      if (!IsWanted(options, paired.name)) return;
+      step_ms(kMany, kMany);  // scratch and page tables
+      rows->push_back(MeasurePairs(options, paired));
+    };
+    measure({.name = name("4_beside_1"),
+             .unit = "ms/step",
+             .less_is_better = true,
+             .work = [&] { return step_ms(kFew, kFew); },
+             .floor = [&] { return step_ms(1, 1); }});
+    measure({.name = name("32_beside_32_calls"),
+             .unit = "ms/step",
+             .less_is_better = true,
+             .work = [&] { return step_ms(kMany, kMany); },
+             .floor = [&] { return step_ms(kMany, 1); }});
+    measure({.name = name("32_beside_fma"),
+             .unit = "GFLOP/s",
+             .work = [&] { return gigaflops_per_step / step_ms(kMany, kMany) * 1e3; },
+             .floor = [&] { return FmaPeakGflops(threads); }});
   }
   return {};
 }

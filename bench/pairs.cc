@@ -34,6 +34,10 @@ double NowSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+bool IsWanted(const Options& options, const std::string& name) {
+  return name.find(options.cases) != std::string::npos;
+}
+
 Row MeasurePairs(const Options& options, const PairedCase& paired) {
   QUIRE_CHECK(options.pairs > 0);
   if (options.progress) options.progress(paired.name);

@@ -25,6 +25,9 @@ double ThreadSeconds();
 /// Seconds that pass, for work of several threads.
 double NowSeconds();
 
+/// Whether options.cases asks for a row.
+bool IsWanted(const Options& options, const std::string& name);
+
 /// Runs work and floor in turn, options.pairs times, so that whatever else the machine does meets
 /// both. Medians; the note says "void" when the floor spreads more than 10 %: then the machine was
 /// too busy for the row to mean anything.

@@ -100,8 +100,9 @@ void AddBench(CLI::App& program, int& exit) {
   command->add_option("--pairs", flags->options.pairs, "Interleaved pairs per case")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--case", flags->options.cases,
-                      "`attention`: only cases with this in their name, such as decode/f16/32768");
+  command->add_option(
+      "--case", flags->options.cases,
+      "attention, cascade: only cases with this in their name, such as decode/f16/32768");
   command->add_option("--trace", flags->trace,
                       "Requests for `index` to replay: a .jsonl.gz file of hash_ids");
   command->add_flag("--json", flags->json, "Print one JSON object");

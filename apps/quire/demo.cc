@@ -28,7 +28,7 @@ struct DemoFlags {
 struct Session {
   std::string question{};
   std::vector<TokenId> prompt{};  // the document and the question
-  std::string expected{};  // empty: no fact asked for
+  std::string expected{};         // empty: no fact asked for
   uint32_t max_tokens = 0;
   serve::Response shared{};   // after others, with reuse
   serve::Response alone{};    // everything computed

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -11,6 +10,8 @@
 #include "apps/quire/progress.h"
 #include "apps/quire/replayer.h"
 #include "apps/quire/trace.h"
+#include "base/log.h"
+#include "env/file.h"
 
 namespace quire::app {
 namespace {
@@ -53,14 +54,15 @@ std::vector<uint64_t> CurveCapacities(uint64_t unique_blocks) {
 }
 
 int RunCurve(const ReplayFlags& flags, const ReplayInput& input) {
+  if (flags.policies != std::vector<std::string>{"lru"}) {
+    LogWarn("replay: the curve is that of lru, not of {}; replay those without --curve",
+            fmt::join(flags.policies, ", "));
+  }
   const std::vector<CurvePoint> curve = EstimateCurve(
       input, flags.capacities.empty() ? CurveCapacities(input.unique_blocks()) : flags.capacities);
   if (!flags.svg.empty()) {
-    std::ofstream file(flags.svg);
-    file << CurveSvg(curve);
-    file.close();
-    if (!file) {
-      return Report("replay", Error{ErrorCode::kIo, fmt::format("{}: cannot write", flags.svg)});
+    if (const auto written = WriteFile(flags.svg, CurveSvg(curve)); !written) {
+      return Report("replay", written.error());
     }
   }
   if (!flags.json) {

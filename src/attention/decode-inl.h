@@ -66,6 +66,17 @@ struct GroupParts {
   uint32_t longer;
 };
 
+/// f<kQueries>() for a part of so many query vectors.
+template <class F>
+HWY_INLINE void ForPart(uint32_t queries, const F& f) {
+  switch (queries) {
+    case 1: f.template operator()<1>(); break;
+    case 2: f.template operator()<2>(); break;
+    case 3: f.template operator()<3>(); break;
+    default: f.template operator()<4>(); break;
+  }
+}
+
 /// Columns of K that one kernel call reads, as many as the accumulators allow.
 constexpr uint32_t ColumnsPerTile(uint32_t queries) {
   return std::max<uint32_t>(1,
@@ -207,12 +218,7 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
                                         scores + size_t{q} * kSplitTokens,
                                         kFetchesAhead<Values> && part == 0 ? ahead : nullptr);
           };
-          switch (parts.size(part)) {
-            case 1: turn.template operator()<1>(); break;
-            case 2: turn.template operator()<2>(); break;
-            case 3: turn.template operator()<3>(); break;
-            default: turn.template operator()<4>(); break;
-          }
+          ForPart(parts.size(part), turn);
         }
       }
     }

@@ -14,8 +14,6 @@
 #define QUIRE_ATTENTION_FORMS_INL_H_
 #endif
 
-#include <type_traits>
-
 #include "base/check.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -40,14 +38,19 @@ constexpr CodecFunctions FunctionsOf() {
 /// K of codecs that encode is always token-contiguous.
 template <class Values>
 constexpr CodecFunctions EncodedFunctionsOf() {
-#if HWY_TARGET == HWY_AVX2
-  if constexpr (!std::is_same_v<Values, Int8Values>) {
-    return {&StreamHalfScores<Values>, &StreamHalfValues<Values>, &ExpandKey<Values>, nullptr,
-            &ExpandValue<Values>};
-  }
-#endif
   return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, nullptr,
           &ExpandValue<Values>};
+}
+
+/// Of codes that are cheaper by way of halves, where there is one.
+template <class Values>
+constexpr CodecFunctions HalvesFunctionsOf() {
+#if HWY_TARGET == HWY_AVX2
+  return {&StreamHalfScores<Values>, &StreamHalfValues<Values>, &ExpandKey<Values>, nullptr,
+          &ExpandValue<Values>};
+#else
+  return EncodedFunctionsOf<Values>();
+#endif
 }
 
 /// Panels of pairs have functions of their own.
@@ -64,12 +67,12 @@ inline CodecFunctions FunctionsFor(Codec codec) {
     case Codec::kF32: return FunctionsOf<cn::F32Values>();
     case Codec::kF16: return FunctionsOf<cn::F16Values>();
     case Codec::kBf16: return FunctionsOf<cn::Bf16Values>();
-    case Codec::kFp8E4m3: return EncodedFunctionsOf<Fp8E4m3Values>();
-    case Codec::kFp8E5m2: return EncodedFunctionsOf<Fp8E5m2Values>();
+    case Codec::kFp8E4m3: return HalvesFunctionsOf<Fp8E4m3Values>();
+    case Codec::kFp8E5m2: return HalvesFunctionsOf<Fp8E5m2Values>();
     case Codec::kInt8: return EncodedFunctionsOf<Int8Values>();
-    case Codec::kInt4: return EncodedFunctionsOf<Int4Values>();
-    case Codec::kNf4: return EncodedFunctionsOf<Nf4Values>();
-    case Codec::kFp4: return EncodedFunctionsOf<Fp4Values>();
+    case Codec::kInt4: return HalvesFunctionsOf<Int4Values>();
+    case Codec::kNf4: return HalvesFunctionsOf<Nf4Values>();
+    case Codec::kFp4: return HalvesFunctionsOf<Fp4Values>();
     case Codec::kQ25: return PairFunctions();
     default: break;
   }

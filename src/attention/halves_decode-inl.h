@@ -146,12 +146,7 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
                                                four_bytes);
             }
           };
-          switch (parts.size(part)) {
-            case 1: score.template operator()<1>(); break;
-            case 2: score.template operator()<2>(); break;
-            case 3: score.template operator()<3>(); break;
-            default: score.template operator()<4>(); break;
-          }
+          ForPart(parts.size(part), score);
         }
       }
     }
@@ -240,12 +235,7 @@ void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView
         const auto weigh = [&]<int kQueries>() HWY_ATTR {
           WeighHalves<Values, kQueries>(scratch.halves, run.tokens, end - begin, w, to, out_stride);
         };
-        switch (parts.size(part)) {
-          case 1: weigh.template operator()<1>(); break;
-          case 2: weigh.template operator()<2>(); break;
-          case 3: weigh.template operator()<3>(); break;
-          default: weigh.template operator()<4>(); break;
-        }
+        ForPart(parts.size(part), weigh);
       }
     }
   }

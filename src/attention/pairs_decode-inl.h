@@ -97,12 +97,7 @@ inline void StreamPairScores(const float* query, const StreamView& key, const St
                                     fetch == nullptr ? nullptr : fetch + i);
           }
         };
-        switch (parts.size(part)) {
-          case 1: score.template operator()<1>(); break;
-          case 2: score.template operator()<2>(); break;
-          case 3: score.template operator()<3>(); break;
-          default: score.template operator()<4>(); break;
-        }
+        ForPart(parts.size(part), score);
       }
     }
   }
@@ -213,12 +208,8 @@ inline void StreamPairValues(const ValueRun* runs, uint32_t run_count, const Str
                        run.signs + head * view.head_stride_bytes,
                        weights + q * kSplitTokens + run.first, out + q * out_stride, run.tokens};
     for (uint32_t part = 0; part < parts.count; ++part) {
-      switch (parts.size(part)) {
-        case 1: WeighPairs<1>(plane, view.dim, out_stride); break;
-        case 2: WeighPairs<2>(plane, view.dim, out_stride); break;
-        case 3: WeighPairs<3>(plane, view.dim, out_stride); break;
-        default: WeighPairs<4>(plane, view.dim, out_stride); break;
-      }
+      ForPart(parts.size(part),
+              [&]<int kQueries>() HWY_ATTR { WeighPairs<kQueries>(plane, view.dim, out_stride); });
       plane.weights += parts.size(part) * kSplitTokens;
       plane.out += parts.size(part) * out_stride;
     }

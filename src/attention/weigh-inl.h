@@ -51,45 +51,19 @@ HWY_INLINE void WeighTokens(D d, const std::byte* value, size_t i, size_t dim, c
   }
 }
 
-/// The same of 4-bit codes from channel i on, a multiple of a group. The rows of `out` are padded:
-/// where the last group is not whole, zeros are added to the padding.
-template <class Values, int kQueries, int kTokens>
-HWY_INLINE void WeighGroups(const std::byte* value, size_t i, size_t dim, const float* weights,
-                            float* out, size_t out_stride) {
+/// One token's last 4-bit codes, from channel i on, fewer than a group. The rows of `out` are
+/// padded: zeros are added to the padding.
+template <class Values, int kQueries>
+HWY_INLINE void WeighLastGroup(const std::byte* value, size_t i, size_t dim, const float* weights,
+                               float* out, size_t out_stride) {
   const Tag d;
-  Vec w[kQueries][kTokens];
-  QUIRE_UNROLL
-  for (int h = 0; h < kQueries; ++h) {
-    QUIRE_UNROLL
-    for (int t = 0; t < kTokens; ++t) w[h][t] = hn::Set(d, weights[h * kSplitTokens + t]);
-  }
-  const size_t row_bytes = RowBytes<Values>(dim);
-  for (; i + kNibbleGroup <= dim; i += kNibbleGroup) {
-    QUIRE_UNROLL
-    for (size_t v = 0; v < kNibbleGroup / kVecLanes; ++v) {
-      float* to = out + i + v * kVecLanes;
-      Vec sum[kQueries];
-      QUIRE_UNROLL
-      for (int h = 0; h < kQueries; ++h) sum[h] = hn::LoadU(d, to + h * out_stride);
-      QUIRE_UNROLL
-      for (int t = 0; t < kTokens; ++t) {
-        const Vec x = LookupHalves<Values, kNibbleGroup / 2>(value + t * row_bytes + i / 2, v);
-        QUIRE_UNROLL
-        for (int h = 0; h < kQueries; ++h) sum[h] = hn::MulAdd(w[h][t], x, sum[h]);
-      }
-      QUIRE_UNROLL
-      for (int h = 0; h < kQueries; ++h) hn::StoreU(sum[h], d, to + h * out_stride);
-    }
-  }
-  for (int t = 0; t < kTokens && i < dim; ++t) {
-    HWY_ALIGN float part[kNibbleGroup];
-    LoadPartOfGroup<Values>(value + t * row_bytes + i / 2, dim - i, part);
-    for (size_t c = 0; i + c < out_stride; c += kVecLanes) {
-      const Vec x = hn::Load(d, part + c);
-      for (int h = 0; h < kQueries; ++h) {
-        float* to = out + h * out_stride + i + c;
-        hn::StoreU(hn::MulAdd(w[h][t], x, hn::LoadU(d, to)), d, to);
-      }
+  HWY_ALIGN float last[kNibbleGroup];
+  LoadPartOfGroup<Values>(value + i / 2, dim - i, last);
+  for (size_t c = 0; i + c < out_stride; c += kVecLanes) {
+    const Vec x = hn::Load(d, last + c);
+    for (int h = 0; h < kQueries; ++h) {
+      float* to = out + h * out_stride + i + c;
+      hn::StoreU(hn::MulAdd(hn::Set(d, weights[h * kSplitTokens]), x, hn::LoadU(d, to)), d, to);
     }
   }
 }
@@ -98,13 +72,7 @@ HWY_INLINE void WeighGroups(const std::byte* value, size_t i, size_t dim, const 
 template <class Values, int kQueries>
 HWY_INLINE void WeighTurn(const std::byte* value, size_t dim, uint32_t tokens, const float* weights,
                           float* out, size_t out_stride) {
-  if constexpr (HalfByte<Values>) {
-    if (tokens == kTurnTokens) {
-      WeighGroups<Values, kQueries, kTurnTokens>(value, 0, dim, weights, out, out_stride);
-    } else {
-      WeighGroups<Values, kQueries, 1>(value, 0, dim, weights, out, out_stride);
-    }
-  } else if (tokens == kTurnTokens) {
+  if (tokens == kTurnTokens) {
     WeighTokens<Values, kQueries, kTurnTokens>(Tag(), value, 0, dim, weights, out, out_stride);
   } else {
     WeighTokens<Values, kQueries, 1>(Tag(), value, 0, dim, weights, out, out_stride);
@@ -120,11 +88,9 @@ HWY_INLINE void WeighGroup(const std::byte* value, const StreamView& view, uint3
   } else {
     const GroupParts parts(view.group);
     for (uint32_t part = 0; part < parts.count; ++part) {
-      switch (parts.size(part)) {
-        case 2: WeighTurn<Values, 2>(value, view.dim, tokens, weights, out, out_stride); break;
-        case 3: WeighTurn<Values, 3>(value, view.dim, tokens, weights, out, out_stride); break;
-        default: WeighTurn<Values, 4>(value, view.dim, tokens, weights, out, out_stride); break;
-      }
+      ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
+        WeighTurn<Values, kQueries>(value, view.dim, tokens, weights, out, out_stride);
+      });
       weights += parts.size(part) * kSplitTokens;
       out += parts.size(part) * out_stride;
     }
@@ -247,7 +213,7 @@ void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, siz
   for (uint32_t t = 0; t < plane.tokens && i < dim; ++t) {
     const std::byte* row = plane.value + t * RowBytes<Values>(dim);
     if constexpr (HalfByte<Values>) {
-      WeighGroups<Values, kQueries, 1>(row, i, dim, plane.weights + t, plane.out, out_stride);
+      WeighLastGroup<Values, kQueries>(row, i, dim, plane.weights + t, plane.out, out_stride);
     } else {
       WeighTokens<Values, kQueries, 1>(Tag(), row, i, dim, plane.weights + t, plane.out,
                                        out_stride);
@@ -283,12 +249,9 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& vie
                         weights + q * kSplitTokens + runs[r].first, out + q * out_stride,
                         runs[r].tokens};
     for (uint32_t part = 0; part < parts.count; ++part) {
-      switch (parts.size(part)) {
-        case 1: WeighPlane<Values, 1>(plane, ahead, view.dim, out_stride); break;
-        case 2: WeighPlane<Values, 2>(plane, ahead, view.dim, out_stride); break;
-        case 3: WeighPlane<Values, 3>(plane, ahead, view.dim, out_stride); break;
-        default: WeighPlane<Values, 4>(plane, ahead, view.dim, out_stride); break;
-      }
+      ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
+        WeighPlane<Values, kQueries>(plane, ahead, view.dim, out_stride);
+      });
       plane.weights += parts.size(part) * kSplitTokens;
       plane.out += parts.size(part) * out_stride;
     }
@@ -300,14 +263,12 @@ void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& vi
                   const Columns* next, const float* weights, float* out, size_t out_stride) {
   if constexpr (kFetchesAhead<Values>) {
     WeighPlanes<Values>(runs, run_count, view, next, weights, out, out_stride);
-    return;
-  }
-  switch (view.group) {
-    case 1: WeighRuns<Values, 1>(runs, run_count, view, weights, out, out_stride); break;
-    case 2: WeighRuns<Values, 2>(runs, run_count, view, weights, out, out_stride); break;
-    case 3: WeighRuns<Values, 3>(runs, run_count, view, weights, out, out_stride); break;
-    case 4: WeighRuns<Values, 4>(runs, run_count, view, weights, out, out_stride); break;
-    default: WeighRuns<Values, 0>(runs, run_count, view, weights, out, out_stride); break;
+  } else if (view.group > kPartQueries) {
+    WeighRuns<Values, 0>(runs, run_count, view, weights, out, out_stride);
+  } else {
+    ForPart(view.group, [&]<int kQueries>() HWY_ATTR {
+      WeighRuns<Values, kQueries>(runs, run_count, view, weights, out, out_stride);
+    });
   }
 }
 

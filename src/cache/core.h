@@ -216,7 +216,8 @@ class Core final : public Cache {
   uint64_t PolicyKey(BlockId block) const QUIRE_REQUIRES(mutex_);
   evict::BlockFacts FactsOf(BlockId block) const QUIRE_REQUIRES(mutex_);
   void List(BlockId block) QUIRE_REQUIRES(mutex_);
-  void Unlist(BlockId block) QUIRE_REQUIRES(mutex_);
+  /// `for_room`: it goes because room was needed, which a policy may learn from.
+  void Unlist(BlockId block, bool for_room = false) QUIRE_REQUIRES(mutex_);
 
   struct Victim {
     BlockId block;

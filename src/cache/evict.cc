@@ -126,12 +126,7 @@ void Core::DropOne(BlockId block, MissReason reason) {
     account.ghosts.Add(record.key, {.reason = reason, .gone_us = clock_.NowMicros()});
   }
   const index::RootId root = index_.root(block);
-  if (reason == MissReason::kEvicted && record.listed == Listed::kWhole) {
-    account.whole.Evict(record.local);
-    account.evictable_bytes -= record.listed_bytes;
-  } else {
-    Unlist(block);
-  }
+  Unlist(block, /*for_room=*/reason == MissReason::kEvicted);
   if (record.hollow()) --hollow_;
   index_.Remove(block);
   if (index_.empty(root)) {

@@ -102,13 +102,15 @@ void Core::NoteUse(const Place& place, std::span<const BlockId> path, uint64_t p
                    uint64_t output_tokens) {
   if (path.empty()) return;
   MutexLock lock(mutex_);
+  EvictionList& whole = AccountOf(place).whole;
+  if (!whole.hears_requests()) return;
   std::vector<uint64_t> keys;
   keys.reserve(path.size());
   for (const BlockId block : path) keys.push_back(PolicyKey(block));
-  AccountOf(place).whole.Begin({.time_ms = clock_.NowMicros() / 1000,
-                                .keys = keys,
-                                .prompt_tokens = prompt_tokens,
-                                .output_tokens = output_tokens});
+  whole.Begin({.time_ms = clock_.NowMicros() / 1000,
+               .keys = keys,
+               .prompt_tokens = prompt_tokens,
+               .output_tokens = output_tokens});
 }
 
 // Puts a block into the list where it now belongs, as its most recent one if it was not there.
@@ -138,10 +140,12 @@ void Core::List(BlockId block) {
   record.listed_bytes = bytes;
 }
 
-void Core::Unlist(BlockId block) {
+void Core::Unlist(BlockId block, bool for_room) {
   BlockRecord& record = blocks_.at(block);
   Tenant& account = TenantOf(record.account);
-  if (record.listed == Listed::kWhole) account.whole.Remove(record.local);
+  if (record.listed == Listed::kWhole) {
+    for_room ? account.whole.Evict(record.local) : account.whole.Remove(record.local);
+  }
   if (record.listed == Listed::kParts) account.passed.Remove(record.local);
   record.listed = Listed::kNowhere;
   account.evictable_bytes -= std::exchange(record.listed_bytes, 0);

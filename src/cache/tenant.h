@@ -27,6 +27,7 @@ class EvictionList {
   /// The facts' parent is a local number too.
   void Add(uint32_t local, const evict::BlockFacts& facts) { policy_->Add(BlockId(local), facts); }
   void Remove(uint32_t local) { policy_->Remove(BlockId(local)); }
+  bool hears_requests() const { return policy_->hears_requests(); }
   void Begin(const evict::RequestFacts& request) { policy_->Begin(request); }
   /// As Remove, of a block that goes because room was needed.
   void Evict(uint32_t local) { policy_->Evict(BlockId(local)); }

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "env/clock.h"  // IWYU pragma: export: tests of layers above move it too
 #include "quire/cache.h"
 
 namespace quire::cache {

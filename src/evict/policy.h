@@ -55,6 +55,8 @@ class Policy {
   virtual ~Policy() = default;
 
   virtual std::string_view name() const = 0;
+  /// Whether Begin tells it anything; what it needs costs the caller a walk over the path.
+  virtual bool hears_requests() const { return false; }
   /// The blocks added from now on were used by this request.
   virtual void Begin(const RequestFacts& request) { (void)request; }
   /// The block became evictable (nobody leases it) and is now the most recently used.

@@ -19,6 +19,7 @@ namespace quire::evict {
 class PriorityPolicy final : public Policy {
  public:
   std::string_view name() const override { return "priority"; }
+  bool hears_requests() const override { return true; }
   void Begin(const RequestFacts& request) override;
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;

@@ -24,6 +24,7 @@ namespace quire::evict {
 class QuirePolicy final : public Policy {
  public:
   std::string_view name() const override { return "quire"; }
+  bool hears_requests() const override { return true; }
   void Begin(const RequestFacts& request) override;
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;

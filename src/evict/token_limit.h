@@ -15,6 +15,7 @@ namespace quire::evict {
 class TokenLimitPolicy final : public Policy {
  public:
   std::string_view name() const override { return "token_limit"; }
+  bool hears_requests() const override { return true; }
   void Begin(const RequestFacts& request) override { prompt_tokens_ = request.prompt_tokens; }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override {

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "cache/test_util.h"
-#include "registry/test_clock.h"
 
 namespace quire::registry {
 namespace {
@@ -74,7 +73,7 @@ struct World {
     }
   }
 
-  TestClock clock{1000};
+  ManualClock clock{1000};
   FakeModel model;
   uint64_t charge_bytes;
   std::unique_ptr<Registry> registry;

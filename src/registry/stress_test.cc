@@ -14,7 +14,6 @@
 #include "cache/core.h"
 #include "cache/test_util.h"
 #include "registry/registry.h"
-#include "registry/test_clock.h"
 
 namespace quire::registry {
 namespace {
@@ -303,7 +302,7 @@ class Stress {
     }
   }
 
-  TestClock clock_{0};
+  ManualClock clock_{0};
   const NumericProfile profile_ = NumericProfile::Uniform(Codec::kF16);
   const FakeModel model_{SmallGeometry()};
   const Identity identity_ = cache::SomeIdentity();
