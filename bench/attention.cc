@@ -1,5 +1,5 @@
 // Attention beside its floors: decode against a plain streaming read of as many bytes, prefill
-// against multiply-adds in registers, and so is decode of a context that stays in a core's cache.
+// against multiply-adds in registers, and so is decode of a context that stays in cache.
 // Shape: Qwen3-0.6B, 16 query heads on 8 KV heads, head_dim 128; "g4" has 4 query heads to a KV
 // head instead of 2.
 #include <fmt/format.h>
@@ -68,7 +68,7 @@ Result<void> Decode(const Options& options, Codec codec, uint32_t tokens, uint32
   return {};
 }
 
-/// Decode of one layer of a context that stays in the second-level cache, over and over: what
+/// Decode of one layer of a context that stays in the last-level cache, over and over: what
 /// kernels cost when memory does not.
 Result<void> CachedDecode(const Options& options, Codec codec, AttentionBackend* attention,
                           std::vector<Row>* rows) {
