@@ -13,6 +13,7 @@
 #include "attention/plan.h"
 #include "attention/shape.h"
 #include "base/check.h"
+#include "codec/formats.h"
 #include "quire/attention.h"
 
 namespace quire {
@@ -55,8 +56,21 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
   const size_t padded = PaddedQueries(queries);
   const size_t key = plan.expands ? size_t{kSplitTokens} * shape.key.dim : 0;
   const size_t value = plan.expands ? size_t{kSplitTokens} * OutStride(shape.value.dim) : 0;
+  const bool fixed =
+      codec::HasWholeCodes(shape.key.codec) || codec::HasWholeCodes(shape.value.codec);
+  const size_t units = fixed ? RoundUp(size_t{queries} * (kSplitTokens / kGroupTokens), 16) : 0;
+  // In floats, each of which holds two of these numbers.
+  const size_t fixed_query =
+      fixed ? RoundUp(size_t{queries} * FixedStride(shape.key.dim) / 2, 16) : 0;
+  const size_t fixed_weights = fixed ? scores / 2 : 0;
+  const size_t key_pairs =
+      fixed && plan.expands ? size_t{kColumnsPerSplit} * KeyPairsStride(shape.key.dim) / 2 : 0;
+  const size_t value_pairs = fixed && plan.expands ? size_t{OutStride(shape.value.dim)} /
+                                                         kPanelDims * kValuePairsStride / 2
+                                                   : 0;
   float* next =
-      buffer->AtLeast(query + scores + 4 * padded + key + value + (kTreeLevels + 1) * state);
+      buffer->AtLeast(query + scores + 5 * padded + key + value + units + fixed_query +
+                      fixed_weights + key_pairs + value_pairs + (kTreeLevels + 1) * state);
   const auto take = [&next](size_t floats) {
     float* taken = next;
     next += floats;
@@ -68,6 +82,15 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
   scratch.factors = take(2 * padded);
   scratch.query_sum = take(padded);
   scratch.mid_sum = take(padded);
+  scratch.query_units = take(padded);
+  scratch.weight_units = take(units);
+  const auto take_pairs = [&take](size_t floats) {
+    return reinterpret_cast<int16_t*>(take(floats));
+  };
+  scratch.fixed_query = take_pairs(fixed_query);
+  scratch.fixed_weights = take_pairs(fixed_weights);
+  scratch.key_pairs = take_pairs(key_pairs);
+  scratch.value_pairs = take_pairs(value_pairs);
   scratch.key = take(key);
   scratch.value = take(value);
   scratch.split = StatesAt(take(state), queries);
@@ -180,7 +203,7 @@ Result<std::unique_ptr<AttentionBackend>> MakeCpuAttention() {
   const attention::Kernels* kernels = attention::BestKernels();
   if (kernels == nullptr) {
     return Fail(ErrorCode::kUnsupported,
-                "cpu attention needs a processor with fused multiply-add (AVX2 or NEON)");
+                "cpu attention needs a processor with fused multiply-add (AVX2)");
   }
   return std::make_unique<attention::CpuAttention>(kernels);
 }

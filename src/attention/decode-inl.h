@@ -16,6 +16,8 @@
 
 #include <algorithm>
 
+#include "codec/planes.h"
+#include "codec/scalar.h"
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,10 +32,8 @@ inline constexpr size_t kTurnBytes = 512;
 inline constexpr uint32_t kTurnTokens = 2;
 /// Where 32 registers hold the sums of a whole plane, planes are computed one after the other and
 /// fetched line by line beforehand. On a Zen 5 core that streams 38 GB/s this reads f16 at 72 % of
-/// that and f32 at 92 %; interleaved runs, which leave fetching to the hardware, at 54 %. With few
-/// registers that helps encoded planes alone, which are small: the hardware hardly starts on them.
-template <class Values>
-inline constexpr bool kFetchesAhead = kVecLanes >= 16 || !requires { Values::kCodec; };
+/// that and f32 at 92 %; interleaved runs, which leave fetching to the hardware, at 54 %.
+inline constexpr bool kFetchesAhead = kVecLanes >= 16;
 inline constexpr size_t kLineBytes = 64;
 inline constexpr uint32_t kPlanesAhead = 4;
 /// Query vectors that share a load; a larger group is cut into equal parts of at most as many.
@@ -43,6 +43,7 @@ inline constexpr size_t kTileVecs = kVecLanes >= 16 ? 16 : 8;
 
 /// One stream (K or V) as the kernels of an item see it.
 struct StreamView {
+  const StreamLayout* layout = nullptr;
   uint32_t heads = 0;  // KV heads of the item
   uint32_t group = 0;  // query vectors per KV head
   size_t dim = 0;
@@ -50,10 +51,18 @@ struct StreamView {
   size_t head_stride_bytes = 0;        // from one head's plane to the next
   size_t column_bytes = 0;             // codes of one head's column
   size_t token_bytes = 0;              // V: from one token's codes to the next token's
-  size_t token_sign_bytes = 0;         // V of q25: likewise
   uint32_t block_columns = 0;          // columns of one block
   size_t scale_head_stride_bytes = 0;  // 0: the codec has no scales
 };
+
+/// Where a head's column of codes begins in its plane: the tokens from `in_block` on.
+inline size_t ColumnOffset(const StreamLayout& stream, uint32_t in_block) {
+  if (stream.inner == InnerAxis::kDim) {
+    return codec::RowBytes(stream.codec, stream.dim, in_block);
+  }
+  if (IsIdentity(stream.codec)) return size_t{in_block} * codec::ValueBytes(stream.codec);
+  return size_t{in_block} * (stream.codec == Codec::kInt8 ? 2 : 1);
+}
 
 /// The group in parts: the first `longer` have one query vector more than the others.
 struct GroupParts {
@@ -114,7 +123,8 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
     Vec k[kVecs];
     QUIRE_UNROLL
     for (size_t v = 0; v < kVecs; ++v) {
-      k[v] = LoadTokens<Values>(key[v / kVecsPerColumn] + i * row_bytes, v % kVecsPerColumn);
+      k[v] = Values::Load(d, key[v / kVecsPerColumn] + i * row_bytes +
+                                 v % kVecsPerColumn * kVecLanes * Values::kBytes);
     }
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) {
@@ -123,10 +133,10 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
       for (size_t v = 0; v < kVecs; ++v) sum[h][v] = hn::MulAdd(q, k[v], sum[h][v]);
     }
   };
-  constexpr size_t kRowsPerLine = kLineBytes / ColumnBytes<Values>();
+  constexpr size_t kRowsPerLine = kLineBytes / (kColumnTokens * Values::kBytes);
   size_t i = begin;
   for (; i + kRowsPerLine <= end; i += kRowsPerLine) {
-    if constexpr (kFetchesAhead<Values>) {
+    if constexpr (kFetchesAhead) {
       QUIRE_UNROLL
       for (int c = 0; c < kColumns; ++c) hwy::Prefetch(fetch[c] + i * row_bytes);
     }
@@ -139,8 +149,7 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
     QUIRE_UNROLL
     for (size_t v = 0; v < kVecs; ++v) {
       float* to = scores + h * kSplitTokens + index[v / kVecsPerColumn] * kColumnTokens;
-      const Vec score = end == dim ? InTokenOrder<Values>(sum[h][v]) : sum[h][v];
-      hn::Store(score, d, to + (v % kVecsPerColumn) * kVecLanes);
+      hn::Store(sum[h][v], d, to + (v % kVecsPerColumn) * kVecLanes);
     }
   }
 }
@@ -196,7 +205,7 @@ inline void FetchScales(const StreamView& key, const StreamView& value, const Co
 template <class Values>
 void StreamScores(const float* query, const StreamView& key, const StreamView& value,
                   const Columns& columns, float* scores) {
-  const size_t turn_dims = kFetchesAhead<Values> ? key.dim : kTurnBytes / ColumnBytes<Values>();
+  const size_t turn_dims = kFetchesAhead ? key.dim : kTurnBytes / (kColumnTokens * Values::kBytes);
   const uint32_t streams = std::max(kStreams, key.block_columns);
   const GroupParts parts(key.group);
   for (uint32_t c = 0; c < columns.count; c += streams) {
@@ -204,7 +213,7 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
     for (uint32_t head = 0; head < key.heads; ++head) {
       const size_t offset = head * key.head_stride_bytes;
       const std::byte* ahead[kColumnsPerSplit];
-      if (kFetchesAhead<Values>) {
+      if (kFetchesAhead) {
         PlanesAhead(key, value, columns, c, count, head, ahead);
         FetchScales(key, value, columns, c, count, head);
       }
@@ -216,7 +225,7 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
             ScoreTurn<Values, kQueries>(query + q * key.dim, key.dim, begin, end, columns.key + c,
                                         count, offset, key.row_bytes, columns.index + c,
                                         scores + size_t{q} * kSplitTokens,
-                                        kFetchesAhead<Values> && part == 0 ? ahead : nullptr);
+                                        kFetchesAhead && part == 0 ? ahead : nullptr);
           };
           ForPart(parts.size(part), turn);
         }

@@ -2,9 +2,9 @@
 #include "attention/decode-inl.h"
 #include "attention/encoded-inl.h"
 #include "attention/halves_decode-inl.h"
-#include "attention/pairs_decode-inl.h"
 #include "attention/prefill-inl.h"
 #include "attention/weigh-inl.h"
+#include "attention/whole_prefill-inl.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_FORMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -35,30 +35,15 @@ constexpr CodecFunctions FunctionsOf() {
           &ExpandValue<Values>};
 }
 
-/// K of codecs that encode is always token-contiguous.
+/// Of fp8, whose K is always token-contiguous.
 template <class Values>
-constexpr CodecFunctions EncodedFunctionsOf() {
-  return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, nullptr,
-          &ExpandValue<Values>};
-}
-
-/// Of codes that are cheaper by way of halves, where there is one.
-template <class Values>
-constexpr CodecFunctions HalvesFunctionsOf() {
+constexpr CodecFunctions Fp8FunctionsOf() {
 #if HWY_TARGET == HWY_AVX2
   return {&StreamHalfScores<Values>, &StreamHalfValues<Values>, &ExpandKey<Values>, nullptr,
           &ExpandValue<Values>};
 #else
-  return EncodedFunctionsOf<Values>();
-#endif
-}
-
-/// Panels of pairs have functions of their own.
-constexpr CodecFunctions PairFunctions() {
-#if HWY_TARGET == HWY_AVX2
-  return {&StreamHalfScores<PairValues>, &StreamHalfValues<PairValues>, nullptr, nullptr, nullptr};
-#else
-  return {&StreamPairScores, &StreamPairValues, nullptr, nullptr, nullptr};
+  return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, nullptr,
+          &ExpandValue<Values>};
 #endif
 }
 
@@ -67,16 +52,37 @@ inline CodecFunctions FunctionsFor(Codec codec) {
     case Codec::kF32: return FunctionsOf<cn::F32Values>();
     case Codec::kF16: return FunctionsOf<cn::F16Values>();
     case Codec::kBf16: return FunctionsOf<cn::Bf16Values>();
-    case Codec::kFp8E4m3: return HalvesFunctionsOf<Fp8E4m3Values>();
-    case Codec::kFp8E5m2: return HalvesFunctionsOf<Fp8E5m2Values>();
-    case Codec::kInt8: return EncodedFunctionsOf<Int8Values>();
-    case Codec::kInt4: return HalvesFunctionsOf<Int4Values>();
-    case Codec::kNf4: return HalvesFunctionsOf<Nf4Values>();
-    case Codec::kFp4: return HalvesFunctionsOf<Fp4Values>();
-    case Codec::kQ25: return PairFunctions();
-    default: break;
+    case Codec::kFp8E4m3: return Fp8FunctionsOf<Fp8E4m3Values>();
+    case Codec::kFp8E5m2: return Fp8FunctionsOf<Fp8E5m2Values>();
+    default: QUIRE_CHECK(codec::HasWholeCodes(codec)); return {};
   }
-  QUIRE_CHECK_MSG(false, "codec was checked by Supports");
+}
+
+/// The functions of a codec with whole-number codes; of others they are null.
+struct WholeFunctions {
+  void (*stream_scores)(const FixedQueries&, const StreamView&, const StreamView&, const Columns&,
+                        float*) = nullptr;
+  void (*stream_values)(const Columns&, const StreamView&, const Columns*, const FixedWeights&,
+                        float*, size_t) = nullptr;
+  void (*expand_key)(WholeColumn, int16_t*) = nullptr;
+  void (*expand_value)(const WholeRows&, const StreamLayout&, int16_t*, size_t) = nullptr;
+};
+
+template <Codec kCodec>
+constexpr WholeFunctions WholeFunctionsOf() {
+  return {&StreamWholeScores<kCodec>, &StreamWholeValues<kCodec>, &ExpandWholeKey<kCodec>,
+          &ExpandWholeValue<kCodec>};
+}
+
+inline WholeFunctions WholeFunctionsFor(Codec codec) {
+  switch (codec) {
+    case Codec::kInt8: return WholeFunctionsOf<Codec::kInt8>();
+    case Codec::kInt4: return WholeFunctionsOf<Codec::kInt4>();
+    case Codec::kNf4: return WholeFunctionsOf<Codec::kNf4>();
+    case Codec::kFp4: return WholeFunctionsOf<Codec::kFp4>();
+    case Codec::kQ25: return WholeFunctionsOf<Codec::kQ25>();
+    default: return {};
+  }
 }
 
 /// How blocks are laid out that are read sealed, or open.
@@ -85,12 +91,19 @@ struct Form {
       : key(key_layout),
         value(value_layout),
         of_key(FunctionsFor(key.codec)),
-        of_value(FunctionsFor(value.codec)) {}
+        of_value(FunctionsFor(value.codec)),
+        whole_key(WholeFunctionsFor(key.codec)),
+        whole_value(WholeFunctionsFor(value.codec)) {}
+
+  bool has_whole_keys() const { return codec::HasWholeCodes(key.codec); }
+  bool has_whole_values() const { return codec::HasWholeCodes(value.codec); }
 
   const StreamLayout& key;
   const StreamLayout& value;
   const CodecFunctions of_key;
   const CodecFunctions of_value;
+  const WholeFunctions whole_key;
+  const WholeFunctions whole_value;
 };
 
 /// One split of the walk: its place in the order of lanes, and what the rows see of it.

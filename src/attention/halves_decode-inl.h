@@ -1,4 +1,4 @@
-// Single rows over codes that are widened to f16 in scratch first, a few planes at a time
+// Single rows over codes of fp8 that are widened to f16 in scratch first, a few planes at a time
 // (halves-inl.h). How planes are read is told in decode-inl.h.
 #include "attention/halves-inl.h"
 #include "attention/weigh-inl.h"
@@ -61,7 +61,7 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
       }
     }
   }
-  const auto add_channel = [&](const uint16_t* rows, size_t i, size_t in_four) HWY_ATTR {
+  const auto add_channel = [&](const uint16_t* rows, size_t i) HWY_ATTR {
     Vec q[kQueries];
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) q[h] = hn::Set(d, query[h * dim + i]);
@@ -69,8 +69,7 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
     for (int c = 0; c < kColumns; ++c) {
       QUIRE_UNROLL
       for (size_t v = 0; v < kPieces; ++v) {
-        const Vec k =
-            LoadPiece(rows + c * kScratchDims * kColumnTokens, KeyPiece<Values>(in_four, v));
+        const Vec k = LoadPiece(rows + c * kScratchDims * kColumnTokens, v);
         QUIRE_UNROLL
         for (int h = 0; h < kQueries; ++h) sum[h][c][v] = hn::MulAdd(q[h], k, sum[h][c][v]);
       }
@@ -84,9 +83,9 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
       for (int c = 0; c < kColumns; ++c) hwy::Prefetch(ahead[c] + i / 4 * four_bytes);
     }
     QUIRE_UNROLL
-    for (size_t j = 0; j < 4; ++j) add_channel(rows, i + j, j);
+    for (size_t j = 0; j < 4; ++j) add_channel(rows + j * kColumnTokens, i + j);
   }
-  for (size_t j = 0; i + j < end; ++j) add_channel(rows, i + j, j);
+  for (; i < end; ++i, rows += kColumnTokens) add_channel(rows, i);
   QUIRE_UNROLL
   for (int h = 0; h < kQueries; ++h) {
     QUIRE_UNROLL
@@ -106,9 +105,7 @@ template <class Values>
 void StreamHalfScores(const float* query, const StreamView& key, const StreamView& value,
                       const Columns& columns, float* scores) {
   const GroupParts parts(key.group);
-  const size_t block_tokens = size_t{key.block_columns} * kColumnTokens;
   const size_t four_bytes = key.column_bytes / std::max<size_t>(1, key.dim / 4);
-  constexpr bool kPairs = std::is_same_v<Values, PairValues>;
   HalfScratch scratch;
   for (uint32_t c = 0; c < columns.count; c += kScratchColumns) {
     const uint32_t count = std::min(kScratchColumns, columns.count - c);
@@ -120,12 +117,8 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
       for (size_t begin = 0; begin < key.dim; begin += kScratchDims) {
         const size_t end = std::min(key.dim, begin + kScratchDims);
         for (uint32_t i = 0; i < count; ++i) {
-          const KeyColumn column = {.codes = columns.key[c + i] + offset,
-                                    .signs = kPairs ? columns.key_signs[c + i] + offset : nullptr,
-                                    .row_bytes = kPairs ? block_tokens : key.row_bytes,
-                                    .sign_bytes = block_tokens / 8,
-                                    .dim = key.dim};
-          KeyHalves<Values>(column, begin, end, scratch.column(i));
+          KeyHalves<Values>(columns.key[c + i] + offset, key.row_bytes, begin, end,
+                            scratch.column(i));
         }
         uint32_t q = head * key.group;
         for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
@@ -162,7 +155,7 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, uint32_t tokens, size_t first,
   const uint16_t* piece[kVecs];
   QUIRE_UNROLL
   for (int v = 0; v < kVecs; ++v) {
-    piece[v] = rows + ValuePiece<Values>(first + v) * kPieceLanes;
+    piece[v] = rows + (first + v) * kPieceLanes;
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) {
       sum[h][v] = hn::LoadU(d, out + h * out_stride + (first + v) * kPieceLanes);
@@ -212,22 +205,16 @@ void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView
                       const Columns* next, const float* weights, float* out, size_t out_stride) {
   const GroupParts parts(view.group);
   const uint32_t planes = run_count * view.heads;
-  constexpr bool kPairs = std::is_same_v<Values, PairValues>;
   HalfScratch scratch;
   for (uint32_t p = 0; p < planes; ++p) {
     const uint32_t head = p % view.heads;
     const ValueRun& run = runs[p / view.heads];
-    const size_t offset = head * view.head_stride_bytes;
-    const ValueTokens plane = {.codes = run.value + offset,
-                               .signs = kPairs ? run.signs + offset : nullptr,
-                               .token_bytes = view.token_bytes,
-                               .sign_bytes = view.token_sign_bytes,
-                               .tokens = run.tokens};
+    const std::byte* codes = run.value + head * view.head_stride_bytes;
     const std::byte* ahead = PlaneAhead(runs, p, planes, view, next);
     for (size_t at = 0; at < view.column_bytes; at += kLineBytes) hwy::Prefetch(ahead + at);
     for (size_t begin = 0; begin < view.dim; begin += kScratchDims) {
       const size_t end = std::min(view.dim, begin + kScratchDims);
-      ValueHalves<Values>(plane, begin, end, scratch.halves, kScratchDims);
+      ValueHalves<Values>(codes, view.dim, run.tokens, begin, end, scratch.halves, kScratchDims);
       size_t q = size_t{head} * view.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
         const float* w = weights + q * kSplitTokens + run.first;

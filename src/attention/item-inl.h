@@ -1,6 +1,6 @@
 // One item from its blocks to its states: walks the splits of a lane subtree in tree order.
+#include "attention/fixed-inl.h"
 #include "attention/forms-inl.h"
-#include "attention/pairs-inl.h"
 #include "attention/scales-inl.h"
 #include "attention/softmax-inl.h"
 #include "hwy/highway.h"
@@ -33,6 +33,7 @@ class ItemRun {
         key_dim_(shape_.key.dim),
         value_dim_(shape_.value.dim),
         out_stride_(OutStride(shape_.value.dim)),
+        fixed_stride_(FixedStride(shape_.key.dim)),
         first_position_(item.task->first_position + item.row_begin),
         has_open_form_(HasOpenForm(shape_)),
         forms_{{shape_.key, shape_.value}, {OpenKey(shape_), OpenValue(shape_)}} {}
@@ -63,7 +64,8 @@ class ItemRun {
   }
 
  private:
-  /// docs/numerics.md: q' = q * scale, rotated as K is, and the sum that mids are multiplied with.
+  /// docs/numerics.md: q' = q * scale, rotated as K is, its fixed point, and the sum that mids are
+  /// multiplied with.
   void ScaleQueries() {
     const Tag d;
     const Vec scale = hn::Set(d, shape_.scale);
@@ -82,6 +84,7 @@ class ItemRun {
       for (; i < values; ++i) to[i] = from[i] * shape_.scale;
     }
     if (shape_.key.rotated) codec::Rotate(scratch_.query, queries_, shape_.key.dim);
+    if (codec::HasWholeCodes(shape_.key.codec)) FixQueries();
     if (!codec::HasMids(shape_.key.codec)) return;
     for (uint32_t q = 0; q < queries_; ++q) {
       float sum = 0.0f;
@@ -89,6 +92,20 @@ class ItemRun {
       scratch_.query_sum[q] = sum;
     }
   }
+
+  void FixQueries() {
+    const float code_unit = codec::WholeUnit(shape_.key.codec);
+    for (uint32_t q = 0; q < queries_; ++q) {
+      const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_,
+                                  scratch_.fixed_query + q * fixed_stride_);
+      scratch_.query_units[q] = unit * code_unit;
+    }
+  }
+
+  FixedQueries Queries() const {
+    return {scratch_.fixed_query, fixed_stride_, scratch_.query_units};
+  }
+  FixedWeights Weights() const { return {scratch_.fixed_weights, scratch_.weight_units}; }
 
   /// The splits that the sequences of a cascade share, into their lane states.
   void RunShared() {
@@ -218,33 +235,23 @@ class ItemRun {
     if (!IsIdentity(form.value.codec)) columns->value_scale[c] = scales(form.value);
   }
 
-  /// Of a column's codes in their plane.
-  static size_t ColumnOffset(const StreamLayout& stream, uint32_t in_block) {
-    const bool pairs = stream.codec == Codec::kQ25;
-    if (stream.inner == InnerAxis::kToken) {
-      return pairs ? in_block : codec::RowBytes(stream.codec, in_block);
-    }
-    return in_block *
-           (pairs ? codec::PairRowBytes(stream.dim) : codec::RowBytes(stream.codec, stream.dim));
-  }
-
   static size_t SignOffset(const StreamLayout& stream, uint32_t in_block) {
     if (stream.codec != Codec::kQ25) return 0;
     const size_t begin = codec::PairPlaneBytes(stream.inner, stream.dim, stream.block_tokens);
     if (stream.inner == InnerAxis::kToken) return begin + in_block / 8;
-    return begin + in_block * size_t{(codec::PairCount(stream.dim) + 7) / 8};
+    return begin + in_block * codec::PairSignBytes(stream.dim);
   }
 
   StreamView ViewOf(const StreamLayout& stream) const {
     return {
+        .layout = &stream,
         .heads = item_.heads,
         .group = group_,
         .dim = stream.dim,
-        .row_bytes = codec::RowBytes(stream.codec, stream.block_tokens),
+        .row_bytes = ColumnOffset(stream, stream.block_tokens),
         .head_stride_bytes = stream.head_stride_bytes,
         .column_bytes = codec::PlaneBytes(stream.codec, stream.inner, stream.dim, kColumnTokens),
-        .token_bytes = ColumnOffset(stream, 1),
-        .token_sign_bytes = SignOffset(stream, 1) - SignOffset(stream, 0),
+        .token_bytes = codec::RowBytes(stream.codec, stream.dim, 2) / 2,
         .block_columns = stream.block_tokens / kColumnTokens,
         .scale_head_stride_bytes = IsIdentity(stream.codec) ? 0 : stream.scale_head_stride_bytes};
   }
@@ -264,8 +271,13 @@ class ItemRun {
       const Form& form = forms_[f];
       const Columns& columns = view.parts[f];
       if (columns.count == 0) continue;
-      form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
-                                scratch_.scores);
+      if (form.has_whole_keys()) {
+        form.whole_key.stream_scores(Queries(), ViewOf(form.key), ViewOf(form.value), columns,
+                                     scratch_.scores);
+      } else {
+        form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
+                                  scratch_.scores);
+      }
       if (IsIdentity(form.key.codec)) continue;
       for (uint32_t head = 0; head < item_.heads; ++head) {
         HeadScales scales;
@@ -282,7 +294,13 @@ class ItemRun {
       const Form& form = forms_[f];
       const Columns& columns = view.parts[f];
       if (columns.count == 0) continue;
-      if (!IsIdentity(form.value.codec)) ScaleRowWeights(form, columns, visible);
+      if (form.has_whole_values()) {
+        FixRowWeights(form, columns, visible);
+        form.whole_value.stream_values(columns, ViewOf(form.value), next, Weights(),
+                                       scratch_.split.out, out_stride_);
+        continue;
+      }
+      if (!IsIdentity(form.value.codec)) ScaleRowWeights(form, columns);
       ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
       const uint32_t run_count = ListRuns(form, columns, visible, runs);
       form.of_value.stream_values(runs, run_count, ViewOf(form.value), next, scratch_.scores,
@@ -315,32 +333,33 @@ class ItemRun {
     }
   }
 
-  /// Weights of a single row, mids beforehand: some heads at a time, so that there are chains
-  /// enough.
-  void ScaleRowWeights(const Form& form, const Columns& columns,
-                       const VisibleTokens& visible) const {
-    constexpr uint32_t kHeads = 4;
-    const VisibleTokens tokens = InColumns(visible, columns);
-    HeadScales scales[kHeads];
-    for (uint32_t head = 0; head < item_.heads; head += kHeads) {
-      const uint32_t heads = std::min(kHeads, item_.heads - head);
-      MidChain chains[kMidChains];
-      uint32_t chain_count = 0;
-      for (uint32_t h = 0; h < heads; ++h) {
-        LoadScales(form.value, columns, columns.value_scale, head + h, &scales[h]);
-        if (!codec::HasMids(form.value.codec)) continue;
-        for (uint32_t q = (head + h) * group_; q < (head + h + 1) * group_; ++q) {
-          chains[chain_count++] = {Scores(q), scales[h].mid, &scratch_.mid_sum[q]};
-          if (chain_count < kMidChains) continue;
-          SumAllMids(tokens, chains, chain_count);
-          chain_count = 0;
-        }
-      }
-      SumAllMids(tokens, chains, chain_count);
-      for (uint32_t q = head * group_; q < (head + heads) * group_; ++q) {
-        ScaleWeights(columns, scales[q / group_ - head], Scores(q));
+  void ScaleRowWeights(const Form& form, const Columns& columns) const {
+    for (uint32_t head = 0; head < item_.heads; ++head) {
+      HeadScales scales;
+      LoadScales(form.value, columns, columns.value_scale, head, &scales);
+      for (uint32_t q = head * group_; q < (head + 1) * group_; ++q) {
+        ScaleWeights(columns, scales, Scores(q));
       }
     }
+  }
+
+  void FixRowWeights(const Form& form, const Columns& columns, const VisibleTokens& visible) const {
+    for (uint32_t head = 0; head < item_.heads; ++head) {
+      HeadScales scales;
+      LoadScales(form.value, columns, columns.value_scale, head, &scales);
+      for (uint32_t q = head * group_; q < (head + 1) * group_; ++q) {
+        FixWeightsOf(q, form, columns, scales, visible);
+      }
+    }
+  }
+
+  void FixWeightsOf(uint32_t q, const Form& form, const Columns& columns, const HeadScales& scales,
+                    const VisibleTokens& visible) const {
+    const Codec codec = form.value.codec;
+    FixWeights(visible, columns, scales, codec::HasMids(codec), codec::WholeUnit(codec), Scores(q),
+               scratch_.fixed_weights + size_t{q} * kSplitTokens,
+               scratch_.weight_units + size_t{q} * (kSplitTokens / kGroupTokens),
+               &scratch_.mid_sum[q]);
   }
 
   uint32_t ListRuns(const Form& form, const Columns& columns, const VisibleTokens& visible,
@@ -353,25 +372,21 @@ class ItemRun {
         const uint32_t begin = std::max(visible.ranges[r].begin, first);
         const uint32_t end = std::min(visible.ranges[r].end, first + kColumnTokens);
         if (begin >= end) continue;
-        runs[count++] = {columns.value[c] + (begin - first) * view.token_bytes,
-                         columns.value_signs[c] + (begin - first) * view.token_sign_bytes, begin,
-                         end - begin};
+        runs[count++] = {columns.value[c] + (begin - first) * view.token_bytes, begin, end - begin};
       }
     }
     return count;
   }
 
   void Expand(const SplitView& view) const {
-    const size_t key_panel = key_dim_ * kColumnTokens;
     HeadScales key_scales[2];
     HeadScales value_scales[2];
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
       const Columns& columns = view.parts[f];
       for (uint32_t c = 0; c < columns.count; ++c) {
-        const uint32_t index = columns.index[c];
-        ExpandKeyColumn(form, columns, c, scratch_.key + index * key_panel);
-        ExpandValueColumn(form, columns, c, scratch_.value + index * kColumnTokens * kPanelDims);
+        ExpandKeyColumn(form, columns, c);
+        ExpandValueColumn(form, columns, c);
       }
       if (!IsIdentity(form.key.codec)) {
         LoadScales(form.key, columns, columns.key_scale, 0, &key_scales[f]);
@@ -385,7 +400,11 @@ class ItemRun {
     for (uint32_t q = 0; q < queries_; q += rows) {
       rows = TileRowsFor(queries_ - q);
       for (int f = 0; f < 2; ++f) {
-        ScoreTile(q, rows, view.parts[f]);
+        if (forms_[f].has_whole_keys()) {
+          ScoreWholeTile(q, rows, view.parts[f]);
+        } else {
+          ScoreTile(q, rows, view.parts[f]);
+        }
         if (IsIdentity(forms_[f].key.codec)) continue;
         ScaleScoresOf(forms_[f], view.parts[f], key_scales[f], q, rows);
       }
@@ -394,23 +413,41 @@ class ItemRun {
     AddMidSums();
   }
 
-  void ExpandKeyColumn(const Form& form, const Columns& columns, uint32_t c, float* to) const {
+  void ExpandKeyColumn(const Form& form, const Columns& columns, uint32_t c) const {
     const StreamLayout& key = form.key;
-    if (key.codec == Codec::kQ25) {
-      ExpandKeyPairs(columns.key[c], columns.key_signs[c], key.block_tokens, key.dim, to);
+    const uint32_t index = columns.index[c];
+    if (form.has_whole_keys()) {
+      form.whole_key.expand_key(KeyOfHead(columns, c, ViewOf(key), 0),
+                                scratch_.key_pairs + size_t{index} * KeyPairsStride(key.dim));
       return;
     }
     const auto expand =
         key.inner == InnerAxis::kDim ? form.of_key.expand_key_rows : form.of_key.expand_key;
-    expand(columns.key[c], codec::RowBytes(key.codec, key.block_tokens), key_dim_, to);
+    expand(columns.key[c], ColumnOffset(key, key.block_tokens), key_dim_,
+           scratch_.key + index * key_dim_ * kColumnTokens);
   }
 
-  void ExpandValueColumn(const Form& form, const Columns& columns, uint32_t c, float* to) const {
-    if (form.value.codec == Codec::kQ25) {
-      ExpandValuePairs(columns.value[c], columns.value_signs[c], form.value.dim, to);
+  void ExpandValueColumn(const Form& form, const Columns& columns, uint32_t c) const {
+    const uint32_t first = columns.index[c] * kColumnTokens;
+    if (form.has_whole_values()) {
+      form.whole_value.expand_value(ValueOfHead(columns, c, ViewOf(form.value), 0), form.value,
+                                    scratch_.value_pairs + size_t{first} * kPanelDims,
+                                    kValuePairsStride);
       return;
     }
-    form.of_value.expand_value(columns.value[c], value_dim_, to);
+    form.of_value.expand_value(columns.value[c], value_dim_, scratch_.value + first * kPanelDims);
+  }
+
+  /// Scores of query vectors [q, q + rows) against whole-number codes.
+  void ScoreWholeTile(uint32_t q, uint32_t rows, const Columns& columns) const {
+    const size_t pairs = codec::PairCount(shape_.key.dim);
+    for (uint32_t c = 0; c < columns.count; ++c) {
+      const uint32_t index = columns.index[c];
+      const int16_t* panel = scratch_.key_pairs + size_t{index} * KeyPairsStride(shape_.key.dim);
+      ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
+        ScoreWholePanel<kRows>(Queries().From(q), panel, pairs, Scores(q) + index * kColumnTokens);
+      });
+    }
   }
 
   /// Scores of query vectors [q, q + rows) against every run of neighbouring columns.
@@ -445,14 +482,22 @@ class ItemRun {
         continue;
       }
       Softmax(visible[r], Scores(q + r), &scratch_.split.max[q + r], &scratch_.split.sum[q + r]);
+    }
+    for (int f = 0; f < 2; ++f) {
+      const Columns& columns = view.parts[f];
+      if (columns.count == 0) continue;
+      if (forms_[f].has_whole_values()) {
+        WeighWholeTile(q, rows, forms_[f], columns, scales[f], visible);
+      } else if (!IsIdentity(forms_[f].value.codec)) {
+        for (uint32_t r = 0; r < rows; ++r) ScaleWeights(columns, scales[f], Scores(q + r));
+      }
+    }
+    for (uint32_t r = 0; r < rows; ++r) {
+      if (forms_[0].has_whole_values()) visible[r] = OfOpenForm(visible[r], view.parts[1]);
       for (uint32_t i = 0; i < visible[r].count; ++i) {
         ends[end_count++] = visible[r].ranges[i].begin;
         ends[end_count++] = visible[r].ranges[i].end;
       }
-    }
-    for (int f = 0; f < 2; ++f) {
-      if (view.parts[f].count == 0 || IsIdentity(forms_[f].value.codec)) continue;
-      ScaleTileWeights(q, rows, forms_[f], view.parts[f], scales[f], visible);
     }
     std::sort(ends, ends + end_count);
     end_count = static_cast<uint32_t>(std::unique(ends, ends + end_count) - ends);
@@ -461,20 +506,27 @@ class ItemRun {
     }
   }
 
-  /// Weights of query vectors [q, q + rows), mids beforehand: neighbours that see the same tokens
-  /// take their chains together.
-  void ScaleTileWeights(uint32_t q, uint32_t rows, const Form& form, const Columns& columns,
-                        const HeadScales& scales, const VisibleTokens* visible) const {
-    MidChain chains[kTileRows];
-    uint32_t end = 0;
-    for (uint32_t r = 0; r < rows && codec::HasMids(form.value.codec); r = end) {
-      const VisibleTokens tokens = InColumns(visible[r], columns);
-      for (end = r; end < rows && InColumns(visible[end], columns) == tokens; ++end) {
-        chains[end - r] = {Scores(q + end), scales.mid, &scratch_.mid_sum[q + end]};
+  /// The tokens that are left when sealed ones are whole numbers.
+  VisibleTokens OfOpenForm(const VisibleTokens& visible, const Columns& columns) const {
+    if (columns.count == 0 || forms_[1].has_whole_values()) return {};
+    return InColumns(visible, columns);
+  }
+
+  void WeighWholeTile(uint32_t q, uint32_t rows, const Form& form, const Columns& columns,
+                      const HeadScales& scales, const VisibleTokens* visible) const {
+    for (uint32_t r = 0; r < rows; ++r) FixWeightsOf(q + r, form, columns, scales, visible[r]);
+    constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
+    const uint32_t groups_end = columns.index[columns.count - 1] / kColumnsPerGroup + 1;
+    for (uint32_t panel = 0; panel * kPanelDims < value_dim_; ++panel) {
+      float* const out = scratch_.split.out + q * out_stride_ + size_t{panel} * kPanelDims;
+      for (uint32_t g = columns.index[0] / kColumnsPerGroup; g < groups_end; ++g) {
+        const int16_t* pairs = scratch_.value_pairs + size_t{panel} * kValuePairsStride +
+                               size_t{g} * kGroupTokens * kPanelDims;
+        ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
+          WeighWholePanel<kRows>(Weights().From(q), g, pairs, out, out_stride_);
+        });
       }
-      SumAllMids(tokens, chains, end - r);
     }
-    for (uint32_t r = 0; r < rows; ++r) ScaleWeights(columns, scales, Scores(q + r));
   }
 
   static bool Sees(const VisibleTokens& visible, TokenRange tokens) {
@@ -515,6 +567,7 @@ class ItemRun {
   const size_t key_dim_;
   const size_t value_dim_;
   const size_t out_stride_;
+  const size_t fixed_stride_;
   const uint64_t first_position_;
   const bool has_open_form_;
   const Form forms_[2];

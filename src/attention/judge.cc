@@ -3,9 +3,11 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "attention/exp.h"
+#include "attention/fixed.h"
 #include "attention/shape.h"
 #include "attention/stored.h"
 #include "codec/rotate.h"
@@ -52,8 +54,132 @@ float Tree16(std::array<float, 16> x) {
   return x[0];
 }
 
+/// A row in fixed point (fixed.h).
+struct FixedRow {
+  std::vector<int32_t> numbers;
+  float unit = 0.0f;
+};
+
+FixedRow ToFixed(const std::vector<float>& row) {
+  uint32_t largest_bits = 0;
+  for (const float value : row) largest_bits = std::max(largest_bits, MagnitudeBits(value));
+  const FixedScale scale = FixedScaleOf(largest_bits);
+  FixedRow fixed{.numbers = std::vector<int32_t>(row.size()), .unit = scale.unit};
+  if (std::isnan(scale.unit)) return fixed;
+  for (size_t i = 0; i < row.size(); ++i) {
+    fixed.numbers[i] = static_cast<int32_t>(std::nearbyint(row[i] * scale.inverse));
+  }
+  return fixed;
+}
+
+int32_t WholeAt(const Place& place, uint32_t head, uint32_t d) {
+  const StreamLayout& stream = place.stream;
+  const std::byte* plane = place.slot + stream.offset_bytes + head * stream.head_stride_bytes;
+  return codec::WholeOf(stream.codec, codec::LoadCode(stream, plane, place.in_block, d));
+}
+
+/// A scaled query vector, both as it is and in fixed point, and the sum of its channels.
+struct Query {
+  explicit Query(std::vector<float> scaled) : values(std::move(scaled)), fixed(ToFixed(values)) {
+    for (const float q : values) sum += q;
+  }
+
+  std::vector<float> values;
+  FixedRow fixed;
+  float sum = 0.0f;
+};
+
+float Score(const Query& query, const Place& key, uint32_t head) {
+  const Codec codec = key.stream.codec;
+  float score = 0.0f;
+  if (codec::HasWholeCodes(codec)) {
+    int32_t sum = 0;
+    for (uint32_t d = 0; d < key.stream.dim; ++d) {
+      sum += query.fixed.numbers[d] * WholeAt(key, head, d);
+    }
+    score = static_cast<float>(sum) * (query.fixed.unit * codec::WholeUnit(codec));
+  } else {
+    for (uint32_t d = 0; d < key.stream.dim; ++d) {
+      score =
+          std::fma(query.values[d], StoredCode(key.stream, key.slot, head, key.in_block, d), score);
+    }
+  }
+  if (IsIdentity(codec)) return score;
+  const auto [scale, mid] = LoadScale(key.stream, key.slot, head, key.in_block);
+  return codec::HasMids(codec) ? std::fma(scale, score, mid * query.sum) : score * scale;
+}
+
+/// What the values of one split add up to, in the order of docs/numerics.md.
+class ValueSum {
+ public:
+  ValueSum(uint32_t head, std::vector<float>* out) : head_(head), out_(*out) {}
+
+  /// Tokens ascend; those of one form come before those of the other.
+  void Add(const Place& value, uint32_t token, float e) {
+    const Codec codec = value.stream.codec;
+    const bool whole = codec::HasWholeCodes(codec);
+    if (!whole || &value.stream != form_) FlushForm();
+    if (whole && token / kGroupTokens != group_) FlushGroup();
+    float weight = e;
+    if (!IsIdentity(codec)) {
+      const auto [scale, mid] = LoadScale(value.stream, value.slot, head_, value.in_block);
+      weight = e * scale;
+      if (codec::HasMids(codec)) mids_[token % 16] = std::fma(e, mid, mids_[token % 16]);
+    }
+    if (whole) {
+      form_ = &value.stream;
+      group_ = token / kGroupTokens;
+      places_.push_back(value);
+      weights_.push_back(weight);
+      return;
+    }
+    for (uint32_t d = 0; d < value.stream.dim; ++d) {
+      const float code = StoredCode(value.stream, value.slot, head_, value.in_block, d);
+      out_[d] = std::fma(weight, code, out_[d]);
+    }
+  }
+
+  /// After the last token. `mids`: the codec has them.
+  void Finish(bool mids) {
+    FlushForm();
+    if (!mids) return;
+    for (float& out : out_) out += mid_sum_;
+  }
+
+ private:
+  void FlushForm() {
+    FlushGroup();
+    mid_sum_ += Tree16(mids_);
+    mids_ = {};
+  }
+
+  void FlushGroup() {
+    if (places_.empty()) return;
+    const FixedRow fixed = ToFixed(weights_);
+    const float unit = fixed.unit * codec::WholeUnit(places_[0].stream.codec);
+    for (uint32_t d = 0; d < places_[0].stream.dim; ++d) {
+      int32_t sum = 0;
+      for (size_t i = 0; i < places_.size(); ++i) {
+        sum += fixed.numbers[i] * WholeAt(places_[i], head_, d);
+      }
+      out_[d] = std::fma(static_cast<float>(sum), unit, out_[d]);
+    }
+    places_.clear();
+    weights_.clear();
+  }
+
+  const uint32_t head_;
+  std::vector<float>& out_;
+  const StreamLayout* form_ = nullptr;
+  uint32_t group_ = 0;
+  std::vector<Place> places_;   // of the group
+  std::vector<float> weights_;  // of the group
+  std::array<float, 16> mids_{};
+  float mid_sum_ = 0.0f;
+};
+
 State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_head,
-            const std::vector<float>& query, uint64_t position, uint64_t split) {
+            const Query& query, uint64_t position, uint64_t split) {
   State state;
   state.out.assign(shape.value.dim, 0.0f);
   std::vector<uint64_t> tokens;
@@ -62,44 +188,21 @@ State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_
   }
   if (tokens.empty()) return state;
 
-  float query_sum = 0.0f;
-  for (const float q : query) query_sum += q;
   std::vector<float> scores;
   for (const uint64_t t : tokens) {
-    const Place key = Find(shape.key, OpenKey(shape), task, position, t);
-    float score = 0.0f;
-    for (uint32_t d = 0; d < shape.key.dim; ++d) {
-      score = std::fma(query[d], StoredCode(key.stream, key.slot, kv_head, key.in_block, d), score);
-    }
-    if (!IsIdentity(key.stream.codec)) {
-      const auto [scale, mid] = LoadScale(key.stream, key.slot, kv_head, key.in_block);
-      score = codec::HasMids(key.stream.codec) ? std::fma(scale, score, mid * query_sum)
-                                               : score * scale;
-    }
-    scores.push_back(score);
-    state.max = std::max(state.max, score);
+    scores.push_back(Score(query, Find(shape.key, OpenKey(shape), task, position, t), kv_head));
+    state.max = std::max(state.max, scores.back());
   }
   state.max += 0.0f;
   std::array<float, 16> partial{};
-  float mids = 0.0f;
+  ValueSum values(kv_head, &state.out);
   for (size_t i = 0; i < tokens.size(); ++i) {
     const float e = Exp(scores[i] - state.max);
     partial[tokens[i] % 16] += e;
-    const Place value = Find(shape.value, OpenValue(shape), task, position, tokens[i]);
-    float weight = e;
-    if (!IsIdentity(value.stream.codec)) {
-      const auto [scale, mid] = LoadScale(value.stream, value.slot, kv_head, value.in_block);
-      weight = e * scale;
-      if (codec::HasMids(value.stream.codec)) mids = std::fma(e, mid, mids);
-    }
-    for (uint32_t d = 0; d < shape.value.dim; ++d) {
-      const float code = StoredCode(value.stream, value.slot, kv_head, value.in_block, d);
-      state.out[d] = std::fma(weight, code, state.out[d]);
-    }
+    values.Add(Find(shape.value, OpenValue(shape), task, position, tokens[i]),
+               static_cast<uint32_t>(tokens[i] % kSplitTokens), e);
   }
-  if (codec::HasMids(shape.value.codec)) {
-    for (float& out : state.out) out += mids;
-  }
+  values.Finish(codec::HasMids(shape.value.codec));
   state.sum = Tree16(partial);
   return state;
 }
@@ -143,10 +246,11 @@ class Judge final : public AttentionBackend {
     std::vector<float> scaled(query, query + shape.key.dim);
     for (float& value : scaled) value *= shape.scale;
     if (shape.key.rotated) codec::Rotate(scaled.data(), 1, shape.key.dim);
+    const Query row(std::move(scaled));
     std::array<State, kLanes> lanes;
     for (uint64_t split = 0; split <= position / kSplitTokens; ++split) {
       State& lane = lanes[split % kLanes];
-      lane = Merge(lane, Split(shape, task, kv_head, scaled, position, split));
+      lane = Merge(lane, Split(shape, task, kv_head, row, position, split));
     }
     for (uint32_t width = kLanes / 2; width > 0; width /= 2) {
       for (uint32_t j = 0; j < width; ++j) lanes[j] = Merge(lanes[j], lanes[j + width]);

@@ -2,10 +2,11 @@
 
 #include "codec/rotate.h"
 
-// Targets without a fused multiply-add cannot give the bits of docs/numerics.md; scalable vectors
-// cannot be kept in arrays. The fallback that Highway wants is compiled to nothing.
+// Targets without a fused multiply-add cannot give the bits of docs/numerics.md, those without
+// vectors of 256 bits the pairs of whole-inl.h; scalable vectors cannot be kept in arrays. The
+// fallback that Highway wants is compiled to nothing.
 #define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+  (HWY_SSSE3 | HWY_SSE4 | HWY_NEON | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/kernels.cc"
 #include "hwy/foreach_target.h"
@@ -55,7 +56,6 @@ const char* TargetLabel() {
     case HWY_AVX2: return "avx2";
     case HWY_AVX3: return "avx3";
     case HWY_AVX3_DL: return "avx3_dl";
-    case HWY_NEON: return "neon";
     default: return "other";
   }
 }

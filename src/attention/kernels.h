@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/fixed.h"
 #include "base/bits.h"
 #include "quire/attention.h"
 #include "quire/identity.h"
@@ -89,13 +90,21 @@ constexpr bool StreamsOneRow(const AttentionShape& shape, uint32_t rows) {
 
 /// Memory of one worker, sized by the backend for the largest item of the call.
 struct Scratch {
-  float* query = nullptr;      // [queries, key.dim] scaled
-  float* scores = nullptr;     // [queries, kSplitTokens]
-  float* key = nullptr;        // [kColumnsPerSplit, key.dim, kColumnTokens] expanded, prefill only
-  float* value = nullptr;      // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
-  float* factors = nullptr;    // [2, PaddedQueries] of a merge
-  float* query_sum = nullptr;  // [PaddedQueries] over the channels of a scaled query
-  float* mid_sum = nullptr;    // [PaddedQueries] over e * mid of a split
+  float* query = nullptr;    // [queries, key.dim] scaled
+  float* scores = nullptr;   // [queries, kSplitTokens]
+  float* key = nullptr;      // [kColumnsPerSplit, key.dim, kColumnTokens] expanded, prefill only
+  float* value = nullptr;    // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
+  float* factors = nullptr;  // [2, PaddedQueries] of a merge
+  // Where codes are whole numbers (fixed.h):
+  int16_t* fixed_query = nullptr;    // [queries, FixedStride]
+  int16_t* fixed_weights = nullptr;  // [queries, kSplitTokens]
+  float* query_units = nullptr;      // [PaddedQueries]
+  float* weight_units = nullptr;     // [queries, kSplitTokens / kGroupTokens]
+  int16_t* key_pairs =
+      nullptr;  // [kColumnsPerSplit, key.dim / 2 rounded up, 16, 2] expanded, prefill only
+  int16_t* value_pairs = nullptr;  // [value panels, kSplitTokens / 2, kPanelDims, 2] likewise
+  float* query_sum = nullptr;      // [PaddedQueries] over the channels of a scaled query
+  float* mid_sum = nullptr;        // [PaddedQueries] over e * mid of a split
   States split;
   States stack[kTreeLevels];
 };
@@ -114,6 +123,13 @@ struct Kernels {
 
 /// Floats from one query's `out` row to the next.
 constexpr uint32_t OutStride(uint32_t value_dim) { return RoundUp(value_dim, kPanelDims); }
+
+/// Numbers from one fixed-point query to the next.
+constexpr uint32_t FixedStride(uint32_t key_dim) { return RoundUp(key_dim, 4); }
+
+/// Numbers of an expanded column of K, and of an expanded panel of V, in pairs.
+constexpr uint32_t KeyPairsStride(uint32_t key_dim) { return RoundUp(key_dim, 2) * kColumnTokens; }
+inline constexpr uint32_t kValuePairsStride = kSplitTokens * kPanelDims;
 
 /// Length of arrays with one value a query: whole vectors of every target.
 constexpr uint32_t PaddedQueries(uint32_t queries) { return RoundUp(queries, kColumnTokens); }

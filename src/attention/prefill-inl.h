@@ -35,7 +35,7 @@ void ExpandKey(const std::byte* key, size_t row_bytes, size_t dim, float* to) {
   for (size_t i = 0; i < dim; ++i) {
     QUIRE_UNROLL
     for (size_t v = 0; v < kVecsPerColumn; ++v) {
-      const Vec x = InTokenOrder<Values>(LoadTokens<Values>(key + i * row_bytes, v));
+      const Vec x = Values::Load(d, key + i * row_bytes + v * kVecLanes * Values::kBytes);
       hn::Store(x, d, to + i * kColumnTokens + v * kVecLanes);
     }
   }
@@ -79,43 +79,14 @@ HWY_INLINE void ExpandChannels(D d, const std::byte* value, size_t row_bytes, ui
   }
 }
 
-/// The same of 4-bit codes; of the last group only the panels that hold a channel are written.
-template <class Values>
-HWY_INLINE void ExpandGroups(const std::byte* value, size_t row_bytes, size_t dim, float* panels) {
-  const Tag d;
-  for (size_t i = 0; i < dim; i += kNibbleGroup) {
-    for (uint32_t t = 0; t < kColumnTokens; ++t) {
-      HWY_ALIGN float part[kNibbleGroup];
-      const std::byte* codes = value + t * row_bytes + i / 2;
-      if (i + kNibbleGroup > dim) LoadPartOfGroup<Values>(codes, dim - i, part);
-      QUIRE_UNROLL
-      for (size_t v = 0; v < kNibbleGroup / kVecLanes; ++v) {
-        const size_t channel = i + v * kVecLanes;
-        if (channel >= dim) break;
-        const Vec x = i + kNibbleGroup > dim ? hn::Load(d, part + v * kVecLanes)
-                                             : LookupHalves<Values, kNibbleGroup / 2>(codes, v);
-        hn::Store(x, d,
-                  panels + channel / kPanelDims * (kSplitTokens * kPanelDims) + t * kPanelDims +
-                      channel % kPanelDims);
-      }
-    }
-  }
-}
-
 /// One column of V to its 16 token rows of every panel [256 tokens][16 channels]. Channels beyond
 /// dim are left as they are: nothing reads their sums.
 template <class Values>
 void ExpandValue(const std::byte* value, size_t dim, float* panels) {
-  const size_t row_bytes = RowBytes<Values>(dim);
-  if constexpr (HalfByte<Values>) {
-    ExpandGroups<Values>(value, row_bytes, dim, panels);
-    return;
-  } else {
-    for (size_t i = 0; i < dim; i += kPanelDims) {
-      ExpandChannels<Values>(Tag(), value + i * Values::kBytes, row_bytes, kColumnTokens, 0,
-                             std::min<size_t>(kPanelDims, dim - i), panels);
-      panels += kSplitTokens * kPanelDims;
-    }
+  for (size_t i = 0; i < dim; i += kPanelDims) {
+    ExpandChannels<Values>(Tag(), value + i * Values::kBytes, dim * Values::kBytes, kColumnTokens,
+                           0, std::min<size_t>(kPanelDims, dim - i), panels);
+    panels += kSplitTokens * kPanelDims;
   }
 }
 

@@ -86,43 +86,6 @@ inline VisibleTokens InColumns(const VisibleTokens& visible, const Columns& colu
   return inside;
 }
 
-/// One query vector's chain over e * mid.
-struct MidChain {
-  const float* weights;  // [kSplitTokens]
-  const float* mid;      // [kSplitTokens]
-  float* sum;
-};
-
-/// As many chains as hide the latency of one.
-inline constexpr uint32_t kMidChains = 8;
-
-template <int kChains>
-HWY_INLINE void SumMids(const VisibleTokens& tokens, const MidChain* chains) {
-  const hn::CappedTag<float, 1> d1;
-  hn::Vec<decltype(d1)> sum[kChains];
-  QUIRE_UNROLL
-  for (int j = 0; j < kChains; ++j) sum[j] = hn::LoadU(d1, chains[j].sum);
-  for (uint32_t r = 0; r < tokens.count; ++r) {
-    for (uint32_t t = tokens.ranges[r].begin; t < tokens.ranges[r].end; ++t) {
-      QUIRE_UNROLL
-      for (int j = 0; j < kChains; ++j) {
-        sum[j] = hn::MulAdd(hn::LoadU(d1, chains[j].weights + t), hn::LoadU(d1, chains[j].mid + t),
-                            sum[j]);
-      }
-    }
-  }
-  QUIRE_UNROLL
-  for (int j = 0; j < kChains; ++j) hn::StoreU(sum[j], d1, chains[j].sum);
-}
-
-/// Every chain over the same tokens.
-inline void SumAllMids(const VisibleTokens& tokens, const MidChain* chains, uint32_t count) {
-  uint32_t j = 0;
-  for (; j + kMidChains <= count; j += kMidChains) SumMids<kMidChains>(tokens, chains + j);
-  for (; j + 2 <= count; j += 2) SumMids<2>(tokens, chains + j);
-  for (; j < count; ++j) SumMids<1>(tokens, chains + j);
-}
-
 /// out[d] + z for every channel d of every query vector.
 inline void AddMids(const float* sums, uint32_t queries, float* out, size_t out_stride) {
   const Tag d;

@@ -34,6 +34,28 @@ HWY_INLINE hn::Mask<Tag> VisibleLanes(const VisibleTokens& visible, uint32_t fir
   return mask;
 }
 
+/// Whether all tokens of the column whose first is `first` are visible.
+inline bool SeesColumn(const VisibleTokens& visible, uint32_t first) {
+  for (uint32_t r = 0; r < visible.count; ++r) {
+    if (visible.ranges[r].begin <= first && first + kColumnTokens <= visible.ranges[r].end) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Tree16 of the lanes of a column's vectors.
+HWY_INLINE float SumOfColumn(const Vec* partial) {
+  const Tag d;
+  alignas(64) float tree[kColumnTokens];
+  QUIRE_UNROLL
+  for (size_t v = 0; v < kVecsPerColumn; ++v) hn::Store(partial[v], d, tree + v * kVecLanes);
+  for (uint32_t width = kColumnTokens / 2; width > 0; width /= 2) {
+    for (uint32_t j = 0; j < width; ++j) tree[j] += tree[j + width];
+  }
+  return tree[0];
+}
+
 /// Turns the scores of one query vector into weights e[t] (+0 where masked inside the touched
 /// columns) and returns their maximum and sum. visible.count must be at least 1.
 HWY_INLINE void Softmax(const VisibleTokens& visible, float* scores, float* max_out,
@@ -75,14 +97,8 @@ HWY_INLINE void Softmax(const VisibleTokens& visible, float* scores, float* max_
       done = column + kColumnTokens;
     }
   }
-  alignas(64) float tree[kColumnTokens];
-  QUIRE_UNROLL
-  for (size_t v = 0; v < kVecsPerColumn; ++v) hn::Store(partial[v], d, tree + v * kVecLanes);
-  for (uint32_t width = kColumnTokens / 2; width > 0; width /= 2) {
-    for (uint32_t j = 0; j < width; ++j) tree[j] += tree[j + width];
-  }
   *max_out = hn::GetLane(m);
-  *sum_out = tree[0];
+  *sum_out = SumOfColumn(partial);
 }
 
 HWY_INLINE void ClearMax(uint32_t queries, const States& states) {

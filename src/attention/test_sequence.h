@@ -231,7 +231,7 @@ inline std::vector<float> RandomFloats(size_t count, Prng* prng) {
 inline std::vector<std::unique_ptr<AttentionBackend>> AllTargets() {
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   const int64_t supported = hwy::SupportedTargets();
-  for (const int64_t target : {HWY_AVX2, HWY_AVX3, HWY_AVX3_DL, HWY_NEON}) {
+  for (const int64_t target : {HWY_AVX2, HWY_AVX3, HWY_AVX3_DL}) {
     if ((supported & target) == 0) continue;
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());

@@ -22,6 +22,10 @@
 #define QUIRE_UNROLL_FEW _Pragma("GCC unroll 4")
 #endif
 
+// A lambda with the body of a loop: called, its sums would live in memory.
+#undef QUIRE_INLINE
+#define QUIRE_INLINE HWY_ATTR __attribute__((always_inline))
+
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 

@@ -51,23 +51,6 @@ HWY_INLINE void WeighTokens(D d, const std::byte* value, size_t i, size_t dim, c
   }
 }
 
-/// One token's last 4-bit codes, from channel i on, fewer than a group. The rows of `out` are
-/// padded: zeros are added to the padding.
-template <class Values, int kQueries>
-HWY_INLINE void WeighLastGroup(const std::byte* value, size_t i, size_t dim, const float* weights,
-                               float* out, size_t out_stride) {
-  const Tag d;
-  HWY_ALIGN float last[kNibbleGroup];
-  LoadPartOfGroup<Values>(value + i / 2, dim - i, last);
-  for (size_t c = 0; i + c < out_stride; c += kVecLanes) {
-    const Vec x = hn::Load(d, last + c);
-    for (int h = 0; h < kQueries; ++h) {
-      float* to = out + h * out_stride + i + c;
-      hn::StoreU(hn::MulAdd(hn::Set(d, weights[h * kSplitTokens]), x, hn::LoadU(d, to)), d, to);
-    }
-  }
-}
-
 /// One turn (one or two tokens) of one plane for kQueries query vectors.
 template <class Values, int kQueries>
 HWY_INLINE void WeighTurn(const std::byte* value, size_t dim, uint32_t tokens, const float* weights,
@@ -100,7 +83,6 @@ HWY_INLINE void WeighGroup(const std::byte* value, const StreamView& view, uint3
 /// Neighbouring visible tokens of one column.
 struct ValueRun {
   const std::byte* value = nullptr;  // row of the first, of the item's first KV head
-  const std::byte* signs = nullptr;  // q25: likewise
   uint32_t first = 0;                // token within the split
   uint32_t tokens = 0;
 };
@@ -121,7 +103,7 @@ void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
                const float* weights, float* out, size_t out_stride) {
   const uint32_t streams = std::min(kStreams, view.heads);
   const uint32_t steps = DivUp(run_count, streams) * view.heads + streams - 1;
-  const size_t row_bytes = RowBytes<Values>(view.dim);
+  const size_t row_bytes = view.dim * Values::kBytes;
   for (uint32_t step = 0; step < steps; ++step) {
     ValuePlane planes[kStreams];
     uint32_t plane_count = 0;
@@ -146,23 +128,11 @@ void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
   }
 }
 
-/// Vector v of the channels at `codes`; of 4-bit codes that is where a group begins.
-template <class Values>
-HWY_INLINE Vec LoadChannels(const std::byte* codes, size_t v) {
-  if constexpr (HalfByte<Values>) {
-    constexpr size_t kVecsPerGroup = kNibbleGroup / kVecLanes;
-    return LookupHalves<Values, kNibbleGroup / 2>(codes + v / kVecsPerGroup * (kNibbleGroup / 2),
-                                                  v % kVecsPerGroup);
-  } else {
-    return Values::Load(Tag(), codes + v * kVecLanes * Values::kBytes);
-  }
-}
-
 /// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers.
 template <class Values, int kQueries, int kVecs>
 HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, size_t i, size_t dim,
                               size_t out_stride) {
-  constexpr int kVecsPerLine = static_cast<int>(kLineBytes / RowBytes<Values>(kVecLanes));
+  constexpr int kVecsPerLine = static_cast<int>(kLineBytes / (kVecLanes * Values::kBytes));
   const Tag d;
   Vec sum[kQueries][kVecs];
   QUIRE_UNROLL
@@ -172,19 +142,19 @@ HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, s
       sum[h][v] = hn::LoadU(d, plane.out + h * out_stride + i + v * kVecLanes);
     }
   }
-  const size_t row_bytes = RowBytes<Values>(dim);
+  const size_t row_bytes = dim * Values::kBytes;
   for (uint32_t t = 0; t < plane.tokens; ++t) {
-    const size_t row = t * row_bytes + RowBytes<Values>(i);
+    const size_t row = t * row_bytes + i * Values::kBytes;
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; v += kVecsPerLine) {
-      hwy::Prefetch(ahead + row + RowBytes<Values>(v * kVecLanes));
+      hwy::Prefetch(ahead + row + v * kVecLanes * Values::kBytes);
     }
     Vec w[kQueries];
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) w[h] = hn::Set(d, plane.weights[h * kSplitTokens + t]);
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      const Vec x = LoadChannels<Values>(plane.value + row, v);
+      const Vec x = Values::Load(d, plane.value + row + v * kVecLanes * Values::kBytes);
       QUIRE_UNROLL
       for (int h = 0; h < kQueries; ++h) sum[h][v] = hn::MulAdd(w[h], x, sum[h][v]);
     }
@@ -200,24 +170,17 @@ HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, s
 
 template <class Values, int kQueries>
 void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, size_t out_stride) {
-  // Vectors that share bytes.
-  constexpr int kStep = HalfByte<Values> ? static_cast<int>(kNibbleGroup / kVecLanes) : 1;
-  constexpr int kVecs = std::max<int>(kStep, kTileVecs / kQueries / kStep * kStep);
+  constexpr int kVecs = kTileVecs / kQueries;
   size_t i = 0;
   for (; i + kVecs * kVecLanes <= dim; i += kVecs * kVecLanes) {
     WeighChannels<Values, kQueries, kVecs>(plane, ahead, i, dim, out_stride);
   }
-  for (; i + kStep * kVecLanes <= dim; i += kStep * kVecLanes) {
-    WeighChannels<Values, kQueries, kStep>(plane, ahead, i, dim, out_stride);
+  for (; i + kVecLanes <= dim; i += kVecLanes) {
+    WeighChannels<Values, kQueries, 1>(plane, ahead, i, dim, out_stride);
   }
   for (uint32_t t = 0; t < plane.tokens && i < dim; ++t) {
-    const std::byte* row = plane.value + t * RowBytes<Values>(dim);
-    if constexpr (HalfByte<Values>) {
-      WeighLastGroup<Values, kQueries>(row, i, dim, plane.weights + t, plane.out, out_stride);
-    } else {
-      WeighTokens<Values, kQueries, 1>(Tag(), row, i, dim, plane.weights + t, plane.out,
-                                       out_stride);
-    }
+    WeighTokens<Values, kQueries, 1>(Tag(), plane.value + t * dim * Values::kBytes, i, dim,
+                                     plane.weights + t, plane.out, out_stride);
   }
 }
 
@@ -261,7 +224,7 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& vie
 template <class Values>
 void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& view,
                   const Columns* next, const float* weights, float* out, size_t out_stride) {
-  if constexpr (kFetchesAhead<Values>) {
+  if constexpr (kFetchesAhead) {
     WeighPlanes<Values>(runs, run_count, view, next, weights, out, out_stride);
   } else if (view.group > kPartQueries) {
     WeighRuns<Values, 0>(runs, run_count, view, weights, out, out_stride);

@@ -1,5 +1,6 @@
 // A tile of sixteen tokens, encoded with a lane for each token: lanes never meet, so every target
 // gives the bits of token_codec.h.
+#include "base/bits.h"
 #include "codec/convert-inl.h"
 #include "codec/planes.h"
 #include "codec/token_codec.h"
@@ -398,19 +399,78 @@ class PairCoder {
   alignas(64) float squares_[kTileTokens] = {};
 };
 
-/// Codes of the pairs among channels [dim, dim + dims) of the tokens from `first` on. Bit by bit:
-/// choosing the points costs far more.
-HWY_ATTR inline void StorePairs(const StreamLayout& sealed, const uint8_t* pairs, uint32_t first,
-                                uint32_t dim, uint32_t dims, std::byte* plane) {
-  for (uint32_t p = 0; p < PairCount(dims); ++p) {
-    for (uint32_t t = 0; t < kTileTokens; ++t) {
-      const uint32_t code = pairs[p * kTileTokens + t];
-      const PairPlace at = PairPlaceAt(sealed, first + t, dim / 2 + p);
-      const auto low = static_cast<std::byte>(code % kPairPoints);
-      // The halves of a byte come in this order.
-      plane[at.low.byte] = at.low.high ? plane[at.low.byte] | low << 4 : low;
-      const auto bit = static_cast<std::byte>((code / kPairNegated) << at.sign_bit);
-      plane[at.sign_byte] = at.sign_bit == 0 ? bit : plane[at.sign_byte] | bit;
+/// to[2 i] = a[i], to[2 i + 1] = b[i] for sixteen codes.
+HWY_INLINE void Interleave(const uint8_t* a, const uint8_t* b, uint8_t* to) {
+#if HWY_TARGET != HWY_SCALAR
+  const hn::FixedTag<uint8_t, kTileTokens> d;
+  const auto of_a = hn::LoadU(d, a);
+  const auto of_b = hn::LoadU(d, b);
+  hn::StoreU(hn::InterleaveLower(d, of_a, of_b), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, of_a, of_b), d, to + kTileTokens);
+#else
+  for (size_t i = 0; i < kTileTokens; ++i) {
+    to[2 * i] = a[i];
+    to[2 * i + 1] = b[i];
+  }
+#endif
+}
+
+/// Sixteen bytes of codes of half a byte, the first ones in the low halves.
+HWY_INLINE void PackHalves(const uint8_t* low, const uint8_t* high, std::byte* to) {
+  uint64_t words[4];
+  std::memcpy(words, low, kTileTokens);
+  std::memcpy(words + 2, high, kTileTokens);
+  constexpr uint64_t kLowHalves = 0x0f0f0f0f0f0f0f0full;
+  for (size_t i = 0; i < 2; ++i) {
+    const uint64_t both = (words[i] & kLowHalves) | (words[i + 2] & kLowHalves) << 4;
+    std::memcpy(to + i * sizeof(both), &both, sizeof(both));
+  }
+}
+
+/// Bit i: the one that negates pair code i of eight.
+HWY_INLINE std::byte SignsOf(const uint8_t* codes) {
+  uint64_t word;
+  std::memcpy(&word, codes, sizeof(word));
+  // Bit 4 of byte i comes to bit 56 + i: no two products meet in a bit.
+  constexpr uint64_t kSigns = 0x0101010101010101ull;
+  return static_cast<std::byte>((word >> 4 & kSigns) * 0x0102040810204080ull >> 56);
+}
+
+/// Into a plane of K of q25: codes [pair][token] of channels [dim, dim + dims) of the tokens from
+/// `first` on.
+HWY_ATTR inline void StorePairColumns(const StreamLayout& sealed, const uint8_t* codes,
+                                      uint32_t first, uint32_t dim, uint32_t dims,
+                                      std::byte* plane) {
+  alignas(64) static constexpr uint8_t kNoCodes[kTileTokens] = {};
+  const uint32_t pairs = PairCount(dims);
+  for (uint32_t p = 0; p < pairs; ++p) {
+    const uint8_t* of_pair = codes + p * kTileTokens;
+    const PairPlace at = PairPlaceAt(sealed, first, dim / 2 + p);
+    if (p % 2 == 0) {
+      PackHalves(of_pair, p + 1 < pairs ? of_pair + kTileTokens : kNoCodes, plane + at.low.byte);
+    }
+    plane[at.sign_byte] = SignsOf(of_pair);
+    plane[at.sign_byte + 1] = SignsOf(of_pair + 8);
+  }
+}
+
+/// Into a plane of V of q25.
+HWY_ATTR inline void StorePairRows(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
+                                   uint32_t dim, uint32_t dims, std::byte* plane) {
+  constexpr uint32_t kStride = kTileDims / 2;
+  alignas(64) uint8_t rows[kTileTokens * kStride];  // [token][pair]
+  const uint32_t pairs = PairCount(dims);
+  TransposeCodes(codes, pairs, rows, kStride);
+  for (uint32_t t = 0; t < kTileTokens; ++t) {
+    uint8_t* row = rows + t * kStride;
+    const PairPlace at = PairPlaceAt(sealed, first + t, dim / 2);
+    // Beyond the last pair nothing is negated.
+    std::fill(row + pairs, row + RoundUp(pairs, 8u), uint8_t{0});
+    for (uint32_t p = 0; p < pairs; p += 8) plane[at.sign_byte + p / 8] = SignsOf(row + p);
+    if (t % 2 == 0) continue;
+    const uint8_t* before = row - kStride;
+    for (uint32_t p = 0; p < pairs; ++p) {
+      plane[at.low.byte + p] = static_cast<std::byte>((before[p] & 15u) | (row[p] & 15u) << 4);
     }
   }
 }
@@ -418,48 +478,56 @@ HWY_ATTR inline void StorePairs(const StreamLayout& sealed, const uint8_t* pairs
 /// Into a plane of K: channels [dim, dim + dims) of the tokens from `first` on.
 HWY_ATTR inline void StoreColumns(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
                                   uint32_t dim, uint32_t dims, std::byte* plane) {
-  if (IsByteCodec(sealed.codec)) {
+  if (sealed.codec == Codec::kQ25) {
+    return StorePairColumns(sealed, codes, first, dim, dims, plane);
+  }
+  if (!HasWholeCodes(sealed.codec)) {
     for (uint32_t i = 0; i < dims; ++i) {
-      std::memcpy(plane + uint64_t{dim + i} * sealed.block_tokens + first, codes + i * kTileTokens,
-                  kTileTokens);
+      std::memcpy(plane + ByteAt(sealed, first, dim + i), codes + i * kTileTokens, kTileTokens);
     }
     return;
   }
-  constexpr uint32_t kHalf = kTileTokens / 2;
-  for (uint32_t i = 0; i < dims; ++i) {
-    uint64_t low;
-    uint64_t high;
-    std::memcpy(&low, codes + i * kTileTokens, kHalf);
-    std::memcpy(&high, codes + i * kTileTokens + kHalf, kHalf);
-    constexpr uint64_t kLowHalves = 0x0f0f0f0f0f0f0f0full;
-    const uint64_t both = (low & kLowHalves) | (high & kLowHalves) << 4;
-    std::memcpy(plane + uint64_t{dim + i} * sealed.block_tokens / 2 + first / 2, &both, kHalf);
+  alignas(64) static constexpr uint8_t kNoCodes[kTileTokens] = {};
+  for (uint32_t i = 0; i < dims; i += 2) {
+    const uint8_t* of_channel = codes + i * kTileTokens;
+    alignas(64) uint8_t both[2 * kTileTokens];
+    Interleave(of_channel, i + 1 < dims ? of_channel + kTileTokens : kNoCodes, both);
+    if (IsByteCodec(sealed.codec)) {
+      std::memcpy(plane + ByteAt(sealed, first, dim + i), both, sizeof(both));
+    } else {
+      PackHalves(both, both + kTileTokens, plane + NibbleAt(sealed, first, dim + i).byte);
+    }
   }
 }
 
 /// Into a plane of V.
 HWY_ATTR inline void StoreRows(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
                                uint32_t dim, uint32_t dims, std::byte* plane) {
+  if (sealed.codec == Codec::kQ25) return StorePairRows(sealed, codes, first, dim, dims, plane);
   alignas(64) uint8_t rows[kTileTokens * kTileDims];  // [token][dim]
   TransposeCodes(codes, dims, rows, kTileDims);
-  const uint64_t row_bytes = RowBytes(sealed.codec, sealed.dim);
-  for (uint32_t t = 0; t < kTileTokens; ++t) {
-    const uint8_t* row = rows + t * kTileDims;
-    std::byte* to = plane + (first + t) * row_bytes;
-    if (IsByteCodec(sealed.codec)) {
-      std::memcpy(to + dim, row, dims);
-      continue;
+  if (!HasWholeCodes(sealed.codec)) {
+    for (uint32_t t = 0; t < kTileTokens; ++t) {
+      std::memcpy(plane + ByteAt(sealed, first + t, dim), rows + t * kTileDims, dims);
     }
-    to += dim / 2;
+    return;
+  }
+  for (uint32_t t = 0; t < kTileTokens; t += 2) {
+    const uint8_t* row = rows + t * kTileDims;
     for (uint32_t i = 0; i < dims; i += kNibbleChannels) {
       const uint32_t channels = std::min(kNibbleChannels, dims - i);
-      const uint32_t half = (channels + 1) / 2;
-      uint8_t bytes[kNibbleChannels / 2];
-      for (uint32_t j = 0; j < half; ++j) {
-        const uint32_t high = half + j < channels ? row[i + half + j] : 0u;
-        bytes[j] = static_cast<uint8_t>((row[i + j] & 15u) | high << 4);
+      alignas(64) uint8_t both[4 * kTileTokens] = {};
+      Interleave(row + i, row + kTileDims + i, both);
+      if (IsByteCodec(sealed.codec)) {
+        std::memcpy(plane + ByteAt(sealed, first + t, dim + i), both, size_t{channels} * 2);
+        continue;
       }
-      std::memcpy(to + i / 2, bytes, half);
+      std::byte* to = plane + NibbleAt(sealed, first + t, dim + i).byte;
+      const uint32_t half = (channels + 1) / 2;
+      std::fill(both + size_t{channels} * 2, both + 2 * kTileTokens, uint8_t{0});
+      std::byte packed[kTileTokens];
+      PackHalves(both, both + size_t{half} * 2, packed);
+      std::memcpy(to, packed, size_t{half} * 2);
     }
   }
 }

@@ -75,45 +75,64 @@ constexpr uint8_t F32ToFp8E5m2(float value) {
   return internal::F32ToFp8<E5m2>(value, kFp8E5m2Max, 0x7e);
 }
 
+/// Codecs whose codes stand for whole numbers of at most 8 bits, in a unit of their own: attention
+/// multiplies those, and sums are exact (docs/numerics.md).
+constexpr bool HasWholeCodes(Codec codec) {
+  return codec == Codec::kInt8 || codec == Codec::kInt4 || codec == Codec::kNf4 ||
+         codec == Codec::kFp4 || codec == Codec::kQ25;
+}
+
+/// What whole numbers are divided by to give the code's value.
+inline constexpr float kNf4Parts = 127.0f;
+inline constexpr float kFp4Parts = 2.0f;
+inline constexpr float kPairParts = 56.0f;
+
+/// The value of whole number 1, before scale and mid.
+constexpr float WholeUnit(Codec codec) {
+  switch (codec) {
+    case Codec::kNf4: return 1.0f / kNf4Parts;
+    case Codec::kFp4: return 1.0f / kFp4Parts;
+    case Codec::kQ25: return 1.0f / kPairParts;
+    default: return 1.0f;
+  }
+}
+
+/// Whole numbers of a 4-bit code, or of the points of a plane.
+using WholeTable = std::array<int8_t, 16>;
+
 namespace internal {
 
-/// Tables hold f16, so that kernels may widen codes by way of f16.
-template <size_t kCount>
-constexpr std::array<float, kCount> InF16(std::array<float, kCount> values) {
-  for (float& value : values) value = F16ToF32(F32ToF16(value));
+constexpr std::array<float, 16> Divided(const WholeTable& whole, float parts) {
+  std::array<float, 16> values{};
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(whole[i]) / parts;
   return values;
 }
 
 }  // namespace internal
 
-/// Values of the codes 0..15 of the 4-bit codecs.
-inline constexpr std::array<float, 16> kInt4Table = {0,  1,  2,  3,  4,  5,  6,  7,
-                                                     -8, -7, -6, -5, -4, -3, -2, -1};
+inline constexpr WholeTable kInt4Whole = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
 
-/// Quantiles of a normal distribution within -1..1, zero among them, rounded to f16. Source: QLoRA,
-/// arXiv 2305.14314, appendix E.
-inline constexpr std::array<float, 16> kNf4Table = internal::InF16<16>(
-    {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
-     -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
-     0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
-     0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f});
+/// Quantiles of a normal distribution within -1..1, zero among them, rounded to 127ths. Source:
+/// QLoRA, arXiv 2305.14314, appendix E.
+inline constexpr WholeTable kNf4Whole = {-127, -88, -67, -50, -36, -23, -12, 0,
+                                         10,   20,  31,  43,  56,  71,  92,  127};
+inline constexpr auto kNf4Table = internal::Divided(kNf4Whole, kNf4Parts);
 
-/// OCP E2M1.
-inline constexpr std::array<float, 16> kFp4Table = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,
-                                                    4.0f,  6.0f,  -0.0f, -0.5f, -1.0f, -1.5f,
-                                                    -2.0f, -3.0f, -4.0f, -6.0f};
+/// OCP E2M1, in halves.
+inline constexpr WholeTable kFp4Whole = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+inline constexpr auto kFp4Table = internal::Divided(kFp4Whole, kFp4Parts);
 
 /// Two channels share a code of `q25`: the low four bits choose a point of the plane, the fifth
 /// negates both coordinates. The 32 points are those of least squared error for two independent
 /// normal values of variance 1 (Lloyd's algorithm, symmetric about the origin; 12.5 dB), rounded to
-/// f16.
+/// 56ths.
 inline constexpr uint32_t kPairPoints = 16;
-inline constexpr std::array<float, kPairPoints> kPairFirst = internal::InF16<kPairPoints>(
-    {0.0973f, 0.5926f, 0.6282f, 0.0674f, 1.2927f, 0.7706f, 0.5534f, 1.2866f, 1.2079f, 0.1768f,
-     1.7588f, 2.2168f, 2.1080f, 0.8836f, 1.4144f, 0.3542f});
-inline constexpr std::array<float, kPairPoints> kPairSecond = internal::InF16<kPairPoints>(
-    {0.2357f, -0.2756f, 0.4625f, -0.7981f, 0.1224f, -1.0462f, 1.2386f, -0.5671f, 0.8614f, -1.4959f,
-     -1.3806f, -0.3076f, 0.7885f, -2.0714f, 1.7700f, 2.2531f});
+inline constexpr WholeTable kPairFirstWhole = {5,  33, 35, 4,   72,  43, 31, 72,
+                                               68, 10, 98, 124, 118, 49, 79, 20};
+inline constexpr WholeTable kPairSecondWhole = {13, -15, 26,  -45, 7,  -59,  69, -32,
+                                                48, -84, -77, -17, 44, -116, 99, 126};
+inline constexpr auto kPairFirst = internal::Divided(kPairFirstWhole, kPairParts);
+inline constexpr auto kPairSecond = internal::Divided(kPairSecondWhole, kPairParts);
 inline constexpr uint8_t kPairNegated = 16;
 /// Not stored: says that the second coordinate is meant where a code stands for one value.
 inline constexpr uint8_t kSecondOfPair = 32;

@@ -85,8 +85,10 @@ std::optional<Codec> ParseCodec(std::string_view name) {
 
 double CodecBitsPerValue(Codec codec) {
   constexpr uint32_t kDim = 128;
-  const uint64_t bytes = codec::RowBytes(codec, kDim) + codec::ScaleBytes(codec, 1);
-  return static_cast<double>(bytes * 8) / kDim;
+  constexpr uint32_t kTokens = 16;
+  const uint64_t bytes =
+      codec::PlaneBytes(codec, InnerAxis::kDim, kDim, kTokens) + codec::ScaleBytes(codec, kTokens);
+  return static_cast<double>(bytes * 8) / (kDim * kTokens);
 }
 
 std::string_view ArenaLayoutName(ArenaLayout layout) {

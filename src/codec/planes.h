@@ -12,10 +12,11 @@
 
 namespace quire::codec {
 
-/// Tokens of a column of K and channels of a group of V that share bytes when a code is half a
-/// byte.
+/// Tokens of K, and channels of V, whose codes share 16 bytes when a code is half a byte.
 inline constexpr uint32_t kNibbleTokens = 16;
-inline constexpr uint32_t kNibbleChannels = 32;
+inline constexpr uint32_t kNibbleChannels = 16;
+/// Channels of V of which the lower half pairs with the upper one in q25.
+inline constexpr uint32_t kPairChannels = 32;
 
 constexpr bool IsByteCodec(Codec codec) {
   return codec == Codec::kFp8E4m3 || codec == Codec::kFp8E5m2 || codec == Codec::kInt8;
@@ -36,10 +37,11 @@ struct ChannelPair {
 
 constexpr ChannelPair PairAt(InnerAxis inner, uint32_t dim, uint32_t pair) {
   if (inner == InnerAxis::kToken) return {2 * pair, 2 * pair + 1};
-  const uint32_t begin = pair / kNibbleTokens * kNibbleChannels;
-  const uint32_t channels = std::min(kNibbleChannels, dim - begin);
+  constexpr uint32_t kPairs = kPairChannels / 2;
+  const uint32_t begin = pair / kPairs * kPairChannels;
+  const uint32_t channels = std::min(kPairChannels, dim - begin);
   const uint32_t half = (channels + 1) / 2;
-  const uint32_t in_group = pair % kNibbleTokens;
+  const uint32_t in_group = pair % kPairs;
   return {begin + in_group, in_group + half < channels ? begin + in_group + half : dim};
 }
 
@@ -51,39 +53,44 @@ struct PairMember {
 
 constexpr PairMember PairOf(InnerAxis inner, uint32_t dim, uint32_t channel) {
   if (inner == InnerAxis::kToken) return {channel / 2, channel % 2 != 0};
-  const uint32_t begin = channel / kNibbleChannels * kNibbleChannels;
-  const uint32_t half = (std::min(kNibbleChannels, dim - begin) + 1) / 2;
+  const uint32_t begin = channel / kPairChannels * kPairChannels;
+  const uint32_t half = (std::min(kPairChannels, dim - begin) + 1) / 2;
   const uint32_t in_group = channel - begin;
   return {begin / 2 + in_group % half, in_group >= half};
 }
 
-/// Bytes of the low four bits of one token's pairs in a plane of V: in every 32 pairs, 16 bytes.
-constexpr uint64_t PairRowBytes(uint32_t dim) {
-  const uint32_t pairs = PairCount(dim);
-  return pairs / 32 * 16 + std::min(pairs % 32, 16u);
-}
+/// Bytes of one token's bits that negate its pairs, in a plane of V.
+constexpr uint64_t PairSignBytes(uint32_t dim) { return (uint64_t{PairCount(dim)} + 7) / 8; }
 
 /// Bytes of the low four bits of all pairs of a head; after them come the signs.
 constexpr uint64_t PairPlaneBytes(InnerAxis inner, uint32_t dim, uint32_t block_tokens) {
-  if (inner == InnerAxis::kDim) return block_tokens * PairRowBytes(dim);
+  if (inner == InnerAxis::kDim) return uint64_t{block_tokens} / 2 * PairCount(dim);
   return (uint64_t{PairCount(dim)} + 1) / 2 * block_tokens;
 }
 
-/// Bytes of one token's codes in a plane of V.
-constexpr uint64_t RowBytes(Codec codec, uint32_t dim) {
-  if (IsIdentity(codec)) return uint64_t{dim} * ValueBytes(codec);
-  if (codec == Codec::kQ25) return PairRowBytes(dim) + (PairCount(dim) + 7) / 8;
-  return IsByteCodec(codec) ? uint64_t{dim} : (uint64_t{dim} + 1) / 2;
+/// Bytes of the codes of `tokens` tokens, an even number, in a plane of V; of q25 without signs.
+constexpr uint64_t RowBytes(Codec codec, uint32_t dim, uint32_t tokens) {
+  if (IsIdentity(codec)) return uint64_t{tokens} * dim * ValueBytes(codec);
+  if (codec == Codec::kQ25) return PairPlaneBytes(InnerAxis::kDim, dim, tokens);
+  return tokens * (IsByteCodec(codec) ? uint64_t{dim} : (uint64_t{dim} + 1) / 2);
 }
 
 /// Bytes of all codes of one head of a block.
 constexpr uint64_t PlaneBytes(Codec codec, InnerAxis inner, uint32_t dim, uint32_t block_tokens) {
-  if (inner == InnerAxis::kDim) return block_tokens * RowBytes(codec, dim);
-  if (IsIdentity(codec)) return uint64_t{dim} * block_tokens * ValueBytes(codec);
-  if (codec == Codec::kQ25) {
-    return PairPlaneBytes(inner, dim, block_tokens) + uint64_t{PairCount(dim)} * block_tokens / 8;
+  if (inner == InnerAxis::kDim) {
+    const uint64_t signs = codec == Codec::kQ25 ? block_tokens * PairSignBytes(dim) : 0;
+    return RowBytes(codec, dim, block_tokens) + signs;
   }
-  return uint64_t{dim} * block_tokens / (IsByteCodec(codec) ? 1 : 2);
+  if (IsIdentity(codec)) return uint64_t{dim} * block_tokens * ValueBytes(codec);
+  const uint64_t pairs = uint64_t{PairCount(dim)} * block_tokens;
+  switch (codec) {
+    case Codec::kQ25: return PairPlaneBytes(inner, dim, block_tokens) + pairs / 8;
+    case Codec::kInt8: return pairs * 2;
+    case Codec::kInt4:
+    case Codec::kNf4:
+    case Codec::kFp4: return pairs;
+    default: return uint64_t{dim} * block_tokens;
+  }
 }
 
 /// Bytes of the scales, and mids, of one head of a block.
@@ -101,15 +108,15 @@ struct NibblePlace {
 constexpr NibblePlace NibbleAt(const StreamLayout& stream, uint32_t token, uint32_t dim) {
   if (stream.inner == InnerAxis::kToken) {
     constexpr uint32_t kHalf = kNibbleTokens / 2;
-    const uint64_t column = uint64_t{dim} * stream.block_tokens / 2;
-    return {column + uint64_t{token / kNibbleTokens} * kHalf + token % kHalf,
-            token % kNibbleTokens >= kHalf};
+    const uint64_t sixteen = uint64_t{dim / 2} * stream.block_tokens + token / kNibbleTokens * 16;
+    return {sixteen + token % kHalf * 2 + dim % 2, token % kNibbleTokens >= kHalf};
   }
   const uint32_t first = dim / kNibbleChannels * kNibbleChannels;
   const uint32_t half = (std::min(kNibbleChannels, stream.dim - first) + 1) / 2;
   const uint32_t in_group = dim - first;
-  return {token * RowBytes(stream.codec, stream.dim) + first / 2 + in_group % half,
-          in_group >= half};
+  return {
+      RowBytes(stream.codec, stream.dim, token / 2 * 2) + first + in_group % half * 2 + token % 2,
+      in_group >= half};
 }
 
 /// Where the low four bits of a pair's code lie, and the bit that negates it.
@@ -126,16 +133,22 @@ constexpr PairPlace PairPlaceAt(const StreamLayout& stream, uint32_t token, uint
             .sign_byte = signs + uint64_t{pair} * stream.block_tokens / 8 + token / 8,
             .sign_bit = token % 8};
   }
-  return {.low = {token * PairRowBytes(stream.dim) + uint64_t{pair / 32} * 16 + pair % 16,
-                  pair % 32 >= 16},
-          .sign_byte = signs + uint64_t{token} * ((PairCount(stream.dim) + 7) / 8) + pair / 8,
+  const uint64_t pairs = PairCount(stream.dim);
+  return {.low = {token / 2 * pairs + pair, token % 2 != 0},
+          .sign_byte = signs + token * PairSignBytes(stream.dim) + pair / 8,
           .sign_bit = pair % 8};
 }
 
-/// Byte of an 8-bit code in its plane.
+/// Byte of an 8-bit code in its plane. Those of int8 lie two by two, as their products are summed:
+/// neighbouring channels of K, neighbouring tokens of V.
 constexpr uint64_t ByteAt(const StreamLayout& stream, uint32_t token, uint32_t dim) {
-  return stream.inner == InnerAxis::kToken ? uint64_t{dim} * stream.block_tokens + token
-                                           : uint64_t{token} * stream.dim + dim;
+  const bool by_token = stream.inner == InnerAxis::kToken;
+  if (HasWholeCodes(stream.codec)) {
+    return by_token ? (uint64_t{dim / 2} * stream.block_tokens + token) * 2 + dim % 2
+                    : (uint64_t{token / 2} * stream.dim + dim) * 2 + token % 2;
+  }
+  return by_token ? uint64_t{dim} * stream.block_tokens + token
+                  : uint64_t{token} * stream.dim + dim;
 }
 
 /// The f16 scale of a token, in its place in the slot; its mid is block_tokens f16 later.

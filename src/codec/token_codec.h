@@ -111,21 +111,31 @@ inline uint8_t CodeOf(Codec codec, float value, const TokenScale& token) {
   }
 }
 
+/// The whole number a code stands for.
+inline int32_t WholeOf(Codec codec, uint8_t code) {
+  switch (codec) {
+    case Codec::kInt8: return static_cast<int8_t>(code);
+    case Codec::kInt4: return kInt4Whole[code];
+    case Codec::kNf4: return kNf4Whole[code];
+    case Codec::kFp4: return kFp4Whole[code];
+    case Codec::kQ25: {
+      const auto& points = (code & kSecondOfPair) != 0 ? kPairSecondWhole : kPairFirstWhole;
+      const int32_t value = points[code % kPairPoints];
+      return (code & kPairNegated) != 0 ? -value : value;
+    }
+    default: QUIRE_CHECK(false); return 0;
+  }
+}
+
 /// The code's value before scale and mid.
 inline float CodeValue(Codec codec, uint8_t code) {
   switch (codec) {
     case Codec::kFp8E4m3: return Fp8E4m3ToF32(code);
     case Codec::kFp8E5m2: return Fp8E5m2ToF32(code);
-    case Codec::kInt8: return static_cast<float>(static_cast<int8_t>(code));
-    case Codec::kInt4: return kInt4Table[code];
     case Codec::kNf4: return kNf4Table[code];
     case Codec::kFp4: return kFp4Table[code];
-    case Codec::kQ25: {
-      const auto& points = (code & kSecondOfPair) != 0 ? kPairSecond : kPairFirst;
-      const float value = points[code % kPairPoints];
-      return (code & kPairNegated) != 0 ? -value : value;
-    }
-    default: QUIRE_CHECK(false); return 0.0f;
+    case Codec::kQ25: return static_cast<float>(WholeOf(codec, code)) / kPairParts;
+    default: return static_cast<float>(WholeOf(codec, code));
   }
 }
 
