@@ -1,6 +1,7 @@
 // The whole model beside its floors: a prefill chunk against multiply-adds in registers, a decoded
 // token at depth 0 against a plain streaming read of all weights. Layers of Qwen3-0.6B with random
-// bf16 weights and a small vocabulary; as many layers as leave the last-level cache behind.
+// bf16 weights and a small vocabulary; as many layers as leave the last-level cache behind. What
+// sealing costs: a prefill chunk into a cache that encodes beside the same into one that does not.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,16 +50,15 @@ model::ModelConfig Shape() {
 // A model, a cache of its shape and one sequence that nobody shares.
 class Subject {
  public:
-  static Result<std::unique_ptr<Subject>> Create() {
+  static Result<std::unique_ptr<Subject>> Create(std::shared_ptr<model::Model> model, Codec codec) {
     auto subject = std::unique_ptr<Subject>(new Subject());
-    const model::ModelConfig config = Shape();
-    QUIRE_ASSIGN(
-        subject->model_,
-        model::Model::Create(config, model::RandomTensors(config, ComputeType::kBf16, 1), {}));
+    const model::ModelConfig config = model->config();
+    subject->model_ = std::move(model);
     QUIRE_ASSIGN(subject->attention_, MakeCpuAttention());
     CacheOptions options;
     options.geometry = model::GeometryOf(config);
-    options.profile = NumericProfile::Uniform(Codec::kBf16);
+    options.profile = NumericProfile::Uniform(codec);
+    options.profile.open_dtype = Codec::kBf16;
     options.hot_bytes = kHotBytes;
     QUIRE_ASSIGN(subject->cache_, Cache::Create(std::move(options)));
     for (uint32_t i = 0; i < kChunkTokens; ++i) {
@@ -107,7 +107,7 @@ class Subject {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
-  std::unique_ptr<model::Model> model_;
+  std::shared_ptr<model::Model> model_;
   std::unique_ptr<AttentionBackend> attention_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Sequence> sequence_;
@@ -119,7 +119,12 @@ class Subject {
 
 Result<std::vector<Row>> Model(const Options& options) {
   if (options.progress) options.progress("making random weights");
-  QUIRE_ASSIGN(const std::unique_ptr<Subject> subject, Subject::Create());
+  const model::ModelConfig config = Shape();
+  QUIRE_ASSIGN(
+      std::unique_ptr<model::Model> made,
+      model::Model::Create(config, model::RandomTensors(config, ComputeType::kBf16, 1), {}));
+  const std::shared_ptr<model::Model> model = std::move(made);
+  QUIRE_ASSIGN(const std::unique_ptr<Subject> subject, Subject::Create(model, Codec::kBf16));
   const uint64_t bytes = subject->model().weight_bytes();
   Roofline roofline(bytes);
   std::vector<Row> rows;
@@ -145,6 +150,25 @@ Result<std::vector<Row>> Model(const Options& options) {
                         return static_cast<double>(bytes) * 1e-9 / subject->Decode(*executor);
                       },
                   .floor = [&] { return roofline.ReadGbPerSecond(threads); }}));
+    for (const Codec codec : kCodecs) {
+      if (IsIdentity(codec)) continue;
+      QUIRE_ASSIGN(const std::unique_ptr<Subject> encoding, Subject::Create(model, codec));
+      rows.push_back(MeasurePairs(
+          options,
+          {.name = fmt::format("prefill/{}/chunk{}/t{}", CodecName(codec), kChunkTokens, threads),
+           .unit = "s",
+           .less_is_better = true,
+           .work =
+               [&] {
+                 encoding->Reset();
+                 return encoding->Prefill(*executor);
+               },
+           .floor =
+               [&] {
+                 subject->Reset();
+                 return subject->Prefill(*executor);
+               }}));
+    }
   }
   return rows;
 }
