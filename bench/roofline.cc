@@ -96,8 +96,11 @@ double SecondsOf(Executor& executor, uint32_t items,
 }  // namespace
 
 Roofline::Roofline(uint64_t bytes) : bytes_(RoundUp(bytes, kChunkBytes)), data_(nullptr) {
-  Result<std::byte*> base = MakeHostMemory(/*huge_pages=*/true)->Reserve(bytes_);
+  const auto memory = MakeHostMemory(/*huge_pages=*/true);
+  const Result<std::byte*> base = memory->Reserve(bytes_);
   QUIRE_CHECK_MSG(base.has_value(), base.error().message);
+  const Result<void> committed = memory->Commit(*base, bytes_);
+  QUIRE_CHECK_MSG(committed.has_value(), committed.error().message);
   data_ = reinterpret_cast<uint64_t*>(*base);
   // Untouched pages are all one page of zeros, which never leaves the cache.
   for (uint64_t word = 0; word < bytes_ / sizeof(uint64_t); ++word) data_[word] = word;

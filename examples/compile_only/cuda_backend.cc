@@ -12,7 +12,9 @@ namespace example {
 using namespace quire;
 
 struct Driver {
-  std::byte* (*reserve)(uint64_t bytes);  // address space backed by device pages; null: no room
+  std::byte* (*reserve)(uint64_t bytes);          // address space; null: no room
+  bool (*map)(std::byte* begin, uint64_t bytes);  // backs it with device pages
+  void (*unmap)(std::byte* begin, uint64_t bytes);
   void (*release)(std::byte* base, uint64_t bytes);
   void (*discard)(std::byte* begin, uint64_t bytes);
   void (*copy)(std::byte* to, const std::byte* from, uint64_t bytes, void* stream);
@@ -57,6 +59,11 @@ class CudaMemory final : public DeviceMemory {
     }
     return base;
   }
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    if (driver_.map(begin, bytes)) return {};
+    return Fail(ErrorCode::kNoSpace, name_ + ": cannot commit " + std::to_string(bytes) + " bytes");
+  }
+  void Decommit(std::byte* begin, uint64_t bytes) override { driver_.unmap(begin, bytes); }
   void Release(std::byte* base, uint64_t bytes) override { driver_.release(base, bytes); }
   void Discard(std::byte* begin, uint64_t bytes) override { driver_.discard(begin, bytes); }
   std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {

@@ -35,8 +35,11 @@ struct CacheOptions {
   NumericProfile profile{};
   ArenaLayout layout = ArenaLayout::kBlockMajor;
   Placement placement =
-      Placement::kFreeList;       // all but the free list can hold sequences in one run
-  uint64_t hot_bytes = 0;         // hard budget: slots in use and their metadata
+      Placement::kFreeList;  // all but the free list can hold sequences in one run
+  uint64_t hot_bytes = 0;    // hard budget: slots in use and their metadata
+  // Most that Resize may raise hot_bytes to: addresses are reserved for so much, and nothing moves
+  // when it grows. 0: hot_bytes.
+  uint64_t hot_bytes_max = 0;
   uint64_t tokens_max = 1 << 20;  // longest sequence
   bool huge_pages = false;        // transparent huge pages for the arena; block-major only
   const Clock* clock = nullptr;   // dates evictions; null: the machine's. Must outlive the cache
@@ -130,7 +133,8 @@ struct VerifyReport {
 };
 
 /// Threads:  any, unless a method says otherwise. One lock (rank 20) for index and policy, one
-///           (rank 30) for the pool; neither is held while bytes are copied or hashed
+///           (rank 30) for the pool; neither is held while bytes are copied or hashed, but for one
+///           block at a time by Verify and Resize
 /// Lifetime: must outlive its sequences, leases and views
 class Cache {
  public:
@@ -140,6 +144,7 @@ class Cache {
   static Result<std::unique_ptr<Cache>> Create(CacheOptions options);
   virtual ~Cache() = default;
 
+  /// As it was made; hot_bytes after a Resize is stats().hot_bytes_limit.
   virtual const CacheOptions& options() const = 0;
   /// Bytes of one block, all layers, as stored.
   virtual uint64_t block_bytes() const = 0;
@@ -185,6 +190,21 @@ class Cache {
   virtual uint64_t Evict(uint64_t blocks) = 0;
   /// Returns free slots' pages to the system. Returns the bytes given back.
   virtual uint64_t Trim() = 0;
+  /// Changes the budget, and with it how many slots there are, while sequences live.
+  ///
+  /// Up: the memory of the new slots is committed. Down: what is over the new budget is evicted, in
+  /// the usual order and not below floors; published blocks that nobody holds move from the slots
+  /// that go to free ones, so they are still found; the memory of the slots that go is given back.
+  /// What sequences, plans and views hold never moves. All layouts and placements can do it.
+  ///
+  /// Units:   bytes, as CacheOptions::hot_bytes
+  /// Errors:  kTooLarge above hot_bytes_max; kNoSpace the system refuses to commit memory, or it
+  ///          holds no block, or less than all floors, which are named; kBusy slots that would go
+  ///          are held, or more bytes than would be left: names the default tenant's sequences,
+  ///          counts those of others, plans and views, and says how low it can go now
+  /// Effects: on error nothing changes. hot_bytes_peak and slots_used_peak begin anew
+  /// Threads: any; calls take turns. Moves one block at a time under the cache lock
+  virtual Result<void> Resize(uint64_t hot_bytes) = 0;
   /// Recomputes the checksum of every published block. A damaged one is quarantined: never found
   /// again, dropped as soon as nothing holds it or continues it. Holds the cache lock for one block
   /// at a time.

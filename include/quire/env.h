@@ -60,8 +60,8 @@ class Fence {
   virtual void Wait() = 0;
 };
 
-/// Address space of one device for arenas. Reserving takes no memory; pages become resident at
-/// first write, and Discard gives them back.
+/// Address space of one device for arenas. Reserving takes addresses only; what is committed may be
+/// used, and its pages become resident at first write.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
@@ -71,9 +71,15 @@ class DeviceMemory {
   /// True when the host may dereference pointers of this memory.
   virtual bool host_accessible() const = 0;
 
-  /// Reserves `bytes` of address space, aligned to at least 4,096 bytes.
+  /// Reserves `bytes` of address space, aligned to at least 4,096 bytes. Not to be touched yet.
   /// Errors: kNoSpace with the number of bytes asked for.
   virtual Result<std::byte*> Reserve(uint64_t bytes) = 0;
+  /// Makes every page with a byte in [begin, begin + bytes) usable; it reads as zero, or as before
+  /// if it was usable already.
+  /// Errors: kNoSpace with the number of bytes asked for; nothing changes.
+  virtual Result<void> Commit(std::byte* begin, uint64_t bytes) = 0;
+  /// Takes whole pages inside [begin, begin + bytes) out of use, with what they hold.
+  virtual void Decommit(std::byte* begin, uint64_t bytes) = 0;
   /// Gives back a reservation whole.
   virtual void Release(std::byte* base, uint64_t bytes) = 0;
   /// Drops the contents of whole pages inside [begin, begin + bytes); they read as zero afterwards.

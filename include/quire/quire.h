@@ -155,6 +155,7 @@ typedef struct quire_cache_options {
   quire_placement placement;  // all but the free list can hold contiguous sequences
   uint64_t hot_bytes;         // hard budget
   uint64_t tokens_max;        // longest sequence; 0: 1,048,576
+  uint64_t hot_bytes_max;     // most that quire_cache_resize may ask for; 0: hot_bytes
 } quire_cache_options;
 
 /// Makes a cache.
@@ -213,6 +214,13 @@ quire_code quire_cache_evict(quire_cache* cache, uint64_t blocks, uint64_t* evic
                              quire_error* error);
 /// Returns free slots' pages to the system; *bytes says how many bytes.
 quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* error);
+/// Changes the hard budget while sequences live. Growing commits memory; shrinking evicts what is
+/// over the new budget, moves cached blocks that nobody holds out of the slots that go, and gives
+/// their memory back. What sequences, plans and views hold never moves.
+/// Errors: QUIRE_TOO_LARGE above hot_bytes_max; QUIRE_NO_SPACE the system refuses, or it holds no
+///         block, or less than the tenants' floors; QUIRE_BUSY slots that would go are held: names
+///         by whom, and how low it can go now
+quire_code quire_cache_resize(quire_cache* cache, uint64_t hot_bytes, quire_error* error);
 
 // ---- Tenants ------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ struct SlotClassStats {
 struct CacheStats {
   uint64_t hot_bytes_limit = 0;  // the budget
   uint64_t hot_bytes_used = 0;   // slots in use and their metadata
-  uint64_t hot_bytes_peak = 0;
+  uint64_t hot_bytes_peak = 0;   // since it was made or resized
   SlotClassStats sealed;
   SlotClassStats sealed_second;  // of the other layers, where full attention and a window are mixed
   SlotClassStats open;           // zero slots when every codec stores values as they are

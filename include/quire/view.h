@@ -23,6 +23,9 @@ class Core;
 
 namespace [[gnu::visibility("default")]] quire {
 
+class BlockListView;
+class UnleasedView;
+
 /// Move-only pin on slots: while it lives they are neither evicted, moved nor reused.
 ///
 /// Threads:  may be released on any thread; one lease is used by one thread at a time
@@ -44,6 +47,7 @@ class Lease {
 
  private:
   friend class cache::Core;
+  friend class BlockListView;
   Lease(cache::Core* core, std::vector<SlotId> slots);
 
   cache::Core* core_ = nullptr;
@@ -82,11 +86,41 @@ class BlockListView {
   /// Block i as [heads, tokens in this block, dim]. One that the window has passed is a bug.
   TensorView block(uint32_t i) const;
 
+  /// The same without the pin, for who comes back to it later.
+  UnleasedView Unleased() const;
+
  private:
   StreamLayout layout_;
   uint64_t tokens_;
   std::vector<const std::byte*> slots_;
   Lease lease_;
+};
+
+/// What a view showed, not pinned: its blocks may be evicted, moved, erased or written anew, and
+/// then it fails. It gives no pointers, only views that hold a lease, so it cannot dangle.
+///
+/// Threads:  any
+/// Lifetime: the cache must outlive it
+class UnleasedView {
+ public:
+  /// The view, pinned again.
+  ///
+  /// Errors: kNotFound the slot of one of its blocks holds something else now, or a block failed a
+  ///         check or was erased. It will not come back: take a new view of the sequence
+  /// Cost:   O(blocks) under the cache lock
+  Result<BlockListView> Pin() const;
+
+ private:
+  friend class BlockListView;
+  UnleasedView(const StreamLayout& layout, uint64_t tokens, std::vector<const std::byte*> slots)
+      : layout_(layout), tokens_(tokens), slots_(std::move(slots)) {}
+
+  StreamLayout layout_;
+  uint64_t tokens_;
+  std::vector<const std::byte*> slots_;
+  cache::Core* core_ = nullptr;
+  std::vector<SlotId> held_;           // by the view, once
+  std::vector<uint32_t> generations_;  // of each; another one: its bytes are not these any more
 };
 
 }  // namespace quire

@@ -47,6 +47,7 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
     const uint64_t blocks = path.blocks.size();
     state->resident = blocks * block_tokens();
     for (uint64_t i = 0; i < blocks; ++i) {
+      if (shrinking_) MoveBelowEnd(path.blocks[i]);  // while nobody holds it
       const BlockRecord& record = blocks_.at(path.blocks[i]);
       for (uint32_t part = 0; part < layout_.part_count(); ++part) {
         const Reach& reach = reaches_[part];

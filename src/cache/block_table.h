@@ -85,6 +85,10 @@ class BlockTable {
     at(id).slots[part] = slot;
     Link(slot, id);
   }
+  void MoveSlot(BlockId id, uint32_t part, SlotId to) {
+    RemoveSlot(id, part);
+    AddSlot(id, part, to);
+  }
   void RemoveSlot(BlockId id, uint32_t part) {
     SlotId& slot = at(id).slots[part];
     block_of_slot_[slot.number()] = BlockId::None();

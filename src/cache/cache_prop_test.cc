@@ -9,6 +9,7 @@
 #include <set>
 
 #include "cache/test_util.h"
+#include "cache/view_test_util.h"
 
 namespace quire::cache {
 namespace {
@@ -134,6 +135,18 @@ class NaiveCache {
     return true;
   }
 
+  void Resize(uint64_t slots) {
+    slots_max_ = slots;
+    while (live > slots_max_) EvictOne();
+  }
+
+  /// Slots that neither go nor move: all but those of published blocks that nobody else has, though
+  /// it may be leased by what continues it.
+  uint64_t pinned() const {
+    return live - static_cast<uint64_t>(std::ranges::count_if(
+                      index_, [](const auto& item) { return item.second.slot.use_count() == 1; }));
+  }
+
   uint64_t Evict(uint64_t blocks) {
     const uint64_t count = std::min<uint64_t>(blocks, evictable.size());
     for (uint64_t i = 0; i < count; ++i) EvictOne();
@@ -215,7 +228,7 @@ class NaiveCache {
     ++evicted;
   }
 
-  const uint64_t slots_max_;
+  uint64_t slots_max_;
   std::map<Path, Published> index_;
   std::set<Path> ever_;  // all that were in it at some time
 };
@@ -223,7 +236,10 @@ class NaiveCache {
 // One run: the real cache, the naive one, and the random calls.
 class LockStep {
  public:
-  explicit LockStep(uint64_t seed) : prng_(seed), real_(3 + seed % 12), naive_(3 + seed % 12) {
+  explicit LockStep(uint64_t seed)
+      : prng_(seed),
+        real_(3 + seed % 12, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), kSlotsMost),
+        naive_(3 + seed % 12) {
     // Each run has its own mixture.
     for (size_t i = 0; i < std::size(kCalls); ++i) {
       weights_[i] = kCalls[i].weight * prng_.NextBelow(8);
@@ -254,8 +270,12 @@ class LockStep {
   }
 
   const NaiveCache& naive() const { return naive_; }
+  uint64_t resized() const { return resized_; }
+  uint64_t busy() const { return busy_; }
 
  private:
+  static constexpr uint64_t kSlotsMost = 18;
+
   struct Open {
     std::unique_ptr<Sequence> real;
     NaiveCache::Sequence naive;
@@ -409,6 +429,47 @@ class LockStep {
     EXPECT_EQ(real_.cache->Evict(blocks), naive_.Evict(blocks));
   }
 
+  // Whether a slot from `slots` on is private. Of leased blocks one cannot tell from outside: some
+  // are leased by what continues them alone, and their slots can move.
+  bool PrivateBeyond(uint64_t slots) const {
+    const std::string map = real_.cache->BlockMap();  // one row: "0  .psS\n"
+    return map.find('p', map.rfind(' ') + 1 + slots) != std::string::npos;
+  }
+
+  void Resize() {
+    const uint64_t slots = 1 + prng_.NextBelow(kSlotsMost + 1);
+    const std::string before = real_.Snapshot();
+    const bool private_beyond = PrivateBeyond(slots);
+    const auto resized = real_.cache->Resize(real_.BytesFor(slots));
+    if (resized) {
+      ++resized_;
+      EXPECT_LE(slots, kSlotsMost);
+      EXPECT_FALSE(private_beyond);
+      EXPECT_LE(naive_.pinned(), slots);
+      naive_.Resize(slots);
+    } else if (slots > kSlotsMost) {
+      EXPECT_EQ(resized.error().code, ErrorCode::kTooLarge);
+      EXPECT_EQ(real_.Snapshot(), before);
+    } else {
+      ++busy_;
+      EXPECT_EQ(resized.error().code, ErrorCode::kBusy);
+      EXPECT_EQ(real_.Snapshot(), before);
+      EXPECT_LT(slots, naive_.slots_max());
+      const uint64_t possible = PossibleNow(resized.error().message);
+      EXPECT_GT(possible, real_.BytesFor(slots)) << resized.error().message;
+      Must(real_.cache->Resize(possible));
+      naive_.Resize(possible / real_.charge_bytes);
+    }
+    const CacheStats stats = real_.cache->stats();
+    EXPECT_EQ(stats.sealed.slots_max, naive_.slots_max());
+    EXPECT_EQ(stats.hot_bytes_limit / real_.charge_bytes, naive_.slots_max());
+  }
+
+  // "...; 12345 are possible now"
+  static uint64_t PossibleNow(const std::string& message) {
+    return std::stoull(message.substr(message.rfind(';') + 2));
+  }
+
   void Verify() {
     const std::string before = real_.Snapshot();
     const VerifyReport report = real_.cache->Verify();
@@ -454,20 +515,6 @@ class LockStep {
     naive_.Settle();
   }
 
-  // The bytes of the tokens a view of V may read: whole rows, so a prefix of each head's plane.
-  static std::vector<std::byte> ShownBy(const BlockListView& view) {
-    std::vector<std::byte> bytes;
-    for (uint32_t i = 0; i < view.block_count(); ++i) {
-      const TensorView block = view.block(i);
-      const auto* data = static_cast<const std::byte*>(block.data);
-      for (int64_t head = 0; head < block.shape[0]; ++head) {
-        const auto* plane = data + head * block.strides[0] * 2;
-        bytes.insert(bytes.end(), plane, plane + block.shape[1] * block.shape[2] * 2);
-      }
-    }
-    return bytes;
-  }
-
   void Check() {
     const CacheStats stats = real_.cache->stats();
     EXPECT_EQ(stats.sealed.slots_used, naive_.live);
@@ -511,7 +558,8 @@ class LockStep {
       {&LockStep::OpenOne, 6},  {&LockStep::Append, 6},   {&LockStep::CommitSome, 2},
       {&LockStep::Rollback, 3}, {&LockStep::Fork, 2},     {&LockStep::Reset, 1},
       {&LockStep::Close, 5},    {&LockStep::Evict, 1},    {&LockStep::Verify, 1},
-      {&LockStep::Damage, 1},   {&LockStep::HoldView, 2}, {&LockStep::ReleaseView, 3}};
+      {&LockStep::Damage, 1},   {&LockStep::HoldView, 2}, {&LockStep::ReleaseView, 3},
+      {&LockStep::Resize, 1}};
 
   Prng prng_;
   TestCache real_;
@@ -519,12 +567,16 @@ class LockStep {
   uint64_t weights_[std::size(kCalls)];
   std::vector<Open> open_;
   std::vector<Held> views_;
+  uint64_t resized_ = 0;
+  uint64_t busy_ = 0;
 };
 
 TEST(CacheProperty, InLockStepWithANaiveCache) {
   uint64_t evicted = 0;
   uint64_t refused = 0;
   uint64_t deduplicated = 0;
+  uint64_t resized = 0;
+  uint64_t busy = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     LockStep run(seed);
@@ -537,11 +589,15 @@ TEST(CacheProperty, InLockStepWithANaiveCache) {
     evicted += run.naive().evicted;
     refused += run.naive().refused;
     deduplicated += run.naive().deduplicated;
+    resized += run.resized();
+    busy += run.busy();
   }
   // A run in which nothing happens would show nothing.
   EXPECT_GT(evicted, 500u);
   EXPECT_GT(refused, 500u);
   EXPECT_GT(deduplicated, 50u);
+  EXPECT_GT(resized, 200u);
+  EXPECT_GT(busy, 50u);
 }
 
 }  // namespace

@@ -94,6 +94,11 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<D
   QUIRE_ASSIGN(Parts parts, MakeParts(options));
   parts.codec_fallbacks = fallbacks;
   parts.memory = std::move(memory);
+  if (options.hot_bytes_max != 0 && options.hot_bytes_max < options.hot_bytes) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache options: hot_bytes_max {} is below hot_bytes {}",
+                            options.hot_bytes_max, options.hot_bytes));
+  }
   QUIRE_TRY(MakePools(options, parts));
   return std::unique_ptr<Core>(new Core(std::move(options), std::move(parts), shared));
 }
@@ -113,43 +118,63 @@ Result<Core::Parts> Core::MakeParts(const CacheOptions& options) {
                  codec::SlotLayout::CreateOpen(options.geometry, options.profile));
   }
   const uint32_t part_count = parts.layout.part_count();
-  uint64_t block_charge = 0;
   for (uint32_t part = 0; part < part_count; ++part) {
     parts.charges[part] =
         SlotCharge(parts.layout.slot_bytes(part), options.placement) + BlockCharge(parts.layout);
-    block_charge += parts.charges[part];
     if (!parts.open_layout) continue;
-    uint64_t& open = parts.charges[part_count + part];
-    open = SlotCharge(parts.open_layout->slot_bytes(part), Placement::kFreeList);
-    block_charge += open;
+    parts.charges[part_count + part] =
+        SlotCharge(parts.open_layout->slot_bytes(part), Placement::kFreeList);
   }
-  if (options.hot_bytes < block_charge) {
-    return Fail(ErrorCode::kNoSpace,
-                fmt::format("cache options: hot_bytes {} holds no blocks: one of {} tokens and its "
-                            "bookkeeping takes {} bytes; raise hot_bytes",
-                            options.hot_bytes, options.profile.block_tokens, block_charge));
+  if (auto holds = CheckHoldsABlock(options.hot_bytes, options.profile.block_tokens, parts.charges);
+      !holds) {
+    return Fail(holds.error().code,
+                "cache options: " + holds.error().message + "; raise hot_bytes");
   }
   return parts;
+}
+
+// A block needs a slot of every class at once.
+Result<void> Core::CheckHoldsABlock(uint64_t hot_bytes, uint32_t block_tokens,
+                                    const PerClass<uint64_t>& charges) {
+  uint64_t block_charge = 0;
+  for (const uint64_t charge : charges) block_charge += charge;
+  if (hot_bytes >= block_charge) return {};
+  return Fail(
+      ErrorCode::kNoSpace,
+      fmt::format("hot_bytes {} holds no blocks: one of {} tokens and its bookkeeping takes "
+                  "{} bytes",
+                  hot_bytes, block_tokens, block_charge));
+}
+
+Core::Room Core::RoomFor(uint64_t hot_bytes, uint32_t classes, const PerClass<uint64_t>& charges) {
+  // Ids are 32 bits wide, shared by all classes, and the largest is "none". A larger budget than
+  // they can name stays unused.
+  const uint64_t slots_max = (std::numeric_limits<uint32_t>::max() - 1) / classes;
+  Room room{.hot_bytes = hot_bytes, .ledger_bytes = hot_bytes};
+  for (uint32_t c = 0; c < classes; ++c) {
+    const uint64_t slots = std::min(hot_bytes / charges[c], slots_max);
+    room.slots[c] = static_cast<uint32_t>(slots);
+    room.ledger_bytes = std::min(room.ledger_bytes, (slots + 1) * charges[c] - 1);
+  }
+  return room;
 }
 
 Result<void> Core::MakePools(const CacheOptions& options, Parts& parts) {
   const uint32_t part_count = parts.layout.part_count();
   const uint32_t classes = part_count * (parts.open_layout ? 2 : 1);
-  // Ids are 32 bits wide, shared by all classes, and the largest is "none". A larger budget than
-  // they can name stays unused.
-  const uint64_t slots_max = (std::numeric_limits<uint32_t>::max() - 1) / classes;
-  parts.ledger_bytes = options.hot_bytes;
+  const Room room = RoomFor(options.hot_bytes, classes, parts.charges);
+  const Room most =
+      RoomFor(std::max(options.hot_bytes, options.hot_bytes_max), classes, parts.charges);
   for (uint32_t c = 0; c < classes; ++c) {
     const bool sealed = c < part_count;
     const codec::SlotLayout& layout = sealed ? parts.layout : *parts.open_layout;
     const uint32_t part = c % part_count;
-    const uint64_t slots = std::min(options.hot_bytes / parts.charges[c], slots_max);
-    parts.ledger_bytes = std::min(parts.ledger_bytes, (slots + 1) * parts.charges[c] - 1);
     QUIRE_ASSIGN(
         parts.pools[c],
         pool::Pool::Create({.name = fmt::format("{}{}", sealed ? "sealed" : "open", part),
                             .slot_bytes = layout.slot_bytes(part),
-                            .slots_max = static_cast<uint32_t>(slots),
+                            .slots = room.slots[c],
+                            .slots_max = most.slots[c],
                             .pieces = layout.pieces(part),
                             .placement = sealed ? options.placement : Placement::kFreeList},
                            *parts.memory));
@@ -163,16 +188,10 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
       layout_(std::move(parts.layout)),
       open_layout_(std::move(parts.open_layout)),
       charges_(parts.charges),
-      // One less per slot: a block is counted as hollow before the number can be limited.
-      hollow_max_(HasFullAttention(layout_)
-                      ? 0
-                      : (kHollowPerSlot - 1) * (parts.ledger_bytes / charges_[0])),
-      // One for every slot that the budget pays for.
-      ghosts_max_(parts.ledger_bytes / charges_[0]),
       clock_(options_.clock != nullptr ? *options_.clock : SystemClock()),
       memory_(std::move(parts.memory)),
       pools_(std::move(parts.pools)),
-      ledger_(parts.ledger_bytes, shared),
+      ledger_(RoomFor(options_.hot_bytes, class_count(), charges_).ledger_bytes, shared),
       index_(options_.profile.block_tokens) {
   counters_.codec_fallbacks = parts.codec_fallbacks;
   for (uint32_t c = 0; c < class_count(); ++c) {
@@ -182,10 +201,21 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
   tenants_.push_back(std::make_unique<Tenant>(TenantOptions{.name = "default"}, kDefaultTenant,
                                               /*quota_bytes=*/UINT64_MAX,
                                               evict::MakePolicy(options_.policy)));
-  ShareGhosts();
+  MutexLock lock(mutex_);
+  SetRoom(RoomFor(options_.hot_bytes, class_count(), charges_));
 }
 
-Core::~Core() { QUIRE_CHECK_MSG(sequences_ == 0, "a sequence outlives its cache"); }
+Core::~Core() { QUIRE_CHECK_MSG(sequence_count_ == 0, "a sequence outlives its cache"); }
+
+void Core::SetRoom(const Room& to) {
+  room_ = to;
+  // One less per slot: a block is counted as hollow before the number can be limited.
+  hollow_max_ =
+      HasFullAttention(layout_) ? 0 : (kHollowPerSlot - 1) * (to.ledger_bytes / charges_[0]);
+  // One for every slot that the budget pays for.
+  ghosts_max_ = to.ledger_bytes / charges_[0];
+  ShareGhosts();
+}
 
 uint64_t Core::block_bytes() const {
   uint64_t bytes = 0;
@@ -221,7 +251,7 @@ uint64_t Core::Trim() {
 CacheStats Core::stats() const {
   MutexLock lock(mutex_);
   CacheStats stats = counters_;
-  stats.hot_bytes_limit = options_.hot_bytes;
+  stats.hot_bytes_limit = room_.hot_bytes;
   stats.hot_bytes_used = ledger_.used_bytes();
   stats.hot_bytes_peak = ledger_.peak_bytes();
   stats.sealed = pools_[0]->stats();
@@ -234,7 +264,7 @@ CacheStats Core::stats() const {
     stats.passed_blocks += tenant->passed.size();
   }
   stats.hollow_blocks = hollow_;
-  stats.sequences = sequences_;
+  stats.sequences = sequence_count_;
   return stats;
 }
 

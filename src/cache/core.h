@@ -1,11 +1,12 @@
 // The composition: pools, index, policies and ledger under one lock. In pieces: core.cc (making,
 // statistics), admit.cc (plans), room.cc (slots), share.cc (leases), evict.cc, seal.cc (publishing,
-// checksums), tenants.cc, misses.cc.
+// checksums), tenants.cc, misses.cc, resize.cc.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -75,6 +76,8 @@ struct Published {
   bool final = false;       // with no block: never try again
 };
 
+class SequenceImpl;
+
 class Core final : public Cache {
  public:
   /// With a `shared` ledger the bytes are charged to that too, and others may use it up: a refusal
@@ -94,6 +97,7 @@ class Core final : public Cache {
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
   uint64_t Evict(uint64_t blocks) override;
   uint64_t Trim() override;
+  Result<void> Resize(uint64_t hot_bytes) override;
   VerifyReport Verify() override;
   CacheStats stats() const override;
   std::string BlockMap() const override;
@@ -117,8 +121,9 @@ class Core final : public Cache {
   uint64_t slot_bytes(uint32_t slot_class) const { return pools_[slot_class]->slot_bytes(); }
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(Local(slot)); }
   SequenceId NextSequenceId() { return SequenceId(next_sequence_++); }
-  void AddSequence() { ++sequences_; }
-  void RemoveSequence() { --sequences_; }
+  /// Live sequences, so that whoever holds what stands in the way can be named.
+  void AddSequence(const SequenceImpl& sequence);
+  void RemoveSequence(SequenceId id);
 
   /// Slots with one reference each, of every class, charged to the place's tenant. If it may, it
   /// evicts what nobody holds where that makes it fit, and only then.
@@ -137,6 +142,16 @@ class Core final : public Cache {
   void NoteUse(const Place& place, std::span<const BlockId> path, uint64_t prompt_tokens,
                uint64_t output_tokens);
   Lease MakeLease(std::vector<SlotId> held_slots) { return Lease(this, std::move(held_slots)); }
+  uint32_t generation(SlotId slot) const { return PoolOf(slot).generation(Local(slot)); }
+  /// Moves the generation of a slot that the caller alone holds, who may then write other bytes to
+  /// it. False: others hold it too.
+  bool RenewIfAlone(SlotId slot);
+  /// Holds slots again that the caller had let go of. Nothing: one has another generation or is
+  /// about to move, or its block is not to be handed out any more.
+  ///
+  /// Shape: generations [slots]
+  std::optional<Lease> HoldAgain(std::span<const SlotId> slots,
+                                 std::span<const uint32_t> generations);
   /// Empties a lease whose holds someone else has taken over.
   static void Disarm(Lease& lease) { lease.slots_.clear(); }
   /// Holders of a slot: the sequence, leases, and for a published block the index.
@@ -155,13 +170,22 @@ class Core final : public Cache {
     codec::SlotLayout layout;
     std::optional<codec::SlotLayout> open_layout;
     PerClass<uint64_t> charges{};  // what one slot costs the budget, see ChargeBytes
-    uint64_t ledger_bytes = 0;
     std::unique_ptr<DeviceMemory> memory;
     PerClass<std::unique_ptr<pool::Pool>> pools{};  // null beyond the class count
     uint32_t codec_fallbacks = 0;
   };
 
+  // What a budget pays for.
+  struct Room {
+    uint64_t hot_bytes = 0;
+    uint64_t ledger_bytes = 0;   // less where there are no ids for more slots
+    PerClass<uint32_t> slots{};  // of each pool
+  };
+
   Core(CacheOptions options, Parts parts, quota::Ledger* shared);
+  static Room RoomFor(uint64_t hot_bytes, uint32_t classes, const PerClass<uint64_t>& charges);
+  static Result<void> CheckHoldsABlock(uint64_t hot_bytes, uint32_t block_tokens,
+                                       const PerClass<uint64_t>& charges);
   static Result<Parts> MakeParts(const CacheOptions& options);
   static Result<void> MakePools(const CacheOptions& options, Parts& parts);
 
@@ -203,6 +227,25 @@ class Core final : public Cache {
   uint64_t FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens);
   Result<void> CheckCanFit(const Place& place, uint64_t tokens, uint64_t blocks,
                            uint64_t step_tokens);
+  Result<void> GrowTo(const Room& to);
+  Result<void> ShrinkTo(const Room& to);
+  Result<void> CheckFloors(const Room& to) const QUIRE_REQUIRES(mutex_);
+  bool IsBeyond(SlotId slot, const Room& to) const {
+    return Local(slot).number() >= to.slots[ClassOf(slot)];
+  }
+  bool CanMove(SlotId slot) const QUIRE_REQUIRES(mutex_);
+  struct InTheWay {
+    std::vector<SlotId> slots{};  // held, and beyond the end
+    uint64_t least_bytes = 0;     // that it can go down to now
+  };
+  InTheWay FindInTheWay(const Room& to) const QUIRE_REQUIRES(mutex_);
+  std::unexpected<Error> Busy(const Room& to, const InTheWay& held) const;
+  void SetRoom(const Room& to) QUIRE_REQUIRES(mutex_);
+  void EvictDownTo(uint64_t bytes) QUIRE_REQUIRES(mutex_);
+  std::vector<BlockId> BlocksBeyondEnd() const QUIRE_REQUIRES(mutex_);
+  void MoveBelowEnd(BlockId block) QUIRE_REQUIRES(mutex_);
+  void ForgetOwnersBeyondEnd() QUIRE_REQUIRES(mutex_);
+
   uint64_t Charge(const PerClass<uint64_t>& counts) const;
   uint64_t RoomBytes(const Place& place) const QUIRE_REQUIRES(mutex_);
   Result<void> MakeRoom(const Place& place, uint64_t bytes) QUIRE_REQUIRES(mutex_);
@@ -225,8 +268,9 @@ class Core final : public Cache {
     uint64_t stamp;
   };
   std::optional<Victim> VictimOf(const Tenant& tenant) const QUIRE_REQUIRES(mutex_);
-  std::optional<Victim> VictimFor(const Tenant& tenant) const QUIRE_REQUIRES(mutex_);
-  uint64_t EvictableFor(const Tenant& tenant) const QUIRE_REQUIRES(mutex_);
+  // At the expense of others' blocks above their floors; nobody's (null): of all blocks.
+  std::optional<Victim> VictimFor(const Tenant* tenant) const QUIRE_REQUIRES(mutex_);
+  uint64_t EvictableFor(const Tenant* tenant) const QUIRE_REQUIRES(mutex_);
   void EvictVictim(const Victim& victim, MissReason reason) QUIRE_REQUIRES(mutex_);
   void EvictParts(BlockId block) QUIRE_REQUIRES(mutex_);
   void LimitHollow(BlockId block) QUIRE_REQUIRES(mutex_);
@@ -246,26 +290,31 @@ class Core final : public Cache {
   const codec::SlotLayout layout_;
   const std::optional<codec::SlotLayout> open_layout_;
   const PerClass<uint64_t> charges_;
-  const uint64_t hollow_max_;  // hollow blocks that these charges pay for
-  const uint64_t ghosts_max_;  // of all tenants
   const Clock& clock_;
   const std::unique_ptr<DeviceMemory> memory_;
   const PerClass<std::unique_ptr<pool::Pool>> pools_;
   PerClass<Reach> reaches_{};
-  quota::Ledger ledger_;
+  quota::Ledger ledger_;  // charged and moved under mutex_
+
+  Mutex resize_mutex_{LockRank{5}};  // one Resize at a time
+  mutable Mutex sequences_mutex_{LockRank{6}};
+  std::map<SequenceId, const SequenceImpl*> sequences_ QUIRE_GUARDED_BY(sequences_mutex_);
+  std::atomic<uint64_t> sequence_count_{0};
+  std::atomic<uint64_t> next_sequence_{1};
 
   mutable Mutex mutex_{LockRank{20}};
+  Room room_ QUIRE_GUARDED_BY(mutex_);
+  bool shrinking_ QUIRE_GUARDED_BY(mutex_) = false;  // blocks beyond the end are moving below it
   mutable BlockTable blocks_ QUIRE_GUARDED_BY(mutex_);
   index::RadixTree index_ QUIRE_GUARDED_BY(mutex_);
   std::vector<Root> roots_ QUIRE_GUARDED_BY(mutex_);  // by RootId, of roots with blocks
   std::vector<std::unique_ptr<Tenant>> tenants_ QUIRE_GUARDED_BY(mutex_);  // by TenantId
   std::vector<SlotOwner> owners_ QUIRE_GUARDED_BY(mutex_);  // by SlotId, up to the highest used
   uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;            // blocks without any bytes
+  uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;        // that the charges pay for
+  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;        // of all tenants
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
-
-  std::atomic<uint64_t> next_sequence_{1};
-  std::atomic<uint64_t> sequences_{0};
 };
 
 }  // namespace quire::cache

@@ -36,24 +36,24 @@ std::optional<Core::Victim> Core::VictimOf(const Tenant& tenant) const {
 }
 
 // The least recent victim over all tenants whom it does not bring below their floors.
-std::optional<Core::Victim> Core::VictimFor(const Tenant& tenant) const {
+std::optional<Core::Victim> Core::VictimFor(const Tenant* tenant) const {
   std::optional<Victim> oldest;
   for (const auto& other : tenants_) {
     const auto victim = VictimOf(*other);
     if (!victim || (oldest && oldest->stamp < victim->stamp)) continue;
-    const bool own = other.get() == &tenant;
+    const bool own = other.get() == tenant;
     if (own || other->account.MayLose(blocks_.at(victim->block).listed_bytes)) oldest = victim;
   }
   return oldest;
 }
 
 // What VictimFor will surely find, one after the other.
-uint64_t Core::EvictableFor(const Tenant& tenant) const {
+uint64_t Core::EvictableFor(const Tenant* tenant) const {
   uint64_t victim_bytes = 0;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) victim_bytes += charges_[part];
-  uint64_t bytes = tenant.evictable_bytes;
+  uint64_t bytes = tenant != nullptr ? tenant->evictable_bytes : 0;
   for (const auto& other : tenants_) {
-    if (other.get() == &tenant) continue;
+    if (other.get() == tenant) continue;
     bytes += other->account.Spare(other->evictable_bytes, victim_bytes,
                                   /*same_size=*/layout_.part_count() == 1);
   }

@@ -30,7 +30,7 @@ Result<void> Core::CheckCanFit(const Place& place, uint64_t tokens, uint64_t blo
   if (bytes > limit_bytes) {
     return Fail(ErrorCode::kTooLarge,
                 fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}",
-                            tokens, blocks, options_.hot_bytes, limit_bytes / (bytes / blocks)));
+                            tokens, blocks, room_.hot_bytes, limit_bytes / (bytes / blocks)));
   }
   return Fail(ErrorCode::kTooLarge,
               fmt::format("open: can never fit: {} tokens need {} bytes, the quota of tenant "
@@ -76,7 +76,7 @@ uint64_t Core::RoomBytes(const Place& place) const {
   const uint64_t free_bytes = ledger_.available_bytes();
   if (!place.may_evict) return std::min(quota_bytes, free_bytes);
   const uint64_t own_bytes = std::min(UINT64_MAX - quota_bytes, tenant.evictable_bytes);
-  return std::min(quota_bytes + own_bytes, free_bytes + EvictableFor(tenant));
+  return std::min(quota_bytes + own_bytes, free_bytes + EvictableFor(&tenant));
 }
 
 // Evicts until `bytes` more fit into the tenant's quota and into the budget; nothing if they never
@@ -95,7 +95,7 @@ Result<void> Core::MakeRoom(const Place& place, uint64_t bytes) {
   if (bytes > RoomBytes(place)) return Fail(ErrorCode::kNoSpace, "");
   while (account.room_bytes() < bytes) EvictVictim(*VictimOf(tenant), MissReason::kQuota);
   while (ledger_.available_bytes() < bytes) {
-    const auto victim = VictimFor(tenant);
+    const auto victim = VictimFor(&tenant);
     if (!victim) break;
     EvictVictim(*victim, MissReason::kEvicted);
   }
@@ -165,7 +165,7 @@ Result<void> Core::ExtendRun(const Place& place, std::vector<SlotId>& slots, uin
     ++tenant.stats.refused_total;
     return Fail(ErrorCode::kNoSpace,
                 fmt::format("{} more consecutive blocks needed, {} bytes of {} (hot_bytes) free",
-                            count, ledger_.available_bytes(), options_.hot_bytes));
+                            count, ledger_.available_bytes(), room_.hot_bytes));
   }
   pool::SlotRun run;
   Result<void> taken;
@@ -196,7 +196,7 @@ std::string Core::RoomMessage(const Place& place, const PerClass<uint64_t>& coun
   const std::string_view kind = place.may_evict ? "free or evictable" : "free";
   if (class_count() == 1) {
     return fmt::format("{} blocks needed, {} {} of {} (hot_bytes {})", counts[0],
-                       bytes / charges_[0], kind, pools_[0]->slots_max(), options_.hot_bytes);
+                       bytes / charges_[0], kind, room_.slots[0], room_.hot_bytes);
   }
   std::string needed;
   for (uint32_t c = 0; c < class_count(); ++c) {
@@ -207,7 +207,7 @@ std::string Core::RoomMessage(const Place& place, const PerClass<uint64_t>& coun
                           reaches_[part].windowed() ? " of layers with a window" : "");
   }
   return fmt::format("{} needed, {} bytes {} of {} (hot_bytes)", needed, bytes, kind,
-                     options_.hot_bytes);
+                     room_.hot_bytes);
 }
 
 }  // namespace quire::cache

@@ -77,6 +77,7 @@ bool Core::IsWhole(const BlockRecord& record) const {
 // go of are filled with the caller's.
 Published Core::Join(BlockId same, const NewBlock& block, const PerPart<uint32_t>& crcs) {
   if (blocks_.at(same).standing != Standing::kGood) return {};
+  if (shrinking_) MoveBelowEnd(same);
   Published published{.block = same};
   bool deduplicated = false;
   if (blocks_.at(same).hollow()) --hollow_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/bits.h"
@@ -42,12 +43,12 @@ SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<Slot
     blocks_ = plan_blocks;
     Grow(blocks, own_slots);
   }
-  core_.AddSequence();
+  core_.AddSequence(*this);
 }
 
 SequenceImpl::~SequenceImpl() {
   Reset();
-  core_.RemoveSequence();
+  core_.RemoveSequence(id_);
 }
 
 uint64_t SequenceImpl::cursor(uint32_t layer) const {
@@ -399,8 +400,9 @@ bool SequenceImpl::StillNeeded(uint64_t position) const {
   return true;
 }
 
-bool SequenceImpl::IsMine(const List& list, uint64_t block) const {
-  return block >= published_.size() && core_.references(list.slots[block]) == 1;
+// Whether it may be written again in place. From then on views that pinned nothing know it.
+bool SequenceImpl::TakeToRewrite(const List& list, uint64_t block) const {
+  return block >= published_.size() && core_.RenewIfAlone(list.slots[block]);
 }
 
 Result<PerClass<std::vector<SlotId>>> SequenceImpl::CopyBlock(uint64_t block,
@@ -429,8 +431,8 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position,
   for (uint32_t c = 0; c < class_count(); ++c) {
     const List& list = lists_[c];
     // The block that is cut will be written again: others must not see that.
-    shared[c] =
-        kept > whole && !list.slots[whole].is_none() && copies[c].empty() && !IsMine(list, whole);
+    shared[c] = kept > whole && !list.slots[whole].is_none() && copies[c].empty() &&
+                !TakeToRewrite(list, whole);
   }
   if (shared != PerClass<bool>{}) return shared;
 
@@ -466,7 +468,7 @@ void SequenceImpl::Truncate(uint32_t c, uint64_t kept, std::vector<SlotId>& drop
   for (uint64_t block = kept; block < list.slots.size(); ++block) {
     const SlotId slot = list.slots[block];
     if (slot.is_none()) continue;
-    const bool stays = IsMine(list, block) && (!contiguous_ || room.size() == block - kept);
+    const bool stays = TakeToRewrite(list, block) && (!contiguous_ || room.size() == block - kept);
     (stays ? room : dropped).push_back(slot);
   }
   list.slots.resize(kept);
@@ -511,6 +513,17 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
   fork->gave_up_ = gave_up_;
   fork->dropped_tokens_ = dropped_tokens_;
   return fork;
+}
+
+std::vector<SlotId> SequenceImpl::HeldOf(const std::set<SlotId>& slots) const {
+  std::vector<SlotId> held;
+  const auto wanted = [&slots](SlotId slot) { return slots.contains(slot); };
+  MutexLock lock(mutex_);
+  for (const List& list : lists_) {
+    std::ranges::copy_if(list.slots, std::back_inserter(held), wanted);
+    std::ranges::copy_if(list.spare, std::back_inserter(held), wanted);
+  }
+  return held;
 }
 
 std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {

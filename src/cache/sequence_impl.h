@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -42,6 +43,10 @@ class SequenceImpl final : public Sequence {
                       std::span<float> out) const override;
   Result<BlockListView> View(uint32_t layer, StreamRole role) const override;
   LayerBlocks Blocks(uint32_t layer) const override;
+
+  TenantId tenant() const { return place_.tenant; }
+  /// Those of `slots` that it holds.
+  std::vector<SlotId> HeldOf(const std::set<SlotId>& slots) const;
 
   /// One stream of one layer at one moment, pinned: whole blocks sealed, the last one open.
   struct Snapshot {
@@ -82,7 +87,7 @@ class SequenceImpl final : public Sequence {
   void PublishWholeBlocks(uint64_t length);
   void PassWindows(uint64_t length);
   bool StillNeeded(uint64_t position) const;
-  bool IsMine(const List& list, uint64_t block) const;
+  bool TakeToRewrite(const List& list, uint64_t block) const;
   /// Copies of block `block` in the parts that ask for one; what cannot be copied changes nothing.
   Result<PerClass<std::vector<SlotId>>> CopyBlock(uint64_t block, const PerClass<bool>& wanted);
   /// Cuts at `position`, with `copies` (if any) in the place of the block that is cut, and tells

@@ -26,6 +26,10 @@ class SeenMemory final : public DeviceMemory {
     if (arena_.empty()) arena_ = {*base, bytes};
     return base;
   }
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    return inner_->Commit(begin, bytes);
+  }
+  void Decommit(std::byte* begin, uint64_t bytes) override { inner_->Decommit(begin, bytes); }
   void Release(std::byte* base, uint64_t bytes) override { inner_->Release(base, bytes); }
   void Discard(std::byte* begin, uint64_t bytes) override { inner_->Discard(begin, bytes); }
   std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {

@@ -179,13 +179,19 @@ inline uint64_t ChargePerSlot(const Geometry& geometry, const NumericProfile& pr
 struct TestCache {
   static constexpr uint32_t kBlock = 16;
 
+  /// slots_max: that it can be resized to; 0: slots.
   explicit TestCache(uint64_t slots, Geometry geometry = SmallGeometry(),
-                     const NumericProfile& profile = NumericProfile::Uniform(Codec::kF16))
+                     const NumericProfile& profile = NumericProfile::Uniform(Codec::kF16),
+                     uint64_t slots_max = 0)
       : model(geometry),
         charge_bytes(ChargePerSlot(geometry, profile)),
         cache(Must(Cache::Create({.geometry = geometry,
                                   .profile = profile,
-                                  .hot_bytes = slots * charge_bytes + charge_bytes - 1}))) {}
+                                  .hot_bytes = BytesFor(slots),
+                                  .hot_bytes_max = slots_max == 0 ? 0 : BytesFor(slots_max)}))) {}
+
+  /// A budget for so many slots and not quite one more.
+  uint64_t BytesFor(uint64_t slots) const { return slots * charge_bytes + charge_bytes - 1; }
 
   Plan Acquire(std::span<const TokenId> prompt, bool reuse = true) {
     return Must(cache->Acquire({.identity = &identity, .tokens = prompt, .reuse = reuse}));

@@ -30,12 +30,12 @@ Result<void> CheckArray(const void* array, uint64_t count, uint64_t count_max,
   return {};
 }
 
-Result<void> CheckStruct(const void* caller, size_t known_bytes, std::string_view name) {
+Result<void> CheckStruct(const void* caller, size_t first_bytes, size_t known_bytes,
+                         std::string_view name) {
   QUIRE_TRY(NotNull(caller, name));
   size_t bytes = 0;
   std::memcpy(&bytes, caller, sizeof(bytes));
-  // No struct has grown yet: the first version is the one known here.
-  if (bytes < known_bytes) {
+  if (bytes < known_bytes && bytes != first_bytes) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
   }

@@ -102,6 +102,7 @@ Result<CacheOptions> ToOptions(const quire_cache_options* caller) {
   }
   made.placement = static_cast<Placement>(options.placement);
   made.hot_bytes = options.hot_bytes;
+  made.hot_bytes_max = options.hot_bytes_max;
   if (options.tokens_max != 0) made.tokens_max = options.tokens_max;
   made.huge_pages = options.huge_pages != 0;
   return made;
@@ -230,6 +231,13 @@ quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* er
     QUIRE_TRY(NotNull(bytes, "bytes"));
     *bytes = cache->cache->Trim();
     return {};
+  });
+}
+
+quire_code quire_cache_resize(quire_cache* cache, uint64_t hot_bytes, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    return cache->cache->Resize(hot_bytes);
   });
 }
 

@@ -248,6 +248,34 @@ TEST(CLife, DamageIsFoundAndItsReasonGiven) {
   EXPECT_EQ(quire_plan_reason(plan.get()), QUIRE_DAMAGED);
 }
 
+TEST(CLife, ResizeUpAndDown) {
+  quire_cache_options options = SmallOptions();
+  options.hot_bytes_max = 2 << 20;
+  const CWorld world(options);
+  auto sequence = world.Run(cache::SomeTokens(3 * kBlock + 1, 1));
+  quire_error error{};
+  ASSERT_EQ(quire_cache_resize(world.cache.get(), 2 << 20, &error), QUIRE_OK) << Show(error);
+  EXPECT_EQ(world.Stats().hot_bytes_limit, 2u << 20);
+  EXPECT_EQ(quire_cache_resize(world.cache.get(), (2 << 20) + 1, &error), QUIRE_TOO_LARGE);
+  EXPECT_EQ(quire_cache_resize(world.cache.get(), 1, &error), QUIRE_NO_SPACE);
+  EXPECT_EQ(quire_cache_resize(world.cache.get(), 10'000, &error), QUIRE_BUSY);
+  EXPECT_NE(std::string(error.message).find("sequence 1 (3)"), std::string::npos) << Show(error);
+  EXPECT_EQ(world.Stats().hot_bytes_limit, 2u << 20);
+  sequence.reset();
+  ASSERT_EQ(quire_cache_resize(world.cache.get(), 10'000, &error), QUIRE_OK) << Show(error);
+  EXPECT_EQ(world.Stats().hot_bytes_limit, 10'000u);
+  EXPECT_EQ(world.Stats().published_blocks, 2u);
+}
+
+// Callers of the first version have no field for it.
+TEST(CLife, OptionsOfTheFirstVersionAreTaken) {
+  quire_cache_options options = SmallOptions();
+  options.size = offsetof(quire_cache_options, hot_bytes_max);
+  options.hot_bytes_max = 1;  // not theirs
+  const CWorld world(options);
+  EXPECT_EQ(world.cache->cache->options().hot_bytes_max, 0u);
+}
+
 TEST(CLife, EvictAndTrimSayWhatWent) {
   const CWorld world;
   world.Run(cache::SomeTokens(3 * kBlock, 1));

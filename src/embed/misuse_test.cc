@@ -97,6 +97,7 @@ TEST_F(Misuse, NullIsNamed) {
       {"evicted is NULL", [&](E e) { return quire_cache_evict(c, 1, nullptr, e); }},
       {"cache is NULL", [&](E e) { return quire_cache_trim(nullptr, &number, e); }},
       {"bytes is NULL", [&](E e) { return quire_cache_trim(c, nullptr, e); }},
+      {"cache is NULL", [&](E e) { return quire_cache_resize(nullptr, 1, e); }},
       {"cache is NULL", [&](E e) { return quire_acquire(nullptr, &request, &plan_out, e); }},
       {"request is NULL", [&](E e) { return quire_acquire(c, nullptr, &plan_out, e); }},
       {"plan is NULL", [&](E e) { return quire_acquire(c, &request, nullptr, e); }},
@@ -219,6 +220,7 @@ TEST_F(Misuse, CacheOptions) {
   Refused(QUIRE_UNSUPPORTED, "placement 4", with([](O& o) { o.placement = 4; }));
   Invalid("block_tokens is 17", with([](O& o) { o.block_tokens = 17; }));
   Refused(QUIRE_NO_SPACE, "hot_bytes", with([](O& o) { o.hot_bytes = 0; }));
+  Invalid("hot_bytes_max 1 is below", with([](O& o) { o.hot_bytes_max = 1; }));
   Invalid("groups[0].layers is NULL", with_group([](auto& g) { g.layers = nullptr; }));
   Invalid("groups[0].layers has", with_group([](auto& g) { g.layer_count = UINT32_MAX; }));
   Invalid("groups[0].streams is NULL", with_group([](auto& g) { g.streams = nullptr; }));

@@ -10,18 +10,23 @@
 
 namespace quire {
 
-/// Passes everything on to `inner`, but the Reserve number `failing_reserve` (from 0) fails. A
-/// failure sweep runs with 0, 1, 2, ... until `failed()` stays false, and looks each time whether
-/// anything changed or stayed reserved.
+/// Passes everything on to `inner`, but the call number `failing_call` (from 0, of Reserve and
+/// Commit together) fails. A failure sweep runs with 0, 1, 2, ... until `failed()` stays false, and
+/// looks each time whether anything changed or stayed reserved.
 ///
 /// Threads:  one
 /// Lifetime: `inner` must outlive it
 class FaultyMemory final : public DeviceMemory {
  public:
-  FaultyMemory(DeviceMemory& inner, uint64_t failing_reserve)
-      : inner_(inner), failing_reserve_(failing_reserve) {}
+  FaultyMemory(DeviceMemory& inner, uint64_t failing_call)
+      : inner_(inner), failing_call_(failing_call) {}
 
-  bool failed() const { return reserves_ > failing_reserve_; }
+  /// From now on the call number `number` fails, counted from here.
+  void FailCall(uint64_t number) {
+    calls_ = 0;
+    failing_call_ = number;
+  }
+  bool failed() const { return calls_ > failing_call_; }
   /// Bytes reserved and not released.
   uint64_t reserved_bytes() const { return reserved_bytes_; }
 
@@ -29,7 +34,7 @@ class FaultyMemory final : public DeviceMemory {
   bool host_accessible() const override { return inner_.host_accessible(); }
 
   Result<std::byte*> Reserve(uint64_t bytes) override {
-    if (reserves_++ == failing_reserve_) {
+    if (calls_++ == failing_call_) {
       return Fail(ErrorCode::kNoSpace,
                   "injected: cannot reserve " + std::to_string(bytes) + " bytes");
     }
@@ -37,6 +42,14 @@ class FaultyMemory final : public DeviceMemory {
     if (base) reserved_bytes_ += bytes;
     return base;
   }
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    if (calls_++ == failing_call_) {
+      return Fail(ErrorCode::kNoSpace,
+                  "injected: cannot commit " + std::to_string(bytes) + " bytes");
+    }
+    return inner_.Commit(begin, bytes);
+  }
+  void Decommit(std::byte* begin, uint64_t bytes) override { inner_.Decommit(begin, bytes); }
   void Release(std::byte* base, uint64_t bytes) override {
     reserved_bytes_ -= bytes;
     inner_.Release(base, bytes);
@@ -48,9 +61,33 @@ class FaultyMemory final : public DeviceMemory {
 
  private:
   DeviceMemory& inner_;
-  const uint64_t failing_reserve_;
-  uint64_t reserves_ = 0;
+  uint64_t failing_call_;
+  uint64_t calls_ = 0;
   uint64_t reserved_bytes_ = 0;
+};
+
+/// Passes everything on to memory that the test keeps, for who wants to own what it uses.
+///
+/// Lifetime: `inner` must outlive it
+class LentMemory final : public DeviceMemory {
+ public:
+  explicit LentMemory(DeviceMemory& inner) : inner_(inner) {}
+
+  std::string_view name() const override { return inner_.name(); }
+  bool host_accessible() const override { return inner_.host_accessible(); }
+  Result<std::byte*> Reserve(uint64_t bytes) override { return inner_.Reserve(bytes); }
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    return inner_.Commit(begin, bytes);
+  }
+  void Decommit(std::byte* begin, uint64_t bytes) override { inner_.Decommit(begin, bytes); }
+  void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
+  void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
+  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    return inner_.Copy(to, from, bytes);
+  }
+
+ private:
+  DeviceMemory& inner_;
 };
 
 }  // namespace quire

@@ -1,10 +1,11 @@
-// Host memory for arenas: address space now, pages at first write.
+// Host memory for arenas: address space now, the right to use it later, pages at first write.
 #include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <system_error>
 
 #include "base/bits.h"
@@ -26,13 +27,13 @@ class HostMemory final : public DeviceMemory {
 
   Result<std::byte*> Reserve(uint64_t bytes) override {
     if (bytes == 0) return Fail(ErrorCode::kInvalidArgument, "cpu: reservation of 0 bytes");
-    if (bytes > std::numeric_limits<int64_t>::max()) return NoSpace(bytes, ENOMEM);
+    if (bytes > std::numeric_limits<int64_t>::max()) return NoSpace("reserve", bytes, ENOMEM);
     const uint64_t mapped_bytes = RoundUp(bytes, granule_bytes());
     // The kernel aligns to 4 KiB; to align to more, map more and give the ends back.
     const uint64_t spare_bytes = granule_bytes() - kPageBytes;
-    void* mapping = ::mmap(nullptr, mapped_bytes + spare_bytes, PROT_READ | PROT_WRITE,
+    void* mapping = ::mmap(nullptr, mapped_bytes + spare_bytes, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping == MAP_FAILED) return NoSpace(bytes, errno);
+    if (mapping == MAP_FAILED) return NoSpace("reserve", bytes, errno);
 
     auto* const begin = static_cast<std::byte*>(mapping);
     const uint64_t head_bytes = RoundUp(reinterpret_cast<uintptr_t>(begin), granule_bytes()) -
@@ -47,17 +48,32 @@ class HostMemory final : public DeviceMemory {
     return base;
   }
 
+  // Says no where the process or the machine has a limit on private memory (RLIMIT_DATA, strict
+  // overcommit). Elsewhere Linux finds out at the first write.
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    const Pages pages = PagesAround(begin, bytes);
+    if (::mprotect(pages.first, pages.bytes, PROT_READ | PROT_WRITE) == 0) return {};
+    return NoSpace("commit", bytes, errno);
+  }
+
+  void Decommit(std::byte* begin, uint64_t bytes) override {
+    Discard(begin, bytes);
+    const Pages pages = PagesInside(begin, bytes);
+    // May fail where the process has no mapping left to split; then the pages are free and usable.
+    if (pages.bytes > 0) static_cast<void>(::mprotect(pages.first, pages.bytes, PROT_NONE));
+  }
+
   void Release(std::byte* base, uint64_t bytes) override {
     Unmap(base, RoundUp(bytes, granule_bytes()));
   }
 
   void Discard(std::byte* begin, uint64_t bytes) override {
-    const uint64_t from = RoundUp(reinterpret_cast<uintptr_t>(begin), kPageBytes);
-    const uint64_t to = RoundDown(reinterpret_cast<uintptr_t>(begin) + bytes, kPageBytes);
-    if (from >= to) return;
-    auto* const first = reinterpret_cast<std::byte*>(from);
+    const Pages pages = PagesInside(begin, bytes);
+    if (pages.bytes == 0) return;
     // Refused for locked pages (mlock): they stay resident, but must still read as zero.
-    if (::madvise(first, to - from, MADV_DONTNEED) != 0) std::memset(first, 0, to - from);
+    if (::madvise(pages.first, pages.bytes, MADV_DONTNEED) != 0) {
+      std::memset(pages.first, 0, pages.bytes);
+    }
   }
 
   std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
@@ -66,11 +82,28 @@ class HostMemory final : public DeviceMemory {
   }
 
  private:
+  struct Pages {
+    std::byte* first;
+    uint64_t bytes;
+  };
+  static Pages PagesAround(std::byte* begin, uint64_t bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(begin);
+    const uint64_t from = RoundDown(address, kPageBytes);
+    return {.first = reinterpret_cast<std::byte*>(from),
+            .bytes = RoundUp(address + bytes, kPageBytes) - from};
+  }
+  static Pages PagesInside(std::byte* begin, uint64_t bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(begin);
+    const uint64_t from = RoundUp(address, kPageBytes);
+    const uint64_t to = RoundDown(address + bytes, kPageBytes);
+    return {.first = reinterpret_cast<std::byte*>(from), .bytes = from < to ? to - from : 0};
+  }
+
   uint64_t granule_bytes() const { return huge_pages_ ? kHugePageBytes : kPageBytes; }
 
-  static std::unexpected<Error> NoSpace(uint64_t bytes, int error) {
+  static std::unexpected<Error> NoSpace(std::string_view what, uint64_t bytes, int error) {
     return Fail(ErrorCode::kNoSpace,
-                fmt::format("cpu: cannot reserve {} bytes of address space: {}", bytes,
+                fmt::format("cpu: cannot {} {} bytes of address space: {}", what, bytes,
                             std::generic_category().message(error)));
   }
 

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "env/faulty_memory.h"
@@ -18,6 +20,12 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kMiB = 1 << 20;
 
+std::byte* Usable(DeviceMemory& memory, uint64_t bytes) {
+  std::byte* const base = memory.Reserve(bytes).value();
+  EXPECT_TRUE(memory.Commit(base, bytes).has_value());
+  return base;
+}
+
 class HostMemoryWith : public testing::TestWithParam<bool> {
  protected:
   const std::unique_ptr<DeviceMemory> memory_ = MakeHostMemory(GetParam());
@@ -25,7 +33,7 @@ class HostMemoryWith : public testing::TestWithParam<bool> {
 
 TEST_P(HostMemoryWith, IsZeroAlignedAndWritable) {
   for (const uint64_t bytes : {uint64_t{1}, kPageBytes, 3 * kMiB + 5}) {
-    std::byte* const base = memory_->Reserve(bytes).value();
+    std::byte* const base = Usable(*memory_, bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(base) % (GetParam() ? 2 * kMiB : kPageBytes), 0u);
     EXPECT_EQ(base[0], std::byte{0});
     EXPECT_EQ(base[bytes - 1], std::byte{0});
@@ -38,7 +46,7 @@ TEST_P(HostMemoryWith, IsZeroAlignedAndWritable) {
 
 TEST_P(HostMemoryWith, DiscardZeroesWholePagesInsideTheRangeOnly) {
   constexpr uint64_t kBytes = 4 * kPageBytes;
-  std::byte* const base = memory_->Reserve(kBytes).value();
+  std::byte* const base = Usable(*memory_, kBytes);
   std::memset(base, 7, kBytes);
   memory_->Discard(base + 1, 3 * kPageBytes - 2);  // pages 1 only: 0 and 2 are partly outside
   for (uint64_t i = 0; i < kBytes; ++i) {
@@ -50,7 +58,7 @@ TEST_P(HostMemoryWith, DiscardZeroesWholePagesInsideTheRangeOnly) {
 }
 
 TEST_P(HostMemoryWith, LockedPagesReadAsZeroAfterDiscardToo) {
-  std::byte* const base = memory_->Reserve(2 * kPageBytes).value();
+  std::byte* const base = Usable(*memory_, 2 * kPageBytes);
   std::memset(base, 7, 2 * kPageBytes);
   if (mlock(base, 2 * kPageBytes) != 0) GTEST_SKIP() << "this process may not lock memory";
   memory_->Discard(base, kPageBytes);
@@ -60,7 +68,7 @@ TEST_P(HostMemoryWith, LockedPagesReadAsZeroAfterDiscardToo) {
 }
 
 TEST_P(HostMemoryWith, CopyIsDoneAtOnce) {
-  std::byte* const base = memory_->Reserve(kPageBytes).value();
+  std::byte* const base = Usable(*memory_, kPageBytes);
   const std::vector<std::byte> from(100, std::byte{3});
   EXPECT_EQ(memory_->Copy(base, from.data(), from.size()), nullptr);
   EXPECT_EQ(std::memcmp(base, from.data(), from.size()), 0);
@@ -78,6 +86,33 @@ TEST_P(HostMemoryWith, ImpossibleReservationsAreRefused) {
   }
 }
 
+TEST_P(HostMemoryWith, CommitsPagesAroundAndDecommitsPagesInside) {
+  constexpr uint64_t kBytes = 8 * kPageBytes;
+  std::byte* const base = memory_->Reserve(kBytes).value();
+  ASSERT_TRUE(memory_->Commit(base + kPageBytes + 5, 2 * kPageBytes).has_value());  // pages 1 to 3
+  std::memset(base + kPageBytes, 7, 3 * kPageBytes);
+  ASSERT_TRUE(memory_->Commit(base, 5 * kPageBytes).has_value());
+  EXPECT_EQ(base[0], std::byte{0});
+  EXPECT_EQ(base[kPageBytes], std::byte{7}) << "what was usable keeps its bytes";
+  memory_->Decommit(base + kPageBytes + 1, 2 * kPageBytes);  // page 2
+  EXPECT_EQ(base[2 * kPageBytes - 1], std::byte{7});
+  EXPECT_EQ(base[3 * kPageBytes], std::byte{7});
+  ASSERT_TRUE(memory_->Commit(base + 2 * kPageBytes, 1).has_value());
+  EXPECT_EQ(base[2 * kPageBytes], std::byte{0});
+  memory_->Release(base, kBytes);
+}
+
+TEST_P(HostMemoryWith, WhatIsNotCommittedCannotBeTouched) {
+  std::byte* const base = memory_->Reserve(3 * kPageBytes).value();
+  ASSERT_TRUE(memory_->Commit(base, 2 * kPageBytes).has_value());
+  volatile std::byte* const touched = base;
+  touched[2 * kPageBytes - 1] = std::byte{1};
+  EXPECT_DEATH(touched[2 * kPageBytes] = std::byte{1}, "");
+  memory_->Decommit(base + kPageBytes, kPageBytes);
+  EXPECT_DEATH(touched[kPageBytes] = std::byte{1}, "");
+  memory_->Release(base, 3 * kPageBytes);
+}
+
 INSTANTIATE_TEST_SUITE_P(HugePages, HostMemoryWith, testing::Bool());
 
 TEST(HostMemory, ResidentSetFollowsUseAndDiscard) {
@@ -86,7 +121,7 @@ TEST(HostMemory, ResidentSetFollowsUseAndDiscard) {
   constexpr uint64_t kReserved = 64'000'000'000;
   constexpr uint64_t kUsed = 32 * kMiB;
   const uint64_t before = ResidentBytes().value();
-  std::byte* const base = memory->Reserve(kReserved).value();
+  std::byte* const base = Usable(*memory, kReserved);
   EXPECT_LT(ResidentBytes().value(), before + 2 * kMiB) << "reserving must not touch";
 
   std::memset(base + kReserved / 2, 1, kUsed);
@@ -99,23 +134,60 @@ TEST(HostMemory, ResidentSetFollowsUseAndDiscard) {
   memory->Release(base, kReserved);
 }
 
+TEST(HostMemory, DecommittedPagesAreNotResident) {
+  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer's shadow is resident too";
+  const auto memory = MakeHostMemory(false);
+  std::byte* const base = Usable(*memory, 64 * kMiB);
+  std::memset(base, 1, 64 * kMiB);
+  const uint64_t before = ResidentBytes().value();
+  memory->Decommit(base + 32 * kMiB, 32 * kMiB);
+  EXPECT_LT(ResidentBytes().value(), before - 30 * kMiB);
+  memory->Release(base, 64 * kMiB);
+}
+
+// A process that may have no more private memory is told so where it asks, not by a signal later.
+TEST(HostMemory, CommitSaysNoWhereTheSystemDoes) {
+  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer needs private memory of its own";
+  const auto memory = MakeHostMemory(false);
+  constexpr uint64_t kBytes = uint64_t{16} << 30;
+  std::byte* const base = memory->Reserve(kBytes).value();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_DATA, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = uint64_t{8} << 30;
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &limit), 0);
+  const auto refused = memory->Commit(base, kBytes);
+  const auto smaller = memory->Commit(base, kMiB);
+  ASSERT_EQ(setrlimit(RLIMIT_DATA, &before), 0);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
+  EXPECT_NE(refused.error().message.find("cannot commit 17179869184 bytes"), std::string::npos);
+  EXPECT_TRUE(smaller.has_value());
+  EXPECT_TRUE(memory->Commit(base, kBytes).has_value());
+  memory->Release(base, kBytes);
+}
+
 // Small pages must stay small: 64 bytes written 2 MiB apart make 64 pages resident, not 128 MiB.
 TEST(HostMemory, SmallPagesStaySmall) {
   if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer's shadow is resident too";
   const auto memory = MakeHostMemory(false);
-  std::byte* const base = memory->Reserve(128 * kMiB).value();
+  std::byte* const base = Usable(*memory, 128 * kMiB);
   const uint64_t before = ResidentBytes().value();
   for (uint64_t i = 0; i < 64; ++i) base[i * 2 * kMiB] = std::byte{1};
   EXPECT_LT(ResidentBytes().value(), before + 4 * kMiB);
   memory->Release(base, 128 * kMiB);
 }
 
-TEST(FaultyMemory, FailsOneReserveAndCountsTheRest) {
+TEST(FaultyMemory, FailsOneCallAndCountsTheRest) {
   const auto host = MakeHostMemory(false);
   FaultyMemory memory(*host, 1);
   std::byte* const first = memory.Reserve(100).value();
   EXPECT_FALSE(memory.failed());
   EXPECT_EQ(memory.Reserve(100).error().code, ErrorCode::kNoSpace);
+  EXPECT_TRUE(memory.failed());
+  EXPECT_TRUE(memory.Commit(first, 100).has_value());
+  memory.FailCall(0);
+  EXPECT_EQ(memory.Commit(first, 100).error().code, ErrorCode::kNoSpace);
   EXPECT_TRUE(memory.failed());
   std::byte* const third = memory.Reserve(50).value();
   EXPECT_EQ(memory.reserved_bytes(), 150u);

@@ -15,10 +15,18 @@ namespace quire {
 /// Lifetime: the memory must outlive it
 class Reservation {
  public:
+  /// Address space, nothing of it committed.
   /// Errors: those of DeviceMemory::Reserve
   static Result<Reservation> Create(DeviceMemory& memory, uint64_t bytes) {
     QUIRE_ASSIGN(std::byte* const base, memory.Reserve(bytes));
     return Reservation(memory, base, bytes);
+  }
+  /// All of it committed.
+  /// Errors: those of DeviceMemory::Reserve and Commit
+  static Result<Reservation> CreateCommitted(DeviceMemory& memory, uint64_t bytes) {
+    QUIRE_ASSIGN(Reservation made, Create(memory, bytes));
+    QUIRE_TRY(memory.Commit(made.base(), bytes));
+    return made;
   }
 
   Reservation(Reservation&& other) noexcept

@@ -9,7 +9,6 @@ namespace {
 
 using Ages = ReturnModel::Ages;
 
-constexpr auto kAgeUnit_ms = static_cast<double>(ReturnModel::kAgeUnit_ms);
 constexpr double kLearningRate = 0.1;
 constexpr double kOutcomeKnown = 0.8;  // of the returns, at the horizon
 constexpr double kKept = 0.9;          // of the counts, from one fit to the next

@@ -249,6 +249,7 @@ class Weights::Loader {
     weights_->memory_ = MakeHostMemory(/*huge_pages=*/true);
     QUIRE_ASSIGN(weights_->arena_, weights_->memory_->Reserve(bytes));
     weights_->arena_bytes_ = bytes;
+    QUIRE_TRY(weights_->memory_->Commit(weights_->arena_, bytes));
     std::byte* at = weights_->arena_;
     for (PackedMatrix* matrix : matrices) {
       matrix->panels = at;

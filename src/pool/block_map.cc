@@ -58,15 +58,17 @@ std::string Pool::Map(const std::function<char(SlotId, uint32_t references)>& ma
                       uint32_t columns) const {
   QUIRE_CHECK(columns > 0);
   std::vector<uint32_t> references;  // up to the highest slot ever used; the others are free
+  uint32_t slots = 0;
   {
     MutexLock lock(mutex_);
-    references.resize(used_end_);
+    slots = slots_now_;
+    references.resize(std::min(used_end_, slots));
     for (size_t i = 0; i < references.size(); ++i) references[i] = slots_[i].references;
   }
-  const uint64_t slots_max = options_.slots_max;
+  const uint64_t slots_max = slots;
   const uint64_t rows = (slots_max + columns - 1) / columns;
   const bool fold = rows > kRowsPrintedWhole;
-  Rows out(options_.slots_max, fold);
+  Rows out(slots, fold);
   for (uint64_t row = 0; row < rows; ++row) {
     const uint64_t first = row * columns;
     std::string marks(std::min<uint64_t>(columns, slots_max - first), '.');

@@ -27,7 +27,7 @@ class FreeList final : public Placer {
 
   /// Shape: memory [Bytes(slots_max)], any contents
   FreeList(std::byte* memory, uint32_t slots_max)
-      : next_(reinterpret_cast<uint32_t*>(memory)), slots_max_(slots_max) {}
+      : next_(reinterpret_cast<uint32_t*>(memory)), end_(slots_max) {}
 
   void Take(std::span<SlotId> out) override {
     const size_t freed = std::min<size_t>(out.size(), freed_count_);
@@ -38,7 +38,7 @@ class FreeList final : public Placer {
     }
     head_ = head;
     freed_count_ -= static_cast<uint32_t>(freed);
-    QUIRE_DCHECK(out.size() - freed <= slots_max_ - first_unused_);
+    QUIRE_DCHECK(out.size() - freed <= end_ - first_unused_);
     for (SlotId& slot : out.subspan(freed)) slot = SlotId(first_unused_++);
   }
 
@@ -52,10 +52,33 @@ class FreeList final : public Placer {
     freed_count_ += run.count;
   }
 
+  void AddTail(uint32_t /*from*/, uint32_t to) override { end_ = to; }
+
+  /// What stays in the list keeps its order.
+  ///
+  /// Cost: O(freed slots)
+  void DropTail(uint32_t end, std::span<const SlotRun> /*runs*/) override {
+    uint32_t* link = &head_;
+    uint32_t kept = 0;
+    uint32_t slot = head_;
+    for (uint32_t left = freed_count_; left > 0; --left) {
+      const uint32_t before = next_[slot];
+      if (slot < end) {
+        *link = slot;
+        link = &next_[slot];
+        ++kept;
+      }
+      slot = before;
+    }
+    freed_count_ = kept;
+    first_unused_ = std::min(first_unused_, end);
+    end_ = end;
+  }
+
  private:
   uint32_t* const next_;  // [slots_max]; of a freed slot, the one freed before it
-  const uint32_t slots_max_;
-  uint32_t head_ = 0;  // the slot freed last, when freed_count_ > 0
+  uint32_t end_;          // there are no slots from here on
+  uint32_t head_ = 0;     // the slot freed last, when freed_count_ > 0
   uint32_t freed_count_ = 0;
   uint32_t first_unused_ = 0;  // the slots from this number on were never handed out
 };

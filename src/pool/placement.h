@@ -41,6 +41,13 @@ class Placer {
   virtual void Take(std::span<SlotId> out) = 0;
   /// Needs slots that are taken, whoever took them together.
   virtual void Put(SlotRun run) = 0;
+  /// Slots [from, to), behind all others, are there and free.
+  virtual void AddTail(uint32_t from, uint32_t to) = 0;
+  /// Takes every free slot from `end` on, for as long as it is not added again. Those that are in
+  /// use there must not be put back.
+  ///
+  /// Shape: runs: all free runs, each as long as it can be, that have a slot from `end` on
+  virtual void DropTail(uint32_t end, std::span<const SlotRun> runs) = 0;
   /// Itself when it can take runs.
   virtual RunPlacer* runs() { return nullptr; }
 };
@@ -50,9 +57,19 @@ class RunPlacer : public Placer {
  public:
   /// Nothing: no free slots do. Needs count > 0.
   virtual std::optional<SlotRun> TakeRun(uint32_t count) = 0;
-  /// Takes these slots. Needs free ones, behind a slot that is taken.
+  /// Takes these slots. Needs free ones, behind a slot that is taken or before all others.
   virtual void TakeAt(SlotRun run) = 0;
 
+  void AddTail(uint32_t from, uint32_t to) final {
+    Put({.first = SlotId(from), .count = to - from});
+  }
+  void DropTail(uint32_t end, std::span<const SlotRun> runs) final {
+    for (const SlotRun run : runs) {
+      TakeAt(run);
+      const uint32_t first = run.first.number();
+      if (first < end) Put({.first = run.first, .count = end - first});
+    }
+  }
   RunPlacer* runs() final { return this; }
 };
 

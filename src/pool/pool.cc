@@ -43,9 +43,10 @@ constexpr uint64_t PlacerOffset(uint64_t slots_bytes) { return RoundUp(slots_byt
 static_assert(Pool::MetadataBytesPerSlot(Placement::kFreeList) == Pool::kMetadataBytesPerSlot);
 
 Result<std::unique_ptr<Pool>> Pool::Create(PoolOptions options, DeviceMemory& memory) {
+  if (options.slots == 0) options.slots = options.slots_max;
   if (options.slot_bytes == 0 || options.slots_max == 0 ||
-      options.slots_max == SlotId::None().number() || options.pieces == 0 ||
-      options.slot_bytes % options.pieces != 0) {
+      options.slots_max == SlotId::None().number() || options.slots > options.slots_max ||
+      options.pieces == 0 || options.slot_bytes % options.pieces != 0) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("pool {}: {} slots of {} bytes in {} pieces", options.name,
                             options.slots_max, options.slot_bytes, options.pieces));
@@ -63,12 +64,15 @@ Result<std::unique_ptr<Pool>> Pool::Create(PoolOptions options, DeviceMemory& me
   auto arena = Reservation::Create(memory, *arena_bytes);
   if (!arena) return with_name(std::move(arena).error());
   auto own_memory = memory.host_accessible() ? nullptr : MakeHostMemory(/*huge_pages=*/false);
-  auto metadata = Reservation::Create(own_memory ? *own_memory : memory,
-                                      PlacerOffset(sizeof(Slot) * options.slots_max) +
-                                          PlacerBytes(options.placement, options.slots_max));
+  auto metadata = Reservation::CreateCommitted(
+      own_memory ? *own_memory : memory, PlacerOffset(sizeof(Slot) * options.slots_max) +
+                                             PlacerBytes(options.placement, options.slots_max));
   if (!metadata) return with_name(std::move(metadata).error());
-  return std::unique_ptr<Pool>(
+  std::unique_ptr<Pool> pool(
       new Pool(std::move(options), std::move(own_memory), *std::move(arena), *std::move(metadata)));
+  QUIRE_TRY(pool->CommitSlots(pool->options_.slots));
+  pool->SetSlots(pool->options_.slots);
+  return pool;
 }
 
 Pool::Pool(PoolOptions options, std::unique_ptr<DeviceMemory> own_memory, Reservation arena,
@@ -83,6 +87,7 @@ Pool::Pool(PoolOptions options, std::unique_ptr<DeviceMemory> own_memory, Reserv
       placer_(MakePlacer(options_.placement,
                          metadata_.base() + PlacerOffset(sizeof(Slot) * options_.slots_max),
                          options_.slots_max)),
+      slots_now_(options_.slots_max),
       free_count_(options_.slots_max) {}
 
 bool Pool::Allocate(std::span<SlotId> out) {
@@ -103,7 +108,18 @@ void Pool::MarkTaken(SlotId id) {
 
 void Pool::CountTaken(uint32_t slots) {
   free_count_ -= slots;
-  used_peak_ = std::max(used_peak_, options_.slots_max - free_count_);
+  used_ += slots;
+  used_peak_ = std::max(used_peak_, used_);
+}
+
+// Slots that nobody holds any more. Those beyond the end are not for handing out.
+void Pool::MarkFree(SlotRun run) {
+  used_ -= run.count;
+  const uint32_t first = run.first.number();
+  const uint32_t below = first < slots_now_ ? std::min(run.count, slots_now_ - first) : 0;
+  if (below == 0) return;
+  placer_->Put({.first = run.first, .count = below});
+  free_count_ += below;
 }
 
 void Pool::Retain(SlotId slot) {
@@ -119,8 +135,7 @@ bool Pool::Release(SlotId id) {
   Slot& slot = Used(id);
   if (--slot.references > 0) return false;
   ++slot.generation;
-  placer_->Put({.first = id, .count = 1});
-  ++free_count_;
+  MarkFree({.first = id, .count = 1});
   return true;
 }
 
@@ -134,6 +149,11 @@ uint32_t Pool::generation(SlotId slot) const {
   CheckInRange(slot);
   MutexLock lock(mutex_);
   return slots_[slot.number()].generation;
+}
+
+void Pool::Renew(SlotId slot) {
+  MutexLock lock(mutex_);
+  ++Used(slot).generation;
 }
 
 uint32_t Pool::free_count() const {
@@ -165,7 +185,7 @@ uint64_t Pool::Trim() {
 // allows. False: the end.
 bool Pool::TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes) {
   MutexLock lock(mutex_);
-  const uint32_t end = used_end_;
+  const uint32_t end = std::min(used_end_, slots_now_);
   if (cursor >= end) return false;
   const uint32_t search_end = cursor + std::min(kTrimSlotsPerHold, end - cursor);
   while (cursor < search_end && !CanTrim(cursor)) ++cursor;
@@ -198,8 +218,8 @@ bool Pool::TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes) {
 SlotClassStats Pool::stats() const {
   MutexLock lock(mutex_);
   return {.slot_bytes = options_.slot_bytes,
-          .slots_max = options_.slots_max,
-          .slots_used = options_.slots_max - free_count_,
+          .slots_max = slots_now_,
+          .slots_used = used_,
           .slots_used_peak = used_peak_};
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "base/mutex.h"
@@ -24,6 +25,7 @@ namespace quire::pool {
 struct PoolOptions {
   std::string name;         // for messages: "sealed", "open"
   uint64_t slot_bytes = 0;  // of one block
+  uint32_t slots = 0;       // at first; 0: slots_max
   uint32_t slots_max = 0;
   // A slot may be several pieces of equal size, each in an array of its own over all slots.
   uint32_t pieces = 1;  // divides slot_bytes
@@ -45,10 +47,13 @@ struct FreeRuns {
 
 /// An arena of equal slots with reference counts and generations.
 ///
-///   1. Create reserves address space; no page is touched.
+///   1. Create reserves address space for slots_max slots and commits that of the first `slots`; no
+///      page is touched.
 ///   2. Allocate hands out slots with one reference each, Retain adds one, Release drops one.
 ///   3. The last Release frees the slot and moves its generation; its address never changes.
 ///   4. Trim gives the pages of freed slots back to the system.
+///   5. CommitSlots and SetSlots make it grow; SetSlots, the release of what is used beyond, and
+///      GiveBackTail make it shrink. No slot moves.
 ///
 /// Which slots it hands out is the placement's business. All but kFreeList also hand out runs:
 /// consecutive slots, so that data(run.first) is one array. The pool does not remember runs: each
@@ -76,8 +81,9 @@ class Pool {
   /// The same of the free list.
   static constexpr uint64_t kMetadataBytesPerSlot = 16;
 
-  /// Errors: kInvalidArgument slot_bytes or slots_max is 0, slots_max does not leave "none" free,
-  ///         or pieces does not divide slot_bytes; kNoSpace the address space cannot be reserved
+  /// Errors: kInvalidArgument slot_bytes or slots_max is 0, slots_max does not leave "none" free or
+  ///         is below slots, or pieces does not divide slot_bytes; kNoSpace the address space
+  ///         cannot be reserved or committed
   static Result<std::unique_ptr<Pool>> Create(PoolOptions options, DeviceMemory& memory);
 
   Pool(const Pool&) = delete;
@@ -112,9 +118,11 @@ class Pool {
 
   /// 0: free.
   uint32_t references(SlotId slot) const;
-  /// How often the slot was freed (modulo 2^32): a late answer for an older number is not for the
-  /// slot's present user.
+  /// How often the slot was freed or renewed (modulo 2^32): a late answer for an older number is
+  /// not for the slot's present user.
   uint32_t generation(SlotId slot) const;
+  /// Moves the generation of a slot in use, whose bytes will be others. A free slot is a bug.
+  void Renew(SlotId slot);
   uint32_t free_count() const;
 
   /// First byte of a slot's first piece.
@@ -130,6 +138,27 @@ class Pool {
   uint64_t piece_stride_bytes() const { return piece_stride_bytes_; }
   uint32_t pieces() const { return options_.pieces; }
   uint32_t slots_max() const { return options_.slots_max; }
+  /// How many there are now.
+  uint32_t slots() const;
+
+  /// Makes the memory of slots [0, slots) usable. They are handed out after SetSlots.
+  ///
+  /// Errors:  kInvalidArgument slots > slots_max; kNoSpace the memory refuses. Nothing changes then
+  /// Threads: this, SetSlots and GiveBackTail: one caller at a time
+  Result<void> CommitSlots(uint32_t slots);
+  /// From now on slots [0, slots) are handed out, and no others; the peak begins anew. Those in use
+  /// beyond stay so until they are released. More than are committed, or more than before while
+  /// some beyond are in use, is a bug.
+  ///
+  /// Cost: O(freed slots), or of a placement with runs O(slots added or dropped)
+  void SetSlots(uint32_t slots);
+  /// Slots in use from `first` on, ascending.
+  ///
+  /// Cost: O(highest slot ever used - first)
+  std::vector<SlotId> UsedFrom(uint32_t first) const;
+  /// Gives the memory beyond slots() back to the system. Returns its bytes, resident or not. A slot
+  /// in use there is a bug.
+  uint64_t GiveBackTail();
 
   /// Gives the pages of all free slots back that were handed out since the last Trim. Returns these
   /// slots' bytes: as much as they could hold, resident or not.
@@ -175,6 +204,9 @@ class Pool {
     return slots_[slot].references == 0 && slots_[slot].may_be_resident != 0;
   }
   bool TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes);
+  void MarkFree(SlotRun run) QUIRE_REQUIRES(mutex_);
+  std::vector<SlotRun> FreeRunsBeyond(uint32_t end) const QUIRE_REQUIRES(mutex_);
+  void Decommit(uint32_t from, uint32_t to, uint32_t pieces);
 
   const PoolOptions options_;
   const uint64_t slot_stride_bytes_;
@@ -187,8 +219,11 @@ class Pool {
   mutable Mutex mutex_{LockRank{30}};
   Slot* const slots_ QUIRE_PT_GUARDED_BY(mutex_);  // [slots_max], zero until first use
   const std::unique_ptr<Placer> placer_ QUIRE_PT_GUARDED_BY(mutex_);
-  uint32_t free_count_ QUIRE_GUARDED_BY(mutex_);
-  uint32_t used_end_ QUIRE_GUARDED_BY(mutex_) = 0;  // the slots from here on were never handed out
+  uint32_t slots_now_ QUIRE_GUARDED_BY(mutex_);      // those from here on are not handed out
+  uint32_t committed_ QUIRE_GUARDED_BY(mutex_) = 0;  // slots whose memory may be used
+  uint32_t free_count_ QUIRE_GUARDED_BY(mutex_);     // of slots below slots_now_
+  uint32_t used_ QUIRE_GUARDED_BY(mutex_) = 0;       // of all slots
+  uint32_t used_end_ QUIRE_GUARDED_BY(mutex_) = 0;   // the slots from here on were never handed out
   uint32_t used_peak_ QUIRE_GUARDED_BY(mutex_) = 0;
 };
 

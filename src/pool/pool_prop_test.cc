@@ -25,15 +25,14 @@ struct Model {
   std::vector<uint32_t> freed;               // the last one goes first
   std::set<uint32_t> dirty;                  // handed out since the last trim
   std::map<uint32_t, uint8_t> contents;      // first byte of slots written since the last trim
+  uint32_t slots = kSlotsMax;
   uint32_t first_unused = 0;
   uint32_t peak = 0;
 
-  uint32_t free_count() const {
-    return static_cast<uint32_t>(freed.size()) + kSlotsMax - first_unused;
-  }
+  uint32_t free_count() const { return static_cast<uint32_t>(freed.size()) + slots - first_unused; }
 
   std::vector<uint32_t> Allocate(uint32_t count) {
-    std::vector<uint32_t> slots;
+    std::vector<uint32_t> taken;
     for (uint32_t i = 0; i < count; ++i) {
       uint32_t slot = first_unused;
       if (freed.empty()) {
@@ -44,23 +43,38 @@ struct Model {
       }
       references[slot] = 1;
       dirty.insert(slot);
-      slots.push_back(slot);
+      taken.push_back(slot);
     }
-    peak = std::max(peak, kSlotsMax - free_count());
-    return slots;
+    peak = std::max(peak, static_cast<uint32_t>(references.size()));
+    return taken;
+  }
+
+  void Resize(uint32_t count) {
+    std::erase_if(freed, [count](uint32_t slot) { return slot >= count; });
+    first_unused = std::min(first_unused, count);
+    slots = count;
+    peak = static_cast<uint32_t>(references.size());
+  }
+  bool UsedBeyond() const { return !references.empty() && references.rbegin()->first >= slots; }
+  void GiveBackTail() {
+    for (uint32_t slot = slots; slot < kSlotsMax; ++slot) {
+      dirty.erase(slot);
+      contents.erase(slot);
+    }
   }
 
   bool Release(uint32_t slot) {
     if (--references[slot] > 0) return false;
     references.erase(slot);
     ++generations[slot];
-    freed.push_back(slot);
+    if (slot < slots) freed.push_back(slot);
     return true;
   }
 
   uint64_t Trim() {
     uint64_t trimmed = 0;
-    for (const uint32_t slot : freed) {
+    for (uint32_t slot = 0; slot < slots; ++slot) {
+      if (references.contains(slot)) continue;
       trimmed += dirty.erase(slot);
       contents.erase(slot);
     }
@@ -74,7 +88,7 @@ uint32_t AnyUsed(const Model& model) {
 }
 
 void Step(Pool& pool, Model& model) {
-  const int event = *rc::gen::weightedElement<int>({{6, 0}, {4, 1}, {8, 2}, {1, 3}});
+  const int event = *rc::gen::weightedElement<int>({{6, 0}, {4, 1}, {8, 2}, {1, 3}, {2, 4}});
   if (event == 0) {
     const auto count = *rc::gen::weightedOneOf<uint32_t>(
         {{8, rc::gen::inRange<uint32_t>(0, 5)}, {1, rc::gen::inRange<uint32_t>(0, kSlotsMax + 3)}});
@@ -98,6 +112,15 @@ void Step(Pool& pool, Model& model) {
     RC_ASSERT(pool.Release(SlotId(slot)) == model.Release(slot));
   } else if (event == 3) {
     RC_ASSERT(pool.Trim() == model.Trim() * pool.slot_stride_bytes());
+  } else if (event == 4) {
+    const auto count = *rc::gen::inRange<uint32_t>(1, kSlotsMax + 1);
+    if (count > model.slots && model.UsedBeyond()) return;
+    RC_ASSERT(pool.CommitSlots(count).has_value());
+    pool.SetSlots(count);
+    model.Resize(count);
+    if (model.UsedBeyond()) return;
+    pool.GiveBackTail();
+    model.GiveBackTail();
   }
 }
 
@@ -114,6 +137,7 @@ void Compare(const Pool& pool, const Model& model) {
   for (uint32_t slot = 0; slot < kSlotsMax; ++slot) {
     RC_ASSERT(pool.references(SlotId(slot)) == ValueOr0(model.references, slot));
     RC_ASSERT(pool.generation(SlotId(slot)) == ValueOr0(model.generations, slot));
+    if (slot >= model.slots && !model.references.contains(slot)) continue;  // not to be touched
     RC_ASSERT(*pool.data(SlotId(slot)) == std::byte(ValueOr0(model.contents, slot)));
   }
 }
@@ -135,7 +159,8 @@ RC_GTEST_PROP(PoolProperty, EqualsTheNaiveModel, ()) {
   std::set<uint32_t> all;
   for (const auto& [slot, count] : model.references) all.insert(slot);
   for (const SlotId slot : rest) all.insert(slot.number());
-  RC_ASSERT(all.size() == kSlotsMax);
+  RC_ASSERT(all.size() == model.references.size() + rest.size());
+  RC_ASSERT(rest.empty() || all.size() >= model.slots);
 }
 
 }  // namespace

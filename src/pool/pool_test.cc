@@ -160,7 +160,8 @@ TEST_F(PoolTest, ImpossiblePoolsAreRefused) {
   EXPECT_EQ(code(uint64_t{1} << 60, 4), ErrorCode::kNoSpace);
 }
 
-// Fails the k-th reservation until none fails: each time an error, and nothing stays reserved.
+// Fails the k-th reserve or commit until none fails: each time an error, and nothing stays
+// reserved.
 TEST_F(PoolTest, FailureSweep) {
   uint64_t k = 0;
   for (;; ++k) {
@@ -172,10 +173,113 @@ TEST_F(PoolTest, FailureSweep) {
         EXPECT_EQ(pool.error().code, ErrorCode::kNoSpace);
       }
     }
-    EXPECT_EQ(faulty.reserved_bytes(), 0u) << "reservation " << k;
+    EXPECT_EQ(faulty.reserved_bytes(), 0u) << "call " << k;
     if (!faulty.failed()) break;
   }
-  EXPECT_EQ(k, 2u) << "the arena and the metadata";
+  EXPECT_EQ(k, 4u) << "the arena and the metadata, reserved and committed";
+}
+
+TEST_F(PoolTest, GrowsInPlaceUpToItsAddresses) {
+  for (const uint32_t pieces : {1u, 4u}) {
+    const auto pool =
+        Pool::Create(
+            {.name = "p", .slot_bytes = 1000, .slots = 3, .slots_max = 50, .pieces = pieces},
+            *memory_)
+            .value();
+    auto slots = Allocate(*pool, 3);
+    SlotId none;
+    EXPECT_FALSE(pool->Allocate({&none, 1}));
+    std::byte* const first = pool->data(slots[0]);
+    std::memset(first, 7, 1000 / pieces);
+    const auto refused = pool->CommitSlots(51);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    ASSERT_TRUE(pool->CommitSlots(50).has_value());
+    EXPECT_FALSE(pool->Allocate({&none, 1})) << "committed, but not handed out yet";
+    pool->SetSlots(50);
+    for (const SlotId slot : Allocate(*pool, 47)) {
+      for (uint32_t piece = 0; piece < pieces; ++piece) {
+        std::memset(pool->data(slot) + piece * pool->piece_stride_bytes(), 1, 1000 / pieces);
+      }
+    }
+    EXPECT_EQ(pool->data(slots[0]), first);
+    EXPECT_EQ(first[1000 / pieces - 1], std::byte{7});
+  }
+}
+
+// Pieces share pages: what goes reads as zero when it comes back, what stays keeps its bytes.
+TEST_F(PoolTest, ShrinksToAnyNumberOfSlots) {
+  for (const uint32_t pieces : {1u, 4u}) {
+    const auto pool =
+        Pool::Create({.name = "p", .slot_bytes = 4000, .slots_max = 20, .pieces = pieces}, *memory_)
+            .value();
+    const uint64_t piece_bytes = 4000 / pieces;
+    const auto slots = Allocate(*pool, 20);
+    for (uint32_t keep = 19; keep >= 1; --keep) {
+      for (const SlotId slot : slots) {
+        for (uint32_t piece = 0; piece < pieces; ++piece) {
+          std::memset(pool->data(slot) + piece * pool->piece_stride_bytes(), 9, piece_bytes);
+        }
+      }
+      for (uint32_t slot = keep; slot < 20; ++slot) pool->Release(SlotId(slot));
+      pool->SetSlots(keep);
+      EXPECT_EQ(pool->stats().slots_max, keep);
+      EXPECT_EQ(pool->GiveBackTail(), (20 - keep) * pool->slot_stride_bytes() * pieces);
+      EXPECT_EQ(pool->GiveBackTail(), 0u);
+      ASSERT_TRUE(pool->CommitSlots(20).has_value());
+      pool->SetSlots(20);
+      EXPECT_EQ(Numbers(Allocate(*pool, 20 - keep)).front(), keep);
+      for (const SlotId slot : slots) {
+        for (uint32_t piece = 0; piece < pieces; ++piece) {
+          const std::byte* bytes = pool->data(slot) + piece * pool->piece_stride_bytes();
+          const auto expected = std::byte(slot.number() < keep ? 9 : 0);
+          ASSERT_EQ(bytes[0], expected) << slot.number() << " of " << keep;
+          ASSERT_EQ(bytes[piece_bytes - 1], expected) << slot.number() << " of " << keep;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PoolTest, WhatIsInUseBeyondTheEndStaysUntilItIsReleased) {
+  const auto pool = Make(100, 6);
+  const auto slots = Allocate(*pool, 6);
+  *pool->data(slots[5]) = std::byte{5};
+  pool->Release(slots[1]);
+  pool->Release(slots[4]);
+  pool->SetSlots(3);
+  EXPECT_EQ(pool->free_count(), 1u);
+  EXPECT_EQ(Numbers(pool->UsedFrom(3)), (std::vector<uint32_t>{3, 5}));
+  EXPECT_EQ(*pool->data(slots[5]), std::byte{5});
+  EXPECT_EQ(Numbers(Allocate(*pool, 1)), std::vector<uint32_t>{1});
+  EXPECT_TRUE(pool->Release(slots[3]));
+  EXPECT_EQ(pool->free_count(), 0u) << "it is not handed out again";
+  EXPECT_DEATH(pool->GiveBackTail(), "slots beyond 3 are in use");
+  EXPECT_DEATH(pool->SetSlots(6), "slots beyond 3 are in use");
+  EXPECT_TRUE(pool->Release(slots[5]));
+  EXPECT_EQ(pool->GiveBackTail(), 3 * pool->slot_stride_bytes());
+}
+
+TEST_F(PoolTest, ACommitThatFailsChangesNothing) {
+  uint64_t failures = 0;
+  for (uint64_t k = 0;; ++k) {
+    FaultyMemory faulty(*memory_, std::numeric_limits<uint64_t>::max());
+    const auto pool =
+        Pool::Create({.name = "p", .slot_bytes = 4000, .slots = 3, .slots_max = 9, .pieces = 4},
+                     faulty)
+            .value();
+    const auto slots = Allocate(*pool, 3);
+    faulty.FailCall(k);
+    const auto grown = pool->CommitSlots(9);
+    ASSERT_EQ(grown.has_value(), !faulty.failed());
+    if (grown) break;
+    ++failures;
+    EXPECT_EQ(grown.error().code, ErrorCode::kNoSpace);
+    EXPECT_NE(grown.error().message.find("9 slots of 4000 bytes instead of 3"), std::string::npos);
+    EXPECT_EQ(pool->slots(), 3u);
+    ASSERT_TRUE(pool->CommitSlots(9).has_value()) << "it can be tried again";
+  }
+  EXPECT_EQ(failures, 4u) << "one for each piece";
 }
 
 // Memory of a device whose bytes the host must not touch.
@@ -186,6 +290,8 @@ class DeviceOnlyMemory final : public DeviceMemory {
   Result<std::byte*> Reserve(uint64_t) override {
     return reinterpret_cast<std::byte*>(uint64_t{0x10000});  // never mapped
   }
+  Result<void> Commit(std::byte*, uint64_t) override { return {}; }
+  void Decommit(std::byte*, uint64_t) override {}
   void Release(std::byte*, uint64_t) override {}
   void Discard(std::byte* begin, uint64_t bytes) override {
     EXPECT_EQ(begin, reinterpret_cast<std::byte*>(uint64_t{0x10000}));

@@ -18,10 +18,9 @@ Result<SlotRun> Pool::AllocateRun(uint32_t count) {
   }
   const std::optional<SlotRun> run = count <= free_count_ ? runs->TakeRun(count) : std::nullopt;
   if (!run) {
-    return Fail(
-        ErrorCode::kNoSpace,
-        fmt::format("pool {}: {} has no run of {} slots; {} of {} are free", options_.name,
-                    PlacementName(options_.placement), count, free_count_, options_.slots_max));
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("pool {}: {} has no run of {} slots; {} of {} are free", options_.name,
+                            PlacementName(options_.placement), count, free_count_, slots_now_));
   }
   for (uint32_t i = 0; i < count; ++i) MarkTaken(run->slot(i));
   CountTaken(count);
@@ -44,8 +43,8 @@ Result<void> Pool::GrowRun(SlotRun& run, uint32_t count) {
                 fmt::format("pool {}: the run of {} slots from {} on cannot grow to {}: {}",
                             options_.name, run.count, run.first.number(), count, why));
   };
-  if (count > options_.slots_max - run.first.number()) {
-    return does_not_fit(fmt::format("there are {} slots", options_.slots_max));
+  if (uint64_t{run.first.number()} + count > slots_now_) {
+    return does_not_fit(fmt::format("there are {} slots", slots_now_));
   }
   for (uint32_t i = run.count; i < count; ++i) {
     if (slots_[run.slot(i).number()].references > 0) {
@@ -81,14 +80,12 @@ uint32_t Pool::ReleaseRun(SlotRun run) {
       ++together.count;
       continue;
     }
-    if (together.count > 0) placer_->Put(together);
+    if (together.count > 0) MarkFree(together);
     freed += together.count;
     together = {.first = run.slot(i + 1), .count = 0};
   }
-  if (together.count > 0) placer_->Put(together);
-  freed += together.count;
-  free_count_ += freed;
-  return freed;
+  if (together.count > 0) MarkFree(together);
+  return freed + together.count;
 }
 
 // All its slots exist, and the last one, which growing goes on from, is used.
@@ -110,12 +107,13 @@ FreeRuns Pool::free_runs() const {
   MutexLock lock(mutex_);
   FreeRuns found = {.free_slots = free_count_, .runs = 0, .largest = 0};
   uint64_t length = 0;
-  for (uint32_t slot = 0; slot < used_end_; ++slot) {
+  const uint32_t used_end = std::min(used_end_, slots_now_);
+  for (uint32_t slot = 0; slot < used_end; ++slot) {
     length = slots_[slot].references == 0 ? length + 1 : 0;
     if (length == 1) ++found.runs;
     found.largest = std::max(found.largest, length);
   }
-  const uint64_t never_used = options_.slots_max - used_end_;
+  const uint64_t never_used = slots_now_ - used_end;
   if (length == 0 && never_used > 0) ++found.runs;
   found.largest = std::max(found.largest, length + never_used);
   return found;

@@ -11,9 +11,10 @@ namespace quire::quota {
 
 bool Ledger::TryCharge(uint64_t bytes) {
   if (shared_ != nullptr && !shared_->TryCharge(bytes)) return false;
+  const uint64_t limit_bytes = this->limit_bytes();
   uint64_t used = used_bytes_.load(std::memory_order_relaxed);
   do {
-    if (bytes > limit_bytes_ - used) {
+    if (bytes > limit_bytes - used) {
       if (shared_ != nullptr) shared_->Refund(bytes);
       return false;
     }
@@ -24,6 +25,14 @@ bool Ledger::TryCharge(uint64_t bytes) {
   while (peak < now && !peak_bytes_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
   }
   return true;
+}
+
+void Ledger::SetLimit(uint64_t bytes) {
+  const uint64_t used = used_bytes();
+  QUIRE_CHECK_MSG(used <= bytes, "a limit of " + std::to_string(bytes) + " bytes with " +
+                                     std::to_string(used) + " charged");
+  limit_bytes_.store(bytes, std::memory_order_relaxed);
+  peak_bytes_.store(used, std::memory_order_relaxed);
 }
 
 void Ledger::Refund(uint64_t bytes) {

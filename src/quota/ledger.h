@@ -25,19 +25,23 @@ class Ledger {
   [[nodiscard]] bool TryCharge(uint64_t bytes);
   /// Takes back a charge. Giving back more than is charged is a bug.
   void Refund(uint64_t bytes);
+  /// Moves the limit and begins a new peak. Not below what is charged, and not beside TryCharge:
+  /// either is a bug.
+  void SetLimit(uint64_t bytes);
 
-  uint64_t limit_bytes() const { return limit_bytes_; }
+  uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
   /// Of a shared budget others may take some before it is charged.
   uint64_t available_bytes() const {
-    const uint64_t own_bytes = limit_bytes_ - used_bytes();
+    const uint64_t limit_bytes = this->limit_bytes();
+    const uint64_t own_bytes = limit_bytes - std::min(limit_bytes, used_bytes());
     return shared_ == nullptr ? own_bytes : std::min(own_bytes, shared_->available_bytes());
   }
-  /// The most that was charged at one time.
+  /// The most that was charged at one time since the limit was set.
   uint64_t peak_bytes() const { return peak_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  const uint64_t limit_bytes_;
+  std::atomic<uint64_t> limit_bytes_;
   Ledger* const shared_;
   std::atomic<uint64_t> used_bytes_ = 0;
   std::atomic<uint64_t> peak_bytes_ = 0;

@@ -34,6 +34,21 @@ TEST(Ledger, PeakStaysAfterARefund) {
   EXPECT_EQ(ledger.peak_bytes(), 70u);
 }
 
+TEST(Ledger, TheLimitMovesAndThePeakBeginsAnew) {
+  Ledger ledger(100);
+  ASSERT_TRUE(ledger.TryCharge(90));
+  ledger.Refund(40);
+  ledger.SetLimit(60);
+  EXPECT_EQ(ledger.limit_bytes(), 60u);
+  EXPECT_EQ(ledger.available_bytes(), 10u);
+  EXPECT_EQ(ledger.peak_bytes(), 50u);
+  EXPECT_FALSE(ledger.TryCharge(11));
+  ledger.SetLimit(200);
+  EXPECT_TRUE(ledger.TryCharge(150));
+  EXPECT_EQ(ledger.peak_bytes(), 200u);
+  EXPECT_DEATH(ledger.SetLimit(199), "a limit of 199 bytes with 200 charged");
+}
+
 TEST(Ledger, SumsThatWouldOverflowAreRefused) {
   Ledger ledger(kMax);
   ASSERT_TRUE(ledger.TryCharge(kMax - 1));

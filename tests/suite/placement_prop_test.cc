@@ -21,43 +21,51 @@ constexpr uint32_t kSlotsMaxMax = 300;
 template <typename Model>
 class LockStep {
  public:
-  explicit LockStep(uint32_t slots_max)
+  LockStep(uint32_t slots, uint32_t slots_max)
       : pool_(Pool::Create({.name = "p",
                             .slot_bytes = 64,
+                            .slots = slots,
                             .slots_max = slots_max,
                             .placement = Model::kPlacement},
                            *memory_)
                   .value()),
-        free_(slots_max, true),
+        free_(slots, true),
         references_(slots_max),
         generations_(slots_max) {}
 
   void Step() {
-    switch (*rc::gen::weightedElement<int>({{6, 0}, {6, 1}, {4, 2}, {3, 3}, {5, 4}, {8, 5}})) {
+    switch (
+        *rc::gen::weightedElement<int>({{6, 0}, {6, 1}, {4, 2}, {3, 3}, {5, 4}, {8, 5}, {2, 6}})) {
       case 0: AllocateSlots(); break;
       case 1: AllocateRun(); break;
       case 2: Grow(); break;
       case 3: Shrink(); break;
       case 4: ReleaseRun(); break;
-      default: ReleaseOrRetainASlot();
+      case 5: ReleaseOrRetainASlot(); break;
+      default: Resize();
     }
     Compare();
   }
 
   void GiveAllBack() {
-    for (uint32_t slot = 0; slot < free_.size(); ++slot) {
+    for (uint32_t slot = 0; slot < references_.size(); ++slot) {
       while (references_[slot] > 0) Drop(slot, pool_->Release(SlotId(slot)));
     }
     Compare();
+    pool_->GiveBackTail();
     if constexpr (Model::kHasRuns) {
       // All merged again: what a whole pool can give, this one can.
-      const bool expected = Model::Expected(free_, slots_max()).has_value();
-      RC_ASSERT(pool_->AllocateRun(slots_max()).has_value() == expected);
+      const bool expected = Model::Expected(free_, slots()).has_value();
+      RC_ASSERT(pool_->AllocateRun(slots()).has_value() == expected);
     }
   }
 
  private:
-  uint32_t slots_max() const { return static_cast<uint32_t>(free_.size()); }
+  uint32_t slots() const { return static_cast<uint32_t>(free_.size()); }
+  bool UsedBeyond() const {
+    return std::any_of(references_.begin() + slots(), references_.end(),
+                       [](uint32_t count) { return count > 0; });
+  }
   uint32_t free_count() const {
     return static_cast<uint32_t>(std::count(free_.begin(), free_.end(), true));
   }
@@ -69,7 +77,7 @@ class LockStep {
   void Drop(uint32_t slot, bool freed) {
     RC_ASSERT(freed == (--references_[slot] == 0));
     if (!freed) return;
-    free_[slot] = true;
+    if (slot < slots()) free_[slot] = true;
     ++generations_[slot];
   }
   uint32_t DropRun(SlotRun run) {
@@ -86,7 +94,7 @@ class LockStep {
   std::optional<size_t> AnyWholeRun() {
     std::erase_if(runs_, [this](SlotRun run) {
       for (uint32_t i = 0; i < run.count; ++i) {
-        if (free_[run.slot(i).number()]) return true;
+        if (references_[run.slot(i).number()] == 0) return true;
       }
       return run.count == 0;
     });
@@ -130,7 +138,8 @@ class LockStep {
     SlotRun& run = runs_[*chosen];
     const SlotRun before = run;
     const uint32_t count = run.count + *rc::gen::inRange<uint32_t>(0, 20);
-    bool fits = run.first.number() + count <= slots_max();
+    if (count == run.count) return;  // fits anywhere
+    bool fits = run.first.number() + count <= slots();
     for (uint32_t i = run.count; fits && i < count; ++i) fits = free_[run.slot(i).number()];
     RC_ASSERT(pool_->GrowRun(run, count).has_value() == fits);
     RC_ASSERT(run == (fits ? SlotRun{.first = before.first, .count = count} : before));
@@ -157,13 +166,27 @@ class LockStep {
   }
 
   void ReleaseOrRetainASlot() {
-    const auto slot = *rc::gen::inRange<uint32_t>(0, slots_max());
+    const auto slot = *rc::gen::inRange<size_t>(0, references_.size());
     if (references_[slot] == 0) return;
     if (*rc::gen::inRange(0, 4) == 0) {
-      pool_->Retain(SlotId(slot));
+      pool_->Retain(SlotId(static_cast<uint32_t>(slot)));
       ++references_[slot];
     } else {
-      Drop(slot, pool_->Release(SlotId(slot)));
+      Drop(static_cast<uint32_t>(slot), pool_->Release(SlotId(static_cast<uint32_t>(slot))));
+    }
+  }
+
+  // What is in use beyond the end stays so, and the pool grows again only when it is gone.
+  void Resize() {
+    const auto count =
+        *rc::gen::inRange<uint32_t>(1, static_cast<uint32_t>(references_.size()) + 1);
+    if (count > slots() && UsedBeyond()) return;
+    RC_ASSERT(pool_->CommitSlots(count).has_value());
+    pool_->SetSlots(count);
+    free_.resize(count, true);
+    if (!UsedBeyond()) pool_->GiveBackTail();
+    for (uint32_t slot = 0; slot < count; ++slot) {
+      if (free_[slot]) *pool_->data(SlotId(slot)) = std::byte{1};  // may be used
     }
   }
 
@@ -177,18 +200,25 @@ class LockStep {
     RC_ASSERT(found.runs == runs.size());
     RC_ASSERT(found.largest == largest);
     std::string map;
-    for (uint32_t slot = 0; slot < slots_max(); ++slot) {
+    uint32_t used = 0;
+    std::vector<SlotId> used_beyond;
+    for (uint32_t slot = 0; slot < references_.size(); ++slot) {
       RC_ASSERT(pool_->references(SlotId(slot)) == references_[slot]);
       RC_ASSERT(pool_->generation(SlotId(slot)) == generations_[slot]);
-      map += free_[slot] ? '.' : 'x';
+      used += references_[slot] > 0 ? 1 : 0;
+      if (slot < slots()) map += free_[slot] ? '.' : 'x';
+      if (slot >= slots() && references_[slot] > 0) used_beyond.emplace_back(slot);
     }
-    RC_ASSERT(pool_->Map([](SlotId, uint32_t) { return 'x'; }, slots_max()).find(map) !=
+    RC_ASSERT(pool_->stats().slots_used == used);
+    RC_ASSERT(pool_->stats().slots_max == slots());
+    RC_ASSERT(pool_->UsedFrom(slots()) == used_beyond);
+    RC_ASSERT(pool_->Map([](SlotId, uint32_t) { return 'x'; }, slots()).find(map) !=
               std::string::npos);
   }
 
   const std::unique_ptr<DeviceMemory> memory_ = MakeHostMemory(false);
   const std::unique_ptr<Pool> pool_;
-  std::vector<bool> free_;             // by slot
+  std::vector<bool> free_;             // by slot, of those that there are now
   std::vector<uint32_t> references_;   // by slot
   std::vector<uint32_t> generations_;  // by slot
   std::vector<SlotRun> runs_;          // taken and perhaps not yet given back
@@ -196,7 +226,8 @@ class LockStep {
 
 template <typename Model>
 void EqualsTheModel() {
-  LockStep<Model> lock_step(*rc::gen::inRange<uint32_t>(1, kSlotsMaxMax));
+  const auto slots_max = *rc::gen::inRange<uint32_t>(1, kSlotsMaxMax);
+  LockStep<Model> lock_step(*rc::gen::inRange<uint32_t>(1, slots_max + 1), slots_max);
   const auto steps = *rc::gen::inRange(1, 150);
   for (int step = 0; step < steps; ++step) lock_step.Step();
   lock_step.GiveAllBack();
