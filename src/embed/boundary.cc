@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 
 namespace quire::embed {
@@ -46,7 +47,8 @@ Result<void> CheckStruct(const void* caller, size_t first_bytes, size_t known_by
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
   }
-  const auto rest = std::span(static_cast<const std::byte*>(caller), bytes).subspan(known_bytes);
+  const auto rest =
+      std::span(static_cast<const std::byte*>(caller), bytes).subspan(std::min(bytes, known_bytes));
   if (std::ranges::any_of(rest, [](std::byte byte) { return byte != std::byte{0}; })) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("{} sets a field after its first {} bytes; this is version {}", name,
