@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
+#include <thread>
 
 #include "cache/core.h"
 #include "cache/test_util.h"
@@ -198,6 +200,38 @@ TEST(Resize, MemoryOfTheTailGoesBackToTheSystem) {
   Must(cache.cache->Resize(cache.BytesFor(40)));
   EXPECT_LT(Must(ResidentBytes()), before + 10 * kBlockBytes) << "growing touches nothing";
   EXPECT_EQ(cache.Resident(tokens), 8u * kBlock);
+}
+
+// Whoever leases a block while the others move takes it where it stays.
+TEST(Resize, LookupsGoOnWhileBlocksMove) {
+  constexpr uint64_t kPrompts = 8;
+  constexpr uint64_t kBlocks = 50;  // of each
+  constexpr uint64_t kHalf = kPrompts * kBlocks;
+  TestCache cache(2 * kHalf, Geometry::Uniform(/*layers=*/2, /*kv_heads=*/8, /*head_dim=*/64));
+  std::vector<std::vector<TokenId>> prompts;
+  for (uint64_t i = 0; i < kPrompts; ++i) prompts.push_back(SomeTokens(kBlocks * kBlock + 1, i));
+  auto low = cache.Open(SomeTokens(kHalf * kBlock, 100));
+  for (const auto& prompt : prompts) {
+    auto sequence = cache.Open(std::span(prompt).first(kBlocks * kBlock));
+    Must(cache.model.Feed(*sequence, std::span(prompt).first(kBlocks * kBlock)));
+  }
+  low.reset();
+  std::atomic<bool> done = false;
+  std::thread shrinks([&] {
+    Must(cache.cache->Resize(cache.BytesFor(kHalf)));
+    done = true;
+  });
+  // A plan of the tail before the end is drawn would be in the way.
+  while (cache.cache->stats().sealed.slots_max != kHalf) std::this_thread::yield();
+  std::vector<Plan> plans;
+  for (uint64_t i = 0; i < kPrompts || !done; ++i) {
+    plans.push_back(cache.Acquire(prompts[i % kPrompts]));
+  }
+  shrinks.join();
+  for (const Plan& plan : plans) EXPECT_EQ(plan.resident_tokens(), kBlocks * kBlock);
+  EXPECT_EQ(cache.cache->Verify().blocks, kHalf);
+  EXPECT_EQ(cache.cache->Verify().damaged, 0u);
+  EXPECT_EQ(cache.cache->stats().sealed.slots_max, kHalf);
 }
 
 // Stale owners of slots that are gone must not be zeroed: there is no memory.
