@@ -61,6 +61,7 @@ class Leaky final : public Cache {
   }
   uint64_t Evict(uint64_t blocks) override { return inner_->Evict(blocks); }
   uint64_t Trim() override { return inner_->Trim(); }
+  Result<void> Resize(uint64_t hot_bytes) override { return inner_->Resize(hot_bytes); }
   VerifyReport Verify() override { return inner_->Verify(); }
   CacheStats stats() const override { return inner_->stats(); }
   std::string BlockMap() const override { return inner_->BlockMap(); }
