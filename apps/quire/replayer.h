@@ -32,9 +32,9 @@ class ReplayInput {
   /// For every entry of blocks(): the next request with the same block. UINT64_MAX: none.
   std::vector<uint64_t> NextUses() const;
 
-  /// Writes the prompt's tokens, and the names of its blocks for a policy.
-  void CopyTokens(const Request& request, std::vector<TokenId>& tokens) const;
-  void CopyKeys(const Request& request, std::vector<uint64_t>& keys) const;
+  /// Appends the prompt's tokens, and the names of its blocks for a policy.
+  void AppendPrompt(const Request& request, std::vector<TokenId>& tokens,
+                    std::vector<uint64_t>& keys) const;
 
  private:
   std::vector<Request> requests_;
@@ -49,7 +49,7 @@ struct ReplayResult {
   uint64_t hit_blocks = 0;
   uint64_t evicted_blocks = 0;
   uint64_t digest = 0;  // of which blocks were evicted, in order: equal runs, equal digests
-  double seconds = 0;   // of the thread
+  double seconds = 0;   // of the thread, in index, ledger and policy
   double hit_ratio() const;
   double blocks_per_second() const;
 };

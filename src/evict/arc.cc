@@ -21,6 +21,7 @@ ArcPolicy::List ArcPolicy::ListOf(bool is_new, uint64_t key) {
 }
 
 void ArcPolicy::Add(BlockId block, const BlockFacts& facts) {
+  known_.Prefetch(facts.parent);  // it is added next
   const bool is_new = known_.At(block, facts.key).is_new;
   const List list = ListOf(is_new, facts.key);
   order_.Add(block, facts.parent, {.queue = list, .weight = 0, .stamp = ++stamp_});

@@ -3,6 +3,11 @@
 #include <absl/container/flat_hash_map.h>
 
 namespace quire::evict {
+namespace {
+
+constexpr size_t kAhead = 8;  // lookups, so that those to come do not wait for memory
+
+}  // namespace
 
 struct GhostKeys::Serials {
   absl::flat_hash_map<uint64_t, uint64_t> by_key;  // never walked
@@ -26,6 +31,7 @@ void GhostKeys::Trim(uint64_t keys_max) {
   auto& serials = serials_->by_key;
   // Void entries, of keys that were taken, pile up at most to the number of keys.
   while (serials.size() > keys_max || noted_.size() > 2 * keys_max) {
+    if (noted_.size() > kAhead) serials.prefetch(noted_[kAhead].key);
     const auto oldest = serials.find(noted_.front().key);
     if (oldest != serials.end() && oldest->second == noted_.front().serial) {
       serials.erase(oldest);

@@ -30,6 +30,11 @@ class KeyedBlocks {
     return {entry.value, is_new};
   }
 
+  /// The block will be asked for soon. Any id will do.
+  void Prefetch(BlockId block) const {
+    if (block.number() < entries_.size()) __builtin_prefetch(&entries_[block.number()]);
+  }
+
   /// Of a block that is known.
   const T& operator[](BlockId block) const { return entries_[block.number()].value; }
   T& operator[](BlockId block) { return entries_[block.number()].value; }

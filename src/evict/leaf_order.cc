@@ -7,7 +7,7 @@
 namespace quire::evict {
 
 LeafOrder::LeafOrder(uint32_t queues)
-    : memory_(std::make_unique<std::pmr::unsynchronized_pool_resource>()) {
+    : memory_(std::make_unique<std::pmr::unsynchronized_pool_resource>()), versions_(queues) {
   leaves_.reserve(queues);
   for (uint32_t i = 0; i < queues; ++i) leaves_.emplace_back(memory_.get());
 }
@@ -21,6 +21,7 @@ LeafOrder::Entry& LeafOrder::At(BlockId block) {
 void LeafOrder::Offer(BlockId block, const Rank& rank) {
   auto& leaves = leaves_[rank.queue];
   leaves.insert(leaves.end(), {rank.weight, rank.stamp, block});
+  ++versions_[rank.queue];
 }
 
 // Most go from one end.
@@ -33,6 +34,7 @@ std::pmr::set<LeafOrder::Leaf>::iterator LeafOrder::Find(BlockId block, const Ra
 
 void LeafOrder::Withdraw(BlockId block, const Rank& rank) {
   leaves_[rank.queue].erase(Find(block, rank));
+  ++versions_[rank.queue];
 }
 
 void LeafOrder::Add(BlockId block, BlockId parent, Rank rank) {
@@ -41,10 +43,10 @@ void LeafOrder::Add(BlockId block, BlockId parent, Rank rank) {
   QUIRE_CHECK(rank.queue < leaves_.size());
   if (!parent.is_none()) {
     Entry& above = At(parent);
-    if (above.children++ == 0 && above.present) Withdraw(parent, above.rank);
+    if (above.children++ == 0 && above.present) Withdraw(parent, above.rank());
   }
   Entry& entry = At(block);
-  entry.rank = rank;
+  entry.set_rank(rank);
   entry.parent = parent;
   entry.present = true;
   if (entry.children == 0) Offer(block, rank);
@@ -58,39 +60,42 @@ void LeafOrder::Remove(BlockId block) {
   entry.present = false;
   --block_count_;
   if (entry.parent.is_none()) {
-    if (was_leaf) Withdraw(block, entry.rank);
+    if (was_leaf) Withdraw(block, entry.rank());
     return;
   }
   Entry& above = entries_[entry.parent.number()];
+  // Whoever evicts a path comes there next.
+  if (!above.parent.is_none()) __builtin_prefetch(&entries_[above.parent.number()]);
   const bool parent_is_leaf = --above.children == 0 && above.present;
-  const Rank behind = {entry.rank.queue, entry.rank.weight, entry.rank.stamp + 1};
-  if (was_leaf && parent_is_leaf && above.rank == behind) {
-    const auto leaf = Find(block, entry.rank);
-    leaf->stamp = above.rank.stamp;
+  const Rank behind = {entry.queue, entry.weight, entry.stamp + 1};
+  if (was_leaf && parent_is_leaf && above.rank() == behind) {
+    const auto leaf = Find(block, entry.rank());
+    leaf->stamp = above.stamp;
     leaf->block = entry.parent;
+    ++versions_[entry.queue];
     return;
   }
-  if (was_leaf) Withdraw(block, entry.rank);
-  if (parent_is_leaf) Offer(entry.parent, above.rank);
+  if (was_leaf) Withdraw(block, entry.rank());
+  if (parent_is_leaf) Offer(entry.parent, above.rank());
 }
 
 void LeafOrder::Move(BlockId block, Rank rank) {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
   Entry& entry = entries_[block.number()];
   if (entry.children == 0) {
-    Withdraw(block, entry.rank);
+    Withdraw(block, entry.rank());
     Offer(block, rank);
   }
-  entry.rank = rank;
+  entry.set_rank(rank);
 }
 
 bool LeafOrder::contains(BlockId block) const {
   return block.number() < entries_.size() && entries_[block.number()].present;
 }
 
-const Rank& LeafOrder::rank(BlockId block) const {
+Rank LeafOrder::rank(BlockId block) const {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
-  return entries_[block.number()].rank;
+  return entries_[block.number()].rank();
 }
 
 std::optional<BlockId> LeafOrder::First() const {

@@ -6,6 +6,12 @@
 
 namespace quire::evict {
 
+namespace {
+
+constexpr size_t kAhead = 4;  // lookups, so that one does not wait for the memory of the next
+
+}  // namespace
+
 struct PathHistory::Ends {
   struct End {
     uint32_t turn;
@@ -26,6 +32,7 @@ PathHistory::Turn PathHistory::Note(std::span<const uint64_t> keys, uint64_t now
   auto& ends = ends_->by_key;
   Turn turn;
   for (size_t i = keys.size(); i-- > 1;) {
+    if (i > kAhead) ends.prefetch(keys[i - kAhead]);
     const auto end = ends.find(keys[i]);
     if (end == ends.end()) continue;
     turn = {.number = end->second.turn + 1, .gap_ms = now_ms - end->second.time_ms};

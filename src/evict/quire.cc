@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "base/check.h"
 
@@ -49,6 +48,9 @@ void QuirePolicy::Begin(const RequestFacts& request) {
 void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
   QUIRE_CHECK(!block.is_none());
   if (block.number() >= records_.size()) records_.resize(block.number() + size_t{1});
+  if (facts.parent.number() < records_.size()) {
+    __builtin_prefetch(&records_[facts.parent.number()]);  // it is added next
+  }
   Record& record = records_[block.number()];
   if (!record.resident) ++resident_;
   if (!record.resident || record.key != facts.key) {
@@ -77,16 +79,8 @@ void QuirePolicy::Evict(BlockId block) {
 }
 
 std::optional<BlockId> QuirePolicy::Victim() const {
-  return shadow_.model_leads() ? LeastWorth(order_, shadow_.model(), now_ms_) : Oldest();
-}
-
-std::optional<BlockId> QuirePolicy::Oldest() const {
-  std::optional<LeafOrder::Leaf> oldest;
-  for (uint32_t i = 0; i < ReturnModel::kClasses; ++i) {
-    const auto leaf = order_.FirstOf(i);
-    if (leaf && (!oldest || leaf->stamp < oldest->stamp)) oldest = leaf;
-  }
-  return oldest ? std::optional(oldest->block) : std::nullopt;
+  return shadow_.model_leads() ? least_worth_.Find(order_, shadow_.model(), now_ms_)
+                               : least_worth_.FindOldest(order_);
 }
 
 }  // namespace quire::evict

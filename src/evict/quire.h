@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "evict/leaf_order.h"
+#include "evict/least_worth.h"
 #include "evict/path_history.h"
 #include "evict/policy.h"
 #include "evict/return_shadow.h"
@@ -18,8 +20,8 @@ namespace quire::evict {
 /// while recency does better there, the least recently used leaf goes first. So does it when
 /// callers leave the facts out.
 ///
-/// Cost: O(log blocks) per call, amortised; per block about 60 bytes, 72 more per leaf and 50 for
-///       what is watched, which takes 3 MB in small caches; about 200 per remembered path
+/// Cost: O(log blocks) per call, amortised; per block about 60 bytes, 72 more per leaf and 30 for
+///       what is watched, which takes 2 MB in small caches; about 200 per remembered path
 /// Source: docs/policies.md; ReturnModel
 class QuirePolicy final : public Policy {
  public:
@@ -41,9 +43,8 @@ class QuirePolicy final : public Policy {
     bool resident = false;
   };
 
-  std::optional<BlockId> Oldest() const;
-
   LeafOrder order_{ReturnModel::kClasses};  // queue: class; weight: time of the last use
+  mutable LeastWorth least_worth_;
   ReturnShadow shadow_;
   PathHistory paths_;
   std::vector<Record> records_;  // by block id

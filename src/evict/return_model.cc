@@ -16,9 +16,27 @@ constexpr size_t kScoresMin = 32;      // fewer say nothing
 constexpr double kOwnReturns = 20;     // a class's own evidence weighs as much as all classes' here
 constexpr double kTailReturns = 0.01;  // weight of the belief about ages that nobody has reached
 
-double Width(uint32_t age) {
-  return ReturnModel::AgeBegin_ms(age + 1) - ReturnModel::AgeBegin_ms(age);
+// When an age begins, and how long it is.
+struct AgeTable {
+  std::array<double, ReturnModel::kAges + 1> begin_ms;
+  Ages width_ms;
+
+  AgeTable() : begin_ms(), width_ms() {
+    for (uint32_t age = 0; age <= ReturnModel::kAges; ++age) {
+      begin_ms[age] = kAgeUnit_ms * (std::ldexp(4 + age % 4, static_cast<int>(age / 4) - 2) - 1);
+    }
+    for (uint32_t age = 0; age < ReturnModel::kAges; ++age) {
+      width_ms[age] = begin_ms[age + 1] - begin_ms[age];
+    }
+  }
+};
+
+const AgeTable& Table() {
+  static const AgeTable kTable;
+  return kTable;
 }
+
+double Width(uint32_t age) { return Table().width_ms[age]; }
 
 // Neighbours in age say much about each other.
 Ages Smooth(const Ages& values) {
@@ -38,9 +56,7 @@ ReturnModel::ReturnModel() : horizon_ms_(std::numeric_limits<double>::infinity()
   weights_[0] = -1;  // most do not return, until seen otherwise
 }
 
-double ReturnModel::AgeBegin_ms(uint32_t age) {
-  return kAgeUnit_ms * (std::ldexp(4 + age % 4, static_cast<int>(age / 4) - 2) - 1);
-}
+double ReturnModel::AgeBegin_ms(uint32_t age) { return Table().begin_ms[age]; }
 
 double ReturnModel::Score(const ReturnFeatures& features) const {
   double score = 0;
@@ -142,6 +158,7 @@ Ages ReturnModel::GittinsIndex(const Ages& hazard) {
 
 void ReturnModel::Refit(std::vector<double>& scores, const ClassAges& watched) {
   if (scores.size() < kScoresMin) return;
+  ++fits_;
   std::ranges::sort(scores);
   for (size_t i = 0; i < class_ends_.size(); ++i) {
     class_ends_[i] = scores[scores.size() * (i + 1) / kClasses];

@@ -52,6 +52,8 @@ class ReturnModel {
   /// Cost: O(scores + kClasses * kAges^2)
   void Refit(std::vector<double>& scores, const ClassAges& watched);
 
+  /// Times that Worth has changed.
+  uint64_t fits() const { return fits_; }
   /// Four of five that returned had done so at this age.
   double horizon_ms() const { return horizon_ms_; }
 
@@ -83,6 +85,7 @@ class ReturnModel {
   ClassAges returned_ = {};
   ClassAges lost_ = {};
   ClassAges worth_ = {};
+  uint64_t fits_ = 0;
   double horizon_ms_;
 };
 

@@ -4,31 +4,28 @@
 #define QUIRE_EVICT_RETURN_SHADOW_H_
 
 #include <cstdint>
-#include <list>
-#include <optional>
-#include <unordered_map>
+#include <memory>
 #include <vector>
 
-#include "evict/leaf_order.h"
 #include "evict/return_model.h"
+#include "evict/rings.h"
 
 namespace quire::evict {
-
-/// The evictable leaf that the model would miss least, of an order whose queues are the model's
-/// classes and whose weights are times of last use. What is worth keeping may first rise with age
-/// and then falls: in every class only the oldest and the newest can be worth least.
-std::optional<BlockId> LeastWorth(const LeafOrder& order, const ReturnModel& model,
-                                  uint64_t now_ms);
 
 /// A block is sampled by its key, one in kEvery; whole paths need no care, as both orders keep a
 /// block at least as long as what follows it.
 ///
-/// Cost: O(log) amortised for a sampled block; about 200 bytes per watched block, at most
+/// Cost: O(1) amortised for a sampled block; about 130 bytes per watched block, at most
 ///       max(16,384, blocks / 8) of them
 /// Source: SHARDS, FAST 2015, for the sampling
 class ReturnShadow {
  public:
   static constexpr uint64_t kEvery = 16;
+
+  ReturnShadow();
+  ~ReturnShadow();
+  ReturnShadow(const ReturnShadow&) = delete;
+  ReturnShadow& operator=(const ReturnShadow&) = delete;
 
   static bool Samples(uint64_t key) { return key != 0 && key % kEvery == 0; }
 
@@ -40,35 +37,40 @@ class ReturnShadow {
   void Use(uint64_t key, const ReturnFeatures& features, uint64_t now_ms, uint64_t cache_blocks);
 
  private:
+  // Of a watched block, or of a place that waits for the next one.
   struct Watched {
-    uint64_t key;
-    uint64_t time_ms;
-    BlockId slot;  // its name in by_worth_
-    uint32_t of_class;
+    uint64_t key = 0;
+    uint64_t time_ms = 0;
+    uint64_t use = 0;  // its number
+    uint32_t of_class = 0;
     bool in_lru = false;
     bool outcome_known = false;
-    ReturnFeatures features;
   };
-  using Place = std::list<Watched>::iterator;
+  struct Places;
 
-  Place Watch(uint64_t key);
-  void Return(Watched& watched, uint64_t now_ms);
+  BlockId Watch(uint64_t key);
+  void Return(BlockId place, uint64_t now_ms);
   void Forget(uint64_t now_ms);
   void Trim(uint64_t blocks, uint64_t now_ms);
+  BlockId LeastWorth(uint64_t now_ms) const;
   void Compare();
   void Refit(uint64_t now_ms);
 
   ReturnModel model_;
-  std::list<Watched> watched_;                  // least recent first
-  std::unordered_map<uint64_t, Place> places_;  // never walked
-  std::vector<BlockId> unused_slots_;
-  uint32_t slots_ = 0;
+  std::vector<Watched> watched_;          // by place
+  std::vector<ReturnFeatures> features_;  // by place
+  std::vector<BlockId> unused_places_;
+  const std::unique_ptr<Places> places_;  // by key
+  Rings by_use_{1};                       // places, least recent first
 
-  Place lru_oldest_ = watched_.end();  // from here on, the cache that goes by recency
+  BlockId lru_oldest_{};  // from here on, the cache that goes by recency
   uint64_t lru_blocks_ = 0;
-  LeafOrder by_worth_{ReturnModel::kClasses};  // the cache that goes by the model
-  double lead_ = 0;                            // hits of the model beyond those of recency, lately
-  double hits_apart_ = 0;                      // that only one of them had
+  // The cache that goes by the model: what was used last stands last in its class, so nothing needs
+  // sorting.
+  Rings by_class_{ReturnModel::kClasses};
+  uint64_t model_blocks_ = 0;
+  double lead_ = 0;        // hits of the model beyond those of recency, lately
+  double hits_apart_ = 0;  // that only one of them had
   bool model_leads_ = false;
   uint64_t uses_ = 0;
   uint64_t uses_at_fit_ = 0;

@@ -58,20 +58,5 @@ TEST(ReturnShadow, ShrinksAndGrowsWithTheCache) {
   EXPECT_GT(shadow.model().horizon_ms(), 0.0);
 }
 
-TEST(LeastWorth, TakesTheOldestOrNewestLeafOfAClass) {
-  ReturnModel model;
-  LeafOrder order(ReturnModel::kClasses);
-  EXPECT_EQ(LeastWorth(order, model, 100), std::nullopt);
-  for (int i = 0; i < 400; ++i) model.CountReturn(0, 60'000);
-  for (int i = 0; i < 400; ++i) model.CountLost(7, 86'400'000);
-  std::vector<double> scores(100, 0);
-  model.Refit(scores, {});
-  order.Add(BlockId(1), BlockId::None(), {.queue = 0, .weight = 0, .stamp = 1});
-  order.Add(BlockId(2), BlockId::None(), {.queue = 7, .weight = 59'000, .stamp = 2});
-  EXPECT_EQ(LeastWorth(order, model, 60'000), BlockId(2)) << "newer, and never returns";
-  order.Remove(BlockId(2));
-  EXPECT_EQ(LeastWorth(order, model, 60'000), BlockId(1));
-}
-
 }  // namespace
 }  // namespace quire::evict

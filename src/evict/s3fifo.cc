@@ -9,6 +9,7 @@ constexpr uint64_t kSmallPart = 10;  // of the cache, one in
 }  // namespace
 
 void S3FifoPolicy::Add(BlockId block, const BlockFacts& facts) {
+  entries_.Prefetch(facts.parent);  // it is added next
   const auto [entry, is_new] = entries_.At(block, facts.key);
   if (is_new) {
     entry.rank = {

@@ -189,6 +189,7 @@ void RadixTree::Remove(BlockId block) {
   }
   run_bytes_ -= HeapBytes(node);
   node.blocks.pop_back();
+  __builtin_prefetch(&locations_[node.blocks.back().number()]);  // whoever evicts comes there next
   node.tokens.resize(node.tokens.size() - block_tokens_);
   // Runs double when they grow and never keep three times what they hold.
   if (node.blocks.size() <= (node.blocks.capacity() + 1) / 3) {
