@@ -56,6 +56,10 @@ class Leaky final : public Cache {
     if (leak_ == Leak::kOneTenant) passed.tenant = kDefaultTenant;
     return inner_->Acquire(passed);
   }
+  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override {
+    return inner_->Pin(request, ttl_us);
+  }
+  Result<void> Unpin(const AcquireRequest& request) override { return inner_->Unpin(request); }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return inner_->Open(std::move(plan), options);
   }

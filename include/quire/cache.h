@@ -30,6 +30,14 @@ namespace [[gnu::visibility("default")]] quire {
 
 class AttentionBackend;
 
+/// How much goes when room is needed.
+enum class EvictionBatch : uint8_t {
+  kExact = 1,  // what is needed
+  // That, and the more of the latest requests had to evict, the closer to another one's need in
+  // advance: at most an eighth of the cache, and nothing that a floor keeps for others.
+  kAdaptive = 2,
+};
+
 struct CacheOptions {
   Geometry geometry{};
   NumericProfile profile{};
@@ -46,6 +54,7 @@ struct CacheOptions {
   /// Which whole block goes first when room is needed: lru, lfu, s3fifo, arc, priority,
   /// token_limit, quire (docs/policies.md).
   std::string policy = "lru";
+  EvictionBatch eviction_batch = EvictionBatch::kExact;
   // What will read the cache. A codec that it, the layout or a stream does not take then gives way
   // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null:
   // it is refused. Used by Create alone; what came of it is in options().profile.
@@ -177,6 +186,20 @@ class Cache {
   /// Effects: counts as a use of the blocks found (LRU)
   /// Cost:    O(tokens / block_tokens) node visits
   virtual Result<Plan> Acquire(const AcquireRequest& request) = 0;
+
+  /// Keeps the whole blocks of request.tokens, whoever uses them, for `ttl_us` (0: until Unpin): a
+  /// lease that the cache itself holds on their path. Pins of one path by one tenant are counted
+  /// and end together, at the latest of their times. What a tenant's pins keep never exceeds its
+  /// quota, nor what the floors of others leave of the budget; a shared domain's are counted there.
+  /// Returns the blocks of the path.
+  ///
+  /// Errors: kInvalidArgument and kNotFound as Acquire, or there is no whole block; kNotFound not
+  ///         all of it is in the cache; kNoSpace it would be too much. Nothing changes then
+  virtual Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) = 0;
+  /// Takes one pin back. The blocks stay as long as there is room.
+  ///
+  /// Errors: as Pin; kNotFound this tenant has no pin that ends with these blocks
+  virtual Result<void> Unpin(const AcquireRequest& request) = 0;
 
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
   /// Errors: kNoSpace names shared, own and available blocks, or the tenant whose quota is full;

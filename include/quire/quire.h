@@ -98,6 +98,12 @@ enum {
   QUIRE_FEWER = 4      // reserves as much as there is room for, at least the prompt
 };
 
+typedef int32_t quire_eviction_batch;  // how much goes when room is needed
+enum {
+  QUIRE_EXACT = 1,    // what is needed
+  QUIRE_ADAPTIVE = 2  // and the more in advance, the more of the latest requests had to evict
+};
+
 typedef int32_t quire_reason;  // why not all of a prompt was found
 enum {
   QUIRE_NEVER_SEEN = 1,     // no published block continues the prompt here
@@ -156,6 +162,8 @@ typedef struct quire_cache_options {
   uint64_t hot_bytes;         // hard budget
   uint64_t tokens_max;        // longest sequence; 0: 1,048,576
   uint64_t hot_bytes_max;     // most that quire_cache_resize may ask for; 0: hot_bytes
+  const char* policy;         // which block goes first (docs/policies.md); NULL: "lru"
+  quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
 } quire_cache_options;
 
 /// Makes a cache.
@@ -283,6 +291,17 @@ quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* reques
 quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
                             const quire_acquire_request* request, quire_plan** plan,
                             quire_error* error);
+/// Keeps the whole blocks of request->tokens in the cache, whoever uses them, for ttl_us (0: until
+/// quire_unpin); *blocks says how many. Pins of one path by one tenant are counted.
+/// Errors: QUIRE_INVALID_ARGUMENT as quire_acquire_as, or there is no whole block; QUIRE_NOT_FOUND
+///         no such tenant, or not all of it is cached; QUIRE_NO_SPACE over the tenant's quota, or
+///         what the floors of others leave
+quire_code quire_pin(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
+                     uint64_t ttl_us, uint64_t* blocks, quire_error* error);
+/// Takes one pin back.
+/// Errors: as quire_pin; QUIRE_NOT_FOUND the tenant has no pin that ends with these blocks
+quire_code quire_unpin(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
+                       quire_error* error);
 /// Tokens found and pinned, a multiple of block_tokens; 0 for NULL.
 uint64_t quire_plan_resident_tokens(const quire_plan* plan);
 /// Tokens of the prompt that must be computed; 0 for NULL only.
@@ -372,6 +391,20 @@ quire_code quire_sequence_rollback(quire_sequence* sequence, uint64_t tokens, qu
 /// A second sequence with the same committed tokens; shares whole blocks.
 /// Errors: QUIRE_NO_SPACE
 quire_code quire_sequence_fork(quire_sequence* sequence, quire_sequence** fork, quire_error* error);
+typedef struct quire_retention {
+  size_t size;
+  uint64_t begin_token;
+  uint64_t end_token;  // after the last; 0: to the end, however far that will be
+  int32_t priority;    // 0 to 100: what is wanted least goes first. 50 is usual, 0 is no default
+  uint64_t ttl_us;     // then the priority is 50 again; 0: for good
+} quire_retention;
+
+/// Gives the blocks of a range of tokens a priority, those published already and those that will
+/// be. Callers that share a block: the highest priority and the latest end count.
+/// Errors: QUIRE_INVALID_ARGUMENT an empty range, or the priority; QUIRE_UNSUPPORTED the cache's
+///         policy is not "priority"
+quire_code quire_sequence_retain(quire_sequence* sequence, const quire_retention* retention,
+                                 quire_error* error);
 /// Back to zero tokens; every byte it alone held is free again.
 quire_code quire_sequence_reset(quire_sequence* sequence, quire_error* error);
 

@@ -49,9 +49,17 @@ struct LayerBlocks {
   uint64_t tokens = 0;  // written in this layer, committed or not
 };
 
-/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Select, Reset); length, stats,
-///           View() and Gather() from any thread. Readers of committed tokens take no lock on the
-///           bytes
+/// How much a caller wants some tokens kept.
+struct Retention {
+  uint64_t begin_token = 0;
+  uint64_t end_token = UINT64_MAX;  // after the last; may lie beyond what is written yet
+  uint8_t priority = 50;            // 0 to 100; what is wanted least goes first
+  uint64_t ttl_us = 0;              // from now on, then the priority is 50 again; 0: for good
+};
+
+/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Select, Retain, Reset); length,
+///           stats, View() and Gather() from any thread. Readers of committed tokens take no lock
+///           on the bytes
 /// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
  public:
@@ -109,6 +117,15 @@ class Sequence {
   virtual Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) = 0;
   /// Tokens before length() that Select left out.
   virtual uint64_t dropped_tokens() const = 0;
+
+  /// Gives the blocks that hold tokens of a range a priority, those published already and those that
+  /// will be, until Reset. A block that several callers asked something for has the highest of the
+  /// priorities that have not expired, and the latest of their ends. Forks do not inherit it.
+  ///
+  /// Errors: kInvalidArgument an empty range or a priority above 100; kUnsupported the cache's
+  ///         policy does not go by priorities (Cache::Pin works with all). Nothing changes then
+  /// Source: TensorRT-LLM, KvCacheRetentionConfig
+  virtual Result<void> Retain(const Retention& retention) = 0;
 
   /// Back to zero tokens; every byte it alone held is free again.
   virtual void Reset() = 0;

@@ -31,6 +31,7 @@ struct CacheStats {
   uint64_t evictable_blocks = 0;  // published and leased by nobody
   uint64_t passed_blocks = 0;  // leased, but windows have passed them and nobody holds some bytes
   uint64_t hollow_blocks = 0;  // of which windows kept nothing; found on the way to later ones
+  uint64_t pinned_blocks = 0;  // that Pin keeps
   uint64_t sequences = 0;
   uint64_t lookups = 0;
   uint64_t lookup_tokens = 0;  // prompt tokens asked for
@@ -67,6 +68,13 @@ struct MissRun {
   bool operator==(const MissRun&) const = default;
 };
 
+/// What a cache of another size would have hit, if it went by recency.
+struct LruEstimate {
+  double size = 0;      // of what the tenant may hold: its quota, or the budget
+  uint64_t blocks = 0;  // that is
+  double hit_ratio = 0;
+};
+
 /// One tenant or domain, now and since it was made.
 struct TenantStats {
   std::string name{};
@@ -84,6 +92,13 @@ struct TenantStats {
   uint64_t refused_total = 0;
   uint64_t erased_total = 0;         // calls of Erase
   uint64_t erase_pending_slots = 0;  // written before the last of them and still held; 0: done
+  uint64_t pinned_blocks = 0;        // of its account, that Pin keeps
+  uint64_t pinned_bytes = 0;
+  // Of the blocks that prompts of this account asked for, since it was made or last erased, from a
+  // sample of them chosen by key; others' requests do not show in it. A member of a domain has no
+  // account: look at the domain's.
+  uint64_t reuse_lookup_blocks = 0;
+  std::array<LruEstimate, 4> lru_estimates{{{.size = 0.5}, {.size = 1}, {.size = 2}, {.size = 4}}};
 };
 
 /// One sequence, now.

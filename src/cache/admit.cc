@@ -21,18 +21,23 @@ std::span<const MissRun> Plan::missing() const { return state_->missing; }
 
 namespace cache {
 
-Result<Plan> Core::Acquire(const AcquireRequest& request) {
+Result<void> Core::CheckRequest(const AcquireRequest& request, std::string_view what) const {
   if (request.identity == nullptr) {
-    return Fail(ErrorCode::kInvalidArgument, "acquire: no identity");
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("{}: no identity", what));
   }
   const uint64_t tokens = request.tokens.size();
-  if (tokens == 0) return Fail(ErrorCode::kInvalidArgument, "acquire: the prompt has no tokens");
-  if (tokens > options_.tokens_max) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("acquire: a prompt of {} tokens is over the limit of {} (tokens_max)",
-                            tokens, options_.tokens_max));
+  if (tokens == 0) {
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("{}: the prompt has no tokens", what));
   }
+  if (tokens <= options_.tokens_max) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("{}: a prompt of {} tokens is over the limit of {} (tokens_max)", what,
+                          tokens, options_.tokens_max));
+}
 
+Result<Plan> Core::Acquire(const AcquireRequest& request) {
+  QUIRE_TRY(CheckRequest(request, "acquire"));
+  const uint64_t tokens = request.tokens.size();
   auto state = std::make_unique<PlanState>();
   state->prompt_tokens = tokens;
   QUIRE_ASSIGN(state->place, MakePlace(request));

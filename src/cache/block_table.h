@@ -34,12 +34,16 @@ struct BlockRecord {
   uint32_t leases = 0;       // holders besides the index, and leased children
   Standing standing = Standing::kGood;
   Listed listed = Listed::kNowhere;
-  uint64_t listed_bytes = 0;  // what evicting it from its list gives back
-  uint64_t stamp = 0;         // order of listing, over all lists
-  uint64_t listed_us = 0;     // when; kept only for tenants with a ttl
-  TenantId account{};         // who pays for it: the tenant, or the domain it was published to
+  uint8_t priority = 0;            // as callers asked; only with an end
+  uint8_t pinned_parts = 0;        // a bit for each slot that pins hold
+  uint64_t listed_bytes = 0;       // what evicting it from its list gives back
+  uint64_t stamp = 0;              // order of listing, over all lists
+  uint64_t listed_us = 0;          // when; kept only for tenants with a ttl
+  uint64_t retained_until_us = 0;  // the priority's end; 0: nobody asked for one
+  TenantId account{};              // who pays for it: the tenant, or the domain it was published to
   TenantId publisher{};
   uint32_t local = 0;  // its number in the account's lists
+  uint32_t pins = 0;   // paths that Pin keeps and that go through it
   Digest key{};        // identity in stores, chained from the root key
 
   bool hollow() const {

@@ -44,11 +44,11 @@ uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
 
 /// What a sealed slot costs besides: for its block, and hollow ones, the index entry and record
 /// (256) and the tokens, once in the index and once in the sequence. And what is remembered of a
-/// block that is gone.
+/// block that is gone, and of one that is watched for the statistics.
 uint64_t BlockCharge(const codec::SlotLayout& layout) {
   const uint64_t blocks = HasFullAttention(layout) ? 1 : 1 + kHollowPerSlot;
   return blocks * (256 + 2 * sizeof(TokenId) * uint64_t{layout.block_tokens()}) +
-         Ghosts::kBytesEach;
+         Ghosts::kBytesEach + evict::ReuseEstimator::kBytesEach;
 }
 
 Result<void> CheckCodecs(const NumericProfile& profile) {
@@ -81,6 +81,11 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<D
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("cache options: huge_pages with layout {}, whose slots share pages",
                             ArenaLayoutName(options.layout)));
+  }
+  if (options.eviction_batch != EvictionBatch::kExact &&
+      options.eviction_batch != EvictionBatch::kAdaptive) {
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("cache options: eviction_batch {}",
+                                                         static_cast<int>(options.eviction_batch)));
   }
   if (evict::MakePolicy(options.policy) == nullptr) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -188,6 +193,7 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
       layout_(std::move(parts.layout)),
       open_layout_(std::move(parts.open_layout)),
       charges_(parts.charges),
+      heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()),
       clock_(options_.clock != nullptr ? *options_.clock : SystemClock()),
       memory_(std::move(parts.memory)),
       pools_(std::move(parts.pools)),
@@ -214,7 +220,7 @@ void Core::SetRoom(const Room& to) {
       HasFullAttention(layout_) ? 0 : (kHollowPerSlot - 1) * (to.ledger_bytes / charges_[0]);
   // One for every slot that the budget pays for.
   ghosts_max_ = to.ledger_bytes / charges_[0];
-  ShareGhosts();
+  ShareMemory();
 }
 
 uint64_t Core::block_bytes() const {
@@ -262,6 +268,7 @@ CacheStats Core::stats() const {
   for (const auto& tenant : tenants_) {
     stats.evictable_blocks += tenant->whole.size();
     stats.passed_blocks += tenant->passed.size();
+    stats.pinned_blocks += tenant->pinned_blocks;
   }
   stats.hollow_blocks = hollow_;
   stats.sequences = sequence_count_;

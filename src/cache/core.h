@@ -1,10 +1,11 @@
 // The composition: pools, index, policies and ledger under one lock. In pieces: core.cc (making,
-// statistics), admit.cc (plans), room.cc (slots), share.cc (leases), evict.cc, seal.cc (publishing,
-// checksums), tenants.cc, misses.cc, resize.cc.
+// statistics), admit.cc (plans), room.cc (slots), share.cc (leases), pins.cc, evict.cc, seal.cc
+// (publishing, checksums), tenants.cc, misses.cc, resize.cc.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
 #include <atomic>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -68,6 +69,14 @@ struct NewBlock {
   PerPart<SlotId> slots{};          // each held once by the sequence
 };
 
+/// How a request used a path of published blocks.
+struct PathUse {
+  std::span<const BlockId> path;  // root first
+  uint64_t prompt_tokens = 0;
+  uint64_t output_tokens = 0;
+  bool looked_up = true;  // else nobody asked whether it was there: a fork
+};
+
 /// What became of it.
 struct Published {
   BlockId block{};          // none: something stands in the way, the block stays private for now
@@ -94,6 +103,8 @@ class Core final : public Cache {
   Result<TenantStats> tenant_stats(TenantId tenant) const override;
   Result<EraseReport> Erase(TenantId tenant) override;
   Result<Plan> Acquire(const AcquireRequest& request) override;
+  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override;
+  Result<void> Unpin(const AcquireRequest& request) override;
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
   uint64_t Evict(uint64_t blocks) override;
   uint64_t Trim() override;
@@ -138,9 +149,12 @@ class Core final : public Cache {
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
   void ReleaseSlots(std::span<const SlotId> slots);
-  /// Tells the account's policy of a request that is about to let go of this path, root first.
-  void NoteUse(const Place& place, std::span<const BlockId> path, uint64_t prompt_tokens,
-               uint64_t output_tokens);
+  /// A request is about to let go of its path.
+  void NoteUse(const Place& place, const PathUse& use);
+  bool heeds_priorities() const { return heeds_priorities_; }
+  uint64_t NowMicros() const { return clock_.NowMicros(); }
+  /// Blocks that the caller holds are wanted so much until then; see Sequence::Retain.
+  void Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us);
   Lease MakeLease(std::vector<SlotId> held_slots) { return Lease(this, std::move(held_slots)); }
   uint32_t generation(SlotId slot) const { return PoolOf(slot).generation(Local(slot)); }
   /// Moves the generation of a slot that the caller alone holds, who may then write other bytes to
@@ -207,6 +221,7 @@ class Core final : public Cache {
   void Explain(std::span<const TokenId> prompt, const Path& path, PlanState& state);
   std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key, const Place& place);
 
+  Result<void> CheckRequest(const AcquireRequest& request, std::string_view what) const;
   Result<Place> MakePlace(const AcquireRequest& request) const;
   Tenant& TenantOf(TenantId id) const QUIRE_REQUIRES(mutex_) { return *tenants_[id.number()]; }
   /// Who pays for what is published there.
@@ -214,7 +229,8 @@ class Core final : public Cache {
     return TenantOf(TenantOf(place.tenant).account_id);
   }
   Result<void> CheckTenant(TenantId tenant) const QUIRE_REQUIRES(mutex_);
-  void ShareGhosts() QUIRE_REQUIRES(mutex_);
+  void ShareMemory() QUIRE_REQUIRES(mutex_);
+  uint32_t SamplesPerTenant() const QUIRE_REQUIRES(mutex_);
   void Claim(const Place& place, std::span<const SlotId> slots, std::vector<SlotId>& to_zero)
       QUIRE_REQUIRES(mutex_);
   void Zero(SlotId slot) const;
@@ -247,6 +263,9 @@ class Core final : public Cache {
   void ForgetOwnersBeyondEnd() QUIRE_REQUIRES(mutex_);
 
   uint64_t Charge(const PerClass<uint64_t>& counts) const;
+  /// Evicting `needed` bytes where `unused` are left: how many must then be free.
+  uint64_t RoomWanted(evict::BatchSize& batch, uint64_t needed, uint64_t unused,
+                      uint64_t capacity) const;
   uint64_t RoomBytes(const Place& place) const QUIRE_REQUIRES(mutex_);
   Result<void> MakeRoom(const Place& place, uint64_t bytes) QUIRE_REQUIRES(mutex_);
   std::string RoomMessage(const Place& place, const PerClass<uint64_t>& counts) const
@@ -261,6 +280,23 @@ class Core final : public Cache {
   void List(BlockId block) QUIRE_REQUIRES(mutex_);
   /// `for_room`: it goes because room was needed, which a policy may learn from.
   void Unlist(BlockId block, bool for_room = false) QUIRE_REQUIRES(mutex_);
+
+  // A pin is a lease on a path, by its last block and who asked for it.
+  struct PinKey {
+    BlockId last;
+    TenantId tenant;
+    auto operator<=>(const PinKey&) const = default;
+  };
+  struct PinState {
+    uint32_t count = 0;
+    uint64_t until_us = 0;
+  };
+  Result<std::vector<BlockId>> PathOfPin(const AcquireRequest& request, const Place& place)
+      QUIRE_REQUIRES(mutex_);
+  uint64_t PinLimit(const Tenant& account) const QUIRE_REQUIRES(mutex_);
+  void ReleasePin(BlockId last) QUIRE_REQUIRES(mutex_);
+  void EndPinsOfBadBlocks() QUIRE_REQUIRES(mutex_);
+  void LetTimePass() QUIRE_REQUIRES(mutex_);
 
   struct Victim {
     BlockId block;
@@ -290,6 +326,7 @@ class Core final : public Cache {
   const codec::SlotLayout layout_;
   const std::optional<codec::SlotLayout> open_layout_;
   const PerClass<uint64_t> charges_;
+  const bool heeds_priorities_;
   const Clock& clock_;
   const std::unique_ptr<DeviceMemory> memory_;
   const PerClass<std::unique_ptr<pool::Pool>> pools_;
@@ -310,9 +347,13 @@ class Core final : public Cache {
   std::vector<Root> roots_ QUIRE_GUARDED_BY(mutex_);  // by RootId, of roots with blocks
   std::vector<std::unique_ptr<Tenant>> tenants_ QUIRE_GUARDED_BY(mutex_);  // by TenantId
   std::vector<SlotOwner> owners_ QUIRE_GUARDED_BY(mutex_);  // by SlotId, up to the highest used
-  uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;            // blocks without any bytes
-  uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;        // that the charges pay for
-  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;        // of all tenants
+  std::map<PinKey, PinState> pins_ QUIRE_GUARDED_BY(mutex_);
+  uint64_t next_pin_end_us_ QUIRE_GUARDED_BY(mutex_) = UINT64_MAX;  // or earlier
+  evict::BatchSize batch_ QUIRE_GUARDED_BY(mutex_);                 // of what goes for the budget
+  std::vector<uint64_t> keys_ QUIRE_GUARDED_BY(mutex_);             // of a path that was used
+  uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;                    // blocks without any bytes
+  uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;                // that the charges pay for
+  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // of all tenants, as the samples are
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
 };

@@ -6,6 +6,7 @@ namespace quire::cache {
 
 uint64_t Core::Evict(uint64_t blocks) {
   MutexLock lock(mutex_);
+  LetTimePass();
   uint64_t evicted = 0;
   for (; evicted < blocks; ++evicted) {
     std::optional<Victim> oldest;

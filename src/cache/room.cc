@@ -79,10 +79,17 @@ uint64_t Core::RoomBytes(const Place& place) const {
   return std::min(quota_bytes + own_bytes, free_bytes + EvictableFor(&tenant));
 }
 
+uint64_t Core::RoomWanted(evict::BatchSize& batch, uint64_t needed, uint64_t unused,
+                          uint64_t capacity) const {
+  if (options_.eviction_batch == EvictionBatch::kExact) return needed;
+  return std::max(needed, unused + batch.Next(needed, unused, capacity));
+}
+
 // Evicts until `bytes` more fit into the tenant's quota and into the budget; nothing if they never
 // will. An empty message: it is the budget.
 Result<void> Core::MakeRoom(const Place& place, uint64_t bytes) {
-  const Tenant& tenant = TenantOf(place.tenant);
+  LetTimePass();
+  Tenant& tenant = TenantOf(place.tenant);
   const quota::Account& account = tenant.account;
   const uint64_t own_bytes = place.may_evict ? tenant.evictable_bytes : 0;
   if (bytes - std::min(bytes, account.room_bytes()) > own_bytes) {
@@ -93,8 +100,17 @@ Result<void> Core::MakeRoom(const Place& place, uint64_t bytes) {
                             account.room_bytes() + own_bytes));
   }
   if (bytes > RoomBytes(place)) return Fail(ErrorCode::kNoSpace, "");
-  while (account.room_bytes() < bytes) EvictVictim(*VictimOf(tenant), MissReason::kQuota);
-  while (ledger_.available_bytes() < bytes) {
+  if (!place.may_evict) return {};
+  const uint64_t of_quota =
+      RoomWanted(tenant.batch, bytes, account.room_bytes(), account.quota_bytes());
+  while (account.room_bytes() < of_quota) {
+    const auto victim = VictimOf(tenant);
+    if (!victim) break;
+    EvictVictim(*victim, MissReason::kQuota);
+  }
+  const uint64_t of_budget =
+      RoomWanted(batch_, bytes, ledger_.available_bytes(), ledger_.limit_bytes());
+  while (ledger_.available_bytes() < of_budget) {
     const auto victim = VictimFor(&tenant);
     if (!victim) break;
     EvictVictim(*victim, MissReason::kEvicted);

@@ -144,6 +144,7 @@ std::vector<BlockId> Core::Mark(std::vector<BlockId> marked, Standing standing) 
 void Core::Quarantine(BlockId block, Standing standing) {
   if (blocks_.at(block).standing != Standing::kGood) return;
   const std::vector<BlockId> marked = Mark({block}, standing);
+  EndPinsOfBadBlocks();
   // What is leased goes with its last lease; a hollow block may go with the one after it.
   for (size_t i = marked.size(); i > 0; --i) {
     const BlockId id = marked[i - 1];

@@ -11,6 +11,11 @@
 #include "codec/rows.h"
 
 namespace quire::cache {
+namespace {
+
+constexpr uint32_t kPriorityMax = 100;
+
+}  // namespace
 
 SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<SlotId>> own_slots,
                            uint64_t blocks, uint64_t tokens_max, const SequenceOptions& options)
@@ -314,7 +319,44 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
     }
     // Only now, when no view can be taken of it any more.
     core_.ReleaseSlots(own);
+    for (const Retained& retained : retained_) Apply(retained, i);
   }
+}
+
+Result<void> SequenceImpl::Retain(const Retention& retention) {
+  if (!core_.heeds_priorities()) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("retain: sequence {}: policy \"{}\" does not go by priorities",
+                            id_.number(), core_.options().policy));
+  }
+  if (retention.begin_token >= retention.end_token || retention.priority > kPriorityMax) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("retain: sequence {}: tokens {} to {} with priority {} (0 to {})", id_.number(),
+                    retention.begin_token, retention.end_token, retention.priority, kPriorityMax));
+  }
+  if (!publish_) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("retain: sequence {} publishes nothing", id_.number()));
+  }
+  const uint64_t now_us = core_.NowMicros();
+  const uint64_t ttl_us = retention.ttl_us == 0 ? UINT64_MAX : retention.ttl_us;
+  std::erase_if(retained_, [&](const Retained& other) { return other.until_us <= now_us; });
+  retained_.push_back({.begin = retention.begin_token / core_.block_tokens(),
+                       .end = DivUp(retention.end_token, uint64_t{core_.block_tokens()}),
+                       .priority = retention.priority,
+                       .until_us = now_us + std::min(ttl_us, UINT64_MAX - now_us)});
+  Apply(retained_.back(), 0);
+  return {};
+}
+
+// To its published blocks from the given one on.
+void SequenceImpl::Apply(const Retained& retained, uint64_t first_block) const {
+  const uint64_t begin = std::max(retained.begin, first_block);
+  const uint64_t end = std::min<uint64_t>(retained.end, published_.size());
+  if (begin >= end) return;
+  core_.Retain(std::span(published_).subspan(begin, end - begin), retained.priority,
+               retained.until_us);
 }
 
 // Lets go of the blocks that no query from `length` on can see, and keeps as many slots ready for
@@ -512,6 +554,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
   fork->damaged_block_ = damaged_block_;
   fork->gave_up_ = gave_up_;
   fork->dropped_tokens_ = dropped_tokens_;
+  fork->looked_up_ = false;
   return fork;
 }
 
@@ -539,7 +582,10 @@ std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {
 void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
   const uint64_t prompt = std::min(prompt_tokens_, length());
-  core_.NoteUse(place_, published_, prompt, length() - prompt);
+  core_.NoteUse(place_, {.path = published_,
+                         .prompt_tokens = prompt,
+                         .output_tokens = length() - prompt,
+                         .looked_up = looked_up_});
   {
     MutexLock lock(mutex_);
     for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);
@@ -557,6 +603,8 @@ void SequenceImpl::Reset() {
   damaged_block_ = kNoBlock;
   gave_up_ = false;
   dropped_tokens_ = 0;
+  retained_.clear();
+  looked_up_ = false;
   core_.ReleaseSlots(dropped);
 }
 

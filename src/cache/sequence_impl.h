@@ -38,6 +38,7 @@ class SequenceImpl final : public Sequence {
   Result<std::unique_ptr<Sequence>> Fork() override;
   Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) override;
   uint64_t dropped_tokens() const override { return dropped_tokens_; }
+  Result<void> Retain(const Retention& retention) override;
   void Reset() override;
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const override;
@@ -100,6 +101,15 @@ class SequenceImpl final : public Sequence {
   /// The slots of blocks [0, blocks), block by block, without the holes.
   std::vector<SlotId> Held(uint64_t blocks) const;
 
+  // Blocks that hold tokens of a range, and how much they are wanted.
+  struct Retained {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    uint8_t priority = 0;
+    uint64_t until_us = 0;
+  };
+  void Apply(const Retained& retained, uint64_t first_block) const;
+
   static constexpr uint64_t kNoBlock = UINT64_MAX;
 
   Core& core_;
@@ -117,6 +127,8 @@ class SequenceImpl final : public Sequence {
   uint64_t first_own_ = 0;  // blocks before this one were shared with it from the start
   PerClass<List> lists_{};
   std::vector<BlockId> published_;  // ids of the first published_.size() blocks
+  std::vector<Retained> retained_;  // until Reset
+  bool looked_up_ = true;           // its prompt was asked for
   std::vector<TokenId> tokens_;     // committed; empty when nothing (more) is published
   bool gave_up_ = false;            // its path can no longer be found, so it publishes nothing more
   // A private block that began as a copy of damaged bytes. Neither it nor what follows is

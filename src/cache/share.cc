@@ -1,9 +1,11 @@
 // Who holds what: leases, holds of sequences, and the lists of what nobody holds.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "cache/core.h"
+#include "cache/hit_length.h"
 
 namespace quire {
 
@@ -94,23 +96,46 @@ uint64_t Core::PolicyKey(BlockId block) const {
 
 evict::BlockFacts Core::FactsOf(BlockId block) const {
   const BlockId parent = index_.parent(block);
-  return {.key = PolicyKey(block),
-          .parent = parent.is_none() ? parent : BlockId(blocks_.at(parent).local)};
+  evict::BlockFacts facts = {
+      .key = PolicyKey(block),
+      .parent = parent.is_none() ? parent : BlockId(blocks_.at(parent).local)};
+  const BlockRecord& record = blocks_.at(block);
+  if (record.retained_until_us > 0) {
+    facts.priority = record.priority;
+    // In the milliseconds of requests, not a moment early; the largest is for good.
+    const uint64_t until_us = record.retained_until_us;
+    facts.expires_ms = until_us == UINT64_MAX ? 0 : until_us / 1000 + (until_us % 1000 > 0 ? 1 : 0);
+  }
+  return facts;
 }
 
-void Core::NoteUse(const Place& place, std::span<const BlockId> path, uint64_t prompt_tokens,
-                   uint64_t output_tokens) {
-  if (path.empty()) return;
+void Core::NoteUse(const Place& place, const PathUse& use) {
+  if (use.path.empty()) return;
   MutexLock lock(mutex_);
-  EvictionList& whole = AccountOf(place).whole;
-  if (!whole.hears_requests()) return;
-  std::vector<uint64_t> keys;
-  keys.reserve(path.size());
-  for (const BlockId block : path) keys.push_back(PolicyKey(block));
-  whole.Begin({.time_ms = clock_.NowMicros() / 1000,
-               .keys = keys,
-               .prompt_tokens = prompt_tokens,
-               .output_tokens = output_tokens});
+  Tenant& account = AccountOf(place);
+  keys_.clear();
+  for (const BlockId block : use.path) keys_.push_back(PolicyKey(block));
+  // A prompt's last token is never looked up.
+  const uint64_t asked = use.looked_up ? ReusableBlocks(use.prompt_tokens, block_tokens()) : 0;
+  if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
+    account.reuse.Use(keys_, std::min<uint64_t>(asked, keys_.size()));
+  }
+  if (!account.whole.hears_requests()) return;
+  account.whole.Begin({.time_ms = clock_.NowMicros() / 1000,
+                       .keys = keys_,
+                       .prompt_tokens = use.prompt_tokens,
+                       .output_tokens = use.output_tokens});
+}
+
+void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
+  MutexLock lock(mutex_);
+  const uint64_t now_us = clock_.NowMicros();
+  for (const BlockId block : blocks) {
+    BlockRecord& record = blocks_.at(block);
+    const bool stands = record.retained_until_us > now_us;
+    record.priority = stands ? std::max(record.priority, priority) : priority;
+    record.retained_until_us = stands ? std::max(record.retained_until_us, until_us) : until_us;
+  }
 }
 
 // Puts a block into the list where it now belongs, as its most recent one if it was not there.

@@ -28,6 +28,7 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"evictable_blocks", stats.evictable_blocks},
           {"passed_blocks", stats.passed_blocks},
           {"hollow_blocks", stats.hollow_blocks},
+          {"pinned_blocks", stats.pinned_blocks},
           {"sequences", stats.sequences},
           {"lookups", stats.lookups},
           {"lookup_tokens", stats.lookup_tokens},
@@ -45,6 +46,10 @@ nlohmann::ordered_json Json(const TenantStats& stats) {
   for (uint32_t i = 1; i < kMissReasonsEnd; ++i) {
     missed[std::string(MissReasonName(static_cast<MissReason>(i)))] = stats.missed_tokens[i];
   }
+  nlohmann::ordered_json estimates;
+  for (const LruEstimate& estimate : stats.lru_estimates) {
+    estimates[fmt::format("{}x", estimate.size)] = estimate.hit_ratio;
+  }
   return {{"name", stats.name},
           {"quota_bytes", stats.quota_bytes},
           {"floor_bytes", stats.floor_bytes},
@@ -59,7 +64,11 @@ nlohmann::ordered_json Json(const TenantStats& stats) {
           {"evicted_total", stats.evicted_total},
           {"refused_total", stats.refused_total},
           {"erased_total", stats.erased_total},
-          {"erase_pending_slots", stats.erase_pending_slots}};
+          {"erase_pending_slots", stats.erase_pending_slots},
+          {"pinned_blocks", stats.pinned_blocks},
+          {"pinned_bytes", stats.pinned_bytes},
+          {"reuse_lookup_blocks", stats.reuse_lookup_blocks},
+          {"lru_hit_ratio_at", estimates}};
 }
 
 void AddLines(const nlohmann::ordered_json& object, const std::string& prefix, std::string& text) {

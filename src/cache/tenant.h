@@ -10,8 +10,10 @@
 
 #include "base/check.h"
 #include "cache/ghosts.h"
+#include "evict/batch_size.h"
 #include "evict/lru.h"
 #include "evict/policy.h"
+#include "evict/reuse_estimator.h"
 #include "index/radix_tree.h"
 #include "quire/cache.h"
 #include "quota/account.h"
@@ -29,6 +31,7 @@ class EvictionList {
   void Remove(uint32_t local) { policy_->Remove(BlockId(local)); }
   bool hears_requests() const { return policy_->hears_requests(); }
   void Begin(const evict::RequestFacts& request) { policy_->Begin(request); }
+  void Advance(uint64_t time_ms) { policy_->Advance(time_ms); }
   /// As Remove, of a block that goes because room was needed.
   void Evict(uint32_t local) { policy_->Evict(BlockId(local)); }
   std::optional<uint32_t> Victim() const {
@@ -89,6 +92,10 @@ struct Tenant {
   std::vector<BlockId> blocks;       // by local number; none: free
   std::vector<uint32_t> free_locals;
   Ghosts ghosts;
+  evict::ReuseEstimator reuse;  // of what was asked of the account
+  evict::BatchSize batch;       // of what goes for its quota
+  uint64_t pinned_bytes = 0;    // what Pin keeps of the account
+  uint64_t pinned_blocks = 0;
   uint64_t slots_written = 0;  // held slots that it wrote in its present epoch
   uint64_t slots_stale = 0;    // and in older ones
   TenantStats stats;           // the counters; the rest is filled in when asked

@@ -52,7 +52,7 @@ Result<TenantId> Core::AddTenant(const TenantOptions& options) {
   }
   tenants_.push_back(
       std::make_unique<Tenant>(options, account, quota_bytes, evict::MakePolicy(options_.policy)));
-  ShareGhosts();
+  ShareMemory();
   return id;
 }
 
@@ -79,12 +79,32 @@ Result<TenantStats> Core::tenant_stats(TenantId id) const {
   stats.evictable_bytes = tenant.evictable_bytes;
   stats.published_blocks = tenant.block_count();
   stats.erase_pending_slots = tenant.slots_stale;
+  stats.pinned_blocks = tenant.pinned_blocks;
+  stats.pinned_bytes = tenant.pinned_bytes;
+  if (tenant.account_id != id) return stats;
+  uint64_t block_bytes = 0;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) block_bytes += charges_[part];
+  const uint64_t blocks =
+      std::min(tenant.account.quota_bytes(), ledger_.limit_bytes()) / block_bytes;
+  stats.reuse_lookup_blocks = tenant.reuse.uses();
+  for (LruEstimate& estimate : stats.lru_estimates) {
+    estimate.blocks = static_cast<uint64_t>(estimate.size * static_cast<double>(blocks));
+    estimate.hit_ratio = tenant.reuse.HitRatio(estimate.blocks);
+  }
   return stats;
 }
 
 // Of all that is remembered each one has the same share, whatever the others do.
-void Core::ShareGhosts() {
-  for (const auto& tenant : tenants_) tenant->ghosts.SetCapacity(ghosts_max_ / tenants_.size());
+void Core::ShareMemory() {
+  for (const auto& tenant : tenants_) {
+    tenant->ghosts.SetCapacity(ghosts_max_ / tenants_.size());
+    tenant->reuse.SetCapacity(SamplesPerTenant());
+  }
+}
+
+uint32_t Core::SamplesPerTenant() const {
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(ghosts_max_ / tenants_.size(), 1, evict::ReuseEstimator::kSamplesMax));
 }
 
 // The default tenant's keys are those of the identity; any other's are a hash of that and who it
@@ -192,6 +212,10 @@ Result<EraseReport> Core::Erase(TenantId id) {
       if (record.publisher == id) erased.push_back(block);
     });
     erased = Mark(std::move(erased), Standing::kErased);
+    EndPinsOfBadBlocks();
+    // What is known of its requests is a part of what it published.
+    Tenant& account = TenantOf(tenant.account_id);
+    account.reuse = evict::ReuseEstimator(SamplesPerTenant());
     report.blocks = erased.size();
     report.slots_zeroed = tenant.slots_stale;  // less what is left at the end
   }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <span>
 
 namespace quire::embed {
@@ -31,12 +30,12 @@ Result<void> CheckArray(const void* array, uint64_t count, uint64_t count_max,
   return {};
 }
 
-Result<void> CheckStruct(const void* caller, size_t first_bytes, size_t known_bytes,
-                         std::string_view name) {
+Result<void> CheckStruct(const void* caller, StructBytes struct_bytes, std::string_view name) {
+  const size_t known_bytes = struct_bytes.known;
   QUIRE_TRY(NotNull(caller, name));
   size_t bytes = 0;
   std::memcpy(&bytes, caller, sizeof(bytes));
-  if (bytes < known_bytes && bytes != first_bytes) {
+  if (bytes < struct_bytes.first) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
   }
@@ -47,8 +46,8 @@ Result<void> CheckStruct(const void* caller, size_t first_bytes, size_t known_by
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
   }
-  const auto rest =
-      std::span(static_cast<const std::byte*>(caller), bytes).subspan(std::min(bytes, known_bytes));
+  if (bytes <= known_bytes) return {};
+  const auto rest = std::span(static_cast<const std::byte*>(caller), bytes).subspan(known_bytes);
   if (std::ranges::any_of(rest, [](std::byte byte) { return byte != std::byte{0}; })) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("{} sets a field after its first {} bytes; this is version {}", name,

@@ -57,24 +57,23 @@ Result<Enum> ToEnum(int32_t number, std::string_view name, Enum fallback = Enum{
   return static_cast<Enum>(number);
 }
 
-/// Size of a struct's first version, where it has grown since.
-template <typename T>
-inline constexpr size_t kFirstBytes = sizeof(T);
-template <>
-inline constexpr size_t kFirstBytes<quire_cache_options> =
-    offsetof(quire_cache_options, hot_bytes_max);
+/// How long a struct is, here and at first.
+struct StructBytes {
+  size_t known = 0;
+  size_t first = 0;
+};
 
 /// Checks the `size` field of a caller's struct of type T against this library's T.
-/// Errors: kInvalidArgument NULL, or the size of no version; kUnsupported a longer one with fields
-///         set that this library does not know
-Result<void> CheckStruct(const void* caller, size_t first_bytes, size_t known_bytes,
-                         std::string_view name);
+/// Errors: kInvalidArgument NULL, or shorter than the first version; kUnsupported a longer one with
+///         fields set that this library does not know
+Result<void> CheckStruct(const void* caller, StructBytes bytes, std::string_view name);
 
-/// The caller's struct as this library knows it.
+/// The caller's struct as this library knows it; what an older caller does not have is zero.
+/// `first_bytes`: where the fields begin that the first version had not.
 template <typename T>
-Result<T> ReadStruct(const T* caller, std::string_view name) {
+Result<T> ReadStruct(const T* caller, std::string_view name, size_t first_bytes = sizeof(T)) {
   static_assert(std::is_trivially_copyable_v<T> && offsetof(T, size) == 0);
-  QUIRE_TRY(CheckStruct(caller, kFirstBytes<T>, sizeof(T), name));
+  QUIRE_TRY(CheckStruct(caller, {.known = sizeof(T), .first = first_bytes}, name));
   T known{};
   std::memcpy(&known, caller, std::min(caller->size, sizeof(T)));
   return known;

@@ -34,6 +34,8 @@ static_assert(QUIRE_FREE_LIST == int{static_cast<uint8_t>(Placement::kFreeList)}
 static_assert(QUIRE_BUDDY == int{static_cast<uint8_t>(Placement::kBuddy)});
 static_assert(QUIRE_COMPUTE_BF16 == int{static_cast<uint8_t>(ComputeType::kBf16)});
 static_assert(QUIRE_FEWER == int{static_cast<uint8_t>(OnFull::kFewer)});
+static_assert(QUIRE_EXACT == int{static_cast<uint8_t>(EvictionBatch::kExact)});
+static_assert(QUIRE_ADAPTIVE == int{static_cast<uint8_t>(EvictionBatch::kAdaptive)});
 static_assert(QUIRE_QUOTA == int{static_cast<uint8_t>(MissReason::kQuota)});
 
 Result<LayerGroup> ToGroup(const quire_layer_group& group, uint32_t index) {
@@ -91,7 +93,8 @@ Result<NumericProfile> ToProfile(const quire_cache_options& options) {
 }
 
 Result<CacheOptions> ToOptions(const quire_cache_options* caller) {
-  QUIRE_ASSIGN(const quire_cache_options options, ReadStruct(caller, "options"));
+  QUIRE_ASSIGN(const quire_cache_options options,
+               ReadStruct(caller, "options", offsetof(quire_cache_options, hot_bytes_max)));
   CacheOptions made;
   QUIRE_ASSIGN(made.geometry, ToGeometry(options));
   QUIRE_ASSIGN(made.profile, ToProfile(options));
@@ -105,6 +108,9 @@ Result<CacheOptions> ToOptions(const quire_cache_options* caller) {
   made.hot_bytes_max = options.hot_bytes_max;
   if (options.tokens_max != 0) made.tokens_max = options.tokens_max;
   made.huge_pages = options.huge_pages != 0;
+  if (options.policy != nullptr) made.policy = options.policy;
+  QUIRE_ASSIGN(made.eviction_batch,
+               ToEnum(options.eviction_batch, "options->eviction_batch", EvictionBatch::kExact));
   return made;
 }
 
@@ -117,6 +123,20 @@ Result<Identity> ToIdentity(const quire_identity* caller) {
   std::memcpy(made.weights.data(), identity.weights, made.weights.size());
   std::memcpy(made.domain.secret.data(), identity.domain_secret, made.domain.secret.size());
   return made;
+}
+
+/// Calls `use` with the caller's request as the cache wants it.
+template <typename Use>
+Result<void> WithRequest(const quire_cache& cache, uint32_t tenant,
+                         const quire_acquire_request* request, const Use& use) {
+  QUIRE_ASSIGN(const quire_acquire_request asked, ReadStruct(request, "request"));
+  QUIRE_ASSIGN(const Identity identity, ToIdentity(asked.identity));
+  QUIRE_TRY(CheckArray(asked.tokens, asked.token_count, cache.cache->options().tokens_max,
+                       "request->tokens"));
+  return use({.tenant = TenantId(tenant),
+              .identity = &identity,
+              .tokens = {asked.tokens, asked.token_count},
+              .reuse = asked.no_reuse == 0});
 }
 
 quire_slot_stats ToC(const SlotClassStats& stats) {
@@ -252,16 +272,35 @@ quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(cache, "cache"));
     QUIRE_TRY(NotNull(plan, "plan"));
-    QUIRE_ASSIGN(const quire_acquire_request asked, quire::embed::ReadStruct(request, "request"));
-    QUIRE_ASSIGN(const quire::Identity identity, quire::embed::ToIdentity(asked.identity));
-    QUIRE_TRY(CheckArray(asked.tokens, asked.token_count, cache->cache->options().tokens_max,
-                         "request->tokens"));
-    QUIRE_ASSIGN(auto made, cache->cache->Acquire({.tenant = quire::TenantId(tenant),
-                                                   .identity = &identity,
-                                                   .tokens = {asked.tokens, asked.token_count},
-                                                   .reuse = asked.no_reuse == 0}));
-    *plan = new quire_plan{.cache = cache->cache, .plan = std::move(made)};
-    return {};
+    return quire::embed::WithRequest(
+        *cache, tenant, request, [&](const quire::AcquireRequest& asked) -> Result<void> {
+          QUIRE_ASSIGN(auto made, cache->cache->Acquire(asked));
+          *plan = new quire_plan{.cache = cache->cache, .plan = std::move(made)};
+          return {};
+        });
+  });
+}
+
+quire_code quire_pin(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
+                     uint64_t ttl_us, uint64_t* blocks, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(NotNull(blocks, "blocks"));
+    return quire::embed::WithRequest(*cache, tenant, request,
+                                     [&](const quire::AcquireRequest& asked) -> Result<void> {
+                                       QUIRE_ASSIGN(*blocks, cache->cache->Pin(asked, ttl_us));
+                                       return {};
+                                     });
+  });
+}
+
+quire_code quire_unpin(quire_cache* cache, uint32_t tenant, const quire_acquire_request* request,
+                       quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    return quire::embed::WithRequest(
+        *cache, tenant, request,
+        [&](const quire::AcquireRequest& asked) { return cache->cache->Unpin(asked); });
   });
 }
 

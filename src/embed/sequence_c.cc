@@ -128,6 +128,23 @@ quire_code quire_sequence_fork(quire_sequence* sequence, quire_sequence** fork,
   });
 }
 
+quire_code quire_sequence_retain(quire_sequence* sequence, const quire_retention* retention,
+                                 quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(sequence, "sequence"));
+    QUIRE_ASSIGN(const quire_retention asked, quire::embed::ReadStruct(retention, "retention"));
+    if (asked.priority < 0 || asked.priority > UINT8_MAX) {
+      return Fail(quire::ErrorCode::kInvalidArgument,
+                  fmt::format("retention->priority is {}", asked.priority));
+    }
+    return sequence->sequence->Retain(
+        {.begin_token = asked.begin_token,
+         .end_token = asked.end_token == 0 ? UINT64_MAX : asked.end_token,
+         .priority = static_cast<uint8_t>(asked.priority),
+         .ttl_us = asked.ttl_us});
+  });
+}
+
 quire_code quire_sequence_reset(quire_sequence* sequence, quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(sequence, "sequence"));

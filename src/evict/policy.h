@@ -26,8 +26,6 @@ struct BlockFacts {
   uint8_t priority = 50;
   /// In the time of RequestFacts. 0: never.
   uint64_t expires_ms = 0;
-  /// Never a victim, nor what its path goes through.
-  bool pinned = false;
 };
 
 /// A use of one whole path.
@@ -57,6 +55,10 @@ class Policy {
   virtual std::string_view name() const = 0;
   /// Whether Begin tells it anything; what it needs costs the caller a walk over the path.
   virtual bool hears_requests() const { return false; }
+  /// Whether it goes by BlockFacts::priority and expires_ms.
+  virtual bool heeds_priorities() const { return false; }
+  /// It is so late now. Time never goes back.
+  virtual void Advance(uint64_t time_ms) { (void)time_ms; }
   /// The blocks added from now on were used by this request.
   virtual void Begin(const RequestFacts& request) { (void)request; }
   /// The block became evictable (nobody leases it) and is now the most recently used.

@@ -9,14 +9,13 @@ constexpr uint32_t kUnset = BlockFacts{}.priority;
 
 }  // namespace
 
-void PriorityPolicy::Begin(const RequestFacts& request) {
-  now_ms_ = std::max(now_ms_, request.time_ms);
+void PriorityPolicy::Advance(uint64_t time_ms) {
+  now_ms_ = std::max(now_ms_, time_ms);
   while (!expiries_.empty() && expiries_.begin()->time_ms <= now_ms_) {
     const BlockId block = expiries_.begin()->block;
     expiries_.erase(expiries_.begin());
     entries_[block].expires_ms = 0;
     Rank rank = order_.rank(block);
-    if (rank.queue == kPinned) continue;
     rank.queue = kUnset;
     order_.Move(block, rank);
   }
@@ -26,8 +25,7 @@ void PriorityPolicy::Add(BlockId block, const BlockFacts& facts) {
   Entry& entry = entries_.At(block, facts.key).value;
   ++entry.uses;
   const bool is_expired = facts.expires_ms != 0 && facts.expires_ms <= now_ms_;
-  uint32_t queue = is_expired ? kUnset : std::min<uint32_t>(facts.priority, kPriorities - 1);
-  if (facts.pinned) queue = kPinned;
+  const uint32_t queue = is_expired ? kUnset : std::min<uint32_t>(facts.priority, kPriorities - 1);
   order_.Add(block, facts.parent,
              {.queue = queue, .weight = entry.uses > 1 ? 1U : 0U, .stamp = ++stamp_});
   entry.expires_ms = is_expired ? 0 : facts.expires_ms;

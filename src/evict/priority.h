@@ -12,7 +12,7 @@ namespace quire::evict {
 
 /// By BlockFacts::priority; of equal priorities what only one request used goes before prefixes
 /// that several shared, and what is old before what is recent. A priority that has expired counts
-/// as unset, and pinned blocks stay, with their paths.
+/// as unset.
 ///
 /// Cost: O(log leaves) per call, amortised, and a look at up to 101 queues per victim; about 110
 ///       bytes per block
@@ -20,18 +20,18 @@ class PriorityPolicy final : public Policy {
  public:
   std::string_view name() const override { return "priority"; }
   bool hears_requests() const override { return true; }
-  void Begin(const RequestFacts& request) override;
+  bool heeds_priorities() const override { return true; }
+  void Advance(uint64_t time_ms) override;
+  void Begin(const RequestFacts& request) override { Advance(request.time_ms); }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;
   void Remove(BlockId block) override;
   void Evict(BlockId block) override;
   std::optional<BlockId> Victim() const override;
-  /// Pinned blocks that nobody leases are counted, though they are no victims.
   uint64_t size() const override { return order_.size(); }
 
  private:
   static constexpr uint32_t kPriorities = 101;
-  static constexpr uint32_t kPinned = kPriorities;
 
   struct Entry {
     uint32_t uses = 0;
@@ -43,7 +43,7 @@ class PriorityPolicy final : public Policy {
     auto operator<=>(const Expiry&) const = default;
   };
 
-  LeafOrder order_{kPriorities + 1};  // by priority; weight: shared or not
+  LeafOrder order_{kPriorities};  // by priority; weight: shared or not
   KeyedBlocks<Entry> entries_;
   std::set<Expiry> expiries_;  // of evictable blocks
   uint64_t now_ms_ = 0;

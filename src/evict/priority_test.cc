@@ -60,14 +60,16 @@ TEST(Priority, ARemovedBlockExpiresNoMore) {
   EXPECT_EQ(policy.Victim(), BlockId(1));
 }
 
-TEST(Priority, PinsProtectTheirPath) {
+TEST(Priority, TimePassesWithoutRequestsToo) {
   PriorityPolicy policy;
-  policy.Add(BlockId(1), {.key = 2, .parent = BlockId(0), .depth = 1, .pinned = true});
-  policy.Add(BlockId(0), {.key = 1, .priority = 0});
-  EXPECT_EQ(policy.Victim(), std::nullopt);
-  EXPECT_EQ(policy.size(), 2u);
-  policy.Remove(BlockId(1));
+  policy.Add(BlockId(0), {.key = 1, .priority = 90, .expires_ms = 10});
+  policy.Add(BlockId(1), {.key = 2, .priority = 60});
+  EXPECT_EQ(policy.Victim(), BlockId(1));
+  policy.Advance(10);
   EXPECT_EQ(policy.Victim(), BlockId(0));
+  policy.Advance(5);
+  policy.Add(BlockId(2), {.key = 3, .priority = 40, .expires_ms = 10});
+  EXPECT_EQ(policy.Victim(), BlockId(0)) << "time does not go back";
 }
 
 }  // namespace

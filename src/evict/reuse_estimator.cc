@@ -7,9 +7,16 @@
 
 namespace quire::evict {
 
-ReuseEstimator::ReuseEstimator(uint32_t samples_max)
-    : samples_max_(samples_max), tree_(uint64_t{samples_max} * 4 + 2) {
+ReuseEstimator::ReuseEstimator(uint32_t samples_max) : samples_max_(samples_max) {
   QUIRE_CHECK(samples_max >= 1 && samples_max < 1U << 28);
+}
+
+void ReuseEstimator::SetCapacity(uint32_t samples_max) {
+  QUIRE_CHECK(samples_max >= 1 && samples_max < 1U << 28);
+  if (samples_max == samples_max_) return;
+  samples_max_ = samples_max;
+  while (last_.size() > samples_max) ForgetLast();
+  if (!last_.empty()) Compact();
 }
 
 double ReuseEstimator::scale() const { return 0x1p64 / (static_cast<double>(sampled_below_) + 1); }
@@ -31,9 +38,9 @@ double ReuseEstimator::BucketBegin(uint32_t bucket) {
 
 // A request looks up its whole path before it uses any of it, and what it used is left with the
 // first block as the most recent.
-void ReuseEstimator::Use(std::span<const uint64_t> keys) {
-  uses_ += keys.size();
-  for (const uint64_t key : keys) {
+void ReuseEstimator::Use(std::span<const uint64_t> keys, uint64_t asked) {
+  uses_ += asked;
+  for (const uint64_t key : keys.first(asked)) {
     if (IsSampled(key)) Count(key);
   }
   for (size_t i = keys.size(); i-- > 0;) {
@@ -50,25 +57,29 @@ void ReuseEstimator::Count(uint64_t key) {
 }
 
 void ReuseEstimator::Touch(uint64_t key) {
-  if (next_moment_ == tree_.size()) Compact();
+  if (next_moment_ >= tree_.size()) Compact();
   const auto [last, is_new] = last_.try_emplace(key);
   if (!is_new) AddAt(last->second, -1);
   last->second = next_moment_++;
   AddAt(last->second, 1);
-  if (last_.size() <= samples_max_) return;
+  if (last_.size() > samples_max_) ForgetLast();
+}
+
+// From now on only keys below the largest are sampled.
+void ReuseEstimator::ForgetLast() {
   const auto out = std::prev(last_.end());
   AddAt(out->second, -1);
   sampled_below_ = out->first;
   last_.erase(out);
 }
 
-// Moments from 1 again, in the same order.
+// Moments from 1 again, in the same order, with room for those to come.
 void ReuseEstimator::Compact() {
   std::vector<uint32_t*> moments;
   moments.reserve(last_.size());
   for (auto& [key, moment] : last_) moments.push_back(&moment);
   std::ranges::sort(moments, {}, [](const uint32_t* moment) { return *moment; });
-  std::ranges::fill(tree_, 0);
+  tree_.assign(uint64_t{samples_max_} * 4 + 2, 0);
   next_moment_ = 1;
   for (uint32_t* moment : moments) {
     *moment = next_moment_++;

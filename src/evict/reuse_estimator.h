@@ -20,13 +20,22 @@ namespace quire::evict {
 /// Source:  Waldspurger et al., SHARDS, FAST 2015 (fixed size, adjusted)
 class ReuseEstimator {
  public:
+  static constexpr uint32_t kSamplesMax = 8192;
+  /// Most that a sample costs the heap: a node of the map and its moments.
+  static constexpr uint64_t kBytesEach = 80;
+
   /// `samples_max` at least 1.
-  explicit ReuseEstimator(uint32_t samples_max = 8192);
+  explicit ReuseEstimator(uint32_t samples_max = kSamplesMax);
 
   /// A request used one whole path.
   ///
   /// Shape: keys [blocks], BlockFacts::key (uniform bits), first block first
-  void Use(std::span<const uint64_t> keys);
+  void Use(std::span<const uint64_t> keys) { Use(keys, keys.size()); }
+  /// The same, of which only the first `asked` blocks were asked for: the others are new.
+  void Use(std::span<const uint64_t> keys, uint64_t asked);
+
+  /// Keeps fewer samples, or more of those to come.
+  void SetCapacity(uint32_t samples_max);
 
   /// Share of the used blocks, 0 to 1, that `capacity_blocks` had held when they were asked for.
   double HitRatio(uint64_t capacity_blocks) const;
@@ -47,10 +56,11 @@ class ReuseEstimator {
   void Count(uint64_t key);
   void Touch(uint64_t key);
   void Compact();
+  void ForgetLast();
   void AddAt(uint32_t moment, int32_t change);
   uint32_t UsedUntil(uint32_t moment) const;
 
-  const uint32_t samples_max_;
+  uint32_t samples_max_;
   uint64_t sampled_below_ = UINT64_MAX;
   std::map<uint64_t, uint32_t> last_;  // by sampled key: moment of the last use
   std::vector<int32_t> tree_;          // Fenwick, by moment: keys whose last use that was

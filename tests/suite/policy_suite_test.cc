@@ -121,26 +121,6 @@ INSTANTIATE_TEST_SUITE_P(All, PolicySuite, testing::ValuesIn(PolicyNames()),
 INSTANTIATE_TEST_SUITE_P(All, PolicySuiteDeathTest, testing::ValuesIn(PolicyNames()),
                          [](const auto& name) { return std::string(name.param); });
 
-TEST(Policies, PinsAndWhatTheyHangOnStayUnderPriorities) {
-  for (uint64_t seed = 0; seed < 4; ++seed) {
-    const auto policy = MakePolicy("priority");
-    Prng prng(seed);
-    PolicyTree tree(*policy, Choices(prng), /*pins=*/true);
-    for (uint32_t step = 0; step < kSteps; ++step) {
-      tree.Step();
-      const auto victim = policy->Victim();
-      ASSERT_TRUE(!victim || tree.IsEvictableLeaf(*victim)) << "step " << step;
-    }
-    tree.EndAllLeases();
-    while (tree.Evict()) {
-    }
-    EXPECT_GT(tree.evictable(), 0u);
-    for (uint32_t i = 0; i < tree.blocks().size(); ++i) {
-      EXPECT_FALSE(tree.IsEvictableLeaf(BlockId(i)));
-    }
-  }
-}
-
 TEST(Policies, AnUnknownNameMakesNone) { EXPECT_EQ(MakePolicy("mru"), nullptr); }
 
 }  // namespace

@@ -24,17 +24,17 @@ class PolicyTree {
     uint32_t depth = 0;
     uint32_t leases = 0;
     uint64_t key = 0;
-    bool pinned = false;
   };
 
-  PolicyTree(Policy& policy, std::function<uint64_t(uint64_t)> below, bool pins = false)
-      : policy_(policy), below_(std::move(below)), pins_(pins) {}
+  PolicyTree(Policy& policy, std::function<uint64_t(uint64_t)> below)
+      : policy_(policy), below_(std::move(below)) {}
 
   void Step() {
-    const uint64_t choice = below_(12);
+    const uint64_t choice = below_(13);
     if (choice < 3) return Lease();
     if (choice < 6) return Publish();
     if (choice < 10) return EndLease();
+    if (choice < 11) return policy_.Advance(time_ms_ += below_(5000));
     Evict();
   }
 
@@ -54,7 +54,7 @@ class PolicyTree {
   bool IsEvictableLeaf(BlockId id) const {
     if (id.number() >= blocks_.size()) return false;
     const Block& block = blocks_[id.number()];
-    return block.present && block.leases == 0 && !block.pinned &&
+    return block.present && block.leases == 0 &&
            std::ranges::none_of(blocks_, [&](const Block& other) {
              return other.present && other.parent == id.number();
            });
@@ -89,8 +89,7 @@ class PolicyTree {
                        .parent = lease.empty() ? kNoParent : lease.back(),
                        .depth = static_cast<uint32_t>(lease.size()),
                        .leases = 1,
-                       .key = 1 + below_(400),  // some come back
-                       .pinned = pins_ && below_(16) == 0};
+                       .key = 1 + below_(400)};  // some come back
     lease.push_back(number);
   }
 
@@ -113,8 +112,7 @@ class PolicyTree {
                    .parent = block.parent == kNoParent ? BlockId::None() : BlockId(block.parent),
                    .depth = block.depth,
                    .priority = static_cast<uint8_t>(below_(101)),
-                   .expires_ms = below_(2) == 0 ? 0 : time_ms_ + below_(20'000),
-                   .pinned = block.pinned});
+                   .expires_ms = below_(2) == 0 ? 0 : time_ms_ + below_(20'000)});
     }
     leases_.erase(lease);
   }
@@ -129,7 +127,6 @@ class PolicyTree {
 
   Policy& policy_;
   const std::function<uint64_t(uint64_t)> below_;
-  const bool pins_;
   std::vector<Block> blocks_;  // by id
   std::vector<std::vector<uint32_t>> leases_;
   uint64_t time_ms_ = 0;

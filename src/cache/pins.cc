@@ -1,0 +1,155 @@
+// Pins: paths that the cache itself leases because a caller asked for it, whoever uses them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "cache/core.h"
+#include "cache/hit_length.h"
+
+namespace quire::cache {
+
+Result<uint64_t> Core::Pin(const AcquireRequest& request, uint64_t ttl_us) {
+  QUIRE_TRY(CheckRequest(request, "pin"));
+  QUIRE_ASSIGN(const Place place, MakePlace(request));
+  MutexLock lock(mutex_);
+  LetTimePass();
+  QUIRE_ASSIGN(const std::vector<BlockId> path, PathOfPin(request, place));
+  Tenant& account = AccountOf(place);
+  uint64_t bytes = 0;
+  for (const BlockId block : path) {
+    const BlockRecord& record = blocks_.at(block);
+    for (uint32_t part = 0; record.pins == 0 && part < layout_.part_count(); ++part) {
+      if (!record.slots[part].is_none()) bytes += charges_[part];
+    }
+  }
+  const uint64_t limit_bytes = PinLimit(account);
+  if (bytes > limit_bytes - std::min(limit_bytes, account.pinned_bytes)) {
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("pin: {} bytes more, tenant \"{}\" has {} pinned of the {} that its "
+                            "quota and the floors of others allow",
+                            bytes, account.options.name, account.pinned_bytes, limit_bytes));
+  }
+  const uint64_t now_us = clock_.NowMicros();
+  const uint64_t until_us =
+      ttl_us == 0 || ttl_us > UINT64_MAX - now_us ? UINT64_MAX : now_us + ttl_us;
+  PinState& pin = pins_[{.last = path.back(), .tenant = place.tenant}];
+  ++pin.count;
+  pin.until_us = std::max(pin.until_us, until_us);
+  next_pin_end_us_ = std::min(next_pin_end_us_, pin.until_us);
+  if (pin.count > 1) return path.size();
+  for (const BlockId block : path) {
+    BlockRecord& record = blocks_.at(block);
+    if (record.pins++ > 0) continue;
+    ++account.pinned_blocks;
+    for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+      if (record.slots[part].is_none()) continue;
+      record.pinned_parts |= static_cast<uint8_t>(1U << part);
+      account.pinned_bytes += charges_[part];
+      HoldSlot(record.slots[part]);
+    }
+  }
+  return path.size();
+}
+
+Result<void> Core::Unpin(const AcquireRequest& request) {
+  QUIRE_TRY(CheckRequest(request, "unpin"));
+  QUIRE_ASSIGN(const Place place, MakePlace(request));
+  MutexLock lock(mutex_);
+  LetTimePass();
+  QUIRE_ASSIGN(const std::vector<BlockId> path, PathOfPin(request, place));
+  const auto pin = pins_.find({.last = path.back(), .tenant = place.tenant});
+  if (pin == pins_.end()) {
+    return Fail(ErrorCode::kNotFound,
+                fmt::format("unpin: tenant \"{}\" has no pin of just these {} blocks",
+                            TenantOf(place.tenant).options.name, path.size()));
+  }
+  if (--pin->second.count > 0) return {};
+  pins_.erase(pin);
+  ReleasePin(path.back());
+  return {};
+}
+
+// The whole blocks of the tokens, if all of them can be used.
+Result<std::vector<BlockId>> Core::PathOfPin(const AcquireRequest& request, const Place& place) {
+  const uint64_t blocks = request.tokens.size() / block_tokens();
+  if (blocks == 0) {
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("pin: {} tokens are not one block of {}",
+                                                         request.tokens.size(), block_tokens()));
+  }
+  std::vector<BlockId> path;
+  if (const auto root = index_.FindRoot(place.root_key)) index_.Find(*root, request.tokens, path);
+  uint64_t good = 0;
+  while (good < path.size() && blocks_.at(path[good]).standing == Standing::kGood) ++good;
+  BlockTable* const table = &blocks_;  // HitBlocks calls back while the lock is held
+  // As a prompt that goes on after them would find them.
+  const uint64_t hit = HitBlocks(
+      blocks * block_tokens() + 1, block_tokens(), good, reaches().first(layout_.part_count()),
+      [&](uint32_t part, uint64_t block) { return !table->at(path[block]).slots[part].is_none(); });
+  if (hit == blocks) return path;
+  return Fail(ErrorCode::kNotFound,
+              fmt::format("pin: {} of {} blocks are in the cache", hit, blocks));
+}
+
+// What an account may pin leaves the others their floors.
+uint64_t Core::PinLimit(const Tenant& account) const {
+  uint64_t limit_bytes = ledger_.limit_bytes();
+  for (const auto& other : tenants_) {
+    if (other.get() != &account) limit_bytes -= other->options.floor_bytes;
+  }
+  return std::min(limit_bytes, account.account.quota_bytes());
+}
+
+// From the last block to the root, so that parents stay more recent than their children.
+void Core::ReleasePin(BlockId last) {
+  for (BlockId block = last; !block.is_none();) {
+    const BlockId parent = index_.parent(block);
+    BlockRecord& record = blocks_.at(block);
+    if (--record.pins == 0) {
+      Tenant& account = TenantOf(record.account);
+      --account.pinned_blocks;
+      const PerPart<SlotId> slots = record.slots;  // the block may go with the last of them
+      const uint8_t parts = std::exchange(record.pinned_parts, 0);
+      for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+        if (((parts >> part) & 1U) == 0) continue;
+        account.pinned_bytes -= charges_[part];
+        ReleaseSlot(slots[part]);
+      }
+    }
+    block = parent;
+  }
+}
+
+// What is never found again need not be kept.
+void Core::EndPinsOfBadBlocks() {
+  std::vector<BlockId> ended;
+  for (auto pin = pins_.begin(); pin != pins_.end();) {
+    const bool is_good = blocks_.at(pin->first.last).standing == Standing::kGood;
+    if (!is_good) ended.push_back(pin->first.last);
+    pin = is_good ? std::next(pin) : pins_.erase(pin);
+  }
+  for (const BlockId last : ended) ReleasePin(last);
+}
+
+// Ends the pins that are over, and tells policies that go by time how late it is.
+void Core::LetTimePass() {
+  if (!heeds_priorities_ && next_pin_end_us_ == UINT64_MAX) return;
+  const uint64_t now_us = clock_.NowMicros();
+  for (const auto& tenant : tenants_) tenant->whole.Advance(now_us / 1000);
+  if (now_us < next_pin_end_us_) return;
+  std::vector<BlockId> ended;
+  next_pin_end_us_ = UINT64_MAX;
+  for (auto pin = pins_.begin(); pin != pins_.end();) {
+    const bool is_over = pin->second.until_us <= now_us;
+    if (is_over) {
+      ended.push_back(pin->first.last);
+    } else {
+      next_pin_end_us_ = std::min(next_pin_end_us_, pin->second.until_us);
+    }
+    pin = is_over ? pins_.erase(pin) : std::next(pin);
+  }
+  for (const BlockId last : ended) ReleasePin(last);
+}
+
+}  // namespace quire::cache
