@@ -39,6 +39,7 @@ struct GenerateFlags {
   uint32_t beside = 0;
   std::string on_full = "reject";
   std::string logits_out;
+  bool stats = false;
   bool json = false;
 };
 
@@ -211,6 +212,11 @@ Result<int> Generate(const GenerateFlags& flags) {
     report["k"] = CodecName(*runtime->profile().CodecFor(StreamRole::kKey));
     report["v"] = CodecName(*runtime->profile().CodecFor(StreamRole::kValue));
     report["codec_fallbacks"] = runtime->cache().stats().codec_fallbacks;
+    if (flags.stats) {
+      QUIRE_ASSIGN(const TenantStats tenant, runtime->cache().tenant_stats(kDefaultTenant));
+      report["cache"] = nlohmann::ordered_json::parse(ToJson(runtime->cache().stats()));
+      report["tenant"] = nlohmann::ordered_json::parse(ToJson(tenant));
+    }
     PrintJson(report);
   } else {
     if (!runtime->tokenizer()) fmt::print("{}\n", fmt::join(last.tokens, ","));
@@ -220,6 +226,10 @@ Result<int> Generate(const GenerateFlags& flags) {
                last.prompt_tokens, last.reused_tokens, last.computed_tokens, last.tokens.size(),
                last.ttft_ms, last.ms_per_token, FormatBytes(last.kv_bytes),
                serve::FinishName(last.finish));
+    if (flags.stats) {
+      QUIRE_ASSIGN(const TenantStats tenant, runtime->cache().tenant_stats(kDefaultTenant));
+      fmt::print(stderr, "{}\n{}", ToText(runtime->cache().stats()), ToText(tenant));
+    }
   }
   return last.finish == serve::Finish::kNoSpace ? kResource : kOk;
 }
@@ -295,6 +305,9 @@ void AddGenerate(CLI::App& program, int& exit) {
       ->default_str("observed");
   command->add_option("--logits-out", flags->logits_out,
                       "Writes logits [prompt + generated - 1, vocab] as float32 .npy");
+  command->add_flag("--stats", flags->stats,
+                    "Also print what the cache and the tenant count, and what recency would hit in "
+                    "a cache of another size");
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit] { exit = RunGenerate(*flags); });
 }
