@@ -252,6 +252,7 @@ Result<std::vector<Row>> Index(const Options& options) {
   MeasureWorkload(options, ManyBranches(), rows);
   if (!options.trace.empty()) {
     MeasureTrace(options, rows);
+    MeasureThreads(options, rows);
   } else {
     rows.push_back(
         {.name = "find/trace/t1", .unit = "Mblocks/s", .note = "skipped: needs --trace FILE"});

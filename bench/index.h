@@ -22,6 +22,10 @@ Row MetadataRow(const std::string& name, uint64_t bytes, uint64_t blocks);
 /// and the same with a policy and a limit.
 void MeasureTrace(const Options& options, std::vector<Row>& rows);
 
+/// The same under locks, with a policy: on one thread, on two that share a lock, and on two with a
+/// root, a policy and a lock for each half of the conversations.
+void MeasureThreads(const Options& options, std::vector<Row>& rows);
+
 }  // namespace quire::bench
 
 #endif  // QUIRE_BENCH_INDEX_H_
