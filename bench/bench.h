@@ -26,7 +26,8 @@ struct Options {
   std::vector<uint32_t> threads = {1, 2};
   uint32_t pairs = 9;                                // interleaved pairs per case, at least 1
   std::function<void(const std::string&)> progress;  // one line about what runs now; may be empty
-  std::string cases = {};  // attention, cascade: what has this in its name; empty: everything
+  // attention, cascade, index: what has this in its name; empty: everything
+  std::string cases = {};
   // What `index` replays: the block ids of every request, in order. Empty: nothing is replayed.
   std::vector<std::vector<uint64_t>> trace = {};
   std::string trace_name = {};  // in the rows

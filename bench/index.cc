@@ -181,29 +181,32 @@ uint64_t CompareRuns(const Workload& work, const std::vector<TokenId>& copy) {
   return copy.size() / kBlockTokens;
 }
 
-Row MeasureFind(const Options& options, const Workload& work, bool touch, Built& built) {
-  return MeasurePairs(
+void MeasureFind(const Options& options, const Workload& work, bool touch, Built& built,
+                 std::vector<Row>& rows) {
+  AddPairs(
       options,
       {.name = (touch ? "find+touch/" : "find/") + work.name + "/t1",
        .unit = "Mblocks/s",
        .work = [&] { return MegablocksPerSecond([&] { return FindAll(work, touch, built); }); },
-       .floor = [&] { return MegablocksPerSecond([&] { return CompareQueries(work); }); }});
+       .floor = [&] { return MegablocksPerSecond([&] { return CompareQueries(work); }); }},
+      rows);
 }
 
-Row MeasureInsert(const Options& options, const Workload& work, std::string name,
-                  uint32_t blocks_per_call) {
+void MeasureInsert(const Options& options, const Workload& work, const std::string& name,
+                   uint32_t blocks_per_call, std::vector<Row>& rows) {
   const std::vector<TokenId> copy = work.tokens;
   std::unique_ptr<Built> built;
-  return MeasurePairs(
-      options,
-      {.name = name + "/" + work.name + "/t1",
-       .unit = "Mblocks/s",
-       .work =
-           [&] {
-             return MegablocksPerSecond([&] { return InsertAll(work, blocks_per_call, *built); },
-                                        [&] { built = std::make_unique<Built>(); });
-           },
-       .floor = [&] { return MegablocksPerSecond([&] { return CompareRuns(work, copy); }); }});
+  AddPairs(options,
+           {.name = name + "/" + work.name + "/t1",
+            .unit = "Mblocks/s",
+            .work =
+                [&] {
+                  return MegablocksPerSecond(
+                      [&] { return InsertAll(work, blocks_per_call, *built); },
+                      [&] { built = std::make_unique<Built>(); });
+                },
+            .floor = [&] { return MegablocksPerSecond([&] { return CompareRuns(work, copy); }); }},
+           rows);
 }
 
 void MeasureWorkload(const Options& options, const Workload& work, std::vector<Row>& rows) {
@@ -212,11 +215,11 @@ void MeasureWorkload(const Options& options, const Workload& work, std::vector<R
   for (uint64_t block = blocks; block-- > 0;) {
     built.lru.Add(BlockId(static_cast<uint32_t>(block)));
   }
-  rows.push_back(MeasureFind(options, work, /*touch=*/false, built));
-  rows.push_back(MeasureFind(options, work, /*touch=*/true, built));
+  MeasureFind(options, work, /*touch=*/false, built, rows);
+  MeasureFind(options, work, /*touch=*/true, built, rows);
   // A prompt publishes many blocks at once, decoding one at a time.
-  rows.push_back(MeasureInsert(options, work, "insert", UINT32_MAX));
-  rows.push_back(MeasureInsert(options, work, "insert1", 1));
+  MeasureInsert(options, work, "insert", UINT32_MAX, rows);
+  MeasureInsert(options, work, "insert1", 1, rows);
   rows.push_back(MetadataRow("metadata/" + work.name, built.tree.metadata_bytes(), blocks));
 }
 

@@ -125,8 +125,9 @@ PairedCase CaseOf(std::string name, std::function<double()> work) {
           }};
 }
 
-Row MeasureInserts(const Options& options, const Replay& replay, const std::string& name,
-                   uint32_t capacity) {
+void MeasureInserts(const Options& options, const Replay& replay, const std::string& name,
+                    uint32_t capacity, std::vector<Row>& rows) {
+  if (!IsWanted(options, name)) return;
   std::unique_ptr<Subject> subject;
   Row row = MeasurePairs(options, CaseOf(name, [&] {
                            return MegablocksPerSecond(
@@ -135,7 +136,7 @@ Row MeasureInserts(const Options& options, const Replay& replay, const std::stri
                          }));
   row.note = fmt::format("hit ratio {:.4f}", static_cast<double>(subject->hits()) * kBlockTokens /
                                                  static_cast<double>(replay.tokens.size()));
-  return row;
+  rows.push_back(std::move(row));
 }
 
 }  // namespace
@@ -149,13 +150,13 @@ void MeasureTrace(const Options& options, std::vector<Row>& rows) {
   }
   Subject whole;
   whole.FindAndInsertAll(replay);
-  rows.push_back(MeasurePairs(options, CaseOf("find" + suffix + "/t1", [&] {
-                                return MegablocksPerSecond([&] { return whole.FindAll(replay); });
-                              })));
-  rows.push_back(MeasureInserts(options, replay, "find+insert" + suffix + "/t1", UINT32_MAX));
-  rows.push_back(MeasureInserts(options, replay,
-                                fmt::format("find+insert+lru/{}{}/t1", kCapacityBlocks, suffix),
-                                kCapacityBlocks));
+  AddPairs(options,
+           CaseOf("find" + suffix + "/t1",
+                  [&] { return MegablocksPerSecond([&] { return whole.FindAll(replay); }); }),
+           rows);
+  MeasureInserts(options, replay, "find+insert" + suffix + "/t1", UINT32_MAX, rows);
+  MeasureInserts(options, replay, fmt::format("find+insert+lru/{}{}/t1", kCapacityBlocks, suffix),
+                 kCapacityBlocks, rows);
   rows.push_back(
       MetadataRow("metadata" + suffix, whole.tree().metadata_bytes(), whole.tree().block_count()));
 }

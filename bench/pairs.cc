@@ -60,4 +60,8 @@ Row MeasurePairs(const Options& options, const PairedCase& paired) {
                       : std::string()};
 }
 
+void AddPairs(const Options& options, const PairedCase& paired, std::vector<Row>& rows) {
+  if (IsWanted(options, paired.name)) rows.push_back(MeasurePairs(options, paired));
+}
+
 }  // namespace quire::bench

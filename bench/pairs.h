@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "bench/bench.h"
 
@@ -32,6 +33,9 @@ bool IsWanted(const Options& options, const std::string& name);
 /// both. Medians; the note says "void" when the floor spreads more than 10 %: then the machine was
 /// too busy for the row to mean anything.
 Row MeasurePairs(const Options& options, const PairedCase& paired);
+
+/// The same, added to the rows, if options.cases asks for it.
+void AddPairs(const Options& options, const PairedCase& paired, std::vector<Row>& rows);
 
 }  // namespace quire::bench
 

@@ -118,7 +118,7 @@ class Sequence {
   /// Tokens before length() that Select left out.
   virtual uint64_t dropped_tokens() const = 0;
 
-  /// Gives the blocks that hold tokens of a range a priority, those published already and those that
+  /// Gives the blocks that hold tokens of a range a priority, those published and those that
   /// will be, until Reset. A block that several callers asked something for has the highest of the
   /// priorities that have not expired, and the latest of their ends. Forks do not inherit it.
   ///

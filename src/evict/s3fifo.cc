@@ -12,13 +12,13 @@ void S3FifoPolicy::Add(BlockId block, const BlockFacts& facts) {
   entries_.Prefetch(facts.parent);  // it is added next
   const auto [entry, is_new] = entries_.At(block, facts.key);
   if (is_new) {
-    entry.rank = {
-        .queue = ghosts_.Take(facts.key) ? kMain : kSmall, .weight = 0, .stamp = ++stamp_};
+    entry.queue = ghosts_.Take(facts.key) ? kMain : kSmall;
+    entry.stamp = ++stamp_;
   } else if (entry.uses < kUsesMax) {
     ++entry.uses;
   }
-  ++blocks_[entry.rank.queue];
-  order_.Add(block, facts.parent, entry.rank);
+  ++blocks_[entry.queue];
+  order_.Add(block, facts.parent, entry.rank());
   Settle();
 }
 
@@ -52,12 +52,13 @@ void S3FifoPolicy::Settle() {
     const auto first = order_.FirstOf(Turn());
     if (!first) return;
     Entry& entry = entries_[first->block];
-    if (entry.uses == 0 || (entry.rank.queue == kSmall && entry.uses < 2)) return;
-    --blocks_[entry.rank.queue];
+    if (entry.uses == 0 || (entry.queue == kSmall && entry.uses < 2)) return;
+    --blocks_[entry.queue];
     ++blocks_[kMain];
-    entry.uses = entry.rank.queue == kSmall ? 0 : entry.uses - 1;
-    entry.rank = {.queue = kMain, .weight = 0, .stamp = ++stamp_};
-    order_.Move(first->block, entry.rank);
+    entry.uses = entry.queue == kSmall ? 0 : entry.uses - 1;
+    entry.queue = kMain;
+    entry.stamp = ++stamp_;
+    order_.Move(first->block, entry.rank());
   }
 }
 

@@ -29,10 +29,13 @@ class S3FifoPolicy final : public Policy {
   uint64_t size() const override { return order_.size(); }
 
  private:
-  enum Queue : uint32_t { kSmall, kMain };
+  enum Queue : uint8_t { kSmall, kMain };
   struct Entry {
-    Rank rank = {};
+    uint64_t stamp = 0;
+    Queue queue = kSmall;
     uint8_t uses = 0;  // since it came or got another round; counts to kUsesMax
+
+    Rank rank() const { return {.queue = queue, .weight = 0, .stamp = stamp}; }
   };
 
   Queue Turn() const;
