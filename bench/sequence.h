@@ -32,6 +32,7 @@ class Sequence {
     const uint32_t blocks = tokens / sequence->layout_.block_tokens();
     sequence->bytes_ = blocks * sequence->layout_.slot_bytes(0);
     QUIRE_ASSIGN(sequence->arena_, sequence->memory_->Reserve(sequence->bytes_));
+    QUIRE_TRY(sequence->memory_->Commit(sequence->arena_, sequence->bytes_));
     for (uint32_t b = 0; b < blocks; ++b) {
       sequence->slots_.push_back(sequence->arena_ + b * sequence->layout_.slot_bytes(0));
     }

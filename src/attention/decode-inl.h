@@ -119,7 +119,7 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
       sum[h][v] = begin == 0 ? hn::Zero(d) : hn::Load(d, from + (v % kVecsPerColumn) * kVecLanes);
     }
   }
-  const auto add_channel = [&](size_t i) HWY_ATTR {
+  const auto add_channel = [&](size_t i) QUIRE_INLINE {
     Vec k[kVecs];
     QUIRE_UNROLL
     for (size_t v = 0; v < kVecs; ++v) {

@@ -61,7 +61,7 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
       }
     }
   }
-  const auto add_channel = [&](const uint16_t* rows, size_t i) HWY_ATTR {
+  const auto add_channel = [&](const uint16_t* rows, size_t i) QUIRE_INLINE {
     Vec q[kQueries];
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) q[h] = hn::Set(d, query[h * dim + i]);

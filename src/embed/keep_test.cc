@@ -40,8 +40,7 @@ TEST(KeepInC, APinHoldsUntilItIsTakenBack) {
   EXPECT_THAT(error.message, HasSubstr("0 of 3 blocks"));
   EXPECT_EQ(blocks, 7u) << "out-parameters are not written after a failure";
   world.Run(prompt);
-  EXPECT_EQ(quire_pin(world.cache.get(), 0, &request, 0, &blocks, &error), QUIRE_OK)
-      << Show(error);
+  EXPECT_EQ(quire_pin(world.cache.get(), 0, &request, 0, &blocks, &error), QUIRE_OK) << Show(error);
   EXPECT_EQ(blocks, 3u);
   EXPECT_EQ(Evict(world, 10), 0u);
   EXPECT_EQ(quire_unpin(world.cache.get(), 9, &request, &error), QUIRE_NOT_FOUND);

@@ -194,7 +194,7 @@ TEST_F(Misuse, CacheOptions) {
     };
   };
   Invalid("options->size is 0", with([](O& o) { o.size = 0; }));
-  Invalid("options->size", with([](O& o) { o.size = offsetof(O, policy) - 1; }));
+  Invalid("options->size", with([](O& o) { o.size = offsetof(O, hot_bytes_max) - 1; }));
   Invalid("policy \"mru\"", with([](O& o) { o.policy = "mru"; }));
   Invalid("options->eviction_batch is -1", with([](O& o) { o.eviction_batch = -1; }));
   Invalid("eviction_batch 3", with([](O& o) { o.eviction_batch = 3; }));

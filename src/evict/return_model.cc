@@ -15,6 +15,7 @@ constexpr double kKept = 0.9;          // of the counts, from one fit to the nex
 constexpr size_t kScoresMin = 32;      // fewer say nothing
 constexpr double kOwnReturns = 20;     // a class's own evidence weighs as much as all classes' here
 constexpr double kTailReturns = 0.01;  // weight of the belief about ages that nobody has reached
+constexpr auto kAgeUnit_ms = static_cast<double>(ReturnModel::kAgeUnit_ms);
 
 // When an age begins, and how long it is.
 struct AgeTable {
