@@ -75,6 +75,22 @@ TEST(Judge, StaysWithinAHairOfTheReference) {
   }
 }
 
+// The largest fixed query meets the largest code in every channel that kernels take.
+TEST(Judge, SumsOfWholeNumbersStayBelow32Bits) {
+  const AttentionShape shape =
+      MakeShape({.key_dim = 512, .key_codec = Codec::kInt8, .value_codec = Codec::kInt8});
+  TestSequence sequence(shape, 33, false, [](int stream, uint32_t, uint64_t token, uint32_t d) {
+    if (stream == 1) return token % 2 == 0 ? 1.0f : -1.0f;
+    return d == 0 ? 1.0f - 1e-3f * static_cast<float>(token) : -1.0f;
+  });
+  const std::vector<float> queries(shape.key.dim, -1.0f);
+  const std::vector<float> got = Judge(shape, sequence, 32, 1, queries);
+  std::vector<float> unused(got.size());
+  const std::vector<double> want =
+      ReferenceAttention(shape, sequence.Task(32, 1, queries.data(), unused.data()));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-4) << i;
+}
+
 // MLA keeps one latent per token, channel-contiguous, that serves as K and as V.
 TEST(Judge, ReadsALatentAsKeyAndValue) {
   const AttentionShape plain = MakeShape({.group = 4, .key_dim = 16, .value_dim = 16});
