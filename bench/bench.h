@@ -4,9 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "env/reservation.h"
 #include "quire/error.h"
 
 namespace quire::bench {
@@ -46,14 +49,13 @@ class Roofline {
  public:
   /// Maps and touches `bytes` (beyond the last-level cache), huge pages if possible.
   explicit Roofline(uint64_t bytes);
-  ~Roofline();
   Roofline(const Roofline&) = delete;
   Roofline& operator=(const Roofline&) = delete;
   double ReadGbPerSecond(uint32_t threads);
 
  private:
-  uint64_t bytes_;
-  uint64_t* data_;
+  const std::unique_ptr<DeviceMemory> memory_;
+  std::optional<Reservation> arena_;
 };
 
 /// Multiply-adds in registers: the f32 FMA peak of the moment in GFLOP/s.

@@ -95,29 +95,24 @@ double SecondsOf(Executor& executor, uint32_t items,
 
 }  // namespace
 
-Roofline::Roofline(uint64_t bytes) : bytes_(RoundUp(bytes, kChunkBytes)), data_(nullptr) {
-  const auto memory = MakeHostMemory(/*huge_pages=*/true);
-  const Result<std::byte*> base = memory->Reserve(bytes_);
-  QUIRE_CHECK_MSG(base.has_value(), base.error().message);
-  const Result<void> committed = memory->Commit(*base, bytes_);
-  QUIRE_CHECK_MSG(committed.has_value(), committed.error().message);
-  data_ = reinterpret_cast<uint64_t*>(*base);
+Roofline::Roofline(uint64_t bytes) : memory_(MakeHostMemory(/*huge_pages=*/true)) {
+  auto arena = Reservation::CreateCommitted(*memory_, RoundUp(bytes, kChunkBytes));
+  QUIRE_CHECK_MSG(arena.has_value(), arena.error().message);
+  arena_.emplace(*std::move(arena));
   // Untouched pages are all one page of zeros, which never leaves the cache.
-  for (uint64_t word = 0; word < bytes_ / sizeof(uint64_t); ++word) data_[word] = word;
-}
-
-Roofline::~Roofline() {
-  MakeHostMemory(/*huge_pages=*/true)->Release(reinterpret_cast<std::byte*>(data_), bytes_);
+  auto* const words = reinterpret_cast<uint64_t*>(arena_->base());
+  for (uint64_t word = 0; word < arena_->bytes() / sizeof(uint64_t); ++word) words[word] = word;
 }
 
 double Roofline::ReadGbPerSecond(uint32_t threads) {
   constexpr uint64_t kChunkWords = kChunkBytes / sizeof(uint64_t);
+  const auto* const words = reinterpret_cast<const uint64_t*>(arena_->base());
   const auto executor = MakeThreadPool(threads);
-  const double seconds =
-      SecondsOf(*executor, static_cast<uint32_t>(bytes_ / kChunkBytes), [this](uint32_t chunk) {
-        sink += HWY_DYNAMIC_DISPATCH(StreamSum)(data_ + chunk * kChunkWords, kChunkWords);
+  const double seconds = SecondsOf(
+      *executor, static_cast<uint32_t>(arena_->bytes() / kChunkBytes), [words](uint32_t chunk) {
+        sink += HWY_DYNAMIC_DISPATCH(StreamSum)(words + chunk * kChunkWords, kChunkWords);
       });
-  return static_cast<double>(bytes_) / seconds * 1e-9;
+  return static_cast<double>(arena_->bytes()) / seconds * 1e-9;
 }
 
 double FmaPeakGflops(uint32_t threads) {

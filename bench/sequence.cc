@@ -33,7 +33,7 @@ void Sequence::Fill() {
     codec::StoreValue(Codec::kF16, prng.NextFloat(0.01f, 0.02f), halves.data(), i);
   }
   for (const std::byte* slot : slots_) {
-    std::byte* const to = arena_ + (slot - arena_);
+    std::byte* const to = arena_->base() + (slot - arena_->base());
     Repeat(IsIdentity(codec) ? codes : halves, to, layout_.slot_bytes(0));
     if (IsIdentity(codec)) continue;
     for (uint32_t layer = 0; layer < layers(); ++layer) {

@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "codec/slot_layout.h"
+#include "env/reservation.h"
 #include "quire/attention.h"
 
 namespace quire::bench {
@@ -30,21 +32,18 @@ class Sequence {
                                   NumericProfile::Uniform(codec), ArenaLayout::kBlockMajor));
     auto sequence = std::unique_ptr<Sequence>(new Sequence(std::move(layout)));
     const uint32_t blocks = tokens / sequence->layout_.block_tokens();
-    sequence->bytes_ = blocks * sequence->layout_.slot_bytes(0);
-    QUIRE_ASSIGN(sequence->arena_, sequence->memory_->Reserve(sequence->bytes_));
-    QUIRE_TRY(sequence->memory_->Commit(sequence->arena_, sequence->bytes_));
+    const uint64_t slot_bytes = sequence->layout_.slot_bytes(0);
+    QUIRE_ASSIGN(Reservation arena,
+                 Reservation::CreateCommitted(*sequence->memory_, blocks * slot_bytes));
+    sequence->arena_.emplace(std::move(arena));
     for (uint32_t b = 0; b < blocks; ++b) {
-      sequence->slots_.push_back(sequence->arena_ + b * sequence->layout_.slot_bytes(0));
+      sequence->slots_.push_back(sequence->arena_->base() + b * slot_bytes);
     }
     sequence->Fill();
     return sequence;
   }
 
-  ~Sequence() {
-    if (arena_ != nullptr) memory_->Release(arena_, bytes_);
-  }
-
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return arena_->bytes(); }
   uint32_t layers() const { return layout_.layer_count(); }
   const std::vector<const std::byte*>& slots() const { return slots_; }
   uint32_t block_tokens() const { return layout_.block_tokens(); }
@@ -78,8 +77,7 @@ class Sequence {
 
   codec::SlotLayout layout_;
   std::unique_ptr<DeviceMemory> memory_;
-  std::byte* arena_ = nullptr;
-  uint64_t bytes_ = 0;
+  std::optional<Reservation> arena_;
   std::vector<const std::byte*> slots_;  // [blocks]
 };
 

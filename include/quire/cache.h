@@ -216,9 +216,10 @@ class Cache {
   /// Changes the budget, and with it how many slots there are, while sequences live.
   ///
   /// Up: the memory of the new slots is committed. Down: what is over the new budget is evicted, in
-  /// the usual order and not below floors; published blocks that nobody holds move from the slots
-  /// that go to free ones, so they are still found; the memory of the slots that go is given back.
-  /// What sequences, plans and views hold never moves. All layouts and placements can do it.
+  /// the usual order and not below floors; published blocks that nobody holds, pinned ones too,
+  /// move from the slots that go to free ones, so they are still found; the memory of the slots
+  /// that go is given back. What sequences, plans and views hold never moves. All layouts and
+  /// placements can do it.
   ///
   /// Units:   bytes, as CacheOptions::hot_bytes
   /// Errors:  kTooLarge above hot_bytes_max; kNoSpace the system refuses to commit memory, or it

@@ -223,8 +223,8 @@ quire_code quire_cache_evict(quire_cache* cache, uint64_t blocks, uint64_t* evic
 /// Returns free slots' pages to the system; *bytes says how many bytes.
 quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* error);
 /// Changes the hard budget while sequences live. Growing commits memory; shrinking evicts what is
-/// over the new budget, moves cached blocks that nobody holds out of the slots that go, and gives
-/// their memory back. What sequences, plans and views hold never moves.
+/// over the new budget, moves cached blocks that nobody holds, pinned ones too, out of the slots
+/// that go, and gives their memory back. What sequences, plans and views hold never moves.
 /// Errors: QUIRE_TOO_LARGE above hot_bytes_max; QUIRE_NO_SPACE the system refuses, or it holds no
 ///         block, or less than the tenants' floors; QUIRE_BUSY slots that would go are held: names
 ///         by whom, and how low it can go now

@@ -19,7 +19,7 @@ namespace quire::attention::HWY_NAMESPACE {
 
 using IntTag = hn::RebindToSigned<Tag>;
 using IntVec = hn::Vec<IntTag>;
-using FixedTag = hn::Rebind<int16_t, Tag>;
+using Int16Tag = hn::Rebind<int16_t, Tag>;
 
 HWY_INLINE IntVec Magnitude(Vec x) {
   const IntTag di;
@@ -27,7 +27,7 @@ HWY_INLINE IntVec Magnitude(Vec x) {
 }
 
 HWY_INLINE void StoreFixed(Vec x, Vec inverse, int16_t* to) {
-  hn::StoreU(hn::DemoteTo(FixedTag(), hn::NearestInt(hn::Mul(x, inverse))), FixedTag(), to);
+  hn::StoreU(hn::DemoteTo(Int16Tag(), hn::NearestInt(hn::Mul(x, inverse))), Int16Tag(), to);
 }
 
 /// One query vector; zeros up to `padded`. Returns its unit.
@@ -77,7 +77,7 @@ inline void FixWeights(const VisibleTokens& visible, const Columns& columns,
   for (uint32_t c = 0; c < columns.count; ++c) {
     const uint32_t index = columns.index[c];
     const uint32_t first = index * kColumnTokens;
-    const bool whole = SeesColumn(visible, first);
+    const bool sees_all = SeesColumn(visible, first);
     present |= 1u << index;
     QUIRE_UNROLL
     for (size_t v = 0; v < kVecsPerColumn; ++v) {
@@ -85,7 +85,7 @@ inline void FixWeights(const VisibleTokens& visible, const Columns& columns,
       Vec e = hn::Load(d, weights + t);
       Vec weight = hn::Mul(e, hn::Load(d, scales.scale + t));
       Vec mid = mids ? hn::Load(d, scales.mid + t) : hn::Zero(d);
-      if (!whole) {
+      if (!sees_all) {
         const auto seen = VisibleLanes(visible, t);
         e = hn::IfThenElseZero(seen, e);
         weight = hn::IfThenElseZero(seen, weight);

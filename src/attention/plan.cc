@@ -13,7 +13,7 @@ namespace quire::attention {
 namespace {
 
 /// Items per worker that keep all of them busy to the end although they run at different speeds.
-constexpr uint64_t kItemsPerWorker = 4;
+constexpr uint64_t kItemsPerWorker = 8;
 
 /// Bytes of K that an item of one row should find side by side in a block: enough heads that the
 /// hardware's prefetchers run at full speed, few enough that their scores and sums stay in the

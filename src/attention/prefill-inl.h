@@ -152,28 +152,25 @@ constexpr uint32_t TileRowsFor(uint32_t rows) {
   return rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
 }
 
+/// f<kRows>() for so many rows as TileRowsFor says.
+template <class F>
+HWY_INLINE void ForTileRows(uint32_t rows, const F& f) {
+  switch (rows) {
+    case 1: f.template operator()<1>(); break;
+    case 2: f.template operator()<2>(); break;
+    case 4: f.template operator()<4>(); break;
+    default: f.template operator()<kTileRows>(); break;
+  }
+}
+
 template <bool kFromZero>
 void OuterRows(uint32_t rows, const float* left, size_t left_stride, const float* right,
                size_t panel_stride, uint32_t panels, size_t length, float* sums,
                size_t sums_stride) {
-  switch (rows) {
-    case 1:
-      OuterPanels<1, kFromZero>(left, left_stride, right, panel_stride, panels, length, sums,
-                                sums_stride);
-      break;
-    case 2:
-      OuterPanels<2, kFromZero>(left, left_stride, right, panel_stride, panels, length, sums,
-                                sums_stride);
-      break;
-    case 4:
-      OuterPanels<4, kFromZero>(left, left_stride, right, panel_stride, panels, length, sums,
-                                sums_stride);
-      break;
-    default:
-      OuterPanels<kTileRows, kFromZero>(left, left_stride, right, panel_stride, panels, length,
-                                        sums, sums_stride);
-      break;
-  }
+  ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
+    OuterPanels<kRows, kFromZero>(left, left_stride, right, panel_stride, panels, length, sums,
+                                  sums_stride);
+  });
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE

@@ -68,12 +68,12 @@ HWY_INLINE PairVec Widen(ByteVec bytes) { return hn::PromoteTo(PairTag(), bytes)
 HWY_INLINE ByteVec LoadBytes(const std::byte* from) {
   return hn::LoadU(ByteTag(), reinterpret_cast<const int8_t*>(from));
 }
-HWY_INLINE ByteVec LowHalves(ByteVec bytes) {
+HWY_INLINE ByteVec LowNibbles(ByteVec bytes) {
   return hn::And(bytes, hn::Set(ByteTag(), int8_t{15}));
 }
-HWY_INLINE ByteVec HighHalves(ByteVec bytes) {
+HWY_INLINE ByteVec HighNibbles(ByteVec bytes) {
   const hn::Repartition<uint16_t, ByteTag> d16;
-  return LowHalves(hn::BitCast(ByteTag(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
+  return LowNibbles(hn::BitCast(ByteTag(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
 }
 HWY_INLINE ByteVec LookUp(const codec::WholeTable& table, ByteVec codes) {
   return hn::TableLookupBytes(hn::LoadU(ByteTag(), table.data()), codes);
@@ -87,7 +87,7 @@ constexpr const codec::WholeTable& TableOf() {
 }
 
 /// Codes of half a byte: in one block the low, in the other the high halves.
-HWY_INLINE TwoVec LoadHalves(const std::byte* from) {
+HWY_INLINE TwoVec LoadNibbles(const std::byte* from) {
   const TwoTag d;
   const hn::Repartition<uint32_t, TwoTag> d32;
   alignas(32) static constexpr uint32_t kShifts[8] = {0, 0, 0, 0, 4, 4, 4, 4};
@@ -153,7 +153,7 @@ HWY_INLINE void LoadKeys(const WholeColumn& column, PairVec (*to)[kVecsPerSixtee
     to[0][1] = Widen(LoadBytes(column.codes + 16));
   } else if constexpr (kCodec == Codec::kQ25) {
     const TwoTag d;
-    const TwoVec points = LoadHalves(column.codes);
+    const TwoVec points = LoadNibbles(column.codes);
     const size_t second = column.pairs > 1 ? column.block_tokens / 8 : 0;
     const TwoVec signs = LoadSigns(column.signs, column.signs + second);
     const TwoVec x = LookUpPoints(codec::kPairFirstWhole, points, signs);
@@ -166,8 +166,8 @@ HWY_INLINE void LoadKeys(const WholeColumn& column, PairVec (*to)[kVecsPerSixtee
     to[1][1] = Widen(hn::UpperHalf(ByteTag(), last_tokens));
   } else {
     const ByteVec bytes = LoadBytes(column.codes);
-    to[0][0] = Widen(LookUp(TableOf<kCodec>(), LowHalves(bytes)));
-    to[0][1] = Widen(LookUp(TableOf<kCodec>(), HighHalves(bytes)));
+    to[0][0] = Widen(LookUp(TableOf<kCodec>(), LowNibbles(bytes)));
+    to[0][1] = Widen(LookUp(TableOf<kCodec>(), HighNibbles(bytes)));
   }
 }
 
@@ -199,7 +199,7 @@ HWY_INLINE void LoadValues(const std::byte* codes, const std::byte* signs, size_
     to[1] = Widen(LoadBytes(codes + 16));
   } else if constexpr (kCodec == Codec::kQ25) {
     const ByteTag d;
-    const TwoVec points = LoadHalves(codes);
+    const TwoVec points = LoadNibbles(codes);
     const TwoVec negated = LoadSigns(signs, signs + sign_bytes);
     const TwoVec x = LookUpPoints(codec::kPairFirstWhole, points, negated);
     const TwoVec y = LookUpPoints(codec::kPairSecondWhole, points, negated);
@@ -211,8 +211,8 @@ HWY_INLINE void LoadValues(const std::byte* codes, const std::byte* signs, size_
     to[3] = Widen(hn::InterleaveUpper(d, of_y[0], of_y[1]));
   } else {
     const ByteVec bytes = LoadBytes(codes);
-    to[0] = Widen(LookUp(TableOf<kCodec>(), LowHalves(bytes)));
-    to[1] = Widen(LookUp(TableOf<kCodec>(), HighHalves(bytes)));
+    to[0] = Widen(LookUp(TableOf<kCodec>(), LowNibbles(bytes)));
+    to[1] = Widen(LookUp(TableOf<kCodec>(), HighNibbles(bytes)));
   }
 }
 

@@ -47,6 +47,22 @@ HWY_INLINE void ClearSums(SumVec (*sum)[kVecs]) {
   }
 }
 
+/// Scores of one column: sums times the queries' units.
+template <int kQueries>
+HWY_INLINE void StoreScores(const SumVec (*sum)[kVecsPerSixteen], const float* units,
+                            float* scores) {
+  const hn::RebindToFloat<SumTag> df;
+  QUIRE_UNROLL
+  for (int h = 0; h < kQueries; ++h) {
+    const auto unit = hn::Set(df, units[h]);
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kVecsPerSixteen; ++v) {
+      hn::Store(hn::Mul(hn::ConvertTo(df, sum[h][v]), unit), df,
+                scores + h * kSplitTokens + v * kSumLanes);
+    }
+  }
+}
+
 inline WholeColumn KeyOfHead(const Columns& columns, uint32_t c, const StreamView& key,
                              uint32_t head) {
   const size_t offset = head * key.head_stride_bytes;
@@ -85,14 +101,12 @@ inline const std::byte* ValueAhead(const Columns& columns, uint32_t c, uint32_t 
   return columns.value[c] + head * value.head_stride_bytes;
 }
 
-/// Scores of one column: sums in 32 bits times the queries' units. `ahead` is the column that is
-/// read later.
+/// Scores of one column. `ahead` is the column that is read later.
 template <Codec kCodec, int kQueries>
 void ScoreWholeColumn(const FixedQueries& queries, WholeColumn column, const std::byte* ahead,
                       float* scores) {
   constexpr size_t kStepsPerLine = kLineBytes / (16 * kStepBytes<kCodec>);
   constexpr size_t kPairs = kPairsPerStep<kCodec>;
-  const hn::RebindToFloat<SumTag> df;
   constexpr int kVecs = static_cast<int>(kVecsPerSixteen);
   SumVec sum[kQueries][kVecs];
   ClearSums<kQueries, kVecs>(sum);
@@ -121,15 +135,7 @@ void ScoreWholeColumn(const FixedQueries& queries, WholeColumn column, const std
   }
   while (column.pairs >= kPairs) add_step();
   if (kPairs > 1 && column.pairs != 0) add_step();
-  QUIRE_UNROLL
-  for (int h = 0; h < kQueries; ++h) {
-    const auto unit = hn::Set(df, queries.units[h]);
-    QUIRE_UNROLL
-    for (size_t v = 0; v < kVecsPerSixteen; ++v) {
-      hn::Store(hn::Mul(hn::ConvertTo(df, sum[h][v]), unit), df,
-                scores + h * kSplitTokens + v * kSumLanes);
-    }
-  }
+  StoreScores<kQueries>(sum, queries.units, scores);
 }
 
 /// scores[q][column] for every query vector q of the item and every column, without the scales.

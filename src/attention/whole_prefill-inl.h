@@ -68,11 +68,7 @@ template <int kRows>
 HWY_INLINE void SumProducts(const int16_t* left, size_t left_stride, const int16_t* panel,
                             size_t pairs, SumVec (*sum)[kVecsPerSixteen]) {
   constexpr int kVecs = static_cast<int>(kVecsPerSixteen);
-  QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    QUIRE_UNROLL
-    for (int v = 0; v < kVecs; ++v) sum[r][v] = hn::Zero(SumTag());
-  }
+  ClearSums<kRows, kVecs>(sum);
   for (size_t i = 0; i < pairs; ++i) {
     PairVec x[kVecs];
     QUIRE_UNROLL
@@ -92,18 +88,9 @@ HWY_INLINE void SumProducts(const int16_t* left, size_t left_stride, const int16
 template <int kRows>
 void ScoreWholePanel(const FixedQueries& queries, const int16_t* panel, size_t pairs,
                      float* scores) {
-  const hn::RebindToFloat<SumTag> df;
   SumVec sum[kRows][kVecsPerSixteen];
   SumProducts<kRows>(queries.codes, queries.stride, panel, pairs, sum);
-  QUIRE_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    const auto unit = hn::Set(df, queries.units[r]);
-    QUIRE_UNROLL
-    for (size_t v = 0; v < kVecsPerSixteen; ++v) {
-      hn::Store(hn::Mul(hn::ConvertTo(df, sum[r][v]), unit), df,
-                scores + r * kSplitTokens + v * kSumLanes);
-    }
-  }
+  StoreScores<kRows>(sum, queries.units, scores);
 }
 
 /// out[r] += weights * values of kRows query vectors, one group of tokens and one panel of V, whose
@@ -115,17 +102,6 @@ void WeighWholePanel(const FixedWeights& weights, uint32_t group, const int16_t*
   SumProducts<kRows>(weights.codes + size_t{group} * kGroupTokens, kSplitTokens, panel,
                      kGroupTokens / 2, sum);
   AddGroup<kRows, static_cast<int>(kVecsPerSixteen)>(sum, weights, group, out, out_stride);
-}
-
-/// f<kRows>() for a tile of TileRowsFor.
-template <class F>
-HWY_INLINE void ForTileRows(uint32_t rows, const F& f) {
-  switch (rows) {
-    case 1: f.template operator()<1>(); break;
-    case 2: f.template operator()<2>(); break;
-    case 4: f.template operator()<4>(); break;
-    default: f.template operator()<kTileRows>(); break;
-  }
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE

@@ -46,6 +46,7 @@ struct BlockRecord {
   uint32_t pins = 0;   // paths that Pin keeps and that go through it
   Digest key{};        // identity in stores, chained from the root key
 
+  bool IsPinned(uint32_t part) const { return ((pinned_parts >> part) & 1U) != 0; }
   bool hollow() const {
     for (const SlotId slot : slots) {
       if (!slot.is_none()) return false;

@@ -109,12 +109,12 @@ void Core::ReleasePin(BlockId last) {
     if (--record.pins == 0) {
       Tenant& account = TenantOf(record.account);
       --account.pinned_blocks;
-      const PerPart<SlotId> slots = record.slots;  // the block may go with the last of them
-      const uint8_t parts = std::exchange(record.pinned_parts, 0);
+      const BlockRecord pinned = record;  // the block may go with the last of its slots
+      record.pinned_parts = 0;
       for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-        if (((parts >> part) & 1U) == 0) continue;
+        if (!pinned.IsPinned(part)) continue;
         account.pinned_bytes -= charges_[part];
-        ReleaseSlot(slots[part]);
+        ReleaseSlot(pinned.slots[part]);
       }
     }
     block = parent;

@@ -106,9 +106,11 @@ Result<void> Core::CheckFloors(const Room& to) const {
                           to.hot_bytes, floors_bytes, fmt::join(names, ", ")));
 }
 
-// Nobody but the index has it, so nobody has a pointer to it.
+// Nobody but the index, and perhaps a pin, has it, so nobody has a pointer to it.
 bool Core::CanMove(SlotId slot) const {
-  return !blocks_.InSlot(slot).is_none() && references(slot) == 1;
+  const BlockId block = blocks_.InSlot(slot);
+  if (block.is_none()) return false;
+  return references(slot) == (blocks_.at(block).IsPinned(ClassOf(slot)) ? 2U : 1U);
 }
 
 Core::InTheWay Core::FindInTheWay(const Room& to) const {
@@ -187,7 +189,7 @@ std::vector<BlockId> Core::BlocksBeyondEnd() const {
   return blocks;
 }
 
-// Its id, checksum, account and place in the order of eviction stay as they are.
+// Its id, checksum, account, pins and place in the order of eviction stay as they are.
 void Core::MoveBelowEnd(BlockId block) {
   for (uint32_t part = 0; part < layout_.part_count(); ++part) {
     const SlotId from = blocks_.at(block).slots[part];
@@ -199,6 +201,10 @@ void Core::MoveBelowEnd(BlockId block) {
     if (to.number() >= owners_.size()) owners_.resize(to.number() + 1);
     owners_[to.number()] = owners_[from.number()];
     blocks_.MoveSlot(block, part, to);
+    if (blocks_.at(block).IsPinned(part)) {
+      PoolOf(to).Retain(local);
+      QUIRE_CHECK(!PoolOf(from).Release(Local(from)));
+    }
     QUIRE_CHECK(PoolOf(from).Release(Local(from)));
   }
 }

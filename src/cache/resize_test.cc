@@ -27,6 +27,14 @@ struct ResizeCache : TestCache {
 
   Result<void> Resize(uint64_t slots) { return cache->Resize(BytesFor(slots)); }
 
+  // Caches a prompt of so many tokens in the slots from 4 on; those before are free.
+  std::vector<TokenId> FillTail(uint64_t tokens) {
+    const auto low = Run(SomeTokens(4 * kBlock, 1), {.publish = false});
+    const auto prompt = SomeTokens(tokens, 2);
+    Run(prompt).reset();
+    return prompt;
+  }
+
   // Refuses with `code` and these words, and changes nothing.
   void Refuses(uint64_t bytes, ErrorCode code, std::initializer_list<std::string> words) {
     const std::string before = Snapshot();
@@ -62,10 +70,7 @@ TEST(Resize, GrowsInPlaceUpToItsMaximum) {
 
 TEST(Resize, CachedBlocksMoveOutOfTheTail) {
   ResizeCache cache(8);
-  auto low = cache.Run(SomeTokens(4 * kBlock, 1), {.publish = false});
-  const auto tokens = SomeTokens(3 * kBlock + 5, 2);
-  cache.Run(tokens).reset();
-  low.reset();
+  const auto tokens = cache.FillTail(3 * kBlock + 5);
   EXPECT_EQ(cache.cache->BlockMap(), "0  ....sss.\n");
   Must(cache.Resize(4));
   EXPECT_EQ(std::ranges::count(cache.cache->BlockMap(), 's'), 3);
@@ -202,7 +207,8 @@ TEST(Resize, MemoryOfTheTailGoesBackToTheSystem) {
   EXPECT_EQ(cache.Resident(tokens), 8u * kBlock);
 }
 
-// Whoever leases a block while the others move takes it where it stays.
+// Whoever leases a block while the others move takes it where it stays; what is pinned meanwhile
+// moves with its pin.
 TEST(Resize, LookupsGoOnWhileBlocksMove) {
   constexpr uint64_t kPrompts = 8;
   constexpr uint64_t kBlocks = 50;  // of each
@@ -225,22 +231,40 @@ TEST(Resize, LookupsGoOnWhileBlocksMove) {
   while (cache.cache->stats().sealed.slots_max != kHalf) std::this_thread::yield();
   std::vector<Plan> plans;
   for (uint64_t i = 0; i < kPrompts || !done; ++i) {
+    const auto& prompt = prompts[(kPrompts - 1 - i % kPrompts)];  // the last are moved last
+    EXPECT_EQ(Must(cache.cache->Pin({.identity = &cache.identity, .tokens = prompt}, 0)), kBlocks);
     plans.push_back(cache.Acquire(prompts[i % kPrompts]));
   }
   shrinks.join();
+  EXPECT_EQ(cache.cache->stats().pinned_blocks, kHalf);
   for (const Plan& plan : plans) EXPECT_EQ(plan.resident_tokens(), kBlocks * kBlock);
   EXPECT_EQ(cache.cache->Verify().blocks, kHalf);
   EXPECT_EQ(cache.cache->Verify().damaged, 0u);
   EXPECT_EQ(cache.cache->stats().sealed.slots_max, kHalf);
 }
 
+// A pin is no pointer: its blocks move as others do, and stay pinned.
+TEST(Resize, PinnedBlocksMoveAndStayPinned) {
+  ResizeCache cache(8);
+  const auto tokens = cache.FillTail(3 * kBlock + 1);
+  const AcquireRequest pinned = {.identity = &cache.identity, .tokens = tokens};
+  EXPECT_EQ(Must(cache.cache->Pin(pinned, 0)), 3u);
+  Must(cache.Resize(4));
+  EXPECT_EQ(cache.cache->stats().pinned_blocks, 3u);
+  cache.Run(SomeTokens(kBlock, 3)).reset();
+  EXPECT_EQ(cache.cache->Evict(8), 1u) << "the pins keep theirs";
+  EXPECT_EQ(cache.Resident(tokens), 3u * kBlock);
+  EXPECT_EQ(cache.cache->Verify().damaged, 0u);
+  Must(cache.cache->Unpin(pinned));
+  EXPECT_EQ(cache.cache->stats().pinned_blocks, 0u);
+  EXPECT_EQ(cache.cache->Evict(8), 3u);
+  EXPECT_EQ(cache.slots_used(), 0u);
+}
+
 // Stale owners of slots that are gone must not be zeroed: there is no memory.
 TEST(Resize, ErasesAfterwardsWhatIsThere) {
   ResizeCache cache(8);
-  auto low = cache.Run(SomeTokens(4 * kBlock, 1), {.publish = false});
-  const auto tokens = SomeTokens(3 * kBlock + 1, 2);
-  cache.Run(tokens).reset();
-  low.reset();
+  const auto tokens = cache.FillTail(3 * kBlock + 1);
   Must(cache.Resize(4));
   const EraseReport erased = Must(cache.cache->Erase(kDefaultTenant));
   EXPECT_EQ(erased.blocks, 3u);

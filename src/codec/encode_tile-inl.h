@@ -416,13 +416,13 @@ HWY_INLINE void Interleave(const uint8_t* a, const uint8_t* b, uint8_t* to) {
 }
 
 /// Sixteen bytes of codes of half a byte, the first ones in the low halves.
-HWY_INLINE void PackHalves(const uint8_t* low, const uint8_t* high, std::byte* to) {
+HWY_INLINE void PackNibbles(const uint8_t* low, const uint8_t* high, std::byte* to) {
   uint64_t words[4];
   std::memcpy(words, low, kTileTokens);
   std::memcpy(words + 2, high, kTileTokens);
-  constexpr uint64_t kLowHalves = 0x0f0f0f0f0f0f0f0full;
+  constexpr uint64_t kLowNibbles = 0x0f0f0f0f0f0f0f0full;
   for (size_t i = 0; i < 2; ++i) {
-    const uint64_t both = (words[i] & kLowHalves) | (words[i + 2] & kLowHalves) << 4;
+    const uint64_t both = (words[i] & kLowNibbles) | (words[i + 2] & kLowNibbles) << 4;
     std::memcpy(to + i * sizeof(both), &both, sizeof(both));
   }
 }
@@ -447,7 +447,7 @@ HWY_ATTR inline void StorePairColumns(const StreamLayout& sealed, const uint8_t*
     const uint8_t* of_pair = codes + p * kTileTokens;
     const PairPlace at = PairPlaceAt(sealed, first, dim / 2 + p);
     if (p % 2 == 0) {
-      PackHalves(of_pair, p + 1 < pairs ? of_pair + kTileTokens : kNoCodes, plane + at.low.byte);
+      PackNibbles(of_pair, p + 1 < pairs ? of_pair + kTileTokens : kNoCodes, plane + at.low.byte);
     }
     plane[at.sign_byte] = SignsOf(of_pair);
     plane[at.sign_byte + 1] = SignsOf(of_pair + 8);
@@ -495,7 +495,7 @@ HWY_ATTR inline void StoreColumns(const StreamLayout& sealed, const uint8_t* cod
     if (IsByteCodec(sealed.codec)) {
       std::memcpy(plane + ByteAt(sealed, first, dim + i), both, sizeof(both));
     } else {
-      PackHalves(both, both + kTileTokens, plane + NibbleAt(sealed, first, dim + i).byte);
+      PackNibbles(both, both + kTileTokens, plane + NibbleAt(sealed, first, dim + i).byte);
     }
   }
 }
@@ -526,7 +526,7 @@ HWY_ATTR inline void StoreRows(const StreamLayout& sealed, const uint8_t* codes,
       const uint32_t half = (channels + 1) / 2;
       std::fill(both + size_t{channels} * 2, both + 2 * kTileTokens, uint8_t{0});
       std::byte packed[kTileTokens];
-      PackHalves(both, both + size_t{half} * 2, packed);
+      PackNibbles(both, both + size_t{half} * 2, packed);
       std::memcpy(to, packed, size_t{half} * 2);
     }
   }

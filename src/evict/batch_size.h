@@ -1,4 +1,4 @@
-// How many blocks to evict at once.
+// How much to evict at once.
 #ifndef QUIRE_EVICT_BATCH_SIZE_H_
 #define QUIRE_EVICT_BATCH_SIZE_H_
 
@@ -12,8 +12,10 @@ namespace quire::evict {
 /// Threads: not synchronised
 class BatchSize {
  public:
-  /// A request needs `needed` more blocks, of which `unused` are there; returns how many to evict.
-  /// At most an eighth of `capacity` is evicted in advance.
+  /// A request needs `needed`, of which `unused` are there; returns how much to evict. At most an
+  /// eighth of `capacity` is evicted in advance.
+  ///
+  /// Units: blocks or bytes, the same in every call
   uint64_t Next(uint64_t needed, uint64_t unused, uint64_t capacity);
 
   /// Share of the latest requests that had to evict, 0 to 1.
@@ -21,7 +23,7 @@ class BatchSize {
 
  private:
   double pressure_ = 0;
-  double demand_blocks_ = 0;  // of those that had to evict, on average
+  double demand_ = 0;  // of those that had to evict, on average
 };
 
 }  // namespace quire::evict

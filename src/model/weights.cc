@@ -247,10 +247,9 @@ class Weights::Loader {
     uint64_t bytes = 0;
     for (const PackedMatrix* matrix : matrices) bytes += bytes_of(*matrix);
     weights_->memory_ = MakeHostMemory(/*huge_pages=*/true);
-    QUIRE_ASSIGN(weights_->arena_, weights_->memory_->Reserve(bytes));
-    weights_->arena_bytes_ = bytes;
-    QUIRE_TRY(weights_->memory_->Commit(weights_->arena_, bytes));
-    std::byte* at = weights_->arena_;
+    QUIRE_ASSIGN(Reservation arena, Reservation::CreateCommitted(*weights_->memory_, bytes));
+    weights_->arena_.emplace(std::move(arena));
+    std::byte* at = weights_->arena_->base();
     for (PackedMatrix* matrix : matrices) {
       matrix->panels = at;
       at += bytes_of(*matrix);
@@ -308,10 +307,6 @@ Result<std::unique_ptr<Weights>> Weights::Load(const TensorSource& source,
                                                const ModelConfig& config,
                                                const LoadProgress& progress) {
   return Loader(source, config, progress).Load();
-}
-
-Weights::~Weights() {
-  if (arena_ != nullptr) memory_->Release(arena_, arena_bytes_);
 }
 
 }  // namespace quire::model

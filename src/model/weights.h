@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "env/reservation.h"
 #include "model/config.h"
 #include "model/matmul.h"
 #include "model/tensor_source.h"
@@ -58,7 +60,6 @@ class Weights {
   static Result<std::unique_ptr<Weights>> Load(const TensorSource& source,
                                                const ModelConfig& config,
                                                const LoadProgress& progress);
-  ~Weights();
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 
@@ -72,7 +73,7 @@ class Weights {
   /// bytes in order of names, and the factors of every layer's keys.
   const Digest& fingerprint() const { return fingerprint_; }
   /// Bytes of all matrices as packed.
-  uint64_t bytes() const { return arena_bytes_; }
+  uint64_t bytes() const { return arena_->bytes(); }
 
  private:
   class Loader;
@@ -85,8 +86,7 @@ class Weights {
   std::vector<LayerWeights> layers_;
   Digest fingerprint_{};
   std::unique_ptr<DeviceMemory> memory_;
-  std::byte* arena_ = nullptr;
-  uint64_t arena_bytes_ = 0;
+  std::optional<Reservation> arena_;
 };
 
 }  // namespace quire::model
