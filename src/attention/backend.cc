@@ -69,7 +69,7 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
                                                          kPanelDims * kValuePairsStride / 2
                                                    : 0;
   float* next =
-      buffer->AtLeast(query + scores + 5 * padded + key + value + units + fixed_query +
+      buffer->AtLeast(query + scores + 6 * padded + key + value + 2 * units + fixed_query +
                       fixed_weights + key_pairs + value_pairs + (kTreeLevels + 1) * state);
   const auto take = [&next](size_t floats) {
     float* taken = next;
@@ -84,6 +84,8 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
   scratch.mid_sum = take(padded);
   scratch.query_units = take(padded);
   scratch.weight_units = take(units);
+  scratch.query_starts = reinterpret_cast<int32_t*>(take(padded));
+  scratch.weight_starts = reinterpret_cast<int32_t*>(take(units));
   const auto take_pairs = [&take](size_t floats) {
     return reinterpret_cast<int16_t*>(take(floats));
   };

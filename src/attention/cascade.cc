@@ -29,7 +29,7 @@ std::vector<Cascade> FindCascades(const AttentionShape& shape,
   if (tasks.size() < 2 || shape.window_tokens != 0) return cascades;
   std::vector<uint32_t> alone;
   for (uint32_t i = 0; i < tasks.size(); ++i) {
-    if (tasks[i].rows == 1 && StreamsOneRow(shape, 1)) alone.push_back(i);
+    if (tasks[i].rows == 1 && Streams(shape, 1)) alone.push_back(i);
   }
   std::vector<std::pair<uint64_t, uint32_t>> shared;  // splits with the first, task
   while (alone.size() > 1) {

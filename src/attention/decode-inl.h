@@ -55,13 +55,18 @@ struct StreamView {
   size_t scale_head_stride_bytes = 0;  // 0: the codec has no scales
 };
 
+/// Bytes of a code that is no whole number.
+constexpr size_t CodeBytes(Codec codec) {
+  return IsIdentity(codec) ? codec::ValueBytes(codec) : 1;
+}
+
 /// Where a head's column of codes begins in its plane: the tokens from `in_block` on.
 inline size_t ColumnOffset(const StreamLayout& stream, uint32_t in_block) {
-  if (stream.inner == InnerAxis::kDim) {
-    return codec::RowBytes(stream.codec, stream.dim, in_block);
+  if (codec::HasWholeCodes(stream.codec)) {
+    return in_block / kColumnTokens * codec::ColumnBytes(stream.codec, stream.inner, stream.dim);
   }
-  if (IsIdentity(stream.codec)) return size_t{in_block} * codec::ValueBytes(stream.codec);
-  return size_t{in_block} * (stream.codec == Codec::kInt8 ? 2 : 1);
+  const size_t codes = stream.inner == InnerAxis::kDim ? size_t{in_block} * stream.dim : in_block;
+  return codes * CodeBytes(stream.codec);
 }
 
 /// The group in parts: the first `longer` have one query vector more than the others.

@@ -26,8 +26,9 @@ HWY_INLINE IntVec Magnitude(Vec x) {
   return hn::And(hn::BitCast(di, x), hn::Set(di, 0x7fffffff));
 }
 
-HWY_INLINE void StoreFixed(Vec x, Vec inverse, int16_t* to) {
-  hn::StoreU(hn::DemoteTo(Int16Tag(), hn::NearestInt(hn::Mul(x, inverse))), Int16Tag(), to);
+HWY_INLINE IntVec ToFixed(Vec x, Vec inverse) { return hn::NearestInt(hn::Mul(x, inverse)); }
+HWY_INLINE void StoreFixed(IntVec fixed, int16_t* to) {
+  hn::StoreU(hn::DemoteTo(Int16Tag(), fixed), Int16Tag(), to);
 }
 
 /// One query vector; zeros up to `padded`. Returns its unit.
@@ -44,74 +45,93 @@ inline float FixQuery(const float* query, size_t dim, size_t padded, int16_t* to
   const FixedScale fixed = FixedScaleOf(bits);
   const Vec inverse = hn::Set(d, fixed.inverse);
   for (i = 0; i + kVecLanes <= dim; i += kVecLanes) {
-    StoreFixed(hn::LoadU(d, query + i), inverse, to + i);
+    StoreFixed(ToFixed(hn::LoadU(d, query + i), inverse), to + i);
   }
   if (i < dim) {
     HWY_ALIGN float last[kVecLanes] = {};
     HWY_ALIGN int16_t fixed_last[kVecLanes];
     std::copy(query + i, query + dim, last);
-    StoreFixed(hn::Load(d, last), inverse, fixed_last);
+    StoreFixed(ToFixed(hn::Load(d, last), inverse), fixed_last);
     std::copy_n(fixed_last, dim - i, to + i);
   }
   std::fill(to + dim, to + padded, int16_t{0});
   return fixed.unit;
 }
 
+/// What the values of V mean that weights meet.
+struct WholeValues {
+  bool mids = false;
+  float code_unit = 0.0f;
+  int32_t excess = 0;  // of their numbers (whole-inl.h)
+};
+
+/// Where the weights of one query vector go.
+struct FixedRow {
+  int16_t* codes = nullptr;   // [kSplitTokens]
+  float* units = nullptr;     // of every group, times the codes' unit
+  int32_t* starts = nullptr;  // of every group: what makes up for the excess
+  float* mid_sum = nullptr;   // grows by what the tokens are worth by mids
+};
+
 /// Weights of one query vector for the tokens of `columns`: what softmax left in `weights` times
-/// the scales, in fixed point [kSplitTokens], a unit for every group (times `code_unit`). Tokens
-/// that the query does not see weigh nothing. With mids adds to `mid_sum` what the tokens are worth
-/// by them.
+/// the scales, in fixed point. Tokens that the query does not see weigh nothing.
 inline void FixWeights(const VisibleTokens& visible, const Columns& columns,
-                       const HeadScales& scales, bool mids, float code_unit, float* weights,
-                       int16_t* fixed, float* units, float* mid_sum) {
+                       const HeadScales& scales, const WholeValues& values, const float* weights,
+                       const FixedRow& to) {
   const Tag d;
   const IntTag di;
   constexpr uint32_t kGroups = kSplitTokens / kGroupTokens;
   constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
-  IntVec largest[kGroups];
-  for (IntVec& of_group : largest) of_group = hn::Zero(di);
+  constexpr size_t kVecs = kGroupTokens / kVecLanes;
+  uint32_t present = 0;  // bit of each column
+  uint32_t sees_all = 0;
+  for (uint32_t c = 0; c < columns.count; ++c) {
+    const uint32_t index = columns.index[c];
+    present |= 1u << index;
+    if (SeesColumn(visible, index * kColumnTokens)) sees_all |= 1u << index;
+  }
   Vec of_mids[kVecsPerColumn];
   QUIRE_UNROLL
   for (size_t v = 0; v < kVecsPerColumn; ++v) of_mids[v] = hn::Zero(d);
-  uint32_t present = 0;
-  for (uint32_t c = 0; c < columns.count; ++c) {
-    const uint32_t index = columns.index[c];
-    const uint32_t first = index * kColumnTokens;
-    const bool sees_all = SeesColumn(visible, first);
-    present |= 1u << index;
-    QUIRE_UNROLL
-    for (size_t v = 0; v < kVecsPerColumn; ++v) {
-      const uint32_t t = first + static_cast<uint32_t>(v * kVecLanes);
-      Vec e = hn::Load(d, weights + t);
-      Vec weight = hn::Mul(e, hn::Load(d, scales.scale + t));
-      Vec mid = mids ? hn::Load(d, scales.mid + t) : hn::Zero(d);
-      if (!sees_all) {
-        const auto seen = VisibleLanes(visible, t);
-        e = hn::IfThenElseZero(seen, e);
-        weight = hn::IfThenElseZero(seen, weight);
-        mid = hn::IfThenElseZero(seen, mid);
-      }
-      of_mids[v] = hn::MulAdd(e, mid, of_mids[v]);
-      hn::Store(weight, d, weights + t);
-      IntVec& of_group = largest[index / kColumnsPerGroup];
-      of_group = hn::Max(of_group, Magnitude(weight));
-    }
-  }
   for (uint32_t g = 0; g < kGroups; ++g) {
-    const FixedScale scale =
-        FixedScaleOf(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, largest[g]))));
-    units[g] = scale.unit * code_unit;
-    const Vec inverse = hn::Set(d, scale.inverse);
-    for (uint32_t index = g * kColumnsPerGroup; index < (g + 1) * kColumnsPerGroup; ++index) {
-      const bool here = (present >> index & 1) != 0;
+    IntVec largest = hn::Zero(di);
+    Vec weight[kVecs];
+    QUIRE_UNROLL
+    for (uint32_t c = 0; c < kColumnsPerGroup; ++c) {
+      const uint32_t index = g * kColumnsPerGroup + c;
       QUIRE_UNROLL
       for (size_t v = 0; v < kVecsPerColumn; ++v) {
-        const size_t t = index * kColumnTokens + v * kVecLanes;
-        StoreFixed(here ? hn::Load(d, weights + t) : hn::Zero(d), inverse, fixed + t);
+        Vec& scaled = weight[c * kVecsPerColumn + v];
+        scaled = hn::Zero(d);
+        if ((present >> index & 1) == 0) continue;
+        const uint32_t t = index * kColumnTokens + static_cast<uint32_t>(v * kVecLanes);
+        Vec e = hn::Load(d, weights + t);
+        Vec mid = values.mids ? hn::Load(d, scales.mid + t) : hn::Zero(d);
+        scaled = hn::Mul(e, hn::Load(d, scales.scale + t));
+        if ((sees_all >> index & 1) == 0) {
+          const auto seen = VisibleLanes(visible, t);
+          e = hn::IfThenElseZero(seen, e);
+          mid = hn::IfThenElseZero(seen, mid);
+          scaled = hn::IfThenElseZero(seen, scaled);
+        }
+        if (values.mids) of_mids[v] = hn::MulAdd(e, mid, of_mids[v]);
+        largest = hn::Max(largest, Magnitude(scaled));
       }
     }
+    const FixedScale scale =
+        FixedScaleOf(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, largest))));
+    to.units[g] = scale.unit * values.code_unit;
+    const Vec inverse = hn::Set(d, scale.inverse);
+    IntVec total = hn::Zero(di);
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kVecs; ++v) {
+      const IntVec fixed = ToFixed(weight[v], inverse);
+      total = hn::Add(total, fixed);
+      StoreFixed(fixed, to.codes + g * kGroupTokens + v * kVecLanes);
+    }
+    to.starts[g] = -values.excess * hn::GetLane(hn::SumOfLanes(di, total));
   }
-  if (mids) *mid_sum += SumOfColumn(of_mids);
+  if (values.mids) *to.mid_sum += SumOfColumn(of_mids);
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE

@@ -16,7 +16,7 @@ inline constexpr float kFixedMax = 32767.0f;
 /// Rows whose values are all below are zeros.
 inline constexpr float kFixedSmallest = 0x1p-100f;
 /// Tokens whose weights share a unit.
-inline constexpr uint32_t kGroupTokens = 32;
+inline constexpr uint32_t kGroupTokens = 64;
 
 /// What a row's values are multiplied with to be whole, and what 1 is worth afterwards.
 struct FixedScale {

@@ -64,14 +64,15 @@ struct WholeFunctions {
                         float*) = nullptr;
   void (*stream_values)(const Columns&, const StreamView&, const Columns*, const FixedWeights&,
                         float*, size_t) = nullptr;
-  void (*expand_key)(WholeColumn, int16_t*) = nullptr;
-  void (*expand_value)(const WholeRows&, const StreamLayout&, int16_t*, size_t) = nullptr;
+  void (*expand_key)(const std::byte*, size_t, int16_t*) = nullptr;
+  void (*expand_value)(const std::byte*, size_t, int16_t*, size_t) = nullptr;
+  int32_t excess = 0;  // of the numbers that the first two multiply
 };
 
 template <Codec kCodec>
 constexpr WholeFunctions WholeFunctionsOf() {
   return {&StreamWholeScores<kCodec>, &StreamWholeValues<kCodec>, &ExpandWholeKey<kCodec>,
-          &ExpandWholeValue<kCodec>};
+          &ExpandWholeValue<kCodec>, kExcess<kCodec>};
 }
 
 inline WholeFunctions WholeFunctionsFor(Codec codec) {

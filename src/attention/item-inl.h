@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "base/bits.h"
 #include "codec/planes.h"
@@ -30,6 +31,7 @@ class ItemRun {
         scratch_(scratch),
         group_(item.group()),
         queries_(item.queries()),
+        queries_per_head_(item.rows * group_),
         key_dim_(shape_.key.dim),
         value_dim_(shape_.value.dim),
         out_stride_(OutStride(shape_.value.dim)),
@@ -74,14 +76,16 @@ class ItemRun {
       const float* from = item_.is_first_step()
                               ? item_.sequences[of_row]->queries
                               : item_.task->queries + of_row * shape_.query_heads * key_dim_;
-      from += size_t{item_.head_begin} * group_ * key_dim_;
-      const size_t values = size_t{item_.queries_per_row()} * key_dim_;
-      float* to = scratch_.query + row * values;
-      size_t i = 0;
-      for (; i + kVecLanes <= values; i += kVecLanes) {
-        hn::StoreU(hn::Mul(hn::LoadU(d, from + i), scale), d, to + i);
+      const size_t values = size_t{group_} * key_dim_;
+      for (uint32_t head = 0; head < item_.heads; ++head) {
+        const float* of_head = from + (item_.head_begin + head) * values;
+        float* to = scratch_.query + FirstQuery(row, head) * key_dim_;
+        size_t i = 0;
+        for (; i + kVecLanes <= values; i += kVecLanes) {
+          hn::StoreU(hn::Mul(hn::LoadU(d, of_head + i), scale), d, to + i);
+        }
+        for (; i < values; ++i) to[i] = of_head[i] * shape_.scale;
       }
-      for (; i < values; ++i) to[i] = from[i] * shape_.scale;
     }
     if (shape_.key.rotated) codec::Rotate(scratch_.query, queries_, shape_.key.dim);
     if (codec::HasWholeCodes(shape_.key.codec)) FixQueries();
@@ -93,19 +97,27 @@ class ItemRun {
     }
   }
 
+  /// Query vectors of one KV head are neighbours, those of one row among them too.
+  size_t FirstQuery(uint32_t row, uint32_t head) const {
+    return size_t{head} * queries_per_head_ + size_t{row} * group_;
+  }
+
   void FixQueries() {
     const float code_unit = codec::WholeUnit(shape_.key.codec);
     for (uint32_t q = 0; q < queries_; ++q) {
-      const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_,
-                                  scratch_.fixed_query + q * fixed_stride_);
+      int16_t* const fixed = scratch_.fixed_query + q * fixed_stride_;
+      const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_, fixed);
       scratch_.query_units[q] = unit * code_unit;
+      scratch_.query_starts[q] = -forms_[0].whole_key.excess * std::accumulate(fixed, fixed + key_dim_, 0);
     }
   }
 
   FixedQueries Queries() const {
-    return {scratch_.fixed_query, fixed_stride_, scratch_.query_units};
+    return {scratch_.fixed_query, scratch_.query_units, scratch_.query_starts, fixed_stride_};
   }
-  FixedWeights Weights() const { return {scratch_.fixed_weights, scratch_.weight_units}; }
+  FixedWeights Weights() const {
+    return {scratch_.fixed_weights, scratch_.weight_units, scratch_.weight_starts};
+  }
 
   /// The splits that the sequences of a cascade share, into their lane states.
   void RunShared() {
@@ -121,11 +133,12 @@ class ItemRun {
       }
       if (lane >= item_.shared_splits) continue;
       for (uint32_t row = 0; row < item_.rows; ++row) {
-        const uint32_t of_row = group_ * row;
-        const uint32_t of_head = group_ * item_.head_begin;
         const States to =
             item_.lanes.At(item_.sequence + item_.row_begin + row, static_cast<uint32_t>(lane));
-        CopyStates(scratch_.stack[0], of_row, to, of_head, group_);
+        for (uint32_t head = 0; head < item_.heads; ++head) {
+          CopyStates(scratch_.stack[0], FirstQuery(row, head), to,
+                     group_ * (item_.head_begin + head), group_);
+        }
       }
     }
   }
@@ -141,8 +154,8 @@ class ItemRun {
                group_ * item_.head_begin, state, 0, queries_);
   }
 
-  void CopyStates(const States& from, uint32_t from_query, const States& to, uint32_t to_query,
-                  uint32_t count) const {
+  void CopyStates(const States& from, size_t from_query, const States& to, size_t to_query,
+                  size_t count) const {
     std::copy_n(from.max + from_query, count, to.max + to_query);
     std::copy_n(from.sum + from_query, count, to.sum + to_query);
     std::copy_n(from.out + from_query * out_stride_, count * out_stride_,
@@ -229,29 +242,20 @@ class ItemRun {
     columns->index[c] = index;
     columns->key[c] = plane(form.key) + ColumnOffset(form.key, in_block);
     columns->value[c] = plane(form.value) + ColumnOffset(form.value, in_block);
-    columns->key_signs[c] = plane(form.key) + SignOffset(form.key, in_block);
-    columns->value_signs[c] = plane(form.value) + SignOffset(form.value, in_block);
     if (!IsIdentity(form.key.codec)) columns->key_scale[c] = scales(form.key);
     if (!IsIdentity(form.value.codec)) columns->value_scale[c] = scales(form.value);
-  }
-
-  static size_t SignOffset(const StreamLayout& stream, uint32_t in_block) {
-    if (stream.codec != Codec::kQ25) return 0;
-    const size_t begin = codec::PairPlaneBytes(stream.inner, stream.dim, stream.block_tokens);
-    if (stream.inner == InnerAxis::kToken) return begin + in_block / 8;
-    return begin + in_block * codec::PairSignBytes(stream.dim);
   }
 
   StreamView ViewOf(const StreamLayout& stream) const {
     return {
         .layout = &stream,
         .heads = item_.heads,
-        .group = group_,
+        .group = queries_per_head_,
         .dim = stream.dim,
-        .row_bytes = ColumnOffset(stream, stream.block_tokens),
+        .row_bytes = stream.block_tokens * CodeBytes(stream.codec),
         .head_stride_bytes = stream.head_stride_bytes,
         .column_bytes = codec::PlaneBytes(stream.codec, stream.inner, stream.dim, kColumnTokens),
-        .token_bytes = codec::RowBytes(stream.codec, stream.dim, 2) / 2,
+        .token_bytes = stream.dim * CodeBytes(stream.codec),
         .block_columns = stream.block_tokens / kColumnTokens,
         .scale_head_stride_bytes = IsIdentity(stream.codec) ? 0 : stream.scale_head_stride_bytes};
   }
@@ -259,7 +263,7 @@ class ItemRun {
   /// The states of every query vector over one split, into scratch.split. `next` are the columns of
   /// the split that follows, or null.
   void Attend(const SplitView& view, const Columns* next) const {
-    if (StreamsOneRow(shape_, item_.rows)) {
+    if (item_.streams()) {
       Stream(view, next);
     } else {
       Expand(view);
@@ -282,7 +286,7 @@ class ItemRun {
       for (uint32_t head = 0; head < item_.heads; ++head) {
         HeadScales scales;
         LoadScales(form.key, columns, columns.key_scale, head, &scales);
-        ScaleScoresOf(form, columns, scales, head * group_, group_);
+        ScaleScoresOf(form, columns, scales, head * queries_per_head_, queries_per_head_);
       }
     }
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
@@ -337,7 +341,7 @@ class ItemRun {
     for (uint32_t head = 0; head < item_.heads; ++head) {
       HeadScales scales;
       LoadScales(form.value, columns, columns.value_scale, head, &scales);
-      for (uint32_t q = head * group_; q < (head + 1) * group_; ++q) {
+      for (uint32_t q = head * queries_per_head_; q < (head + 1) * queries_per_head_; ++q) {
         ScaleWeights(columns, scales, Scores(q));
       }
     }
@@ -347,7 +351,7 @@ class ItemRun {
     for (uint32_t head = 0; head < item_.heads; ++head) {
       HeadScales scales;
       LoadScales(form.value, columns, columns.value_scale, head, &scales);
-      for (uint32_t q = head * group_; q < (head + 1) * group_; ++q) {
+      for (uint32_t q = head * queries_per_head_; q < (head + 1) * queries_per_head_; ++q) {
         FixWeightsOf(q, form, columns, scales, visible);
       }
     }
@@ -355,11 +359,16 @@ class ItemRun {
 
   void FixWeightsOf(uint32_t q, const Form& form, const Columns& columns, const HeadScales& scales,
                     const VisibleTokens& visible) const {
+    constexpr size_t kGroups = FixedWeights::kGroups;
     const Codec codec = form.value.codec;
-    FixWeights(visible, columns, scales, codec::HasMids(codec), codec::WholeUnit(codec), Scores(q),
-               scratch_.fixed_weights + size_t{q} * kSplitTokens,
-               scratch_.weight_units + size_t{q} * (kSplitTokens / kGroupTokens),
-               &scratch_.mid_sum[q]);
+    const WholeValues values = {.mids = codec::HasMids(codec),
+                                .code_unit = codec::WholeUnit(codec),
+                                .excess = form.whole_value.excess};
+    FixWeights(visible, columns, scales, values, Scores(q),
+               {.codes = scratch_.fixed_weights + size_t{q} * kSplitTokens,
+                .units = scratch_.weight_units + q * kGroups,
+                .starts = scratch_.weight_starts + q * kGroups,
+                .mid_sum = &scratch_.mid_sum[q]});
   }
 
   uint32_t ListRuns(const Form& form, const Columns& columns, const VisibleTokens& visible,
@@ -417,20 +426,20 @@ class ItemRun {
     const StreamLayout& key = form.key;
     const uint32_t index = columns.index[c];
     if (form.has_whole_keys()) {
-      form.whole_key.expand_key(KeyOfHead(columns, c, ViewOf(key), 0),
+      form.whole_key.expand_key(columns.key[c], key.dim,
                                 scratch_.key_pairs + size_t{index} * KeyPairsStride(key.dim));
       return;
     }
     const auto expand =
         key.inner == InnerAxis::kDim ? form.of_key.expand_key_rows : form.of_key.expand_key;
-    expand(columns.key[c], ColumnOffset(key, key.block_tokens), key_dim_,
+    expand(columns.key[c], key.block_tokens * CodeBytes(key.codec), key_dim_,
            scratch_.key + index * key_dim_ * kColumnTokens);
   }
 
   void ExpandValueColumn(const Form& form, const Columns& columns, uint32_t c) const {
     const uint32_t first = columns.index[c] * kColumnTokens;
     if (form.has_whole_values()) {
-      form.whole_value.expand_value(ValueOfHead(columns, c, ViewOf(form.value), 0), form.value,
+      form.whole_value.expand_value(columns.value[c], value_dim_,
                                     scratch_.value_pairs + size_t{first} * kPanelDims,
                                     kValuePairsStride);
       return;
@@ -440,7 +449,7 @@ class ItemRun {
 
   /// Scores of query vectors [q, q + rows) against whole-number codes.
   void ScoreWholeTile(uint32_t q, uint32_t rows, const Columns& columns) const {
-    const size_t pairs = codec::PairCount(shape_.key.dim);
+    const size_t pairs = DivUp(key_dim_, 2);
     for (uint32_t c = 0; c < columns.count; ++c) {
       const uint32_t index = columns.index[c];
       const int16_t* panel = scratch_.key_pairs + size_t{index} * KeyPairsStride(shape_.key.dim);
@@ -564,6 +573,7 @@ class ItemRun {
   const Scratch& scratch_;
   const uint32_t group_;
   const uint32_t queries_;
+  const uint32_t queries_per_head_;
   const size_t key_dim_;
   const size_t value_dim_;
   const size_t out_stride_;

@@ -50,9 +50,20 @@ struct LaneStates {
   }
 };
 
+/// Query vectors of a KV head up to which the first step of a cascade streams: reading K and V where
+/// they lie still costs more than the arithmetic.
+inline constexpr uint32_t kStreamQueries = 8;
+
+/// Whether `rows` rows that see the same tokens are computed straight from their blocks; otherwise
+/// K and V of a split are widened first. Kernels stream only K that is token-contiguous.
+constexpr bool Streams(const AttentionShape& shape, uint32_t rows) {
+  const uint32_t group = shape.query_heads / shape.key.heads;
+  return (rows == 1 || rows * group <= kStreamQueries) && shape.key.inner == InnerAxis::kToken;
+}
+
 /// Work of one worker at a time: the query vectors of rows [row_begin, row_begin + rows) and of KV
 /// heads [head_begin, head_begin + heads), against the lanes first_lane, first_lane + lane_step,
-/// ... (a subtree of the lane tree). Several rows or several heads, never both.
+/// ... (a subtree of the lane tree). Several rows and several heads only where they stream.
 ///
 /// Sequences that share their first splits are a cascade. An item of its first step computes the
 /// shared splits once: its rows are the single rows of `sequences`, its task has the blocks of the
@@ -75,18 +86,13 @@ struct Item {
   uint32_t sequence = 0;  // whose of them: the task's; first step: those of row 0
 
   bool is_first_step() const { return sequences != nullptr; }
+  bool streams() const { return (rows == 1 || is_first_step()) && Streams(*shape, rows); }
 
   uint32_t group() const { return shape->query_heads / shape->key.heads; }
   /// Query vectors of one row; they are neighbours in queries and out.
   uint32_t queries_per_row() const { return heads * group(); }
   uint32_t queries() const { return rows * queries_per_row(); }
 };
-
-/// Whether `rows` rows are computed straight from their blocks; otherwise K and V of a split are
-/// widened first. Kernels stream only K that is token-contiguous.
-constexpr bool StreamsOneRow(const AttentionShape& shape, uint32_t rows) {
-  return rows == 1 && shape.key.inner == InnerAxis::kToken;
-}
 
 /// Memory of one worker, sized by the backend for the largest item of the call.
 struct Scratch {
@@ -100,11 +106,12 @@ struct Scratch {
   int16_t* fixed_weights = nullptr;  // [queries, kSplitTokens]
   float* query_units = nullptr;      // [PaddedQueries]
   float* weight_units = nullptr;     // [queries, kSplitTokens / kGroupTokens]
-  int16_t* key_pairs =
-      nullptr;  // [kColumnsPerSplit, key.dim / 2 rounded up, 16, 2] expanded, prefill only
-  int16_t* value_pairs = nullptr;  // [value panels, kSplitTokens / 2, kPanelDims, 2] likewise
-  float* query_sum = nullptr;      // [PaddedQueries] over the channels of a scaled query
-  float* mid_sum = nullptr;        // [PaddedQueries] over e * mid of a split
+  int32_t* query_starts = nullptr;   // [PaddedQueries] what their sums start from
+  int32_t* weight_starts = nullptr;  // [queries, kSplitTokens / kGroupTokens] likewise
+  int16_t* key_pairs = nullptr;      // [kColumnsPerSplit, KeyPairsStride] expanded, prefill only
+  int16_t* value_pairs = nullptr;    // [value panels, kValuePairsStride] likewise
+  float* query_sum = nullptr;        // [PaddedQueries] over the channels of a scaled query
+  float* mid_sum = nullptr;          // [PaddedQueries] over e * mid of a split
   States split;
   States stack[kTreeLevels];
 };
@@ -124,11 +131,12 @@ struct Kernels {
 /// Floats from one query's `out` row to the next.
 constexpr uint32_t OutStride(uint32_t value_dim) { return RoundUp(value_dim, kPanelDims); }
 
-/// Numbers from one fixed-point query to the next.
-constexpr uint32_t FixedStride(uint32_t key_dim) { return RoundUp(key_dim, 4); }
+/// Numbers from one fixed-point query to the next: the channels of whole tiles of every codec.
+constexpr uint32_t FixedStride(uint32_t key_dim) { return RoundUp(key_dim, 32); }
 
-/// Numbers of an expanded column of K, and of an expanded panel of V, in pairs.
-constexpr uint32_t KeyPairsStride(uint32_t key_dim) { return RoundUp(key_dim, 2) * kColumnTokens; }
+/// Numbers of an expanded column of K: [pair of channels, kColumnTokens, 2].
+constexpr uint32_t KeyPairsStride(uint32_t key_dim) { return FixedStride(key_dim) * kColumnTokens; }
+/// Numbers of an expanded panel of V: [pair of tokens, kPanelDims, 2].
 inline constexpr uint32_t kValuePairsStride = kSplitTokens * kPanelDims;
 
 /// Length of arrays with one value a query: whole vectors of every target.

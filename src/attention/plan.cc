@@ -28,6 +28,13 @@ uint64_t TokensInSight(const AttentionShape& shape, const AttentionTask& task,
   return std::min<uint64_t>(tokens, uint64_t{shape.window_tokens} + shape.sink_tokens);
 }
 
+/// KV heads that an item reads together where it streams.
+uint32_t HeadsPerRun(const AttentionShape& shape) {
+  const StreamLayout& key = shape.key;
+  const uint64_t plane_bytes = codec::PlaneBytes(key.codec, key.inner, key.dim, key.block_tokens);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(kRunBytes / plane_bytes, 1, key.heads));
+}
+
 uint32_t RowsPerTile(const AttentionShape& shape) {
   return std::max(1u, kTileQueries / (shape.query_heads / shape.key.heads));
 }
@@ -52,9 +59,7 @@ class TaskPlanner {
     const uint64_t splits = TokensInSight(shape_, task_, shared_.splits) / kSplitTokens + 1;
     uint32_t parts = 1;
     while (parts < kLanes && parts < pieces && uint64_t{parts} * 4 <= splits) parts *= 2;
-    const uint64_t plane_bytes = codec::PlaneBytes(shape_.key.codec, shape_.key.inner,
-                                                   shape_.key.dim, shape_.key.block_tokens);
-    const uint64_t runs = std::max<uint64_t>(1, shape_.key.heads * plane_bytes / kRunBytes);
+    const uint64_t runs = DivUp(shape_.key.heads, HeadsPerRun(shape_));
     const auto cuts = static_cast<uint32_t>(
         std::min<uint64_t>(shape_.key.heads, std::max(runs, (pieces + parts - 1) / parts)));
     const uint32_t heads = (shape_.key.heads + cuts - 1) / cuts;
@@ -84,7 +89,7 @@ class TaskPlanner {
         Item item{.shape = &shape_, .task = &task_, .head_begin = head, .row_begin = row};
         item.rows = TileRows(row);
         row += item.rows;
-        plan_->expands = plan_->expands || !StreamsOneRow(shape_, item.rows);
+        plan_->expands = plan_->expands || !item.streams();
         Add(item, parts);
       }
     }
@@ -125,30 +130,34 @@ class TaskPlanner {
   Plan* plan_;
 };
 
-/// First items of one cascade whose sequences are the last `count` of the plan: tiles of one head,
-/// in enough parts by lanes for all workers.
+/// First items of one cascade whose sequences are the last `count` of the plan, in enough parts by
+/// lanes for all workers: few sequences with as many heads as make long runs, many in tiles of one
+/// head.
 void AddFirstItems(const AttentionShape& shape, const AttentionTask& task, const Shared& shared,
                    uint32_t first_sequence, uint32_t count, uint32_t workers, Plan* plan) {
-  const uint32_t tile_rows = RowsPerTile(shape);
-  const uint64_t tiles = uint64_t{shape.key.heads} * DivUp(count, tile_rows);
+  const bool streams = Streams(shape, count);
+  const uint32_t heads = streams ? HeadsPerRun(shape) : 1;
+  const uint32_t rows = streams ? count : RowsPerTile(shape);
+  const uint64_t tiles = uint64_t{DivUp(shape.key.heads, heads)} * DivUp(count, rows);
   uint32_t parts = 1;
   while (parts < kLanes && parts < shared.splits && parts * tiles < workers * kItemsPerWorker) {
     parts *= 2;
   }
-  for (uint32_t head = 0; head < shape.key.heads; ++head) {
-    for (uint32_t row = 0; row < count; row += tile_rows) {
+  for (uint32_t head = 0; head < shape.key.heads; head += heads) {
+    for (uint32_t row = 0; row < count; row += rows) {
       Item item{.shape = &shape,
                 .task = &task,
                 .head_begin = head,
+                .heads = std::min(heads, shape.key.heads - head),
                 .row_begin = row,
-                .rows = std::min(tile_rows, count - row),
+                .rows = std::min(rows, count - row),
                 .lane_step = parts,
                 .sequences = plan->sequences.data() + first_sequence,
                 .shared_splits = shared.splits,
                 .lanes = shared.lanes,
                 .sequence = first_sequence};
       plan->queries_max = std::max(plan->queries_max, item.queries());
-      plan->expands = plan->expands || !StreamsOneRow(shape, item.rows);
+      plan->expands = plan->expands || !item.streams();
       for (item.first_lane = 0; item.first_lane < parts; ++item.first_lane) {
         plan->first_items.push_back(item);
       }
@@ -217,7 +226,7 @@ void MakePlan(const AttentionShape& shape, std::span<const AttentionTask> tasks,
     if (task.rows == 0) continue;
     const uint64_t pieces = workers == 1 ? 1 : (work(i) + fair - 1) / fair;
     TaskPlanner planner(shape, task, shared[i], plan);
-    if (StreamsOneRow(shape, task.rows)) {
+    if (task.rows == 1 && Streams(shape, 1)) {
       planner.AddRow(pieces);
     } else {
       planner.AddTiles(pieces);

@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "codec/scalar.h"
+#include "codec/test_util.h"
 #include "quire/attention.h"
 
 namespace quire::attention {
@@ -184,33 +185,17 @@ class TestSequence {
 
   static void StorePairs(const StreamLayout& layout, uint32_t head, uint32_t token,
                          const std::vector<float>& values, std::byte* slot) {
-    std::vector<uint8_t> codes(codec::PairCount(layout.dim));
+    std::vector<uint8_t> codes(codec::PairCount(layout.inner, layout.dim));
     const uint16_t scale = codec::EncodePairs(layout.inner, values, codes);
     std::memcpy(slot + codec::ScaleAt(layout, head, token), &scale, 2);
-    std::byte* plane = slot + layout.offset_bytes + head * layout.head_stride_bytes;
-    const auto put = [&](uint64_t byte, uint32_t mask, uint32_t shift, uint32_t bits) {
-      const auto kept = plane[byte] & ~std::byte(mask << shift);
-      plane[byte] = kept | std::byte((bits & mask) << shift);
-    };
-    for (uint32_t p = 0; p < codes.size(); ++p) {
-      const codec::PairPlace at = codec::PairPlaceAt(layout, token, p);
-      put(at.low.byte, 15, at.low.high ? 4 : 0, codes[p]);
-      put(at.sign_byte, 1, at.sign_bit, codes[p] / codec::kPairNegated);
-    }
+    StoreCodes(layout, head, token, codes, slot);
   }
 
   static void StoreCodes(const StreamLayout& layout, uint32_t head, uint32_t token,
                          const std::vector<uint8_t>& codes, std::byte* slot) {
     std::byte* plane = slot + layout.offset_bytes + head * layout.head_stride_bytes;
-    for (uint32_t d = 0; d < layout.dim; ++d) {
-      if (codec::IsByteCodec(layout.codec)) {
-        plane[codec::ByteAt(layout, token, d)] = std::byte{codes[d]};
-        continue;
-      }
-      const codec::NibblePlace place = codec::NibbleAt(layout, token, d);
-      const auto code = static_cast<std::byte>(place.high ? codes[d] << 4 : codes[d]);
-      const std::byte other = place.high ? std::byte{0x0f} : std::byte{0xf0};
-      plane[place.byte] = (plane[place.byte] & other) | code;
+    for (uint32_t i = 0; i < codes.size(); ++i) {
+      codec::StoreCode(layout, token, i, codes[i], plane);
     }
   }
 

@@ -43,11 +43,10 @@ inline constexpr size_t kVecsPerColumn = kColumnTokens / kVecLanes;
 struct Columns {
   uint32_t count = 0;
   uint32_t index[kColumnsPerSplit];          // which column of the split, ascending
-  const std::byte* key[kColumnsPerSplit];    // [key.dim][16 tokens], a block's row apart
-  const std::byte* value[kColumnsPerSplit];  // [16 tokens][value.dim], contiguous
-  // q25: the bits that negate, of the column's first pair or token.
-  const std::byte* key_signs[kColumnsPerSplit];
-  const std::byte* value_signs[kColumnsPerSplit];
+  // Whole-number codes lie in tiles; others [key.dim][16 tokens], a block's row apart, and
+  // [16 tokens][value.dim], contiguous.
+  const std::byte* key[kColumnsPerSplit];
+  const std::byte* value[kColumnsPerSplit];
   // Codecs that encode: f16 scales of the 16 tokens, their mids a block's scales further.
   const std::byte* key_scale[kColumnsPerSplit];
   const std::byte* value_scale[kColumnsPerSplit];

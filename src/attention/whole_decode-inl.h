@@ -21,29 +21,36 @@ namespace quire::attention::HWY_NAMESPACE {
 
 /// Query vectors in fixed point.
 struct FixedQueries {
-  const int16_t* codes = nullptr;  // [queries, stride], zeros after the last channel
+  const int16_t* codes = nullptr;   // [queries, stride], zeros after the last channel
+  const float* units = nullptr;     // [queries]
+  const int32_t* starts = nullptr;  // [queries] what sums over codes with kExcess start from
   size_t stride = 0;
-  const float* units = nullptr;  // [queries]
 
-  FixedQueries From(size_t query) const { return {codes + query * stride, stride, units + query}; }
+  FixedQueries From(size_t query) const {
+    return {codes + query * stride, units + query, starts + query, stride};
+  }
 };
 
 /// Weights in fixed point.
 struct FixedWeights {
-  const int16_t* codes = nullptr;  // [queries, kSplitTokens], 0 where there is no column
-  const float* units = nullptr;    // [queries, groups of a split]
+  static constexpr size_t kGroups = kSplitTokens / kGroupTokens;
+  const int16_t* codes = nullptr;   // [queries, kSplitTokens], 0 where there is no column
+  const float* units = nullptr;     // [queries, kGroups]
+  const int32_t* starts = nullptr;  // [queries, kGroups]
 
   FixedWeights From(size_t query) const {
-    return {codes + query * kSplitTokens, units + query * (kSplitTokens / kGroupTokens)};
+    return {codes + query * kSplitTokens, units + query * kGroups, starts + query * kGroups};
   }
 };
 
+/// All sums of query vector h become starts[h * stride].
 template <int kQueries, int kVecs>
-HWY_INLINE void ClearSums(SumVec (*sum)[kVecs]) {
+HWY_INLINE void StartSums(const int32_t* starts, size_t stride, SumVec (*sum)[kVecs]) {
   QUIRE_UNROLL
   for (int h = 0; h < kQueries; ++h) {
+    const SumVec start = hn::Set(SumTag(), starts[h * stride]);
     QUIRE_UNROLL
-    for (int v = 0; v < kVecs; ++v) sum[h][v] = hn::Zero(SumTag());
+    for (int v = 0; v < kVecs; ++v) sum[h][v] = start;
   }
 }
 
@@ -63,29 +70,6 @@ HWY_INLINE void StoreScores(const SumVec (*sum)[kVecsPerSixteen], const float* u
   }
 }
 
-inline WholeColumn KeyOfHead(const Columns& columns, uint32_t c, const StreamView& key,
-                             uint32_t head) {
-  const size_t offset = head * key.head_stride_bytes;
-  return {.codes = columns.key[c] + offset,
-          .signs = columns.key_signs[c] + offset,
-          .block_tokens = key.layout->block_tokens,
-          .pairs = codec::PairCount(key.layout->dim)};
-}
-
-inline WholeRows ValueOfHead(const Columns& columns, uint32_t c, const StreamView& value,
-                             uint32_t head) {
-  const StreamLayout& layout = *value.layout;
-  const size_t offset = head * value.head_stride_bytes;
-  const uint32_t in_block = columns.index[c] * kColumnTokens % layout.block_tokens;
-  const std::byte* codes = columns.value[c] + offset;
-  return {.codes = codes,
-          .signs = columns.value_signs[c] + offset,
-          .row_bytes = codec::RowBytes(layout.codec, layout.dim, 2),
-          .sign_bytes = codec::PairSignBytes(layout.dim),
-          .plane = codes - ColumnOffset(layout, in_block),
-          .first_token = in_block};
-}
-
 /// What is read some planes after the plane of column c at `head`: the same column of a later head,
 /// the column `count` further, or the first columns of `next` (or null).
 inline const std::byte* ValueAhead(const Columns& columns, uint32_t c, uint32_t head,
@@ -103,38 +87,41 @@ inline const std::byte* ValueAhead(const Columns& columns, uint32_t c, uint32_t 
 
 /// Scores of one column. `ahead` is the column that is read later.
 template <Codec kCodec, int kQueries>
-void ScoreWholeColumn(const FixedQueries& queries, WholeColumn column, const std::byte* ahead,
-                      float* scores) {
-  constexpr size_t kStepsPerLine = kLineBytes / (16 * kStepBytes<kCodec>);
-  constexpr size_t kPairs = kPairsPerStep<kCodec>;
-  constexpr int kVecs = static_cast<int>(kVecsPerSixteen);
-  SumVec sum[kQueries][kVecs];
-  ClearSums<kQueries, kVecs>(sum);
+void ScoreWholeColumn(const FixedQueries& queries, size_t dim, const std::byte* codes,
+                      const std::byte* ahead, float* scores) {
+  constexpr bool kTiles = kCodec == Codec::kQ25;  // whole ones
+  constexpr int kSteps = kTiles ? kTileSteps<kCodec> : 2;
+  constexpr size_t kBytes = kTiles ? codec::kPairTileBytes : kSteps * codec::kStepBytes;
+  constexpr size_t kStepChannels = 2 * kPairsPerStep<kCodec>;
+  SumVec sum[kQueries][kVecsPerSixteen];
+  StartSums<kQueries, kVecsPerSixteen>(queries.starts, 1, sum);
   const int16_t* query = queries.codes;
-  const auto add_step = [&]() QUIRE_INLINE {
-    PairVec k[kPairs][kVecsPerSixteen];
-    LoadKeys<kCodec>(column, k);
+  const auto add_step = [&]<int kStep>() QUIRE_INLINE {
+    PairVec k[kPairsPerStep<kCodec>][kVecsPerSixteen];
+    LoadKeys<kCodec, kStep>(codes, k);
     QUIRE_UNROLL
-    for (size_t p = 0; p < kPairs; ++p) {
+    for (int p = 0; p < kPairsPerStep<kCodec>; ++p) {
       QUIRE_UNROLL
       for (int h = 0; h < kQueries; ++h) {
-        const PairVec q = SetPair(query + h * queries.stride + 2 * p);
+        const PairVec q = SetPair(query + h * queries.stride + kStep * kStepChannels + 2 * p);
         QUIRE_UNROLL
         for (size_t v = 0; v < kVecsPerSixteen; ++v) {
           sum[h][v] = AddProducts(q, k[p][v], sum[h][v]);
         }
       }
     }
-    query += 2 * kPairs;
-    NextStep<kCodec>(&column);
   };
-  while (column.pairs >= kPairs * kStepsPerLine) {
-    hwy::Prefetch(ahead);
-    ahead += column.block_tokens * kStepBytes<kCodec> * kStepsPerLine;
-    Repeat<kStepsPerLine>(add_step);
+  const int16_t* const end = query + dim;
+  while (query + (kTiles ? 1 : kSteps * kStepChannels) <= end) {
+    for (size_t line = 0; line < kBytes; line += kLineBytes) hwy::Prefetch(ahead + line);
+    Repeat<kSteps>(add_step);
+    query += kSteps * kStepChannels;
+    codes += kBytes;
+    ahead += kBytes;
   }
-  while (column.pairs >= kPairs) add_step();
-  if (kPairs > 1 && column.pairs != 0) add_step();
+  for (; query < end; query += kStepChannels, codes += codec::kStepBytes) {
+    add_step.template operator()<0>();
+  }
   StoreScores<kQueries>(sum, queries.units, scores);
 }
 
@@ -155,8 +142,8 @@ void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const
         ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
           for (uint32_t i = 0; i < count; ++i) {
             ScoreWholeColumn<kCodec, kQueries>(
-                queries.From(q), KeyOfHead(columns, c + i, key, head), ahead[i],
-                scores + size_t{q} * kSplitTokens + columns.index[c + i] * kColumnTokens);
+                queries.From(q), key.dim, columns.key[c + i] + head * key.head_stride_bytes,
+                ahead[i], scores + size_t{q} * kSplitTokens + columns.index[c + i] * kColumnTokens);
           }
         });
       }
@@ -168,106 +155,63 @@ void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const
 struct WholeGroup {
   uint32_t count = 0;
   uint32_t first[kGroupTokens / kColumnTokens];  // token of the split
-  WholeRows rows[kGroupTokens / kColumnTokens];
+  const std::byte* codes[kGroupTokens / kColumnTokens];
   const std::byte* ahead[kGroupTokens / kColumnTokens];
   uint32_t unit = 0;  // of the split's
 };
 
-/// out += sums times the group's units.
+/// out += sums times the group's units, for sixteen channels.
 template <int kQueries, int kVecs>
-HWY_INLINE void AddGroup(const SumVec (*sum)[kVecs], const FixedWeights& weights, uint32_t unit,
-                         float* out, size_t out_stride) {
+HWY_INLINE void AddGroup(const SumVec (*sum)[kVecs], size_t first_vec, const FixedWeights& weights,
+                         uint32_t unit, float* out, size_t out_stride) {
   const hn::RebindToFloat<SumTag> df;
   QUIRE_UNROLL
   for (int h = 0; h < kQueries; ++h) {
-    const auto of_group = hn::Set(df, weights.units[h * (kSplitTokens / kGroupTokens) + unit]);
+    const auto of_group = hn::Set(df, weights.units[h * FixedWeights::kGroups + unit]);
     QUIRE_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
+    for (size_t v = 0; v < kVecsPerSixteen; ++v) {
+      const auto added = hn::ConvertTo(df, sum[h][first_vec + v]);
       float* to = out + h * out_stride + v * kSumLanes;
-      hn::Store(hn::MulAdd(hn::ConvertTo(df, sum[h][v]), of_group, hn::Load(df, to)), df, to);
+      hn::Store(hn::MulAdd(added, of_group, hn::Load(df, to)), df, to);
     }
   }
 }
 
-/// out += weights * values of a group for the channels that kLoads loads give, from load i on.
-template <Codec kCodec, int kQueries, int kLoads>
-HWY_INLINE void WeighLoads(const WholeGroup& group, size_t i, const FixedWeights& weights,
-                           float* out, size_t out_stride) {
-  constexpr int kVecs = kLoads * kVecsPerLoad<kCodec>;
+/// out += weights * values of a group, for the channels of the tiles `offset_bytes` into the
+/// columns, as far as there are.
+template <Codec kCodec, int kQueries>
+HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes,
+                           const FixedWeights& weights, size_t channels, float* out,
+                           size_t out_stride) {
+  constexpr int kVecs = kTilePanels<kCodec> * static_cast<int>(kVecsPerSixteen);
+  constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   SumVec sum[kQueries][kVecs];
-  ClearSums<kQueries, kVecs>(sum);
+  StartSums<kQueries, kVecs>(weights.starts + group.unit, FixedWeights::kGroups, sum);
   for (uint32_t c = 0; c < group.count; ++c) {
-    const WholeRows& rows = group.rows[c];
+    const std::byte* tile = group.codes[c] + offset_bytes;
+    const std::byte* ahead = group.ahead[c] + offset_bytes;
     const int16_t* pairs = weights.codes + group.first[c];
-    const std::byte* codes = rows.codes + i * kBytesPerLoad<kCodec>;
-    const std::byte* signs = rows.signs + i * 2;
-    const std::byte* ahead = group.ahead[c] + i * kBytesPerLoad<kCodec>;
-    const auto add_row = [&]() QUIRE_INLINE {
-      PairVec x[kVecs];
+    QUIRE_UNROLL
+    for (size_t line = 0; line < kBytes; line += kLineBytes) hwy::Prefetch(ahead + line);
+    Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
+      constexpr int kPairs = kTokenPairsPerStep<kCodec>;
+      PairVec x[kPairs][kVecs];
+      LoadValues<kCodec, kStep>(tile, x);
       QUIRE_UNROLL
-      for (int load = 0; load < kLoads; ++load) {
-        LoadValues<kCodec>(codes + load * kBytesPerLoad<kCodec>, signs + load * 2, rows.sign_bytes,
-                           x + load * kVecsPerLoad<kCodec>);
-      }
-      QUIRE_UNROLL
-      for (int h = 0; h < kQueries; ++h) {
-        const PairVec w = SetPair(pairs + h * kSplitTokens);
+      for (int p = 0; p < kPairs; ++p) {
         QUIRE_UNROLL
-        for (int v = 0; v < kVecs; ++v) sum[h][v] = AddProducts(w, x[v], sum[h][v]);
-      }
-      pairs += 2;
-      codes += rows.row_bytes;
-      signs += 2 * rows.sign_bytes;
-    };
-    for (uint32_t r = 0; r < kColumnTokens / 2; r += 2) {
-      hwy::Prefetch(ahead);
-      hwy::Prefetch(ahead + rows.row_bytes);
-      ahead += 2 * rows.row_bytes;
-      Repeat<2>(add_row);
-    }
-  }
-  AddGroup<kQueries, kVecs>(sum, weights, group.unit, out + i * kChannelsPerLoad<kCodec>,
-                            out_stride);
-}
-
-/// The same for the last channels, from `begin` on, at most sixteen.
-template <int kQueries>
-void WeighLast(const WholeGroup& group, const StreamLayout& layout, size_t begin,
-               const FixedWeights& weights, float* out, size_t out_stride) {
-  constexpr int kVecs = static_cast<int>(kVecsPerSixteen);
-  SumVec sum[kQueries][kVecs];
-  ClearSums<kQueries, kVecs>(sum);
-  for (uint32_t c = 0; c < group.count; ++c) {
-    for (size_t r = 0; r < kColumnTokens / 2; ++r) {
-      HWY_ALIGN int16_t last[kSixteenPairs];
-      StoreLastValues(layout, group.rows[c], r, begin, last);
-      for (int h = 0; h < kQueries; ++h) {
-        const PairVec w = SetPair(weights.codes + h * kSplitTokens + group.first[c] + 2 * r);
-        for (int v = 0; v < kVecs; ++v) {
-          sum[h][v] = AddProducts(w, hn::Load(PairTag(), last + v * 2 * kSumLanes), sum[h][v]);
+        for (int h = 0; h < kQueries; ++h) {
+          const PairVec w = SetPair(pairs + h * kSplitTokens + 2 * (kStep * kPairs + p));
+          QUIRE_UNROLL
+          for (int v = 0; v < kVecs; ++v) sum[h][v] = AddProducts(w, x[p][v], sum[h][v]);
         }
       }
-    }
+    });
   }
-  AddGroup<kQueries, kVecs>(sum, weights, group.unit, out + begin, out_stride);
-}
-
-template <Codec kCodec, int kQueries>
-void WeighWholeGroup(const WholeGroup& group, const StreamLayout& layout,
-                     const FixedWeights& weights, float* out, size_t out_stride) {
-  // Beyond four sums g++ 12 keeps some of them in memory.
-  constexpr int kLoads = std::max(1, 4 / kQueries / kVecsPerLoad<kCodec>);
-  const size_t loadable = LoadableChannels<kCodec>(layout.dim);
-  const size_t loads = loadable / kChannelsPerLoad<kCodec>;
-  size_t i = 0;
-  for (; i + kLoads <= loads; i += kLoads) {
-    WeighLoads<kCodec, kQueries, kLoads>(group, i, weights, out, out_stride);
-  }
-  for (; i < loads; ++i) {
-    WeighLoads<kCodec, kQueries, 1>(group, i, weights, out, out_stride);
-  }
-  for (size_t begin = loadable; begin < layout.dim; begin += 16) {
-    WeighLast<kQueries>(group, layout, begin, weights, out, out_stride);
+  AddGroup<kQueries, kVecs>(sum, 0, weights, group.unit, out, out_stride);
+  if (kTilePanels<kCodec> > 1 && channels > kPanelDims) {
+    AddGroup<kQueries, kVecs>(sum, kVecsPerSixteen, weights, group.unit, out + kPanelDims,
+                              out_stride);
   }
 }
 
@@ -277,23 +221,28 @@ template <Codec kCodec>
 void StreamWholeValues(const Columns& columns, const StreamView& view, const Columns* next,
                        const FixedWeights& weights, float* out, size_t out_stride) {
   constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
+  constexpr size_t kChannels = kTilePanels<kCodec> * kPanelDims;
+  constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   const GroupParts parts(view.group);
   uint32_t end = 0;
   for (uint32_t c = 0; c < columns.count; c = end) {
-    const uint32_t unit = columns.index[c] / kColumnsPerGroup;
-    while (end < columns.count && columns.index[end] / kColumnsPerGroup == unit) ++end;
+    WholeGroup group{.unit = columns.index[c] / kColumnsPerGroup};
+    while (end < columns.count && columns.index[end] / kColumnsPerGroup == group.unit) {
+      group.first[group.count++] = columns.index[end++] * kColumnTokens;
+    }
     for (uint32_t head = 0; head < view.heads; ++head) {
-      WholeGroup group{.count = end - c, .unit = unit};
       for (uint32_t j = 0; j < group.count; ++j) {
-        group.first[j] = columns.index[c + j] * kColumnTokens;
-        group.rows[j] = ValueOfHead(columns, c + j, view, head);
+        group.codes[j] = columns.value[c + j] + head * view.head_stride_bytes;
         group.ahead[j] = ValueAhead(columns, c + j, head, view, group.count, next);
       }
       size_t q = size_t{head} * view.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
         ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
-          WeighWholeGroup<kCodec, kQueries>(group, *view.layout, weights.From(q),
-                                            out + q * out_stride, out_stride);
+          size_t offset_bytes = 0;
+          for (size_t d = 0; d < view.dim; d += kChannels, offset_bytes += kBytes) {
+            WeighTiles<kCodec, kQueries>(group, offset_bytes, weights.From(q), view.dim - d,
+                                         out + q * out_stride + d, out_stride);
+          }
         });
       }
     }

@@ -11,55 +11,61 @@
 #define QUIRE_ATTENTION_WHOLE_PREFILL_INL_H_
 #endif
 
-#include <algorithm>
-
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
-/// One column of K to [pair of channels][16 tokens][2].
+/// Without kExcess, as sums over panels start from zero.
 template <Codec kCodec>
-void ExpandWholeKey(WholeColumn column, int16_t* to) {
-  while (column.pairs != 0) {
-    const size_t pairs = std::min(kPairsPerStep<kCodec>, column.pairs);
-    PairVec k[kPairsPerStep<kCodec>][kVecsPerSixteen];
-    LoadKeys<kCodec>(column, k);
-    for (size_t p = 0; p < pairs; ++p, to += kSixteenPairs) {
-      QUIRE_UNROLL
-      for (size_t v = 0; v < kVecsPerSixteen; ++v) {
-        hn::StoreU(k[p][v], PairTag(), to + v * 2 * kSumLanes);
-      }
+HWY_INLINE void StoreSixteen(const PairVec* pairs, int16_t* to) {
+  const PairVec excess = hn::Set(PairTag(), int16_t{kExcess<kCodec>});
+  QUIRE_UNROLL
+  for (size_t v = 0; v < kVecsPerSixteen; ++v) {
+    hn::StoreU(hn::Sub(pairs[v], excess), PairTag(), to + v * 2 * kSumLanes);
+  }
+}
+
+/// One column of K to [pair of channels][16 tokens][2], as many pairs as the column's steps have.
+template <Codec kCodec>
+void ExpandWholeKey(const std::byte* codes, size_t dim, int16_t* to) {
+  constexpr size_t kPairs = kPairsPerStep<kCodec>;
+  const auto expand = [&]<int kStep>() QUIRE_INLINE {
+    PairVec k[kPairs][kVecsPerSixteen];
+    LoadKeys<kCodec, kStep>(codes, k);
+    QUIRE_UNROLL
+    for (size_t p = 0; p < kPairs; ++p, to += kSixteenPairs) StoreSixteen<kCodec>(k[p], to);
+  };
+  if constexpr (kCodec == Codec::kQ25) {
+    for (size_t d = 0; d < dim; d += 2 * kPairs * kTileSteps<kCodec>) {
+      Repeat<kTileSteps<kCodec>>(expand);
+      codes += codec::kPairTileBytes;
     }
-    if (pairs == column.pairs) break;
-    NextStep<kCodec>(&column);
+  } else {
+    for (size_t d = 0; d < dim; d += 2 * kPairs, codes += codec::kStepBytes) {
+      expand.template operator()<0>();
+    }
   }
 }
 
 /// One column of V to its eight pairs of tokens of every panel [16 channels][2], panels
 /// `panel_stride` apart.
 template <Codec kCodec>
-void ExpandWholeValue(const WholeRows& rows, const StreamLayout& layout, int16_t* to,
-                      size_t panel_stride) {
-  constexpr size_t kPanels = kChannelsPerLoad<kCodec> / kPanelDims;
-  const size_t loadable = LoadableChannels<kCodec>(layout.dim);
-  size_t d = 0;
-  for (size_t load = 0; d < loadable; ++load, d += kChannelsPerLoad<kCodec>) {
-    for (size_t r = 0; r < kColumnTokens / 2; ++r) {
-      PairVec x[kVecsPerLoad<kCodec>];
-      LoadValues<kCodec>(rows.codes + r * rows.row_bytes + load * kBytesPerLoad<kCodec>,
-                         rows.signs + 2 * r * rows.sign_bytes + load * 2, rows.sign_bytes, x);
+void ExpandWholeValue(const std::byte* codes, size_t dim, int16_t* to, size_t panel_stride) {
+  constexpr int kPairs = kTokenPairsPerStep<kCodec>;
+  constexpr int kPanels = kTilePanels<kCodec>;
+  for (size_t d = 0; d < dim; d += kPanels * kPanelDims, to += kPanels * panel_stride) {
+    Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
+      PairVec x[kPairs][kPanels * kVecsPerSixteen];
+      LoadValues<kCodec, kStep>(codes, x);
       QUIRE_UNROLL
-      for (size_t v = 0; v < kPanels * kVecsPerSixteen; ++v) {
-        hn::StoreU(x[v], PairTag(),
-                   to + v / kVecsPerSixteen * panel_stride + r * kSixteenPairs +
-                       v % kVecsPerSixteen * 2 * kSumLanes);
+      for (int p = 0; p < kPairs; ++p) {
+        int16_t* const pair = to + (kStep * kPairs + p) * kSixteenPairs;
+        StoreSixteen<kCodec>(x[p], pair);
+        if (kPanels > 1 && d + kPanelDims < dim) {
+          StoreSixteen<kCodec>(x[p] + kVecsPerSixteen, pair + panel_stride);
+        }
       }
-    }
-    to += kPanels * panel_stride;
-  }
-  for (; d < layout.dim; d += kPanelDims, to += panel_stride) {
-    for (size_t r = 0; r < kColumnTokens / 2; ++r) {
-      StoreLastValues(layout, rows, r, d, to + r * kSixteenPairs);
-    }
+    });
+    codes += codec::TileBytes(kCodec, codec::kTileLanes);
   }
 }
 
@@ -68,7 +74,8 @@ template <int kRows>
 HWY_INLINE void SumProducts(const int16_t* left, size_t left_stride, const int16_t* panel,
                             size_t pairs, SumVec (*sum)[kVecsPerSixteen]) {
   constexpr int kVecs = static_cast<int>(kVecsPerSixteen);
-  ClearSums<kRows, kVecs>(sum);
+  constexpr int32_t kZero = 0;
+  StartSums<kRows, kVecs>(&kZero, 0, sum);
   for (size_t i = 0; i < pairs; ++i) {
     PairVec x[kVecs];
     QUIRE_UNROLL
@@ -101,7 +108,7 @@ void WeighWholePanel(const FixedWeights& weights, uint32_t group, const int16_t*
   SumVec sum[kRows][kVecsPerSixteen];
   SumProducts<kRows>(weights.codes + size_t{group} * kGroupTokens, kSplitTokens, panel,
                      kGroupTokens / 2, sum);
-  AddGroup<kRows, static_cast<int>(kVecsPerSixteen)>(sum, weights, group, out, out_stride);
+  AddGroup<kRows, static_cast<int>(kVecsPerSixteen)>(sum, 0, weights, group, out, out_stride);
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE

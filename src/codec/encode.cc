@@ -40,10 +40,11 @@ HWY_ATTR void EncodePairs(Tile& tile, const StreamLayout& sealed, uint32_t first
   for (uint32_t d = 0; d < sealed.dim; d += kTileDims) {
     const uint32_t dims = std::min(kTileDims, sealed.dim - d);
     coder.Codes(d, dims, pairs);
+    const uint32_t count = PairCount(sealed.inner, dims);
     if (sealed.inner == InnerAxis::kToken) {
-      StoreColumns(sealed, pairs, first, d, dims, plane);
+      StoreColumns(sealed, pairs, first, d / 2, count, plane);
     } else {
-      StoreRows(sealed, pairs, first, d, dims, plane);
+      StoreRows(sealed, pairs, first, d / 2, count, plane);
     }
   }
   coder.Scales(tokens);

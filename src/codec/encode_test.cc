@@ -75,20 +75,8 @@ void EncodeByLoops(const Case& c, const std::byte* open_slot, std::byte* sealed_
       std::byte* scale = sealed_slot + ScaleAt(c.sealed, head, t);
       std::memcpy(scale, &token.scale, 2);
       if (HasMids(c.sealed.codec)) std::memcpy(scale + c.sealed.block_tokens * 2, &token.mid, 2);
-      for (uint32_t p = 0; pairs && p < PairCount(c.open.dim); ++p) {
-        const PairPlace at = PairPlaceAt(c.sealed, t, p);
-        plane[at.low.byte] |= std::byte{static_cast<uint8_t>(codes[p] % 16)}
-                              << (at.low.high ? 4 : 0);
-        plane[at.sign_byte] |= std::byte{static_cast<uint8_t>(codes[p] / 16)} << at.sign_bit;
-      }
-      for (uint32_t d = 0; !pairs && d < c.open.dim; ++d) {
-        if (IsByteCodec(c.sealed.codec)) {
-          plane[ByteAt(c.sealed, t, d)] = std::byte{codes[d]};
-        } else {
-          const NibblePlace at = NibbleAt(c.sealed, t, d);
-          plane[at.byte] |= std::byte{codes[d]} << (at.high ? 4 : 0);
-        }
-      }
+      const uint32_t count = pairs ? PairCount(c.sealed.inner, c.open.dim) : c.open.dim;
+      for (uint32_t i = 0; i < count; ++i) StoreCode(c.sealed, t, i, codes[i], plane);
     }
   }
 }

@@ -312,7 +312,7 @@ class PairCoder {
   /// Codes of the pairs among channels [dim, dim + dims).
   HWY_ATTR void Codes(uint32_t dim, uint32_t dims, uint8_t* pairs) {
     const float* values = tile_.Values(dim);
-    for (uint32_t p = 0; p < PairCount(dims); ++p) {
+    for (uint32_t p = 0; p < PairCount(sealed_.inner, dims); ++p) {
       const ChannelPair pair = PairAt(sealed_.inner, dims, p);
       const float* second =
           pair.second < dims ? values + uint64_t{pair.second} * kTileTokens : kZeros;
@@ -399,136 +399,134 @@ class PairCoder {
   alignas(64) float squares_[kTileTokens] = {};
 };
 
-/// to[2 i] = a[i], to[2 i + 1] = b[i] for sixteen codes.
-HWY_INLINE void Interleave(const uint8_t* a, const uint8_t* b, uint8_t* to) {
+/// to[2 i] = a[i], to[2 i + 1] = b[i] for sixteen codes: a step of int8.
+HWY_INLINE void StoreByteStep(const uint8_t* a, const uint8_t* b, std::byte* step) {
+  auto* const to = reinterpret_cast<uint8_t*>(step);
 #if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<uint8_t, kTileTokens> d;
+  const hn::FixedTag<uint8_t, kTileLanes> d;
   const auto of_a = hn::LoadU(d, a);
   const auto of_b = hn::LoadU(d, b);
   hn::StoreU(hn::InterleaveLower(d, of_a, of_b), d, to);
-  hn::StoreU(hn::InterleaveUpper(d, of_a, of_b), d, to + kTileTokens);
+  hn::StoreU(hn::InterleaveUpper(d, of_a, of_b), d, to + kTileLanes);
 #else
-  for (size_t i = 0; i < kTileTokens; ++i) {
+  for (size_t i = 0; i < kTileLanes; ++i) {
     to[2 * i] = a[i];
     to[2 * i + 1] = b[i];
   }
 #endif
 }
 
-/// Sixteen bytes of codes of half a byte, the first ones in the low halves.
-HWY_INLINE void PackNibbles(const uint8_t* low, const uint8_t* high, std::byte* to) {
-  uint64_t words[4];
-  std::memcpy(words, low, kTileTokens);
-  std::memcpy(words + 2, high, kTileTokens);
-  constexpr uint64_t kLowNibbles = 0x0f0f0f0f0f0f0f0full;
-  for (size_t i = 0; i < 2; ++i) {
-    const uint64_t both = (words[i] & kLowNibbles) | (words[i + 2] & kLowNibbles) << 4;
-    std::memcpy(to + i * sizeof(both), &both, sizeof(both));
+/// a[0] a[8] b[0] b[8] a[1] a[9] ...: how PlaceInTile has two terms of sixteen lanes.
+HWY_INLINE void Deal(const uint8_t* a, const uint8_t* b, uint8_t* to) {
+#if HWY_TARGET != HWY_SCALAR
+  const hn::FixedTag<uint8_t, kTileLanes> d;
+  const hn::Repartition<uint16_t, decltype(d)> d16;
+  const auto halves = [d, d16](const uint8_t* from) HWY_ATTR {
+    const auto all = hn::LoadU(d, from);
+    return hn::BitCast(d16, hn::InterleaveLower(d, all, hn::ShiftRightBytes<8>(d, all)));
+  };
+  const auto of_a = halves(a);
+  const auto of_b = halves(b);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d16, of_a, of_b)), d, to);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d16, of_a, of_b)), d, to + kTileLanes);
+#else
+  for (size_t i = 0; i < kTileLanes / 2; ++i) {
+    to[4 * i] = a[i];
+    to[4 * i + 1] = a[i + 8];
+    to[4 * i + 2] = b[i];
+    to[4 * i + 3] = b[i + 8];
   }
+#endif
 }
 
-/// Bit i: the one that negates pair code i of eight.
-HWY_INLINE std::byte SignsOf(const uint8_t* codes) {
-  uint64_t word;
-  std::memcpy(&word, codes, sizeof(word));
-  // Bit 4 of byte i comes to bit 56 + i: no two products meet in a bit.
-  constexpr uint64_t kSigns = 0x0101010101010101ull;
-  return static_cast<std::byte>((word >> 4 & kSigns) * 0x0102040810204080ull >> 56);
-}
-
-/// Into a plane of K of q25: codes [pair][token] of channels [dim, dim + dims) of the tokens from
-/// `first` on.
-HWY_ATTR inline void StorePairColumns(const StreamLayout& sealed, const uint8_t* codes,
-                                      uint32_t first, uint32_t dim, uint32_t dims,
-                                      std::byte* plane) {
-  alignas(64) static constexpr uint8_t kNoCodes[kTileTokens] = {};
-  const uint32_t pairs = PairCount(dims);
-  for (uint32_t p = 0; p < pairs; ++p) {
-    const uint8_t* of_pair = codes + p * kTileTokens;
-    const PairPlace at = PairPlaceAt(sealed, first, dim / 2 + p);
-    if (p % 2 == 0) {
-      PackNibbles(of_pair, p + 1 < pairs ? of_pair + kTileTokens : kNoCodes, plane + at.low.byte);
-    }
-    plane[at.sign_byte] = SignsOf(of_pair);
-    plane[at.sign_byte + 1] = SignsOf(of_pair + 8);
-  }
-}
-
-/// Into a plane of V of q25.
-HWY_ATTR inline void StorePairRows(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
-                                   uint32_t dim, uint32_t dims, std::byte* plane) {
-  constexpr uint32_t kStride = kTileDims / 2;
-  alignas(64) uint8_t rows[kTileTokens * kStride];  // [token][pair]
-  const uint32_t pairs = PairCount(dims);
-  TransposeCodes(codes, pairs, rows, kStride);
-  for (uint32_t t = 0; t < kTileTokens; ++t) {
-    uint8_t* row = rows + t * kStride;
-    const PairPlace at = PairPlaceAt(sealed, first + t, dim / 2);
-    // Beyond the last pair nothing is negated.
-    std::fill(row + pairs, row + RoundUp(pairs, 8u), uint8_t{0});
-    for (uint32_t p = 0; p < pairs; p += 8) plane[at.sign_byte + p / 8] = SignsOf(row + p);
-    if (t % 2 == 0) continue;
-    const uint8_t* before = row - kStride;
-    for (uint32_t p = 0; p < pairs; ++p) {
-      plane[at.low.byte + p] = static_cast<std::byte>((before[p] & 15u) | (row[p] & 15u) << 4);
+/// A step of codes of half a byte: four terms, `stride` codes apart, the first `count` of which
+/// there are.
+HWY_INLINE void StoreNibbleStep(const uint8_t* terms, size_t stride, uint32_t count,
+                                std::byte* step) {
+  alignas(64) static constexpr uint8_t kNoCodes[kTileLanes] = {};
+  const auto term = [=](uint32_t i) { return i < count ? terms + i * stride : kNoCodes; };
+  alignas(64) uint8_t both[2][kTileLanes];
+  for (uint32_t j = 0; j < 2; ++j) {
+    const uint8_t* low = term(j);
+    const uint8_t* high = term(j + 2);
+    for (size_t i = 0; i < kTileLanes; ++i) {
+      both[j][i] = static_cast<uint8_t>((low[i] & 15u) | high[i] << 4);
     }
   }
+  Deal(both[0], both[1], reinterpret_cast<uint8_t*>(step));
 }
 
-/// Into a plane of K: channels [dim, dim + dims) of the tokens from `first` on.
-HWY_ATTR inline void StoreColumns(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
-                                  uint32_t dim, uint32_t dims, std::byte* plane) {
-  if (sealed.codec == Codec::kQ25) {
-    return StorePairColumns(sealed, codes, first, dim, dims, plane);
-  }
-  if (!HasWholeCodes(sealed.codec)) {
-    for (uint32_t i = 0; i < dims; ++i) {
-      std::memcpy(plane + ByteAt(sealed, first, dim + i), codes + i * kTileTokens, kTileTokens);
+/// A tile of q25 from the codes of at most sixteen terms.
+HWY_INLINE void StorePairTile(const uint8_t* terms, size_t stride, uint32_t count,
+                              std::byte* tile) {
+  alignas(64) uint8_t negated[kPairTileTerms][kTileLanes];
+  for (uint32_t term = 0; term < kPairTileTerms; ++term) {
+    for (size_t i = 0; i < kTileLanes; ++i) {
+      negated[term][i] = term < count ? terms[term * stride + i] >> 4 & 1u : 0u;
     }
-    return;
   }
-  alignas(64) static constexpr uint8_t kNoCodes[kTileTokens] = {};
-  for (uint32_t i = 0; i < dims; i += 2) {
-    const uint8_t* of_channel = codes + i * kTileTokens;
-    alignas(64) uint8_t both[2 * kTileTokens];
-    Interleave(of_channel, i + 1 < dims ? of_channel + kTileTokens : kNoCodes, both);
-    if (IsByteCodec(sealed.codec)) {
-      std::memcpy(plane + ByteAt(sealed, first, dim + i), both, sizeof(both));
+  alignas(64) uint8_t bits[2][kTileLanes] = {};  // of the even terms, of the odd ones
+  for (uint32_t term = 0; term < kPairTileTerms; ++term) {
+    for (size_t i = 0; i < kTileLanes; ++i) {
+      bits[term % 2][i] = static_cast<uint8_t>(bits[term % 2][i] | negated[term][i] << term / 2);
+    }
+  }
+  for (uint32_t step = 0; step < 4; ++step) {
+    const uint32_t first = 4 * step;
+    StoreNibbleStep(terms + first * stride, stride, count - std::min(count, first),
+                    tile + step * kStepBytes);
+  }
+  Deal(bits[0], bits[1], reinterpret_cast<uint8_t*>(tile) + 4 * kStepBytes);
+}
+
+/// Codes of sixteen lanes and `count` terms, `stride` codes apart, as tiles of whole numbers.
+HWY_INLINE void StoreTiles(Codec codec, const uint8_t* terms, size_t stride, uint32_t count,
+                           std::byte* to) {
+  alignas(64) static constexpr uint8_t kNoCodes[kTileLanes] = {};
+  const uint32_t at_once = codec == Codec::kQ25 ? kPairTileTerms : codec == Codec::kInt8 ? 2 : 4;
+  for (uint32_t term = 0; term < count; term += at_once, terms += at_once * stride) {
+    if (codec == Codec::kQ25) {
+      StorePairTile(terms, stride, count - term, to);
+    } else if (codec == Codec::kInt8) {
+      StoreByteStep(terms, term + 1 < count ? terms + stride : kNoCodes, to);
     } else {
-      PackNibbles(both, both + kTileTokens, plane + NibbleAt(sealed, first, dim + i).byte);
+      StoreNibbleStep(terms, stride, count - term, to);
     }
+    to += TileBytes(codec, at_once);
+  }
+}
+
+/// Into a plane of K: the codes [code][token] of the tokens from `first` on, codes of channels, or of
+/// pairs, from `begin` on.
+HWY_ATTR inline void StoreColumns(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
+                                  uint32_t begin, uint32_t count, std::byte* plane) {
+  if (HasWholeCodes(sealed.codec)) {
+    std::byte* const tile = plane + PlaceOf(sealed, first, begin).byte;
+    return StoreTiles(sealed.codec, codes, kTileTokens, count, tile);
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    std::memcpy(plane + PlaceOf(sealed, first, begin + i).byte, codes + i * kTileTokens,
+                kTileTokens);
   }
 }
 
 /// Into a plane of V.
 HWY_ATTR inline void StoreRows(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
-                               uint32_t dim, uint32_t dims, std::byte* plane) {
-  if (sealed.codec == Codec::kQ25) return StorePairRows(sealed, codes, first, dim, dims, plane);
-  alignas(64) uint8_t rows[kTileTokens * kTileDims];  // [token][dim]
-  TransposeCodes(codes, dims, rows, kTileDims);
-  if (!HasWholeCodes(sealed.codec)) {
-    for (uint32_t t = 0; t < kTileTokens; ++t) {
-      std::memcpy(plane + ByteAt(sealed, first + t, dim), rows + t * kTileDims, dims);
+                               uint32_t begin, uint32_t count, std::byte* plane) {
+  alignas(64) uint8_t rows[kTileTokens * kTileDims];  // [token][code]
+  TransposeCodes(codes, count, rows, kTileDims);
+  for (uint32_t t = 0; t < kTileTokens; ++t) {
+    uint8_t* const row = rows + t * kTileDims;
+    if (!HasWholeCodes(sealed.codec)) {
+      std::memcpy(plane + PlaceOf(sealed, first + t, begin).byte, row, count);
+    } else {
+      std::fill(row + count, row + RoundUp(count, kTileLanes), uint8_t{0});
     }
-    return;
   }
-  for (uint32_t t = 0; t < kTileTokens; t += 2) {
-    const uint8_t* row = rows + t * kTileDims;
-    for (uint32_t i = 0; i < dims; i += kNibbleChannels) {
-      const uint32_t channels = std::min(kNibbleChannels, dims - i);
-      alignas(64) uint8_t both[4 * kTileTokens] = {};
-      Interleave(row + i, row + kTileDims + i, both);
-      if (IsByteCodec(sealed.codec)) {
-        std::memcpy(plane + ByteAt(sealed, first + t, dim + i), both, size_t{channels} * 2);
-        continue;
-      }
-      std::byte* to = plane + NibbleAt(sealed, first + t, dim + i).byte;
-      const uint32_t half = (channels + 1) / 2;
-      std::fill(both + size_t{channels} * 2, both + 2 * kTileTokens, uint8_t{0});
-      std::byte packed[kTileTokens];
-      PackNibbles(both, both + size_t{half} * 2, packed);
-      std::memcpy(to, packed, size_t{half} * 2);
-    }
+  if (!HasWholeCodes(sealed.codec)) return;
+  for (uint32_t i = 0; i < count; i += kTileLanes) {
+    StoreTiles(sealed.codec, rows + i, kTileDims, kTileTokens,
+               plane + PlaceOf(sealed, first, begin + i).byte);
   }
 }
 

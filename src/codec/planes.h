@@ -6,43 +6,43 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/bits.h"
 #include "codec/formats.h"
 #include "codec/scalar.h"
 #include "quire/attention.h"
 
 namespace quire::codec {
 
-/// Tokens of K, and channels of V, whose codes share 16 bytes when a code is half a byte.
-inline constexpr uint32_t kNibbleTokens = 16;
-inline constexpr uint32_t kNibbleChannels = 16;
-/// Channels of V of which the lower half pairs with the upper one in q25.
-inline constexpr uint32_t kPairChannels = 32;
+/// Attention sums products: of K over channels, a sum for every token; of V over tokens, a sum for
+/// every channel. Whole-number codes lie as its loops read them, in tiles: a tile has sixteen
+/// *lanes*, which have sums of their own, and *terms*, which are summed. Bytes of a tile come in
+/// steps.
+inline constexpr uint32_t kTileLanes = 16;
+inline constexpr uint32_t kStepBytes = 32;
+/// Codes of q25 stand for two channels each; their fifth bits follow every four steps.
+inline constexpr uint32_t kPairTileTerms = 16;
+inline constexpr uint32_t kPairTileBytes = 5 * kStepBytes;
 
 constexpr bool IsByteCodec(Codec codec) {
   return codec == Codec::kFp8E4m3 || codec == Codec::kFp8E5m2 || codec == Codec::kInt8;
 }
 
-constexpr bool IsNibbleCodec(Codec codec) {
-  return codec == Codec::kInt4 || codec == Codec::kNf4 || codec == Codec::kFp4;
+/// Pairs of channels that share a code of q25.
+constexpr uint32_t PairCount(InnerAxis inner, uint32_t dim) {
+  const uint32_t channels = inner == InnerAxis::kToken ? 4 : 2 * kTileLanes;
+  return dim / channels * (channels / 2) + std::min(dim % channels, channels / 2);
 }
 
-/// Pairs of channels that share a code of q25.
-constexpr uint32_t PairCount(uint32_t dim) { return (dim + 1) / 2; }
-
-/// The channels of a pair; `second` is dim where the last pair has but one.
+/// The channels of a pair; `second` is dim where there is but one.
 struct ChannelPair {
   uint32_t first = 0;
   uint32_t second = 0;
 };
 
 constexpr ChannelPair PairAt(InnerAxis inner, uint32_t dim, uint32_t pair) {
-  if (inner == InnerAxis::kToken) return {2 * pair, 2 * pair + 1};
-  constexpr uint32_t kPairs = kPairChannels / 2;
-  const uint32_t begin = pair / kPairs * kPairChannels;
-  const uint32_t channels = std::min(kPairChannels, dim - begin);
-  const uint32_t half = (channels + 1) / 2;
-  const uint32_t in_group = pair % kPairs;
-  return {begin + in_group, in_group + half < channels ? begin + in_group + half : dim};
+  const uint32_t apart = inner == InnerAxis::kToken ? 2 : kTileLanes;
+  const uint32_t first = pair / apart * 2 * apart + pair % apart;
+  return {first, std::min(first + apart, dim)};
 }
 
 /// The pair of a channel, and whether it is the second of it.
@@ -51,46 +51,29 @@ struct PairMember {
   bool second = false;
 };
 
-constexpr PairMember PairOf(InnerAxis inner, uint32_t dim, uint32_t channel) {
-  if (inner == InnerAxis::kToken) return {channel / 2, channel % 2 != 0};
-  const uint32_t begin = channel / kPairChannels * kPairChannels;
-  const uint32_t half = (std::min(kPairChannels, dim - begin) + 1) / 2;
-  const uint32_t in_group = channel - begin;
-  return {begin / 2 + in_group % half, in_group >= half};
+constexpr PairMember PairOf(InnerAxis inner, uint32_t channel) {
+  const uint32_t apart = inner == InnerAxis::kToken ? 2 : kTileLanes;
+  return {channel / (2 * apart) * apart + channel % apart, channel / apart % 2 != 0};
 }
 
-/// Bytes of one token's bits that negate its pairs, in a plane of V.
-constexpr uint64_t PairSignBytes(uint32_t dim) { return (uint64_t{PairCount(dim)} + 7) / 8; }
-
-/// Bytes of the low four bits of all pairs of a head; after them come the signs.
-constexpr uint64_t PairPlaneBytes(InnerAxis inner, uint32_t dim, uint32_t block_tokens) {
-  if (inner == InnerAxis::kDim) return uint64_t{block_tokens} / 2 * PairCount(dim);
-  return (uint64_t{PairCount(dim)} + 1) / 2 * block_tokens;
+/// Bytes of a tile of whole-number codes with so many terms.
+constexpr uint64_t TileBytes(Codec codec, uint32_t terms) {
+  if (codec == Codec::kQ25) return uint64_t{DivUp(terms, kPairTileTerms)} * kPairTileBytes;
+  return uint64_t{DivUp(terms, codec == Codec::kInt8 ? 2u : 4u)} * kStepBytes;
 }
 
-/// Bytes of the codes of `tokens` tokens, an even number, in a plane of V; of q25 without signs.
-constexpr uint64_t RowBytes(Codec codec, uint32_t dim, uint32_t tokens) {
-  if (IsIdentity(codec)) return uint64_t{tokens} * dim * ValueBytes(codec);
-  if (codec == Codec::kQ25) return PairPlaneBytes(InnerAxis::kDim, dim, tokens);
-  return tokens * (IsByteCodec(codec) ? uint64_t{dim} : (uint64_t{dim} + 1) / 2);
+/// Bytes of the whole-number codes of sixteen tokens of a head: of K one tile, of V a tile for every
+/// sixteen channels, or pairs.
+constexpr uint64_t ColumnBytes(Codec codec, InnerAxis inner, uint32_t dim) {
+  const uint32_t codes = codec == Codec::kQ25 ? PairCount(inner, dim) : dim;
+  if (inner == InnerAxis::kToken) return TileBytes(codec, codes);
+  return uint64_t{DivUp(codes, kTileLanes)} * TileBytes(codec, kTileLanes);
 }
 
 /// Bytes of all codes of one head of a block.
 constexpr uint64_t PlaneBytes(Codec codec, InnerAxis inner, uint32_t dim, uint32_t block_tokens) {
-  if (inner == InnerAxis::kDim) {
-    const uint64_t signs = codec == Codec::kQ25 ? block_tokens * PairSignBytes(dim) : 0;
-    return RowBytes(codec, dim, block_tokens) + signs;
-  }
-  if (IsIdentity(codec)) return uint64_t{dim} * block_tokens * ValueBytes(codec);
-  const uint64_t pairs = uint64_t{PairCount(dim)} * block_tokens;
-  switch (codec) {
-    case Codec::kQ25: return PairPlaneBytes(inner, dim, block_tokens) + pairs / 8;
-    case Codec::kInt8: return pairs * 2;
-    case Codec::kInt4:
-    case Codec::kNf4:
-    case Codec::kFp4: return pairs;
-    default: return uint64_t{dim} * block_tokens;
-  }
+  if (HasWholeCodes(codec)) return block_tokens / kTileLanes * ColumnBytes(codec, inner, dim);
+  return uint64_t{dim} * block_tokens * (IsIdentity(codec) ? ValueBytes(codec) : 1);
 }
 
 /// Bytes of the scales, and mids, of one head of a block.
@@ -99,56 +82,44 @@ constexpr uint64_t ScaleBytes(Codec codec, uint32_t block_tokens) {
   return uint64_t{block_tokens} * 2 * (HasMids(codec) ? 2 : 1);
 }
 
-/// A code of half a byte: its byte in the plane, and which half.
-struct NibblePlace {
+/// Where a code lies in its plane.
+struct CodePlace {
   uint64_t byte = 0;
-  bool high = false;
-};
-
-constexpr NibblePlace NibbleAt(const StreamLayout& stream, uint32_t token, uint32_t dim) {
-  if (stream.inner == InnerAxis::kToken) {
-    constexpr uint32_t kHalf = kNibbleTokens / 2;
-    const uint64_t sixteen = uint64_t{dim / 2} * stream.block_tokens + token / kNibbleTokens * 16;
-    return {sixteen + token % kHalf * 2 + dim % 2, token % kNibbleTokens >= kHalf};
-  }
-  const uint32_t first = dim / kNibbleChannels * kNibbleChannels;
-  const uint32_t half = (std::min(kNibbleChannels, stream.dim - first) + 1) / 2;
-  const uint32_t in_group = dim - first;
-  return {
-      RowBytes(stream.codec, stream.dim, token / 2 * 2) + first + in_group % half * 2 + token % 2,
-      in_group >= half};
-}
-
-/// Where the low four bits of a pair's code lie, and the bit that negates it.
-struct PairPlace {
-  NibblePlace low{};
-  uint64_t sign_byte = 0;
+  bool high = false;       // of half a byte: the upper one
+  uint64_t sign_byte = 0;  // of q25: the bit that negates
   uint32_t sign_bit = 0;
 };
 
-constexpr PairPlace PairPlaceAt(const StreamLayout& stream, uint32_t token, uint32_t pair) {
-  const uint64_t signs = PairPlaneBytes(stream.inner, stream.dim, stream.block_tokens);
-  if (stream.inner == InnerAxis::kToken) {
-    return {.low = {uint64_t{pair / 2} * stream.block_tokens + token, pair % 2 != 0},
-            .sign_byte = signs + uint64_t{pair} * stream.block_tokens / 8 + token / 8,
-            .sign_bit = token % 8};
-  }
-  const uint64_t pairs = PairCount(stream.dim);
-  return {.low = {token / 2 * pairs + pair, token % 2 != 0},
-          .sign_byte = signs + token * PairSignBytes(stream.dim) + pair / 8,
-          .sign_bit = pair % 8};
+/// Two terms are neighbours, as one instruction multiplies and adds them. Of half a byte, lanes i
+/// and i + 8 are too: as the bytes of 16 bits they are told apart by one instruction each.
+constexpr CodePlace PlaceInTile(Codec codec, uint32_t lane, uint32_t term) {
+  if (codec == Codec::kInt8) return {uint64_t{term} / 2 * kStepBytes + lane * 2 + term % 2};
+  const uint32_t in_step = lane % 8 * 4 + term % 2 * 2 + lane / 8;
+  const bool high = term % 4 >= 2;
+  if (codec != Codec::kQ25) return {uint64_t{term} / 4 * kStepBytes + in_step, high};
+  const uint64_t begin = uint64_t{term} / kPairTileTerms * kPairTileBytes;
+  const uint32_t step = term % kPairTileTerms / 4;
+  return {.byte = begin + step * kStepBytes + in_step,
+          .high = high,
+          .sign_byte = begin + 4 * kStepBytes + in_step,
+          .sign_bit = step * 2 + (high ? 1 : 0)};
 }
 
-/// Byte of an 8-bit code in its plane. Those of int8 lie two by two, as their products are summed:
-/// neighbouring channels of K, neighbouring tokens of V.
-constexpr uint64_t ByteAt(const StreamLayout& stream, uint32_t token, uint32_t dim) {
+/// The code of a channel, or of a pair of q25.
+constexpr CodePlace PlaceOf(const StreamLayout& stream, uint32_t token, uint32_t channel) {
   const bool by_token = stream.inner == InnerAxis::kToken;
-  if (HasWholeCodes(stream.codec)) {
-    return by_token ? (uint64_t{dim / 2} * stream.block_tokens + token) * 2 + dim % 2
-                    : (uint64_t{token / 2} * stream.dim + dim) * 2 + token % 2;
+  if (!HasWholeCodes(stream.codec)) {
+    return {by_token ? uint64_t{channel} * stream.block_tokens + token
+                     : uint64_t{token} * stream.dim + channel};
   }
-  return by_token ? uint64_t{dim} * stream.block_tokens + token
-                  : uint64_t{token} * stream.dim + dim;
+  const uint32_t in_column = token % kTileLanes;
+  CodePlace place = by_token ? PlaceInTile(stream.codec, in_column, channel)
+                             : PlaceInTile(stream.codec, channel % kTileLanes, in_column);
+  uint64_t tile = token / kTileLanes * ColumnBytes(stream.codec, stream.inner, stream.dim);
+  if (!by_token) tile += channel / kTileLanes * TileBytes(stream.codec, kTileLanes);
+  place.byte += tile;
+  place.sign_byte += tile;
+  return place;
 }
 
 /// The f16 scale of a token, in its place in the slot; its mid is block_tokens f16 later.
@@ -156,28 +127,19 @@ inline uint64_t ScaleAt(const StreamLayout& stream, uint32_t head, uint32_t toke
   return stream.scale_offset_bytes + head * stream.scale_head_stride_bytes + uint64_t{token} * 2;
 }
 
-/// The five bits of a pair's code.
-inline uint8_t LoadPairCode(const StreamLayout& stream, const std::byte* plane, uint32_t token,
-                            uint32_t pair) {
-  const PairPlace at = PairPlaceAt(stream, token, pair);
-  const auto byte = static_cast<uint8_t>(plane[at.low.byte]);
-  const uint32_t sign = static_cast<uint8_t>(plane[at.sign_byte]) >> at.sign_bit & 1u;
-  return static_cast<uint8_t>((at.low.high ? byte >> 4 : byte & 15u) | sign * kPairNegated);
-}
-
-/// Code of one value in a head's plane; of half a byte in the low half. Of a pair: its code, and
+/// Code of one value in a head's plane; of half a byte in the low half. Of a pair: its five bits, and
 /// kSecondOfPair for the second channel.
 inline uint8_t LoadCode(const StreamLayout& stream, const std::byte* plane, uint32_t token,
                         uint32_t dim) {
-  if (IsByteCodec(stream.codec)) return static_cast<uint8_t>(plane[ByteAt(stream, token, dim)]);
-  if (stream.codec == Codec::kQ25) {
-    const PairMember member = PairOf(stream.inner, stream.dim, dim);
-    const uint8_t code = LoadPairCode(stream, plane, token, member.pair);
-    return static_cast<uint8_t>(code | (member.second ? kSecondOfPair : 0u));
-  }
-  const NibblePlace place = NibbleAt(stream, token, dim);
-  const auto byte = static_cast<uint8_t>(plane[place.byte]);
-  return place.high ? byte >> 4 : byte & 15u;
+  const bool pairs = stream.codec == Codec::kQ25;
+  const PairMember member = pairs ? PairOf(stream.inner, dim) : PairMember{dim};
+  const CodePlace at = PlaceOf(stream, token, member.pair);
+  const auto byte = static_cast<uint8_t>(plane[at.byte]);
+  if (IsByteCodec(stream.codec)) return byte;
+  const auto code = static_cast<uint8_t>(at.high ? byte >> 4 : byte & 15u);
+  if (!pairs) return code;
+  const uint32_t sign = static_cast<uint8_t>(plane[at.sign_byte]) >> at.sign_bit & 1u;
+  return static_cast<uint8_t>(code | sign * kPairNegated | (member.second ? kSecondOfPair : 0u));
 }
 
 }  // namespace quire::codec

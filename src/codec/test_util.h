@@ -56,6 +56,22 @@ class GuardedBytes {
   size_t mapped_bytes_ = 0;
 };
 
+/// Puts the code of a channel, or of a pair of q25, into a head's plane.
+inline void StoreCode(const StreamLayout& stream, uint32_t token, uint32_t channel, uint8_t code,
+                      std::byte* plane) {
+  const CodePlace at = PlaceOf(stream, token, channel);
+  if (IsByteCodec(stream.codec)) {
+    plane[at.byte] = std::byte{code};
+    return;
+  }
+  const auto put = [&](uint64_t byte, uint32_t mask, uint32_t shift, uint32_t bits) {
+    const auto kept = plane[byte] & ~std::byte(mask << shift);
+    plane[byte] = kept | std::byte((bits & mask) << shift);
+  };
+  put(at.byte, 15, at.high ? 4 : 0, code);
+  if (stream.codec == Codec::kQ25) put(at.sign_byte, 1, at.sign_bit, code / kPairNegated);
+}
+
 /// A stream alone in its slot, `offset_bytes` from its start.
 inline StreamLayout OnlyStream(Codec codec, InnerAxis inner, uint32_t heads, uint32_t dim,
                                uint32_t block_tokens, uint64_t offset_bytes) {

@@ -184,7 +184,7 @@ inline uint16_t EncodePairs(InnerAxis inner, std::span<const float> values,
   const float inverse = finite ? PairInverse(sum_of_squares, dim) : 0.0f;
   float products = 0.0f;
   float squares = 0.0f;
-  for (uint32_t p = 0; p < PairCount(dim); ++p) {
+  for (uint32_t p = 0; p < PairCount(inner, dim); ++p) {
     const ChannelPair pair = PairAt(inner, dim, p);
     const float first = finite ? values[pair.first] : 0.0f;
     const float second = finite && pair.second < dim ? values[pair.second] : 0.0f;
