@@ -1,12 +1,14 @@
 // The whole model beside its floors: a prefill chunk against multiply-adds in registers, a decoded
 // token at depth 0 against a plain streaming read of all weights. Layers of Qwen3-0.6B with random
 // bf16 weights and a small vocabulary; as many layers as leave the last-level cache behind. What
-// sealing costs: a prefill chunk into a cache that encodes beside the same into one that does not.
+// sealing costs: a prefill chunk into a cache that encodes beside the same into one that does not,
+// of these layers and of a model as small as the bundled one.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,7 +32,7 @@ constexpr uint32_t kLayersMin = 4;
 constexpr uint32_t kLayersMax = 28;  // the model's own number
 constexpr uint64_t kHotBytes = 1 << 28;
 
-model::ModelConfig Shape() {
+model::ModelConfig LargeShape() {
   model::ModelConfig config = model::SmallConfig();
   config.hidden = 1024;
   config.intermediate = 3072;
@@ -45,6 +47,26 @@ model::ModelConfig Shape() {
   config.layers = static_cast<uint32_t>(std::clamp<uint64_t>(
       DivUp(kCachesPerPass * LastLevelCacheBytes(), layer_bytes), kLayersMin, kLayersMax));
   return config;
+}
+
+// Of models/tiny.
+model::ModelConfig TinyShape() {
+  model::ModelConfig config = model::SmallConfig();
+  config.hidden = 256;
+  config.intermediate = 640;
+  config.query_heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 64;
+  config.vocab = 288;
+  config.layers = 4;
+  return config;
+}
+
+Result<std::shared_ptr<model::Model>> RandomModel(const model::ModelConfig& config) {
+  QUIRE_ASSIGN(
+      std::unique_ptr<model::Model> made,
+      model::Model::Create(config, model::RandomTensors(config, ComputeType::kBf16, 1), {}));
+  return std::shared_ptr<model::Model>(std::move(made));
 }
 
 // A model, a cache of its shape and one sequence that nobody shares.
@@ -115,15 +137,38 @@ class Subject {
   std::vector<float> logits_;
 };
 
+// Prefill into caches that encode, beside one in bf16.
+Result<void> AddSealing(const Options& options, const std::string& shape,
+                        const std::shared_ptr<model::Model>& model, uint32_t threads,
+                        std::vector<Row>& rows) {
+  const std::unique_ptr<Executor> executor = MakeThreadPool(threads);
+  QUIRE_ASSIGN(const std::unique_ptr<Subject> plain, Subject::Create(model, Codec::kBf16));
+  for (const Codec codec : kCodecs) {
+    const std::string name =
+        fmt::format("prefill/{}/{}/chunk{}/t{}", CodecName(codec), shape, kChunkTokens, threads);
+    if (IsIdentity(codec) || !IsWanted(options, name)) continue;
+    QUIRE_ASSIGN(const std::unique_ptr<Subject> encoding, Subject::Create(model, codec));
+    const auto prefill_ms = [&](Subject& subject) {
+      subject.Reset();
+      return subject.Prefill(*executor) * 1e3;
+    };
+    prefill_ms(*plain);  // scratch and page tables
+    prefill_ms(*encoding);
+    rows.push_back(MeasurePairs(options, {.name = name,
+                                          .unit = "ms",
+                                          .less_is_better = true,
+                                          .work = [&] { return prefill_ms(*encoding); },
+                                          .floor = [&] { return prefill_ms(*plain); }}));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<Row>> Model(const Options& options) {
   if (options.progress) options.progress("making random weights");
-  const model::ModelConfig config = Shape();
-  QUIRE_ASSIGN(
-      std::unique_ptr<model::Model> made,
-      model::Model::Create(config, model::RandomTensors(config, ComputeType::kBf16, 1), {}));
-  const std::shared_ptr<model::Model> model = std::move(made);
+  QUIRE_ASSIGN(const std::shared_ptr<model::Model> model, RandomModel(LargeShape()));
+  QUIRE_ASSIGN(const std::shared_ptr<model::Model> tiny, RandomModel(TinyShape()));
   QUIRE_ASSIGN(const std::unique_ptr<Subject> subject, Subject::Create(model, Codec::kBf16));
   const uint64_t bytes = subject->model().weight_bytes();
   Roofline roofline(bytes);
@@ -132,43 +177,28 @@ Result<std::vector<Row>> Model(const Options& options) {
     const std::unique_ptr<Executor> executor = MakeThreadPool(threads);
     subject->Prefill(*executor);  // scratch and page tables
     const double gigaflops = subject->gigaflops_per_token() * kChunkTokens;
-    rows.push_back(MeasurePairs(
-        options, {.name = fmt::format("prefill/bf16/chunk{}/t{}", kChunkTokens, threads),
-                  .unit = "GFLOP/s",
-                  .work =
-                      [&] {
-                        subject->Reset();
-                        return gigaflops / subject->Prefill(*executor);
-                      },
-                  .floor = [&] { return FmaPeakGflops(threads); }}));
-    rows.push_back(MeasurePairs(
-        options, {.name = fmt::format("decode/bf16/depth0/t{}", threads),
-                  .unit = "GB/s",
-                  .work =
-                      [&] {
-                        subject->Reset();
-                        return static_cast<double>(bytes) * 1e-9 / subject->Decode(*executor);
-                      },
-                  .floor = [&] { return roofline.ReadGbPerSecond(threads); }}));
-    for (const Codec codec : kCodecs) {
-      if (IsIdentity(codec)) continue;
-      QUIRE_ASSIGN(const std::unique_ptr<Subject> encoding, Subject::Create(model, codec));
-      rows.push_back(MeasurePairs(
-          options,
-          {.name = fmt::format("prefill/{}/chunk{}/t{}", CodecName(codec), kChunkTokens, threads),
-           .unit = "s",
-           .less_is_better = true,
-           .work =
-               [&] {
-                 encoding->Reset();
-                 return encoding->Prefill(*executor);
-               },
-           .floor =
-               [&] {
-                 subject->Reset();
-                 return subject->Prefill(*executor);
-               }}));
-    }
+    AddPairs(options,
+             {.name = fmt::format("prefill/bf16/chunk{}/t{}", kChunkTokens, threads),
+              .unit = "GFLOP/s",
+              .work =
+                  [&] {
+                    subject->Reset();
+                    return gigaflops / subject->Prefill(*executor);
+                  },
+              .floor = [&] { return FmaPeakGflops(threads); }},
+             rows);
+    AddPairs(options,
+             {.name = fmt::format("decode/bf16/depth0/t{}", threads),
+              .unit = "GB/s",
+              .work =
+                  [&] {
+                    subject->Reset();
+                    return static_cast<double>(bytes) * 1e-9 / subject->Decode(*executor);
+                  },
+              .floor = [&] { return roofline.ReadGbPerSecond(threads); }},
+             rows);
+    QUIRE_TRY(AddSealing(options, "tiny", tiny, threads, rows));
+    QUIRE_TRY(AddSealing(options, "qwen3-0.6b", model, threads, rows));
   }
   return rows;
 }

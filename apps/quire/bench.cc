@@ -102,7 +102,8 @@ void AddBench(CLI::App& program, int& exit) {
       ->capture_default_str();
   command->add_option(
       "--case", flags->options.cases,
-      "attention, cascade, index: only cases with this in their name, such as decode/f16/32768");
+      "attention, cascade, index, model: only cases with this in their name, such as "
+      "decode/f16/32768");
   command->add_option("--trace", flags->trace,
                       "Requests for `index` to replay: a .jsonl.gz file of hash_ids");
   command->add_flag("--json", flags->json, "Print one JSON object");

@@ -56,9 +56,7 @@ struct StreamView {
 };
 
 /// Bytes of a code that is no whole number.
-constexpr size_t CodeBytes(Codec codec) {
-  return IsIdentity(codec) ? codec::ValueBytes(codec) : 1;
-}
+constexpr size_t CodeBytes(Codec codec) { return IsIdentity(codec) ? codec::ValueBytes(codec) : 1; }
 
 /// Where a head's column of codes begins in its plane: the tokens from `in_block` on.
 inline size_t ColumnOffset(const StreamLayout& stream, uint32_t in_block) {

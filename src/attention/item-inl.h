@@ -108,7 +108,8 @@ class ItemRun {
       int16_t* const fixed = scratch_.fixed_query + q * fixed_stride_;
       const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_, fixed);
       scratch_.query_units[q] = unit * code_unit;
-      scratch_.query_starts[q] = -forms_[0].whole_key.excess * std::accumulate(fixed, fixed + key_dim_, 0);
+      scratch_.query_starts[q] =
+          -forms_[0].whole_key.excess * std::accumulate(fixed, fixed + key_dim_, 0);
     }
   }
 
@@ -124,11 +125,13 @@ class ItemRun {
     for (uint32_t order = 0; order < kLanes / item_.lane_step; ++order) {
       const uint64_t lane = LaneAt(order);
       ClearMax(queries_, scratch_.stack[0]);
-      for (uint64_t split = lane; split < item_.shared_splits; split += kLanes) {
-        SplitView view;
-        Build(split, view.parts);
-        view.split = split;
-        Attend(view, nullptr);
+      SplitView views[2];
+      uint32_t turn = 0;
+      BuildShared(lane, &views[0]);
+      for (uint64_t split = lane; split < item_.shared_splits; split += kLanes, turn ^= 1) {
+        SplitView& next = views[turn ^ 1];
+        const bool more = BuildShared(split + kLanes, &next);
+        Attend(views[turn], more ? next.first() : nullptr);
         MergeStates(queries_, out_stride_, scratch_.factors, scratch_.stack[0], scratch_.split);
       }
       if (lane >= item_.shared_splits) continue;
@@ -141,6 +144,12 @@ class ItemRun {
         }
       }
     }
+  }
+
+  /// False behind the last shared split.
+  bool BuildShared(uint64_t split, SplitView* view) const {
+    view->split = split;
+    return split < item_.shared_splits && Build(split, view->parts);
   }
 
   /// The state of a lane nothing of which is folded yet, but for what the cascade shares.
@@ -266,7 +275,7 @@ class ItemRun {
     if (item_.streams()) {
       Stream(view, next);
     } else {
-      Expand(view);
+      Expand(view, next);
     }
   }
 
@@ -387,7 +396,7 @@ class ItemRun {
     return count;
   }
 
-  void Expand(const SplitView& view) const {
+  void Expand(const SplitView& view, const Columns* next) const {
     HeadScales key_scales[2];
     HeadScales value_scales[2];
     for (int f = 0; f < 2; ++f) {
@@ -408,6 +417,7 @@ class ItemRun {
     uint32_t rows = 0;
     for (uint32_t q = 0; q < queries_; q += rows) {
       rows = TileRowsFor(queries_ - q);
+      if (next != nullptr) FetchShare(*next, q, q + rows);
       for (int f = 0; f < 2; ++f) {
         if (forms_[f].has_whole_keys()) {
           ScoreWholeTile(q, rows, view.parts[f]);
@@ -420,6 +430,22 @@ class ItemRun {
       WeighTile(q, rows, view, value_scales);
     }
     AddMidSums();
+  }
+
+  /// Fetches what the next split is expanded from, a share of it with every tile of query vectors:
+  /// memory works while this split is computed.
+  void FetchShare(const Columns& next, uint32_t query_begin, uint32_t query_end) const {
+    const StreamView key = ViewOf(forms_[0].key);
+    const size_t value_bytes = ViewOf(forms_[0].value).column_bytes;
+    // Where a column of K is not contiguous, its channels are a row apart.
+    const size_t row_bytes = codec::HasWholeCodes(forms_[0].key.codec) ? 0 : key.row_bytes;
+    const size_t key_step = std::max(row_bytes, kLineBytes);
+    const size_t key_end = row_bytes == 0 ? key.column_bytes : key.dim * row_bytes;
+    const uint32_t end = next.count * query_end / queries_;
+    for (uint32_t c = next.count * query_begin / queries_; c < end; ++c) {
+      for (size_t at = 0; at < key_end; at += key_step) hwy::Prefetch(next.key[c] + at);
+      for (size_t at = 0; at < value_bytes; at += kLineBytes) hwy::Prefetch(next.value[c] + at);
+    }
   }
 
   void ExpandKeyColumn(const Form& form, const Columns& columns, uint32_t c) const {

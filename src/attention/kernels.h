@@ -19,9 +19,9 @@ inline constexpr uint32_t kColumnTokens = 16;
 inline constexpr uint32_t kColumnsPerSplit = kSplitTokens / kColumnTokens;
 /// Channels per panel of expanded V; state rows are padded to it.
 inline constexpr uint32_t kPanelDims = 16;
-/// Query vectors (rows times heads of a group) a prefill item aims at: a multiple of every register
-/// tile, large enough to hide the expansion of K and V, small enough for the second-level cache.
-inline constexpr uint32_t kTileQueries = 48;
+/// Query vectors (rows times heads of a group) an item of several rows aims at: large enough to hide
+/// the expansion of K and V, small enough for the second-level cache.
+inline constexpr uint32_t kTileQueries = 64;
 /// Largest key.dim and value.dim of the kernels.
 inline constexpr uint32_t kDimMax = 512;
 /// Partial states on the stack of the lane tree: one per level and one being folded.
@@ -50,8 +50,8 @@ struct LaneStates {
   }
 };
 
-/// Query vectors of a KV head up to which the first step of a cascade streams: reading K and V where
-/// they lie still costs more than the arithmetic.
+/// Query vectors of a KV head up to which the first step of a cascade streams: reading K and V
+/// where they lie still costs more than the arithmetic.
 inline constexpr uint32_t kStreamQueries = 8;
 
 /// Whether `rows` rows that see the same tokens are computed straight from their blocks; otherwise

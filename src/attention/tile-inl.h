@@ -42,7 +42,7 @@ inline constexpr size_t kVecsPerColumn = kColumnTokens / kVecLanes;
 /// item's first KV head.
 struct Columns {
   uint32_t count = 0;
-  uint32_t index[kColumnsPerSplit];          // which column of the split, ascending
+  uint32_t index[kColumnsPerSplit];  // which column of the split, ascending
   // Whole-number codes lie in tiles; others [key.dim][16 tokens], a block's row apart, and
   // [16 tokens][value.dim], contiguous.
   const std::byte* key[kColumnsPerSplit];

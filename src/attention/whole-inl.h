@@ -78,10 +78,9 @@ constexpr codec::WholeTable WithExcess(const codec::WholeTable& table) {
   return raised;
 }
 template <Codec kCodec>
-inline constexpr codec::WholeTable kTable =
-    WithExcess(kCodec == Codec::kInt4   ? codec::kInt4Whole
-               : kCodec == Codec::kNf4  ? codec::kNf4Whole
-                                        : codec::kFp4Whole);
+inline constexpr codec::WholeTable kTable = WithExcess(kCodec == Codec::kInt4  ? codec::kInt4Whole
+                                                       : kCodec == Codec::kNf4 ? codec::kNf4Whole
+                                                                               : codec::kFp4Whole);
 inline constexpr codec::WholeTable kFirstTable = WithExcess(codec::kPairFirstWhole);
 inline constexpr codec::WholeTable kSecondTable = WithExcess(codec::kPairSecondWhole);
 
@@ -140,7 +139,9 @@ inline constexpr int kTileSteps = kCodec == Codec::kInt8 ? 8 : 4;
 
 /// Tiles of codes one step of which has so many pairs of channels of K.
 template <Codec kCodec>
-inline constexpr int kPairsPerStep = kCodec == Codec::kInt8 ? 1 : kCodec == Codec::kQ25 ? 4 : 2;
+inline constexpr int kPairsPerStep = kCodec == Codec::kInt8  ? 1
+                                     : kCodec == Codec::kQ25 ? 4
+                                                             : 2;
 
 /// Panels of sixteen channels of V in a tile.
 template <Codec kCodec>

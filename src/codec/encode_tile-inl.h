@@ -496,8 +496,8 @@ HWY_INLINE void StoreTiles(Codec codec, const uint8_t* terms, size_t stride, uin
   }
 }
 
-/// Into a plane of K: the codes [code][token] of the tokens from `first` on, codes of channels, or of
-/// pairs, from `begin` on.
+/// Into a plane of K: the codes [code][token] of the tokens from `first` on, codes of channels, or
+/// of pairs, from `begin` on.
 HWY_ATTR inline void StoreColumns(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
                                   uint32_t begin, uint32_t count, std::byte* plane) {
   if (HasWholeCodes(sealed.codec)) {

@@ -62,8 +62,8 @@ constexpr uint64_t TileBytes(Codec codec, uint32_t terms) {
   return uint64_t{DivUp(terms, codec == Codec::kInt8 ? 2u : 4u)} * kStepBytes;
 }
 
-/// Bytes of the whole-number codes of sixteen tokens of a head: of K one tile, of V a tile for every
-/// sixteen channels, or pairs.
+/// Bytes of the whole-number codes of sixteen tokens of a head: of K one tile, of V a tile for
+/// every sixteen channels, or pairs.
 constexpr uint64_t ColumnBytes(Codec codec, InnerAxis inner, uint32_t dim) {
   const uint32_t codes = codec == Codec::kQ25 ? PairCount(inner, dim) : dim;
   if (inner == InnerAxis::kToken) return TileBytes(codec, codes);
@@ -127,8 +127,8 @@ inline uint64_t ScaleAt(const StreamLayout& stream, uint32_t head, uint32_t toke
   return stream.scale_offset_bytes + head * stream.scale_head_stride_bytes + uint64_t{token} * 2;
 }
 
-/// Code of one value in a head's plane; of half a byte in the low half. Of a pair: its five bits, and
-/// kSecondOfPair for the second channel.
+/// Code of one value in a head's plane; of half a byte in the low half. Of a pair: its five bits,
+/// and kSecondOfPair for the second channel.
 inline uint8_t LoadCode(const StreamLayout& stream, const std::byte* plane, uint32_t token,
                         uint32_t dim) {
   const bool pairs = stream.codec == Codec::kQ25;
