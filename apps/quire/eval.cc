@@ -122,6 +122,7 @@ double BitsPerValue(const CacheOptions& options, uint64_t block_bytes) {
 Result<std::unique_ptr<Cache>> MakeF16Cache(const EvalFlags& flags, const Runtime& runtime) {
   RuntimeFlags f16_flags = flags.runtime;
   f16_flags.k = f16_flags.v = CodecName(Codec::kF16);
+  f16_flags.residual_tokens = 0;
   QUIRE_ASSIGN(auto options, CacheOptionsOf(f16_flags, runtime.model()));
   return Cache::Create(std::move(options));
 }

@@ -35,6 +35,7 @@ bool CanRead(const AttentionBackend& backend, Codec codec) {
                  .value = blocks.value,
                  .open_key = blocks.open_key,
                  .open_value = blocks.open_value,
+                 .open_blocks = blocks.open_blocks,
                  .scale = 1.0f})
       .has_value();
 }

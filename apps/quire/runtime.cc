@@ -10,8 +10,6 @@
 
 namespace quire::app {
 
-namespace {
-
 Codec CodecOf(ComputeType type) {
   switch (type) {
     case ComputeType::kF32: return Codec::kF32;
@@ -21,6 +19,8 @@ Codec CodecOf(ComputeType type) {
   return Codec::kF32;
 }
 
+namespace {
+
 /// The codec of a checked flag; without one, values are kept as the model computes them.
 Codec CodecOfFlag(const std::string& name, ComputeType compute) {
   return name.empty() ? CodecOf(compute) : ParseCodec(name).value();
@@ -29,7 +29,7 @@ Codec CodecOfFlag(const std::string& name, ComputeType compute) {
 Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute) {
   const Codec k = CodecOfFlag(flags.k, compute);
   const Codec v = CodecOfFlag(flags.v, compute);
-  if (flags.residual_tokens != 0) {
+  if (flags.residual_tokens != 0 && IsIdentity(k) && IsIdentity(v)) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("--residual {}: {} and {} store what was written, so there is nothing "
                             "to keep open; only 0 is possible",
@@ -40,6 +40,7 @@ Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute)
   const Codec open = IsIdentity(k) && k == v ? k : CodecOf(compute);
   NumericProfile profile = NumericProfile::Uniform(open, flags.block_tokens);
   profile.codecs = {{StreamRole::kKey, k}, {StreamRole::kValue, v}};
+  profile.residual_tokens = flags.residual_tokens;
   profile.compute = compute;
   return profile;
 }
@@ -60,7 +61,9 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_option("--block-tokens", flags.block_tokens, "Tokens per block: 16, 32 ... 256")
       ->check(BlockTokensValidator())
       ->capture_default_str();
-  command.add_option("--residual", flags.residual_tokens, "Last tokens kept in full precision")
+  command
+      .add_option("--residual", flags.residual_tokens,
+                  "Last tokens that are read in full precision, where the codec encodes")
       ->capture_default_str();
   command.add_option("--layout", flags.layout, "Order of the arena's axes")
       ->check(CLI::IsMember({"block_major", "layer_major", "head_major"}))

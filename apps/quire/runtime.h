@@ -34,6 +34,9 @@ struct RuntimeFlags {
   bool codec_fallback = true;  // a codec that cannot be used here gives way to one that can
 };
 
+/// The codec that stores what a model of this type computes as it is.
+Codec CodecOf(ComputeType type);
+
 /// What the flags ask of a cache for this model.
 /// Errors: kUnsupported a flag that this build cannot honour
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model);

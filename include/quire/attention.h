@@ -42,8 +42,9 @@ struct AttentionShape {
   uint32_t query_heads = 0;  // a multiple of key.heads
   StreamLayout key{};
   StreamLayout value{};        // same heads and block_tokens as key; dim may differ
-  StreamLayout open_key{};     // of a row's own block; heads 0: as key
+  StreamLayout open_key{};     // of the blocks that a row reads open; heads 0: as key
   StreamLayout open_value{};   // likewise
+  uint32_t open_blocks = 0;    // whole blocks before its own that a row reads open too
   float scale = 0.0f;          // multiplies q before the dot product
   uint32_t window_tokens = 0;  // 0: full attention
   uint32_t sink_tokens = 0;    // with a window: first tokens that stay visible
@@ -56,9 +57,9 @@ struct AttentionTask {
   float* out = nullptr;            // [rows, query_heads, value.dim]
   uint32_t rows = 0;
   uint64_t first_position = 0;
-  /// Slot of every block up to the one of the last row. A row reads its own block from `open`,
-  /// every earlier one from `sealed`; codecs that store values as they are give the same pointers
-  /// twice.
+  /// Slot of every block up to the one of the last row. A row reads its own block and
+  /// `open_blocks` before it from `open`, every earlier one from `sealed`; codecs that store values
+  /// as they are give the same pointers twice.
   const std::byte* const* sealed = nullptr;  // [blocks]
   const std::byte* const* open = nullptr;    // [blocks]
 };

@@ -37,7 +37,9 @@ struct CodecRule {
 /// The part of identity that says how numbers are made. Same profile, same bits.
 struct NumericProfile {
   uint32_t block_tokens = kBlockTokensDefault;
-  uint32_t residual_tokens = 0;     // last R tokens read open; 0: sealed as soon as whole
+  // Where codecs encode, a row reads the last R tokens in the open form, rounded up to blocks, and
+  // a prompt is found only up to where such forms were kept (docs/cache.md, Twins).
+  uint32_t residual_tokens = 0;
   Codec open_dtype = Codec::kF16;   // form of blocks that are still being written
   std::vector<CodecRule> codecs{};  // per stream; see CodecFor
   ComputeType compute = ComputeType::kF32;
@@ -48,6 +50,10 @@ struct NumericProfile {
   static NumericProfile Uniform(Codec codec, uint32_t block_tokens = kBlockTokensDefault);
   /// Codec of a stream; kInvalidArgument when no rule covers it.
   Result<Codec> CodecFor(StreamRole role) const;
+  /// Whole blocks before its own that a row reads open. Needs block_tokens > 0.
+  uint32_t residual_blocks() const {
+    return residual_tokens / block_tokens + (residual_tokens % block_tokens != 0 ? 1 : 0);
+  }
 
   bool operator==(const NumericProfile&) const = default;
 };

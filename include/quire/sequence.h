@@ -44,9 +44,10 @@ struct LayerBlocks {
   std::span<const std::byte* const> open{};    // [blocks]
   StreamLayout key{};
   StreamLayout value{};
-  StreamLayout open_key{};  // of the block a row stands in; equal to key for identity codecs
+  StreamLayout open_key{};  // of the blocks that a row reads open; equal to key for identity codecs
   StreamLayout open_value{};
-  uint64_t tokens = 0;  // written in this layer, committed or not
+  uint32_t open_blocks = 0;  // before the one a row stands in (NumericProfile::residual_blocks)
+  uint64_t tokens = 0;       // written in this layer, committed or not
 };
 
 /// How much a caller wants some tokens kept.
@@ -96,8 +97,8 @@ class Sequence {
   /// blocks stay in the cache; a block cut in the middle is copied first if others can see it.
   ///
   /// Errors: kInvalidArgument position > every cursor, inside a block for a codec that cannot be
-  ///         cut there, or so far back that a window has let go of what a query there would see;
-  ///         kNoSpace if the copy has no room. Nothing changes then
+  ///         cut there, or so far back that a window, or the last residual_tokens, have let go of
+  ///         what a query there would see; kNoSpace if the copy has no room. Nothing changes then
   virtual Result<void> Rollback(uint64_t position) = 0;
 
   /// A second sequence with the same committed tokens: shares whole blocks, copies the open tail.
@@ -112,8 +113,9 @@ class Sequence {
   /// ones, so that what is left out can go when this sequence does.
   ///
   /// Shape:  kept_blocks ascending, each before the last partial block
-  /// Errors: kInvalidArgument another block, or uncommitted rows; kUnsupported a model with windows
-  ///         or a contiguous sequence; kNoSpace. Nothing changes then
+  /// Errors: kInvalidArgument another block, or uncommitted rows, or blocks at the end whose open
+  ///         form residual_tokens asks for and that is gone; kUnsupported a model with windows or a
+  ///         contiguous sequence; kNoSpace. Nothing changes then
   virtual Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) = 0;
   /// Tokens before length() that Select left out.
   virtual uint64_t dropped_tokens() const = 0;

@@ -32,6 +32,7 @@ struct CacheStats {
   uint64_t passed_blocks = 0;  // leased, but windows have passed them and nobody holds some bytes
   uint64_t hollow_blocks = 0;  // of which windows kept nothing; found on the way to later ones
   uint64_t pinned_blocks = 0;  // that Pin keeps
+  uint64_t twin_slots = 0;     // open forms of published blocks, kept for residual_tokens
   uint64_t sequences = 0;
   uint64_t lookups = 0;
   uint64_t lookup_tokens = 0;  // prompt tokens asked for
@@ -55,8 +56,9 @@ enum class MissReason : uint8_t {
   kOtherProfile = 7,  // here under other weights, adapter, version or position encoding
   kExpired = 8,       // it was here, and nobody used it for the tenant's ttl
   kQuota = 9,         // it was here, and went because the tenant's own quota was full
+  kNoTwin = 10,       // here, but not the open forms that residual_tokens would read where it ends
 };
-inline constexpr uint32_t kMissReasonsEnd = 10;
+inline constexpr uint32_t kMissReasonsEnd = 11;
 std::string_view MissReasonName(MissReason reason);
 
 /// Consecutive missing tokens with one reason.

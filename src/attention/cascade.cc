@@ -4,14 +4,14 @@
 #include <utility>
 
 #include "attention/kernels.h"
+#include "attention/shape.h"
 
 namespace quire::attention {
 namespace {
 
-/// Whole splits before the block of the task's row: those it reads sealed.
+/// Whole splits before the blocks that the task's row reads open.
 uint64_t SealedSplits(const AttentionShape& shape, const AttentionTask& task) {
-  const uint64_t own_block = task.first_position / shape.key.block_tokens;
-  return own_block * shape.key.block_tokens / kSplitTokens;
+  return FirstOpenBlock(shape, task.first_position) * shape.key.block_tokens / kSplitTokens;
 }
 
 uint64_t CommonSplits(const AttentionShape& shape, const AttentionTask& a, const AttentionTask& b) {

@@ -91,6 +91,20 @@ TEST(CascadeTest, TheOwnBlockIsNeverShared) {
   EXPECT_EQ(company.Find()[0].splits, 1u);
 }
 
+TEST(CascadeTest, WhatIsReadOpenIsNeverShared) {
+  for (const auto& [open_blocks, splits] : {std::pair{1u, 2u}, {14u, 2u}, {15u, 1u}, {31u, 0u}}) {
+    Company company({.open_blocks = open_blocks});
+    company.Add(1000);
+    company.Add(745, 0, 46);  // its row stands in block 46
+    const std::vector<Cascade> found = company.Find();
+    ASSERT_EQ(found.size(), splits == 0 ? 0u : 1u) << open_blocks;
+    if (splits > 0) {
+      EXPECT_EQ(found[0].splits, splits) << open_blocks;
+    }
+    company.ExpectJudged(2);
+  }
+}
+
 TEST(CascadeTest, ASequenceThatSharesLittleDoesNotShortenTheRest) {
   Company company({});
   company.Add(4200);
@@ -138,7 +152,8 @@ RC_GTEST_PROP(CascadeProp, EverySequenceGetsWhatItGetsAlone, ()) {
       .value_dim = *rc::gen::element(8u, 40u, 64u),
       .block_tokens = *rc::gen::element(16u, 32u, 256u),
       .key_codec = *rc::gen::elementOf(std::vector<Codec>(kCodecs.begin(), kCodecs.end())),
-      .value_codec = *rc::gen::elementOf(std::vector<Codec>(kCodecs.begin(), kCodecs.end()))};
+      .value_codec = *rc::gen::elementOf(std::vector<Codec>(kCodecs.begin(), kCodecs.end())),
+      .open_blocks = *rc::gen::element(0u, 0u, 1u, 8u, 40u)};
   Company company(shape);
   const auto draw_tokens = [] { return 1 + *rc::gen::inRange<uint64_t>(0, 1600); };
   company.Add(draw_tokens());

@@ -113,7 +113,7 @@ struct SplitView {
 
   uint32_t lane_order = 0;  // lanes of the subtree in tree order: 0 .. kLanes / lane_step - 1
   uint64_t split = 0;
-  Columns parts[2];  // sealed blocks, then the rows' own where it is laid out otherwise
+  Columns parts[2];  // sealed blocks, then those read open where these are laid out otherwise
 };
 
 }  // namespace quire::attention::HWY_NAMESPACE

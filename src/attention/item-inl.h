@@ -225,14 +225,14 @@ class ItemRun {
       }
     }
     parts[0].count = parts[1].count = 0;
-    const uint64_t own_block = first_position_ / shape_.key.block_tokens;
+    const uint64_t first_open = FirstOpenBlock(shape_, first_position_);
     for (; seen != 0; seen &= seen - 1) {
       const auto index = static_cast<uint32_t>(std::countr_zero(seen));
       const uint64_t token = split * kSplitTokens + index * kColumnTokens;
       const uint64_t block = token / shape_.key.block_tokens;
-      const bool own = block >= own_block;
-      const int form = own && has_open_form_ ? 1 : 0;
-      AddColumn(forms_[form], own ? item_.task->open[block] : item_.task->sealed[block], index,
+      const bool is_open = block >= first_open;
+      const int form = is_open && has_open_form_ ? 1 : 0;
+      AddColumn(forms_[form], is_open ? item_.task->open[block] : item_.task->sealed[block], index,
                 static_cast<uint32_t>(token % shape_.key.block_tokens), &parts[form]);
     }
     return parts[0].count + parts[1].count != 0;

@@ -39,11 +39,11 @@ struct Place {
   uint32_t in_block;
 };
 
-Place Find(const StreamLayout& sealed, const StreamLayout& open, const AttentionTask& task,
-           uint64_t position, uint64_t token) {
+Place Find(const AttentionShape& shape, const StreamLayout& sealed, const StreamLayout& open,
+           const AttentionTask& task, uint64_t position, uint64_t token) {
   const uint64_t block = token / sealed.block_tokens;
-  const bool own = block == position / sealed.block_tokens;
-  return {own ? open : sealed, own ? task.open[block] : task.sealed[block],
+  const bool is_open = block >= FirstOpenBlock(shape, position);
+  return {is_open ? open : sealed, is_open ? task.open[block] : task.sealed[block],
           static_cast<uint32_t>(token % sealed.block_tokens)};
 }
 
@@ -190,7 +190,8 @@ State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_
 
   std::vector<float> scores;
   for (const uint64_t t : tokens) {
-    scores.push_back(Score(query, Find(shape.key, OpenKey(shape), task, position, t), kv_head));
+    scores.push_back(
+        Score(query, Find(shape, shape.key, OpenKey(shape), task, position, t), kv_head));
     state.max = std::max(state.max, scores.back());
   }
   state.max += 0.0f;
@@ -199,7 +200,7 @@ State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_
   for (size_t i = 0; i < tokens.size(); ++i) {
     const float e = Exp(scores[i] - state.max);
     partial[tokens[i] % 16] += e;
-    values.Add(Find(shape.value, OpenValue(shape), task, position, tokens[i]),
+    values.Add(Find(shape, shape.value, OpenValue(shape), task, position, tokens[i]),
                static_cast<uint32_t>(tokens[i] % kSplitTokens), e);
   }
   values.Finish(codec::HasMids(shape.value.codec));

@@ -83,6 +83,44 @@ TEST_F(KernelsTest, OpenAndSealedFormsMeetAnywhere) {
   }
 }
 
+// The last tokens are read open: however a run of rows is cut, each gives the bits it gives alone.
+TEST_F(KernelsTest, SeveralOpenBlocksForAnyCut) {
+  constexpr uint32_t kRows = 40;
+  for (const Codec codec : kCodecs) {
+    for (const uint32_t open_blocks : {1u, 8u, 20u}) {
+      const AttentionShape shape = MakeShape({.kv_heads = 2,
+                                              .group = 2,
+                                              .key_dim = 24,
+                                              .value_dim = 40,
+                                              .key_codec = codec,
+                                              .value_codec = codec,
+                                              .open_blocks = open_blocks});
+      TestSequence sequence(shape, 300 + kRows, true, &prng_);
+      const size_t row_floats = size_t{shape.query_heads} * shape.key.dim;
+      const std::vector<float> queries = RandomFloats(kRows * row_floats, &prng_);
+      for (const auto& backend : backends_) {
+        const auto want =
+            AttendTask(backend.get(), shape, sequence, 300, kRows, queries, one_.get());
+        EXPECT_TRUE(SameBits(
+            AttendTask(judge_.get(), shape, sequence, 300, kRows, queries, one_.get()), want));
+        for (const uint32_t chunk : {1u, 7u, 16u}) {
+          std::vector<float> got;
+          for (uint32_t row = 0; row < kRows; row += chunk) {
+            const uint32_t rows = std::min(chunk, kRows - row);
+            const std::vector<float> some(queries.begin() + row * row_floats,
+                                          queries.begin() + (row + rows) * row_floats);
+            const auto part =
+                AttendTask(backend.get(), shape, sequence, 300 + row, rows, some, one_.get());
+            got.insert(got.end(), part.begin(), part.end());
+          }
+          EXPECT_TRUE(SameBits(got, want))
+              << backend->target() << " " << CodecName(codec) << " open_blocks " << open_blocks;
+        }
+      }
+    }
+  }
+}
+
 // Qwen3-0.6B and other real head shapes, every codec.
 TEST_F(KernelsTest, RealHeadShapes) {
   const TestShape shapes[] = {{.group = 2, .key_dim = 128, .value_dim = 128},

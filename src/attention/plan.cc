@@ -103,8 +103,8 @@ class TaskPlanner {
     const uint64_t block_tokens = shape_.key.block_tokens;
     const uint64_t position = task_.first_position + begin;
     bool same = !HasOpenForm(shape_);
-    for (uint64_t block = position / block_tokens; block <= (position + rows - 1) / block_tokens;
-         ++block) {
+    for (uint64_t block = FirstOpenBlock(shape_, position);
+         block <= (position + rows - 1) / block_tokens; ++block) {
       same = same && task_.open[block] == task_.sealed[block];
     }
     if (same) return rows;
@@ -175,7 +175,9 @@ void AddCascades(const AttentionShape& shape, std::span<const AttentionTask> tas
     of_all.queries = nullptr;
     of_all.out = nullptr;
     of_all.rows = static_cast<uint32_t>(cascade.tasks.size());
-    of_all.first_position = cascade.splits * kSplitTokens;
+    // What they share is sealed for all of them.
+    of_all.first_position =
+        cascade.splits * kSplitTokens + uint64_t{shape.open_blocks} * shape.key.block_tokens;
     plan->shared_tasks.push_back(of_all);
   }
   // From here on nothing that items point to moves.

@@ -11,14 +11,14 @@
 namespace quire::attention {
 namespace {
 
-/// Element (token, d) as the query at `position` sees it.
+/// Element (token, d) as a query sees it that reads blocks from `first_open` on open.
 double Load(const StreamLayout& sealed, const StreamLayout& open, const AttentionTask& task,
-            uint32_t head, uint64_t position, uint64_t token, uint32_t d) {
+            uint32_t head, uint64_t first_open, uint64_t token, uint32_t d) {
   const uint64_t block = token / sealed.block_tokens;
   const auto in_block = static_cast<uint32_t>(token % sealed.block_tokens);
-  const bool own = block == position / sealed.block_tokens;
-  const StreamLayout& stream = own ? open : sealed;
-  const std::byte* slot = own ? task.open[block] : task.sealed[block];
+  const bool is_open = block >= first_open;
+  const StreamLayout& stream = is_open ? open : sealed;
+  const std::byte* slot = is_open ? task.open[block] : task.sealed[block];
   const double code = StoredCode(stream, slot, head, in_block, d);
   if (IsIdentity(stream.codec)) return code;
   const auto [scale, mid] = LoadScale(stream, slot, head, in_block);
@@ -44,6 +44,7 @@ void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t 
                uint64_t position, const float* query_row, double* out) {
   std::vector<double> query(query_row, query_row + shape.key.dim);
   if (shape.key.rotated) query = Rotated(query);
+  const uint64_t first_open = FirstOpenBlock(shape, position);
   std::vector<double> sums(shape.value.dim);
   std::vector<uint64_t> tokens;
   std::vector<double> scores;
@@ -52,7 +53,7 @@ void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t 
     if (!in_window && t >= shape.sink_tokens) continue;
     double score = 0;
     for (uint32_t d = 0; d < shape.key.dim; ++d) {
-      score += query[d] * Load(shape.key, OpenKey(shape), task, head, position, t, d);
+      score += query[d] * Load(shape.key, OpenKey(shape), task, head, first_open, t, d);
     }
     tokens.push_back(t);
     scores.push_back(score * double{shape.scale});
@@ -63,7 +64,7 @@ void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t 
     const double weight = std::exp(scores[i] - max);
     sum += weight;
     for (uint32_t d = 0; d < shape.value.dim; ++d) {
-      sums[d] += weight * Load(shape.value, OpenValue(shape), task, head, position, tokens[i], d);
+      sums[d] += weight * Load(shape.value, OpenValue(shape), task, head, first_open, tokens[i], d);
     }
   }
   if (shape.value.rotated) sums = Rotated(sums);

@@ -13,15 +13,21 @@ namespace quire::attention {
 /// Errors: kInvalidArgument names the field that contradicts another or is out of range
 Result<void> ValidateShape(const AttentionShape& shape);
 
-/// Whether a row's own block is laid out otherwise than earlier ones.
+/// Whether blocks that a row reads open are laid out otherwise than earlier ones.
 bool HasOpenForm(const AttentionShape& shape);
 
-/// Layouts of a row's own block.
+/// Layouts of the blocks that a row reads open.
 inline const StreamLayout& OpenKey(const AttentionShape& shape) {
   return shape.open_key.heads == 0 ? shape.key : shape.open_key;
 }
 inline const StreamLayout& OpenValue(const AttentionShape& shape) {
   return shape.open_value.heads == 0 ? shape.value : shape.open_value;
+}
+
+/// The first block that the row at `position` reads open; all after it are too, its own the last.
+inline uint64_t FirstOpenBlock(const AttentionShape& shape, uint64_t position) {
+  const uint64_t own_block = position / shape.key.block_tokens;
+  return own_block - std::min<uint64_t>(own_block, shape.open_blocks);
 }
 
 /// Tokens [begin, end) of a split, counted from its first.

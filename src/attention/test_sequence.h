@@ -37,7 +37,8 @@ struct TestShape {
   uint32_t sink_tokens = 0;
   InnerAxis key_inner = InnerAxis::kToken;
   bool rotated = false;
-  Codec open_codec = Codec::kF16;  // of a row's own block, where K or V is encoded
+  Codec open_codec = Codec::kF16;  // of blocks that are read open, where K or V is encoded
+  uint32_t open_blocks = 0;
 };
 
 /// First byte of a slot behind a stream.
@@ -72,6 +73,7 @@ inline AttentionShape MakeShape(const TestShape& test) {
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key.dim)));
   shape.window_tokens = test.window_tokens;
   shape.sink_tokens = test.sink_tokens;
+  shape.open_blocks = test.open_blocks;
   return shape;
 }
 
@@ -86,7 +88,7 @@ class TestSequence {
                const ValueOf& value_of)
       : shape_(shape), tokens_(tokens) {
     const uint64_t blocks = (tokens + shape.key.block_tokens - 1) / shape.key.block_tokens;
-    two_forms = two_forms || HasOpenForm(shape);
+    two_forms = two_forms_ = two_forms || HasOpenForm(shape);
     for (uint64_t b = 0; b < blocks; ++b) {
       for (int form = 0; form < (two_forms ? 2 : 1); ++form) {
         const StreamLayout& key = form == 1 ? OpenKey(shape) : shape.key;
@@ -117,18 +119,23 @@ class TestSequence {
     std::copy_n(other.open_.begin(), blocks, open_.begin());
   }
 
-  /// Removes every block that rows from `first_position` on do not see.
+  /// Removes every block that rows from `first_position` on do not see, and of the others the form
+  /// in which none of them reads it.
   void DropInvisible(uint64_t first_position) {
     const uint32_t block_tokens = shape_.key.block_tokens;
     for (uint64_t b = 0; b < sealed_.size(); ++b) {
-      bool seen = false;
+      bool read_open = false;
+      bool read_sealed = false;
       for (uint64_t t = b * block_tokens; t < (b + 1) * block_tokens && t < tokens_; ++t) {
         for (uint64_t p = std::max(first_position, t); p < tokens_; ++p) {
-          seen = seen || shape_.window_tokens == 0 || t + shape_.window_tokens > p ||
-                 t < shape_.sink_tokens;
+          const bool seen =
+              shape_.window_tokens == 0 || t + shape_.window_tokens > p || t < shape_.sink_tokens;
+          const bool is_open = b + shape_.open_blocks >= p / block_tokens;
+          (is_open ? read_open : read_sealed) |= seen;
         }
       }
-      if (!seen) sealed_[b] = open_[b] = nullptr;
+      if (!read_open && (two_forms_ || !read_sealed)) open_[b] = nullptr;
+      if (!read_sealed && (two_forms_ || !read_open)) sealed_[b] = nullptr;
     }
   }
 
@@ -201,6 +208,7 @@ class TestSequence {
 
   AttentionShape shape_;
   uint64_t tokens_;
+  bool two_forms_ = false;
   std::vector<std::unique_ptr<std::byte[]>> slots_;
   std::vector<const std::byte*> sealed_;
   std::vector<const std::byte*> open_;

@@ -54,11 +54,11 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
     for (uint64_t i = 0; i < blocks; ++i) {
       if (shrinking_) MoveBelowEnd(path.blocks[i]);  // while nobody holds it
       const BlockRecord& record = blocks_.at(path.blocks[i]);
-      for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-        const Reach& reach = reaches_[part];
+      for (uint32_t c = 0; c < class_count(); ++c) {
+        const Reach& reach = reaches_[c];
         const bool needed = i < reach.sink_blocks() || i >= reach.first_needed(state->resident);
-        state->slots[part].push_back(needed ? record.slots[part] : SlotId::None());
-        if (needed) held.push_back(record.slots[part]);
+        state->slots[c].push_back(needed ? record.slots[c] : SlotId::None());
+        if (needed) held.push_back(record.slots[c]);
       }
     }
     for (const SlotId slot : held) HoldSlot(slot);

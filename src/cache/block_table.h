@@ -24,14 +24,15 @@ enum class Standing : uint8_t {
 enum class Listed : uint8_t {
   kNowhere = 1,
   kWhole = 2,  // nobody leases it: it can go as a whole
-  kParts = 3,  // leased, but windows have passed it: parts that nobody holds can go
+  kParts = 3,  // leased, but has parts that windows have passed, or twins, that nobody holds
 };
 
 /// A published block.
 struct BlockRecord {
-  PerPart<SlotId> slots{};   // none: no such part, or a window has passed it and it is gone
-  PerPart<uint32_t> crcs{};  // CRC32C of each slot's bytes when it was published
-  uint32_t leases = 0;       // holders besides the index, and leased children
+  PerClass<SlotId> slots{};   // none: no such part, or a window has passed it and it is gone; of an
+                              // open class a twin, or none
+  PerClass<uint32_t> crcs{};  // CRC32C of each slot's bytes when it was published
+  uint32_t leases = 0;        // holders besides the index, and leased children
   Standing standing = Standing::kGood;
   Listed listed = Listed::kNowhere;
   uint8_t priority = 0;            // as callers asked; only with an end
@@ -46,7 +47,7 @@ struct BlockRecord {
   uint32_t pins = 0;   // paths that Pin keeps and that go through it
   Digest key{};        // identity in stores, chained from the root key
 
-  bool IsPinned(uint32_t part) const { return ((pinned_parts >> part) & 1U) != 0; }
+  bool IsPinned(uint32_t slot_class) const { return ((pinned_parts >> slot_class) & 1U) != 0; }
   bool hollow() const {
     for (const SlotId slot : slots) {
       if (!slot.is_none()) return false;
@@ -77,25 +78,25 @@ class BlockTable {
 
   void Remove(BlockId id) {
     QUIRE_CHECK(at(id).leases == 0);
-    for (uint32_t part = 0; part < kPartsMax; ++part) {
-      if (!at(id).slots[part].is_none()) RemoveSlot(id, part);
+    for (uint32_t c = 0; c < kClassesMax; ++c) {
+      if (!at(id).slots[c].is_none()) RemoveSlot(id, c);
     }
     entries_[id.number()].used = false;
     free_.push_back(id);
   }
 
-  /// The block has, or no longer has, the bytes of one part.
-  void AddSlot(BlockId id, uint32_t part, SlotId slot) {
-    QUIRE_CHECK(at(id).slots[part].is_none());
-    at(id).slots[part] = slot;
+  /// The block has, or no longer has, the bytes of one part, or its open form.
+  void AddSlot(BlockId id, uint32_t slot_class, SlotId slot) {
+    QUIRE_CHECK(at(id).slots[slot_class].is_none());
+    at(id).slots[slot_class] = slot;
     Link(slot, id);
   }
-  void MoveSlot(BlockId id, uint32_t part, SlotId to) {
-    RemoveSlot(id, part);
-    AddSlot(id, part, to);
+  void MoveSlot(BlockId id, uint32_t slot_class, SlotId to) {
+    RemoveSlot(id, slot_class);
+    AddSlot(id, slot_class, to);
   }
-  void RemoveSlot(BlockId id, uint32_t part) {
-    SlotId& slot = at(id).slots[part];
+  void RemoveSlot(BlockId id, uint32_t slot_class) {
+    SlotId& slot = at(id).slots[slot_class];
     block_of_slot_[slot.number()] = BlockId::None();
     slot = SlotId::None();
   }

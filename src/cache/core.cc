@@ -121,6 +121,11 @@ Result<Core::Parts> Core::MakeParts(const CacheOptions& options) {
   if (!parts.layout.identity()) {
     QUIRE_ASSIGN(parts.open_layout,
                  codec::SlotLayout::CreateOpen(options.geometry, options.profile));
+  } else if (options.profile.residual_tokens != 0) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("cache options: profile.residual_tokens is {}, but the codecs store "
+                            "what was written: there is nothing to keep open, only 0 is possible",
+                            options.profile.residual_tokens));
   }
   const uint32_t part_count = parts.layout.part_count();
   for (uint32_t part = 0; part < part_count; ++part) {
@@ -202,7 +207,7 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
   counters_.codec_fallbacks = parts.codec_fallbacks;
   for (uint32_t c = 0; c < class_count(); ++c) {
     reaches_[c] = c < layout_.part_count() ? Reach(layout_.part(c), layout_.block_tokens())
-                                           : Reach::OfOpenForm(layout_.block_tokens());
+                                           : Reach::OfOpenForm(options_.profile);
   }
   tenants_.push_back(std::make_unique<Tenant>(TenantOptions{.name = "default"}, kDefaultTenant,
                                               /*quota_bytes=*/UINT64_MAX,
@@ -271,22 +276,23 @@ CacheStats Core::stats() const {
     stats.pinned_blocks += tenant->pinned_blocks;
   }
   stats.hollow_blocks = hollow_;
+  stats.twin_slots = twin_slots_;
   stats.sequences = sequence_count_;
   return stats;
 }
 
 std::string Core::BlockMap() const {
   // The marks are taken first: the pool's lock is held while it asks for them.
-  PerClass<std::vector<char>> marks;  // only sealed slots can be published
+  PerClass<std::vector<char>> marks;
   {
     MutexLock lock(mutex_);
     blocks_.ForEach([&](BlockId, const BlockRecord& record) {
-      for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-        if (record.slots[part].is_none()) continue;
-        const uint32_t slot = Local(record.slots[part]).number();
-        if (slot >= marks[part].size()) marks[part].resize(slot + 1, 'p');
-        const bool unheld = references(record.slots[part]) == 1 && reaches_[part].windowed();
-        marks[part][slot] = record.leases == 0 ? 's' : unheld ? 'w' : 'S';
+      for (uint32_t c = 0; c < class_count(); ++c) {
+        if (record.slots[c].is_none()) continue;
+        const uint32_t slot = Local(record.slots[c]).number();
+        if (slot >= marks[c].size()) marks[c].resize(slot + 1, 'p');
+        const bool unheld = references(record.slots[c]) == 1 && reaches_[c].windowed();
+        marks[c][slot] = record.leases == 0 ? 's' : unheld ? 'w' : 'S';
       }
     });
   }

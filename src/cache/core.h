@@ -1,6 +1,6 @@
 // The composition: pools, index, policies and ledger under one lock. In pieces: core.cc (making,
 // statistics), admit.cc (plans), room.cc (slots), share.cc (leases), pins.cc, evict.cc, seal.cc
-// (publishing, checksums), tenants.cc, misses.cc, resize.cc.
+// (publishing, checksums), twins.cc, tenants.cc, misses.cc, resize.cc.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
@@ -66,7 +66,7 @@ struct PlanState {
 struct NewBlock {
   BlockId parent;                   // none for the first block
   std::span<const TokenId> tokens;  // [block_tokens]
-  PerPart<SlotId> slots{};          // each held once by the sequence
+  PerClass<SlotId> slots{};         // of each part, held once by the sequence
 };
 
 /// How a request used a path of published blocks.
@@ -79,10 +79,10 @@ struct PathUse {
 
 /// What became of it.
 struct Published {
-  BlockId block{};          // none: something stands in the way, the block stays private for now
-  PerPart<SlotId> slots{};  // where the block lies, held for the caller; what is another's of
-                            // them was deduplicated, and the caller lets its own go
-  bool final = false;       // with no block: never try again
+  BlockId block{};           // none: something stands in the way, the block stays private for now
+  PerClass<SlotId> slots{};  // where the block lies, held for the caller; what is another's of
+                             // them was deduplicated, and the caller lets its own go
+  bool final = false;        // with no block: never try again
 };
 
 class SequenceImpl;
@@ -125,6 +125,8 @@ class Core final : public Cache {
     return open_layout_ ? layout_.part_count() + part : part;
   }
   uint32_t block_tokens() const { return options_.profile.block_tokens; }
+  /// Whole blocks before its own that a row reads open; 0 where nothing is encoded.
+  uint32_t residual_blocks() const { return options_.profile.residual_blocks(); }
   /// How far back each class is needed. [class_count]
   std::span<const Reach> reaches() const { return {reaches_.data(), class_count()}; }
   /// Slot ids are unique over all classes.
@@ -175,6 +177,12 @@ class Core final : public Cache {
   /// is that block: the bits are equal. Nothing is published in the place of a quarantined block or
   /// after one.
   Published Publish(const Place& place, const NewBlock& block);
+  /// Adds the open forms of blocks that the caller published, or that others did, so that a prompt
+  /// may go on after them. It is not done where their account has no room for them.
+  ///
+  /// Shape: blocks a path's last ones; slots [part][blocks], held by the caller
+  void KeepTwins(const Place& place, std::span<const BlockId> blocks,
+                 const PerPart<std::vector<SlotId>>& slots);
   /// Compares a slot that the caller holds with the checksum of the block published in it, if any,
   /// and quarantines that if they differ.
   bool Intact(SlotId slot);
@@ -236,7 +244,7 @@ class Core final : public Cache {
   void Zero(SlotId slot) const;
   uint64_t ZeroFreeSlots(TenantId tenant);
   void MoveCharge(SlotId slot, Tenant& to) QUIRE_REQUIRES(mutex_);
-  bool MakeRoomInDomain(const Place& place) QUIRE_REQUIRES(mutex_);
+  bool MakeRoomInAccount(const Place& place, uint64_t bytes) QUIRE_REQUIRES(mutex_);
 
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
   PerClass<uint64_t> OwnSlots(uint64_t shared, uint64_t blocks, uint64_t step_tokens) const;
@@ -298,10 +306,16 @@ class Core final : public Cache {
   void EndPinsOfBadBlocks() QUIRE_REQUIRES(mutex_);
   void LetTimePass() QUIRE_REQUIRES(mutex_);
 
+  enum class Goes : uint8_t {
+    kWhole = 1,
+    kPassed = 2,  // what windows have passed, and twins, of a leased block
+    kTwins = 3,   // of a block that nobody leases: they go before it
+  };
   struct Victim {
     BlockId block;
-    bool whole;  // else only what windows have passed
+    Goes goes;
     uint64_t stamp;
+    uint64_t bytes;
   };
   std::optional<Victim> VictimOf(const Tenant& tenant) const QUIRE_REQUIRES(mutex_);
   // At the expense of others' blocks above their floors; nobody's (null): of all blocks.
@@ -309,6 +323,8 @@ class Core final : public Cache {
   uint64_t EvictableFor(const Tenant* tenant) const QUIRE_REQUIRES(mutex_);
   void EvictVictim(const Victim& victim, MissReason reason) QUIRE_REQUIRES(mutex_);
   void EvictParts(BlockId block) QUIRE_REQUIRES(mutex_);
+  void EvictTwins(BlockId block) QUIRE_REQUIRES(mutex_);
+  uint64_t TwinBytes(const BlockRecord& record) const;
   void LimitHollow(BlockId block) QUIRE_REQUIRES(mutex_);
   void Expire(Tenant& account) QUIRE_REQUIRES(mutex_);
   void Drop(BlockId block, MissReason reason) QUIRE_REQUIRES(mutex_);
@@ -316,11 +332,13 @@ class Core final : public Cache {
   std::vector<BlockId> Mark(std::vector<BlockId> blocks, Standing standing) QUIRE_REQUIRES(mutex_);
   void Quarantine(BlockId block, Standing standing) QUIRE_REQUIRES(mutex_);
   std::optional<BlockId> FindSame(const Place& place, const NewBlock& block) QUIRE_REQUIRES(mutex_);
-  Published Join(BlockId same, const NewBlock& block, const PerPart<uint32_t>& crcs)
+  Published Join(BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs)
       QUIRE_REQUIRES(mutex_);
   Published AddToIndex(const Place& place, const NewBlock& block, BlockRecord record)
       QUIRE_REQUIRES(mutex_);
   bool IsWhole(const BlockRecord& record) const;
+  /// The caller's slot, held by others too, becomes that of a published block.
+  void AddPublishedSlot(BlockId block, SlotId slot, uint32_t crc) QUIRE_REQUIRES(mutex_);
 
   const CacheOptions options_;
   const codec::SlotLayout layout_;
@@ -352,7 +370,8 @@ class Core final : public Cache {
   evict::BatchSize batch_ QUIRE_GUARDED_BY(mutex_);                 // of what goes for the budget
   std::vector<uint64_t> keys_ QUIRE_GUARDED_BY(mutex_);             // of a path that was used
   uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;                    // blocks without any bytes
-  uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;                // that the charges pay for
+  uint64_t twin_slots_ QUIRE_GUARDED_BY(mutex_) = 0;
+  uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // that the charges pay for
   uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // of all tenants, as the samples are
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups

@@ -1,5 +1,5 @@
-// What goes when room is needed: the least recently used of what nobody holds, and of others'
-// blocks only what lies above their floors.
+// What goes when room is needed: the least recently used of what nobody holds, twins before their
+// block, and of others' blocks only what lies above their floors.
 #include "cache/core.h"
 
 namespace quire::cache {
@@ -25,12 +25,21 @@ uint64_t Core::Evict(uint64_t blocks) {
 std::optional<Core::Victim> Core::VictimOf(const Tenant& tenant) const {
   std::optional<Victim> victim;
   if (const auto whole = tenant.Victim(tenant.whole)) {
-    victim = {.block = *whole, .whole = true, .stamp = blocks_.at(*whole).stamp};
+    const BlockRecord& record = blocks_.at(*whole);
+    const uint64_t twin_bytes = TwinBytes(record);
+    const bool twins = twin_bytes > 0 && twin_bytes < record.listed_bytes;
+    victim = {.block = *whole,
+              .goes = twins ? Goes::kTwins : Goes::kWhole,
+              .stamp = record.stamp,
+              .bytes = twins ? twin_bytes : record.listed_bytes};
   }
   if (const auto passed = tenant.Victim(tenant.passed)) {
-    const uint64_t stamp = blocks_.at(*passed).stamp;
-    if (!victim || stamp < victim->stamp) {
-      victim = {.block = *passed, .whole = false, .stamp = stamp};
+    const BlockRecord& record = blocks_.at(*passed);
+    if (!victim || record.stamp < victim->stamp) {
+      victim = {.block = *passed,
+                .goes = Goes::kPassed,
+                .stamp = record.stamp,
+                .bytes = record.listed_bytes};
     }
   }
   return victim;
@@ -43,42 +52,45 @@ std::optional<Core::Victim> Core::VictimFor(const Tenant* tenant) const {
     const auto victim = VictimOf(*other);
     if (!victim || (oldest && oldest->stamp < victim->stamp)) continue;
     const bool own = other.get() == tenant;
-    if (own || other->account.MayLose(blocks_.at(victim->block).listed_bytes)) oldest = victim;
+    if (own || other->account.MayLose(victim->bytes)) oldest = victim;
   }
   return oldest;
 }
 
 // What VictimFor will surely find, one after the other.
 uint64_t Core::EvictableFor(const Tenant* tenant) const {
+  const uint32_t classes = residual_blocks() > 0 ? class_count() : layout_.part_count();
   uint64_t victim_bytes = 0;
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) victim_bytes += charges_[part];
+  for (uint32_t c = 0; c < classes; ++c) victim_bytes += charges_[c];
   uint64_t bytes = tenant != nullptr ? tenant->evictable_bytes : 0;
   for (const auto& other : tenants_) {
     if (other.get() == tenant) continue;
     bytes += other->account.Spare(other->evictable_bytes, victim_bytes,
-                                  /*same_size=*/layout_.part_count() == 1);
+                                  /*same_size=*/classes == 1);
   }
   return bytes;
 }
 
 void Core::EvictVictim(const Victim& victim, MissReason reason) {
   ++TenantOf(blocks_.at(victim.block).account).stats.evicted_total;
-  if (victim.whole) {
+  if (victim.goes == Goes::kWhole) {
     Drop(victim.block, reason);
     ++counters_.evicted_total;
     return;
   }
-  EvictParts(victim.block);
   ++counters_.evicted_passed_total;
+  if (victim.goes == Goes::kTwins) return EvictTwins(victim.block);
+  EvictParts(victim.block);
   LimitHollow(victim.block);
 }
 
 void Core::EvictParts(BlockId block) {
   Unlist(block);
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    const SlotId slot = blocks_.at(block).slots[part];
-    if (slot.is_none() || !reaches_[part].windowed() || references(slot) > 1) continue;
-    blocks_.RemoveSlot(block, part);
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const SlotId slot = blocks_.at(block).slots[c];
+    if (slot.is_none() || !reaches_[c].windowed() || references(slot) > 1) continue;
+    if (c >= layout_.part_count()) --twin_slots_;
+    blocks_.RemoveSlot(block, c);
     FreeIfLast(slot);
   }
   if (blocks_.at(block).hollow()) ++hollow_;
@@ -101,7 +113,8 @@ void Core::Expire(Tenant& account) {
   const uint64_t now_us = clock_.NowMicros();
   while (const auto victim = account.Victim(account.whole)) {
     if (now_us - blocks_.at(*victim).listed_us < account.options.ttl_us) return;
-    EvictVictim({.block = *victim, .whole = true, .stamp = 0}, MissReason::kExpired);
+    EvictVictim({.block = *victim, .goes = Goes::kWhole, .stamp = 0, .bytes = 0},
+                MissReason::kExpired);
   }
 }
 
@@ -137,8 +150,10 @@ void Core::DropOne(BlockId block, MissReason reason) {
   }
   account.RemoveBlock(record.local);
   blocks_.Remove(block);
-  for (const SlotId slot : record.slots) {
-    if (!slot.is_none()) FreeIfLast(slot);
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    if (record.slots[c].is_none()) continue;
+    if (c >= layout_.part_count()) --twin_slots_;
+    FreeIfLast(record.slots[c]);
   }
 }
 

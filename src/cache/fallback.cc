@@ -41,6 +41,7 @@ Result<void> Check(const CacheOptions& options, StreamRole role, Codec codec) {
                                                   .value = sealed.value(layer),
                                                   .open_key = open.key(layer),
                                                   .open_value = open.value(layer),
+                                                  .open_blocks = profile.residual_blocks(),
                                                   .scale = 1.0f}));
   }
   return {};
@@ -77,10 +78,19 @@ uint32_t ApplyFallback(CacheOptions& options) {
     }
   }
   if (changes.empty()) return 0;
+  const auto replaced = static_cast<uint32_t>(changes.size());
+  const bool encodes = std::ranges::any_of(profile.codecs, [&](const CodecRule& rule) {
+    return !IsIdentity(rule.codec) && std::ranges::count(roles, rule.role) > 0;
+  });
+  if (!encodes && profile.residual_tokens != 0) {
+    changes.push_back(fmt::format("residual_tokens 0 instead of {} (nothing is encoded)",
+                                  profile.residual_tokens));
+    profile.residual_tokens = 0;
+  }
   LogWarn("codec fallback: {}", fmt::join(changes, "; "));
   UniteForms(profile);
   options.profile = std::move(profile);
-  return static_cast<uint32_t>(changes.size());
+  return replaced;
 }
 
 }  // namespace quire::cache

@@ -109,6 +109,25 @@ TEST(Fallback, LayoutsThatCannotEncodeStoreF16) {
   }
 }
 
+TEST(Fallback, WhereNothingIsEncodedNothingIsKeptOpen) {
+  CacheOptions options = OptionsOf(Codec::kInt8, Codec::kInt8);
+  options.profile.residual_tokens = 128;
+  const PoorKernels none({Codec::kInt8});
+  options.fallback_kernels = &none;
+  testing::internal::CaptureStderr();
+  auto cache = Cache::Create(options);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("residual_tokens 0 instead of 128 (nothing is encoded)"));
+  ASSERT_TRUE(cache.has_value()) << cache.error().message;
+  EXPECT_EQ((*cache)->options().profile.residual_tokens, 0u);
+  EXPECT_EQ((*cache)->stats().codec_fallbacks, 2u);
+
+  options.profile.codecs[0].codec = Codec::kInt4;  // which these kernels can do
+  cache = Cache::Create(options);
+  ASSERT_TRUE(cache.has_value()) << cache.error().message;
+  EXPECT_EQ((*cache)->options().profile.residual_tokens, 128u);
+}
+
 TEST(Fallback, ALatentIsStoredInF16) {
   LayerGroup group{.layers = {0},
                    .streams = {{.role = StreamRole::kLatent, .heads = 1, .dim = 64}}};

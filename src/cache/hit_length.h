@@ -18,7 +18,8 @@ constexpr uint64_t ReusableBlocks(uint64_t prompt_tokens, uint32_t block_tokens)
 
 /// Blocks that are reused, given that the first `found` of a prompt are in the index: the largest
 /// boundary at which every part has what later queries can see. `has(part, block)` tells whether
-/// the bytes of a windowed part are still there; those of full attention always are.
+/// the bytes of a windowed part are still there; those of full attention always are. Open forms count
+/// as parts too.
 ///
 /// Cost: O(found) for each windowed part
 template <typename Has>
@@ -26,8 +27,8 @@ uint64_t HitBlocks(uint64_t prompt_tokens, uint32_t block_tokens, uint64_t found
                    std::span<const Reach> reaches, const Has& has) {
   const uint64_t most = std::min(ReusableBlocks(prompt_tokens, block_tokens), found);
   if (std::ranges::none_of(reaches, &Reach::windowed)) return most;
-  PerPart<uint64_t> run_begin{};  // of the unbroken run that ends at the boundary
-  PerPart<bool> sinks_broken{};
+  PerClass<uint64_t> run_begin{};  // of the unbroken run that ends at the boundary
+  PerClass<bool> sinks_broken{};
   uint64_t hit = 0;
   for (uint64_t boundary = 1; boundary <= most; ++boundary) {
     bool whole = true;

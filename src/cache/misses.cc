@@ -96,13 +96,17 @@ Core::Path Core::FindPath(std::span<const TokenId> prompt, const Place& place) {
   uint64_t good = 0;
   while (good < found && blocks_.at(path.blocks[good]).standing == Standing::kGood) ++good;
   BlockTable* const blocks = &blocks_;  // HitBlocks calls back while the lock is held
-  const uint64_t hit =
-      HitBlocks(prompt.size(), block_tokens(), good, reaches().first(layout_.part_count()),
-                [&](uint32_t part, uint64_t block) {
-                  return !blocks->at(path.blocks[block]).slots[part].is_none();
-                });
+  const auto has = [&](uint32_t slot_class, uint64_t block) {
+    return !blocks->at(path.blocks[block]).slots[slot_class].is_none();
+  };
+  const uint64_t sealed =
+      HitBlocks(prompt.size(), block_tokens(), good, reaches().first(layout_.part_count()), has);
+  const uint64_t hit = residual_blocks() == 0
+                           ? sealed
+                           : HitBlocks(prompt.size(), block_tokens(), sealed, reaches(), has);
   for (uint64_t i = hit; i < found; ++i) {
-    path.beyond.push_back(ReasonOf(blocks_.at(path.blocks[i]).standing));
+    path.beyond.push_back(i < sealed ? MissReason::kNoTwin
+                                     : ReasonOf(blocks_.at(path.blocks[i]).standing));
   }
   path.blocks.resize(hit);
   if (found == reusable) return path;

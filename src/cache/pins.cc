@@ -18,11 +18,15 @@ Result<uint64_t> Core::Pin(const AcquireRequest& request, uint64_t ttl_us) {
   QUIRE_ASSIGN(const std::vector<BlockId> path, PathOfPin(request, place));
   Tenant& account = AccountOf(place);
   uint64_t bytes = 0;
-  for (const BlockId block : path) {
-    const BlockRecord& record = blocks_.at(block);
-    for (uint32_t part = 0; record.pins == 0 && part < layout_.part_count(); ++part) {
-      if (!record.slots[part].is_none()) bytes += charges_[part];
-    }
+  // What it keeps of block i that no pin keeps yet; of open forms those that are read at its end.
+  const auto adds = [&](uint64_t i, uint32_t c) QUIRE_REQUIRES(mutex_) {
+    const BlockRecord& record = blocks_.at(path[i]);
+    const bool wanted =
+        c < layout_.part_count() || i >= reaches_[c].first_needed(path.size() * block_tokens());
+    return wanted && !record.slots[c].is_none() && !record.IsPinned(c);
+  };
+  for (uint64_t i = 0; i < path.size(); ++i) {
+    for (uint32_t c = 0; c < class_count(); ++c) bytes += adds(i, c) ? charges_[c] : 0;
   }
   const uint64_t limit_bytes = PinLimit(account);
   if (bytes > limit_bytes - std::min(limit_bytes, account.pinned_bytes)) {
@@ -39,15 +43,14 @@ Result<uint64_t> Core::Pin(const AcquireRequest& request, uint64_t ttl_us) {
   pin.until_us = std::max(pin.until_us, until_us);
   next_pin_end_us_ = std::min(next_pin_end_us_, pin.until_us);
   if (pin.count > 1) return path.size();
-  for (const BlockId block : path) {
-    BlockRecord& record = blocks_.at(block);
-    if (record.pins++ > 0) continue;
-    ++account.pinned_blocks;
-    for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-      if (record.slots[part].is_none()) continue;
-      record.pinned_parts |= static_cast<uint8_t>(1U << part);
-      account.pinned_bytes += charges_[part];
-      HoldSlot(record.slots[part]);
+  for (uint64_t i = 0; i < path.size(); ++i) {
+    BlockRecord& record = blocks_.at(path[i]);
+    if (record.pins++ == 0) ++account.pinned_blocks;
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      if (!adds(i, c)) continue;
+      record.pinned_parts |= static_cast<uint8_t>(1U << c);
+      account.pinned_bytes += charges_[c];
+      HoldSlot(record.slots[c]);
     }
   }
   return path.size();
@@ -84,12 +87,23 @@ Result<std::vector<BlockId>> Core::PathOfPin(const AcquireRequest& request, cons
   while (good < path.size() && blocks_.at(path[good]).standing == Standing::kGood) ++good;
   BlockTable* const table = &blocks_;  // HitBlocks calls back while the lock is held
   // As a prompt that goes on after them would find them.
-  const uint64_t hit = HitBlocks(
-      blocks * block_tokens() + 1, block_tokens(), good, reaches().first(layout_.part_count()),
-      [&](uint32_t part, uint64_t block) { return !table->at(path[block]).slots[part].is_none(); });
+  const auto hit_of = [&](std::span<const Reach> reaches) {
+    return HitBlocks(blocks * block_tokens() + 1, block_tokens(), good, reaches,
+                     [&](uint32_t slot_class, uint64_t block) {
+                       return !table->at(path[block]).slots[slot_class].is_none();
+                     });
+  };
+  const uint64_t sealed = hit_of(reaches().first(layout_.part_count()));
+  if (sealed < blocks) {
+    return Fail(ErrorCode::kNotFound,
+                fmt::format("pin: {} of {} blocks are in the cache", sealed, blocks));
+  }
+  const uint64_t hit = residual_blocks() == 0 ? sealed : hit_of(reaches());
   if (hit == blocks) return path;
   return Fail(ErrorCode::kNotFound,
-              fmt::format("pin: {} of {} blocks are in the cache", hit, blocks));
+              fmt::format("pin: {} blocks are in the cache, but prompts can go on after {} of them "
+                          "only: there is no twin at their end (residual_tokens {})",
+                          blocks, hit, options_.profile.residual_tokens));
 }
 
 // What an account may pin leaves the others their floors.
@@ -111,10 +125,10 @@ void Core::ReleasePin(BlockId last) {
       --account.pinned_blocks;
       const BlockRecord pinned = record;  // the block may go with the last of its slots
       record.pinned_parts = 0;
-      for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-        if (!pinned.IsPinned(part)) continue;
-        account.pinned_bytes -= charges_[part];
-        ReleaseSlot(pinned.slots[part]);
+      for (uint32_t c = 0; c < class_count(); ++c) {
+        if (!pinned.IsPinned(c)) continue;
+        account.pinned_bytes -= charges_[c];
+        ReleaseSlot(pinned.slots[c]);
       }
     }
     block = parent;

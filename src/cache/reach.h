@@ -9,6 +9,7 @@
 
 #include "base/bits.h"
 #include "quire/geometry.h"
+#include "quire/identity.h"
 
 namespace quire::cache {
 
@@ -23,14 +24,15 @@ template <typename T>
 using PerClass = std::array<T, kClassesMax>;
 
 /// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them, of the
-/// open form only those that are not whole yet.
+/// open form only those that are not whole yet and so many before them.
 class Reach {
  public:
   Reach() = default;
-  static Reach OfOpenForm(uint32_t block_tokens) {
+  static Reach OfOpenForm(const NumericProfile& profile) {
     Reach reach;
     reach.open_ = true;
-    reach.block_tokens_ = block_tokens;
+    reach.block_tokens_ = profile.block_tokens;
+    reach.residual_blocks_ = profile.residual_blocks();
     return reach;
   }
   Reach(const LayerGroup& group, uint32_t block_tokens)
@@ -45,7 +47,10 @@ class Reach {
   /// First block after the sinks that a query at `position` or later may see, or the last block
   /// before `position` if it sees none: who holds that one holds on to the path.
   uint64_t first_needed(uint64_t position) const {
-    if (open_) return position / block_tokens_;
+    if (open_) {
+      const uint64_t own_block = position / block_tokens_;
+      return own_block - std::min(own_block, residual_blocks_);
+    }
     if (!windowed() || position < window_tokens_) return sink_blocks_;
     const uint64_t seen = (position + 1 - window_tokens_) / block_tokens_;
     return std::max(sink_blocks_, std::min(seen, (position - 1) / block_tokens_));
@@ -54,7 +59,7 @@ class Reach {
   /// Most blocks needed at once when at most `step_tokens` are written between two commits.
   uint64_t blocks_max(uint64_t step_tokens) const {
     if (!windowed()) return std::numeric_limits<uint64_t>::max();
-    if (open_) return DivUp(step_tokens, block_tokens_) + 1;
+    if (open_) return DivUp(step_tokens, block_tokens_) + 1 + residual_blocks_;
     // Tokens [length + 1 - window, length + step), from anywhere in a block.
     return sink_blocks_ + DivUp(window_tokens_ + step_tokens, uint64_t{block_tokens_}) + 1;
   }
@@ -62,6 +67,7 @@ class Reach {
  private:
   uint64_t window_tokens_ = 0;  // 0: everything
   bool open_ = false;
+  uint64_t residual_blocks_ = 0;  // of the open form
   uint64_t block_tokens_ = 1;
   uint64_t sink_blocks_ = 0;
 };

@@ -191,17 +191,17 @@ std::vector<BlockId> Core::BlocksBeyondEnd() const {
 
 // Its id, checksum, account, pins and place in the order of eviction stay as they are.
 void Core::MoveBelowEnd(BlockId block) {
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    const SlotId from = blocks_.at(block).slots[part];
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const SlotId from = blocks_.at(block).slots[c];
     if (from.is_none() || !IsBeyond(from, room_)) continue;
     SlotId local;
-    QUIRE_CHECK(pools_[part]->Allocate({&local, 1}));
-    const SlotId to = Global(part, local);
+    QUIRE_CHECK(pools_[c]->Allocate({&local, 1}));
+    const SlotId to = Global(c, local);
     CopySlot(from, to);
     if (to.number() >= owners_.size()) owners_.resize(to.number() + 1);
     owners_[to.number()] = owners_[from.number()];
-    blocks_.MoveSlot(block, part, to);
-    if (blocks_.at(block).IsPinned(part)) {
+    blocks_.MoveSlot(block, c, to);
+    if (blocks_.at(block).IsPinned(c)) {
       PoolOf(to).Retain(local);
       QUIRE_CHECK(!PoolOf(from).Release(Local(from)));
     }

@@ -40,6 +40,7 @@ struct Kind {
   Placement placement;
   Geometry geometry;
   Codec codec;
+  uint32_t residual_tokens = 0;
 };
 
 Kind KindOf(uint64_t seed) {
@@ -54,6 +55,8 @@ Kind KindOf(uint64_t seed) {
     case 2:
       kind.layout = ArenaLayout::kBlockMajor;
       kind.codec = Codec::kInt8;
+      kind.residual_tokens = static_cast<uint32_t>(prng.NextBelow(3) * 20);
+      if (kind.residual_tokens > 0 && prng.NextChance(3)) kind.geometry = Mixed();
       break;
     default: break;
   }
@@ -65,6 +68,7 @@ class RandomCalls {
   explicit RandomCalls(uint64_t seed) : prng_(seed), kind_(KindOf(seed)), model_(kind_.geometry) {
     NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
     for (CodecRule& rule : profile.codecs) rule.codec = kind_.codec;
+    profile.residual_tokens = kind_.residual_tokens;
     cache_ = Must(Cache::Create({.geometry = kind_.geometry,
                                  .profile = profile,
                                  .layout = kind_.layout,

@@ -22,7 +22,7 @@ Published Core::Publish(const Place& place, const NewBlock& block) {
     if (!block.parent.is_none()) parent_key = blocks_.at(block.parent).key;
   }
   // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
-  PerPart<uint32_t> crcs{};
+  PerClass<uint32_t> crcs{};
   for (uint32_t part = 0; part < layout_.part_count(); ++part) {
     crcs[part] = Checksum(block.slots[part]);
   }
@@ -30,7 +30,9 @@ Published Core::Publish(const Place& place, const NewBlock& block) {
 
   MutexLock lock(mutex_);
   if (standing_before() != Standing::kGood) return {};  // meanwhile
-  if (!MakeRoomInDomain(place)) return {};
+  uint64_t bytes = 0;
+  for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += charges_[part];
+  if (!MakeRoomInAccount(place, bytes)) return {};
   if (const auto same = FindSame(place, block)) return Join(*same, block, crcs);
   return AddToIndex(place, block, {.slots = block.slots, .crcs = crcs, .key = key});
 }
@@ -75,12 +77,11 @@ bool Core::IsWhole(const BlockRecord& record) const {
 
 // The block is known. Of the parts that are there the caller gets a hold; those that a window let
 // go of are filled with the caller's.
-Published Core::Join(BlockId same, const NewBlock& block, const PerPart<uint32_t>& crcs) {
+Published Core::Join(BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs) {
   if (blocks_.at(same).standing != Standing::kGood) return {};
   if (shrinking_) MoveBelowEnd(same);
   Published published{.block = same};
   bool deduplicated = false;
-  if (blocks_.at(same).hollow()) --hollow_;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) {
     const SlotId own = block.slots[part];
     if (const SlotId there = blocks_.at(same).slots[part]; !there.is_none()) {
@@ -90,20 +91,24 @@ Published Core::Join(BlockId same, const NewBlock& block, const PerPart<uint32_t
       deduplicated = true;
       continue;
     }
-    blocks_.AddSlot(same, part, own);
-    blocks_.at(same).crcs[part] = crcs[part];
-    for (uint32_t holders = references(own); holders > 0; --holders) AddLease(same);
-    PoolOf(own).Retain(Local(own));
-    MoveCharge(own, TenantOf(blocks_.at(same).account));
-    List(same);
+    AddPublishedSlot(same, own, crcs[part]);
     published.slots[part] = own;
   }
   if (deduplicated) ++counters_.deduplicated_total;
   return published;
 }
 
+void Core::AddPublishedSlot(BlockId block, SlotId slot, uint32_t crc) {
+  if (blocks_.at(block).hollow()) --hollow_;
+  blocks_.AddSlot(block, ClassOf(slot), slot);
+  blocks_.at(block).crcs[ClassOf(slot)] = crc;
+  for (uint32_t holders = references(slot); holders > 0; --holders) AddLease(block);
+  PoolOf(slot).Retain(Local(slot));
+  MoveCharge(slot, TenantOf(blocks_.at(block).account));
+  List(block);
+}
+
 bool Core::Intact(SlotId slot) {
-  const uint32_t part = ClassOf(slot);  // published slots are sealed
   BlockId block;
   uint32_t crc = 0;
   {
@@ -111,7 +116,7 @@ bool Core::Intact(SlotId slot) {
     block = blocks_.InSlot(slot);
     if (block.is_none()) return true;
     if (blocks_.at(block).standing == Standing::kDamaged) return false;
-    crc = blocks_.at(block).crcs[part];
+    crc = blocks_.at(block).crcs[ClassOf(slot)];
   }
   if (Checksum(slot) == crc) return true;
   MutexLock lock(mutex_);
@@ -163,9 +168,9 @@ VerifyReport Core::Verify() {
     MutexLock lock(mutex_);
     if (!blocks_.contains(id)) continue;  // evicted meanwhile
     ++report.blocks;
-    for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-      const SlotId slot = blocks_.at(id).slots[part];
-      if (slot.is_none() || Checksum(slot) == blocks_.at(id).crcs[part]) continue;
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      const SlotId slot = blocks_.at(id).slots[c];
+      if (slot.is_none() || Checksum(slot) == blocks_.at(id).crcs[c]) continue;
       ++report.damaged;
       Quarantine(id, Standing::kDamaged);
       break;

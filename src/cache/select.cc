@@ -26,11 +26,25 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
                               kept_blocks[i], whole));
   }
 
+  // Of the open class the last ones it keeps are read.
+  PerClass<std::span<const uint64_t>> kept{kept_blocks};
+  if (class_count() > 1) {
+    kept[1] = kept_blocks.last(std::min<size_t>(kept_blocks.size(), core_.residual_blocks()));
+  }
+  for (const uint64_t block : kept[1]) {
+    if (!lists_[1].slots[block].is_none()) continue;
+    return refuse(
+        ErrorCode::kInvalidArgument,
+        fmt::format("kept block {} would be read open (residual_tokens {}), but is encoded "
+                    "only; the last {} kept blocks must be its last",
+                    block, core_.options().profile.residual_tokens, kept[1].size()));
+  }
+
   // Published blocks lie on a path that a hold would pin as a whole.
   const auto is_published = [&](uint64_t block) { return block < published_.size(); };
   PerClass<uint64_t> counts{};
-  counts[0] = static_cast<uint64_t>(std::ranges::count_if(kept_blocks, is_published));
   for (uint32_t c = 0; c < class_count(); ++c) {
+    counts[c] = static_cast<uint64_t>(std::ranges::count_if(kept[c], is_published));
     if (tail > 0 && !lists_[c].slots[whole].is_none()) ++counts[c];
   }
   QUIRE_ASSIGN(const auto copies, core_.AllocateSlots(place_, counts));
@@ -51,7 +65,8 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     plan.slots[c].push_back(slot);
   };
   for (uint32_t c = 0; c < class_count(); ++c) {
-    for (const uint64_t block : kept_blocks) add(c, block, c == 0 && is_published(block));
+    plan.slots[c].resize(kept_blocks.size() - kept[c].size());
+    for (const uint64_t block : kept[c]) add(c, block, is_published(block));
     if (tail > 0) add(c, whole, true);
   }
   core_.HoldSlots(held);

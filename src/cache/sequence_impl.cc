@@ -278,6 +278,12 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
   if (publish_ && !gave_up_) {
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     PublishWholeBlocks(length);
+    // Who may not evict could not replace what it leaves there.
+    if (place_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
+      // The same prompt again leaves a token to compute, a longer one does not.
+      KeepTwins((prompt_tokens_ - 1) / core_.block_tokens());
+      KeepTwins(prompt_tokens_ / core_.block_tokens());
+    }
   }
   length_.store(length, std::memory_order_release);
   PassWindows(length);
@@ -321,6 +327,19 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
     core_.ReleaseSlots(own);
     for (const Retained& retained : retained_) Apply(retained, i);
   }
+}
+
+void SequenceImpl::KeepTwins(uint64_t blocks) {
+  const uint64_t count = std::min<uint64_t>(blocks, core_.residual_blocks());
+  if (count == 0 || !publish_ || blocks > published_.size()) return;
+  PerPart<std::vector<SlotId>> slots;
+  for (uint32_t part = 0; part < core_.layout().part_count(); ++part) {
+    const auto begin = lists_[core_.OpenClassOf(part)].slots.begin();
+    slots[part].assign(begin + static_cast<int64_t>(blocks - count),
+                       begin + static_cast<int64_t>(blocks));
+    QUIRE_CHECK(std::ranges::none_of(slots[part], &SlotId::is_none));
+  }
+  core_.KeepTwins(place_, std::span(published_).subspan(blocks - count, count), slots);
 }
 
 Result<void> SequenceImpl::Retain(const Retention& retention) {
@@ -400,11 +419,8 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   }
   if (position == written) return {};
   if (!StillNeeded(position)) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("rollback: sequence {} to {} tokens: {}", id_.number(), position,
-                            core_.layout().identity()
-                                ? "a window has passed blocks that its queries there would see"
-                                : "its block is encoded already; go to a block boundary"));
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("rollback: sequence {} to {} tokens: {}",
+                                                         id_.number(), position, WhyNotBack()));
   }
 
   std::vector<SlotId> dropped;
@@ -440,6 +456,20 @@ bool SequenceImpl::StillNeeded(uint64_t position) const {
     }
   }
   return true;
+}
+
+std::string SequenceImpl::WhyNotBack() const {
+  if (core_.layout().identity()) {
+    return "a window has passed blocks that its queries there would see";
+  }
+  if (core_.residual_blocks() == 0) {
+    return "its block is encoded already; go to a block boundary";
+  }
+  return fmt::format(
+      "of the last {} tokens before it, which are read open, some are encoded only; "
+      "the least possible is {}",
+      core_.options().profile.residual_tokens,
+      length() / core_.block_tokens() * core_.block_tokens());
 }
 
 // Whether it may be written again in place. From then on views that pinned nothing know it.
@@ -581,6 +611,7 @@ std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {
 
 void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
+  KeepTwins(length() / core_.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   core_.NoteUse(place_, {.path = published_,
                          .prompt_tokens = prompt,

@@ -86,6 +86,9 @@ class SequenceImpl final : public Sequence {
   bool IsWritten(uint32_t slot_class, uint32_t part) const;
   void Seal(uint32_t layer, uint64_t block);
   void PublishWholeBlocks(uint64_t length);
+  /// Prompts may go on after the first `blocks` blocks, as far as these are published.
+  void KeepTwins(uint64_t blocks);
+  std::string WhyNotBack() const;
   void PassWindows(uint64_t length);
   bool StillNeeded(uint64_t position) const;
   bool TakeToRewrite(const List& list, uint64_t block) const;

@@ -101,6 +101,7 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
           .value = layout.value(layer),
           .open_key = open.key(layer),
           .open_value = open.value(layer),
+          .open_blocks = core_.residual_blocks(),
           .tokens = cursor(layer)};
 }
 

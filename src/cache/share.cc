@@ -143,11 +143,11 @@ void Core::List(BlockId block) {
   BlockRecord& record = blocks_.at(block);
   Tenant& account = TenantOf(record.account);
   uint64_t bytes = 0;
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    const SlotId slot = record.slots[part];
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const SlotId slot = record.slots[c];
     if (slot.is_none()) continue;
-    const bool unheld = reaches_[part].windowed() && references(slot) == 1;
-    if (record.leases == 0 || unheld) bytes += charges_[part];
+    const bool unheld = reaches_[c].windowed() && references(slot) == 1;
+    if (record.leases == 0 || unheld) bytes += charges_[c];
   }
   const Listed wanted = record.leases == 0 ? Listed::kWhole
                         : bytes > 0        ? Listed::kParts

@@ -29,6 +29,7 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"passed_blocks", stats.passed_blocks},
           {"hollow_blocks", stats.hollow_blocks},
           {"pinned_blocks", stats.pinned_blocks},
+          {"twin_slots", stats.twin_slots},
           {"sequences", stats.sequences},
           {"lookups", stats.lookups},
           {"lookup_tokens", stats.lookup_tokens},
@@ -94,6 +95,7 @@ std::string_view MissReasonName(MissReason reason) {
     case MissReason::kOtherProfile: return "other_profile";
     case MissReason::kExpired: return "expired";
     case MissReason::kQuota: return "quota";
+    case MissReason::kNoTwin: return "no_twin";
   }
   return "unknown";
 }

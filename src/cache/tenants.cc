@@ -1,6 +1,7 @@
 // Tenants and domains: their names, their accounts, whose bytes a slot holds, and erasing them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -182,12 +183,11 @@ void Core::MoveCharge(SlotId slot, Tenant& to) {
   owner.charged = to.account_id;
 }
 
-// Whether the account of a place has room for one more block, at the expense of its own old ones.
-bool Core::MakeRoomInDomain(const Place& place) {
+// Whether the account of a place has room for slots of its tenant, at the expense of its own old
+// blocks.
+bool Core::MakeRoomInAccount(const Place& place, uint64_t bytes) {
   Tenant& account = AccountOf(place);
   if (&account == &TenantOf(place.tenant)) return true;  // it has paid for its slots already
-  uint64_t bytes = 0;
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += charges_[part];
   if (bytes > account.account.room_bytes() + account.evictable_bytes) return false;
   while (account.account.room_bytes() < bytes) EvictVictim(*VictimOf(account), MissReason::kQuota);
   return true;
@@ -208,8 +208,14 @@ Result<EraseReport> Core::Erase(TenantId id) {
     ++tenant.stats.erased_total;
     tenant.slots_stale += std::exchange(tenant.slots_written, 0);
     tenant.ghosts.Clear();
+    const std::vector<SlotOwner>* const owners = &owners_;  // used while the lock is held
+    const auto wrote = [&](SlotId slot) {
+      return !slot.is_none() && (*owners)[slot.number()].writer == id;
+    };
     blocks_.ForEach([&](BlockId block, const BlockRecord& record) {
-      if (record.publisher == id) erased.push_back(block);
+      if (record.publisher == id || std::ranges::any_of(record.slots, wrote)) {
+        erased.push_back(block);
+      }
     });
     erased = Mark(std::move(erased), Standing::kErased);
     EndPinsOfBadBlocks();

@@ -254,6 +254,7 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
   shape.value = blocks.value;
   shape.open_key = blocks.open_key;
   shape.open_value = blocks.open_value;
+  shape.open_blocks = blocks.open_blocks;
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   shape.window_tokens = config.window_of(layer);
   return shape;

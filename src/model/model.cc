@@ -97,7 +97,8 @@ Result<void> Model::CheckCaches(std::span<const StepItem> items,
     }
     for (size_t i = 1; i < items.size(); ++i) {
       const LayerBlocks blocks = items[i].sequence->Blocks(layer);
-      if (!SameLayout(blocks.key, first.key) || !SameLayout(blocks.value, first.value)) {
+      if (!SameLayout(blocks.key, first.key) || !SameLayout(blocks.value, first.value) ||
+          blocks.open_blocks != first.open_blocks) {
         return BadItem(i, "its cache is laid out differently from that of item 0");
       }
     }

@@ -58,12 +58,11 @@ class Engine::Task {
   }
 
   /// At the end of the prompt: goes on with what is to be kept of it, and gives the rest back.
-  Result<void> Keep(uint32_t block_tokens) {
+  Result<void> Keep(const NumericProfile& profile) {
     if (request_.keep.keeps_all() || position() != request_.prompt.size()) return {};
-    const uint64_t whole = sequence_->length() / block_tokens;
-    const std::vector<uint64_t> kept =
-        BlocksToKeep(request_.keep, whole, block_tokens,
-                     observer_ ? observer_->mass() : std::span<const double>{});
+    const uint64_t whole = sequence_->length() / profile.block_tokens;
+    const std::vector<uint64_t> kept = BlocksToKeep(
+        request_.keep, whole, profile, observer_ ? observer_->mass() : std::span<const double>{});
     QUIRE_ASSIGN(auto selected, sequence_->Select(kept));
     sequence_ = std::move(selected);
     response_.dropped_tokens = sequence_->dropped_tokens();
@@ -259,7 +258,7 @@ Result<void> Engine::Forward(std::span<Task* const> tasks) {
         on_logits(rows[i].first_position + row, logits.subspan(row * vocab, vocab));
       }
     }
-    if (auto kept = tasks[i]->Keep(parts_.cache.options().profile.block_tokens); !kept) {
+    if (auto kept = tasks[i]->Keep(parts_.cache.options().profile); !kept) {
       tasks[i]->Fail(std::move(kept).error());
       continue;
     }

@@ -23,11 +23,15 @@ uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens) {
 }
 
 std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_blocks,
-                                   uint32_t block_tokens, std::span<const double> mass) {
-  const auto wanted =
+                                   const NumericProfile& profile, std::span<const double> mass) {
+  const uint64_t read_open = profile.residual_blocks();
+  const auto of_share =
       static_cast<uint64_t>(std::ceil(options.share * static_cast<double>(whole_blocks)));
-  const uint64_t at_end =
-      options.by == KeepBy::kObserved ? DivUp(options.observe_tokens, block_tokens) : 1;
+  const uint64_t wanted =
+      read_open == 0 ? of_share : std::max(of_share, read_open + options.sink_blocks);
+  const uint64_t observed =
+      options.by == KeepBy::kObserved ? DivUp(options.observe_tokens, profile.block_tokens) : 1;
+  const uint64_t at_end = std::max(observed, read_open);
   std::vector<uint64_t> blocks(whole_blocks);
   std::iota(blocks.begin(), blocks.end(), 0);
   // Sinks, then the end, then what is worth most.

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/identity.h"
+
 namespace quire::serve {
 
 /// What makes a block of the prompt worth keeping.
@@ -32,11 +34,11 @@ struct KeepOptions {
 uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens);
 
 /// The whole blocks to keep of a prompt's, ascending: sinks and the end, then by mass, of equal
-/// ones the later.
+/// ones the later. What `profile` reads open (residual_tokens) is kept in any case, with the sinks.
 ///
 /// Shape: mass [whole_blocks] or fewer; not read where options.by is kRecent
 std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_blocks,
-                                   uint32_t block_tokens, std::span<const double> mass);
+                                   const NumericProfile& profile, std::span<const double> mass);
 
 }  // namespace quire::serve
 

@@ -10,23 +10,31 @@ using Blocks = std::vector<uint64_t>;
 TEST(BlocksToKeepTest, SinksTheEndAndTheHeaviest) {
   const std::vector<double> mass = {0, 1, 5, 0, 7, 2, 0, 0, 0, 0};
   const KeepOptions options{.share = 0.5, .observe_tokens = 32};
-  EXPECT_EQ(BlocksToKeep(options, 10, 16, mass), (Blocks{0, 2, 4, 8, 9}));
+  EXPECT_EQ(BlocksToKeep(options, 10, {}, mass), (Blocks{0, 2, 4, 8, 9}));
 }
 
 TEST(BlocksToKeepTest, OfEqualBlocksTheLater) {
   const KeepOptions options{.share = 0.3, .by = KeepBy::kAccumulated};
-  EXPECT_EQ(BlocksToKeep(options, 10, 16, std::vector<double>(10, 1.0)), (Blocks{0, 8, 9}));
+  EXPECT_EQ(BlocksToKeep(options, 10, {}, std::vector<double>(10, 1.0)), (Blocks{0, 8, 9}));
 }
 
 TEST(BlocksToKeepTest, RecentIsAWindowWithSinks) {
   const KeepOptions options{.share = 0.4, .by = KeepBy::kRecent, .sink_blocks = 2};
-  EXPECT_EQ(BlocksToKeep(options, 10, 16, std::vector<double>{0, 0, 0, 9}), (Blocks{0, 1, 8, 9}));
+  EXPECT_EQ(BlocksToKeep(options, 10, {}, std::vector<double>{0, 0, 0, 9}), (Blocks{0, 1, 8, 9}));
+}
+
+TEST(BlocksToKeepTest, WhatIsReadOpenStays) {
+  const NumericProfile profile{.residual_tokens = 40};
+  const KeepOptions options{.share = 0.1, .by = KeepBy::kAccumulated};
+  EXPECT_EQ(BlocksToKeep(options, 10, profile, std::vector<double>{0, 0, 0, 9}),
+            (Blocks{0, 7, 8, 9}));
+  EXPECT_EQ(BlocksToKeep(options, 2, profile, {}), (Blocks{0, 1}));
 }
 
 TEST(BlocksToKeepTest, EndsOfTheRange) {
-  EXPECT_EQ(BlocksToKeep({.share = 1.0}, 3, 16, {}), (Blocks{0, 1, 2}));
-  EXPECT_EQ(BlocksToKeep({.share = 0.01}, 3, 16, {}), (Blocks{0}));
-  EXPECT_EQ(BlocksToKeep({.share = 0.5}, 0, 16, {}), Blocks{});
+  EXPECT_EQ(BlocksToKeep({.share = 1.0}, 3, {}, {}), (Blocks{0, 1, 2}));
+  EXPECT_EQ(BlocksToKeep({.share = 0.01}, 3, {}, {}), (Blocks{0}));
+  EXPECT_EQ(BlocksToKeep({.share = 0.5}, 0, {}, {}), Blocks{});
 }
 
 }  // namespace

@@ -1,0 +1,108 @@
+// Requests whose last tokens are read open: turns, common beginnings and batches get the bits that
+// each gets alone in an empty cache, and reuse what the twins allow.
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "env/clock.h"
+#include "model/random_model.h"
+#include "serve/engine.h"
+
+namespace quire::serve {
+namespace {
+
+constexpr uint32_t kVocab = 96;
+
+std::vector<TokenId> Tokens(uint64_t count, uint64_t seed) {
+  std::vector<TokenId> tokens(count);
+  Prng prng(seed);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kVocab));
+  return tokens;
+}
+
+std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// A cache and an engine on a small random model.
+class Server {
+ public:
+  Server(Codec codec, uint32_t residual_tokens, uint32_t chunk_tokens) {
+    const model::ModelConfig config = model::SmallConfig();
+    model_ = model::Model::Create(config, model::RandomTensors(config, ComputeType::kF32, 7), {})
+                 .value();
+    NumericProfile profile = NumericProfile::Uniform(Codec::kF32);
+    for (CodecRule& rule : profile.codecs) rule.codec = codec;
+    profile.residual_tokens = residual_tokens;
+    cache_ = Cache::Create({.geometry = model::GeometryOf(config),
+                            .profile = profile,
+                            .hot_bytes = uint64_t{1} << 26,
+                            .tokens_max = 4096})
+                 .value();
+    engine_ = Engine::Create({.model = *model_,
+                              .cache = *cache_,
+                              .attention = *attention_,
+                              .executor = *executor_,
+                              .clock = clock_},
+                             Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
+                             {.chunk_tokens = chunk_tokens})
+                  .value();
+  }
+
+  std::vector<Response> Run(const std::vector<std::vector<TokenId>>& prompts, bool reuse = true) {
+    std::vector<Request> requests;
+    for (const auto& prompt : prompts) {
+      requests.push_back({.prompt = prompt, .max_tokens = 20, .reuse = reuse});
+    }
+    return engine_->Run(requests);
+  }
+
+ private:
+  ManualClock clock_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Executor> executor_ = MakeThreadPool(2);
+  std::unique_ptr<AttentionBackend> attention_ = MakeCpuAttention().value();
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST(Residual, TurnsAndCommonBeginningsGiveTheBitsOfAMiss) {
+  for (const Codec codec :
+       {Codec::kFp8E4m3, Codec::kInt8, Codec::kInt4, Codec::kNf4, Codec::kQ25}) {
+    for (const uint32_t residual : {16u, 128u}) {
+      SCOPED_TRACE(std::string(CodecName(codec)) + " " + std::to_string(residual));
+      Server server(codec, residual, 50);
+      Server empty(codec, residual, 33);
+      const auto expect = [&](const std::vector<std::vector<TokenId>>& prompts,
+                              const std::vector<uint64_t>& reused, MissReason reason) {
+        const std::vector<Response> got = server.Run(prompts);
+        for (size_t i = 0; i < prompts.size(); ++i) {
+          ASSERT_EQ(got[i].finish, Finish::kLength) << got[i].error.message;
+          EXPECT_EQ(got[i].reused_tokens, reused[i]) << i;
+          EXPECT_EQ(got[i].miss_reason, reason) << i;
+          const Response alone = empty.Run({prompts[i]}, /*reuse=*/false)[0];
+          EXPECT_EQ(got[i].logits_digest, alone.logits_digest) << i;
+        }
+      };
+      const std::vector<TokenId> prompt = Tokens(300, 1);
+      expect({prompt}, {0}, MissReason::kNeverSeen);
+      expect({prompt}, {288}, MissReason::kPartialBlock);
+      // The next turn goes on where this one ended: 319 tokens were fed.
+      const auto turn = Join(prompt, Join(empty.Run({prompt}, false)[0].tokens, Tokens(40, 2)));
+      expect({turn}, {304}, MissReason::kNeverSeen);
+      // A common beginning is known, but nothing was kept to go on from there.
+      const auto common = std::vector<TokenId>(prompt.begin(), prompt.begin() + 200);
+      expect({Join(common, Tokens(30, 3))}, {0}, MissReason::kNoTwin);
+      expect({Join(common, Tokens(30, 4)), Join(common, Tokens(77, 5))}, {0, 0},
+             MissReason::kNoTwin);
+      // Once it was a prompt of its own, it is a place to go on from.
+      expect({common}, {0}, MissReason::kNoTwin);
+      expect(
+          {Join(common, Tokens(30, 6)), Join(common, Tokens(77, 7)), Join(common, Tokens(19, 8))},
+          {192, 192, 192}, MissReason::kNeverSeen);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::serve
