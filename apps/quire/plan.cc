@@ -1,10 +1,10 @@
-// quire plan: what a number of tokens will cost, before anything is allocated.
+// quire plan: what a number of tokens will cost, before anything is allocated. Where the codec
+// encodes that includes the open blocks of a step.
 #include <fmt/format.h>
 
 #include "apps/quire/command.h"
-#include "base/bits.h"
-#include "cache/reach.h"
-#include "codec/slot_layout.h"
+#include "apps/quire/runtime.h"
+#include "cache/planned_bytes.h"
 #include "env/file.h"
 #include "model/config.h"
 #include "quire/cache.h"
@@ -18,42 +18,30 @@ struct PlanFlags {
   uint64_t tokens = 0;
   std::string kv = "f16";
   uint32_t block_tokens = kBlockTokensDefault;
+  uint32_t residual_tokens = 0;
   bool json = false;
 };
 
 constexpr uint64_t kConfigBytesMax = 16 << 20;
-
-/// Bytes of `blocks` blocks; of layers with a window as much of them as lives at once.
-std::optional<uint64_t> BytesOf(const codec::SlotLayout& layout, uint64_t blocks) {
-  uint64_t total = 0;
-  for (uint32_t part = 0; part < layout.part_count(); ++part) {
-    const cache::Reach reach(layout.part(part), layout.block_tokens());
-    const uint64_t live = std::min(blocks, reach.blocks_max(SequenceOptions{}.step_tokens));
-    const auto bytes = CheckedMul(live, layout.slot_bytes(part));
-    if (!bytes || *bytes > UINT64_MAX - total) return std::nullopt;
-    total += *bytes;
-  }
-  return total;
-}
 
 Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
   QUIRE_ASSIGN(const std::string text, ReadFile(flags.config, kConfigBytesMax));
   QUIRE_ASSIGN(const model::ModelConfig config, model::ParseConfig(text, flags.config));
   const Codec codec = ParseCodec(flags.kv).value();
   const Geometry geometry = model::GeometryOf(config);
-  QUIRE_ASSIGN(const auto layout, codec::SlotLayout::Create(
-                                      geometry, NumericProfile::Uniform(codec, flags.block_tokens),
-                                      ArenaLayout::kBlockMajor));
-  const uint64_t blocks = DivUp(flags.tokens, flags.block_tokens);
-  const auto bytes = BytesOf(layout, blocks);
-  if (!bytes) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("--tokens {}: the bytes do not fit into 64 bits", flags.tokens));
+  // Open blocks hold what the model computes; a config that does not say computes in two bytes.
+  const Codec computed = CodecOf(config.dtype.value_or(ComputeType::kBf16));
+  NumericProfile profile =
+      NumericProfile::Uniform(IsIdentity(codec) ? codec : computed, flags.block_tokens);
+  for (CodecRule& rule : profile.codecs) rule.codec = codec;
+  profile.residual_tokens = flags.residual_tokens;
+  if (flags.residual_tokens != 0 && IsIdentity(codec)) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("--residual {}: {} stores what was written; only 0 is possible",
+                            flags.residual_tokens, CodecName(codec)));
   }
-  uint64_t block_bytes = 0;
-  for (uint32_t part = 0; part < layout.part_count(); ++part) {
-    block_bytes += layout.slot_bytes(part);
-  }
+  QUIRE_ASSIGN(const auto planned,
+               cache::PlanBytes(geometry, profile, flags.tokens, SequenceOptions{}.step_tokens));
   const double values_per_block =
       static_cast<double>(geometry.values_per_token()) * flags.block_tokens;
   return nlohmann::ordered_json{
@@ -62,11 +50,14 @@ Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
       {"layers", config.layers},
       {"codec", CodecName(codec)},
       {"block_tokens", flags.block_tokens},
+      {"residual_tokens", flags.residual_tokens},
       {"tokens", flags.tokens},
-      {"blocks", blocks},
-      {"bytes_per_block", block_bytes},
-      {"bytes_total", *bytes},
-      {"bits_per_value", static_cast<double>(block_bytes) * 8 / values_per_block}};
+      {"blocks", planned.blocks},
+      {"bytes_per_block", planned.block_bytes},
+      {"open_blocks", planned.open_blocks},
+      {"bytes_open", planned.open},
+      {"bytes_total", planned.total()},
+      {"bits_per_value", static_cast<double>(planned.block_bytes) * 8 / values_per_block}};
 }
 
 int RunPlan(const PlanFlags& flags) {
@@ -95,6 +86,10 @@ void AddPlan(CLI::App& program, int& exit) {
       ->capture_default_str();
   command->add_option("--block-tokens", flags->block_tokens, "Tokens per block")
       ->check(BlockTokensValidator())
+      ->capture_default_str();
+  command
+      ->add_option("--residual", flags->residual_tokens,
+                   "Last tokens that are read in full precision, where the codec encodes")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit] { exit = RunPlan(*flags); });

@@ -18,10 +18,11 @@ QWEN3_0_6B = {
 BITS = {"f32": 32, "f16": 16, "bf16": 16}
 
 
-def plan(tmp_path, tokens, codec, **changes):
+def plan(tmp_path, tokens, codec, residual=0, **changes):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(QWEN3_0_6B | changes), encoding="utf-8")
-    done = quire_cli.run("plan", "--config", path, "--tokens", tokens, "--kv", codec, "--json")
+    done = quire_cli.run("plan", "--config", path, "--tokens", tokens, "--kv", codec,
+                         "--residual", residual, "--json")
     assert done.exit_code == 0, done.describe()
     return done.json
 
@@ -41,6 +42,39 @@ def test_plan_rounds_up_to_blocks(tmp_path, tokens, blocks):
     got = plan(tmp_path, tokens, "f16")
     assert got["blocks"] == blocks
     assert got["bytes_total"] == blocks * 16 * 28 * 2 * 8 * 128 * 2
+
+
+@pytest.mark.parametrize("residual, blocks", [(0, 0), (1, 1), (16, 1), (17, 2), (128, 8)])
+@pytest.mark.parametrize("dtype, value_bytes", [("bfloat16", 2), ("float32", 4)])
+def test_plan_counts_the_open_blocks_of_a_step(tmp_path, residual, blocks, dtype, value_bytes):
+    """Beside what is encoded: 512 tokens from anywhere in a block, and what is read open."""
+    got = plan(tmp_path, 200_000, "int8", residual=residual, torch_dtype=dtype)
+    assert got["open_blocks"] == 512 // 16 + 1 + blocks
+    assert got["bytes_open"] == got["open_blocks"] * 16 * 28 * 2 * 8 * 128 * value_bytes
+    assert got["bytes_total"] == 12_500 * got["bytes_per_block"] + got["bytes_open"]
+    short = plan(tmp_path, 20, "int8", residual=residual)
+    assert short["open_blocks"] == 2
+
+
+def test_plan_of_codecs_that_do_not_encode_has_nothing_open(tmp_path):
+    assert plan(tmp_path, 200_000, "f16")["bytes_open"] == 0
+    done = quire_cli.run("plan", "--config", tmp_path / "config.json", "--tokens", 100, "--kv",
+                         "f16", "--residual", 16, "--json")
+    assert done.exit_code == 3 and "--residual 16" in done.stderr, done.describe()
+
+
+def test_plan_of_200k_tokens_for_24_layers(tmp_path):
+    """4 KV heads of 128: 8 bits are more than 4 GB, 4 bits are not; 2 KV heads are not at 8."""
+    shape = {"num_hidden_layers": 24, "num_key_value_heads": 4}
+    values = 200_000 * 24 * 2 * 4 * 128
+    for codec, bits in (("fp8_e4m3", 8.125), ("int8", 8.25), ("nf4", 4.125), ("int4", 4.25)):
+        got = plan(tmp_path, 200_000, codec, **shape)
+        assert got["bytes_total"] - got["bytes_open"] == values * bits / 8
+        assert (got["bytes_total"] > 4e9) == (bits > 8)
+    assert plan(tmp_path, 200_000, "int4", **shape)["bytes_total"] == pytest.approx(2.6e9, rel=0.02)
+    for codec in ("fp8_e4m3", "int8"):
+        got = plan(tmp_path, 200_000, codec, **shape | {"num_key_value_heads": 2})
+        assert got["bytes_total"] == pytest.approx(2.5e9, rel=0.02)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 16])

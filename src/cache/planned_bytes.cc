@@ -1,0 +1,43 @@
+#include "cache/planned_bytes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bits.h"
+#include "cache/reach.h"
+#include "codec/slot_layout.h"
+
+namespace quire::cache {
+
+Result<PlannedBytes> PlanBytes(const Geometry& geometry, const NumericProfile& profile,
+                               uint64_t tokens, uint64_t step_tokens) {
+  QUIRE_ASSIGN(const auto layout,
+               codec::SlotLayout::Create(geometry, profile, ArenaLayout::kBlockMajor));
+  PlannedBytes planned{.blocks = DivUp(tokens, uint64_t{profile.block_tokens})};
+  const auto add = [&](uint64_t blocks, uint64_t slot_bytes, uint64_t& sum) -> Result<void> {
+    const auto bytes = CheckedMul(blocks, slot_bytes);
+    if (bytes && *bytes <= UINT64_MAX - planned.total()) {
+      sum += *bytes;
+      return {};
+    }
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} tokens: the bytes do not fit into 64 bits", tokens));
+  };
+  for (uint32_t part = 0; part < layout.part_count(); ++part) {
+    const Reach reach(layout.part(part), profile.block_tokens);
+    const uint64_t live = std::min(planned.blocks, reach.blocks_max(step_tokens));
+    planned.block_bytes += layout.slot_bytes(part);
+    QUIRE_TRY(add(live, layout.slot_bytes(part), planned.stored));
+  }
+  if (layout.identity()) return planned;
+  QUIRE_ASSIGN(const auto open, codec::SlotLayout::CreateOpen(geometry, profile));
+  planned.open_blocks =
+      std::min(planned.blocks, Reach::OfOpenForm(profile).blocks_max(step_tokens));
+  for (uint32_t part = 0; part < open.part_count(); ++part) {
+    QUIRE_TRY(add(planned.open_blocks, open.slot_bytes(part), planned.open));
+  }
+  return planned;
+}
+
+}  // namespace quire::cache
