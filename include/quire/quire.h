@@ -70,7 +70,19 @@ const char* quire_code_name(quire_code code);
 // ---- Words --------------------------------------------------------------------------------------
 
 typedef int32_t quire_codec;
-enum { QUIRE_F32 = 1, QUIRE_F16 = 2, QUIRE_BF16 = 3 };
+enum {
+  QUIRE_F32 = 1,
+  QUIRE_F16 = 2,
+  QUIRE_BF16 = 3,
+  // These encode (docs/codecs.md): caches only. Rows, views and kernels of one's own have the above.
+  QUIRE_FP8_E4M3 = 4,
+  QUIRE_FP8_E5M2 = 5,
+  QUIRE_INT8 = 6,
+  QUIRE_INT4 = 7,
+  QUIRE_NF4 = 8,
+  QUIRE_FP4 = 9,
+  QUIRE_Q25 = 10
+};
 
 typedef int32_t quire_role;
 enum { QUIRE_KEY = 1, QUIRE_VALUE = 2, QUIRE_LATENT = 3 };
@@ -114,7 +126,8 @@ enum {
   QUIRE_EVICTED = 6,        // it was here, and went because others needed the room
   QUIRE_OTHER_PROFILE = 7,  // here under other weights, adapter, version or position encoding
   QUIRE_EXPIRED = 8,        // it was here, and nobody used it for the tenant's ttl
-  QUIRE_QUOTA = 9           // it was here, and went because the tenant's own quota was full
+  QUIRE_QUOTA = 9,          // it was here, and went because the tenant's own quota was full
+  QUIRE_NO_TWIN = 10        // here, but not the open forms that residual_tokens would read
 };
 
 typedef struct quire_cache quire_cache;
@@ -164,6 +177,14 @@ typedef struct quire_cache_options {
   uint64_t hot_bytes_max;     // most that quire_cache_resize may ask for; 0: hot_bytes
   const char* policy;         // which block goes first (docs/policies.md); NULL: "lru"
   quire_eviction_batch eviction_batch;  // 0: QUIRE_EXACT
+  // With codecs that encode: the last tokens before a query's block that it reads as they were
+  // written, rounded up to blocks (docs/cache.md, Twins).
+  uint64_t residual_tokens;
+  quire_codec open_codec;  // of what is not encoded yet: QUIRE_F32 to QUIRE_BF16; 0: QUIRE_F16
+  // Not 0: a codec that quire_attend, the layout or a stream does not take gives way to one that
+  // they do (fp8 to int8 to f16), with a warning on stderr; quire_cache_get_codecs says which.
+  // 0: it is refused.
+  int32_t codec_fallback;
 } quire_cache_options;
 
 /// Makes a cache.
@@ -172,6 +193,20 @@ typedef struct quire_cache_options {
 quire_code quire_cache_create(const quire_cache_options* options, quire_cache** cache,
                               quire_error* error);
 void quire_cache_free(quire_cache* cache);
+
+/// What a cache stores, after any codec gave way to another.
+typedef struct quire_cache_codecs {
+  size_t size;
+  quire_codec key;           // of keys, or of latents
+  quire_codec value;         // the key's again where layers store latents
+  quire_codec open;          // of what is not encoded yet
+  uint32_t residual_tokens;  // 0 where nothing is encoded
+  uint64_t fallbacks;        // streams whose codec gave way
+} quire_cache_codecs;
+
+/// Fills `codecs->size` bytes of *codecs; bytes this library does not know become zero.
+quire_code quire_cache_get_codecs(const quire_cache* cache, quire_cache_codecs* codecs,
+                                  quire_error* error);
 
 /// One class of slots.
 typedef struct quire_slot_stats {
@@ -440,6 +475,8 @@ typedef struct quire_layer_blocks {
   uint64_t tokens;            // written in this layer
 } quire_layer_blocks;
 
+/// Errors:   QUIRE_INVALID_ARGUMENT no such layer; QUIRE_UNSUPPORTED the cache encodes its blocks
+///           (quire_attend reads them)
 /// Lifetime: until the next call that writes to this sequence; pinned by the sequence alone
 quire_code quire_sequence_blocks(const quire_sequence* sequence, uint32_t layer,
                                  quire_layer_blocks* blocks, quire_error* error);
@@ -525,8 +562,8 @@ typedef struct quire_attend_request {
 
 /// Computes attention over what is written in a layer, in place (docs/numerics.md). The layer's
 /// window and sinks are those of the cache's geometry.
-/// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written or before what its window kept,
-///          sequences of two caches, heads that do not divide; QUIRE_UNSUPPORTED a shape the
+/// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written, or before what its window or its open
+///          form kept, sequences of two caches, heads that do not divide; QUIRE_UNSUPPORTED a shape the
 ///          kernels lack. Nothing is computed then
 /// Threads: one call at a time per handle; no writer on these sequences meanwhile
 quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,

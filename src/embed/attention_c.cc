@@ -52,6 +52,22 @@ Result<void> CheckTask(const quire_attend_task& task, const quire_sequence& firs
   return {};
 }
 
+/// Open forms go once no later row reads them, and the kernels trust that none asks for one.
+Result<void> CheckOpen(const quire_attend_task& task, const LayerBlocks& blocks, uint32_t index) {
+  if (task.rows == 0 || blocks.open.data() == blocks.sealed.data()) return {};
+  const uint64_t block_tokens = blocks.key.block_tokens;
+  const uint64_t own = task.first_position / block_tokens;
+  const uint64_t first = own - std::min<uint64_t>(own, blocks.open_blocks);
+  const uint64_t last = (task.first_position + task.rows - 1) / block_tokens;
+  const auto read = blocks.open.subspan(first, last + 1 - first);
+  if (std::ranges::find(read, nullptr) == read.end()) return {};
+  return Fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("request->tasks[{}].first_position: {} reads blocks {} to {} as they were "
+                  "written, but some are encoded only",
+                  index, task.first_position, first, last));
+}
+
 /// Windows let go of blocks that they have passed, and the kernels trust that no row asks for one.
 Result<void> CheckSight(const quire_attend_task& task, const AttentionShape& shape,
                         const LayerBlocks& blocks, uint32_t index) {
@@ -79,6 +95,9 @@ AttentionShape ShapeOf(const quire_sequence& sequence, const quire_attend_reques
   AttentionShape shape{.query_heads = request.query_heads,
                        .key = blocks.key,
                        .value = blocks.value,
+                       .open_key = blocks.open_key,
+                       .open_value = blocks.open_value,
+                       .open_blocks = blocks.open_blocks,
                        .scale = request.scale,
                        .window_tokens = group.window_tokens,
                        .sink_tokens = group.sink_tokens};
@@ -103,6 +122,7 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
     QUIRE_TRY(CheckTask(tasks[i], first, request.layer, i));
     const LayerBlocks blocks = tasks[i].sequence->sequence->Blocks(request.layer);
     QUIRE_TRY(CheckSight(tasks[i], shape, blocks, i));
+    QUIRE_TRY(CheckOpen(tasks[i], blocks, i));
     made.push_back({.queries = tasks[i].queries,
                     .out = tasks[i].out,
                     .rows = tasks[i].rows,

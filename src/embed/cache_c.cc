@@ -27,6 +27,8 @@ static_assert(QUIRE_INVALID_ARGUMENT == int{static_cast<uint8_t>(ErrorCode::kInv
 static_assert(QUIRE_DEADLINE == int{static_cast<uint8_t>(ErrorCode::kDeadline)});
 static_assert(QUIRE_TOO_LARGE == int{static_cast<uint8_t>(ErrorCode::kTooLarge)});
 static_assert(QUIRE_BF16 == int{static_cast<uint8_t>(Codec::kBf16)});
+static_assert(QUIRE_FP8_E4M3 == int{static_cast<uint8_t>(Codec::kFp8E4m3)});
+static_assert(QUIRE_Q25 == int{static_cast<uint8_t>(Codec::kQ25)});
 static_assert(QUIRE_LATENT == int{static_cast<uint8_t>(StreamRole::kLatent)});
 static_assert(QUIRE_WINDOW == int{static_cast<uint8_t>(LayerKind::kWindow)});
 static_assert(QUIRE_HEAD_MAJOR == int{static_cast<uint8_t>(ArenaLayout::kHeadMajor)});
@@ -36,7 +38,7 @@ static_assert(QUIRE_COMPUTE_BF16 == int{static_cast<uint8_t>(ComputeType::kBf16)
 static_assert(QUIRE_FEWER == int{static_cast<uint8_t>(OnFull::kFewer)});
 static_assert(QUIRE_EXACT == int{static_cast<uint8_t>(EvictionBatch::kExact)});
 static_assert(QUIRE_ADAPTIVE == int{static_cast<uint8_t>(EvictionBatch::kAdaptive)});
-static_assert(QUIRE_QUOTA == int{static_cast<uint8_t>(MissReason::kQuota)});
+static_assert(QUIRE_NO_TWIN == int{static_cast<uint8_t>(MissReason::kNoTwin)});
 
 Result<LayerGroup> ToGroup(const quire_layer_group& group, uint32_t index) {
   const std::string name = fmt::format("options->groups[{}].", index);
@@ -86,15 +88,20 @@ Result<NumericProfile> ToProfile(const quire_cache_options& options) {
   for (CodecRule& rule : profile.codecs) {
     if (rule.role == StreamRole::kValue) rule.codec = value;
   }
+  QUIRE_ASSIGN(profile.open_dtype, ToEnum(options.open_codec, "options->open_codec",
+                                          IsIdentity(codec) ? codec : Codec::kF16));
+  if (options.residual_tokens > UINT32_MAX) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("options->residual_tokens is {}", options.residual_tokens));
+  }
+  profile.residual_tokens = static_cast<uint32_t>(options.residual_tokens);
   if (options.block_tokens != 0) profile.block_tokens = options.block_tokens;
   profile.compute = compute;
   if (options.arithmetic != nullptr) profile.arithmetic = options.arithmetic;
   return profile;
 }
 
-Result<CacheOptions> ToOptions(const quire_cache_options* caller) {
-  QUIRE_ASSIGN(const quire_cache_options options,
-               ReadStruct(caller, "options", offsetof(quire_cache_options, hot_bytes_max)));
+Result<CacheOptions> ToOptions(const quire_cache_options& options) {
   CacheOptions made;
   QUIRE_ASSIGN(made.geometry, ToGeometry(options));
   QUIRE_ASSIGN(made.profile, ToProfile(options));
@@ -137,6 +144,20 @@ Result<void> WithRequest(const quire_cache& cache, uint32_t tenant,
               .identity = &identity,
               .tokens = {asked.tokens, asked.token_count},
               .reuse = asked.no_reuse == 0});
+}
+
+quire_cache_codecs CodecsOf(const Cache& cache) {
+  const NumericProfile& profile = cache.options().profile;
+  const std::vector<Stream>& streams = cache.options().geometry.groups.front().streams;
+  const auto stored = [&](const Stream& stream) {
+    return static_cast<quire_codec>(profile.CodecFor(stream.role).value());
+  };
+  return {.size = 0,
+          .key = stored(streams.front()),
+          .value = stored(streams.back()),
+          .open = static_cast<quire_codec>(profile.open_dtype),
+          .residual_tokens = profile.residual_tokens,
+          .fallbacks = cache.stats().codec_fallbacks};
 }
 
 quire_slot_stats ToC(const SlotClassStats& stats) {
@@ -195,7 +216,15 @@ quire_code quire_cache_create(const quire_cache_options* options, quire_cache** 
                               quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(cache, "cache"));
-    QUIRE_ASSIGN(quire::CacheOptions made, quire::embed::ToOptions(options));
+    QUIRE_ASSIGN(
+        const quire_cache_options asked,
+        quire::embed::ReadStruct(options, "options", offsetof(quire_cache_options, hot_bytes_max)));
+    QUIRE_ASSIGN(quire::CacheOptions made, quire::embed::ToOptions(asked));
+    std::unique_ptr<quire::AttentionBackend> kernels;  // of quire_attend
+    if (asked.codec_fallback != 0) {
+      QUIRE_ASSIGN(kernels, quire::MakeCpuAttention());
+      made.fallback_kernels = kernels.get();
+    }
     QUIRE_ASSIGN(auto created, quire::Cache::Create(std::move(made)));
     *cache = new quire_cache{.cache = std::move(created)};
     return {};
@@ -210,6 +239,16 @@ quire_code quire_cache_get_stats(const quire_cache* cache, quire_cache_stats* st
     QUIRE_TRY(NotNull(cache, "cache"));
     QUIRE_TRY(quire::embed::CheckOutput(stats, "stats"));
     quire::embed::WriteStruct(stats, quire::embed::ToC(cache->cache->stats()));
+    return {};
+  });
+}
+
+quire_code quire_cache_get_codecs(const quire_cache* cache, quire_cache_codecs* codecs,
+                                  quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    QUIRE_TRY(quire::embed::CheckOutput(codecs, "codecs"));
+    quire::embed::WriteStruct(codecs, quire::embed::CodecsOf(*cache->cache));
     return {};
   });
 }

@@ -171,6 +171,10 @@ quire_code quire_sequence_blocks(const quire_sequence* sequence, uint32_t layer,
     QUIRE_TRY(quire::embed::CheckOutput(blocks, "blocks"));
     QUIRE_TRY(quire::embed::CheckLayer(*sequence, layer));
     const quire::LayerBlocks now = sequence->sequence->Blocks(layer);
+    if (!quire::IsIdentity(now.key.codec) || !quire::IsIdentity(now.value.codec)) {
+      return quire::Fail(quire::ErrorCode::kUnsupported,
+                         "blocks: the cache encodes them; only quire_attend reads its codes");
+    }
     // A pointer to bytes is a pointer to void for whoever reads it in C.
     quire::embed::WriteStruct(
         blocks,
