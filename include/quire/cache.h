@@ -194,7 +194,8 @@ class Cache {
   /// Returns the blocks of the path.
   ///
   /// Errors: kInvalidArgument and kNotFound as Acquire, or there is no whole block; kNotFound not
-  ///         all of it is in the cache; kNoSpace it would be too much. Nothing changes then
+  ///         all of it is in the cache, or no twins at its end where residual_tokens reads them;
+  ///         kNoSpace it would be too much. Nothing changes then
   virtual Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) = 0;
   /// Takes one pin back. The blocks stay as long as there is room.
   ///
@@ -209,7 +210,8 @@ class Cache {
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 
   /// Evicts what nobody needs of up to `blocks` blocks, least recently used first: whole unleased
-  /// blocks, and of leased ones what windows have passed. Returns how many there were.
+  /// blocks, before each its twins, which count as one more, and of leased ones what windows have
+  /// passed, or twins. Returns how many there were.
   virtual uint64_t Evict(uint64_t blocks) = 0;
   /// Returns free slots' pages to the system. Returns the bytes given back.
   virtual uint64_t Trim() = 0;
