@@ -74,7 +74,7 @@ enum {
   QUIRE_F32 = 1,
   QUIRE_F16 = 2,
   QUIRE_BF16 = 3,
-  // These encode (docs/codecs.md): caches only. Rows, views and kernels of one's own have the above.
+  // These encode (docs/codecs.md): caches only. Rows, views and own kernels have the above.
   QUIRE_FP8_E4M3 = 4,
   QUIRE_FP8_E5M2 = 5,
   QUIRE_INT8 = 6,
@@ -562,9 +562,9 @@ typedef struct quire_attend_request {
 
 /// Computes attention over what is written in a layer, in place (docs/numerics.md). The layer's
 /// window and sinks are those of the cache's geometry.
-/// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written, or before what its window or its open
-///          form kept, sequences of two caches, heads that do not divide; QUIRE_UNSUPPORTED a shape the
-///          kernels lack. Nothing is computed then
+/// Errors:  QUIRE_INVALID_ARGUMENT a row past what is written, or before what its window or its
+///          open form kept, sequences of two caches, heads that do not divide; QUIRE_UNSUPPORTED a
+///          shape the kernels lack. Nothing is computed then
 /// Threads: one call at a time per handle; no writer on these sequences meanwhile
 quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
                         quire_error* error);

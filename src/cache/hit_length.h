@@ -18,8 +18,8 @@ constexpr uint64_t ReusableBlocks(uint64_t prompt_tokens, uint32_t block_tokens)
 
 /// Blocks that are reused, given that the first `found` of a prompt are in the index: the largest
 /// boundary at which every part has what later queries can see. `has(part, block)` tells whether
-/// the bytes of a windowed part are still there; those of full attention always are. Open forms count
-/// as parts too.
+/// the bytes of a windowed part are still there; those of full attention always are. Open forms
+/// count as parts too.
 ///
 /// Cost: O(found) for each windowed part
 template <typename Has>

@@ -40,7 +40,7 @@ void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
   uint64_t bytes = 0;
   for (const Twin& twin : twins) bytes += charges_[ClassOf(twin.slot)];
   if (!MakeRoomInAccount(place, bytes)) return;
-  // Meanwhile others may have kept some. If some of theirs have gone there is no checksum for these.
+  // Meanwhile others may have kept some. If some of theirs are gone there is no checksum for these.
   std::vector<Twin> now = missing();
   for (Twin& twin : now) {
     const auto hashed = std::ranges::find(twins, twin.slot, &Twin::slot);
