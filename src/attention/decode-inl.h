@@ -38,6 +38,8 @@ inline constexpr size_t kLineBytes = 64;
 inline constexpr uint32_t kPlanesAhead = 4;
 /// Query vectors that share a load; a larger group is cut into equal parts of at most as many.
 inline constexpr uint32_t kPartQueries = 4;
+/// So are they for groups of several parts, on any target: there arithmetic is the limit.
+constexpr bool FetchesAhead(uint32_t group) { return kFetchesAhead || group > kPartQueries; }
 /// Accumulators of a register tile.
 inline constexpr size_t kTileVecs = kVecLanes >= 16 ? 16 : 8;
 
@@ -99,20 +101,18 @@ constexpr uint32_t ColumnsPerTile(uint32_t queries) {
 /// begin is 0. Query vector h at query + h * dim; columns' scores kColumnTokens apart as `index`
 /// says.
 ///
-/// `ahead` (or null) are the columns that come next, to be fetched while these are computed.
-template <class Values, int kQueries, int kColumns>
+/// With kFetch `ahead` are the columns that come next, to be fetched while these are computed.
+template <class Values, int kQueries, int kColumns, bool kFetch>
 void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
                const std::byte* const* columns, size_t offset_bytes, size_t row_bytes,
                const uint32_t* index, float* scores, const std::byte* const* ahead) {
   constexpr size_t kVecs = kColumns * kVecsPerColumn;
   const Tag d;
   const std::byte* key[kColumns];
-  const std::byte* fetch[kColumns];
   Vec sum[kQueries][kVecs];
   QUIRE_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     key[c] = columns[c] + offset_bytes;
-    fetch[c] = ahead == nullptr ? key[c] : ahead[c];
   }
   QUIRE_UNROLL
   for (int h = 0; h < kQueries; ++h) {
@@ -139,9 +139,9 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
   constexpr size_t kRowsPerLine = kLineBytes / (kColumnTokens * Values::kBytes);
   size_t i = begin;
   for (; i + kRowsPerLine <= end; i += kRowsPerLine) {
-    if constexpr (kFetchesAhead) {
+    if constexpr (kFetch) {
       QUIRE_UNROLL
-      for (int c = 0; c < kColumns; ++c) hwy::Prefetch(fetch[c] + i * row_bytes);
+      for (int c = 0; c < kColumns; ++c) hwy::Prefetch(ahead[c] + i * row_bytes);
     }
     QUIRE_UNROLL
     for (size_t row = 0; row < kRowsPerLine; ++row) add_channel(i + row);
@@ -158,7 +158,7 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
 }
 
 /// `count` columns from `columns` on, one turn of each, for one part of a group.
-template <class Values, int kQueries>
+template <class Values, int kQueries, bool kFetch>
 void ScoreTurn(const float* query, size_t dim, size_t begin, size_t end,
                const std::byte* const* columns, uint32_t count, size_t offset_bytes,
                size_t row_bytes, const uint32_t* index, float* scores,
@@ -166,13 +166,12 @@ void ScoreTurn(const float* query, size_t dim, size_t begin, size_t end,
   constexpr int kColumns = ColumnsPerTile(kQueries);
   uint32_t c = 0;
   for (; c + kColumns <= count; c += kColumns) {
-    ScoreTile<Values, kQueries, kColumns>(query, dim, begin, end, columns + c, offset_bytes,
-                                          row_bytes, index + c, scores,
-                                          ahead == nullptr ? nullptr : ahead + c);
+    ScoreTile<Values, kQueries, kColumns, kFetch>(query, dim, begin, end, columns + c, offset_bytes,
+                                                  row_bytes, index + c, scores, ahead + c);
   }
   for (; c < count; ++c) {
-    ScoreTile<Values, kQueries, 1>(query, dim, begin, end, columns + c, offset_bytes, row_bytes,
-                                   index + c, scores, ahead == nullptr ? nullptr : ahead + c);
+    ScoreTile<Values, kQueries, 1, kFetch>(query, dim, begin, end, columns + c, offset_bytes,
+                                           row_bytes, index + c, scores, ahead + c);
   }
 }
 
@@ -208,7 +207,8 @@ inline void FetchScales(const StreamView& key, const StreamView& value, const Co
 template <class Values>
 void StreamScores(const float* query, const StreamView& key, const StreamView& value,
                   const Columns& columns, float* scores) {
-  const size_t turn_dims = kFetchesAhead ? key.dim : kTurnBytes / (kColumnTokens * Values::kBytes);
+  const bool fetches = FetchesAhead(key.group);
+  const size_t turn_dims = fetches ? key.dim : kTurnBytes / (kColumnTokens * Values::kBytes);
   const uint32_t streams = std::max(kStreams, key.block_columns);
   const GroupParts parts(key.group);
   for (uint32_t c = 0; c < columns.count; c += streams) {
@@ -216,7 +216,7 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
     for (uint32_t head = 0; head < key.heads; ++head) {
       const size_t offset = head * key.head_stride_bytes;
       const std::byte* ahead[kColumnsPerSplit];
-      if (kFetchesAhead) {
+      if (fetches) {
         PlanesAhead(key, value, columns, c, count, head, ahead);
         FetchScales(key, value, columns, c, count, head);
       }
@@ -225,10 +225,10 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
         uint32_t q = head * key.group;
         for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
           const auto turn = [&]<int kQueries>() HWY_ATTR {
-            ScoreTurn<Values, kQueries>(query + q * key.dim, key.dim, begin, end, columns.key + c,
-                                        count, offset, key.row_bytes, columns.index + c,
-                                        scores + size_t{q} * kSplitTokens,
-                                        kFetchesAhead && part == 0 ? ahead : nullptr);
+            const auto score = fetches && part == 0 ? ScoreTurn<Values, kQueries, true>
+                                                    : ScoreTurn<Values, kQueries, false>;
+            score(query + q * key.dim, key.dim, begin, end, columns.key + c, count, offset,
+                  key.row_bytes, columns.index + c, scores + size_t{q} * kSplitTokens, ahead);
           };
           ForPart(parts.size(part), turn);
         }

@@ -62,24 +62,6 @@ HWY_INLINE void WeighTurn(const std::byte* value, size_t dim, uint32_t tokens, c
   }
 }
 
-/// The same for a whole group; kGroup is its size, or 0 when it has several parts.
-template <class Values, int kGroup>
-HWY_INLINE void WeighGroup(const std::byte* value, const StreamView& view, uint32_t tokens,
-                           const float* weights, float* out, size_t out_stride) {
-  if constexpr (kGroup != 0) {
-    WeighTurn<Values, kGroup>(value, view.dim, tokens, weights, out, out_stride);
-  } else {
-    const GroupParts parts(view.group);
-    for (uint32_t part = 0; part < parts.count; ++part) {
-      ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
-        WeighTurn<Values, kQueries>(value, view.dim, tokens, weights, out, out_stride);
-      });
-      weights += parts.size(part) * kSplitTokens;
-      out += parts.size(part) * out_stride;
-    }
-  }
-}
-
 /// Neighbouring visible tokens of one column.
 struct ValueRun {
   const std::byte* value = nullptr;  // row of the first, of the item's first KV head
@@ -98,7 +80,7 @@ struct ValuePlane {
 /// out += weights * values over all runs. Run r goes through its heads one plane at a time,
 /// `streams` runs at once and each one plane behind the run before it: so every head meets its runs
 /// in ascending order, as its chain demands, although several runs are read at a time.
-template <class Values, int kGroup>
+template <class Values, int kQueries>
 void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
                const float* weights, float* out, size_t out_stride) {
   const uint32_t streams = std::min(kStreams, view.heads);
@@ -120,16 +102,17 @@ void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
       for (uint32_t p = 0; p < plane_count; ++p) {
         const ValuePlane& plane = planes[p];
         if (t >= plane.tokens) continue;
-        WeighGroup<Values, kGroup>(plane.value + t * row_bytes, view,
-                                   std::min(kTurnTokens, plane.tokens - t), plane.weights + t,
-                                   plane.out, out_stride);
+        WeighTurn<Values, kQueries>(plane.value + t * row_bytes, view.dim,
+                                    std::min(kTurnTokens, plane.tokens - t), plane.weights + t,
+                                    plane.out, out_stride);
       }
     }
   }
 }
 
-/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers.
-template <class Values, int kQueries, int kVecs>
+/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers; with kFetch the same
+/// of the plane `ahead` is fetched.
+template <class Values, int kQueries, int kVecs, bool kFetch>
 HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, size_t i, size_t dim,
                               size_t out_stride) {
   constexpr int kVecsPerLine = static_cast<int>(kLineBytes / (kVecLanes * Values::kBytes));
@@ -143,11 +126,14 @@ HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, s
     }
   }
   const size_t row_bytes = dim * Values::kBytes;
+  QUIRE_UNROLL_FEW
   for (uint32_t t = 0; t < plane.tokens; ++t) {
     const size_t row = t * row_bytes + i * Values::kBytes;
-    QUIRE_UNROLL
-    for (int v = 0; v < kVecs; v += kVecsPerLine) {
-      hwy::Prefetch(ahead + row + v * kVecLanes * Values::kBytes);
+    if constexpr (kFetch) {
+      QUIRE_UNROLL
+      for (int v = 0; v < kVecs; v += kVecsPerLine) {
+        hwy::Prefetch(ahead + row + v * kVecLanes * Values::kBytes);
+      }
     }
     Vec w[kQueries];
     QUIRE_UNROLL
@@ -168,15 +154,15 @@ HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, s
   }
 }
 
-template <class Values, int kQueries>
+template <class Values, int kQueries, bool kFetch>
 void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, size_t out_stride) {
   constexpr int kVecs = kTileVecs / kQueries;
   size_t i = 0;
   for (; i + kVecs * kVecLanes <= dim; i += kVecs * kVecLanes) {
-    WeighChannels<Values, kQueries, kVecs>(plane, ahead, i, dim, out_stride);
+    WeighChannels<Values, kQueries, kVecs, kFetch>(plane, ahead, i, dim, out_stride);
   }
   for (; i + kVecLanes <= dim; i += kVecLanes) {
-    WeighChannels<Values, kQueries, 1>(plane, ahead, i, dim, out_stride);
+    WeighChannels<Values, kQueries, 1, kFetch>(plane, ahead, i, dim, out_stride);
   }
   for (uint32_t t = 0; t < plane.tokens && i < dim; ++t) {
     WeighTokens<Values, kQueries, 1>(Tag(), plane.value + t * dim * Values::kBytes, i, dim,
@@ -213,7 +199,9 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& vie
                         runs[r].tokens};
     for (uint32_t part = 0; part < parts.count; ++part) {
       ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
-        WeighPlane<Values, kQueries>(plane, ahead, view.dim, out_stride);
+        const auto weigh =
+            part == 0 ? WeighPlane<Values, kQueries, true> : WeighPlane<Values, kQueries, false>;
+        weigh(plane, ahead, view.dim, out_stride);
       });
       plane.weights += parts.size(part) * kSplitTokens;
       plane.out += parts.size(part) * out_stride;
@@ -224,11 +212,9 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& vie
 template <class Values>
 void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& view,
                   const Columns* next, const float* weights, float* out, size_t out_stride) {
-  if constexpr (kFetchesAhead) {
+  if (FetchesAhead(view.group)) {
     WeighPlanes<Values>(runs, run_count, view, next, weights, out, out_stride);
-  } else if (view.group > kPartQueries) {
-    WeighRuns<Values, 0>(runs, run_count, view, weights, out, out_stride);
-  } else {
+  } else if constexpr (!kFetchesAhead) {
     ForPart(view.group, [&]<int kQueries>() HWY_ATTR {
       WeighRuns<Values, kQueries>(runs, run_count, view, weights, out, out_stride);
     });
