@@ -256,6 +256,7 @@ Result<std::vector<Row>> Index(const Options& options) {
   if (!options.trace.empty()) {
     MeasureTrace(options, rows);
     MeasureThreads(options, rows);
+    MeasureCache(options, rows);
   } else {
     rows.push_back(
         {.name = "find/trace/t1", .unit = "Mblocks/s", .note = "skipped: needs --trace FILE"});

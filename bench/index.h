@@ -22,9 +22,14 @@ Row MetadataRow(const std::string& name, uint64_t bytes, uint64_t blocks);
 /// and the same with a policy and a limit.
 void MeasureTrace(const Options& options, std::vector<Row>& rows);
 
-/// The same under locks, with a policy: on one thread, on two that share a lock, and on two with a
-/// root, a policy and a lock for each half of the conversations.
+/// The same under locks of both kinds, with a policy: on one thread, on two that share a lock, and
+/// on two with a root, a policy and a lock for each half of the conversations. Ratios are to one
+/// thread under a Mutex.
 void MeasureThreads(const Options& options, std::vector<Row>& rows);
+
+/// The same on whole caches: on one thread, on two with one root and with a root each, and on two
+/// with a cache each. Ratios are to one thread.
+void MeasureCache(const Options& options, std::vector<Row>& rows);
 
 }  // namespace quire::bench
 

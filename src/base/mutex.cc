@@ -1,83 +1,31 @@
 #include "base/mutex.h"
 
-#include <array>
-#include <cstddef>
-#include <string>
-
-#include "base/check.h"
-
 namespace quire {
-namespace {
-
-#if defined(QUIRE_DEBUG_CHECKS)
-
-// The ranks this thread holds, in rising order because each taken lock must be above the last. They
-// may be given back in any order.
-struct HeldRanks {
-  std::array<LockRank, 16> ranks;
-  size_t count = 0;
-};
-thread_local HeldRanks held;
-
-void CheckOrder(LockRank rank) {
-  if (held.count == 0) return;
-  const LockRank top = held.ranks[held.count - 1];
-  QUIRE_CHECK_MSG(rank > top, "taking a lock of rank " + std::to_string(static_cast<int>(rank)) +
-                                  " while holding rank " + std::to_string(static_cast<int>(top)));
-}
-
-void Remember(LockRank rank) {
-  QUIRE_CHECK(held.count < held.ranks.size());
-  // A successful TryLock may be below the top: it could not wait. Keep the order rising.
-  size_t place = held.count++;
-  for (; place > 0 && held.ranks[place - 1] > rank; --place) {
-    held.ranks[place] = held.ranks[place - 1];
-  }
-  held.ranks[place] = rank;
-}
-
-void Forget(LockRank rank) {
-  size_t place = held.count;
-  while (place > 0 && held.ranks[place - 1] != rank) --place;
-  QUIRE_CHECK_MSG(place > 0, "giving back a lock that this thread does not hold");
-  for (; place < held.count; ++place) held.ranks[place - 1] = held.ranks[place];
-  --held.count;
-}
-
-#else
-
-void CheckOrder(LockRank) {}
-void Remember(LockRank) {}
-void Forget(LockRank) {}
-
-#endif
-
-}  // namespace
 
 void Mutex::Lock() {
-  CheckOrder(rank_);
+  lock_ranks::CheckOrder(rank_);
   mutex_.lock();
-  Remember(rank_);
+  lock_ranks::Remember(rank_);
 }
 
 void Mutex::Unlock() {
-  Forget(rank_);
+  lock_ranks::Forget(rank_);
   mutex_.unlock();
 }
 
 bool Mutex::TryLock() {
   if (!mutex_.try_lock()) return false;
-  Remember(rank_);
+  lock_ranks::Remember(rank_);
   return true;
 }
 
 void CondVar::Wait(Mutex& mutex) {
-  Forget(mutex.rank_);
-  CheckOrder(mutex.rank_);  // it is taken again below: it must be the top one held
+  lock_ranks::Forget(mutex.rank_);
+  lock_ranks::CheckOrder(mutex.rank_);  // it is taken again below: it must be the top one held
   std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
   condition_.wait(lock);
   lock.release();
-  Remember(mutex.rank_);
+  lock_ranks::Remember(mutex.rank_);
 }
 
 }  // namespace quire

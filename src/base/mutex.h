@@ -3,18 +3,12 @@
 #define QUIRE_BASE_MUTEX_H_
 
 #include <condition_variable>
-#include <cstdint>
 #include <mutex>
 
+#include "base/lock_ranks.h"
 #include "base/thread_annotations.h"
 
 namespace quire {
-
-/// A place in the one order in which locks are taken: a thread that holds rank r may only take a
-/// rank above r, so two threads cannot wait for each other. Write LockRank{20}.
-enum class LockRank : uint16_t {
-  kLeaf = 65535,  // nothing else is taken while it is held
-};
 
 /// A mutex with a rank.
 ///
@@ -39,16 +33,17 @@ class QUIRE_CAPABILITY("mutex") Mutex {
   const LockRank rank_;
 };
 
-/// Holds a mutex for a scope.
+/// Holds a mutex for a scope: `MutexLock lock(mutex_);`, of whatever class it is.
+template <typename AnyMutex>
 class QUIRE_SCOPED_CAPABILITY MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) QUIRE_ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
+  explicit MutexLock(AnyMutex& mutex) QUIRE_ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
   ~MutexLock() QUIRE_RELEASE() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
  private:
-  Mutex& mutex_;
+  AnyMutex& mutex_;
 };
 
 /// A condition variable of one Mutex. Wait in a loop over the condition, with the mutex held:

@@ -43,8 +43,7 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
   QUIRE_ASSIGN(state->place, MakePlace(request));
   Path path;
   std::vector<SlotId> held;
-  {
-    MutexLock lock(mutex_);
+  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
     if (request.reuse) {
       Expire(AccountOf(state->place));
       path = FindPath(request.tokens, state->place);
@@ -62,7 +61,7 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
       }
     }
     for (const SlotId slot : held) HoldSlot(slot);
-  }
+  });
   const auto resident_tokens = request.tokens.first(state->resident);
   state->resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
   state->lease = Lease(this, std::move(held));
@@ -72,17 +71,18 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
     state->missing.push_back({.reason = MissReason::kNotAsked, .tokens = tokens});
   }
   state->path = std::move(path.blocks);
-  MutexLock lock(mutex_);
-  TenantStats& counters = TenantOf(state->place.tenant).stats;
-  ++counters_.lookups;
-  ++counters.lookups;
-  counters_.lookup_tokens += tokens;
-  counters.lookup_tokens += tokens;
-  counters_.hit_tokens += state->resident;
-  counters.hit_tokens += state->resident;
-  for (const MissRun& run : state->missing) {
-    counters.missed_tokens[static_cast<uint8_t>(run.reason)] += run.tokens;
-  }
+  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    TenantStats& counters = TenantOf(state->place.tenant).stats;
+    ++counters_.lookups;
+    ++counters.lookups;
+    counters_.lookup_tokens += tokens;
+    counters.lookup_tokens += tokens;
+    counters_.hit_tokens += state->resident;
+    counters.hit_tokens += state->resident;
+    for (const MissRun& run : state->missing) {
+      counters.missed_tokens[static_cast<uint8_t>(run.reason)] += run.tokens;
+    }
+  });
   return Plan(std::move(state));
 }
 

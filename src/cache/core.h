@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/combining_mutex.h"
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "cache/block_table.h"
@@ -357,7 +358,9 @@ class Core final : public Cache {
   std::atomic<uint64_t> sequence_count_{0};
   std::atomic<uint64_t> next_sequence_{1};
 
-  mutable Mutex mutex_{LockRank{20}};
+  // What every request does goes through Run, so that contending threads do not pull index, policy
+  // and counters from core to core; what is rare takes the lock itself.
+  mutable CombiningMutex mutex_{LockRank{20}};
   Room room_ QUIRE_GUARDED_BY(mutex_);
   bool shrinking_ QUIRE_GUARDED_BY(mutex_) = false;  // blocks beyond the end are moving below it
   mutable BlockTable blocks_ QUIRE_GUARDED_BY(mutex_);

@@ -62,10 +62,9 @@ std::vector<Ghost> Core::FindGhosts(std::span<const TokenId> tokens, Digest key,
   std::vector<Digest> keys;
   uint64_t wanted = 1;  // most prompts end the search with their first block
   while (tokens.size() >= block_tokens()) {
-    {
-      MutexLock lock(mutex_);
-      if (AccountOf(place).ghosts.empty()) return found;
-    }
+    const bool any =
+        mutex_.Run([&]() QUIRE_REQUIRES(mutex_) { return !AccountOf(place).ghosts.empty(); });
+    if (!any) return found;
     keys.clear();
     for (; keys.size() < wanted && tokens.size() >= block_tokens();
          tokens = tokens.subspan(block_tokens())) {
@@ -73,13 +72,16 @@ std::vector<Ghost> Core::FindGhosts(std::span<const TokenId> tokens, Digest key,
       keys.push_back(key);
     }
     wanted = kKeysPerHold;
-    MutexLock lock(mutex_);
-    const Ghosts& ghosts = AccountOf(place).ghosts;
-    for (const Digest& one : keys) {
-      const auto ghost = ghosts.Find(one);
-      if (!ghost) return found;
-      found.push_back(*ghost);
-    }
+    const bool all = mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+      const Ghosts& ghosts = AccountOf(place).ghosts;
+      for (const Digest& one : keys) {
+        const auto ghost = ghosts.Find(one);
+        if (!ghost) return false;
+        found.push_back(*ghost);
+      }
+      return true;
+    });
+    if (!all) return found;
   }
   return found;
 }

@@ -21,21 +21,23 @@ uint64_t Core::Charge(const PerClass<uint64_t>& counts) const {
 Result<void> Core::CheckCanFit(const Place& place, uint64_t tokens, uint64_t blocks,
                                uint64_t step_tokens) {
   const uint64_t bytes = Charge(OwnSlots(0, blocks, step_tokens));
-  MutexLock lock(mutex_);
-  Tenant& tenant = TenantOf(place.tenant);
-  const uint64_t limit_bytes = ledger_.limit_bytes();
-  if (bytes <= std::min(limit_bytes, tenant.account.quota_bytes())) return {};
-  ++counters_.refused_total;
-  ++tenant.stats.refused_total;
-  if (bytes > limit_bytes) {
+  return mutex_.Run([&]() QUIRE_REQUIRES(mutex_) -> Result<void> {
+    Tenant& tenant = TenantOf(place.tenant);
+    const uint64_t limit_bytes = ledger_.limit_bytes();
+    if (bytes <= std::min(limit_bytes, tenant.account.quota_bytes())) return {};
+    ++counters_.refused_total;
+    ++tenant.stats.refused_total;
+    if (bytes > limit_bytes) {
+      return Fail(
+          ErrorCode::kTooLarge,
+          fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}",
+                      tokens, blocks, room_.hot_bytes, limit_bytes / (bytes / blocks)));
+    }
     return Fail(ErrorCode::kTooLarge,
-                fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}",
-                            tokens, blocks, room_.hot_bytes, limit_bytes / (bytes / blocks)));
-  }
-  return Fail(ErrorCode::kTooLarge,
-              fmt::format("open: can never fit: {} tokens need {} bytes, the quota of tenant "
-                          "\"{}\" is {}",
-                          tokens, bytes, tenant.options.name, tenant.account.quota_bytes()));
+                fmt::format("open: can never fit: {} tokens need {} bytes, the quota of tenant "
+                            "\"{}\" is {}",
+                            tokens, bytes, tenant.options.name, tenant.account.quota_bytes()));
+  });
 }
 
 Result<PerClass<std::vector<SlotId>>> Core::AllocateSlots(const Place& place,
@@ -44,8 +46,7 @@ Result<PerClass<std::vector<SlotId>>> Core::AllocateSlots(const Place& place,
   const uint64_t bytes = Charge(counts);
   if (bytes == 0) return slots;
   std::vector<SlotId> to_zero;
-  {
-    MutexLock lock(mutex_);
+  QUIRE_TRY(mutex_.Run([&]() QUIRE_REQUIRES(mutex_) -> Result<void> {
     auto room = MakeRoom(place, bytes);
     // Of a shared budget another cache may have taken the room meanwhile.
     if (room && !ledger_.TryCharge(bytes)) room = Fail(ErrorCode::kNoSpace, "");
@@ -64,7 +65,8 @@ Result<PerClass<std::vector<SlotId>>> Core::AllocateSlots(const Place& place,
       for (SlotId& slot : slots[c]) slot = Global(c, slot);
       Claim(place, slots[c], to_zero);
     }
-  }
+    return {};
+  }));
   for (const SlotId slot : to_zero) Zero(slot);
   return slots;
 }

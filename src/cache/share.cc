@@ -36,14 +36,17 @@ void Lease::Release(Fence* fence) {
 namespace cache {
 
 void Core::HoldSlots(std::span<const SlotId> slots) {
-  MutexLock lock(mutex_);
-  for (SlotId slot : slots) HoldSlot(slot);
+  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    for (SlotId slot : slots) HoldSlot(slot);
+  });
 }
 
 void Core::ReleaseSlots(std::span<const SlotId> slots) {
-  MutexLock lock(mutex_);
-  // Deepest first: a parent must become evictable after its children.
-  for (size_t i = slots.size(); i > 0; --i) ReleaseSlot(slots[i - 1]);
+  if (slots.empty()) return;
+  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    // Deepest first: a parent must become evictable after its children.
+    for (size_t i = slots.size(); i > 0; --i) ReleaseSlot(slots[i - 1]);
+  });
 }
 
 void Core::HoldSlot(SlotId slot) {
@@ -111,31 +114,33 @@ evict::BlockFacts Core::FactsOf(BlockId block) const {
 
 void Core::NoteUse(const Place& place, const PathUse& use) {
   if (use.path.empty()) return;
-  MutexLock lock(mutex_);
-  Tenant& account = AccountOf(place);
-  keys_.clear();
-  for (const BlockId block : use.path) keys_.push_back(PolicyKey(block));
-  // A prompt's last token is never looked up.
-  const uint64_t asked = use.looked_up ? ReusableBlocks(use.prompt_tokens, block_tokens()) : 0;
-  if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
-    account.reuse.Use(keys_, std::min<uint64_t>(asked, keys_.size()));
-  }
-  if (!account.whole.hears_requests()) return;
-  account.whole.Begin({.time_ms = clock_.NowMicros() / 1000,
-                       .keys = keys_,
-                       .prompt_tokens = use.prompt_tokens,
-                       .output_tokens = use.output_tokens});
+  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    Tenant& account = AccountOf(place);
+    keys_.clear();
+    for (const BlockId block : use.path) keys_.push_back(PolicyKey(block));
+    // A prompt's last token is never looked up.
+    const uint64_t asked = use.looked_up ? ReusableBlocks(use.prompt_tokens, block_tokens()) : 0;
+    if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
+      account.reuse.Use(keys_, std::min<uint64_t>(asked, keys_.size()));
+    }
+    if (!account.whole.hears_requests()) return;
+    account.whole.Begin({.time_ms = clock_.NowMicros() / 1000,
+                         .keys = keys_,
+                         .prompt_tokens = use.prompt_tokens,
+                         .output_tokens = use.output_tokens});
+  });
 }
 
 void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
-  MutexLock lock(mutex_);
-  const uint64_t now_us = clock_.NowMicros();
-  for (const BlockId block : blocks) {
-    BlockRecord& record = blocks_.at(block);
-    const bool stands = record.retained_until_us > now_us;
-    record.priority = stands ? std::max(record.priority, priority) : priority;
-    record.retained_until_us = stands ? std::max(record.retained_until_us, until_us) : until_us;
-  }
+  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    const uint64_t now_us = clock_.NowMicros();
+    for (const BlockId block : blocks) {
+      BlockRecord& record = blocks_.at(block);
+      const bool stands = record.retained_until_us > now_us;
+      record.priority = stands ? std::max(record.priority, priority) : priority;
+      record.retained_until_us = stands ? std::max(record.retained_until_us, until_us) : until_us;
+    }
+  });
 }
 
 // Puts a block into the list where it now belongs, as its most recent one if it was not there.

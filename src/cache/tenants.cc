@@ -115,21 +115,31 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
   Place place{.root_key = RootKey(identity, options_.geometry, options_.profile),
               .domain = std::make_shared<const Domain>(identity.domain),
               .tenant = request.tenant};
-  MutexLock lock(mutex_);
-  QUIRE_TRY(CheckTenant(request.tenant));
-  const Tenant& tenant = TenantOf(request.tenant);
-  if (tenant.options.shared) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("acquire: \"{}\" is a domain, which asks for nothing itself",
-                            tenant.options.name));
-  }
-  place.epoch = tenant.epoch;
-  const Tenant& account = TenantOf(tenant.account_id);
-  if (tenant.account_id == kDefaultTenant && account.epoch == 0) return place;
+  // Who pays, and whether its keys are other ones than the identity's.
+  struct Named {
+    std::string name;
+    uint32_t epoch = 0;
+    bool own_keys = false;
+  };
+  QUIRE_ASSIGN(const Named account, mutex_.Run([&]() QUIRE_REQUIRES(mutex_) -> Result<Named> {
+    QUIRE_TRY(CheckTenant(request.tenant));
+    const Tenant& tenant = TenantOf(request.tenant);
+    if (tenant.options.shared) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("acquire: \"{}\" is a domain, which asks for nothing itself",
+                              tenant.options.name));
+    }
+    place.epoch = tenant.epoch;
+    const Tenant& pays = TenantOf(tenant.account_id);
+    return Named{.name = pays.options.name,
+                 .epoch = pays.epoch,
+                 .own_keys = tenant.account_id != kDefaultTenant || pays.epoch != 0};
+  }));
+  if (!account.own_keys) return place;
   Blake2b<32> hasher(identity.domain.secret);
   hasher.Update("quire tenant");
-  hasher.UpdateNumber(account.options.name.size());
-  hasher.Update(account.options.name);
+  hasher.UpdateNumber(account.name.size());
+  hasher.Update(account.name);
   hasher.UpdateNumber(account.epoch);
   hasher.Update(std::as_bytes(std::span(place.root_key)));
   place.root_key = hasher.Finish();

@@ -2,42 +2,17 @@
 // with microseconds between them, so a worker looks for more for a moment before it goes to sleep;
 // an idle engine burns nothing.
 #include <atomic>
-#include <chrono>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "base/spin.h"
 #include "quire/env.h"
 
 namespace quire {
 namespace {
-
-// About what waking a sleeping thread costs: whoever spins that long and then sleeps never pays
-// more than twice the better choice.
-constexpr std::chrono::microseconds kSpinTime{20};
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// Looks at `done` for kSpinTime. False: time is up.
-template <typename Done>
-bool Spin(Done done) {
-  const auto start = std::chrono::steady_clock::now();
-  do {
-    for (int i = 0; i < 16; ++i) {
-      if (done()) return true;
-      Pause();
-    }
-  } while (std::chrono::steady_clock::now() - start < kSpinTime);
-  return false;
-}
 
 class Inline final : public Executor {
  public:

@@ -1,0 +1,48 @@
+// A recorded trace as requests for an index or a cache.
+#ifndef QUIRE_BENCH_REQUESTS_H_
+#define QUIRE_BENCH_REQUESTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "bench/bench.h"
+#include "quire/ids.h"
+
+namespace quire::bench {
+
+/// One recorded request.
+struct Request {
+  std::span<const TokenId> tokens;  // [blocks, kTraceBlockTokens] and one more, as a prompt has
+  std::span<const uint64_t> keys;   // [blocks]
+  uint64_t time_ms = 0;
+  uint32_t root = 0;  // of two
+
+  uint64_t blocks() const { return keys.size(); }
+};
+
+struct Requests {
+  std::vector<TokenId> tokens;
+  std::vector<uint64_t> keys;
+  std::vector<Request> all;
+};
+
+/// All requests of options.trace, one every 300 ms (about an hour for the conversation trace).
+/// Conversations are divided among two roots by their second block: they often share the first.
+Requests MakeRequests(const Options& options);
+
+/// How requests are divided among threads.
+struct Division {
+  uint32_t threads = 1;
+  uint32_t roots = 1;  // 1: whoever is free takes the next request; 2: thread i serves root i
+};
+
+/// Serves all requests `passes` times and returns megablocks a second of all threads together, by
+/// the clock on the wall.
+double ServeAll(const Requests& requests, const Division& division, uint32_t passes,
+                const std::function<void(const Request&)>& serve);
+
+}  // namespace quire::bench
+
+#endif  // QUIRE_BENCH_REQUESTS_H_
