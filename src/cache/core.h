@@ -65,7 +65,7 @@ struct PlanState {
 
 /// A block of a sequence at the moment it is published.
 struct NewBlock {
-  BlockId parent;                   // none for the first block
+  BlockId parent{};                 // none for the first block
   std::span<const TokenId> tokens;  // [block_tokens]
   PerClass<SlotId> slots{};         // of each part, held once by the sequence
 };
@@ -174,10 +174,13 @@ class Core final : public Cache {
   /// Holders of a slot: the sequence, leases, and for a published block the index.
   uint32_t references(SlotId slot) const { return PoolOf(slot).references(Local(slot)); }
 
-  /// Makes a whole block findable. If another sequence published the same tokens first, the answer
-  /// is that block: the bits are equal. Nothing is published in the place of a quarantined block or
-  /// after one.
-  Published Publish(const Place& place, const NewBlock& block);
+  /// Makes whole blocks findable, each the child of the one before; the first says its parent, the
+  /// others' are filled in. Where another sequence published the same tokens first, the answer is
+  /// that block: the bits are equal. Nothing is published in the place of a quarantined block or
+  /// after one: the answers end with the first block that was not published.
+  ///
+  /// Cost: the lock twice, for as long as `blocks` take; hashing is done between
+  void Publish(const Place& place, std::span<NewBlock> blocks, std::vector<Published>& answers);
   /// Adds the open forms of blocks that the caller published, or that others did, so that a prompt
   /// may go on after them. It is not done where their account has no room for them.
   ///
@@ -332,6 +335,11 @@ class Core final : public Cache {
   void DropOne(BlockId block, MissReason reason) QUIRE_REQUIRES(mutex_);
   std::vector<BlockId> Mark(std::vector<BlockId> blocks, Standing standing) QUIRE_REQUIRES(mutex_);
   void Quarantine(BlockId block, Standing standing) QUIRE_REQUIRES(mutex_);
+  Standing StandingBefore(const Place& place, const NewBlock& block) const QUIRE_REQUIRES(mutex_);
+  std::optional<Published> JoinWhole(const Place& place, const NewBlock& block)
+      QUIRE_REQUIRES(mutex_);
+  Published PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record)
+      QUIRE_REQUIRES(mutex_);
   std::optional<BlockId> FindSame(const Place& place, const NewBlock& block) QUIRE_REQUIRES(mutex_);
   Published Join(BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs)
       QUIRE_REQUIRES(mutex_);

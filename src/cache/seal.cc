@@ -3,38 +3,69 @@
 
 namespace quire::cache {
 
-Published Core::Publish(const Place& place, const NewBlock& block) {
-  Digest parent_key = place.root_key;
-  const auto standing_before = [&]() QUIRE_REQUIRES(mutex_) {
-    // Nothing of before an erasure comes back.
-    if (place.epoch != TenantOf(place.tenant).epoch) return Standing::kErased;
-    return block.parent.is_none() ? Standing::kGood : blocks_.at(block.parent).standing;
+void Core::Publish(const Place& place, std::span<NewBlock> blocks,
+                   std::vector<Published>& answers) {
+  answers.clear();
+  answers.reserve(blocks.size());
+  // True: go on with blocks[answers.size()].
+  const auto add = [&](const Published& answer) {
+    answers.push_back(answer);
+    if (answer.block.is_none() || answers.size() == blocks.size()) return false;
+    blocks[answers.size()].parent = answer.block;
+    return true;
   };
-  {
-    MutexLock lock(mutex_);
-    if (const Standing before = standing_before(); before != Standing::kGood) {
-      return {.final = before != Standing::kDamaged};
+  Digest key = place.root_key;
+  const bool some_are_new = mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    while (const auto known = JoinWhole(place, blocks[answers.size()])) {
+      if (!add(*known)) return false;
     }
-    const auto same = FindSame(place, block);
-    if (same && (IsWhole(blocks_.at(*same)) || blocks_.at(*same).standing != Standing::kGood)) {
-      return Join(*same, block, {});
-    }
-    if (!block.parent.is_none()) parent_key = blocks_.at(block.parent).key;
-  }
+    const BlockId parent = blocks[answers.size()].parent;
+    if (!parent.is_none()) key = blocks_.at(parent).key;
+    return true;
+  });
+  if (!some_are_new) return;
   // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
-  PerClass<uint32_t> crcs{};
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) {
-    crcs[part] = Checksum(block.slots[part]);
+  std::vector<BlockRecord> records;
+  for (const NewBlock& block : blocks.subspan(answers.size())) {
+    key = ChildKey(*place.domain, key, block.tokens.data(), block_tokens());
+    BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
+    for (uint32_t part = 0; part < layout_.part_count(); ++part) {
+      record.crcs[part] = Checksum(block.slots[part]);
+    }
   }
-  const Digest key = ChildKey(*place.domain, parent_key, block.tokens.data(), block_tokens());
+  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    for (const BlockRecord& record : records) {
+      if (!add(PublishOne(place, blocks[answers.size()], record))) return;
+    }
+  });
+}
 
-  MutexLock lock(mutex_);
-  if (standing_before() != Standing::kGood) return {};  // meanwhile
+Standing Core::StandingBefore(const Place& place, const NewBlock& block) const {
+  // Nothing of before an erasure comes back.
+  if (place.epoch != TenantOf(place.tenant).epoch) return Standing::kErased;
+  return block.parent.is_none() ? Standing::kGood : blocks_.at(block.parent).standing;
+}
+
+// The answer for a block that needs no hashing. Empty: it is new, or parts of it are missing.
+std::optional<Published> Core::JoinWhole(const Place& place, const NewBlock& block) {
+  if (const Standing before = StandingBefore(place, block); before != Standing::kGood) {
+    return Published{.final = before != Standing::kDamaged};
+  }
+  const auto same = FindSame(place, block);
+  if (!same) return std::nullopt;
+  if (blocks_.at(*same).standing == Standing::kGood && !IsWhole(blocks_.at(*same))) {
+    return std::nullopt;
+  }
+  return Join(*same, block, {});
+}
+
+Published Core::PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record) {
+  if (StandingBefore(place, block) != Standing::kGood) return {};  // meanwhile
   uint64_t bytes = 0;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += charges_[part];
   if (!MakeRoomInAccount(place, bytes)) return {};
-  if (const auto same = FindSame(place, block)) return Join(*same, block, crcs);
-  return AddToIndex(place, block, {.slots = block.slots, .crcs = crcs, .key = key});
+  if (const auto same = FindSame(place, block)) return Join(*same, block, record.crcs);
+  return AddToIndex(place, block, record);
 }
 
 Published Core::AddToIndex(const Place& place, const NewBlock& block, BlockRecord record) {

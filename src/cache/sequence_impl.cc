@@ -11,11 +11,6 @@
 #include "codec/rows.h"
 
 namespace quire::cache {
-namespace {
-
-constexpr uint32_t kPriorityMax = 100;
-
-}  // namespace
 
 SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<SlotId>> own_slots,
                            uint64_t blocks, uint64_t tokens_max, const SequenceOptions& options)
@@ -288,94 +283,6 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
   length_.store(length, std::memory_order_release);
   PassWindows(length);
   return {};
-}
-
-void SequenceImpl::PublishWholeBlocks(uint64_t length) {
-  const uint32_t block_tokens = core_.block_tokens();
-  // Every layer has reached `length`, so a block below it is whole in all of them.
-  while ((published_.size() + 1) * uint64_t{block_tokens} <= length) {
-    const size_t i = published_.size();
-    if (i >= damaged_block_) return;
-    NewBlock block{.parent = i == 0 ? BlockId::None() : published_.back(),
-                   .tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens)};
-    bool whole = true;
-    bool parent_held = i == 0;
-    for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
-      block.slots[c] = lists_[c].slots[i];
-      whole = whole && !block.slots[c].is_none();
-      parent_held = parent_held || !lists_[c].slots[i - 1].is_none();
-    }
-    const Published done =
-        whole && parent_held ? core_.Publish(place_, block) : Published{.final = true};
-    if (done.block.is_none()) {
-      // Either the next commit tries again, or a window has passed what it would start from.
-      gave_up_ = done.final;
-      if (gave_up_) tokens_ = {};
-      return;
-    }
-    std::vector<SlotId> own;  // where another's block is taken instead
-    {
-      MutexLock lock(mutex_);
-      published_.push_back(done.block);
-      for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
-        if (done.slots[c] == block.slots[c]) continue;
-        own.push_back(block.slots[c]);
-        SetSlot(lists_[c], i, done.slots[c]);
-      }
-    }
-    // Only now, when no view can be taken of it any more.
-    core_.ReleaseSlots(own);
-    for (const Retained& retained : retained_) Apply(retained, i);
-  }
-}
-
-void SequenceImpl::KeepTwins(uint64_t blocks) {
-  const uint64_t count = std::min<uint64_t>(blocks, core_.residual_blocks());
-  if (count == 0 || !publish_ || blocks > published_.size()) return;
-  PerPart<std::vector<SlotId>> slots;
-  for (uint32_t part = 0; part < core_.layout().part_count(); ++part) {
-    const auto begin = lists_[core_.OpenClassOf(part)].slots.begin();
-    slots[part].assign(begin + static_cast<int64_t>(blocks - count),
-                       begin + static_cast<int64_t>(blocks));
-    QUIRE_CHECK(std::ranges::none_of(slots[part], &SlotId::is_none));
-  }
-  core_.KeepTwins(place_, std::span(published_).subspan(blocks - count, count), slots);
-}
-
-Result<void> SequenceImpl::Retain(const Retention& retention) {
-  if (!core_.heeds_priorities()) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("retain: sequence {}: policy \"{}\" does not go by priorities",
-                            id_.number(), core_.options().policy));
-  }
-  if (retention.begin_token >= retention.end_token || retention.priority > kPriorityMax) {
-    return Fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("retain: sequence {}: tokens {} to {} with priority {} (0 to {})", id_.number(),
-                    retention.begin_token, retention.end_token, retention.priority, kPriorityMax));
-  }
-  if (!publish_) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("retain: sequence {} publishes nothing", id_.number()));
-  }
-  const uint64_t now_us = core_.NowMicros();
-  const uint64_t ttl_us = retention.ttl_us == 0 ? UINT64_MAX : retention.ttl_us;
-  std::erase_if(retained_, [&](const Retained& other) { return other.until_us <= now_us; });
-  retained_.push_back({.begin = retention.begin_token / core_.block_tokens(),
-                       .end = DivUp(retention.end_token, uint64_t{core_.block_tokens()}),
-                       .priority = retention.priority,
-                       .until_us = now_us + std::min(ttl_us, UINT64_MAX - now_us)});
-  Apply(retained_.back(), 0);
-  return {};
-}
-
-// To its published blocks from the given one on.
-void SequenceImpl::Apply(const Retained& retained, uint64_t first_block) const {
-  const uint64_t begin = std::max(retained.begin, first_block);
-  const uint64_t end = std::min<uint64_t>(retained.end, published_.size());
-  if (begin >= end) return;
-  core_.Retain(std::span(published_).subspan(begin, end - begin), retained.priority,
-               retained.until_us);
 }
 
 // Lets go of the blocks that no query from `length` on can see, and keeps as many slots ready for

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -86,6 +87,8 @@ class SequenceImpl final : public Sequence {
   bool IsWritten(uint32_t slot_class, uint32_t part) const;
   void Seal(uint32_t layer, uint64_t block);
   void PublishWholeBlocks(uint64_t length);
+  std::optional<NewBlock> WholeBlock(size_t i) const;
+  void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers);
   /// Prompts may go on after the first `blocks` blocks, as far as these are published.
   void KeepTwins(uint64_t blocks);
   std::string WhyNotBack() const;

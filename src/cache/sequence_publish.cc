@@ -1,0 +1,131 @@
+// What a commit makes findable, and how much its callers want it kept.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bits.h"
+#include "cache/sequence_impl.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr uint32_t kPriorityMax = 100;
+constexpr size_t kPublishBlocksMax = 32;  // at once: others wait for the cache's lock meanwhile
+
+}  // namespace
+
+void SequenceImpl::PublishWholeBlocks(uint64_t length) {
+  // Every layer has reached `length`, so a block below it is whole in all of them.
+  const uint64_t end = std::min(length / core_.block_tokens(), damaged_block_);
+  std::vector<NewBlock> blocks;
+  std::vector<Published> answers;
+  while (published_.size() < end) {
+    const size_t first = published_.size();
+    blocks.clear();
+    while (first + blocks.size() < end && blocks.size() < kPublishBlocksMax) {
+      const auto block = WholeBlock(first + blocks.size());
+      if (!block) break;
+      blocks.push_back(*block);
+    }
+    if (blocks.empty()) {  // a window has passed what it would start from
+      answers.assign(1, {.final = true});
+    } else {
+      if (first > 0) blocks[0].parent = published_.back();
+      core_.Publish(place_, blocks, answers);
+      TakeOver(blocks, answers);
+    }
+    if (answers.back().block.is_none()) {
+      gave_up_ = answers.back().final;  // else the next commit tries again
+      if (gave_up_) tokens_ = {};
+      return;
+    }
+  }
+}
+
+// What is to be published of block `i`, without its parent. Nothing: a window has passed some of
+// it, or all of the one before.
+std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
+  const uint32_t block_tokens = core_.block_tokens();
+  NewBlock block{.tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens)};
+  bool parent_held = i == 0;
+  for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
+    block.slots[c] = lists_[c].slots[i];
+    if (block.slots[c].is_none()) return std::nullopt;
+    parent_held = parent_held || !lists_[c].slots[i - 1].is_none();
+  }
+  if (!parent_held) return std::nullopt;
+  return block;
+}
+
+// Puts what was published in the place of the sequence's own, which differs where another's block
+// is taken.
+void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers) {
+  const size_t first = published_.size();
+  std::vector<SlotId> own;
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < answers.size() && !answers[i].block.is_none(); ++i) {
+      published_.push_back(answers[i].block);
+      for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
+        if (answers[i].slots[c] == blocks[i].slots[c]) continue;
+        own.push_back(blocks[i].slots[c]);
+        SetSlot(lists_[c], first + i, answers[i].slots[c]);
+      }
+    }
+  }
+  // Only now, when no view can be taken of it any more.
+  core_.ReleaseSlots(own);
+  for (const Retained& retained : retained_) Apply(retained, first);
+}
+
+void SequenceImpl::KeepTwins(uint64_t blocks) {
+  const uint64_t count = std::min<uint64_t>(blocks, core_.residual_blocks());
+  if (count == 0 || !publish_ || blocks > published_.size()) return;
+  PerPart<std::vector<SlotId>> slots;
+  for (uint32_t part = 0; part < core_.layout().part_count(); ++part) {
+    const auto begin = lists_[core_.OpenClassOf(part)].slots.begin();
+    slots[part].assign(begin + static_cast<int64_t>(blocks - count),
+                       begin + static_cast<int64_t>(blocks));
+    QUIRE_CHECK(std::ranges::none_of(slots[part], &SlotId::is_none));
+  }
+  core_.KeepTwins(place_, std::span(published_).subspan(blocks - count, count), slots);
+}
+
+Result<void> SequenceImpl::Retain(const Retention& retention) {
+  if (!core_.heeds_priorities()) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("retain: sequence {}: policy \"{}\" does not go by priorities",
+                            id_.number(), core_.options().policy));
+  }
+  if (retention.begin_token >= retention.end_token || retention.priority > kPriorityMax) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("retain: sequence {}: tokens {} to {} with priority {} (0 to {})", id_.number(),
+                    retention.begin_token, retention.end_token, retention.priority, kPriorityMax));
+  }
+  if (!publish_) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("retain: sequence {} publishes nothing", id_.number()));
+  }
+  const uint64_t now_us = core_.NowMicros();
+  const uint64_t ttl_us = retention.ttl_us == 0 ? UINT64_MAX : retention.ttl_us;
+  std::erase_if(retained_, [&](const Retained& other) { return other.until_us <= now_us; });
+  retained_.push_back({.begin = retention.begin_token / core_.block_tokens(),
+                       .end = DivUp(retention.end_token, uint64_t{core_.block_tokens()}),
+                       .priority = retention.priority,
+                       .until_us = now_us + std::min(ttl_us, UINT64_MAX - now_us)});
+  Apply(retained_.back(), 0);
+  return {};
+}
+
+// To its published blocks from the given one on.
+void SequenceImpl::Apply(const Retained& retained, uint64_t first_block) const {
+  const uint64_t begin = std::max(retained.begin, first_block);
+  const uint64_t end = std::min<uint64_t>(retained.end, published_.size());
+  if (begin >= end) return;
+  core_.Retain(std::span(published_).subspan(begin, end - begin), retained.priority,
+               retained.until_us);
+}
+
+}  // namespace quire::cache
