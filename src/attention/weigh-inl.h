@@ -110,8 +110,8 @@ void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
   }
 }
 
-/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers; with kFetch the same
-/// of the plane `ahead` is fetched.
+/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers; with kFetch the
+/// same of the plane `ahead` is fetched.
 template <class Values, int kQueries, int kVecs, bool kFetch>
 HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, size_t i, size_t dim,
                               size_t out_stride) {

@@ -17,8 +17,8 @@ constexpr uint32_t kHolder = 3;  // the lock is its thread's now
 
 }  // namespace
 
-// One who waits, on its own stack: a cache line for the holder to read. It may be gone as soon as its
-// state says that its turn came.
+// One who waits, on its own stack: a cache line for the holder to read. It may be gone as soon as
+// its state says that its turn came.
 struct alignas(64) CombiningMutex::Turn {
   void* section = nullptr;
   void (*call)(void*) noexcept = nullptr;  // null: it wants the lock itself
