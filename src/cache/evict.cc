@@ -107,11 +107,12 @@ void Core::LimitHollow(BlockId block) {
   if (hollow_ > hollow_max_) Quarantine(block, Standing::kPassed);
 }
 
-// The least recent first, so it ends at the first that is young enough.
+// The least recent first, whatever the policy would choose, so it ends at the first that is young
+// enough.
 void Core::Expire(Tenant& account) {
   if (account.options.ttl_us == 0) return;
   const uint64_t now_us = clock_.NowMicros();
-  while (const auto victim = account.Victim(account.whole)) {
+  while (const auto victim = account.Victim(account.aging)) {
     if (now_us - blocks_.at(*victim).listed_us < account.options.ttl_us) return;
     EvictVictim({.block = *victim, .goes = Goes::kWhole, .stamp = 0, .bytes = 0},
                 MissReason::kExpired);

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
+#include <string_view>
 
 #include "cache/ghosts.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
+#include "evict/policies.h"
 
 namespace quire::cache {
 namespace {
@@ -16,12 +19,13 @@ using ::testing::ElementsAre;
 constexpr uint32_t kBlock = TestCache::kBlock;
 
 struct World {
-  explicit World(uint64_t slots)
+  explicit World(uint64_t slots, std::string_view policy = "lru")
       : charge_bytes(ChargePerSlot(SmallGeometry(), NumericProfile::Uniform(Codec::kF16))),
         cache(Must(Cache::Create({.geometry = SmallGeometry(),
                                   .profile = NumericProfile::Uniform(Codec::kF16),
                                   .hot_bytes = slots * charge_bytes,
-                                  .clock = &clock}))) {}
+                                  .clock = &clock,
+                                  .policy = std::string(policy)}))) {}
 
   std::unique_ptr<Sequence> Run(std::span<const TokenId> prompt, TenantId tenant = kDefaultTenant) {
     auto sequence = Must(cache->Open(
@@ -128,6 +132,29 @@ TEST(Misses, ExpiredAfterTheTenantsTtl) {
                   Partial(1)));
   EXPECT_THAT(world.Missing(held, true, tenant), ElementsAre(Partial(1))) << "somebody uses it";
   EXPECT_EQ(world.Missed(MissReason::kExpired, tenant), 3u * kBlock);
+}
+
+// What the policy wants most may be what was used longest ago.
+TEST(Misses, ExpiredUnderEveryPolicy) {
+  for (const std::string_view policy : evict::PolicyNames()) {
+    SCOPED_TRACE(policy);
+    World world(20, policy);
+    const TenantId tenant = Must(world.cache->AddTenant({.name = "brief", .ttl_us = 1000}));
+    const auto often = SomeTokens(3 * kBlock + 1, 1);
+    const auto once = SomeTokens(2 * kBlock + 1, 2);
+    for (int i = 0; i < 5; ++i) world.Run(often, tenant).reset();
+    world.clock.Advance(600);
+    world.Run(once, tenant).reset();
+    world.clock.Advance(600);
+    EXPECT_THAT(
+        world.Missing(often, true, tenant),
+        ElementsAre(MissRun{.reason = MissReason::kExpired, .tokens = 3 * kBlock, .gone_us = 1300},
+                    Partial(1)));
+    EXPECT_THAT(world.Missing(once, true, tenant), ElementsAre(Partial(1)));
+    EXPECT_EQ(world.cache->stats().published_blocks, 2u);
+    EXPECT_EQ(world.cache->Evict(10), 2u);
+    EXPECT_EQ(world.cache->stats().hot_bytes_used, 0u);
+  }
 }
 
 TEST(Misses, FailedVerificationIsRemembered) {

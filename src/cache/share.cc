@@ -162,9 +162,12 @@ void Core::List(BlockId block) {
     if (wanted != Listed::kNowhere) {
       (wanted == Listed::kWhole ? account.whole : account.passed).Add(record.local, FactsOf(block));
       record.stamp = next_stamp_++;
-      if (account.options.ttl_us > 0) record.listed_us = clock_.NowMicros();
     }
     record.listed = wanted;
+    if (wanted == Listed::kWhole && account.options.ttl_us > 0) {
+      account.aging.Add(record.local, {});
+      record.listed_us = clock_.NowMicros();
+    }
   }
   account.evictable_bytes += bytes - record.listed_bytes;
   record.listed_bytes = bytes;
@@ -175,6 +178,7 @@ void Core::Unlist(BlockId block, bool for_room) {
   Tenant& account = TenantOf(record.account);
   if (record.listed == Listed::kWhole) {
     for_room ? account.whole.Evict(record.local) : account.whole.Remove(record.local);
+    if (account.options.ttl_us > 0) account.aging.Remove(record.local);
   }
   if (record.listed == Listed::kParts) account.passed.Remove(record.local);
   record.listed = Listed::kNowhere;

@@ -53,7 +53,8 @@ struct Tenant {
         account_id(published_to),
         account(quota_bytes, options.floor_bytes),
         whole(std::move(policy)),
-        passed(std::make_unique<evict::LruPolicy>()) {
+        passed(std::make_unique<evict::LruPolicy>()),
+        aging(std::make_unique<evict::LruPolicy>()) {
     stats.name = options.name;
     stats.quota_bytes = options.quota_bytes;
     stats.floor_bytes = options.floor_bytes;
@@ -88,6 +89,7 @@ struct Tenant {
   EvictionList whole;                // published blocks of the account that nobody leases
   EvictionList passed;               // leased, with parts that windows have passed and nobody holds
   uint64_t evictable_bytes = 0;      // in both lists
+  EvictionList aging;                // whole again, what was used longest ago first; with a ttl
   std::vector<index::RootId> roots;  // of the account, with blocks
   std::vector<BlockId> blocks;       // by local number; none: free
   std::vector<uint32_t> free_locals;
