@@ -39,12 +39,17 @@ Requests MakeRequests(const Options& options) {
 double ServeAll(const Requests& requests, const Division& division, uint32_t passes,
                 const std::function<void(const Request&)>& serve) {
   const uint64_t count = passes * requests.all.size();
-  std::atomic<uint64_t> next = 0;
+  struct alignas(64) Counter {  // nothing else on its cache line
+    std::atomic<uint64_t> value = 0;
+  };
+  Counter next;
   std::latch start(division.threads);
   const auto work = [&](uint32_t thread) {
     start.arrive_and_wait();
     if (division.roots == 1) {
-      for (uint64_t i = next++; i < count; i = next++) serve(requests.all[i % requests.all.size()]);
+      for (uint64_t i = next.value++; i < count; i = next.value++) {
+        serve(requests.all[i % requests.all.size()]);
+      }
       return;
     }
     for (uint64_t i = 0; i < count; ++i) {

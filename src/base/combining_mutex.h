@@ -76,11 +76,12 @@ class QUIRE_CAPABILITY("mutex") CombiningMutex {
   Turn* TakeQueue();
 
   const LockRank rank_;
-  // kFree, kHeld, or held with the address of the Turn that came last.
-  std::atomic<uintptr_t> state_ = 0;
   Turn* queue_ = nullptr;  // the holder's: who was waiting when it last looked, in order
   // Guards Turn::wake of those who sleep. Nothing else is taken while it is held.
   std::mutex sleep_mutex_;
+  // kFree, kHeld, or held with the address of the Turn that came last. On a cache line of its own:
+  // those who come to wait write it while the holder works on what lies beside the mutex.
+  alignas(64) std::atomic<uintptr_t> state_ = 0;
 };
 
 }  // namespace quire
