@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+#include "base/log.h"
+
 namespace quire::registry {
 
 namespace {
@@ -32,7 +35,13 @@ Geometry Without(const Geometry& geometry, std::span<const uint32_t> left_out,
 }  // namespace
 
 Registry::Registry(RegistryOptions options)
-    : options_(std::move(options)), clock_(*options_.clock), ledger_(options_.budget_bytes) {}
+    : options_(std::move(options)),
+      clock_(*options_.clock),
+      ledger_(std::max(options_.budget_bytes, options_.budget_bytes_max)) {
+  MutexLock lock(mutex_);
+  withheld_bytes_ = ledger_.limit_bytes() - options_.budget_bytes;
+  QUIRE_CHECK(ledger_.TryCharge(withheld_bytes_));
+}
 
 Registry::~Registry() {
   MutexLock lock(mutex_);
@@ -44,6 +53,11 @@ Result<std::unique_ptr<Registry>> Registry::Create(RegistryOptions options) {
   QUIRE_TRY(options.geometry.Validate());
   if (options.clock == nullptr) {
     return Fail(ErrorCode::kInvalidArgument, "registry options: no clock");
+  }
+  if (options.budget_bytes_max != 0 && options.budget_bytes_max < options.budget_bytes) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("registry options: budget_bytes_max {} is below budget_bytes {}",
+                            options.budget_bytes_max, options.budget_bytes));
   }
   std::unique_ptr<Registry> registry(new Registry(std::move(options)));
   MutexLock lock(registry->mutex_);
@@ -75,7 +89,8 @@ Result<Registry::Store*> Registry::StoreFor(const OwnerOptions& options) {
   Geometry geometry = Without(options_.geometry, left_out, store.layer_numbers);
   QUIRE_ASSIGN(store.cache, cache::Core::Make({.geometry = std::move(geometry),
                                                .profile = profile,
-                                               .hot_bytes = options_.budget_bytes,
+                                               .hot_bytes = ledger_.limit_bytes() - withheld_bytes_,
+                                               .hot_bytes_max = ledger_.limit_bytes(),
                                                .tokens_max = options_.tokens_max,
                                                .clock = options_.clock},
                                               MakeHostMemory(/*huge_pages=*/false), &ledger_));
@@ -209,13 +224,90 @@ bool Registry::EvictLeastRecent(const OwnerCache* except) {
 
 EvictReport Registry::EvictToBudget(uint64_t bytes) {
   EvictReport report;
-  while (ledger_.used_bytes() > bytes) {
+  while (bytes_used() > bytes) {
     if (EvictUnused(1) > 0) continue;
     if (!EvictLeastRecent(nullptr)) break;
     ++report.owners_evicted;
   }
-  report.bytes_used = ledger_.used_bytes();
+  report.bytes_used = bytes_used();
   return report;
+}
+
+uint64_t Registry::bytes_used() const {
+  MutexLock lock(mutex_);  // for one moment of both
+  return ledger_.used_bytes() - withheld_bytes_;
+}
+
+uint64_t Registry::budget_bytes() const {
+  MutexLock lock(mutex_);
+  return ledger_.limit_bytes() - withheld_bytes_;
+}
+
+// At least; what slots cost besides their bytes is not counted.
+uint64_t Registry::TrainingBytes() const {
+  MutexLock lock(mutex_);
+  uint64_t bytes = 0;
+  for (const auto& [owner, cache] : owners_) {
+    if (cache->training()) bytes += cache->metrics().bytes;
+  }
+  return bytes;
+}
+
+Result<void> Registry::Resize(uint64_t bytes) {
+  MutexLock one_at_a_time(resize_mutex_);
+  if (bytes > ledger_.limit_bytes()) {
+    return Fail(ErrorCode::kTooLarge, fmt::format("registry: a budget of {} bytes is above the {} "
+                                                  "it was made for (budget_bytes_max)",
+                                                  bytes, ledger_.limit_bytes()));
+  }
+  for (const cache::Core* const cache : Caches()) {
+    if (bytes >= cache->block_bytes()) continue;
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("registry: a budget of {} bytes holds no block of {}", bytes,
+                            cache->block_bytes()));
+  }
+  const uint64_t before = budget_bytes();
+  return bytes < before ? Shrink(bytes, before - bytes) : Grow(bytes, bytes - before);
+}
+
+Result<void> Registry::Grow(uint64_t bytes, uint64_t more_bytes) {
+  while (true) {
+    const std::vector<cache::Core*> caches = Caches();
+    for (cache::Core* const cache : caches) {
+      // One that is larger already could not follow when the budget went down.
+      if (cache->stats().hot_bytes_limit < bytes) QUIRE_TRY(cache->Resize(bytes));
+    }
+    MutexLock lock(mutex_);
+    if (stores_.size() > caches.size()) continue;  // a new one, made for the old budget
+    withheld_bytes_ -= more_bytes;
+    ledger_.Refund(more_bytes);
+    return {};
+  }
+}
+
+Result<void> Registry::Shrink(uint64_t bytes, uint64_t less_bytes) {
+  const auto busy = [&](uint64_t held) {
+    return Fail(ErrorCode::kBusy,
+                fmt::format("registry: training runs hold {} bytes, more than a budget of {}", held,
+                            bytes));
+  };
+  if (const uint64_t held = TrainingBytes(); held > bytes) return busy(held);  // nothing evicted
+  const auto withhold = [&] {
+    MutexLock lock(mutex_);
+    if (!ledger_.TryCharge(less_bytes)) return false;
+    withheld_bytes_ += less_bytes;
+    return true;
+  };
+  while (!withhold()) {
+    if (EvictUnused(1) == 0 && !EvictLeastRecent(nullptr)) return busy(bytes_used());
+  }
+  for (cache::Core* const cache : Caches()) {
+    // Where a live owner's slots are in the way it keeps its memory; the ledger is what counts.
+    if (auto resized = cache->Resize(bytes); !resized) {
+      LogDebug("registry: {}", resized.error().message);
+    }
+  }
+  return {};
 }
 
 }  // namespace quire::registry

@@ -22,6 +22,7 @@ struct RegistryOptions {
   Geometry geometry{};
   NumericProfile profile{};       // of owners that name none
   uint64_t budget_bytes = 0;      // hard, over all owners and whatever they choose
+  uint64_t budget_bytes_max = 0;  // most that Resize may raise it to; 0: budget_bytes
   uint64_t tokens_max = 1 << 20;  // longest sequence of any owner
   const Clock* clock = nullptr;   // needed; must outlive the registry
 };
@@ -61,8 +62,18 @@ class Registry {
   /// recently used inference owners. Never a training run.
   EvictReport EvictToBudget(uint64_t bytes);
 
-  uint64_t bytes_used() const { return ledger_.used_bytes(); }
-  uint64_t budget_bytes() const { return ledger_.limit_bytes(); }
+  /// Moves the budget. Down: makes room as EvictToBudget does until no more than that is charged,
+  /// so training runs stay. No slot of a live owner moves; caches give the memory beyond the new
+  /// budget back where nobody holds any of it.
+  ///
+  /// Errors:  kTooLarge above budget_bytes_max; kNoSpace it holds no block of some owner's, or the
+  ///          system refuses memory; kBusy training runs hold more. The budget is then as before;
+  ///          what was evicted to get there is not brought back
+  /// Threads: any; calls take turns
+  Result<void> Resize(uint64_t bytes);
+
+  uint64_t bytes_used() const;
+  uint64_t budget_bytes() const;
   uint64_t owner_count() const;
 
  private:
@@ -81,14 +92,22 @@ class Registry {
                                            Store& store, std::span<const TokenId> prompt);
   std::vector<cache::Core*> Caches() const;
   uint64_t EvictUnused(uint64_t blocks);
+  uint64_t TrainingBytes() const;
+  Result<void> Grow(uint64_t bytes, uint64_t more_bytes);
+  Result<void> Shrink(uint64_t bytes, uint64_t less_bytes);
   bool EvictLeastRecent(const OwnerCache* except);
 
   const RegistryOptions options_;
   const Clock& clock_;
+  // Its limit is the most that the budget may be. What it is less than that now is charged to
+  // nobody, so that lowering it is one charge, which succeeds or changes nothing whoever else is
+  // charging.
   quota::Ledger ledger_;
+  Mutex resize_mutex_{LockRank{2}};  // one Resize at a time
   // Before owners_: they end first.
   std::vector<std::unique_ptr<Store>> stores_ QUIRE_GUARDED_BY(mutex_);
   mutable Mutex mutex_{LockRank{3}};
+  uint64_t withheld_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // of the ledger
   std::map<Owner, std::shared_ptr<OwnerCache>> owners_ QUIRE_GUARDED_BY(mutex_);
 };
 

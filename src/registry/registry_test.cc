@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -186,6 +187,56 @@ TEST(Registry, TheLeastRecentlyUsedInferenceGoesFirst) {
   EXPECT_EQ(owners[2]->length(), 0u);
   EXPECT_NE(world.registry->Find(Inference{0}), nullptr);
   EXPECT_NE(world.registry->Find(Inference{3}), nullptr);
+}
+
+TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
+  World world(20);
+  world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
+                                          .profile = kF16,
+                                          .budget_bytes = 20 * world.charge_bytes,
+                                          .budget_bytes_max = 40 * world.charge_bytes,
+                                          .tokens_max = 1 << 14,
+                                          .clock = &world.clock}));
+  Registry& registry = *world.registry;
+  const auto lasting = SomeTokens(4 * kBlock, 1);
+  const std::array runs = {world.Get(Training{"lora", 1}), world.Get(Training{"lora", 2})};
+  for (const auto& run : runs) Must(world.Feed(*run, lasting));
+  for (uint64_t i = 0; i < 4; ++i) {
+    world.clock.Advance(1);
+    Must(world.Feed(*world.Get(Inference{i}), SomeTokens(3 * kBlock, 10 + i)));
+  }
+  EXPECT_EQ(registry.bytes_used(), 20 * world.charge_bytes);
+
+  // Below what training holds: refused before anything goes.
+  const auto busy = registry.Resize(world.charge_bytes);
+  EXPECT_EQ(busy.error().code, ErrorCode::kBusy);
+  EXPECT_THAT(busy.error().message, HasSubstr("training runs hold"));
+  EXPECT_EQ(registry.owner_count(), 6u);
+  EXPECT_EQ(registry.budget_bytes(), 20 * world.charge_bytes);
+  EXPECT_EQ(registry.Resize(1).error().code, ErrorCode::kNoSpace);
+  EXPECT_EQ(registry.Resize(40 * world.charge_bytes + 1).error().code, ErrorCode::kTooLarge);
+
+  Must(registry.Resize(11 * world.charge_bytes));
+  EXPECT_EQ(registry.budget_bytes(), 11 * world.charge_bytes);
+  EXPECT_EQ(registry.bytes_used(), 11 * world.charge_bytes);
+  EXPECT_EQ(registry.owner_count(), 3u) << "the least recent went";
+  EXPECT_NE(registry.Find(Inference{3}), nullptr);
+  for (const auto& run : runs) world.ExpectHolds(*run, lasting);
+  // The next one's room is made by the last inference owner; then nothing is left to go.
+  const auto longer = Join(lasting, SomeTokens(3 * kBlock, 2));
+  Must(world.Feed(*runs[0], longer));
+  EXPECT_EQ(registry.Find(Inference{3}), nullptr);
+  const auto full = world.Feed(*runs[1], longer);
+  EXPECT_EQ(full.error().code, ErrorCode::kNoSpace);
+  EXPECT_LE(registry.bytes_used(), 11 * world.charge_bytes);
+
+  Must(registry.Resize(40 * world.charge_bytes));
+  for (const auto& run : runs) {
+    Must(world.Feed(*run, longer));
+    world.ExpectHolds(*run, longer);
+  }
+  Must(world.Feed(*world.Get(Inference{9}), SomeTokens(26 * kBlock, 3)));
+  EXPECT_EQ(registry.bytes_used(), 40 * world.charge_bytes);
 }
 
 TEST(Registry, WhatHasNoRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {
