@@ -137,19 +137,18 @@ HWY_INLINE void Repeat(const F& f) {
 template <Codec kCodec>
 inline constexpr int kTileSteps = kCodec == Codec::kInt8 ? 8 : 4;
 
-/// Tiles of codes one step of which has so many pairs of channels of K.
+/// Values that a code stands for: channels in q25.
 template <Codec kCodec>
-inline constexpr int kPairsPerStep = kCodec == Codec::kInt8  ? 1
-                                     : kCodec == Codec::kQ25 ? 4
-                                                             : 2;
+inline constexpr int kValuesPerCode = kCodec == Codec::kQ25 ? 2 : 1;
 
-/// Panels of sixteen channels of V in a tile.
+/// Pairs of values of a lane in a step.
 template <Codec kCodec>
-inline constexpr int kTilePanels = kCodec == Codec::kQ25 ? 2 : 1;
+inline constexpr int kPairsPerStep = kCodec == Codec::kInt8 ? 1 : 2 * kValuesPerCode<kCodec>;
 
-/// Step kStep of a tile of K: pairs of channels.
+/// Step kStep of a tile. Of K: its pairs of channels, ascending. Of V: its pairs of tokens; in q25
+/// each of the first channels, then of the second ones.
 template <Codec kCodec, int kStep>
-HWY_INLINE void LoadKeys(const std::byte* tile, PairVec (*to)[kVecsPerSixteen]) {
+HWY_INLINE void LoadPairs(const std::byte* tile, PairVec (*to)[kVecsPerSixteen]) {
   const std::byte* step = tile + kStep * codec::kStepBytes;
   if constexpr (kCodec == Codec::kInt8) {
     LoadBytePairs(step, to[0]);
@@ -158,27 +157,6 @@ HWY_INLINE void LoadKeys(const std::byte* tile, PairVec (*to)[kVecsPerSixteen]) 
     const StepVec bytes = LoadStep(step);
     PointPairs<2 * kStep>(LowNibbles(bytes), signs, to[0], to[1]);
     PointPairs<2 * kStep + 1>(HighNibbles(bytes), signs, to[2], to[3]);
-  } else {
-    LoadNibblePairs<kCodec>(step, to);
-  }
-}
-
-/// Pairs of tokens in a step of a tile of V.
-template <Codec kCodec>
-inline constexpr int kTokenPairsPerStep = kCodec == Codec::kInt8 ? 1 : 2;
-
-/// Step kStep of a tile of V: for each pair of tokens the tile's panels.
-template <Codec kCodec, int kStep>
-HWY_INLINE void LoadValues(const std::byte* tile,
-                           PairVec (*to)[kTilePanels<kCodec> * kVecsPerSixteen]) {
-  const std::byte* step = tile + kStep * codec::kStepBytes;
-  if constexpr (kCodec == Codec::kInt8) {
-    LoadBytePairs(step, to[0]);
-  } else if constexpr (kCodec == Codec::kQ25) {
-    const StepVec signs = LoadStep(tile + 4 * codec::kStepBytes);
-    const StepVec bytes = LoadStep(step);
-    PointPairs<2 * kStep>(LowNibbles(bytes), signs, to[0], to[0] + kVecsPerSixteen);
-    PointPairs<2 * kStep + 1>(HighNibbles(bytes), signs, to[1], to[1] + kVecsPerSixteen);
   } else {
     LoadNibblePairs<kCodec>(step, to);
   }

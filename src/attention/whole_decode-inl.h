@@ -98,7 +98,7 @@ void ScoreWholeColumn(const FixedQueries& queries, size_t dim, const std::byte* 
   const int16_t* query = queries.codes;
   const auto add_step = [&]<int kStep>() QUIRE_INLINE {
     PairVec k[kPairsPerStep<kCodec>][kVecsPerSixteen];
-    LoadKeys<kCodec, kStep>(codes, k);
+    LoadPairs<kCodec, kStep>(codes, k);
     QUIRE_UNROLL
     for (int p = 0; p < kPairsPerStep<kCodec>; ++p) {
       QUIRE_UNROLL
@@ -183,7 +183,8 @@ template <Codec kCodec, int kQueries>
 HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes,
                            const FixedWeights& weights, size_t channels, float* out,
                            size_t out_stride) {
-  constexpr int kVecs = kTilePanels<kCodec> * static_cast<int>(kVecsPerSixteen);
+  constexpr int kPanels = kValuesPerCode<kCodec>;
+  constexpr int kVecs = kPanels * static_cast<int>(kVecsPerSixteen);
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   SumVec sum[kQueries][kVecs];
   StartSums<kQueries, kVecs>(weights.starts + group.unit, FixedWeights::kGroups, sum);
@@ -194,22 +195,25 @@ HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes,
     QUIRE_UNROLL
     for (size_t line = 0; line < kBytes; line += kLineBytes) hwy::Prefetch(ahead + line);
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
-      constexpr int kPairs = kTokenPairsPerStep<kCodec>;
-      PairVec x[kPairs][kVecs];
-      LoadValues<kCodec, kStep>(tile, x);
+      constexpr int kTokenPairs = kPairsPerStep<kCodec> / kPanels;
+      PairVec x[kPairsPerStep<kCodec>][kVecsPerSixteen];
+      LoadPairs<kCodec, kStep>(tile, x);
       QUIRE_UNROLL
-      for (int p = 0; p < kPairs; ++p) {
+      for (int p = 0; p < kTokenPairs; ++p) {
         QUIRE_UNROLL
         for (int h = 0; h < kQueries; ++h) {
-          const PairVec w = SetPair(pairs + h * kSplitTokens + 2 * (kStep * kPairs + p));
+          const PairVec w = SetPair(pairs + h * kSplitTokens + 2 * (kStep * kTokenPairs + p));
           QUIRE_UNROLL
-          for (int v = 0; v < kVecs; ++v) sum[h][v] = AddProducts(w, x[p][v], sum[h][v]);
+          for (int v = 0; v < kVecs; ++v) {
+            const PairVec value = x[p * kPanels + v / kVecsPerSixteen][v % kVecsPerSixteen];
+            sum[h][v] = AddProducts(w, value, sum[h][v]);
+          }
         }
       }
     });
   }
   AddGroup<kQueries, kVecs>(sum, 0, weights, group.unit, out, out_stride);
-  if (kTilePanels<kCodec> > 1 && channels > kPanelDims) {
+  if (kPanels > 1 && channels > kPanelDims) {
     AddGroup<kQueries, kVecs>(sum, kVecsPerSixteen, weights, group.unit, out + kPanelDims,
                               out_stride);
   }
@@ -221,7 +225,7 @@ template <Codec kCodec>
 void StreamWholeValues(const Columns& columns, const StreamView& view, const Columns* next,
                        const FixedWeights& weights, float* out, size_t out_stride) {
   constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
-  constexpr size_t kChannels = kTilePanels<kCodec> * kPanelDims;
+  constexpr size_t kChannels = kValuesPerCode<kCodec> * kPanelDims;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   const GroupParts parts(view.group);
   uint32_t end = 0;

@@ -30,7 +30,7 @@ void ExpandWholeKey(const std::byte* codes, size_t dim, int16_t* to) {
   constexpr size_t kPairs = kPairsPerStep<kCodec>;
   const auto expand = [&]<int kStep>() QUIRE_INLINE {
     PairVec k[kPairs][kVecsPerSixteen];
-    LoadKeys<kCodec, kStep>(codes, k);
+    LoadPairs<kCodec, kStep>(codes, k);
     QUIRE_UNROLL
     for (size_t p = 0; p < kPairs; ++p, to += kSixteenPairs) StoreSixteen<kCodec>(k[p], to);
   };
@@ -50,18 +50,18 @@ void ExpandWholeKey(const std::byte* codes, size_t dim, int16_t* to) {
 /// `panel_stride` apart.
 template <Codec kCodec>
 void ExpandWholeValue(const std::byte* codes, size_t dim, int16_t* to, size_t panel_stride) {
-  constexpr int kPairs = kTokenPairsPerStep<kCodec>;
-  constexpr int kPanels = kTilePanels<kCodec>;
+  constexpr int kPanels = kValuesPerCode<kCodec>;
   for (size_t d = 0; d < dim; d += kPanels * kPanelDims, to += kPanels * panel_stride) {
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
-      PairVec x[kPairs][kPanels * kVecsPerSixteen];
-      LoadValues<kCodec, kStep>(codes, x);
+      constexpr int kTokenPairs = kPairsPerStep<kCodec> / kPanels;
+      PairVec x[kPairsPerStep<kCodec>][kVecsPerSixteen];
+      LoadPairs<kCodec, kStep>(codes, x);
       QUIRE_UNROLL
-      for (int p = 0; p < kPairs; ++p) {
-        int16_t* const pair = to + (kStep * kPairs + p) * kSixteenPairs;
-        StoreSixteen<kCodec>(x[p], pair);
+      for (int p = 0; p < kTokenPairs; ++p) {
+        int16_t* const pair = to + (kStep * kTokenPairs + p) * kSixteenPairs;
+        StoreSixteen<kCodec>(x[p * kPanels], pair);
         if (kPanels > 1 && d + kPanelDims < dim) {
-          StoreSixteen<kCodec>(x[p] + kVecsPerSixteen, pair + panel_stride);
+          StoreSixteen<kCodec>(x[p * kPanels + 1], pair + panel_stride);
         }
       }
     });
