@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <type_traits>
@@ -25,7 +26,7 @@ namespace quire {
 /// of them takes over, so it is held up for that many.
 ///
 /// Threads: any. A section runs exactly once, before Run returns, on this thread or on another: it
-///          must not use what belongs to a thread, nor throw. It may take locks of higher rank
+///          must not use what belongs to a thread. It may take locks of higher rank
 /// Cost:    alone, two atomic operations as a Mutex. The order is checked only with
 ///          QUIRE_DEBUG_CHECKS
 /// Source:  combining, Hendler et al., SPAA 2010; a queue of sections, Fatourou and Kallimanis,
@@ -38,17 +39,19 @@ class QUIRE_CAPABILITY("mutex") CombiningMutex {
   CombiningMutex(const CombiningMutex&) = delete;
   CombiningMutex& operator=(const CombiningMutex&) = delete;
 
-  /// Runs `section` under the lock and returns what it returns. Write
-  /// `mutex_.Run([&]() QUIRE_REQUIRES(mutex_) { ... });`
+  /// Runs `section` under the lock and returns what it returns, or throws here what it throws.
+  /// Write `mutex_.Run([&]() QUIRE_REQUIRES(mutex_) { ... });`
   template <typename Section>
   std::invoke_result_t<Section&> Run(Section&& section) QUIRE_EXCLUDES(this) {
     using Answer = std::invoke_result_t<Section&>;
+    std::exception_ptr thrown;
     if constexpr (std::is_void_v<Answer>) {
-      RunAny(&section, &Call<Section>);
+      RunCaught(section, thrown);
+      if (thrown) std::rethrow_exception(std::move(thrown));
     } else {
       std::optional<Answer> answer;
-      auto ask = [&]() QUIRE_NO_THREAD_SAFETY_ANALYSIS { answer.emplace(section()); };
-      RunAny(&ask, &Call<decltype(ask)>);
+      RunCaught([&]() QUIRE_NO_THREAD_SAFETY_ANALYSIS { answer.emplace(section()); }, thrown);
+      if (thrown) std::rethrow_exception(std::move(thrown));
       return *std::move(answer);
     }
   }
@@ -64,10 +67,22 @@ class QUIRE_CAPABILITY("mutex") CombiningMutex {
  private:
   struct Turn;
 
-  // The analysis cannot know that the lock is held when this is called: RunAny sees to it.
+  // What a section throws must not end in the thread that runs it for another.
   template <typename Section>
-  static void Call(void* section) noexcept QUIRE_NO_THREAD_SAFETY_ANALYSIS {
-    (*static_cast<std::remove_reference_t<Section>*>(section))();
+  void RunCaught(Section&& section, std::exception_ptr& thrown) QUIRE_EXCLUDES(this) {
+    // The analysis cannot know that the lock is held when this is called: RunAny sees to it.
+    auto caught = [&]() QUIRE_NO_THREAD_SAFETY_ANALYSIS {
+      try {
+        section();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+    };
+    RunAny(&caught, &Call<decltype(caught)>);
+  }
+  template <typename Section>
+  static void Call(void* section) noexcept {
+    (*static_cast<Section*>(section))();
   }
   void RunAny(void* section, void (*call)(void*) noexcept);
   bool Enter(Turn& turn);

@@ -101,6 +101,37 @@ TEST(CombiningMutex, WhatASectionWroteIsSeenAfterRun) {
   JoinAll(threads);
 }
 
+TEST(CombiningMutex, WhatASectionThrowsComesToItsOwnThread) {
+  constexpr uint64_t kThreads = 4;
+  constexpr uint64_t kRounds = 2000;
+  Counter counter;
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&counter, t] {
+      uint64_t caught = 0;
+      for (uint64_t i = 0; i < kRounds; ++i) {
+        try {
+          const uint64_t answer = counter.mutex.Run([&]() QUIRE_REQUIRES(counter.mutex) {
+            counter.Add(1);
+            if (i % 2 == 0) throw t * kRounds + i;
+            return i;
+          });
+          EXPECT_EQ(answer, i);
+        } catch (uint64_t thrown) {
+          EXPECT_EQ(thrown, t * kRounds + i);
+          ++caught;
+        }
+      }
+      EXPECT_EQ(caught, kRounds / 2);
+    });
+  }
+  JoinAll(threads);
+  EXPECT_THROW(counter.mutex.Run([] { throw 1; }), int);
+  MutexLock lock(counter.mutex);
+  EXPECT_EQ(counter.value, kThreads * kRounds);
+  EXPECT_EQ(counter.overlaps, 0u);
+}
+
 TEST(CombiningMutex, TryLockFailsWhileAnotherThreadHolds) {
   CombiningMutex mutex(LockRank::kLeaf);
   mutex.Lock();
