@@ -38,7 +38,8 @@ inline constexpr size_t kLineBytes = 64;
 inline constexpr uint32_t kPlanesAhead = 4;
 /// Query vectors that share a load; a larger group is cut into equal parts of at most as many.
 inline constexpr uint32_t kPartQueries = 4;
-/// So are they for groups of several parts, on any target: there arithmetic is the limit.
+/// Whether planes are read one after the other, each fetched beforehand: also for groups of several
+/// parts, where arithmetic is the limit.
 constexpr bool FetchesAhead(uint32_t group) { return kFetchesAhead || group > kPartQueries; }
 /// Accumulators of a register tile.
 inline constexpr size_t kTileVecs = kVecLanes >= 16 ? 16 : 8;

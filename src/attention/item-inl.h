@@ -437,10 +437,11 @@ class ItemRun {
   void FetchShare(const Columns& next, uint32_t query_begin, uint32_t query_end) const {
     const StreamView key = ViewOf(forms_[0].key);
     const size_t value_bytes = ViewOf(forms_[0].value).column_bytes;
-    // Where a column of K is not contiguous, its channels are a row apart.
-    const size_t row_bytes = codec::HasWholeCodes(forms_[0].key.codec) ? 0 : key.row_bytes;
-    const size_t key_step = std::max(row_bytes, kLineBytes);
-    const size_t key_end = row_bytes == 0 ? key.column_bytes : key.dim * row_bytes;
+    // A column of K is contiguous, or its channels are a row apart.
+    const bool contiguous =
+        codec::HasWholeCodes(key.layout->codec) || key.layout->inner == InnerAxis::kDim;
+    const size_t key_step = contiguous ? kLineBytes : std::max(key.row_bytes, kLineBytes);
+    const size_t key_end = contiguous ? key.column_bytes : key.dim * key.row_bytes;
     const uint32_t end = next.count * query_end / queries_;
     for (uint32_t c = next.count * query_begin / queries_; c < end; ++c) {
       for (size_t at = 0; at < key_end; at += key_step) hwy::Prefetch(next.key[c] + at);

@@ -56,7 +56,7 @@ HWY_INLINE PairVec SetPair(const int16_t* pair) {
 }
 
 /// Codes of half a byte come out this much too large, so that their bytes have no sign to extend:
-/// sums start as much lower.
+/// sums start as much lower. On the way they may wrap around; they end as they should.
 template <Codec kCodec>
 inline constexpr int32_t kExcess = kCodec == Codec::kInt8 ? 0 : 128;
 

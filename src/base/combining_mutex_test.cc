@@ -132,22 +132,6 @@ TEST(CombiningMutex, WhatASectionThrowsComesToItsOwnThread) {
   EXPECT_EQ(counter.overlaps, 0u);
 }
 
-TEST(CombiningMutex, TryLockFailsWhileAnotherThreadHolds) {
-  CombiningMutex mutex(LockRank::kLeaf);
-  mutex.Lock();
-  std::thread other([&mutex] {
-    if (mutex.TryLock()) {
-      ADD_FAILURE() << "took a lock that is held";
-      mutex.Unlock();
-    }
-  });
-  other.join();
-  mutex.Unlock();
-  const bool taken = mutex.TryLock();
-  EXPECT_TRUE(taken);
-  if (taken) mutex.Unlock();
-}
-
 // Longer than anybody spins, and mostly long enough for a thread to come and wait.
 void LetOthersWait() { std::this_thread::sleep_for(kSpinTime * 250); }
 

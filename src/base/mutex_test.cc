@@ -5,6 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/combining_mutex.h"
+
 namespace quire {
 namespace {
 
@@ -30,8 +32,13 @@ TEST(Mutex, GuardsACounter) {
   EXPECT_EQ(counter.value, 4000);
 }
 
-TEST(Mutex, TryLockFailsWhileAnotherThreadHolds) {
-  Mutex mutex(LockRank::kLeaf);
+template <typename AnyMutex>
+class AnyMutexTest : public testing::Test {};
+using MutexTypes = testing::Types<Mutex, CombiningMutex>;
+TYPED_TEST_SUITE(AnyMutexTest, MutexTypes);
+
+TYPED_TEST(AnyMutexTest, TryLockFailsWhileAnotherThreadHolds) {
+  TypeParam mutex(LockRank::kLeaf);
   mutex.Lock();
   std::thread other([&mutex] {
     if (mutex.TryLock()) {

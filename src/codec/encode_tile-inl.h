@@ -459,16 +459,11 @@ HWY_INLINE void StoreNibbleStep(const uint8_t* terms, size_t stride, uint32_t co
 /// A tile of q25 from the codes of at most sixteen terms.
 HWY_INLINE void StorePairTile(const uint8_t* terms, size_t stride, uint32_t count,
                               std::byte* tile) {
-  alignas(64) uint8_t negated[kPairTileTerms][kTileLanes];
-  for (uint32_t term = 0; term < kPairTileTerms; ++term) {
-    for (size_t i = 0; i < kTileLanes; ++i) {
-      negated[term][i] = term < count ? terms[term * stride + i] >> 4 & 1u : 0u;
-    }
-  }
   alignas(64) uint8_t bits[2][kTileLanes] = {};  // of the even terms, of the odd ones
-  for (uint32_t term = 0; term < kPairTileTerms; ++term) {
+  for (uint32_t term = 0; term < std::min(count, kPairTileTerms); ++term) {
     for (size_t i = 0; i < kTileLanes; ++i) {
-      bits[term % 2][i] = static_cast<uint8_t>(bits[term % 2][i] | negated[term][i] << term / 2);
+      const uint32_t negated = terms[term * stride + i] >> 4 & 1u;
+      bits[term % 2][i] = static_cast<uint8_t>(bits[term % 2][i] | negated << term / 2);
     }
   }
   for (uint32_t step = 0; step < 4; ++step) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/shape.h"
 #include "base/check.h"
 #include "embed/boundary.h"
 #include "embed/handles.h"
@@ -53,11 +54,11 @@ Result<void> CheckTask(const quire_attend_task& task, const quire_sequence& firs
 }
 
 /// Open forms go once no later row reads them, and the kernels trust that none asks for one.
-Result<void> CheckOpen(const quire_attend_task& task, const LayerBlocks& blocks, uint32_t index) {
+Result<void> CheckOpen(const quire_attend_task& task, const AttentionShape& shape,
+                       const LayerBlocks& blocks, uint32_t index) {
   if (task.rows == 0 || blocks.open.data() == blocks.sealed.data()) return {};
   const uint64_t block_tokens = blocks.key.block_tokens;
-  const uint64_t own = task.first_position / block_tokens;
-  const uint64_t first = own - std::min<uint64_t>(own, blocks.open_blocks);
+  const uint64_t first = attention::FirstOpenBlock(shape, task.first_position);
   const uint64_t last = (task.first_position + task.rows - 1) / block_tokens;
   const auto read = blocks.open.subspan(first, last + 1 - first);
   if (std::ranges::find(read, nullptr) == read.end()) return {};
@@ -122,7 +123,7 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
     QUIRE_TRY(CheckTask(tasks[i], first, request.layer, i));
     const LayerBlocks blocks = tasks[i].sequence->sequence->Blocks(request.layer);
     QUIRE_TRY(CheckSight(tasks[i], shape, blocks, i));
-    QUIRE_TRY(CheckOpen(tasks[i], blocks, i));
+    QUIRE_TRY(CheckOpen(tasks[i], shape, blocks, i));
     made.push_back({.queries = tasks[i].queries,
                     .out = tasks[i].out,
                     .rows = tasks[i].rows,
