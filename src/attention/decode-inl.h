@@ -26,7 +26,10 @@ namespace quire::attention::HWY_NAMESPACE {
 /// Runs that are read at once.
 inline constexpr uint32_t kStreams = 4;
 /// Bytes of K that one run gives before it is the next one's turn.
-inline constexpr size_t kTurnBytes = 512;
+inline constexpr size_t kTurnBytes = 1024;
+/// Channels of K between two checks for the end of a turn. The fewer instructions a byte takes, the
+/// further ahead of them a core finds the loads of the next run.
+inline constexpr size_t kTurnRows = 8;
 /// Tokens of V that one run gives before it is the next one's turn: their weights stay in
 /// registers.
 inline constexpr uint32_t kTurnTokens = 2;
@@ -138,14 +141,15 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
     }
   };
   constexpr size_t kRowsPerLine = kLineBytes / (kColumnTokens * Values::kBytes);
+  constexpr size_t kRows = kFetch ? kRowsPerLine : kTurnRows;
   size_t i = begin;
-  for (; i + kRowsPerLine <= end; i += kRowsPerLine) {
+  for (; i + kRows <= end; i += kRows) {
     if constexpr (kFetch) {
       QUIRE_UNROLL
       for (int c = 0; c < kColumns; ++c) hwy::Prefetch(ahead[c] + i * row_bytes);
     }
     QUIRE_UNROLL
-    for (size_t row = 0; row < kRowsPerLine; ++row) add_channel(i + row);
+    for (size_t row = 0; row < kRows; ++row) add_channel(i + row);
   }
   for (; i < end; ++i) add_channel(i);
   QUIRE_UNROLL

@@ -30,6 +30,7 @@ HWY_INLINE void WeighTokens(D d, const std::byte* value, size_t i, size_t dim, c
     QUIRE_UNROLL
     for (int t = 0; t < kTokens; ++t) w[h][t] = hn::Set(d, weights[h * kSplitTokens + t]);
   }
+  QUIRE_UNROLL_FEW
   for (; i + kLanesOfTag <= dim; i += kLanesOfTag) {
     hn::Vec<D> sum[kQueries];
     QUIRE_UNROLL
