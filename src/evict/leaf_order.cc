@@ -37,7 +37,7 @@ void LeafOrder::Withdraw(BlockId block, const Rank& rank) {
   ++versions_[rank.queue];
 }
 
-void LeafOrder::Add(BlockId block, BlockId parent, Rank rank) {
+void LeafOrder::Add(BlockId block, BlockId parent, const Rank& rank) {
   QUIRE_CHECK(!block.is_none());
   QUIRE_CHECK_MSG(!contains(block), "the block is already evictable");
   QUIRE_CHECK(rank.queue < leaves_.size());
@@ -53,7 +53,7 @@ void LeafOrder::Add(BlockId block, BlockId parent, Rank rank) {
   ++block_count_;
 }
 
-void LeafOrder::Remove(BlockId block) {
+BlockId LeafOrder::Remove(BlockId block) {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
   Entry& entry = entries_[block.number()];
   const bool was_leaf = entry.children == 0;
@@ -61,7 +61,7 @@ void LeafOrder::Remove(BlockId block) {
   --block_count_;
   if (entry.parent.is_none()) {
     if (was_leaf) Withdraw(block, entry.rank());
-    return;
+    return entry.parent;
   }
   Entry& above = entries_[entry.parent.number()];
   // Whoever evicts a path comes there next.
@@ -73,10 +73,11 @@ void LeafOrder::Remove(BlockId block) {
     leaf->stamp = above.stamp;
     leaf->block = entry.parent;
     ++versions_[entry.queue];
-    return;
+    return entry.parent;
   }
   if (was_leaf) Withdraw(block, entry.rank());
   if (parent_is_leaf) Offer(entry.parent, above.rank());
+  return entry.parent;
 }
 
 void LeafOrder::Move(BlockId block, Rank rank) {

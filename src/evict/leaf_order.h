@@ -39,8 +39,9 @@ class LeafOrder {
 
   explicit LeafOrder(uint32_t queues);
 
-  void Add(BlockId block, BlockId parent, Rank rank);
-  void Remove(BlockId block);
+  void Add(BlockId block, BlockId parent, const Rank& rank);
+  /// Returns the block's parent.
+  BlockId Remove(BlockId block);
   /// Gives a block that is here another rank.
   void Move(BlockId block, Rank rank);
 
@@ -52,14 +53,12 @@ class LeafOrder {
 
   /// The leaf that stands first, in the lowest queue that has one.
   std::optional<BlockId> First() const;
-  /// The leaves that stand first and last in a queue.
-  std::optional<Leaf> FirstOf(uint32_t queue) const {
-    if (leaves_[queue].empty()) return std::nullopt;
-    return *leaves_[queue].begin();
+  /// The leaves that stand first and last in a queue, or null. Valid until the order changes.
+  const Leaf* FirstOf(uint32_t queue) const {
+    return leaves_[queue].empty() ? nullptr : &*leaves_[queue].begin();
   }
-  std::optional<Leaf> LastOf(uint32_t queue) const {
-    if (leaves_[queue].empty()) return std::nullopt;
-    return *leaves_[queue].rbegin();
+  const Leaf* LastOf(uint32_t queue) const {
+    return leaves_[queue].empty() ? nullptr : &*leaves_[queue].rbegin();
   }
 
  private:

@@ -32,8 +32,8 @@ std::vector<uint32_t> Leaves(const Judge& judge, uint32_t queue) {
   return leaves;
 }
 
-std::optional<BlockId> Block(std::optional<LeafOrder::Leaf> leaf) {
-  return leaf ? std::optional(leaf->block) : std::nullopt;
+std::optional<BlockId> Block(const LeafOrder::Leaf* leaf) {
+  return leaf != nullptr ? std::optional(leaf->block) : std::nullopt;
 }
 
 void Check(const LeafOrder& order, const Judge& judge) {

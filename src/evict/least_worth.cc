@@ -30,13 +30,7 @@ void LeastWorth::Rank() {
   }
 }
 
-std::optional<BlockId> LeastWorth::First() const {
-  const BlockId block = offers_[first_].block;
-  return block.is_none() ? std::nullopt : std::optional(block);
-}
-
-std::optional<BlockId> LeastWorth::Find(const LeafOrder& order, const ReturnModel& model,
-                                        uint64_t now_ms) {
+BlockId LeastWorth::Find(const LeafOrder& order, const ReturnModel& model, uint64_t now_ms) {
   if (by_ != By::kWorth || now_ms != now_ms_ || model.fits() != fits_) StartAfresh(By::kWorth);
   now_ms_ = now_ms;
   fits_ = model.fits();
@@ -44,8 +38,8 @@ std::optional<BlockId> LeastWorth::Find(const LeafOrder& order, const ReturnMode
     if (versions_[i] == order.version(i)) continue;
     versions_[i] = order.version(i);
     Candidate least;
-    for (const auto& leaf : {order.FirstOf(i), order.LastOf(i)}) {
-      if (!leaf) continue;
+    for (const LeafOrder::Leaf* leaf : {order.FirstOf(i), order.LastOf(i)}) {
+      if (leaf == nullptr) continue;
       const Candidate candidate = {.worth = model.Worth(i, now_ms - leaf->weight),
                                    .time_ms = leaf->weight,
                                    .stamp = leaf->stamp,
@@ -54,18 +48,18 @@ std::optional<BlockId> LeastWorth::Find(const LeafOrder& order, const ReturnMode
     }
     Offer(i, least);
   }
-  return First();
+  return offers_[first_].block;
 }
 
-std::optional<BlockId> LeastWorth::FindOldest(const LeafOrder& order) {
+BlockId LeastWorth::FindOldest(const LeafOrder& order) {
   if (by_ != By::kAge) StartAfresh(By::kAge);
   for (uint32_t i = 0; i < ReturnModel::kClasses; ++i) {
     if (versions_[i] == order.version(i)) continue;
     versions_[i] = order.version(i);
-    const auto leaf = order.FirstOf(i);
-    Offer(i, leaf ? Candidate{.stamp = leaf->stamp, .block = leaf->block} : Candidate{});
+    const LeafOrder::Leaf* leaf = order.FirstOf(i);
+    Offer(i, leaf != nullptr ? Candidate{.stamp = leaf->stamp, .block = leaf->block} : Candidate{});
   }
-  return First();
+  return offers_[first_].block;
 }
 
 }  // namespace quire::evict

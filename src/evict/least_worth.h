@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 
 #include "evict/leaf_order.h"
 #include "evict/return_model.h"
@@ -36,10 +35,10 @@ struct Candidate {
 ///       another one comes first
 class LeastWorth {
  public:
-  /// Always with the same order and the same model.
-  std::optional<BlockId> Find(const LeafOrder& order, const ReturnModel& model, uint64_t now_ms);
-  /// The leaf used least recently.
-  std::optional<BlockId> FindOldest(const LeafOrder& order);
+  /// Always with the same order and the same model. None: there is no leaf.
+  BlockId Find(const LeafOrder& order, const ReturnModel& model, uint64_t now_ms);
+  /// The leaf used least recently, or none.
+  BlockId FindOldest(const LeafOrder& order);
 
  private:
   enum class By : uint8_t { kNothing, kWorth, kAge };
@@ -48,7 +47,6 @@ class LeastWorth {
   /// Sets what a class offers, and with it what goes first.
   void Offer(uint32_t of_class, const Candidate& candidate);
   void Rank();
-  std::optional<BlockId> First() const;
 
   By by_ = By::kNothing;
   uint64_t now_ms_ = 0;

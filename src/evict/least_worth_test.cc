@@ -15,7 +15,7 @@ TEST(LeastWorth, TakesTheOldestOrNewestLeafOfAClass) {
   ReturnModel model;
   LeafOrder order(ReturnModel::kClasses);
   LeastWorth least_worth;
-  EXPECT_EQ(least_worth.Find(order, model, 100), std::nullopt);
+  EXPECT_TRUE(least_worth.Find(order, model, 100).is_none());
   for (int i = 0; i < 400; ++i) model.CountReturn(0, 60'000);
   for (int i = 0; i < 400; ++i) model.CountLost(7, 86'400'000);
   std::vector<double> scores(100, 0);
@@ -59,19 +59,19 @@ TEST(LeastWorth, EqualsASearchThroughAllClasses) {
     std::optional<std::pair<Worth, BlockId>> least;
     std::optional<std::pair<uint64_t, BlockId>> oldest;
     for (uint32_t queue = 0; queue < ReturnModel::kClasses; ++queue) {
-      for (const auto& leaf : {order.FirstOf(queue), order.LastOf(queue)}) {
-        if (!leaf) continue;
+      for (const LeafOrder::Leaf* leaf : {order.FirstOf(queue), order.LastOf(queue)}) {
+        if (leaf == nullptr) continue;
         const Worth worth(model.Worth(queue, now_ms - leaf->weight), leaf->weight, leaf->stamp);
         if (!least || worth < least->first) least = {worth, leaf->block};
         if (!oldest || leaf->stamp < oldest->first) oldest = {leaf->stamp, leaf->block};
       }
     }
-    const auto wanted = least ? std::optional(least->second) : std::nullopt;
+    const BlockId wanted = least ? least->second : BlockId::None();
     ASSERT_EQ(least_worth.Find(order, model, now_ms), wanted) << "step " << stamp;
     ASSERT_EQ(least_worth.Find(order, model, now_ms), wanted) << "again, step " << stamp;
     if (oldest && wanted != oldest->second) ++by_worth;
     if (!prng.NextChance(10)) continue;
-    ASSERT_EQ(least_worth.FindOldest(order), oldest ? std::optional(oldest->second) : std::nullopt);
+    ASSERT_EQ(least_worth.FindOldest(order), oldest ? oldest->second : BlockId::None());
   }
   EXPECT_GT(by_worth, 1000u) << "else an order by age would pass";
 }

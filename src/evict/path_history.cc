@@ -6,19 +6,17 @@
 
 namespace quire::evict {
 
-namespace {
-
-constexpr size_t kAhead = 4;  // lookups, so that one does not wait for the memory of the next
-
-}  // namespace
-
 struct PathHistory::Ends {
   struct End {
     uint32_t turn;
     uint64_t time_ms;
     uint64_t serial;
   };
-  absl::flat_hash_map<uint64_t, End> by_key;  // never walked: its order decides nothing
+  // Keys are uniform bits as they come.
+  struct Bits {
+    size_t operator()(uint64_t key) const { return key; }
+  };
+  absl::flat_hash_map<uint64_t, End, Bits> by_key;  // never walked: its order decides nothing
 };
 
 PathHistory::PathHistory() : ends_(std::make_unique<Ends>()) {}
@@ -32,7 +30,6 @@ PathHistory::Turn PathHistory::Note(std::span<const uint64_t> keys, uint64_t now
   auto& ends = ends_->by_key;
   Turn turn;
   for (size_t i = keys.size(); i-- > 1;) {
-    if (i > kAhead) ends.prefetch(keys[i - kAhead]);
     const auto end = ends.find(keys[i]);
     if (end == ends.end()) continue;
     turn = {.number = end->second.turn + 1, .gap_ms = now_ms - end->second.time_ms};

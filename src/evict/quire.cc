@@ -73,14 +73,16 @@ void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
 }
 
 void QuirePolicy::Evict(BlockId block) {
-  order_.Remove(block);
+  const BlockId parent = order_.Remove(block);
+  if (!parent.is_none()) __builtin_prefetch(&records_[parent.number()]);  // mostly goes next
   records_[block.number()] = {};
   --resident_;
 }
 
 std::optional<BlockId> QuirePolicy::Victim() const {
-  return shadow_.model_leads() ? least_worth_.Find(order_, shadow_.model(), now_ms_)
-                               : least_worth_.FindOldest(order_);
+  const BlockId block = shadow_.model_leads() ? least_worth_.Find(order_, shadow_.model(), now_ms_)
+                                              : least_worth_.FindOldest(order_);
+  return block.is_none() ? std::nullopt : std::optional(block);
 }
 
 }  // namespace quire::evict

@@ -147,12 +147,18 @@ Ages ReturnModel::GittinsIndex(const Ages& hazard) {
     double left = 1;
     double hits = 0;
     double time_ms = 0;
+    double best_hits = 0;
+    double best_time_ms = 1;
     for (uint32_t age = from; age < kAges && left > 1e-6; ++age) {
       hits += left * returns[age];
       time_ms += left * stay_ms[age];
       left *= 1 - returns[age];
-      index[from] = std::max(index[from], hits / time_ms);
+      if (hits * best_time_ms > best_hits * time_ms) {  // the greater quotient
+        best_hits = hits;
+        best_time_ms = time_ms;
+      }
     }
+    index[from] = best_hits / best_time_ms;
   }
   return index;
 }
@@ -160,9 +166,12 @@ Ages ReturnModel::GittinsIndex(const Ages& hazard) {
 void ReturnModel::Refit(std::vector<double>& scores, const ClassAges& watched) {
   if (scores.size() < kScoresMin) return;
   ++fits_;
-  std::ranges::sort(scores);
+  auto from = scores.begin();
   for (size_t i = 0; i < class_ends_.size(); ++i) {
-    class_ends_[i] = scores[scores.size() * (i + 1) / kClasses];
+    const auto end = scores.begin() + static_cast<ptrdiff_t>(scores.size() * (i + 1) / kClasses);
+    std::ranges::nth_element(from, end, scores.end());
+    class_ends_[i] = *end;
+    from = end;
   }
   std::array<Evidence, kClasses> evidence;
   Evidence pooled;

@@ -176,9 +176,10 @@ void RadixTree::Insert(RootId root, BlockId parent, std::span<const TokenId> tok
 }
 
 void RadixTree::Remove(BlockId block) {
-  QUIRE_CHECK_MSG(!has_children(block), "a block with children cannot go");
   const uint32_t number = LocationOf(block).node;
   Node& node = nodes_[number];
+  QUIRE_CHECK_MSG(node.children == 0 && node.blocks.back() == block,
+                  "a block with children cannot go");
   locations_[block.number()] = {};
   --block_count_;
   if (node.blocks.size() == 1) {
@@ -187,16 +188,16 @@ void RadixTree::Remove(BlockId block) {
     FreeNode(number);
     return;
   }
-  run_bytes_ -= HeapBytes(node);
   node.blocks.pop_back();
   __builtin_prefetch(&locations_[node.blocks.back().number()]);  // whoever evicts comes there next
   node.tokens.resize(node.tokens.size() - block_tokens_);
   // Runs double when they grow and never keep three times what they hold.
   if (node.blocks.size() <= (node.blocks.capacity() + 1) / 3) {
+    run_bytes_ -= HeapBytes(node);
     node.blocks.shrink_to_fit();
     node.tokens.shrink_to_fit();
+    run_bytes_ += HeapBytes(node);
   }
-  run_bytes_ += HeapBytes(node);
 }
 
 bool RadixTree::contains(BlockId block) const {
@@ -204,9 +205,8 @@ bool RadixTree::contains(BlockId block) const {
 }
 
 bool RadixTree::has_children(BlockId block) const {
-  const Location& location = LocationOf(block);
-  const Node& node = nodes_[location.node];
-  return node.children > 0 || OffsetOf(location) + uint64_t{1} < node.blocks.size();
+  const Node& node = nodes_[LocationOf(block).node];
+  return node.children > 0 || node.blocks.back() != block;
 }
 
 BlockId RadixTree::parent(BlockId block) const {

@@ -280,7 +280,7 @@ TEST(RadixTreeMemory, RunsStayWithinTheLimitAsTheyGrowAndShrink) {
 using RadixTreeDeathTest = RadixTreeTest;
 
 TEST_F(RadixTreeDeathTest, StopsOnCallsAgainstTheContract) {
-  EXPECT_DEATH(tree_.Remove(BlockId(12)), "has_children");
+  EXPECT_DEATH(tree_.Remove(BlockId(12)), "with children");
   EXPECT_DEATH(tree_.Remove(BlockId(99)), "no such block");
   EXPECT_DEATH(tree_.Insert(root_, BlockId(11), Tokens({3, 3}), Ids({40})), "already present");
   EXPECT_DEATH(tree_.Insert(root_, kNoParent, Tokens({1, 1}), Ids({40})), "already present");
