@@ -1,5 +1,6 @@
-// Single rows over whole-number codes: planes one after the other in the order they lie in memory,
-// each fetched some planes before it is needed (decode-inl.h says why).
+// Single rows over whole-number codes: planes in the order they lie in memory, each fetched some
+// planes before it is needed (decode-inl.h says why). Columns of K and tiles of V are taken by twos
+// where registers allow, so that they share what they are multiplied with.
 #include "attention/decode-inl.h"
 #include "attention/whole-inl.h"
 #include "hwy/highway.h"
@@ -85,44 +86,61 @@ inline const std::byte* ValueAhead(const Columns& columns, uint32_t c, uint32_t 
   return columns.value[c] + head * value.head_stride_bytes;
 }
 
-/// Scores of one column. `ahead` is the column that is read later.
-template <Codec kCodec, int kQueries>
-void ScoreWholeColumn(const FixedQueries& queries, size_t dim, const std::byte* codes,
-                      const std::byte* ahead, float* scores) {
+/// Scores of kColumns columns, as many as the accumulators allow: they share the query's numbers.
+/// `ahead` are the columns that are read later.
+template <Codec kCodec, int kQueries, int kColumns>
+void ScoreWholeColumns(const FixedQueries& queries, size_t dim, const std::byte* const* columns,
+                       size_t offset_bytes, const uint32_t* index, const std::byte* const* ahead,
+                       float* scores) {
   constexpr bool kTiles = kCodec == Codec::kQ25;  // whole ones
   constexpr int kSteps = kTiles ? kTileSteps<kCodec> : 2;
   constexpr size_t kBytes = kTiles ? codec::kPairTileBytes : kSteps * codec::kStepBytes;
   constexpr size_t kStepChannels = 2 * kPairsPerStep<kCodec>;
-  SumVec sum[kQueries][kVecsPerSixteen];
-  StartSums<kQueries, kVecsPerSixteen>(queries.starts, 1, sum);
+  SumVec sum[kColumns][kQueries][kVecsPerSixteen];
+  const std::byte* codes[kColumns];
+  QUIRE_UNROLL
+  for (int c = 0; c < kColumns; ++c) {
+    StartSums<kQueries, kVecsPerSixteen>(queries.starts, 1, sum[c]);
+    codes[c] = columns[c] + offset_bytes;
+  }
+  size_t at = 0;
   const int16_t* query = queries.codes;
   const auto add_step = [&]<int kStep>() QUIRE_INLINE {
-    PairVec k[kPairsPerStep<kCodec>][kVecsPerSixteen];
-    LoadPairs<kCodec, kStep>(codes, k);
+    PairVec k[kColumns][kPairsPerStep<kCodec>][kVecsPerSixteen];
+    QUIRE_UNROLL
+    for (int c = 0; c < kColumns; ++c) LoadPairs<kCodec, kStep>(codes[c] + at, k[c]);
     QUIRE_UNROLL
     for (int p = 0; p < kPairsPerStep<kCodec>; ++p) {
       QUIRE_UNROLL
       for (int h = 0; h < kQueries; ++h) {
         const PairVec q = SetPair(query + h * queries.stride + kStep * kStepChannels + 2 * p);
         QUIRE_UNROLL
-        for (size_t v = 0; v < kVecsPerSixteen; ++v) {
-          sum[h][v] = AddProducts(q, k[p][v], sum[h][v]);
+        for (int c = 0; c < kColumns; ++c) {
+          QUIRE_UNROLL
+          for (size_t v = 0; v < kVecsPerSixteen; ++v) {
+            sum[c][h][v] = AddProducts(q, k[c][p][v], sum[c][h][v]);
+          }
         }
       }
     }
   };
   const int16_t* const end = query + dim;
   while (query + (kTiles ? 1 : kSteps * kStepChannels) <= end) {
-    for (size_t line = 0; line < kBytes; line += kLineBytes) hwy::Prefetch(ahead + line);
+    QUIRE_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      for (size_t line = 0; line < kBytes; line += kLineBytes) hwy::Prefetch(ahead[c] + at + line);
+    }
     Repeat<kSteps>(add_step);
     query += kSteps * kStepChannels;
-    codes += kBytes;
-    ahead += kBytes;
+    at += kBytes;
   }
-  for (; query < end; query += kStepChannels, codes += codec::kStepBytes) {
+  for (; query < end; query += kStepChannels, at += codec::kStepBytes) {
     add_step.template operator()<0>();
   }
-  StoreScores<kQueries>(sum, queries.units, scores);
+  QUIRE_UNROLL
+  for (int c = 0; c < kColumns; ++c) {
+    StoreScores<kQueries>(sum[c], queries.units, scores + index[c] * kColumnTokens);
+  }
 }
 
 /// scores[q][column] for every query vector q of the item and every column, without the scales.
@@ -134,16 +152,25 @@ void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const
   for (uint32_t c = 0; c < columns.count; c += streams) {
     const uint32_t count = std::min(streams, columns.count - c);
     for (uint32_t head = 0; head < key.heads; ++head) {
+      const size_t offset = head * key.head_stride_bytes;
       const std::byte* ahead[kColumnsPerSplit];
       PlanesAhead(key, value, columns, c, count, head, ahead);
       FetchScales(key, value, columns, c, count, head);
       uint32_t q = head * key.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
         ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
-          for (uint32_t i = 0; i < count; ++i) {
-            ScoreWholeColumn<kCodec, kQueries>(
-                queries.From(q), key.dim, columns.key[c + i] + head * key.head_stride_bytes,
-                ahead[i], scores + size_t{q} * kSplitTokens + columns.index[c + i] * kColumnTokens);
+          constexpr int kColumns = std::max(1, std::min(4, 4 / kQueries));
+          const FixedQueries of_part = queries.From(q);
+          float* const to = scores + size_t{q} * kSplitTokens;
+          uint32_t i = 0;
+          for (; i + kColumns <= count; i += kColumns) {
+            ScoreWholeColumns<kCodec, kQueries, kColumns>(of_part, key.dim, columns.key + c + i,
+                                                          offset, columns.index + c + i, ahead + i,
+                                                          to);
+          }
+          for (; i < count; ++i) {
+            ScoreWholeColumns<kCodec, kQueries, 1>(of_part, key.dim, columns.key + c + i, offset,
+                                                   columns.index + c + i, ahead + i, to);
           }
         });
       }
@@ -177,45 +204,56 @@ HWY_INLINE void AddGroup(const SumVec (*sum)[kVecs], size_t first_vec, const Fix
   }
 }
 
-/// out += weights * values of a group, for the channels of the tiles `offset_bytes` into the
-/// columns, as far as there are.
-template <Codec kCodec, int kQueries>
+/// out += weights * values of a group, for the channels of kTiles tiles from `offset_bytes` into the
+/// columns on, as far as there are.
+template <Codec kCodec, int kQueries, int kTiles>
 HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes,
                            const FixedWeights& weights, size_t channels, float* out,
                            size_t out_stride) {
   constexpr int kPanels = kValuesPerCode<kCodec>;
   constexpr int kVecs = kPanels * static_cast<int>(kVecsPerSixteen);
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
-  SumVec sum[kQueries][kVecs];
-  StartSums<kQueries, kVecs>(weights.starts + group.unit, FixedWeights::kGroups, sum);
+  SumVec sum[kTiles][kQueries][kVecs];
+  QUIRE_UNROLL
+  for (int i = 0; i < kTiles; ++i) {
+    StartSums<kQueries, kVecs>(weights.starts + group.unit, FixedWeights::kGroups, sum[i]);
+  }
   for (uint32_t c = 0; c < group.count; ++c) {
     const std::byte* tile = group.codes[c] + offset_bytes;
     const std::byte* ahead = group.ahead[c] + offset_bytes;
     const int16_t* pairs = weights.codes + group.first[c];
     QUIRE_UNROLL
-    for (size_t line = 0; line < kBytes; line += kLineBytes) hwy::Prefetch(ahead + line);
+    for (size_t line = 0; line < kTiles * kBytes; line += kLineBytes) hwy::Prefetch(ahead + line);
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
       constexpr int kTokenPairs = kPairsPerStep<kCodec> / kPanels;
-      PairVec x[kPairsPerStep<kCodec>][kVecsPerSixteen];
-      LoadPairs<kCodec, kStep>(tile, x);
+      PairVec x[kTiles][kPairsPerStep<kCodec>][kVecsPerSixteen];
+      QUIRE_UNROLL
+      for (int i = 0; i < kTiles; ++i) LoadPairs<kCodec, kStep>(tile + i * kBytes, x[i]);
       QUIRE_UNROLL
       for (int p = 0; p < kTokenPairs; ++p) {
         QUIRE_UNROLL
         for (int h = 0; h < kQueries; ++h) {
           const PairVec w = SetPair(pairs + h * kSplitTokens + 2 * (kStep * kTokenPairs + p));
           QUIRE_UNROLL
-          for (int v = 0; v < kVecs; ++v) {
-            const PairVec value = x[p * kPanels + v / kVecsPerSixteen][v % kVecsPerSixteen];
-            sum[h][v] = AddProducts(w, value, sum[h][v]);
+          for (int i = 0; i < kTiles; ++i) {
+            QUIRE_UNROLL
+            for (int v = 0; v < kVecs; ++v) {
+              const PairVec value = x[i][p * kPanels + v / kVecsPerSixteen][v % kVecsPerSixteen];
+              sum[i][h][v] = AddProducts(w, value, sum[i][h][v]);
+            }
           }
         }
       }
     });
   }
-  AddGroup<kQueries, kVecs>(sum, 0, weights, group.unit, out, out_stride);
-  if (kPanels > 1 && channels > kPanelDims) {
-    AddGroup<kQueries, kVecs>(sum, kVecsPerSixteen, weights, group.unit, out + kPanelDims,
-                              out_stride);
+  QUIRE_UNROLL
+  for (int i = 0; i < kTiles; ++i) {
+    float* const to = out + i * kPanels * kPanelDims;
+    AddGroup<kQueries, kVecs>(sum[i], 0, weights, group.unit, to, out_stride);
+    if (kPanels > 1 && channels > (i * kPanels + 1) * kPanelDims) {
+      AddGroup<kQueries, kVecs>(sum[i], kVecsPerSixteen, weights, group.unit, to + kPanelDims,
+                                out_stride);
+    }
   }
 }
 
@@ -242,10 +280,19 @@ void StreamWholeValues(const Columns& columns, const StreamView& view, const Col
       size_t q = size_t{head} * view.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
         ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
+          constexpr int kTiles = kQueries <= 2 && kValuesPerCode<kCodec> == 1 ? 2 : 1;
+          const FixedWeights of_part = weights.From(q);
+          float* const to = out + q * out_stride;
+          size_t d = 0;
           size_t offset_bytes = 0;
-          for (size_t d = 0; d < view.dim; d += kChannels, offset_bytes += kBytes) {
-            WeighTiles<kCodec, kQueries>(group, offset_bytes, weights.From(q), view.dim - d,
-                                         out + q * out_stride + d, out_stride);
+          for (; d + (kTiles - 1) * kChannels < view.dim;
+               d += kTiles * kChannels, offset_bytes += kTiles * kBytes) {
+            WeighTiles<kCodec, kQueries, kTiles>(group, offset_bytes, of_part, view.dim - d, to + d,
+                                                 out_stride);
+          }
+          if (d < view.dim) {
+            WeighTiles<kCodec, kQueries, 1>(group, offset_bytes, of_part, view.dim - d, to + d,
+                                            out_stride);
           }
         });
       }
