@@ -159,7 +159,8 @@ void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const
       uint32_t q = head * key.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
         ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
-          constexpr int kColumns = std::max(1, std::min(4, 4 / kQueries));
+          // Pairs of channels need the registers themselves.
+          constexpr int kColumns = kCodec == Codec::kQ25 ? 1 : std::max(1, 4 / kQueries);
           const FixedQueries of_part = queries.From(q);
           float* const to = scores + size_t{q} * kSplitTokens;
           uint32_t i = 0;
