@@ -94,10 +94,16 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
                 fmt::format("open: {} tokens are over the limit of {} (tokens_max)", wanted,
                             options_.tokens_max));
   }
+  if (options.on_full == OnFull::kSpill && options_.spill == nullptr) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "open: on_full is spill, but the cache was made without one (CacheOptions::spill, "
+                "in C spill_store); make it with one, or ask for reject");
+  }
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
   state.place.may_evict = options.on_full != OnFull::kNoEvict;
+  state.place.spill = options.on_full == OnFull::kSpill;
   // With kHalt and kFewer the output may never fit; the prompt must.
   const bool whole = options.on_full != OnFull::kHalt && options.on_full != OnFull::kFewer;
   const uint64_t reserve = whole ? wanted : state.prompt_tokens;

@@ -65,6 +65,7 @@ class BlockTable {
     BlockId id(static_cast<uint32_t>(entries_.size()));
     if (free_.empty()) {
       entries_.push_back({.record = record, .used = true});
+      free_.reserve(entries_.capacity());  // so that Remove needs no memory
     } else {
       id = free_.back();
       free_.pop_back();

@@ -1,6 +1,6 @@
 // The composition: pools, index, policies and ledger under one lock. In pieces: core.cc (making,
-// statistics), admit.cc (plans), room.cc (slots), share.cc (leases), pins.cc, evict.cc, seal.cc
-// (publishing, checksums), twins.cc, tenants.cc, misses.cc, resize.cc.
+// statistics), admit.cc (plans), room.cc (slots), share.cc (leases), pins.cc, evict.cc, spill.cc,
+// seal.cc (publishing, checksums), twins.cc, tenants.cc, misses.cc, resize.cc.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "cache/block_table.h"
+#include "cache/leaving.h"
 #include "cache/reach.h"
 #include "cache/tenant.h"
 #include "codec/slot_layout.h"
@@ -36,6 +37,7 @@ struct Place {
   TenantId tenant = kDefaultTenant;
   uint32_t epoch = 0;     // of the tenant when the plan was made; a later one: it was erased since
   bool may_evict = true;  // room may be made for it
+  bool spill = false;     // and what goes for that is offered to the spill
 };
 
 /// The root of an identity's blocks.
@@ -46,7 +48,7 @@ struct Root {
 
 /// Whose a slot is, and whose bytes are in it.
 struct SlotOwner {
-  TenantId charged{};  // while it is in use
+  TenantId charged{};  // while it is in use; nobody for what is leaving
   TenantId writer{};   // none: nobody has written to it, or it was zeroed since
   uint32_t epoch = 0;  // of the writer's sequence
 };
@@ -140,7 +142,8 @@ class Core final : public Cache {
   void RemoveSequence(SequenceId id);
 
   /// Slots with one reference each, of every class, charged to the place's tenant. If it may, it
-  /// evicts what nobody holds where that makes it fit, and only then.
+  /// evicts what nobody holds where that makes it fit, and only then. May wait for the spill: no
+  /// lock is held.
   Result<PerClass<std::vector<SlotId>>> AllocateSlots(const Place& place,
                                                       const PerClass<uint64_t>& counts);
   /// Appends `count` slots that follow `slots`, or any consecutive ones if that is empty. Takes
@@ -248,7 +251,8 @@ class Core final : public Cache {
   void Zero(SlotId slot) const;
   uint64_t ZeroFreeSlots(TenantId tenant);
   void MoveCharge(SlotId slot, Tenant& to) QUIRE_REQUIRES(mutex_);
-  bool MakeRoomInAccount(const Place& place, uint64_t bytes) QUIRE_REQUIRES(mutex_);
+  bool MakeRoomInAccount(const Place& place, uint64_t bytes, Leaving& leaving)
+      QUIRE_REQUIRES(mutex_);
 
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
   PerClass<uint64_t> OwnSlots(uint64_t shared, uint64_t blocks, uint64_t step_tokens) const;
@@ -264,6 +268,7 @@ class Core final : public Cache {
   bool CanMove(SlotId slot) const QUIRE_REQUIRES(mutex_);
   struct InTheWay {
     std::vector<SlotId> slots{};  // held, and beyond the end
+    uint64_t leaving = 0;         // of these, on their way to the spill
     uint64_t least_bytes = 0;     // that it can go down to now
   };
   InTheWay FindInTheWay(const Room& to) const QUIRE_REQUIRES(mutex_);
@@ -279,7 +284,12 @@ class Core final : public Cache {
   uint64_t RoomWanted(evict::BatchSize& batch, uint64_t needed, uint64_t unused,
                       uint64_t capacity) const;
   uint64_t RoomBytes(const Place& place) const QUIRE_REQUIRES(mutex_);
-  Result<void> MakeRoom(const Place& place, uint64_t bytes) QUIRE_REQUIRES(mutex_);
+  Result<void> MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving)
+      QUIRE_REQUIRES(mutex_);
+  Result<void> TakeSlots(const Place& place, uint64_t bytes, PerClass<std::vector<SlotId>>& slots,
+                         std::vector<SlotId>& to_zero) QUIRE_REQUIRES(mutex_);
+  void CountRefusal(const Place& place, const PerClass<uint64_t>& counts, Error& error)
+      QUIRE_REQUIRES(mutex_);
   std::string RoomMessage(const Place& place, const PerClass<uint64_t>& counts) const
       QUIRE_REQUIRES(mutex_);
   void HoldSlot(SlotId slot) QUIRE_REQUIRES(mutex_);
@@ -325,21 +335,35 @@ class Core final : public Cache {
   // At the expense of others' blocks above their floors; nobody's (null): of all blocks.
   std::optional<Victim> VictimFor(const Tenant* tenant) const QUIRE_REQUIRES(mutex_);
   uint64_t EvictableFor(const Tenant* tenant) const QUIRE_REQUIRES(mutex_);
-  void EvictVictim(const Victim& victim, MissReason reason) QUIRE_REQUIRES(mutex_);
-  void EvictParts(BlockId block) QUIRE_REQUIRES(mutex_);
+  // With `leaving`, what has sealed bytes joins that instead of being free at once.
+  void EvictVictim(const Victim& victim, MissReason reason, Leaving* leaving = nullptr)
+      QUIRE_REQUIRES(mutex_);
+  void EvictParts(BlockId block, Leaving* leaving) QUIRE_REQUIRES(mutex_);
   void EvictTwins(BlockId block) QUIRE_REQUIRES(mutex_);
   uint64_t TwinBytes(const BlockRecord& record) const;
-  void LimitHollow(BlockId block) QUIRE_REQUIRES(mutex_);
+  void LimitHollow(BlockId block, Leaving* leaving) QUIRE_REQUIRES(mutex_);
   void Expire(Tenant& account) QUIRE_REQUIRES(mutex_);
-  void Drop(BlockId block, MissReason reason) QUIRE_REQUIRES(mutex_);
-  void DropOne(BlockId block, MissReason reason) QUIRE_REQUIRES(mutex_);
+  void Drop(BlockId block, MissReason reason, Leaving* leaving = nullptr) QUIRE_REQUIRES(mutex_);
+  void DropOne(BlockId block, MissReason reason, Leaving* leaving) QUIRE_REQUIRES(mutex_);
+
+  friend class Leaving;
+  std::optional<LeavingRecord> Describe(BlockId block, const PerPart<SlotId>& slots,
+                                        Leaving* leaving) const QUIRE_REQUIRES(mutex_);
+  void Depart(LeavingRecord record, Leaving& leaving) QUIRE_REQUIRES(mutex_);
+  bool Promise(const Place& place, uint64_t bytes, Leaving& leaving) QUIRE_REQUIRES(mutex_);
+  void Offer(Leaving& leaving) noexcept;
+  void FindDamage(Leaving& leaving);
+  bool Store(const LeavingRecord& record);
+  void LetGo(Leaving& leaving) QUIRE_REQUIRES(mutex_);
+  void OfferAndLetGo(Leaving& leaving);
+
   std::vector<BlockId> Mark(std::vector<BlockId> blocks, Standing standing) QUIRE_REQUIRES(mutex_);
   void Quarantine(BlockId block, Standing standing) QUIRE_REQUIRES(mutex_);
   Standing StandingBefore(const Place& place, const NewBlock& block) const QUIRE_REQUIRES(mutex_);
   std::optional<Published> JoinWhole(const Place& place, const NewBlock& block)
       QUIRE_REQUIRES(mutex_);
-  Published PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record)
-      QUIRE_REQUIRES(mutex_);
+  Published PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record,
+                       Leaving& leaving) QUIRE_REQUIRES(mutex_);
   std::optional<BlockId> FindSame(const Place& place, const NewBlock& block) QUIRE_REQUIRES(mutex_);
   Published Join(BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs)
       QUIRE_REQUIRES(mutex_);
@@ -382,8 +406,9 @@ class Core final : public Cache {
   std::vector<uint64_t> keys_ QUIRE_GUARDED_BY(mutex_);             // of a path that was used
   uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;                    // blocks without any bytes
   uint64_t twin_slots_ QUIRE_GUARDED_BY(mutex_) = 0;
-  uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // that the charges pay for
-  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // of all tenants, as the samples are
+  uint64_t spilling_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // leaving, or promised for it
+  uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // that the charges pay for
+  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // of all tenants, as the samples are
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
 };

@@ -1,5 +1,8 @@
 // What goes when room is needed: the least recently used of what nobody holds, twins before their
 // block, and of others' blocks only what lies above their floors.
+#include <algorithm>
+#include <utility>
+
 #include "cache/core.h"
 
 namespace quire::cache {
@@ -71,37 +74,49 @@ uint64_t Core::EvictableFor(const Tenant* tenant) const {
   return bytes;
 }
 
-void Core::EvictVictim(const Victim& victim, MissReason reason) {
+void Core::EvictVictim(const Victim& victim, MissReason reason, Leaving* leaving) {
   ++TenantOf(blocks_.at(victim.block).account).stats.evicted_total;
   if (victim.goes == Goes::kWhole) {
-    Drop(victim.block, reason);
+    Drop(victim.block, reason, leaving);
     ++counters_.evicted_total;
     return;
   }
   ++counters_.evicted_passed_total;
   if (victim.goes == Goes::kTwins) return EvictTwins(victim.block);
-  EvictParts(victim.block);
-  LimitHollow(victim.block);
+  EvictParts(victim.block, leaving);
+  LimitHollow(victim.block, leaving);
 }
 
-void Core::EvictParts(BlockId block) {
-  Unlist(block);
+void Core::EvictParts(BlockId block, Leaving* leaving) {
+  PerClass<SlotId> going{};
+  PerPart<SlotId> sealed{};
   for (uint32_t c = 0; c < class_count(); ++c) {
     const SlotId slot = blocks_.at(block).slots[c];
     if (slot.is_none() || !reaches_[c].windowed() || references(slot) > 1) continue;
+    going[c] = slot;
+    if (c < layout_.part_count()) sealed[c] = slot;
+  }
+  auto departing = Describe(block, sealed, leaving);
+  Unlist(block);
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    if (going[c].is_none()) continue;
     if (c >= layout_.part_count()) --twin_slots_;
     blocks_.RemoveSlot(block, c);
-    FreeIfLast(slot);
+    if (!departing || c >= layout_.part_count()) FreeIfLast(going[c]);
+  }
+  if (departing) {
+    departing->stays = block;
+    Depart(*std::move(departing), *leaving);
   }
   if (blocks_.at(block).hollow()) ++hollow_;
 }
 
 // Keeps the bookkeeping of hollow blocks within what the slots pay for: first at the expense of
 // what its account does not use, then this path ends its life in the index.
-void Core::LimitHollow(BlockId block) {
+void Core::LimitHollow(BlockId block, Leaving* leaving) {
   Tenant& account = TenantOf(blocks_.at(block).account);
   while (hollow_ > hollow_max_ && account.whole.size() > 0) {
-    Drop(*account.Victim(account.whole), MissReason::kEvicted);
+    Drop(*account.Victim(account.whole), MissReason::kEvicted, leaving);
     ++counters_.evicted_total;
   }
   if (hollow_ > hollow_max_) Quarantine(block, Standing::kPassed);
@@ -120,10 +135,10 @@ void Core::Expire(Tenant& account) {
 }
 
 // `reason` is what later lookups will hear, unless the block's standing says more.
-void Core::Drop(BlockId block, MissReason reason) {
+void Core::Drop(BlockId block, MissReason reason, Leaving* leaving) {
   while (true) {
     const BlockId parent = index_.parent(block);
-    DropOne(block, reason);
+    DropOne(block, reason, leaving);
     // A hollow block that leads nowhere is of no use, nor is one that is never found again.
     if (parent.is_none() || index_.has_children(parent)) return;
     const BlockRecord& before = blocks_.at(parent);
@@ -132,9 +147,12 @@ void Core::Drop(BlockId block, MissReason reason) {
   }
 }
 
-void Core::DropOne(BlockId block, MissReason reason) {
+void Core::DropOne(BlockId block, MissReason reason, Leaving* leaving) {
   const BlockRecord record = blocks_.at(block);
   Tenant& account = TenantOf(record.account);
+  PerPart<SlotId> sealed{};
+  std::copy_n(record.slots.begin(), layout_.part_count(), sealed.begin());
+  auto departing = Describe(block, sealed, leaving);
   if (record.standing == Standing::kDamaged) reason = MissReason::kDamaged;
   if (record.standing == Standing::kPassed) reason = MissReason::kWindowPassed;
   if (record.standing != Standing::kErased) {
@@ -154,8 +172,9 @@ void Core::DropOne(BlockId block, MissReason reason) {
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (record.slots[c].is_none()) continue;
     if (c >= layout_.part_count()) --twin_slots_;
-    FreeIfLast(record.slots[c]);
+    if (!departing || c >= layout_.part_count()) FreeIfLast(record.slots[c]);
   }
+  if (departing) Depart(*std::move(departing), *leaving);
 }
 
 }  // namespace quire::cache

@@ -40,6 +40,11 @@ class Ghosts {
     queue_.push_back({.number = Number(key), .order = entry.order});
     Shrink();
   }
+  /// If the block is remembered, this is why it is not here.
+  void SetReason(const Digest& key, MissReason reason) {
+    const auto found = entries_.find(Number(key));
+    if (found != entries_.end()) found->second.ghost.reason = reason;
+  }
   /// The block is back.
   void Remove(const Digest& key) { entries_.erase(Number(key)); }
   void Clear() {

@@ -46,29 +46,50 @@ Result<PerClass<std::vector<SlotId>>> Core::AllocateSlots(const Place& place,
   const uint64_t bytes = Charge(counts);
   if (bytes == 0) return slots;
   std::vector<SlotId> to_zero;
-  QUIRE_TRY(mutex_.Run([&]() QUIRE_REQUIRES(mutex_) -> Result<void> {
-    auto room = MakeRoom(place, bytes);
-    // Of a shared budget another cache may have taken the room meanwhile.
-    if (room && !ledger_.TryCharge(bytes)) room = Fail(ErrorCode::kNoSpace, "");
-    if (!room) {
-      ++counters_.refused_total;
-      ++TenantOf(place.tenant).stats.refused_total;
-      if (room.error().message.empty()) {
-        room.error().message = RoomMessage(place, counts);
-      }
-      return std::unexpected(std::move(room).error());
+  Leaving leaving(*this);
+  auto taken = mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    auto room = MakeRoom(place, bytes, leaving);
+    for (uint32_t c = 0; room && c < class_count(); ++c) slots[c].resize(counts[c]);
+    if (room && leaving.empty()) room = TakeSlots(place, bytes, slots, to_zero);
+    if (room && !leaving.empty() && !Promise(place, bytes, leaving)) {
+      room = Fail(ErrorCode::kNoSpace, "");
     }
-    // Each pool has as many slots as the budget can pay for, so it has room when the ledger has.
-    for (uint32_t c = 0; c < class_count(); ++c) {
-      slots[c].resize(counts[c]);
-      QUIRE_CHECK(pools_[c]->Allocate(slots[c]));
-      for (SlotId& slot : slots[c]) slot = Global(c, slot);
-      Claim(place, slots[c], to_zero);
-    }
-    return {};
-  }));
+    if (!room) CountRefusal(place, counts, room.error());
+    return room;
+  });
+  if (!leaving.empty()) {
+    Offer(leaving);
+    mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+      LetGo(leaving);
+      if (!taken) return;
+      taken = TakeSlots(place, bytes, slots, to_zero);
+      if (!taken) CountRefusal(place, counts, taken.error());
+    });
+  }
+  QUIRE_TRY(std::move(taken));
   for (const SlotId slot : to_zero) Zero(slot);
   return slots;
+}
+
+// Fills `slots`, which have their sizes. There is room but for what others may have taken of a
+// shared budget meanwhile.
+Result<void> Core::TakeSlots(const Place& place, uint64_t bytes,
+                             PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero) {
+  if (!ledger_.TryCharge(bytes)) return Fail(ErrorCode::kNoSpace, "");
+  // Each pool has as many slots as the budget can pay for, so it has room when the ledger has.
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    QUIRE_CHECK(pools_[c]->Allocate(slots[c]));
+    for (SlotId& slot : slots[c]) slot = Global(c, slot);
+    Claim(place, slots[c], to_zero);
+  }
+  return {};
+}
+
+// An error without a message is the budget's.
+void Core::CountRefusal(const Place& place, const PerClass<uint64_t>& counts, Error& error) {
+  ++counters_.refused_total;
+  ++TenantOf(place.tenant).stats.refused_total;
+  if (error.message.empty()) error.message = RoomMessage(place, counts);
 }
 
 // Most bytes that could be taken for a place now.
@@ -88,8 +109,8 @@ uint64_t Core::RoomWanted(evict::BatchSize& batch, uint64_t needed, uint64_t unu
 }
 
 // Evicts until `bytes` more fit into the tenant's quota and into the budget; nothing if they never
-// will. An empty message: it is the budget.
-Result<void> Core::MakeRoom(const Place& place, uint64_t bytes) {
+// will. What is leaving counts as free. An empty message: it is the budget.
+Result<void> Core::MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving) {
   LetTimePass();
   Tenant& tenant = TenantOf(place.tenant);
   const quota::Account& account = tenant.account;
@@ -103,19 +124,20 @@ Result<void> Core::MakeRoom(const Place& place, uint64_t bytes) {
   }
   if (bytes > RoomBytes(place)) return Fail(ErrorCode::kNoSpace, "");
   if (!place.may_evict) return {};
+  Leaving* const offered = place.spill ? &leaving : nullptr;
   const uint64_t of_quota =
       RoomWanted(tenant.batch, bytes, account.room_bytes(), account.quota_bytes());
   while (account.room_bytes() < of_quota) {
     const auto victim = VictimOf(tenant);
     if (!victim) break;
-    EvictVictim(*victim, MissReason::kQuota);
+    EvictVictim(*victim, MissReason::kQuota, offered);
   }
-  const uint64_t of_budget =
-      RoomWanted(batch_, bytes, ledger_.available_bytes(), ledger_.limit_bytes());
-  while (ledger_.available_bytes() < of_budget) {
+  const auto free_bytes = [&] { return ledger_.available_bytes() + leaving.bytes(); };
+  const uint64_t of_budget = RoomWanted(batch_, bytes, free_bytes(), ledger_.limit_bytes());
+  while (free_bytes() < of_budget) {
     const auto victim = VictimFor(&tenant);
     if (!victim) break;
-    EvictVictim(*victim, MissReason::kEvicted);
+    EvictVictim(*victim, MissReason::kEvicted, offered);
   }
   return {};
 }

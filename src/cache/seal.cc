@@ -33,11 +33,13 @@ void Core::Publish(const Place& place, std::span<NewBlock> blocks,
       record.crcs[part] = Checksum(block.slots[part]);
     }
   }
+  Leaving leaving(*this);
   mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
     for (const BlockRecord& record : records) {
-      if (!add(PublishOne(place, blocks[answers.size()], record))) return;
+      if (!add(PublishOne(place, blocks[answers.size()], record, leaving))) return;
     }
   });
+  OfferAndLetGo(leaving);
 }
 
 Standing Core::StandingBefore(const Place& place, const NewBlock& block) const {
@@ -59,11 +61,12 @@ std::optional<Published> Core::JoinWhole(const Place& place, const NewBlock& blo
   return Join(*same, block, {});
 }
 
-Published Core::PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record) {
+Published Core::PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record,
+                           Leaving& leaving) {
   if (StandingBefore(place, block) != Standing::kGood) return {};  // meanwhile
   uint64_t bytes = 0;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += charges_[part];
-  if (!MakeRoomInAccount(place, bytes)) return {};
+  if (!MakeRoomInAccount(place, bytes, leaving)) return {};
   if (const auto same = FindSame(place, block)) return Join(*same, block, record.crcs);
   return AddToIndex(place, block, record);
 }

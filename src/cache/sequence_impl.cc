@@ -100,8 +100,36 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
                 fmt::format("sequence {}: {} tokens, but it was admitted with {} (on_full fewer)",
                             id_.number(), tokens, tokens_max_));
   }
-  MutexLock lock(mutex_);
-  const uint64_t blocks = std::max(blocks_, DivUp(tokens, uint64_t{core_.block_tokens()}));
+  PerClass<std::vector<SlotId>> added;
+  PerClass<uint64_t> counts{};
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      const uint64_t blocks = std::max(blocks_, DivUp(tokens, uint64_t{core_.block_tokens()}));
+      const PerClass<uint64_t> lacking = Lacking(blocks, write_part, write_end);
+      if (lacking == counts) {
+        if (blocks > blocks_ || counts != PerClass<uint64_t>{}) Grow(blocks, added);
+        AssignUpTo(write_part, write_end);
+        return {};
+      }
+      counts = lacking;
+    }
+    // Another layer's thread has made room too.
+    for (std::vector<SlotId>& slots : added) core_.ReleaseSlots(std::exchange(slots, {}));
+    // Without the lock: it may wait for the spill, and readers go on.
+    auto taken = AddSlots(counts);
+    if (!taken) {
+      return Fail(taken.error().code,
+                  fmt::format("sequence {}: no room to grow from {} to {} tokens: {}", id_.number(),
+                              length(), tokens, taken.error().message));
+    }
+    added = *std::move(taken);
+  }
+}
+
+// Slots that it does not have yet for so much room, and for writing one part up to a block.
+PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_part,
+                                         uint64_t write_end) const {
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
     const List& list = lists_[c];
@@ -115,15 +143,10 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
     }
     counts[c] = spare - std::min<uint64_t>(spare, list.spare.size());
   }
-  if (blocks > blocks_ || std::ranges::any_of(counts, [](uint64_t count) { return count > 0; })) {
-    auto added = AddSlots(counts);
-    if (!added) {
-      return Fail(added.error().code,
-                  fmt::format("sequence {}: no room to grow from {} to {} tokens: {}", id_.number(),
-                              length(), tokens, added.error().message));
-    }
-    Grow(blocks, *added);
-  }
+  return counts;
+}
+
+void SequenceImpl::AssignUpTo(uint32_t write_part, uint64_t write_end) {
   for (uint32_t c = 0; c < class_count(); ++c) {
     List& list = lists_[c];
     while (IsWritten(c, write_part) && list.assigned < write_end) {
@@ -131,7 +154,6 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
       list.spare.pop_back();
     }
   }
-  return {};
 }
 
 bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t part) const {
@@ -140,6 +162,7 @@ bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t part) const {
 
 Result<PerClass<std::vector<SlotId>>> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts) {
   if (!contiguous_) return core_.AllocateSlots(place_, counts);
+  MutexLock lock(mutex_);
   PerClass<std::vector<SlotId>> added{lists_[0].slots};
   QUIRE_TRY(core_.ExtendRun(place_, added[0], counts[0]));
   added[0].erase(added[0].begin(), added[0].begin() + static_cast<int64_t>(blocks_));
@@ -288,8 +311,24 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
 // Lets go of the blocks that no query from `length` on can see, and keeps as many slots ready for
 // those to come.
 void SequenceImpl::PassWindows(uint64_t length) {
-  MutexLock lock(mutex_);
   std::vector<SlotId> passed;
+  PerClass<uint64_t> counts{};
+  {
+    MutexLock lock(mutex_);
+    counts = TakePassed(length, passed);
+  }
+  if (passed.empty()) return;
+  std::ranges::reverse(passed);  // what was passed first goes first
+  core_.ReleaseSlots(passed);
+  // If others still hold what was passed there may be no room now; then Append asks again.
+  auto added = core_.AllocateSlots(place_, counts);
+  if (!added) return;
+  MutexLock lock(mutex_);
+  Grow(blocks_, *added);
+}
+
+// Takes what windows have passed from the lists, and returns how many slots should replace it.
+PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>& passed) {
   for (uint32_t c = 0; c < class_count(); ++c) {
     List& list = lists_[c];
     const uint64_t end = core_.reaches()[c].first_needed(length);
@@ -299,8 +338,8 @@ void SequenceImpl::PassWindows(uint64_t length) {
       SetSlot(list, list.passed, SlotId::None());
     }
   }
-  if (passed.empty()) return;
   PerClass<uint64_t> counts{};
+  if (passed.empty()) return counts;
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (!core_.reaches()[c].windowed()) continue;
     std::vector<SlotId>& spare = lists_[c].spare;
@@ -311,10 +350,7 @@ void SequenceImpl::PassWindows(uint64_t length) {
       spare.pop_back();
     }
   }
-  std::ranges::reverse(passed);  // what was passed first goes first
-  core_.ReleaseSlots(passed);
-  // If others still hold what was passed there may be no room now; then Append asks again.
-  if (auto added = core_.AllocateSlots(place_, counts)) Grow(blocks_, *added);
+  return counts;
 }
 
 Result<void> SequenceImpl::Rollback(uint64_t position) {

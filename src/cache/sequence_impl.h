@@ -81,6 +81,9 @@ class SequenceImpl final : public Sequence {
   uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks) const;
   /// Room for `tokens` tokens in all; slots for those of `part` up to block `write_end`.
   Result<void> MakeRoom(uint64_t tokens, uint32_t part, uint64_t write_end);
+  PerClass<uint64_t> Lacking(uint64_t blocks, uint32_t write_part, uint64_t write_end) const
+      QUIRE_REQUIRES(mutex_);
+  void AssignUpTo(uint32_t write_part, uint64_t write_end) QUIRE_REQUIRES(mutex_);
   const std::byte* DataOf(SlotId slot) const;
   void SetSlot(List& list, uint64_t block, SlotId slot) QUIRE_REQUIRES(mutex_);
   void Grow(uint64_t blocks, const PerClass<std::vector<SlotId>>& added) QUIRE_REQUIRES(mutex_);
@@ -93,6 +96,8 @@ class SequenceImpl final : public Sequence {
   void KeepTwins(uint64_t blocks);
   std::string WhyNotBack() const;
   void PassWindows(uint64_t length);
+  PerClass<uint64_t> TakePassed(uint64_t length, std::vector<SlotId>& passed)
+      QUIRE_REQUIRES(mutex_);
   bool StillNeeded(uint64_t position) const;
   bool TakeToRewrite(const List& list, uint64_t block) const;
   /// Copies of block `block` in the parts that ask for one; what cannot be copied changes nothing.

@@ -64,6 +64,7 @@ struct Tenant {
   uint32_t AddBlock(BlockId block) {
     if (free_locals.empty()) {
       blocks.push_back(block);
+      free_locals.reserve(blocks.capacity());  // so that RemoveBlock needs no memory
       return static_cast<uint32_t>(blocks.size() - 1);
     }
     const uint32_t local = free_locals.back();
@@ -85,6 +86,7 @@ struct Tenant {
   const TenantOptions options;
   const TenantId account_id;  // who pays for what it publishes: itself, or its domain
   uint32_t epoch = 0;         // raised by Erase
+  uint32_t erasures = 0;      // of all who publish to this account
   quota::Account account;
   EvictionList whole;                // published blocks of the account that nobody leases
   EvictionList passed;               // leased, with parts that windows have passed and nobody holds

@@ -179,16 +179,15 @@ inline uint64_t ChargePerSlot(const Geometry& geometry, const NumericProfile& pr
 struct TestCache {
   static constexpr uint32_t kBlock = 16;
 
-  /// slots_max: that it can be resized to; 0: slots.
+  /// slots_max: that it can be resized to; 0: slots. What `more` says of the rest is kept.
   explicit TestCache(uint64_t slots, Geometry geometry = SmallGeometry(),
                      const NumericProfile& profile = NumericProfile::Uniform(Codec::kF16),
-                     uint64_t slots_max = 0)
+                     uint64_t slots_max = 0, CacheOptions more = {})
       : model(geometry),
         charge_bytes(ChargePerSlot(geometry, profile)),
-        cache(Must(Cache::Create({.geometry = geometry,
-                                  .profile = profile,
-                                  .hot_bytes = BytesFor(slots),
-                                  .hot_bytes_max = slots_max == 0 ? 0 : BytesFor(slots_max)}))) {}
+        cache(
+            Must(Cache::Create(With(std::move(more), std::move(geometry), profile, BytesFor(slots),
+                                    slots_max == 0 ? 0 : BytesFor(slots_max))))) {}
 
   /// A budget for so many slots and not quite one more.
   uint64_t BytesFor(uint64_t slots) const { return slots * charge_bytes + charge_bytes - 1; }
@@ -226,6 +225,16 @@ struct TestCache {
   uint64_t charge_bytes;  // per slot
   Identity identity = SomeIdentity();
   std::unique_ptr<Cache> cache;
+
+ private:
+  static CacheOptions With(CacheOptions options, Geometry geometry, const NumericProfile& profile,
+                           uint64_t hot_bytes, uint64_t hot_bytes_max) {
+    options.geometry = std::move(geometry);
+    options.profile = profile;
+    options.hot_bytes = hot_bytes;
+    options.hot_bytes_max = hot_bytes_max;
+    return options;
+  }
 };
 
 /// Turns one bit of a published block over, as a broken memory would.

@@ -36,21 +36,29 @@ void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
   // Hashing needs no lock: the caller holds the slots, and whole blocks are not written any more.
   for (Twin& twin : twins) twin.crc = Checksum(twin.slot);
 
-  MutexLock lock(mutex_);
-  uint64_t bytes = 0;
-  for (const Twin& twin : twins) bytes += charges_[ClassOf(twin.slot)];
-  if (!MakeRoomInAccount(place, bytes)) return;
-  // Meanwhile others may have kept some. If some of theirs are gone there is no checksum for these.
-  std::vector<Twin> now = missing();
-  for (Twin& twin : now) {
-    const auto hashed = std::ranges::find(twins, twin.slot, &Twin::slot);
-    if (hashed == twins.end()) return;
-    twin.crc = hashed->crc;
+  Leaving leaving(*this);
+  const auto keep = [&]() QUIRE_REQUIRES(mutex_) {
+    uint64_t bytes = 0;
+    for (const Twin& twin : twins) bytes += charges_[ClassOf(twin.slot)];
+    if (!MakeRoomInAccount(place, bytes, leaving)) return;
+    // Meanwhile others may have kept some. If some of theirs are gone there is no checksum for
+    // these.
+    std::vector<Twin> now = missing();
+    for (Twin& twin : now) {
+      const auto hashed = std::ranges::find(twins, twin.slot, &Twin::slot);
+      if (hashed == twins.end()) return;
+      twin.crc = hashed->crc;
+    }
+    for (const Twin& twin : now) {
+      AddPublishedSlot(twin.block, twin.slot, twin.crc);
+      ++twin_slots_;
+    }
+  };
+  {
+    MutexLock lock(mutex_);
+    keep();
   }
-  for (const Twin& twin : now) {
-    AddPublishedSlot(twin.block, twin.slot, twin.crc);
-    ++twin_slots_;
-  }
+  OfferAndLetGo(leaving);
 }
 
 uint64_t Core::TwinBytes(const BlockRecord& record) const {

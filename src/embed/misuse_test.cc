@@ -269,9 +269,9 @@ TEST_F(Misuse, APlanIsUsedUpAlsoWhenOpeningFails) {
   options.size = 1;
   EXPECT_EQ(open(&out, &error), QUIRE_INVALID_ARGUMENT);
   options = Sized<quire_sequence_options>();
-  options.on_full = 5;
+  options.on_full = 6;
   EXPECT_EQ(open(&out, &error), QUIRE_INVALID_ARGUMENT);
-  EXPECT_STREQ(error.message, "options->on_full is 5");
+  EXPECT_STREQ(error.message, "options->on_full is 6");
   options.on_full = QUIRE_HALT;
   options.reserve_tokens = UINT64_MAX;
   EXPECT_EQ(open(&out, &error), QUIRE_INVALID_ARGUMENT);

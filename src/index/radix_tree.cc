@@ -217,6 +217,8 @@ BlockId RadixTree::parent(BlockId block) const {
   return nodes_[node.parent].blocks.back();
 }
 
+uint32_t RadixTree::depth(BlockId block) const { return LocationOf(block).depth; }
+
 RootId RadixTree::root(BlockId block) const { return RootId(nodes_[LocationOf(block).node].root); }
 
 std::span<const TokenId> RadixTree::tokens(BlockId block) const {

@@ -81,9 +81,10 @@ class RadixTree {
 
   bool contains(BlockId block) const;
   /// Of a block that is present: whether another follows it, the one before it (none: it is the
-  /// first), its root and its tokens [block_tokens].
+  /// first), how many there are before it, its root and its tokens [block_tokens].
   bool has_children(BlockId block) const;
   BlockId parent(BlockId block) const;
+  uint32_t depth(BlockId block) const;
   RootId root(BlockId block) const;
   std::span<const TokenId> tokens(BlockId block) const;
 

@@ -24,14 +24,15 @@ std::vector<TokenId> Tokens(uint32_t count, uint32_t seed) {
 /// An engine on a small random model with room for `blocks` blocks.
 class EngineTest : public testing::Test {
  protected:
-  void Make(uint64_t blocks, uint32_t chunk_tokens = 32) {
+  void Make(uint64_t blocks, uint32_t chunk_tokens = 32, Spill* spill = nullptr) {
     const model::ModelConfig config = model::SmallConfig();
     model_ = model::Model::Create(config, model::RandomTensors(config, ComputeType::kF32, 7), {})
                  .value();
     CacheOptions options{.geometry = model::GeometryOf(config),
                          .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
                          .hot_bytes = uint64_t{1} << 30,
-                         .tokens_max = 4096};
+                         .tokens_max = 4096,
+                         .spill = spill};
     // The charge of one block, by asking for the most that fit.
     const CacheStats stats = Cache::Create(options).value()->stats();
     const uint64_t charge = options.hot_bytes / stats.sealed.slots_max;
@@ -249,6 +250,30 @@ TEST_F(EngineTest, HaltStopsWhereTheCacheIsFullAndKeepsWhatWasMade) {
   // 64 places: 30 of the prompt, 34 generated tokens fed back, and the one made from the last.
   EXPECT_EQ(halted.tokens.size(), 35u);
   EXPECT_EQ(cache_->stats().sequences, 0u);
+}
+
+TEST_F(EngineTest, SpillStoresWhatGoesForARequest) {
+  struct Counting final : Spill {
+    Result<void> Store(const LeavingBlock& block) override {
+      bytes += block.parts[0].pieces[0].size();
+      return {};
+    }
+    uint64_t bytes = 0;
+  } spill;
+  Make(6, 32, &spill);
+  const Request first{.prompt = Tokens(64, 1), .max_tokens = 20, .on_full = OnFull::kSpill};
+  const Request second{.prompt = Tokens(64, 2), .max_tokens = 20, .on_full = OnFull::kSpill};
+  const Response before = RunOne(first);
+  EXPECT_EQ(spill.bytes, 0u);
+  EXPECT_EQ(RunOne(second).finish, Finish::kLength);
+  EXPECT_GT(spill.bytes, 0u);
+  EXPECT_EQ(spill.bytes, cache_->stats().spilled_bytes);
+  const Response after = RunOne(first);
+  EXPECT_EQ(after.miss_reason, MissReason::kSpilled);
+  EXPECT_EQ(after.logits_digest, before.logits_digest);
+  // Without one it is the request's mistake.
+  Make(6);
+  EXPECT_EQ(RunOne(first).error.code, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(EngineTest, BadRequestsFailAloneAndSayWhy) {
