@@ -88,6 +88,7 @@ void Core::EvictVictim(const Victim& victim, MissReason reason, Leaving* leaving
 }
 
 void Core::EvictParts(BlockId block, Leaving* leaving) {
+  if (leaving != nullptr && shrinking_) MoveBelowEnd(block);  // the spill keeps its slots
   PerClass<SlotId> going{};
   PerPart<SlotId> sealed{};
   for (uint32_t c = 0; c < class_count(); ++c) {
@@ -148,6 +149,7 @@ void Core::Drop(BlockId block, MissReason reason, Leaving* leaving) {
 }
 
 void Core::DropOne(BlockId block, MissReason reason, Leaving* leaving) {
+  if (leaving != nullptr && shrinking_) MoveBelowEnd(block);  // the spill keeps its slots
   const BlockRecord record = blocks_.at(block);
   Tenant& account = TenantOf(record.account);
   PerPart<SlotId> sealed{};

@@ -243,6 +243,29 @@ TEST(SpillThreads, ReadersOfTheSequenceThatWaitsGoOn) {
   EXPECT_EQ(world.cache.model.Differs(*sequence, world.wanted), "");
 }
 
+// What leaves between the decision to shrink and the moves must not stay beyond the new end.
+TEST(SpillThreads, WhatLeavesWhileTheArenaShrinksIsMovedFirst) {
+  MemorySpill spill;
+  TestCache cache(40, SmallGeometry(), F32(), 40, {.spill = &spill});
+  for (uint64_t round = 0; round < 60; ++round) {
+    // The beginning of the arena is free, the end full of what nobody uses.
+    {
+      const auto first = cache.Open(SomeTokens(20 * kBlock, 3 * round));
+      cache.Run(SomeTokens(20 * kBlock, 3 * round + 1)).reset();
+    }
+    std::thread shrinking([&] { (void)cache.cache->Resize(cache.BytesFor(22)); });
+    for (uint64_t i = 0; i < 8; ++i) {
+      (void)cache.TryOpen(SomeTokens((21 + i % 2) * kBlock, 3 * round + 2), kSpilling);
+    }
+    shrinking.join();
+    Must(cache.cache->Resize(cache.BytesFor(40)));
+    EXPECT_EQ(cache.cache->Verify().damaged, 0u);
+    cache.cache->Evict(100);
+    ASSERT_EQ(cache.slots_used(), 0u);
+  }
+  EXPECT_GT(cache.cache->stats().spilled_total, 60u);
+}
+
 /// Remembers every block's bytes by its key, has errors now and then, and lets others run.
 class MovingSpill final : public Spill {
  public:
