@@ -205,8 +205,8 @@ HWY_INLINE void AddGroup(const SumVec (*sum)[kVecs], size_t first_vec, const Fix
   }
 }
 
-/// out += weights * values of a group, for the channels of kTiles tiles from `offset_bytes` into the
-/// columns on, as far as there are.
+/// out += weights * values of a group, for the channels of kTiles tiles from `offset_bytes` into
+/// the columns on, as far as there are.
 template <Codec kCodec, int kQueries, int kTiles>
 HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes,
                            const FixedWeights& weights, size_t channels, float* out,
