@@ -338,6 +338,13 @@ PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>
       SetSlot(list, list.passed, SlotId::None());
     }
   }
+  // Where publishing lags behind, for want of room in a domain, a window may pass the last
+  // published block: nothing of ours keeps that in the index any more, it must not be named again.
+  const auto is_held = [&](uint64_t block) QUIRE_REQUIRES(mutex_) {
+    return std::ranges::any_of(std::span(lists_).first(class_count()),
+                               [&](const List& list) { return !list.slots[block].is_none(); });
+  };
+  while (!published_.empty() && !is_held(published_.size() - 1)) published_.pop_back();
   PerClass<uint64_t> counts{};
   if (passed.empty()) return counts;
   for (uint32_t c = 0; c < class_count(); ++c) {
