@@ -9,16 +9,20 @@
 #include <string>
 #include <vector>
 
+#include "base/bits.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
 #include "bench/sequence.h"
+#include "env/machine.h"
 #include "quire/attention.h"
 
 namespace quire::bench {
 namespace {
 
-/// K and V of one pass: many times any last-level cache, so that no layer finds the one before it.
+/// K and V of one pass: many times the last-level cache, so that no layer finds the one before it.
+/// (Twice the cache is not enough: of what is read over and over, Intel's keep a part.)
 constexpr uint64_t kBytesPerPass = uint64_t{512} << 20;
+constexpr uint64_t kCachesPerPass = 4;
 constexpr uint32_t kLayersMin = 4;
 
 /// One decoded token, in ms for all layers of the model; the floor is the roofline's time for as
@@ -58,8 +62,9 @@ Result<void> Decode(const Options& options, Codec codec, uint32_t tokens, uint32
   if (!IsWanted(options, name)) return {};
   const auto bytes_per_layer = static_cast<uint64_t>(double{kKvHeads} * tokens * kHeadDim * 2 *
                                                      CodecBitsPerValue(codec) / 8);
+  const uint64_t bytes = std::max(kBytesPerPass, kCachesPerPass * LastLevelCacheBytes());
   const auto layers = static_cast<uint32_t>(
-      std::clamp<uint64_t>(kBytesPerPass / bytes_per_layer, kLayersMin, kModelLayers));
+      std::clamp<uint64_t>(DivUp(bytes, bytes_per_layer), kLayersMin, kModelLayers));
   QUIRE_ASSIGN(const auto sequence, Sequence::Create(codec, tokens, layers));
   Roofline roofline(sequence->bytes());
   for (const uint32_t threads : options.threads) {

@@ -34,12 +34,18 @@ inline constexpr size_t kTurnRows = 8;
 /// Tokens of V that one run gives before it is the next one's turn: their weights stay in
 /// registers.
 inline constexpr uint32_t kTurnTokens = 2;
-/// Where 32 registers hold the sums of a whole plane, planes are computed one after the other and
-/// fetched line by line beforehand. On a Zen 5 core that streams 38 GB/s this reads f16 at 72 % of
-/// that and f32 at 92 %; interleaved runs, which leave fetching to the hardware, at 54 %.
+/// Where 32 registers hold the sums of a whole plane, planes are computed in the order they lie in
+/// memory and fetched line by line beforehand. On a Zen 5 core that streams 38 GB/s this reads f16
+/// at 72 % of that and f32 at 92 %; interleaved runs, which leave fetching to the hardware, at 54 %.
 inline constexpr bool kFetchesAhead = kVecLanes >= 16;
 inline constexpr size_t kLineBytes = 64;
-inline constexpr uint32_t kPlanesAhead = 4;
+/// Planes that are fetched at once, a line of each in turn: a core gets more from four pages than
+/// from one.
+inline constexpr uint32_t kPlanesAtOnce = 4;
+/// Of planes read in order, how many lie between what is read and what is fetched: into the
+/// second-level cache where the first-level one gets what is kNearBytes ahead of the reads.
+inline constexpr uint32_t kPlanesAhead = kFetchesAhead ? 2 * kPlanesAtOnce : kPlanesAtOnce;
+inline constexpr size_t kNearBytes = 1024;
 /// Query vectors that share a load; a larger group is cut into equal parts of at most as many.
 inline constexpr uint32_t kPartQueries = 4;
 /// Whether planes are read one after the other, each fetched beforehand: also for groups of several
@@ -47,6 +53,18 @@ inline constexpr uint32_t kPartQueries = 4;
 constexpr bool FetchesAhead(uint32_t group) { return kFetchesAhead || group > kPartQueries; }
 /// Accumulators of a register tile.
 inline constexpr size_t kTileVecs = kVecLanes >= 16 ? 16 : 8;
+
+/// Fetches a line that is wanted some planes later, or soon.
+HWY_INLINE void FetchFar(const std::byte* line) {
+#if HWY_TARGET <= HWY_AVX3
+  _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
+#else
+  hwy::Prefetch(line);
+#endif
+}
+HWY_INLINE void FetchNear(const std::byte* line) {
+  if constexpr (kFetchesAhead) hwy::Prefetch(line);
+}
 
 /// One stream (K or V) as the kernels of an item see it.
 struct StreamView {
@@ -147,7 +165,7 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
   for (; i + kRows <= end; i += kRows) {
     if constexpr (kFetch) {
       QUIRE_UNROLL
-      for (int c = 0; c < kColumns; ++c) hwy::Prefetch(ahead[c] + i * row_bytes);
+      for (int c = 0; c < kColumns; ++c) FetchFar(ahead[c] + i * row_bytes);
     }
     QUIRE_UNROLL
     for (size_t row = 0; row < kRows; ++row) add_channel(i + row);
@@ -181,12 +199,36 @@ void ScoreTurn(const float* query, size_t dim, size_t begin, size_t end,
   }
 }
 
-/// Planes that are read after those of columns [c, c + count) at `head`: the same columns of the
-/// next head, the next columns of the first head, or the first planes of V.
+/// Plane `p` in the order they lie in memory: K of all columns, each with all heads, V of all
+/// columns, K of `next` (or null). Behind the last one: any.
+inline const std::byte* PlaneInOrder(const StreamView& key, const StreamView& value,
+                                     const Columns& columns, const Columns* next, uint32_t p) {
+  if (p < columns.count * key.heads) {
+    return columns.key[p / key.heads] + p % key.heads * key.head_stride_bytes;
+  }
+  p -= columns.count * key.heads;
+  if (p < columns.count * value.heads) {
+    return columns.value[p / value.heads] + p % value.heads * value.head_stride_bytes;
+  }
+  p -= columns.count * value.heads;
+  if (next != nullptr && p < next->count * key.heads) {
+    return next->key[p / key.heads] + p % key.heads * key.head_stride_bytes;
+  }
+  return columns.key[0];
+}
+
+/// Planes that are fetched while those of columns [c, c + count) at `head` are read: the same columns
+/// of the next head, the next columns of the first head, or the first planes of V. Where fetching
+/// goes far, planes in the order they lie in memory, whatever the order they are read in, and so far
+/// that each is fetched before its turn.
 inline void PlanesAhead(const StreamView& key, const StreamView& value, const Columns& columns,
                         uint32_t c, uint32_t count, uint32_t head, const std::byte** ahead) {
+  const bool in_order = kFetchesAhead && key.block_columns == 1;
   for (uint32_t i = 0; i < count; ++i) {
-    if (head + 1 < key.heads) {
+    if (in_order) {
+      const uint32_t p = c * key.heads + head * count + i;
+      ahead[i] = PlaneInOrder(key, value, columns, nullptr, p + kStreams * (key.heads + 1));
+    } else if (head + 1 < key.heads) {
       ahead[i] = columns.key[c + i] + (head + 1) * key.head_stride_bytes;
     } else if (c + count + i < columns.count) {
       ahead[i] = columns.key[c + count + i];
@@ -209,10 +251,92 @@ inline void FetchScales(const StreamView& key, const StreamView& value, const Co
   }
 }
 
+/// As ScoreTile, of kPlanesAtOnce heads of one column whose planes are neighbours; a column is one
+/// vector.
+template <class Values, int kQueries, bool kFetch>
+void ScoreHeads(const float* query, const StreamView& key, const std::byte* plane, float* scores,
+                const std::byte* const* ahead) {
+  constexpr int kHeads = kPlanesAtOnce;
+  const Tag d;
+  const std::byte* keys[kHeads];
+  const float* of_head[kHeads];
+  Vec sum[kHeads][kQueries];
+  QUIRE_UNROLL
+  for (int i = 0; i < kHeads; ++i) {
+    keys[i] = plane + i * key.head_stride_bytes;
+    of_head[i] = query + i * key.group * key.dim;
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) sum[i][h] = hn::Zero(d);
+  }
+  const auto add_channel = [&](size_t channel) QUIRE_INLINE {
+    QUIRE_UNROLL
+    for (int i = 0; i < kHeads; ++i) {
+      const Vec k = Values::Load(d, keys[i] + channel * key.row_bytes);
+      QUIRE_UNROLL
+      for (int h = 0; h < kQueries; ++h) {
+        sum[i][h] = hn::MulAdd(hn::Set(d, of_head[i][h * key.dim + channel]), k, sum[i][h]);
+      }
+    }
+  };
+  constexpr size_t kRows = kLineBytes / (kColumnTokens * Values::kBytes);
+  size_t channel = 0;
+  for (; channel + kRows <= key.dim; channel += kRows) {
+    if constexpr (kFetch) {
+      const size_t at = channel * key.row_bytes;
+      QUIRE_UNROLL
+      for (int i = 0; i < kHeads; ++i) FetchFar(ahead[i] + at);
+      QUIRE_UNROLL
+      for (int i = 0; i < kHeads; ++i) FetchNear(keys[i] + at + kNearBytes);
+    }
+    QUIRE_UNROLL
+    for (size_t row = 0; row < kRows; ++row) add_channel(channel + row);
+  }
+  for (; channel < key.dim; ++channel) add_channel(channel);
+  QUIRE_UNROLL
+  for (int i = 0; i < kHeads; ++i) {
+    QUIRE_UNROLL
+    for (int h = 0; h < kQueries; ++h) {
+      hn::Store(sum[i][h], d, scores + (i * size_t{key.group} + h) * kSplitTokens);
+    }
+  }
+}
+
+/// As StreamScores, in the order that planes lie in memory, for blocks of one column.
+template <class Values>
+void StreamScoresInOrder(const float* query, const StreamView& key, const StreamView& value,
+                         const Columns& columns, float* scores) {
+  const GroupParts parts(key.group);
+  for (uint32_t c = 0; c < columns.count; ++c) {
+    float* const of_column = scores + columns.index[c] * kColumnTokens;
+    for (uint32_t head = 0; head < key.heads; head += kPlanesAtOnce) {
+      const std::byte* ahead[kPlanesAtOnce];
+      for (uint32_t i = 0; i < kPlanesAtOnce; ++i) {
+        const uint32_t then = c * key.heads + head + kPlanesAhead + i;
+        ahead[i] = PlaneInOrder(key, value, columns, nullptr, then);
+      }
+      const std::byte* const plane = columns.key[c] + head * key.head_stride_bytes;
+      uint32_t q = head * key.group;
+      for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
+        ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
+          const auto score =
+              part == 0 ? ScoreHeads<Values, kQueries, true> : ScoreHeads<Values, kQueries, false>;
+          score(query + q * key.dim, key, plane, of_column + size_t{q} * kSplitTokens, ahead);
+        });
+      }
+    }
+  }
+}
+
 /// scores[q][column] for every query vector q of the item and every column.
 template <class Values>
 void StreamScores(const float* query, const StreamView& key, const StreamView& value,
                   const Columns& columns, float* scores) {
+  if constexpr (kFetchesAhead) {
+    if (key.block_columns == 1 && key.heads % kPlanesAtOnce == 0) {
+      StreamScoresInOrder<Values>(query, key, value, columns, scores);
+      return;
+    }
+  }
   const bool fetches = FetchesAhead(key.group);
   const size_t turn_dims = fetches ? key.dim : kTurnBytes / (kColumnTokens * Values::kBytes);
   const uint32_t streams = std::max(kStreams, key.block_columns);

@@ -22,8 +22,8 @@ namespace quire::attention::HWY_NAMESPACE {
 /// The functions of one codec, for K and for V.
 struct CodecFunctions {
   void (*stream_scores)(const float*, const StreamView&, const StreamView&, const Columns&, float*);
-  void (*stream_values)(const ValueRun*, uint32_t, const StreamView&, const Columns*, const float*,
-                        float*, size_t);
+  void (*stream_values)(const ValueRun*, uint32_t, const StreamView&, const StreamView&,
+                        const Columns*, const float*, float*, size_t);
   void (*expand_key)(const std::byte*, size_t, size_t, float*);
   void (*expand_key_rows)(const std::byte*, size_t, size_t, float*);
   void (*expand_value)(const std::byte*, size_t, float*);
@@ -38,13 +38,8 @@ constexpr CodecFunctions FunctionsOf() {
 /// Of fp8, whose K is always token-contiguous.
 template <class Values>
 constexpr CodecFunctions Fp8FunctionsOf() {
-#if HWY_TARGET == HWY_AVX2
   return {&StreamHalfScores<Values>, &StreamHalfValues<Values>, &ExpandKey<Values>, nullptr,
           &ExpandValue<Values>};
-#else
-  return {&StreamScores<Values>, &StreamValues<Values>, &ExpandKey<Values>, nullptr,
-          &ExpandValue<Values>};
-#endif
 }
 
 inline CodecFunctions FunctionsFor(Codec codec) {
@@ -62,8 +57,8 @@ inline CodecFunctions FunctionsFor(Codec codec) {
 struct WholeFunctions {
   void (*stream_scores)(const FixedQueries&, const StreamView&, const StreamView&, const Columns&,
                         float*) = nullptr;
-  void (*stream_values)(const Columns&, const StreamView&, const Columns*, const FixedWeights&,
-                        float*, size_t) = nullptr;
+  void (*stream_values)(const Columns&, const StreamView&, const StreamView&, const Columns*,
+                        const FixedWeights&, float*, size_t) = nullptr;
   void (*expand_key)(const std::byte*, size_t, int16_t*) = nullptr;
   void (*expand_value)(const std::byte*, size_t, int16_t*, size_t) = nullptr;
   int32_t excess = 0;  // of the numbers that the first two multiply

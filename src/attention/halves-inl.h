@@ -1,7 +1,6 @@
-// Codes of fp8 to f16, exactly, in scratch of the first-level cache: for vectors of eight lanes the
-// cheapest way to f32. fp8 is f16 but for a shift, and f16 in memory becomes f32 in one operation,
-// which codes in a register do not. Kernels then read the scratch as if it were f16
-// (halves_decode-inl.h).
+// Codes of fp8 to f16, exactly, in scratch of the first-level cache: the cheapest way to f32, as f16
+// in memory becomes f32 in one operation, which codes in a register do not. Kernels then read the
+// scratch as if it were f16 (halves_decode-inl.h).
 #include "attention/encoded-inl.h"
 #include "attention/tile-inl.h"
 #include "hwy/highway.h"
@@ -14,41 +13,35 @@
 #endif
 
 #include <cstring>
-#include <type_traits>
-
-// The only target with vectors of eight lanes.
-#if HWY_TARGET == HWY_AVX2
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
-/// Eight f16: half a channel's tokens in a column of K, eight channels of a token of V.
-inline constexpr size_t kPieceLanes = 8;
+/// Codes that are widened at a time: a vector of f16.
+inline constexpr size_t kWidened = 2 * kVecLanes;
 
-/// What halves are multiplied with to be the values: E4M3 has one bit of exponent less, and one of
-/// mantissa more.
-template <class Values>
-inline constexpr float kHalfUnit = std::is_same_v<Values, Fp8E4m3Values> ? 256.0f : 1.0f;
-
-/// Sixteen codes as f16.
-template <class Values>
+/// kCodes codes as f16.
+template <class Values, size_t kCodes>
 HWY_INLINE void StoreHalves(const std::byte* codes, uint16_t* to) {
-  constexpr bool kE4m3 = std::is_same_v<Values, Fp8E4m3Values>;
-  const hn::FixedTag<int16_t, 16> d16;
-  const hn::Rebind<int8_t, decltype(d16)> d8;
-  const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
-  auto bits = hn::ShiftLeft<kE4m3 ? 7 : 8>(wide);
-  if constexpr (kE4m3) bits = hn::And(bits, hn::Set(d16, static_cast<int16_t>(0xbfff)));
-  hn::StoreU(bits, d16, reinterpret_cast<int16_t*>(to));
+  const hn::FixedTag<int16_t, kCodes> d16;
+  hn::StoreU(Values::LoadHalves(d16, codes), d16, reinterpret_cast<int16_t*>(to));
 }
 
 /// Channels [begin, end) of a column of K, sixteen halves each.
 template <class Values>
 HWY_INLINE void KeyHalves(const std::byte* codes, size_t row_bytes, size_t begin, size_t end,
                           uint16_t* to) {
+  constexpr size_t kRows = kWidened / kColumnTokens;
+  size_t i = begin;
+  if (row_bytes == kColumnTokens) {
+    QUIRE_UNROLL_FEW
+    for (; i + kRows <= end; i += kRows, to += kWidened) {
+      StoreHalves<Values, kWidened>(codes + i * row_bytes, to);
+    }
+  }
   QUIRE_UNROLL_FEW
-  for (size_t i = begin; i < end; ++i, to += kColumnTokens) {
-    StoreHalves<Values>(codes + i * row_bytes, to);
+  for (; i < end; ++i, to += kColumnTokens) {
+    StoreHalves<Values, kColumnTokens>(codes + i * row_bytes, to);
   }
 }
 
@@ -56,24 +49,21 @@ HWY_INLINE void KeyHalves(const std::byte* codes, size_t row_bytes, size_t begin
 template <class Values>
 HWY_INLINE void ValueHalves(const std::byte* codes, size_t row_bytes, uint32_t tokens, size_t begin,
                             size_t end, uint16_t* to, size_t to_stride) {
-  constexpr size_t kUnit = 16;
-  const size_t units_end = begin + (end - begin) / kUnit * kUnit;
+  const size_t units_end = begin + (end - begin) / kWidened * kWidened;
   for (uint32_t t = 0; t < tokens; ++t, codes += row_bytes, to += to_stride) {
     QUIRE_UNROLL_FEW
-    for (size_t i = begin; i < units_end; i += kUnit) {
-      StoreHalves<Values>(codes + i, to + (i - begin));
+    for (size_t i = begin; i < units_end; i += kWidened) {
+      StoreHalves<Values, kWidened>(codes + i, to + (i - begin));
     }
     if (units_end == end) continue;
     // Beyond the row nothing may be read: +0.
-    alignas(16) std::byte last[kUnit] = {};
+    alignas(32) std::byte last[kWidened] = {};
     std::memcpy(last, codes + units_end, end - units_end);
-    StoreHalves<Values>(last, to + (units_end - begin));
+    StoreHalves<Values, kWidened>(last, to + (units_end - begin));
   }
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // HWY_AVX2
 
 #endif  // include guard

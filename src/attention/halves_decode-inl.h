@@ -15,8 +15,6 @@
 
 #include "hwy/cache_control.h"
 
-#if HWY_TARGET == HWY_AVX2
-
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
@@ -25,7 +23,7 @@ inline constexpr size_t kScratchDims = 128;
 
 /// Columns of K that are widened at a time. With more of them scratch, codes and what is fetched
 /// ahead would not fit the first-level cache.
-inline constexpr uint32_t kScratchColumns = 2;
+inline constexpr uint32_t kScratchColumns = kVecLanes >= 16 ? 4 : 2;
 
 /// A few columns of K, or the tokens of one plane of V.
 struct HalfScratch {
@@ -36,7 +34,7 @@ struct HalfScratch {
 
 HWY_INLINE Vec LoadPiece(const uint16_t* halves, size_t piece) {
   return cn::F16Values::Load(Tag(), reinterpret_cast<const std::byte*>(halves) +
-                                        piece * kPieceLanes * cn::F16Values::kBytes);
+                                        piece * kVecLanes * cn::F16Values::kBytes);
 }
 
 /// As ScoreTile, of channels [begin, end) that are in scratch. Of the columns `ahead` (or null)
@@ -45,11 +43,11 @@ template <class Values, int kQueries, int kColumns>
 void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfScratch* scratch,
                  size_t first, const uint32_t* index, float* scores, const std::byte* const* ahead,
                  size_t four_bytes) {
-  constexpr size_t kPieces = kColumnTokens / kPieceLanes;
+  constexpr size_t kPieces = kColumnTokens / kVecLanes;
   const Tag d;
   Vec sum[kQueries][kColumns][kPieces];
   const auto at = [&](int h, int c, size_t v) {
-    return scores + h * kSplitTokens + index[c] * kColumnTokens + v * kPieceLanes;
+    return scores + h * kSplitTokens + index[c] * kColumnTokens + v * kVecLanes;
   };
   QUIRE_UNROLL
   for (int h = 0; h < kQueries; ++h) {
@@ -80,7 +78,7 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
   for (; i + 4 <= end; i += 4, rows += 4 * kColumnTokens) {
     if (ahead != nullptr) {
       QUIRE_UNROLL
-      for (int c = 0; c < kColumns; ++c) hwy::Prefetch(ahead[c] + i / 4 * four_bytes);
+      for (int c = 0; c < kColumns; ++c) FetchFar(ahead[c] + i / 4 * four_bytes);
     }
     QUIRE_UNROLL
     for (size_t j = 0; j < 4; ++j) add_channel(rows + j * kColumnTokens, i + j);
@@ -92,9 +90,9 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
     for (int c = 0; c < kColumns; ++c) {
       QUIRE_UNROLL
       for (size_t v = 0; v < kPieces; ++v) {
-        const bool last = kHalfUnit<Values> != 1.0f && end == dim;
+        const bool last = Values::kHalfUnit != 1.0f && end == dim;
         const Vec score = sum[h][c][v];
-        hn::Store(last ? hn::Mul(score, hn::Set(d, kHalfUnit<Values>)) : score, d, at(h, c, v));
+        hn::Store(last ? hn::Mul(score, hn::Set(d, Values::kHalfUnit)) : score, d, at(h, c, v));
       }
     }
   }
@@ -117,8 +115,11 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
       for (size_t begin = 0; begin < key.dim; begin += kScratchDims) {
         const size_t end = std::min(key.dim, begin + kScratchDims);
         for (uint32_t i = 0; i < count; ++i) {
-          KeyHalves<Values>(columns.key[c + i] + offset, key.row_bytes, begin, end,
-                            scratch.column(i));
+          const std::byte* const codes = columns.key[c + i] + offset;
+          for (size_t at = begin * key.row_bytes; at < end * key.row_bytes; at += kLineBytes) {
+            FetchNear(codes + key.head_stride_bytes + at);
+          }
+          KeyHalves<Values>(codes, key.row_bytes, begin, end, scratch.column(i));
         }
         uint32_t q = head * key.group;
         for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
@@ -155,17 +156,17 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, uint32_t tokens, size_t first,
   const uint16_t* piece[kVecs];
   QUIRE_UNROLL
   for (int v = 0; v < kVecs; ++v) {
-    piece[v] = rows + (first + v) * kPieceLanes;
+    piece[v] = rows + (first + v) * kVecLanes;
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) {
-      sum[h][v] = hn::LoadU(d, out + h * out_stride + (first + v) * kPieceLanes);
+      sum[h][v] = hn::LoadU(d, out + h * out_stride + (first + v) * kVecLanes);
     }
   }
   for (uint32_t t = 0; t < tokens; ++t) {
     Vec w[kQueries];
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) {
-      w[h] = hn::Set(d, weights[h * kSplitTokens + t] * kHalfUnit<Values>);
+      w[h] = hn::Set(d, weights[h * kSplitTokens + t] * Values::kHalfUnit);
     }
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
@@ -178,7 +179,7 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, uint32_t tokens, size_t first,
   for (int v = 0; v < kVecs; ++v) {
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) {
-      hn::StoreU(sum[h][v], d, out + h * out_stride + (first + v) * kPieceLanes);
+      hn::StoreU(sum[h][v], d, out + h * out_stride + (first + v) * kVecLanes);
     }
   }
 }
@@ -189,7 +190,7 @@ template <class Values, int kQueries>
 void WeighHalves(const uint16_t* rows, uint32_t tokens, size_t channels, const float* weights,
                  float* out, size_t out_stride) {
   constexpr int kVecs = static_cast<int>(kTileVecs) / kQueries;
-  const size_t pieces = (channels + kPieceLanes - 1) / kPieceLanes;
+  const size_t pieces = (channels + kVecLanes - 1) / kVecLanes;
   size_t first = 0;
   for (; first + kVecs <= pieces; first += kVecs) {
     WeighPieces<Values, kQueries, kVecs>(rows, tokens, first, weights, out, out_stride);
@@ -201,8 +202,9 @@ void WeighHalves(const uint16_t* rows, uint32_t tokens, size_t channels, const f
 
 /// As StreamValues.
 template <class Values>
-void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView& view,
-                      const Columns* next, const float* weights, float* out, size_t out_stride) {
+void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView& key,
+                      const StreamView& view, const Columns* next, const float* weights, float* out,
+                      size_t out_stride) {
   const GroupParts parts(view.group);
   const uint32_t planes = run_count * view.heads;
   HalfScratch scratch;
@@ -210,8 +212,14 @@ void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView
     const uint32_t head = p % view.heads;
     const ValueRun& run = runs[p / view.heads];
     const std::byte* codes = run.value + head * view.head_stride_bytes;
-    const std::byte* ahead = PlaneAhead(runs, p, planes, view, next);
-    for (size_t at = 0; at < view.column_bytes; at += kLineBytes) hwy::Prefetch(ahead + at);
+    const std::byte* ahead[kPlanesAtOnce];
+    ShareAhead(runs, p, planes, key, view, next, ahead);
+    for (size_t at = 0; at < view.column_bytes / kPlanesAtOnce; at += kLineBytes) {
+      for (uint32_t i = 0; i < kPlanesAtOnce; ++i) FetchFar(ahead[i] + at);
+    }
+    for (size_t at = 0; at < view.column_bytes; at += kLineBytes) {
+      FetchNear(codes + view.head_stride_bytes + at);
+    }
     for (size_t begin = 0; begin < view.dim; begin += kScratchDims) {
       const size_t end = std::min(view.dim, begin + kScratchDims);
       ValueHalves<Values>(codes, view.dim, run.tokens, begin, end, scratch.halves, kScratchDims);
@@ -230,7 +238,5 @@ void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView
 
 }  // namespace quire::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
-
-#endif  // HWY_AVX2
 
 #endif  // include guard

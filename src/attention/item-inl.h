@@ -309,15 +309,15 @@ class ItemRun {
       if (columns.count == 0) continue;
       if (form.has_whole_values()) {
         FixRowWeights(form, columns, visible);
-        form.whole_value.stream_values(columns, ViewOf(form.value), next, Weights(),
-                                       scratch_.split.out, out_stride_);
+        form.whole_value.stream_values(columns, ViewOf(form.key), ViewOf(form.value), next,
+                                       Weights(), scratch_.split.out, out_stride_);
         continue;
       }
       if (!IsIdentity(form.value.codec)) ScaleRowWeights(form, columns);
       ValueRun runs[kColumnsPerSplit + 1];  // both visible ranges may share one column
       const uint32_t run_count = ListRuns(form, columns, visible, runs);
-      form.of_value.stream_values(runs, run_count, ViewOf(form.value), next, scratch_.scores,
-                                  scratch_.split.out, out_stride_);
+      form.of_value.stream_values(runs, run_count, ViewOf(form.key), ViewOf(form.value), next,
+                                  scratch_.scores, scratch_.split.out, out_stride_);
     }
     AddMidSums();
   }

@@ -7,6 +7,8 @@
 // fallback that Highway wants is compiled to nothing.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_NEON | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+// VNNI: sums of products without an addition of their own.
+#define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention/kernels.cc"
 #include "hwy/foreach_target.h"

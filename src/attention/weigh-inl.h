@@ -111,12 +111,13 @@ void WeighRuns(const ValueRun* runs, uint32_t run_count, const StreamView& view,
   }
 }
 
-/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers; with kFetch the
-/// same of the plane `ahead` is fetched.
+/// Channels [i, i + kVecs vectors) of all tokens of a plane, sums in registers; with kFetch a share
+/// of the planes `ahead` that the bytes read have of the plane is fetched.
 template <class Values, int kQueries, int kVecs, bool kFetch>
-HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, size_t i, size_t dim,
-                              size_t out_stride) {
-  constexpr int kVecsPerLine = static_cast<int>(kLineBytes / (kVecLanes * Values::kBytes));
+HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* const* ahead, size_t i,
+                              size_t dim, size_t out_stride) {
+  constexpr size_t kBytes = kVecs * kVecLanes * Values::kBytes;  // of a token
+  constexpr size_t kTurn = kPlanesAtOnce * kLineBytes;           // bytes read to each line fetched
   const Tag d;
   Vec sum[kQueries][kVecs];
   QUIRE_UNROLL
@@ -127,13 +128,23 @@ HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, s
     }
   }
   const size_t row_bytes = dim * Values::kBytes;
+  const size_t before = i * plane.tokens * Values::kBytes;
   QUIRE_UNROLL_FEW
   for (uint32_t t = 0; t < plane.tokens; ++t) {
     const size_t row = t * row_bytes + i * Values::kBytes;
     if constexpr (kFetch) {
+      const size_t read = before + t * kBytes;
       QUIRE_UNROLL
-      for (int v = 0; v < kVecs; v += kVecsPerLine) {
-        hwy::Prefetch(ahead + row + v * kVecLanes * Values::kBytes);
+      for (size_t line = 0; line < kBytes; line += kLineBytes) {
+        FetchNear(plane.value + row + line + kNearBytes);
+      }
+      QUIRE_UNROLL
+      for (size_t turn = 0; turn < kBytes; turn += kTurn) {
+        if (kBytes < kTurn && read % kTurn >= kBytes) continue;
+        QUIRE_UNROLL
+        for (uint32_t p = 0; p < kPlanesAtOnce; ++p) {
+          FetchFar(ahead[p] + (read + turn) / kTurn * kLineBytes);
+        }
       }
     }
     Vec w[kQueries];
@@ -156,7 +167,8 @@ HWY_INLINE void WeighChannels(const ValuePlane& plane, const std::byte* ahead, s
 }
 
 template <class Values, int kQueries, bool kFetch>
-void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, size_t out_stride) {
+void WeighPlane(const ValuePlane& plane, const std::byte* const* ahead, size_t dim,
+                size_t out_stride) {
   constexpr int kVecs = kTileVecs / kQueries;
   size_t i = 0;
   for (; i + kVecs * kVecLanes <= dim; i += kVecs * kVecLanes) {
@@ -171,29 +183,38 @@ void WeighPlane(const ValuePlane& plane, const std::byte* ahead, size_t dim, siz
   }
 }
 
-/// What is read kPlanesAhead planes after plane p of all runs: of the same split, or the first
-/// columns of `next` (or null).
-inline const std::byte* PlaneAhead(const ValueRun* runs, uint32_t p, uint32_t planes,
-                                   const StreamView& view, const Columns* next) {
-  const uint32_t then = p + kPlanesAhead;
-  if (then < planes) {
-    return runs[then / view.heads].value + then % view.heads * view.head_stride_bytes;
+/// Where fetching begins while plane p of all runs is read: in each of the kPlanesAtOnce planes
+/// that are kPlanesAhead later, of the same split or the first ones of `next` (or null), the share
+/// of one plane.
+inline void ShareAhead(const ValueRun* runs, uint32_t p, uint32_t planes, const StreamView& key,
+                       const StreamView& view, const Columns* next, const std::byte** ahead) {
+  const size_t share = p % kPlanesAtOnce * (kColumnTokens * view.token_bytes / kPlanesAtOnce);
+  for (uint32_t i = 0; i < kPlanesAtOnce; ++i) {
+    const uint32_t then = RoundDown(p, kPlanesAtOnce) + kPlanesAhead + i;
+    const std::byte* plane = runs[0].value;
+    if (then < planes) {
+      plane = runs[then / view.heads].value + then % view.heads * view.head_stride_bytes;
+    } else if (next != nullptr && (then - planes) / key.heads < next->count) {
+      plane = next->key[(then - planes) / key.heads] +
+              (then - planes) % key.heads * key.head_stride_bytes;
+    }
+    ahead[i] = plane + share;
   }
-  if (next != nullptr && then - planes < next->count) return next->key[then - planes];
-  return runs[p / view.heads].value;
 }
 
 /// out += weights * values over all runs, plane by plane in the order they lie in memory, each
-/// fetched some planes before it is needed; at the end the first columns of `next` (or null).
+/// fetched some planes before it is needed; at the end the first planes of `next` (or null).
 template <class Values>
-void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& view,
-                 const Columns* next, const float* weights, float* out, size_t out_stride) {
+void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& key,
+                 const StreamView& view, const Columns* next, const float* weights, float* out,
+                 size_t out_stride) {
   const GroupParts parts(view.group);
   const uint32_t planes = run_count * view.heads;
   for (uint32_t p = 0; p < planes; ++p) {
     const uint32_t r = p / view.heads;
     const uint32_t head = p % view.heads;
-    const std::byte* ahead = PlaneAhead(runs, p, planes, view, next);
+    const std::byte* ahead[kPlanesAtOnce];
+    ShareAhead(runs, p, planes, key, view, next, ahead);
     const size_t q = size_t{head} * view.group;
     ValuePlane plane = {runs[r].value + head * view.head_stride_bytes,
                         weights + q * kSplitTokens + runs[r].first, out + q * out_stride,
@@ -211,10 +232,11 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& vie
 }
 
 template <class Values>
-void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& view,
-                  const Columns* next, const float* weights, float* out, size_t out_stride) {
+void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& key,
+                  const StreamView& view, const Columns* next, const float* weights, float* out,
+                  size_t out_stride) {
   if (FetchesAhead(view.group)) {
-    WeighPlanes<Values>(runs, run_count, view, next, weights, out, out_stride);
+    WeighPlanes<Values>(runs, run_count, key, view, next, weights, out, out_stride);
   } else if constexpr (!kFetchesAhead) {
     ForPart(view.group, [&]<int kQueries>() HWY_ATTR {
       WeighRuns<Values, kQueries>(runs, run_count, view, weights, out, out_stride);

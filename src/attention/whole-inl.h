@@ -1,6 +1,7 @@
 // Whole-number codes of docs/codecs.md to pairs of 16-bit numbers, whose products one instruction
-// multiplies and adds: two channels of a token of K, two tokens of a channel of V. In vectors of
-// 256 bits on every target, which is a step of a tile (codec/planes.h).
+// multiplies and adds: two channels of a token of K, two tokens of a channel of V. A step of a tile
+// (codec/planes.h) is a vector of 256 bits; where vectors have 512, steps of two tiles are read
+// together that meet the same factors.
 #include "attention/tile-inl.h"
 #include "hwy/highway.h"
 
@@ -19,31 +20,44 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
-using PairTag = hn::FixedTag<int16_t, 16>;
-using PairVec = hn::Vec<PairTag>;
-using SumTag = hn::FixedTag<int32_t, 8>;
+template <int kTiles>
+using PairTagOf = hn::FixedTag<int16_t, 16 * kTiles>;
+template <int kTiles>
+using PairVecOf = hn::Vec<PairTagOf<kTiles>>;
+/// Bytes of a step.
+template <int kTiles>
+using StepTagOf = hn::FixedTag<int8_t, codec::kStepBytes * kTiles>;
+template <int kTiles>
+using StepVecOf = hn::Vec<StepTagOf<kTiles>>;
+
+/// Tiles that fill a vector.
+inline constexpr int kTilesPerVec = kVecLanes >= 16 ? 2 : 1;
+using PairTag = PairTagOf<kTilesPerVec>;
+using PairVec = PairVecOf<kTilesPerVec>;
+using SumTag = hn::FixedTag<int32_t, 8 * kTilesPerVec>;
 using SumVec = hn::Vec<SumTag>;
 /// Sums of a vector: tokens of K, channels of V.
 inline constexpr size_t kSumLanes = hn::MaxLanes(SumTag());
 /// Vectors of sixteen tokens, or channels.
 inline constexpr size_t kVecsPerSixteen = codec::kTileLanes / kSumLanes;
+/// Vectors of the tiles that are read together, on every target.
+inline constexpr int kVecsPerStep = 2;
 /// Numbers of sixteen tokens, or channels.
 inline constexpr size_t kSixteenPairs = 2 * 16;
 
-/// Bytes of a step.
-using StepTag = hn::FixedTag<int8_t, codec::kStepBytes>;
-using StepVec = hn::Vec<StepTag>;
-
 /// sum[i] + a[2i] * b[2i] + a[2i + 1] * b[2i + 1].
 HWY_INLINE SumVec AddProducts(PairVec a, PairVec b, SumVec sum) {
-#if HWY_TARGET <= HWY_AVX3_DL
-  return SumVec{_mm256_dpwssd_epi32(sum.raw, a.raw, b.raw)};
+#if HWY_TARGET == HWY_AVX3_DL
+  // Highway 1.0 compiles this target for AVX-VNNI, which not every processor that it is run on has:
+  // the intrinsic would not do. The processor has AVX512-VNNI.
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+  return sum;
 #else
   SumVec unused = hn::Zero(SumTag());
   sum = hn::ReorderWidenMulAccumulate(SumTag(), a, b, sum, unused);
   // g++ adds the products of several steps before it adds them to the sums, and runs out of
   // registers: it may not look through this.
-  asm("" : "+x"(sum.raw));
+  asm("" : "+v"(sum.raw));
   return sum;
 #endif
 }
@@ -60,15 +74,25 @@ HWY_INLINE PairVec SetPair(const int16_t* pair) {
 template <Codec kCodec>
 inline constexpr int32_t kExcess = kCodec == Codec::kInt8 ? 0 : 128;
 
-HWY_INLINE StepVec LoadStep(const std::byte* from) {
-  return hn::LoadU(StepTag(), reinterpret_cast<const int8_t*>(from));
+template <int kTiles>
+HWY_INLINE StepVecOf<kTiles> LoadStep(const std::byte* const* tiles, size_t at) {
+  const StepTagOf<1> d;
+  const auto first = hn::LoadU(d, reinterpret_cast<const int8_t*>(tiles[0] + at));
+  if constexpr (kTiles == 1) {
+    return first;
+  } else {
+    const auto second = hn::LoadU(d, reinterpret_cast<const int8_t*>(tiles[1] + at));
+    return hn::Combine(StepTagOf<kTiles>(), second, first);
+  }
 }
-HWY_INLINE StepVec LowNibbles(StepVec bytes) {
-  return hn::And(bytes, hn::Set(StepTag(), int8_t{15}));
+template <class V>
+HWY_INLINE V LowNibbles(V bytes) {
+  return hn::And(bytes, hn::Set(hn::DFromV<V>(), int8_t{15}));
 }
-HWY_INLINE StepVec HighNibbles(StepVec bytes) {
-  const hn::Repartition<uint16_t, StepTag> d16;
-  return LowNibbles(hn::BitCast(StepTag(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
+template <class V>
+HWY_INLINE V HighNibbles(V bytes) {
+  const hn::Repartition<uint16_t, hn::DFromV<V>> d16;
+  return LowNibbles(hn::BitCast(hn::DFromV<V>(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
 }
 
 /// Whole numbers plus 128, as bytes without a sign.
@@ -84,46 +108,53 @@ inline constexpr codec::WholeTable kTable = WithExcess(kCodec == Codec::kInt4  ?
 inline constexpr codec::WholeTable kFirstTable = WithExcess(codec::kPairFirstWhole);
 inline constexpr codec::WholeTable kSecondTable = WithExcess(codec::kPairSecondWhole);
 
-HWY_INLINE StepVec LookUp(const codec::WholeTable& table, StepVec codes) {
-  return hn::TableLookupBytes(hn::LoadDup128(StepTag(), table.data()), codes);
+template <class V>
+HWY_INLINE V LookUp(const codec::WholeTable& table, V codes) {
+  return hn::TableLookupBytes(hn::LoadDup128(hn::DFromV<V>(), table.data()), codes);
 }
 
-/// Two terms of sixteen lanes, from bytes without a sign: lanes 0 to 7, lanes 8 to 15.
-HWY_INLINE void Widen(StepVec bytes, PairVec* to) {
-  const hn::Repartition<uint16_t, StepTag> d16;
+/// Two terms of every lane, from bytes without a sign: lanes 0 to 7 of each tile, lanes 8 to 15.
+template <int kTiles>
+HWY_INLINE void Widen(StepVecOf<kTiles> bytes, PairVecOf<kTiles>* to) {
+  const hn::Repartition<uint16_t, StepTagOf<kTiles>> d16;
   const auto both = hn::BitCast(d16, bytes);
-  to[0] = hn::BitCast(PairTag(), hn::And(both, hn::Set(d16, uint16_t{0xff})));
-  to[1] = hn::BitCast(PairTag(), hn::ShiftRight<8>(both));
+  to[0] = hn::BitCast(PairTagOf<kTiles>(), hn::And(both, hn::Set(d16, uint16_t{0xff})));
+  to[1] = hn::BitCast(PairTagOf<kTiles>(), hn::ShiftRight<8>(both));
 }
 
-/// Two terms of int8.
-HWY_INLINE void LoadBytePairs(const std::byte* step, PairVec* to) {
-  const hn::FixedTag<int8_t, 16> d;
-  const auto* const from = reinterpret_cast<const int8_t*>(step);
-  to[0] = hn::PromoteTo(PairTag(), hn::LoadU(d, from));
-  to[1] = hn::PromoteTo(PairTag(), hn::LoadU(d, from + 16));
+/// Two terms of int8: of one tile lanes 0 to 7, lanes 8 to 15; of two each has a vector.
+template <int kTiles>
+HWY_INLINE void LoadBytePairs(const std::byte* const* tiles, size_t at, PairVecOf<kTiles>* to) {
+  const hn::FixedTag<int8_t, 16 * kTiles> d;
+  QUIRE_UNROLL
+  for (int v = 0; v < kVecsPerStep; ++v) {
+    const std::byte* const from = kTiles == 1 ? tiles[0] + at + v * 16 : tiles[v] + at;
+    to[v] = hn::PromoteTo(PairTagOf<kTiles>(), hn::LoadU(d, reinterpret_cast<const int8_t*>(from)));
+  }
 }
 
 /// Four terms of codes of half a byte, two by two.
-template <Codec kCodec>
-HWY_INLINE void LoadNibblePairs(const std::byte* step, PairVec (*to)[kVecsPerSixteen]) {
-  const StepVec bytes = LoadStep(step);
-  Widen(LookUp(kTable<kCodec>, LowNibbles(bytes)), to[0]);
-  Widen(LookUp(kTable<kCodec>, HighNibbles(bytes)), to[1]);
+template <Codec kCodec, int kTiles>
+HWY_INLINE void LoadNibblePairs(const std::byte* const* tiles, size_t at,
+                                PairVecOf<kTiles> (*to)[kVecsPerStep]) {
+  const auto bytes = LoadStep<kTiles>(tiles, at);
+  Widen<kTiles>(LookUp(kTable<kCodec>, LowNibbles(bytes)), to[0]);
+  Widen<kTiles>(LookUp(kTable<kCodec>, HighNibbles(bytes)), to[1]);
 }
 
 /// Terms of one code of q25, two by two: of half kHalf of a tile's eight halves of a step. `codes`
 /// are the half's, `signs` the tile's.
-template <int kHalf>
-HWY_INLINE void PointPairs(StepVec codes, StepVec signs, PairVec* first, PairVec* second) {
-  const StepTag d;
-  const hn::Repartition<uint16_t, StepTag> d16;
+template <int kHalf, int kTiles>
+HWY_INLINE void PointPairs(StepVecOf<kTiles> codes, StepVecOf<kTiles> signs,
+                           PairVecOf<kTiles>* first, PairVecOf<kTiles>* second) {
+  const StepTagOf<kTiles> d;
+  const hn::Repartition<uint16_t, StepTagOf<kTiles>> d16;
   // Bit kHalf of every byte becomes its highest; what else the shift brings does not matter.
-  const StepVec high = hn::BitCast(d, hn::ShiftLeft<7 - kHalf>(hn::BitCast(d16, signs)));
-  const StepVec negated = hn::VecFromMask(d, hn::Lt(high, hn::Zero(d)));
+  const auto high = hn::BitCast(d, hn::ShiftLeft<7 - kHalf>(hn::BitCast(d16, signs)));
+  const auto negated = hn::VecFromMask(d, hn::Lt(high, hn::Zero(d)));
   // 127 - x for 128 + x, and one more.
-  Widen(hn::Sub(hn::Xor(LookUp(kFirstTable, codes), negated), negated), first);
-  Widen(hn::Sub(hn::Xor(LookUp(kSecondTable, codes), negated), negated), second);
+  Widen<kTiles>(hn::Sub(hn::Xor(LookUp(kFirstTable, codes), negated), negated), first);
+  Widen<kTiles>(hn::Sub(hn::Xor(LookUp(kSecondTable, codes), negated), negated), second);
 }
 
 /// f.operator()<0>() to f.operator()<kTimes - 1>(), with no loop around them.
@@ -145,20 +176,37 @@ inline constexpr int kValuesPerCode = kCodec == Codec::kQ25 ? 2 : 1;
 template <Codec kCodec>
 inline constexpr int kPairsPerStep = kCodec == Codec::kInt8 ? 1 : 2 * kValuesPerCode<kCodec>;
 
-/// Step kStep of a tile. Of K: its pairs of channels, ascending. Of V: its pairs of tokens; in q25
-/// each of the first channels, then of the second ones.
-template <Codec kCodec, int kStep>
-HWY_INLINE void LoadPairs(const std::byte* tile, PairVec (*to)[kVecsPerSixteen]) {
-  const std::byte* step = tile + kStep * codec::kStepBytes;
+/// Step kStep of the tiles at `tiles` + at. Of K: its pairs of channels, ascending. Of V: its pairs
+/// of tokens; in q25 each of the first channels, then of the second ones. TileLanes tells whose
+/// lanes they are.
+template <Codec kCodec, int kStep, int kTiles>
+HWY_INLINE void LoadPairs(const std::byte* const* tiles, size_t at,
+                          PairVecOf<kTiles> (*to)[kVecsPerStep]) {
+  const size_t step = at + kStep * codec::kStepBytes;
   if constexpr (kCodec == Codec::kInt8) {
-    LoadBytePairs(step, to[0]);
+    LoadBytePairs<kTiles>(tiles, step, to[0]);
   } else if constexpr (kCodec == Codec::kQ25) {
-    const StepVec signs = LoadStep(tile + 4 * codec::kStepBytes);
-    const StepVec bytes = LoadStep(step);
-    PointPairs<2 * kStep>(LowNibbles(bytes), signs, to[0], to[1]);
-    PointPairs<2 * kStep + 1>(HighNibbles(bytes), signs, to[2], to[3]);
+    const auto signs = LoadStep<kTiles>(tiles, at + 4 * codec::kStepBytes);
+    const auto bytes = LoadStep<kTiles>(tiles, step);
+    PointPairs<2 * kStep, kTiles>(LowNibbles(bytes), signs, to[0], to[1]);
+    PointPairs<2 * kStep + 1, kTiles>(HighNibbles(bytes), signs, to[2], to[3]);
   } else {
-    LoadNibblePairs<kCodec>(step, to);
+    LoadNibblePairs<kCodec, kTiles>(tiles, step, to);
+  }
+}
+
+/// Of the sums over a step's pairs those of its tile kTile, lane by lane.
+template <Codec kCodec, int kTile>
+HWY_INLINE void TileLanes(const SumVec* sums, SumVec* lanes) {
+  if constexpr (kTilesPerVec == 1) {
+    lanes[0] = sums[0];
+    lanes[1] = sums[1];
+  } else if constexpr (kCodec == Codec::kInt8) {
+    lanes[0] = sums[kTile];
+  } else if constexpr (kTile == 0) {
+    lanes[0] = hn::ConcatLowerLower(SumTag(), sums[1], sums[0]);
+  } else {
+    lanes[0] = hn::ConcatUpperUpper(SumTag(), sums[1], sums[0]);
   }
 }
 

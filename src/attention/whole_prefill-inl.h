@@ -16,11 +16,12 @@ namespace quire::attention::HWY_NAMESPACE {
 
 /// Without kExcess, as sums over panels start from zero.
 template <Codec kCodec>
-HWY_INLINE void StoreSixteen(const PairVec* pairs, int16_t* to) {
-  const PairVec excess = hn::Set(PairTag(), int16_t{kExcess<kCodec>});
+HWY_INLINE void StoreSixteen(const PairVecOf<1>* pairs, int16_t* to) {
+  const PairTagOf<1> d;
+  const auto excess = hn::Set(d, int16_t{kExcess<kCodec>});
   QUIRE_UNROLL
-  for (size_t v = 0; v < kVecsPerSixteen; ++v) {
-    hn::StoreU(hn::Sub(pairs[v], excess), PairTag(), to + v * 2 * kSumLanes);
+  for (int v = 0; v < kVecsPerStep; ++v) {
+    hn::StoreU(hn::Sub(pairs[v], excess), d, to + v * kSixteenPairs / kVecsPerStep);
   }
 }
 
@@ -29,8 +30,8 @@ template <Codec kCodec>
 void ExpandWholeKey(const std::byte* codes, size_t dim, int16_t* to) {
   constexpr size_t kPairs = kPairsPerStep<kCodec>;
   const auto expand = [&]<int kStep>() QUIRE_INLINE {
-    PairVec k[kPairs][kVecsPerSixteen];
-    LoadPairs<kCodec, kStep>(codes, k);
+    PairVecOf<1> k[kPairs][kVecsPerStep];
+    LoadPairs<kCodec, kStep, 1>(&codes, 0, k);
     QUIRE_UNROLL
     for (size_t p = 0; p < kPairs; ++p, to += kSixteenPairs) StoreSixteen<kCodec>(k[p], to);
   };
@@ -54,8 +55,8 @@ void ExpandWholeValue(const std::byte* codes, size_t dim, int16_t* to, size_t pa
   for (size_t d = 0; d < dim; d += kPanels * kPanelDims, to += kPanels * panel_stride) {
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
       constexpr int kTokenPairs = kPairsPerStep<kCodec> / kPanels;
-      PairVec x[kPairsPerStep<kCodec>][kVecsPerSixteen];
-      LoadPairs<kCodec, kStep>(codes, x);
+      PairVecOf<1> x[kPairsPerStep<kCodec>][kVecsPerStep];
+      LoadPairs<kCodec, kStep, 1>(&codes, 0, x);
       QUIRE_UNROLL
       for (int p = 0; p < kTokenPairs; ++p) {
         int16_t* const pair = to + (kStep * kTokenPairs + p) * kSixteenPairs;
@@ -97,7 +98,8 @@ void ScoreWholePanel(const FixedQueries& queries, const int16_t* panel, size_t p
                      float* scores) {
   SumVec sum[kRows][kVecsPerSixteen];
   SumProducts<kRows>(queries.codes, queries.stride, panel, pairs, sum);
-  StoreScores<kRows>(sum, queries.units, scores);
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) StoreScores(sum[r], queries.units[r], scores + r * kSplitTokens);
 }
 
 /// out[r] += weights * values of kRows query vectors, one group of tokens and one panel of V, whose
@@ -108,7 +110,10 @@ void WeighWholePanel(const FixedWeights& weights, uint32_t group, const int16_t*
   SumVec sum[kRows][kVecsPerSixteen];
   SumProducts<kRows>(weights.codes + size_t{group} * kGroupTokens, kSplitTokens, panel,
                      kGroupTokens / 2, sum);
-  AddGroup<kRows, static_cast<int>(kVecsPerSixteen)>(sum, 0, weights, group, out, out_stride);
+  QUIRE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    AddGroup(sum[r], weights.units[r * FixedWeights::kGroups + group], out + r * out_stride);
+  }
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE
