@@ -310,10 +310,9 @@ void StreamScoresInOrder(const float* query, const StreamView& key, const Stream
     float* const of_column = scores + columns.index[c] * kColumnTokens;
     for (uint32_t head = 0; head < key.heads; head += kPlanesAtOnce) {
       const std::byte* ahead[kPlanesAtOnce];
-      for (uint32_t i = 0; i < kPlanesAtOnce; ++i) {
-        const uint32_t then = c * key.heads + head + kPlanesAhead + i;
-        ahead[i] = PlaneInOrder(key, value, columns, nullptr, then);
-      }
+      const uint32_t then = c * key.heads + head + kPlanesAhead;
+      const std::byte* const first = PlaneInOrder(key, value, columns, nullptr, then);
+      for (uint32_t i = 0; i < kPlanesAtOnce; ++i) ahead[i] = first + i * key.head_stride_bytes;
       const std::byte* const plane = columns.key[c] + head * key.head_stride_bytes;
       uint32_t q = head * key.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {

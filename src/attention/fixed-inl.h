@@ -60,9 +60,22 @@ inline float FixQuery(const float* query, size_t dim, size_t padded, int16_t* to
 
 /// What the values of V mean that weights meet.
 struct WholeValues {
-  bool mids = false;
   float code_unit = 0.0f;
   int32_t excess = 0;  // of their numbers (whole-inl.h)
+};
+
+/// Columns of a split, a bit for each: which there are, and of which a row sees every token.
+struct SeenColumns {
+  SeenColumns(const VisibleTokens& visible, const Columns& columns) {
+    for (uint32_t c = 0; c < columns.count; ++c) {
+      const uint32_t index = columns.index[c];
+      present |= 1u << index;
+      if (SeesColumn(visible, index * kColumnTokens)) whole |= 1u << index;
+    }
+  }
+
+  uint32_t present = 0;
+  uint32_t whole = 0;
 };
 
 /// Where the weights of one query vector go.
@@ -73,50 +86,51 @@ struct FixedRow {
   float* mid_sum = nullptr;   // grows by what the tokens are worth by mids
 };
 
-/// Weights of one query vector for the tokens of `columns`: what softmax left in `weights` times
-/// the scales, in fixed point. Tokens that the query does not see weigh nothing.
-inline void FixWeights(const VisibleTokens& visible, const Columns& columns,
-                       const HeadScales& scales, const WholeValues& values, const float* weights,
-                       const FixedRow& to) {
+/// Weights of one query vector for the tokens of `seen`: what softmax left in `weights` times the
+/// scales, in fixed point. Tokens that the query does not see weigh nothing.
+template <bool kMids>
+void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const HeadScales& scales,
+                const WholeValues& values, const float* weights, const FixedRow& to) {
   const Tag d;
   const IntTag di;
   constexpr uint32_t kGroups = kSplitTokens / kGroupTokens;
   constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
+  constexpr uint32_t kAllOfGroup = (1u << kColumnsPerGroup) - 1;
   constexpr size_t kVecs = kGroupTokens / kVecLanes;
-  uint32_t present = 0;  // bit of each column
-  uint32_t sees_all = 0;
-  for (uint32_t c = 0; c < columns.count; ++c) {
-    const uint32_t index = columns.index[c];
-    present |= 1u << index;
-    if (SeesColumn(visible, index * kColumnTokens)) sees_all |= 1u << index;
-  }
   Vec of_mids[kVecsPerColumn];
   QUIRE_UNROLL
   for (size_t v = 0; v < kVecsPerColumn; ++v) of_mids[v] = hn::Zero(d);
   for (uint32_t g = 0; g < kGroups; ++g) {
     IntVec largest = hn::Zero(di);
     Vec weight[kVecs];
-    QUIRE_UNROLL
-    for (uint32_t c = 0; c < kColumnsPerGroup; ++c) {
-      const uint32_t index = g * kColumnsPerGroup + c;
+    const auto weigh = [&]<bool kAll>() QUIRE_INLINE {
       QUIRE_UNROLL
-      for (size_t v = 0; v < kVecsPerColumn; ++v) {
-        Vec& scaled = weight[c * kVecsPerColumn + v];
-        scaled = hn::Zero(d);
-        if ((present >> index & 1) == 0) continue;
-        const uint32_t t = index * kColumnTokens + static_cast<uint32_t>(v * kVecLanes);
-        Vec e = hn::Load(d, weights + t);
-        Vec mid = values.mids ? hn::Load(d, scales.mid + t) : hn::Zero(d);
-        scaled = hn::Mul(e, hn::Load(d, scales.scale + t));
-        if ((sees_all >> index & 1) == 0) {
-          const auto seen = VisibleLanes(visible, t);
-          e = hn::IfThenElseZero(seen, e);
-          mid = hn::IfThenElseZero(seen, mid);
-          scaled = hn::IfThenElseZero(seen, scaled);
+      for (uint32_t c = 0; c < kColumnsPerGroup; ++c) {
+        const uint32_t index = g * kColumnsPerGroup + c;
+        QUIRE_UNROLL
+        for (size_t v = 0; v < kVecsPerColumn; ++v) {
+          Vec& scaled = weight[c * kVecsPerColumn + v];
+          scaled = hn::Zero(d);
+          if (!kAll && (seen.present >> index & 1) == 0) continue;
+          const uint32_t t = index * kColumnTokens + static_cast<uint32_t>(v * kVecLanes);
+          Vec e = hn::Load(d, weights + t);
+          Vec mid = kMids ? hn::Load(d, scales.mid + t) : hn::Zero(d);
+          scaled = hn::Mul(e, hn::Load(d, scales.scale + t));
+          if (!kAll && (seen.whole >> index & 1) == 0) {
+            const auto lanes = VisibleLanes(visible, t);
+            e = hn::IfThenElseZero(lanes, e);
+            mid = hn::IfThenElseZero(lanes, mid);
+            scaled = hn::IfThenElseZero(lanes, scaled);
+          }
+          if (kMids) of_mids[v] = hn::MulAdd(e, mid, of_mids[v]);
+          largest = hn::Max(largest, Magnitude(scaled));
         }
-        if (values.mids) of_mids[v] = hn::MulAdd(e, mid, of_mids[v]);
-        largest = hn::Max(largest, Magnitude(scaled));
       }
+    };
+    if ((seen.whole >> (g * kColumnsPerGroup) & kAllOfGroup) == kAllOfGroup) {
+      weigh.template operator()<true>();
+    } else {
+      weigh.template operator()<false>();
     }
     const FixedScale scale =
         FixedScaleOf(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, largest))));
@@ -129,9 +143,9 @@ inline void FixWeights(const VisibleTokens& visible, const Columns& columns,
       total = hn::Add(total, fixed);
       StoreFixed(fixed, to.codes + g * kGroupTokens + v * kVecLanes);
     }
-    to.starts[g] = -values.excess * hn::GetLane(hn::SumOfLanes(di, total));
+    to.starts[g] = values.excess == 0 ? 0 : -values.excess * hn::GetLane(hn::SumOfLanes(di, total));
   }
-  if (values.mids) *to.mid_sum += SumOfColumn(of_mids);
+  if (kMids) *to.mid_sum += SumOfColumn(of_mids);
 }
 
 }  // namespace quire::attention::HWY_NAMESPACE

@@ -1,6 +1,7 @@
 // Codes of fp8 to f16, exactly, in scratch of the first-level cache: the cheapest way to f32, as f16
 // in memory becomes f32 in one operation, which codes in a register do not. Kernels then read the
 // scratch as if it were f16 (halves_decode-inl.h).
+#include "attention/decode-inl.h"
 #include "attention/encoded-inl.h"
 #include "attention/tile-inl.h"
 #include "hwy/highway.h"
@@ -27,17 +28,41 @@ HWY_INLINE void StoreHalves(const std::byte* codes, uint16_t* to) {
   hn::StoreU(Values::LoadHalves(d16, codes), d16, reinterpret_cast<int16_t*>(to));
 }
 
+/// Where fetching is while codes are widened.
+struct CodesAhead {
+  const std::byte* far = nullptr;  // as many codes that are wanted some planes later
+  size_t near_bytes = 0;           // from codes to those that are widened next
+};
+
+/// `count` codes, a multiple of kWidened, one after the other.
+template <class Values>
+HWY_INLINE void WidenCodes(const std::byte* codes, size_t count, const CodesAhead& ahead,
+                           uint16_t* to) {
+  size_t i = 0;
+  QUIRE_UNROLL_FEW
+  for (; i + kLineBytes <= count; i += kLineBytes) {
+    FetchFar(ahead.far + i);
+    FetchNear(codes + ahead.near_bytes + i);
+    QUIRE_UNROLL
+    for (size_t j = 0; j < kLineBytes; j += kWidened) {
+      StoreHalves<Values, kWidened>(codes + i + j, to + i + j);
+    }
+  }
+  for (; i < count; i += kWidened) StoreHalves<Values, kWidened>(codes + i, to + i);
+}
+
 /// Channels [begin, end) of a column of K, sixteen halves each.
 template <class Values>
 HWY_INLINE void KeyHalves(const std::byte* codes, size_t row_bytes, size_t begin, size_t end,
-                          uint16_t* to) {
+                          const CodesAhead& ahead, uint16_t* to) {
   constexpr size_t kRows = kWidened / kColumnTokens;
   size_t i = begin;
   if (row_bytes == kColumnTokens) {
-    QUIRE_UNROLL_FEW
-    for (; i + kRows <= end; i += kRows, to += kWidened) {
-      StoreHalves<Values, kWidened>(codes + i * row_bytes, to);
-    }
+    const size_t rows = (end - begin) / kRows * kRows;
+    WidenCodes<Values>(codes + begin * kColumnTokens, rows * kColumnTokens,
+                       {ahead.far + begin * kColumnTokens, ahead.near_bytes}, to);
+    i += rows;
+    to += rows * kColumnTokens;
   }
   QUIRE_UNROLL_FEW
   for (; i < end; ++i, to += kColumnTokens) {
@@ -48,18 +73,19 @@ HWY_INLINE void KeyHalves(const std::byte* codes, size_t row_bytes, size_t begin
 /// Channels [begin, end) of every token of V, tokens `to_stride` apart.
 template <class Values>
 HWY_INLINE void ValueHalves(const std::byte* codes, size_t row_bytes, uint32_t tokens, size_t begin,
-                            size_t end, uint16_t* to, size_t to_stride) {
-  const size_t units_end = begin + (end - begin) / kWidened * kWidened;
+                            size_t end, const CodesAhead& ahead, uint16_t* to, size_t to_stride) {
+  if (row_bytes == to_stride) {
+    WidenCodes<Values>(codes, tokens * row_bytes, ahead, to);
+    return;
+  }
+  const size_t units = (end - begin) / kWidened * kWidened;
   for (uint32_t t = 0; t < tokens; ++t, codes += row_bytes, to += to_stride) {
-    QUIRE_UNROLL_FEW
-    for (size_t i = begin; i < units_end; i += kWidened) {
-      StoreHalves<Values, kWidened>(codes + i, to + (i - begin));
-    }
-    if (units_end == end) continue;
+    WidenCodes<Values>(codes + begin, units, {ahead.far + t * row_bytes, ahead.near_bytes}, to);
+    if (begin + units == end) continue;
     // Beyond the row nothing may be read: +0.
     alignas(32) std::byte last[kWidened] = {};
-    std::memcpy(last, codes + units_end, end - units_end);
-    StoreHalves<Values, kWidened>(last, to + (units_end - begin));
+    std::memcpy(last, codes + begin + units, end - begin - units);
+    StoreHalves<Values, kWidened>(last, to + units);
   }
 }
 

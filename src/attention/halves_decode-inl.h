@@ -37,12 +37,10 @@ HWY_INLINE Vec LoadPiece(const uint16_t* halves, size_t piece) {
                                         piece * kVecLanes * cn::F16Values::kBytes);
 }
 
-/// As ScoreTile, of channels [begin, end) that are in scratch. Of the columns `ahead` (or null)
-/// four channels have `four_bytes` bytes.
+/// As ScoreTile, of channels [begin, end) that are in scratch.
 template <class Values, int kQueries, int kColumns>
 void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfScratch* scratch,
-                 size_t first, const uint32_t* index, float* scores, const std::byte* const* ahead,
-                 size_t four_bytes) {
+                 size_t first, const uint32_t* index, float* scores) {
   constexpr size_t kPieces = kColumnTokens / kVecLanes;
   const Tag d;
   Vec sum[kQueries][kColumns][kPieces];
@@ -76,10 +74,6 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
   const uint16_t* rows = scratch->column(first);
   size_t i = begin;
   for (; i + 4 <= end; i += 4, rows += 4 * kColumnTokens) {
-    if (ahead != nullptr) {
-      QUIRE_UNROLL
-      for (int c = 0; c < kColumns; ++c) FetchFar(ahead[c] + i / 4 * four_bytes);
-    }
     QUIRE_UNROLL
     for (size_t j = 0; j < 4; ++j) add_channel(rows + j * kColumnTokens, i + j);
   }
@@ -103,7 +97,6 @@ template <class Values>
 void StreamHalfScores(const float* query, const StreamView& key, const StreamView& value,
                       const Columns& columns, float* scores) {
   const GroupParts parts(key.group);
-  const size_t four_bytes = key.column_bytes / std::max<size_t>(1, key.dim / 4);
   HalfScratch scratch;
   for (uint32_t c = 0; c < columns.count; c += kScratchColumns) {
     const uint32_t count = std::min(kScratchColumns, columns.count - c);
@@ -115,11 +108,8 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
       for (size_t begin = 0; begin < key.dim; begin += kScratchDims) {
         const size_t end = std::min(key.dim, begin + kScratchDims);
         for (uint32_t i = 0; i < count; ++i) {
-          const std::byte* const codes = columns.key[c + i] + offset;
-          for (size_t at = begin * key.row_bytes; at < end * key.row_bytes; at += kLineBytes) {
-            FetchNear(codes + key.head_stride_bytes + at);
-          }
-          KeyHalves<Values>(codes, key.row_bytes, begin, end, scratch.column(i));
+          KeyHalves<Values>(columns.key[c + i] + offset, key.row_bytes, begin, end,
+                            {ahead[i], key.head_stride_bytes}, scratch.column(i));
         }
         uint32_t q = head * key.group;
         for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
@@ -127,17 +117,15 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
             constexpr int kColumns = std::min(ColumnsPerTile(kQueries), kScratchColumns);
             const float* from = query + q * key.dim;
             const uint32_t* index = columns.index + c;
-            const std::byte* const* fetch = part == 0 ? ahead : nullptr;
             float* to = scores + size_t{q} * kSplitTokens;
             uint32_t i = 0;
             for (; i + kColumns <= count; i += kColumns) {
               ScoreHalves<Values, kQueries, kColumns>(from, key.dim, begin, end, &scratch, i,
-                                                      index + i, to, fetch, four_bytes);
+                                                      index + i, to);
             }
             for (; i < count; ++i) {
               ScoreHalves<Values, kQueries, 1>(from, key.dim, begin, end, &scratch, i, index + i,
-                                               to, fetch == nullptr ? nullptr : fetch + i,
-                                               four_bytes);
+                                               to);
             }
           };
           ForPart(parts.size(part), score);
@@ -149,9 +137,10 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
 
 /// kVecs vectors of channels of all tokens in scratch, from vector `first` on, sums in registers.
 template <class Values, int kQueries, int kVecs>
-HWY_INLINE void WeighPieces(const uint16_t* rows, uint32_t tokens, size_t first,
+HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t first,
                             const float* weights, float* out, size_t out_stride) {
   const Tag d;
+  const Vec unit = hn::Set(d, Values::kHalfUnit);
   Vec sum[kQueries][kVecs];
   const uint16_t* piece[kVecs];
   QUIRE_UNROLL
@@ -166,11 +155,12 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, uint32_t tokens, size_t first,
     Vec w[kQueries];
     QUIRE_UNROLL
     for (int h = 0; h < kQueries; ++h) {
-      w[h] = hn::Set(d, weights[h * kSplitTokens + t] * Values::kHalfUnit);
+      w[h] = hn::Set(d, weights[h * kSplitTokens + t]);
+      if constexpr (Values::kHalfUnit != 1.0f) w[h] = hn::Mul(w[h], unit);
     }
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      const Vec x = LoadPiece(piece[v] + t * kScratchDims, 0);
+      const Vec x = LoadPiece(piece[v] + t * row_stride, 0);
       QUIRE_UNROLL
       for (int h = 0; h < kQueries; ++h) sum[h][v] = hn::MulAdd(w[h], x, sum[h][v]);
     }
@@ -187,16 +177,16 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, uint32_t tokens, size_t first,
 /// Channels of `out` are those in scratch; its rows are padded, what is beyond the last channel is
 /// worth nothing.
 template <class Values, int kQueries>
-void WeighHalves(const uint16_t* rows, uint32_t tokens, size_t channels, const float* weights,
-                 float* out, size_t out_stride) {
+void WeighHalves(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t channels,
+                 const float* weights, float* out, size_t out_stride) {
   constexpr int kVecs = static_cast<int>(kTileVecs) / kQueries;
   const size_t pieces = (channels + kVecLanes - 1) / kVecLanes;
   size_t first = 0;
   for (; first + kVecs <= pieces; first += kVecs) {
-    WeighPieces<Values, kQueries, kVecs>(rows, tokens, first, weights, out, out_stride);
+    WeighPieces<Values, kQueries, kVecs>(rows, row_stride, tokens, first, weights, out, out_stride);
   }
   for (; first < pieces; ++first) {
-    WeighPieces<Values, kQueries, 1>(rows, tokens, first, weights, out, out_stride);
+    WeighPieces<Values, kQueries, 1>(rows, row_stride, tokens, first, weights, out, out_stride);
   }
 }
 
@@ -212,23 +202,19 @@ void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView
     const uint32_t head = p % view.heads;
     const ValueRun& run = runs[p / view.heads];
     const std::byte* codes = run.value + head * view.head_stride_bytes;
-    const std::byte* ahead[kPlanesAtOnce];
-    ShareAhead(runs, p, planes, key, view, next, ahead);
-    for (size_t at = 0; at < view.column_bytes / kPlanesAtOnce; at += kLineBytes) {
-      for (uint32_t i = 0; i < kPlanesAtOnce; ++i) FetchFar(ahead[i] + at);
-    }
-    for (size_t at = 0; at < view.column_bytes; at += kLineBytes) {
-      FetchNear(codes + view.head_stride_bytes + at);
-    }
+    const std::byte* far = PlaneAhead(runs, p, planes, key, view, next);
     for (size_t begin = 0; begin < view.dim; begin += kScratchDims) {
       const size_t end = std::min(view.dim, begin + kScratchDims);
-      ValueHalves<Values>(codes, view.dim, run.tokens, begin, end, scratch.halves, kScratchDims);
+      const size_t row_stride = RoundUp(end - begin, kWidened);
+      ValueHalves<Values>(codes, view.dim, run.tokens, begin, end,
+                          {far + begin, view.head_stride_bytes}, scratch.halves, row_stride);
       size_t q = size_t{head} * view.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
         const float* w = weights + q * kSplitTokens + run.first;
         float* to = out + q * out_stride + begin;
         const auto weigh = [&]<int kQueries>() HWY_ATTR {
-          WeighHalves<Values, kQueries>(scratch.halves, run.tokens, end - begin, w, to, out_stride);
+          WeighHalves<Values, kQueries>(scratch.halves, row_stride, run.tokens, end - begin, w, to,
+                                        out_stride);
         };
         ForPart(parts.size(part), weigh);
       }

@@ -357,27 +357,28 @@ class ItemRun {
   }
 
   void FixRowWeights(const Form& form, const Columns& columns, const VisibleTokens& visible) const {
+    const SeenColumns seen(visible, columns);
     for (uint32_t head = 0; head < item_.heads; ++head) {
       HeadScales scales;
       LoadScales(form.value, columns, columns.value_scale, head, &scales);
       for (uint32_t q = head * queries_per_head_; q < (head + 1) * queries_per_head_; ++q) {
-        FixWeightsOf(q, form, columns, scales, visible);
+        FixWeightsOf(q, form, seen, scales, visible);
       }
     }
   }
 
-  void FixWeightsOf(uint32_t q, const Form& form, const Columns& columns, const HeadScales& scales,
+  void FixWeightsOf(uint32_t q, const Form& form, const SeenColumns& seen, const HeadScales& scales,
                     const VisibleTokens& visible) const {
     constexpr size_t kGroups = FixedWeights::kGroups;
     const Codec codec = form.value.codec;
-    const WholeValues values = {.mids = codec::HasMids(codec),
-                                .code_unit = codec::WholeUnit(codec),
+    const WholeValues values = {.code_unit = codec::WholeUnit(codec),
                                 .excess = form.whole_value.excess};
-    FixWeights(visible, columns, scales, values, Scores(q),
-               {.codes = scratch_.fixed_weights + size_t{q} * kSplitTokens,
-                .units = scratch_.weight_units + q * kGroups,
-                .starts = scratch_.weight_starts + q * kGroups,
-                .mid_sum = &scratch_.mid_sum[q]});
+    const auto fix = codec::HasMids(codec) ? FixWeights<true> : FixWeights<false>;
+    fix(visible, seen, scales, values, Scores(q),
+        {.codes = scratch_.fixed_weights + size_t{q} * kSplitTokens,
+         .units = scratch_.weight_units + q * kGroups,
+         .starts = scratch_.weight_starts + q * kGroups,
+         .mid_sum = &scratch_.mid_sum[q]});
   }
 
   uint32_t ListRuns(const Form& form, const Columns& columns, const VisibleTokens& visible,
@@ -550,7 +551,9 @@ class ItemRun {
 
   void WeighWholeTile(uint32_t q, uint32_t rows, const Form& form, const Columns& columns,
                       const HeadScales& scales, const VisibleTokens* visible) const {
-    for (uint32_t r = 0; r < rows; ++r) FixWeightsOf(q + r, form, columns, scales, visible[r]);
+    for (uint32_t r = 0; r < rows; ++r) {
+      FixWeightsOf(q + r, form, SeenColumns(visible[r], columns), scales, visible[r]);
+    }
     constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
     const uint32_t groups_end = columns.index[columns.count - 1] / kColumnsPerGroup + 1;
     for (uint32_t panel = 0; panel * kPanelDims < value_dim_; ++panel) {

@@ -30,6 +30,7 @@ inline void LoadScales(const StreamLayout& stream, const Columns& columns,
   const Tag d;
   const bool mids = codec::HasMids(stream.codec);
   const size_t mid_bytes = size_t{stream.block_tokens} * cn::F16Values::kBytes;
+  QUIRE_UNROLL_FEW
   for (uint32_t c = 0; c < columns.count; ++c) {
     const std::byte* from = first[c] + head * stream.scale_head_stride_bytes;
     QUIRE_UNROLL
@@ -48,6 +49,7 @@ HWY_INLINE void ScaleScores(const Columns& columns, const HeadScales& scales, fl
                             float* scores) {
   const Tag d;
   const Vec sum = hn::Set(d, query_sum);
+  QUIRE_UNROLL_FEW
   for (uint32_t c = 0; c < columns.count; ++c) {
     QUIRE_UNROLL
     for (size_t v = 0; v < kVecsPerColumn; ++v) {
@@ -64,6 +66,7 @@ HWY_INLINE void ScaleScores(const Columns& columns, const HeadScales& scales, fl
 /// Weights of one query vector: e * scale.
 HWY_INLINE void ScaleWeights(const Columns& columns, const HeadScales& scales, float* weights) {
   const Tag d;
+  QUIRE_UNROLL_FEW
   for (uint32_t c = 0; c < columns.count; ++c) {
     QUIRE_UNROLL
     for (size_t v = 0; v < kVecsPerColumn; ++v) {

@@ -183,23 +183,31 @@ void WeighPlane(const ValuePlane& plane, const std::byte* const* ahead, size_t d
   }
 }
 
-/// Where fetching begins while plane p of all runs is read: in each of the kPlanesAtOnce planes
-/// that are kPlanesAhead later, of the same split or the first ones of `next` (or null), the share
-/// of one plane.
+/// What is read kPlanesAhead planes after plane p of all runs: of the same split, or the first planes
+/// of `next` (or null).
+inline const std::byte* PlaneAhead(const ValueRun* runs, uint32_t p, uint32_t planes,
+                                   const StreamView& key, const StreamView& view,
+                                   const Columns* next) {
+  uint32_t then = p + kPlanesAhead;
+  if (then < planes) {
+    return runs[then / view.heads].value + then % view.heads * view.head_stride_bytes;
+  }
+  then -= planes;
+  if (next != nullptr && then / key.heads < next->count) {
+    return next->key[then / key.heads] + then % key.heads * key.head_stride_bytes;
+  }
+  return runs[0].value;
+}
+
+/// Where fetching begins while plane p is read: in each of the kPlanesAtOnce planes that are
+/// kPlanesAhead later, the share of one plane. (Where heads are no multiple of them, the last ones
+/// may be others.)
 inline void ShareAhead(const ValueRun* runs, uint32_t p, uint32_t planes, const StreamView& key,
                        const StreamView& view, const Columns* next, const std::byte** ahead) {
   const size_t share = p % kPlanesAtOnce * (kColumnTokens * view.token_bytes / kPlanesAtOnce);
-  for (uint32_t i = 0; i < kPlanesAtOnce; ++i) {
-    const uint32_t then = RoundDown(p, kPlanesAtOnce) + kPlanesAhead + i;
-    const std::byte* plane = runs[0].value;
-    if (then < planes) {
-      plane = runs[then / view.heads].value + then % view.heads * view.head_stride_bytes;
-    } else if (next != nullptr && (then - planes) / key.heads < next->count) {
-      plane = next->key[(then - planes) / key.heads] +
-              (then - planes) % key.heads * key.head_stride_bytes;
-    }
-    ahead[i] = plane + share;
-  }
+  const std::byte* const first =
+      PlaneAhead(runs, RoundDown(p, kPlanesAtOnce), planes, key, view, next) + share;
+  for (uint32_t i = 0; i < kPlanesAtOnce; ++i) ahead[i] = first + i * view.head_stride_bytes;
 }
 
 /// out += weights * values over all runs, plane by plane in the order they lie in memory, each

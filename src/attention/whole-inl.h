@@ -85,16 +85,6 @@ HWY_INLINE StepVecOf<kTiles> LoadStep(const std::byte* const* tiles, size_t at) 
     return hn::Combine(StepTagOf<kTiles>(), second, first);
   }
 }
-template <class V>
-HWY_INLINE V LowNibbles(V bytes) {
-  return hn::And(bytes, hn::Set(hn::DFromV<V>(), int8_t{15}));
-}
-template <class V>
-HWY_INLINE V HighNibbles(V bytes) {
-  const hn::Repartition<uint16_t, hn::DFromV<V>> d16;
-  return LowNibbles(hn::BitCast(hn::DFromV<V>(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
-}
-
 /// Whole numbers plus 128, as bytes without a sign.
 constexpr codec::WholeTable WithExcess(const codec::WholeTable& table) {
   codec::WholeTable raised{};
@@ -108,9 +98,25 @@ inline constexpr codec::WholeTable kTable = WithExcess(kCodec == Codec::kInt4  ?
 inline constexpr codec::WholeTable kFirstTable = WithExcess(codec::kPairFirstWhole);
 inline constexpr codec::WholeTable kSecondTable = WithExcess(codec::kPairSecondWhole);
 
+/// What stands in the table at the low halves of `codes`; the high ones may be anything.
 template <class V>
-HWY_INLINE V LookUp(const codec::WholeTable& table, V codes) {
-  return hn::TableLookupBytes(hn::LoadDup128(hn::DFromV<V>(), table.data()), codes);
+HWY_INLINE V LookUpLow(const codec::WholeTable& table, V codes) {
+  const hn::DFromV<V> d;
+#if HWY_TARGET == HWY_AVX3_DL
+  // Looks at six bits, so the table stands there four times.
+  if constexpr (hn::MaxLanes(hn::DFromV<V>()) == 64) {
+    return V{_mm512_permutexvar_epi8(codes.raw, hn::LoadDup128(d, table.data()).raw)};
+  }
+#endif
+  const V low = hn::And(codes, hn::Set(d, int8_t{15}));
+  return hn::TableLookupBytes(hn::LoadDup128(d, table.data()), low);
+}
+
+/// The high halves of bytes, as low ones.
+template <class V>
+HWY_INLINE V HighHalves(V bytes) {
+  const hn::Repartition<uint16_t, hn::DFromV<V>> d16;
+  return hn::BitCast(hn::DFromV<V>(), hn::ShiftRight<4>(hn::BitCast(d16, bytes)));
 }
 
 /// Two terms of every lane, from bytes without a sign: lanes 0 to 7 of each tile, lanes 8 to 15.
@@ -138,12 +144,12 @@ template <Codec kCodec, int kTiles>
 HWY_INLINE void LoadNibblePairs(const std::byte* const* tiles, size_t at,
                                 PairVecOf<kTiles> (*to)[kVecsPerStep]) {
   const auto bytes = LoadStep<kTiles>(tiles, at);
-  Widen<kTiles>(LookUp(kTable<kCodec>, LowNibbles(bytes)), to[0]);
-  Widen<kTiles>(LookUp(kTable<kCodec>, HighNibbles(bytes)), to[1]);
+  Widen<kTiles>(LookUpLow(kTable<kCodec>, bytes), to[0]);
+  Widen<kTiles>(LookUpLow(kTable<kCodec>, HighHalves(bytes)), to[1]);
 }
 
 /// Terms of one code of q25, two by two: of half kHalf of a tile's eight halves of a step. `codes`
-/// are the half's, `signs` the tile's.
+/// has the half low, `signs` are the tile's.
 template <int kHalf, int kTiles>
 HWY_INLINE void PointPairs(StepVecOf<kTiles> codes, StepVecOf<kTiles> signs,
                            PairVecOf<kTiles>* first, PairVecOf<kTiles>* second) {
@@ -153,8 +159,8 @@ HWY_INLINE void PointPairs(StepVecOf<kTiles> codes, StepVecOf<kTiles> signs,
   const auto high = hn::BitCast(d, hn::ShiftLeft<7 - kHalf>(hn::BitCast(d16, signs)));
   const auto negated = hn::VecFromMask(d, hn::Lt(high, hn::Zero(d)));
   // 127 - x for 128 + x, and one more.
-  Widen<kTiles>(hn::Sub(hn::Xor(LookUp(kFirstTable, codes), negated), negated), first);
-  Widen<kTiles>(hn::Sub(hn::Xor(LookUp(kSecondTable, codes), negated), negated), second);
+  Widen<kTiles>(hn::Sub(hn::Xor(LookUpLow(kFirstTable, codes), negated), negated), first);
+  Widen<kTiles>(hn::Sub(hn::Xor(LookUpLow(kSecondTable, codes), negated), negated), second);
 }
 
 /// f.operator()<0>() to f.operator()<kTimes - 1>(), with no loop around them.
@@ -188,8 +194,8 @@ HWY_INLINE void LoadPairs(const std::byte* const* tiles, size_t at,
   } else if constexpr (kCodec == Codec::kQ25) {
     const auto signs = LoadStep<kTiles>(tiles, at + 4 * codec::kStepBytes);
     const auto bytes = LoadStep<kTiles>(tiles, step);
-    PointPairs<2 * kStep, kTiles>(LowNibbles(bytes), signs, to[0], to[1]);
-    PointPairs<2 * kStep + 1, kTiles>(HighNibbles(bytes), signs, to[2], to[3]);
+    PointPairs<2 * kStep, kTiles>(bytes, signs, to[0], to[1]);
+    PointPairs<2 * kStep + 1, kTiles>(HighHalves(bytes), signs, to[2], to[3]);
   } else {
     LoadNibblePairs<kCodec, kTiles>(tiles, step, to);
   }
