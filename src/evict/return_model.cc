@@ -135,30 +135,31 @@ Ages ReturnModel::HazardOf(const Evidence& own, const Ages& pooled) {
   return hazard;
 }
 
+// From the oldest age down. A stretch of ages promises so many hits in so much time to who enters
+// it, and part of them leave it alive. What an age promises best is a stretch that begins with it
+// and goes on as long as the stretch that follows promises more per time than it does itself.
 Ages ReturnModel::GittinsIndex(const Ages& hazard) {
-  Ages returns = {};  // of who enters an age
-  Ages stay_ms = {};  // in it, on average
-  for (uint32_t age = 0; age < kAges; ++age) {
-    returns[age] = -std::expm1(-hazard[age] * Width(age));
-    stay_ms[age] = returns[age] / hazard[age];
-  }
-  Ages index = {};
-  for (uint32_t from = 0; from < kAges; ++from) {
-    double left = 1;
+  struct Stretch {
     double hits = 0;
     double time_ms = 0;
-    double best_hits = 0;
-    double best_time_ms = 1;
-    for (uint32_t age = from; age < kAges && left > 1e-6; ++age) {
-      hits += left * returns[age];
-      time_ms += left * stay_ms[age];
-      left *= 1 - returns[age];
-      if (hits * best_time_ms > best_hits * time_ms) {  // the greater quotient
-        best_hits = hits;
-        best_time_ms = time_ms;
-      }
+    double survive = 1;
+  };
+  std::array<Stretch, kAges> best;  // of the ages begun with, the youngest last
+  size_t count = 0;
+  Ages index = {};
+  for (uint32_t age = kAges; age-- > 0;) {
+    const double returns = -std::expm1(-hazard[age] * Width(age));  // of who enters the age
+    Stretch stretch = {returns, returns / hazard[age], 1 - returns};
+    while (count > 0) {
+      const Stretch& next = best[count - 1];
+      if (next.hits * stretch.time_ms <= stretch.hits * next.time_ms) break;
+      stretch.hits += stretch.survive * next.hits;
+      stretch.time_ms += stretch.survive * next.time_ms;
+      stretch.survive *= next.survive;
+      --count;
     }
-    index[from] = best_hits / best_time_ms;
+    best[count++] = stretch;
+    index[age] = stretch.hits / stretch.time_ms;
   }
   return index;
 }
