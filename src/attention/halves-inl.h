@@ -1,6 +1,6 @@
-// Codes of fp8 to f16, exactly, in scratch of the first-level cache: the cheapest way to f32, as f16
-// in memory becomes f32 in one operation, which codes in a register do not. Kernels then read the
-// scratch as if it were f16 (halves_decode-inl.h).
+// Codes of fp8 to f16, exactly, in scratch of the first-level cache: the cheapest way to f32, as
+// f16 in memory becomes f32 in one operation, which codes in a register do not. Kernels then read
+// the scratch as if it were f16 (halves_decode-inl.h).
 #include "attention/decode-inl.h"
 #include "attention/encoded-inl.h"
 #include "attention/tile-inl.h"

@@ -183,8 +183,8 @@ void WeighPlane(const ValuePlane& plane, const std::byte* const* ahead, size_t d
   }
 }
 
-/// What is read kPlanesAhead planes after plane p of all runs: of the same split, or the first planes
-/// of `next` (or null).
+/// What is read kPlanesAhead planes after plane p of all runs: of the same split, or the first
+/// planes of `next` (or null).
 inline const std::byte* PlaneAhead(const ValueRun* runs, uint32_t p, uint32_t planes,
                                    const StreamView& key, const StreamView& view,
                                    const Columns* next) {
