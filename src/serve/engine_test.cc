@@ -5,21 +5,14 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/prng.h"
 #include "env/clock.h"
 #include "model/random_model.h"
+#include "serve/test_util.h"
 
 namespace quire::serve {
 namespace {
 
 constexpr uint32_t kBlockTokens = 16;
-
-std::vector<TokenId> Tokens(uint32_t count, uint32_t seed) {
-  std::vector<TokenId> tokens(count);
-  Prng prng(seed);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(96));
-  return tokens;
-}
 
 /// An engine on a small random model with room for `blocks` blocks.
 class EngineTest : public testing::Test {
@@ -63,7 +56,7 @@ class EngineTest : public testing::Test {
 
 TEST_F(EngineTest, SecondRunReusesWhatTheRuleAllowsAndGivesTheSameBits) {
   Make(64);
-  const Request request{.prompt = Tokens(100, 1), .max_tokens = 9};
+  const Request request{.prompt = SomeTokens(100, 1), .max_tokens = 9};
   const Response first = RunOne(request);
   const Response second = RunOne(request);
   EXPECT_EQ(first.finish, Finish::kLength);
@@ -81,8 +74,8 @@ TEST_F(EngineTest, RequestsInOneBatchShareThePrefixOfTheFirst) {
   Make(64);
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 4; ++i) {
-    std::vector<TokenId> prompt = Tokens(64, 1);
-    const std::vector<TokenId> tail = Tokens(10, 100 + i);
+    std::vector<TokenId> prompt = SomeTokens(64, 1);
+    const std::vector<TokenId> tail = SomeTokens(10, 100 + i);
     prompt.insert(prompt.end(), tail.begin(), tail.end());
     requests.push_back({.prompt = prompt, .max_tokens = 20});
   }
@@ -101,8 +94,8 @@ TEST_F(EngineTest, SplitsThatABatchSharesDoNotShow) {
   Make(256, 256);
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 3; ++i) {
-    std::vector<TokenId> prompt = Tokens(600, 1);  // two whole splits, then half a block
-    const std::vector<TokenId> tail = Tokens(10 + 90 * i, 100 + i);
+    std::vector<TokenId> prompt = SomeTokens(600, 1);  // two whole splits, then half a block
+    const std::vector<TokenId> tail = SomeTokens(10 + 90 * i, 100 + i);
     prompt.insert(prompt.end(), tail.begin(), tail.end());
     requests.push_back({.prompt = prompt, .max_tokens = 6});
   }
@@ -116,7 +109,7 @@ TEST_F(EngineTest, SplitsThatABatchSharesDoNotShow) {
 
 TEST_F(EngineTest, KeepsAShareOfThePromptAndGoesOn) {
   Make(64);
-  const Request whole{.prompt = Tokens(200, 1), .max_tokens = 6};
+  const Request whole{.prompt = SomeTokens(200, 1), .max_tokens = 6};
   const Response exact = RunOne(whole);
   for (const KeepBy by : {KeepBy::kObserved, KeepBy::kAccumulated, KeepBy::kRecent}) {
     Request request = whole;
@@ -140,7 +133,7 @@ TEST_F(EngineTest, KeepsAShareOfThePromptAndGoesOn) {
 
 TEST_F(EngineTest, AllOfAPromptIsNotAnApproximation) {
   Make(64);
-  Request request{.prompt = Tokens(100, 1), .max_tokens = 6};
+  Request request{.prompt = SomeTokens(100, 1), .max_tokens = 6};
   const Response exact = RunOne(request);
   request.keep = {.share = 0.999, .by = KeepBy::kRecent};  // rounded up to all blocks
   EXPECT_EQ(RunOne(request).logits_digest, exact.logits_digest);
@@ -150,7 +143,7 @@ TEST_F(EngineTest, AllOfAPromptIsNotAnApproximation) {
 
 TEST_F(EngineTest, ChunksAndLogitsOfEveryPositionDoNotChangeTheBits) {
   Make(64);
-  const Request plain{.prompt = Tokens(70, 3), .max_tokens = 5, .reuse = false};
+  const Request plain{.prompt = SomeTokens(70, 3), .max_tokens = 5, .reuse = false};
   const Response expected = RunOne(plain);
   for (uint32_t chunk : {1u, 7u, 16u, 70u, 500u}) {
     Make(64, chunk);
@@ -169,7 +162,7 @@ TEST_F(EngineTest, ChunksAndLogitsOfEveryPositionDoNotChangeTheBits) {
 
 TEST_F(EngineTest, StopTokenEndsAndIsReported) {
   Make(64);
-  Request request{.prompt = Tokens(20, 4), .max_tokens = 10};
+  Request request{.prompt = SomeTokens(20, 4), .max_tokens = 10};
   const std::vector<TokenId> tokens = RunOne(request).tokens;
   request.stop_tokens = {tokens[3]};
   const Response stopped = RunOne(request);
@@ -181,7 +174,7 @@ TEST_F(EngineTest, StopTokenEndsAndIsReported) {
 TEST_F(EngineTest, ProgressIsReportedAndCancelsWithoutALeak) {
   Make(64, 32);
   std::vector<uint64_t> seen;
-  Request request{.prompt = Tokens(100, 5), .max_tokens = 5};
+  Request request{.prompt = SomeTokens(100, 5), .max_tokens = 5};
   request.on_progress = [&](uint64_t done, uint64_t total) {
     EXPECT_EQ(total, 100u);
     seen.push_back(done);
@@ -203,7 +196,7 @@ TEST_F(EngineTest, ProgressIsReportedAndCancelsWithoutALeak) {
 
 TEST_F(EngineTest, ATokenCallbackCanCancel) {
   Make(64);
-  Request request{.prompt = Tokens(20, 6), .max_tokens = 50};
+  Request request{.prompt = SomeTokens(20, 6), .max_tokens = 50};
   uint32_t count = 0;
   request.on_token = [&count](TokenId) { return ++count < 3; };
   const Response response = RunOne(request);
@@ -214,9 +207,9 @@ TEST_F(EngineTest, ATokenCallbackCanCancel) {
 
 TEST_F(EngineTest, WhatCanNeverFitIsRefusedAtOnceAndOthersGoOn) {
   Make(6);
-  const std::vector<Request> requests = {{.prompt = Tokens(30, 1), .max_tokens = 4},
-                                         {.prompt = Tokens(97, 2), .max_tokens = 4},
-                                         {.prompt = Tokens(40, 3), .max_tokens = 4}};
+  const std::vector<Request> requests = {{.prompt = SomeTokens(30, 1), .max_tokens = 4},
+                                         {.prompt = SomeTokens(97, 2), .max_tokens = 4},
+                                         {.prompt = SomeTokens(40, 3), .max_tokens = 4}};
   const std::vector<Response> responses = engine_->Run(requests);
   EXPECT_EQ(responses[0].finish, Finish::kLength);
   EXPECT_EQ(responses[1].finish, Finish::kFailed);
@@ -228,8 +221,8 @@ TEST_F(EngineTest, WhatCanNeverFitIsRefusedAtOnceAndOthersGoOn) {
 TEST_F(EngineTest, ARequestWaitsForTheRoomThatOthersHold) {
   Make(6);
   // Each needs 4 of 6 blocks: they cannot run together, and both must finish.
-  const std::vector<Request> requests = {{.prompt = Tokens(40, 1), .max_tokens = 20},
-                                         {.prompt = Tokens(40, 2), .max_tokens = 20}};
+  const std::vector<Request> requests = {{.prompt = SomeTokens(40, 1), .max_tokens = 20},
+                                         {.prompt = SomeTokens(40, 2), .max_tokens = 20}};
   for (const Response& response : engine_->Run(requests)) {
     EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
     EXPECT_EQ(response.tokens.size(), 20u);
@@ -239,7 +232,7 @@ TEST_F(EngineTest, ARequestWaitsForTheRoomThatOthersHold) {
 
 TEST_F(EngineTest, HaltStopsWhereTheCacheIsFullAndKeepsWhatWasMade) {
   Make(4);
-  Request request{.prompt = Tokens(30, 1), .max_tokens = 500};
+  Request request{.prompt = SomeTokens(30, 1), .max_tokens = 500};
   const Response rejected = RunOne(request);
   EXPECT_EQ(rejected.finish, Finish::kFailed);
   EXPECT_EQ(rejected.error.code, ErrorCode::kTooLarge);
@@ -261,8 +254,8 @@ TEST_F(EngineTest, SpillStoresWhatGoesForARequest) {
     uint64_t bytes = 0;
   } spill;
   Make(6, 32, &spill);
-  const Request first{.prompt = Tokens(64, 1), .max_tokens = 20, .on_full = OnFull::kSpill};
-  const Request second{.prompt = Tokens(64, 2), .max_tokens = 20, .on_full = OnFull::kSpill};
+  const Request first{.prompt = SomeTokens(64, 1), .max_tokens = 20, .on_full = OnFull::kSpill};
+  const Request second{.prompt = SomeTokens(64, 2), .max_tokens = 20, .on_full = OnFull::kSpill};
   const Response before = RunOne(first);
   EXPECT_EQ(spill.bytes, 0u);
   EXPECT_EQ(RunOne(second).finish, Finish::kLength);
@@ -281,8 +274,8 @@ TEST_F(EngineTest, BadRequestsFailAloneAndSayWhy) {
   const std::vector<Request> requests = {{.prompt = {}},
                                          {.prompt = {1, 2, 96}},
                                          {.prompt = {-1}},
-                                         {.prompt = Tokens(5000, 1)},
-                                         {.prompt = Tokens(20, 1), .max_tokens = 3}};
+                                         {.prompt = SomeTokens(5000, 1)},
+                                         {.prompt = SomeTokens(20, 1), .max_tokens = 3}};
   const std::vector<Response> responses = engine_->Run(requests);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(responses[i].finish, Finish::kFailed) << i;
@@ -295,7 +288,7 @@ TEST_F(EngineTest, BadRequestsFailAloneAndSayWhy) {
 
 TEST_F(EngineTest, NoTokensWantedReadsThePromptOnly) {
   Make(64);
-  const Response response = RunOne({.prompt = Tokens(50, 1), .max_tokens = 0});
+  const Response response = RunOne({.prompt = SomeTokens(50, 1), .max_tokens = 0});
   EXPECT_EQ(response.finish, Finish::kLength);
   EXPECT_TRUE(response.tokens.empty());
   EXPECT_EQ(response.computed_tokens, 50u);
@@ -304,7 +297,7 @@ TEST_F(EngineTest, NoTokensWantedReadsThePromptOnly) {
 
 TEST_F(EngineTest, TemperatureDrawsTheSameTokensForTheSameSeed) {
   Make(64);
-  Request request{.prompt = Tokens(20, 1), .max_tokens = 30, .sampling = {.temperature = 1.0f}};
+  Request request{.prompt = SomeTokens(20, 1), .max_tokens = 30, .sampling = {.temperature = 1.0f}};
   request.sampling.seed = 1;
   const auto first = RunOne(request).tokens;
   EXPECT_EQ(RunOne(request).tokens, first);

@@ -2,22 +2,13 @@
 // each gets alone in an empty cache, and reuse what the twins allow.
 #include <gtest/gtest.h>
 
-#include "base/prng.h"
 #include "env/clock.h"
 #include "model/random_model.h"
 #include "serve/engine.h"
+#include "serve/test_util.h"
 
 namespace quire::serve {
 namespace {
-
-constexpr uint32_t kVocab = 96;
-
-std::vector<TokenId> Tokens(uint64_t count, uint64_t seed) {
-  std::vector<TokenId> tokens(count);
-  Prng prng(seed);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kVocab));
-  return tokens;
-}
 
 std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -84,22 +75,22 @@ TEST(Residual, TurnsAndCommonBeginningsGiveTheBitsOfAMiss) {
           EXPECT_EQ(got[i].logits_digest, alone.logits_digest) << i;
         }
       };
-      const std::vector<TokenId> prompt = Tokens(300, 1);
+      const std::vector<TokenId> prompt = SomeTokens(300, 1);
       expect({prompt}, {0}, MissReason::kNeverSeen);
       expect({prompt}, {288}, MissReason::kPartialBlock);
       // The next turn goes on where this one ended: 319 tokens were fed.
-      const auto turn = Join(prompt, Join(empty.Run({prompt}, false)[0].tokens, Tokens(40, 2)));
+      const auto turn = Join(prompt, Join(empty.Run({prompt}, false)[0].tokens, SomeTokens(40, 2)));
       expect({turn}, {304}, MissReason::kNeverSeen);
       // A common beginning is known, but nothing was kept to go on from there.
       const auto common = std::vector<TokenId>(prompt.begin(), prompt.begin() + 200);
-      expect({Join(common, Tokens(30, 3))}, {0}, MissReason::kNoTwin);
-      expect({Join(common, Tokens(30, 4)), Join(common, Tokens(77, 5))}, {0, 0},
+      expect({Join(common, SomeTokens(30, 3))}, {0}, MissReason::kNoTwin);
+      expect({Join(common, SomeTokens(30, 4)), Join(common, SomeTokens(77, 5))}, {0, 0},
              MissReason::kNoTwin);
       // Once it was a prompt of its own, it is a place to go on from.
       expect({common}, {0}, MissReason::kNoTwin);
-      expect(
-          {Join(common, Tokens(30, 6)), Join(common, Tokens(77, 7)), Join(common, Tokens(19, 8))},
-          {192, 192, 192}, MissReason::kNeverSeen);
+      expect({Join(common, SomeTokens(30, 6)), Join(common, SomeTokens(77, 7)),
+              Join(common, SomeTokens(19, 8))},
+             {192, 192, 192}, MissReason::kNeverSeen);
     }
   }
 }
