@@ -43,37 +43,43 @@ inline void LoadScales(const StreamLayout& stream, const Columns& columns,
   }
 }
 
+/// f(t) for the first lane t of every vector of the columns' tokens.
+template <class F>
+HWY_INLINE void ForColumnVecs(const Columns& columns, const F& f) {
+  const uint32_t first = columns.index[0];
+  if (columns.index[columns.count - 1] - first + 1 == columns.count) {  // no gap
+    const size_t end = size_t{first + columns.count} * kColumnTokens;
+    QUIRE_UNROLL_FEW
+    for (size_t t = size_t{first} * kColumnTokens; t < end; t += kVecLanes) f(t);
+    return;
+  }
+  for (uint32_t c = 0; c < columns.count; ++c) {
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kVecsPerColumn; ++v) f(columns.index[c] * kColumnTokens + v * kVecLanes);
+  }
+}
+
 /// Scores of one query vector: s * scale, or fma(scale, s, mid * query_sum).
 template <bool kMids>
 HWY_INLINE void ScaleScores(const Columns& columns, const HeadScales& scales, float query_sum,
                             float* scores) {
   const Tag d;
   const Vec sum = hn::Set(d, query_sum);
-  QUIRE_UNROLL_FEW
-  for (uint32_t c = 0; c < columns.count; ++c) {
-    QUIRE_UNROLL
-    for (size_t v = 0; v < kVecsPerColumn; ++v) {
-      const size_t t = columns.index[c] * kColumnTokens + v * kVecLanes;
-      const Vec s = hn::Load(d, scores + t);
-      const Vec scale = hn::Load(d, scales.scale + t);
-      const Vec scaled = kMids ? hn::MulAdd(scale, s, hn::Mul(hn::Load(d, scales.mid + t), sum))
-                               : hn::Mul(s, scale);
-      hn::Store(scaled, d, scores + t);
-    }
-  }
+  ForColumnVecs(columns, [&](size_t t) QUIRE_INLINE {
+    const Vec s = hn::Load(d, scores + t);
+    const Vec scale = hn::Load(d, scales.scale + t);
+    const Vec scaled =
+        kMids ? hn::MulAdd(scale, s, hn::Mul(hn::Load(d, scales.mid + t), sum)) : hn::Mul(s, scale);
+    hn::Store(scaled, d, scores + t);
+  });
 }
 
 /// Weights of one query vector: e * scale.
 HWY_INLINE void ScaleWeights(const Columns& columns, const HeadScales& scales, float* weights) {
   const Tag d;
-  QUIRE_UNROLL_FEW
-  for (uint32_t c = 0; c < columns.count; ++c) {
-    QUIRE_UNROLL
-    for (size_t v = 0; v < kVecsPerColumn; ++v) {
-      const size_t t = columns.index[c] * kColumnTokens + v * kVecLanes;
-      hn::Store(hn::Mul(hn::Load(d, weights + t), hn::Load(d, scales.scale + t)), d, weights + t);
-    }
-  }
+  ForColumnVecs(columns, [&](size_t t) QUIRE_INLINE {
+    hn::Store(hn::Mul(hn::Load(d, weights + t), hn::Load(d, scales.scale + t)), d, weights + t);
+  });
 }
 
 /// The tokens of `visible` that are in `columns`, which have no gap that `visible` has not.

@@ -56,6 +56,33 @@ HWY_INLINE float SumOfColumn(const Vec* partial) {
   return tree[0];
 }
 
+/// Largest of the scores [range.begin, range.end), or kEmptyMax; lane by lane.
+HWY_INLINE Vec MaxOfRange(const VisibleTokens& visible, TokenRange range, const float* scores) {
+  constexpr size_t kChains = 4;  // a maximum waits for the one before it
+  const Tag d;
+  Vec max[kChains];
+  QUIRE_UNROLL
+  for (size_t i = 0; i < kChains; ++i) max[i] = hn::Set(d, kEmptyMax);
+  uint32_t t = range.begin / kVecLanes * kVecLanes;
+  const auto take_part = [&]() QUIRE_INLINE {
+    const Vec s = hn::Load(d, scores + t);
+    max[0] = hn::Max(max[0], hn::IfThenElse(VisibleLanes(visible, t), s, hn::Set(d, kEmptyMax)));
+    t += kVecLanes;
+  };
+  if (t < range.begin) take_part();
+  for (; t + kChains * kVecLanes <= range.end; t += kChains * kVecLanes) {
+    QUIRE_UNROLL
+    for (size_t i = 0; i < kChains; ++i) {
+      max[i] = hn::Max(max[i], hn::Load(d, scores + t + i * kVecLanes));
+    }
+  }
+  for (; t + kVecLanes <= range.end; t += kVecLanes) {
+    max[0] = hn::Max(max[0], hn::Load(d, scores + t));
+  }
+  if (t < range.end) take_part();
+  return hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3]));
+}
+
 /// Turns the scores of one query vector into weights e[t] (+0 where masked inside the touched
 /// columns) and returns their maximum and sum. visible.count must be at least 1.
 HWY_INLINE void Softmax(const VisibleTokens& visible, float* scores, float* max_out,
@@ -63,14 +90,7 @@ HWY_INLINE void Softmax(const VisibleTokens& visible, float* scores, float* max_
   const Tag d;
   Vec max = hn::Set(d, kEmptyMax);
   for (uint32_t r = 0; r < visible.count; ++r) {
-    const auto [begin, end] = visible.ranges[r];
-    for (uint32_t t = begin / kVecLanes * kVecLanes; t < end; t += kVecLanes) {
-      Vec s = hn::Load(d, scores + t);
-      if (t < begin || t + kVecLanes > end) {
-        s = hn::IfThenElse(VisibleLanes(visible, t), s, hn::Set(d, kEmptyMax));
-      }
-      max = hn::Max(max, s);
-    }
+    max = hn::Max(max, MaxOfRange(visible, visible.ranges[r], scores));
   }
   // The order of a maximum does not show; +0 makes -0 and +0 the same.
   const Vec m = hn::Add(hn::MaxOfLanes(d, max), hn::Zero(d));
@@ -80,22 +100,32 @@ HWY_INLINE void Softmax(const VisibleTokens& visible, float* scores, float* max_
   Vec partial[kVecsPerColumn];
   QUIRE_UNROLL
   for (size_t v = 0; v < kVecsPerColumn; ++v) partial[v] = hn::Zero(d);
+  const auto weigh_column = [&]<bool kWhole>(uint32_t column) QUIRE_INLINE {
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kVecsPerColumn; ++v) {
+      const uint32_t t = column + static_cast<uint32_t>(v * kVecLanes);
+      Vec e = Exp(d, hn::Sub(hn::Load(d, scores + t), m));
+      if (!kWhole) e = hn::IfThenElseZero(VisibleLanes(visible, t), e);
+      hn::Store(e, d, scores + t);
+      partial[v] = hn::Add(partial[v], e);
+    }
+  };
   uint32_t done = 0;  // both ranges may touch one column
   for (uint32_t r = 0; r < visible.count; ++r) {
     const auto [begin, end] = visible.ranges[r];
-    const uint32_t first = std::max(done, begin / kColumnTokens * kColumnTokens);
-    for (uint32_t column = first; column < end; column += kColumnTokens) {
-      const bool whole = column >= begin && column + kColumnTokens <= end;
-      QUIRE_UNROLL
-      for (size_t v = 0; v < kVecsPerColumn; ++v) {
-        const uint32_t t = column + static_cast<uint32_t>(v * kVecLanes);
-        Vec e = Exp(d, hn::Sub(hn::Load(d, scores + t), m));
-        if (!whole) e = hn::IfThenElseZero(VisibleLanes(visible, t), e);
-        hn::Store(e, d, scores + t);
-        partial[v] = hn::Add(partial[v], e);
-      }
-      done = column + kColumnTokens;
+    uint32_t column = std::max(done, begin / kColumnTokens * kColumnTokens);
+    if (column < begin) {
+      weigh_column.template operator()<false>(column);
+      column += kColumnTokens;
     }
+    for (; column + kColumnTokens <= end; column += kColumnTokens) {
+      weigh_column.template operator()<true>(column);
+    }
+    if (column < end) {
+      weigh_column.template operator()<false>(column);
+      column += kColumnTokens;
+    }
+    done = column;
   }
   *max_out = hn::GetLane(m);
   *sum_out = SumOfColumn(partial);
