@@ -46,6 +46,7 @@ inline void LoadScales(const StreamLayout& stream, const Columns& columns,
 /// f(t) for the first lane t of every vector of the columns' tokens.
 template <class F>
 HWY_INLINE void ForColumnVecs(const Columns& columns, const F& f) {
+  if (columns.count == 0) return;
   const uint32_t first = columns.index[0];
   if (columns.index[columns.count - 1] - first + 1 == columns.count) {  // no gap
     const size_t end = size_t{first + columns.count} * kColumnTokens;
