@@ -19,6 +19,7 @@
 #define HWY_TARGET_INCLUDE "model/matmul.cc"
 #include "hwy/foreach_target.h"
 // foreach_target.h first
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "model/simd-inl.h"
 
@@ -67,6 +68,12 @@ constexpr uint32_t TilePanels(uint32_t rows) {
   if (kLanes < kPanelColumns) return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
   return rows == 1 ? 8 : rows <= 6 ? 4 : rows <= 8 ? 3 : 2;
 }
+
+// Where one row takes eight panels at once, the hardware does not fetch all of them far enough
+// ahead: so many bytes of each are fetched before they are read.
+constexpr uint32_t kFetchBytes = 1024;
+constexpr uint32_t kLineBytes = 64;
+constexpr bool FetchesAhead(uint32_t rows) { return kLanes == kPanelColumns && rows == 1; }
 
 // Values of k that are widened at a time: 16 KiB of f32 a panel.
 constexpr uint32_t kWidenedDepth = 256;
@@ -154,6 +161,10 @@ HWY_NOINLINE void MultiplyTile(const TilePart& part) {
       hn::Vec<F32> inputs[kRows];
       QUIRE_UNROLL
       for (size_t r = 0; r < kRows; ++r) inputs[r] = hn::Set(d, x[r]);
+      if (FetchesAhead(kRows) && k * kPanelColumns * kValueBytes % kLineBytes == 0) {
+        QUIRE_UNROLL
+        for (size_t p = 0; p < kPanels; ++p) hwy::Prefetch(w + p * part.panel_bytes + kFetchBytes);
+      }
       QUIRE_UNROLL
       for (size_t v = 0; v < kVectors; ++v) {
         const auto column = weights(v);
