@@ -19,8 +19,8 @@
 namespace quire::bench {
 namespace {
 
-/// K and V of one pass: many times the last-level cache, so that no layer finds the one before it.
-/// (Twice the cache is not enough: of what is read over and over, Intel's keep a part.)
+/// K and V of one pass: several times the last-level cache, so that no layer finds the one before
+/// it; no more than the layers that the model has.
 constexpr uint64_t kBytesPerPass = uint64_t{512} << 20;
 constexpr uint64_t kCachesPerPass = 4;
 constexpr uint32_t kLayersMin = 4;

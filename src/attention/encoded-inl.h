@@ -15,8 +15,8 @@ namespace quire::attention::HWY_NAMESPACE {
 
 /// fp8 is f16 but for a shift: E5M2 as it is, E4M3 has one bit of exponent less and one of mantissa
 /// more, so its halves are worth kHalfUnit times what they say. (Moved to where f32 has exponent
-/// and mantissa, the smallest codes would be denormal, and on Intel every product with one of them
-/// takes a hundred cycles.)
+/// and mantissa, the smallest codes would be denormal, and decode took fifty times as long on
+/// Intel.)
 template <bool kE4m3>
 struct Fp8Values {
   static constexpr size_t kBytes = 1;

@@ -197,7 +197,7 @@ inline const std::byte* ValueAhead(const Columns& columns, uint32_t c, uint32_t 
                                    uint32_t count, const Columns* next) {
   if (kFetchesAhead && value.block_columns == 1) {
     const uint32_t p = columns.count * key.heads + first * value.heads + head * count + (c - first);
-    return PlaneInOrder(key, value, columns, next, p + kStreams * (value.heads + 1));
+    return PlaneInOrder(key, value, columns, next, p + PlanesAheadInOrder(value.heads));
   }
   constexpr uint32_t kHeadsAhead = 2;
   uint32_t then = head + kHeadsAhead;
