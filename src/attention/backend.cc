@@ -84,8 +84,8 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
   scratch.mid_sum = take(padded);
   scratch.query_units = take(padded);
   scratch.weight_units = take(units);
-  scratch.query_starts = reinterpret_cast<int32_t*>(take(padded));
-  scratch.weight_starts = reinterpret_cast<int32_t*>(take(units));
+  scratch.query_without_excess = reinterpret_cast<int32_t*>(take(padded));
+  scratch.weight_without_excess = reinterpret_cast<int32_t*>(take(units));
   const auto take_pairs = [&take](size_t floats) {
     return reinterpret_cast<int16_t*>(take(floats));
   };

@@ -80,14 +80,15 @@ struct SeenColumns {
 
 /// Where the weights of one query vector go.
 struct FixedRow {
-  int16_t* codes = nullptr;   // [kSplitTokens]
-  float* units = nullptr;     // of every group, times the codes' unit
-  int32_t* starts = nullptr;  // of every group: what makes up for the excess
-  float* mid_sum = nullptr;   // grows by what the tokens are worth by mids
+  int16_t* codes = nullptr;           // [kSplitTokens]
+  float* units = nullptr;             // of every group, times the codes' unit
+  int32_t* without_excess = nullptr;  // of every group: -excess times the sum of its codes
+  float* mid_sum = nullptr;           // grows by what the tokens are worth by mids
 };
 
 /// Weights of one query vector for the tokens of `seen`: what softmax left in `weights` times the
-/// scales, in fixed point. Tokens that the query does not see weigh nothing.
+/// scales, in fixed point. Tokens that the query does not see weigh nothing. Each step is taken for
+/// all groups before the next one, which would wait for it.
 template <bool kMids>
 void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const HeadScales& scales,
                 const WholeValues& values, const float* weights, const FixedRow& to) {
@@ -96,34 +97,37 @@ void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const Hea
   constexpr uint32_t kGroups = kSplitTokens / kGroupTokens;
   constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
   constexpr uint32_t kAllOfGroup = (1u << kColumnsPerGroup) - 1;
-  constexpr size_t kVecs = kGroupTokens / kVecLanes;
+  alignas(64) float scaled[kSplitTokens];
   Vec of_mids[kVecsPerColumn];
   QUIRE_UNROLL
   for (size_t v = 0; v < kVecsPerColumn; ++v) of_mids[v] = hn::Zero(d);
+  uint32_t largest_bits[kGroups];
   for (uint32_t g = 0; g < kGroups; ++g) {
     IntVec largest = hn::Zero(di);
-    Vec weight[kVecs];
     const auto weigh = [&]<bool kAll>() QUIRE_INLINE {
       QUIRE_UNROLL
       for (uint32_t c = 0; c < kColumnsPerGroup; ++c) {
         const uint32_t index = g * kColumnsPerGroup + c;
+        const bool present = kAll || (seen.present >> index & 1) != 0;
         QUIRE_UNROLL
         for (size_t v = 0; v < kVecsPerColumn; ++v) {
-          Vec& scaled = weight[c * kVecsPerColumn + v];
-          scaled = hn::Zero(d);
-          if (!kAll && (seen.present >> index & 1) == 0) continue;
           const uint32_t t = index * kColumnTokens + static_cast<uint32_t>(v * kVecLanes);
+          if (!present) {
+            hn::Store(hn::Zero(d), d, scaled + t);
+            continue;
+          }
           Vec e = hn::Load(d, weights + t);
           Vec mid = kMids ? hn::Load(d, scales.mid + t) : hn::Zero(d);
-          scaled = hn::Mul(e, hn::Load(d, scales.scale + t));
+          Vec weight = hn::Mul(e, hn::Load(d, scales.scale + t));
           if (!kAll && (seen.whole >> index & 1) == 0) {
             const auto lanes = VisibleLanes(visible, t);
             e = hn::IfThenElseZero(lanes, e);
             mid = hn::IfThenElseZero(lanes, mid);
-            scaled = hn::IfThenElseZero(lanes, scaled);
+            weight = hn::IfThenElseZero(lanes, weight);
           }
           if (kMids) of_mids[v] = hn::MulAdd(e, mid, of_mids[v]);
-          largest = hn::Max(largest, Magnitude(scaled));
+          largest = hn::Max(largest, Magnitude(weight));
+          hn::Store(weight, d, scaled + t);
         }
       }
     };
@@ -132,18 +136,21 @@ void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const Hea
     } else {
       weigh.template operator()<false>();
     }
-    const FixedScale scale =
-        FixedScaleOf(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, largest))));
+    largest_bits[g] = static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, largest)));
+  }
+  for (uint32_t g = 0; g < kGroups; ++g) {
+    const FixedScale scale = FixedScaleOf(largest_bits[g]);
     to.units[g] = scale.unit * values.code_unit;
     const Vec inverse = hn::Set(d, scale.inverse);
     IntVec total = hn::Zero(di);
     QUIRE_UNROLL
-    for (size_t v = 0; v < kVecs; ++v) {
-      const IntVec fixed = ToFixed(weight[v], inverse);
+    for (size_t i = g * kGroupTokens; i < (g + 1) * kGroupTokens; i += kVecLanes) {
+      const IntVec fixed = ToFixed(hn::Load(d, scaled + i), inverse);
       total = hn::Add(total, fixed);
-      StoreFixed(fixed, to.codes + g * kGroupTokens + v * kVecLanes);
+      StoreFixed(fixed, to.codes + i);
     }
-    to.starts[g] = values.excess == 0 ? 0 : -values.excess * hn::GetLane(hn::SumOfLanes(di, total));
+    to.without_excess[g] =
+        values.excess == 0 ? 0 : -values.excess * hn::GetLane(hn::SumOfLanes(di, total));
   }
   if (kMids) *to.mid_sum += SumOfColumn(of_mids);
 }

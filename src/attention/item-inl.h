@@ -108,16 +108,17 @@ class ItemRun {
       int16_t* const fixed = scratch_.fixed_query + q * fixed_stride_;
       const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_, fixed);
       scratch_.query_units[q] = unit * code_unit;
-      scratch_.query_starts[q] =
+      scratch_.query_without_excess[q] =
           -forms_[0].whole_key.excess * std::accumulate(fixed, fixed + key_dim_, 0);
     }
   }
 
   FixedQueries Queries() const {
-    return {scratch_.fixed_query, scratch_.query_units, scratch_.query_starts, fixed_stride_};
+    return {scratch_.fixed_query, scratch_.query_units, scratch_.query_without_excess,
+            fixed_stride_};
   }
   FixedWeights Weights() const {
-    return {scratch_.fixed_weights, scratch_.weight_units, scratch_.weight_starts};
+    return {scratch_.fixed_weights, scratch_.weight_units, scratch_.weight_without_excess};
   }
 
   /// The splits that the sequences of a cascade share, into their lane states.
@@ -299,8 +300,11 @@ class ItemRun {
       }
     }
     const VisibleTokens visible = VisibleInSplit(shape_, first_position_, view.split);
+    const States& split = scratch_.split;
+    for (uint32_t q = 0; q < queries_; ++q) split.max[q] = MaxScore(visible, Scores(q));
     for (uint32_t q = 0; q < queries_; ++q) {
-      Softmax(visible, Scores(q), &scratch_.split.max[q], &scratch_.split.sum[q]);
+      if (q % queries_per_head_ == 0) FetchValueScales(view, q / queries_per_head_);
+      split.sum[q] = WeighScores(visible, split.max[q], Scores(q));
     }
     ClearSums();
     for (int f = 0; f < 2; ++f) {
@@ -320,6 +324,19 @@ class ItemRun {
                                   scratch_.scores, scratch_.split.out, out_stride_);
     }
     AddMidSums();
+  }
+
+  /// Fetches the scales of V's planes of one head, which are wanted when the weights are ready.
+  /// (Sooner, and K drives them out again.)
+  void FetchValueScales(const SplitView& view, uint32_t head) const {
+    for (int f = 0; f < 2; ++f) {
+      const StreamLayout& value = forms_[f].value;
+      if (IsIdentity(value.codec)) continue;
+      const Columns& columns = view.parts[f];
+      for (uint32_t c = 0; c < columns.count; ++c) {
+        hwy::Prefetch(columns.value_scale[c] + head * value.scale_head_stride_bytes);
+      }
+    }
   }
 
   float* Scores(uint32_t query) const { return scratch_.scores + size_t{query} * kSplitTokens; }
@@ -377,7 +394,7 @@ class ItemRun {
     fix(visible, seen, scales, values, Scores(q),
         {.codes = scratch_.fixed_weights + size_t{q} * kSplitTokens,
          .units = scratch_.weight_units + q * kGroups,
-         .starts = scratch_.weight_starts + q * kGroups,
+         .without_excess = scratch_.weight_without_excess + q * kGroups,
          .mid_sum = &scratch_.mid_sum[q]});
   }
 
@@ -514,11 +531,12 @@ class ItemRun {
     uint32_t end_count = 0;
     for (uint32_t r = 0; r < rows; ++r) {
       visible[r] = VisibleTo(q + r, view.split);
-      if (visible[r].count == 0) {
-        scratch_.split.max[q + r] = kEmptyMax;
-        continue;
-      }
-      Softmax(visible[r], Scores(q + r), &scratch_.split.max[q + r], &scratch_.split.sum[q + r]);
+      scratch_.split.max[q + r] =
+          visible[r].count == 0 ? kEmptyMax : MaxScore(visible[r], Scores(q + r));
+    }
+    for (uint32_t r = 0; r < rows; ++r) {
+      if (visible[r].count == 0) continue;
+      scratch_.split.sum[q + r] = WeighScores(visible[r], scratch_.split.max[q + r], Scores(q + r));
     }
     for (int f = 0; f < 2; ++f) {
       const Columns& columns = view.parts[f];

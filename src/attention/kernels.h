@@ -106,12 +106,13 @@ struct Scratch {
   int16_t* fixed_weights = nullptr;  // [queries, kSplitTokens]
   float* query_units = nullptr;      // [PaddedQueries]
   float* weight_units = nullptr;     // [queries, kSplitTokens / kGroupTokens]
-  int32_t* query_starts = nullptr;   // [PaddedQueries] what their sums start from
-  int32_t* weight_starts = nullptr;  // [queries, kSplitTokens / kGroupTokens] likewise
-  int16_t* key_pairs = nullptr;      // [kColumnsPerSplit, KeyPairsStride] expanded, prefill only
-  int16_t* value_pairs = nullptr;    // [value panels, kValuePairsStride] likewise
-  float* query_sum = nullptr;        // [PaddedQueries] over the channels of a scaled query
-  float* mid_sum = nullptr;          // [PaddedQueries] over e * mid of a split
+  // What makes up for the excess of codes (whole-inl.h).
+  int32_t* query_without_excess = nullptr;   // [PaddedQueries]
+  int32_t* weight_without_excess = nullptr;  // [queries, kSplitTokens / kGroupTokens]
+  int16_t* key_pairs = nullptr;    // [kColumnsPerSplit, KeyPairsStride] expanded, prefill only
+  int16_t* value_pairs = nullptr;  // [value panels, kValuePairsStride] likewise
+  float* query_sum = nullptr;      // [PaddedQueries] over the channels of a scaled query
+  float* mid_sum = nullptr;        // [PaddedQueries] over e * mid of a split
   States split;
   States stack[kTreeLevels];
 };

@@ -83,31 +83,41 @@ HWY_INLINE Vec MaxOfRange(const VisibleTokens& visible, TokenRange range, const 
   return hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3]));
 }
 
-/// Turns the scores of one query vector into weights e[t] (+0 where masked inside the touched
-/// columns) and returns their maximum and sum. visible.count must be at least 1.
-HWY_INLINE void Softmax(const VisibleTokens& visible, float* scores, float* max_out,
-                        float* sum_out) {
+/// Largest score of one query vector. visible.count must be at least 1.
+HWY_INLINE float MaxScore(const VisibleTokens& visible, const float* scores) {
   const Tag d;
   Vec max = hn::Set(d, kEmptyMax);
   for (uint32_t r = 0; r < visible.count; ++r) {
     max = hn::Max(max, MaxOfRange(visible, visible.ranges[r], scores));
   }
   // The order of a maximum does not show; +0 makes -0 and +0 the same.
-  const Vec m = hn::Add(hn::MaxOfLanes(d, max), hn::Zero(d));
+  return hn::GetLane(hn::Add(hn::MaxOfLanes(d, max), hn::Zero(d)));
+}
 
+/// Turns the scores of one query vector, the largest of which is `max`, into weights e[t] (+0 where
+/// masked inside the touched columns) and returns their sum.
+HWY_INLINE float WeighScores(const VisibleTokens& visible, float max, float* scores) {
+  const Tag d;
+  const Vec m = hn::Set(d, max);
   // partial[v] lane i is the partial sum of the tokens v * Lanes + i modulo 16, ascending. A masked
   // token adds +0 to a sum that is never -0: no bit changes.
   Vec partial[kVecsPerColumn];
   QUIRE_UNROLL
   for (size_t v = 0; v < kVecsPerColumn; ++v) partial[v] = hn::Zero(d);
-  const auto weigh_column = [&]<bool kWhole>(uint32_t column) QUIRE_INLINE {
+  const auto weigh = [&]<uint32_t kColumns, bool kWhole>(uint32_t first) QUIRE_INLINE {
+    constexpr size_t kVecs = kColumns * kVecsPerColumn;
+    Vec e[kVecs];
     QUIRE_UNROLL
-    for (size_t v = 0; v < kVecsPerColumn; ++v) {
-      const uint32_t t = column + static_cast<uint32_t>(v * kVecLanes);
-      Vec e = Exp(d, hn::Sub(hn::Load(d, scores + t), m));
-      if (!kWhole) e = hn::IfThenElseZero(VisibleLanes(visible, t), e);
-      hn::Store(e, d, scores + t);
-      partial[v] = hn::Add(partial[v], e);
+    for (size_t v = 0; v < kVecs; ++v) {
+      e[v] = hn::Sub(hn::Load(d, scores + first + v * kVecLanes), m);
+    }
+    Exp<kVecs>(d, e);
+    QUIRE_UNROLL
+    for (size_t v = 0; v < kVecs; ++v) {
+      const auto t = static_cast<uint32_t>(first + v * kVecLanes);
+      if (!kWhole) e[v] = hn::IfThenElseZero(VisibleLanes(visible, t), e[v]);
+      hn::Store(e[v], d, scores + t);
+      partial[v % kVecsPerColumn] = hn::Add(partial[v % kVecsPerColumn], e[v]);
     }
   };
   uint32_t done = 0;  // both ranges may touch one column
@@ -115,20 +125,23 @@ HWY_INLINE void Softmax(const VisibleTokens& visible, float* scores, float* max_
     const auto [begin, end] = visible.ranges[r];
     uint32_t column = std::max(done, begin / kColumnTokens * kColumnTokens);
     if (column < begin) {
-      weigh_column.template operator()<false>(column);
+      weigh.template operator()<1, false>(column);
       column += kColumnTokens;
     }
-    for (; column + kColumnTokens <= end; column += kColumnTokens) {
-      weigh_column.template operator()<true>(column);
+    for (; column + 2 * kColumnTokens <= end; column += 2 * kColumnTokens) {
+      weigh.template operator()<2, true>(column);
+    }
+    if (column + kColumnTokens <= end) {
+      weigh.template operator()<1, true>(column);
+      column += kColumnTokens;
     }
     if (column < end) {
-      weigh_column.template operator()<false>(column);
+      weigh.template operator()<1, false>(column);
       column += kColumnTokens;
     }
     done = column;
   }
-  *max_out = hn::GetLane(m);
-  *sum_out = SumOfColumn(partial);
+  return SumOfColumn(partial);
 }
 
 HWY_INLINE void ClearMax(uint32_t queries, const States& states) {

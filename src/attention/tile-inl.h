@@ -1,5 +1,6 @@
 // What the kernels share: tags, unrolling, where the columns of a split lie.
 #include "attention/kernels.h"
+#include "base/unroll.h"
 #include "codec/load-inl.h"
 #include "hwy/highway.h"
 
@@ -9,22 +10,6 @@
 #else
 #define QUIRE_ATTENTION_TILE_INL_H_
 #endif
-
-// Register tiles are arrays of vectors: unless every loop over them is unrolled they live in memory
-// (g++ 12 does not do it by itself at -O2).
-#undef QUIRE_UNROLL
-#undef QUIRE_UNROLL_FEW
-#if defined(__clang__)
-#define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
-#define QUIRE_UNROLL_FEW _Pragma("clang loop unroll_count(4)")
-#else
-#define QUIRE_UNROLL _Pragma("GCC unroll 32")
-#define QUIRE_UNROLL_FEW _Pragma("GCC unroll 4")
-#endif
-
-// A lambda with the body of a loop: called, its sums would live in memory.
-#undef QUIRE_INLINE
-#define QUIRE_INLINE HWY_ATTR __attribute__((always_inline))
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {

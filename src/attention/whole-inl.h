@@ -69,10 +69,19 @@ HWY_INLINE PairVec SetPair(const int16_t* pair) {
   return hn::BitCast(PairTag(), hn::Set(SumTag(), both));
 }
 
-/// Codes of half a byte come out this much too large, so that their bytes have no sign to extend:
-/// sums start as much lower. On the way they may wrap around; they end as they should.
+/// Codes of half a byte become numbers of seven bits without a sign: a code's whole number is
+/// kStride<kCodec> times that, less kExcess<kCodec>. Two of them in sixteen bits are a number too,
+/// low + 256 * high, and need not be parted before they are multiplied: sums of products with it,
+/// less 256 times those with the high ones, are those with the low ones. On the way sums may wrap
+/// around; they end as they should.
 template <Codec kCodec>
-inline constexpr int32_t kExcess = kCodec == Codec::kInt8 ? 0 : 128;
+inline constexpr int32_t kExcess = kCodec == Codec::kInt8   ? 0
+                                   : kCodec == Codec::kInt4 ? codec::kInt4Excess
+                                   : kCodec == Codec::kNf4  ? 63
+                                   : kCodec == Codec::kFp4  ? 12
+                                                            : 127;
+template <Codec kCodec>
+inline constexpr int32_t kStride = kCodec == Codec::kQ25 ? 2 : 1;
 
 template <int kTiles>
 HWY_INLINE StepVecOf<kTiles> LoadStep(const std::byte* const* tiles, size_t at) {
@@ -85,18 +94,20 @@ HWY_INLINE StepVecOf<kTiles> LoadStep(const std::byte* const* tiles, size_t at) 
     return hn::Combine(StepTagOf<kTiles>(), second, first);
   }
 }
-/// Whole numbers plus 128, as bytes without a sign.
-constexpr codec::WholeTable WithExcess(const codec::WholeTable& table) {
-  codec::WholeTable raised{};
-  for (size_t i = 0; i < raised.size(); ++i) raised[i] = static_cast<int8_t>(table[i] ^ -128);
-  return raised;
+/// What codes become, by the whole numbers they stand for.
+template <Codec kCodec>
+constexpr codec::WholeTable SevenBits(const codec::WholeTable& whole) {
+  codec::WholeTable numbers{};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = static_cast<int8_t>((whole[i] + kExcess<kCodec>) / kStride<kCodec>);
+  }
+  return numbers;
 }
 template <Codec kCodec>
-inline constexpr codec::WholeTable kTable = WithExcess(kCodec == Codec::kInt4  ? codec::kInt4Whole
-                                                       : kCodec == Codec::kNf4 ? codec::kNf4Whole
-                                                                               : codec::kFp4Whole);
-inline constexpr codec::WholeTable kFirstTable = WithExcess(codec::kPairFirstWhole);
-inline constexpr codec::WholeTable kSecondTable = WithExcess(codec::kPairSecondWhole);
+inline constexpr codec::WholeTable kTable =
+    SevenBits<kCodec>(kCodec == Codec::kNf4 ? codec::kNf4Whole : codec::kFp4Whole);
+inline constexpr auto kFirstTable = SevenBits<Codec::kQ25>(codec::kPairFirstWhole);
+inline constexpr auto kSecondTable = SevenBits<Codec::kQ25>(codec::kPairSecondWhole);
 
 /// What stands in the table at the low halves of `codes`; the high ones may be anything.
 template <class V>
@@ -119,12 +130,14 @@ HWY_INLINE V HighHalves(V bytes) {
   return hn::BitCast(hn::DFromV<V>(), hn::ShiftRight<4>(hn::BitCast(d16, bytes)));
 }
 
-/// Two terms of every lane, from bytes without a sign: lanes 0 to 7 of each tile, lanes 8 to 15.
-template <int kTiles>
+/// Two terms of every lane, from bytes without a sign: lanes 0 to 7 of each tile, lanes 8 to 15. If
+/// kJoined the first ones have 256 times the second ones in them.
+template <int kTiles, bool kJoined>
 HWY_INLINE void Widen(StepVecOf<kTiles> bytes, PairVecOf<kTiles>* to) {
   const hn::Repartition<uint16_t, StepTagOf<kTiles>> d16;
   const auto both = hn::BitCast(d16, bytes);
-  to[0] = hn::BitCast(PairTagOf<kTiles>(), hn::And(both, hn::Set(d16, uint16_t{0xff})));
+  const auto first = kJoined ? both : hn::And(both, hn::Set(d16, uint16_t{0xff}));
+  to[0] = hn::BitCast(PairTagOf<kTiles>(), first);
   to[1] = hn::BitCast(PairTagOf<kTiles>(), hn::ShiftRight<8>(both));
 }
 
@@ -139,28 +152,37 @@ HWY_INLINE void LoadBytePairs(const std::byte* const* tiles, size_t at, PairVecO
   }
 }
 
+/// The numbers of the low halves of bytes; the high ones may be anything.
+template <Codec kCodec, class V>
+HWY_INLINE V NumbersOf(V codes) {
+  if constexpr (kCodec == Codec::kInt4) {
+    return hn::And(codes, hn::Set(hn::DFromV<V>(), int8_t{15}));
+  } else {
+    return LookUpLow(kTable<kCodec>, codes);
+  }
+}
+
 /// Four terms of codes of half a byte, two by two.
-template <Codec kCodec, int kTiles>
+template <Codec kCodec, int kTiles, bool kJoined>
 HWY_INLINE void LoadNibblePairs(const std::byte* const* tiles, size_t at,
                                 PairVecOf<kTiles> (*to)[kVecsPerStep]) {
   const auto bytes = LoadStep<kTiles>(tiles, at);
-  Widen<kTiles>(LookUpLow(kTable<kCodec>, bytes), to[0]);
-  Widen<kTiles>(LookUpLow(kTable<kCodec>, HighHalves(bytes)), to[1]);
+  Widen<kTiles, kJoined>(NumbersOf<kCodec>(bytes), to[0]);
+  Widen<kTiles, kJoined>(NumbersOf<kCodec>(HighHalves(bytes)), to[1]);
 }
 
 /// Terms of one code of q25, two by two: of half kHalf of a tile's eight halves of a step. `codes`
 /// has the half low, `signs` are the tile's.
-template <int kHalf, int kTiles>
+template <int kHalf, int kTiles, bool kJoined>
 HWY_INLINE void PointPairs(StepVecOf<kTiles> codes, StepVecOf<kTiles> signs,
                            PairVecOf<kTiles>* first, PairVecOf<kTiles>* second) {
   const StepTagOf<kTiles> d;
   const hn::Repartition<uint16_t, StepTagOf<kTiles>> d16;
   // Bit kHalf of every byte becomes its highest; what else the shift brings does not matter.
   const auto high = hn::BitCast(d, hn::ShiftLeft<7 - kHalf>(hn::BitCast(d16, signs)));
-  const auto negated = hn::VecFromMask(d, hn::Lt(high, hn::Zero(d)));
-  // 127 - x for 128 + x, and one more.
-  Widen<kTiles>(hn::Sub(hn::Xor(LookUpLow(kFirstTable, codes), negated), negated), first);
-  Widen<kTiles>(hn::Sub(hn::Xor(LookUpLow(kSecondTable, codes), negated), negated), second);
+  const auto negated = hn::IfThenElseZero(hn::Lt(high, hn::Zero(d)), hn::Set(d, int8_t{127}));
+  Widen<kTiles, kJoined>(hn::Xor(LookUpLow(kFirstTable, codes), negated), first);
+  Widen<kTiles, kJoined>(hn::Xor(LookUpLow(kSecondTable, codes), negated), second);
 }
 
 /// f.operator()<0>() to f.operator()<kTimes - 1>(), with no loop around them.
@@ -185,7 +207,7 @@ inline constexpr int kPairsPerStep = kCodec == Codec::kInt8 ? 1 : 2 * kValuesPer
 /// Step kStep of the tiles at `tiles` + at. Of K: its pairs of channels, ascending. Of V: its pairs
 /// of tokens; in q25 each of the first channels, then of the second ones. TileLanes tells whose
 /// lanes they are.
-template <Codec kCodec, int kStep, int kTiles>
+template <Codec kCodec, int kStep, int kTiles, bool kJoined>
 HWY_INLINE void LoadPairs(const std::byte* const* tiles, size_t at,
                           PairVecOf<kTiles> (*to)[kVecsPerStep]) {
   const size_t step = at + kStep * codec::kStepBytes;
@@ -194,16 +216,24 @@ HWY_INLINE void LoadPairs(const std::byte* const* tiles, size_t at,
   } else if constexpr (kCodec == Codec::kQ25) {
     const auto signs = LoadStep<kTiles>(tiles, at + 4 * codec::kStepBytes);
     const auto bytes = LoadStep<kTiles>(tiles, step);
-    PointPairs<2 * kStep, kTiles>(bytes, signs, to[0], to[1]);
-    PointPairs<2 * kStep + 1, kTiles>(HighHalves(bytes), signs, to[2], to[3]);
+    PointPairs<2 * kStep, kTiles, kJoined>(bytes, signs, to[0], to[1]);
+    PointPairs<2 * kStep + 1, kTiles, kJoined>(HighHalves(bytes), signs, to[2], to[3]);
   } else {
-    LoadNibblePairs<kCodec, kTiles>(tiles, step, to);
+    LoadNibblePairs<kCodec, kTiles, kJoined>(tiles, step, to);
   }
 }
 
-/// Of the sums over a step's pairs those of its tile kTile, lane by lane.
+/// Of the sums over a step's pairs, joined where they may be, those over whole numbers of its tile
+/// kTile, lane by lane. `without_excess` is -kExcess times the sum of the other factors.
 template <Codec kCodec, int kTile>
-HWY_INLINE void TileLanes(const SumVec* sums, SumVec* lanes) {
+HWY_INLINE void TileLanes(const SumVec* step_sums, int32_t without_excess, SumVec* lanes) {
+  SumVec sums[kVecsPerStep] = {step_sums[0], step_sums[1]};
+  if constexpr (kExcess<kCodec> != 0) {
+    const SumVec start = hn::Set(SumTag(), without_excess);
+    sums[0] = hn::Sub(sums[0], hn::ShiftLeft<8>(sums[1]));
+    QUIRE_UNROLL
+    for (SumVec& sum : sums) sum = hn::Add(kStride<kCodec> == 2 ? hn::Add(sum, sum) : sum, start);
+  }
   if constexpr (kTilesPerVec == 1) {
     lanes[0] = sums[0];
     lanes[1] = sums[1];

@@ -22,36 +22,35 @@ namespace quire::attention::HWY_NAMESPACE {
 
 /// Query vectors in fixed point.
 struct FixedQueries {
-  const int16_t* codes = nullptr;   // [queries, stride], zeros after the last channel
-  const float* units = nullptr;     // [queries]
-  const int32_t* starts = nullptr;  // [queries] what sums over codes with kExcess start from
+  const int16_t* codes = nullptr;           // [queries, stride], zeros after the last channel
+  const float* units = nullptr;             // [queries]
+  const int32_t* without_excess = nullptr;  // [queries] -kExcess times the sum of the codes
   size_t stride = 0;
 
   FixedQueries From(size_t query) const {
-    return {codes + query * stride, units + query, starts + query, stride};
+    return {codes + query * stride, units + query, without_excess + query, stride};
   }
 };
 
 /// Weights in fixed point.
 struct FixedWeights {
   static constexpr size_t kGroups = kSplitTokens / kGroupTokens;
-  const int16_t* codes = nullptr;   // [queries, kSplitTokens], 0 where there is no column
-  const float* units = nullptr;     // [queries, kGroups]
-  const int32_t* starts = nullptr;  // [queries, kGroups]
+  const int16_t* codes = nullptr;           // [queries, kSplitTokens], 0 where there is no column
+  const float* units = nullptr;             // [queries, kGroups]
+  const int32_t* without_excess = nullptr;  // [queries, kGroups]
 
   FixedWeights From(size_t query) const {
-    return {codes + query * kSplitTokens, units + query * kGroups, starts + query * kGroups};
+    return {codes + query * kSplitTokens, units + query * kGroups,
+            without_excess + query * kGroups};
   }
 };
 
-/// All sums of query vector h become starts[h * stride].
 template <int kQueries, int kVecs>
-HWY_INLINE void StartSums(const int32_t* starts, size_t stride, SumVec (*sum)[kVecs]) {
+HWY_INLINE void ClearSums(SumVec (*sum)[kVecs]) {
   QUIRE_UNROLL
   for (int h = 0; h < kQueries; ++h) {
-    const SumVec start = hn::Set(SumTag(), starts[h * stride]);
     QUIRE_UNROLL
-    for (int v = 0; v < kVecs; ++v) sum[h][v] = start;
+    for (int v = 0; v < kVecs; ++v) sum[h][v] = hn::Zero(SumTag());
   }
 }
 
@@ -96,7 +95,7 @@ void ScoreWholeColumns(const FixedQueries& queries, size_t dim, const std::byte*
   SumVec sum[kVecs][kQueries][kVecsPerStep];
   const std::byte* codes[kColumns];
   QUIRE_UNROLL
-  for (int i = 0; i < kVecs; ++i) StartSums<kQueries, kVecsPerStep>(queries.starts, 1, sum[i]);
+  for (int i = 0; i < kVecs; ++i) ClearSums<kQueries, kVecsPerStep>(sum[i]);
   QUIRE_UNROLL
   for (int c = 0; c < kColumns; ++c) codes[c] = columns[c] + offset_bytes;
   size_t at = 0;
@@ -105,7 +104,7 @@ void ScoreWholeColumns(const FixedQueries& queries, size_t dim, const std::byte*
     PairVec k[kVecs][kPairsPerStep<kCodec>][kVecsPerStep];
     QUIRE_UNROLL
     for (int i = 0; i < kVecs; ++i) {
-      LoadPairs<kCodec, kStep, kTilesPerVec>(codes + i * kTilesPerVec, at, k[i]);
+      LoadPairs<kCodec, kStep, kTilesPerVec, true>(codes + i * kTilesPerVec, at, k[i]);
     }
     QUIRE_UNROLL
     for (int p = 0; p < kPairsPerStep<kCodec>; ++p) {
@@ -146,7 +145,7 @@ void ScoreWholeColumns(const FixedQueries& queries, size_t dim, const std::byte*
       QUIRE_UNROLL
       for (int h = 0; h < kQueries; ++h) {
         SumVec lanes[kVecsPerSixteen];
-        TileLanes<kCodec, kTile>(sum[i][h], lanes);
+        TileLanes<kCodec, kTile>(sum[i][h], queries.without_excess[h], lanes);
         StoreScores(lanes, queries.units[h], scores + h * kSplitTokens + index[c] * kColumnTokens);
       }
     });
@@ -165,7 +164,7 @@ void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const
       const size_t offset = head * key.head_stride_bytes;
       const std::byte* ahead[kColumnsPerSplit];
       PlanesAhead(key, value, columns, c, count, head, ahead);
-      FetchScales(key, value, columns, c, count, head);
+      FetchScales(key, columns, c, count, head);
       uint32_t q = head * key.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
         ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
@@ -244,9 +243,7 @@ HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes, size_t 
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
   SumVec sum[kVecs][kQueries][kSums];
   QUIRE_UNROLL
-  for (int i = 0; i < kVecs; ++i) {
-    StartSums<kQueries, kSums>(weights.starts + group.unit, FixedWeights::kGroups, sum[i]);
-  }
+  for (int i = 0; i < kVecs; ++i) ClearSums<kQueries, kSums>(sum[i]);
   for (uint32_t c = 0; c < group.count; ++c) {
     const std::byte* tiles[kTiles];
     QUIRE_UNROLL
@@ -263,7 +260,7 @@ HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes, size_t 
       PairVec x[kVecs][kPairsPerStep<kCodec>][kVecsPerStep];
       QUIRE_UNROLL
       for (int i = 0; i < kVecs; ++i) {
-        LoadPairs<kCodec, kStep, kTilesPerVec>(tiles + i * kTilesPerVec, 0, x[i]);
+        LoadPairs<kCodec, kStep, kTilesPerVec, true>(tiles + i * kTilesPerVec, 0, x[i]);
       }
       QUIRE_UNROLL
       for (int p = 0; p < kTokenPairs; ++p) {
@@ -292,9 +289,10 @@ HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes, size_t 
         QUIRE_UNROLL
         for (int h = 0; h < kQueries; ++h) {
           SumVec lanes[kVecsPerSixteen];
-          TileLanes<kCodec, kTile>(sum[i][h] + p * kVecsPerStep, lanes);
-          AddGroup(lanes, weights.units[h * FixedWeights::kGroups + group.unit],
-                   out + h * out_stride + channel);
+          const size_t unit = h * FixedWeights::kGroups + group.unit;
+          TileLanes<kCodec, kTile>(sum[i][h] + p * kVecsPerStep, weights.without_excess[unit],
+                                   lanes);
+          AddGroup(lanes, weights.units[unit], out + h * out_stride + channel);
         }
       }
     });

@@ -14,14 +14,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
-/// Without kExcess, as sums over panels start from zero.
+/// Whole numbers themselves.
 template <Codec kCodec>
 HWY_INLINE void StoreSixteen(const PairVecOf<1>* pairs, int16_t* to) {
   const PairTagOf<1> d;
   const auto excess = hn::Set(d, int16_t{kExcess<kCodec>});
   QUIRE_UNROLL
   for (int v = 0; v < kVecsPerStep; ++v) {
-    hn::StoreU(hn::Sub(pairs[v], excess), d, to + v * kSixteenPairs / kVecsPerStep);
+    const auto numbers = kStride<kCodec> == 2 ? hn::Add(pairs[v], pairs[v]) : pairs[v];
+    hn::StoreU(hn::Sub(numbers, excess), d, to + v * kSixteenPairs / kVecsPerStep);
   }
 }
 
@@ -31,7 +32,7 @@ void ExpandWholeKey(const std::byte* codes, size_t dim, int16_t* to) {
   constexpr size_t kPairs = kPairsPerStep<kCodec>;
   const auto expand = [&]<int kStep>() QUIRE_INLINE {
     PairVecOf<1> k[kPairs][kVecsPerStep];
-    LoadPairs<kCodec, kStep, 1>(&codes, 0, k);
+    LoadPairs<kCodec, kStep, 1, false>(&codes, 0, k);
     QUIRE_UNROLL
     for (size_t p = 0; p < kPairs; ++p, to += kSixteenPairs) StoreSixteen<kCodec>(k[p], to);
   };
@@ -56,7 +57,7 @@ void ExpandWholeValue(const std::byte* codes, size_t dim, int16_t* to, size_t pa
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
       constexpr int kTokenPairs = kPairsPerStep<kCodec> / kPanels;
       PairVecOf<1> x[kPairsPerStep<kCodec>][kVecsPerStep];
-      LoadPairs<kCodec, kStep, 1>(&codes, 0, x);
+      LoadPairs<kCodec, kStep, 1, false>(&codes, 0, x);
       QUIRE_UNROLL
       for (int p = 0; p < kTokenPairs; ++p) {
         int16_t* const pair = to + (kStep * kTokenPairs + p) * kSixteenPairs;
@@ -75,8 +76,7 @@ template <int kRows>
 HWY_INLINE void SumProducts(const int16_t* left, size_t left_stride, const int16_t* panel,
                             size_t pairs, SumVec (*sum)[kVecsPerSixteen]) {
   constexpr int kVecs = static_cast<int>(kVecsPerSixteen);
-  constexpr int32_t kZero = 0;
-  StartSums<kRows, kVecs>(&kZero, 0, sum);
+  ClearSums<kRows, kVecs>(sum);
   for (size_t i = 0; i < pairs; ++i) {
     PairVec x[kVecs];
     QUIRE_UNROLL

@@ -103,20 +103,5 @@ void EncodeBlock(const StreamLayout& open, const std::byte* open_slot, const Str
   HWY_DYNAMIC_DISPATCH(EncodeBlockOfTarget)(open, open_slot, sealed, sealed_slot);
 }
 
-void DecodeRows(const StreamLayout& sealed, const std::byte* slot, uint32_t head, uint32_t token,
-                uint32_t tokens, float* out) {
-  const std::byte* plane = slot + sealed.offset_bytes + head * sealed.head_stride_bytes;
-  for (uint32_t t = token; t < token + tokens; ++t) {
-    const std::byte* scales = slot + ScaleAt(sealed, head, t);
-    const float scale = LoadValue(Codec::kF16, scales, 0);
-    const float mid =
-        HasMids(sealed.codec) ? LoadValue(Codec::kF16, scales, sealed.block_tokens) : 0;
-    for (uint32_t d = 0; d < sealed.dim; ++d) {
-      const float product = scale * CodeValue(sealed.codec, LoadCode(sealed, plane, t, d));
-      *out++ = mid + product;
-    }
-  }
-}
-
 }  // namespace quire::codec
 #endif  // HWY_ONCE

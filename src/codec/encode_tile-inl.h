@@ -188,7 +188,7 @@ struct IntCoder {
     const auto high = hn::Set(d, -1.0f - CodeLow(kCodec));
     const auto scaled = hn::Mul(hn::Sub(value, offset), inverse);
     const auto clamped = hn::Min(hn::Max(scaled, low), high);
-    return hn::BitCast(du, hn::Add(clamped, hn::Set(d, kRoundMagic)));
+    return hn::BitCast(du, hn::Add(clamped, hn::Set(d, CodeMagic(kCodec))));
   }
 };
 

@@ -83,7 +83,7 @@ constexpr bool HasWholeCodes(Codec codec) {
 }
 
 /// What whole numbers are divided by to give the code's value.
-inline constexpr float kNf4Parts = 127.0f;
+inline constexpr float kNf4Parts = 63.0f;
 inline constexpr float kFp4Parts = 2.0f;
 inline constexpr float kPairParts = 56.0f;
 
@@ -110,12 +110,14 @@ constexpr std::array<float, 16> Divided(const WholeTable& whole, float parts) {
 
 }  // namespace internal
 
-inline constexpr WholeTable kInt4Whole = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+/// Codes of int4 are this much larger than what they stand for.
+inline constexpr int32_t kInt4Excess = 8;
 
-/// Quantiles of a normal distribution within -1..1, zero among them, rounded to 127ths. Source:
-/// QLoRA, arXiv 2305.14314, appendix E.
-inline constexpr WholeTable kNf4Whole = {-127, -88, -67, -50, -36, -23, -12, 0,
-                                         10,   20,  31,  43,  56,  71,  92,  127};
+/// Quantiles of a normal distribution within -1..1, zero among them, rounded to 63rds: seven bits
+/// are what attention can leave joined (attention/whole-inl.h). Source: QLoRA, arXiv 2305.14314,
+/// appendix E.
+inline constexpr WholeTable kNf4Whole = {-63, -44, -33, -25, -18, -12, -6, 0,
+                                         5,   10,  16,  21,  28,  35,  46, 63};
 inline constexpr auto kNf4Table = internal::Divided(kNf4Whole, kNf4Parts);
 
 /// OCP E2M1, in halves.
@@ -125,12 +127,13 @@ inline constexpr auto kFp4Table = internal::Divided(kFp4Whole, kFp4Parts);
 /// Two channels share a code of `q25`: the low four bits choose a point of the plane, the fifth
 /// negates both coordinates. The 32 points are those of least squared error for two independent
 /// normal values of variance 1 (Lloyd's algorithm, symmetric about the origin; 12.5 dB), rounded to
-/// 56ths.
+/// odd 56ths: half of 127 more than such a number has seven bits, and that of its negative has them
+/// inverted.
 inline constexpr uint32_t kPairPoints = 16;
-inline constexpr WholeTable kPairFirstWhole = {5,  33, 35, 4,   72,  43, 31, 72,
-                                               68, 10, 98, 124, 118, 49, 79, 20};
-inline constexpr WholeTable kPairSecondWhole = {13, -15, 26,  -45, 7,  -59,  69, -32,
-                                                48, -84, -77, -17, 44, -116, 99, 126};
+inline constexpr WholeTable kPairFirstWhole = {5,  33, 35, 5,   71,  43, 31, 73,
+                                               69, 11, 99, 123, 119, 49, 79, 19};
+inline constexpr WholeTable kPairSecondWhole = {13, -15, 25,  -45, 7,  -59,  69, -33,
+                                                47, -85, -77, -17, 43, -115, 99, 127};
 inline constexpr auto kPairFirst = internal::Divided(kPairFirstWhole, kPairParts);
 inline constexpr auto kPairSecond = internal::Divided(kPairSecondWhole, kPairParts);
 inline constexpr uint8_t kPairNegated = 16;

@@ -87,6 +87,11 @@ constexpr uint8_t F32ToFp4(float value) {
   return static_cast<uint8_t>(sign << 3 | (steps + first));
 }
 
+/// Added to a scaled value of int8 or int4 it leaves the code in the lowest bits.
+constexpr float CodeMagic(Codec codec) {
+  return kRoundMagic + (codec == Codec::kInt4 ? static_cast<float>(kInt4Excess) : 0.0f);
+}
+
 /// Code of a value scaled by `inverse`: of a whole byte, or in the low half of one.
 inline uint8_t CodeOf(Codec codec, float value, const TokenScale& token) {
   switch (codec) {
@@ -98,7 +103,7 @@ inline uint8_t CodeOf(Codec codec, float value, const TokenScale& token) {
       const float low = CodeLow(codec);
       const float scaled = (value - token.offset) * token.inverse;
       const float clamped = std::min(std::max(scaled, low), -1.0f - low);
-      const auto code = static_cast<uint8_t>(std::bit_cast<uint32_t>(clamped + kRoundMagic));
+      const auto code = static_cast<uint8_t>(std::bit_cast<uint32_t>(clamped + CodeMagic(codec)));
       return codec == Codec::kInt8 ? code : code & 15u;
     }
     case Codec::kNf4: {
@@ -115,7 +120,7 @@ inline uint8_t CodeOf(Codec codec, float value, const TokenScale& token) {
 inline int32_t WholeOf(Codec codec, uint8_t code) {
   switch (codec) {
     case Codec::kInt8: return static_cast<int8_t>(code);
-    case Codec::kInt4: return kInt4Whole[code];
+    case Codec::kInt4: return code - kInt4Excess;
     case Codec::kNf4: return kNf4Whole[code];
     case Codec::kFp4: return kFp4Whole[code];
     case Codec::kQ25: {

@@ -1,7 +1,8 @@
-// What the vector code of this layer shares: rounding to the compute type, and full unrolling.
+// What the vector code of this layer shares: rounding to the compute type.
 //
 // Only targets with a fused multiply-add are compiled (the sources define HWY_BASELINE_TARGETS
 // before they include Highway): the others would give other bits. Model::Load refuses their CPUs.
+#include "base/unroll.h"
 #include "hwy/highway.h"
 #include "quire/identity.h"
 
@@ -10,16 +11,6 @@
 #undef QUIRE_MODEL_SIMD_INL_H_
 #else
 #define QUIRE_MODEL_SIMD_INL_H_
-#endif
-
-// Loops over arrays of vectors must disappear, or the accumulators live in memory. g++ 12 at -O2
-// does not unroll by itself.
-#ifndef QUIRE_UNROLL
-#if defined(__clang__)
-#define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define QUIRE_UNROLL _Pragma("GCC unroll 64")
-#endif
 #endif
 
 HWY_BEFORE_NAMESPACE();

@@ -1,0 +1,278 @@
+// Codes of sixteen tokens out of their planes (planes.h), and to f32: what token_codec.h says of
+// one value, for vectors of any target.
+#include "codec/formats.h"
+#include "codec/planes.h"
+#include "codec/transpose-inl.h"
+#include "hwy/highway.h"
+
+#if defined(QUIRE_CODEC_DECODE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_CODEC_DECODE_TILE_INL_H_
+#undef QUIRE_CODEC_DECODE_TILE_INL_H_
+#else
+#define QUIRE_CODEC_DECODE_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "codec/token_codec.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::codec::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Channels that are decoded at a time: whole tiles of every codec.
+inline constexpr uint32_t kDecodeDims = 128;
+/// Tokens likewise.
+inline constexpr uint32_t kDecodeTokens = kTileLanes;
+
+/// Whole numbers, or fp8 codes.
+using CodeRows = uint8_t[kDecodeTokens][kDecodeDims];
+using CodeColumns = uint8_t[kDecodeDims][kDecodeTokens];
+
+#if HWY_TARGET != HWY_SCALAR
+
+using ByteTag = hn::FixedTag<uint8_t, 16>;
+using ByteVec = hn::Vec<ByteTag>;
+
+HWY_INLINE ByteVec LoadBytes(const void* from) {
+  return hn::LoadU(ByteTag(), static_cast<const uint8_t*>(from));
+}
+
+/// The two terms of a step, sixteen lanes each, of bytes that lie as PlaceInTile says.
+template <Codec kCodec>
+HWY_INLINE void PartTerms(const std::byte* step, ByteVec* terms) {
+  const ByteVec lower = LoadBytes(step);
+  const ByteVec upper = LoadBytes(step + kStepBytes / 2);
+  if constexpr (kCodec == Codec::kInt8) {
+    alignas(16) static constexpr uint8_t kDeal[16] = {0, 2, 4, 6, 8, 10, 12, 14,
+                                                      1, 3, 5, 7, 9, 11, 13, 15};
+    const hn::Repartition<uint64_t, ByteTag> d64;
+    const auto first = hn::BitCast(d64, hn::TableLookupBytes(lower, LoadBytes(kDeal)));
+    const auto second = hn::BitCast(d64, hn::TableLookupBytes(upper, LoadBytes(kDeal)));
+    terms[0] = hn::BitCast(ByteTag(), hn::InterleaveLower(d64, first, second));
+    terms[1] = hn::BitCast(ByteTag(), hn::InterleaveUpper(d64, first, second));
+  } else {
+    alignas(16) static constexpr uint8_t kDeal[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                      2, 6, 10, 14, 3, 7, 11, 15};
+    const hn::Repartition<uint32_t, ByteTag> d32;
+    const auto first = hn::BitCast(d32, hn::TableLookupBytes(lower, LoadBytes(kDeal)));
+    const auto second = hn::BitCast(d32, hn::TableLookupBytes(upper, LoadBytes(kDeal)));
+    terms[0] = hn::BitCast(ByteTag(), hn::InterleaveLower(d32, first, second));
+    terms[1] = hn::BitCast(ByteTag(), hn::InterleaveUpper(d32, first, second));
+  }
+}
+
+HWY_INLINE ByteVec LowHalves(ByteVec bytes) {
+  return hn::And(bytes, hn::Set(ByteTag(), uint8_t{15}));
+}
+HWY_INLINE ByteVec HighHalves(ByteVec bytes) {
+  const hn::Repartition<uint16_t, ByteTag> d16;
+  return LowHalves(hn::BitCast(ByteTag(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
+}
+
+/// Whole numbers of codes of half a byte.
+template <Codec kCodec>
+HWY_INLINE ByteVec WholeNumbers(ByteVec codes) {
+  if constexpr (kCodec == Codec::kInt4) {
+    return hn::Sub(codes, hn::Set(ByteTag(), uint8_t{kInt4Excess}));
+  } else {
+    const WholeTable& table = kCodec == Codec::kNf4 ? kNf4Whole : kFp4Whole;
+    return hn::TableLookupBytes(LoadBytes(table.data()), codes);
+  }
+}
+
+/// Sixteen lanes of every term of a tile, at least of `terms`: rows(term) says where they go. In
+/// q25, whose terms are pairs, rows(pair, second).
+template <Codec kCodec, class Rows>
+HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& rows) {
+  const ByteTag d;
+  if constexpr (kCodec == Codec::kInt8) {
+    for (uint32_t term = 0; term < terms; term += 2, tile += kStepBytes) {
+      ByteVec part[2];
+      PartTerms<kCodec>(tile, part);
+      for (uint32_t i = 0; i < 2; ++i) hn::StoreU(part[i], d, rows(term + i));
+    }
+  } else if constexpr (kCodec != Codec::kQ25) {
+    for (uint32_t term = 0; term < terms; term += 4, tile += kStepBytes) {
+      ByteVec part[2];
+      PartTerms<kCodec>(tile, part);
+      for (uint32_t i = 0; i < 2; ++i) {
+        hn::StoreU(WholeNumbers<kCodec>(LowHalves(part[i])), d, rows(term + i));
+        hn::StoreU(WholeNumbers<kCodec>(HighHalves(part[i])), d, rows(term + i + 2));
+      }
+    }
+  } else {
+    for (uint32_t term = 0; term < terms; term += kPairTileTerms, tile += kPairTileBytes) {
+      ByteVec signs[2];
+      PartTerms<kCodec>(tile + 4 * kStepBytes, signs);
+      for (uint32_t step = 0; step < 4; ++step) {
+        ByteVec part[2];
+        PartTerms<kCodec>(tile + step * kStepBytes, part);
+        for (uint32_t half = 0; half < 2; ++half) {
+          const auto sign_bit = hn::Set(d, static_cast<uint8_t>(1u << (2 * step + half)));
+          for (uint32_t i = 0; i < 2; ++i) {
+            const ByteVec codes = half == 0 ? LowHalves(part[i]) : HighHalves(part[i]);
+            const auto negated =
+                hn::VecFromMask(d, hn::Ne(hn::And(signs[i], sign_bit), hn::Zero(d)));
+            const auto store = [&](const WholeTable& table, bool second) HWY_ATTR {
+              const ByteVec whole = hn::TableLookupBytes(LoadBytes(table.data()), codes);
+              hn::StoreU(hn::Sub(hn::Xor(whole, negated), negated), d,
+                         rows(term + step * 4 + half * 2 + i, second));
+            };
+            store(kPairFirstWhole, false);
+            store(kPairSecondWhole, true);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Whole numbers of channels [begin, begin + dims) of the column of codes at `column`; `begin` is a
+/// multiple of kDecodeDims. Rows of q25 beyond `dims` are written too.
+template <Codec kCodec>
+void UnpackWhole(InnerAxis inner, const std::byte* column, uint32_t begin, uint32_t dims,
+                 CodeColumns& columns, CodeRows& rows) {
+  constexpr bool kPairs = kCodec == Codec::kQ25;
+  if (inner == InnerAxis::kToken) {
+    const std::byte* tile = column + TileBytes(kCodec, kPairs ? begin / 2 : begin);
+    if constexpr (kPairs) {
+      UnpackTile<kCodec>(tile, PairCount(inner, dims), [&](uint32_t pair, bool second) {
+        return columns[PairAt(inner, kDecodeDims, pair).first + (second ? 2 : 0)];
+      });
+    } else {
+      UnpackTile<kCodec>(tile, dims, [&](uint32_t term) { return columns[term]; });
+    }
+    TransposeCodes(columns[0], dims, rows[0], kDecodeDims);
+    return;
+  }
+  constexpr uint32_t kChannels = kPairs ? 2 * kTileLanes : kTileLanes;
+  const uint64_t tile_bytes = TileBytes(kCodec, kTileLanes);
+  const std::byte* tile = column + begin / kChannels * tile_bytes;
+  for (uint32_t d = 0; d < dims; d += kChannels, tile += tile_bytes) {
+    if constexpr (kPairs) {
+      UnpackTile<kCodec>(tile, kDecodeTokens, [&](uint32_t token, bool second) {
+        return rows[token] + d + (second ? kTileLanes : 0);
+      });
+    } else {
+      UnpackTile<kCodec>(tile, kDecodeTokens, [&](uint32_t token) { return rows[token] + d; });
+    }
+  }
+}
+
+/// The same of fp8: its codes.
+inline void UnpackBytes(const StreamLayout& sealed, const std::byte* plane, uint32_t first,
+                        uint32_t begin, uint32_t dims, CodeColumns& columns, CodeRows& rows) {
+  if (sealed.inner == InnerAxis::kToken) {
+    for (uint32_t d = 0; d < dims; ++d) {
+      std::memcpy(columns[d], plane + uint64_t{begin + d} * sealed.block_tokens + first,
+                  kDecodeTokens);
+    }
+    TransposeCodes(columns[0], dims, rows[0], kDecodeDims);
+    return;
+  }
+  for (uint32_t t = 0; t < kDecodeTokens; ++t) {
+    std::memcpy(rows[t], plane + uint64_t{first + t} * sealed.dim + begin, dims);
+  }
+}
+
+inline void Unpack(const StreamLayout& sealed, const std::byte* plane, uint32_t first,
+                   uint32_t begin, uint32_t dims, CodeColumns& columns, CodeRows& rows) {
+  const InnerAxis inner = sealed.inner;
+  const std::byte* column =
+      plane + first / kTileLanes * ColumnBytes(sealed.codec, inner, sealed.dim);
+  switch (sealed.codec) {
+    case Codec::kInt8: return UnpackWhole<Codec::kInt8>(inner, column, begin, dims, columns, rows);
+    case Codec::kInt4: return UnpackWhole<Codec::kInt4>(inner, column, begin, dims, columns, rows);
+    case Codec::kNf4: return UnpackWhole<Codec::kNf4>(inner, column, begin, dims, columns, rows);
+    case Codec::kFp4: return UnpackWhole<Codec::kFp4>(inner, column, begin, dims, columns, rows);
+    case Codec::kQ25: return UnpackWhole<Codec::kQ25>(inner, column, begin, dims, columns, rows);
+    default: return UnpackBytes(sealed, plane, first, begin, dims, columns, rows);
+  }
+}
+
+/// fp8 codes to f32.
+template <class Format, bool kHasInfinity, class D>
+HWY_INLINE hn::Vec<D> Fp8Values(D d, hn::Vec<hn::RebindToUnsigned<D>> code) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto magnitude = hn::And(code, hn::Set(du, 0x7fu));
+  const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(du, 0x80u)));
+  const auto normal =
+      hn::Add(hn::ShiftLeft<Format::kShift>(magnitude), hn::Set(du, Format::kBiasBits));
+  // The smallest codes count steps of the smallest one.
+  constexpr uint32_t kSteps = 1u << (23 - Format::kShift);
+  const auto steps = hn::ConvertTo(d, hn::BitCast(di, magnitude));
+  const auto small = hn::Mul(steps, hn::Set(d, Format::kMinNormal / kSteps));
+  const auto is_small = hn::Lt(magnitude, hn::Set(du, kSteps));
+  auto bits = hn::IfThenElse(is_small, hn::BitCast(du, small), normal);
+  // All ones, in the exponent or altogether, are no numbers.
+  const auto largest = hn::Set(du, kHasInfinity ? 0x7bu : 0x7eu);
+  const auto special = hn::Or(hn::ShiftLeft<Format::kShift>(magnitude), hn::Set(du, 0x7f800000u));
+  const auto nan = kHasInfinity ? special : hn::Set(du, 0x7fc00000u);
+  bits = hn::IfThenElse(hn::Gt(magnitude, largest), nan, bits);
+  return hn::BitCast(d, hn::Or(bits, sign));
+}
+
+/// What codes of a row stand for, before scale and mid.
+template <Codec kCodec, class D>
+HWY_INLINE hn::Vec<D> ValuesOf(D d, const uint8_t* codes) {
+  if constexpr (kCodec == Codec::kFp8E4m3 || kCodec == Codec::kFp8E5m2) {
+    const hn::RebindToUnsigned<D> du;
+    const hn::Rebind<uint8_t, D> d8;
+    const auto wide = hn::PromoteTo(du, hn::LoadU(d8, codes));
+    if constexpr (kCodec == Codec::kFp8E4m3) return Fp8Values<E4m3, false>(d, wide);
+    return Fp8Values<E5m2, true>(d, wide);
+  } else {
+    const hn::RebindToSigned<D> di;
+    const hn::Rebind<int8_t, D> d8;
+    const auto whole = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
+    const auto value = hn::ConvertTo(d, whole);
+    constexpr float kParts = kCodec == Codec::kNf4   ? kNf4Parts
+                             : kCodec == Codec::kFp4 ? kFp4Parts
+                             : kCodec == Codec::kQ25 ? kPairParts
+                                                     : 1.0f;
+    return kParts == 1.0f ? value : hn::Div(value, hn::Set(d, kParts));
+  }
+}
+
+/// out[i] = mid + scale * code i. A row has room for whole vectors; out has not.
+template <Codec kCodec>
+void ScaleRow(const uint8_t* codes, uint32_t dims, float scale, float mid, float* out) {
+  const hn::CappedTag<float, 16> d;
+  const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+  const auto value_at = [&](uint32_t i) HWY_ATTR {
+    const auto product = hn::Mul(hn::Set(d, scale), ValuesOf<kCodec>(d, codes + i));
+    return hn::Add(hn::Set(d, mid), product);
+  };
+  uint32_t i = 0;
+  for (; i + lanes <= dims; i += lanes) hn::StoreU(value_at(i), d, out + i);
+  if (i == dims) return;
+  HWY_ALIGN float last[16];
+  hn::Store(value_at(i), d, last);
+  std::copy_n(last, dims - i, out + i);
+}
+
+inline void ScaleRowOf(Codec codec, const uint8_t* codes, uint32_t dims, float scale, float mid,
+                       float* out) {
+  switch (codec) {
+    case Codec::kFp8E4m3: return ScaleRow<Codec::kFp8E4m3>(codes, dims, scale, mid, out);
+    case Codec::kFp8E5m2: return ScaleRow<Codec::kFp8E5m2>(codes, dims, scale, mid, out);
+    case Codec::kInt8: return ScaleRow<Codec::kInt8>(codes, dims, scale, mid, out);
+    case Codec::kInt4: return ScaleRow<Codec::kInt4>(codes, dims, scale, mid, out);
+    case Codec::kNf4: return ScaleRow<Codec::kNf4>(codes, dims, scale, mid, out);
+    case Codec::kFp4: return ScaleRow<Codec::kFp4>(codes, dims, scale, mid, out);
+    case Codec::kQ25: return ScaleRow<Codec::kQ25>(codes, dims, scale, mid, out);
+    default: QUIRE_CHECK(false);
+  }
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+
+}  // namespace quire::codec::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
