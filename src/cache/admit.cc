@@ -115,14 +115,8 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
     tokens_max = std::min(wanted, blocks * block_tokens());
   }
   const PerClass<uint64_t> own = OwnSlots(shared, blocks, options.step_tokens);
-  Result<PerClass<std::vector<SlotId>>> slots;
-  if (options.contiguous) {
-    if (auto taken = ExtendRun(state.place, (*slots)[0], own[0]); !taken) {
-      slots = std::unexpected(std::move(taken).error());
-    }
-  } else {
-    slots = AllocateSlots(state.place, own);
-  }
+  Result<OwnedSlots> slots =
+      options.contiguous ? ExtendRun(state.place, {}, own[0]) : AllocateSlots(state.place, own);
   if (!slots) {
     Error error = std::move(slots).error();
     error.message = fmt::format("open: {} tokens need {} shared and {} own blocks of {}; {}",

@@ -20,6 +20,7 @@
 #include "base/thread_annotations.h"
 #include "cache/block_table.h"
 #include "cache/leaving.h"
+#include "cache/owned_slots.h"
 #include "cache/reach.h"
 #include "cache/tenant.h"
 #include "codec/slot_layout.h"
@@ -144,11 +145,10 @@ class Core final : public Cache {
   /// Slots with one reference each, of every class, charged to the place's tenant. If it may, it
   /// evicts what nobody holds where that makes it fit, and only then. May wait for the spill: no
   /// lock is held.
-  Result<PerClass<std::vector<SlotId>>> AllocateSlots(const Place& place,
-                                                      const PerClass<uint64_t>& counts);
-  /// Appends `count` slots that follow `slots`, or any consecutive ones if that is empty. Takes
-  /// free slots only. Needs CheckContiguous.
-  Result<void> ExtendRun(const Place& place, std::vector<SlotId>& slots, uint64_t count);
+  Result<OwnedSlots> AllocateSlots(const Place& place, const PerClass<uint64_t>& counts);
+  /// `count` slots that follow those of `run`, or any consecutive ones if that is empty. Takes free
+  /// slots only. Needs CheckContiguous.
+  Result<OwnedSlots> ExtendRun(const Place& place, std::span<const SlotId> run, uint64_t count);
   /// Copies the bytes of one slot to another of the same class.
   void CopySlot(SlotId from, SlotId to) const;
   /// Another holder for each slot, published or private.
@@ -246,6 +246,7 @@ class Core final : public Cache {
   Result<void> CheckTenant(TenantId tenant) const QUIRE_REQUIRES(mutex_);
   void ShareMemory() QUIRE_REQUIRES(mutex_);
   uint32_t SamplesPerTenant() const QUIRE_REQUIRES(mutex_);
+  void AddOwners(const PerClass<std::vector<SlotId>>& slots, uint64_t bytes) QUIRE_REQUIRES(mutex_);
   void Claim(const Place& place, std::span<const SlotId> slots, std::vector<SlotId>& to_zero)
       QUIRE_REQUIRES(mutex_);
   void Zero(SlotId slot) const;

@@ -40,16 +40,20 @@ Result<void> Core::CheckCanFit(const Place& place, uint64_t tokens, uint64_t blo
   });
 }
 
-Result<PerClass<std::vector<SlotId>>> Core::AllocateSlots(const Place& place,
-                                                          const PerClass<uint64_t>& counts) {
-  PerClass<std::vector<SlotId>> slots;
+Result<OwnedSlots> Core::AllocateSlots(const Place& place, const PerClass<uint64_t>& counts) {
   const uint64_t bytes = Charge(counts);
-  if (bytes == 0) return slots;
+  if (bytes == 0) return OwnedSlots();
+  PerClass<std::vector<SlotId>> slots;
   std::vector<SlotId> to_zero;
   Leaving leaving(*this);
   auto taken = mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
     auto room = MakeRoom(place, bytes, leaving);
-    for (uint32_t c = 0; room && c < class_count(); ++c) slots[c].resize(counts[c]);
+    uint64_t total = 0;
+    for (uint32_t c = 0; room && c < class_count(); ++c) {
+      slots[c].resize(counts[c]);
+      total += counts[c];
+    }
+    to_zero.reserve(total);
     if (room && leaving.empty()) room = TakeSlots(place, bytes, slots, to_zero);
     if (room && !leaving.empty() && !Promise(place, bytes, leaving)) {
       room = Fail(ErrorCode::kNoSpace, "");
@@ -68,7 +72,7 @@ Result<PerClass<std::vector<SlotId>>> Core::AllocateSlots(const Place& place,
   }
   QUIRE_TRY(std::move(taken));
   for (const SlotId slot : to_zero) Zero(slot);
-  return slots;
+  return OwnedSlots(*this, std::move(slots));
 }
 
 // Fills `slots`, which have their sizes. There is room but for what others may have taken of a
@@ -80,8 +84,9 @@ Result<void> Core::TakeSlots(const Place& place, uint64_t bytes,
   for (uint32_t c = 0; c < class_count(); ++c) {
     QUIRE_CHECK(pools_[c]->Allocate(slots[c]));
     for (SlotId& slot : slots[c]) slot = Global(c, slot);
-    Claim(place, slots[c], to_zero);
   }
+  AddOwners(slots, bytes);
+  for (const std::vector<SlotId>& of_class : slots) Claim(place, of_class, to_zero);
   return {};
 }
 
@@ -186,8 +191,11 @@ Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
   return {};
 }
 
-Result<void> Core::ExtendRun(const Place& place, std::vector<SlotId>& slots, uint64_t count) {
-  if (count == 0) return {};
+Result<OwnedSlots> Core::ExtendRun(const Place& place, std::span<const SlotId> run,
+                                   uint64_t count) {
+  if (count == 0) return OwnedSlots();
+  PerClass<std::vector<SlotId>> added;
+  std::vector<SlotId> to_zero;
   MutexLock lock(mutex_);
   Tenant& tenant = TenantOf(place.tenant);
   const auto charge = CheckedMul(count, charges_[0]);
@@ -200,35 +208,41 @@ Result<void> Core::ExtendRun(const Place& place, std::vector<SlotId>& slots, uin
                             count, tenant.account.room_bytes(), tenant.account.quota_bytes(),
                             tenant.options.name));
   }
-  if (!charge || !ledger_.TryCharge(*charge)) {
+  const bool fits = charge && *charge <= ledger_.available_bytes();
+  if (fits) {  // memory for the lists before anything is taken
+    added[0].reserve(count);
+    to_zero.reserve(count);
+  }
+  if (!fits || !ledger_.TryCharge(*charge)) {
     ++counters_.refused_total;
     ++tenant.stats.refused_total;
     return Fail(ErrorCode::kNoSpace,
                 fmt::format("{} more consecutive blocks needed, {} bytes of {} (hot_bytes) free",
                             count, ledger_.available_bytes(), room_.hot_bytes));
   }
-  pool::SlotRun run;
+  pool::SlotRun whole;
   Result<void> taken;
-  if (slots.empty()) {
+  if (run.empty()) {
     auto first = pools_[0]->AllocateRun(static_cast<uint32_t>(count));
-    if (first) run = *first;
+    if (first) whole = *first;
     if (!first) taken = std::unexpected(std::move(first).error());
   } else {
-    run = {.first = slots.front(), .count = static_cast<uint32_t>(slots.size())};
-    taken = pools_[0]->GrowRun(run, static_cast<uint32_t>(slots.size() + count));
+    whole = {.first = run.front(), .count = static_cast<uint32_t>(run.size())};
+    taken = pools_[0]->GrowRun(whole, static_cast<uint32_t>(run.size() + count));
   }
   if (!taken) {
     ledger_.Refund(*charge);
     ++counters_.refused_total;
     ++tenant.stats.refused_total;
-    return taken;
+    return std::unexpected(std::move(taken).error());
   }
-  const size_t before = slots.size();
-  while (slots.size() < run.count) slots.push_back(run.slot(static_cast<uint32_t>(slots.size())));
-  std::vector<SlotId> to_zero;
-  Claim(place, std::span(slots).subspan(before), to_zero);
+  for (auto i = static_cast<uint32_t>(run.size()); i < whole.count; ++i) {
+    added[0].push_back(whole.slot(i));
+  }
+  AddOwners(added, *charge);
+  Claim(place, added[0], to_zero);
   for (const SlotId slot : to_zero) Zero(slot);
-  return {};
+  return OwnedSlots(*this, std::move(added));
 }
 
 std::string Core::RoomMessage(const Place& place, const PerClass<uint64_t>& counts) const {

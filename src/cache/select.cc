@@ -47,7 +47,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     counts[c] = static_cast<uint64_t>(std::ranges::count_if(kept[c], is_published));
     if (tail > 0 && !lists_[c].slots[whole].is_none()) ++counts[c];
   }
-  QUIRE_ASSIGN(const auto copies, core_.AllocateSlots(place_, counts));
+  QUIRE_ASSIGN(auto copies, core_.AllocateSlots(place_, counts));
   PlanState plan{.place = place_,
                  .prompt_tokens = kept_blocks.size() * core_.block_tokens() + tail};
   plan.resident = plan.prompt_tokens;
@@ -70,10 +70,12 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     if (tail > 0) add(c, whole, true);
   }
   core_.HoldSlots(held);
+  plan.lease = core_.MakeLease(std::move(held));
   const uint64_t blocks = plan.slots[0].size();
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = false};
-  auto selected = std::make_unique<SequenceImpl>(
-      core_, std::move(plan), PerClass<std::vector<SlotId>>{}, blocks, tokens_max_, options);
+  auto selected = std::make_unique<SequenceImpl>(core_, std::move(plan), OwnedSlots(), blocks,
+                                                 tokens_max_, options);
+  copies.Disown();  // they are in the plan
   selected->dropped_tokens_ = dropped_tokens_ + (whole - kept_blocks.size()) * core_.block_tokens();
   return selected;
 }

@@ -12,8 +12,8 @@
 
 namespace quire::cache {
 
-SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<SlotId>> own_slots,
-                           uint64_t blocks, uint64_t tokens_max, const SequenceOptions& options)
+SequenceImpl::SequenceImpl(Core& core, PlanState plan, OwnedSlots own_slots, uint64_t blocks,
+                           uint64_t tokens_max, const SequenceOptions& options)
     : core_(core),
       id_(core.NextSequenceId()),
       place_(std::move(plan.place)),
@@ -28,7 +28,6 @@ SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<Slot
       length_(plan.resident) {
   if (publish_) tokens_ = std::move(plan.resident_tokens);
   for (auto& cursor : cursors_) cursor.store(plan.resident, std::memory_order_relaxed);
-  Core::Disarm(plan.lease);
   {
     MutexLock lock(mutex_);
     const uint64_t plan_blocks = plan.slots[0].size();
@@ -44,6 +43,9 @@ SequenceImpl::SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<Slot
     Grow(blocks, own_slots);
   }
   core_.AddSequence(*this);
+  // Nothing can fail any more.
+  Core::Disarm(plan.lease);
+  own_slots.Disown();
 }
 
 SequenceImpl::~SequenceImpl() {
@@ -100,7 +102,7 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
                 fmt::format("sequence {}: {} tokens, but it was admitted with {} (on_full fewer)",
                             id_.number(), tokens, tokens_max_));
   }
-  PerClass<std::vector<SlotId>> added;
+  OwnedSlots added;
   PerClass<uint64_t> counts{};
   while (true) {
     {
@@ -109,13 +111,14 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
       const PerClass<uint64_t> lacking = Lacking(blocks, write_part, write_end);
       if (lacking == counts) {
         if (blocks > blocks_ || counts != PerClass<uint64_t>{}) Grow(blocks, added);
+        added.Disown();
         AssignUpTo(write_part, write_end);
         return {};
       }
       counts = lacking;
     }
     // Another layer's thread has made room too.
-    for (std::vector<SlotId>& slots : added) core_.ReleaseSlots(std::exchange(slots, {}));
+    added.Release();
     // Without the lock: it may wait for the spill, and readers go on.
     auto taken = AddSlots(counts);
     if (!taken) {
@@ -160,13 +163,10 @@ bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t part) const {
   return slot_class == part || slot_class == core_.OpenClassOf(part);
 }
 
-Result<PerClass<std::vector<SlotId>>> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts) {
+Result<OwnedSlots> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts) {
   if (!contiguous_) return core_.AllocateSlots(place_, counts);
   MutexLock lock(mutex_);
-  PerClass<std::vector<SlotId>> added{lists_[0].slots};
-  QUIRE_TRY(core_.ExtendRun(place_, added[0], counts[0]));
-  added[0].erase(added[0].begin(), added[0].begin() + static_cast<int64_t>(blocks_));
-  return added;
+  return core_.ExtendRun(place_, lists_[0].slots, counts[0]);
 }
 
 // Slots that should wait for blocks of a class that lets go of them: as many as will be written,
@@ -194,7 +194,14 @@ void SequenceImpl::SetSlot(List& list, uint64_t block, SlotId slot) {
   list.pointers[block] = DataOf(slot);
 }
 
-void SequenceImpl::Grow(uint64_t blocks, const PerClass<std::vector<SlotId>>& added) {
+void SequenceImpl::Grow(uint64_t blocks, const OwnedSlots& added) {
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    List& list = lists_[c];
+    const uint64_t most = std::max<uint64_t>(blocks, list.slots.size() + added[c].size());
+    list.slots.reserve(most);
+    list.pointers.reserve(most);
+    list.spare.reserve(list.spare.size() + added[c].size());
+  }
   for (uint32_t c = 0; c < class_count(); ++c) {
     List& list = lists_[c];
     if (core_.reaches()[c].windowed()) {
@@ -325,6 +332,7 @@ void SequenceImpl::PassWindows(uint64_t length) {
   if (!added) return;
   MutexLock lock(mutex_);
   Grow(blocks_, *added);
+  added->Disown();
 }
 
 // Takes what windows have passed from the lists, and returns how many slots should replace it.
@@ -383,13 +391,14 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
                               "and a copy would not be contiguous",
                               id_.number(), position, cut));
     }
-    QUIRE_ASSIGN(const auto copies, CopyBlock(cut, shared));
+    QUIRE_ASSIGN(auto copies, CopyBlock(cut, shared));
     // When a copy is published it gets a checksum of its own, so damage must not get into it.
     bool damaged = false;
     for (uint32_t c = 0; c < class_count(); ++c) {
       if (shared[c] && !core_.Intact(lists_[c].slots[cut])) damaged = true;
     }
     QUIRE_CHECK(TryTruncate(position, copies, dropped) == PerClass<bool>{});
+    copies.Disown();
     if (damaged) damaged_block_ = cut;
   }
   if (DivUp(position, core_.block_tokens()) <= damaged_block_) damaged_block_ = kNoBlock;
@@ -427,8 +436,7 @@ bool SequenceImpl::TakeToRewrite(const List& list, uint64_t block) const {
   return block >= published_.size() && core_.RenewIfAlone(list.slots[block]);
 }
 
-Result<PerClass<std::vector<SlotId>>> SequenceImpl::CopyBlock(uint64_t block,
-                                                              const PerClass<bool>& wanted) {
+Result<OwnedSlots> SequenceImpl::CopyBlock(uint64_t block, const PerClass<bool>& wanted) {
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
     // A part may not have got to this block yet.
@@ -442,8 +450,7 @@ Result<PerClass<std::vector<SlotId>>> SequenceImpl::CopyBlock(uint64_t block,
   return copies;
 }
 
-PerClass<bool> SequenceImpl::TryTruncate(uint64_t position,
-                                         const PerClass<std::vector<SlotId>>& copies,
+PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& copies,
                                          std::vector<SlotId>& dropped) {
   const uint64_t whole = position / core_.block_tokens();
   const uint64_t kept = DivUp(position, uint64_t{core_.block_tokens()});
@@ -514,23 +521,26 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
                  .resident = length,
                  .resident_tokens = tokens_,
                  .path = published_};
-  PerClass<std::vector<SlotId>> tail;
+  OwnedSlots tail;
   if (length % core_.block_tokens() != 0) {
     PerClass<bool> all;
     all.fill(true);
     QUIRE_ASSIGN(tail, CopyBlock(whole, all));
   }
   // Whole blocks are never written again, published or not.
-  core_.HoldSlots(Held(whole));
+  std::vector<SlotId> held = Held(whole);
+  core_.HoldSlots(held);
+  plan.lease = core_.MakeLease(std::move(held));
   for (uint32_t c = 0; c < class_count(); ++c) {
     const std::vector<SlotId>& slots = lists_[c].slots;
     plan.slots[c].assign(slots.begin(), slots.begin() + static_cast<int64_t>(whole));
     plan.slots[c].insert(plan.slots[c].end(), tail[c].begin(), tail[c].end());
   }
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = publish_};
-  auto fork = std::make_unique<SequenceImpl>(
-      core_, std::move(plan), PerClass<std::vector<SlotId>>{},
-      DivUp(length, uint64_t{core_.block_tokens()}), tokens_max_, options);
+  auto fork = std::make_unique<SequenceImpl>(core_, std::move(plan), OwnedSlots(),
+                                             DivUp(length, uint64_t{core_.block_tokens()}),
+                                             tokens_max_, options);
+  tail.Disown();  // it is in the plan
   fork->damaged_block_ = damaged_block_;
   fork->gave_up_ = gave_up_;
   fork->dropped_tokens_ = dropped_tokens_;

@@ -24,7 +24,7 @@ class SequenceImpl final : public Sequence {
  public:
   /// Takes the plan's pins over; `own_slots` are the sequence's room for `blocks` blocks in all, of
   /// at most `tokens_max` tokens.
-  SequenceImpl(Core& core, PlanState plan, PerClass<std::vector<SlotId>> own_slots, uint64_t blocks,
+  SequenceImpl(Core& core, PlanState plan, OwnedSlots own_slots, uint64_t blocks,
                uint64_t tokens_max, const SequenceOptions& options);
   ~SequenceImpl() override;
 
@@ -77,7 +77,7 @@ class SequenceImpl final : public Sequence {
 
   uint32_t class_count() const { return core_.class_count(); }
   uint64_t cursor_max() const;
-  Result<PerClass<std::vector<SlotId>>> AddSlots(const PerClass<uint64_t>& counts);
+  Result<OwnedSlots> AddSlots(const PerClass<uint64_t>& counts);
   uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks) const;
   /// Room for `tokens` tokens in all; slots for those of `part` up to block `write_end`.
   Result<void> MakeRoom(uint64_t tokens, uint32_t part, uint64_t write_end);
@@ -86,7 +86,8 @@ class SequenceImpl final : public Sequence {
   void AssignUpTo(uint32_t write_part, uint64_t write_end) QUIRE_REQUIRES(mutex_);
   const std::byte* DataOf(SlotId slot) const;
   void SetSlot(List& list, uint64_t block, SlotId slot) QUIRE_REQUIRES(mutex_);
-  void Grow(uint64_t blocks, const PerClass<std::vector<SlotId>>& added) QUIRE_REQUIRES(mutex_);
+  /// Puts `added` into the lists, all or (when memory runs out) none.
+  void Grow(uint64_t blocks, const OwnedSlots& added) QUIRE_REQUIRES(mutex_);
   bool IsWritten(uint32_t slot_class, uint32_t part) const;
   void Seal(uint32_t layer, uint64_t block);
   void PublishWholeBlocks(uint64_t length);
@@ -101,11 +102,11 @@ class SequenceImpl final : public Sequence {
   bool StillNeeded(uint64_t position) const;
   bool TakeToRewrite(const List& list, uint64_t block) const;
   /// Copies of block `block` in the parts that ask for one; what cannot be copied changes nothing.
-  Result<PerClass<std::vector<SlotId>>> CopyBlock(uint64_t block, const PerClass<bool>& wanted);
+  Result<OwnedSlots> CopyBlock(uint64_t block, const PerClass<bool>& wanted);
   /// Cuts at `position`, with `copies` (if any) in the place of the block that is cut, and tells
   /// which slots to let go. Else, and nothing done: the parts of that block that others can see,
   /// so that copies are needed.
-  PerClass<bool> TryTruncate(uint64_t position, const PerClass<std::vector<SlotId>>& copies,
+  PerClass<bool> TryTruncate(uint64_t position, const OwnedSlots& copies,
                              std::vector<SlotId>& dropped);
   void Truncate(uint32_t slot_class, uint64_t kept, std::vector<SlotId>& dropped)
       QUIRE_REQUIRES(mutex_);

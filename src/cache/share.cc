@@ -35,6 +35,21 @@ void Lease::Release(Fence* fence) {
 
 namespace cache {
 
+OwnedSlots& OwnedSlots::operator=(OwnedSlots&& other) noexcept {
+  if (this != &other) {
+    Release();
+    core_ = std::exchange(other.core_, nullptr);
+    slots_ = std::move(other.slots_);
+  }
+  return *this;
+}
+
+void OwnedSlots::Release() {
+  Core* const core = std::exchange(core_, nullptr);
+  if (core == nullptr) return;
+  for (const std::vector<SlotId>& slots : slots_) core->ReleaseSlots(slots);
+}
+
 void Core::HoldSlots(std::span<const SlotId> slots) {
   mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
     for (SlotId slot : slots) HoldSlot(slot);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/bits.h"
@@ -148,10 +149,27 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
 
 // Slots that were just taken are charged and belong to the place's tenant. Those with another's
 // bytes are to be zeroed before they are handed out.
+// Entries for slots just taken. If memory runs out for them, the slots and their charge go back.
+void Core::AddOwners(const PerClass<std::vector<SlotId>>& slots, uint64_t bytes) {
+  size_t end = owners_.size();
+  for (const std::vector<SlotId>& of_class : slots) {
+    for (const SlotId slot : of_class) end = std::max<size_t>(end, slot.number() + size_t{1});
+  }
+  try {
+    owners_.resize(end);
+  } catch (const std::bad_alloc&) {
+    for (const std::vector<SlotId>& of_class : slots) {
+      for (const SlotId slot : of_class) PoolOf(slot).Release(Local(slot));
+    }
+    ledger_.Refund(bytes);
+    throw;
+  }
+}
+
+// Needs AddOwners, and room in `to_zero`.
 void Core::Claim(const Place& place, std::span<const SlotId> slots, std::vector<SlotId>& to_zero) {
   Tenant& tenant = TenantOf(place.tenant);
   for (const SlotId slot : slots) {
-    if (slot.number() >= owners_.size()) owners_.resize(slot.number() + 1);
     SlotOwner& owner = owners_[slot.number()];
     const bool own = owner.writer == place.tenant && owner.epoch == place.epoch;
     if (!own && !owner.writer.is_none()) to_zero.push_back(slot);

@@ -186,7 +186,9 @@ TEST(Lease, IsReleasedAfterTheFenceAndOnce) {
   LookingFence fence(*core);
   Lease().Release(&fence);
   EXPECT_TRUE(fence.used().empty()) << "nothing to release, nothing to wait for";
-  Lease lease = core->MakeLease(Must(core->AllocateSlots({}, {3}))[0]);
+  auto slots = Must(core->AllocateSlots({}, {3}));
+  Lease lease = core->MakeLease(slots[0]);
+  slots.Disown();
   EXPECT_EQ(lease.block_count(), 3u);
   lease.Release(&fence);
   EXPECT_EQ(fence.used(), std::vector<uint64_t>{3});

@@ -199,6 +199,7 @@ TEST(NoMemory, WhatLeavesForARequestThatFailsIsNotHeld) {
   world.Run(cache::SomeTokens(kBlock, 1)).reset();
   const uint64_t charge = world.Stats().hot_bytes_used;
   uint64_t refused = 0;
+  uint64_t refused_with_slots = 0;
   for (int64_t k = 0;; ++k) {
     ASSERT_LT(k, 1000);
     world.Run(cache::SomeTokens(3 * kBlock, 2 + static_cast<uint64_t>(k))).reset();
@@ -208,20 +209,55 @@ TEST(NoMemory, WhatLeavesForARequestThatFailsIsNotHeld) {
     const uint64_t calls_before = calls;
     allocations_left = k;
     const quire_code code = quire_open(plan, &open, &sequence, &error);
-    allocations_left = -1;
+    const bool none_failed = std::exchange(allocations_left, -1) >= 0;
     ASSERT_TRUE(code == QUIRE_OK || code == QUIRE_NO_MEMORY) << Show(error);
     refused += code == QUIRE_OK ? 0 : 1;
     const quire_cache_stats stats = world.Stats();
     EXPECT_EQ(stats.spilling_bytes, 0u) << k;
     EXPECT_EQ(stats.hot_bytes_used, stats.sealed.slots_used * charge) << k;
-    // With the slots in hand, no memory for the sequence: that is another matter.
-    if (code == QUIRE_NO_MEMORY && calls > calls_before) break;
     EXPECT_EQ(stats.sealed.slots_used, code == QUIRE_OK ? slots : stats.published_blocks) << k;
+    refused_with_slots += code == QUIRE_NO_MEMORY && calls > calls_before ? 1 : 0;
     quire_sequence_free(sequence);
+    if (none_failed) break;
   }
+  EXPECT_GT(refused_with_slots, 1u);
   EXPECT_GT(refused, 5u);
   EXPECT_GT(calls, 10u);
   EXPECT_GT(world.Stats().spill_failed_total, 0u) << "no memory for the list of pieces";
+}
+
+// Slots that a call has taken when memory runs out go back, and so do holds on those of others.
+TEST(NoMemory, SlotsOfACallThatFailsGoBack) {
+  const CWorld world;
+  const auto history = cache::SomeTokens(2 * kBlock + 5, 1);
+  const auto sequence = world.Run(history);
+  quire_sequence* fork = nullptr;
+  const auto sweep = [&](const std::string& name, auto&& call) {
+    const uint64_t before = world.Stats().sealed.slots_used;
+    Sweep(name, [&](quire_error* error) {
+      const quire_code code = call(error);
+      if (code == QUIRE_NO_MEMORY) {
+        EXPECT_EQ(world.Stats().sealed.slots_used, before) << name;
+      }
+      return code;
+    });
+  };
+  sweep("fork",
+        [&](quire_error* error) { return quire_sequence_fork(sequence.get(), &fork, error); });
+  sweep("reserve", [&](quire_error* error) {
+    return quire_sequence_reserve(sequence.get(), 6 * kBlock, error);
+  });
+  quire_sequence_free(fork);
+  quire_sequence* open = nullptr;
+  quire_plan* plan = nullptr;
+  sweep("open", [&](quire_error* error) {
+    const int64_t left = std::exchange(allocations_left, -1);
+    plan = world.Acquire(history).release();
+    allocations_left = left;
+    return quire_open(plan, nullptr, &open, error);
+  });
+  quire_sequence_free(open);
+  EXPECT_EQ(world.Gathered(*sequence, 0, QUIRE_KEY), world.Expected(history, 0, 0));
 }
 
 TEST(NoMemory, ALifeThatEndsAnywhereLeavesNothingBehind) {
