@@ -14,6 +14,7 @@
 #include "bench/bench.h"
 #include "bench/pairs.h"
 #include "codec/encode.h"
+#include "codec/planes.h"
 #include "codec/rows.h"
 #include "codec/slot_layout.h"
 #include "codec/token_codec.h"
@@ -114,8 +115,9 @@ std::vector<float> WithChannelScales(Codec codec, const std::vector<float>& rows
         scale = codec::EncodeToken(codec, column, codes);
       }
       for (uint32_t t = 0; t < kScaleTokens; ++t) {
+        const codec::PairMember member = codec::PairOf(InnerAxis::kToken, t);
         const uint32_t code =
-            pairs ? codes[t / 2] | (t % 2 != 0 ? codec::kSecondOfPair : 0u) : codes[t];
+            pairs ? codes[member.pair] | (member.second ? codec::kSecondOfPair : 0u) : codes[t];
         read[(begin + t) * kDim + d] =
             F16ToF32(scale.mid) +
             F16ToF32(scale.scale) * codec::CodeValue(codec, static_cast<uint8_t>(code));
