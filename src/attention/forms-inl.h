@@ -27,6 +27,7 @@ struct CodecFunctions {
   void (*expand_key)(const std::byte*, size_t, size_t, float*);
   void (*expand_key_rows)(const std::byte*, size_t, size_t, float*);
   void (*expand_value)(const std::byte*, size_t, float*);
+  float weight_unit = 1.0f;  // what weights for stream_values are multiplied with
 };
 
 template <class Values>
@@ -39,7 +40,7 @@ constexpr CodecFunctions FunctionsOf() {
 template <class Values>
 constexpr CodecFunctions Fp8FunctionsOf() {
   return {&StreamHalfScores<Values>, &StreamHalfValues<Values>, &ExpandKey<Values>, nullptr,
-          &ExpandValue<Values>};
+          &ExpandValue<Values>,      Values::kHalfUnit};
 }
 
 inline CodecFunctions FunctionsFor(Codec codec) {

@@ -136,11 +136,10 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
 }
 
 /// kVecs vectors of channels of all tokens in scratch, from vector `first` on, sums in registers.
-template <class Values, int kQueries, int kVecs>
+template <int kQueries, int kVecs>
 HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t first,
                             const float* weights, float* out, size_t out_stride) {
   const Tag d;
-  const Vec unit = hn::Set(d, Values::kHalfUnit);
   Vec sum[kQueries][kVecs];
   const uint16_t* piece[kVecs];
   QUIRE_UNROLL
@@ -154,10 +153,7 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t to
   for (uint32_t t = 0; t < tokens; ++t) {
     Vec w[kQueries];
     QUIRE_UNROLL
-    for (int h = 0; h < kQueries; ++h) {
-      w[h] = hn::Set(d, weights[h * kSplitTokens + t]);
-      if constexpr (Values::kHalfUnit != 1.0f) w[h] = hn::Mul(w[h], unit);
-    }
+    for (int h = 0; h < kQueries; ++h) w[h] = hn::Set(d, weights[h * kSplitTokens + t]);
     QUIRE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       const Vec x = LoadPiece(piece[v] + t * row_stride, 0);
@@ -176,21 +172,21 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t to
 
 /// Channels of `out` are those in scratch; its rows are padded, what is beyond the last channel is
 /// worth nothing.
-template <class Values, int kQueries>
+template <int kQueries>
 void WeighHalves(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t channels,
                  const float* weights, float* out, size_t out_stride) {
   constexpr int kVecs = static_cast<int>(kTileVecs) / kQueries;
   const size_t pieces = (channels + kVecLanes - 1) / kVecLanes;
   size_t first = 0;
   for (; first + kVecs <= pieces; first += kVecs) {
-    WeighPieces<Values, kQueries, kVecs>(rows, row_stride, tokens, first, weights, out, out_stride);
+    WeighPieces<kQueries, kVecs>(rows, row_stride, tokens, first, weights, out, out_stride);
   }
   for (; first < pieces; ++first) {
-    WeighPieces<Values, kQueries, 1>(rows, row_stride, tokens, first, weights, out, out_stride);
+    WeighPieces<kQueries, 1>(rows, row_stride, tokens, first, weights, out, out_stride);
   }
 }
 
-/// As StreamValues.
+/// As StreamValues, with weights that are Values::kHalfUnit times as large.
 template <class Values>
 void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView& key,
                       const StreamView& view, const Columns* next, const float* weights, float* out,
@@ -213,8 +209,8 @@ void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView
         const float* w = weights + q * kSplitTokens + run.first;
         float* to = out + q * out_stride + begin;
         const auto weigh = [&]<int kQueries>() HWY_ATTR {
-          WeighHalves<Values, kQueries>(scratch.halves, row_stride, run.tokens, end - begin, w, to,
-                                        out_stride);
+          WeighHalves<kQueries>(scratch.halves, row_stride, run.tokens, end - begin, w, to,
+                                out_stride);
         };
         ForPart(parts.size(part), weigh);
       }

@@ -368,7 +368,7 @@ class ItemRun {
       HeadScales scales;
       LoadScales(form.value, columns, columns.value_scale, head, &scales);
       for (uint32_t q = head * queries_per_head_; q < (head + 1) * queries_per_head_; ++q) {
-        ScaleWeights(columns, scales, Scores(q));
+        ScaleWeights(columns, scales, form.of_value.weight_unit, Scores(q));
       }
     }
   }
@@ -544,7 +544,9 @@ class ItemRun {
       if (forms_[f].has_whole_values()) {
         WeighWholeTile(q, rows, forms_[f], columns, scales[f], visible);
       } else if (!IsIdentity(forms_[f].value.codec)) {
-        for (uint32_t r = 0; r < rows; ++r) ScaleWeights(columns, scales[f], Scores(q + r));
+        for (uint32_t r = 0; r < rows; ++r) {
+          ScaleWeights(columns, scales[f], 1.0f, Scores(q + r));
+        }
       }
     }
     for (uint32_t r = 0; r < rows; ++r) {

@@ -75,11 +75,14 @@ HWY_INLINE void ScaleScores(const Columns& columns, const HeadScales& scales, fl
   });
 }
 
-/// Weights of one query vector: e * scale.
-HWY_INLINE void ScaleWeights(const Columns& columns, const HeadScales& scales, float* weights) {
+/// Weights of one query vector: e * scale, times `unit`, a power of two.
+HWY_INLINE void ScaleWeights(const Columns& columns, const HeadScales& scales, float unit,
+                             float* weights) {
   const Tag d;
+  const Vec units = hn::Set(d, unit);
   ForColumnVecs(columns, [&](size_t t) QUIRE_INLINE {
-    hn::Store(hn::Mul(hn::Load(d, weights + t), hn::Load(d, scales.scale + t)), d, weights + t);
+    const Vec weight = hn::Mul(hn::Load(d, weights + t), hn::Load(d, scales.scale + t));
+    hn::Store(hn::Mul(weight, units), d, weights + t);
   });
 }
 
