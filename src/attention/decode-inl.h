@@ -244,8 +244,8 @@ inline void PlanesAhead(const StreamView& key, const StreamView& value, const Co
 }
 
 /// Fetches the scales of planes of K that are being read: they are wanted at the end of the split.
-inline void FetchScales(const StreamView& key, const Columns& columns, uint32_t c, uint32_t count,
-                        uint32_t head) {
+inline void FetchKeyScales(const StreamView& key, const Columns& columns, uint32_t c,
+                           uint32_t count, uint32_t head) {
   if (key.scale_head_stride_bytes == 0) return;
   for (uint32_t i = c; i < c + count; ++i) {
     hwy::Prefetch(columns.key_scale[i] + head * key.scale_head_stride_bytes);
@@ -348,7 +348,7 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
       const std::byte* ahead[kColumnsPerSplit];
       if (fetches) {
         PlanesAhead(key, value, columns, c, count, head, ahead);
-        FetchScales(key, columns, c, count, head);
+        FetchKeyScales(key, columns, c, count, head);
       }
       for (size_t begin = 0; begin < key.dim; begin += turn_dims) {
         const size_t end = std::min(key.dim, begin + turn_dims);

@@ -104,7 +104,7 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
       const size_t offset = head * key.head_stride_bytes;
       const std::byte* ahead[kColumnsPerSplit];
       PlanesAhead(key, value, columns, c, count, head, ahead);
-      FetchScales(key, columns, c, count, head);
+      FetchKeyScales(key, columns, c, count, head);
       for (size_t begin = 0; begin < key.dim; begin += kScratchDims) {
         const size_t end = std::min(key.dim, begin + kScratchDims);
         for (uint32_t i = 0; i < count; ++i) {

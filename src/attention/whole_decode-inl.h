@@ -164,7 +164,7 @@ void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const
       const size_t offset = head * key.head_stride_bytes;
       const std::byte* ahead[kColumnsPerSplit];
       PlanesAhead(key, value, columns, c, count, head, ahead);
-      FetchScales(key, columns, c, count, head);
+      FetchKeyScales(key, columns, c, count, head);
       uint32_t q = head * key.group;
       for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
         ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {

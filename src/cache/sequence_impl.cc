@@ -465,13 +465,27 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
   }
   if (shared != PerClass<bool>{}) return shared;
 
+  // Memory first: once a copy is in its place nothing may fail.
+  size_t cut_most = 0;
+  size_t dropped_most = 0;
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    List& list = lists_[c];
+    const size_t cut = list.slots.size() - std::min<size_t>(list.slots.size(), kept);
+    cut_most = std::max(cut_most, cut);
+    dropped_most += cut + 1;
+    if (core_.reaches()[c].windowed()) list.spare.reserve(list.spare.size() + cut);
+  }
+  std::vector<SlotId> room;
+  room.reserve(cut_most);
+  dropped.reserve(dropped_most);
+
   for (uint32_t c = 0; c < class_count(); ++c) {
     List& list = lists_[c];
     if (!copies[c].empty()) {
       dropped.push_back(list.slots[whole]);
       SetSlot(list, whole, copies[c][0]);
     }
-    Truncate(c, kept, dropped);
+    Truncate(c, kept, room, dropped);
     list.passed = std::min(list.passed, core_.reaches()[c].first_needed(position));
   }
   // With full attention, room is what it still has slots for.
@@ -490,10 +504,11 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
   return {};
 }
 
-// Private slots that nobody reads stay as reserved room.
-void SequenceImpl::Truncate(uint32_t c, uint64_t kept, std::vector<SlotId>& dropped) {
+// Private slots that nobody reads stay as reserved room. There is memory for all of it.
+void SequenceImpl::Truncate(uint32_t c, uint64_t kept, std::vector<SlotId>& room,
+                            std::vector<SlotId>& dropped) {
   List& list = lists_[c];
-  std::vector<SlotId> room;
+  room.clear();
   for (uint64_t block = kept; block < list.slots.size(); ++block) {
     const SlotId slot = list.slots[block];
     if (slot.is_none()) continue;

@@ -108,8 +108,8 @@ class SequenceImpl final : public Sequence {
   /// so that copies are needed.
   PerClass<bool> TryTruncate(uint64_t position, const OwnedSlots& copies,
                              std::vector<SlotId>& dropped);
-  void Truncate(uint32_t slot_class, uint64_t kept, std::vector<SlotId>& dropped)
-      QUIRE_REQUIRES(mutex_);
+  void Truncate(uint32_t slot_class, uint64_t kept, std::vector<SlotId>& room,
+                std::vector<SlotId>& dropped) QUIRE_REQUIRES(mutex_);
   /// The slots of blocks [0, blocks), block by block, without the holes.
   std::vector<SlotId> Held(uint64_t blocks) const;
 

@@ -147,8 +147,6 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
   return place;
 }
 
-// Slots that were just taken are charged and belong to the place's tenant. Those with another's
-// bytes are to be zeroed before they are handed out.
 // Entries for slots just taken. If memory runs out for them, the slots and their charge go back.
 void Core::AddOwners(const PerClass<std::vector<SlotId>>& slots, uint64_t bytes) {
   size_t end = owners_.size();
@@ -166,7 +164,8 @@ void Core::AddOwners(const PerClass<std::vector<SlotId>>& slots, uint64_t bytes)
   }
 }
 
-// Needs AddOwners, and room in `to_zero`.
+// Slots that were just taken are charged and belong to the place's tenant. Those with another's
+// bytes are to be zeroed before they are handed out. Needs AddOwners, and room in `to_zero`.
 void Core::Claim(const Place& place, std::span<const SlotId> slots, std::vector<SlotId>& to_zero) {
   Tenant& tenant = TenantOf(place.tenant);
   for (const SlotId slot : slots) {

@@ -3,25 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <vector>
 
 #include "base/prng.h"
 #include "codec/test_util.h"
-#include "codec/token_codec.h"
 
 namespace quire::codec {
 namespace {
-
-float ValueAt(const StreamLayout& stream, const std::byte* slot, uint32_t head, uint32_t token,
-              uint32_t dim) {
-  const std::byte* plane = slot + stream.offset_bytes + head * stream.head_stride_bytes;
-  const std::byte* scales = slot + ScaleAt(stream, head, token);
-  const float product = LoadValue(Codec::kF16, scales, 0) *
-                        CodeValue(stream.codec, LoadCode(stream, plane, token, dim));
-  if (!HasMids(stream.codec)) return product;
-  return LoadValue(Codec::kF16, scales, stream.block_tokens) + product;
-}
 
 // Any bytes are codes, those too that encoding never writes.
 void Check(const StreamLayout& stream, bool at_front, Prng& prng) {
@@ -38,7 +25,7 @@ void Check(const StreamLayout& stream, bool at_front, Prng& prng) {
       DecodeRows(stream, slot.data(), head, token, tokens, got);
       for (uint32_t t = 0; t < tokens; ++t) {
         for (uint32_t d = 0; d < stream.dim; ++d) {
-          const float want = ValueAt(stream, slot.data(), head, token + t, d);
+          const float want = SealedValue(stream, slot.data(), head, token + t, d);
           const float value = got[uint64_t{t} * stream.dim + d];
           if (std::isnan(want)) {
             ASSERT_TRUE(std::isnan(value)) << "token " << token + t << " dim " << d;

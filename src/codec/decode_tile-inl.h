@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/check.h"
 #include "codec/token_codec.h"
@@ -44,33 +45,26 @@ HWY_INLINE ByteVec LoadBytes(const void* from) {
 /// The two terms of a step, sixteen lanes each, of bytes that lie as PlaceInTile says.
 template <Codec kCodec>
 HWY_INLINE void PartTerms(const std::byte* step, ByteVec* terms) {
-  const ByteVec lower = LoadBytes(step);
-  const ByteVec upper = LoadBytes(step + kStepBytes / 2);
-  if constexpr (kCodec == Codec::kInt8) {
-    alignas(16) static constexpr uint8_t kDeal[16] = {0, 2, 4, 6, 8, 10, 12, 14,
-                                                      1, 3, 5, 7, 9, 11, 13, 15};
-    const hn::Repartition<uint64_t, ByteTag> d64;
-    const auto first = hn::BitCast(d64, hn::TableLookupBytes(lower, LoadBytes(kDeal)));
-    const auto second = hn::BitCast(d64, hn::TableLookupBytes(upper, LoadBytes(kDeal)));
-    terms[0] = hn::BitCast(ByteTag(), hn::InterleaveLower(d64, first, second));
-    terms[1] = hn::BitCast(ByteTag(), hn::InterleaveUpper(d64, first, second));
-  } else {
-    alignas(16) static constexpr uint8_t kDeal[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                      2, 6, 10, 14, 3, 7, 11, 15};
-    const hn::Repartition<uint32_t, ByteTag> d32;
-    const auto first = hn::BitCast(d32, hn::TableLookupBytes(lower, LoadBytes(kDeal)));
-    const auto second = hn::BitCast(d32, hn::TableLookupBytes(upper, LoadBytes(kDeal)));
-    terms[0] = hn::BitCast(ByteTag(), hn::InterleaveLower(d32, first, second));
-    terms[1] = hn::BitCast(ByteTag(), hn::InterleaveUpper(d32, first, second));
-  }
+  constexpr bool kBytes = kCodec == Codec::kInt8;
+  alignas(16) static constexpr uint8_t kDealBytes[16] = {0, 2, 4, 6, 8, 10, 12, 14,
+                                                         1, 3, 5, 7, 9, 11, 13, 15};
+  alignas(16) static constexpr uint8_t kDealHalves[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                          2, 6, 10, 14, 3, 7, 11, 15};
+  // Lanes of one term that are neighbours once the bytes are dealt.
+  const hn::Repartition<std::conditional_t<kBytes, uint64_t, uint32_t>, ByteTag> d;
+  const ByteVec deal = LoadBytes(kBytes ? kDealBytes : kDealHalves);
+  const auto lower = hn::BitCast(d, hn::TableLookupBytes(LoadBytes(step), deal));
+  const auto upper = hn::BitCast(d, hn::TableLookupBytes(LoadBytes(step + kStepBytes / 2), deal));
+  terms[0] = hn::BitCast(ByteTag(), hn::InterleaveLower(d, lower, upper));
+  terms[1] = hn::BitCast(ByteTag(), hn::InterleaveUpper(d, lower, upper));
 }
 
-HWY_INLINE ByteVec LowHalves(ByteVec bytes) {
+HWY_INLINE ByteVec LowNibbles(ByteVec bytes) {
   return hn::And(bytes, hn::Set(ByteTag(), uint8_t{15}));
 }
-HWY_INLINE ByteVec HighHalves(ByteVec bytes) {
+HWY_INLINE ByteVec HighNibbles(ByteVec bytes) {
   const hn::Repartition<uint16_t, ByteTag> d16;
-  return LowHalves(hn::BitCast(ByteTag(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
+  return LowNibbles(hn::BitCast(ByteTag(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
 }
 
 /// Whole numbers of codes of half a byte.
@@ -100,8 +94,8 @@ HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& ro
       ByteVec part[2];
       PartTerms<kCodec>(tile, part);
       for (uint32_t i = 0; i < 2; ++i) {
-        hn::StoreU(WholeNumbers<kCodec>(LowHalves(part[i])), d, rows(term + i));
-        hn::StoreU(WholeNumbers<kCodec>(HighHalves(part[i])), d, rows(term + i + 2));
+        hn::StoreU(WholeNumbers<kCodec>(LowNibbles(part[i])), d, rows(term + i));
+        hn::StoreU(WholeNumbers<kCodec>(HighNibbles(part[i])), d, rows(term + i + 2));
       }
     }
   } else {
@@ -114,7 +108,7 @@ HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& ro
         for (uint32_t half = 0; half < 2; ++half) {
           const auto sign_bit = hn::Set(d, static_cast<uint8_t>(1u << (2 * step + half)));
           for (uint32_t i = 0; i < 2; ++i) {
-            const ByteVec codes = half == 0 ? LowHalves(part[i]) : HighHalves(part[i]);
+            const ByteVec codes = half == 0 ? LowNibbles(part[i]) : HighNibbles(part[i]);
             const auto negated =
                 hn::VecFromMask(d, hn::Ne(hn::And(signs[i], sign_bit), hn::Zero(d)));
             const auto store = [&](const WholeTable& table, bool second) HWY_ATTR {
@@ -196,7 +190,7 @@ inline void Unpack(const StreamLayout& sealed, const std::byte* plane, uint32_t 
 
 /// fp8 codes to f32.
 template <class Format, bool kHasInfinity, class D>
-HWY_INLINE hn::Vec<D> Fp8Values(D d, hn::Vec<hn::RebindToUnsigned<D>> code) {
+HWY_INLINE hn::Vec<D> Fp8ToF32(D d, hn::Vec<hn::RebindToUnsigned<D>> code) {
   const hn::RebindToUnsigned<D> du;
   const hn::RebindToSigned<D> di;
   const auto magnitude = hn::And(code, hn::Set(du, 0x7fu));
@@ -224,8 +218,8 @@ HWY_INLINE hn::Vec<D> ValuesOf(D d, const uint8_t* codes) {
     const hn::RebindToUnsigned<D> du;
     const hn::Rebind<uint8_t, D> d8;
     const auto wide = hn::PromoteTo(du, hn::LoadU(d8, codes));
-    if constexpr (kCodec == Codec::kFp8E4m3) return Fp8Values<E4m3, false>(d, wide);
-    return Fp8Values<E5m2, true>(d, wide);
+    if constexpr (kCodec == Codec::kFp8E4m3) return Fp8ToF32<E4m3, false>(d, wide);
+    return Fp8ToF32<E5m2, true>(d, wide);
   } else {
     const hn::RebindToSigned<D> di;
     const hn::Rebind<int8_t, D> d8;

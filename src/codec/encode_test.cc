@@ -105,14 +105,9 @@ void Check(const Case& c, Prng& prng) {
   ReadRows(c.sealed, sealed.data(), 0, c.open.block_tokens, read.data(),
            int64_t{c.open.block_tokens} * c.open.dim);
   for (uint32_t head = 0; head < c.open.heads; ++head) {
-    const std::byte* plane =
-        want.data() + c.sealed.offset_bytes + head * c.sealed.head_stride_bytes;
     for (uint32_t t = 0; t < c.open.block_tokens; ++t) {
-      const std::byte* scales = want.data() + ScaleAt(c.sealed, head, t);
       for (uint32_t d = 0; d < c.open.dim; ++d) {
-        const float code = CodeValue(c.sealed.codec, LoadCode(c.sealed, plane, t, d));
-        float value = LoadValue(Codec::kF16, scales, 0) * code;
-        value += HasMids(c.sealed.codec) ? LoadValue(Codec::kF16, scales, c.open.block_tokens) : 0;
+        const float value = SealedValue(c.sealed, want.data(), head, t, d);
         const float got = read[(uint64_t{head} * c.open.block_tokens + t) * c.open.dim + d];
         if (std::isnan(value)) {
           ASSERT_TRUE(std::isnan(got));

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "codec/planes.h"
+#include "codec/token_codec.h"
 #include "quire/attention.h"
 
 namespace quire::codec {
@@ -70,6 +71,17 @@ inline void StoreCode(const StreamLayout& stream, uint32_t token, uint32_t chann
   };
   put(at.byte, 15, at.high ? 4 : 0, code);
   if (stream.codec == Codec::kQ25) put(at.sign_byte, 1, at.sign_bit, code / kPairNegated);
+}
+
+/// The value that a sealed slot holds of one channel: what reading it back must give.
+inline float SealedValue(const StreamLayout& stream, const std::byte* slot, uint32_t head,
+                         uint32_t token, uint32_t dim) {
+  const std::byte* plane = slot + stream.offset_bytes + head * stream.head_stride_bytes;
+  const std::byte* scales = slot + ScaleAt(stream, head, token);
+  const float product = LoadValue(Codec::kF16, scales, 0) *
+                        CodeValue(stream.codec, LoadCode(stream, plane, token, dim));
+  if (!HasMids(stream.codec)) return product;
+  return LoadValue(Codec::kF16, scales, stream.block_tokens) + product;
 }
 
 /// A stream alone in its slot, `offset_bytes` from its start.
