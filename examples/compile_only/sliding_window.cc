@@ -46,10 +46,11 @@ void DecodeLayer(std::span<Sequence* const> sequences, const Geometry& geometry,
                  uint32_t query_heads, const std::vector<float>& queries, std::vector<float>& out,
                  AttentionBackend& backend, Executor& executor) {
   std::vector<AttentionTask> tasks;
+  std::vector<LayerBlocks> lists;  // what the tasks point to
   AttentionShape shape;
   const uint64_t stride = queries.size() / sequences.size();
   for (Sequence* sequence : sequences) {
-    const LayerBlocks blocks = sequence->Blocks(layer);
+    const LayerBlocks& blocks = lists.emplace_back(sequence->Blocks(layer));
     shape = ShapeOf(geometry, layer, blocks, query_heads, 0.0625f);
     tasks.push_back({.queries = queries.data() + tasks.size() * stride,
                      .out = out.data() + tasks.size() * stride,

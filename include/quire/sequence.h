@@ -39,15 +39,18 @@ struct LayerRows {
 
 /// Where a layer's blocks can be read by kernels. Null: its window has passed that block, so no
 /// query looks there.
+///
+/// Lifetime: the lists live as long as a copy of this; what they point to is not pinned
 struct LayerBlocks {
   std::span<const std::byte* const> sealed{};  // [blocks]
-  std::span<const std::byte* const> open{};    // [blocks]
+  std::span<const std::byte* const> open{};    // [blocks]; the same array for identity codecs
   StreamLayout key{};
   StreamLayout value{};
   StreamLayout open_key{};  // of the blocks that a row reads open; equal to key for identity codecs
   StreamLayout open_value{};
   uint32_t open_blocks = 0;  // before the one a row stands in (NumericProfile::residual_blocks)
   uint64_t tokens = 0;       // written in this layer, committed or not
+  std::shared_ptr<const void> lists{};  // what `sealed` and `open` show
 };
 
 /// How much a caller wants some tokens kept.
@@ -58,8 +61,8 @@ struct Retention {
   uint64_t ttl_us = 0;              // from now on, then the priority is 50 again; 0: for good
 };
 
-/// Threads:  one writer (Reserve, Append, Commit, Rollback, Fork, Select, Retain, Reset); length,
-///           stats, View() and Gather() from any thread. Readers of committed tokens take no lock
+/// Threads:  one writer (Reserve, Append, Blocks, Commit, Rollback, Fork, Select, Retain, Reset);
+///           length, stats, View() and Gather() from any thread. Readers of committed tokens take no lock
 ///           on the bytes
 /// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
@@ -74,7 +77,9 @@ class Sequence {
   virtual SequenceStats stats() const = 0;
 
   /// Makes room for `tokens` tokens in all (not more). All or nothing; evicts unleased blocks if
-  /// that makes it fit, and only then.
+  /// that makes it fit, and only then. Where codecs encode, blocks that are still open have room
+  /// for a step (SequenceOptions::step_tokens) while the prompt is read, then for a token: who
+  /// appends more at once takes that from what is free then.
   ///
   /// Errors: kNoSpace with needed and available blocks; kInvalidArgument past tokens_max
   virtual Result<void> Reserve(uint64_t tokens) = 0;
@@ -132,7 +137,8 @@ class Sequence {
   /// Back to zero tokens; every byte it alone held is free again.
   virtual void Reset() = 0;
 
-  /// Copies tokens [begin, end) of one stream, widened to f32, in token order.
+  /// Copies tokens [begin, end) of one stream, widened to f32, in token order. Pins their blocks
+  /// meanwhile, and no others.
   ///
   /// Shape:  out [heads, end - begin, dim]
   /// Errors: kInvalidArgument range past the layer's cursor, or out too small; kNotFound the
@@ -140,13 +146,19 @@ class Sequence {
   virtual Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                               std::span<float> out) const = 0;
 
-  /// The blocks of one stream, in place and pinned.
+  /// The blocks of one stream that hold tokens of a range, in place and pinned.
   ///
-  /// Errors: kInvalidArgument no such layer or stream; kUnsupported the codec encodes
-  virtual Result<BlockListView> View(uint32_t layer, StreamRole role) const = 0;
+  /// Errors: kInvalidArgument no such layer or stream, or the range begins after its end or after
+  ///         the last token; kUnsupported the codec encodes
+  /// Cost:   O(blocks shown)
+  virtual Result<BlockListView> View(uint32_t layer, StreamRole role,
+                                     TokenRange range = {}) const = 0;
 
-  /// What a kernel needs for one layer. Valid until the next call on this sequence; not pinned
-  /// beyond what the sequence itself holds.
+  /// What a kernel needs for one layer: read it until the writer's next call that is not an Append
+  /// to another layer; not pinned beyond what the sequence itself holds.
+  ///
+  /// Threads: as Append: of different layers on different threads at once
+  /// Cost:    O(blocks)
   virtual LayerBlocks Blocks(uint32_t layer) const = 0;
 };
 

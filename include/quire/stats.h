@@ -21,7 +21,8 @@ struct SlotClassStats {
 /// from formulas.
 struct CacheStats {
   uint64_t hot_bytes_limit = 0;  // the budget
-  uint64_t hot_bytes_used = 0;   // slots in use and their metadata, and spilling_bytes
+  uint64_t hot_bytes_used = 0;   // slots in use with their metadata, spilling_bytes and
+                                 // sequence_bytes
   uint64_t hot_bytes_peak = 0;   // since it was made or resized
   SlotClassStats sealed;
   SlotClassStats sealed_second;  // of the other layers, where full attention and a window are mixed
@@ -36,6 +37,7 @@ struct CacheStats {
   uint64_t spilling_bytes = 0;  // of hot_bytes_used: leaving blocks that the spill has not answered
                                 // for, and room promised to the requests that wait for it
   uint64_t sequences = 0;
+  uint64_t sequence_bytes = 0;  // of hot_bytes_used: what sequences take besides their slots
   uint64_t lookups = 0;
   uint64_t lookup_tokens = 0;  // prompt tokens asked for
   uint64_t hit_tokens = 0;     // of these, found
@@ -88,7 +90,7 @@ struct TenantStats {
   std::string name{};
   uint64_t quota_bytes = 0;  // 0: none
   uint64_t floor_bytes = 0;
-  uint64_t bytes_used = 0;  // slots charged to it
+  uint64_t bytes_used = 0;  // slots charged to it, and what its sequences take besides
   uint64_t bytes_peak = 0;
   uint64_t evictable_bytes = 0;   // of these, leased by nobody
   uint64_t published_blocks = 0;  // charged to it

@@ -64,15 +64,27 @@ struct TensorView {
   std::string_view device{};         // "cpu"
 };
 
+/// Tokens of a sequence.
+struct TokenRange {
+  uint64_t begin = 0;
+  uint64_t end = UINT64_MAX;  // after the last; may lie beyond what is written
+};
+
 /// One stream of one layer of one sequence: a list of blocks in token order, pinned while it lives.
 class BlockListView {
  public:
-  BlockListView(StreamLayout layout, uint64_t tokens, std::vector<const std::byte*> slots,
-                Lease lease)
-      : layout_(layout), tokens_(tokens), slots_(std::move(slots)), lease_(std::move(lease)) {}
+  BlockListView(StreamLayout layout, uint64_t first_token, uint64_t tokens,
+                std::vector<const std::byte*> slots, Lease lease)
+      : layout_(layout),
+        first_token_(first_token),
+        tokens_(tokens),
+        slots_(std::move(slots)),
+        lease_(std::move(lease)) {}
 
   const StreamLayout& layout() const { return layout_; }
-  /// Tokens readable; the last block may be partial.
+  /// Of the sequence, the first that is shown: a multiple of block_tokens.
+  uint64_t first_token() const { return first_token_; }
+  /// Tokens readable from there on; the last block may be partial.
   uint64_t tokens() const { return tokens_; }
   uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
   /// Slots in token order, for AttentionTask; null for blocks that the layer's window has passed.
@@ -91,6 +103,7 @@ class BlockListView {
 
  private:
   StreamLayout layout_;
+  uint64_t first_token_;
   uint64_t tokens_;
   std::vector<const std::byte*> slots_;
   Lease lease_;
@@ -112,10 +125,12 @@ class UnleasedView {
 
  private:
   friend class BlockListView;
-  UnleasedView(const StreamLayout& layout, uint64_t tokens, std::vector<const std::byte*> slots)
-      : layout_(layout), tokens_(tokens), slots_(std::move(slots)) {}
+  UnleasedView(const StreamLayout& layout, uint64_t first_token, uint64_t tokens,
+               std::vector<const std::byte*> slots)
+      : layout_(layout), first_token_(first_token), tokens_(tokens), slots_(std::move(slots)) {}
 
   StreamLayout layout_;
+  uint64_t first_token_;
   uint64_t tokens_;
   std::vector<const std::byte*> slots_;
   cache::Core* core_ = nullptr;

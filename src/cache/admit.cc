@@ -102,29 +102,53 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
+  const bool publish = options.publish && !options.contiguous;
+  BlockList list(class_count(), block_tokens(), publish);
+  const uint64_t alone_bytes = SequenceImpl::FixedBytes(*this);
+  const uint64_t metadata_bytes = alone_bytes + shared * list.block_bytes();
   state.place.may_evict = options.on_full != OnFull::kNoEvict;
   state.place.spill = options.on_full == OnFull::kSpill;
   // With kHalt and kFewer the output may never fit; the prompt must.
   const bool whole = options.on_full != OnFull::kHalt && options.on_full != OnFull::kFewer;
   const uint64_t reserve = whole ? wanted : state.prompt_tokens;
   uint64_t blocks = DivUp(reserve, uint64_t{block_tokens()});
-  QUIRE_TRY(CheckCanFit(state.place, reserve, blocks, options.step_tokens));
+  QUIRE_TRY(CheckCanFit(state.place, reserve, blocks, options.step_tokens, alone_bytes));
   uint64_t tokens_max = options_.tokens_max;
   if (options.on_full == OnFull::kFewer) {
-    blocks = FittingBlocks(state, blocks_wanted, options.step_tokens);
+    blocks = FittingBlocks(state, blocks_wanted, options.step_tokens, metadata_bytes);
     tokens_max = std::min(wanted, blocks * block_tokens());
   }
   const PerClass<uint64_t> own = OwnSlots(shared, blocks, options.step_tokens);
-  Result<OwnedSlots> slots =
-      options.contiguous ? ExtendRun(state.place, {}, own[0]) : AllocateSlots(state.place, own);
-  if (!slots) {
-    Error error = std::move(slots).error();
+  auto taken =
+      Allocate(state.place, options.contiguous ? PerClass<uint64_t>{} : own, metadata_bytes);
+  if (taken && options.contiguous) {
+    auto run = ExtendRun(state.place, {}, own[0]);
+    if (run) {
+      taken->slots = *std::move(run);
+    } else {
+      taken = std::unexpected(std::move(run).error());
+    }
+  }
+  if (!taken) {
+    Error error = std::move(taken).error();
     error.message = fmt::format("open: {} tokens need {} shared and {} own blocks of {}; {}",
                                 reserve, shared, blocks - shared, blocks_wanted, error.message);
     return std::unexpected(std::move(error));
   }
-  return std::make_unique<SequenceImpl>(*this, std::move(state), *std::move(slots), blocks,
-                                        tokens_max, options);
+  list.Resize(shared);
+  for (uint64_t block = 0; block < shared; ++block) {
+    for (uint32_t c = 0; c < class_count(); ++c) list.SetSlot(c, block, state.slots[c][block]);
+    list.AddPublished(state.path[block]);
+  }
+  if (publish) list.AddTokens(state.resident_tokens);
+  return std::make_unique<SequenceImpl>(*this,
+                                        SequenceImpl::Start{.place = std::move(state.place),
+                                                            .prompt_tokens = state.prompt_tokens,
+                                                            .tokens = state.resident,
+                                                            .blocks = std::move(list),
+                                                            .charge = std::move(taken->metadata),
+                                                            .lease = std::move(state.lease)},
+                                        std::move(taken->slots), blocks, tokens_max, options);
 }
 
 }  // namespace cache

@@ -305,7 +305,7 @@ TEST(Commit, BlocksComputedTwiceAtOnceAreKeptOnce) {
   EXPECT_EQ(stats.deduplicated_total, 2u);
   EXPECT_EQ(stats.published_total, 2u);
   EXPECT_EQ(stats.sealed.slots_used, 4u);
-  EXPECT_EQ(stats.hot_bytes_used, 4 * cache.charge_bytes);
+  EXPECT_EQ(SlotCharges(stats), 4 * cache.charge_bytes);
   const auto slots_a = Must(a->View(1, StreamRole::kKey));
   const auto slots_b = Must(b->View(1, StreamRole::kKey));
   EXPECT_TRUE(std::ranges::equal(slots_a.slots().first(2), slots_b.slots().first(2)));

@@ -18,8 +18,10 @@
 #include "base/combining_mutex.h"
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
+#include "base/wiped_vector.h"
 #include "cache/block_table.h"
 #include "cache/leaving.h"
+#include "cache/metadata_charge.h"
 #include "cache/owned_slots.h"
 #include "cache/reach.h"
 #include "cache/tenant.h"
@@ -59,7 +61,7 @@ struct PlanState {
   Place place;
   uint64_t prompt_tokens = 0;
   uint64_t resident = 0;                   // tokens found
-  std::vector<TokenId> resident_tokens{};  // [resident]
+  WipedVector<TokenId> resident_tokens{};  // [resident]
   std::vector<BlockId> path{};
   PerClass<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query looks
   Lease lease{};                          // on these slots
@@ -146,6 +148,15 @@ class Core final : public Cache {
   /// evicts what nobody holds where that makes it fit, and only then. May wait for the spill: no
   /// lock is held.
   Result<OwnedSlots> AllocateSlots(const Place& place, const PerClass<uint64_t>& counts);
+  /// The same with bytes for a sequence's bookkeeping: both or neither.
+  struct Allocation {
+    OwnedSlots slots;
+    MetadataCharge metadata;
+  };
+  Result<Allocation> Allocate(const Place& place, const PerClass<uint64_t>& counts,
+                              uint64_t metadata_bytes);
+  /// As MetadataCharge ends.
+  void RefundMetadata(TenantId tenant, uint64_t bytes);
   /// `count` slots that follow those of `run`, or any consecutive ones if that is empty. Takes free
   /// slots only. Needs CheckContiguous.
   Result<OwnedSlots> ExtendRun(const Place& place, std::span<const SlotId> run, uint64_t count);
@@ -257,9 +268,10 @@ class Core final : public Cache {
 
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
   PerClass<uint64_t> OwnSlots(uint64_t shared, uint64_t blocks, uint64_t step_tokens) const;
-  uint64_t FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens);
+  uint64_t FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens,
+                         uint64_t metadata_bytes);
   Result<void> CheckCanFit(const Place& place, uint64_t tokens, uint64_t blocks,
-                           uint64_t step_tokens);
+                           uint64_t step_tokens, uint64_t metadata_bytes);
   Result<void> GrowTo(const Room& to);
   Result<void> ShrinkTo(const Room& to);
   Result<void> CheckFloors(const Room& to) const QUIRE_REQUIRES(mutex_);
@@ -287,8 +299,11 @@ class Core final : public Cache {
   uint64_t RoomBytes(const Place& place) const QUIRE_REQUIRES(mutex_);
   Result<void> MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving)
       QUIRE_REQUIRES(mutex_);
-  Result<void> TakeSlots(const Place& place, uint64_t bytes, PerClass<std::vector<SlotId>>& slots,
-                         std::vector<SlotId>& to_zero) QUIRE_REQUIRES(mutex_);
+  Result<void> TakeSlots(const Place& place, uint64_t bytes, uint64_t metadata_bytes,
+                         PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero)
+      QUIRE_REQUIRES(mutex_);
+  Result<void> TakeRun(const Place& place, std::span<const SlotId> run, uint64_t count,
+                       PerClass<std::vector<SlotId>>& added, std::vector<SlotId>& to_zero);
   void CountRefusal(const Place& place, const PerClass<uint64_t>& counts, Error& error)
       QUIRE_REQUIRES(mutex_);
   std::string RoomMessage(const Place& place, const PerClass<uint64_t>& counts) const
@@ -358,7 +373,8 @@ class Core final : public Cache {
   void LetGo(Leaving& leaving) QUIRE_REQUIRES(mutex_);
   void OfferAndLetGo(Leaving& leaving);
 
-  std::vector<BlockId> Mark(std::vector<BlockId> blocks, Standing standing) QUIRE_REQUIRES(mutex_);
+  std::vector<BlockId> Mark(std::span<const BlockId> blocks, Standing standing)
+      QUIRE_REQUIRES(mutex_);
   void Quarantine(BlockId block, Standing standing) QUIRE_REQUIRES(mutex_);
   Standing StandingBefore(const Place& place, const NewBlock& block) const QUIRE_REQUIRES(mutex_);
   std::optional<Published> JoinWhole(const Place& place, const NewBlock& block)
@@ -408,6 +424,7 @@ class Core final : public Cache {
   uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;                    // blocks without any bytes
   uint64_t twin_slots_ QUIRE_GUARDED_BY(mutex_) = 0;
   uint64_t spilling_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // leaving, or promised for it
+  uint64_t sequence_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // of MetadataCharges
   uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // that the charges pay for
   uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // of all tenants, as the samples are
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;

@@ -158,7 +158,10 @@ void Core::DropOne(BlockId block, MissReason reason, Leaving* leaving) {
   if (record.standing == Standing::kDamaged) reason = MissReason::kDamaged;
   if (record.standing == Standing::kPassed) reason = MissReason::kWindowPassed;
   if (record.standing != Standing::kErased) {
-    account.ghosts.Add(record.key, {.reason = reason, .gone_us = clock_.NowMicros()});
+    account.ghosts.Add(record.key, {.reason = reason,
+                                    .gone_us = clock_.NowMicros(),
+                                    .publisher = record.publisher,
+                                    .epoch = TenantOf(record.publisher).epoch});
   }
   const index::RootId root = index_.root(block);
   Unlist(block, /*for_room=*/reason == MissReason::kEvicted);

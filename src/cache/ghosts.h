@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "quire/identity.h"
+#include "quire/ids.h"
 #include "quire/stats.h"
 
 namespace quire::cache {
@@ -17,6 +18,8 @@ namespace quire::cache {
 struct Ghost {
   MissReason reason = MissReason::kEvicted;
   uint64_t gone_us = 0;
+  TenantId publisher{};
+  uint32_t epoch = 0;  // of the publisher; once that has erased its own nobody may hear of it
 };
 
 /// Blocks by the first 64 bits of their keys, so a wrong answer is as rare as two equal such

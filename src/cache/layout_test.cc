@@ -29,7 +29,7 @@ struct LayoutCache {
     cache = Must(Cache::Create(options));
     {
       const auto sequence = Must(TryOpen(SomeTokens(1, 1)));
-      options.hot_bytes = 64 * cache->stats().hot_bytes_used;
+      options.hot_bytes = 65 * SlotCharges(cache->stats()) - 1;
     }
     cache = Must(Cache::Create(options));
   }

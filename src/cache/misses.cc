@@ -76,7 +76,8 @@ std::vector<Ghost> Core::FindGhosts(std::span<const TokenId> tokens, Digest key,
       const Ghosts& ghosts = AccountOf(place).ghosts;
       for (const Digest& one : keys) {
         const auto ghost = ghosts.Find(one);
-        if (!ghost) return false;
+        // In a domain the others must not hear of what its publisher has erased since.
+        if (!ghost || ghost->epoch != TenantOf(ghost->publisher).epoch) return false;
         found.push_back(*ghost);
       }
       return true;
@@ -120,7 +121,11 @@ Core::Path Core::FindPath(std::span<const TokenId> prompt, const Place& place) {
       continue;
     }
     other.clear();
-    path.elsewhere = std::max<uint64_t>(path.elsewhere, index_.Find(candidate, tokens, other));
+    index_.Find(candidate, tokens, other);
+    const auto erased = std::ranges::find_if(other, [&](BlockId block) QUIRE_REQUIRES(mutex_) {
+      return blocks_.at(block).standing == Standing::kErased;
+    });
+    path.elsewhere = std::max<uint64_t>(path.elsewhere, erased - other.begin());
   }
   return path;
 }

@@ -32,6 +32,8 @@ class OwnedSlots {
 
   const std::vector<SlotId>& operator[](uint32_t slot_class) const { return slots_[slot_class]; }
 
+  /// Takes over another's, of the same core. Nothing changes if memory runs out.
+  void Add(OwnedSlots&& more);
   /// Drops the reference of every slot.
   void Release();
   /// Somebody else has them now.

@@ -115,24 +115,23 @@ uint64_t Core::PinLimit(const Tenant& account) const {
   return std::min(limit_bytes, account.account.quota_bytes());
 }
 
-// From the last block to the root, so that parents stay more recent than their children.
+// Everything is counted before anything is let go of: with its last slot a block may leave the
+// index, and take those before it along that have no bytes of their own.
 void Core::ReleasePin(BlockId last) {
-  for (BlockId block = last; !block.is_none();) {
-    const BlockId parent = index_.parent(block);
+  std::vector<SlotId> unpinned;  // from the last block to the root: parents stay the more recent
+  for (BlockId block = last; !block.is_none(); block = index_.parent(block)) {
     BlockRecord& record = blocks_.at(block);
-    if (--record.pins == 0) {
-      Tenant& account = TenantOf(record.account);
-      --account.pinned_blocks;
-      const BlockRecord pinned = record;  // the block may go with the last of its slots
-      record.pinned_parts = 0;
-      for (uint32_t c = 0; c < class_count(); ++c) {
-        if (!pinned.IsPinned(c)) continue;
-        account.pinned_bytes -= charges_[c];
-        ReleaseSlot(pinned.slots[c]);
-      }
+    if (--record.pins > 0) continue;
+    Tenant& account = TenantOf(record.account);
+    --account.pinned_blocks;
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      if (!record.IsPinned(c)) continue;
+      account.pinned_bytes -= charges_[c];
+      unpinned.push_back(record.slots[c]);
     }
-    block = parent;
+    record.pinned_parts = 0;
   }
+  for (const SlotId slot : unpinned) ReleaseSlot(slot);
 }
 
 // What is never found again need not be kept.

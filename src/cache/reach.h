@@ -61,7 +61,8 @@ class Reach {
     if (!windowed()) return std::numeric_limits<uint64_t>::max();
     if (open_) return DivUp(step_tokens, block_tokens_) + 1 + residual_blocks_;
     // Tokens [length + 1 - window, length + step), from anywhere in a block.
-    return sink_blocks_ + DivUp(window_tokens_ + step_tokens, uint64_t{block_tokens_}) + 1;
+    const uint64_t tokens = CheckedAdd(window_tokens_, step_tokens).value_or(UINT64_MAX);
+    return sink_blocks_ + DivUp(tokens, block_tokens_) + 1;
   }
 
  private:

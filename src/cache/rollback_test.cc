@@ -175,7 +175,7 @@ TEST(Reset, ReturnsEveryByteAndStartsAgain) {
   EXPECT_EQ(cache.slots_used(), 7u);
   sequence->Reset();
   EXPECT_EQ(cache.slots_used(), 0u);
-  EXPECT_EQ(cache.cache->stats().hot_bytes_used, 0u);
+  EXPECT_EQ(SlotCharges(cache.cache->stats()), 0u) << "but for the sequence itself";
   EXPECT_EQ(sequence->length(), 0u);
   EXPECT_EQ(sequence->cursor(1), 0u);
   EXPECT_EQ(ToJson(sequence->stats()), ToJson(SequenceStats{.tokens_max = 1 << 20}));

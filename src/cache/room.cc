@@ -19,8 +19,9 @@ uint64_t Core::Charge(const PerClass<uint64_t>& counts) const {
 
 // A sequence of `tokens` tokens alone in the cache, and alone in its tenant's quota.
 Result<void> Core::CheckCanFit(const Place& place, uint64_t tokens, uint64_t blocks,
-                               uint64_t step_tokens) {
-  const uint64_t bytes = Charge(OwnSlots(0, blocks, step_tokens));
+                               uint64_t step_tokens, uint64_t metadata_bytes) {
+  const uint64_t bytes =
+      CheckedAdd(Charge(OwnSlots(0, blocks, step_tokens)), metadata_bytes).value_or(UINT64_MAX);
   return mutex_.Run([&]() QUIRE_REQUIRES(mutex_) -> Result<void> {
     Tenant& tenant = TenantOf(place.tenant);
     const uint64_t limit_bytes = ledger_.limit_bytes();
@@ -41,8 +42,14 @@ Result<void> Core::CheckCanFit(const Place& place, uint64_t tokens, uint64_t blo
 }
 
 Result<OwnedSlots> Core::AllocateSlots(const Place& place, const PerClass<uint64_t>& counts) {
-  const uint64_t bytes = Charge(counts);
-  if (bytes == 0) return OwnedSlots();
+  QUIRE_ASSIGN(Allocation allocation, Allocate(place, counts, 0));
+  return std::move(allocation.slots);
+}
+
+Result<Core::Allocation> Core::Allocate(const Place& place, const PerClass<uint64_t>& counts,
+                                        uint64_t metadata_bytes) {
+  const uint64_t bytes = CheckedAdd(Charge(counts), metadata_bytes).value_or(UINT64_MAX);
+  if (bytes == 0) return Allocation();
   PerClass<std::vector<SlotId>> slots;
   std::vector<SlotId> to_zero;
   Leaving leaving(*this);
@@ -54,7 +61,7 @@ Result<OwnedSlots> Core::AllocateSlots(const Place& place, const PerClass<uint64
       total += counts[c];
     }
     to_zero.reserve(total);
-    if (room && leaving.empty()) room = TakeSlots(place, bytes, slots, to_zero);
+    if (room && leaving.empty()) room = TakeSlots(place, bytes, metadata_bytes, slots, to_zero);
     if (room && !leaving.empty() && !Promise(place, bytes, leaving)) {
       room = Fail(ErrorCode::kNoSpace, "");
     }
@@ -66,18 +73,19 @@ Result<OwnedSlots> Core::AllocateSlots(const Place& place, const PerClass<uint64
     mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
       LetGo(leaving);
       if (!taken) return;
-      taken = TakeSlots(place, bytes, slots, to_zero);
+      taken = TakeSlots(place, bytes, metadata_bytes, slots, to_zero);
       if (!taken) CountRefusal(place, counts, taken.error());
     });
   }
   QUIRE_TRY(std::move(taken));
   for (const SlotId slot : to_zero) Zero(slot);
-  return OwnedSlots(*this, std::move(slots));
+  return Allocation{OwnedSlots(*this, std::move(slots)),
+                    MetadataCharge(*this, place.tenant, metadata_bytes)};
 }
 
 // Fills `slots`, which have their sizes. There is room but for what others may have taken of a
 // shared budget meanwhile.
-Result<void> Core::TakeSlots(const Place& place, uint64_t bytes,
+Result<void> Core::TakeSlots(const Place& place, uint64_t bytes, uint64_t metadata_bytes,
                              PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero) {
   if (!ledger_.TryCharge(bytes)) return Fail(ErrorCode::kNoSpace, "");
   // Each pool has as many slots as the budget can pay for, so it has room when the ledger has.
@@ -87,7 +95,48 @@ Result<void> Core::TakeSlots(const Place& place, uint64_t bytes,
   }
   AddOwners(slots, bytes);
   for (const std::vector<SlotId>& of_class : slots) Claim(place, of_class, to_zero);
+  TenantOf(place.tenant).account.Charge(metadata_bytes);
+  sequence_bytes_ += metadata_bytes;
   return {};
+}
+
+void Core::RefundMetadata(TenantId tenant, uint64_t bytes) {
+  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+    TenantOf(tenant).account.Refund(bytes);
+    ledger_.Refund(bytes);
+    sequence_bytes_ -= bytes;
+  });
+}
+
+MetadataCharge& MetadataCharge::operator=(MetadataCharge&& other) noexcept {
+  if (this != &other) {
+    Refund();
+    core_ = other.core_;
+    tenant_ = other.tenant_;
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+MetadataCharge MetadataCharge::Split(uint64_t bytes) {
+  if (core_ == nullptr) return {};
+  const uint64_t taken = std::min(bytes, bytes_);
+  bytes_ -= taken;
+  return {*core_, tenant_, taken};
+}
+
+void MetadataCharge::Add(MetadataCharge more) {
+  if (bytes_ == 0) {
+    *this = std::move(more);
+    return;
+  }
+  bytes_ += std::exchange(more.bytes_, 0);
+}
+
+void MetadataCharge::Refund() {
+  if (const uint64_t bytes = std::exchange(bytes_, 0); bytes > 0) {
+    core_->RefundMetadata(tenant_, bytes);
+  }
 }
 
 // An error without a message is the budget's.
@@ -156,10 +205,12 @@ PerClass<uint64_t> Core::OwnSlots(uint64_t shared, uint64_t blocks, uint64_t ste
 }
 
 // The most of `blocks` that there is room for now, at least those of the prompt.
-uint64_t Core::FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens) {
+uint64_t Core::FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens,
+                             uint64_t metadata_bytes) {
   const uint64_t shared = state.path.size();
   MutexLock lock(mutex_);
-  const uint64_t room_bytes = RoomBytes(state.place);
+  const uint64_t free_bytes = RoomBytes(state.place);
+  const uint64_t room_bytes = free_bytes - std::min(free_bytes, metadata_bytes);
   uint64_t fits = DivUp(state.prompt_tokens, uint64_t{block_tokens()});
   while (fits < blocks) {
     const uint64_t middle = fits + (blocks - fits + 1) / 2;
@@ -196,6 +247,13 @@ Result<OwnedSlots> Core::ExtendRun(const Place& place, std::span<const SlotId> r
   if (count == 0) return OwnedSlots();
   PerClass<std::vector<SlotId>> added;
   std::vector<SlotId> to_zero;
+  QUIRE_TRY(TakeRun(place, run, count, added, to_zero));
+  for (const SlotId slot : to_zero) Zero(slot);
+  return OwnedSlots(*this, std::move(added));
+}
+
+Result<void> Core::TakeRun(const Place& place, std::span<const SlotId> run, uint64_t count,
+                           PerClass<std::vector<SlotId>>& added, std::vector<SlotId>& to_zero) {
   MutexLock lock(mutex_);
   Tenant& tenant = TenantOf(place.tenant);
   const auto charge = CheckedMul(count, charges_[0]);
@@ -241,13 +299,16 @@ Result<OwnedSlots> Core::ExtendRun(const Place& place, std::span<const SlotId> r
   }
   AddOwners(added, *charge);
   Claim(place, added[0], to_zero);
-  for (const SlotId slot : to_zero) Zero(slot);
-  return OwnedSlots(*this, std::move(added));
+  return {};
 }
 
 std::string Core::RoomMessage(const Place& place, const PerClass<uint64_t>& counts) const {
   const uint64_t bytes = RoomBytes(place);
   const std::string_view kind = place.may_evict ? "free or evictable" : "free";
+  if (counts == PerClass<uint64_t>{}) {
+    return fmt::format("bookkeeping of a sequence needed, {} bytes {} of {} (hot_bytes)", bytes,
+                       kind, room_.hot_bytes);
+  }
   if (class_count() == 1) {
     return fmt::format("{} blocks needed, {} {} of {} (hot_bytes {})", counts[0],
                        bytes / charges_[0], kind, room_.slots[0], room_.hot_bytes);

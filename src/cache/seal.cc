@@ -159,21 +159,22 @@ bool Core::Intact(SlotId slot) {
 }
 
 // Takes blocks out of use with everything that continues them: if one is damaged, that may have
-// been computed from the damaged bytes. Returns what was marked, parents before children.
-std::vector<BlockId> Core::Mark(std::vector<BlockId> marked, Standing standing) {
-  for (const BlockId block : marked) blocks_.at(block).standing = standing;
-  const std::vector<BlockId> all = blocks_.Ids();
-  // This is rare: passes over all blocks, until one finds nothing more.
-  for (size_t before = 0; before < marked.size();) {
-    before = marked.size();
-    for (const BlockId id : all) {
-      const BlockId parent = index_.parent(id);
-      BlockRecord& record = blocks_.at(id);
-      if (record.standing != Standing::kGood || parent.is_none() ||
-          blocks_.at(parent).standing == Standing::kGood) {
-        continue;
-      }
-      record.standing = standing;
+// been computed from the damaged bytes. What was erased may not be called damaged any more. Returns
+// what was marked, parents before children.
+std::vector<BlockId> Core::Mark(std::span<const BlockId> blocks, Standing standing) {
+  const auto stays = [&](BlockId block) QUIRE_REQUIRES(mutex_) {
+    const Standing now = blocks_.at(block).standing;
+    return now == standing || (now != Standing::kGood && standing != Standing::kErased);
+  };
+  std::vector<BlockId> marked;
+  std::vector<BlockId> subtree;
+  for (const BlockId block : blocks) {
+    if (stays(block)) continue;  // and so does what continues it
+    subtree.clear();
+    index_.AppendSubtree(block, subtree);
+    for (const BlockId id : subtree) {
+      if (stays(id)) continue;
+      blocks_.at(id).standing = standing;
       marked.push_back(id);
     }
   }
@@ -182,7 +183,7 @@ std::vector<BlockId> Core::Mark(std::vector<BlockId> marked, Standing standing) 
 
 void Core::Quarantine(BlockId block, Standing standing) {
   if (blocks_.at(block).standing != Standing::kGood) return;
-  const std::vector<BlockId> marked = Mark({block}, standing);
+  const std::vector<BlockId> marked = Mark({&block, 1}, standing);
   EndPinsOfBadBlocks();
   // What is leased goes with its last lease; a hollow block may go with the one after it.
   for (size_t i = marked.size(); i > 0; --i) {

@@ -32,7 +32,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     kept[1] = kept_blocks.last(std::min<size_t>(kept_blocks.size(), core_.residual_blocks()));
   }
   for (const uint64_t block : kept[1]) {
-    if (!lists_[1].slots[block].is_none()) continue;
+    if (!SlotOf(1, block).is_none()) continue;
     return refuse(
         ErrorCode::kInvalidArgument,
         fmt::format("kept block {} would be read open (residual_tokens {}), but is encoded "
@@ -41,41 +41,46 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   }
 
   // Published blocks lie on a path that a hold would pin as a whole.
-  const auto is_published = [&](uint64_t block) { return block < published_.size(); };
+  const auto is_published = [&](uint64_t block) { return block < blocks_.published(); };
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
     counts[c] = static_cast<uint64_t>(std::ranges::count_if(kept[c], is_published));
-    if (tail > 0 && !lists_[c].slots[whole].is_none()) ++counts[c];
+    if (tail > 0 && !SlotOf(c, whole).is_none()) ++counts[c];
   }
-  QUIRE_ASSIGN(auto copies, core_.AllocateSlots(place_, counts));
-  PlanState plan{.place = place_,
-                 .prompt_tokens = kept_blocks.size() * core_.block_tokens() + tail};
-  plan.resident = plan.prompt_tokens;
+  const uint64_t blocks = kept_blocks.size() + (tail > 0 ? 1 : 0);
+  Start start{.place = place_,
+              .prompt_tokens = kept_blocks.size() * core_.block_tokens() + tail,
+              .blocks = BlockList(class_count(), core_.block_tokens(), /*keeps_tokens=*/false)};
+  start.tokens = start.prompt_tokens;
+  start.blocks.Resize(blocks);
+  QUIRE_ASSIGN(auto taken, core_.Allocate(place_, counts,
+                                          FixedBytes(core_) + blocks * start.blocks.block_bytes()));
+  const OwnedSlots& copies = taken.slots;
+  start.charge = std::move(taken.metadata);
   std::vector<SlotId> held;
   PerClass<size_t> copied{};
-  const auto add = [&](uint32_t c, uint64_t block, bool copy) {
-    SlotId slot = lists_[c].slots[block];
+  const auto set = [&](uint32_t c, uint64_t to, uint64_t from, bool copy) {
+    SlotId slot = SlotOf(c, from);
     if (!slot.is_none() && copy) {
-      const SlotId from = slot;
+      const SlotId original = slot;
       slot = copies[c][copied[c]++];
-      core_.CopySlot(from, slot);
+      core_.CopySlot(original, slot);
     } else if (!slot.is_none()) {
       held.push_back(slot);
     }
-    plan.slots[c].push_back(slot);
+    start.blocks.SetSlot(c, to, slot);
   };
   for (uint32_t c = 0; c < class_count(); ++c) {
-    plan.slots[c].resize(kept_blocks.size() - kept[c].size());
-    for (const uint64_t block : kept[c]) add(c, block, is_published(block));
-    if (tail > 0) add(c, whole, true);
+    uint64_t to = kept_blocks.size() - kept[c].size();
+    for (const uint64_t block : kept[c]) set(c, to++, block, is_published(block));
+    if (tail > 0) set(c, to, whole, true);
   }
   core_.HoldSlots(held);
-  plan.lease = core_.MakeLease(std::move(held));
-  const uint64_t blocks = plan.slots[0].size();
+  start.lease = core_.MakeLease(std::move(held));
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = false};
-  auto selected = std::make_unique<SequenceImpl>(core_, std::move(plan), OwnedSlots(), blocks,
+  auto selected = std::make_unique<SequenceImpl>(core_, std::move(start), OwnedSlots(), blocks,
                                                  tokens_max_, options);
-  copies.Disown();  // they are in the plan
+  taken.slots.Disown();  // they are in the list
   selected->dropped_tokens_ = dropped_tokens_ + (whole - kept_blocks.size()) * core_.block_tokens();
   return selected;
 }

@@ -12,39 +12,42 @@
 
 namespace quire::cache {
 
-SequenceImpl::SequenceImpl(Core& core, PlanState plan, OwnedSlots own_slots, uint64_t blocks,
+uint64_t SequenceImpl::FixedBytes(const Core& core) {
+  constexpr uint64_t kAllocationBytes = 32;  // what the heap adds to each, and the map's node
+  return sizeof(SequenceImpl) + core.layout().layer_count() * sizeof(std::atomic<uint64_t>) +
+         4 * kAllocationBytes;
+}
+
+SequenceImpl::SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64_t blocks,
                            uint64_t tokens_max, const SequenceOptions& options)
     : core_(core),
       id_(core.NextSequenceId()),
-      place_(std::move(plan.place)),
-      prompt_tokens_(plan.prompt_tokens),
+      place_(std::move(start.place)),
+      prompt_tokens_(start.prompt_tokens),
       tokens_max_(tokens_max),
       step_tokens_(options.step_tokens),
       publish_(options.publish && !options.contiguous),
       contiguous_(options.contiguous),
-      first_own_(plan.resident / core.block_tokens()),
-      published_(std::move(plan.path)),
+      blocks_(std::move(start.blocks)),
+      first_own_(start.tokens / core.block_tokens()),
       cursors_(core.layout().layer_count()),
-      length_(plan.resident) {
-  if (publish_) tokens_ = std::move(plan.resident_tokens);
-  for (auto& cursor : cursors_) cursor.store(plan.resident, std::memory_order_relaxed);
+      length_(start.tokens) {
+  for (auto& cursor : cursors_) cursor.store(start.tokens, std::memory_order_relaxed);
   {
     MutexLock lock(mutex_);
-    const uint64_t plan_blocks = plan.slots[0].size();
     for (uint32_t c = 0; c < class_count(); ++c) {
-      List& list = lists_[c];
-      list.slots = std::move(plan.slots[c]);
-      list.slots.resize(plan_blocks);
-      list.assigned = list.slots.size();
-      list.passed = core_.reaches()[c].first_needed(plan.resident);
-      for (const SlotId slot : list.slots) list.pointers.push_back(DataOf(slot));
+      classes_[c].assigned = blocks_.size();
+      classes_[c].passed = core_.reaches()[c].first_needed(start.tokens);
     }
-    blocks_ = plan_blocks;
+    const uint64_t shared = blocks_.size();
     Grow(blocks, own_slots);
+    charge_ = start.charge.Split(FixedBytes(core));
+    Pay(0, shared, start.charge);
+    Pay(shared, blocks, start.charge);
   }
   core_.AddSequence(*this);
   // Nothing can fail any more.
-  Core::Disarm(plan.lease);
+  Core::Disarm(start.lease);
   own_slots.Disown();
 }
 
@@ -69,22 +72,22 @@ uint64_t SequenceImpl::cursor_max() const {
 SequenceStats SequenceImpl::stats() const {
   MutexLock lock(mutex_);
   SequenceStats stats{.tokens_used = length(),
-                      .tokens_reserved = blocks_ * uint64_t{core_.block_tokens()},
+                      .tokens_reserved = blocks_.size() * uint64_t{core_.block_tokens()},
                       .tokens_max = tokens_max_};
-  for (uint64_t block = 0; block < blocks_; ++block) {
+  for (uint64_t block = 0; block < blocks_.size(); ++block) {
     bool held = false;
     for (uint32_t c = 0; c < class_count(); ++c) {
-      if (lists_[c].slots[block].is_none()) continue;
+      if (SlotOf(c, block).is_none()) continue;
       held = true;
       stats.bytes += core_.slot_bytes(c);
     }
-    if (held) ++(block < published_.size() ? stats.blocks_shared : stats.blocks_own);
+    if (held) ++(block < blocks_.published() ? stats.blocks_shared : stats.blocks_own);
   }
   for (uint32_t c = 0; c < class_count(); ++c) {
-    stats.bytes += lists_[c].spare.size() * core_.slot_bytes(c);
+    stats.bytes += classes_[c].spare.size() * core_.slot_bytes(c);
   }
-  // Beside lists with all blocks, what waits is room of blocks that are counted already.
-  if (class_count() == 1) stats.blocks_own += static_cast<uint32_t>(lists_[0].spare.size());
+  // With several slot classes, spare slots belong to blocks that are already counted.
+  if (class_count() == 1) stats.blocks_own += static_cast<uint32_t>(classes_[0].spare.size());
   return stats;
 }
 
@@ -103,31 +106,74 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
                             id_.number(), tokens, tokens_max_));
   }
   OwnedSlots added;
+  MetadataCharge charge;
   PerClass<uint64_t> counts{};
+  uint64_t metadata_bytes = 0;
   while (true) {
     {
       MutexLock lock(mutex_);
-      const uint64_t blocks = std::max(blocks_, DivUp(tokens, uint64_t{core_.block_tokens()}));
+      const uint64_t blocks =
+          std::max(blocks_.size(), DivUp(tokens, uint64_t{core_.block_tokens()}));
       const PerClass<uint64_t> lacking = Lacking(blocks, write_part, write_end);
-      if (lacking == counts) {
-        if (blocks > blocks_ || counts != PerClass<uint64_t>{}) Grow(blocks, added);
+      const uint64_t lacking_bytes = BytesToGrow(blocks);
+      if (lacking == counts && lacking_bytes == metadata_bytes) {
+        const uint64_t before = blocks_.size();
+        if (blocks > before || counts != PerClass<uint64_t>{}) Grow(blocks, added);
         added.Disown();
+        if (blocks > before) Pay(before, blocks, charge);
         AssignUpTo(write_part, write_end);
         return {};
       }
       counts = lacking;
+      metadata_bytes = lacking_bytes;
     }
     // Another layer's thread has made room too.
     added.Release();
+    charge = {};
     // Without the lock: it may wait for the spill, and readers go on.
-    auto taken = AddSlots(counts);
+    auto taken = AddSlots(counts, metadata_bytes);
     if (!taken) {
       return Fail(taken.error().code,
                   fmt::format("sequence {}: no room to grow from {} to {} tokens: {}", id_.number(),
                               length(), tokens, taken.error().message));
     }
-    added = *std::move(taken);
+    added = std::move(taken->slots);
+    charge = std::move(taken->metadata);
   }
+}
+
+// Where every layer looks through a window, slots go while their entries stay, so these are paid
+// for by themselves; but not in the first chunk. Elsewhere each entry has a slot that pays for it.
+uint64_t SequenceImpl::BytesToGrow(uint64_t blocks) const {
+  const auto sealed = core_.reaches().first(core_.layout().part_count());
+  if (blocks <= blocks_.chunk_blocks() || !std::ranges::all_of(sealed, &Reach::windowed)) return 0;
+  return blocks_.BytesToGrow(blocks);
+}
+
+void SequenceImpl::Pay(uint64_t begin, uint64_t end, MetadataCharge& charge) {
+  for (uint64_t block = begin; block < end && charge.bytes() > 0;) {
+    const uint64_t next =
+        std::min(end, (block / blocks_.chunk_blocks() + 1) * blocks_.chunk_blocks());
+    const uint64_t bytes = next == end ? charge.bytes() : (next - block) * blocks_.block_bytes();
+    blocks_.Pay(block, charge.Split(bytes));
+    block = next;
+  }
+}
+
+Result<void> SequenceImpl::Own(uint64_t block) {
+  uint64_t bytes = 0;
+  {
+    MutexLock lock(mutex_);
+    bytes = blocks_.BytesToOwn(block);
+  }
+  if (bytes == 0) return {};
+  QUIRE_ASSIGN(auto paid, core_.Allocate(place_, {}, bytes));
+  MutexLock lock(mutex_);
+  const uint64_t end = std::min(
+      blocks_.size(), RoundDown(block, blocks_.chunk_blocks()) + bytes / blocks_.block_bytes());
+  blocks_.Own(block);
+  Pay(RoundDown(block, blocks_.chunk_blocks()), end, paid.metadata);
+  return {};
 }
 
 // Slots that it does not have yet for so much room, and for writing one part up to a block.
@@ -135,26 +181,26 @@ PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_part,
                                          uint64_t write_end) const {
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
-    const List& list = lists_[c];
+    const ClassState& state = classes_[c];
     if (!core_.reaches()[c].windowed()) {
-      counts[c] = blocks - blocks_;
+      counts[c] = blocks - blocks_.size();
       continue;
     }
     uint64_t spare = SpareWanted(c, blocks);
-    if (IsWritten(c, write_part) && write_end > list.assigned) {
-      spare = std::max(spare, write_end - list.assigned);
+    if (IsWritten(c, write_part) && write_end > state.assigned) {
+      spare = std::max(spare, write_end - state.assigned);
     }
-    counts[c] = spare - std::min<uint64_t>(spare, list.spare.size());
+    counts[c] = spare - std::min<uint64_t>(spare, state.spare.size());
   }
   return counts;
 }
 
 void SequenceImpl::AssignUpTo(uint32_t write_part, uint64_t write_end) {
   for (uint32_t c = 0; c < class_count(); ++c) {
-    List& list = lists_[c];
-    while (IsWritten(c, write_part) && list.assigned < write_end) {
-      SetSlot(list, list.assigned++, list.spare.back());
-      list.spare.pop_back();
+    ClassState& state = classes_[c];
+    while (IsWritten(c, write_part) && state.assigned < write_end) {
+      blocks_.SetSlot(c, state.assigned++, state.spare.back());
+      state.spare.pop_back();
     }
   }
 }
@@ -163,60 +209,49 @@ bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t part) const {
   return slot_class == part || slot_class == core_.OpenClassOf(part);
 }
 
-Result<OwnedSlots> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts) {
-  if (!contiguous_) return core_.AllocateSlots(place_, counts);
-  MutexLock lock(mutex_);
-  return core_.ExtendRun(place_, lists_[0].slots, counts[0]);
+Result<Core::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts,
+                                                uint64_t metadata_bytes) {
+  if (!contiguous_) return core_.Allocate(place_, counts, metadata_bytes);
+  std::vector<SlotId> run;
+  {
+    MutexLock lock(mutex_);
+    run = Held(blocks_.size());
+  }
+  QUIRE_ASSIGN(auto slots, core_.ExtendRun(place_, run, counts[0]));
+  return Core::Allocation{.slots = std::move(slots), .metadata = {}};
 }
 
 // Slots that should wait for blocks of a class that lets go of them: as many as will be written,
 // but not more than live at once, those of the sequence's own counted. Open forms wait for whole
 // steps only while the prompt is read.
 uint64_t SequenceImpl::SpareWanted(uint32_t c, uint64_t blocks) const {
-  const List& list = lists_[c];
+  const ClassState& state = classes_[c];
   const Reach& reach = core_.reaches()[c];
-  const uint64_t sinks_end = std::min(list.assigned, reach.sink_blocks());
+  const uint64_t sinks_end = std::min(state.assigned, reach.sink_blocks());
   const uint64_t own_sinks = sinks_end - std::min(sinks_end, first_own_);
-  const uint64_t own_begin = std::max(list.passed, first_own_);
-  const uint64_t own = own_sinks + list.assigned - std::min(list.assigned, own_begin);
+  const uint64_t own_begin = std::max(state.passed, first_own_);
+  const uint64_t own = own_sinks + state.assigned - std::min(state.assigned, own_begin);
   const bool sealed = c < core_.layout().part_count();
   const uint64_t most =
       reach.blocks_max(sealed || length() < prompt_tokens_ ? step_tokens_ : uint64_t{1});
-  return std::min(blocks - list.assigned, most - std::min(most, own));
-}
-
-const std::byte* SequenceImpl::DataOf(SlotId slot) const {
-  return slot.is_none() ? nullptr : core_.data(slot);
-}
-
-void SequenceImpl::SetSlot(List& list, uint64_t block, SlotId slot) {
-  list.slots[block] = slot;
-  list.pointers[block] = DataOf(slot);
+  return std::min(blocks - state.assigned, most - std::min(most, own));
 }
 
 void SequenceImpl::Grow(uint64_t blocks, const OwnedSlots& added) {
   for (uint32_t c = 0; c < class_count(); ++c) {
-    List& list = lists_[c];
-    const uint64_t most = std::max<uint64_t>(blocks, list.slots.size() + added[c].size());
-    list.slots.reserve(most);
-    list.pointers.reserve(most);
-    list.spare.reserve(list.spare.size() + added[c].size());
+    if (!core_.reaches()[c].windowed()) continue;
+    classes_[c].spare.reserve(classes_[c].spare.size() + added[c].size());
   }
+  blocks_.Resize(blocks);
+  // Nothing fails from here on.
   for (uint32_t c = 0; c < class_count(); ++c) {
-    List& list = lists_[c];
+    ClassState& state = classes_[c];
     if (core_.reaches()[c].windowed()) {
-      list.spare.insert(list.spare.end(), added[c].begin(), added[c].end());
-    } else {
-      for (const SlotId slot : added[c]) {
-        list.slots.push_back(slot);
-        list.pointers.push_back(DataOf(slot));
-      }
-      list.assigned = list.slots.size();
+      state.spare.insert(state.spare.end(), added[c].begin(), added[c].end());
+      continue;
     }
-    list.slots.resize(blocks);
-    list.pointers.resize(blocks);
+    for (const SlotId slot : added[c]) blocks_.SetSlot(c, state.assigned++, slot);
   }
-  blocks_ = blocks;
 }
 
 namespace {
@@ -261,30 +296,47 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
   const codec::SlotLayout& open = core_.open_layout();
   const uint32_t p = layout.part_of(layer);
   QUIRE_TRY(MakeRoom(end, p, DivUp(end, uint64_t{block_tokens})));
+  const WrittenSlots slots = SlotsToWrite(p, begin / block_tokens, DivUp(end, block_tokens));
 
   for (uint32_t row = 0; row < rows.tokens;) {
     const uint64_t position = begin + row;
     const auto in_block = static_cast<uint32_t>(position % block_tokens);
     const uint32_t count = std::min(rows.tokens - row, block_tokens - in_block);
-    const uint64_t block = position / block_tokens;
-    QUIRE_DCHECK(block >= published_.size());
-    std::byte* slot = core_.data(lists_[core_.OpenClassOf(p)].slots[block]);
+    const uint64_t i = position / block_tokens - begin / block_tokens;
+    std::byte* slot = core_.data(slots.open[i]);
     codec::WriteRows(open.key(layer), rows.key, row, count, in_block, slot);
     if (!latent) codec::WriteRows(open.value(layer), rows.value, row, count, in_block, slot);
     row += count;
-    if (in_block + count == block_tokens && !layout.identity()) Seal(layer, block);
+    if (in_block + count == block_tokens && !layout.identity()) {
+      Seal(layer, slots.open[i], slots.sealed[i]);
+    }
   }
   cursors_[layer].store(end, std::memory_order_release);
   return {};
 }
 
+// The slots of blocks [begin, end), looked up at once: other threads change the list meanwhile, for
+// other layers.
+SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t part, uint64_t begin,
+                                                      uint64_t end) const {
+  WrittenSlots slots;
+  slots.open.reserve(end - begin);
+  slots.sealed.reserve(end - begin);
+  MutexLock lock(mutex_);
+  QUIRE_DCHECK(begin >= blocks_.published());
+  for (uint64_t block = begin; block < end; ++block) {
+    slots.open.push_back(SlotOf(core_.OpenClassOf(part), block));
+    slots.sealed.push_back(SlotOf(part, block));
+  }
+  return slots;
+}
+
 // Encodes what one layer has of a whole block, once. Later positions read only that.
-void SequenceImpl::Seal(uint32_t layer, uint64_t block) {
+void SequenceImpl::Seal(uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
   const codec::SlotLayout& layout = core_.layout();
   const codec::SlotLayout& open = core_.open_layout();
-  const uint32_t p = layout.part_of(layer);
-  const std::byte* from = core_.data(lists_[core_.OpenClassOf(p)].slots[block]);
-  std::byte* to = core_.data(lists_[p].slots[block]);
+  const std::byte* from = core_.data(open_slot);
+  std::byte* to = core_.data(sealed_slot);
   codec::EncodeBlock(open.key(layer), from, layout.key(layer), to);
   if (layout.group(layer).streams.size() > 1) {
     codec::EncodeBlock(open.value(layer), from, layout.value(layer), to);
@@ -301,9 +353,13 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
     }
   }
   if (publish_ && !gave_up_) {
-    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    {
+      MutexLock lock(mutex_);
+      blocks_.AddTokens(tokens);
+    }
     PublishWholeBlocks(length);
-    // Who may not evict could not replace what it leaves there.
+    // A sequence that must not evict cannot allocate replacements, so it does not donate its open
+    // slots as twins.
     if (place_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
       // The same prompt again leaves a token to compute, a longer one does not.
       KeepTwins((prompt_tokens_ - 1) / core_.block_tokens());
@@ -331,34 +387,37 @@ void SequenceImpl::PassWindows(uint64_t length) {
   auto added = core_.AllocateSlots(place_, counts);
   if (!added) return;
   MutexLock lock(mutex_);
-  Grow(blocks_, *added);
+  Grow(blocks_.size(), *added);
   added->Disown();
 }
 
-// Takes what windows have passed from the lists, and returns how many slots should replace it.
+// Takes what windows have passed from the list, and returns how many slots should replace it.
 PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>& passed) {
   for (uint32_t c = 0; c < class_count(); ++c) {
-    List& list = lists_[c];
-    const uint64_t end = core_.reaches()[c].first_needed(length);
-    for (; list.passed < end; ++list.passed) {
-      if (list.slots[list.passed].is_none()) continue;
-      passed.push_back(list.slots[list.passed]);
-      SetSlot(list, list.passed, SlotId::None());
+    uint64_t& first = classes_[c].passed;
+    for (const uint64_t end = core_.reaches()[c].first_needed(length); first < end; ++first) {
+      const SlotId slot = blocks_.slot(c, first);
+      if (!slot.is_none()) passed.push_back(slot);
     }
   }
   // Where publishing lags behind, for want of room in a domain, a window may pass the last
   // published block: nothing of ours keeps that in the index any more, it must not be named again.
+  // An open slot does not keep it: only a twin is known to the index.
   const auto is_held = [&](uint64_t block) QUIRE_REQUIRES(mutex_) {
-    return std::ranges::any_of(std::span(lists_).first(class_count()),
-                               [&](const List& list) { return !list.slots[block].is_none(); });
+    for (uint32_t part = 0; part < core_.layout().part_count(); ++part) {
+      if (!SlotOf(part, block).is_none()) return true;
+    }
+    return false;
   };
-  while (!published_.empty() && !is_held(published_.size() - 1)) published_.pop_back();
+  while (blocks_.published() > 0 && !is_held(blocks_.published() - 1)) {
+    blocks_.SetPublished(blocks_.published() - 1);
+  }
   PerClass<uint64_t> counts{};
   if (passed.empty()) return counts;
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (!core_.reaches()[c].windowed()) continue;
-    std::vector<SlotId>& spare = lists_[c].spare;
-    const uint64_t wanted = SpareWanted(c, blocks_);
+    std::vector<SlotId>& spare = classes_[c].spare;
+    const uint64_t wanted = SpareWanted(c, blocks_.size());
     counts[c] = wanted - std::min<uint64_t>(wanted, spare.size());
     while (spare.size() > wanted) {
       passed.push_back(spare.back());
@@ -382,25 +441,29 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   }
 
   std::vector<SlotId> dropped;
-  if (const PerClass<bool> shared = TryTruncate(position, {}, dropped);
-      shared != PerClass<bool>{}) {
-    const uint64_t cut = position / core_.block_tokens();
+  OwnedSlots copies;
+  const uint64_t cut = position / core_.block_tokens();
+  bool damaged = false;
+  QUIRE_TRY(Own(cut));
+  // Readers may pin the block in one class after the other; each class is copied once at most.
+  while (true) {
+    const PerClass<bool> shared = TryTruncate(position, copies, dropped);
+    if (shared == PerClass<bool>{}) break;
     if (contiguous_) {
       return Fail(ErrorCode::kBusy,
                   fmt::format("rollback: sequence {} to {} tokens: a view or fork holds block {}, "
                               "and a copy would not be contiguous",
                               id_.number(), position, cut));
     }
-    QUIRE_ASSIGN(auto copies, CopyBlock(cut, shared));
+    QUIRE_ASSIGN(auto more, CopyBlock(cut, shared));
+    copies.Add(std::move(more));
     // When a copy is published it gets a checksum of its own, so damage must not get into it.
-    bool damaged = false;
     for (uint32_t c = 0; c < class_count(); ++c) {
-      if (shared[c] && !core_.Intact(lists_[c].slots[cut])) damaged = true;
+      if (shared[c] && !core_.Intact(SlotOf(c, cut))) damaged = true;
     }
-    QUIRE_CHECK(TryTruncate(position, copies, dropped) == PerClass<bool>{});
-    copies.Disown();
-    if (damaged) damaged_block_ = cut;
   }
+  copies.Disown();
+  if (damaged) damaged_block_ = cut;
   if (DivUp(position, core_.block_tokens()) <= damaged_block_) damaged_block_ = kNoBlock;
   core_.ReleaseSlots(dropped);
   return {};
@@ -410,7 +473,7 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
 bool SequenceImpl::StillNeeded(uint64_t position) const {
   for (uint32_t c = 0; c < class_count(); ++c) {
     const uint64_t needed = core_.reaches()[c].first_needed(position);
-    if (lists_[c].passed > needed && needed < DivUp(position, uint64_t{core_.block_tokens()})) {
+    if (classes_[c].passed > needed && needed < DivUp(position, uint64_t{core_.block_tokens()})) {
       return false;
     }
   }
@@ -432,20 +495,20 @@ std::string SequenceImpl::WhyNotBack() const {
 }
 
 // Whether it may be written again in place. From then on views that pinned nothing know it.
-bool SequenceImpl::TakeToRewrite(const List& list, uint64_t block) const {
-  return block >= published_.size() && core_.RenewIfAlone(list.slots[block]);
+bool SequenceImpl::TakeToRewrite(uint32_t c, uint64_t block) const {
+  return block >= blocks_.published() && core_.RenewIfAlone(SlotOf(c, block));
 }
 
 Result<OwnedSlots> SequenceImpl::CopyBlock(uint64_t block, const PerClass<bool>& wanted) {
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
     // A part may not have got to this block yet.
-    counts[c] = wanted[c] && !lists_[c].slots[block].is_none() ? 1 : 0;
+    counts[c] = wanted[c] && !SlotOf(c, block).is_none() ? 1 : 0;
   }
   QUIRE_ASSIGN(auto copies, core_.AllocateSlots(place_, counts));
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (copies[c].empty()) continue;
-    core_.CopySlot(lists_[c].slots[block], copies[c][0]);
+    core_.CopySlot(SlotOf(c, block), copies[c][0]);
   }
   return copies;
 }
@@ -458,104 +521,108 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
   MutexLock lock(mutex_);
   PerClass<bool> shared{};
   for (uint32_t c = 0; c < class_count(); ++c) {
-    const List& list = lists_[c];
     // The block that is cut will be written again: others must not see that.
-    shared[c] = kept > whole && !list.slots[whole].is_none() && copies[c].empty() &&
-                !TakeToRewrite(list, whole);
+    shared[c] = kept > whole && !SlotOf(c, whole).is_none() && copies[c].empty() &&
+                !TakeToRewrite(c, whole);
   }
   if (shared != PerClass<bool>{}) return shared;
 
   // Memory first: once a copy is in its place nothing may fail.
-  size_t cut_most = 0;
-  size_t dropped_most = 0;
+  const uint64_t cut = blocks_.size() - std::min(blocks_.size(), kept);
   for (uint32_t c = 0; c < class_count(); ++c) {
-    List& list = lists_[c];
-    const size_t cut = list.slots.size() - std::min<size_t>(list.slots.size(), kept);
-    cut_most = std::max(cut_most, cut);
-    dropped_most += cut + 1;
-    if (core_.reaches()[c].windowed()) list.spare.reserve(list.spare.size() + cut);
+    if (core_.reaches()[c].windowed()) classes_[c].spare.reserve(classes_[c].spare.size() + cut);
   }
-  std::vector<SlotId> room;
-  room.reserve(cut_most);
-  dropped.reserve(dropped_most);
+  PerClass<std::vector<SlotId>> room;
+  for (uint32_t c = 0; c < class_count(); ++c) room[c].reserve(cut);
+  dropped.reserve((cut + 1) * class_count());
 
+  uint64_t room_end = kept;  // with full attention, room is what it still has slots for
   for (uint32_t c = 0; c < class_count(); ++c) {
-    List& list = lists_[c];
     if (!copies[c].empty()) {
-      dropped.push_back(list.slots[whole]);
-      SetSlot(list, whole, copies[c][0]);
+      dropped.push_back(SlotOf(c, whole));
+      blocks_.SetSlot(c, whole, copies[c][0]);
     }
-    Truncate(c, kept, room, dropped);
-    list.passed = std::min(list.passed, core_.reaches()[c].first_needed(position));
+    SortBeyond(c, kept, room[c], dropped);
+    if (!core_.reaches()[c].windowed()) room_end = kept + room[c].size();
   }
-  // With full attention, room is what it still has slots for.
+  Cut(position, room_end, room);
+  return {};
+}
+
+// Private slots that nobody reads stay as reserved room.
+void SequenceImpl::SortBeyond(uint32_t c, uint64_t kept, std::vector<SlotId>& room,
+                              std::vector<SlotId>& dropped) const {
+  for (uint64_t block = kept; block < blocks_.size(); ++block) {
+    const SlotId slot = SlotOf(c, block);
+    if (slot.is_none()) continue;
+    const bool stays = TakeToRewrite(c, block) && (!contiguous_ || room.size() == block - kept);
+    (stays ? room : dropped).push_back(slot);
+  }
+}
+
+// What lies beyond `position` is gone from the list; `room` waits in its place. There is memory for
+// all of it: the list does not get longer.
+void SequenceImpl::Cut(uint64_t position, uint64_t blocks,
+                       const PerClass<std::vector<SlotId>>& room) {
+  const uint64_t whole = position / core_.block_tokens();
+  const uint64_t kept = DivUp(position, uint64_t{core_.block_tokens()});
+  const bool windows_only = std::ranges::all_of(core_.reaches(), &Reach::windowed);
+  const uint64_t size = windows_only ? blocks_.size() : blocks;
+  blocks_.SetPublished(std::min(blocks_.published(), whole));
+  blocks_.SetTokens(std::min(blocks_.tokens(), position));
+  blocks_.Resize(size);
   for (uint32_t c = 0; c < class_count(); ++c) {
-    if (!core_.reaches()[c].windowed()) blocks_ = lists_[c].slots.size();
+    ClassState& state = classes_[c];
+    for (uint64_t block = kept; block < size; ++block) blocks_.SetSlot(c, block, SlotId::None());
+    state.assigned = std::min(state.assigned, kept);
+    state.passed = std::min(state.passed, core_.reaches()[c].first_needed(position));
+    if (core_.reaches()[c].windowed()) {
+      state.spare.insert(state.spare.end(), room[c].begin(), room[c].end());
+    } else {
+      for (const SlotId slot : room[c]) blocks_.SetSlot(c, state.assigned++, slot);
+    }
   }
-  Grow(blocks_, {});
   for (auto& cursor : cursors_) {
     cursor.store(std::min(cursor.load(std::memory_order_relaxed), position),
                  std::memory_order_release);
   }
   length_.store(std::min(length(), position), std::memory_order_release);
-  tokens_.resize(std::min<uint64_t>(tokens_.size(), position));
-  published_.resize(std::min<uint64_t>(published_.size(), whole));
   first_own_ = std::min(first_own_, whole);
-  return {};
-}
-
-// Private slots that nobody reads stay as reserved room. There is memory for all of it.
-void SequenceImpl::Truncate(uint32_t c, uint64_t kept, std::vector<SlotId>& room,
-                            std::vector<SlotId>& dropped) {
-  List& list = lists_[c];
-  room.clear();
-  for (uint64_t block = kept; block < list.slots.size(); ++block) {
-    const SlotId slot = list.slots[block];
-    if (slot.is_none()) continue;
-    const bool stays = TakeToRewrite(list, block) && (!contiguous_ || room.size() == block - kept);
-    (stays ? room : dropped).push_back(slot);
-  }
-  list.slots.resize(kept);
-  list.pointers.resize(kept);
-  list.assigned = std::min(list.assigned, kept);
-  if (core_.reaches()[c].windowed()) {
-    list.spare.insert(list.spare.end(), room.begin(), room.end());
-    return;
-  }
-  for (const SlotId slot : room) {
-    list.slots.push_back(slot);
-    list.pointers.push_back(DataOf(slot));
-  }
 }
 
 Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
   const uint64_t length = this->length();
   const uint64_t whole = length / core_.block_tokens();
-  PlanState plan{.place = place_,
-                 .prompt_tokens = length,
-                 .resident = length,
-                 .resident_tokens = tokens_,
-                 .path = published_};
-  OwnedSlots tail;
-  if (length % core_.block_tokens() != 0) {
-    PerClass<bool> all;
-    all.fill(true);
-    QUIRE_ASSIGN(tail, CopyBlock(whole, all));
+  const uint64_t blocks = DivUp(length, uint64_t{core_.block_tokens()});
+  PerClass<uint64_t> tail_slots{};
+  for (uint32_t c = 0; c < class_count() && blocks > whole; ++c) {
+    tail_slots[c] = SlotOf(c, whole).is_none() ? 0 : 1;
   }
+  QUIRE_ASSIGN(auto taken, core_.Allocate(place_, tail_slots,
+                                          FixedBytes(core_) + blocks_.BytesToFork(blocks, whole)));
+  OwnedSlots tail = std::move(taken.slots);
   // Whole blocks are never written again, published or not.
   std::vector<SlotId> held = Held(whole);
   core_.HoldSlots(held);
-  plan.lease = core_.MakeLease(std::move(held));
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    const std::vector<SlotId>& slots = lists_[c].slots;
-    plan.slots[c].assign(slots.begin(), slots.begin() + static_cast<int64_t>(whole));
-    plan.slots[c].insert(plan.slots[c].end(), tail[c].begin(), tail[c].end());
+  Lease lease = core_.MakeLease(std::move(held));
+  const auto forked = [&] {
+    MutexLock lock(mutex_);
+    return blocks_.Fork(blocks, whole);
+  };
+  Start start{.place = place_,
+              .prompt_tokens = length,
+              .tokens = length,
+              .blocks = forked(),
+              .charge = std::move(taken.metadata),
+              .lease = std::move(lease)};
+  for (uint32_t c = 0; c < class_count() && blocks > whole; ++c) {
+    if (!tail[c].empty()) core_.CopySlot(SlotOf(c, whole), tail[c][0]);
+    start.blocks.SetSlot(c, whole, tail[c].empty() ? SlotId::None() : tail[c][0]);
   }
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = publish_};
-  auto fork = std::make_unique<SequenceImpl>(core_, std::move(plan), OwnedSlots(),
-                                             DivUp(length, uint64_t{core_.block_tokens()}),
+  auto fork = std::make_unique<SequenceImpl>(core_, std::move(start), OwnedSlots(), blocks,
                                              tokens_max_, options);
-  tail.Disown();  // it is in the plan
+  tail.Disown();  // it is in the list
   fork->damaged_block_ = damaged_block_;
   fork->gave_up_ = gave_up_;
   fork->dropped_tokens_ = dropped_tokens_;
@@ -567,9 +634,9 @@ std::vector<SlotId> SequenceImpl::HeldOf(const std::set<SlotId>& slots) const {
   std::vector<SlotId> held;
   const auto wanted = [&slots](SlotId slot) { return slots.contains(slot); };
   MutexLock lock(mutex_);
-  for (const List& list : lists_) {
-    std::ranges::copy_if(list.slots, std::back_inserter(held), wanted);
-    std::ranges::copy_if(list.spare, std::back_inserter(held), wanted);
+  std::ranges::copy_if(Held(blocks_.size()), std::back_inserter(held), wanted);
+  for (const ClassState& state : classes_) {
+    std::ranges::copy_if(state.spare, std::back_inserter(held), wanted);
   }
   return held;
 }
@@ -578,7 +645,7 @@ std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {
   std::vector<SlotId> held;
   for (uint32_t c = 0; c < class_count(); ++c) {
     for (uint64_t block = 0; block < blocks; ++block) {
-      if (!lists_[c].slots[block].is_none()) held.push_back(lists_[c].slots[block]);
+      if (const SlotId slot = SlotOf(c, block); !slot.is_none()) held.push_back(slot);
     }
   }
   return held;
@@ -588,22 +655,22 @@ void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
   KeepTwins(length() / core_.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
-  core_.NoteUse(place_, {.path = published_,
+  const std::vector<BlockId> path = blocks_.PublishedBlocks(0, blocks_.published());
+  core_.NoteUse(place_, {.path = path,
                          .prompt_tokens = prompt,
                          .output_tokens = length() - prompt,
                          .looked_up = looked_up_});
   {
     MutexLock lock(mutex_);
+    dropped = Held(blocks_.size());
     for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);
     length_.store(0, std::memory_order_release);
-    tokens_.clear();
-    published_.clear();
-    dropped = Held(blocks_);
-    blocks_ = 0;
+    blocks_ = BlockList(class_count(), core_.block_tokens(), publish_);
     first_own_ = 0;
     for (uint32_t c = 0; c < class_count(); ++c) {
-      dropped.insert(dropped.end(), lists_[c].spare.begin(), lists_[c].spare.end());
-      lists_[c] = {.passed = core_.reaches()[c].first_needed(0)};
+      ClassState& state = classes_[c];
+      dropped.insert(dropped.end(), state.spare.begin(), state.spare.end());
+      state = {.passed = core_.reaches()[c].first_needed(0)};
     }
   }
   damaged_block_ = kNoBlock;

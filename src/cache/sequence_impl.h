@@ -11,22 +11,36 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "cache/block_list.h"
 #include "cache/core.h"
 #include "quire/sequence.h"
 
 namespace quire::cache {
 
-/// Every slot class has a list: published blocks, then private ones (written, then reserved). Where
-/// a window looks back, and in the open classes, the list has holes: blocks that have been passed,
-/// and those not written yet, for which `spare` slots wait. Only the writer changes the lists,
-/// under mutex_, so the writer may read them without; other threads take the mutex.
+/// The list of blocks has published ones, then private ones (written, then reserved), each with a
+/// slot in every class. Where a window looks back, and in the open classes, there are holes: blocks
+/// that have been passed, and those not written yet, for which `spare` slots wait. What threads
+/// that append or read share is changed and read under mutex_.
 class SequenceImpl final : public Sequence {
  public:
-  /// Takes the plan's pins over; `own_slots` are the sequence's room for `blocks` blocks in all, of
-  /// at most `tokens_max` tokens.
-  SequenceImpl(Core& core, PlanState plan, OwnedSlots own_slots, uint64_t blocks,
-               uint64_t tokens_max, const SequenceOptions& options);
+  /// What a sequence begins with.
+  struct Start {
+    Place place{};
+    uint64_t prompt_tokens = 0;
+    uint64_t tokens = 0;      // committed
+    BlockList blocks;         // of these tokens; their slots are held for the sequence
+    MetadataCharge charge{};  // pays for the sequence and for entries of `blocks`
+    Lease lease{};            // what holds them until the sequence does, or nothing
+  };
+
+  /// `own_slots` are its room for `blocks` blocks in all, of at most `tokens_max` tokens. If memory
+  /// runs out, the slots and the start's lease go back.
+  SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64_t blocks, uint64_t tokens_max,
+               const SequenceOptions& options);
   ~SequenceImpl() override;
+
+  /// What a sequence takes besides its list of blocks.
+  static uint64_t FixedBytes(const Core& core);
 
   SequenceId id() const override { return id_; }
   uint64_t length() const override { return length_.load(std::memory_order_acquire); }
@@ -43,53 +57,74 @@ class SequenceImpl final : public Sequence {
   void Reset() override;
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const override;
-  Result<BlockListView> View(uint32_t layer, StreamRole role) const override;
+  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override;
   LayerBlocks Blocks(uint32_t layer) const override;
 
   TenantId tenant() const { return place_.tenant; }
   /// Those of `slots` that it holds.
   std::vector<SlotId> HeldOf(const std::set<SlotId>& slots) const;
 
-  /// One stream of one layer at one moment, pinned: whole blocks sealed, the last one open.
+  /// Some blocks of one stream of one layer at one moment, pinned: those that were whole are in the
+  /// sealed form, the last one in the open form.
   struct Snapshot {
     /// False: a window has passed some of these tokens.
     bool Has(uint64_t begin, uint64_t end) const;
-    /// Tokens [begin, end) to out [heads][tokens][dim]; what is not there is left out.
+    /// Tokens [begin, end), which lie in its blocks, to out [heads][tokens][dim]; what is not there
+    /// is left out.
     void Read(uint64_t begin, uint64_t end, float* out, int64_t head_stride) const;
 
     StreamLayout sealed{};
     StreamLayout open{};
-    uint64_t tokens = 0;
+    uint64_t tokens = 0;                    // written in the layer
+    uint64_t committed = 0;                 // of the sequence; never more than `tokens`
+    uint64_t first_block = 0;               // of `slots`
     uint64_t open_begin = 0;                // blocks from here on are in the open form
-    std::vector<const std::byte*> slots{};  // [blocks]; null: a window has passed it
+    std::vector<const std::byte*> slots{};  // null: a window has passed it
     Lease lease{};
   };
-  Result<Snapshot> Take(uint32_t layer, StreamRole role) const;
+  /// The blocks of tokens [begin, end), as far as they are written.
+  Result<Snapshot> Take(uint32_t layer, StreamRole role, uint64_t begin = 0,
+                        uint64_t end = UINT64_MAX) const;
 
  private:
-  struct List {
-    std::vector<SlotId> slots{};               // [blocks_]; one hold each, or none
-    std::vector<const std::byte*> pointers{};  // data of each slot, or null
-    std::vector<SlotId> spare{};               // for blocks not yet written, where there are holes
-    uint64_t passed = 0;    // blocks before this one, sinks aside, were passed by the window
-    uint64_t assigned = 0;  // blocks before this one have had a slot
+  // Of one slot class.
+  struct ClassState {
+    std::vector<SlotId> spare{};  // for blocks not yet written, where there are holes
+    uint64_t passed = 0;          // blocks before this one, sinks aside, were passed by the window
+    uint64_t assigned = 0;        // blocks before this one have had a slot
   };
 
   uint32_t class_count() const { return core_.class_count(); }
   uint64_t cursor_max() const;
-  Result<OwnedSlots> AddSlots(const PerClass<uint64_t>& counts);
+  Result<Core::Allocation> AddSlots(const PerClass<uint64_t>& counts, uint64_t metadata_bytes);
   uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks) const;
   /// Room for `tokens` tokens in all; slots for those of `part` up to block `write_end`.
   Result<void> MakeRoom(uint64_t tokens, uint32_t part, uint64_t write_end);
   PerClass<uint64_t> Lacking(uint64_t blocks, uint32_t write_part, uint64_t write_end) const
       QUIRE_REQUIRES(mutex_);
   void AssignUpTo(uint32_t write_part, uint64_t write_end) QUIRE_REQUIRES(mutex_);
-  const std::byte* DataOf(SlotId slot) const;
-  void SetSlot(List& list, uint64_t block, SlotId slot) QUIRE_REQUIRES(mutex_);
-  /// Puts `added` into the lists, all or (when memory runs out) none.
+  /// The slot that the sequence holds of a block, or none.
+  SlotId SlotOf(uint32_t slot_class, uint64_t block) const {
+    const uint64_t sinks_end = core_.reaches()[slot_class].sink_blocks();
+    if (block >= sinks_end && block < classes_[slot_class].passed) return SlotId::None();
+    return blocks_.slot(slot_class, block);
+  }
+  const std::byte* DataOf(SlotId slot) const { return slot.is_none() ? nullptr : core_.data(slot); }
+  /// Puts `added` into the list, all or (when memory runs out) none.
   void Grow(uint64_t blocks, const OwnedSlots& added) QUIRE_REQUIRES(mutex_);
+  /// Bytes that entries up to `blocks` take which their slots do not pay for.
+  uint64_t BytesToGrow(uint64_t blocks) const QUIRE_REQUIRES(mutex_);
+  /// Pays for the entries of blocks [begin, end).
+  void Pay(uint64_t begin, uint64_t end, MetadataCharge& charge) QUIRE_REQUIRES(mutex_);
+  /// Makes the entries from `block` on this sequence's own. Errors: kNoSpace
+  Result<void> Own(uint64_t block);
   bool IsWritten(uint32_t slot_class, uint32_t part) const;
-  void Seal(uint32_t layer, uint64_t block);
+  struct WrittenSlots {
+    std::vector<SlotId> open{};
+    std::vector<SlotId> sealed{};
+  };
+  WrittenSlots SlotsToWrite(uint32_t part, uint64_t begin, uint64_t end) const;
+  void Seal(uint32_t layer, SlotId open, SlotId sealed);
   void PublishWholeBlocks(uint64_t length);
   std::optional<NewBlock> WholeBlock(size_t i) const;
   void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers);
@@ -100,7 +135,7 @@ class SequenceImpl final : public Sequence {
   PerClass<uint64_t> TakePassed(uint64_t length, std::vector<SlotId>& passed)
       QUIRE_REQUIRES(mutex_);
   bool StillNeeded(uint64_t position) const;
-  bool TakeToRewrite(const List& list, uint64_t block) const;
+  bool TakeToRewrite(uint32_t slot_class, uint64_t block) const;
   /// Copies of block `block` in the parts that ask for one; what cannot be copied changes nothing.
   Result<OwnedSlots> CopyBlock(uint64_t block, const PerClass<bool>& wanted);
   /// Cuts at `position`, with `copies` (if any) in the place of the block that is cut, and tells
@@ -108,8 +143,10 @@ class SequenceImpl final : public Sequence {
   /// so that copies are needed.
   PerClass<bool> TryTruncate(uint64_t position, const OwnedSlots& copies,
                              std::vector<SlotId>& dropped);
-  void Truncate(uint32_t slot_class, uint64_t kept, std::vector<SlotId>& room,
-                std::vector<SlotId>& dropped) QUIRE_REQUIRES(mutex_);
+  void SortBeyond(uint32_t slot_class, uint64_t kept, std::vector<SlotId>& room,
+                  std::vector<SlotId>& dropped) const QUIRE_REQUIRES(mutex_);
+  void Cut(uint64_t position, uint64_t blocks, const PerClass<std::vector<SlotId>>& room)
+      QUIRE_REQUIRES(mutex_);
   /// The slots of blocks [0, blocks), block by block, without the holes.
   std::vector<SlotId> Held(uint64_t blocks) const;
 
@@ -135,13 +172,12 @@ class SequenceImpl final : public Sequence {
   uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
   mutable Mutex mutex_{LockRank{10}};
-  uint64_t blocks_ = 0;     // room, in blocks
-  uint64_t first_own_ = 0;  // blocks before this one were shared with it from the start
-  PerClass<List> lists_{};
-  std::vector<BlockId> published_;  // ids of the first published_.size() blocks
+  BlockList blocks_;  // its room; with the tokens that were committed, if it publishes
+  PerClass<ClassState> classes_{};
+  MetadataCharge charge_;           // for the sequence itself
+  uint64_t first_own_ = 0;          // blocks before this one were shared with it from the start
   std::vector<Retained> retained_;  // until Reset
   bool looked_up_ = true;           // its prompt was asked for
-  std::vector<TokenId> tokens_;     // committed; empty when nothing (more) is published
   bool gave_up_ = false;            // its path can no longer be found, so it publishes nothing more
   // A private block that began as a copy of damaged bytes. Neither it nor what follows is
   // published.

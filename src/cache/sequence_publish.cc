@@ -20,8 +20,11 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
   const uint64_t end = std::min(length / core_.block_tokens(), damaged_block_);
   std::vector<NewBlock> blocks;
   std::vector<Published> answers;
-  while (published_.size() < end) {
-    const size_t first = published_.size();
+  // A fork may share entries of blocks that are not published yet. Without room for copies of them
+  // the next commit tries again.
+  if (blocks_.published() < end && !Own(blocks_.published())) return;
+  while (blocks_.published() < end) {
+    const uint64_t first = blocks_.published();
     blocks.clear();
     while (first + blocks.size() < end && blocks.size() < kPublishBlocksMax) {
       const auto block = WholeBlock(first + blocks.size());
@@ -31,13 +34,12 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
     if (blocks.empty()) {  // a window has passed what it would start from
       answers.assign(1, {.final = true});
     } else {
-      if (first > 0) blocks[0].parent = published_.back();
+      if (first > 0) blocks[0].parent = blocks_.last_published();
       core_.Publish(place_, blocks, answers);
       TakeOver(blocks, answers);
     }
     if (answers.back().block.is_none()) {
       gave_up_ = answers.back().final;  // else the next commit tries again
-      if (gave_up_) tokens_ = {};
       return;
     }
   }
@@ -46,13 +48,12 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
 // What is to be published of block `i`, without its parent. Nothing: a window has passed some of
 // it, or all of the one before.
 std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
-  const uint32_t block_tokens = core_.block_tokens();
-  NewBlock block{.tokens = std::span(tokens_).subspan(i * block_tokens, block_tokens)};
+  NewBlock block{.tokens = blocks_.BlockTokens(i)};
   bool parent_held = i == 0;
   for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
-    block.slots[c] = lists_[c].slots[i];
+    block.slots[c] = SlotOf(c, i);
     if (block.slots[c].is_none()) return std::nullopt;
-    parent_held = parent_held || !lists_[c].slots[i - 1].is_none();
+    parent_held = parent_held || !SlotOf(c, i - 1).is_none();
   }
   if (!parent_held) return std::nullopt;
   return block;
@@ -61,16 +62,16 @@ std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
 // Puts what was published in the place of the sequence's own, which differs where another's block
 // is taken.
 void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers) {
-  const size_t first = published_.size();
+  const uint64_t first = blocks_.published();
   std::vector<SlotId> own;
   {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < answers.size() && !answers[i].block.is_none(); ++i) {
-      published_.push_back(answers[i].block);
+      blocks_.AddPublished(answers[i].block);
       for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
         if (answers[i].slots[c] == blocks[i].slots[c]) continue;
         own.push_back(blocks[i].slots[c]);
-        SetSlot(lists_[c], first + i, answers[i].slots[c]);
+        blocks_.SetSlot(c, first + i, answers[i].slots[c]);
       }
     }
   }
@@ -81,15 +82,15 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
 
 void SequenceImpl::KeepTwins(uint64_t blocks) {
   const uint64_t count = std::min<uint64_t>(blocks, core_.residual_blocks());
-  if (count == 0 || !publish_ || blocks > published_.size()) return;
+  if (count == 0 || !publish_ || blocks > blocks_.published()) return;
   PerPart<std::vector<SlotId>> slots;
   for (uint32_t part = 0; part < core_.layout().part_count(); ++part) {
-    const auto begin = lists_[core_.OpenClassOf(part)].slots.begin();
-    slots[part].assign(begin + static_cast<int64_t>(blocks - count),
-                       begin + static_cast<int64_t>(blocks));
+    for (uint64_t block = blocks - count; block < blocks; ++block) {
+      slots[part].push_back(SlotOf(core_.OpenClassOf(part), block));
+    }
     QUIRE_CHECK(std::ranges::none_of(slots[part], &SlotId::is_none));
   }
-  core_.KeepTwins(place_, std::span(published_).subspan(blocks - count, count), slots);
+  core_.KeepTwins(place_, blocks_.PublishedBlocks(blocks - count, blocks), slots);
 }
 
 Result<void> SequenceImpl::Retain(const Retention& retention) {
@@ -122,10 +123,9 @@ Result<void> SequenceImpl::Retain(const Retention& retention) {
 // To its published blocks from the given one on.
 void SequenceImpl::Apply(const Retained& retained, uint64_t first_block) const {
   const uint64_t begin = std::max(retained.begin, first_block);
-  const uint64_t end = std::min<uint64_t>(retained.end, published_.size());
+  const uint64_t end = std::min(retained.end, blocks_.published());
   if (begin >= end) return;
-  core_.Retain(std::span(published_).subspan(begin, end - begin), retained.priority,
-               retained.until_us);
+  core_.Retain(blocks_.PublishedBlocks(begin, end), retained.priority, retained.until_us);
 }
 
 }  // namespace quire::cache

@@ -11,7 +11,8 @@ namespace quire {
 
 namespace cache {
 
-Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole role) const {
+Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole role, uint64_t begin,
+                                                  uint64_t end) const {
   if (layer >= cursors_.size()) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {}", layer, cursors_.size()));
@@ -21,14 +22,18 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   QUIRE_ASSIGN(taken.open, core_.open_layout().Find(layer, role));
   const uint32_t part = core_.layout().part_of(layer);
   MutexLock lock(mutex_);
+  // The length first: what is committed then is written, whatever the writer does meanwhile. Going
+  // back takes the lock.
+  taken.committed = length();
   taken.tokens = cursor(layer);
   taken.open_begin = taken.tokens / taken.sealed.block_tokens;
-  const uint64_t blocks = DivUp(taken.tokens, uint64_t{taken.sealed.block_tokens});
+  taken.first_block = begin / taken.sealed.block_tokens;
+  const uint64_t blocks = DivUp(std::min(end, taken.tokens), uint64_t{taken.sealed.block_tokens});
   std::vector<SlotId> held;
-  for (uint64_t block = 0; block < blocks; ++block) {
-    const List& list = lists_[block < taken.open_begin ? part : core_.OpenClassOf(part)];
-    taken.slots.push_back(list.pointers[block]);
-    if (!list.slots[block].is_none()) held.push_back(list.slots[block]);
+  for (uint64_t block = taken.first_block; block < blocks; ++block) {
+    const SlotId slot = SlotOf(block < taken.open_begin ? part : core_.OpenClassOf(part), block);
+    taken.slots.push_back(DataOf(slot));
+    if (!slot.is_none()) held.push_back(slot);
   }
   core_.HoldSlots(held);
   taken.lease = core_.MakeLease(std::move(held));
@@ -37,7 +42,7 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
 
 bool SequenceImpl::Snapshot::Has(uint64_t begin, uint64_t end) const {
   for (uint64_t block = begin / sealed.block_tokens; block * sealed.block_tokens < end; ++block) {
-    if (slots[block] == nullptr) return false;
+    if (slots[block - first_block] == nullptr) return false;
   }
   return true;
 }
@@ -49,8 +54,8 @@ void SequenceImpl::Snapshot::Read(uint64_t begin, uint64_t end, float* out,
     const auto in_block = static_cast<uint32_t>(position % sealed.block_tokens);
     const auto count =
         static_cast<uint32_t>(std::min<uint64_t>(end - position, sealed.block_tokens - in_block));
-    if (slots[block] != nullptr) {
-      codec::ReadRows(block < open_begin ? sealed : open, slots[block], in_block, count,
+    if (const std::byte* slot = slots[block - first_block]; slot != nullptr) {
+      codec::ReadRows(block < open_begin ? sealed : open, slot, in_block, count,
                       out + (position - begin) * sealed.dim, head_stride);
     }
     position += count;
@@ -60,16 +65,18 @@ void SequenceImpl::Snapshot::Read(uint64_t begin, uint64_t end, float* out,
 Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                                   std::span<float> out) const {
   // The snapshot first: it stays readable, whatever the writer does meanwhile.
-  QUIRE_ASSIGN(const Snapshot taken, Take(layer, role));
+  QUIRE_ASSIGN(const Snapshot taken, Take(layer, role, begin, end));
   if (begin > end || end > taken.tokens) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("gather: tokens [{}, {}) of layer {} with {} tokens", begin, end, layer,
                             taken.tokens));
   }
-  const uint64_t values = taken.sealed.heads * (end - begin) * taken.sealed.dim;
-  if (out.size() < values) {
+  const auto values =
+      CheckedProduct(end - begin, uint64_t{taken.sealed.heads}, uint64_t{taken.sealed.dim});
+  if (!values || out.size() < *values) {
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("gather: {} values do not fit into {}", values, out.size()));
+                fmt::format("gather: {} tokens of {} heads of {} values do not fit into {}",
+                            end - begin, taken.sealed.heads, taken.sealed.dim, out.size()));
   }
   if (!taken.Has(begin, end)) {
     return Fail(ErrorCode::kNotFound,
@@ -81,49 +88,65 @@ Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begi
   return {};
 }
 
-Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role) const {
+Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role, TokenRange range) const {
   if (!core_.layout().identity()) {
     return Fail(ErrorCode::kUnsupported,
                 "view: the cache encodes its blocks; only codecs that store values as they are can "
                 "be seen in place (use Gather)");
   }
-  QUIRE_ASSIGN(Snapshot taken, Take(layer, role));
-  return BlockListView(taken.sealed, taken.tokens, std::move(taken.slots), std::move(taken.lease));
+  QUIRE_ASSIGN(Snapshot taken, Take(layer, role, range.begin, range.end));
+  const uint64_t end = std::min(range.end, taken.tokens);
+  if (range.begin > end) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("view: tokens [{}, {}) of layer {} with {} tokens", range.begin,
+                            range.end, layer, taken.tokens));
+  }
+  const uint64_t first_token = taken.first_block * core_.block_tokens();
+  return BlockListView(taken.sealed, first_token, end - first_token, std::move(taken.slots),
+                       std::move(taken.lease));
 }
 
 LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
   const codec::SlotLayout& layout = core_.layout();
   const codec::SlotLayout& open = core_.open_layout();
   const uint32_t part = layout.part_of(layer);
-  return {.sealed = lists_[part].pointers,
-          .open = lists_[core_.OpenClassOf(part)].pointers,
+  const uint32_t open_class = core_.OpenClassOf(part);
+  auto lists = std::make_shared<PerPart<std::vector<const std::byte*>>>();
+  auto& [of_sealed, of_open] = *lists;
+  {
+    MutexLock lock(mutex_);
+    of_sealed.reserve(blocks_.size());
+    of_open.reserve(open_class != part ? blocks_.size() : 0);
+    for (uint64_t block = 0; block < blocks_.size(); ++block) {
+      of_sealed.push_back(DataOf(SlotOf(part, block)));
+      if (open_class != part) of_open.push_back(DataOf(SlotOf(open_class, block)));
+    }
+  }
+  return {.sealed = of_sealed,
+          .open = open_class != part ? of_open : of_sealed,
           .key = layout.key(layer),
           .value = layout.value(layer),
           .open_key = open.key(layer),
           .open_value = open.value(layer),
           .open_blocks = core_.residual_blocks(),
-          .tokens = cursor(layer)};
+          .tokens = cursor(layer),
+          .lists = std::move(lists)};
 }
 
 }  // namespace cache
 
 Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer,
                           StreamRole role, uint64_t tokens_max, std::span<float> out) {
-  struct Part {
-    cache::SequenceImpl::Snapshot taken;
-    uint64_t tokens;
-  };
-  std::vector<Part> parts;
+  std::vector<cache::SequenceImpl::Snapshot> snapshots;
   uint64_t values = 0;
   for (const Sequence* sequence : sequences) {
     // There is no other implementation.
     const auto& impl = static_cast<const cache::SequenceImpl&>(*sequence);
     QUIRE_ASSIGN(auto taken, impl.Take(layer, role));
-    const uint64_t tokens = sequence->length();
-    if (tokens > tokens_max) {
+    if (taken.committed > tokens_max) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("gather: sequence {} has {} tokens, tokens_max is {}",
-                              sequence->id().number(), tokens, tokens_max));
+                              sequence->id().number(), taken.committed, tokens_max));
     }
     const auto added =
         CheckedProduct(tokens_max, uint64_t{taken.sealed.heads}, uint64_t{taken.sealed.dim});
@@ -133,14 +156,14 @@ Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t l
                               sequences.size(), tokens_max, out.size()));
     }
     values += *added;
-    parts.push_back({std::move(taken), tokens});
+    snapshots.push_back(std::move(taken));
   }
   std::ranges::fill(out.first(values), 0.0f);
   float* to = out.data();
-  for (const Part& part : parts) {
-    const uint64_t plane = tokens_max * part.taken.sealed.dim;  // of one head, padded
-    part.taken.Read(0, part.tokens, to, static_cast<int64_t>(plane));
-    to += plane * part.taken.sealed.heads;
+  for (const cache::SequenceImpl::Snapshot& taken : snapshots) {
+    const uint64_t plane = tokens_max * taken.sealed.dim;  // of one head, padded
+    taken.Read(0, taken.committed, to, static_cast<int64_t>(plane));
+    to += plane * taken.sealed.heads;
   }
   return {};
 }

@@ -44,6 +44,17 @@ OwnedSlots& OwnedSlots::operator=(OwnedSlots&& other) noexcept {
   return *this;
 }
 
+void OwnedSlots::Add(OwnedSlots&& more) {
+  for (uint32_t c = 0; c < kClassesMax; ++c) {
+    slots_[c].reserve(slots_[c].size() + more.slots_[c].size());
+  }
+  for (uint32_t c = 0; c < kClassesMax; ++c) {
+    slots_[c].insert(slots_[c].end(), more.slots_[c].begin(), more.slots_[c].end());
+  }
+  if (core_ == nullptr) core_ = more.core_;
+  more.Disown();
+}
+
 void OwnedSlots::Release() {
   Core* const core = std::exchange(core_, nullptr);
   if (core == nullptr) return;

@@ -58,7 +58,7 @@ TEST(Spill, WhatMakesRoomIsStoredDeepestFirst) {
   EXPECT_EQ(stats.spilled_bytes, 3 * world.cache.cache->block_bytes());
   EXPECT_EQ(stats.spill_failed_total, 0u);
   EXPECT_EQ(stats.spilling_bytes, 0u);
-  EXPECT_EQ(stats.hot_bytes_used, 10 * world.cache.charge_bytes);
+  EXPECT_EQ(SlotCharges(stats), 10 * world.cache.charge_bytes);
 }
 
 TEST(Spill, BlocksComeWithTheirPlaceInTheChain) {
@@ -231,7 +231,7 @@ TEST(Spill, AnErrorLosesTheBlockAndIsCounted) {
   EXPECT_EQ(stats.spilled_total, 2u);
   EXPECT_EQ(stats.spill_failed_total, 2u);
   EXPECT_EQ(stats.evicted_total, 4u);
-  EXPECT_EQ(stats.hot_bytes_used, 10 * world.cache.charge_bytes);
+  EXPECT_EQ(SlotCharges(stats), 10 * world.cache.charge_bytes);
   const Plan plan = world.cache.Acquire(world.old);
   const std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());
   ASSERT_EQ(missing.size(), 4u);
@@ -310,8 +310,8 @@ TEST(Spill, QuotasOfTenantsAndDomainsStoreTheirOwn) {
   World world;
   Cache& cache = *world.cache.cache;
   const uint64_t charge = world.cache.charge_bytes;
-  const TenantId poor = Must(cache.AddTenant({.name = "poor", .quota_bytes = 3 * charge}));
-  Must(cache.AddTenant({.name = "team", .quota_bytes = 3 * charge, .shared = true}));
+  const TenantId poor = Must(cache.AddTenant({.name = "poor", .quota_bytes = 4 * charge - 1}));
+  Must(cache.AddTenant({.name = "team", .quota_bytes = 4 * charge - 1, .shared = true}));
   const TenantId member = Must(cache.AddTenant({.name = "member", .domain = "team"}));
   const auto run = [&](TenantId tenant, const std::vector<TokenId>& prompt) {
     auto sequence = Must(cache.Open(

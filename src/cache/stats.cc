@@ -32,6 +32,7 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"twin_slots", stats.twin_slots},
           {"spilling_bytes", stats.spilling_bytes},
           {"sequences", stats.sequences},
+          {"sequence_bytes", stats.sequence_bytes},
           {"lookups", stats.lookups},
           {"lookup_tokens", stats.lookup_tokens},
           {"hit_tokens", stats.hit_tokens},

@@ -246,7 +246,7 @@ Result<EraseReport> Core::Erase(TenantId id) {
         erased.push_back(block);
       }
     });
-    erased = Mark(std::move(erased), Standing::kErased);
+    erased = Mark(erased, Standing::kErased);
     EndPinsOfBadBlocks();
     // What is known of its requests is a part of what it published.
     Tenant& account = TenantOf(tenant.account_id);

@@ -164,6 +164,11 @@ inline Identity SomeIdentity() {
           .domain = {.name = "tenant", .secret = {7}, .erase_epoch = 0}};
 }
 
+/// What its slots cost a cache; what sequences take besides comes on top.
+inline uint64_t SlotCharges(const CacheStats& stats) {
+  return stats.hot_bytes_used - stats.sequence_bytes;
+}
+
 /// What one slot costs the budget, by asking a cache.
 inline uint64_t ChargePerSlot(const Geometry& geometry, const NumericProfile& profile) {
   const auto cache = Must(
@@ -172,7 +177,7 @@ inline uint64_t ChargePerSlot(const Geometry& geometry, const NumericProfile& pr
   const std::vector<TokenId> prompt = {1};
   const auto sequence =
       Must(cache->Open(Must(cache->Acquire({.identity = &identity, .tokens = prompt})), {}));
-  return cache->stats().hot_bytes_used;
+  return SlotCharges(cache->stats());
 }
 
 /// A cache of `slots` slots with the model that fills it.

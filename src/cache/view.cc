@@ -63,7 +63,7 @@ Result<TensorView> BlockListView::array() const {
 }
 
 UnleasedView BlockListView::Unleased() const {
-  UnleasedView made(layout_, tokens_, slots_);
+  UnleasedView made(layout_, first_token_, tokens_, slots_);
   made.core_ = lease_.core_;
   made.held_ = lease_.slots_;
   made.generations_.reserve(made.held_.size());
@@ -72,7 +72,7 @@ UnleasedView BlockListView::Unleased() const {
 }
 
 Result<BlockListView> UnleasedView::Pin() const {
-  if (held_.empty()) return BlockListView(layout_, tokens_, slots_, Lease());
+  if (held_.empty()) return BlockListView(layout_, first_token_, tokens_, slots_, Lease());
   auto lease = core_->HoldAgain(held_, generations_);
   if (!lease) {
     return Fail(
@@ -81,7 +81,7 @@ Result<BlockListView> UnleasedView::Pin() const {
                     "a new one",
                     held_.size()));
   }
-  return BlockListView(layout_, tokens_, slots_, *std::move(lease));
+  return BlockListView(layout_, first_token_, tokens_, slots_, *std::move(lease));
 }
 
 namespace cache {

@@ -118,10 +118,13 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
   const AttentionShape shape = ShapeOf(first, request);
   QUIRE_TRY(attention.backend->Supports(shape));
   std::vector<AttentionTask> made;
+  std::vector<LayerBlocks> lists;  // what they point to
   made.reserve(tasks.size());
+  lists.reserve(tasks.size());
   for (uint32_t i = 0; i < tasks.size(); ++i) {
     QUIRE_TRY(CheckTask(tasks[i], first, request.layer, i));
-    const LayerBlocks blocks = tasks[i].sequence->sequence->Blocks(request.layer);
+    const LayerBlocks& blocks =
+        lists.emplace_back(tasks[i].sequence->sequence->Blocks(request.layer));
     QUIRE_TRY(CheckSight(tasks[i], shape, blocks, i));
     QUIRE_TRY(CheckOpen(tasks[i], shape, blocks, i));
     made.push_back({.queries = tasks[i].queries,

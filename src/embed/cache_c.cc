@@ -400,7 +400,7 @@ quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
                                 .contiguous = asked.contiguous != 0};
     if (asked.step_tokens != 0) made.step_tokens = asked.step_tokens;
     QUIRE_ASSIGN(auto opened, plan->cache->Open(std::move(plan->plan), made));
-    *sequence = new quire_sequence{.cache = plan->cache, .sequence = std::move(opened)};
+    *sequence = new quire_sequence(plan->cache, std::move(opened));
     return {};
   });
 }

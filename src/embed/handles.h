@@ -4,6 +4,8 @@
 #define QUIRE_EMBED_HANDLES_H_
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "quire/attention.h"
 #include "quire/cache.h"
@@ -30,8 +32,14 @@ struct quire_plan {
 };
 
 struct quire_sequence {
+  quire_sequence(std::shared_ptr<quire::Cache> of, std::unique_ptr<quire::Sequence> made)
+      : cache(std::move(of)),
+        sequence(std::move(made)),
+        blocks(cache->options().geometry.layer_count()) {}
+
   std::shared_ptr<quire::Cache> cache;
   std::unique_ptr<quire::Sequence> sequence;
+  mutable std::vector<quire::LayerBlocks> blocks;  // [layers]: what was shown last of each
 };
 
 struct quire_view {

@@ -293,7 +293,7 @@ TEST(CLife, EvictAndTrimSayWhatWent) {
 TEST(CLife, AFullBudgetIsACodeAndTheSequenceGoesOn) {
   quire_cache_options options = SmallOptions();
   options.hot_bytes =
-      2 * cache::ChargePerSlot(cache::SmallGeometry(), NumericProfile::Uniform(Codec::kF16));
+      3 * cache::ChargePerSlot(cache::SmallGeometry(), NumericProfile::Uniform(Codec::kF16)) - 1;
   const CWorld world(options);
   const auto history = cache::SomeTokens(2 * kBlock, 1);
   const auto sequence = world.Run(history);

@@ -123,7 +123,7 @@ quire_code quire_sequence_fork(quire_sequence* sequence, quire_sequence** fork,
     QUIRE_TRY(NotNull(sequence, "sequence"));
     QUIRE_TRY(NotNull(fork, "fork"));
     QUIRE_ASSIGN(auto forked, sequence->sequence->Fork());
-    *fork = new quire_sequence{.cache = sequence->cache, .sequence = std::move(forked)};
+    *fork = new quire_sequence(sequence->cache, std::move(forked));
     return {};
   });
 }
@@ -170,7 +170,8 @@ quire_code quire_sequence_blocks(const quire_sequence* sequence, uint32_t layer,
     QUIRE_TRY(NotNull(sequence, "sequence"));
     QUIRE_TRY(quire::embed::CheckOutput(blocks, "blocks"));
     QUIRE_TRY(quire::embed::CheckLayer(*sequence, layer));
-    const quire::LayerBlocks now = sequence->sequence->Blocks(layer);
+    quire::LayerBlocks& now = sequence->blocks[layer];
+    now = sequence->sequence->Blocks(layer);
     if (!quire::IsIdentity(now.key.codec) || !quire::IsIdentity(now.value.codec)) {
       return quire::Fail(quire::ErrorCode::kUnsupported,
                          "blocks: the cache encodes them; only quire_attend reads its codes");

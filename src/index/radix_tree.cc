@@ -171,7 +171,7 @@ void RadixTree::Insert(RootId root, BlockId parent, std::span<const TokenId> tok
   }
   const uint32_t leaf = NewNode(number, root.number());
   AppendBlocks(leaf, tokens, blocks);
-  ++nodes_[number].children;
+  AttachChild(number, leaf);
   Link(leaf);
 }
 
@@ -184,12 +184,13 @@ void RadixTree::Remove(BlockId block) {
   --block_count_;
   if (node.blocks.size() == 1) {
     Unlink(number);
-    --nodes_[node.parent].children;
+    DetachChild(number);
     FreeNode(number);
     return;
   }
   node.blocks.pop_back();
   __builtin_prefetch(&locations_[node.blocks.back().number()]);  // whoever evicts comes there next
+  Wipe(std::span(node.tokens).last(block_tokens_));
   node.tokens.resize(node.tokens.size() - block_tokens_);
   // Runs double when they grow and never keep three times what they hold.
   if (node.blocks.size() <= (node.blocks.capacity() + 1) / 3) {
@@ -225,6 +226,26 @@ std::span<const TokenId> RadixTree::tokens(BlockId block) const {
   const Location& location = LocationOf(block);
   const uint64_t begin = uint64_t{OffsetOf(location)} * block_tokens_;
   return std::span(nodes_[location.node].tokens).subspan(begin, block_tokens_);
+}
+
+void RadixTree::AppendSubtree(BlockId block, std::vector<BlockId>& blocks) const {
+  const Location& location = LocationOf(block);
+  const std::vector<BlockId>& own = nodes_[location.node].blocks;
+  blocks.insert(blocks.end(), own.begin() + OffsetOf(location), own.end());
+  std::vector<uint32_t> waiting;
+  const auto add_children = [&](uint32_t number) {
+    for (uint32_t child = nodes_[number].first_child; child != kNone;
+         child = nodes_[child].next_sibling) {
+      waiting.push_back(child);
+    }
+  };
+  add_children(location.node);
+  while (!waiting.empty()) {
+    const uint32_t number = waiting.back();
+    waiting.pop_back();
+    blocks.insert(blocks.end(), nodes_[number].blocks.begin(), nodes_[number].blocks.end());
+    add_children(number);
+  }
 }
 
 uint64_t RadixTree::node_count() const { return tables_->children.size(); }
@@ -285,6 +306,27 @@ void RadixTree::FreeNode(uint32_t number) {
   ++free_nodes_;
 }
 
+void RadixTree::AttachChild(uint32_t parent, uint32_t number) {
+  Node& above = nodes_[parent];
+  Node& node = nodes_[number];
+  node.parent = parent;
+  node.previous_sibling = kNone;
+  node.next_sibling = above.first_child;
+  if (above.first_child != kNone) nodes_[above.first_child].previous_sibling = number;
+  above.first_child = number;
+  ++above.children;
+}
+
+void RadixTree::DetachChild(uint32_t number) {
+  const Node& node = nodes_[number];
+  Node& above = nodes_[node.parent];
+  (node.previous_sibling == kNone ? above.first_child
+                                  : nodes_[node.previous_sibling].next_sibling) = node.next_sibling;
+  if (node.next_sibling != kNone)
+    nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
+  --above.children;
+}
+
 // Makes a node with blocks findable below its parent.
 void RadixTree::Link(uint32_t number) {
   tables_->children.Insert(Hash(nodes_[number].parent, FirstBlock(nodes_[number])), number);
@@ -307,7 +349,10 @@ std::span<const TokenId> RadixTree::FirstBlock(const Node& node) const {
 // number, so what hangs below it needs no new keys.
 void RadixTree::SplitAfter(uint32_t number, uint32_t blocks) {
   Unlink(number);
-  const uint32_t upper_number = NewNode(nodes_[number].parent, nodes_[number].root);
+  const uint32_t parent = nodes_[number].parent;
+  const uint32_t upper_number = NewNode(parent, nodes_[number].root);
+  DetachChild(number);
+  AttachChild(parent, upper_number);
   Node& upper = nodes_[upper_number];
   Node& lower = nodes_[number];
   run_bytes_ -= HeapBytes(lower);
@@ -317,11 +362,10 @@ void RadixTree::SplitAfter(uint32_t number, uint32_t blocks) {
   upper.blocks.assign(lower.blocks.begin(), blocks_end);
   upper.tokens.assign(lower.tokens.begin(), tokens_end);
   lower.blocks = std::vector<BlockId>(blocks_end, lower.blocks.end());
-  lower.tokens = std::vector<TokenId>(tokens_end, lower.tokens.end());
+  lower.tokens = WipedVector<TokenId>(tokens_end, lower.tokens.end());
   for (const BlockId block : upper.blocks) locations_[block.number()].node = upper_number;
 
-  upper.children = 1;  // in the place of `lower`, so their parent's count stays
-  lower.parent = upper_number;
+  AttachChild(upper_number, number);
   lower.depth += blocks;
   run_bytes_ += HeapBytes(upper) + HeapBytes(lower);
   Link(upper_number);
@@ -398,6 +442,10 @@ void RadixTree::CheckNode(uint32_t number, std::vector<uint32_t>& children_seen)
   QUIRE_CHECK(node.parent < nodes_.size());
   const Node& parent = nodes_[node.parent];
   ++children_seen[node.parent];
+  QUIRE_CHECK((node.previous_sibling == kNone
+                   ? parent.first_child
+                   : nodes_[node.previous_sibling].next_sibling) == number);
+  QUIRE_CHECK(node.next_sibling == kNone || nodes_[node.next_sibling].previous_sibling == number);
   QUIRE_CHECK(parent.root == node.root);
   QUIRE_CHECK(node.depth == parent.depth + parent.blocks.size());
   // Two children that start alike would find each other.

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "base/wiped_vector.h"
 #include "index/pieces.h"
 #include "quire/identity.h"
 #include "quire/ids.h"
@@ -23,6 +24,9 @@ namespace quire::index {
 using RootId = Id<struct RootTag, uint32_t>;
 
 /// Tokens to block ids. Block ids should be small, dense numbers: a table is indexed by them.
+///
+/// Tokens are overwritten when they are removed: what a tenant asked to forget is not left on the
+/// heap.
 ///
 /// Errors:   none; a miss is a value, and calls against the contract stop (QUIRE_CHECK)
 /// Threads:  not synchronised; const methods may run together, the others need the caller's lock
@@ -87,6 +91,10 @@ class RadixTree {
   uint32_t depth(BlockId block) const;
   RootId root(BlockId block) const;
   std::span<const TokenId> tokens(BlockId block) const;
+  /// Appends the block and every block after it, each behind the one before it in its path.
+  ///
+  /// Cost: O(blocks appended)
+  void AppendSubtree(BlockId block, std::vector<BlockId>& blocks) const;
 
   uint32_t block_tokens() const { return block_tokens_; }
   uint64_t block_count() const { return block_count_; }
@@ -108,12 +116,15 @@ class RadixTree {
   // Kinds of node: a root (root == itself, no blocks), one that holds blocks, a free one (root ==
   // kNone; `parent` links the free list).
   struct Node {
-    std::vector<TokenId> tokens;  // [blocks, block_tokens]
+    WipedVector<TokenId> tokens;  // [blocks, block_tokens]
     std::vector<BlockId> blocks;
     uint32_t parent = kNone;
     uint32_t root = kNone;
     uint32_t depth = 0;     // blocks of the path before this node
     uint32_t children = 0;  // nodes after the last block
+    uint32_t first_child = kNone;
+    uint32_t next_sibling = kNone;  // of its parent's children, latest first
+    uint32_t previous_sibling = kNone;
   };
   // Where a block lies. The depth in the path, unlike the offset in the node, survives a split.
   struct Location {
@@ -130,6 +141,8 @@ class RadixTree {
 
   uint32_t NewNode(uint32_t parent, uint32_t root);
   void FreeNode(uint32_t number);
+  void AttachChild(uint32_t parent, uint32_t number);
+  void DetachChild(uint32_t number);
   void Link(uint32_t number);
   void Unlink(uint32_t number);
   uint32_t Hash(uint32_t parent, std::span<const TokenId> tokens) const;

@@ -143,10 +143,11 @@ class Pass {
 
   void Attend(uint32_t layer) {
     scratch_.tasks.clear();
+    scratch_.blocks.clear();
     uint32_t row = 0;
     AttentionShape shape;
     for (const StepItem& item : items_) {
-      const LayerBlocks blocks = item.sequence->Blocks(layer);
+      const LayerBlocks& blocks = scratch_.blocks.emplace_back(item.sequence->Blocks(layer));
       shape = AttentionShapeOf(config_, layer, blocks);
       scratch_.tasks.push_back({.queries = Row(scratch_.queries, row, config_.query_dim()),
                                 .out = Row(scratch_.attended, row, config_.query_dim()),

@@ -55,6 +55,7 @@ struct ForwardScratch {
   std::vector<uint64_t> positions;   // [rows]
   std::vector<uint32_t> wanted;      // rows whose logits are asked for
   std::vector<float*> outputs;       // [rows] of the product under way
+  std::vector<LayerBlocks> blocks;   // [items]: what the tasks point to
   std::vector<AttentionTask> tasks;  // [items]
   MatmulScratch matmul;
 };

@@ -121,15 +121,14 @@ Result<void> Model::Step(std::span<const StepItem> items, AttentionBackend& atte
   };
   if (Result<void> done = run(); !done) {
     for (const StepItem& item : items) {
+      // Without room for the copy of a block that a view holds the rows stay, uncommitted: the next
+      // step of this sequence is refused, and its owner can roll back later or end it.
       const Result<void> rolled_back = item.sequence->Rollback(item.sequence->length());
-      QUIRE_CHECK_MSG(rolled_back.has_value(), rolled_back.error().message);
+      if (!rolled_back) done.error().message += "; " + rolled_back.error().message;
     }
     return done;
   }
-  for (const StepItem& item : items) {
-    const Result<void> committed = item.sequence->Commit(item.tokens);
-    QUIRE_CHECK_MSG(committed.has_value(), committed.error().message);  // every layer is there
-  }
+  for (const StepItem& item : items) QUIRE_TRY(item.sequence->Commit(item.tokens));
   return {};
 }
 

@@ -154,11 +154,11 @@ Result<void> OwnerCache::Gather(uint32_t layer, StreamRole role, uint64_t begin,
   return gathered;
 }
 
-Result<BlockListView> OwnerCache::View(uint32_t layer, StreamRole role) const {
+Result<BlockListView> OwnerCache::View(uint32_t layer, StreamRole role, TokenRange range) const {
   QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
   QUIRE_TRY(CheckAlive());
   Touch();
-  return sequence_->View(number, role);
+  return sequence_->View(number, role, range);
 }
 
 }  // namespace quire::registry

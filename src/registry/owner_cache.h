@@ -60,7 +60,7 @@ class OwnerCache {
   /// As Sequence::Gather and View. Of a checkpoint layer: kInvalidArgument.
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const;
-  Result<BlockListView> View(uint32_t layer, StreamRole role) const;
+  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range = {}) const;
 
   /// The owner's end: gives everything back. What views still pin goes with them. `how` is what
   /// later calls hear: "evicted", "released".

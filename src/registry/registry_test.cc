@@ -31,9 +31,13 @@ struct World {
         charge_bytes(cache::ChargePerSlot(geometry, kF16)),
         registry(Must(Registry::Create({.geometry = geometry,
                                         .profile = kF16,
-                                        .budget_bytes = slots * charge_bytes,
+                                        .budget_bytes = BytesFor(slots),
                                         .tokens_max = 1 << 14,
                                         .clock = &clock}))) {}
+
+  /// For so many slots, not quite one more, and what owners take besides their slots.
+  uint64_t BytesFor(uint64_t slots) const { return slots * charge_bytes + charge_bytes - 1; }
+  uint64_t SlotsUsed() const { return registry->bytes_used() / charge_bytes; }
 
   std::shared_ptr<OwnerCache> Get(const Owner& owner, const OwnerOptions& options = {},
                                   std::span<const TokenId> prompt = {}) {
@@ -162,7 +166,7 @@ TEST(Registry, TrainingRunsSurviveAThousandInferenceOwners) {
     }
   }
   const EvictReport all = world.registry->EvictToBudget(0);
-  EXPECT_EQ(all.bytes_used, 4u * 6 * world.charge_bytes) << "what is left is training's";
+  EXPECT_EQ(all.bytes_used / world.charge_bytes, 4u * 6) << "what is left is training's";
   EXPECT_EQ(world.registry->owner_count(), 4u);
   for (uint64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(world.registry->Find(Training{"lora", i}), runs[i]);
@@ -193,8 +197,8 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   World world(20);
   world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                           .profile = kF16,
-                                          .budget_bytes = 20 * world.charge_bytes,
-                                          .budget_bytes_max = 40 * world.charge_bytes,
+                                          .budget_bytes = world.BytesFor(20),
+                                          .budget_bytes_max = world.BytesFor(40),
                                           .tokens_max = 1 << 14,
                                           .clock = &world.clock}));
   Registry& registry = *world.registry;
@@ -205,20 +209,20 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
     world.clock.Advance(1);
     Must(world.Feed(*world.Get(Inference{i}), SomeTokens(3 * kBlock, 10 + i)));
   }
-  EXPECT_EQ(registry.bytes_used(), 20 * world.charge_bytes);
+  EXPECT_EQ(world.SlotsUsed(), 20u);
 
   // Below what training holds: refused before anything goes.
   const auto busy = registry.Resize(world.charge_bytes);
   EXPECT_EQ(busy.error().code, ErrorCode::kBusy);
   EXPECT_THAT(busy.error().message, HasSubstr("training runs hold"));
   EXPECT_EQ(registry.owner_count(), 6u);
-  EXPECT_EQ(registry.budget_bytes(), 20 * world.charge_bytes);
+  EXPECT_EQ(registry.budget_bytes(), world.BytesFor(20));
   EXPECT_EQ(registry.Resize(1).error().code, ErrorCode::kNoSpace);
-  EXPECT_EQ(registry.Resize(40 * world.charge_bytes + 1).error().code, ErrorCode::kTooLarge);
+  EXPECT_EQ(registry.Resize(world.BytesFor(40) + 1).error().code, ErrorCode::kTooLarge);
 
-  Must(registry.Resize(11 * world.charge_bytes));
-  EXPECT_EQ(registry.budget_bytes(), 11 * world.charge_bytes);
-  EXPECT_EQ(registry.bytes_used(), 11 * world.charge_bytes);
+  Must(registry.Resize(world.BytesFor(11)));
+  EXPECT_EQ(registry.budget_bytes(), world.BytesFor(11));
+  EXPECT_EQ(world.SlotsUsed(), 11u);
   EXPECT_EQ(registry.owner_count(), 3u) << "the least recent went";
   EXPECT_NE(registry.Find(Inference{3}), nullptr);
   for (const auto& run : runs) world.ExpectHolds(*run, lasting);
@@ -228,15 +232,15 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   EXPECT_EQ(registry.Find(Inference{3}), nullptr);
   const auto full = world.Feed(*runs[1], longer);
   EXPECT_EQ(full.error().code, ErrorCode::kNoSpace);
-  EXPECT_LE(registry.bytes_used(), 11 * world.charge_bytes);
+  EXPECT_LE(registry.bytes_used(), world.BytesFor(11));
 
-  Must(registry.Resize(40 * world.charge_bytes));
+  Must(registry.Resize(world.BytesFor(40)));
   for (const auto& run : runs) {
     Must(world.Feed(*run, longer));
     world.ExpectHolds(*run, longer);
   }
   Must(world.Feed(*world.Get(Inference{9}), SomeTokens(26 * kBlock, 3)));
-  EXPECT_EQ(registry.bytes_used(), 40 * world.charge_bytes);
+  EXPECT_EQ(world.SlotsUsed(), 40u);
 }
 
 TEST(Registry, WhatHasNoRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {

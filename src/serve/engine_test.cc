@@ -29,7 +29,7 @@ class EngineTest : public testing::Test {
     // The charge of one block, by asking for the most that fit.
     const CacheStats stats = Cache::Create(options).value()->stats();
     const uint64_t charge = options.hot_bytes / stats.sealed.slots_max;
-    options.hot_bytes = charge * blocks;
+    options.hot_bytes = charge * (blocks + 1) - 1;  // with what sequences take besides
     cache_ = Cache::Create(options).value();
     ASSERT_EQ(cache_->stats().sealed.slots_max, blocks);
     executor_ = MakeThreadPool(2);
