@@ -79,6 +79,8 @@ class BlockList {
   /// Pays for (more of) the chunk of a block, until the last list that has it ends.
   void Pay(uint64_t block, MetadataCharge charge);
   uint64_t chunk_blocks() const { return chunk_blocks_; }
+  /// Blocks from here on are in chunks of its own.
+  uint64_t owned_begin() const { return owned_from_ * chunk_blocks_; }
 
  private:
   struct Chunk {

@@ -204,5 +204,55 @@ TEST(Memory, StatisticsAsJsonAndText) {
             R"("blocks_shared":1,"blocks_own":1,"bytes":2048})");
 }
 
+TEST(Memory, ForksShareTheirPathAndPayForWhatTheyAdd) {
+  TestCache cache(700);
+  const auto tokens = SomeTokens(500 * kBlock + 3, 1);
+  const auto sequence = cache.Run(tokens);
+  const CacheStats before = cache.cache->stats();
+  std::vector<std::unique_ptr<Sequence>> forks;
+  for (int i = 0; i < 20; ++i) forks.push_back(Must(sequence->Fork()));
+  const CacheStats with = cache.cache->stats();
+  EXPECT_EQ(with.sealed.slots_used, before.sealed.slots_used + 20) << "copies of the open block";
+  EXPECT_EQ(SlotCharges(with), SlotCharges(before) + 20 * cache.charge_bytes);
+  EXPECT_GT(with.sequence_bytes, before.sequence_bytes);
+  // A list of its own would take more than 500 * 72 bytes.
+  EXPECT_LT((with.sequence_bytes - before.sequence_bytes) / 20, 10'000u);
+  forks.clear();
+  EXPECT_EQ(cache.cache->stats().hot_bytes_used, before.hot_bytes_used);
+}
+
+TEST(Memory, AForkThatTheBudgetCannotPayForIsRefused) {
+  TestCache cache(4);
+  const auto tokens = SomeTokens(4 * kBlock, 1);
+  const auto sequence = cache.Run(tokens);
+  std::vector<std::unique_ptr<Sequence>> forks;
+  while (true) {
+    const std::string before = cache.Snapshot();
+    auto fork = sequence->Fork();
+    if (!fork) {
+      EXPECT_EQ(fork.error().code, ErrorCode::kNoSpace) << fork.error().message;
+      EXPECT_EQ(cache.Snapshot(), before);
+      break;
+    }
+    forks.push_back(*std::move(fork));
+    ASSERT_LT(forks.size(), 100u);
+    ASSERT_LE(cache.cache->stats().hot_bytes_used, cache.cache->stats().hot_bytes_limit);
+  }
+  EXPECT_GT(forks.size(), 0u);
+  for (const auto& fork : forks) EXPECT_EQ(cache.model.Differs(*fork, tokens), "");
+  EXPECT_EQ(cache.model.Differs(*sequence, tokens), "");
+}
+
+TEST(Memory, SharedEntriesArePaidForByWhoSharesThem) {
+  TestCache cache(300);
+  const auto prompt = SomeTokens(200 * kBlock + 1, 1);
+  cache.Run(prompt).reset();
+  const uint64_t slots_only = cache.cache->stats().hot_bytes_used;
+  EXPECT_EQ(cache.cache->stats().sequence_bytes, 0u);
+  const auto hit = cache.Open(prompt);
+  EXPECT_GE(cache.cache->stats().sequence_bytes, 200 * (kBlock * sizeof(TokenId)));
+  EXPECT_EQ(SlotCharges(cache.cache->stats()), slots_only + cache.charge_bytes);
+}
+
 }  // namespace
 }  // namespace quire::cache

@@ -275,5 +275,36 @@ TEST(Pins, NothingPinnedIsEverMissing) {
   }
 }
 
+// The early blocks of a pinned path may have no bytes any more: they are known only for those after
+// them, and go with them.
+TEST(Pins, EndWithAnErasureAlthoughAWindowPassedTheirFirstBlocks) {
+  Geometry geometry = SmallGeometry();
+  geometry.groups[0].kind = LayerKind::kWindow;
+  geometry.groups[0].window_tokens = 2 * kBlock;
+  for (const bool unpin : {false, true}) {
+    World world(40, "lru", geometry);
+    const TenantId tenant = Must(world.cache->AddTenant({.name = "a"}));
+    const auto prompt = SomeTokens(12 * kBlock, 1);
+    auto sequence = Must(world.cache->Open(
+        Must(world.cache->Acquire(world.Request(prompt, tenant))), {.step_tokens = kBlock}));
+    for (uint64_t end = kBlock; end <= prompt.size(); end += kBlock) {
+      Must(world.model.Feed(*sequence, std::span(prompt).first(end)));
+    }
+    for (int i = 0; i < 60; ++i) world.Fill(4);
+    ASSERT_GT(world.cache->stats().hollow_blocks, 0u);
+    EXPECT_EQ(Must(world.cache->Pin(world.Request(prompt, tenant), 0)), 12u);
+    sequence.reset();
+    if (unpin) {
+      Must(world.cache->Unpin(world.Request(prompt, tenant)));
+    } else {
+      EXPECT_EQ(Must(world.cache->Erase(tenant)).blocks, 12u);
+      EXPECT_EQ(Must(world.cache->tenant_stats(tenant)).published_blocks, 0u);
+      EXPECT_EQ(Must(world.cache->tenant_stats(tenant)).erase_pending_slots, 0u);
+    }
+    EXPECT_EQ(world.cache->stats().pinned_blocks, 0u);
+    EXPECT_EQ(Must(world.cache->tenant_stats(tenant)).pinned_bytes, 0u);
+  }
+}
+
 }  // namespace
 }  // namespace quire::cache

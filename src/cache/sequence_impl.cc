@@ -42,8 +42,8 @@ SequenceImpl::SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64
     const uint64_t shared = blocks_.size();
     Grow(blocks, own_slots);
     charge_ = start.charge.Split(FixedBytes(core));
-    Pay(0, shared, start.charge);
-    Pay(shared, blocks, start.charge);
+    Pay(blocks_.owned_begin(), shared, start.charge);
+    charge_.Add(std::move(start.charge));  // what no chunk of its own takes
   }
   core_.AddSequence(*this);
   // Nothing can fail any more.

@@ -477,5 +477,71 @@ TEST(Tenants, TheAccountsAddUp) {
   }
 }
 
+// What went before the erasure is remembered in the domain, for all its members.
+TEST(Tenants, AfterAnErasureNobodyInTheDomainHearsOfIt) {
+  World world(40);
+  world.AddDomain("team");
+  const TenantId a = world.Add("a", 0, 0, "team");
+  const TenantId b = world.Add("b", 0, 0, "team");
+  const auto secret = SomeTokens(4 * kBlock, 1);
+  const auto shared = SomeTokens(3 * kBlock, 2);
+  world.Run(a, secret).reset();
+  world.Run(b, Join(secret, SomeTokens(2 * kBlock, 3))).reset();
+  world.Run(b, shared).reset();
+  world.cache->Evict(100);
+  const auto asked = Join(secret, SomeTokens(5, 9));
+  EXPECT_EQ(world.Acquire(b, asked).reason(), MissReason::kEvicted);
+  Must(world.cache->Erase(a));
+  const Plan gone = world.Acquire(b, asked);
+  EXPECT_EQ(gone.reason(), MissReason::kNeverSeen);
+  for (const MissRun& run : gone.missing()) EXPECT_EQ(run.gone_us, 0u);
+  EXPECT_EQ(world.Acquire(b, Join(shared, SomeTokens(5, 9))).reason(), MissReason::kEvicted)
+      << "of its own it still hears";
+  // Published again, by another and gone again: that is another story, and b's own.
+  world.Run(b, secret).reset();
+  world.cache->Evict(100);
+  EXPECT_EQ(world.Acquire(b, asked).reason(), MissReason::kEvicted);
+}
+
+// A block that failed a check before its publisher was erased is not called damaged afterwards, nor
+// is an erased one under another root said to be there.
+TEST(Tenants, ErasedBlocksHaveNoReasonOfTheirOwn) {
+  World world(40);
+  world.AddDomain("team");
+  const TenantId a = world.Add("a", 0, 0, "team");
+  const TenantId b = world.Add("b", 0, 0, "team");
+  const auto secret = SomeTokens(4 * kBlock, 1);
+  const auto held = world.Run(a, secret);
+  FlipBit(*held, 1);
+  EXPECT_EQ(world.cache->Verify().damaged, 1u);
+  const auto asked = Join(secret, SomeTokens(5, 9));
+  EXPECT_EQ(world.Acquire(b, asked).reason(), MissReason::kDamaged);
+  Identity other = world.identity;
+  other.adapter = "another";
+  const auto reason_elsewhere = [&] {
+    return Must(world.cache->Acquire({.tenant = b, .identity = &other, .tokens = asked})).reason();
+  };
+  EXPECT_EQ(reason_elsewhere(), MissReason::kOtherProfile);
+  Must(world.cache->Erase(a));
+  EXPECT_EQ(world.Acquire(b, asked).reason(), MissReason::kNeverSeen);
+  EXPECT_EQ(reason_elsewhere(), MissReason::kNeverSeen);
+}
+
+// Block ids that descend along a path: once every block waited for a pass over all.
+TEST(Tenants, ErasingALongPathTakesWhatContinuesItAlong) {
+  World world(3000);
+  world.AddDomain("team");
+  const TenantId a = world.Add("a", 0, 0, "team");
+  const TenantId b = world.Add("b", 0, 0, "team");
+  for (uint64_t i = 0; i < 2000; ++i) world.Run(b, SomeTokens(kBlock, 10 + i)).reset();
+  world.cache->Evict(2000);
+  const auto path = SomeTokens(2000 * kBlock, 1);
+  world.Run(a, std::span(path).first(kBlock)).reset();
+  world.Run(b, path).reset();
+  world.Run(b, SomeTokens(4 * kBlock, 2)).reset();
+  EXPECT_EQ(Must(world.cache->Erase(a)).blocks, 2000u);
+  EXPECT_EQ(world.cache->stats().published_blocks, 4u);
+}
+
 }  // namespace
 }  // namespace quire::cache

@@ -5,6 +5,7 @@
 
 #include "base/float_bits.h"
 #include "cache/core.h"
+#include "cache/sequence_impl.h"
 #include "cache/test_util.h"
 
 namespace quire::cache {
@@ -278,6 +279,39 @@ TEST(Kinds, KeysAndValuesMayDifferInCodec) {
   EXPECT_EQ(ViewsDiffer(cache.model, *sequence, tokens), "");
   EXPECT_EQ(Must(sequence->View(0, StreamRole::kKey)).block(0).dtype, Codec::kF32);
   EXPECT_EQ(Must(sequence->View(0, StreamRole::kValue)).block(0).dtype, Codec::kBf16);
+}
+
+TEST(View, ARangePinsItsBlocksAlone) {
+  TestCache cache(20);
+  const auto tokens = SomeTokens(6 * kBlock + 5, 1);
+  const auto sequence = cache.Run(tokens);
+  const BlockListView whole = Must(sequence->View(1, StreamRole::kValue));
+  const BlockListView some =
+      Must(sequence->View(1, StreamRole::kValue, {.begin = 2 * kBlock + 3, .end = 4 * kBlock}));
+  EXPECT_EQ(some.first_token(), 2u * kBlock);
+  EXPECT_EQ(some.tokens(), 2u * kBlock);
+  EXPECT_TRUE(std::ranges::equal(some.slots(), whole.slots().subspan(2, 2)));
+  const BlockListView end = Must(sequence->View(1, StreamRole::kValue, {.begin = 6 * kBlock + 1}));
+  EXPECT_EQ(end.first_token(), 6u * kBlock);
+  EXPECT_EQ(end.tokens(), 5u);
+  EXPECT_EQ(end.block(0).shape[1], 5);
+  EXPECT_EQ(Must(some.Unleased().Pin()).first_token(), 2u * kBlock);
+  for (const TokenRange range : {TokenRange{.begin = 7, .end = 6}, TokenRange{.begin = 102}}) {
+    const auto refused = sequence->View(1, StreamRole::kValue, range);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(View, GatheringATokenPinsOneBlock) {
+  TestCache cache(20);
+  const auto tokens = SomeTokens(6 * kBlock + 5, 1);
+  const auto sequence = cache.Run(tokens);
+  const auto& impl = static_cast<const SequenceImpl&>(*sequence);
+  EXPECT_EQ(Must(impl.Take(0, StreamRole::kKey, 40, 41)).slots.size(), 1u);
+  EXPECT_EQ(Must(impl.Take(0, StreamRole::kKey, 31, 33)).lease.block_count(), 2u);
+  EXPECT_EQ(Must(impl.Take(0, StreamRole::kKey, 5, 5)).lease.block_count(), 1u);
+  EXPECT_EQ(Must(impl.Take(0, StreamRole::kKey, 1000, 2000)).lease.block_count(), 0u);
 }
 
 }  // namespace

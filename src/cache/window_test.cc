@@ -420,5 +420,31 @@ TEST(Window, ThreeDifferentReachesAreRefused) {
   EXPECT_EQ(cache.error().code, ErrorCode::kUnsupported);
 }
 
+// A step that is longer than any sequence is as long as the sequence.
+TEST(Window, AStepOfAnyLengthReservesNoMoreThanTheSequence) {
+  for (const bool encoded : {false, true}) {
+    Geometry geometry = SmallGeometry();
+    NumericProfile profile = NumericProfile::Uniform(Codec::kF32);
+    if (encoded) {
+      for (CodecRule& rule : profile.codecs) rule.codec = Codec::kInt8;
+    } else {
+      geometry.groups[0].kind = LayerKind::kWindow;
+      geometry.groups[0].window_tokens = 64;
+    }
+    const auto prompt = SomeTokens(40 * kBlock, 1);
+    std::vector<CacheStats> stats;
+    for (const uint64_t step : {prompt.size(), UINT64_MAX - 30, UINT64_MAX}) {
+      TestCache cache(200, geometry, profile);
+      const auto sequence = cache.Run(prompt, {.step_tokens = step});
+      EXPECT_EQ(sequence->length(), prompt.size());
+      stats.push_back(cache.cache->stats());
+    }
+    for (const CacheStats& one : stats) {
+      EXPECT_EQ(one.sealed.slots_used_peak, stats[0].sealed.slots_used_peak);
+      EXPECT_EQ(one.open.slots_used_peak, stats[0].open.slots_used_peak);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire::cache

@@ -1,0 +1,90 @@
+// Prompts do not stay on the heap: whatever the cache frees has been overwritten where tokens were.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "cache/test_util.h"
+
+namespace {
+
+// Four tokens in a row that nothing else holds. 0: nobody is looking.
+constexpr quire::TokenId kPlanted = 0x5EC2E7;
+std::atomic<bool> looking = false;
+std::atomic<uint64_t> found = 0;
+
+// Whatever it was used for: the whole block that goes back.
+void LookAt(const void* memory) {
+  if (memory == nullptr || !looking) return;
+  const auto* words = static_cast<const quire::TokenId*>(memory);
+  const size_t count = malloc_usable_size(const_cast<void*>(memory)) / sizeof(*words);
+  uint64_t in_a_row = 0;
+  for (size_t i = 0; i < count; ++i) {
+    in_a_row = words[i] == kPlanted ? in_a_row + 1 : 0;
+    if (in_a_row == 4) {
+      ++found;
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  void* const memory = std::calloc(1, bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  LookAt(memory);
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+
+namespace quire::cache {
+namespace {
+
+constexpr uint32_t kBlock = TestCache::kBlock;
+
+TEST(Forget, FreedMemoryHoldsNoPrompt) {
+  TestCache cache(60);
+  // Kept to the end: these are the caller's.
+  const std::vector<TokenId> secret(20 * kBlock + 5, kPlanted);
+  const std::vector<TokenId> longer(30 * kBlock, kPlanted);
+  const auto other = Join(std::vector<TokenId>(3 * kBlock, kPlanted), SomeTokens(4 * kBlock, 7));
+  found = 0;
+  looking = true;
+  {
+    const auto sequence = cache.Open(secret, {.reserve_tokens = longer.size()});
+    for (uint64_t end = 7; end < longer.size(); end += 37) {
+      Must(cache.model.Feed(*sequence, std::span(longer).first(end)));
+    }
+    const auto fork = Must(sequence->Fork());
+    Must(fork->Rollback(10 * kBlock + 3));
+    Must(cache.model.Feed(*fork, std::span(longer).first(12 * kBlock)));
+    cache.Run(other).reset();  // parts from the path: its node is split
+    cache.Acquire(longer);     // a plan that nobody opens
+    sequence->Reset();
+  }
+  while (cache.cache->Evict(1) > 0) {
+  }
+  EXPECT_EQ(cache.cache->stats().published_blocks, 0u);
+  looking = false;
+  EXPECT_EQ(found, 0u);
+}
+
+TEST(Forget, TheTestFindsWhatIsLeft) {
+  looking = true;
+  found = 0;
+  {
+    const std::vector<TokenId> left(100, kPlanted);
+  }
+  looking = false;
+  EXPECT_EQ(found, 1u);
+}
+
+}  // namespace
+}  // namespace quire::cache
