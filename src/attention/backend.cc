@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "attention/kernels.h"
@@ -23,10 +24,12 @@ namespace {
 /// Aligned floats that only ever grow; zeroed, so that padding has one value.
 class Buffer {
  public:
+  /// Throws std::bad_alloc, as whatever else allocates here; the buffer is empty then.
   float* AtLeast(size_t floats) {
     if (floats > floats_) {
-      data_ = hwy::AllocateAligned<float>(floats);
-      QUIRE_CHECK(data_ != nullptr);
+      floats_ = 0;
+      data_ = hwy::AllocateAligned<float>(floats, &Take, &GiveBack, nullptr);
+      if (data_ == nullptr) throw std::bad_alloc();
       std::memset(data_.get(), 0, floats * sizeof(float));
       floats_ = floats;
     }
@@ -34,6 +37,9 @@ class Buffer {
   }
 
  private:
+  static void* Take(void*, size_t bytes) { return ::operator new(bytes, std::nothrow); }
+  static void GiveBack(void*, void* memory) { ::operator delete(memory); }
+
   hwy::AlignedFreeUniquePtr<float[]> data_;
   size_t floats_ = 0;
 };
