@@ -7,7 +7,9 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "cache/test_util.h"
 
@@ -237,6 +239,103 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   }
   Must(world.Feed(*world.Get(Inference{9}), SomeTokens(26 * kBlock, 3)));
   EXPECT_EQ(registry.bytes_used(), 40 * world.charge_bytes);
+}
+
+/// Stands still, and runs something at one reading.
+class HookedClock final : public Clock {
+ public:
+  uint64_t NowMicros() const override {
+    if (readings++ == hooked_reading) hook();
+    return 1000;
+  }
+
+  mutable uint64_t readings = 0;
+  uint64_t hooked_reading = UINT64_MAX;
+  std::function<void()> hook;
+};
+
+// The owner cache reads the clock when it is made, without any lock; after that only the use is
+// counted, so the reading before the last one is between the two holds of the registry's lock.
+TEST(Registry, WhoComesSecondGetsTheOwnerThatIsThere) {
+  HookedClock clock;
+  const auto registry = Must(Registry::Create({.geometry = SmallGeometry(),
+                                               .profile = kF16,
+                                               .budget_bytes = 1 << 20,
+                                               .tokens_max = 1 << 14,
+                                               .clock = &clock}));
+  const OwnerOptions options{.identity = SomeIdentity()};
+  const uint64_t before = clock.readings;
+  Must(registry->GetOrCreate(Inference{1}, options));
+  clock.hooked_reading = clock.readings + (clock.readings - before) - 2;
+  std::shared_ptr<OwnerCache> first;
+  clock.hook = [&] { first = Must(registry->GetOrCreate(Inference{2}, options)); };
+  const auto second = Must(registry->GetOrCreate(Inference{2}, options));
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(registry->Find(Inference{2}), first);
+  EXPECT_EQ(registry->owner_count(), 2u);
+}
+
+/// Host memory that runs something at its next commit.
+class HookedMemory final : public DeviceMemory {
+ public:
+  explicit HookedMemory(std::function<void()>& hook) : hook_(hook) {}
+
+  std::string_view name() const override { return host_->name(); }
+  bool host_accessible() const override { return true; }
+  Result<std::byte*> Reserve(uint64_t bytes) override { return host_->Reserve(bytes); }
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    if (const auto run = std::exchange(hook_, nullptr)) run();
+    return host_->Commit(begin, bytes);
+  }
+  void Decommit(std::byte* begin, uint64_t bytes) override { host_->Decommit(begin, bytes); }
+  void Release(std::byte* base, uint64_t bytes) override { host_->Release(base, bytes); }
+  void Discard(std::byte* begin, uint64_t bytes) override { host_->Discard(begin, bytes); }
+  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    return host_->Copy(to, from, bytes);
+  }
+
+ private:
+  const std::unique_ptr<DeviceMemory> host_ = MakeHostMemory(/*huge_pages=*/false);
+  std::function<void()>& hook_;
+};
+
+// An owner with codecs of its own comes while the caches that were there grow: its cache is made
+// for the old budget and has to grow too.
+TEST(Registry, ACacheMadeWhileTheBudgetGrowsGrowsToo) {
+  World world(20);
+  std::function<void()> hook;
+  world.registry =
+      Must(Registry::Create({.geometry = SmallGeometry(),
+                             .profile = kF16,
+                             .budget_bytes = 20 * world.charge_bytes,
+                             .budget_bytes_max = 40 * world.charge_bytes,
+                             .tokens_max = 1 << 14,
+                             .clock = &world.clock,
+                             .make_memory = [&] { return std::make_unique<HookedMemory>(hook); }}));
+  OwnerOptions left_out;
+  left_out.checkpoint_layers = {1};
+  std::shared_ptr<OwnerCache> late;
+  hook = [&] { std::thread([&] { late = world.Get(Training{"late", 1}, left_out); }).join(); };
+  Must(world.registry->Resize(40 * world.charge_bytes));
+  ASSERT_NE(late, nullptr);
+  EXPECT_EQ(world.registry->budget_bytes(), 40 * world.charge_bytes);
+  const auto history = SomeTokens(36 * kBlock, 1);
+  Must(world.Feed(*late, history));
+  world.ExpectHolds(*late, history);
+}
+
+// What it had room for before is somebody else's now: it must ask for room again.
+TEST(Registry, AClearedOwnerHasNoRoomLeft) {
+  World world(12);
+  const auto cleared = world.Get(Inference{1});
+  Must(world.Feed(*cleared, SomeTokens(8 * kBlock, 1)));
+  Must(cleared->Clear());
+  Must(world.Feed(*world.Get(Inference{2}), SomeTokens(12 * kBlock, 2)));
+  const auto history = SomeTokens(8 * kBlock, 3);
+  Must(world.Feed(*cleared, history));
+  world.ExpectHolds(*cleared, history);
+  EXPECT_EQ(world.registry->Find(Inference{2}), nullptr) << "it made room";
 }
 
 TEST(Registry, WhatHasNoRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {
