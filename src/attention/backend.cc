@@ -125,6 +125,10 @@ class CpuAttention final : public AttentionBackend {
     if (shape.value.dim > kDimMax) {
       return unsupported(fmt::format("value.dim is {}, more than {}", shape.value.dim, kDimMax));
     }
+    if (shape.query_heads / shape.key.heads > kQueryHeadsPerHeadMax) {
+      return unsupported(fmt::format("query_heads is {} with {} key.heads, more than {} for each",
+                                     shape.query_heads, shape.key.heads, kQueryHeadsPerHeadMax));
+    }
     if (shape.value.inner != InnerAxis::kDim) {
       return unsupported("value.inner is token, kernels read V channel-contiguous");
     }
