@@ -16,7 +16,6 @@ using quire::ErrorCode;
 using quire::Fail;
 using quire::Result;
 using quire::embed::Boundary;
-using quire::embed::CheckArray;
 using quire::embed::NotNull;
 
 namespace quire::embed {

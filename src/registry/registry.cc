@@ -194,6 +194,7 @@ uint64_t Registry::owner_count() const {
 std::vector<cache::Core*> Registry::Caches() const {
   MutexLock lock(mutex_);
   std::vector<cache::Core*> caches;
+  caches.reserve(stores_.size());
   for (const auto& store : stores_) caches.push_back(store->cache.get());
   return caches;
 }

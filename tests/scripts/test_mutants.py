@@ -36,6 +36,7 @@ int Count(int a, int b) {
     total_ += a + b;
     ++calls_;
   }
+  Count(const Count&) = delete;
   LogDebug("{} < {}", a + 7, Add(b, a));
   QUIRE_CHECK(a < 9);
   list.reserve(8);
