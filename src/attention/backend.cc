@@ -37,7 +37,14 @@ class Buffer {
   }
 
  private:
-  static void* Take(void*, size_t bytes) { return ::operator new(bytes, std::nothrow); }
+  // Nothing may be thrown through Highway, which is C to the outside.
+  static void* Take(void*, size_t bytes) noexcept {
+    try {
+      return ::operator new(bytes);
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+  }
   static void GiveBack(void*, void* memory) { ::operator delete(memory); }
 
   hwy::AlignedFreeUniquePtr<float[]> data_;

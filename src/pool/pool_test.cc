@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -130,6 +132,51 @@ TEST_F(PoolTest, TrimFindsEveryRunOfFreeSlots) {
   for (const SlotId slot : slots) {
     EXPECT_EQ(pool->data(slot)[0], std::byte(pool->references(slot) > 0 ? 1 : 0)) << slot.number();
   }
+}
+
+// Slots of several pieces share pages: one goes with the last of its slots, and no sooner.
+TEST_F(PoolTest, TrimKeepsThePagesThatSlotsInUseShare) {
+  constexpr uint64_t kPieceBytes = 1024;
+  constexpr uint64_t kSlotsPerPage = 4096 / kPieceBytes;
+  const auto pool =
+      Pool::Create({.name = "p", .slot_bytes = 4 * kPieceBytes, .slots_max = 64, .pieces = 4},
+                   *memory_)
+          .value();
+  const auto bytes = [&](SlotId slot, uint32_t piece) {
+    return std::span(pool->data(slot) + piece * pool->piece_stride_bytes(), kPieceBytes);
+  };
+  const auto all = [&](SlotId slot, std::byte byte) {
+    for (uint32_t piece = 0; piece < 4; ++piece) {
+      for (const std::byte one : bytes(slot, piece)) {
+        if (one != byte) return false;
+      }
+    }
+    return true;
+  };
+  const auto slots = Allocate(*pool, 64);
+  for (const SlotId slot : slots) {
+    for (uint32_t piece = 0; piece < 4; ++piece)
+      std::ranges::fill(bytes(slot, piece), std::byte{7});
+  }
+  // In use: the first of a page, the last of one, a whole page, one amid, the first and the last.
+  const std::set<uint32_t> used = {0, 8, 19, 24, 25, 26, 27, 38, 63};
+  for (const SlotId slot : slots) {
+    if (!used.contains(slot.number())) {
+      EXPECT_TRUE(pool->Release(slot));
+    }
+  }
+  EXPECT_EQ(pool->Trim(), (64 - used.size()) * 4 * kPieceBytes);
+  for (const SlotId slot : slots) {
+    const uint64_t page = slot.number() / kSlotsPerPage;
+    const bool kept =
+        std::ranges::any_of(used, [&](uint32_t other) { return other / kSlotsPerPage == page; });
+    EXPECT_TRUE(all(slot, kept ? std::byte{7} : std::byte{0})) << slot.number();
+  }
+  // What is freed later takes its page along, with those that were given back before.
+  EXPECT_TRUE(pool->Release(SlotId(38)));
+  EXPECT_EQ(pool->Trim(), 4 * kPieceBytes);
+  for (const uint32_t slot : {36u, 37u, 38u, 39u}) EXPECT_TRUE(all(SlotId(slot), std::byte{0}));
+  EXPECT_TRUE(all(SlotId(27), std::byte{7}));
 }
 
 TEST_F(PoolTest, StatsCountUseAndPeak) {
