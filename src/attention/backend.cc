@@ -37,7 +37,7 @@ class Buffer {
   }
 
  private:
-  // Nothing may be thrown through Highway, which is C to the outside.
+  // Highway may be built without exceptions: nothing is thrown through it.
   static void* Take(void*, size_t bytes) noexcept {
     try {
       return ::operator new(bytes);

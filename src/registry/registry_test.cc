@@ -191,6 +191,22 @@ TEST(Registry, TheLeastRecentlyUsedInferenceGoesFirst) {
   EXPECT_NE(world.registry->Find(Inference{3}), nullptr);
 }
 
+// The clock says the same of all, so something else must decide, and always alike.
+TEST(Registry, OfEqualTimesTheLowerOwnerGoes) {
+  World world(40);
+  for (const uint64_t id : {5u, 3u, 4u}) {
+    Must(world.Feed(*world.Get(Inference{id}), SomeTokens(2 * kBlock, id)));
+  }
+  const uint64_t before = world.registry->bytes_used();
+  EXPECT_EQ(world.registry->EvictToBudget(before).owners_evicted, 0u) << "it is there already";
+  EXPECT_EQ(world.registry->bytes_used(), before);
+  EXPECT_EQ(world.registry->EvictToBudget(before - world.charge_bytes).owners_evicted, 1u);
+  EXPECT_EQ(world.registry->Find(Inference{3}), nullptr);
+  world.registry->EvictToBudget(before - 3 * world.charge_bytes);
+  EXPECT_EQ(world.registry->Find(Inference{4}), nullptr);
+  EXPECT_NE(world.registry->Find(Inference{5}), nullptr);
+}
+
 TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   World world(20);
   world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
