@@ -158,7 +158,9 @@ Result<BlockListView> OwnerCache::View(uint32_t layer, StreamRole role) const {
   QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
   QUIRE_TRY(CheckAlive());
   Touch();
-  return sequence_->View(number, role);
+  auto view = sequence_->View(number, role);
+  if (!view || view->tokens() == 0) QUIRE_TRY(CheckAlive());
+  return view;
 }
 
 }  // namespace quire::registry

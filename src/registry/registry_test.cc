@@ -292,6 +292,35 @@ TEST(Registry, WhoComesSecondGetsTheOwnerThatIsThere) {
   EXPECT_EQ(registry->owner_count(), 2u);
 }
 
+// Readers count the use, and so read the clock, after they have seen that the owner lives.
+TEST(Registry, AReaderHearsThatTheOwnerEndedMeanwhile) {
+  World world(40);
+  HookedClock clock;
+  world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
+                                          .profile = kF16,
+                                          .budget_bytes = 40 * world.charge_bytes,
+                                          .tokens_max = 1 << 14,
+                                          .clock = &clock}));
+  std::vector<float> out(kBlock * 8);
+  const std::vector<std::function<Result<void>(const OwnerCache&)>> reads = {
+      [&](const OwnerCache& owner) { return owner.Gather(0, StreamRole::kKey, 0, kBlock, out); },
+      [](const OwnerCache& owner) -> Result<void> {
+        QUIRE_TRY(owner.View(0, StreamRole::kKey));
+        return {};
+      }};
+  for (const auto& read : reads) {
+    const auto owner = world.Get(Inference{1});
+    Must(world.Feed(*owner, SomeTokens(kBlock, 1)));
+    Must(read(*owner));
+    clock.hooked_reading = clock.readings;
+    clock.hook = [&] { EXPECT_TRUE(world.registry->Release(Inference{1})); };
+    const auto late = read(*owner);
+    ASSERT_FALSE(late.has_value());
+    EXPECT_EQ(late.error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(late.error().message, "inference 1: it was released");
+  }
+}
+
 /// Host memory that runs something at its next commit.
 class HookedMemory final : public DeviceMemory {
  public:
