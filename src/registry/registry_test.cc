@@ -425,6 +425,8 @@ TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
   std::vector<float> out(1000);
   EXPECT_EQ(checkpointed->Gather(5, StreamRole::kKey, 0, 1, out).error().code,
             ErrorCode::kInvalidArgument);
+  EXPECT_THAT(checkpointed->Gather(6, StreamRole::kKey, 0, 1, out).error().message,
+              HasSubstr("layer 6 of a model with 6"));
   const auto too_long = world.Feed(*checkpointed, Join(history, SomeTokens(kBlock + 1, 2)));
   EXPECT_THAT(too_long.error().message, HasSubstr("over its limit of 64"));
   world.ExpectHolds(*checkpointed, history);
