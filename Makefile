@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install demo test bench bench-peers asan tsan nightly tidy fuzz-smoke format format-check test-hf clean deps dev-deps
+.PHONY: help build install demo test bench bench-peers asan tsan stress fuzz-smoke tidy mutants nightly format format-check test-hf clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -50,10 +50,16 @@ tsan: dev-deps  ## the C++ suites under ThreadSanitizer
 	@$(call BUILD,tsan)
 	@QUIRE_STRESS_SECONDS=$${QUIRE_STRESS_SECONDS:-60} scripts/run-tests build/tsan --cpp-only
 
-nightly: dev-deps  ## the stress test for ten minutes under ThreadSanitizer
+stress: dev-deps  ## the stress test for ten minutes under ThreadSanitizer
 	@$(call BUILD,tsan) --target registry_test
 	@QUIRE_STRESS_SECONDS=$${QUIRE_STRESS_SECONDS:-600} \
 	  build/tsan/bin/registry_test --gtest_filter='Stress.*'
+
+mutants: deps  ## small faults put into the code: how many the suites notice (FLAGS="--folder pool")
+	@scripts/mutants $(FLAGS)
+
+nightly: dev-deps  ## asan, tsan, stress, fuzz-smoke, tidy and mutants; ends with one line
+	@scripts/nightly
 
 tidy: dev-deps  ## clang-tidy over src and apps; findings are errors
 	@cmake --preset tidy >/dev/null

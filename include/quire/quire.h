@@ -20,8 +20,12 @@
 //             an attention handle runs one call at a time. Each comment says what differs.
 //   Lifetime: handles may be freed in any order: what one needs of another lives until its own end.
 //             Freeing NULL does nothing. Pointers passed in are read during the call only.
-//   Growth:   structs that begin with `size` may get longer. The caller sets it to sizeof; fields
-//             that an older caller does not have count as zero. No other struct changes.
+//   Growth:   structs that begin with `size` may get longer at their end; the caller sets it to
+//             sizeof. What an older, shorter struct lacks counts as zero and is not filled. A
+//             newer, longer one may be read if all that this library does not know is zero (else
+//             QUIRE_UNSUPPORTED); when it is filled that part stays as it is. `size` itself is
+//             never written. Shorter than the struct's first version, or above 4,096 bytes, is
+//             QUIRE_INVALID_ARGUMENT, and nothing is written. No other struct changes.
 //   Numbers:  every constant is frozen. Zero in an options struct means the default.
 #ifndef QUIRE_QUIRE_H_
 #define QUIRE_QUIRE_H_
@@ -252,7 +256,7 @@ typedef struct quire_cache_codecs {
   uint64_t fallbacks;        // streams whose codec gave way
 } quire_cache_codecs;
 
-/// Fills `codecs->size` bytes of *codecs; bytes this library does not know become zero.
+/// Fills *codecs.
 quire_code quire_cache_get_codecs(const quire_cache* cache, quire_cache_codecs* codecs,
                                   quire_error* error);
 
@@ -293,7 +297,7 @@ typedef struct quire_cache_stats {
   uint64_t spill_failed_total;  // offered to it, but it had an error
 } quire_cache_stats;
 
-/// Fills `stats->size` bytes of *stats; bytes this library does not know become zero.
+/// Fills *stats.
 quire_code quire_cache_get_stats(const quire_cache* cache, quire_cache_stats* stats,
                                  quire_error* error);
 /// The same as one JSON object, ended by NUL. *length gets its bytes without the NUL, also when
@@ -442,7 +446,7 @@ typedef struct quire_sequence_stats {
   uint64_t bytes;            // of all slots it holds, shared ones included
 } quire_sequence_stats;
 
-/// Fills `stats->size` bytes of *stats; bytes this library does not know become zero.
+/// Fills *stats.
 /// Threads: any
 quire_code quire_sequence_get_stats(const quire_sequence* sequence, quire_sequence_stats* stats,
                                     quire_error* error);

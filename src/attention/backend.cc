@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "attention/kernels.h"
@@ -23,10 +24,12 @@ namespace {
 /// Aligned floats that only ever grow; zeroed, so that padding has one value.
 class Buffer {
  public:
+  /// Throws std::bad_alloc, as whatever else allocates here; the buffer is empty then.
   float* AtLeast(size_t floats) {
     if (floats > floats_) {
-      data_ = hwy::AllocateAligned<float>(floats);
-      QUIRE_CHECK(data_ != nullptr);
+      floats_ = 0;
+      data_ = hwy::AllocateAligned<float>(floats, &Take, &GiveBack, nullptr);
+      if (data_ == nullptr) throw std::bad_alloc();
       std::memset(data_.get(), 0, floats * sizeof(float));
       floats_ = floats;
     }
@@ -34,6 +37,16 @@ class Buffer {
   }
 
  private:
+  // Highway may be built without exceptions: nothing is thrown through it.
+  static void* Take(void*, size_t bytes) noexcept {
+    try {
+      return ::operator new(bytes);
+    } catch (const std::bad_alloc&) {
+      return nullptr;
+    }
+  }
+  static void GiveBack(void*, void* memory) { ::operator delete(memory); }
+
   hwy::AlignedFreeUniquePtr<float[]> data_;
   size_t floats_ = 0;
 };
@@ -118,6 +131,10 @@ class CpuAttention final : public AttentionBackend {
     }
     if (shape.value.dim > kDimMax) {
       return unsupported(fmt::format("value.dim is {}, more than {}", shape.value.dim, kDimMax));
+    }
+    if (shape.query_heads / shape.key.heads > kQueryHeadsPerHeadMax) {
+      return unsupported(fmt::format("query_heads is {} with {} key.heads, more than {} for each",
+                                     shape.query_heads, shape.key.heads, kQueryHeadsPerHeadMax));
     }
     if (shape.value.inner != InnerAxis::kDim) {
       return unsupported("value.inner is token, kernels read V channel-contiguous");

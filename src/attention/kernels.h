@@ -25,6 +25,8 @@ inline constexpr uint32_t kPanelDims = 16;
 inline constexpr uint32_t kTileQueries = 120;
 /// Largest key.dim and value.dim of the kernels.
 inline constexpr uint32_t kDimMax = 512;
+/// Most query heads of one KV head: what an item needs for each of them fits 32 bits.
+inline constexpr uint32_t kQueryHeadsPerHeadMax = 1 << 16;
 /// Partial states on the stack of the lane tree: one per level and one being folded.
 inline constexpr uint32_t kTreeLevels = 5;
 

@@ -155,6 +155,10 @@ TEST(CpuAttention, SaysWhatItCannotDo) {
     shape = good;
     shape.query_heads = 0;
     refused(shape, ErrorCode::kInvalidArgument, "query_heads");
+    shape.query_heads = good.key.heads << 16;
+    EXPECT_TRUE(backend->Supports(shape).has_value());
+    shape.query_heads += good.key.heads;
+    refused(shape, ErrorCode::kUnsupported, "more than 65536 for each");
   }
 }
 

@@ -57,6 +57,8 @@ TEST(Bits, ReversedOrderOfSixteenLanes) {
   EXPECT_EQ(BitReverse(1, 32), 0x80000000u);
   EXPECT_EQ(BitReverse(0xffff, 0), 0u);
   EXPECT_EQ(BitReverse(0xf1, 4), 8u);
+  // A shift too far compiles, but is no constant.
+  static_assert(BitReverse(0xf1, 4) == 8 && BitReverse(~0u, 32) == ~0u);
 }
 
 RC_GTEST_PROP(BitsProperty, ReversingTwiceRestores, (uint32_t value)) {

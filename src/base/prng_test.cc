@@ -36,6 +36,7 @@ TEST(Prng, BelowHasNoModuloBias) {
 TEST(Prng, DoublesAndFloatsKeepTheirRange) {
   Prng prng(3);
   double sum = 0;
+  double float_sum = 0;
   for (int i = 0; i < 100'000; ++i) {
     const double unit = prng.NextDouble();
     ASSERT_GE(unit, 0.0);
@@ -44,7 +45,9 @@ TEST(Prng, DoublesAndFloatsKeepTheirRange) {
     const float ranged = prng.NextFloat(1.0f, 1.0f + 0x1p-23f);
     ASSERT_GE(ranged, 1.0f);
     ASSERT_LT(ranged, 1.0f + 0x1p-23f);
+    float_sum += prng.NextFloat(-2.0f, 4.0f);
   }
+  EXPECT_NEAR(float_sum / 100'000, 1.0, 0.05);
   EXPECT_NEAR(sum / 100'000, 0.5, 0.01);
 }
 

@@ -206,6 +206,9 @@ TEST_F(Attend, RefusesWhatTheKernelsCannotCheck) {
   invalid("layer 2", [&] { request.layer = 2; });
   invalid("query_heads is 0", [&] { request.query_heads = 0; });
   invalid("query_heads is 5", [&] { request.query_heads = 5; });
+  // A multiple of the KV heads, but no caller has arrays for so many.
+  refused(QUIRE_UNSUPPORTED, "query_heads is 4294967294",
+          [&] { request.query_heads = UINT32_MAX - 1; });
   invalid("tasks[0].sequence is NULL", [&] { tasks[0].sequence = nullptr; });
   invalid("tasks[1].sequence is NULL", [&] { tasks[1].sequence = nullptr; });
   invalid("tasks[1].sequence is of another cache", [&] { tasks[1].sequence = stranger.get(); });

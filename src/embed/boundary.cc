@@ -30,30 +30,26 @@ Result<void> CheckArray(const void* array, uint64_t count, uint64_t count_max,
   return {};
 }
 
-Result<void> CheckStruct(const void* caller, StructBytes struct_bytes, std::string_view name) {
-  const size_t known_bytes = struct_bytes.known;
+Result<size_t> CheckSize(const void* caller, size_t first_bytes, size_t known_bytes,
+                         std::string_view name) {
   QUIRE_TRY(NotNull(caller, name));
   size_t bytes = 0;
   std::memcpy(&bytes, caller, sizeof(bytes));
-  if (bytes < struct_bytes.first) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
-  }
-  // A newer caller's fields may be there as long as they say nothing. A size that is no struct's is
-  // a forgotten initialisation: nothing is read by it.
   constexpr size_t kStructBytesMax = 4096;
-  if (bytes > kStructBytesMax) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
-  }
-  if (bytes <= known_bytes) return {};
-  const auto rest = std::span(static_cast<const std::byte*>(caller), bytes).subspan(known_bytes);
-  if (std::ranges::any_of(rest, [](std::byte byte) { return byte != std::byte{0}; })) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("{} sets a field after its first {} bytes; this is version {}", name,
-                            known_bytes, quire_version()));
-  }
-  return {};
+  if (bytes >= first_bytes && bytes <= kStructBytesMax) return bytes;
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("{}->size is {}, not {}", name, bytes, known_bytes));
+}
+
+Result<void> CheckRest(const void* caller, size_t caller_bytes, size_t known_bytes,
+                       std::string_view name) {
+  if (caller_bytes <= known_bytes) return {};
+  const auto rest =
+      std::span(static_cast<const std::byte*>(caller), caller_bytes).subspan(known_bytes);
+  if (std::ranges::all_of(rest, [](std::byte byte) { return byte == std::byte{0}; })) return {};
+  return Fail(ErrorCode::kUnsupported,
+              fmt::format("{} sets a field after its first {} bytes; this is version {}", name,
+                          known_bytes, quire_version()));
 }
 
 Result<void> WriteText(const std::string& from, char* text, size_t text_bytes, size_t* length) {

@@ -3,10 +3,12 @@
 #define QUIRE_EMBED_BOUNDARY_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <string>
 #include <string_view>
@@ -57,25 +59,65 @@ Result<Enum> ToEnum(int32_t number, std::string_view name, Enum fallback = Enum{
   return static_cast<Enum>(number);
 }
 
-/// How long a struct is, here and at first.
-struct StructBytes {
-  size_t known = 0;
-  size_t first = 0;
-};
+/// What the growth rule of quire.h needs to know of a struct: where the last field ends that its
+/// first version had, then where each field ends that came later.
+template <typename T>
+inline constexpr std::array<size_t, 1> kFieldEnds = {sizeof(T)};
 
-/// Checks the `size` field of a caller's struct of type T against this library's T.
-/// Errors: kInvalidArgument NULL, or shorter than the first version; kUnsupported a longer one with
-///         fields set that this library does not know
-Result<void> CheckStruct(const void* caller, StructBytes bytes, std::string_view name);
+#define QUIRE_FIELD_END(type, field) (offsetof(type, field) + sizeof(type::field))
+template <>
+inline constexpr std::array kFieldEnds<quire_cache_options> = {
+    QUIRE_FIELD_END(quire_cache_options, tokens_max),
+    QUIRE_FIELD_END(quire_cache_options, hot_bytes_max),
+    QUIRE_FIELD_END(quire_cache_options, policy),
+    QUIRE_FIELD_END(quire_cache_options, eviction_batch),
+    QUIRE_FIELD_END(quire_cache_options, residual_tokens),
+    QUIRE_FIELD_END(quire_cache_options, open_codec),
+    QUIRE_FIELD_END(quire_cache_options, codec_fallback),
+    QUIRE_FIELD_END(quire_cache_options, spill_store),
+    QUIRE_FIELD_END(quire_cache_options, spill_context)};
+template <>
+inline constexpr std::array kFieldEnds<quire_cache_stats> = {
+    QUIRE_FIELD_END(quire_cache_stats, refused_total),
+    QUIRE_FIELD_END(quire_cache_stats, spilling_bytes),
+    QUIRE_FIELD_END(quire_cache_stats, spilled_total),
+    QUIRE_FIELD_END(quire_cache_stats, spilled_bytes),
+    QUIRE_FIELD_END(quire_cache_stats, spill_failed_total)};
+template <>
+inline constexpr std::array kFieldEnds<quire_sequence_options> = {
+    QUIRE_FIELD_END(quire_sequence_options, private_blocks),
+    QUIRE_FIELD_END(quire_sequence_options, contiguous)};
+template <>
+inline constexpr std::array kFieldEnds<quire_sequence_stats> = {
+    QUIRE_FIELD_END(quire_sequence_stats, blocks_own),
+    QUIRE_FIELD_END(quire_sequence_stats, bytes)};
+#undef QUIRE_FIELD_END
+
+/// Bytes of the fields that a caller's struct of `caller_bytes` holds whole: half a pointer is none.
+template <typename T>
+size_t SharedBytes(size_t caller_bytes) {
+  static_assert(std::is_trivially_copyable_v<T> && offsetof(T, size) == 0);
+  static_assert(sizeof(T) - kFieldEnds<T>.back() < alignof(T), "a field is missing in kFieldEnds");
+  return *std::prev(std::ranges::upper_bound(kFieldEnds<T>, caller_bytes));
+}
+
+/// Reads the `size` of a caller's struct, and nothing else of it.
+/// Errors: kInvalidArgument NULL, shorter than the first version, or longer than any struct
+Result<size_t> CheckSize(const void* caller, size_t first_bytes, size_t known_bytes,
+                         std::string_view name);
+
+/// Errors: kUnsupported a longer struct with something set after its first `known_bytes`
+Result<void> CheckRest(const void* caller, size_t caller_bytes, size_t known_bytes,
+                       std::string_view name);
 
 /// The caller's struct as this library knows it; what an older caller does not have is zero.
-/// `first_bytes`: where the fields begin that the first version had not.
+/// Errors: as CheckSize and CheckRest
 template <typename T>
-Result<T> ReadStruct(const T* caller, std::string_view name, size_t first_bytes = sizeof(T)) {
-  static_assert(std::is_trivially_copyable_v<T> && offsetof(T, size) == 0);
-  QUIRE_TRY(CheckStruct(caller, {.known = sizeof(T), .first = first_bytes}, name));
+Result<T> ReadStruct(const T* caller, std::string_view name) {
+  QUIRE_ASSIGN(const size_t bytes, CheckSize(caller, kFieldEnds<T>.front(), sizeof(T), name));
+  QUIRE_TRY(CheckRest(caller, bytes, sizeof(T), name));
   T known{};
-  std::memcpy(&known, caller, std::min(caller->size, sizeof(T)));
+  std::memcpy(&known, caller, SharedBytes<T>(bytes));
   return known;
 }
 
@@ -87,23 +129,19 @@ Result<T> ReadOptions(const T* caller, std::string_view name) {
 }
 
 /// Checks a struct that is to be filled: only its `size` is read.
-/// Errors: kInvalidArgument NULL, or shorter than the first version
+/// Errors: as CheckSize
 template <typename T>
 Result<void> CheckOutput(const T* caller, std::string_view name) {
-  QUIRE_TRY(NotNull(caller, name));
-  if (caller->size >= sizeof(T)) return {};
-  return Fail(ErrorCode::kInvalidArgument, std::string(name) + "->size is " +
-                                               std::to_string(caller->size) + ", not " +
-                                               std::to_string(sizeof(T)));
+  QUIRE_TRY(CheckSize(caller, kFieldEnds<T>.front(), sizeof(T), name));
+  return {};
 }
 
-/// Fills a struct that CheckOutput has seen: zeros where this library knows nothing.
+/// Fills the fields that a struct that CheckOutput has seen and this library both have. `size` and
+/// what lies after these fields stay as they are.
 template <typename T>
 void WriteStruct(T* caller, T known) {
-  const size_t caller_bytes = caller->size;
-  std::memset(static_cast<void*>(caller), 0, caller_bytes);
-  known.size = caller_bytes;
-  std::memcpy(caller, &known, sizeof(T));
+  known.size = caller->size;
+  std::memcpy(caller, &known, SharedBytes<T>(known.size));
 }
 
 /// Copies a text with its NUL to the caller's, whose length is told in any case; text_bytes 0 only

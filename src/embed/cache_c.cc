@@ -16,7 +16,6 @@ using quire::ErrorCode;
 using quire::Fail;
 using quire::Result;
 using quire::embed::Boundary;
-using quire::embed::CheckArray;
 using quire::embed::NotNull;
 
 namespace quire::embed {
@@ -240,9 +239,7 @@ quire_code quire_cache_create(const quire_cache_options* options, quire_cache** 
                               quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {
     QUIRE_TRY(NotNull(cache, "cache"));
-    QUIRE_ASSIGN(
-        const quire_cache_options asked,
-        quire::embed::ReadStruct(options, "options", offsetof(quire_cache_options, hot_bytes_max)));
+    QUIRE_ASSIGN(const quire_cache_options asked, quire::embed::ReadStruct(options, "options"));
     QUIRE_ASSIGN(quire::CacheOptions made, quire::embed::ToOptions(asked));
     std::unique_ptr<quire::AttentionBackend> kernels;  // of quire_attend
     if (asked.codec_fallback != 0) {

@@ -166,6 +166,15 @@ TEST(Codecs, AttentionOverThemEqualsTheJudge) {
     task.rows = 1;
     EXPECT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_INVALID_ARGUMENT);
     EXPECT_THAT(error.message, HasSubstr("encoded only"));
+    // The same row with those behind it, of which the last reads nothing that is gone.
+    task.rows = rows + 60;
+    const std::vector<float> before(task.rows * kQueryHeads * kDim, 7.0f);
+    std::vector<float> longer = before;
+    task.queries = before.data();
+    task.out = longer.data();
+    EXPECT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_INVALID_ARGUMENT);
+    EXPECT_THAT(error.message, HasSubstr("encoded only"));
+    EXPECT_EQ(longer, before);
     auto seen = Sized<quire_layer_blocks>();
     EXPECT_EQ(quire_sequence_blocks(sequence.get(), 1, &seen, &error), QUIRE_UNSUPPORTED);
   }

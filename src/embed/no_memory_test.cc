@@ -11,6 +11,8 @@
 #ifndef QUIRE_SKIP_NO_MEMORY_TEST
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 #include <utility>
@@ -24,9 +26,10 @@ namespace {
 thread_local int64_t allocations_left = -1;
 thread_local int64_t allocations_live = 0;
 
-void* Allocate(size_t bytes) {
+void* Allocate(size_t bytes, size_t alignment = alignof(std::max_align_t)) {
   if (allocations_left >= 0 && --allocations_left < 0) throw std::bad_alloc();
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  const size_t whole_bytes = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, whole_bytes);
   if (memory == nullptr) throw std::bad_alloc();
   ++allocations_live;
   return memory;
@@ -40,7 +43,12 @@ void Deallocate(void* memory) {
 }  // namespace
 
 void* operator new(size_t bytes) { return Allocate(bytes); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return Allocate(bytes, static_cast<size_t>(alignment));
+}
 void operator delete(void* memory) noexcept { Deallocate(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { Deallocate(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { Deallocate(memory); }
 void operator delete(void* memory, size_t) noexcept { Deallocate(memory); }
 
 namespace quire::embed {
@@ -271,6 +279,55 @@ TEST(NoMemory, SlotsOfACallThatFailsGoBack) {
   quire_sequence_free(open);
   const auto left = std::span(history).first(2 * kBlock + 1);
   EXPECT_EQ(world.Gathered(*sequence, 0, QUIRE_KEY), world.Expected(left, 0, 0));
+}
+
+// With threads: those that run already when another cannot be had must be there to be ended.
+TEST(NoMemory, AttentionIsMadeAndRunOrRefused) {
+  const CWorld world;
+  const auto history = cache::SomeTokens(300, 1);
+  const auto sequence = world.Run(history);
+  const std::vector<float> queries(20 * 2 * 4, 0.5f);
+  std::vector<float> expected(queries.size());
+  std::vector<float> out(queries.size());
+  auto options = Sized<quire_attention_options>();
+  options.threads = 4;
+  quire_attend_task task = {.sequence = sequence.get(),
+                            .queries = queries.data(),
+                            .out = expected.data(),
+                            .rows = 20,
+                            .first_position = 270};
+  auto request = Sized<quire_attend_request>();
+  request.query_heads = 2;
+  request.task_count = 1;
+  request.tasks = &task;
+  const auto run = [&](quire_error* error) {
+    quire_attention* attention = nullptr;
+    quire_code code = quire_attention_create(&options, &attention, error);
+    if (code == QUIRE_OK) code = quire_attend(attention, &request, error);
+    // Also after a failure the handle is fit for freeing.
+    const int64_t left = std::exchange(allocations_left, -1);
+    quire_attention_free(attention);
+    allocations_left = left;
+    return code;
+  };
+  ASSERT_EQ(run(nullptr), QUIRE_OK);
+  task.out = out.data();
+  uint64_t refused = 0;
+  for (int64_t k = 0;; ++k) {
+    ASSERT_LT(k, 1000);
+    std::ranges::fill(out, -1.0f);
+    quire_error error{};
+    allocations_left = k;
+    const quire_code code = run(&error);
+    const bool none_failed = std::exchange(allocations_left, -1) >= 0;
+    ASSERT_TRUE(code == QUIRE_OK || code == QUIRE_NO_MEMORY) << k << ": " << Show(error);
+    refused += code == QUIRE_OK ? 0 : 1;
+    if (code == QUIRE_OK) {
+      EXPECT_EQ(out, expected) << k;
+    }
+    if (none_failed) break;
+  }
+  EXPECT_GT(refused, 8u);
 }
 
 TEST(NoMemory, ALifeThatEndsAnywhereLeavesNothingBehind) {

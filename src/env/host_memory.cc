@@ -107,10 +107,15 @@ class HostMemory final : public DeviceMemory {
                             std::generic_category().message(error)));
   }
 
+  // Neighbours that look alike are one mapping to the kernel, and to take one out of the middle is
+  // to make two of it, which it refuses where the process may have no more. Then the addresses stay
+  // and only the pages go.
   static void Unmap(std::byte* begin, uint64_t bytes) {
+    if (::munmap(begin, bytes) == 0) return;
+    const int error = errno;
     QUIRE_CHECK_MSG(
-        ::munmap(begin, bytes) == 0,
-        fmt::format("munmap of {} bytes: {}", bytes, std::generic_category().message(errno)));
+        error == ENOMEM && ::madvise(begin, bytes, MADV_DONTNEED) == 0,
+        fmt::format("munmap of {} bytes: {}", bytes, std::generic_category().message(error)));
   }
 
   const bool huge_pages_;

@@ -2,8 +2,11 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <string>
@@ -165,6 +168,38 @@ TEST(HostMemory, CommitSaysNoWhereTheSystemDoes) {
   EXPECT_TRUE(smaller.has_value());
   EXPECT_TRUE(memory->Commit(base, kBytes).has_value());
   memory->Release(base, kBytes);
+}
+
+// The kernel sees three neighbours as one mapping, and there is none left to cut it in two.
+TEST(HostMemory, GivesPagesBackWhereTheProcessMayHaveNoMoreMappings) {
+  if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer needs mappings of its own";
+  const auto memory = MakeHostMemory(false);
+  std::array<std::byte*, 3> bases{};
+  for (std::byte*& base : bases) base = Usable(*memory, kMiB);
+  std::ranges::sort(bases);
+  if (bases[0] + kMiB != bases[1] || bases[1] + kMiB != bases[2]) GTEST_SKIP() << "no neighbours";
+  bases[1][0] = std::byte{1};
+
+  uint64_t mappings_max = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> mappings_max;
+  const uint64_t bytes = 2 * mappings_max * kPageBytes;
+  void* const many = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                          /*fd=*/-1, 0);
+  ASSERT_NE(many, MAP_FAILED);
+  bool full = false;
+  for (uint64_t page = 0; page < 2 * mappings_max && !full; page += 2) {
+    full = mprotect(static_cast<std::byte*>(many) + page * kPageBytes, kPageBytes, PROT_READ) != 0;
+  }
+  memory->Release(bases[1], kMiB);
+  unsigned char resident = 0;
+  const bool mapped = mincore(bases[1], kPageBytes, &resident) == 0;
+  munmap(many, bytes);
+  memory->Release(bases[0], kMiB);
+  memory->Release(bases[2], kMiB);
+  if (!full) GTEST_SKIP() << "this system does not count mappings";
+  EXPECT_TRUE(mapped) << "the limit was not reached";
+  EXPECT_EQ(resident & 1, 0);
+  if (mapped) munmap(bases[1], kMiB);
 }
 
 // Small pages must stay small: 64 bytes written 2 MiB apart make 64 pages resident, not 128 MiB.

@@ -2,7 +2,7 @@
 // with microseconds between them, so a worker looks for more for a moment before it goes to sleep;
 // an idle engine burns nothing.
 #include <atomic>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -25,11 +25,13 @@ class Inline final : public Executor {
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(uint32_t workers) {
+    threads_.reserve(workers - 1);
     for (uint32_t worker = 1; worker < workers; ++worker) {
-      // A machine that gives fewer threads gives slower answers, not other ones.
+      // A machine that gives fewer threads, or no memory for more, gives slower answers, not other
+      // ones. Nothing may leave from here: the threads that run already could not be ended.
       try {
         threads_.emplace_back([this, worker] { WorkerLoop(worker); });
-      } catch (const std::system_error&) {
+      } catch (const std::exception&) {
         break;
       }
     }

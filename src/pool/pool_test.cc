@@ -2,14 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/bits.h"
 #include "env/faulty_memory.h"
 #include "env/process_stats.h"
 
@@ -128,6 +132,51 @@ TEST_F(PoolTest, TrimFindsEveryRunOfFreeSlots) {
   for (const SlotId slot : slots) {
     EXPECT_EQ(pool->data(slot)[0], std::byte(pool->references(slot) > 0 ? 1 : 0)) << slot.number();
   }
+}
+
+// Slots of several pieces share pages: one goes with the last of its slots, and no sooner.
+TEST_F(PoolTest, TrimKeepsThePagesThatSlotsInUseShare) {
+  constexpr uint64_t kPieceBytes = 1024;
+  constexpr uint64_t kSlotsPerPage = 4096 / kPieceBytes;
+  const auto pool =
+      Pool::Create({.name = "p", .slot_bytes = 4 * kPieceBytes, .slots_max = 64, .pieces = 4},
+                   *memory_)
+          .value();
+  const auto bytes = [&](SlotId slot, uint32_t piece) {
+    return std::span(pool->data(slot) + piece * pool->piece_stride_bytes(), kPieceBytes);
+  };
+  const auto all = [&](SlotId slot, std::byte byte) {
+    for (uint32_t piece = 0; piece < 4; ++piece) {
+      for (const std::byte one : bytes(slot, piece)) {
+        if (one != byte) return false;
+      }
+    }
+    return true;
+  };
+  const auto slots = Allocate(*pool, 64);
+  for (const SlotId slot : slots) {
+    for (uint32_t piece = 0; piece < 4; ++piece)
+      std::ranges::fill(bytes(slot, piece), std::byte{7});
+  }
+  // In use: the first of a page, the last of one, a whole page, one amid, the first and the last.
+  const std::set<uint32_t> used = {0, 8, 19, 24, 25, 26, 27, 38, 63};
+  for (const SlotId slot : slots) {
+    if (!used.contains(slot.number())) {
+      EXPECT_TRUE(pool->Release(slot));
+    }
+  }
+  EXPECT_EQ(pool->Trim(), (64 - used.size()) * 4 * kPieceBytes);
+  for (const SlotId slot : slots) {
+    const uint64_t page = slot.number() / kSlotsPerPage;
+    const bool kept =
+        std::ranges::any_of(used, [&](uint32_t other) { return other / kSlotsPerPage == page; });
+    EXPECT_TRUE(all(slot, kept ? std::byte{7} : std::byte{0})) << slot.number();
+  }
+  // What is freed later takes its page along, with those that were given back before.
+  EXPECT_TRUE(pool->Release(SlotId(38)));
+  EXPECT_EQ(pool->Trim(), 4 * kPieceBytes);
+  for (const uint32_t slot : {36u, 37u, 38u, 39u}) EXPECT_TRUE(all(SlotId(slot), std::byte{0}));
+  EXPECT_TRUE(all(SlotId(27), std::byte{7}));
 }
 
 TEST_F(PoolTest, StatsCountUseAndPeak) {
@@ -260,23 +309,63 @@ TEST_F(PoolTest, WhatIsInUseBeyondTheEndStaysUntilItIsReleased) {
   EXPECT_EQ(pool->GiveBackTail(), 3 * pool->slot_stride_bytes());
 }
 
+/// Knows which pages may be used.
+class PagesInUse final : public DeviceMemory {
+ public:
+  explicit PagesInUse(DeviceMemory& inner) : inner_(inner) {}
+
+  std::string_view name() const override { return inner_.name(); }
+  bool host_accessible() const override { return inner_.host_accessible(); }
+  Result<std::byte*> Reserve(uint64_t bytes) override { return inner_.Reserve(bytes); }
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    QUIRE_TRY(inner_.Commit(begin, bytes));
+    const auto first = reinterpret_cast<uintptr_t>(begin) / kPage;
+    const auto end = DivUp<uint64_t>(reinterpret_cast<uintptr_t>(begin) + bytes, kPage);
+    for (uint64_t page = first; page < end; ++page) pages.insert(page);
+    return {};
+  }
+  void Decommit(std::byte* begin, uint64_t bytes) override {
+    inner_.Decommit(begin, bytes);
+    const auto first = DivUp<uint64_t>(reinterpret_cast<uintptr_t>(begin), kPage);
+    const auto end = (reinterpret_cast<uintptr_t>(begin) + bytes) / kPage;
+    for (uint64_t page = first; page < end; ++page) pages.erase(page);
+  }
+  void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
+  void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
+  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    return inner_.Copy(to, from, bytes);
+  }
+
+  std::set<uint64_t> pages;
+
+ private:
+  static constexpr uint64_t kPage = 4096;
+  DeviceMemory& inner_;
+};
+
 TEST_F(PoolTest, ACommitThatFailsChangesNothing) {
   uint64_t failures = 0;
   for (uint64_t k = 0;; ++k) {
-    FaultyMemory faulty(*memory_, std::numeric_limits<uint64_t>::max());
+    PagesInUse in_use(*memory_);
+    FaultyMemory faulty(in_use, std::numeric_limits<uint64_t>::max());
     const auto pool =
         Pool::Create({.name = "p", .slot_bytes = 4000, .slots = 3, .slots_max = 9, .pieces = 4},
                      faulty)
             .value();
     const auto slots = Allocate(*pool, 3);
+    const std::set<uint64_t> before = in_use.pages;
     faulty.FailCall(k);
     const auto grown = pool->CommitSlots(9);
     ASSERT_EQ(grown.has_value(), !faulty.failed());
-    if (grown) break;
+    if (grown) {
+      EXPECT_GT(in_use.pages.size(), before.size());
+      break;
+    }
     ++failures;
     EXPECT_EQ(grown.error().code, ErrorCode::kNoSpace);
     EXPECT_NE(grown.error().message.find("9 slots of 4000 bytes instead of 3"), std::string::npos);
     EXPECT_EQ(pool->slots(), 3u);
+    EXPECT_EQ(in_use.pages, before) << "what was committed before the failure";
     ASSERT_TRUE(pool->CommitSlots(9).has_value()) << "it can be tried again";
   }
   EXPECT_EQ(failures, 4u) << "one for each piece";

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace quire::quota {
 namespace {
 
 TEST(Account, ChargesUpToTheQuota) {
   Account account(100, 40);
+  EXPECT_EQ(account.used_bytes(), 0u);
+  EXPECT_EQ(account.peak_bytes(), 0u);
   account.Charge(100);
   EXPECT_EQ(account.room_bytes(), 0u);
   account.Refund(70);
@@ -48,6 +52,11 @@ TEST(Account, SpareIsWhatEvictingGives) {
           }
           EXPECT_EQ(same, got);
           EXPECT_LE(any, got);
+          // All of them where the floor is not in the way, else at most one victim less.
+          const uint64_t above =
+              others + victims * victim - std::min(others + victims * victim, floor);
+          EXPECT_EQ(any == victims * victim, victims * victim <= above);
+          EXPECT_GE(any + victim, std::min(above, victims * victim));
         }
       }
     }

@@ -27,6 +27,7 @@ TEST(Ledger, ChargesUpToTheLimitAndNotAByteMore) {
 
 TEST(Ledger, PeakStaysAfterARefund) {
   Ledger ledger(100);
+  EXPECT_EQ(ledger.peak_bytes(), 0u);
   ASSERT_TRUE(ledger.TryCharge(70));
   ledger.Refund(50);
   ASSERT_TRUE(ledger.TryCharge(10));

@@ -158,7 +158,9 @@ Result<BlockListView> OwnerCache::View(uint32_t layer, StreamRole role, TokenRan
   QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
   QUIRE_TRY(CheckAlive());
   Touch();
-  return sequence_->View(number, role, range);
+  auto view = sequence_->View(number, role, range);
+  if (!view || view->tokens() == 0) QUIRE_TRY(CheckAlive());
+  return view;
 }
 
 }  // namespace quire::registry

@@ -59,6 +59,9 @@ Result<std::unique_ptr<Registry>> Registry::Create(RegistryOptions options) {
                 fmt::format("registry options: budget_bytes_max {} is below budget_bytes {}",
                             options.budget_bytes_max, options.budget_bytes));
   }
+  if (!options.make_memory) {
+    options.make_memory = [] { return MakeHostMemory(/*huge_pages=*/false); };
+  }
   std::unique_ptr<Registry> registry(new Registry(std::move(options)));
   MutexLock lock(registry->mutex_);
   QUIRE_TRY(registry->StoreFor({}));  // the common one, so that what cannot work shows now
@@ -93,7 +96,7 @@ Result<Registry::Store*> Registry::StoreFor(const OwnerOptions& options) {
                                                .hot_bytes_max = ledger_.limit_bytes(),
                                                .tokens_max = options_.tokens_max,
                                                .clock = options_.clock},
-                                              MakeHostMemory(/*huge_pages=*/false), &ledger_));
+                                              options_.make_memory(), &ledger_));
   return stores_.emplace_back(std::make_unique<Store>(std::move(store))).get();
 }
 
@@ -191,6 +194,7 @@ uint64_t Registry::owner_count() const {
 std::vector<cache::Core*> Registry::Caches() const {
   MutexLock lock(mutex_);
   std::vector<cache::Core*> caches;
+  caches.reserve(stores_.size());
   for (const auto& store : stores_) caches.push_back(store->cache.get());
   return caches;
 }

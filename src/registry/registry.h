@@ -3,6 +3,7 @@
 #define QUIRE_REGISTRY_REGISTRY_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -25,6 +26,8 @@ struct RegistryOptions {
   uint64_t budget_bytes_max = 0;  // most that Resize may raise it to; 0: budget_bytes
   uint64_t tokens_max = 1 << 20;  // longest sequence of any owner
   const Clock* clock = nullptr;   // needed; must outlive the registry
+  // Of each cache; none: host memory.
+  std::function<std::unique_ptr<DeviceMemory>()> make_memory{};
 };
 
 /// What EvictToBudget did.

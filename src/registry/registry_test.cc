@@ -7,7 +7,9 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "cache/test_util.h"
 
@@ -193,6 +195,22 @@ TEST(Registry, TheLeastRecentlyUsedInferenceGoesFirst) {
   EXPECT_NE(world.registry->Find(Inference{3}), nullptr);
 }
 
+// The clock says the same of all, so something else must decide, and always alike.
+TEST(Registry, OfEqualTimesTheLowerOwnerGoes) {
+  World world(40);
+  for (const uint64_t id : {5u, 3u, 4u}) {
+    Must(world.Feed(*world.Get(Inference{id}), SomeTokens(2 * kBlock, id)));
+  }
+  const uint64_t before = world.registry->bytes_used();
+  EXPECT_EQ(world.registry->EvictToBudget(before).owners_evicted, 0u) << "it is there already";
+  EXPECT_EQ(world.registry->bytes_used(), before);
+  EXPECT_EQ(world.registry->EvictToBudget(before - world.charge_bytes).owners_evicted, 1u);
+  EXPECT_EQ(world.registry->Find(Inference{3}), nullptr);
+  world.registry->EvictToBudget(before - 3 * world.charge_bytes);
+  EXPECT_EQ(world.registry->Find(Inference{4}), nullptr);
+  EXPECT_NE(world.registry->Find(Inference{5}), nullptr);
+}
+
 TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   World world(20);
   world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
@@ -243,6 +261,132 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   EXPECT_EQ(world.SlotsUsed(), 40u);
 }
 
+/// Stands still, and runs something at one reading.
+class HookedClock final : public Clock {
+ public:
+  uint64_t NowMicros() const override {
+    if (readings++ == hooked_reading) hook();
+    return 1000;
+  }
+
+  mutable uint64_t readings = 0;
+  uint64_t hooked_reading = UINT64_MAX;
+  std::function<void()> hook;
+};
+
+// The owner cache reads the clock when it is made, without any lock; after that only the use is
+// counted, so the reading before the last one is between the two holds of the registry's lock.
+TEST(Registry, WhoComesSecondGetsTheOwnerThatIsThere) {
+  HookedClock clock;
+  const auto registry = Must(Registry::Create({.geometry = SmallGeometry(),
+                                               .profile = kF16,
+                                               .budget_bytes = 1 << 20,
+                                               .tokens_max = 1 << 14,
+                                               .clock = &clock}));
+  const OwnerOptions options{.identity = SomeIdentity()};
+  const uint64_t before = clock.readings;
+  Must(registry->GetOrCreate(Inference{1}, options));
+  clock.hooked_reading = clock.readings + (clock.readings - before) - 2;
+  std::shared_ptr<OwnerCache> first;
+  clock.hook = [&] { first = Must(registry->GetOrCreate(Inference{2}, options)); };
+  const auto second = Must(registry->GetOrCreate(Inference{2}, options));
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(registry->Find(Inference{2}), first);
+  EXPECT_EQ(registry->owner_count(), 2u);
+}
+
+// Readers count the use, and so read the clock, after they have seen that the owner lives.
+TEST(Registry, AReaderHearsThatTheOwnerEndedMeanwhile) {
+  World world(40);
+  HookedClock clock;
+  world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
+                                          .profile = kF16,
+                                          .budget_bytes = 40 * world.charge_bytes,
+                                          .tokens_max = 1 << 14,
+                                          .clock = &clock}));
+  std::vector<float> out(kBlock * 8);
+  const std::vector<std::function<Result<void>(const OwnerCache&)>> reads = {
+      [&](const OwnerCache& owner) { return owner.Gather(0, StreamRole::kKey, 0, kBlock, out); },
+      [](const OwnerCache& owner) -> Result<void> {
+        QUIRE_TRY(owner.View(0, StreamRole::kKey));
+        return {};
+      }};
+  for (const auto& read : reads) {
+    const auto owner = world.Get(Inference{1});
+    Must(world.Feed(*owner, SomeTokens(kBlock, 1)));
+    Must(read(*owner));
+    clock.hooked_reading = clock.readings;
+    clock.hook = [&] { EXPECT_TRUE(world.registry->Release(Inference{1})); };
+    const auto late = read(*owner);
+    ASSERT_FALSE(late.has_value());
+    EXPECT_EQ(late.error().code, ErrorCode::kNotFound);
+    EXPECT_EQ(late.error().message, "inference 1: it was released");
+  }
+}
+
+/// Host memory that runs something at its next commit.
+class HookedMemory final : public DeviceMemory {
+ public:
+  explicit HookedMemory(std::function<void()>& hook) : hook_(hook) {}
+
+  std::string_view name() const override { return host_->name(); }
+  bool host_accessible() const override { return true; }
+  Result<std::byte*> Reserve(uint64_t bytes) override { return host_->Reserve(bytes); }
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    if (const auto run = std::exchange(hook_, nullptr)) run();
+    return host_->Commit(begin, bytes);
+  }
+  void Decommit(std::byte* begin, uint64_t bytes) override { host_->Decommit(begin, bytes); }
+  void Release(std::byte* base, uint64_t bytes) override { host_->Release(base, bytes); }
+  void Discard(std::byte* begin, uint64_t bytes) override { host_->Discard(begin, bytes); }
+  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    return host_->Copy(to, from, bytes);
+  }
+
+ private:
+  const std::unique_ptr<DeviceMemory> host_ = MakeHostMemory(/*huge_pages=*/false);
+  std::function<void()>& hook_;
+};
+
+// An owner with codecs of its own comes while the caches that were there grow: its cache is made
+// for the old budget and has to grow too.
+TEST(Registry, ACacheMadeWhileTheBudgetGrowsGrowsToo) {
+  World world(20);
+  std::function<void()> hook;
+  world.registry =
+      Must(Registry::Create({.geometry = SmallGeometry(),
+                             .profile = kF16,
+                             .budget_bytes = 20 * world.charge_bytes,
+                             .budget_bytes_max = 40 * world.charge_bytes,
+                             .tokens_max = 1 << 14,
+                             .clock = &world.clock,
+                             .make_memory = [&] { return std::make_unique<HookedMemory>(hook); }}));
+  OwnerOptions left_out;
+  left_out.checkpoint_layers = {1};
+  std::shared_ptr<OwnerCache> late;
+  hook = [&] { std::thread([&] { late = world.Get(Training{"late", 1}, left_out); }).join(); };
+  Must(world.registry->Resize(40 * world.charge_bytes));
+  ASSERT_NE(late, nullptr);
+  EXPECT_EQ(world.registry->budget_bytes(), 40 * world.charge_bytes);
+  const auto history = SomeTokens(36 * kBlock, 1);
+  Must(world.Feed(*late, history));
+  world.ExpectHolds(*late, history);
+}
+
+// What it had room for before is somebody else's now: it must ask for room again.
+TEST(Registry, AClearedOwnerHasNoRoomLeft) {
+  World world(12);
+  const auto cleared = world.Get(Inference{1});
+  Must(world.Feed(*cleared, SomeTokens(8 * kBlock, 1)));
+  Must(cleared->Clear());
+  Must(world.Feed(*world.Get(Inference{2}), SomeTokens(12 * kBlock, 2)));
+  const auto history = SomeTokens(8 * kBlock, 3);
+  Must(world.Feed(*cleared, history));
+  world.ExpectHolds(*cleared, history);
+  EXPECT_EQ(world.registry->Find(Inference{2}), nullptr) << "it made room";
+}
+
 TEST(Registry, WhatHasNoRoomIsRefusedByNameWhenOnlyTrainingIsLeft) {
   World world(8);
   const auto run = world.Get(Training{"lora", 1});
@@ -285,6 +429,8 @@ TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
   std::vector<float> out(1000);
   EXPECT_EQ(checkpointed->Gather(5, StreamRole::kKey, 0, 1, out).error().code,
             ErrorCode::kInvalidArgument);
+  EXPECT_THAT(checkpointed->Gather(6, StreamRole::kKey, 0, 1, out).error().message,
+              HasSubstr("layer 6 of a model with 6"));
   const auto too_long = world.Feed(*checkpointed, Join(history, SomeTokens(kBlock + 1, 2)));
   EXPECT_THAT(too_long.error().message, HasSubstr("over its limit of 64"));
   world.ExpectHolds(*checkpointed, history);
