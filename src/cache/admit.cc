@@ -163,8 +163,9 @@ Result<void> Core::CheckRoomToOpen(const PlanState& state, std::span<const Block
   auto room = CheckRoom(place, Charge(own));
   if (room) return {};
   if (room.error().message.empty()) room.error().message = RoomMessage(place, own);
-  return std::unexpected(
-      AsOpenSays(std::move(room).error(), tokens, path.size(), blocks - path.size(), blocks));
+  const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
+  return std::unexpected(AsOpenSays(std::move(room).error(), tokens, path.size(),
+                                    blocks - path.size(), DivUp(wanted, uint64_t{block_tokens()})));
 }
 
 Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& options) {
