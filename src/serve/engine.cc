@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <optional>
 #include <utility>
@@ -95,6 +96,13 @@ class Engine::Task {
     }
     if (prefilling()) return;
     if (response_.tokens.size() == request_.max_tokens) return Finish(Finish::kLength);
+    if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
+      // No token is the most likely one, nor are there probabilities to draw by.
+      return Fail({ErrorCode::kCorrupt,
+                   fmt::format("the logits after position {} are not finite: the weights hold NaN "
+                               "or infinity, or what is computed from them overflows",
+                               position() - 1)});
+    }
     digest_.Update(std::as_bytes(logits));
     const TokenId token = sampler_.Next(logits);
     response_.tokens.push_back(token);

@@ -50,7 +50,7 @@ struct Request {
 
 struct Response {
   Finish finish = Finish::kFailed;
-  Error error{};                  // kFailed only
+  Error error{};                  // kFailed only; kCorrupt: the model gives logits not finite
   std::vector<TokenId> tokens{};  // generated, a stop token included
   uint64_t prompt_tokens = 0;
   uint64_t reused_tokens = 0;    // found in the cache

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <numeric>
+#include <string>
 
 #include "serve/test_util.h"
 
@@ -272,6 +275,48 @@ TEST_F(EngineTest, NoTokensWantedReadsThePromptOnly) {
   EXPECT_TRUE(response.tokens.empty());
   EXPECT_EQ(response.computed_tokens, 50u);
   EXPECT_EQ(cache_->stats().published_blocks, 3u);
+}
+
+/// Random weights with one value that is not finite.
+class Poisoned final : public model::TensorSource {
+ public:
+  Poisoned(const model::ModelConfig& config, std::string_view tensor, float value)
+      : random_(config, ComputeType::kF32, 7), tensor_(tensor), value_(value) {}
+
+  const std::string& path() const override { return random_.path(); }
+  std::span<const model::TensorInfo> tensors() const override { return random_.tensors(); }
+  Result<void> Read(const model::TensorInfo& tensor, uint64_t offset_bytes,
+                    std::span<std::byte> out) const override {
+    QUIRE_TRY(random_.Read(tensor, offset_bytes, out));
+    if (tensor.name == tensor_ && offset_bytes == 0) std::memcpy(out.data(), &value_, 4);
+    return {};
+  }
+
+ private:
+  const model::RandomTensors random_;
+  const std::string tensor_;
+  const float value_;
+};
+
+TEST_F(EngineTest, LogitsThatAreNotFiniteFailTheRequest) {
+  const model::ModelConfig config = model::SmallConfig();
+  for (const float value : {NAN, INFINITY, -INFINITY}) {
+    const Poisoned tensors(config, "model.norm.weight", value);
+    model_ = model::Model::Create(config, tensors, {}).value();
+    MakeWithModel(64);
+    for (const float temperature : {0.0f, 1.0f}) {
+      const Response response = RunOne(
+          {.prompt = SomeTokens(20, 1), .max_tokens = 5, .sampling = {.temperature = temperature}});
+      EXPECT_EQ(response.finish, Finish::kFailed);
+      EXPECT_EQ(response.error.code, ErrorCode::kCorrupt);
+      EXPECT_NE(response.error.message.find("position 19 are not finite"), std::string::npos)
+          << response.error.message;
+      EXPECT_TRUE(response.tokens.empty());
+    }
+    // Nothing is sampled, so nobody is misled.
+    EXPECT_EQ(RunOne({.prompt = SomeTokens(20, 2), .max_tokens = 0}).finish, Finish::kLength);
+    EXPECT_EQ(cache_->stats().sequences, 0u);
+  }
 }
 
 TEST_F(EngineTest, TemperatureDrawsTheSameTokensForTheSameSeed) {

@@ -36,6 +36,12 @@ class EngineTest : public testing::Test {
     const model::ModelConfig config = model::SmallConfig();
     model_ = model::Model::Create(config, model::RandomTensors(config, ComputeType::kF32, 7), {})
                  .value();
+    MakeWithModel(blocks, chunk_tokens, spill);
+  }
+
+  /// The same around the model that is there.
+  void MakeWithModel(uint64_t blocks, uint32_t chunk_tokens = 32, Spill* spill = nullptr) {
+    const model::ModelConfig& config = model_->config();
     CacheOptions options{.geometry = model::GeometryOf(config),
                          .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
                          .hot_bytes = uint64_t{1} << 30,
