@@ -4,9 +4,9 @@
 
 #include <array>
 #include <charconv>
-#include <cstdio>
 #include <limits>
 
+#include "apps/quire/output.h"
 #include "base/bits.h"
 #include "quire/geometry.h"
 
@@ -29,7 +29,7 @@ int ExitOf(ErrorCode code) {
 }
 
 int Report(std::string_view command, const Error& error) {
-  fmt::print(stderr, "quire {}: {}: {}\n", command, ErrorCodeName(error.code), error.message);
+  PrintError(fmt::format("quire {}: {}: {}\n", command, ErrorCodeName(error.code), error.message));
   return ExitOf(error.code);
 }
 
@@ -38,7 +38,7 @@ void PrintJson(const nlohmann::ordered_json& object) {
   const std::string text =
       object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   fmt::print("{}\n", text);
-  std::fflush(stdout);
+  FlushOutput();
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "apps/quire/demo_document.h"
+#include "apps/quire/output.h"
 #include "apps/quire/runtime.h"
 #include "base/bits.h"
 #include "codec/slot_layout.h"
@@ -104,7 +105,7 @@ class Demo {
   void Print(fmt::format_string<Args...> format, Args&&... args) const {
     if (quiet_) return;
     fmt::print(format, std::forward<Args>(args)...);
-    std::fflush(stdout);
+    FlushOutput();
   }
 
   serve::Request RequestOf(const Session& session, bool reuse) const {

@@ -46,6 +46,18 @@ double LogSum(std::span<const float> logits) {
   return most + std::log(sum);
 }
 
+/// Nothing can be said of a model that computes NaN or infinity.
+Result<void> CheckFinite(std::span<const float> logits, const NumericProfile& profile,
+                         uint64_t position) {
+  if (std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) return {};
+  return Fail(ErrorCode::kCorrupt,
+              fmt::format("the logits after token {} of the text are not finite (K as {}, V as {})"
+                          ": the weights hold NaN or infinity, or what is computed from them "
+                          "overflows",
+                          position, CodecName(*profile.CodecFor(StreamRole::kKey)),
+                          CodecName(*profile.CodecFor(StreamRole::kValue))));
+}
+
 void Compare(std::span<const float> codec, std::span<const float> f16, TokenId next, Sums& sums) {
   const double log_sum = LogSum(codec);
   const double log_sum_f16 = LogSum(f16);
@@ -67,7 +79,9 @@ class Evaluation {
  public:
   Evaluation(Runtime& runtime, Cache& f16) : runtime_(runtime), caches_{&runtime.cache(), &f16} {}
 
-  Result<void> AddWindow(std::span<const TokenId> window, ProgressBar& bar, uint64_t total) {
+  /// `first` is the window's first token in the text.
+  Result<void> AddWindow(std::span<const TokenId> window, uint64_t first, ProgressBar& bar,
+                         uint64_t total) {
     std::unique_ptr<Sequence> sequences[2];
     for (int i = 0; i < 2; ++i) {
       QUIRE_ASSIGN(auto plan,
@@ -89,6 +103,10 @@ class Evaluation {
         QUIRE_TRY(runtime_.model().Step({&item, 1}, runtime_.attention(), runtime_.executor()));
       }
       for (size_t t = 0; t < tokens.size(); ++t) {
+        for (const int i : {1, 0}) {  // what f16 cannot compute is not the codec's fault
+          QUIRE_TRY(CheckFinite(std::span(logits_[i]).subspan(t * vocab, vocab),
+                                caches_[i]->options().profile, first + begin + t));
+        }
         Compare(std::span(logits_[0]).subspan(t * vocab, vocab),
                 std::span(logits_[1]).subspan(t * vocab, vocab), window[begin + t + 1], sums_);
       }
@@ -145,19 +163,28 @@ Result<nlohmann::ordered_json> EvaluateText(const EvalFlags& flags, Runtime& run
   ProgressBar bar("comparing with f16");
   for (size_t begin = 0; begin + 1 < tokens.size(); begin += flags.context) {
     const size_t count = std::min<size_t>(flags.context, tokens.size() - begin);
-    QUIRE_TRY(evaluation.AddWindow(std::span(tokens).subspan(begin, count), bar, tokens.size()));
+    QUIRE_TRY(
+        evaluation.AddWindow(std::span(tokens).subspan(begin, count), begin, bar, tokens.size()));
   }
   bar.Clear();
   const Sums& sums = evaluation.sums();
   const auto count = static_cast<double>(sums.tokens);
-  return nlohmann::ordered_json{{"kv", flags.kv},
-                                {"context", flags.context},
-                                {"tokens", sums.tokens},
-                                {"ppl", std::exp(sums.loss / count)},
-                                {"ppl_f16", std::exp(sums.loss_f16 / count)},
-                                {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
-                                {"kld_mean", sums.kld / count},
-                                {"top1_agreement", static_cast<double>(sums.same_top) / count}};
+  const nlohmann::ordered_json report = {
+      {"kv", flags.kv},
+      {"context", flags.context},
+      {"tokens", sums.tokens},
+      {"ppl", std::exp(sums.loss / count)},
+      {"ppl_f16", std::exp(sums.loss_f16 / count)},
+      {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
+      {"kld_mean", sums.kld / count},
+      {"top1_agreement", static_cast<double>(sums.same_top) / count}};
+  for (const auto& [name, value] : report.items()) {
+    if (!value.is_number_float() || std::isfinite(value.get<double>())) continue;
+    return Fail(ErrorCode::kCorrupt, fmt::format("{} is not finite: the model finds the text next "
+                                                 "to impossible",
+                                                 name));
+  }
+  return report;
 }
 
 /// Whether the greedy continuation of the case's prompt begins with its answer.

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "apps/quire/npy.h"
+#include "apps/quire/output.h"
 #include "apps/quire/progress.h"
 #include "apps/quire/runtime.h"
 #include "base/hash.h"
@@ -190,7 +191,7 @@ Result<int> Generate(const GenerateFlags& flags) {
       stream.emplace(*runtime->tokenizer());
       request.on_token = [&stream](TokenId token) {
         fmt::print("{}", stream->Add(token));
-        std::fflush(stdout);
+        FlushOutput();
         return true;
       };
     }
@@ -220,15 +221,15 @@ Result<int> Generate(const GenerateFlags& flags) {
     PrintJson(report);
   } else {
     if (!runtime->tokenizer()) fmt::print("{}\n", fmt::join(last.tokens, ","));
-    fmt::print(stderr,
-               "{} prompt tokens ({} reused, {} computed), {} generated; first token after {:.1f} "
-               "ms, then {:.2f} ms per token; {} of KV; stopped: {}\n",
-               last.prompt_tokens, last.reused_tokens, last.computed_tokens, last.tokens.size(),
-               last.ttft_ms, last.ms_per_token, FormatBytes(last.kv_bytes),
-               serve::FinishName(last.finish));
+    PrintError(fmt::format(
+        "{} prompt tokens ({} reused, {} computed), {} generated; first token after {:.1f} "
+        "ms, then {:.2f} ms per token; {} of KV; stopped: {}\n",
+        last.prompt_tokens, last.reused_tokens, last.computed_tokens, last.tokens.size(),
+        last.ttft_ms, last.ms_per_token, FormatBytes(last.kv_bytes),
+        serve::FinishName(last.finish)));
     if (flags.stats) {
       QUIRE_ASSIGN(const TenantStats tenant, runtime->cache().tenant_stats(kDefaultTenant));
-      fmt::print(stderr, "{}\n{}", ToText(runtime->cache().stats()), ToText(tenant));
+      PrintError(fmt::format("{}\n{}", ToText(runtime->cache().stats()), ToText(tenant)));
     }
   }
   return last.finish == serve::Finish::kNoSpace ? kResource : kOk;

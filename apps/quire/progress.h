@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "apps/quire/output.h"
+
 namespace quire::app {
 
 /// "label [#####     ] 50 % (1.2 of 2.4 MB)", redrawn in place and erased at the end.
@@ -26,13 +28,13 @@ class ProgressBar {
     const auto percent = static_cast<int>(100 * done / total);
     if (percent == percent_) return;
     percent_ = percent;
-    fmt::print(stderr, "\r\033[K{} [{:<30}] {} %", label_, std::string(percent * 30 / 100, '#'),
-               percent);
+    PrintError(fmt::format("\r\033[K{} [{:<30}] {} %", label_, std::string(percent * 30 / 100, '#'),
+                           percent));
     if (done == total) Clear();
   }
 
   void Clear() {
-    if (shown_ && percent_ >= 0) fmt::print(stderr, "\r\033[K");
+    if (shown_ && percent_ >= 0) PrintError("\r\033[K");
     percent_ = -1;
   }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "base/json.h"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr uint64_t kFileBytesMax = 1 << 30;
 constexpr uint64_t kLineBytesMax = 16 << 20;
-constexpr uint64_t kEntriesMax = 1 << 26;  // requests and their blocks
-constexpr size_t kPieceBytes = 1 << 18;    // of text, inflated at a time
+constexpr uint64_t kHeldBytesMax = 1 << 27;  // of requests and their block ids
+constexpr size_t kPieceBytes = 1 << 18;      // of text, inflated at a time
 
 Result<TraceRequest> ParseLine(std::string_view line, const std::string& source) {
   QUIRE_ASSIGN(const Json object, ParseJson(line, source));
@@ -71,10 +72,11 @@ class Lines {
     if (line.find_first_not_of(" \t\r") == std::string::npos) return {};
     QUIRE_ASSIGN(TraceRequest request,
                  ParseLine(line, fmt::format("{}: line {}", source_, number_)));
-    entries_ += 1 + request.block_ids.size();
-    if (entries_ > kEntriesMax) {
-      return Fail(ErrorCode::kCorrupt, fmt::format("{}: line {}: more than {} requests and blocks",
-                                                   source_, number_, kEntriesMax));
+    held_bytes_ += sizeof(TraceRequest) + request.block_ids.size() * sizeof(uint64_t);
+    if (held_bytes_ > kHeldBytesMax) {
+      return Fail(ErrorCode::kCorrupt,
+                  fmt::format("{}: line {}: more than {} bytes of requests and block ids", source_,
+                              number_, kHeldBytesMax));
     }
     trace_.push_back(std::move(request));
     return {};
@@ -83,7 +85,7 @@ class Lines {
   const std::string& source_;
   std::string line_;     // so far
   uint64_t number_ = 0;  // of the lines that ended
-  uint64_t entries_ = 0;
+  uint64_t held_bytes_ = 0;
   Trace trace_;
 };
 
@@ -97,47 +99,107 @@ class Inflater {
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
 
-  Result<void> Run(std::string_view bytes, const std::string& source, Lines& lines) {
+  Result<void> Add(std::string_view bytes, const std::string& source, Lines& lines) {
     if (!ready_) return Fail(ErrorCode::kNoSpace, source + ": no memory to inflate it");
-    std::string piece(kPieceBytes, '\0');
-    for (int status = Z_OK; !bytes.empty() || status != Z_STREAM_END;) {
-      if (status == Z_STREAM_END) inflateReset(&stream_);  // another member follows
+    piece_.resize(kPieceBytes);
+    while (!bytes.empty()) {
+      if (ended_) inflateReset(&stream_);  // another member follows
       const size_t offered = std::min<size_t>(bytes.size(), std::numeric_limits<uInt>::max() / 2);
       stream_.next_in = reinterpret_cast<const Bytef*>(bytes.data());
       stream_.avail_in = static_cast<uInt>(offered);
-      stream_.next_out = reinterpret_cast<Bytef*>(piece.data());
-      stream_.avail_out = static_cast<uInt>(piece.size());
-      status = inflate(&stream_, Z_NO_FLUSH);
-      if (status == Z_BUF_ERROR) return Fail(ErrorCode::kCorrupt, source + ": gzip cut short");
-      if (status != Z_OK && status != Z_STREAM_END) {
-        return Fail(ErrorCode::kCorrupt, source + ": damaged gzip");
-      }
+      QUIRE_TRY(Inflate(source, lines));
       bytes.remove_prefix(offered - stream_.avail_in);
-      QUIRE_TRY(lines.Add(std::string_view(piece).substr(0, piece.size() - stream_.avail_out)));
     }
     return {};
   }
 
+  Result<void> Finish(const std::string& source) const {
+    if (ended_) return {};
+    return Fail(ErrorCode::kCorrupt, source + ": gzip cut short");
+  }
+
  private:
+  // Until the input that was offered is used up, or a member ends.
+  Result<void> Inflate(const std::string& source, Lines& lines) {
+    do {
+      stream_.next_out = reinterpret_cast<Bytef*>(piece_.data());
+      stream_.avail_out = static_cast<uInt>(piece_.size());
+      const int status = inflate(&stream_, Z_NO_FLUSH);
+      ended_ = status == Z_STREAM_END;
+      // Z_BUF_ERROR: nothing was left to do.
+      if (status != Z_OK && status != Z_BUF_ERROR && !ended_) {
+        return Fail(ErrorCode::kCorrupt, source + ": damaged gzip");
+      }
+      QUIRE_TRY(lines.Add(std::string_view(piece_).substr(0, piece_.size() - stream_.avail_out)));
+    } while (!ended_ && stream_.avail_out == 0);
+    return {};
+  }
+
   z_stream stream_ = {};
   bool ready_ = false;
+  bool ended_ = false;  // with a member
+  std::string piece_;
 };
+
+// Takes a trace in pieces, gzip or not.
+class Reader {
+ public:
+  explicit Reader(const std::string& source) : source_(source), lines_(source) {}
+
+  Result<void> Add(std::string_view bytes) {
+    if (head_.size() < kMagic.size()) {
+      const size_t missing = std::min(kMagic.size() - head_.size(), bytes.size());
+      head_ += bytes.substr(0, missing);
+      bytes.remove_prefix(missing);
+      if (head_.size() < kMagic.size()) return {};
+      QUIRE_TRY(Take(head_));
+    }
+    return Take(bytes);
+  }
+
+  Result<Trace> Finish() {
+    if (head_.size() < kMagic.size()) QUIRE_TRY(lines_.Add(head_));
+    if (is_gzip()) QUIRE_TRY(inflater_.Finish(source_));
+    return lines_.Finish();
+  }
+
+ private:
+  static constexpr std::string_view kMagic = "\x1f\x8b";
+
+  bool is_gzip() const { return head_ == kMagic; }
+  Result<void> Take(std::string_view bytes) {
+    return is_gzip() ? inflater_.Add(bytes, source_, lines_) : lines_.Add(bytes);
+  }
+
+  const std::string& source_;
+  std::string head_;  // the first bytes, which say what it is
+  Lines lines_;
+  Inflater inflater_;
+};
+
+// Reads by `feed`, which gives pieces to a Reader.
+template <typename Feed>
+Result<Trace> Read(const std::string& source, const Feed& feed) {
+  try {
+    Reader reader(source);
+    QUIRE_TRY(feed(reader));
+    return reader.Finish();
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kNoSpace, source + ": the system has no memory for its requests");
+  }
+}
 
 }  // namespace
 
 Result<Trace> ParseTrace(std::string_view bytes, const std::string& source) {
-  Lines lines(source);
-  if (bytes.starts_with("\x1f\x8b")) {
-    QUIRE_TRY(Inflater().Run(bytes, source, lines));
-  } else {
-    QUIRE_TRY(lines.Add(bytes));
-  }
-  return lines.Finish();
+  return Read(source, [bytes](Reader& reader) { return reader.Add(bytes); });
 }
 
 Result<Trace> ReadTrace(const std::string& path) {
-  QUIRE_ASSIGN(const std::string bytes, ReadFile(path, kFileBytesMax));
-  return ParseTrace(bytes, path);
+  return Read(path, [&path](Reader& reader) {
+    return ReadPieces(path, kFileBytesMax,
+                      [&reader](std::string_view piece) { return reader.Add(piece); });
+  });
 }
 
 }  // namespace quire::app

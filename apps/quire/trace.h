@@ -29,12 +29,13 @@ using Trace = std::vector<TraceRequest>;
 /// `source` (a file's path) begins messages.
 ///
 /// Errors: kCorrupt damaged or cut short, with the number of the line; kCorrupt a line of more than
-///         16 MiB, or more than 2^26 requests and blocks: a small file cannot take all memory
+///         16 MiB, or more than 128 MiB of requests and block ids: a small file cannot take all
+///         memory; kNoSpace the system has less
 Result<Trace> ParseTrace(std::string_view bytes, const std::string& source);
 
-/// The trace in a file.
+/// The trace in a file of at most 1 GiB, or a pipe. Of the file itself a piece is held at a time.
 ///
-/// Errors: those of ReadFile and ParseTrace
+/// Errors: those of ReadPieces and ParseTrace
 Result<Trace> ReadTrace(const std::string& path);
 
 }  // namespace quire::app

@@ -125,11 +125,18 @@ struct TenantOptions {
 /// Whoever asks without saying who: no quota, no floor, private.
 [[gnu::visibility("hidden")]] inline constexpr TenantId kDefaultTenant = TenantId(0);
 
+struct SequenceOptions;
+
 struct AcquireRequest {
   TenantId tenant = kDefaultTenant;
   const Identity* identity = nullptr;
   std::span<const TokenId> tokens{};  // the whole prompt
   bool reuse = true;                  // false: plan a sequence that shares nothing
+  // For a caller that waits while there is no room: the options that Open will get. Where Open
+  // would refuse them with kNoSpace, Acquire does so itself, before anything is leased or counted:
+  // no lookup, hit, miss or refusal, no use of a block. Such a request may be tried again at will.
+  // Pin and Unpin do not read it.
+  const SequenceOptions* open_as = nullptr;
 };
 
 /// What the cache has of a prompt. Holds the resident part pinned until opened or destroyed.
@@ -232,7 +239,7 @@ class Cache {
   /// one token is left.
   ///
   /// Errors:  kInvalidArgument no identity, no tokens, or more than tokens_max, or the tenant is a
-  ///          domain; kNotFound no such tenant
+  ///          domain; kNotFound no such tenant; with open_as, kNoSpace as Open has no room now
   /// Effects: counts as a use of the blocks found (LRU)
   /// Cost:    O(tokens / block_tokens) node visits
   virtual Result<Plan> Acquire(const AcquireRequest& request) = 0;

@@ -29,14 +29,30 @@ float Dot(const float* a, const float* b, size_t count) {
   return sum;
 }
 
+/// Of one worker; allocated before the work begins, which must not throw.
+struct Scratch {
+  Scratch(const AttentionShape& shape, const AttentionTask& task)
+      : scores(size_t{std::min(task.rows, kRowsPerChunk)} * shape.query_heads *
+               (task.first_position + task.rows)),
+        keys(size_t{shape.key.heads} * shape.key.block_tokens * shape.key.dim) {}
+
+  std::vector<float> scores;  // [rows, query_heads, tokens that the last row sees]
+  std::vector<float> keys;    // [heads, block_tokens, dim] of one block
+};
+
 /// Rows [begin, end) of a task.
 class MassOfRows {
  public:
-  MassOfRows(const AttentionShape& shape, const AttentionTask& task, uint32_t begin, uint32_t end)
-      : shape_(shape), task_(task), begin_(begin), end_(end), tokens_(TokensSeen(end - 1)) {}
+  MassOfRows(const AttentionShape& shape, const AttentionTask& task, uint32_t begin, uint32_t end,
+             Scratch& scratch)
+      : shape_(shape),
+        task_(task),
+        begin_(begin),
+        end_(end),
+        tokens_(TokensSeen(end - 1)),
+        scratch_(scratch) {}
 
   void AddTo(std::span<double> mass) {
-    scores_.resize(size_t{end_ - begin_} * shape_.query_heads * tokens_);
     Score();
     for (uint32_t row = begin_; row < end_; ++row) {
       for (uint32_t head = 0; head < shape_.query_heads; ++head) AddSoftmax(row, head, mass);
@@ -46,12 +62,12 @@ class MassOfRows {
  private:
   uint64_t TokensSeen(uint32_t row) const { return task_.first_position + row + 1; }
   float* Scores(uint32_t row, uint32_t head) {
-    return scores_.data() + (size_t{row - begin_} * shape_.query_heads + head) * tokens_;
+    return scratch_.scores.data() + (size_t{row - begin_} * shape_.query_heads + head) * tokens_;
   }
 
   void Score() {
     const uint32_t block_tokens = shape_.key.block_tokens;
-    std::vector<float> keys(size_t{shape_.key.heads} * block_tokens * shape_.key.dim);
+    std::vector<float>& keys = scratch_.keys;
     for (uint64_t block = 0; block * block_tokens < tokens_; ++block) {
       // What is written whole is sealed, and its open form may be gone.
       const bool open = (block + 1) * block_tokens > TokensSeen(task_.rows - 1);
@@ -92,8 +108,8 @@ class MassOfRows {
   const AttentionTask& task_;
   const uint32_t begin_;
   const uint32_t end_;
-  const uint64_t tokens_;      // that the last row sees
-  std::vector<float> scores_;  // [rows, query_heads, tokens_]
+  const uint64_t tokens_;  // that the last row sees
+  Scratch& scratch_;
 };
 
 }  // namespace
@@ -105,11 +121,11 @@ void AddAttentionMass(const AttentionShape& shape, const AttentionTask& task, Ex
   const uint64_t blocks = DivUp(task.first_position + task.rows, shape.key.block_tokens);
   QUIRE_CHECK(mass.size() >= blocks);
   const uint32_t chunks = DivUp(task.rows, kRowsPerChunk);
-  std::vector<std::vector<double>> of_chunks(chunks);
-  executor.ParallelFor(chunks, [&](uint32_t chunk, uint32_t) {
-    of_chunks[chunk].resize(blocks);
+  std::vector<std::vector<double>> of_chunks(chunks, std::vector<double>(blocks));
+  std::vector<Scratch> scratch(executor.worker_count(), Scratch(shape, task));
+  executor.ParallelFor(chunks, [&](uint32_t chunk, uint32_t worker) {
     const uint32_t begin = chunk * kRowsPerChunk;
-    MassOfRows(shape, task, begin, std::min(task.rows, begin + kRowsPerChunk))
+    MassOfRows(shape, task, begin, std::min(task.rows, begin + kRowsPerChunk), scratch[worker])
         .AddTo(of_chunks[chunk]);
   });
   for (const std::vector<double>& of_chunk : of_chunks) {

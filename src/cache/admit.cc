@@ -21,6 +21,39 @@ std::span<const MissRun> Plan::missing() const { return state_->missing; }
 
 namespace cache {
 
+namespace {
+
+// With kHalt and kFewer the output may never fit; the prompt must.
+uint64_t TokensToReserve(uint64_t prompt_tokens, const SequenceOptions& options) {
+  const bool whole = options.on_full != OnFull::kHalt && options.on_full != OnFull::kFewer;
+  return whole ? std::max(options.reserve_tokens, prompt_tokens) : prompt_tokens;
+}
+
+// Bytes that are not counted as evictable for a while.
+class Withheld {
+ public:
+  Withheld(uint64_t& evictable_bytes, uint64_t bytes)
+      : evictable_bytes_(evictable_bytes), bytes_(bytes) {
+    evictable_bytes_ -= bytes_;
+  }
+  ~Withheld() { evictable_bytes_ += bytes_; }
+  Withheld(const Withheld&) = delete;
+  Withheld& operator=(const Withheld&) = delete;
+
+ private:
+  uint64_t& evictable_bytes_;
+  const uint64_t bytes_;
+};
+
+Error AsOpenSays(Error error, uint64_t tokens, uint64_t shared_blocks, uint64_t own_blocks,
+                 uint64_t blocks_wanted) {
+  error.message = fmt::format("open: {} tokens need {} shared and {} own blocks of {}; {}", tokens,
+                              shared_blocks, own_blocks, blocks_wanted, error.message);
+  return error;
+}
+
+}  // namespace
+
 Result<void> Core::CheckRequest(const AcquireRequest& request, std::string_view what) const {
   if (request.identity == nullptr) {
     return Fail(ErrorCode::kInvalidArgument, fmt::format("{}: no identity", what));
@@ -43,10 +76,13 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
   QUIRE_ASSIGN(state->place, MakePlace(request));
   Path path;
   std::vector<SlotId> held;
-  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
+  auto leased = mutex_.Run([&]() QUIRE_REQUIRES(mutex_) -> Result<void> {
     if (request.reuse) {
       Expire(AccountOf(state->place));
       path = FindPath(request.tokens, state->place);
+    }
+    if (request.open_as != nullptr) {
+      QUIRE_TRY(CheckRoomToOpen(*state, path.blocks, *request.open_as));
     }
     const uint64_t blocks = path.blocks.size();
     state->resident = blocks * block_tokens();
@@ -54,14 +90,15 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
       if (shrinking_) MoveBelowEnd(path.blocks[i]);  // while nobody holds it
       const BlockRecord& record = blocks_.at(path.blocks[i]);
       for (uint32_t c = 0; c < class_count(); ++c) {
-        const Reach& reach = reaches_[c];
-        const bool needed = i < reach.sink_blocks() || i >= reach.first_needed(state->resident);
+        const bool needed = IsNeeded(c, i, state->resident);
         state->slots[c].push_back(needed ? record.slots[c] : SlotId::None());
         if (needed) held.push_back(record.slots[c]);
       }
     }
     for (const SlotId slot : held) HoldSlot(slot);
+    return {};
   });
+  QUIRE_TRY(std::move(leased));
   const auto resident_tokens = request.tokens.first(state->resident);
   state->resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
   state->lease = Lease(this, std::move(held));
@@ -86,6 +123,60 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
   return Plan(std::move(state));
 }
 
+// Of a block of a plan, whether a query after `resident` tokens can look at this class.
+bool Core::IsNeeded(uint32_t slot_class, uint64_t block, uint64_t resident) const {
+  const Reach& reach = reaches_[slot_class];
+  return block < reach.sink_blocks() || block >= reach.first_needed(resident);
+}
+
+// What leases of a plan on a path will take from what its account could evict.
+uint64_t Core::EvictableBytesOf(std::span<const BlockId> path) const {
+  const uint64_t resident = path.size() * block_tokens();
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; i < path.size(); ++i) {
+    const BlockRecord& record = blocks_.at(path[i]);
+    for (uint32_t c = 0; c < class_count(); ++c) {
+      const SlotId slot = record.slots[c];
+      if (slot.is_none()) continue;
+      const bool alone = reaches_[c].windowed() && references(slot) == 1;
+      if (record.leases > 0 && !alone) continue;  // it is held already
+      if (!alone || IsNeeded(c, i, resident)) bytes += charges_[c];
+    }
+  }
+  return bytes;
+}
+
+// What a sequence that begins with so many shared blocks takes besides its slots, which pay for the
+// entries of its own blocks.
+uint64_t Core::SequenceBytes(uint64_t shared, const SequenceOptions& options) const {
+  const BlockList list(class_count(), block_tokens(), options.publish && !options.contiguous);
+  return SequenceImpl::FixedBytes(*this) + shared * list.block_bytes();
+}
+
+// Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
+// never fit passes: Open says so better.
+Result<void> Core::CheckRoomToOpen(const PlanState& state, std::span<const BlockId> path,
+                                   const SequenceOptions& options) {
+  LetTimePass();  // pins may end, and what they kept is then to be had
+  Place place = state.place;
+  place.may_evict = options.on_full != OnFull::kNoEvict;
+  const uint64_t tokens = TokensToReserve(state.prompt_tokens, options);
+  const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
+  const Tenant& tenant = TenantOf(place.tenant);
+  const uint64_t most_bytes = std::min(ledger_.limit_bytes(), tenant.account.quota_bytes());
+  if (Charge(OwnSlots(0, blocks, options.step_tokens)) + SequenceBytes(0, options) > most_bytes) {
+    return {};
+  }
+  const PerClass<uint64_t> own = OwnSlots(path.size(), blocks, options.step_tokens);
+  const Withheld leased(AccountOf(place).evictable_bytes, EvictableBytesOf(path));
+  auto room = CheckRoom(place, Charge(own) + SequenceBytes(path.size(), options));
+  if (room) return {};
+  if (room.error().message.empty()) room.error().message = RoomMessage(place, own);
+  const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
+  return std::unexpected(AsOpenSays(std::move(room).error(), tokens, path.size(),
+                                    blocks - path.size(), DivUp(wanted, uint64_t{block_tokens()})));
+}
+
 Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& options) {
   PlanState& state = *plan.state_;
   const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
@@ -104,15 +195,13 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
   const bool publish = options.publish && !options.contiguous;
   BlockList list(class_count(), block_tokens(), publish);
-  const uint64_t alone_bytes = SequenceImpl::FixedBytes(*this);
-  const uint64_t metadata_bytes = alone_bytes + shared * list.block_bytes();
+  const uint64_t metadata_bytes = SequenceBytes(shared, options);
   state.place.may_evict = options.on_full != OnFull::kNoEvict;
   state.place.spill = options.on_full == OnFull::kSpill;
-  // With kHalt and kFewer the output may never fit; the prompt must.
-  const bool whole = options.on_full != OnFull::kHalt && options.on_full != OnFull::kFewer;
-  const uint64_t reserve = whole ? wanted : state.prompt_tokens;
+  const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
   uint64_t blocks = DivUp(reserve, uint64_t{block_tokens()});
-  QUIRE_TRY(CheckCanFit(state.place, reserve, blocks, options.step_tokens, alone_bytes));
+  QUIRE_TRY(
+      CheckCanFit(state.place, reserve, blocks, options.step_tokens, SequenceBytes(0, options)));
   uint64_t tokens_max = options_.tokens_max;
   if (options.on_full == OnFull::kFewer) {
     blocks = FittingBlocks(state, blocks_wanted, options.step_tokens, metadata_bytes);
@@ -130,10 +219,8 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
     }
   }
   if (!taken) {
-    Error error = std::move(taken).error();
-    error.message = fmt::format("open: {} tokens need {} shared and {} own blocks of {}; {}",
-                                reserve, shared, blocks - shared, blocks_wanted, error.message);
-    return std::unexpected(std::move(error));
+    return std::unexpected(
+        AsOpenSays(std::move(taken).error(), reserve, shared, blocks - shared, blocks_wanted));
   }
   list.Resize(shared);
   for (uint64_t block = 0; block < shared; ++block) {

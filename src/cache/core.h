@@ -266,8 +266,13 @@ class Core final : public Cache {
   bool MakeRoomInAccount(const Place& place, uint64_t bytes, Leaving& leaving)
       QUIRE_REQUIRES(mutex_);
 
+  bool IsNeeded(uint32_t slot_class, uint64_t block, uint64_t resident) const;
+  uint64_t EvictableBytesOf(std::span<const BlockId> path) const QUIRE_REQUIRES(mutex_);
+  Result<void> CheckRoomToOpen(const PlanState& state, std::span<const BlockId> path,
+                               const SequenceOptions& options) QUIRE_REQUIRES(mutex_);
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
   PerClass<uint64_t> OwnSlots(uint64_t shared, uint64_t blocks, uint64_t step_tokens) const;
+  uint64_t SequenceBytes(uint64_t shared, const SequenceOptions& options) const;
   uint64_t FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens,
                          uint64_t metadata_bytes);
   Result<void> CheckCanFit(const Place& place, uint64_t tokens, uint64_t blocks,
@@ -297,6 +302,7 @@ class Core final : public Cache {
   uint64_t RoomWanted(evict::BatchSize& batch, uint64_t needed, uint64_t unused,
                       uint64_t capacity) const;
   uint64_t RoomBytes(const Place& place) const QUIRE_REQUIRES(mutex_);
+  Result<void> CheckRoom(const Place& place, uint64_t bytes) const QUIRE_REQUIRES(mutex_);
   Result<void> MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving)
       QUIRE_REQUIRES(mutex_);
   Result<void> TakeSlots(const Place& place, uint64_t bytes, uint64_t metadata_bytes,

@@ -162,11 +162,10 @@ uint64_t Core::RoomWanted(evict::BatchSize& batch, uint64_t needed, uint64_t unu
   return std::max(needed, unused + batch.Next(needed, unused, capacity));
 }
 
-// Evicts until `bytes` more fit into the tenant's quota and into the budget; nothing if they never
-// will. What is leaving counts as free. An empty message: it is the budget.
-Result<void> Core::MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving) {
-  LetTimePass();
-  Tenant& tenant = TenantOf(place.tenant);
+// Whether `bytes` more fit into the tenant's quota and into the budget, when all that may go for
+// them has gone. An empty message: it is the budget.
+Result<void> Core::CheckRoom(const Place& place, uint64_t bytes) const {
+  const Tenant& tenant = TenantOf(place.tenant);
   const quota::Account& account = tenant.account;
   const uint64_t own_bytes = place.may_evict ? tenant.evictable_bytes : 0;
   if (bytes - std::min(bytes, account.room_bytes()) > own_bytes) {
@@ -177,7 +176,17 @@ Result<void> Core::MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving
                             account.room_bytes() + own_bytes));
   }
   if (bytes > RoomBytes(place)) return Fail(ErrorCode::kNoSpace, "");
+  return {};
+}
+
+// Evicts until `bytes` more fit; nothing if they never will. What is leaving counts as free. Errors
+// as CheckRoom.
+Result<void> Core::MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving) {
+  LetTimePass();
+  QUIRE_TRY(CheckRoom(place, bytes));
   if (!place.may_evict) return {};
+  Tenant& tenant = TenantOf(place.tenant);
+  const quota::Account& account = tenant.account;
   Leaving* const offered = place.spill ? &leaving : nullptr;
   const uint64_t of_quota =
       RoomWanted(tenant.batch, bytes, account.room_bytes(), account.quota_bytes());

@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <climits>
 #include <cstdio>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -80,6 +82,41 @@ Result<void> WriteAll(int descriptor, std::string_view bytes, std::string_view p
   return {};
 }
 
+// The descriptor of this process that a path names: it is open, and may be what no path leads to.
+std::optional<int> NamedDescriptor(std::string_view path) {
+  for (const std::string_view folder : {"/proc/self/fd/", "/dev/fd/"}) {
+    if (!path.starts_with(folder)) continue;
+    const std::string_view digits = path.substr(folder.size());
+    int number = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    if (error == std::errc() && end == digits.data() + digits.size() && number >= 0) return number;
+  }
+  return std::nullopt;
+}
+
+// Where the last name of a path leads; the file there need not exist.
+Result<std::string> FollowLinks(std::string path) {
+  constexpr int kLinksMax = 40;  // as the kernel
+  for (int links = 0; links < kLinksMax; ++links) {
+    if (NamedDescriptor(path)) return path;
+    std::string link(PATH_MAX, '\0');
+    const ssize_t bytes = ::readlink(path.c_str(), link.data(), link.size());
+    if (bytes < 0) return path;  // no link; what else it may be, opening it will say
+    link.resize(static_cast<size_t>(bytes));
+    const size_t slash = path.rfind('/');
+    path = link.starts_with('/') || slash == std::string::npos ? link
+                                                               : path.substr(0, slash + 1) + link;
+  }
+  return FailErrno(ELOOP, "open", path);
+}
+
+// Neither made, emptied nor synced: a device or a pipe takes what it is given.
+Result<void> WriteThrough(const std::string& path, std::string_view bytes) {
+  const Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  if (descriptor.get() < 0) return FailErrno(errno, "open", path);
+  return WriteAll(descriptor.get(), bytes, path);
+}
+
 // Without this a crash may forget the rename.
 Result<void> SyncDirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -93,42 +130,52 @@ Result<void> SyncDirectoryOf(const std::string& path) {
 }  // namespace
 
 Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max) {
+  std::string text;
+  QUIRE_TRY(ReadPieces(path, bytes_max, [&text](std::string_view piece) -> Result<void> {
+    text += piece;
+    return {};
+  }));
+  return text;
+}
+
+Result<void> ReadPieces(const std::string& path, uint64_t bytes_max,
+                        const std::function<Result<void>(std::string_view)>& take) {
   const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (descriptor.get() < 0) return FailErrno(errno, "open", path);
 
-  // Grows as bytes arrive: what stat promises may be wrong (0 in /proc) or a lie.
-  constexpr uint64_t kStepBytes = 1 << 16;
-  std::string text;
-  while (true) {
-    const uint64_t room_bytes = bytes_max - text.size();
-    const uint64_t step_bytes =
-        std::min(room_bytes, std::max<uint64_t>(kStepBytes, text.size())) + 1;
-    const size_t filled = text.size();
-    text.resize(filled + step_bytes);
-    ssize_t got = 0;
-    do {
-      got = ::read(descriptor.get(), text.data() + filled, step_bytes);
-    } while (got < 0 && errno == EINTR);
+  // Until nothing comes any more: what stat promises may be wrong (0 in /proc) or a lie.
+  constexpr size_t kPieceBytes = 1 << 16;
+  std::string piece(kPieceBytes, '\0');
+  for (uint64_t bytes_left = bytes_max; true;) {
+    const ssize_t got = ::read(descriptor.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
     if (got < 0) return FailErrno(errno, "read", path);
-    text.resize(filled + static_cast<size_t>(got));
-    if (text.size() > bytes_max) {
+    if (got == 0) return {};
+    if (static_cast<uint64_t>(got) > bytes_left) {
       return Fail(ErrorCode::kCorrupt,
                   fmt::format("{}: more than the {} bytes allowed", path, bytes_max));
     }
-    if (got == 0) return text;
+    bytes_left -= static_cast<uint64_t>(got);
+    QUIRE_TRY(take(std::string_view(piece.data(), static_cast<size_t>(got))));
   }
 }
 
 Result<void> WriteFile(const std::string& path, std::string_view bytes) {
-  const std::string name = TemporaryName(path);
+  QUIRE_ASSIGN(const std::string target, FollowLinks(path));
+  if (const auto number = NamedDescriptor(target)) return WriteAll(*number, bytes, path);
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    return WriteThrough(path, bytes);
+  }
+  const std::string name = TemporaryName(target);
   const Descriptor descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (descriptor.get() < 0) return FailErrno(errno, "create", name);
   TemporaryFile temporary(name);
   QUIRE_TRY(WriteAll(descriptor.get(), bytes, name));
   if (::fsync(descriptor.get()) != 0) return FailErrno(errno, "sync", name);
-  if (::rename(name.c_str(), path.c_str()) != 0) return FailErrno(errno, "rename to", path);
+  if (::rename(name.c_str(), target.c_str()) != 0) return FailErrno(errno, "rename to", target);
   temporary.Keep();
-  return SyncDirectoryOf(path);
+  return SyncDirectoryOf(target);
 }
 
 Result<RandomAccessFile> RandomAccessFile::Open(const std::string& path) {

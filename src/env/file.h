@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,16 +17,27 @@ namespace quire {
 /// Reads a whole file, or a pipe to its end.
 ///
 /// Errors:  kNotFound it does not exist; kCorrupt it holds more than bytes_max; kIo
-/// Effects: never holds more than bytes_max + 1 bytes, whatever the file says about itself
+/// Effects: never holds more than bytes_max and 64 KiB, whatever the file says about itself
 /// Threads: any
 Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
 
-/// Replaces a file so that a reader, or a crash, sees the old contents or the new, never a mixture:
-/// a temporary file beside it, synced, then renamed over it.
+/// Hands over a file, or what comes through a pipe until its end, in pieces of at most 64 KiB.
 ///
-/// Errors:  kNotFound the directory does not exist; kNoSpace the disk is full; kIo. The old file is
-///          as it was and no other is left, but when syncing the directory fails at the very end
-///          the new contents stand and may not outlive a crash
+/// Errors:  kNotFound it does not exist; kCorrupt it holds more than bytes_max; kIo; what `take`
+///          returns, which ends the reading
+/// Threads: any
+Result<void> ReadPieces(const std::string& path, uint64_t bytes_max,
+                        const std::function<Result<void>(std::string_view)>& take);
+
+/// Replaces a file so that a reader, or a crash, sees the old contents or the new, never a mixture:
+/// a temporary file beside it, synced, then renamed over it. A symbolic link stays: the file that
+/// it leads to is replaced, or made. What is no regular file (a device, a pipe, a descriptor of
+/// this process such as /dev/stdout) is written to as it is.
+///
+/// Errors:  kNotFound the directory does not exist; kNoSpace the disk is full; kIo, also what is
+///          written to takes no more. Of a regular file: the old one is as it was and no other is
+///          left, but when syncing the directory fails at the very end the new contents stand and
+///          may not outlive a crash
 /// Threads: any; the last of two writers wins
 Result<void> WriteFile(const std::string& path, std::string_view bytes);
 

@@ -1,5 +1,6 @@
 #include "env/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace quire {
@@ -84,6 +86,81 @@ TEST_F(FileTest, AFailedWriteLeavesTheOldFileAlone) {
 }
 
 // The limit on file sizes fails the write in the middle, as a full disk would.
+TEST_F(FileTest, PiecesAreTheFileAndATakerMayStop) {
+  std::string bytes;
+  for (int i = 0; i < 200'000; ++i) bytes.push_back(static_cast<char>(i * 7));
+  ASSERT_TRUE(WriteFile(Path("a"), bytes));
+  std::string read;
+  int pieces = 0;
+  ASSERT_TRUE(ReadPieces(Path("a"), bytes.size(), [&](std::string_view piece) -> Result<void> {
+    EXPECT_LE(piece.size(), size_t{1} << 16);
+    read += piece;
+    ++pieces;
+    return {};
+  }));
+  EXPECT_EQ(read, bytes);
+  EXPECT_GT(pieces, 3);
+  const auto stopped = ReadPieces(Path("a"), bytes.size(), [](std::string_view) -> Result<void> {
+    return Fail(ErrorCode::kCancelled, "enough");
+  });
+  EXPECT_EQ(stopped.error().message, "enough");
+}
+
+TEST_F(FileTest, ALinkStaysAndLeadsToTheNewContents) {
+  ASSERT_EQ(mkdir(Path("sub").c_str(), 0777), 0);
+  ASSERT_TRUE(WriteFile(Path("sub/file"), "old"));
+  ASSERT_EQ(symlink("sub/file", Path("relative").c_str()), 0);
+  ASSERT_EQ(symlink(Path("relative").c_str(), Path("absolute").c_str()), 0);
+  ASSERT_EQ(symlink("sub/none", Path("dangling").c_str()), 0);
+  ASSERT_EQ(symlink("loop", Path("loop").c_str()), 0);
+  ASSERT_TRUE(WriteFile(Path("relative"), "one"));
+  EXPECT_EQ(ReadFile(Path("sub/file"), 10).value(), "one");
+  ASSERT_TRUE(WriteFile(Path("absolute"), "two"));
+  EXPECT_EQ(ReadFile(Path("sub/file"), 10).value(), "two");
+  ASSERT_TRUE(WriteFile(Path("dangling"), "new"));
+  EXPECT_EQ(ReadFile(Path("sub/none"), 10).value(), "new");
+  EXPECT_EQ(WriteFile(Path("loop"), "x").error().code, ErrorCode::kIo);
+  for (const char* const name : {"relative", "absolute", "dangling", "loop"}) {
+    EXPECT_TRUE(std::filesystem::is_symlink(Path(name))) << name;
+  }
+  EXPECT_EQ(Names().size(), 5u) << "a temporary file was left";
+}
+
+TEST_F(FileTest, WhatIsNoRegularFileIsWrittenThrough) {
+  // By links: what replaces a device instead spoils no machine.
+  ASSERT_EQ(symlink("/dev/null", Path("null").c_str()), 0);
+  ASSERT_EQ(symlink("/dev/full", Path("full").c_str()), 0);
+  EXPECT_TRUE(WriteFile(Path("null"), "x"));
+  EXPECT_EQ(WriteFile(Path("full"), "x").error().code, ErrorCode::kNoSpace);
+  for (const char* const name : {"null", "full"}) {
+    EXPECT_TRUE(std::filesystem::is_symlink(Path(name)));
+    EXPECT_TRUE(std::filesystem::is_character_file(Path(name)));
+  }
+
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0666), 0);
+  std::string got;
+  std::thread reader([&] { got = ReadFile(Path("pipe"), 1 << 20).value(); });
+  const std::string text(200'000, 'x');  // more than a pipe holds
+  EXPECT_TRUE(WriteFile(Path("pipe"), text));
+  reader.join();
+  EXPECT_EQ(got, text);
+  EXPECT_TRUE(std::filesystem::is_fifo(Path("pipe")));
+}
+
+TEST_F(FileTest, ADescriptorOfTheProcessIsWrittenToWhereItStands) {
+  const int file = open(Path("a").c_str(), O_RDWR | O_CREAT, 0666);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(write(file, "one ", 4), 4);
+  for (const char* const folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    EXPECT_TRUE(WriteFile(folder + std::to_string(file), "two "));
+  }
+  ASSERT_EQ(symlink(("/dev/fd/" + std::to_string(file)).c_str(), Path("link").c_str()), 0);
+  EXPECT_TRUE(WriteFile(Path("link"), "three"));
+  close(file);
+  EXPECT_EQ(ReadFile(Path("a"), 100).value(), "one two two three");
+  EXPECT_EQ(WriteFile("/dev/fd/" + std::to_string(file), "x").error().code, ErrorCode::kIo);
+}
+
 TEST_F(FileTest, AWriteThatFailsHalfWayLeavesTheOldFileAlone) {
   ASSERT_TRUE(WriteFile(Path("a"), "old"));
   rlimit limit = {};

@@ -16,12 +16,15 @@ constexpr std::array<std::string_view, 5> kFunctions = {"namespace", "range", "d
                                                         "raise_exception", "strftime_now"};
 
 // Named arguments, behind the members of a mapping.
-Result<Members> MembersOf(const Arguments& arguments) {
+Result<Members> MembersOf(const Arguments& arguments, Budget& budget) {
   Members members;
   if (!arguments.values.empty()) {
     const Members* first = arguments.values[0].members();
     if (first == nullptr || arguments.values.size() > 1) {
       return Fail(ErrorCode::kInvalidArgument, "at most one mapping expected");
+    }
+    for (const auto& [name, value] : *first) {
+      QUIRE_TRY(budget.Charge(sizeof(Members::value_type) + name.size()));
     }
     members = *first;
   }
@@ -29,7 +32,7 @@ Result<Members> MembersOf(const Arguments& arguments) {
     if (value.space() != nullptr) {
       return Fail(ErrorCode::kUnsupported, "a namespace inside a namespace");
     }
-    Assign(members, name, value);
+    QUIRE_TRY(Assign(members, name, value, budget));
   }
   return members;
 }
@@ -63,16 +66,17 @@ Result<Value> Range(const Arguments& arguments, Budget& budget) {
 
 }  // namespace
 
-Value Machine::Lookup(std::string_view name) const {
+Result<Value> Machine::Lookup(std::string_view name) {
   for (size_t i = scopes_.size(); i-- > 0;) {
     // A macro sees its own variables and the template's, not those of its caller.
     if (i < scopes_from_ && i > 0) continue;
+    QUIRE_TRY(budget_.Step(SearchSteps(scopes_[i].size(), name)));
     const auto found = std::ranges::find(scopes_[i], name, &Members::value_type::first);
     if (found != scopes_[i].end()) return found->second;
   }
   const auto function = std::ranges::find(kFunctions, name);
-  if (function == kFunctions.end()) return {};
-  if (name == "strftime_now" && !input_.strftime_now) return {};
+  if (function == kFunctions.end()) return Value();
+  if (name == "strftime_now" && !input_.strftime_now) return Value();
   return Value(Value::Function{*function});
 }
 
@@ -113,12 +117,14 @@ Result<Value> Machine::CallMacro(const Statement& macro, const Arguments& argume
 Result<void> Machine::RunMacro(const Statement& macro, const Arguments& arguments,
                                std::string& text) {
   for (const auto& [name, value] : arguments.named) {
+    QUIRE_TRY(budget_.Step(SearchSteps(macro.targets.size(), name)));
     if (std::ranges::find(macro.targets, name) == macro.targets.end()) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("macro {} has no argument {}", macro.text, name));
     }
   }
   for (size_t i = 0; i < macro.targets.size(); ++i) {
+    QUIRE_TRY(budget_.Step(SearchSteps(arguments.named.size(), macro.targets[i])));
     const Value* given = arguments.Get(i, macro.targets[i]);
     const ExpressionPtr& fallback = macro.expressions[i];
     Value value;
@@ -127,7 +133,7 @@ Result<void> Machine::RunMacro(const Statement& macro, const Arguments& argument
     } else if (fallback != nullptr) {
       QUIRE_ASSIGN(value, Evaluate(*fallback));
     }
-    Assign(scopes_.back(), macro.targets[i], std::move(value));
+    QUIRE_TRY(Assign(scopes_.back(), macro.targets[i], std::move(value), budget_));
   }
   QUIRE_TRY(Run(macro.blocks[0], text));
   return {};
@@ -136,18 +142,20 @@ Result<void> Machine::RunMacro(const Statement& macro, const Arguments& argument
 Result<Value> Machine::CallFunction(std::string_view name, const Arguments& arguments) {
   if (name == "namespace") {
     auto space = std::make_shared<Value::Namespace>();
-    QUIRE_ASSIGN(space->members, MembersOf(arguments));
+    QUIRE_ASSIGN(space->members, MembersOf(arguments, budget_));
     return Value(std::move(space));
   }
   if (name == "dict") {
-    QUIRE_ASSIGN(Members members, MembersOf(arguments));
+    QUIRE_ASSIGN(Members members, MembersOf(arguments, budget_));
     return Value::MakeMap(std::move(members));
   }
   if (name == "range") return Range(arguments, budget_);
   QUIRE_TRY(arguments.ExpectAtMost(1));
   QUIRE_ASSIGN(const auto text, TextArgument(arguments, 0, "text"));
-  if (!text) return Fail(ErrorCode::kInvalidArgument, fmt::format("{}() takes a string", name));
+  if (text == nullptr)
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("{}() takes a string", name));
   if (name == "strftime_now") {
+    QUIRE_TRY(budget_.Charge(text->size()));
     std::string date = input_.strftime_now(*text);
     QUIRE_TRY(budget_.Charge(date.size()));
     return Value(ToUtf8(date));

@@ -28,7 +28,7 @@ Result<Value> Machine::EvaluateOne(const Expression& expression) {
     case Kind::kMap: return EvaluateMap(expression);
     case Kind::kAttribute: {
       QUIRE_ASSIGN(const Value object, Evaluate(*expression.parts[0]));
-      return Attribute(object, expression.text);
+      return Attribute(object, expression.text, budget_);
     }
     case Kind::kSubscript: {
       QUIRE_ASSIGN(const Value object, Evaluate(*expression.parts[0]));
@@ -77,7 +77,7 @@ Result<Arguments> Machine::ArgumentsOf(const Expression& expression) {
   QUIRE_ASSIGN(arguments.values, EvaluateFrom(expression, 1));
   for (const auto& [name, part] : expression.named) {
     QUIRE_ASSIGN(Value value, Evaluate(*part));
-    Assign(arguments.named, name, std::move(value));
+    QUIRE_TRY(Assign(arguments.named, name, std::move(value), budget_));
   }
   return arguments;
 }
@@ -91,7 +91,7 @@ Result<Value> Machine::EvaluateMap(const Expression& expression) {
     if (key.text() == nullptr) {
       return Fail(ErrorCode::kUnsupported, fmt::format("{} as a key", key.TypeName()));
     }
-    Assign(members, *key.text(), std::move(value));
+    QUIRE_TRY(Assign(members, *key.text(), std::move(value), budget_));
   }
   return Value::MakeMap(std::move(members));
 }

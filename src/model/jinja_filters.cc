@@ -19,8 +19,7 @@ using Filter = Result<Value> (*)(const Value&, const Arguments&, Budget&);
 
 Result<Value> Trim(const Value& subject, const Arguments& arguments, Budget& budget) {
   QUIRE_ASSIGN(const std::string text, TextOf(subject, budget));
-  QUIRE_ASSIGN(const auto characters, TextArgument(arguments, 0, "chars"));
-  return Value(jinja::Trim(text, characters));
+  return Strip("strip", text, arguments, budget);
 }
 
 template <std::string (*kMap)(std::string_view)>
@@ -47,6 +46,11 @@ Result<Value> ToJson(const Value& subject, const Arguments& arguments, Budget& b
 Result<Value> Length(const Value& subject, const Arguments& arguments, Budget& budget) {
   QUIRE_TRY(arguments.ExpectAtMost(0));
   if (subject.members() != nullptr) return Value(static_cast<int64_t>(subject.members()->size()));
+  if (subject.items() != nullptr) return Value(static_cast<int64_t>(subject.items()->size()));
+  if (subject.text() != nullptr) {
+    QUIRE_TRY(budget.Charge(subject.bytes()));
+    return Value(static_cast<int64_t>(CountCharacters(*subject.text())));
+  }
   QUIRE_ASSIGN(const Items items, ItemsOf(subject, budget));
   return Value(static_cast<int64_t>(items.size()));
 }
@@ -72,7 +76,7 @@ Result<Value> Join(const Value& subject, const Arguments& arguments, Budget& bud
       QUIRE_ASSIGN(item, Subscript(item, *attribute, budget));
     }
     QUIRE_ASSIGN(const std::string text, TextOf(item, budget));
-    if (i > 0 && separator) {
+    if (i > 0 && separator != nullptr) {
       QUIRE_TRY(budget.Charge(separator->size()));
       out += *separator;
     }
@@ -84,6 +88,7 @@ Result<Value> Join(const Value& subject, const Arguments& arguments, Budget& bud
 template <bool kFirst>
 Result<Value> Edge(const Value& subject, const Arguments& arguments, Budget& budget) {
   QUIRE_TRY(arguments.ExpectAtMost(0));
+  if (subject.text() != nullptr) return Subscript(subject, Value(kFirst ? 0L : -1L), budget);
   QUIRE_ASSIGN(const Items items, ItemsOf(subject, budget));
   if (items.empty()) return Value();
   return kFirst ? items.front() : items.back();
@@ -120,7 +125,7 @@ Result<Value> String(const Value& subject, const Arguments& arguments, Budget& b
 }
 
 // int(): what is no number becomes the default.
-Result<Value> Integer(const Value& subject, const Arguments& arguments, Budget&) {
+Result<Value> Integer(const Value& subject, const Arguments& arguments, Budget& budget) {
   QUIRE_ASSIGN(const int64_t fallback, WholeArgument(arguments, 0, "default", 0));
   QUIRE_TRY(arguments.ExpectAtMost(1));
   if (const auto whole = subject.Whole()) return Value(*whole);
@@ -129,6 +134,7 @@ Result<Value> Integer(const Value& subject, const Arguments& arguments, Budget&)
     return Value(static_cast<int64_t>(*number));
   }
   if (subject.text() == nullptr) return Value(fallback);
+  QUIRE_TRY(budget.Charge(subject.bytes()));
   std::string_view text = jinja::Trim(*subject.text());
   if (text.starts_with('+')) text.remove_prefix(1);
   int64_t value = 0;
@@ -185,7 +191,7 @@ Result<Value> Map(const Value& subject, const Arguments& arguments, Budget& budg
                                ? arguments.Get(arguments.values.size(), "attribute")
                                : nullptr;
   QUIRE_ASSIGN(const auto filter, TextArgument(arguments, 0, "filter"));
-  if (attribute == nullptr && !filter) {
+  if (attribute == nullptr && filter == nullptr) {
     return Fail(ErrorCode::kUnsupported, "map without a filter or attribute");
   }
   QUIRE_ASSIGN(const Items items, ItemsOf(subject, budget));
@@ -217,8 +223,8 @@ Result<Value> Select(const Value& subject, const Arguments& arguments, Budget& b
     if (kAttribute) {
       QUIRE_ASSIGN(tested, Subscript(item, arguments.values[0], budget));
     }
-    QUIRE_ASSIGN(const bool holds,
-                 test ? ApplyTest(*test, tested, rest, budget) : Result<bool>(tested.Truth()));
+    QUIRE_ASSIGN(const bool holds, test != nullptr ? ApplyTest(*test, tested, rest, budget)
+                                                   : Result<bool>(tested.Truth()));
     if (holds == kWanted) kept.push_back(item);
   }
   return Value::MakeList(std::move(kept));

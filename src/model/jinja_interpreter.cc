@@ -15,18 +15,21 @@ using Kind = Statement::Kind;
 // Statements, expressions and macros inside one another.
 constexpr int kStackMax = 400;
 
+// Of one turn of a loop, for the members of its variable `loop`.
+constexpr uint64_t kLoopSteps = 10;
+
 // Gives the targets of a statement their values.
-Result<void> Unpack(const std::vector<std::string>& targets, const Value& item, Members& scope) {
-  if (targets.size() == 1) {
-    Assign(scope, targets[0], item);
-    return {};
-  }
+Result<void> Unpack(const std::vector<std::string>& targets, const Value& item, Members& scope,
+                    Budget& budget) {
+  if (targets.size() == 1) return Assign(scope, targets[0], item, budget);
   const Items* parts = item.items();
   if (parts == nullptr || parts->size() != targets.size()) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} does not give {} values", item.TypeName(), targets.size()));
   }
-  for (size_t i = 0; i < targets.size(); ++i) Assign(scope, targets[i], (*parts)[i]);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    QUIRE_TRY(Assign(scope, targets[i], (*parts)[i], budget));
+  }
   return {};
 }
 
@@ -52,13 +55,15 @@ Result<void> Machine::Nesting::allowed() const {
   return Fail(ErrorCode::kNoSpace, fmt::format("nested deeper than {}", kStackMax));
 }
 
-void Assign(Members& scope, std::string_view name, Value value) {
+Result<void> Assign(Members& scope, std::string_view name, Value value, Budget& budget) {
+  QUIRE_TRY(budget.Step(SearchSteps(scope.size(), name)));
   const auto found = std::ranges::find(scope, name, &Members::value_type::first);
   if (found != scope.end()) {
     found->second = std::move(value);
   } else {
     scope.emplace_back(std::string(name), std::move(value));
   }
+  return {};
 }
 
 Machine::Machine(const RenderInput& input) : input_(input), budget_(input.limits) {
@@ -97,11 +102,11 @@ Result<Flow> Machine::RunOne(const Statement& statement, std::string& out) {
       const Result<Flow> flow = Run(statement.blocks[0], text);
       scopes_.pop_back();
       if (!flow) return flow;
-      Assign(scopes_.back(), statement.targets[0], Value(std::move(text)));
+      QUIRE_TRY(Assign(scopes_.back(), statement.targets[0], Value(std::move(text)), budget_));
       return Flow::kNext;
     }
     case Kind::kMacro:
-      Assign(scopes_.back(), statement.text, Value(Value::Macro{&statement}));
+      QUIRE_TRY(Assign(scopes_.back(), statement.text, Value(Value::Macro{&statement}), budget_));
       return Flow::kNext;
     case Kind::kBlock: return RunIn({}, statement.blocks[0], out);
     case Kind::kBreak: return Flow::kBreak;
@@ -129,11 +134,11 @@ Result<Flow> Machine::RunFor(const Statement& statement, std::string& out) {
     return RunIn({}, statement.blocks[1], out);
   }
   for (size_t i = 0; i < items.size(); ++i) {
-    QUIRE_TRY(budget_.Step());
+    QUIRE_TRY(budget_.Step(kLoopSteps));
     Members scope;
-    QUIRE_TRY(Unpack(statement.targets, items[i], scope));
+    QUIRE_TRY(Unpack(statement.targets, items[i], scope, budget_));
     QUIRE_ASSIGN(Value loop, LoopAt(items, i));
-    Assign(scope, "loop", std::move(loop));
+    QUIRE_TRY(Assign(scope, "loop", std::move(loop), budget_));
     QUIRE_ASSIGN(const Flow flow, RunIn(std::move(scope), statement.blocks[0], out));
     if (flow == Flow::kBreak) break;
   }
@@ -146,7 +151,7 @@ Result<Items> Machine::Filtered(const Statement& statement, Items items) {
   for (Value& item : items) {
     QUIRE_TRY(budget_.Step());
     scopes_.emplace_back();
-    const auto unpacked = Unpack(statement.targets, item, scopes_.back());
+    const auto unpacked = Unpack(statement.targets, item, scopes_.back(), budget_);
     const auto holds = unpacked ? Evaluate(*statement.expressions[1])
                                 : Result<Value>(std::unexpected(unpacked.error()));
     scopes_.pop_back();
@@ -166,10 +171,10 @@ Result<Flow> Machine::RunIn(Members scope, const Block& block, std::string& out)
 Result<Flow> Machine::RunSet(const Statement& statement) {
   QUIRE_ASSIGN(Value value, Evaluate(*statement.expressions[0]));
   if (statement.text.empty()) {
-    QUIRE_TRY(Unpack(statement.targets, value, scopes_.back()));
+    QUIRE_TRY(Unpack(statement.targets, value, scopes_.back(), budget_));
     return Flow::kNext;
   }
-  const Value target = Lookup(statement.targets.back());
+  QUIRE_ASSIGN(const Value target, Lookup(statement.targets.back()));
   Value::Namespace* space = target.space();
   if (space == nullptr || statement.targets.size() != 1) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -178,7 +183,7 @@ Result<Flow> Machine::RunSet(const Statement& statement) {
   if (value.space() != nullptr) {
     return Fail(ErrorCode::kUnsupported, "a namespace inside a namespace");
   }
-  Assign(space->members, statement.text, std::move(value));
+  QUIRE_TRY(Assign(space->members, statement.text, std::move(value), budget_));
   return Flow::kNext;
 }
 

@@ -30,7 +30,9 @@ Result<T> At(uint32_t line, Result<T> result) {
 }
 
 /// Gives a name its value in a scope.
-void Assign(Members& scope, std::string_view name, Value value);
+///
+/// Errors: kNoSpace the budget
+Result<void> Assign(Members& scope, std::string_view name, Value value, Budget& budget);
 
 class Machine {
  public:
@@ -49,7 +51,7 @@ class Machine {
   Result<Flow> RunIn(Members scope, const Block& block, std::string& out);
   Result<Items> Filtered(const Statement& statement, Items items);
 
-  Value Lookup(std::string_view name) const;
+  Result<Value> Lookup(std::string_view name);
   Result<Value> Evaluate(const Expression& expression);
   Result<Value> EvaluateOne(const Expression& expression);
   Result<Items> EvaluateFrom(const Expression& expression, size_t first);

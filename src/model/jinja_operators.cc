@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "model/jinja_text.h"
 
@@ -74,6 +75,7 @@ Result<Value> CallOnMap(const Value& map, std::string_view name, const Arguments
     const Value* key = arguments.Get(0, "key");
     if (key == nullptr) return Fail(ErrorCode::kInvalidArgument, "get() without a key");
     const Value* fallback = arguments.Get(1, "default");
+    QUIRE_TRY(budget.Charge(key->bytes()));
     const Value* found = key->text() != nullptr ? map.Find(*key->text()) : nullptr;
     if (found != nullptr) return *found;
     return fallback != nullptr ? *fallback : Value(Value::None());
@@ -97,27 +99,49 @@ Result<Value> CallOnMap(const Value& map, std::string_view name, const Arguments
   return Value::MakeList(std::move(items));
 }
 
+Result<void> ChargeFinder(std::string_view part, Budget& budget) {
+  return budget.Charge(part.size() * TextFinder::kBytesPerByte);
+}
+
 Result<Value> SplitText(const std::string& text, const Arguments& arguments, Budget& budget) {
   QUIRE_ASSIGN(const auto separator, TextArgument(arguments, 0, "sep"));
   QUIRE_ASSIGN(const int64_t most, WholeArgument(arguments, 1, "maxsplit", -1));
-  if (separator && separator->empty()) {
+  if (separator != nullptr && separator->empty()) {
     return Fail(ErrorCode::kInvalidArgument, "split() at an empty string");
   }
+  if (separator != nullptr) QUIRE_TRY(ChargeFinder(*separator, budget));
+  Splitter splitter(text, separator, most);
   Items items;
-  QUIRE_TRY(budget.Charge(text.size()));
-  for (std::string& part : Split(text, separator, most)) {
-    QUIRE_TRY(budget.Charge(sizeof(Value) * 2));
-    items.emplace_back(std::move(part));
+  while (const auto part = splitter.Next()) {
+    QUIRE_TRY(budget.Charge(sizeof(Value) * 2 + part->size()));
+    items.emplace_back(*part);
   }
   return Value::MakeList(std::move(items));
+}
+
+Result<Value> FindInText(std::string_view name, const std::string& text, const std::string& part,
+                         Budget& budget) {
+  if (part.empty()) return Fail(ErrorCode::kUnsupported, fmt::format("{}('')", name));
+  QUIRE_TRY(ChargeFinder(part, budget));
+  const TextFinder finder(part);
+  size_t at = finder.Find(text);
+  if (name == "find") {
+    if (at == std::string::npos) return Value(int64_t{-1});
+    return Value(static_cast<int64_t>(CountCharacters(std::string_view(text).substr(0, at))));
+  }
+  int64_t count = 0;
+  for (; at != std::string::npos; at = finder.Find(text, at + part.size())) ++count;
+  return Value(count);
 }
 
 Result<Value> ReplaceInText(const std::string& text, const Arguments& arguments, Budget& budget) {
   QUIRE_ASSIGN(const auto from, TextArgument(arguments, 0, "old"));
   QUIRE_ASSIGN(const auto to, TextArgument(arguments, 1, "new"));
   QUIRE_ASSIGN(const int64_t most, WholeArgument(arguments, 2, "count", -1));
-  if (!from || !to) return Fail(ErrorCode::kInvalidArgument, "replace() takes two strings");
+  if (from == nullptr || to == nullptr)
+    return Fail(ErrorCode::kInvalidArgument, "replace() takes two strings");
   if (from->empty()) return Fail(ErrorCode::kUnsupported, "replace() of an empty string");
+  QUIRE_TRY(ChargeFinder(*from, budget));
   QUIRE_TRY(budget.Charge(text.size() / from->size() * to->size() + text.size()));
   return Value(ReplaceText(text, *from, *to, most));
 }
@@ -134,26 +158,16 @@ Result<Value> CallOnText(const Value& object, std::string_view name, const Argum
   if (name == "capitalize") return Value(Capitalize(text));
   if (name == "title") return Value(Title(text));
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
-    QUIRE_ASSIGN(const auto characters, TextArgument(arguments, 0, "chars"));
-    std::string_view rest = text;
-    if (name != "rstrip") rest = TrimStart(rest, characters);
-    if (name != "lstrip") rest = TrimEnd(rest, characters);
-    return Value(rest);
+    return Strip(name, text, arguments, budget);
   }
   if (name == "startswith" || name == "endswith" || name == "count" || name == "find") {
     QUIRE_ASSIGN(const auto part, TextArgument(arguments, 0, "prefix"));
-    if (!part || arguments.values.size() != 1) {
+    if (part == nullptr || arguments.values.size() != 1) {
       return Fail(ErrorCode::kInvalidArgument, fmt::format("{}() takes one string", name));
     }
     if (name == "startswith") return Value(text.starts_with(*part));
     if (name == "endswith") return Value(text.ends_with(*part));
-    if (part->empty()) return Fail(ErrorCode::kUnsupported, fmt::format("{}('')", name));
-    if (name == "count") {
-      return Value(static_cast<int64_t>(Split(text, part, -1).size()) - 1);
-    }
-    const size_t at = text.find(*part);
-    if (at == std::string::npos) return Value(int64_t{-1});
-    return Value(static_cast<int64_t>(Characters(std::string_view(text).substr(0, at)).size()));
+    return FindInText(name, text, *part, budget);
   }
   return Fail(ErrorCode::kUnsupported, fmt::format("method {} of a string", name));
 }
@@ -172,15 +186,29 @@ Result<void> Arguments::ExpectAtMost(size_t most) const {
               fmt::format("{} arguments, at most {} expected", values.size() + named.size(), most));
 }
 
-Result<std::optional<std::string>> TextArgument(const Arguments& arguments, size_t index,
-                                                std::string_view name) {
+Result<const std::string*> TextArgument(const Arguments& arguments, size_t index,
+                                        std::string_view name) {
   const Value* value = arguments.Get(index, name);
-  if (value == nullptr || value->is_none()) return std::nullopt;
+  if (value == nullptr || value->is_none()) return nullptr;
   if (value->text() == nullptr) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("a string expected as {}, found {}", name, value->TypeName()));
   }
-  return *value->text();
+  return value->text();
+}
+
+Result<Value> Strip(std::string_view name, std::string_view text, const Arguments& arguments,
+                    Budget& budget) {
+  QUIRE_ASSIGN(const std::string* const characters, TextArgument(arguments, 0, "chars"));
+  std::optional<CharacterSet> set;
+  if (characters != nullptr) {
+    QUIRE_TRY(budget.Charge(characters->size() * sizeof(char32_t)));
+    set.emplace(*characters);
+  }
+  const CharacterSet* const stripped = set ? &*set : nullptr;
+  if (name != "rstrip") text = TrimStart(text, stripped);
+  if (name != "lstrip") text = TrimEnd(text, stripped);
+  return Value(text);
 }
 
 Result<int64_t> WholeArgument(const Arguments& arguments, size_t index, std::string_view name,
@@ -217,7 +245,9 @@ Result<Value> Operate(std::string_view name, const Value& left, const Value& rig
       return Fail(ErrorCode::kNoSpace, fmt::format("a string {} times", times));
     }
     QUIRE_TRY(budget.Charge(left.text()->size() * times));
+    if (left.text()->size() == 1) return Value(std::string(times, left.text()->front()));
     std::string text;
+    text.reserve(left.text()->size() * times);
     for (uint64_t i = 0; i < times && !left.text()->empty(); ++i) text += *left.text();
     return Value(std::move(text));
   }
@@ -236,7 +266,10 @@ Result<bool> Compare(std::string_view name, const Value& left, const Value& righ
     if (right.text() != nullptr) {
       if (left.text() == nullptr) return Mismatch(name, left, right);
       QUIRE_TRY(budget.Charge(right.text()->size()));
-      return right.text()->contains(*left.text()) == wanted;
+      QUIRE_TRY(ChargeFinder(*left.text(), budget));
+      const bool found =
+          left.text()->empty() || TextFinder(*left.text()).Find(*right.text()) != std::string::npos;
+      return found == wanted;
     }
     if (right.members() != nullptr) {
       return (left.text() != nullptr && right.Find(*left.text()) != nullptr) == wanted;
@@ -264,7 +297,8 @@ Result<bool> Compare(std::string_view name, const Value& left, const Value& righ
   return order >= 0;
 }
 
-Result<Value> Attribute(const Value& object, std::string_view name) {
+Result<Value> Attribute(const Value& object, std::string_view name, Budget& budget) {
+  QUIRE_TRY(budget.Charge(name.size()));
   if (object.is_undefined()) {
     return Fail(ErrorCode::kInvalidArgument, fmt::format("'{}' of an undefined value", name));
   }
@@ -272,6 +306,7 @@ Result<Value> Attribute(const Value& object, std::string_view name) {
     return Fail(ErrorCode::kUnsupported, fmt::format("method {} without a call", name));
   }
   if (const Value::Namespace* space = object.space()) {
+    QUIRE_TRY(budget.Step(SearchSteps(space->members.size(), name)));
     const auto found = std::ranges::find(space->members, name, &Members::value_type::first);
     return found == space->members.end() ? Value() : found->second;
   }
@@ -284,7 +319,8 @@ Result<Value> Subscript(const Value& object, const Value& index, Budget& budget)
     return Fail(ErrorCode::kInvalidArgument, "an item of an undefined value");
   }
   if (index.text() != nullptr) {
-    if (object.space() != nullptr) return Attribute(object, *index.text());
+    if (object.space() != nullptr) return Attribute(object, *index.text(), budget);
+    QUIRE_TRY(budget.Charge(index.bytes()));
     const Value* found = object.Find(*index.text());
     return found != nullptr ? *found : Value();
   }
@@ -295,9 +331,11 @@ Result<Value> Subscript(const Value& object, const Value& index, Budget& budget)
   }
   if (object.text() != nullptr) {
     QUIRE_TRY(budget.Charge(object.bytes()));
-    const auto characters = Characters(*object.text());
-    const auto place = PlaceOf(*index.Whole(), characters.size());
-    return place ? Value(characters[*place]) : Value();
+    const std::string_view text = *object.text();
+    const auto place = PlaceOf(*index.Whole(), CountCharacters(text));
+    if (!place) return Value();
+    const std::string_view from = SkipCharacters(text, *place);
+    return Value(from.substr(0, from.size() - SkipCharacters(from, 1).size()));
   }
   return Value();
 }
@@ -314,10 +352,8 @@ Result<Value> Slice(const Value& object, const Value& begin, const Value& end, c
     return Fail(ErrorCode::kInvalidArgument, fmt::format("a slice of {}", object.TypeName()));
   }
   QUIRE_TRY(budget.Charge(object.bytes()));
-  std::vector<std::string_view> characters;
-  if (object.text() != nullptr) characters = Characters(*object.text());
-  const auto count =
-      static_cast<int64_t>(object.text() != nullptr ? characters.size() : object.items()->size());
+  const auto count = static_cast<int64_t>(object.text() != nullptr ? CountCharacters(*object.text())
+                                                                   : object.items()->size());
   const int64_t stride = step.Whole().value_or(1);
   if (stride == 0) return Fail(ErrorCode::kInvalidArgument, "a slice with step 0");
   const bool back = stride < 0;
@@ -329,6 +365,17 @@ Result<Value> Slice(const Value& object, const Value& begin, const Value& end, c
   };
   const int64_t first = bound(begin, back ? count - 1 : 0);
   const int64_t last = bound(end, back ? -1 : count);
+  if (object.text() != nullptr && stride == 1) {
+    const std::string_view from =
+        SkipCharacters(*object.text(), static_cast<size_t>(std::min(first, last)));
+    const auto taken = static_cast<size_t>(std::max<int64_t>(last - first, 0));
+    return Value(from.substr(0, from.size() - SkipCharacters(from, taken).size()));
+  }
+  std::vector<std::string_view> characters;
+  if (object.text() != nullptr) {
+    QUIRE_TRY(budget.Charge(static_cast<uint64_t>(count) * sizeof(std::string_view)));
+    characters = Characters(*object.text());
+  }
   Items items;
   std::string text;
   // A stride that leads outside at once ends the loop too: no sum of it can overflow.
@@ -377,7 +424,8 @@ Result<Items> ItemsOf(const Value& value, Budget& budget) {
 }
 
 Result<std::string> TextOf(const Value& value, Budget& budget) {
-  QUIRE_TRY(budget.Charge(value.bytes()));
+  constexpr uint64_t kEscapedBytes = 4;  // of one byte, in a container: \x01
+  QUIRE_TRY(budget.Charge(value.bytes() * (value.text() != nullptr ? 1 : kEscapedBytes)));
   return value.Text();
 }
 

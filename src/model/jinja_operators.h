@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,7 +32,7 @@ Result<Value> Operate(std::string_view name, const Value& left, const Value& rig
 /// left < right, left in right and so on.
 Result<bool> Compare(std::string_view name, const Value& left, const Value& right, Budget& budget);
 /// object.name and object[index]; undefined when it is not there.
-Result<Value> Attribute(const Value& object, std::string_view name);
+Result<Value> Attribute(const Value& object, std::string_view name, Budget& budget);
 Result<Value> Subscript(const Value& object, const Value& index, Budget& budget);
 /// object[begin:end:step]; none stands for an absent bound.
 Result<Value> Slice(const Value& object, const Value& begin, const Value& end, const Value& step,
@@ -45,9 +44,12 @@ Result<Value> CallMethod(const Value& object, std::string_view name, const Argum
 Result<Items> ItemsOf(const Value& value, Budget& budget);
 /// str(), charged.
 Result<std::string> TextOf(const Value& value, Budget& budget);
-/// An argument that is a string; nothing when it is absent or none.
-Result<std::optional<std::string>> TextArgument(const Arguments& arguments, size_t index,
-                                                std::string_view name);
+/// An argument that is a string; null when it is absent or none.
+Result<const std::string*> TextArgument(const Arguments& arguments, size_t index,
+                                        std::string_view name);
+/// str.strip and its halves of the argument `chars`: "strip", "lstrip", "rstrip".
+Result<Value> Strip(std::string_view name, std::string_view text, const Arguments& arguments,
+                    Budget& budget);
 /// An argument that is a whole number.
 Result<int64_t> WholeArgument(const Arguments& arguments, size_t index, std::string_view name,
                               int64_t fallback);

@@ -1,6 +1,5 @@
 #include "model/jinja_text.h"
 
-#include <fmt/core.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -17,16 +16,26 @@ namespace {
 // str.isspace: White_Space and the separators of ASCII.
 bool IsSpace(char32_t code) { return IsWhiteSpace(code) || (code >= 0x1c && code <= 0x1f); }
 
-bool IsTrimmed(std::string_view character, const std::optional<std::string>& characters) {
-  if (characters) return characters->find(character) != std::string::npos;
+bool IsTrimmed(std::string_view character, const CharacterSet* characters) {
   size_t at = 0;
-  return IsSpace(NextCharacter(character, at));
+  const char32_t code = NextCharacter(character, at);
+  return characters != nullptr ? characters->Contains(code) : IsSpace(code);
 }
+
+// Of UTF-8, whether a byte begins a character.
+bool IsFirstByte(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
 
 template <typename Map>
 std::string MapCharacters(std::string_view text, const Map& map) {
   std::string out;
+  out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    if (byte < 0x80) {  // what it becomes is ASCII too
+      out += static_cast<char>(map(byte));
+      ++at;
+      continue;
+    }
     AppendUtf8(static_cast<char32_t>(map(static_cast<utf8proc_int32_t>(NextCharacter(text, at)))),
                out);
   }
@@ -35,7 +44,17 @@ std::string MapCharacters(std::string_view text, const Map& map) {
 
 }  // namespace
 
-std::string_view TrimStart(std::string_view text, const std::optional<std::string>& characters) {
+CharacterSet::CharacterSet(std::string_view characters) {
+  codes_.reserve(CountCharacters(characters));
+  for (size_t at = 0; at < characters.size();) codes_.push_back(NextCharacter(characters, at));
+  std::ranges::sort(codes_);
+}
+
+bool CharacterSet::Contains(char32_t code) const {
+  return std::ranges::binary_search(codes_, code);
+}
+
+std::string_view TrimStart(std::string_view text, const CharacterSet* characters) {
   while (!text.empty()) {
     size_t end = 0;
     NextCharacter(text, end);
@@ -45,7 +64,7 @@ std::string_view TrimStart(std::string_view text, const std::optional<std::strin
   return text;
 }
 
-std::string_view TrimEnd(std::string_view text, const std::optional<std::string>& characters) {
+std::string_view TrimEnd(std::string_view text, const CharacterSet* characters) {
   while (!text.empty()) {
     const size_t begin = PreviousCharacter(text, text.size());
     if (!IsTrimmed(text.substr(begin), characters)) break;
@@ -54,42 +73,72 @@ std::string_view TrimEnd(std::string_view text, const std::optional<std::string>
   return text;
 }
 
-std::string_view Trim(std::string_view text, const std::optional<std::string>& characters) {
+std::string_view Trim(std::string_view text, const CharacterSet* characters) {
   return TrimEnd(TrimStart(text, characters), characters);
 }
 
-std::vector<std::string> Split(std::string_view text, const std::optional<std::string>& separator,
-                               int64_t most) {
-  std::vector<std::string> parts;
-  if (!separator) {
-    for (text = TrimStart(text); !text.empty(); text = TrimStart(text)) {
-      size_t end = 0;
-      if (most >= 0 && static_cast<int64_t>(parts.size()) == most) end = text.size();
-      while (end < text.size()) {
-        size_t next = end;
-        if (IsSpace(NextCharacter(text, next))) break;
-        end = next;
-      }
-      parts.emplace_back(text.substr(0, end));
-      text.remove_prefix(end);
+TextFinder::TextFinder(std::string_view part) : part_(part), borders_(part.size()) {
+  size_t border = 0;
+  for (size_t i = 1; i < part_.size(); ++i) {
+    while (border > 0 && part_[i] != part_[border]) border = borders_[border - 1];
+    if (part_[i] == part_[border]) ++border;
+    borders_[i] = border;
+  }
+}
+
+size_t TextFinder::Find(std::string_view text, size_t from) const {
+  size_t matched = 0;
+  for (size_t at = from; at < text.size(); ++at) {
+    if (matched == 0) {
+      at = text.find(part_[0], at);
+      if (at == std::string_view::npos) return at;
+      matched = 1;
+    } else {
+      while (matched > 0 && text[at] != part_[matched]) matched = borders_[matched - 1];
+      if (text[at] == part_[matched]) ++matched;
     }
-    return parts;
+    if (matched == part_.size()) return at + 1 - matched;
   }
-  while (most < 0 || static_cast<int64_t>(parts.size()) < most) {
-    const size_t at = text.find(*separator);
-    if (at == std::string_view::npos) break;
-    parts.emplace_back(text.substr(0, at));
-    text.remove_prefix(at + separator->size());
+  return std::string_view::npos;
+}
+
+Splitter::Splitter(std::string_view text, const std::string* separator, int64_t most)
+    : rest_(text), cuts_left_(most) {
+  if (separator != nullptr) separator_.emplace(*separator);
+}
+
+std::optional<std::string_view> Splitter::Next() {
+  if (!separator_) return NextWord();
+  if (ended_) return std::nullopt;
+  const size_t at = cuts_left_ == 0 ? std::string_view::npos : separator_->Find(rest_);
+  const std::string_view part = rest_.substr(0, at);
+  ended_ = at == std::string_view::npos;
+  if (!ended_) rest_.remove_prefix(at + separator_->part_bytes());
+  if (cuts_left_ > 0) --cuts_left_;
+  return part;
+}
+
+std::optional<std::string_view> Splitter::NextWord() {
+  rest_ = TrimStart(rest_);
+  if (rest_.empty()) return std::nullopt;
+  size_t end = cuts_left_ == 0 ? rest_.size() : 0;
+  while (end < rest_.size()) {
+    size_t next = end;
+    if (IsSpace(NextCharacter(rest_, next))) break;
+    end = next;
   }
-  parts.emplace_back(text);
-  return parts;
+  const std::string_view word = rest_.substr(0, end);
+  rest_.remove_prefix(end);
+  if (cuts_left_ > 0) --cuts_left_;
+  return word;
 }
 
 std::string ReplaceText(std::string_view text, std::string_view from, std::string_view to,
                         int64_t most) {
+  const TextFinder finder(from);
   std::string out;
   for (int64_t count = 0; most < 0 || count < most; ++count) {
-    const size_t at = text.find(from);
+    const size_t at = finder.Find(text);
     if (at == std::string_view::npos) break;
     out.append(text.substr(0, at)).append(to);
     text.remove_prefix(at + from.size());
@@ -128,6 +177,16 @@ std::vector<std::string_view> Characters(std::string_view text) {
   return characters;
 }
 
+size_t CountCharacters(std::string_view text) {
+  return static_cast<size_t>(std::ranges::count_if(text, IsFirstByte));
+}
+
+std::string_view SkipCharacters(std::string_view text, size_t count) {
+  size_t at = 0;
+  for (size_t i = 0; i < count; ++i) NextCharacter(text, at);
+  return text.substr(at);
+}
+
 std::string Quoted(std::string_view text) {
   const bool use_double = text.contains('\'') && !text.contains('"');
   const char quote = use_double ? '"' : '\'';
@@ -144,7 +203,10 @@ std::string Quoted(std::string_view text) {
     } else if (c == '\r') {
       out += "\\r";
     } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
+      constexpr std::string_view kDigits = "0123456789abcdef";
+      out += "\\x";
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
     } else {
       out += c;
     }

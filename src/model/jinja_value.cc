@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "model/jinja_text.h"
 #include "model/utf8.h"
@@ -35,8 +37,15 @@ struct Value::List {
 };
 
 struct Value::Map {
+  // Few are searched one by one.
+  static constexpr size_t kFewMembers = 8;
+
   Members members;
   Extent extent;
+  std::vector<uint32_t> order{};  // of the keys; empty for few members
+
+  // Key number i of the order.
+  const Members::value_type& at(size_t i) const { return members[order[i]]; }
 };
 
 namespace {
@@ -52,13 +61,15 @@ std::unexpected<Error> NamespaceInside() {
 
 // Text between brackets, separated by commas.
 template <typename Range, typename Each>
-std::string Bracketed(char open, const Range& range, char close, const Each& each) {
-  std::string out(1, open);
+void AppendBracketed(char open, const Range& range, char close, const Each& append,
+                     std::string& out) {
+  out += open;
+  bool first = true;
   for (const auto& element : range) {
-    if (out.size() > 1) out += ", ";
-    out += each(element);
+    if (!std::exchange(first, false)) out += ", ";
+    append(element);
   }
-  return out + close;
+  out += close;
 }
 
 }  // namespace
@@ -83,8 +94,15 @@ Result<Value> Value::MakeMap(Members members) {
     if (item.space() != nullptr) return NamespaceInside();
     QUIRE_TRY(extent.Add(item.depth(), item.bytes() + key.size()));
   }
+  Map map{.members = std::move(members), .extent = extent};
+  if (map.members.size() > Map::kFewMembers) {
+    map.order.resize(map.members.size());
+    std::iota(map.order.begin(), map.order.end(), 0);
+    std::ranges::sort(map.order, {},
+                      [&](uint32_t i) -> const std::string& { return map.members[i].first; });
+  }
   Value value;
-  value.rep_ = std::make_shared<const Map>(Map{std::move(members), extent});
+  value.rep_ = std::make_shared<const Map>(std::move(map));
   return value;
 }
 
@@ -152,10 +170,17 @@ uint64_t Value::bytes() const {
 }
 
 const Value* Value::Find(std::string_view key) const {
-  const Members* all = members();
-  if (all == nullptr) return nullptr;
-  const auto found = std::ranges::find(*all, key, &Members::value_type::first);
-  return found == all->end() ? nullptr : &found->second;
+  const auto* held = std::get_if<std::shared_ptr<const Map>>(&rep_);
+  if (held == nullptr) return nullptr;
+  const Map& map = **held;
+  if (map.order.empty()) {
+    const auto found = std::ranges::find(map.members, key, &Members::value_type::first);
+    return found == map.members.end() ? nullptr : &found->second;
+  }
+  const auto found = std::ranges::lower_bound(
+      map.order, key, {}, [&](uint32_t i) -> std::string_view { return map.members[i].first; });
+  if (found == map.order.end() || map.members[*found].first != key) return nullptr;
+  return &map.members[*found].second;
 }
 
 std::optional<double> Value::Number() const {
@@ -187,14 +212,26 @@ bool Value::Equals(const Value& other) const {
                               [](const Value& a, const Value& b) { return a.Equals(b); });
   }
   if (members() != nullptr && other.members() != nullptr) {
-    return members()->size() == other.members()->size() &&
-           std::ranges::all_of(*members(), [&](const auto& member) {
-             const Value* same = other.Find(member.first);
-             return same != nullptr && member.second.Equals(*same);
-           });
+    return EqualsMap(other);
   }
   if (space() != nullptr || other.space() != nullptr) return space() == other.space();
   return (is_none() && other.is_none()) || (is_undefined() && other.is_undefined());
+}
+
+bool Value::EqualsMap(const Value& other) const {
+  const Map& a = *std::get<std::shared_ptr<const Map>>(rep_);
+  const Map& b = *std::get<std::shared_ptr<const Map>>(other.rep_);
+  if (a.members.size() != b.members.size()) return false;
+  if (a.order.empty()) {
+    return std::ranges::all_of(a.members, [&](const Members::value_type& member) {
+      const Value* same = other.Find(member.first);
+      return same != nullptr && member.second.Equals(*same);
+    });
+  }
+  for (size_t i = 0; i < a.order.size(); ++i) {
+    if (a.at(i).first != b.at(i).first || !a.at(i).second.Equals(b.at(i).second)) return false;
+  }
+  return true;
 }
 
 std::string Value::Text() const {
@@ -203,25 +240,34 @@ std::string Value::Text() const {
 }
 
 std::string Value::Repr() const {
-  return std::visit(
+  std::string out;
+  AppendRepr(out);
+  return out;
+}
+
+void Value::AppendRepr(std::string& out) const {
+  std::visit(
       Overloaded{
-          [](const Undefined&) { return std::string(); },
-          [](const None&) { return std::string("None"); },
-          [](bool value) { return std::string(value ? "True" : "False"); },
-          [](int64_t value) { return fmt::format("{}", value); },
-          [](double value) { return FloatText(value); },
-          [](const std::shared_ptr<const std::string>& text) { return Quoted(*text); },
-          [](const std::shared_ptr<const List>& list) {
-            return Bracketed('[', list->items, ']', [](const Value& item) { return item.Repr(); });
+          [](const Undefined&) {},
+          [&](const None&) { out += "None"; },
+          [&](bool value) { out += value ? "True" : "False"; },
+          [&](int64_t value) { out += fmt::format("{}", value); },
+          [&](double value) { out += FloatText(value); },
+          [&](const std::shared_ptr<const std::string>& text) { out += Quoted(*text); },
+          [&](const std::shared_ptr<const List>& list) {
+            AppendBracketed(
+                '[', list->items, ']', [&](const Value& item) { item.AppendRepr(out); }, out);
           },
-          [](const std::shared_ptr<const Map>& map) {
-            return Bracketed('{', map->members, '}', [](const auto& member) {
-              return Quoted(member.first) + ": " + member.second.Repr();
-            });
+          [&](const std::shared_ptr<const Map>& map) {
+            const auto append = [&](const Members::value_type& member) {
+              out += Quoted(member.first) + ": ";
+              member.second.AppendRepr(out);
+            };
+            AppendBracketed('{', map->members, '}', append, out);
           },
-          [](const std::shared_ptr<Namespace>&) { return std::string("<Namespace>"); },
-          [](const Function& function) { return fmt::format("<function {}>", function.name); },
-          [](const Macro&) { return std::string("<Macro>"); },
+          [&](const std::shared_ptr<Namespace>&) { out += "<Namespace>"; },
+          [&](const Function& function) { out += fmt::format("<function {}>", function.name); },
+          [&](const Macro&) { out += "<Macro>"; },
       },
       rep_);
 }

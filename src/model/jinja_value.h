@@ -28,7 +28,7 @@ using Members = std::vector<std::pair<std::string, Value>>;
 /// is an error, so that walking through a value cannot take for ever.
 inline constexpr uint32_t kValueDepthMax = 300;
 inline constexpr uint64_t kValueBytesMax = 1 << 27;
-inline constexpr size_t kMembersMax = 4096;  // of a mapping; they are searched one by one
+inline constexpr size_t kMembersMax = 4096;  // of a mapping
 
 /// Copies share text and containers.
 ///
@@ -102,6 +102,8 @@ class Value {
 
  private:
   uint32_t depth() const;
+  void AppendRepr(std::string& out) const;
+  bool EqualsMap(const Value& other) const;
   Result<void> AppendJson(std::optional<uint32_t> indent, uint64_t bytes_max, uint32_t level,
                           std::string& out) const;
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -25,8 +27,8 @@ std::string_view FinishName(Finish finish) {
 /// One request on its way: waiting, then prefilling, then decoding, then finished.
 class Engine::Task {
  public:
-  Task(const Request& request, const Clock& clock)
-      : request_(request), clock_(clock), sampler_(request.sampling) {
+  Task(const Request& request, const Clock& clock, uint64_t handed_us)
+      : request_(request), clock_(clock), sampler_(request.sampling), handed_us_(handed_us) {
     response_.prompt_tokens = request.prompt.size();
     if (!request.keep.keeps_all() && request.keep.by != KeepBy::kRecent) {
       observer_.emplace(ObservedFrom(request.keep, request.prompt.size()));
@@ -41,11 +43,25 @@ class Engine::Task {
   bool prefilling() const { return position() < request_.prompt.size(); }
   /// Who looks at the attention of the next step.
   model::MassObserver* observer() { return observer_ && prefilling() ? &*observer_ : nullptr; }
+  /// A copy of it, to go back to when the step has to be taken again.
+  std::optional<model::MassObserver> ObservedSoFar() const { return observer_; }
+  void ForgetObservedSince(std::optional<model::MassObserver> before) {
+    observer_.reset();
+    if (before) observer_.emplace(*std::move(before));
+  }
+  /// What it holds from now on, until GaveBack.
+  void NoteHeld() { held_bytes_ = sequence_->stats().bytes; }
+  /// Whether it holds less than it did at the last call of the two.
+  bool GaveBack() {
+    if (finished_) return true;
+    const uint64_t before = held_bytes_;
+    NoteHeld();
+    return held_bytes_ < before;
+  }
   Response TakeResponse() { return std::move(response_); }
 
-  void Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t started_us) {
+  void Start(std::unique_ptr<Sequence> sequence, MissReason reason) {
     sequence_ = std::move(sequence);
-    started_us_ = started_us;
     response_.reused_tokens = sequence_->length();
     response_.miss_reason = reason;
   }
@@ -80,6 +96,13 @@ class Engine::Task {
     }
     if (prefilling()) return;
     if (response_.tokens.size() == request_.max_tokens) return Finish(Finish::kLength);
+    if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
+      // No token is the most likely one, nor are there probabilities to draw by.
+      return Fail({ErrorCode::kCorrupt,
+                   fmt::format("the logits after position {} are not finite: the weights hold NaN "
+                               "or infinity, or what is computed from them overflows",
+                               position() - 1)});
+    }
     digest_.Update(std::as_bytes(logits));
     const TokenId token = sampler_.Next(logits);
     response_.tokens.push_back(token);
@@ -97,7 +120,7 @@ class Engine::Task {
     response_.finish = finish;
     response_.logits_digest = digest_.Finish();
     const size_t generated = response_.tokens.size();
-    if (generated > 0) response_.ttft_ms = static_cast<double>(first_us_ - started_us_) / 1e3;
+    if (generated > 0) response_.ttft_ms = static_cast<double>(first_us_ - handed_us_) / 1e3;
     if (generated > 1) {
       response_.ms_per_token =
           static_cast<double>(last_us_ - first_us_) / 1e3 / static_cast<double>(generated - 1);
@@ -120,7 +143,8 @@ class Engine::Task {
   Response response_;
   Blake2b<16> digest_;
   bool finished_ = false;
-  uint64_t started_us_ = 0;
+  uint64_t held_bytes_ = 0;
+  const uint64_t handed_us_;
   uint64_t first_us_ = 0;  // of the first generated token
   uint64_t last_us_ = 0;
 };
@@ -137,19 +161,28 @@ Engine::Engine(const Parts& parts, const Identity& identity, const EngineOptions
     : parts_(parts), identity_(identity), options_(options) {}
 
 std::vector<Response> Engine::Run(std::span<const Request> requests) {
+  const uint64_t handed_us = parts_.clock.NowMicros();
   std::vector<std::unique_ptr<Task>> tasks;
   for (const Request& request : requests) {
-    tasks.push_back(std::make_unique<Task>(request, parts_.clock));
+    tasks.push_back(std::make_unique<Task>(request, parts_.clock, handed_us));
+    if (auto checked = Check(request); !checked) tasks.back()->Fail(std::move(checked).error());
   }
   std::vector<Task*> running;
-  size_t next = 0;  // first task that has not been admitted
+  size_t next = 0;     // first task that has not been admitted
+  bool waits = false;  // it found no room, and nobody has given any back since
   while (next < tasks.size() || !running.empty()) {
     const bool prefilling = std::ranges::any_of(running, [](Task* t) { return t->prefilling(); });
-    if (!prefilling && next < tasks.size() && Admit(*tasks[next], !running.empty())) {
-      if (!tasks[next]->finished()) running.push_back(tasks[next].get());
-      ++next;
+    if (!prefilling && !waits && next < tasks.size()) {
+      waits = !Admit(*tasks[next], !running.empty());
+      if (waits) {
+        for (Task* task : running) task->NoteHeld();
+      } else {
+        if (!tasks[next]->finished()) running.push_back(tasks[next].get());
+        ++next;
+      }
     }
     Step(running);
+    if (waits) waits = std::ranges::none_of(running, [](Task* t) { return t->GaveBack(); });
     std::erase_if(running, [](Task* task) { return task->finished(); });
   }
   std::vector<Response> responses;
@@ -160,44 +193,52 @@ std::vector<Response> Engine::Run(std::span<const Request> requests) {
   return responses;
 }
 
-bool Engine::Admit(Task& task, bool others_running) {
-  const uint64_t started_us = parts_.clock.NowMicros();
-  const Request& request = task.request();
+Result<void> Engine::Check(const Request& request) const {
   const auto vocab = static_cast<TokenId>(parts_.model.config().vocab);
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     if (request.prompt[i] < 0 || request.prompt[i] >= vocab) {
-      task.Fail({ErrorCode::kInvalidArgument,
-                 fmt::format("prompt: token {} at position {} is not in the vocabulary of {}",
-                             request.prompt[i], i, vocab)});
-      return true;
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("prompt: token {} at position {} is not in the vocabulary of "
+                              "{}",
+                              request.prompt[i], i, vocab));
     }
   }
-  if (!(request.keep.share > 0.0) || request.keep.share > 1.0) {
-    task.Fail({ErrorCode::kInvalidArgument,
-               fmt::format("keep.share is {}, must be above 0 and at most 1", request.keep.share)});
-    return true;
-  }
+  if (request.keep.share > 0.0 && request.keep.share <= 1.0) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("keep.share is {}, must be above 0 and at most 1", request.keep.share));
+}
+
+bool Engine::Admit(Task& task, bool others_running) {
+  if (task.finished()) return true;
+  const Request& request = task.request();
   const bool keeps_all = request.keep.keeps_all();
-  auto plan = parts_.cache.Acquire(
-      {.identity = &identity_, .tokens = request.prompt, .reuse = request.reuse && keeps_all});
+  // The last generated token is never fed back, so its K and V need no room.
+  const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1) - 1;
+  const SequenceOptions options{.reserve_tokens = tokens,
+                                .step_tokens = options_.chunk_tokens,
+                                .on_full = request.on_full,
+                                .publish = keeps_all};
+  // What others hold may be free later; what nobody holds is refused for good, and counted.
+  const auto waits = [others_running](const Error& error) {
+    return error.code == ErrorCode::kNoSpace && others_running;
+  };
+  auto plan = parts_.cache.Acquire({.identity = &identity_,
+                                    .tokens = request.prompt,
+                                    .reuse = request.reuse && keeps_all,
+                                    .open_as = others_running ? &options : nullptr});
   if (!plan) {
+    if (waits(plan.error())) return false;
     task.Fail(std::move(plan).error());
     return true;
   }
   const MissReason reason = plan->reason();
-  // The last generated token is never fed back, so its K and V need no room.
-  const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1) - 1;
-  auto sequence = parts_.cache.Open(*std::move(plan), {.reserve_tokens = tokens,
-                                                       .step_tokens = options_.chunk_tokens,
-                                                       .on_full = request.on_full,
-                                                       .publish = keeps_all});
+  auto sequence = parts_.cache.Open(*std::move(plan), options);
   if (!sequence) {
-    // What others hold may be free later; what nobody holds has been tried.
-    if (sequence.error().code == ErrorCode::kNoSpace && others_running) return false;
+    if (waits(sequence.error())) return false;
     task.Fail(std::move(sequence).error());
     return true;
   }
-  task.Start(*std::move(sequence), reason, started_us);
+  task.Start(*std::move(sequence), reason);
   return true;
 }
 
@@ -214,28 +255,41 @@ void Engine::Step(std::span<Task* const> tasks) {
       task->Fail(std::move(room).error());
     }
   }
-  if (ready.empty()) return;
-  if (auto done = Forward(ready); !done) {
-    for (Task* task : ready) task->Fail(done.error());
-  }
+  Compute(ready);
 }
 
-Result<void> Engine::Forward(std::span<Task* const> tasks) {
-  struct Rows {
-    uint64_t first_position;
-    uint64_t tokens;
-    uint64_t logits;  // rows asked for: all, the last, or none
-    size_t offset;    // of these in logits_
+// All together or, where that fails, fewer and fewer: the fault is of those whom it meets alone.
+// The bits of a request do not depend on who is computed beside it.
+void Engine::Compute(std::span<Task* const> tasks) {
+  if (tasks.empty()) return;
+  std::vector<Task*> left;
+  auto done = Forward(tasks, left);
+  if (left.empty()) return;
+  if (tasks.size() == 1) return left.front()->Fail(std::move(done).error());
+  const std::span<Task* const> again = left;
+  Compute(again.first(again.size() / 2));
+  Compute(again.subspan(again.size() / 2));
+}
+
+// Takes one step. On error `left` are those that were not computed, as they were before.
+Result<void> Engine::Forward(std::span<Task* const> tasks, std::vector<Task*>& left) {
+  struct Before {
+    uint64_t position;
+    uint64_t tokens;        // of the step
+    uint64_t logits;        // rows asked for: all, the last, or none
+    size_t offset;          // of these in logits_
+    uint64_t length_after;  // of the sequence, once it is computed
+    std::optional<model::MassObserver> observed;
   };
   const size_t vocab = parts_.model.config().vocab;
-  std::vector<Rows> rows;
+  std::vector<Before> before;
   size_t logits_size = 0;
   for (Task* task : tasks) {
-    const auto tokens = task->NextTokens(options_.chunk_tokens);
-    const uint64_t first = task->position();
-    const bool ends_prompt = first + tokens.size() >= task->request().prompt.size();
-    const uint64_t wanted = task->request().on_logits ? tokens.size() : ends_prompt ? 1 : 0;
-    rows.push_back({first, tokens.size(), wanted, logits_size});
+    const uint64_t tokens = task->NextTokens(options_.chunk_tokens).size();
+    const bool ends_prompt = task->position() + tokens >= task->request().prompt.size();
+    const uint64_t wanted = task->request().on_logits ? tokens : ends_prompt ? 1 : 0;
+    before.push_back({task->position(), tokens, wanted, logits_size,
+                      task->sequence().length() + tokens, task->ObservedSoFar()});
     logits_size += wanted * vocab;
   }
   logits_.resize(std::max(logits_.size(), logits_size));
@@ -245,17 +299,29 @@ Result<void> Engine::Forward(std::span<Task* const> tasks) {
   for (size_t i = 0; i < tasks.size(); ++i) {
     items.push_back({.sequence = &tasks[i]->sequence(),
                      .tokens = tasks[i]->NextTokens(options_.chunk_tokens),
-                     .logits = rows[i].logits > 0 ? logits_.data() + rows[i].offset : nullptr,
+                     .logits = before[i].logits > 0 ? logits_.data() + before[i].offset : nullptr,
                      .all_logits = tasks[i]->request().on_logits != nullptr,
                      .observer = tasks[i]->observer()});
   }
-  QUIRE_TRY(parts_.model.Step(items, parts_.attention, parts_.executor));
+  auto done = StepModel(items);
 
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const std::span<const float> logits(logits_.data() + rows[i].offset, rows[i].logits * vocab);
+    // A step that fails while it commits has computed everything, and some are through.
+    if (!done && tasks[i]->sequence().length() != before[i].length_after) {
+      tasks[i]->ForgetObservedSince(std::move(before[i].observed));
+      Sequence& sequence = tasks[i]->sequence();
+      if (auto rolled_back = sequence.Rollback(sequence.length()); rolled_back) {
+        left.push_back(tasks[i]);
+      } else {
+        tasks[i]->Fail(std::move(rolled_back).error());
+      }
+      continue;
+    }
+    const std::span<const float> logits(logits_.data() + before[i].offset,
+                                        before[i].logits * vocab);
     if (const auto& on_logits = tasks[i]->request().on_logits) {
-      for (uint64_t row = 0; row < rows[i].tokens; ++row) {
-        on_logits(rows[i].first_position + row, logits.subspan(row * vocab, vocab));
+      for (uint64_t row = 0; row < before[i].tokens; ++row) {
+        on_logits(before[i].position + row, logits.subspan(row * vocab, vocab));
       }
     }
     if (auto kept = tasks[i]->Keep(parts_.cache.options().profile); !kept) {
@@ -264,7 +330,16 @@ Result<void> Engine::Forward(std::span<Task* const> tasks) {
     }
     tasks[i]->Advance(logits.empty() ? logits : logits.last(vocab));
   }
-  return {};
+  return done;
+}
+
+// The model's step. Where memory runs out on the way, sequences may hold uncommitted rows.
+Result<void> Engine::StepModel(std::span<const model::StepItem> items) {
+  try {
+    return parts_.model.Step(items, parts_.attention, parts_.executor);
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kNoSpace, "step: the system has no memory left");
+  }
 }
 
 }  // namespace quire::serve

@@ -50,7 +50,7 @@ struct Request {
 
 struct Response {
   Finish finish = Finish::kFailed;
-  Error error{};                  // kFailed only
+  Error error{};                  // kFailed only; kCorrupt: the model gives logits not finite
   std::vector<TokenId> tokens{};  // generated, a stop token included
   uint64_t prompt_tokens = 0;
   uint64_t reused_tokens = 0;    // found in the cache
@@ -59,7 +59,7 @@ struct Response {
   MissReason miss_reason = MissReason::kNeverSeen;
   SequenceStats sequence{};                 // as it ended
   uint64_t kv_bytes = 0;                    // blocks it held at the end, shared ones included
-  double ttft_ms = 0;                       // from its admission to its first token
+  double ttft_ms = 0;                       // to its first token, from the call of Run
   double ms_per_token = 0;                  // between later tokens
   std::array<uint8_t, 16> logits_digest{};  // BLAKE2b-128 of the logits of every generated token
 };
@@ -85,18 +85,24 @@ class Engine {
                                                 const EngineOptions& options);
 
   /// Runs the requests together until all have finished; answers in the order of the requests. One
-  /// request's failure does not touch the others. Later requests start when earlier ones have their
-  /// prompt in the cache, so that equal prefixes are found.
+  /// request's failure does not touch the others: where a step fails, it is taken again with fewer
+  /// requests, down to one, and only those fail that cannot be computed alone. Later requests start
+  /// when earlier ones have their prompt in the cache, so that equal prefixes are found. What finds
+  /// no room waits for those that run, is tried again when one of them has given something back,
+  /// and is counted by the cache once, when it starts.
   std::vector<Response> Run(std::span<const Request> requests);
 
  private:
   class Task;
 
   Engine(const Parts& parts, const Identity& identity, const EngineOptions& options);
+  Result<void> Check(const Request& request) const;
   /// False: it must wait for room.
   bool Admit(Task& task, bool others_running);
   void Step(std::span<Task* const> tasks);
-  Result<void> Forward(std::span<Task* const> tasks);
+  void Compute(std::span<Task* const> tasks);
+  Result<void> Forward(std::span<Task* const> tasks, std::vector<Task*>& left);
+  Result<void> StepModel(std::span<const model::StepItem> items);
 
   const Parts parts_;
   const Identity identity_;

@@ -3,56 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <numeric>
+#include <string>
 
-#include "env/clock.h"
-#include "model/random_model.h"
 #include "serve/test_util.h"
 
 namespace quire::serve {
 namespace {
-
-constexpr uint32_t kBlockTokens = 16;
-
-/// An engine on a small random model with room for `blocks` blocks.
-class EngineTest : public testing::Test {
- protected:
-  void Make(uint64_t blocks, uint32_t chunk_tokens = 32, Spill* spill = nullptr) {
-    const model::ModelConfig config = model::SmallConfig();
-    model_ = model::Model::Create(config, model::RandomTensors(config, ComputeType::kF32, 7), {})
-                 .value();
-    CacheOptions options{.geometry = model::GeometryOf(config),
-                         .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
-                         .hot_bytes = uint64_t{1} << 30,
-                         .tokens_max = 4096,
-                         .spill = spill};
-    // The charge of one block, by asking for the most that fit.
-    const CacheStats stats = Cache::Create(options).value()->stats();
-    const uint64_t charge = options.hot_bytes / stats.sealed.slots_max;
-    options.hot_bytes = charge * (blocks + 1) - 1;  // with what sequences take besides
-    cache_ = Cache::Create(options).value();
-    ASSERT_EQ(cache_->stats().sealed.slots_max, blocks);
-    executor_ = MakeThreadPool(2);
-    attention_ = MakeCpuAttention().value();
-    engine_ = Engine::Create({.model = *model_,
-                              .cache = *cache_,
-                              .attention = *attention_,
-                              .executor = *executor_,
-                              .clock = clock_},
-                             Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
-                             {.chunk_tokens = chunk_tokens})
-                  .value();
-  }
-
-  Response RunOne(const Request& request) { return engine_->Run({&request, 1})[0]; }
-
-  ManualClock clock_;
-  std::unique_ptr<model::Model> model_;
-  std::unique_ptr<Cache> cache_;
-  std::unique_ptr<Executor> executor_;
-  std::unique_ptr<AttentionBackend> attention_;
-  std::unique_ptr<Engine> engine_;
-};
 
 TEST_F(EngineTest, SecondRunReusesWhatTheRuleAllowsAndGivesTheSameBits) {
   Make(64);
@@ -230,6 +189,29 @@ TEST_F(EngineTest, ARequestWaitsForTheRoomThatOthersHold) {
   EXPECT_LE(cache_->stats().hot_bytes_peak, cache_->stats().hot_bytes_limit);
 }
 
+TEST_F(EngineTest, TheLastTokenNeedsNoRoom) {
+  Make(4);
+  // 61 and 3 that are fed back: 64, all there is. One more does not fit.
+  const Response fits = RunOne({.prompt = SomeTokens(61, 1), .max_tokens = 4});
+  EXPECT_EQ(fits.finish, Finish::kLength) << fits.error.message;
+  EXPECT_EQ(fits.tokens.size(), 4u);
+  const Response over = RunOne({.prompt = SomeTokens(61, 1), .max_tokens = 5});
+  EXPECT_EQ(over.error.code, ErrorCode::kTooLarge);
+  // Without any output the prompt alone counts.
+  EXPECT_EQ(RunOne({.prompt = SomeTokens(64, 2), .max_tokens = 0}).finish, Finish::kLength);
+  EXPECT_EQ(RunOne({.prompt = SomeTokens(64, 3), .max_tokens = 1}).finish, Finish::kLength);
+}
+
+TEST_F(EngineTest, TheLastTokenNeedsNoRoomAfterKeeping) {
+  Make(64);
+  // 97 tokens, of 6 whole blocks 3 are kept: 49 and 15 that are fed back are 4 blocks.
+  Request request{
+      .prompt = SomeTokens(97, 1), .max_tokens = 16, .keep = {.share = 0.5, .by = KeepBy::kRecent}};
+  EXPECT_EQ(RunOne(request).sequence.tokens_reserved, 64u);
+  request.max_tokens = 17;
+  EXPECT_EQ(RunOne(request).sequence.tokens_reserved, 80u);
+}
+
 TEST_F(EngineTest, HaltStopsWhereTheCacheIsFullAndKeepsWhatWasMade) {
   Make(4);
   Request request{.prompt = SomeTokens(30, 1), .max_tokens = 500};
@@ -293,6 +275,48 @@ TEST_F(EngineTest, NoTokensWantedReadsThePromptOnly) {
   EXPECT_TRUE(response.tokens.empty());
   EXPECT_EQ(response.computed_tokens, 50u);
   EXPECT_EQ(cache_->stats().published_blocks, 3u);
+}
+
+/// Random weights with one value that is not finite.
+class Poisoned final : public model::TensorSource {
+ public:
+  Poisoned(const model::ModelConfig& config, std::string_view tensor, float value)
+      : random_(config, ComputeType::kF32, 7), tensor_(tensor), value_(value) {}
+
+  const std::string& path() const override { return random_.path(); }
+  std::span<const model::TensorInfo> tensors() const override { return random_.tensors(); }
+  Result<void> Read(const model::TensorInfo& tensor, uint64_t offset_bytes,
+                    std::span<std::byte> out) const override {
+    QUIRE_TRY(random_.Read(tensor, offset_bytes, out));
+    if (tensor.name == tensor_ && offset_bytes == 0) std::memcpy(out.data(), &value_, 4);
+    return {};
+  }
+
+ private:
+  const model::RandomTensors random_;
+  const std::string tensor_;
+  const float value_;
+};
+
+TEST_F(EngineTest, LogitsThatAreNotFiniteFailTheRequest) {
+  const model::ModelConfig config = model::SmallConfig();
+  for (const float value : {NAN, INFINITY, -INFINITY}) {
+    const Poisoned tensors(config, "model.norm.weight", value);
+    model_ = model::Model::Create(config, tensors, {}).value();
+    MakeWithModel(64);
+    for (const float temperature : {0.0f, 1.0f}) {
+      const Response response = RunOne(
+          {.prompt = SomeTokens(20, 1), .max_tokens = 5, .sampling = {.temperature = temperature}});
+      EXPECT_EQ(response.finish, Finish::kFailed);
+      EXPECT_EQ(response.error.code, ErrorCode::kCorrupt);
+      EXPECT_NE(response.error.message.find("position 19 are not finite"), std::string::npos)
+          << response.error.message;
+      EXPECT_TRUE(response.tokens.empty());
+    }
+    // Nothing is sampled, so nobody is misled.
+    EXPECT_EQ(RunOne({.prompt = SomeTokens(20, 2), .max_tokens = 0}).finish, Finish::kLength);
+    EXPECT_EQ(cache_->stats().sequences, 0u);
+  }
 }
 
 TEST_F(EngineTest, TemperatureDrawsTheSameTokensForTheSameSeed) {

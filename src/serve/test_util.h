@@ -2,11 +2,18 @@
 #ifndef QUIRE_SERVE_TEST_UTIL_H_
 #define QUIRE_SERVE_TEST_UTIL_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/prng.h"
+#include "env/clock.h"
+#include "model/random_model.h"
 #include "quire/ids.h"
+#include "serve/engine.h"
+#include "serve/faulty_cache.h"
 
 namespace quire::serve {
 
@@ -19,6 +26,58 @@ inline std::vector<TokenId> SomeTokens(uint64_t count, uint64_t seed) {
   for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kTestVocab));
   return tokens;
 }
+
+inline constexpr uint32_t kBlockTokens = 16;
+
+/// An engine on a small random model with room for `blocks` blocks.
+class EngineTest : public testing::Test {
+ protected:
+  void Make(uint64_t blocks, uint32_t chunk_tokens = 32, Spill* spill = nullptr) {
+    const model::ModelConfig config = model::SmallConfig();
+    model_ = model::Model::Create(config, model::RandomTensors(config, ComputeType::kF32, 7), {})
+                 .value();
+    MakeWithModel(blocks, chunk_tokens, spill);
+  }
+
+  /// The same around the model that is there.
+  void MakeWithModel(uint64_t blocks, uint32_t chunk_tokens = 32, Spill* spill = nullptr) {
+    const model::ModelConfig& config = model_->config();
+    CacheOptions options{.geometry = model::GeometryOf(config),
+                         .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
+                         .hot_bytes = uint64_t{1} << 30,
+                         .tokens_max = 4096,
+                         .clock = &clock_,
+                         .spill = spill};
+    // The charge of one block, by asking for the most that fit.
+    const CacheStats stats = Cache::Create(options).value()->stats();
+    const uint64_t charge = options.hot_bytes / stats.sealed.slots_max;
+    options.hot_bytes = charge * (blocks + 1) - 1;  // with what sequences take besides
+    cache_ = Cache::Create(options).value();
+    ASSERT_EQ(cache_->stats().sealed.slots_max, blocks);
+    if (faults_ != nullptr) faulty_cache_ = std::make_unique<FaultyCache>(*cache_, *faults_);
+    executor_ = MakeThreadPool(2);
+    attention_ = MakeCpuAttention().value();
+    engine_ = Engine::Create({.model = *model_,
+                              .cache = faults_ != nullptr ? *faulty_cache_ : *cache_,
+                              .attention = *attention_,
+                              .executor = *executor_,
+                              .clock = clock_},
+                             Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
+                             {.chunk_tokens = chunk_tokens})
+                  .value();
+  }
+
+  Response RunOne(const Request& request) { return engine_->Run({&request, 1})[0]; }
+
+  CacheFaults* faults_ = nullptr;  // to be set before Make
+  ManualClock clock_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<FaultyCache> faulty_cache_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<AttentionBackend> attention_;
+  std::unique_ptr<Engine> engine_;
+};
 
 }  // namespace quire::serve
 

@@ -1,5 +1,6 @@
 """generate --chat: the prompt goes through the model's chat template, and nothing else changes."""
 
+import os
 import shutil
 
 import pytest
@@ -52,6 +53,27 @@ def test_a_template_that_cannot_be_used(model, template, word):
     done = generate(model, "--chat", "--prompt", QUESTION)
     assert done.exit_code == 3, done.describe()
     assert "template" in done.stderr and word in done.stderr, done.describe()
+
+
+@pytest.mark.parametrize("expression", [
+    "b in a", "a.find(b)", "a.count(b)", "a.split(b) | length", "a.replace(b, '') | length",
+    "a.strip(w) | length", "m == t", "dict(m) | length"])
+def test_a_hostile_template_ends(model, expression):
+    """Without limits on the work itself each of these runs for hours."""
+    forwards = ",".join(f"k{i}=1" for i in range(4000))
+    backwards = ",".join(f"k{3999 - i}=1" for i in range(4000))
+    (model / "chat_template.jinja").write_text(
+        "{% set a = 'a' * 200000 %}{% set b = 'a' * 100000 ~ 'b' %}"
+        "{% set w = '\u00e9' * 100000 ~ 'a' %}"
+        "{% set m = dict(" + forwards + ") %}{% set t = dict(" + backwards + ") %}"
+        "{% for i in range(100000) %}{% for j in range(100000) %}\n{{ " + expression + " }}"
+        "{% endfor %}{% endfor %}", encoding="utf-8")
+    begin = os.times()
+    done = generate(model, "--chat", "--prompt", QUESTION)
+    end = os.times()
+    assert done.exit_code == 4, done.describe()
+    assert "chat_template.jinja: line 2: more than" in done.stderr, done.describe()
+    assert end.children_user - begin.children_user < 15, "seconds of the processor"
 
 
 def test_takes_text_only(model):

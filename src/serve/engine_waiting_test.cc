@@ -1,0 +1,134 @@
+// Requests that wait for room: what the cache counts, when they are tried again, how long they took.
+#include <gtest/gtest.h>
+
+#include "serve/test_util.h"
+
+namespace quire::serve {
+namespace {
+
+class EngineWaitingTest : public EngineTest {
+ protected:
+  EngineWaitingTest() { faults_ = &cache_faults_; }
+
+  CacheFaults cache_faults_;
+};
+
+TEST_F(EngineWaitingTest, AWaitingRequestIsCountedOnce) {
+  Make(6);
+  // Each needs 4 of 6 blocks, so the first three run one after the other, for 20 steps each.
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 3; ++i) {
+    requests.push_back({.prompt = SomeTokens(40, 1 + i), .max_tokens = 20});
+  }
+  requests.push_back(requests.back());  // shares 2 blocks with the third and runs beside it
+  const std::vector<Response> responses = engine_->Run(requests);
+  uint64_t reused = 0;
+  for (const Response& response : responses) {
+    EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
+    reused += response.reused_tokens;
+  }
+  EXPECT_EQ(responses[3].reused_tokens, 32u);
+  const CacheStats stats = cache_->stats();
+  EXPECT_EQ(stats.lookups, 4u);
+  EXPECT_EQ(stats.lookup_tokens, 160u);
+  EXPECT_EQ(stats.hit_tokens, reused);
+  EXPECT_EQ(stats.refused_total, 0u);
+  const TenantStats tenant = cache_->tenant_stats(kDefaultTenant).value();
+  EXPECT_EQ(tenant.lookups, 4u);
+  EXPECT_EQ(tenant.hit_tokens, reused);
+  EXPECT_EQ(tenant.refused_total, 0u);
+  uint64_t missed = 0;
+  for (const uint64_t tokens : tenant.missed_tokens) missed += tokens;
+  EXPECT_EQ(missed, 160u - reused);
+  // Once each, and the two that waited once more, when the one before had ended.
+  EXPECT_EQ(cache_faults_.acquires, 4u + 2u);
+}
+
+TEST_F(EngineWaitingTest, WaitingDoesNotMakeBlocksRecent) {
+  Make(8);
+  const std::vector<TokenId> old_prompt = SomeTokens(33, 1);
+  RunOne({.prompt = old_prompt, .max_tokens = 1});         // 2 blocks, used first
+  RunOne({.prompt = SomeTokens(33, 2), .max_tokens = 1});  // 2 blocks, used later
+  // The first runs in 3 blocks and leaves 1 free; the second continues the old prompt and needs 2
+  // shared and 4 own, which is 1 more than can be had beside the first.
+  std::vector<TokenId> longer = old_prompt;
+  const std::vector<TokenId> more = SomeTokens(50, 3);
+  longer.insert(longer.end(), more.begin(), more.end());
+  bool checked = false;
+  std::vector<Request> requests = {{.prompt = SomeTokens(33, 4), .max_tokens = 10},
+                                   {.prompt = longer, .max_tokens = 4}};
+  requests[0].on_token = [&](TokenId) {
+    if (cache_faults_.acquires < 4 || checked) return true;
+    checked = true;
+    // It has asked and waits. One block goes: it must be of the old prompt.
+    EXPECT_EQ(cache_->stats().sequences, 1u);
+    EXPECT_EQ(cache_->Evict(1), 1u);
+    return true;
+  };
+  const std::vector<Response> responses = engine_->Run(requests);
+  EXPECT_TRUE(checked);
+  for (const Response& response : responses) {
+    EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
+  }
+  EXPECT_EQ(responses[1].reused_tokens, 16u);
+}
+
+TEST_F(EngineWaitingTest, WhatFindsRoomBesideOthersStartsAtOnce) {
+  Make(8);
+  const std::vector<TokenId> prompt = SomeTokens(49, 1);
+  RunOne({.prompt = prompt, .max_tokens = 1});
+  // 4 blocks for the first, 3 that are cached and 1 of its own for the second: just enough.
+  uint64_t together = 0;
+  std::vector<Request> requests = {{.prompt = SomeTokens(50, 2), .max_tokens = 10},
+                                   {.prompt = prompt, .max_tokens = 5}};
+  requests[1].on_token = [&](TokenId) {
+    together = std::max(together, cache_->stats().sequences);
+    return true;
+  };
+  const std::vector<Response> responses = engine_->Run(requests);
+  EXPECT_EQ(together, 2u);
+  EXPECT_EQ(responses[1].reused_tokens, 48u);
+  EXPECT_EQ(cache_->stats().refused_total, 0u);
+}
+
+TEST_F(EngineWaitingTest, WhatCanNeverFitDoesNotWait) {
+  Make(6);
+  std::vector<Request> requests = {{.prompt = SomeTokens(30, 1), .max_tokens = 30},
+                                   {.prompt = SomeTokens(97, 2), .max_tokens = 4},
+                                   {.prompt = SomeTokens(20, 3), .max_tokens = 4}};
+  uint64_t together = 0;
+  requests[2].on_token = [&](TokenId) {
+    together = std::max(together, cache_->stats().sequences);
+    return true;
+  };
+  const std::vector<Response> responses = engine_->Run(requests);
+  EXPECT_EQ(responses[1].error.code, ErrorCode::kTooLarge);
+  EXPECT_EQ(together, 2u);  // the one behind it did not wait either
+  EXPECT_EQ(cache_->stats().refused_total, 1u);
+}
+
+TEST_F(EngineWaitingTest, TheTimeToTheFirstTokenIncludesTheQueue) {
+  Make(6);
+  // Each step of a request takes a millisecond; the second waits until the first has ended.
+  std::vector<Request> requests = {{.prompt = SomeTokens(40, 1), .max_tokens = 20},
+                                   {.prompt = SomeTokens(40, 2), .max_tokens = 20}};
+  for (Request& request : requests) {
+    request.on_token = [&](TokenId) {
+      clock_.Advance(1000);
+      return true;
+    };
+  }
+  const std::vector<Response> responses = engine_->Run(requests);
+  EXPECT_EQ(responses[0].ttft_ms, 0.0);
+  EXPECT_EQ(responses[1].ttft_ms, 20.0);
+  EXPECT_EQ(responses[1].ms_per_token, 1.0);
+}
+
+TEST_F(EngineWaitingTest, ABadRequestFailsWithoutTheCacheBeingAsked) {
+  Make(6);
+  EXPECT_EQ(RunOne({.prompt = {1, 2, 96}}).error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(cache_faults_.acquires, 0u);
+}
+
+}  // namespace
+}  // namespace quire::serve

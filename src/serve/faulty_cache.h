@@ -1,0 +1,120 @@
+// A cache whose sequences fail when a test says so.
+#ifndef QUIRE_SERVE_FAULTY_CACHE_H_
+#define QUIRE_SERVE_FAULTY_CACHE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/cache.h"
+
+namespace quire::serve {
+
+/// What goes wrong, and what was asked. A function that is empty lets everything pass; it may throw.
+struct CacheFaults {
+  /// Before the rows of a layer are written.
+  std::function<Result<void>(Sequence& sequence, uint32_t layer)> append{};
+  /// Before the tokens are committed.
+  std::function<void(Sequence& sequence)> commit{};
+  /// Before a rollback.
+  std::function<Result<void>(Sequence& sequence)> rollback{};
+  uint64_t acquires = 0;  // calls of Acquire
+};
+
+class FaultySequence final : public Sequence {
+ public:
+  FaultySequence(std::unique_ptr<Sequence> inner, CacheFaults& faults)
+      : inner_(std::move(inner)), faults_(faults) {}
+
+  SequenceId id() const override { return inner_->id(); }
+  uint64_t length() const override { return inner_->length(); }
+  uint64_t cursor(uint32_t layer) const override { return inner_->cursor(layer); }
+  SequenceStats stats() const override { return inner_->stats(); }
+  Result<void> Reserve(uint64_t tokens) override { return inner_->Reserve(tokens); }
+  Result<void> Append(uint32_t layer, const LayerRows& rows) override {
+    if (faults_.append) QUIRE_TRY(faults_.append(*this, layer));
+    return inner_->Append(layer, rows);
+  }
+  Result<void> Commit(std::span<const TokenId> tokens) override {
+    if (faults_.commit) faults_.commit(*this);
+    return inner_->Commit(tokens);
+  }
+  Result<void> Rollback(uint64_t position) override {
+    if (faults_.rollback) QUIRE_TRY(faults_.rollback(*this));
+    return inner_->Rollback(position);
+  }
+  Result<std::unique_ptr<Sequence>> Fork() override { return Wrap(inner_->Fork()); }
+  Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) override {
+    return Wrap(inner_->Select(kept_blocks));
+  }
+  uint64_t dropped_tokens() const override { return inner_->dropped_tokens(); }
+  Result<void> Retain(const Retention& retention) override { return inner_->Retain(retention); }
+  void Reset() override { inner_->Reset(); }
+  Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
+                      std::span<float> out) const override {
+    return inner_->Gather(layer, role, begin, end, out);
+  }
+  Result<BlockListView> View(uint32_t layer, StreamRole role) const override {
+    return inner_->View(layer, role);
+  }
+  LayerBlocks Blocks(uint32_t layer) const override { return inner_->Blocks(layer); }
+
+ private:
+  Result<std::unique_ptr<Sequence>> Wrap(Result<std::unique_ptr<Sequence>> made) const {
+    if (!made) return made;
+    return std::make_unique<FaultySequence>(*std::move(made), faults_);
+  }
+
+  const std::unique_ptr<Sequence> inner_;
+  CacheFaults& faults_;
+};
+
+/// Passes everything on to `inner`.
+///
+/// Lifetime: `inner` and `faults` must outlive it
+class FaultyCache final : public Cache {
+ public:
+  FaultyCache(Cache& inner, CacheFaults& faults) : inner_(inner), faults_(faults) {}
+
+  const CacheOptions& options() const override { return inner_.options(); }
+  uint64_t block_bytes() const override { return inner_.block_bytes(); }
+  Result<TenantId> AddTenant(const TenantOptions& options) override {
+    return inner_.AddTenant(options);
+  }
+  Result<TenantId> FindTenant(std::string_view name) const override {
+    return inner_.FindTenant(name);
+  }
+  Result<TenantStats> tenant_stats(TenantId tenant) const override {
+    return inner_.tenant_stats(tenant);
+  }
+  Result<EraseReport> Erase(TenantId tenant) override { return inner_.Erase(tenant); }
+  Result<Plan> Acquire(const AcquireRequest& request) override {
+    ++faults_.acquires;
+    return inner_.Acquire(request);
+  }
+  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override {
+    return inner_.Pin(request, ttl_us);
+  }
+  Result<void> Unpin(const AcquireRequest& request) override { return inner_.Unpin(request); }
+  Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
+    QUIRE_ASSIGN(auto sequence, inner_.Open(std::move(plan), options));
+    return std::make_unique<FaultySequence>(std::move(sequence), faults_);
+  }
+  uint64_t Evict(uint64_t blocks) override { return inner_.Evict(blocks); }
+  uint64_t Trim() override { return inner_.Trim(); }
+  Result<void> Resize(uint64_t hot_bytes) override { return inner_.Resize(hot_bytes); }
+  VerifyReport Verify() override { return inner_.Verify(); }
+  CacheStats stats() const override { return inner_.stats(); }
+  std::string BlockMap() const override { return inner_.BlockMap(); }
+
+ private:
+  Cache& inner_;
+  CacheFaults& faults_;
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_FAULTY_CACHE_H_
