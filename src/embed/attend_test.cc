@@ -160,12 +160,16 @@ TEST_F(Attend, WhatAWindowHasPassedIsRefusedEverywhere) {
   request.task_count = 1;
   quire_error error{};
   const auto attention = Attention(1);
-  // 48 still sees token 47.
-  for (const uint64_t position : {33, 47, 48}) {
+  ASSERT_EQ(blocks.sealed[5], nullptr);
+  ASSERT_NE(blocks.sealed[6], nullptr);  // from token 96 on
+  // 48 still sees token 47, and 96 sees 95.
+  for (const uint64_t position : {33, 47, 48, 96}) {
     tasks[0].first_position = position;
     EXPECT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_INVALID_ARGUMENT);
     EXPECT_NE(std::string(error.message).find("window has passed"), std::string::npos);
   }
+  tasks[0].first_position = 97;
+  EXPECT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_OK) << Show(error);
   const auto view = windows.View(*sequence, 0, QUIRE_KEY);
   auto tensor = Sized<quire_tensor>();
   DLManagedTensorVersioned* shared = nullptr;
