@@ -431,6 +431,14 @@ TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
   EXPECT_THAT(too_long.error().message, HasSubstr("over its limit of 64"));
   world.ExpectHolds(*checkpointed, history);
 
+  OwnerOptions one;
+  one.tokens_max = 1;
+  const auto least = world.Get(Training{"one", 1}, one);
+  Must(world.Feed(*least, std::span(history).first(1)));
+  const auto second = world.Feed(*least, std::span(history).first(2));
+  ASSERT_FALSE(second.has_value()) << "although its block has room";
+  EXPECT_THAT(second.error().message, HasSubstr("2 tokens are over its limit of 1"));
+
   OwnerOptions wrong;
   wrong.checkpoint_layers = {6};
   EXPECT_EQ(world.registry->GetOrCreate(Training{"x", 1}, wrong).error().code,
