@@ -149,7 +149,8 @@ TEST_F(Attend, WindowsOfTheGeometryHold) {
 TEST_F(Attend, WhatAWindowHasPassedIsRefusedEverywhere) {
   const Windowed windowed;
   const CWorld windows(windowed.options);
-  const auto sequence = windows.Run(cache::SomeTokens(100, 1));
+  const auto sequence = windows.Run(cache::SomeTokens(112, 1));
+  ASSERT_EQ(quire_sequence_reserve(sequence.get(), 300, nullptr), QUIRE_OK);
   auto blocks = Sized<quire_layer_blocks>();
   ASSERT_EQ(quire_sequence_blocks(sequence.get(), 0, &blocks, nullptr), QUIRE_OK);
   ASSERT_EQ(blocks.sealed[2], nullptr);  // tokens [32, 48) are no longer seen
@@ -160,11 +161,18 @@ TEST_F(Attend, WhatAWindowHasPassedIsRefusedEverywhere) {
   request.task_count = 1;
   quire_error error{};
   const auto attention = Attention(1);
-  // 48 still sees token 47.
-  for (const uint64_t position : {33, 47, 48}) {
+  ASSERT_EQ(blocks.sealed[5], nullptr);
+  ASSERT_NE(blocks.sealed[6], nullptr);  // tokens [96, 112)
+  ASSERT_EQ(blocks.sealed[7], nullptr);  // not written yet
+  // 48 still sees token 47, and 96 sees 95.
+  for (const uint64_t position : {33, 47, 48, 96}) {
     tasks[0].first_position = position;
     EXPECT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_INVALID_ARGUMENT);
     EXPECT_NE(std::string(error.message).find("window has passed"), std::string::npos);
+  }
+  for (const uint64_t position : {97, 111}) {
+    tasks[0].first_position = position;
+    EXPECT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_OK) << Show(error);
   }
   const auto view = windows.View(*sequence, 0, QUIRE_KEY);
   auto tensor = Sized<quire_tensor>();

@@ -93,7 +93,7 @@ inline constexpr std::array kFieldEnds<quire_sequence_stats> = {
     QUIRE_FIELD_END(quire_sequence_stats, bytes)};
 #undef QUIRE_FIELD_END
 
-/// Bytes of the fields that a caller's struct of `caller_bytes` holds whole: half a pointer is none.
+/// Bytes of the fields that a caller's struct of `caller_bytes` holds whole: half a field is none.
 template <typename T>
 size_t SharedBytes(size_t caller_bytes) {
   static_assert(std::is_trivially_copyable_v<T> && offsetof(T, size) == 0);

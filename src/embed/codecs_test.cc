@@ -103,7 +103,14 @@ TEST(Codecs, OptionsThatMakeNoSenseAreRefused) {
   options.open_codec = -1;
   EXPECT_EQ(code_of(options), QUIRE_INVALID_ARGUMENT);
   options.open_codec = 0;
-  options.residual_tokens = uint64_t{1} << 40;
+  options.residual_tokens = uint64_t{1} << 32;
+  EXPECT_EQ(code_of(options), QUIRE_INVALID_ARGUMENT);
+  options.residual_tokens = UINT32_MAX;
+  EXPECT_EQ(code_of(options), QUIRE_OK);
+  options.residual_tokens = 0;
+  options.compute = QUIRE_COMPUTE_BF16;
+  EXPECT_EQ(code_of(options), QUIRE_OK);
+  options.compute = QUIRE_COMPUTE_BF16 + 1;
   EXPECT_EQ(code_of(options), QUIRE_INVALID_ARGUMENT);
   options = SmallOptions();
   options.residual_tokens = 16;
@@ -178,6 +185,36 @@ TEST(Codecs, AttentionOverThemEqualsTheJudge) {
     auto seen = Sized<quire_layer_blocks>();
     EXPECT_EQ(quire_sequence_blocks(sequence.get(), 1, &seen, &error), QUIRE_UNSUPPORTED);
   }
+}
+
+// There is room after them, but no open form in it yet.
+TEST(Codecs, RowsUpToTheEndOfTheLastBlockNeedNoOther) {
+  const CWorld world(Encoding(QUIRE_INT8, QUIRE_NF4));
+  const auto history = cache::SomeTokens(7 * CWorld::kBlock, 1);
+  const auto sequence = world.Open(std::span(history).first(5));
+  quire_error error{};
+  ASSERT_EQ(quire_sequence_reserve(sequence.get(), 10 * CWorld::kBlock, &error), QUIRE_OK)
+      << Show(error);
+  world.Feed(*sequence, std::span(history).first(6 * CWorld::kBlock));
+  for (const uint32_t layer : {0u, 1u}) {
+    ASSERT_EQ(world.AppendLayer(*sequence, layer, history, &error), QUIRE_OK) << Show(error);
+  }
+  ASSERT_EQ(sequence->sequence->Blocks(0).open[7], nullptr);
+  const auto attention = MustMake<quire_attention>([](quire_attention** out, quire_error* failure) {
+    return quire_attention_create(nullptr, out, failure);
+  });
+  const std::vector<float> queries(CWorld::kBlock * kQueryHeads * kDim, 0.5f);
+  std::vector<float> out(queries.size());
+  const quire_attend_task task{.sequence = sequence.get(),
+                               .queries = queries.data(),
+                               .out = out.data(),
+                               .rows = CWorld::kBlock,
+                               .first_position = 6 * CWorld::kBlock};
+  auto request = Sized<quire_attend_request>();
+  request.query_heads = kQueryHeads;
+  request.task_count = 1;
+  request.tasks = &task;
+  EXPECT_EQ(quire_attend(attention.get(), &request, &error), QUIRE_OK) << Show(error);
 }
 
 }  // namespace

@@ -78,6 +78,11 @@ Result<void> OwnerCache::Append(uint32_t layer, const LayerRows& rows) {
       QUIRE_TRY(CheckAlive());
       const std::lock_guard writer(layers_[number]);
       end = sequence_->cursor(number) + rows.tokens;
+      if (options_.tokens_max > 0 && end > options_.tokens_max) {
+        return Fail(ErrorCode::kInvalidArgument,
+                    fmt::format("{} tokens are over its limit of {} (tokens_max)", end,
+                                options_.tokens_max));
+      }
       if (end <= room_tokens_.load(std::memory_order_relaxed)) {
         return sequence_->Append(number, rows);
       }
@@ -88,11 +93,6 @@ Result<void> OwnerCache::Append(uint32_t layer, const LayerRows& rows) {
 
 // Without a lock while others make room: they may be asking for room of this one.
 Result<void> OwnerCache::Grow(uint64_t tokens) {
-  if (options_.tokens_max > 0 && tokens > options_.tokens_max) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} tokens are over its limit of {} (tokens_max)", tokens,
-                            options_.tokens_max));
-  }
   while (true) {
     Result<void> grown;
     {

@@ -435,13 +435,22 @@ TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
   EXPECT_THAT(too_long.error().message, HasSubstr("over its limit of 64"));
   world.ExpectHolds(*checkpointed, history);
 
-  OwnerOptions wrong;
-  wrong.checkpoint_layers = {6};
-  EXPECT_EQ(world.registry->GetOrCreate(Training{"x", 1}, wrong).error().code,
-            ErrorCode::kInvalidArgument);
-  wrong.checkpoint_layers = {0, 1, 2, 3, 4, 5};
-  EXPECT_EQ(world.registry->GetOrCreate(Training{"x", 1}, wrong).error().code,
-            ErrorCode::kInvalidArgument);
+  OwnerOptions one;
+  one.tokens_max = 1;
+  const auto least = world.Get(Training{"one", 1}, one);
+  Must(world.Feed(*least, std::span(history).first(1)));
+  const auto second = world.Feed(*least, std::span(history).first(2));
+  ASSERT_FALSE(second.has_value()) << "although its block has room";
+  EXPECT_THAT(second.error().message, HasSubstr("2 tokens are over its limit of 1"));
+
+  for (const std::vector<uint32_t>& layers :
+       {std::vector<uint32_t>{6}, {2, 2}, {3, 1}, {0, 1, 2, 3, 4, 5}}) {
+    OwnerOptions wrong;
+    wrong.checkpoint_layers = layers;
+    const auto refused = world.registry->GetOrCreate(Training{"x", 1}, wrong);
+    ASSERT_FALSE(refused.has_value()) << layers.size() << " from " << layers[0] << " on";
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  }
 }
 
 // A pipeline: every stage appends its own layers while readers read what is committed.
