@@ -61,6 +61,8 @@ struct Retention {
   uint64_t ttl_us = 0;              // from now on, then the priority is 50 again; 0: for good
 };
 
+/// Layers are those of the geometry: cursor() or Blocks() of any other is a bug of the caller.
+///
 /// Threads:  one writer (Reserve, Append, Blocks, Commit, Rollback, Fork, Select, Retain, Reset);
 ///           length, stats, View() and Gather() from any thread. Readers of committed tokens take no lock
 ///           on the bytes
@@ -164,7 +166,8 @@ class Sequence {
 
 /// Copies a batch of sequences into one padded array: [batch, heads, tokens_max, dim], zeros after
 /// each sequence's last committed token and where the layer's window has passed.
-/// Errors: kInvalidArgument names the sequence longer than tokens_max, or out too small
+/// Errors: kInvalidArgument a sequence is null, names the sequence longer than tokens_max, or out
+///         too small
 Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer,
                           StreamRole role, uint64_t tokens_max, std::span<float> out);
 

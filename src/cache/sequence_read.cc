@@ -140,6 +140,7 @@ Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t l
   std::vector<cache::SequenceImpl::Snapshot> snapshots;
   uint64_t values = 0;
   for (const Sequence* sequence : sequences) {
+    if (sequence == nullptr) return Fail(ErrorCode::kInvalidArgument, "gather: a null sequence");
     // There is no other implementation.
     const auto& impl = static_cast<const cache::SequenceImpl&>(*sequence);
     QUIRE_ASSIGN(auto taken, impl.Take(layer, role));
