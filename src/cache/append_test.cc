@@ -171,6 +171,16 @@ TEST(Gather, RefusesWhatIsNotThere) {
   EXPECT_FALSE(refused(0, StreamRole::kKey, 0, 20, 160));
 }
 
+TEST(GatherPadded, ANullSequenceIsAnError) {
+  TestCache cache(4);
+  const auto sequence = cache.Run(SomeTokens(5, 1));
+  const Sequence* const batch[] = {sequence.get(), nullptr};
+  std::vector<float> out(1000);
+  const auto refused = GatherPadded(batch, 0, StreamRole::kKey, 10, out);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST(GatherPadded, PutsZerosAfterEachSequence) {
   TestCache cache(20);
   const std::vector<std::vector<TokenId>> histories = {SomeTokens(20, 1), SomeTokens(1, 2),
