@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "attention/kernels.h"
@@ -25,8 +26,9 @@ class Buffer {
  public:
   float* AtLeast(size_t floats) {
     if (floats > floats_) {
+      floats_ = 0;
       data_ = hwy::AllocateAligned<float>(floats);
-      QUIRE_CHECK(data_ != nullptr);
+      if (data_ == nullptr) throw std::bad_alloc();
       std::memset(data_.get(), 0, floats * sizeof(float));
       floats_ = floats;
     }
