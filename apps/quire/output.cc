@@ -43,6 +43,9 @@ int ReportThrown() {
   } catch (const std::exception& error) {
     PrintError(fmt::format("quire: an error that nobody expected: {}\n", error.what()));
     return kFailedCheck;
+  } catch (...) {
+    PrintError("quire: something that nobody expected was thrown\n");
+    return kFailedCheck;
   }
 }
 

@@ -7,9 +7,9 @@
 
 namespace quire::app {
 
-/// To be called once, first. A reader of stdout that goes away becomes a failed write and no signal;
-/// no file that is opened later becomes a stream that the caller closed; what a thread throws ends
-/// the program as RunToExit would.
+/// To be called once, first. A reader of stdout that goes away becomes a failed write and no
+/// signal; no file that is opened later becomes a stream that the caller closed; what a thread
+/// throws ends the program as RunToExit would.
 void PrepareProcess();
 
 /// Runs the program and returns its exit code. Whatever is thrown ends as one line on stderr and an

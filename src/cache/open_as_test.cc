@@ -2,7 +2,7 @@
 // refusal leaves no trace.
 #include <gtest/gtest.h>
 
-#include <optional>
+#include <algorithm>
 
 #include "cache/test_util.h"
 
@@ -91,7 +91,15 @@ TEST(OpenAs, RefusesExactlyWhatOpenHasNoRoomFor) {
         continue;
       }
       if (!open.empty()) ++opened_beside;
-      Must(world.model.Feed(**sequence, prompt));
+      while ((*sequence)->length() < prompt.size()) {
+        const uint64_t end = (*sequence)->length() + options.step_tokens;
+        const auto fed = world.model.Feed(
+            **sequence, std::span(prompt).first(std::min<uint64_t>(end, prompt.size())));
+        if (fed) continue;
+        // What its window has passed stays as cache, and it may not evict that.
+        ASSERT_EQ(options.on_full, OnFull::kNoEvict) << fed.error().message;
+        break;
+      }
       open.push_back(*std::move(sequence));
     }
     EXPECT_GT(refused, 300u);

@@ -1,4 +1,4 @@
-// Requests that wait for room: what the cache counts, when they are tried again, how long they took.
+// Requests that wait for room: what the cache counts, when they are tried again, how long it took.
 #include <gtest/gtest.h>
 
 #include "serve/test_util.h"

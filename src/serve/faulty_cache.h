@@ -13,7 +13,7 @@
 
 namespace quire::serve {
 
-/// What goes wrong, and what was asked. A function that is empty lets everything pass; it may throw.
+/// What goes wrong, and what was asked. An empty function lets everything pass; any may throw.
 struct CacheFaults {
   /// Before the rows of a layer are written.
   std::function<Result<void>(Sequence& sequence, uint32_t layer)> append{};

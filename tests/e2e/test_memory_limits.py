@@ -14,14 +14,17 @@ def line(ids: str) -> str:
     return f'{{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [{ids}]}}\n'
 
 
-def replay(path, address_bytes=None, *flags):
-    """Runs `quire replay`, if asked to in so many bytes of addresses."""
+def within(address_bytes, *arguments):
+    """Runs quire in so many bytes of addresses; None: in as many as there are."""
     def limit():
         if address_bytes is not None:
             resource.setrlimit(resource.RLIMIT_AS, (address_bytes, address_bytes))
-    command = [str(quire_cli.binary()), "replay", "--trace", str(path), "--policy", "lru", *flags]
-    return subprocess.run(command, capture_output=True, timeout=quire_cli.TIMEOUT_S, check=False,
-                          preexec_fn=limit)
+    return subprocess.run([str(quire_cli.binary()), *arguments], capture_output=True,
+                          timeout=quire_cli.TIMEOUT_S, check=False, preexec_fn=limit)
+
+
+def replay(path, address_bytes=None, *flags):
+    return within(address_bytes, "replay", "--trace", str(path), "--policy", "lru", *flags)
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +42,33 @@ def test_a_system_without_memory(distinct, megabytes):
     assert done.returncode == 4, (done.returncode, done.stdout, done.stderr)
     lines = done.stderr.decode().splitlines()
     assert len(lines) == 1 and "memory" in lines[0], done.stderr
+
+
+TINY = str(quire_cli.REPOSITORY / "models/tiny")
+SMALL = ("--hot-bytes", "8MB", "--threads", "2", "--json")
+
+
+@pytest.mark.parametrize("command", ["generate", "keep", "eval"])
+def test_whatever_memory_there_is(command, tmp_path):
+    """From where nothing can be loaded to where all goes well, it goes well or says why not."""
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 30)
+    arguments = {
+        "generate": ("generate", "--model", TINY, "--prompt", "hi there", "--max-tokens", "4"),
+        "keep": ("generate", "--model", TINY, "--prompt-file", str(text), "--max-tokens", "4",
+                 "--keep", "0.5", "--chunk", "64", "--beside", "3"),
+        "eval": ("eval", "--model", TINY, "--text", str(text), "--kv", "int8", "--context", "256"),
+    }[command] + SMALL
+    codes = set()
+    for megabytes in range(18, 102, 3):
+        done = within(megabytes << 20, *arguments)
+        codes.add(done.returncode)
+        if done.returncode == 4:
+            lines = done.stderr.decode().splitlines()
+            assert len(lines) == 1 and "no_space" in lines[0], (megabytes, done.stderr)
+        else:
+            assert done.returncode == 0, (megabytes, done.returncode, done.stderr)
+    assert codes == {0, 4}
 
 
 def test_the_same_with_memory(distinct):
