@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/sync_point.h"
 #include "cache/core.h"
 #include "cache/sequence_impl.h"
 
@@ -79,6 +80,7 @@ Result<void> Core::ShrinkTo(const Room& to) {
   if (!held.slots.empty() || held.least_bytes > to.ledger_bytes) return Busy(to, held);
 
   for (const BlockId block : moving) {
+    AtSyncPoint("resize: before a block moves");
     MutexLock lock(mutex_);  // anew for each, so that nobody waits for more than one copy
     if (blocks_.contains(block)) MoveBelowEnd(block);
   }
@@ -194,6 +196,7 @@ std::vector<BlockId> Core::BlocksBeyondEnd() const {
 
 // Its id, checksum, account, pins and place in the order of eviction stay as they are.
 void Core::MoveBelowEnd(BlockId block) {
+  QUIRE_CHECK(blocks_.contains(block));
   for (uint32_t c = 0; c < class_count(); ++c) {
     const SlotId from = blocks_.at(block).slots[c];
     if (from.is_none() || !IsBeyond(from, room_)) continue;

@@ -1,4 +1,5 @@
 // Publishing whole blocks, and checking them again later.
+#include "base/sync_point.h"
 #include "cache/core.h"
 
 namespace quire::cache {
@@ -33,6 +34,7 @@ void Core::Publish(const Place& place, std::span<NewBlock> blocks,
       record.crcs[part] = Checksum(block.slots[part]);
     }
   }
+  AtSyncPoint("publish: hashed");
   Leaving leaving(*this);
   mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
     for (const BlockRecord& record : records) {

@@ -8,6 +8,7 @@
 
 #include "base/bits.h"
 #include "base/hash.h"
+#include "base/sync_point.h"
 #include "cache/core.h"
 #include "evict/policies.h"
 
@@ -257,6 +258,7 @@ Result<EraseReport> Core::Erase(TenantId id) {
   }
   // From the leaves, each with those before it. What is leased goes with its last lease.
   for (const BlockId block : erased) {
+    AtSyncPoint("erase: before a block goes");
     MutexLock lock(mutex_);
     if (!blocks_.contains(block) || index_.has_children(block)) continue;
     const BlockRecord& record = blocks_.at(block);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/sync_point.h"
 #include "cache/core.h"
 
 namespace quire::cache {
@@ -35,6 +36,7 @@ void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
   if (twins.empty()) return;
   // Hashing needs no lock: the caller holds the slots, and whole blocks are not written any more.
   for (Twin& twin : twins) twin.crc = Checksum(twin.slot);
+  AtSyncPoint("keep twins: hashed");
 
   Leaving leaving(*this);
   const auto keep = [&]() QUIRE_REQUIRES(mutex_) {

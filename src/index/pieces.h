@@ -27,11 +27,15 @@ class Pieces {
     return pieces_[index / kPieceElements][index % kPieceElements];
   }
 
-  /// New elements are as they are made. Needs size >= size().
-  void Grow(uint64_t size) {
+  /// Memory for so many elements. If it runs out, the elements are as they were.
+  void Reserve(uint64_t size) {
     while (pieces_.size() * kPieceElements < size) {
       pieces_.push_back(std::make_unique<Element[]>(kPieceElements));
     }
+  }
+  /// New elements are as they are made. Needs size >= size().
+  void Grow(uint64_t size) {
+    Reserve(size);
     size_ = size;
   }
 

@@ -1,10 +1,11 @@
 #include "index/radix_tree.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "base/check.h"
 #include "index/split_set.h"
@@ -62,11 +63,21 @@ uint64_t EqualBlocks(const TokenId* a, const TokenId* b, uint64_t blocks, uint32
 
 }  // namespace
 
-// The two hash tables. Nothing ever iterates over them, so their order decides nothing.
+// The two hash tables. Nothing ever iterates over them, so their order decides nothing. Abseil's do
+// not survive a failed allocation.
 struct RadixTree::Tables {
+  // Keys are hashes themselves.
+  struct FirstBits {
+    size_t operator()(const Digest& key) const {
+      size_t bits = 0;
+      std::memcpy(&bits, key.data(), sizeof(bits));
+      return bits;
+    }
+  };
+
   // Every node that holds blocks, found by its parent and first block.
   SplitSet children;
-  absl::flat_hash_map<Digest, uint32_t> roots;
+  std::unordered_map<Digest, uint32_t, FirstBits> roots;
 };
 
 RadixTree::RadixTree(uint32_t block_tokens) : RadixTree(block_tokens, HashBlock) {}
@@ -80,9 +91,9 @@ RadixTree::~RadixTree() = default;
 
 RootId RadixTree::Root(const Digest& key) {
   if (const auto root = FindRoot(key)) return *root;
+  tables_->roots.emplace(key, ReserveNodes().first);
   const uint32_t number = NewNode(kNone, kNone);
   nodes_[number].root = number;
-  tables_->roots.emplace(key, number);
   return RootId(number);
 }
 
@@ -156,23 +167,20 @@ void RadixTree::Insert(RootId root, BlockId parent, std::span<const TokenId> tok
   if (blocks.empty()) return;
   QUIRE_CHECK_MSG(!FindChild(root, parent, tokens.first(block_tokens_)),
                   "the block is already present");
+  ReserveIds(blocks);
   uint32_t number = root.number();
+  uint32_t blocks_before = 0;  // of that node's
   if (!parent.is_none()) {
-    const Location location = LocationOf(parent);
-    const uint32_t blocks_before = OffsetOf(location) + 1;
+    const Location& location = LocationOf(parent);
     number = location.node;
-    if (blocks_before < nodes_[number].blocks.size()) {
-      SplitAfter(number, blocks_before);
-      number = LocationOf(parent).node;
-    } else if (nodes_[number].children == 0) {
-      AppendBlocks(number, tokens, blocks);
+    blocks_before = OffsetOf(location) + 1;
+    const Node& node = nodes_[number];
+    if (blocks_before == node.blocks.size() && node.children == 0) {
+      AppendToRun(number, tokens, blocks);
       return;
     }
   }
-  const uint32_t leaf = NewNode(number, root.number());
-  AppendBlocks(leaf, tokens, blocks);
-  AttachChild(number, leaf);
-  Link(leaf);
+  InsertLeaf(number, blocks_before, tokens, blocks);
 }
 
 void RadixTree::Remove(BlockId block) {
@@ -183,7 +191,7 @@ void RadixTree::Remove(BlockId block) {
   locations_[block.number()] = {};
   --block_count_;
   if (node.blocks.size() == 1) {
-    Unlink(number);
+    tables_->children.Erase(Hash(node.parent, FirstBlock(node)), number);
     DetachChild(number);
     FreeNode(number);
     return;
@@ -251,9 +259,12 @@ void RadixTree::AppendSubtree(BlockId block, std::vector<BlockId>& blocks) const
 uint64_t RadixTree::node_count() const { return tables_->children.size(); }
 
 uint64_t RadixTree::metadata_bytes() const {
-  // Abseil's maps hold one control byte and one element per place.
+  // An entry of the map has a link and a hash besides.
+  constexpr uint64_t kRootBytes =
+      AllocationBytes(sizeof(std::pair<Digest, uint32_t>) + 2 * sizeof(void*));
   return run_bytes_ + HeapBytesOf(nodes_) + HeapBytesOf(locations_) + tables_->children.bytes() +
-         tables_->roots.capacity() * (1 + sizeof(std::pair<Digest, uint32_t>)) + sizeof(Tables);
+         tables_->roots.size() * kRootBytes + tables_->roots.bucket_count() * sizeof(void*) +
+         sizeof(Tables);
 }
 
 void RadixTree::CheckRoot(RootId root) const {
@@ -278,11 +289,19 @@ std::optional<uint32_t> RadixTree::FindChildNode(uint32_t parent,
   });
 }
 
+RadixTree::NextNodes RadixTree::ReserveNodes() {
+  const auto fresh = static_cast<uint32_t>(nodes_.size());
+  QUIRE_CHECK(fresh < kNone - 2);
+  nodes_.Reserve(nodes_.size() + 2);
+  if (free_node_ == kNone) return {.first = fresh, .second = fresh + 1};
+  const uint32_t after = nodes_[free_node_].parent;
+  return {.first = free_node_, .second = after == kNone ? fresh : after};
+}
+
 uint32_t RadixTree::NewNode(uint32_t parent, uint32_t root) {
   uint32_t number = free_node_;
   if (number == kNone) {
     number = static_cast<uint32_t>(nodes_.size());
-    QUIRE_CHECK(number != kNone);
     nodes_.Grow(nodes_.size() + 1);
   } else {
     free_node_ = nodes_[number].parent;
@@ -327,15 +346,6 @@ void RadixTree::DetachChild(uint32_t number) {
   --above.children;
 }
 
-// Makes a node with blocks findable below its parent.
-void RadixTree::Link(uint32_t number) {
-  tables_->children.Insert(Hash(nodes_[number].parent, FirstBlock(nodes_[number])), number);
-}
-
-void RadixTree::Unlink(uint32_t number) {
-  tables_->children.Erase(Hash(nodes_[number].parent, FirstBlock(nodes_[number])), number);
-}
-
 // Half the bits are enough: what a table finds is compared.
 uint32_t RadixTree::Hash(uint32_t parent, std::span<const TokenId> tokens) const {
   return static_cast<uint32_t>(hash_(parent, tokens) >> 32);
@@ -345,47 +355,103 @@ std::span<const TokenId> RadixTree::FirstBlock(const Node& node) const {
   return std::span(node.tokens).first(block_tokens_);
 }
 
-// Moves the first `blocks` blocks of a node into a new node above it. The lower part keeps the
-// number, so what hangs below it needs no new keys.
-void RadixTree::SplitAfter(uint32_t number, uint32_t blocks) {
-  Unlink(number);
-  const uint32_t parent = nodes_[number].parent;
-  const uint32_t upper_number = NewNode(parent, nodes_[number].root);
-  DetachChild(number);
-  AttachChild(parent, upper_number);
-  Node& upper = nodes_[upper_number];
-  Node& lower = nodes_[number];
-  run_bytes_ -= HeapBytes(lower);
-
-  const auto blocks_end = lower.blocks.begin() + blocks;
-  const auto tokens_end = lower.tokens.begin() + uint64_t{blocks} * block_tokens_;
-  upper.blocks.assign(lower.blocks.begin(), blocks_end);
-  upper.tokens.assign(lower.tokens.begin(), tokens_end);
-  lower.blocks = std::vector<BlockId>(blocks_end, lower.blocks.end());
-  lower.tokens = WipedVector<TokenId>(tokens_end, lower.tokens.end());
-  for (const BlockId block : upper.blocks) locations_[block.number()].node = upper_number;
-
-  AttachChild(upper_number, number);
-  lower.depth += blocks;
-  run_bytes_ += HeapBytes(upper) + HeapBytes(lower);
-  Link(upper_number);
-  Link(number);
-}
-
-void RadixTree::AppendBlocks(uint32_t number, std::span<const TokenId> tokens,
-                             std::span<const BlockId> blocks) {
-  Node& node = nodes_[number];
-  uint32_t depth = node.depth + static_cast<uint32_t>(node.blocks.size());
+// Places for blocks that are not here.
+void RadixTree::ReserveIds(std::span<const BlockId> blocks) {
+  uint64_t end = locations_.size();
   for (const BlockId block : blocks) {
     QUIRE_CHECK_MSG(!block.is_none() && !contains(block), "the block id is in use");
-    if (block.number() >= locations_.size()) locations_.Grow(block.number() + uint64_t{1});
-    locations_[block.number()] = {.node = number, .depth = depth++};
+    end = std::max(end, block.number() + uint64_t{1});
   }
-  run_bytes_ -= HeapBytes(node);
-  node.blocks.insert(node.blocks.end(), blocks.begin(), blocks.end());
+  locations_.Grow(end);
+}
+
+void RadixTree::AppendToRun(uint32_t number, std::span<const TokenId> tokens,
+                            std::span<const BlockId> blocks) {
+  Node& node = nodes_[number];
+  const uint64_t size = node.blocks.size() + blocks.size();
+  if (size > node.blocks.capacity() || size * block_tokens_ > node.tokens.capacity()) {
+    Run larger;
+    const uint64_t capacity = std::max(size, 2 * node.blocks.size());
+    larger.tokens.reserve(capacity * block_tokens_);
+    larger.blocks.reserve(capacity);
+    larger.tokens.assign(node.tokens.begin(), node.tokens.end());
+    larger.blocks.assign(node.blocks.begin(), node.blocks.end());
+    SetRun(number, std::move(larger));
+  }
+  const uint64_t first = node.blocks.size();
   node.tokens.insert(node.tokens.end(), tokens.begin(), tokens.end());
+  node.blocks.insert(node.blocks.end(), blocks.begin(), blocks.end());
+  Locate(number, first);
+}
+
+// A node of its own for blocks that follow the first `blocks_before` of another, which is split
+// there if it has more.
+void RadixTree::InsertLeaf(uint32_t number, uint32_t blocks_before, std::span<const TokenId> tokens,
+                           std::span<const BlockId> blocks) {
+  const auto run_of = [](std::span<const TokenId> some_tokens, std::span<const BlockId> some) {
+    return Run{.tokens = {some_tokens.begin(), some_tokens.end()},
+               .blocks = {some.begin(), some.end()}};
+  };
+  const Node& node = nodes_[number];
+  const bool splits = blocks_before < node.blocks.size();
+  // Memory first: what is shared with others changes when nothing can fail any more.
+  const NextNodes next = ReserveNodes();
+  const uint32_t above = splits ? next.first : number;
+  Run added = run_of(tokens, blocks);
+  Run upper;
+  Run lower;
+  std::array<uint32_t, 2> hashes = {Hash(above, tokens.first(block_tokens_))};
+  if (splits) {
+    const std::span all_tokens = node.tokens;
+    const std::span all_blocks = node.blocks;
+    const uint64_t cut = uint64_t{blocks_before} * block_tokens_;
+    upper = run_of(all_tokens.first(cut), all_blocks.first(blocks_before));
+    lower = run_of(all_tokens.subspan(cut), all_blocks.subspan(blocks_before));
+    hashes[1] = Hash(above, all_tokens.subspan(cut, block_tokens_));
+  }
+  tables_->children.Reserve(std::span(hashes).first(splits ? 2 : 1));
+
+  if (splits) SplitAfter(number, std::move(upper), std::move(lower));
+  const uint32_t leaf = NewNode(above, nodes_[number].root);
+  AttachChild(above, leaf);
+  SetRun(leaf, std::move(added));
+  Locate(leaf, 0);
+  tables_->children.Insert(hashes[0], leaf);
+}
+
+// Moves the first blocks of a node into a new node above it. The lower part keeps the number, so
+// what hangs below it needs no new keys. There is memory for the node and its key.
+void RadixTree::SplitAfter(uint32_t number, Run upper, Run lower) {
+  const uint32_t parent = nodes_[number].parent;
+  const uint32_t above = NewNode(parent, nodes_[number].root);
+  tables_->children.Replace(Hash(parent, FirstBlock(nodes_[number])), number, above);
+  DetachChild(number);
+  AttachChild(parent, above);
+  for (const BlockId block : upper.blocks) locations_[block.number()].node = above;
+  nodes_[number].depth += static_cast<uint32_t>(upper.blocks.size());
+  SetRun(above, std::move(upper));
+  SetRun(number, std::move(lower));
+  AttachChild(above, number);
+  tables_->children.Insert(Hash(above, FirstBlock(nodes_[number])), number);
+}
+
+void RadixTree::SetRun(uint32_t number, Run run) {
+  Node& node = nodes_[number];
+  run_bytes_ -= HeapBytes(node);
+  node.tokens = std::move(run.tokens);
+  node.blocks = std::move(run.blocks);
   run_bytes_ += HeapBytes(node);
-  block_count_ += blocks.size();
+}
+
+// Notes where new blocks lie, those of a node from `first` on.
+void RadixTree::Locate(uint32_t number, uint64_t first) {
+  const Node& node = nodes_[number];
+  for (uint64_t offset = first; offset < node.blocks.size(); ++offset) {
+    Location& location = locations_[node.blocks[offset].number()];
+    QUIRE_CHECK_MSG(location.node == kNone, "the block id is in use");
+    location = {.node = number, .depth = node.depth + static_cast<uint32_t>(offset)};
+  }
+  block_count_ += node.blocks.size() - first;
 }
 
 uint64_t RadixTree::HeapBytes(const Node& node) {

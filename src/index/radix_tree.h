@@ -28,7 +28,8 @@ using RootId = Id<struct RootTag, uint32_t>;
 /// Tokens are overwritten when they are removed: what a tenant asked to forget is not left on the
 /// heap.
 ///
-/// Errors:   none; a miss is a value, and calls against the contract stop (QUIRE_CHECK)
+/// Errors:   a miss is a value, and calls against the contract stop (QUIRE_CHECK). std::bad_alloc
+///           from Root, Insert and what appends to a vector: the tree is as it was
 /// Threads:  not synchronised; const methods may run together, the others need the caller's lock
 /// Lifetime: returned spans hold until the next non-const call, and must not be passed to one
 /// Source:   RadixAttention, arXiv 2312.07104; SPEC S1
@@ -113,11 +114,13 @@ class RadixTree {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  // Kinds of node: a root (root == itself, no blocks), one that holds blocks, a free one (root ==
-  // kNone; `parent` links the free list).
-  struct Node {
+  struct Run {
     WipedVector<TokenId> tokens;  // [blocks, block_tokens]
     std::vector<BlockId> blocks;
+  };
+  // Kinds of node: a root (root == itself, no blocks), one that holds blocks, a free one (root ==
+  // kNone; `parent` links the free list).
+  struct Node : Run {
     uint32_t parent = kNone;
     uint32_t root = kNone;
     uint32_t depth = 0;     // blocks of the path before this node
@@ -139,17 +142,26 @@ class RadixTree {
   uint32_t OffsetOf(const Location& location) const;
   std::optional<uint32_t> FindChildNode(uint32_t parent, std::span<const TokenId> tokens) const;
 
+  // The numbers that NewNode gives next; it needs no memory for them.
+  struct NextNodes {
+    uint32_t first;
+    uint32_t second;
+  };
+  NextNodes ReserveNodes();
   uint32_t NewNode(uint32_t parent, uint32_t root);
   void FreeNode(uint32_t number);
   void AttachChild(uint32_t parent, uint32_t number);
   void DetachChild(uint32_t number);
-  void Link(uint32_t number);
-  void Unlink(uint32_t number);
   uint32_t Hash(uint32_t parent, std::span<const TokenId> tokens) const;
   std::span<const TokenId> FirstBlock(const Node& node) const;
-  void SplitAfter(uint32_t number, uint32_t blocks);
-  void AppendBlocks(uint32_t number, std::span<const TokenId> tokens,
-                    std::span<const BlockId> blocks);
+  void ReserveIds(std::span<const BlockId> blocks);
+  void AppendToRun(uint32_t number, std::span<const TokenId> tokens,
+                   std::span<const BlockId> blocks);
+  void InsertLeaf(uint32_t number, uint32_t blocks_before, std::span<const TokenId> tokens,
+                  std::span<const BlockId> blocks);
+  void SplitAfter(uint32_t number, Run upper, Run lower);
+  void SetRun(uint32_t number, Run run);
+  void Locate(uint32_t number, uint64_t first);
   static uint64_t HeapBytes(const Node& node);
 
   const uint32_t block_tokens_;

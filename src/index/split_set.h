@@ -3,24 +3,27 @@
 #define QUIRE_INDEX_SPLIT_SET_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
-
-#include "absl/container/flat_hash_set.h"
 
 namespace quire::index {
 
 /// Numbers, each kept with the hash it is found by. Several may have the same hash.
 ///
-/// Linear hashing over absl::flat_hash_set: when there are more than kPartElements numbers a part,
-/// one part splits in two. So no insertion moves more than some two thousand numbers, where a table
-/// of a million would stop for a tenth of a second. Nothing iterates: no order is visible.
+/// Linear hashing over small open-addressing tables: when there are more than kPartElements numbers
+/// a part, one part splits in two. So no insertion moves more than some two thousand numbers, where
+/// a table of a million would stop for a tenth of a second. Nothing iterates: no order is visible.
 ///
+/// Errors:  std::bad_alloc, and nothing has changed that anyone can see
 /// Threads: none
-/// Source:  Litwin, Linear hashing, VLDB 1980
+/// Source:  Litwin, Linear hashing, VLDB 1980; Knuth, TAOCP 3, 6.4 R (erasing without tombstones)
 class SplitSet {
  public:
   static constexpr uint64_t kPartElements = 1024;
+  /// No number that can be kept.
+  static constexpr uint32_t kNone = UINT32_MAX;
 
   SplitSet() : parts_(1) {}
 
@@ -32,15 +35,25 @@ class SplitSet {
   template <typename Matches>
   std::optional<uint32_t> Find(uint32_t hash, const Matches& matches) const {
     const Part& part = parts_[PartOf(hash)];
-    const auto found = part.find(Wanted<Matches>{.hash = hash, .matches = matches});
-    if (found == part.end()) return std::nullopt;
-    return found->number;
+    if (part.places == nullptr) return std::nullopt;
+    for (uint32_t i = hash & part.mask; part.places[i].number != kNone; i = (i + 1) & part.mask) {
+      if (part.places[i].hash == hash && matches(part.places[i].number)) {
+        return part.places[i].number;
+      }
+    }
+    return std::nullopt;
   }
 
+  /// Makes sure that numbers with these hashes can be inserted next without memory, with Erase and
+  /// Replace between.
+  void Reserve(std::span<const uint32_t> hashes);
   /// Needs a number that is not here with this hash.
   void Insert(uint32_t hash, uint32_t number);
-  /// Needs a number that is here with this hash.
+  /// Needs a number that is here with this hash. Needs no memory.
   void Erase(uint32_t hash, uint32_t number);
+  /// Puts `to`, which is not here with this hash, in the place of `number`, which is. Needs no
+  /// memory.
+  void Replace(uint32_t hash, uint32_t number, uint32_t to);
 
  private:
   // A part uses the low bits of a hash, the choice of the part those above kPartBits: enough for
@@ -49,38 +62,25 @@ class SplitSet {
   static constexpr uint64_t kPartsMax = uint64_t{1} << (32 - kPartBits);
 
   struct Element {
-    uint32_t hash;
-    uint32_t number;
+    uint32_t hash = 0;
+    uint32_t number = kNone;  // none: a free place
   };
-  template <typename Matches>
-  struct Wanted {
-    uint32_t hash;
-    const Matches& matches;
-  };
-  struct Hash {
-    using is_transparent = void;  // NOLINT(readability-identifier-naming): Abseil looks for it
+  // Linear probing. A quarter of the places, at least one, is free: every search ends.
+  struct Part {
+    uint64_t capacity() const { return places == nullptr ? 0 : uint64_t{mask} + 1; }
 
-    template <typename Key>
-    size_t operator()(const Key& key) const {
-      return key.hash;
-    }
+    std::unique_ptr<Element[]> places;  // [mask + 1], or null
+    uint32_t mask = 0;
+    uint32_t used = 0;
   };
-  struct Same {
-    using is_transparent = void;  // NOLINT(readability-identifier-naming): Abseil looks for it
 
-    bool operator()(const Element& a, const Element& b) const {
-      return a.hash == b.hash && a.number == b.number;
-    }
-    template <typename Matches>
-    bool operator()(const Element& element, const Wanted<Matches>& wanted) const {
-      return element.hash == wanted.hash && wanted.matches(element.number);
-    }
-  };
-  using Part = absl::flat_hash_set<Element, Hash, Same>;
-
-  uint64_t PartOf(uint32_t hash) const;
-  void InsertInto(Part& part, const Element& element);
+  uint64_t PartOf(uint32_t hash) const { return PartOf(hash, parts_.size()); }
+  static uint64_t PartOf(uint32_t hash, uint64_t parts);
+  static Part MakePart(uint64_t elements);
+  static void Put(Part& part, const Element& element);
+  void ReservePart(Part& part, uint64_t elements);
   void Split();
+  Element& ElementOf(uint32_t hash, uint32_t number);
 
   std::vector<Part> parts_;
   uint64_t size_ = 0;

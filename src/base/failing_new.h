@@ -1,0 +1,71 @@
+// Memory that runs out when a test says so. Replaces operator new and delete of the whole program, so
+// one file of a test program includes it.
+//
+// Not under ThreadSanitizer, whose runtime has an operator new of its own: QUIRE_FAILING_NEW is not
+// defined then.
+#ifndef QUIRE_BASE_FAILING_NEW_H_
+#define QUIRE_BASE_FAILING_NEW_H_
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define QUIRE_NO_FAILING_NEW
+#endif
+#endif
+
+#if !defined(QUIRE_NO_FAILING_NEW) && !defined(__SANITIZE_THREAD__)
+#define QUIRE_FAILING_NEW
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+namespace quire {
+
+// Allocations of this thread until one fails, once; negative: none fails.
+inline thread_local int64_t allocations_left = -1;
+// Of this thread, less what it freed.
+inline thread_local int64_t allocations_live = 0;
+
+/// What became of a call whose memory ran out.
+struct Attempt {
+  bool failed = false;  // an allocation did
+  bool threw = false;   // and the caller heard of it
+};
+
+/// Calls with the allocation number `failing` (from 0) failing. A sweep goes on until none fails.
+template <typename Call>
+Attempt WithoutMemory(int64_t failing, Call&& call) {
+  Attempt attempt;
+  allocations_left = failing;
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+    attempt.threw = true;
+  }
+  attempt.failed = std::exchange(allocations_left, -1) < 0;
+  return attempt;
+}
+
+inline void* AllocateOrFail(size_t bytes) {
+  if (allocations_left >= 0 && --allocations_left < 0) throw std::bad_alloc();
+  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  ++allocations_live;
+  return memory;
+}
+
+inline void Deallocate(void* memory) {
+  if (memory != nullptr) --allocations_live;
+  std::free(memory);
+}
+
+}  // namespace quire
+
+void* operator new(size_t bytes) { return quire::AllocateOrFail(bytes); }
+void operator delete(void* memory) noexcept { quire::Deallocate(memory); }
+void operator delete(void* memory, size_t) noexcept { quire::Deallocate(memory); }
+
+#endif
+#endif  // QUIRE_BASE_FAILING_NEW_H_

@@ -1,0 +1,291 @@
+// What happens while the cache has let go of its lock in the middle of a call: every second look at
+// what the first one saw.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "base/sync_point.h"
+#include "cache/twins_test_util.h"
+#include "quire/view.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr uint32_t kBlock = TestCache::kBlock;
+
+/// Runs `then` the first time that `point` is reached while it lives, which has to happen.
+class Meanwhile {
+ public:
+  Meanwhile(std::string point, std::function<void()> then)
+      : point_(std::move(point)), then_(std::move(then)), handler_([this](std::string_view name) {
+          if (reached_ || name != point_) return;
+          reached_ = true;
+          then_();
+        }) {}
+  ~Meanwhile() { EXPECT_TRUE(reached_) << point_; }
+  Meanwhile(const Meanwhile&) = delete;
+  Meanwhile& operator=(const Meanwhile&) = delete;
+
+ private:
+  const std::string point_;
+  const std::function<void()> then_;
+  bool reached_ = false;
+  const SyncPointHandler handler_;
+};
+
+/// A sequence that shares nothing from the start, though the cache may have its prompt.
+std::unique_ptr<Sequence> OpenAlone(TestCache& cache, std::span<const TokenId> prompt,
+                                    const SequenceOptions& options = {}) {
+  return Must(cache.cache->Open(cache.Acquire(prompt, /*reuse=*/false), options));
+}
+
+/// Every row of `history`, committed or not.
+void AppendAll(const TestCache& cache, Sequence& sequence, std::span<const TokenId> history) {
+  for (uint32_t layer = 0; layer < cache.model.geometry().layer_count(); ++layer) {
+    Must(cache.model.AppendLayer(sequence, layer, history));
+  }
+}
+
+TEST(BetweenHolds, WhatWasErasedMeanwhileIsNotPublished) {
+  TestCache cache(20);
+  const TenantId tenant = Must(cache.cache->AddTenant({.name = "a"}));
+  const auto prompt = SomeTokens(3 * kBlock, 1);
+  const AcquireRequest request{.tenant = tenant, .identity = &cache.identity, .tokens = prompt};
+  auto sequence = Must(cache.cache->Open(Must(cache.cache->Acquire(request)), {}));
+  {
+    const Meanwhile erased("publish: hashed", [&] { Must(cache.cache->Erase(tenant)); });
+    Must(cache.model.Feed(*sequence, prompt));
+  }
+  EXPECT_EQ(cache.cache->stats().published_blocks, 0u);
+  EXPECT_EQ(cache.cache->stats().published_total, 0u);
+  EXPECT_EQ(cache.model.Differs(*sequence, prompt), "");
+  EXPECT_EQ(Must(cache.cache->tenant_stats(tenant)).erase_pending_slots, 3u);
+  sequence.reset();
+  EXPECT_EQ(cache.cache->stats().hot_bytes_used, 0u);
+}
+
+TEST(BetweenHolds, NothingIsPublishedAfterWhatWasFoundDamagedMeanwhile) {
+  TestCache cache(20);
+  const auto prompt = SomeTokens(kBlock, 1);
+  const auto longer = Join(prompt, SomeTokens(2 * kBlock, 2));
+  auto sequence = cache.Run(prompt);
+  FlipBit(*sequence, 0);
+  {
+    const Meanwhile verified("publish: hashed",
+                             [&] { EXPECT_EQ(cache.cache->Verify().damaged, 1u); });
+    Must(cache.model.Feed(*sequence, longer));
+  }
+  EXPECT_EQ(cache.cache->stats().published_total, 1u);
+  EXPECT_EQ(cache.Resident(longer), 0u);
+  sequence.reset();
+  EXPECT_EQ(cache.slots_used(), 0u);
+}
+
+TEST(BetweenHolds, WhatAnotherPublishedMeanwhileIsJoined) {
+  TestCache cache(20);
+  const auto prompt = SomeTokens(3 * kBlock + 1, 1);
+  const auto first = OpenAlone(cache, prompt);
+  const auto second = OpenAlone(cache, prompt);
+  {
+    const Meanwhile published("publish: hashed", [&] { Must(cache.model.Feed(*first, prompt)); });
+    Must(cache.model.Feed(*second, prompt));
+  }
+  EXPECT_EQ(cache.cache->stats().published_total, 3u);
+  EXPECT_EQ(cache.cache->stats().deduplicated_total, 3u);
+  EXPECT_EQ(cache.slots_used(), 5u) << "three of both, and a tail each";
+  EXPECT_EQ(cache.model.Differs(*second, prompt), "");
+  EXPECT_EQ(cache.cache->Verify().blocks, 3u);
+}
+
+// A domain whose quota was free at the first look and is taken at the second.
+TEST(BetweenHolds, RoomOfAnAccountThatWentMeanwhileIsNotOverdrawn) {
+  TestCache cache(20);
+  const uint64_t quota_bytes = 2 * cache.charge_bytes;
+  const TenantId house =
+      Must(cache.cache->AddTenant({.name = "house", .quota_bytes = quota_bytes, .shared = true}));
+  const TenantId a = Must(cache.cache->AddTenant({.name = "a", .domain = "house"}));
+  const auto prompt = SomeTokens(2 * kBlock, 1);
+  const auto other = SomeTokens(2 * kBlock, 2);
+  const auto open = [&](std::span<const TokenId> tokens) {
+    const AcquireRequest request{.tenant = a, .identity = &cache.identity, .tokens = tokens};
+    return Must(cache.cache->Open(Must(cache.cache->Acquire(request)), {}));
+  };
+  const auto first = open(prompt);
+  const auto second = open(other);
+  {
+    const Meanwhile filled("publish: hashed", [&] { Must(cache.model.Feed(*second, other)); });
+    Must(cache.model.Feed(*first, prompt));
+  }
+  const TenantStats stats = Must(cache.cache->tenant_stats(house));
+  EXPECT_EQ(stats.published_blocks, 2u);
+  EXPECT_LE(stats.bytes_peak, quota_bytes);
+  EXPECT_EQ(first->stats().blocks_own, 2u);
+}
+
+/// A cache that shrinks from 8 slots to 4, with a prompt's two blocks beyond the new end.
+class Shrinking : public testing::Test {
+ protected:
+  static constexpr uint64_t kFew = 4;
+
+  /// With what goes on while its blocks are about to move.
+  void ShrinkWhile(std::function<void()> then) {
+    const Meanwhile moving("resize: before a block moves", std::move(then));
+    Must(cache_.cache->Resize(cache_.BytesFor(kFew)));
+  }
+  /// Caches the prompt behind `low`, which ends then.
+  void CacheBehind(std::unique_ptr<Sequence> low) {
+    const auto prompt = OpenAlone(cache_, prompt_);
+    Must(cache_.model.Feed(*prompt, prompt_));
+    low.reset();
+  }
+  std::unique_ptr<Sequence> Low(uint64_t blocks) {
+    return cache_.Run(SomeTokens(blocks * kBlock, 9), {.publish = false});
+  }
+
+  TestCache cache_{8};
+  const std::vector<TokenId> prompt_ = SomeTokens(2 * kBlock, 1);
+};
+
+TEST_F(Shrinking, WhatWentMeanwhileDoesNotMove) {
+  CacheBehind(Low(5));
+  ShrinkWhile([&] { EXPECT_EQ(cache_.cache->Evict(10), 2u); });
+  EXPECT_EQ(cache_.slots_used(), 0u);
+  EXPECT_EQ(cache_.cache->stats().sealed.slots_max, kFew);
+}
+
+TEST_F(Shrinking, ABlockIsMovedBeforeASequenceJoinsIt) {
+  // It has all rows, below the end, and commits them while the cached blocks are yet to move.
+  const auto sequence = OpenAlone(cache_, prompt_);
+  AppendAll(cache_, *sequence, prompt_);
+  CacheBehind(Low(3));
+  ShrinkWhile([&] {
+    Must(sequence->Commit(prompt_));
+    EXPECT_EQ(cache_.cache->stats().deduplicated_total, 2u);
+    EXPECT_EQ(cache_.model.Differs(*sequence, prompt_), "");
+  });
+  EXPECT_EQ(cache_.slots_used(), 2u);
+  EXPECT_EQ(cache_.model.Differs(*sequence, prompt_), "");
+  EXPECT_EQ(cache_.cache->Verify().damaged, 0u);
+}
+
+TEST_F(Shrinking, ABlockIsMovedBeforeAPlanHoldsIt) {
+  CacheBehind(Low(5));
+  const auto longer = Join(prompt_, SomeTokens(1, 2));
+  std::unique_ptr<Sequence> hit;
+  ShrinkWhile([&] { hit = cache_.Open(longer); });
+  ASSERT_EQ(hit->length(), 2u * kBlock);
+  EXPECT_EQ(cache_.model.Differs(*hit, prompt_), "");
+}
+
+TEST_F(Shrinking, AViewDoesNotHoldAgainWhatIsAboutToMove) {
+  auto low = Low(5);
+  auto sequence = OpenAlone(cache_, prompt_);
+  Must(cache_.model.Feed(*sequence, prompt_));
+  const UnleasedView view = Must(sequence->View(0, StreamRole::kKey)).Unleased();
+  sequence.reset();
+  low.reset();
+  EXPECT_TRUE(view.Pin().has_value());
+  ShrinkWhile([&] {
+    const auto pinned = view.Pin();
+    ASSERT_FALSE(pinned.has_value());
+    EXPECT_EQ(pinned.error().code, ErrorCode::kNotFound);
+  });
+  EXPECT_EQ(cache_.Resident(Join(prompt_, SomeTokens(1, 2))), 2u * kBlock);
+}
+
+// An id of an erased block may be another's before its turn to go has come.
+TEST(BetweenHolds, EraseSparesWhatTookAnErasedBlocksPlace) {
+  TestCache cache(20);
+  const TenantId tenant = Must(cache.cache->AddTenant({.name = "a"}));
+  const auto prompt = SomeTokens(4 * kBlock, 1);
+  const AcquireRequest request{.tenant = tenant, .identity = &cache.identity, .tokens = prompt};
+  auto sequence = Must(cache.cache->Open(Must(cache.cache->Acquire(request)), {}));
+  Must(cache.model.Feed(*sequence, prompt));
+  sequence.reset();
+  const auto others = SomeTokens(2 * kBlock, 2);
+  {
+    const Meanwhile reused("erase: before a block goes", [&] {
+      cache.cache->Evict(10);
+      ASSERT_EQ(cache.cache->stats().published_blocks, 0u);
+      cache.Run(others).reset();
+    });
+    Must(cache.cache->Erase(tenant));
+  }
+  EXPECT_EQ(cache.cache->stats().published_blocks, 2u);
+  EXPECT_EQ(cache.Resident(Join(others, SomeTokens(1, 3))), 2u * kBlock);
+}
+
+struct TwinCache : TestCache {
+  TwinCache() : TestCache(60, Geometry::Uniform(2, 2, 16), ResidualProfile(2 * kBlock)) {}
+
+  uint64_t twins() const { return cache->stats().twin_slots; }
+};
+
+TEST(BetweenHolds, TwinsThatAnotherKeptMeanwhileAreNotKeptTwice) {
+  TwinCache cache;
+  const auto prompt = SomeTokens(4 * kBlock + 1, 1);
+  const auto first = OpenAlone(cache, prompt);
+  auto second = OpenAlone(cache, prompt);
+  {
+    const Meanwhile kept("keep twins: hashed", [&] { Must(cache.model.Feed(*first, prompt)); });
+    Must(cache.model.Feed(*second, prompt));
+  }
+  EXPECT_EQ(cache.twins(), 2u);
+  second.reset();
+  EXPECT_EQ(cache.Resident(prompt), 4u * kBlock);
+  EXPECT_EQ(cache.cache->Verify().damaged, 0u);
+}
+
+// The second block's twin was there at the first look, so it was not hashed, and has gone since.
+TEST(BetweenHolds, TwinsThatWereNotHashedAreNotKept) {
+  TwinCache cache;
+  const auto shorter = SomeTokens(4 * kBlock + 1, 1);
+  const auto longer = Join(shorter, SomeTokens(kBlock, 2));
+  cache.Run(shorter).reset();
+  ASSERT_EQ(cache.twins(), 2u);  // of the third and the fourth block
+  auto sequence = OpenAlone(cache, longer);
+  {
+    const Meanwhile evicted("keep twins: hashed", [&] {
+      cache.cache->Evict(100);
+      ASSERT_EQ(cache.twins(), 0u);
+    });
+    Must(cache.model.Feed(*sequence, longer));
+  }
+  EXPECT_EQ(cache.cache->Verify().damaged, 0u) << "kept without a checksum";
+  // The sequence's end is another chance.
+  sequence.reset();
+  EXPECT_EQ(cache.Resident(longer), 5u * kBlock);
+  EXPECT_EQ(cache.cache->Verify().damaged, 0u);
+}
+
+// The blocks stay, for another member of the domain published them; the open forms are the erased
+// one's.
+TEST(BetweenHolds, TwinsOfOneWhoWasErasedMeanwhileAreNotKept) {
+  TwinCache cache;
+  Must(cache.cache->AddTenant({.name = "house", .shared = true}));
+  const TenantId stays = Must(cache.cache->AddTenant({.name = "a", .domain = "house"}));
+  const TenantId goes = Must(cache.cache->AddTenant({.name = "b", .domain = "house"}));
+  const auto prompt = SomeTokens(4 * kBlock + 1, 1);
+  const auto open = [&](TenantId tenant) {
+    const AcquireRequest request{
+        .tenant = tenant, .identity = &cache.identity, .tokens = prompt, .reuse = false};
+    return Must(cache.cache->Open(Must(cache.cache->Acquire(request)), {}));
+  };
+  const auto first = open(stays);
+  Must(cache.model.Feed(*first, prompt));
+  // It goes on until it reads none of its prompt open, so that the twins may go.
+  Must(cache.model.Feed(*first, Join(prompt, SomeTokens(3 * kBlock, 2))));
+  cache.cache->Evict(100);
+  ASSERT_EQ(cache.twins(), 0u);
+  const auto second = open(goes);
+  {
+    const Meanwhile erased("keep twins: hashed", [&] { Must(cache.cache->Erase(goes)); });
+    Must(cache.model.Feed(*second, prompt));
+  }
+  EXPECT_EQ(cache.twins(), 0u);
+  EXPECT_EQ(cache.cache->stats().published_blocks, 7u) << "those of the first";
+}
+
+}  // namespace
+}  // namespace quire::cache
