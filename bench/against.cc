@@ -30,38 +30,38 @@ bool IsInstalled(const std::string& program) {
   return false;
 }
 
-Result<Comparison> CompareCase(const std::string& name, Worker& ours, Worker& other,
-                               uint32_t rounds_min) {
-  Comparison row;
-  row.name = name;
-  if (std::ranges::find(other.cases(), name) == other.cases().end()) {
-    row.note = "the other has no such case";
-    return row;
+/// Some rounds of one case, or why it cannot be compared.
+Result<void> CompareCase(Worker& ours, Worker& other, uint32_t rounds, Contest& contest,
+                         Comparison& row) {
+  const auto leave_out = [&](std::string why) -> Result<void> {
+    row.note = std::move(why);
+    contest.End();
+    return {};
+  };
+  if (std::ranges::find(other.cases(), row.name) == other.cases().end()) {
+    return leave_out("the other has no such case");
   }
-  QUIRE_ASSIGN(const Worker::Prepared mine, ours.Prepare(name));
+  QUIRE_ASSIGN(const Worker::Prepared mine, ours.Prepare(row.name));
   row.unit = mine.unit;
   row.less_is_better = mine.less_is_better;
-  const auto theirs = other.Prepare(name);
-  if (!theirs) {
-    row.note = theirs.error().message;
-    return row;
-  }
+  const auto theirs = other.Prepare(row.name);
+  if (!theirs) return leave_out(theirs.error().message);
   if (theirs->timed != mine.timed || theirs->places != mine.places || theirs->unit != mine.unit ||
       theirs->slice != mine.slice || (mine.timed && theirs->figure != mine.figure)) {
-    row.note = "the other measures something else under this name";
-    return row;
+    return leave_out("the other measures something else under this name");
   }
   if (!mine.timed) {
     row.value = mine.figure;
     row.against = theirs->figure;
     row.ratio = row.less_is_better ? row.against / row.value : row.value / row.against;
     row.median = row.ratio;
-    return row;
+    contest.End();
+    return {};
   }
-  QUIRE_ASSIGN(const Turns turns,
-               TakeTurns(
-                   rounds_min, mine.places, [&](uint32_t place) { return ours.Work(place); },
-                   [&](uint32_t place) { return other.Work(place); }));
+  QUIRE_TRY(contest.Run(
+      rounds, mine.places, [&](uint32_t place) { return ours.Work(place); },
+      [&](uint32_t place) { return other.Work(place); }));
+  const Turns turns = contest.turns();
   const auto figure = [&](double seconds) {
     return mine.less_is_better ? seconds * mine.figure : mine.figure / seconds;
   };
@@ -70,19 +70,26 @@ Result<Comparison> CompareCase(const std::string& name, Worker& ours, Worker& ot
   row.ratio = turns.second_s / turns.first_s;
   row.median = turns.median;
   row.pairs = turns.pairs;
-  return row;
+  return {};
 }
 
 }  // namespace
 
 Result<std::vector<Comparison>> Compare(Worker& ours, Worker& other, uint32_t rounds_min,
-                                        const std::function<bool(const std::string&)>& wanted) {
+                                        const std::function<bool(const std::string&)>& wanted,
+                                        const std::function<void(const std::string&)>& progress) {
   std::vector<Comparison> rows;
   for (const std::string& name : ours.cases()) {
     if (!wanted(name)) continue;
-    QUIRE_ASSIGN(Comparison row, CompareCase(name, ours, other, rounds_min));
-    rows.push_back(std::move(row));
+    rows.emplace_back();
+    rows.back().name = name;
   }
+  std::vector<Contest> contests(rows.size());
+  const auto run = [&](size_t i, uint32_t rounds, Contest& contest) {
+    progress(rows[i].name);
+    return CompareCase(ours, other, rounds, contest, rows[i]);
+  };
+  QUIRE_TRY(InPasses(rounds_min, contests, run));
   return rows;
 }
 

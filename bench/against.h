@@ -26,10 +26,12 @@ struct Comparison {
   std::string note;    // why the case could not be compared
 };
 
-/// Has both workers take turns on every case that ours has and `wanted` asks for.
+/// Has both workers take turns on every case that ours has and `wanted` asks for, in passes.
+/// `progress` hears what is run.
 /// Errors: what preparing a case of ours returns; kIo a worker has ended
 Result<std::vector<Comparison>> Compare(Worker& ours, Worker& other, uint32_t rounds_min,
-                                        const std::function<bool(const std::string&)>& wanted);
+                                        const std::function<bool(const std::string&)>& wanted,
+                                        const std::function<void(const std::string&)>& progress);
 
 /// Counts instructions in a program under callgrind.
 ///

@@ -15,6 +15,7 @@
 #include "base/bits.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "bench/roofline.h"
 #include "bench/sequence.h"
 #include "env/machine.h"

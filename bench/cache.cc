@@ -16,6 +16,7 @@
 #include "bench/bench.h"
 #include "bench/must.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "bench/roofline.h"
 
 namespace quire::bench {
@@ -78,7 +79,7 @@ class Prompts {
     return std::span(tokens_).subspan(uint64_t{prompt} * kPromptTokens, kPromptTokens);
   }
 
-  const std::unique_ptr<Executor> alone_ = MakeThreadPool(1);
+  const std::unique_ptr<Executor> alone_ = MakePinnedPool(1);
   const std::unique_ptr<Cache> cache_ =
       Must(Cache::Create({.geometry = Geometry::Uniform(1, 1, kHeadDim),
                           .profile = NumericProfile::Uniform(Codec::kF16, kBlockTokens),
@@ -176,7 +177,7 @@ class Writer {
 
   void CommitStep() { Must(sequence_->Commit(tokens_)); }
 
-  const std::unique_ptr<Executor> alone_ = MakeThreadPool(1);
+  const std::unique_ptr<Executor> alone_ = MakePinnedPool(1);
   const std::unique_ptr<Cache> cache_;
   const double stored_share_;  // of f16
   const Stream stream_{kStepBytes};

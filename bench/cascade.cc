@@ -9,6 +9,7 @@
 
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "bench/roofline.h"
 #include "bench/sequence.h"
 #include "quire/attention.h"

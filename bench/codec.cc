@@ -14,6 +14,7 @@
 #include "base/prng.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "codec/encode.h"
 #include "codec/planes.h"
 #include "codec/rows.h"
@@ -302,7 +303,7 @@ class Blocks {
         read_(uint64_t{kBlockTokens} * kHeads * kDim) {}
 
   const codec::SlotLayout open_, sealed_;
-  const std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
+  const std::unique_ptr<Executor> executor_ = MakePinnedPool(1);
   std::vector<std::byte> from_;  // f16
   std::vector<std::byte> copy_;
   std::vector<std::byte> to_;

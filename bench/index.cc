@@ -17,6 +17,7 @@
 #include "bench/bench.h"
 #include "bench/index.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "evict/lru.h"
 #include "index/radix_tree.h"
 #include "quire/env.h"
@@ -204,7 +205,7 @@ struct Bench {
 
   const Workload work;
   std::unique_ptr<Built> built = std::make_unique<Built>();
-  const std::unique_ptr<Executor> alone = MakeThreadPool(1);
+  const std::unique_ptr<Executor> alone = MakePinnedPool(1);
 };
 
 Result<Subject> FindSubject(MakeWorkload make, bool touch) {

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "bench/index.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "bench/trace_tokens.h"
 #include "evict/lru.h"
 #include "index/radix_tree.h"
@@ -150,7 +151,7 @@ Case FindCase(const std::string& name, const std::shared_ptr<LazyReplay>& lazy) 
             const Replay& replay = lazy->Get();
             const auto subject = std::make_shared<Index>();
             subject->FindAndInsertAll(replay);
-            const std::shared_ptr<Executor> alone = MakeThreadPool(1);
+            const std::shared_ptr<Executor> alone = MakePinnedPool(1);
             return BesideTarget(replay, [=, &replay](uint32_t) {
               return SecondsOf(*alone, [&] { subject->FindAll(replay); });
             });
@@ -162,7 +163,7 @@ Case InsertCase(const std::string& name, uint32_t capacity,
   return {.name = name, .prepare = [=]() -> Result<Subject> {
             const Replay& replay = lazy->Get();
             const auto subject = std::make_shared<std::unique_ptr<Index>>();
-            const std::shared_ptr<Executor> alone = MakeThreadPool(1);
+            const std::shared_ptr<Executor> alone = MakePinnedPool(1);
             Timed timed = BesideTarget(replay, [=, &replay](uint32_t) {
               *subject = std::make_unique<Index>(capacity);
               return SecondsOf(*alone, [&] { (*subject)->FindAndInsertAll(replay); });

@@ -11,6 +11,14 @@ namespace quire::bench {
 
 bool CanCount() { return QUIRE_HAS_CALLGRIND != 0; }
 
+bool IsCounted() {
+#if QUIRE_HAS_CALLGRIND
+  return RUNNING_ON_VALGRIND != 0;
+#else
+  return false;
+#endif
+}
+
 void ToggleCounting() {
 #if QUIRE_HAS_CALLGRIND
   CALLGRIND_TOGGLE_COLLECT;

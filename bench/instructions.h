@@ -8,6 +8,9 @@ namespace quire::bench {
 /// Whether this build can be counted: valgrind's header was there when it was compiled.
 bool CanCount();
 
+/// Whether this process runs under valgrind.
+bool IsCounted();
+
 /// What lies between two calls is counted, inside of StartCounting and StopCounting. Costs nothing
 /// worth counting where nobody counts.
 void ToggleCounting();

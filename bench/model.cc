@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "bench/roofline.h"
 #include "env/machine.h"
 #include "model/random_model.h"

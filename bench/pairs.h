@@ -7,8 +7,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/bench.h"
@@ -21,13 +22,8 @@ namespace quire::bench {
 /// runs is not counted.
 double ThreadSeconds();
 
-/// A pool whose threads, the calling one too, stay each on a processor of its own as long as there
-/// are enough: else a busy machine puts two of them on one. With one thread the caller may run
-/// anywhere.
-std::unique_ptr<Executor> MakePinnedPool(uint32_t threads);
-
 /// Seconds that `body` takes: of this thread on its core where the executor has one thread, else by
-/// the clock on the wall, from the moment when all threads are awake.
+/// the clock on the wall, from the moment when all threads are awake. As quiet as the system allows.
 double SecondsOf(Executor& executor, const std::function<void()>& body);
 
 double Median(std::vector<double> values);
@@ -42,14 +38,37 @@ struct Turns {
 
 using Slice = std::function<Result<double>(uint32_t place)>;  // seconds
 
-/// Runs rounds of slices in turn, at least `rounds_min` (1 or more) and at most kRoundsFactorMax
-/// times as many: it ends when the second half of the rounds lowered neither sum by more than one
-/// percent.
+/// One case while it is measured.
+class Contest {
+ public:
+  /// Runs rounds of slices in turn. The places are the same at every call.
+  /// Errors: what a slice returns
+  Result<void> Run(uint32_t rounds, uint32_t places, const Slice& first, const Slice& second);
+  /// Nothing has to be run any more.
+  void End() { ended_ = true; }
+
+  /// Whether the second half of the calls of Run, of which there were at least `runs_min`, lowered
+  /// neither sum by more than one percent; or there were kRunsFactorMax times as many.
+  bool Settled(uint32_t runs_min) const;
+  Turns turns() const;
+
+ private:
+  std::vector<double> best_first_s_, best_second_s_;  // by place
+  std::vector<double> ratios_;
+  std::vector<std::pair<double, double>> sums_s_;  // after each call of Run
+  bool ended_ = false;
+};
+inline constexpr uint32_t kRunsFactorMax = 8;
+
+/// Measures several cases in passes over all of them, some rounds of each at a time: so a row sees
+/// all the minutes of the whole measurement, of which others take more or less. Of every case at
+/// least `rounds_min` rounds, and more while it is not settled.
 ///
-/// Errors: what a slice returns
-Result<Turns> TakeTurns(uint32_t rounds_min, uint32_t places, const Slice& first,
-                        const Slice& second);
-inline constexpr uint32_t kRoundsFactorMax = 8;
+/// `run` prepares case i anew and calls Run, or End.
+/// Errors: what `run` returns
+Result<void> InPasses(
+    uint32_t rounds_min, std::vector<Contest>& contests,
+    const std::function<Result<void>(size_t i, uint32_t rounds, Contest& contest)>& run);
 
 /// One line of a report.
 struct Row {
@@ -68,9 +87,10 @@ struct Row {
 /// The figure of a round that took so many seconds.
 double FigureOf(const Timed& timed, double seconds);
 
-/// Prepares a case and measures it beside its floor.
-/// Errors: what preparing it returns
-Result<Row> Measure(const Case& which, uint32_t rounds_min);
+/// Measures cases beside their floors, in passes. `progress` hears what is run.
+/// Errors: what preparing one returns
+Result<std::vector<Row>> Measure(std::span<const Case> cases, uint32_t rounds_min,
+                                 const std::function<void(const std::string&)>& progress);
 
 }  // namespace quire::bench
 

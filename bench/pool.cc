@@ -12,6 +12,7 @@
 #include "base/prng.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "quire/env.h"
 
 namespace quire::bench {
@@ -100,7 +101,7 @@ struct Bench {
   std::unique_ptr<pool::Pool> pool;
   PlainFreeList plain;
   std::unique_ptr<Executor> threads;
-  const std::unique_ptr<Executor> alone = MakeThreadPool(1);
+  const std::unique_ptr<Executor> alone = MakePinnedPool(1);
 };
 
 double PlainSlots(Bench& bench) {

@@ -7,6 +7,7 @@
 
 #include "base/prng.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "bench/trace_tokens.h"
 
 namespace quire::bench {

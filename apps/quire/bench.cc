@@ -38,7 +38,7 @@ const std::map<std::string, CasesFunction>& Benches() {
 struct Flags {
   std::string name;
   std::vector<uint32_t> threads = {1, 2};
-  uint32_t rounds_min = 20;
+  uint32_t rounds_min = 40;
   std::string wanted;  // part of a case's name
   std::string trace;
   std::string against;
@@ -134,11 +134,14 @@ Result<void> CountInstructions(const Flags& flags, Measured& measured) {
 }
 
 Result<Measured> MeasureAll(const Flags& flags, const std::vector<bench::Case>& cases) {
-  Measured measured;
+  std::vector<bench::Case> wanted;
   for (const bench::Case& each : cases) {
-    if (!IsWanted(flags, each.name)) continue;
-    ShowProgress(each.name);
-    QUIRE_ASSIGN(bench::Row row, bench::Measure(each, flags.rounds_min));
+    if (IsWanted(flags, each.name)) wanted.push_back(each);
+  }
+  QUIRE_ASSIGN(std::vector<bench::Row> rows,
+               bench::Measure(wanted, flags.rounds_min, ShowProgress));
+  Measured measured;
+  for (bench::Row& row : rows) {
     measured.rows.push_back({.row = std::move(row), .instructions = std::nullopt});
   }
   if (flags.instructions) QUIRE_TRY(CountInstructions(flags, measured));
@@ -226,10 +229,9 @@ Result<void> RunAgainst(const Flags& flags) {
   QUIRE_ASSIGN(const std::string own, OwnBinary());
   QUIRE_ASSIGN(const auto ours, bench::Worker::Start(WorkerCommand(flags, own, threads)));
   QUIRE_ASSIGN(const auto rows,
-               bench::Compare(*ours, *other, flags.rounds_min, [&](const std::string& name) {
-                 if (IsWanted(flags, name)) ShowProgress(name);
-                 return IsWanted(flags, name);
-               }));
+               bench::Compare(
+                   *ours, *other, flags.rounds_min,
+                   [&](const std::string& name) { return IsWanted(flags, name); }, ShowProgress));
   EndProgress();
   Print(flags, rows);
   return {};
