@@ -58,7 +58,7 @@ class Contest {
   std::vector<std::pair<double, double>> sums_s_;  // after each call of Run
   bool ended_ = false;
 };
-inline constexpr uint32_t kRunsFactorMax = 8;
+inline constexpr uint32_t kRunsFactorMax = 4;
 
 /// Measures several cases in passes over all of them, some rounds of each at a time: so a row sees
 /// all the minutes of the whole measurement, of which others take more or less. Of every case at

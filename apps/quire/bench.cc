@@ -282,7 +282,7 @@ void AddBench(CLI::App& program, int& exit) {
       ->capture_default_str();
   command
       ->add_option("--pairs", flags->rounds_min,
-                   "Pairs of slices at every place of a case, at least; up to 8 times as many "
+                   "Pairs of slices at every place of a case, at least; up to 4 times as many "
                    "while they still find better ones")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
