@@ -3,12 +3,12 @@ SHELL := /bin/bash
 CONFIGURE = test -f build/$(1)/build.ninja || cmake --preset $(1)
 BUILD = $(call CONFIGURE,$(1)) && cmake --build --preset $(1)
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.c' '*.cc' '*.cu' | sort -u
-BENCHES := pool index attention cascade model
+BENCHES := attention cascade cache codec index model pool
 FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install demo test bench bench-peers asan tsan stress fuzz-smoke tidy mutants nightly format format-check test-hf clean deps dev-deps
+.PHONY: help build install demo test bench bench-page bench-peers asan tsan stress fuzz-smoke tidy mutants nightly format format-check test-hf clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -38,6 +38,11 @@ bench: deps  ## what the machine does: micro-benchmarks, then quire bench
 	@$(call BUILD,release)
 	@set -e; for name in $$(cat build/release/quire_benches.txt); do build/release/bin/$$name; done
 	@set -e; for name in $(BENCHES); do build/release/quire bench $$name; done
+
+bench-page: build  ## measures this machine (KIND=zen4 TRACE=FILE) and renews docs/benchmarks.md
+	@test -n "$(KIND)" || { echo "bench-page: say what kind of machine this is: KIND=zen4"; exit 2; }
+	@scripts/benchmarks record "$(KIND)" $(if $(TRACE),--trace "$(TRACE)")
+	@scripts/benchmarks page
 
 bench-peers: build  ## the same beside llama.cpp, which is compiled first (FLAGS="--json --rounds 9")
 	@bench/peers/run.sh $(FLAGS)

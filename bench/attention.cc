@@ -1,161 +1,183 @@
-// Attention beside its floors: decode against a plain streaming read of as many bytes, prefill
+// Attention beside its floors: decode against a plain streaming read of the same bytes, prefill
 // against multiply-adds in registers, and so is decode of a context that stays in cache.
 // Shape: Qwen3-0.6B, 16 query heads on 8 KV heads, head_dim 128; "g4" has 4 query heads to a KV
 // head instead of 2.
+#include "quire/attention.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bits.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
+#include "bench/roofline.h"
 #include "bench/sequence.h"
 #include "env/machine.h"
-#include "quire/attention.h"
 
 namespace quire::bench {
 namespace {
 
-/// K and V of one pass: several times the last-level cache, so that no layer finds the one before
+/// K and V of one round: several times the last-level cache, so that no layer finds the one before
 /// it; no more than the layers that the model has.
-constexpr uint64_t kBytesPerPass = uint64_t{512} << 20;
-constexpr uint64_t kCachesPerPass = 4;
-constexpr uint32_t kLayersMin = 4;
+constexpr uint64_t kBytesPerRound = uint64_t{256} << 20;
+constexpr uint64_t kCachesPerRound = 4;
+constexpr uint32_t kLayersMin = 2;
+/// A slice of decode reads at most so much: a millisecond or two, so that it finds quiet moments.
+constexpr uint64_t kBytesPerSlice = uint64_t{32} << 20;
 
-/// One decoded token, in ms for all layers of the model; the floor is the roofline's time for as
-/// many bytes.
-Row DecodeRow(const Options& options, const std::string& name, const Sequence& sequence,
-              uint32_t group, uint32_t threads, AttentionBackend* attention, Roofline* roofline) {
-  const std::vector<float> queries = Queries(1, group);
-  std::vector<float> out(queries.size());
-  const auto executor = MakeThreadPool(threads);
-  const auto pass = [&] {
-    for (uint32_t layer = 0; layer < sequence.layers(); ++layer) {
-      const AttentionTask task = sequence.Task(1, queries.data(), out.data());
-      attention->Attend(sequence.Shape(layer, group), {&task, 1}, *executor);
-    }
-  };
-  pass();  // scratch and page tables
-  const double gigabytes_per_token =
-      static_cast<double>(sequence.bytes()) / sequence.layers() * kModelLayers * 1e-9;
-  return MeasurePairs(
-      options,
-      {.name = fmt::format("{}/t{}", name, threads),
-       .unit = "ms/token",
-       .less_is_better = true,
-       .work =
-           [&] {
-             const double begin_s = NowSeconds();
-             pass();
-             return (NowSeconds() - begin_s) * 1e3 / sequence.layers() * kModelLayers;
-           },
-       .floor = [&] { return gigabytes_per_token / roofline->ReadGbPerSecond(threads) * 1e3; }});
+/// What one case reads and what it reads it with.
+struct Bench {
+  static Result<std::shared_ptr<Bench>> Create(Codec codec, uint32_t tokens, uint32_t layers,
+                                               uint32_t threads) {
+    auto made = std::make_shared<Bench>();
+    QUIRE_ASSIGN(made->attention, MakeCpuAttention());
+    QUIRE_ASSIGN(made->sequence, Sequence::Create(codec, tokens, layers));
+    made->executor = MakePinnedPool(threads);
+    return made;
+  }
+
+  /// Seconds for one task, so often.
+  double Attend(const AttentionShape& shape, const AttentionTask& task, uint32_t times = 1) {
+    return SecondsOf(*executor, [&] {
+      for (uint32_t i = 0; i < times; ++i) attention->Attend(shape, {&task, 1}, *executor);
+    });
+  }
+
+  std::unique_ptr<AttentionBackend> attention;
+  std::unique_ptr<Sequence> sequence;
+  std::unique_ptr<Executor> executor;
+  std::vector<float> queries;
+  std::vector<float> out;
+  std::vector<Runs> runs;  // by place, of the floor
+};
+
+double BytesPerLayer(Codec codec, uint32_t tokens) {
+  return double{kKvHeads} * tokens * kHeadDim * 2 * CodecBitsPerValue(codec) / 8;
 }
 
-Result<void> Decode(const Options& options, Codec codec, uint32_t tokens, uint32_t group,
-                    AttentionBackend* attention, std::vector<Row>* rows) {
-  const std::string name = fmt::format("decode/{}/{}{}", CodecName(codec), tokens,
-                                       group == kGroup ? "" : fmt::format("/g{}", group));
-  if (!IsWanted(options, name)) return {};
-  const auto bytes_per_layer = static_cast<uint64_t>(double{kKvHeads} * tokens * kHeadDim * 2 *
-                                                     CodecBitsPerValue(codec) / 8);
-  const uint64_t bytes = std::max(kBytesPerPass, kCachesPerPass * LastLevelCacheBytes());
-  const auto layers = static_cast<uint32_t>(
-      std::clamp<uint64_t>(DivUp(bytes, bytes_per_layer), kLayersMin, kModelLayers));
-  QUIRE_ASSIGN(const auto sequence, Sequence::Create(codec, tokens, layers));
-  Roofline roofline(sequence->bytes());
-  for (const uint32_t threads : options.threads) {
-    rows->push_back(DecodeRow(options, name, *sequence, group, threads, attention, &roofline));
+uint32_t LayersBeyondCache(double bytes_per_layer) {
+  const uint64_t bytes = std::max(kBytesPerRound, kCachesPerRound * LastLevelCacheBytes());
+  return static_cast<uint32_t>(std::clamp<uint64_t>(
+      DivUp(bytes, static_cast<uint64_t>(bytes_per_layer)), kLayersMin, kModelLayers));
+}
+
+/// One decoded token, in ms for all layers of the model. A slice attends to some of the context at
+/// one layer; the floor reads as many bytes half a round away: what it finds there has left the
+/// cache as long ago as what the work finds.
+Result<Subject> Decode(Codec codec, uint32_t tokens, uint32_t group, uint32_t threads) {
+  const double bytes_per_layer = BytesPerLayer(codec, tokens);
+  const uint32_t layers = LayersBeyondCache(bytes_per_layer);
+  uint32_t parts = 1;  // of a layer; a power of two, so that all have whole splits
+  while (bytes_per_layer / parts > kBytesPerSlice) parts *= 2;
+  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, layers, threads));
+  bench->queries = Queries(1, group);
+  bench->out.resize(bench->queries.size());
+  const uint32_t places = layers * parts;
+  for (uint32_t place = 0; place < places; ++place) {
+    const uint32_t away = (place + places / 2) % places;
+    bench->runs.push_back(bench->sequence->LayerRuns(away / parts, away % parts, parts));
   }
-  return {};
+  return Timed{
+      .unit = "ms/token",
+      .less_is_better = true,
+      .amount = 1e3 / layers * kModelLayers,
+      .places = places,
+      .slice = fmt::format("1 row over {} tokens, 1 layer", tokens / parts),
+      .work =
+          [=](uint32_t place) {
+            return bench->Attend(bench->sequence->Shape(place / parts, group),
+                                 bench->sequence->Task(1, bench->queries.data(), bench->out.data(),
+                                                       place % parts, parts));
+          },
+      .floor = [=](uint32_t place) { return ReadSeconds(bench->runs[place], *bench->executor); }};
 }
 
 /// Decode of one layer of a context that stays in the last-level cache, over and over: what
 /// kernels cost when memory does not.
-Result<void> CachedDecode(const Options& options, Codec codec, AttentionBackend* attention,
-                          std::vector<Row>* rows) {
-  constexpr uint32_t kTokens = kSplitTokens;
-  constexpr uint32_t kPasses = 400;
-  const std::string name = fmt::format("cached/{}/{}/t1", CodecName(codec), kTokens);
-  if (!IsWanted(options, name)) return {};
-  QUIRE_ASSIGN(const auto sequence, Sequence::Create(codec, kTokens, 1));
-  const std::vector<float> queries = Queries(1, kGroup);
-  std::vector<float> out(queries.size());
-  const AttentionShape shape = sequence->Shape(0, kGroup);
-  const AttentionTask task = sequence->Task(1, queries.data(), out.data());
-  const auto executor = MakeThreadPool(1);
-  const double gigaflops = 1e-9 * kPasses * kTokens * kKvHeads * kGroup * kHeadDim * 2 * 2;
-  rows->push_back(MeasurePairs(options, {.name = name,
-                                         .unit = "GFLOP/s",
-                                         .work =
-                                             [&] {
-                                               const double begin_s = NowSeconds();
-                                               for (uint32_t pass = 0; pass < kPasses; ++pass) {
-                                                 attention->Attend(shape, {&task, 1}, *executor);
-                                               }
-                                               return gigaflops / (NowSeconds() - begin_s);
-                                             },
-                                         .floor = [&] { return FmaPeakGflops(1); }}));
-  return {};
+Result<Subject> CachedDecode(Codec codec, uint32_t tokens) {
+  constexpr uint32_t kTimes = 100;
+  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, 1, 1));
+  bench->queries = Queries(1, kGroup);
+  bench->out.resize(bench->queries.size());
+  const double gigaflops = 1e-9 * kTimes * tokens * kKvHeads * kGroup * kHeadDim * 2 * 2;
+  return Timed{.unit = "GFLOP/s",
+               .amount = gigaflops,
+               .slice = fmt::format("1 row over {} tokens, 1 layer, {} times", tokens, kTimes),
+               .work =
+                   [=](uint32_t) {
+                     return bench->Attend(
+                         bench->sequence->Shape(0, kGroup),
+                         bench->sequence->Task(1, bench->queries.data(), bench->out.data()),
+                         kTimes);
+                   },
+               .floor = [=](uint32_t) { return gigaflops * SecondsPerGigaflop(*bench->executor); }};
 }
 
-/// One chunk at the end of a context, one layer, beside multiply-adds in registers.
-Result<void> Prefill(const Options& options, Codec codec, uint32_t chunk, uint32_t tokens,
-                     AttentionBackend* attention, std::vector<Row>* rows) {
-  const std::string name = fmt::format("prefill/{}/{}/chunk{}", CodecName(codec), tokens, chunk);
-  if (!IsWanted(options, name)) return {};
-  QUIRE_ASSIGN(const auto sequence, Sequence::Create(codec, tokens, 1));
-  const std::vector<float> queries = Queries(chunk, kGroup);
-  std::vector<float> out(queries.size());
-  const AttentionShape shape = sequence->Shape(0, kGroup);
-  const AttentionTask task = sequence->Task(chunk, queries.data(), out.data());
+/// One chunk at the end of a context, one layer, head by head.
+Result<Subject> Prefill(Codec codec, uint32_t tokens, uint32_t chunk, uint32_t threads) {
+  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, 1, threads));
+  bench->queries = Queries(chunk, kGroup);
+  bench->out.resize(bench->queries.size());
   // Row r sees tokens - chunk + r + 1 tokens; two products of kHeadDim multiply-adds each.
   const double tokens_seen = chunk * (tokens - chunk + 0.5 * (chunk + 1));
-  const double gigaflops = tokens_seen * kKvHeads * kGroup * kHeadDim * 2 * 2 * 1e-9;
-  for (const uint32_t threads : options.threads) {
-    const auto executor = MakeThreadPool(threads);
-    attention->Attend(shape, {&task, 1}, *executor);
-    rows->push_back(MeasurePairs(options, {.name = fmt::format("{}/t{}", name, threads),
-                                           .unit = "GFLOP/s",
-                                           .work =
-                                               [&] {
-                                                 const double begin_s = NowSeconds();
-                                                 attention->Attend(shape, {&task, 1}, *executor);
-                                                 return gigaflops / (NowSeconds() - begin_s);
-                                               },
-                                           .floor = [&] { return FmaPeakGflops(threads); }}));
-  }
-  return {};
+  const double gigaflops_per_head = tokens_seen * kGroup * kHeadDim * 2 * 2 * 1e-9;
+  return Timed{
+      .unit = "GFLOP/s",
+      .amount = gigaflops_per_head * kKvHeads,
+      .places = kKvHeads,
+      .slice = fmt::format("{} rows at the end of {} tokens, 1 KV head", chunk, tokens),
+      .work =
+          [=](uint32_t head) {
+            return bench->Attend(
+                bench->sequence->Shape(0, kGroup, {.first = head, .count = 1}),
+                bench->sequence->Task(chunk, bench->queries.data(), bench->out.data()));
+          },
+      .floor = [=](uint32_t) { return gigaflops_per_head * SecondsPerGigaflop(*bench->executor); }};
 }
 
 }  // namespace
 
-Result<std::vector<Row>> Attention(const Options& options) {
-  QUIRE_ASSIGN(const auto attention, MakeCpuAttention());
-  struct Case {
+std::vector<Case> AttentionCases(const Options& options) {
+  struct Decoded {
     Codec codec;
     uint32_t tokens = 32'768;
     uint32_t group = kGroup;
   };
-  std::vector<Row> rows;
-  for (const Case& c :
-       {Case{Codec::kF16, 4096}, Case{Codec::kF16, 16'384}, Case{Codec::kF16}, Case{Codec::kBf16},
-        Case{Codec::kF32, 16'384}, Case{Codec::kFp8E4m3}, Case{Codec::kFp8E5m2}, Case{Codec::kInt8},
-        Case{Codec::kInt8, 32'768, 4}, Case{Codec::kInt8, 32'768, 8}, Case{Codec::kInt4},
-        Case{Codec::kNf4}, Case{Codec::kNf4, 32'768, 4}, Case{Codec::kNf4, 32'768, 8},
-        Case{Codec::kFp4}, Case{Codec::kQ25}}) {
-    QUIRE_TRY(Decode(options, c.codec, c.tokens, c.group, attention.get(), &rows));
+  std::vector<Case> cases;
+  for (const Decoded& d :
+       {Decoded{Codec::kF16, 4096}, Decoded{Codec::kF16, 16'384}, Decoded{Codec::kF16},
+        Decoded{Codec::kBf16}, Decoded{Codec::kF32, 16'384}, Decoded{Codec::kFp8E4m3},
+        Decoded{Codec::kFp8E5m2}, Decoded{Codec::kInt8}, Decoded{Codec::kInt8, 32'768, 4},
+        Decoded{Codec::kInt8, 32'768, 8}, Decoded{Codec::kInt4}, Decoded{Codec::kNf4},
+        Decoded{Codec::kNf4, 32'768, 4}, Decoded{Codec::kNf4, 32'768, 8}, Decoded{Codec::kFp4},
+        Decoded{Codec::kQ25}}) {
+    const std::string group = d.group == kGroup ? "" : fmt::format("/g{}", d.group);
+    for (const uint32_t threads : options.threads) {
+      cases.push_back(
+          {.name = fmt::format("decode/{}/{}{}/t{}", CodecName(d.codec), d.tokens, group, threads),
+           .prepare = [=] { return Decode(d.codec, d.tokens, d.group, threads); }});
+    }
   }
   for (const Codec codec : kCodecs) {
-    QUIRE_TRY(CachedDecode(options, codec, attention.get(), &rows));
+    cases.push_back({.name = fmt::format("cached/{}/{}/t1", CodecName(codec), kSplitTokens),
+                     .prepare = [=] { return CachedDecode(codec, kSplitTokens); }});
   }
+  constexpr uint32_t kPrefillTokens = 8192;
+  constexpr uint32_t kChunk = 512;
   for (const Codec codec : {Codec::kF16, Codec::kInt8, Codec::kNf4}) {
-    QUIRE_TRY(Prefill(options, codec, 512, 8192, attention.get(), &rows));
+    for (const uint32_t threads : options.threads) {
+      cases.push_back({.name = fmt::format("prefill/{}/{}/chunk{}/t{}", CodecName(codec),
+                                           kPrefillTokens, kChunk, threads),
+                       .prepare = [=] { return Prefill(codec, kPrefillTokens, kChunk, threads); }});
+    }
   }
-  return rows;
+  return cases;
 }
 
 }  // namespace quire::bench

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
+#include "bench/roofline.h"
 #include "bench/sequence.h"
 #include "quire/attention.h"
 
@@ -16,107 +19,116 @@ namespace {
 
 constexpr uint32_t kSharedTokens = 16'384;
 constexpr uint32_t kPrivateTokens = 64;
+constexpr uint32_t kFew = 4;
+constexpr uint32_t kMany = 32;
 /// Together many times any last-level cache, so that no layer finds the one before it.
 constexpr uint32_t kLayers = 8;
 
 /// The last rows of sequences that have all but their last blocks in common.
 class Family {
  public:
-  Family(const Sequence& sequence, uint32_t count)
-      : sequence_(sequence),
-        queries_(Queries(count, kGroup)),
-        out_(queries_.size()),
-        blocks_(count) {
-    const std::vector<const std::byte*>& slots = sequence.slots();
-    const uint32_t shared = kSharedTokens / sequence.block_tokens();
-    const uint32_t own = kPrivateTokens / sequence.block_tokens();
-    const size_t values = queries_.size() / count;
-    for (uint32_t i = 0; i < count; ++i) {
-      blocks_[i].assign(slots.begin(), slots.begin() + shared);
+  static Result<std::shared_ptr<Family>> Create(Codec codec, uint32_t threads) {
+    auto made = std::make_shared<Family>();
+    QUIRE_ASSIGN(made->attention_, MakeCpuAttention());
+    QUIRE_ASSIGN(made->sequence_,
+                 Sequence::Create(codec, kSharedTokens + kMany * kPrivateTokens, kLayers));
+    made->executor_ = MakePinnedPool(threads);
+    const std::vector<const std::byte*>& slots = made->sequence_->slots();
+    const uint32_t shared = kSharedTokens / made->sequence_->block_tokens();
+    const uint32_t own = kPrivateTokens / made->sequence_->block_tokens();
+    const size_t values = made->queries_.size() / kMany;
+    for (uint32_t i = 0; i < kMany; ++i) {
+      std::vector<const std::byte*>& blocks = made->blocks_[i];
+      blocks.assign(slots.begin(), slots.begin() + shared);
       const auto first_own = slots.begin() + shared + i * own;
-      blocks_[i].insert(blocks_[i].end(), first_own, first_own + own);
-      tasks_.push_back({.queries = queries_.data() + i * values,
-                        .out = out_.data() + i * values,
-                        .rows = 1,
-                        .first_position = kSharedTokens + kPrivateTokens - 1,
-                        .sealed = blocks_[i].data(),
-                        .open = blocks_[i].data()});
+      blocks.insert(blocks.end(), first_own, first_own + own);
+      made->tasks_.push_back({.queries = made->queries_.data() + i * values,
+                              .out = made->out_.data() + i * values,
+                              .rows = 1,
+                              .first_position = kSharedTokens + kPrivateTokens - 1,
+                              .sealed = blocks.data(),
+                              .open = blocks.data()});
     }
+    return made;
   }
 
-  /// ms for one token of each of the first `count` sequences and all layers of the model, in calls
-  /// of `at_once` sequences.
-  double Step_ms(uint32_t count, uint32_t at_once, AttentionBackend* attention,
-                 Executor* executor) const {
-    const double begin_s = NowSeconds();
-    for (uint32_t layer = 0; layer < sequence_.layers(); ++layer) {
-      const AttentionShape shape = sequence_.Shape(layer, kGroup);
+  /// Seconds for one row of each of the first `count` sequences at one layer, in calls of `at_once`
+  /// sequences.
+  double Step(uint32_t layer, uint32_t count, uint32_t at_once, const Heads& heads = {}) {
+    const AttentionShape shape = sequence_->Shape(layer % kLayers, kGroup, heads);
+    return SecondsOf(*executor_, [&] {
       for (uint32_t i = 0; i < count; i += at_once) {
-        attention->Attend(shape, std::span(tasks_).subspan(i, at_once), *executor);
+        attention_->Attend(shape, std::span(tasks_).subspan(i, at_once), *executor_);
       }
-    }
-    return (NowSeconds() - begin_s) * 1e3 / sequence_.layers() * kModelLayers;
+    });
   }
+
+  Executor& executor() { return *executor_; }
 
  private:
-  const Sequence& sequence_;
-  const std::vector<float> queries_;
-  std::vector<float> out_;
-  std::vector<std::vector<const std::byte*>> blocks_;
+  std::unique_ptr<AttentionBackend> attention_;
+  std::unique_ptr<Sequence> sequence_;
+  std::unique_ptr<Executor> executor_;
+  const std::vector<float> queries_ = Queries(kMany, kGroup);
+  std::vector<float> out_ = std::vector<float>(queries_.size());
+  std::vector<std::vector<const std::byte*>> blocks_{kMany};
   std::vector<AttentionTask> tasks_;
 };
 
-Result<void> AddRows(const Options& options, Codec codec, AttentionBackend* attention,
-                     std::vector<Row>* rows) {
-  constexpr uint32_t kFew = 4;
-  constexpr uint32_t kMany = 32;
-  QUIRE_ASSIGN(const auto sequence,
-               Sequence::Create(codec, kSharedTokens + kMany * kPrivateTokens, kLayers));
-  const Family family(*sequence, kMany);
+/// The floor works at the layer half a round away, which has left the cache.
+constexpr uint32_t kAway = kLayers / 2;
+
+Result<Subject> BesideCalls(Codec codec, uint32_t threads, uint32_t count, uint32_t floor_count) {
+  QUIRE_ASSIGN(const auto family, Family::Create(codec, threads));
+  return Timed{
+      .unit = "ms/step",
+      .less_is_better = true,
+      .amount = 1e3 / kLayers * kModelLayers,
+      .places = kLayers,
+      .slice = fmt::format("{} rows over {} tokens, 1 layer", count, kSharedTokens),
+      .work = [=](uint32_t layer) { return family->Step(layer, count, count); },
+      .floor = [=](uint32_t layer) { return family->Step(layer + kAway, floor_count, 1); }};
+}
+
+/// Head by head.
+Result<Subject> BesideFma(Codec codec, uint32_t threads) {
+  QUIRE_ASSIGN(const auto family, Family::Create(codec, threads));
   // Two products of kHeadDim multiply-adds for every query vector and shared token.
-  const double gigaflops_per_step =
-      double{kMany} * kSharedTokens * kKvHeads * kGroup * kHeadDim * 2 * 2 * kModelLayers * 1e-9;
-  for (const uint32_t threads : options.threads) {
-    const auto executor = MakeThreadPool(threads);
-    const auto step_ms = [&](uint32_t count, uint32_t at_once) {
-      return family.Step_ms(count, at_once, attention, executor.get());
-    };
-    const auto name = [&](const char* what) {
-      return fmt::format("cascade/{}/{}+{}/{}/t{}", CodecName(codec), kSharedTokens, kPrivateTokens,
-                         what, threads);
-    };
-    const auto measure = [&](const PairedCase& paired) {
-      if (!IsWanted(options, paired.name)) return;
-      step_ms(kMany, kMany);  // scratch and page tables
-      rows->push_back(MeasurePairs(options, paired));
-    };
-    measure({.name = name("4_beside_1"),
-             .unit = "ms/step",
-             .less_is_better = true,
-             .work = [&] { return step_ms(kFew, kFew); },
-             .floor = [&] { return step_ms(1, 1); }});
-    measure({.name = name("32_beside_32_calls"),
-             .unit = "ms/step",
-             .less_is_better = true,
-             .work = [&] { return step_ms(kMany, kMany); },
-             .floor = [&] { return step_ms(kMany, 1); }});
-    measure({.name = name("32_beside_fma"),
-             .unit = "GFLOP/s",
-             .work = [&] { return gigaflops_per_step / step_ms(kMany, kMany) * 1e3; },
-             .floor = [&] { return FmaPeakGflops(threads); }});
-  }
-  return {};
+  const double gigaflops_per_head =
+      double{kMany} * kSharedTokens * kGroup * kHeadDim * 2 * 2 * 1e-9;
+  return Timed{
+      .unit = "GFLOP/s",
+      .amount = gigaflops_per_head * kKvHeads * kLayers,
+      .places = kKvHeads * kLayers,
+      .slice = fmt::format("{} rows over {} tokens, 1 layer, 1 KV head", kMany, kSharedTokens),
+      .work =
+          [=](uint32_t place) {
+            return family->Step(place / kKvHeads, kMany, kMany,
+                                {.first = place % kKvHeads, .count = 1});
+          },
+      .floor =
+          [=](uint32_t) { return gigaflops_per_head * SecondsPerGigaflop(family->executor()); }};
 }
 
 }  // namespace
 
-Result<std::vector<Row>> Cascade(const Options& options) {
-  QUIRE_ASSIGN(const auto attention, MakeCpuAttention());
-  std::vector<Row> rows;
+std::vector<Case> CascadeCases(const Options& options) {
+  std::vector<Case> cases;
   for (const Codec codec : {Codec::kF16, Codec::kInt8, Codec::kNf4, Codec::kQ25}) {
-    QUIRE_TRY(AddRows(options, codec, attention.get(), &rows));
+    for (const uint32_t threads : options.threads) {
+      const auto name = [&](const char* what) {
+        return fmt::format("cascade/{}/{}+{}/{}/t{}", CodecName(codec), kSharedTokens,
+                           kPrivateTokens, what, threads);
+      };
+      cases.push_back({.name = name("4_beside_1"),
+                       .prepare = [=] { return BesideCalls(codec, threads, kFew, 1); }});
+      cases.push_back({.name = name("32_beside_32_calls"),
+                       .prepare = [=] { return BesideCalls(codec, threads, kMany, kMany); }});
+      cases.push_back(
+          {.name = name("32_beside_fma"), .prepare = [=] { return BesideFma(codec, threads); }});
+    }
   }
-  return rows;
+  return cases;
 }
 
 }  // namespace quire::bench

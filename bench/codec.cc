@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numbers>
 #include <string>
 #include <vector>
@@ -13,11 +14,13 @@
 #include "base/prng.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "codec/encode.h"
 #include "codec/planes.h"
 #include "codec/rows.h"
 #include "codec/slot_layout.h"
 #include "codec/token_codec.h"
+#include "quire/env.h"
 
 namespace quire::bench {
 namespace {
@@ -184,103 +187,153 @@ std::vector<float> Attend(const std::vector<float>& queries, const std::vector<f
   return out;
 }
 
-Result<void> MeasureDistortion(Codec codec, std::vector<Row>& rows) {
-  const double floor = CodecBitsPerValue(codec) * 20 * std::log10(2.0);
-  const auto add = [&](const std::string& name, double value) {
-    rows.push_back({.name = fmt::format("distortion/{}/{}", CodecName(codec), name),
-                    .value = value,
-                    .unit = "dB",
-                    .floor = floor,
-                    .ratio = value / floor,
-                    .note = fmt::format("{} bits", CodecBitsPerValue(codec))});
-  };
+/// What a case of distortion codes: K alone, as it is or in the output of attention, or V too.
+enum class Distorted : uint8_t { kKey, kAttention, kValue, kKeyAndValue };
+
+Result<double> DistortionDb(Codec codec, const Outliers& outliers, Method method, Distorted what) {
+  const Sample sample = MakeSample(outliers, 1);
+  std::vector<float> key = sample.key;
+  std::vector<float> value = sample.value;
+  if (what != Distorted::kValue) {
+    QUIRE_ASSIGN(key, Key(codec, method, sample.key));
+  }
+  if (what == Distorted::kValue || what == Distorted::kKeyAndValue) {
+    QUIRE_ASSIGN(value, ThroughBlocks(codec, StreamRole::kValue, /*rotated=*/true, sample.value));
+  }
+  if (what == Distorted::kKey) return Decibel(sample.key, key);
+  if (what == Distorted::kValue) return Decibel(sample.value, value);
+  return Decibel(Attend(sample.queries, sample.key, sample.value),
+                 Attend(sample.queries, key, value));
+}
+
+Case DistortionCase(Codec codec, const std::string& name, const Outliers& outliers, Method method,
+                    Distorted what) {
+  return {.name = fmt::format("distortion/{}/{}", CodecName(codec), name),
+          .prepare = [=]() -> Result<Subject> {
+            QUIRE_ASSIGN(const double decibel, DistortionDb(codec, outliers, method, what));
+            const double bits = CodecBitsPerValue(codec);
+            return Exact{.unit = "dB",
+                         .value = decibel,
+                         .floor = bits * 20 * std::log10(2.0),
+                         .note = fmt::format("{} bits", bits)};
+          }};
+}
+
+void AddDistortionCases(Codec codec, std::vector<Case>& cases) {
   for (const Outliers& outliers :
        {Outliers{}, Outliers{.channels = 1, .times = 100}, Outliers{.channels = 4, .times = 10},
         Outliers{.channels = 4, .times = 32}}) {
-    const Sample sample = MakeSample(outliers, 1);
-    const auto exact = Attend(sample.queries, sample.key, sample.value);
     const std::string name = fmt::format("{}x{:.0f}", outliers.channels, outliers.times);
     for (const auto& [method, method_name] : kMethods) {
-      QUIRE_ASSIGN(const auto key, Key(codec, method, sample.key));
-      add(fmt::format("k/{}/{}", name, method_name), Decibel(sample.key, key));
-      add(fmt::format("attention/{}/{}", name, method_name),
-          Decibel(exact, Attend(sample.queries, key, sample.value)));
+      cases.push_back(DistortionCase(codec, fmt::format("k/{}/{}", name, method_name), outliers,
+                                     method, Distorted::kKey));
+      cases.push_back(DistortionCase(codec, fmt::format("attention/{}/{}", name, method_name),
+                                     outliers, method, Distorted::kAttention));
     }
-    if (outliers.channels > 0) continue;
-    QUIRE_ASSIGN(const auto key, Key(codec, Method::kRotated, sample.key));
-    QUIRE_ASSIGN(const auto value,
-                 ThroughBlocks(codec, StreamRole::kValue, /*rotated=*/true, sample.value));
-    add("v/rotated", Decibel(sample.value, value));
-    add("attention/k_and_v/rotated", Decibel(exact, Attend(sample.queries, key, value)));
   }
-  return {};
+  cases.push_back(
+      DistortionCase(codec, "v/rotated", Outliers{}, Method::kRotated, Distorted::kValue));
+  cases.push_back(DistortionCase(codec, "attention/k_and_v/rotated", Outliers{}, Method::kRotated,
+                                 Distorted::kKeyAndValue));
 }
 
-/// Blocks of one layer of Qwen3-0.6B, beyond any last-level cache.
-Result<void> MeasureSpeed(const Options& options, Codec codec, std::vector<Row>& rows) {
-  constexpr uint32_t kHeads = 8;
-  constexpr uint32_t kBlocks = 2048;
-  NumericProfile profile = NumericProfile::Uniform(codec);
-  profile.open_dtype = Codec::kF16;
-  const Geometry geometry = Geometry::Uniform(1, kHeads, kDim);
-  QUIRE_ASSIGN(const auto sealed,
-               codec::SlotLayout::Create(geometry, profile, ArenaLayout::kBlockMajor));
-  QUIRE_ASSIGN(const auto open, codec::SlotLayout::CreateOpen(geometry, profile));
-  const uint64_t open_bytes = open.slot_bytes(0);
-  std::vector<std::byte> from(kBlocks * open_bytes);
-  std::vector<std::byte> copy(from.size());
-  std::vector<std::byte> to(kBlocks * sealed.slot_bytes(0));
-  std::vector<float> read(uint64_t{kBlockTokens} * kHeads * kDim);
-  Prng prng(1);
-  for (uint64_t i = 0; i < from.size() / 2; ++i) {
-    codec::StoreValue(Codec::kF16, prng.NextFloat(-2.0f, 2.0f), from.data(), i);
+/// Blocks of one layer of Qwen3-0.6B, beyond most last-level caches, in slices of kSliceBlocks.
+class Blocks {
+ public:
+  static constexpr uint32_t kHeads = 8;
+  static constexpr uint32_t kBlocks = 2048;
+  static constexpr uint32_t kSliceBlocks = 64;
+  static constexpr uint32_t kSlices = kBlocks / kSliceBlocks;
+
+  static Result<std::shared_ptr<Blocks>> Create(Codec codec) {
+    NumericProfile profile = NumericProfile::Uniform(codec);
+    profile.open_dtype = Codec::kF16;
+    const Geometry geometry = Geometry::Uniform(1, kHeads, kDim);
+    QUIRE_ASSIGN(auto sealed,
+                 codec::SlotLayout::Create(geometry, profile, ArenaLayout::kBlockMajor));
+    QUIRE_ASSIGN(auto open, codec::SlotLayout::CreateOpen(geometry, profile));
+    auto made = std::shared_ptr<Blocks>(new Blocks(std::move(open), std::move(sealed)));
+    Prng prng(1);
+    for (uint64_t i = 0; i < made->from_.size() / 2; ++i) {
+      codec::StoreValue(Codec::kF16, prng.NextFloat(-2.0f, 2.0f), made->from_.data(), i);
+    }
+    for (uint32_t slice = 0; slice < kSlices; ++slice) made->Encode(slice);
+    return made;
   }
-  const auto gb_per_second = [&](const auto& body) {
-    const double start = ThreadSeconds();
-    body();
-    return static_cast<double>(from.size()) / (ThreadSeconds() - start) * 1e-9;
-  };
-  const auto copied = [&] {
-    return gb_per_second([&] { std::memcpy(copy.data(), from.data(), from.size()); });
-  };
-  const auto encode = [&] {
-    for (uint32_t b = 0; b < kBlocks; ++b) {
-      const std::byte* block = from.data() + b * open_bytes;
-      std::byte* slot = to.data() + b * sealed.slot_bytes(0);
-      codec::EncodeBlock(open.key(0), block, sealed.key(0), slot);
-      codec::EncodeBlock(open.value(0), block, sealed.value(0), slot);
-    }
-  };
-  const auto decode = [&] {
-    for (uint32_t b = 0; b < kBlocks; ++b) {
-      const std::byte* slot = to.data() + b * sealed.slot_bytes(0);
-      for (const StreamLayout& stream : {sealed.key(0), sealed.value(0)}) {
-        codec::ReadRows(stream, slot, 0, kBlockTokens, read.data(), int64_t{kBlockTokens} * kDim);
+
+  double gigabytes() const { return static_cast<double>(from_.size()) * 1e-9; }
+
+  double Encode(uint32_t slice) {
+    return SecondsOf(*executor_, [&] {
+      for (uint32_t b = slice * kSliceBlocks; b < (slice + 1) * kSliceBlocks; ++b) {
+        const std::byte* block = from_.data() + b * open_.slot_bytes(0);
+        std::byte* slot = to_.data() + b * sealed_.slot_bytes(0);
+        codec::EncodeBlock(open_.key(0), block, sealed_.key(0), slot);
+        codec::EncodeBlock(open_.value(0), block, sealed_.value(0), slot);
       }
-    }
-  };
-  rows.push_back(MeasurePairs(options, {.name = fmt::format("encode/{}/t1", CodecName(codec)),
-                                        .unit = "GB/s of f16",
-                                        .work = [&] { return gb_per_second(encode); },
-                                        .floor = copied}));
-  rows.push_back(MeasurePairs(options, {.name = fmt::format("decode/{}/t1", CodecName(codec)),
-                                        .unit = "GB/s of f16",
-                                        .work = [&] { return gb_per_second(decode); },
-                                        .floor = copied}));
-  return {};
+    });
+  }
+
+  double Decode(uint32_t slice) {
+    return SecondsOf(*executor_, [&] {
+      for (uint32_t b = slice * kSliceBlocks; b < (slice + 1) * kSliceBlocks; ++b) {
+        const std::byte* slot = to_.data() + b * sealed_.slot_bytes(0);
+        for (const StreamLayout& stream : {sealed_.key(0), sealed_.value(0)}) {
+          codec::ReadRows(stream, slot, 0, kBlockTokens, read_.data(),
+                          int64_t{kBlockTokens} * kDim);
+        }
+      }
+    });
+  }
+
+  /// Of the slice half a round away, which has left the cache.
+  double Copy(uint32_t slice) {
+    const uint64_t bytes = kSliceBlocks * open_.slot_bytes(0);
+    const uint64_t at = (slice + kSlices / 2) % kSlices * bytes;
+    return SecondsOf(*executor_, [&] { std::memcpy(copy_.data() + at, from_.data() + at, bytes); });
+  }
+
+ private:
+  Blocks(codec::SlotLayout open, codec::SlotLayout sealed)
+      : open_(std::move(open)),
+        sealed_(std::move(sealed)),
+        from_(kBlocks * open_.slot_bytes(0)),
+        copy_(from_.size()),
+        to_(kBlocks * sealed_.slot_bytes(0)),
+        read_(uint64_t{kBlockTokens} * kHeads * kDim) {}
+
+  const codec::SlotLayout open_, sealed_;
+  const std::unique_ptr<Executor> executor_ = MakePinnedPool(1);
+  std::vector<std::byte> from_;  // f16
+  std::vector<std::byte> copy_;
+  std::vector<std::byte> to_;
+  std::vector<float> read_;  // one block
+};
+
+Case SpeedCase(Codec codec, const std::string& what, double (Blocks::*work)(uint32_t)) {
+  return {.name = fmt::format("{}/{}/t1", what, CodecName(codec)),
+          .prepare = [=]() -> Result<Subject> {
+            QUIRE_ASSIGN(const auto blocks, Blocks::Create(codec));
+            return Timed{.unit = "GB/s of f16",
+                         .amount = blocks->gigabytes(),
+                         .places = Blocks::kSlices,
+                         .slice = fmt::format("{} blocks of {} tokens, {} heads, K and V",
+                                              Blocks::kSliceBlocks, kBlockTokens, Blocks::kHeads),
+                         .work = [=](uint32_t slice) { return ((*blocks).*work)(slice); },
+                         .floor = [=](uint32_t slice) { return blocks->Copy(slice); }};
+          }};
 }
 
 }  // namespace
 
-Result<std::vector<Row>> Codecs(const Options& options) {
-  if (options.pairs == 0) return Fail(ErrorCode::kInvalidArgument, "pairs must be at least 1");
-  std::vector<Row> rows;
+std::vector<Case> CodecCases(const Options&) {
+  std::vector<Case> cases;
   for (const Codec codec : kEncoding) {
-    if (options.progress) options.progress(fmt::format("codec {}", CodecName(codec)));
-    QUIRE_TRY(MeasureDistortion(codec, rows));
-    QUIRE_TRY(MeasureSpeed(options, codec, rows));
+    AddDistortionCases(codec, cases);
+    cases.push_back(SpeedCase(codec, "encode", &Blocks::Encode));
+    cases.push_back(SpeedCase(codec, "decode", &Blocks::Decode));
   }
-  return rows;
+  return cases;
 }
 
 }  // namespace quire::bench

@@ -1,5 +1,7 @@
 // Speed and size of the index: how many blocks a second a lookup, an insertion and the policy's
 // bookkeeping reach, each against a plain memcmp of the same tokens in the same run.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,15 +17,16 @@
 #include "bench/bench.h"
 #include "bench/index.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "evict/lru.h"
 #include "index/radix_tree.h"
+#include "quire/env.h"
 
 namespace quire::bench {
 namespace {
 
 constexpr uint32_t kBlockTokens = 16;
 constexpr double kBytesPerBlockMax = 256;  // the promise for metadata, tokens included
-constexpr double kSecondsPerSample = 0.02;
 
 // Consecutive blocks with one parent: what one request published.
 struct Run {
@@ -34,12 +37,18 @@ struct Run {
 
 // The tokens of a tree, and queries that hit it from the root to a leaf.
 struct Workload {
-  std::string name;              // with the tokens of a block
+  uint32_t slices = 1;           // of a round
   std::vector<Run> runs;         // parents before children; block ids count up through them
   std::vector<TokenId> tokens;   // [blocks, kBlockTokens], by block id
   uint32_t path_blocks = 0;      // of every query
   std::vector<TokenId> queries;  // [queries, path_blocks, kBlockTokens]
   std::vector<Run> query_runs;   // the runs of every query, one query after the other
+
+  uint64_t queries_count() const { return queries.size() / kBlockTokens / path_blocks; }
+  std::span<const TokenId> Query(uint64_t query) const {
+    const uint64_t query_tokens = uint64_t{path_blocks} * kBlockTokens;
+    return std::span(queries).subspan(query * query_tokens, query_tokens);
+  }
 };
 
 std::span<const TokenId> TokensOf(const Workload& work, const Run& run) {
@@ -73,7 +82,6 @@ void AddQuery(Workload& work, std::span<const Run> path) {
 // Eight conversations about each of 64 documents of 16k tokens.
 Workload SharedPrefixes() {
   Workload work;
-  work.name = "shared/16";
   Prng prng(1);
   for (int document = 0; document < 64; ++document) {
     const Run prefix = AddRun(work, prng, 1024, BlockId::None());
@@ -91,7 +99,7 @@ Workload ManyBranches() {
   constexpr size_t kDepth = 6;
   constexpr size_t kFanOut = 8;
   Workload work;
-  work.name = "branchy/16";
+  work.slices = 8;
   Prng prng(2);
   std::vector<std::vector<Run>> levels(1);
   for (size_t i = 0; i < kFanOut; ++i) {
@@ -122,10 +130,11 @@ struct Built {
   evict::LruPolicy lru;
 };
 
-// Inserts every run in pieces of at most `blocks_per_call`. Returns the blocks inserted.
-uint64_t InsertAll(const Workload& work, uint32_t blocks_per_call, Built& built) {
+// Inserts runs [begin, end) in pieces of at most `blocks_per_call`.
+void InsertRuns(const Workload& work, uint64_t begin, uint64_t end, uint32_t blocks_per_call,
+                Built& built) {
   std::vector<BlockId> ids;
-  for (const Run& run : work.runs) {
+  for (const Run& run : std::span(work.runs).subspan(begin, end - begin)) {
     BlockId parent = run.parent;
     for (uint32_t done = 0; done < run.blocks;) {
       const uint32_t blocks = std::min(blocks_per_call, run.blocks - done);
@@ -140,128 +149,154 @@ uint64_t InsertAll(const Workload& work, uint32_t blocks_per_call, Built& built)
       done += blocks;
     }
   }
-  return built.tree.block_count();
 }
 
-// Looks every query up; with `touch`, also marks what was found as just used, as a lease does.
-uint64_t FindAll(const Workload& work, bool touch, Built& built) {
-  const uint64_t query_tokens = uint64_t{work.path_blocks} * kBlockTokens;
+// Looks queries [begin, end) up; with `touch`, also marks what was found as just used, as a lease
+// does.
+void FindQueries(const Workload& work, uint64_t begin, uint64_t end, bool touch, Built& built) {
   uint64_t found = 0;
   std::vector<BlockId> path;
-  for (uint64_t begin = 0; begin < work.queries.size(); begin += query_tokens) {
+  for (uint64_t query = begin; query < end; ++query) {
     path.clear();
-    found +=
-        built.tree.Find(built.root, std::span(work.queries).subspan(begin, query_tokens), path);
+    found += built.tree.Find(built.root, work.Query(query), path);
     if (!touch) continue;
     for (const BlockId block : path) built.lru.Remove(block);
     for (auto block = path.rbegin(); block != path.rend(); ++block) built.lru.Add(*block);
   }
-  QUIRE_CHECK(found * kBlockTokens == work.queries.size());
-  return found;
+  QUIRE_CHECK(found == (end - begin) * work.path_blocks);
 }
 
-// The floor of lookups: compares every query with its tokens, told where they lie.
-uint64_t CompareQueries(const Workload& work) {
-  const TokenId* query = work.queries.data();
-  for (const Run& run : work.query_runs) {
-    const auto tokens = TokensOf(work, run);
+// The floor of lookups: compares queries with their tokens, told where they lie.
+void CompareQueries(const Workload& work, uint64_t begin, uint64_t end) {
+  const TokenId* query = work.Query(begin).data();
+  const uint64_t runs = work.query_runs.size() / work.queries_count();
+  for (uint64_t i = begin * runs; i < end * runs; ++i) {
+    const auto tokens = TokensOf(work, work.query_runs[i]);
     QUIRE_CHECK(std::memcmp(query, tokens.data(), tokens.size_bytes()) == 0);
     query += tokens.size();
   }
-  return work.queries.size() / kBlockTokens;
 }
 
-// The floor of insertions: compares all tokens with a copy, run by run.
-uint64_t CompareRuns(const Workload& work, const std::vector<TokenId>& copy) {
-  for (const Run& run : work.runs) {
+// The floor of insertions: compares tokens with a copy, run by run.
+void CompareRuns(const Workload& work, uint64_t begin, uint64_t end,
+                 const std::vector<TokenId>& copy) {
+  for (const Run& run : std::span(work.runs).subspan(begin, end - begin)) {
     const auto tokens = TokensOf(work, run);
     QUIRE_CHECK(std::memcmp(copy.data() + run.first_block * kBlockTokens, tokens.data(),
                             tokens.size_bytes()) == 0);
   }
-  return copy.size() / kBlockTokens;
 }
 
-void MeasureFind(const Options& options, const Workload& work, bool touch, Built& built,
-                 std::vector<Row>& rows) {
-  AddPairs(
-      options,
-      {.name = (touch ? "find+touch/" : "find/") + work.name + "/t1",
-       .unit = "Mblocks/s",
-       .work = [&] { return MegablocksPerSecond([&] { return FindAll(work, touch, built); }); },
-       .floor = [&] { return MegablocksPerSecond([&] { return CompareQueries(work); }); }},
-      rows);
-}
+using MakeWorkload = Workload (*)();
 
-void MeasureInsert(const Options& options, const Workload& work, const std::string& name,
-                   uint32_t blocks_per_call, std::vector<Row>& rows) {
-  const std::vector<TokenId> copy = work.tokens;
-  std::unique_ptr<Built> built;
-  AddPairs(options,
-           {.name = name + "/" + work.name + "/t1",
-            .unit = "Mblocks/s",
-            .work =
-                [&] {
-                  return MegablocksPerSecond(
-                      [&] { return InsertAll(work, blocks_per_call, *built); },
-                      [&] { built = std::make_unique<Built>(); });
-                },
-            .floor = [&] { return MegablocksPerSecond([&] { return CompareRuns(work, copy); }); }},
-           rows);
-}
-
-void MeasureWorkload(const Options& options, const Workload& work, std::vector<Row>& rows) {
-  Built built;
-  const uint64_t blocks = InsertAll(work, UINT32_MAX, built);
-  for (uint64_t block = blocks; block-- > 0;) {
-    built.lru.Add(BlockId(static_cast<uint32_t>(block)));
+// What one case works on. A round is all runs or all queries, in `slices` slices.
+struct Bench {
+  explicit Bench(MakeWorkload make) : work(make()) {}
+  void InsertAll() { InsertRuns(work, 0, work.runs.size(), UINT32_MAX, *built); }
+  uint64_t blocks() const { return work.tokens.size() / kBlockTokens; }
+  std::string SliceOf(uint64_t count, const char* what) const {
+    return fmt::format("{} {}", count / work.slices, what);
   }
-  MeasureFind(options, work, /*touch=*/false, built, rows);
-  MeasureFind(options, work, /*touch=*/true, built, rows);
+  double Seconds(uint64_t count, uint32_t slice,
+                 const std::function<void(uint64_t begin, uint64_t end)>& body) {
+    return SecondsOf(*alone,
+                     [&] { body(count * slice / work.slices, count * (slice + 1) / work.slices); });
+  }
+
+  const Workload work;
+  std::unique_ptr<Built> built = std::make_unique<Built>();
+  const std::unique_ptr<Executor> alone = MakePinnedPool(1);
+};
+
+Result<Subject> FindSubject(MakeWorkload make, bool touch) {
+  const auto bench = std::make_shared<Bench>(make);
+  bench->InsertAll();
+  for (uint64_t block = bench->blocks(); block-- > 0;) {
+    bench->built->lru.Add(BlockId(static_cast<uint32_t>(block)));
+  }
+  const uint64_t queries = bench->work.queries_count();
+  return Timed{.unit = "Mblocks/s",
+               .amount = static_cast<double>(queries * bench->work.path_blocks) * 1e-6,
+               .places = bench->work.slices,
+               .slice = bench->SliceOf(queries, "lookups"),
+               .work =
+                   [=](uint32_t slice) {
+                     return bench->Seconds(queries, slice, [&](uint64_t begin, uint64_t end) {
+                       FindQueries(bench->work, begin, end, touch, *bench->built);
+                     });
+                   },
+               .floor =
+                   [=](uint32_t slice) {
+                     return bench->Seconds(queries, slice, [&](uint64_t begin, uint64_t end) {
+                       CompareQueries(bench->work, begin, end);
+                     });
+                   }};
+}
+
+Result<Subject> InsertSubject(MakeWorkload make, uint32_t blocks_per_call) {
+  const auto bench = std::make_shared<Bench>(make);
+  const auto copy = std::make_shared<const std::vector<TokenId>>(bench->work.tokens);
+  const uint64_t runs = bench->work.runs.size();
+  return Timed{.unit = "Mblocks/s",
+               .amount = static_cast<double>(bench->blocks()) * 1e-6,
+               .places = bench->work.slices,
+               .slice = bench->SliceOf(runs, "runs"),
+               .work =
+                   [=](uint32_t slice) {
+                     if (slice == 0) bench->built = std::make_unique<Built>();
+                     return bench->Seconds(runs, slice, [&](uint64_t begin, uint64_t end) {
+                       InsertRuns(bench->work, begin, end, blocks_per_call, *bench->built);
+                     });
+                   },
+               .floor =
+                   [=](uint32_t slice) {
+                     return bench->Seconds(runs, slice, [&](uint64_t begin, uint64_t end) {
+                       CompareRuns(bench->work, begin, end, *copy);
+                     });
+                   }};
+}
+
+void AddWorkload(const std::string& name, MakeWorkload make, std::vector<Case>& cases) {
+  cases.push_back({.name = "find/" + name + "/t1",
+                   .prepare = [=] { return FindSubject(make, /*touch=*/false); }});
+  cases.push_back({.name = "find+touch/" + name + "/t1",
+                   .prepare = [=] { return FindSubject(make, /*touch=*/true); }});
   // A prompt publishes many blocks at once, decoding one at a time.
-  MeasureInsert(options, work, "insert", UINT32_MAX, rows);
-  MeasureInsert(options, work, "insert1", 1, rows);
-  rows.push_back(MetadataRow("metadata/" + work.name, built.tree.metadata_bytes(), blocks));
+  cases.push_back({.name = "insert/" + name + "/t1",
+                   .prepare = [=] { return InsertSubject(make, UINT32_MAX); }});
+  cases.push_back(
+      {.name = "insert1/" + name + "/t1", .prepare = [=] { return InsertSubject(make, 1); }});
+  cases.push_back(MetadataCase("metadata/" + name, [=] {
+    Bench bench(make);
+    bench.InsertAll();
+    return Metadata{.bytes = bench.built->tree.metadata_bytes(), .blocks = bench.blocks()};
+  }));
 }
 
 }  // namespace
 
-double MegablocksPerSecond(const std::function<uint64_t()>& pass,
-                           const std::function<void()>& prepare) {
-  uint64_t blocks = 0;
-  double seconds = 0;
-  while (seconds < kSecondsPerSample) {
-    if (prepare) prepare();
-    const double begin_s = ThreadSeconds();
-    blocks += pass();
-    seconds += ThreadSeconds() - begin_s;
-  }
-  return static_cast<double>(blocks) / seconds / 1e6;
+Case MetadataCase(const std::string& name, std::function<Metadata()> measure) {
+  return {.name = name, .prepare = [measure = std::move(measure)]() -> Result<Subject> {
+            const Metadata metadata = measure();
+            return Exact{
+                .unit = "bytes/block",
+                .less_is_better = true,
+                .value = static_cast<double>(metadata.bytes) / static_cast<double>(metadata.blocks),
+                .floor = kBytesPerBlockMax};
+          }};
 }
 
-Row MetadataRow(const std::string& name, uint64_t bytes, uint64_t blocks) {
-  const double per_block = static_cast<double>(bytes) / static_cast<double>(blocks);
-  return {.name = name,
-          .value = per_block,
-          .unit = "bytes/block",
-          .floor = kBytesPerBlockMax,
-          .ratio = kBytesPerBlockMax / per_block,
-          .note = ""};
-}
-
-Result<std::vector<Row>> Index(const Options& options) {
-  if (options.pairs == 0) return Fail(ErrorCode::kInvalidArgument, "pairs must be at least 1");
-  std::vector<Row> rows;
-  MeasureWorkload(options, SharedPrefixes(), rows);
-  MeasureWorkload(options, ManyBranches(), rows);
+std::vector<Case> IndexCases(const Options& options) {
+  std::vector<Case> cases;
+  AddWorkload("shared/16", SharedPrefixes, cases);
+  AddWorkload("branchy/16", ManyBranches, cases);
   if (!options.trace.empty()) {
-    MeasureTrace(options, rows);
-    MeasureThreads(options, rows);
-    MeasureCache(options, rows);
-  } else {
-    rows.push_back(
-        {.name = "find/trace/t1", .unit = "Mblocks/s", .note = "skipped: needs --trace FILE"});
+    const auto requests = std::make_shared<LazyRequests>(options);
+    AddTraceCases(options, cases);
+    AddThreadCases(options.trace_name, requests, cases);
+    AddCacheCases(options.trace_name, requests, cases);
   }
-  return rows;
+  return cases;
 }
 
 }  // namespace quire::bench

@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "bench/index.h"
-#include "bench/pairs.h"
+#include "bench/must.h"
 #include "bench/requests.h"
 #include "bench/trace_tokens.h"
 #include "quire/cache.h"
@@ -22,7 +21,6 @@ namespace {
 
 constexpr uint32_t kHeadDim = 8;
 constexpr uint64_t kCapacityBytes = 46'000'000;  // about 10,000 blocks
-constexpr uint32_t kPasses = 1;
 
 // The time of the requests.
 class TraceClock final : public Clock {
@@ -37,12 +35,6 @@ class TraceClock final : public Clock {
  private:
   std::atomic<uint64_t> now_us_ = 0;
 };
-
-template <typename Value>
-Value Must(Result<Value> result) {
-  QUIRE_CHECK_MSG(result.has_value(), result.error().message);
-  if constexpr (!std::is_void_v<Value>) return *std::move(result);
-}
 
 class Served {
  public:
@@ -81,41 +73,41 @@ class Served {
   const std::array<uint16_t, kStepTokens * kHeadDim> rows_{};
 };
 
-struct Case {
+struct Setup {
   std::string policy;
   Division division;
   uint32_t caches = 1;
 };
 
-double Measure(const Requests& requests, const Case& which) {
-  std::vector<std::unique_ptr<Served>> caches;
+std::shared_ptr<Service> MakeService(const Requests& requests, const Setup& which) {
+  const auto caches = std::make_shared<std::vector<std::unique_ptr<Served>>>();
   for (uint32_t i = 0; i < which.caches; ++i) {
-    caches.push_back(std::make_unique<Served>(which.policy, kCapacityBytes / which.caches));
+    caches->push_back(std::make_unique<Served>(which.policy, kCapacityBytes / which.caches));
   }
-  const auto serve = [&](const Request& request) {
-    caches[request.root % which.caches]->Serve(request, request.root % which.division.roots);
-  };
-  for (const Request& request : requests.all) serve(request);  // what follows finds warm tables
-  return ServeAll(requests, which.division, kPasses, serve);
+  const uint32_t roots = which.division.roots;
+  return std::make_shared<Service>(requests, which.division, [=](const Request& request) {
+    (*caches)[request.root % caches->size()]->Serve(request, request.root % roots);
+  });
 }
 
 }  // namespace
 
-void MeasureCache(const Options& options, std::vector<Row>& rows) {
-  const Requests requests = MakeRequests(options);
+void AddCacheCases(const std::string& trace_name, const std::shared_ptr<LazyRequests>& requests,
+                   std::vector<Case>& cases) {
   for (const std::string policy : {"lru", "quire"}) {
-    for (const Case& which :
-         {Case{.policy = policy, .division = {.threads = 1, .roots = 1}},
-          Case{.policy = policy, .division = {.threads = 2, .roots = 1}},
-          Case{.policy = policy, .division = {.threads = 2, .roots = 2}},
-          Case{.policy = policy, .division = {.threads = 2, .roots = 2}, .caches = 2}}) {
-      AddPairs(options,
-               {.name = fmt::format("cache+{}/{}/roots{}/caches{}/t{}", policy, options.trace_name,
-                                    which.division.roots, which.caches, which.division.threads),
-                .unit = "Mblocks/s",
-                .work = [&] { return Measure(requests, which); },
-                .floor = [&] { return Measure(requests, {.policy = policy, .division = {}}); }},
-               rows);
+    for (const Setup& which :
+         {Setup{.policy = policy, .division = {.threads = 1, .roots = 1}},
+          Setup{.policy = policy, .division = {.threads = 2, .roots = 1}},
+          Setup{.policy = policy, .division = {.threads = 2, .roots = 2}},
+          Setup{.policy = policy, .division = {.threads = 2, .roots = 2}, .caches = 2}}) {
+      cases.push_back(
+          {.name = fmt::format("cache+{}/{}/roots{}/caches{}/t{}", policy, trace_name,
+                               which.division.roots, which.caches, which.division.threads),
+           .prepare = [=]() -> Result<Subject> {
+             const Requests& all = requests->Get();
+             return BesideOneThread(all, MakeService(all, which),
+                                    MakeService(all, {.policy = policy, .division = {}}));
+           }});
     }
   }
 }

@@ -12,7 +12,6 @@
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "bench/index.h"
-#include "bench/pairs.h"
 #include "bench/requests.h"
 #include "bench/trace_tokens.h"
 #include "evict/policies.h"
@@ -22,7 +21,6 @@ namespace quire::bench {
 namespace {
 
 constexpr uint32_t kCapacityBlocks = 10'000;
-constexpr uint32_t kPasses = 4;
 
 // What a cache does under its lock for a prompt: finds it, evicts for the rest, publishes that, and
 // lets go of it.
@@ -107,42 +105,43 @@ class Shard {
   Blocks blocks_;  // under the one of both that is used
 };
 
-struct Case {
+struct Setup {
   Locking locking = Locking::kMutex;
   std::string policy;
   Division division;
 };
 
-double Measure(const Requests& requests, const Case& which) {
-  std::deque<Shard> shards;
+std::shared_ptr<Service> MakeService(const Requests& requests, const Setup& which) {
   const uint32_t roots = which.division.roots;
+  const auto shards = std::make_shared<std::deque<Shard>>();
   for (uint32_t i = 0; i < roots; ++i) {
-    shards.emplace_back(which.locking, which.policy, kCapacityBlocks / roots);
+    shards->emplace_back(which.locking, which.policy, kCapacityBlocks / roots);
   }
-  const auto serve = [&](const Request& request) { shards[request.root % roots].Serve(request); };
-  for (const Request& request : requests.all) serve(request);  // what follows finds warm tables
-  return ServeAll(requests, which.division, kPasses, serve);
+  return std::make_shared<Service>(requests, which.division, [=](const Request& request) {
+    (*shards)[request.root % roots].Serve(request);
+  });
 }
 
 }  // namespace
 
-void MeasureThreads(const Options& options, std::vector<Row>& rows) {
-  const Requests requests = MakeRequests(options);
+void AddThreadCases(const std::string& trace_name, const std::shared_ptr<LazyRequests>& requests,
+                    std::vector<Case>& cases) {
   for (const std::string policy : {"lru", "quire"}) {
-    const Case alone{.locking = Locking::kMutex, .policy = policy, .division = {}};
     for (const Locking locking : {Locking::kMutex, Locking::kCombining}) {
       for (const Division& division :
            {Division{.threads = 1, .roots = 1}, Division{.threads = 2, .roots = 1},
             Division{.threads = 2, .roots = 2}}) {
-        AddPairs(
-            options,
-            {.name = fmt::format(
-                 "{}+{}/{}/{}/roots{}/t{}", locking == Locking::kMutex ? "locked" : "combined",
-                 policy, kCapacityBlocks, options.trace_name, division.roots, division.threads),
-             .unit = "Mblocks/s",
-             .work = [&] { return Measure(requests, {locking, policy, division}); },
-             .floor = [&] { return Measure(requests, alone); }},
-            rows);
+        cases.push_back(
+            {.name = fmt::format("{}+{}/{}/{}/roots{}/t{}",
+                                 locking == Locking::kMutex ? "locked" : "combined", policy,
+                                 kCapacityBlocks, trace_name, division.roots, division.threads),
+             .prepare = [=]() -> Result<Subject> {
+               const Requests& all = requests->Get();
+               return BesideOneThread(
+                   all, MakeService(all, {locking, policy, division}),
+                   MakeService(all,
+                               {.locking = Locking::kMutex, .policy = policy, .division = {}}));
+             }});
       }
     }
   }

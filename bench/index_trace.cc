@@ -2,6 +2,7 @@
 // it out of the way.
 #include <fmt/format.h>
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,9 +12,11 @@
 #include "base/check.h"
 #include "bench/index.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "bench/trace_tokens.h"
 #include "evict/lru.h"
 #include "index/radix_tree.h"
+#include "quire/env.h"
 
 namespace quire::bench {
 namespace {
@@ -37,10 +40,24 @@ Replay MakeReplay(const Options& options) {
   return replay;
 }
 
-// An index that a replay fills, at most `capacity` blocks of it.
-class Subject {
+// Made when the first case needs it.
+class LazyReplay {
  public:
-  explicit Subject(uint32_t capacity = UINT32_MAX) : capacity_(capacity) {}
+  explicit LazyReplay(const Options& options) : options_(options) {}
+  const Replay& Get() {
+    if (made_ == nullptr) made_ = std::make_unique<Replay>(MakeReplay(options_));
+    return *made_;
+  }
+
+ private:
+  const Options options_;
+  std::unique_ptr<Replay> made_;
+};
+
+// An index that a replay fills, at most `capacity` blocks of it.
+class Index {
+ public:
+  explicit Index(uint32_t capacity = UINT32_MAX) : capacity_(capacity) {}
 
   const index::RadixTree& tree() const { return tree_; }
 
@@ -119,46 +136,61 @@ class Subject {
   uint64_t hits_ = 0;
 };
 
-PairedCase CaseOf(std::string name, std::function<double()> work) {
-  return {.name = std::move(name), .unit = "Mblocks/s", .work = std::move(work), .floor = [] {
-            return kMegablocksTarget;
+// A replay beside the target.
+Timed BesideTarget(const Replay& replay, std::function<double(uint32_t)> work) {
+  const double megablocks = static_cast<double>(replay.tokens.size() / kBlockTokens) * 1e-6;
+  return {.unit = "Mblocks/s",
+          .amount = megablocks,
+          .slice = fmt::format("{} requests", replay.request_blocks.size()),
+          .work = std::move(work),
+          .floor = [=](uint32_t) { return megablocks / kMegablocksTarget; }};
+}
+
+Case FindCase(const std::string& name, const std::shared_ptr<LazyReplay>& lazy) {
+  return {.name = name, .prepare = [=]() -> Result<Subject> {
+            const Replay& replay = lazy->Get();
+            const auto subject = std::make_shared<Index>();
+            subject->FindAndInsertAll(replay);
+            const std::shared_ptr<Executor> alone = MakePinnedPool(1);
+            return BesideTarget(replay, [=, &replay](uint32_t) {
+              return SecondsOf(*alone, [&] { subject->FindAll(replay); });
+            });
           }};
 }
 
-void MeasureInserts(const Options& options, const Replay& replay, const std::string& name,
-                    uint32_t capacity, std::vector<Row>& rows) {
-  if (!IsWanted(options, name)) return;
-  std::unique_ptr<Subject> subject;
-  Row row = MeasurePairs(options, CaseOf(name, [&] {
-                           return MegablocksPerSecond(
-                               [&] { return subject->FindAndInsertAll(replay); },
-                               [&] { subject = std::make_unique<Subject>(capacity); });
-                         }));
-  row.note = fmt::format("hit ratio {:.4f}", static_cast<double>(subject->hits()) * kBlockTokens /
-                                                 static_cast<double>(replay.tokens.size()));
-  rows.push_back(std::move(row));
+Case InsertCase(const std::string& name, uint32_t capacity,
+                const std::shared_ptr<LazyReplay>& lazy) {
+  return {.name = name, .prepare = [=]() -> Result<Subject> {
+            const Replay& replay = lazy->Get();
+            const auto subject = std::make_shared<std::unique_ptr<Index>>();
+            const std::shared_ptr<Executor> alone = MakePinnedPool(1);
+            Timed timed = BesideTarget(replay, [=, &replay](uint32_t) {
+              *subject = std::make_unique<Index>(capacity);
+              return SecondsOf(*alone, [&] { (*subject)->FindAndInsertAll(replay); });
+            });
+            timed.note = [=, &replay] {
+              return fmt::format("hit ratio {:.4f}", static_cast<double>((*subject)->hits()) *
+                                                         kBlockTokens /
+                                                         static_cast<double>(replay.tokens.size()));
+            };
+            return timed;
+          }};
 }
 
 }  // namespace
 
-void MeasureTrace(const Options& options, std::vector<Row>& rows) {
+void AddTraceCases(const Options& options, std::vector<Case>& cases) {
   const std::string suffix = "/" + options.trace_name;
-  const Replay replay = MakeReplay(options);
-  if (replay.tokens.empty()) {
-    rows.push_back({.name = "find" + suffix, .unit = "Mblocks/s", .note = "void: no blocks"});
-    return;
-  }
-  Subject whole;
-  whole.FindAndInsertAll(replay);
-  AddPairs(options,
-           CaseOf("find" + suffix + "/t1",
-                  [&] { return MegablocksPerSecond([&] { return whole.FindAll(replay); }); }),
-           rows);
-  MeasureInserts(options, replay, "find+insert" + suffix + "/t1", UINT32_MAX, rows);
-  MeasureInserts(options, replay, fmt::format("find+insert+lru/{}{}/t1", kCapacityBlocks, suffix),
-                 kCapacityBlocks, rows);
-  rows.push_back(
-      MetadataRow("metadata" + suffix, whole.tree().metadata_bytes(), whole.tree().block_count()));
+  const auto lazy = std::make_shared<LazyReplay>(options);
+  cases.push_back(FindCase("find" + suffix + "/t1", lazy));
+  cases.push_back(InsertCase("find+insert" + suffix + "/t1", UINT32_MAX, lazy));
+  cases.push_back(InsertCase(fmt::format("find+insert+lru/{}{}/t1", kCapacityBlocks, suffix),
+                             kCapacityBlocks, lazy));
+  cases.push_back(MetadataCase("metadata" + suffix, [=] {
+    Index index;
+    index.FindAndInsertAll(lazy->Get());
+    return Metadata{.bytes = index.tree().metadata_bytes(), .blocks = index.tree().block_count()};
+  }));
 }
 
 }  // namespace quire::bench

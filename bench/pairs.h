@@ -1,41 +1,96 @@
-// Measuring against a floor, side by side.
+// Measuring two things beside each other on a machine that others use too.
+//
+// Neighbours make a slice slower, never faster. So the two take turns slice by slice, and of every
+// place the best time counts: what is left of the neighbours is what no slice at that place escaped.
 #ifndef QUIRE_BENCH_PAIRS_H_
 #define QUIRE_BENCH_PAIRS_H_
 
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/bench.h"
+#include "quire/env.h"
+#include "quire/error.h"
 
 namespace quire::bench {
 
-/// One thing to measure and what bounds it.
-struct PairedCase {
-  std::string name;               // of the row: "allocate_free/t1"
-  std::string unit;               // of both figures
-  bool less_is_better = false;    // true for times, false for rates
-  std::function<double()> work;   // runs once and returns its figure
-  std::function<double()> floor;  // the same for the floor
-};
-
 /// Seconds of this thread on its core: for work that never waits, so that what else the machine
-/// runs is not meant.
+/// runs is not counted.
 double ThreadSeconds();
 
-/// Seconds that pass, for work of several threads.
-double NowSeconds();
+/// Seconds that `body` takes: of this thread on its core where the executor has one thread, else by
+/// the clock on the wall, from the moment when all threads are awake. As quiet as the system allows.
+double SecondsOf(Executor& executor, const std::function<void()>& body);
 
-/// Whether options.cases asks for a row.
-bool IsWanted(const Options& options, const std::string& name);
+double Median(std::vector<double> values);
 
-/// Runs work and floor in turn, options.pairs times, so that whatever else the machine does meets
-/// both. Medians; the note says "void" when the floor spreads more than 10 %: then the machine was
-/// too busy for the row to mean anything.
-Row MeasurePairs(const Options& options, const PairedCase& paired);
+/// What two things that took turns needed for one round.
+struct Turns {
+  double first_s = 0;   // the sum over the places of the best time of each
+  double second_s = 0;  // likewise
+  double median = 0;    // of second / first, slice by slice
+  uint32_t pairs = 0;   // slices of each
+};
 
-/// The same, added to the rows, if options.cases asks for it.
-void AddPairs(const Options& options, const PairedCase& paired, std::vector<Row>& rows);
+using Slice = std::function<Result<double>(uint32_t place)>;  // seconds
+
+/// One case while it is measured.
+class Contest {
+ public:
+  /// Runs rounds of slices in turn. The places are the same at every call.
+  /// Errors: what a slice returns
+  Result<void> Run(uint32_t rounds, uint32_t places, const Slice& first, const Slice& second);
+  /// Nothing has to be run any more.
+  void End() { ended_ = true; }
+
+  /// Whether the second half of the calls of Run, of which there were at least `runs_min`, lowered
+  /// neither sum by more than one percent; or there were kRunsFactorMax times as many.
+  bool Settled(uint32_t runs_min) const;
+  Turns turns() const;
+
+ private:
+  std::vector<double> best_first_s_, best_second_s_;  // by place
+  std::vector<double> ratios_;
+  std::vector<std::pair<double, double>> sums_s_;  // after each call of Run
+  bool ended_ = false;
+};
+inline constexpr uint32_t kRunsFactorMax = 4;
+
+/// Measures several cases in passes over all of them, some rounds of each at a time: so a row sees
+/// all the minutes of the whole measurement, of which others take more or less. Of every case at
+/// least `rounds_min` rounds, and more while it is not settled.
+///
+/// `run` prepares case i anew and calls Run, or End.
+/// Errors: what `run` returns
+Result<void> InPasses(
+    uint32_t rounds_min, std::vector<Contest>& contests,
+    const std::function<Result<void>(size_t i, uint32_t rounds, Contest& contest)>& run);
+
+/// One line of a report.
+struct Row {
+  std::string name;  // "case" in JSON
+  std::string unit;
+  bool less_is_better = false;
+  double value = 0;    // of the best slices
+  double floor = 0;    // likewise; same unit as value
+  double ratio = 0;    // achieved share of the floor, 1.0 = at the limit: best floor / best work
+  double median = 0;   // the same of all pairs; 1.0 = at the limit
+  uint32_t pairs = 0;  // slices of each; 0: no clock was needed
+  std::string slice;   // what a slice of work does
+  std::string note;
+};
+
+/// The figure of a round that took so many seconds.
+double FigureOf(const Timed& timed, double seconds);
+
+/// Measures cases beside their floors, in passes. `progress` hears what is run.
+/// Errors: what preparing one returns
+Result<std::vector<Row>> Measure(std::span<const Case> cases, uint32_t rounds_min,
+                                 const std::function<void(const std::string&)>& progress);
 
 }  // namespace quire::bench
 

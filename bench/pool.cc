@@ -3,18 +3,17 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <latch>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/check.h"
 #include "base/prng.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
+#include "quire/env.h"
 
 namespace quire::bench {
 namespace {
@@ -22,7 +21,7 @@ namespace {
 constexpr uint32_t kSlotsMax = 1 << 20;
 constexpr uint64_t kSlotBytes = 1'835'008;  // 16 tokens of Qwen3-0.6B in f16
 constexpr uint32_t kBatchSlots = 1000;
-constexpr uint32_t kRounds = 200'000;  // per sample: some milliseconds
+constexpr uint32_t kRounds = 100'000;  // per slice: some milliseconds
 constexpr uint32_t kBatchRounds = 500;
 constexpr uint32_t kRunRounds = 2000;
 constexpr uint32_t kRunSlotsMax = 64;    // of the runs that fill a fragmented pool
@@ -59,69 +58,6 @@ struct PlainFreeList {
   std::vector<uint32_t> free;
 };
 
-double ThreadNs() { return ThreadSeconds() * 1e9; }
-
-void AllocateAndFree(pool::Pool& pool, uint32_t rounds) {
-  for (uint32_t round = 0; round < rounds; ++round) {
-    SlotId slot;
-    QUIRE_CHECK(pool.Allocate({&slot, 1}));
-    QUIRE_CHECK(pool.Release(slot));
-  }
-}
-
-double PoolNs(pool::Pool& pool) {
-  const double start_ns = ThreadNs();
-  AllocateAndFree(pool, kRounds);
-  return (ThreadNs() - start_ns) / kRounds;
-}
-
-double PlainNs(PlainFreeList& list) {
-  const double start_ns = ThreadNs();
-  for (uint32_t round = 0; round < kRounds; ++round) list.Push(list.Pop());
-  return (ThreadNs() - start_ns) / kRounds;
-}
-
-// As every one of the threads sees it, waiting included.
-double ContendedPoolNs(pool::Pool& pool, uint32_t thread_count) {
-  std::latch start(thread_count + 1);
-  std::vector<std::thread> threads;
-  for (uint32_t t = 0; t < thread_count; ++t) {
-    threads.emplace_back([&] {
-      start.arrive_and_wait();
-      AllocateAndFree(pool, kRounds);
-    });
-  }
-  start.arrive_and_wait();
-  const auto begin = std::chrono::steady_clock::now();
-  for (std::thread& thread : threads) thread.join();
-  const std::chrono::duration<double, std::nano> passed = std::chrono::steady_clock::now() - begin;
-  return passed.count() / kRounds;
-}
-
-double PoolBatchNs(pool::Pool& pool) {
-  std::vector<SlotId> slots(kBatchSlots);
-  double ns = 0;
-  for (uint32_t round = 0; round < kBatchRounds; ++round) {
-    const double start_ns = ThreadNs();
-    QUIRE_CHECK(pool.Allocate(slots));
-    ns += ThreadNs() - start_ns;
-    for (const SlotId slot : slots) pool.Release(slot);
-  }
-  return ns / kBatchRounds / kBatchSlots;
-}
-
-double PlainBatchNs(PlainFreeList& list) {
-  std::vector<uint32_t> slots(kBatchSlots);
-  double ns = 0;
-  for (uint32_t round = 0; round < kBatchRounds; ++round) {
-    const double start_ns = ThreadNs();
-    list.PopMany(slots);
-    ns += ThreadNs() - start_ns;
-    for (const uint32_t slot : slots) list.Push(slot);
-  }
-  return ns / kBatchRounds / kBatchSlots;
-}
-
 Result<std::unique_ptr<pool::Pool>> MakePool(DeviceMemory& memory, Placement placement) {
   return pool::Pool::Create(
       {.name = "bench", .slot_bytes = kSlotBytes, .slots_max = kSlotsMax, .placement = placement},
@@ -152,81 +88,132 @@ Result<void> Fragment(pool::Pool& pool) {
   return {};
 }
 
-// Nanoseconds to take a run and to give it back.
-double RunNs(pool::Pool& pool, uint32_t slots) {
-  const double start_ns = ThreadNs();
-  for (uint32_t round = 0; round < kRunRounds; ++round) {
-    const auto run = pool.AllocateRun(slots);
-    QUIRE_CHECK(run.has_value());
-    pool.ReleaseRun(*run);
+// What a case takes slots from, and its floor.
+struct Bench {
+  static Result<std::shared_ptr<Bench>> Create(Placement placement, uint32_t threads) {
+    auto made = std::make_shared<Bench>();
+    QUIRE_ASSIGN(made->pool, MakePool(*made->memory, placement));
+    made->threads = MakePinnedPool(threads);
+    return made;
   }
-  return (ThreadNs() - start_ns) / kRunRounds;
+
+  const std::unique_ptr<DeviceMemory> memory = MakeHostMemory(/*huge_pages=*/false);
+  std::unique_ptr<pool::Pool> pool;
+  PlainFreeList plain;
+  std::unique_ptr<Executor> threads;
+  const std::unique_ptr<Executor> alone = MakePinnedPool(1);
+};
+
+double PlainSlots(Bench& bench) {
+  return SecondsOf(*bench.alone, [&] {
+    for (uint32_t round = 0; round < kRounds; ++round) bench.plain.Push(bench.plain.Pop());
+  });
 }
 
-// The floor of runs: as many slots from the plain list, wherever they lie.
-double PlainRunNs(PlainFreeList& list, uint32_t slots) {
-  std::vector<uint32_t> taken(slots);
-  const double start_ns = ThreadNs();
-  for (uint32_t round = 0; round < kRunRounds; ++round) {
-    list.PopMany(taken);
-    list.PushMany(taken);
-  }
-  return (ThreadNs() - start_ns) / kRunRounds;
+// As every one of the threads sees it, waiting included.
+double PoolSlots(Bench& bench) {
+  return SecondsOf(*bench.threads, [&] {
+    bench.threads->ParallelFor(bench.threads->worker_count(), [&](uint32_t, uint32_t) {
+      for (uint32_t round = 0; round < kRounds; ++round) {
+        SlotId slot;
+        QUIRE_CHECK(bench.pool->Allocate({&slot, 1}));
+        QUIRE_CHECK(bench.pool->Release(slot));
+      }
+    });
+  });
 }
 
-// One slot from a pool that is all free, runs from a fragmented one.
-Result<void> MeasurePlacement(const Options& options, Placement placement, PlainFreeList& plain,
-                              std::vector<Row>& rows) {
-  const auto memory = MakeHostMemory(/*huge_pages=*/false);
-  QUIRE_ASSIGN(const auto pool, MakePool(*memory, placement));
-  const std::string name = "/" + std::string(PlacementName(placement));
-  rows.push_back(MeasurePairs(options, {.name = "allocate_free" + name + "/t1",
-                                        .unit = "ns",
-                                        .less_is_better = true,
-                                        .work = [&] { return PoolNs(*pool); },
-                                        .floor = [&] { return PlainNs(plain); }}));
-  QUIRE_TRY(Fragment(*pool));
-  for (const uint32_t slots : {8u, 64u}) {
-    rows.push_back(
-        MeasurePairs(options, {.name = "run" + std::to_string(slots) + "_free" + name + "/t1",
-                               .unit = "ns",
-                               .less_is_better = true,
-                               .work = [&] { return RunNs(*pool, slots); },
-                               .floor = [&] { return PlainRunNs(plain, slots); }}));
-    const double fragmentation = pool->free_runs().fragmentation();
-    if (rows.back().note.empty())
-      rows.back().note = fmt::format("fragmentation {:.3f}", fragmentation);
-  }
-  return {};
+Result<Subject> AllocateFree(Placement placement, uint32_t threads) {
+  QUIRE_ASSIGN(const auto bench, Bench::Create(placement, threads));
+  return Timed{.unit = "ns",
+               .less_is_better = true,
+               .amount = 1e9 / kRounds,
+               .slice = fmt::format("{} times 1 slot, taken and given back", kRounds),
+               .work = [=](uint32_t) { return PoolSlots(*bench); },
+               .floor = [=](uint32_t) { return PlainSlots(*bench); }};
+}
+
+// Taking is timed, giving back is not.
+Result<Subject> AllocateBatch() {
+  QUIRE_ASSIGN(const auto bench, Bench::Create(Placement::kFreeList, 1));
+  const auto pool_batches = [=](uint32_t) {
+    std::vector<SlotId> slots(kBatchSlots);
+    double seconds = 0;
+    for (uint32_t round = 0; round < kBatchRounds; ++round) {
+      seconds += SecondsOf(*bench->alone, [&] { QUIRE_CHECK(bench->pool->Allocate(slots)); });
+      for (const SlotId slot : slots) bench->pool->Release(slot);
+    }
+    return seconds;
+  };
+  const auto plain_batches = [=](uint32_t) {
+    std::vector<uint32_t> slots(kBatchSlots);
+    double seconds = 0;
+    for (uint32_t round = 0; round < kBatchRounds; ++round) {
+      seconds += SecondsOf(*bench->alone, [&] { bench->plain.PopMany(slots); });
+      for (const uint32_t slot : slots) bench->plain.Push(slot);
+    }
+    return seconds;
+  };
+  return Timed{.unit = "ns/slot",
+               .less_is_better = true,
+               .amount = 1e9 / kBatchRounds / kBatchSlots,
+               .slice = fmt::format("{} times {} slots in one call", kBatchRounds, kBatchSlots),
+               .work = pool_batches,
+               .floor = plain_batches};
+}
+
+// Runs from a fragmented pool, beside as many slots from the plain list, wherever they lie.
+Result<Subject> RunFree(Placement placement, uint32_t slots) {
+  QUIRE_ASSIGN(const auto bench, Bench::Create(placement, 1));
+  QUIRE_TRY(Fragment(*bench->pool));
+  const auto pool_runs = [=](uint32_t) {
+    return SecondsOf(*bench->alone, [&] {
+      for (uint32_t round = 0; round < kRunRounds; ++round) {
+        const auto run = bench->pool->AllocateRun(slots);
+        QUIRE_CHECK(run.has_value());
+        bench->pool->ReleaseRun(*run);
+      }
+    });
+  };
+  const auto plain_runs = [=](uint32_t) {
+    std::vector<uint32_t> taken(slots);
+    return SecondsOf(*bench->alone, [&] {
+      for (uint32_t round = 0; round < kRunRounds; ++round) {
+        bench->plain.PopMany(taken);
+        bench->plain.PushMany(taken);
+      }
+    });
+  };
+  return Timed{
+      .unit = "ns",
+      .less_is_better = true,
+      .amount = 1e9 / kRunRounds,
+      .slice = fmt::format("{} times a run of {} slots, taken and given back", kRunRounds, slots),
+      .work = pool_runs,
+      .floor = plain_runs,
+      .note = [=] {
+        return fmt::format("fragmentation {:.3f}", bench->pool->free_runs().fragmentation());
+      }};
 }
 
 }  // namespace
 
-Result<std::vector<Row>> Pool(const Options& options) {
-  if (options.pairs == 0) return Fail(ErrorCode::kInvalidArgument, "pairs must be at least 1");
-  const auto memory = MakeHostMemory(/*huge_pages=*/false);
-  QUIRE_ASSIGN(const auto pool, MakePool(*memory, Placement::kFreeList));
-  PlainFreeList plain;
-
-  std::vector<Row> rows;
+std::vector<Case> PoolCases(const Options& options) {
+  std::vector<Case> cases;
   for (const uint32_t threads : options.threads) {
-    rows.push_back(MeasurePairs(
-        options,
-        {.name = "allocate_free/t" + std::to_string(threads),
-         .unit = "ns",
-         .less_is_better = true,
-         .work = [&] { return threads == 1 ? PoolNs(*pool) : ContendedPoolNs(*pool, threads); },
-         .floor = [&] { return PlainNs(plain); }}));
+    cases.push_back({.name = fmt::format("allocate_free/t{}", threads),
+                     .prepare = [=] { return AllocateFree(Placement::kFreeList, threads); }});
   }
-  rows.push_back(MeasurePairs(options, {.name = "allocate/batch1000/t1",
-                                        .unit = "ns/slot",
-                                        .less_is_better = true,
-                                        .work = [&] { return PoolBatchNs(*pool); },
-                                        .floor = [&] { return PlainBatchNs(plain); }}));
+  cases.push_back({.name = "allocate/batch1000/t1", .prepare = AllocateBatch});
   for (const Placement placement : {Placement::kFirstFit, Placement::kBestFit, Placement::kBuddy}) {
-    QUIRE_TRY(MeasurePlacement(options, placement, plain, rows));
+    cases.push_back({.name = fmt::format("allocate_free/{}/t1", PlacementName(placement)),
+                     .prepare = [=] { return AllocateFree(placement, 1); }});
+    for (const uint32_t slots : {8u, 64u}) {
+      cases.push_back({.name = fmt::format("run{}_free/{}/t1", slots, PlacementName(placement)),
+                       .prepare = [=] { return RunFree(placement, slots); }});
+    }
   }
-  return rows;
+  return cases;
 }
 
 }  // namespace quire::bench

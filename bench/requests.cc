@@ -1,11 +1,13 @@
 #include "bench/requests.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
-#include <latch>
-#include <thread>
+#include <utility>
 
 #include "base/prng.h"
 #include "bench/pairs.h"
+#include "bench/quiet.h"
 #include "bench/trace_tokens.h"
 
 namespace quire::bench {
@@ -36,37 +38,51 @@ Requests MakeRequests(const Options& options) {
   return made;
 }
 
-double ServeAll(const Requests& requests, const Division& division, uint32_t passes,
-                const std::function<void(const Request&)>& serve) {
-  const uint64_t count = passes * requests.all.size();
+Service::Service(const Requests& requests, const Division& division,
+                 std::function<void(const Request&)> serve)
+    : requests_(requests),
+      division_(division),
+      serve_(std::move(serve)),
+      executor_(MakePinnedPool(division.threads)) {
+  for (uint32_t slice = 0; slice < kSlices; ++slice) Serve(slice);
+}
+
+double Service::Serve(uint32_t slice) {
+  const uint64_t count = requests_.all.size();
+  const uint64_t begin = count * slice / kSlices;
+  const uint64_t end = count * (slice + 1) / kSlices;
   struct alignas(64) Counter {  // nothing else on its cache line
     std::atomic<uint64_t> value = 0;
   };
-  Counter next;
-  std::latch start(division.threads);
-  const auto work = [&](uint32_t thread) {
-    start.arrive_and_wait();
-    if (division.roots == 1) {
-      for (uint64_t i = next.value++; i < count; i = next.value++) {
-        serve(requests.all[i % requests.all.size()]);
-      }
-      return;
-    }
-    for (uint64_t i = 0; i < count; ++i) {
-      const Request& request = requests.all[i % requests.all.size()];
-      if (request.root % division.threads == thread) serve(request);
-    }
+  Counter next{.value = begin};
+  const auto serve = [&](uint64_t i) {
+    Request request = requests_.all[i];
+    request.time_ms += round_begin_ms_;
+    serve_(request);
   };
-  const double begin_s = NowSeconds();
-  {
-    std::vector<std::jthread> others;
-    for (uint32_t thread = 1; thread < division.threads; ++thread) {
-      others.emplace_back(work, thread);
-    }
-    work(0);
-  }
-  const double seconds = NowSeconds() - begin_s;
-  return static_cast<double>(passes * requests.keys.size()) / seconds / 1e6;
+  const double seconds = SecondsOf(*executor_, [&] {
+    executor_->ParallelFor(division_.threads, [&](uint32_t root, uint32_t) {
+      if (division_.roots == 1) {
+        for (uint64_t i = next.value++; i < end; i = next.value++) serve(i);
+      } else {
+        for (uint64_t i = begin; i < end; ++i) {
+          if (requests_.all[i].root % division_.threads == root) serve(i);
+        }
+      }
+    });
+  });
+  if (slice == kSlices - 1 && count > 0) round_begin_ms_ += requests_.all.back().time_ms;
+  return seconds;
+}
+
+Timed BesideOneThread(const Requests& requests, std::shared_ptr<Service> service,
+                      std::shared_ptr<Service> alone) {
+  return {.unit = "Mblocks/s",
+          .amount = static_cast<double>(requests.keys.size()) * 1e-6,
+          .places = Service::kSlices,
+          .slice = fmt::format("{} requests", requests.all.size() / Service::kSlices),
+          .work = [service = std::move(service)](uint32_t slice) { return service->Serve(slice); },
+          .floor = [alone = std::move(alone)](uint32_t slice) { return alone->Serve(slice); }};
 }
 
 }  // namespace quire::bench

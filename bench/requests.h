@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "bench/bench.h"
+#include "quire/env.h"
 #include "quire/ids.h"
 
 namespace quire::bench {
@@ -38,10 +40,31 @@ struct Division {
   uint32_t roots = 1;  // 1: whoever is free takes the next request; 2: thread i serves root i
 };
 
-/// Serves all requests `passes` times and returns megablocks a second of all threads together, by
-/// the clock on the wall.
-double ServeAll(const Requests& requests, const Division& division, uint32_t passes,
-                const std::function<void(const Request&)>& serve);
+/// Serves all requests again and again, a slice of them at a time.
+class Service {
+ public:
+  static constexpr uint32_t kSlices = 16;  // that make all requests
+
+  /// `serve` gets a request and its root among division.roots; times go on rising in later rounds.
+  /// Serves one round at once, so that what follows finds warm tables.
+  Service(const Requests& requests, const Division& division,
+          std::function<void(const Request&)> serve);
+
+  /// Seconds for one slice. Slices come in order.
+  double Serve(uint32_t slice);
+
+ private:
+  const Requests& requests_;
+  const Division division_;
+  const std::function<void(const Request&)> serve_;
+  const std::unique_ptr<Executor> executor_;
+  uint64_t round_begin_ms_ = 0;
+};
+
+/// The case of a service beside one that does the same on one thread, in megablocks a second of all
+/// threads together.
+Timed BesideOneThread(const Requests& requests, std::shared_ptr<Service> service,
+                      std::shared_ptr<Service> alone);
 
 }  // namespace quire::bench
 

@@ -1,12 +1,12 @@
-// What this machine can do at this moment: streaming reads and multiply-adds, in plain loops.
+// Streaming reads and multiply-adds, in plain loops.
+#include "bench/roofline.h"
+
+#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <functional>
 
 #include "base/bits.h"
 #include "base/check.h"
-#include "bench/bench.h"
-#include "quire/env.h"
+#include "bench/pairs.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/roofline.cc"
@@ -19,8 +19,8 @@ namespace quire::bench::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sums `words`, a multiple of 256, so that every byte must be read. No software prefetch: measured
-// on Zen 3 it costs 8 to 29 %, the hardware's own is better.
+// Sums `words`, a multiple of 8, so that every byte must be read. No software prefetch: measured on
+// Zen 3 it costs 8 to 29 %, the hardware's own is better.
 uint64_t StreamSum(const uint64_t* data, uint64_t words) {
   const hn::ScalableTag<uint64_t> d;
   const size_t lanes = hn::Lanes(d);
@@ -28,12 +28,14 @@ uint64_t StreamSum(const uint64_t* data, uint64_t words) {
   auto sum1 = hn::Zero(d);
   auto sum2 = hn::Zero(d);
   auto sum3 = hn::Zero(d);
-  for (uint64_t i = 0; i < words; i += 4 * lanes) {
+  uint64_t i = 0;
+  for (; i + 4 * lanes <= words; i += 4 * lanes) {
     sum0 = hn::Add(sum0, hn::Load(d, data + i));
     sum1 = hn::Add(sum1, hn::Load(d, data + i + lanes));
     sum2 = hn::Add(sum2, hn::Load(d, data + i + 2 * lanes));
     sum3 = hn::Add(sum3, hn::Load(d, data + i + 3 * lanes));
   }
+  for (; i < words; i += lanes) sum0 = hn::Add(sum0, hn::Load(d, data + i));
   const auto sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
@@ -85,51 +87,54 @@ constexpr uint64_t kChunkBytes = 1 << 20;  // what a thread takes at a time
 // Where results go that nobody needs, so that no compiler leaves the work out.
 std::atomic<uint64_t> sink = 0;
 
-double SecondsOf(Executor& executor, uint32_t items,
-                 const std::function<void(uint32_t item)>& work) {
-  executor.ParallelFor(executor.worker_count() * 4, [](uint32_t, uint32_t) {});  // wakes them
-  const auto start = std::chrono::steady_clock::now();
-  executor.ParallelFor(items, [&work](uint32_t item, uint32_t) { work(item); });
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 }  // namespace
 
-Roofline::Roofline(uint64_t bytes) : memory_(MakeHostMemory(/*huge_pages=*/true)) {
+double ReadSeconds(const Runs& runs, Executor& executor) {
+  QUIRE_CHECK(!runs.empty() && !runs[0].empty() && runs[0].size() % 64 == 0);
+  const uint64_t runs_per_item = std::max<uint64_t>(1, kChunkBytes / runs[0].size());
+  const auto items = static_cast<uint32_t>(DivUp(runs.size(), runs_per_item));
+  return SecondsOf(executor, [&] {
+    executor.ParallelFor(items, [&](uint32_t item, uint32_t) {
+      const uint64_t begin = item * runs_per_item;
+      const uint64_t end = std::min<uint64_t>(begin + runs_per_item, runs.size());
+      uint64_t sum = 0;
+      for (uint64_t i = begin; i < end; ++i) {
+        sum += HWY_DYNAMIC_DISPATCH(StreamSum)(reinterpret_cast<const uint64_t*>(runs[i].data()),
+                                               runs[i].size() / sizeof(uint64_t));
+      }
+      sink += sum;
+    });
+  });
+}
+
+Stream::Stream(uint64_t bytes) : memory_(MakeHostMemory(/*huge_pages=*/true)) {
   auto arena = Reservation::CreateCommitted(*memory_, RoundUp(bytes, kChunkBytes));
   QUIRE_CHECK_MSG(arena.has_value(), arena.error().message);
   arena_.emplace(*std::move(arena));
   // Untouched pages are all one page of zeros, which never leaves the cache.
   auto* const words = reinterpret_cast<uint64_t*>(arena_->base());
   for (uint64_t word = 0; word < arena_->bytes() / sizeof(uint64_t); ++word) words[word] = word;
+  runs_.reserve(arena_->bytes() / kChunkBytes);
+  for (uint64_t at = 0; at < arena_->bytes(); at += kChunkBytes) {
+    runs_.emplace_back(arena_->base() + at, kChunkBytes);
+  }
 }
 
-double Roofline::ReadGbPerSecond(uint32_t threads) {
-  constexpr uint64_t kChunkWords = kChunkBytes / sizeof(uint64_t);
-  const auto* const words = reinterpret_cast<const uint64_t*>(arena_->base());
-  const auto executor = MakeThreadPool(threads);
-  const double seconds = SecondsOf(
-      *executor, static_cast<uint32_t>(arena_->bytes() / kChunkBytes), [words](uint32_t chunk) {
-        sink += HWY_DYNAMIC_DISPATCH(StreamSum)(words + chunk * kChunkWords, kChunkWords);
-      });
-  return static_cast<double>(arena_->bytes()) / seconds * 1e-9;
-}
-
-double FmaPeakGflops(uint32_t threads) {
-  constexpr uint64_t kRounds = 200'000;  // well under a millisecond, so that no thread waits long
-  constexpr uint32_t kItemsPerThread = 40;
-  const auto executor = MakeThreadPool(threads);
-  const uint32_t items = kItemsPerThread * executor->worker_count();
+double SecondsPerGigaflop(Executor& executor) {
+  constexpr uint64_t kRounds = 100'000;  // about a quarter of a millisecond
+  constexpr uint32_t kItemsPerThread = 20;
   // Operands the compiler cannot know.
   const std::atomic<float> factor = 0.5f;
   const std::atomic<float> addend = 1.0f;
   std::atomic<double> operations = 0;
-  const double seconds = SecondsOf(*executor, items, [&](uint32_t) {
-    float result = 0;
-    operations += HWY_DYNAMIC_DISPATCH(FmaChains)(kRounds, factor, addend, &result);
-    sink += static_cast<uint64_t>(result);
+  const double seconds = SecondsOf(executor, [&] {
+    executor.ParallelFor(kItemsPerThread * executor.worker_count(), [&](uint32_t, uint32_t) {
+      float result = 0;
+      operations += HWY_DYNAMIC_DISPATCH(FmaChains)(kRounds, factor, addend, &result);
+      sink += static_cast<uint64_t>(result);
+    });
   });
-  return operations / seconds * 1e-9;
+  return seconds / operations * 1e9;
 }
 
 }  // namespace quire::bench

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/roofline.h"
 #include "codec/slot_layout.h"
 #include "env/reservation.h"
 #include "quire/attention.h"
@@ -22,6 +23,12 @@ inline constexpr uint32_t kGroup = 2;
 
 /// Random query vectors of `rows` rows.
 std::vector<float> Queries(uint32_t rows, uint32_t group);
+
+/// KV heads, each with its query heads.
+struct Heads {
+  uint32_t first = 0;
+  uint32_t count = kKvHeads;
+};
 
 /// One sequence of `layers` layers in block-major slots, every page touched.
 class Sequence {
@@ -47,24 +54,43 @@ class Sequence {
   uint32_t layers() const { return layout_.layer_count(); }
   const std::vector<const std::byte*>& slots() const { return slots_; }
   uint32_t block_tokens() const { return layout_.block_tokens(); }
-  uint32_t tokens() const { return static_cast<uint32_t>(slots_.size()) * layout_.block_tokens(); }
 
-  /// Every block is read sealed, a row's own too: it is one of thousands.
-  AttentionShape Shape(uint32_t layer, uint32_t group) const {
-    return {.query_heads = kKvHeads * group,
-            .key = layout_.key(layer),
-            .value = layout_.value(layer),
-            .scale = static_cast<float>(1.0 / std::sqrt(double{kHeadDim}))};
+  /// The bytes of one layer, block by block: part `part` of `parts` of its blocks.
+  Runs LayerRuns(uint32_t layer, uint32_t part, uint32_t parts) const {
+    const uint64_t bytes = layout_.slot_bytes(0) / layers();
+    const uint64_t begin = slots_.size() * part / parts;
+    const uint64_t end = slots_.size() * (part + 1) / parts;
+    Runs runs;
+    runs.reserve(end - begin);
+    for (uint64_t i = begin; i < end; ++i) runs.emplace_back(slots_[i] + layer * bytes, bytes);
+    return runs;
   }
 
-  /// The last `rows` positions.
-  AttentionTask Task(uint32_t rows, const float* queries, float* out) const {
+  /// Every block is read sealed, a row's own too: it is one of thousands.
+  AttentionShape Shape(uint32_t layer, uint32_t group, const Heads& heads = {}) const {
+    AttentionShape shape = {.query_heads = heads.count * group,
+                            .key = layout_.key(layer),
+                            .value = layout_.value(layer),
+                            .scale = static_cast<float>(1.0 / std::sqrt(double{kHeadDim}))};
+    for (StreamLayout* stream : {&shape.key, &shape.value}) {
+      stream->heads = heads.count;
+      stream->offset_bytes += heads.first * stream->head_stride_bytes;
+      stream->scale_offset_bytes += heads.first * stream->scale_head_stride_bytes;
+    }
+    return shape;
+  }
+
+  /// The last `rows` positions of part `part` of `parts` of the blocks.
+  AttentionTask Task(uint32_t rows, const float* queries, float* out, uint32_t part = 0,
+                     uint32_t parts = 1) const {
+    const uint64_t begin = slots_.size() * part / parts;
+    const uint64_t end = slots_.size() * (part + 1) / parts;
     return {.queries = queries,
             .out = out,
             .rows = rows,
-            .first_position = tokens() - rows,
-            .sealed = slots_.data(),
-            .open = slots_.data()};
+            .first_position = (end - begin) * block_tokens() - rows,
+            .sealed = slots_.data() + begin,
+            .open = slots_.data() + begin};
   }
 
  private:

@@ -1,14 +1,20 @@
-// quire bench: prints what the benches measured.
+// quire bench: flags and printing of what the benches measure.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "apps/quire/command.h"
 #include "apps/quire/trace.h"
+#include "bench/against.h"
 #include "bench/bench.h"
+#include "bench/pairs.h"
+#include "bench/slices.h"
 #include "env/machine.h"
 #include "quire/attention.h"
 
@@ -16,99 +22,284 @@ namespace quire::app {
 
 namespace {
 
-using BenchFunction = Result<std::vector<bench::Row>> (*)(const bench::Options&);
+using CasesFunction = std::vector<bench::Case> (*)(const bench::Options&);
 
-const std::map<std::string, BenchFunction>& Benches() {
-  static const std::map<std::string, BenchFunction> benches = {
-      {"attention", bench::Attention}, {"cascade", bench::Cascade}, {"codec", bench::Codecs},
-      {"index", bench::Index},         {"model", bench::Model},     {"pool", bench::Pool}};
+const std::map<std::string, CasesFunction>& Benches() {
+  static const std::map<std::string, CasesFunction> benches = {{"attention", bench::AttentionCases},
+                                                               {"cache", bench::CacheCases},
+                                                               {"cascade", bench::CascadeCases},
+                                                               {"codec", bench::CodecCases},
+                                                               {"index", bench::IndexCases},
+                                                               {"model", bench::ModelCases},
+                                                               {"pool", bench::PoolCases}};
   return benches;
 }
 
-nlohmann::ordered_json Machine() {
+struct Flags {
+  std::string name;
+  std::vector<uint32_t> threads = {1, 2};
+  uint32_t rounds_min = 40;
+  std::string wanted;  // part of a case's name
+  std::string trace;
+  std::string against;
+  bool instructions = false;
+  bool slices = false;
+  bool json = false;
+};
+
+std::string CpuTarget() {
   const auto backend = MakeCpuAttention();
-  return {{"cpu_target", backend ? std::string((*backend)->target()) : "none"},
-          {"last_level_cache_bytes", LastLevelCacheBytes()}};
+  return backend ? std::string((*backend)->target()) : "none";
+}
+
+nlohmann::ordered_json Machine() {
+  return {{"cpu_target", CpuTarget()}, {"last_level_cache_bytes", LastLevelCacheBytes()}};
+}
+
+// Says what runs now, on one line of a terminal.
+void ShowProgress(const std::string& line) {
+  if (isatty(STDERR_FILENO) != 0) {
+    fmt::print(stderr, "\r\033[K{}", line);
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
+}
+
+void EndProgress() {
+  if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
 }
 
 // Leaves the requests of a trace where the bench finds them.
 Result<void> LoadTrace(const std::string& path, bench::Options& options) {
   QUIRE_ASSIGN(Trace trace, ReadTrace(path));
   for (TraceRequest& request : trace) options.trace.push_back(std::move(request.block_ids));
+  const bool empty =
+      std::ranges::all_of(options.trace, [](const auto& blocks) { return blocks.empty(); });
+  if (empty) return Fail(ErrorCode::kInvalidArgument, path + " names no blocks");
   options.trace_name = std::filesystem::path(path).stem().stem().string();
   return {};
 }
 
-int RunBench(const std::string& name, const bench::Options& flags, const std::string& trace_path,
-             bool json) {
-  bench::Options options = flags;
-  if (isatty(STDERR_FILENO) != 0) {
-    options.progress = [](const std::string& line) { fmt::print(stderr, "\r\033[K{}", line); };
-  } else {
-    options.progress = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+bool IsWanted(const Flags& flags, const std::string& name) {
+  return name.find(flags.wanted) != std::string::npos;
+}
+
+// The command line of a worker that has the same cases.
+std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
+                                       const std::string& threads) {
+  std::vector<std::string> command = {binary,     "bench",     flags.name,
+                                      "--slices", "--threads", threads};
+  if (!flags.trace.empty()) {
+    command.emplace_back("--trace");
+    command.push_back(flags.trace);
   }
-  if (!trace_path.empty()) {
-    if (const auto loaded = LoadTrace(trace_path, options); !loaded) {
+  return command;
+}
+
+Result<std::string> OwnBinary() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return Fail(ErrorCode::kIo, "/proc/self/exe: " + error.message());
+  return path.string();
+}
+
+struct MeasuredRow {
+  bench::Row row;
+  std::optional<uint64_t> instructions;
+};
+
+struct Measured {
+  std::vector<MeasuredRow> rows;
+  std::string counted_target;  // empty: nothing was counted
+};
+
+// Instructions of all rows on one thread: with more, how long threads wait for each other is
+// counted too.
+Result<void> CountInstructions(const Flags& flags, Measured& measured) {
+  QUIRE_ASSIGN(const std::string own, OwnBinary());
+  auto started = bench::InstructionCounter::Start(WorkerCommand(flags, own, "1"));
+  if (!started && started.error().code == ErrorCode::kUnsupported) {
+    EndProgress();
+    fmt::print(stderr, "quire bench: no instructions: {}\n", started.error().message);
+    return {};
+  }
+  QUIRE_ASSIGN(auto counter, std::move(started));
+  measured.counted_target = counter.target();
+  for (MeasuredRow& each : measured.rows) {
+    if (each.row.pairs == 0 || !each.row.name.ends_with("/t1")) continue;
+    ShowProgress("counting " + each.row.name);
+    QUIRE_ASSIGN(each.instructions, counter.Count(each.row.name));
+  }
+  return {};
+}
+
+Result<Measured> MeasureAll(const Flags& flags, const std::vector<bench::Case>& cases) {
+  std::vector<bench::Case> wanted;
+  for (const bench::Case& each : cases) {
+    if (IsWanted(flags, each.name)) wanted.push_back(each);
+  }
+  QUIRE_ASSIGN(std::vector<bench::Row> rows,
+               bench::Measure(wanted, flags.rounds_min, ShowProgress));
+  Measured measured;
+  for (bench::Row& row : rows) {
+    measured.rows.push_back({.row = std::move(row), .instructions = std::nullopt});
+  }
+  if (flags.instructions) QUIRE_TRY(CountInstructions(flags, measured));
+  return measured;
+}
+
+nlohmann::ordered_json JsonOf(const MeasuredRow& measured) {
+  const bench::Row& row = measured.row;
+  nlohmann::ordered_json object = {
+      {"case", row.name},     {"value", row.value},
+      {"unit", row.unit},     {"better", row.less_is_better ? "less" : "more"},
+      {"floor", row.floor},   {"ratio", row.ratio},
+      {"median", row.median}, {"pairs", row.pairs}};
+  if (!row.slice.empty()) object["slice"] = row.slice;
+  if (measured.instructions) object["instructions"] = *measured.instructions;
+  if (!row.note.empty()) object["note"] = row.note;
+  return object;
+}
+
+void Print(const Flags& flags, const Measured& measured) {
+  if (flags.json) {
+    auto list = nlohmann::ordered_json::array();
+    for (const MeasuredRow& each : measured.rows) list.push_back(JsonOf(each));
+    nlohmann::ordered_json machine = Machine();
+    if (!measured.counted_target.empty()) machine["counted_target"] = measured.counted_target;
+    PrintJson({{"bench", flags.name}, {"machine", machine}, {"rows", list}});
+    return;
+  }
+  const bool counted = !measured.counted_target.empty();
+  if (counted) {
+    fmt::print("instructions: of one slice, counted by callgrind on {}; times: on {}\n",
+               measured.counted_target, CpuTarget());
+  }
+  fmt::print("{:<40} {:>12} {:>12} {:<12} {:>6} {:>6} {:>14}\n", "case", "value", "floor", "unit",
+             "ratio", "median", counted ? "instructions" : "");
+  for (const MeasuredRow& each : measured.rows) {
+    const bench::Row& row = each.row;
+    fmt::print("{:<40} {:>12.3f} {:>12.3f} {:<12} {:>6.3f} {:>6.3f} {:>14}  {}\n", row.name,
+               row.value, row.floor, row.unit, row.ratio, row.median,
+               each.instructions ? std::to_string(*each.instructions) : "", row.note);
+  }
+}
+
+void Print(const Flags& flags, const std::vector<bench::Comparison>& rows) {
+  if (flags.json) {
+    auto list = nlohmann::ordered_json::array();
+    for (const bench::Comparison& row : rows) {
+      nlohmann::ordered_json object = {{"case", row.name}};
+      if (row.note.empty()) {
+        object.update({{"value", row.value},
+                       {"unit", row.unit},
+                       {"better", row.less_is_better ? "less" : "more"},
+                       {"against", row.against},
+                       {"ratio", row.ratio},
+                       {"median", row.median},
+                       {"pairs", row.pairs}});
+      } else {
+        object["note"] = row.note;
+      }
+      list.push_back(std::move(object));
+    }
+    PrintJson({{"bench", flags.name},
+               {"machine", Machine()},
+               {"against", flags.against},
+               {"rows", list}});
+    return;
+  }
+  fmt::print("ratio: the time of {} / ours; more than 1 where ours is faster\n", flags.against);
+  fmt::print("{:<40} {:>12} {:>12} {:<12} {:>6} {:>6}\n", "case", "ours", "other", "unit", "ratio",
+             "median");
+  for (const bench::Comparison& row : rows) {
+    if (row.note.empty()) {
+      fmt::print("{:<40} {:>12.3f} {:>12.3f} {:<12} {:>6.3f} {:>6.3f}\n", row.name, row.value,
+                 row.against, row.unit, row.ratio, row.median);
+    } else {
+      fmt::print("{:<40} {}\n", row.name, row.note);
+    }
+  }
+}
+
+Result<void> RunAgainst(const Flags& flags) {
+  const std::string threads = fmt::format("{}", fmt::join(flags.threads, ","));
+  QUIRE_ASSIGN(const auto other,
+               bench::Worker::Start(WorkerCommand(flags, flags.against, threads)));
+  QUIRE_ASSIGN(const std::string own, OwnBinary());
+  QUIRE_ASSIGN(const auto ours, bench::Worker::Start(WorkerCommand(flags, own, threads)));
+  QUIRE_ASSIGN(const auto rows,
+               bench::Compare(
+                   *ours, *other, flags.rounds_min,
+                   [&](const std::string& name) { return IsWanted(flags, name); }, ShowProgress));
+  EndProgress();
+  Print(flags, rows);
+  return {};
+}
+
+Result<void> RunCases(const Flags& flags, const std::vector<bench::Case>& cases) {
+  if (flags.name == "index" && flags.trace.empty()) {
+    fmt::print(stderr, "quire bench: without --trace no case that replays one\n");
+  }
+  QUIRE_ASSIGN(const Measured measured, MeasureAll(flags, cases));
+  EndProgress();
+  Print(flags, measured);
+  return {};
+}
+
+int RunBench(const Flags& flags) {
+  bench::Options options{.threads = flags.threads};
+  if (!flags.trace.empty()) {
+    if (const auto loaded = LoadTrace(flags.trace, options); !loaded) {
       return Report("bench", loaded.error());
     }
   }
-  const auto rows = Benches().at(name)(options);
-  if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
-  if (!rows) return Report("bench", rows.error());
-  if (!json) {
-    fmt::print("{:<36} {:>12} {:>12} {:<12} {:>6}\n", "case", "value", "floor", "unit", "ratio");
-    for (const bench::Row& row : *rows) {
-      fmt::print("{:<36} {:>12.3f} {:>12.3f} {:<12} {:>6.3f}  {}\n", row.name, row.value, row.floor,
-                 row.unit, row.ratio, row.note);
-    }
-    return kOk;
+  const std::vector<bench::Case> cases = Benches().at(flags.name)(options);
+  if (std::ranges::none_of(cases, [&](const auto& each) { return IsWanted(flags, each.name); })) {
+    fmt::print(stderr, "quire bench: no case of {} has \"{}\" in its name\n", flags.name,
+               flags.wanted);
+    return kBadUsage;
   }
-  auto list = nlohmann::ordered_json::array();
-  for (const bench::Row& row : *rows) {
-    nlohmann::ordered_json object = {{"case", row.name},
-                                     {"value", row.value},
-                                     {"unit", row.unit},
-                                     {"floor", row.floor},
-                                     {"ratio", row.ratio}};
-    if (!row.note.empty()) object["note"] = row.note;
-    list.push_back(std::move(object));
-  }
-  PrintJson({{"bench", name}, {"machine", Machine()}, {"rows", list}});
-  return kOk;
+  const Result<void> done = flags.slices             ? bench::ServeSlices(cases, CpuTarget())
+                            : !flags.against.empty() ? RunAgainst(flags)
+                                                     : RunCases(flags, cases);
+  return done ? kOk : Report("bench", done.error());
 }
 
 }  // namespace
 
 void AddBench(CLI::App& program, int& exit) {
-  struct Flags {
-    std::string name;
-    bench::Options options;
-    std::string trace;
-    bool json = false;
-  };
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
       program.add_subcommand("bench", "Measures a part as a share of its floor, in one run");
   command->add_option("name", flags->name, "What to measure")
       ->required()
       ->check(CLI::IsMember(Benches()));
-  command->add_option("--threads", flags->options.threads, "Thread counts, for example 1,2")
+  command->add_option("--threads", flags->threads, "Thread counts, for example 1,2")
       ->delimiter(',')
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--pairs", flags->options.pairs, "Interleaved pairs per case")
+  command
+      ->add_option("--pairs", flags->rounds_min,
+                   "Pairs of slices at every place of a case, at least; up to 4 times as many "
+                   "while they still find better ones")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option(
-      "--case", flags->options.cases,
-      "attention, cascade, index, model: only cases with this in their name, such as "
-      "decode/f16/32768");
+  command->add_option("--case", flags->wanted,
+                      "Only cases with this in their name, such as decode/f16/32768");
   command->add_option("--trace", flags->trace,
                       "Requests for `index` to replay: a .jsonl.gz file of hash_ids");
+  CLI::Option* against = command->add_option(
+      "--against", flags->against,
+      "Another build of quire: takes turns with this one on the same cases, slice by slice");
+  command
+      ->add_flag("--instructions", flags->instructions,
+                 "Also count the instructions of a slice, under valgrind")
+      ->excludes(against);
+  command->add_flag("--slices", flags->slices)->group("");  // for --against and --instructions
   command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback(
-      [flags, &exit] { exit = RunBench(flags->name, flags->options, flags->trace, flags->json); });
+  command->callback([flags, &exit] { exit = RunBench(*flags); });
 }
 
 }  // namespace quire::app

@@ -24,7 +24,7 @@ constexpr uint32_t kChunk = 512;  // tokens of a prefill step
 // What a short context notices beside its plan: pages of the table of slots, allocator slack.
 constexpr uint64_t kSlackBytes = uint64_t{8} << 20;
 
-/// QUIRE_CONTEXT_TOKENS=200000 (minutes, 4 GB) is what docs/benchmarks.md reports.
+/// QUIRE_CONTEXT_TOKENS=200000 (minutes, 4 GB) is what docs/lab/live-cache.md reports.
 uint64_t ContextTokens() {
   const char* text = std::getenv("QUIRE_CONTEXT_TOKENS");
   return text == nullptr ? 2000 : std::strtoull(text, nullptr, 10);

@@ -86,7 +86,7 @@ def test_quality_on_heldout_text(codec, tmp_path):
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_facts_are_found_as_with_f16(codec):
-    """All 1,000 are in docs/benchmarks.md; of 16, one may be lost at 4 bits."""
+    """All 1,000 are in docs/lab/codecs.md; of 16, one may be lost at 4 bits."""
     done = quire_cli.run("eval", "--model", TINY, "--text", TINY / "heldout.txt", "--kv", codec,
                          "--retrieval", 16, "--json")
     assert done.exit_code == 0, done.describe()

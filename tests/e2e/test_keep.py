@@ -1,6 +1,6 @@
 """Selective keeping on the bundled model: facts 2,000 tokens back survive where a window loses them.
 
-QUIRE_KEEP_CASES=100 runs that many cases and prints the table of docs/benchmarks.md; the default is
+QUIRE_KEEP_CASES=100 runs that many cases and prints the table of docs/lab/codecs.md; the default is
 a sample.
 """
 

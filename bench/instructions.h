@@ -1,0 +1,25 @@
+// Counting instructions: a figure that no neighbour changes. The program runs under callgrind
+// (docs/benchmarks.md), which counts what lies between the calls below.
+#ifndef QUIRE_BENCH_INSTRUCTIONS_H_
+#define QUIRE_BENCH_INSTRUCTIONS_H_
+
+namespace quire::bench {
+
+/// Whether this build can be counted: valgrind's header was there when it was compiled.
+bool CanCount();
+
+/// Whether this process runs under valgrind.
+bool IsCounted();
+
+/// What lies between two calls is counted, inside of StartCounting and StopCounting. Costs nothing
+/// worth counting where nobody counts.
+void ToggleCounting();
+
+/// Begins a count at 0.
+void StartCounting();
+/// Ends it and has callgrind write it to the next file of its series.
+void StopCounting();
+
+}  // namespace quire::bench
+
+#endif  // QUIRE_BENCH_INSTRUCTIONS_H_

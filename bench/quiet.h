@@ -1,0 +1,33 @@
+// Keeping other programs off the processors while a slice runs, as far as the system lets us.
+//
+// Where the process may raise its priority (as root, or with CAP_SYS_NICE), threads run slices at
+// real-time priority, so nothing preempts them, and on a machine of few processors the others do
+// nothing meanwhile: on a virtual machine two of them are often halves of one core. Between slices
+// everybody else runs. Where it may not, none of this happens, and slices find quiet moments by
+// being many.
+#ifndef QUIRE_BENCH_QUIET_H_
+#define QUIRE_BENCH_QUIET_H_
+
+#include <functional>
+#include <memory>
+
+#include "quire/env.h"
+
+namespace quire::bench {
+
+/// A pool whose threads, the calling one too, stay each on a processor of its own as long as there
+/// are enough: else a busy machine puts two of them on one.
+std::unique_ptr<Executor> MakePinnedPool(uint32_t threads);
+
+/// Holds while it lives; made on the thread that runs `executor`, once all its workers are awake.
+class QuietMoment {
+ public:
+  explicit QuietMoment(Executor& executor);
+  QuietMoment(const QuietMoment&) = delete;
+  QuietMoment& operator=(const QuietMoment&) = delete;
+  ~QuietMoment();
+};
+
+}  // namespace quire::bench
+
+#endif  // QUIRE_BENCH_QUIET_H_

@@ -1,0 +1,85 @@
+"""docs/benchmarks.md is what scripts/benchmarks makes from the records, and figures keep their sense."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "docs" / "bench"
+
+
+def script(*arguments):
+    return subprocess.run([sys.executable, ROOT / "scripts/benchmarks", *arguments],
+                          capture_output=True, text=True)
+
+
+class Page(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.records = pathlib.Path(folder.name)
+        self.page = self.records / "page.md"
+        (self.records / "intro.md").write_text("# Benchmarks\n")
+        self.flags = ["--records", self.records, "--page", self.page]
+
+    def keep(self, **changed):
+        row = {"case": "decode/f16/32768/t1", "value": 188.0885, "unit": "ms/token",
+               "better": "less", "floor": 160.868, "ratio": 0.85528, "median": 0.85,
+               "pairs": 320, "slice": "1 row over 8192 tokens, 1 layer", **changed}
+        machine = {"cpu_target": "avx3_dl", "last_level_cache_bytes": 33554432}
+        if "instructions" in row:
+            machine["counted_target"] = "avx2"
+        measured = {"date": "2026-01-31", "commit": "abc1234", "load": 7.5, "pairs_min": 20,
+                    "bench": "attention", "machine": machine, "rows": [row]}
+        (self.records / "box.json").write_text(json.dumps(
+            {"kind": "box", "cpu": "2 processors: a CPU", "benches": {"attention": measured}}))
+
+    def test_the_committed_page_is_what_the_records_make(self):
+        done = script("check")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_changed_figure_is_noticed(self):
+        self.keep()
+        self.assertEqual(script(*self.flags, "page").returncode, 0)
+        self.assertEqual(script(*self.flags, "check").returncode, 0)
+        self.page.write_text(self.page.read_text().replace("188.1", "18.1"))
+        done = script(*self.flags, "check")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("+| decode/f16/32768/t1 | 188.1 | 160.9 | ms/token | 0.855 | 0.850 |",
+                      done.stdout)
+
+    def test_a_section_says_when_and_what_was_measured(self):
+        self.keep(instructions=38409401)
+        script(*self.flags, "page")
+        text = self.page.read_text()
+        for part in ("# Benchmarks", "## box", "2026-01-31, commit abc1234", "kernels avx3_dl",
+                     "counted on avx2", "| 38,409,401 |",
+                     "decode: 1 row over 8192 tokens, 1 layer"):
+            self.assertIn(part, text)
+
+    def test_figures_keep_four_digits(self):
+        for value, shown in ((0.0123456, "0.012"), (0.5, "0.500"), (1.2345, "1.23"),
+                             (12.345, "12.3"), (123456.7, "123,457"), (0, "0")):
+            self.keep(value=value)
+            script(*self.flags, "page")
+            self.assertIn(f"| decode/f16/32768/t1 | {shown} |", self.page.read_text())
+
+
+class Records(unittest.TestCase):
+    def test_ratios_are_those_of_value_and_floor(self):
+        for path in RECORDS.glob("*.json"):
+            for name, measured in json.loads(path.read_text())["benches"].items():
+                self.assertEqual(measured["bench"], name)
+                for row in measured["rows"]:
+                    best, other = row["value"], row["floor"]
+                    if row["better"] == "less":
+                        best, other = other, best
+                    self.assertAlmostEqual(row["ratio"], best / other, places=6,
+                                           msg=f"{path.name}: {row['case']}")
+
+
+if __name__ == "__main__":
+    unittest.main()
