@@ -11,8 +11,14 @@ namespace quire {
 
 Plan::Plan(std::unique_ptr<cache::PlanState> state) : state_(std::move(state)) {}
 Plan::Plan(Plan&&) noexcept = default;
-Plan& Plan::operator=(Plan&&) noexcept = default;
-Plan::~Plan() = default;
+Plan& Plan::operator=(Plan&& other) noexcept {
+  if (this != &other) {
+    cache::Core::EndPlan(state_.get());
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+Plan::~Plan() { cache::Core::EndPlan(state_.get()); }
 
 uint64_t Plan::resident_tokens() const { return state_->resident; }
 uint64_t Plan::missing_tokens() const { return state_->prompt_tokens - resident_tokens(); }

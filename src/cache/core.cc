@@ -199,6 +199,7 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
       open_layout_(std::move(parts.open_layout)),
       charges_(parts.charges),
       heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()),
+      hears_time_(evict::MakePolicy(options_.policy)->hears_time()),
       clock_(options_.clock != nullptr ? *options_.clock : SystemClock()),
       memory_(std::move(parts.memory)),
       pools_(std::move(parts.pools)),

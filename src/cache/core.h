@@ -73,12 +73,19 @@ struct NewBlock {
   PerClass<SlotId> slots{};         // of each part, held once by the sequence
 };
 
-/// How a request used a path of published blocks.
+/// Who used a path.
+enum class User : uint8_t {
+  kRequest = 1,  // it asked for its prompt, and computed the rest
+  kPlan = 2,     // it asked for its prompt and went no further
+  kOther = 3,    // nobody asked whether the path was there: a fork, or a sequence after a Reset
+};
+
+/// How a path of published blocks was used.
 struct PathUse {
   std::span<const BlockId> path;  // root first
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
-  bool looked_up = true;  // else nobody asked whether it was there: a fork
+  User user = User::kRequest;
 };
 
 /// What became of it.
@@ -155,8 +162,11 @@ class Core final : public Cache {
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
   void ReleaseSlots(std::span<const SlotId> slots);
-  /// A request is about to let go of its path.
-  void NoteUse(const Place& place, const PathUse& use);
+  /// A use of a path ends: drops one hold of each slot, as ReleaseSlots does, under the same hold of
+  /// the lock under which policies hear of it, so that they take no other request's blocks for its.
+  void EndUse(const Place& place, const PathUse& use, std::span<const SlotId> slots);
+  /// A plan ends of which nothing came. No plan, or one that became a sequence, is fine.
+  static void EndPlan(PlanState* plan);
   bool heeds_priorities() const { return heeds_priorities_; }
   uint64_t NowMicros() const { return clock_.NowMicros(); }
   /// Blocks that the caller holds are wanted so much until then; see Sequence::Retain.
@@ -299,10 +309,13 @@ class Core final : public Cache {
   void AddLease(BlockId block) QUIRE_REQUIRES(mutex_);
   void DropLease(BlockId block) QUIRE_REQUIRES(mutex_);
   uint64_t PolicyKey(BlockId block) const QUIRE_REQUIRES(mutex_);
+  void BeginUse(Tenant& account, const Place& place, const PathUse& use) QUIRE_REQUIRES(mutex_);
   evict::BlockFacts FactsOf(BlockId block) const QUIRE_REQUIRES(mutex_);
   void List(BlockId block) QUIRE_REQUIRES(mutex_);
-  /// `for_room`: it goes because room was needed, which a policy may learn from.
-  void Unlist(BlockId block, bool for_room = false) QUIRE_REQUIRES(mutex_);
+  // Whether a block that leaves its list stays in the cache. What goes because room was needed
+  // teaches a policy something.
+  enum class Stays : uint8_t { kYes = 1, kNo = 2, kEvicted = 3 };
+  void Unlist(BlockId block, Stays stays = Stays::kYes) QUIRE_REQUIRES(mutex_);
 
   // A pin is a lease on a path, by its last block and who asked for it.
   struct PinKey {
@@ -379,6 +392,7 @@ class Core final : public Cache {
   const std::optional<codec::SlotLayout> open_layout_;
   const PerClass<uint64_t> charges_;
   const bool heeds_priorities_;
+  const bool hears_time_;  // the policy
   const Clock& clock_;
   const std::unique_ptr<DeviceMemory> memory_;
   const PerClass<std::unique_ptr<pool::Pool>> pools_;

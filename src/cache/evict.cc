@@ -161,7 +161,8 @@ void Core::DropOne(BlockId block, MissReason reason, Leaving* leaving) {
     account.ghosts.Add(record.key, {.reason = reason, .gone_us = clock_.NowMicros()});
   }
   const index::RootId root = index_.root(block);
-  Unlist(block, /*for_room=*/reason == MissReason::kEvicted);
+  const bool for_room = reason == MissReason::kEvicted || reason == MissReason::kQuota;
+  Unlist(block, for_room ? Stays::kEvicted : Stays::kNo);
   if (record.hollow()) --hollow_;
   index_.Remove(block);
   if (index_.empty(root)) {

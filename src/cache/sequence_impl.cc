@@ -588,16 +588,14 @@ void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
   KeepTwins(length() / core_.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
-  core_.NoteUse(place_, {.path = published_,
-                         .prompt_tokens = prompt,
-                         .output_tokens = length() - prompt,
-                         .looked_up = looked_up_});
+  const uint64_t output = length() - prompt;
+  std::vector<BlockId> path;  // the slots are held until it was told
   {
     MutexLock lock(mutex_);
     for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);
     length_.store(0, std::memory_order_release);
     tokens_.clear();
-    published_.clear();
+    path.swap(published_);
     dropped = Held(blocks_);
     blocks_ = 0;
     first_own_ = 0;
@@ -610,8 +608,10 @@ void SequenceImpl::Reset() {
   gave_up_ = false;
   dropped_tokens_ = 0;
   retained_.clear();
-  looked_up_ = false;
-  core_.ReleaseSlots(dropped);
+  const User user = std::exchange(looked_up_, false) ? User::kRequest : User::kOther;
+  core_.EndUse(place_,
+               {.path = path, .prompt_tokens = prompt, .output_tokens = output, .user = user},
+               dropped);
 }
 
 }  // namespace quire::cache

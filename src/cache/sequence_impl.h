@@ -140,7 +140,7 @@ class SequenceImpl final : public Sequence {
   PerClass<List> lists_{};
   std::vector<BlockId> published_;  // ids of the first published_.size() blocks
   std::vector<Retained> retained_;  // until Reset
-  bool looked_up_ = true;           // its prompt was asked for
+  bool looked_up_ = true;           // a request asked for its prompt
   std::vector<TokenId> tokens_;     // committed; empty when nothing (more) is published
   bool gave_up_ = false;            // its path can no longer be found, so it publishes nothing more
   // A private block that began as a copy of damaged bytes. Neither it nor what follows is

@@ -116,7 +116,8 @@ evict::BlockFacts Core::FactsOf(BlockId block) const {
   const BlockId parent = index_.parent(block);
   evict::BlockFacts facts = {
       .key = PolicyKey(block),
-      .parent = parent.is_none() ? parent : BlockId(blocks_.at(parent).local)};
+      .parent = parent.is_none() ? parent : BlockId(blocks_.at(parent).local),
+      .depth = index_.depth(block)};
   const BlockRecord& record = blocks_.at(block);
   if (record.retained_until_us > 0) {
     facts.priority = record.priority;
@@ -127,23 +128,37 @@ evict::BlockFacts Core::FactsOf(BlockId block) const {
   return facts;
 }
 
-void Core::NoteUse(const Place& place, const PathUse& use) {
-  if (use.path.empty()) return;
+void Core::EndUse(const Place& place, const PathUse& use, std::span<const SlotId> slots) {
   mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
     Tenant& account = AccountOf(place);
-    keys_.clear();
-    for (const BlockId block : use.path) keys_.push_back(PolicyKey(block));
-    // A prompt's last token is never looked up.
-    const uint64_t asked = use.looked_up ? ReusableBlocks(use.prompt_tokens, block_tokens()) : 0;
-    if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
-      account.reuse.Use(keys_, std::min<uint64_t>(asked, keys_.size()));
-    }
-    if (!account.whole.hears_requests()) return;
-    account.whole.Begin({.time_ms = clock_.NowMicros() / 1000,
-                         .keys = keys_,
-                         .prompt_tokens = use.prompt_tokens,
-                         .output_tokens = use.output_tokens});
+    if (!use.path.empty()) BeginUse(account, place, use);
+    for (size_t i = slots.size(); i > 0; --i) ReleaseSlot(slots[i - 1]);
+    account.whole.End();
   });
+}
+
+void Core::BeginUse(Tenant& account, const Place& place, const PathUse& use) {
+  keys_.clear();
+  for (const BlockId block : use.path) keys_.push_back(PolicyKey(block));
+  // A prompt's last token is never looked up.
+  const uint64_t asked =
+      use.user == User::kRequest ? ReusableBlocks(use.prompt_tokens, block_tokens()) : 0;
+  if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
+    account.reuse.Use(keys_, std::min<uint64_t>(asked, keys_.size()));
+  }
+  if (use.user == User::kOther || !account.whole.hears_requests()) return;
+  account.whole.Begin({.time_ms = clock_.NowMicros() / 1000,
+                       .keys = keys_,
+                       .prompt_tokens = use.prompt_tokens,
+                       .output_tokens = use.output_tokens});
+}
+
+void Core::EndPlan(PlanState* plan) {
+  if (plan == nullptr || plan->lease.slots_.empty()) return;
+  const PathUse use = {
+      .path = plan->path, .prompt_tokens = plan->prompt_tokens, .user = User::kPlan};
+  plan->lease.core_->EndUse(plan->place, use, plan->lease.slots_);
+  Disarm(plan->lease);
 }
 
 void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
@@ -188,11 +203,15 @@ void Core::List(BlockId block) {
   record.listed_bytes = bytes;
 }
 
-void Core::Unlist(BlockId block, bool for_room) {
+void Core::Unlist(BlockId block, Stays stays) {
   BlockRecord& record = blocks_.at(block);
   Tenant& account = TenantOf(record.account);
   if (record.listed == Listed::kWhole) {
-    for_room ? account.whole.Evict(record.local) : account.whole.Remove(record.local);
+    switch (stays) {
+      case Stays::kYes: account.whole.Remove(record.local); break;
+      case Stays::kNo: account.whole.Forget(record.local); break;
+      case Stays::kEvicted: account.whole.Evict(record.local); break;
+    }
     if (account.options.ttl_us > 0) account.aging.Remove(record.local);
   }
   if (record.listed == Listed::kParts) account.passed.Remove(record.local);

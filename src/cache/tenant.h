@@ -31,9 +31,12 @@ class EvictionList {
   void Remove(uint32_t local) { policy_->Remove(BlockId(local)); }
   bool hears_requests() const { return policy_->hears_requests(); }
   void Begin(const evict::RequestFacts& request) { policy_->Begin(request); }
+  void End() { policy_->End(); }
   void Advance(uint64_t time_ms) { policy_->Advance(time_ms); }
   /// As Remove, of a block that goes because room was needed.
   void Evict(uint32_t local) { policy_->Evict(BlockId(local)); }
+  /// As Remove, of a block that goes for another reason.
+  void Forget(uint32_t local) { policy_->Forget(BlockId(local)); }
   std::optional<uint32_t> Victim() const {
     const auto victim = policy_->Victim();
     if (!victim) return std::nullopt;

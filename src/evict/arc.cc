@@ -42,6 +42,11 @@ void ArcPolicy::Evict(BlockId block) {
   known_.Forget(block);
 }
 
+void ArcPolicy::Forget(BlockId block) {
+  Remove(block);
+  known_.Forget(block);
+}
+
 std::optional<BlockId> ArcPolicy::Victim() const {
   const List list = static_cast<double>(blocks_[kOnce]) > once_target_ ? kOnce : kOften;
   auto leaf = order_.FirstOf(list);

@@ -80,6 +80,16 @@ BlockId LeafOrder::Remove(BlockId block) {
   return entry.parent;
 }
 
+std::optional<Rank> LeafOrder::FormerRank(BlockId block) const {
+  if (block.number() >= entries_.size() || entries_[block.number()].stamp == 0) return std::nullopt;
+  return entries_[block.number()].rank();
+}
+
+void LeafOrder::Forget(BlockId block) {
+  QUIRE_DCHECK(!contains(block));
+  entries_[block.number()].set_rank({});
+}
+
 void LeafOrder::Move(BlockId block, Rank rank) {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
   Entry& entry = entries_[block.number()];

@@ -15,7 +15,7 @@
 namespace quire::evict {
 
 /// Where a block stands: a queue, and its place there. Lower goes first. No two blocks of a queue
-/// that weigh the same have the same stamp.
+/// that weigh the same have the same stamp, which is at least 1.
 struct Rank {
   uint32_t queue = 0;
   uint64_t weight = 0;
@@ -42,6 +42,10 @@ class LeafOrder {
   void Add(BlockId block, BlockId parent, const Rank& rank);
   /// Returns the block's parent.
   BlockId Remove(BlockId block);
+  /// Where a block stood that is here no more, unless it was forgotten.
+  std::optional<Rank> FormerRank(BlockId block) const;
+  /// A block that is here no more will not come back: the id may stand for another one.
+  void Forget(BlockId block);
   /// Gives a block that is here another rank.
   void Move(BlockId block, Rank rank);
 

@@ -23,7 +23,7 @@ void PriorityPolicy::Advance(uint64_t time_ms) {
 
 void PriorityPolicy::Add(BlockId block, const BlockFacts& facts) {
   Entry& entry = entries_.At(block, facts.key).value;
-  ++entry.uses;
+  if (in_request_) ++entry.uses;
   const bool is_expired = facts.expires_ms != 0 && facts.expires_ms <= now_ms_;
   const uint32_t queue = is_expired ? kUnset : std::min<uint32_t>(facts.priority, kPriorities - 1);
   order_.Add(block, facts.parent,

@@ -21,8 +21,13 @@ class PriorityPolicy final : public Policy {
   std::string_view name() const override { return "priority"; }
   bool hears_requests() const override { return true; }
   bool heeds_priorities() const override { return true; }
+  bool hears_time() const override { return true; }
   void Advance(uint64_t time_ms) override;
-  void Begin(const RequestFacts& request) override { Advance(request.time_ms); }
+  void Begin(const RequestFacts& request) override {
+    Advance(request.time_ms);
+    in_request_ = true;
+  }
+  void End() override { in_request_ = false; }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;
   void Remove(BlockId block) override;
@@ -34,7 +39,7 @@ class PriorityPolicy final : public Policy {
   static constexpr uint32_t kPriorities = 101;
 
   struct Entry {
-    uint32_t uses = 0;
+    uint32_t uses = 0;        // by requests
     uint64_t expires_ms = 0;  // of a priority that counts; 0: never
   };
   struct Expiry {
@@ -48,6 +53,7 @@ class PriorityPolicy final : public Policy {
   std::set<Expiry> expiries_;  // of evictable blocks
   uint64_t now_ms_ = 0;
   uint64_t stamp_ = 0;
+  bool in_request_ = false;
 };
 
 }  // namespace quire::evict

@@ -31,6 +31,7 @@ void QuirePolicy::Begin(const RequestFacts& request) {
   now_ms_ = request.time_ms == 0 ? now_ms_ + 1 : std::max(now_ms_, request.time_ms);
   const PathHistory::Turn turn =
       paths_.Note(request.keys, now_ms_, std::max(kPathEndsMin, resident_ / 8));
+  in_request_ = true;
   blocks_ = request.keys.size();
   continues_ = turn.number > 0;
   // Lengths spread over a few powers of e; the divisors only bring them to about -1 to 1.
@@ -53,11 +54,16 @@ void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
   }
   Record& record = records_[block.number()];
   if (!record.resident) ++resident_;
-  if (!record.resident || record.key != facts.key) {
-    record = {.key = facts.key, .resident = true};
-  } else if (!continues_) {
-    ++record.branches;
+  const bool is_new = !record.resident || record.key != facts.key;
+  if (is_new) record = {.key = facts.key, .resident = true};
+  if (!in_request_) {
+    const auto former = is_new ? std::nullopt : order_.FormerRank(block);
+    const uint32_t of_class =
+        former ? former->queue : shadow_.model().ClassOf(shadow_.model().Score({1}));
+    order_.Add(block, facts.parent, {.queue = of_class, .weight = now_ms_, .stamp = ++stamp_});
+    return;
   }
+  if (!is_new && !continues_) ++record.branches;
   const bool ends_path = facts.depth + uint64_t{1} == blocks_;
   const bool is_plain = record.branches == 0 && !ends_path;
   const bool is_sampled = ReturnShadow::Samples(facts.key);
@@ -75,6 +81,7 @@ void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
 void QuirePolicy::Evict(BlockId block) {
   const BlockId parent = order_.Remove(block);
   if (!parent.is_none()) __builtin_prefetch(&records_[parent.number()]);  // mostly goes next
+  order_.Forget(block);
   records_[block.number()] = {};
   --resident_;
 }

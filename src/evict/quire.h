@@ -3,6 +3,7 @@
 #ifndef QUIRE_EVICT_QUIRE_H_
 #define QUIRE_EVICT_QUIRE_H_
 
+#include <algorithm>
 #include <vector>
 
 #include "evict/leaf_order.h"
@@ -27,7 +28,10 @@ class QuirePolicy final : public Policy {
  public:
   std::string_view name() const override { return "quire"; }
   bool hears_requests() const override { return true; }
+  bool hears_time() const override { return true; }
+  void Advance(uint64_t time_ms) override { now_ms_ = std::max(now_ms_, time_ms); }
   void Begin(const RequestFacts& request) override;
+  void End() override { in_request_ = false; }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;
   void Remove(BlockId block) override { order_.Remove(block); }
@@ -56,6 +60,7 @@ class QuirePolicy final : public Policy {
   uint32_t class_ = 0;  // of its blocks that have no features of their own
   uint64_t blocks_ = 0;
   bool continues_ = false;
+  bool in_request_ = false;
 };
 
 }  // namespace quire::evict

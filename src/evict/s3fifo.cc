@@ -33,6 +33,10 @@ void S3FifoPolicy::Evict(BlockId block) {
     ghosts_.Add(entries_.key(block));
     ghosts_.Trim(entries_.size());
   }
+  Forget(block);
+}
+
+void S3FifoPolicy::Forget(BlockId block) {
   --blocks_[order_.rank(block).queue];
   order_.Remove(block);
   entries_.Forget(block);

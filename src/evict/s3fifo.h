@@ -25,6 +25,7 @@ class S3FifoPolicy final : public Policy {
   void Add(BlockId block, const BlockFacts& facts) override;
   void Remove(BlockId block) override;
   void Evict(BlockId block) override;
+  void Forget(BlockId block) override;
   std::optional<BlockId> Victim() const override;
   uint64_t size() const override { return order_.size(); }
 
