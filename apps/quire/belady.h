@@ -3,6 +3,7 @@
 #define QUIRE_APPS_BELADY_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "evict/leaf_order.h"
@@ -23,6 +24,10 @@ class BeladyPolicy final : public evict::Policy {
   explicit BeladyPolicy(const std::vector<uint64_t>& next_uses) : next_uses_(next_uses) {}
 
   std::string_view name() const override { return "belady"; }
+  std::unique_ptr<evict::Policy> MakeSibling() const override {
+    return std::make_unique<BeladyPolicy>(next_uses_);
+  }
+  uint64_t bytes_per_block() const override { return evict::LeafOrder::kBytesEach; }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const evict::BlockFacts& facts) override;
   void Remove(BlockId block) override { order_.Remove(block); }

@@ -32,8 +32,8 @@ struct ReplayFlags {
 nlohmann::ordered_json RunOne(const ReplayInput& input, uint64_t capacity,
                               const std::string& policy) {
   ProgressBar bar(fmt::format("{} in {} blocks", policy, capacity));
-  const ReplayResult result = Replay(
-      input, capacity, policy, [&](uint64_t done) { bar.Update(done, input.requests().size()); });
+  const auto progress = [&](uint64_t done) { bar.Update(done, input.requests().size()); };
+  const ReplayResult result = Replay(input, capacity, policy, {.progress = progress});
   return {{"policy", policy},
           {"capacity_blocks", capacity},
           {"requests", result.requests},

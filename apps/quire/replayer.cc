@@ -55,7 +55,8 @@ class Replayer {
     policy_->Begin({.time_ms = request.time_ms,
                     .keys = keys,
                     .prompt_tokens = request.prompt_tokens,
-                    .output_tokens = request.output_tokens});
+                    .output_tokens = request.output_tokens,
+                    .hit_blocks = found});
     // As a lease ends: deepest first.
     for (size_t i = path_.size(); i-- > 0;) {
       policy_->Add(path_[i], {.key = keys[i],
@@ -173,7 +174,7 @@ double ReplayResult::blocks_per_second() const {
 }
 
 ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
-                    const std::function<void(uint64_t)>& progress, ReplayLog* log) {
+                    const ReplayOptions& options) {
   std::vector<uint64_t> next_uses;
   std::unique_ptr<evict::Policy> object;
   BeladyPolicy* bound = nullptr;
@@ -186,8 +187,9 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     object = evict::MakePolicy(policy);
   }
   QUIRE_CHECK_MSG(object != nullptr, "no such policy");
-  Replayer replayer(std::min(capacity_blocks, input.unique_blocks()), std::move(object), bound,
-                    log);
+  capacity_blocks = std::min(capacity_blocks, input.unique_blocks());
+  object->SetHistory(capacity_blocks * options.history_bytes_per_block);
+  Replayer replayer(capacity_blocks, std::move(object), bound, options.log);
   ReplayResult result;
   std::vector<TokenId> tokens;
   std::vector<uint64_t> keys;
@@ -211,7 +213,7 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     result.seconds += bench::ThreadSeconds() - begin_s;
     result.blocks += first;
     result.requests += turn.size();
-    progress(result.requests);
+    options.progress(result.requests);
   }
   result.evicted_blocks = replayer.evicted();
   result.digest = replayer.digest();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/quire/trace.h"
+#include "evict/policies.h"
 #include "quire/ids.h"
 
 namespace quire::app {
@@ -63,9 +64,18 @@ struct ReplayLog {
   std::vector<uint64_t> victims;  // keys, in the order they went
 };
 
+struct ReplayOptions {
+  /// Told the requests done.
+  std::function<void(uint64_t)> progress = [](uint64_t) {};
+  /// Filled, if not null.
+  ReplayLog* log = nullptr;
+  /// What the policy may remember; by default as in a cache of slots of 256 KiB or more.
+  uint64_t history_bytes_per_block = evict::HistoryBytesPerSlot(UINT64_MAX);
+};
+
 /// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is
 /// there; all blocks of a prompt are inserted as far as they fit, and its first block ends as the
-/// most recent. `progress` is told the requests done; `log`, if not null, is filled.
+/// most recent.
 ///
 /// Policies hear what a live cache tells them, in its order: time, what is leased again, what is
 /// evicted for the rest, and when the request ends its facts and its blocks. So hits and victims
@@ -76,7 +86,7 @@ struct ReplayLog {
 ///
 /// Shape: policy is a name of ReplayPolicies()
 ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
-                    const std::function<void(uint64_t)>& progress, ReplayLog* log = nullptr);
+                    const ReplayOptions& options = {});
 
 struct CurvePoint {
   uint64_t capacity_blocks = 0;

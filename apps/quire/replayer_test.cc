@@ -8,7 +8,6 @@
 
 #include "base/prng.h"
 #include "bench/trace_tokens.h"
-#include "cache/spill_test_util.h"
 #include "cache/test_util.h"
 #include "evict/policies.h"
 #include "quire/identity.h"
@@ -67,18 +66,36 @@ uint64_t PolicyKey(const Digest& digest) {
   return key;
 }
 
+// Keeps the names of what leaves, in order.
+class Names final : public Spill {
+ public:
+  Result<void> Store(const LeavingBlock& block) override {
+    keys.push_back(PolicyKey(block.key));
+    return {};
+  }
+
+  std::vector<uint64_t> keys;
+};
+
+// One layer with slots of 128 KiB, so that their charges pay for policies that learn.
 class Live {
  public:
-  explicit Live(const std::string& policy)
-      : model_(Geometry::Uniform(/*layers=*/1, /*kv_heads=*/1, /*dim=*/16)) {
-    const auto profile = NumericProfile::Uniform(Codec::kF16, kTraceBlockTokens);
-    CacheOptions options{.geometry = model_.geometry(), .profile = profile, .policy = policy};
+  explicit Live(const std::string& policy) {
+    CacheOptions options{.geometry = Geometry::Uniform(/*layers=*/1, kHeads, kDim),
+                         .profile = NumericProfile::Uniform(Codec::kF16, kTraceBlockTokens),
+                         .policy = policy};
+    options.hot_bytes = uint64_t{1} << 30;
+    const uint64_t charge = ChargeOf(options);
     // One more, for the end of the prompt that fills no block.
-    options.hot_bytes = (kCapacityBlocks + 1) * ChargePerSlot(policy, profile);
+    options.hot_bytes = (kCapacityBlocks + 1) * charge;
     options.clock = &clock_;
     options.spill = &spill_;
     cache_ = cache::Must(Cache::Create(options));
-    identity_ = cache::SomeIdentity();
+  }
+
+  // As the cache shares it out.
+  uint64_t history_bytes() const {
+    return (kCapacityBlocks + 1) * evict::HistoryBytesPerSlot(cache_->stats().sealed.slot_bytes);
   }
 
   // The keys that the cache gives to the blocks of a trace.
@@ -104,22 +121,20 @@ class Live {
       auto plan = cache::Must(cache_->Acquire({.identity = &identity_, .tokens = history}));
       log.hits.push_back(static_cast<uint32_t>(plan.resident_tokens() / kTraceBlockTokens));
       const auto sequence = cache::Must(cache_->Open(std::move(plan), {.on_full = OnFull::kSpill}));
-      cache::Must(model_.Feed(*sequence, history));
+      Feed(*sequence, history);
       history.insert(history.end(), request.output_tokens, TokenId{2});
-      cache::Must(model_.Feed(*sequence, history));
+      Feed(*sequence, history);
     }
-    for (const cache::SpilledBlock& block : spill_.stored()) {
-      log.victims.push_back(PolicyKey(block.key));
-    }
+    log.victims = spill_.keys;
     return log;
   }
 
  private:
-  uint64_t ChargePerSlot(const std::string& policy, const NumericProfile& profile) const {
-    const auto cache = cache::Must(Cache::Create({.geometry = model_.geometry(),
-                                                  .profile = profile,
-                                                  .hot_bytes = uint64_t{1} << 30,
-                                                  .policy = policy}));
+  static constexpr uint32_t kHeads = 16;
+  static constexpr uint32_t kDim = 128;
+
+  static uint64_t ChargeOf(const CacheOptions& options) {
+    const auto cache = cache::Must(Cache::Create(options));
     const Identity identity = cache::SomeIdentity();
     const std::vector<TokenId> prompt = {1};
     const auto sequence = cache::Must(
@@ -127,10 +142,22 @@ class Live {
     return cache->stats().hot_bytes_used;
   }
 
-  cache::FakeModel model_;
+  // What is in the blocks decides nothing.
+  static void Feed(Sequence& sequence, std::span<const TokenId> history) {
+    const uint64_t added = history.size() - sequence.length();
+    const std::vector<float> rows(added * kHeads * kDim);
+    const RowsView view = {.data = rows.data(),
+                           .dtype = Codec::kF32,
+                           .token_stride = int64_t{kHeads} * kDim,
+                           .head_stride = kDim};
+    cache::Must(
+        sequence.Append(0, {.key = view, .value = view, .tokens = static_cast<uint32_t>(added)}));
+    cache::Must(sequence.Commit(history.subspan(sequence.length())));
+  }
+
   ManualClock clock_;
-  cache::MemorySpill spill_;
-  Identity identity_;
+  Names spill_;
+  const Identity identity_ = cache::SomeIdentity();
   std::unique_ptr<Cache> cache_;
 };
 
@@ -143,11 +170,17 @@ TEST_P(ReplayAndCache, HitAndEvictTheSame) {
   const auto keys = live.KeysOf(trace);
   const ReplayInput input(trace, [&](uint64_t id) { return keys.at(id); });
   ReplayLog replayed;
-  Replay(input, kCapacityBlocks, policy, [](uint64_t) {}, &replayed);
+  ReplayOptions options{.log = &replayed};
+  options.history_bytes_per_block = live.history_bytes() / kCapacityBlocks;
+  Replay(input, kCapacityBlocks, policy, options);
   const ReplayLog served = live.Run(trace);
   ASSERT_GT(replayed.victims.size(), 10'000u);
   EXPECT_EQ(served.hits, replayed.hits);
   EXPECT_EQ(served.victims, replayed.victims);
+  if (policy == "lru") return;
+  ReplayLog by_recency;
+  Replay(input, kCapacityBlocks, "lru", {.log = &by_recency});
+  EXPECT_NE(replayed.victims, by_recency.victims) << "the policy must matter here";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReplayAndCache, testing::ValuesIn(evict::PolicyNames()),

@@ -85,6 +85,7 @@ struct PathUse {
   std::span<const BlockId> path;  // root first
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
+  uint64_t hit_blocks = 0;  // that were there when it asked
   User user = User::kRequest;
 };
 
@@ -209,6 +210,7 @@ class Core final : public Cache {
     codec::SlotLayout layout;
     std::optional<codec::SlotLayout> open_layout;
     PerClass<uint64_t> charges{};  // what one slot costs the budget, see ChargeBytes
+    uint64_t history_bytes = 0;    // of a sealed one: what its policy may remember
     std::unique_ptr<DeviceMemory> memory;
     PerClass<std::unique_ptr<pool::Pool>> pools{};  // null beyond the class count
     uint32_t codec_fallbacks = 0;
@@ -254,6 +256,8 @@ class Core final : public Cache {
     return TenantOf(TenantOf(place.tenant).account_id);
   }
   Result<void> CheckTenant(TenantId tenant) const QUIRE_REQUIRES(mutex_);
+  uint64_t MemoryPerSlot() const;
+  uint64_t UnpaidTenantBytes(uint64_t tenants) const QUIRE_REQUIRES(mutex_);
   void ShareMemory() QUIRE_REQUIRES(mutex_);
   uint32_t SamplesPerTenant() const QUIRE_REQUIRES(mutex_);
   void AddOwners(const PerClass<std::vector<SlotId>>& slots, uint64_t bytes) QUIRE_REQUIRES(mutex_);
@@ -391,6 +395,7 @@ class Core final : public Cache {
   const codec::SlotLayout layout_;
   const std::optional<codec::SlotLayout> open_layout_;
   const PerClass<uint64_t> charges_;
+  const uint64_t history_bytes_;  // of each of them, for the policy's history
   const bool heeds_priorities_;
   const bool hears_time_;  // the policy
   const Clock& clock_;
@@ -423,7 +428,9 @@ class Core final : public Cache {
   uint64_t twin_slots_ QUIRE_GUARDED_BY(mutex_) = 0;
   uint64_t spilling_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // leaving, or promised for it
   uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // that the charges pay for
-  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // of all tenants, as the samples are
+  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // sealed slots whose charges pay for memory
+  uint64_t share_ QUIRE_GUARDED_BY(mutex_) = 0;       // of ghosts_max_, for each tenant
+  uint64_t tenants_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // charged, for tenants that it did not pay
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
 };

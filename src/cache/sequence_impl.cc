@@ -589,6 +589,7 @@ void SequenceImpl::Reset() {
   KeepTwins(length() / core_.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   const uint64_t output = length() - prompt;
+  const uint64_t shared = first_own_;
   std::vector<BlockId> path;  // the slots are held until it was told
   {
     MutexLock lock(mutex_);
@@ -610,7 +611,11 @@ void SequenceImpl::Reset() {
   retained_.clear();
   const User user = std::exchange(looked_up_, false) ? User::kRequest : User::kOther;
   core_.EndUse(place_,
-               {.path = path, .prompt_tokens = prompt, .output_tokens = output, .user = user},
+               {.path = path,
+                .prompt_tokens = prompt,
+                .output_tokens = output,
+                .hit_blocks = shared,
+                .user = user},
                dropped);
 }
 

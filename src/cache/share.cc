@@ -113,11 +113,8 @@ uint64_t Core::PolicyKey(BlockId block) const {
 }
 
 evict::BlockFacts Core::FactsOf(BlockId block) const {
-  const BlockId parent = index_.parent(block);
   evict::BlockFacts facts = {
-      .key = PolicyKey(block),
-      .parent = parent.is_none() ? parent : BlockId(blocks_.at(parent).local),
-      .depth = index_.depth(block)};
+      .key = PolicyKey(block), .parent = index_.parent(block), .depth = index_.depth(block)};
   const BlockRecord& record = blocks_.at(block);
   if (record.retained_until_us > 0) {
     facts.priority = record.priority;
@@ -133,7 +130,7 @@ void Core::EndUse(const Place& place, const PathUse& use, std::span<const SlotId
     Tenant& account = AccountOf(place);
     if (!use.path.empty()) BeginUse(account, place, use);
     for (size_t i = slots.size(); i > 0; --i) ReleaseSlot(slots[i - 1]);
-    account.whole.End();
+    account.lists.whole->End();
   });
 }
 
@@ -146,17 +143,20 @@ void Core::BeginUse(Tenant& account, const Place& place, const PathUse& use) {
   if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
     account.reuse.Use(keys_, std::min<uint64_t>(asked, keys_.size()));
   }
-  if (use.user == User::kOther || !account.whole.hears_requests()) return;
-  account.whole.Begin({.time_ms = clock_.NowMicros() / 1000,
-                       .keys = keys_,
-                       .prompt_tokens = use.prompt_tokens,
-                       .output_tokens = use.output_tokens});
+  if (use.user == User::kOther || !account.lists.whole->hears_requests()) return;
+  account.lists.whole->Begin({.time_ms = clock_.NowMicros() / 1000,
+                              .keys = keys_,
+                              .prompt_tokens = use.prompt_tokens,
+                              .output_tokens = use.output_tokens,
+                              .hit_blocks = use.hit_blocks});
 }
 
 void Core::EndPlan(PlanState* plan) {
   if (plan == nullptr || plan->lease.slots_.empty()) return;
-  const PathUse use = {
-      .path = plan->path, .prompt_tokens = plan->prompt_tokens, .user = User::kPlan};
+  const PathUse use = {.path = plan->path,
+                       .prompt_tokens = plan->prompt_tokens,
+                       .hit_blocks = plan->path.size(),
+                       .user = User::kPlan};
   plan->lease.core_->EndUse(plan->place, use, plan->lease.slots_);
   Disarm(plan->lease);
 }
@@ -190,12 +190,13 @@ void Core::List(BlockId block) {
   if (record.listed != wanted) {
     Unlist(block);
     if (wanted != Listed::kNowhere) {
-      (wanted == Listed::kWhole ? account.whole : account.passed).Add(record.local, FactsOf(block));
+      (wanted == Listed::kWhole ? account.lists.whole : account.lists.passed)
+          ->Add(block, FactsOf(block));
       record.stamp = next_stamp_++;
     }
     record.listed = wanted;
     if (wanted == Listed::kWhole && account.options.ttl_us > 0) {
-      account.aging.Add(record.local, {});
+      account.lists.aging->Add(block, {});
       record.listed_us = clock_.NowMicros();
     }
   }
@@ -208,13 +209,13 @@ void Core::Unlist(BlockId block, Stays stays) {
   Tenant& account = TenantOf(record.account);
   if (record.listed == Listed::kWhole) {
     switch (stays) {
-      case Stays::kYes: account.whole.Remove(record.local); break;
-      case Stays::kNo: account.whole.Forget(record.local); break;
-      case Stays::kEvicted: account.whole.Evict(record.local); break;
+      case Stays::kYes: account.lists.whole->Remove(block); break;
+      case Stays::kNo: account.lists.whole->Forget(block); break;
+      case Stays::kEvicted: account.lists.whole->Evict(block); break;
     }
-    if (account.options.ttl_us > 0) account.aging.Remove(record.local);
+    if (account.options.ttl_us > 0) account.lists.aging->Remove(block);
   }
-  if (record.listed == Listed::kParts) account.passed.Remove(record.local);
+  if (record.listed == Listed::kParts) account.lists.passed->Remove(block);
   record.listed = Listed::kNowhere;
   account.evictable_bytes -= std::exchange(record.listed_bytes, 0);
 }

@@ -4,6 +4,7 @@
 #define QUIRE_EVICT_POLICY_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -36,6 +37,8 @@ struct RequestFacts {
   std::span<const uint64_t> keys = {};
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
+  /// Of the keys' blocks, from the first on: those that were there when it asked.
+  uint64_t hit_blocks = 0;
 };
 
 /// The set of evictable blocks and an order on it. The same calls give the same victims.
@@ -54,6 +57,15 @@ class Policy {
   virtual ~Policy() = default;
 
   virtual std::string_view name() const = 0;
+  /// A policy of the same kind for other blocks of the same cache. What both keep by block id lies
+  /// in one table: a block is known to one of them at a time.
+  virtual std::unique_ptr<Policy> MakeSibling() const = 0;
+  /// Most heap that a block in the cache takes, all siblings together.
+  virtual uint64_t bytes_per_block() const = 0;
+  /// Whether it remembers anything beyond the blocks that are there.
+  virtual bool has_history() const { return false; }
+  /// That it may take so much heap for; unlimited until it is told.
+  virtual void SetHistory(uint64_t bytes) { (void)bytes; }
   /// Whether Begin tells it anything; what it needs costs the caller a walk over the path.
   virtual bool hears_requests() const { return false; }
   /// Whether it goes by BlockFacts::priority and expires_ms.

@@ -13,10 +13,16 @@ namespace quire::evict {
 /// block counts with its latest prompt, and goes last if no request has used it. For services that limit tokens and would rather compute one
 /// giant again than many small requests.
 ///
-/// Cost: O(log leaves) per call; about 70 bytes per block
+/// Cost: O(log leaves) per call; 96 bytes per block
 class TokenLimitPolicy final : public Policy {
  public:
+  TokenLimitPolicy() : order_(1) {}
+
   std::string_view name() const override { return "token_limit"; }
+  std::unique_ptr<Policy> MakeSibling() const override {
+    return std::unique_ptr<Policy>(new TokenLimitPolicy(order_));
+  }
+  uint64_t bytes_per_block() const override { return LeafOrder::kBytesEach; }
   bool hears_requests() const override { return true; }
   void Begin(const RequestFacts& request) override { prompt_tokens_ = request.prompt_tokens; }
   void End() override { prompt_tokens_.reset(); }
@@ -37,7 +43,9 @@ class TokenLimitPolicy final : public Policy {
   uint64_t size() const override { return order_.size(); }
 
  private:
-  LeafOrder order_{1};                     // weight: what the prompt leaves of all tokens
+  explicit TokenLimitPolicy(const LeafOrder& order) : order_(1, order) {}
+
+  LeafOrder order_;                        // weight: what the prompt leaves of all tokens
   std::optional<uint64_t> prompt_tokens_;  // of the request at hand
   uint64_t stamp_ = 0;
 };
