@@ -91,7 +91,8 @@ int RunCurve(const ReplayFlags& flags, const ReplayInput& input) {
 int RunReplay(const ReplayFlags& flags) {
   auto trace = ReadTrace(flags.trace);
   if (!trace) return Report("replay", trace.error());
-  if (flags.resample) *trace = Resample(*trace, *flags.resample, flags.sessions);
+  if (flags.resample) trace = Resample(*trace, *flags.resample, flags.sessions);
+  if (!trace) return Report("replay", trace.error());
   const ReplayInput input(*trace);
   if (flags.curve) return RunCurve(flags, input);
   std::vector<uint64_t> capacities = flags.capacities;

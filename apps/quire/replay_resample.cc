@@ -1,5 +1,7 @@
 #include "apps/quire/replay_resample.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -38,7 +40,7 @@ std::vector<Session> SessionsOf(const Trace& trace, size_t shared) {
 
 }  // namespace
 
-Trace Resample(const Trace& trace, uint64_t seed, uint64_t sessions) {
+Result<Trace> Resample(const Trace& trace, uint64_t seed, uint64_t sessions) {
   Trace resampled;
   if (trace.empty()) return resampled;
   const size_t shared = SharedBlocks(trace);
@@ -49,6 +51,7 @@ Trace Resample(const Trace& trace, uint64_t seed, uint64_t sessions) {
   const auto [first, last] = std::ranges::minmax_element(trace, by_time);
   std::vector<bool> was_drawn(all.size());
   uint64_t next_id = shared;
+  uint64_t entries = 0;
   Prng prng(seed);
   if (sessions == 0) sessions = all.size();
   for (uint64_t i = 0; i < sessions; ++i) {
@@ -66,6 +69,13 @@ Trace Resample(const Trace& trace, uint64_t seed, uint64_t sessions) {
     was_drawn[drawn] = true;
     std::unordered_map<uint64_t, uint64_t> ids;  // of this copy, by those of the trace
     for (const TraceRequest* request : session) {
+      entries += 1 + request->block_ids.size();
+      if (entries > kTraceEntriesMax) {
+        return Fail(
+            ErrorCode::kTooLarge,
+            fmt::format("{} sessions drawn by seed {} have more than {} requests and blocks",
+                        sessions, seed, kTraceEntriesMax));
+      }
       TraceRequest& copy = resampled.emplace_back(*request);
       copy.timestamp_ms = copy.timestamp_ms - begin_ms + moved_ms;
       for (size_t block = 0; block < copy.block_ids.size(); ++block) {

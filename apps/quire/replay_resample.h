@@ -15,7 +15,9 @@ namespace quire::app {
 /// time within the trace.
 ///
 /// The same seed gives the same trace.
-Trace Resample(const Trace& trace, uint64_t seed, uint64_t sessions);
+///
+/// Errors: kTooLarge more requests and blocks than a trace may have
+Result<Trace> Resample(const Trace& trace, uint64_t seed, uint64_t sessions);
 
 }  // namespace quire::app
 

@@ -56,6 +56,7 @@ class Replayer {
                     .keys = keys,
                     .prompt_tokens = request.prompt_tokens,
                     .output_tokens = request.output_tokens,
+                    .asked_blocks = request.blocks,
                     .hit_blocks = found});
     // As a lease ends: deepest first.
     for (size_t i = path_.size(); i-- > 0;) {

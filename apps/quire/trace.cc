@@ -16,8 +16,7 @@ namespace {
 
 constexpr uint64_t kFileBytesMax = 1 << 30;
 constexpr uint64_t kLineBytesMax = 16 << 20;
-constexpr uint64_t kEntriesMax = 1 << 26;  // requests and their blocks
-constexpr size_t kPieceBytes = 1 << 18;    // of text, inflated at a time
+constexpr size_t kPieceBytes = 1 << 18;  // of text, inflated at a time
 
 Result<TraceRequest> ParseLine(std::string_view line, const std::string& source) {
   QUIRE_ASSIGN(const Json object, ParseJson(line, source));
@@ -72,9 +71,9 @@ class Lines {
     QUIRE_ASSIGN(TraceRequest request,
                  ParseLine(line, fmt::format("{}: line {}", source_, number_)));
     entries_ += 1 + request.block_ids.size();
-    if (entries_ > kEntriesMax) {
+    if (entries_ > kTraceEntriesMax) {
       return Fail(ErrorCode::kCorrupt, fmt::format("{}: line {}: more than {} requests and blocks",
-                                                   source_, number_, kEntriesMax));
+                                                   source_, number_, kTraceEntriesMax));
     }
     trace_.push_back(std::move(request));
     return {};

@@ -21,6 +21,9 @@ struct TraceRequest {
   std::vector<uint64_t> block_ids;
 };
 
+/// Requests and their blocks that a trace may have in all, so that no file takes all memory.
+inline constexpr uint64_t kTraceEntriesMax = 1 << 26;
+
 /// In order of arrival.
 using Trace = std::vector<TraceRequest>;
 

@@ -85,7 +85,8 @@ struct PathUse {
   std::span<const BlockId> path;  // root first
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
-  uint64_t hit_blocks = 0;  // that were there when it asked
+  bool asked = true;        // what of it was there
+  uint64_t hit_blocks = 0;  // that were
   User user = User::kRequest;
 };
 

@@ -22,6 +22,7 @@ SequenceImpl::SequenceImpl(Core& core, PlanState plan, OwnedSlots own_slots, uin
       step_tokens_(options.step_tokens),
       publish_(options.publish && !options.contiguous),
       contiguous_(options.contiguous),
+      asked_(plan.missing.empty() || plan.missing.front().reason != MissReason::kNotAsked),
       first_own_(plan.resident / core.block_tokens()),
       published_(std::move(plan.path)),
       cursors_(core.layout().layer_count()),
@@ -589,7 +590,7 @@ void SequenceImpl::Reset() {
   KeepTwins(length() / core_.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   const uint64_t output = length() - prompt;
-  const uint64_t shared = first_own_;
+  const uint64_t hit_blocks = first_own_;
   std::vector<BlockId> path;  // the slots are held until it was told
   {
     MutexLock lock(mutex_);
@@ -614,7 +615,8 @@ void SequenceImpl::Reset() {
                {.path = path,
                 .prompt_tokens = prompt,
                 .output_tokens = output,
-                .hit_blocks = shared,
+                .asked = asked_,
+                .hit_blocks = hit_blocks,
                 .user = user},
                dropped);
 }

@@ -132,6 +132,7 @@ class SequenceImpl final : public Sequence {
   const uint64_t step_tokens_;
   const bool publish_;
   const bool contiguous_;
+  const bool asked_;             // what of its prompt was there
   uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
   mutable Mutex mutex_{LockRank{10}};
@@ -140,7 +141,7 @@ class SequenceImpl final : public Sequence {
   PerClass<List> lists_{};
   std::vector<BlockId> published_;  // ids of the first published_.size() blocks
   std::vector<Retained> retained_;  // until Reset
-  bool looked_up_ = true;           // a request asked for its prompt
+  bool looked_up_ = true;           // a request brought its prompt
   std::vector<TokenId> tokens_;     // committed; empty when nothing (more) is published
   bool gave_up_ = false;            // its path can no longer be found, so it publishes nothing more
   // A private block that began as a copy of damaged bytes. Neither it nor what follows is

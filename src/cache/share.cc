@@ -139,15 +139,18 @@ void Core::BeginUse(Tenant& account, const Place& place, const PathUse& use) {
   for (const BlockId block : use.path) keys_.push_back(PolicyKey(block));
   // A prompt's last token is never looked up.
   const uint64_t asked =
-      use.user == User::kRequest ? ReusableBlocks(use.prompt_tokens, block_tokens()) : 0;
+      use.asked
+          ? std::min<uint64_t>(ReusableBlocks(use.prompt_tokens, block_tokens()), keys_.size())
+          : 0;
   if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
-    account.reuse.Use(keys_, std::min<uint64_t>(asked, keys_.size()));
+    account.reuse.Use(keys_, use.user == User::kRequest ? asked : 0);
   }
   if (use.user == User::kOther || !account.lists.whole->hears_requests()) return;
   account.lists.whole->Begin({.time_ms = clock_.NowMicros() / 1000,
                               .keys = keys_,
                               .prompt_tokens = use.prompt_tokens,
                               .output_tokens = use.output_tokens,
+                              .asked_blocks = asked,
                               .hit_blocks = use.hit_blocks});
 }
 

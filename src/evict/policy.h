@@ -37,7 +37,9 @@ struct RequestFacts {
   std::span<const uint64_t> keys = {};
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
-  /// Of the keys' blocks, from the first on: those that were there when it asked.
+  /// Of the keys' blocks, from the first on: those that it asked for, and of these those that were
+  /// there. The rest is new, or must be computed in any case.
+  uint64_t asked_blocks = 0;
   uint64_t hit_blocks = 0;
 };
 

@@ -71,7 +71,7 @@ void QuirePolicy::Begin(const RequestFacts& request) {
   ShareHistory(cache_blocks);
   if (learner_ == nullptr) return;
   learner_->shadow.Begin(cache_blocks, has_evicted_);
-  learner_->judge.Use(request.keys, request.hit_blocks, cache_blocks);
+  learner_->judge.Use(request.keys, request.asked_blocks, request.hit_blocks, cache_blocks);
   const PathHistory::Turn turn = learner_->paths.Note(request.keys, now_ms_, shares_.ends);
   continues_ = turn.number > 0;
   // Lengths spread over a few powers of e; the divisors only bring them to about -1 to 1.

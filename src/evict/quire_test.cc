@@ -30,6 +30,7 @@ class Service {
                    .keys = keys,
                    .prompt_tokens = blocks * uint64_t{16},
                    .output_tokens = output_tokens,
+                   .asked_blocks = blocks,
                    .hit_blocks = hits});
     for (uint32_t i = blocks; i-- > 0;) {
       policy_.Add(

@@ -15,7 +15,8 @@ constexpr size_t kAhead = 8;       // lookups, so that those to come do not wait
 
 }  // namespace
 
-void RecencyJudge::Use(std::span<const uint64_t> keys, uint64_t hit_blocks, uint64_t cache_blocks) {
+void RecencyJudge::Use(std::span<const uint64_t> keys, uint64_t asked_blocks, uint64_t hit_blocks,
+                       uint64_t cache_blocks) {
   size_t found = 0;
   while (found < keys.size()) {
     if (found + kAhead < keys.size()) recent_.Prefetch(keys[found + kAhead]);
@@ -31,7 +32,8 @@ void RecencyJudge::Use(std::span<const uint64_t> keys, uint64_t hit_blocks, uint
 
   const double kept = 1 - static_cast<double>(keys.size()) / kMemory;
   uses_ = uses_ * kept + static_cast<double>(keys.size());
-  balance_ = balance_ * kept + static_cast<double>(hit_blocks) - static_cast<double>(found);
+  balance_ = balance_ * kept + static_cast<double>(hit_blocks) -
+             static_cast<double>(std::min<uint64_t>(found, asked_blocks));
   balance_ = std::min(balance_, kCredit * uses_);
   const double bound = -kLoss * std::max(uses_, kUsesLeast);
   trusts_ = balance_ >= (trusts_ ? bound : bound * kBack);

@@ -20,11 +20,12 @@ class RecencyJudge {
  public:
   static constexpr uint64_t kBytesEach = RecentKeys<Nothing>::kBytesEach;
 
-  /// A request used one path, of which the first `hit_blocks` were there. The cache holds
-  /// `cache_blocks` now that it has the path.
+  /// A request used one path. It asked for the first `asked_blocks`, of which the first `hit_blocks`
+  /// were there. The cache holds `cache_blocks` now that it has the path.
   ///
   /// Shape: keys [blocks], first block first
-  void Use(std::span<const uint64_t> keys, uint64_t hit_blocks, uint64_t cache_blocks);
+  void Use(std::span<const uint64_t> keys, uint64_t asked_blocks, uint64_t hit_blocks,
+           uint64_t cache_blocks);
 
   /// The request has ended; so many blocks are there. A path may have had no room.
   void End(uint64_t cache_blocks) { recent_.Trim(cache_blocks); }

@@ -48,7 +48,7 @@ TEST(RecencyJudge, RunsTheSameCacheByRecency) {
     const uint64_t held = cache.size();
     const uint64_t hits = cache.Use(keys);
     all_hits += hits;
-    judge.Use(keys, hits, std::min(kCapacity, held + blocks - hits));
+    judge.Use(keys, keys.size(), hits, std::min(kCapacity, held + blocks - hits));
     ASSERT_EQ(judge.balance(), 0.0) << "request " << i;
     judge.End(cache.size());
     ASSERT_EQ(judge.size(), cache.size());
@@ -62,19 +62,29 @@ TEST(RecencyJudge, RunsTheSameCacheByRecency) {
 TEST(RecencyJudge, WhoLosesStandsBackForAWhile) {
   RecencyJudge judge;
   const std::vector<uint64_t> path = {1, 2, 3, 4};
-  judge.Use(path, 0, 100);
+  judge.Use(path, 4, 0, 100);
   uint64_t lost = 0;
   for (; judge.trusts(); lost += 4) {
     ASSERT_LT(lost, 100u) << "a thousandth of 65,536";
-    judge.Use(path, 0, 100);
+    judge.Use(path, 4, 0, 100);
   }
   EXPECT_GT(lost, 60u);
   uint64_t calm = 0;
   for (; !judge.trusts(); ++calm) {
     ASSERT_LT(calm, 100'000u);
-    judge.Use(path, 4, 100);
+    judge.Use(path, 4, 4, 100);
   }
   EXPECT_GT(calm, 1000u) << "not at once";
+}
+
+// What nobody asked for is no loss, though recency has it.
+TEST(RecencyJudge, OnlyWhatWasAskedForCounts) {
+  RecencyJudge judge;
+  const std::vector<uint64_t> path = {1, 2, 3, 4};
+  for (int i = 0; i < 1000; ++i) judge.Use(path, 0, 0, 100);
+  EXPECT_EQ(judge.balance(), 0.0);
+  judge.Use(path, 3, 2, 100);
+  EXPECT_EQ(judge.balance(), -1.0);
 }
 
 // What was gained long ago does not pay for losses without end.
@@ -82,14 +92,14 @@ TEST(RecencyJudge, GainsPayForFewLosses) {
   RecencyJudge judge;
   uint64_t next = 1;
   for (int i = 0; i < 25'000; ++i) {
-    judge.Use(std::vector<uint64_t>{next, next + 1, next + 2, next + 3}, 4, 100);
+    judge.Use(std::vector<uint64_t>{next, next + 1, next + 2, next + 3}, 4, 4, 100);
     next += 4;
   }
   const std::vector<uint64_t> path = {1, 2, 3, 4};
   uint64_t lost = 0;
   for (; judge.trusts(); lost += 4) {
     ASSERT_LT(lost, 1000u) << "of 100,000 gained";
-    judge.Use(path, 0, 100);
+    judge.Use(path, 4, 0, 100);
   }
 }
 
