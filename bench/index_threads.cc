@@ -36,10 +36,7 @@ class Blocks {
     const uint32_t found = tree_.Find(root_, tokens, path_);
     for (const BlockId block : path_) policy_->Remove(block);
     now_ms_ = std::max(now_ms_, request.time_ms);  // two threads do not keep the order
-    policy_->Begin({.time_ms = now_ms_,
-                    .keys = request.keys,
-                    .prompt_tokens = tokens.size(),
-                    .output_tokens = 0});
+    policy_->Advance(now_ms_);
     while (path_.size() < blocks && MakeRoom()) path_.push_back(NewId());
     if (path_.size() > found) {
       tree_.Insert(
@@ -47,11 +44,16 @@ class Blocks {
           tokens.first(path_.size() * kTraceBlockTokens).subspan(found * kTraceBlockTokens),
           std::span(path_).subspan(found));
     }
+    policy_->Begin({.time_ms = now_ms_,
+                    .keys = request.keys,
+                    .prompt_tokens = tokens.size(),
+                    .output_tokens = 0});
     for (size_t i = path_.size(); i-- > 0;) {
       policy_->Add(path_[i], {.key = request.keys[i],
                               .parent = i == 0 ? BlockId::None() : path_[i - 1],
                               .depth = static_cast<uint32_t>(i)});
     }
+    policy_->End();
   }
 
  private:

@@ -4,9 +4,9 @@
 
 namespace quire::app {
 
-void BeladyPolicy::Begin(const evict::RequestFacts& request) {
+void BeladyPolicy::Start(uint64_t blocks) {
   first_ = next_;
-  next_ += request.keys.size();
+  next_ += blocks;
   QUIRE_CHECK(next_ <= next_uses_.size());
 }
 

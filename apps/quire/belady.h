@@ -3,6 +3,7 @@
 #define QUIRE_APPS_BELADY_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "evict/leaf_order.h"
@@ -23,13 +24,18 @@ class BeladyPolicy final : public evict::Policy {
   explicit BeladyPolicy(const std::vector<uint64_t>& next_uses) : next_uses_(next_uses) {}
 
   std::string_view name() const override { return "belady"; }
-  void Begin(const evict::RequestFacts& request) override;
+  std::unique_ptr<evict::Policy> MakeSibling() const override {
+    return std::make_unique<BeladyPolicy>(next_uses_);
+  }
+  uint64_t bytes_per_block() const override { return evict::LeafOrder::kBytesEach; }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const evict::BlockFacts& facts) override;
   void Remove(BlockId block) override { order_.Remove(block); }
   std::optional<BlockId> Victim() const override { return order_.First(); }
   uint64_t size() const override { return order_.size(); }
 
+  /// The next request, with so many blocks, begins: what it adds is placed by its next uses.
+  void Start(uint64_t blocks);
   /// Of the request at hand: whether its block at this depth deserves the victim's place.
   bool Admits(uint32_t depth) const;
 

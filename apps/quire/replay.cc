@@ -3,11 +3,13 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "apps/quire/command.h"
 #include "apps/quire/curve_svg.h"
 #include "apps/quire/progress.h"
+#include "apps/quire/replay_resample.h"
 #include "apps/quire/replayer.h"
 #include "apps/quire/trace.h"
 #include "base/log.h"
@@ -20,6 +22,8 @@ struct ReplayFlags {
   std::string trace;
   std::vector<uint64_t> capacities = {};  // empty: everything fits
   std::vector<std::string> policies = {"lru"};
+  std::optional<uint64_t> resample = {};  // seed
+  uint64_t sessions = 0;                  // to draw; 0: as many as there are
   bool curve = false;
   std::string svg = {};  // file for the curve
   bool json = false;
@@ -28,8 +32,8 @@ struct ReplayFlags {
 nlohmann::ordered_json RunOne(const ReplayInput& input, uint64_t capacity,
                               const std::string& policy) {
   ProgressBar bar(fmt::format("{} in {} blocks", policy, capacity));
-  const ReplayResult result = Replay(
-      input, capacity, policy, [&](uint64_t done) { bar.Update(done, input.requests().size()); });
+  const auto progress = [&](uint64_t done) { bar.Update(done, input.requests().size()); };
+  const ReplayResult result = Replay(input, capacity, policy, {.progress = progress});
   return {{"policy", policy},
           {"capacity_blocks", capacity},
           {"requests", result.requests},
@@ -85,7 +89,9 @@ int RunCurve(const ReplayFlags& flags, const ReplayInput& input) {
 }
 
 int RunReplay(const ReplayFlags& flags) {
-  const auto trace = ReadTrace(flags.trace);
+  auto trace = ReadTrace(flags.trace);
+  if (!trace) return Report("replay", trace.error());
+  if (flags.resample) trace = Resample(*trace, *flags.resample, flags.sessions);
   if (!trace) return Report("replay", trace.error());
   const ReplayInput input(*trace);
   if (flags.curve) return RunCurve(flags, input);
@@ -138,6 +144,14 @@ void AddReplay(CLI::App& program, int& exit) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::IsMember(ReplayPolicies()))
       ->capture_default_str();
+  auto* resample =
+      command->add_option("--resample", flags->resample,
+                          "Replay sessions of the trace drawn with replacement, by this seed");
+  command
+      ->add_option("--sessions", flags->sessions,
+                   "Draw so many of them (default: as many as there are)")
+      ->needs(resample)
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 20));
   auto* curve = command->add_flag("--curve", flags->curve,
                                   "Estimate LRU's hit ratio for many capacities from one pass");
   command->add_option("--svg", flags->svg, "Also draw the curve into this file")->needs(curve);

@@ -29,9 +29,12 @@ constexpr size_t kRequestsPerTurn = 64;
 
 class Replayer {
  public:
-  Replayer(uint64_t capacity_blocks, std::unique_ptr<evict::Policy> policy,
-           const BeladyPolicy* bound)
-      : ledger_(capacity_blocks * kBlockBytes), policy_(std::move(policy)), bound_(bound) {}
+  Replayer(uint64_t capacity_blocks, std::unique_ptr<evict::Policy> policy, BeladyPolicy* bound,
+           ReplayLog* log)
+      : ledger_(capacity_blocks * kBlockBytes),
+        policy_(std::move(policy)),
+        bound_(bound),
+        log_(log) {}
 
   // Returns the blocks hit. Shape: prompt [request.blocks * kTraceBlockTokens], keys
   // [request.blocks]
@@ -40,23 +43,29 @@ class Replayer {
     path_.clear();
     const uint32_t found = tree_.Find(root_, prompt, path_);
     for (const BlockId block : path_) policy_->Remove(block);
-    policy_->Begin({.time_ms = request.time_ms,
-                    .keys = keys,
-                    .prompt_tokens = request.prompt_tokens,
-                    .output_tokens = request.output_tokens});
-    while (path_.size() < request.blocks && Charge()) path_.push_back(NewId());
+    policy_->Advance(request.time_ms);
+    if (bound_ != nullptr) bound_->Start(keys.size());
+    while (path_.size() < request.blocks && Charge()) path_.push_back(NewId(keys[path_.size()]));
     if (path_.size() > found) {
       tree_.Insert(root_, found == 0 ? BlockId::None() : path_[found - 1],
                    prompt.first(path_.size() * kTraceBlockTokens)
                        .subspan(uint64_t{found} * kTraceBlockTokens),
                    std::span(path_).subspan(found));
     }
+    policy_->Begin({.time_ms = request.time_ms,
+                    .keys = keys,
+                    .prompt_tokens = request.prompt_tokens,
+                    .output_tokens = request.output_tokens,
+                    .asked_blocks = request.blocks,
+                    .hit_blocks = found});
     // As a lease ends: deepest first.
     for (size_t i = path_.size(); i-- > 0;) {
       policy_->Add(path_[i], {.key = keys[i],
                               .parent = i == 0 ? BlockId::None() : path_[i - 1],
                               .depth = static_cast<uint32_t>(i)});
     }
+    policy_->End();
+    if (log_ != nullptr) log_->hits.push_back(found);
     return found;
   }
 
@@ -72,6 +81,7 @@ class Replayer {
     if (bound_ != nullptr && !bound_->Admits(static_cast<uint32_t>(path_.size()))) return false;
     ++evicted_;
     digest_ = (digest_ ^ victim->number()) * kFnvPrime;
+    if (log_ != nullptr) log_->victims.push_back(key_of_[victim->number()]);
     policy_->Evict(*victim);
     tree_.Remove(*victim);
     unused_.push_back(*victim);
@@ -80,10 +90,18 @@ class Replayer {
     return true;
   }
 
-  BlockId NewId() {
-    if (unused_.empty()) return BlockId(next_++);
-    const BlockId block = unused_.back();
-    unused_.pop_back();
+  BlockId NewId(uint64_t key) {
+    BlockId block(next_);
+    if (unused_.empty()) {
+      ++next_;
+    } else {
+      block = unused_.back();
+      unused_.pop_back();
+    }
+    if (log_ != nullptr) {
+      key_of_.resize(std::max<size_t>(key_of_.size(), block.number() + size_t{1}));
+      key_of_[block.number()] = key;
+    }
     return block;
   }
 
@@ -91,8 +109,10 @@ class Replayer {
   const index::RootId root_ = tree_.Root({});
   quota::Ledger ledger_;
   const std::unique_ptr<evict::Policy> policy_;
-  const BeladyPolicy* const bound_;  // policy_, if it may refuse a block
-  std::vector<BlockId> path_;        // of the request at hand
+  BeladyPolicy* const bound_;     // policy_, if it may refuse a block
+  ReplayLog* const log_;          // or null
+  std::vector<uint64_t> key_of_;  // by block id, for the log
+  std::vector<BlockId> path_;     // of the request at hand
   std::vector<BlockId> unused_;
   uint32_t next_ = 0;
   uint64_t evicted_ = 0;
@@ -101,7 +121,10 @@ class Replayer {
 
 }  // namespace
 
-ReplayInput::ReplayInput(const Trace& trace) {
+ReplayInput::ReplayInput(const Trace& trace)
+    : ReplayInput(trace, [](uint64_t id) { return Prng(id).Next64(); }) {}
+
+ReplayInput::ReplayInput(const Trace& trace, const std::function<uint64_t(uint64_t)>& key_of) {
   std::unordered_map<uint64_t, uint32_t> numbers;
   uint64_t time_ms = 0;
   for (const TraceRequest& request : trace) {
@@ -116,7 +139,7 @@ ReplayInput::ReplayInput(const Trace& trace) {
       blocks_.push_back(number->second);
       if (!is_new) continue;
       bench::AppendTraceBlock(id, tokens_);
-      keys_.push_back(Prng(id).Next64());
+      keys_.push_back(key_of(id));
     }
   }
 }
@@ -152,10 +175,10 @@ double ReplayResult::blocks_per_second() const {
 }
 
 ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
-                    const std::function<void(uint64_t)>& progress) {
+                    const ReplayOptions& options) {
   std::vector<uint64_t> next_uses;
   std::unique_ptr<evict::Policy> object;
-  const BeladyPolicy* bound = nullptr;
+  BeladyPolicy* bound = nullptr;
   if (policy == kBelady) {
     next_uses = input.NextUses();
     auto belady = std::make_unique<BeladyPolicy>(next_uses);
@@ -165,7 +188,9 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     object = evict::MakePolicy(policy);
   }
   QUIRE_CHECK_MSG(object != nullptr, "no such policy");
-  Replayer replayer(std::min(capacity_blocks, input.unique_blocks()), std::move(object), bound);
+  capacity_blocks = std::min(capacity_blocks, input.unique_blocks());
+  object->SetHistory(capacity_blocks * options.history_bytes_per_block);
+  Replayer replayer(capacity_blocks, std::move(object), bound, options.log);
   ReplayResult result;
   std::vector<TokenId> tokens;
   std::vector<uint64_t> keys;
@@ -189,7 +214,7 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     result.seconds += bench::ThreadSeconds() - begin_s;
     result.blocks += first;
     result.requests += turn.size();
-    progress(result.requests);
+    options.progress(result.requests);
   }
   result.evicted_blocks = replayer.evicted();
   result.digest = replayer.digest();

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "apps/quire/trace.h"
+#include "evict/policies.h"
 #include "quire/ids.h"
 
 namespace quire::app {
@@ -16,6 +18,8 @@ namespace quire::app {
 class ReplayInput {
  public:
   explicit ReplayInput(const Trace& trace);
+  /// With keys of the caller's choice, by id.
+  ReplayInput(const Trace& trace, const std::function<uint64_t(uint64_t)>& key_of);
 
   struct Request {
     uint64_t first_block = 0;  // in blocks()
@@ -54,13 +58,35 @@ struct ReplayResult {
   double blocks_per_second() const;
 };
 
+/// What happened, for whoever compares it with a live cache.
+struct ReplayLog {
+  std::vector<uint32_t> hits;     // blocks, by request
+  std::vector<uint64_t> victims;  // keys, in the order they went
+};
+
+struct ReplayOptions {
+  /// Told the requests done.
+  std::function<void(uint64_t)> progress = [](uint64_t) {};
+  /// Filled, if not null.
+  ReplayLog* log = nullptr;
+  /// What the policy may remember; by default as in a cache of slots of 256 KiB or more.
+  uint64_t history_bytes_per_block = evict::HistoryBytesPerSlot(UINT64_MAX);
+};
+
 /// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is
 /// there; all blocks of a prompt are inserted as far as they fit, and its first block ends as the
-/// most recent. `progress` is told the requests done.
+/// most recent.
+///
+/// Policies hear what a live cache tells them, in its order: time, what is leased again, what is
+/// evicted for the rest, and when the request ends its facts and its blocks. So hits and victims
+/// are those of a cache of one more block, in which the part of the prompt lies that fills no
+/// block. It differs where traces say too little: a live cache keeps whole blocks of the output,
+/// publishes no partial last block, and computes the last token of a prompt, so that one of whole
+/// blocks leaves the last one to be computed.
 ///
 /// Shape: policy is a name of ReplayPolicies()
 ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const std::string& policy,
-                    const std::function<void(uint64_t)>& progress);
+                    const ReplayOptions& options = {});
 
 struct CurvePoint {
   uint64_t capacity_blocks = 0;

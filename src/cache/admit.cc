@@ -11,8 +11,14 @@ namespace quire {
 
 Plan::Plan(std::unique_ptr<cache::PlanState> state) : state_(std::move(state)) {}
 Plan::Plan(Plan&&) noexcept = default;
-Plan& Plan::operator=(Plan&&) noexcept = default;
-Plan::~Plan() = default;
+Plan& Plan::operator=(Plan&& other) noexcept {
+  if (this != &other) {
+    cache::Core::EndPlan(state_.get());
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+Plan::~Plan() { cache::Core::EndPlan(state_.get()); }
 
 uint64_t Plan::resident_tokens() const { return state_->resident; }
 uint64_t Plan::missing_tokens() const { return state_->prompt_tokens - resident_tokens(); }
@@ -222,6 +228,7 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
     return std::unexpected(
         AsOpenSays(std::move(taken).error(), reserve, shared, blocks - shared, blocks_wanted));
   }
+  const bool asked = state.missing.empty() || state.missing.front().reason != MissReason::kNotAsked;
   list.Resize(shared);
   for (uint64_t block = 0; block < shared; ++block) {
     for (uint32_t c = 0; c < class_count(); ++c) list.SetSlot(c, block, state.slots[c][block]);
@@ -232,6 +239,7 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
                                         SequenceImpl::Start{.place = std::move(state.place),
                                                             .prompt_tokens = state.prompt_tokens,
                                                             .tokens = state.resident,
+                                                            .asked = asked,
                                                             .blocks = std::move(list),
                                                             .charge = std::move(taken->metadata),
                                                             .lease = std::move(state.lease)},

@@ -43,9 +43,8 @@ struct BlockRecord {
   uint64_t retained_until_us = 0;  // the priority's end; 0: nobody asked for one
   TenantId account{};              // who pays for it: the tenant, or the domain it was published to
   TenantId publisher{};
-  uint32_t local = 0;  // its number in the account's lists
-  uint32_t pins = 0;   // paths that Pin keeps and that go through it
-  Digest key{};        // identity in stores, chained from the root key
+  uint32_t pins = 0;  // paths that Pin keeps and that go through it
+  Digest key{};       // identity in stores, chained from the root key
 
   bool IsPinned(uint32_t slot_class) const { return ((pinned_parts >> slot_class) & 1U) != 0; }
   bool hollow() const {

@@ -43,12 +43,15 @@ uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
 }
 
 /// What a sealed slot costs besides: for its block, and hollow ones, the index entry and record
-/// (256) and the tokens, once in the index and once in the sequence. And what is remembered of a
-/// block that is gone, and of one that is watched for the statistics.
-uint64_t BlockCharge(const codec::SlotLayout& layout) {
+/// (256), the places in the eviction lists, and the tokens, once in the index and once in the
+/// sequence. And what is remembered of a block that is gone, of one that is watched for the
+/// statistics, and by the policy.
+uint64_t BlockCharge(const codec::SlotLayout& layout, const EvictionLists& lists,
+                     uint64_t history_bytes) {
   const uint64_t blocks = HasFullAttention(layout) ? 1 : 1 + kHollowPerSlot;
-  return blocks * (256 + 2 * sizeof(TokenId) * uint64_t{layout.block_tokens()}) +
-         Ghosts::kBytesEach + evict::ReuseEstimator::kBytesEach;
+  return blocks * (256 + lists.bytes_per_block() +
+                   2 * sizeof(TokenId) * uint64_t{layout.block_tokens()}) +
+         Ghosts::kBytesEach + evict::ReuseEstimator::kBytesEach + history_bytes;
 }
 
 Result<void> CheckCodecs(const NumericProfile& profile) {
@@ -128,9 +131,13 @@ Result<Core::Parts> Core::MakeParts(const CacheOptions& options) {
                             options.profile.residual_tokens));
   }
   const uint32_t part_count = parts.layout.part_count();
+  const EvictionLists lists(options.policy);  // asked for what they cost
+  if (lists.whole->has_history()) {
+    parts.history_bytes = evict::HistoryBytesPerSlot(parts.layout.slot_bytes(0));
+  }
   for (uint32_t part = 0; part < part_count; ++part) {
-    parts.charges[part] =
-        SlotCharge(parts.layout.slot_bytes(part), options.placement) + BlockCharge(parts.layout);
+    parts.charges[part] = SlotCharge(parts.layout.slot_bytes(part), options.placement) +
+                          BlockCharge(parts.layout, lists, parts.history_bytes);
     if (!parts.open_layout) continue;
     parts.charges[part_count + part] =
         SlotCharge(parts.open_layout->slot_bytes(part), Placement::kFreeList);
@@ -198,7 +205,9 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
       layout_(std::move(parts.layout)),
       open_layout_(std::move(parts.open_layout)),
       charges_(parts.charges),
+      history_bytes_(parts.history_bytes),
       heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()),
+      hears_time_(evict::MakePolicy(options_.policy)->hears_time()),
       clock_(options_.clock != nullptr ? *options_.clock : SystemClock()),
       memory_(std::move(parts.memory)),
       pools_(std::move(parts.pools)),
@@ -211,7 +220,7 @@ Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
   }
   tenants_.push_back(std::make_unique<Tenant>(TenantOptions{.name = "default"}, kDefaultTenant,
                                               /*quota_bytes=*/UINT64_MAX,
-                                              evict::MakePolicy(options_.policy)));
+                                              EvictionLists(options_.policy)));
   MutexLock lock(mutex_);
   SetRoom(RoomFor(options_.hot_bytes, class_count(), charges_));
 }
@@ -271,8 +280,8 @@ CacheStats Core::stats() const {
   if (open_layout_ && layout_.part_count() > 1) stats.open_second = pools_[OpenClassOf(1)]->stats();
   stats.published_blocks = blocks_.size();
   for (const auto& tenant : tenants_) {
-    stats.evictable_blocks += tenant->whole.size();
-    stats.passed_blocks += tenant->passed.size();
+    stats.evictable_blocks += tenant->lists.whole->size();
+    stats.passed_blocks += tenant->lists.passed->size();
     stats.pinned_blocks += tenant->pinned_blocks;
   }
   stats.hollow_blocks = hollow_;

@@ -75,12 +75,21 @@ struct NewBlock {
   PerClass<SlotId> slots{};         // of each part, held once by the sequence
 };
 
-/// How a request used a path of published blocks.
+/// Who used a path.
+enum class User : uint8_t {
+  kRequest = 1,  // it asked for its prompt, and computed the rest
+  kPlan = 2,     // it asked for its prompt and went no further
+  kOther = 3,    // nobody asked whether the path was there: a fork, or a sequence after a Reset
+};
+
+/// How a path of published blocks was used.
 struct PathUse {
   std::span<const BlockId> path;  // root first
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
-  bool looked_up = true;  // else nobody asked whether it was there: a fork
+  bool asked = true;        // what of it was there
+  uint64_t hit_blocks = 0;  // that were
+  User user = User::kRequest;
 };
 
 /// What became of it.
@@ -166,8 +175,11 @@ class Core final : public Cache {
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
   void ReleaseSlots(std::span<const SlotId> slots);
-  /// A request is about to let go of its path.
-  void NoteUse(const Place& place, const PathUse& use);
+  /// A use of a path ends: drops one hold of each slot, as ReleaseSlots does, under the same hold of
+  /// the lock under which policies hear of it, so that they take no other request's blocks for its.
+  void EndUse(const Place& place, const PathUse& use, std::span<const SlotId> slots);
+  /// A plan ends of which nothing came. No plan, or one that became a sequence, is fine.
+  static void EndPlan(PlanState* plan);
   bool heeds_priorities() const { return heeds_priorities_; }
   uint64_t NowMicros() const { return clock_.NowMicros(); }
   /// Blocks that the caller holds are wanted so much until then; see Sequence::Retain.
@@ -210,6 +222,7 @@ class Core final : public Cache {
     codec::SlotLayout layout;
     std::optional<codec::SlotLayout> open_layout;
     PerClass<uint64_t> charges{};  // what one slot costs the budget, see ChargeBytes
+    uint64_t history_bytes = 0;    // of a sealed one: what its policy may remember
     std::unique_ptr<DeviceMemory> memory;
     PerClass<std::unique_ptr<pool::Pool>> pools{};  // null beyond the class count
     uint32_t codec_fallbacks = 0;
@@ -255,6 +268,8 @@ class Core final : public Cache {
     return TenantOf(TenantOf(place.tenant).account_id);
   }
   Result<void> CheckTenant(TenantId tenant) const QUIRE_REQUIRES(mutex_);
+  uint64_t MemoryPerSlot() const;
+  uint64_t UnpaidTenantBytes(uint64_t tenants) const QUIRE_REQUIRES(mutex_);
   void ShareMemory() QUIRE_REQUIRES(mutex_);
   uint32_t SamplesPerTenant() const QUIRE_REQUIRES(mutex_);
   void AddOwners(const PerClass<std::vector<SlotId>>& slots, uint64_t bytes) QUIRE_REQUIRES(mutex_);
@@ -320,10 +335,13 @@ class Core final : public Cache {
   void AddLease(BlockId block) QUIRE_REQUIRES(mutex_);
   void DropLease(BlockId block) QUIRE_REQUIRES(mutex_);
   uint64_t PolicyKey(BlockId block) const QUIRE_REQUIRES(mutex_);
+  void BeginUse(Tenant& account, const Place& place, const PathUse& use) QUIRE_REQUIRES(mutex_);
   evict::BlockFacts FactsOf(BlockId block) const QUIRE_REQUIRES(mutex_);
   void List(BlockId block) QUIRE_REQUIRES(mutex_);
-  /// `for_room`: it goes because room was needed, which a policy may learn from.
-  void Unlist(BlockId block, bool for_room = false) QUIRE_REQUIRES(mutex_);
+  // Whether a block that leaves its list stays in the cache. What goes because room was needed
+  // teaches a policy something.
+  enum class Stays : uint8_t { kYes = 1, kNo = 2, kEvicted = 3 };
+  void Unlist(BlockId block, Stays stays = Stays::kYes) QUIRE_REQUIRES(mutex_);
 
   // A pin is a lease on a path, by its last block and who asked for it.
   struct PinKey {
@@ -400,7 +418,9 @@ class Core final : public Cache {
   const codec::SlotLayout layout_;
   const std::optional<codec::SlotLayout> open_layout_;
   const PerClass<uint64_t> charges_;
+  const uint64_t history_bytes_;  // of each of them, for the policy's history
   const bool heeds_priorities_;
+  const bool hears_time_;  // the policy
   const Clock& clock_;
   const std::unique_ptr<DeviceMemory> memory_;
   const PerClass<std::unique_ptr<pool::Pool>> pools_;
@@ -432,7 +452,9 @@ class Core final : public Cache {
   uint64_t spilling_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // leaving, or promised for it
   uint64_t sequence_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // of MetadataCharges
   uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // that the charges pay for
-  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // of all tenants, as the samples are
+  uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // sealed slots whose charges pay for memory
+  uint64_t share_ QUIRE_GUARDED_BY(mutex_) = 0;       // of ghosts_max_, for each tenant
+  uint64_t tenants_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // charged, for tenants that it did not pay
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
 };

@@ -27,7 +27,7 @@ uint64_t Core::Evict(uint64_t blocks) {
 // passed what nobody holds.
 std::optional<Core::Victim> Core::VictimOf(const Tenant& tenant) const {
   std::optional<Victim> victim;
-  if (const auto whole = tenant.Victim(tenant.whole)) {
+  if (const auto whole = tenant.lists.whole->Victim()) {
     const BlockRecord& record = blocks_.at(*whole);
     const uint64_t twin_bytes = TwinBytes(record);
     const bool twins = twin_bytes > 0 && twin_bytes < record.listed_bytes;
@@ -36,7 +36,7 @@ std::optional<Core::Victim> Core::VictimOf(const Tenant& tenant) const {
               .stamp = record.stamp,
               .bytes = twins ? twin_bytes : record.listed_bytes};
   }
-  if (const auto passed = tenant.Victim(tenant.passed)) {
+  if (const auto passed = tenant.lists.passed->Victim()) {
     const BlockRecord& record = blocks_.at(*passed);
     if (!victim || record.stamp < victim->stamp) {
       victim = {.block = *passed,
@@ -116,8 +116,8 @@ void Core::EvictParts(BlockId block, Leaving* leaving) {
 // what its account does not use, then this path ends its life in the index.
 void Core::LimitHollow(BlockId block, Leaving* leaving) {
   Tenant& account = TenantOf(blocks_.at(block).account);
-  while (hollow_ > hollow_max_ && account.whole.size() > 0) {
-    Drop(*account.Victim(account.whole), MissReason::kEvicted, leaving);
+  while (hollow_ > hollow_max_ && account.lists.whole->size() > 0) {
+    Drop(*account.lists.whole->Victim(), MissReason::kEvicted, leaving);
     ++counters_.evicted_total;
   }
   if (hollow_ > hollow_max_) Quarantine(block, Standing::kPassed);
@@ -128,7 +128,7 @@ void Core::LimitHollow(BlockId block, Leaving* leaving) {
 void Core::Expire(Tenant& account) {
   if (account.options.ttl_us == 0) return;
   const uint64_t now_us = clock_.NowMicros();
-  while (const auto victim = account.Victim(account.aging)) {
+  while (const auto victim = account.lists.aging->Victim()) {
     if (now_us - blocks_.at(*victim).listed_us < account.options.ttl_us) return;
     EvictVictim({.block = *victim, .goes = Goes::kWhole, .stamp = 0, .bytes = 0},
                 MissReason::kExpired);
@@ -164,7 +164,8 @@ void Core::DropOne(BlockId block, MissReason reason, Leaving* leaving) {
                                     .epoch = TenantOf(record.publisher).epoch});
   }
   const index::RootId root = index_.root(block);
-  Unlist(block, /*for_room=*/reason == MissReason::kEvicted);
+  const bool for_room = reason == MissReason::kEvicted || reason == MissReason::kQuota;
+  Unlist(block, for_room ? Stays::kEvicted : Stays::kNo);
   if (record.hollow()) --hollow_;
   index_.Remove(block);
   if (index_.empty(root)) {
@@ -172,7 +173,7 @@ void Core::DropOne(BlockId block, MissReason reason, Leaving* leaving) {
     roots_[root.number()] = {};
     std::erase(account.roots, root);
   }
-  account.RemoveBlock(record.local);
+  --account.block_count;
   blocks_.Remove(block);
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (record.slots[c].is_none()) continue;

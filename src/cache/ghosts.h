@@ -5,10 +5,9 @@
 
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <optional>
-#include <unordered_map>
 
+#include "evict/recent_keys.h"
 #include "quire/identity.h"
 #include "quire/ids.h"
 #include "quire/stats.h"
@@ -28,71 +27,50 @@ struct Ghost {
 /// Threads: not synchronised; the caller holds its lock
 class Ghosts {
  public:
-  /// Most that one costs the heap: an entry of the map, its bucket and its place in the queue.
-  static constexpr uint64_t kBytesEach = 96;
+  /// Most that one costs the heap.
+  static constexpr uint64_t kBytesEach = evict::RecentKeys<Ghost>::kBytesEach;
 
   /// Forgets what is beyond `ghosts_max`.
   void SetCapacity(uint64_t ghosts_max) {
     ghosts_max_ = ghosts_max;
-    Shrink();
+    ghosts_.Trim(ghosts_max_);
   }
 
   void Add(const Digest& key, Ghost ghost) {
-    Entry& entry = entries_[Number(key)];
-    entry = {.ghost = ghost, .order = next_order_++};
-    queue_.push_back({.number = Number(key), .order = entry.order});
-    Shrink();
+    if (ghosts_max_ == 0) return;
+    const auto known = ghosts_.Find(Number(key));
+    if (known.is_none()) ghosts_.Trim(ghosts_max_ - 1);
+    ghosts_[ghosts_.AddOrRenew(Number(key))] = ghost;
   }
   /// If the block is remembered, this is why it is not here.
   void SetReason(const Digest& key, MissReason reason) {
-    const auto found = entries_.find(Number(key));
-    if (found != entries_.end()) found->second.ghost.reason = reason;
+    const auto known = ghosts_.Find(Number(key));
+    if (!known.is_none()) ghosts_[known].reason = reason;
   }
   /// The block is back.
-  void Remove(const Digest& key) { entries_.erase(Number(key)); }
-  void Clear() {
-    entries_ = {};
-    queue_ = {};
+  void Remove(const Digest& key) {
+    const auto known = ghosts_.Find(Number(key));
+    if (!known.is_none()) ghosts_.Remove(known);
   }
+  void Clear() { ghosts_ = {}; }
 
   std::optional<Ghost> Find(const Digest& key) const {
-    const auto found = entries_.find(Number(key));
-    if (found == entries_.end()) return std::nullopt;
-    return found->second.ghost;
+    const auto known = ghosts_.Find(Number(key));
+    if (known.is_none()) return std::nullopt;
+    return ghosts_[known];
   }
-  bool empty() const { return entries_.empty(); }
-  uint64_t size() const { return entries_.size(); }
+  bool empty() const { return ghosts_.size() == 0; }
+  uint64_t size() const { return ghosts_.size(); }
 
  private:
-  struct Entry {
-    Ghost ghost;
-    uint64_t order = 0;
-  };
-  struct Place {
-    uint64_t number;
-    uint64_t order;  // of the entry when it was queued; another: this place is void
-  };
-
   static uint64_t Number(const Digest& key) {
     uint64_t number = 0;
     std::memcpy(&number, key.data(), sizeof(number));
     return number;
   }
 
-  // Void places count too, so that the queue is bounded as well.
-  void Shrink() {
-    for (; queue_.size() > ghosts_max_; queue_.pop_front()) {
-      const auto found = entries_.find(queue_.front().number);
-      if (found != entries_.end() && found->second.order == queue_.front().order) {
-        entries_.erase(found);
-      }
-    }
-  }
-
+  evict::RecentKeys<Ghost> ghosts_;
   uint64_t ghosts_max_ = 0;
-  uint64_t next_order_ = 0;
-  std::unordered_map<uint64_t, Entry> entries_;
-  std::deque<Place> queue_;  // oldest first
 };
 
 }  // namespace quire::cache

@@ -20,7 +20,8 @@ constexpr uint32_t kBlock = TestCache::kBlock;
 
 struct World {
   explicit World(uint64_t slots, std::string_view policy = "lru")
-      : charge_bytes(ChargePerSlot(SmallGeometry(), NumericProfile::Uniform(Codec::kF16))),
+      : charge_bytes(ChargePerSlot(SmallGeometry(), NumericProfile::Uniform(Codec::kF16),
+                                   std::string(policy))),
         cache(Must(Cache::Create({.geometry = SmallGeometry(),
                                   .profile = NumericProfile::Uniform(Codec::kF16),
                                   .hot_bytes = slots * charge_bytes,

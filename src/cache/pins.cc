@@ -147,9 +147,9 @@ void Core::EndPinsOfBadBlocks() {
 
 // Ends the pins that are over, and tells policies that go by time how late it is.
 void Core::LetTimePass() {
-  if (!heeds_priorities_ && next_pin_end_us_ == UINT64_MAX) return;
+  if (!hears_time_ && next_pin_end_us_ == UINT64_MAX) return;
   const uint64_t now_us = clock_.NowMicros();
-  for (const auto& tenant : tenants_) tenant->whole.Advance(now_us / 1000);
+  for (const auto& tenant : tenants_) tenant->lists.whole->Advance(now_us / 1000);
   if (now_us < next_pin_end_us_) return;
   std::vector<BlockId> ended;
   next_pin_end_us_ = UINT64_MAX;

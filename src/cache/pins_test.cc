@@ -17,7 +17,7 @@ constexpr uint64_t kSecond_us = 1'000'000;
 struct World {
   explicit World(uint64_t slots, const std::string& policy = "lru",
                  const Geometry& geometry = SmallGeometry())
-      : model(geometry), charge_bytes(ChargePerSlot(geometry, Profile())) {
+      : model(geometry), charge_bytes(ChargePerSlot(geometry, Profile(), policy)) {
     cache = Must(Cache::Create({.geometry = geometry,
                                 .profile = Profile(),
                                 .hot_bytes = slots * charge_bytes + charge_bytes - 1,

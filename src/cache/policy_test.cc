@@ -11,11 +11,8 @@ namespace {
 class CachePolicies : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(CachePolicies, ShareAndEvictUnderPressure) {
-  TestCache t(/*slots=*/20);
-  t.cache = Must(Cache::Create({.geometry = SmallGeometry(),
-                                .profile = NumericProfile::Uniform(Codec::kF16),
-                                .hot_bytes = 21 * t.charge_bytes - 1,
-                                .policy = std::string(GetParam())}));
+  TestCache t(/*slots=*/20, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), /*slots_max=*/0,
+              {.policy = std::string(GetParam())});
   Prng prng(8);
   uint64_t found = 0;
   for (int i = 0; i < 300; ++i) {
@@ -23,7 +20,7 @@ TEST_P(CachePolicies, ShareAndEvictUnderPressure) {
     const auto prompt = Join(stem, SomeTokens(1 + prng.NextBelow(80), 100 + prng.NextBelow(30)));
     found += t.Resident(prompt);
     const auto sequence = t.Run(prompt);
-    ASSERT_EQ(sequence->length(), prompt.size());
+    ASSERT_EQ(t.model.Differs(*sequence, prompt), "") << "request " << i;
   }
   EXPECT_GT(found, 0u);
   EXPECT_GT(t.cache->stats().evicted_total, 100u);
@@ -35,11 +32,8 @@ TEST_P(CachePolicies, ShareAndEvictUnderPressure) {
 // A policy that goes by the length of prompts hears of it from the sequences that end.
 TEST(CachePolicy, HearsOfRequests) {
   for (const bool by_length : {true, false}) {
-    TestCache t(/*slots=*/40);
-    t.cache = Must(Cache::Create({.geometry = SmallGeometry(),
-                                  .profile = NumericProfile::Uniform(Codec::kF16),
-                                  .hot_bytes = 40 * t.charge_bytes,
-                                  .policy = by_length ? "token_limit" : "lru"}));
+    TestCache t(/*slots=*/40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16),
+                /*slots_max=*/0, {.policy = by_length ? "token_limit" : "lru"});
     const auto brief = SomeTokens(2 * TestCache::kBlock + 1, 1);
     const auto lengthy = SomeTokens(8 * TestCache::kBlock + 1, 2);
     t.Run(brief);
@@ -49,6 +43,44 @@ TEST(CachePolicy, HearsOfRequests) {
     EXPECT_EQ(t.Resident(brief), by_length ? 2 * TestCache::kBlock : 0);
     EXPECT_EQ(t.Resident(lengthy), (by_length ? 5 : 7) * TestCache::kBlock);
   }
+}
+
+TestCache CacheByLength() {
+  return TestCache(/*slots=*/40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16),
+                   /*slots_max=*/0, {.policy = "token_limit"});
+}
+
+// A plan that is dropped used its prompt and nothing else, whoever came before it.
+TEST(CachePolicy, ADroppedPlanIsARequestOfItsOwn) {
+  TestCache t = CacheByLength();
+  const auto brief = SomeTokens(2 * TestCache::kBlock + 1, 1);
+  const auto lengthy = SomeTokens(8 * TestCache::kBlock + 1, 2);
+  t.Run(brief);
+  t.Run(lengthy);
+  {
+    const auto asked =
+        Join(std::span(brief).first(2 * TestCache::kBlock), SomeTokens(12 * TestCache::kBlock, 3));
+    EXPECT_EQ(t.Acquire(asked).resident_tokens(), 2 * TestCache::kBlock);
+  }
+  EXPECT_EQ(t.cache->Evict(2), 2u);
+  EXPECT_EQ(t.Resident(lengthy), 8 * TestCache::kBlock);
+  EXPECT_EQ(t.Resident(brief), 0u) << "the longest prompt was the plan's";
+}
+
+// A view that is the last to hold its blocks does not make them those of the request before.
+TEST(CachePolicy, WhatAViewLetsGoBelongsToNoRequest) {
+  TestCache t = CacheByLength();
+  const auto brief = SomeTokens(2 * TestCache::kBlock + 1, 1);
+  const auto lengthy = SomeTokens(8 * TestCache::kBlock + 1, 2);
+  auto sequence = t.Run(brief);
+  {
+    const BlockListView view = Must(sequence->View(0, StreamRole::kKey));
+    sequence.reset();
+    t.Run(lengthy);
+  }
+  t.Run(SomeTokens(3 * TestCache::kBlock + 1, 3));
+  EXPECT_EQ(t.cache->Evict(11), 11u);
+  EXPECT_EQ(t.Resident(brief), 2 * TestCache::kBlock);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CachePolicies, testing::ValuesIn(evict::PolicyNames()),

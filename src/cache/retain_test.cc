@@ -13,7 +13,9 @@ constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kSecond_us = 1'000'000;
 
 struct World : TestCache {
-  explicit World(uint64_t slots, const std::string& policy = "priority") : TestCache(slots) {
+  explicit World(uint64_t slots, const std::string& policy = "priority")
+      : TestCache(slots, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), /*slots_max=*/0,
+                  {.policy = policy}) {
     cache = Must(Cache::Create({.geometry = SmallGeometry(),
                                 .profile = NumericProfile::Uniform(Codec::kF16),
                                 .hot_bytes = slots * charge_bytes + charge_bytes - 1,

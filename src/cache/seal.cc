@@ -90,7 +90,7 @@ Published Core::AddToIndex(const Place& place, const NewBlock& block, BlockRecor
     account.roots.push_back(root);
   }
   const BlockId id = blocks_.Add(record);
-  blocks_.at(id).local = account.AddBlock(id);
+  ++account.block_count;
   index_.Insert(root, block.parent, block.tokens, {&id, 1});
   AddLease(block.parent);
   account.ghosts.Remove(record.key);

@@ -28,6 +28,7 @@ SequenceImpl::SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64
       step_tokens_(options.step_tokens),
       publish_(options.publish && !options.contiguous),
       contiguous_(options.contiguous),
+      asked_(start.asked),
       blocks_(std::move(start.blocks)),
       first_own_(start.tokens / core.block_tokens()),
       cursors_(core.layout().layer_count()),
@@ -655,11 +656,9 @@ void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
   KeepTwins(length() / core_.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
+  const uint64_t output = length() - prompt;
+  const uint64_t hit_blocks = first_own_;
   const std::vector<BlockId> path = blocks_.PublishedBlocks(0, blocks_.published());
-  core_.NoteUse(place_, {.path = path,
-                         .prompt_tokens = prompt,
-                         .output_tokens = length() - prompt,
-                         .looked_up = looked_up_});
   {
     MutexLock lock(mutex_);
     dropped = Held(blocks_.size());
@@ -677,8 +676,15 @@ void SequenceImpl::Reset() {
   gave_up_ = false;
   dropped_tokens_ = 0;
   retained_.clear();
-  looked_up_ = false;
-  core_.ReleaseSlots(dropped);
+  const User user = std::exchange(looked_up_, false) ? User::kRequest : User::kOther;
+  core_.EndUse(place_,
+               {.path = path,
+                .prompt_tokens = prompt,
+                .output_tokens = output,
+                .asked = asked_,
+                .hit_blocks = hit_blocks,
+                .user = user},
+               dropped);
 }
 
 }  // namespace quire::cache

@@ -28,6 +28,7 @@ class SequenceImpl final : public Sequence {
     Place place{};
     uint64_t prompt_tokens = 0;
     uint64_t tokens = 0;      // committed
+    bool asked = true;        // what of its prompt was there
     BlockList blocks;         // of these tokens; their slots are held for the sequence
     MetadataCharge charge{};  // pays for the sequence and for entries of `blocks`
     Lease lease{};            // what holds them until the sequence does, or nothing
@@ -169,6 +170,7 @@ class SequenceImpl final : public Sequence {
   const uint64_t step_tokens_;
   const bool publish_;
   const bool contiguous_;
+  const bool asked_;             // what of its prompt was there
   uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
   mutable Mutex mutex_{LockRank{10}};
@@ -177,7 +179,7 @@ class SequenceImpl final : public Sequence {
   MetadataCharge charge_;           // for the sequence itself
   uint64_t first_own_ = 0;          // blocks before this one were shared with it from the start
   std::vector<Retained> retained_;  // until Reset
-  bool looked_up_ = true;           // its prompt was asked for
+  bool looked_up_ = true;           // a request brought its prompt
   bool gave_up_ = false;            // its path can no longer be found, so it publishes nothing more
   // A private block that began as a copy of damaged bytes. Neither it nor what follows is
   // published.

@@ -124,10 +124,8 @@ uint64_t Core::PolicyKey(BlockId block) const {
 }
 
 evict::BlockFacts Core::FactsOf(BlockId block) const {
-  const BlockId parent = index_.parent(block);
   evict::BlockFacts facts = {
-      .key = PolicyKey(block),
-      .parent = parent.is_none() ? parent : BlockId(blocks_.at(parent).local)};
+      .key = PolicyKey(block), .parent = index_.parent(block), .depth = index_.depth(block)};
   const BlockRecord& record = blocks_.at(block);
   if (record.retained_until_us > 0) {
     facts.priority = record.priority;
@@ -138,23 +136,43 @@ evict::BlockFacts Core::FactsOf(BlockId block) const {
   return facts;
 }
 
-void Core::NoteUse(const Place& place, const PathUse& use) {
-  if (use.path.empty()) return;
+void Core::EndUse(const Place& place, const PathUse& use, std::span<const SlotId> slots) {
   mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
     Tenant& account = AccountOf(place);
-    keys_.clear();
-    for (const BlockId block : use.path) keys_.push_back(PolicyKey(block));
-    // A prompt's last token is never looked up.
-    const uint64_t asked = use.looked_up ? ReusableBlocks(use.prompt_tokens, block_tokens()) : 0;
-    if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
-      account.reuse.Use(keys_, std::min<uint64_t>(asked, keys_.size()));
-    }
-    if (!account.whole.hears_requests()) return;
-    account.whole.Begin({.time_ms = clock_.NowMicros() / 1000,
-                         .keys = keys_,
-                         .prompt_tokens = use.prompt_tokens,
-                         .output_tokens = use.output_tokens});
+    if (!use.path.empty()) BeginUse(account, place, use);
+    for (size_t i = slots.size(); i > 0; --i) ReleaseSlot(slots[i - 1]);
+    account.lists.whole->End();
   });
+}
+
+void Core::BeginUse(Tenant& account, const Place& place, const PathUse& use) {
+  keys_.clear();
+  for (const BlockId block : use.path) keys_.push_back(PolicyKey(block));
+  // A prompt's last token is never looked up.
+  const uint64_t asked =
+      use.asked
+          ? std::min<uint64_t>(ReusableBlocks(use.prompt_tokens, block_tokens()), keys_.size())
+          : 0;
+  if (place.epoch == TenantOf(place.tenant).epoch) {  // else it was erased since
+    account.reuse.Use(keys_, use.user == User::kRequest ? asked : 0);
+  }
+  if (use.user == User::kOther || !account.lists.whole->hears_requests()) return;
+  account.lists.whole->Begin({.time_ms = clock_.NowMicros() / 1000,
+                              .keys = keys_,
+                              .prompt_tokens = use.prompt_tokens,
+                              .output_tokens = use.output_tokens,
+                              .asked_blocks = asked,
+                              .hit_blocks = use.hit_blocks});
+}
+
+void Core::EndPlan(PlanState* plan) {
+  if (plan == nullptr || plan->lease.slots_.empty()) return;
+  const PathUse use = {.path = plan->path,
+                       .prompt_tokens = plan->prompt_tokens,
+                       .hit_blocks = plan->path.size(),
+                       .user = User::kPlan};
+  plan->lease.core_->EndUse(plan->place, use, plan->lease.slots_);
+  Disarm(plan->lease);
 }
 
 void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
@@ -186,12 +204,13 @@ void Core::List(BlockId block) {
   if (record.listed != wanted) {
     Unlist(block);
     if (wanted != Listed::kNowhere) {
-      (wanted == Listed::kWhole ? account.whole : account.passed).Add(record.local, FactsOf(block));
+      (wanted == Listed::kWhole ? account.lists.whole : account.lists.passed)
+          ->Add(block, FactsOf(block));
       record.stamp = next_stamp_++;
     }
     record.listed = wanted;
     if (wanted == Listed::kWhole && account.options.ttl_us > 0) {
-      account.aging.Add(record.local, {});
+      account.lists.aging->Add(block, {});
       record.listed_us = clock_.NowMicros();
     }
   }
@@ -199,14 +218,18 @@ void Core::List(BlockId block) {
   record.listed_bytes = bytes;
 }
 
-void Core::Unlist(BlockId block, bool for_room) {
+void Core::Unlist(BlockId block, Stays stays) {
   BlockRecord& record = blocks_.at(block);
   Tenant& account = TenantOf(record.account);
   if (record.listed == Listed::kWhole) {
-    for_room ? account.whole.Evict(record.local) : account.whole.Remove(record.local);
-    if (account.options.ttl_us > 0) account.aging.Remove(record.local);
+    switch (stays) {
+      case Stays::kYes: account.lists.whole->Remove(block); break;
+      case Stays::kNo: account.lists.whole->Forget(block); break;
+      case Stays::kEvicted: account.lists.whole->Evict(block); break;
+    }
+    if (account.options.ttl_us > 0) account.lists.aging->Remove(block);
   }
-  if (record.listed == Listed::kParts) account.passed.Remove(record.local);
+  if (record.listed == Listed::kParts) account.lists.passed->Remove(block);
   record.listed = Listed::kNowhere;
   account.evictable_bytes -= std::exchange(record.listed_bytes, 0);
 }

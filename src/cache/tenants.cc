@@ -16,6 +16,9 @@ namespace quire::cache {
 
 namespace {
 
+/// Most that a tenant takes which remembers nothing: its record, lists, statistics, empty tables.
+constexpr uint64_t kTenantBytes = 3072;
+
 std::unexpected<Error> Refuse(const TenantOptions& options, std::string_view what) {
   return Fail(ErrorCode::kInvalidArgument, fmt::format("tenant \"{}\": {}", options.name, what));
 }
@@ -53,8 +56,17 @@ Result<TenantId> Core::AddTenant(const TenantOptions& options) {
                             "which other floors take {}",
                             options.name, options.floor_bytes, limit_bytes, floors_bytes));
   }
+  const uint64_t unpaid_bytes = UnpaidTenantBytes(tenants_.size() + 1);
+  const uint64_t added_bytes = unpaid_bytes - std::min(unpaid_bytes, tenants_bytes_);
+  if (!ledger_.TryCharge(added_bytes)) {
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("tenant \"{}\": its bookkeeping takes {} bytes, {} of {} (hot_bytes) "
+                            "are free",
+                            options.name, added_bytes, ledger_.available_bytes(), limit_bytes));
+  }
+  tenants_bytes_ += added_bytes;
   tenants_.push_back(
-      std::make_unique<Tenant>(options, account, quota_bytes, evict::MakePolicy(options_.policy)));
+      std::make_unique<Tenant>(options, account, quota_bytes, tenants_[0]->lists.MakeSiblings()));
   ShareMemory();
   return id;
 }
@@ -80,7 +92,7 @@ Result<TenantStats> Core::tenant_stats(TenantId id) const {
   stats.bytes_used = tenant.account.used_bytes();
   stats.bytes_peak = tenant.account.peak_bytes();
   stats.evictable_bytes = tenant.evictable_bytes;
-  stats.published_blocks = tenant.block_count();
+  stats.published_blocks = tenant.block_count;
   stats.erase_pending_slots = tenant.slots_stale;
   stats.pinned_blocks = tenant.pinned_blocks;
   stats.pinned_bytes = tenant.pinned_bytes;
@@ -97,17 +109,31 @@ Result<TenantStats> Core::tenant_stats(TenantId id) const {
   return stats;
 }
 
-// Of all that is remembered each one has the same share, whatever the others do.
+// What the charge of a sealed slot pays for what is remembered of blocks that are not there.
+uint64_t Core::MemoryPerSlot() const {
+  return Ghosts::kBytesEach + evict::ReuseEstimator::kBytesEach + history_bytes_;
+}
+
+// What tenants take even if they remember nothing, as far as the slots do not pay for it.
+uint64_t Core::UnpaidTenantBytes(uint64_t tenants) const {
+  const uint64_t bytes = (tenants - 1) * kTenantBytes;
+  return bytes - std::min(bytes, ghosts_max_ * MemoryPerSlot());
+}
+
+// Of what is left for memory each one has the same share, whatever the others do.
 void Core::ShareMemory() {
+  const uint64_t bytes = ghosts_max_ * MemoryPerSlot();
+  const uint64_t tenants_bytes = (tenants_.size() - 1) * kTenantBytes;
+  share_ = (bytes - std::min(bytes, tenants_bytes)) / MemoryPerSlot() / tenants_.size();
   for (const auto& tenant : tenants_) {
-    tenant->ghosts.SetCapacity(ghosts_max_ / tenants_.size());
+    tenant->ghosts.SetCapacity(share_);
     tenant->reuse.SetCapacity(SamplesPerTenant());
+    tenant->lists.whole->SetHistory(share_ * history_bytes_);
   }
 }
 
 uint32_t Core::SamplesPerTenant() const {
-  return static_cast<uint32_t>(
-      std::clamp<uint64_t>(ghosts_max_ / tenants_.size(), 1, evict::ReuseEstimator::kSamplesMax));
+  return static_cast<uint32_t>(std::clamp<uint64_t>(share_, 1, evict::ReuseEstimator::kSamplesMax));
 }
 
 // The default tenant's keys are those of the identity; any other's are a hash of that and who it

@@ -170,9 +170,12 @@ inline uint64_t SlotCharges(const CacheStats& stats) {
 }
 
 /// What one slot costs the budget, by asking a cache.
-inline uint64_t ChargePerSlot(const Geometry& geometry, const NumericProfile& profile) {
-  const auto cache = Must(
-      Cache::Create({.geometry = geometry, .profile = profile, .hot_bytes = uint64_t{1} << 30}));
+inline uint64_t ChargePerSlot(const Geometry& geometry, const NumericProfile& profile,
+                              const std::string& policy = CacheOptions{}.policy) {
+  const auto cache = Must(Cache::Create({.geometry = geometry,
+                                         .profile = profile,
+                                         .hot_bytes = uint64_t{1} << 30,
+                                         .policy = policy}));
   const Identity identity = SomeIdentity();
   const std::vector<TokenId> prompt = {1};
   const auto sequence =
@@ -189,7 +192,7 @@ struct TestCache {
                      const NumericProfile& profile = NumericProfile::Uniform(Codec::kF16),
                      uint64_t slots_max = 0, CacheOptions more = {})
       : model(geometry),
-        charge_bytes(ChargePerSlot(geometry, profile)),
+        charge_bytes(ChargePerSlot(geometry, profile, more.policy)),
         cache(
             Must(Cache::Create(With(std::move(more), std::move(geometry), profile, BytesFor(slots),
                                     slots_max == 0 ? 0 : BytesFor(slots_max))))) {}

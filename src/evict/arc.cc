@@ -4,6 +4,11 @@
 
 namespace quire::evict {
 
+void ArcPolicy::SetHistory(uint64_t bytes) {
+  ghosts_max_ = bytes / (ghosts_.size() * GhostKeys::kBytesEach);
+  for (GhostKeys& ghosts : ghosts_) ghosts.Trim(ghosts_max_);
+}
+
 ArcPolicy::List ArcPolicy::ListOf(bool is_new, uint64_t key) {
   if (!is_new) return kOften;
   const auto once = static_cast<double>(ghosts_[kOnce].size());
@@ -38,7 +43,12 @@ void ArcPolicy::Evict(BlockId block) {
   GhostKeys& ghosts = ghosts_[order_.rank(block).queue];
   Remove(block);
   ghosts.Add(known_.key(block));
-  ghosts.Trim(known_.size());
+  ghosts.Trim(std::min(ghosts_max_, known_.size()));
+  known_.Forget(block);
+}
+
+void ArcPolicy::Forget(BlockId block) {
+  Remove(block);
   known_.Forget(block);
 }
 

@@ -3,38 +3,37 @@
 #define QUIRE_EVICT_GHOST_KEYS_H_
 
 #include <cstdint>
-#include <deque>
-#include <memory>
+
+#include "evict/recent_keys.h"
 
 namespace quire::evict {
 
 /// The latest keys, first in, first out. Key 0, which names nothing, is not kept.
 ///
-/// Cost: O(1) amortised; about 60 bytes per key
+/// Cost: O(1) amortised; at most kBytesEach per key at the time when there were most
 class GhostKeys {
- public:
-  GhostKeys();
-  ~GhostKeys();
-  GhostKeys(const GhostKeys&) = delete;
-  GhostKeys& operator=(const GhostKeys&) = delete;
+ private:
+  struct Nothing {};
 
-  void Add(uint64_t key);
+ public:
+  static constexpr uint64_t kBytesEach = RecentKeys<Nothing>::kBytesEach;
+
+  void Add(uint64_t key) {
+    if (key != 0) keys_.AddOrRenew(key);
+  }
   /// Whether the key was here; it no longer is.
-  bool Take(uint64_t key);
+  bool Take(uint64_t key) {
+    const auto place = keys_.Find(key);
+    if (place.is_none()) return false;
+    keys_.Remove(place);
+    return true;
+  }
   /// Forgets the oldest until no more than `keys_max` are left.
-  void Trim(uint64_t keys_max);
-  uint64_t size() const;
+  void Trim(uint64_t keys_max) { keys_.Trim(keys_max); }
+  uint64_t size() const { return keys_.size(); }
 
  private:
-  struct Serials;
-  struct Noted {
-    uint64_t key;
-    uint64_t serial;
-  };
-
-  const std::unique_ptr<Serials> serials_;
-  std::deque<Noted> noted_;  // oldest first; void if the serial is another
-  uint64_t serial_ = 0;
+  RecentKeys<Nothing> keys_;
 };
 
 }  // namespace quire::evict

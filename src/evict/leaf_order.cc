@@ -1,20 +1,25 @@
 #include "evict/leaf_order.h"
 
 #include <iterator>
+#include <utility>
 
 #include "base/check.h"
 
 namespace quire::evict {
 
-LeafOrder::LeafOrder(uint32_t queues)
-    : memory_(std::make_unique<std::pmr::unsynchronized_pool_resource>()), versions_(queues) {
-  leaves_.reserve(queues);
-  for (uint32_t i = 0; i < queues; ++i) leaves_.emplace_back(memory_.get());
-}
+// Chunks are small, so that little of the last one is unused.
+LeafOrder::Table::Table()
+    : memory({.max_blocks_per_chunk = 64, .largest_required_pool_block = 64}) {}
 
-LeafOrder::Entry& LeafOrder::At(BlockId block) {
-  if (block.number() >= entries_.size()) entries_.resize(block.number() + size_t{1});
-  return entries_[block.number()];
+LeafOrder::LeafOrder(uint32_t queues) : LeafOrder(queues, std::make_shared<Table>()) {}
+
+LeafOrder::LeafOrder(uint32_t queues, const LeafOrder& sibling)
+    : LeafOrder(queues, sibling.table_) {}
+
+LeafOrder::LeafOrder(uint32_t queues, std::shared_ptr<Table> table)
+    : table_(std::move(table)), entries_(table_->entries), versions_(queues) {
+  leaves_.reserve(queues);
+  for (uint32_t i = 0; i < queues; ++i) leaves_.emplace_back(&table_->memory);
 }
 
 // Most come as the newest of their queue.
@@ -42,10 +47,10 @@ void LeafOrder::Add(BlockId block, BlockId parent, const Rank& rank) {
   QUIRE_CHECK_MSG(!contains(block), "the block is already evictable");
   QUIRE_CHECK(rank.queue < leaves_.size());
   if (!parent.is_none()) {
-    Entry& above = At(parent);
+    Entry& above = entries_.At(parent);
     if (above.children++ == 0 && above.present) Withdraw(parent, above.rank());
   }
-  Entry& entry = At(block);
+  Entry& entry = entries_.At(block);
   entry.set_rank(rank);
   entry.parent = parent;
   entry.present = true;
@@ -55,7 +60,7 @@ void LeafOrder::Add(BlockId block, BlockId parent, const Rank& rank) {
 
 BlockId LeafOrder::Remove(BlockId block) {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
-  Entry& entry = entries_[block.number()];
+  Entry& entry = entries_[block];
   const bool was_leaf = entry.children == 0;
   entry.present = false;
   --block_count_;
@@ -63,9 +68,9 @@ BlockId LeafOrder::Remove(BlockId block) {
     if (was_leaf) Withdraw(block, entry.rank());
     return entry.parent;
   }
-  Entry& above = entries_[entry.parent.number()];
+  Entry& above = entries_[entry.parent];
   // Whoever evicts a path comes there next.
-  if (!above.parent.is_none()) __builtin_prefetch(&entries_[above.parent.number()]);
+  if (!above.parent.is_none()) __builtin_prefetch(&entries_[above.parent]);
   const bool parent_is_leaf = --above.children == 0 && above.present;
   const Rank behind = {entry.queue, entry.weight, entry.stamp + 1};
   if (was_leaf && parent_is_leaf && above.rank() == behind) {
@@ -80,9 +85,19 @@ BlockId LeafOrder::Remove(BlockId block) {
   return entry.parent;
 }
 
+std::optional<Rank> LeafOrder::FormerRank(BlockId block) const {
+  if (!entries_.contains(block) || entries_[block].stamp == 0) return std::nullopt;
+  return entries_[block].rank();
+}
+
+void LeafOrder::Forget(BlockId block) {
+  QUIRE_DCHECK(!contains(block));
+  entries_[block].set_rank({});
+}
+
 void LeafOrder::Move(BlockId block, Rank rank) {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
-  Entry& entry = entries_[block.number()];
+  Entry& entry = entries_[block];
   if (entry.children == 0) {
     Withdraw(block, entry.rank());
     Offer(block, rank);
@@ -91,12 +106,12 @@ void LeafOrder::Move(BlockId block, Rank rank) {
 }
 
 bool LeafOrder::contains(BlockId block) const {
-  return block.number() < entries_.size() && entries_[block.number()].present;
+  return entries_.contains(block) && entries_[block].present;
 }
 
 Rank LeafOrder::rank(BlockId block) const {
   QUIRE_CHECK_MSG(contains(block), "the block is not evictable");
-  return entries_[block.number()].rank();
+  return entries_[block].rank();
 }
 
 std::optional<BlockId> LeafOrder::First() const {

@@ -10,12 +10,13 @@
 #include <set>
 #include <vector>
 
+#include "evict/per_block.h"
 #include "quire/ids.h"
 
 namespace quire::evict {
 
 /// Where a block stands: a queue, and its place there. Lower goes first. No two blocks of a queue
-/// that weigh the same have the same stamp.
+/// that weigh the same have the same stamp, which is at least 1.
 struct Rank {
   uint32_t queue = 0;
   uint64_t weight = 0;
@@ -26,8 +27,8 @@ struct Rank {
 /// A block with an evictable child is no leaf: it waits, at its rank, until its children are gone.
 ///
 /// Cost: O(log leaves) where a leaf comes or goes, O(1) for other blocks and where the first or
-///       last leaf of a queue makes room for a parent that stands right behind it; 32 bytes per
-///       block id and 72 per leaf
+///       last leaf of a queue makes room for a parent that stands right behind it; kBytesEach per
+///       block id, once for all that share the table: 32, and 64 more while it is a leaf
 class LeafOrder {
  public:
   struct Leaf {
@@ -37,11 +38,19 @@ class LeafOrder {
     auto operator<=>(const Leaf&) const = default;
   };
 
+  static constexpr uint64_t kBytesEach = 96;
+
   explicit LeafOrder(uint32_t queues);
+  /// With the table of another order: a block is in one of them at a time, with its parent.
+  LeafOrder(uint32_t queues, const LeafOrder& sibling);
 
   void Add(BlockId block, BlockId parent, const Rank& rank);
   /// Returns the block's parent.
   BlockId Remove(BlockId block);
+  /// Where a block stood that is here no more, unless it was forgotten.
+  std::optional<Rank> FormerRank(BlockId block) const;
+  /// A block that is here no more will not come back: the id may stand for another one.
+  void Forget(BlockId block);
   /// Gives a block that is here another rank.
   void Move(BlockId block, Rank rank);
 
@@ -79,14 +88,22 @@ class LeafOrder {
     }
   };
   static_assert(sizeof(Entry) == 32);
-  Entry& At(BlockId block);
+  // What orders share that know blocks by the same ids.
+  struct Table {
+    Table();
+
+    PerBlock<Entry> entries;
+    // Leaves come and go with every eviction; the pool spares them the heap.
+    std::pmr::unsynchronized_pool_resource memory;
+  };
+
+  LeafOrder(uint32_t queues, std::shared_ptr<Table> table);
   void Offer(BlockId block, const Rank& rank);
   std::pmr::set<Leaf>::iterator Find(BlockId block, const Rank& rank);
   void Withdraw(BlockId block, const Rank& rank);
 
-  std::vector<Entry> entries_;  // by block id
-  // Leaves come and go with every eviction; the pool spares them the heap.
-  std::unique_ptr<std::pmr::unsynchronized_pool_resource> memory_;
+  const std::shared_ptr<Table> table_;
+  PerBlock<Entry>& entries_;                 // by block id
   std::vector<std::pmr::set<Leaf>> leaves_;  // by queue
   std::vector<uint64_t> versions_;           // by queue
   uint64_t block_count_ = 0;

@@ -10,10 +10,18 @@ namespace quire::evict {
 
 /// Uses are counted while a block is in the cache; of equal counts the least recent goes first.
 ///
-/// Cost: O(log leaves) per call; about 100 bytes per block
+/// Cost: O(log leaves) per call; 120 bytes per block
 class LfuPolicy final : public Policy {
  public:
+  LfuPolicy() : order_(1) {}
+
   std::string_view name() const override { return "lfu"; }
+  std::unique_ptr<Policy> MakeSibling() const override {
+    return std::unique_ptr<Policy>(new LfuPolicy(order_, uses_));
+  }
+  uint64_t bytes_per_block() const override {
+    return LeafOrder::kBytesEach + KeyedBlocks<uint64_t>::kBytesEach;
+  }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;
   void Remove(BlockId block) override { order_.Remove(block); }
@@ -22,7 +30,10 @@ class LfuPolicy final : public Policy {
   uint64_t size() const override { return order_.size(); }
 
  private:
-  LeafOrder order_{1};  // weight: uses
+  LfuPolicy(const LeafOrder& order, const KeyedBlocks<uint64_t>& uses)
+      : order_(1, order), uses_(uses.table()) {}
+
+  LeafOrder order_;  // weight: uses
   KeyedBlocks<uint64_t> uses_;
   uint64_t stamp_ = 0;
 };

@@ -13,7 +13,7 @@ void LruPolicy::Add(BlockId block) {
 
 void LruPolicy::Remove(BlockId block) {
   QUIRE_CHECK_MSG(order_.contains(block), "the block is not evictable");
-  order_.Remove(block);
+  order_.Remove(0, block);
   --block_count_;
 }
 

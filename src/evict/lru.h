@@ -7,10 +7,16 @@
 
 namespace quire::evict {
 
-/// Cost: O(1) per call; 8 bytes per block id
+/// Cost: O(1) per call; 8 bytes per block
 class LruPolicy final : public Policy {
  public:
+  LruPolicy() : order_(1) {}
+
   std::string_view name() const override { return "lru"; }
+  std::unique_ptr<Policy> MakeSibling() const override {
+    return std::unique_ptr<Policy>(new LruPolicy(order_));
+  }
+  uint64_t bytes_per_block() const override { return Rings::kBytesEach; }
   using Policy::Add;
   void Add(BlockId block) override;
   void Remove(BlockId block) override;
@@ -18,7 +24,9 @@ class LruPolicy final : public Policy {
   uint64_t size() const override { return block_count_; }
 
  private:
-  Rings order_{1};
+  explicit LruPolicy(const Rings& siblings) : order_(1, siblings) {}
+
+  Rings order_;
   uint64_t block_count_ = 0;
 };
 

@@ -3,23 +3,25 @@
 #define QUIRE_EVICT_PATH_HISTORY_H_
 
 #include <cstdint>
-#include <deque>
-#include <memory>
 #include <span>
+
+#include "evict/recent_keys.h"
 
 namespace quire::evict {
 
 /// The ends of recent paths. A path ends with its last block and with the one before: the last is
 /// often partial, and then the next turn does not contain it.
 ///
-/// Cost: one hash lookup per block that the longest known path does not cover; about 100 bytes per
-///       end
+/// Cost: one lookup per block that the longest known path does not cover; kBytesEach per end
 class PathHistory {
+ private:
+  struct End {
+    uint32_t turn = 0;
+    uint64_t time_ms = 0;
+  };
+
  public:
-  PathHistory();
-  ~PathHistory();
-  PathHistory(const PathHistory&) = delete;
-  PathHistory& operator=(const PathHistory&) = delete;
+  static constexpr uint64_t kBytesEach = RecentKeys<End>::kBytesEach;
 
   struct Turn {
     uint32_t number = 0;  // 0: starts a conversation
@@ -28,19 +30,13 @@ class PathHistory {
 
   /// Finds out which turn a path is, and remembers its own ends, the latest `ends_max` of all.
   ///
-  /// Shape: keys [blocks], first block first; ends_max at least 2
+  /// Shape: keys [blocks], first block first
   Turn Note(std::span<const uint64_t> keys, uint64_t now_ms, uint64_t ends_max);
 
- private:
-  struct Ends;
-  struct Noted {
-    uint64_t key;
-    uint64_t serial;
-  };
+  uint64_t size() const { return ends_.size(); }
 
-  const std::unique_ptr<Ends> ends_;
-  std::deque<Noted> noted_;  // oldest first; void if the end was noted again
-  uint64_t serial_ = 0;
+ private:
+  RecentKeys<End> ends_;  // by time
 };
 
 }  // namespace quire::evict

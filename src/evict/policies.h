@@ -2,6 +2,8 @@
 #ifndef QUIRE_EVICT_POLICIES_H_
 #define QUIRE_EVICT_POLICIES_H_
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -11,6 +13,11 @@
 namespace quire::evict {
 
 std::span<const std::string_view> PolicyNames();
+
+/// What each slot of a cache pays for a policy's history, if it has one: little beside the slot.
+constexpr uint64_t HistoryBytesPerSlot(uint64_t slot_bytes) {
+  return std::min<uint64_t>(4096, slot_bytes / 64);
+}
 
 /// A new policy; null for a name that is not in PolicyNames().
 std::unique_ptr<Policy> MakePolicy(std::string_view name);

@@ -4,6 +4,7 @@
 #define QUIRE_EVICT_POLICY_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -31,10 +32,15 @@ struct BlockFacts {
 /// A use of one whole path.
 struct RequestFacts {
   uint64_t time_ms = 0;  // never goes back
-  /// BlockFacts::key of the prompt's blocks, first block first. Read before the call returns.
+  /// BlockFacts::key of the path's whole blocks, the prompt's and then what was generated, first
+  /// block first. Read before the call returns.
   std::span<const uint64_t> keys = {};
   uint64_t prompt_tokens = 0;
   uint64_t output_tokens = 0;
+  /// Of the keys' blocks, from the first on: those that it asked for, and of these those that were
+  /// there. The rest is new, or must be computed in any case.
+  uint64_t asked_blocks = 0;
+  uint64_t hit_blocks = 0;
 };
 
 /// The set of evictable blocks and an order on it. The same calls give the same victims.
@@ -53,25 +59,41 @@ class Policy {
   virtual ~Policy() = default;
 
   virtual std::string_view name() const = 0;
+  /// A policy of the same kind for other blocks of the same cache. What both keep by block id lies
+  /// in one table: a block is known to one of them at a time.
+  virtual std::unique_ptr<Policy> MakeSibling() const = 0;
+  /// Most heap that a block in the cache takes, all siblings together.
+  virtual uint64_t bytes_per_block() const = 0;
+  /// Whether it remembers anything beyond the blocks that are there.
+  virtual bool has_history() const { return false; }
+  /// That it may take so much heap for; unlimited until it is told.
+  virtual void SetHistory(uint64_t bytes) { (void)bytes; }
   /// Whether Begin tells it anything; what it needs costs the caller a walk over the path.
   virtual bool hears_requests() const { return false; }
   /// Whether it goes by BlockFacts::priority and expires_ms.
   virtual bool heeds_priorities() const { return false; }
+  /// Whether Advance tells it anything.
+  virtual bool hears_time() const { return false; }
   /// It is so late now. Time never goes back.
   virtual void Advance(uint64_t time_ms) { (void)time_ms; }
-  /// The blocks added from now on were used by this request.
+  /// The blocks added until End were used by this request. What is added outside of a request (by
+  /// a view or a pin that was the last to hold a block) says nothing new about the block, except
+  /// that it is recent: its class, and what counts requests, stay as they were.
   virtual void Begin(const RequestFacts& request) { (void)request; }
+  virtual void End() {}
   /// The block became evictable (nobody leases it) and is now the most recently used.
   virtual void Add(BlockId block) = 0;
   virtual void Add(BlockId block, const BlockFacts& facts) {
     (void)facts;
     Add(block);
   }
-  /// The block is leased again, or gone.
+  /// The block is leased again.
   virtual void Remove(BlockId block) = 0;
   /// The block is gone because room was needed: removed, and remembered where a policy learns from
-  /// that.
+  /// that. Its id may stand for another block next.
   virtual void Evict(BlockId block) { Remove(block); }
+  /// The block is gone for another reason, which teaches nothing.
+  virtual void Forget(BlockId block) { Evict(block); }
   /// What goes first; nothing changes until it is removed. Empty when nothing is evictable.
   virtual std::optional<BlockId> Victim() const = 0;
   /// Evictable blocks.

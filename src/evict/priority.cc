@@ -5,7 +5,10 @@
 namespace quire::evict {
 namespace {
 
-constexpr uint32_t kUnset = BlockFacts{}.priority;
+constexpr uint64_t kUnset = BlockFacts{}.priority;
+constexpr uint64_t kMost = 100;
+
+uint64_t Weight(uint64_t priority, bool is_shared) { return priority * 2 + (is_shared ? 1 : 0); }
 
 }  // namespace
 
@@ -16,18 +19,18 @@ void PriorityPolicy::Advance(uint64_t time_ms) {
     expiries_.erase(expiries_.begin());
     entries_[block].expires_ms = 0;
     Rank rank = order_.rank(block);
-    rank.queue = kUnset;
+    rank.weight = Weight(kUnset, entries_[block].uses > 1);
     order_.Move(block, rank);
   }
 }
 
 void PriorityPolicy::Add(BlockId block, const BlockFacts& facts) {
   Entry& entry = entries_.At(block, facts.key).value;
-  ++entry.uses;
+  if (in_request_) ++entry.uses;
   const bool is_expired = facts.expires_ms != 0 && facts.expires_ms <= now_ms_;
-  const uint32_t queue = is_expired ? kUnset : std::min<uint32_t>(facts.priority, kPriorities - 1);
+  const uint64_t priority = is_expired ? kUnset : std::min<uint64_t>(facts.priority, kMost);
   order_.Add(block, facts.parent,
-             {.queue = queue, .weight = entry.uses > 1 ? 1U : 0U, .stamp = ++stamp_});
+             {.queue = 0, .weight = Weight(priority, entry.uses > 1), .stamp = ++stamp_});
   entry.expires_ms = is_expired ? 0 : facts.expires_ms;
   if (entry.expires_ms != 0) expiries_.insert({entry.expires_ms, block});
 }
@@ -41,13 +44,6 @@ void PriorityPolicy::Remove(BlockId block) {
 void PriorityPolicy::Evict(BlockId block) {
   Remove(block);
   entries_.Forget(block);
-}
-
-std::optional<BlockId> PriorityPolicy::Victim() const {
-  for (uint32_t queue = 0; queue < kPriorities; ++queue) {
-    if (const auto leaf = order_.FirstOf(queue)) return leaf->block;
-  }
-  return std::nullopt;
 }
 
 }  // namespace quire::evict

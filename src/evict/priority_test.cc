@@ -28,12 +28,26 @@ TEST(Priority, LowPrioritiesGoFirst) {
 
 TEST(Priority, PrefixesOutliveTheRecentAndTheRecentTheOld) {
   PriorityPolicy policy;
+  policy.Begin({});
   policy.Add(BlockId(0), {.key = 1});
   policy.Remove(BlockId(0));
   policy.Add(BlockId(0), {.key = 1});  // two requests used it
   policy.Add(BlockId(1), {.key = 2});
   policy.Add(BlockId(2), {.key = 3});
   EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{1, 2, 0}));
+}
+
+TEST(Priority, WhatNoRequestAddsCountsAsNone) {
+  PriorityPolicy policy;
+  policy.Begin({});
+  for (const uint32_t block : {0U, 1U}) policy.Add(BlockId(block), {.key = block + uint64_t{1}});
+  policy.End();
+  policy.Remove(BlockId(0));
+  policy.Add(BlockId(0), {.key = 1});  // a view that ended last
+  policy.Begin({});
+  policy.Remove(BlockId(1));
+  policy.Add(BlockId(1), {.key = 2});  // a second request
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{0, 1}));
 }
 
 TEST(Priority, AnExpiredOneCountsAsUnset) {

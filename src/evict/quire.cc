@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
 namespace quire::evict {
 namespace {
 
-constexpr uint64_t kPathEndsMin = 16'384;
+// As many ends of paths, or watched blocks, are enough in any cache, or an eighth of its blocks.
+constexpr uint64_t kEnough = 16'384;
+constexpr uint64_t kWatchedLeast = 1024;  // fewer teach nothing
 
 // Features of a request by place; 0 is the constant.
 enum Feature : uint32_t {
@@ -27,11 +30,49 @@ float LogScaled(uint64_t count, double divisor, double centre) {
 
 }  // namespace
 
+QuirePolicy::QuirePolicy()
+    : order_(ReturnModel::kClasses), records_(std::make_shared<PerBlock<Record>>()) {}
+
+QuirePolicy::QuirePolicy(const LeafOrder& order, std::shared_ptr<PerBlock<Record>> records)
+    : order_(ReturnModel::kClasses, order), records_(std::move(records)) {}
+
+std::unique_ptr<Policy> QuirePolicy::MakeSibling() const {
+  return std::unique_ptr<Policy>(new QuirePolicy(order_, records_));
+}
+
+// Learns while there is memory for it.
+void QuirePolicy::ShareHistory(uint64_t cache_blocks) {
+  const uint64_t fixed_bytes =
+      sizeof(Learner) + sizeof(LeastWorth) + cache_blocks * RecencyJudge::kBytesEach;
+  const uint64_t bytes = history_bytes_ - std::min(history_bytes_, fixed_bytes);
+  const uint64_t enough = std::max(kEnough, cache_blocks / 8);
+  shares_.ends = std::min(enough, bytes / 3 / PathHistory::kBytesEach);
+  shares_.watched =
+      std::min(enough, (bytes - shares_.ends * PathHistory::kBytesEach) / ReturnShadow::kBytesEach);
+  if (shares_.watched < kWatchedLeast) {
+    learner_.reset();
+  } else if (learner_ == nullptr) {
+    learner_ = std::make_unique<Learner>();
+    least_worth_ = std::make_unique<LeastWorth>();  // the one before knew another model
+  }
+}
+
+uint32_t QuirePolicy::ClassOf(const ReturnFeatures& features) const {
+  if (learner_ == nullptr) return 0;
+  const ReturnModel& model = learner_->shadow.model();
+  return model.ClassOf(model.Score(features));
+}
+
 void QuirePolicy::Begin(const RequestFacts& request) {
   now_ms_ = request.time_ms == 0 ? now_ms_ + 1 : std::max(now_ms_, request.time_ms);
-  const PathHistory::Turn turn =
-      paths_.Note(request.keys, now_ms_, std::max(kPathEndsMin, resident_ / 8));
+  in_request_ = true;
   blocks_ = request.keys.size();
+  const uint64_t cache_blocks = resident_ + blocks_ - std::min(blocks_, request.hit_blocks);
+  ShareHistory(cache_blocks);
+  if (learner_ == nullptr) return;
+  learner_->shadow.Begin(cache_blocks, has_evicted_);
+  learner_->judge.Use(request.keys, request.asked_blocks, request.hit_blocks, cache_blocks);
+  const PathHistory::Turn turn = learner_->paths.Note(request.keys, now_ms_, shares_.ends);
   continues_ = turn.number > 0;
   // Lengths spread over a few powers of e; the divisors only bring them to about -1 to 1.
   features_ = {1};
@@ -42,46 +83,61 @@ void QuirePolicy::Begin(const RequestFacts& request) {
   features_[kSecondTurn] = turn.number == 1 ? 1.0F : 0.0F;
   features_[kLaterTurn] = turn.number > 1 ? 1.0F : 0.0F;
   features_[kGap] = continues_ ? LogScaled(turn.gap_ms / 1000, 5, 1) : 0.0F;
-  class_ = shadow_.model().ClassOf(shadow_.model().Score(features_));
+  class_ = ClassOf(features_);
+}
+
+void QuirePolicy::End() {
+  if (in_request_ && learner_ != nullptr) learner_->judge.End(resident_);
+  in_request_ = false;
 }
 
 void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
   QUIRE_CHECK(!block.is_none());
-  if (block.number() >= records_.size()) records_.resize(block.number() + size_t{1});
-  if (facts.parent.number() < records_.size()) {
-    __builtin_prefetch(&records_[facts.parent.number()]);  // it is added next
-  }
-  Record& record = records_[block.number()];
+  records_->Prefetch(facts.parent);  // it is added next
+  Record& record = records_->At(block);
   if (!record.resident) ++resident_;
-  if (!record.resident || record.key != facts.key) {
-    record = {.key = facts.key, .resident = true};
-  } else if (!continues_) {
-    ++record.branches;
-  }
-  const bool ends_path = facts.depth + uint64_t{1} == blocks_;
-  const bool is_plain = record.branches == 0 && !ends_path;
-  const bool is_sampled = ReturnShadow::Samples(facts.key);
+  const bool is_new = !record.resident || record.key != facts.key;
+  if (is_new) record = {.key = facts.key, .resident = true};
   uint32_t of_class = class_;
-  if (!is_plain || is_sampled) {
-    ReturnFeatures features = features_;
-    if (record.branches > 0) features[kBranches] = std::log2(1.0F + record.branches) / 2;
-    features[kEndsPath] = ends_path ? 1.0F : 0.0F;
-    if (!is_plain) of_class = shadow_.model().ClassOf(shadow_.model().Score(features));
-    if (is_sampled) shadow_.Use(facts.key, features, now_ms_, resident_);
+  if (learner_ == nullptr) {
+    of_class = 0;
+  } else if (!in_request_) {
+    const auto former = is_new ? std::nullopt : order_.FormerRank(block);
+    of_class = former ? former->queue : ClassOf({1});
+  } else {
+    if (!is_new && !continues_) ++record.branches;
+    const bool ends_path = facts.depth + uint64_t{1} == blocks_;
+    const bool is_plain = record.branches == 0 && !ends_path;
+    const bool is_sampled = learner_->shadow.Samples(facts.key);
+    if (!is_plain || is_sampled) {
+      ReturnFeatures features = features_;
+      if (record.branches > 0) features[kBranches] = std::log2(1.0F + record.branches) / 2;
+      features[kEndsPath] = ends_path ? 1.0F : 0.0F;
+      if (!is_plain) of_class = ClassOf(features);
+      if (is_sampled) {
+        learner_->shadow.Use(facts.key, features, now_ms_, resident_, shares_.watched);
+      }
+    }
   }
   order_.Add(block, facts.parent, {.queue = of_class, .weight = now_ms_, .stamp = ++stamp_});
 }
 
 void QuirePolicy::Evict(BlockId block) {
   const BlockId parent = order_.Remove(block);
-  if (!parent.is_none()) __builtin_prefetch(&records_[parent.number()]);  // mostly goes next
-  records_[block.number()] = {};
+  records_->Prefetch(parent);  // mostly goes next
+  has_evicted_ = true;
+  order_.Forget(block);
+  (*records_)[block] = {};
   --resident_;
 }
 
 std::optional<BlockId> QuirePolicy::Victim() const {
-  const BlockId block = shadow_.model_leads() ? least_worth_.Find(order_, shadow_.model(), now_ms_)
-                                              : least_worth_.FindOldest(order_);
+  // Without a learner ever, all blocks are of one class.
+  if (least_worth_ == nullptr) return order_.First();
+  const bool model_leads =
+      learner_ != nullptr && learner_->shadow.model_leads() && learner_->judge.trusts();
+  const BlockId block = model_leads ? least_worth_->Find(order_, learner_->shadow.model(), now_ms_)
+                                    : least_worth_->FindOldest(order_);
   return block.is_none() ? std::nullopt : std::optional(block);
 }
 

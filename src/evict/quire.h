@@ -3,12 +3,15 @@
 #ifndef QUIRE_EVICT_QUIRE_H_
 #define QUIRE_EVICT_QUIRE_H_
 
-#include <vector>
+#include <algorithm>
+#include <memory>
 
 #include "evict/leaf_order.h"
 #include "evict/least_worth.h"
 #include "evict/path_history.h"
+#include "evict/per_block.h"
 #include "evict/policy.h"
+#include "evict/recency_judge.h"
 #include "evict/return_shadow.h"
 
 namespace quire::evict {
@@ -17,17 +20,27 @@ namespace quire::evict {
 /// request ends (lengths, turn, time since the turn before, how many paths share a block, whether
 /// the block ends its path) an online model learns how soon its blocks are worth a hit, and the
 /// leaf that is worth least goes first. A sample of blocks runs through two caches in miniature;
-/// while recency does better there, the least recently used leaf goes first. So does it when
-/// callers leave the facts out.
+/// while recency does better there, or has done better in a cache of this size than this one did,
+/// the least recently used leaf goes first. So does it when callers leave the facts out, and when
+/// there is no memory to learn with.
 ///
-/// Cost: O(log blocks) per call, amortised; per block about 60 bytes, 72 more per leaf and 30 for
-///       what is watched, which takes 2 MB in small caches; about 200 per remembered path
+/// Cost: O(log blocks) per call, amortised; 112 bytes per block; of its history 24 KB for the model,
+///       34 bytes per block of the cache, and the rest for what is watched and for ends of paths
 /// Source: docs/policies.md; ReturnModel
 class QuirePolicy final : public Policy {
  public:
+  QuirePolicy();
+
   std::string_view name() const override { return "quire"; }
+  std::unique_ptr<Policy> MakeSibling() const override;
+  uint64_t bytes_per_block() const override { return LeafOrder::kBytesEach + sizeof(Record); }
+  bool has_history() const override { return true; }
+  void SetHistory(uint64_t bytes) override { history_bytes_ = bytes; }
   bool hears_requests() const override { return true; }
+  bool hears_time() const override { return true; }
+  void Advance(uint64_t time_ms) override { now_ms_ = std::max(now_ms_, time_ms); }
   void Begin(const RequestFacts& request) override;
+  void End() override;
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;
   void Remove(BlockId block) override { order_.Remove(block); }
@@ -42,13 +55,31 @@ class QuirePolicy final : public Policy {
     uint32_t branches = 0;  // requests that shared the block and then went another way
     bool resident = false;
   };
+  // What is remembered beyond the blocks that are there.
+  struct Learner {
+    ReturnShadow shadow;
+    PathHistory paths;
+    RecencyJudge judge;
+  };
+  // How much of it the history pays for.
+  struct Shares {
+    uint64_t ends = 0;
+    uint64_t watched = 0;
+  };
 
-  LeafOrder order_{ReturnModel::kClasses};  // queue: class; weight: time of the last use
-  mutable LeastWorth least_worth_;
-  ReturnShadow shadow_;
-  PathHistory paths_;
-  std::vector<Record> records_;  // by block id
+  QuirePolicy(const LeafOrder& order, std::shared_ptr<PerBlock<Record>> records);
+
+  void ShareHistory(uint64_t cache_blocks);
+  uint32_t ClassOf(const ReturnFeatures& features) const;
+
+  LeafOrder order_;  // queue: class; weight: time of the last use
+  const std::shared_ptr<PerBlock<Record>> records_;
+  std::unique_ptr<LeastWorth> least_worth_;  // null: there has been no learner
+  std::unique_ptr<Learner> learner_;         // null: no memory for one
+  uint64_t history_bytes_ = UINT64_MAX;
+  Shares shares_;
   uint64_t resident_ = 0;
+  bool has_evicted_ = false;
   uint64_t now_ms_ = 0;
   uint64_t stamp_ = 0;
   // Of the request at hand.
@@ -56,6 +87,7 @@ class QuirePolicy final : public Policy {
   uint32_t class_ = 0;  // of its blocks that have no features of their own
   uint64_t blocks_ = 0;
   bool continues_ = false;
+  bool in_request_ = false;
 };
 
 }  // namespace quire::evict

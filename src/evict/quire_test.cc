@@ -24,16 +24,20 @@ class Service {
     uint32_t hits = 0;
     while (hits < blocks && ids_.contains(keys[hits])) ++hits;
     for (uint32_t i = 0; i < hits; ++i) policy_.Remove(ids_[keys[i]]);
+    policy_.Advance(now_ms);
+    for (uint32_t i = hits; i < blocks; ++i) ids_[keys[i]] = NewId(keys[i]);
     policy_.Begin({.time_ms = now_ms,
                    .keys = keys,
                    .prompt_tokens = blocks * uint64_t{16},
-                   .output_tokens = output_tokens});
-    for (uint32_t i = hits; i < blocks; ++i) ids_[keys[i]] = NewId(keys[i]);
+                   .output_tokens = output_tokens,
+                   .asked_blocks = blocks,
+                   .hit_blocks = hits});
     for (uint32_t i = blocks; i-- > 0;) {
       policy_.Add(
           ids_[keys[i]],
           {.key = keys[i], .parent = i == 0 ? BlockId::None() : ids_[keys[i - 1]], .depth = i});
     }
+    policy_.End();
     return hits;
   }
 
@@ -103,11 +107,49 @@ TEST(QuirePolicy, IsRecencyWithoutFacts) {
   }
 }
 
+// Paths by popularity, all at one moment.
+uint64_t HitsOfPopularPaths(Policy& policy, uint64_t now_ms) {
+  Service service(policy, 200);
+  Prng prng(5);
+  uint64_t hits = 0;
+  for (int i = 0; i < 30'000; ++i) {
+    const uint64_t path = prng.NextBelow(1 + prng.NextBelow(300));
+    hits += service.Request(path, 4, now_ms, 10);
+  }
+  EXPECT_EQ(policy.size(), 200u);
+  return hits;
+}
+
+// Every age is 0 then, which tells the model nothing: it must neither fail nor do harm.
 TEST(QuirePolicy, TimeMayStandStill) {
+  for (const uint64_t now_ms : {uint64_t{0}, uint64_t{5000}, UINT64_MAX / 2}) {
+    LruPolicy lru;
+    QuirePolicy quire;
+    const auto by_recency = static_cast<double>(HitsOfPopularPaths(lru, now_ms));
+    EXPECT_GT(by_recency, 20'000);
+    EXPECT_GT(static_cast<double>(HitsOfPopularPaths(quire, now_ms)), 0.99 * by_recency)
+        << "at " << now_ms;
+  }
+}
+
+TEST(QuirePolicy, IsRecencyWithoutMemoryToLearn) {
+  LruPolicy lru;
   QuirePolicy quire;
-  Service service(quire, 100);
-  for (uint64_t i = 0; i < 5000; ++i) service.Request(i % 37, 4, 0, 10);
-  EXPECT_EQ(quire.size(), 100u);
+  quire.SetHistory(64 << 10);
+  EXPECT_EQ(HitsOfReaders(quire), HitsOfReaders(lru));
+  QuirePolicy paid;
+  paid.SetHistory(1 << 20);
+  EXPECT_GT(HitsOfReaders(paid), 20'000u);
+}
+
+// What no request adds keeps the class that its last request gave it, and is recent.
+TEST(QuirePolicy, WhatNoRequestAddsStaysInItsClass) {
+  QuirePolicy quire;
+  HitsOfReaders(quire);  // 1,000 blocks; the model leads
+  const BlockId first = quire.Victim().value();
+  quire.Remove(first);
+  quire.Add(first, {.key = 1});
+  EXPECT_NE(quire.Victim(), first) << "the most recent of its class";
 }
 
 }  // namespace

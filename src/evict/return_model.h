@@ -66,6 +66,10 @@ class ReturnModel {
   }
   static double AgeBegin_ms(uint32_t age);
 
+  /// The best rate of hits per millisecond that a stay promises that begins at an age, given the
+  /// chance per millisecond to return at each.
+  static Ages GittinsIndex(const Ages& hazard);
+
  private:
   // What happened at an age, and for how long it could have.
   struct Evidence {
@@ -77,8 +81,6 @@ class ReturnModel {
   void SetHorizon(const Ages& returns);
   static Ages PooledHazard(const Evidence& pooled);
   static Ages HazardOf(const Evidence& own, const Ages& pooled);
-  static Ages GittinsIndex(const Ages& hazard);
-
   std::array<double, kReturnFeatures> weights_ = {};
   std::array<double, kReturnFeatures> gradients_ = {};  // sums of squares
   std::array<double, kClasses - 1> class_ends_ = {};    // scores

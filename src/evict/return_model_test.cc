@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include "base/prng.h"
 
 namespace quire::evict {
 namespace {
@@ -29,6 +32,68 @@ TEST(ReturnModel, LearnsWhoReturns) {
   }
   EXPECT_GT(model.Score(Kind(true)), 0.5);
   EXPECT_LT(model.Score(Kind(false)), -0.5);
+}
+
+// Worked out by hand: from a weight of -1 the chance is 1 / (1 + e), so the error is 0.731059; its
+// square, 0.534447, is all that the sum of squares holds, and a step of 0.1 times the error goes
+// over the root of that and 0.001, 0.731742: 0.0999067 for either weight.
+TEST(ReturnModel, AStepIsWhatCanBeWorkedOutByHand) {
+  ReturnModel model;
+  EXPECT_EQ(model.Score({1}), -1.0);
+  model.Learn({1, 1}, true);
+  EXPECT_NEAR(model.Score({1}), -0.9000933, 1e-6);
+  EXPECT_NEAR(model.Score({1, 1}), -0.8001866, 1e-6);
+  EXPECT_NEAR(model.Score({1, -1}), -1.0, 1e-9);
+}
+
+// Who returns with the same chance at every age is worth that chance, however old.
+TEST(ReturnModel, AConstantChanceIsItsOwnWorth) {
+  ReturnModel::Ages hazard;
+  hazard.fill(0.003);
+  for (const double worth : ReturnModel::GittinsIndex(hazard)) EXPECT_NEAR(worth, 0.003, 1e-12);
+}
+
+// A chance at one age only: before it the best stay goes on to its end. With age k in [b, e) and
+// begun at a: (1 - exp(-h (e - b))) hits for (b - a) + (1 - exp(-h (e - b))) / h milliseconds.
+TEST(ReturnModel, AChanceToComeIsWorthMoreTheCloserItIs) {
+  constexpr uint32_t kAge = 40;
+  constexpr double kHazard = 0.0001;
+  ReturnModel::Ages hazard;
+  hazard.fill(1e-30);
+  hazard[kAge] = kHazard;
+  const auto index = ReturnModel::GittinsIndex(hazard);
+  const double begin = ReturnModel::AgeBegin_ms(kAge);
+  const double hits = 1 - std::exp(-kHazard * (ReturnModel::AgeBegin_ms(kAge + 1) - begin));
+  for (uint32_t age = 0; age <= kAge; ++age) {
+    const double wait = begin - ReturnModel::AgeBegin_ms(age);
+    EXPECT_NEAR(index[age], hits / (wait + hits / kHazard), 1e-12) << "age " << age;
+  }
+  for (uint32_t age = kAge + 1; age < ReturnModel::kAges; ++age) EXPECT_LT(index[age], 1e-25);
+}
+
+// All stretches tried, one after the other.
+TEST(ReturnModel, WorthEqualsASearchForTheBestStretch) {
+  Prng prng(12);
+  for (int round = 0; round < 20; ++round) {
+    ReturnModel::Ages hazard;
+    for (double& chance : hazard) chance = std::exp(-18 + 12 * prng.NextDouble());
+    const auto index = ReturnModel::GittinsIndex(hazard);
+    for (uint32_t begin = 0; begin < ReturnModel::kAges; ++begin) {
+      double best = 0;
+      double hits = 0;
+      double time_ms = 0;
+      double alive = 1;
+      for (uint32_t age = begin; age < ReturnModel::kAges; ++age) {
+        const double width = ReturnModel::AgeBegin_ms(age + 1) - ReturnModel::AgeBegin_ms(age);
+        const double returns = -std::expm1(-hazard[age] * width);
+        hits += alive * returns;
+        time_ms += alive * returns / hazard[age];
+        alive *= 1 - returns;
+        best = std::max(best, hits / time_ms);
+      }
+      ASSERT_NEAR(index[begin] / best, 1, 1e-9) << "round " << round << ", age " << begin;
+    }
+  }
 }
 
 TEST(ReturnModel, ScoresFallIntoClassesOfEqualSize) {

@@ -4,64 +4,64 @@
 #define QUIRE_EVICT_RETURN_SHADOW_H_
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
+#include "evict/recent_keys.h"
 #include "evict/return_model.h"
 #include "evict/rings.h"
 
 namespace quire::evict {
 
-/// A block is sampled by its key, one in kEvery; whole paths need no care, as both orders keep a
-/// block at least as long as what follows it.
+/// A block is sampled by its key: one in kEveryMost, or more in a small cache, so that those in
+/// miniature are not all too small. Whole paths need no care, as both orders keep a block at least
+/// as long as what follows it.
 ///
-/// Cost: O(1) amortised for a sampled block; about 130 bytes per watched block, at most
-///       max(16,384, blocks / 8) of them
+/// Cost: O(1) amortised for a sampled block; kBytesEach per watched block
 /// Source: SHARDS, FAST 2015, for the sampling
 class ReturnShadow {
+ private:
+  // Of a watched block.
+  struct Watched {
+    uint64_t time_ms = 0;
+    uint64_t use = 0;  // its number
+    ReturnFeatures features = {};
+    uint8_t of_class = 0;
+    bool in_lru = false;
+    bool outcome_known = false;
+  };
+  static constexpr uint64_t kPerScore = 4;  // watched blocks: enough for quantiles
+
  public:
-  static constexpr uint64_t kEvery = 16;
+  static constexpr uint64_t kEveryMost = 16;
+  static constexpr uint64_t kBytesEach =
+      RecentKeys<Watched>::kBytesEach + Rings::kBytesEach + sizeof(double) / kPerScore;
 
-  ReturnShadow();
-  ~ReturnShadow();
-  ReturnShadow(const ReturnShadow&) = delete;
-  ReturnShadow& operator=(const ReturnShadow&) = delete;
-
-  static bool Samples(uint64_t key) { return key != 0 && key % kEvery == 0; }
+  bool Samples(uint64_t key) const { return key != 0 && key % every_ == 0; }
 
   const ReturnModel& model() const { return model_; }
   /// The model has lately hit more than recency, and by more than chance.
   bool model_leads() const { return model_leads_; }
 
-  /// A block with a sampled key was used, in a cache of so many blocks.
-  void Use(uint64_t key, const ReturnFeatures& features, uint64_t now_ms, uint64_t cache_blocks);
+  /// A request begins; with it the cache has so many blocks. Full: it has evicted some before.
+  void Begin(uint64_t cache_blocks, bool is_full);
+  /// A block with a sampled key was used, in a cache of so many blocks; at most `watched_max` (at
+  /// least 1) are watched from now on.
+  void Use(uint64_t key, const ReturnFeatures& features, uint64_t now_ms, uint64_t cache_blocks,
+           uint64_t watched_max);
+
+  uint64_t watched() const { return watched_.size(); }
 
  private:
-  // Of a watched block, or of a place that waits for the next one.
-  struct Watched {
-    uint64_t key = 0;
-    uint64_t time_ms = 0;
-    uint64_t use = 0;  // its number
-    uint32_t of_class = 0;
-    bool in_lru = false;
-    bool outcome_known = false;
-  };
-  struct Places;
-
-  BlockId Watch(uint64_t key);
+  void SampleOneIn(uint64_t every);
   void Return(BlockId place, uint64_t now_ms);
   void Forget(uint64_t now_ms);
+  void Drop(BlockId place);
   void Trim(uint64_t blocks, uint64_t now_ms);
   BlockId LeastWorth(uint64_t now_ms) const;
   void Compare();
   void Refit(uint64_t now_ms);
 
   ReturnModel model_;
-  std::vector<Watched> watched_;          // by place
-  std::vector<ReturnFeatures> features_;  // by place
-  std::vector<BlockId> unused_places_;
-  const std::unique_ptr<Places> places_;  // by key
-  Rings by_use_{1};                       // places, least recent first
+  RecentKeys<Watched> watched_;  // least recent first
 
   BlockId lru_oldest_{};  // from here on, the cache that goes by recency
   uint64_t lru_blocks_ = 0;
@@ -69,8 +69,10 @@ class ReturnShadow {
   // sorting.
   Rings by_class_{ReturnModel::kClasses};
   uint64_t model_blocks_ = 0;
+  uint64_t every_ = kEveryMost;
   double lead_ = 0;        // hits of the model beyond those of recency, lately
-  double hits_apart_ = 0;  // that only one of them had
+  double of_request_ = 0;  // the same of the request at hand
+  double variance_ = 0;    // of lead_, if only chance made it: squares of what each request added
   bool model_leads_ = false;
   uint64_t uses_ = 0;
   uint64_t uses_at_fit_ = 0;

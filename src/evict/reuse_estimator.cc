@@ -53,7 +53,9 @@ void ReuseEstimator::Count(uint64_t key) {
   const auto last = last_.find(key);
   if (last == last_.end()) return;
   const double since = static_cast<double>(last_.size()) - UsedUntil(last->second);
-  hits_[BucketOf(since * scale())] += scale();
+  const uint32_t bucket = BucketOf(since * scale());
+  if (bucket >= hits_.size()) hits_.resize(bucket + 1);
+  hits_[bucket] += scale();
 }
 
 void ReuseEstimator::Touch(uint64_t key) {
@@ -102,9 +104,11 @@ double ReuseEstimator::HitRatio(uint64_t capacity_blocks) const {
   const auto capacity = static_cast<double>(capacity_blocks);
   const uint32_t last = BucketOf(capacity);
   double hits = 0;
-  for (uint32_t i = 0; i < last; ++i) hits += hits_[i];
+  for (uint32_t i = 0; i < std::min<size_t>(last, hits_.size()); ++i) hits += hits_[i];
   const double begin = BucketBegin(last);
-  hits += hits_[last] * (capacity - begin) / (BucketBegin(last + 1) - begin);
+  if (last < hits_.size()) {
+    hits += hits_[last] * (capacity - begin) / (BucketBegin(last + 1) - begin);
+  }
   // A sample that by chance holds too few uses misses those of blocks that are used all the time.
   if (capacity_blocks > 0) hits += static_cast<double>(uses_) - sampled_uses_;
   return std::clamp(hits / static_cast<double>(uses_), 0.0, 1.0);

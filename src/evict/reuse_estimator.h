@@ -2,7 +2,6 @@
 #ifndef QUIRE_EVICT_REUSE_ESTIMATOR_H_
 #define QUIRE_EVICT_REUSE_ESTIMATOR_H_
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -65,8 +64,8 @@ class ReuseEstimator {
   std::map<uint64_t, uint32_t> last_;  // by sampled key: moment of the last use
   std::vector<int32_t> tree_;          // Fenwick, by moment: keys whose last use that was
   uint32_t next_moment_ = 1;
-  std::array<double, kDistances> hits_ = {};  // by distance, in blocks
-  double sampled_uses_ = 0;                   // scaled to all
+  std::vector<double> hits_;  // by distance, in blocks; up to the largest that was seen
+  double sampled_uses_ = 0;   // scaled to all
   uint64_t uses_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "evict/s3fifo.h"
 
+#include <algorithm>
+
 namespace quire::evict {
 namespace {
 
@@ -7,6 +9,11 @@ constexpr uint8_t kUsesMax = 3;
 constexpr uint64_t kSmallPart = 10;  // of the cache, one in
 
 }  // namespace
+
+void S3FifoPolicy::SetHistory(uint64_t bytes) {
+  ghosts_max_ = bytes / GhostKeys::kBytesEach;
+  ghosts_.Trim(ghosts_max_);
+}
 
 void S3FifoPolicy::Add(BlockId block, const BlockFacts& facts) {
   entries_.Prefetch(facts.parent);  // it is added next
@@ -31,8 +38,12 @@ void S3FifoPolicy::Remove(BlockId block) {
 void S3FifoPolicy::Evict(BlockId block) {
   if (order_.rank(block).queue == kSmall) {
     ghosts_.Add(entries_.key(block));
-    ghosts_.Trim(entries_.size());
+    ghosts_.Trim(std::min(ghosts_max_, entries_.size()));
   }
+  Forget(block);
+}
+
+void S3FifoPolicy::Forget(BlockId block) {
   --blocks_[order_.rank(block).queue];
   order_.Remove(block);
   entries_.Forget(block);

@@ -2,33 +2,51 @@
 #ifndef QUIRE_EVICT_TOKEN_LIMIT_H_
 #define QUIRE_EVICT_TOKEN_LIMIT_H_
 
+#include <optional>
+
 #include "evict/leaf_order.h"
 #include "evict/policy.h"
 
 namespace quire::evict {
 
 /// Blocks of the longest prompt go first, from its end; of equal prompts the least recent. A shared
-/// block counts with its latest prompt. For services that limit tokens and would rather compute one
+/// block counts with its latest prompt, and goes last if no request has used it. For services that limit tokens and would rather compute one
 /// giant again than many small requests.
 ///
-/// Cost: O(log leaves) per call; about 70 bytes per block
+/// Cost: O(log leaves) per call; 96 bytes per block
 class TokenLimitPolicy final : public Policy {
  public:
+  TokenLimitPolicy() : order_(1) {}
+
   std::string_view name() const override { return "token_limit"; }
+  std::unique_ptr<Policy> MakeSibling() const override {
+    return std::unique_ptr<Policy>(new TokenLimitPolicy(order_));
+  }
+  uint64_t bytes_per_block() const override { return LeafOrder::kBytesEach; }
   bool hears_requests() const override { return true; }
   void Begin(const RequestFacts& request) override { prompt_tokens_ = request.prompt_tokens; }
+  void End() override { prompt_tokens_.reset(); }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override {
-    order_.Add(block, facts.parent,
-               {.queue = 0, .weight = UINT64_MAX - prompt_tokens_, .stamp = ++stamp_});
+    const auto former = order_.FormerRank(block);
+    const uint64_t weight = prompt_tokens_ ? UINT64_MAX - *prompt_tokens_
+                            : former       ? former->weight
+                                           : UINT64_MAX;
+    order_.Add(block, facts.parent, {.queue = 0, .weight = weight, .stamp = ++stamp_});
   }
   void Remove(BlockId block) override { order_.Remove(block); }
+  void Evict(BlockId block) override {
+    order_.Remove(block);
+    order_.Forget(block);
+  }
   std::optional<BlockId> Victim() const override { return order_.First(); }
   uint64_t size() const override { return order_.size(); }
 
  private:
-  LeafOrder order_{1};  // weight: what the prompt leaves of all tokens
-  uint64_t prompt_tokens_ = 0;
+  explicit TokenLimitPolicy(const LeafOrder& order) : order_(1, order) {}
+
+  LeafOrder order_;                        // weight: what the prompt leaves of all tokens
+  std::optional<uint64_t> prompt_tokens_;  // of the request at hand
   uint64_t stamp_ = 0;
 };
 

@@ -77,6 +77,17 @@ def test_the_bound_is_above_every_policy_and_runs_repeat(trace):
         assert len(digests) > 5, "different policies evict in different orders"
 
 
+def test_a_resampled_trace_is_drawn_by_its_seed(trace):
+    path, _ = trace
+    flags = ("--capacity-blocks", 400, "--resample")
+    runs = [replay(path, *flags, seed) for seed in (1, 1, 2)]
+    for run in runs:
+        del run["blocks_per_s"]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+    assert replay(path, *flags, 1, "--sessions", 3)["requests"] < runs[0]["requests"]
+
+
 def test_curve_is_close_to_lru_and_drawn(trace, tmp_path):
     path, requests = trace
     svg = tmp_path / "curve.svg"
@@ -94,6 +105,7 @@ def test_curve_is_close_to_lru_and_drawn(trace, tmp_path):
 
 def test_bad_usage(trace, tmp_path):
     path, _ = trace
+    assert quire_cli.run("replay", "--trace", path, "--sessions", "3").exit_code == 2
     assert quire_cli.run("replay", "--trace", path, "--policy", "mru").exit_code == 2
     assert quire_cli.run("replay", "--trace", path, "--svg", tmp_path / "x.svg").exit_code == 2
     done = quire_cli.run("replay", "--trace", path, "--curve", "--svg", tmp_path / "no" / "x.svg")

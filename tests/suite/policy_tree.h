@@ -30,11 +30,12 @@ class PolicyTree {
       : policy_(policy), below_(std::move(below)) {}
 
   void Step() {
-    const uint64_t choice = below_(13);
+    const uint64_t choice = below_(16);
     if (choice < 3) return Lease();
-    if (choice < 6) return Publish();
-    if (choice < 10) return EndLease();
-    if (choice < 11) return policy_.Advance(time_ms_ += below_(5000));
+    if (choice < 7) return Publish();
+    if (choice < 11) return EndLease();
+    if (choice < 12) return policy_.Advance(time_ms_ += below_(5000));
+    if (choice < 13) return Forget();
     Evict();
   }
 
@@ -49,6 +50,18 @@ class PolicyTree {
     policy_.Evict(*victim);
     blocks_[victim->number()].present = false;
     return victim->number();
+  }
+
+  /// Some leaf that nobody leases goes for another reason.
+  void Forget() {
+    std::vector<uint32_t> leaves;
+    for (uint32_t i = 0; i < blocks_.size(); ++i) {
+      if (IsEvictableLeaf(BlockId(i))) leaves.push_back(i);
+    }
+    if (leaves.empty()) return;
+    const uint32_t gone = leaves[below_(leaves.size())];
+    policy_.Forget(BlockId(gone));
+    blocks_[gone].present = false;
   }
 
   bool IsEvictableLeaf(BlockId id) const {
@@ -99,10 +112,12 @@ class PolicyTree {
     time_ms_ += below_(5000);
     std::vector<uint64_t> keys;
     for (const uint32_t block : *lease) keys.push_back(blocks_[block].key);
-    policy_.Begin({.time_ms = time_ms_,
-                   .keys = keys,
-                   .prompt_tokens = keys.size() * 16 + below_(16),
-                   .output_tokens = below_(300)});
+    // A view or a pin that ends is no request.
+    if (below_(4) > 0)
+      policy_.Begin({.time_ms = time_ms_,
+                     .keys = keys,
+                     .prompt_tokens = keys.size() * 16 + below_(16),
+                     .output_tokens = below_(300)});
     std::ranges::reverse(*lease);  // deepest first
     for (const uint32_t number : *lease) {
       Block& block = blocks_[number];
@@ -114,6 +129,7 @@ class PolicyTree {
                    .priority = static_cast<uint8_t>(below_(101)),
                    .expires_ms = below_(2) == 0 ? 0 : time_ms_ + below_(20'000)});
     }
+    policy_.End();
     leases_.erase(lease);
   }
 

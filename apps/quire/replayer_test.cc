@@ -1,0 +1,190 @@
+// What a replay says is what a cache does: the same requests through both.
+#include "apps/quire/replayer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "base/prng.h"
+#include "bench/trace_tokens.h"
+#include "cache/test_util.h"
+#include "evict/policies.h"
+#include "quire/identity.h"
+
+namespace quire::app {
+namespace {
+
+using bench::kTraceBlockTokens;
+
+constexpr uint64_t kCapacityBlocks = 300;
+
+// Conversations that begin with one of three system prompts, are continued after some time or not,
+// and now and then asked again. Long answers are read and continued, short ones mostly are not.
+Trace Conversations(uint64_t requests) {
+  Prng prng(7);
+  Trace trace;
+  std::vector<std::vector<uint64_t>> systems;
+  uint64_t next_id = 1;
+  for (int i = 0; i < 3; ++i) {
+    systems.emplace_back();
+    for (int block = 0; block <= i; ++block) systems.back().push_back(next_id++);
+  }
+  std::vector<std::vector<uint64_t>> open;
+  uint64_t now_ms = 0;
+  while (trace.size() < requests) {
+    now_ms += prng.NextBelow(400);
+    std::vector<uint64_t> path = systems[prng.NextBelow(3)];
+    if (!open.empty() && prng.NextChance(2)) {
+      const auto which = open.begin() + static_cast<int64_t>(prng.NextBelow(open.size()));
+      path = *which;
+      open.erase(which);
+    }
+    for (uint64_t added = 1 + prng.NextBelow(8); added > 0; --added) path.push_back(next_id++);
+    const bool goes_on = prng.NextChance(2);
+    // It all fits into the block that the prompt begins: see Replay.
+    const uint64_t output = goes_on ? 8 + prng.NextBelow(6) : 1 + prng.NextBelow(3);
+    trace.push_back({.timestamp_ms = now_ms,
+                     .input_tokens = path.size() * kTraceBlockTokens + 1,
+                     .output_tokens = output,
+                     .block_ids = path});
+    if (goes_on) open.push_back(path);
+    if (open.size() > 40) open.erase(open.begin());
+  }
+  return trace;
+}
+
+std::vector<TokenId> TokensOf(std::span<const uint64_t> ids) {
+  std::vector<TokenId> tokens;
+  for (const uint64_t id : ids) bench::AppendTraceBlock(id, tokens);
+  return tokens;
+}
+
+uint64_t PolicyKey(const Digest& digest) {
+  uint64_t key = 0;
+  std::memcpy(&key, digest.data(), sizeof(key));
+  return key;
+}
+
+// Keeps the names of what leaves, in order.
+class Names final : public Spill {
+ public:
+  Result<void> Store(const LeavingBlock& block) override {
+    keys.push_back(PolicyKey(block.key));
+    return {};
+  }
+
+  std::vector<uint64_t> keys;
+};
+
+// One layer with slots of 128 KiB, so that their charges pay for policies that learn.
+class Live {
+ public:
+  explicit Live(const std::string& policy) {
+    CacheOptions options{.geometry = Geometry::Uniform(/*layers=*/1, kHeads, kDim),
+                         .profile = NumericProfile::Uniform(Codec::kF16, kTraceBlockTokens),
+                         .policy = policy};
+    options.hot_bytes = uint64_t{1} << 30;
+    const uint64_t charge = ChargeOf(options);
+    // One more, for the end of the prompt that fills no block.
+    options.hot_bytes = (kCapacityBlocks + 1) * charge;
+    options.clock = &clock_;
+    options.spill = &spill_;
+    cache_ = cache::Must(Cache::Create(options));
+  }
+
+  // As the cache shares it out.
+  uint64_t history_bytes() const {
+    return (kCapacityBlocks + 1) * evict::HistoryBytesPerSlot(cache_->stats().sealed.slot_bytes);
+  }
+
+  // The keys that the cache gives to the blocks of a trace.
+  std::map<uint64_t, uint64_t> KeysOf(const Trace& trace) const {
+    std::map<uint64_t, uint64_t> keys;
+    for (const TraceRequest& request : trace) {
+      Digest key = RootKey(identity_, cache_->options().geometry, cache_->options().profile);
+      for (const uint64_t id : request.block_ids) {
+        const std::vector<TokenId> tokens = TokensOf({&id, 1});
+        key = ChildKey(identity_.domain, key, tokens.data(), kTraceBlockTokens);
+        keys[id] = PolicyKey(key);
+      }
+    }
+    return keys;
+  }
+
+  ReplayLog Run(const Trace& trace) {
+    ReplayLog log;
+    for (const TraceRequest& request : trace) {
+      clock_.Advance(request.timestamp_ms * 1000 - clock_.NowMicros());
+      std::vector<TokenId> history = TokensOf(request.block_ids);
+      history.push_back(1);
+      auto plan = cache::Must(cache_->Acquire({.identity = &identity_, .tokens = history}));
+      log.hits.push_back(static_cast<uint32_t>(plan.resident_tokens() / kTraceBlockTokens));
+      const auto sequence = cache::Must(cache_->Open(std::move(plan), {.on_full = OnFull::kSpill}));
+      Feed(*sequence, history);
+      history.insert(history.end(), request.output_tokens, TokenId{2});
+      Feed(*sequence, history);
+    }
+    log.victims = spill_.keys;
+    return log;
+  }
+
+ private:
+  static constexpr uint32_t kHeads = 16;
+  static constexpr uint32_t kDim = 128;
+
+  static uint64_t ChargeOf(const CacheOptions& options) {
+    const auto cache = cache::Must(Cache::Create(options));
+    const Identity identity = cache::SomeIdentity();
+    const std::vector<TokenId> prompt = {1};
+    const auto sequence = cache::Must(
+        cache->Open(cache::Must(cache->Acquire({.identity = &identity, .tokens = prompt})), {}));
+    return cache->stats().hot_bytes_used;
+  }
+
+  // What is in the blocks decides nothing.
+  static void Feed(Sequence& sequence, std::span<const TokenId> history) {
+    const uint64_t added = history.size() - sequence.length();
+    const std::vector<float> rows(added * kHeads * kDim);
+    const RowsView view = {.data = rows.data(),
+                           .dtype = Codec::kF32,
+                           .token_stride = int64_t{kHeads} * kDim,
+                           .head_stride = kDim};
+    cache::Must(
+        sequence.Append(0, {.key = view, .value = view, .tokens = static_cast<uint32_t>(added)}));
+    cache::Must(sequence.Commit(history.subspan(sequence.length())));
+  }
+
+  ManualClock clock_;
+  Names spill_;
+  const Identity identity_ = cache::SomeIdentity();
+  std::unique_ptr<Cache> cache_;
+};
+
+class ReplayAndCache : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(ReplayAndCache, HitAndEvictTheSame) {
+  const std::string policy(GetParam());
+  const Trace trace = Conversations(/*requests=*/4000);
+  Live live(policy);
+  const auto keys = live.KeysOf(trace);
+  const ReplayInput input(trace, [&](uint64_t id) { return keys.at(id); });
+  ReplayLog replayed;
+  ReplayOptions options{.log = &replayed};
+  options.history_bytes_per_block = live.history_bytes() / kCapacityBlocks;
+  Replay(input, kCapacityBlocks, policy, options);
+  const ReplayLog served = live.Run(trace);
+  ASSERT_GT(replayed.victims.size(), 10'000u);
+  EXPECT_EQ(served.hits, replayed.hits);
+  EXPECT_EQ(served.victims, replayed.victims);
+  if (policy == "lru") return;
+  ReplayLog by_recency;
+  Replay(input, kCapacityBlocks, "lru", {.log = &by_recency});
+  EXPECT_NE(replayed.victims, by_recency.victims) << "the policy must matter here";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ReplayAndCache, testing::ValuesIn(evict::PolicyNames()),
+                         [](const auto& name) { return std::string(name.param); });
+
+}  // namespace
+}  // namespace quire::app

@@ -1,0 +1,107 @@
+#include "evict/recency_judge.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <list>
+#include <vector>
+
+#include "base/prng.h"
+
+namespace quire::evict {
+namespace {
+
+// What a cache that goes by recency hits, blocks leased while room is made.
+class NaiveLru {
+ public:
+  explicit NaiveLru(size_t capacity) : capacity_(capacity) {}
+
+  uint64_t Use(const std::vector<uint64_t>& keys) {
+    size_t hits = 0;
+    while (hits < keys.size() && std::ranges::count(blocks_, keys[hits]) > 0) ++hits;
+    for (const uint64_t key : keys) blocks_.remove(key);
+    for (size_t i = keys.size(); i-- > 0;) blocks_.push_back(keys[i]);
+    while (blocks_.size() > capacity_) blocks_.pop_front();
+    return hits;
+  }
+  size_t size() const { return blocks_.size(); }
+
+ private:
+  const size_t capacity_;
+  std::list<uint64_t> blocks_;  // least recent first
+};
+
+// A cache by recency beside it: the balance stays even, whatever the paths.
+TEST(RecencyJudge, RunsTheSameCacheByRecency) {
+  constexpr uint64_t kCapacity = 100;
+  RecencyJudge judge;
+  NaiveLru cache(kCapacity);
+  Prng prng(6);
+  uint64_t all_hits = 0;
+  for (int i = 0; i < 5000; ++i) {
+    std::vector<uint64_t> keys;
+    const uint64_t path = prng.NextBelow(30);
+    const uint64_t blocks = 1 + prng.NextBelow(i % 50 == 0 ? 150 : 12);
+    for (uint64_t block = 0; block < blocks; ++block) {
+      keys.push_back(Prng(block < 3 ? block : path * 1000 + block).Next64());
+    }
+    const uint64_t held = cache.size();
+    const uint64_t hits = cache.Use(keys);
+    all_hits += hits;
+    judge.Use(keys, keys.size(), hits, std::min(kCapacity, held + blocks - hits));
+    ASSERT_EQ(judge.balance(), 0.0) << "request " << i;
+    judge.End(cache.size());
+    ASSERT_EQ(judge.size(), cache.size());
+  }
+  EXPECT_GT(all_hits, 10'000u);
+  EXPECT_TRUE(judge.trusts());
+}
+
+// A policy that keeps nothing of what recency would have hit soon has to stand back, and may try
+// again once it has lost nothing for long.
+TEST(RecencyJudge, WhoLosesStandsBackForAWhile) {
+  RecencyJudge judge;
+  const std::vector<uint64_t> path = {1, 2, 3, 4};
+  judge.Use(path, 4, 0, 100);
+  uint64_t lost = 0;
+  for (; judge.trusts(); lost += 4) {
+    ASSERT_LT(lost, 100u) << "a thousandth of 65,536";
+    judge.Use(path, 4, 0, 100);
+  }
+  EXPECT_GT(lost, 60u);
+  uint64_t calm = 0;
+  for (; !judge.trusts(); ++calm) {
+    ASSERT_LT(calm, 100'000u);
+    judge.Use(path, 4, 4, 100);
+  }
+  EXPECT_GT(calm, 1000u) << "not at once";
+}
+
+// What nobody asked for is no loss, though recency has it.
+TEST(RecencyJudge, OnlyWhatWasAskedForCounts) {
+  RecencyJudge judge;
+  const std::vector<uint64_t> path = {1, 2, 3, 4};
+  for (int i = 0; i < 1000; ++i) judge.Use(path, 0, 0, 100);
+  EXPECT_EQ(judge.balance(), 0.0);
+  judge.Use(path, 3, 2, 100);
+  EXPECT_EQ(judge.balance(), -1.0);
+}
+
+// What was gained long ago does not pay for losses without end.
+TEST(RecencyJudge, GainsPayForFewLosses) {
+  RecencyJudge judge;
+  uint64_t next = 1;
+  for (int i = 0; i < 25'000; ++i) {
+    judge.Use(std::vector<uint64_t>{next, next + 1, next + 2, next + 3}, 4, 4, 100);
+    next += 4;
+  }
+  const std::vector<uint64_t> path = {1, 2, 3, 4};
+  uint64_t lost = 0;
+  for (; judge.trusts(); lost += 4) {
+    ASSERT_LT(lost, 1000u) << "of 100,000 gained";
+    judge.Use(path, 4, 0, 100);
+  }
+}
+
+}  // namespace
+}  // namespace quire::evict
