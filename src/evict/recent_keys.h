@@ -139,8 +139,8 @@ class RecentKeys {
   static constexpr size_t kPiece = 16;
 
   PerBlock<Entry, kPiece> entries_;  // by place
-  std::vector<uint32_t> buckets_;  // a power of two; the first entry of each
-  uint32_t ends_at_ = 0;           // places that were ever used
+  std::vector<uint32_t> buckets_;    // a power of two; the first entry of each
+  uint32_t ends_at_ = 0;             // places that were ever used
   uint32_t unused_ = kNone;
   uint32_t oldest_ = kNone;
   uint32_t newest_ = kNone;
