@@ -189,7 +189,8 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   }
   QUIRE_CHECK_MSG(object != nullptr, "no such policy");
   capacity_blocks = std::min(capacity_blocks, input.unique_blocks());
-  object->SetHistory(capacity_blocks * options.history_bytes_per_block);
+  object->SetHistory(
+      options.history_bytes.value_or(capacity_blocks * evict::HistoryBytesPerSlot(UINT64_MAX)));
   Replayer replayer(capacity_blocks, std::move(object), bound, options.log);
   ReplayResult result;
   std::vector<TokenId> tokens;

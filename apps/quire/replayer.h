@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,8 +70,8 @@ struct ReplayOptions {
   std::function<void(uint64_t)> progress = [](uint64_t) {};
   /// Filled, if not null.
   ReplayLog* log = nullptr;
-  /// What the policy may remember; by default as in a cache of slots of 256 KiB or more.
-  uint64_t history_bytes_per_block = evict::HistoryBytesPerSlot(UINT64_MAX);
+  /// What the policy may remember; none: as in a cache of so many slots of 256 KiB or more.
+  std::optional<uint64_t> history_bytes = {};
 };
 
 /// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is

@@ -269,7 +269,6 @@ class Core final : public Cache {
   }
   Result<void> CheckTenant(TenantId tenant) const QUIRE_REQUIRES(mutex_);
   uint64_t MemoryPerSlot() const;
-  uint64_t UnpaidTenantBytes(uint64_t tenants) const QUIRE_REQUIRES(mutex_);
   void ShareMemory() QUIRE_REQUIRES(mutex_);
   uint32_t SamplesPerTenant() const QUIRE_REQUIRES(mutex_);
   void AddOwners(const PerClass<std::vector<SlotId>>& slots, uint64_t bytes) QUIRE_REQUIRES(mutex_);
@@ -454,7 +453,6 @@ class Core final : public Cache {
   uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // that the charges pay for
   uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // sealed slots whose charges pay for memory
   uint64_t share_ QUIRE_GUARDED_BY(mutex_) = 0;       // of ghosts_max_, for each tenant
-  uint64_t tenants_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // charged, for tenants that it did not pay
   uint64_t next_stamp_ QUIRE_GUARDED_BY(mutex_) = 0;
   CacheStats counters_ QUIRE_GUARDED_BY(mutex_);  // the *_total fields and lookups
 };

@@ -18,6 +18,8 @@ namespace {
 
 /// Most that a tenant takes which remembers nothing: its record, lists, statistics, empty tables.
 constexpr uint64_t kTenantBytes = 3072;
+/// Slots whose share of memory each tenant has, where there are as many.
+constexpr uint64_t kShareLeast = 8;
 
 std::unexpected<Error> Refuse(const TenantOptions& options, std::string_view what) {
   return Fail(ErrorCode::kInvalidArgument, fmt::format("tenant \"{}\": {}", options.name, what));
@@ -56,15 +58,6 @@ Result<TenantId> Core::AddTenant(const TenantOptions& options) {
                             "which other floors take {}",
                             options.name, options.floor_bytes, limit_bytes, floors_bytes));
   }
-  const uint64_t unpaid_bytes = UnpaidTenantBytes(tenants_.size() + 1);
-  const uint64_t added_bytes = unpaid_bytes - std::min(unpaid_bytes, tenants_bytes_);
-  if (!ledger_.TryCharge(added_bytes)) {
-    return Fail(ErrorCode::kNoSpace,
-                fmt::format("tenant \"{}\": its bookkeeping takes {} bytes, {} of {} (hot_bytes) "
-                            "are free",
-                            options.name, added_bytes, ledger_.available_bytes(), limit_bytes));
-  }
-  tenants_bytes_ += added_bytes;
   tenants_.push_back(
       std::make_unique<Tenant>(options, account, quota_bytes, tenants_[0]->lists.MakeSiblings()));
   ShareMemory();
@@ -114,17 +107,13 @@ uint64_t Core::MemoryPerSlot() const {
   return Ghosts::kBytesEach + evict::ReuseEstimator::kBytesEach + history_bytes_;
 }
 
-// What tenants take even if they remember nothing, as far as the slots do not pay for it.
-uint64_t Core::UnpaidTenantBytes(uint64_t tenants) const {
-  const uint64_t bytes = (tenants - 1) * kTenantBytes;
-  return bytes - std::min(bytes, ghosts_max_ * MemoryPerSlot());
-}
-
-// Of what is left for memory each one has the same share, whatever the others do.
+// Each one has the same share, whatever the others do, of what is left when their own bookkeeping is
+// paid; a little of it in any case.
 void Core::ShareMemory() {
   const uint64_t bytes = ghosts_max_ * MemoryPerSlot();
   const uint64_t tenants_bytes = (tenants_.size() - 1) * kTenantBytes;
-  share_ = (bytes - std::min(bytes, tenants_bytes)) / MemoryPerSlot() / tenants_.size();
+  share_ = std::max((bytes - std::min(bytes, tenants_bytes)) / MemoryPerSlot() / tenants_.size(),
+                    std::min(ghosts_max_ / tenants_.size(), kShareLeast));
   for (const auto& tenant : tenants_) {
     tenant->ghosts.SetCapacity(share_);
     tenant->reuse.SetCapacity(SamplesPerTenant());

@@ -145,21 +145,6 @@ TEST(Window, OneThatReservedNeverLacksRoom) {
   }
 }
 
-// Seven hollow blocks for each slot, and not one fewer: the first beyond them ends the path.
-TEST(Window, HollowBlocksAreAsManyAsTheSlotsPayFor) {
-  const auto tokens = SomeTokens(3000, 1);
-  const uint64_t most = Reach(WindowGroup(60, 4, {0}), kBlock).blocks_max(16);
-  TestCache cache(most, Windowed(60, 4));
-  const auto sequence =
-      cache.Open(tokens, {.step_tokens = 16, .on_full = OnFull::kReject, .publish = true});
-  uint64_t hollow = 0;
-  while (sequence->length() + 16 <= tokens.size()) {
-    Must(cache.model.Feed(*sequence, std::span(tokens).first(sequence->length() + 16)));
-    hollow = std::max(hollow, cache.cache->stats().hollow_blocks);
-  }
-  EXPECT_EQ(hollow, 7 * most + 1);
-}
-
 TEST(Window, RefusesWhatNeverFits) {
   const auto tokens = SomeTokens(1000, 1);
   TestCache cache(4, Windowed(100));
