@@ -206,10 +206,7 @@ class Core final : public Cache {
   /// and quarantines that if they differ.
   bool Intact(SlotId slot);
   /// Stops if anything about the index is wrong. For tests.
-  void CheckIndex() const {
-    MutexLock lock(mutex_);
-    index_.CheckInvariants();
-  }
+  void CheckIndex() const;
 
  private:
   struct Parts {

@@ -243,6 +243,15 @@ void Core::Quarantine(BlockId block, Standing standing) {
   }
 }
 
+void Core::CheckIndex() const {
+  MutexLock lock(mutex_);
+  index_.CheckInvariants();
+  QUIRE_CHECK(index_.block_count() == blocks_.size());
+  uint64_t roots = 0;
+  for (const auto& tenant : tenants_) roots += tenant->roots.size();
+  QUIRE_CHECK(index_.root_count() == roots);  // none without blocks
+}
+
 VerifyReport Core::Verify() {
   std::vector<BlockId> all;
   {
