@@ -2,7 +2,9 @@
 #ifndef QUIRE_CACHE_BLOCK_TABLE_H_
 #define QUIRE_CACHE_BLOCK_TABLE_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -60,13 +62,28 @@ struct BlockRecord {
 /// Threads: the cache lock is held
 class BlockTable {
  public:
+  /// Takes the memory for one more block in these slots, and tells the id that Add will give it.
+  BlockId Reserve(std::span<const SlotId> slots) {
+    if (free_.empty()) {
+      if (entries_.size() == entries_.capacity()) {
+        entries_.reserve(std::max<size_t>(kEntriesMin, 2 * entries_.size()));
+      }
+      free_.reserve(entries_.capacity());  // so that Remove needs no memory
+    }
+    for (const SlotId slot : slots) ReserveSlot(slot);
+    return free_.empty() ? BlockId(static_cast<uint32_t>(entries_.size())) : free_.back();
+  }
+  /// The same for AddSlot.
+  void ReserveSlot(SlotId slot) {
+    if (slot.is_none() || slot.number() < block_of_slot_.size()) return;
+    block_of_slot_.resize(slot.number() + 1);
+  }
+
   BlockId Add(const BlockRecord& record) {
-    BlockId id(static_cast<uint32_t>(entries_.size()));
+    const BlockId id = Reserve(record.slots);
     if (free_.empty()) {
       entries_.push_back({.record = record, .used = true});
-      free_.reserve(entries_.capacity());  // so that Remove needs no memory
     } else {
-      id = free_.back();
       free_.pop_back();
       entries_[id.number()] = {.record = record, .used = true};
     }
@@ -136,13 +153,15 @@ class BlockTable {
   }
 
  private:
+  static constexpr size_t kEntriesMin = 8;
+
   struct Entry {
     BlockRecord record;
     bool used = false;
   };
 
   void Link(SlotId slot, BlockId id) {
-    if (slot.number() >= block_of_slot_.size()) block_of_slot_.resize(slot.number() + 1);
+    ReserveSlot(slot);
     QUIRE_CHECK(block_of_slot_[slot.number()].is_none());
     block_of_slot_[slot.number()] = id;
   }

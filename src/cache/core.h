@@ -203,7 +203,8 @@ class Core final : public Cache {
   /// Makes whole blocks findable, each the child of the one before; the first says its parent, the
   /// others' are filled in. Where another sequence published the same tokens first, the answer is
   /// that block: the bits are equal. Nothing is published in the place of a quarantined block or
-  /// after one: the answers end with the first block that was not published.
+  /// after one: the answers end with the first block that was not published, as they do where
+  /// memory runs out.
   ///
   /// Cost: the lock twice, for as long as `blocks` take; hashing is done between
   void Publish(const Place& place, std::span<NewBlock> blocks, std::vector<Published>& answers);
@@ -216,6 +217,8 @@ class Core final : public Cache {
   /// Compares a slot that the caller holds with the checksum of the block published in it, if any,
   /// and quarantines that if they differ.
   bool Intact(SlotId slot);
+  /// Stops if anything about the index is wrong. For tests.
+  void CheckIndex() const;
 
  private:
   struct Parts {
@@ -407,8 +410,11 @@ class Core final : public Cache {
   std::optional<BlockId> FindSame(const Place& place, const NewBlock& block) QUIRE_REQUIRES(mutex_);
   Published Join(BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs)
       QUIRE_REQUIRES(mutex_);
+  void PublishSome(const Place& place, std::span<NewBlock> blocks, std::vector<Published>& answers);
   Published AddToIndex(const Place& place, const NewBlock& block, BlockRecord record)
       QUIRE_REQUIRES(mutex_);
+  BlockId ReserveInIndex(index::RootId root, Tenant& account, const NewBlock& block,
+                         const Digest& root_key) QUIRE_REQUIRES(mutex_);
   bool IsWhole(const BlockRecord& record) const;
   /// The caller's slot, held by others too, becomes that of a published block.
   void AddPublishedSlot(BlockId block, SlotId slot, uint32_t crc) QUIRE_REQUIRES(mutex_);

@@ -1,13 +1,27 @@
 // Publishing whole blocks, and checking them again later.
+#include <algorithm>
+#include <new>
+
 #include "base/sync_point.h"
 #include "cache/core.h"
 
 namespace quire::cache {
 
+// Where memory runs out the answers end as where something stands in the way.
 void Core::Publish(const Place& place, std::span<NewBlock> blocks,
                    std::vector<Published>& answers) {
   answers.clear();
   answers.reserve(blocks.size());
+  try {
+    PublishSome(place, blocks, answers);
+  } catch (const std::bad_alloc&) {
+    const bool ended = !answers.empty() && answers.back().block.is_none();
+    if (!ended && answers.size() < blocks.size()) answers.emplace_back();
+  }
+}
+
+void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
+                       std::vector<Published>& answers) {
   // True: go on with blocks[answers.size()].
   const auto add = [&](const Published& answer) {
     answers.push_back(answer);
@@ -75,6 +89,14 @@ Published Core::PublishOne(const Place& place, const NewBlock& block, const Bloc
 
 Published Core::AddToIndex(const Place& place, const NewBlock& block, BlockRecord record) {
   Tenant& account = AccountOf(place);
+  const index::RootId root = index_.Root(place.root_key);
+  const bool is_first = index_.empty(root);
+  const BlockId id = ReserveInIndex(root, account, block, place.root_key);
+  // Nothing fails from here on.
+  if (is_first) {
+    roots_[root.number()] = {.key = place.root_key, .domain = place.domain};
+    account.roots.push_back(root);
+  }
   record.account = account.account_id;
   record.publisher = place.tenant;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) {
@@ -83,19 +105,30 @@ Published Core::AddToIndex(const Place& place, const NewBlock& block, BlockRecor
     PoolOf(slot).Retain(Local(slot));  // the index's own hold
     MoveCharge(slot, account);
   }
-  const index::RootId root = index_.Root(place.root_key);
-  if (index_.empty(root)) {
-    if (root.number() >= roots_.size()) roots_.resize(root.number() + 1);
-    roots_[root.number()] = {.key = place.root_key, .domain = place.domain};
-    account.roots.push_back(root);
-  }
-  const BlockId id = blocks_.Add(record);
+  QUIRE_CHECK(blocks_.Add(record) == id);
   ++account.block_count;
-  index_.Insert(root, block.parent, block.tokens, {&id, 1});
   AddLease(block.parent);
   account.ghosts.Remove(record.key);
   ++counters_.published_total;
   return {.block = id, .slots = block.slots};
+}
+
+// Puts a block into the tree, and takes the memory for what else has to know of it: all or, with
+// std::bad_alloc, nothing.
+BlockId Core::ReserveInIndex(index::RootId root, Tenant& account, const NewBlock& block,
+                             const Digest& root_key) {
+  try {
+    if (root.number() >= roots_.size()) roots_.resize(root.number() + 1);
+    if (account.roots.size() == account.roots.capacity()) {
+      account.roots.reserve(2 * account.roots.size() + 1);
+    }
+    const BlockId id = blocks_.Reserve(block.slots);
+    index_.Insert(root, block.parent, block.tokens, {&id, 1});
+    return id;
+  } catch (const std::bad_alloc&) {
+    if (index_.empty(root)) index_.RemoveRoot(root_key);
+    throw;
+  }
 }
 
 std::optional<BlockId> Core::FindSame(const Place& place, const NewBlock& block) {
@@ -135,6 +168,7 @@ Published Core::Join(BlockId same, const NewBlock& block, const PerClass<uint32_
 }
 
 void Core::AddPublishedSlot(BlockId block, SlotId slot, uint32_t crc) {
+  blocks_.ReserveSlot(slot);
   if (blocks_.at(block).hollow()) --hollow_;
   blocks_.AddSlot(block, ClassOf(slot), slot);
   blocks_.at(block).crcs[ClassOf(slot)] = crc;
@@ -192,6 +226,15 @@ void Core::Quarantine(BlockId block, Standing standing) {
     const BlockId id = marked[i - 1];
     if (blocks_.contains(id) && blocks_.at(id).leases == 0) Drop(id, MissReason::kEvicted);
   }
+}
+
+void Core::CheckIndex() const {
+  MutexLock lock(mutex_);
+  index_.CheckInvariants();
+  QUIRE_CHECK(index_.block_count() == blocks_.size());
+  uint64_t roots = 0;
+  for (const auto& tenant : tenants_) roots += tenant->roots.size();
+  QUIRE_CHECK(index_.root_count() == roots);  // none without blocks
 }
 
 VerifyReport Core::Verify() {

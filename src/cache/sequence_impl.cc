@@ -344,34 +344,6 @@ void SequenceImpl::Seal(uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
   }
 }
 
-Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
-  const uint64_t length = this->length() + tokens.size();
-  for (uint32_t layer = 0; layer < cursors_.size(); ++layer) {
-    if (cursor(layer) < length) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("commit: sequence {} up to {} tokens, but layer {} has only {}",
-                              id_.number(), length, layer, cursor(layer)));
-    }
-  }
-  if (publish_ && !gave_up_) {
-    {
-      MutexLock lock(mutex_);
-      blocks_.AddTokens(tokens);
-    }
-    PublishWholeBlocks(length);
-    // A sequence that must not evict cannot allocate replacements, so it does not donate its open
-    // slots as twins.
-    if (place_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
-      // The same prompt again leaves a token to compute, a longer one does not.
-      KeepTwins((prompt_tokens_ - 1) / core_.block_tokens());
-      KeepTwins(prompt_tokens_ / core_.block_tokens());
-    }
-  }
-  length_.store(length, std::memory_order_release);
-  PassWindows(length);
-  return {};
-}
-
 // Lets go of the blocks that no query from `length` on can see, and keeps as many slots ready for
 // those to come.
 void SequenceImpl::PassWindows(uint64_t length) {
@@ -394,6 +366,14 @@ void SequenceImpl::PassWindows(uint64_t length) {
 
 // Takes what windows have passed from the list, and returns how many slots should replace it.
 PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>& passed) {
+  uint64_t passing = 0;
+  uint64_t spare_slots = 0;
+  for (uint32_t c = 0; c < class_count(); ++c) {
+    const uint64_t end = core_.reaches()[c].first_needed(length);
+    passing += end - std::min(end, classes_[c].passed);
+    spare_slots += classes_[c].spare.size();
+  }
+  if (passing > 0) passed.reserve(passing + spare_slots);  // nothing fails from here on
   for (uint32_t c = 0; c < class_count(); ++c) {
     uint64_t& first = classes_[c].passed;
     for (const uint64_t end = core_.reaches()[c].first_needed(length); first < end; ++first) {

@@ -128,7 +128,8 @@ class SequenceImpl final : public Sequence {
   void Seal(uint32_t layer, SlotId open, SlotId sealed);
   void PublishWholeBlocks(uint64_t length);
   std::optional<NewBlock> WholeBlock(size_t i) const;
-  void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers);
+  void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
+                std::vector<SlotId>& own);
   /// Prompts may go on after the first `blocks` blocks, as far as these are published.
   void KeepTwins(uint64_t blocks);
   std::string WhyNotBack() const;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/bits.h"
@@ -13,13 +14,53 @@ namespace {
 constexpr uint32_t kPriorityMax = 100;
 constexpr size_t kPublishBlocksMax = 32;  // at once: others wait for the cache's lock meanwhile
 
+// A commit needs no memory; what goes with it may wait for the next one.
+template <typename Call>
+void IfThereIsMemory(const Call& call) {
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 }  // namespace
+
+Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
+  const uint64_t length = this->length() + tokens.size();
+  for (uint32_t layer = 0; layer < cursors_.size(); ++layer) {
+    if (cursor(layer) < length) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("commit: sequence {} up to {} tokens, but layer {} has only {}",
+                              id_.number(), length, layer, cursor(layer)));
+    }
+  }
+  if (publish_ && !gave_up_) {
+    {
+      MutexLock lock(mutex_);
+      blocks_.AddTokens(tokens);
+    }
+    IfThereIsMemory([&] {
+      PublishWholeBlocks(length);
+      // A sequence that must not evict cannot allocate replacements, so it does not donate its open
+      // slots as twins.
+      if (place_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
+        // The same prompt again leaves a token to compute, a longer one does not.
+        KeepTwins((prompt_tokens_ - 1) / core_.block_tokens());
+        KeepTwins(prompt_tokens_ / core_.block_tokens());
+      }
+    });
+  }
+  length_.store(length, std::memory_order_release);
+  IfThereIsMemory([&] { PassWindows(length); });
+  return {};
+}
 
 void SequenceImpl::PublishWholeBlocks(uint64_t length) {
   // Every layer has reached `length`, so a block below it is whole in all of them.
   const uint64_t end = std::min(length / core_.block_tokens(), damaged_block_);
   std::vector<NewBlock> blocks;
   std::vector<Published> answers;
+  std::vector<SlotId> own;
   // A fork may share entries of blocks that are not published yet. Without room for copies of them
   // the next commit tries again.
   if (blocks_.published() < end && !Own(blocks_.published())) return;
@@ -35,8 +76,11 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
       answers.assign(1, {.final = true});
     } else {
       if (first > 0) blocks[0].parent = blocks_.last_published();
+      // Once others know of the blocks nothing may fail.
+      own.clear();
+      own.reserve(blocks.size() * core_.layout().part_count());
       core_.Publish(place_, blocks, answers);
-      TakeOver(blocks, answers);
+      TakeOver(blocks, answers, own);
     }
     if (answers.back().block.is_none()) {
       gave_up_ = answers.back().final;  // else the next commit tries again
@@ -60,10 +104,10 @@ std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
 }
 
 // Puts what was published in the place of the sequence's own, which differs where another's block
-// is taken.
-void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers) {
+// is taken. There is room in `own` for what it lets go of.
+void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
+                            std::vector<SlotId>& own) {
   const uint64_t first = blocks_.published();
-  std::vector<SlotId> own;
   {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < answers.size() && !answers[i].block.is_none(); ++i) {

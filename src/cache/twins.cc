@@ -51,9 +51,10 @@ void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
       if (hashed == twins.end()) return;
       twin.crc = hashed->crc;
     }
+    for (const Twin& twin : now) blocks_.ReserveSlot(twin.slot);
     for (const Twin& twin : now) {
-      AddPublishedSlot(twin.block, twin.slot, twin.crc);
       ++twin_slots_;
+      AddPublishedSlot(twin.block, twin.slot, twin.crc);
     }
   };
   {

@@ -258,6 +258,8 @@ void RadixTree::AppendSubtree(BlockId block, std::vector<BlockId>& blocks) const
 
 uint64_t RadixTree::node_count() const { return tables_->children.size(); }
 
+uint64_t RadixTree::root_count() const { return tables_->roots.size(); }
+
 uint64_t RadixTree::metadata_bytes() const {
   // An entry of the map has a link and a hash besides.
   constexpr uint64_t kRootBytes =

@@ -101,6 +101,7 @@ class RadixTree {
   uint64_t block_count() const { return block_count_; }
   /// Nodes that hold blocks; roots are not counted.
   uint64_t node_count() const;
+  uint64_t root_count() const;
   /// Heap bytes of the tree, spare capacity and allocation headers included.
   ///
   /// Cost: O(1)
