@@ -1,7 +1,7 @@
 // Measuring two things beside each other on a machine that others use too.
 //
 // Neighbours make a slice slower, never faster. So the two take turns slice by slice, and of every
-// place the best time counts: what is left of the neighbours is what no slice at that place escaped.
+// place the best time counts: what is left of the neighbours is what no slice there escaped.
 #ifndef QUIRE_BENCH_PAIRS_H_
 #define QUIRE_BENCH_PAIRS_H_
 
@@ -23,7 +23,8 @@ namespace quire::bench {
 double ThreadSeconds();
 
 /// Seconds that `body` takes: of this thread on its core where the executor has one thread, else by
-/// the clock on the wall, from the moment when all threads are awake. As quiet as the system allows.
+/// the clock on the wall, from the moment when all threads are awake; as quiet as the system allows
+/// (QuietMoment).
 double SecondsOf(Executor& executor, const std::function<void()>& body);
 
 double Median(std::vector<double> values);

@@ -1,5 +1,5 @@
-"""quire bench: which rows there are, how their figures hang together, and what two builds say of each
-other. No figure is held against a bound: the machine may be doing anything.
+"""quire bench: which rows there are, how their figures hang together, and what two builds say of
+each other. No figure is held against a bound: the machine may be doing anything.
 """
 
 import math

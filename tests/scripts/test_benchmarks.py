@@ -1,4 +1,4 @@
-"""docs/benchmarks.md is what scripts/benchmarks makes from the records, and figures keep their sense."""
+"""docs/benchmarks.md is what scripts/benchmarks makes from the records; figures keep their sense."""
 
 import json
 import pathlib
@@ -61,8 +61,8 @@ class Page(unittest.TestCase):
             self.assertIn(part, text)
 
     def test_figures_keep_four_digits(self):
-        for value, shown in ((0.0123456, "0.012"), (0.5, "0.500"), (1.2345, "1.23"),
-                             (12.345, "12.3"), (123456.7, "123,457"), (0, "0")):
+        for value, shown in ((0.0123456, "0.0123"), (0.5, "0.5000"), (1.2346, "1.235"),
+                             (12.346, "12.35"), (123456.7, "123,457"), (0, "0")):
             self.keep(value=value)
             script(*self.flags, "page")
             self.assertIn(f"| decode/f16/32768/t1 | {shown} |", self.page.read_text())
