@@ -1,5 +1,5 @@
-// Memory that runs out when a test says so. Replaces operator new and delete of the whole program, so
-// one file of a test program includes it.
+// Memory that runs out when a test says so. Replaces operator new and delete of the whole program,
+// so one file of a test program includes it.
 //
 // Not under ThreadSanitizer, whose runtime has an operator new of its own: QUIRE_FAILING_NEW is not
 // defined then.
