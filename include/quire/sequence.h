@@ -62,8 +62,8 @@ struct Retention {
 };
 
 /// Threads:  one writer (Reserve, Append, Blocks, Commit, Rollback, Fork, Select, Retain, Reset);
-///           length, stats, View() and Gather() from any thread. Readers of committed tokens take no lock
-///           on the bytes
+///           length, stats, View() and Gather() from any thread. Readers of committed tokens take
+///           no lock on the bytes
 /// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
  public:
@@ -93,8 +93,8 @@ class Sequence {
   virtual Result<void> Append(uint32_t layer, const LayerRows& rows) = 0;
 
   /// Makes the next tokens.size() tokens visible; every layer must have been appended that far.
-  /// Publishes the blocks this completes, and lets go of those that windows have passed. What cannot
-  /// be published for want of room or memory, a later commit publishes.
+  /// Publishes the blocks this completes, and lets go of those that windows have passed. What
+  /// cannot be published for want of room or memory, a later commit publishes.
   ///
   /// Errors: kInvalidArgument names the layer that is behind. Nothing changes then
   virtual Result<void> Commit(std::span<const TokenId> tokens) = 0;
