@@ -64,8 +64,8 @@ struct Retention {
 /// Layers are those of the geometry: cursor() or Blocks() of any other is a bug of the caller.
 ///
 /// Threads:  one writer (Reserve, Append, Blocks, Commit, Rollback, Fork, Select, Retain, Reset);
-///           length, stats, View() and Gather() from any thread. Readers of committed tokens take no lock
-///           on the bytes
+///           length, stats, View() and Gather() from any thread. Readers of committed tokens take
+///           no lock on the bytes
 /// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
  public:
@@ -95,7 +95,8 @@ class Sequence {
   virtual Result<void> Append(uint32_t layer, const LayerRows& rows) = 0;
 
   /// Makes the next tokens.size() tokens visible; every layer must have been appended that far.
-  /// Publishes the blocks this completes, and lets go of those that windows have passed.
+  /// Publishes the blocks this completes, and lets go of those that windows have passed. What
+  /// cannot be published for want of room or memory, a later commit publishes.
   ///
   /// Errors: kInvalidArgument names the layer that is behind. Nothing changes then
   virtual Result<void> Commit(std::span<const TokenId> tokens) = 0;

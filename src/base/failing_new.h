@@ -1,5 +1,5 @@
-// Memory that runs out when a test says so. Replaces operator new and delete of the whole program, so
-// one file of a test program includes it.
+// Memory that runs out when a test says so. Replaces operator new and delete of the whole program,
+// so one file of a test program includes it.
 //
 // Not under ThreadSanitizer, whose runtime has an operator new of its own: QUIRE_FAILING_NEW is not
 // defined then.
@@ -15,11 +15,15 @@
 #if !defined(QUIRE_NO_FAILING_NEW) && !defined(__SANITIZE_THREAD__)
 #define QUIRE_FAILING_NEW
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <utility>
+
+#include "base/freed_memory.h"
 
 namespace quire {
 
@@ -48,24 +52,32 @@ Attempt WithoutMemory(int64_t failing, Call&& call) {
   return attempt;
 }
 
-inline void* AllocateOrFail(size_t bytes) {
+inline void* AllocateOrFail(size_t bytes, size_t alignment = alignof(std::max_align_t)) {
   if (allocations_left >= 0 && --allocations_left < 0) throw std::bad_alloc();
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  const size_t whole_bytes = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, whole_bytes);
   if (memory == nullptr) throw std::bad_alloc();
+  if (look_at_freed_memory != nullptr) std::memset(memory, 0, whole_bytes);
   ++allocations_live;
   return memory;
 }
 
 inline void Deallocate(void* memory) {
   if (memory != nullptr) --allocations_live;
+  if (const auto look = look_at_freed_memory.load(); look != nullptr) look(memory);
   std::free(memory);
 }
 
 }  // namespace quire
 
 void* operator new(size_t bytes) { return quire::AllocateOrFail(bytes); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return quire::AllocateOrFail(bytes, static_cast<size_t>(alignment));
+}
 void operator delete(void* memory) noexcept { quire::Deallocate(memory); }
 void operator delete(void* memory, size_t) noexcept { quire::Deallocate(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { quire::Deallocate(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { quire::Deallocate(memory); }
 
 #endif
 #endif  // QUIRE_BASE_FAILING_NEW_H_

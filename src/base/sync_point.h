@@ -27,8 +27,8 @@ inline void AtSyncPoint(const char* name) {
   }
 }
 
-/// While it lives, `handle` runs at every point, on the thread that gets there, before that goes on.
-/// What `handle` itself does reaches no points. For tests: one at a time.
+/// While it lives, `handle` runs at every point, on the thread that gets there, before that goes
+/// on. What `handle` itself does reaches no points. For tests: one at a time.
 ///
 /// Threads:  made and destroyed while no other thread is at a point; `handle` may run on several
 ///           threads at once
