@@ -15,7 +15,7 @@
 namespace quire::cache {
 
 /// Blocks in token order, in chunks. A fork shares the chunks before its own end with the list it
-/// was forked from; shared chunks are never written again, so both are free to go on, on any thread.
+/// was forked from; shared chunks are never written again, so both may go on, on any thread.
 /// Whoever wants to write an entry of a shared chunk calls Own first, which copies it.
 ///
 /// Two counts of their own say how many of the first blocks have ids (they are published) and how
