@@ -21,7 +21,7 @@ struct TraceRequest {
   std::vector<uint64_t> block_ids;
 };
 
-/// Requests and their blocks that a resampled trace may have, so that no count of sessions takes all
+/// Requests and their blocks that a resampled trace may have, so that no number of them takes all
 /// memory. What is read from a file is bounded in bytes.
 inline constexpr uint64_t kTraceEntriesMax = 1 << 26;
 

@@ -175,7 +175,7 @@ class Core final : public Cache {
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
   void ReleaseSlots(std::span<const SlotId> slots);
-  /// A use of a path ends: drops one hold of each slot, as ReleaseSlots does, under the same hold of
+  /// A use of a path ends: drops a hold of each slot, as ReleaseSlots does, under the same hold of
   /// the lock under which policies hear of it, so that they take no other request's blocks for its.
   void EndUse(const Place& place, const PathUse& use, std::span<const SlotId> slots);
   /// A plan ends of which nothing came. No plan, or one that became a sequence, is fine.

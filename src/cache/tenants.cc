@@ -107,7 +107,7 @@ uint64_t Core::MemoryPerSlot() const {
   return Ghosts::kBytesEach + evict::ReuseEstimator::kBytesEach + history_bytes_;
 }
 
-// Each one has the same share, whatever the others do, of what is left when their own bookkeeping is
+// Each one has the same share, whatever others do, of what is left when their own bookkeeping is
 // paid; a little of it in any case.
 void Core::ShareMemory() {
   const uint64_t bytes = ghosts_max_ * MemoryPerSlot();

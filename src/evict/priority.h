@@ -14,7 +14,7 @@ namespace quire::evict {
 /// that several shared, and what is old before what is recent. A priority that has expired counts
 /// as unset.
 ///
-/// Cost: O(log leaves) per call, amortised; 128 bytes per block, and 64 more if its priority expires
+/// Cost: O(log leaves) per call, amortised; 128 bytes per block, 64 more if its priority expires
 class PriorityPolicy final : public Policy {
  public:
   PriorityPolicy() : order_(1) {}

@@ -24,7 +24,7 @@ namespace quire::evict {
 /// the least recently used leaf goes first. So does it when callers leave the facts out, and when
 /// there is no memory to learn with.
 ///
-/// Cost: O(log blocks) per call, amortised; 112 bytes per block; of its history 24 KB for the model,
+/// Cost: O(log blocks) per call, amortised; 112 bytes per block; of its history 24 KB for a model,
 ///       34 bytes per block of the cache, and the rest for what is watched and for ends of paths
 /// Source: docs/policies.md; ReturnModel
 class QuirePolicy final : public Policy {

@@ -20,7 +20,7 @@ class RecencyJudge {
  public:
   static constexpr uint64_t kBytesEach = RecentKeys<Nothing>::kBytesEach;
 
-  /// A request used one path. It asked for the first `asked_blocks`, of which the first `hit_blocks`
+  /// A request used one path. It asked for the first `asked_blocks`, of which `hit_blocks`
   /// were there. The cache holds `cache_blocks` now that it has the path.
   ///
   /// Shape: keys [blocks], first block first

@@ -15,8 +15,8 @@ namespace quire::evict {
 /// queue, the others go and are remembered, and come back into the main queue. Whatever stands
 /// first in the main queue and was used since gets another round. Uses move nothing.
 ///
-/// Cost: O(log leaves) per call, amortised; 128 bytes per block, and 34 for each one remembered, at most
-///       as many as are there
+/// Cost: O(log leaves) per call, amortised; 128 bytes per block, 34 for each that is remembered: at
+///       most as many as are there
 /// Source: Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023; with leaves
 ///         only as victims
 class S3FifoPolicy final : public Policy {

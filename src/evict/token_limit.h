@@ -10,8 +10,8 @@
 namespace quire::evict {
 
 /// Blocks of the longest prompt go first, from its end; of equal prompts the least recent. A shared
-/// block counts with its latest prompt, and goes last if no request has used it. For services that limit tokens and would rather compute one
-/// giant again than many small requests.
+/// block counts with its latest prompt; what no request used goes last. For who limits tokens and
+/// would rather compute one giant again than many small requests.
 ///
 /// Cost: O(log leaves) per call; 96 bytes per block
 class TokenLimitPolicy final : public Policy {
