@@ -57,8 +57,8 @@ class FaultySequence final : public Sequence {
                       std::span<float> out) const override {
     return inner_->Gather(layer, role, begin, end, out);
   }
-  Result<BlockListView> View(uint32_t layer, StreamRole role) const override {
-    return inner_->View(layer, role);
+  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
+    return inner_->View(layer, role, range);
   }
   LayerBlocks Blocks(uint32_t layer) const override { return inner_->Blocks(layer); }
 
