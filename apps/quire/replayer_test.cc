@@ -86,8 +86,8 @@ class Live {
                          .policy = policy};
     options.hot_bytes = uint64_t{1} << 30;
     const uint64_t charge = ChargeOf(options);
-    // One more, for the end of the prompt that fills no block.
-    options.hot_bytes = (kCapacityBlocks + 1) * charge;
+    // One more, for the end of the prompt that fills no block, and what a sequence takes besides.
+    options.hot_bytes = (kCapacityBlocks + 2) * charge - 1;
     options.clock = &clock_;
     options.spill = &spill_;
     cache_ = cache::Must(Cache::Create(options));
@@ -139,7 +139,7 @@ class Live {
     const std::vector<TokenId> prompt = {1};
     const auto sequence = cache::Must(
         cache->Open(cache::Must(cache->Acquire({.identity = &identity, .tokens = prompt})), {}));
-    return cache->stats().hot_bytes_used;
+    return cache::SlotCharges(cache->stats());
   }
 
   // What is in the blocks decides nothing.

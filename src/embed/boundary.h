@@ -62,11 +62,11 @@ Result<Enum> ToEnum(int32_t number, std::string_view name, Enum fallback = Enum{
 /// What the growth rule of quire.h needs to know of a struct: where the last field ends that its
 /// first version had, then where each field ends that came later.
 template <typename T>
-inline constexpr std::array<size_t, 1> kFieldEnds = {sizeof(T)};
+[[gnu::visibility("hidden")]] inline constexpr std::array<size_t, 1> kFieldEnds = {sizeof(T)};
 
 #define QUIRE_FIELD_END(type, field) (offsetof(type, field) + sizeof(type::field))
 template <>
-inline constexpr std::array kFieldEnds<quire_cache_options> = {
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_cache_options> = {
     QUIRE_FIELD_END(quire_cache_options, tokens_max),
     QUIRE_FIELD_END(quire_cache_options, hot_bytes_max),
     QUIRE_FIELD_END(quire_cache_options, policy),
@@ -77,18 +77,18 @@ inline constexpr std::array kFieldEnds<quire_cache_options> = {
     QUIRE_FIELD_END(quire_cache_options, spill_store),
     QUIRE_FIELD_END(quire_cache_options, spill_context)};
 template <>
-inline constexpr std::array kFieldEnds<quire_cache_stats> = {
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_cache_stats> = {
     QUIRE_FIELD_END(quire_cache_stats, refused_total),
     QUIRE_FIELD_END(quire_cache_stats, spilling_bytes),
     QUIRE_FIELD_END(quire_cache_stats, spilled_total),
     QUIRE_FIELD_END(quire_cache_stats, spilled_bytes),
     QUIRE_FIELD_END(quire_cache_stats, spill_failed_total)};
 template <>
-inline constexpr std::array kFieldEnds<quire_sequence_options> = {
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_sequence_options> = {
     QUIRE_FIELD_END(quire_sequence_options, private_blocks),
     QUIRE_FIELD_END(quire_sequence_options, contiguous)};
 template <>
-inline constexpr std::array kFieldEnds<quire_sequence_stats> = {
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_sequence_stats> = {
     QUIRE_FIELD_END(quire_sequence_stats, blocks_own),
     QUIRE_FIELD_END(quire_sequence_stats, bytes)};
 #undef QUIRE_FIELD_END

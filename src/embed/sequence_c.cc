@@ -1,6 +1,7 @@
 // The C functions of sequences.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -170,8 +171,14 @@ quire_code quire_sequence_blocks(const quire_sequence* sequence, uint32_t layer,
     QUIRE_TRY(NotNull(sequence, "sequence"));
     QUIRE_TRY(quire::embed::CheckOutput(blocks, "blocks"));
     QUIRE_TRY(quire::embed::CheckLayer(*sequence, layer));
-    quire::LayerBlocks& now = sequence->blocks[layer];
-    now = sequence->sequence->Blocks(layer);
+    quire::LayerBlocks now = sequence->sequence->Blocks(layer);
+    // Until the next call that writes the caller keeps what it was shown, however often it asks.
+    quire::LayerBlocks& shown = sequence->blocks[layer];
+    const bool is_same =
+        std::ranges::equal(now.sealed, shown.sealed) && std::ranges::equal(now.open, shown.open);
+    if (!is_same) shown = now;
+    now.sealed = shown.sealed;
+    now.open = shown.open;
     if (!quire::IsIdentity(now.key.codec) || !quire::IsIdentity(now.value.codec)) {
       return quire::Fail(quire::ErrorCode::kUnsupported,
                          "blocks: the cache encodes them; only quire_attend reads its codes");
