@@ -446,5 +446,24 @@ TEST(Window, AStepOfAnyLengthReservesNoMoreThanTheSequence) {
   }
 }
 
+// Each slot pays for seven blocks without bytes: so many are kept, and not one less.
+TEST(Window, AsManyHollowBlocksAreKeptAsSlotsPayFor) {
+  Geometry geometry = SmallGeometry();
+  geometry.groups[0].kind = LayerKind::kWindow;
+  geometry.groups[0].window_tokens = kBlock;
+  constexpr uint64_t kSlots = 10;
+  TestCache cache(kSlots, geometry);
+  const auto prompt = SomeTokens(100 * kBlock, 1);
+  const auto sequence = cache.Open(prompt, {.step_tokens = kBlock});
+  uint64_t most = 0;
+  for (uint64_t end = kBlock; end <= prompt.size(); end += kBlock) {
+    Must(cache.model.Feed(*sequence, std::span(prompt).first(end)));
+    cache.cache->Evict(1);  // what the window has just passed
+    most = std::max(most, cache.cache->stats().hollow_blocks);
+  }
+  EXPECT_EQ(most, 7 * kSlots + 1) << "one more ends the path, which the sequence still leases";
+  EXPECT_LT(cache.cache->stats().hollow_blocks, 7 * kSlots);
+}
+
 }  // namespace
 }  // namespace quire::cache
