@@ -1,5 +1,6 @@
 // Memory that runs out when a test says so. Replaces operator new and delete of the whole program,
-// so one file of a test program includes it.
+// those of arrays too, which sanitizers do not build on the others; so one file of a test program
+// includes it.
 //
 // Not under ThreadSanitizer, whose runtime has an operator new of its own: QUIRE_FAILING_NEW is not
 // defined then.
@@ -71,10 +72,13 @@ inline void Deallocate(void* memory) {
 }  // namespace quire
 
 void* operator new(size_t bytes) { return quire::AllocateOrFail(bytes); }
+void* operator new[](size_t bytes) { return quire::AllocateOrFail(bytes); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return quire::AllocateOrFail(bytes, static_cast<size_t>(alignment));
 }
 void operator delete(void* memory) noexcept { quire::Deallocate(memory); }
+void operator delete[](void* memory) noexcept { quire::Deallocate(memory); }
+void operator delete[](void* memory, size_t) noexcept { quire::Deallocate(memory); }
 void operator delete(void* memory, size_t) noexcept { quire::Deallocate(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { quire::Deallocate(memory); }
 void operator delete(void* memory, size_t, std::align_val_t) noexcept { quire::Deallocate(memory); }
