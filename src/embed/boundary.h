@@ -141,6 +141,9 @@ Result<void> CheckOutput(const T* caller, std::string_view name) {
 template <typename T>
 void WriteStruct(T* caller, T known) {
   known.size = caller->size;
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(&known);  // or what was on the stack goes to the caller
+#endif
   std::memcpy(caller, &known, SharedBytes<T>(known.size));
 }
 
