@@ -66,15 +66,11 @@ uint64_t PolicyKey(const Digest& digest) {
   return key;
 }
 
-// Keeps the names of what leaves, in order.
-class Names final : public Spill {
- public:
-  Result<void> Store(const LeavingBlock& block) override {
-    keys.push_back(PolicyKey(block.key));
-    return {};
-  }
-
-  std::vector<uint64_t> keys;
+// What a cache did with a trace.
+struct Served {
+  std::vector<uint32_t> hits;   // [requests] blocks
+  uint64_t evicted = 0;         // blocks
+  std::vector<uint32_t> stays;  // [requests] first blocks of its prompt that are there at the end
 };
 
 // One layer with slots of 64 KiB, so that their charges pay for policies that learn.
@@ -89,7 +85,6 @@ class Live {
     // One more, for the end of the prompt that fills no block, and what a sequence takes besides.
     options.hot_bytes = (kCapacityBlocks + 2) * charge - 1;
     options.clock = &clock_;
-    options.spill = &spill_;
     cache_ = cache::Must(Cache::Create(options));
   }
 
@@ -112,21 +107,25 @@ class Live {
     return keys;
   }
 
-  ReplayLog Run(const Trace& trace) {
-    ReplayLog log;
+  Served Run(const Trace& trace) {
+    Served served;
     for (const TraceRequest& request : trace) {
       clock_.Advance(request.timestamp_ms * 1000 - clock_.NowMicros());
-      std::vector<TokenId> history = TokensOf(request.block_ids);
-      history.push_back(1);
+      std::vector<TokenId> history = PromptOf(request);
       auto plan = cache::Must(cache_->Acquire({.identity = &identity_, .tokens = history}));
-      log.hits.push_back(static_cast<uint32_t>(plan.resident_tokens() / kTraceBlockTokens));
-      const auto sequence = cache::Must(cache_->Open(std::move(plan), {.on_full = OnFull::kSpill}));
+      served.hits.push_back(HitBlocks(plan));
+      const auto sequence = cache::Must(cache_->Open(std::move(plan), {}));
       Feed(*sequence, history);
       history.insert(history.end(), request.output_tokens, TokenId{2});
       Feed(*sequence, history);
     }
-    log.victims = spill_.keys;
-    return log;
+    served.evicted = cache_->stats().evicted_total;
+    for (const TraceRequest& request : trace) {
+      const std::vector<TokenId> prompt = PromptOf(request);
+      served.stays.push_back(
+          HitBlocks(cache::Must(cache_->Acquire({.identity = &identity_, .tokens = prompt}))));
+    }
+    return served;
   }
 
  private:
@@ -140,6 +139,16 @@ class Live {
     const auto sequence = cache::Must(
         cache->Open(cache::Must(cache->Acquire({.identity = &identity, .tokens = prompt})), {}));
     return cache::SlotCharges(cache->stats());
+  }
+
+  static std::vector<TokenId> PromptOf(const TraceRequest& request) {
+    std::vector<TokenId> prompt = TokensOf(request.block_ids);
+    prompt.push_back(1);
+    return prompt;
+  }
+
+  static uint32_t HitBlocks(const Plan& plan) {
+    return static_cast<uint32_t>(plan.resident_tokens() / kTraceBlockTokens);
   }
 
   // What is in the blocks decides nothing.
@@ -156,31 +165,57 @@ class Live {
   }
 
   ManualClock clock_;
-  Names spill_;
   const Identity identity_ = cache::SomeIdentity();
   std::unique_ptr<Cache> cache_;
 };
 
+// Of each request the first blocks that have come and not gone again. Each victim is one life less.
+std::vector<uint32_t> StaysOf(const Trace& trace, const ReplayLog& log,
+                              const std::map<uint64_t, uint64_t>& keys) {
+  std::map<uint64_t, int64_t> lives;  // by key: how often it came, less how often it went
+  for (size_t i = 0; i < trace.size(); ++i) {
+    const std::vector<uint64_t>& ids = trace[i].block_ids;
+    for (size_t block = log.hits[i]; block < ids.size(); ++block) ++lives[keys.at(ids[block])];
+  }
+  for (const uint64_t key : log.victims) --lives[key];
+  std::vector<uint32_t> stays;
+  for (const TraceRequest& request : trace) {
+    uint32_t blocks = 0;
+    while (blocks < request.block_ids.size() && lives[keys.at(request.block_ids[blocks])] > 0) {
+      ++blocks;
+    }
+    stays.push_back(blocks);
+  }
+  return stays;
+}
+
 class ReplayAndCache : public testing::TestWithParam<std::string_view> {};
 
+// The victims of each moment are what later requests miss, and what is not there at an end: so the
+// trace is cut at some.
 TEST_P(ReplayAndCache, HitAndEvictTheSame) {
   const std::string policy(GetParam());
-  const Trace trace = Conversations(/*requests=*/2500);
-  Live live(policy);
-  const auto keys = live.KeysOf(trace);
-  const ReplayInput input(trace, [&](uint64_t id) { return keys.at(id); });
-  ReplayLog replayed;
-  ReplayOptions options{.log = &replayed};
-  options.history_bytes = live.history_bytes();
-  Replay(input, kCapacityBlocks, policy, options);
-  const ReplayLog served = live.Run(trace);
-  ASSERT_GT(replayed.victims.size(), 5000u);
-  EXPECT_EQ(served.hits, replayed.hits);
-  EXPECT_EQ(served.victims, replayed.victims);
-  if (policy == "lru") return;
-  ReplayLog by_recency;
-  Replay(input, kCapacityBlocks, "lru", {.log = &by_recency});
-  EXPECT_NE(replayed.victims, by_recency.victims) << "the policy must matter here";
+  const Trace whole = Conversations(/*requests=*/2500);
+  for (const size_t requests : {800U, 1700U, 2500U}) {
+    SCOPED_TRACE(requests);
+    const Trace trace(whole.begin(), whole.begin() + static_cast<int64_t>(requests));
+    Live live(policy);
+    const auto keys = live.KeysOf(trace);
+    const ReplayInput input(trace, [&](uint64_t id) { return keys.at(id); });
+    ReplayLog replayed;
+    ReplayOptions options{.log = &replayed};
+    options.history_bytes = live.history_bytes();
+    Replay(input, kCapacityBlocks, policy, options);
+    const Served served = live.Run(trace);
+    ASSERT_GT(replayed.victims.size(), 2 * requests);
+    EXPECT_EQ(served.hits, replayed.hits);
+    EXPECT_EQ(served.evicted, replayed.victims.size());
+    EXPECT_EQ(served.stays, StaysOf(trace, replayed, keys));
+    if (policy == "lru" || requests < whole.size()) continue;
+    ReplayLog by_recency;
+    Replay(input, kCapacityBlocks, "lru", {.log = &by_recency});
+    EXPECT_NE(replayed.victims, by_recency.victims) << "the policy must matter here";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReplayAndCache, testing::ValuesIn(evict::PolicyNames()),

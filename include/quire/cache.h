@@ -30,54 +30,6 @@ namespace [[gnu::visibility("default")]] quire {
 
 class AttentionBackend;
 
-/// The sealed bytes of the layers of a block that look back equally far.
-struct LeavingPart {
-  uint32_t part = 0;    // 0 or 1, as CacheStats::sealed and sealed_second
-  uint32_t crc32c = 0;  // of its bytes, checked just before
-  // One after the other they are the part as the cache's layout stores it (block-major: one piece).
-  std::span<const std::span<const std::byte>> pieces{};
-};
-
-/// A published block that has just left the cache, while its bytes are still there.
-///
-/// Lifetime: everything it points to, during the call that gets it
-struct LeavingBlock {
-  Digest key{};                          // names its tokens with all before them
-  Digest parent_key{};                   // of the block before it, or of the root
-  uint64_t index = 0;                    // blocks before it in its path
-  std::span<const TokenId> tokens{};     // [block_tokens]
-  std::span<const LeavingPart> parts{};  // those it has; what windows have passed may go alone
-  std::string_view publisher{};          // tenant that published it
-  std::string_view account{};            // who paid for it: the same, or its domain
-  // How often tenants of the account had been erased. What Erase forgot has a smaller number than
-  // all that leaves later.
-  uint32_t erase_epoch = 0;
-  uint8_t priority = 0;            // as Sequence::Retain gave it; only with an end
-  uint64_t retained_until_us = 0;  // its end by the cache's clock; 0: nobody gave one
-};
-
-/// Where blocks go that leave a full cache: the door that a colder tier is plugged into.
-///
-/// The cache offers a block after it has left the index, children before their parents: a lookup
-/// misses it from then on, and its room is kept for the request that waits. What windows have
-/// passed leaves before the rest of its block, under the same key. Twins (open forms) are not
-/// offered, nor are damaged bytes, nor what an erasure has forgotten; but an erasure waits for no
-/// Store.
-///
-/// Threads:  on the thread that needs the room, also in Commit, Reset and the end of a sequence,
-///           without any lock of the cache; on several at once. It may look things up in the cache,
-///           but not ask it for room, nor write to the sequence that is waiting
-/// Lifetime: must outlive the cache
-class Spill {
- public:
-  virtual ~Spill() = default;
-
-  /// Keeps a copy of the block, or not. It goes all the same.
-  ///
-  /// Errors: any; counted (CacheStats::spill_failed_total), as is whatever it throws
-  virtual Result<void> Store(const LeavingBlock& block) = 0;
-};
-
 /// How much goes when room is needed.
 enum class EvictionBatch : uint8_t {
   kExact = 1,  // what is needed
@@ -107,7 +59,6 @@ struct CacheOptions {
   // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null:
   // it is refused. Used by Create alone; what came of it is in options().profile.
   const AttentionBackend* fallback_kernels = nullptr;
-  Spill* spill = nullptr;  // for OnFull::kSpill; must outlive the cache
 };
 
 /// A party that pays for its blocks and reads no one else's; or, with `shared`, a domain.
@@ -169,7 +120,6 @@ enum class OnFull : uint8_t {
   kNoEvict = 3,  // as kReject, but takes free room only, then and later
   kFewer = 4,  // Open reserves as much of reserve_tokens as there is room for, at least the prompt;
                // that is then the most the sequence may hold (SequenceStats::tokens_max)
-  kSpill = 5,  // as kReject, but what goes for it, then or later, is offered to the cache's Spill
 };
 
 struct SequenceOptions {
@@ -262,7 +212,7 @@ class Cache {
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
   /// Errors: kNoSpace names shared, own and available blocks, or the tenant whose quota is full;
   ///         kTooLarge it can never fit; kInvalidArgument past tokens_max, or contiguous with a
-  ///         plan that shares blocks, or kSpill without CacheOptions::spill;
+  ///         plan that shares blocks;
   ///         kUnsupported contiguous where the cache cannot. The plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 
@@ -294,7 +244,7 @@ class Cache {
   virtual VerifyReport Verify() = 0;
 
   virtual CacheStats stats() const = 0;
-  /// One character per slot: '.' free, 'p' private or on its way to the spill, 's' published, 'S'
+  /// One character per slot: '.' free, 'p' private, 's' published, 'S'
   /// published and leased, 'w' a window has passed it, so it may go although its block is leased.
   virtual std::string BlockMap() const = 0;
 };

@@ -111,8 +111,8 @@ enum {
   QUIRE_REJECT = 1,    // evicts what nobody uses, then refuses
   QUIRE_HALT = 2,      // reserves the prompt; growing may fail, the sequence stays usable
   QUIRE_NO_EVICT = 3,  // as QUIRE_REJECT, but takes free room only
-  QUIRE_FEWER = 4,     // reserves as much as there is room for, at least the prompt
-  QUIRE_SPILL = 5      // as QUIRE_REJECT, but what goes for it is offered to the cache's spill
+  QUIRE_FEWER = 4      // reserves as much as there is room for, at least the prompt
+  // 5 is reserved: it was QUIRE_SPILL until 0.2.
 };
 
 typedef int32_t quire_eviction_batch;  // how much goes when room is needed
@@ -132,8 +132,8 @@ enum {
   QUIRE_OTHER_PROFILE = 7,  // here under other weights, adapter, version or position encoding
   QUIRE_EXPIRED = 8,        // it was here, and nobody used it for the tenant's ttl
   QUIRE_QUOTA = 9,          // it was here, and went because the tenant's own quota was full
-  QUIRE_NO_TWIN = 10,       // here, but not the open forms that residual_tokens would read
-  QUIRE_SPILLED = 11        // it was here, and is stored where the cache's spill keeps what leaves
+  QUIRE_NO_TWIN = 10        // here, but not the open forms that residual_tokens would read
+  // 11 is reserved: it was QUIRE_SPILLED until 0.2.
 };
 
 typedef struct quire_cache quire_cache;
@@ -159,48 +159,6 @@ typedef struct quire_layer_group {
   uint32_t stream_count;
   const quire_stream* streams;  // [stream_count]: key and value, or one latent
 } quire_layer_group;
-
-typedef struct quire_bytes {
-  const void* data;
-  size_t bytes;
-} quire_bytes;
-
-/// The sealed bytes of the layers of a block that look back equally far.
-typedef struct quire_leaving_part {
-  uint32_t part;    // 0 or 1, as `sealed` and `sealed_second` in the cache's numbers
-  uint32_t crc32c;  // of its bytes, checked just before
-  uint32_t piece_count;
-  // [piece_count]; one after the other they are the part as the cache's layout stores it
-  // (block-major: one piece).
-  const quire_bytes* pieces;
-} quire_leaving_part;
-
-/// A published block that has just left the cache, while its bytes are still there. All that it
-/// points to is valid during the call that gets it.
-typedef struct quire_leaving_block {
-  size_t size;
-  uint8_t key[32];         // names its tokens with all before them
-  uint8_t parent_key[32];  // of the block before it, or of the root
-  uint64_t index;          // blocks before it in its path
-  const int32_t* tokens;   // [token_count]
-  size_t token_count;
-  const quire_leaving_part* parts;  // [part_count]: those it has; what windows passed may go alone
-  uint32_t part_count;
-  // How often tenants of the account had been erased: what an erasure forgot has a smaller number
-  // than all that leaves later.
-  uint32_t erase_epoch;
-  const char* publisher;       // tenant that published it
-  const char* account;         // who paid for it: the same, or its domain
-  uint64_t retained_until_us;  // end of its priority by the cache's clock; 0: it has none
-  uint32_t priority;           // 0 to 100
-} quire_leaving_block;
-
-/// Keeps a copy of a block, or not: it goes all the same. Any answer but QUIRE_OK is counted as a
-/// failure.
-/// Threads: the one that needs the room, without any lock of the cache; several at once. It may
-///          look things up in the cache, but not ask it for room, nor write to the sequence that
-///          waits
-typedef quire_code (*quire_spill_store)(void* context, const quire_leaving_block* block);
 
 typedef struct quire_cache_options {
   size_t size;
@@ -233,10 +191,7 @@ typedef struct quire_cache_options {
   // they do (fp8 to int8 to f16), with a warning on stderr; quire_cache_get_codecs says which.
   // 0: it is refused.
   int32_t codec_fallback;
-  // Gets what makes room for sequences with QUIRE_SPILL, until the cache and all that came of it is
-  // freed; NULL: there are none.
-  quire_spill_store spill_store;
-  void* spill_context;  // its first argument
+  const void* reserved[2];  // NULL; they were the spill's until 0.2
 } quire_cache_options;
 
 /// Makes a cache.
@@ -291,10 +246,7 @@ typedef struct quire_cache_stats {
   uint64_t evicted_total;
   uint64_t evicted_passed_total;
   uint64_t refused_total;
-  uint64_t spilling_bytes;      // of hot_bytes_used: what the spill has not answered for yet
-  uint64_t spilled_total;       // of what was evicted, stored by the spill
-  uint64_t spilled_bytes;       // sealed bytes of these
-  uint64_t spill_failed_total;  // offered to it, but it had an error
+  uint64_t reserved[4];  // 0; they were the spill's until 0.2
 } quire_cache_stats;
 
 /// Fills *stats.
@@ -419,7 +371,7 @@ typedef struct quire_sequence_options {
 /// this fails. `options` may be NULL.
 /// Errors: QUIRE_NO_SPACE names shared, own and available blocks, or the tenant whose quota is
 ///         full; QUIRE_TOO_LARGE it can never fit; QUIRE_INVALID_ARGUMENT past tokens_max,
-///         contiguous with a plan that shares blocks, or QUIRE_SPILL without a spill_store;
+///         contiguous with a plan that shares blocks;
 ///         QUIRE_UNSUPPORTED contiguous where the cache cannot
 quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
                       quire_sequence** sequence, quire_error* error);

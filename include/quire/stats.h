@@ -21,8 +21,7 @@ struct SlotClassStats {
 /// from formulas.
 struct CacheStats {
   uint64_t hot_bytes_limit = 0;  // the budget
-  uint64_t hot_bytes_used = 0;   // slots in use with their metadata, spilling_bytes and
-                                 // sequence_bytes
+  uint64_t hot_bytes_used = 0;   // slots in use with their metadata, and sequence_bytes
   uint64_t hot_bytes_peak = 0;   // since it was made or resized
   SlotClassStats sealed;
   SlotClassStats sealed_second;  // of the other layers, where full attention and a window are mixed
@@ -30,12 +29,10 @@ struct CacheStats {
   SlotClassStats open_second;
   uint64_t published_blocks = 0;  // in the index now
   uint64_t evictable_blocks = 0;  // published and leased by nobody
-  uint64_t passed_blocks = 0;   // leased, but windows have passed them and nobody holds some bytes
-  uint64_t hollow_blocks = 0;   // of which windows kept nothing; found on the way to later ones
-  uint64_t pinned_blocks = 0;   // that Pin keeps
-  uint64_t twin_slots = 0;      // open forms of published blocks, kept for residual_tokens
-  uint64_t spilling_bytes = 0;  // of hot_bytes_used: leaving blocks that the spill has not answered
-                                // for, and room promised to the requests that wait for it
+  uint64_t passed_blocks = 0;  // leased, but windows have passed them and nobody holds some bytes
+  uint64_t hollow_blocks = 0;  // of which windows kept nothing; found on the way to later ones
+  uint64_t pinned_blocks = 0;  // that Pin keeps
+  uint64_t twin_slots = 0;     // open forms of published blocks, kept for residual_tokens
   uint64_t sequences = 0;
   uint64_t sequence_bytes = 0;  // of hot_bytes_used: what sequences take besides their slots
   uint64_t lookups = 0;
@@ -45,9 +42,6 @@ struct CacheStats {
   uint64_t deduplicated_total = 0;  // blocks two sequences computed at once; one copy was kept
   uint64_t evicted_total = 0;
   uint64_t evicted_passed_total = 0;  // blocks that lost what windows had passed
-  uint64_t spilled_total = 0;         // of what was evicted, stored by the spill
-  uint64_t spilled_bytes = 0;         // sealed bytes of these
-  uint64_t spill_failed_total = 0;    // offered to it, but it had an error
   uint64_t refused_total = 0;         // requests the budget refused
   uint64_t codec_fallbacks = 0;       // streams whose codec gave way to one that can be used here
 };
@@ -64,9 +58,9 @@ enum class MissReason : uint8_t {
   kExpired = 8,       // it was here, and nobody used it for the tenant's ttl
   kQuota = 9,         // it was here, and went because the tenant's own quota was full
   kNoTwin = 10,       // here, but not the open forms that residual_tokens would read where it ends
-  kSpilled = 11,      // it was here, and is stored where CacheOptions::spill keeps what leaves
+  // 11 was kSpilled.
 };
-inline constexpr uint32_t kMissReasonsEnd = 12;
+inline constexpr uint32_t kMissReasonsEnd = 11;
 std::string_view MissReasonName(MissReason reason);
 
 /// Consecutive missing tokens with one reason.
@@ -99,9 +93,6 @@ struct TenantStats {
   uint64_t hit_tokens = 0;
   std::array<uint64_t, kMissReasonsEnd> missed_tokens{};  // by MissReason
   uint64_t evicted_total = 0;
-  uint64_t spilled_total = 0;  // of its account, as CacheStats
-  uint64_t spilled_bytes = 0;
-  uint64_t spill_failed_total = 0;
   uint64_t refused_total = 0;
   uint64_t erased_total = 0;         // calls of Erase
   uint64_t erase_pending_slots = 0;  // written before the last of them and still held; 0: done

@@ -191,11 +191,6 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
                 fmt::format("open: {} tokens are over the limit of {} (tokens_max)", wanted,
                             options_.tokens_max));
   }
-  if (options.on_full == OnFull::kSpill && options_.spill == nullptr) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "open: on_full is spill, but the cache was made without one (CacheOptions::spill, "
-                "in C spill_store); make it with one, or ask for reject");
-  }
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
@@ -203,7 +198,6 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   BlockList list(class_count(), block_tokens(), publish);
   const uint64_t metadata_bytes = SequenceBytes(shared, options);
   state.place.may_evict = options.on_full != OnFull::kNoEvict;
-  state.place.spill = options.on_full == OnFull::kSpill;
   const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
   uint64_t blocks = DivUp(reserve, uint64_t{block_tokens()});
   QUIRE_TRY(

@@ -8,7 +8,6 @@
 #include <map>
 #include <set>
 
-#include "cache/spill_test_util.h"
 #include "cache/test_util.h"
 #include "cache/view_test_util.h"
 
@@ -44,7 +43,6 @@ class NaiveCache {
     Path written;  // committed, then not yet
     uint64_t length = 0;
     bool publish = true;
-    bool spill = false;
     std::vector<SlotRef> slots{};
     uint64_t published = 0;
   };
@@ -75,7 +73,7 @@ class NaiveCache {
     const uint64_t blocks = (tokens + kBlock - 1) / kBlock;
     if (blocks <= sequence.slots.size()) return true;
     const uint64_t added = blocks - sequence.slots.size();
-    if (!MakeRoom(added, sequence.spill)) return false;
+    if (!MakeRoom(added)) return false;
     for (uint64_t i = 0; i < added; ++i) sequence.slots.push_back(NewSlot());
     return true;
   }
@@ -111,7 +109,7 @@ class NaiveCache {
       return i >= sequence.published && sequence.slots[i].use_count() == 1;
     };
     if (kept > whole && !is_mine(whole)) {
-      if (!MakeRoom(1, sequence.spill)) return false;
+      if (!MakeRoom(1)) return false;
       SlotRef copy = NewSlot();
       copy->damaged = sequence.slots[whole]->damaged;
       sequence.slots[whole] = std::move(copy);
@@ -135,7 +133,7 @@ class NaiveCache {
     child.written.resize(parent.length);
     child.slots.resize(parent.length / kBlock);
     if (parent.length % kBlock == 0) return true;
-    if (!MakeRoom(1, parent.spill)) return false;
+    if (!MakeRoom(1)) return false;
     child.slots.push_back(NewSlot());
     child.slots.back()->damaged = parent.slots[parent.length / kBlock]->damaged;
     return true;
@@ -200,7 +198,6 @@ class NaiveCache {
 
   uint64_t live = 0;  // slots in use
   std::list<Path> evictable{};
-  std::vector<Path> spilled{};  // in order
   uint64_t evicted = 0;
   uint64_t deduplicated = 0;
   uint64_t refused = 0;
@@ -220,15 +217,12 @@ class NaiveCache {
     return false;
   }
 
-  bool MakeRoom(uint64_t slots, bool spill) {
+  bool MakeRoom(uint64_t slots) {
     if (slots > free_slots() + evictable.size()) {
       ++refused;
       return false;
     }
-    while (free_slots() < slots) {
-      if (spill) spilled.push_back(evictable.front());
-      EvictOne();
-    }
+    while (free_slots() < slots) EvictOne();
     return true;
   }
 
@@ -248,8 +242,7 @@ class LockStep {
  public:
   explicit LockStep(uint64_t seed)
       : prng_(seed),
-        real_(3 + seed % 12, WideGeometry(), NumericProfile::Uniform(Codec::kF16), kSlotsMost,
-              {.spill = &spill_}),
+        real_(3 + seed % 12, WideGeometry(), NumericProfile::Uniform(Codec::kF16), kSlotsMost),
         naive_(3 + seed % 12) {
     // Each run has its own mixture.
     for (size_t i = 0; i < std::size(kCalls); ++i) {
@@ -316,8 +309,7 @@ class LockStep {
         .reserve_tokens = prng_.NextBelow(2) * prng_.NextBelow(6 * kBlock),
         .on_full = kOnFull[prng_.NextBelow(std::size(kOnFull))],
         .publish = !prng_.NextChance(6)};
-    NaiveCache::Sequence naive{
-        .written = {}, .publish = options.publish, .spill = options.on_full == OnFull::kSpill};
+    NaiveCache::Sequence naive{.written = {}, .publish = options.publish};
     MissReason reason = MissReason::kNotAsked;
     if (reuse) naive.slots = naive_.Find(prompt, reason);
     naive.published = naive.slots.size();
@@ -329,8 +321,8 @@ class LockStep {
     EXPECT_EQ(plan.missing_tokens(), prompt.size() - naive.length);
     if (reason == MissReason::kNeverSeen && naive_.Ever(prompt, naive.published)) {
       // How many are remembered is bounded.
-      EXPECT_THAT(plan.reason(), ::testing::AnyOf(MissReason::kEvicted, MissReason::kSpilled,
-                                                  MissReason::kDamaged, reason));
+      EXPECT_THAT(plan.reason(),
+                  ::testing::AnyOf(MissReason::kEvicted, MissReason::kDamaged, reason));
     } else {
       EXPECT_EQ(plan.reason(), reason);
     }
@@ -425,7 +417,7 @@ class LockStep {
     Open* const one = Any();
     if (one == nullptr) return;
     one->real->Reset();
-    one->naive = {.written = {}, .publish = one->naive.publish, .spill = one->naive.spill};
+    one->naive = {.written = {}, .publish = one->naive.publish};
     naive_.Settle();
   }
 
@@ -540,9 +532,6 @@ class LockStep {
     EXPECT_EQ(stats.evictable_blocks, naive_.evictable.size());
     EXPECT_EQ(stats.evicted_total, naive_.evicted);
     EXPECT_EQ(stats.refused_total, naive_.refused);
-    EXPECT_EQ(stats.spilled_total, naive_.spilled.size());
-    EXPECT_EQ(stats.spilling_bytes, 0u);
-    CheckSpilled();
     EXPECT_EQ(stats.sequences, open_.size());
     const std::string map = real_.cache->BlockMap();
     EXPECT_EQ(std::ranges::count(map, 's'), static_cast<int64_t>(naive_.evictable.size()));
@@ -553,18 +542,6 @@ class LockStep {
       if (!held.bytes.empty()) {
         EXPECT_EQ(ShownBy(*held.real), held.bytes);
       }
-    }
-  }
-
-  // What was stored since the last look: the naive victims, in their order.
-  void CheckSpilled() {
-    if (spilled_seen_ == naive_.spilled.size()) return;
-    const auto stored = spill_.stored();
-    for (; spilled_seen_ < naive_.spilled.size(); ++spilled_seen_) {
-      const Path& path = naive_.spilled[spilled_seen_];
-      const SpilledBlock& block = stored.at(spilled_seen_);
-      EXPECT_EQ(block.index + 1, path.size() / kBlock);
-      EXPECT_TRUE(std::ranges::equal(block.tokens, std::span(path).last(kBlock)));
     }
   }
 
@@ -592,12 +569,9 @@ class LockStep {
       {&LockStep::Damage, 1},   {&LockStep::HoldView, 2}, {&LockStep::ReleaseView, 3},
       {&LockStep::Resize, 1}};
 
-  static constexpr OnFull kOnFull[] = {OnFull::kHalt, OnFull::kHalt, OnFull::kReject,
-                                       OnFull::kSpill};
+  static constexpr OnFull kOnFull[] = {OnFull::kHalt, OnFull::kReject};
 
   Prng prng_;
-  MemorySpill spill_;
-  uint64_t spilled_seen_ = 0;
   TestCache real_;
   NaiveCache naive_;
   uint64_t weights_[std::size(kCalls)];
@@ -613,7 +587,6 @@ TEST(CacheProperty, InLockStepWithANaiveCache) {
   uint64_t deduplicated = 0;
   uint64_t resized = 0;
   uint64_t busy = 0;
-  uint64_t spilled = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     LockStep run(seed);
@@ -628,7 +601,6 @@ TEST(CacheProperty, InLockStepWithANaiveCache) {
     deduplicated += run.naive().deduplicated;
     resized += run.resized();
     busy += run.busy();
-    spilled += run.naive().spilled.size();
   }
   // A run in which nothing happens would show nothing.
   EXPECT_GT(evicted, 500u);
@@ -636,7 +608,6 @@ TEST(CacheProperty, InLockStepWithANaiveCache) {
   EXPECT_GT(deduplicated, 50u);
   EXPECT_GT(resized, 200u);
   EXPECT_GT(busy, 50u);
-  EXPECT_GT(spilled, 100u);
 }
 
 }  // namespace

@@ -286,7 +286,6 @@ CacheStats Core::stats() const {
   }
   stats.hollow_blocks = hollow_;
   stats.twin_slots = twin_slots_;
-  stats.spilling_bytes = spilling_bytes_;
   stats.sequence_bytes = sequence_bytes_;
   stats.sequences = sequence_count_;
   return stats;

@@ -1,5 +1,5 @@
 // The composition: pools, index, policies and ledger under one lock. In pieces: core.cc (making,
-// statistics), admit.cc (plans), room.cc (slots), share.cc (leases), pins.cc, evict.cc, spill.cc,
+// statistics), admit.cc (plans), room.cc (slots), share.cc (leases), pins.cc, evict.cc,
 // seal.cc (publishing, checksums), twins.cc, tenants.cc, misses.cc, resize.cc.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
@@ -20,7 +20,6 @@
 #include "base/thread_annotations.h"
 #include "base/wiped_vector.h"
 #include "cache/block_table.h"
-#include "cache/leaving.h"
 #include "cache/metadata_charge.h"
 #include "cache/owned_slots.h"
 #include "cache/reach.h"
@@ -40,7 +39,6 @@ struct Place {
   TenantId tenant = kDefaultTenant;
   uint32_t epoch = 0;     // of the tenant when the plan was made; a later one: it was erased since
   bool may_evict = true;  // room may be made for it
-  bool spill = false;     // and what goes for that is offered to the spill
 };
 
 /// The root of an identity's blocks.
@@ -51,7 +49,7 @@ struct Root {
 
 /// Whose a slot is, and whose bytes are in it.
 struct SlotOwner {
-  TenantId charged{};  // while it is in use; nobody for what is leaving
+  TenantId charged{};  // while it is in use
   TenantId writer{};   // none: nobody has written to it, or it was zeroed since
   uint32_t epoch = 0;  // of the writer's sequence
 };
@@ -154,8 +152,7 @@ class Core final : public Cache {
   void RemoveSequence(SequenceId id);
 
   /// Slots with one reference each, of every class, charged to the place's tenant. If it may, it
-  /// evicts what nobody holds where that makes it fit, and only then. May wait for the spill: no
-  /// lock is held.
+  /// evicts what nobody holds where that makes it fit, and only then.
   Result<OwnedSlots> AllocateSlots(const Place& place, const PerClass<uint64_t>& counts);
   /// The same with bytes for a sequence's bookkeeping: both or neither.
   struct Allocation {
@@ -280,8 +277,7 @@ class Core final : public Cache {
   void Zero(SlotId slot) const;
   uint64_t ZeroFreeSlots(TenantId tenant);
   void MoveCharge(SlotId slot, Tenant& to) QUIRE_REQUIRES(mutex_);
-  bool MakeRoomInAccount(const Place& place, uint64_t bytes, Leaving& leaving)
-      QUIRE_REQUIRES(mutex_);
+  bool MakeRoomInAccount(const Place& place, uint64_t bytes) QUIRE_REQUIRES(mutex_);
 
   bool IsNeeded(uint32_t slot_class, uint64_t block, uint64_t resident) const;
   uint64_t EvictableBytesOf(std::span<const BlockId> path) const QUIRE_REQUIRES(mutex_);
@@ -303,7 +299,6 @@ class Core final : public Cache {
   bool CanMove(SlotId slot) const QUIRE_REQUIRES(mutex_);
   struct InTheWay {
     std::vector<SlotId> slots{};  // held, and beyond the end
-    uint64_t leaving = 0;         // of these, on their way to the spill
     uint64_t least_bytes = 0;     // that it can go down to now
   };
   InTheWay FindInTheWay(const Room& to) const QUIRE_REQUIRES(mutex_);
@@ -320,8 +315,7 @@ class Core final : public Cache {
                       uint64_t capacity) const;
   uint64_t RoomBytes(const Place& place) const QUIRE_REQUIRES(mutex_);
   Result<void> CheckRoom(const Place& place, uint64_t bytes) const QUIRE_REQUIRES(mutex_);
-  Result<void> MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving)
-      QUIRE_REQUIRES(mutex_);
+  Result<void> MakeRoom(const Place& place, uint64_t bytes) QUIRE_REQUIRES(mutex_);
   Result<void> TakeSlots(const Place& place, uint64_t bytes, uint64_t metadata_bytes,
                          PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero)
       QUIRE_REQUIRES(mutex_);
@@ -377,27 +371,14 @@ class Core final : public Cache {
   // At the expense of others' blocks above their floors; nobody's (null): of all blocks.
   std::optional<Victim> VictimFor(const Tenant* tenant) const QUIRE_REQUIRES(mutex_);
   uint64_t EvictableFor(const Tenant* tenant) const QUIRE_REQUIRES(mutex_);
-  // With `leaving`, what has sealed bytes joins that instead of being free at once.
-  void EvictVictim(const Victim& victim, MissReason reason, Leaving* leaving = nullptr)
-      QUIRE_REQUIRES(mutex_);
-  void EvictParts(BlockId block, Leaving* leaving) QUIRE_REQUIRES(mutex_);
+  void EvictVictim(const Victim& victim, MissReason reason) QUIRE_REQUIRES(mutex_);
+  void EvictParts(BlockId block) QUIRE_REQUIRES(mutex_);
   void EvictTwins(BlockId block) QUIRE_REQUIRES(mutex_);
   uint64_t TwinBytes(const BlockRecord& record) const;
-  void LimitHollow(BlockId block, Leaving* leaving) QUIRE_REQUIRES(mutex_);
+  void LimitHollow(BlockId block) QUIRE_REQUIRES(mutex_);
   void Expire(Tenant& account) QUIRE_REQUIRES(mutex_);
-  void Drop(BlockId block, MissReason reason, Leaving* leaving = nullptr) QUIRE_REQUIRES(mutex_);
-  void DropOne(BlockId block, MissReason reason, Leaving* leaving) QUIRE_REQUIRES(mutex_);
-
-  friend class Leaving;
-  std::optional<LeavingRecord> Describe(BlockId block, const PerPart<SlotId>& slots,
-                                        Leaving* leaving) const QUIRE_REQUIRES(mutex_);
-  void Depart(LeavingRecord record, Leaving& leaving) QUIRE_REQUIRES(mutex_);
-  bool Promise(const Place& place, uint64_t bytes, Leaving& leaving) QUIRE_REQUIRES(mutex_);
-  void Offer(Leaving& leaving) noexcept;
-  void FindDamage(Leaving& leaving);
-  bool Store(const LeavingRecord& record);
-  void LetGo(Leaving& leaving) QUIRE_REQUIRES(mutex_);
-  void OfferAndLetGo(Leaving& leaving);
+  void Drop(BlockId block, MissReason reason) QUIRE_REQUIRES(mutex_);
+  void DropOne(BlockId block, MissReason reason) QUIRE_REQUIRES(mutex_);
 
   std::vector<BlockId> Mark(std::span<const BlockId> blocks, Standing standing)
       QUIRE_REQUIRES(mutex_);
@@ -405,8 +386,8 @@ class Core final : public Cache {
   Standing StandingBefore(const Place& place, const NewBlock& block) const QUIRE_REQUIRES(mutex_);
   std::optional<Published> JoinWhole(const Place& place, const NewBlock& block)
       QUIRE_REQUIRES(mutex_);
-  Published PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record,
-                       Leaving& leaving) QUIRE_REQUIRES(mutex_);
+  Published PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record)
+      QUIRE_REQUIRES(mutex_);
   std::optional<BlockId> FindSame(const Place& place, const NewBlock& block) QUIRE_REQUIRES(mutex_);
   Published Join(BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs)
       QUIRE_REQUIRES(mutex_);
@@ -454,7 +435,6 @@ class Core final : public Cache {
   std::vector<uint64_t> keys_ QUIRE_GUARDED_BY(mutex_);             // of a path that was used
   uint64_t hollow_ QUIRE_GUARDED_BY(mutex_) = 0;                    // blocks without any bytes
   uint64_t twin_slots_ QUIRE_GUARDED_BY(mutex_) = 0;
-  uint64_t spilling_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // leaving, or promised for it
   uint64_t sequence_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // of MetadataCharges
   uint64_t hollow_max_ QUIRE_GUARDED_BY(mutex_) = 0;      // that the charges pay for
   uint64_t ghosts_max_ QUIRE_GUARDED_BY(mutex_) = 0;  // sealed slots whose charges pay for memory

@@ -74,50 +74,42 @@ uint64_t Core::EvictableFor(const Tenant* tenant) const {
   return bytes;
 }
 
-void Core::EvictVictim(const Victim& victim, MissReason reason, Leaving* leaving) {
+void Core::EvictVictim(const Victim& victim, MissReason reason) {
   ++TenantOf(blocks_.at(victim.block).account).stats.evicted_total;
   if (victim.goes == Goes::kWhole) {
-    Drop(victim.block, reason, leaving);
+    Drop(victim.block, reason);
     ++counters_.evicted_total;
     return;
   }
   ++counters_.evicted_passed_total;
   if (victim.goes == Goes::kTwins) return EvictTwins(victim.block);
-  EvictParts(victim.block, leaving);
-  LimitHollow(victim.block, leaving);
+  EvictParts(victim.block);
+  LimitHollow(victim.block);
 }
 
-void Core::EvictParts(BlockId block, Leaving* leaving) {
-  if (leaving != nullptr && shrinking_) MoveBelowEnd(block);  // the spill keeps its slots
+void Core::EvictParts(BlockId block) {
   PerClass<SlotId> going{};
-  PerPart<SlotId> sealed{};
   for (uint32_t c = 0; c < class_count(); ++c) {
     const SlotId slot = blocks_.at(block).slots[c];
     if (slot.is_none() || !reaches_[c].windowed() || references(slot) > 1) continue;
     going[c] = slot;
-    if (c < layout_.part_count()) sealed[c] = slot;
   }
-  auto departing = Describe(block, sealed, leaving);
   Unlist(block);
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (going[c].is_none()) continue;
     if (c >= layout_.part_count()) --twin_slots_;
     blocks_.RemoveSlot(block, c);
-    if (!departing || c >= layout_.part_count()) FreeIfLast(going[c]);
-  }
-  if (departing) {
-    departing->stays = block;
-    Depart(*std::move(departing), *leaving);
+    FreeIfLast(going[c]);
   }
   if (blocks_.at(block).hollow()) ++hollow_;
 }
 
 // Keeps the bookkeeping of hollow blocks within what the slots pay for: first at the expense of
 // what its account does not use, then this path ends its life in the index.
-void Core::LimitHollow(BlockId block, Leaving* leaving) {
+void Core::LimitHollow(BlockId block) {
   Tenant& account = TenantOf(blocks_.at(block).account);
   while (hollow_ > hollow_max_ && account.lists.whole->size() > 0) {
-    Drop(*account.lists.whole->Victim(), MissReason::kEvicted, leaving);
+    Drop(*account.lists.whole->Victim(), MissReason::kEvicted);
     ++counters_.evicted_total;
   }
   if (hollow_ > hollow_max_) Quarantine(block, Standing::kPassed);
@@ -136,10 +128,10 @@ void Core::Expire(Tenant& account) {
 }
 
 // `reason` is what later lookups will hear, unless the block's standing says more.
-void Core::Drop(BlockId block, MissReason reason, Leaving* leaving) {
+void Core::Drop(BlockId block, MissReason reason) {
   while (true) {
     const BlockId parent = index_.parent(block);
-    DropOne(block, reason, leaving);
+    DropOne(block, reason);
     // A hollow block that leads nowhere is of no use, nor is one that is never found again.
     if (parent.is_none() || index_.has_children(parent)) return;
     const BlockRecord& before = blocks_.at(parent);
@@ -148,13 +140,9 @@ void Core::Drop(BlockId block, MissReason reason, Leaving* leaving) {
   }
 }
 
-void Core::DropOne(BlockId block, MissReason reason, Leaving* leaving) {
-  if (leaving != nullptr && shrinking_) MoveBelowEnd(block);  // the spill keeps its slots
+void Core::DropOne(BlockId block, MissReason reason) {
   const BlockRecord record = blocks_.at(block);
   Tenant& account = TenantOf(record.account);
-  PerPart<SlotId> sealed{};
-  std::copy_n(record.slots.begin(), layout_.part_count(), sealed.begin());
-  auto departing = Describe(block, sealed, leaving);
   if (record.standing == Standing::kDamaged) reason = MissReason::kDamaged;
   if (record.standing == Standing::kPassed) reason = MissReason::kWindowPassed;
   if (record.standing != Standing::kErased) {
@@ -178,9 +166,8 @@ void Core::DropOne(BlockId block, MissReason reason, Leaving* leaving) {
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (record.slots[c].is_none()) continue;
     if (c >= layout_.part_count()) --twin_slots_;
-    if (!departing || c >= layout_.part_count()) FreeIfLast(record.slots[c]);
+    FreeIfLast(record.slots[c]);
   }
-  if (departing) Depart(*std::move(departing), *leaving);
 }
 
 }  // namespace quire::cache

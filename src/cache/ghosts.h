@@ -42,11 +42,6 @@ class Ghosts {
     if (known.is_none()) ghosts_.Trim(ghosts_max_ - 1);
     ghosts_[ghosts_.AddOrRenew(Number(key))] = ghost;
   }
-  /// If the block is remembered, this is why it is not here.
-  void SetReason(const Digest& key, MissReason reason) {
-    const auto known = ghosts_.Find(Number(key));
-    if (!known.is_none()) ghosts_[known].reason = reason;
-  }
   /// The block is back.
   void Remove(const Digest& key) {
     const auto known = ghosts_.Find(Number(key));

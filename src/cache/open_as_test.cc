@@ -58,10 +58,9 @@ TEST(OpenAs, RefusesExactlyWhatOpenHasNoRoomFor) {
       const std::vector<TokenId> prompt =
           Join(SomeTokens(kBlock * prng.NextBelow(6), 1 + prng.NextBelow(3)),
                SomeTokens(1 + prng.NextBelow(60), 100 + prng.NextBelow(4)));
-      const SequenceOptions options = {
-          .reserve_tokens = prng.NextBelow(200),
-          .step_tokens = 32,
-          .on_full = static_cast<OnFull>(1 + prng.NextBelow(4))};  // all but spill
+      const SequenceOptions options = {.reserve_tokens = prng.NextBelow(200),
+                                       .step_tokens = 32,
+                                       .on_full = static_cast<OnFull>(1 + prng.NextBelow(4))};
       AcquireRequest request = {.tenant = prng.NextBelow(2) == 0 ? kDefaultTenant : guest,
                                 .identity = &world.identity,
                                 .tokens = prompt,

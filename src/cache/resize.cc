@@ -127,7 +127,6 @@ Core::InTheWay Core::FindInTheWay(const Room& to) const {
       const SlotId slot = Global(c, local);
       if (CanMove(slot)) continue;
       held.slots.push_back(slot);
-      if (owners_[slot.number()].charged.is_none()) ++held.leaving;
       held.least_bytes = std::max(held.least_bytes, (uint64_t{local.number()} + 1) * charges_[c]);
     }
   }
@@ -159,9 +158,7 @@ std::unexpected<Error> Core::Busy(const Room& to, const InTheWay& held) const {
   }
   if (more > 0) holders.push_back(fmt::format("{} more sequences", more));
   if (others > 0) holders.push_back(fmt::format("{} sequences of other tenants", others));
-  if (held.leaving > 0) holders.push_back(fmt::format("the spill ({})", held.leaving));
-  const uint64_t viewed = unnamed.size() - std::min(unnamed.size(), held.leaving);
-  if (viewed > 0) holders.push_back(fmt::format("plans and views ({})", viewed));
+  if (!unnamed.empty()) holders.push_back(fmt::format("plans and views ({})", unnamed.size()));
   const std::string why = slots.empty()
                               ? std::string("what is held or kept by floors is more")
                               : fmt::format("{} slots beyond its end are held and do not move: {}",

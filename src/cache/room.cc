@@ -52,31 +52,18 @@ Result<Core::Allocation> Core::Allocate(const Place& place, const PerClass<uint6
   if (bytes == 0) return Allocation();
   PerClass<std::vector<SlotId>> slots;
   std::vector<SlotId> to_zero;
-  Leaving leaving(*this);
   auto taken = mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
-    auto room = MakeRoom(place, bytes, leaving);
+    auto room = MakeRoom(place, bytes);
     uint64_t total = 0;
     for (uint32_t c = 0; room && c < class_count(); ++c) {
       slots[c].resize(counts[c]);
       total += counts[c];
     }
     to_zero.reserve(total);
-    if (room && leaving.empty()) room = TakeSlots(place, bytes, metadata_bytes, slots, to_zero);
-    if (room && !leaving.empty() && !Promise(place, bytes, leaving)) {
-      room = Fail(ErrorCode::kNoSpace, "");
-    }
+    if (room) room = TakeSlots(place, bytes, metadata_bytes, slots, to_zero);
     if (!room) CountRefusal(place, counts, room.error());
     return room;
   });
-  if (!leaving.empty()) {
-    Offer(leaving);
-    mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
-      LetGo(leaving);
-      if (!taken) return;
-      taken = TakeSlots(place, bytes, metadata_bytes, slots, to_zero);
-      if (!taken) CountRefusal(place, counts, taken.error());
-    });
-  }
   QUIRE_TRY(std::move(taken));
   for (const SlotId slot : to_zero) Zero(slot);
   return Allocation{OwnedSlots(*this, std::move(slots)),
@@ -179,28 +166,26 @@ Result<void> Core::CheckRoom(const Place& place, uint64_t bytes) const {
   return {};
 }
 
-// Evicts until `bytes` more fit; nothing if they never will. What is leaving counts as free. Errors
-// as CheckRoom.
-Result<void> Core::MakeRoom(const Place& place, uint64_t bytes, Leaving& leaving) {
+// Evicts until `bytes` more fit; nothing if they never will. Errors as CheckRoom.
+Result<void> Core::MakeRoom(const Place& place, uint64_t bytes) {
   LetTimePass();
   QUIRE_TRY(CheckRoom(place, bytes));
   if (!place.may_evict) return {};
   Tenant& tenant = TenantOf(place.tenant);
   const quota::Account& account = tenant.account;
-  Leaving* const offered = place.spill ? &leaving : nullptr;
   const uint64_t of_quota =
       RoomWanted(tenant.batch, bytes, account.room_bytes(), account.quota_bytes());
   while (account.room_bytes() < of_quota) {
     const auto victim = VictimOf(tenant);
     if (!victim) break;
-    EvictVictim(*victim, MissReason::kQuota, offered);
+    EvictVictim(*victim, MissReason::kQuota);
   }
-  const auto free_bytes = [&] { return ledger_.available_bytes() + leaving.bytes(); };
-  const uint64_t of_budget = RoomWanted(batch_, bytes, free_bytes(), ledger_.limit_bytes());
-  while (free_bytes() < of_budget) {
+  const uint64_t of_budget =
+      RoomWanted(batch_, bytes, ledger_.available_bytes(), ledger_.limit_bytes());
+  while (ledger_.available_bytes() < of_budget) {
     const auto victim = VictimFor(&tenant);
     if (!victim) break;
-    EvictVictim(*victim, MissReason::kEvicted, offered);
+    EvictVictim(*victim, MissReason::kEvicted);
   }
   return {};
 }

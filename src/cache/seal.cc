@@ -49,13 +49,11 @@ void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
     }
   }
   AtSyncPoint("publish: hashed");
-  Leaving leaving(*this);
   mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
     for (const BlockRecord& record : records) {
-      if (!add(PublishOne(place, blocks[answers.size()], record, leaving))) return;
+      if (!add(PublishOne(place, blocks[answers.size()], record))) return;
     }
   });
-  OfferAndLetGo(leaving);
 }
 
 Standing Core::StandingBefore(const Place& place, const NewBlock& block) const {
@@ -77,12 +75,11 @@ std::optional<Published> Core::JoinWhole(const Place& place, const NewBlock& blo
   return Join(*same, block, {});
 }
 
-Published Core::PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record,
-                           Leaving& leaving) {
+Published Core::PublishOne(const Place& place, const NewBlock& block, const BlockRecord& record) {
   if (StandingBefore(place, block) != Standing::kGood) return {};  // meanwhile
   uint64_t bytes = 0;
   for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += charges_[part];
-  if (!MakeRoomInAccount(place, bytes, leaving)) return {};
+  if (!MakeRoomInAccount(place, bytes)) return {};
   if (const auto same = FindSame(place, block)) return Join(*same, block, record.crcs);
   return AddToIndex(place, block, record);
 }

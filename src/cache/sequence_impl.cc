@@ -131,7 +131,7 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
     // Another layer's thread has made room too.
     added.Release();
     charge = {};
-    // Without the lock: it may wait for the spill, and readers go on.
+    // Without the lock: readers go on.
     auto taken = AddSlots(counts, metadata_bytes);
     if (!taken) {
       return Fail(taken.error().code,

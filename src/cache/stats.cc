@@ -30,7 +30,6 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"hollow_blocks", stats.hollow_blocks},
           {"pinned_blocks", stats.pinned_blocks},
           {"twin_slots", stats.twin_slots},
-          {"spilling_bytes", stats.spilling_bytes},
           {"sequences", stats.sequences},
           {"sequence_bytes", stats.sequence_bytes},
           {"lookups", stats.lookups},
@@ -40,9 +39,6 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"deduplicated_total", stats.deduplicated_total},
           {"evicted_total", stats.evicted_total},
           {"evicted_passed_total", stats.evicted_passed_total},
-          {"spilled_total", stats.spilled_total},
-          {"spilled_bytes", stats.spilled_bytes},
-          {"spill_failed_total", stats.spill_failed_total},
           {"refused_total", stats.refused_total},
           {"codec_fallbacks", stats.codec_fallbacks}};
 }
@@ -68,9 +64,6 @@ nlohmann::ordered_json Json(const TenantStats& stats) {
           {"hit_tokens", stats.hit_tokens},
           {"missed_tokens", missed},
           {"evicted_total", stats.evicted_total},
-          {"spilled_total", stats.spilled_total},
-          {"spilled_bytes", stats.spilled_bytes},
-          {"spill_failed_total", stats.spill_failed_total},
           {"refused_total", stats.refused_total},
           {"erased_total", stats.erased_total},
           {"erase_pending_slots", stats.erase_pending_slots},
@@ -104,7 +97,6 @@ std::string_view MissReasonName(MissReason reason) {
     case MissReason::kExpired: return "expired";
     case MissReason::kQuota: return "quota";
     case MissReason::kNoTwin: return "no_twin";
-    case MissReason::kSpilled: return "spilled";
   }
   return "unknown";
 }

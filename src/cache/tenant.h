@@ -63,7 +63,6 @@ struct Tenant {
   const TenantOptions options;
   const TenantId account_id;  // who pays for what it publishes: itself, or its domain
   uint32_t epoch = 0;         // raised by Erase
-  uint32_t erasures = 0;      // of all who publish to this account
   quota::Account account;
   EvictionLists lists;
   uint64_t evictable_bytes = 0;      // in lists.whole and lists.passed

@@ -212,7 +212,7 @@ void Core::FreeIfLast(SlotId slot) {
   if (!PoolOf(slot).Release(Local(slot))) return;
   --(stale ? writer.slots_stale : writer.slots_written);
   ledger_.Refund(charges_[ClassOf(slot)]);
-  if (!owner.charged.is_none()) TenantOf(owner.charged).account.Refund(charges_[ClassOf(slot)]);
+  TenantOf(owner.charged).account.Refund(charges_[ClassOf(slot)]);
   if (stale) owner.writer = TenantId::None();
 }
 
@@ -228,12 +228,12 @@ void Core::MoveCharge(SlotId slot, Tenant& to) {
 
 // Whether the account of a place has room for slots of its tenant, at the expense of its own old
 // blocks.
-bool Core::MakeRoomInAccount(const Place& place, uint64_t bytes, Leaving& leaving) {
+bool Core::MakeRoomInAccount(const Place& place, uint64_t bytes) {
   Tenant& account = AccountOf(place);
   if (&account == &TenantOf(place.tenant)) return true;  // it has paid for its slots already
   if (bytes > account.account.room_bytes() + account.evictable_bytes) return false;
   while (account.account.room_bytes() < bytes) {
-    EvictVictim(*VictimOf(account), MissReason::kQuota, place.spill ? &leaving : nullptr);
+    EvictVictim(*VictimOf(account), MissReason::kQuota);
   }
   return true;
 }
@@ -266,7 +266,6 @@ Result<EraseReport> Core::Erase(TenantId id) {
     EndPinsOfBadBlocks();
     // What is known of its requests is a part of what it published.
     Tenant& account = TenantOf(tenant.account_id);
-    ++account.erasures;
     account.reuse = evict::ReuseEstimator(SamplesPerTenant());
     report.blocks = erased.size();
     report.slots_zeroed = tenant.slots_stale;  // less what is left at the end

@@ -38,11 +38,10 @@ void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
   for (Twin& twin : twins) twin.crc = Checksum(twin.slot);
   AtSyncPoint("keep twins: hashed");
 
-  Leaving leaving(*this);
   const auto keep = [&]() QUIRE_REQUIRES(mutex_) {
     uint64_t bytes = 0;
     for (const Twin& twin : twins) bytes += charges_[ClassOf(twin.slot)];
-    if (!MakeRoomInAccount(place, bytes, leaving)) return;
+    if (!MakeRoomInAccount(place, bytes)) return;
     // Meanwhile others may have kept some. If some of theirs are gone there is no checksum for
     // these.
     std::vector<Twin> now = missing();
@@ -61,7 +60,6 @@ void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
     MutexLock lock(mutex_);
     keep();
   }
-  OfferAndLetGo(leaving);
 }
 
 uint64_t Core::TwinBytes(const BlockRecord& record) const {

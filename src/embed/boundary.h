@@ -74,15 +74,15 @@ template <>
     QUIRE_FIELD_END(quire_cache_options, residual_tokens),
     QUIRE_FIELD_END(quire_cache_options, open_codec),
     QUIRE_FIELD_END(quire_cache_options, codec_fallback),
-    QUIRE_FIELD_END(quire_cache_options, spill_store),
-    QUIRE_FIELD_END(quire_cache_options, spill_context)};
+    QUIRE_FIELD_END(quire_cache_options, reserved[0]),
+    QUIRE_FIELD_END(quire_cache_options, reserved[1])};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_cache_stats> = {
     QUIRE_FIELD_END(quire_cache_stats, refused_total),
-    QUIRE_FIELD_END(quire_cache_stats, spilling_bytes),
-    QUIRE_FIELD_END(quire_cache_stats, spilled_total),
-    QUIRE_FIELD_END(quire_cache_stats, spilled_bytes),
-    QUIRE_FIELD_END(quire_cache_stats, spill_failed_total)};
+    QUIRE_FIELD_END(quire_cache_stats, reserved[0]),
+    QUIRE_FIELD_END(quire_cache_stats, reserved[1]),
+    QUIRE_FIELD_END(quire_cache_stats, reserved[2]),
+    QUIRE_FIELD_END(quire_cache_stats, reserved[3])};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_sequence_options> = {
     QUIRE_FIELD_END(quire_sequence_options, private_blocks),

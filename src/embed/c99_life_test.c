@@ -133,66 +133,17 @@ static const char* Run(quire_cache* cache) {
   return said;
 }
 
-/* What left the cache: how many blocks, and the first byte of the last. */
-typedef struct Kept {
-  size_t blocks;
-  size_t bytes;
-  uint64_t index;
-} Kept;
-
-static quire_code Keep(void* context, const quire_leaving_block* block) {
-  Kept* const kept = (Kept*)context;
-  if (block->part_count != 1 || block->parts[0].piece_count != 1) return QUIRE_UNSUPPORTED;
-  ++kept->blocks;
-  kept->bytes += block->parts[0].pieces[0].bytes;
-  kept->index = block->index;
-  return block->token_count == kBlock ? QUIRE_OK : QUIRE_IO;
-}
-
-/* A second prompt has room only for what the first one leaves. */
-static const char* Spill(quire_cache* cache, const Kept* kept) {
-  quire_identity identity = {.size = sizeof identity};
-  quire_acquire_request request = {.size = sizeof request};
-  quire_sequence_options options = {.size = sizeof options, .on_full = QUIRE_SPILL};
-  quire_cache_stats stats = {.size = sizeof stats};
-  quire_plan* plan = NULL;
-  quire_sequence* sequence = NULL;
-  int32_t tokens[kTokens];
-  int i;
-  identity.position_encoding = "none";
-  request.identity = &identity;
-  request.tokens = tokens;
-  request.token_count = kTokens;
-  for (i = 0; i < kTokens; ++i) tokens[i] = i;
-  MUST(quire_cache_get_stats(cache, &stats, &error));
-  EXPECT(stats.evictable_blocks == 2);
-  options.reserve_tokens = stats.sealed.slots_max * kBlock;
-  MUST(quire_acquire(cache, &request, &plan, &error));
-  MUST(quire_open(plan, &options, &sequence, &error));
-  quire_sequence_free(sequence);
-  EXPECT(kept->blocks == 2 && kept->index == 0);
-  MUST(quire_cache_get_stats(cache, &stats, &error));
-  EXPECT(stats.spilled_total == 2 && stats.spilled_bytes == kept->bytes);
-  EXPECT(stats.spill_failed_total == 0 && stats.spilling_bytes == 0);
-  EXPECT(strcmp(quire_reason_name(QUIRE_SPILLED), "spilled") == 0);
-  return "ok";
-}
-
 const char* QuireC99Life(void) {
   quire_cache_options options = {.size = sizeof options,
                                  .layers = kLayers,
                                  .kv_heads = kHeads,
                                  .head_dim = kDim,
                                  .hot_bytes = 1 << 20};
-  Kept kept = {0, 0, 0};
   quire_cache* cache = NULL;
   const char* said;
-  options.spill_store = Keep;
-  options.spill_context = &kept;
   MUST(quire_cache_create(&options, &cache, &error));
   EXPECT(error.code == QUIRE_OK && error.message[0] == '\0');
   said = Run(cache);
-  if (strcmp(said, "ok") == 0) said = Spill(cache, &kept);
   quire_cache_free(cache);
   return said;
 }

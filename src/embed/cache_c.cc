@@ -10,7 +10,6 @@
 #include "base/version.h"
 #include "embed/boundary.h"
 #include "embed/handles.h"
-#include "embed/spill.h"
 
 using quire::ErrorCode;
 using quire::Fail;
@@ -36,11 +35,9 @@ static_assert(QUIRE_FREE_LIST == int{static_cast<uint8_t>(Placement::kFreeList)}
 static_assert(QUIRE_BUDDY == int{static_cast<uint8_t>(Placement::kBuddy)});
 static_assert(QUIRE_COMPUTE_BF16 == int{static_cast<uint8_t>(ComputeType::kBf16)});
 static_assert(QUIRE_FEWER == int{static_cast<uint8_t>(OnFull::kFewer)});
-static_assert(QUIRE_SPILL == int{static_cast<uint8_t>(OnFull::kSpill)});
 static_assert(QUIRE_EXACT == int{static_cast<uint8_t>(EvictionBatch::kExact)});
 static_assert(QUIRE_ADAPTIVE == int{static_cast<uint8_t>(EvictionBatch::kAdaptive)});
 static_assert(QUIRE_NO_TWIN == int{static_cast<uint8_t>(MissReason::kNoTwin)});
-static_assert(QUIRE_SPILLED == int{static_cast<uint8_t>(MissReason::kSpilled)});
 
 Result<LayerGroup> ToGroup(const quire_layer_group& group, uint32_t index) {
   const std::string name = fmt::format("options->groups[{}].", index);
@@ -104,6 +101,9 @@ Result<NumericProfile> ToProfile(const quire_cache_options& options) {
 }
 
 Result<CacheOptions> ToOptions(const quire_cache_options& options) {
+  if (std::ranges::any_of(options.reserved, [](const void* set) { return set != nullptr; })) {
+    return Fail(ErrorCode::kUnsupported, "options->reserved is set: a spill is not possible");
+  }
   CacheOptions made;
   QUIRE_ASSIGN(made.geometry, ToGeometry(options));
   QUIRE_ASSIGN(made.profile, ToProfile(options));
@@ -121,23 +121,6 @@ Result<CacheOptions> ToOptions(const quire_cache_options& options) {
   QUIRE_ASSIGN(made.eviction_batch,
                ToEnum(options.eviction_batch, "options->eviction_batch", EvictionBatch::kExact));
   return made;
-}
-
-/// The spill, if there is one, lives as long as the cache.
-Result<std::shared_ptr<Cache>> MakeCache(CacheOptions options, const quire_cache_options& asked) {
-  struct Both {
-    FunctionSpill spill;
-    std::unique_ptr<Cache> cache;
-  };
-  if (asked.spill_store == nullptr) {
-    QUIRE_ASSIGN(std::shared_ptr<Cache> cache, Cache::Create(std::move(options)));
-    return cache;
-  }
-  const auto both = std::make_shared<Both>(
-      Both{.spill = FunctionSpill(asked.spill_store, asked.spill_context), .cache = nullptr});
-  options.spill = &both->spill;
-  QUIRE_ASSIGN(both->cache, Cache::Create(std::move(options)));
-  return std::shared_ptr<Cache>(both, both->cache.get());
 }
 
 Result<Identity> ToIdentity(const quire_identity* caller) {
@@ -207,10 +190,7 @@ quire_cache_stats ToC(const CacheStats& stats) {
           .evicted_total = stats.evicted_total,
           .evicted_passed_total = stats.evicted_passed_total,
           .refused_total = stats.refused_total,
-          .spilling_bytes = stats.spilling_bytes,
-          .spilled_total = stats.spilled_total,
-          .spilled_bytes = stats.spilled_bytes,
-          .spill_failed_total = stats.spill_failed_total};
+          .reserved = {}};
 }
 
 }  // namespace
@@ -246,7 +226,7 @@ quire_code quire_cache_create(const quire_cache_options* options, quire_cache** 
       QUIRE_ASSIGN(kernels, quire::MakeCpuAttention());
       made.fallback_kernels = kernels.get();
     }
-    QUIRE_ASSIGN(auto created, quire::embed::MakeCache(std::move(made), asked));
+    QUIRE_ASSIGN(auto created, quire::Cache::Create(std::move(made)));
     *cache = new quire_cache{.cache = std::move(created)};
     return {};
   });
@@ -387,7 +367,7 @@ quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,
     QUIRE_ASSIGN(const quire_sequence_options asked, quire::embed::ReadOptions(options, "options"));
     QUIRE_ASSIGN(const auto on_full,
                  quire::embed::ToEnum(asked.on_full, "options->on_full", quire::OnFull::kReject));
-    if (on_full > quire::OnFull::kSpill) {
+    if (on_full > quire::OnFull::kFewer) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("options->on_full is {}", asked.on_full));
     }

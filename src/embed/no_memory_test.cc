@@ -147,52 +147,6 @@ class Life {
   std::vector<std::vector<float>> rows_;  // [layers * 2][tokens, heads, dim]
 };
 
-quire_code StoreNothing(void* calls, const quire_leaving_block*) {
-  ++*static_cast<uint64_t*>(calls);
-  return QUIRE_OK;
-}
-
-// Blocks may be gone and unstored then, as they may be without a spill, but nothing is held.
-TEST(NoMemory, WhatLeavesForARequestThatFailsIsNotHeld) {
-  uint64_t calls = 0;
-  quire_cache_options options = SmallOptions();
-  options.spill_store = &StoreNothing;
-  options.spill_context = &calls;
-  const CWorld world(options);
-  const uint64_t slots = world.Stats().sealed.slots_max;
-  auto open = Sized<quire_sequence_options>();
-  open.on_full = QUIRE_SPILL;
-  open.reserve_tokens = slots * kBlock;
-  world.Run(cache::SomeTokens(kBlock, 1)).reset();
-  const uint64_t charge = world.Stats().hot_bytes_used;  // its sequence has ended
-  uint64_t refused = 0;
-  uint64_t refused_with_slots = 0;
-  for (int64_t k = 0;; ++k) {
-    ASSERT_LT(k, 1000);
-    world.Run(cache::SomeTokens(3 * kBlock, 2 + static_cast<uint64_t>(k))).reset();
-    quire_plan* const plan = world.Acquire(cache::SomeTokens(3, 1)).release();
-    quire_sequence* sequence = nullptr;
-    quire_error error{};
-    const uint64_t calls_before = calls;
-    allocations_left = k;
-    const quire_code code = quire_open(plan, &open, &sequence, &error);
-    const bool none_failed = std::exchange(allocations_left, -1) >= 0;
-    ASSERT_TRUE(code == QUIRE_OK || code == QUIRE_NO_MEMORY) << Show(error);
-    refused += code == QUIRE_OK ? 0 : 1;
-    const quire_cache_stats stats = world.Stats();
-    EXPECT_EQ(stats.spilling_bytes, 0u) << k;
-    EXPECT_EQ(stats.hot_bytes_used / charge, stats.sealed.slots_used) << k;
-    EXPECT_EQ(stats.sealed.slots_used, code == QUIRE_OK ? slots : stats.published_blocks) << k;
-    refused_with_slots += code == QUIRE_NO_MEMORY && calls > calls_before ? 1 : 0;
-    quire_sequence_free(sequence);
-    if (none_failed) break;
-  }
-  EXPECT_GT(refused_with_slots, 1u);
-  EXPECT_GT(refused, 5u);
-  EXPECT_GT(calls, 10u);
-  EXPECT_GT(world.Stats().spill_failed_total, 0u) << "no memory for the list of pieces";
-}
-
 // Slots that a call has taken when memory runs out go back, and so do holds on those of others.
 TEST(NoMemory, SlotsOfACallThatFailsGoBack) {
   const CWorld world;

@@ -227,30 +227,6 @@ TEST_F(EngineTest, HaltStopsWhereTheCacheIsFullAndKeepsWhatWasMade) {
   EXPECT_EQ(cache_->stats().sequences, 0u);
 }
 
-TEST_F(EngineTest, SpillStoresWhatGoesForARequest) {
-  struct Counting final : Spill {
-    Result<void> Store(const LeavingBlock& block) override {
-      bytes += block.parts[0].pieces[0].size();
-      return {};
-    }
-    uint64_t bytes = 0;
-  } spill;
-  Make(6, 32, &spill);
-  const Request first{.prompt = SomeTokens(64, 1), .max_tokens = 20, .on_full = OnFull::kSpill};
-  const Request second{.prompt = SomeTokens(64, 2), .max_tokens = 20, .on_full = OnFull::kSpill};
-  const Response before = RunOne(first);
-  EXPECT_EQ(spill.bytes, 0u);
-  EXPECT_EQ(RunOne(second).finish, Finish::kLength);
-  EXPECT_GT(spill.bytes, 0u);
-  EXPECT_EQ(spill.bytes, cache_->stats().spilled_bytes);
-  const Response after = RunOne(first);
-  EXPECT_EQ(after.miss_reason, MissReason::kSpilled);
-  EXPECT_EQ(after.logits_digest, before.logits_digest);
-  // Without one it is the request's mistake.
-  Make(6);
-  EXPECT_EQ(RunOne(first).error.code, ErrorCode::kInvalidArgument);
-}
-
 TEST_F(EngineTest, BadRequestsFailAloneAndSayWhy) {
   Make(64);
   const std::vector<Request> requests = {{.prompt = {}},

@@ -32,22 +32,21 @@ inline constexpr uint32_t kBlockTokens = 16;
 /// An engine on a small random model with room for `blocks` blocks.
 class EngineTest : public testing::Test {
  protected:
-  void Make(uint64_t blocks, uint32_t chunk_tokens = 32, Spill* spill = nullptr) {
+  void Make(uint64_t blocks, uint32_t chunk_tokens = 32) {
     const model::ModelConfig config = model::SmallConfig();
     model_ = model::Model::Create(config, model::RandomTensors(config, ComputeType::kF32, 7), {})
                  .value();
-    MakeWithModel(blocks, chunk_tokens, spill);
+    MakeWithModel(blocks, chunk_tokens);
   }
 
   /// The same around the model that is there.
-  void MakeWithModel(uint64_t blocks, uint32_t chunk_tokens = 32, Spill* spill = nullptr) {
+  void MakeWithModel(uint64_t blocks, uint32_t chunk_tokens = 32) {
     const model::ModelConfig& config = model_->config();
     CacheOptions options{.geometry = model::GeometryOf(config),
                          .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
                          .hot_bytes = uint64_t{1} << 30,
                          .tokens_max = 4096,
-                         .clock = &clock_,
-                         .spill = spill};
+                         .clock = &clock_};
     // The charge of one block, by asking for the most that fit.
     const CacheStats stats = Cache::Create(options).value()->stats();
     const uint64_t charge = options.hot_bytes / stats.sealed.slots_max;
