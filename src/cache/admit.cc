@@ -5,6 +5,11 @@
 
 #include "base/bits.h"
 #include "cache/core.h"
+#include "cache/evict.h"
+#include "cache/hit_length.h"
+#include "cache/leases.h"
+#include "cache/lookup.h"
+#include "cache/room.h"
 #include "cache/sequence_impl.h"
 
 namespace quire {
@@ -35,22 +40,6 @@ uint64_t TokensToReserve(uint64_t prompt_tokens, const SequenceOptions& options)
   return whole ? std::max(options.reserve_tokens, prompt_tokens) : prompt_tokens;
 }
 
-// Bytes that are not counted as evictable for a while.
-class Withheld {
- public:
-  Withheld(uint64_t& evictable_bytes, uint64_t bytes)
-      : evictable_bytes_(evictable_bytes), bytes_(bytes) {
-    evictable_bytes_ -= bytes_;
-  }
-  ~Withheld() { evictable_bytes_ += bytes_; }
-  Withheld(const Withheld&) = delete;
-  Withheld& operator=(const Withheld&) = delete;
-
- private:
-  uint64_t& evictable_bytes_;
-  const uint64_t bytes_;
-};
-
 Error AsOpenSays(Error error, uint64_t tokens, uint64_t shared_blocks, uint64_t own_blocks,
                  uint64_t blocks_wanted) {
   error.message = fmt::format("open: {} tokens need {} shared and {} own blocks of {}; {}", tokens,
@@ -77,110 +66,183 @@ Result<void> Core::CheckRequest(const AcquireRequest& request, std::string_view 
 Result<Plan> Core::Acquire(const AcquireRequest& request) {
   QUIRE_TRY(CheckRequest(request, "acquire"));
   const uint64_t tokens = request.tokens.size();
-  auto state = std::make_unique<PlanState>();
-  state->prompt_tokens = tokens;
-  QUIRE_ASSIGN(state->place, MakePlace(request));
-  Path path;
+  auto plan = std::make_unique<PlanState>();
+  plan->prompt_tokens = tokens;
+  QUIRE_ASSIGN(plan->place, MakePlace(request));
+  FoundPath path;
   std::vector<SlotId> held;
-  auto leased = mutex_.Run([&]() QUIRE_REQUIRES(mutex_) -> Result<void> {
+  auto leased = With([&](State& state) -> Result<void> {
     if (request.reuse) {
-      Expire(AccountOf(state->place));
-      path = FindPath(request.tokens, state->place);
+      Expire(state, state.account_of(plan->place));
+      path = FindPath(state, request.tokens, plan->place);
     }
     if (request.open_as != nullptr) {
-      QUIRE_TRY(CheckRoomToOpen(*state, path.blocks, *request.open_as));
+      QUIRE_TRY(CheckRoomToOpen(state, plan->place, tokens, path.blocks, *request.open_as));
     }
-    const uint64_t blocks = path.blocks.size();
-    state->resident = blocks * block_tokens();
-    for (uint64_t i = 0; i < blocks; ++i) {
-      if (shrinking_) MoveBelowEnd(path.blocks[i]);  // while nobody holds it
-      const BlockRecord& record = blocks_.at(path.blocks[i]);
-      for (uint32_t c = 0; c < class_count(); ++c) {
-        const bool needed = IsNeeded(c, i, state->resident);
-        state->slots[c].push_back(needed ? record.slots[c] : SlotId::None());
+    plan->resident = path.blocks.size() * block_tokens();
+    for (uint64_t i = 0; i < path.blocks.size(); ++i) {
+      const BlockRecord& record = state.directory.at(path.blocks[i]);
+      for (uint32_t c = 0; c < classes_.count(); ++c) {
+        const bool needed = classes_.IsNeeded(c, i, plan->resident);
+        plan->slots[c].push_back(needed ? record.slots[c] : SlotId::None());
         if (needed) held.push_back(record.slots[c]);
       }
     }
-    for (const SlotId slot : held) HoldSlot(slot);
+    for (const SlotId slot : held) HoldSlot(state, slot);
     return {};
   });
   QUIRE_TRY(std::move(leased));
-  const auto resident_tokens = request.tokens.first(state->resident);
-  state->resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
-  state->lease = Lease(this, std::move(held));
+  const auto resident_tokens = request.tokens.first(plan->resident);
+  plan->resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
+  plan->lease = Lease(this, std::move(held));
   if (request.reuse) {
-    Explain(request.tokens, path, *state);
+    const uint64_t known = (path.blocks.size() + path.beyond.size()) * block_tokens();
+    const uint64_t reusable = ReusableBlocks(tokens, block_tokens()) * block_tokens();
+    const std::vector<Ghost> ghosts =
+        FindGhosts(request.tokens.subspan(known, reusable - known), path.last_key, plan->place);
+    plan->missing = MissesOf(request.tokens, block_tokens(), path, ghosts);
   } else {
-    state->missing.push_back({.reason = MissReason::kNotAsked, .tokens = tokens});
+    plan->missing.push_back({.reason = MissReason::kNotAsked, .tokens = tokens});
   }
-  state->path = std::move(path.blocks);
-  mutex_.Run([&]() QUIRE_REQUIRES(mutex_) {
-    TenantStats& counters = TenantOf(state->place.tenant).stats;
-    ++counters_.lookups;
-    ++counters.lookups;
-    counters_.lookup_tokens += tokens;
-    counters.lookup_tokens += tokens;
-    counters_.hit_tokens += state->resident;
-    counters.hit_tokens += state->resident;
-    for (const MissRun& run : state->missing) {
-      counters.missed_tokens[static_cast<uint8_t>(run.reason)] += run.tokens;
+  plan->path = std::move(path.blocks);
+  With([&](State& state) {
+    TenantStats& of_tenant = state.accounts.counters(plan->place.tenant);
+    ++state.counters.lookups;
+    ++of_tenant.lookups;
+    state.counters.lookup_tokens += tokens;
+    of_tenant.lookup_tokens += tokens;
+    state.counters.hit_tokens += plan->resident;
+    of_tenant.hit_tokens += plan->resident;
+    for (const MissRun& run : plan->missing) {
+      of_tenant.missed_tokens[static_cast<uint8_t>(run.reason)] += run.tokens;
     }
   });
-  return Plan(std::move(state));
+  return Plan(std::move(plan));
 }
 
-// Of a block of a plan, whether a query after `resident` tokens can look at this class.
-bool Core::IsNeeded(uint32_t slot_class, uint64_t block, uint64_t resident) const {
-  const Reach& reach = reaches_[slot_class];
-  return block < reach.sink_blocks() || block >= reach.first_needed(resident);
-}
-
-// What leases of a plan on a path will take from what its account could evict.
-uint64_t Core::EvictableBytesOf(std::span<const BlockId> path) const {
-  const uint64_t resident = path.size() * block_tokens();
-  uint64_t bytes = 0;
-  for (uint64_t i = 0; i < path.size(); ++i) {
-    const BlockRecord& record = blocks_.at(path[i]);
-    for (uint32_t c = 0; c < class_count(); ++c) {
-      const SlotId slot = record.slots[c];
-      if (slot.is_none()) continue;
-      const bool alone = reaches_[c].windowed() && references(slot) == 1;
-      if (record.leases > 0 && !alone) continue;  // it is held already
-      if (!alone || IsNeeded(c, i, resident)) bytes += charges_[c];
+// What is remembered of the blocks after the one with `key`, up to the first that is not: what
+// continued that one went earlier and is forgotten too. The keys are hashed without the lock.
+std::vector<Ghost> Core::FindGhosts(std::span<const TokenId> tokens, Digest key,
+                                    const Place& place) {
+  constexpr uint64_t kKeysPerHold = 64;
+  std::vector<Ghost> found;
+  std::vector<Digest> keys;
+  uint64_t wanted = 1;  // most prompts end the search with their first block
+  while (tokens.size() >= block_tokens()) {
+    const bool any = With(
+        [&](State& state) { return !state.directory.ghosts(state.account_of(place)).empty(); });
+    if (!any) return found;
+    keys.clear();
+    for (; keys.size() < wanted && tokens.size() >= block_tokens();
+         tokens = tokens.subspan(block_tokens())) {
+      key = ChildKey(*place.domain, key, tokens.data(), block_tokens());
+      keys.push_back(key);
     }
+    wanted = kKeysPerHold;
+    const bool all =
+        With([&](State& state) { return cache::FindGhosts(state, place, keys, found); });
+    if (!all) return found;
   }
-  return bytes;
+  return found;
 }
 
 // What a sequence that begins with so many shared blocks takes besides its slots, which pay for the
 // entries of its own blocks.
 uint64_t Core::SequenceBytes(uint64_t shared, const SequenceOptions& options) const {
-  const BlockList list(class_count(), block_tokens(), options.publish && !options.contiguous);
+  const BlockList list(classes_.count(), block_tokens(), options.publish && !options.contiguous);
   return SequenceImpl::FixedBytes(*this) + shared * list.block_bytes();
 }
 
 // Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
 // never fit passes: Open says so better.
-Result<void> Core::CheckRoomToOpen(const PlanState& state, std::span<const BlockId> path,
-                                   const SequenceOptions& options) {
-  LetTimePass();  // pins may end, and what they kept is then to be had
-  Place place = state.place;
+Result<void> Core::CheckRoomToOpen(State& state, const Place& request_place, uint64_t prompt_tokens,
+                                   std::span<const BlockId> path,
+                                   const SequenceOptions& options) const {
+  LetTimePass(state);  // pins may end, and what they kept is then to be had
+  Place place = request_place;
   place.may_evict = options.on_full != OnFull::kNoEvict;
-  const uint64_t tokens = TokensToReserve(state.prompt_tokens, options);
+  const uint64_t tokens = TokensToReserve(prompt_tokens, options);
   const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
-  const Tenant& tenant = TenantOf(place.tenant);
-  const uint64_t most_bytes = std::min(ledger_.limit_bytes(), tenant.account.quota_bytes());
-  if (Charge(OwnSlots(0, blocks, options.step_tokens)) + SequenceBytes(0, options) > most_bytes) {
-    return {};
+  const uint64_t most_bytes =
+      std::min(state.accounts.ledger().limit_bytes(), state.accounts.quota_bytes(place.tenant));
+  const uint64_t alone_bytes = classes_.Charge(classes_.OwnSlots(0, blocks, options.step_tokens));
+  if (alone_bytes + SequenceBytes(0, options) > most_bytes) return {};
+  const PerClass<uint64_t> own = classes_.OwnSlots(path.size(), blocks, options.step_tokens);
+  const uint64_t leased_bytes = EvictableBytesOf(state, path);
+  state.accounts.Withhold(state.account_of(place), leased_bytes);
+  auto room = state.accounts.CheckRoom(place.asker(),
+                                       classes_.Charge(own) + SequenceBytes(path.size(), options));
+  if (!room && room.error().message.empty()) {
+    room.error().message = RoomMessage(state, place, own);
   }
-  const PerClass<uint64_t> own = OwnSlots(path.size(), blocks, options.step_tokens);
-  const Withheld leased(AccountOf(place).evictable_bytes, EvictableBytesOf(path));
-  auto room = CheckRoom(place, Charge(own) + SequenceBytes(path.size(), options));
+  state.accounts.GiveBack(state.account_of(place), leased_bytes);
   if (room) return {};
-  if (room.error().message.empty()) room.error().message = RoomMessage(place, own);
-  const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
+  const uint64_t wanted = std::max(options.reserve_tokens, prompt_tokens);
   return std::unexpected(AsOpenSays(std::move(room).error(), tokens, path.size(),
                                     blocks - path.size(), DivUp(wanted, uint64_t{block_tokens()})));
+}
+
+Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
+  if (options_.placement == Placement::kFreeList) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: contiguous needs a cache with placement first_fit, "
+                "best_fit or buddy; this one has free_list");
+  }
+  if (classes_.count() > 1 || classes_.reach(0).windowed()) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: contiguous: the model has layers with a window, or the codec encodes");
+  }
+  if (resident_tokens > 0) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("open: contiguous with a plan that shares {} tokens; acquire it with "
+                            "reuse = false",
+                            resident_tokens));
+  }
+  return {};
+}
+
+Result<Core::Allocation> Core::Allocate(const Place& place, const PerClass<uint64_t>& counts,
+                                        uint64_t metadata_bytes) {
+  const uint64_t bytes = CheckedAdd(classes_.Charge(counts), metadata_bytes).value_or(UINT64_MAX);
+  if (bytes == 0) return Allocation();
+  PerClass<std::vector<SlotId>> slots;
+  std::vector<SlotId> to_zero;
+  // Where room that was made is not free yet it is tried again: With has drained what it could, and
+  // what is being read is waited for.
+  while (true) {
+    const Result<bool> taken = With([&](State& state) -> Result<bool> {
+      auto room = MakeRoom(state, place.asker(), bytes);
+      if (room && state.IsWaiting()) return false;
+      for (uint32_t c = 0; room && c < classes_.count(); ++c) slots[c].resize(counts[c]);
+      if (room) room = TakeSlots(state, place, metadata_bytes, slots, to_zero);
+      if (room) return true;
+      CountRefusal(state, place, counts, room.error());
+      return std::unexpected(std::move(room).error());
+    });
+    if (!taken) return std::unexpected(taken.error());
+    if (*taken) break;
+    MutexLock until_read(reading_mutex_);
+  }
+  ZeroAll(to_zero);
+  return Allocation{OwnedSlots(*this, std::move(slots)),
+                    MetadataCharge(*this, place.tenant, metadata_bytes)};
+}
+
+void Core::RefundMetadata(TenantId tenant, uint64_t bytes) {
+  With([&](State& state) {
+    state.accounts.Refund(tenant, bytes);
+    state.sequence_bytes -= bytes;
+  });
+}
+
+Result<OwnedSlots> Core::ExtendRun(const Place& place, std::span<const SlotId> run,
+                                   uint64_t count) {
+  if (count == 0) return OwnedSlots();
+  PerClass<std::vector<SlotId>> added;
+  std::vector<SlotId> to_zero;
+  QUIRE_TRY(With([&](State& state) { return TakeRun(state, place, run, count, added, to_zero); }));
+  ZeroAll(to_zero);
+  return OwnedSlots(*this, std::move(added));
 }
 
 Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& options) {
@@ -195,19 +257,28 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
   const bool publish = options.publish && !options.contiguous;
-  BlockList list(class_count(), block_tokens(), publish);
+  BlockList list(classes_.count(), block_tokens(), publish);
   const uint64_t metadata_bytes = SequenceBytes(shared, options);
   state.place.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
   uint64_t blocks = DivUp(reserve, uint64_t{block_tokens()});
-  QUIRE_TRY(
-      CheckCanFit(state.place, reserve, blocks, options.step_tokens, SequenceBytes(0, options)));
+  const uint64_t alone_bytes =
+      CheckedAdd(classes_.Charge(classes_.OwnSlots(0, blocks, options.step_tokens)),
+                 SequenceBytes(0, options))
+          .value_or(UINT64_MAX);
+  QUIRE_TRY(With([&](State& locked) {
+    return CheckCanFit(locked, state.place, reserve, blocks, alone_bytes);
+  }));
   uint64_t tokens_max = options_.tokens_max;
   if (options.on_full == OnFull::kFewer) {
-    blocks = FittingBlocks(state, blocks_wanted, options.step_tokens, metadata_bytes);
+    blocks = With([&](State& locked) {
+      return FittingBlocks(locked, state.place, shared,
+                           DivUp(state.prompt_tokens, uint64_t{block_tokens()}), blocks_wanted,
+                           options.step_tokens, metadata_bytes);
+    });
     tokens_max = std::min(wanted, blocks * block_tokens());
   }
-  const PerClass<uint64_t> own = OwnSlots(shared, blocks, options.step_tokens);
+  const PerClass<uint64_t> own = classes_.OwnSlots(shared, blocks, options.step_tokens);
   auto taken =
       Allocate(state.place, options.contiguous ? PerClass<uint64_t>{} : own, metadata_bytes);
   if (taken && options.contiguous) {
@@ -225,7 +296,7 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const bool asked = state.missing.empty() || state.missing.front().reason != MissReason::kNotAsked;
   list.Resize(shared);
   for (uint64_t block = 0; block < shared; ++block) {
-    for (uint32_t c = 0; c < class_count(); ++c) list.SetSlot(c, block, state.slots[c][block]);
+    for (uint32_t c = 0; c < classes_.count(); ++c) list.SetSlot(c, block, state.slots[c][block]);
     list.AddPublished(state.path[block]);
   }
   if (publish) list.AddTokens(state.resident_tokens);

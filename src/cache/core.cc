@@ -3,13 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstring>
-#include <limits>
+#include <algorithm>
+#include <array>
 #include <utility>
 
-#include "base/bits.h"
-#include "base/hash.h"
+#include "cache/evict.h"
 #include "cache/fallback.h"
+#include "cache/leases.h"
+#include "cache/pin_verbs.h"
+#include "cache/sequence_impl.h"
 #include "env/clock.h"
 #include "evict/policies.h"
 
@@ -25,35 +27,6 @@ namespace cache {
 
 namespace {
 
-/// Where windows look back no block keeps its bytes for ever, but those after it can only be found
-/// through it. So many such blocks are paid for by each slot.
-constexpr uint64_t kHollowPerSlot = 8;
-
-bool HasFullAttention(const codec::SlotLayout& layout) {
-  for (uint32_t part = 0; part < layout.part_count(); ++part) {
-    if (layout.part(part).kind == LayerKind::kFull) return true;
-  }
-  return false;
-}
-
-/// What one slot costs the budget: its pages, the pool's bookkeeping and the name of its owner.
-uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
-  return RoundUp(slot_bytes, pool::Pool::kSlotAlignment) +
-         pool::Pool::MetadataBytesPerSlot(placement) + sizeof(SlotOwner);
-}
-
-/// What a sealed slot costs besides: for its block, and hollow ones, the index entry and record
-/// (256), the places in the eviction lists, and the tokens, once in the index and once in the
-/// sequence. And what is remembered of a block that is gone, of one that is watched for the
-/// statistics, and by the policy.
-uint64_t BlockCharge(const codec::SlotLayout& layout, const EvictionLists& lists,
-                     uint64_t history_bytes) {
-  const uint64_t blocks = HasFullAttention(layout) ? 1 : 1 + kHollowPerSlot;
-  return blocks * (256 + lists.bytes_per_block() +
-                   2 * sizeof(TokenId) * uint64_t{layout.block_tokens()}) +
-         Ghosts::kBytesEach + evict::ReuseEstimator::kBytesEach + history_bytes;
-}
-
 Result<void> CheckCodecs(const NumericProfile& profile) {
   const auto check = [](Codec codec, std::string_view field) -> Result<void> {
     if (CodecName(codec) != "unknown") return {};
@@ -65,10 +38,7 @@ Result<void> CheckCodecs(const NumericProfile& profile) {
   return {};
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<DeviceMemory> memory,
-                                         quota::Ledger* shared) {
+Result<void> CheckOptions(const CacheOptions& options) {
   if (options.tokens_max == 0) {
     return Fail(ErrorCode::kInvalidArgument, "cache options: tokens_max is 0");
   }
@@ -96,197 +66,195 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<D
                             fmt::join(evict::PolicyNames(), ", ")));
   }
   QUIRE_TRY(CheckCodecs(options.profile));
-  QUIRE_TRY(options.geometry.Validate());
+  return options.geometry.Validate();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<DeviceMemory> memory,
+                                         quota::Ledger* shared) {
+  QUIRE_TRY(CheckOptions(options));
   const uint32_t fallbacks = options.fallback_kernels != nullptr ? ApplyFallback(options) : 0;
   options.fallback_kernels = nullptr;  // need not outlive this
-  QUIRE_ASSIGN(Parts parts, MakeParts(options));
-  parts.codec_fallbacks = fallbacks;
-  parts.memory = std::move(memory);
+  QUIRE_ASSIGN(SlotClasses classes, SlotClasses::Create(options));
   if (options.hot_bytes_max != 0 && options.hot_bytes_max < options.hot_bytes) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("cache options: hot_bytes_max {} is below hot_bytes {}",
                             options.hot_bytes_max, options.hot_bytes));
   }
-  QUIRE_TRY(MakePools(options, parts));
-  return std::unique_ptr<Core>(new Core(std::move(options), std::move(parts), shared));
+  std::unique_ptr<Core> core(new Core(std::move(options), std::move(classes)));
+  QUIRE_ASSIGN(core->slots_, Slots::Create(core->classes_, core->options_, std::move(memory)));
+  const Capacity& capacity = core->slots_->capacity();
+  core->state_.reset(
+      new State{.classes = core->classes_,
+                .clock = core->clock_,
+                .slots = *core->slots_,
+                .directory = Directory(core->classes_),
+                .accounts = Accounts(core->classes_, core->clock_, core->options_.policy,
+                                     core->options_.eviction_batch, capacity, shared),
+                .hollow_max = core->classes_.HollowMax(capacity)});
+  MutexLock lock(core->mutex_);
+  core->state_->counters.codec_fallbacks = fallbacks;
+  core->state_->directory.SetGhosts(core->state_->accounts.count(), core->state_->accounts.share());
+  return core;
 }
 
-Result<Core::Parts> Core::MakeParts(const CacheOptions& options) {
-  QUIRE_ASSIGN(auto layout,
-               codec::SlotLayout::Create(options.geometry, options.profile, options.layout));
-  if (layout.part_count() > kPartsMax) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("cache options: geometry has layers of {} different windows, at most "
-                            "{} are possible (full attention counts as one)",
-                            layout.part_count(), kPartsMax));
-  }
-  Parts parts{.layout = std::move(layout), .open_layout = std::nullopt, .memory = nullptr};
-  if (!parts.layout.identity()) {
-    QUIRE_ASSIGN(parts.open_layout,
-                 codec::SlotLayout::CreateOpen(options.geometry, options.profile));
-  } else if (options.profile.residual_tokens != 0) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("cache options: profile.residual_tokens is {}, but the codecs store "
-                            "what was written: there is nothing to keep open, only 0 is possible",
-                            options.profile.residual_tokens));
-  }
-  const uint32_t part_count = parts.layout.part_count();
-  const EvictionLists lists(options.policy);  // asked for what they cost
-  if (lists.whole->has_history()) {
-    parts.history_bytes = evict::HistoryBytesPerSlot(parts.layout.slot_bytes(0));
-  }
-  for (uint32_t part = 0; part < part_count; ++part) {
-    parts.charges[part] = SlotCharge(parts.layout.slot_bytes(part), options.placement) +
-                          BlockCharge(parts.layout, lists, parts.history_bytes);
-    if (!parts.open_layout) continue;
-    parts.charges[part_count + part] =
-        SlotCharge(parts.open_layout->slot_bytes(part), Placement::kFreeList);
-  }
-  if (auto holds = CheckHoldsABlock(options.hot_bytes, options.profile.block_tokens, parts.charges);
-      !holds) {
-    return Fail(holds.error().code,
-                "cache options: " + holds.error().message + "; raise hot_bytes");
-  }
-  return parts;
-}
-
-// A block needs a slot of every class at once.
-Result<void> Core::CheckHoldsABlock(uint64_t hot_bytes, uint32_t block_tokens,
-                                    const PerClass<uint64_t>& charges) {
-  uint64_t block_charge = 0;
-  for (const uint64_t charge : charges) block_charge += charge;
-  if (hot_bytes >= block_charge) return {};
-  return Fail(
-      ErrorCode::kNoSpace,
-      fmt::format("hot_bytes {} holds no blocks: one of {} tokens and its bookkeeping takes "
-                  "{} bytes",
-                  hot_bytes, block_tokens, block_charge));
-}
-
-Core::Room Core::RoomFor(uint64_t hot_bytes, uint32_t classes, const PerClass<uint64_t>& charges) {
-  // Ids are 32 bits wide, shared by all classes, and the largest is "none". A larger budget than
-  // they can name stays unused.
-  const uint64_t slots_max = (std::numeric_limits<uint32_t>::max() - 1) / classes;
-  Room room{.hot_bytes = hot_bytes, .ledger_bytes = hot_bytes};
-  for (uint32_t c = 0; c < classes; ++c) {
-    const uint64_t slots = std::min(hot_bytes / charges[c], slots_max);
-    room.slots[c] = static_cast<uint32_t>(slots);
-    room.ledger_bytes = std::min(room.ledger_bytes, (slots + 1) * charges[c] - 1);
-  }
-  return room;
-}
-
-Result<void> Core::MakePools(const CacheOptions& options, Parts& parts) {
-  const uint32_t part_count = parts.layout.part_count();
-  const uint32_t classes = part_count * (parts.open_layout ? 2 : 1);
-  const Room room = RoomFor(options.hot_bytes, classes, parts.charges);
-  const Room most =
-      RoomFor(std::max(options.hot_bytes, options.hot_bytes_max), classes, parts.charges);
-  for (uint32_t c = 0; c < classes; ++c) {
-    const bool sealed = c < part_count;
-    const codec::SlotLayout& layout = sealed ? parts.layout : *parts.open_layout;
-    const uint32_t part = c % part_count;
-    QUIRE_ASSIGN(
-        parts.pools[c],
-        pool::Pool::Create({.name = fmt::format("{}{}", sealed ? "sealed" : "open", part),
-                            .slot_bytes = layout.slot_bytes(part),
-                            .slots = room.slots[c],
-                            .slots_max = most.slots[c],
-                            .pieces = layout.pieces(part),
-                            .placement = sealed ? options.placement : Placement::kFreeList},
-                           *parts.memory));
-    if (sealed) parts.layout.PlaceArena(part, parts.pools[c]->piece_stride_bytes());
-  }
-  return {};
-}
-
-Core::Core(CacheOptions options, Parts parts, quota::Ledger* shared)
+Core::Core(CacheOptions options, SlotClasses classes)
     : options_(std::move(options)),
-      layout_(std::move(parts.layout)),
-      open_layout_(std::move(parts.open_layout)),
-      charges_(parts.charges),
-      history_bytes_(parts.history_bytes),
-      heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()),
-      hears_time_(evict::MakePolicy(options_.policy)->hears_time()),
       clock_(options_.clock != nullptr ? *options_.clock : SystemClock()),
-      memory_(std::move(parts.memory)),
-      pools_(std::move(parts.pools)),
-      ledger_(RoomFor(options_.hot_bytes, class_count(), charges_).ledger_bytes, shared),
-      index_(options_.profile.block_tokens) {
-  counters_.codec_fallbacks = parts.codec_fallbacks;
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    reaches_[c] = c < layout_.part_count() ? Reach(layout_.part(c), layout_.block_tokens())
-                                           : Reach::OfOpenForm(options_.profile);
-  }
-  tenants_.push_back(std::make_unique<Tenant>(TenantOptions{.name = "default"}, kDefaultTenant,
-                                              /*quota_bytes=*/UINT64_MAX,
-                                              EvictionLists(options_.policy)));
-  MutexLock lock(mutex_);
-  SetRoom(RoomFor(options_.hot_bytes, class_count(), charges_));
-}
+      classes_(std::move(classes)),
+      heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()) {}
 
 Core::~Core() { QUIRE_CHECK_MSG(sequence_count_ == 0, "a sequence outlives its cache"); }
 
-void Core::SetRoom(const Room& to) {
-  room_ = to;
-  // One less per slot: a block is counted as hollow before the number can be limited.
-  hollow_max_ =
-      HasFullAttention(layout_) ? 0 : (kHollowPerSlot - 1) * (to.ledger_bytes / charges_[0]);
-  // One for every slot that the budget pays for.
-  ghosts_max_ = to.ledger_bytes / charges_[0];
-  ShareMemory();
-}
-
 uint64_t Core::block_bytes() const {
   uint64_t bytes = 0;
-  for (uint32_t part = 0; part < layout_.part_count(); ++part) bytes += layout_.slot_bytes(part);
+  for (uint32_t part = 0; part < classes_.part_count(); ++part) bytes += classes_.slot_bytes(part);
   return bytes;
 }
 
-uint32_t Core::Checksum(SlotId slot) const {
-  const pool::Pool& pool = PoolOf(slot);
-  const uint64_t piece_bytes = pool.slot_bytes() / pool.pieces();
-  uint32_t crc = 0;
-  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
-    crc = Crc32c({data(slot) + piece * pool.piece_stride_bytes(), piece_bytes}, crc);
-  }
-  return crc;
+void Core::AddSequence(const SequenceImpl& sequence) {
+  MutexLock lock(sequences_mutex_);
+  sequences_.emplace(sequence.id(), &sequence);
+  ++sequence_count_;
 }
 
-void Core::CopySlot(SlotId from, SlotId to) const {
-  const pool::Pool& pool = PoolOf(from);
-  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
-    const uint64_t offset_bytes = piece * pool.piece_stride_bytes();
-    std::memcpy(data(to) + offset_bytes, data(from) + offset_bytes,
-                pool.slot_bytes() / pool.pieces());
+void Core::RemoveSequence(SequenceId id) {
+  MutexLock lock(sequences_mutex_);
+  sequences_.erase(id);
+  --sequence_count_;
+}
+
+// What is drained stays charged and is nobody's until it is zeroed, so nothing can happen to it
+// meanwhile.
+void Core::DrainSlots() {
+  constexpr size_t kSlotsPerHold = 64;
+  std::array<SlotId, kSlotsPerHold> slots{};
+  size_t count = 0;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      for (size_t i = 0; i < count; ++i) EndDraining(*state_, slots[i]);
+      std::vector<SlotId>& draining = state_->draining;
+      count = std::min(draining.size(), kSlotsPerHold);
+      std::copy_n(draining.end() - static_cast<int64_t>(count), count, slots.begin());
+      draining.resize(draining.size() - count);
+    }
+    if (count == 0) return;
+    ZeroAll(std::span(slots).first(count));
   }
+}
+
+void Core::ZeroAll(std::span<const SlotId> slots) const {
+  for (const SlotId slot : slots) slots_->Zero(slot);
+}
+
+void Core::HoldSlots(std::span<const SlotId> slots) {
+  With([&](State& state) {
+    for (const SlotId slot : slots) HoldSlot(state, slot);
+  });
+}
+
+void Core::ReleaseSlots(std::span<const SlotId> slots) {
+  if (slots.empty()) return;
+  With([&](State& state) { cache::ReleaseSlots(state, slots); });
+}
+
+void Core::EndUse(const Place& place, std::span<const BlockId> path, const PathUse& use,
+                  std::span<const SlotId> slots) {
+  With([&](State& state) { cache::EndUse(state, place, path, use, slots); });
+}
+
+void Core::EndPlan(PlanState* plan) {
+  if (plan == nullptr || plan->lease.slots_.empty()) return;
+  const PathUse use = {
+      .prompt_tokens = plan->prompt_tokens, .hit_blocks = plan->path.size(), .user = User::kPlan};
+  plan->lease.core_->EndUse(plan->place, plan->path, use, plan->lease.slots_);
+  Disarm(plan->lease);
+}
+
+bool Core::RenewIfAlone(SlotId slot) {
+  return With([&](State& state) {
+    if (state.slots.references(slot) != 1) return false;
+    state.slots.Renew(slot);
+    return true;
+  });
+}
+
+std::optional<Lease> Core::HoldAgain(std::span<const SlotId> slots,
+                                     std::span<const uint32_t> generations) {
+  const bool held = With([&](State& state) {
+    for (size_t i = 0; i < slots.size(); ++i) {
+      // Of the same generation, so it was not freed meanwhile and is not now.
+      if (state.slots.generation(slots[i]) != generations[i]) return false;
+      const BlockId block = state.directory.InSlot(slots[i]);
+      if (!block.is_none() && !state.directory.at(block).is_good()) return false;
+    }
+    for (const SlotId slot : slots) HoldSlot(state, slot);
+    return true;
+  });
+  if (!held) return std::nullopt;
+  return Lease(this, {slots.begin(), slots.end()});
+}
+
+void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
+  With([&](State& state) {
+    for (const BlockId block : blocks) state.accounts.Retain(block, priority, until_us);
+  });
+}
+
+Result<uint64_t> Core::Pin(const AcquireRequest& request, uint64_t ttl_us) {
+  QUIRE_TRY(CheckRequest(request, "pin"));
+  QUIRE_ASSIGN(const Place place, MakePlace(request));
+  return With([&](State& state) { return cache::Pin(state, request, place, ttl_us); });
+}
+
+Result<void> Core::Unpin(const AcquireRequest& request) {
+  QUIRE_TRY(CheckRequest(request, "unpin"));
+  QUIRE_ASSIGN(const Place place, MakePlace(request));
+  return With([&](State& state) { return cache::Unpin(state, request, place); });
+}
+
+uint64_t Core::Evict(uint64_t blocks) {
+  return With([&](State& state) {
+    LetTimePass(state);
+    uint64_t evicted = 0;
+    while (evicted < blocks && EvictOldest(state)) ++evicted;
+    return evicted;
+  });
 }
 
 uint64_t Core::Trim() {
-  uint64_t bytes = 0;
-  for (uint32_t c = 0; c < class_count(); ++c) bytes += pools_[c]->Trim();
-  return bytes;
+  {
+    MutexLock one_at_a_time(resize_mutex_);
+    MoveTail();  // what a shrink had to leave where it was
+  }
+  return slots_->Trim();
 }
 
 CacheStats Core::stats() const {
   MutexLock lock(mutex_);
-  CacheStats stats = counters_;
-  stats.hot_bytes_limit = room_.hot_bytes;
-  stats.hot_bytes_used = ledger_.used_bytes();
-  stats.hot_bytes_peak = ledger_.peak_bytes();
-  stats.sealed = pools_[0]->stats();
-  if (layout_.part_count() > 1) stats.sealed_second = pools_[1]->stats();
-  if (open_layout_) stats.open = pools_[OpenClassOf(0)]->stats();
-  if (open_layout_ && layout_.part_count() > 1) stats.open_second = pools_[OpenClassOf(1)]->stats();
-  stats.published_blocks = blocks_.size();
-  for (const auto& tenant : tenants_) {
-    stats.evictable_blocks += tenant->lists.whole->size();
-    stats.passed_blocks += tenant->lists.passed->size();
-    stats.pinned_blocks += tenant->pinned_blocks;
+  const State& state = *state_;
+  CacheStats stats = state.counters;
+  const quota::Ledger& ledger = state.accounts.ledger();
+  stats.hot_bytes_limit = state.slots.capacity().hot_bytes;
+  stats.hot_bytes_used = ledger.used_bytes();
+  stats.hot_bytes_peak = ledger.peak_bytes();
+  stats.sealed = state.slots.stats(0);
+  const uint32_t parts = classes_.part_count();
+  const bool encodes = classes_.count() > parts;
+  if (parts > 1) stats.sealed_second = state.slots.stats(1);
+  if (encodes) stats.open = state.slots.stats(classes_.OpenClassOf(0));
+  if (encodes && parts > 1) stats.open_second = state.slots.stats(classes_.OpenClassOf(1));
+  stats.published_blocks = state.directory.size();
+  for (uint32_t i = 0; i < state.accounts.count(); ++i) {
+    stats.evictable_blocks += state.accounts.listed_whole(TenantId(i));
+    stats.passed_blocks += state.accounts.listed_parts(TenantId(i));
+    stats.pinned_blocks += state.accounts.stats(TenantId(i)).pinned_blocks;
   }
-  stats.hollow_blocks = hollow_;
-  stats.twin_slots = twin_slots_;
-  stats.sequence_bytes = sequence_bytes_;
+  stats.hollow_blocks = state.directory.hollow_count();
+  stats.twin_slots = state.directory.twin_slots();
+  stats.sequence_bytes = state.sequence_bytes;
   stats.sequences = sequence_count_;
   return stats;
 }
@@ -296,32 +264,42 @@ std::string Core::BlockMap() const {
   PerClass<std::vector<char>> marks;
   {
     MutexLock lock(mutex_);
-    blocks_.ForEach([&](BlockId, const BlockRecord& record) {
-      for (uint32_t c = 0; c < class_count(); ++c) {
+    const State& state = *state_;
+    for (uint32_t i = 0; i < state.directory.ids_end(); ++i) {
+      if (!state.directory.contains(BlockId(i))) continue;
+      const BlockRecord& record = state.directory.at(BlockId(i));
+      for (uint32_t c = 0; c < classes_.count(); ++c) {
         if (record.slots[c].is_none()) continue;
-        const uint32_t slot = Local(record.slots[c]).number();
+        const uint32_t slot = classes_.Local(record.slots[c]).number();
         if (slot >= marks[c].size()) marks[c].resize(slot + 1, 'p');
-        const bool unheld = references(record.slots[c]) == 1 && reaches_[c].windowed();
+        const bool unheld =
+            state.slots.references(record.slots[c]) == 1 && classes_.reach(c).windowed();
         marks[c][slot] = record.leases == 0 ? 's' : unheld ? 'w' : 'S';
       }
-    });
+    }
   }
   std::string map;
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    const uint32_t part = c % layout_.part_count();
-    if (class_count() > 1) {
+  for (uint32_t c = 0; c < classes_.count(); ++c) {
+    const uint32_t part = classes_.PartOf(c);
+    if (classes_.count() > 1) {
       const std::string layers =
-          !reaches_[part].windowed()
+          !classes_.reach(part).windowed()
               ? std::string("full attention")
-              : fmt::format("a window of {} tokens", layout_.part(part).window_tokens);
-      map += fmt::format("{} slots, layers with {}:\n", c == part ? "sealed" : "open", layers);
+              : fmt::format("a window of {} tokens", layout().part(part).window_tokens);
+      map += fmt::format("{} slots, layers with {}:\n", classes_.is_sealed(c) ? "sealed" : "open",
+                         layers);
     }
-    map += pools_[c]->Map([&](SlotId slot, uint32_t) {
+    map += slots_->pool(c).Map([&](SlotId slot, uint32_t) {
       const std::vector<char>& of_class = marks[c];
       return slot.number() < of_class.size() ? of_class[slot.number()] : 'p';
     });
   }
   return map;
+}
+
+void Core::CheckDirectory() const {
+  MutexLock lock(mutex_);
+  state_->directory.CheckInvariants();
 }
 
 }  // namespace cache

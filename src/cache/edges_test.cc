@@ -51,7 +51,7 @@ TEST(Edges, EraseZeroesEveryFreeSlotThatItsTenantWrote) {
   ASSERT_EQ(slots, kSlots);
   sequence.reset();
   const auto is_zero = [&](uint32_t slot) {
-    const std::span bytes(core->data(SlotId(slot)), core->slot_bytes(0));
+    const std::span bytes(core->slots().data(SlotId(slot)), core->slots().slot_bytes(0));
     return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   };
   EXPECT_FALSE(is_zero(0));

@@ -1,172 +1,175 @@
-// What goes when room is needed: the least recently used of what nobody holds, twins before their
-// block, and of others' blocks only what lies above their floors.
-#include <algorithm>
-#include <utility>
+// The least recently used of what nobody holds goes first, twins before their block, and of others'
+// blocks only what lies above their floors.
+#include "cache/evict.h"
 
-#include "cache/core.h"
+#include "cache/leases.h"
+#include "cache/pin_verbs.h"
 
 namespace quire::cache {
+namespace {
 
-uint64_t Core::Evict(uint64_t blocks) {
-  MutexLock lock(mutex_);
-  LetTimePass();
-  uint64_t evicted = 0;
-  for (; evicted < blocks; ++evicted) {
-    std::optional<Victim> oldest;
-    for (const auto& tenant : tenants_) {
-      const auto victim = VictimOf(*tenant);
-      if (victim && (!oldest || victim->stamp < oldest->stamp)) oldest = victim;
-    }
-    if (!oldest) break;
-    EvictVictim(*oldest, MissReason::kEvicted);
-  }
-  return evicted;
+void RemoveSlot(State& state, BlockId block, uint32_t slot_class) {
+  const SlotId slot = state.directory.at(block).slots[slot_class];
+  state.directory.RemoveSlot(block, slot_class);
+  FreeIfLast(state, slot);
 }
 
-// The least recent of both lists: a block that nobody leases goes whole, of one that windows have
-// passed what nobody holds.
-std::optional<Core::Victim> Core::VictimOf(const Tenant& tenant) const {
-  std::optional<Victim> victim;
-  if (const auto whole = tenant.lists.whole->Victim()) {
-    const BlockRecord& record = blocks_.at(*whole);
-    const uint64_t twin_bytes = TwinBytes(record);
-    const bool twins = twin_bytes > 0 && twin_bytes < record.listed_bytes;
-    victim = {.block = *whole,
-              .goes = twins ? Goes::kTwins : Goes::kWhole,
-              .stamp = record.stamp,
-              .bytes = twins ? twin_bytes : record.listed_bytes};
+void EvictTwins(State& state, BlockId block) {
+  for (uint32_t c = state.classes.part_count(); c < state.classes.count(); ++c) {
+    if (!state.directory.at(block).slots[c].is_none()) RemoveSlot(state, block, c);
   }
-  if (const auto passed = tenant.lists.passed->Victim()) {
-    const BlockRecord& record = blocks_.at(*passed);
-    if (!victim || record.stamp < victim->stamp) {
-      victim = {.block = *passed,
-                .goes = Goes::kPassed,
-                .stamp = record.stamp,
-                .bytes = record.listed_bytes};
-    }
-  }
-  return victim;
+  List(state, block);  // where it stood, with what is left of it
 }
 
-// The least recent victim over all tenants whom it does not bring below their floors.
-std::optional<Core::Victim> Core::VictimFor(const Tenant* tenant) const {
-  std::optional<Victim> oldest;
-  for (const auto& other : tenants_) {
-    const auto victim = VictimOf(*other);
-    if (!victim || (oldest && oldest->stamp < victim->stamp)) continue;
-    const bool own = other.get() == tenant;
-    if (own || other->account.MayLose(victim->bytes)) oldest = victim;
+void EvictParts(State& state, BlockId block) {
+  PerClass<bool> going{};
+  for (uint32_t c = 0; c < state.classes.count(); ++c) {
+    const SlotId slot = state.directory.at(block).slots[c];
+    going[c] =
+        !slot.is_none() && state.classes.reach(c).windowed() && state.slots.references(slot) == 1;
   }
-  return oldest;
-}
-
-// What VictimFor will surely find, one after the other.
-uint64_t Core::EvictableFor(const Tenant* tenant) const {
-  const uint32_t classes = residual_blocks() > 0 ? class_count() : layout_.part_count();
-  uint64_t victim_bytes = 0;
-  for (uint32_t c = 0; c < classes; ++c) victim_bytes += charges_[c];
-  uint64_t bytes = tenant != nullptr ? tenant->evictable_bytes : 0;
-  for (const auto& other : tenants_) {
-    if (other.get() == tenant) continue;
-    bytes += other->account.Spare(other->evictable_bytes, victim_bytes,
-                                  /*same_size=*/classes == 1);
+  state.accounts.Unlist(block);
+  for (uint32_t c = 0; c < state.classes.count(); ++c) {
+    if (going[c]) RemoveSlot(state, block, c);
   }
-  return bytes;
-}
-
-void Core::EvictVictim(const Victim& victim, MissReason reason) {
-  ++TenantOf(blocks_.at(victim.block).account).stats.evicted_total;
-  if (victim.goes == Goes::kWhole) {
-    Drop(victim.block, reason);
-    ++counters_.evicted_total;
-    return;
-  }
-  ++counters_.evicted_passed_total;
-  if (victim.goes == Goes::kTwins) return EvictTwins(victim.block);
-  EvictParts(victim.block);
-  LimitHollow(victim.block);
-}
-
-void Core::EvictParts(BlockId block) {
-  PerClass<SlotId> going{};
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    const SlotId slot = blocks_.at(block).slots[c];
-    if (slot.is_none() || !reaches_[c].windowed() || references(slot) > 1) continue;
-    going[c] = slot;
-  }
-  Unlist(block);
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    if (going[c].is_none()) continue;
-    if (c >= layout_.part_count()) --twin_slots_;
-    blocks_.RemoveSlot(block, c);
-    FreeIfLast(going[c]);
-  }
-  if (blocks_.at(block).hollow()) ++hollow_;
 }
 
 // Keeps the bookkeeping of hollow blocks within what the slots pay for: first at the expense of
 // what its account does not use, then this path ends its life in the index.
-void Core::LimitHollow(BlockId block) {
-  Tenant& account = TenantOf(blocks_.at(block).account);
-  while (hollow_ > hollow_max_ && account.lists.whole->size() > 0) {
-    Drop(*account.lists.whole->Victim(), MissReason::kEvicted);
-    ++counters_.evicted_total;
+void LimitHollow(State& state, BlockId block) {
+  const TenantId account = state.directory.at(block).account;
+  const auto too_many = [&] { return state.directory.hollow_count() > state.hollow_max; };
+  while (too_many() && state.accounts.listed_whole(account) > 0) {
+    Drop(state, *state.accounts.WholeVictim(account), MissReason::kEvicted);
+    ++state.counters.evicted_total;
   }
-  if (hollow_ > hollow_max_) Quarantine(block, Standing::kPassed);
+  if (too_many()) Quarantine(state, block, Standing::kPassed);
 }
 
-// The least recent first, whatever the policy would choose, so it ends at the first that is young
-// enough.
-void Core::Expire(Tenant& account) {
-  if (account.options.ttl_us == 0) return;
-  const uint64_t now_us = clock_.NowMicros();
-  while (const auto victim = account.lists.aging->Victim()) {
-    if (now_us - blocks_.at(*victim).listed_us < account.options.ttl_us) return;
-    EvictVictim({.block = *victim, .goes = Goes::kWhole, .stamp = 0, .bytes = 0},
-                MissReason::kExpired);
+void EvictVictim(State& state, const Victim& victim, MissReason reason) {
+  ++state.accounts.counters(state.directory.at(victim.block).account).evicted_total;
+  if (victim.goes == Goes::kWhole) {
+    Drop(state, victim.block, reason);
+    ++state.counters.evicted_total;
+    return;
+  }
+  ++state.counters.evicted_passed_total;
+  if (victim.goes == Goes::kTwins) return EvictTwins(state, victim.block);
+  EvictParts(state, victim.block);
+  LimitHollow(state, victim.block);
+}
+
+void DropOne(State& state, BlockId block, MissReason reason) {
+  const BlockRecord record = state.directory.at(block);
+  if (record.standing == Standing::kDamaged) reason = MissReason::kDamaged;
+  if (record.standing == Standing::kPassed) reason = MissReason::kWindowPassed;
+  if (record.standing != Standing::kErased) {
+    state.directory.ghosts(record.account)
+        .Add(record.key, {.reason = reason,
+                          .gone_us = state.clock.NowMicros(),
+                          .publisher = record.publisher,
+                          .epoch = state.accounts.epoch(record.publisher)});
+  }
+  const bool for_room = reason == MissReason::kEvicted || reason == MissReason::kQuota;
+  state.accounts.Remove(block, for_room);
+  state.directory.Remove(block);
+  for (const SlotId slot : record.slots) {
+    if (!slot.is_none()) FreeIfLast(state, slot);
   }
 }
 
-// `reason` is what later lookups will hear, unless the block's standing says more.
-void Core::Drop(BlockId block, MissReason reason) {
+}  // namespace
+
+Result<void> MakeRoom(State& state, const Asker& asker, uint64_t bytes) {
+  LetTimePass(state);
+  QUIRE_TRY(state.accounts.CheckRoom(asker, bytes));
+  if (!asker.may_evict) return {};
+  const uint64_t of_quota = state.accounts.WantedOfQuota(asker.tenant, bytes);
+  while (state.accounts.room_bytes(asker.tenant) < of_quota && !state.IsWaiting()) {
+    const auto victim = state.accounts.VictimOf(asker.tenant);
+    if (!victim) break;
+    EvictVictim(state, *victim, MissReason::kQuota);
+  }
+  const uint64_t of_budget = state.accounts.WantedOfBudget(bytes);
+  while (state.accounts.ledger().available_bytes() < of_budget && !state.IsWaiting()) {
+    const auto victim = state.accounts.VictimFor(asker.tenant);
+    if (!victim) break;
+    EvictVictim(state, *victim, MissReason::kEvicted);
+  }
+  return {};
+}
+
+bool MakeRoomInAccount(State& state, const Place& place, uint64_t bytes) {
+  const TenantId account = state.account_of(place);
+  if (account == place.tenant) return true;  // it has paid for its slots already
+  if (bytes > state.accounts.room_bytes(account) + state.accounts.evictable_bytes(account)) {
+    return false;
+  }
+  while (state.accounts.room_bytes(account) < bytes) {
+    const auto victim = state.accounts.VictimOf(account);
+    if (!victim) return false;  // what went is draining
+    EvictVictim(state, *victim, MissReason::kQuota);
+  }
+  return true;
+}
+
+bool EvictOldest(State& state) {
+  const auto victim = state.accounts.OldestVictim();
+  if (victim) EvictVictim(state, *victim, MissReason::kEvicted);
+  return victim.has_value();
+}
+
+void EvictDownTo(State& state, uint64_t bytes, uint64_t hollow_max) {
+  while (state.accounts.ledger().used_bytes() > bytes && !state.IsWaiting()) {
+    const auto victim = state.accounts.VictimFor(TenantId::None());
+    QUIRE_CHECK_MSG(victim.has_value(), "there is less to evict than was counted");
+    EvictVictim(state, *victim, MissReason::kEvicted);
+  }
+  // What is leased stays hollow until its path ends.
+  while (state.directory.hollow_count() > hollow_max && !state.IsWaiting()) {
+    const auto victim = state.accounts.VictimFor(TenantId::None());
+    if (!victim) return;
+    EvictVictim(state, *victim, MissReason::kEvicted);
+  }
+}
+
+void Expire(State& state, TenantId account) {
+  while (const auto block = state.accounts.Expired(account)) {
+    EvictVictim(state, {.block = *block}, MissReason::kExpired);
+  }
+}
+
+void LetTimePass(State& state) {
+  const uint64_t next_end_us = state.pins.next_end_us();
+  if (!state.accounts.hears_time() && next_end_us == UINT64_MAX) return;
+  state.accounts.Advance();
+  const uint64_t now_us = state.clock.NowMicros();
+  if (now_us < next_end_us) return;
+  for (const BlockId last : state.pins.TakeEnded(now_us)) ReleasePin(state, last);
+}
+
+void Drop(State& state, BlockId block, MissReason reason) {
   while (true) {
-    const BlockId parent = index_.parent(block);
-    DropOne(block, reason);
+    const BlockId parent = state.directory.parent(block);
+    DropOne(state, block, reason);
     // A hollow block that leads nowhere is of no use, nor is one that is never found again.
-    if (parent.is_none() || index_.has_children(parent)) return;
-    const BlockRecord& before = blocks_.at(parent);
-    if (before.leases > 0 || (before.standing == Standing::kGood && !before.hollow())) return;
+    if (parent.is_none() || state.directory.has_children(parent)) return;
+    const BlockRecord& before = state.directory.at(parent);
+    if (before.leases > 0 || (before.is_good() && !before.hollow())) return;
     block = parent;
   }
 }
 
-void Core::DropOne(BlockId block, MissReason reason) {
-  const BlockRecord record = blocks_.at(block);
-  Tenant& account = TenantOf(record.account);
-  if (record.standing == Standing::kDamaged) reason = MissReason::kDamaged;
-  if (record.standing == Standing::kPassed) reason = MissReason::kWindowPassed;
-  if (record.standing != Standing::kErased) {
-    account.ghosts.Add(record.key, {.reason = reason,
-                                    .gone_us = clock_.NowMicros(),
-                                    .publisher = record.publisher,
-                                    .epoch = TenantOf(record.publisher).epoch});
-  }
-  const index::RootId root = index_.root(block);
-  const bool for_room = reason == MissReason::kEvicted || reason == MissReason::kQuota;
-  Unlist(block, for_room ? Stays::kEvicted : Stays::kNo);
-  if (record.hollow()) --hollow_;
-  index_.Remove(block);
-  if (index_.empty(root)) {
-    index_.RemoveRoot(roots_[root.number()].key);
-    roots_[root.number()] = {};
-    std::erase(account.roots, root);
-  }
-  --account.block_count;
-  blocks_.Remove(block);
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    if (record.slots[c].is_none()) continue;
-    if (c >= layout_.part_count()) --twin_slots_;
-    FreeIfLast(record.slots[c]);
+void Quarantine(State& state, BlockId block, Standing standing) {
+  if (!state.directory.at(block).is_good()) return;
+  const std::vector<BlockId> marked = state.directory.Mark({&block, 1}, standing);
+  EndPinsOfBadBlocks(state);
+  // What is leased goes with its last lease; a hollow block may go with the one after it.
+  for (size_t i = marked.size(); i > 0; --i) {
+    const BlockId id = marked[i - 1];
+    if (state.directory.contains(id) && state.directory.at(id).leases == 0) {
+      Drop(state, id, MissReason::kEvicted);
+    }
   }
 }
 

@@ -54,12 +54,12 @@ struct CommitSweep {
     EXPECT_FALSE(attempt.threw) << "a commit needs no memory";
     EXPECT_TRUE(committed.has_value() && committed->has_value());
     EXPECT_EQ(sequence->length(), prompt.size());
-    CoreOf(cache).CheckIndex();
+    CoreOf(cache).CheckDirectory();
     EXPECT_EQ(cache.cache->Verify().damaged, 0u);
 
     AppendAll(cache, *sequence, longer);
     Must(sequence->Commit(longer.subspan(prompt.size())));
-    CoreOf(cache).CheckIndex();
+    CoreOf(cache).CheckDirectory();
     EXPECT_EQ(sequence->stats().blocks_shared, longer.size() / kBlock);
     EXPECT_EQ(sequence->stats().blocks_own, 0u);
     sequence.reset();
@@ -73,7 +73,7 @@ struct CommitSweep {
     EXPECT_EQ(cache.cache->stats().published_blocks, 0u);
     EXPECT_EQ(cache.cache->stats().hot_bytes_used, 0u);
     EXPECT_EQ(cache.cache->stats().twin_slots, 0u);
-    CoreOf(cache).CheckIndex();
+    CoreOf(cache).CheckDirectory();
     return attempt.failed;
   }
 };

@@ -14,7 +14,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   const uint64_t length = this->length();
   const uint64_t whole = length / core_.block_tokens();
   const uint64_t tail = length % core_.block_tokens();
-  if (core_.layout().part_count() > 1 || core_.reaches()[0].windowed()) {
+  if (core_.layout().part_count() > 1 || core_.classes().reaches()[0].windowed()) {
     return refuse(ErrorCode::kUnsupported, "a layer's window decides what it keeps");
   }
   if (contiguous_) return refuse(ErrorCode::kUnsupported, "it is contiguous");
@@ -29,7 +29,8 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   // Of the open class the last ones it keeps are read.
   PerClass<std::span<const uint64_t>> kept{kept_blocks};
   if (class_count() > 1) {
-    kept[1] = kept_blocks.last(std::min<size_t>(kept_blocks.size(), core_.residual_blocks()));
+    kept[1] =
+        kept_blocks.last(std::min<size_t>(kept_blocks.size(), core_.classes().residual_blocks()));
   }
   for (const uint64_t block : kept[1]) {
     if (!SlotOf(1, block).is_none()) continue;
@@ -64,7 +65,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     if (!slot.is_none() && copy) {
       const SlotId original = slot;
       slot = copies[c][copied[c]++];
-      core_.CopySlot(original, slot);
+      core_.slots().Copy(original, slot);
     } else if (!slot.is_none()) {
       held.push_back(slot);
     }

@@ -38,7 +38,7 @@ SequenceImpl::SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64
     MutexLock lock(mutex_);
     for (uint32_t c = 0; c < class_count(); ++c) {
       classes_[c].assigned = blocks_.size();
-      classes_[c].passed = core_.reaches()[c].first_needed(start.tokens);
+      classes_[c].passed = core_.classes().reaches()[c].first_needed(start.tokens);
     }
     const uint64_t shared = blocks_.size();
     Grow(blocks, own_slots);
@@ -80,12 +80,12 @@ SequenceStats SequenceImpl::stats() const {
     for (uint32_t c = 0; c < class_count(); ++c) {
       if (SlotOf(c, block).is_none()) continue;
       held = true;
-      stats.bytes += core_.slot_bytes(c);
+      stats.bytes += core_.slots().slot_bytes(c);
     }
     if (held) ++(block < blocks_.published() ? stats.blocks_shared : stats.blocks_own);
   }
   for (uint32_t c = 0; c < class_count(); ++c) {
-    stats.bytes += classes_[c].spare.size() * core_.slot_bytes(c);
+    stats.bytes += classes_[c].spare.size() * core_.slots().slot_bytes(c);
   }
   // With several slot classes, spare slots belong to blocks that are already counted.
   if (class_count() == 1) stats.blocks_own += static_cast<uint32_t>(classes_[0].spare.size());
@@ -146,7 +146,7 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
 // Where every layer looks through a window, slots go while their entries stay, so these are paid
 // for by themselves; but not in the first chunk. Elsewhere each entry has a slot that pays for it.
 uint64_t SequenceImpl::BytesToGrow(uint64_t blocks) const {
-  const auto sealed = core_.reaches().first(core_.layout().part_count());
+  const auto sealed = core_.classes().reaches().first(core_.layout().part_count());
   if (blocks <= blocks_.chunk_blocks() || !std::ranges::all_of(sealed, &Reach::windowed)) return 0;
   return blocks_.BytesToGrow(blocks);
 }
@@ -183,7 +183,7 @@ PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_part,
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
     const ClassState& state = classes_[c];
-    if (!core_.reaches()[c].windowed()) {
+    if (!core_.classes().reaches()[c].windowed()) {
       counts[c] = blocks - blocks_.size();
       continue;
     }
@@ -207,7 +207,7 @@ void SequenceImpl::AssignUpTo(uint32_t write_part, uint64_t write_end) {
 }
 
 bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t part) const {
-  return slot_class == part || slot_class == core_.OpenClassOf(part);
+  return slot_class == part || slot_class == core_.classes().OpenClassOf(part);
 }
 
 Result<Core::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts,
@@ -227,7 +227,7 @@ Result<Core::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts
 // steps only while the prompt is read.
 uint64_t SequenceImpl::SpareWanted(uint32_t c, uint64_t blocks) const {
   const ClassState& state = classes_[c];
-  const Reach& reach = core_.reaches()[c];
+  const Reach& reach = core_.classes().reaches()[c];
   const uint64_t sinks_end = std::min(state.assigned, reach.sink_blocks());
   const uint64_t own_sinks = sinks_end - std::min(sinks_end, first_own_);
   const uint64_t own_begin = std::max(state.passed, first_own_);
@@ -240,14 +240,14 @@ uint64_t SequenceImpl::SpareWanted(uint32_t c, uint64_t blocks) const {
 
 void SequenceImpl::Grow(uint64_t blocks, const OwnedSlots& added) {
   for (uint32_t c = 0; c < class_count(); ++c) {
-    if (!core_.reaches()[c].windowed()) continue;
+    if (!core_.classes().reaches()[c].windowed()) continue;
     classes_[c].spare.reserve(classes_[c].spare.size() + added[c].size());
   }
   blocks_.Resize(blocks);
   // Nothing fails from here on.
   for (uint32_t c = 0; c < class_count(); ++c) {
     ClassState& state = classes_[c];
-    if (core_.reaches()[c].windowed()) {
+    if (core_.classes().reaches()[c].windowed()) {
       state.spare.insert(state.spare.end(), added[c].begin(), added[c].end());
       continue;
     }
@@ -304,7 +304,7 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
     const auto in_block = static_cast<uint32_t>(position % block_tokens);
     const uint32_t count = std::min(rows.tokens - row, block_tokens - in_block);
     const uint64_t i = position / block_tokens - begin / block_tokens;
-    std::byte* slot = core_.data(slots.open[i]);
+    std::byte* slot = core_.slots().data(slots.open[i]);
     codec::WriteRows(open.key(layer), rows.key, row, count, in_block, slot);
     if (!latent) codec::WriteRows(open.value(layer), rows.value, row, count, in_block, slot);
     row += count;
@@ -326,7 +326,7 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t part, uint64_t be
   MutexLock lock(mutex_);
   QUIRE_DCHECK(begin >= blocks_.published());
   for (uint64_t block = begin; block < end; ++block) {
-    slots.open.push_back(SlotOf(core_.OpenClassOf(part), block));
+    slots.open.push_back(SlotOf(core_.classes().OpenClassOf(part), block));
     slots.sealed.push_back(SlotOf(part, block));
   }
   return slots;
@@ -336,8 +336,8 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t part, uint64_t be
 void SequenceImpl::Seal(uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
   const codec::SlotLayout& layout = core_.layout();
   const codec::SlotLayout& open = core_.open_layout();
-  const std::byte* from = core_.data(open_slot);
-  std::byte* to = core_.data(sealed_slot);
+  const std::byte* from = core_.slots().data(open_slot);
+  std::byte* to = core_.slots().data(sealed_slot);
   codec::EncodeBlock(open.key(layer), from, layout.key(layer), to);
   if (layout.group(layer).streams.size() > 1) {
     codec::EncodeBlock(open.value(layer), from, layout.value(layer), to);
@@ -357,11 +357,11 @@ void SequenceImpl::PassWindows(uint64_t length) {
   std::ranges::reverse(passed);  // what was passed first goes first
   core_.ReleaseSlots(passed);
   // If others still hold what was passed there may be no room now; then Append asks again.
-  auto added = core_.AllocateSlots(place_, counts);
+  auto added = core_.Allocate(place_, counts, 0);
   if (!added) return;
   MutexLock lock(mutex_);
-  Grow(blocks_.size(), *added);
-  added->Disown();
+  Grow(blocks_.size(), added->slots);
+  added->slots.Disown();
 }
 
 // Takes what windows have passed from the list, and returns how many slots should replace it.
@@ -369,14 +369,15 @@ PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>
   uint64_t passing = 0;
   uint64_t spare_slots = 0;
   for (uint32_t c = 0; c < class_count(); ++c) {
-    const uint64_t end = core_.reaches()[c].first_needed(length);
+    const uint64_t end = core_.classes().reaches()[c].first_needed(length);
     passing += end - std::min(end, classes_[c].passed);
     spare_slots += classes_[c].spare.size();
   }
   if (passing > 0) passed.reserve(passing + spare_slots);  // nothing fails from here on
   for (uint32_t c = 0; c < class_count(); ++c) {
     uint64_t& first = classes_[c].passed;
-    for (const uint64_t end = core_.reaches()[c].first_needed(length); first < end; ++first) {
+    for (const uint64_t end = core_.classes().reaches()[c].first_needed(length); first < end;
+         ++first) {
       const SlotId slot = blocks_.slot(c, first);
       if (!slot.is_none()) passed.push_back(slot);
     }
@@ -396,7 +397,7 @@ PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>
   PerClass<uint64_t> counts{};
   if (passed.empty()) return counts;
   for (uint32_t c = 0; c < class_count(); ++c) {
-    if (!core_.reaches()[c].windowed()) continue;
+    if (!core_.classes().reaches()[c].windowed()) continue;
     std::vector<SlotId>& spare = classes_[c].spare;
     const uint64_t wanted = SpareWanted(c, blocks_.size());
     counts[c] = wanted - std::min<uint64_t>(wanted, spare.size());
@@ -453,7 +454,7 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
 // Whether the blocks that a query at `position` sees are still here.
 bool SequenceImpl::StillNeeded(uint64_t position) const {
   for (uint32_t c = 0; c < class_count(); ++c) {
-    const uint64_t needed = core_.reaches()[c].first_needed(position);
+    const uint64_t needed = core_.classes().reaches()[c].first_needed(position);
     if (classes_[c].passed > needed && needed < DivUp(position, uint64_t{core_.block_tokens()})) {
       return false;
     }
@@ -465,7 +466,7 @@ std::string SequenceImpl::WhyNotBack() const {
   if (core_.layout().identity()) {
     return "a window has passed blocks that its queries there would see";
   }
-  if (core_.residual_blocks() == 0) {
+  if (core_.classes().residual_blocks() == 0) {
     return "its block is encoded already; go to a block boundary";
   }
   return fmt::format(
@@ -486,10 +487,11 @@ Result<OwnedSlots> SequenceImpl::CopyBlock(uint64_t block, const PerClass<bool>&
     // A part may not have got to this block yet.
     counts[c] = wanted[c] && !SlotOf(c, block).is_none() ? 1 : 0;
   }
-  QUIRE_ASSIGN(auto copies, core_.AllocateSlots(place_, counts));
+  QUIRE_ASSIGN(auto taken, core_.Allocate(place_, counts, 0));
+  OwnedSlots copies = std::move(taken.slots);
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (copies[c].empty()) continue;
-    core_.CopySlot(SlotOf(c, block), copies[c][0]);
+    core_.slots().Copy(SlotOf(c, block), copies[c][0]);
   }
   return copies;
 }
@@ -511,7 +513,8 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
   // Memory first: once a copy is in its place nothing may fail.
   const uint64_t cut = blocks_.size() - std::min(blocks_.size(), kept);
   for (uint32_t c = 0; c < class_count(); ++c) {
-    if (core_.reaches()[c].windowed()) classes_[c].spare.reserve(classes_[c].spare.size() + cut);
+    if (core_.classes().reaches()[c].windowed())
+      classes_[c].spare.reserve(classes_[c].spare.size() + cut);
   }
   PerClass<std::vector<SlotId>> room;
   for (uint32_t c = 0; c < class_count(); ++c) room[c].reserve(cut);
@@ -524,7 +527,7 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
       blocks_.SetSlot(c, whole, copies[c][0]);
     }
     SortBeyond(c, kept, room[c], dropped);
-    if (!core_.reaches()[c].windowed()) room_end = kept + room[c].size();
+    if (!core_.classes().reaches()[c].windowed()) room_end = kept + room[c].size();
   }
   Cut(position, room_end, room);
   return {};
@@ -547,7 +550,7 @@ void SequenceImpl::Cut(uint64_t position, uint64_t blocks,
                        const PerClass<std::vector<SlotId>>& room) {
   const uint64_t whole = position / core_.block_tokens();
   const uint64_t kept = DivUp(position, uint64_t{core_.block_tokens()});
-  const bool windows_only = std::ranges::all_of(core_.reaches(), &Reach::windowed);
+  const bool windows_only = std::ranges::all_of(core_.classes().reaches(), &Reach::windowed);
   const uint64_t size = windows_only ? blocks_.size() : blocks;
   blocks_.SetPublished(std::min(blocks_.published(), whole));
   blocks_.SetTokens(std::min(blocks_.tokens(), position));
@@ -556,8 +559,8 @@ void SequenceImpl::Cut(uint64_t position, uint64_t blocks,
     ClassState& state = classes_[c];
     for (uint64_t block = kept; block < size; ++block) blocks_.SetSlot(c, block, SlotId::None());
     state.assigned = std::min(state.assigned, kept);
-    state.passed = std::min(state.passed, core_.reaches()[c].first_needed(position));
-    if (core_.reaches()[c].windowed()) {
+    state.passed = std::min(state.passed, core_.classes().reaches()[c].first_needed(position));
+    if (core_.classes().reaches()[c].windowed()) {
       state.spare.insert(state.spare.end(), room[c].begin(), room[c].end());
     } else {
       for (const SlotId slot : room[c]) blocks_.SetSlot(c, state.assigned++, slot);
@@ -597,7 +600,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
               .charge = std::move(taken.metadata),
               .lease = std::move(lease)};
   for (uint32_t c = 0; c < class_count() && blocks > whole; ++c) {
-    if (!tail[c].empty()) core_.CopySlot(SlotOf(c, whole), tail[c][0]);
+    if (!tail[c].empty()) core_.slots().Copy(SlotOf(c, whole), tail[c][0]);
     start.blocks.SetSlot(c, whole, tail[c].empty() ? SlotId::None() : tail[c][0]);
   }
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = publish_};
@@ -649,7 +652,7 @@ void SequenceImpl::Reset() {
     for (uint32_t c = 0; c < class_count(); ++c) {
       ClassState& state = classes_[c];
       dropped.insert(dropped.end(), state.spare.begin(), state.spare.end());
-      state = {.passed = core_.reaches()[c].first_needed(0)};
+      state = {.passed = core_.classes().reaches()[c].first_needed(0)};
     }
   }
   damaged_block_ = kNoBlock;
@@ -657,9 +660,8 @@ void SequenceImpl::Reset() {
   dropped_tokens_ = 0;
   retained_.clear();
   const User user = std::exchange(looked_up_, false) ? User::kRequest : User::kOther;
-  core_.EndUse(place_,
-               {.path = path,
-                .prompt_tokens = prompt,
+  core_.EndUse(place_, path,
+               {.prompt_tokens = prompt,
                 .output_tokens = output,
                 .asked = asked_,
                 .hit_blocks = hit_blocks,

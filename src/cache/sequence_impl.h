@@ -95,7 +95,7 @@ class SequenceImpl final : public Sequence {
     uint64_t assigned = 0;        // blocks before this one have had a slot
   };
 
-  uint32_t class_count() const { return core_.class_count(); }
+  uint32_t class_count() const { return core_.classes().count(); }
   uint64_t cursor_max() const;
   Result<Core::Allocation> AddSlots(const PerClass<uint64_t>& counts, uint64_t metadata_bytes);
   uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks) const;
@@ -106,11 +106,13 @@ class SequenceImpl final : public Sequence {
   void AssignUpTo(uint32_t write_part, uint64_t write_end) QUIRE_REQUIRES(mutex_);
   /// The slot that the sequence holds of a block, or none.
   SlotId SlotOf(uint32_t slot_class, uint64_t block) const {
-    const uint64_t sinks_end = core_.reaches()[slot_class].sink_blocks();
+    const uint64_t sinks_end = core_.classes().reaches()[slot_class].sink_blocks();
     if (block >= sinks_end && block < classes_[slot_class].passed) return SlotId::None();
     return blocks_.slot(slot_class, block);
   }
-  const std::byte* DataOf(SlotId slot) const { return slot.is_none() ? nullptr : core_.data(slot); }
+  const std::byte* DataOf(SlotId slot) const {
+    return slot.is_none() ? nullptr : core_.slots().data(slot);
+  }
   /// Puts `added` into the list, all or (when memory runs out) none.
   void Grow(uint64_t blocks, const OwnedSlots& added) QUIRE_REQUIRES(mutex_);
   /// Bytes that entries up to `blocks` take which their slots do not pay for.

@@ -125,12 +125,12 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
 }
 
 void SequenceImpl::KeepTwins(uint64_t blocks) {
-  const uint64_t count = std::min<uint64_t>(blocks, core_.residual_blocks());
+  const uint64_t count = std::min<uint64_t>(blocks, core_.classes().residual_blocks());
   if (count == 0 || !publish_ || blocks > blocks_.published()) return;
   PerPart<std::vector<SlotId>> slots;
   for (uint32_t part = 0; part < core_.layout().part_count(); ++part) {
     for (uint64_t block = blocks - count; block < blocks; ++block) {
-      slots[part].push_back(SlotOf(core_.OpenClassOf(part), block));
+      slots[part].push_back(SlotOf(core_.classes().OpenClassOf(part), block));
     }
     QUIRE_CHECK(std::ranges::none_of(slots[part], &SlotId::is_none));
   }

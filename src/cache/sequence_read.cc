@@ -31,7 +31,8 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   const uint64_t blocks = DivUp(std::min(end, taken.tokens), uint64_t{taken.sealed.block_tokens});
   std::vector<SlotId> held;
   for (uint64_t block = taken.first_block; block < blocks; ++block) {
-    const SlotId slot = SlotOf(block < taken.open_begin ? part : core_.OpenClassOf(part), block);
+    const SlotId slot =
+        SlotOf(block < taken.open_begin ? part : core_.classes().OpenClassOf(part), block);
     taken.slots.push_back(DataOf(slot));
     if (!slot.is_none()) held.push_back(slot);
   }
@@ -110,7 +111,7 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
   const codec::SlotLayout& layout = core_.layout();
   const codec::SlotLayout& open = core_.open_layout();
   const uint32_t part = layout.part_of(layer);
-  const uint32_t open_class = core_.OpenClassOf(part);
+  const uint32_t open_class = core_.classes().OpenClassOf(part);
   auto lists = std::make_shared<PerPart<std::vector<const std::byte*>>>();
   auto& [of_sealed, of_open] = *lists;
   {
@@ -128,7 +129,7 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
           .value = layout.value(layer),
           .open_key = open.key(layer),
           .open_value = open.value(layer),
-          .open_blocks = core_.residual_blocks(),
+          .open_blocks = core_.classes().residual_blocks(),
           .tokens = cursor(layer),
           .lists = std::move(lists)};
 }

@@ -67,7 +67,8 @@ UnleasedView BlockListView::Unleased() const {
   made.core_ = lease_.core_;
   made.held_ = lease_.slots_;
   made.generations_.reserve(made.held_.size());
-  for (const SlotId slot : made.held_) made.generations_.push_back(made.core_->generation(slot));
+  for (const SlotId slot : made.held_)
+    made.generations_.push_back(made.core_->slots().generation(slot));
   return made;
 }
 
@@ -84,28 +85,4 @@ Result<BlockListView> UnleasedView::Pin() const {
   return BlockListView(layout_, first_token_, tokens_, slots_, *std::move(lease));
 }
 
-namespace cache {
-
-bool Core::RenewIfAlone(SlotId slot) {
-  MutexLock lock(mutex_);
-  if (references(slot) != 1) return false;
-  PoolOf(slot).Renew(Local(slot));
-  return true;
-}
-
-std::optional<Lease> Core::HoldAgain(std::span<const SlotId> slots,
-                                     std::span<const uint32_t> generations) {
-  MutexLock lock(mutex_);
-  for (size_t i = 0; i < slots.size(); ++i) {
-    // Of the same generation, so it was not freed meanwhile and is not now.
-    if (generation(slots[i]) != generations[i]) return std::nullopt;
-    if (shrinking_ && IsBeyond(slots[i], room_)) return std::nullopt;
-    const BlockId block = blocks_.InSlot(slots[i]);
-    if (!block.is_none() && blocks_.at(block).standing != Standing::kGood) return std::nullopt;
-  }
-  for (const SlotId slot : slots) HoldSlot(slot);
-  return Lease(this, {slots.begin(), slots.end()});
-}
-
-}  // namespace cache
 }  // namespace quire

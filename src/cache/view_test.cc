@@ -187,7 +187,7 @@ TEST(Lease, IsReleasedAfterTheFenceAndOnce) {
   LookingFence fence(*core);
   Lease().Release(&fence);
   EXPECT_TRUE(fence.used().empty()) << "nothing to release, nothing to wait for";
-  auto slots = Must(core->AllocateSlots({}, {3}));
+  OwnedSlots slots = std::move(Must(core->Allocate({}, {3}, 0)).slots);
   Lease lease = core->MakeLease(slots[0]);
   slots.Disown();
   EXPECT_EQ(lease.block_count(), 3u);

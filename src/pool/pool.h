@@ -118,6 +118,17 @@ class Pool {
 
   /// 0: free.
   uint32_t references(SlotId slot) const;
+  /// Calls `use`, unless the slot is held, while nobody can take it. False: it is held.
+  ///
+  /// Threads: `use` is called with the lock held
+  template <typename Use>
+  bool IfFree(SlotId slot, const Use& use) {
+    MutexLock lock(mutex_);
+    CheckInRange(slot);
+    if (slots_[slot.number()].references > 0) return false;
+    use();
+    return true;
+  }
   /// How often the slot was freed or renewed (modulo 2^32): a late answer for an older number is
   /// not for the slot's present user.
   uint32_t generation(SlotId slot) const;

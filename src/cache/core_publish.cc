@@ -1,0 +1,121 @@
+// Publishing whole blocks, and checking them again later: what is hashed is hashed without the lock.
+#include <new>
+#include <optional>
+
+#include "base/sync_point.h"
+#include "cache/core.h"
+#include "cache/evict.h"
+#include "cache/leases.h"
+
+namespace quire::cache {
+
+// Where memory runs out the answers end as where something stands in the way.
+void Core::Publish(const Place& place, std::span<NewBlock> blocks,
+                   std::vector<Published>& answers) {
+  answers.clear();
+  answers.reserve(blocks.size());
+  try {
+    PublishSome(place, blocks, answers);
+  } catch (const std::bad_alloc&) {
+    const bool ended = !answers.empty() && answers.back().block.is_none();
+    if (!ended && answers.size() < blocks.size()) answers.emplace_back();
+  }
+}
+
+void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
+                       std::vector<Published>& answers) {
+  // True: go on with blocks[answers.size()].
+  const auto add = [&](const Published& answer) {
+    answers.push_back(answer);
+    if (answer.block.is_none() || answers.size() == blocks.size()) return false;
+    blocks[answers.size()].parent = answer.block;
+    return true;
+  };
+  Digest key = place.root_key;
+  const bool some_are_new = With([&](State& state) {
+    while (const auto known = JoinWhole(state, place, blocks[answers.size()])) {
+      if (!add(*known)) return false;
+    }
+    const BlockId parent = blocks[answers.size()].parent;
+    if (!parent.is_none()) key = state.directory.at(parent).key;
+    return true;
+  });
+  if (!some_are_new) return;
+  // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
+  std::vector<BlockRecord> records;
+  for (const NewBlock& block : blocks.subspan(answers.size())) {
+    key = ChildKey(*place.domain, key, block.tokens.data(), block_tokens());
+    BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
+    for (uint32_t part = 0; part < classes_.part_count(); ++part) {
+      record.crcs[part] = slots_->Checksum(block.slots[part]);
+    }
+  }
+  AtSyncPoint("publish: hashed");
+  With([&](State& state) {
+    for (const BlockRecord& record : records) {
+      if (!add(PublishOne(state, place, blocks[answers.size()], record))) return;
+    }
+  });
+}
+
+void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
+                     const PerPart<std::vector<SlotId>>& slots) {
+  std::vector<Twin> twins =
+      With([&](State& state) { return MissingTwins(state, place, blocks, slots); });
+  if (twins.empty()) return;
+  // Hashing needs no lock: the caller holds the slots, and whole blocks are not written any more.
+  for (Twin& twin : twins) twin.crc = slots_->Checksum(twin.slot);
+  AtSyncPoint("keep twins: hashed");
+  With([&](State& state) { AddTwins(state, place, blocks, slots, twins); });
+}
+
+bool Core::Intact(SlotId slot) {
+  BlockId block;
+  uint32_t crc = 0;
+  const auto known = With([&](State& state) -> std::optional<bool> {
+    block = state.directory.InSlot(slot);
+    if (block.is_none()) return true;
+    if (state.directory.at(block).standing == Standing::kDamaged) return false;
+    crc = state.directory.at(block).crcs[classes_.ClassOf(slot)];
+    return std::nullopt;
+  });
+  if (known) return *known;
+  if (slots_->Checksum(slot) == crc) return true;
+  With([&](State& state) { Quarantine(state, block, Standing::kDamaged); });
+  return false;
+}
+
+VerifyReport Core::Verify() {
+  VerifyReport report;
+  const uint32_t end = With([](State& state) { return state.directory.ids_end(); });
+  for (uint32_t i = 0; i < end; ++i) {
+    const BlockId block(i);
+    MutexLock one_at_a_time(reading_mutex_);
+    // It is not leased: that would make it the most recent one.
+    PerClass<uint32_t> crcs{};
+    const auto slots = With([&](State& state) -> std::optional<PerClass<SlotId>> {
+      if (!state.directory.contains(block)) return std::nullopt;
+      crcs = state.directory.at(block).crcs;
+      return state.reading.slots = state.directory.at(block).slots;
+    });
+    if (!slots) continue;
+    ++report.blocks;
+    SlotId damaged;
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      const SlotId slot = (*slots)[c];
+      if (!slot.is_none() && slots_->Checksum(slot) != crcs[c]) damaged = slot;
+    }
+    AtSyncPoint("verify: a block was read");
+    With([&](State& state) {
+      // Unless it went meanwhile.
+      if (!damaged.is_none() && state.directory.InSlot(damaged) == block) {
+        Quarantine(state, block, Standing::kDamaged);
+      }
+      EndReading(state);
+    });
+    if (!damaged.is_none()) ++report.damaged;
+  }
+  return report;
+}
+
+}  // namespace quire::cache

@@ -1,0 +1,230 @@
+// The budget and the arena, up and down while sequences live: everything is checked before anything
+// is changed, and after that nothing can fail.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/sync_point.h"
+#include "cache/core.h"
+#include "cache/evict.h"
+#include "cache/leases.h"
+#include "cache/sequence_impl.h"
+
+namespace quire::cache {
+namespace {
+
+// Nobody but the index, and perhaps a pin, has it, so nobody has a pointer to it.
+bool CanMove(const State& state, SlotId slot) {
+  const BlockId block = state.directory.InSlot(slot);
+  if (block.is_none()) return false;
+  const bool pinned = state.directory.at(block).IsPinned(state.classes.ClassOf(slot));
+  return state.slots.references(slot) == (pinned ? 2U : 1U);
+}
+
+// Held, and beyond the end.
+std::vector<SlotId> InTheWay(const State& state, const Capacity& to) {
+  std::vector<SlotId> held = state.slots.UsedBeyond(to);
+  std::erase_if(held, [&](SlotId slot) { return CanMove(state, slot); });
+  return held;
+}
+
+// That it can go down to now.
+uint64_t LeastBytes(const State& state, std::span<const SlotId> held) {
+  const uint64_t used_bytes = state.accounts.ledger().used_bytes();
+  const uint64_t evictable_bytes = state.accounts.EvictableFor(TenantId::None());
+  uint64_t least_bytes =
+      std::max(used_bytes - std::min(used_bytes, evictable_bytes), state.accounts.floors_bytes());
+  for (const SlotId slot : held) {
+    const uint64_t slots = uint64_t{state.classes.Local(slot).number()} + 1;
+    least_bytes = std::max(least_bytes, slots * state.classes.charge_bytes(slot));
+  }
+  return least_bytes;
+}
+
+Result<void> CheckFloors(const State& state, const Capacity& to) {
+  if (state.accounts.floors_bytes() <= to.ledger_bytes) return {};
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < state.accounts.count(); ++i) {
+    const TenantOptions& options = state.accounts.options(TenantId(i));
+    if (options.floor_bytes == 0) continue;
+    names.push_back(fmt::format("\"{}\" {}", options.name, options.floor_bytes));
+  }
+  return Fail(ErrorCode::kNoSpace,
+              fmt::format("resize: {} bytes are less than the floors of {} in all: {}",
+                          to.hot_bytes, state.accounts.floors_bytes(), fmt::join(names, ", ")));
+}
+
+void SetCapacity(State& state, const Capacity& to) {
+  state.slots.SetCapacity(to);
+  state.accounts.SetCapacity(to);
+  state.directory.SetGhosts(state.accounts.count(), state.accounts.share());
+  state.hollow_max = state.classes.HollowMax(to);
+}
+
+// The slots of a block beyond the end, and others below it to copy them to.
+bool BeginMove(State& state, BlockId block) {
+  if (!state.directory.contains(block)) return false;
+  const PerClass<SlotId> slots = state.directory.at(block).slots;
+  bool any = false;
+  for (uint32_t c = 0; c < state.classes.count(); ++c) {
+    if (slots[c].is_none() || !state.slots.IsBeyondEnd(slots[c])) continue;
+    if (!CanMove(state, slots[c])) continue;
+    state.reading.slots[c] = slots[c];
+    state.reading.to[c] = state.slots.TakeFor(slots[c]);
+    any = true;
+  }
+  return any;
+}
+
+// What nobody came to hold meanwhile, and what is still there, lies in the copies from now on. Its
+// id, checksum, account, pins and place in the order of eviction stay as they are.
+void EndMove(State& state, BlockId block) {
+  for (uint32_t c = 0; c < state.classes.count(); ++c) {
+    const SlotId from = state.reading.slots[c];
+    const SlotId to = state.reading.to[c];
+    if (to.is_none() || state.directory.InSlot(from) != block) continue;
+    state.reading.to[c] = SlotId::None();
+    state.directory.MoveSlot(block, c, to);
+    state.accounts.SetPayer(to, state.accounts.payer(from));
+    if (state.directory.at(block).IsPinned(c)) {
+      state.slots.Retain(to);
+      QUIRE_CHECK(!state.slots.Release(from));
+    }
+    QUIRE_CHECK(state.slots.Release(from));
+  }
+  EndReading(state);
+}
+
+}  // namespace
+
+Result<void> Core::Resize(uint64_t hot_bytes) {
+  MutexLock one_at_a_time(resize_mutex_);
+  const uint64_t most_bytes = std::max(options_.hot_bytes, options_.hot_bytes_max);
+  if (hot_bytes > most_bytes) {
+    return Fail(ErrorCode::kTooLarge,
+                fmt::format("resize: {} bytes, but addresses are reserved for {} (hot_bytes_max)",
+                            hot_bytes, most_bytes));
+  }
+  if (auto holds = classes_.CheckHoldsABlock(hot_bytes); !holds) {
+    return Fail(holds.error().code, "resize: " + holds.error().message);
+  }
+  const Capacity to = classes_.CapacityFor(hot_bytes);
+  const uint64_t now_bytes = With([](State& state) { return state.slots.capacity().hot_bytes; });
+  return hot_bytes > now_bytes ? GrowTo(to) : ShrinkTo(to);
+}
+
+Result<void> Core::GrowTo(const Capacity& to) {
+  // What an earlier shrink had to leave where it was comes first.
+  if (!MoveTail()) {
+    return Fail(ErrorCode::kBusy,
+                fmt::format("resize: to {} bytes: blocks that were looked up during the last "
+                            "shrink are still in use; try again when they are not",
+                            to.hot_bytes));
+  }
+  if (auto committed = slots_->Commit(to); !committed) {
+    return Fail(committed.error().code,
+                fmt::format("resize: to {} bytes: {}", to.hot_bytes, committed.error().message));
+  }
+  With([&](State& state) { SetCapacity(state, to); });
+  return {};
+}
+
+Result<void> Core::ShrinkTo(const Capacity& to) {
+  while (true) {
+    std::vector<SlotId> held;
+    uint64_t least_bytes = 0;
+    const Result<bool> decided = With([&](State& state) -> Result<bool> {
+      QUIRE_TRY(CheckFloors(state, to));
+      held = InTheWay(state, to);
+      least_bytes = LeastBytes(state, held);
+      if (!held.empty() || least_bytes > to.ledger_bytes) return true;
+      EvictDownTo(state, to.ledger_bytes, classes_.HollowMax(to));
+      if (state.IsWaiting()) return false;
+      // As many slots below the end are free now as are in use beyond it, and stay so: the ledger
+      // allows no more.
+      SetCapacity(state, to);
+      return true;
+    });
+    if (!decided) return std::unexpected(decided.error());
+    if (!held.empty() || least_bytes > to.ledger_bytes) return Busy(to, held, least_bytes);
+    if (*decided) break;
+    MutexLock until_read(reading_mutex_);
+  }
+  MoveTail();
+  return {};
+}
+
+// Blocks beyond the end move below it, one after the other. What somebody looks up meanwhile stays
+// where it is; then the memory is given back later. True: nothing is left there.
+bool Core::MoveTail() {
+  const std::vector<BlockId> moving = With([](State& state) {
+    std::vector<BlockId> blocks;
+    for (const SlotId slot : state.slots.UsedBeyond(state.slots.capacity())) {
+      blocks.push_back(state.directory.InSlot(slot));
+    }
+    return blocks;
+  });
+  for (const BlockId block : moving) {
+    AtSyncPoint("resize: before a block moves");
+    MutexLock one_at_a_time(reading_mutex_);
+    Reading move;
+    const bool begun = With([&](State& state) {
+      const bool any = !block.is_none() && BeginMove(state, block);
+      move = {.slots = state.reading.slots, .to = state.reading.to};
+      return any;
+    });
+    if (!begun) continue;
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      if (!move.to[c].is_none()) slots_->Copy(move.slots[c], move.to[c]);
+    }
+    AtSyncPoint("resize: a block was copied");
+    With([&](State& state) { EndMove(state, block); });
+  }
+  const bool is_empty = With([](State& state) {
+    const bool empty = state.slots.UsedBeyond(state.slots.capacity()).empty();
+    if (empty) state.slots.ForgetWritersBeyondEnd();
+    return empty;
+  });
+  if (is_empty) slots_->GiveBackTail();
+  return is_empty;
+}
+
+// Whoever took or let go of something since the look is named, or not, as it is now.
+std::unexpected<Error> Core::Busy(const Capacity& to, std::span<const SlotId> held,
+                                  uint64_t least_bytes) const {
+  constexpr size_t kNamesMax = 8;
+  const std::set<SlotId> slots(held.begin(), held.end());
+  std::set<SlotId> unnamed = slots;
+  std::vector<std::string> holders;
+  uint64_t more = 0;
+  uint64_t others = 0;
+  {
+    MutexLock lock(sequences_mutex_);
+    for (const auto& [id, sequence] : sequences_) {
+      const std::vector<SlotId> of_it = sequence->HeldOf(slots);
+      if (of_it.empty()) continue;
+      for (const SlotId slot : of_it) unnamed.erase(slot);
+      if (sequence->tenant() != kDefaultTenant) {
+        ++others;
+      } else if (holders.size() == kNamesMax) {
+        ++more;
+      } else {
+        holders.push_back(fmt::format("sequence {} ({})", id.number(), of_it.size()));
+      }
+    }
+  }
+  if (more > 0) holders.push_back(fmt::format("{} more sequences", more));
+  if (others > 0) holders.push_back(fmt::format("{} sequences of other tenants", others));
+  if (!unnamed.empty()) holders.push_back(fmt::format("plans and views ({})", unnamed.size()));
+  const std::string why = slots.empty()
+                              ? std::string("what is held or kept by floors is more")
+                              : fmt::format("{} slots beyond its end are held and do not move: {}",
+                                            slots.size(), fmt::join(holders, ", "));
+  return Fail(ErrorCode::kBusy, fmt::format("resize: to {} bytes: {}; {} are possible now",
+                                            to.hot_bytes, why, least_bytes));
+}
+
+}  // namespace quire::cache

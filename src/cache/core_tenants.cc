@@ -1,0 +1,145 @@
+// Tenants and domains: their names, whose keys a block has, and erasing them.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/sync_point.h"
+#include "cache/core.h"
+#include "cache/evict.h"
+#include "cache/pin_verbs.h"
+
+namespace quire::cache {
+
+Result<TenantId> Core::AddTenant(const TenantOptions& options) {
+  return With([&](State& state) -> Result<TenantId> {
+    QUIRE_ASSIGN(const TenantId id, state.accounts.Add(options));
+    state.directory.SetGhosts(state.accounts.count(), state.accounts.share());
+    return id;
+  });
+}
+
+Result<TenantId> Core::FindTenant(std::string_view name) const {
+  MutexLock lock(mutex_);
+  return state_->accounts.Find(name);
+}
+
+Result<TenantStats> Core::tenant_stats(TenantId id) const {
+  MutexLock lock(mutex_);
+  QUIRE_TRY(state_->accounts.Check(id));
+  TenantStats stats = state_->accounts.stats(id);
+  stats.published_blocks = state_->directory.block_count(id);
+  return stats;
+}
+
+// The default tenant's keys are those of the identity; any other's are a hash of that and who it
+// is, so that no name in an identity can lead to another tenant's blocks.
+Result<Place> Core::MakePlace(const AcquireRequest& request) const {
+  const Identity& identity = *request.identity;
+  Place place{.root_key = RootKey(identity, options_.geometry, options_.profile),
+              .domain = std::make_shared<const Domain>(identity.domain),
+              .tenant = request.tenant};
+  // Who pays, and whether its keys are other ones than the identity's.
+  std::string name;
+  uint32_t epoch = 0;
+  {
+    MutexLock lock(mutex_);
+    const Accounts& accounts = state_->accounts;
+    QUIRE_TRY(accounts.Check(request.tenant));
+    const TenantOptions& options = accounts.options(request.tenant);
+    if (options.shared) {
+      return Fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("acquire: \"{}\" is a domain, which asks for nothing itself", options.name));
+    }
+    place.epoch = accounts.epoch(request.tenant);
+    const TenantId account = accounts.account_of(request.tenant);
+    epoch = accounts.epoch(account);
+    if (account == kDefaultTenant && epoch == 0) return place;
+    name = accounts.options(account).name;
+  }
+  Blake2b<32> hasher(identity.domain.secret);
+  hasher.Update("quire tenant");
+  hasher.UpdateNumber(name.size());
+  hasher.Update(name);
+  hasher.UpdateNumber(epoch);
+  hasher.Update(std::as_bytes(std::span(place.root_key)));
+  place.root_key = hasher.Finish();
+  return place;
+}
+
+Result<EraseReport> Core::Erase(TenantId id) {
+  EraseReport report;
+  std::vector<BlockId> erased;
+  auto marked = With([&](State& state) -> Result<void> {
+    QUIRE_TRY(state.accounts.Check(id));
+    const TenantOptions& options = state.accounts.options(id);
+    if (options.shared) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("erase: \"{}\" is a domain; erase its tenants", options.name));
+    }
+    state.accounts.Erase(id);
+    state.directory.ghosts(id).Clear();
+    const auto wrote = [&](SlotId slot) {
+      return !slot.is_none() && state.slots.writer(slot).tenant == id;
+    };
+    for (uint32_t i = 0; i < state.directory.ids_end(); ++i) {
+      if (!state.directory.contains(BlockId(i))) continue;
+      const BlockRecord& record = state.directory.at(BlockId(i));
+      if (record.publisher == id || std::ranges::any_of(record.slots, wrote)) {
+        erased.emplace_back(i);
+      }
+    }
+    erased = state.directory.Mark(erased, Standing::kErased);
+    EndPinsOfBadBlocks(state);
+    report.blocks = erased.size();
+    report.slots_zeroed = state.accounts.stale_slots(id);  // less what is left at the end
+    return {};
+  });
+  QUIRE_TRY(std::move(marked));
+  // From the leaves, each with those before it. What is leased goes with its last lease.
+  for (const BlockId block : erased) {
+    AtSyncPoint("erase: before a block goes");
+    With([&](State& state) {
+      if (!state.directory.contains(block) || state.directory.has_children(block)) return;
+      const BlockRecord& record = state.directory.at(block);
+      if (record.standing == Standing::kErased && record.leases == 0) {
+        Drop(state, block, MissReason::kNeverSeen);
+      }
+    });
+  }
+  const uint64_t free_zeroed = ZeroFreeSlots(id);
+  report.slots_pending = With([&](State& state) { return state.accounts.stale_slots(id); });
+  report.slots_zeroed += free_zeroed - std::min(report.slots_zeroed, report.slots_pending);
+  return report;
+}
+
+// Slots that were given back with their bytes in them, and not handed out since.
+uint64_t Core::ZeroFreeSlots(TenantId tenant) {
+  constexpr uint32_t kSlotsPerHold = 64;
+  uint64_t zeroed = 0;
+  for (uint32_t begin = 0;; begin += kSlotsPerHold) {
+    std::vector<SlotId> stale;
+    const bool more = With([&](State& state) {
+      const uint32_t end = std::min(begin + kSlotsPerHold, state.slots.writers_end());
+      for (uint32_t i = begin; i < end; ++i) {
+        const Slots::Writer writer = state.slots.writer(SlotId(i));
+        if (writer.tenant != tenant || writer.epoch == state.accounts.epoch(tenant)) continue;
+        if (state.slots.references(SlotId(i)) == 0) stale.emplace_back(i);
+      }
+      return end > begin;
+    });
+    if (!more) return zeroed;
+    // Who takes one meanwhile zeroes it, and is its writer from then on.
+    std::erase_if(stale, [&](SlotId slot) { return !slots_->ZeroIfFree(slot); });
+    With([&](State& state) {
+      for (const SlotId slot : stale) {
+        if (state.slots.writer(slot).tenant != tenant || state.slots.references(slot) > 0) continue;
+        state.slots.ForgetWriter(slot);
+        ++zeroed;
+      }
+    });
+  }
+}
+
+}  // namespace quire::cache

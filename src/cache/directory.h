@@ -1,0 +1,203 @@
+// What exists: published blocks by their tokens, who leases them, and why others are gone. Knows no
+// bytes and no budgets.
+#ifndef QUIRE_CACHE_DIRECTORY_H_
+#define QUIRE_CACHE_DIRECTORY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "cache/ghosts.h"
+#include "cache/slot_classes.h"
+#include "index/radix_tree.h"
+#include "quire/identity.h"
+#include "quire/ids.h"
+
+namespace quire::cache {
+
+/// Whether a block may be handed out.
+enum class Standing : uint8_t {
+  kGood = 1,
+  kDamaged = 2,  // it or a block before it failed a re-check
+  kPassed = 3,   // it or a block before it was passed by every window, and there are too many such
+  kErased = 4,   // whoever published it, or a block before it, was erased
+};
+
+/// A published block.
+struct BlockRecord {
+  PerClass<SlotId> slots{};   // none: no such part, or a window has passed it and it is gone; of an
+                              // open class a twin, or none
+  PerClass<uint32_t> crcs{};  // CRC32C of each slot's bytes when it was published
+  uint32_t leases = 0;        // holders besides the index, and leased children
+  uint32_t pins = 0;          // paths that Pin keeps and that go through it
+  TenantId account{};         // who pays for it: the tenant, or the domain it was published to
+  TenantId publisher{};
+  Standing standing = Standing::kGood;
+  uint8_t pinned_parts = 0;  // a bit for each slot that pins hold
+  Digest key{};              // identity in stores, chained from the root key
+
+  bool is_good() const { return standing == Standing::kGood; }
+  bool IsPinned(uint32_t slot_class) const { return ((pinned_parts >> slot_class) & 1U) != 0; }
+  /// None of its bytes is left; blocks after it are found through it.
+  bool hollow() const {
+    for (const SlotId slot : slots) {
+      if (!slot.is_none()) return false;
+    }
+    return true;
+  }
+};
+
+/// Published blocks in a tree below the roots of their identities. Block ids are dense and reused.
+///
+/// Errors:   calls against the contract stop (QUIRE_CHECK). std::bad_alloc: nothing changes
+/// Threads:  not synchronised; the caller holds its lock
+/// Lifetime: `classes` must outlive it
+class Directory {
+ public:
+  explicit Directory(const SlotClasses& classes);
+
+  // What is there.
+
+  uint64_t size() const { return entries_.size() - free_.size(); }
+  bool contains(BlockId block) const {
+    return block.number() < entries_.size() && entries_[block.number()].used;
+  }
+  const BlockRecord& at(BlockId block) const {
+    QUIRE_DCHECK(contains(block));
+    return entries_[block.number()].record;
+  }
+  /// Ids that were ever given have lower numbers.
+  uint32_t ids_end() const { return static_cast<uint32_t>(entries_.size()); }
+  /// The published block in a slot, or none.
+  BlockId InSlot(SlotId slot) const {
+    return slot.number() < block_of_slot_.size() ? block_of_slot_[slot.number()] : BlockId::None();
+  }
+  BlockId parent(BlockId block) const { return index_.parent(block); }
+  uint32_t depth(BlockId block) const { return index_.depth(block); }
+  bool has_children(BlockId block) const { return index_.has_children(block); }
+  /// All its sealed parts are there.
+  bool IsWhole(BlockId block) const;
+
+  /// Appends the blocks of the longest known prefix of `tokens` below a root.
+  void Find(const Digest& root_key, std::span<const TokenId> tokens,
+            std::vector<BlockId>& path) const;
+  /// The block after `parent` (none: the first of the root) with these tokens.
+  std::optional<BlockId> FindChild(const Digest& root_key, BlockId parent,
+                                   std::span<const TokenId> tokens) const;
+  /// The longest prefix in blocks that an account has below another root of the same domain, as far
+  /// as it was not erased.
+  uint64_t FindElsewhere(TenantId account, const Digest& root_key, const Domain& domain,
+                         std::span<const TokenId> tokens) const;
+
+  // Blocks come and go.
+
+  /// Adds a good block after `parent` (none: at the root), which gets a lease by it. Its record has
+  /// slots, checksums, account, publisher, key and leases.
+  BlockId Add(const Digest& root_key, std::shared_ptr<const Domain> domain, BlockId parent,
+              std::span<const TokenId> tokens, const BlockRecord& record);
+  /// Takes out a block that nobody leases and that has no children. Its slots are none of its own
+  /// afterwards; the lease on the block before it is the caller's to drop.
+  void Remove(BlockId block);
+  /// The block has another slot; ReserveSlot takes the memory for it.
+  void ReserveSlot(SlotId slot);
+  void AddSlot(BlockId block, SlotId slot, uint32_t crc);
+  void RemoveSlot(BlockId block, uint32_t slot_class);
+  /// The same bytes are in another slot.
+  void MoveSlot(BlockId block, uint32_t slot_class, SlotId to);
+
+  // Who needs them. A leased block leases its parent. Whoever holds a block mostly holds its path
+  // too, but a view that was taken before its blocks were published may hold other copies of the
+  // parents, and a window lets go of them; counting here keeps the policies' promise in every case:
+  // what is evictable has no leased descendant.
+
+  /// One more holder. changed(block) is called for each block that got its first, the block first.
+  template <typename Changed>
+  void AddLease(BlockId block, const Changed& changed) {
+    while (!block.is_none() && Record(block).leases++ == 0) {
+      changed(block);
+      block = index_.parent(block);
+    }
+  }
+  /// One less. changed(block) is called for each block that lost its last, and may remove it.
+  template <typename Changed>
+  void DropLease(BlockId block, const Changed& changed) {
+    while (!block.is_none()) {
+      BlockRecord& record = Record(block);
+      QUIRE_CHECK(record.leases > 0);
+      if (--record.leases > 0) return;
+      const BlockId parent = index_.parent(block);
+      changed(block);
+      block = parent;
+    }
+  }
+  /// A path that goes through it is pinned, with these classes of its slots; or no longer.
+  void AddPin(BlockId block, uint8_t parts);
+  /// True: that was the last one.
+  bool DropPin(BlockId block);
+  void ClearPinnedParts(BlockId block) { Record(block).pinned_parts = 0; }
+
+  /// Takes blocks out of use with everything that continues them: if one is damaged, that may have
+  /// been computed from the damaged bytes. What was erased may not be called damaged any more.
+  /// Returns what was marked, parents before children.
+  std::vector<BlockId> Mark(std::span<const BlockId> blocks, Standing standing);
+
+  // What is gone.
+
+  /// What is remembered of blocks of an account that went.
+  Ghosts& ghosts(TenantId account) { return OfAccount(account).ghosts; }
+  /// How many each of `accounts` accounts may remember.
+  void SetGhosts(uint32_t accounts, uint64_t each);
+
+  uint64_t block_count(TenantId account) const {
+    return account.number() < accounts_.size() ? accounts_[account.number()].block_count : 0;
+  }
+  /// Blocks without any bytes, and open forms of published blocks.
+  uint64_t hollow_count() const { return hollow_count_; }
+  uint64_t twin_slots() const { return twin_slots_; }
+
+  /// Stops if anything is wrong. For tests.
+  void CheckInvariants() const;
+
+ private:
+  static constexpr size_t kEntriesMin = 8;
+
+  struct Entry {
+    BlockRecord record;
+    bool used = false;
+  };
+  struct Root {
+    Digest key{};
+    std::shared_ptr<const Domain> domain;
+  };
+  struct Account {
+    std::vector<index::RootId> roots;  // with blocks
+    uint64_t block_count = 0;
+    Ghosts ghosts;
+  };
+
+  BlockRecord& Record(BlockId block) {
+    QUIRE_DCHECK(contains(block));
+    return entries_[block.number()].record;
+  }
+  Account& OfAccount(TenantId account);
+  BlockId Reserve(index::RootId root, const Digest& root_key, Account& account, BlockId parent,
+                  std::span<const TokenId> tokens, std::span<const SlotId> slots);
+  void Link(SlotId slot, BlockId block);
+
+  const SlotClasses& classes_;
+  index::RadixTree index_;
+  std::vector<Root> roots_;  // by RootId, of roots with blocks
+  std::vector<Entry> entries_;
+  std::vector<BlockId> free_;
+  std::vector<BlockId> block_of_slot_;  // grows with the highest slot used
+  std::vector<Account> accounts_;       // by TenantId
+  uint64_t hollow_count_ = 0;
+  uint64_t twin_slots_ = 0;
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_DIRECTORY_H_

@@ -1,0 +1,37 @@
+// What goes when room is needed: verbs that make room, and that take blocks out of the cache.
+#ifndef QUIRE_CACHE_EVICT_H_
+#define QUIRE_CACHE_EVICT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/state.h"
+
+namespace quire::cache {
+
+/// Evicts until `bytes` more fit; nothing if they never will. Ends early where what went is not
+/// free yet (State::IsWaiting): then the caller waits for that and asks again.
+/// Errors: as Accounts::CheckRoom
+Result<void> MakeRoom(State& state, const Asker& asker, uint64_t bytes);
+/// Whether the account of a place has room for slots of its tenant, at the expense of its own old
+/// blocks.
+bool MakeRoomInAccount(State& state, const Place& place, uint64_t bytes);
+/// Evicts one block, or parts of one: the least recent of all. False: there is none.
+bool EvictOldest(State& state);
+/// Evicts until no more is in use than a smaller budget pays for, which is known to be possible; or
+/// until it has to wait for what went.
+void EvictDownTo(State& state, uint64_t bytes, uint64_t hollow_max);
+/// What nobody in the account has used for its ttl goes.
+void Expire(State& state, TenantId account);
+/// Ends the pins that are over, and tells policies that go by time how late it is.
+void LetTimePass(State& state);
+
+/// A block that nobody leases leaves the cache, and those before it that are of no use without it.
+/// `reason` is what later lookups will hear, unless the block's standing says more.
+void Drop(State& state, BlockId block, MissReason reason);
+/// Takes a block out of use with all that continues it; what nobody leases goes at once.
+void Quarantine(State& state, BlockId block, Standing standing);
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_EVICT_H_

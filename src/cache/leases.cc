@@ -1,0 +1,125 @@
+#include "cache/leases.h"
+
+#include <cstring>
+#include <utility>
+
+#include "cache/evict.h"
+
+namespace quire::cache {
+namespace {
+
+evict::BlockFacts FactsOf(const State& state, BlockId block) {
+  return {.key = PolicyKey(state.directory.at(block).key),
+          .parent = state.directory.parent(block),
+          .depth = state.directory.depth(block)};
+}
+
+// Somebody holds a slot that is being moved: it stays where it is.
+void AbandonMove(State& state, SlotId slot) {
+  SlotId& to = state.reading.to[state.classes.ClassOf(slot)];
+  if (!to.is_none()) state.slots.Release(std::exchange(to, SlotId::None()));
+}
+
+}  // namespace
+
+uint64_t PolicyKey(const Digest& key) {
+  uint64_t number = 0;
+  std::memcpy(&number, key.data(), sizeof(number));
+  return number;
+}
+
+void HoldSlot(State& state, SlotId slot) {
+  if (state.reading.Has(slot)) AbandonMove(state, slot);
+  state.slots.Retain(slot);
+  const BlockId block = state.directory.InSlot(slot);
+  AddLease(state, block);
+  if (state.classes.windowed(slot) && !block.is_none()) List(state, block);
+}
+
+void ReleaseSlot(State& state, SlotId slot) {
+  DropLease(state, state.directory.InSlot(slot));
+  FreeIfLast(state, slot);
+  const BlockId block = state.directory.InSlot(slot);  // none if it just went
+  if (state.classes.windowed(slot) && !block.is_none()) List(state, block);
+}
+
+void ReleaseSlots(State& state, std::span<const SlotId> slots) {
+  for (size_t i = slots.size(); i > 0; --i) ReleaseSlot(state, slots[i - 1]);
+}
+
+void FreeIfLast(State& state, SlotId slot) {
+  // References change under this lock only, so it is the last one until the release below.
+  const bool last = state.slots.references(slot) == 1;
+  if (last && state.reading.Has(slot)) return state.reading.parked.push_back(slot);
+  const Slots::Writer writer = state.slots.writer(slot);
+  const bool stale = writer.epoch != state.accounts.epoch(writer.tenant);
+  if (last && stale) return state.draining.push_back(slot);
+  if (!state.slots.Release(slot)) return;
+  state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
+  state.accounts.RefundSlot(slot);
+}
+
+void EndDraining(State& state, SlotId slot) {
+  const Slots::Writer writer = state.slots.writer(slot);
+  state.slots.Release(slot);
+  state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
+  state.accounts.RefundSlot(slot);
+  state.slots.ForgetWriter(slot);
+}
+
+void EndReading(State& state) {
+  for (const SlotId to : state.reading.to) {
+    if (!to.is_none()) state.slots.Release(to);
+  }
+  const std::vector<SlotId> parked = std::move(state.reading.parked);
+  state.reading = {};
+  for (const SlotId slot : parked) FreeIfLast(state, slot);
+}
+
+void AddLease(State& state, BlockId block) {
+  state.directory.AddLease(block, [&](BlockId changed) { List(state, changed); });
+}
+
+void DropLease(State& state, BlockId block) {
+  state.directory.DropLease(block, [&](BlockId changed) {
+    List(state, changed);
+    // It can never be found again, and neither can what continues it; if some of that is still to
+    // go, this goes with it.
+    if (!state.directory.at(changed).is_good() && !state.directory.has_children(changed)) {
+      Drop(state, changed, MissReason::kNeverSeen);
+    }
+  });
+}
+
+void List(State& state, BlockId block) {
+  const BlockRecord& record = state.directory.at(block);
+  Evictable what;
+  for (uint32_t c = 0; c < state.classes.count(); ++c) {
+    const SlotId slot = record.slots[c];
+    if (slot.is_none()) continue;
+    const uint64_t charge_bytes = state.classes.charge_bytes(c);
+    if (!state.classes.is_sealed(c)) what.twin_bytes += charge_bytes;
+    const bool unheld = state.classes.reach(c).windowed() && state.slots.references(slot) == 1;
+    if (record.leases == 0 || unheld) what.bytes += charge_bytes;
+  }
+  what.listed = record.leases == 0 ? Listed::kWhole
+                : what.bytes > 0   ? Listed::kParts
+                                   : Listed::kNowhere;
+  const bool moves = state.accounts.listed(block) != what.listed;
+  state.accounts.List(block, record.account, what,
+                      moves ? FactsOf(state, block) : evict::BlockFacts());
+}
+
+void EndUse(State& state, const Place& place, std::span<const BlockId> path, PathUse use,
+            std::span<const SlotId> slots) {
+  if (!path.empty()) {
+    state.keys.clear();
+    for (const BlockId block : path) state.keys.push_back(PolicyKey(state.directory.at(block).key));
+    use.keys = state.keys;
+    state.accounts.BeginUse(place.tenant, place.epoch, use);
+  }
+  ReleaseSlots(state, slots);
+  state.accounts.EndUse(place.tenant);
+}
+
+}  // namespace quire::cache

@@ -1,0 +1,43 @@
+// Who holds what: verbs on holds of slots, leases of blocks, and the lists of what nobody holds.
+#ifndef QUIRE_CACHE_LEASES_H_
+#define QUIRE_CACHE_LEASES_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/state.h"
+
+namespace quire::cache {
+
+/// The first bits of a block's key are as good as all, to know it again.
+uint64_t PolicyKey(const Digest& key);
+
+/// Another holder for a slot, published or private.
+void HoldSlot(State& state, SlotId slot);
+/// One holder less. The last one frees it; where its writer was erased it is drained first.
+void ReleaseSlot(State& state, SlotId slot);
+/// Each of them, deepest block first, so that a parent becomes evictable after its children.
+///
+/// Shape: slots in token order
+void ReleaseSlots(State& state, std::span<const SlotId> slots);
+/// One holder less of a slot that no block has any more.
+void FreeIfLast(State& state, SlotId slot);
+/// A slot that was drained is free.
+void EndDraining(State& state, SlotId slot);
+/// What was read without a hold has been read, or copied in vain.
+void EndReading(State& state);
+/// A block has a lease more, by a block that continues it or by a holder of a slot.
+void AddLease(State& state, BlockId block);
+void DropLease(State& state, BlockId block);
+/// Puts a block where it now belongs among what can be evicted.
+void List(State& state, BlockId block);
+
+/// A use of a path ends: lets go of slots as ReleaseSlots does, under the same hold of the lock under
+/// which policies hear of it, so that they take no other request's blocks for its.
+void EndUse(State& state, const Place& place, std::span<const BlockId> path, PathUse use,
+            std::span<const SlotId> slots);
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_LEASES_H_

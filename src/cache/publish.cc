@@ -1,0 +1,121 @@
+#include "cache/publish.h"
+
+#include <algorithm>
+
+#include "cache/evict.h"
+#include "cache/leases.h"
+
+namespace quire::cache {
+namespace {
+
+// Nothing of before an erasure comes back.
+Standing StandingBefore(const State& state, const Place& place, const NewBlock& block) {
+  if (state.IsStale(place)) return Standing::kErased;
+  return block.parent.is_none() ? Standing::kGood : state.directory.at(block.parent).standing;
+}
+
+// The caller's slot, held by others too, becomes that of a published block.
+void AddPublishedSlot(State& state, BlockId block, SlotId slot, uint32_t crc) {
+  state.directory.ReserveSlot(slot);
+  state.directory.AddSlot(block, slot, crc);
+  for (uint32_t holders = state.slots.references(slot); holders > 0; --holders) {
+    AddLease(state, block);
+  }
+  state.slots.Retain(slot);
+  state.accounts.MoveCharge(slot, state.directory.at(block).account);
+  List(state, block);
+}
+
+// The block is known. Of the parts that are there the caller gets a hold; those that a window let
+// go of are filled with the caller's.
+Published Join(State& state, BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs) {
+  if (!state.directory.at(same).is_good()) return {};
+  Published published{.block = same};
+  bool deduplicated = false;
+  for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
+    const SlotId own = block.slots[part];
+    if (const SlotId there = state.directory.at(same).slots[part]; !there.is_none()) {
+      // A fork may have published the slot that both hold.
+      if (there != own) HoldSlot(state, there);
+      published.slots[part] = there;
+      deduplicated = true;
+      continue;
+    }
+    AddPublishedSlot(state, same, own, crcs[part]);
+    published.slots[part] = own;
+  }
+  if (deduplicated) ++state.counters.deduplicated_total;
+  return published;
+}
+
+}  // namespace
+
+std::optional<Published> JoinWhole(State& state, const Place& place, const NewBlock& block) {
+  if (const Standing before = StandingBefore(state, place, block); before != Standing::kGood) {
+    return Published{.final = before != Standing::kDamaged};
+  }
+  const auto same = state.directory.FindChild(place.root_key, block.parent, block.tokens);
+  if (!same) return std::nullopt;
+  if (state.directory.at(*same).is_good() && !state.directory.IsWhole(*same)) return std::nullopt;
+  return Join(state, *same, block, {});
+}
+
+Published PublishOne(State& state, const Place& place, const NewBlock& block,
+                     const BlockRecord& hashed) {
+  if (StandingBefore(state, place, block) != Standing::kGood) return {};  // meanwhile
+  if (!MakeRoomInAccount(state, place, state.classes.block_charge_bytes())) return {};
+  const auto same = state.directory.FindChild(place.root_key, block.parent, block.tokens);
+  if (same) return Join(state, *same, block, hashed.crcs);
+
+  BlockRecord record = hashed;
+  record.account = state.account_of(place);
+  record.publisher = place.tenant;
+  for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
+    record.leases += state.slots.references(block.slots[part]);
+  }
+  state.accounts.ReserveBlocks(state.directory.ids_end() + 1);
+  const BlockId id =
+      state.directory.Add(place.root_key, place.domain, block.parent, block.tokens, record);
+  // Nothing fails from here on.
+  for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
+    state.slots.Retain(block.slots[part]);  // the index's own hold
+    state.accounts.MoveCharge(block.slots[part], record.account);
+  }
+  AddLease(state, block.parent);
+  ++state.counters.published_total;
+  return {.block = id, .slots = block.slots};
+}
+
+std::vector<Twin> MissingTwins(const State& state, const Place& place,
+                               std::span<const BlockId> blocks,
+                               const PerPart<std::vector<SlotId>>& slots) {
+  std::vector<Twin> twins;
+  // What continues a block that is not good any more is not good either.
+  if (state.IsStale(place) || !state.directory.at(blocks.back()).is_good()) return twins;
+  for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const BlockRecord& record = state.directory.at(blocks[i]);
+      if (!record.slots[state.classes.OpenClassOf(part)].is_none()) continue;
+      twins.push_back({.block = blocks[i], .slot = slots[part][i]});
+    }
+  }
+  return twins;
+}
+
+void AddTwins(State& state, const Place& place, std::span<const BlockId> blocks,
+              const PerPart<std::vector<SlotId>>& slots, std::span<const Twin> hashed) {
+  uint64_t bytes = 0;
+  for (const Twin& twin : hashed) bytes += state.classes.charge_bytes(twin.slot);
+  if (!MakeRoomInAccount(state, place, bytes)) return;
+  // Meanwhile others may have kept some. If some of theirs are gone there is no checksum for these.
+  std::vector<Twin> now = MissingTwins(state, place, blocks, slots);
+  for (Twin& twin : now) {
+    const auto known = std::ranges::find(hashed, twin.slot, &Twin::slot);
+    if (known == hashed.end()) return;
+    twin.crc = known->crc;
+  }
+  for (const Twin& twin : now) state.directory.ReserveSlot(twin.slot);
+  for (const Twin& twin : now) AddPublishedSlot(state, twin.block, twin.slot, twin.crc);
+}
+
+}  // namespace quire::cache

@@ -1,0 +1,52 @@
+// Publishing whole blocks: verbs under the lock. What is hashed is hashed between them.
+#ifndef QUIRE_CACHE_PUBLISH_H_
+#define QUIRE_CACHE_PUBLISH_H_
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cache/state.h"
+
+namespace quire::cache {
+
+/// A block of a sequence at the moment it is published.
+struct NewBlock {
+  BlockId parent{};                 // none for the first block
+  std::span<const TokenId> tokens;  // [block_tokens]
+  PerClass<SlotId> slots{};         // of each part, held once by the sequence
+};
+
+/// What became of it.
+struct Published {
+  BlockId block{};           // none: something stands in the way, the block stays private for now
+  PerClass<SlotId> slots{};  // where the block lies, held for the caller; what is another's of
+                             // them was deduplicated, and the caller lets its own go
+  bool final = false;        // with no block: never try again
+};
+
+/// The answer for a block that needs no hashing. Empty: it is new, or parts of it are missing.
+std::optional<Published> JoinWhole(State& state, const Place& place, const NewBlock& block);
+/// Publishes a block of which `record` has the slots, key and checksums.
+Published PublishOne(State& state, const Place& place, const NewBlock& block,
+                     const BlockRecord& record);
+
+/// An open form that may be kept with its published block.
+struct Twin {
+  BlockId block{};
+  SlotId slot{};
+  uint32_t crc = 0;
+};
+/// Those of a path's last blocks that are not there yet.
+///
+/// Shape: slots [part][blocks], held by the caller
+std::vector<Twin> MissingTwins(const State& state, const Place& place,
+                               std::span<const BlockId> blocks,
+                               const PerPart<std::vector<SlotId>>& slots);
+/// Adds those that are still missing, unless their account has no room. `hashed` have checksums.
+void AddTwins(State& state, const Place& place, std::span<const BlockId> blocks,
+              const PerPart<std::vector<SlotId>>& slots, std::span<const Twin> hashed);
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_PUBLISH_H_

@@ -1,0 +1,141 @@
+#include "cache/slots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/hash.h"
+
+namespace quire::cache {
+
+static_assert(sizeof(Slots::Writer) == Slots::kBytesPerSlot);
+
+Result<std::unique_ptr<Slots>> Slots::Create(SlotClasses& classes, const CacheOptions& options,
+                                             std::unique_ptr<DeviceMemory> memory) {
+  const Capacity now = classes.CapacityFor(options.hot_bytes);
+  const Capacity most = classes.CapacityFor(std::max(options.hot_bytes, options.hot_bytes_max));
+  std::unique_ptr<Slots> slots(new Slots(classes, std::move(memory), now));
+  for (uint32_t c = 0; c < classes.count(); ++c) {
+    const bool sealed = classes.is_sealed(c);
+    QUIRE_ASSIGN(slots->pools_[c],
+                 pool::Pool::Create(
+                     {.name = fmt::format("{}{}", sealed ? "sealed" : "open", classes.PartOf(c)),
+                      .slot_bytes = classes.slot_bytes(c),
+                      .slots = now.slots[c],
+                      .slots_max = most.slots[c],
+                      .pieces = classes.pieces(c),
+                      .placement = sealed ? options.placement : Placement::kFreeList},
+                     *slots->memory_));
+    classes.PlaceArena(c, slots->pools_[c]->piece_stride_bytes());
+  }
+  return slots;
+}
+
+uint32_t Slots::Checksum(SlotId slot) const {
+  const pool::Pool& pool = PoolOf(slot);
+  const uint64_t piece_bytes = pool.slot_bytes() / pool.pieces();
+  uint32_t crc = 0;
+  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
+    crc = Crc32c({data(slot) + piece * pool.piece_stride_bytes(), piece_bytes}, crc);
+  }
+  return crc;
+}
+
+void Slots::Copy(SlotId from, SlotId to) const {
+  const pool::Pool& pool = PoolOf(from);
+  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
+    const uint64_t offset_bytes = piece * pool.piece_stride_bytes();
+    std::memcpy(data(to) + offset_bytes, data(from) + offset_bytes,
+                pool.slot_bytes() / pool.pieces());
+  }
+}
+
+void Slots::Zero(SlotId slot) const {
+  const pool::Pool& pool = PoolOf(slot);
+  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
+    std::memset(data(slot) + piece * pool.piece_stride_bytes(), 0,
+                pool.slot_bytes() / pool.pieces());
+  }
+}
+
+void Slots::TakeFree(PerClass<std::vector<SlotId>>& slots) {
+  for (uint32_t c = 0; c < classes_.count(); ++c) {
+    // Each pool has as many slots as the budget can pay for.
+    QUIRE_CHECK(pools_[c]->Allocate(slots[c]));
+    for (SlotId& slot : slots[c]) slot = classes_.Global(c, slot);
+  }
+}
+
+Result<void> Slots::TakeFreeRun(std::span<const SlotId> run, uint32_t count,
+                                std::vector<SlotId>& added) {
+  const auto before = static_cast<uint32_t>(run.size());
+  pool::SlotRun whole;
+  if (run.empty()) {
+    QUIRE_ASSIGN(whole, pools_[0]->AllocateRun(count));
+  } else {
+    whole = {.first = run.front(), .count = before};
+    QUIRE_TRY(pools_[0]->GrowRun(whole, before + count));
+  }
+  for (uint32_t i = before; i < whole.count; ++i) added.push_back(whole.slot(i));
+  return {};
+}
+
+bool Slots::Claim(SlotId slot, Writer writer) {
+  const Writer before = std::exchange(writers_[slot.number()], writer);
+  return !before.tenant.is_none() && before != writer;
+}
+
+Result<void> Slots::Commit(const Capacity& to) {
+  for (uint32_t c = 0; c < classes_.count(); ++c) {
+    auto committed = pools_[c]->CommitSlots(to.slots[c]);
+    if (committed) continue;
+    for (uint32_t before = 0; before < c; ++before) pools_[before]->GiveBackTail();
+    return committed;
+  }
+  return {};
+}
+
+void Slots::SetCapacity(const Capacity& to) {
+  capacity_ = to;
+  for (uint32_t c = 0; c < classes_.count(); ++c) pools_[c]->SetSlots(to.slots[c]);
+}
+
+std::vector<SlotId> Slots::UsedBeyond(const Capacity& capacity) const {
+  std::vector<SlotId> used;
+  for (uint32_t c = 0; c < classes_.count(); ++c) {
+    for (const SlotId local : pools_[c]->UsedFrom(capacity.slots[c])) {
+      used.push_back(classes_.Global(c, local));
+    }
+  }
+  return used;
+}
+
+SlotId Slots::TakeFor(SlotId beyond) {
+  const uint32_t c = classes_.ClassOf(beyond);
+  SlotId local;
+  QUIRE_CHECK(pools_[c]->Allocate({&local, 1}));
+  const SlotId to = classes_.Global(c, local);
+  QUIRE_CHECK(to.number() < beyond.number());  // so it has a writer's entry
+  writers_[to.number()] = writers_[beyond.number()];
+  return to;
+}
+
+void Slots::ForgetWritersBeyondEnd() {
+  for (uint32_t i = 0; i < writers_.size(); ++i) {
+    if (IsBeyondEnd(SlotId(i))) writers_[i] = {};
+  }
+}
+
+void Slots::GiveBackTail() {
+  for (uint32_t c = 0; c < classes_.count(); ++c) pools_[c]->GiveBackTail();
+}
+
+uint64_t Slots::Trim() {
+  uint64_t bytes = 0;
+  for (uint32_t c = 0; c < classes_.count(); ++c) bytes += pools_[c]->Trim();
+  return bytes;
+}
+
+}  // namespace quire::cache

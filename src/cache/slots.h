@@ -1,0 +1,149 @@
+// Where the bytes of blocks are: the arenas, who holds a slot, whose bytes lie in it. Knows no keys.
+#ifndef QUIRE_CACHE_SLOTS_H_
+#define QUIRE_CACHE_SLOTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/slot_classes.h"
+#include "pool/pool.h"
+#include "quire/env.h"
+
+namespace quire::cache {
+
+/// The slots of every class. A slot is free, or held one or more times; who took it wrote, or will
+/// write, what is in it, and it stays that writer's when it is free until it is zeroed: nobody else
+/// may get it with those bytes.
+///
+/// Threads:  data, Checksum, Copy, Zero, references and generation: any, without a lock, of a slot
+///           that the caller holds. All else: the caller holds its lock
+/// Lifetime: `classes` must outlive it
+class Slots {
+ public:
+  /// What is remembered of each slot besides the pool's.
+  static constexpr uint64_t kBytesPerSlot = sizeof(TenantId) + sizeof(uint32_t);
+
+  /// Errors: as pool::Pool::Create
+  static Result<std::unique_ptr<Slots>> Create(SlotClasses& classes, const CacheOptions& options,
+                                               std::unique_ptr<DeviceMemory> memory);
+
+  const SlotClasses& classes() const { return classes_; }
+  std::byte* data(SlotId slot) const { return PoolOf(slot).data(classes_.Local(slot)); }
+  uint64_t slot_bytes(uint32_t slot_class) const { return pools_[slot_class]->slot_bytes(); }
+  /// CRC32C of all its pieces, one after the other.
+  uint32_t Checksum(SlotId slot) const;
+  /// From one slot to another of the same class.
+  void Copy(SlotId from, SlotId to) const;
+  void Zero(SlotId slot) const;
+  /// The same of a slot that nobody holds, while nobody can take it. False: somebody holds it.
+  bool ZeroIfFree(SlotId slot) const {
+    return PoolOf(slot).IfFree(classes_.Local(slot), [&] { Zero(slot); });
+  }
+
+  /// Holders: sequences, leases and pins, and for a published block the index. 0: free.
+  uint32_t references(SlotId slot) const { return PoolOf(slot).references(classes_.Local(slot)); }
+  void Retain(SlotId slot) { PoolOf(slot).Retain(classes_.Local(slot)); }
+  /// True: it is free now.
+  bool Release(SlotId slot) { return PoolOf(slot).Release(classes_.Local(slot)); }
+  uint32_t generation(SlotId slot) const { return PoolOf(slot).generation(classes_.Local(slot)); }
+  /// Moves its generation: its bytes will be others.
+  void Renew(SlotId slot) { PoolOf(slot).Renew(classes_.Local(slot)); }
+
+  /// Takes as many slots of each class as the lists are long, with one reference each, and fills the
+  /// lists. The budget pays for them, so they are there. Before that is final, `reserve(end)` is
+  /// called: their ids are lower. What it throws, or std::bad_alloc: nothing changes.
+  template <typename Reserve>
+  void Take(PerClass<std::vector<SlotId>>& slots, const Reserve& reserve) {
+    TakeFree(slots);
+    Keep(slots, reserve);
+  }
+  /// `count` consecutive slots of the only class, put into `added[0]`, which has memory for them:
+  /// those that follow `run`, or any if that is empty.
+  /// Errors: as Pool::AllocateRun and GrowRun
+  template <typename Reserve>
+  Result<void> TakeRun(std::span<const SlotId> run, uint32_t count,
+                       PerClass<std::vector<SlotId>>& added, const Reserve& reserve) {
+    QUIRE_TRY(TakeFreeRun(run, count, added[0]));
+    Keep(added, reserve);
+    return {};
+  }
+
+  /// Whose bytes are in a slot, or will be.
+  struct Writer {
+    TenantId tenant{};   // none: nobody has written to it, or it was zeroed since
+    uint32_t epoch = 0;  // of the tenant when it took the slot
+    bool operator==(const Writer&) const = default;
+  };
+  Writer writer(SlotId slot) const { return writers_[slot.number()]; }
+  /// The next writer of a slot that was just taken. True: it holds another's bytes, to be zeroed
+  /// before it is handed out.
+  bool Claim(SlotId slot, Writer writer);
+  /// Its bytes are nobody's any more.
+  void ForgetWriter(SlotId slot) { writers_[slot.number()] = {}; }
+  /// Slots that a writer was ever noted for have lower numbers.
+  uint32_t writers_end() const { return static_cast<uint32_t>(writers_.size()); }
+
+  const Capacity& capacity() const { return capacity_; }
+  /// Beyond the end of its arena, where nothing is handed out any more.
+  bool IsBeyondEnd(SlotId slot) const { return IsBeyond(slot, capacity_); }
+  bool IsBeyond(SlotId slot, const Capacity& capacity) const {
+    return classes_.Local(slot).number() >= capacity.slots[classes_.ClassOf(slot)];
+  }
+  /// Makes the memory of a larger capacity usable. Takes no lock of the caller's: one at a time.
+  /// Errors: kNoSpace; nothing changes then
+  Result<void> Commit(const Capacity& to);
+  /// From now on so many are handed out.
+  void SetCapacity(const Capacity& to);
+  /// Slots in use beyond what a capacity has.
+  std::vector<SlotId> UsedBeyond(const Capacity& capacity) const;
+  /// Another slot below the end for what is in one beyond it: same writer, one reference.
+  SlotId TakeFor(SlotId beyond);
+  /// After a shrink, when nothing is in use beyond the end: the bytes there go, so they are nobody's.
+  void ForgetWritersBeyondEnd();
+  /// Gives the memory beyond the end back. Takes no lock of the caller's: one at a time.
+  void GiveBackTail();
+  /// Gives the pages of free slots back. Any thread, without a lock. Returns their bytes.
+  uint64_t Trim();
+
+  SlotClassStats stats(uint32_t slot_class) const { return pools_[slot_class]->stats(); }
+  const pool::Pool& pool(uint32_t slot_class) const { return *pools_[slot_class]; }
+
+ private:
+  Slots(const SlotClasses& classes, std::unique_ptr<DeviceMemory> memory, const Capacity& capacity)
+      : classes_(classes), memory_(std::move(memory)), capacity_(capacity) {}
+
+  pool::Pool& PoolOf(SlotId slot) const { return *pools_[classes_.ClassOf(slot)]; }
+  void TakeFree(PerClass<std::vector<SlotId>>& slots);
+  Result<void> TakeFreeRun(std::span<const SlotId> run, uint32_t count, std::vector<SlotId>& added);
+  // If memory runs out for what else has to know of them, the slots go back.
+  template <typename Reserve>
+  void Keep(const PerClass<std::vector<SlotId>>& slots, const Reserve& reserve) {
+    uint32_t end = writers_end();
+    for (const std::vector<SlotId>& of_class : slots) {
+      for (const SlotId slot : of_class) end = std::max(end, slot.number() + 1);
+    }
+    try {
+      writers_.resize(end);
+      reserve(end);
+    } catch (...) {
+      for (const std::vector<SlotId>& of_class : slots) {
+        for (const SlotId slot : of_class) Release(slot);
+      }
+      throw;
+    }
+  }
+
+  const SlotClasses& classes_;
+  const std::unique_ptr<DeviceMemory> memory_;
+  PerClass<std::unique_ptr<pool::Pool>> pools_{};  // null beyond the class count
+  Capacity capacity_;
+  std::vector<Writer> writers_;  // by SlotId, up to the highest used
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_SLOTS_H_

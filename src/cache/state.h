@@ -1,0 +1,69 @@
+// What the cache's lock guards: the three state objects, and what the verbs on them share.
+#ifndef QUIRE_CACHE_STATE_H_
+#define QUIRE_CACHE_STATE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/accounts.h"
+#include "cache/directory.h"
+#include "cache/pins.h"
+#include "cache/slots.h"
+#include "quire/cache.h"
+#include "quire/env.h"
+#include "quire/identity.h"
+#include "quire/stats.h"
+
+namespace quire::cache {
+
+/// Where a sequence's blocks are published: below the root of its identity.
+struct Place {
+  Digest root_key{};
+  std::shared_ptr<const Domain> domain;  // keys the chain
+  TenantId tenant = kDefaultTenant;
+  uint32_t epoch = 0;     // of the tenant when the plan was made; a later one: it was erased since
+  bool may_evict = true;  // room may be made for it
+
+  Asker asker() const { return {.tenant = tenant, .may_evict = may_evict}; }
+};
+
+/// Slots of one block whose bytes are read without the lock and without a hold, to be verified or
+/// moved: who evicts the block does not wait, but its slots are free only when they have been read.
+struct Reading {
+  PerClass<SlotId> slots{};      // none: nothing is being read
+  PerClass<SlotId> to{};         // of a move: where they are copied to
+  std::vector<SlotId> parked{};  // of `slots`, those that nobody holds any more
+
+  bool Has(SlotId slot) const { return std::ranges::find(slots, slot) != slots.end(); }
+};
+
+/// Threads:  the caller holds the cache's lock
+/// Lifetime: what the references name must outlive it
+struct State {
+  const SlotClasses& classes;
+  const Clock& clock;
+  Slots& slots;
+  Directory directory;
+  Accounts accounts;
+  Pins pins{};
+  uint64_t hollow_max = 0;      // blocks without any bytes that the charges pay for
+  uint64_t sequence_bytes = 0;  // charged for the bookkeeping of sequences
+  Reading reading{};
+  // Slots that nobody holds, with bytes that must be gone before anyone else gets them: zeroed
+  // without the lock, and charged until they are free.
+  std::vector<SlotId> draining{};
+  CacheStats counters{};         // the *_total fields and lookups
+  std::vector<uint64_t> keys{};  // of a path that was used
+
+  TenantId account_of(const Place& place) const { return accounts.account_of(place.tenant); }
+  /// Room that was made is not there yet: slots have to be drained or read first.
+  bool IsWaiting() const { return !draining.empty() || !reading.parked.empty(); }
+  /// Its tenant was erased since the plan was made.
+  bool IsStale(const Place& place) const { return place.epoch != accounts.epoch(place.tenant); }
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_STATE_H_
