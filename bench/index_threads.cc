@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/combining_mutex.h"
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "bench/index.h"
@@ -83,32 +82,22 @@ class Blocks {
   uint32_t next_ = 0;
 };
 
-enum class Locking : uint8_t { kMutex, kCombining };
-
 // One root with its blocks, its policy and its lock.
 class Shard {
  public:
-  Shard(Locking locking, std::string_view policy, uint64_t capacity_blocks)
-      : locking_(locking), blocks_(policy, capacity_blocks) {}
+  Shard(std::string_view policy, uint64_t capacity_blocks) : blocks_(policy, capacity_blocks) {}
 
   void Serve(const Request& request) {
-    if (locking_ == Locking::kCombining) {
-      combining_.Run([&] { blocks_.Serve(request); });
-    } else {
-      MutexLock lock(mutex_);
-      blocks_.Serve(request);
-    }
+    MutexLock lock(mutex_);
+    blocks_.Serve(request);
   }
 
  private:
-  const Locking locking_;
   Mutex mutex_{LockRank{20}};
-  CombiningMutex combining_{LockRank{20}};
-  Blocks blocks_;  // under the one of both that is used
+  Blocks blocks_ QUIRE_GUARDED_BY(mutex_);
 };
 
 struct Setup {
-  Locking locking = Locking::kMutex;
   std::string policy;
   Division division;
 };
@@ -117,7 +106,7 @@ std::shared_ptr<Service> MakeService(const Requests& requests, const Setup& whic
   const uint32_t roots = which.division.roots;
   const auto shards = std::make_shared<std::deque<Shard>>();
   for (uint32_t i = 0; i < roots; ++i) {
-    shards->emplace_back(which.locking, which.policy, kCapacityBlocks / roots);
+    shards->emplace_back(which.policy, kCapacityBlocks / roots);
   }
   return std::make_shared<Service>(requests, which.division, [=](const Request& request) {
     (*shards)[request.root % roots].Serve(request);
@@ -129,22 +118,16 @@ std::shared_ptr<Service> MakeService(const Requests& requests, const Setup& whic
 void AddThreadCases(const std::string& trace_name, const std::shared_ptr<LazyRequests>& requests,
                     std::vector<Case>& cases) {
   for (const std::string policy : {"lru", "quire"}) {
-    for (const Locking locking : {Locking::kMutex, Locking::kCombining}) {
-      for (const Division& division :
-           {Division{.threads = 1, .roots = 1}, Division{.threads = 2, .roots = 1},
-            Division{.threads = 2, .roots = 2}}) {
-        cases.push_back(
-            {.name = fmt::format("{}+{}/{}/{}/roots{}/t{}",
-                                 locking == Locking::kMutex ? "locked" : "combined", policy,
-                                 kCapacityBlocks, trace_name, division.roots, division.threads),
-             .prepare = [=]() -> Result<Subject> {
-               const Requests& all = requests->Get();
-               return BesideOneThread(
-                   all, MakeService(all, {locking, policy, division}),
-                   MakeService(all,
-                               {.locking = Locking::kMutex, .policy = policy, .division = {}}));
-             }});
-      }
+    for (const Division& division :
+         {Division{.threads = 1, .roots = 1}, Division{.threads = 2, .roots = 1},
+          Division{.threads = 2, .roots = 2}}) {
+      cases.push_back({.name = fmt::format("locked+{}/{}/{}/roots{}/t{}", policy, kCapacityBlocks,
+                                           trace_name, division.roots, division.threads),
+                       .prepare = [=]() -> Result<Subject> {
+                         const Requests& all = requests->Get();
+                         return BesideOneThread(all, MakeService(all, {policy, division}),
+                                                MakeService(all, {.policy = policy, .division = {}}));
+                       }});
     }
   }
 }

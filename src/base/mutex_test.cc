@@ -5,8 +5,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/combining_mutex.h"
-
 namespace quire {
 namespace {
 
@@ -32,13 +30,8 @@ TEST(Mutex, GuardsACounter) {
   EXPECT_EQ(counter.value, 4000);
 }
 
-template <typename AnyMutex>
-class AnyMutexTest : public testing::Test {};
-using MutexTypes = testing::Types<Mutex, CombiningMutex>;
-TYPED_TEST_SUITE(AnyMutexTest, MutexTypes);
-
-TYPED_TEST(AnyMutexTest, TryLockFailsWhileAnotherThreadHolds) {
-  TypeParam mutex(LockRank::kLeaf);
+TEST(Mutex, TryLockFailsWhileAnotherThreadHolds) {
+  Mutex mutex(LockRank::kLeaf);
   mutex.Lock();
   std::thread other([&mutex] {
     if (mutex.TryLock()) {
