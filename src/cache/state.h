@@ -54,8 +54,7 @@ struct State {
   // Slots that nobody holds, with bytes that must be gone before anyone else gets them: zeroed
   // without the lock, and charged until they are free.
   std::vector<SlotId> draining{};
-  CacheStats counters{};         // the *_total fields and lookups
-  std::vector<uint64_t> keys{};  // of a path that was used
+  CacheStats counters{};  // the *_total fields and lookups
 
   TenantId account_of(const Place& place) const { return accounts.account_of(place.tenant); }
   /// Room that was made is not there yet: slots have to be drained or read first.
