@@ -148,6 +148,15 @@ class Core final : public Cache {
   uint32_t ClassOf(SlotId slot) const { return slot.number() % class_count(); }
   uint64_t slot_bytes(uint32_t slot_class) const { return pools_[slot_class]->slot_bytes(); }
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(Local(slot)); }
+  /// The arena of a class as kernels see it; the sequences are the caller's.
+  quire::BlockTable ArenaOf(uint32_t slot_class) const {
+    const pool::Pool& pool = *pools_[slot_class];
+    return {.base = pool.data(SlotId(0)), .slot_stride_bytes = pool.slot_stride_bytes()};
+  }
+  /// The number of a slot in the arena of its class; kNoSlot: none.
+  uint32_t NumberInArena(SlotId slot) const {
+    return slot.is_none() ? kNoSlot : Local(slot).number();
+  }
   SequenceId NextSequenceId() { return SequenceId(next_sequence_++); }
   /// Live sequences, so that whoever holds what stands in the way can be named.
   void AddSequence(const SequenceImpl& sequence);
