@@ -51,7 +51,7 @@ class Sequence {
 
   uint64_t bytes() const { return arena_->bytes(); }
   uint32_t layers() const { return layout_.layer_count(); }
-  /// `indptr` and `slots` of the caller over this sequence's blocks, of which number b is in slot b.
+  /// The caller's `indptr` and `slots` over this sequence's blocks, of which number b is in slot b.
   BlockTables Tables(std::span<const uint64_t> indptr, const uint32_t* slots) const {
     const BlockTable table = {.base = arena_->base(),
                               .slot_stride_bytes = layout_.slot_bytes(0),

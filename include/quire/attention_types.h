@@ -1,5 +1,5 @@
-// What attention kernels take, on a CPU and on devices alike: plain structs and constants, C++17 and
-// no other headers, so that a compiler of device code can read them.
+// What attention kernels take, on a CPU and on devices alike: plain structs and constants, C++17
+// and no other headers, so that a compiler of device code can read them.
 #ifndef QUIRE_ATTENTION_TYPES_H_
 #define QUIRE_ATTENTION_TYPES_H_
 

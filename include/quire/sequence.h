@@ -37,8 +37,8 @@ struct LayerRows {
   uint32_t tokens = 0;
 };
 
-/// Where a layer's blocks can be read by kernels. kNoSlot: the layer's window has passed that block,
-/// or it has no bytes in that form; no query looks there.
+/// Where a layer's blocks can be read by kernels. kNoSlot: the layer's window has passed that
+/// block, or it has no bytes in that form; no query looks there.
 ///
 /// Lifetime: the lists live as long as a copy of this; what their slots hold is not pinned
 struct LayerBlocks {

@@ -1,5 +1,5 @@
-// The C functions of attention. What a sequence has written only the cache knows: rows beyond it are
-// refused here, and what blocks lack by the kernels.
+// The C functions of attention. What a sequence has written only the cache knows: rows beyond it
+// are refused here, and what blocks lack by the kernels.
 #include <fmt/format.h>
 
 #include <algorithm>
