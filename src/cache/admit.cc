@@ -152,11 +152,13 @@ uint64_t Core::EvictableBytesOf(std::span<const BlockId> path) const {
   return bytes;
 }
 
-// What a sequence that begins with so many shared blocks takes besides its slots, which pay for the
-// entries of its own blocks.
-uint64_t Core::SequenceBytes(uint64_t shared, const SequenceOptions& options) const {
+// What a sequence with room for so many blocks, of which the first are shared, takes besides its
+// slots and the entries that these pay for.
+uint64_t Core::SequenceBytes(uint64_t shared, uint64_t blocks,
+                             const SequenceOptions& options) const {
   const BlockList list(class_count(), block_tokens(), options.publish && !options.contiguous);
-  return SequenceImpl::FixedBytes(*this) + shared * list.block_bytes();
+  return SequenceImpl::FixedBytes(*this) +
+         std::max(shared * list.block_bytes(), SequenceImpl::BytesToGrow(*this, list, blocks));
 }
 
 // Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
@@ -170,12 +172,11 @@ Result<void> Core::CheckRoomToOpen(const PlanState& state, std::span<const Block
   const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
   const Tenant& tenant = TenantOf(place.tenant);
   const uint64_t most_bytes = std::min(ledger_.limit_bytes(), tenant.account.quota_bytes());
-  if (Charge(OwnSlots(0, blocks, options.step_tokens)) + SequenceBytes(0, options) > most_bytes) {
-    return {};
-  }
+  const uint64_t alone_bytes = Charge(OwnSlots(0, blocks, options.step_tokens));
+  if (alone_bytes + SequenceBytes(0, blocks, options) > most_bytes) return {};
   const PerClass<uint64_t> own = OwnSlots(path.size(), blocks, options.step_tokens);
   const Withheld leased(AccountOf(place).evictable_bytes, EvictableBytesOf(path));
-  auto room = CheckRoom(place, Charge(own) + SequenceBytes(path.size(), options));
+  auto room = CheckRoom(place, Charge(own) + SequenceBytes(path.size(), blocks, options));
   if (room) return {};
   if (room.error().message.empty()) room.error().message = RoomMessage(place, own);
   const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
@@ -201,21 +202,20 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
   const bool publish = options.publish && !options.contiguous;
   BlockList list(class_count(), block_tokens(), publish);
-  const uint64_t metadata_bytes = SequenceBytes(shared, options);
   state.place.may_evict = options.on_full != OnFull::kNoEvict;
   state.place.spill = options.on_full == OnFull::kSpill;
   const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
   uint64_t blocks = DivUp(reserve, uint64_t{block_tokens()});
-  QUIRE_TRY(
-      CheckCanFit(state.place, reserve, blocks, options.step_tokens, SequenceBytes(0, options)));
+  QUIRE_TRY(CheckCanFit(state.place, reserve, blocks, options.step_tokens,
+                        SequenceBytes(0, blocks, options)));
   uint64_t tokens_max = options_.tokens_max;
   if (options.on_full == OnFull::kFewer) {
-    blocks = FittingBlocks(state, blocks_wanted, options.step_tokens, metadata_bytes);
+    blocks = FittingBlocks(state, blocks_wanted, options);
     tokens_max = std::min(wanted, blocks * block_tokens());
   }
   const PerClass<uint64_t> own = OwnSlots(shared, blocks, options.step_tokens);
-  auto taken =
-      Allocate(state.place, options.contiguous ? PerClass<uint64_t>{} : own, metadata_bytes);
+  auto taken = Allocate(state.place, options.contiguous ? PerClass<uint64_t>{} : own,
+                        SequenceBytes(shared, blocks, options));
   if (taken && options.contiguous) {
     auto run = ExtendRun(state.place, {}, own[0]);
     if (run) {

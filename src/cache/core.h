@@ -289,9 +289,8 @@ class Core final : public Cache {
                                const SequenceOptions& options) QUIRE_REQUIRES(mutex_);
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
   PerClass<uint64_t> OwnSlots(uint64_t shared, uint64_t blocks, uint64_t step_tokens) const;
-  uint64_t SequenceBytes(uint64_t shared, const SequenceOptions& options) const;
-  uint64_t FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens,
-                         uint64_t metadata_bytes);
+  uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
+  uint64_t FittingBlocks(const PlanState& state, uint64_t blocks, const SequenceOptions& options);
   Result<void> CheckCanFit(const Place& place, uint64_t tokens, uint64_t blocks,
                            uint64_t step_tokens, uint64_t metadata_bytes);
   Result<void> GrowTo(const Room& to);

@@ -214,16 +214,17 @@ PerClass<uint64_t> Core::OwnSlots(uint64_t shared, uint64_t blocks, uint64_t ste
 }
 
 // The most of `blocks` that there is room for now, at least those of the prompt.
-uint64_t Core::FittingBlocks(const PlanState& state, uint64_t blocks, uint64_t step_tokens,
-                             uint64_t metadata_bytes) {
+uint64_t Core::FittingBlocks(const PlanState& state, uint64_t blocks,
+                             const SequenceOptions& options) {
   const uint64_t shared = state.path.size();
   MutexLock lock(mutex_);
-  const uint64_t free_bytes = RoomBytes(state.place);
-  const uint64_t room_bytes = free_bytes - std::min(free_bytes, metadata_bytes);
+  const uint64_t room_bytes = RoomBytes(state.place);
   uint64_t fits = DivUp(state.prompt_tokens, uint64_t{block_tokens()});
   while (fits < blocks) {
     const uint64_t middle = fits + (blocks - fits + 1) / 2;
-    if (Charge(OwnSlots(shared, middle, step_tokens)) <= room_bytes) {
+    const uint64_t slot_bytes = Charge(OwnSlots(shared, middle, options.step_tokens));
+    const auto bytes = CheckedAdd(slot_bytes, SequenceBytes(shared, middle, options));
+    if (bytes && *bytes <= room_bytes) {
       fits = middle;
     } else {
       blocks = middle - 1;
