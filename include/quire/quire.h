@@ -515,6 +515,7 @@ typedef struct quire_stream_layout {
   uint32_t heads;
   uint32_t dim;
   uint32_t block_tokens;
+  uint32_t reserved;           // 0
   uint64_t offset_bytes;       // of head 0 from the slot's first byte
   uint64_t head_stride_bytes;  // from one head's plane to the next
 } quire_stream_layout;
