@@ -153,12 +153,13 @@ uint64_t Core::EvictableBytesOf(std::span<const BlockId> path) const {
 }
 
 // What a sequence with room for so many blocks, of which the first are shared, takes besides its
-// slots and the entries that these pay for.
+// slots and the entries that these pay for. Saturates.
 uint64_t Core::SequenceBytes(uint64_t shared, uint64_t blocks,
                              const SequenceOptions& options) const {
   const BlockList list(class_count(), block_tokens(), options.publish && !options.contiguous);
-  return SequenceImpl::FixedBytes(*this) +
-         std::max(shared * list.block_bytes(), SequenceImpl::BytesToGrow(*this, list, blocks));
+  const uint64_t list_bytes =
+      std::max(shared * list.block_bytes(), SequenceImpl::BytesToGrow(*this, list, blocks));
+  return CheckedAdd(SequenceImpl::FixedBytes(*this), list_bytes).value_or(UINT64_MAX);
 }
 
 // Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
@@ -172,8 +173,9 @@ Result<void> Core::CheckRoomToOpen(const PlanState& state, std::span<const Block
   const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
   const Tenant& tenant = TenantOf(place.tenant);
   const uint64_t most_bytes = std::min(ledger_.limit_bytes(), tenant.account.quota_bytes());
-  const uint64_t alone_bytes = Charge(OwnSlots(0, blocks, options.step_tokens));
-  if (alone_bytes + SequenceBytes(0, blocks, options) > most_bytes) return {};
+  const auto alone_bytes = CheckedAdd(Charge(OwnSlots(0, blocks, options.step_tokens)),
+                                      SequenceBytes(0, blocks, options));
+  if (alone_bytes.value_or(UINT64_MAX) > most_bytes) return {};
   const PerClass<uint64_t> own = OwnSlots(path.size(), blocks, options.step_tokens);
   const Withheld leased(AccountOf(place).evictable_bytes, EvictableBytesOf(path));
   auto room = CheckRoom(place, Charge(own) + SequenceBytes(path.size(), blocks, options));

@@ -138,7 +138,7 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
     uint32_t epoch = 0;
     bool own_keys = false;
   };
-  QUIRE_ASSIGN(const Named account, mutex_.Run([&]() QUIRE_REQUIRES(mutex_) -> Result<Named> {
+  const auto find_account = [&]() QUIRE_REQUIRES(mutex_) -> Result<Named> {
     QUIRE_TRY(CheckTenant(request.tenant));
     const Tenant& tenant = TenantOf(request.tenant);
     if (tenant.options.shared) {
@@ -151,7 +151,8 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
     return Named{.name = pays.options.name,
                  .epoch = pays.epoch,
                  .own_keys = tenant.account_id != kDefaultTenant || pays.epoch != 0};
-  }));
+  };
+  QUIRE_ASSIGN(const Named account, mutex_.Run(find_account));
   if (!account.own_keys) return place;
   Blake2b<32> hasher(identity.domain.secret);
   hasher.Update("quire tenant");

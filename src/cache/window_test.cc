@@ -209,6 +209,19 @@ TEST(Window, AReservationAfterAHitAndOneOfFewerBlocksPayForTheirEntries) {
   EXPECT_LT(blocks, kBlocks);
 }
 
+TEST(Window, ALengthWhoseEntriesNoNumberCountsIsTooLarge) {
+  const auto prompt = SomeTokens(1, 1);
+  TestCache cache(100, Windowed(100), NumericProfile::Uniform(Codec::kF16), 0,
+                  {.tokens_max = UINT64_MAX});
+  for (const uint64_t tokens : {UINT64_MAX, uint64_t{1} << 63, (uint64_t{1} << 63) / 9}) {
+    const auto opened = cache.TryOpen(prompt, {.reserve_tokens = tokens});
+    ASSERT_FALSE(opened.has_value());
+    EXPECT_EQ(opened.error().code, ErrorCode::kTooLarge);
+    const auto sequence = cache.Open(prompt);
+    EXPECT_EQ(sequence->Reserve(tokens).error().code, ErrorCode::kNoSpace);
+  }
+}
+
 TEST(Window, RefusesWhatNeverFits) {
   const auto tokens = SomeTokens(1000, 1);
   TestCache cache(4, Windowed(100));

@@ -62,6 +62,8 @@ bool IsFile(const std::string& path) {
 ShardedTensors::ShardedTensors(std::string path, std::vector<Safetensors> shards,
                                std::vector<Placed> placed)
     : path_(std::move(path)), shards_(std::move(shards)) {
+  tensors_.reserve(placed.size());
+  shard_of_.reserve(placed.size());
   for (Placed& entry : placed) {
     tensors_.push_back(std::move(entry.tensor));
     shard_of_.push_back(entry.shard);
