@@ -62,8 +62,6 @@ bool IsFile(const std::string& path) {
 ShardedTensors::ShardedTensors(std::string path, std::vector<Safetensors> shards,
                                std::vector<Placed> placed)
     : path_(std::move(path)), shards_(std::move(shards)) {
-  tensors_.reserve(placed.size());
-  shard_of_.reserve(placed.size());
   for (Placed& entry : placed) {
     tensors_.push_back(std::move(entry.tensor));
     shard_of_.push_back(entry.shard);
@@ -73,6 +71,7 @@ ShardedTensors::ShardedTensors(std::string path, std::vector<Safetensors> shards
 Result<ShardedTensors> ShardedTensors::Open(const std::string& index_path) {
   QUIRE_ASSIGN(const auto file_of, ReadIndex(index_path));
   std::vector<std::string> files;
+  files.reserve(file_of.size());
   for (const auto& [tensor, file] : file_of) files.push_back(file);
   std::ranges::sort(files);
   files.erase(std::ranges::unique(files).begin(), files.end());
