@@ -145,6 +145,7 @@ class Demo {
 
   Result<void> AskTogether() {
     std::vector<serve::Request> requests;
+    requests.reserve(sessions_.size());
     for (const Session& session : sessions_) requests.push_back(RequestOf(session, true));
     auto responses = runtime_.engine().Run(requests);
     for (size_t i = 0; i < sessions_.size(); ++i) {

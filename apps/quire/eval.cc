@@ -169,15 +169,14 @@ Result<nlohmann::ordered_json> EvaluateText(const EvalFlags& flags, Runtime& run
   bar.Clear();
   const Sums& sums = evaluation.sums();
   const auto count = static_cast<double>(sums.tokens);
-  const nlohmann::ordered_json report = {
-      {"kv", flags.kv},
-      {"context", flags.context},
-      {"tokens", sums.tokens},
-      {"ppl", std::exp(sums.loss / count)},
-      {"ppl_f16", std::exp(sums.loss_f16 / count)},
-      {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
-      {"kld_mean", sums.kld / count},
-      {"top1_agreement", static_cast<double>(sums.same_top) / count}};
+  nlohmann::ordered_json report = {{"kv", flags.kv},
+                                   {"context", flags.context},
+                                   {"tokens", sums.tokens},
+                                   {"ppl", std::exp(sums.loss / count)},
+                                   {"ppl_f16", std::exp(sums.loss_f16 / count)},
+                                   {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
+                                   {"kld_mean", sums.kld / count},
+                                   {"top1_agreement", static_cast<double>(sums.same_top) / count}};
   for (const auto& [name, value] : report.items()) {
     if (!value.is_number_float() || std::isfinite(value.get<double>())) continue;
     return Fail(ErrorCode::kCorrupt, fmt::format("{} is not finite: the model finds the text next "

@@ -182,8 +182,14 @@ class Cache {
   /// that are still held as their last holder ends. Its open sequences go on and publish nothing.
   ///
   /// Errors: kNotFound
-  /// Cost:   O(published blocks) under the cache lock, then one slot at a time
+  /// Cost:   O(published blocks), a few under the cache lock at a time, then one slot at a time
   virtual Result<EraseReport> Erase(TenantId tenant) = 0;
+  /// Takes a tenant or domain out: erases what it published, and gives its quota and floor back. Its
+  /// name may be given to another one, whose blocks have other keys; its id is never used again.
+  ///
+  /// Errors: kNotFound; kInvalidArgument the default tenant; kBusy a domain with members, or
+  ///         sequences, plans or views still hold slots of it: it stays, erased
+  virtual Result<void> RemoveTenant(TenantId tenant) = 0;
 
   /// Pins the longest cached prefix of a prompt. Never computes the last token from cache: at least
   /// one token is left.

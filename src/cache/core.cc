@@ -95,7 +95,8 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<D
                 .hollow_max = core->classes_.HollowMax(capacity)});
   MutexLock lock(core->mutex_);
   core->state_->counters.codec_fallbacks = fallbacks;
-  core->state_->directory.SetGhosts(core->state_->accounts.count(), core->state_->accounts.share());
+  core->state_->directory.AddAccount(kDefaultTenant);
+  core->state_->directory.SetGhosts(core->state_->accounts.share());
   return core;
 }
 
@@ -302,11 +303,11 @@ CacheStats Core::stats() const {
   if (encodes) stats.open = state.slots.stats(classes_.OpenClassOf(0));
   if (encodes && parts > 1) stats.open_second = state.slots.stats(classes_.OpenClassOf(1));
   stats.published_blocks = state.directory.size();
-  for (uint32_t i = 0; i < state.accounts.count(); ++i) {
-    stats.evictable_blocks += state.accounts.listed_whole(TenantId(i));
-    stats.passed_blocks += state.accounts.listed_parts(TenantId(i));
-    stats.pinned_blocks += state.accounts.stats(TenantId(i)).pinned_blocks;
-  }
+  state.accounts.ForEach([&](TenantId tenant) {
+    stats.evictable_blocks += state.accounts.listed_whole(tenant);
+    stats.passed_blocks += state.accounts.listed_parts(tenant);
+    stats.pinned_blocks += state.accounts.pinned_blocks(tenant);
+  });
   stats.hollow_blocks = state.directory.hollow_count();
   stats.twin_slots = state.directory.twin_slots();
   stats.sequence_bytes = state.sequence_bytes;

@@ -58,6 +58,7 @@ class Core final : public Cache {
   Result<TenantId> FindTenant(std::string_view name) const override;
   Result<TenantStats> tenant_stats(TenantId tenant) const override;
   Result<EraseReport> Erase(TenantId tenant) override;
+  Result<void> RemoveTenant(TenantId tenant) override;
   Result<Plan> Acquire(const AcquireRequest& request) override;
   Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override;
   Result<void> Unpin(const AcquireRequest& request) override;
@@ -185,7 +186,9 @@ class Core final : public Cache {
   Result<Place> MakePlace(const AcquireRequest& request) const;
   std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key, const Place& place);
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
-  uint64_t SequenceBytes(uint64_t shared, const SequenceOptions& options) const;
+  uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
+  uint64_t BytesOfSequence(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
+  uint64_t FittingBlocks(const PlanState& plan, uint64_t blocks, const SequenceOptions& options);
   Result<void> CheckRoomToOpen(const Place& place, uint64_t prompt_tokens,
                                std::span<const BlockId> path, const SequenceOptions& options);
   FoundPath FindPath(std::span<const TokenId> prompt, const Place& place);
