@@ -85,28 +85,6 @@ TEST(Mutex, RisingRanksAndAnyOrderOfRelease) {
   }
 }
 
-#if defined(QUIRE_DEBUG_CHECKS)
-// The analysis would refuse a lock that is never given back.
-void LockForEver(Mutex& mutex) QUIRE_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
-
-TEST(MutexDeathTest, FallingOrEqualRankIsABug) {
-  Mutex low(LockRank{10});
-  Mutex high(LockRank{20});
-  Mutex same(LockRank{20});
-  MutexLock lock(high);
-  EXPECT_DEATH(LockForEver(low), "taking a lock of rank 10 while holding rank 20");
-  EXPECT_DEATH(LockForEver(same), "taking a lock of rank 20 while holding rank 20");
-}
-
-TEST(MutexDeathTest, WaitingUnderAHigherLockIsABug) {
-  Mutex low(LockRank{10});
-  Mutex high(LockRank{20});
-  CondVar changed;
-  MutexLock outer(low);
-  MutexLock inner(high);
-  EXPECT_DEATH(changed.Wait(low), "rank 10 while holding rank 20");
-}
-
 TEST(Mutex, AWaitWithALimitEndsByItselfAndHoldsTheMutex) {
   Mutex mutex(LockRank{10});
   CondVar never;
@@ -134,6 +112,28 @@ TEST(Mutex, AWaitWithALimitIsWoken) {
     while (counter.value == 0) counter.changed.WaitFor(counter.mutex, UINT64_MAX);
   }
   setter.join();
+}
+
+#if defined(QUIRE_DEBUG_CHECKS)
+// The analysis would refuse a lock that is never given back.
+void LockForEver(Mutex& mutex) QUIRE_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
+
+TEST(MutexDeathTest, FallingOrEqualRankIsABug) {
+  Mutex low(LockRank{10});
+  Mutex high(LockRank{20});
+  Mutex same(LockRank{20});
+  MutexLock lock(high);
+  EXPECT_DEATH(LockForEver(low), "taking a lock of rank 10 while holding rank 20");
+  EXPECT_DEATH(LockForEver(same), "taking a lock of rank 20 while holding rank 20");
+}
+
+TEST(MutexDeathTest, WaitingUnderAHigherLockIsABug) {
+  Mutex low(LockRank{10});
+  Mutex high(LockRank{20});
+  CondVar changed;
+  MutexLock outer(low);
+  MutexLock inner(high);
+  EXPECT_DEATH(changed.Wait(low), "rank 10 while holding rank 20");
 }
 
 TEST(Mutex, TryLockMayGoBackwards) {

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/bits.h"
 #include "serve/engine.h"
 
 namespace quire::serve {
@@ -13,10 +14,6 @@ namespace {
 // Blocks that a growing request finds room for, besides those of what it has, before it starts
 // beside others: else it would be preempted at once.
 constexpr uint64_t kHeadroomBlocks = 4;
-
-uint64_t WholeBlocks(uint64_t tokens, uint32_t block_tokens) {
-  return tokens - tokens % block_tokens;
-}
 
 }  // namespace
 
@@ -125,22 +122,35 @@ Result<Plan> Engine::Acquire(const Task& task, const SequenceOptions* open_as) {
                                .open_as = open_as});
 }
 
+// False where the cache is sure to call it too large: layers without a window need a slot for each
+// block.
+bool Engine::MayFit(uint64_t tokens) const {
+  const CacheOptions& options = parts_.cache.options();
+  const bool all_windowed = std::ranges::none_of(
+      options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens == 0; });
+  const CacheStats stats = parts_.cache.stats();
+  return all_windowed || DivUp(tokens, uint64_t{options.profile.block_tokens}) <=
+                             std::max(stats.sealed.slots_max, stats.sealed_second.slots_max);
+}
+
 Result<void> Engine::Open(Task& task) {
   SequenceOptions options{.reserve_tokens = task.tokens_at_most(),
                           .step_tokens = options_.chunk_tokens_min,
                           .on_full = task.request().on_full,
                           .publish = task.publishes()};
-  // Where it can wait, it is not counted before there is room.
-  auto plan = Acquire(task, CanWait() ? &options : nullptr);
   const bool grows = options_.admission == Admission::kGrow && options.on_full == OnFull::kReject &&
-                     task.publishes();
+                     task.publishes() && MayFit(task.tokens_at_most());
+  // Where it can wait, it is not counted before there is room. One that grows starts with less than
+  // it may need; what can never fit is left to the cache to refuse.
+  auto plan = Acquire(task, grows || CanWait() ? &options : nullptr);
   if (grows) {
-    // All that it may need does not fit now; what it has, and a little more, may.
-    SequenceOptions first = options;
-    first.reserve_tokens = std::min(
-        task.tokens_at_most(),
-        task.text().size() + kHeadroomBlocks * parts_.cache.options().profile.block_tokens);
-    if (!plan && plan.error().code == ErrorCode::kNoSpace) plan = Acquire(task, &first);
+    if (!plan && plan.error().code == ErrorCode::kNoSpace) {
+      SequenceOptions first = options;
+      first.reserve_tokens = std::min(
+          task.tokens_at_most(),
+          task.text().size() + kHeadroomBlocks * parts_.cache.options().profile.block_tokens);
+      plan = Acquire(task, CanWait() ? &first : nullptr);
+    }
     options.on_full = OnFull::kHalt;
     options.reserve_tokens = task.text().size();
   }
@@ -182,20 +192,20 @@ std::optional<Engine::Prefix> Engine::PendingPrefix(const Task& task) const {
   if (!task.reuses()) return std::nullopt;
   const NumericProfile& profile = parts_.cache.options().profile;
   const uint32_t block = profile.block_tokens;
-  const uint64_t usable = WholeBlocks(task.text().size() - 1, block);
+  const uint64_t usable = RoundDown<uint64_t>(task.text().size() - 1, block);
   std::optional<Prefix> most;
   for (const Task* const owner : running_) {
     if (owner->paused_us() || !owner->publishes() || !Shares(task, *owner)) continue;
-    const uint64_t there = WholeBlocks(owner->position(), block);
+    const uint64_t there = RoundDown<uint64_t>(owner->position(), block);
     if (there >= owner->prompt_tokens()) continue;  // only what it reads is known beforehand
     const std::span<const TokenId> theirs = owner->text().first(owner->prompt_tokens());
     const auto differ = std::ranges::mismatch(task.text().first(usable), theirs);
     const uint64_t common =
-        WholeBlocks(static_cast<uint64_t>(differ.in1 - task.text().begin()), block);
+        RoundDown<uint64_t>(static_cast<uint64_t>(differ.in1 - task.text().begin()), block);
     if (common <= there || (most && common <= most->tokens)) continue;
     // With residual_tokens others can go on only where a prompt ends.
-    const bool usable_there =
-        profile.residual_tokens == 0 || common >= WholeBlocks(owner->prompt_tokens() - 1, block);
+    const bool usable_there = profile.residual_tokens == 0 ||
+                              common >= RoundDown<uint64_t>(owner->prompt_tokens() - 1, block);
     if (usable_there) most = Prefix{.owner = owner->id(), .tokens = common};
   }
   return most;

@@ -182,6 +182,7 @@ void Engine::LookAtReaders(uint64_t now_us) {
       task->SetPaused(std::nullopt);
     } else if (!task->paused_us()) {
       task->SetPaused(now_us);
+      RoomCameBack();  // who waits for room may take it from this one
     } else if (now_us - *task->paused_us() >= options_.stall_us) {
       stalled.push_back(task);
     }

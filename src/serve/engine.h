@@ -174,6 +174,7 @@ class Engine {
   void Look(Task& task);
   Result<void> Open(Task& task);
   Result<Plan> Acquire(const Task& task, const SequenceOptions* open_as);
+  bool MayFit(uint64_t tokens) const;
   bool ContinueSession(Task& task);
   void Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason);
   bool CanWait() const;

@@ -46,7 +46,7 @@ class EngineTest : public testing::Test {
     CacheOptions options{.geometry = model::GeometryOf(config),
                          .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
                          .hot_bytes = uint64_t{1} << 30,
-                         .tokens_max = 4096,
+                         .tokens_max = cache_tokens_max_,
                          .clock = &clock_};
     // The charge of one block, by asking for the most that fit.
     const CacheStats stats = Cache::Create(options).value()->stats();
@@ -59,14 +59,18 @@ class EngineTest : public testing::Test {
     engine_options_.chunk_tokens_min = chunk_tokens;
     engine_options_.chunk_tokens_max = chunk_tokens;
     attention_ = MakeCpuAttention().value();
-    engine_ = Engine::Create({.model = *model_,
-                              .cache = faults_ != nullptr ? *faulty_cache_ : *cache_,
-                              .attention = *attention_,
-                              .executor = *executor_,
-                              .clock = clock_},
-                             Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
-                             engine_options_)
-                  .value();
+    engine_ = MakeEngine(faults_ != nullptr ? static_cast<Cache&>(*faulty_cache_) : *cache_);
+  }
+
+  std::unique_ptr<Engine> MakeEngine(Cache& cache) {
+    return Engine::Create({.model = *model_,
+                           .cache = cache,
+                           .attention = *attention_,
+                           .executor = *executor_,
+                           .clock = clock_},
+                          Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
+                          engine_options_)
+        .value();
   }
 
   std::vector<Response> Run(std::span<const Request> requests, const OnEvent& on_event = {}) {
@@ -80,6 +84,7 @@ class EngineTest : public testing::Test {
   CacheFaults* faults_ = nullptr;
   EngineOptions engine_options_;
   uint32_t threads_ = 2;
+  uint64_t cache_tokens_max_ = 4096;
 
   ManualClock clock_;
   std::unique_ptr<model::Model> model_;
