@@ -138,8 +138,7 @@ Result<void> Engine::Open(Task& task) {
                           .step_tokens = options_.chunk_tokens_min,
                           .on_full = task.request().on_full,
                           .publish = task.publishes()};
-  const bool grows = options_.admission == Admission::kGrow && options.on_full == OnFull::kReject &&
-                     task.publishes() && MayFit(task.tokens_at_most());
+  const bool grows = !task.starts_whole() && MayFit(task.tokens_at_most());
   // Where it can wait, it is not counted before there is room. One that grows starts with less than
   // it may need; what can never fit is left to the cache to refuse.
   auto plan = Acquire(task, grows || CanWait() ? &options : nullptr);
@@ -166,9 +165,8 @@ Result<void> Engine::Open(Task& task) {
 bool Engine::ContinueSession(Task& task) {
   auto sequence = task.TakeFromSession();
   if (sequence == nullptr) return false;
-  const uint64_t tokens =
-      options_.admission == Admission::kGrow ? task.goal() : task.tokens_at_most();
-  if (!sequence->Reserve(tokens)) return false;
+  const uint64_t tokens = task.starts_whole() ? task.tokens_at_most() : task.goal();
+  if (!MayFit(task.tokens_at_most()) || !sequence->Reserve(tokens)) return false;
   Run(task, std::move(sequence), MissReason::kPartialBlock);
   return true;
 }

@@ -111,7 +111,10 @@ void Engine::Take(SubmitCommand command) {
   const RequestId id = command.id;
   const SessionId in = command.request.session;
   Session* const session = in.is_none() ? nullptr : sessions_.at(in).get();
-  auto task = std::make_unique<Task>(std::move(command), session, mailbox_, parts_.clock);
+  const bool grows = options_.admission == Admission::kGrow &&
+                     command.request.on_full == OnFull::kReject && command.request.keep.keeps_all();
+  auto task = std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
+                                     parts_.clock);
   shares_.Enter(task->tenant());
   tasks_.emplace(id, std::move(task));
   may_start_ = true;

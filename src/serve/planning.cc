@@ -93,7 +93,13 @@ bool Engine::ReserveRoom(StepPart& part) {
     if (ReleaseIdleSession() || PreemptPaused(&task)) continue;
     Task* const victim = VictimFor(/*spare_oldest=*/true);
     if (victim == nullptr && options_.outside_retry_us == 0) {
-      task.Fail(std::move(reserved).error());
+      if (task.starts_whole()) {
+        task.Fail(std::move(reserved).error());
+      } else {
+        // Alone, and short of room: the cache shall say whether all that it may need can ever fit.
+        task.StartWhole();
+        Preempt(task, Waits::kNothing);
+      }
       return false;
     }
     Task& preempted = victim != nullptr ? *victim : task;

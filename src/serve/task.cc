@@ -19,14 +19,16 @@ std::string_view FinishName(Finish finish) {
   return "unknown";
 }
 
-Task::Task(SubmitCommand command, Session* session, Mailbox& mailbox, const Clock& clock)
+Task::Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& mailbox,
+           const Clock& clock)
     : id_(command.id),
       request_(std::move(command.request)),
       submitted_us_(command.submitted_us),
       session_(session),
       mailbox_(mailbox),
       clock_(clock),
-      own_sampler_(request_.sampling) {
+      own_sampler_(request_.sampling),
+      starts_whole_(starts_whole) {
   if (session_ != nullptr) text_ = std::exchange(session_->text, {});
   text_.insert(text_.end(), request_.prompt.begin(), request_.prompt.end());
   prompt_tokens_ = text_.size();

@@ -34,7 +34,8 @@ enum class Waits : uint8_t {
 class Task {
  public:
   /// `session` is the one the request names, or null; it must outlive the task.
-  Task(SubmitCommand command, Session* session, Mailbox& mailbox, const Clock& clock);
+  Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& mailbox,
+       const Clock& clock);
 
   RequestId id() const { return id_; }
   const Request& request() const { return request_; }
@@ -48,6 +49,10 @@ class Task {
   /// Others may use what it computes.
   bool publishes() const { return request_.keep.keeps_all(); }
   bool reuses() const { return request_.reuse && request_.keep.keeps_all(); }
+
+  /// It starts with room for all it may need, whatever the engine does with others.
+  bool starts_whole() const { return starts_whole_; }
+  void StartWhole() { starts_whole_ = true; }
 
   // Waiting.
   Waits waits() const { return waits_; }
@@ -128,6 +133,7 @@ class Task {
   std::optional<std::vector<uint64_t>> kept_;  // blocks of the prompt, once it was read
   Response response_;
   Blake2b<16> digest_;
+  bool starts_whole_;
   bool started_ = false;
   bool ended_ = false;
   uint64_t furthest_ = 0;  // position that was reached, also before it was preempted
