@@ -94,7 +94,9 @@ TickReport Engine::Tick() {
   Admit(now_us);
   std::vector<StepPart> parts = PlanStep();
   ReserveRoom(parts);
+  const uint64_t step_us = parts_.clock.NowMicros();
   stepper_.Step(parts);
+  stats_.step_us += parts_.clock.NowMicros() - step_us;
   TakeIn(parts);
   RemoveEnded();
   if (!parts.empty() || may_start_) return {.worked = true};

@@ -38,7 +38,8 @@ enum class Admission : uint8_t {
 };
 
 struct EngineOptions {
-  // Prompt tokens per step, over all requests: between these, by headroom. At least 1.
+  // Prompt tokens per step, over all requests: between these, by headroom, and the lower one while
+  // anybody generates. At least 1.
   uint32_t chunk_tokens_min = 512;
   uint32_t chunk_tokens_max = 2048;
   Admission admission = Admission::kWhole;  // of requests with OnFull::kReject that keep all
@@ -62,6 +63,7 @@ struct TickReport {
 /// Counters since it was made, and what is there now.
 struct EngineStats {
   uint64_t steps = 0;          // of the model
+  uint64_t step_us = 0;        // time of these, by the engine's clock
   uint64_t prompt_tokens = 0;  // computed: read for the first time, or again after a preemption
   uint64_t decode_tokens = 0;
   uint64_t recomputed_tokens = 0;       // of both
@@ -186,7 +188,7 @@ class Engine {
 
   // planning.cc: what a step computes, and room for it.
   std::vector<StepPart> PlanStep();
-  void DivideChunk(std::span<StepPart> prompts);
+  void DivideChunk(std::span<StepPart> prompts, uint64_t chunk);
   void ReserveRoom(std::vector<StepPart>& parts);
   bool ReserveRoom(StepPart& part);
   bool MakeRoomToStart(const Task& task);

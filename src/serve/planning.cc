@@ -27,15 +27,15 @@ std::vector<StepPart> Engine::PlanStep() {
       prompts.push_back({.task = task});
     }
   }
-  DivideChunk(prompts);
+  // Whoever generates waits for the whole step, so the chunk is a small one then.
+  DivideChunk(prompts, parts.empty() ? chunk_.tokens() : options_.chunk_tokens_min);
   std::ranges::copy_if(prompts, std::back_inserter(parts), &StepPart::tokens);
   return parts;
 }
 
 // Pieces go to the least served tenant; in it to whoever has read the fewest whole chunks, so that
 // short prompts pass long ones; of these to the oldest.
-void Engine::DivideChunk(std::span<StepPart> prompts) {
-  const uint64_t chunk = chunk_.tokens();
+void Engine::DivideChunk(std::span<StepPart> prompts, uint64_t chunk) {
   const uint64_t piece = std::max<uint64_t>(chunk / kPiecesOfAChunk, 1);
   std::map<TenantId, uint64_t> given;
   uint64_t left = chunk;

@@ -450,6 +450,21 @@ TEST_F(SchedulerTest, ChunksGrowWithHeadroomAndShrinkUnderPressure) {
   EXPECT_LE(cache_->stats().hot_bytes_peak, cache_->stats().hot_bytes_limit);
 }
 
+TEST_F(SchedulerTest, AChunkIsASmallOneWhileSomebodyGenerates) {
+  EngineTest::Make(256, 16);
+  engine_options_.chunk_tokens_max = 64;
+  engine_ = MakeEngine(*cache_);
+  client_.emplace(*engine_);
+  const RequestId generates = client_->Submit({.prompt = SomeTokens(16, 2), .max_tokens = 10});
+  engine_->Tick();
+  const RequestId reads = client_->Submit({.prompt = SomeTokens(600, 1), .max_tokens = 1});
+  client_->Finish();
+  EXPECT_EQ(client_->Of(generates).tokens.size(), 10u);
+  const std::vector<uint64_t>& progress = client_->Of(reads).progress;
+  for (size_t i = 0; i < 9; ++i) EXPECT_EQ(progress[i], 16 * (i + 1));
+  EXPECT_EQ(progress[9], 9 * 16u + 64u);
+}
+
 TEST_F(SchedulerTest, CancellingAtRandomPointsLeaksNothing) {
   engine_options_.admission = Admission::kGrow;
   Make(24);
