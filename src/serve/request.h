@@ -43,7 +43,8 @@ struct Request {
   uint8_t priority = 50;
   uint64_t deadline_us = 0;  // by the engine's clock; past it the request fails; 0: none
   // The session it continues: `prompt` is what is fed to it (may be empty), `sampling` and `tenant`
-  // are the session's. With max_tokens 0 the tokens are read and nothing is generated.
+  // are the session's. With max_tokens 0 the tokens are read and nothing is generated. What was fed
+  // and said stays in the session, however the request ends.
   SessionId session{};
   bool all_logits = false;  // Logits events for every position that is computed
 };
