@@ -48,8 +48,8 @@ class QUIRE_SCOPED_CAPABILITY MutexLock {
 };
 
 /// A condition variable of one Mutex. Wait in a loop over the condition, with the mutex held:
-/// `while (queue_.empty()) ready_.Wait(mutex_);` What happens when is for env's clock to say; a wait
-/// with a limit is for threads that turn a state machine, which looks at its clock itself.
+/// `while (queue_.empty()) ready_.Wait(mutex_);` env's clock says when things happen, so a wait
+/// with a limit is for threads that turn a state machine, which looks at that clock itself.
 class CondVar {
  public:
   CondVar() = default;
