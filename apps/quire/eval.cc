@@ -192,7 +192,7 @@ Result<bool> Finds(serve::Engine& engine, const model::Tokenizer& tokenizer,
   // A token is a byte of text at least.
   const serve::Request request{.prompt = prompt,
                                .max_tokens = static_cast<uint32_t>(answer.size())};
-  const serve::Response response = engine.Run({&request, 1}).front();
+  const serve::Response response = serve::RunAll(engine, {&request, 1}).front();
   if (response.finish == serve::Finish::kFailed) return std::unexpected(response.error);
   return tokenizer.Decode(response.tokens).starts_with(answer);
 }
@@ -209,14 +209,13 @@ Result<nlohmann::ordered_json> EvaluateRetrieval(const EvalFlags& flags, Runtime
                 fmt::format("--retrieval {}: {} has {} facts", flags.retrieval, file, questions));
   }
   QUIRE_ASSIGN(const auto f16, MakeF16Cache(flags, runtime));
-  QUIRE_ASSIGN(
-      const auto f16_engine,
-      serve::Engine::Create({.model = runtime.model(),
-                             .cache = *f16,
-                             .attention = runtime.attention(),
-                             .executor = runtime.executor(),
-                             .clock = SystemClock()},
-                            runtime.identity(), {.chunk_tokens = flags.runtime.chunk_tokens}));
+  QUIRE_ASSIGN(const auto f16_engine,
+               serve::Engine::Create({.model = runtime.model(),
+                                      .cache = *f16,
+                                      .attention = runtime.attention(),
+                                      .executor = runtime.executor(),
+                                      .clock = SystemClock()},
+                                     runtime.identity(), EngineOptionsOf(flags.runtime)));
   uint64_t counts[2][2] = {};  // [found with f16][found with the codec]
   ProgressBar bar("asking for facts");
   uint64_t asked = 0;

@@ -14,7 +14,7 @@
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
-#include "serve/engine.h"
+#include "serve/run_all.h"
 
 namespace quire::app {
 
@@ -40,6 +40,9 @@ Codec CodecOf(ComputeType type);
 /// What the flags ask of a cache for this model.
 /// Errors: kUnsupported a flag that this build cannot honour
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model);
+
+/// What the flags ask of an engine: chunks of one size.
+serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags);
 
 /// Adds the flags that every command with a model takes.
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);

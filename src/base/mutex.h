@@ -3,6 +3,7 @@
 #define QUIRE_BASE_MUTEX_H_
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 
 #include "base/lock_ranks.h"
@@ -47,7 +48,8 @@ class QUIRE_SCOPED_CAPABILITY MutexLock {
 };
 
 /// A condition variable of one Mutex. Wait in a loop over the condition, with the mutex held:
-/// `while (queue_.empty()) ready_.Wait(mutex_);` A wall clock has no place here: see env's clock.
+/// `while (queue_.empty()) ready_.Wait(mutex_);` env's clock says when things happen, so a wait
+/// with a limit is for threads that turn a state machine, which looks at that clock itself.
 class CondVar {
  public:
   CondVar() = default;
@@ -56,6 +58,8 @@ class CondVar {
 
   /// Lets go of the mutex while it waits; may wake without a reason.
   void Wait(Mutex& mutex) QUIRE_REQUIRES(mutex);
+  /// The same, for at most so long (an hour, where it is more).
+  void WaitFor(Mutex& mutex, uint64_t timeout_us) QUIRE_REQUIRES(mutex);
   void NotifyOne() { condition_.notify_one(); }
   void NotifyAll() { condition_.notify_all(); }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -75,6 +76,35 @@ TEST(Mutex, RisingRanksAndAnyOrderOfRelease) {
     middle.Unlock();
     high.Unlock();
   }
+}
+
+TEST(Mutex, AWaitWithALimitEndsByItselfAndHoldsTheMutex) {
+  Mutex mutex(LockRank{10});
+  CondVar never;
+  {
+    MutexLock lock(mutex);
+    never.WaitFor(mutex, 1000);
+    EXPECT_FALSE(std::async(std::launch::async, [&] {
+                   const bool taken = mutex.TryLock();
+                   if (taken) mutex.Unlock();
+                   return taken;
+                 }).get());
+  }
+  MutexLock lock(mutex);
+}
+
+TEST(Mutex, AWaitWithALimitIsWoken) {
+  Counter counter;
+  std::thread setter([&counter] {
+    MutexLock lock(counter.mutex);
+    counter.value = 1;
+    counter.changed.NotifyOne();
+  });
+  {
+    MutexLock lock(counter.mutex);
+    while (counter.value == 0) counter.changed.WaitFor(counter.mutex, UINT64_MAX);
+  }
+  setter.join();
 }
 
 #if defined(QUIRE_DEBUG_CHECKS)

@@ -167,6 +167,12 @@ std::shared_ptr<OwnerCache> Registry::Find(const Owner& owner) const {
   return found->second;
 }
 
+Result<Cache*> Registry::CacheOf(const OwnerOptions& options) {
+  MutexLock lock(mutex_);
+  QUIRE_ASSIGN(Store* const store, StoreFor(options));
+  return store->cache.get();
+}
+
 bool Registry::Release(const Owner& owner) {
   std::shared_ptr<OwnerCache> released;
   {

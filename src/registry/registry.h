@@ -56,6 +56,12 @@ class Registry {
                                                   std::span<const TokenId> prompt = {});
   /// Null: there is none.
   std::shared_ptr<OwnerCache> Find(const Owner& owner) const;
+  /// The cache of owners with these options, made if there is none: for an engine that serves
+  /// requests on the same budget.
+  ///
+  /// Errors:   as GetOrCreate, for the options
+  /// Lifetime: the registry's
+  Result<Cache*> CacheOf(const OwnerOptions& options);
   /// The owner's end, of a training run too. What it published stays cached. False: there is none.
   bool Release(const Owner& owner);
   /// Back to zero tokens. Errors: kNotFound
