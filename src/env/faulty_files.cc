@@ -99,6 +99,7 @@ Result<FileId> FaultyFiles::Open(const std::string& path, const OpenOptions& opt
 }
 
 void FaultyFiles::Close(FileId file) {
+  if (dead_) return;
   Node& node = Get(file);
   if (files_[file.value].holds_lock) node.locked = false;
   files_[file.value].node = nullptr;
@@ -150,7 +151,10 @@ Result<void> FaultyFiles::SyncDirectory(const std::string& path) {
   return {};
 }
 
-Result<uint64_t> FaultyFiles::Length(FileId file) { return Get(file).contents.size(); }
+Result<uint64_t> FaultyFiles::Length(FileId file) {
+  if (stopped()) return FailStopped();
+  return Get(file).contents.size();
+}
 
 Result<uint64_t> FaultyFiles::ReadAt(FileId file, uint64_t offset, std::span<std::byte> out) {
   if (stopped()) return FailStopped();
@@ -206,6 +210,7 @@ Result<void> FaultyFiles::Sync(FileId file) {
 }
 
 void FaultyFiles::Submit(std::span<const IoRequest> requests) {
+  if (dead_) return;  // nobody will ask
   for (const IoRequest& request : requests) {
     Pending pending = {.request = request};
     if (request.kind == IoKind::kWrite) {
@@ -333,18 +338,20 @@ void FaultyFiles::DropInFlight() {
   queue_.clear();
 }
 
-void FaultyFiles::CloseAll() {
+void FaultyFiles::Restart() {
   for (OpenFile& file : files_) {
     if (file.node != nullptr) file.node->locked = false;
   }
   files_.clear();
+  dead_ = false;
   operations_left_ = ~uint64_t{0};
 }
 
 void FaultyFiles::KillProcess() {
   ++faults_;
   DropInFlight();
-  CloseAll();
+  dead_ = true;
+  operations_left_ = 0;
 }
 
 void FaultyFiles::LosePower() {

@@ -61,13 +61,16 @@ class FaultyFiles final : public Files {
 
   // What a test does to the machine.
 
-  /// Power is lost: what was synced stays, of the rest an arbitrary part, torn at sectors. All files
-  /// are closed, all locks free, nothing is in flight. Whoever used this object is gone.
+  /// Power is lost: what was synced stays, of the rest an arbitrary part, torn at sectors. Nothing
+  /// is in flight, and whoever still uses this object gets errors, until Restart.
   void LosePower();
-  /// The process is killed: what was written stays, of what was in flight an arbitrary part.
+  /// The process is killed: what was written stays, of what was in flight an arbitrary part. As
+  /// above until Restart.
   void KillProcess();
+  /// The machine runs again; no file is open and no lock is held.
+  void Restart();
   /// From the call after `operations` more that change something, every call fails: the machine
-  /// stopped there. LosePower and KillProcess end it.
+  /// stopped there.
   void StopAfter(uint64_t operations) { operations_left_ = operations; }
   bool stopped() const { return operations_left_ == 0; }
   void set_rates(const FaultRates& rates) { rates_ = rates; }
@@ -128,7 +131,6 @@ class FaultyFiles final : public Files {
   IoCompletion PerformSync(const IoRequest& request);
   static void SyncNode(Node& node);
   void DropInFlight();
-  void CloseAll();
 
   ManualClock& clock_;
   Prng prng_;
@@ -136,6 +138,7 @@ class FaultyFiles final : public Files {
   uint64_t latency_us_max_;
   uint64_t disk_bytes_;
   uint64_t operations_left_ = ~uint64_t{0};
+  bool dead_ = false;  // between a crash and Restart
   uint64_t faults_ = 0;
   Names names_;
   Names durable_names_;

@@ -157,6 +157,8 @@ TEST_F(FaultyFilesTest, AStoppedMachineTakesNothingMore) {
   EXPECT_FALSE(files->Sync(file));
   EXPECT_FALSE(files->Open("d/a", {}));
   files->KillProcess();
+  EXPECT_FALSE(files->Open("d/a", {}));
+  files->Restart();
   EXPECT_TRUE(files->Open("d/a", {}));
 }
 

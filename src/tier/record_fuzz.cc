@@ -29,8 +29,9 @@ void Reseal(std::span<std::byte> bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t count) {
   if (count == 0) return 0;
-  std::vector<std::byte> bytes(count - 1);  // its own memory: aligned, and its end is guarded
-  std::memcpy(bytes.data(), data + 1, bytes.size());
+  const auto* begin = reinterpret_cast<const std::byte*>(data);
+  // Its own memory: aligned, and its end is guarded.
+  std::vector<std::byte> bytes(begin + 1, begin + count);
   if ((data[0] & 1) != 0) Reseal(bytes);
   const auto summary = quire::tier::InspectHeader(bytes);
   if (!summary) return 0;
