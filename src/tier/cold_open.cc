@@ -1,8 +1,6 @@
 // Opening a cold store: what the catalogue says is compared with the segments, and what it does not
 // know is looked for there.
 #include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -71,15 +69,19 @@ class ColdOpener {
     return {};
   }
 
-  // For people and for `quire store stat`; nothing rests on it.
+  // Durable before the first segment is made: lengths of files may be what a crash left.
   Result<void> WriteLock() {
-    const std::string text = EncodeLockText(
-        {.pid = ::getpid(), .bytes_cap = options_.bytes_cap, .segment_bytes = segment_bytes_});
+    const LockText text = {.bytes_cap = options_.bytes_cap, .segment_bytes = segment_bytes_};
+    if (ReadLockText(files_, options_.directory) == text) return {};
+    const std::string bytes = EncodeLockText(text);
     QUIRE_TRY(files_.Resize(lock_, 0));
-    return files_.WriteAt(lock_, 0, std::as_bytes(std::span(text)));
+    QUIRE_TRY(files_.WriteAt(lock_, 0, std::as_bytes(std::span(bytes))));
+    QUIRE_TRY(files_.Sync(lock_));
+    return files_.SyncDirectory(options_.directory);
   }
 
-  // A store that exists keeps the length that most of its segments have.
+  // A store that exists keeps the segment length it has: what the lock file says, and without that
+  // the length of most of its files, the longer one of equally many.
   Result<void> OpenSegments(uint64_t default_bytes) {
     QUIRE_ASSIGN(const auto names, files_.List(options_.directory));
     std::map<uint64_t, uint32_t> lengths;
@@ -91,10 +93,12 @@ class ColdOpener {
       if (length % kRecordAlignment == 0 && length > 0) ++lengths[length];
       segments_.emplace_back(*number, file);
     }
+    segment_bytes_ = ReadLockText(files_, options_.directory).segment_bytes;
+    if (segment_bytes_ != 0) return {};
     segment_bytes_ = default_bytes;
     uint32_t most = 0;
     for (const auto& [length, count] : lengths) {
-      if (count > most) segment_bytes_ = length;
+      if (count >= most) segment_bytes_ = length;
       most = std::max(most, count);
     }
     return {};
@@ -168,6 +172,7 @@ class ColdOpener {
       LogWarn("store {}: the catalogue is made anew: {}", options_.directory, rows.error().message);
       if (catalogue) catalogue->reset();
       Catalogue::Remove(files_, options_.directory);
+      state_->directory_stale = true;
     }
   }
 
@@ -290,6 +295,9 @@ class ColdOpener {
   // Each publisher goes on in its newest segment.
   void ResumeLast(const Found& found) {
     Segment& segment = state_->segments[found.number];
+    // Appending to what the catalogue called sealed would be invisible to whoever reads an old
+    // catalogue after a power cut.
+    if (found.row.sealed) return;
     if (segment.state != SegmentState::kSealed || segment.tail >= segment_bytes_) return;
     if (!state_->Serves(segment.publisher, segment.erase_epoch)) return;
     for (const Found& other : found_) {

@@ -72,6 +72,21 @@ TEST_F(ColdRestartTest, WhatWasDurableSurvivesPowerCutsAndKills) {
   }
 }
 
+TEST_F(ColdRestartTest, NoSegmentIsCutToTheLengthOfOneThatACrashLeftShort) {
+  Open();
+  PutAll(0, 12);
+  store_.reset();
+  files_->Contents("store/segment-000001")->resize(64 << 10);
+  for (const bool lock : {true, false}) {
+    if (!lock) {
+      ASSERT_TRUE(files_->Remove("store/LOCK"));
+    }
+    Open();
+    ExpectAll(0, 12);
+    store_.reset();
+  }
+}
+
 TEST_F(ColdRestartTest, AMissingOrDamagedCatalogueIsRebuilt) {
   Open();
   PutAll(0, 30);

@@ -3,6 +3,7 @@
 #define QUIRE_TIER_COLD_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include <deque>
 #include <map>
@@ -21,7 +22,10 @@ inline constexpr uint64_t kTestSegmentBytes = 128 << 10;
 
 class ColdTest : public testing::Test {
  protected:
-  ColdTest() { options_ = Options(8); }
+  ColdTest() {
+    sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, 1, nullptr);
+    options_ = Options(8);
+  }
   ~ColdTest() override { store_.reset(); }
 
   static ColdOptions Options(uint32_t segments) {

@@ -25,8 +25,9 @@ uint64_t NumberAfter(std::string_view text, std::string_view name) {
 }  // namespace
 
 std::string EncodeLockText(const LockText& text) {
-  return fmt::format("{{\"pid\":{},\"bytes_cap\":{},\"segment_bytes\":{}}}\n", text.pid,
-                     text.bytes_cap, text.segment_bytes);
+  const std::string body =
+      fmt::format("{{\"bytes_cap\":{},\"segment_bytes\":{},", text.bytes_cap, text.segment_bytes);
+  return fmt::format("{}\"crc\":{}}}\n", body, Crc32c(std::as_bytes(std::span(body))));
 }
 
 LockText ReadLockText(Files& files, const std::string& directory) {
@@ -36,9 +37,9 @@ LockText ReadLockText(Files& files, const std::string& directory) {
   const uint64_t got = files.ReadAt(*file, 0, bytes).value_or(0);
   files.Close(*file);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), got);
-  return {.pid = static_cast<int64_t>(NumberAfter(text, "pid")),
-          .bytes_cap = NumberAfter(text, "bytes_cap"),
-          .segment_bytes = NumberAfter(text, "segment_bytes")};
+  const LockText read = {.bytes_cap = NumberAfter(text, "bytes_cap"),
+                         .segment_bytes = NumberAfter(text, "segment_bytes")};
+  return EncodeLockText(read) == text ? read : LockText{};
 }
 
 Result<std::expected<RecordSummary, RecordMiss>> FirstHeader(Files& files, FileId segment,

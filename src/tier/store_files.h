@@ -16,14 +16,15 @@ namespace quire::tier {
 
 inline constexpr std::string_view kLockName = "LOCK";
 
-/// What the lock file says for people.
+/// What the lock file says about the store.
 struct LockText {
-  int64_t pid = 0;
   uint64_t bytes_cap = 0;
   uint64_t segment_bytes = 0;
+
+  bool operator==(const LockText&) const = default;
 };
 std::string EncodeLockText(const LockText& text);
-/// All zero when the file is not there or not readable.
+/// All zero when the file is not there or not whole.
 LockText ReadLockText(Files& files, const std::string& directory);
 
 /// The first header of a segment, or why there is none.
