@@ -18,7 +18,7 @@ class ColdSimTest : public testing::Test {
 TEST_F(ColdSimTest, NoSeedBreaksAPromise) {
   uint64_t faults = 0, crashes = 0, loaded = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
-    const SimReport report = RunColdSim({.seed = seed, .steps = 600});
+    const SimReport report = RunColdSim({.seed = seed, .steps = 1000});
     ASSERT_EQ(report.problems(), 0) << report.first_problem;
     faults += report.faults;
     crashes += report.crashes;

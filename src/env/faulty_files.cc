@@ -93,6 +93,7 @@ Result<FileId> FaultyFiles::Open(const std::string& path, const OpenOptions& opt
     if (!Step()) return FailStopped();
     ChangeName(path, node);
   }
+  node->direct |= options.direct;
   node->locked |= options.locked;
   files_.push_back({.node = std::move(node), .holds_lock = options.locked});
   return FileId{static_cast<uint32_t>(files_.size() - 1)};
@@ -299,7 +300,9 @@ IoCompletion FaultyFiles::PerformSync(const IoRequest& request) {
     SyncNode(node);
     return {.tag = request.tag};
   }
-  // The system forgets what it could not write: some of it is lost though readers still see it.
+  // The disk still has what was written past the page cache. Of what was in it the system forgets
+  // what it could not write: some of it is lost though readers still see it.
+  if (node.direct) return {.tag = request.tag, .error = ErrorCode::kIo};
   std::erase_if(node.unsynced, [&](const Change&) { return prng_.NextChance(2); });
   return {.tag = request.tag, .error = ErrorCode::kIo};
 }

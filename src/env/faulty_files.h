@@ -19,7 +19,7 @@ struct FaultRates {
   // What the system reports.
   uint64_t read_error = 0;
   uint64_t write_error = 0;  // a part of the bytes may have been written
-  uint64_t sync_error = 0;   // what was to be synced may be lost
+  uint64_t sync_error = 0;   // what was to be synced is not
   uint64_t short_read = 0;
   uint64_t short_write = 0;
   // What nobody reports.
@@ -98,6 +98,7 @@ class FaultyFiles final : public Files {
     std::vector<std::byte> durable;   // what a power cut leaves for certain
     std::vector<Change> unsynced;     // what leads from one to the other
     bool locked = false;
+    bool direct = false;  // past the page cache
   };
   using NodePointer = std::shared_ptr<Node>;
   using Names = std::map<std::string, NodePointer>;

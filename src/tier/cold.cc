@@ -111,12 +111,14 @@ void ColdStore::WriteCatalogue() {
     segment.catalogue_stale = false;
     const bool holds =
         segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
+    // Sealed says that nothing lies behind the tail: not while a commit is under way.
+    const bool sealed = segment.state == SegmentState::kSealed && segment.writes == 0;
     const auto written = holds ? catalogue_->Put({.segment = i,
                                                   .publisher = segment.publisher,
                                                   .erase_epoch = segment.erase_epoch,
                                                   .generation = segment.generation,
                                                   .tail = segment.tail,
-                                                  .sealed = segment.state == SegmentState::kSealed,
+                                                  .sealed = sealed,
                                                   .entries = state_->index.EntriesOf(i)})
                                : catalogue_->Drop(i);
     if (!written) return DropCatalogue(written.error());

@@ -29,7 +29,6 @@ void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t ta
       if (holds && segment.publisher == publisher && segment.erase_epoch < epoch) Discard(i);
     }
   }
-  // An erasure that failed to become durable is saved by the next one of the same epoch.
   waiting_.push_back(tag);
 }
 
@@ -46,7 +45,8 @@ void ColdEraser::CloseFiles() {
 }
 
 void ColdEraser::Tick(uint64_t now_us) {
-  if (saving_.empty() && !waiting_.empty()) StartSave();
+  const bool due = !waiting_.empty() || (!saved() && now_us >= save_retry_us_);
+  if (step_ == Step::kDone && due) StartSave();
   if (now_us >= retry_us_) {
     retry_us_ = 0;
     StartWipe();
@@ -55,8 +55,9 @@ void ColdEraser::Tick(uint64_t now_us) {
 
 void ColdEraser::StartSave() {
   saving_ = std::exchange(waiting_, {});
+  table_ = state_.epochs;
   if (Planted(Canary::kLoseEpoch)) return EndSave(StoreOutcome::kOk);
-  image_ = EncodeEpochs(state_.epochs);
+  image_ = EncodeEpochs(table_);
   step_ = Step::kWrite0;
   SaveStep();
 }
@@ -75,7 +76,10 @@ void ColdEraser::SaveStep() {
 
 void ColdEraser::EndSave(StoreOutcome outcome) {
   step_ = Step::kDone;
-  if (outcome != StoreOutcome::kOk) {
+  if (outcome == StoreOutcome::kOk) {
+    state_.durable_epochs = table_;
+  } else {
+    save_retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
     LogWarn("store {}: an erasure could not be made durable", state_.options.directory);
   }
   for (const uint64_t tag : std::exchange(saving_, {})) state_.End(tag, outcome);

@@ -25,14 +25,17 @@ class ColdEraser {
   /// Marks a segment whose records no longer count; it will be overwritten.
   void Discard(uint32_t number);
 
-  /// True when every erasure is durable or failed, and everything erased is overwritten.
-  bool idle() const { return waiting_.empty() && saving_.empty() && to_wipe_ == 0; }
+  /// True when every erasure is durable, and everything erased is overwritten.
+  bool idle() const { return waiting_.empty() && saved() && to_wipe_ == 0; }
 
  private:
   enum class Step : uint8_t { kWrite0, kSync0, kWrite1, kSync1, kDone };
   static constexpr uint32_t kSaveNumber = 0;
   static constexpr uint32_t kWipeNumber = 1;
 
+  bool saved() const {
+    return step_ == Step::kDone && state_.epochs.version == state_.durable_epochs.version;
+  }
   void StartSave();
   void SaveStep();
   void EndSave(StoreOutcome outcome);
@@ -43,7 +46,9 @@ class ColdEraser {
   const std::array<FileId, 2> copies_;
   std::vector<uint64_t> waiting_;  // tags of erasures that the save under way does not hold
   std::vector<uint64_t> saving_;   // tags of those that it does
-  std::vector<std::byte> image_;   // what is being saved
+  EpochTable table_;               // what is being saved
+  std::vector<std::byte> image_;   // its bytes
+  uint64_t save_retry_us_ = 0;     // a failed save is tried again then
   Step step_ = Step::kDone;
 
   Staging zeros_;

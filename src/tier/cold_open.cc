@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include "base/log.h"
@@ -12,6 +13,9 @@
 #include "tier/store_files.h"
 
 namespace quire::tier {
+
+// A generation is the number of the opening, then of the segment begun since.
+constexpr uint32_t kGenerationBits = 32;
 
 class ColdOpener {
  public:
@@ -69,14 +73,14 @@ class ColdOpener {
     return {};
   }
 
-  // Durable before the first segment is made: lengths of files may be what a crash left.
+  // Durable before the first segment is begun. Lengths of files may be what a crash left, and a
+  // generation must never be given twice: after a power cut an old catalogue would believe it.
   Result<void> WriteLock() {
-    const LockText text = {.bytes_cap = options_.bytes_cap, .segment_bytes = segment_bytes_};
-    if (ReadLockText(files_, options_.directory) == text) return {};
-    const std::string bytes = EncodeLockText(text);
-    QUIRE_TRY(files_.Resize(lock_, 0));
-    QUIRE_TRY(files_.WriteAt(lock_, 0, std::as_bytes(std::span(bytes))));
-    QUIRE_TRY(files_.Sync(lock_));
+    const uint64_t opens = std::max(opens_, state_->generation >> kGenerationBits) + 1;
+    state_->generation = opens << kGenerationBits;
+    QUIRE_TRY(WriteLockText(
+        files_, lock_,
+        {.opens = opens, .bytes_cap = options_.bytes_cap, .segment_bytes = segment_bytes_}));
     return files_.SyncDirectory(options_.directory);
   }
 
@@ -93,7 +97,9 @@ class ColdOpener {
       if (length % kRecordAlignment == 0 && length > 0) ++lengths[length];
       segments_.emplace_back(*number, file);
     }
-    segment_bytes_ = ReadLockText(files_, options_.directory).segment_bytes;
+    const LockText lock = ReadLockText(files_, options_.directory);
+    opens_ = lock.opens;
+    segment_bytes_ = lock.segment_bytes;
     if (segment_bytes_ != 0) return {};
     segment_bytes_ = default_bytes;
     uint32_t most = 0;
@@ -150,6 +156,7 @@ class ColdOpener {
     const EpochTable& first = tables[0] ? *tables[0] : none;
     const EpochTable& second = tables[1] ? *tables[1] : none;
     state_->epochs = first.version >= second.version ? first : second;
+    state_->durable_epochs = state_->epochs;
     for (size_t i = 0; i < 2; ++i) {
       if (tables[i] && *tables[i] == state_->epochs) continue;
       QUIRE_TRY(WriteEpochFile(files_, epoch_files_[i], state_->epochs));
@@ -166,7 +173,11 @@ class ColdOpener {
       if (rows) {
         catalogue_ = std::move(*catalogue);
         recovery_.catalogue_rebuilt = again || (rows->empty() && !segments_.empty());
-        for (CatalogueRow& row : *rows) rows_[row.segment] = std::move(row);
+        for (CatalogueRow& row : *rows) {
+          // Also of what was lost.
+          state_->generation = std::max(state_->generation, row.generation);
+          rows_[row.segment] = std::move(row);
+        }
         return;
       }
       LogWarn("store {}: the catalogue is made anew: {}", options_.directory, rows.error().message);
@@ -203,6 +214,9 @@ class ColdOpener {
 
   Result<void> ScanFrom(Found& found, FileId file) {
     CatalogueRow& row = found.row;
+    // A process that was killed may have left records that a power cut would still take: whoever
+    // finds them takes them for durable.
+    QUIRE_TRY(files_.Sync(file));
     QUIRE_ASSIGN(SegmentScan scan,
                  ScanSegment(files_, file, found.number, row.tail, segment_bytes_));
     ++recovery_.segments_scanned;
@@ -251,10 +265,14 @@ class ColdOpener {
         state_->uses = std::max(state_->uses, entry.used);
       }
     }
-    for (Found& found : found_) EnterSegment(found);
+    for (Found& found : found_) {
+      for (ColdEntry& entry : found.row.entries) {
+        if (entry.used == 0) entry.used = ++state_->uses;
+      }
+    }
+    // The newest first: of two records of one key the older may be half overwritten.
+    for (Found& found : std::views::reverse(found_)) EnterSegment(found);
     for (const Found& found : found_) ResumeLast(found);
-    // Sequence numbers only say in which order records were written.
-    state_->sequence = (state_->generation + 1) << 32;
   }
 
   void EnterSegment(Found& found) {
@@ -270,8 +288,7 @@ class ColdOpener {
     segment.generation = row.generation;
     segment.tail = row.tail;
     for (const Gap& gap : found.gaps) WriteVoid(found, gap);
-    for (ColdEntry entry : row.entries) {
-      if (entry.used == 0) entry.used = ++state_->uses;
+    for (const ColdEntry& entry : row.entries) {
       if (state_->index.Insert(entry)) state_->CountIn(entry);
     }
     if (state_->Serves(row.publisher, row.erase_epoch)) return;
@@ -333,6 +350,7 @@ class ColdOpener {
   std::unique_ptr<ColdStore> Finish() {
     RestoreLengths();
     state_->stats.bytes = state_->segments.files() * segment_bytes_;
+    state_->sequence = state_->generation;  // it only says in which order records were written
     store_ = std::unique_ptr<ColdStore>(new ColdStore(std::move(state_), lock_, epoch_files_));
     store_->catalogue_ = std::move(catalogue_);
     store_->recovery_ = recovery_;
@@ -360,6 +378,7 @@ class ColdOpener {
   Files& files_;
   const Clock& clock_;
   uint64_t segment_bytes_ = 0;
+  uint64_t opens_ = 0;
   FileId lock_;
   std::array<FileId, 2> epoch_files_;
   std::vector<FileId> opened_;                         // closed when opening fails

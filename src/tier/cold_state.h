@@ -73,7 +73,8 @@ struct ColdState {
   ColdIndex index;
   Staging write_staging;
   Staging read_staging;
-  EpochTable epochs;
+  EpochTable epochs;          // what is served
+  EpochTable durable_epochs;  // what a restart will find
   bool epochs_damaged = false;
   bool directory_stale = false;  // names that a power cut may forget
   uint64_t generation = 0;       // the highest of any segment

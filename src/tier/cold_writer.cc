@@ -47,6 +47,10 @@ std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) const 
     const bool old = identity.erase_epoch < state_.epochs.EpochOf(identity.publisher);
     return old ? StoreOutcome::kErased : StoreOutcome::kUnknownEpoch;
   }
+  // After a crash a record of an epoch that the files do not know would look like old files.
+  if (state_.durable_epochs.EpochOf(identity.publisher) != identity.erase_epoch) {
+    return StoreOutcome::kBusy;
+  }
   const KeyPrefix key = PrefixOf(identity.key);
   if (keys_.contains(key) || state_.index.Find(key)) return StoreOutcome::kPresent;
   const uint64_t bytes = request.layout->record_bytes();
@@ -99,7 +103,10 @@ std::expected<uint32_t, StoreOutcome> ColdWriter::NewSegment(const PublisherId& 
       may_make = false;
       continue;
     }
-    if (state == SegmentState::kSealed) state_.stats.evicted += state_.ForgetSegment(*number);
+    if (state == SegmentState::kActive) Seal(*number);
+    if (state_.segments[*number].state == SegmentState::kSealed) {
+      state_.stats.evicted += state_.ForgetSegment(*number);
+    }
     return *number;
   }
 }

@@ -76,12 +76,12 @@ uint32_t SegmentTable::QuotaOf(const PublisherId& publisher) const {
       std::min<uint64_t>(found->second.bytes_quota / segment_bytes_, kNumberMax));
 }
 
-std::optional<uint32_t> SegmentTable::LeastRecent(const PublisherId& publisher,
+std::optional<uint32_t> SegmentTable::LeastRecent(const PublisherId& publisher, SegmentState state,
                                                   bool own_only) const {
   std::optional<uint32_t> least;
   for (uint32_t i = 0; i < size(); ++i) {
     const Segment& segment = segments_[i];
-    if (segment.state != SegmentState::kSealed || !Idle(segment)) continue;
+    if (segment.state != state || !Idle(segment)) continue;
     const bool own = segment.publisher == publisher;
     if (!own && (own_only || CountOf(segment.publisher) <= FloorOf(segment.publisher))) continue;
     if (!least || segment.Recency() < segments_[*least].Recency()) least = i;
@@ -94,7 +94,7 @@ std::expected<uint32_t, SegmentTable::Refusal> SegmentTable::Choose(const Publis
   const uint32_t quota = QuotaOf(publisher);
   if (quota == 0) return std::unexpected(Refusal::kQuota);
   if (CountOf(publisher) >= quota) {
-    const auto own = LeastRecent(publisher, /*own_only=*/true);
+    const auto own = LeastRecent(publisher, SegmentState::kSealed, /*own_only=*/true);
     if (!own) return std::unexpected(Refusal::kBusy);
     return *own;
   }
@@ -106,11 +106,13 @@ std::expected<uint32_t, SegmentTable::Refusal> SegmentTable::Choose(const Publis
     erased |= segments_[i].state == SegmentState::kErased;
   }
   if (may_make && (files() < segments_max_ || Planted(Canary::kIgnoreCap))) return missing;
-  const auto least = LeastRecent(publisher, /*own_only=*/false);
-  if (least) return *least;
+  for (const SegmentState state : {SegmentState::kSealed, SegmentState::kActive}) {
+    const auto least = LeastRecent(publisher, state, /*own_only=*/false);
+    if (least) return *least;
+  }
   // What is being overwritten, read or written will be there again soon.
   const bool soon = erased || std::ranges::any_of(segments_, [](const Segment& s) {
-                      return s.state == SegmentState::kSealed && !Idle(s);
+                      return s.state != SegmentState::kMissing && !Idle(s);
                     });
   return std::unexpected(soon ? Refusal::kBusy : Refusal::kProtected);
 }

@@ -78,6 +78,7 @@ class SegmentTable {
   ///   kMissing  no file yet: make one
   ///   kFree     as it is
   ///   kSealed   its records must be forgotten first
+  ///   kActive   of another publisher: sealed, then the same. These go last
   ///
   /// A publisher at its quota gives up its own least recent segment; else a free place is taken;
   /// else the least recent segment goes whose publisher stays at or above its floor (one's own
@@ -88,7 +89,8 @@ class SegmentTable {
   uint32_t CountOf(const PublisherId& publisher) const;
 
  private:
-  std::optional<uint32_t> LeastRecent(const PublisherId& publisher, bool own_only) const;
+  std::optional<uint32_t> LeastRecent(const PublisherId& publisher, SegmentState state,
+                                      bool own_only) const;
   uint32_t FloorOf(const PublisherId& publisher) const;
   uint32_t QuotaOf(const PublisherId& publisher) const;
 

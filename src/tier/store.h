@@ -24,7 +24,7 @@ enum class StoreOutcome : uint8_t {
   kIo = 6,            // the disk failed
   kDeadline = 7,      // Get: not in time
   kCancelled = 8,     //
-  kBusy = 9,          // Put: everything that may be in flight is
+  kBusy = 9,          // Put: everything that may be in flight is, or its epoch is not durable yet
   kNoSpace = 10,      // Put: the disk is full, or everything is protected by floors
   kQuota = 11,        // Put: the publisher's quota is below one segment
   kTooLarge = 12,     // a record that can never be stored or loaded here

@@ -22,24 +22,44 @@ uint64_t NumberAfter(std::string_view text, std::string_view name) {
   return number;
 }
 
-}  // namespace
+constexpr uint64_t kLockCopyBytes = 512;  // a sector is written whole or not at all
 
 std::string EncodeLockText(const LockText& text) {
-  const std::string body =
-      fmt::format("{{\"bytes_cap\":{},\"segment_bytes\":{},", text.bytes_cap, text.segment_bytes);
-  return fmt::format("{}\"crc\":{}}}\n", body, Crc32c(std::as_bytes(std::span(body))));
+  std::string body = fmt::format("{{\"opens\":{},\"bytes_cap\":{},\"segment_bytes\":{},",
+                                 text.opens, text.bytes_cap, text.segment_bytes);
+  const uint32_t crc = Crc32c(std::as_bytes(std::span(body)));
+  body = fmt::format("{}\"crc\":{}}}", body, crc);
+  body.resize(kLockCopyBytes - 1, ' ');
+  return body + "\n";
 }
+
+LockText DecodeLockText(std::string_view text) {
+  const LockText read = {.opens = NumberAfter(text, "opens"),
+                         .bytes_cap = NumberAfter(text, "bytes_cap"),
+                         .segment_bytes = NumberAfter(text, "segment_bytes")};
+  return EncodeLockText(read) == text ? read : LockText{};
+}
+
+}  // namespace
 
 LockText ReadLockText(Files& files, const std::string& directory) {
   const auto file = files.Open(fmt::format("{}/{}", directory, kLockName), {.read_only = true});
   if (!file) return {};
-  std::array<std::byte, 256> bytes;
-  const uint64_t got = files.ReadAt(*file, 0, bytes).value_or(0);
+  std::array<std::byte, 2 * kLockCopyBytes> bytes = {};
+  const auto got = files.ReadAt(*file, 0, bytes);
   files.Close(*file);
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), got);
-  const LockText read = {.bytes_cap = NumberAfter(text, "bytes_cap"),
-                         .segment_bytes = NumberAfter(text, "segment_bytes")};
-  return EncodeLockText(read) == text ? read : LockText{};
+  if (!got) return {};
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const LockText first = DecodeLockText(text.substr(0, kLockCopyBytes));
+  const LockText second = DecodeLockText(text.substr(kLockCopyBytes));
+  return first.opens >= second.opens ? first : second;
+}
+
+Result<void> WriteLockText(Files& files, FileId lock, const LockText& text) {
+  const std::string bytes = EncodeLockText(text);
+  const uint64_t offset = text.opens % 2 * kLockCopyBytes;
+  QUIRE_TRY(files.WriteAt(lock, offset, std::as_bytes(std::span(bytes))));
+  return files.Sync(lock);
 }
 
 Result<std::expected<RecordSummary, RecordMiss>> FirstHeader(Files& files, FileId segment,

@@ -16,16 +16,19 @@ namespace quire::tier {
 
 inline constexpr std::string_view kLockName = "LOCK";
 
-/// What the lock file says about the store.
+/// What the lock file says about the store, in two copies that are written in turn.
 struct LockText {
+  uint64_t opens = 0;  // how often the store was opened
+
   uint64_t bytes_cap = 0;
   uint64_t segment_bytes = 0;
 
   bool operator==(const LockText&) const = default;
 };
-std::string EncodeLockText(const LockText& text);
-/// All zero when the file is not there or not whole.
+/// The newest copy that is whole; all zero without one.
 LockText ReadLockText(Files& files, const std::string& directory);
+/// Writes over the older copy and syncs it.
+Result<void> WriteLockText(Files& files, FileId lock, const LockText& text);
 
 /// The first header of a segment, or why there is none.
 /// Errors: kIo
