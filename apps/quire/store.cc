@@ -5,7 +5,6 @@
 
 #include "apps/quire/command.h"
 #include "base/hash.h"
-#include "env/clock.h"
 #include "env/files.h"
 #include "tier/tools.h"
 
@@ -87,7 +86,7 @@ int Run(const StoreFlags& flags, std::string_view what) {
   if (what == "stat") return Finish(flags, tier::StatStore(**files, directory), false);
   if (what == "verify") return Finish(flags, tier::VerifyStore(**files, directory), true);
   if (what == "upgrade") return Finish(flags, tier::UpgradeStore(**files, directory), false);
-  return Finish(flags, tier::RepairStore(**files, SystemClock(), directory), true);
+  return Finish(flags, tier::RepairStore(**files, directory), true);
 }
 
 }  // namespace
@@ -103,7 +102,8 @@ void AddStore(CLI::App& program, int& exit) {
        {Command{"stat", "count records and bytes; also beside the process that has it open"},
         Command{"ls", "list the records; also beside the process that has it open"},
         Command{"verify", "read everything and compare every checksum; exit 1 if damaged"},
-        Command{"repair", "take out what is damaged; make catalogue and epochs anew"},
+        Command{"repair",
+                "take out what is damaged; the catalogue is made anew by whoever opens it"},
         Command{"upgrade", "rewrite records of older versions"}}) {
     auto flags = std::make_shared<StoreFlags>();
     CLI::App* command = store->add_subcommand(name, help);

@@ -17,7 +17,8 @@ constexpr uint64_t kSegmentsWanted = 512;
 
 uint64_t DefaultSegmentBytes(uint64_t bytes_cap) {
   const uint64_t wanted = std::bit_floor(std::max<uint64_t>(bytes_cap / kSegmentsWanted, 1));
-  return std::clamp(wanted, uint64_t{4} << 20, kSegmentBytesMax);
+  const uint64_t least = std::bit_floor(std::max(bytes_cap / 8, kSegmentBytesMin));
+  return std::clamp(wanted, std::min(least, uint64_t{4} << 20), kSegmentBytesMax);
 }
 
 uint32_t Chunks(const ColdOptions& options) {

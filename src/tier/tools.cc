@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tier/catalogue.h"
-#include "tier/cold.h"
 #include "tier/scan.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
@@ -195,22 +194,26 @@ class Walk {
   StoreReport report_;
 };
 
-// Both copies are gone: what is left belongs to nobody by name, so an empty table is right again.
+// Both copies as the newer one that is whole. Where none is, what is left belongs to nobody by name,
+// so an empty table is right.
 Result<void> RenewEpochs(Files& files, const std::string& directory) {
-  bool whole = false;
+  std::array<std::optional<EpochTable>, 2> tables;
   std::array<FileId, 2> copies;
+  EpochTable best;
   for (size_t i = 0; i < copies.size(); ++i) {
     const std::string path = fmt::format("{}/{}", directory, kEpochNames[i]);
     QUIRE_ASSIGN(copies[i], files.Open(path, {.create = true}));
-    const auto table = ReadEpochFile(files, copies[i]);
-    whole |= table && table->has_value();
+    QUIRE_ASSIGN(tables[i], ReadEpochFile(files, copies[i]));
+    if (tables[i] && tables[i]->version > best.version) best = *tables[i];
   }
   Result<void> written;
-  for (const FileId copy : copies) {
-    if (!whole && written) written = WriteEpochFile(files, copy, {});
-    files.Close(copy);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const bool good = tables[i] && *tables[i] == best;
+    if (!good && written) written = WriteEpochFile(files, copies[i], best);
+    files.Close(copies[i]);
   }
-  return written;
+  QUIRE_TRY(written);
+  return files.SyncDirectory(directory);
 }
 
 }  // namespace
@@ -224,7 +227,7 @@ Result<StoreReport> VerifyStore(Files& files, const std::string& directory) {
   return Walk(files, directory, Walk::Depth::kEverything).Run(nullptr);
 }
 
-Result<StoreReport> RepairStore(Files& files, const Clock& clock, const std::string& directory) {
+Result<StoreReport> RepairStore(Files& files, const std::string& directory) {
   QUIRE_ASSIGN(const StoreReport before, VerifyStore(files, directory));
   if (before.other_versions > 0) {
     return Fail(ErrorCode::kUnsupported, fmt::format("store {}: {} records of another version",
@@ -232,14 +235,7 @@ Result<StoreReport> RepairStore(Files& files, const Clock& clock, const std::str
   }
   QUIRE_TRY(Walk(files, directory, Walk::Depth::kRepair).Run(nullptr));
   QUIRE_TRY(RenewEpochs(files, directory));
-  Catalogue::Remove(files, directory);
-  ColdOptions options = {.directory = directory, .scrub_bytes_per_s = 0};
-  // Without the file that has the cap nothing must go that is there.
-  options.bytes_cap =
-      before.bytes_cap != 0 ? before.bytes_cap : std::max(options.bytes_cap, 2 * before.bytes);
-  {
-    QUIRE_ASSIGN(const auto store, ColdStore::Open(options, files, clock));
-  }
+  Catalogue::Remove(files, directory);  // whoever opens the store finds everything anew
   QUIRE_ASSIGN(StoreReport after, VerifyStore(files, directory));
   after.repaired = before.damaged - std::min(before.damaged, after.damaged);
   return after;

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "env/files.h"
-#include "quire/env.h"
 #include "tier/record.h"
 
 namespace quire::tier {
@@ -37,12 +36,13 @@ Result<StoreReport> StatStore(Files& files, const std::string& directory,
 /// Errors: kNotFound; kBusy a process has the store open; kIo
 Result<StoreReport> VerifyStore(Files& files, const std::string& directory);
 
-/// Verifies, takes out what is damaged, and makes the catalogue and the epochs anew. Where both
+/// Verifies, takes out what is damaged, makes the epochs anew, and the catalogue with the next
+/// opening. Where both
 /// copies of the epochs are damaged everything of named tenants is overwritten: nobody knows what
 /// of it was erased.
 ///
 /// Errors: as VerifyStore; kUnsupported it has records of another version
-Result<StoreReport> RepairStore(Files& files, const Clock& clock, const std::string& directory);
+Result<StoreReport> RepairStore(Files& files, const std::string& directory);
 
 /// Rewrites records of older versions. Version 1 is the first, so there is nothing to rewrite.
 ///
