@@ -36,7 +36,7 @@ class ColdStore final : public Store {
   /// Errors:  kInvalidArgument (ResolveSizes); kBusy another process has it; kUnsupported it was
   ///          written by a newer version; kNoSpace; kIo
   /// Cost:    reads the catalogue, one page of every segment, and the headers of segments that the
-  ///          catalogue does not describe; no payload
+  ///          catalogue does not describe; of payload only what was being written at the end
   static Result<std::unique_ptr<ColdStore>> Open(const ColdOptions& options, Files& files,
                                                  const Clock& clock);
   /// Waits for what the disk works on. What is not durable yet may be lost: call Flush before.

@@ -232,6 +232,11 @@ class ColdOpener {
         row.erase_epoch = record.erase_epoch;
       }
       if (record.publisher != row.publisher || record.erase_epoch != row.erase_epoch) continue;
+      QUIRE_ASSIGN(const bool whole, IsWhole(file, record));
+      if (!whole) {
+        found.gaps.push_back({.offset = record.place.offset, .bytes = record.record_bytes()});
+        continue;
+      }
       row.entries.push_back(
           {.key = PrefixOf(record.key),
            .segment = found.number,
@@ -241,6 +246,13 @@ class ColdOpener {
       ++recovery_.records_found;
     }
     return {};
+  }
+
+  // What was being written when a process died may have its header only. That is little, and is
+  // read; without a catalogue it would be everything, and is compared when it is used.
+  Result<bool> IsWhole(FileId file, const RecordSummary& record) {
+    if (recovery_.catalogue_rebuilt) return true;
+    return VerifyRecord(files_, file, record, state_->read_staging.memory());
   }
 
   // A record of an epoch that the table does not know yet: the table is an old copy.
