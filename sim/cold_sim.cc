@@ -103,6 +103,8 @@ class ColdSim {
     for (uint32_t p = 1; p < kPublishers; ++p) {
       const uint64_t epoch = store_->EpochOf(tier::PublisherOf(Records::DomainOf(p)));
       const bool damaged = store_->Stats().epochs_damaged;
+      // A disk that lies about the writes of both copies takes an erasure back.
+      if (!honest() && !damaged) durable_epochs_[p] = std::min(durable_epochs_[p], epoch);
       if (epoch < durable_epochs_[p] && !damaged) {
         Problem(report_.lost,
                 fmt::format("epoch {} of publisher {} is {} again", durable_epochs_[p], p, epoch));
@@ -293,6 +295,7 @@ class ColdSim {
     }
     for (const RecordName& name : had) {
       if (name.epoch < epochs_[name.publisher] || Has(name)) continue;
+      if (doubtful_.contains(name)) continue;
       Problem(report_.lost, fmt::format("durable record {} of publisher {} is gone after a {}",
                                         name.number, name.publisher,
                                         how == 0   ? "close"

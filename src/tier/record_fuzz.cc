@@ -11,7 +11,7 @@ namespace {
 
 using quire::tier::kHeaderBytesMax;
 
-// Without the right checksums no input gets far: the two are made right when the first byte says so.
+// Without the right checksums no input gets far: they are made right when the first byte says so.
 void Reseal(std::span<std::byte> bytes) {
   if (bytes.size() < 256) return;
   uint32_t crc = quire::Crc32c(bytes.first(12));

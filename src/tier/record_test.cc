@@ -203,8 +203,8 @@ TEST_F(RecordTest, AVoidStretchIsNoRecord) {
   EXPECT_EQ(Match(page), RecordMiss::kNotARecord);
 }
 
-// The bytes that every build of this version has written. QUIRE_WRITE_GOLDEN=1 writes the file anew,
-// which only another version of the format may need.
+// The bytes that every build of this version has written. QUIRE_WRITE_GOLDEN=1 writes the file
+// anew, which only another version of the format may need.
 TEST_F(RecordTest, GoldenBytes) {
   const std::string path = std::string(QUIRE_SOURCE_DIR) + "/tests/golden/record_v1.bin";
   const std::string_view text(reinterpret_cast<const char*>(encoded_.data()), encoded_.size());

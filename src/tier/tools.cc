@@ -194,8 +194,8 @@ class Walk {
   StoreReport report_;
 };
 
-// Both copies as the newer one that is whole. Where none is, what is left belongs to nobody by name,
-// so an empty table is right.
+// Both copies as the newer one that is whole. Where none is, what is left belongs to nobody by
+// name, so an empty table is right.
 Result<void> RenewEpochs(Files& files, const std::string& directory) {
   std::array<std::optional<EpochTable>, 2> tables;
   std::array<FileId, 2> copies;
