@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/sync_point.h"
 #include "cache/test_util.h"
 
 namespace quire::registry {
@@ -33,7 +34,7 @@ struct World {
         charge_bytes(cache::ChargePerSlot(geometry, kF16)),
         registry(Must(Registry::Create({.geometry = geometry,
                                         .profile = kF16,
-                                        .budget_bytes = BytesFor(slots),
+                                        .hot_bytes = BytesFor(slots),
                                         .tokens_max = 1 << 14,
                                         .clock = &clock}))) {}
 
@@ -215,8 +216,8 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   World world(20);
   world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                           .profile = kF16,
-                                          .budget_bytes = world.BytesFor(20),
-                                          .budget_bytes_max = world.BytesFor(40),
+                                          .hot_bytes = world.BytesFor(20),
+                                          .hot_bytes_max = world.BytesFor(40),
                                           .tokens_max = 1 << 14,
                                           .clock = &world.clock}));
   Registry& registry = *world.registry;
@@ -232,7 +233,7 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   // Below what training holds: refused before anything goes.
   const auto busy = registry.Resize(world.charge_bytes);
   EXPECT_EQ(busy.error().code, ErrorCode::kBusy);
-  EXPECT_THAT(busy.error().message, HasSubstr("training runs hold"));
+  EXPECT_THAT(busy.error().message, HasSubstr("training runs and requests hold"));
   EXPECT_EQ(registry.owner_count(), 6u);
   EXPECT_EQ(registry.budget_bytes(), world.BytesFor(20));
   EXPECT_EQ(registry.Resize(1).error().code, ErrorCode::kNoSpace);
@@ -280,7 +281,7 @@ TEST(Registry, WhoComesSecondGetsTheOwnerThatIsThere) {
   HookedClock clock;
   const auto registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                                .profile = kF16,
-                                               .budget_bytes = 1 << 20,
+                                               .hot_bytes = 1 << 20,
                                                .tokens_max = 1 << 14,
                                                .clock = &clock}));
   const OwnerOptions options{.identity = SomeIdentity()};
@@ -302,7 +303,7 @@ TEST(Registry, AReaderHearsThatTheOwnerEndedMeanwhile) {
   HookedClock clock;
   world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                           .profile = kF16,
-                                          .budget_bytes = 40 * world.charge_bytes,
+                                          .hot_bytes = 40 * world.charge_bytes,
                                           .tokens_max = 1 << 14,
                                           .clock = &clock}));
   std::vector<float> out(kBlock * 8);
@@ -325,47 +326,23 @@ TEST(Registry, AReaderHearsThatTheOwnerEndedMeanwhile) {
   }
 }
 
-/// Host memory that runs something at its next commit.
-class HookedMemory final : public DeviceMemory {
- public:
-  explicit HookedMemory(std::function<void()>& hook) : hook_(hook) {}
-
-  std::string_view name() const override { return host_->name(); }
-  bool host_accessible() const override { return true; }
-  Result<std::byte*> Reserve(uint64_t bytes) override { return host_->Reserve(bytes); }
-  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
-    if (const auto run = std::exchange(hook_, nullptr)) run();
-    return host_->Commit(begin, bytes);
-  }
-  void Decommit(std::byte* begin, uint64_t bytes) override { host_->Decommit(begin, bytes); }
-  void Release(std::byte* base, uint64_t bytes) override { host_->Release(base, bytes); }
-  void Discard(std::byte* begin, uint64_t bytes) override { host_->Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return host_->Copy(to, from, bytes);
-  }
-
- private:
-  const std::unique_ptr<DeviceMemory> host_ = MakeHostMemory(/*huge_pages=*/false);
-  std::function<void()>& hook_;
-};
-
 // An owner with codecs of its own comes while the caches that were there grow: its cache is made
 // for the old budget and has to grow too.
 TEST(Registry, ACacheMadeWhileTheBudgetGrowsGrowsToo) {
   World world(20);
-  std::function<void()> hook;
-  world.registry =
-      Must(Registry::Create({.geometry = SmallGeometry(),
-                             .profile = kF16,
-                             .budget_bytes = 20 * world.charge_bytes,
-                             .budget_bytes_max = 40 * world.charge_bytes,
-                             .tokens_max = 1 << 14,
-                             .clock = &world.clock,
-                             .make_memory = [&] { return std::make_unique<HookedMemory>(hook); }}));
+  world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
+                                          .profile = kF16,
+                                          .hot_bytes = 20 * world.charge_bytes,
+                                          .hot_bytes_max = 40 * world.charge_bytes,
+                                          .tokens_max = 1 << 14,
+                                          .clock = &world.clock}));
   OwnerOptions left_out;
   left_out.checkpoint_layers = {1};
   std::shared_ptr<OwnerCache> late;
-  hook = [&] { std::thread([&] { late = world.Get(Training{"late", 1}, left_out); }).join(); };
+  const SyncPointHandler handler([&](std::string_view name) {
+    if (name != "registry: caches have grown, the budget has not" || late) return;
+    late = world.Get(Training{"late", 1}, left_out);
+  });
   Must(world.registry->Resize(40 * world.charge_bytes));
   ASSERT_NE(late, nullptr);
   EXPECT_EQ(world.registry->budget_bytes(), 40 * world.charge_bytes);

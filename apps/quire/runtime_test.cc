@@ -1,0 +1,42 @@
+#include "apps/quire/runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace quire::app {
+namespace {
+
+// What the program's engine opens is an owner until it ends, so a training run beside it would share
+// its budget.
+TEST(Runtime, WhatRunsIsAnInferenceOwner) {
+  const auto runtime =
+      Runtime::Load({.model = QUIRE_SOURCE_DIR "/models/tiny", .hot_bytes = "64MB", .threads = 1});
+  ASSERT_TRUE(runtime.has_value()) << runtime.error().message;
+  registry::Registry& registry = (*runtime)->registry();
+  EXPECT_EQ(registry.owner_count(), 0u);
+
+  std::vector<TokenId> prompt(40);
+  std::iota(prompt.begin(), prompt.end(), 1);
+  const auto finish = [&](const serve::Response& response) {
+    EXPECT_EQ(response.finish, serve::Finish::kLength) << response.error.message;
+    EXPECT_EQ(response.tokens.size(), 3u);
+  };
+  uint64_t seen = 0;
+  serve::Request request{.prompt = prompt, .max_tokens = 3};
+  request.on_token = [&](TokenId) {
+    EXPECT_EQ(registry.owner_count(), 1u);
+    const auto owner = registry.Find(registry::Inference{0});
+    EXPECT_NE(owner, nullptr);
+    if (owner != nullptr) EXPECT_EQ(owner->length(), prompt.size() + seen);
+    ++seen;
+    return true;
+  };
+  finish((*runtime)->engine().Run({&request, 1})[0]);
+  EXPECT_EQ(seen, 3u);
+  EXPECT_EQ(registry.owner_count(), 0u);
+  EXPECT_GT(registry.bytes_used(), 0u) << "what it published stays";
+}
+
+}  // namespace
+}  // namespace quire::app
