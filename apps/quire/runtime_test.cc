@@ -7,11 +7,14 @@
 namespace quire::app {
 namespace {
 
-// What the program's engine opens is an owner until it ends, so a training run beside it would share
-// its budget.
+// What the program's engine opens is an owner until it ends, so a training run beside it would
+// share its budget.
 TEST(Runtime, WhatRunsIsAnInferenceOwner) {
-  const auto runtime =
-      Runtime::Load({.model = QUIRE_SOURCE_DIR "/models/tiny", .hot_bytes = "64MB", .threads = 1});
+  RuntimeFlags flags;
+  flags.model = QUIRE_SOURCE_DIR "/models/tiny";
+  flags.hot_bytes = "64MB";
+  flags.threads = 1;
+  const auto runtime = Runtime::Load(flags);
   ASSERT_TRUE(runtime.has_value()) << runtime.error().message;
   registry::Registry& registry = (*runtime)->registry();
   EXPECT_EQ(registry.owner_count(), 0u);
@@ -27,8 +30,7 @@ TEST(Runtime, WhatRunsIsAnInferenceOwner) {
   request.on_token = [&](TokenId) {
     EXPECT_EQ(registry.owner_count(), 1u);
     const auto owner = registry.Find(registry::Inference{0});
-    EXPECT_NE(owner, nullptr);
-    if (owner != nullptr) EXPECT_EQ(owner->length(), prompt.size() + seen);
+    EXPECT_TRUE(owner != nullptr && owner->length() == prompt.size() + seen);
     ++seen;
     return true;
   };

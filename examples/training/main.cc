@@ -1,9 +1,10 @@
-// A training run on a registry's budget: the forward pass writes K and V of its layers, the backward
-// pass reads them back. Checkpoint layers hold nothing and are computed again from their inputs: half
-// the bytes, the same weights bit for bit.
+// A training run on a registry's budget: the forward pass writes K and V of its layers, the
+// backward pass reads them back. Checkpoint layers hold nothing and are computed again from their
+// inputs: half the bytes, the same weights bit for bit.
 //
-// The model is a toy: causal linear attention, o(t) = sum over s <= t of (h(t) . k(s)) v(s) / (t + 1),
-// on a residual stream h, and of each layer the matrix that makes v is trained.
+// The model is a toy: causal linear attention on a residual stream h,
+// o(t) = sum over s <= t of (h(t) . k(s)) v(s) / (t + 1), and of each layer the matrix that makes v
+// is trained.
 #include <algorithm>
 #include <cstdio>
 #include <vector>

@@ -19,8 +19,8 @@ bool LogEnabled(LogLevel level);
 void WriteLog(LogLevel level, std::string_view message);
 }  // namespace internal
 
-/// LogWarn("slot {} freed", 7) writes one line: time, level, message. The text is only made when the
-/// level is enabled. Newlines in the message are the caller's mistake to avoid.
+/// LogWarn("slot {} freed", 7) writes one line: time, level, message. The text is made only when
+/// the level is enabled. Newlines in the message are the caller's mistake to avoid.
 ///
 /// Threads: any thread; takes the log's own lock, below which nothing is taken
 template <typename... Args>

@@ -61,12 +61,12 @@ class Registry {
   EvictReport EvictToBudget(uint64_t bytes);
 
   /// Moves the budget. Down: makes room as EvictToBudget does until no more than that is charged,
-  /// so training runs and requests stay. No slot of a live owner moves; caches give the memory beyond the new
-  /// budget back where nobody holds any of it.
+  /// so training runs and requests stay. No slot of a live owner moves; caches give the memory
+  /// beyond the new budget back where nobody holds any of it.
   ///
   /// Errors:  kTooLarge above hot_bytes_max; kNoSpace it holds no block of some owner's, or the
-  ///          system refuses memory; kBusy training runs and requests hold more. The budget is then as before;
-  ///          what was evicted to get there is not brought back
+  ///          system refuses memory; kBusy training runs and requests hold more. The budget is then
+  ///          as before; what was evicted to get there is not brought back
   /// Threads: any; calls take turns
   Result<void> Resize(uint64_t bytes);
 

@@ -4,8 +4,8 @@
 
 namespace quire::registry {
 
-/// What an engine writes to, and its owner with it. Released by name meanwhile, it fails at the next
-/// call that writes; until it ends nothing of it goes, for kernels may be reading.
+/// What an engine writes to, and its owner with it. Released by name meanwhile, it fails at the
+/// next call that writes; until it ends nothing of it goes, for kernels may be reading.
 class OwnedSequence final : public Sequence {
  public:
   OwnedSequence(RequestCache& cache, Sequence& inner) : cache_(cache), inner_(inner) {}

@@ -1,5 +1,5 @@
-// An engine on a registry: what it opens are owners on the one budget, and nothing else differs from
-// a cache of its own. SPEC O1, O2, O3.
+// An engine on a registry: what it opens are owners on the one budget, and nothing else differs
+// from a cache of its own. SPEC O1, O2, O3.
 #include "registry/request_cache.h"
 
 #include <gmock/gmock.h>
