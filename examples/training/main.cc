@@ -138,7 +138,7 @@ Result<Trained> Train(registry::Registry& registry, const registry::Training& na
       inputs.push_back(Attend(inputs[layer], kv));
     }
     QUIRE_TRY(owner->Commit(tokens));
-    run.bytes = owner->metrics().bytes;
+    run.bytes = owner->bytes();
 
     run.loss = 0;
     Rows gradient(kTokens * kDim);

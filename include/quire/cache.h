@@ -76,7 +76,7 @@ struct CacheOptions {
   // Most that Resize may raise hot_bytes to: addresses are reserved for so much, and nothing moves
   // when it grows. 0: hot_bytes.
   uint64_t hot_bytes_max = 0;
-  // Pays for this cache too, besides hot_bytes. A refusal may come after something was evicted then:
+  // Pays for this cache too, besides hot_bytes. A refusal may come after an eviction then:
   // another cache took what that gave. Null: hot_bytes alone.
   SharedBudget* shared_budget = nullptr;
   uint64_t tokens_max = 1 << 20;  // longest sequence

@@ -25,7 +25,7 @@ constexpr uint32_t kSlots = 60;
 struct NaiveRoot {
   Digest key{};
   TenantId account{};
-  std::shared_ptr<const Domain> domain;
+  std::shared_ptr<const Domain> domain{};
 };
 
 struct NaiveBlock {

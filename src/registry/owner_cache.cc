@@ -25,8 +25,7 @@ OwnerCache::OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequen
       sequence_(std::move(sequence)),
       layers_(std::make_unique<LayerMutex[]>(layer_numbers_.size())),
       room_tokens_(sequence_->stats().tokens_reserved),
-      created_us_(clock.NowMicros()),
-      last_access_us_(created_us_) {}
+      last_access_us_(clock.NowMicros()) {}
 
 std::unexpected<Error> OwnerCache::Fail(ErrorCode code, std::string_view what) const {
   return quire::Fail(code, fmt::format("{}: {}", OwnerName(owner_), what));
@@ -64,16 +63,6 @@ void OwnerCache::Touch() const {
   uint64_t last_us = last_access_us_.load(std::memory_order_relaxed);
   while (last_us < now_us && !last_access_us_.compare_exchange_weak(last_us, now_us)) {
   }
-  access_count_.fetch_add(1, std::memory_order_relaxed);
-}
-
-OwnerMetrics OwnerCache::metrics() const {
-  const SequenceStats stats = sequence_->stats();
-  return {.created_us = created_us_,
-          .last_access_us = last_access_us_.load(std::memory_order_relaxed),
-          .access_count = access_count_.load(std::memory_order_relaxed),
-          .tokens = stats.tokens_used,
-          .bytes = stats.bytes};
 }
 
 Result<void> OwnerCache::Append(uint32_t layer, const LayerRows& rows) {
@@ -159,15 +148,6 @@ Result<void> OwnerCache::Gather(uint32_t layer, StreamRole role, uint64_t begin,
   auto gathered = sequence_->Gather(number, role, begin, end, out);
   if (!gathered) QUIRE_TRY(CheckAlive());
   return gathered;
-}
-
-Result<BlockListView> OwnerCache::View(uint32_t layer, StreamRole role, TokenRange range) const {
-  QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
-  QUIRE_TRY(CheckAlive());
-  Touch();
-  auto view = sequence_->View(number, role, range);
-  if (!view || view->tokens() == 0) QUIRE_TRY(CheckAlive());
-  return view;
 }
 
 }  // namespace quire::registry

@@ -54,7 +54,9 @@ class OwnerCache {
   uint64_t length() const {
     return state_.load(std::memory_order_acquire) == OwnerState::kAlive ? sequence_->length() : 0;
   }
-  OwnerMetrics metrics() const;
+  /// Of all slots it holds, shared ones included.
+  uint64_t bytes() const { return sequence_->stats().bytes; }
+  /// When it was looked up, written or read last.
   uint64_t last_access_us() const { return last_access_us_.load(std::memory_order_relaxed); }
 
   /// Writes the next rows of one layer. Takes room from other inference owners if there is none.
@@ -66,10 +68,9 @@ class OwnerCache {
   /// Back to zero tokens; what it alone held is free again.
   Result<void> Clear();
 
-  /// As Sequence::Gather and View. Of a checkpoint layer: kInvalidArgument.
+  /// As Sequence::Gather. Of a checkpoint layer: kInvalidArgument.
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const;
-  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range = {}) const;
 
   /// The owner's end: gives everything back, but for what an engine runs: that hears of it at its
   /// next call, and gives it back. What views still pin goes with them.
@@ -106,9 +107,7 @@ class OwnerCache {
   std::atomic<uint64_t> room_tokens_;                   // written alone
   std::atomic<OwnerState> state_ = OwnerState::kAlive;  // written alone
 
-  const uint64_t created_us_;
   mutable std::atomic<uint64_t> last_access_us_;
-  mutable std::atomic<uint64_t> access_count_ = 0;
 };
 
 }  // namespace quire::registry

@@ -135,13 +135,11 @@ Result<std::shared_ptr<OwnerCache>> Registry::Make(const Owner& owner, const Own
     if (sequence) {
       return std::make_shared<OwnerCache>(
           owner, options, *std::move(sequence), store.layer_numbers,
-          [this](const OwnerCache& asking) {
-            return EvictUnused(1) > 0 || EvictLeastRecent(&asking);
-          },
+          [this](const OwnerCache& asking) { return EvictUnused() || EvictLeastRecent(&asking); },
           *options_.clock);
     }
     const bool room = sequence.error().code == ErrorCode::kNoSpace &&
-                      (EvictUnused(1) > 0 || EvictLeastRecent(nullptr));
+                      (EvictUnused() || EvictLeastRecent(nullptr));
     if (room) continue;
     return Fail(sequence.error().code,
                 fmt::format("{}: {}", OwnerName(owner), sequence.error().message));
@@ -169,12 +167,6 @@ bool Registry::Release(const Owner& owner) {
   return true;
 }
 
-Result<void> Registry::Clear(const Owner& owner) {
-  const auto found = Find(owner);
-  if (!found) return Fail(ErrorCode::kNotFound, "there is no " + OwnerName(owner));
-  return found->Clear();
-}
-
 uint64_t Registry::owner_count() const {
   MutexLock lock(mutex_);
   return owners_.size();
@@ -188,11 +180,11 @@ std::vector<Cache*> Registry::Caches() const {
   return caches;
 }
 
-// Up to `blocks` blocks of every cache.
-uint64_t Registry::EvictUnused(uint64_t blocks) {
+// A block of every cache. False: there is none.
+bool Registry::EvictUnused() {
   uint64_t evicted = 0;
-  for (Cache* const cache : Caches()) evicted += cache->Evict(blocks);
-  return evicted;
+  for (Cache* const cache : Caches()) evicted += cache->Evict(1);
+  return evicted > 0;
 }
 
 // Of equal times the lower owner goes. False: there is none.
@@ -218,7 +210,7 @@ bool Registry::EvictLeastRecent(const OwnerCache* except) {
 EvictReport Registry::EvictToBudget(uint64_t bytes) {
   EvictReport report;
   while (bytes_used() > bytes) {
-    if (EvictUnused(1) > 0) continue;
+    if (EvictUnused()) continue;
     if (!EvictLeastRecent(nullptr)) break;
     ++report.owners_evicted;
   }
@@ -231,7 +223,7 @@ uint64_t Registry::LastingBytes() const {
   MutexLock lock(mutex_);
   uint64_t bytes = 0;
   for (const auto& [owner, cache] : owners_) {
-    if (!cache->evictable()) bytes += cache->metrics().bytes;
+    if (!cache->evictable()) bytes += cache->bytes();
   }
   return bytes;
 }
@@ -270,7 +262,7 @@ Result<void> Registry::Shrink(uint64_t bytes) {
   };
   if (const uint64_t held = LastingBytes(); held > bytes) return busy(held);  // nothing evicted
   while (!budget_.Resize(bytes)) {
-    if (EvictUnused(1) == 0 && !EvictLeastRecent(nullptr)) return busy(bytes_used());
+    if (!EvictUnused() && !EvictLeastRecent(nullptr)) return busy(bytes_used());
   }
   for (Cache* const cache : Caches()) {
     // Where a live owner's slots are in the way it keeps its memory; the budget is what counts.

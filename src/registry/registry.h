@@ -53,8 +53,6 @@ class Registry {
   std::shared_ptr<OwnerCache> Find(const Owner& owner) const;
   /// The owner's end, of a training run too. What it published stays cached. False: there is none.
   bool Release(const Owner& owner);
-  /// Back to zero tokens. Errors: kNotFound
-  Result<void> Clear(const Owner& owner);
 
   /// Brings the bytes in use down to `bytes`: first what is cached and nobody holds, then the least
   /// recently used inference owners. Never a training run.
@@ -92,7 +90,7 @@ class Registry {
   Result<std::shared_ptr<OwnerCache>> Make(const Owner& owner, const OwnerOptions& options,
                                            Store& store, std::span<const TokenId> prompt);
   std::vector<Cache*> Caches() const;
-  uint64_t EvictUnused(uint64_t blocks);
+  bool EvictUnused();
   uint64_t LastingBytes() const;
   Result<void> Grow(uint64_t bytes);
   Result<void> Shrink(uint64_t bytes);
