@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "base/sync_point.h"
 #include "cache/evict.h"
 #include "cache/fallback.h"
 #include "cache/leases.h"
@@ -144,6 +145,7 @@ void Core::DrainSlots() {
       draining.resize(draining.size() - count);
     }
     if (count == 0) return;
+    AtSyncPoint("drain: before slots are zeroed");
     ZeroAll(std::span(slots).first(count));
   }
 }

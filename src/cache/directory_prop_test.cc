@@ -274,22 +274,18 @@ class LockStep {
   }
 
   void Mark(Prng& prng) {
-    std::vector<BlockId> asked;
-    for (uint64_t i = prng.NextBelow(3); i > 0; --i) {
-      if (const auto id = Any(prng)) asked.push_back(*id);
-    }
+    const auto asked = Any(prng);
+    if (!asked) return;
     const auto standing = static_cast<Standing>(2 + prng.NextBelow(3));
     std::set<BlockId> expected;
     for (auto& [id, block] : blocks_) {
       const Standing now = block.record.standing;
-      const bool asked_for = std::ranges::any_of(
-          asked, [this, of = id](BlockId ancestor) { return Continues(of, ancestor); });
-      if (!asked_for || now == standing) continue;
+      if (!Continues(id, *asked) || now == standing) continue;
       if (now != Standing::kGood && standing != Standing::kErased) continue;
       expected.insert(id);
     }
     for (const BlockId id : expected) blocks_.at(id).record.standing = standing;
-    const std::vector<BlockId> marked = directory_.Mark(asked, standing);
+    const std::vector<BlockId> marked = directory_.Mark({&*asked, 1}, standing);
     ASSERT_EQ(std::set<BlockId>(marked.begin(), marked.end()), expected);
     ASSERT_EQ(marked.size(), expected.size());
     for (size_t i = 0; i < marked.size(); ++i) {  // parents before children
