@@ -1,5 +1,5 @@
-// The cache: three state objects under one lock, and the verbs on them. Bytes are copied, hashed and
-// zeroed between holds of the lock, never under it.
+// The cache: three state objects under one lock, and the verbs on them. Bytes are copied, hashed
+// and zeroed between holds of the lock, never under it.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 

@@ -33,8 +33,8 @@ void DropLease(State& state, BlockId block);
 /// Puts a block where it now belongs among what can be evicted.
 void List(State& state, BlockId block);
 
-/// A use of a path ends: lets go of slots as ReleaseSlots does, under the same hold of the lock under
-/// which policies hear of it, so that they take no other request's blocks for its.
+/// A use of a path ends: lets go of slots as ReleaseSlots does, under the same hold of the lock
+/// under which policies hear of it, so that they take no other request's blocks for its.
 void EndUse(State& state, const Place& place, std::span<const BlockId> path, PathUse use,
             std::span<const SlotId> slots);
 
