@@ -54,8 +54,8 @@ class Slots {
   void Renew(SlotId slot) { PoolOf(slot).Renew(classes_.Local(slot)); }
 
   /// Takes as many slots of each class as the lists are long, with one reference each, and fills
-  /// the lists. The budget pays for them, so they are there. Before that is final, `reserve(end)` is
-  /// called: their ids are lower. What it throws, or std::bad_alloc: nothing changes.
+  /// the lists. The budget pays for them, so they are there. Before that is final, `reserve(end)`
+  /// is called: their ids are lower. What it throws, or std::bad_alloc: nothing changes.
   template <typename Reserve>
   void Take(PerClass<std::vector<SlotId>>& slots, const Reserve& reserve) {
     TakeFree(slots);
