@@ -1,4 +1,4 @@
-// A model, a cache of its shape and an engine on both: what generate and demo run on.
+// A model, a registry of caches of its shape and an engine on both: what generate and demo run on.
 #ifndef QUIRE_APPS_RUNTIME_H_
 #define QUIRE_APPS_RUNTIME_H_
 
@@ -14,6 +14,7 @@
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
+#include "registry/registry.h"
 #include "serve/run_all.h"
 
 namespace quire::app {
@@ -49,7 +50,7 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);
 
 class Runtime {
  public:
-  /// Loads the model (with a progress bar) and makes the cache.
+  /// Loads the model (with a progress bar) and makes the registry.
   /// Errors: what the model loader and the cache say; kUnsupported for flags this build cannot
   /// honour
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
@@ -61,8 +62,10 @@ class Runtime {
   const Identity& identity() const { return identity_; }
   /// Absent when the directory has no tokenizer.json.
   const std::optional<model::Tokenizer>& tokenizer() const { return tokenizer_; }
-  const NumericProfile& profile() const { return cache_->options().profile; }
-  Cache& cache() { return *cache_; }
+  const NumericProfile& profile() const { return registry_->requests().options().profile; }
+  registry::Registry& registry() { return *registry_; }
+  /// Whatever it opens is an inference owner of the registry.
+  Cache& cache() { return registry_->requests(); }
   serve::Engine& engine() { return *engine_; }
 
  private:
@@ -73,7 +76,7 @@ class Runtime {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<AttentionBackend> attention_;
   Identity identity_{};
-  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<registry::Registry> registry_;
   std::unique_ptr<serve::Engine> engine_;
 };
 

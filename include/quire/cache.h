@@ -23,8 +23,9 @@
 #include "quire/view.h"
 
 namespace quire::cache {
+struct BudgetState;
 struct PlanState;
-}
+}  // namespace quire::cache
 
 namespace [[gnu::visibility("default")]] quire {
 
@@ -38,6 +39,33 @@ enum class EvictionBatch : uint8_t {
   kAdaptive = 2,
 };
 
+/// A hard budget that several caches pay from, besides each its own: whatever they do, no more than
+/// this is charged in all. A cache has at most what the others left of it.
+///
+/// Units:    bytes
+/// Threads:  any; caches charge it without a lock
+/// Lifetime: must outlive the caches
+class SharedBudget {
+ public:
+  /// `bytes_max`: the most that Resize may raise it to; 0: bytes.
+  explicit SharedBudget(uint64_t bytes, uint64_t bytes_max = 0);
+  ~SharedBudget();
+  SharedBudget(const SharedBudget&) = delete;
+  SharedBudget& operator=(const SharedBudget&) = delete;
+
+  uint64_t bytes() const;
+  /// What is charged now, never more than bytes().
+  uint64_t used_bytes() const;
+  /// Evicts nothing: call Cache::Evict first where the budget gets smaller.
+  ///
+  /// Errors: kTooLarge above bytes_max; kBusy more is charged. Nothing changes then
+  Result<void> Resize(uint64_t bytes);
+
+ private:
+  friend class cache::Core;
+  const std::unique_ptr<cache::BudgetState> state_;
+};
+
 struct CacheOptions {
   Geometry geometry{};
   NumericProfile profile{};
@@ -48,6 +76,9 @@ struct CacheOptions {
   // Most that Resize may raise hot_bytes to: addresses are reserved for so much, and nothing moves
   // when it grows. 0: hot_bytes.
   uint64_t hot_bytes_max = 0;
+  // Pays for this cache too, besides hot_bytes. A refusal may come after an eviction then:
+  // another cache took what that gave. Null: hot_bytes alone.
+  SharedBudget* shared_budget = nullptr;
   uint64_t tokens_max = 1 << 20;  // longest sequence
   bool huge_pages = false;        // transparent huge pages for the arena; block-major only
   const Clock* clock = nullptr;   // dates evictions; null: the machine's. Must outlive the cache

@@ -16,10 +16,26 @@ void Mutex::Unlock() {
   mutex_.unlock();
 }
 
-bool Mutex::TryLock() {
-  if (!mutex_.try_lock()) return false;
+void SharedMutex::Lock() {
+  lock_ranks::CheckOrder(rank_);
+  mutex_.lock();
   lock_ranks::Remember(rank_);
-  return true;
+}
+
+void SharedMutex::Unlock() {
+  lock_ranks::Forget(rank_);
+  mutex_.unlock();
+}
+
+void SharedMutex::LockShared() {
+  lock_ranks::CheckOrder(rank_);
+  mutex_.lock_shared();
+  lock_ranks::Remember(rank_);
+}
+
+void SharedMutex::UnlockShared() {
+  lock_ranks::Forget(rank_);
+  mutex_.unlock_shared();
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <shared_mutex>
 
 #include "base/lock_ranks.h"
 #include "base/thread_annotations.h"
@@ -23,10 +24,6 @@ class QUIRE_CAPABILITY("mutex") Mutex {
 
   void Lock() QUIRE_ACQUIRE();
   void Unlock() QUIRE_RELEASE();
-  /// False when another thread holds it.
-  [[nodiscard]] bool TryLock() QUIRE_TRY_ACQUIRE(true);
-
-  LockRank rank() const { return rank_; }
 
  private:
   friend class CondVar;
@@ -34,7 +31,27 @@ class QUIRE_CAPABILITY("mutex") Mutex {
   const LockRank rank_;
 };
 
-/// Holds a mutex for a scope: `MutexLock lock(mutex_);`, of whatever class it is.
+/// A mutex with a rank that many readers may hold at once, or one writer alone. A thread takes it
+/// once, to read as to write.
+///
+/// Threads: any thread
+class QUIRE_CAPABILITY("shared_mutex") SharedMutex {
+ public:
+  explicit SharedMutex(LockRank rank) : rank_(rank) {}
+  SharedMutex(const SharedMutex&) = delete;
+  SharedMutex& operator=(const SharedMutex&) = delete;
+
+  void Lock() QUIRE_ACQUIRE();
+  void Unlock() QUIRE_RELEASE();
+  void LockShared() QUIRE_ACQUIRE_SHARED();
+  void UnlockShared() QUIRE_RELEASE_SHARED();
+
+ private:
+  std::shared_mutex mutex_;
+  const LockRank rank_;
+};
+
+/// Holds a mutex for a scope, alone: `MutexLock lock(mutex_);`, of whatever class it is.
 template <typename AnyMutex>
 class QUIRE_SCOPED_CAPABILITY MutexLock {
  public:
@@ -45,6 +62,20 @@ class QUIRE_SCOPED_CAPABILITY MutexLock {
 
  private:
   AnyMutex& mutex_;
+};
+
+/// Shares a mutex with other readers for a scope.
+class QUIRE_SCOPED_CAPABILITY SharedLock {
+ public:
+  explicit SharedLock(SharedMutex& mutex) QUIRE_ACQUIRE_SHARED(mutex) : mutex_(mutex) {
+    mutex_.LockShared();
+  }
+  ~SharedLock() QUIRE_RELEASE() { mutex_.UnlockShared(); }
+  SharedLock(const SharedLock&) = delete;
+  SharedLock& operator=(const SharedLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
 };
 
 /// A condition variable of one Mutex. Wait in a loop over the condition, with the mutex held:

@@ -7,11 +7,13 @@
 #include <array>
 #include <utility>
 
+#include "base/sync_point.h"
 #include "cache/evict.h"
 #include "cache/fallback.h"
 #include "cache/leases.h"
 #include "cache/pin_verbs.h"
 #include "cache/sequence_impl.h"
+#include "cache/shared_budget.h"
 #include "env/clock.h"
 #include "evict/policies.h"
 
@@ -71,8 +73,8 @@ Result<void> CheckOptions(const CacheOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<DeviceMemory> memory,
-                                         quota::Ledger* shared) {
+Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
+                                         std::unique_ptr<DeviceMemory> memory) {
   QUIRE_TRY(CheckOptions(options));
   const uint32_t fallbacks = options.fallback_kernels != nullptr ? ApplyFallback(options) : 0;
   options.fallback_kernels = nullptr;  // need not outlive this
@@ -85,6 +87,8 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<D
   std::unique_ptr<Core> core(new Core(std::move(options), std::move(classes)));
   QUIRE_ASSIGN(core->slots_, Slots::Create(core->classes_, core->options_, std::move(memory)));
   const Capacity& capacity = core->slots_->capacity();
+  SharedBudget* const budget = core->options_.shared_budget;
+  quota::Ledger* const shared = budget == nullptr ? nullptr : &budget->state_->ledger;
   core->state_.reset(
       new State{.classes = core->classes_,
                 .clock = core->clock_,
@@ -154,6 +158,7 @@ void Core::Settle() {
       draining.resize(draining.size() - count);
     }
     if (count == 0) return;
+    AtSyncPoint("drain: before slots are zeroed");
     ZeroAll(std::span(slots).first(count));
   }
 }

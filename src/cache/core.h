@@ -1,5 +1,5 @@
-// The cache: three state objects under one lock, and the verbs on them. Bytes are copied, hashed and
-// zeroed between holds of the lock, never under it.
+// The cache: three state objects under one lock, and the verbs on them. Bytes are copied, hashed
+// and zeroed between holds of the lock, never under it.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
@@ -45,11 +45,8 @@ class SequenceImpl;
 /// Threads: any
 class Core final : public Cache {
  public:
-  /// With a `shared` ledger the bytes are charged to that too, and others may use it up: a refusal
-  /// then may come after something was evicted.
   static Result<std::unique_ptr<Core>> Make(CacheOptions options,
-                                            std::unique_ptr<DeviceMemory> memory,
-                                            quota::Ledger* shared = nullptr);
+                                            std::unique_ptr<DeviceMemory> memory);
   ~Core() override;
 
   const CacheOptions& options() const override { return options_; }
@@ -208,14 +205,15 @@ class Core final : public Cache {
   const bool heeds_priorities_;
   std::unique_ptr<Slots> slots_;  // set once, by Make
 
-  Mutex resize_mutex_{LockRank{5}};   // one Resize at a time
-  Mutex reading_mutex_{LockRank{7}};  // held while State::reading is in use: one block at a time
-  mutable Mutex sequences_mutex_{LockRank{6}};
+  Mutex resize_mutex_{LockRank::kCacheResize};  // one Resize at a time
+  Mutex reading_mutex_{
+      LockRank::kReading};  // held while State::reading is in use: one block at a time
+  mutable Mutex sequences_mutex_{LockRank::kSequences};
   std::map<SequenceId, const SequenceImpl*> sequences_ QUIRE_GUARDED_BY(sequences_mutex_);
   std::atomic<uint64_t> sequence_count_{0};
   std::atomic<uint64_t> next_sequence_{1};
 
-  mutable Mutex mutex_{LockRank{20}};
+  mutable Mutex mutex_{LockRank::kCache};
   mutable std::unique_ptr<State> state_ QUIRE_PT_GUARDED_BY(mutex_);  // set once, by Make
   uint32_t most_touched_ QUIRE_GUARDED_BY(mutex_) = 0;
 };

@@ -176,7 +176,7 @@ class SequenceImpl final : public Sequence {
   const bool asked_;             // what of its prompt was there
   uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
-  mutable Mutex mutex_{LockRank{10}};
+  mutable Mutex mutex_{LockRank::kSequence};
   BlockList blocks_;  // its room; with the tokens that were committed, if it publishes
   PerClass<ClassState> classes_{};
   MetadataCharge charge_;           // for the sequence itself
