@@ -28,7 +28,7 @@ TEST(Runtime, WhatRunsIsAnInferenceOwner) {
   uint64_t seen = 0;
   const serve::Request request{.prompt = prompt, .max_tokens = 3};
   const auto on_event = [&](size_t, const serve::Event& event) {
-    if (std::holds_alternative<serve::TokenEvent>(event)) ++seen;
+    if (std::holds_alternative<serve::NewToken>(event)) ++seen;
     if (seen > 0 && seen < 3) {
       EXPECT_EQ(registry.owner_count(), 1u);
       const auto owner = registry.Find(registry::Inference{0});

@@ -3,15 +3,31 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <string>
 
-namespace quire::internal {
+namespace quire {
 namespace {
 
+struct LevelRow {
+  std::string_view name;
+  LogLevel level;
+  spdlog::level::level_enum spdlog_level;
+};
+
+constexpr std::array<LevelRow, 6> kLevels = {{
+    {"trace", LogLevel::kTrace, spdlog::level::trace},
+    {"debug", LogLevel::kDebug, spdlog::level::debug},
+    {"info", LogLevel::kInfo, spdlog::level::info},
+    {"warn", LogLevel::kWarn, spdlog::level::warn},
+    {"error", LogLevel::kError, spdlog::level::err},
+    {"off", LogLevel::kOff, spdlog::level::off},
+}};
+
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
-  return level == LogLevel::kDebug ? spdlog::level::debug : spdlog::level::warn;
+  return kLevels[static_cast<size_t>(level)].spdlog_level;
 }
 
 // A logger of our own, not spdlog's registry, which an embedding program may use for itself. It is
@@ -23,11 +39,10 @@ spdlog::logger& Logger() {
     logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
     logger->flush_on(spdlog::level::warn);
     const char* variable = std::getenv("QUIRE_LOG");
-    const std::string name = variable == nullptr ? "warn" : variable;
-    const auto level = spdlog::level::from_str(name);
-    const bool known = level != spdlog::level::off || name == "off";  // off: also of what it is not
-    logger->set_level(known ? level : spdlog::level::warn);
-    if (!known) logger->warn("QUIRE_LOG={}: not one of trace debug info warn error off", name);
+    const std::string_view name = variable == nullptr ? "warn" : variable;
+    const std::optional<LogLevel> level = ParseLogLevel(name);
+    logger->set_level(ToSpdlog(level.value_or(LogLevel::kWarn)));
+    if (!level) logger->warn("QUIRE_LOG={}: not one of trace debug info warn error off", name);
     return logger;
   }();
   return *own;
@@ -35,10 +50,22 @@ spdlog::logger& Logger() {
 
 }  // namespace
 
-bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
+std::optional<LogLevel> ParseLogLevel(std::string_view name) {
+  for (const LevelRow& row : kLevels) {
+    if (row.name == name) return row.level;
+  }
+  return std::nullopt;
+}
+
+void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
+
+bool LogEnabled(LogLevel level) {
+  return level != LogLevel::kOff && Logger().should_log(ToSpdlog(level));
+}
 
 void WriteLog(LogLevel level, std::string_view message) {
+  if (level == LogLevel::kOff) return;
   Logger().log(ToSpdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }
 
-}  // namespace quire::internal
+}  // namespace quire

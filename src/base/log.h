@@ -5,36 +5,50 @@
 
 #include <fmt/core.h>
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 namespace quire {
 
-/// Below this a line is dropped. What the variable QUIRE_LOG names: trace, debug, info, warn, error
-/// or off; else warn.
-enum class LogLevel { kDebug, kWarn };
+enum class LogLevel : uint8_t { kTrace, kDebug, kInfo, kWarn, kError, kOff };
 
-namespace internal {
+/// The level a name stands for: trace, debug, info, warn, error, off.
+std::optional<LogLevel> ParseLogLevel(std::string_view name);
+
+/// Lines below the level are dropped. At start it is what the variable QUIRE_LOG names, else warn.
+///
+/// Threads: any thread
+void SetLogLevel(LogLevel level);
 bool LogEnabled(LogLevel level);
-void WriteLog(LogLevel level, std::string_view message);
-}  // namespace internal
 
-/// LogWarn("slot {} freed", 7) writes one line: time, level, message. The text is made only when
-/// the level is enabled. Newlines in the message are the caller's mistake to avoid.
+/// Writes one line: time, level, message. Newlines in the message are the caller's mistake to
+/// avoid.
 ///
 /// Threads: any thread; takes the log's own lock, below which nothing is taken
+void WriteLog(LogLevel level, std::string_view message);
+
+/// LogInfo("slot {} freed", 7): the text is only made when the level is enabled.
 template <typename... Args>
 void Log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
-  if (!internal::LogEnabled(level)) return;
-  internal::WriteLog(level, fmt::format(format, std::forward<Args>(args)...));
+  if (LogEnabled(level)) WriteLog(level, fmt::format(format, std::forward<Args>(args)...));
 }
 template <typename... Args>
 void LogDebug(fmt::format_string<Args...> format, Args&&... args) {
   Log(LogLevel::kDebug, format, std::forward<Args>(args)...);
 }
 template <typename... Args>
+void LogInfo(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kInfo, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
 void LogWarn(fmt::format_string<Args...> format, Args&&... args) {
   Log(LogLevel::kWarn, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void LogError(fmt::format_string<Args...> format, Args&&... args) {
+  Log(LogLevel::kError, format, std::forward<Args>(args)...);
 }
 
 }  // namespace quire

@@ -1,66 +1,45 @@
 #include "base/log.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 namespace quire {
 namespace {
 
-// The variable is read once in a process, so each level has a process of its own.
-class LogDeathTest : public testing::Test {
+class LogTest : public testing::Test {
  protected:
-  void SetUp() override { testing::GTEST_FLAG(death_test_style) = "threadsafe"; }
+  ~LogTest() override { SetLogLevel(LogLevel::kWarn); }
 };
 
-[[noreturn]] void LogAt(const char* level) {
-  if (level != nullptr) {
-    setenv("QUIRE_LOG", level, 1);
-  } else {
-    unsetenv("QUIRE_LOG");
-  }
-  std::fprintf(stderr, "begin\n");
-  LogDebug("slot {} of {{arena}}", 7);
-  LogWarn("braces {}", "{not a format}");
-  std::fprintf(stderr, "end\n");
-  std::exit(0);
+TEST_F(LogTest, NamesOfLevels) {
+  EXPECT_EQ(ParseLogLevel("trace"), LogLevel::kTrace);
+  EXPECT_EQ(ParseLogLevel("off"), LogLevel::kOff);
+  EXPECT_EQ(ParseLogLevel("INFO"), std::nullopt);
+  EXPECT_EQ(ParseLogLevel(""), std::nullopt);
 }
 
-constexpr const char* kDebugLine = " debug slot 7 of .arena.";
-constexpr const char* kWarnLine = " warning braces .not a format.";
-
-TEST_F(LogDeathTest, LinesBelowTheLevelAreDropped) {
-  const auto exits = testing::ExitedWithCode(0);
-  const auto only_warnings = testing::ContainsRegex(std::string("begin\n[^\n]*") + kWarnLine);
-  EXPECT_EXIT(LogAt(nullptr), exits, only_warnings);
-  EXPECT_EXIT(LogAt("warn"), exits, only_warnings);
-  EXPECT_EXIT(LogAt("info"), exits, only_warnings);
-  const auto both =
-      testing::ContainsRegex(std::string("begin\n[^\n]*") + kDebugLine + "\n[^\n]*" + kWarnLine);
-  EXPECT_EXIT(LogAt("debug"), exits, both);
-  EXPECT_EXIT(LogAt("trace"), exits, both);
-  EXPECT_EXIT(LogAt("error"), exits, "begin\nend");
-  EXPECT_EXIT(LogAt("off"), exits, "begin\nend");
-}
-
-TEST_F(LogDeathTest, AnUnknownLevelIsNamedAndWarnings) {
-  const auto exits = testing::ExitedWithCode(0);
-  const auto named = testing::ContainsRegex(
-      std::string("warning QUIRE_LOG=INFO: not one of trace debug info warn error off\n[^\n]*") +
-      kWarnLine);
-  EXPECT_EXIT(LogAt("INFO"), exits, named);
-}
-
-TEST(Log, GoesToStderrOnly) {
+TEST_F(LogTest, GoesToStderrOnly) {
+  SetLogLevel(LogLevel::kInfo);
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  LogWarn("slot {}", 7);
+  LogInfo("slot {} of {{arena}}", 7);
+  LogDebug("too fine {}", 1);
+  LogWarn("braces {}", "{not a format}");
+  const std::string err = testing::internal::GetCapturedStderr();
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
-  EXPECT_NE(testing::internal::GetCapturedStderr().find(" warning slot 7\n"), std::string::npos);
+  EXPECT_NE(err.find("info slot 7 of {arena}\n"), std::string::npos) << err;
+  EXPECT_NE(err.find("warning braces {not a format}\n"), std::string::npos) << err;
+  EXPECT_EQ(err.find("too fine"), std::string::npos) << err;
+}
+
+TEST_F(LogTest, OffSilencesErrors) {
+  SetLogLevel(LogLevel::kOff);
+  EXPECT_FALSE(LogEnabled(LogLevel::kError));
+  EXPECT_FALSE(LogEnabled(LogLevel::kOff));
+  testing::internal::CaptureStderr();
+  LogError("lost");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <latch>
 #include <thread>
@@ -107,16 +108,14 @@ TEST(Mutex, RisingRanksAndAnyOrderOfRelease) {
 TEST(Mutex, AWaitWithALimitEndsByItselfAndHoldsTheMutex) {
   Mutex mutex(LockRank{10});
   CondVar never;
+  std::future<void> other;
   {
     MutexLock lock(mutex);
     never.WaitFor(mutex, 1000);
-    EXPECT_FALSE(std::async(std::launch::async, [&] {
-                   const bool taken = mutex.TryLock();
-                   if (taken) mutex.Unlock();
-                   return taken;
-                 }).get());
+    other = std::async(std::launch::async, [&] { MutexLock theirs(mutex); });
+    EXPECT_EQ(other.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   }
-  MutexLock lock(mutex);
+  other.get();
 }
 
 TEST(Mutex, AWaitWithALimitIsWoken) {
