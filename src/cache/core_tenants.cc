@@ -155,7 +155,9 @@ Result<void> Core::RemoveTenant(TenantId id) {
   QUIRE_TRY(With(check));
   const bool is_domain = With([&](State& state) { return state.accounts.options(id).shared; });
   // A domain without members has nothing that was not erased with them.
-  if (!is_domain) QUIRE_TRY(Erase(id).transform([](const EraseReport&) {}));
+  if (!is_domain) {
+    if (auto erased = Erase(id); !erased) return std::unexpected(std::move(erased).error());
+  }
   return With([&](State& state) -> Result<void> {
     QUIRE_TRY(check(state));  // somebody may have been quicker
     QUIRE_TRY(state.accounts.Remove(id));

@@ -53,7 +53,8 @@ SlotClasses Classes() {
 class LockStep {
  public:
   LockStep() {
-    directory_.SetGhosts(2, 1000);
+    for (uint32_t i = 0; i < 2; ++i) directory_.AddAccount(TenantId(i));
+    directory_.SetGhosts(1000);
     for (uint32_t i = 0; i < 4; ++i) {
       roots_.push_back({.key = KeyOf(1'000'000 + i), .account = TenantId(i / 3)});
       roots_[i].domain = std::make_shared<Domain>(Domain{.name = i < 2 ? "a" : "b"});

@@ -71,9 +71,9 @@ TEST(Pieces, OfLongPathsUnderWindows) {
   const Stream value{.role = StreamRole::kValue, .heads = 1, .dim = 4};
   Geometry geometry;
   geometry.groups = {
-      {.layers = {0}, .kind = LayerKind::kFull, .window_tokens = 0, .streams = {key, value}},
-      {.layers = {1},
-       .kind = LayerKind::kWindow,
+      {.kind = LayerKind::kFull, .layers = {0}, .streams = {key, value}},
+      {.kind = LayerKind::kWindow,
+       .layers = {1},
        .window_tokens = 2 * kBlock,
        .streams = {key, value}}};
   TestCache cache(kLong + 80, geometry);
