@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <utility>
 
 #include "cache/evict.h"
@@ -18,9 +19,7 @@
 namespace quire {
 
 Result<std::unique_ptr<Cache>> Cache::Create(CacheOptions options) {
-  auto memory = MakeHostMemory(options.huge_pages);
-  QUIRE_ASSIGN(auto core, cache::Core::Make(std::move(options), std::move(memory)));
-  return core;
+  return cache::Core::Make(std::move(options));
 }
 
 namespace cache {
@@ -55,6 +54,18 @@ Result<void> CheckOptions(const CacheOptions& options) {
                 fmt::format("cache options: huge_pages with layout {}, whose slots share pages",
                             ArenaLayoutName(options.layout)));
   }
+  if (options.memory != nullptr && options.huge_pages) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache options: huge_pages with memory of the caller's (\"{}\"), who "
+                            "decides that",
+                            options.memory->name()));
+  }
+  if (options.memory != nullptr && !options.memory->host_accessible() && options.ops == nullptr) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache options: the host cannot reach memory \"{}\", and there are no "
+                            "ops that can",
+                            options.memory->name()));
+  }
   if (options.eviction_batch != EvictionBatch::kExact &&
       options.eviction_batch != EvictionBatch::kAdaptive) {
     return Fail(ErrorCode::kInvalidArgument, fmt::format("cache options: eviction_batch {}",
@@ -71,8 +82,7 @@ Result<void> CheckOptions(const CacheOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<DeviceMemory> memory,
-                                         quota::Ledger* shared) {
+Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, quota::Ledger* shared) {
   QUIRE_TRY(CheckOptions(options));
   const uint32_t fallbacks = options.fallback_kernels != nullptr ? ApplyFallback(options) : 0;
   options.fallback_kernels = nullptr;  // need not outlive this
@@ -83,7 +93,7 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, std::unique_ptr<D
                             options.hot_bytes_max, options.hot_bytes));
   }
   std::unique_ptr<Core> core(new Core(std::move(options), std::move(classes)));
-  QUIRE_ASSIGN(core->slots_, Slots::Create(core->classes_, core->options_, std::move(memory)));
+  QUIRE_ASSIGN(core->slots_, Slots::Create(core->classes_, core->options_));
   const Capacity& capacity = core->slots_->capacity();
   core->state_.reset(
       new State{.classes = core->classes_,
@@ -105,7 +115,17 @@ Core::Core(CacheOptions options, SlotClasses classes)
       classes_(std::move(classes)),
       heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()) {}
 
-Core::~Core() { QUIRE_CHECK_MSG(sequence_count_ == 0, "a sequence outlives its cache"); }
+Core::~Core() {
+  QUIRE_CHECK_MSG(sequence_count_ == 0, "a sequence outlives its cache");
+  if (state_ == nullptr) return;  // Make failed
+  // A device may still read the arenas.
+  const std::vector<Fenced> fenced =
+      With([](State& state) { return std::exchange(state.fenced, {}); });
+  for (const Fenced& last : fenced) {
+    last.fence->Wait();
+    ReleaseSlots(last.slots);
+  }
+}
 
 uint64_t Core::block_bytes() const {
   uint64_t bytes = 0;
@@ -142,6 +162,7 @@ void Core::DrainSlots() {
     }
     if (count == 0) return;
     ZeroAll(std::span(slots).first(count));
+    slots_->ops().Synchronize();  // free means that nothing is left of them
   }
 }
 
@@ -158,6 +179,16 @@ void Core::HoldSlots(std::span<const SlotId> slots) {
 void Core::ReleaseSlots(std::span<const SlotId> slots) {
   if (slots.empty()) return;
   With([&](State& state) { cache::ReleaseSlots(state, slots); });
+}
+
+void Core::ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId> slots) {
+  if (fence == nullptr || fence->IsDone()) return ReleaseSlots(slots);
+  try {
+    With([&](State& state) { cache::ReleaseAfter(state, fence, slots); });
+  } catch (const std::bad_alloc&) {
+    fence->Wait();
+    ReleaseSlots(slots);
+  }
 }
 
 void Core::EndUse(const Place& place, std::span<const BlockId> path, const PathUse& use,

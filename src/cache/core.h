@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "base/wiped_vector.h"
+#include "cache/fences.h"
 #include "cache/metadata_charge.h"
 #include "cache/owned_slots.h"
 #include "cache/publish.h"
@@ -45,9 +46,8 @@ class Core final : public Cache {
  public:
   /// With a `shared` ledger the bytes are charged to that too, and others may use it up: a refusal
   /// then may come after something was evicted.
-  static Result<std::unique_ptr<Core>> Make(CacheOptions options,
-                                            std::unique_ptr<DeviceMemory> memory,
-                                            quota::Ledger* shared = nullptr);
+  static Result<std::unique_ptr<Core>> Make(CacheOptions options, quota::Ledger* shared = nullptr);
+  /// Waits for the fences that holds were left with.
   ~Core() override;
 
   const CacheOptions& options() const override { return options_; }
@@ -98,6 +98,8 @@ class Core final : public Cache {
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
   void ReleaseSlots(std::span<const SlotId> slots);
+  /// The same once the fence is done; null: now. Waits for it only if memory runs out.
+  void ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId> slots);
   /// A use of a path ends: drops a hold of each slot, as ReleaseSlots does, under the same hold of
   /// the lock under which policies hear of it.
   void EndUse(const Place& place, std::span<const BlockId> path, const PathUse& use,
@@ -144,7 +146,8 @@ class Core final : public Cache {
  private:
   Core(CacheOptions options, SlotClasses classes);
 
-  /// Runs a verb under the lock. What it left to be drained is drained when the lock is released.
+  /// Runs a verb under the lock, after holds have ended whose fences are done. What is left to be
+  /// drained is drained when the lock is released.
   template <typename Verb>
   auto With(const Verb& verb) QUIRE_EXCLUDES(mutex_) {
     struct DrainAtEnd {
@@ -160,6 +163,7 @@ class Core final : public Cache {
       State& state;
       bool& any;
     } look{.state = *state_, .any = drain.any};
+    ReleaseDone(*state_);
     return verb(*state_);
   }
   void DrainSlots() QUIRE_EXCLUDES(mutex_);

@@ -88,7 +88,9 @@ TEST(Create, FailureSweepOverReservations) {
   for (uint64_t failing = 0;; ++failing) {
     FaultyMemory memory(*host, failing);
     {
-      const auto core = Core::Make(GoodOptions(), std::make_unique<LentMemory>(memory));
+      CacheOptions options = GoodOptions();
+      options.memory = &memory;
+      const auto core = Core::Make(options);
       ASSERT_EQ(core.has_value(), !memory.failed());
       if (core) break;
       EXPECT_EQ(core.error().code, ErrorCode::kNoSpace);
@@ -104,7 +106,9 @@ TEST(Create, ACacheGivesItsReservationsBack) {
   const auto host = MakeHostMemory(false);
   FaultyMemory memory(*host, std::numeric_limits<uint64_t>::max());
   {
-    const auto core = Must(Core::Make(GoodOptions(), std::make_unique<LentMemory>(memory)));
+    CacheOptions options = GoodOptions();
+    options.memory = &memory;
+    const auto core = Must(Core::Make(options));
     EXPECT_GT(memory.reserved_bytes(), 0u);
   }
   EXPECT_EQ(memory.reserved_bytes(), 0u);

@@ -129,9 +129,6 @@ class CountedMemory final : public DeviceMemory {
   }
   void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
   void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return inner_.Copy(to, from, bytes);
-  }
 
  private:
   DeviceMemory& inner_;
@@ -147,8 +144,8 @@ TEST(Edges, WhatACacheCommittedInVainGoesBack) {
     const auto core = Must(Core::Make({.geometry = Geometry::Uniform(2, 2, 64),
                                        .profile = ResidualProfile(kBlock),
                                        .hot_bytes = 1 << 20,
-                                       .hot_bytes_max = 3 << 20},
-                                      std::make_unique<LentMemory>(memory)));
+                                       .hot_bytes_max = 3 << 20,
+                                       .memory = &memory}));
     counted.Begin();
     memory.FailCall(failing);
     if (core->Resize(3 << 20)) break;

@@ -173,9 +173,11 @@ TEST(Resize, ACommitThatFailsChangesNothing) {
   uint64_t failures = 0;
   for (uint64_t failing = 0;; ++failing) {
     FaultyMemory memory(*host, std::numeric_limits<uint64_t>::max());
-    const auto core = Must(Core::Make(
-        {.geometry = mixed, .profile = int8, .hot_bytes = 1 << 20, .hot_bytes_max = 3 << 20},
-        std::make_unique<LentMemory>(memory)));
+    const auto core = Must(Core::Make({.geometry = mixed,
+                                       .profile = int8,
+                                       .hot_bytes = 1 << 20,
+                                       .hot_bytes_max = 3 << 20,
+                                       .memory = &memory}));
     const std::string before = ToJson(core->stats()) + core->BlockMap();
     memory.FailCall(failing);
     const auto grown = core->Resize(3 << 20);

@@ -39,6 +39,12 @@ struct Reading {
   bool Has(SlotId slot) const { return std::ranges::find(slots, slot) != slots.end(); }
 };
 
+/// Slots that a holder let go of while a device may still read them: held until the fence is done.
+struct Fenced {
+  std::shared_ptr<Fence> fence;
+  std::vector<SlotId> slots{};  // in token order
+};
+
 /// Threads:  the caller holds the cache's lock
 /// Lifetime: what the references name must outlive it
 struct State {
@@ -54,6 +60,7 @@ struct State {
   // Slots that nobody holds, with bytes that must be gone before anyone else gets them: zeroed
   // without the lock, and charged until they are free.
   std::vector<SlotId> draining{};
+  std::vector<Fenced> fenced{};  // oldest first
   CacheStats counters{};         // the *_total fields and lookups
   std::vector<uint64_t> keys{};  // of a path that was used
 

@@ -32,9 +32,6 @@ class SeenMemory final : public DeviceMemory {
   void Decommit(std::byte* begin, uint64_t bytes) override { inner_->Decommit(begin, bytes); }
   void Release(std::byte* base, uint64_t bytes) override { inner_->Release(base, bytes); }
   void Discard(std::byte* begin, uint64_t bytes) override { inner_->Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return inner_->Copy(to, from, bytes);
-  }
   std::span<std::byte> arena() const { return arena_; }
 
  private:

@@ -332,9 +332,6 @@ class PagesInUse final : public DeviceMemory {
   }
   void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
   void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return inner_.Copy(to, from, bytes);
-  }
 
   std::set<uint64_t> pages;
 
@@ -386,7 +383,6 @@ class DeviceOnlyMemory final : public DeviceMemory {
     EXPECT_EQ(begin, reinterpret_cast<std::byte*>(uint64_t{0x10000}));
     discarded_bytes += bytes;
   }
-  std::unique_ptr<Fence> Copy(std::byte*, const std::byte*, uint64_t) override { return nullptr; }
 
   uint64_t discarded_bytes = 0;
 };

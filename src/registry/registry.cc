@@ -87,16 +87,20 @@ Result<Registry::Store*> Registry::StoreFor(const OwnerOptions& options) {
   for (const auto& store : stores_) {
     if (store->profile == profile && store->checkpoint_layers == left_out) return store.get();
   }
-  Store store{
-      .profile = profile, .checkpoint_layers = left_out, .layer_numbers = {}, .cache = nullptr};
+  Store store{.profile = profile,
+              .checkpoint_layers = left_out,
+              .layer_numbers = {},
+              .memory = options_.make_memory(),
+              .cache = nullptr};
   Geometry geometry = Without(options_.geometry, left_out, store.layer_numbers);
   QUIRE_ASSIGN(store.cache, cache::Core::Make({.geometry = std::move(geometry),
                                                .profile = profile,
                                                .hot_bytes = ledger_.limit_bytes() - withheld_bytes_,
                                                .hot_bytes_max = ledger_.limit_bytes(),
                                                .tokens_max = options_.tokens_max,
+                                               .memory = store.memory.get(),
                                                .clock = options_.clock},
-                                              options_.make_memory(), &ledger_));
+                                              &ledger_));
   return stores_.emplace_back(std::make_unique<Store>(std::move(store))).get();
 }
 

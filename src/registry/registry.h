@@ -85,6 +85,7 @@ class Registry {
     NumericProfile profile;
     std::vector<uint32_t> checkpoint_layers;
     std::vector<uint32_t> layer_numbers;  // [layers of the model]
+    std::unique_ptr<DeviceMemory> memory;  // the cache's
     std::unique_ptr<cache::Core> cache;
   };
 

@@ -340,9 +340,6 @@ class HookedMemory final : public DeviceMemory {
   void Decommit(std::byte* begin, uint64_t bytes) override { host_->Decommit(begin, bytes); }
   void Release(std::byte* base, uint64_t bytes) override { host_->Release(base, bytes); }
   void Discard(std::byte* begin, uint64_t bytes) override { host_->Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return host_->Copy(to, from, bytes);
-  }
 
  private:
   const std::unique_ptr<DeviceMemory> host_ = MakeHostMemory(/*huge_pages=*/false);
