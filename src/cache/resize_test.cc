@@ -280,12 +280,12 @@ TEST(Resize, ErasesAfterwardsWhatIsThere) {
 TEST(Resize, AContiguousSequenceGrowsPastTheOldEnd) {
   for (const Placement placement : {Placement::kFirstFit, Placement::kBestFit, Placement::kBuddy}) {
     const FakeModel model(SmallGeometry());
-    const auto cache = Must(Cache::Create({.geometry = SmallGeometry(),
-                                           .profile = kF16,
-                                           .layout = ArenaLayout::kHeadMajor,
-                                           .placement = placement,
-                                           .hot_bytes = 4 * 5000,
-                                           .hot_bytes_max = 20 * 5000}));
+    const auto cache = MakeCache({.geometry = SmallGeometry(),
+                                  .profile = kF16,
+                                  .layout = ArenaLayout::kHeadMajor,
+                                  .placement = placement,
+                                  .hot_bytes = 4 * 5000,
+                                  .hot_bytes_max = 20 * 5000});
     const Identity identity = SomeIdentity();
     const auto tokens = SomeTokens(10 * kBlock, 1);
     const uint64_t slots = cache->stats().sealed.slots_max;
