@@ -109,7 +109,11 @@ SlotId Slots::TakeFor(SlotId beyond) {
 
 void Slots::ForgetWritersBeyondEnd() {
   for (uint32_t i = 0; i < writers_.size(); ++i) {
-    if (IsBeyondEnd(SlotId(i))) writers_[i] = {};
+    const SlotId slot(i);
+    if (writers_[i].tenant.is_none() || !IsBeyondEnd(slot)) continue;
+    // The pool zeroes what lies in a page of slots that stay, if the host can reach it.
+    if (!memory_.host_accessible() && PoolOf(slot).pieces() > 1) Zero(slot);
+    writers_[i] = {};
   }
 }
 

@@ -141,6 +141,7 @@ class DelayedOps final : public BlockOps {
     const int64_t row_bytes = stream.dim * value_bytes;
     std::vector<std::byte> kept;  // [tokens][heads][dim]
     try {
+      kept.reserve(uint64_t{at.count} * stream.heads * static_cast<uint64_t>(row_bytes));
       for (uint32_t t = 0; t < at.count; ++t) {
         for (uint32_t head = 0; head < stream.heads; ++head) {
           const auto* row =
@@ -217,7 +218,7 @@ class DelayedOps final : public BlockOps {
     const uint64_t end_;
   };
 
-  static constexpr uint64_t kWaitingMax = 64;
+  static constexpr uint64_t kWaitingMax = 24;
 
   template <typename Operation>
   void Enqueue(Operation operation) {

@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <span>
+#include <vector>
 
 #include "base/hash.h"
+#include "cache/core.h"
 #include "cache/test_util.h"
 
 namespace quire::cache {
@@ -97,6 +101,40 @@ TEST(TestDevice, MemoryWithoutOperationsThatReachItIsRefused) {
   EXPECT_TRUE(Cache::Create(options).has_value());
   options.huge_pages = true;
   EXPECT_EQ(Cache::Create(options).error().code, ErrorCode::kInvalidArgument);
+}
+
+// Slots of several pieces share pages: those beyond a shrunken end go with their bytes also where
+// the page stays for others.
+TEST(TestDevice, NothingIsLeftBeyondAShrunkenEnd) {
+  TestDevice device;
+  const FakeModel model(SmallGeometry());
+  const NumericProfile profile = NumericProfile::Uniform(Codec::kF32);
+  CacheOptions options{.geometry = model.geometry(),
+                       .profile = profile,
+                       .layout = ArenaLayout::kLayerMajor,
+                       .hot_bytes = 1 << 20,
+                       .memory = &device.memory,
+                       .ops = &device.ops};
+  const auto core = Must(Core::Make(options));
+  const Identity identity = SomeIdentity();
+  const auto tokens = SomeTokens(20 * kBlock, 1);
+  auto sequence = Must(core->Open(Must(core->Acquire({.identity = &identity, .tokens = tokens})),
+                                  {.publish = false}));
+  Must(model.Feed(*sequence, tokens));
+  const uint64_t charge_bytes = SlotCharges(core->stats()) / 20;
+  sequence.reset();
+  const auto is_zero = [&](uint32_t slot) {
+    device.ops.Synchronize();
+    const std::span bytes(device.memory.Window(core->slots().data(SlotId(slot))), 512);
+    return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+  };
+  ASSERT_FALSE(is_zero(5));
+  ASSERT_FALSE(is_zero(19));
+  Must(core->Resize(5 * charge_bytes + charge_bytes / 2));
+  ASSERT_EQ(core->stats().sealed.slots_max, 5u);
+  Must(core->Resize(1 << 20));
+  EXPECT_FALSE(is_zero(4)) << "it stayed, with its writer";
+  for (uint32_t slot = 5; slot < 20; ++slot) EXPECT_TRUE(is_zero(slot)) << slot;
 }
 
 // The bits do not depend on where blocks lie: a cache on each, fed the same, has the same checksums
