@@ -14,6 +14,7 @@
 
 #include "base/bits.h"
 #include "bench/bench.h"
+#include "bench/must.h"
 #include "bench/pairs.h"
 #include "bench/quiet.h"
 #include "bench/roofline.h"
@@ -33,11 +34,13 @@ constexpr uint64_t kBytesPerSlice = uint64_t{32} << 20;
 
 /// What one case reads and what it reads it with.
 struct Bench {
-  static Result<std::shared_ptr<Bench>> Create(Codec codec, uint32_t tokens, uint32_t layers,
-                                               uint32_t threads) {
+  /// The tokens are those of `parts` sequences.
+  static Result<std::shared_ptr<Bench>> Create(Codec codec, uint32_t tokens, uint32_t parts,
+                                               uint32_t layers, uint32_t threads) {
     auto made = std::make_shared<Bench>();
     QUIRE_ASSIGN(made->attention, MakeCpuAttention());
     QUIRE_ASSIGN(made->sequence, Sequence::Create(codec, tokens, layers));
+    made->tables = made->sequence->Parts(parts);
     made->executor = MakePinnedPool(threads);
     return made;
   }
@@ -45,12 +48,15 @@ struct Bench {
   /// Seconds for one task, so often.
   double Attend(const AttentionShape& shape, const AttentionTask& task, uint32_t times = 1) {
     return SecondsOf(*executor, [&] {
-      for (uint32_t i = 0; i < times; ++i) attention->Attend(shape, {&task, 1}, *executor);
+      for (uint32_t i = 0; i < times; ++i) {
+        Must(attention->Attend(shape, tables, {&task, 1}, *executor));
+      }
     });
   }
 
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<Sequence> sequence;
+  BlockTables tables;
   std::unique_ptr<Executor> executor;
   std::vector<float> queries;
   std::vector<float> out;
@@ -75,7 +81,7 @@ Result<Subject> Decode(Codec codec, uint32_t tokens, uint32_t group, uint32_t th
   const uint32_t layers = LayersBeyondCache(bytes_per_layer);
   uint32_t parts = 1;  // of a layer; a power of two, so that all have whole splits
   while (bytes_per_layer / parts > kBytesPerSlice) parts *= 2;
-  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, layers, threads));
+  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, parts, layers, threads));
   bench->queries = Queries(1, group);
   bench->out.resize(bench->queries.size());
   const uint32_t places = layers * parts;
@@ -102,7 +108,7 @@ Result<Subject> Decode(Codec codec, uint32_t tokens, uint32_t group, uint32_t th
 /// kernels cost when memory does not.
 Result<Subject> CachedDecode(Codec codec, uint32_t tokens) {
   constexpr uint32_t kTimes = 100;
-  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, 1, 1));
+  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, 1, 1, 1));
   bench->queries = Queries(1, kGroup);
   bench->out.resize(bench->queries.size());
   const double gigaflops = 1e-9 * kTimes * tokens * kKvHeads * kGroup * kHeadDim * 2 * 2;
@@ -121,7 +127,7 @@ Result<Subject> CachedDecode(Codec codec, uint32_t tokens) {
 
 /// One chunk at the end of a context, one layer, head by head.
 Result<Subject> Prefill(Codec codec, uint32_t tokens, uint32_t chunk, uint32_t threads) {
-  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, 1, threads));
+  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, 1, 1, threads));
   bench->queries = Queries(chunk, kGroup);
   bench->out.resize(bench->queries.size());
   // Row r sees tokens - chunk + r + 1 tokens; two products of kHeadDim multiply-adds each.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bench/bench.h"
+#include "bench/must.h"
 #include "bench/pairs.h"
 #include "bench/quiet.h"
 #include "bench/roofline.h"
@@ -33,22 +34,20 @@ class Family {
     QUIRE_ASSIGN(made->sequence_,
                  Sequence::Create(codec, kSharedTokens + kMany * kPrivateTokens, kLayers));
     made->executor_ = MakePinnedPool(threads);
-    const std::vector<const std::byte*>& slots = made->sequence_->slots();
     const uint32_t shared = kSharedTokens / made->sequence_->block_tokens();
     const uint32_t own = kPrivateTokens / made->sequence_->block_tokens();
     const size_t values = made->queries_.size() / kMany;
     for (uint32_t i = 0; i < kMany; ++i) {
-      std::vector<const std::byte*>& blocks = made->blocks_[i];
-      blocks.assign(slots.begin(), slots.begin() + shared);
-      const auto first_own = slots.begin() + shared + i * own;
-      blocks.insert(blocks.end(), first_own, first_own + own);
+      for (uint32_t slot = 0; slot < shared; ++slot) made->slots_.push_back(slot);
+      for (uint32_t slot = 0; slot < own; ++slot) made->slots_.push_back(shared + i * own + slot);
+      made->indptr_.push_back(made->slots_.size());
       made->tasks_.push_back({.queries = made->queries_.data() + i * values,
                               .out = made->out_.data() + i * values,
                               .rows = 1,
                               .first_position = kSharedTokens + kPrivateTokens - 1,
-                              .sealed = blocks.data(),
-                              .open = blocks.data()});
+                              .sequence = i});
     }
+    made->tables_ = made->sequence_->Tables(made->indptr_, made->slots_.data());
     return made;
   }
 
@@ -58,7 +57,7 @@ class Family {
     const AttentionShape shape = sequence_->Shape(layer % kLayers, kGroup, heads);
     return SecondsOf(*executor_, [&] {
       for (uint32_t i = 0; i < count; i += at_once) {
-        attention_->Attend(shape, std::span(tasks_).subspan(i, at_once), *executor_);
+        Must(attention_->Attend(shape, tables_, std::span(tasks_).subspan(i, at_once), *executor_));
       }
     });
   }
@@ -71,7 +70,9 @@ class Family {
   std::unique_ptr<Executor> executor_;
   const std::vector<float> queries_ = Queries(kMany, kGroup);
   std::vector<float> out_ = std::vector<float>(queries_.size());
-  std::vector<std::vector<const std::byte*>> blocks_{kMany};
+  std::vector<uint64_t> indptr_{0};  // of the sequences' blocks
+  std::vector<uint32_t> slots_;
+  BlockTables tables_;
   std::vector<AttentionTask> tasks_;
 };
 

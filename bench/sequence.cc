@@ -32,8 +32,8 @@ void Sequence::Fill() {
   for (uint64_t i = 0; i < kPatternBytes / 2; ++i) {
     codec::StoreValue(Codec::kF16, prng.NextFloat(0.01f, 0.02f), halves.data(), i);
   }
-  for (const std::byte* slot : slots_) {
-    std::byte* const to = arena_->base() + (slot - arena_->base());
+  for (const uint32_t slot : slots_) {
+    std::byte* const to = arena_->base() + slot * layout_.slot_bytes(0);
     Repeat(IsIdentity(codec) ? codes : halves, to, layout_.slot_bytes(0));
     if (IsIdentity(codec)) continue;
     for (uint32_t layer = 0; layer < layers(); ++layer) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -43,16 +44,22 @@ class Sequence {
     QUIRE_ASSIGN(Reservation arena,
                  Reservation::CreateCommitted(*sequence->memory_, blocks * slot_bytes));
     sequence->arena_.emplace(std::move(arena));
-    for (uint32_t b = 0; b < blocks; ++b) {
-      sequence->slots_.push_back(sequence->arena_->base() + b * slot_bytes);
-    }
+    for (uint32_t b = 0; b < blocks; ++b) sequence->slots_.push_back(b);
     sequence->Fill();
     return sequence;
   }
 
   uint64_t bytes() const { return arena_->bytes(); }
   uint32_t layers() const { return layout_.layer_count(); }
-  const std::vector<const std::byte*>& slots() const { return slots_; }
+  /// The caller's `indptr` and `slots` over this sequence's blocks, of which number b is in slot b.
+  BlockTables Tables(std::span<const uint64_t> indptr, const uint32_t* slots) const {
+    const BlockTable table = {.base = arena_->base(),
+                              .slot_stride_bytes = layout_.slot_bytes(0),
+                              .sequences = static_cast<uint32_t>(indptr.size() - 1),
+                              .indptr = indptr.data(),
+                              .slots = slots};
+    return {.sealed = table, .open = table};
+  }
   uint32_t block_tokens() const { return layout_.block_tokens(); }
 
   /// The bytes of one layer, block by block: part `part` of `parts` of its blocks.
@@ -62,7 +69,8 @@ class Sequence {
     const uint64_t end = slots_.size() * (part + 1) / parts;
     Runs runs;
     runs.reserve(end - begin);
-    for (uint64_t i = begin; i < end; ++i) runs.emplace_back(slots_[i] + layer * bytes, bytes);
+    for (uint64_t i = begin; i < end; ++i)
+      runs.emplace_back(arena_->base() + i * layout_.slot_bytes(0) + layer * bytes, bytes);
     return runs;
   }
 
@@ -80,7 +88,14 @@ class Sequence {
     return shape;
   }
 
-  /// The last `rows` positions of part `part` of `parts` of the blocks.
+  /// The blocks as so many sequences, each of as many blocks. Valid until the next call.
+  BlockTables Parts(uint32_t parts) {
+    indptr_.clear();
+    for (uint64_t part = 0; part <= parts; ++part) indptr_.push_back(slots_.size() * part / parts);
+    return Tables(indptr_, slots_.data());
+  }
+
+  /// The last `rows` positions of part `part` of Parts(parts).
   AttentionTask Task(uint32_t rows, const float* queries, float* out, uint32_t part = 0,
                      uint32_t parts = 1) const {
     const uint64_t begin = slots_.size() * part / parts;
@@ -89,8 +104,7 @@ class Sequence {
             .out = out,
             .rows = rows,
             .first_position = (end - begin) * block_tokens() - rows,
-            .sealed = slots_.data() + begin,
-            .open = slots_.data() + begin};
+            .sequence = part};
   }
 
  private:
@@ -104,7 +118,8 @@ class Sequence {
   codec::SlotLayout layout_;
   std::unique_ptr<DeviceMemory> memory_;
   std::optional<Reservation> arena_;
-  std::vector<const std::byte*> slots_;  // [blocks]
+  std::vector<uint32_t> slots_;   // [blocks]
+  std::vector<uint64_t> indptr_;  // of Parts
 };
 
 }  // namespace quire::bench

@@ -32,9 +32,11 @@ struct Driver {
   bool (*event_done)(void* event);
   void (*wait_event)(void* event);
   void (*destroy_event)(void* event);
-  // One launch: tasks [task_count] lie in device memory, the kernel walks their block lists.
-  void (*attend)(const AttentionShape& shape, const AttentionTask* tasks, uint32_t task_count,
-                 void* stream);
+  // A copy of host memory on the device, gone when the stream has passed what is launched next.
+  const void* (*upload)(const void* from, uint64_t bytes, void* stream);
+  // One launch: what `tables` and `tasks` [task_count] point to lies in device memory.
+  void (*attend)(const AttentionShape& shape, const BlockTables& tables, const AttentionTask* tasks,
+                 uint32_t task_count, void* stream);
 };
 
 class CudaFence final : public Fence {
@@ -133,13 +135,29 @@ class CudaAttention final : public AttentionBackend {
   }
 
   // The host's threads have nothing to do: the device works, and the call waits for it.
-  void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
-              Executor& /*executor*/) override {
-    driver_.attend(shape, tasks.data(), static_cast<uint32_t>(tasks.size()), stream_);
+  Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
+                      std::span<const AttentionTask> tasks, Executor& /*executor*/) override {
+    QUIRE_TRY(Supports(shape));
+    const BlockTables on_device{.sealed = Upload(tables.sealed), .open = Upload(tables.open)};
+    const void* const uploaded = driver_.upload(tasks.data(), tasks.size_bytes(), stream_);
+    driver_.attend(shape, on_device, static_cast<const AttentionTask*>(uploaded),
+                   static_cast<uint32_t>(tasks.size()), stream_);
     CudaFence(driver_, stream_).Wait();
+    return {};
   }
 
  private:
+  // The lists; the slots that they name are on the device already.
+  BlockTable Upload(BlockTable table) const {
+    const uint64_t blocks = table.sequences == 0 ? 0 : table.indptr[table.sequences];
+    const void* const slots = driver_.upload(table.slots, blocks * sizeof(uint32_t), stream_);
+    const void* const indptr =
+        driver_.upload(table.indptr, (table.sequences + 1) * sizeof(uint64_t), stream_);
+    table.slots = static_cast<const uint32_t*>(slots);
+    table.indptr = static_cast<const uint64_t*>(indptr);
+    return table;
+  }
+
   const Driver& driver_;
   void* const stream_;
 };

@@ -45,16 +45,12 @@ Result<void> AttendLayer(Sequence& sequence, uint32_t layer, const std::vector<u
                              .key = blocks.key,
                              .value = blocks.value,    // the same bytes as key
                              .scale = 0.0721687836f};  // 1 / sqrt(128 + 64), the uncompressed dim
-  QUIRE_TRY(backend.Supports(shape));
   out.resize(queries.size());
   const AttentionTask task{.queries = queries.data(),
                            .out = out.data(),
                            .rows = tokens,
-                           .first_position = first_position,
-                           .sealed = blocks.sealed.data(),
-                           .open = blocks.open.data()};
-  backend.Attend(shape, {&task, 1}, executor);
-  return {};
+                           .first_position = first_position};
+  return backend.Attend(shape, blocks.tables, {&task, 1}, executor);
 }
 
 }  // namespace example

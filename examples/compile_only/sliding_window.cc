@@ -42,24 +42,25 @@ AttentionShape ShapeOf(const Geometry& geometry, uint32_t layer, const LayerBloc
 // One decode step of a batch: every sequence is one task of the same call.
 //
 // Shape: queries and out [sequences, query_heads, dim]
-void DecodeLayer(std::span<Sequence* const> sequences, const Geometry& geometry, uint32_t layer,
-                 uint32_t query_heads, const std::vector<float>& queries, std::vector<float>& out,
-                 AttentionBackend& backend, Executor& executor) {
+Result<void> DecodeLayer(std::span<Sequence* const> sequences, const Geometry& geometry,
+                         uint32_t layer, uint32_t query_heads, const std::vector<float>& queries,
+                         std::vector<float>& out, AttentionBackend& backend, Executor& executor) {
   std::vector<AttentionTask> tasks;
-  std::vector<LayerBlocks> lists;  // what the tasks point to
+  BatchTables tables;
   AttentionShape shape;
   const uint64_t stride = queries.size() / sequences.size();
   for (Sequence* sequence : sequences) {
-    const LayerBlocks& blocks = lists.emplace_back(sequence->Blocks(layer));
+    const LayerBlocks blocks = sequence->Blocks(layer);
+    QUIRE_TRY(tables.Add(blocks.tables));
     shape = ShapeOf(geometry, layer, blocks, query_heads, 0.0625f);
-    tasks.push_back({.queries = queries.data() + tasks.size() * stride,
-                     .out = out.data() + tasks.size() * stride,
+    const auto index = static_cast<uint32_t>(tasks.size());
+    tasks.push_back({.queries = queries.data() + index * stride,
+                     .out = out.data() + index * stride,
                      .rows = 1,
                      .first_position = blocks.tokens - 1,
-                     .sealed = blocks.sealed.data(),
-                     .open = blocks.open.data()});
+                     .sequence = index});
   }
-  backend.Attend(shape, tasks, executor);
+  return backend.Attend(shape, tables.tables(), tasks, executor);
 }
 
 }  // namespace example

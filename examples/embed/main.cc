@@ -33,11 +33,11 @@ Result<std::vector<float>> Compute(Sequence& sequence, AttentionBackend& attenti
                                         .value = {value.data(), Codec::kF32, kKvHeads * kDim, kDim},
                                         .tokens = 1}));
       const LayerBlocks blocks = sequence.Blocks(layer);  // in place: nothing is copied
-      const AttentionTask task = {query.data(),         out.data(),        1, t,
-                                  blocks.sealed.data(), blocks.open.data()};
-      attention.Attend(
+      const AttentionTask task = {
+          .queries = query.data(), .out = out.data(), .rows = 1, .first_position = t};
+      QUIRE_TRY(attention.Attend(
           {.query_heads = kQueryHeads, .key = blocks.key, .value = blocks.value, .scale = 0.125f},
-          {&task, 1}, executor);
+          blocks.tables, {&task, 1}, executor));
     }
     QUIRE_TRY(sequence.Commit(tokens.subspan(t, 1)));  // whole blocks can be found from here on
   }

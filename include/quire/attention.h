@@ -1,68 +1,19 @@
-// Attention over paged K and V, read in place. Plain structs for kernels, one interface for
-// backends.
+// Attention over paged K and V, read in place: one interface for backends. The plain structs that
+// kernels take are in quire/attention_types.h.
 #ifndef QUIRE_ATTENTION_H_
 #define QUIRE_ATTENTION_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
+#include "quire/attention_types.h"
 #include "quire/env.h"
 #include "quire/error.h"
-#include "quire/geometry.h"
 
 namespace [[gnu::visibility("default")]] quire {
-
-/// Which axis of a block's [token, dim] plane is contiguous in memory.
-enum class InnerAxis : uint8_t {
-  kToken = 1,  // [dim][token]: K, so that a vector of scores is a vector of tokens
-  kDim = 2,    // [token][dim]: V
-};
-
-/// Where one stream of one layer lies inside a slot: [head][plane], plane as `inner` says; the
-/// planes of codecs that encode are in docs/codecs.md.
-struct StreamLayout {
-  Codec codec = Codec::kF32;
-  InnerAxis inner = InnerAxis::kDim;
-  uint32_t heads = 0;
-  uint32_t dim = 0;
-  uint32_t block_tokens = 0;
-  uint64_t offset_bytes = 0;       // of head 0 from the slot's first byte
-  uint64_t head_stride_bytes = 0;  // from one head's plane to the next
-  // Codecs that encode: per head block_tokens f16 scales, then as many f16 mids if it has them.
-  uint64_t scale_offset_bytes = 0;
-  uint64_t scale_head_stride_bytes = 0;
-  bool rotated = false;  // rows passed the rotation of docs/codecs.md, in the open form too
-};
-
-/// What all tasks of one call share.
-struct AttentionShape {
-  uint32_t query_heads = 0;  // a multiple of key.heads
-  StreamLayout key{};
-  StreamLayout value{};        // same heads and block_tokens as key; dim may differ
-  StreamLayout open_key{};     // of the blocks that a row reads open; heads 0: as key
-  StreamLayout open_value{};   // likewise
-  uint32_t open_blocks = 0;    // whole blocks before its own that a row reads open too
-  float scale = 0.0f;          // multiplies q before the dot product
-  uint32_t window_tokens = 0;  // 0: full attention
-  uint32_t sink_tokens = 0;    // with a window: first tokens that stay visible
-};
-
-/// One run of consecutive query rows of one sequence; row r stands at position first_position + r
-/// and sees the tokens up to and including its own.
-struct AttentionTask {
-  const float* queries = nullptr;  // [rows, query_heads, key.dim]
-  float* out = nullptr;            // [rows, query_heads, value.dim]
-  uint32_t rows = 0;
-  uint64_t first_position = 0;
-  /// Slot of every block up to the one of the last row. A row reads its own block and
-  /// `open_blocks` before it from `open`, every earlier one from `sealed`; codecs that store values
-  /// as they are give the same pointers twice.
-  const std::byte* const* sealed = nullptr;  // [blocks]
-  const std::byte* const* open = nullptr;    // [blocks]
-};
 
 /// An implementation of attention on one kind of device. All of them follow docs/numerics.md; those
 /// of one arithmetic class give the same bits.
@@ -77,12 +28,57 @@ class AttentionBackend {
   /// Errors: kUnsupported names the field this backend cannot do; kInvalidArgument a shape that is
   /// inconsistent (heads that do not divide, block_tokens not a power of two in 16..256, dim 0).
   virtual Result<void> Supports(const AttentionShape& shape) const = 0;
-  /// Computes every task. The shape must be supported; a task outside its blocks is a bug.
+  /// Computes every task, whole or partial.
   ///
-  /// Threads: work runs on `executor`; tasks must not overlap in `out`
+  /// Errors:  what Supports says; kInvalidArgument names the task and what is wrong with it: a null
+  ///          pointer, no such row of the tables, a block that its rows see in its splits and that
+  ///          has no slot in the form they read, lanes that `from` lacks, or both of `out` and `to`
+  ///          or none. Nothing is computed then
+  /// Threads: work runs on `executor`; tasks must not overlap in `out` and `to`
   /// Cost:    no allocation that grows with the context: scratch is one chunk per worker at most
-  virtual void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
-                      Executor& executor) = 0;
+  virtual Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
+                              std::span<const AttentionTask> tasks, Executor& executor) = 0;
+};
+
+/// The states of two disjoint sets of lanes of the same query rows as those of one set: each state
+/// stays as it is. (Only the call that asks for `out` merges lanes, on the fixed tree.)
+///
+/// Shape:  a, b and to as in LaneStates, of `rows` rows; to.lanes are those of both. The memory of
+///         `to` is neither that of a nor of b
+/// Errors: kInvalidArgument the sets overlap, to.lanes is another set, or a pointer is null
+Result<void> MergeLanes(const AttentionShape& shape, uint32_t rows, const LaneStates& a,
+                        const LaneStates& b, const LaneStates& to);
+
+/// The tables of several sequences as those of one call: a row for each, in the order they were
+/// added.
+///
+/// Threads:  one at a time
+/// Lifetime: it has copies of the lists; what their slots hold is not pinned
+class BatchTables {
+ public:
+  /// Adds every sequence of `tables`.
+  ///
+  /// Errors: kInvalidArgument their slots lie in other arenas than those of the first ones, so they
+  ///         are of another cache. Nothing changes then
+  Result<void> Add(const BlockTables& tables);
+  void Clear();
+  /// Valid until the next Add or Clear.
+  BlockTables tables() const;
+
+ private:
+  struct Rows {
+    void Add(const BlockTable& table);
+    BlockTable table() const;
+
+    const std::byte* base = nullptr;
+    uint64_t slot_stride_bytes = 0;
+    std::vector<uint64_t> indptr{0};
+    std::vector<uint32_t> slots{};
+  };
+
+  Rows sealed_;
+  Rows open_;  // nothing where the two forms are the same
+  bool has_open_ = false;
 };
 
 /// The CPU backend for this machine's best target; kUnsupported when the CPU has no FMA.

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "quire/attention.h"
+#include "quire/attention_types.h"
 #include "quire/env.h"
 #include "quire/sequence.h"
 

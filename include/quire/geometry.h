@@ -8,24 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/attention_types.h"
 #include "quire/error.h"
 
 namespace [[gnu::visibility("default")]] quire {
-
-/// How a stored K or V value is encoded. The numbers are frozen: they are part of a block's
-/// identity.
-enum class Codec : uint8_t {
-  kF32 = 1,
-  kF16 = 2,
-  kBf16 = 3,
-  kFp8E4m3 = 4,
-  kFp8E5m2 = 5,
-  kInt8 = 6,
-  kInt4 = 7,
-  kNf4 = 8,
-  kFp4 = 9,
-  kQ25 = 10,  // below 3 bits, see docs/codecs.md
-};
 
 /// The codecs of this build. Not inline: it would be a symbol of the library.
 [[maybe_unused]] constexpr std::array kCodecs = {

@@ -15,9 +15,6 @@ namespace [[gnu::visibility("default")]] quire {
 
 /// Raised whenever any bit of docs/numerics.md changes.
 inline constexpr uint32_t kKernelRevision = 5;
-/// Tokens per split and lanes of the canonical attention order (docs/numerics.md section 2).
-inline constexpr uint32_t kSplitTokens = 256;
-inline constexpr uint32_t kLanes = 16;
 
 /// A 256-bit digest (BLAKE2b) of something named beside it.
 using Digest = std::array<uint8_t, 32>;

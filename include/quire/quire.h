@@ -41,7 +41,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-/// The library's version, "0.1.0". Never NULL, never freed.
+/// The library's version, "0.2.0". Never NULL, never freed.
 const char* quire_version(void);
 
 // ---- Errors -------------------------------------------------------------------------------------
@@ -471,7 +471,11 @@ typedef struct quire_stream_layout {
   uint64_t head_stride_bytes;  // from one head's plane to the next
 } quire_stream_layout;
 
-/// What a kernel of one's own needs for one layer.
+/// As an index: the block has no slot.
+#define QUIRE_NO_SLOT UINT32_MAX
+
+/// What a kernel of one's own needs for one layer: where its blocks lie, by index and (as before
+/// 0.2) by pointer.
 typedef struct quire_layer_blocks {
   size_t size;
   // [block_count]; NULL: the layer's window has passed that block
@@ -481,6 +485,11 @@ typedef struct quire_layer_blocks {
   quire_stream_layout key;
   quire_stream_layout value;  // the key's again when the layer stores one latent
   uint64_t tokens;            // written in this layer
+  // From 0.2 on. Block b is in slot slots[b], and slot i begins at base + i * slot_stride_bytes;
+  // all sequences of a cache have the same base for a layer.
+  const void* base;
+  uint64_t slot_stride_bytes;
+  const uint32_t* slots;  // [block_count]; QUIRE_NO_SLOT: the window has passed that block
 } quire_layer_blocks;
 
 /// Errors:   QUIRE_INVALID_ARGUMENT no such layer; QUIRE_UNSUPPORTED the cache encodes its blocks

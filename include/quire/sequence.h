@@ -37,20 +37,24 @@ struct LayerRows {
   uint32_t tokens = 0;
 };
 
-/// Where a layer's blocks can be read by kernels. Null: its window has passed that block, so no
-/// query looks there.
+/// Where a layer's blocks can be read by kernels. kNoSlot: the layer's window has passed that
+/// block, or it has no bytes in that form; no query looks there.
 ///
-/// Lifetime: the lists live as long as a copy of this; what they point to is not pinned
+/// Lifetime: the lists live as long as a copy of this; what their slots hold is not pinned
 struct LayerBlocks {
-  std::span<const std::byte* const> sealed{};  // [blocks]
-  std::span<const std::byte* const> open{};    // [blocks]; the same array for identity codecs
+  BlockTables tables{};  // of this one sequence, row 0; BatchTables joins several
   StreamLayout key{};
   StreamLayout value{};
   StreamLayout open_key{};  // of the blocks that a row reads open; equal to key for identity codecs
   StreamLayout open_value{};
   uint32_t open_blocks = 0;  // before the one a row stands in (NumericProfile::residual_blocks)
   uint64_t tokens = 0;       // written in this layer, committed or not
-  std::shared_ptr<const void> lists{};  // what `sealed` and `open` show
+  std::shared_ptr<const void> lists{};  // what `tables` shows
+
+  uint64_t block_count() const { return tables.sealed.BlockCount(0); }
+  /// First byte of a block's slot; null: it has none.
+  const std::byte* sealed(uint64_t block) const { return tables.sealed.BlockAt(0, block); }
+  const std::byte* open(uint64_t block) const { return tables.open.BlockAt(0, block); }
 };
 
 /// How much a caller wants some tokens kept.

@@ -90,7 +90,7 @@ class BlockListView {
   /// Tokens readable from there on; the last block may be partial.
   uint64_t tokens() const { return tokens_; }
   uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
-  /// Slots in token order, for AttentionTask; null for blocks that the layer's window has passed.
+  /// Slots in token order; null for blocks that the layer's window has passed.
   std::span<const std::byte* const> slots() const { return slots_; }
   /// All blocks as one array in place, where they lie equally far apart: always in a sequence that
   /// is contiguous. In a head-major arena [heads, tokens, dim], elsewhere [blocks, heads,

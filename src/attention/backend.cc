@@ -13,7 +13,7 @@
 #include "attention/kernels.h"
 #include "attention/plan.h"
 #include "attention/shape.h"
-#include "base/check.h"
+#include "attention/tasks.h"
 #include "codec/formats.h"
 #include "quire/attention.h"
 
@@ -142,13 +142,13 @@ class CpuAttention final : public AttentionBackend {
     return {};
   }
 
-  void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
-              Executor& executor) override {
-    const Result<void> supported = Supports(shape);
-    QUIRE_CHECK_MSG(supported.has_value(), supported.error().message);
+  Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
+                      std::span<const AttentionTask> tasks, Executor& executor) override {
+    QUIRE_TRY(Supports(shape));
+    QUIRE_TRY(ValidateTasks(shape, tables, tasks));
     const uint32_t workers = executor.worker_count();
-    MakePlan(shape, tasks, workers, &plan_);
-    if (plan_.items.empty()) return;
+    MakePlan(shape, tables, tasks, workers, &plan_);
+    if (plan_.items.empty()) return {};
 
     if (buffers_.size() < workers) buffers_.resize(workers);
     scratch_.clear();
@@ -158,16 +158,20 @@ class CpuAttention final : public AttentionBackend {
     part_floats_ = StateFloats(shape, plan_.queries_max);
     parts_.AtLeast(plan_.part_states * part_floats_);
     parts_done_.assign(plan_.tiles, 0);
-    if (!plan_.first_items.empty()) RunFirstItems(executor);
+    if (!plan_.first_items.empty()) RunFirstItems(shape, executor);
     executor.ParallelFor(
         static_cast<uint32_t>(plan_.items.size()),
         [this](uint32_t item, uint32_t worker) { RunItem(plan_.items[item], scratch_[worker]); });
+    return {};
   }
 
  private:
-  void RunFirstItems(Executor& executor) {
-    const size_t lanes = size_t{plan_.cascaded} * kLanes;
-    plan_.SetLaneMemory(lanes_.AtLeast(lanes * plan_.first_items.front().lanes.LaneFloats()));
+  void RunFirstItems(const AttentionShape& shape, Executor& executor) {
+    const size_t states = size_t{plan_.cascade_rows} * shape.query_heads * kLanes;
+    LaneStates& to = plan_.cascade_states;
+    to.max = cascade_states_.AtLeast(states * (2 + shape.value.dim));
+    to.sum = to.max + states;
+    to.out = to.sum + states;
     executor.ParallelFor(static_cast<uint32_t>(plan_.first_items.size()),
                          [this](uint32_t item, uint32_t worker) {
                            kernels_->run(plan_.first_items[item], scratch_[worker]);
@@ -176,6 +180,7 @@ class CpuAttention final : public AttentionBackend {
 
   void RunItem(const Item& item, const Scratch& scratch) {
     const States states = kernels_->run(item, scratch);
+    if (item.to != nullptr) return;
     const uint32_t parts = item.lane_step;
     if (parts == 1) {
       kernels_->finish(item, states);
@@ -210,7 +215,7 @@ class CpuAttention final : public AttentionBackend {
   std::vector<Buffer> buffers_;   // one a worker
   std::vector<Scratch> scratch_;  // views into buffers_
   Buffer parts_;
-  Buffer lanes_;                      // lane states of cascades
+  Buffer cascade_states_;
   size_t part_floats_ = 0;            // of one state in parts_
   std::vector<uint32_t> parts_done_;  // [tiles], through atomic_ref
 };

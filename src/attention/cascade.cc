@@ -14,29 +14,37 @@ uint64_t SealedSplits(const AttentionShape& shape, const AttentionTask& task) {
   return FirstOpenBlock(shape, task.first_position) * shape.key.block_tokens / kSplitTokens;
 }
 
-uint64_t CommonSplits(const AttentionShape& shape, const AttentionTask& a, const AttentionTask& b) {
+/// Whether it asks for all splits from the first one on. (Partial ones are few and long.)
+bool IsWhole(const AttentionTask& task) {
+  return task.out != nullptr && task.from.lanes == 0 && task.splits.begin == 0 &&
+         task.splits.end > task.first_position / kSplitTokens;
+}
+
+uint64_t CommonSplits(const AttentionShape& shape, const BlockTable& sealed, const AttentionTask& a,
+                      const AttentionTask& b) {
   const uint64_t splits = std::min(SealedSplits(shape, a), SealedSplits(shape, b));
   const uint64_t blocks = splits * (kSplitTokens / shape.key.block_tokens);
-  const auto parted = std::mismatch(a.sealed, a.sealed + blocks, b.sealed).first;
-  return static_cast<uint64_t>(parted - a.sealed) * shape.key.block_tokens / kSplitTokens;
+  const uint32_t* const row = sealed.Row(a.sequence);
+  const auto parted = std::mismatch(row, row + blocks, sealed.Row(b.sequence)).first;
+  return static_cast<uint64_t>(parted - row) * shape.key.block_tokens / kSplitTokens;
 }
 
 }  // namespace
 
-std::vector<Cascade> FindCascades(const AttentionShape& shape,
+std::vector<Cascade> FindCascades(const AttentionShape& shape, const BlockTable& sealed,
                                   std::span<const AttentionTask> tasks) {
   std::vector<Cascade> cascades;
   if (tasks.size() < 2 || shape.window_tokens != 0) return cascades;
   std::vector<uint32_t> alone;
   for (uint32_t i = 0; i < tasks.size(); ++i) {
-    if (tasks[i].rows == 1 && Streams(shape, 1)) alone.push_back(i);
+    if (tasks[i].rows == 1 && IsWhole(tasks[i]) && Streams(shape, 1)) alone.push_back(i);
   }
   std::vector<std::pair<uint64_t, uint32_t>> shared;  // splits with the first, task
   while (alone.size() > 1) {
     const uint32_t first = alone.front();
     shared.clear();
     for (size_t i = 1; i < alone.size(); ++i) {
-      const uint64_t splits = CommonSplits(shape, tasks[first], tasks[alone[i]]);
+      const uint64_t splits = CommonSplits(shape, sealed, tasks[first], tasks[alone[i]]);
       if (splits > 0) shared.emplace_back(splits, alone[i]);
     }
     std::sort(shared.begin(), shared.end(), [](const auto& a, const auto& b) {

@@ -20,8 +20,8 @@ struct Cascade {
 /// share most with it. Which are found never shows in a bit. Under a window there are none: what
 /// sequences see differs.
 ///
-/// Cost: O(tasks^2 + pointers compared)
-std::vector<Cascade> FindCascades(const AttentionShape& shape,
+/// Cost: O(tasks^2 + slots compared)
+std::vector<Cascade> FindCascades(const AttentionShape& shape, const BlockTable& sealed,
                                   std::span<const AttentionTask> tasks);
 
 }  // namespace quire::attention

@@ -40,14 +40,24 @@ class Company {
     for (size_t i = 0; i < size(); ++i) {
       tasks.push_back(sequences_[i]->Task(sequences_[i]->tokens() - 1, 1, queries_[i].data(),
                                           out->data() + i * outputs()));
+      tasks.back().sequence = static_cast<uint32_t>(i);
     }
     return tasks;
+  }
+
+  BatchTables Joined() const {
+    BatchTables joined;
+    for (const auto& sequence : sequences_) {
+      const Result<void> added = joined.Add(sequence->tables());
+      QUIRE_CHECK(added.has_value());
+    }
+    return joined;
   }
 
   std::vector<Cascade> Find() const {
     std::vector<float> out;
     const std::vector<AttentionTask> tasks = Tasks(&out);
-    return FindCascades(shape_, tasks);
+    return FindCascades(shape_, Joined().tables().sealed, tasks);
   }
 
   /// Whether all together get the bits that the judge gives each alone.
@@ -56,11 +66,14 @@ class Company {
     const auto executor = MakeThreadPool(threads);
     std::vector<float> want;
     const auto judge = MakeJudgeAttention();
-    for (const AttentionTask& task : Tasks(&want)) judge->Attend(shape_, {&task, 1}, *one);
+    const BatchTables joined = Joined();
+    for (const AttentionTask& task : Tasks(&want)) {
+      Attend(*judge, shape_, joined.tables(), {&task, 1}, *one);
+    }
     for (const auto& backend : AllTargets()) {
       std::vector<float> got;
       const std::vector<AttentionTask> tasks = Tasks(&got);
-      backend->Attend(shape_, tasks, *executor);
+      Attend(*backend, shape_, joined.tables(), tasks, *executor);
       RC_ASSERT(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0);
     }
   }

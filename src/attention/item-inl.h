@@ -23,6 +23,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
 
+/// The slots of one sequence in one form; null where an item reads none.
+struct SlotRow {
+  SlotRow(const Item& item, const BlockTable& table)
+      : base(table.base),
+        stride_bytes(table.slot_stride_bytes),
+        slots(item.has_splits() ? table.Row(item.task->sequence) : nullptr) {}
+
+  const std::byte* At(uint64_t block) const { return base + slots[block] * stride_bytes; }
+
+  const std::byte* base;
+  uint64_t stride_bytes;
+  const uint32_t* slots;
+};
+
 class ItemRun {
  public:
   ItemRun(const Item& item, const Scratch& scratch)
@@ -38,14 +52,12 @@ class ItemRun {
         fixed_stride_(FixedStride(shape_.key.dim)),
         first_position_(item.task->first_position + item.row_begin),
         has_open_form_(HasOpenForm(shape_)),
+        sealed_(item, item.tables->sealed),
+        open_(item, item.tables->open),
         forms_{{shape_.key, shape_.value}, {OpenKey(shape_), OpenValue(shape_)}} {}
 
   States Run() {
-    ScaleQueries();
-    if (item_.is_first_step()) {
-      RunShared();
-      return {};
-    }
+    if (item_.has_splits()) ScaleQueries();
     const uint32_t lanes = kLanes / item_.lane_step;
     uint32_t closed = 0;  // lanes folded and pushed
     uint32_t top = 0;     // the state of the lane being folded
@@ -73,7 +85,7 @@ class ItemRun {
     const Vec scale = hn::Set(d, shape_.scale);
     for (uint32_t row = 0; row < item_.rows; ++row) {
       const uint64_t of_row = item_.row_begin + row;
-      const float* from = item_.is_first_step()
+      const float* from = item_.sequences != nullptr
                               ? item_.sequences[of_row]->queries
                               : item_.task->queries + of_row * shape_.query_heads * key_dim_;
       const size_t values = size_t{group_} * key_dim_;
@@ -121,69 +133,70 @@ class ItemRun {
     return {scratch_.fixed_weights, scratch_.weight_units, scratch_.weight_without_excess};
   }
 
-  /// The splits that the sequences of a cascade share, into their lane states.
-  void RunShared() {
-    for (uint32_t order = 0; order < kLanes / item_.lane_step; ++order) {
-      const uint64_t lane = LaneAt(order);
-      ClearMax(queries_, scratch_.stack[0]);
-      SplitView views[2];
-      uint32_t turn = 0;
-      BuildShared(lane, &views[0]);
-      for (uint64_t split = lane; split < item_.shared_splits; split += kLanes, turn ^= 1) {
-        SplitView& next = views[turn ^ 1];
-        const bool more = BuildShared(split + kLanes, &next);
-        Attend(views[turn], more ? next.first() : nullptr);
-        MergeStates(queries_, out_stride_, scratch_.factors, scratch_.stack[0], scratch_.split);
+  bool IsWanted(uint64_t lane) const { return ((item_.lanes >> lane) & 1) != 0; }
+
+  /// The state of a lane that nothing of this item is folded into yet.
+  void Open(uint32_t order, const States& state) const {
+    ClearMax(queries_, state);
+    const uint64_t lane = LaneAt(order);
+    if (item_.from == nullptr || !IsWanted(lane)) return;
+    ForStates(*item_.from, lane, [&](uint64_t at, size_t q) HWY_ATTR {
+      state.max[q] = item_.from->max[at];
+      if (state.max[q] == kEmptyMax) return;
+      state.sum[q] = item_.from->sum[at];
+      float* const out = state.out + q * out_stride_;
+      std::fill_n(std::copy_n(item_.from->out + at * value_dim_, value_dim_, out),
+                  out_stride_ - value_dim_, 0.0f);
+    });
+  }
+
+  /// Leaves the finished state of a lane in `to`.
+  void Keep(uint32_t order, const States& state) const {
+    const uint64_t lane = LaneAt(order);
+    if (!IsWanted(lane)) return;
+    ForStates(*item_.to, lane, [&](uint64_t at, size_t q) HWY_ATTR {
+      const bool empty = state.max[q] == kEmptyMax;
+      item_.to->max[at] = state.max[q];
+      item_.to->sum[at] = empty ? 0.0f : state.sum[q];
+      float* const out = item_.to->out + at * value_dim_;
+      if (empty) {
+        std::fill_n(out, value_dim_, 0.0f);
+      } else {
+        std::copy_n(state.out + q * out_stride_, value_dim_, out);
       }
-      if (lane >= item_.shared_splits) continue;
-      for (uint32_t row = 0; row < item_.rows; ++row) {
-        const States to =
-            item_.lanes.At(item_.sequence + item_.row_begin + row, static_cast<uint32_t>(lane));
-        for (uint32_t head = 0; head < item_.heads; ++head) {
-          CopyStates(scratch_.stack[0], FirstQuery(row, head), to,
-                     group_ * (item_.head_begin + head), group_);
+    });
+  }
+
+  /// f(index in `states`, query vector of the item) for one lane.
+  template <class F>
+  void ForStates(const LaneStates& states, uint64_t lane, const F& f) const {
+    const uint64_t lanes = LaneCount(states.lanes);
+    for (uint32_t row = 0; row < item_.rows; ++row) {
+      const uint64_t of_row = (item_.states_row + row) * shape_.query_heads;
+      const uint64_t first = states.At(0, 0, 0, static_cast<uint32_t>(lane));
+      for (uint32_t head = 0; head < item_.heads; ++head) {
+        const uint64_t of_head = of_row + uint64_t{item_.head_begin + head} * group_;
+        for (uint32_t g = 0; g < group_; ++g) {
+          f((of_head + g) * lanes + first, FirstQuery(row, head) + g);
         }
       }
     }
   }
 
-  /// False behind the last shared split.
-  bool BuildShared(uint64_t split, SplitView* view) const {
-    view->split = split;
-    return split < item_.shared_splits && Build(split, view->parts);
-  }
-
-  /// The state of a lane nothing of which is folded yet, but for what the cascade shares.
-  void Open(uint32_t order, const States& state) const {
-    const uint64_t lane = LaneAt(order);
-    if (lane >= item_.shared_splits) {
-      ClearMax(queries_, state);
-      return;
-    }
-    CopyStates(item_.lanes.At(item_.sequence, static_cast<uint32_t>(lane)),
-               group_ * item_.head_begin, state, 0, queries_);
-  }
-
-  void CopyStates(const States& from, size_t from_query, const States& to, size_t to_query,
-                  size_t count) const {
-    std::copy_n(from.max + from_query, count, to.max + to_query);
-    std::copy_n(from.sum + from_query, count, to.sum + to_query);
-    std::copy_n(from.out + from_query * out_stride_, count * out_stride_,
-                to.out + to_query * out_stride_);
-  }
-
-  /// Pushes the finished lane `order` and merges what the tree has complete: as many merges as
-  /// `order` has trailing ones.
+  /// Ends lane `order`, which stays in `to`, or is pushed and merged with what the tree has
+  /// complete: as many merges as `order` has trailing ones.
   void Close(uint32_t order, uint32_t* top) {
-    for (uint32_t ones = order; (ones & 1) != 0; ones /= 2) {
-      --*top;
-      MergeStates(queries_, out_stride_, scratch_.factors, scratch_.stack[*top],
-                  scratch_.stack[*top + 1]);
+    if (item_.to != nullptr) {
+      Keep(order, scratch_.stack[0]);
+    } else {
+      for (uint32_t ones = order; (ones & 1) != 0; ones /= 2) {
+        --*top;
+        MergeStates(queries_, out_stride_, scratch_.factors, scratch_.stack[*top],
+                    scratch_.stack[*top + 1]);
+      }
+      ++*top;
     }
-    ++*top;
-    if (*top < kTreeLevels && order + 1 < kLanes / item_.lane_step) {
-      Open(order + 1, scratch_.stack[*top]);
-    }
+    if (order + 1 < kLanes / item_.lane_step) Open(order + 1, scratch_.stack[*top]);
   }
 
   uint64_t LaneAt(uint32_t order) const {
@@ -191,18 +204,18 @@ class ItemRun {
     return item_.first_lane + uint64_t{item_.lane_step} * BitReverse(order, levels);
   }
 
-  /// The first split of a lane that the item computes itself.
+  /// The item's first split of a lane, if it has any.
   uint64_t FirstSplit(uint32_t order) const {
-    const uint64_t lane = LaneAt(order);
-    if (lane >= item_.shared_splits) return lane;
-    return lane + RoundUp(item_.shared_splits - lane, uint64_t{kLanes});
+    const uint64_t begin = item_.splits.begin;
+    return begin + (LaneAt(order) - begin) % kLanes;
   }
 
   /// The first split at or after `split` of lane `order`, else of the next lanes, that a row sees.
   bool Find(uint32_t order, uint64_t split, SplitView* view) const {
     const uint64_t last = (first_position_ + item_.rows - 1) / kSplitTokens;
+    const uint64_t end = std::min(item_.splits.end, last + 1);
     for (;;) {
-      for (; split <= last; split += kLanes) {
+      for (; split < end && IsWanted(split % kLanes); split += kLanes) {
         if (!Build(split, view->parts)) continue;
         view->lane_order = order;
         view->split = split;
@@ -233,7 +246,7 @@ class ItemRun {
       const uint64_t block = token / shape_.key.block_tokens;
       const bool is_open = block >= first_open;
       const int form = is_open && has_open_form_ ? 1 : 0;
-      AddColumn(forms_[form], is_open ? item_.task->open[block] : item_.task->sealed[block], index,
+      AddColumn(forms_[form], (is_open ? open_ : sealed_).At(block), index,
                 static_cast<uint32_t>(token % shape_.key.block_tokens), &parts[form]);
     }
     return parts[0].count + parts[1].count != 0;
@@ -630,6 +643,8 @@ class ItemRun {
   const size_t fixed_stride_;
   const uint64_t first_position_;
   const bool has_open_form_;
+  const SlotRow sealed_;
+  const SlotRow open_;
   const Form forms_[2];
 };
 

@@ -10,6 +10,7 @@
 #include "attention/fixed.h"
 #include "attention/shape.h"
 #include "attention/stored.h"
+#include "attention/tasks.h"
 #include "codec/rotate.h"
 #include "quire/attention.h"
 #include "quire/identity.h"
@@ -32,18 +33,27 @@ bool Visible(const AttentionShape& shape, uint64_t position, uint64_t token) {
          token < shape.sink_tokens;
 }
 
-/// Where the query at `position` finds one stream of a token.
+/// What a query row looks at.
+struct Context {
+  const AttentionShape& shape;
+  const BlockTables& tables;
+  uint32_t sequence;
+  uint64_t position;
+};
+
+/// Where it finds one stream of a token.
 struct Place {
   const StreamLayout& stream;
   const std::byte* slot;
   uint32_t in_block;
 };
 
-Place Find(const AttentionShape& shape, const StreamLayout& sealed, const StreamLayout& open,
-           const AttentionTask& task, uint64_t position, uint64_t token) {
+Place Find(const Context& context, const StreamLayout& sealed, const StreamLayout& open,
+           uint64_t token) {
   const uint64_t block = token / sealed.block_tokens;
-  const bool is_open = block >= FirstOpenBlock(shape, position);
-  return {is_open ? open : sealed, is_open ? task.open[block] : task.sealed[block],
+  const bool is_open = block >= FirstOpenBlock(context.shape, context.position);
+  const BlockTable& table = is_open ? context.tables.open : context.tables.sealed;
+  return {is_open ? open : sealed, table.BlockAt(context.sequence, block),
           static_cast<uint32_t>(token % sealed.block_tokens)};
 }
 
@@ -178,20 +188,19 @@ class ValueSum {
   float mid_sum_ = 0.0f;
 };
 
-State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_head,
-            const Query& query, uint64_t position, uint64_t split) {
+State Split(const Context& context, uint32_t kv_head, const Query& query, uint64_t split) {
+  const AttentionShape& shape = context.shape;
   State state;
   state.out.assign(shape.value.dim, 0.0f);
   std::vector<uint64_t> tokens;
   for (uint64_t t = split * kSplitTokens; t < (split + 1) * kSplitTokens; ++t) {
-    if (Visible(shape, position, t)) tokens.push_back(t);
+    if (Visible(shape, context.position, t)) tokens.push_back(t);
   }
   if (tokens.empty()) return state;
 
   std::vector<float> scores;
   for (const uint64_t t : tokens) {
-    scores.push_back(
-        Score(query, Find(shape, shape.key, OpenKey(shape), task, position, t), kv_head));
+    scores.push_back(Score(query, Find(context, shape.key, OpenKey(shape), t), kv_head));
     state.max = std::max(state.max, scores.back());
   }
   state.max += 0.0f;
@@ -200,7 +209,7 @@ State Split(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_
   for (size_t i = 0; i < tokens.size(); ++i) {
     const float e = Exp(scores[i] - state.max);
     partial[tokens[i] % 16] += e;
-    values.Add(Find(shape, shape.value, OpenValue(shape), task, position, tokens[i]),
+    values.Add(Find(context, shape.value, OpenValue(shape), tokens[i]),
                static_cast<uint32_t>(tokens[i] % kSplitTokens), e);
   }
   values.Finish(codec::HasMids(shape.value.codec));
@@ -226,38 +235,84 @@ class Judge final : public AttentionBackend {
   std::string_view target() const override { return "judge"; }
   Result<void> Supports(const AttentionShape& shape) const override { return ValidateShape(shape); }
 
-  void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
-              Executor& executor) override {
+  Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
+                      std::span<const AttentionTask> tasks, Executor& executor) override {
     (void)executor;
+    QUIRE_TRY(Supports(shape));
+    QUIRE_TRY(ValidateTasks(shape, tables, tasks));
     const uint32_t group = shape.query_heads / shape.key.heads;
     for (const AttentionTask& task : tasks) {
       for (uint32_t row = 0; row < task.rows; ++row) {
+        const SplitRange splits = SplitsOf(task);
         for (uint32_t head = 0; head < shape.query_heads; ++head) {
           const uint64_t vector = uint64_t{row} * shape.query_heads + head;
-          AttendOne(shape, task, head / group, task.first_position + row,
-                    task.queries + vector * shape.key.dim, task.out + vector * shape.value.dim);
+          const Context context{shape, tables, task.sequence, task.first_position + row};
+          std::array<State, kLanes> lanes = Taken(task, vector, shape.value.dim);
+          if (splits.begin < splits.end) {
+            Fold(context, head / group, task.queries + vector * shape.key.dim, splits, &lanes);
+          }
+          if (task.out == nullptr) {
+            Leave(lanes, vector, shape.value.dim, task.to);
+          } else {
+            Finish(lanes, shape.value, task.out + vector * shape.value.dim);
+          }
         }
       }
     }
+    return {};
   }
 
  private:
-  static void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t kv_head,
-                        uint64_t position, const float* query, float* out) {
+  /// What query vector `vector` goes on from.
+  static std::array<State, kLanes> Taken(const AttentionTask& task, uint64_t vector, uint32_t dim) {
+    std::array<State, kLanes> lanes;
+    for (State& lane : lanes) lane.out.assign(dim, 0.0f);
+    const LaneStates& from = task.from;
+    uint64_t at = vector * LaneCount(from.lanes);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+      if ((from.lanes >> l & 1) == 0) continue;
+      lanes[l].max = from.max[at];
+      lanes[l].sum = from.sum[at];
+      lanes[l].out.assign(from.out + at * dim, from.out + (at + 1) * dim);
+      ++at;
+    }
+    return lanes;
+  }
+
+  static void Fold(const Context& context, uint32_t kv_head, const float* query,
+                   const SplitRange& splits, std::array<State, kLanes>* lanes) {
+    const AttentionShape& shape = context.shape;
     std::vector<float> scaled(query, query + shape.key.dim);
     for (float& value : scaled) value *= shape.scale;
     if (shape.key.rotated) codec::Rotate(scaled.data(), 1, shape.key.dim);
     const Query row(std::move(scaled));
-    std::array<State, kLanes> lanes;
-    for (uint64_t split = 0; split <= position / kSplitTokens; ++split) {
-      State& lane = lanes[split % kLanes];
-      lane = Merge(lane, Split(shape, task, kv_head, row, position, split));
+    const uint64_t end = std::min(splits.end, context.position / kSplitTokens + 1);
+    for (uint64_t split = splits.begin; split < end; ++split) {
+      State& lane = (*lanes)[split % kLanes];
+      lane = Merge(lane, Split(context, kv_head, row, split));
     }
+  }
+
+  /// Lanes that nobody asks for are left out.
+  static void Leave(const std::array<State, kLanes>& lanes, uint64_t vector, uint32_t dim,
+                    const LaneStates& to) {
+    uint64_t at = vector * LaneCount(to.lanes);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+      if ((to.lanes >> l & 1) == 0) continue;
+      to.max[at] = lanes[l].max;
+      to.sum[at] = lanes[l].sum;
+      std::ranges::copy(lanes[l].out, to.out + at * dim);
+      ++at;
+    }
+  }
+
+  static void Finish(std::array<State, kLanes>& lanes, const StreamLayout& value, float* out) {
     for (uint32_t width = kLanes / 2; width > 0; width /= 2) {
       for (uint32_t j = 0; j < width; ++j) lanes[j] = Merge(lanes[j], lanes[j + width]);
     }
-    for (uint32_t d = 0; d < shape.value.dim; ++d) out[d] = lanes[0].out[d] / lanes[0].sum;
-    if (shape.value.rotated) codec::Rotate(out, 1, shape.value.dim);
+    const bool empty = lanes[0].max == kEmptyMax;
+    for (uint32_t d = 0; d < value.dim; ++d) out[d] = empty ? 0.0f : lanes[0].out[d] / lanes[0].sum;
+    if (value.rotated && !empty) codec::Rotate(out, 1, value.dim);
   }
 };
 

@@ -15,7 +15,7 @@ std::vector<float> Judge(const AttentionShape& shape, const TestSequence& sequen
                          const std::vector<float>& queries) {
   std::vector<float> out(size_t{rows} * shape.query_heads * shape.value.dim);
   const AttentionTask task = sequence.Task(first_position, rows, queries.data(), out.data());
-  MakeJudgeAttention()->Attend(shape, {&task, 1}, *MakeThreadPool(1));
+  Attend(*MakeJudgeAttention(), shape, sequence.tables(), {&task, 1}, *MakeThreadPool(1));
   return out;
 }
 
@@ -64,8 +64,8 @@ TEST(Judge, StaysWithinAHairOfTheReference) {
       const std::vector<float> queries = RandomFloats(4 * shape.query_heads * shape.key.dim, &prng);
       const std::vector<float> got = Judge(shape, sequence, 696, 4, queries);
       std::vector<float> unused(got.size());
-      const std::vector<double> want =
-          ReferenceAttention(shape, sequence.Task(696, 4, queries.data(), unused.data()));
+      const std::vector<double> want = ReferenceAttention(
+          shape, sequence.tables(), sequence.Task(696, 4, queries.data(), unused.data()));
       // Sixteen bits of a query and of weights are worth about 3e-5 of the output.
       const bool fixed =
           codec::HasWholeCodes(test.key_codec) || codec::HasWholeCodes(test.value_codec);
@@ -86,8 +86,8 @@ TEST(Judge, SumsOfWholeNumbersStayBelow32Bits) {
   const std::vector<float> queries(shape.key.dim, -1.0f);
   const std::vector<float> got = Judge(shape, sequence, 32, 1, queries);
   std::vector<float> unused(got.size());
-  const std::vector<double> want =
-      ReferenceAttention(shape, sequence.Task(32, 1, queries.data(), unused.data()));
+  const std::vector<double> want = ReferenceAttention(
+      shape, sequence.tables(), sequence.Task(32, 1, queries.data(), unused.data()));
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-4) << i;
 }
 

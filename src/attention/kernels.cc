@@ -43,6 +43,10 @@ void FinishItem(const Item& item, const States& states) {
                             uint64_t{item.head_begin} * item.group() + q % per_row;
     const float* from = states.out + q * out_stride;
     float* to = item.task->out + vector * dim;
+    if (states.max[q] == kEmptyMax) {
+      std::fill_n(to, dim, 0.0f);
+      continue;
+    }
     const Vec sum = hn::Set(d, states.sum[q]);
     size_t i = 0;
     for (; i + kVecLanes <= dim; i += kVecLanes) {

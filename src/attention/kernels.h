@@ -38,21 +38,6 @@ struct States {
   float* out = nullptr;  // [queries, out_stride]
 };
 
-/// States of the lanes that shared splits leave behind, for every sequence of a cascade: those of
-/// sequence m and lane l start at (m * kLanes + l) * LaneFloats.
-struct LaneStates {
-  float* memory = nullptr;
-  uint32_t query_heads = 0;
-  uint32_t out_stride = 0;
-
-  size_t LaneFloats() const { return size_t{query_heads} * (2 + out_stride); }
-  /// max [query_heads], sum [query_heads], out [query_heads, out_stride].
-  States At(uint32_t sequence, uint32_t lane) const {
-    float* const at = memory + (size_t{sequence} * kLanes + lane) * LaneFloats();
-    return {.max = at, .sum = at + query_heads, .out = at + 2 * size_t{query_heads}};
-  }
-};
-
 /// Query vectors of a KV head up to which the first step of a cascade streams: reading K and V
 /// where they lie still costs more than the arithmetic.
 inline constexpr uint32_t kStreamQueries = 8;
@@ -64,32 +49,42 @@ constexpr bool Streams(const AttentionShape& shape, uint32_t rows) {
   return (rows == 1 || rows * group <= kStreamQueries) && shape.key.inner == InnerAxis::kToken;
 }
 
+/// The lanes first_lane, first_lane + lane_step, ...: a subtree of the lane tree.
+constexpr LaneSet SubtreeLanes(uint32_t first_lane, uint32_t lane_step) {
+  LaneSet lanes = 0;
+  for (uint32_t lane = first_lane; lane < kLanes; lane += lane_step) lanes |= LaneSet{1} << lane;
+  return lanes;
+}
+
 /// Work of one worker at a time: the query vectors of rows [row_begin, row_begin + rows) and of KV
-/// heads [head_begin, head_begin + heads), against the lanes first_lane, first_lane + lane_step,
-/// ... (a subtree of the lane tree). Several rows and several heads only where they stream.
+/// heads [head_begin, head_begin + heads), against some splits of the lanes of a subtree. It goes
+/// on from the states in `from`, and leaves those of its lanes in `to`, or, where that is null, the
+/// one state that they merge to. Several rows and several heads only where they stream.
 ///
-/// Sequences that share their first splits are a cascade. An item of its first step computes the
-/// shared splits once: its rows are the single rows of `sequences`, its task has the blocks of the
-/// first of them and stands behind the last shared token. It leaves lane states, no output. Items
-/// of the second step, one sequence each, go on from there.
+/// Sequences that share their first splits are a cascade: items with `sequences` compute the shared
+/// splits once. Their rows are the single rows of these, their task has the blocks of the first of
+/// them and stands behind the last shared token. Items of one sequence each go on from there.
 struct Item {
   const AttentionShape* shape = nullptr;
   const AttentionTask* task = nullptr;
+  const BlockTables* tables = nullptr;
   uint32_t head_begin = 0;
   uint32_t heads = 1;
   uint32_t row_begin = 0;
   uint32_t rows = 0;
+  SplitRange splits{};  // none behind the task's last
   uint32_t first_lane = 0;
   uint32_t lane_step = 1;    // a power of two; also the number of parts of this tile and head
-  uint32_t tile = 0;         // when lane_step > 1: which counter the parts share
-  uint64_t parts_begin = 0;  // when lane_step > 1: index of the first part's states
-  const AttentionTask* const* sequences = nullptr;  // [rows of the task]: a first step
-  uint64_t shared_splits = 0;                       // of the cascade
-  LaneStates lanes{};                               // of all cascades of the call
-  uint32_t sequence = 0;  // whose of them: the task's; first step: those of row 0
+  LaneSet lanes = 0;         // those of the subtree that are wanted; without `to` all of them
+  uint32_t tile = 0;         // when lane_step > 1 and without `to`: which counter the parts share
+  uint64_t parts_begin = 0;  // likewise: index of the first part's states
+  const LaneStates* from = nullptr;  // null: nothing is folded yet
+  const LaneStates* to = nullptr;
+  uint64_t states_row = 0;                          // of `from` and `to`: that of row row_begin
+  const AttentionTask* const* sequences = nullptr;  // [rows of the task]
 
-  bool is_first_step() const { return sequences != nullptr; }
-  bool streams() const { return (rows == 1 || is_first_step()) && Streams(*shape, rows); }
+  bool streams() const { return (rows == 1 || sequences != nullptr) && Streams(*shape, rows); }
+  bool has_splits() const { return splits.begin < splits.end; }
 
   uint32_t group() const { return shape->query_heads / shape->key.heads; }
   /// Query vectors of one row; they are neighbours in queries and out.
@@ -123,12 +118,12 @@ struct Scratch {
 struct Kernels {
   /// As AttentionBackend::target().
   const char* target;
-  /// Computes the states of an item; they lie in the returned states, which are part of the
-  /// scratch. Of a first step nothing is returned.
+  /// Computes the states of an item. Without `to` they lie in the returned ones, which are part of
+  /// the scratch.
   States (*run)(const Item& item, const Scratch& scratch);
   /// a = Merge(a, b) for every query vector; b is unchanged.
   void (*merge)(const Item& item, const Scratch& scratch, const States& a, const States& b);
-  /// Divides and writes the item's rows of task->out.
+  /// Divides and writes the item's rows of task->out: zeros where nothing was seen.
   void (*finish)(const Item& item, const States& states);
 };
 

@@ -78,12 +78,12 @@ RC_GTEST_PROP(KernelsProp, EqualTheJudgeInEveryBit, ()) {
   std::vector<float> want(outputs);
   const auto executor = MakeThreadPool(1);
   const AttentionTask judged = sequence.Task(s.first_position, s.rows, queries.data(), want.data());
-  MakeJudgeAttention()->Attend(shape, {&judged, 1}, *executor);
+  Attend(*MakeJudgeAttention(), shape, sequence.tables(), {&judged, 1}, *executor);
   for (const float value : want) RC_ASSERT(std::isfinite(value));
   for (const auto& backend : AllTargets()) {
     std::vector<float> got(outputs, -7.0f);
     const AttentionTask task = sequence.Task(s.first_position, s.rows, queries.data(), got.data());
-    backend->Attend(shape, {&task, 1}, *executor);
+    Attend(*backend, shape, sequence.tables(), {&task, 1}, *executor);
     RC_ASSERT(std::memcmp(got.data(), want.data(), outputs * sizeof(float)) == 0);
   }
 }

@@ -16,7 +16,7 @@ std::vector<float> AttendTask(AttentionBackend* backend, const AttentionShape& s
                               const std::vector<float>& queries, Executor* executor) {
   std::vector<float> out(size_t{rows} * shape.query_heads * shape.value.dim, -7.0f);
   const AttentionTask task = sequence.Task(first_position, rows, queries.data(), out.data());
-  backend->Attend(shape, {&task, 1}, *executor);
+  Attend(*backend, shape, sequence.tables(), {&task, 1}, *executor);
   return out;
 }
 
@@ -178,7 +178,7 @@ TEST_F(KernelsTest, ChunksDoNotShow) {
           const AttentionTask task =
               sequence.Task(begin, std::min(chunk, tokens - begin),
                             queries.data() + begin * row_floats, got.data() + begin * out_floats);
-          backend->Attend(shape, {&task, 1}, *one_);
+          Attend(*backend, shape, sequence.tables(), {&task, 1}, *one_);
         }
         EXPECT_TRUE(SameBits(got, want)) << "chunk " << chunk << " two_forms " << two_forms;
       }
@@ -212,16 +212,20 @@ TEST_P(KernelsOfCodecTest, WorkersAndCompanyDoNotShow) {
       std::vector<float> a(want_long.size());
       std::vector<float> b(want_chunk.size());
       std::vector<float> c(want_short.size());
-      const AttentionTask tasks[] = {short_one.Task(69, 1, queries.data(), c.data()),
-                                     long_one.Task(8999, 1, queries.data(), a.data()),
-                                     long_one.Task(5000, 40, queries.data(), b.data()),
-                                     long_one.Task(5000, 0, queries.data(), nullptr)};
-      backend->Attend(shape, tasks, *executor);
+      AttentionTask tasks[] = {short_one.Task(69, 1, queries.data(), c.data()),
+                               long_one.Task(8999, 1, queries.data(), a.data()),
+                               long_one.Task(5000, 40, queries.data(), b.data()),
+                               long_one.Task(5000, 0, queries.data(), nullptr)};
+      for (AttentionTask& task : std::span(tasks).subspan(1)) task.sequence = 1;
+      BatchTables both;
+      ASSERT_TRUE(both.Add(short_one.tables()).has_value());
+      ASSERT_TRUE(both.Add(long_one.tables()).has_value());
+      Attend(*backend, shape, both.tables(), tasks, *executor);
       EXPECT_TRUE(SameBits(a, want_long)) << workers;
       EXPECT_TRUE(SameBits(b, want_chunk)) << workers;
       EXPECT_TRUE(SameBits(c, want_short)) << workers;
     }
-    backend->Attend(shape, {}, *one_);
+    Attend(*backend, shape, {}, {}, *one_);
   }
 }
 
@@ -254,8 +258,8 @@ TEST_P(KernelsOfCodecTest, AccurateAt32kTokens) {
   TestSequence sequence(shape, 32'768, false, &prng_);
   std::vector<float> queries = RandomFloats(shape.query_heads * shape.key.dim, &prng_);
   std::vector<float> unused(size_t{shape.query_heads} * shape.value.dim);
-  const std::vector<double> want =
-      ReferenceAttention(shape, sequence.Task(32'767, 1, queries.data(), unused.data()));
+  const std::vector<double> want = ReferenceAttention(
+      shape, sequence.tables(), sequence.Task(32'767, 1, queries.data(), unused.data()));
   for (const auto& backend : backends_) {
     const auto got = AttendTask(backend.get(), shape, sequence, 32'767, 1, queries, one_.get());
     double error = 0;

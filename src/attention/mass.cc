@@ -43,9 +43,10 @@ struct Scratch {
 /// Rows [begin, end) of a task.
 class MassOfRows {
  public:
-  MassOfRows(const AttentionShape& shape, const AttentionTask& task, uint32_t begin, uint32_t end,
-             Scratch& scratch)
+  MassOfRows(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
+             uint32_t begin, uint32_t end, Scratch& scratch)
       : shape_(shape),
+        tables_(tables),
         task_(task),
         begin_(begin),
         end_(end),
@@ -74,7 +75,7 @@ class MassOfRows {
       const StreamLayout& stream = open ? OpenKey(shape_) : shape_.key;
       const auto count =
           static_cast<uint32_t>(std::min<uint64_t>(block_tokens, tokens_ - block * block_tokens));
-      const std::byte* slot = open ? task_.open[block] : task_.sealed[block];
+      const std::byte* slot = (open ? tables_.open : tables_.sealed).BlockAt(task_.sequence, block);
       codec::ReadRows(stream, slot, 0, count, keys.data(), int64_t{block_tokens} * stream.dim);
       ScoreBlock(block * block_tokens, count, keys);
     }
@@ -105,6 +106,7 @@ class MassOfRows {
   }
 
   const AttentionShape& shape_;
+  const BlockTables& tables_;
   const AttentionTask& task_;
   const uint32_t begin_;
   const uint32_t end_;
@@ -114,8 +116,8 @@ class MassOfRows {
 
 }  // namespace
 
-void AddAttentionMass(const AttentionShape& shape, const AttentionTask& task, Executor& executor,
-                      std::span<double> mass) {
+void AddAttentionMass(const AttentionShape& shape, const BlockTables& tables,
+                      const AttentionTask& task, Executor& executor, std::span<double> mass) {
   QUIRE_CHECK(shape.window_tokens == 0);
   if (task.rows == 0) return;
   const uint64_t blocks = DivUp(task.first_position + task.rows, shape.key.block_tokens);
@@ -125,7 +127,8 @@ void AddAttentionMass(const AttentionShape& shape, const AttentionTask& task, Ex
   std::vector<Scratch> scratch(executor.worker_count(), Scratch(shape, task));
   executor.ParallelFor(chunks, [&](uint32_t chunk, uint32_t worker) {
     const uint32_t begin = chunk * kRowsPerChunk;
-    MassOfRows(shape, task, begin, std::min(task.rows, begin + kRowsPerChunk), scratch[worker])
+    MassOfRows(shape, tables, task, begin, std::min(task.rows, begin + kRowsPerChunk),
+               scratch[worker])
         .AddTo(of_chunks[chunk]);
   });
   for (const std::vector<double>& of_chunk : of_chunks) {

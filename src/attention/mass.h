@@ -17,8 +17,8 @@ namespace quire::attention {
 /// Shape: mass [blocks up to the last row's], at least; a shape without a window
 /// Cost:  O(rows * tokens * query_heads * key.dim); scratch of a few rows' scores per worker
 /// Source: H2O, arXiv 2306.14048 (all rows); SnapKV, arXiv 2404.14469 (the last rows)
-void AddAttentionMass(const AttentionShape& shape, const AttentionTask& task, Executor& executor,
-                      std::span<double> mass);
+void AddAttentionMass(const AttentionShape& shape, const BlockTables& tables,
+                      const AttentionTask& task, Executor& executor, std::span<double> mass);
 
 }  // namespace quire::attention
 

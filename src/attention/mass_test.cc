@@ -19,13 +19,13 @@ struct Naive {
 };
 
 /// One value of K as a row reads it: blocks that are written whole sealed, others open.
-std::vector<float> KeyRow(const AttentionShape& shape, const AttentionTask& task, uint32_t head,
-                          uint64_t token) {
+std::vector<float> KeyRow(const AttentionShape& shape, const BlockTables& tables,
+                          const AttentionTask& task, uint32_t head, uint64_t token) {
   const uint64_t block = token / shape.key.block_tokens;
   const auto in_block = static_cast<uint32_t>(token % shape.key.block_tokens);
   const bool whole = (block + 1) * shape.key.block_tokens <= task.first_position + task.rows;
   const StreamLayout& stream = whole ? shape.key : OpenKey(shape);
-  const std::byte* slot = whole ? task.sealed[block] : task.open[block];
+  const std::byte* slot = (whole ? tables.sealed : tables.open).BlockAt(task.sequence, block);
   StoredScale scale;
   if (!IsIdentity(stream.codec)) scale = LoadScale(stream, slot, head, in_block);
   std::vector<float> row;
@@ -37,7 +37,8 @@ std::vector<float> KeyRow(const AttentionShape& shape, const AttentionTask& task
 }
 
 /// Softmax in double, one row after the other.
-Naive NaiveMass(const AttentionShape& shape, const AttentionTask& task, uint64_t blocks) {
+Naive NaiveMass(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
+                uint64_t blocks) {
   Naive naive{.mass = std::vector<double>(blocks)};
   const uint32_t group = shape.query_heads / shape.key.heads;
   const uint32_t block_tokens = shape.key.block_tokens;
@@ -45,7 +46,7 @@ Naive NaiveMass(const AttentionShape& shape, const AttentionTask& task, uint64_t
     for (uint32_t head = 0; head < shape.query_heads; ++head) {
       std::vector<double> weights;
       for (uint64_t t = 0; t <= task.first_position + row; ++t) {
-        const std::vector<float> key = KeyRow(shape, task, head / group, t);
+        const std::vector<float> key = KeyRow(shape, tables, task, head / group, t);
         double score = 0;
         double size = 0;
         for (uint32_t d = 0; d < shape.key.dim; ++d) {
@@ -73,10 +74,11 @@ double BoundOf(const AttentionShape& shape, const AttentionTask& task, const Nai
   return 2 * of_score * task.rows * shape.query_heads;
 }
 
-void ExpectNaive(const AttentionShape& shape, const AttentionTask& task, uint64_t blocks) {
+void ExpectNaive(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
+                 uint64_t blocks) {
   std::vector<double> mass(blocks);
-  AddAttentionMass(shape, task, *MakeThreadPool(1), mass);
-  const Naive naive = NaiveMass(shape, task, blocks);
+  AddAttentionMass(shape, tables, task, *MakeThreadPool(1), mass);
+  const Naive naive = NaiveMass(shape, tables, task, blocks);
   const double bound = BoundOf(shape, task, naive);
   EXPECT_LT(bound, 2e-3 * task.rows * shape.query_heads);  // it says something
   for (size_t b = 0; b < blocks; ++b) {
@@ -93,7 +95,7 @@ TEST(MassTest, EqualsSoftmaxByHand) {
   TestSequence sequence(shape, 150, false, &prng);
   for (const auto& [first, rows] : {std::pair{0u, 1u}, {0u, 150u}, {100u, 9u}, {149u, 1u}}) {
     const auto queries = RandomFloats(size_t{rows} * 6 * 20, &prng);
-    ExpectNaive(shape, sequence.Task(first, rows, queries.data(), nullptr), 5);
+    ExpectNaive(shape, sequence.tables(), sequence.Task(first, rows, queries.data(), nullptr), 5);
   }
 }
 
@@ -105,8 +107,8 @@ TEST(MassTest, ThreadsDoNotShow) {
   const AttentionTask task = sequence.Task(130, 70, queries.data(), nullptr);
   std::vector<double> one(13);
   std::vector<double> four(13);
-  AddAttentionMass(shape, task, *MakeThreadPool(1), one);
-  AddAttentionMass(shape, task, *MakeThreadPool(4), four);
+  AddAttentionMass(shape, sequence.tables(), task, *MakeThreadPool(1), one);
+  AddAttentionMass(shape, sequence.tables(), task, *MakeThreadPool(4), four);
   EXPECT_EQ(one, four);
 }
 
@@ -130,7 +132,8 @@ TEST(MassTest, ReadsEncodedBlocksAndTheOpenOne) {
       for (const auto& [first, rows] :
            {std::pair{0u, 5u}, {40u, 60u}, {120u, 8u}, {127u, 1u}, {128u, 22u}}) {
         const auto queries = RandomFloats(size_t{rows} * 6 * 64, &prng);
-        ExpectNaive(shape, sequence.Task(first, rows, queries.data(), nullptr), 5);
+        ExpectNaive(shape, sequence.tables(), sequence.Task(first, rows, queries.data(), nullptr),
+                    5);
       }
     }
   }

@@ -5,6 +5,7 @@
 
 #include "attention/cascade.h"
 #include "attention/shape.h"
+#include "attention/tasks.h"
 #include "base/bits.h"
 #include "base/check.h"
 #include "codec/planes.h"
@@ -20,10 +21,13 @@ constexpr uint64_t kItemsPerWorker = 8;
 /// cache.
 constexpr uint64_t kRunBytes = uint64_t{64} << 10;
 
-/// Tokens a row at the end of a task sees and a cascade has not computed.
+/// Tokens that a row at the end of a task sees in these splits.
 uint64_t TokensInSight(const AttentionShape& shape, const AttentionTask& task,
-                       uint64_t shared_splits) {
-  const uint64_t tokens = task.first_position + task.rows - shared_splits * kSplitTokens;
+                       const SplitRange& splits) {
+  if (splits.begin >= splits.end) return 0;
+  const uint64_t end =
+      std::min(task.first_position + task.rows, splits.end * uint64_t{kSplitTokens});
+  const uint64_t tokens = end - splits.begin * kSplitTokens;
   if (shape.window_tokens == 0) return tokens;
   return std::min<uint64_t>(tokens, uint64_t{shape.window_tokens} + shape.sink_tokens);
 }
@@ -39,24 +43,39 @@ uint32_t RowsPerTile(const AttentionShape& shape) {
   return std::max(1u, kTileQueries / (shape.query_heads / shape.key.heads));
 }
 
-/// What a task has of a cascade.
-struct Shared {
-  uint64_t splits = 0;
-  LaneStates lanes{};
-  uint32_t sequence = 0;
+/// What there is to do for a task: all that it asks for, or what a cascade has left of that.
+struct Work {
+  SplitRange splits{};
+  const LaneStates* from = nullptr;
+  uint64_t states_row = 0;  // of `from`: that of the task's first row
 };
+
+Work WorkOf(const AttentionTask& task) {
+  return {.splits = SplitsOf(task), .from = task.from.lanes == 0 ? nullptr : &task.from};
+}
+
+/// Adds an item for each part of the lanes that has some which are wanted.
+void AddParts(Item item, uint32_t parts, Plan* plan, std::vector<Item>* items) {
+  plan->queries_max = std::max(plan->queries_max, item.queries());
+  const LaneSet wanted = item.to == nullptr ? kAllLanes : item.to->lanes;
+  item.lane_step = parts;
+  for (item.first_lane = 0; item.first_lane < parts; ++item.first_lane) {
+    item.lanes = SubtreeLanes(item.first_lane, parts) & wanted;
+    if (item.lanes != 0) items->push_back(item);
+  }
+}
 
 /// Adds the items of one task, each with its lanes in `parts` parts.
 class TaskPlanner {
  public:
-  TaskPlanner(const AttentionShape& shape, const AttentionTask& task, const Shared& shared,
-              Plan* plan)
-      : shape_(shape), task_(task), shared_(shared), plan_(plan) {}
+  TaskPlanner(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
+              const Work& work, Plan* plan)
+      : shape_(shape), tables_(tables), task_(task), work_(work), plan_(plan) {}
 
   /// One row: as many heads together as make long runs; `pieces` items if that many are possible.
   /// Lanes are cut first, heads only where the context is too short for that.
   void AddRow(uint64_t pieces) {
-    const uint64_t splits = TokensInSight(shape_, task_, shared_.splits) / kSplitTokens + 1;
+    const uint64_t splits = TokensInSight(shape_, task_, work_.splits) / kSplitTokens + 1;
     uint32_t parts = 1;
     while (parts < kLanes && parts < pieces && uint64_t{parts} * 4 <= splits) parts *= 2;
     const uint64_t runs = DivUp(shape_.key.heads, HeadsPerRun(shape_));
@@ -64,13 +83,8 @@ class TaskPlanner {
         std::min<uint64_t>(shape_.key.heads, std::max(runs, (pieces + parts - 1) / parts)));
     const uint32_t heads = (shape_.key.heads + cuts - 1) / cuts;
     for (uint32_t head = 0; head < shape_.key.heads; head += heads) {
-      Item item{.shape = &shape_,
-                .task = &task_,
-                .head_begin = head,
-                .rows = 1,
-                .shared_splits = shared_.splits,
-                .lanes = shared_.lanes,
-                .sequence = shared_.sequence};
+      Item item = MakeItem(head, 0);
+      item.rows = 1;
       item.heads = std::min(heads, shape_.key.heads - head);
       Add(item, parts);
     }
@@ -79,14 +93,14 @@ class TaskPlanner {
   /// Several rows: tiles of one head, which share what is expanded. The tiles of a head follow each
   /// other and find its K and V in the cache.
   void AddTiles(uint64_t pieces) {
-    const uint64_t splits = TokensInSight(shape_, task_, shared_.splits) / kSplitTokens + 1;
+    const uint64_t splits = TokensInSight(shape_, task_, work_.splits) / kSplitTokens + 1;
     const uint32_t tile_rows = RowsPerTile(shape_);
     const uint64_t tiles = uint64_t{shape_.key.heads} * ((task_.rows + tile_rows - 1) / tile_rows);
     uint32_t parts = 1;
     while (parts < kLanes && parts < splits && parts * tiles < pieces) parts *= 2;
     for (uint32_t head = 0; head < shape_.key.heads; ++head) {
       for (uint32_t row = 0; row < task_.rows;) {
-        Item item{.shape = &shape_, .task = &task_, .head_begin = head, .row_begin = row};
+        Item item = MakeItem(head, row);
         item.rows = TileRows(row);
         row += item.rows;
         plan_->expands = plan_->expands || !item.streams();
@@ -96,6 +110,18 @@ class TaskPlanner {
   }
 
  private:
+  Item MakeItem(uint32_t head, uint32_t row) const {
+    return {.shape = &shape_,
+            .task = &task_,
+            .tables = &tables_,
+            .head_begin = head,
+            .row_begin = row,
+            .splits = work_.splits,
+            .from = work_.from,
+            .to = task_.out == nullptr ? &task_.to : nullptr,
+            .states_row = work_.states_row + row};
+  }
+
   /// Rows that may form one item, from `begin`: all rows of an item must agree on which form of a
   /// block they read, so where the two differ an item stays inside one block.
   uint32_t TileRows(uint32_t begin) const {
@@ -103,72 +129,72 @@ class TaskPlanner {
     const uint64_t block_tokens = shape_.key.block_tokens;
     const uint64_t position = task_.first_position + begin;
     bool same = !HasOpenForm(shape_);
-    for (uint64_t block = FirstOpenBlock(shape_, position);
-         block <= (position + rows - 1) / block_tokens; ++block) {
-      same = same && task_.open[block] == task_.sealed[block];
+    const uint64_t blocks_per_split = kSplitTokens / block_tokens;
+    const uint64_t first =
+        std::max(FirstOpenBlock(shape_, position), work_.splits.begin * blocks_per_split);
+    const uint64_t end =
+        std::min((position + rows - 1) / block_tokens + 1, work_.splits.end * blocks_per_split);
+    for (uint64_t block = first; block < end; ++block) {
+      same = same && tables_.open.BlockAt(task_.sequence, block) ==
+                         tables_.sealed.BlockAt(task_.sequence, block);
     }
     if (same) return rows;
     return std::min(rows, static_cast<uint32_t>(block_tokens - position % block_tokens));
   }
 
   void Add(Item item, uint32_t parts) {
-    plan_->queries_max = std::max(plan_->queries_max, item.queries());
-    item.lane_step = parts;
-    if (parts > 1) {
+    if (parts > 1 && item.to == nullptr) {
       item.tile = plan_->tiles++;
       item.parts_begin = plan_->part_states;
       plan_->part_states += parts;
     }
-    for (item.first_lane = 0; item.first_lane < parts; ++item.first_lane) {
-      plan_->items.push_back(item);
-    }
+    AddParts(item, parts, plan_, &plan_->items);
   }
 
   const AttentionShape& shape_;
+  const BlockTables& tables_;
   const AttentionTask& task_;
-  const Shared& shared_;
+  const Work& work_;
   Plan* plan_;
 };
 
-/// First items of one cascade whose sequences are the last `count` of the plan, in enough parts by
+/// First items of one cascade of `count` sequences, which share so many splits, in enough parts by
 /// lanes for all workers: few sequences with as many heads as make long runs, many in tiles of one
 /// head.
-void AddFirstItems(const AttentionShape& shape, const AttentionTask& task, const Shared& shared,
-                   uint32_t first_sequence, uint32_t count, uint32_t workers, Plan* plan) {
+void AddFirstItems(const AttentionShape& shape, const BlockTables& tables,
+                   const AttentionTask& task, uint64_t splits, uint32_t first_sequence,
+                   uint32_t workers, Plan* plan) {
+  const uint32_t count = task.rows;
   const bool streams = Streams(shape, count);
   const uint32_t heads = streams ? HeadsPerRun(shape) : 1;
   const uint32_t rows = streams ? count : RowsPerTile(shape);
   const uint64_t tiles = uint64_t{DivUp(shape.key.heads, heads)} * DivUp(count, rows);
   uint32_t parts = 1;
-  while (parts < kLanes && parts < shared.splits && parts * tiles < workers * kItemsPerWorker) {
-    parts *= 2;
-  }
+  while (parts < kLanes && parts < splits && parts * tiles < workers * kItemsPerWorker) parts *= 2;
   for (uint32_t head = 0; head < shape.key.heads; head += heads) {
     for (uint32_t row = 0; row < count; row += rows) {
-      Item item{.shape = &shape,
-                .task = &task,
-                .head_begin = head,
-                .heads = std::min(heads, shape.key.heads - head),
-                .row_begin = row,
-                .rows = std::min(rows, count - row),
-                .lane_step = parts,
-                .sequences = plan->sequences.data() + first_sequence,
-                .shared_splits = shared.splits,
-                .lanes = shared.lanes,
-                .sequence = first_sequence};
-      plan->queries_max = std::max(plan->queries_max, item.queries());
+      const Item item{.shape = &shape,
+                      .task = &task,
+                      .tables = &tables,
+                      .head_begin = head,
+                      .heads = std::min(heads, shape.key.heads - head),
+                      .row_begin = row,
+                      .rows = std::min(rows, count - row),
+                      .splits = {.begin = 0, .end = splits},
+                      .to = &plan->cascade_states,
+                      .states_row = uint64_t{first_sequence} + row,
+                      .sequences = plan->sequences.data() + first_sequence};
       plan->expands = plan->expands || !item.streams();
-      for (item.first_lane = 0; item.first_lane < parts; ++item.first_lane) {
-        plan->first_items.push_back(item);
-      }
+      AddParts(item, parts, plan, &plan->first_items);
     }
   }
 }
 
-/// Finds the cascades, adds their first items; `shared` says what every task then has.
-void AddCascades(const AttentionShape& shape, std::span<const AttentionTask> tasks,
-                 uint32_t workers, Plan* plan, std::vector<Shared>* shared) {
-  const std::vector<Cascade> cascades = FindCascades(shape, tasks);
+/// Finds the cascades and adds their first items; `work` is what they leave to do.
+void AddCascades(const AttentionShape& shape, const BlockTables& tables,
+                 std::span<const AttentionTask> tasks, uint32_t workers, Plan* plan,
+                 std::vector<Work>* work) {
+  const std::vector<Cascade> cascades = FindCascades(shape, tables.sealed, tasks);
   for (const Cascade& cascade : cascades) {
     for (const uint32_t task : cascade.tasks) plan->sequences.push_back(&tasks[task]);
     AttentionTask of_all = tasks[cascade.tasks.front()];
@@ -182,28 +208,20 @@ void AddCascades(const AttentionShape& shape, std::span<const AttentionTask> tas
   }
   // From here on nothing that items point to moves.
   for (size_t c = 0; c < cascades.size(); ++c) {
-    const uint32_t first = plan->cascaded;
-    Shared of_cascade{
-        .splits = cascades[c].splits,
-        .lanes = {.query_heads = shape.query_heads, .out_stride = OutStride(shape.value.dim)}};
+    const uint32_t first = plan->cascade_rows;
     for (const uint32_t task : cascades[c].tasks) {
-      of_cascade.sequence = plan->cascaded++;
-      (*shared)[task] = of_cascade;
+      (*work)[task].splits.begin = cascades[c].splits;
+      (*work)[task].from = &plan->cascade_states;
+      (*work)[task].states_row = plan->cascade_rows++;
     }
-    AddFirstItems(shape, plan->shared_tasks[c], of_cascade, first, plan->cascaded - first, workers,
-                  plan);
+    AddFirstItems(shape, tables, plan->shared_tasks[c], cascades[c].splits, first, workers, plan);
   }
 }
 
 }  // namespace
 
-void Plan::SetLaneMemory(float* memory) {
-  for (Item& item : first_items) item.lanes.memory = memory;
-  for (Item& item : items) item.lanes.memory = memory;
-}
-
-void MakePlan(const AttentionShape& shape, std::span<const AttentionTask> tasks, uint32_t workers,
-              Plan* plan) {
+void MakePlan(const AttentionShape& shape, const BlockTables& tables,
+              std::span<const AttentionTask> tasks, uint32_t workers, Plan* plan) {
   QUIRE_CHECK(workers > 0);
   Plan used = std::move(*plan);
   used.first_items.clear();
@@ -214,20 +232,23 @@ void MakePlan(const AttentionShape& shape, std::span<const AttentionTask> tasks,
                .items = std::move(used.items),
                .sequences = std::move(used.sequences),
                .shared_tasks = std::move(used.shared_tasks)};
-  std::vector<Shared> shared(tasks.size());
-  AddCascades(shape, tasks, workers, plan, &shared);
+  std::vector<Work> work(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i].rows != 0) work[i] = WorkOf(tasks[i]);
+  }
+  AddCascades(shape, tables, tasks, workers, plan, &work);
   uint64_t total = 0;
-  const auto work = [&](size_t task) {
-    return TokensInSight(shape, tasks[task], shared[task].splits) * tasks[task].rows;
+  const auto cost = [&](size_t task) {
+    return TokensInSight(shape, tasks[task], work[task].splits) * tasks[task].rows;
   };
-  for (size_t i = 0; i < tasks.size(); ++i) total += tasks[i].rows == 0 ? 0 : work(i);
-  // A task gets items in proportion to its work, so that all workers end at about the same time.
+  for (size_t i = 0; i < tasks.size(); ++i) total += tasks[i].rows == 0 ? 0 : cost(i);
+  // A task gets items in proportion to its cost, so that all workers end at about the same time.
   const uint64_t fair = std::max<uint64_t>(1, total / (workers * kItemsPerWorker));
   for (size_t i = 0; i < tasks.size(); ++i) {
     const AttentionTask& task = tasks[i];
     if (task.rows == 0) continue;
-    const uint64_t pieces = workers == 1 ? 1 : (work(i) + fair - 1) / fair;
-    TaskPlanner planner(shape, task, shared[i], plan);
+    const uint64_t pieces = workers == 1 ? 1 : (cost(i) + fair - 1) / fair;
+    TaskPlanner planner(shape, tables, task, work[i], plan);
     if (task.rows == 1 && Streams(shape, 1)) {
       planner.AddRow(pieces);
     } else {

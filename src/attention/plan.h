@@ -19,21 +19,23 @@ struct Plan {
   bool expands = false;      // some item has several rows
   uint32_t tiles = 0;        // tiles that are cut into parts
   uint64_t part_states = 0;  // states that parts leave behind; those of one tile are neighbours
-  uint32_t cascaded = 0;     // tasks in cascades; first items leave states of so many sequences
+
+  // What first items leave behind and the items of the same sequences go on from: a row for each
+  // task in a cascade. Whoever runs the plan lends the memory.
+  LaneStates cascade_states{.lanes = kAllLanes};
+  uint32_t cascade_rows = 0;
 
   // What first items point to.
   std::vector<const AttentionTask*> sequences;
   std::vector<AttentionTask> shared_tasks;
-
-  /// Lends the items of cascades their lane states, LaneFloats for every sequence and lane.
-  void SetLaneMemory(float* memory);
 };
 
-/// Fills `plan` (its memory is reused) for `workers` workers.
+/// Fills `plan` (its memory is reused) for `workers` workers. Items point into what is passed and
+/// into `plan`.
 ///
 /// Cost: O(rows of all tasks); no memory that grows with the context
-void MakePlan(const AttentionShape& shape, std::span<const AttentionTask> tasks, uint32_t workers,
-              Plan* plan);
+void MakePlan(const AttentionShape& shape, const BlockTables& tables,
+              std::span<const AttentionTask> tasks, uint32_t workers, Plan* plan);
 
 }  // namespace quire::attention
 

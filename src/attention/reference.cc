@@ -12,13 +12,13 @@ namespace quire::attention {
 namespace {
 
 /// Element (token, d) as a query sees it that reads blocks from `first_open` on open.
-double Load(const StreamLayout& sealed, const StreamLayout& open, const AttentionTask& task,
-            uint32_t head, uint64_t first_open, uint64_t token, uint32_t d) {
+double Load(const StreamLayout& sealed, const StreamLayout& open, const BlockTables& tables,
+            uint32_t sequence, uint32_t head, uint64_t first_open, uint64_t token, uint32_t d) {
   const uint64_t block = token / sealed.block_tokens;
   const auto in_block = static_cast<uint32_t>(token % sealed.block_tokens);
   const bool is_open = block >= first_open;
   const StreamLayout& stream = is_open ? open : sealed;
-  const std::byte* slot = is_open ? task.open[block] : task.sealed[block];
+  const std::byte* slot = (is_open ? tables.open : tables.sealed).BlockAt(sequence, block);
   const double code = StoredCode(stream, slot, head, in_block, d);
   if (IsIdentity(stream.codec)) return code;
   const auto [scale, mid] = LoadScale(stream, slot, head, in_block);
@@ -40,8 +40,8 @@ std::vector<double> Rotated(const std::vector<double>& x) {
   return y;
 }
 
-void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t head,
-               uint64_t position, const float* query_row, double* out) {
+void AttendOne(const AttentionShape& shape, const BlockTables& tables, uint32_t sequence,
+               uint32_t head, uint64_t position, const float* query_row, double* out) {
   std::vector<double> query(query_row, query_row + shape.key.dim);
   if (shape.key.rotated) query = Rotated(query);
   const uint64_t first_open = FirstOpenBlock(shape, position);
@@ -53,7 +53,7 @@ void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t 
     if (!in_window && t >= shape.sink_tokens) continue;
     double score = 0;
     for (uint32_t d = 0; d < shape.key.dim; ++d) {
-      score += query[d] * Load(shape.key, OpenKey(shape), task, head, first_open, t, d);
+      score += query[d] * Load(shape.key, OpenKey(shape), tables, sequence, head, first_open, t, d);
     }
     tokens.push_back(t);
     scores.push_back(score * double{shape.scale});
@@ -64,7 +64,8 @@ void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t 
     const double weight = std::exp(scores[i] - max);
     sum += weight;
     for (uint32_t d = 0; d < shape.value.dim; ++d) {
-      sums[d] += weight * Load(shape.value, OpenValue(shape), task, head, first_open, tokens[i], d);
+      sums[d] += weight * Load(shape.value, OpenValue(shape), tables, sequence, head, first_open,
+                               tokens[i], d);
     }
   }
   if (shape.value.rotated) sums = Rotated(sums);
@@ -73,13 +74,14 @@ void AttendOne(const AttentionShape& shape, const AttentionTask& task, uint32_t 
 
 }  // namespace
 
-std::vector<double> ReferenceAttention(const AttentionShape& shape, const AttentionTask& task) {
+std::vector<double> ReferenceAttention(const AttentionShape& shape, const BlockTables& tables,
+                                       const AttentionTask& task) {
   std::vector<double> out(size_t{task.rows} * shape.query_heads * shape.value.dim);
   const uint32_t group = shape.query_heads / shape.key.heads;
   for (uint32_t row = 0; row < task.rows; ++row) {
     for (uint32_t head = 0; head < shape.query_heads; ++head) {
       const uint64_t vector = uint64_t{row} * shape.query_heads + head;
-      AttendOne(shape, task, head / group, task.first_position + row,
+      AttendOne(shape, tables, task.sequence, head / group, task.first_position + row,
                 task.queries + vector * shape.key.dim, out.data() + vector * shape.value.dim);
     }
   }

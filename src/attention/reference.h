@@ -10,7 +10,8 @@
 namespace quire::attention {
 
 /// Shape: returns [rows, query_heads, value.dim]
-std::vector<double> ReferenceAttention(const AttentionShape& shape, const AttentionTask& task);
+std::vector<double> ReferenceAttention(const AttentionShape& shape, const BlockTables& tables,
+                                       const AttentionTask& task);
 
 }  // namespace quire::attention
 

@@ -1,15 +1,18 @@
-// A paged sequence for tests: every block an allocation of its own, unwritten bytes NaN, invisible
-// blocks absent.
+// A paged sequence for tests: sanitizers see reads beyond a block's slot, unwritten bytes are NaN,
+// invisible blocks have no slot.
 #ifndef QUIRE_ATTENTION_TEST_SEQUENCE_H_
 #define QUIRE_ATTENTION_TEST_SEQUENCE_H_
 
 #include <hwy/highway.h>
+#include <sanitizer/asan_interface.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,6 +83,52 @@ inline AttentionShape MakeShape(const TestShape& test) {
 /// Gives value (stream 0 = K, 1 = V; head; token; d).
 using ValueOf = std::function<float(int stream, uint32_t head, uint64_t token, uint32_t d)>;
 
+/// Memory of the slots of every test sequence of a program, in which slots of all sizes have one
+/// stride, so that sequences of any shapes can be in one call.
+class TestArena {
+ public:
+  static constexpr uint64_t kStrideBytes = 64;
+
+  static TestArena& Get() {
+    static TestArena arena;
+    return arena;
+  }
+
+  std::byte* base() const { return base_; }
+
+  /// The number of a slot of exactly so many bytes, all of them 0xff; those behind it are nobody's.
+  uint32_t Add(uint64_t bytes) {
+    const uint64_t used_bytes = RoundUp(bytes, kStrideBytes) + kStrideBytes;
+    QUIRE_CHECK(end_bytes_ + used_bytes <= kBytes);
+    std::byte* const slot = base_ + end_bytes_;
+    ASAN_UNPOISON_MEMORY_REGION(slot, bytes);
+    std::memset(slot, 0xff, bytes);
+    ASAN_POISON_MEMORY_REGION(slot + bytes, used_bytes - bytes);
+    const auto number = static_cast<uint32_t>(end_bytes_ / kStrideBytes);
+    end_bytes_ += used_bytes;
+    return number;
+  }
+  /// The memory is used anew once no sequence is left.
+  void Enter() { ++sequences_; }
+  void Leave() {
+    if (--sequences_ == 0) end_bytes_ = 0;
+  }
+
+ private:
+  static constexpr uint64_t kBytes = uint64_t{8} << 30;
+
+  TestArena() {
+    void* const mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
+    QUIRE_CHECK(mapped != MAP_FAILED);
+    base_ = static_cast<std::byte*>(mapped);
+  }
+
+  std::byte* base_ = nullptr;
+  uint64_t end_bytes_ = 0;
+  uint32_t sequences_ = 0;
+};
+
 class TestSequence {
  public:
   /// The tokens [0, tokens) of every head. With `two_forms` a block's open form holds other values
@@ -87,29 +136,33 @@ class TestSequence {
   TestSequence(const AttentionShape& shape, uint64_t tokens, bool two_forms,
                const ValueOf& value_of)
       : shape_(shape), tokens_(tokens) {
+    TestArena& arena = TestArena::Get();
+    arena.Enter();
     const uint64_t blocks = (tokens + shape.key.block_tokens - 1) / shape.key.block_tokens;
     two_forms = two_forms_ = two_forms || HasOpenForm(shape);
     for (uint64_t b = 0; b < blocks; ++b) {
       for (int form = 0; form < (two_forms ? 2 : 1); ++form) {
         const StreamLayout& key = form == 1 ? OpenKey(shape) : shape.key;
         const StreamLayout& value = form == 1 ? OpenValue(shape) : shape.value;
-        // Each slot is an allocation of its own, exactly as long: a sanitizer sees reads beyond it.
-        const uint64_t slot_bytes = StreamEnd(value);
-        auto slot = std::make_unique<std::byte[]>(slot_bytes);
-        std::memset(slot.get(), 0xff, slot_bytes);
-        Fill(key, 0, b, form == 1 ? 0.5f : 0.0f, value_of, slot.get());
-        Fill(value, 1, b, form == 1 ? 0.5f : 0.0f, value_of, slot.get());
-        (form == 1 ? open_ : sealed_).push_back(slot.get());
-        slots_.push_back(std::move(slot));
+        const uint32_t number = arena.Add(StreamEnd(value));
+        std::byte* const slot = arena.base() + number * TestArena::kStrideBytes;
+        Fill(key, 0, b, form == 1 ? 0.5f : 0.0f, value_of, slot);
+        Fill(value, 1, b, form == 1 ? 0.5f : 0.0f, value_of, slot);
+        (form == 1 ? open_ : sealed_).push_back(number);
       }
     }
     if (!two_forms) open_ = sealed_;
+    indptr_[1] = blocks;
   }
 
   TestSequence(const AttentionShape& shape, uint64_t tokens, bool two_forms, Prng* prng)
       : TestSequence(shape, tokens, two_forms, [prng](int, uint32_t, uint64_t, uint32_t) {
           return prng->NextFloat(-1.0f, 1.0f);
         }) {}
+
+  ~TestSequence() { TestArena::Get().Leave(); }
+  TestSequence(const TestSequence&) = delete;
+  TestSequence& operator=(const TestSequence&) = delete;
 
   uint64_t tokens() const { return tokens_; }
 
@@ -134,23 +187,29 @@ class TestSequence {
           (is_open ? read_open : read_sealed) |= seen;
         }
       }
-      if (!read_open && (two_forms_ || !read_sealed)) open_[b] = nullptr;
-      if (!read_sealed && (two_forms_ || !read_open)) sealed_[b] = nullptr;
+      if (!read_open && (two_forms_ || !read_sealed)) open_[b] = kNoSlot;
+      if (!read_sealed && (two_forms_ || !read_open)) sealed_[b] = kNoSlot;
     }
   }
+
+  /// Row 0 is the sequence.
+  BlockTables tables() const { return {.sealed = TableOf(sealed_), .open = TableOf(open_)}; }
 
   AttentionTask Task(uint64_t first_position, uint32_t rows, const float* queries,
                      float* out) const {
     QUIRE_CHECK(first_position + rows <= tokens_);
-    return {.queries = queries,
-            .out = out,
-            .rows = rows,
-            .first_position = first_position,
-            .sealed = sealed_.data(),
-            .open = open_.data()};
+    return {.queries = queries, .out = out, .rows = rows, .first_position = first_position};
   }
 
  private:
+  BlockTable TableOf(const std::vector<uint32_t>& slots) const {
+    return {.base = TestArena::Get().base(),
+            .slot_stride_bytes = TestArena::kStrideBytes,
+            .sequences = 1,
+            .indptr = indptr_,
+            .slots = slots.data()};
+  }
+
   void Fill(const StreamLayout& layout, int stream, uint64_t block, float shift,
             const ValueOf& value_of, std::byte* slot) const {
     std::vector<float> values(layout.dim);
@@ -209,10 +268,17 @@ class TestSequence {
   AttentionShape shape_;
   uint64_t tokens_;
   bool two_forms_ = false;
-  std::vector<std::unique_ptr<std::byte[]>> slots_;
-  std::vector<const std::byte*> sealed_;
-  std::vector<const std::byte*> open_;
+  std::vector<uint32_t> sealed_;
+  std::vector<uint32_t> open_;
+  uint64_t indptr_[2] = {0, 0};
 };
+
+inline void Attend(AttentionBackend& backend, const AttentionShape& shape,
+                   const BlockTables& tables, std::span<const AttentionTask> tasks,
+                   Executor& executor) {
+  const Result<void> done = backend.Attend(shape, tables, tasks, executor);
+  QUIRE_CHECK_MSG(done.has_value(), done.error().message);
+}
 
 inline std::vector<float> RandomFloats(size_t count, Prng* prng) {
   std::vector<float> values(count);

@@ -227,6 +227,13 @@ class Accounts {
   /// A tenant used a path of its account; the blocks that are listed until EndUse were used by it.
   void BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use);
   void EndUse(TenantId tenant) { At(account_of(tenant)).lists.whole->End(); }
+  /// Between holds of the lock it is under way no more.
+  std::unique_ptr<evict::Policy::Use> PauseUse(TenantId tenant) {
+    return At(account_of(tenant)).lists.whole->Pause();
+  }
+  void ResumeUse(TenantId tenant, std::unique_ptr<evict::Policy::Use> use) {
+    At(account_of(tenant)).lists.whole->Resume(std::move(use));
+  }
   /// How much a block is wanted, and until when.
   void Retain(BlockId block, uint8_t priority, uint64_t until_us);
   bool heeds_priorities() const { return heeds_priorities_; }

@@ -1,9 +1,12 @@
 // Plans, and the sequences that begin with them.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/bits.h"
+#include "base/sync_point.h"
 #include "cache/core.h"
 #include "cache/evict.h"
 #include "cache/hit_length.h"
@@ -33,6 +36,10 @@ std::span<const MissRun> Plan::missing() const { return state_->missing; }
 namespace cache {
 
 namespace {
+
+// Looking for a path anew because some of it went while it was leased; then it is as if it had never
+// been there.
+constexpr int kAttempts = 8;
 
 // With kHalt and kFewer the output may never fit; the prompt must.
 uint64_t TokensToReserve(uint64_t prompt_tokens, const SequenceOptions& options) {
@@ -71,27 +78,25 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
   QUIRE_ASSIGN(plan->place, MakePlace(request));
   FoundPath path;
   std::vector<SlotId> held;
-  auto leased = With([&](State& state) -> Result<void> {
-    if (request.reuse) {
-      Expire(state, state.account_of(plan->place));
-      path = FindPath(state, request.tokens, plan->place);
+  if (request.reuse) {
+    while (With([&](State& state) { return Expire(state, state.account_of(plan->place)); })) {
     }
+  }
+  for (int attempt = 0;; ++attempt) {
+    path = request.reuse && attempt < kAttempts ? FindPath(request.tokens, plan->place)
+                                                : FoundPath{.last_key = plan->place.root_key};
     if (request.open_as != nullptr) {
-      QUIRE_TRY(CheckRoomToOpen(state, plan->place, tokens, path.blocks, *request.open_as));
+      QUIRE_TRY(CheckRoomToOpen(plan->place, tokens, path.blocks, *request.open_as));
     }
-    plan->resident = path.blocks.size() * block_tokens();
+    if (LeasePath(path, held)) break;
+  }
+  plan->resident = path.blocks.size() * block_tokens();
+  for (uint32_t c = 0; c < classes_.count(); ++c) {
+    plan->slots[c].resize(path.blocks.size());
     for (uint64_t i = 0; i < path.blocks.size(); ++i) {
-      const BlockRecord& record = state.directory.at(path.blocks[i]);
-      for (uint32_t c = 0; c < classes_.count(); ++c) {
-        const bool needed = classes_.IsNeeded(c, i, plan->resident);
-        plan->slots[c].push_back(needed ? record.slots[c] : SlotId::None());
-        if (needed) held.push_back(record.slots[c]);
-      }
+      if (classes_.IsNeeded(c, i, plan->resident)) plan->slots[c][i] = path.slots[c][i];
     }
-    for (const SlotId slot : held) HoldSlot(state, slot);
-    return {};
-  });
-  QUIRE_TRY(std::move(leased));
+  }
   const auto resident_tokens = request.tokens.first(plan->resident);
   plan->resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
   plan->lease = Lease(this, std::move(held));
@@ -118,6 +123,31 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
     }
   });
   return Plan(std::move(plan));
+}
+
+FoundPath Core::FindPath(std::span<const TokenId> prompt, const Place& place) {
+  FoundPath path;
+  const auto tokens = prompt.first(ReusableBlocks(prompt.size(), block_tokens()) * block_tokens());
+  while (With([&](State& state) { return FindMore(state, tokens, place, path); })) {
+  }
+  CutToHit(classes_, prompt.size(), path);
+  return path;
+}
+
+// False: some of it went since it was found, and nothing is held.
+bool Core::LeasePath(FoundPath& path, std::vector<SlotId>& held) {
+  BlockId leased;  // a block of the path that has a lease of ours
+  bool all = true;
+  ForPieces(path.blocks.size(), [&](size_t begin, size_t end) {
+    if (!all) return;
+    AtSyncPoint("acquire: before blocks are leased");
+    With([&](State& state) { all = LeaseSome(state, path, begin, end, leased, held); });
+  });
+  if (!leased.is_none()) With([&](State& state) { DropLease(state, leased); });
+  if (all) return true;
+  ReleaseSlots(held);
+  held.clear();
+  return false;
 }
 
 // What is remembered of the blocks after the one with `key`, up to the first that is not: what
@@ -155,27 +185,34 @@ uint64_t Core::SequenceBytes(uint64_t shared, const SequenceOptions& options) co
 
 // Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
 // never fit passes: Open says so better.
-Result<void> Core::CheckRoomToOpen(State& state, const Place& request_place, uint64_t prompt_tokens,
-                                   std::span<const BlockId> path,
-                                   const SequenceOptions& options) const {
-  LetTimePass(state);  // pins may end, and what they kept is then to be had
+Result<void> Core::CheckRoomToOpen(const Place& request_place, uint64_t prompt_tokens,
+                                   std::span<const BlockId> path, const SequenceOptions& options) {
   Place place = request_place;
   place.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t tokens = TokensToReserve(prompt_tokens, options);
   const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
-  const uint64_t most_bytes =
-      std::min(state.accounts.ledger().limit_bytes(), state.accounts.quota_bytes(place.tenant));
   const uint64_t alone_bytes = classes_.Charge(classes_.OwnSlots(0, blocks, options.step_tokens));
-  if (alone_bytes + SequenceBytes(0, options) > most_bytes) return {};
   const PerClass<uint64_t> own = classes_.OwnSlots(path.size(), blocks, options.step_tokens);
-  const uint64_t leased_bytes = EvictableBytesOf(state, path);
-  state.accounts.Withhold(state.account_of(place), leased_bytes);
-  auto room = state.accounts.CheckRoom(place.asker(),
-                                       classes_.Charge(own) + SequenceBytes(path.size(), options));
-  if (!room && room.error().message.empty()) {
-    room.error().message = RoomMessage(state, place, own);
-  }
-  state.accounts.GiveBack(state.account_of(place), leased_bytes);
+  uint64_t leased_bytes = 0;
+  ForPieces(path.size(), [&](size_t begin, size_t end) {
+    With([&](State& state) { leased_bytes += EvictableBytesOf(state, path, begin, end); });
+  });
+  auto room = With([&](State& state) -> Result<void> {
+    LetTimePass(state);  // pins may end, and what they kept is then to be had
+    const uint64_t most_bytes =
+        std::min(state.accounts.ledger().limit_bytes(), state.accounts.quota_bytes(place.tenant));
+    if (alone_bytes + SequenceBytes(0, options) > most_bytes) return {};
+    const TenantId account = state.account_of(place);
+    const uint64_t withheld = std::min(leased_bytes, state.accounts.evictable_bytes(account));
+    state.accounts.Withhold(account, withheld);
+    auto checked = state.accounts.CheckRoom(
+        place.asker(), classes_.Charge(own) + SequenceBytes(path.size(), options));
+    if (!checked && checked.error().message.empty()) {
+      checked.error().message = RoomMessage(state, place, own);
+    }
+    state.accounts.GiveBack(account, withheld);
+    return checked;
+  });
   if (room) return {};
   const uint64_t wanted = std::max(options.reserve_tokens, prompt_tokens);
   return std::unexpected(AsOpenSays(std::move(room).error(), tokens, path.size(),
@@ -206,14 +243,20 @@ Result<Core::Allocation> Core::Allocate(const Place& place, const PerClass<uint6
   const uint64_t bytes = CheckedAdd(classes_.Charge(counts), metadata_bytes).value_or(UINT64_MAX);
   if (bytes == 0) return Allocation();
   PerClass<std::vector<SlotId>> slots;
+  for (uint32_t c = 0; c < classes_.count(); ++c) slots[c].resize(counts[c]);
   std::vector<SlotId> to_zero;
-  // Where room that was made is not free yet it is tried again: With has drained what it could, and
-  // what is being read is waited for.
+  std::optional<RoomWanted> wanted;
   while (true) {
+    // Where it is much that has to go, others come in between: then it is looked at again whether
+    // there is room for all of it.
     const Result<bool> taken = With([&](State& state) -> Result<bool> {
-      auto room = MakeRoom(state, place.asker(), bytes);
-      if (room && state.IsWaiting()) return false;
-      for (uint32_t c = 0; room && c < classes_.count(); ++c) slots[c].resize(counts[c]);
+      auto room = wanted ? state.accounts.CheckRoom(place.asker(), bytes) : Result<void>();
+      if (!wanted) {
+        auto asked = WantRoom(state, place.asker(), bytes);
+        if (asked) wanted = *asked;
+        if (!asked) room = std::unexpected(std::move(asked).error());
+      }
+      if (room && !MakeRoom(state, place.asker(), *wanted)) return false;
       if (room) room = TakeSlots(state, place, metadata_bytes, slots, to_zero);
       if (room) return true;
       CountRefusal(state, place, counts, room.error());
@@ -221,7 +264,7 @@ Result<Core::Allocation> Core::Allocate(const Place& place, const PerClass<uint6
     });
     if (!taken) return std::unexpected(taken.error());
     if (*taken) break;
-    MutexLock until_read(reading_mutex_);
+    MutexLock until_read(reading_mutex_);  // what is being read just then
   }
   ZeroAll(to_zero);
   return Allocation{OwnedSlots(*this, std::move(slots)),

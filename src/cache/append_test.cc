@@ -321,7 +321,7 @@ TEST(Commit, BlocksComputedTwiceAtOnceAreKeptOnce) {
   const auto slots_b = Must(b->View(1, StreamRole::kKey));
   EXPECT_TRUE(std::ranges::equal(slots_a.slots().first(2), slots_b.slots().first(2)));
   EXPECT_NE(slots_a.slots()[2], slots_b.slots()[2]);
-  EXPECT_EQ(a->Blocks(0).sealed[1], b->Blocks(0).sealed[1]);
+  EXPECT_EQ(a->Blocks(0).sealed(1), b->Blocks(0).sealed(1));
   EXPECT_EQ(cache.model.Differs(*a, tokens), "");
   EXPECT_EQ(cache.model.Differs(*b, tokens), "");
 }

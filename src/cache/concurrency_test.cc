@@ -82,7 +82,7 @@ void AppendLayersAtOnce(const Geometry& geometry, const NumericProfile& profile)
           const uint64_t end = std::min(kTokens, at + 1 + prng.NextBelow(5 * kBlock));
           if (!sequence->Append(layer, rows.Of(layer, at, end))) ++failed;
           const LayerBlocks blocks = sequence->Blocks(layer);
-          if (blocks.tokens != end || blocks.open[(end - 1) / kBlock] == nullptr) ++failed;
+          if (blocks.tokens != end || blocks.open((end - 1) / kBlock) == nullptr) ++failed;
           at = end;
         }
       });

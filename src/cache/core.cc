@@ -120,7 +120,7 @@ Core::~Core() {
   if (state_ == nullptr) return;  // Make failed
   // A device may still read the arenas.
   const std::vector<Fenced> fenced =
-      With([](State& state) { return std::exchange(state.fenced, {}); });
+      Hold([](State& state) { return std::exchange(state.fenced, {}); });
   for (const Fenced& last : fenced) {
     last.fence->Wait();
     ReleaseSlots(last.slots);
@@ -145,9 +145,21 @@ void Core::RemoveSequence(SequenceId id) {
   --sequence_count_;
 }
 
+uint32_t Core::most_touched() const {
+  MutexLock lock(mutex_);
+  return most_touched_;
+}
+
 // What is drained stays charged and is nobody's until it is zeroed, so nothing can happen to it
-// meanwhile.
-void Core::DrainSlots() {
+// meanwhile. Leases that are still to be dropped come first: that may let go of more.
+void Core::Settle() {
+  while (true) {
+    MutexLock lock(mutex_);
+    if (!state_->directory.has_deferred()) break;
+    state_->directory.TakeTouched();
+    DropLease(*state_, state_->directory.TakeDeferred());
+    most_touched_ = std::max(most_touched_, state_->directory.TakeTouched());
+  }
   constexpr size_t kSlotsPerHold = 64;
   std::array<SlotId, kSlotsPerHold> slots{};
   size_t count = 0;
@@ -171,29 +183,88 @@ void Core::ZeroAll(std::span<const SlotId> slots) const {
 }
 
 void Core::HoldSlots(std::span<const SlotId> slots) {
-  With([&](State& state) {
-    for (const SlotId slot : slots) HoldSlot(state, slot);
+  ForPieces(slots.size(), [&](size_t begin, size_t end) {
+    With([&](State& state) {
+      for (size_t i = begin; i < end; ++i) HoldSlot(state, slots[i]);
+    });
   });
 }
 
 void Core::ReleaseSlots(std::span<const SlotId> slots) {
-  if (slots.empty()) return;
-  With([&](State& state) { cache::ReleaseSlots(state, slots); });
+  // Deepest block first, so that a parent becomes evictable after its children.
+  ForPieces(slots.size(), [&](size_t begin, size_t end) {
+    Hold([&](State& state) {
+      for (size_t i = begin; i < end; ++i) ReleaseSlot(state, slots[slots.size() - 1 - i]);
+    });
+  });
 }
 
 void Core::ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId> slots) {
   if (fence == nullptr || fence->IsDone()) return ReleaseSlots(slots);
   try {
-    With([&](State& state) { cache::ReleaseAfter(state, fence, slots); });
+    Hold([&](State& state) {
+      Fenced& last = state.fenced.emplace_back();  // nothing fails from here on
+      last.fence = std::move(fence);
+      last.slots = std::move(slots);
+      ++fences_;
+    });
   } catch (const std::bad_alloc&) {
     fence->Wait();
     ReleaseSlots(slots);
   }
 }
 
-void Core::EndUse(const Place& place, std::span<const BlockId> path, const PathUse& use,
+// Those that are not done are asked again by the next call; nobody waits for them.
+void Core::ReleaseDone() {
+  while (true) {
+    Fenced done;
+    Hold([&](State& state) {
+      const auto found = std::ranges::find_if(
+          state.fenced, [](const Fenced& fenced) { return fenced.fence->IsDone(); });
+      if (found == state.fenced.end()) return;
+      done = std::move(*found);
+      state.fenced.erase(found);
+      --fences_;
+    });
+    if (done.fence == nullptr) return;
+    ReleaseSlots(done.slots);
+  }
+}
+
+// What policies are told goes on over the pieces: between them they hear nothing of this use.
+void Core::EndUse(const Place& place, std::span<const BlockId> path, PathUse use,
                   std::span<const SlotId> slots) {
-  With([&](State& state) { cache::EndUse(state, place, path, use, slots); });
+  std::vector<uint64_t> keys;
+  keys.reserve(path.size());
+  ForPieces(path.size(), [&](size_t begin, size_t end) {
+    With([&](State& state) {
+      for (size_t i = begin; i < end; ++i) {
+        keys.push_back(PolicyKey(state.directory.at(path[i]).key));
+      }
+    });
+  });
+  use.keys = keys;
+  std::unique_ptr<evict::Policy::Use> paused;
+  size_t released = 0;
+  do {
+    const size_t end = std::min(released + kBlocksPerHold, slots.size());
+    With([&](State& state) {
+      Accounts& accounts = state.accounts;
+      if (released > 0) {
+        accounts.ResumeUse(place.tenant, std::move(paused));
+      } else if (!path.empty()) {
+        accounts.BeginUse(place.tenant, place.epoch, use);
+      }
+      for (; released < end; ++released) {
+        ReleaseSlot(state, slots[slots.size() - 1 - released]);
+      }
+      if (released < slots.size()) {
+        paused = accounts.PauseUse(place.tenant);
+      } else {
+        accounts.EndUse(place.tenant);
+      }
+    });
+  } while (released < slots.size());
 }
 
 void Core::EndPlan(PlanState* plan) {
@@ -219,7 +290,7 @@ std::optional<Lease> Core::HoldAgain(std::span<const SlotId> slots,
       // Of the same generation, so it was not freed meanwhile and is not now.
       if (state.slots.generation(slots[i]) != generations[i]) return false;
       const BlockId block = state.directory.InSlot(slots[i]);
-      if (!block.is_none() && !state.directory.at(block).is_good()) return false;
+      if (!block.is_none() && StandingOf(state, block) != Standing::kGood) return false;
     }
     for (const SlotId slot : slots) HoldSlot(state, slot);
     return true;
@@ -229,8 +300,10 @@ std::optional<Lease> Core::HoldAgain(std::span<const SlotId> slots,
 }
 
 void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
-  With([&](State& state) {
-    for (const BlockId block : blocks) state.accounts.Retain(block, priority, until_us);
+  ForPieces(blocks.size(), [&](size_t begin, size_t end) {
+    With([&](State& state) {
+      for (size_t i = begin; i < end; ++i) state.accounts.Retain(blocks[i], priority, until_us);
+    });
   });
 }
 
@@ -247,12 +320,16 @@ Result<void> Core::Unpin(const AcquireRequest& request) {
 }
 
 uint64_t Core::Evict(uint64_t blocks) {
-  return With([&](State& state) {
-    LetTimePass(state);
-    uint64_t evicted = 0;
-    while (evicted < blocks && EvictOldest(state)) ++evicted;
-    return evicted;
-  });
+  uint64_t evicted = 0;
+  bool more = true;
+  while (more && evicted < blocks) {
+    With([&](State& state) {
+      LetTimePass(state);
+      const uint64_t end = std::min<uint64_t>(blocks, evicted + kBlocksPerHold);
+      while (evicted < end && (more = EvictOldest(state))) ++evicted;
+    });
+  }
+  return evicted;
 }
 
 uint64_t Core::Trim() {

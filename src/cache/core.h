@@ -3,6 +3,7 @@
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -16,7 +17,7 @@
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "base/wiped_vector.h"
-#include "cache/fences.h"
+#include "cache/lookup.h"
 #include "cache/metadata_charge.h"
 #include "cache/owned_slots.h"
 #include "cache/publish.h"
@@ -100,9 +101,9 @@ class Core final : public Cache {
   void ReleaseSlots(std::span<const SlotId> slots);
   /// The same once the fence is done; null: now. Waits for it only if memory runs out.
   void ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId> slots);
-  /// A use of a path ends: drops a hold of each slot, as ReleaseSlots does, under the same hold of
-  /// the lock under which policies hear of it.
-  void EndUse(const Place& place, std::span<const BlockId> path, const PathUse& use,
+  /// A use of a path ends: drops a hold of each slot, as ReleaseSlots does. Policies take what that
+  /// makes evictable for used by it, and nothing else.
+  void EndUse(const Place& place, std::span<const BlockId> path, PathUse use,
               std::span<const SlotId> slots);
   /// A plan ends of which nothing came. No plan, or one that became a sequence, is fine.
   static void EndPlan(PlanState* plan);
@@ -140,33 +141,53 @@ class Core final : public Cache {
   /// Compares a slot that the caller holds with the checksum of the block published in it, if any,
   /// and quarantines that if they differ.
   bool Intact(SlotId slot);
+  /// Most block records that one hold of the lock has touched. For tests.
+  uint32_t most_touched() const;
   /// Stops if anything about the directory is wrong. For tests.
   void CheckDirectory() const;
 
  private:
   Core(CacheOptions options, SlotClasses classes);
 
-  /// Runs a verb under the lock, after holds have ended whose fences are done. What is left to be
-  /// drained is drained when the lock is released.
+  /// Runs a verb under the lock, and settles what it left to be done when the lock is released.
+  /// Before that the holds end whose fences are done.
   template <typename Verb>
   auto With(const Verb& verb) QUIRE_EXCLUDES(mutex_) {
-    struct DrainAtEnd {
-      ~DrainAtEnd() {
-        if (any) core.DrainSlots();
+    if (fences_.load(std::memory_order_relaxed) > 0) ReleaseDone();
+    return Hold(verb);
+  }
+  /// The same, whatever fences say.
+  template <typename Verb>
+  auto Hold(const Verb& verb) QUIRE_EXCLUDES(mutex_) {
+    struct SettleAtEnd {
+      ~SettleAtEnd() {
+        if (any) core.Settle();
       }
       Core& core;
       bool any = false;
-    } drain{.core = *this};
+    } settle{.core = *this};
     MutexLock lock(mutex_);
+    state_->directory.TakeTouched();
     struct Look {
-      ~Look() { any = !state.draining.empty(); }
+      ~Look() {
+        any = !state.draining.empty() || state.directory.has_deferred();
+        most_touched = std::max(most_touched, state.directory.TakeTouched());
+      }
       State& state;
       bool& any;
-    } look{.state = *state_, .any = drain.any};
-    ReleaseDone(*state_);
+      uint32_t& most_touched;
+    } look{.state = *state_, .any = settle.any, .most_touched = most_touched_};
     return verb(*state_);
   }
-  void DrainSlots() QUIRE_EXCLUDES(mutex_);
+  /// Calls piece(begin, end) for [0, count) in pieces that one hold may go over.
+  template <typename Piece>
+  static void ForPieces(size_t count, const Piece& piece) {
+    for (size_t begin = 0; begin < count; begin += kBlocksPerHold) {
+      piece(begin, std::min<size_t>(count, begin + kBlocksPerHold));
+    }
+  }
+  void Settle() QUIRE_EXCLUDES(mutex_);
+  void ReleaseDone() QUIRE_EXCLUDES(mutex_);
   void ZeroAll(std::span<const SlotId> slots) const;
 
   Result<void> CheckRequest(const AcquireRequest& request, std::string_view what) const;
@@ -174,9 +195,12 @@ class Core final : public Cache {
   std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key, const Place& place);
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
   uint64_t SequenceBytes(uint64_t shared, const SequenceOptions& options) const;
-  Result<void> CheckRoomToOpen(State& state, const Place& place, uint64_t prompt_tokens,
-                               std::span<const BlockId> path, const SequenceOptions& options) const;
+  Result<void> CheckRoomToOpen(const Place& place, uint64_t prompt_tokens,
+                               std::span<const BlockId> path, const SequenceOptions& options);
+  FoundPath FindPath(std::span<const TokenId> prompt, const Place& place);
+  bool LeasePath(FoundPath& path, std::vector<SlotId>& held);
   void PublishSome(const Place& place, std::span<NewBlock> blocks, std::vector<Published>& answers);
+  std::vector<BlockId> MarkErased();
   uint64_t ZeroFreeSlots(TenantId tenant);
   Result<void> GrowTo(const Capacity& to) QUIRE_REQUIRES(resize_mutex_);
   Result<void> ShrinkTo(const Capacity& to) QUIRE_REQUIRES(resize_mutex_);
@@ -197,8 +221,10 @@ class Core final : public Cache {
   std::atomic<uint64_t> sequence_count_{0};
   std::atomic<uint64_t> next_sequence_{1};
 
+  std::atomic<uint64_t> fences_ = 0;  // State::fenced, for who has nothing to look at
   mutable Mutex mutex_{LockRank{20}};
   mutable std::unique_ptr<State> state_ QUIRE_PT_GUARDED_BY(mutex_);  // set once, by Make
+  uint32_t most_touched_ QUIRE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace quire::cache

@@ -7,6 +7,7 @@
 #include "base/sync_point.h"
 #include "cache/core.h"
 #include "cache/evict.h"
+#include "cache/leases.h"
 #include "cache/pin_verbs.h"
 
 namespace quire::cache {
@@ -68,10 +69,11 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
   return place;
 }
 
+// From the first hold on nothing of it is handed out any more: lookups compare epochs. What follows
+// takes its blocks out, piece by piece.
 Result<EraseReport> Core::Erase(TenantId id) {
   EraseReport report;
-  std::vector<BlockId> erased;
-  auto marked = With([&](State& state) -> Result<void> {
+  auto begun = With([&](State& state) -> Result<void> {
     QUIRE_TRY(state.accounts.Check(id));
     const TenantOptions& options = state.accounts.options(id);
     if (options.shared) {
@@ -80,23 +82,13 @@ Result<EraseReport> Core::Erase(TenantId id) {
     }
     state.accounts.Erase(id);
     state.directory.ghosts(id).Clear();
-    const auto wrote = [&](SlotId slot) {
-      return !slot.is_none() && state.slots.writer(slot).tenant == id;
-    };
-    for (uint32_t i = 0; i < state.directory.ids_end(); ++i) {
-      if (!state.directory.contains(BlockId(i))) continue;
-      const BlockRecord& record = state.directory.at(BlockId(i));
-      if (record.publisher == id || std::ranges::any_of(record.slots, wrote)) {
-        erased.emplace_back(i);
-      }
-    }
-    erased = state.directory.Mark(erased, Standing::kErased);
-    EndPinsOfBadBlocks(state);
-    report.blocks = erased.size();
     report.slots_zeroed = state.accounts.stale_slots(id);  // less what is left at the end
     return {};
   });
-  QUIRE_TRY(std::move(marked));
+  QUIRE_TRY(std::move(begun));
+  const std::vector<BlockId> erased = MarkErased();
+  report.blocks = erased.size();
+  With([&](State& state) { EndPinsOfBadBlocks(state); });
   // From the leaves, each with those before it. What is leased goes with its last lease.
   for (const BlockId block : erased) {
     AtSyncPoint("erase: before a block goes");
@@ -112,6 +104,46 @@ Result<EraseReport> Core::Erase(TenantId id) {
   report.slots_pending = With([&](State& state) { return state.accounts.stale_slots(id); });
   report.slots_zeroed += free_zeroed - std::min(report.slots_zeroed, report.slots_pending);
   return report;
+}
+
+// Marks what was erased, and with it what continues it: parents before children.
+std::vector<BlockId> Core::MarkErased() {
+  std::vector<BlockId> found;
+  const uint32_t end = With([](State& state) { return state.directory.ids_end(); });
+  ForPieces(end, [&](size_t first, size_t last) {
+    With([&](State& state) {
+      for (size_t i = first; i < last; ++i) {
+        const BlockId block(static_cast<uint32_t>(i));
+        if (!state.directory.contains(block)) continue;
+        if (state.directory.at(block).standing == Standing::kErased) continue;
+        if (StandingOf(state, block) == Standing::kErased) found.push_back(block);
+      }
+    });
+  });
+  std::vector<BlockId> erased;
+  std::vector<BlockId> subtree;
+  for (const BlockId root : found) {
+    subtree.clear();
+    With([&](State& state) {
+      if (!state.directory.contains(root)) return;
+      if (state.directory.at(root).standing == Standing::kErased) return;  // with one before it
+      state.directory.AppendSubtree(root, subtree);
+    });
+    ForPieces(subtree.size(), [&](size_t first, size_t last) {
+      With([&](State& state) {
+        for (size_t i = first; i < last; ++i) {
+          const BlockId block = subtree[i];
+          if (!state.directory.contains(block)) continue;  // it went meanwhile
+          const BlockId parent = state.directory.parent(block);
+          const bool continues =
+              !parent.is_none() && state.directory.at(parent).standing == Standing::kErased;
+          if (!continues && StandingOf(state, block) != Standing::kErased) continue;
+          if (state.directory.MarkErased(block)) erased.push_back(block);
+        }
+      });
+    });
+  }
+  return erased;
 }
 
 // Slots that were given back with their bytes in them, and not handed out since.

@@ -14,9 +14,11 @@ bool Directory::IsWhole(BlockId block) const {
   return std::ranges::none_of(sealed, &SlotId::is_none);
 }
 
-void Directory::Find(const Digest& root_key, std::span<const TokenId> tokens,
+void Directory::Find(const Digest& root_key, BlockId after, std::span<const TokenId> tokens,
                      std::vector<BlockId>& path) const {
-  if (const auto root = index_.FindRoot(root_key)) index_.Find(*root, tokens, path);
+  if (const auto root = index_.FindRoot(root_key)) {
+    touched_ += index_.Find(*root, after, tokens, path);
+  }
 }
 
 std::optional<BlockId> Directory::FindChild(const Digest& root_key, BlockId parent,
@@ -55,6 +57,7 @@ void Directory::SetGhosts(uint32_t accounts, uint64_t each) {
 
 BlockId Directory::Add(const Digest& root_key, std::shared_ptr<const Domain> domain, BlockId parent,
                        std::span<const TokenId> tokens, const BlockRecord& record) {
+  ++touched_;
   Account& account = OfAccount(record.account);
   const index::RootId root = index_.Root(root_key);
   const bool is_first = index_.empty(root);
@@ -106,6 +109,7 @@ BlockId Directory::Reserve(index::RootId root, const Digest& root_key, Account& 
 }
 
 void Directory::Remove(BlockId block) {
+  ++touched_;
   QUIRE_CHECK(at(block).leases == 0);
   const TenantId account = at(block).account;
   for (uint32_t c = 0; c < classes_.count(); ++c) {
@@ -170,24 +174,18 @@ bool Directory::DropPin(BlockId block) {
   return --Record(block).pins == 0;
 }
 
-std::vector<BlockId> Directory::Mark(std::span<const BlockId> blocks, Standing standing) {
-  const auto stays = [&](BlockId block) {
-    const Standing now = at(block).standing;
-    return now == standing || (now != Standing::kGood && standing != Standing::kErased);
-  };
+std::vector<BlockId> Directory::Mark(BlockId block, Standing standing) {
   std::vector<BlockId> marked;
-  std::vector<BlockId> subtree;
-  for (const BlockId block : blocks) {
-    if (stays(block)) continue;  // and so does what continues it
-    subtree.clear();
-    index_.AppendSubtree(block, subtree);
-    for (const BlockId id : subtree) {
-      if (stays(id)) continue;
-      Record(id).standing = standing;
-      marked.push_back(id);
-    }
-  }
+  if (!at(block).is_good()) return marked;  // and so is what continues it
+  index_.AppendSubtree(block, marked);
+  std::erase_if(marked, [&](BlockId id) { return !at(id).is_good(); });
+  for (const BlockId id : marked) Record(id).standing = standing;
   return marked;
+}
+
+bool Directory::MarkErased(BlockId block) {
+  ++touched_;
+  return std::exchange(Record(block).standing, Standing::kErased) != Standing::kErased;
 }
 
 void Directory::CheckInvariants() const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -35,9 +36,10 @@ struct BlockRecord {
   uint32_t pins = 0;          // paths that Pin keeps and that go through it
   TenantId account{};         // who pays for it: the tenant, or the domain it was published to
   TenantId publisher{};
-  Standing standing = Standing::kGood;
-  uint8_t pinned_parts = 0;  // a bit for each slot that pins hold
-  Digest key{};              // identity in stores, chained from the root key
+  uint32_t epoch = 0;                   // of the publisher
+  Standing standing = Standing::kGood;  // as far as it was marked, see StandingOf
+  uint8_t pinned_parts = 0;             // a bit for each slot that pins hold
+  Digest key{};                         // identity in stores, chained from the root key
 
   bool is_good() const { return standing == Standing::kGood; }
   bool IsPinned(uint32_t slot_class) const { return ((pinned_parts >> slot_class) & 1U) != 0; }
@@ -49,6 +51,11 @@ struct BlockRecord {
     return true;
   }
 };
+
+/// Most block records that one hold of the cache's lock may touch, and most blocks of a path that a
+/// verb is asked to go over in one hold: longer work goes in pieces.
+inline constexpr uint32_t kRecordsPerHold = 256;
+inline constexpr uint32_t kBlocksPerHold = 48;
 
 /// Published blocks in a tree below the roots of their identities. Block ids are dense and reused.
 ///
@@ -81,8 +88,8 @@ class Directory {
   /// All its sealed parts are there.
   bool IsWhole(BlockId block) const;
 
-  /// Appends the blocks of the longest known prefix of `tokens` below a root.
-  void Find(const Digest& root_key, std::span<const TokenId> tokens,
+  /// Appends the blocks of the longest known prefix of `tokens` after a block (none: the root).
+  void Find(const Digest& root_key, BlockId after, std::span<const TokenId> tokens,
             std::vector<BlockId>& path) const;
   /// The block after `parent` (none: the first of the root) with these tokens.
   std::optional<BlockId> FindChild(const Digest& root_key, BlockId parent,
@@ -116,15 +123,21 @@ class Directory {
   /// One more holder. changed(block) is called for each block that got its first, the block first.
   template <typename Changed>
   void AddLease(BlockId block, const Changed& changed) {
-    while (!block.is_none() && Record(block).leases++ == 0) {
+    while (!block.is_none()) {
+      ++touched_;
+      if (Record(block).leases++ > 0) return;
       changed(block);
       block = index_.parent(block);
     }
   }
-  /// One less. changed(block) is called for each block that lost its last, and may remove it.
+  /// One less. changed(block) is called for each block that lost its last, and may remove it. Where
+  /// that goes on for long it is interrupted: TakeDeferred tells from which blocks a lease is still
+  /// to be dropped; until then they count as leased.
   template <typename Changed>
   void DropLease(BlockId block, const Changed& changed) {
     while (!block.is_none()) {
+      if (touched_ >= kRecordsPerHold - kBlocksPerHold) return deferred_.push_back(block);
+      ++touched_;
       BlockRecord& record = Record(block);
       QUIRE_CHECK(record.leases > 0);
       if (--record.leases > 0) return;
@@ -133,16 +146,28 @@ class Directory {
       block = parent;
     }
   }
+  bool has_deferred() const { return !deferred_.empty(); }
+  BlockId TakeDeferred() {
+    const BlockId block = deferred_.back();
+    deferred_.pop_back();
+    return block;
+  }
   /// A path that goes through it is pinned, with these classes of its slots; or no longer.
   void AddPin(BlockId block, uint8_t parts);
   /// True: that was the last one.
   bool DropPin(BlockId block);
   void ClearPinnedParts(BlockId block) { Record(block).pinned_parts = 0; }
 
-  /// Takes blocks out of use with everything that continues them: if one is damaged, that may have
+  /// Takes a block out of use with everything that continues it: if it is damaged, that may have
   /// been computed from the damaged bytes. What was erased may not be called damaged any more.
   /// Returns what was marked, parents before children.
-  std::vector<BlockId> Mark(std::span<const BlockId> blocks, Standing standing);
+  std::vector<BlockId> Mark(BlockId block, Standing standing);
+  /// The same of one block alone, whose children are marked later. False: it was already.
+  bool MarkErased(BlockId block);
+  /// Appends the block and all that continue it, parents before children.
+  void AppendSubtree(BlockId block, std::vector<BlockId>& blocks) const {
+    index_.AppendSubtree(block, blocks);
+  }
 
   // What is gone.
 
@@ -157,6 +182,9 @@ class Directory {
   /// Blocks without any bytes, and open forms of published blocks.
   uint64_t hollow_count() const { return hollow_count_; }
   uint64_t twin_slots() const { return twin_slots_; }
+
+  /// Records that were touched since the last call, to be found, changed, leased or let go of.
+  uint32_t TakeTouched() { return std::exchange(touched_, 0); }
 
   /// Stops if anything is wrong. For tests.
   void CheckInvariants() const;
@@ -194,8 +222,10 @@ class Directory {
   std::vector<BlockId> free_;
   std::vector<BlockId> block_of_slot_;  // grows with the highest slot used
   std::vector<Account> accounts_;       // by TenantId
+  std::vector<BlockId> deferred_;       // of each a lease is still to be dropped
   uint64_t hollow_count_ = 0;
   uint64_t twin_slots_ = 0;
+  mutable uint32_t touched_ = 0;
 };
 
 }  // namespace quire::cache

@@ -68,7 +68,7 @@ void DropOne(State& state, BlockId block, MissReason reason) {
         .Add(record.key, {.reason = reason,
                           .gone_us = state.clock.NowMicros(),
                           .publisher = record.publisher,
-                          .epoch = state.accounts.epoch(record.publisher)});
+                          .epoch = record.epoch});
   }
   const bool for_room = reason == MissReason::kEvicted || reason == MissReason::kQuota;
   state.accounts.Remove(block, for_room);
@@ -80,23 +80,34 @@ void DropOne(State& state, BlockId block, MissReason reason) {
 
 }  // namespace
 
-Result<void> MakeRoom(State& state, const Asker& asker, uint64_t bytes) {
+Result<RoomWanted> WantRoom(State& state, const Asker& asker, uint64_t bytes) {
   LetTimePass(state);
   QUIRE_TRY(state.accounts.CheckRoom(asker, bytes));
-  if (!asker.may_evict) return {};
+  if (!asker.may_evict) return RoomWanted{};
   const uint64_t of_quota = state.accounts.WantedOfQuota(asker.tenant, bytes);
-  while (state.accounts.room_bytes(asker.tenant) < of_quota && !state.IsWaiting()) {
-    const auto victim = state.accounts.VictimOf(asker.tenant);
-    if (!victim) break;
-    EvictVictim(state, *victim, MissReason::kQuota);
+  return RoomWanted{.of_quota = of_quota, .of_budget = 0, .bytes = bytes};
+}
+
+bool MakeRoom(State& state, const Asker& asker, RoomWanted& wanted) {
+  uint32_t left = kBlocksPerHold;
+  const auto evict = [&](const std::optional<Victim>& victim, MissReason reason) {
+    if (!victim) return false;
+    EvictVictim(state, *victim, reason);
+    --left;
+    return true;
+  };
+  while (state.accounts.room_bytes(asker.tenant) < wanted.of_quota) {
+    if (left == 0 || state.IsWaiting()) return false;
+    if (!evict(state.accounts.VictimOf(asker.tenant), MissReason::kQuota)) break;
   }
-  const uint64_t of_budget = state.accounts.WantedOfBudget(bytes);
-  while (state.accounts.ledger().available_bytes() < of_budget && !state.IsWaiting()) {
-    const auto victim = state.accounts.VictimFor(asker.tenant);
-    if (!victim) break;
-    EvictVictim(state, *victim, MissReason::kEvicted);
+  if (wanted.bytes > 0 && wanted.of_budget == 0) {
+    wanted.of_budget = state.accounts.WantedOfBudget(wanted.bytes);
   }
-  return {};
+  while (state.accounts.ledger().available_bytes() < wanted.of_budget) {
+    if (left == 0 || state.IsWaiting()) return false;
+    if (!evict(state.accounts.VictimFor(asker.tenant), MissReason::kEvicted)) break;
+  }
+  return !state.IsWaiting();
 }
 
 bool MakeRoomInAccount(State& state, const Place& place, uint64_t bytes) {
@@ -133,10 +144,13 @@ void EvictDownTo(State& state, uint64_t bytes, uint64_t hollow_max) {
   }
 }
 
-void Expire(State& state, TenantId account) {
-  while (const auto block = state.accounts.Expired(account)) {
+bool Expire(State& state, TenantId account) {
+  for (uint32_t i = 0; i < kBlocksPerHold; ++i) {
+    const auto block = state.accounts.Expired(account);
+    if (!block) return false;
     EvictVictim(state, {.block = *block}, MissReason::kExpired);
   }
+  return true;
 }
 
 void LetTimePass(State& state) {
@@ -162,7 +176,7 @@ void Drop(State& state, BlockId block, MissReason reason) {
 
 void Quarantine(State& state, BlockId block, Standing standing) {
   if (!state.directory.at(block).is_good()) return;
-  const std::vector<BlockId> marked = state.directory.Mark({&block, 1}, standing);
+  const std::vector<BlockId> marked = state.directory.Mark(block, standing);
   EndPinsOfBadBlocks(state);
   // What is leased goes with its last lease; a hollow block may go with the one after it.
   for (size_t i = marked.size(); i > 0; --i) {

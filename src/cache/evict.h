@@ -9,10 +9,18 @@
 
 namespace quire::cache {
 
-/// Evicts until `bytes` more fit; nothing if they never will. Ends early where what went is not
-/// free yet (State::IsWaiting): then the caller waits for that and asks again.
+/// How much must be free for a request: what it needs, and what is evicted in advance.
+struct RoomWanted {
+  uint64_t of_quota = 0;
+  uint64_t of_budget = 0;  // known when the quota has its part
+  uint64_t bytes = 0;      // 0: nothing may be evicted
+};
+/// What `bytes` more ask for, if they fit at all.
 /// Errors: as Accounts::CheckRoom
-Result<void> MakeRoom(State& state, const Asker& asker, uint64_t bytes);
+Result<RoomWanted> WantRoom(State& state, const Asker& asker, uint64_t bytes);
+/// Evicts what is wanted, or as much of it as one hold may, or until what went is not free yet
+/// (State::IsWaiting). False: ask again in another hold.
+bool MakeRoom(State& state, const Asker& asker, RoomWanted& wanted);
 /// Whether the account of a place has room for slots of its tenant, at the expense of its own old
 /// blocks.
 bool MakeRoomInAccount(State& state, const Place& place, uint64_t bytes);
@@ -21,8 +29,8 @@ bool EvictOldest(State& state);
 /// Evicts until no more is in use than a smaller budget pays for, which is known to be possible; or
 /// until it has to wait for what went.
 void EvictDownTo(State& state, uint64_t bytes, uint64_t hollow_max);
-/// What nobody in the account has used for its ttl goes.
-void Expire(State& state, TenantId account);
+/// What nobody in the account has used for its ttl goes. True: there may be more of it.
+bool Expire(State& state, TenantId account);
 /// Ends the pins that are over, and tells policies that go by time how late it is.
 void LetTimePass(State& state);
 

@@ -30,7 +30,10 @@ class PoorKernels final : public AttentionBackend {
     }
     return {};
   }
-  void Attend(const AttentionShape&, std::span<const AttentionTask>, Executor&) override {}
+  Result<void> Attend(const AttentionShape&, const BlockTables&, std::span<const AttentionTask>,
+                      Executor&) override {
+    return {};
+  }
 
  private:
   const std::vector<Codec> missing_;

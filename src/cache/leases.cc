@@ -28,6 +28,17 @@ uint64_t PolicyKey(const Digest& key) {
   return number;
 }
 
+Standing StandingOf(const State& state, BlockId block) {
+  const BlockRecord& record = state.directory.at(block);
+  if (record.epoch != state.accounts.epoch(record.publisher)) return Standing::kErased;
+  for (const SlotId slot : record.slots) {
+    if (slot.is_none()) continue;
+    const Slots::Writer writer = state.slots.writer(slot);
+    if (writer.epoch != state.accounts.epoch(writer.tenant)) return Standing::kErased;
+  }
+  return record.standing;
+}
+
 void HoldSlot(State& state, SlotId slot) {
   if (state.reading.Has(slot)) AbandonMove(state, slot);
   state.slots.Retain(slot);
@@ -41,10 +52,6 @@ void ReleaseSlot(State& state, SlotId slot) {
   FreeIfLast(state, slot);
   const BlockId block = state.directory.InSlot(slot);  // none if it just went
   if (state.classes.windowed(slot) && !block.is_none()) List(state, block);
-}
-
-void ReleaseSlots(State& state, std::span<const SlotId> slots) {
-  for (size_t i = slots.size(); i > 0; --i) ReleaseSlot(state, slots[i - 1]);
 }
 
 void FreeIfLast(State& state, SlotId slot) {
@@ -108,18 +115,6 @@ void List(State& state, BlockId block) {
   const bool moves = state.accounts.listed(block) != what.listed;
   state.accounts.List(block, record.account, what,
                       moves ? FactsOf(state, block) : evict::BlockFacts());
-}
-
-void EndUse(State& state, const Place& place, std::span<const BlockId> path, PathUse use,
-            std::span<const SlotId> slots) {
-  if (!path.empty()) {
-    state.keys.clear();
-    for (const BlockId block : path) state.keys.push_back(PolicyKey(state.directory.at(block).key));
-    use.keys = state.keys;
-    state.accounts.BeginUse(place.tenant, place.epoch, use);
-  }
-  ReleaseSlots(state, slots);
-  state.accounts.EndUse(place.tenant);
 }
 
 }  // namespace quire::cache

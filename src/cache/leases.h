@@ -3,8 +3,6 @@
 #define QUIRE_CACHE_LEASES_H_
 
 #include <cstdint>
-#include <span>
-#include <vector>
 
 #include "cache/state.h"
 
@@ -13,14 +11,14 @@ namespace quire::cache {
 /// The first bits of a block's key are as good as all, to know it again.
 uint64_t PolicyKey(const Digest& key);
 
+/// Whether a block may be handed out: as it was marked, or erased if its publisher, or who wrote one
+/// of its slots, was erased since.
+Standing StandingOf(const State& state, BlockId block);
+
 /// Another holder for a slot, published or private.
 void HoldSlot(State& state, SlotId slot);
 /// One holder less. The last one frees it; where its writer was erased it is drained first.
 void ReleaseSlot(State& state, SlotId slot);
-/// Each of them, deepest block first, so that a parent becomes evictable after its children.
-///
-/// Shape: slots in token order
-void ReleaseSlots(State& state, std::span<const SlotId> slots);
 /// One holder less of a slot that no block has any more.
 void FreeIfLast(State& state, SlotId slot);
 /// A slot that was drained is free.
@@ -32,11 +30,6 @@ void AddLease(State& state, BlockId block);
 void DropLease(State& state, BlockId block);
 /// Puts a block where it now belongs among what can be evicted.
 void List(State& state, BlockId block);
-
-/// A use of a path ends: lets go of slots as ReleaseSlots does, under the same hold of the lock under
-/// which policies hear of it, so that they take no other request's blocks for its.
-void EndUse(State& state, const Place& place, std::span<const BlockId> path, PathUse use,
-            std::span<const SlotId> slots);
 
 }  // namespace quire::cache
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cache/hit_length.h"
+#include "cache/leases.h"
 
 namespace quire::cache {
 namespace {
@@ -29,37 +30,85 @@ MissReason ReasonOf(Standing standing) {
 
 }  // namespace
 
-FoundPath FindPath(const State& state, std::span<const TokenId> prompt, const Place& place) {
+bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& place,
+              FoundPath& path) {
   const SlotClasses& classes = state.classes;
   const Directory& directory = state.directory;
-  const uint64_t reusable = ReusableBlocks(prompt.size(), classes.block_tokens());
-  const auto tokens = prompt.first(reusable * classes.block_tokens());
-  FoundPath path{.last_key = place.root_key};
-  directory.Find(place.root_key, tokens, path.blocks);
-  const uint64_t found = path.blocks.size();
-  if (found > 0) path.last_key = directory.at(path.blocks.back()).key;
+  const uint64_t before = path.blocks.size();
+  if (before == 0) path.last_key = place.root_key;
+  const BlockId last = before == 0 ? BlockId::None() : path.blocks.back();
+  // Where it went meanwhile, so did all that continues it.
+  const bool is_there = last.is_none() || (directory.contains(last) &&
+                                           PolicyKey(directory.at(last).key) == path.keys.back());
+  const auto rest = tokens.subspan(before * classes.block_tokens());
+  const uint64_t piece =
+      std::min<uint64_t>(rest.size(), uint64_t{kBlocksPerHold} * classes.block_tokens());
+  if (is_there) directory.Find(place.root_key, last, rest.first(piece), path.blocks);
+  for (uint64_t i = before; i < path.blocks.size(); ++i) {
+    const BlockRecord& record = directory.at(path.blocks[i]);
+    path.keys.push_back(PolicyKey(record.key));
+    for (uint32_t c = 0; c < classes.count(); ++c) path.slots[c].push_back(record.slots[c]);
+    const Standing standing = StandingOf(state, path.blocks[i]);
+    if (path.bad.empty() && standing == Standing::kGood) {
+      ++path.good;
+    } else {
+      path.bad.push_back(standing);
+    }
+    path.last_key = record.key;
+  }
+  const uint64_t found = path.blocks.size() - before;
+  if (found * classes.block_tokens() == piece) return piece < rest.size();
+  path.elsewhere =
+      directory.FindElsewhere(state.account_of(place), place.root_key, *place.domain, tokens);
+  return false;
+}
 
-  uint64_t good = 0;
-  while (good < found && directory.at(path.blocks[good]).is_good()) ++good;
+void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path) {
   const auto has = [&](uint32_t slot_class, uint64_t block) {
-    return !directory.at(path.blocks[block]).slots[slot_class].is_none();
+    return !path.slots[slot_class][block].is_none();
   };
-  const uint64_t sealed = HitBlocks(prompt.size(), classes.block_tokens(), good,
-                                    classes.reaches().first(classes.part_count()), has);
-  const uint64_t hit =
-      classes.residual_blocks() == 0
-          ? sealed
-          : HitBlocks(prompt.size(), classes.block_tokens(), sealed, classes.reaches(), has);
-  for (uint64_t i = hit; i < found; ++i) {
-    path.beyond.push_back(i < sealed ? MissReason::kNoTwin
-                                     : ReasonOf(directory.at(path.blocks[i]).standing));
+  const auto hit_of = [&](uint64_t found, std::span<const Reach> reaches) {
+    return HitBlocks(prompt_tokens, classes.block_tokens(), found, reaches, has);
+  };
+  const uint64_t sealed = hit_of(path.good, classes.reaches().first(classes.part_count()));
+  const uint64_t hit = classes.residual_blocks() == 0 ? sealed : hit_of(sealed, classes.reaches());
+  for (uint64_t i = hit; i < path.blocks.size(); ++i) {
+    const Standing standing = i < path.good ? Standing::kGood : path.bad[i - path.good];
+    path.beyond.push_back(i < sealed ? MissReason::kNoTwin : ReasonOf(standing));
   }
   path.blocks.resize(hit);
-  if (found < reusable) {
-    path.elsewhere =
-        directory.FindElsewhere(state.account_of(place), place.root_key, *place.domain, tokens);
+}
+
+bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
+               std::vector<SlotId>& held) {
+  const SlotClasses& classes = state.classes;
+  const uint64_t tokens = path.blocks.size() * classes.block_tokens();
+  for (uint64_t i = begin; i < end; ++i) {
+    const BlockId block = path.blocks[i];
+    if (!state.directory.contains(block)) return false;
+    const BlockRecord& record = state.directory.at(block);
+    if (PolicyKey(record.key) != path.keys[i]) return false;
+    if (StandingOf(state, block) != Standing::kGood) return false;
+    PerClass<SlotId> needed{};
+    bool is_held = false;
+    for (uint32_t c = 0; c < classes.count(); ++c) {
+      if (!classes.IsNeeded(c, i, tokens)) continue;
+      if (record.slots[c].is_none()) return false;
+      needed[c] = record.slots[c];
+      is_held = true;
+    }
+    // Where no slot of it is held the block itself is leased, until the next one is: so no hold has
+    // to go back further than it did itself.
+    if (!is_held) AddLease(state, block);
+    for (const SlotId slot : needed) {
+      if (slot.is_none()) continue;
+      HoldSlot(state, slot);
+      held.push_back(slot);
+    }
+    if (!leased.is_none()) DropLease(state, leased);
+    leased = is_held ? BlockId::None() : block;
   }
-  return path;
+  return true;
 }
 
 bool FindGhosts(State& state, const Place& place, std::span<const Digest> keys,

@@ -1,4 +1,5 @@
-// What of a prompt is here, and why the rest is not: verbs under the lock.
+// What of a prompt is here, and why the rest is not. The path is looked at piece by piece, each under
+// the lock; nothing is held meanwhile, so what is found has to be found again when it is leased.
 #ifndef QUIRE_CACHE_LOOKUP_H_
 #define QUIRE_CACHE_LOOKUP_H_
 
@@ -12,12 +13,26 @@ namespace quire::cache {
 
 /// What the directory has of a prompt.
 struct FoundPath {
-  std::vector<BlockId> blocks{};     // those that can be used
-  std::vector<MissReason> beyond{};  // of each block found after them: why it cannot
-  Digest last_key{};                 // of the last block found, or of the root
-  uint64_t elsewhere = 0;            // blocks that the account has under another root
+  std::vector<BlockId> blocks{};          // found, then those that can be used
+  std::vector<uint64_t> keys{};           // PolicyKey of each: its id may be another's later
+  PerClass<std::vector<SlotId>> slots{};  // of each
+  uint64_t good = 0;                      // the first so many may be handed out
+  std::vector<Standing> bad{};            // of those after them
+  Digest last_key{};                      // of the last one found, or of the root
+  std::vector<MissReason> beyond{};       // of each found after those that can be used: why not
+  uint64_t elsewhere = 0;                 // blocks that the account has under another root
 };
-FoundPath FindPath(const State& state, std::span<const TokenId> prompt, const Place& place);
+
+/// Adds the next blocks of a prompt, of which `tokens` are the reusable ones. False: that was all.
+bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& place,
+              FoundPath& path);
+/// Cuts it to what can be used, as its slots say.
+void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path);
+/// Leases blocks [begin, end) of a path that was found, and holds the slots that a query after it
+/// needs; `leased` is the block before them that has a lease until now, or none. False: not all is
+/// as it was found. What was held is appended in any case.
+bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
+               std::vector<SlotId>& held);
 
 /// What is remembered of the gone blocks with these keys, each the child of the one before. False:
 /// it ends before the last of them.

@@ -24,9 +24,9 @@ Result<std::vector<BlockId>> PathOfPin(State& state, const AcquireRequest& reque
                             classes.block_tokens()));
   }
   std::vector<BlockId> path;
-  directory.Find(place.root_key, request.tokens, path);
+  directory.Find(place.root_key, BlockId::None(), request.tokens, path);
   uint64_t good = 0;
-  while (good < path.size() && directory.at(path[good]).is_good()) ++good;
+  while (good < path.size() && StandingOf(state, path[good]) == Standing::kGood) ++good;
   // As a prompt that goes on after them would find them.
   const auto hit_of = [&](std::span<const Reach> reaches) {
     return HitBlocks(blocks * classes.block_tokens() + 1, classes.block_tokens(), good, reaches,

@@ -11,7 +11,7 @@ namespace {
 // Nothing of before an erasure comes back.
 Standing StandingBefore(const State& state, const Place& place, const NewBlock& block) {
   if (state.IsStale(place)) return Standing::kErased;
-  return block.parent.is_none() ? Standing::kGood : state.directory.at(block.parent).standing;
+  return block.parent.is_none() ? Standing::kGood : StandingOf(state, block.parent);
 }
 
 // The caller's slot, held by others too, becomes that of a published block.
@@ -29,7 +29,7 @@ void AddPublishedSlot(State& state, BlockId block, SlotId slot, uint32_t crc) {
 // The block is known. Of the parts that are there the caller gets a hold; those that a window let
 // go of are filled with the caller's.
 Published Join(State& state, BlockId same, const NewBlock& block, const PerClass<uint32_t>& crcs) {
-  if (!state.directory.at(same).is_good()) return {};
+  if (StandingOf(state, same) != Standing::kGood) return {};
   Published published{.block = same};
   bool deduplicated = false;
   for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
@@ -56,7 +56,9 @@ std::optional<Published> JoinWhole(State& state, const Place& place, const NewBl
   }
   const auto same = state.directory.FindChild(place.root_key, block.parent, block.tokens);
   if (!same) return std::nullopt;
-  if (state.directory.at(*same).is_good() && !state.directory.IsWhole(*same)) return std::nullopt;
+  if (StandingOf(state, *same) == Standing::kGood && !state.directory.IsWhole(*same)) {
+    return std::nullopt;
+  }
   return Join(state, *same, block, {});
 }
 
@@ -70,6 +72,7 @@ Published PublishOne(State& state, const Place& place, const NewBlock& block,
   BlockRecord record = hashed;
   record.account = state.account_of(place);
   record.publisher = place.tenant;
+  record.epoch = place.epoch;
   for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
     record.leases += state.slots.references(block.slots[part]);
   }
@@ -91,7 +94,7 @@ std::vector<Twin> MissingTwins(const State& state, const Place& place,
                                const PerPart<std::vector<SlotId>>& slots) {
   std::vector<Twin> twins;
   // What continues a block that is not good any more is not good either.
-  if (state.IsStale(place) || !state.directory.at(blocks.back()).is_good()) return twins;
+  if (state.IsStale(place) || StandingOf(state, blocks.back()) != Standing::kGood) return twins;
   for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
     for (size_t i = 0; i < blocks.size(); ++i) {
       const BlockRecord& record = state.directory.at(blocks[i]);

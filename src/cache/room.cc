@@ -137,10 +137,12 @@ uint64_t FittingBlocks(const State& state, const Place& place, uint64_t shared,
   return fits;
 }
 
-uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path) {
+uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uint64_t begin,
+                          uint64_t end) {
   const uint64_t tokens = path.size() * state.classes.block_tokens();
   uint64_t bytes = 0;
-  for (uint64_t i = 0; i < path.size(); ++i) {
+  for (uint64_t i = begin; i < end; ++i) {
+    if (!state.directory.contains(path[i])) continue;  // it went meanwhile
     const BlockRecord& record = state.directory.at(path[i]);
     for (uint32_t c = 0; c < state.classes.count(); ++c) {
       const SlotId slot = record.slots[c];

@@ -32,8 +32,9 @@ Result<void> CheckCanFit(State& state, const Place& place, uint64_t tokens, uint
 uint64_t FittingBlocks(const State& state, const Place& place, uint64_t shared,
                        uint64_t prompt_blocks, uint64_t blocks, uint64_t step_tokens,
                        uint64_t metadata_bytes);
-/// What leases on a path will take from what its account could evict.
-uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path);
+/// What leases on blocks [begin, end) of a path will take from what its account could evict.
+uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uint64_t begin,
+                          uint64_t end);
 /// How full it is, for messages.
 std::string RoomMessage(const State& state, const Place& place, const PerClass<uint64_t>& counts);
 

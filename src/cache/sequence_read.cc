@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/bits.h"
 #include "cache/sequence_impl.h"
@@ -112,19 +113,33 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
   const codec::SlotLayout& open = core_.open_layout();
   const uint32_t part = layout.part_of(layer);
   const uint32_t open_class = core_.classes().OpenClassOf(part);
-  auto lists = std::make_shared<PerPart<std::vector<const std::byte*>>>();
-  auto& [of_sealed, of_open] = *lists;
+  struct Lists {
+    std::array<uint64_t, 2> indptr{};
+    std::vector<uint32_t> sealed{};
+    std::vector<uint32_t> open{};
+  };
+  auto lists = std::make_shared<Lists>();
   {
     MutexLock lock(mutex_);
-    of_sealed.reserve(blocks_.size());
-    of_open.reserve(open_class != part ? blocks_.size() : 0);
+    lists->indptr[1] = blocks_.size();
+    lists->sealed.reserve(blocks_.size());
+    lists->open.reserve(open_class != part ? blocks_.size() : 0);
     for (uint64_t block = 0; block < blocks_.size(); ++block) {
-      of_sealed.push_back(DataOf(SlotOf(part, block)));
-      if (open_class != part) of_open.push_back(DataOf(SlotOf(open_class, block)));
+      lists->sealed.push_back(core_.slots().NumberInArena(SlotOf(part, block)));
+      if (open_class == part) continue;
+      lists->open.push_back(core_.slots().NumberInArena(SlotOf(open_class, block)));
     }
   }
-  return {.sealed = of_sealed,
-          .open = open_class != part ? of_open : of_sealed,
+  const auto table = [&](uint32_t slot_class, const std::vector<uint32_t>& slots) {
+    BlockTable made = core_.slots().ArenaOf(slot_class);
+    made.sequences = 1;
+    made.indptr = lists->indptr.data();
+    made.slots = slots.data();
+    return made;
+  };
+  return {.tables = {.sealed = table(part, lists->sealed),
+                     .open = open_class != part ? table(open_class, lists->open)
+                                                : table(part, lists->sealed)},
           .key = layout.key(layer),
           .value = layout.value(layer),
           .open_key = open.key(layer),

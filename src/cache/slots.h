@@ -12,6 +12,7 @@
 
 #include "cache/slot_classes.h"
 #include "pool/pool.h"
+#include "quire/attention_types.h"
 #include "quire/block_ops.h"
 #include "quire/env.h"
 
@@ -43,6 +44,15 @@ class Slots {
   /// An address, to hand to operations and kernels.
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(classes_.Local(slot)); }
   uint64_t slot_bytes(uint32_t slot_class) const { return pools_[slot_class]->slot_bytes(); }
+  /// The arena of a class as kernels see it; the sequences are the caller's.
+  BlockTable ArenaOf(uint32_t slot_class) const {
+    const pool::Pool& pool = *pools_[slot_class];
+    return {.base = pool.data(SlotId(0)), .slot_stride_bytes = pool.slot_stride_bytes()};
+  }
+  /// The number of a slot in the arena of its class; kNoSlot: none.
+  uint32_t NumberInArena(SlotId slot) const {
+    return slot.is_none() ? kNoSlot : classes_.Local(slot).number();
+  }
   /// CRC32C of all its pieces, one after the other; *crc is there when the operations so far are
   /// done.
   void Checksum(SlotId slot, uint32_t* crc) const {

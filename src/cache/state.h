@@ -62,7 +62,6 @@ struct State {
   std::vector<SlotId> draining{};
   std::vector<Fenced> fenced{};  // oldest first
   CacheStats counters{};         // the *_total fields and lookups
-  std::vector<uint64_t> keys{};  // of a path that was used
 
   TenantId account_of(const Place& place) const { return accounts.account_of(place.tenant); }
   /// Room that was made is not there yet: slots have to be drained or read first.

@@ -253,7 +253,7 @@ TEST(Twins, DamageIsFoundAndNeverHandedOut) {
   const auto tokens = SomeTokens(6 * kBlock + 1, 1);
   const auto sequence = cache.Run(tokens);
   const LayerBlocks blocks = sequence->Blocks(1);
-  auto* byte = const_cast<std::byte*>(blocks.open[5] + blocks.open_value.offset_bytes);
+  auto* byte = const_cast<std::byte*>(blocks.open(5) + blocks.open_value.offset_bytes);
   *OnHost(byte) ^= std::byte{1};
   EXPECT_EQ(cache.cache->Verify().damaged, 1u);
   const Plan plan = cache.Acquire(tokens);

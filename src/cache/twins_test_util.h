@@ -37,8 +37,8 @@ inline std::vector<std::vector<std::byte>> ReadAtEnd(const Sequence& sequence, u
   std::vector<std::vector<std::byte>> read;
   for (uint64_t block = 0; block < whole; ++block) {
     const bool open = block + blocks.open_blocks >= whole;
-    read.push_back(open ? PlanesOf(blocks.open[block], blocks.open_key, blocks.open_value)
-                        : PlanesOf(blocks.sealed[block], blocks.key, blocks.value));
+    read.push_back(open ? PlanesOf(blocks.open(block), blocks.open_key, blocks.open_value)
+                        : PlanesOf(blocks.sealed(block), blocks.key, blocks.value));
   }
   return read;
 }

@@ -57,12 +57,12 @@ struct Attend : testing::Test {
       const AttentionTask same{.queries = task.queries,
                                .out = judged.back().data(),
                                .rows = task.rows,
-                               .first_position = task.first_position,
-                               .sealed = blocks.sealed.data(),
-                               .open = blocks.open.data()};
-      MakeJudgeAttention()->Attend(
-          {.query_heads = kQueryHeads, .key = blocks.key, .value = blocks.value, .scale = scale},
-          {&same, 1}, *executor);
+                               .first_position = task.first_position};
+      const AttentionShape shape = {
+          .query_heads = kQueryHeads, .key = blocks.key, .value = blocks.value, .scale = scale};
+      const Result<void> done =
+          MakeJudgeAttention()->Attend(shape, blocks.tables, {&same, 1}, *executor);
+      EXPECT_TRUE(done.has_value());
     }
     return judged;
   }
@@ -154,6 +154,7 @@ TEST_F(Attend, WhatAWindowHasPassedIsRefusedEverywhere) {
   auto blocks = Sized<quire_layer_blocks>();
   ASSERT_EQ(quire_sequence_blocks(sequence.get(), 0, &blocks, nullptr), QUIRE_OK);
   ASSERT_EQ(blocks.sealed[2], nullptr);  // tokens [32, 48) are no longer seen
+  ASSERT_EQ(blocks.slots[2], QUIRE_NO_SLOT);
 
   tasks.resize(1);
   tasks[0].sequence = sequence.get();

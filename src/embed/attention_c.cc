@@ -1,5 +1,5 @@
-// The C functions of attention: tasks are checked here, because a task outside its blocks is a bug
-// to the kernels.
+// The C functions of attention. What a sequence has written only the cache knows: rows beyond it
+// are refused here, and what blocks lack by the kernels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "attention/shape.h"
 #include "base/check.h"
 #include "embed/boundary.h"
 #include "embed/handles.h"
@@ -53,43 +52,6 @@ Result<void> CheckTask(const quire_attend_task& task, const quire_sequence& firs
   return {};
 }
 
-/// Open forms go once no later row reads them, and the kernels trust that none asks for one.
-Result<void> CheckOpen(const quire_attend_task& task, const AttentionShape& shape,
-                       const LayerBlocks& blocks, uint32_t index) {
-  if (task.rows == 0 || blocks.open.data() == blocks.sealed.data()) return {};
-  const uint64_t block_tokens = blocks.key.block_tokens;
-  const uint64_t first = attention::FirstOpenBlock(shape, task.first_position);
-  const uint64_t last = (task.first_position + task.rows - 1) / block_tokens;
-  const auto read = blocks.open.subspan(first, last + 1 - first);
-  if (std::ranges::find(read, nullptr) == read.end()) return {};
-  return Fail(
-      ErrorCode::kInvalidArgument,
-      fmt::format("request->tasks[{}].first_position: {} reads blocks {} to {} as they were "
-                  "written, but some are encoded only",
-                  index, task.first_position, first, last));
-}
-
-/// Windows let go of blocks that they have passed, and the kernels trust that no row asks for one.
-Result<void> CheckSight(const quire_attend_task& task, const AttentionShape& shape,
-                        const LayerBlocks& blocks, uint32_t index) {
-  if (task.rows == 0) return {};
-  const uint64_t block_tokens = shape.key.block_tokens;
-  const auto gone = [&](uint64_t begin, uint64_t end) {
-    const uint64_t first = begin / block_tokens;
-    const auto seen = blocks.sealed.subspan(first, (end - 1) / block_tokens + 1 - first);
-    return std::ranges::find(seen, nullptr) != seen.end();
-  };
-  const uint64_t end = task.first_position + task.rows;
-  const uint64_t window = shape.window_tokens == 0 ? end : shape.window_tokens;
-  const uint64_t begin = task.first_position + 1 > window ? task.first_position + 1 - window : 0;
-  const uint64_t sinks = std::min<uint64_t>(shape.sink_tokens, begin);
-  if (!gone(begin, end) && (sinks == 0 || !gone(0, sinks))) return {};
-  return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("request->tasks[{}].first_position: {} sees tokens from {} on, which the "
-                          "layer's window has passed",
-                          index, task.first_position, begin));
-}
-
 AttentionShape ShapeOf(const quire_sequence& sequence, const quire_attend_request& request) {
   const LayerBlocks blocks = sequence.sequence->Blocks(request.layer);
   const LayerGroup& group = GroupOf(sequence.cache->options().geometry, request.layer);
@@ -118,24 +80,18 @@ Result<void> Attend(quire_attention& attention, const quire_attend_request& requ
   const AttentionShape shape = ShapeOf(first, request);
   QUIRE_TRY(attention.backend->Supports(shape));
   std::vector<AttentionTask> made;
-  std::vector<LayerBlocks> lists;  // what they point to
+  BatchTables tables;
   made.reserve(tasks.size());
-  lists.reserve(tasks.size());
   for (uint32_t i = 0; i < tasks.size(); ++i) {
     QUIRE_TRY(CheckTask(tasks[i], first, request.layer, i));
-    const LayerBlocks& blocks =
-        lists.emplace_back(tasks[i].sequence->sequence->Blocks(request.layer));
-    QUIRE_TRY(CheckSight(tasks[i], shape, blocks, i));
-    QUIRE_TRY(CheckOpen(tasks[i], shape, blocks, i));
+    QUIRE_TRY(tables.Add(tasks[i].sequence->sequence->Blocks(request.layer).tables));
     made.push_back({.queries = tasks[i].queries,
                     .out = tasks[i].out,
                     .rows = tasks[i].rows,
                     .first_position = tasks[i].first_position,
-                    .sealed = blocks.sealed.data(),
-                    .open = blocks.open.data()});
+                    .sequence = i});
   }
-  attention.backend->Attend(shape, made, *attention.executor);
-  return {};
+  return attention.backend->Attend(shape, tables.tables(), made, *attention.executor);
 }
 
 }  // namespace

@@ -91,6 +91,11 @@ template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_sequence_stats> = {
     QUIRE_FIELD_END(quire_sequence_stats, blocks_own),
     QUIRE_FIELD_END(quire_sequence_stats, bytes)};
+template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_layer_blocks> = {
+    QUIRE_FIELD_END(quire_layer_blocks, tokens), QUIRE_FIELD_END(quire_layer_blocks, base),
+    QUIRE_FIELD_END(quire_layer_blocks, slot_stride_bytes),
+    QUIRE_FIELD_END(quire_layer_blocks, slots)};
 #undef QUIRE_FIELD_END
 
 /// Bytes of the fields that a caller's struct of `caller_bytes` holds whole: half a field is none.

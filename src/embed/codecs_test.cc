@@ -152,20 +152,18 @@ TEST(Codecs, AttentionOverThemEqualsTheJudge) {
 
     const LayerBlocks blocks = sequence->sequence->Blocks(1);
     std::vector<float> judged(out.size());
-    const AttentionTask same{.queries = queries.data(),
-                             .out = judged.data(),
-                             .rows = rows,
-                             .first_position = 100,
-                             .sealed = blocks.sealed.data(),
-                             .open = blocks.open.data()};
-    MakeJudgeAttention()->Attend({.query_heads = kQueryHeads,
-                                  .key = blocks.key,
-                                  .value = blocks.value,
-                                  .open_key = blocks.open_key,
-                                  .open_value = blocks.open_value,
-                                  .open_blocks = residual == 0 ? 0u : 3u,
-                                  .scale = 0.5f},
-                                 {&same, 1}, *MakeThreadPool(1));
+    const AttentionTask same{
+        .queries = queries.data(), .out = judged.data(), .rows = rows, .first_position = 100};
+    const Result<void> done =
+        MakeJudgeAttention()->Attend({.query_heads = kQueryHeads,
+                                      .key = blocks.key,
+                                      .value = blocks.value,
+                                      .open_key = blocks.open_key,
+                                      .open_value = blocks.open_value,
+                                      .open_blocks = residual == 0 ? 0u : 3u,
+                                      .scale = 0.5f},
+                                     blocks.tables, {&same, 1}, *MakeThreadPool(1));
+    ASSERT_TRUE(done.has_value());
     EXPECT_EQ(std::memcmp(out.data(), judged.data(), out.size() * sizeof(float)), 0);
 
     // A row whose own block is encoded only.
@@ -199,7 +197,7 @@ TEST(Codecs, RowsUpToTheEndOfTheLastBlockNeedNoOther) {
   for (const uint32_t layer : {0u, 1u}) {
     ASSERT_EQ(world.AppendLayer(*sequence, layer, history, &error), QUIRE_OK) << Show(error);
   }
-  ASSERT_EQ(sequence->sequence->Blocks(0).open[7], nullptr);
+  ASSERT_EQ(sequence->sequence->Blocks(0).open(7), nullptr);
   const auto attention = MustMake<quire_attention>([](quire_attention** out, quire_error* failure) {
     return quire_attention_create(nullptr, out, failure);
   });

@@ -20,6 +20,12 @@ struct PinnedView {
   BlockListView view;
 };
 
+/// The lists of a layer that a caller was shown.
+struct ShownBlocks {
+  LayerBlocks blocks;
+  std::vector<const void*> pointers;  // [blocks]: where the slots begin
+};
+
 }  // namespace quire::embed
 
 struct quire_cache {
@@ -39,7 +45,7 @@ struct quire_sequence {
 
   std::shared_ptr<quire::Cache> cache;
   std::unique_ptr<quire::Sequence> sequence;
-  mutable std::vector<quire::LayerBlocks> blocks;  // [layers]: what was shown last of each
+  mutable std::vector<quire::embed::ShownBlocks> blocks;  // [layers]: what was shown last of each
 };
 
 struct quire_view {

@@ -126,10 +126,12 @@ TEST(CLife, BlocksAreWhatAKernelOfOnesOwnReads) {
   auto blocks = Sized<quire_layer_blocks>();
   ASSERT_EQ(quire_sequence_blocks(sequence.get(), 1, &blocks, nullptr), QUIRE_OK);
   const LayerBlocks same = sequence->sequence->Blocks(1);
-  ASSERT_EQ(blocks.block_count, same.sealed.size());
-  for (size_t i = 0; i < same.sealed.size(); ++i) {
-    EXPECT_EQ(blocks.sealed[i], same.sealed[i]);
-    EXPECT_EQ(blocks.open[i], same.open[i]);
+  ASSERT_EQ(blocks.block_count, same.block_count());
+  const auto* base = static_cast<const std::byte*>(blocks.base);
+  for (uint64_t i = 0; i < same.block_count(); ++i) {
+    EXPECT_EQ(blocks.sealed[i], same.sealed(i));
+    EXPECT_EQ(blocks.open[i], same.open(i));
+    EXPECT_EQ(base + blocks.slots[i] * blocks.slot_stride_bytes, same.sealed(i));
   }
   EXPECT_EQ(blocks.tokens, history.size());
   EXPECT_EQ(blocks.key.codec, QUIRE_F16);

@@ -37,6 +37,19 @@ quire_stream_layout ToC(const StreamLayout& layout) {
           .head_stride_bytes = layout.head_stride_bytes};
 }
 
+/// Until the next call that writes the caller keeps what it was shown, however often it asks.
+void Show(LayerBlocks now, ShownBlocks& shown) {
+  const BlockTable& table = now.tables.sealed;
+  const std::span slots(table.slots, now.block_count());
+  if (shown.blocks.lists != nullptr) {
+    const std::span before(shown.blocks.tables.sealed.slots, shown.blocks.block_count());
+    if (std::ranges::equal(slots, before)) return;
+  }
+  std::vector<const void*> pointers;
+  for (const uint32_t slot : slots) pointers.push_back(table.SlotAt(slot));
+  shown = {.blocks = std::move(now), .pointers = std::move(pointers)};
+}
+
 }  // namespace
 
 Result<void> CheckLayer(const quire_sequence& sequence, uint32_t layer) {
@@ -171,28 +184,25 @@ quire_code quire_sequence_blocks(const quire_sequence* sequence, uint32_t layer,
     QUIRE_TRY(NotNull(sequence, "sequence"));
     QUIRE_TRY(quire::embed::CheckOutput(blocks, "blocks"));
     QUIRE_TRY(quire::embed::CheckLayer(*sequence, layer));
-    quire::LayerBlocks now = sequence->sequence->Blocks(layer);
-    // Until the next call that writes the caller keeps what it was shown, however often it asks.
-    quire::LayerBlocks& shown = sequence->blocks[layer];
-    const bool is_same =
-        std::ranges::equal(now.sealed, shown.sealed) && std::ranges::equal(now.open, shown.open);
-    if (!is_same) shown = now;
-    now.sealed = shown.sealed;
-    now.open = shown.open;
+    const quire::LayerBlocks now = sequence->sequence->Blocks(layer);
     if (!quire::IsIdentity(now.key.codec) || !quire::IsIdentity(now.value.codec)) {
       return quire::Fail(quire::ErrorCode::kUnsupported,
                          "blocks: the cache encodes them; only quire_attend reads its codes");
     }
-    // A pointer to bytes is a pointer to void for whoever reads it in C.
+    quire::embed::ShownBlocks& shown = sequence->blocks[layer];
+    quire::embed::Show(now, shown);
     quire::embed::WriteStruct(
         blocks,
         quire_layer_blocks{.size = 0,
-                           .sealed = reinterpret_cast<const void* const*>(now.sealed.data()),
-                           .open = reinterpret_cast<const void* const*>(now.open.data()),
-                           .block_count = now.sealed.size(),
+                           .sealed = shown.pointers.data(),
+                           .open = shown.pointers.data(),
+                           .block_count = shown.blocks.block_count(),
                            .key = quire::embed::ToC(now.key),
                            .value = quire::embed::ToC(now.value),
-                           .tokens = now.tokens});
+                           .tokens = now.tokens,
+                           .base = shown.blocks.tables.sealed.base,
+                           .slot_stride_bytes = shown.blocks.tables.sealed.slot_stride_bytes,
+                           .slots = shown.blocks.tables.sealed.slots});
     return {};
   });
 }

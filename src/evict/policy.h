@@ -81,6 +81,13 @@ class Policy {
   /// that it is recent: its class, and what counts requests, stay as they were.
   virtual void Begin(const RequestFacts& request) { (void)request; }
   virtual void End() {}
+  /// Between Begin and End other calls may come that belong to no request, or to another one: Pause
+  /// takes out what Begin has set, until Resume puts it back. Null: nothing was set.
+  struct Use {
+    virtual ~Use() = default;
+  };
+  virtual std::unique_ptr<Use> Pause() { return nullptr; }
+  virtual void Resume(std::unique_ptr<Use> use) { (void)use; }
   /// The block became evictable (nobody leases it) and is now the most recently used.
   virtual void Add(BlockId block) = 0;
   virtual void Add(BlockId block, const BlockFacts& facts) {

@@ -2,7 +2,9 @@
 #ifndef QUIRE_EVICT_PRIORITY_H_
 #define QUIRE_EVICT_PRIORITY_H_
 
+#include <memory>
 #include <set>
+#include <utility>
 
 #include "evict/keyed_blocks.h"
 #include "evict/leaf_order.h"
@@ -35,6 +37,10 @@ class PriorityPolicy final : public Policy {
     in_request_ = true;
   }
   void End() override { in_request_ = false; }
+  std::unique_ptr<Use> Pause() override {
+    return std::exchange(in_request_, false) ? std::make_unique<Use>() : nullptr;
+  }
+  void Resume(std::unique_ptr<Use> use) override { in_request_ = use != nullptr; }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;
   void Remove(BlockId block) override;

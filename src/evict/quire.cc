@@ -65,30 +65,43 @@ uint32_t QuirePolicy::ClassOf(const ReturnFeatures& features) const {
 
 void QuirePolicy::Begin(const RequestFacts& request) {
   now_ms_ = request.time_ms == 0 ? now_ms_ + 1 : std::max(now_ms_, request.time_ms);
-  in_request_ = true;
-  blocks_ = request.keys.size();
-  const uint64_t cache_blocks = resident_ + blocks_ - std::min(blocks_, request.hit_blocks);
+  request_.is_under_way = true;
+  request_.blocks = request.keys.size();
+  const uint64_t cache_blocks =
+      resident_ + request_.blocks - std::min(request_.blocks, request.hit_blocks);
   ShareHistory(cache_blocks);
   if (learner_ == nullptr) return;
   learner_->shadow.Begin(cache_blocks, has_evicted_);
   learner_->judge.Use(request.keys, request.asked_blocks, request.hit_blocks, cache_blocks);
   const PathHistory::Turn turn = learner_->paths.Note(request.keys, now_ms_, shares_.ends);
-  continues_ = turn.number > 0;
+  request_.continues = turn.number > 0;
   // Lengths spread over a few powers of e; the divisors only bring them to about -1 to 1.
-  features_ = {1};
-  features_[kPromptLength] = LogScaled(request.prompt_tokens, 5, 1.5);
-  features_[kPromptLength + 1] = features_[kPromptLength] * features_[kPromptLength];
-  features_[kOutputLength] = LogScaled(request.output_tokens, 4, 1.2);
-  features_[kOutputLength + 1] = features_[kOutputLength] * features_[kOutputLength];
-  features_[kSecondTurn] = turn.number == 1 ? 1.0F : 0.0F;
-  features_[kLaterTurn] = turn.number > 1 ? 1.0F : 0.0F;
-  features_[kGap] = continues_ ? LogScaled(turn.gap_ms / 1000, 5, 1) : 0.0F;
-  class_ = ClassOf(features_);
+  request_.features = {1};
+  request_.features[kPromptLength] = LogScaled(request.prompt_tokens, 5, 1.5);
+  request_.features[kPromptLength + 1] =
+      request_.features[kPromptLength] * request_.features[kPromptLength];
+  request_.features[kOutputLength] = LogScaled(request.output_tokens, 4, 1.2);
+  request_.features[kOutputLength + 1] =
+      request_.features[kOutputLength] * request_.features[kOutputLength];
+  request_.features[kSecondTurn] = turn.number == 1 ? 1.0F : 0.0F;
+  request_.features[kLaterTurn] = turn.number > 1 ? 1.0F : 0.0F;
+  request_.features[kGap] = request_.continues ? LogScaled(turn.gap_ms / 1000, 5, 1) : 0.0F;
+  request_.of_class = ClassOf(request_.features);
 }
 
 void QuirePolicy::End() {
-  if (in_request_ && learner_ != nullptr) learner_->judge.End(resident_);
-  in_request_ = false;
+  if (request_.is_under_way && learner_ != nullptr) learner_->judge.End(resident_);
+  request_.is_under_way = false;
+}
+
+std::unique_ptr<Policy::Use> QuirePolicy::Pause() {
+  auto paused = std::make_unique<Paused>();
+  paused->request = std::exchange(request_, {});
+  return paused;
+}
+
+void QuirePolicy::Resume(std::unique_ptr<Use> use) {
+  request_ = static_cast<Paused&>(*use).request;
 }
 
 void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
@@ -98,19 +111,19 @@ void QuirePolicy::Add(BlockId block, const BlockFacts& facts) {
   if (!record.resident) ++resident_;
   const bool is_new = !record.resident || record.key != facts.key;
   if (is_new) record = {.key = facts.key, .resident = true};
-  uint32_t of_class = class_;
+  uint32_t of_class = request_.of_class;
   if (learner_ == nullptr) {
     of_class = 0;
-  } else if (!in_request_) {
+  } else if (!request_.is_under_way) {
     const auto former = is_new ? std::nullopt : order_.FormerRank(block);
     of_class = former ? former->queue : ClassOf({1});
   } else {
-    if (!is_new && !continues_) ++record.branches;
-    const bool ends_path = facts.depth + uint64_t{1} == blocks_;
+    if (!is_new && !request_.continues) ++record.branches;
+    const bool ends_path = facts.depth + uint64_t{1} == request_.blocks;
     const bool is_plain = record.branches == 0 && !ends_path;
     const bool is_sampled = learner_->shadow.Samples(facts.key);
     if (!is_plain || is_sampled) {
-      ReturnFeatures features = features_;
+      ReturnFeatures features = request_.features;
       if (record.branches > 0) features[kBranches] = std::log2(1.0F + record.branches) / 2;
       features[kEndsPath] = ends_path ? 1.0F : 0.0F;
       if (!is_plain) of_class = ClassOf(features);

@@ -41,6 +41,8 @@ class QuirePolicy final : public Policy {
   void Advance(uint64_t time_ms) override { now_ms_ = std::max(now_ms_, time_ms); }
   void Begin(const RequestFacts& request) override;
   void End() override;
+  std::unique_ptr<Use> Pause() override;
+  void Resume(std::unique_ptr<Use> use) override;
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override;
   void Remove(BlockId block) override { order_.Remove(block); }
@@ -54,6 +56,16 @@ class QuirePolicy final : public Policy {
     uint64_t key = 0;
     uint32_t branches = 0;  // requests that shared the block and then went another way
     bool resident = false;
+  };
+  struct Request {
+    ReturnFeatures features = {1};
+    uint32_t of_class = 0;  // of its blocks that have no features of their own
+    uint64_t blocks = 0;
+    bool continues = false;
+    bool is_under_way = false;
+  };
+  struct Paused : Use {
+    Request request;
   };
   // What is remembered beyond the blocks that are there.
   struct Learner {
@@ -82,12 +94,7 @@ class QuirePolicy final : public Policy {
   bool has_evicted_ = false;
   uint64_t now_ms_ = 0;
   uint64_t stamp_ = 0;
-  // Of the request at hand.
-  ReturnFeatures features_ = {1};
-  uint32_t class_ = 0;  // of its blocks that have no features of their own
-  uint64_t blocks_ = 0;
-  bool continues_ = false;
-  bool in_request_ = false;
+  Request request_;  // the one at hand
 };
 
 }  // namespace quire::evict

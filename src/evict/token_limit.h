@@ -2,7 +2,9 @@
 #ifndef QUIRE_EVICT_TOKEN_LIMIT_H_
 #define QUIRE_EVICT_TOKEN_LIMIT_H_
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "evict/leaf_order.h"
 #include "evict/policy.h"
@@ -26,6 +28,14 @@ class TokenLimitPolicy final : public Policy {
   bool hears_requests() const override { return true; }
   void Begin(const RequestFacts& request) override { prompt_tokens_ = request.prompt_tokens; }
   void End() override { prompt_tokens_.reset(); }
+  std::unique_ptr<Use> Pause() override {
+    auto paused = std::make_unique<Paused>();
+    paused->prompt_tokens = std::exchange(prompt_tokens_, std::nullopt);
+    return paused;
+  }
+  void Resume(std::unique_ptr<Use> use) override {
+    prompt_tokens_ = static_cast<Paused&>(*use).prompt_tokens;
+  }
   void Add(BlockId block) override { Add(block, {}); }
   void Add(BlockId block, const BlockFacts& facts) override {
     const auto former = order_.FormerRank(block);
@@ -43,6 +53,10 @@ class TokenLimitPolicy final : public Policy {
   uint64_t size() const override { return order_.size(); }
 
  private:
+  struct Paused : Use {
+    std::optional<uint64_t> prompt_tokens;
+  };
+
   explicit TokenLimitPolicy(const LeafOrder& order) : order_(1, order) {}
 
   LeafOrder order_;                        // weight: what the prompt leaves of all tokens

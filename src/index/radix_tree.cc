@@ -116,12 +116,25 @@ bool RadixTree::empty(RootId root) const {
   return nodes_[root.number()].children == 0;
 }
 
-uint32_t RadixTree::Find(RootId root, std::span<const TokenId> tokens,
+uint32_t RadixTree::Find(RootId root, BlockId after, std::span<const TokenId> tokens,
                          std::vector<BlockId>& path) const {
   CheckRoot(root);
   const uint64_t wanted = tokens.size() / block_tokens_;
   uint64_t found = 0;
   uint32_t number = root.number();
+  if (!after.is_none()) {
+    // What is left of the block's own run.
+    const Location& location = LocationOf(after);
+    const Node& node = nodes_[location.node];
+    QUIRE_CHECK(node.root == root.number());
+    const uint64_t next = OffsetOf(location) + uint64_t{1};
+    const uint64_t rest = std::min<uint64_t>(node.blocks.size() - next, wanted);
+    found =
+        EqualBlocks(node.tokens.data() + next * block_tokens_, tokens.data(), rest, block_tokens_);
+    path.insert(path.end(), node.blocks.data() + next, node.blocks.data() + next + found);
+    if (next + found < node.blocks.size()) return static_cast<uint32_t>(found);
+    number = location.node;
+  }
   while (found < wanted) {
     const auto child = FindChildNode(number, tokens.subspan(found * block_tokens_, block_tokens_));
     if (!child) break;

@@ -59,7 +59,12 @@ class RadixTree {
   ///
   /// Shape: tokens [n]; what is left after the last whole block is not looked at
   /// Cost:  one comparison of the tokens found, one hash lookup per node; allocates only in `path`
-  uint32_t Find(RootId root, std::span<const TokenId> tokens, std::vector<BlockId>& path) const;
+  uint32_t Find(RootId root, std::span<const TokenId> tokens, std::vector<BlockId>& path) const {
+    return Find(root, BlockId::None(), tokens, path);
+  }
+  /// The same of what comes after a block of the tree (none: after the root).
+  uint32_t Find(RootId root, BlockId after, std::span<const TokenId> tokens,
+                std::vector<BlockId>& path) const;
 
   /// The one block after `parent` (none: the first of the root) with these tokens.
   ///

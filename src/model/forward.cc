@@ -86,7 +86,7 @@ class Pass {
       MultiplyRow(weights.query_factors, Row(scratch_.queries, row, config_.query_dim()));
     });
     QUIRE_TRY(AppendRows(layer));
-    Attend(layer);
+    QUIRE_TRY(Attend(layer));
     ForRows([&](uint32_t row) {
       RoundValues(config_.query_dim(), round_, Row(scratch_.attended, row, config_.query_dim()));
     });
@@ -141,27 +141,29 @@ class Pass {
     return {};
   }
 
-  void Attend(uint32_t layer) {
+  Result<void> Attend(uint32_t layer) {
     scratch_.tasks.clear();
-    scratch_.blocks.clear();
+    scratch_.tables.Clear();
     uint32_t row = 0;
     AttentionShape shape;
     for (const StepItem& item : items_) {
-      const LayerBlocks& blocks = scratch_.blocks.emplace_back(item.sequence->Blocks(layer));
+      const LayerBlocks blocks = item.sequence->Blocks(layer);
+      QUIRE_TRY(scratch_.tables.Add(blocks.tables));
       shape = AttentionShapeOf(config_, layer, blocks);
       scratch_.tasks.push_back({.queries = Row(scratch_.queries, row, config_.query_dim()),
                                 .out = Row(scratch_.attended, row, config_.query_dim()),
                                 .rows = static_cast<uint32_t>(item.tokens.size()),
                                 .first_position = item.sequence->length(),
-                                .sealed = blocks.sealed.data(),
-                                .open = blocks.open.data()});
+                                .sequence = static_cast<uint32_t>(scratch_.tasks.size())});
       row += static_cast<uint32_t>(item.tokens.size());
     }
-    attention_.Attend(shape, scratch_.tasks, executor_);
+    const BlockTables tables = scratch_.tables.tables();
+    QUIRE_TRY(attention_.Attend(shape, tables, scratch_.tasks, executor_));
     for (size_t i = 0; i < items_.size(); ++i) {
       if (items_[i].observer == nullptr) continue;
-      items_[i].observer->OnAttention(layer, shape, scratch_.tasks[i], executor_);
+      items_[i].observer->OnAttention(layer, shape, tables, scratch_.tasks[i], executor_);
     }
+    return {};
   }
 
   // Only the rows asked for pass the last norm and the output matrix.

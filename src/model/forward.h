@@ -26,9 +26,9 @@ namespace quire::model {
 class AttentionObserver {
  public:
   virtual ~AttentionObserver() = default;
-  /// `task` has been computed; it and `shape` are valid during the call.
-  virtual void OnAttention(uint32_t layer, const AttentionShape& shape, const AttentionTask& task,
-                           Executor& executor) = 0;
+  /// `task` has been computed; it, `shape` and `tables` are valid during the call.
+  virtual void OnAttention(uint32_t layer, const AttentionShape& shape, const BlockTables& tables,
+                           const AttentionTask& task, Executor& executor) = 0;
 };
 
 /// Next tokens of one sequence.
@@ -55,7 +55,7 @@ struct ForwardScratch {
   std::vector<uint64_t> positions;   // [rows]
   std::vector<uint32_t> wanted;      // rows whose logits are asked for
   std::vector<float*> outputs;       // [rows] of the product under way
-  std::vector<LayerBlocks> blocks;   // [items]: what the tasks point to
+  BatchTables tables;                // [items]: blocks of the layer under way
   std::vector<AttentionTask> tasks;  // [items]
   MatmulScratch matmul;
 };

@@ -7,8 +7,8 @@
 
 namespace quire::model {
 
-void MassObserver::OnAttention(uint32_t, const AttentionShape& shape, const AttentionTask& task,
-                               Executor& executor) {
+void MassObserver::OnAttention(uint32_t, const AttentionShape& shape, const BlockTables& tables,
+                               const AttentionTask& task, Executor& executor) {
   const uint64_t end = task.first_position + task.rows;
   if (end <= from_) return;
   AttentionTask counted = task;
@@ -17,7 +17,7 @@ void MassObserver::OnAttention(uint32_t, const AttentionShape& shape, const Atte
   counted.first_position += skipped;
   counted.rows -= static_cast<uint32_t>(skipped);
   mass_.resize(std::max<size_t>(mass_.size(), DivUp(end, shape.key.block_tokens)));
-  attention::AddAttentionMass(shape, counted, executor, mass_);
+  attention::AddAttentionMass(shape, tables, counted, executor, mass_);
 }
 
 }  // namespace quire::model

@@ -16,8 +16,8 @@ class MassObserver final : public AttentionObserver {
  public:
   explicit MassObserver(uint64_t from_position) : from_(from_position) {}
 
-  void OnAttention(uint32_t layer, const AttentionShape& shape, const AttentionTask& task,
-                   Executor& executor) override;
+  void OnAttention(uint32_t layer, const AttentionShape& shape, const BlockTables& tables,
+                   const AttentionTask& task, Executor& executor) override;
   /// By block; those nobody has looked at are missing.
   std::span<const double> mass() const { return mass_; }
 

@@ -59,8 +59,8 @@ class Model {
   /// and nothing else: the bits of each are those it would have alone, cut in any way.
   ///
   /// Errors:  kInvalidArgument names the item: no sequence or tokens, a token outside the
-  ///          vocabulary, a sequence twice, uncommitted rows, or a cache of another shape; kNoSpace
-  ///          a sequence has no room; kUnsupported the backend cannot read the cache; kCancelled
+  ///          vocabulary, a sequence twice, uncommitted rows, a cache of another shape or other
+  ///          than that of item 0; kNoSpace no room; kUnsupported the backend's; kCancelled
   /// Effects: on error every sequence has its committed length and nothing else; logits are
   ///          undefined
   /// Threads: work runs on `executor`; a sequence must not be used meanwhile. `cancel` may be set

@@ -224,6 +224,17 @@ TEST_F(StepErrorTest, ACacheOfAnotherShapeIsRefused) {
                 "the cache has 2 heads of 16");
 }
 
+TEST_F(StepErrorTest, ItemsOfTwoCachesAreRefused) {
+  const auto other = MakeCache(config_, Codec::kF32);
+  const auto a = OpenSequence(*cache_, *model_, tokens_);
+  const auto b = OpenSequence(*other, *model_, tokens_);
+  ExpectInvalid(std::vector<StepItem>{{.sequence = a.get(), .tokens = tokens_},
+                                      {.sequence = b.get(), .tokens = tokens_}},
+                "item 1: its cache is another than that of item 0");
+  EXPECT_EQ(a->length(), 0u);
+  EXPECT_EQ(b->length(), 0u);
+}
+
 TEST_F(StepErrorTest, UncommittedRowsAreRefused) {
   const auto sequence = OpenSequence(*cache_, *model_, tokens_);
   const std::vector<float> row(64);
@@ -266,10 +277,10 @@ class CancellingAttention final : public AttentionBackend {
   Result<void> Supports(const AttentionShape& shape) const override {
     return inner_.Supports(shape);
   }
-  void Attend(const AttentionShape& shape, std::span<const AttentionTask> tasks,
-              Executor& executor) override {
-    inner_.Attend(shape, tasks, executor);
+  Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
+                      std::span<const AttentionTask> tasks, Executor& executor) override {
     cancel_ = true;
+    return inner_.Attend(shape, tables, tasks, executor);
   }
 
  private:
