@@ -1,5 +1,6 @@
-// What a GPU adds: memory for the arenas, what is done with blocks there, fences for its stream, and
-// attention on block lists. The driver is a table of functions here, so that this compiles without a GPU's headers.
+// What a GPU adds: memory for the arenas, what is done with blocks there, fences for its stream,
+// and attention on block lists. The driver is a table of functions here, so that this compiles
+// without a GPU's headers.
 #include <quire/attention.h>
 #include <quire/block_ops.h>
 #include <quire/env.h>

@@ -42,7 +42,7 @@ class BlockOps {
   virtual ~BlockOps() = default;
 
   /// Stores rows [row_begin, row_begin + at.count) of `rows` as tokens `at` of an open slot, in the
-  /// stream's codec (docs/numerics.md). Bytes of other tokens stay as they are. Rows on the host are
+  /// stream's codec (docs/numerics.md). Bytes of other tokens stay as they are. Host rows are
   /// read before the call returns, rows in the device's memory in the order of the stream.
   ///
   /// Shape: rows (token, head, dim)

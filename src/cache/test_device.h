@@ -31,7 +31,7 @@
 
 namespace quire::cache {
 
-/// Memory whose addresses fault when the host reads or writes them, committed or not. The same pages
+/// Memory whose addresses fault when the host reads or writes them, committed or not. Its pages
 /// lie at another address too, which only operations and tests know.
 ///
 /// Threads: any
