@@ -29,11 +29,11 @@ TEST(Fences, WhatIsReleasedWaitsForItsFenceAndNobodyElseDoes) {
   view.Release(fence);
   EXPECT_EQ(view.block_count(), 0u);
   EXPECT_EQ(view.tokens(), 0u);
-  cache.cache->Evict(0);
+  cache.cache->Evict(1);
   EXPECT_EQ(cache.slots_used(), 3u) << "a device may still read them";
   fence->Complete();
   EXPECT_EQ(cache.slots_used(), 3u) << "nobody has looked";
-  cache.cache->Evict(0);  // any call looks
+  cache.cache->Evict(1);  // any call looks
   EXPECT_EQ(cache.slots_used(), 0u);
   EXPECT_FALSE(fence->waited());
   view.Release(fence);  // nothing is left of it
@@ -64,7 +64,7 @@ TEST(Fences, EachReleasesItsOwnInAnyOrder) {
   for (const size_t i : {2u, 0u, 3u, 1u}) {
     EXPECT_EQ(cache.slots_used(), used);
     fences[i]->Complete();
-    cache.cache->Evict(0);
+    cache.cache->Evict(1);
     used -= 2;
   }
   EXPECT_EQ(cache.slots_used(), 0u);

@@ -201,8 +201,8 @@ TEST(Resize, MemoryOfTheTailGoesBackToTheSystem) {
   TestCache cache(40, qwen3);
   const auto tokens = SomeTokens(32 * kBlock, 1);
   // What operations take on the heap while they are under way, the heap keeps.
-  cache.Run(SomeTokens(4 * kBlock, 2)).reset();
-  cache.cache->Evict(4);
+  cache.Run(SomeTokens(32 * kBlock, 2)).reset();
+  cache.cache->Evict(32);
   cache.cache->Trim();
   const uint64_t before = Must(ResidentBytes());
   cache.Run(tokens).reset();
