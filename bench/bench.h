@@ -44,11 +44,19 @@ struct Case {
   std::function<Result<Subject>()> prepare;  // may take seconds and gigabytes
 };
 
+/// When a request of a trace came, and how long its answer was.
+struct Arrival {
+  uint64_t timestamp_ms = 0;
+  uint64_t output_tokens = 0;
+};
+
 struct Options {
   std::vector<uint32_t> threads = {1, 2};
-  // What `index` replays: the block ids of every request, in order. Empty: nothing is replayed.
+  // What `index` and `serve` replay: the block ids of every request, in order. Empty: nothing is
+  // replayed.
   std::vector<std::vector<uint64_t>> trace = {};
-  std::string trace_name = {};  // in the names of cases
+  std::vector<Arrival> arrivals = {};  // of the same requests
+  std::string trace_name = {};         // in the names of cases
 };
 
 // What each bench can measure. Nothing is prepared yet.
@@ -59,6 +67,7 @@ std::vector<Case> CodecCases(const Options& options);
 std::vector<Case> IndexCases(const Options& options);
 std::vector<Case> ModelCases(const Options& options);
 std::vector<Case> PoolCases(const Options& options);
+std::vector<Case> ServeCases(const Options& options);
 
 }  // namespace quire::bench
 

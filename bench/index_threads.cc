@@ -93,7 +93,7 @@ class Shard {
   }
 
  private:
-  Mutex mutex_{LockRank{20}};
+  Mutex mutex_{LockRank::kCache};
   Blocks blocks_ QUIRE_GUARDED_BY(mutex_);
 };
 
@@ -125,8 +125,9 @@ void AddThreadCases(const std::string& trace_name, const std::shared_ptr<LazyReq
                                            trace_name, division.roots, division.threads),
                        .prepare = [=]() -> Result<Subject> {
                          const Requests& all = requests->Get();
-                         return BesideOneThread(all, MakeService(all, {policy, division}),
-                                                MakeService(all, {.policy = policy, .division = {}}));
+                         return BesideOneThread(
+                             all, MakeService(all, {policy, division}),
+                             MakeService(all, {.policy = policy, .division = {}}));
                        }});
     }
   }

@@ -19,6 +19,7 @@
 #include "bench/pairs.h"
 #include "bench/quiet.h"
 #include "bench/roofline.h"
+#include "bench/shapes.h"
 #include "env/machine.h"
 #include "model/random_model.h"
 #include "quire/attention.h"
@@ -55,19 +56,6 @@ uint32_t LayersBeyondCache() {
       (2 * config.query_dim() + 2 * config.kv_dim() + 3 * config.intermediate);
   return static_cast<uint32_t>(std::clamp<uint64_t>(
       DivUp(kCachesPerPass * LastLevelCacheBytes(), layer_bytes), kLayersMin, kLayersMax));
-}
-
-// Of models/tiny.
-model::ModelConfig TinyShape() {
-  model::ModelConfig config = model::SmallConfig();
-  config.hidden = 256;
-  config.intermediate = 640;
-  config.query_heads = 4;
-  config.kv_heads = 2;
-  config.head_dim = 64;
-  config.vocab = 288;
-  config.layers = 4;
-  return config;
 }
 
 Result<std::shared_ptr<model::Model>> RandomModel(const model::ModelConfig& config) {

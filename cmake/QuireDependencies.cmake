@@ -14,8 +14,10 @@ find_package(rapidcheck REQUIRED)      # rapidcheck, rapidcheck_gtest
 find_package(benchmark REQUIRED)       # benchmark::benchmark
 
 # Packages that only know pkg-config: PkgConfig::sodium, PkgConfig::isal, PkgConfig::pcre2,
-# PkgConfig::utf8proc
+# PkgConfig::utf8proc, PkgConfig::uring, PkgConfig::sqlite3
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(isal REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(uring REQUIRED IMPORTED_TARGET liburing)
+pkg_check_modules(sqlite3 REQUIRED IMPORTED_TARGET sqlite3)

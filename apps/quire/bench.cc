@@ -25,13 +25,11 @@ namespace {
 using CasesFunction = std::vector<bench::Case> (*)(const bench::Options&);
 
 const std::map<std::string, CasesFunction>& Benches() {
-  static const std::map<std::string, CasesFunction> benches = {{"attention", bench::AttentionCases},
-                                                               {"cache", bench::CacheCases},
-                                                               {"cascade", bench::CascadeCases},
-                                                               {"codec", bench::CodecCases},
-                                                               {"index", bench::IndexCases},
-                                                               {"model", bench::ModelCases},
-                                                               {"pool", bench::PoolCases}};
+  static const std::map<std::string, CasesFunction> benches = {
+      {"attention", bench::AttentionCases}, {"cache", bench::CacheCases},
+      {"cascade", bench::CascadeCases},     {"codec", bench::CodecCases},
+      {"index", bench::IndexCases},         {"model", bench::ModelCases},
+      {"pool", bench::PoolCases},           {"serve", bench::ServeCases}};
   return benches;
 }
 
@@ -72,7 +70,11 @@ void EndProgress() {
 // Leaves the requests of a trace where the bench finds them.
 Result<void> LoadTrace(const std::string& path, bench::Options& options) {
   QUIRE_ASSIGN(Trace trace, ReadTrace(path));
-  for (TraceRequest& request : trace) options.trace.push_back(std::move(request.block_ids));
+  for (TraceRequest& request : trace) {
+    options.trace.push_back(std::move(request.block_ids));
+    options.arrivals.push_back(
+        {.timestamp_ms = request.timestamp_ms, .output_tokens = request.output_tokens});
+  }
   const bool empty =
       std::ranges::all_of(options.trace, [](const auto& blocks) { return blocks.empty(); });
   if (empty) return Fail(ErrorCode::kInvalidArgument, path + " names no blocks");
@@ -261,6 +263,10 @@ int RunBench(const Flags& flags) {
       return Report("bench", loaded.error());
     }
   }
+  if (flags.name == "serve" && flags.trace.empty()) {
+    fmt::print(stderr, "quire bench: serve replays a trace; name one with --trace\n");
+    return kBadUsage;
+  }
   const std::vector<bench::Case> cases = Benches().at(flags.name)(options);
   if (std::ranges::none_of(cases, [&](const auto& each) { return IsWanted(flags, each.name); })) {
     fmt::print(stderr, "quire bench: no case of {} has \"{}\" in its name\n", flags.name,
@@ -296,7 +302,7 @@ void AddBench(CLI::App& program, int& exit) {
   command->add_option("--case", flags->wanted,
                       "Only cases with this in their name, such as decode/f16/32768");
   command->add_option("--trace", flags->trace,
-                      "Requests for `index` to replay: a .jsonl.gz file of hash_ids");
+                      "Requests for `index` and `serve` to replay: a .jsonl.gz file of hash_ids");
   CLI::Option* against = command->add_option(
       "--against", flags->against,
       "Another build of quire: takes turns with this one on the same cases, slice by slice");

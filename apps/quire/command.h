@@ -43,6 +43,8 @@ void AddPlan(CLI::App& program, int& exit);
 void AddBench(CLI::App& program, int& exit);
 void AddReplay(CLI::App& program, int& exit);
 void AddSelftest(CLI::App& program, int& exit);
+void AddStore(CLI::App& program, int& exit);
+void AddSim(CLI::App& program, int& exit);
 void AddInfo(CLI::App& program, int& exit);
 
 }  // namespace quire::app

@@ -116,21 +116,24 @@ class Demo {
             .reuse = reuse};
   }
 
-  Result<serve::Response> RunOne(const serve::Request& request) {
-    serve::Response response = std::move(runtime_.engine().Run({&request, 1})[0]);
+  Result<serve::Response> RunOne(const serve::Request& request,
+                                 const serve::OnEvent& on_event = {}) {
+    serve::Response response =
+        std::move(serve::RunAll(runtime_.engine(), {&request, 1}, on_event)[0]);
     if (response.finish == serve::Finish::kFailed) return std::unexpected(response.error);
     return response;
   }
 
   Result<void> Ask(Session& session) {
-    serve::Request request = RequestOf(session, true);
     model::TextStream stream(*runtime_.tokenizer());
     Print(" {}", session.question);
-    request.on_token = [this, &stream](TokenId token) {
-      Print("{}", stream.Add(token));
+    const auto print = [this, &stream](size_t, const serve::Event& event) {
+      if (const auto* token = std::get_if<serve::NewToken>(&event)) {
+        Print("{}", stream.Add(token->token));
+      }
       return true;
     };
-    QUIRE_ASSIGN(session.shared, RunOne(request));
+    QUIRE_ASSIGN(session.shared, RunOne(RequestOf(session, true), print));
     Print("{}\n", stream.Finish());
     session.answer = runtime_.tokenizer()->Decode(session.shared.tokens);
     return {};
@@ -145,8 +148,9 @@ class Demo {
 
   Result<void> AskTogether() {
     std::vector<serve::Request> requests;
+    requests.reserve(sessions_.size());
     for (const Session& session : sessions_) requests.push_back(RequestOf(session, true));
-    auto responses = runtime_.engine().Run(requests);
+    auto responses = serve::RunAll(runtime_.engine(), requests);
     for (size_t i = 0; i < sessions_.size(); ++i) {
       if (responses[i].finish == serve::Finish::kFailed) return std::unexpected(responses[i].error);
       sessions_[i].batched = std::move(responses[i]);

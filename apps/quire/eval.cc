@@ -169,15 +169,14 @@ Result<nlohmann::ordered_json> EvaluateText(const EvalFlags& flags, Runtime& run
   bar.Clear();
   const Sums& sums = evaluation.sums();
   const auto count = static_cast<double>(sums.tokens);
-  const nlohmann::ordered_json report = {
-      {"kv", flags.kv},
-      {"context", flags.context},
-      {"tokens", sums.tokens},
-      {"ppl", std::exp(sums.loss / count)},
-      {"ppl_f16", std::exp(sums.loss_f16 / count)},
-      {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
-      {"kld_mean", sums.kld / count},
-      {"top1_agreement", static_cast<double>(sums.same_top) / count}};
+  nlohmann::ordered_json report = {{"kv", flags.kv},
+                                   {"context", flags.context},
+                                   {"tokens", sums.tokens},
+                                   {"ppl", std::exp(sums.loss / count)},
+                                   {"ppl_f16", std::exp(sums.loss_f16 / count)},
+                                   {"ppl_ratio", std::exp((sums.loss - sums.loss_f16) / count)},
+                                   {"kld_mean", sums.kld / count},
+                                   {"top1_agreement", static_cast<double>(sums.same_top) / count}};
   for (const auto& [name, value] : report.items()) {
     if (!value.is_number_float() || std::isfinite(value.get<double>())) continue;
     return Fail(ErrorCode::kCorrupt, fmt::format("{} is not finite: the model finds the text next "
@@ -193,7 +192,7 @@ Result<bool> Finds(serve::Engine& engine, const model::Tokenizer& tokenizer,
   // A token is a byte of text at least.
   const serve::Request request{.prompt = prompt,
                                .max_tokens = static_cast<uint32_t>(answer.size())};
-  const serve::Response response = engine.Run({&request, 1}).front();
+  const serve::Response response = serve::RunAll(engine, {&request, 1}).front();
   if (response.finish == serve::Finish::kFailed) return std::unexpected(response.error);
   return tokenizer.Decode(response.tokens).starts_with(answer);
 }
@@ -210,14 +209,13 @@ Result<nlohmann::ordered_json> EvaluateRetrieval(const EvalFlags& flags, Runtime
                 fmt::format("--retrieval {}: {} has {} facts", flags.retrieval, file, questions));
   }
   QUIRE_ASSIGN(const auto f16, MakeF16Cache(flags, runtime));
-  QUIRE_ASSIGN(
-      const auto f16_engine,
-      serve::Engine::Create({.model = runtime.model(),
-                             .cache = *f16,
-                             .attention = runtime.attention(),
-                             .executor = runtime.executor(),
-                             .clock = SystemClock()},
-                            runtime.identity(), {.chunk_tokens = flags.runtime.chunk_tokens}));
+  QUIRE_ASSIGN(const auto f16_engine,
+               serve::Engine::Create({.model = runtime.model(),
+                                      .cache = *f16,
+                                      .attention = runtime.attention(),
+                                      .executor = runtime.executor(),
+                                      .clock = SystemClock()},
+                                     runtime.identity(), EngineOptionsOf(flags.runtime)));
   uint64_t counts[2][2] = {};  // [found with f16][found with the codec]
   ProgressBar bar("asking for facts");
   uint64_t asked = 0;

@@ -163,40 +163,41 @@ Result<int> Generate(const GenerateFlags& flags) {
   QUIRE_ASSIGN(const auto prompt, PromptOf(flags, *runtime, chat));
   const size_t vocab = runtime->model().config().vocab;
 
-  serve::Request request{.prompt = prompt,
-                         .max_tokens = flags.max_tokens,
-                         .stop_tokens = StopTokens(runtime->model().config(), generation),
-                         .sampling = SamplingOf(flags, generation),
-                         .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject,
-                         .keep = flags.keep};
+  const serve::Request request{.prompt = prompt,
+                               .max_tokens = flags.max_tokens,
+                               .stop_tokens = StopTokens(runtime->model().config(), generation),
+                               .sampling = SamplingOf(flags, generation),
+                               .on_full = flags.on_full == "halt" ? OnFull::kHalt : OnFull::kReject,
+                               .keep = flags.keep,
+                               .all_logits = !flags.logits_out.empty()};
+  const uint32_t place = flags.beside / 2;  // in the batch
   ProgressBar bar("reading the prompt");
-  request.on_progress = [&bar](uint64_t done, uint64_t total) {
-    bar.Update(done, total);
-    return true;
-  };
   // Rows of reused positions stand from the run of this process that computed them.
   std::vector<float> logits;
-  if (!flags.logits_out.empty()) {
-    request.on_logits = [&logits, vocab](uint64_t position, std::span<const float> row) {
-      logits.resize(std::max(logits.size(), (position + 1) * vocab));
-      std::ranges::copy(row, logits.begin() + static_cast<int64_t>(position * vocab));
-    };
-  }
+  std::optional<model::TextStream> stream;
+  const auto on_event = [&](size_t index, const serve::Event& event) {
+    if (index != place) return true;
+    if (const auto* progress = std::get_if<serve::Progress>(&event)) {
+      bar.Update(progress->done, progress->total);
+    } else if (const auto* rows = std::get_if<serve::Logits>(&event)) {
+      const uint64_t first = rows->first_position * vocab;
+      logits.resize(std::max<size_t>(logits.size(), first + rows->rows.size()));
+      std::ranges::copy(rows->rows, logits.begin() + static_cast<int64_t>(first));
+    } else if (const auto* token = std::get_if<serve::NewToken>(&event); token && stream) {
+      fmt::print("{}", stream->Add(token->token));
+      FlushOutput();
+    }
+    return true;
+  };
 
   serve::Response last;
   auto digests = nlohmann::ordered_json::array();
   for (uint32_t run = 0; run < flags.repeat; ++run) {
-    std::optional<model::TextStream> stream;
     if (!flags.json && run + 1 == flags.repeat && runtime->tokenizer()) {
       stream.emplace(*runtime->tokenizer());
-      request.on_token = [&stream](TokenId token) {
-        fmt::print("{}", stream->Add(token));
-        FlushOutput();
-        return true;
-      };
     }
-    auto responses = runtime->engine().Run(Batch(request, flags.beside));
-    last = std::move(responses[flags.beside / 2]);
+    auto responses = serve::RunAll(runtime->engine(), Batch(request, flags.beside), on_event);
+    last = std::move(responses[place]);
     if (last.finish == serve::Finish::kFailed) return std::unexpected(last.error);
     if (stream) fmt::print("{}\n", stream->Finish());
     digests.push_back(ToHex(last.logits_digest));

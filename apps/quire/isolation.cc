@@ -86,7 +86,7 @@ class Bench {
     const std::vector<float> values((prompt.size() - begin) * kHeads * kDim, 1.25f);
     const RowsView rows{.data = values.data(),
                         .dtype = Codec::kF32,
-                        .token_stride = kHeads * kDim,
+                        .token_stride = int64_t{kHeads} * kDim,
                         .head_stride = kDim};
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       QUIRE_TRY(sequence->Append(

@@ -48,6 +48,7 @@ class Leaky final : public Cache {
     if (leak_ == Leak::kNoErase) return EraseReport{};
     return inner_->Erase(tenant);
   }
+  Result<void> RemoveTenant(TenantId tenant) override { return inner_->RemoveTenant(tenant); }
   Result<Plan> Acquire(const AcquireRequest& request) override {
     AcquireRequest passed = request;
     if (leak_ == Leak::kOneTenant) passed.tenant = kDefaultTenant;

@@ -29,6 +29,8 @@ int Main(int argc, char** argv) {
   AddBench(program, exit);
   AddReplay(program, exit);
   AddSelftest(program, exit);
+  AddStore(program, exit);
+  AddSim(program, exit);
   AddInfo(program, exit);
   try {
     program.parse(argc, argv);

@@ -206,10 +206,11 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     const double begin_s = bench::ThreadSeconds();
     uint64_t first = 0;
     for (const ReplayInput::Request& request : turn) {
-      result.hit_blocks += replayer.Run(
-          request,
-          std::span(tokens).subspan(first * kTraceBlockTokens, request.blocks * kTraceBlockTokens),
-          std::span(keys).subspan(first, request.blocks));
+      result.hit_blocks +=
+          replayer.Run(request,
+                       std::span(tokens).subspan(first * kTraceBlockTokens,
+                                                 uint64_t{request.blocks} * kTraceBlockTokens),
+                       std::span(keys).subspan(first, request.blocks));
       first += request.blocks;
     }
     result.seconds += bench::ThreadSeconds() - begin_s;
@@ -234,6 +235,7 @@ std::vector<CurvePoint> EstimateCurve(const ReplayInput& input,
     reuse.Use(keys);
   }
   std::vector<CurvePoint> curve;
+  curve.reserve(capacities.size());
   for (const uint64_t capacity : capacities) {
     curve.push_back({.capacity_blocks = capacity, .hit_ratio = reuse.HitRatio(capacity)});
   }

@@ -56,6 +56,10 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   return options;
 }
 
+serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags) {
+  return {.chunk_tokens_min = flags.chunk_tokens, .chunk_tokens_max = flags.chunk_tokens};
+}
+
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_option("--model", flags.model, "Model directory in Hugging Face form")->required();
   command.add_option("--block-tokens", flags.block_tokens, "Tokens per block: 16, 32 ... 256")
@@ -104,19 +108,19 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
   }
   QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_));
   if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
-  QUIRE_ASSIGN(runtime->cache_, Cache::Create(std::move(options)));
+  options.clock = &SystemClock();
+  QUIRE_ASSIGN(runtime->registry_, registry::Registry::Create(std::move(options)));
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   runtime->executor_ = MakeThreadPool(flags.threads != 0 ? flags.threads : cores);
   runtime->identity_ = {.weights = runtime->model_->fingerprint(),
                         .position_encoding = runtime->model_->position_encoding(),
                         .domain = {.name = "local"}};
-  QUIRE_ASSIGN(runtime->engine_,
-               serve::Engine::Create({.model = *runtime->model_,
-                                      .cache = *runtime->cache_,
-                                      .attention = *runtime->attention_,
-                                      .executor = *runtime->executor_,
-                                      .clock = SystemClock()},
-                                     runtime->identity_, {.chunk_tokens = flags.chunk_tokens}));
+  QUIRE_ASSIGN(runtime->engine_, serve::Engine::Create({.model = *runtime->model_,
+                                                        .cache = runtime->cache(),
+                                                        .attention = *runtime->attention_,
+                                                        .executor = *runtime->executor_,
+                                                        .clock = SystemClock()},
+                                                       runtime->identity_, EngineOptionsOf(flags)));
   return runtime;
 }
 

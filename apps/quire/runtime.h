@@ -1,4 +1,4 @@
-// A model, a cache of its shape and an engine on both: what generate and demo run on.
+// A model, a registry of caches of its shape and an engine on both: what generate and demo run on.
 #ifndef QUIRE_APPS_RUNTIME_H_
 #define QUIRE_APPS_RUNTIME_H_
 
@@ -14,7 +14,8 @@
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
-#include "serve/engine.h"
+#include "registry/registry.h"
+#include "serve/run_all.h"
 
 namespace quire::app {
 
@@ -41,12 +42,15 @@ Codec CodecOf(ComputeType type);
 /// Errors: kUnsupported a flag that this build cannot honour
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model);
 
+/// What the flags ask of an engine: chunks of one size.
+serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags);
+
 /// Adds the flags that every command with a model takes.
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);
 
 class Runtime {
  public:
-  /// Loads the model (with a progress bar) and makes the cache.
+  /// Loads the model (with a progress bar) and makes the registry.
   /// Errors: what the model loader and the cache say; kUnsupported for flags this build cannot
   /// honour
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
@@ -58,8 +62,10 @@ class Runtime {
   const Identity& identity() const { return identity_; }
   /// Absent when the directory has no tokenizer.json.
   const std::optional<model::Tokenizer>& tokenizer() const { return tokenizer_; }
-  const NumericProfile& profile() const { return cache_->options().profile; }
-  Cache& cache() { return *cache_; }
+  const NumericProfile& profile() const { return registry_->requests().options().profile; }
+  registry::Registry& registry() { return *registry_; }
+  /// Whatever it opens is an inference owner of the registry.
+  Cache& cache() { return registry_->requests(); }
   serve::Engine& engine() { return *engine_; }
 
  private:
@@ -70,7 +76,7 @@ class Runtime {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<AttentionBackend> attention_;
   Identity identity_{};
-  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<registry::Registry> registry_;
   std::unique_ptr<serve::Engine> engine_;
 };
 

@@ -23,8 +23,9 @@
 #include "quire/view.h"
 
 namespace quire::cache {
+struct BudgetState;
 struct PlanState;
-}
+}  // namespace quire::cache
 
 namespace [[gnu::visibility("default")]] quire {
 
@@ -39,6 +40,33 @@ enum class EvictionBatch : uint8_t {
   kAdaptive = 2,
 };
 
+/// A hard budget that several caches pay from, besides each its own: whatever they do, no more than
+/// this is charged in all. A cache has at most what the others left of it.
+///
+/// Units:    bytes
+/// Threads:  any; caches charge it without a lock
+/// Lifetime: must outlive the caches
+class SharedBudget {
+ public:
+  /// `bytes_max`: the most that Resize may raise it to; 0: bytes.
+  explicit SharedBudget(uint64_t bytes, uint64_t bytes_max = 0);
+  ~SharedBudget();
+  SharedBudget(const SharedBudget&) = delete;
+  SharedBudget& operator=(const SharedBudget&) = delete;
+
+  uint64_t bytes() const;
+  /// What is charged now, never more than bytes().
+  uint64_t used_bytes() const;
+  /// Evicts nothing: call Cache::Evict first where the budget gets smaller.
+  ///
+  /// Errors: kTooLarge above bytes_max; kBusy more is charged. Nothing changes then
+  Result<void> Resize(uint64_t bytes);
+
+ private:
+  friend class cache::Core;
+  const std::unique_ptr<cache::BudgetState> state_;
+};
+
 struct CacheOptions {
   Geometry geometry{};
   NumericProfile profile{};
@@ -49,6 +77,9 @@ struct CacheOptions {
   // Most that Resize may raise hot_bytes to: addresses are reserved for so much, and nothing moves
   // when it grows. 0: hot_bytes.
   uint64_t hot_bytes_max = 0;
+  // Pays for this cache too, besides hot_bytes. A refusal may come after an eviction then:
+  // another cache took what that gave. Null: hot_bytes alone.
+  SharedBudget* shared_budget = nullptr;
   uint64_t tokens_max = 1 << 20;  // longest sequence
   bool huge_pages = false;        // transparent huge pages for the arena; block-major host memory
   // Where the arenas lie, and what reads and changes their bytes (quire/block_ops.h). Null: host
@@ -188,8 +219,14 @@ class Cache {
   /// that are still held as their last holder ends. Its open sequences go on and publish nothing.
   ///
   /// Errors: kNotFound
-  /// Cost:   O(published blocks) under the cache lock, then one slot at a time
+  /// Cost:   O(published blocks), a few under the cache lock at a time, then one slot at a time
   virtual Result<EraseReport> Erase(TenantId tenant) = 0;
+  /// Takes a tenant or domain out: erases what it published, and gives its quota and floor back. Its
+  /// name may be given to another one, whose blocks have other keys; its id is never used again.
+  ///
+  /// Errors: kNotFound; kInvalidArgument the default tenant; kBusy a domain with members, or
+  ///         sequences, plans or views still hold slots of it: it stays, erased
+  virtual Result<void> RemoveTenant(TenantId tenant) = 0;
 
   /// Pins the longest cached prefix of a prompt. Never computes the last token from cache: at least
   /// one token is left.

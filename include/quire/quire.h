@@ -296,6 +296,11 @@ quire_code quire_cache_add_tenant(quire_cache* cache, const quire_tenant_options
 /// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT it is a domain
 quire_code quire_cache_erase_tenant(quire_cache* cache, uint32_t tenant, uint64_t* pending_slots,
                                     quire_error* error);
+/// Takes a tenant or domain out: erases what it published, and gives its quota and floor back. Its
+/// name may be given to another one; its number is never used again.
+/// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT the default tenant; QUIRE_BUSY a domain with
+///         members, or sequences, plans or views still hold slots of it: it stays, erased
+quire_code quire_cache_remove_tenant(quire_cache* cache, uint32_t tenant, quire_error* error);
 /// A tenant's numbers as one JSON object, as quire_cache_stats_json does it.
 /// Errors: QUIRE_NOT_FOUND; QUIRE_INVALID_ARGUMENT text_bytes is neither 0 nor enough
 quire_code quire_cache_tenant_json(const quire_cache* cache, uint32_t tenant, char* text,
@@ -467,6 +472,7 @@ typedef struct quire_stream_layout {
   uint32_t heads;
   uint32_t dim;
   uint32_t block_tokens;
+  uint32_t reserved;           // 0
   uint64_t offset_bytes;       // of head 0 from the slot's first byte
   uint64_t head_stride_bytes;  // from one head's plane to the next
 } quire_stream_layout;

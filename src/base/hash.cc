@@ -35,8 +35,8 @@ crypto_generichash_state* Sodium(std::byte* state) {
 Blake2bState::Blake2bState(size_t digest_bytes, std::span<const uint8_t> key) {
   static_assert(sizeof(crypto_generichash_state) <= sizeof(state_));
   static_assert(alignof(crypto_generichash_state) <= 64);
-  static const int kInitialized = sodium_init();  // picks the SIMD code; safe to race
-  QUIRE_CHECK(kInitialized >= 0);
+  static const int initialized = sodium_init();  // picks the SIMD code; safe to race
+  QUIRE_CHECK(initialized >= 0);
   QUIRE_CHECK(key.size() <= crypto_generichash_KEYBYTES_MAX);
   QUIRE_CHECK(crypto_generichash_init(Sodium(state_), key.data(), key.size(), digest_bytes) == 0);
 }

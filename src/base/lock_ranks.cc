@@ -31,12 +31,7 @@ void CheckOrder(LockRank rank) {
 
 void Remember(LockRank rank) {
   QUIRE_CHECK(held.count < held.ranks.size());
-  // A successful TryLock may be below the top: it could not wait. Keep the order rising.
-  size_t place = held.count++;
-  for (; place > 0 && held.ranks[place - 1] > rank; --place) {
-    held.ranks[place] = held.ranks[place - 1];
-  }
-  held.ranks[place] = rank;
+  held.ranks[held.count++] = rank;
 }
 
 void Forget(LockRank rank) {

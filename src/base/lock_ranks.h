@@ -7,9 +7,19 @@
 namespace quire {
 
 /// A place in the one order in which locks are taken: a thread that holds rank r may only take a
-/// rank above r, so two threads cannot wait for each other. Write LockRank{20}.
+/// rank above r, so two threads cannot wait for each other. All of them, lowest first:
 enum class LockRank : uint16_t {
-  kLeaf = 65535,  // nothing else is taken while it is held
+  kRegistryResize = 1,  // registry::Registry: one Resize at a time
+  kRegistry = 2,        // registry::Registry: which owners and caches there are
+  kOwner = 3,           // registry::OwnerCache: the blocks of its sequence
+  kOwnerLayer = 4,      // registry::OwnerCache: one writer of a layer
+  kCacheResize = 5,     // cache::Core: one Resize at a time
+  kSequences = 6,       // cache::Core: which sequences there are
+  kReading = 7,         // cache::Core: one block is read without a hold
+  kSequence = 10,       // cache::SequenceImpl
+  kCache = 20,          // cache::Core: index, accounts, slots
+  kPool = 30,           // pool::Pool
+  kLeaf = 65535,        // nothing else is taken while it is held
 };
 
 /// What the calling thread holds; nothing is kept or checked without QUIRE_DEBUG_CHECKS.
@@ -17,7 +27,7 @@ namespace lock_ranks {
 
 /// Stops if a lock of this rank may not be waited for now.
 void CheckOrder(LockRank rank);
-/// The thread holds one; it may be below others if it could not have waited for it.
+/// The thread holds one, of the highest rank so far.
 void Remember(LockRank rank);
 /// It does no longer. Stops if it never did.
 void Forget(LockRank rank);

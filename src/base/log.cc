@@ -33,7 +33,7 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 // A logger of our own, not spdlog's registry, which an embedding program may use for itself. It is
 // never destroyed: threads may log while the process ends.
 spdlog::logger& Logger() {
-  static spdlog::logger* const kLogger = [] {
+  static spdlog::logger* const own = [] {
     auto* logger =
         new spdlog::logger("quire", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
     logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
@@ -45,7 +45,7 @@ spdlog::logger& Logger() {
     if (!level) logger->warn("QUIRE_LOG={}: not one of trace debug info warn error off", name);
     return logger;
   }();
-  return *kLogger;
+  return *own;
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #define QUIRE_BASE_MUTEX_H_
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
+#include <shared_mutex>
 
 #include "base/lock_ranks.h"
 #include "base/thread_annotations.h"
@@ -22,10 +24,6 @@ class QUIRE_CAPABILITY("mutex") Mutex {
 
   void Lock() QUIRE_ACQUIRE();
   void Unlock() QUIRE_RELEASE();
-  /// False when another thread holds it.
-  [[nodiscard]] bool TryLock() QUIRE_TRY_ACQUIRE(true);
-
-  LockRank rank() const { return rank_; }
 
  private:
   friend class CondVar;
@@ -33,7 +31,27 @@ class QUIRE_CAPABILITY("mutex") Mutex {
   const LockRank rank_;
 };
 
-/// Holds a mutex for a scope: `MutexLock lock(mutex_);`, of whatever class it is.
+/// A mutex with a rank that many readers may hold at once, or one writer alone. A thread takes it
+/// once, to read as to write.
+///
+/// Threads: any thread
+class QUIRE_CAPABILITY("shared_mutex") SharedMutex {
+ public:
+  explicit SharedMutex(LockRank rank) : rank_(rank) {}
+  SharedMutex(const SharedMutex&) = delete;
+  SharedMutex& operator=(const SharedMutex&) = delete;
+
+  void Lock() QUIRE_ACQUIRE();
+  void Unlock() QUIRE_RELEASE();
+  void LockShared() QUIRE_ACQUIRE_SHARED();
+  void UnlockShared() QUIRE_RELEASE_SHARED();
+
+ private:
+  std::shared_mutex mutex_;
+  const LockRank rank_;
+};
+
+/// Holds a mutex for a scope, alone: `MutexLock lock(mutex_);`, of whatever class it is.
 template <typename AnyMutex>
 class QUIRE_SCOPED_CAPABILITY MutexLock {
  public:
@@ -46,8 +64,23 @@ class QUIRE_SCOPED_CAPABILITY MutexLock {
   AnyMutex& mutex_;
 };
 
+/// Shares a mutex with other readers for a scope.
+class QUIRE_SCOPED_CAPABILITY SharedLock {
+ public:
+  explicit SharedLock(SharedMutex& mutex) QUIRE_ACQUIRE_SHARED(mutex) : mutex_(mutex) {
+    mutex_.LockShared();
+  }
+  ~SharedLock() QUIRE_RELEASE() { mutex_.UnlockShared(); }
+  SharedLock(const SharedLock&) = delete;
+  SharedLock& operator=(const SharedLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
 /// A condition variable of one Mutex. Wait in a loop over the condition, with the mutex held:
-/// `while (queue_.empty()) ready_.Wait(mutex_);` A wall clock has no place here: see env's clock.
+/// `while (queue_.empty()) ready_.Wait(mutex_);` env's clock says when things happen, so a wait
+/// with a limit is for threads that turn a state machine, which looks at that clock itself.
 class CondVar {
  public:
   CondVar() = default;
@@ -56,6 +89,8 @@ class CondVar {
 
   /// Lets go of the mutex while it waits; may wake without a reason.
   void Wait(Mutex& mutex) QUIRE_REQUIRES(mutex);
+  /// The same, for at most so long (an hour, where it is more).
+  void WaitFor(Mutex& mutex, uint64_t timeout_us) QUIRE_REQUIRES(mutex);
   void NotifyOne() { condition_.notify_one(); }
   void NotifyAll() { condition_.notify_all(); }
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+#include <latch>
 #include <thread>
 #include <vector>
 
@@ -30,20 +33,45 @@ TEST(Mutex, GuardsACounter) {
   EXPECT_EQ(counter.value, 4000);
 }
 
-TEST(Mutex, TryLockFailsWhileAnotherThreadHolds) {
-  Mutex mutex(LockRank::kLeaf);
-  mutex.Lock();
-  std::thread other([&mutex] {
-    if (mutex.TryLock()) {
-      ADD_FAILURE() << "took a lock that is held";
-      mutex.Unlock();
-    }
-  });
+struct Pair {
+  SharedMutex mutex{LockRank{10}};
+  int first QUIRE_GUARDED_BY(mutex) = 0;
+  int second QUIRE_GUARDED_BY(mutex) = 0;
+};
+
+TEST(SharedMutex, ReadersNeverSeeHalfAWrite) {
+  Pair pair;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&pair, t] {
+      for (int i = 0; i < 1000; ++i) {
+        if (t < 2) {
+          MutexLock lock(pair.mutex);
+          ++pair.first;
+          ++pair.second;
+        } else {
+          SharedLock lock(pair.mutex);
+          ASSERT_EQ(pair.first, pair.second);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  SharedLock lock(pair.mutex);
+  EXPECT_EQ(pair.first, 2000);
+}
+
+// Each waits for the other inside: if one kept the other out, this would not end.
+TEST(SharedMutex, ReadersAreInsideAtOnce) {
+  SharedMutex mutex(LockRank{10});
+  std::latch both(2);
+  const auto read = [&] {
+    SharedLock lock(mutex);
+    both.arrive_and_wait();
+  };
+  std::thread other(read);
+  read();
   other.join();
-  mutex.Unlock();
-  const bool taken = mutex.TryLock();
-  EXPECT_TRUE(taken);
-  if (taken) mutex.Unlock();
 }
 
 TEST(Mutex, WaitersWake) {
@@ -77,6 +105,33 @@ TEST(Mutex, RisingRanksAndAnyOrderOfRelease) {
   }
 }
 
+TEST(Mutex, AWaitWithALimitEndsByItselfAndHoldsTheMutex) {
+  Mutex mutex(LockRank{10});
+  CondVar never;
+  std::future<void> other;
+  {
+    MutexLock lock(mutex);
+    never.WaitFor(mutex, 1000);
+    other = std::async(std::launch::async, [&] { MutexLock theirs(mutex); });
+    EXPECT_EQ(other.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  }
+  other.get();
+}
+
+TEST(Mutex, AWaitWithALimitIsWoken) {
+  Counter counter;
+  std::thread setter([&counter] {
+    MutexLock lock(counter.mutex);
+    counter.value = 1;
+    counter.changed.NotifyOne();
+  });
+  {
+    MutexLock lock(counter.mutex);
+    while (counter.value == 0) counter.changed.WaitFor(counter.mutex, UINT64_MAX);
+  }
+  setter.join();
+}
+
 #if defined(QUIRE_DEBUG_CHECKS)
 // The analysis would refuse a lock that is never given back.
 void LockForEver(Mutex& mutex) QUIRE_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
@@ -99,13 +154,20 @@ TEST(MutexDeathTest, WaitingUnderAHigherLockIsABug) {
   EXPECT_DEATH(changed.Wait(low), "rank 10 while holding rank 20");
 }
 
-TEST(Mutex, TryLockMayGoBackwards) {
-  Mutex low(LockRank{10});
-  Mutex high(LockRank{20});
-  MutexLock lock(high);
-  const bool taken = low.TryLock();
-  EXPECT_TRUE(taken);
-  if (taken) low.Unlock();
+void ReadForEver(SharedMutex& mutex) QUIRE_NO_THREAD_SAFETY_ANALYSIS { mutex.LockShared(); }
+void WriteForEver(SharedMutex& mutex) QUIRE_NO_THREAD_SAFETY_ANALYSIS { mutex.Lock(); }
+
+TEST(SharedMutexDeathTest, ReadersKeepTheOrderToo) {
+  SharedMutex low(LockRank{10});
+  SharedMutex high(LockRank{20});
+  {
+    SharedLock outer(low);
+    MutexLock inner(high);
+  }
+  SharedLock lock(high);
+  EXPECT_DEATH(ReadForEver(low), "taking a lock of rank 10 while holding rank 20");
+  EXPECT_DEATH(WriteForEver(low), "taking a lock of rank 10 while holding rank 20");
+  EXPECT_DEATH(ReadForEver(high), "taking a lock of rank 20 while holding rank 20");
 }
 #endif
 

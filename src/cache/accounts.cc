@@ -40,8 +40,12 @@ Accounts::Accounts(const SlotClasses& classes, const Clock& clock, std::string_v
       heeds_priorities_(evict::MakePolicy(policy)->heeds_priorities()),
       hears_time_(evict::MakePolicy(policy)->hears_time()),
       ledger_(capacity.ledger_bytes, shared) {
-  tenants_.push_back(std::make_unique<Tenant>(TenantOptions{.name = "default"}, kDefaultTenant,
+  tenants_.push_back(std::make_shared<Tenant>(TenantOptions{.name = "default"}, kDefaultTenant,
                                               /*quota_bytes=*/UINT64_MAX, EvictionLists(policy)));
+  gone_ = std::make_shared<Tenant>(TenantOptions{.name = "(removed)"}, kDefaultTenant,
+                                   /*quota_bytes=*/0, tenants_[0]->lists.MakeSiblings());
+  gone_->epoch = UINT32_MAX;
+  live_ = 1;
   SetCapacity(capacity);
 }
 
@@ -55,12 +59,11 @@ Result<TenantId> Accounts::Add(const TenantOptions& options) {
     return Refuse(options, fmt::format("a floor of {} bytes is above its quota of {}",
                                        options.floor_bytes, quota_bytes));
   }
-  const TenantId id(count());
+  if (Find(options.name)) return Refuse(options, "the name is taken");
+  const TenantId id(static_cast<uint32_t>(tenants_.size()));
   TenantId account = id;
-  for (uint32_t i = 0; i < count(); ++i) {
-    const TenantOptions& other = tenants_[i]->options;
-    if (other.name == options.name) return Refuse(options, "the name is taken");
-    if (other.shared && other.name == options.domain) account = TenantId(i);
+  if (const auto domain = Find(options.domain); domain && At(*domain).options.shared) {
+    account = *domain;
   }
   if (!options.domain.empty() && account == id) {
     return Fail(ErrorCode::kNotFound, fmt::format("tenant \"{}\": there is no domain \"{}\"",
@@ -73,21 +76,55 @@ Result<TenantId> Accounts::Add(const TenantOptions& options) {
                             "which other floors take {}",
                             options.name, options.floor_bytes, limit_bytes, floors_bytes()));
   }
-  tenants_.push_back(
-      std::make_unique<Tenant>(options, account, quota_bytes, tenants_[0]->lists.MakeSiblings()));
+  auto tenant =
+      std::make_shared<Tenant>(options, account, quota_bytes, tenants_[0]->lists.MakeSiblings());
+  if (const auto before = removed_.find(options.name); before != removed_.end()) {
+    tenant->epoch = before->second;
+  }
+  tenants_.push_back(std::move(tenant));
+  ++live_;
   ShareMemory();
   return id;
 }
 
+Result<void> Accounts::CheckRemovable(TenantId id) const {
+  const std::string& name = At(id).options.name;
+  if (id == kDefaultTenant) {
+    return Fail(ErrorCode::kInvalidArgument, "tenant \"default\" cannot be removed");
+  }
+  uint64_t members = 0;
+  ForEach([&](TenantId other) { members += other != id && account_of(other) == id ? 1 : 0; });
+  if (members == 0) return {};
+  return Fail(ErrorCode::kBusy,
+              fmt::format("tenant \"{}\": {} tenants publish to it; remove them first", name,
+                          members));
+}
+
+Result<void> Accounts::Remove(TenantId id) {
+  const Tenant& tenant = At(id);
+  const uint64_t slots = tenant.slots_written + tenant.slots_stale;
+  if (tenant.account.used_bytes() > 0 || slots > 0) {
+    return Fail(ErrorCode::kBusy,
+                fmt::format("tenant \"{}\": sequences, plans or views hold {} slots of it, and {} "
+                            "bytes are charged to it; end them first",
+                            tenant.options.name, slots, tenant.account.used_bytes()));
+  }
+  removed_[tenant.options.name] = tenant.epoch + 1;
+  tenants_[id.number()] = gone_;
+  --live_;
+  ShareMemory();
+  return {};
+}
+
 Result<TenantId> Accounts::Find(std::string_view name) const {
-  for (uint32_t i = 0; i < count(); ++i) {
-    if (tenants_[i]->options.name == name) return TenantId(i);
+  for (uint32_t i = 0; i < tenants_.size(); ++i) {
+    if (tenants_[i] != gone_ && tenants_[i]->options.name == name) return TenantId(i);
   }
   return Fail(ErrorCode::kNotFound, fmt::format("there is no tenant \"{}\"", name));
 }
 
 Result<void> Accounts::Check(TenantId tenant) const {
-  if (tenant.number() < count()) return {};
+  if (tenant.number() < tenants_.size() && tenants_[tenant.number()] != gone_) return {};
   return Fail(ErrorCode::kNotFound, fmt::format("there is no tenant {}", tenant.number()));
 }
 
@@ -122,7 +159,7 @@ TenantStats Accounts::stats(TenantId id) const {
 
 uint64_t Accounts::floors_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& tenant : tenants_) bytes += tenant->options.floor_bytes;
+  ForEach([&](TenantId tenant) { bytes += options(tenant).floor_bytes; });
   return bytes;
 }
 
@@ -156,11 +193,12 @@ void Accounts::SetCapacity(const Capacity& capacity) {
 // paid; a little of it in any case.
 void Accounts::ShareMemory() {
   const uint64_t bytes = memory_slots_ * classes_.memory_bytes();
-  const uint64_t tenants_bytes = (tenants_.size() - 1) * kTenantBytes;
+  const uint64_t tenants_bytes = (live_ - 1) * kTenantBytes;
   share_ =
-      std::max((bytes - std::min(bytes, tenants_bytes)) / classes_.memory_bytes() / tenants_.size(),
-               std::min(memory_slots_ / tenants_.size(), kShareLeast));
+      std::max((bytes - std::min(bytes, tenants_bytes)) / classes_.memory_bytes() / live_,
+               std::min(memory_slots_ / live_, kShareLeast));
   for (const auto& tenant : tenants_) {
+    if (tenant == gone_) continue;
     tenant->reuse.SetCapacity(SamplesPerTenant());
     tenant->lists.whole->SetHistory(share_ * classes_.history_bytes());
   }
@@ -215,12 +253,12 @@ uint64_t Accounts::EvictableFor(TenantId tenant) const {
   uint64_t victim_bytes = 0;
   for (uint32_t c = 0; c < classes; ++c) victim_bytes += classes_.charge_bytes(c);
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < count(); ++i) {
-    const Tenant& other = *tenants_[i];
-    bytes += TenantId(i) == tenant ? other.evictable_bytes
-                                   : other.account.Spare(other.evictable_bytes, victim_bytes,
-                                                         /*same_size=*/classes == 1);
-  }
+  ForEach([&](TenantId id) {
+    const Tenant& other = At(id);
+    bytes += id == tenant ? other.evictable_bytes
+                          : other.account.Spare(other.evictable_bytes, victim_bytes,
+                                                /*same_size=*/classes == 1);
+  });
   return bytes;
 }
 
@@ -325,21 +363,20 @@ std::optional<Victim> Accounts::VictimOf(TenantId account) const {
 
 std::optional<Victim> Accounts::VictimFor(TenantId tenant) const {
   std::optional<Victim> oldest;
-  for (uint32_t i = 0; i < count(); ++i) {
-    const auto victim = VictimOf(TenantId(i));
-    if (!victim || (oldest && oldest->stamp < victim->stamp)) continue;
-    const bool own = TenantId(i) == tenant;
-    if (own || tenants_[i]->account.MayLose(victim->bytes)) oldest = victim;
-  }
+  ForEach([&](TenantId id) {
+    const auto victim = VictimOf(id);
+    if (!victim || (oldest && oldest->stamp < victim->stamp)) return;
+    if (id == tenant || At(id).account.MayLose(victim->bytes)) oldest = victim;
+  });
   return oldest;
 }
 
 std::optional<Victim> Accounts::OldestVictim() const {
   std::optional<Victim> oldest;
-  for (uint32_t i = 0; i < count(); ++i) {
-    const auto victim = VictimOf(TenantId(i));
+  ForEach([&](TenantId id) {
+    const auto victim = VictimOf(id);
     if (victim && (!oldest || victim->stamp < oldest->stamp)) oldest = victim;
-  }
+  });
   return oldest;
 }
 
@@ -384,7 +421,7 @@ void Accounts::Retain(BlockId block, uint8_t priority, uint64_t until_us) {
 
 void Accounts::Advance() {
   const uint64_t now_us = clock_.NowMicros();
-  for (const auto& tenant : tenants_) tenant->lists.whole->Advance(now_us / 1000);
+  ForEach([&](TenantId tenant) { At(tenant).lists.whole->Advance(now_us / 1000); });
 }
 
 }  // namespace quire::cache

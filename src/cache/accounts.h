@@ -3,10 +3,14 @@
 #ifndef QUIRE_CACHE_ACCOUNTS_H_
 #define QUIRE_CACHE_ACCOUNTS_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -127,10 +131,23 @@ class Accounts {
   Result<TenantId> Find(std::string_view name) const;
   /// Errors: kNotFound there is no such tenant
   Result<void> Check(TenantId tenant) const;
-  uint32_t count() const { return static_cast<uint32_t>(tenants_.size()); }
+  /// Errors: as Cache::RemoveTenant
+  Result<void> CheckRemovable(TenantId tenant) const;
+  /// Takes out a tenant that pays for nothing any more. One of the same name begins with its epoch.
+  /// Errors: kBusy it still does
+  Result<void> Remove(TenantId tenant);
+  /// Calls visit(tenant) for each by ascending id.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    for (uint32_t i = 0; i < tenants_.size(); ++i) {
+      if (tenants_[i] != gone_) visit(TenantId(i));
+    }
+  }
   const TenantOptions& options(TenantId tenant) const { return At(tenant).options; }
   /// Who pays for what a tenant publishes.
-  TenantId account_of(TenantId tenant) const { return At(tenant).account_id; }
+  TenantId account_of(TenantId tenant) const {
+    return tenants_[tenant.number()] == gone_ ? tenant : At(tenant).account_id;
+  }
   /// Raised by each erasure.
   uint32_t epoch(TenantId tenant) const { return At(tenant).epoch; }
   /// Forgets what is known of the requests of its account too.
@@ -169,6 +186,7 @@ class Accounts {
   /// What an account may pin leaves the others their floors.
   uint64_t PinLimit(TenantId account) const;
   uint64_t pinned_bytes(TenantId account) const { return At(account).pinned_bytes; }
+  uint64_t pinned_blocks(TenantId account) const { return At(account).pinned_blocks; }
   void CountPinned(TenantId account, int64_t blocks, int64_t bytes);
 
   // Room.
@@ -284,7 +302,12 @@ class Accounts {
   const bool heeds_priorities_;
   const bool hears_time_;
   quota::Ledger ledger_;
-  std::vector<std::unique_ptr<Tenant>> tenants_;  // by TenantId
+  // By TenantId. Those that were removed are all the same one, which may have nothing: who comes too
+  // late with such an id is refused like anyone without room.
+  std::vector<std::shared_ptr<Tenant>> tenants_;
+  std::shared_ptr<Tenant> gone_;
+  std::map<std::string, uint32_t, std::less<>> removed_;  // epochs of those that were, by name
+  uint32_t live_ = 0;                                     // tenants
   std::vector<TenantId> payers_;                  // by SlotId, up to the highest used
   std::vector<Listing> listings_;                 // by BlockId, up to the highest listed
   evict::BatchSize batch_;                        // of what goes for the budget

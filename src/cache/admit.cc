@@ -176,11 +176,39 @@ std::vector<Ghost> Core::FindGhosts(std::span<const TokenId> tokens, Digest key,
   return found;
 }
 
-// What a sequence that begins with so many shared blocks takes besides its slots, which pay for the
-// entries of its own blocks.
-uint64_t Core::SequenceBytes(uint64_t shared, const SequenceOptions& options) const {
+// What a sequence with room for so many blocks, of which the first are shared, takes besides its
+// slots and the entries that these pay for. Saturates.
+uint64_t Core::SequenceBytes(uint64_t shared, uint64_t blocks,
+                             const SequenceOptions& options) const {
   const BlockList list(classes_.count(), block_tokens(), options.publish && !options.contiguous);
-  return SequenceImpl::FixedBytes(*this) + shared * list.block_bytes();
+  const uint64_t list_bytes =
+      std::max(shared * list.block_bytes(), SequenceImpl::BytesToGrow(*this, list, blocks));
+  return CheckedAdd(SequenceImpl::FixedBytes(*this), list_bytes).value_or(UINT64_MAX);
+}
+
+// The same with its slots.
+uint64_t Core::BytesOfSequence(uint64_t shared, uint64_t blocks,
+                               const SequenceOptions& options) const {
+  const uint64_t slot_bytes =
+      classes_.Charge(classes_.OwnSlots(shared, blocks, options.step_tokens));
+  return CheckedAdd(slot_bytes, SequenceBytes(shared, blocks, options)).value_or(UINT64_MAX);
+}
+
+// The most of `blocks` that there is room for now, at least those of the prompt.
+uint64_t Core::FittingBlocks(const PlanState& plan, uint64_t blocks,
+                             const SequenceOptions& options) {
+  const uint64_t room_bytes =
+      With([&](State& state) { return state.accounts.RoomBytes(plan.place.asker()); });
+  uint64_t fits = DivUp(plan.prompt_tokens, uint64_t{block_tokens()});
+  while (fits < blocks) {
+    const uint64_t middle = fits + (blocks - fits + 1) / 2;
+    if (BytesOfSequence(plan.path.size(), middle, options) <= room_bytes) {
+      fits = middle;
+    } else {
+      blocks = middle - 1;
+    }
+  }
+  return fits;
 }
 
 // Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
@@ -191,8 +219,6 @@ Result<void> Core::CheckRoomToOpen(const Place& request_place, uint64_t prompt_t
   place.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t tokens = TokensToReserve(prompt_tokens, options);
   const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
-  const uint64_t alone_bytes = classes_.Charge(classes_.OwnSlots(0, blocks, options.step_tokens));
-  const PerClass<uint64_t> own = classes_.OwnSlots(path.size(), blocks, options.step_tokens);
   uint64_t leased_bytes = 0;
   ForPieces(path.size(), [&](size_t begin, size_t end) {
     With([&](State& state) { leased_bytes += EvictableBytesOf(state, path, begin, end); });
@@ -201,14 +227,15 @@ Result<void> Core::CheckRoomToOpen(const Place& request_place, uint64_t prompt_t
     LetTimePass(state);  // pins may end, and what they kept is then to be had
     const uint64_t most_bytes =
         std::min(state.accounts.ledger().limit_bytes(), state.accounts.quota_bytes(place.tenant));
-    if (alone_bytes + SequenceBytes(0, options) > most_bytes) return {};
+    if (BytesOfSequence(0, blocks, options) > most_bytes) return {};
     const TenantId account = state.account_of(place);
     const uint64_t withheld = std::min(leased_bytes, state.accounts.evictable_bytes(account));
     state.accounts.Withhold(account, withheld);
-    auto checked = state.accounts.CheckRoom(
-        place.asker(), classes_.Charge(own) + SequenceBytes(path.size(), options));
+    auto checked = state.accounts.CheckRoom(place.asker(),
+                                            BytesOfSequence(path.size(), blocks, options));
     if (!checked && checked.error().message.empty()) {
-      checked.error().message = RoomMessage(state, place, own);
+      checked.error().message = RoomMessage(
+          state, place, classes_.OwnSlots(path.size(), blocks, options.step_tokens));
     }
     state.accounts.GiveBack(account, withheld);
     return checked;
@@ -301,29 +328,20 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
   const bool publish = options.publish && !options.contiguous;
   BlockList list(classes_.count(), block_tokens(), publish);
-  const uint64_t metadata_bytes = SequenceBytes(shared, options);
   state.place.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
   uint64_t blocks = DivUp(reserve, uint64_t{block_tokens()});
-  const uint64_t alone_bytes =
-      CheckedAdd(classes_.Charge(classes_.OwnSlots(0, blocks, options.step_tokens)),
-                 SequenceBytes(0, options))
-          .value_or(UINT64_MAX);
   QUIRE_TRY(With([&](State& locked) {
-    return CheckCanFit(locked, state.place, reserve, blocks, alone_bytes);
+    return CheckCanFit(locked, state.place, reserve, blocks, BytesOfSequence(0, blocks, options));
   }));
   uint64_t tokens_max = options_.tokens_max;
   if (options.on_full == OnFull::kFewer) {
-    blocks = With([&](State& locked) {
-      return FittingBlocks(locked, state.place, shared,
-                           DivUp(state.prompt_tokens, uint64_t{block_tokens()}), blocks_wanted,
-                           options.step_tokens, metadata_bytes);
-    });
+    blocks = FittingBlocks(state, blocks_wanted, options);
     tokens_max = std::min(wanted, blocks * block_tokens());
   }
   const PerClass<uint64_t> own = classes_.OwnSlots(shared, blocks, options.step_tokens);
-  auto taken =
-      Allocate(state.place, options.contiguous ? PerClass<uint64_t>{} : own, metadata_bytes);
+  auto taken = Allocate(state.place, options.contiguous ? PerClass<uint64_t>{} : own,
+                        SequenceBytes(shared, blocks, options));
   if (taken && options.contiguous) {
     auto run = ExtendRun(state.place, {}, own[0]);
     if (run) {

@@ -304,6 +304,28 @@ struct TwinCache : TestCache {
   uint64_t twins() const { return cache->stats().twin_slots; }
 };
 
+// Nobody holds them any more, but they are not free before they are zeroed.
+TEST(BetweenHolds, SlotsThatAreZeroedAreNotPinnedAgain) {
+  TestCache cache(20);
+  const TenantId tenant = Must(cache.cache->AddTenant({.name = "a"}));
+  const auto prompt = SomeTokens(kBlock - 3, 1);
+  const AcquireRequest request{.tenant = tenant, .identity = &cache.identity, .tokens = prompt};
+  auto sequence = Must(cache.cache->Open(Must(cache.cache->Acquire(request)), {}));
+  Must(cache.model.Feed(*sequence, prompt));
+  const UnleasedView view = Must(sequence->View(0, StreamRole::kKey)).Unleased();
+  Must(cache.cache->Erase(tenant));
+  EXPECT_TRUE(view.Pin().has_value()) << "the sequence still holds it";
+  {
+    const Meanwhile pinned("drain: before slots are zeroed", [&] {
+      const auto again = view.Pin();
+      ASSERT_FALSE(again.has_value());
+      EXPECT_EQ(again.error().code, ErrorCode::kNotFound);
+    });
+    sequence.reset();
+  }
+  EXPECT_EQ(cache.cache->stats().hot_bytes_used, 0u);
+}
+
 TEST(BetweenHolds, TwinsThatAnotherKeptMeanwhileAreNotKeptTwice) {
   TwinCache cache;
   const auto prompt = SomeTokens(4 * kBlock + 1, 1);

@@ -187,7 +187,8 @@ uint64_t BlockList::BytesToGrow(uint64_t blocks) const {
     return last * chunk_blocks_ + CapacityFor(last, of);
   };
   const uint64_t now = capacity(size_);
-  return (std::max(now, capacity(blocks)) - now) * block_bytes();
+  const uint64_t added = std::max(now, capacity(blocks)) - now;
+  return CheckedProduct(added, block_bytes()).value_or(UINT64_MAX);
 }
 
 void BlockList::Pay(uint64_t block, MetadataCharge charge) {

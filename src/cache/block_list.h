@@ -75,6 +75,7 @@ class BlockList {
   uint64_t BytesToOwn(uint64_t block) const;
   /// Bytes that Fork(blocks, shared_end) will take.
   uint64_t BytesToFork(uint64_t blocks, uint64_t shared_end) const;
+  /// Saturates.
   uint64_t BytesToGrow(uint64_t blocks) const;
   /// Pays for (more of) the chunk of a block, until the last list that has it ends.
   void Pay(uint64_t block, MetadataCharge charge);

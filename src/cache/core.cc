@@ -8,11 +8,13 @@
 #include <new>
 #include <utility>
 
+#include "base/sync_point.h"
 #include "cache/evict.h"
 #include "cache/fallback.h"
 #include "cache/leases.h"
 #include "cache/pin_verbs.h"
 #include "cache/sequence_impl.h"
+#include "cache/shared_budget.h"
 #include "env/clock.h"
 #include "evict/policies.h"
 
@@ -82,7 +84,7 @@ Result<void> CheckOptions(const CacheOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, quota::Ledger* shared) {
+Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
   QUIRE_TRY(CheckOptions(options));
   const uint32_t fallbacks = options.fallback_kernels != nullptr ? ApplyFallback(options) : 0;
   options.fallback_kernels = nullptr;  // need not outlive this
@@ -95,6 +97,8 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, quota::Ledger* sh
   std::unique_ptr<Core> core(new Core(std::move(options), std::move(classes)));
   QUIRE_ASSIGN(core->slots_, Slots::Create(core->classes_, core->options_));
   const Capacity& capacity = core->slots_->capacity();
+  SharedBudget* const budget = core->options_.shared_budget;
+  quota::Ledger* const shared = budget == nullptr ? nullptr : &budget->state_->ledger;
   core->state_.reset(
       new State{.classes = core->classes_,
                 .clock = core->clock_,
@@ -105,7 +109,8 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options, quota::Ledger* sh
                 .hollow_max = core->classes_.HollowMax(capacity)});
   MutexLock lock(core->mutex_);
   core->state_->counters.codec_fallbacks = fallbacks;
-  core->state_->directory.SetGhosts(core->state_->accounts.count(), core->state_->accounts.share());
+  core->state_->directory.AddAccount(kDefaultTenant);
+  core->state_->directory.SetGhosts(core->state_->accounts.share());
   return core;
 }
 
@@ -173,6 +178,7 @@ void Core::Settle() {
       draining.resize(draining.size() - count);
     }
     if (count == 0) return;
+    AtSyncPoint("drain: before slots are zeroed");
     ZeroAll(std::span(slots).first(count));
     slots_->ops().Synchronize();  // free means that nothing is left of them
   }
@@ -355,11 +361,11 @@ CacheStats Core::stats() const {
   if (encodes) stats.open = state.slots.stats(classes_.OpenClassOf(0));
   if (encodes && parts > 1) stats.open_second = state.slots.stats(classes_.OpenClassOf(1));
   stats.published_blocks = state.directory.size();
-  for (uint32_t i = 0; i < state.accounts.count(); ++i) {
-    stats.evictable_blocks += state.accounts.listed_whole(TenantId(i));
-    stats.passed_blocks += state.accounts.listed_parts(TenantId(i));
-    stats.pinned_blocks += state.accounts.stats(TenantId(i)).pinned_blocks;
-  }
+  state.accounts.ForEach([&](TenantId tenant) {
+    stats.evictable_blocks += state.accounts.listed_whole(tenant);
+    stats.passed_blocks += state.accounts.listed_parts(tenant);
+    stats.pinned_blocks += state.accounts.pinned_blocks(tenant);
+  });
   stats.hollow_blocks = state.directory.hollow_count();
   stats.twin_slots = state.directory.twin_slots();
   stats.sequence_bytes = state.sequence_bytes;

@@ -1,5 +1,5 @@
-// The cache: three state objects under one lock, and the verbs on them. Bytes are copied, hashed and
-// zeroed between holds of the lock, never under it.
+// The cache: three state objects under one lock, and the verbs on them. Bytes are copied, hashed
+// and zeroed between holds of the lock, never under it.
 #ifndef QUIRE_CACHE_CORE_H_
 #define QUIRE_CACHE_CORE_H_
 
@@ -45,9 +45,7 @@ class SequenceImpl;
 /// Threads: any
 class Core final : public Cache {
  public:
-  /// With a `shared` ledger the bytes are charged to that too, and others may use it up: a refusal
-  /// then may come after something was evicted.
-  static Result<std::unique_ptr<Core>> Make(CacheOptions options, quota::Ledger* shared = nullptr);
+  static Result<std::unique_ptr<Core>> Make(CacheOptions options);
   /// Waits for the fences that holds were left with.
   ~Core() override;
 
@@ -57,6 +55,7 @@ class Core final : public Cache {
   Result<TenantId> FindTenant(std::string_view name) const override;
   Result<TenantStats> tenant_stats(TenantId tenant) const override;
   Result<EraseReport> Erase(TenantId tenant) override;
+  Result<void> RemoveTenant(TenantId tenant) override;
   Result<Plan> Acquire(const AcquireRequest& request) override;
   Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override;
   Result<void> Unpin(const AcquireRequest& request) override;
@@ -194,7 +193,9 @@ class Core final : public Cache {
   Result<Place> MakePlace(const AcquireRequest& request) const;
   std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key, const Place& place);
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
-  uint64_t SequenceBytes(uint64_t shared, const SequenceOptions& options) const;
+  uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
+  uint64_t BytesOfSequence(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
+  uint64_t FittingBlocks(const PlanState& plan, uint64_t blocks, const SequenceOptions& options);
   Result<void> CheckRoomToOpen(const Place& place, uint64_t prompt_tokens,
                                std::span<const BlockId> path, const SequenceOptions& options);
   FoundPath FindPath(std::span<const TokenId> prompt, const Place& place);
@@ -214,15 +215,16 @@ class Core final : public Cache {
   const bool heeds_priorities_;
   std::unique_ptr<Slots> slots_;  // set once, by Make
 
-  Mutex resize_mutex_{LockRank{5}};   // one Resize at a time
-  Mutex reading_mutex_{LockRank{7}};  // held while State::reading is in use: one block at a time
-  mutable Mutex sequences_mutex_{LockRank{6}};
+  Mutex resize_mutex_{LockRank::kCacheResize};  // one Resize at a time
+  Mutex reading_mutex_{
+      LockRank::kReading};  // held while State::reading is in use: one block at a time
+  mutable Mutex sequences_mutex_{LockRank::kSequences};
   std::map<SequenceId, const SequenceImpl*> sequences_ QUIRE_GUARDED_BY(sequences_mutex_);
   std::atomic<uint64_t> sequence_count_{0};
   std::atomic<uint64_t> next_sequence_{1};
 
   std::atomic<uint64_t> fences_ = 0;  // State::fenced, for who has nothing to look at
-  mutable Mutex mutex_{LockRank{20}};
+  mutable Mutex mutex_{LockRank::kCache};
   mutable std::unique_ptr<State> state_ QUIRE_PT_GUARDED_BY(mutex_);  // set once, by Make
   uint32_t most_touched_ QUIRE_GUARDED_BY(mutex_) = 0;
 };

@@ -1,4 +1,4 @@
-// Publishing whole blocks, and checking them again later: what is hashed is hashed without the lock.
+// Publishing whole blocks, and checking them again later: bytes are hashed without the lock.
 #include <new>
 #include <optional>
 

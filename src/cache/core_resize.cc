@@ -47,11 +47,11 @@ uint64_t LeastBytes(const State& state, std::span<const SlotId> held) {
 Result<void> CheckFloors(const State& state, const Capacity& to) {
   if (state.accounts.floors_bytes() <= to.ledger_bytes) return {};
   std::vector<std::string> names;
-  for (uint32_t i = 0; i < state.accounts.count(); ++i) {
-    const TenantOptions& options = state.accounts.options(TenantId(i));
-    if (options.floor_bytes == 0) continue;
+  state.accounts.ForEach([&](TenantId tenant) {
+    const TenantOptions& options = state.accounts.options(tenant);
+    if (options.floor_bytes == 0) return;
     names.push_back(fmt::format("\"{}\" {}", options.name, options.floor_bytes));
-  }
+  });
   return Fail(ErrorCode::kNoSpace,
               fmt::format("resize: {} bytes are less than the floors of {} in all: {}",
                           to.hot_bytes, state.accounts.floors_bytes(), fmt::join(names, ", ")));
@@ -60,7 +60,7 @@ Result<void> CheckFloors(const State& state, const Capacity& to) {
 void SetCapacity(State& state, const Capacity& to) {
   state.slots.SetCapacity(to);
   state.accounts.SetCapacity(to);
-  state.directory.SetGhosts(state.accounts.count(), state.accounts.share());
+  state.directory.SetGhosts(state.accounts.share());
   state.hollow_max = state.classes.HollowMax(to);
 }
 

@@ -15,7 +15,8 @@ namespace quire::cache {
 Result<TenantId> Core::AddTenant(const TenantOptions& options) {
   return With([&](State& state) -> Result<TenantId> {
     QUIRE_ASSIGN(const TenantId id, state.accounts.Add(options));
-    state.directory.SetGhosts(state.accounts.count(), state.accounts.share());
+    state.directory.AddAccount(id);
+    state.directory.SetGhosts(state.accounts.share());
     return id;
   });
 }
@@ -144,6 +145,24 @@ std::vector<BlockId> Core::MarkErased() {
     });
   }
   return erased;
+}
+
+Result<void> Core::RemoveTenant(TenantId id) {
+  const auto check = [&](State& state) -> Result<void> {
+    QUIRE_TRY(state.accounts.Check(id));
+    return state.accounts.CheckRemovable(id);
+  };
+  QUIRE_TRY(With(check));
+  const bool is_domain = With([&](State& state) { return state.accounts.options(id).shared; });
+  // A domain without members has nothing that was not erased with them.
+  if (!is_domain) QUIRE_TRY(Erase(id).transform([](const EraseReport&) {}));
+  return With([&](State& state) -> Result<void> {
+    QUIRE_TRY(check(state));  // somebody may have been quicker
+    QUIRE_TRY(state.accounts.Remove(id));
+    state.directory.ForgetAccount(id);
+    state.directory.SetGhosts(state.accounts.share());
+    return {};
+  });
 }
 
 // Slots that were given back with their bytes in them, and not handed out since.

@@ -51,8 +51,8 @@ Directory::Account& Directory::OfAccount(TenantId account) {
   return accounts_[account.number()];
 }
 
-void Directory::SetGhosts(uint32_t accounts, uint64_t each) {
-  for (uint32_t i = 0; i < accounts; ++i) ghosts(TenantId(i)).SetCapacity(each);
+void Directory::SetGhosts(uint64_t each) {
+  for (Account& account : accounts_) account.ghosts.SetCapacity(account.is_live ? each : 0);
 }
 
 BlockId Directory::Add(const Digest& root_key, std::shared_ptr<const Domain> domain, BlockId parent,

@@ -173,8 +173,14 @@ class Directory {
 
   /// What is remembered of blocks of an account that went.
   Ghosts& ghosts(TenantId account) { return OfAccount(account).ghosts; }
-  /// How many each of `accounts` accounts may remember.
-  void SetGhosts(uint32_t accounts, uint64_t each);
+  /// How many each account may remember.
+  void SetGhosts(uint64_t each);
+  /// Accounts come, and go when they have no blocks.
+  void AddAccount(TenantId account) { OfAccount(account).is_live = true; }
+  void ForgetAccount(TenantId account) {
+    QUIRE_CHECK(OfAccount(account).block_count == 0);
+    OfAccount(account) = {};
+  }
 
   uint64_t block_count(TenantId account) const {
     return account.number() < accounts_.size() ? accounts_[account.number()].block_count : 0;
@@ -204,6 +210,7 @@ class Directory {
     std::vector<index::RootId> roots;  // with blocks
     uint64_t block_count = 0;
     Ghosts ghosts;
+    bool is_live = false;
   };
 
   BlockRecord& Record(BlockId block) {

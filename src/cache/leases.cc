@@ -60,7 +60,10 @@ void FreeIfLast(State& state, SlotId slot) {
   if (last && state.reading.Has(slot)) return state.reading.parked.push_back(slot);
   const Slots::Writer writer = state.slots.writer(slot);
   const bool stale = writer.epoch != state.accounts.epoch(writer.tenant);
-  if (last && stale) return state.draining.push_back(slot);
+  if (last && stale) {
+    state.draining.push_back(slot);
+    return state.slots.Renew(slot);  // no view that let go of it may hold it again
+  }
   if (!state.slots.Release(slot)) return;
   state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
   state.accounts.RefundSlot(slot);

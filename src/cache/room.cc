@@ -120,23 +120,6 @@ Result<void> CheckCanFit(State& state, const Place& place, uint64_t tokens, uint
                           tokens, bytes, state.accounts.options(place.tenant).name, quota_bytes));
 }
 
-uint64_t FittingBlocks(const State& state, const Place& place, uint64_t shared,
-                       uint64_t prompt_blocks, uint64_t blocks, uint64_t step_tokens,
-                       uint64_t metadata_bytes) {
-  const uint64_t free_bytes = state.accounts.RoomBytes(place.asker());
-  const uint64_t room_bytes = free_bytes - std::min(free_bytes, metadata_bytes);
-  uint64_t fits = prompt_blocks;
-  while (fits < blocks) {
-    const uint64_t middle = fits + (blocks - fits + 1) / 2;
-    if (state.classes.Charge(state.classes.OwnSlots(shared, middle, step_tokens)) <= room_bytes) {
-      fits = middle;
-    } else {
-      blocks = middle - 1;
-    }
-  }
-  return fits;
-}
-
 uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uint64_t begin,
                           uint64_t end) {
   const uint64_t tokens = path.size() * state.classes.block_tokens();

@@ -28,10 +28,6 @@ void CountRefusal(State& state, const Place& place, const PerClass<uint64_t>& co
 /// A sequence of `tokens` tokens alone in the cache, and alone in its tenant's quota.
 Result<void> CheckCanFit(State& state, const Place& place, uint64_t tokens, uint64_t blocks,
                          uint64_t bytes);
-/// The most of `blocks` that there is room for now, at least those of the prompt.
-uint64_t FittingBlocks(const State& state, const Place& place, uint64_t shared,
-                       uint64_t prompt_blocks, uint64_t blocks, uint64_t step_tokens,
-                       uint64_t metadata_bytes);
 /// What leases on blocks [begin, end) of a path will take from what its account could evict.
 uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uint64_t begin,
                           uint64_t end);

@@ -38,10 +38,9 @@ SequenceImpl::SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64
       classes_[c].assigned = blocks_.size();
       classes_[c].passed = core_.classes().reaches()[c].first_needed(start.tokens);
     }
-    const uint64_t shared = blocks_.size();
     Grow(blocks, own_slots);
     charge_ = start.charge.Split(FixedBytes(core));
-    Pay(blocks_.owned_begin(), shared, start.charge);
+    Pay(blocks_.owned_begin(), blocks, start.charge);
     charge_.Add(std::move(start.charge));  // what no chunk of its own takes
   }
   core_.AddSequence(*this);
@@ -114,7 +113,7 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
       const uint64_t blocks =
           std::max(blocks_.size(), DivUp(tokens, uint64_t{core_.block_tokens()}));
       const PerClass<uint64_t> lacking = Lacking(blocks, write_part, write_end);
-      const uint64_t lacking_bytes = BytesToGrow(blocks);
+      const uint64_t lacking_bytes = BytesToGrow(core_, blocks_, blocks);
       if (lacking == counts && lacking_bytes == metadata_bytes) {
         const uint64_t before = blocks_.size();
         if (blocks > before || counts != PerClass<uint64_t>{}) Grow(blocks, added);
@@ -143,10 +142,9 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
 
 // Where every layer looks through a window, slots go while their entries stay, so these are paid
 // for by themselves; but not in the first chunk. Elsewhere each entry has a slot that pays for it.
-uint64_t SequenceImpl::BytesToGrow(uint64_t blocks) const {
-  const auto sealed = core_.classes().reaches().first(core_.layout().part_count());
-  if (blocks <= blocks_.chunk_blocks() || !std::ranges::all_of(sealed, &Reach::windowed)) return 0;
-  return blocks_.BytesToGrow(blocks);
+uint64_t SequenceImpl::BytesToGrow(const Core& core, const BlockList& list, uint64_t blocks) {
+  if (blocks <= list.chunk_blocks() || !core.classes().only_windows()) return 0;
+  return list.BytesToGrow(blocks);
 }
 
 void SequenceImpl::Pay(uint64_t begin, uint64_t end, MetadataCharge& charge) {

@@ -42,6 +42,8 @@ class SequenceImpl final : public Sequence {
 
   /// What a sequence takes besides its list of blocks.
   static uint64_t FixedBytes(const Core& core);
+  /// What a list takes to grow to so many entries, where their slots do not pay for them.
+  static uint64_t BytesToGrow(const Core& core, const BlockList& list, uint64_t blocks);
 
   SequenceId id() const override { return id_; }
   uint64_t length() const override { return length_.load(std::memory_order_acquire); }
@@ -116,8 +118,6 @@ class SequenceImpl final : public Sequence {
   }
   /// Puts `added` into the list, all or (when memory runs out) none.
   void Grow(uint64_t blocks, const OwnedSlots& added) QUIRE_REQUIRES(mutex_);
-  /// Bytes that entries up to `blocks` take which their slots do not pay for.
-  uint64_t BytesToGrow(uint64_t blocks) const QUIRE_REQUIRES(mutex_);
   /// Pays for the entries of blocks [begin, end).
   void Pay(uint64_t begin, uint64_t end, MetadataCharge& charge) QUIRE_REQUIRES(mutex_);
   /// Makes the entries from `block` on this sequence's own. Errors: kNoSpace
@@ -177,7 +177,7 @@ class SequenceImpl final : public Sequence {
   const bool asked_;             // what of its prompt was there
   uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
-  mutable Mutex mutex_{LockRank{10}};
+  mutable Mutex mutex_{LockRank::kSequence};
   BlockList blocks_;  // its room; with the tokens that were committed, if it publishes
   PerClass<ClassState> classes_{};
   MetadataCharge charge_;           // for the sequence itself

@@ -26,8 +26,8 @@ struct Capacity {
 /// Threads: immutable once the arenas are placed
 class SlotClasses {
  public:
-  /// Errors: kUnsupported too many windows, or a layout or codec that this build lacks; kNoSpace the
-  ///         budget cannot hold one block
+  /// Errors: kUnsupported too many windows, or a layout or codec that this build lacks; kNoSpace
+  ///         the budget cannot hold one block
   static Result<SlotClasses> Create(const CacheOptions& options);
 
   /// Of sealed slots.

@@ -1,4 +1,4 @@
-// Where the bytes of blocks are: the arenas, who holds a slot, whose bytes lie in it. Knows no keys.
+// Where the bytes of blocks are: the arenas, who holds a slot, whose bytes lie there. No keys.
 #ifndef QUIRE_CACHE_SLOTS_H_
 #define QUIRE_CACHE_SLOTS_H_
 
@@ -75,9 +75,9 @@ class Slots {
   /// Moves its generation: its bytes will be others.
   void Renew(SlotId slot) { PoolOf(slot).Renew(classes_.Local(slot)); }
 
-  /// Takes as many slots of each class as the lists are long, with one reference each, and fills the
-  /// lists. The budget pays for them, so they are there. Before that is final, `reserve(end)` is
-  /// called: their ids are lower. What it throws, or std::bad_alloc: nothing changes.
+  /// Takes as many slots of each class as the lists are long, with one reference each, and fills
+  /// the lists. The budget pays for them, so they are there. Before that is final, `reserve(end)`
+  /// is called: their ids are lower. What it throws, or std::bad_alloc: nothing changes.
   template <typename Reserve>
   void Take(PerClass<std::vector<SlotId>>& slots, const Reserve& reserve) {
     TakeFree(slots);
@@ -124,7 +124,7 @@ class Slots {
   std::vector<SlotId> UsedBeyond(const Capacity& capacity) const;
   /// Another slot below the end for what is in one beyond it: same writer, one reference.
   SlotId TakeFor(SlotId beyond);
-  /// After a shrink, when nothing is in use beyond the end: the bytes there go, so they are nobody's.
+  /// After a shrink, when nothing is in use beyond the end: the bytes there go and are nobody's.
   void ForgetWritersBeyondEnd();
   /// Gives the memory beyond the end back, when the operations there are done. Takes no lock of the
   /// caller's: one at a time.

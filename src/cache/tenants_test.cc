@@ -540,5 +540,61 @@ TEST(Tenants, ErasingALongPathTakesWhatContinuesItAlong) {
   EXPECT_EQ(world.cache->stats().published_blocks, 4u);
 }
 
+TEST(Tenants, OneThatIsRemovedLeavesNothingButItsName) {
+  World world(20);
+  const TenantId a = Must(world.cache->AddTenant({.name = "a", .floor_bytes = world.charge_bytes}));
+  const auto prompt = SomeTokens(3 * kBlock, 1);
+  world.Run(a, prompt).reset();
+  ASSERT_GT(world.Stats(a).bytes_used, 0u);
+  Must(world.cache->RemoveTenant(a));
+  EXPECT_EQ(world.cache->stats().hot_bytes_used, 0u);
+  EXPECT_EQ(world.cache->stats().published_blocks, 0u);
+  EXPECT_EQ(world.cache->FindTenant("a").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.cache->tenant_stats(a).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.cache->Erase(a).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.cache->RemoveTenant(a).error().code, ErrorCode::kNotFound);
+  // The floor is free again, and the name; its blocks are not the new one's.
+  const TenantId again = Must(world.cache->AddTenant(
+      {.name = "a", .floor_bytes = world.cache->stats().hot_bytes_limit}));
+  EXPECT_NE(again, a);
+  const Plan plan = world.Acquire(again, Join(prompt, SomeTokens(1, 2)));
+  EXPECT_EQ(plan.resident_tokens(), 0u);
+  EXPECT_EQ(plan.reason(), MissReason::kNeverSeen);
+}
+
+TEST(Tenants, OneThatHoldsSomethingIsNotRemoved) {
+  World world(20);
+  const TenantId a = Must(world.cache->AddTenant({.name = "a"}));
+  const auto prompt = SomeTokens(2 * kBlock, 1);
+  auto sequence = world.Run(a, prompt);
+  Plan empty = world.Acquire(a, SomeTokens(2 * kBlock, 7));
+  const auto refused = world.cache->RemoveTenant(a);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kBusy);
+  EXPECT_EQ(Must(world.cache->FindTenant("a")), a);
+  sequence.reset();
+  Must(world.cache->RemoveTenant(a));
+  // A plan that holds nothing outlives its tenant; it leads nowhere.
+  EXPECT_FALSE(world.cache->Open(std::move(empty), {}).has_value());
+  EXPECT_EQ(world.cache->stats().hot_bytes_used, 0u);
+}
+
+TEST(Tenants, ADomainGoesAfterItsMembers) {
+  World world(20);
+  const TenantId house = Must(world.cache->AddTenant({.name = "house", .shared = true}));
+  const TenantId a = Must(world.cache->AddTenant({.name = "a", .domain = "house"}));
+  const TenantId b = Must(world.cache->AddTenant({.name = "b", .domain = "house"}));
+  const auto prompt = SomeTokens(2 * kBlock, 1);
+  world.Run(a, prompt).reset();
+  EXPECT_EQ(world.cache->RemoveTenant(house).error().code, ErrorCode::kBusy);
+  EXPECT_EQ(world.cache->RemoveTenant(kDefaultTenant).error().code, ErrorCode::kInvalidArgument);
+  Must(world.cache->RemoveTenant(a));
+  // Nobody in the domain hears of what it had.
+  EXPECT_EQ(world.Acquire(b, Join(prompt, SomeTokens(1, 2))).reason(), MissReason::kNeverSeen);
+  Must(world.cache->RemoveTenant(b));
+  Must(world.cache->RemoveTenant(house));
+  EXPECT_EQ(world.cache->AddTenant({.name = "c", .domain = "house"}).error().code, ErrorCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace quire::cache

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cache/block_list.h"
 #include "cache/reach.h"
 #include "cache/test_util.h"
 #include "env/process_stats.h"
@@ -35,6 +36,11 @@ Geometry Mixed(uint32_t window, uint32_t sinks = 0) {
   Geometry geometry = Geometry::Uniform(1, 2, 4);
   geometry.groups.push_back(WindowGroup(window, sinks, {1}));
   return geometry;
+}
+
+/// What the list of a sequence under windows takes for so many blocks, besides its slots.
+uint64_t EntryBytes(uint64_t blocks, bool publish) {
+  return BlockList(1, kBlock, /*keeps_tokens=*/publish).BytesToGrow(blocks);
 }
 
 /// Empty if every token that a query at the sequence's end or later sees is there and right in
@@ -136,12 +142,83 @@ TEST(Window, OneThatReservedNeverLacksRoom) {
   const auto tokens = SomeTokens(2000, 1);
   for (const bool publish : {true, false}) {
     const uint64_t most = Reach(WindowGroup(60, 4, {0}), kBlock).blocks_max(16);
-    TestCache cache(most, Windowed(60, 4));
+    TestCache cache(2 * most, Windowed(60, 4));
+    Must(cache.cache->Resize(cache.BytesFor(most) + EntryBytes(2000 / kBlock, publish)));
     const auto sequence =
         cache.Open(tokens, {.step_tokens = 16, .on_full = OnFull::kReject, .publish = publish});
     FeedInSteps(cache, *sequence, tokens, 16);
     EXPECT_EQ(sequence->length(), 2000u);
-    EXPECT_LE(cache.cache->stats().hollow_blocks, 8 * most);
+    EXPECT_LE(cache.cache->stats().hollow_blocks, 7 * cache.cache->stats().sealed.slots_max);
+  }
+}
+
+// Slots go while entries stay, so where all layers have windows the entries are paid for by
+// themselves: at Open as much as by a sequence that grows to the same room later.
+TEST(Window, ALongReservationPaysForItsEntriesAtOpen) {
+  constexpr uint64_t kBlocks = 10'000;
+  const auto prompt = SomeTokens(1, 1);
+  for (const bool publish : {true, false}) {
+    TestCache cache(500, Windowed(100, 4));
+    const uint64_t entry_bytes = EntryBytes(kBlocks, publish);
+    const auto metadata_bytes = [&] { return cache.cache->stats().sequence_bytes; };
+    auto sequence = cache.Open(prompt, {.step_tokens = 32, .publish = publish});
+    const uint64_t short_bytes = metadata_bytes();
+    EXPECT_LT(short_bytes, 2000u) << "the slots pay for the first entries";
+    Must(sequence->Reserve(kBlocks * kBlock));
+    EXPECT_GE(metadata_bytes(), entry_bytes);
+    sequence.reset();
+
+    const uint64_t before = cache.cache->stats().hot_bytes_used;
+    sequence = cache.Open(
+        prompt, {.reserve_tokens = kBlocks * kBlock, .step_tokens = 32, .publish = publish});
+    EXPECT_EQ(metadata_bytes(), short_bytes + entry_bytes);
+    sequence->Reset();
+    EXPECT_EQ(metadata_bytes(), short_bytes) << "they went with the entries";
+    sequence.reset();
+    EXPECT_EQ(metadata_bytes(), 0u);
+    EXPECT_EQ(cache.cache->stats().hot_bytes_used, before);
+  }
+}
+
+// The same where a prompt's first blocks are there, which are paid for once, and where a sequence
+// takes what there is room for.
+TEST(Window, AReservationAfterAHitAndOneOfFewerBlocksPayForTheirEntries) {
+  constexpr uint64_t kBlocks = 40'000;
+  const auto prompt = SomeTokens(200 * kBlock + 1, 1);
+  TestCache cache(300, Windowed(100, 4));
+  cache.Run(prompt).reset();
+  const auto hit = cache.Open(prompt, {.reserve_tokens = 5'000 * kBlock});
+  ASSERT_GT(hit->length(), 100u * kBlock);
+  const uint64_t hit_bytes = cache.cache->stats().sequence_bytes;
+  EXPECT_GE(hit_bytes, EntryBytes(5'000, true));
+  EXPECT_LT(hit_bytes, EntryBytes(5'000, true) + 2'000);
+
+  const AcquireRequest request{.identity = &cache.identity, .tokens = std::span(prompt).first(1)};
+  const auto whole =
+      cache.cache->Open(Must(cache.cache->Acquire(request)), {.reserve_tokens = kBlocks * kBlock});
+  ASSERT_FALSE(whole.has_value());
+  EXPECT_EQ(whole.error().code, ErrorCode::kTooLarge);
+  const auto fewer =
+      Must(cache.cache->Open(Must(cache.cache->Acquire(request)),
+                             {.reserve_tokens = kBlocks * kBlock, .on_full = OnFull::kFewer}));
+  const uint64_t blocks = fewer->stats().tokens_reserved / kBlock;
+  const CacheStats stats = cache.cache->stats();
+  EXPECT_GE(stats.sequence_bytes - hit_bytes, EntryBytes(blocks, true));
+  EXPECT_LE(stats.hot_bytes_used, stats.hot_bytes_limit);
+  EXPECT_GT(blocks, 1'000u);
+  EXPECT_LT(blocks, kBlocks);
+}
+
+TEST(Window, ALengthWhoseEntriesNoNumberCountsIsTooLarge) {
+  const auto prompt = SomeTokens(1, 1);
+  TestCache cache(100, Windowed(100), NumericProfile::Uniform(Codec::kF16), 0,
+                  {.tokens_max = UINT64_MAX});
+  for (const uint64_t tokens : {UINT64_MAX, uint64_t{1} << 63, (uint64_t{1} << 63) / 9}) {
+    const auto opened = cache.TryOpen(prompt, {.reserve_tokens = tokens});
+    ASSERT_FALSE(opened.has_value());
+    EXPECT_EQ(opened.error().code, ErrorCode::kTooLarge);
+    const auto sequence = cache.Open(prompt);
+    EXPECT_EQ(sequence->Reserve(tokens).error().code, ErrorCode::kNoSpace);
   }
 }
 
@@ -302,7 +379,8 @@ TEST(Window, MillionTokensInConstantMemory) {
   const Geometry geometry = Windowed(4096, 4);
   for (const bool publish : {true, false}) {
     const uint64_t blocks = Reach(geometry.groups[0], kBlock).blocks_max(kStep);
-    TestCache cache(2 * blocks, geometry);
+    TestCache cache(2 * blocks, geometry, NumericProfile::Uniform(Codec::kF16), 6 * blocks);
+    Must(cache.cache->Resize(cache.BytesFor(2 * blocks) + EntryBytes(kTokens / kBlock, publish)));
     const auto tokens = SomeTokens(kStep, 1);
     const std::vector<float> rows(kStep * 2 * 4, 1.0f);
     const LayerRows layer{.key = FakeModel::Packed(rows, geometry.groups[0].streams[0]),
@@ -324,9 +402,9 @@ TEST(Window, MillionTokensInConstantMemory) {
     EXPECT_LE(bytes_early, blocks * cache.cache->block_bytes());
     const CacheStats stats = cache.cache->stats();
     EXPECT_LE(stats.hot_bytes_peak, stats.hot_bytes_limit);
-    // Beside the slots: the block table (one entry of 20 bytes per block) and, published, the index
-    // of hollow blocks, which the slots' charge has paid for.
-    EXPECT_LE(stats.hollow_blocks, 16 * blocks);
+    // The list of blocks has been there from the start. Published, there is also the index of hollow
+    // blocks, which the slots' charge has paid for.
+    EXPECT_LE(stats.hollow_blocks, 7 * stats.sealed.slots_max);
     if (!kResidentBytesIncludeShadow) {
       EXPECT_LT(Must(ResidentBytes()), resident_early + 10'000'000);
     }

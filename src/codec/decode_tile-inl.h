@@ -101,10 +101,10 @@ HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& ro
   } else {
     for (uint32_t term = 0; term < terms; term += kPairTileTerms, tile += kPairTileBytes) {
       ByteVec signs[2];
-      PartTerms<kCodec>(tile + 4 * kStepBytes, signs);
+      PartTerms<kCodec>(tile + uint64_t{4} * kStepBytes, signs);
       for (uint32_t step = 0; step < 4; ++step) {
         ByteVec part[2];
-        PartTerms<kCodec>(tile + step * kStepBytes, part);
+        PartTerms<kCodec>(tile + uint64_t{step} * kStepBytes, part);
         for (uint32_t half = 0; half < 2; ++half) {
           const auto sign_bit = hn::Set(d, static_cast<uint8_t>(1u << (2 * step + half)));
           for (uint32_t i = 0; i < 2; ++i) {

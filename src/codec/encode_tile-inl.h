@@ -64,7 +64,7 @@ class Tile {
       for (uint32_t d = 0; d < dims; ++d) {
         const uint64_t first = uint64_t{dim + d} * open_.block_tokens + first_token_;
         Widen(open_.codec, plane_ + first * ValueBytes(open_.codec), kTileTokens,
-              values_ + d * kTileTokens);
+              values_ + uint64_t{d} * kTileTokens);
       }
     } else {
       alignas(64) float rows[kTileTokens * kRowDims];
@@ -72,10 +72,11 @@ class Tile {
         const uint32_t count = std::min(kRowDims, dims - d);
         for (uint32_t t = 0; t < kTileTokens; ++t) {
           const uint64_t first = uint64_t{first_token_ + t} * open_.dim + dim + d;
-          Widen(open_.codec, plane_ + first * ValueBytes(open_.codec), count, rows + t * kRowDims);
+          Widen(open_.codec, plane_ + first * ValueBytes(open_.codec), count,
+                rows + uint64_t{t} * kRowDims);
         }
         Transpose(sizeof(float), reinterpret_cast<const std::byte*>(rows), kRowDims * sizeof(float),
-                  reinterpret_cast<std::byte*>(values_ + d * kTileTokens),
+                  reinterpret_cast<std::byte*>(values_ + uint64_t{d} * kTileTokens),
                   kTileTokens * sizeof(float), kTileTokens, count);
       }
     }
@@ -130,7 +131,7 @@ HWY_ATTR inline void FindScales(Codec codec, Tile& tile, TokenScale* tokens) {
       auto highest = hn::Load(d, high + t);
       auto finite = hn::Eq(max, max);
       for (uint32_t i = 0; i < dims; ++i) {
-        const auto value = hn::Load(d, values + i * kTileTokens + t);
+        const auto value = hn::Load(d, values + uint64_t{i} * kTileTokens + t);
         finite = hn::And(finite, hn::Le(hn::Abs(value), max));
         lowest = hn::Min(lowest, value);
         highest = hn::Max(highest, value);
@@ -316,7 +317,8 @@ class PairCoder {
       const ChannelPair pair = PairAt(sealed_.inner, dims, p);
       const float* second =
           pair.second < dims ? values + uint64_t{pair.second} * kTileTokens : kZeros;
-      CodesOfPair(values + uint64_t{pair.first} * kTileTokens, second, pairs + p * kTileTokens);
+      CodesOfPair(values + uint64_t{pair.first} * kTileTokens, second,
+                  pairs + uint64_t{p} * kTileTokens);
     }
   }
 
@@ -341,7 +343,7 @@ class PairCoder {
         auto sum = hn::Load(d, sums + t);
         auto finite = hn::Eq(max, max);
         for (uint32_t i = 0; i < dims; ++i) {
-          const auto value = hn::Load(d, values + i * kTileTokens + t);
+          const auto value = hn::Load(d, values + uint64_t{i} * kTileTokens + t);
           finite = hn::And(finite, hn::Le(hn::Abs(value), max));
           sum = hn::Add(sum, hn::Mul(value, value));
         }
@@ -469,9 +471,9 @@ HWY_INLINE void StorePairTile(const uint8_t* terms, size_t stride, uint32_t coun
   for (uint32_t step = 0; step < 4; ++step) {
     const uint32_t first = 4 * step;
     StoreNibbleStep(terms + first * stride, stride, count - std::min(count, first),
-                    tile + step * kStepBytes);
+                    tile + uint64_t{step} * kStepBytes);
   }
-  Deal(bits[0], bits[1], reinterpret_cast<uint8_t*>(tile) + 4 * kStepBytes);
+  Deal(bits[0], bits[1], reinterpret_cast<uint8_t*>(tile) + uint64_t{4} * kStepBytes);
 }
 
 /// Codes of sixteen lanes and `count` terms, `stride` codes apart, as tiles of whole numbers.
@@ -500,7 +502,7 @@ HWY_ATTR inline void StoreColumns(const StreamLayout& sealed, const uint8_t* cod
     return StoreTiles(sealed.codec, codes, kTileTokens, count, tile);
   }
   for (uint32_t i = 0; i < count; ++i) {
-    std::memcpy(plane + PlaceOf(sealed, first, begin + i).byte, codes + i * kTileTokens,
+    std::memcpy(plane + PlaceOf(sealed, first, begin + i).byte, codes + uint64_t{i} * kTileTokens,
                 kTileTokens);
   }
 }
@@ -511,7 +513,7 @@ HWY_ATTR inline void StoreRows(const StreamLayout& sealed, const uint8_t* codes,
   alignas(64) uint8_t rows[kTileTokens * kTileDims];  // [token][code]
   TransposeCodes(codes, count, rows, kTileDims);
   for (uint32_t t = 0; t < kTileTokens; ++t) {
-    uint8_t* const row = rows + t * kTileDims;
+    uint8_t* const row = rows + uint64_t{t} * kTileDims;
     if (!HasWholeCodes(sealed.codec)) {
       std::memcpy(plane + PlaceOf(sealed, first + t, begin).byte, row, count);
     } else {

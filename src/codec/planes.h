@@ -93,15 +93,16 @@ struct CodePlace {
 /// Two terms are neighbours, as one instruction multiplies and adds them. Of half a byte, lanes i
 /// and i + 8 are too: as the bytes of 16 bits they are told apart by one instruction each.
 constexpr CodePlace PlaceInTile(Codec codec, uint32_t lane, uint32_t term) {
-  if (codec == Codec::kInt8) return {uint64_t{term} / 2 * kStepBytes + lane * 2 + term % 2};
+  if (codec == Codec::kInt8)
+    return {uint64_t{term} / 2 * kStepBytes + uint64_t{lane} * 2 + term % 2};
   const uint32_t in_step = lane % 8 * 4 + term % 2 * 2 + lane / 8;
   const bool high = term % 4 >= 2;
   if (codec != Codec::kQ25) return {uint64_t{term} / 4 * kStepBytes + in_step, high};
   const uint64_t begin = uint64_t{term} / kPairTileTerms * kPairTileBytes;
   const uint32_t step = term % kPairTileTerms / 4;
-  return {.byte = begin + step * kStepBytes + in_step,
+  return {.byte = begin + uint64_t{step} * kStepBytes + in_step,
           .high = high,
-          .sign_byte = begin + 4 * kStepBytes + in_step,
+          .sign_byte = begin + uint64_t{4} * kStepBytes + in_step,
           .sign_bit = step * 2 + (high ? 1 : 0)};
 }
 

@@ -95,7 +95,7 @@ HWY_ATTR void WriteRotated(const StreamLayout& stream, const Place& at, Codec dt
       const uint32_t dims = std::min(dims_max, stream.dim - d);
       for (uint32_t i = 0; i < tokens; ++i) {
         Convert(dtype, from + int64_t{t + i} * row_bytes + uint64_t{d} * ValueBytes(dtype),
-                Codec::kF32, reinterpret_cast<std::byte*>(rotated + i * dims), dims);
+                Codec::kF32, reinterpret_cast<std::byte*>(rotated + uint64_t{i} * dims), dims);
       }
       LimitValues(rotated, uint64_t{tokens} * dims);
       RotateBlocks(rotated, uint64_t{tokens} * dims / whole, whole);

@@ -145,10 +145,9 @@ Result<void> CheckOutput(const T* caller, std::string_view name) {
 /// what lies after these fields stay as they are.
 template <typename T>
 void WriteStruct(T* caller, T known) {
+  static_assert(std::has_unique_object_representations_v<T>,
+                "padding would hand what was on the stack to the caller: name it, as `reserved`");
   known.size = caller->size;
-#if __has_builtin(__builtin_clear_padding)
-  __builtin_clear_padding(&known);  // or what was on the stack goes to the caller
-#endif
   std::memcpy(caller, &known, SharedBytes<T>(known.size));
 }
 

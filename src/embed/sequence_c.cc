@@ -33,6 +33,7 @@ quire_stream_layout ToC(const StreamLayout& layout) {
           .heads = layout.heads,
           .dim = layout.dim,
           .block_tokens = layout.block_tokens,
+          .reserved = 0,
           .offset_bytes = layout.offset_bytes,
           .head_stride_bytes = layout.head_stride_bytes};
 }

@@ -38,6 +38,13 @@ quire_code quire_cache_erase_tenant(quire_cache* cache, uint32_t tenant, uint64_
   });
 }
 
+quire_code quire_cache_remove_tenant(quire_cache* cache, uint32_t tenant, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(cache, "cache"));
+    return cache->cache->RemoveTenant(TenantId(tenant));
+  });
+}
+
 quire_code quire_cache_tenant_json(const quire_cache* cache, uint32_t tenant, char* text,
                                    size_t text_bytes, size_t* length, quire_error* error) {
   return Boundary(error, [&]() -> Result<void> {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
+#include "base/bits.h"
 #include "quire/env.h"
 
 namespace quire {
@@ -29,6 +31,8 @@ class FaultyMemory final : public DeviceMemory {
   bool failed() const { return calls_ > failing_call_; }
   /// Bytes reserved and not released.
   uint64_t reserved_bytes() const { return reserved_bytes_; }
+  /// Pages, by number, that were committed in part or whole and not taken back since.
+  const std::set<uint64_t>& committed_pages() const { return committed_pages_; }
 
   std::string_view name() const override { return inner_.name(); }
   bool host_accessible() const override { return inner_.host_accessible(); }
@@ -47,20 +51,38 @@ class FaultyMemory final : public DeviceMemory {
       return Fail(ErrorCode::kNoSpace,
                   "injected: cannot commit " + std::to_string(bytes) + " bytes");
     }
-    return inner_.Commit(begin, bytes);
+    QUIRE_TRY(inner_.Commit(begin, bytes));
+    const auto address = reinterpret_cast<uintptr_t>(begin);
+    const uint64_t end = DivUp<uint64_t>(address + bytes, kPageBytes);
+    for (uint64_t page = address / kPageBytes; page < end; ++page) committed_pages_.insert(page);
+    return {};
   }
-  void Decommit(std::byte* begin, uint64_t bytes) override { inner_.Decommit(begin, bytes); }
+  void Decommit(std::byte* begin, uint64_t bytes) override {
+    inner_.Decommit(begin, bytes);
+    const auto address = reinterpret_cast<uintptr_t>(begin);
+    // Of a page that is not taken back whole, bytes are still in use.
+    ForgetPages(DivUp<uint64_t>(address, kPageBytes), (address + bytes) / kPageBytes);
+  }
   void Release(std::byte* base, uint64_t bytes) override {
     reserved_bytes_ -= bytes;
     inner_.Release(base, bytes);
+    const auto address = reinterpret_cast<uintptr_t>(base);
+    ForgetPages(address / kPageBytes, DivUp<uint64_t>(address + bytes, kPageBytes));
   }
   void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
 
  private:
+  static constexpr uint64_t kPageBytes = 4096;
+
+  void ForgetPages(uint64_t first, uint64_t end) {
+    for (uint64_t page = first; page < end; ++page) committed_pages_.erase(page);
+  }
+
   DeviceMemory& inner_;
   uint64_t failing_call_;
   uint64_t calls_ = 0;
   uint64_t reserved_bytes_ = 0;
+  std::set<uint64_t> committed_pages_;
 };
 
 }  // namespace quire

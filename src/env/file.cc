@@ -11,26 +11,12 @@
 #include <climits>
 #include <cstdio>
 #include <optional>
-#include <system_error>
 #include <utility>
+
+#include "env/errno_error.h"
 
 namespace quire {
 namespace {
-
-ErrorCode CodeOf(int error) {
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR: return ErrorCode::kNotFound;
-    case ENOSPC:
-    case EDQUOT: return ErrorCode::kNoSpace;
-    default: return ErrorCode::kIo;
-  }
-}
-
-std::unexpected<Error> FailErrno(int error, std::string_view action, std::string_view path) {
-  return Fail(CodeOf(error),
-              fmt::format("{}: {}: {}", path, action, std::generic_category().message(error)));
-}
 
 // Closes on every way out.
 class Descriptor {

@@ -213,6 +213,9 @@ TEST(FaultyMemory, FailsOneCallAndCountsTheRest) {
   EXPECT_EQ(memory.Reserve(100).error().code, ErrorCode::kNoSpace);
   EXPECT_TRUE(memory.failed());
   EXPECT_TRUE(memory.Commit(first, 100).has_value());
+  EXPECT_EQ(memory.committed_pages().size(), 1u);
+  memory.Decommit(first, 100);
+  EXPECT_EQ(memory.committed_pages().size(), 1u) << "the rest of the page may be in use";
   memory.FailCall(0);
   EXPECT_EQ(memory.Commit(first, 100).error().code, ErrorCode::kNoSpace);
   EXPECT_TRUE(memory.failed());
@@ -221,6 +224,7 @@ TEST(FaultyMemory, FailsOneCallAndCountsTheRest) {
   memory.Release(first, 100);
   memory.Release(third, 50);
   EXPECT_EQ(memory.reserved_bytes(), 0u);
+  EXPECT_TRUE(memory.committed_pages().empty());
 }
 
 TEST(ResidentBytes, CountsBytesNotPages) {

@@ -15,7 +15,7 @@ constexpr double kKept = 0.9;          // of the counts, from one fit to the nex
 constexpr size_t kScoresMin = 32;      // fewer say nothing
 constexpr double kOwnReturns = 20;     // a class's own evidence weighs as much as all classes' here
 constexpr double kTailReturns = 0.01;  // weight of the belief about ages that nobody has reached
-constexpr auto kAgeUnit_ms = static_cast<double>(ReturnModel::kAgeUnit_ms);
+constexpr auto kAgeUnitMs = static_cast<double>(ReturnModel::kAgeUnitMs);
 
 // When an age begins, and how long it is.
 struct AgeTable {
@@ -24,7 +24,7 @@ struct AgeTable {
 
   AgeTable() : begin_ms(), width_ms() {
     for (uint32_t age = 0; age <= ReturnModel::kAges; ++age) {
-      begin_ms[age] = kAgeUnit_ms * (std::ldexp(4 + age % 4, static_cast<int>(age / 4) - 2) - 1);
+      begin_ms[age] = kAgeUnitMs * (std::ldexp(4 + age % 4, static_cast<int>(age / 4) - 2) - 1);
     }
     for (uint32_t age = 0; age < ReturnModel::kAges; ++age) {
       width_ms[age] = begin_ms[age + 1] - begin_ms[age];
@@ -33,8 +33,8 @@ struct AgeTable {
 };
 
 const AgeTable& Table() {
-  static const AgeTable kTable;
-  return kTable;
+  static const AgeTable table;
+  return table;
 }
 
 double Width(uint32_t age) { return Table().width_ms[age]; }
@@ -57,7 +57,7 @@ ReturnModel::ReturnModel() : horizon_ms_(std::numeric_limits<double>::infinity()
   weights_[0] = -1;  // most do not return, until seen otherwise
 }
 
-double ReturnModel::AgeBegin_ms(uint32_t age) { return Table().begin_ms[age]; }
+double ReturnModel::AgeBeginMs(uint32_t age) { return Table().begin_ms[age]; }
 
 double ReturnModel::Score(const ReturnFeatures& features) const {
   double score = 0;
@@ -98,7 +98,7 @@ void ReturnModel::SetHorizon(const Ages& returns) {
   for (const double count : returns) all += count;
   uint32_t age = 0;
   for (double seen = 0; age + 1 < kAges && seen < kOutcomeKnown * all; ++age) seen += returns[age];
-  horizon_ms_ = AgeBegin_ms(age + 1);
+  horizon_ms_ = AgeBeginMs(age + 1);
 }
 
 // Where nobody has been watched, the chance falls with one over the age, as it does for almost
@@ -108,12 +108,12 @@ Ages ReturnModel::PooledHazard(const Evidence& pooled) {
   double ages = 0;
   for (uint32_t age = 0; age < kAges; ++age) {
     returns += pooled.returns[age];
-    ages += pooled.exposure_ms[age] / (AgeBegin_ms(age + 1) + kAgeUnit_ms);
+    ages += pooled.exposure_ms[age] / (AgeBeginMs(age + 1) + kAgeUnitMs);
   }
   const double per_age = (returns + 1e-9) / (ages + 1e-9);
   Ages hazard = {};
   for (uint32_t age = 0; age < kAges; ++age) {
-    const double tail_ms = kTailReturns * (AgeBegin_ms(age + 1) + kAgeUnit_ms) / per_age;
+    const double tail_ms = kTailReturns * (AgeBeginMs(age + 1) + kAgeUnitMs) / per_age;
     hazard[age] = (pooled.returns[age] + kTailReturns) / (pooled.exposure_ms[age] + tail_ms);
   }
   return hazard;

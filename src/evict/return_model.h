@@ -28,7 +28,7 @@ class ReturnModel {
  public:
   static constexpr uint32_t kClasses = 8;
   static constexpr uint32_t kAges = 112;
-  static constexpr uint64_t kAgeUnit_ms = 16;
+  static constexpr uint64_t kAgeUnitMs = 16;
   using Ages = std::array<double, kAges>;  // by AgeOf
   using ClassAges = std::array<Ages, kClasses>;
 
@@ -59,12 +59,12 @@ class ReturnModel {
 
   /// Four ages per doubling, from 16 ms.
   static uint32_t AgeOf(uint64_t age_ms) {
-    const uint64_t units = age_ms / kAgeUnit_ms + 1;
-    const auto doublings = static_cast<uint32_t>(std::bit_width(units)) - 1;
+    const uint64_t units = age_ms / kAgeUnitMs + 1;
+    const auto doublings = static_cast<uint32_t>(std::bit_width(units / 2));
     const auto quarter = static_cast<uint32_t>((units << 2 >> doublings) & 3);
     return doublings >= kAges / 4 ? kAges - 1 : doublings * 4 + quarter;
   }
-  static double AgeBegin_ms(uint32_t age);
+  static double AgeBeginMs(uint32_t age);
 
   /// The best rate of hits per millisecond that a stay promises that begins at an age, given the
   /// chance per millisecond to return at each.

@@ -15,8 +15,8 @@ ReturnFeatures Kind(bool returns) { return {1, returns ? 1.0F : -1.0F}; }
 TEST(ReturnModel, AgesAreQuartersOfDoublings) {
   EXPECT_EQ(ReturnModel::AgeOf(0), 0u);
   for (uint32_t age = 9; age + 1 < ReturnModel::kAges; ++age) {
-    const double begin_ms = ReturnModel::AgeBegin_ms(age);
-    EXPECT_GT(ReturnModel::AgeBegin_ms(age + 1), begin_ms);
+    const double begin_ms = ReturnModel::AgeBeginMs(age);
+    EXPECT_GT(ReturnModel::AgeBeginMs(age + 1), begin_ms);
     EXPECT_EQ(ReturnModel::AgeOf(static_cast<uint64_t>(begin_ms)), age);
     EXPECT_EQ(ReturnModel::AgeOf(static_cast<uint64_t>(begin_ms) - 1), age - 1);
   }
@@ -62,10 +62,10 @@ TEST(ReturnModel, AChanceToComeIsWorthMoreTheCloserItIs) {
   hazard.fill(1e-30);
   hazard[kAge] = kHazard;
   const auto index = ReturnModel::GittinsIndex(hazard);
-  const double begin = ReturnModel::AgeBegin_ms(kAge);
-  const double hits = 1 - std::exp(-kHazard * (ReturnModel::AgeBegin_ms(kAge + 1) - begin));
+  const double begin = ReturnModel::AgeBeginMs(kAge);
+  const double hits = 1 - std::exp(-kHazard * (ReturnModel::AgeBeginMs(kAge + 1) - begin));
   for (uint32_t age = 0; age <= kAge; ++age) {
-    const double wait = begin - ReturnModel::AgeBegin_ms(age);
+    const double wait = begin - ReturnModel::AgeBeginMs(age);
     EXPECT_NEAR(index[age], hits / (wait + hits / kHazard), 1e-12) << "age " << age;
   }
   for (uint32_t age = kAge + 1; age < ReturnModel::kAges; ++age) EXPECT_LT(index[age], 1e-25);
@@ -84,7 +84,7 @@ TEST(ReturnModel, WorthEqualsASearchForTheBestStretch) {
       double time_ms = 0;
       double alive = 1;
       for (uint32_t age = begin; age < ReturnModel::kAges; ++age) {
-        const double width = ReturnModel::AgeBegin_ms(age + 1) - ReturnModel::AgeBegin_ms(age);
+        const double width = ReturnModel::AgeBeginMs(age + 1) - ReturnModel::AgeBeginMs(age);
         const double returns = -std::expm1(-hazard[age] * width);
         hits += alive * returns;
         time_ms += alive * returns / hazard[age];

@@ -81,9 +81,10 @@ uint64_t SplitSet::PartOf(uint32_t hash, uint64_t parts) {
 SplitSet::Part SplitSet::MakePart(uint64_t elements) {
   if (elements == 0) return {};
   const uint64_t places = PlacesFor(elements);
-  return {.places = std::make_unique<Element[]>(places),
-          .mask = static_cast<uint32_t>(places - 1),
-          .used = 0};
+  Part part;
+  part.places = std::make_unique<Element[]>(places);
+  part.mask = static_cast<uint32_t>(places - 1);
+  return part;
 }
 
 // Needs a free place, and one more.

@@ -76,12 +76,13 @@ void FindKeyFactors(const ModelConfig& config, LayerWeights& layer) {
     std::vector<int> sorted = exponents;
     const auto middle = sorted.begin() + dim / 4;
     std::ranges::nth_element(sorted, middle);
-    for (uint32_t d = 0; d < dim; ++d) {
-      const int exponent =
-          std::clamp(exponents[d % (dim / 2)] - *middle, -kExponentMax, kExponentMax);
-      layer.key_factors[head * dim + d] = std::ldexp(1.0f, -exponent);
-      for (uint32_t q = head * group; q < (head + 1) * group; ++q) {
-        layer.query_factors[q * dim + d] = std::ldexp(1.0f, exponent);
+    for (uint32_t i = 0; i < dim / 2; ++i) {
+      const int exponent = std::clamp(exponents[i] - *middle, -kExponentMax, kExponentMax);
+      for (const uint32_t d : {i, i + dim / 2}) {
+        layer.key_factors[head * dim + d] = std::ldexp(1.0f, -exponent);
+        for (uint32_t q = head * group; q < (head + 1) * group; ++q) {
+          layer.query_factors[q * dim + d] = std::ldexp(1.0f, exponent);
+        }
       }
     }
   }

@@ -161,7 +161,7 @@ HWY_NOINLINE void MultiplyTile(const TilePart& part) {
       hn::Vec<F32> inputs[kRows];
       QUIRE_UNROLL
       for (size_t r = 0; r < kRows; ++r) inputs[r] = hn::Set(d, x[r]);
-      if (FetchesAhead(kRows) && k * kPanelColumns * kValueBytes % kLineBytes == 0) {
+      if (FetchesAhead(kRows) && uint64_t{k} * kPanelColumns * kValueBytes % kLineBytes == 0) {
         QUIRE_UNROLL
         for (size_t p = 0; p < kPanels; ++p) hwy::Prefetch(w + p * part.panel_bytes + kFetchBytes);
       }

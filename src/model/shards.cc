@@ -71,6 +71,7 @@ ShardedTensors::ShardedTensors(std::string path, std::vector<Safetensors> shards
 Result<ShardedTensors> ShardedTensors::Open(const std::string& index_path) {
   QUIRE_ASSIGN(const auto file_of, ReadIndex(index_path));
   std::vector<std::string> files;
+  files.reserve(file_of.size());
   for (const auto& [tensor, file] : file_of) files.push_back(file);
   std::ranges::sort(files);
   files.erase(std::ranges::unique(files).begin(), files.end());

@@ -227,7 +227,7 @@ class Pool {
   const Reservation arena_;     // [pieces][slots_max][slot_stride_bytes]
   const Reservation metadata_;  // Slot [slots_max], then the placer's
 
-  mutable Mutex mutex_{LockRank{30}};
+  mutable Mutex mutex_{LockRank::kPool};
   Slot* const slots_ QUIRE_PT_GUARDED_BY(mutex_);  // [slots_max], zero until first use
   const std::unique_ptr<Placer> placer_ QUIRE_PT_GUARDED_BY(mutex_);
   uint32_t slots_now_ QUIRE_GUARDED_BY(mutex_);      // those from here on are not handed out

@@ -309,60 +309,28 @@ TEST_F(PoolTest, WhatIsInUseBeyondTheEndStaysUntilItIsReleased) {
   EXPECT_EQ(pool->GiveBackTail(), 3 * pool->slot_stride_bytes());
 }
 
-/// Knows which pages may be used.
-class PagesInUse final : public DeviceMemory {
- public:
-  explicit PagesInUse(DeviceMemory& inner) : inner_(inner) {}
-
-  std::string_view name() const override { return inner_.name(); }
-  bool host_accessible() const override { return inner_.host_accessible(); }
-  Result<std::byte*> Reserve(uint64_t bytes) override { return inner_.Reserve(bytes); }
-  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
-    QUIRE_TRY(inner_.Commit(begin, bytes));
-    const auto first = reinterpret_cast<uintptr_t>(begin) / kPage;
-    const auto end = DivUp<uint64_t>(reinterpret_cast<uintptr_t>(begin) + bytes, kPage);
-    for (uint64_t page = first; page < end; ++page) pages.insert(page);
-    return {};
-  }
-  void Decommit(std::byte* begin, uint64_t bytes) override {
-    inner_.Decommit(begin, bytes);
-    const auto first = DivUp<uint64_t>(reinterpret_cast<uintptr_t>(begin), kPage);
-    const auto end = (reinterpret_cast<uintptr_t>(begin) + bytes) / kPage;
-    for (uint64_t page = first; page < end; ++page) pages.erase(page);
-  }
-  void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
-  void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
-
-  std::set<uint64_t> pages;
-
- private:
-  static constexpr uint64_t kPage = 4096;
-  DeviceMemory& inner_;
-};
-
 TEST_F(PoolTest, ACommitThatFailsChangesNothing) {
   uint64_t failures = 0;
   for (uint64_t k = 0;; ++k) {
-    PagesInUse in_use(*memory_);
-    FaultyMemory faulty(in_use, std::numeric_limits<uint64_t>::max());
+    FaultyMemory faulty(*memory_, std::numeric_limits<uint64_t>::max());
     const auto pool =
         Pool::Create({.name = "p", .slot_bytes = 4000, .slots = 3, .slots_max = 9, .pieces = 4},
                      faulty)
             .value();
     const auto slots = Allocate(*pool, 3);
-    const std::set<uint64_t> before = in_use.pages;
+    const std::set<uint64_t> before = faulty.committed_pages();
     faulty.FailCall(k);
     const auto grown = pool->CommitSlots(9);
     ASSERT_EQ(grown.has_value(), !faulty.failed());
     if (grown) {
-      EXPECT_GT(in_use.pages.size(), before.size());
+      EXPECT_GT(faulty.committed_pages().size(), before.size());
       break;
     }
     ++failures;
     EXPECT_EQ(grown.error().code, ErrorCode::kNoSpace);
     EXPECT_NE(grown.error().message.find("9 slots of 4000 bytes instead of 3"), std::string::npos);
     EXPECT_EQ(pool->slots(), 3u);
-    EXPECT_EQ(in_use.pages, before) << "what was committed before the failure";
+    EXPECT_EQ(faulty.committed_pages(), before) << "what was committed before the failure";
     ASSERT_TRUE(pool->CommitSlots(9).has_value()) << "it can be tried again";
   }
   EXPECT_EQ(failures, 4u) << "one for each piece";

@@ -42,15 +42,6 @@ struct OwnerOptions {
   bool operator==(const OwnerOptions&) const = default;
 };
 
-/// One owner, now.
-struct OwnerMetrics {
-  uint64_t created_us = 0;      // by the registry's clock
-  uint64_t last_access_us = 0;  // looked up, written or read
-  uint64_t access_count = 0;
-  uint64_t tokens = 0;
-  uint64_t bytes = 0;  // of all slots it holds, shared ones included
-};
-
 }  // namespace quire::registry
 
 #endif  // QUIRE_REGISTRY_OWNER_H_

@@ -23,20 +23,27 @@ OwnerCache::OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequen
       make_room_(std::move(make_room)),
       clock_(clock),
       sequence_(std::move(sequence)),
-      layers_(std::make_unique<std::mutex[]>(layer_numbers_.size())),
+      layers_(std::make_unique<LayerMutex[]>(layer_numbers_.size())),
       room_tokens_(sequence_->stats().tokens_reserved),
-      length_(sequence_->length()),
-      created_us_(clock.NowMicros()),
-      last_access_us_(created_us_) {}
+      last_access_us_(clock.NowMicros()) {}
 
 std::unexpected<Error> OwnerCache::Fail(ErrorCode code, std::string_view what) const {
   return quire::Fail(code, fmt::format("{}: {}", OwnerName(owner_), what));
 }
 
 Result<void> OwnerCache::CheckAlive() const {
-  if (alive_.load(std::memory_order_acquire)) return {};
-  const std::lock_guard lock(ended_mutex_);
-  return Fail(ErrorCode::kNotFound, "it was " + ended_);
+  switch (state_.load(std::memory_order_acquire)) {
+    case OwnerState::kAlive: return {};
+    case OwnerState::kEvicted: return Fail(ErrorCode::kNotFound, "it was evicted");
+    case OwnerState::kReleased: break;
+  }
+  return Fail(ErrorCode::kNotFound, "it was released");
+}
+
+Result<void> OwnerCache::CheckWritable() const {
+  QUIRE_TRY(CheckAlive());
+  if (make_room_) return {};
+  return Fail(ErrorCode::kBusy, "an engine writes to it");
 }
 
 Result<uint32_t> OwnerCache::LayerOf(uint32_t layer) const {
@@ -56,16 +63,6 @@ void OwnerCache::Touch() const {
   uint64_t last_us = last_access_us_.load(std::memory_order_relaxed);
   while (last_us < now_us && !last_access_us_.compare_exchange_weak(last_us, now_us)) {
   }
-  access_count_.fetch_add(1, std::memory_order_relaxed);
-}
-
-OwnerMetrics OwnerCache::metrics() const {
-  const SequenceStats stats = sequence_->stats();
-  return {.created_us = created_us_,
-          .last_access_us = last_access_us_.load(std::memory_order_relaxed),
-          .access_count = access_count_.load(std::memory_order_relaxed),
-          .tokens = stats.tokens_used,
-          .bytes = stats.bytes};
 }
 
 Result<void> OwnerCache::Append(uint32_t layer, const LayerRows& rows) {
@@ -74,9 +71,9 @@ Result<void> OwnerCache::Append(uint32_t layer, const LayerRows& rows) {
   while (true) {
     uint64_t end = 0;
     {
-      const std::shared_lock structure(structure_);
-      QUIRE_TRY(CheckAlive());
-      const std::lock_guard writer(layers_[number]);
+      SharedLock structure(structure_);
+      QUIRE_TRY(CheckWritable());
+      MutexLock writer(layers_[number]);
       end = sequence_->cursor(number) + rows.tokens;
       if (options_.tokens_max > 0 && end > options_.tokens_max) {
         return Fail(ErrorCode::kInvalidArgument,
@@ -96,7 +93,7 @@ Result<void> OwnerCache::Grow(uint64_t tokens) {
   while (true) {
     Result<void> grown;
     {
-      const std::unique_lock structure(structure_);
+      MutexLock structure(structure_);
       QUIRE_TRY(CheckAlive());
       grown = sequence_->Reserve(tokens);
       if (grown) {
@@ -112,32 +109,31 @@ Result<void> OwnerCache::Grow(uint64_t tokens) {
 
 Result<void> OwnerCache::Commit(std::span<const TokenId> tokens) {
   Touch();
-  const std::unique_lock structure(structure_);
-  QUIRE_TRY(CheckAlive());
-  QUIRE_TRY(sequence_->Commit(tokens));
-  length_.store(sequence_->length(), std::memory_order_release);
-  return {};
+  MutexLock structure(structure_);
+  QUIRE_TRY(CheckWritable());
+  return sequence_->Commit(tokens);
 }
 
 Result<void> OwnerCache::Clear() {
   Touch();
-  const std::unique_lock structure(structure_);
-  QUIRE_TRY(CheckAlive());
-  length_.store(0, std::memory_order_release);
+  MutexLock structure(structure_);
+  QUIRE_TRY(CheckWritable());
   sequence_->Reset();
   room_tokens_.store(0, std::memory_order_relaxed);
   return {};
 }
 
-void OwnerCache::End(std::string how) {
-  const std::unique_lock structure(structure_);
+void OwnerCache::End(OwnerState how) {
   {
-    const std::lock_guard lock(ended_mutex_);
-    if (!ended_.empty()) return;
-    ended_ = std::move(how);
+    MutexLock structure(structure_);
+    if (state_ != OwnerState::kAlive) return;
+    state_.store(how, std::memory_order_release);
   }
-  alive_.store(false, std::memory_order_release);
-  length_.store(0, std::memory_order_release);
+  if (make_room_) GiveBack();
+}
+
+void OwnerCache::GiveBack() {
+  MutexLock structure(structure_);
   sequence_->Reset();
   room_tokens_.store(0, std::memory_order_relaxed);
 }
@@ -152,15 +148,6 @@ Result<void> OwnerCache::Gather(uint32_t layer, StreamRole role, uint64_t begin,
   auto gathered = sequence_->Gather(number, role, begin, end, out);
   if (!gathered) QUIRE_TRY(CheckAlive());
   return gathered;
-}
-
-Result<BlockListView> OwnerCache::View(uint32_t layer, StreamRole role, TokenRange range) const {
-  QUIRE_ASSIGN(const uint32_t number, LayerOf(layer));
-  QUIRE_TRY(CheckAlive());
-  Touch();
-  auto view = sequence_->View(number, role, range);
-  if (!view || view->tokens() == 0) QUIRE_TRY(CheckAlive());
-  return view;
 }
 
 }  // namespace quire::registry

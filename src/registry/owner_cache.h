@@ -7,17 +7,19 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "quire/env.h"
 #include "quire/sequence.h"
 #include "registry/owner.h"
 
 namespace quire::registry {
+
+enum class OwnerState : uint8_t { kAlive, kEvicted, kReleased };
 
 /// Stages of a pipeline append to different layers at once; appends to one layer take turns. What
 /// changes the whole sequence (growing, Commit, Clear, its end) waits for the appends under way and
@@ -25,7 +27,11 @@ namespace quire::registry {
 ///
 /// Layers are numbered as in the model; checkpoint layers exist and hold nothing.
 ///
-/// Errors:   kNotFound once the owner was evicted or released: it names which
+/// What an engine runs (Registry::requests) is an owner too, and the engine its one writer: Append,
+/// Commit and Clear are refused here, and it is not evicted.
+///
+/// Errors:   kNotFound once the owner was evicted or released: it names which; kBusy an engine
+///           writes to it
 /// Threads:  any
 /// Lifetime: the registry must outlive it
 class OwnerCache {
@@ -33,7 +39,8 @@ class OwnerCache {
   /// Makes room at the expense of other owners; false: there is nothing to be had.
   using MakeRoom = std::function<bool(const OwnerCache& asking)>;
 
-  /// `layer_numbers` [layers of the model]: the layer in the sequence, or kNoLayer.
+  /// `layer_numbers` [layers of the model]: the layer in the sequence, or kNoLayer. No `make_room`:
+  /// an engine runs it.
   OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequence> sequence,
              std::vector<uint32_t> layer_numbers, MakeRoom make_room, const Clock& clock);
   OwnerCache(const OwnerCache&) = delete;
@@ -41,11 +48,15 @@ class OwnerCache {
 
   const Owner& owner() const { return owner_; }
   const OwnerOptions& options() const { return options_; }
-  bool training() const { return std::holds_alternative<Training>(owner_); }
+  bool evictable() const { return make_room_ && std::holds_alternative<Inference>(owner_); }
 
-  /// Committed tokens. Takes no lock.
-  uint64_t length() const { return length_.load(std::memory_order_acquire); }
-  OwnerMetrics metrics() const;
+  /// Committed tokens; 0 after its end. Takes no lock.
+  uint64_t length() const {
+    return state_.load(std::memory_order_acquire) == OwnerState::kAlive ? sequence_->length() : 0;
+  }
+  /// Of all slots it holds, shared ones included.
+  uint64_t bytes() const { return sequence_->stats().bytes; }
+  /// When it was looked up, written or read last.
   uint64_t last_access_us() const { return last_access_us_.load(std::memory_order_relaxed); }
 
   /// Writes the next rows of one layer. Takes room from other inference owners if there is none.
@@ -57,22 +68,28 @@ class OwnerCache {
   /// Back to zero tokens; what it alone held is free again.
   Result<void> Clear();
 
-  /// As Sequence::Gather and View. Of a checkpoint layer: kInvalidArgument.
+  /// As Sequence::Gather. Of a checkpoint layer: kInvalidArgument.
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const;
-  Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range = {}) const;
 
-  /// The owner's end: gives everything back. What views still pin goes with them. `how` is what
-  /// later calls hear: "evicted", "released".
-  void End(std::string how);
+  /// The owner's end: gives everything back, but for what an engine runs: that hears of it at its
+  /// next call, and gives it back. What views still pin goes with them.
+  void End(OwnerState how);
+  /// Gives everything back, of what an engine ran too.
+  void GiveBack();
+  Result<void> CheckAlive() const;
   /// Counts a use.
   void Touch() const;
 
   static constexpr uint32_t kNoLayer = UINT32_MAX;
 
  private:
+  struct LayerMutex : Mutex {
+    LayerMutex() : Mutex(LockRank::kOwnerLayer) {}
+  };
+
   std::unexpected<Error> Fail(ErrorCode code, std::string_view what) const;
-  Result<void> CheckAlive() const;  // structure_ is held, shared or not
+  Result<void> CheckWritable() const QUIRE_REQUIRES_SHARED(structure_);
   Result<uint32_t> LayerOf(uint32_t layer) const;
   Result<void> Grow(uint64_t tokens);
 
@@ -83,19 +100,14 @@ class OwnerCache {
   const Clock& clock_;
   const std::unique_ptr<Sequence> sequence_;
 
-  // Shared: an append to one layer. Alone: whatever changes the block lists. Taken before the
-  // sequence's own lock (rank 10); nothing of the registry's is taken while it is held.
-  mutable std::shared_mutex structure_;
-  std::unique_ptr<std::mutex[]> layers_;   // one writer per layer of the sequence
-  std::atomic<uint64_t> room_tokens_ = 0;  // written alone
-  std::atomic<uint64_t> length_ = 0;
-  mutable std::mutex ended_mutex_;
-  std::string ended_;  // how; empty: it lives
-  std::atomic<bool> alive_ = true;
+  // Shared: an append to one layer. Alone: whatever changes the block lists. Nothing of the
+  // registry's is taken while it is held.
+  mutable SharedMutex structure_{LockRank::kOwner};
+  const std::unique_ptr<LayerMutex[]> layers_;          // one writer per layer of the sequence
+  std::atomic<uint64_t> room_tokens_;                   // written alone
+  std::atomic<OwnerState> state_ = OwnerState::kAlive;  // written alone
 
-  const uint64_t created_us_;
   mutable std::atomic<uint64_t> last_access_us_;
-  mutable std::atomic<uint64_t> access_count_ = 0;
 };
 
 }  // namespace quire::registry

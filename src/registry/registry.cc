@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
-#include "base/check.h"
 #include "base/log.h"
+#include "base/sync_point.h"
+#include "registry/request_cache.h"
 
 namespace quire::registry {
 
@@ -34,37 +36,25 @@ Geometry Without(const Geometry& geometry, std::span<const uint32_t> left_out,
 
 }  // namespace
 
-Registry::Registry(RegistryOptions options)
-    : options_(std::move(options)),
-      clock_(*options_.clock),
-      ledger_(std::max(options_.budget_bytes, options_.budget_bytes_max)) {
-  MutexLock lock(mutex_);
-  withheld_bytes_ = ledger_.limit_bytes() - options_.budget_bytes;
-  QUIRE_CHECK(ledger_.TryCharge(withheld_bytes_));
-}
+Registry::Registry(CacheOptions options)
+    : options_(std::move(options)), budget_(options_.hot_bytes, options_.hot_bytes_max) {}
 
 Registry::~Registry() {
   MutexLock lock(mutex_);
-  for (const auto& [owner, cache] : owners_) cache->End("released");
+  for (const auto& [owner, cache] : owners_) cache->End(OwnerState::kReleased);
   owners_.clear();
 }
 
-Result<std::unique_ptr<Registry>> Registry::Create(RegistryOptions options) {
+Result<std::unique_ptr<Registry>> Registry::Create(CacheOptions options) {
+  if (options.clock == nullptr || options.shared_budget != nullptr) {
+    return Fail(ErrorCode::kInvalidArgument, "registry options: no clock, or a shared budget");
+  }
   QUIRE_TRY(options.geometry.Validate());
-  if (options.clock == nullptr) {
-    return Fail(ErrorCode::kInvalidArgument, "registry options: no clock");
-  }
-  if (options.budget_bytes_max != 0 && options.budget_bytes_max < options.budget_bytes) {
-    return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("registry options: budget_bytes_max {} is below budget_bytes {}",
-                            options.budget_bytes_max, options.budget_bytes));
-  }
-  if (!options.make_memory) {
-    options.make_memory = [] { return MakeHostMemory(/*huge_pages=*/false); };
-  }
   std::unique_ptr<Registry> registry(new Registry(std::move(options)));
   MutexLock lock(registry->mutex_);
-  QUIRE_TRY(registry->StoreFor({}));  // the common one, so that what cannot work shows now
+  // The common one, so that what cannot work shows now.
+  QUIRE_ASSIGN(const Store* const common, registry->StoreFor({}));
+  registry->requests_ = std::make_unique<RequestCache>(*common->cache, *registry);
   return registry;
 }
 
@@ -87,20 +77,15 @@ Result<Registry::Store*> Registry::StoreFor(const OwnerOptions& options) {
   for (const auto& store : stores_) {
     if (store->profile == profile && store->checkpoint_layers == left_out) return store.get();
   }
-  Store store{.profile = profile,
-              .checkpoint_layers = left_out,
-              .layer_numbers = {},
-              .memory = options_.make_memory(),
-              .cache = nullptr};
-  Geometry geometry = Without(options_.geometry, left_out, store.layer_numbers);
-  QUIRE_ASSIGN(store.cache, cache::Core::Make({.geometry = std::move(geometry),
-                                               .profile = profile,
-                                               .hot_bytes = ledger_.limit_bytes() - withheld_bytes_,
-                                               .hot_bytes_max = ledger_.limit_bytes(),
-                                               .tokens_max = options_.tokens_max,
-                                               .memory = store.memory.get(),
-                                               .clock = options_.clock},
-                                              &ledger_));
+  Store store{
+      .profile = profile, .checkpoint_layers = left_out, .layer_numbers = {}, .cache = nullptr};
+  CacheOptions made = options_;
+  made.geometry = Without(options_.geometry, left_out, store.layer_numbers);
+  made.profile = profile;
+  made.hot_bytes = budget_.bytes();
+  made.hot_bytes_max = std::max(options_.hot_bytes, options_.hot_bytes_max);
+  made.shared_budget = &budget_;
+  QUIRE_ASSIGN(store.cache, Cache::Create(std::move(made)));
   return stores_.emplace_back(std::make_unique<Store>(std::move(store))).get();
 }
 
@@ -150,13 +135,11 @@ Result<std::shared_ptr<OwnerCache>> Registry::Make(const Owner& owner, const Own
     if (sequence) {
       return std::make_shared<OwnerCache>(
           owner, options, *std::move(sequence), store.layer_numbers,
-          [this](const OwnerCache& asking) {
-            return EvictUnused(1) > 0 || EvictLeastRecent(&asking);
-          },
-          clock_);
+          [this](const OwnerCache& asking) { return EvictUnused() || EvictLeastRecent(&asking); },
+          *options_.clock);
     }
     const bool room = sequence.error().code == ErrorCode::kNoSpace &&
-                      (EvictUnused(1) > 0 || EvictLeastRecent(nullptr));
+                      (EvictUnused() || EvictLeastRecent(nullptr));
     if (room) continue;
     return Fail(sequence.error().code,
                 fmt::format("{}: {}", OwnerName(owner), sequence.error().message));
@@ -171,6 +154,12 @@ std::shared_ptr<OwnerCache> Registry::Find(const Owner& owner) const {
   return found->second;
 }
 
+Result<Cache*> Registry::CacheOf(const OwnerOptions& options) {
+  MutexLock lock(mutex_);
+  QUIRE_ASSIGN(Store* const store, StoreFor(options));
+  return store->cache.get();
+}
+
 bool Registry::Release(const Owner& owner) {
   std::shared_ptr<OwnerCache> released;
   {
@@ -180,14 +169,8 @@ bool Registry::Release(const Owner& owner) {
     released = std::move(found->second);
     owners_.erase(found);
   }
-  released->End("released");
+  released->End(OwnerState::kReleased);
   return true;
-}
-
-Result<void> Registry::Clear(const Owner& owner) {
-  const auto found = Find(owner);
-  if (!found) return Fail(ErrorCode::kNotFound, "there is no " + OwnerName(owner));
-  return found->Clear();
 }
 
 uint64_t Registry::owner_count() const {
@@ -195,19 +178,19 @@ uint64_t Registry::owner_count() const {
   return owners_.size();
 }
 
-std::vector<cache::Core*> Registry::Caches() const {
+std::vector<Cache*> Registry::Caches() const {
   MutexLock lock(mutex_);
-  std::vector<cache::Core*> caches;
+  std::vector<Cache*> caches;
   caches.reserve(stores_.size());
   for (const auto& store : stores_) caches.push_back(store->cache.get());
   return caches;
 }
 
-// Up to `blocks` blocks of every cache.
-uint64_t Registry::EvictUnused(uint64_t blocks) {
+// A block of every cache. False: there is none.
+bool Registry::EvictUnused() {
   uint64_t evicted = 0;
-  for (cache::Core* const cache : Caches()) evicted += cache->Evict(blocks);
-  return evicted;
+  for (Cache* const cache : Caches()) evicted += cache->Evict(1);
+  return evicted > 0;
 }
 
 // Of equal times the lower owner goes. False: there is none.
@@ -217,7 +200,7 @@ bool Registry::EvictLeastRecent(const OwnerCache* except) {
     MutexLock lock(mutex_);
     uint64_t oldest_us = UINT64_MAX;
     for (const auto& [owner, cache] : owners_) {
-      if (cache->training() || cache.get() == except) continue;
+      if (!cache->evictable() || cache.get() == except) continue;
       const uint64_t last_us = cache->last_access_us();
       if (victim && last_us >= oldest_us) continue;
       oldest_us = last_us;
@@ -226,14 +209,14 @@ bool Registry::EvictLeastRecent(const OwnerCache* except) {
     if (!victim) return false;
     owners_.erase(victim->owner());
   }
-  victim->End("evicted");
+  victim->End(OwnerState::kEvicted);
   return true;
 }
 
 EvictReport Registry::EvictToBudget(uint64_t bytes) {
   EvictReport report;
   while (bytes_used() > bytes) {
-    if (EvictUnused(1) > 0) continue;
+    if (EvictUnused()) continue;
     if (!EvictLeastRecent(nullptr)) break;
     ++report.owners_evicted;
   }
@@ -241,81 +224,82 @@ EvictReport Registry::EvictToBudget(uint64_t bytes) {
   return report;
 }
 
-uint64_t Registry::bytes_used() const {
-  MutexLock lock(mutex_);  // for one moment of both
-  return ledger_.used_bytes() - withheld_bytes_;
-}
-
-uint64_t Registry::budget_bytes() const {
-  MutexLock lock(mutex_);
-  return ledger_.limit_bytes() - withheld_bytes_;
-}
-
-// At least; what slots cost besides their bytes is not counted.
-uint64_t Registry::TrainingBytes() const {
+// Of owners that are not evicted. At least: what slots cost besides their bytes is not counted.
+uint64_t Registry::LastingBytes() const {
   MutexLock lock(mutex_);
   uint64_t bytes = 0;
   for (const auto& [owner, cache] : owners_) {
-    if (cache->training()) bytes += cache->metrics().bytes;
+    if (!cache->evictable()) bytes += cache->bytes();
   }
   return bytes;
 }
 
 Result<void> Registry::Resize(uint64_t bytes) {
   MutexLock one_at_a_time(resize_mutex_);
-  if (bytes > ledger_.limit_bytes()) {
-    return Fail(ErrorCode::kTooLarge, fmt::format("registry: a budget of {} bytes is above the {} "
-                                                  "it was made for (budget_bytes_max)",
-                                                  bytes, ledger_.limit_bytes()));
-  }
-  for (const cache::Core* const cache : Caches()) {
+  for (const Cache* const cache : Caches()) {
     if (bytes >= cache->block_bytes()) continue;
     return Fail(ErrorCode::kNoSpace,
                 fmt::format("registry: a budget of {} bytes holds no block of {}", bytes,
                             cache->block_bytes()));
   }
-  const uint64_t before = budget_bytes();
-  return bytes < before ? Shrink(bytes, before - bytes) : Grow(bytes, bytes - before);
+  return bytes < budget_bytes() ? Shrink(bytes) : Grow(bytes);
 }
 
-Result<void> Registry::Grow(uint64_t bytes, uint64_t more_bytes) {
+Result<void> Registry::Grow(uint64_t bytes) {
   while (true) {
-    const std::vector<cache::Core*> caches = Caches();
-    for (cache::Core* const cache : caches) {
+    const std::vector<Cache*> caches = Caches();
+    for (Cache* const cache : caches) {
       // One that is larger already could not follow when the budget went down.
       if (cache->stats().hot_bytes_limit < bytes) QUIRE_TRY(cache->Resize(bytes));
     }
+    AtSyncPoint("registry: caches have grown, the budget has not");
     MutexLock lock(mutex_);
-    if (stores_.size() > caches.size()) continue;  // a new one, made for the old budget
-    withheld_bytes_ -= more_bytes;
-    ledger_.Refund(more_bytes);
-    return {};
+    if (stores_.size() == caches.size()) return budget_.Resize(bytes);
+    // There is a new one, made for the old budget.
   }
 }
 
-Result<void> Registry::Shrink(uint64_t bytes, uint64_t less_bytes) {
+Result<void> Registry::Shrink(uint64_t bytes) {
   const auto busy = [&](uint64_t held) {
     return Fail(ErrorCode::kBusy,
-                fmt::format("registry: training runs hold {} bytes, more than a budget of {}", held,
-                            bytes));
+                fmt::format("registry: training runs and requests hold {} bytes, more than a "
+                            "budget of {}",
+                            held, bytes));
   };
-  if (const uint64_t held = TrainingBytes(); held > bytes) return busy(held);  // nothing evicted
-  const auto withhold = [&] {
-    MutexLock lock(mutex_);
-    if (!ledger_.TryCharge(less_bytes)) return false;
-    withheld_bytes_ += less_bytes;
-    return true;
-  };
-  while (!withhold()) {
-    if (EvictUnused(1) == 0 && !EvictLeastRecent(nullptr)) return busy(bytes_used());
+  if (const uint64_t held = LastingBytes(); held > bytes) return busy(held);  // nothing evicted
+  while (!budget_.Resize(bytes)) {
+    if (!EvictUnused() && !EvictLeastRecent(nullptr)) return busy(bytes_used());
   }
-  for (cache::Core* const cache : Caches()) {
-    // Where a live owner's slots are in the way it keeps its memory; the ledger is what counts.
+  for (Cache* const cache : Caches()) {
+    // Where a live owner's slots are in the way it keeps its memory; the budget is what counts.
     if (auto resized = cache->Resize(bytes); !resized) {
       LogDebug("registry: {}", resized.error().message);
     }
   }
   return {};
+}
+
+std::shared_ptr<OwnerCache> Registry::Adopt(std::unique_ptr<Sequence> sequence) {
+  std::vector<uint32_t> layers(options_.geometry.layer_count());
+  std::iota(layers.begin(), layers.end(), 0u);
+  MutexLock lock(mutex_);
+  while (owners_.contains(Inference{next_request_})) ++next_request_;
+  const Owner owner = Inference{next_request_++};
+  auto made = std::make_shared<OwnerCache>(owner, OwnerOptions{}, std::move(sequence),
+                                           std::move(layers), nullptr, *options_.clock);
+  owners_.emplace(owner, made);
+  return made;
+}
+
+void Registry::Dismiss(const std::shared_ptr<OwnerCache>& owner) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = owners_.find(owner->owner());
+    // Released by name, its place may be another one's.
+    if (found != owners_.end() && found->second == owner) owners_.erase(found);
+  }
+  owner->End(OwnerState::kReleased);
+  owner->GiveBack();
 }
 
 }  // namespace quire::registry

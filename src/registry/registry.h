@@ -3,7 +3,6 @@
 #define QUIRE_REGISTRY_REGISTRY_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -11,40 +10,32 @@
 
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
-#include "cache/core.h"
 #include "quire/cache.h"
-#include "quota/ledger.h"
 #include "registry/owner.h"
 #include "registry/owner_cache.h"
 
 namespace quire::registry {
 
-struct RegistryOptions {
-  Geometry geometry{};
-  NumericProfile profile{};       // of owners that name none
-  uint64_t budget_bytes = 0;      // hard, over all owners and whatever they choose
-  uint64_t budget_bytes_max = 0;  // most that Resize may raise it to; 0: budget_bytes
-  uint64_t tokens_max = 1 << 20;  // longest sequence of any owner
-  const Clock* clock = nullptr;   // needed; must outlive the registry
-  // Of each cache; none: host memory.
-  std::function<std::unique_ptr<DeviceMemory>()> make_memory{};
-};
-
 /// What EvictToBudget did.
 struct EvictReport {
   uint64_t owners_evicted = 0;
-  uint64_t bytes_used = 0;  // afterwards; above the target: the rest is pinned or training's
+  uint64_t bytes_used =
+      0;  // afterwards; above the target: the rest is pinned, training's or an engine's
 };
 
 /// Owners by name. Each combination of codecs and checkpoint layers has a cache of its own, made
 /// when the first owner asks for it, and all of them pay from one budget.
 ///
-/// Threads:  any. One lock (rank 3) for the map; it is not held while a cache works
-/// Lifetime: must outlive the owner caches
+/// Threads:  any. One lock (rank 2) for the map; it is not held while a cache works
+/// Lifetime: must outlive the owner caches and the sequences of requests()
 class Registry {
  public:
-  /// Errors: kInvalidArgument names the field; kNoSpace the budget holds no block
-  static Result<std::unique_ptr<Registry>> Create(RegistryOptions options);
+  /// `options` are those of each cache: hot_bytes is the hard budget over all owners, whatever they
+  /// choose, hot_bytes_max the most that Resize may raise it to, profile that of owners that name
+  /// none. A clock is needed; what `options` points to must outlive the registry.
+  ///
+  /// Errors: as Cache::Create; kInvalidArgument no clock, or a shared budget: it has its own
+  static Result<std::unique_ptr<Registry>> Create(CacheOptions options);
   ~Registry();
 
   /// The owner's cache, made if there is none. An inference owner starts with what is cached of
@@ -54,64 +45,74 @@ class Registry {
   ///         kNoSpace all that may be evicted is; as Cache::Create for codecs
   Result<std::shared_ptr<OwnerCache>> GetOrCreate(const Owner& owner, const OwnerOptions& options,
                                                   std::span<const TokenId> prompt = {});
+  /// The cache of those who choose nothing, for an engine: each sequence that it opens, forks or
+  /// selects is an inference owner from then to its end. The engine makes room among its own, so
+  /// none of them is evicted, and none evicts other owners.
+  Cache& requests() { return *requests_; }
   /// Null: there is none.
   std::shared_ptr<OwnerCache> Find(const Owner& owner) const;
+  /// The cache of owners with these options, made if there is none: for an engine that serves
+  /// requests on the same budget.
+  ///
+  /// Errors:   as GetOrCreate, for the options
+  /// Lifetime: the registry's
+  Result<Cache*> CacheOf(const OwnerOptions& options);
   /// The owner's end, of a training run too. What it published stays cached. False: there is none.
   bool Release(const Owner& owner);
-  /// Back to zero tokens. Errors: kNotFound
-  Result<void> Clear(const Owner& owner);
 
   /// Brings the bytes in use down to `bytes`: first what is cached and nobody holds, then the least
   /// recently used inference owners. Never a training run.
   EvictReport EvictToBudget(uint64_t bytes);
 
   /// Moves the budget. Down: makes room as EvictToBudget does until no more than that is charged,
-  /// so training runs stay. No slot of a live owner moves; caches give the memory beyond the new
-  /// budget back where nobody holds any of it.
+  /// so training runs and requests stay. No slot of a live owner moves; caches give the memory
+  /// beyond the new budget back where nobody holds any of it.
   ///
-  /// Errors:  kTooLarge above budget_bytes_max; kNoSpace it holds no block of some owner's, or the
-  ///          system refuses memory; kBusy training runs hold more. The budget is then as before;
-  ///          what was evicted to get there is not brought back
+  /// Errors:  kTooLarge above hot_bytes_max; kNoSpace it holds no block of some owner's, or the
+  ///          system refuses memory; kBusy training runs and requests hold more. The budget is then
+  ///          as before; what was evicted to get there is not brought back
   /// Threads: any; calls take turns
   Result<void> Resize(uint64_t bytes);
 
-  uint64_t bytes_used() const;
-  uint64_t budget_bytes() const;
+  uint64_t bytes_used() const { return budget_.used_bytes(); }
+  uint64_t budget_bytes() const { return budget_.bytes(); }
   uint64_t owner_count() const;
 
  private:
+  friend class OwnedSequence;
+  friend class RequestCache;
+
   // One combination of codecs and checkpoint layers.
   struct Store {
     NumericProfile profile;
     std::vector<uint32_t> checkpoint_layers;
     std::vector<uint32_t> layer_numbers;  // [layers of the model]
-    std::unique_ptr<DeviceMemory> memory;  // the cache's
-    std::unique_ptr<cache::Core> cache;
+    std::unique_ptr<Cache> cache;
   };
 
-  explicit Registry(RegistryOptions options);
+  explicit Registry(CacheOptions options);
 
   Result<Store*> StoreFor(const OwnerOptions& options) QUIRE_REQUIRES(mutex_);
   Result<std::shared_ptr<OwnerCache>> Make(const Owner& owner, const OwnerOptions& options,
                                            Store& store, std::span<const TokenId> prompt);
-  std::vector<cache::Core*> Caches() const;
-  uint64_t EvictUnused(uint64_t blocks);
-  uint64_t TrainingBytes() const;
-  Result<void> Grow(uint64_t bytes, uint64_t more_bytes);
-  Result<void> Shrink(uint64_t bytes, uint64_t less_bytes);
+  std::vector<Cache*> Caches() const;
+  bool EvictUnused();
+  uint64_t LastingBytes() const;
+  Result<void> Grow(uint64_t bytes);
+  Result<void> Shrink(uint64_t bytes);
   bool EvictLeastRecent(const OwnerCache* except);
+  // For requests(): makes an owner of a sequence that an engine runs; and its end.
+  std::shared_ptr<OwnerCache> Adopt(std::unique_ptr<Sequence> sequence);
+  void Dismiss(const std::shared_ptr<OwnerCache>& owner);
 
-  const RegistryOptions options_;
-  const Clock& clock_;
-  // Its limit is the most that the budget may be. What it is less than that now is charged to
-  // nobody, so that lowering it is one charge, which succeeds or changes nothing whoever else is
-  // charging.
-  quota::Ledger ledger_;
-  Mutex resize_mutex_{LockRank{2}};  // one Resize at a time
+  const CacheOptions options_;
+  SharedBudget budget_;
+  Mutex resize_mutex_{LockRank::kRegistryResize};
   // Before owners_: they end first.
   std::vector<std::unique_ptr<Store>> stores_ QUIRE_GUARDED_BY(mutex_);
-  mutable Mutex mutex_{LockRank{3}};
-  uint64_t withheld_bytes_ QUIRE_GUARDED_BY(mutex_) = 0;  // of the ledger
+  std::unique_ptr<Cache> requests_;  // set once, by Create
+  mutable Mutex mutex_{LockRank::kRegistry};
+  uint64_t next_request_ QUIRE_GUARDED_BY(mutex_) = 0;
   std::map<Owner, std::shared_ptr<OwnerCache>> owners_ QUIRE_GUARDED_BY(mutex_);
 };
 

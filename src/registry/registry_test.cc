@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/sync_point.h"
 #include "cache/test_util.h"
 
 namespace quire::registry {
@@ -33,7 +34,7 @@ struct World {
         charge_bytes(cache::ChargePerSlot(geometry, kF16)),
         registry(Must(Registry::Create({.geometry = geometry,
                                         .profile = kF16,
-                                        .budget_bytes = BytesFor(slots),
+                                        .hot_bytes = BytesFor(slots),
                                         .tokens_max = 1 << 14,
                                         .clock = &clock}))) {}
 
@@ -98,7 +99,7 @@ TEST(Registry, GetsOrCreatesReleasesAndClears) {
   const auto history = SomeTokens(3 * kBlock + 2, 1);
   Must(world.Feed(*first, history));
   world.ExpectHolds(*first, history);
-  Must(world.registry->Clear(Inference{7}));
+  Must(first->Clear());
   EXPECT_EQ(first->length(), 0u);
   Must(world.Feed(*first, history));
   world.ExpectHolds(*first, history);
@@ -109,7 +110,7 @@ TEST(Registry, GetsOrCreatesReleasesAndClears) {
   const auto late = first->Commit({});
   EXPECT_EQ(late.error().code, ErrorCode::kNotFound);
   EXPECT_EQ(late.error().message, "inference 7: it was released");
-  EXPECT_EQ(world.registry->Clear(Inference{7}).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(first->Clear().error().code, ErrorCode::kNotFound);
 
   const OwnerOptions other{.identity = SomeIdentity(), .tokens_max = 99};
   const auto differs = world.registry->GetOrCreate(Training{"lora", 7}, other);
@@ -117,19 +118,15 @@ TEST(Registry, GetsOrCreatesReleasesAndClears) {
   EXPECT_THAT(differs.error().message, HasSubstr("training lora/7 exists"));
 }
 
-TEST(Registry, MetricsFollowTheClock) {
+TEST(Registry, ItKnowsItsBytesAndWhenItWasUsed) {
   World world(40);
   const auto owner = world.Get(Inference{1});
-  EXPECT_EQ(owner->metrics().created_us, 1000u);
-  EXPECT_EQ(owner->metrics().access_count, 1u);
+  EXPECT_EQ(owner->last_access_us(), 1000u);
+  const uint64_t before = owner->bytes();
   world.clock.Advance(50);
-  Must(world.Feed(*owner, SomeTokens(kBlock, 1)));  // two appends, one commit
-  const OwnerMetrics metrics = owner->metrics();
-  EXPECT_EQ(metrics.created_us, 1000u);
-  EXPECT_EQ(metrics.last_access_us, 1050u);
-  EXPECT_EQ(metrics.access_count, 4u);
-  EXPECT_EQ(metrics.tokens, kBlock);
-  EXPECT_GT(metrics.bytes, 0u);
+  Must(world.Feed(*owner, SomeTokens(2 * kBlock, 1)));
+  EXPECT_EQ(owner->last_access_us(), 1050u);
+  EXPECT_GT(owner->bytes(), before);
 }
 
 TEST(Registry, InferencePublishesAndTrainingNever) {
@@ -215,8 +212,8 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   World world(20);
   world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                           .profile = kF16,
-                                          .budget_bytes = world.BytesFor(20),
-                                          .budget_bytes_max = world.BytesFor(40),
+                                          .hot_bytes = world.BytesFor(20),
+                                          .hot_bytes_max = world.BytesFor(40),
                                           .tokens_max = 1 << 14,
                                           .clock = &world.clock}));
   Registry& registry = *world.registry;
@@ -232,7 +229,7 @@ TEST(Registry, TheBudgetMovesAndTrainingRunsLive) {
   // Below what training holds: refused before anything goes.
   const auto busy = registry.Resize(world.charge_bytes);
   EXPECT_EQ(busy.error().code, ErrorCode::kBusy);
-  EXPECT_THAT(busy.error().message, HasSubstr("training runs hold"));
+  EXPECT_THAT(busy.error().message, HasSubstr("training runs and requests hold"));
   EXPECT_EQ(registry.owner_count(), 6u);
   EXPECT_EQ(registry.budget_bytes(), world.BytesFor(20));
   EXPECT_EQ(registry.Resize(1).error().code, ErrorCode::kNoSpace);
@@ -280,7 +277,7 @@ TEST(Registry, WhoComesSecondGetsTheOwnerThatIsThere) {
   HookedClock clock;
   const auto registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                                .profile = kF16,
-                                               .budget_bytes = 1 << 20,
+                                               .hot_bytes = 1 << 20,
                                                .tokens_max = 1 << 14,
                                                .clock = &clock}));
   const OwnerOptions options{.identity = SomeIdentity()};
@@ -302,67 +299,38 @@ TEST(Registry, AReaderHearsThatTheOwnerEndedMeanwhile) {
   HookedClock clock;
   world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
                                           .profile = kF16,
-                                          .budget_bytes = 40 * world.charge_bytes,
+                                          .hot_bytes = 40 * world.charge_bytes,
                                           .tokens_max = 1 << 14,
                                           .clock = &clock}));
   std::vector<float> out(kBlock * 8);
-  const std::vector<std::function<Result<void>(const OwnerCache&)>> reads = {
-      [&](const OwnerCache& owner) { return owner.Gather(0, StreamRole::kKey, 0, kBlock, out); },
-      [](const OwnerCache& owner) -> Result<void> {
-        QUIRE_TRY(owner.View(0, StreamRole::kKey));
-        return {};
-      }};
-  for (const auto& read : reads) {
-    const auto owner = world.Get(Inference{1});
-    Must(world.Feed(*owner, SomeTokens(kBlock, 1)));
-    Must(read(*owner));
-    clock.hooked_reading = clock.readings;
-    clock.hook = [&] { EXPECT_TRUE(world.registry->Release(Inference{1})); };
-    const auto late = read(*owner);
-    ASSERT_FALSE(late.has_value());
-    EXPECT_EQ(late.error().code, ErrorCode::kNotFound);
-    EXPECT_EQ(late.error().message, "inference 1: it was released");
-  }
+  const auto owner = world.Get(Inference{1});
+  Must(world.Feed(*owner, SomeTokens(kBlock, 1)));
+  Must(owner->Gather(0, StreamRole::kKey, 0, kBlock, out));
+  clock.hooked_reading = clock.readings;
+  clock.hook = [&] { EXPECT_TRUE(world.registry->Release(Inference{1})); };
+  const auto late = owner->Gather(0, StreamRole::kKey, 0, kBlock, out);
+  ASSERT_FALSE(late.has_value());
+  EXPECT_EQ(late.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(late.error().message, "inference 1: it was released");
 }
-
-/// Host memory that runs something at its next commit.
-class HookedMemory final : public DeviceMemory {
- public:
-  explicit HookedMemory(std::function<void()>& hook) : hook_(hook) {}
-
-  std::string_view name() const override { return host_->name(); }
-  bool host_accessible() const override { return true; }
-  Result<std::byte*> Reserve(uint64_t bytes) override { return host_->Reserve(bytes); }
-  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
-    if (const auto run = std::exchange(hook_, nullptr)) run();
-    return host_->Commit(begin, bytes);
-  }
-  void Decommit(std::byte* begin, uint64_t bytes) override { host_->Decommit(begin, bytes); }
-  void Release(std::byte* base, uint64_t bytes) override { host_->Release(base, bytes); }
-  void Discard(std::byte* begin, uint64_t bytes) override { host_->Discard(begin, bytes); }
-
- private:
-  const std::unique_ptr<DeviceMemory> host_ = MakeHostMemory(/*huge_pages=*/false);
-  std::function<void()>& hook_;
-};
 
 // An owner with codecs of its own comes while the caches that were there grow: its cache is made
 // for the old budget and has to grow too.
 TEST(Registry, ACacheMadeWhileTheBudgetGrowsGrowsToo) {
   World world(20);
-  std::function<void()> hook;
-  world.registry =
-      Must(Registry::Create({.geometry = SmallGeometry(),
-                             .profile = kF16,
-                             .budget_bytes = 20 * world.charge_bytes,
-                             .budget_bytes_max = 40 * world.charge_bytes,
-                             .tokens_max = 1 << 14,
-                             .clock = &world.clock,
-                             .make_memory = [&] { return std::make_unique<HookedMemory>(hook); }}));
+  world.registry = Must(Registry::Create({.geometry = SmallGeometry(),
+                                          .profile = kF16,
+                                          .hot_bytes = 20 * world.charge_bytes,
+                                          .hot_bytes_max = 40 * world.charge_bytes,
+                                          .tokens_max = 1 << 14,
+                                          .clock = &world.clock}));
   OwnerOptions left_out;
   left_out.checkpoint_layers = {1};
   std::shared_ptr<OwnerCache> late;
-  hook = [&] { std::thread([&] { late = world.Get(Training{"late", 1}, left_out); }).join(); };
+  const SyncPointHandler handler([&](std::string_view name) {
+    if (name != "registry: caches have grown, the budget has not" || late) return;
+    late = world.Get(Training{"late", 1}, left_out);
+  });
   Must(world.registry->Resize(40 * world.charge_bytes));
   ASSERT_NE(late, nullptr);
   EXPECT_EQ(world.registry->budget_bytes(), 40 * world.charge_bytes);
@@ -417,8 +385,8 @@ TEST(Registry, EveryOwnerHasItsOwnCodecLengthAndCheckpointLayers) {
     Must(world.Feed(*owner, history));
     world.ExpectHolds(*owner, history);
   }
-  EXPECT_EQ(f32->metrics().bytes, 2 * plain->metrics().bytes);
-  EXPECT_EQ(2 * checkpointed->metrics().bytes, plain->metrics().bytes) << "three layers of six";
+  EXPECT_EQ(f32->bytes(), 2 * plain->bytes());
+  EXPECT_EQ(2 * checkpointed->bytes(), plain->bytes()) << "three layers of six";
 
   const auto no_layer = world.AppendLayer(*checkpointed, 2, history, 0);
   EXPECT_EQ(no_layer.error().code, ErrorCode::kInvalidArgument);

@@ -68,8 +68,8 @@ class Stress {
                                    .hot_bytes_max = kSlotsMost * charge_bytes_}))),
         registry_(Must(Registry::Create({.geometry = SmallGeometry(),
                                          .profile = profile_,
-                                         .budget_bytes = kOwnerSlots * charge_bytes_,
-                                         .budget_bytes_max = kOwnerSlotsMost * charge_bytes_,
+                                         .hot_bytes = kOwnerSlots * charge_bytes_,
+                                         .hot_bytes_max = kOwnerSlotsMost * charge_bytes_,
                                          .clock = &clock_}))) {
     Must(cache_->AddTenant({.name = "team", .quota_bytes = 30 * charge_bytes_, .shared = true}));
     tenants_ = {kDefaultTenant,

@@ -3,343 +3,247 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <new>
-#include <optional>
+#include <string>
 #include <utility>
-
-#include "base/hash.h"
-#include "model/mass_observer.h"
 
 namespace quire::serve {
 
-std::string_view FinishName(Finish finish) {
-  switch (finish) {
-    case Finish::kLength: return "length";
-    case Finish::kStop: return "stop";
-    case Finish::kNoSpace: return "no_space";
-    case Finish::kCancelled: return "cancelled";
-    case Finish::kFailed: return "failed";
+namespace {
+
+constexpr uint32_t kEventsMin = 8;
+
+Result<void> CheckOptions(const EngineOptions& options) {
+  const auto bad = [](std::string what) {
+    return Fail(ErrorCode::kInvalidArgument, "engine options: " + std::move(what));
+  };
+  if (options.chunk_tokens_min == 0) return bad("chunk_tokens_min is 0");
+  if (options.chunk_tokens_max < options.chunk_tokens_min) {
+    return bad(fmt::format("chunk_tokens_max {} is below chunk_tokens_min {}",
+                           options.chunk_tokens_max, options.chunk_tokens_min));
   }
-  return "unknown";
+  if (options.running_max == 0) return bad("running_max is 0");
+  if (options.aging_us == 0) return bad("aging_us is 0");
+  if (options.events_max < kEventsMin) {
+    return bad(
+        fmt::format("events_max is {}, must be at least {}", options.events_max, kEventsMin));
+  }
+  return {};
 }
 
-/// One request on its way: waiting, then prefilling, then decoding, then finished.
-class Engine::Task {
- public:
-  Task(const Request& request, const Clock& clock, uint64_t handed_us)
-      : request_(request), clock_(clock), sampler_(request.sampling), handed_us_(handed_us) {
-    response_.prompt_tokens = request.prompt.size();
-    if (!request.keep.keeps_all() && request.keep.by != KeepBy::kRecent) {
-      observer_.emplace(ObservedFrom(request.keep, request.prompt.size()));
-    }
-  }
-
-  const Request& request() const { return request_; }
-  Sequence& sequence() { return *sequence_; }
-  bool finished() const { return finished_; }
-  /// Tokens behind it, those dropped too.
-  uint64_t position() const { return sequence_->length() + sequence_->dropped_tokens(); }
-  bool prefilling() const { return position() < request_.prompt.size(); }
-  /// Who looks at the attention of the next step.
-  model::MassObserver* observer() { return observer_ && prefilling() ? &*observer_ : nullptr; }
-  /// A copy of it, to go back to when the step has to be taken again.
-  std::optional<model::MassObserver> ObservedSoFar() const { return observer_; }
-  void ForgetObservedSince(std::optional<model::MassObserver> before) {
-    observer_.reset();
-    if (before) observer_.emplace(*std::move(before));
-  }
-  /// What it holds from now on, until GaveBack.
-  void NoteHeld() { held_bytes_ = sequence_->stats().bytes; }
-  /// Whether it holds less than it did at the last call of the two.
-  bool GaveBack() {
-    if (finished_) return true;
-    const uint64_t before = held_bytes_;
-    NoteHeld();
-    return held_bytes_ < before;
-  }
-  Response TakeResponse() { return std::move(response_); }
-
-  void Start(std::unique_ptr<Sequence> sequence, MissReason reason) {
-    sequence_ = std::move(sequence);
-    response_.reused_tokens = sequence_->length();
-    response_.miss_reason = reason;
-  }
-
-  /// The tokens of the next step: a chunk of the prompt or the last generated token.
-  std::span<const TokenId> NextTokens(uint32_t chunk_tokens) const {
-    if (!prefilling()) return {&response_.tokens.back(), 1};
-    const std::span<const TokenId> rest = std::span(request_.prompt).subspan(position());
-    return rest.first(std::min<size_t>(rest.size(), chunk_tokens));
-  }
-
-  /// At the end of the prompt: goes on with what is to be kept of it, and gives the rest back.
-  Result<void> Keep(const NumericProfile& profile) {
-    if (request_.keep.keeps_all() || position() != request_.prompt.size()) return {};
-    const uint64_t whole = sequence_->length() / profile.block_tokens;
-    const std::vector<uint64_t> kept = BlocksToKeep(
-        request_.keep, whole, profile, observer_ ? observer_->mass() : std::span<const double>{});
-    QUIRE_ASSIGN(auto selected, sequence_->Select(kept));
-    sequence_ = std::move(selected);
-    response_.dropped_tokens = sequence_->dropped_tokens();
-    return sequence_->Reserve(sequence_->length() + std::max<uint64_t>(request_.max_tokens, 1) - 1);
-  }
-
-  /// Takes in a step that ended with `logits` for its last token (empty while prefilling goes on).
-  void Advance(std::span<const float> logits) {
-    if (response_.tokens.empty()) {
-      const uint64_t done = position();
-      response_.computed_tokens = done - response_.reused_tokens;
-      if (request_.on_progress && !request_.on_progress(done, request_.prompt.size())) {
-        return Finish(Finish::kCancelled);
-      }
-    }
-    if (prefilling()) return;
-    if (response_.tokens.size() == request_.max_tokens) return Finish(Finish::kLength);
-    if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
-      // No token is the most likely one, nor are there probabilities to draw by.
-      return Fail({ErrorCode::kCorrupt,
-                   fmt::format("the logits after position {} are not finite: the weights hold NaN "
-                               "or infinity, or what is computed from them overflows",
-                               position() - 1)});
-    }
-    digest_.Update(std::as_bytes(logits));
-    const TokenId token = sampler_.Next(logits);
-    response_.tokens.push_back(token);
-    last_us_ = clock_.NowMicros();
-    if (response_.tokens.size() == 1) first_us_ = last_us_;
-    if (request_.on_token && !request_.on_token(token)) return Finish(Finish::kCancelled);
-    if (std::ranges::find(request_.stop_tokens, token) != request_.stop_tokens.end()) {
-      return Finish(Finish::kStop);
-    }
-    if (response_.tokens.size() == request_.max_tokens) Finish(Finish::kLength);
-  }
-
-  void Finish(serve::Finish finish) {
-    finished_ = true;
-    response_.finish = finish;
-    response_.logits_digest = digest_.Finish();
-    const size_t generated = response_.tokens.size();
-    if (generated > 0) response_.ttft_ms = static_cast<double>(first_us_ - handed_us_) / 1e3;
-    if (generated > 1) {
-      response_.ms_per_token =
-          static_cast<double>(last_us_ - first_us_) / 1e3 / static_cast<double>(generated - 1);
-    }
-    if (sequence_ != nullptr) response_.sequence = sequence_->stats();
-    sequence_.reset();
-  }
-
-  void Fail(Error error) {
-    response_.error = std::move(error);
-    Finish(Finish::kFailed);
-  }
-
- private:
-  const Request& request_;
-  const Clock& clock_;
-  model::Sampler sampler_;
-  std::unique_ptr<Sequence> sequence_;
-  std::optional<model::MassObserver> observer_;
-  Response response_;
-  Blake2b<16> digest_;
-  bool finished_ = false;
-  uint64_t held_bytes_ = 0;
-  const uint64_t handed_us_;
-  uint64_t first_us_ = 0;  // of the first generated token
-  uint64_t last_us_ = 0;
-};
+}  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Create(const Parts& parts, const Identity& identity,
                                                const EngineOptions& options) {
-  if (options.chunk_tokens == 0) {
-    return Fail(ErrorCode::kInvalidArgument, "engine options: chunk_tokens is 0");
-  }
+  QUIRE_TRY(CheckOptions(options));
   return std::unique_ptr<Engine>(new Engine(parts, identity, options));
 }
 
 Engine::Engine(const Parts& parts, const Identity& identity, const EngineOptions& options)
-    : parts_(parts), identity_(identity), options_(options) {}
+    : parts_(parts),
+      identity_(identity),
+      options_(options),
+      mailbox_({.requests_max = options.requests_max,
+                .sessions_max = options.sessions_max,
+                .events_max = options.events_max}),
+      stepper_(parts.model, parts.attention, parts.executor, parts.cache.options().profile),
+      chunk_(options.chunk_tokens_min, options.chunk_tokens_max) {}
 
-std::vector<Response> Engine::Run(std::span<const Request> requests) {
-  const uint64_t handed_us = parts_.clock.NowMicros();
-  std::vector<std::unique_ptr<Task>> tasks;
-  for (const Request& request : requests) {
-    tasks.push_back(std::make_unique<Task>(request, parts_.clock, handed_us));
-    if (auto checked = Check(request); !checked) tasks.back()->Fail(std::move(checked).error());
-  }
-  std::vector<Task*> running;
-  size_t next = 0;     // first task that has not been admitted
-  bool waits = false;  // it found no room, and nobody has given any back since
-  while (next < tasks.size() || !running.empty()) {
-    const bool prefilling = std::ranges::any_of(running, [](Task* t) { return t->prefilling(); });
-    if (!prefilling && !waits && next < tasks.size()) {
-      waits = !Admit(*tasks[next], !running.empty());
-      if (waits) {
-        for (Task* task : running) task->NoteHeld();
-      } else {
-        if (!tasks[next]->finished()) running.push_back(tasks[next].get());
-        ++next;
-      }
-    }
-    Step(running);
-    if (waits) waits = std::ranges::none_of(running, [](Task* t) { return t->GaveBack(); });
-    std::erase_if(running, [](Task* task) { return task->finished(); });
-  }
-  std::vector<Response> responses;
-  for (auto& task : tasks) {
-    responses.push_back(task->TakeResponse());
-    responses.back().kv_bytes = responses.back().sequence.bytes;
-  }
-  return responses;
-}
+Engine::~Engine() = default;
 
 Result<void> Engine::Check(const Request& request) const {
   const auto vocab = static_cast<TokenId>(parts_.model.config().vocab);
+  const auto bad = [](std::string what) {
+    return Fail(ErrorCode::kInvalidArgument, std::move(what));
+  };
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     if (request.prompt[i] < 0 || request.prompt[i] >= vocab) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("prompt: token {} at position {} is not in the vocabulary of "
-                              "{}",
-                              request.prompt[i], i, vocab));
+      return bad(fmt::format("prompt: token {} at position {} is not in the vocabulary of {}",
+                             request.prompt[i], i, vocab));
     }
   }
-  if (request.keep.share > 0.0 && request.keep.share <= 1.0) return {};
-  return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("keep.share is {}, must be above 0 and at most 1", request.keep.share));
+  const bool in_session = !request.session.is_none();
+  if (request.prompt.empty() && !in_session) return bad("prompt: no tokens");
+  if (!(request.keep.share > 0.0 && request.keep.share <= 1.0)) {
+    return bad(fmt::format("keep.share is {}, must be above 0 and at most 1", request.keep.share));
+  }
+  if (in_session && !request.keep.keeps_all()) return bad("keep: not in a session");
+  if (in_session && request.on_full == OnFull::kFewer) return bad("on_full: kFewer in a session");
+  return {};
 }
 
-bool Engine::Admit(Task& task, bool others_running) {
-  if (task.finished()) return true;
-  const Request& request = task.request();
-  const bool keeps_all = request.keep.keeps_all();
-  // The last generated token is never fed back, so its K and V need no room.
-  const uint64_t tokens = request.prompt.size() + std::max<uint64_t>(request.max_tokens, 1) - 1;
-  const SequenceOptions options{.reserve_tokens = tokens,
-                                .step_tokens = options_.chunk_tokens,
-                                .on_full = request.on_full,
-                                .publish = keeps_all};
-  // What others hold may be free later; what nobody holds is refused for good, and counted.
-  const auto waits = [others_running](const Error& error) {
-    return error.code == ErrorCode::kNoSpace && others_running;
-  };
-  auto plan = parts_.cache.Acquire({.identity = &identity_,
-                                    .tokens = request.prompt,
-                                    .reuse = request.reuse && keeps_all,
-                                    .open_as = others_running ? &options : nullptr});
-  if (!plan) {
-    if (waits(plan.error())) return false;
-    task.Fail(std::move(plan).error());
-    return true;
-  }
-  const MissReason reason = plan->reason();
-  auto sequence = parts_.cache.Open(*std::move(plan), options);
-  if (!sequence) {
-    if (waits(sequence.error())) return false;
-    task.Fail(std::move(sequence).error());
-    return true;
-  }
-  task.Start(*std::move(sequence), reason);
-  return true;
+Result<RequestId> Engine::Submit(Request request) {
+  QUIRE_TRY(Check(request));
+  return mailbox_.Submit(std::move(request), parts_.clock.NowMicros());
 }
 
-void Engine::Step(std::span<Task* const> tasks) {
-  std::vector<Task*> ready;
-  for (Task* task : tasks) {
-    const uint64_t tokens =
-        task->sequence().length() + task->NextTokens(options_.chunk_tokens).size();
-    if (auto room = task->sequence().Reserve(tokens); room) {
-      ready.push_back(task);
-    } else if (room.error().code == ErrorCode::kNoSpace) {
-      task->Finish(Finish::kNoSpace);
-    } else {
-      task->Fail(std::move(room).error());
+Result<void> Engine::GiveWay() {
+  if (options_.outside_retry_us == 0) {
+    return Fail(ErrorCode::kUnsupported, "engine: outside_retry_us is 0, so it gives no way");
+  }
+  mailbox_.GiveWay();
+  return {};
+}
+
+TickReport Engine::Tick() {
+  TakeCommands();
+  const uint64_t now_us = parts_.clock.NowMicros();
+  EndExpired(now_us);
+  LookAtReaders(now_us);
+  RetryOutside(now_us);
+  RemoveEnded();
+  Admit(now_us);
+  std::vector<StepPart> parts = PlanStep();
+  ReserveRoom(parts);
+  const uint64_t step_us = parts_.clock.NowMicros();
+  stepper_.Step(parts);
+  stats_.step_us += parts_.clock.NowMicros() - step_us;
+  TakeIn(parts);
+  RemoveEnded();
+  if (!parts.empty() || may_start_) return {.worked = true};
+  return {.wait_us = WaitUs(now_us)};
+}
+
+void Engine::TakeCommands() {
+  for (Command& command : mailbox_.TakeCommands()) {
+    std::visit([this](auto& each) { Take(std::move(each)); }, command);
+  }
+}
+
+void Engine::Take(SubmitCommand command) {
+  const RequestId id = command.id;
+  const SessionId in = command.request.session;
+  Session* const session = in.is_none() ? nullptr : sessions_.at(in).get();
+  const bool grows = options_.admission == Admission::kGrow &&
+                     command.request.on_full == OnFull::kReject && command.request.keep.keeps_all();
+  auto task = std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
+                                     parts_.clock);
+  shares_.Enter(task->tenant());
+  tasks_.emplace(id, std::move(task));
+  may_start_ = true;
+}
+
+void Engine::Take(const CancelCommand& command) {
+  const auto found = tasks_.find(command.id);
+  if (found == tasks_.end() || found->second->ended()) return;  // it has just ended
+  found->second->End(Finish::kCancelled);
+  RemoveEnded();  // now: the command that ends its session may follow
+}
+
+void Engine::Take(const OpenSessionCommand& command) {
+  sessions_.emplace(command.id, std::make_unique<Session>(
+                                    Session{.tenant = command.options.tenant,
+                                            .sampler = model::Sampler(command.options.sampling)}));
+}
+
+void Engine::Take(const ForkSessionCommand& command) {
+  const Session& from = *sessions_.at(command.from);
+  auto fork = std::make_unique<Session>(Session{.tenant = from.tenant,
+                                                .sampler = from.sampler,
+                                                .text = from.text,
+                                                .turns_ended = from.turns_ended});
+  if (from.sequence != nullptr) {
+    // Without room for a copy of the open block it finds what is published, and computes the rest.
+    if (auto forked = from.sequence->Fork(); forked) fork->sequence = *std::move(forked);
+  }
+  sessions_.emplace(command.to, std::move(fork));
+}
+
+void Engine::Take(const EndSessionCommand& command) {
+  sessions_.erase(command.id);
+  RoomCameBack();
+}
+
+void Engine::Take(const SetTenantCommand& command) {
+  const TenantShare& share = command.share;
+  shares_.SetWeight(share.tenant, share.weight);
+  if (share.domain.is_none()) {
+    domains_.erase(share.tenant);
+  } else {
+    domains_[share.tenant] = share.domain;
+  }
+}
+
+void Engine::Take(const GiveWayCommand&) {
+  if (ReleaseIdleSession()) return;
+  Task* const victim = VictimFor(/*spare_oldest=*/false);
+  if (victim == nullptr) return;
+  TakeSequence(*victim, Waits::kRoom);  // what it held is not for others of the engine's
+}
+
+void Engine::EndExpired(uint64_t now_us) {
+  for (const auto& [id, task] : tasks_) {
+    const uint64_t deadline_us = task->request().deadline_us;
+    if (deadline_us == 0 || now_us < deadline_us || task->ended()) continue;
+    task->Fail({ErrorCode::kDeadline, fmt::format("request {}: its deadline was {} us ago",
+                                                  id.number(), now_us - deadline_us)});
+  }
+}
+
+void Engine::LookAtReaders(uint64_t now_us) {
+  std::vector<Task*> stalled;
+  for (Task* const task : running_) {
+    if (task->ended()) continue;
+    if (mailbox_.HasRoom(task->id(), Task::kEventsOfAStep)) {
+      task->SetPaused(std::nullopt);
+    } else if (!task->paused_us()) {
+      task->SetPaused(now_us);
+      RoomCameBack();  // who waits for room may take it from this one
+    } else if (now_us - *task->paused_us() >= options_.stall_us) {
+      stalled.push_back(task);
     }
   }
-  Compute(ready);
+  for (Task* const task : stalled) Preempt(*task, Waits::kReader);
+  for (const auto& [id, task] : tasks_) {
+    if (task->ended() || task->running() || task->waits() != Waits::kReader) continue;
+    if (!mailbox_.IsDrained(id)) continue;
+    task->WaitFor(Waits::kNothing);
+    may_start_ = true;
+  }
+  WakePrefixWaiters();  // of those that stand still
 }
 
-// All together or, where that fails, fewer and fewer: the fault is of those whom it meets alone.
-// The bits of a request do not depend on who is computed beside it.
-void Engine::Compute(std::span<Task* const> tasks) {
-  if (tasks.empty()) return;
-  std::vector<Task*> left;
-  auto done = Forward(tasks, left);
-  if (left.empty()) return;
-  if (tasks.size() == 1) return left.front()->Fail(std::move(done).error());
-  const std::span<Task* const> again = left;
-  Compute(again.first(again.size() / 2));
-  Compute(again.subspan(again.size() / 2));
+void Engine::RetryOutside(uint64_t now_us) {
+  if (now_us < retry_outside_us_) return;
+  retry_outside_us_ = UINT64_MAX;
+  RoomCameBack();
 }
 
-// Takes one step. On error `left` are those that were not computed, as they were before.
-Result<void> Engine::Forward(std::span<Task* const> tasks, std::vector<Task*>& left) {
-  struct Before {
-    uint64_t position;
-    uint64_t tokens;        // of the step
-    uint64_t logits;        // rows asked for: all, the last, or none
-    size_t offset;          // of these in logits_
-    uint64_t length_after;  // of the sequence, once it is computed
-    std::optional<model::MassObserver> observed;
-  };
-  const size_t vocab = parts_.model.config().vocab;
-  std::vector<Before> before;
-  size_t logits_size = 0;
-  for (Task* task : tasks) {
-    const uint64_t tokens = task->NextTokens(options_.chunk_tokens).size();
-    const bool ends_prompt = task->position() + tokens >= task->request().prompt.size();
-    const uint64_t wanted = task->request().on_logits ? tokens : ends_prompt ? 1 : 0;
-    before.push_back({task->position(), tokens, wanted, logits_size,
-                      task->sequence().length() + tokens, task->ObservedSoFar()});
-    logits_size += wanted * vocab;
-  }
-  logits_.resize(std::max(logits_.size(), logits_size));
-
-  std::vector<model::StepItem> items;
-  items.reserve(tasks.size());
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    items.push_back({.sequence = &tasks[i]->sequence(),
-                     .tokens = tasks[i]->NextTokens(options_.chunk_tokens),
-                     .logits = before[i].logits > 0 ? logits_.data() + before[i].offset : nullptr,
-                     .all_logits = tasks[i]->request().on_logits != nullptr,
-                     .observer = tasks[i]->observer()});
-  }
-  auto done = StepModel(items);
-
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    // A step that fails while it commits has computed everything, and some are through.
-    if (!done && tasks[i]->sequence().length() != before[i].length_after) {
-      tasks[i]->ForgetObservedSince(std::move(before[i].observed));
-      Sequence& sequence = tasks[i]->sequence();
-      if (auto rolled_back = sequence.Rollback(sequence.length()); rolled_back) {
-        left.push_back(tasks[i]);
-      } else {
-        tasks[i]->Fail(std::move(rolled_back).error());
-      }
-      continue;
+void Engine::RemoveEnded() {
+  std::erase_if(running_, [](const Task* task) { return task->ended(); });
+  const size_t before = tasks_.size();
+  for (auto each = tasks_.begin(); each != tasks_.end();) {
+    const auto next = std::next(each);
+    const Task& task = *each->second;
+    if (task.ended()) {
+      shares_.Leave(task.tenant());
+      const auto session = sessions_.find(task.request().session);
+      if (session != sessions_.end()) session->second->turns_ended = ++turns_ended_;
+      tasks_.erase(each);
     }
-    const std::span<const float> logits(logits_.data() + before[i].offset,
-                                        before[i].logits * vocab);
-    if (const auto& on_logits = tasks[i]->request().on_logits) {
-      for (uint64_t row = 0; row < before[i].tokens; ++row) {
-        on_logits(before[i].position + row, logits.subspan(row * vocab, vocab));
-      }
-    }
-    if (auto kept = tasks[i]->Keep(parts_.cache.options().profile); !kept) {
-      tasks[i]->Fail(std::move(kept).error());
-      continue;
-    }
-    tasks[i]->Advance(logits.empty() ? logits : logits.last(vocab));
+    each = next;
   }
-  return done;
+  if (tasks_.size() == before) return;
+  RoomCameBack();
+  WakePrefixWaiters();
 }
 
-// The model's step. Where memory runs out on the way, sequences may hold uncommitted rows.
-Result<void> Engine::StepModel(std::span<const model::StepItem> items) {
-  try {
-    return parts_.model.Step(items, parts_.attention, parts_.executor);
-  } catch (const std::bad_alloc&) {
-    return Fail(ErrorCode::kNoSpace, "step: the system has no memory left");
+uint64_t Engine::WaitUs(uint64_t now_us) const {
+  uint64_t next_us = retry_outside_us_;
+  for (const auto& [id, task] : tasks_) {
+    if (task->request().deadline_us != 0) {
+      next_us = std::min(next_us, task->request().deadline_us);
+    }
+    if (task->paused_us()) next_us = std::min(next_us, *task->paused_us() + options_.stall_us);
   }
+  return next_us == UINT64_MAX ? UINT64_MAX : next_us - std::min(next_us, now_us);
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats = stats_;
+  stats.running = static_cast<uint32_t>(running_.size());
+  stats.waiting = static_cast<uint32_t>(tasks_.size() - running_.size());
+  stats.chunk_tokens = chunk_.tokens();
+  return stats;
 }
 
 }  // namespace quire::serve

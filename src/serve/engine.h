@@ -1,74 +1,94 @@
-// Runs requests on one model and one cache: admission, chunked prefill, batched decode.
+// Runs requests and sessions on one model and one cache: a state machine that a thread turns.
+//
+//   auto engine = Engine::Create(parts, identity, {});
+//   auto id = (*engine)->Submit({.prompt = prompt});       // any thread
+//   while ((*engine)->Tick().worked) {}                    // one thread; see driver.h
+//   while (auto event = (*engine)->Next(*id)) ...          // any thread; the last is a Response
 #ifndef QUIRE_SERVE_ENGINE_H_
 #define QUIRE_SERVE_ENGINE_H_
 
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "env/clock.h"
 #include "model/model.h"
-#include "model/sampling.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
-#include "serve/keep.h"
+#include "serve/chunk_size.h"
+#include "serve/fair_share.h"
+#include "serve/mailbox.h"
+#include "serve/request.h"
+#include "serve/session.h"
+#include "serve/stepper.h"
+#include "serve/task.h"
 
 namespace quire::serve {
 
-/// Why a request stopped.
-enum class Finish : uint8_t {
-  kLength = 1,     // max_tokens generated
-  kStop = 2,       // a stop token
-  kNoSpace = 3,    // on_full is kHalt and the cache is full; what was generated stands
-  kCancelled = 4,  // on_progress or on_token said stop
-  kFailed = 5,     // see Response::error
-};
-std::string_view FinishName(Finish finish);
-
-struct Request {
-  std::vector<TokenId> prompt{};
-  uint32_t max_tokens = 16;
-  std::vector<TokenId> stop_tokens{};
-  model::SamplingOptions sampling{};
-  OnFull on_full = OnFull::kReject;
-  bool reuse = true;
-  KeepOptions keep{};  // with a share below 1 it neither shares nor publishes anything
-
-  /// A new token; false cancels. May be empty.
-  std::function<bool(TokenId)> on_token{};
-  /// Prompt tokens in the cache so far, of how many; false cancels. May be empty.
-  std::function<bool(uint64_t done, uint64_t total)> on_progress{};
-  /// Logits after the token at `position`, for every position computed here; [vocab]. May be empty:
-  /// then only the logits that are sampled from are computed.
-  std::function<void(uint64_t position, std::span<const float> logits)> on_logits{};
-};
-
-struct Response {
-  Finish finish = Finish::kFailed;
-  Error error{};                  // kFailed only; kCorrupt: the model gives logits not finite
-  std::vector<TokenId> tokens{};  // generated, a stop token included
-  uint64_t prompt_tokens = 0;
-  uint64_t reused_tokens = 0;    // found in the cache
-  uint64_t computed_tokens = 0;  // prompt tokens computed; prompt_tokens unless cancelled or reused
-  uint64_t dropped_tokens = 0;   // of the prompt, by `keep`
-  MissReason miss_reason = MissReason::kNeverSeen;
-  SequenceStats sequence{};                 // as it ended
-  uint64_t kv_bytes = 0;                    // blocks it held at the end, shared ones included
-  double ttft_ms = 0;                       // to its first token, from the call of Run
-  double ms_per_token = 0;                  // between later tokens
-  std::array<uint8_t, 16> logits_digest{};  // BLAKE2b-128 of the logits of every generated token
+/// What a request takes when it starts.
+enum class Admission : uint8_t {
+  kWhole = 1,  // room for its prompt and all it may generate, so that it is never short of it
+  // Room for what it has, and more as it grows. Where there is none, a request is preempted. More
+  // run together, and some work is done twice.
+  kGrow = 2,
 };
 
 struct EngineOptions {
-  uint32_t chunk_tokens = 512;  // most prompt tokens per step, over all requests; at least 1
+  // Prompt tokens per step, over all requests: between these, by headroom, and the lower one while
+  // anybody generates. At least 1.
+  uint32_t chunk_tokens_min = 512;
+  uint32_t chunk_tokens_max = 2048;
+  Admission admission = Admission::kWhole;  // of requests with OnFull::kReject that keep all
+  uint32_t running_max = 256;               // requests that hold a sequence
+  uint32_t requests_max = 1024;             // whose Response was not taken; more are refused
+  uint32_t sessions_max = 1024;
+  uint32_t events_max = 256;      // that wait for their reader, of one request; at least 8
+  uint64_t stall_us = 1'000'000;  // a request whose reader takes nothing for so long is preempted
+  uint64_t aging_us = 1'000'000;  // a request that waited so long counts as one priority higher
+  // Others hold room on the same budget, such as training runs: what finds none is tried again
+  // after so long, where nothing of the engine's could give any back. 0: it is refused then.
+  uint64_t outside_retry_us = 0;
 };
 
-/// Threads:  one Run at a time; work is spread over the executor
+struct TickReport {
+  bool worked = false;  // or may at once: call again
+  // Else: after how long to call again, if no caller changes anything before.
+  uint64_t wait_us = UINT64_MAX;
+};
+
+/// Counters since it was made, and what is there now.
+struct EngineStats {
+  uint64_t steps = 0;          // of the model
+  uint64_t step_us = 0;        // time of these, by the engine's clock
+  uint64_t prompt_tokens = 0;  // computed: read for the first time, or again after a preemption
+  uint64_t decode_tokens = 0;
+  uint64_t recomputed_tokens = 0;       // of both
+  uint64_t step_prompt_tokens_max = 0;  // most of one step
+  uint64_t looks = 0;                   // at waiting requests: whether they can start
+  uint64_t prefix_waits = 0;            // requests that waited for what another computes
+  uint64_t preemptions = 0;
+  uint64_t sessions_released = 0;  // idle sessions that lost their sequence
+  uint32_t waiting = 0;
+  uint32_t running = 0;
+  uint32_t chunk_tokens = 0;  // of the next step
+};
+
+/// What decides who goes on:
+/// - Each step has one token of every request that generates, and at most one chunk of prompts
+///   besides: of the least served tenant's requests first, of those the one that was read least.
+/// - Waiting requests start in the order of tenants by what they were served, then by priority,
+///   deadline and age. Who finds no room is waited for by those behind it.
+/// - A request whose next blocks another one is computing starts when that has them.
+/// - Room is taken from idle sessions first, then from requests whose readers are slow, then from
+///   lower priorities of the same tenant. A request that grows takes it from the latest request of
+///   the most served tenant, which may be itself; the oldest request is spared, so it always ends.
+///
+/// Threads:  Submit, Cancel, Next, Await, sessions and GiveWay: any. Tick and stats: one at a time;
+///           work is spread over the executor, and nothing in Tick waits for a caller
 /// Lifetime: everything given to Create must outlive it
 class Engine {
  public:
@@ -83,31 +103,117 @@ class Engine {
   /// Errors: kInvalidArgument names the option
   static Result<std::unique_ptr<Engine>> Create(const Parts& parts, const Identity& identity,
                                                 const EngineOptions& options);
+  ~Engine();
 
-  /// Runs the requests together until all have finished; answers in the order of the requests. One
-  /// request's failure does not touch the others: where a step fails, it is taken again with fewer
-  /// requests, down to one, and only those fail that cannot be computed alone. Later requests start
-  /// when earlier ones have their prompt in the cache, so that equal prefixes are found. What finds
-  /// no room waits for those that run, is tried again when one of them has given something back,
-  /// and is counted by the cache once, when it starts.
-  std::vector<Response> Run(std::span<const Request> requests);
+  /// Takes a request in. Its time to the first token counts from here.
+  ///
+  /// Errors: kInvalidArgument what can never be run; kNoSpace requests_max; kNotFound no such
+  ///         session; kBusy the session's last request has not finished. What shows later comes as
+  ///         a Response that says kFailed
+  Result<RequestId> Submit(Request request);
+  /// Ends a request at the next Tick. False: it has ended, or there is none.
+  bool Cancel(RequestId id) { return mailbox_.Cancel(id); }
+  /// Cancels all.
+  void CancelAll() { mailbox_.CancelAll(); }
+  /// The next thing a request has to say; none: nothing now, or it has said all.
+  std::optional<Event> Next(RequestId id) { return mailbox_.Next(id); }
+  /// The same, but waits for it; none: it has said all. Another thread must turn the engine.
+  std::optional<Event> Await(RequestId id) { return mailbox_.Await(id); }
+
+  /// A conversation: see Request::session.
+  /// Errors: kNoSpace sessions_max
+  Result<SessionId> OpenSession(const SessionOptions& options) {
+    return mailbox_.OpenSession(options);
+  }
+  /// A second session with the same text and sampler; shares what the first one holds.
+  /// Errors: kNotFound; kBusy; kNoSpace as OpenSession
+  Result<SessionId> ForkSession(SessionId session) { return mailbox_.ForkSession(session); }
+  /// Cancels its request, if one is under way, and forgets it.
+  /// Errors: kNotFound
+  Result<void> EndSession(SessionId session) { return mailbox_.EndSession(session); }
+
+  void SetTenant(const TenantShare& share) { mailbox_.SetTenant(share); }
+  /// For an owner outside, such as a training run, that found no room on the budget: the next Tick
+  /// preempts a request or releases an idle session, and does not start it again before
+  /// outside_retry_us. Try again then, and ask again if that was not enough.
+  ///
+  /// Errors: kUnsupported outside_retry_us is 0
+  Result<void> GiveWay();
+
+  /// Takes in what callers asked for, starts what can start and computes one step.
+  TickReport Tick();
+  /// Returns when a caller changed something since the last Tick began, or after `timeout_us`.
+  void AwaitChange(uint64_t timeout_us) { mailbox_.AwaitChange(timeout_us); }
+  EngineStats stats() const;
 
  private:
-  class Task;
+  struct Prefix {
+    RequestId owner;
+    uint64_t tokens;
+  };
 
   Engine(const Parts& parts, const Identity& identity, const EngineOptions& options);
   Result<void> Check(const Request& request) const;
-  /// False: it must wait for room.
-  bool Admit(Task& task, bool others_running);
-  void Step(std::span<Task* const> tasks);
-  void Compute(std::span<Task* const> tasks);
-  Result<void> Forward(std::span<Task* const> tasks, std::vector<Task*>& left);
-  Result<void> StepModel(std::span<const model::StepItem> items);
+
+  // engine.cc: what callers asked for, and what ends.
+  void TakeCommands();
+  void Take(SubmitCommand command);
+  void Take(const CancelCommand& command);
+  void Take(const OpenSessionCommand& command);
+  void Take(const ForkSessionCommand& command);
+  void Take(const EndSessionCommand& command);
+  void Take(const SetTenantCommand& command);
+  void Take(const GiveWayCommand& command);
+  void EndExpired(uint64_t now_us);
+  void LookAtReaders(uint64_t now_us);
+  void RetryOutside(uint64_t now_us);
+  void RemoveEnded();
+  uint64_t WaitUs(uint64_t now_us) const;
+
+  // admission.cc: who starts.
+  void Admit(uint64_t now_us);
+  Task* FirstInLine(uint64_t now_us);
+  void Look(Task& task);
+  Result<void> Open(Task& task);
+  Result<Plan> Acquire(const Task& task, const SequenceOptions* open_as);
+  bool MayFit(uint64_t tokens) const;
+  bool ContinueSession(Task& task);
+  void Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason);
+  bool CanWait() const;
+  void WaitForRoom(Task& task);
+  std::optional<Prefix> PendingPrefix(const Task& task) const;
+  bool Shares(const Task& a, const Task& b) const;
+  void WakePrefixWaiters();
+  void RoomCameBack();
+
+  // planning.cc: what a step computes, and room for it.
+  std::vector<StepPart> PlanStep();
+  void DivideChunk(std::span<StepPart> prompts, uint64_t chunk);
+  void ReserveRoom(std::vector<StepPart>& parts);
+  bool ReserveRoom(StepPart& part);
+  bool MakeRoomToStart(const Task& task);
+  Task* VictimFor(bool spare_oldest) const;
+  void Preempt(Task& task, Waits waits);
+  void TakeSequence(Task& task, Waits waits);
+  bool ReleaseIdleSession();
+  bool PreemptPaused(const Task* except);
+  void TakeIn(std::span<const StepPart> parts);
 
   const Parts parts_;
   const Identity identity_;
   const EngineOptions options_;
-  std::vector<float> logits_;  // scratch of one step
+  Mailbox mailbox_;
+  Stepper stepper_;
+  ChunkSize chunk_;
+  FairShare shares_;
+  std::map<TenantId, TenantId> domains_;                    // of tenants that share one
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;  // before tasks_: they end first
+  std::map<RequestId, std::unique_ptr<Task>> tasks_;
+  std::vector<Task*> running_;  // oldest first
+  bool may_start_ = false;      // something changed for a waiting request
+  uint64_t retry_outside_us_ = UINT64_MAX;
+  uint64_t turns_ended_ = 0;
+  EngineStats stats_;
 };
 
 }  // namespace quire::serve

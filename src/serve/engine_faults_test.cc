@@ -58,19 +58,25 @@ TEST_F(EngineFaultsTest, OnlyTheRequestFailsThatCannotBeComputed) {
       cache_faults_ = {};
       Make(64);
       std::vector<Request> requests = Requests(kCount);
-      uint64_t positions = 0;
-      requests[1].on_logits = [&](uint64_t position, std::span<const float>) {
-        EXPECT_EQ(position, positions++);  // each once, whatever was tried again
-      };
+      requests[1].all_logits = true;
       const std::vector<Response> alone = Alone(requests);
-      positions = 0;
+      uint64_t positions = 0;
+      const auto on_event = [&](size_t index, const Event& event) {
+        if (const auto* logits = std::get_if<Logits>(&event)) {
+          EXPECT_EQ(index, 1u);
+          EXPECT_EQ(logits->first_position, positions);  // each once, whatever was tried again
+          positions += logits->rows.size() / kTestVocab;
+        }
+        return true;
+      };
       numbers_.clear();
       cache_faults_.append = [&](Sequence& sequence, uint32_t at) -> Result<void> {
         if (NumberOf(sequence) != bad || at != layer) return {};
         if (sequence.length() < kFirstPrompt + bad + 3) return {};  // three tokens are fed back
         return Fail(ErrorCode::kNoSpace, "injected");
       };
-      const std::vector<Response> responses = engine_->Run(requests);
+      const std::vector<Response> responses = Run(requests, on_event);
+      EXPECT_EQ(positions, kFirstPrompt + 1 + responses[1].tokens.size() - 1);
       for (uint64_t i = 0; i < kCount; ++i) {
         SCOPED_TRACE(testing::Message() << "bad " << bad << " layer " << layer << " request " << i);
         if (i == bad) {
@@ -101,7 +107,7 @@ TEST_F(EngineFaultsTest, AFaultOfAllFailsEachWithItsOwnError) {
     if (numbers_.size() < 3 || layer == 0) return {};
     return Fail(ErrorCode::kIo, "injected for " + std::to_string(number));
   };
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests);
   for (uint64_t i = 0; i < 3; ++i) {
     EXPECT_EQ(responses[i].finish, Finish::kFailed);
     EXPECT_EQ(responses[i].error.code, ErrorCode::kIo);
@@ -146,22 +152,30 @@ class FailsTogether {
 
 TEST_F(EngineFaultsTest, AFaultOfTheBatchAloneFailsNobodyAndHoldsNobodyUp) {
   Make(64);
-  std::vector<Request> requests = Requests(4);
+  const std::vector<Request> requests = Requests(4);
   const std::vector<Response> alone = Alone(requests);
-  std::vector<uint64_t> tokens(requests.size());
-  for (uint64_t i = 0; i < requests.size(); ++i) {
-    requests[i].on_token = [&tokens, i](TokenId) {
-      ++tokens[i];
-      // Each gets one token a step: those that started earlier have one more for each step.
-      if (i > 0) {
-        EXPECT_EQ(tokens[i - 1], std::min<uint64_t>(tokens[i] + 1, kMaxTokens));
-      }
-      return true;
-    };
-  }
+  numbers_.clear();
   FailsTogether together;
   together.Install(cache_faults_, [](Sequence&) { return true; });
-  const std::vector<Response> responses = engine_->Run(requests);
+  std::vector<RequestId> ids;
+  for (const Request& request : requests) ids.push_back(engine_->Submit(request).value());
+  std::vector<uint64_t> tokens(requests.size());
+  std::vector<Response> responses(requests.size());
+  bool more = true;
+  for (uint64_t tick = 0; more; ++tick) {
+    more = engine_->Tick().worked;
+    for (uint64_t i = 0; i < requests.size(); ++i) {
+      uint64_t now = 0;
+      while (auto event = engine_->Next(ids[i])) {
+        if (std::holds_alternative<NewToken>(*event)) ++now;
+        if (auto* last = std::get_if<Response>(&*event)) responses[i] = std::move(*last);
+      }
+      // From its first one on, each gets one token a step.
+      const bool generates = tokens[i] > 0 && tokens[i] < kMaxTokens;
+      EXPECT_TRUE(generates ? now == 1 : now <= 1) << tick << " " << i;
+      tokens[i] += now;
+    }
+  }
   EXPECT_GT(together.failed(), 20u);
   for (uint64_t i = 0; i < requests.size(); ++i) {
     EXPECT_EQ(responses[i].finish, Finish::kLength) << responses[i].error.message;
@@ -185,7 +199,7 @@ TEST_F(EngineFaultsTest, AStepThatIsTakenAgainObservesOnce) {
   together.Install(cache_faults_, [&](Sequence& sequence) {
     return NumberOf(sequence) == 4 && sequence.length() < 400;
   });
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests);
   EXPECT_GT(together.failed(), 5u);
   EXPECT_GT(responses[4].dropped_tokens, 0u);
   for (uint64_t i = 0; i < requests.size(); ++i) {
@@ -212,7 +226,7 @@ TEST_F(EngineFaultsTest, MemoryThatRunsOutInAStepFailsWhoNeedsIt) {
         return {};
       };
     }
-    const std::vector<Response> responses = engine_->Run(requests);
+    const std::vector<Response> responses = Run(requests);
     for (uint64_t i = 0; i < requests.size(); ++i) {
       SCOPED_TRACE(testing::Message() << "at commit " << at_commit << " request " << i);
       if (i == 2) {
@@ -246,7 +260,7 @@ TEST_F(EngineFaultsTest, ASequenceThatCannotGoBackFailsWithoutTheOthers) {
     if (thrown && NumberOf(sequence) == 1) return Fail(ErrorCode::kNoSpace, "injected");
     return {};
   };
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests);
   EXPECT_EQ(responses[1].finish, Finish::kFailed);
   EXPECT_EQ(responses[1].error.message, "injected");
   for (const uint64_t i : {0, 2}) {

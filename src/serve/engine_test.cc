@@ -38,7 +38,7 @@ TEST_F(EngineTest, RequestsInOneBatchShareThePrefixOfTheFirst) {
     prompt.insert(prompt.end(), tail.begin(), tail.end());
     requests.push_back({.prompt = prompt, .max_tokens = 20});
   }
-  const std::vector<Response> together = engine_->Run(requests);
+  const std::vector<Response> together = Run(requests);
   EXPECT_EQ(together[0].reused_tokens, 0u);
   for (uint32_t i = 1; i < 4; ++i) EXPECT_EQ(together[i].reused_tokens, 64u);
   // 4 shared blocks; each tail of 10 + 19 stored tokens is 2 more.
@@ -58,7 +58,7 @@ TEST_F(EngineTest, SplitsThatABatchSharesDoNotShow) {
     prompt.insert(prompt.end(), tail.begin(), tail.end());
     requests.push_back({.prompt = prompt, .max_tokens = 6});
   }
-  const std::vector<Response> together = engine_->Run(requests);
+  const std::vector<Response> together = Run(requests);
   for (uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(together[i].reused_tokens, i == 0 ? 0u : 592u);
     requests[i].reuse = false;
@@ -108,11 +108,17 @@ TEST_F(EngineTest, ChunksAndLogitsOfEveryPositionDoNotChangeTheBits) {
     Make(64, chunk);
     std::vector<uint64_t> positions;
     Request request = plain;
-    request.on_logits = [&](uint64_t position, std::span<const float> logits) {
-      EXPECT_EQ(logits.size(), 96u);
-      positions.push_back(position);
+    request.all_logits = true;
+    const auto on_event = [&](size_t, const Event& event) {
+      if (const auto* logits = std::get_if<Logits>(&event)) {
+        EXPECT_EQ(logits->rows.size() % kTestVocab, 0u);
+        for (uint64_t row = 0; row < logits->rows.size() / kTestVocab; ++row) {
+          positions.push_back(logits->first_position + row);
+        }
+      }
+      return true;
     };
-    EXPECT_EQ(RunOne(request).logits_digest, expected.logits_digest) << chunk;
+    EXPECT_EQ(RunOne(request, on_event).logits_digest, expected.logits_digest) << chunk;
     std::vector<uint64_t> all(70 + 4);
     std::iota(all.begin(), all.end(), 0);
     EXPECT_EQ(positions, all) << chunk;
@@ -133,13 +139,13 @@ TEST_F(EngineTest, StopTokenEndsAndIsReported) {
 TEST_F(EngineTest, ProgressIsReportedAndCancelsWithoutALeak) {
   Make(64, 32);
   std::vector<uint64_t> seen;
-  Request request{.prompt = SomeTokens(100, 5), .max_tokens = 5};
-  request.on_progress = [&](uint64_t done, uint64_t total) {
-    EXPECT_EQ(total, 100u);
-    seen.push_back(done);
-    return done < 64;
-  };
-  const Response cancelled = RunOne(request);
+  const Request request{.prompt = SomeTokens(100, 5), .max_tokens = 5};
+  const Response cancelled = RunOne(request, [&](size_t, const Event& event) {
+    const Progress progress = std::get<Progress>(event);
+    EXPECT_EQ(progress.total, 100u);
+    seen.push_back(progress.done);
+    return progress.done < 64;
+  });
   EXPECT_EQ(cancelled.finish, Finish::kCancelled);
   EXPECT_EQ(seen, (std::vector<uint64_t>{32, 64}));
   EXPECT_TRUE(cancelled.tokens.empty());
@@ -147,18 +153,18 @@ TEST_F(EngineTest, ProgressIsReportedAndCancelsWithoutALeak) {
   EXPECT_EQ(cache_->stats().sealed.slots_used, 4u);  // the whole blocks it computed stay
 
   // The next attempt goes on where the first was cancelled.
-  request.on_progress = nullptr;
   const Response resumed = RunOne(request);
   EXPECT_EQ(resumed.reused_tokens, 64u);
   EXPECT_EQ(resumed.finish, Finish::kLength);
 }
 
-TEST_F(EngineTest, ATokenCallbackCanCancel) {
+TEST_F(EngineTest, ATokenIsTakenBeforeTheNextOneAndCanCancel) {
   Make(64);
-  Request request{.prompt = SomeTokens(20, 6), .max_tokens = 50};
+  const Request request{.prompt = SomeTokens(20, 6), .max_tokens = 50};
   uint32_t count = 0;
-  request.on_token = [&count](TokenId) { return ++count < 3; };
-  const Response response = RunOne(request);
+  const Response response = RunOne(request, [&count](size_t, const Event& event) {
+    return !std::holds_alternative<NewToken>(event) || ++count < 3;
+  });
   EXPECT_EQ(response.finish, Finish::kCancelled);
   EXPECT_EQ(response.tokens.size(), 3u);
   EXPECT_EQ(cache_->stats().sequences, 0u);
@@ -169,7 +175,7 @@ TEST_F(EngineTest, WhatCanNeverFitIsRefusedAtOnceAndOthersGoOn) {
   const std::vector<Request> requests = {{.prompt = SomeTokens(30, 1), .max_tokens = 4},
                                          {.prompt = SomeTokens(97, 2), .max_tokens = 4},
                                          {.prompt = SomeTokens(40, 3), .max_tokens = 4}};
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests);
   EXPECT_EQ(responses[0].finish, Finish::kLength);
   EXPECT_EQ(responses[1].finish, Finish::kFailed);
   EXPECT_EQ(responses[1].error.code, ErrorCode::kTooLarge);
@@ -182,7 +188,7 @@ TEST_F(EngineTest, ARequestWaitsForTheRoomThatOthersHold) {
   // Each needs 4 of 6 blocks: they cannot run together, and both must finish.
   const std::vector<Request> requests = {{.prompt = SomeTokens(40, 1), .max_tokens = 20},
                                          {.prompt = SomeTokens(40, 2), .max_tokens = 20}};
-  for (const Response& response : engine_->Run(requests)) {
+  for (const Response& response : Run(requests)) {
     EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
     EXPECT_EQ(response.tokens.size(), 20u);
   }
@@ -234,7 +240,7 @@ TEST_F(EngineTest, BadRequestsFailAloneAndSayWhy) {
                                          {.prompt = {-1}},
                                          {.prompt = SomeTokens(5000, 1)},
                                          {.prompt = SomeTokens(20, 1), .max_tokens = 3}};
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(responses[i].finish, Finish::kFailed) << i;
     EXPECT_EQ(responses[i].error.code, ErrorCode::kInvalidArgument) << i;

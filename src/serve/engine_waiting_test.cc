@@ -21,7 +21,7 @@ TEST_F(EngineWaitingTest, AWaitingRequestIsCountedOnce) {
     requests.push_back({.prompt = SomeTokens(40, 1 + i), .max_tokens = 20});
   }
   requests.push_back(requests.back());  // shares 2 blocks with the third and runs beside it
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests);
   uint64_t reused = 0;
   for (const Response& response : responses) {
     EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
@@ -55,17 +55,17 @@ TEST_F(EngineWaitingTest, WaitingDoesNotMakeBlocksRecent) {
   const std::vector<TokenId> more = SomeTokens(50, 3);
   longer.insert(longer.end(), more.begin(), more.end());
   bool checked = false;
-  std::vector<Request> requests = {{.prompt = SomeTokens(33, 4), .max_tokens = 10},
-                                   {.prompt = longer, .max_tokens = 4}};
-  requests[0].on_token = [&](TokenId) {
-    if (cache_faults_.acquires < 4 || checked) return true;
+  const std::vector<Request> requests = {{.prompt = SomeTokens(33, 4), .max_tokens = 10},
+                                         {.prompt = longer, .max_tokens = 4}};
+  const auto on_event = [&](size_t index, const Event&) {
+    if (index != 0 || cache_faults_.acquires < 4 || checked) return true;
     checked = true;
     // It has asked and waits. One block goes: it must be of the old prompt.
     EXPECT_EQ(cache_->stats().sequences, 1u);
     EXPECT_EQ(cache_->Evict(1), 1u);
     return true;
   };
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests, on_event);
   EXPECT_TRUE(checked);
   for (const Response& response : responses) {
     EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
@@ -81,11 +81,11 @@ TEST_F(EngineWaitingTest, WhatFindsRoomBesideOthersStartsAtOnce) {
   uint64_t together = 0;
   std::vector<Request> requests = {{.prompt = SomeTokens(50, 2), .max_tokens = 10},
                                    {.prompt = prompt, .max_tokens = 5}};
-  requests[1].on_token = [&](TokenId) {
+  const auto on_event = [&](size_t, const Event&) {
     together = std::max(together, cache_->stats().sequences);
     return true;
   };
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests, on_event);
   EXPECT_EQ(together, 2u);
   EXPECT_EQ(responses[1].reused_tokens, 48u);
   EXPECT_EQ(cache_->stats().refused_total, 0u);
@@ -97,11 +97,11 @@ TEST_F(EngineWaitingTest, WhatCanNeverFitDoesNotWait) {
                                    {.prompt = SomeTokens(97, 2), .max_tokens = 4},
                                    {.prompt = SomeTokens(20, 3), .max_tokens = 4}};
   uint64_t together = 0;
-  requests[2].on_token = [&](TokenId) {
+  const auto on_event = [&](size_t, const Event&) {
     together = std::max(together, cache_->stats().sequences);
     return true;
   };
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests, on_event);
   EXPECT_EQ(responses[1].error.code, ErrorCode::kTooLarge);
   EXPECT_EQ(together, 2u);  // the one behind it did not wait either
   EXPECT_EQ(cache_->stats().refused_total, 1u);
@@ -112,13 +112,10 @@ TEST_F(EngineWaitingTest, TheTimeToTheFirstTokenIncludesTheQueue) {
   // Each step of a request takes a millisecond; the second waits until the first has ended.
   std::vector<Request> requests = {{.prompt = SomeTokens(40, 1), .max_tokens = 20},
                                    {.prompt = SomeTokens(40, 2), .max_tokens = 20}};
-  for (Request& request : requests) {
-    request.on_token = [&](TokenId) {
-      clock_.Advance(1000);
-      return true;
-    };
-  }
-  const std::vector<Response> responses = engine_->Run(requests);
+  const std::vector<Response> responses = Run(requests, [&](size_t, const Event& event) {
+    if (std::holds_alternative<NewToken>(event)) clock_.Advance(1000);
+    return true;
+  });
   EXPECT_EQ(responses[0].ttft_ms, 0.0);
   EXPECT_EQ(responses[1].ttft_ms, 20.0);
   EXPECT_EQ(responses[1].ms_per_token, 1.0);

@@ -91,6 +91,7 @@ class FaultyCache final : public Cache {
     return inner_.tenant_stats(tenant);
   }
   Result<EraseReport> Erase(TenantId tenant) override { return inner_.Erase(tenant); }
+  Result<void> RemoveTenant(TenantId tenant) override { return inner_.RemoveTenant(tenant); }
   Result<Plan> Acquire(const AcquireRequest& request) override {
     ++faults_.acquires;
     return inner_.Acquire(request);

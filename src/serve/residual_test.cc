@@ -36,7 +36,7 @@ class Server {
                               .executor = *executor_,
                               .clock = clock_},
                              Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
-                             {.chunk_tokens = chunk_tokens})
+                             {.chunk_tokens_min = chunk_tokens, .chunk_tokens_max = chunk_tokens})
                   .value();
   }
 
@@ -45,7 +45,7 @@ class Server {
     for (const auto& prompt : prompts) {
       requests.push_back({.prompt = prompt, .max_tokens = 20, .reuse = reuse});
     }
-    return engine_->Run(requests);
+    return RunAll(*engine_, requests);
   }
 
  private:

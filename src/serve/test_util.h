@@ -14,6 +14,7 @@
 #include "quire/ids.h"
 #include "serve/engine.h"
 #include "serve/faulty_cache.h"
+#include "serve/run_all.h"
 
 namespace quire::serve {
 
@@ -45,7 +46,7 @@ class EngineTest : public testing::Test {
     CacheOptions options{.geometry = model::GeometryOf(config),
                          .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
                          .hot_bytes = uint64_t{1} << 30,
-                         .tokens_max = 4096,
+                         .tokens_max = cache_tokens_max_,
                          .clock = &clock_};
     // The charge of one block, by asking for the most that fit.
     const CacheStats stats = Cache::Create(options).value()->stats();
@@ -54,21 +55,37 @@ class EngineTest : public testing::Test {
     cache_ = Cache::Create(options).value();
     ASSERT_EQ(cache_->stats().sealed.slots_max, blocks);
     if (faults_ != nullptr) faulty_cache_ = std::make_unique<FaultyCache>(*cache_, *faults_);
-    executor_ = MakeThreadPool(2);
+    executor_ = MakeThreadPool(threads_);
+    engine_options_.chunk_tokens_min = chunk_tokens;
+    engine_options_.chunk_tokens_max = chunk_tokens;
     attention_ = MakeCpuAttention().value();
-    engine_ = Engine::Create({.model = *model_,
-                              .cache = faults_ != nullptr ? *faulty_cache_ : *cache_,
-                              .attention = *attention_,
-                              .executor = *executor_,
-                              .clock = clock_},
-                             Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
-                             {.chunk_tokens = chunk_tokens})
-                  .value();
+    engine_ = MakeEngine(faults_ != nullptr ? static_cast<Cache&>(*faulty_cache_) : *cache_);
   }
 
-  Response RunOne(const Request& request) { return engine_->Run({&request, 1})[0]; }
+  std::unique_ptr<Engine> MakeEngine(Cache& cache) {
+    return Engine::Create({.model = *model_,
+                           .cache = cache,
+                           .attention = *attention_,
+                           .executor = *executor_,
+                           .clock = clock_},
+                          Identity{.weights = model_->fingerprint(), .domain = {.name = "test"}},
+                          engine_options_)
+        .value();
+  }
 
-  CacheFaults* faults_ = nullptr;  // to be set before Make
+  std::vector<Response> Run(std::span<const Request> requests, const OnEvent& on_event = {}) {
+    return RunAll(*engine_, requests, on_event);
+  }
+  Response RunOne(const Request& request, const OnEvent& on_event = {}) {
+    return Run({&request, 1}, on_event)[0];
+  }
+
+  // To be set before Make.
+  CacheFaults* faults_ = nullptr;
+  EngineOptions engine_options_;
+  uint32_t threads_ = 2;
+  uint64_t cache_tokens_max_ = 4096;
+
   ManualClock clock_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<Cache> cache_;

@@ -2,6 +2,7 @@
 each other. No figure is held against a bound: the machine may be doing anything.
 """
 
+import json
 import math
 import shutil
 import subprocess
@@ -215,3 +216,26 @@ def test_unknown_benches_and_cases_are_named():
     done = run("bench", "pool", "--case", "nowhere/t1")
     assert done.exit_code == 2 and "nowhere/t1" in done.stderr, done.describe()
     assert not done.stdout
+
+
+def test_serve_replays_a_trace(tmp_path):
+    trace = tmp_path / "three.jsonl"
+    trace.write_text("".join(
+        json.dumps({"timestamp": 100 * i, "input_length": 64, "output_length": 64,
+                    "hash_ids": [1, 2, 3, 10 + i]}) + "\n" for i in range(3)))
+    rows = {row["case"]: row
+            for row in bench("serve", "--threads", "1", "--trace", str(trace))["rows"]}
+    assert set(rows) == {f"{case}/three/t1" for case in (
+        "throughput", "first_token/p50", "first_token/p99", "next_token/p50", "next_token/p99",
+        "hits")}
+    for row in rows.values():
+        assert row["value"] > 0 and row["floor"] > 0 and row["note"] == "3 requests, 204 tokens"
+    # The second and the third find three blocks of four, whether they wait for them or not.
+    assert rows["hits/three/t1"]["value"] == rows["hits/three/t1"]["floor"] == 0.5
+    assert rows["throughput/three/t1"]["ratio"] <= 1
+
+
+def test_serve_without_a_trace_says_what_it_wants():
+    done = run("bench", "serve")
+    assert done.exit_code == 2
+    assert "--trace" in done.stderr

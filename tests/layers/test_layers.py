@@ -12,6 +12,8 @@ FOLDERS = ("include", "src", "apps", "bench", "examples")
 LINES_MAX = 700
 COLUMNS_MAX = 100
 PUBLIC_HEADERS_MAX = 14
+# Layers that use the cache as everyone does: only their tests include more of it.
+PUBLIC_CACHE_ONLY = {"registry"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -34,6 +36,10 @@ def includes(path):
         match = INCLUDE.match(line)
         if match:
             yield number, match.group(1)
+
+
+def is_test(path):
+    return path.stem.endswith("_test")
 
 
 def table_violations(root):
@@ -59,9 +65,11 @@ def layer_violations(root):
             elif first in layers:
                 if first != layer and first not in layers[layer]:
                     yield f"{where}:{number}: {layer} may not include {name}"
+                elif layer in PUBLIC_CACHE_ONLY and first == "cache" and not is_test(path):
+                    yield f"{where}:{number}: {layer} uses quire/cache.h, not {name}"
             elif first in ("apps", "examples", "bench", "sim", "fuzz"):
                 yield f"{where}:{number}: a layer may not include {name}"
-            elif first == "tests" and not path.stem.endswith("_test"):
+            elif first == "tests" and not is_test(path):
                 yield f"{where}:{number}: only tests may include {name}"
             elif (path.parent / name).exists():
                 yield f"{where}:{number}: write {layer}/{name}, from src/"
@@ -154,6 +162,10 @@ class Planted(unittest.TestCase):
     def test_sibling_includes_sibling(self):
         self.assert_planting_fails("src/index/planted.h", "#  include <pool/pool.h>\n",
                                    "index may not include pool/pool.h")
+
+    def test_layer_goes_around_the_public_cache(self):
+        self.assert_planting_fails("src/registry/planted.cc", '#include "cache/core.h"\n',
+                                   "registry uses quire/cache.h, not cache/core.h")
 
     def test_path_upwards(self):
         self.assert_planting_fails("src/pool/planted.cc", '#include "../cache/cache.h"\n',

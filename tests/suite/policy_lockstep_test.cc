@@ -54,6 +54,7 @@ void Remember(std::deque<uint64_t>& ghosts, uint64_t key, size_t most) {
 
 class NaiveArc final : public NaivePolicy {
  public:
+  using NaivePolicy::Add;
   explicit NaiveArc(size_t ghosts_max) : ghosts_max_(ghosts_max) {}
 
   void Add(BlockId block, const BlockFacts& facts) override {
@@ -104,6 +105,7 @@ class NaiveArc final : public NaivePolicy {
 
 class NaiveS3Fifo final : public NaivePolicy {
  public:
+  using NaivePolicy::Add;
   explicit NaiveS3Fifo(size_t ghosts_max) : ghosts_max_(ghosts_max) {}
 
   void Add(BlockId block, const BlockFacts& facts) override {
@@ -171,6 +173,7 @@ class NaiveS3Fifo final : public NaivePolicy {
 // Two policies that must agree whenever they are asked.
 class Both final : public NaivePolicy {
  public:
+  using NaivePolicy::Add;
   Both(Policy& first, Policy& second) : first_(first), second_(second) {}
 
   void Add(BlockId block, const BlockFacts& facts) override {

@@ -1,0 +1,104 @@
+// quire sim: the stores on a machine that fails, from seeds.
+#include "sim/cold_sim.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <memory>
+#include <optional>
+
+#include "apps/quire/command.h"
+#include "apps/quire/output.h"
+#include "base/hash.h"
+#include "base/log.h"
+
+namespace quire::app {
+
+namespace {
+
+struct SimFlags {
+  std::string seeds = "1..100";
+  uint64_t steps = 2000;
+  bool json = false;
+};
+
+struct Range {
+  uint64_t first = 0;
+  uint64_t last = 0;
+};
+
+std::optional<uint64_t> ParseNumber(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// "7" or "1..300", both ends included.
+std::optional<Range> ParseSeeds(std::string_view text) {
+  const size_t dots = text.find("..");
+  const auto first = ParseNumber(text.substr(0, dots));
+  const auto last = dots == std::string_view::npos ? first : ParseNumber(text.substr(dots + 2));
+  if (!first || !last || *first > *last) return std::nullopt;
+  return Range{*first, *last};
+}
+
+int RunSim(const SimFlags& flags) {
+  const Range seeds = *ParseSeeds(flags.seeds);
+  SetLogLevel(LogLevel::kError);  // faults are the point
+  sim::SimReport sum;
+  Blake2b<16> digest;
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
+    const sim::SimReport report = sim::RunColdSim({.seed = seed, .steps = flags.steps});
+    sum.steps += report.steps;
+    sum.faults += report.faults;
+    sum.crashes += report.crashes;
+    sum.loaded += report.loaded;
+    sum.wrong_bytes += report.wrong_bytes;
+    sum.lost += report.lost;
+    sum.over_cap += report.over_cap;
+    sum.unexplained += report.unexplained;
+    sum.stuck += report.stuck;
+    digest.Update(std::as_bytes(std::span(report.digest)));
+    if (report.problems() > 0) PrintError(report.first_problem + "\n");
+  }
+  const nlohmann::ordered_json object = {{"seeds", seeds.last - seeds.first + 1},
+                                         {"steps", sum.steps},
+                                         {"faults", sum.faults},
+                                         {"crashes", sum.crashes},
+                                         {"loaded", sum.loaded},
+                                         {"wrong_bytes", sum.wrong_bytes},
+                                         {"lost", sum.lost},
+                                         {"over_cap", sum.over_cap},
+                                         {"unexplained", sum.unexplained},
+                                         {"stuck", sum.stuck},
+                                         {"digest", ToHex(digest.Finish())}};
+  if (flags.json) {
+    PrintJson(object);
+  } else {
+    for (const auto& [name, value] : object.items()) {
+      fmt::print("{:<12} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  return sum.problems() == 0 ? kOk : kFailedCheck;
+}
+
+}  // namespace
+
+void AddSim(CLI::App& program, int& exit) {
+  auto flags = std::make_shared<SimFlags>();
+  CLI::App* command = program.add_subcommand(
+      "sim", "The cold store on a machine that fails, and an oracle that knows every byte");
+  const CLI::Validator seeds(
+      [](std::string& text) {
+        return ParseSeeds(text) ? std::string()
+                                : fmt::format("'{}' is not a seed or a range such as 1..300", text);
+      },
+      "A..B");
+  command->add_option("--seeds", flags->seeds, "Seeds to run")->check(seeds)->capture_default_str();
+  command->add_option("--steps", flags->steps, "Steps of each seed")->capture_default_str();
+  command->add_flag("--json", flags->json, "Print one JSON object");
+  command->callback([flags, &exit] { exit = RunSim(*flags); });
+}
+
+}  // namespace quire::app

@@ -1,0 +1,116 @@
+// quire store: looks at a store of cached blocks, and mends it.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "apps/quire/command.h"
+#include "base/hash.h"
+#include "env/files.h"
+#include "tier/tools.h"
+
+namespace quire::app {
+
+namespace {
+
+struct StoreFlags {
+  std::string directory;
+  bool json = false;
+};
+
+nlohmann::ordered_json ReportJson(const tier::StoreReport& report) {
+  return {{"records", report.records},
+          {"bytes", report.bytes},
+          {"cap_bytes", report.bytes_cap},
+          {"damaged", report.damaged},
+          {"repaired", report.repaired},
+          {"erased", report.erased},
+          {"other_versions", report.other_versions}};
+}
+
+nlohmann::ordered_json RecordJson(const tier::RecordSummary& record) {
+  return {{"key", ToHex(record.key)},
+          {"publisher", ToHex(record.publisher)},
+          {"profile", ToHex(record.profile)},
+          {"geometry", ToHex(record.geometry)},
+          {"erase_epoch", record.erase_epoch},
+          {"block_index", record.block_index},
+          {"tokens", record.token_count},
+          {"bytes", record.record_bytes()},
+          {"priority", record.priority.priority},
+          {"segment", record.place.segment},
+          {"offset", record.place.offset}};
+}
+
+void Print(const nlohmann::ordered_json& object) {
+  for (const auto& [name, value] : object.items()) {
+    fmt::print("{:<16} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+}
+
+// `verifies`: damage is a failed check.
+int Finish(const StoreFlags& flags, const Result<tier::StoreReport>& report, bool verifies) {
+  if (!report) return Report("store", report.error());
+  const auto object = ReportJson(*report);
+  if (flags.json) {
+    PrintJson(object);
+  } else {
+    Print(object);
+  }
+  return verifies && report->damaged > 0 ? kFailedCheck : kOk;
+}
+
+int List(const StoreFlags& flags, Files& files) {
+  auto records = nlohmann::ordered_json::array();
+  const auto visit = [&](const tier::RecordSummary& record) {
+    if (flags.json) {
+      records.push_back(RecordJson(record));
+    } else {
+      fmt::print("{}  {} tokens  block {}  {}\n", ToHex(record.key), record.token_count,
+                 record.block_index, FormatBytes(record.record_bytes()));
+    }
+  };
+  const auto report = tier::StatStore(files, flags.directory, visit);
+  if (!report) return Report("store", report.error());
+  if (!flags.json) return kOk;
+  auto object = ReportJson(*report);
+  object["list"] = std::move(records);
+  PrintJson(object);
+  return kOk;
+}
+
+int Run(const StoreFlags& flags, std::string_view what) {
+  const auto files = MakeFiles();
+  if (!files) return Report("store", files.error());
+  const std::string& directory = flags.directory;
+  if (what == "ls") return List(flags, **files);
+  if (what == "stat") return Finish(flags, tier::StatStore(**files, directory), false);
+  if (what == "verify") return Finish(flags, tier::VerifyStore(**files, directory), true);
+  if (what == "upgrade") return Finish(flags, tier::UpgradeStore(**files, directory), false);
+  return Finish(flags, tier::RepairStore(**files, directory), true);
+}
+
+}  // namespace
+
+void AddStore(CLI::App& program, int& exit) {
+  CLI::App* store = program.add_subcommand("store", "Stores of cached blocks on disk");
+  store->require_subcommand(1);
+  struct Command {
+    const char* name;
+    const char* help;
+  };
+  for (const auto& [name, help] :
+       {Command{"stat", "count records and bytes; also beside the process that has it open"},
+        Command{"ls", "list the records; also beside the process that has it open"},
+        Command{"verify", "read everything and compare every checksum; exit 1 if damaged"},
+        Command{"repair",
+                "take out what is damaged; the catalogue is made anew by whoever opens it"},
+        Command{"upgrade", "rewrite records of older versions"}}) {
+    auto flags = std::make_shared<StoreFlags>();
+    CLI::App* command = store->add_subcommand(name, help);
+    command->add_option("DIR", flags->directory, "The store's directory")->required();
+    command->add_flag("--json", flags->json, "Print one JSON object");
+    command->callback([flags, what = std::string(name), &exit] { exit = Run(*flags, what); });
+  }
+}
+
+}  // namespace quire::app

@@ -1,0 +1,380 @@
+#include "sim/cold_sim.h"
+
+#include <fmt/format.h>
+#include <sqlite3.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "env/clock.h"
+#include "env/faulty_files.h"
+#include "sim/cold_oracle.h"
+#include "tier/cold.h"
+
+namespace quire::sim {
+namespace {
+
+using tier::StoreCompletion;
+using tier::StoreOutcome;
+
+enum class Faults : uint8_t { kCrashes, kReported, kSilent };
+
+constexpr uint64_t kSegmentBytes = 64 << 10;
+constexpr uint64_t kCatalogueBytes = 128 << 10;
+constexpr uint64_t kNumbers = 40;  // of records of one publisher and epoch
+
+FaultRates RatesOf(Faults faults) {
+  switch (faults) {
+    case Faults::kCrashes: return {};
+    case Faults::kReported:
+      return {.read_error = 40, .write_error = 40, .sync_error = 40, .short_write = 60};
+    case Faults::kSilent:
+      return {.read_error = 100,
+              .write_error = 100,
+              .short_read = 60,
+              .torn_write = 30,
+              .lost_write = 50,
+              .misdirected_write = 50,
+              .flip_on_read = 40,
+              .flip_at_rest = 30};
+  }
+  return {};
+}
+
+class ColdSim {
+ public:
+  explicit ColdSim(const SimOptions& options)
+      : options_(options),
+        prng_(options.seed),
+        faults_(static_cast<Faults>(prng_.NextBelow(3))),
+        files_({.seed = prng_.Next64(), .latency_us_max = prng_.NextBelow(3000)}, clock_) {
+    const uint32_t segments = 3 + static_cast<uint32_t>(prng_.NextBelow(8));
+    cold_ = {.directory = "store",
+             .bytes_cap = kCatalogueBytes + tier::EpochBytesMax() + tier::kLockBytesMax +
+                          segments * kSegmentBytes,
+             .segment_bytes = kSegmentBytes,
+             .catalogue_bytes_max = kCatalogueBytes,
+             .commit_interval_us = 1000 + prng_.NextBelow(100'000),
+             .staging_bytes = 512 << 10,
+             .chunk_bytes = 64 << 10,
+             .scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0};
+    if (prng_.NextChance(3)) {
+      cold_.limits = {{.publisher = tier::PublisherOf(Records::DomainOf(1)),
+                       .bytes_quota = 4 * kSegmentBytes,
+                       .bytes_floor = kSegmentBytes}};
+    }
+  }
+
+  SimReport Run() {
+    Open();
+    files_.set_rates(RatesOf(faults_));
+    for (; report_.steps < options_.steps && report_.problems() == 0; ++report_.steps) Step();
+    if (report_.problems() == 0) Recover();
+    store_.reset();
+    report_.faults = files_.faults();
+    for (const std::string& path : files_.Paths()) {
+      if (path.find("segment-") != std::string::npos) digest_.Update(*files_.Contents(path));
+    }
+    report_.digest = digest_.Finish();
+    return report_;
+  }
+
+ private:
+  void Problem(uint64_t& counter, std::string what) {
+    ++counter;
+    if (!report_.first_problem.empty()) return;
+    report_.first_problem = fmt::format("seed {} step {}: {}", options_.seed, report_.steps, what);
+  }
+
+  // Without damage and lies of the disk every miss needs an excuse.
+  bool honest() const { return faults_ != Faults::kSilent; }
+
+  void Open() {
+    // The disk may be full or broken while it opens; then it is opened again when it is not.
+    auto opened = tier::ColdStore::Open(cold_, files_, clock_);
+    if (!opened) {
+      files_.set_rates({});
+      files_.set_disk_bytes(~uint64_t{0});
+      opened = tier::ColdStore::Open(cold_, files_, clock_);
+      files_.set_rates(RatesOf(faults_));
+    }
+    if (!opened) return Problem(report_.stuck, "does not open: " + opened.error().message);
+    store_ = std::move(*opened);
+    for (uint32_t p = 1; p < kPublishers; ++p) {
+      const uint64_t epoch = store_->EpochOf(tier::PublisherOf(Records::DomainOf(p)));
+      const bool damaged = store_->Stats().epochs_damaged;
+      // A disk that lies about the writes of both copies takes an erasure back.
+      if (!honest() && !damaged) durable_epochs_[p] = std::min(durable_epochs_[p], epoch);
+      if (epoch < durable_epochs_[p] && !damaged) {
+        Problem(report_.lost,
+                fmt::format("epoch {} of publisher {} is {} again", durable_epochs_[p], p, epoch));
+      }
+      epochs_[p] = std::max(epoch, durable_epochs_[p]);
+    }
+  }
+
+  void Step() {
+    const uint64_t dice = prng_.NextBelow(1000);
+    if (dice < 350) {
+      Put();
+    } else if (dice < 600) {
+      Get();
+    } else if (dice < 630) {
+      Cancel();
+    } else if (dice < 640) {
+      Flush();
+    } else if (dice < 646) {
+      Erase();
+    } else if (dice < 652) {
+      ++report_.crashes;
+      Restart(prng_.NextBelow(4));
+    } else if (dice < 655) {
+      FillDisk();
+    } else {
+      Tick(prng_.NextBelow(30'000));
+    }
+    if (files_.bytes_used() > cold_.bytes_cap) {
+      Problem(report_.over_cap,
+              fmt::format("{} bytes, cap {}", files_.bytes_used(), cold_.bytes_cap));
+    }
+  }
+
+  RecordName AnyName() {
+    const auto publisher = static_cast<uint32_t>(prng_.NextBelow(kPublishers));
+    uint64_t epoch = epochs_[publisher];
+    if (epoch > 0 && prng_.NextChance(10)) --epoch;  // somebody who did not hear of it
+    return {.publisher = publisher, .epoch = epoch, .number = prng_.NextBelow(kNumbers)};
+  }
+
+  bool Has(const RecordName& name) {
+    tier::Presence presence = tier::Presence::kUnknown;
+    store_->Find({&records_[name].identity().key, 1}, {&presence, 1});
+    return presence == tier::Presence::kPresent;
+  }
+
+  void Put() {
+    const RecordName name = AnyName();
+    const tier::TestRecord& record = records_[name];
+    const tier::PutRequest request = {.identity = record.identity(),
+                                      .layout = &record.layout(),
+                                      .sections = record.sections(),
+                                      .tag = ++tags_};
+    puts_[tags_] = name;
+    store_->Put({&request, 1});
+  }
+
+  void Get() {
+    const RecordName name = AnyName();
+    const tier::TestRecord& record = records_[name];
+    PendingLoad& load = loads_[++tags_];
+    load.name = name;
+    load.found = Has(name);
+    const auto first = static_cast<uint32_t>(prng_.NextBelow(record.sections().size()));
+    for (size_t i = 0; i < record.sections().size(); ++i) {
+      load.sections.emplace_back(record.sections()[i].size());
+    }
+    for (size_t i = first; i < load.sections.size(); ++i) load.out.push_back(load.sections[i]);
+    const tier::LoadRequest request = {.identity = record.identity(),
+                                       .layout = &record.layout(),
+                                       .section_first = first,
+                                       .section_count = static_cast<uint32_t>(load.out.size()),
+                                       .out = load.out,
+                                       .tag = tags_};
+    const uint64_t deadline_us =
+        prng_.NextChance(4) ? clock_.NowMicros() + 1 + prng_.NextBelow(2000) : 0;
+    store_->Get({&request, 1}, deadline_us);
+  }
+
+  void Cancel() {
+    if (loads_.empty()) return;
+    auto load = loads_.begin();
+    std::advance(load, prng_.NextBelow(loads_.size()));
+    store_->Cancel(load->first);
+    // Nothing of it may be written any more: its memory goes at once (sanitizers watch).
+    cancelled_.insert(load->first);
+    load->second.sections.clear();
+  }
+
+  void Flush() {
+    store_->Flush(++tags_);
+    others_[tags_] = {};
+  }
+
+  void Erase() {
+    const auto publisher = 1 + static_cast<uint32_t>(prng_.NextBelow(kPublishers - 1));
+    if (store_->Stats().epochs_damaged) return;
+    ++epochs_[publisher];
+    others_[++tags_] = {.publisher = publisher, .epoch = epochs_[publisher]};
+    store_->Erase(tier::PublisherOf(Records::DomainOf(publisher)), epochs_[publisher], tags_);
+  }
+
+  void FillDisk() {
+    const bool full = faults_ != Faults::kCrashes && prng_.NextChance(2);
+    files_.set_disk_bytes(full ? files_.bytes_used() : ~uint64_t{0});
+  }
+
+  void Tick(uint64_t advance_us) {
+    clock_.Advance(advance_us);
+    std::vector<StoreCompletion> done;
+    store_->Tick(done, prng_.NextBelow(2000));
+    for (const StoreCompletion& completion : done) End(completion);
+  }
+
+  void End(const StoreCompletion& completion) {
+    digest_.UpdateNumber(completion.tag);
+    digest_.UpdateNumber(completion.outcome);
+    digest_.UpdateNumber(completion.miss);
+    if (const auto put = puts_.find(completion.tag); put != puts_.end()) {
+      if (completion.outcome == StoreOutcome::kOk) doubtful_.erase(put->second);
+      puts_.erase(put);
+      return;
+    }
+    if (const auto other = others_.find(completion.tag); other != others_.end()) {
+      const auto [publisher, epoch] = other->second;
+      if (publisher != 0 && completion.outcome == StoreOutcome::kOk) {
+        durable_epochs_[publisher] = std::max(durable_epochs_[publisher], epoch);
+      }
+      others_.erase(other);
+      return;
+    }
+    const auto load = loads_.find(completion.tag);
+    if (load == loads_.end()) {
+      return Problem(report_.stuck, fmt::format("tag {} ended twice", completion.tag));
+    }
+    EndLoad(load->second, completion);
+    loads_.erase(load);
+    cancelled_.erase(completion.tag);
+  }
+
+  void EndLoad(const PendingLoad& load, const StoreCompletion& completion) {
+    const RecordName& name = load.name;
+    if (completion.outcome == StoreOutcome::kOk && !cancelled_.contains(completion.tag)) {
+      ++report_.loaded;
+      if (name.epoch < epochs_[name.publisher]) {
+        return Problem(report_.wrong_bytes, "an erased record came back");
+      }
+      const tier::TestRecord& record = records_[name];
+      const size_t first = record.sections().size() - load.out.size();
+      for (size_t i = 0; i < load.out.size(); ++i) {
+        if (std::ranges::equal(load.out[i], record.sections()[first + i])) continue;
+        return Problem(report_.wrong_bytes, fmt::format("wrong bytes of record {}", name.number));
+      }
+    }
+    const bool gone = completion.outcome == StoreOutcome::kMiss ||
+                      (completion.outcome == StoreOutcome::kAbsent && load.found);
+    if (gone && honest() && !doubtful_.contains(name)) {
+      Problem(report_.unexplained, fmt::format("{} {} of a record that the store had",
+                                               tier::StoreOutcomeName(completion.outcome),
+                                               tier::RecordMissName(completion.miss)));
+    }
+  }
+
+  // What could be found before must be found afterwards. What could not, and is there again, was
+  // being overwritten when the machine stopped: it may turn out to be damaged.
+  void Restart(uint64_t how) {
+    std::vector<RecordName> had;
+    for (const RecordName& name : records_.Names()) {
+      if (Has(name)) had.push_back(name);
+    }
+    if (how == 0) {
+      store_.reset();  // a normal end without a flush
+    } else {
+      if (how == 1) files_.KillProcess();
+      if (how > 1) files_.LosePower();
+      store_.reset();
+      files_.Restart();
+    }
+    puts_.clear();
+    loads_.clear();
+    cancelled_.clear();
+    others_.clear();
+    Open();
+    if (report_.problems() > 0 || !honest()) return;
+    for (const RecordName& name : records_.Names()) {
+      if (Has(name) && !std::ranges::binary_search(had, name)) doubtful_.insert(name);
+    }
+    for (const RecordName& name : had) {
+      if (name.epoch < epochs_[name.publisher] || Has(name)) continue;
+      if (doubtful_.contains(name)) continue;
+      Problem(report_.lost, fmt::format("durable record {} of publisher {} is gone after a {}",
+                                        name.number, name.publisher,
+                                        how == 0   ? "close"
+                                        : how == 1 ? "kill"
+                                                   : "power cut"));
+    }
+  }
+
+  // Ticks until everything that was asked for ended.
+  bool Settle() {
+    for (int i = 0; i < 20'000; ++i) {
+      if (puts_.empty() && loads_.empty() && others_.empty()) return true;
+      Tick(1000);
+    }
+    return false;
+  }
+
+  // Faults have stopped: everything that is found loads, and what is put is stored.
+  void Recover() {
+    files_.set_rates({});
+    files_.set_disk_bytes(~uint64_t{0});
+    if (!Settle()) return Problem(report_.stuck, "requests never ended");
+    Flush();
+    if (!Settle()) return Problem(report_.stuck, "a flush never ended");
+    Restart(0);
+    if (report_.problems() > 0) return;
+    const uint64_t loaded = report_.loaded;
+    for (int i = 0; i < 100; ++i) {
+      Get();
+      if (!Settle()) return Problem(report_.stuck, "a load never ended");
+    }
+    // Records of the unnamed publisher can be stored whatever became of the epochs.
+    const RecordName fresh = {.publisher = 0, .epoch = 0, .number = kNumbers + 1};
+    for (int i = 0; i < 3 && !Has(fresh); ++i) {
+      const tier::TestRecord& record = records_[fresh];
+      const tier::PutRequest request = {.identity = record.identity(),
+                                        .layout = &record.layout(),
+                                        .sections = record.sections(),
+                                        .tag = ++tags_};
+      puts_[tags_] = fresh;
+      store_->Put({&request, 1});
+      if (!Settle()) return Problem(report_.stuck, "a put never ended");
+    }
+    if (!Has(fresh)) Problem(report_.stuck, "nothing can be stored any more");
+    digest_.UpdateNumber(report_.loaded - loaded);
+  }
+
+  struct Other {  // a flush, or an erasure
+    uint32_t publisher = 0;
+    uint64_t epoch = 0;
+  };
+
+  const SimOptions options_;
+  Prng prng_;
+  const Faults faults_;
+  ManualClock clock_;
+  FaultyFiles files_;
+  tier::ColdOptions cold_;
+  Records records_;
+  std::map<uint64_t, RecordName> puts_;
+  std::map<uint64_t, PendingLoad> loads_;
+  std::map<uint64_t, Other> others_;
+  std::set<uint64_t> cancelled_;
+  std::set<RecordName> doubtful_;
+  std::array<uint64_t, kPublishers> epochs_ = {};          // as the tenants know them
+  std::array<uint64_t, kPublishers> durable_epochs_ = {};  // as they were confirmed
+  uint64_t tags_ = 0;
+  SimReport report_;
+  Blake2b<16> digest_;
+  std::unique_ptr<tier::ColdStore> store_;  // after what it uses
+};
+
+}  // namespace
+
+SimReport RunColdSim(const SimOptions& options) {
+  // What SQLite stores must not differ between two runs of a seed.
+  sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, static_cast<int>(options.seed % 1'000'000 + 1),
+                       nullptr);
+  return ColdSim(options).Run();
+}
+
+}  // namespace quire::sim

@@ -1,0 +1,438 @@
+// The directory alone, in lock step with a naive one: a map of blocks that know their parent and
+// their tokens. Leases are counted there from what holds them, not step by step.
+#include "cache/directory.h"
+
+// gtest before rapidcheck
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "base/prng.h"
+#include "cache/test_util.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr uint32_t kBlock = 16;
+constexpr uint32_t kLetters = 3;  // different blocks after one parent
+constexpr uint32_t kSlots = 60;
+
+// A root belongs to one account; the first two are of one domain.
+struct NaiveRoot {
+  Digest key{};
+  TenantId account{};
+  std::shared_ptr<const Domain> domain{};
+};
+
+struct NaiveBlock {
+  uint32_t root = 0;
+  BlockId parent{};
+  uint32_t letter = 0;
+  BlockRecord record;    // its leases: those that are not by a child
+  uint64_t holders = 0;  // of these
+};
+
+SlotClasses Classes() {
+  Geometry geometry = SmallGeometry();
+  geometry.groups[0].layers = {0};
+  geometry.groups.push_back(geometry.groups[0]);
+  geometry.groups[1].layers = {1};
+  geometry.groups[1].kind = LayerKind::kWindow;
+  geometry.groups[1].window_tokens = 40;
+  NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+  for (CodecRule& rule : profile.codecs) rule.codec = Codec::kInt8;
+  profile.residual_tokens = 20;
+  return Must(SlotClasses::Create(
+      {.geometry = geometry, .profile = profile, .hot_bytes = 1 << 24, .tokens_max = 1 << 12}));
+}
+
+class LockStep {
+ public:
+  LockStep() {
+    directory_.SetGhosts(2, 1000);
+    for (uint32_t i = 0; i < 4; ++i) {
+      roots_.push_back({.key = KeyOf(1'000'000 + i), .account = TenantId(i / 3)});
+      roots_[i].domain = std::make_shared<Domain>(Domain{.name = i < 2 ? "a" : "b"});
+    }
+    for (uint32_t i = 0; i < kSlots; ++i) free_slots_.insert(SlotId(i));
+  }
+
+  void Step(Prng& prng) {
+    directory_.TakeTouched();  // as each hold of the lock does
+    switch (prng.NextBelow(12)) {
+      case 0:
+      case 1:
+      case 2: Add(prng); break;
+      case 3: AddLease(prng); break;
+      case 4: DropLease(prng); break;
+      case 5: Remove(prng); break;
+      case 6: RemoveSlot(prng); break;
+      case 7: AddSlot(prng); break;
+      case 8: MoveSlot(prng); break;
+      case 9: Pin(prng); break;
+      case 10: Mark(prng); break;
+      default: AddGhost(prng);
+    }
+    Compare();
+    Lookup(prng);
+  }
+
+ private:
+  static Digest KeyOf(uint64_t number) {
+    Digest key{};
+    for (size_t i = 0; i < 8; ++i) key[i] = static_cast<uint8_t>(number >> (8 * i));
+    return key;
+  }
+  static std::vector<TokenId> TokensOf(std::span<const uint32_t> letters) {
+    std::vector<TokenId> tokens;
+    for (const uint32_t letter : letters) {
+      for (uint32_t i = 0; i < kBlock; ++i) tokens.push_back(static_cast<TokenId>(i + letter));
+    }
+    return tokens;
+  }
+
+  // The naive directory.
+
+  std::optional<BlockId> Child(uint32_t root, BlockId parent, uint32_t letter) const {
+    for (const auto& [id, block] : blocks_) {
+      if (block.root == root && block.parent == parent && block.letter == letter) return id;
+    }
+    return std::nullopt;
+  }
+  std::vector<BlockId> Path(uint32_t root, std::span<const uint32_t> letters) const {
+    std::vector<BlockId> path;
+    for (const uint32_t letter : letters) {
+      const auto next = Child(root, path.empty() ? BlockId::None() : path.back(), letter);
+      if (!next) break;
+      path.push_back(*next);
+    }
+    return path;
+  }
+  bool HasChildren(BlockId parent) const {
+    return std::ranges::any_of(blocks_, [&](const auto& b) { return b.second.parent == parent; });
+  }
+  uint32_t Leases(BlockId id) const {
+    uint64_t leases = blocks_.at(id).holders;
+    for (const auto& [child, block] : blocks_) {
+      if (block.parent == id && Leases(child) > 0) ++leases;
+    }
+    return static_cast<uint32_t>(leases);
+  }
+  std::set<BlockId> Leased() const {
+    std::set<BlockId> leased;
+    for (const auto& [id, block] : blocks_) {
+      if (Leases(id) > 0) leased.insert(id);
+    }
+    return leased;
+  }
+  bool Continues(BlockId id, BlockId ancestor) const {
+    while (!id.is_none() && id != ancestor) id = blocks_.at(id).parent;
+    return !id.is_none();
+  }
+  std::optional<BlockId> Any(Prng& prng) const {
+    if (blocks_.empty()) return std::nullopt;
+    auto block = blocks_.begin();
+    std::advance(block, static_cast<int64_t>(prng.NextBelow(blocks_.size())));
+    return block->first;
+  }
+  SlotId FreeSlot(uint32_t slot_class) const {
+    for (const SlotId slot : free_slots_) {
+      if (classes_.ClassOf(slot) == slot_class) return slot;
+    }
+    return SlotId::None();
+  }
+
+  // The same call on both.
+
+  void Add(Prng& prng) {
+    const auto root = static_cast<uint32_t>(prng.NextBelow(roots_.size()));
+    BlockId parent;
+    if (const auto any = Any(prng); any && blocks_.at(*any).root == root && !prng.NextChance(4)) {
+      parent = *any;
+      if (!blocks_.at(parent).record.is_good()) return;
+    }
+    const auto letter = static_cast<uint32_t>(prng.NextBelow(kLetters));
+    if (Child(root, parent, letter)) return;
+    NaiveBlock block{.root = root, .parent = parent, .letter = letter, .record = {}};
+    for (uint32_t part = 0; part < classes_.part_count(); ++part) {
+      block.record.slots[part] = FreeSlot(part);
+      if (block.record.slots[part].is_none()) return;
+      block.record.crcs[part] = static_cast<uint32_t>(prng.Next64());
+    }
+    block.record.account = roots_[root].account;
+    block.record.publisher = TenantId(static_cast<uint32_t>(prng.NextBelow(5)));
+    block.record.key = KeyOf(next_key_++);
+    if (!gone_.empty() && prng.NextChance(2)) {  // one that was there before is back
+      block.record.key = gone_.back();
+      gone_.pop_back();
+    }
+    block.holders = prng.NextBelow(3);
+    block.record.leases = static_cast<uint32_t>(block.holders);
+
+    const std::array<uint32_t, 1> letters = {letter};
+    const BlockId id = directory_.Add(roots_[root].key, roots_[root].domain, parent,
+                                      TokensOf(letters), block.record);
+    ASSERT_FALSE(blocks_.contains(id));
+    for (const SlotId slot : block.record.slots) free_slots_.erase(slot);
+    if (block.holders > 0) directory_.AddLease(parent, [](BlockId) {});
+    ghosts_.erase({block.record.account, block.record.key});
+    blocks_.emplace(id, block);
+  }
+
+  void AddLease(Prng& prng) {
+    const auto id = Any(prng);
+    if (!id) return;
+    const std::set<BlockId> before = Leased();
+    std::vector<BlockId> changed;
+    directory_.AddLease(*id, [&](BlockId block) { changed.push_back(block); });
+    ++blocks_.at(*id).holders;
+    ExpectChanged(before, Leased(), *id, changed);
+  }
+  void DropLease(Prng& prng) {
+    const auto id = Any(prng);
+    if (!id || blocks_.at(*id).holders == 0) return;
+    const std::set<BlockId> before = Leased();
+    std::vector<BlockId> changed;
+    directory_.DropLease(*id, [&](BlockId block) { changed.push_back(block); });
+    --blocks_.at(*id).holders;
+    ExpectChanged(Leased(), before, *id, changed);
+  }
+  // `changed` is what only `more` has, from `first` towards the root.
+  void ExpectChanged(const std::set<BlockId>& fewer, const std::set<BlockId>& more, BlockId first,
+                     const std::vector<BlockId>& changed) const {
+    BlockId next = first;
+    for (const BlockId block : changed) {
+      ASSERT_EQ(block, next);
+      ASSERT_TRUE(more.contains(block) && !fewer.contains(block));
+      next = blocks_.at(block).parent;
+    }
+    ASSERT_EQ(changed.size(), more.size() - fewer.size());
+  }
+
+  void Remove(Prng& prng) {
+    const auto id = Any(prng);
+    if (!id || HasChildren(*id) || Leases(*id) > 0) return;
+    const NaiveBlock& block = blocks_.at(*id);
+    for (const SlotId slot : block.record.slots) {
+      if (!slot.is_none()) free_slots_.insert(slot);
+    }
+    gone_.push_back(block.record.key);
+    directory_.Remove(*id);
+    blocks_.erase(*id);
+  }
+
+  void RemoveSlot(Prng& prng) {
+    const auto id = Any(prng);
+    const auto c = static_cast<uint32_t>(prng.NextBelow(classes_.count()));
+    if (!id || blocks_.at(*id).record.slots[c].is_none()) return;
+    directory_.RemoveSlot(*id, c);
+    free_slots_.insert(std::exchange(blocks_.at(*id).record.slots[c], SlotId::None()));
+  }
+  void AddSlot(Prng& prng) {
+    const auto id = Any(prng);
+    const auto c = static_cast<uint32_t>(prng.NextBelow(classes_.count()));
+    const SlotId slot = FreeSlot(c);
+    if (!id || slot.is_none() || !blocks_.at(*id).record.slots[c].is_none()) return;
+    BlockRecord& record = blocks_.at(*id).record;
+    record.slots[c] = slot;
+    record.crcs[c] = static_cast<uint32_t>(prng.Next64());
+    directory_.AddSlot(*id, slot, record.crcs[c]);
+    free_slots_.erase(slot);
+  }
+  void MoveSlot(Prng& prng) {
+    const auto id = Any(prng);
+    const auto c = static_cast<uint32_t>(prng.NextBelow(classes_.count()));
+    const SlotId to = FreeSlot(c);
+    if (!id || to.is_none() || blocks_.at(*id).record.slots[c].is_none()) return;
+    directory_.MoveSlot(*id, c, to);
+    free_slots_.erase(to);
+    free_slots_.insert(std::exchange(blocks_.at(*id).record.slots[c], to));
+  }
+
+  void Pin(Prng& prng) {
+    const auto id = Any(prng);
+    if (!id) return;
+    BlockRecord& record = blocks_.at(*id).record;
+    switch (prng.NextBelow(3)) {
+      case 0: {
+        const auto parts = static_cast<uint8_t>(prng.NextBelow(1U << classes_.count()));
+        directory_.AddPin(*id, parts);
+        ++record.pins;
+        record.pinned_parts |= parts;
+        return;
+      }
+      case 1:
+        if (record.pins == 0) return;
+        --record.pins;
+        ASSERT_EQ(directory_.DropPin(*id), record.pins == 0);
+        return;
+      default: directory_.ClearPinnedParts(*id); record.pinned_parts = 0;
+    }
+  }
+
+  void Mark(Prng& prng) {
+    const auto asked = Any(prng);
+    if (!asked) return;
+    const auto standing = static_cast<Standing>(2 + prng.NextBelow(3));
+    if (standing == Standing::kErased) {
+      Standing& now = blocks_.at(*asked).record.standing;
+      ASSERT_EQ(directory_.MarkErased(*asked), now != standing);
+      now = standing;
+      return;
+    }
+    std::set<BlockId> expected;
+    const bool was_good = blocks_.at(*asked).record.is_good();
+    for (auto& [id, block] : blocks_) {
+      if (was_good && Continues(id, *asked) && block.record.is_good()) expected.insert(id);
+    }
+    for (const BlockId id : expected) blocks_.at(id).record.standing = standing;
+    const std::vector<BlockId> marked = directory_.Mark(*asked, standing);
+    ASSERT_EQ(std::set<BlockId>(marked.begin(), marked.end()), expected);
+    ASSERT_EQ(marked.size(), expected.size());
+    for (size_t i = 0; i < marked.size(); ++i) {  // parents before children
+      for (size_t j = 0; j < i; ++j) ASSERT_NE(marked[i], blocks_.at(marked[j]).parent);
+    }
+  }
+
+  void AddGhost(Prng& prng) {
+    if (gone_.empty()) return;
+    const TenantId account(static_cast<uint32_t>(prng.NextBelow(2)));
+    const Digest& key = gone_[prng.NextBelow(gone_.size())];
+    const uint64_t gone_us = prng.Next64();
+    directory_.ghosts(account).Add(key, {.gone_us = gone_us});
+    ghosts_[{account, key}] = gone_us;
+  }
+
+  // What can be seen.
+
+  void Compare() {
+    directory_.CheckInvariants();
+    ASSERT_EQ(directory_.size(), blocks_.size());
+    std::map<SlotId, BlockId> in_slot;
+    uint64_t hollow = 0;
+    uint64_t twins = 0;
+    std::array<uint64_t, 3> of_account{};
+    for (uint32_t i = 0; i < directory_.ids_end() + 2; ++i) {
+      ASSERT_EQ(directory_.contains(BlockId(i)), blocks_.contains(BlockId(i)));
+    }
+    for (const auto& [id, block] : blocks_) {
+      ASSERT_TRUE(directory_.contains(id));
+      const BlockRecord& record = directory_.at(id);
+      ASSERT_EQ(record.slots, block.record.slots);
+      bool whole = true;
+      uint32_t held = 0;
+      for (uint32_t c = 0; c < classes_.count(); ++c) {
+        if (record.slots[c].is_none()) {
+          whole = whole && !classes_.is_sealed(c);
+          continue;
+        }
+        ++held;
+        ASSERT_EQ(record.crcs[c], block.record.crcs[c]);
+        in_slot[record.slots[c]] = id;
+        if (!classes_.is_sealed(c)) ++twins;
+      }
+      if (held == 0) ++hollow;
+      ++of_account[record.account.number()];
+      ASSERT_EQ(directory_.IsWhole(id), whole);
+      ASSERT_EQ(record.hollow(), held == 0);
+      ASSERT_EQ(record.leases, Leases(id));
+      ASSERT_EQ(record.pins, block.record.pins);
+      ASSERT_EQ(record.pinned_parts, block.record.pinned_parts);
+      ASSERT_EQ(record.account, block.record.account);
+      ASSERT_EQ(record.publisher, block.record.publisher);
+      ASSERT_EQ(record.standing, block.record.standing);
+      ASSERT_EQ(record.key, block.record.key);
+      ASSERT_EQ(directory_.parent(id), block.parent);
+      ASSERT_EQ(directory_.depth(id),
+                block.parent.is_none() ? 0 : directory_.depth(block.parent) + 1);
+      ASSERT_EQ(directory_.has_children(id), HasChildren(id));
+    }
+    for (uint32_t i = 0; i < kSlots + 4; ++i) {
+      const auto found = in_slot.find(SlotId(i));
+      ASSERT_EQ(directory_.InSlot(SlotId(i)),
+                found == in_slot.end() ? BlockId::None() : found->second);
+    }
+    ASSERT_EQ(directory_.hollow_count(), hollow);
+    ASSERT_EQ(directory_.twin_slots(), twins);
+    for (uint32_t i = 0; i < of_account.size(); ++i) {
+      ASSERT_EQ(directory_.block_count(TenantId(i)), of_account[i]);
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+      for (uint64_t number = 0; number < next_key_; ++number) {
+        const auto ghost = directory_.ghosts(TenantId(i)).Find(KeyOf(number));
+        const auto expected = ghosts_.find({TenantId(i), KeyOf(number)});
+        ASSERT_EQ(ghost.has_value(), expected != ghosts_.end());
+        if (ghost) {
+          ASSERT_EQ(ghost->gone_us, expected->second);
+        }
+      }
+    }
+  }
+
+  void Lookup(Prng& prng) {
+    std::vector<uint32_t> letters(prng.NextBelow(6));
+    for (uint32_t& letter : letters) letter = static_cast<uint32_t>(prng.NextBelow(kLetters));
+    std::vector<TokenId> tokens = TokensOf(letters);
+    if (prng.NextChance(2)) tokens.resize(tokens.size() + prng.NextBelow(kBlock), 1);
+    std::vector<std::vector<BlockId>> paths;
+    for (uint32_t root = 0; root < roots_.size(); ++root) {
+      paths.push_back(Path(root, letters));
+      std::vector<BlockId> found = {BlockId(77)};  // what is there already stays
+      directory_.Find(roots_[root].key, BlockId::None(), tokens, found);
+      ASSERT_EQ(found.front(), BlockId(77));
+      found.erase(found.begin());
+      ASSERT_EQ(found, paths[root]);
+    }
+    if (!letters.empty()) {
+      const uint32_t root = static_cast<uint32_t>(prng.NextBelow(roots_.size()));
+      const BlockId parent = paths[root].empty() ? BlockId::None() : paths[root].front();
+      ASSERT_EQ(
+          directory_.FindChild(roots_[root].key, parent, TokensOf(std::span(letters).last(1))),
+          Child(root, parent, letters.back()));
+    }
+    for (uint32_t root = 0; root < roots_.size(); ++root) {
+      uint64_t most = 0;
+      for (uint32_t other = 0; other < roots_.size(); ++other) {
+        const bool same = roots_[other].account == roots_[root].account &&
+                          *roots_[other].domain == *roots_[root].domain;
+        if (other == root || !same) continue;
+        uint64_t length = 0;
+        for (const BlockId id : paths[other]) {
+          if (blocks_.at(id).record.standing == Standing::kErased) break;
+          ++length;
+        }
+        most = std::max(most, length);
+      }
+      ASSERT_EQ(directory_.FindElsewhere(roots_[root].account, roots_[root].key,
+                                         *roots_[root].domain, tokens),
+                most);
+    }
+  }
+
+  const SlotClasses classes_ = Classes();
+  Directory directory_{classes_};
+  std::vector<NaiveRoot> roots_;
+  std::map<BlockId, NaiveBlock> blocks_;
+  std::map<std::pair<TenantId, Digest>, uint64_t> ghosts_;
+  std::set<SlotId> free_slots_;
+  std::vector<Digest> gone_;  // keys of blocks that were there
+  uint64_t next_key_ = 0;
+};
+
+RC_GTEST_PROP(DirectoryProperty, AgreesWithANaiveOne, (const std::vector<uint64_t>& seeds)) {
+  LockStep both;
+  for (const uint64_t seed : seeds) {
+    Prng prng(seed);
+    for (int i = 0; i < 3; ++i) {
+      both.Step(prng);
+      RC_ASSERT(!::testing::Test::HasFailure());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::cache

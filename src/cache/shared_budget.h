@@ -1,0 +1,27 @@
+// What caches charge when they pay from one budget.
+#ifndef QUIRE_CACHE_SHARED_BUDGET_H_
+#define QUIRE_CACHE_SHARED_BUDGET_H_
+
+#include <cstdint>
+
+#include "base/mutex.h"
+#include "base/thread_annotations.h"
+#include "quota/ledger.h"
+
+namespace quire::cache {
+
+/// Threads: any
+struct BudgetState {
+  explicit BudgetState(uint64_t bytes_max) : ledger(bytes_max) {}
+
+  // Its limit is the most that the budget may be. What it is less than that now is charged to
+  // nobody, so that lowering it is one charge, which succeeds or changes nothing whoever else is
+  // charging.
+  quota::Ledger ledger;
+  Mutex mutex{LockRank::kLeaf};
+  uint64_t withheld_bytes QUIRE_GUARDED_BY(mutex) = 0;  // of the ledger
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_SHARED_BUDGET_H_

@@ -1,0 +1,153 @@
+// Files in memory that a test cranks by hand: time is a manual clock, chance comes from one seed,
+// and every way in which disks and machines fail can be asked for.
+#ifndef QUIRE_ENV_FAULTY_FILES_H_
+#define QUIRE_ENV_FAULTY_FILES_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "env/clock.h"
+#include "env/files.h"
+
+namespace quire {
+
+/// How often requests of the queue fail: one in so many; 0 never.
+struct FaultRates {
+  // What the system reports.
+  uint64_t read_error = 0;
+  uint64_t write_error = 0;  // a part of the bytes may have been written
+  uint64_t sync_error = 0;   // what was to be synced is not
+  uint64_t short_read = 0;
+  uint64_t short_write = 0;
+  // What nobody reports.
+  uint64_t torn_write = 0;         // some sectors keep what they held
+  uint64_t lost_write = 0;         // nothing is written
+  uint64_t misdirected_write = 0;  // the bytes land elsewhere in the file
+  uint64_t flip_on_read = 0;       // one bit of what is read
+  uint64_t flip_at_rest = 0;       // one bit of the file that a write goes to, anywhere
+};
+
+struct FaultyFilesOptions {
+  uint64_t seed = 1;
+  uint64_t disk_bytes = ~uint64_t{0};
+  uint64_t latency_us_max = 0;  // of a request; each takes a random part of it
+  FaultRates rates{};
+};
+
+class FaultyFiles final : public Files {
+ public:
+  /// The clock must outlive the object; waiting moves it.
+  FaultyFiles(const FaultyFilesOptions& options, ManualClock& clock);
+
+  Result<FileId> Open(const std::string& path, const OpenOptions& options) override;
+  void Close(FileId file) override;
+  Result<std::vector<std::string>> List(const std::string& directory) override;
+  Result<void> MakeDirectory(const std::string& path) override;
+  Result<void> Remove(const std::string& path) override;
+  Result<void> Rename(const std::string& from, const std::string& to) override;
+  Result<void> SyncDirectory(const std::string& path) override;
+  Result<uint64_t> Length(FileId file) override;
+  Result<uint64_t> ReadAt(FileId file, uint64_t offset, std::span<std::byte> out) override;
+  Result<void> WriteAt(FileId file, uint64_t offset, std::span<const std::byte> bytes) override;
+  Result<void> Resize(FileId file, uint64_t bytes) override;
+  Result<void> Sync(FileId file) override;
+  void Submit(std::span<const IoRequest> requests) override;
+  size_t Complete(std::span<IoCompletion> out, uint64_t wait_us) override;
+  uint64_t in_flight() const override { return queue_.size(); }
+  std::string_view queue_name() const override { return "memory"; }
+
+  // What a test does to the machine.
+
+  /// Power is lost: what was synced stays, of the rest an arbitrary part, torn at sectors. Nothing
+  /// is in flight, and whoever still uses this object gets errors, until Restart.
+  void LosePower();
+  /// The process is killed: what was written stays, of what was in flight an arbitrary part. As
+  /// above until Restart.
+  void KillProcess();
+  /// The machine runs again; no file is open and no lock is held.
+  void Restart();
+  /// From the call after `operations` more that change something, every call fails: the machine
+  /// stopped there.
+  void StopAfter(uint64_t operations) { operations_left_ = operations; }
+  bool stopped() const { return operations_left_ == 0; }
+  void set_rates(const FaultRates& rates) { rates_ = rates; }
+  void set_disk_bytes(uint64_t bytes) { disk_bytes_ = bytes; }
+
+  /// Faults that happened so far, by no kind in particular.
+  uint64_t faults() const { return faults_; }
+  /// Bytes of all files.
+  uint64_t bytes_used() const;
+  /// The contents of a file, to look at or to damage; null when there is none.
+  std::vector<std::byte>* Contents(const std::string& path);
+  /// Paths of all files, in ascending order.
+  std::vector<std::string> Paths() const;
+
+ private:
+  static constexpr uint64_t kSectorBytes = 512;
+
+  struct Change {  // of one file, not synced
+    uint64_t offset = 0;
+    std::vector<std::byte> bytes{};
+    bool resizes = false;  // offset is the new length
+  };
+  struct Node {
+    std::vector<std::byte> contents;  // what a reader sees
+    std::vector<std::byte> durable;   // what a power cut leaves for certain
+    std::vector<Change> unsynced;     // what leads from one to the other
+    bool locked = false;
+    bool direct = false;  // past the page cache
+  };
+  using NodePointer = std::shared_ptr<Node>;
+  using Names = std::map<std::string, NodePointer>;
+  struct NameChange {
+    std::string name{};
+    NodePointer node{};  // null: removed
+  };
+  struct OpenFile {
+    NodePointer node{};  // null: closed
+    bool holds_lock = false;
+  };
+  struct Pending {
+    IoRequest request{};
+    std::vector<std::byte> bytes{};  // of a write
+    uint64_t due_us = 0;
+  };
+
+  Node& Get(FileId file);
+  bool Hits(uint64_t one_in);
+  // Counts an operation that changes something. False when the machine has stopped.
+  bool Step();
+  Result<void> Grow(Node& node, uint64_t bytes);
+  static void Apply(std::vector<std::byte>& contents, const Change& change);
+  void Write(Node& node, uint64_t offset, std::span<const std::byte> bytes);
+  void WriteTorn(std::vector<std::byte>& contents, const Change& change);
+  void ChangeName(const std::string& name, NodePointer node);
+  void FlipBit(std::span<std::byte> bytes);
+  IoCompletion Perform(Pending& pending);
+  IoCompletion PerformRead(const IoRequest& request);
+  IoCompletion PerformWrite(const Pending& pending);
+  IoCompletion PerformSync(const IoRequest& request);
+  static void SyncNode(Node& node);
+  void DropInFlight();
+
+  ManualClock& clock_;
+  Prng prng_;
+  FaultRates rates_;
+  uint64_t latency_us_max_;
+  uint64_t disk_bytes_;
+  uint64_t operations_left_ = ~uint64_t{0};
+  bool dead_ = false;  // between a crash and Restart
+  uint64_t faults_ = 0;
+  Names names_;
+  Names durable_names_;
+  std::vector<NameChange> unsynced_names_;  // in order: a journal keeps a first part of them
+  std::vector<OpenFile> files_;
+  std::vector<Pending> queue_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_ENV_FAULTY_FILES_H_

@@ -1,0 +1,212 @@
+// Which waiting requests start, and what the others wait for.
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/bits.h"
+#include "serve/engine.h"
+
+namespace quire::serve {
+
+namespace {
+
+// Blocks that a growing request finds room for, besides those of what it has, before it starts
+// beside others: else it would be preempted at once.
+constexpr uint64_t kHeadroomBlocks = 4;
+
+}  // namespace
+
+void Engine::RoomCameBack() {
+  may_start_ = true;
+  for (const auto& [id, task] : tasks_) {
+    if (task->waits() == Waits::kRoom) task->WaitFor(Waits::kNothing);
+  }
+}
+
+// Those whose prefix is there, or is not being computed any more.
+void Engine::WakePrefixWaiters() {
+  for (const auto& [id, task] : tasks_) {
+    if (task->waits() != Waits::kPrefix) continue;
+    const auto found = tasks_.find(task->prefix_owner());
+    if (found != tasks_.end()) {
+      const Task& owner = *found->second;
+      const bool goes_on = owner.running() && !owner.ended() && !owner.paused_us();
+      if (goes_on && owner.position() < task->prefix_tokens()) continue;
+    }
+    task->WaitFor(Waits::kNothing);
+    may_start_ = true;
+  }
+}
+
+void Engine::Admit(uint64_t now_us) {
+  while (may_start_ && running_.size() < options_.running_max) {
+    Task* const first = FirstInLine(now_us);
+    if (first == nullptr || first->waits() == Waits::kRoom) {
+      may_start_ = false;
+      break;
+    }
+    ++stats_.looks;
+    Look(*first);
+    RemoveEnded();
+  }
+  // Whoever ends, or loses its sequence, sets it again.
+  if (running_.size() >= options_.running_max) may_start_ = false;
+}
+
+// By tenant: what it was served and what its running requests still may be. In a tenant: priority,
+// deadline, age.
+Task* Engine::FirstInLine(uint64_t now_us) {
+  std::map<TenantId, uint64_t> coming;
+  for (const Task* const task : running_) {
+    coming[task->tenant()] +=
+        task->tokens_at_most() - std::min(task->position(), task->tokens_at_most());
+  }
+  const auto place = [&](const Task& task) {
+    const uint64_t waited_us = now_us - std::min(now_us, task.submitted_us());
+    const uint64_t urgency = task.request().priority + waited_us / options_.aging_us;
+    const uint64_t deadline_us = task.request().deadline_us;
+    return std::tuple(shares_.ServedAfter(task.tenant(), coming[task.tenant()]), task.tenant(),
+                      UINT64_MAX - urgency, deadline_us == 0 ? UINT64_MAX : deadline_us, task.id());
+  };
+  Task* first = nullptr;
+  for (const auto& [id, task] : tasks_) {
+    if (task->running() || task->ended()) continue;
+    if (task->waits() == Waits::kPrefix || task->waits() == Waits::kReader) continue;
+    if (first == nullptr || place(*task) < place(*first)) first = task.get();
+  }
+  return first;
+}
+
+void Engine::Look(Task& task) {
+  if (task.text().empty()) {
+    return task.Fail({ErrorCode::kInvalidArgument, "session: it has no text to go on from"});
+  }
+  if (task.goal() == 0) return task.End(Finish::kLength);
+  if (ContinueSession(task)) return;
+  if (const auto prefix = PendingPrefix(task)) {
+    ++stats_.prefix_waits;
+    return task.WaitForPrefix(prefix->owner, prefix->tokens);
+  }
+  while (true) {
+    auto opened = Open(task);
+    if (opened) return;
+    const bool no_room = opened.error().code == ErrorCode::kNoSpace;
+    if (no_room && MakeRoomToStart(task)) continue;
+    if (no_room && CanWait()) return WaitForRoom(task);
+    return task.Fail(std::move(opened).error());
+  }
+}
+
+// What others hold may be free later; what nobody can give back is refused for good.
+bool Engine::CanWait() const {
+  const bool idle_sessions = std::ranges::any_of(
+      sessions_, [](const auto& each) { return each.second->sequence != nullptr; });
+  return !running_.empty() || idle_sessions || options_.outside_retry_us > 0;
+}
+
+void Engine::WaitForRoom(Task& task) {
+  task.WaitFor(Waits::kRoom);
+  for (Task* const running : running_) running->NoteHeld();
+  if (options_.outside_retry_us > 0) {
+    retry_outside_us_ =
+        std::min(retry_outside_us_, parts_.clock.NowMicros() + options_.outside_retry_us);
+  }
+}
+
+Result<Plan> Engine::Acquire(const Task& task, const SequenceOptions* open_as) {
+  return parts_.cache.Acquire({.tenant = task.tenant(),
+                               .identity = &identity_,
+                               .tokens = task.text(),
+                               .reuse = task.reuses(),
+                               .open_as = open_as});
+}
+
+// False where the cache is sure to call it too large: layers without a window need a slot for each
+// block.
+bool Engine::MayFit(uint64_t tokens) const {
+  const CacheOptions& options = parts_.cache.options();
+  const bool all_windowed = std::ranges::none_of(
+      options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens == 0; });
+  const CacheStats stats = parts_.cache.stats();
+  return all_windowed || DivUp(tokens, uint64_t{options.profile.block_tokens}) <=
+                             std::max(stats.sealed.slots_max, stats.sealed_second.slots_max);
+}
+
+Result<void> Engine::Open(Task& task) {
+  SequenceOptions options{.reserve_tokens = task.tokens_at_most(),
+                          .step_tokens = options_.chunk_tokens_min,
+                          .on_full = task.request().on_full,
+                          .publish = task.publishes()};
+  const bool grows = !task.starts_whole() && MayFit(task.tokens_at_most());
+  // Where it can wait, it is not counted before there is room. One that grows starts with less than
+  // it may need; what can never fit is left to the cache to refuse.
+  auto plan = Acquire(task, grows || CanWait() ? &options : nullptr);
+  if (grows) {
+    if (!plan && plan.error().code == ErrorCode::kNoSpace) {
+      SequenceOptions first = options;
+      first.reserve_tokens = std::min(
+          task.tokens_at_most(),
+          task.text().size() + kHeadroomBlocks * parts_.cache.options().profile.block_tokens);
+      plan = Acquire(task, CanWait() ? &first : nullptr);
+    }
+    options.on_full = OnFull::kHalt;
+    options.reserve_tokens = task.text().size();
+  }
+  if (!plan) return std::unexpected(std::move(plan).error());
+  const MissReason reason = plan->reason();
+  QUIRE_ASSIGN(auto sequence, parts_.cache.Open(*std::move(plan), options));
+  Run(task, std::move(sequence), reason);
+  return {};
+}
+
+// A turn goes on with what its session holds, unless that has no room to grow: then it is let go,
+// and the turn starts like any other.
+bool Engine::ContinueSession(Task& task) {
+  auto sequence = task.TakeFromSession();
+  if (sequence == nullptr) return false;
+  const uint64_t tokens = task.starts_whole() ? task.tokens_at_most() : task.goal();
+  if (!MayFit(task.tokens_at_most()) || !sequence->Reserve(tokens)) return false;
+  Run(task, std::move(sequence), MissReason::kPartialBlock);
+  return true;
+}
+
+void Engine::Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason) {
+  task.Start(std::move(sequence), reason);
+  task.NoteHeld();
+  if (task.position() >= task.goal()) return task.End(Finish::kLength);  // a session's, all read
+  running_.insert(std::ranges::lower_bound(running_, task.id(), {}, &Task::id), &task);
+}
+
+bool Engine::Shares(const Task& a, const Task& b) const {
+  if (a.tenant() == b.tenant()) return true;
+  const auto one = domains_.find(a.tenant());
+  const auto other = domains_.find(b.tenant());
+  return one != domains_.end() && other != domains_.end() && one->second == other->second;
+}
+
+// The most that a running task has in common with this one and has not computed yet.
+std::optional<Engine::Prefix> Engine::PendingPrefix(const Task& task) const {
+  if (!task.reuses()) return std::nullopt;
+  const NumericProfile& profile = parts_.cache.options().profile;
+  const uint32_t block = profile.block_tokens;
+  const uint64_t usable = RoundDown<uint64_t>(task.text().size() - 1, block);
+  std::optional<Prefix> most;
+  for (const Task* const owner : running_) {
+    if (owner->paused_us() || !owner->publishes() || !Shares(task, *owner)) continue;
+    const uint64_t there = RoundDown<uint64_t>(owner->position(), block);
+    if (there >= owner->prompt_tokens()) continue;  // only what it reads is known beforehand
+    const std::span<const TokenId> theirs = owner->text().first(owner->prompt_tokens());
+    const auto differ = std::ranges::mismatch(task.text().first(usable), theirs);
+    const uint64_t common =
+        RoundDown<uint64_t>(static_cast<uint64_t>(differ.in1 - task.text().begin()), block);
+    if (common <= there || (most && common <= most->tokens)) continue;
+    // With residual_tokens others can go on only where a prompt ends.
+    const bool usable_there = profile.residual_tokens == 0 ||
+                              common >= RoundDown<uint64_t>(owner->prompt_tokens() - 1, block);
+    if (usable_there) most = Prefix{.owner = owner->id(), .tokens = common};
+  }
+  return most;
+}
+
+}  // namespace quire::serve

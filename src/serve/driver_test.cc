@@ -1,0 +1,95 @@
+// Callers on several threads and the thread that turns the engine.
+#include "serve/driver.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "serve/test_util.h"
+
+namespace quire::serve {
+namespace {
+
+class DriverTest : public EngineTest {
+ protected:
+  /// Awaits the end of a request.
+  Response Await(RequestId id) {
+    while (auto event = engine_->Await(id)) {
+      if (auto* response = std::get_if<Response>(&*event)) return std::move(*response);
+    }
+    ADD_FAILURE() << "no Response";
+    return {};
+  }
+};
+
+TEST_F(DriverTest, CallersOnManyThreadsGetTheAnswersOfOne) {
+  constexpr uint64_t kCallers = 4;
+  constexpr uint64_t kRequests = 12;
+  engine_options_.admission = Admission::kGrow;
+  engine_options_.events_max = 8;
+  Make(24);
+  const auto request_of = [](uint64_t number) {
+    return Request{.prompt = SomeTokens(20 + number % 5 * 16, 1 + number % 3),
+                   .max_tokens = static_cast<uint32_t>(5 + number % 7 * 4)};
+  };
+  std::vector<Response> alone;
+  for (uint64_t i = 0; i < kCallers * kRequests; ++i) {
+    Request request = request_of(i);
+    request.reuse = false;
+    alone.push_back(RunOne(request));
+  }
+  {
+    const Driver driver(*engine_);
+    std::vector<std::thread> callers;
+    for (uint64_t caller = 0; caller < kCallers; ++caller) {
+      callers.emplace_back([&, caller] {
+        for (uint64_t i = 0; i < kRequests; ++i) {
+          const uint64_t number = caller * kRequests + i;
+          const RequestId id = engine_->Submit(request_of(number)).value();
+          const bool cancel = number % 5 == 4;
+          if (cancel) {
+            engine_->Await(id);
+            engine_->Cancel(id);
+          }
+          const Response response = Await(id);
+          if (cancel && response.finish == Finish::kCancelled) continue;
+          EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
+          EXPECT_EQ(response.logits_digest, alone[number].logits_digest) << number;
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+  }
+  EXPECT_EQ(cache_->stats().sequences, 0u);
+}
+
+TEST_F(DriverTest, ItsEndCancelsWhatIsUnderWayAndWakesWhoWaits) {
+  Make(64);
+  std::vector<RequestId> ids;
+  std::vector<std::thread> callers;
+  {
+    const Driver driver(*engine_);
+    for (uint64_t i = 0; i < 3; ++i) {
+      ids.push_back(engine_->Submit({.prompt = SomeTokens(50, 1 + i), .max_tokens = 900}).value());
+    }
+    for (const RequestId id : ids) engine_->Await(id);
+    for (const RequestId id : ids) {
+      callers.emplace_back([&, id] { EXPECT_EQ(Await(id).finish, Finish::kCancelled); });
+    }
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(cache_->stats().sequences, 0u);
+}
+
+TEST_F(DriverTest, ItSleepsUntilSomethingChanges) {
+  Make(64);
+  const Driver driver(*engine_);
+  EXPECT_EQ(Await(engine_->Submit({.prompt = SomeTokens(20, 1)}).value()).finish, Finish::kLength);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // Woken by a request that comes while it sleeps.
+  EXPECT_EQ(Await(engine_->Submit({.prompt = SomeTokens(20, 2)}).value()).finish, Finish::kLength);
+}
+
+}  // namespace
+}  // namespace quire::serve

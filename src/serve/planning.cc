@@ -1,0 +1,213 @@
+// What a step computes, and who gives up room for it.
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "serve/engine.h"
+
+namespace quire::serve {
+
+namespace {
+
+// A chunk is shared out in so many pieces.
+constexpr uint32_t kPiecesOfAChunk = 8;
+
+}  // namespace
+
+// Everybody who generates, then prompts.
+std::vector<StepPart> Engine::PlanStep() {
+  std::vector<StepPart> parts;
+  std::vector<StepPart> prompts;
+  for (Task* const task : running_) {
+    if (task->paused_us()) continue;
+    if (task->decoding()) {
+      parts.push_back({.task = task, .tokens = 1, .decoded = true});
+    } else {
+      prompts.push_back({.task = task});
+    }
+  }
+  // Whoever generates waits for the whole step, so the chunk is a small one then.
+  DivideChunk(prompts, parts.empty() ? chunk_.tokens() : options_.chunk_tokens_min);
+  std::ranges::copy_if(prompts, std::back_inserter(parts), &StepPart::tokens);
+  return parts;
+}
+
+// Pieces go to the least served tenant; in it to whoever has read the fewest whole chunks, so that
+// short prompts pass long ones; of these to the oldest.
+void Engine::DivideChunk(std::span<StepPart> prompts, uint64_t chunk) {
+  const uint64_t piece = std::max<uint64_t>(chunk / kPiecesOfAChunk, 1);
+  std::map<TenantId, uint64_t> given;
+  uint64_t left = chunk;
+  const auto place = [&](const StepPart& part) {
+    const Task& task = *part.task;
+    return std::tuple(shares_.ServedAfter(task.tenant(), given[task.tenant()]), task.tenant(),
+                      (task.tokens_read() + part.tokens) / options_.chunk_tokens_max, task.id());
+  };
+  while (left > 0) {
+    StepPart* first = nullptr;
+    for (StepPart& part : prompts) {
+      if (part.task->NextTokens(part.tokens + 1).size() == part.tokens) continue;  // all of it
+      if (first == nullptr || place(part) < place(*first)) first = &part;
+    }
+    if (first == nullptr) return;
+    const uint64_t before = first->tokens;
+    first->tokens = first->task->NextTokens(before + std::min(piece, left)).size();
+    given[first->task->tenant()] += first->tokens - before;
+    left -= first->tokens - before;
+  }
+}
+
+void Engine::ReserveRoom(std::vector<StepPart>& parts) {
+  // The oldest first: it may take from all others.
+  std::ranges::sort(parts, {}, [](const StepPart& part) { return part.task->id(); });
+  for (StepPart& part : parts) {
+    // It may have lost its sequence to one before it.
+    if (part.task->running() && !ReserveRoom(part)) part.tokens = 0;
+  }
+  std::erase_if(parts, [](const StepPart& part) {
+    return part.tokens == 0 || part.task->ended() || !part.task->running();
+  });
+  RemoveEnded();
+}
+
+// False: it takes no part in this step.
+bool Engine::ReserveRoom(StepPart& part) {
+  Task& task = *part.task;
+  while (true) {
+    auto reserved = task.sequence().Reserve(task.sequence().length() + part.tokens);
+    if (reserved) return true;
+    if (reserved.error().code != ErrorCode::kNoSpace) {
+      task.Fail(std::move(reserved).error());
+      return false;
+    }
+    if (part.tokens > 1) {
+      chunk_.Shrink();
+      part.tokens /= 2;
+      continue;
+    }
+    if (task.request().on_full == OnFull::kHalt) {
+      task.End(Finish::kNoSpace);
+      return false;
+    }
+    if (ReleaseIdleSession() || PreemptPaused(&task)) continue;
+    Task* const victim = VictimFor(/*spare_oldest=*/true);
+    if (victim == nullptr && options_.outside_retry_us == 0) {
+      if (task.starts_whole()) {
+        task.Fail(std::move(reserved).error());
+      } else {
+        // Alone, and short of room: the cache shall say whether all that it may need can ever fit.
+        task.StartWhole();
+        Preempt(task, Waits::kNothing);
+      }
+      return false;
+    }
+    Task& preempted = victim != nullptr ? *victim : task;
+    Preempt(preempted, Waits::kRoom);
+    if (&preempted == &task) return false;
+  }
+}
+
+// For a request that would start.
+bool Engine::MakeRoomToStart(const Task& task) {
+  if (ReleaseIdleSession() || PreemptPaused(nullptr)) return true;
+  Task* victim = nullptr;
+  for (Task* const other : running_) {
+    if (other->tenant() != task.tenant() || other->ended()) continue;
+    const uint8_t priority = other->request().priority;
+    if (priority >= task.request().priority) continue;
+    if (victim == nullptr || priority <= victim->request().priority) victim = other;
+  }
+  if (victim == nullptr) return false;
+  Preempt(*victim, Waits::kRoom);
+  return true;
+}
+
+// Of the most served tenant the lowest priority, of these the latest.
+Task* Engine::VictimFor(bool spare_oldest) const {
+  Task* victim = nullptr;
+  const auto place = [this](const Task& task) {
+    return std::tuple(shares_.served(task.tenant()), task.tenant(),
+                      UINT8_MAX - task.request().priority, task.id());
+  };
+  bool oldest = true;
+  for (Task* const task : running_) {
+    if (task->ended()) continue;
+    const bool spared = std::exchange(oldest, false) && spare_oldest;
+    if (!spared && (victim == nullptr || place(*task) > place(*victim))) victim = task;
+  }
+  return victim;
+}
+
+// Whole blocks that it published stay in the cache for its next start, as long as there is room.
+void Engine::Preempt(Task& task, Waits waits) {
+  RoomCameBack();
+  TakeSequence(task, waits);
+}
+
+void Engine::TakeSequence(Task& task, Waits waits) {
+  std::erase(running_, &task);
+  task.Preempt();
+  if (waits == Waits::kRoom) {
+    WaitForRoom(task);
+  } else {
+    task.WaitFor(waits);
+  }
+  ++stats_.preemptions;
+  WakePrefixWaiters();
+}
+
+// The one whose last turn ended first. False: there is none.
+bool Engine::ReleaseIdleSession() {
+  Session* oldest = nullptr;
+  for (const auto& [id, session] : sessions_) {
+    if (session->sequence == nullptr) continue;
+    if (oldest == nullptr || session->turns_ended < oldest->turns_ended) oldest = session.get();
+  }
+  if (oldest == nullptr) return false;
+  oldest->sequence.reset();
+  ++stats_.sessions_released;
+  return true;
+}
+
+bool Engine::PreemptPaused(const Task* except) {
+  const auto paused = std::ranges::find_if(running_, [&](const Task* task) {
+    return task != except && !task->ended() && task->paused_us();
+  });
+  if (paused == running_.end()) return false;
+  Preempt(**paused, Waits::kReader);
+  return true;
+}
+
+void Engine::TakeIn(std::span<const StepPart> parts) {
+  if (parts.empty()) return;
+  ++stats_.steps;
+  uint64_t prompt_tokens = 0;
+  for (const StepPart& part : parts) {
+    if (part.decoded) {
+      stats_.decode_tokens += part.tokens;
+    } else {
+      prompt_tokens += part.tokens;
+    }
+    stats_.recomputed_tokens += part.tokens - part.fresh_tokens;
+    shares_.Charge(part.task->tenant(), part.fresh_tokens);
+  }
+  stats_.prompt_tokens += prompt_tokens;
+  stats_.step_prompt_tokens_max = std::max(stats_.step_prompt_tokens_max, prompt_tokens);
+  if (prompt_tokens > 0) {
+    const CacheStats cache = parts_.cache.stats();
+    const uint64_t room_bytes = cache.hot_bytes_limit - cache.hot_bytes_used +
+                                cache.evictable_blocks * parts_.cache.block_bytes();
+    chunk_.Adapt(room_bytes / parts_.cache.block_bytes() *
+                 parts_.cache.options().profile.block_tokens);
+  }
+  const auto waits_for_room = [](const auto& each) { return each.second->waits() == Waits::kRoom; };
+  if (std::ranges::any_of(tasks_, waits_for_room)) {
+    for (Task* const task : running_) {
+      if (!task->ended() && task->GaveBack()) RoomCameBack();
+    }
+  }
+  WakePrefixWaiters();
+}
+
+}  // namespace quire::serve

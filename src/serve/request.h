@@ -1,0 +1,92 @@
+// What a caller asks of the engine, and what it hears.
+#ifndef QUIRE_SERVE_REQUEST_H_
+#define QUIRE_SERVE_REQUEST_H_
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "model/sampling.h"
+#include "quire/cache.h"
+#include "serve/keep.h"
+
+namespace quire::serve {
+
+/// One request of one engine: never used again.
+using RequestId = Id<struct RequestTag, uint64_t>;
+/// One session of one engine: never used again.
+using SessionId = Id<struct SessionTag, uint64_t>;
+
+/// Why a request stopped.
+enum class Finish : uint8_t {
+  kLength = 1,     // max_tokens generated
+  kStop = 2,       // a stop token
+  kNoSpace = 3,    // on_full is kHalt and the cache is full; what was generated stands
+  kCancelled = 4,  // Cancel was called
+  kFailed = 5,     // see Response::error
+};
+std::string_view FinishName(Finish finish);
+
+struct Request {
+  std::vector<TokenId> prompt{};
+  uint32_t max_tokens = 16;
+  std::vector<TokenId> stop_tokens{};
+  model::SamplingOptions sampling{};
+  OnFull on_full = OnFull::kReject;
+  bool reuse = true;
+  KeepOptions keep{};  // with a share below 1 it neither shares nor publishes anything
+  TenantId tenant = kDefaultTenant;
+  // Among requests of one tenant, higher ones start first and may preempt lower ones. Between
+  // tenants it means nothing.
+  uint8_t priority = 50;
+  uint64_t deadline_us = 0;  // by the engine's clock; past it the request fails; 0: none
+  // The session it continues: `prompt` is what is fed to it (may be empty), `sampling` and `tenant`
+  // are the session's. With max_tokens 0 the tokens are read and nothing is generated. What was fed
+  // and said stays in the session, however the request ends.
+  SessionId session{};
+  bool all_logits = false;  // Logits events for every position that is computed
+};
+
+struct Response {
+  Finish finish = Finish::kFailed;
+  Error error{};                  // kFailed only; kCorrupt: the model gives logits not finite
+  std::vector<TokenId> tokens{};  // generated, a stop token included
+  uint64_t prompt_tokens = 0;     // of a session: all its text before this answer
+  uint64_t reused_tokens = 0;    // found in the cache when it started first, or held by the session
+  uint64_t computed_tokens = 0;  // prompt tokens computed; prompt_tokens unless cancelled or reused
+  uint64_t recomputed_tokens = 0;  // of all tokens, after it was preempted
+  uint32_t preemptions = 0;
+  uint64_t dropped_tokens = 0;  // of the prompt, by `keep`
+  MissReason miss_reason = MissReason::kNeverSeen;
+  SequenceStats sequence{};                 // as it ended
+  uint64_t kv_bytes = 0;                    // blocks it held at the end, shared ones included
+  double ttft_ms = 0;                       // to its first token, from the call of Submit
+  double ms_per_token = 0;                  // between later tokens
+  std::array<uint8_t, 16> logits_digest{};  // BLAKE2b-128 of the logits of every generated token
+};
+
+/// Prompt tokens in the cache so far, of how many.
+struct Progress {
+  uint64_t done = 0;
+  uint64_t total = 0;
+};
+
+/// A generated token.
+struct NewToken {
+  TokenId token = 0;
+};
+
+/// Logits after the tokens at first_position and the following ones; each position once.
+struct Logits {
+  uint64_t first_position = 0;
+  std::vector<float> rows{};  // [positions, vocab]
+};
+
+/// What a request says, in order; the Response is the last.
+using Event = std::variant<Progress, NewToken, Logits, Response>;
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_REQUEST_H_

@@ -1,0 +1,51 @@
+// Takes one step of several tasks together, and keeps the faults of one from the others.
+#ifndef QUIRE_SERVE_STEPPER_H_
+#define QUIRE_SERVE_STEPPER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "quire/attention.h"
+#include "quire/env.h"
+#include "quire/identity.h"
+#include "serve/task.h"
+
+namespace quire::serve {
+
+/// A running task and how many of its next tokens to compute.
+struct StepPart {
+  Task* task = nullptr;
+  uint64_t tokens = 0;
+  bool decoded = false;       // the token it generated last; else of what it reads
+  uint64_t fresh_tokens = 0;  // out: of these, computed for the first time
+};
+
+/// Threads: one
+class Stepper {
+ public:
+  Stepper(model::Model& model, AttentionBackend& attention, Executor& executor,
+          const NumericProfile& profile)
+      : model_(model), attention_(attention), executor_(executor), profile_(profile) {}
+
+  /// Computes and commits all parts, whose room is reserved. Where a step fails it is taken again
+  /// with fewer tasks, down to one, and only those fail that cannot be computed alone: the bits of
+  /// a task do not depend on who is computed beside it.
+  void Step(std::span<StepPart> parts);
+
+ private:
+  Result<void> Forward(std::span<StepPart> parts, std::vector<StepPart*>& left);
+  Result<void> StepModel(std::span<const StepPart> parts);
+  bool GoBack(StepPart& part, std::optional<model::MassObserver> observed);
+
+  model::Model& model_;
+  AttentionBackend& attention_;
+  Executor& executor_;
+  const NumericProfile& profile_;
+  std::vector<float> logits_;  // of one step
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_STEPPER_H_

@@ -1,0 +1,188 @@
+#include "tier/cold.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace quire::tier {
+
+ColdStore::ColdStore(std::unique_ptr<ColdState> state, FileId lock,
+                     const std::array<FileId, 2>& epochs)
+    : state_(std::move(state)),
+      lock_(lock),
+      writer_(*state_),
+      reader_(*state_),
+      eraser_(*state_, epochs) {}
+
+ColdStore::~ColdStore() {
+  // The disk may still read from and write to the staging.
+  while (state_->files.in_flight() > 0) Dispatch(1000);
+  catalogue_.reset();
+  for (uint32_t i = 0; i < state_->segments.size(); ++i) {
+    if (state_->segments[i].state != SegmentState::kMissing) {
+      state_->files.Close(state_->segments[i].file);
+    }
+  }
+  eraser_.CloseFiles();
+  state_->files.Close(lock_);
+}
+
+void ColdStore::Put(std::span<const PutRequest> requests) {
+  for (const PutRequest& request : requests) writer_.Put(request);
+  PublishStats();
+}
+
+void ColdStore::Find(std::span<const Digest> keys, std::span<Presence> out) const {
+  state_->index.Find(keys, out);
+}
+
+void ColdStore::Get(std::span<const LoadRequest> loads, uint64_t deadline_us) {
+  for (const LoadRequest& load : loads) reader_.Get(load, deadline_us);
+}
+
+void ColdStore::Cancel(uint64_t tag) { reader_.Cancel(tag); }
+
+void ColdStore::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
+  if (epoch > state_->epochs.EpochOf(publisher) && !state_->epochs_damaged)
+    writer_.Close(publisher);
+  eraser_.Erase(publisher, epoch, tag);
+  PublishStats();
+}
+
+uint64_t ColdStore::EpochOf(const PublisherId& publisher) const {
+  MutexLock lock(mutex_);
+  const auto found = published_epochs_.find(publisher);
+  return found == published_epochs_.end() ? 0 : found->second;
+}
+
+void ColdStore::Flush(uint64_t tag) {
+  flushing_.push_back({.tag = tag, .commit = writer_.commit_of_now()});
+}
+
+void ColdStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
+  Dispatch(0);
+  Advance();
+  if (state_->done.empty() && wait_us > 0 && Dispatch(wait_us) > 0) Advance();
+  done.insert(done.end(), state_->done.begin(), state_->done.end());
+  state_->done.clear();
+  PublishStats();
+}
+
+size_t ColdStore::Dispatch(uint64_t wait_us) {
+  std::array<IoCompletion, 32> some;
+  size_t total = 0;
+  size_t count = 0;
+  do {
+    count = state_->files.Complete(some, total == 0 ? wait_us : 0);
+    for (const IoCompletion& completion : std::span(some).first(count)) {
+      --state_->stats.in_flight;
+      const auto number = static_cast<uint32_t>(completion.tag);
+      switch (static_cast<IoOwner>(completion.tag >> 32)) {
+        case IoOwner::kWriter: writer_.OnIo(number, completion); break;
+        case IoOwner::kReader: reader_.OnIo(number, completion); break;
+        case IoOwner::kEraser: eraser_.OnIo(number, completion); break;
+      }
+    }
+    total += count;
+  } while (count == some.size());
+  return total;
+}
+
+void ColdStore::Advance() {
+  const uint64_t now_us = state_->clock.NowMicros();
+  reader_.Tick(now_us);
+  const bool flush = std::ranges::any_of(
+      flushing_, [&](const Flushing& f) { return f.commit > writer_.commits_done(); });
+  writer_.Tick(now_us, flush);
+  eraser_.Tick(now_us);
+  WriteCatalogue();
+  EndFlushes();
+  Scrub(now_us);
+}
+
+void ColdStore::WriteCatalogue() {
+  if (catalogue_ == nullptr) return;
+  SegmentTable& segments = state_->segments;
+  bool dropped = false;
+  for (uint32_t i = 0; i < segments.size(); ++i) {
+    Segment& segment = segments[i];
+    if (!segment.catalogue_stale) continue;
+    segment.catalogue_stale = false;
+    const bool holds =
+        segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
+    // Sealed says that nothing lies behind the tail: not while a commit is under way.
+    const bool sealed = segment.state == SegmentState::kSealed && segment.writes == 0;
+    const auto written = holds ? catalogue_->Put({.segment = i,
+                                                  .publisher = segment.publisher,
+                                                  .erase_epoch = segment.erase_epoch,
+                                                  .generation = segment.generation,
+                                                  .tail = segment.tail,
+                                                  .sealed = sealed,
+                                                  .entries = state_->index.EntriesOf(i)})
+                               : catalogue_->Drop(i);
+    if (!written) return DropCatalogue(written.error());
+    dropped |= !holds;
+  }
+  if (!dropped) return;
+  const auto purged = catalogue_->Purge();
+  if (!purged) DropCatalogue(purged.error());
+}
+
+// The records are in the segments: only the next start takes longer.
+void ColdStore::DropCatalogue(const Error& error) {
+  LogWarn("store {}: going on without a catalogue: {}", state_->options.directory, error.message);
+  catalogue_.reset();
+  Catalogue::Remove(state_->files, state_->options.directory);
+}
+
+void ColdStore::EndFlushes() {
+  std::erase_if(flushing_, [&](const Flushing& f) {
+    if (f.commit > writer_.commits_done() || !eraser_.idle()) return false;
+    state_->End(f.tag, StoreOutcome::kOk);
+    return true;
+  });
+}
+
+void ColdStore::Scrub(uint64_t now_us) {
+  const uint64_t rate = state_->options.scrub_bytes_per_s;
+  if (rate == 0 || reader_.scrubbing() || now_us < scrub_due_us_) return;
+  if (scrub_entries_.empty()) {
+    if (state_->segments.size() == 0) return;
+    scrub_segment_ = (scrub_segment_ + 1) % state_->segments.size();
+    if (state_->segments[scrub_segment_].state == SegmentState::kSealed) {
+      scrub_entries_ = state_->index.EntriesOf(scrub_segment_);
+    }
+    // An empty store must not look for work all the time.
+    if (scrub_entries_.empty()) scrub_due_us_ = now_us + 10'000;
+    return;
+  }
+  const ColdEntry entry = scrub_entries_.back();
+  scrub_entries_.pop_back();
+  const auto still = state_->index.Find(entry.key);
+  if (!still || still->segment != entry.segment || still->page != entry.page) return;
+  reader_.Scrub(*still);
+  scrub_due_us_ = now_us + entry.pages * kRecordAlignment * 1'000'000 / rate;
+}
+
+StoreStats ColdStore::Stats() const {
+  MutexLock lock(mutex_);
+  return published_;
+}
+
+void ColdStore::PublishStats() {
+  StoreStats& stats = state_->stats;
+  stats.records = state_->index.records();
+  stats.epochs_damaged = state_->epochs_damaged;
+  stats.memory_bytes = state_->index.memory_bytes() + state_->write_staging.memory().size() +
+                       state_->read_staging.memory().size();
+  MutexLock lock(mutex_);
+  published_ = stats;
+  if (published_epochs_.size() != state_->epochs.epochs.size() ||
+      published_version_ != state_->epochs.version) {
+    published_epochs_ = state_->epochs.epochs;
+    published_version_ = state_->epochs.version;
+  }
+}
+
+}  // namespace quire::tier

@@ -1,0 +1,95 @@
+// The cold tier: records in segment files of a local disk, under a hard cap, found again after a
+// restart. docs/durability.md says what a crash may lose and what it never does.
+#ifndef QUIRE_TIER_COLD_H_
+#define QUIRE_TIER_COLD_H_
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "tier/catalogue.h"
+#include "tier/cold_eraser.h"
+#include "tier/cold_options.h"
+#include "tier/cold_reader.h"
+#include "tier/cold_state.h"
+#include "tier/cold_writer.h"
+#include "tier/store.h"
+
+namespace quire::tier {
+
+/// What opening a store found.
+struct ColdRecovery {
+  bool catalogue_rebuilt = false;  // it was missing or damaged
+  uint64_t segments_scanned = 0;   // whose headers were read, wholly or from where they ended
+  uint64_t records_found = 0;      // by scanning
+  uint64_t records_from_catalogue = 0;
+  uint64_t damaged = 0;  // stretches of segments and rows of the catalogue
+};
+
+class ColdStore final : public Store {
+ public:
+  /// Opens the store in a directory, or makes one. `files` and `clock` must outlive it.
+  ///
+  /// Errors:  kInvalidArgument (ResolveSizes); kBusy another process has it; kUnsupported it was
+  ///          written by a newer version; kNoSpace; kIo
+  /// Cost:    reads the catalogue, one page of every segment, and the headers of segments that the
+  ///          catalogue does not describe; of payload only what was being written at the end
+  static Result<std::unique_ptr<ColdStore>> Open(const ColdOptions& options, Files& files,
+                                                 const Clock& clock);
+  /// Waits for what the disk works on. What is not durable yet may be lost: call Flush before.
+  ~ColdStore() override;
+
+  void Put(std::span<const PutRequest> requests) override;
+  void Find(std::span<const Digest> keys, std::span<Presence> out) const override;
+  void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) override;
+  void Cancel(uint64_t tag) override;
+  void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) override;
+  uint64_t EpochOf(const PublisherId& publisher) const override;
+  void Flush(uint64_t tag) override;
+  void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) override;
+  StoreStats Stats() const override;
+
+  const ColdRecovery& recovery() const { return recovery_; }
+
+ private:
+  friend class ColdOpener;
+  struct Flushing {
+    uint64_t tag = 0;
+    uint64_t commit = 0;
+  };
+
+  ColdStore(std::unique_ptr<ColdState> state, FileId lock, const std::array<FileId, 2>& epochs);
+  size_t Dispatch(uint64_t wait_us);
+  void Advance();
+  void WriteCatalogue();
+  void DropCatalogue(const Error& error);
+  void EndFlushes();
+  void Scrub(uint64_t now_us);
+  void PublishStats();
+
+  std::unique_ptr<ColdState> state_;
+  FileId lock_;
+  std::unique_ptr<Catalogue> catalogue_;  // null: this run goes without
+  ColdWriter writer_;
+  ColdReader reader_;
+  ColdEraser eraser_;
+  ColdRecovery recovery_;
+  std::vector<Flushing> flushing_;
+  uint64_t catalogue_commit_ = 0;  // commits that it has
+
+  uint64_t scrub_due_us_ = 0;
+  uint32_t scrub_segment_ = 0;
+  std::vector<ColdEntry> scrub_entries_;  // of that segment, still to be read, last first
+
+  mutable Mutex mutex_{LockRank::kLeaf};
+  StoreStats published_ QUIRE_GUARDED_BY(mutex_);
+  std::map<PublisherId, uint64_t> published_epochs_ QUIRE_GUARDED_BY(mutex_);
+  uint64_t published_version_ QUIRE_GUARDED_BY(mutex_) = 0;  // of the epochs
+};
+
+}  // namespace quire::tier
+
+#endif  // QUIRE_TIER_COLD_H_

@@ -1,0 +1,147 @@
+#include "tier/cold_eraser.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "tier/canary.h"
+
+namespace quire::tier {
+
+ColdEraser::ColdEraser(ColdState& state, const std::array<FileId, 2>& copies)
+    : state_(state), copies_(copies), zeros_(state.options.chunk_bytes, 1) {
+  std::ranges::fill(zeros_.memory(), std::byte{0});
+}
+
+void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
+  auto& epochs = state_.epochs.epochs;
+  if (state_.epochs_damaged) return state_.End(tag, StoreOutcome::kUnknownEpoch);
+  if (!epochs.contains(publisher) && epochs.size() >= kEpochPublishersMax) {
+    return state_.End(tag, StoreOutcome::kNoSpace);
+  }
+  if (epoch > state_.epochs.EpochOf(publisher)) {
+    epochs[publisher] = epoch;
+    ++state_.epochs.version;
+    for (uint32_t i = 0; i < state_.segments.size(); ++i) {
+      const Segment& segment = state_.segments[i];
+      const bool holds =
+          segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
+      if (holds && segment.publisher == publisher && segment.erase_epoch < epoch) Discard(i);
+    }
+  }
+  waiting_.push_back(tag);
+}
+
+void ColdEraser::Discard(uint32_t number) {
+  state_.index.Hide(number);
+  state_.segments[number].state = SegmentState::kErased;
+  state_.segments[number].catalogue_stale = true;
+  state_.stats.bytes_erased += state_.segments.segment_bytes();
+  ++to_wipe_;
+}
+
+void ColdEraser::CloseFiles() {
+  for (const FileId file : copies_) state_.files.Close(file);
+}
+
+void ColdEraser::Tick(uint64_t now_us) {
+  const bool due = !waiting_.empty() || (!saved() && now_us >= save_retry_us_);
+  if (step_ == Step::kDone && due) StartSave();
+  if (now_us >= retry_us_) {
+    retry_us_ = 0;
+    StartWipe();
+  }
+}
+
+void ColdEraser::StartSave() {
+  saving_ = std::exchange(waiting_, {});
+  table_ = state_.epochs;
+  if (Planted(Canary::kLoseEpoch)) return EndSave(StoreOutcome::kOk);
+  image_ = EncodeEpochs(table_);
+  step_ = Step::kWrite0;
+  SaveStep();
+}
+
+void ColdEraser::SaveStep() {
+  const bool first = step_ == Step::kWrite0 || step_ == Step::kSync0;
+  IoRequest request = {.kind = IoKind::kSync, .file = copies_[first ? 0 : 1]};
+  if (step_ == Step::kWrite0 || step_ == Step::kWrite1) {
+    request.kind = IoKind::kWrite;
+    request.data = image_.data();
+    request.bytes = image_.size();
+    state_.stats.bytes_written += image_.size();
+  }
+  state_.Submit(IoOwner::kEraser, kSaveNumber, request);
+}
+
+void ColdEraser::EndSave(StoreOutcome outcome) {
+  step_ = Step::kDone;
+  if (outcome == StoreOutcome::kOk) {
+    state_.durable_epochs = table_;
+  } else {
+    save_retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
+    LogWarn("store {}: an erasure could not be made durable", state_.options.directory);
+  }
+  for (const uint64_t tag : std::exchange(saving_, {})) state_.End(tag, outcome);
+}
+
+void ColdEraser::StartWipe() {
+  if (wiping_ || to_wipe_ == 0) return;
+  for (uint32_t i = 0; i < state_.segments.size(); ++i) {
+    const Segment& segment = state_.segments[i];
+    if (segment.state != SegmentState::kErased || segment.reads > 0 || segment.writes > 0) continue;
+    wiping_ = i;
+    wiped_bytes_ = 0;
+    wipe_synced_ = false;
+    state_.ForgetSegment(i);
+    return WipeStep();
+  }
+}
+
+void ColdEraser::WipeStep() {
+  Segment& segment = state_.segments[*wiping_];
+  const uint64_t left = state_.segments.segment_bytes() - wiped_bytes_;
+  ++segment.writes;
+  if (left == 0) {
+    wipe_synced_ = true;
+    return state_.Submit(IoOwner::kEraser, kWipeNumber,
+                         {.kind = IoKind::kSync, .file = segment.file});
+  }
+  const uint64_t bytes = std::min(left, zeros_.chunk_bytes());
+  state_.stats.bytes_written += bytes;
+  state_.Submit(IoOwner::kEraser, kWipeNumber,
+                {.kind = IoKind::kWrite,
+                 .file = segment.file,
+                 .offset = wiped_bytes_,
+                 .data = zeros_.memory().data(),
+                 .bytes = bytes});
+}
+
+void ColdEraser::OnIo(uint32_t number, const IoCompletion& completion) {
+  if (number == kSaveNumber) {
+    const bool writes = step_ == Step::kWrite0 || step_ == Step::kWrite1;
+    if (completion.error || (writes && completion.bytes != image_.size())) {
+      return EndSave(StoreOutcome::kIo);
+    }
+    step_ = static_cast<Step>(static_cast<uint8_t>(step_) + 1);
+    return step_ == Step::kDone ? EndSave(StoreOutcome::kOk) : SaveStep();
+  }
+  Segment& segment = state_.segments[*wiping_];
+  --segment.writes;
+  const uint64_t left = state_.segments.segment_bytes() - wiped_bytes_;
+  const uint64_t wanted = wipe_synced_ ? 0 : std::min(left, zeros_.chunk_bytes());
+  if (completion.error || completion.bytes != wanted) {
+    wiping_.reset();
+    retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
+    return;
+  }
+  wiped_bytes_ += wanted;
+  if (!wipe_synced_) return WipeStep();
+  segment.state = SegmentState::kFree;
+  segment.catalogue_stale = true;
+  state_.stats.bytes_erased -= state_.segments.segment_bytes();
+  --to_wipe_;
+  wiping_.reset();
+}
+
+}  // namespace quire::tier

@@ -1,0 +1,64 @@
+// Erasing a publisher's past: its epoch is raised in memory, made durable in both copies of the
+// epochs, and its segments are overwritten.
+#ifndef QUIRE_TIER_COLD_ERASER_H_
+#define QUIRE_TIER_COLD_ERASER_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tier/cold_state.h"
+
+namespace quire::tier {
+
+class ColdEraser {
+ public:
+  /// `copies`: the two open files of the epochs.
+  ColdEraser(ColdState& state, const std::array<FileId, 2>& copies);
+
+  void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag);
+  void Tick(uint64_t now_us);
+  void OnIo(uint32_t number, const IoCompletion& completion);
+  /// Closes the copies; nothing may be in flight.
+  void CloseFiles();
+  /// Marks a segment whose records no longer count; it will be overwritten.
+  void Discard(uint32_t number);
+
+  /// True when every erasure is durable, and everything erased is overwritten.
+  bool idle() const { return waiting_.empty() && saved() && to_wipe_ == 0; }
+
+ private:
+  enum class Step : uint8_t { kWrite0, kSync0, kWrite1, kSync1, kDone };
+  static constexpr uint32_t kSaveNumber = 0;
+  static constexpr uint32_t kWipeNumber = 1;
+
+  bool saved() const {
+    return step_ == Step::kDone && state_.epochs.version == state_.durable_epochs.version;
+  }
+  void StartSave();
+  void SaveStep();
+  void EndSave(StoreOutcome outcome);
+  void StartWipe();
+  void WipeStep();
+
+  ColdState& state_;
+  const std::array<FileId, 2> copies_;
+  std::vector<uint64_t> waiting_;  // tags of erasures that the save under way does not hold
+  std::vector<uint64_t> saving_;   // tags of those that it does
+  EpochTable table_;               // what is being saved
+  std::vector<std::byte> image_;   // its bytes
+  uint64_t save_retry_us_ = 0;     // a failed save is tried again then
+  Step step_ = Step::kDone;
+
+  Staging zeros_;
+  uint32_t to_wipe_ = 0;            // segments
+  std::optional<uint32_t> wiping_;  //
+  uint64_t wiped_bytes_ = 0;        // of that segment
+  bool wipe_synced_ = false;        // the sync was asked for
+  uint64_t retry_us_ = 0;           // a failed overwrite is tried again then
+};
+
+}  // namespace quire::tier
+
+#endif  // QUIRE_TIER_COLD_ERASER_H_

@@ -1,0 +1,67 @@
+// What a cold store holds, in memory: where the record of a key lies. About 50 bytes per record.
+#ifndef QUIRE_TIER_COLD_INDEX_H_
+#define QUIRE_TIER_COLD_INDEX_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "tier/record.h"
+#include "tier/store.h"
+
+namespace quire::tier {
+
+/// The first half of a key. The whole one is compared when the record is read.
+using KeyPrefix = std::array<uint8_t, 16>;
+KeyPrefix PrefixOf(const Digest& key);
+
+/// A record of the index: where it lies, in units of kRecordAlignment.
+struct ColdEntry {
+  KeyPrefix key{};
+  uint32_t segment = 0;
+  uint32_t page = 0;   // in the segment
+  uint32_t pages = 0;  // of the record
+  uint32_t used = 0;   // time of its last use, as the store counts uses
+  uint32_t next = 0;   // of the same segment, or of the free list
+};
+static_assert(sizeof(ColdEntry) == 36);
+
+/// Threads: any; takes its own lock, below which nothing is taken
+class ColdIndex {
+ public:
+  static constexpr uint32_t kNone = ~uint32_t{0};
+
+  ColdIndex();
+  ~ColdIndex();
+
+  /// False when the key is there already: nothing changes.
+  bool Insert(const ColdEntry& entry);
+  std::optional<ColdEntry> Find(const KeyPrefix& key) const;
+  void Find(std::span<const Digest> keys, std::span<Presence> out) const;
+  /// Sets the time of the last use; returns the one before. Nothing when the key is not there.
+  std::optional<uint32_t> Touch(const KeyPrefix& key, uint32_t used);
+  /// Forgets a record if it still lies there.
+  bool Remove(const KeyPrefix& key, uint32_t segment, uint32_t page);
+  /// Forgets all records of a segment; their number.
+  uint64_t RemoveSegment(uint32_t segment);
+  /// From now on nothing of the segment is found, until RemoveSegment. Constant time.
+  void Hide(uint32_t segment);
+  /// The records of a segment by ascending place.
+  std::vector<ColdEntry> EntriesOf(uint32_t segment) const;
+
+  uint64_t records() const;
+  uint64_t memory_bytes() const;
+
+ private:
+  struct Tables;  // Abseil stays out of headers
+  mutable Mutex mutex_{LockRank::kLeaf};
+  std::unique_ptr<Tables> tables_ QUIRE_GUARDED_BY(mutex_);
+};
+
+}  // namespace quire::tier
+
+#endif  // QUIRE_TIER_COLD_INDEX_H_

@@ -1,0 +1,116 @@
+#include "tier/cold_index.h"
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "base/prng.h"
+
+namespace quire::tier {
+namespace {
+
+KeyPrefix KeyOf(uint64_t number) {
+  Prng prng(number);
+  KeyPrefix key;
+  for (size_t i = 0; i < 2; ++i) {
+    const uint64_t word = prng.Next64();
+    std::memcpy(&key[i * 8], &word, 8);
+  }
+  return key;
+}
+
+TEST(ColdIndex, AMillionRecordsTakeAtMost80BytesEach) {
+  constexpr uint32_t kRecords = 1'000'000;
+  constexpr uint32_t kPerSegment = 64;
+  const auto heap_bytes = [] {
+    const auto info = ::mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const size_t before = heap_bytes();
+  ColdIndex index;
+  for (uint32_t i = 0; i < kRecords; ++i) {
+    ASSERT_TRUE(index.Insert(
+        {.key = KeyOf(i), .segment = i / kPerSegment, .page = i % kPerSegment, .pages = 1}));
+  }
+  const auto heap_each = static_cast<double>(heap_bytes() - before) / kRecords;
+  const auto counted_each = static_cast<double>(index.memory_bytes()) / kRecords;
+  RecordProperty("heap_bytes_per_record", std::to_string(heap_each));
+  EXPECT_LE(heap_each, 80);
+  EXPECT_GE(heap_each, 36);  // it was measured
+  EXPECT_NEAR(counted_each, heap_each, 2);
+  EXPECT_EQ(index.Find(KeyOf(123'456))->segment, 123'456 / kPerSegment);
+}
+
+// In lock step with a map, through everything that changes it.
+TEST(ColdIndex, DoesWhatAMapDoes) {
+  Prng prng(3);
+  ColdIndex index;
+  std::map<KeyPrefix, ColdEntry> model;
+  std::vector<bool> hidden(8);
+  for (int step = 0; step < 20'000; ++step) {
+    const KeyPrefix key = KeyOf(prng.NextBelow(500));
+    const auto segment = static_cast<uint32_t>(prng.NextBelow(8));
+    const auto found = model.find(key);
+    switch (prng.NextBelow(20)) {
+      case 0:
+        ASSERT_EQ(index.RemoveSegment(segment), std::erase_if(model, [&](const auto& entry) {
+                    return entry.second.segment == segment;
+                  }));
+        hidden[segment] = false;
+        break;
+      case 1:
+        index.Hide(segment);
+        hidden[segment] = true;
+        break;
+      case 2:
+      case 3:
+        if (found != model.end()) {
+          const ColdEntry entry = found->second;
+          ASSERT_FALSE(index.Remove(key, entry.segment, entry.page + 1));
+          ASSERT_TRUE(index.Remove(key, entry.segment, entry.page));
+          model.erase(found);
+        }
+        break;
+      default: {
+        const ColdEntry entry = {
+            .key = key, .segment = segment, .page = static_cast<uint32_t>(step), .pages = 2};
+        ASSERT_EQ(index.Insert(entry), model.try_emplace(key, entry).second);
+      }
+    }
+    const auto now = index.Find(key);
+    const auto expected = model.find(key);
+    ASSERT_EQ(now.has_value(), expected != model.end() && !hidden[expected->second.segment]);
+    if (now) {
+      ASSERT_EQ(now->page, expected->second.page);
+    }
+    ASSERT_EQ(index.records(), model.size());
+  }
+  const auto entries = index.EntriesOf(2);
+  ASSERT_EQ(entries.size(), static_cast<size_t>(std::ranges::count_if(model, [](const auto& entry) {
+              return entry.second.segment == 2;
+            })));
+  EXPECT_TRUE(std::ranges::is_sorted(entries, {}, &ColdEntry::page));
+}
+
+TEST(ColdIndex, IsAskedWhileItChanges) {
+  ColdIndex index;
+  std::thread writer([&] {
+    for (uint32_t i = 0; i < 20'000; ++i) {
+      index.Insert({.key = KeyOf(i), .segment = i % 16, .page = i, .pages = 1});
+      if (i % 1000 == 0) index.RemoveSegment(i / 1000 % 16);
+    }
+  });
+  Digest key = {};
+  const KeyPrefix prefix = KeyOf(19'999);
+  std::copy(prefix.begin(), prefix.end(), key.begin());
+  Presence presence = Presence::kUnknown;
+  while (presence != Presence::kPresent) index.Find({&key, 1}, {&presence, 1});
+  writer.join();
+}
+
+}  // namespace
+}  // namespace quire::tier

@@ -1,0 +1,414 @@
+// Opening a cold store: what the catalogue says is compared with the segments, and what it does not
+// know is looked for there.
+#include <fmt/format.h>
+#include <algorithm>
+#include <map>
+#include <ranges>
+#include <utility>
+
+#include "base/log.h"
+#include "tier/canary.h"
+#include "tier/cold.h"
+#include "tier/scan.h"
+#include "tier/store_files.h"
+
+namespace quire::tier {
+
+// A generation is the number of the opening, then of the segment begun since.
+constexpr uint32_t kGenerationBits = 32;
+
+class ColdOpener {
+ public:
+  ColdOpener(const ColdOptions& options, Files& files, const Clock& clock)
+      : options_(options), files_(files), clock_(clock) {}
+  ~ColdOpener() {
+    if (store_ != nullptr) return;  // it closes what it has
+    for (const FileId file : opened_) files_.Close(file);
+  }
+
+  Result<std::unique_ptr<ColdStore>> Open() {
+    QUIRE_ASSIGN(ColdSizes sizes, ResolveSizes(options_));
+    QUIRE_TRY(files_.MakeDirectory(options_.directory));
+    QUIRE_TRY(TakeLock());
+    QUIRE_TRY(OpenSegments(sizes.segment_bytes));
+    options_.segment_bytes = segment_bytes_;
+    QUIRE_ASSIGN(sizes, ResolveSizes(options_));
+    MakeState(sizes);
+    QUIRE_TRY(RefuseOtherVersions());
+    QUIRE_TRY(ReadEpochs());
+    ReadCatalogue(sizes.catalogue_bytes_max);
+    QUIRE_TRY(FindRecords());
+    DistrustOldEpochs();
+    EnterSegments();
+    RemoveBeyondCap();
+    QUIRE_TRY(WriteLock());
+    return Finish();
+  }
+
+ private:
+  struct Found {
+    uint32_t number = 0;
+    CatalogueRow row{};
+    std::vector<Gap> gaps{};
+    bool scanned = false;
+  };
+
+  std::string PathOf(std::string_view name) const {
+    return fmt::format("{}/{}", options_.directory, name);
+  }
+  Result<FileId> OpenFile(std::string_view name, const OpenOptions& options) {
+    QUIRE_ASSIGN(const FileId file, files_.Open(PathOf(name), options));
+    opened_.push_back(file);
+    return file;
+  }
+
+  Result<void> TakeLock() {
+    const auto lock = OpenFile(kLockName, {.create = true, .locked = true});
+    if (!lock && lock.error().code == ErrorCode::kBusy) {
+      return Fail(ErrorCode::kBusy,
+                  fmt::format("store {}: another process has it open", options_.directory));
+    }
+    QUIRE_TRY(lock);
+    lock_ = *lock;
+    return {};
+  }
+
+  // Durable before the first segment is begun. Lengths of files may be what a crash left, and a
+  // generation must never be given twice: after a power cut an old catalogue would believe it.
+  Result<void> WriteLock() {
+    const uint64_t opens = std::max(opens_, state_->generation >> kGenerationBits) + 1;
+    state_->generation = opens << kGenerationBits;
+    QUIRE_TRY(WriteLockText(
+        files_, lock_,
+        {.opens = opens, .bytes_cap = options_.bytes_cap, .segment_bytes = segment_bytes_}));
+    return files_.SyncDirectory(options_.directory);
+  }
+
+  // A store that exists keeps the segment length it has: what the lock file says, and without that
+  // the length of most of its files, the longer one of equally many.
+  Result<void> OpenSegments(uint64_t default_bytes) {
+    QUIRE_ASSIGN(const auto names, files_.List(options_.directory));
+    std::map<uint64_t, uint32_t> lengths;
+    for (const std::string& name : names) {
+      const auto number = ParseSegmentName(name);
+      if (!number) continue;
+      QUIRE_ASSIGN(const FileId file, OpenFile(name, {.direct = true}));
+      QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
+      if (length % kRecordAlignment == 0 && length > 0) ++lengths[length];
+      segments_.emplace_back(*number, file);
+    }
+    const LockText lock = ReadLockText(files_, options_.directory);
+    opens_ = lock.opens;
+    segment_bytes_ = lock.segment_bytes;
+    if (segment_bytes_ != 0) return {};
+    segment_bytes_ = default_bytes;
+    uint32_t most = 0;
+    for (const auto& [length, count] : lengths) {
+      if (count >= most) segment_bytes_ = length;
+      most = std::max(most, count);
+    }
+    return {};
+  }
+
+  void MakeState(const ColdSizes& sizes) {
+    state_ = std::make_unique<ColdState>(options_, files_, clock_,
+                                         SegmentTable::Options{.segment_bytes = segment_bytes_,
+                                                               .segments_max = sizes.segments_max,
+                                                               .limits = options_.limits});
+    for (const auto& [number, file] : segments_) {
+      state_->segments.Reserve(number);
+      state_->segments[number].file = file;
+      state_->segments[number].state = SegmentState::kFree;
+    }
+  }
+
+  // The header at the start of every segment; before anything is changed.
+  Result<void> RefuseOtherVersions() {
+    for (const auto& [number, file] : segments_) {
+      QUIRE_ASSIGN(const auto first, FirstHeader(files_, file, number));
+      if (!first && first.error() == RecordMiss::kOtherVersion) {
+        return Fail(ErrorCode::kUnsupported,
+                    fmt::format("store {}: {} was written by another version of the format; this "
+                                "build reads version {}",
+                                options_.directory, SegmentName(number), kRecordVersion));
+      }
+      generations_[number] = first ? first->place.generation : 0;
+    }
+    return {};
+  }
+
+  Result<void> ReadEpochs() {
+    std::array<std::optional<EpochTable>, 2> tables;
+    for (size_t i = 0; i < 2; ++i) {
+      QUIRE_ASSIGN(epoch_files_[i], OpenFile(kEpochNames[i], {.create = true}));
+      QUIRE_ASSIGN(tables[i], ReadEpochFile(files_, epoch_files_[i]));
+    }
+    const bool fresh = segments_.empty();
+    if (!tables[0] && !tables[1] && !fresh) {
+      state_->epochs_damaged = true;
+      LogWarn(
+          "store {}: both copies of the erase epochs are damaged: named tenants get nothing "
+          "until `quire store repair`",
+          options_.directory);
+      return {};
+    }
+    const EpochTable none;
+    const EpochTable& first = tables[0] ? *tables[0] : none;
+    const EpochTable& second = tables[1] ? *tables[1] : none;
+    state_->epochs = first.version >= second.version ? first : second;
+    state_->durable_epochs = state_->epochs;
+    for (size_t i = 0; i < 2; ++i) {
+      if (tables[i] && *tables[i] == state_->epochs) continue;
+      QUIRE_TRY(WriteEpochFile(files_, epoch_files_[i], state_->epochs));
+    }
+    return files_.SyncDirectory(options_.directory);
+  }
+
+  void ReadCatalogue(uint64_t bytes_max) {
+    const Catalogue::Options options = {.directory = options_.directory, .bytes_max = bytes_max};
+    for (const bool again : {false, true}) {
+      auto catalogue = Catalogue::Open(files_, options);
+      auto rows =
+          catalogue ? (*catalogue)->Read(recovery_.damaged) : std::unexpected(catalogue.error());
+      if (rows) {
+        catalogue_ = std::move(*catalogue);
+        recovery_.catalogue_rebuilt = again || (rows->empty() && !segments_.empty());
+        for (CatalogueRow& row : *rows) {
+          // Also of what was lost.
+          state_->generation = std::max(state_->generation, row.generation);
+          rows_[row.segment] = std::move(row);
+        }
+        return;
+      }
+      LogWarn("store {}: the catalogue is made anew: {}", options_.directory, rows.error().message);
+      if (catalogue) catalogue->reset();
+      Catalogue::Remove(files_, options_.directory);
+      state_->directory_stale = true;
+    }
+  }
+
+  // True when a row may stand for what a segment holds up to its tail.
+  bool Describes(const CatalogueRow& row, uint64_t generation) const {
+    if (Planted(Canary::kTrustCatalogue)) return true;
+    if (row.generation != generation || row.tail > segment_bytes_) return false;
+    return std::ranges::all_of(row.entries, [&](const ColdEntry& entry) {
+      return (uint64_t{entry.page} + entry.pages) * kRecordAlignment <= row.tail;
+    });
+  }
+
+  Result<void> FindRecords() {
+    for (const auto& [number, file] : segments_) {
+      Found found = {.number = number};
+      const auto row = rows_.find(number);
+      if (row != rows_.end() && Describes(row->second, generations_[number])) {
+        found.row = std::move(row->second);
+        recovery_.records_from_catalogue += found.row.entries.size();
+      } else {
+        found.row.segment = number;
+      }
+      if (!found.row.sealed) QUIRE_TRY(ScanFrom(found, file));
+      found_.push_back(std::move(found));
+    }
+    return {};
+  }
+
+  Result<void> ScanFrom(Found& found, FileId file) {
+    CatalogueRow& row = found.row;
+    // A process that was killed may have left records that a power cut would still take: whoever
+    // finds them takes them for durable.
+    QUIRE_TRY(files_.Sync(file));
+    QUIRE_ASSIGN(SegmentScan scan,
+                 ScanSegment(files_, file, found.number, row.tail, segment_bytes_));
+    ++recovery_.segments_scanned;
+    found.scanned = true;
+    // Behind the tail of a row lie newer records of the same generation, or old ones.
+    if (row.tail > 0 && scan.generation != row.generation) return {};
+    found.gaps = std::move(scan.gaps);
+    row.generation = scan.generation;
+    row.tail = scan.generation == 0 ? 0 : scan.tail;
+    for (const RecordSummary& record : scan.records) {
+      if (row.entries.empty()) {
+        row.publisher = record.publisher;
+        row.erase_epoch = record.erase_epoch;
+      }
+      if (record.publisher != row.publisher || record.erase_epoch != row.erase_epoch) continue;
+      QUIRE_ASSIGN(const bool whole, IsWhole(file, record));
+      if (!whole) {
+        found.gaps.push_back({.offset = record.place.offset, .bytes = record.record_bytes()});
+        continue;
+      }
+      row.entries.push_back(
+          {.key = PrefixOf(record.key),
+           .segment = found.number,
+           .page = static_cast<uint32_t>(record.place.offset / kRecordAlignment),
+           .pages = static_cast<uint32_t>(record.record_bytes() / kRecordAlignment),
+           .used = 0});
+      ++recovery_.records_found;
+    }
+    return {};
+  }
+
+  // What was being written when a process died may have its header only. That is little, and is
+  // read; without a catalogue it would be everything, and is compared when it is used.
+  Result<bool> IsWhole(FileId file, const RecordSummary& record) {
+    if (recovery_.catalogue_rebuilt) return true;
+    return VerifyRecord(files_, file, record, state_->read_staging.memory());
+  }
+
+  // A record of an epoch that the table does not know yet: the table is an old copy.
+  void DistrustOldEpochs() {
+    for (const Found& found : found_) {
+      const bool newer = !found.row.entries.empty() &&
+                         found.row.erase_epoch > state_->epochs.EpochOf(found.row.publisher);
+      if (!newer || state_->epochs_damaged) continue;
+      state_->epochs_damaged = true;
+      LogWarn(
+          "store {}: the erase epochs are older than what it holds: named tenants get nothing "
+          "until `quire store repair`",
+          options_.directory);
+    }
+  }
+
+  void EnterSegments() {
+    // By generation, so that what has no recorded use is ordered by age.
+    std::ranges::sort(found_, {}, [](const Found& found) { return found.row.generation; });
+    for (const Found& found : found_) {
+      for (const ColdEntry& entry : found.row.entries) {
+        state_->uses = std::max(state_->uses, entry.used);
+      }
+    }
+    for (Found& found : found_) {
+      for (ColdEntry& entry : found.row.entries) {
+        if (entry.used == 0) entry.used = ++state_->uses;
+      }
+    }
+    // The newest first: of two records of one key the older may be half overwritten.
+    for (Found& found : std::views::reverse(found_)) EnterSegment(found);
+    for (const Found& found : found_) ResumeLast(found);
+  }
+
+  void EnterSegment(Found& found) {
+    Segment& segment = state_->segments[found.number];
+    const CatalogueRow& row = found.row;
+    state_->generation = std::max(state_->generation, row.generation);
+    segment.catalogue_stale = found.scanned || rows_.contains(found.number);
+    recovery_.damaged += found.gaps.size();
+    if (row.tail == 0) return;  // free
+    segment.state = SegmentState::kSealed;
+    segment.publisher = row.publisher;
+    segment.erase_epoch = row.erase_epoch;
+    segment.generation = row.generation;
+    segment.tail = row.tail;
+    for (const Gap& gap : found.gaps) WriteVoid(found, gap);
+    for (const ColdEntry& entry : row.entries) {
+      if (state_->index.Insert(entry)) state_->CountIn(entry);
+    }
+    if (state_->Serves(row.publisher, row.erase_epoch)) return;
+    if (state_->epochs_damaged) {
+      state_->index.Hide(found.number);
+    } else {
+      discarded_.push_back(found.number);
+    }
+  }
+
+  // Nothing is where something should be: said so once, it is not looked at again.
+  void WriteVoid(const Found& found, const Gap& gap) {
+    Staging page(kRecordAlignment, 1);
+    EncodeVoid({.segment = found.number, .offset = gap.offset, .generation = found.row.generation},
+               gap.bytes, page.memory());
+    const FileId file = state_->segments[found.number].file;
+    const auto written = files_.WriteAt(file, gap.offset, page.memory());
+    if (!written) LogWarn("store {}: {}", options_.directory, written.error().message);
+  }
+
+  // Each publisher goes on in its newest segment.
+  void ResumeLast(const Found& found) {
+    Segment& segment = state_->segments[found.number];
+    // Appending to what the catalogue called sealed would be invisible to whoever reads an old
+    // catalogue after a power cut.
+    if (found.row.sealed) return;
+    if (segment.state != SegmentState::kSealed || segment.tail >= segment_bytes_) return;
+    if (!state_->Serves(segment.publisher, segment.erase_epoch)) return;
+    for (const Found& other : found_) {
+      const Segment& newer = state_->segments[other.number];
+      if (newer.publisher == segment.publisher && newer.generation > segment.generation) return;
+    }
+    segment.state = SegmentState::kActive;
+    resumed_.push_back(found.number);
+  }
+
+  // The cap may be lower than it was.
+  void RemoveBeyondCap() {
+    SegmentTable& segments = state_->segments;
+    while (segments.files() > segments.segments_max()) {
+      uint32_t least = segments.size();
+      for (uint32_t i = segments.size(); i-- > 0;) {
+        if (segments[i].state == SegmentState::kMissing) continue;
+        if (least == segments.size() || segments[i].Recency() < segments[least].Recency())
+          least = i;
+      }
+      state_->stats.evicted += state_->ForgetSegment(least);
+      std::erase(resumed_, least);
+      std::erase(discarded_, least);
+      std::erase(opened_, segments[least].file);
+      files_.Close(segments[least].file);
+      const auto removed = files_.Remove(PathOf(SegmentName(least)));
+      if (!removed) LogWarn("store {}: {}", options_.directory, removed.error().message);
+      segments[least] = {.catalogue_stale = true};
+      state_->directory_stale = true;
+    }
+  }
+
+  std::unique_ptr<ColdStore> Finish() {
+    RestoreLengths();
+    state_->stats.bytes = state_->segments.files() * segment_bytes_;
+    state_->sequence = state_->generation;  // it only says in which order records were written
+    store_ = std::unique_ptr<ColdStore>(new ColdStore(std::move(state_), lock_, epoch_files_));
+    store_->catalogue_ = std::move(catalogue_);
+    store_->recovery_ = recovery_;
+    for (const uint32_t number : resumed_) store_->writer_.Resume(number);
+    for (const uint32_t number : discarded_) store_->eraser_.Discard(number);
+    store_->WriteCatalogue();
+    store_->PublishStats();
+    opened_.clear();
+    return std::move(store_);
+  }
+
+  // Every segment has its room on the disk, and none more.
+  void RestoreLengths() {
+    for (uint32_t i = 0; i < state_->segments.size(); ++i) {
+      const Segment& segment = state_->segments[i];
+      if (segment.state == SegmentState::kMissing) continue;
+      const auto length = files_.Length(segment.file);
+      if (length && *length == segment_bytes_) continue;
+      const auto resized = files_.Resize(segment.file, segment_bytes_);
+      if (!resized) LogWarn("store {}: {}", options_.directory, resized.error().message);
+    }
+  }
+
+  ColdOptions options_;
+  Files& files_;
+  const Clock& clock_;
+  uint64_t segment_bytes_ = 0;
+  uint64_t opens_ = 0;
+  FileId lock_;
+  std::array<FileId, 2> epoch_files_;
+  std::vector<FileId> opened_;                         // closed when opening fails
+  std::vector<std::pair<uint32_t, FileId>> segments_;  // that have a file
+  std::map<uint32_t, uint64_t> generations_;           // of their first records
+  std::map<uint32_t, CatalogueRow> rows_;
+  std::vector<Found> found_;
+  std::vector<uint32_t> resumed_;
+  std::vector<uint32_t> discarded_;
+  std::unique_ptr<ColdState> state_;
+  std::unique_ptr<Catalogue> catalogue_;
+  std::unique_ptr<ColdStore> store_;
+  ColdRecovery recovery_;
+};
+
+Result<std::unique_ptr<ColdStore>> ColdStore::Open(const ColdOptions& options, Files& files,
+                                                   const Clock& clock) {
+  return ColdOpener(options, files, clock).Open();
+}
+
+}  // namespace quire::tier

@@ -1,0 +1,188 @@
+// The cap, who goes first when it is reached, quotas and floors, erasing, and a full disk.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tier/cold.h"
+#include "tier/cold_test_util.h"
+
+namespace quire::tier {
+namespace {
+
+using enum StoreOutcome;
+
+// Eight segments of eight records each.
+class ColdSpaceTest : public ColdTest {
+ protected:
+  uint64_t CountOf(std::string_view domain, uint64_t first, uint64_t count) {
+    uint64_t found = 0;
+    for (uint64_t i = first; i < first + count; ++i) found += Has(Record(i, domain)) ? 1 : 0;
+    return found;
+  }
+};
+
+TEST_F(ColdSpaceTest, TheCapHoldsAtEveryStepAndTheLeastRecentGo) {
+  Open();
+  for (uint64_t i = 0; i < 200; ++i) {
+    PutAll(i, 1);
+    for (uint64_t hot = 0; hot < 8 && i >= 8; ++hot) {
+      EXPECT_EQ(Load(Record(hot)).outcome, kOk);
+    }
+    ASSERT_LE(DiskBytes(), options_.bytes_cap);
+  }
+  // The first segment was read all the time, so it is still there; the one after it is not.
+  EXPECT_FALSE(Has(Record(8)));
+  EXPECT_TRUE(Has(Record(199)));
+  EXPECT_EQ(store_->Stats().records, 64);
+  EXPECT_EQ(store_->Stats().evicted, 136);
+}
+
+TEST_F(ColdSpaceTest, AFloorIsKeptAgainstOthersAndNotAgainstItself) {
+  options_.limits = {{.publisher = PublisherOf("a"), .bytes_floor = 2 * kTestSegmentBytes}};
+  Open();
+  PutAll(0, 32, "a");
+  PutAll(100, 104, "b");
+  EXPECT_EQ(CountOf("a", 0, 32), 16);
+  EXPECT_EQ(CountOf("b", 100, 104), 48);
+  PutAll(200, 100, "a");  // it takes back what others have above their floors
+  EXPECT_GE(CountOf("a", 200, 100), 48);
+}
+
+TEST_F(ColdSpaceTest, AQuotaIsNeverExceeded) {
+  options_.limits = {{.publisher = PublisherOf("a"), .bytes_quota = 2 * kTestSegmentBytes},
+                     {.publisher = PublisherOf("none"), .bytes_quota = 1000}};
+  Open();
+  PutAll(100, 8, "b");
+  PutAll(0, 40, "a");
+  EXPECT_LE(CountOf("a", 0, 40), 16);
+  EXPECT_EQ(CountOf("b", 100, 8), 8);
+  Put(Record(1, "none"));
+  EXPECT_EQ(WaitOne().outcome, kQuota);
+}
+
+TEST_F(ColdSpaceTest, MorePublishersThanSegmentsTakeTurns) {
+  Open();
+  for (uint64_t i = 0; i < 30; ++i) PutAll(i, 1, "tenant" + std::to_string(i % 15));
+  EXPECT_TRUE(Has(Record(29, "tenant14")));
+  EXPECT_EQ(store_->Stats().records, 8);
+}
+
+TEST_F(ColdSpaceTest, EverythingProtectedIsNoSpace) {
+  options_.limits = {{.publisher = PublisherOf("a"), .bytes_floor = 8 * kTestSegmentBytes}};
+  Open();
+  PutAll(0, 64, "a");
+  Put(Record(1, "b"));
+  EXPECT_EQ(WaitOne().outcome, kNoSpace);
+  EXPECT_EQ(CountOf("a", 0, 64), 64);
+}
+
+TEST_F(ColdSpaceTest, ASegmentThatIsReadIsNotWrittenAnew) {
+  files_ =
+      std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = 1, .latency_us_max = 100}, clock_);
+  Open();
+  PutAll(0, 64);
+  for (uint64_t i = 0; i < 64; ++i) Get(Record(i), i);  // of every segment
+  Put(Record(100), 100);
+  const auto ended = Wait(65);
+  EXPECT_EQ(ended.at(100).outcome, kBusy);
+  for (uint64_t i = 0; i < 64; ++i) EXPECT_EQ(ended.at(i).outcome, kOk);
+  PutAll(100, 1);
+}
+
+TEST_F(ColdSpaceTest, ErasingActsAtOnceIsDurableAndOverwrites) {
+  Open();
+  PutAll(0, 12, "a");
+  PutAll(0, 4, "b");
+  Get(Record(5, "a"), 5);
+  Put(Record(50, "a"), 50);
+  store_->Erase(PublisherOf("a"), 1, 7);
+  EXPECT_FALSE(Has(Record(5, "a")));
+  EXPECT_EQ(store_->EpochOf(PublisherOf("a")), 1);
+  const auto ended = Wait(3);
+  EXPECT_EQ(ended.at(7).outcome, kOk);
+  EXPECT_EQ(ended.at(5).outcome, kErased);
+  EXPECT_EQ(ended.at(50).outcome, kErased);
+  EXPECT_EQ(Load(Record(6, "a")).outcome, kErased);
+  Put(Record(5, "a"));
+  EXPECT_EQ(WaitOne().outcome, kErased);
+  Flush();
+  EXPECT_EQ(store_->Stats().bytes_erased, 0);
+  EXPECT_EQ(CountOf("b", 0, 4), 4);
+  // No byte of it is left anywhere.
+  const TestRecord& gone = Record(5, "a");
+  for (const std::string& path : files_->Paths()) {
+    EXPECT_EQ(std::ranges::search(*files_->Contents(path), gone.sections()[0].first(64)).size(), 0)
+        << path;
+    EXPECT_EQ(std::ranges::search(*files_->Contents(path),
+                                  std::as_bytes(std::span(gone.identity().key)).first(16))
+                  .size(),
+              0)
+        << path;
+  }
+  PutAll(0, 3, "a", 1);
+  EXPECT_EQ(Load(Record(1, "a", 1)).outcome, kOk);
+}
+
+TEST_F(ColdSpaceTest, RecordsOfAnEpochThatTheStoreWasNotToldAreRefused) {
+  Open();
+  Put(Record(1, "a", 3));
+  EXPECT_EQ(WaitOne().outcome, kUnknownEpoch);
+  store_->Erase(PublisherOf("a"), 3, 1);
+  EXPECT_EQ(WaitOne().outcome, kOk);
+  PutAll(1, 1, "a", 3);
+}
+
+TEST_F(ColdSpaceTest, AnErasureThatCannotBeSavedSaysSoAndIsTriedAgain) {
+  Open();
+  PutAll(0, 2, "a");
+  files_->set_rates({.sync_error = 1});
+  store_->Erase(PublisherOf("a"), 1, 7);
+  EXPECT_EQ(WaitOne().outcome, kIo);
+  EXPECT_FALSE(Has(Record(1, "a")));
+  Put(Record(1, "a", 1));  // a crash now would leave a record of an epoch that no file knows
+  EXPECT_EQ(WaitOne().outcome, kBusy);
+  files_->set_rates({});
+  Flush();  // it is tried again without being asked
+  PutAll(1, 1, "a", 1);
+  Crash(/*power=*/true);
+  EXPECT_EQ(store_->EpochOf(PublisherOf("a")), 1);
+  EXPECT_FALSE(Has(Record(1, "a")));
+}
+
+TEST_F(ColdSpaceTest, AFullDiskStopsGrowingAndReadingGoesOn) {
+  Open();
+  PutAll(0, 17);
+  files_->set_disk_bytes(DiskBytes() + 20'000);
+  uint64_t stored = 0;
+  for (uint64_t i = 17; i < 60; ++i) {
+    Put(Record(i), i);
+    stored += WaitOne().outcome == kOk ? 1 : 0;
+  }
+  EXPECT_TRUE(store_->Stats().disk_full);
+  EXPECT_EQ(stored, 43);  // in place of older ones
+  EXPECT_EQ(store_->Stats().records, 20);
+  EXPECT_TRUE(Has(Record(59)));
+  EXPECT_EQ(Load(Record(59)).outcome, kOk);
+}
+
+TEST_F(ColdSpaceTest, WithoutRoomForOneSegmentNothingIsStoredAndNothingStops) {
+  files_->set_disk_bytes(100'000);
+  Open();
+  for (uint64_t i = 0; i < 5; ++i) {
+    Put(Record(i), i);
+    EXPECT_EQ(WaitOne().outcome, kNoSpace);
+  }
+  EXPECT_EQ(Load(Record(1)).outcome, kAbsent);
+}
+
+TEST_F(ColdSpaceTest, ACatalogueThatOutgrowsItsShareGoes) {
+  options_.catalogue_bytes_max = 8192;
+  Open();
+  PutAll(0, 30);
+  EXPECT_EQ(files_->Contents("store/catalogue.db"), nullptr);
+  EXPECT_EQ(Load(Record(29)).outcome, kOk);
+  Reopen();
+  EXPECT_EQ(store_->Stats().records, 30);
+}
+
+}  // namespace
+}  // namespace quire::tier

@@ -1,0 +1,311 @@
+#include "tier/cold_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/bits.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "tier/canary.h"
+
+namespace quire::tier {
+
+void ColdWriter::Put(const PutRequest& request) {
+  const auto refuse = [&](StoreOutcome outcome) {
+    ++state_.stats.puts[static_cast<size_t>(outcome)];
+    state_.End(request.tag, outcome);
+  };
+  if (const auto outcome = Refuse(request)) return refuse(*outcome);
+  const auto segment = SegmentFor(request);
+  if (!segment) return refuse(segment.error());
+
+  const uint64_t offset = streams_[*segment].end;
+  const uint64_t bytes = request.layout->record_bytes();
+  AppendRecord(*segment, request,
+               {.segment = *segment,
+                .offset = offset,
+                .generation = state_.segments[*segment].generation,
+                .sequence = state_.sequence++});
+  if (open_.records.empty()) open_.begin_us = state_.clock.NowMicros();
+  const KeyPrefix key = PrefixOf(request.identity.key);
+  keys_.insert(key);
+  open_.records.push_back({.tag = request.tag,
+                           .entry = {.key = key,
+                                     .segment = *segment,
+                                     .page = static_cast<uint32_t>(offset / kRecordAlignment),
+                                     .pages = static_cast<uint32_t>(bytes / kRecordAlignment)},
+                           .publisher = request.identity.publisher,
+                           .erase_epoch = request.identity.erase_epoch});
+  state_.stats.bytes_put += bytes;
+  ++state_.stats.writes_pending;
+}
+
+std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) const {
+  const RecordIdentity& identity = request.identity;
+  if (!state_.Serves(identity.publisher, identity.erase_epoch)) {
+    const bool old = identity.erase_epoch < state_.epochs.EpochOf(identity.publisher);
+    return old ? StoreOutcome::kErased : StoreOutcome::kUnknownEpoch;
+  }
+  // After a crash a record of an epoch that the files do not know would look like old files.
+  if (state_.durable_epochs.EpochOf(identity.publisher) != identity.erase_epoch) {
+    return StoreOutcome::kBusy;
+  }
+  const KeyPrefix key = PrefixOf(identity.key);
+  if (keys_.contains(key) || state_.index.Find(key)) return StoreOutcome::kPresent;
+  const uint64_t bytes = request.layout->record_bytes();
+  const uint64_t staging = state_.write_staging.chunks() * state_.write_staging.chunk_bytes();
+  if (bytes > state_.segments.segment_bytes() || bytes > staging) return StoreOutcome::kTooLarge;
+  return std::nullopt;
+}
+
+bool ColdWriter::StagingHas(uint64_t bytes, uint64_t room) const {
+  const uint64_t more = bytes > room ? bytes - room : 0;
+  return DivUp(more, state_.write_staging.chunk_bytes()) <= state_.write_staging.free_chunks();
+}
+
+std::expected<uint32_t, StoreOutcome> ColdWriter::SegmentFor(const PutRequest& request) {
+  const uint64_t bytes = request.layout->record_bytes();
+  const PublisherId& publisher = request.identity.publisher;
+  const auto active = state_.segments.ActiveOf(publisher);
+  if (active) {
+    const Stream& stream = streams_[*active];
+    const bool fits =
+        !state_.segments[*active].failed && bytes <= state_.segments.segment_bytes() - stream.end;
+    const uint64_t filled = stream.end - stream.chunk_begin;
+    const uint64_t room = stream.chunk ? state_.write_staging.chunk_bytes() - filled : 0;
+    if (fits && !StagingHas(bytes, room)) return std::unexpected(StoreOutcome::kBusy);
+    if (fits) return *active;
+  }
+  // Nobody's records go before it is certain that these can come.
+  if (!StagingHas(bytes, 0)) return std::unexpected(StoreOutcome::kBusy);
+  if (active) Seal(*active);
+  const auto number = NewSegment(publisher);
+  if (!number) return number;
+  Begin(*number, publisher, request.identity.erase_epoch);
+  return number;
+}
+
+std::expected<uint32_t, StoreOutcome> ColdWriter::NewSegment(const PublisherId& publisher) {
+  bool may_make = !state_.stats.disk_full;
+  while (true) {
+    const auto number = state_.segments.Choose(publisher, may_make);
+    if (!number) {
+      switch (number.error()) {
+        case SegmentTable::Refusal::kQuota: return std::unexpected(StoreOutcome::kQuota);
+        case SegmentTable::Refusal::kBusy: return std::unexpected(StoreOutcome::kBusy);
+        case SegmentTable::Refusal::kProtected: return std::unexpected(StoreOutcome::kNoSpace);
+      }
+    }
+    state_.segments.Reserve(*number);
+    const SegmentState state = state_.segments[*number].state;
+    if (state == SegmentState::kMissing && !MakeSegment(*number)) {
+      may_make = false;
+      continue;
+    }
+    if (state == SegmentState::kActive) Seal(*number);
+    if (state_.segments[*number].state == SegmentState::kSealed) {
+      state_.stats.evicted += state_.ForgetSegment(*number);
+    }
+    return *number;
+  }
+}
+
+bool ColdWriter::MakeSegment(uint32_t number) {
+  const auto file = state_.files.Open(
+      state_.PathOf(SegmentName(number)),
+      {.create = true, .direct = true, .bytes_preallocated = state_.segments.segment_bytes()});
+  if (!file) {
+    state_.stats.disk_full = true;
+    LogWarn("store {}: no more segments can be made, {} of {} are there: {}",
+            state_.options.directory, state_.segments.files(), state_.segments.segments_max(),
+            file.error().message);
+    return false;
+  }
+  state_.segments[number].file = *file;
+  state_.segments[number].state = SegmentState::kFree;
+  state_.directory_stale = true;
+  state_.stats.bytes += state_.segments.segment_bytes();
+  return true;
+}
+
+void ColdWriter::Begin(uint32_t number, const PublisherId& publisher, uint64_t erase_epoch) {
+  Segment& segment = state_.segments[number];
+  segment.state = SegmentState::kActive;
+  segment.publisher = publisher;
+  segment.erase_epoch = erase_epoch;
+  segment.generation = ++state_.generation;
+  segment.tail = 0;
+  segment.failed = false;
+  streams_[number] = {};
+}
+
+void ColdWriter::Resume(uint32_t segment) {
+  streams_[segment] = {.end = state_.segments[segment].tail};
+}
+
+void ColdWriter::Close(const PublisherId& publisher) {
+  if (const auto active = state_.segments.ActiveOf(publisher)) Seal(*active);
+}
+
+void ColdWriter::Seal(uint32_t number) {
+  if (streams_[number].chunk) SendChunk(number);
+  streams_.erase(number);
+  state_.segments[number].state = SegmentState::kSealed;
+  state_.segments[number].catalogue_stale = true;
+}
+
+void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
+                              const RecordPlace& place) {
+  const RecordLayout& layout = *request.layout;
+  QUIRE_CHECK(request.sections.size() == layout.sections().size());
+  crcs_.clear();
+  for (size_t i = 0; i < request.sections.size(); ++i) {
+    QUIRE_CHECK(request.sections[i].size() == layout.sections()[i].bytes);
+    crcs_.push_back(Crc32c(request.sections[i]));
+  }
+  header_.resize(layout.header_bytes());
+  EncodeHeader(request.identity, layout, request.priority, place, crcs_, header_);
+  // The segment is in use until the commit ends.
+  if (open_.segments.insert(number).second) ++state_.segments[number].writes;
+  Append(number, header_);
+  uint64_t written = 0;
+  for (size_t i = 0; i < request.sections.size(); ++i) {
+    AppendZeros(number, layout.offset(i) - written);
+    Append(number, request.sections[i]);
+    written = layout.offset(i) + request.sections[i].size();
+  }
+  AppendZeros(number, layout.payload_bytes() - written);
+}
+
+void ColdWriter::AppendZeros(uint32_t number, uint64_t count) {
+  static constexpr std::array<std::byte, kRecordAlignment> kZeros = {};
+  Append(number, std::span(kZeros).first(count));
+}
+
+void ColdWriter::Append(uint32_t number, std::span<const std::byte> bytes) {
+  Stream& stream = streams_[number];
+  while (!bytes.empty()) {
+    if (!stream.chunk) {
+      stream.chunk = state_.write_staging.Take();
+      stream.chunk_begin = stream.end;
+    }
+    const std::span<std::byte> chunk = state_.write_staging[*stream.chunk];
+    const uint64_t filled = stream.end - stream.chunk_begin;
+    const uint64_t count = std::min<uint64_t>(bytes.size(), chunk.size() - filled);
+    std::copy_n(bytes.begin(), count, chunk.begin() + static_cast<ptrdiff_t>(filled));
+    stream.end += count;
+    bytes = bytes.subspan(count);
+    if (filled + count == chunk.size()) SendChunk(number);
+  }
+}
+
+void ColdWriter::SendChunk(uint32_t number) {
+  Stream& stream = streams_[number];
+  const uint32_t chunk = *std::exchange(stream.chunk, std::nullopt);
+  const uint64_t bytes = stream.end - stream.chunk_begin;
+  ++open_.requests;
+  ++state_.segments[number].writes;
+  state_.stats.bytes_written += bytes;
+  const uint32_t write =
+      writes_.Add({.segment = number, .chunk = chunk, .bytes = bytes, .commit = commits_ + 1});
+  state_.Submit(IoOwner::kWriter, write,
+                {.kind = IoKind::kWrite,
+                 .file = state_.segments[number].file,
+                 .offset = stream.chunk_begin,
+                 .data = state_.write_staging[chunk].data(),
+                 .bytes = bytes});
+}
+
+void ColdWriter::OnIo(uint32_t number, const IoCompletion& completion) {
+  const Write write = writes_.Take(number);
+  Segment& segment = state_.segments[write.segment];
+  --segment.writes;
+  if (completion.error || completion.bytes != write.bytes) {
+    // After a failed sync nobody knows what is on disk: the segment takes nothing more.
+    if (!segment.failed) {
+      LogWarn("store {}: {}: {} failed", state_.options.directory, SegmentName(write.segment),
+              write.sync ? "sync" : "write");
+    }
+    segment.failed = true;
+  }
+  if (!write.sync) state_.write_staging.Give(write.chunk);
+  Commit& commit = write.commit == commits_ + 1 ? open_ : *closing_;
+  --commit.requests;
+}
+
+void ColdWriter::Tick(uint64_t now_us, bool flush) {
+  if (closing_ && closing_->requests == 0) {
+    if (!closing_->syncing) SyncSegments();
+    if (closing_->requests == 0) EndCommit();
+  }
+  if (closing_ || open_.records.empty()) return;
+  const bool due = now_us - open_.begin_us >= state_.options.commit_interval_us;
+  if (due || flush) StartCommit();
+}
+
+void ColdWriter::StartCommit() {
+  for (auto& [number, stream] : streams_) {
+    if (stream.chunk) SendChunk(number);
+  }
+  ++commits_;
+  closing_ = std::exchange(open_, {});
+}
+
+void ColdWriter::SyncSegments() {
+  closing_->syncing = true;
+  if (Planted(Canary::kForgetSync)) return;
+  if (state_.directory_stale) {
+    const auto synced = state_.files.SyncDirectory(state_.options.directory);
+    if (synced) {
+      state_.directory_stale = false;
+    } else {
+      for (const uint32_t number : closing_->segments) state_.segments[number].failed = true;
+    }
+  }
+  for (const uint32_t number : closing_->segments) {
+    if (state_.segments[number].failed) continue;
+    ++closing_->requests;
+    ++state_.segments[number].writes;
+    const uint32_t write = writes_.Add({.segment = number, .sync = true, .commit = commits_});
+    state_.Submit(IoOwner::kWriter, write,
+                  {.kind = IoKind::kSync, .file = state_.segments[number].file});
+  }
+}
+
+void ColdWriter::EndCommit() {
+  Commit commit = *std::exchange(closing_, std::nullopt);
+  if (Planted(Canary::kSwapRecords) && commit.records.size() > 1) {
+    std::swap(commit.records[0].entry.page, commit.records[1].entry.page);
+    std::swap(commit.records[0].entry.segment, commit.records[1].entry.segment);
+  }
+  for (const Pending& pending : commit.records) {
+    keys_.erase(pending.entry.key);
+    const StoreOutcome outcome = Enter(pending);
+    ++state_.stats.puts[static_cast<size_t>(outcome)];
+    state_.End(pending.tag, outcome);
+  }
+  state_.stats.writes_pending -= commit.records.size();
+  for (const uint32_t number : commit.segments) {
+    Segment& segment = state_.segments[number];
+    --segment.writes;
+    segment.catalogue_stale = true;
+    // Records that were not committed lie behind the failure: the stream ends here.
+    if (segment.failed && segment.state == SegmentState::kActive) Seal(number);
+  }
+}
+
+StoreOutcome ColdWriter::Enter(const Pending& pending) {
+  Segment& segment = state_.segments[pending.entry.segment];
+  if (segment.failed) return StoreOutcome::kIo;
+  if (!state_.Serves(pending.publisher, pending.erase_epoch)) return StoreOutcome::kErased;
+  ColdEntry entry = pending.entry;
+  entry.used = ++state_.uses;
+  if (!state_.index.Insert(entry)) return StoreOutcome::kPresent;
+  state_.CountIn(entry);
+  segment.tail =
+      std::max<uint64_t>(segment.tail, (uint64_t{entry.page} + entry.pages) * kRecordAlignment);
+  return StoreOutcome::kOk;
+}
+
+}  // namespace quire::tier

@@ -1,0 +1,92 @@
+// Writing to a cold store: records become one stream per segment, the stream goes to disk in large
+// requests, and a commit makes everything durable that was put before it.
+#ifndef QUIRE_TIER_COLD_WRITER_H_
+#define QUIRE_TIER_COLD_WRITER_H_
+
+#include <cstdint>
+#include <expected>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "tier/cold_state.h"
+
+namespace quire::tier {
+
+class ColdWriter {
+ public:
+  explicit ColdWriter(ColdState& state) : state_(state) {}
+
+  void Put(const PutRequest& request);
+  /// Goes on appending to a segment that a store left unfinished.
+  void Resume(uint32_t segment);
+  /// Ends the segment that a publisher is writing.
+  void Close(const PublisherId& publisher);
+  /// Begins and ends commits. `flush`: without waiting for the interval.
+  void Tick(uint64_t now_us, bool flush);
+  void OnIo(uint32_t number, const IoCompletion& completion);
+
+  /// What was put before this call is in a commit of at most this number.
+  uint64_t commit_of_now() const { return open_.records.empty() ? commits_ : commits_ + 1; }
+  /// Commits that ended have numbers up to this one.
+  uint64_t commits_done() const { return closing_ ? commits_ - 1 : commits_; }
+
+ private:
+  // The end of a segment that is being written.
+  struct Stream {
+    uint64_t end = 0;                 // where the next byte goes
+    std::optional<uint32_t> chunk{};  // staging that is being filled
+    uint64_t chunk_begin = 0;         // its place in the segment
+  };
+  struct Write {
+    uint32_t segment = 0;
+    uint32_t chunk = 0;
+    uint64_t bytes = 0;
+    bool sync = false;
+    uint64_t commit = 0;
+  };
+  struct Pending {
+    uint64_t tag = 0;
+    ColdEntry entry{};
+    PublisherId publisher{};
+    uint64_t erase_epoch = 0;
+  };
+  struct Commit {
+    uint64_t begin_us = 0;  // when its first record was put
+    std::vector<Pending> records{};
+    std::set<uint32_t> segments{};
+    uint32_t requests = 0;  // writes, then syncs, in flight
+    bool syncing = false;
+  };
+
+  std::optional<StoreOutcome> Refuse(const PutRequest& request) const;
+  std::expected<uint32_t, StoreOutcome> SegmentFor(const PutRequest& request);
+  std::expected<uint32_t, StoreOutcome> NewSegment(const PublisherId& publisher);
+  bool MakeSegment(uint32_t number);
+  void Begin(uint32_t number, const PublisherId& publisher, uint64_t erase_epoch);
+  bool StagingHas(uint64_t bytes, uint64_t room) const;
+  void Seal(uint32_t number);
+  void Append(uint32_t number, std::span<const std::byte> bytes);
+  void AppendZeros(uint32_t number, uint64_t count);
+  void AppendRecord(uint32_t number, const PutRequest& request, const RecordPlace& place);
+  void SendChunk(uint32_t number);
+  void StartCommit();
+  void SyncSegments();
+  void EndCommit();
+  StoreOutcome Enter(const Pending& pending);
+
+  ColdState& state_;
+  std::map<uint32_t, Stream> streams_;  // by segment
+  std::set<KeyPrefix> keys_;            // of records that are not durable yet
+  Commit open_;                         // takes records
+  std::optional<Commit> closing_;       // is being made durable
+  uint64_t commits_ = 0;                // begun
+  InFlight<Write> writes_;
+  std::vector<std::byte> header_;
+  std::vector<uint32_t> crcs_;
+};
+
+}  // namespace quire::tier
+
+#endif  // QUIRE_TIER_COLD_WRITER_H_

@@ -1,0 +1,120 @@
+#include "tier/segments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "tier/canary.h"
+
+namespace quire::tier {
+namespace {
+
+constexpr std::string_view kNameBegin = "segment-";
+constexpr uint32_t kNumberMax = 1 << 20;  // what a file's name says is no measure for memory
+
+bool Idle(const Segment& segment) {
+  if (Planted(Canary::kReuseEarly)) return segment.writes == 0;
+  return segment.reads == 0 && segment.writes == 0;
+}
+
+}  // namespace
+
+std::string SegmentName(uint32_t number) { return fmt::format("{}{:06}", kNameBegin, number); }
+
+std::optional<uint32_t> ParseSegmentName(std::string_view name) {
+  if (!name.starts_with(kNameBegin)) return std::nullopt;
+  const std::string_view digits = name.substr(kNameBegin.size());
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  if (number >= kNumberMax || SegmentName(number) != name) return std::nullopt;
+  return number;
+}
+
+SegmentTable::SegmentTable(const Options& options)
+    : segment_bytes_(options.segment_bytes),
+      segments_max_(std::min(options.segments_max, kNumberMax)) {
+  for (const PublisherLimits& limits : options.limits) limits_[limits.publisher] = limits;
+}
+
+void SegmentTable::Reserve(uint32_t number) {
+  if (number >= segments_.size()) segments_.resize(number + 1);
+}
+
+uint32_t SegmentTable::files() const {
+  return static_cast<uint32_t>(std::ranges::count_if(
+      segments_, [](const Segment& s) { return s.state != SegmentState::kMissing; }));
+}
+
+std::optional<uint32_t> SegmentTable::ActiveOf(const PublisherId& publisher) const {
+  for (uint32_t i = 0; i < size(); ++i) {
+    if (segments_[i].state == SegmentState::kActive && segments_[i].publisher == publisher)
+      return i;
+  }
+  return std::nullopt;
+}
+
+uint32_t SegmentTable::CountOf(const PublisherId& publisher) const {
+  return static_cast<uint32_t>(std::ranges::count_if(segments_, [&](const Segment& s) {
+    return (s.state == SegmentState::kActive || s.state == SegmentState::kSealed) &&
+           s.publisher == publisher;
+  }));
+}
+
+uint32_t SegmentTable::FloorOf(const PublisherId& publisher) const {
+  const auto found = limits_.find(publisher);
+  if (found == limits_.end()) return 0;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(found->second.bytes_floor / segment_bytes_, kNumberMax));
+}
+
+uint32_t SegmentTable::QuotaOf(const PublisherId& publisher) const {
+  const auto found = limits_.find(publisher);
+  if (found == limits_.end()) return kNumberMax;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(found->second.bytes_quota / segment_bytes_, kNumberMax));
+}
+
+std::optional<uint32_t> SegmentTable::LeastRecent(const PublisherId& publisher, SegmentState state,
+                                                  bool own_only) const {
+  std::optional<uint32_t> least;
+  for (uint32_t i = 0; i < size(); ++i) {
+    const Segment& segment = segments_[i];
+    if (segment.state != state || !Idle(segment)) continue;
+    const bool own = segment.publisher == publisher;
+    if (!own && (own_only || CountOf(segment.publisher) <= FloorOf(segment.publisher))) continue;
+    if (!least || segment.Recency() < segments_[*least].Recency()) least = i;
+  }
+  return least;
+}
+
+std::expected<uint32_t, SegmentTable::Refusal> SegmentTable::Choose(const PublisherId& publisher,
+                                                                    bool may_make) const {
+  const uint32_t quota = QuotaOf(publisher);
+  if (quota == 0) return std::unexpected(Refusal::kQuota);
+  if (CountOf(publisher) >= quota) {
+    const auto own = LeastRecent(publisher, SegmentState::kSealed, /*own_only=*/true);
+    if (!own) return std::unexpected(Refusal::kBusy);
+    return *own;
+  }
+  bool erased = false;
+  uint32_t missing = size();
+  for (uint32_t i = size(); i-- > 0;) {
+    if (segments_[i].state == SegmentState::kFree && Idle(segments_[i])) return i;
+    if (segments_[i].state == SegmentState::kMissing) missing = i;
+    erased |= segments_[i].state == SegmentState::kErased;
+  }
+  if (may_make && (files() < segments_max_ || Planted(Canary::kIgnoreCap))) return missing;
+  for (const SegmentState state : {SegmentState::kSealed, SegmentState::kActive}) {
+    const auto least = LeastRecent(publisher, state, /*own_only=*/false);
+    if (least) return *least;
+  }
+  // What is being overwritten, read or written will be there again soon.
+  const bool soon = erased || std::ranges::any_of(segments_, [](const Segment& s) {
+                      return s.state != SegmentState::kMissing && !Idle(s);
+                    });
+  return std::unexpected(soon ? Refusal::kBusy : Refusal::kProtected);
+}
+
+}  // namespace quire::tier

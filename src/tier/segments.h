@@ -1,0 +1,109 @@
+// The segments of a cold store and who they belong to: which is written, and which goes when there
+// is no room. Pure bookkeeping; a segment holds records of one publisher and one erase epoch only.
+#ifndef QUIRE_TIER_SEGMENTS_H_
+#define QUIRE_TIER_SEGMENTS_H_
+
+#include <cstdint>
+#include <expected>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "env/files.h"
+#include "tier/record.h"
+#include "tier/store.h"
+
+namespace quire::tier {
+
+/// How much of a store one publisher may and will have, in bytes of segments, rounded down to whole
+/// ones.
+struct PublisherLimits {
+  PublisherId publisher{};
+  uint64_t bytes_quota = ~uint64_t{0};  // never more
+  uint64_t bytes_floor = 0;             // others never make it less
+};
+
+enum class SegmentState : uint8_t {
+  kMissing,  // no file
+  kFree,     // a file without records
+  kActive,   // being written
+  kSealed,   // full, or not written to any more
+  kErased,   // to be overwritten
+};
+
+struct Segment {
+  SegmentState state = SegmentState::kMissing;
+  FileId file{};
+  PublisherId publisher{};
+  uint64_t erase_epoch = 0;
+  uint64_t generation = 0;
+  uint64_t tail = 0;        // bytes from the start that records and voids take
+  uint64_t records = 0;     // that the index has
+  uint64_t bytes_live = 0;  // of these
+  uint64_t used_sum = 0;    // of their times of last use
+  uint32_t reads = 0;       // in flight
+  uint32_t writes = 0;      // in flight
+  bool failed = false;      // a write or sync failed: nothing more is written behind it
+  bool catalogue_stale = false;
+
+  /// Mean time of last use of the records; 0 without records.
+  uint64_t Recency() const { return records == 0 ? 0 : used_sum / records; }
+};
+
+class SegmentTable {
+ public:
+  struct Options {
+    uint64_t segment_bytes = 0;
+    uint32_t segments_max = 0;
+    std::vector<PublisherLimits> limits{};
+  };
+  explicit SegmentTable(const Options& options);
+
+  uint64_t segment_bytes() const { return segment_bytes_; }
+  uint32_t segments_max() const { return segments_max_; }
+  uint32_t size() const { return static_cast<uint32_t>(segments_.size()); }
+  Segment& operator[](uint32_t number) { return segments_[number]; }
+  const Segment& operator[](uint32_t number) const { return segments_[number]; }
+  /// Makes room for a number that a file has.
+  void Reserve(uint32_t number);
+  /// Segments that have a file.
+  uint32_t files() const;
+
+  /// The segment that a publisher is writing.
+  std::optional<uint32_t> ActiveOf(const PublisherId& publisher) const;
+
+  enum class Refusal : uint8_t { kQuota, kBusy, kProtected };
+  /// A segment for the next records of a publisher, by number and by what has to go:
+  ///   kMissing  no file yet: make one
+  ///   kFree     as it is
+  ///   kSealed   its records must be forgotten first
+  ///   kActive   of another publisher: sealed, then the same. These go last
+  ///
+  /// A publisher at its quota gives up its own least recent segment; else a free place is taken;
+  /// else the least recent segment goes whose publisher stays at or above its floor (one's own
+  /// always may). Segments that are read or written are left alone.
+  std::expected<uint32_t, Refusal> Choose(const PublisherId& publisher, bool may_make) const;
+
+  /// Segments with a file that belong to a publisher.
+  uint32_t CountOf(const PublisherId& publisher) const;
+
+ private:
+  std::optional<uint32_t> LeastRecent(const PublisherId& publisher, SegmentState state,
+                                      bool own_only) const;
+  uint32_t FloorOf(const PublisherId& publisher) const;
+  uint32_t QuotaOf(const PublisherId& publisher) const;
+
+  uint64_t segment_bytes_;
+  uint32_t segments_max_;
+  std::map<PublisherId, PublisherLimits> limits_;
+  std::vector<Segment> segments_;
+};
+
+/// The name of a segment's file, and its number from the name.
+std::string SegmentName(uint32_t number);
+std::optional<uint32_t> ParseSegmentName(std::string_view name);
+
+}  // namespace quire::tier
+
+#endif  // QUIRE_TIER_SEGMENTS_H_

@@ -1,0 +1,138 @@
+// A store: a tier below memory. Asynchronous and batched, it takes records and finds them by key,
+// and answers with the bytes of exactly that identity or with a reason.
+#ifndef QUIRE_TIER_STORE_H_
+#define QUIRE_TIER_STORE_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tier/record.h"
+
+namespace quire::tier {
+
+/// How a request ended. The numbers are indices of counters.
+enum class StoreOutcome : uint8_t {
+  kOk = 0,            // Put: durable. Get: verified and copied. Erase, Flush: durable
+  kPresent = 1,       // Put: the store has it, or is writing it
+  kAbsent = 2,        // Get: the store does not have it
+  kMiss = 3,          // Get: what lies there is not it; StoreCompletion::miss says why
+  kErased = 4,        // from before its publisher was erased
+  kUnknownEpoch = 5,  // Put: the store was not told of this erase epoch, or lost its own
+  kIo = 6,            // the disk failed
+  kDeadline = 7,      // Get: not in time
+  kCancelled = 8,     //
+  kBusy = 9,          // Put: everything that may be in flight is, or its epoch is not durable yet
+  kNoSpace = 10,      // Put: the disk is full, or everything is protected by floors
+  kQuota = 11,        // Put: the publisher's quota is below one segment
+  kTooLarge = 12,     // a record that can never be stored or loaded here
+};
+inline constexpr size_t kStoreOutcomeCount = 13;
+std::string_view StoreOutcomeName(StoreOutcome outcome);
+
+struct StoreCompletion {
+  uint64_t tag = 0;
+  StoreOutcome outcome = StoreOutcome::kOk;
+  RecordMiss miss = RecordMiss::kNone;  // with kMiss
+
+  bool operator==(const StoreCompletion&) const = default;
+};
+
+/// A record to write. Everything it points to is the caller's again when Put returns.
+struct PutRequest {
+  RecordIdentity identity{};
+  const RecordLayout* layout = nullptr;
+  std::span<const std::span<const std::byte>>
+      sections{};  // [layout->sections()], each of its bytes
+  RecordPriority priority{};
+  uint64_t tag = 0;
+};
+
+/// Sections of a record to read. Everything it points to, `out` included, must stay until the
+/// completion, or until Cancel returns. What `out` holds changes only when the outcome is kOk.
+struct LoadRequest {
+  RecordIdentity identity{};
+  const RecordLayout* layout = nullptr;
+  uint32_t section_first = 0;
+  uint32_t section_count = 0;
+  std::span<const std::span<std::byte>> out{};  // [section_count], each of its section's bytes
+  uint64_t tag = 0;
+};
+
+enum class Presence : uint8_t { kAbsent, kPresent, kUnknown };
+
+struct StoreStats {
+  uint64_t records = 0;
+  uint64_t bytes = 0;           // of all files, what is preallocated included
+  uint64_t bytes_cap = 0;       //
+  uint64_t bytes_live = 0;      // of the records that can be found
+  uint64_t bytes_erased = 0;    // of erased segments that are not overwritten yet
+  uint64_t memory_bytes = 0;    // index and staging
+  uint64_t bytes_put = 0;       // of records taken by Put
+  uint64_t bytes_written = 0;   // to the disk; / bytes_put is the write amplification
+  uint64_t bytes_read = 0;      // from the disk
+  uint64_t bytes_scrubbed = 0;  //
+  uint64_t evicted = 0;         // records that went because their segment was written anew
+  uint64_t damaged = 0;         // records found to be damaged, and forgotten
+  uint64_t in_flight = 0;       // requests of the disk
+  uint64_t in_flight_max = 0;   // most there have been
+  uint64_t writes_pending = 0;  // records that are not durable yet
+  uint64_t loads_pending = 0;   //
+  bool disk_full = false;       // no segment can be made
+  bool epochs_damaged = false;  // named tenants get nothing until `quire store repair`
+  std::array<uint64_t, kStoreOutcomeCount> puts{};   // by outcome
+  std::array<uint64_t, kStoreOutcomeCount> loads{};  // by outcome
+  std::array<uint64_t, kRecordMissCount> misses{};   // of loads, by reason
+  // Loads that were kOk by their time: entry i counts [2^i, 2^(i+1)) microseconds.
+  std::array<uint64_t, 32> load_us_log2{};
+};
+
+/// A store.
+///
+/// Every request that has a tag ends with one completion, also those refused at once; completions
+/// come out of Tick. No call waits for a request, and none calls back.
+///
+/// Threads: Find and Stats any thread; everything else one thread at a time, the driver's
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  /// Takes records to write. They can be found once they are durable.
+  /// Ends: kOk, kPresent, kErased, kUnknownEpoch, kBusy, kNoSpace, kQuota, kTooLarge, kIo
+  /// Cost: copies and checksums the bytes
+  virtual void Put(std::span<const PutRequest> requests) = 0;
+
+  /// Which keys the store has: kUnknown where only asking a remote peer would tell.
+  virtual void Find(std::span<const Digest> keys, std::span<Presence> out) const = 0;
+
+  /// Reads sections of records. `deadline_us` is a time of the store's clock; 0: none.
+  /// Ends: kOk, kAbsent, kMiss, kErased, kIo, kDeadline, kCancelled, kTooLarge
+  virtual void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) = 0;
+
+  /// Ends loads with this tag as kCancelled. When it returns nothing of theirs is touched any more.
+  virtual void Cancel(uint64_t tag) = 0;
+
+  /// Forgets everything of a publisher from before `epoch`: at once for whoever asks, for good when
+  /// it completes. Afterwards the space is overwritten.
+  /// Ends: kOk durable; kIo not durable, though nothing of it is found until a restart
+  virtual void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) = 0;
+
+  /// Epoch of a publisher: what it publishes must have it.
+  virtual uint64_t EpochOf(const PublisherId& publisher) const = 0;
+
+  /// Completes when everything put before is durable (or failed) and everything erased before is
+  /// overwritten.
+  virtual void Flush(uint64_t tag) = 0;
+
+  /// Moves everything on, and appends what ended to `done`. Waits up to `wait_us` for the disk when
+  /// nothing can be done at once.
+  virtual void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) = 0;
+
+  virtual StoreStats Stats() const = 0;
+};
+
+}  // namespace quire::tier
+
+#endif  // QUIRE_TIER_STORE_H_
