@@ -4,6 +4,7 @@
 #   quire_library(NAME bench DEPS cache model LIBS fmt::fmt)      the same outside src/
 #   quire_app(NAME quire DEPS serve bench LIBS CLI11::CLI11)      needs main.cc
 #   quire_test(NAME golden_test DEPS model [SOURCES a.cc ...])    tests that stand alone
+#   quire_test_again(NAME x_again_test OF x_test ENVIRONMENT A=b) a suite in other surroundings
 #
 # DEPS are names of layers or libraries, LIBS imported targets, TEST_LIBS for the tests only.
 
@@ -51,6 +52,17 @@ function(quire_test)
   quire_link(${arg_NAME} PRIVATE DEPS ${arg_DEPS} LIBS ${arg_LIBS} rapidcheck rapidcheck_gtest
              GTest::gmock GTest::gtest GTest::gtest_main)
   add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_property(GLOBAL APPEND PROPERTY QUIRE_TESTS ${arg_NAME})
+endfunction()
+
+# A suite again, in other surroundings: a script in bin/ that is a suite of its own name.
+function(quire_test_again)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;OF;ENVIRONMENT" "")
+  set(script "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/${arg_NAME}")
+  file(WRITE "${script}" "#!/bin/sh\n${arg_ENVIRONMENT} exec \"$(dirname \"$0\")/${arg_OF}\" \"$@\"\n")
+  file(CHMOD "${script}" FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+  add_custom_target(${arg_NAME} DEPENDS ${arg_OF})
+  add_test(NAME ${arg_NAME} COMMAND "${script}" WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_property(GLOBAL APPEND PROPERTY QUIRE_TESTS ${arg_NAME})
 endfunction()
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/prng.h"
-#include "cache/core.h"
 
 namespace quire::app {
 
@@ -37,9 +36,6 @@ class SeenMemory final : public DeviceMemory {
   void Decommit(std::byte* begin, uint64_t bytes) override { inner_->Decommit(begin, bytes); }
   void Release(std::byte* base, uint64_t bytes) override { inner_->Release(base, bytes); }
   void Discard(std::byte* begin, uint64_t bytes) override { inner_->Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return inner_->Copy(to, from, bytes);
-  }
 
  private:
   const std::unique_ptr<DeviceMemory> inner_ = MakeHostMemory(/*huge_pages=*/false);
@@ -63,8 +59,8 @@ class Bench {
     for (CodecRule& rule : profile.codecs) rule.codec = codec;
     QUIRE_ASSIGN(bench->cache, make({.geometry = Geometry::Uniform(kLayers, kHeads, kDim),
                                      .profile = profile,
-                                     .hot_bytes = kBudgetBytes},
-                                    std::make_unique<SeenMemory>(bench->arenas)));
+                                     .hot_bytes = kBudgetBytes,
+                                     .memory = &bench->memory}));
     return bench;
   }
 
@@ -110,6 +106,7 @@ class Bench {
   }
 
   std::vector<std::span<const std::byte>> arenas{};
+  SeenMemory memory{arenas};  // the cache's
   std::unique_ptr<Cache> cache;
   Identity identity{.weights = {1}, .position_encoding = "rope", .domain = {.secret = {7}}};
 };
@@ -276,11 +273,7 @@ Result<std::vector<IsolationCheck>> CheckIsolation(const MakeCache& make, Codec 
 }
 
 Result<std::vector<IsolationCheck>> CheckIsolation(Codec codec) {
-  const auto make = [](CacheOptions options,
-                       std::unique_ptr<DeviceMemory> memory) -> Result<std::unique_ptr<Cache>> {
-    return cache::Core::Make(std::move(options), std::move(memory));
-  };
-  return CheckIsolation(make, codec);
+  return CheckIsolation(&Cache::Create, codec);
 }
 
 }  // namespace quire::app

@@ -18,9 +18,8 @@ struct IsolationCheck {
   std::string detail{};  // what was seen
 };
 
-/// Makes the cache under test. The checks look into its memory, so it must use this one.
-using MakeCache = std::function<Result<std::unique_ptr<Cache>>(CacheOptions options,
-                                                               std::unique_ptr<DeviceMemory>)>;
+/// Makes the cache under test. The checks look into the memory that the options name.
+using MakeCache = std::function<Result<std::unique_ptr<Cache>>(CacheOptions options)>;
 
 /// Every check on a cache of its own of this codec.
 ///

@@ -6,12 +6,9 @@
 
 #include <utility>
 
-#include "cache/core.h"
 
 namespace quire::app {
 namespace {
-
-using Memory = std::unique_ptr<DeviceMemory>;
 
 std::vector<std::string> Failed(const std::vector<IsolationCheck>& checks) {
   std::vector<std::string> names;
@@ -77,9 +74,9 @@ class Leaky final : public Cache {
 };
 
 Result<std::vector<IsolationCheck>> CheckLeaky(Leaky::Leak leak) {
-  const auto make = [leak](CacheOptions options, Memory memory) -> Result<std::unique_ptr<Cache>> {
-    QUIRE_ASSIGN(auto core, cache::Core::Make(std::move(options), std::move(memory)));
-    return std::make_unique<Leaky>(std::move(core), leak);
+  const auto make = [leak](CacheOptions options) -> Result<std::unique_ptr<Cache>> {
+    QUIRE_ASSIGN(auto cache, Cache::Create(std::move(options)));
+    return std::make_unique<Leaky>(std::move(cache), leak);
   };
   return CheckIsolation(make, Codec::kF16);
 }

@@ -1,6 +1,8 @@
-// What a GPU adds: memory for the arenas, fences for its streams, and attention on block lists. The
-// driver is a table of functions here, so that this compiles without a GPU's headers.
+// What a GPU adds: memory for the arenas, what is done with blocks there, fences for its stream,
+// and attention on block lists. The driver is a table of functions here, so that this compiles
+// without a GPU's headers.
 #include <quire/attention.h>
+#include <quire/block_ops.h>
 #include <quire/env.h>
 #include <quire/view.h>
 
@@ -17,7 +19,16 @@ struct Driver {
   void (*unmap)(std::byte* begin, uint64_t bytes);
   void (*release)(std::byte* base, uint64_t bytes);
   void (*discard)(std::byte* begin, uint64_t bytes);
-  void (*copy)(std::byte* to, const std::byte* from, uint64_t bytes, void* stream);
+  // One launch each, on the device's own addresses.
+  void (*write_rows)(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
+                     TokensInBlock at, std::byte* slot, void* on);
+  void (*encode)(const StreamLayout& open, const std::byte* open_slot, const StreamLayout& sealed,
+                 std::byte* sealed_slot, void* on);
+  void (*checksum)(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc, void* on);
+  void (*zero)(std::byte* slot, const SlotPieces& pieces, void* on);
+  void (*copy)(const std::byte* from, std::byte* to, const SlotPieces& pieces, void* on);
+  void (*read_rows)(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
+                    int64_t out_head_stride, void* on);
   void* (*record_event)(void* stream);
   bool (*event_done)(void* event);
   void (*wait_event)(void* event);
@@ -37,7 +48,7 @@ class CudaFence final : public Fence {
   CudaFence(const CudaFence&) = delete;
   CudaFence& operator=(const CudaFence&) = delete;
 
-  bool Done() const override { return driver_.event_done(event_); }
+  bool IsDone() const override { return driver_.event_done(event_); }
   void Wait() override { driver_.wait_event(event_); }
 
  private:
@@ -47,8 +58,8 @@ class CudaFence final : public Fence {
 
 class CudaMemory final : public DeviceMemory {
  public:
-  CudaMemory(const Driver& driver, uint32_t device, void* stream)
-      : driver_(driver), name_("cuda:" + std::to_string(device)), stream_(stream) {}
+  CudaMemory(const Driver& driver, uint32_t device)
+      : driver_(driver), name_("cuda:" + std::to_string(device)) {}
 
   std::string_view name() const override { return name_; }
   bool host_accessible() const override { return false; }
@@ -68,14 +79,42 @@ class CudaMemory final : public DeviceMemory {
   void Decommit(std::byte* begin, uint64_t bytes) override { driver_.unmap(begin, bytes); }
   void Release(std::byte* base, uint64_t bytes) override { driver_.release(base, bytes); }
   void Discard(std::byte* begin, uint64_t bytes) override { driver_.discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    driver_.copy(to, from, bytes, stream_);
-    return std::make_unique<CudaFence>(driver_, stream_);
-  }
 
  private:
   const Driver& driver_;
   const std::string name_;
+};
+
+// All on one stream, so each finds the bytes as those before it left them.
+class CudaBlockOps final : public BlockOps {
+ public:
+  CudaBlockOps(const Driver& driver, void* stream) : driver_(driver), stream_(stream) {}
+
+  void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
+                 TokensInBlock at, std::byte* slot) override {
+    driver_.write_rows(stream, rows, row_begin, at, slot, stream_);
+  }
+  void Encode(const StreamLayout& open, const std::byte* open_slot, const StreamLayout& sealed,
+              std::byte* sealed_slot) override {
+    driver_.encode(open, open_slot, sealed, sealed_slot, stream_);
+  }
+  void Checksum(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc) override {
+    driver_.checksum(slot, pieces, crc, stream_);
+  }
+  void Zero(std::byte* slot, const SlotPieces& pieces) override {
+    driver_.zero(slot, pieces, stream_);
+  }
+  void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) override {
+    driver_.copy(from, to, pieces, stream_);
+  }
+  void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
+                int64_t out_head_stride) override {
+    driver_.read_rows(stream, slot, at, out, out_head_stride, stream_);
+  }
+  std::unique_ptr<Fence> Record() override { return std::make_unique<CudaFence>(driver_, stream_); }
+
+ private:
+  const Driver& driver_;
   void* const stream_;
 };
 
@@ -125,9 +164,8 @@ class CudaAttention final : public AttentionBackend {
 };
 
 // Pins that outlive the call: the blocks stay until the stream has passed this point.
-void ReleaseWhenRead(const Driver& driver, void* stream, Lease lease) {
-  CudaFence fence(driver, stream);
-  lease.Release(&fence);
+void ReleaseWhenRead(const Driver& driver, void* stream, BlockListView view) {
+  view.Release(std::make_shared<CudaFence>(driver, stream));
 }
 
 }  // namespace example

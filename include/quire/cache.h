@@ -30,6 +30,7 @@ struct PlanState;
 namespace [[gnu::visibility("default")]] quire {
 
 class AttentionBackend;
+class BlockOps;
 
 /// How much goes when room is needed.
 enum class EvictionBatch : uint8_t {
@@ -80,7 +81,12 @@ struct CacheOptions {
   // another cache took what that gave. Null: hot_bytes alone.
   SharedBudget* shared_budget = nullptr;
   uint64_t tokens_max = 1 << 20;  // longest sequence
-  bool huge_pages = false;        // transparent huge pages for the arena; block-major only
+  bool huge_pages = false;        // transparent huge pages for the arena; block-major host memory
+  // Where the arenas lie, and what reads and changes their bytes (quire/block_ops.h). Null: host
+  // memory that the cache makes, and the host's operations. Memory that the host cannot reach needs
+  // operations of its own. Must outlive the cache.
+  DeviceMemory* memory = nullptr;
+  BlockOps* ops = nullptr;
   const Clock* clock = nullptr;   // dates evictions; null: the machine's. Must outlive the cache
   /// Which whole block goes first when room is needed: lru, lfu, s3fifo, arc, priority,
   /// token_limit, quire (docs/policies.md).

@@ -52,16 +52,21 @@ class Executor {
 /// A pool of `workers` threads (the caller is one of them).
 std::unique_ptr<Executor> MakeThreadPool(uint32_t workers);
 
-/// Completion of work on a device: nothing on the host, an event on CUDA.
+/// Completion of work on a device: an event on CUDA. Once done it stays done.
+///
+/// Threads: any. The cache asks IsDone while it holds its lock: it returns at once and calls no
+///          cache
 class Fence {
  public:
   virtual ~Fence() = default;
-  virtual bool Done() const = 0;
+  virtual bool IsDone() const = 0;
+  /// Returns when it is done.
   virtual void Wait() = 0;
 };
 
 /// Address space of one device for arenas. Reserving takes addresses only; what is committed may be
-/// used, and its pages become resident at first write.
+/// used, and its pages become resident at first write. What lies there is moved and changed by
+/// BlockOps (quire/block_ops.h).
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
@@ -84,8 +89,6 @@ class DeviceMemory {
   virtual void Release(std::byte* base, uint64_t bytes) = 0;
   /// Drops the contents of whole pages inside [begin, begin + bytes); they read as zero afterwards.
   virtual void Discard(std::byte* begin, uint64_t bytes) = 0;
-  /// Copies between this memory and the host; null fence when it is already done.
-  virtual std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
 };
 
 /// Host memory (mmap; `huge_pages` asks for transparent huge pages).

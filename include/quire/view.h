@@ -42,8 +42,11 @@ class Lease {
   bool empty() const { return slots_.empty(); }
   uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
 
-  /// Drops the pins after `fence` (null: now). Waits for the fence.
-  void Release(Fence* fence = nullptr);
+  /// Drops the pins once `fence` is done (null: now). Nobody waits: what is pinned stays so until a
+  /// call on the cache finds the fence done. Destroying the cache waits for it.
+  ///
+  /// Errors: none; without memory to remember the fence it is waited for
+  void Release(std::shared_ptr<Fence> fence = nullptr);
 
  private:
   friend class cache::Core;
@@ -61,7 +64,7 @@ struct TensorView {
   uint32_t rank = 0;
   std::array<int64_t, 5> shape{};    // [rank]
   std::array<int64_t, 5> strides{};  // [rank], in elements
-  std::string_view device{};         // "cpu"
+  std::string_view device{};         // "cpu", or the name of the cache's memory
 };
 
 /// Tokens of a sequence.
@@ -100,6 +103,9 @@ class BlockListView {
 
   /// The same without the pin, for who comes back to it later.
   UnleasedView Unleased() const;
+
+  /// Ends the view: it shows nothing any more, and its pins go as those of a lease.
+  void Release(std::shared_ptr<Fence> fence = nullptr);
 
  private:
   StreamLayout layout_;

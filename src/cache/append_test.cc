@@ -19,7 +19,8 @@ std::vector<std::byte> Bytes(const TestCache& cache, const Sequence& sequence) {
   const BlockListView view = Must(sequence.View(0, StreamRole::kKey));
   std::vector<std::byte> bytes;
   for (const std::byte* slot : view.slots()) {
-    bytes.insert(bytes.end(), slot, slot + cache.cache->block_bytes());
+    const std::byte* const begin = OnHost(slot);
+    bytes.insert(bytes.end(), begin, begin + cache.cache->block_bytes());
   }
   return bytes;
 }
@@ -251,10 +252,10 @@ TEST(Append, RefusesBadRowsAndChangesNothing) {
 }
 
 TEST(Append, StopsAtTheLongestSequence) {
-  const auto cache = Must(Cache::Create({.geometry = SmallGeometry(),
-                                         .profile = NumericProfile::Uniform(Codec::kF16),
-                                         .hot_bytes = 1 << 20,
-                                         .tokens_max = 20}));
+  const auto cache = MakeCache({.geometry = SmallGeometry(),
+                                .profile = NumericProfile::Uniform(Codec::kF16),
+                                .hot_bytes = 1 << 20,
+                                .tokens_max = 20});
   const Identity identity = SomeIdentity();
   const auto tokens = SomeTokens(20, 1);
   const auto sequence =

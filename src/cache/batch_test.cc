@@ -11,10 +11,10 @@ constexpr uint32_t kBlock = TestCache::kBlock;
 
 struct World : TestCache {
   explicit World(uint64_t slots, EvictionBatch batch) : TestCache(slots) {
-    cache = Must(Cache::Create({.geometry = SmallGeometry(),
-                                .profile = NumericProfile::Uniform(Codec::kF16),
-                                .hot_bytes = slots * charge_bytes + charge_bytes - 1,
-                                .eviction_batch = batch}));
+    cache = MakeCache({.geometry = SmallGeometry(),
+                       .profile = NumericProfile::Uniform(Codec::kF16),
+                       .hot_bytes = slots * charge_bytes + charge_bytes - 1,
+                       .eviction_batch = batch});
   }
   /// Opens and computes a new prompt; returns what it evicted.
   uint64_t Evicted(uint64_t blocks, TenantId tenant = kDefaultTenant) {

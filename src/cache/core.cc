@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <utility>
 
 #include "base/sync_point.h"
@@ -20,9 +21,7 @@
 namespace quire {
 
 Result<std::unique_ptr<Cache>> Cache::Create(CacheOptions options) {
-  auto memory = MakeHostMemory(options.huge_pages);
-  QUIRE_ASSIGN(auto core, cache::Core::Make(std::move(options), std::move(memory)));
-  return core;
+  return cache::Core::Make(std::move(options));
 }
 
 namespace cache {
@@ -57,6 +56,18 @@ Result<void> CheckOptions(const CacheOptions& options) {
                 fmt::format("cache options: huge_pages with layout {}, whose slots share pages",
                             ArenaLayoutName(options.layout)));
   }
+  if (options.memory != nullptr && options.huge_pages) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache options: huge_pages with memory of the caller's (\"{}\"), who "
+                            "decides that",
+                            options.memory->name()));
+  }
+  if (options.memory != nullptr && !options.memory->host_accessible() && options.ops == nullptr) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("cache options: the host cannot reach memory \"{}\", and there are no "
+                            "ops that can",
+                            options.memory->name()));
+  }
   if (options.eviction_batch != EvictionBatch::kExact &&
       options.eviction_batch != EvictionBatch::kAdaptive) {
     return Fail(ErrorCode::kInvalidArgument, fmt::format("cache options: eviction_batch {}",
@@ -73,8 +84,7 @@ Result<void> CheckOptions(const CacheOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
-                                         std::unique_ptr<DeviceMemory> memory) {
+Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
   QUIRE_TRY(CheckOptions(options));
   const uint32_t fallbacks = options.fallback_kernels != nullptr ? ApplyFallback(options) : 0;
   options.fallback_kernels = nullptr;  // need not outlive this
@@ -85,7 +95,7 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options,
                             options.hot_bytes_max, options.hot_bytes));
   }
   std::unique_ptr<Core> core(new Core(std::move(options), std::move(classes)));
-  QUIRE_ASSIGN(core->slots_, Slots::Create(core->classes_, core->options_, std::move(memory)));
+  QUIRE_ASSIGN(core->slots_, Slots::Create(core->classes_, core->options_));
   const Capacity& capacity = core->slots_->capacity();
   SharedBudget* const budget = core->options_.shared_budget;
   quota::Ledger* const shared = budget == nullptr ? nullptr : &budget->state_->ledger;
@@ -110,7 +120,17 @@ Core::Core(CacheOptions options, SlotClasses classes)
       classes_(std::move(classes)),
       heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()) {}
 
-Core::~Core() { QUIRE_CHECK_MSG(sequence_count_ == 0, "a sequence outlives its cache"); }
+Core::~Core() {
+  QUIRE_CHECK_MSG(sequence_count_ == 0, "a sequence outlives its cache");
+  if (state_ == nullptr) return;  // Make failed
+  // A device may still read the arenas.
+  const std::vector<Fenced> fenced =
+      Hold([](State& state) { return std::exchange(state.fenced, {}); });
+  for (const Fenced& last : fenced) {
+    last.fence->Wait();
+    ReleaseSlots(last.slots);
+  }
+}
 
 uint64_t Core::block_bytes() const {
   uint64_t bytes = 0;
@@ -160,6 +180,7 @@ void Core::Settle() {
     if (count == 0) return;
     AtSyncPoint("drain: before slots are zeroed");
     ZeroAll(std::span(slots).first(count));
+    slots_->ops().Synchronize();  // free means that nothing is left of them
   }
 }
 
@@ -178,10 +199,42 @@ void Core::HoldSlots(std::span<const SlotId> slots) {
 void Core::ReleaseSlots(std::span<const SlotId> slots) {
   // Deepest block first, so that a parent becomes evictable after its children.
   ForPieces(slots.size(), [&](size_t begin, size_t end) {
-    With([&](State& state) {
+    Hold([&](State& state) {
       for (size_t i = begin; i < end; ++i) ReleaseSlot(state, slots[slots.size() - 1 - i]);
     });
   });
+}
+
+void Core::ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId> slots) {
+  if (fence == nullptr || fence->IsDone()) return ReleaseSlots(slots);
+  try {
+    Hold([&](State& state) {
+      Fenced& last = state.fenced.emplace_back();  // nothing fails from here on
+      last.fence = std::move(fence);
+      last.slots = std::move(slots);
+      ++fences_;
+    });
+  } catch (const std::bad_alloc&) {
+    fence->Wait();
+    ReleaseSlots(slots);
+  }
+}
+
+// Those that are not done are asked again by the next call; nobody waits for them.
+void Core::ReleaseDone() {
+  while (true) {
+    Fenced done;
+    Hold([&](State& state) {
+      const auto found = std::ranges::find_if(
+          state.fenced, [](const Fenced& fenced) { return fenced.fence->IsDone(); });
+      if (found == state.fenced.end()) return;
+      done = std::move(*found);
+      state.fenced.erase(found);
+      --fences_;
+    });
+    if (done.fence == nullptr) return;
+    ReleaseSlots(done.slots);
+  }
 }
 
 // What policies are told goes on over the pieces: between them they hear nothing of this use.

@@ -45,8 +45,8 @@ class SequenceImpl;
 /// Threads: any
 class Core final : public Cache {
  public:
-  static Result<std::unique_ptr<Core>> Make(CacheOptions options,
-                                            std::unique_ptr<DeviceMemory> memory);
+  static Result<std::unique_ptr<Core>> Make(CacheOptions options);
+  /// Waits for the fences that holds were left with.
   ~Core() override;
 
   const CacheOptions& options() const override { return options_; }
@@ -98,6 +98,8 @@ class Core final : public Cache {
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
   void ReleaseSlots(std::span<const SlotId> slots);
+  /// The same once the fence is done; null: now. Waits for it only if memory runs out.
+  void ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId> slots);
   /// A use of a path ends: drops a hold of each slot, as ReleaseSlots does. Policies take what that
   /// makes evictable for used by it, and nothing else.
   void EndUse(const Place& place, std::span<const BlockId> path, PathUse use,
@@ -147,8 +149,15 @@ class Core final : public Cache {
   Core(CacheOptions options, SlotClasses classes);
 
   /// Runs a verb under the lock, and settles what it left to be done when the lock is released.
+  /// Before that the holds end whose fences are done.
   template <typename Verb>
   auto With(const Verb& verb) QUIRE_EXCLUDES(mutex_) {
+    if (fences_.load(std::memory_order_relaxed) > 0) ReleaseDone();
+    return Hold(verb);
+  }
+  /// The same, whatever fences say.
+  template <typename Verb>
+  auto Hold(const Verb& verb) QUIRE_EXCLUDES(mutex_) {
     struct SettleAtEnd {
       ~SettleAtEnd() {
         if (any) core.Settle();
@@ -177,6 +186,7 @@ class Core final : public Cache {
     }
   }
   void Settle() QUIRE_EXCLUDES(mutex_);
+  void ReleaseDone() QUIRE_EXCLUDES(mutex_);
   void ZeroAll(std::span<const SlotId> slots) const;
 
   Result<void> CheckRequest(const AcquireRequest& request, std::string_view what) const;
@@ -213,6 +223,7 @@ class Core final : public Cache {
   std::atomic<uint64_t> sequence_count_{0};
   std::atomic<uint64_t> next_sequence_{1};
 
+  std::atomic<uint64_t> fences_ = 0;  // State::fenced, for who has nothing to look at
   mutable Mutex mutex_{LockRank::kCache};
   mutable std::unique_ptr<State> state_ QUIRE_PT_GUARDED_BY(mutex_);  // set once, by Make
   uint32_t most_touched_ QUIRE_GUARDED_BY(mutex_) = 0;

@@ -43,13 +43,15 @@ void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
   if (!some_are_new) return;
   // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
   std::vector<BlockRecord> records;
+  records.reserve(blocks.size() - answers.size());  // checksums are put where they are
   for (const NewBlock& block : blocks.subspan(answers.size())) {
     key = ChildKey(*place.domain, key, block.tokens.data(), block_tokens());
     BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
     for (uint32_t part = 0; part < classes_.part_count(); ++part) {
-      record.crcs[part] = slots_->Checksum(block.slots[part]);
+      slots_->Checksum(block.slots[part], &record.crcs[part]);
     }
   }
+  slots_->ops().Synchronize();
   AtSyncPoint("publish: hashed");
   With([&](State& state) {
     for (const BlockRecord& record : records) {
@@ -64,7 +66,8 @@ void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
       With([&](State& state) { return MissingTwins(state, place, blocks, slots); });
   if (twins.empty()) return;
   // Hashing needs no lock: the caller holds the slots, and whole blocks are not written any more.
-  for (Twin& twin : twins) twin.crc = slots_->Checksum(twin.slot);
+  for (Twin& twin : twins) slots_->Checksum(twin.slot, &twin.crc);
+  slots_->ops().Synchronize();
   AtSyncPoint("keep twins: hashed");
   With([&](State& state) { AddTwins(state, place, blocks, slots, twins); });
 }
@@ -80,7 +83,10 @@ bool Core::Intact(SlotId slot) {
     return std::nullopt;
   });
   if (known) return *known;
-  if (slots_->Checksum(slot) == crc) return true;
+  uint32_t found = 0;
+  slots_->Checksum(slot, &found);
+  slots_->ops().Synchronize();
+  if (found == crc) return true;
   With([&](State& state) { Quarantine(state, block, Standing::kDamaged); });
   return false;
 }
@@ -100,10 +106,14 @@ VerifyReport Core::Verify() {
     });
     if (!slots) continue;
     ++report.blocks;
+    PerClass<uint32_t> found = crcs;
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      if (!(*slots)[c].is_none()) slots_->Checksum((*slots)[c], &found[c]);
+    }
+    slots_->ops().Synchronize();
     SlotId damaged;
     for (uint32_t c = 0; c < classes_.count(); ++c) {
-      const SlotId slot = (*slots)[c];
-      if (!slot.is_none() && slots_->Checksum(slot) != crcs[c]) damaged = slot;
+      if (found[c] != crcs[c]) damaged = (*slots)[c];
     }
     AtSyncPoint("verify: a block was read");
     With([&](State& state) {

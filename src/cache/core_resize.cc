@@ -180,6 +180,7 @@ bool Core::MoveTail() {
     for (uint32_t c = 0; c < classes_.count(); ++c) {
       if (!move.to[c].is_none()) slots_->Copy(move.slots[c], move.to[c]);
     }
+    slots_->ops().Synchronize();  // whoever finds the block there may read it at once
     AtSyncPoint("resize: a block was copied");
     With([&](State& state) { EndMove(state, block); });
   }

@@ -185,6 +185,7 @@ uint64_t Core::ZeroFreeSlots(TenantId tenant) {
     if (!more) return zeroed;
     // Who takes one meanwhile zeroes it, and is its writer from then on.
     std::erase_if(stale, [&](SlotId slot) { return !slots_->ZeroIfFree(slot); });
+    slots_->ops().Synchronize();
     With([&](State& state) {
       for (const SlotId slot : stale) {
         if (state.slots.writer(slot).tenant != tenant || state.slots.references(slot) > 0) continue;

@@ -27,7 +27,7 @@ void ExpectRefused(const CacheOptions& options, ErrorCode code, const std::strin
 }
 
 TEST(Create, TellsItsOptionsAndTheBytesOfABlock) {
-  const auto cache = Must(Cache::Create(GoodOptions()));
+  const auto cache = MakeCache(GoodOptions());
   EXPECT_EQ(cache->options().hot_bytes, 1u << 20);
   // 2 layers, K and V, 2 heads, 4 channels, 16 tokens, 2 bytes.
   EXPECT_EQ(cache->block_bytes(), 2u * 2 * 2 * 4 * 16 * 2);
@@ -75,7 +75,7 @@ TEST(Create, ABudgetOfLessThanOneBlockIsNoSpace) {
   options.hot_bytes = charge_bytes - 1;
   ExpectRefused(options, ErrorCode::kNoSpace, "hot_bytes " + std::to_string(charge_bytes - 1));
   options.hot_bytes = charge_bytes;
-  EXPECT_EQ(Must(Cache::Create(options))->stats().sealed.slots_max, 1u);
+  EXPECT_EQ(MakeCache(options)->stats().sealed.slots_max, 1u);
   // More than the address space holds, and more than the 32 bits of a slot id, are two things.
   options.hot_bytes = uint64_t{1} << 63;
   options.geometry = Geometry::Uniform(/*layers=*/64, /*kv_heads=*/64, /*head_dim=*/1024);
@@ -88,7 +88,9 @@ TEST(Create, FailureSweepOverReservations) {
   for (uint64_t failing = 0;; ++failing) {
     FaultyMemory memory(*host, failing);
     {
-      const auto core = Core::Make(GoodOptions(), std::make_unique<LentMemory>(memory));
+      CacheOptions options = GoodOptions();
+      options.memory = &memory;
+      const auto core = Core::Make(options);
       ASSERT_EQ(core.has_value(), !memory.failed());
       if (core) break;
       EXPECT_EQ(core.error().code, ErrorCode::kNoSpace);
@@ -104,7 +106,9 @@ TEST(Create, ACacheGivesItsReservationsBack) {
   const auto host = MakeHostMemory(false);
   FaultyMemory memory(*host, std::numeric_limits<uint64_t>::max());
   {
-    const auto core = Must(Core::Make(GoodOptions(), std::make_unique<LentMemory>(memory)));
+    CacheOptions options = GoodOptions();
+    options.memory = &memory;
+    const auto core = Must(Core::Make(options));
     EXPECT_GT(memory.reserved_bytes(), 0u);
   }
   EXPECT_EQ(memory.reserved_bytes(), 0u);

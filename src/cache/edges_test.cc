@@ -34,10 +34,10 @@ TEST(Edges, EraseZeroesEveryFreeSlotThatItsTenantWrote) {
   constexpr uint64_t kSlots = 200;  // more than are looked at in three holds of the lock
   const Geometry geometry = SmallGeometry();
   const NumericProfile profile = NumericProfile::Uniform(Codec::kF32);
-  const auto core = Must(Core::Make({.geometry = geometry,
-                                     .profile = profile,
-                                     .hot_bytes = (kSlots + 1) * ChargePerSlot(geometry, profile)},
-                                    MakeHostMemory(/*huge_pages=*/false)));
+  const auto core = Must(
+      Core::Make(OnTestDevice({.geometry = geometry,
+                               .profile = profile,
+                               .hot_bytes = (kSlots + 1) * ChargePerSlot(geometry, profile)})));
   const TenantId tenant = Must(core->AddTenant({.name = "a"}));
   const Identity identity = SomeIdentity();
   const auto prompt = SomeTokens(kSlots * kBlock - 1, 1);
@@ -50,7 +50,7 @@ TEST(Edges, EraseZeroesEveryFreeSlotThatItsTenantWrote) {
   ASSERT_EQ(slots, kSlots);
   sequence.reset();
   const auto is_zero = [&](uint32_t slot) {
-    const std::span bytes(core->slots().data(SlotId(slot)), core->slots().slot_bytes(0));
+    const std::span bytes(OnHost(core->slots().data(SlotId(slot))), core->slots().slot_bytes(0));
     return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   };
   EXPECT_FALSE(is_zero(0));
@@ -114,8 +114,8 @@ TEST(Edges, WhatACacheCommittedInVainGoesBack) {
     const auto core = Must(Core::Make({.geometry = Geometry::Uniform(2, 2, 64),
                                        .profile = ResidualProfile(kBlock),
                                        .hot_bytes = 1 << 20,
-                                       .hot_bytes_max = 3 << 20},
-                                      std::make_unique<LentMemory>(memory)));
+                                       .hot_bytes_max = 3 << 20,
+                                       .memory = &memory}));
     const auto before = memory.committed_pages();
     memory.FailCall(failing);
     if (core->Resize(3 << 20)) break;

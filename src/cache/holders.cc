@@ -24,11 +24,9 @@ Lease& Lease::operator=(Lease&& other) noexcept {
 
 Lease::~Lease() { Release(); }
 
-void Lease::Release(Fence* fence) {
+void Lease::Release(std::shared_ptr<Fence> fence) {
   if (slots_.empty()) return;
-  if (fence != nullptr) fence->Wait();
-  core_->ReleaseSlots(slots_);
-  slots_.clear();
+  core_->ReleaseAfter(std::move(fence), std::exchange(slots_, {}));
 }
 
 namespace cache {

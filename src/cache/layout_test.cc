@@ -26,12 +26,12 @@ struct LayoutCache {
                          .layout = layout,
                          .placement = placement,
                          .hot_bytes = 1 << 20};
-    cache = Must(Cache::Create(options));
+    cache = MakeCache(options);
     {
       const auto sequence = Must(TryOpen(SomeTokens(1, 1)));
       options.hot_bytes = 65 * SlotCharges(cache->stats()) - 1;
     }
-    cache = Must(Cache::Create(options));
+    cache = MakeCache(options);
   }
 
   Result<std::unique_ptr<Sequence>> TryOpen(std::span<const TokenId> prompt,
@@ -56,7 +56,7 @@ struct LayoutCache {
 float At(const TensorView& view, std::initializer_list<int64_t> index) {
   const int64_t element =
       std::inner_product(index.begin(), index.end(), view.strides.begin(), int64_t{0});
-  return static_cast<const float*>(view.data)[element];
+  return OnHost(static_cast<const float*>(view.data))[element];
 }
 
 TEST(Layout, EveryArenaHoldsTheSameValues) {

@@ -22,11 +22,11 @@ struct World {
   explicit World(uint64_t slots, std::string_view policy = "lru")
       : charge_bytes(ChargePerSlot(SmallGeometry(), NumericProfile::Uniform(Codec::kF16),
                                    std::string(policy))),
-        cache(Must(Cache::Create({.geometry = SmallGeometry(),
-                                  .profile = NumericProfile::Uniform(Codec::kF16),
-                                  .hot_bytes = slots * charge_bytes,
-                                  .clock = &clock,
-                                  .policy = std::string(policy)}))) {}
+        cache(MakeCache({.geometry = SmallGeometry(),
+                         .profile = NumericProfile::Uniform(Codec::kF16),
+                         .hot_bytes = slots * charge_bytes,
+                         .clock = &clock,
+                         .policy = std::string(policy)})) {}
 
   std::unique_ptr<Sequence> Run(std::span<const TokenId> prompt, TenantId tenant = kDefaultTenant) {
     auto sequence = Must(cache->Open(

@@ -126,6 +126,24 @@ TEST(NoMemoryPublish, ARequestThatFailsIsNotCharged) {
   EXPECT_GT(refused, 5u);
 }
 
+TEST(NoMemory, AFenceThatCannotBeRememberedIsWaitedFor) {
+  for (int64_t failing = 0;; ++failing) {
+    TestCache cache(8);
+    auto sequence = cache.Run(SomeTokens(2 * kBlock, 1), {.publish = false});
+    BlockListView view = Must(sequence->View(0, StreamRole::kKey));
+    sequence.reset();
+    const auto fence = std::make_shared<HandFence>();
+    const Attempt attempt = WithoutMemory(failing, [&] { view.Release(fence); });
+    EXPECT_FALSE(attempt.threw);
+    EXPECT_EQ(fence->waited(), attempt.failed);
+    EXPECT_EQ(cache.slots_used(), attempt.failed ? 0u : 2u);
+    if (!attempt.failed) {
+      EXPECT_GT(failing, 0);
+      return;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire::cache
 

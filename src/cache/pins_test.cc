@@ -18,11 +18,11 @@ struct World {
   explicit World(uint64_t slots, const std::string& policy = "lru",
                  const Geometry& geometry = SmallGeometry())
       : model(geometry), charge_bytes(ChargePerSlot(geometry, Profile(), policy)) {
-    cache = Must(Cache::Create({.geometry = geometry,
-                                .profile = Profile(),
-                                .hot_bytes = slots * charge_bytes + charge_bytes - 1,
-                                .clock = &clock,
-                                .policy = policy}));
+    cache = MakeCache({.geometry = geometry,
+                       .profile = Profile(),
+                       .hot_bytes = slots * charge_bytes + charge_bytes - 1,
+                       .clock = &clock,
+                       .policy = policy});
   }
   static NumericProfile Profile() { return NumericProfile::Uniform(Codec::kF16); }
 

@@ -33,10 +33,10 @@ TEST_P(PolicyMemory, HeapIsWhatTheChargesPayFor) {
   const Geometry geometry = Geometry::Uniform(/*layers=*/1, /*kv_heads=*/1, /*dim=*/16);
   const Identity identity = SomeIdentity();
   const uint64_t before = HeapBytes();
-  const auto cache = Must(Cache::Create({.geometry = geometry,
-                                         .profile = NumericProfile::Uniform(Codec::kF16, kBlock),
-                                         .hot_bytes = hot_bytes,
-                                         .policy = std::string(policy)}));
+  const auto cache = MakeCache({.geometry = geometry,
+                                .profile = NumericProfile::Uniform(Codec::kF16, kBlock),
+                                .hot_bytes = hot_bytes,
+                                .policy = std::string(policy)});
   std::vector<TenantId> ids = {kDefaultTenant};
   for (int i = 0; i < tenants; ++i) {
     ids.push_back(Must(cache->AddTenant({.name = "tenant " + std::to_string(i)})));

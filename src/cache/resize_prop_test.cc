@@ -69,12 +69,12 @@ class RandomCalls {
     NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
     for (CodecRule& rule : profile.codecs) rule.codec = kind_.codec;
     profile.residual_tokens = kind_.residual_tokens;
-    cache_ = Must(Cache::Create({.geometry = kind_.geometry,
-                                 .profile = profile,
-                                 .layout = kind_.layout,
-                                 .placement = kind_.placement,
-                                 .hot_bytes = kMost / 3,
-                                 .hot_bytes_max = kMost}));
+    cache_ = MakeCache({.geometry = kind_.geometry,
+                        .profile = profile,
+                        .layout = kind_.layout,
+                        .placement = kind_.placement,
+                        .hot_bytes = kMost / 3,
+                        .hot_bytes_max = kMost});
     tenants_ = {kDefaultTenant,
                 Must(cache_->AddTenant({.name = "floor", .floor_bytes = kMost / 10})),
                 Must(cache_->AddTenant({.name = "quota", .quota_bytes = kMost / 4}))};

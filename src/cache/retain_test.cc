@@ -16,11 +16,11 @@ struct World : TestCache {
   explicit World(uint64_t slots, const std::string& policy = "priority")
       : TestCache(slots, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), /*slots_max=*/0,
                   {.policy = policy}) {
-    cache = Must(Cache::Create({.geometry = SmallGeometry(),
-                                .profile = NumericProfile::Uniform(Codec::kF16),
-                                .hot_bytes = slots * charge_bytes + charge_bytes - 1,
-                                .clock = &clock,
-                                .policy = policy}));
+    cache = MakeCache({.geometry = SmallGeometry(),
+                       .profile = NumericProfile::Uniform(Codec::kF16),
+                       .hot_bytes = slots * charge_bytes + charge_bytes - 1,
+                       .clock = &clock,
+                       .policy = policy});
   }
   uint64_t Blocks(std::span<const TokenId> prompt) {
     return Resident(Join(prompt, SomeTokens(1, 99))) / kBlock;

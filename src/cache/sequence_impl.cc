@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "base/bits.h"
-#include "codec/encode.h"
-#include "codec/rows.h"
 
 namespace quire::cache {
 
@@ -296,6 +294,7 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
   const uint32_t p = layout.part_of(layer);
   QUIRE_TRY(MakeRoom(end, p, DivUp(end, uint64_t{block_tokens})));
   const WrittenSlots slots = SlotsToWrite(p, begin / block_tokens, DivUp(end, block_tokens));
+  BlockOps& ops = core_.slots().ops();
 
   for (uint32_t row = 0; row < rows.tokens;) {
     const uint64_t position = begin + row;
@@ -303,8 +302,9 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
     const uint32_t count = std::min(rows.tokens - row, block_tokens - in_block);
     const uint64_t i = position / block_tokens - begin / block_tokens;
     std::byte* slot = core_.slots().data(slots.open[i]);
-    codec::WriteRows(open.key(layer), rows.key, row, count, in_block, slot);
-    if (!latent) codec::WriteRows(open.value(layer), rows.value, row, count, in_block, slot);
+    const TokensInBlock at{.begin = in_block, .count = count};
+    ops.WriteRows(open.key(layer), rows.key, row, at, slot);
+    if (!latent) ops.WriteRows(open.value(layer), rows.value, row, at, slot);
     row += count;
     if (in_block + count == block_tokens && !layout.identity()) {
       Seal(layer, slots.open[i], slots.sealed[i]);
@@ -336,9 +336,9 @@ void SequenceImpl::Seal(uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
   const codec::SlotLayout& open = core_.open_layout();
   const std::byte* from = core_.slots().data(open_slot);
   std::byte* to = core_.slots().data(sealed_slot);
-  codec::EncodeBlock(open.key(layer), from, layout.key(layer), to);
+  core_.slots().ops().Encode(open.key(layer), from, layout.key(layer), to);
   if (layout.group(layer).streams.size() > 1) {
-    codec::EncodeBlock(open.value(layer), from, layout.value(layer), to);
+    core_.slots().ops().Encode(open.value(layer), from, layout.value(layer), to);
   }
 }
 

@@ -73,9 +73,10 @@ class SequenceImpl final : public Sequence {
     /// False: a window has passed some of these tokens.
     bool Has(uint64_t begin, uint64_t end) const;
     /// Tokens [begin, end), which lie in its blocks, to out [heads][tokens][dim]; what is not there
-    /// is left out.
+    /// is left out. They are there when the operations so far are done.
     void Read(uint64_t begin, uint64_t end, float* out, int64_t head_stride) const;
 
+    BlockOps* ops = nullptr;
     StreamLayout sealed{};
     StreamLayout open{};
     uint64_t tokens = 0;                    // written in the layer

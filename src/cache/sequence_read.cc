@@ -6,7 +6,6 @@
 
 #include "base/bits.h"
 #include "cache/sequence_impl.h"
-#include "codec/rows.h"
 
 namespace quire {
 
@@ -18,7 +17,7 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {}", layer, cursors_.size()));
   }
-  Snapshot taken;
+  Snapshot taken{.ops = &core_.slots().ops()};
   QUIRE_ASSIGN(taken.sealed, core_.layout().Find(layer, role));
   QUIRE_ASSIGN(taken.open, core_.open_layout().Find(layer, role));
   const uint32_t part = core_.layout().part_of(layer);
@@ -57,8 +56,8 @@ void SequenceImpl::Snapshot::Read(uint64_t begin, uint64_t end, float* out,
     const auto count =
         static_cast<uint32_t>(std::min<uint64_t>(end - position, sealed.block_tokens - in_block));
     if (const std::byte* slot = slots[block - first_block]; slot != nullptr) {
-      codec::ReadRows(block < open_begin ? sealed : open, slot, in_block, count,
-                      out + (position - begin) * sealed.dim, head_stride);
+      ops->ReadRows(block < open_begin ? sealed : open, slot, {.begin = in_block, .count = count},
+                    out + (position - begin) * sealed.dim, head_stride);
     }
     position += count;
   }
@@ -87,6 +86,7 @@ Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begi
                             begin, end, layer));
   }
   taken.Read(begin, end, out.data(), static_cast<int64_t>(end - begin) * taken.sealed.dim);
+  taken.ops->Synchronize();
   return {};
 }
 
@@ -182,6 +182,7 @@ Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t l
     taken.Read(0, taken.committed, to, static_cast<int64_t>(plane));
     to += plane * taken.sealed.heads;
   }
+  for (const cache::SequenceImpl::Snapshot& taken : snapshots) taken.ops->Synchronize();
   return {};
 }
 

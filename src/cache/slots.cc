@@ -3,20 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
-
-#include "base/hash.h"
 
 namespace quire::cache {
 
 static_assert(sizeof(Slots::Writer) == Slots::kBytesPerSlot);
 
-Result<std::unique_ptr<Slots>> Slots::Create(SlotClasses& classes, const CacheOptions& options,
-                                             std::unique_ptr<DeviceMemory> memory) {
+Slots::Slots(const SlotClasses& classes, const CacheOptions& options, const Capacity& capacity)
+    : classes_(classes),
+      own_memory_(options.memory == nullptr ? MakeHostMemory(options.huge_pages) : nullptr),
+      memory_(options.memory == nullptr ? *own_memory_ : *options.memory),
+      ops_(options.ops == nullptr ? HostBlockOps() : *options.ops),
+      capacity_(capacity) {}
+
+Slots::~Slots() { ops_.Synchronize(); }
+
+Result<std::unique_ptr<Slots>> Slots::Create(SlotClasses& classes, const CacheOptions& options) {
   const Capacity now = classes.CapacityFor(options.hot_bytes);
   const Capacity most = classes.CapacityFor(std::max(options.hot_bytes, options.hot_bytes_max));
-  std::unique_ptr<Slots> slots(new Slots(classes, std::move(memory), now));
+  std::unique_ptr<Slots> slots(new Slots(classes, options, now));
   for (uint32_t c = 0; c < classes.count(); ++c) {
     const bool sealed = classes.is_sealed(c);
     QUIRE_ASSIGN(slots->pools_[c],
@@ -27,37 +32,17 @@ Result<std::unique_ptr<Slots>> Slots::Create(SlotClasses& classes, const CacheOp
                       .slots_max = most.slots[c],
                       .pieces = classes.pieces(c),
                       .placement = sealed ? options.placement : Placement::kFreeList},
-                     *slots->memory_));
+                     slots->memory_));
     classes.PlaceArena(c, slots->pools_[c]->piece_stride_bytes());
   }
   return slots;
 }
 
-uint32_t Slots::Checksum(SlotId slot) const {
+SlotPieces Slots::PiecesOf(SlotId slot) const {
   const pool::Pool& pool = PoolOf(slot);
-  const uint64_t piece_bytes = pool.slot_bytes() / pool.pieces();
-  uint32_t crc = 0;
-  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
-    crc = Crc32c({data(slot) + piece * pool.piece_stride_bytes(), piece_bytes}, crc);
-  }
-  return crc;
-}
-
-void Slots::Copy(SlotId from, SlotId to) const {
-  const pool::Pool& pool = PoolOf(from);
-  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
-    const uint64_t offset_bytes = piece * pool.piece_stride_bytes();
-    std::memcpy(data(to) + offset_bytes, data(from) + offset_bytes,
-                pool.slot_bytes() / pool.pieces());
-  }
-}
-
-void Slots::Zero(SlotId slot) const {
-  const pool::Pool& pool = PoolOf(slot);
-  for (uint32_t piece = 0; piece < pool.pieces(); ++piece) {
-    std::memset(data(slot) + piece * pool.piece_stride_bytes(), 0,
-                pool.slot_bytes() / pool.pieces());
-  }
+  return {.count = pool.pieces(),
+          .bytes = pool.slot_bytes() / pool.pieces(),
+          .stride_bytes = pool.piece_stride_bytes()};
 }
 
 void Slots::TakeFree(PerClass<std::vector<SlotId>>& slots) {
@@ -124,15 +109,21 @@ SlotId Slots::TakeFor(SlotId beyond) {
 
 void Slots::ForgetWritersBeyondEnd() {
   for (uint32_t i = 0; i < writers_.size(); ++i) {
-    if (IsBeyondEnd(SlotId(i))) writers_[i] = {};
+    const SlotId slot(i);
+    if (writers_[i].tenant.is_none() || !IsBeyondEnd(slot)) continue;
+    // The pool zeroes what lies in a page of slots that stay, if the host can reach it.
+    if (!memory_.host_accessible() && PoolOf(slot).pieces() > 1) Zero(slot);
+    writers_[i] = {};
   }
 }
 
 void Slots::GiveBackTail() {
+  ops_.Synchronize();
   for (uint32_t c = 0; c < classes_.count(); ++c) pools_[c]->GiveBackTail();
 }
 
 uint64_t Slots::Trim() {
+  ops_.Synchronize();  // what is under way in free slots would take pages again
   uint64_t bytes = 0;
   for (uint32_t c = 0; c < classes_.count(); ++c) bytes += pools_[c]->Trim();
   return bytes;

@@ -7,11 +7,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cache/slot_classes.h"
 #include "pool/pool.h"
 #include "quire/attention_types.h"
+#include "quire/block_ops.h"
 #include "quire/env.h"
 
 namespace quire::cache {
@@ -22,17 +24,24 @@ namespace quire::cache {
 ///
 /// Threads:  data, Checksum, Copy, Zero, references and generation: any, without a lock, of a slot
 ///           that the caller holds. All else: the caller holds its lock
-/// Lifetime: `classes` must outlive it
+/// Lifetime: `classes`, and the memory and operations of the options, must outlive it
 class Slots {
  public:
   /// What is remembered of each slot besides the pool's.
   static constexpr uint64_t kBytesPerSlot = sizeof(TenantId) + sizeof(uint32_t);
 
+  /// On the memory of the options, or on host memory of its own.
   /// Errors: as pool::Pool::Create
-  static Result<std::unique_ptr<Slots>> Create(SlotClasses& classes, const CacheOptions& options,
-                                               std::unique_ptr<DeviceMemory> memory);
+  static Result<std::unique_ptr<Slots>> Create(SlotClasses& classes, const CacheOptions& options);
+  /// Waits for the operations that it began.
+  ~Slots();
 
   const SlotClasses& classes() const { return classes_; }
+  /// "cpu", or what else its memory is called.
+  std::string_view device() const { return memory_.name(); }
+  /// What reads and changes bytes. Nobody else does: the host may not be able to.
+  BlockOps& ops() const { return ops_; }
+  /// An address, to hand to operations and kernels.
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(classes_.Local(slot)); }
   uint64_t slot_bytes(uint32_t slot_class) const { return pools_[slot_class]->slot_bytes(); }
   /// The arena of a class as kernels see it; the sequences are the caller's.
@@ -44,11 +53,14 @@ class Slots {
   uint32_t NumberInArena(SlotId slot) const {
     return slot.is_none() ? kNoSlot : classes_.Local(slot).number();
   }
-  /// CRC32C of all its pieces, one after the other.
-  uint32_t Checksum(SlotId slot) const;
+  /// CRC32C of all its pieces, one after the other; *crc is there when the operations so far are
+  /// done.
+  void Checksum(SlotId slot, uint32_t* crc) const {
+    ops_.Checksum(data(slot), PiecesOf(slot), crc);
+  }
   /// From one slot to another of the same class.
-  void Copy(SlotId from, SlotId to) const;
-  void Zero(SlotId slot) const;
+  void Copy(SlotId from, SlotId to) const { ops_.Copy(data(from), data(to), PiecesOf(from)); }
+  void Zero(SlotId slot) const { ops_.Zero(data(slot), PiecesOf(slot)); }
   /// The same of a slot that nobody holds, while nobody can take it. False: somebody holds it.
   bool ZeroIfFree(SlotId slot) const {
     return PoolOf(slot).IfFree(classes_.Local(slot), [&] { Zero(slot); });
@@ -114,7 +126,8 @@ class Slots {
   SlotId TakeFor(SlotId beyond);
   /// After a shrink, when nothing is in use beyond the end: the bytes there go and are nobody's.
   void ForgetWritersBeyondEnd();
-  /// Gives the memory beyond the end back. Takes no lock of the caller's: one at a time.
+  /// Gives the memory beyond the end back, when the operations there are done. Takes no lock of the
+  /// caller's: one at a time.
   void GiveBackTail();
   /// Gives the pages of free slots back. Any thread, without a lock. Returns their bytes.
   uint64_t Trim();
@@ -123,10 +136,10 @@ class Slots {
   const pool::Pool& pool(uint32_t slot_class) const { return *pools_[slot_class]; }
 
  private:
-  Slots(const SlotClasses& classes, std::unique_ptr<DeviceMemory> memory, const Capacity& capacity)
-      : classes_(classes), memory_(std::move(memory)), capacity_(capacity) {}
+  Slots(const SlotClasses& classes, const CacheOptions& options, const Capacity& capacity);
 
   pool::Pool& PoolOf(SlotId slot) const { return *pools_[classes_.ClassOf(slot)]; }
+  SlotPieces PiecesOf(SlotId slot) const;
   void TakeFree(PerClass<std::vector<SlotId>>& slots);
   Result<void> TakeFreeRun(std::span<const SlotId> run, uint32_t count, std::vector<SlotId>& added);
   // If memory runs out for what else has to know of them, the slots go back.
@@ -148,7 +161,9 @@ class Slots {
   }
 
   const SlotClasses& classes_;
-  const std::unique_ptr<DeviceMemory> memory_;
+  const std::unique_ptr<DeviceMemory> own_memory_;  // none: the options name one
+  DeviceMemory& memory_;
+  BlockOps& ops_;
   PerClass<std::unique_ptr<pool::Pool>> pools_{};  // null beyond the class count
   Capacity capacity_;
   std::vector<Writer> writers_;  // by SlotId, up to the highest used

@@ -39,6 +39,12 @@ struct Reading {
   bool Has(SlotId slot) const { return std::ranges::find(slots, slot) != slots.end(); }
 };
 
+/// Slots that a holder let go of while a device may still read them: held until the fence is done.
+struct Fenced {
+  std::shared_ptr<Fence> fence;
+  std::vector<SlotId> slots{};  // in token order
+};
+
 /// Threads:  the caller holds the cache's lock
 /// Lifetime: what the references name must outlive it
 struct State {
@@ -54,7 +60,8 @@ struct State {
   // Slots that nobody holds, with bytes that must be gone before anyone else gets them: zeroed
   // without the lock, and charged until they are free.
   std::vector<SlotId> draining{};
-  CacheStats counters{};  // the *_total fields and lookups
+  std::vector<Fenced> fenced{};  // oldest first
+  CacheStats counters{};         // the *_total fields and lookups
 
   TenantId account_of(const Place& place) const { return accounts.account_of(place.tenant); }
   /// Room that was made is not there yet: slots have to be drained or read first.

@@ -16,29 +16,27 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kBlock = TestCache::kBlock;
 
-/// Host memory that remembers its first reservation: the arena of the first slot class.
+/// Memory that remembers its first reservation: the arena of the first slot class.
 class SeenMemory final : public DeviceMemory {
  public:
-  std::string_view name() const override { return inner_->name(); }
-  bool host_accessible() const override { return true; }
+  std::string_view name() const override { return inner_.name(); }
+  bool host_accessible() const override { return inner_.host_accessible(); }
   Result<std::byte*> Reserve(uint64_t bytes) override {
-    auto base = inner_->Reserve(bytes);
+    auto base = inner_.Reserve(bytes);
     if (arena_.empty()) arena_ = {*base, bytes};
     return base;
   }
   Result<void> Commit(std::byte* begin, uint64_t bytes) override {
-    return inner_->Commit(begin, bytes);
+    return inner_.Commit(begin, bytes);
   }
-  void Decommit(std::byte* begin, uint64_t bytes) override { inner_->Decommit(begin, bytes); }
-  void Release(std::byte* base, uint64_t bytes) override { inner_->Release(base, bytes); }
-  void Discard(std::byte* begin, uint64_t bytes) override { inner_->Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return inner_->Copy(to, from, bytes);
-  }
-  std::span<std::byte> arena() const { return arena_; }
+  void Decommit(std::byte* begin, uint64_t bytes) override { inner_.Decommit(begin, bytes); }
+  void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
+  void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
+  std::span<std::byte> arena() const { return {OnHost(arena_.data()), arena_.size()}; }
 
  private:
-  std::unique_ptr<DeviceMemory> inner_ = MakeHostMemory(/*huge_pages=*/false);
+  std::unique_ptr<DeviceMemory> host_ = MakeHostMemory(/*huge_pages=*/false);
+  DeviceMemory& inner_ = DeviceOfTests() == nullptr ? *host_ : DeviceOfTests()->memory;
   std::span<std::byte> arena_;
 };
 
@@ -46,13 +44,12 @@ class SeenMemory final : public DeviceMemory {
 struct World {
   explicit World(uint64_t slots, const Geometry& geometry = SmallGeometry())
       : model(geometry), charge_bytes(ChargePerSlot(geometry, Profile())) {
-    auto memory = std::make_unique<SeenMemory>();
-    seen = memory.get();
-    cache = Must(Core::Make({.geometry = geometry,
-                             .profile = Profile(),
-                             .hot_bytes = slots * charge_bytes + charge_bytes - 1,
-                             .clock = &clock},
-                            std::move(memory)));
+    CacheOptions options = OnTestDevice({.geometry = geometry,
+                                         .profile = Profile(),
+                                         .hot_bytes = slots * charge_bytes + charge_bytes - 1,
+                                         .clock = &clock});
+    options.memory = &seen;
+    cache = Must(Core::Make(options));
   }
 
   static NumericProfile Profile() { return NumericProfile::Uniform(Codec::kF32); }
@@ -94,7 +91,7 @@ struct World {
   /// How often a value stands in the arena.
   uint64_t Planted(float value) const {
     uint64_t found = 0;
-    const auto arena = seen->arena();
+    const auto arena = seen.arena();
     for (uint64_t i = 0; i + sizeof(value) <= arena.size(); i += sizeof(value)) {
       if (std::memcmp(arena.data() + i, &value, sizeof(value)) == 0) ++found;
     }
@@ -116,7 +113,7 @@ struct World {
   FakeModel model;
   uint64_t charge_bytes;
   Identity identity = SomeIdentity();
-  SeenMemory* seen = nullptr;  // the cache's
+  SeenMemory seen{};  // the cache's
   std::unique_ptr<Core> cache;
 };
 
@@ -471,7 +468,7 @@ TEST(Tenants, TheAccountsAddUp) {
     open.clear();
     for (const TenantId tenant : tenants) Must(world.cache->Erase(tenant));
     EXPECT_EQ(world.cache->stats().hot_bytes_used, 0u);
-    for (const std::byte byte : world.seen->arena().first(14 * 4096)) {
+    for (const std::byte byte : world.seen.arena().first(14 * 4096)) {
       ASSERT_EQ(byte, std::byte{0});
     }
   }

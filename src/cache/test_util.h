@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "cache/test_device.h"
 #include "env/clock.h"  // IWYU pragma: export: tests of layers above move it too
 #include "quire/cache.h"
 
@@ -22,6 +23,11 @@ template <typename T>
 T Must(Result<T> result) {
   QUIRE_CHECK_MSG(result.has_value(), result.has_value() ? "" : result.error().message);
   if constexpr (!std::is_void_v<T>) return *std::move(result);
+}
+
+/// A cache where this run of the tests has its caches.
+inline std::unique_ptr<Cache> MakeCache(CacheOptions options) {
+  return Must(Cache::Create(OnTestDevice(std::move(options))));
 }
 
 inline Geometry SmallGeometry() { return Geometry::Uniform(/*layers=*/2, /*kv_heads=*/2, 4); }
@@ -193,9 +199,8 @@ struct TestCache {
                      uint64_t slots_max = 0, CacheOptions more = {})
       : model(geometry),
         charge_bytes(ChargePerSlot(geometry, profile, more.policy)),
-        cache(
-            Must(Cache::Create(With(std::move(more), std::move(geometry), profile, BytesFor(slots),
-                                    slots_max == 0 ? 0 : BytesFor(slots_max))))) {}
+        cache(MakeCache(With(std::move(more), std::move(geometry), profile, BytesFor(slots),
+                             slots_max == 0 ? 0 : BytesFor(slots_max)))) {}
 
   /// A budget for so many slots and not quite one more.
   uint64_t BytesFor(uint64_t slots) const { return slots * charge_bytes + charge_bytes - 1; }
@@ -249,7 +254,7 @@ struct TestCache {
 inline void FlipBit(const Sequence& sequence, uint64_t block) {
   const BlockListView view = Must(sequence.View(0, StreamRole::kKey));
   auto* byte = const_cast<std::byte*>(view.slots()[block] + view.layout().offset_bytes);
-  *byte ^= std::byte{1};
+  *OnHost(byte) ^= std::byte{1};
 }
 
 }  // namespace quire::cache

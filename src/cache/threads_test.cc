@@ -48,8 +48,8 @@ bool IsRight(const Shared& shared, const BlockListView& view) {
   for (uint64_t t = 0; t < tokens; ++t) {
     for (uint32_t head = 0; head < layout.heads; ++head) {
       for (uint32_t d = 0; d < layout.dim; ++d) {
-        const auto* plane = reinterpret_cast<const float*>(
-            view.slots()[t / kBlock] + layout.offset_bytes + head * layout.head_stride_bytes);
+        const auto* plane = OnHost(reinterpret_cast<const float*>(
+            view.slots()[t / kBlock] + layout.offset_bytes + head * layout.head_stride_bytes));
         const float value = plane[t % kBlock * layout.dim + d];
         for (size_t s = 0; s < may_be.size(); ++s) {
           const uint64_t script_tokens = shared.scripts[s].size();

@@ -254,7 +254,7 @@ TEST(Twins, DamageIsFoundAndNeverHandedOut) {
   const auto sequence = cache.Run(tokens);
   const LayerBlocks blocks = sequence->Blocks(1);
   auto* byte = const_cast<std::byte*>(blocks.open(5) + blocks.open_value.offset_bytes);
-  *byte ^= std::byte{1};
+  *OnHost(byte) ^= std::byte{1};
   EXPECT_EQ(cache.cache->Verify().damaged, 1u);
   const Plan plan = cache.Acquire(tokens);
   EXPECT_EQ(plan.resident_tokens(), 0u);

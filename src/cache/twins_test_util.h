@@ -22,7 +22,7 @@ inline std::vector<std::byte> PlanesOf(const std::byte* slot, const StreamLayout
   std::vector<std::byte> bytes;
   if (slot == nullptr) return bytes;
   for (const StreamLayout& stream : {key, value}) {
-    const std::byte* begin = slot + stream.offset_bytes;
+    const std::byte* const begin = OnHost(slot + stream.offset_bytes);
     bytes.insert(bytes.end(), begin, begin + stream.heads * stream.head_stride_bytes);
   }
   return bytes;

@@ -32,7 +32,7 @@ TEST(Verify, EveryByteOfABlockCounts) {
   for (uint64_t byte = 0; byte < cache.cache->block_bytes(); byte += 37) {
     auto sequence = cache.Run(prompt);
     const BlockListView view = Must(sequence->View(0, StreamRole::kKey));
-    *const_cast<std::byte*>(view.slots()[0] + byte) ^= std::byte{0x10};
+    *OnHost(const_cast<std::byte*>(view.slots()[0] + byte)) ^= std::byte{0x10};
     EXPECT_EQ(cache.cache->Verify().damaged, 1u) << byte;
   }
   EXPECT_EQ(cache.slots_used(), 0u);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "cache/core.h"
@@ -27,7 +28,7 @@ TensorView BlockListView::block(uint32_t i) const {
   view.shape = {layout_.heads, tokens, dim};
   view.strides = layout_.inner == InnerAxis::kToken ? std::array<int64_t, 5>{head, 1, block_tokens}
                                                     : std::array<int64_t, 5>{head, dim, 1};
-  view.device = "cpu";
+  view.device = lease_.core_->slots().device();
   return view;
 }
 
@@ -70,6 +71,12 @@ UnleasedView BlockListView::Unleased() const {
   for (const SlotId slot : made.held_)
     made.generations_.push_back(made.core_->slots().generation(slot));
   return made;
+}
+
+void BlockListView::Release(std::shared_ptr<Fence> fence) {
+  slots_.clear();
+  tokens_ = 0;
+  lease_.Release(std::move(fence));
 }
 
 Result<BlockListView> UnleasedView::Pin() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache/test_device.h"
 #include "quire/view.h"
 
 namespace quire::cache {
@@ -19,7 +20,7 @@ inline std::vector<std::byte> ShownBy(const BlockListView& view) {
     const TensorView block = view.block(i);
     const auto* data = static_cast<const std::byte*>(block.data);
     for (int64_t head = 0; head < block.shape[0]; ++head) {
-      const auto* plane = data + head * block.strides[0] * value_bytes;
+      const auto* plane = OnHost(data + head * block.strides[0] * value_bytes);
       bytes.insert(bytes.end(), plane, plane + block.shape[1] * block.shape[2] * value_bytes);
     }
   }

@@ -70,9 +70,6 @@ class FaultyMemory final : public DeviceMemory {
     ForgetPages(address / kPageBytes, DivUp<uint64_t>(address + bytes, kPageBytes));
   }
   void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return inner_.Copy(to, from, bytes);
-  }
 
  private:
   static constexpr uint64_t kPageBytes = 4096;
@@ -86,30 +83,6 @@ class FaultyMemory final : public DeviceMemory {
   uint64_t calls_ = 0;
   uint64_t reserved_bytes_ = 0;
   std::set<uint64_t> committed_pages_;
-};
-
-/// Passes everything on to memory that the test keeps, for who wants to own what it uses.
-///
-/// Lifetime: `inner` must outlive it
-class LentMemory final : public DeviceMemory {
- public:
-  explicit LentMemory(DeviceMemory& inner) : inner_(inner) {}
-
-  std::string_view name() const override { return inner_.name(); }
-  bool host_accessible() const override { return inner_.host_accessible(); }
-  Result<std::byte*> Reserve(uint64_t bytes) override { return inner_.Reserve(bytes); }
-  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
-    return inner_.Commit(begin, bytes);
-  }
-  void Decommit(std::byte* begin, uint64_t bytes) override { inner_.Decommit(begin, bytes); }
-  void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
-  void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    return inner_.Copy(to, from, bytes);
-  }
-
- private:
-  DeviceMemory& inner_;
 };
 
 }  // namespace quire

@@ -76,10 +76,6 @@ class HostMemory final : public DeviceMemory {
     }
   }
 
-  std::unique_ptr<Fence> Copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    std::memcpy(to, from, bytes);
-    return nullptr;
-  }
 
  private:
   struct Pages {

@@ -70,14 +70,6 @@ TEST_P(HostMemoryWith, LockedPagesReadAsZeroAfterDiscardToo) {
   memory_->Release(base, 2 * kPageBytes);
 }
 
-TEST_P(HostMemoryWith, CopyIsDoneAtOnce) {
-  std::byte* const base = Usable(*memory_, kPageBytes);
-  const std::vector<std::byte> from(100, std::byte{3});
-  EXPECT_EQ(memory_->Copy(base, from.data(), from.size()), nullptr);
-  EXPECT_EQ(std::memcmp(base, from.data(), from.size()), 0);
-  memory_->Release(base, kPageBytes);
-}
-
 TEST_P(HostMemoryWith, ImpossibleReservationsAreRefused) {
   EXPECT_EQ(memory_->Reserve(0).error().code, ErrorCode::kInvalidArgument);
   const uint64_t max = std::numeric_limits<uint64_t>::max();

@@ -351,7 +351,6 @@ class DeviceOnlyMemory final : public DeviceMemory {
     EXPECT_EQ(begin, reinterpret_cast<std::byte*>(uint64_t{0x10000}));
     discarded_bytes += bytes;
   }
-  std::unique_ptr<Fence> Copy(std::byte*, const std::byte*, uint64_t) override { return nullptr; }
 
   uint64_t discarded_bytes = 0;
 };

@@ -1,0 +1,82 @@
+// What the cache does with the bytes of blocks. Memory that the host cannot reach brings its own.
+#ifndef QUIRE_BLOCK_OPS_H_
+#define QUIRE_BLOCK_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "quire/attention_types.h"
+#include "quire/env.h"
+#include "quire/sequence.h"
+
+namespace [[gnu::visibility("default")]] quire {
+
+/// The bytes of a slot: `count` pieces of `bytes` each, `stride_bytes` from one to the next.
+struct SlotPieces {
+  uint32_t count = 1;
+  uint64_t bytes = 0;
+  uint64_t stride_bytes = 0;
+};
+
+/// Consecutive tokens of one block.
+struct TokensInBlock {
+  uint32_t begin = 0;
+  uint32_t count = 0;  // begin + count <= block_tokens
+};
+
+/// Everything the cache does with the bytes in its arenas, as operations on one stream: each takes
+/// place after all that were enqueued before it, on whatever thread. Calls return without waiting;
+/// who needs to know that an operation is over asks for a fence. Slots are addresses in the memory
+/// that the cache was given; all other pointers are the host's.
+///
+/// The results are those of the host's operations, bit for bit: blocks written by one and by the
+/// other have the same checksums.
+///
+/// Errors:   none. What cannot be enqueued for want of memory is done before the call returns
+/// Threads:  any, several at once
+/// Lifetime: slots and results stay until a fence after the call is done; layouts and rows need
+///           not outlive the call
+class BlockOps {
+ public:
+  virtual ~BlockOps() = default;
+
+  /// Stores rows [row_begin, row_begin + at.count) of `rows` as tokens `at` of an open slot, in the
+  /// stream's codec (docs/numerics.md). Bytes of other tokens stay as they are. Host rows are
+  /// read before the call returns, rows in the device's memory in the order of the stream.
+  ///
+  /// Shape: rows (token, head, dim)
+  virtual void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
+                         TokensInBlock at, std::byte* slot) = 0;
+  /// Seals one stream of a whole block: all its tokens, from the open into the sealed form
+  /// (docs/codecs.md). Bytes of other streams stay as they are.
+  virtual void Encode(const StreamLayout& open, const std::byte* open_slot,
+                      const StreamLayout& sealed, std::byte* sealed_slot) = 0;
+  /// CRC32C of all pieces, one after the other, to *crc.
+  virtual void Checksum(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc) = 0;
+  /// Zeroes all pieces.
+  virtual void Zero(std::byte* slot, const SlotPieces& pieces) = 0;
+  /// Copies all pieces to another slot.
+  virtual void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) = 0;
+  /// Tokens `at` of one stream, open or sealed, widened to f32.
+  ///
+  /// Shape: out [heads][at.count][dim], heads out_head_stride elements apart
+  virtual void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at,
+                        float* out, int64_t out_head_stride) = 0;
+
+  /// Done when everything enqueued so far is. Null: it is done already.
+  virtual std::unique_ptr<Fence> Record() = 0;
+  /// Returns when everything enqueued so far is done.
+  void Synchronize() {
+    if (const auto fence = Record()) fence->Wait();
+  }
+};
+
+/// The operations on memory that the host can reach: done when the call returns.
+///
+/// Lifetime: that of the program
+BlockOps& HostBlockOps();
+
+}  // namespace quire
+
+#endif  // QUIRE_BLOCK_OPS_H_
