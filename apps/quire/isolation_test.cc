@@ -6,7 +6,6 @@
 
 #include <utility>
 
-
 namespace quire::app {
 namespace {
 

@@ -87,7 +87,7 @@ struct CacheOptions {
   // operations of its own. Must outlive the cache.
   DeviceMemory* memory = nullptr;
   BlockOps* ops = nullptr;
-  const Clock* clock = nullptr;   // dates evictions; null: the machine's. Must outlive the cache
+  const Clock* clock = nullptr;  // dates evictions; null: the machine's. Must outlive the cache
   /// Which whole block goes first when room is needed: lru, lfu, s3fifo, arc, priority,
   /// token_limit, quire (docs/policies.md).
   std::string policy = "lru";

@@ -90,10 +90,11 @@ Result<EraseReport> Core::Erase(TenantId id) {
   const std::vector<BlockId> erased = MarkErased();
   report.blocks = erased.size();
   With([&](State& state) { EndPinsOfBadBlocks(state); });
-  // From the leaves, each with those before it. What is leased goes with its last lease.
-  for (const BlockId block : erased) {
+  // Children first. What is leased goes with its last lease.
+  for (size_t i = erased.size(); i > 0; --i) {
     AtSyncPoint("erase: before a block goes");
     With([&](State& state) {
+      const BlockId block = erased[i - 1];
       if (!state.directory.contains(block) || state.directory.has_children(block)) return;
       const BlockRecord& record = state.directory.at(block);
       if (record.standing == Standing::kErased && record.leases == 0) {

@@ -70,12 +70,11 @@ TEST(Pieces, OfLongPathsUnderWindows) {
   const Stream key{.role = StreamRole::kKey, .heads = 1, .dim = 4};
   const Stream value{.role = StreamRole::kValue, .heads = 1, .dim = 4};
   Geometry geometry;
-  geometry.groups = {
-      {.kind = LayerKind::kFull, .layers = {0}, .streams = {key, value}},
-      {.kind = LayerKind::kWindow,
-       .layers = {1},
-       .window_tokens = 2 * kBlock,
-       .streams = {key, value}}};
+  geometry.groups = {{.kind = LayerKind::kFull, .layers = {0}, .streams = {key, value}},
+                     {.kind = LayerKind::kWindow,
+                      .layers = {1},
+                      .window_tokens = 2 * kBlock,
+                      .streams = {key, value}}};
   TestCache cache(kLong + 80, geometry);
   RunLongPaths(cache);
 }

@@ -554,8 +554,8 @@ TEST(Tenants, OneThatIsRemovedLeavesNothingButItsName) {
   EXPECT_EQ(world.cache->Erase(a).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(world.cache->RemoveTenant(a).error().code, ErrorCode::kNotFound);
   // The floor is free again, and the name; its blocks are not the new one's.
-  const TenantId again = Must(world.cache->AddTenant(
-      {.name = "a", .floor_bytes = world.cache->stats().hot_bytes_limit}));
+  const TenantId again = Must(
+      world.cache->AddTenant({.name = "a", .floor_bytes = world.cache->stats().hot_bytes_limit}));
   EXPECT_NE(again, a);
   const Plan plan = world.Acquire(again, Join(prompt, SomeTokens(1, 2)));
   EXPECT_EQ(plan.resident_tokens(), 0u);
@@ -593,7 +593,8 @@ TEST(Tenants, ADomainGoesAfterItsMembers) {
   EXPECT_EQ(world.Acquire(b, Join(prompt, SomeTokens(1, 2))).reason(), MissReason::kNeverSeen);
   Must(world.cache->RemoveTenant(b));
   Must(world.cache->RemoveTenant(house));
-  EXPECT_EQ(world.cache->AddTenant({.name = "c", .domain = "house"}).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.cache->AddTenant({.name = "c", .domain = "house"}).error().code,
+            ErrorCode::kNotFound);
 }
 
 }  // namespace

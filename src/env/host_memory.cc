@@ -76,7 +76,6 @@ class HostMemory final : public DeviceMemory {
     }
   }
 
-
  private:
   struct Pages {
     std::byte* first;

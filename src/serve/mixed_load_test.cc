@@ -84,7 +84,7 @@ TEST_F(EngineTest, TrainingRunsAndRequestsShareABudgetAndNothingElse) {
     const auto owners =
         Registry::Create({.geometry = geometry,
                           .profile = cache_->options().profile,
-                          .budget_bytes = cache_->stats().hot_bytes_limit * 60 / 200,
+                          .hot_bytes = cache_->stats().hot_bytes_limit * 60 / 200,
                           .tokens_max = 4096,
                           .clock = &clock_})
             .value();
