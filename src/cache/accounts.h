@@ -302,8 +302,8 @@ class Accounts {
   const bool heeds_priorities_;
   const bool hears_time_;
   quota::Ledger ledger_;
-  // By TenantId. Those that were removed are all the same one, which may have nothing: who comes too
-  // late with such an id is refused like anyone without room.
+  // By TenantId. Those that were removed are all the same one, which may have nothing: who comes
+  // too late with such an id is refused like anyone without room.
   std::vector<std::shared_ptr<Tenant>> tenants_;
   std::shared_ptr<Tenant> gone_;
   std::map<std::string, uint32_t, std::less<>> removed_;  // epochs of those that were, by name

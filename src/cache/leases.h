@@ -11,8 +11,8 @@ namespace quire::cache {
 /// The first bits of a block's key are as good as all, to know it again.
 uint64_t PolicyKey(const Digest& key);
 
-/// Whether a block may be handed out: as it was marked, or erased if its publisher, or who wrote one
-/// of its slots, was erased since.
+/// Whether a block may be handed out: as it was marked, or erased if its publisher, or who wrote
+/// one of its slots, was erased since.
 Standing StandingOf(const State& state, BlockId block);
 
 /// Another holder for a slot, published or private.

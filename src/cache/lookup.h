@@ -1,5 +1,5 @@
-// What of a prompt is here, and why the rest is not. The path is looked at piece by piece, each under
-// the lock; nothing is held meanwhile, so what is found has to be found again when it is leased.
+// What of a prompt is here, and why the rest is not. The path is looked at piece by piece, each
+// under the lock; nothing is held meanwhile, so what is found is looked at again when it is leased.
 #ifndef QUIRE_CACHE_LOOKUP_H_
 #define QUIRE_CACHE_LOOKUP_H_
 

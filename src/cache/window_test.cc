@@ -402,8 +402,8 @@ TEST(Window, MillionTokensInConstantMemory) {
     EXPECT_LE(bytes_early, blocks * cache.cache->block_bytes());
     const CacheStats stats = cache.cache->stats();
     EXPECT_LE(stats.hot_bytes_peak, stats.hot_bytes_limit);
-    // The list of blocks has been there from the start. Published, there is also the index of hollow
-    // blocks, which the slots' charge has paid for.
+    // The list of blocks has been there from the start. Published, there is also the index of
+    // hollow blocks, which the slots' charge has paid for.
     EXPECT_LE(stats.hollow_blocks, 7 * stats.sealed.slots_max);
     if (!kResidentBytesIncludeShadow) {
       EXPECT_LT(Must(ResidentBytes()), resident_early + 10'000'000);
