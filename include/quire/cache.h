@@ -222,7 +222,7 @@ class Cache {
   /// Cost:   O(published blocks), a few under the cache lock at a time, then one slot at a time
   virtual Result<EraseReport> Erase(TenantId tenant) = 0;
   /// Takes a tenant or domain out: erases what it published, and gives its quota and floor back.
-  /// Its name may be given to another one, whose blocks have other keys; its id is never used again.
+  /// Its name may be given to another one, whose blocks have other keys; its id is not used again.
   ///
   /// Errors: kNotFound; kInvalidArgument the default tenant; kBusy a domain with members, or
   ///         sequences, plans or views still hold slots of it: it stays, erased

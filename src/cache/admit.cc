@@ -37,8 +37,8 @@ namespace cache {
 
 namespace {
 
-// Looking for a path anew because some of it went while it was leased; after that it is as if it had
-// never been there.
+// Looking for a path anew because some of it went while it was leased; after that it is as if it
+// had never been there.
 constexpr int kAttempts = 8;
 
 // With kHalt and kFewer the output may never fit; the prompt must.
