@@ -180,12 +180,9 @@ TEST_F(Shrinking, ABlockThatAPlanHoldsStaysWhereItIs) {
     cache_.cache->Evict(10);
     CacheBehind(Low(5));
     const auto longer = Join(prompt_, SomeTokens(1, 2));
-    std::unique_ptr<Sequence> hit;
-    ShrinkWhile(
-        [&] {
-          if (hit == nullptr) hit = cache_.Open(longer);
-        },
-        at);
+    std::optional<Plan> plan;
+    ShrinkWhile([&] { plan = cache_.Acquire(longer); }, at);
+    auto hit = Must(cache_.cache->Open(*std::move(plan), {}));
     ASSERT_EQ(hit->length(), 2u * kBlock);
     EXPECT_EQ(cache_.model.Differs(*hit, prompt_), "");
     EXPECT_EQ(cache_.cache->stats().sealed.slots_max, kFew);

@@ -360,6 +360,13 @@ CacheStats Core::stats() const {
   if (parts > 1) stats.sealed_second = state.slots.stats(1);
   if (encodes) stats.open = state.slots.stats(classes_.OpenClassOf(0));
   if (encodes && parts > 1) stats.open_second = state.slots.stats(classes_.OpenClassOf(1));
+  // A block that moves is counted where it was until it has moved.
+  const PerClass<SlotClassStats*> of_class = {
+      &stats.sealed, parts > 1 ? &stats.sealed_second : &stats.open,
+      parts > 1 ? &stats.open : nullptr, parts > 1 ? &stats.open_second : nullptr};
+  for (uint32_t c = 0; c < classes_.count(); ++c) {
+    if (!state.reading.to[c].is_none()) --of_class[c]->slots_used;
+  }
   stats.published_blocks = state.directory.size();
   state.accounts.ForEach([&](TenantId tenant) {
     stats.evictable_blocks += state.accounts.listed_whole(tenant);
