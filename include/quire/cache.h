@@ -263,7 +263,8 @@ class Cache {
   /// blocks, before each its twins, which count as one more, and of leased ones what windows have
   /// passed, or twins. Returns how many there were.
   virtual uint64_t Evict(uint64_t blocks) = 0;
-  /// Returns free slots' pages to the system. Returns the bytes given back.
+  /// Returns free slots' pages to the system, and the end of the arena where a shrink had to leave
+  /// blocks that were looked up meanwhile. Returns the bytes of the pages.
   virtual uint64_t Trim() = 0;
   /// Changes the budget, and with it how many slots there are, while sequences live.
   ///
@@ -277,9 +278,11 @@ class Cache {
   /// Errors:  kTooLarge above hot_bytes_max; kNoSpace the system refuses to commit memory, or it
   ///          holds no block, or less than all floors, which are named; kBusy slots that would go
   ///          are held, or more bytes than would be left: names the default tenant's sequences,
-  ///          counts those of others, plans and views, and says how low it can go now
+  ///          counts those of others, plans and views, and says how low it can go now; or, up,
+  ///          blocks that were looked up during a shrink are still held beyond the arena's end
   /// Effects: on error nothing changes. hot_bytes_peak and slots_used_peak begin anew
-  /// Threads: any; calls take turns. Moves one block at a time under the cache lock
+  /// Threads: any; calls take turns. No bytes move under the cache lock; what is looked up before
+  ///          its turn has come stays where it is
   virtual Result<void> Resize(uint64_t hot_bytes) = 0;
   /// Recomputes the checksum of every published block. A damaged one is quarantined: never found
   /// again, dropped as soon as nothing holds it or continues it. Holds the cache lock for one block
