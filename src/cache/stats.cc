@@ -40,12 +40,17 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"evicted_total", stats.evicted_total},
           {"evicted_passed_total", stats.evicted_passed_total},
           {"refused_total", stats.refused_total},
+          {"stored_blocks", stats.stored_blocks},
+          {"unwritten_blocks", stats.unwritten_blocks},
+          {"evicted_unwritten_total", stats.evicted_unwritten_total},
+          {"loaded_total", stats.loaded_total},
           {"codec_fallbacks", stats.codec_fallbacks}};
 }
 
 nlohmann::ordered_json Json(const TenantStats& stats) {
   nlohmann::ordered_json missed;
   for (uint32_t i = 1; i < kMissReasonsEnd; ++i) {
+    if (MissReasonName(static_cast<MissReason>(i)) == "unknown") continue;  // retired
     missed[std::string(MissReasonName(static_cast<MissReason>(i)))] = stats.missed_tokens[i];
   }
   nlohmann::ordered_json estimates;
@@ -97,6 +102,9 @@ std::string_view MissReasonName(MissReason reason) {
     case MissReason::kExpired: return "expired";
     case MissReason::kQuota: return "quota";
     case MissReason::kNoTwin: return "no_twin";
+    case MissReason::kNotLoaded: return "not_loaded";
+    case MissReason::kLoadFailed: return "load_failed";
+    case MissReason::kLoadLate: return "load_late";
   }
   return "unknown";
 }
