@@ -312,6 +312,7 @@ void Core::AttachTwins(LoadJob& job) {
       const SlotId slot = slots[0][i];
       if (slot.is_none() || state.directory.InSlot(slot) != blocks[i]) continue;
       state.directory.SetBelow(blocks[i], /*twins=*/true, Below::kDurable);
+      state.directory.Unqueue(blocks[i]);
     }
   });
 }
