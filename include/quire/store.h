@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "quire/error.h"
+#include "quire/identity.h"
 
 namespace quire::cache {
 class Core;
@@ -62,6 +63,9 @@ struct DiskStoreStats {
   std::array<uint64_t, 32> load_us_log2{};
 };
 
+/// The same as one JSON object.
+std::string ToJson(const DiskStoreStats& stats);
+
 /// The store in one directory of a local disk (docs/durability.md). Several caches may share one.
 /// It writes what they publish, a commit interval after that at the latest, whatever becomes of the
 /// blocks in memory meanwhile; nobody waits for it. One process at a time owns a directory.
@@ -85,6 +89,11 @@ class DiskStore {
   /// Errors: kIo, kNoSpace some of it could not be written
   Result<void> Flush();
   DiskStoreStats stats() const;
+  /// A secret for Domain::secret, made with the store and kept beside it in a file that its owner
+  /// alone may read. Without it nothing in the store is found.
+  ///
+  /// Errors: kCorrupt the file is not what was written; kNoSpace; kIo
+  Result<Digest> Secret() const;
 
  private:
   friend class cache::Core;
@@ -95,8 +104,8 @@ class DiskStore {
 
 struct LoadOptions {
   uint64_t timeout_us = 0;  // what is not there by then is not waited for; 0: no limit
-  // Called once, when the load has ended, on a thread of the store, which waits for it: it must not
-  // call the cache. May be empty.
+  // Called once, when the load has ended, on a thread of the store, which waits for it, and so does
+  // the end of the ticket. May be empty.
   std::function<void()> on_done{};
 };
 

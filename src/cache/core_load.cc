@@ -210,6 +210,7 @@ Result<Ticket> Core::Load(Plan plan, const LoadOptions& options) {
   auto job = std::make_shared<LoadJob>(*this, std::move(plan), options);
   if (load.keys.empty()) {
     job->done = true;
+    job->left = true;
     return Ticket(std::move(job));
   }
   PerClass<uint64_t> counts{};
@@ -376,7 +377,7 @@ Ticket::~Ticket() { Drop(); }
 void Ticket::Drop() {
   if (job_ == nullptr) return;
   Cancel();
-  if (!job_->done) cache::Core::Await(*job_, UINT64_MAX);
+  if (!job_->left) cache::Core::Await(*job_, UINT64_MAX);
   job_->core.DropLoad(*job_);
   job_ = nullptr;
 }
@@ -389,7 +390,7 @@ LoadProgress Ticket::progress() const {
 }
 
 bool Ticket::WaitFor(uint64_t timeout_us) const {
-  return job_->done || cache::Core::Await(*job_, timeout_us);
+  return job_->left || cache::Core::Await(*job_, timeout_us);
 }
 
 void Ticket::Cancel() {
@@ -398,7 +399,7 @@ void Ticket::Cancel() {
 }
 
 Plan Ticket::Take() {
-  if (!job_->done) cache::Core::Await(*job_, UINT64_MAX);
+  if (!job_->left) cache::Core::Await(*job_, UINT64_MAX);
   Plan plan = job_->core.TakeLoaded(*job_);
   job_ = nullptr;
   return plan;

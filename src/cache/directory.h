@@ -48,7 +48,7 @@ struct BlockRecord {
   uint8_t pinned_parts = 0;             // a bit for each slot that pins hold
   Below sealed_below = Below::kNothing;
   Below twins_below = Below::kNothing;
-  Digest key{};                         // identity in stores, chained from the root key
+  Digest key{};  // identity in stores, chained from the root key
 
   bool is_good() const { return standing == Standing::kGood; }
   bool IsPinned(uint32_t slot_class) const { return ((pinned_parts >> slot_class) & 1U) != 0; }

@@ -50,7 +50,8 @@ struct LoadJob {
 
   std::atomic<uint64_t> blocks_ready = 0;
   std::atomic<bool> cancelled = false;
-  std::atomic<bool> done = false;
+  std::atomic<bool> done = false;  // what came stands
+  std::atomic<bool> left = false;  // and the mover looks at nothing of this any more
 };
 
 }  // namespace quire::cache

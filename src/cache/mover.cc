@@ -186,10 +186,22 @@ void Mover::Load(std::shared_ptr<LoadJob> job) {
 bool Mover::Await(const LoadJob& job, uint64_t timeout_us) {
   const uint64_t now_us = clock_.NowMicros();
   return AwaitUntil(now_us + std::min(timeout_us, UINT64_MAX - now_us),
-                    [&] { return job.done.load(); });
+                    [&] { return job.left.load(); });
 }
 
 bool Mover::Tick(uint64_t wait_us) {
+  std::vector<std::shared_ptr<LoadJob>> ended;
+  const bool worked = TickLocked(wait_us, ended);
+  for (const auto& job : ended) {
+    if (job->options.on_done) job->options.on_done();
+    MutexLock lock(mutex_);
+    job->left = true;  // the ticket may end now, and the cache after it
+    ended_.NotifyAll();
+  }
+  return worked;
+}
+
+bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& ended) {
   MutexLock lock(tick_mutex_);
   bool worked = TakeWishes();
   worked = TakeLoads() || worked;
@@ -199,7 +211,9 @@ bool Mover::Tick(uint64_t wait_us) {
   std::vector<StoreCompletion> done;
   store_->Tick(done, worked ? 0 : wait_us);
   Handle(done);
-  return AdvanceLoads() || worked || !done.empty();
+  worked = AdvanceLoads() || worked || !done.empty();
+  ended.swap(ended_loads_);
+  return worked;
 }
 
 void Mover::Handle(const std::vector<StoreCompletion>& done) {
@@ -337,6 +351,7 @@ bool Mover::AdvanceLoads() {
       continue;
     }
     End(load);
+    ended_loads_.push_back(std::move(load.job));
     loads_.erase(loads_.begin() + static_cast<ptrdiff_t>(i));
     worked = true;
   }
@@ -453,12 +468,7 @@ void Mover::End(ActiveLoad& load) {
   if (load.twins_failed && job.failure == MissReason::kNeverSeen) {
     job.failure = MissReason::kLoadFailed;
   }
-  {
-    MutexLock lock(mutex_);
-    job.done = true;  // the ticket may end now, and the cache after it
-    ended_.NotifyAll();
-  }
-  if (job.options.on_done) job.options.on_done();
+  job.done = true;
 }
 
 DiskStoreStats Mover::stats() const {

@@ -88,6 +88,7 @@ class Mover {
   bool AwaitUntil(uint64_t end_us, const IsDone& is_done);
   tier::StoreOutcome Ask(Wish wish);
 
+  bool TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& ended);
   bool TakeWishes() QUIRE_REQUIRES(tick_mutex_);
   bool TakeLoads() QUIRE_REQUIRES(tick_mutex_);
   bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
@@ -116,6 +117,7 @@ class Mover {
   std::map<uint64_t, Wish*> asked_ QUIRE_GUARDED_BY(tick_mutex_);
   std::vector<Wish*> flushes_ QUIRE_GUARDED_BY(tick_mutex_);  // that wait for the queues
   std::vector<std::unique_ptr<ActiveLoad>> loads_ QUIRE_GUARDED_BY(tick_mutex_);
+  std::vector<std::shared_ptr<LoadJob>> ended_loads_ QUIRE_GUARDED_BY(tick_mutex_);
 
   mutable Mutex mutex_{LockRank::kLeaf};
   CondVar changed_;  // for the thread
@@ -134,6 +136,7 @@ class Mover {
 
 /// What a DiskStore is.
 struct StoreState {
+  std::string directory;
   std::unique_ptr<Files> files;
   std::unique_ptr<Mover> mover;
 

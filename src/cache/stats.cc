@@ -1,6 +1,8 @@
 // Counters as JSON for programs and as text for people.
 #include "quire/stats.h"
 
+#include "quire/store.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -107,6 +109,27 @@ std::string_view MissReasonName(MissReason reason) {
     case MissReason::kLoadLate: return "load_late";
   }
   return "unknown";
+}
+
+std::string ToJson(const DiskStoreStats& stats) {
+  return nlohmann::ordered_json{{"records", stats.records},
+                                {"bytes", stats.bytes},
+                                {"bytes_cap", stats.bytes_cap},
+                                {"memory_bytes", stats.memory_bytes},
+                                {"records_written", stats.records_written},
+                                {"bytes_put", stats.bytes_put},
+                                {"bytes_written", stats.bytes_written},
+                                {"bytes_read", stats.bytes_read},
+                                {"records_loaded", stats.records_loaded},
+                                {"loads_failed", stats.loads_failed},
+                                {"records_dropped", stats.records_dropped},
+                                {"records_recycled", stats.records_recycled},
+                                {"records_damaged", stats.records_damaged},
+                                {"in_flight", stats.in_flight},
+                                {"writes_pending", stats.writes_pending},
+                                {"disk_full", stats.disk_full},
+                                {"load_us_log2", stats.load_us_log2}}
+      .dump();
 }
 
 std::string ToJson(const CacheStats& stats) { return Json(stats).dump(); }
