@@ -57,7 +57,8 @@ uint64_t ColdStore::EpochOf(const PublisherId& publisher) const {
 }
 
 void ColdStore::Flush(uint64_t tag) {
-  flushing_.push_back({.tag = tag, .commit = writer_.commit_of_now()});
+  flushing_.push_back(
+      {.tag = tag, .commit = writer_.commit_of_now(), .failures = eraser_.failures()});
 }
 
 void ColdStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
@@ -138,8 +139,9 @@ void ColdStore::DropCatalogue(const Error& error) {
 
 void ColdStore::EndFlushes() {
   std::erase_if(flushing_, [&](const Flushing& f) {
-    if (f.commit > writer_.commits_done() || !eraser_.idle()) return false;
-    state_->End(f.tag, StoreOutcome::kOk);
+    const bool failed = eraser_.failures() > f.failures;
+    if (f.commit > writer_.commits_done() || (!eraser_.idle() && !failed)) return false;
+    state_->End(f.tag, failed ? StoreOutcome::kIo : StoreOutcome::kOk);
     return true;
   });
 }

@@ -59,6 +59,7 @@ class ColdStore final : public Store {
   struct Flushing {
     uint64_t tag = 0;
     uint64_t commit = 0;
+    uint64_t failures = 0;  // of the eraser before it
   };
 
   ColdStore(std::unique_ptr<ColdState> state, FileId lock, const std::array<FileId, 2>& epochs);

@@ -6,8 +6,8 @@
 #include <ranges>
 #include <utility>
 
+#include "base/canary.h"
 #include "base/log.h"
-#include "tier/canary.h"
 #include "tier/cold.h"
 #include "tier/scan.h"
 #include "tier/store_files.h"
