@@ -41,7 +41,7 @@ test-deb: deb  ## installs the packages in a fresh Debian 12 root (as root) and 
 docs:  ## the docs site, at build/site/index.html; a dead link is an error
 	@scripts/install-deps --docs
 	@scripts/venv docs
-	@NO_MKDOCS_2_WARNING=1 build/venv-docs/bin/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 build/venv-docs/bin/mkdocs build
 
 demo: build  ## the main job, end to end, on the bundled model
 	@build/release/quire demo
