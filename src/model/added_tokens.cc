@@ -14,21 +14,21 @@ namespace {
 
 constexpr size_t kContentBytesMax = 4096;
 
-Result<AddedToken> ParseAddedToken(const JsonPart& part) {
+Result<AddedToken> ParseAddedToken(const JsonNode& node) {
   AddedToken token;
-  QUIRE_ASSIGN(const JsonPart id, part.Get("id"));
+  QUIRE_ASSIGN(const JsonNode id, node.Get("id"));
   QUIRE_ASSIGN(token.id, id.Id());
-  QUIRE_ASSIGN(token.content, part.Text("content"));
-  if (token.content.empty()) return part.Corrupt("content must not be empty");
+  QUIRE_ASSIGN(token.content, node.Text("content"));
+  if (token.content.empty()) return node.Corrupt("content must not be empty");
   if (token.content.size() > kContentBytesMax) {
-    return part.Unsupported(
+    return node.Unsupported(
         fmt::format("content of {} bytes, above {}", token.content.size(), kContentBytesMax));
   }
-  QUIRE_ASSIGN(token.special, part.Flag("special", false));
-  QUIRE_ASSIGN(token.normalized, part.Flag("normalized", !token.special));
-  QUIRE_ASSIGN(token.lstrip, part.Flag("lstrip", false));
-  QUIRE_ASSIGN(token.rstrip, part.Flag("rstrip", false));
-  QUIRE_ASSIGN(token.single_word, part.Flag("single_word", false));
+  QUIRE_ASSIGN(token.special, node.Flag("special", false));
+  QUIRE_ASSIGN(token.normalized, node.Flag("normalized", !token.special));
+  QUIRE_ASSIGN(token.lstrip, node.Flag("lstrip", false));
+  QUIRE_ASSIGN(token.rstrip, node.Flag("rstrip", false));
+  QUIRE_ASSIGN(token.single_word, node.Flag("single_word", false));
   return token;
 }
 
@@ -84,24 +84,24 @@ size_t SpaceAtStart(std::string_view text) {
 
 }  // namespace
 
-Result<std::vector<AddedToken>> ParseAddedTokens(const std::optional<JsonPart>& list,
+Result<std::vector<AddedToken>> ParseAddedTokens(const std::optional<JsonNode>& list,
                                                  const Vocabulary& vocabulary) {
   std::vector<AddedToken> tokens;
   if (!list) return tokens;
   std::set<std::string> contents;
   std::set<TokenId> ids;
-  QUIRE_ASSIGN(const std::vector<JsonPart> parts, list->Elements());
-  for (const JsonPart& part : parts) {
-    QUIRE_ASSIGN(AddedToken token, ParseAddedToken(part));
+  QUIRE_ASSIGN(const std::vector<JsonNode> elements, list->Elements());
+  for (const JsonNode& node : elements) {
+    QUIRE_ASSIGN(AddedToken token, ParseAddedToken(node));
     if (!contents.insert(token.content).second) {
-      return part.Corrupt(fmt::format("content \"{}\" appears twice", token.content));
+      return node.Corrupt(fmt::format("content \"{}\" appears twice", token.content));
     }
     // A token of the vocabulary may be added too, as itself.
     const auto known_id = vocabulary.Find(token.content);
     const auto known_text = vocabulary.Text(token.id);
     const bool taken = known_id ? *known_id != token.id : known_text.has_value();
     if (taken || !ids.insert(token.id).second) {
-      return part.Corrupt(
+      return node.Corrupt(
           fmt::format("id {} or content \"{}\" belongs to another token", token.id, token.content));
     }
     tokens.push_back(std::move(token));

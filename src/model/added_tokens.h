@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "model/vocabulary.h"
 #include "quire/error.h"
 #include "quire/ids.h"
@@ -27,7 +27,7 @@ struct AddedToken {
 
 /// Reads the array; absent: none.
 /// Errors: kCorrupt a field, a content or an id twice, also beside another in `vocabulary`
-Result<std::vector<AddedToken>> ParseAddedTokens(const std::optional<JsonPart>& list,
+Result<std::vector<AddedToken>> ParseAddedTokens(const std::optional<JsonNode>& list,
                                                  const Vocabulary& vocabulary);
 
 /// Finds some of them in texts; of several at one place the longest.
@@ -44,7 +44,7 @@ class AddedTokenFinder {
   /// Contents must not be empty; of two with the same content the smaller id is found.
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
-  /// The parts of valid `text` in order, none empty. Cost: O(n) times the longest content
+  /// The pieces of valid `text` in order, none empty. Cost: O(n) times the longest content
   std::vector<Stretch> Split(std::string_view text) const;
 
  private:

@@ -40,7 +40,7 @@ struct Bpe::Tables {
 
 class Bpe::Builder {
  public:
-  Builder(const JsonPart& model, Vocabulary vocabulary, bool byte_level)
+  Builder(const JsonNode& model, Vocabulary vocabulary, bool byte_level)
       : model_(model),
         tables_(std::make_unique<Tables>(
             Tables{.vocabulary = std::move(vocabulary), .byte_level = byte_level})) {}
@@ -83,7 +83,7 @@ class Bpe::Builder {
   }
 
   Result<void> Merges() {
-    QUIRE_ASSIGN(const JsonPart list, model_.Get("merges"));
+    QUIRE_ASSIGN(const JsonNode list, model_.Get("merges"));
     if (!list.value().is_array()) return list.Corrupt("must be an array");
     tables_->merges.reserve(list.value().size());
     for (size_t i = 0; i < list.value().size(); ++i) {
@@ -119,7 +119,7 @@ class Bpe::Builder {
   Bpe Take() { return Bpe(std::move(tables_)); }
 
  private:
-  const JsonPart& model_;
+  const JsonNode& model_;
   std::unique_ptr<Tables> tables_;
 };
 
@@ -207,7 +207,7 @@ Bpe::Bpe(Bpe&& other) noexcept = default;
 Bpe& Bpe::operator=(Bpe&& other) noexcept = default;
 Bpe::~Bpe() = default;
 
-Result<Bpe> Bpe::Parse(const JsonPart& model, Vocabulary vocabulary, bool byte_level) {
+Result<Bpe> Bpe::Parse(const JsonNode& model, Vocabulary vocabulary, bool byte_level) {
   Builder builder(model, std::move(vocabulary), byte_level);
   QUIRE_TRY(builder.Settings());
   QUIRE_TRY(builder.Bytes());

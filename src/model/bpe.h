@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "model/vocabulary.h"
 #include "quire/error.h"
 #include "quire/ids.h"
@@ -22,7 +22,7 @@ class Bpe {
   ///
   /// Errors: kCorrupt no array of merges, a merge of unknown tokens or of another form, a byte
   ///         without token; kUnsupported another kind of model, dropout, prefixes and suffixes
-  static Result<Bpe> Parse(const JsonPart& model, Vocabulary vocabulary, bool byte_level);
+  static Result<Bpe> Parse(const JsonNode& model, Vocabulary vocabulary, bool byte_level);
 
   Bpe(Bpe&& other) noexcept;
   Bpe& operator=(Bpe&& other) noexcept;

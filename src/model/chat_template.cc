@@ -10,7 +10,7 @@
 #include "env/file.h"
 #include "model/jinja_interpreter.h"
 #include "model/jinja_parser.h"
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "model/utf8.h"
 
 namespace quire::model {
@@ -48,7 +48,7 @@ Result<jinja::Block> ParseBlock(std::string_view source, std::string_view name) 
 }
 
 // A special token is its name, or an object with it.
-Result<jinja::Members> SpecialTokensOf(const JsonPart& config) {
+Result<jinja::Members> SpecialTokensOf(const JsonNode& config) {
   jinja::Members tokens;
   for (const char* name : kSpecialTokens) {
     const auto member = config.Find(name);
@@ -61,22 +61,22 @@ Result<jinja::Members> SpecialTokensOf(const JsonPart& config) {
 
 }  // namespace
 
-struct ChatTemplate::Parts {
+struct ChatTemplate::Impl {
   std::string name;  // of the file
   jinja::Block plain{};
   std::optional<jinja::Block> with_tools{};  // used instead when there are tools
   jinja::Members special_tokens{};
 
   // A template, or a list of named ones.
-  Result<void> ReadField(const JsonPart& field) {
+  Result<void> ReadField(const JsonNode& field) {
     if (!field.value().is_array()) {
       QUIRE_ASSIGN(const std::string source, field.Text());
       QUIRE_ASSIGN(plain, ParseBlock(source, field.Name()));
       return {};
     }
     bool found = false;
-    QUIRE_ASSIGN(const std::vector<JsonPart> elements, field.Elements());
-    for (const JsonPart& element : elements) {
+    QUIRE_ASSIGN(const std::vector<JsonNode> elements, field.Elements());
+    for (const JsonNode& element : elements) {
       QUIRE_ASSIGN(const std::string kind, element.Text("name"));
       if (kind != "default" && kind != "tool_use") continue;
       QUIRE_ASSIGN(const std::string source, element.Text("template"));
@@ -102,31 +102,31 @@ Result<std::optional<ChatTemplate>> ChatTemplate::Load(const std::string& direct
 Result<std::optional<ChatTemplate>> ChatTemplate::Parse(const std::optional<std::string>& jinja,
                                                         const std::optional<std::string>& config,
                                                         const std::string& directory) {
-  auto parts = std::make_shared<Parts>();
+  auto impl = std::make_shared<Impl>();
   bool found = false;
   if (jinja) {
-    parts->name = directory + "/" + kTemplateFile;
-    QUIRE_ASSIGN(parts->plain, ParseBlock(*jinja, parts->name));
+    impl->name = directory + "/" + kTemplateFile;
+    QUIRE_ASSIGN(impl->plain, ParseBlock(*jinja, impl->name));
     found = true;
   }
   if (config) {
     const std::string name = directory + "/" + kConfigFile;
     QUIRE_ASSIGN(const Json json, ParseJson(*config, name));
-    const JsonPart root(json, name);
-    QUIRE_ASSIGN(parts->special_tokens, SpecialTokensOf(root));
+    const JsonNode root(json, name);
+    QUIRE_ASSIGN(impl->special_tokens, SpecialTokensOf(root));
     const auto field = root.Find("chat_template");
     if (field && !found) {
-      parts->name = field->Name();
-      QUIRE_TRY(parts->ReadField(*field));
+      impl->name = field->Name();
+      QUIRE_TRY(impl->ReadField(*field));
       found = true;
     }
   }
   if (!found) return std::nullopt;
-  return ChatTemplate(std::move(parts));
+  return ChatTemplate(std::move(impl));
 }
 
 Result<std::string> ChatTemplate::Render(const ChatInput& input) const {
-  jinja::RenderInput render{.variables = parts_->special_tokens,
+  jinja::RenderInput render{.variables = impl_->special_tokens,
                             .strftime_now = input.strftime_now,
                             .limits = input.limits};
   const auto add = [&](std::string_view name, const jinja::OrderedJson& json) -> Result<void> {
@@ -139,9 +139,9 @@ Result<std::string> ChatTemplate::Render(const ChatInput& input) const {
   QUIRE_TRY(add("documents", nullptr));
   QUIRE_TRY(add("add_generation_prompt", input.add_generation_prompt));
   for (const auto& [name, value] : input.variables.items()) QUIRE_TRY(add(name, value));
-  const bool use_tools = !input.tools.is_null() && parts_->with_tools.has_value();
-  Result<std::string> text = jinja::Render(use_tools ? *parts_->with_tools : parts_->plain, render);
-  if (!text) return In(parts_->name, text.error());
+  const bool use_tools = !input.tools.is_null() && impl_->with_tools.has_value();
+  Result<std::string> text = jinja::Render(use_tools ? *impl_->with_tools : impl_->plain, render);
+  if (!text) return In(impl_->name, text.error());
   return text;
 }
 

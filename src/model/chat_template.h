@@ -51,11 +51,11 @@ class ChatTemplate {
   Result<std::string> Render(const ChatInput& input) const;
 
  private:
-  struct Parts;
+  struct Impl;
 
-  explicit ChatTemplate(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+  explicit ChatTemplate(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-  std::shared_ptr<const Parts> parts_;
+  std::shared_ptr<const Impl> impl_;
 };
 
 }  // namespace quire::model

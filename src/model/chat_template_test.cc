@@ -190,12 +190,12 @@ TEST(ChatTemplateTest, SearchesFindWhatIsThere) {
   for (uint32_t length = 1; length <= 7; ++length) {
     for (uint32_t bits = 0; bits < 1u << length; ++bits) {
       const std::string in = letters(length, bits);
-      for (uint32_t part_length = 1; part_length <= std::min(length, 5u); ++part_length) {
-        for (uint32_t part_bits = 0; part_bits < 1u << part_length; ++part_bits) {
-          const std::string part = letters(part_length, part_bits);
-          const jinja::TextFinder finder(part);
+      for (uint32_t needle_length = 1; needle_length <= std::min(length, 5u); ++needle_length) {
+        for (uint32_t needle_bits = 0; needle_bits < 1u << needle_length; ++needle_bits) {
+          const std::string needle = letters(needle_length, needle_bits);
+          const jinja::TextFinder finder(needle);
           for (size_t from = 0; from <= in.size(); ++from) {
-            ASSERT_EQ(finder.Find(in, from), in.find(part, from)) << part << " in " << in;
+            ASSERT_EQ(finder.Find(in, from), in.find(needle, from)) << needle << " in " << in;
           }
         }
       }

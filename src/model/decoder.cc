@@ -19,30 +19,30 @@ std::optional<char> FallbackByte(std::string_view text) {
 
 }  // namespace
 
-Result<Decoder> Decoder::Parse(const JsonPart& root) {
-  const std::optional<JsonPart> part = root.Find("decoder");
-  if (!part) return root.Unsupported("field decoder: missing or null");
+Result<Decoder> Decoder::Parse(const JsonNode& root) {
+  const std::optional<JsonNode> node = root.Find("decoder");
+  if (!node) return root.Unsupported("field decoder: missing or null");
   Decoder decoder;
-  QUIRE_TRY(decoder.Add(*part, 0));
+  QUIRE_TRY(decoder.Add(*node, 0));
   return decoder;
 }
 
-Result<void> Decoder::Add(const JsonPart& part, int depth) {
-  const std::string type = part.Type();
+Result<void> Decoder::Add(const JsonNode& node, int depth) {
+  const std::string type = node.Type();
   if (type == "Sequence" && depth < kSequenceDepthMax) {
-    QUIRE_ASSIGN(const JsonPart list, part.Get("decoders"));
-    QUIRE_ASSIGN(const std::vector<JsonPart> parts, list.Elements());
-    for (const JsonPart& one : parts) QUIRE_TRY(Add(one, depth + 1));
+    QUIRE_ASSIGN(const JsonNode list, node.Get("decoders"));
+    QUIRE_ASSIGN(const std::vector<JsonNode> elements, list.Elements());
+    for (const JsonNode& one : elements) QUIRE_TRY(Add(one, depth + 1));
     return {};
   }
-  if (byte_level_) return part.Unsupported("ByteLevel must be the last step");
-  if (type == "Strip") return AddStrip(part);
-  if (fused_) return part.Unsupported("only Strip is supported behind Fuse");
+  if (byte_level_) return node.Unsupported("ByteLevel must be the last step");
+  if (type == "Strip") return AddStrip(node);
+  if (fused_) return node.Unsupported("only Strip is supported behind Fuse");
   if (type == "Fuse") {
     fused_ = true;
     return {};
   }
-  if (byte_fallback_) return part.Unsupported("only Fuse is supported behind ByteFallback");
+  if (byte_fallback_) return node.Unsupported("only Fuse is supported behind ByteFallback");
   if (type == "ByteFallback") {
     byte_fallback_ = true;
     return {};
@@ -51,35 +51,35 @@ Result<void> Decoder::Add(const JsonPart& part, int depth) {
     byte_level_ = true;
     return {};
   }
-  if (type == "Replace") return AddReplace(part);
-  return part.Unsupported(fmt::format(
+  if (type == "Replace") return AddReplace(node);
+  return node.Unsupported(fmt::format(
       "type \"{}\"; supported: ByteLevel, Replace, ByteFallback, Fuse, Strip, Sequence", type));
 }
 
-Result<void> Decoder::AddReplace(const JsonPart& part) {
-  QUIRE_ASSIGN(const JsonPart pattern, part.Get("pattern"));
+Result<void> Decoder::AddReplace(const JsonNode& node) {
+  QUIRE_ASSIGN(const JsonNode pattern, node.Get("pattern"));
   if (!pattern.Find("String")) return pattern.Unsupported("only String is supported");
   QUIRE_ASSIGN(std::string text, pattern.Text("String"));
   if (text.empty()) return pattern.Corrupt("String must not be empty");
-  QUIRE_ASSIGN(std::string content, part.Text("content"));
+  QUIRE_ASSIGN(std::string content, node.Text("content"));
   if (content.size() > text.size()) {
-    return part.Unsupported("only a content no longer than the pattern is supported");
+    return node.Unsupported("only a content no longer than the pattern is supported");
   }
   replacements_.emplace_back(std::move(text), std::move(content));
   return {};
 }
 
-Result<void> Decoder::AddStrip(const JsonPart& part) {
-  QUIRE_ASSIGN(std::string content, part.Text("content"));
-  QUIRE_ASSIGN(const uint64_t start, part.Count("start", 0));
-  QUIRE_ASSIGN(const uint64_t stop, part.Count("stop", 0));
+Result<void> Decoder::AddStrip(const JsonNode& node) {
+  QUIRE_ASSIGN(std::string content, node.Text("content"));
+  QUIRE_ASSIGN(const uint64_t start, node.Count("start", 0));
+  QUIRE_ASSIGN(const uint64_t stop, node.Count("stop", 0));
   if (!fused_ || stop != 0 || strip_most_ != 0) {
-    return part.Unsupported("only one with stop 0 behind Fuse is supported");
+    return node.Unsupported("only one with stop 0 behind Fuse is supported");
   }
   size_t character = 0;
   if (!content.empty()) NextCharacter(content, character);
   if (content.empty() || character != content.size()) {
-    return part.Corrupt("content must be one character");
+    return node.Corrupt("content must be one character");
   }
   strip_ = std::move(content);
   strip_most_ = start;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "quire/error.h"
 
 namespace quire::model {
@@ -21,7 +21,7 @@ class Decoder {
  public:
   /// Reads the member "decoder" of the file. Errors: kCorrupt; kUnsupported absent, another type or
   /// order, a replacement by more than was there
-  static Result<Decoder> Parse(const JsonPart& root);
+  static Result<Decoder> Parse(const JsonNode& root);
 
   /// The bytes of a token; `text` is as in the file.
   std::string BytesOf(std::string_view text) const;
@@ -31,9 +31,9 @@ class Decoder {
   std::string_view Strip(std::string_view text, uint64_t& stripped) const;
 
  private:
-  Result<void> Add(const JsonPart& part, int depth);
-  Result<void> AddReplace(const JsonPart& part);
-  Result<void> AddStrip(const JsonPart& part);
+  Result<void> Add(const JsonNode& node, int depth);
+  Result<void> AddReplace(const JsonNode& node);
+  Result<void> AddStrip(const JsonNode& node);
 
   bool byte_level_ = false;
   bool byte_fallback_ = false;  // <0xHH> is a byte

@@ -1,4 +1,4 @@
-// The parts of a fuzzer's input: texts with lines of three dashes between them, so that seeds can
+// The pieces of a fuzzer's input: texts with lines of three dashes between them, so that seeds can
 // be written and read by hand.
 #ifndef QUIRE_MODEL_FUZZ_INPUT_H_
 #define QUIRE_MODEL_FUZZ_INPUT_H_
@@ -14,13 +14,13 @@ class FuzzInput {
   FuzzInput(const uint8_t* data, size_t bytes)
       : rest_(reinterpret_cast<const char*>(data), bytes) {}
 
-  /// The next part; empty when there are no more.
+  /// The next piece; empty when there are no more.
   std::string_view Next() {
     constexpr std::string_view kBetween = "\n---\n";
     const size_t end = rest_.find(kBetween);
-    const std::string_view part = rest_.substr(0, end);
+    const std::string_view piece = rest_.substr(0, end);
     rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + kBetween.size());
-    return part;
+    return piece;
   }
 
  private:

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "env/file.h"
-#include "model/json_part.h"
+#include "model/json_node.h"
 
 namespace quire::model {
 namespace {
@@ -30,7 +30,7 @@ constexpr std::pair<std::string_view, double> kNeutral[] = {
     {"min_new_tokens", 0},
 };
 
-Result<double> Number(const JsonPart& root, std::string_view key, double fallback, double above,
+Result<double> Number(const JsonNode& root, std::string_view key, double fallback, double above,
                       double most) {
   const auto member = root.Find(key);
   if (!member) return fallback;
@@ -40,7 +40,7 @@ Result<double> Number(const JsonPart& root, std::string_view key, double fallbac
   return member->Corrupt(fmt::format("{} is not above {} and at most {}", value, above, most));
 }
 
-Result<std::vector<TokenId>> Ids(const JsonPart& root, std::string_view key) {
+Result<std::vector<TokenId>> Ids(const JsonNode& root, std::string_view key) {
   std::vector<TokenId> ids;
   const auto member = root.Find(key);
   if (!member) return ids;
@@ -51,8 +51,8 @@ Result<std::vector<TokenId>> Ids(const JsonPart& root, std::string_view key) {
   if (member->value().size() > kEosMax) {
     return member->Corrupt(fmt::format("more than {} ids", kEosMax));
   }
-  QUIRE_ASSIGN(const std::vector<JsonPart> elements, member->Elements());
-  for (const JsonPart& element : elements) {
+  QUIRE_ASSIGN(const std::vector<JsonNode> elements, member->Elements());
+  for (const JsonNode& element : elements) {
     QUIRE_ASSIGN(const TokenId id, element.Id());
     ids.push_back(id);
   }
@@ -72,7 +72,7 @@ Result<GenerationConfig> GenerationConfig::Load(const std::string& directory) {
 Result<GenerationConfig> GenerationConfig::Parse(std::string_view json,
                                                  std::string_view file_name) {
   QUIRE_ASSIGN(const Json value, ParseJson(json, file_name));
-  const JsonPart root(value, file_name);
+  const JsonNode root(value, file_name);
   if (!root.is_object()) return root.Corrupt("not a JSON object");
   GenerationConfig config;
   QUIRE_ASSIGN(const std::vector<TokenId> bos, Ids(root, "bos_token_id"));

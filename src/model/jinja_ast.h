@@ -19,19 +19,19 @@ struct Expression {
   enum class Kind : uint8_t {
     kLiteral,    // value
     kName,       // text
-    kList,       // parts
-    kMap,        // parts: key, value, key, value ...
-    kAttribute,  // parts[0].text
-    kSubscript,  // parts[0][parts[1]]
-    kSlice,      // parts[0][parts[1]:parts[2]:parts[3]]; an absent one is null
-    kCall,       // parts[0](parts[1..], named)
-    kFilter,     // parts[0] | text(parts[1..], named)
-    kTest,       // parts[0] is text(parts[1..])
+    kList,       // operands
+    kMap,        // operands: key, value, key, value ...
+    kAttribute,  // operands[0].text
+    kSubscript,  // operands[0][operands[1]]
+    kSlice,      // operands[0][operands[1]:operands[2]:operands[3]]; an absent one is null
+    kCall,       // operands[0](operands[1..], named)
+    kFilter,     // operands[0] | text(operands[1..], named)
+    kTest,       // operands[0] is text(operands[1..])
     kUnary,      // text is "not", "-" or "+"
-    kBinary,     // parts[0] names[0] parts[1] names[1] parts[2] ..., from the left
-    kLogic,      // parts joined by text, "and" or "or"
+    kBinary,     // operands[0] names[0] operands[1] names[1] operands[2] ..., from the left
+    kLogic,      // operands joined by text, "and" or "or"
     kCompare,    // as kBinary, but each operator compares its neighbours, and all must hold
-    kTernary,    // parts[1] if parts[0] else parts[2], which may be null
+    kTernary,    // operands[1] if operands[0] else operands[2], which may be null
   };
 
   Kind kind;
@@ -39,7 +39,7 @@ struct Expression {
   uint32_t depth = 1;  // of the tree
   std::string text{};
   Value value{};
-  std::vector<ExpressionPtr> parts{};
+  std::vector<ExpressionPtr> operands{};
   std::vector<std::pair<std::string, ExpressionPtr>> named{};
   std::vector<std::string> names{};
 };

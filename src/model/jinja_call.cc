@@ -81,10 +81,10 @@ Result<Value> Machine::Lookup(std::string_view name) {
 }
 
 Result<Value> Machine::EvaluateCall(const Expression& expression) {
-  const Expression& callee = *expression.parts[0];
+  const Expression& callee = *expression.operands[0];
   // object.name(...): a macro or function in a variable has no members.
   if (callee.kind == Expression::Kind::kAttribute) {
-    QUIRE_ASSIGN(const Value object, Evaluate(*callee.parts[0]));
+    QUIRE_ASSIGN(const Value object, Evaluate(*callee.operands[0]));
     QUIRE_ASSIGN(const Arguments arguments, ArgumentsOf(expression));
     return CallMethod(object, callee.text, arguments, budget_);
   }

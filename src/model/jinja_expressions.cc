@@ -21,10 +21,10 @@ ExpressionPtr Make(Kind kind, uint32_t line, std::string text = {}) {
       Expression{.kind = kind, .line = line, .text = std::move(text)});
 }
 
-// Puts a part, which may be null, into its whole.
-Result<void> Attach(Expression& whole, ExpressionPtr part) {
-  if (part != nullptr) whole.depth = std::max(whole.depth, part->depth + 1);
-  whole.parts.push_back(std::move(part));
+// Puts an operand, which may be null, into its whole.
+Result<void> Attach(Expression& whole, ExpressionPtr operand) {
+  if (operand != nullptr) whole.depth = std::max(whole.depth, operand->depth + 1);
+  whole.operands.push_back(std::move(operand));
   if (whole.depth <= kDepthMax) return {};
   return FailAt(ErrorCode::kNoSpace, whole.line,
                 fmt::format("an expression nested deeper than {}", kDepthMax));
@@ -82,9 +82,9 @@ class ExpressionParser {
     Token name = reader_.Take();
     ExpressionPtr whole = Make(Kind::kUnary, name.line, std::move(name.text));
     QUIRE_TRY(reader_.Enter());
-    QUIRE_ASSIGN(ExpressionPtr part, (this->*operand)());
+    QUIRE_ASSIGN(ExpressionPtr inner, (this->*operand)());
     reader_.Leave();
-    QUIRE_TRY(Attach(*whole, std::move(part)));
+    QUIRE_TRY(Attach(*whole, std::move(inner)));
     return whole;
   }
 
@@ -195,7 +195,7 @@ class ExpressionParser {
     while (!reader_.IsOperator("]")) {
       if (reader_.TakeOperator(":")) {
         // An absent bound before a colon is null.
-        if (whole->kind == Kind::kSubscript && whole->parts.size() == 1) {
+        if (whole->kind == Kind::kSubscript && whole->operands.size() == 1) {
           QUIRE_TRY(Attach(*whole, nullptr));
         }
         whole->kind = Kind::kSlice;
@@ -204,18 +204,19 @@ class ExpressionParser {
         }
         continue;
       }
-      QUIRE_ASSIGN(ExpressionPtr part, Ternary());
-      QUIRE_TRY(Attach(*whole, std::move(part)));
+      QUIRE_ASSIGN(ExpressionPtr operand, Ternary());
+      QUIRE_TRY(Attach(*whole, std::move(operand)));
       if (!reader_.IsOperator(":") && !reader_.IsOperator("]")) return reader_.Bad("']' or ':'");
     }
     QUIRE_TRY(reader_.Expect("]"));
-    const size_t parts = whole->parts.size();
-    if (whole->kind == Kind::kSubscript ? parts != 2 : parts > 4) return reader_.Bad("an index");
-    if (whole->kind == Kind::kSlice) whole->parts.resize(4);
+    const size_t operands = whole->operands.size();
+    if (whole->kind == Kind::kSubscript ? operands != 2 : operands > 4)
+      return reader_.Bad("an index");
+    if (whole->kind == Kind::kSlice) whole->operands.resize(4);
     return whole;
   }
 
-  // Arguments in brackets, behind parts[0] of `whole`.
+  // Arguments in brackets, behind operands[0] of `whole`.
   Result<void> Arguments(Expression& whole) {
     QUIRE_TRY(reader_.Expect("("));
     while (!reader_.TakeOperator(")")) {

@@ -22,13 +22,13 @@ constexpr uint64_t kLoopSteps = 10;
 Result<void> Unpack(const std::vector<std::string>& targets, const Value& item, Members& scope,
                     Budget& budget) {
   if (targets.size() == 1) return Assign(scope, targets[0], item, budget);
-  const Items* parts = item.items();
-  if (parts == nullptr || parts->size() != targets.size()) {
+  const Items* elements = item.items();
+  if (elements == nullptr || elements->size() != targets.size()) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} does not give {} values", item.TypeName(), targets.size()));
   }
   for (size_t i = 0; i < targets.size(); ++i) {
-    QUIRE_TRY(Assign(scope, targets[i], (*parts)[i], budget));
+    QUIRE_TRY(Assign(scope, targets[i], (*elements)[i], budget));
   }
   return {};
 }

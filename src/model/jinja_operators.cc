@@ -56,8 +56,8 @@ Result<Value> OperateOnReal(std::string_view name, double a, double b) {
   return Value(name == "//" ? quotient : a - quotient * b);
 }
 
-// The place of `index` among `count`; negative ones count from the end.
-std::optional<size_t> PlaceOf(int64_t index, size_t count) {
+// The position of `index` among `count`; negative ones count from the end.
+std::optional<size_t> IndexOf(int64_t index, size_t count) {
   const auto signed_count = static_cast<int64_t>(count);
   if (index < 0) index += signed_count;
   if (index < 0 || index >= signed_count) return std::nullopt;
@@ -99,8 +99,8 @@ Result<Value> CallOnMap(const Value& map, std::string_view name, const Arguments
   return Value::MakeList(std::move(items));
 }
 
-Result<void> ChargeFinder(std::string_view part, Budget& budget) {
-  return budget.Charge(part.size() * TextFinder::kBytesPerByte);
+Result<void> ChargeFinder(std::string_view needle, Budget& budget) {
+  return budget.Charge(needle.size() * TextFinder::kBytesPerByte);
 }
 
 Result<Value> SplitText(const std::string& text, const Arguments& arguments, Budget& budget) {
@@ -112,25 +112,25 @@ Result<Value> SplitText(const std::string& text, const Arguments& arguments, Bud
   if (separator != nullptr) QUIRE_TRY(ChargeFinder(*separator, budget));
   Splitter splitter(text, separator, most);
   Items items;
-  while (const auto part = splitter.Next()) {
-    QUIRE_TRY(budget.Charge(sizeof(Value) * 2 + part->size()));
-    items.emplace_back(*part);
+  while (const auto piece = splitter.Next()) {
+    QUIRE_TRY(budget.Charge(sizeof(Value) * 2 + piece->size()));
+    items.emplace_back(*piece);
   }
   return Value::MakeList(std::move(items));
 }
 
-Result<Value> FindInText(std::string_view name, const std::string& text, const std::string& part,
+Result<Value> FindInText(std::string_view name, const std::string& text, const std::string& needle,
                          Budget& budget) {
-  if (part.empty()) return Fail(ErrorCode::kUnsupported, fmt::format("{}('')", name));
-  QUIRE_TRY(ChargeFinder(part, budget));
-  const TextFinder finder(part);
+  if (needle.empty()) return Fail(ErrorCode::kUnsupported, fmt::format("{}('')", name));
+  QUIRE_TRY(ChargeFinder(needle, budget));
+  const TextFinder finder(needle);
   size_t at = finder.Find(text);
   if (name == "find") {
     if (at == std::string::npos) return Value(int64_t{-1});
     return Value(static_cast<int64_t>(CountCharacters(std::string_view(text).substr(0, at))));
   }
   int64_t count = 0;
-  for (; at != std::string::npos; at = finder.Find(text, at + part.size())) ++count;
+  for (; at != std::string::npos; at = finder.Find(text, at + needle.size())) ++count;
   return Value(count);
 }
 
@@ -161,13 +161,13 @@ Result<Value> CallOnText(const Value& object, std::string_view name, const Argum
     return Strip(name, text, arguments, budget);
   }
   if (name == "startswith" || name == "endswith" || name == "count" || name == "find") {
-    QUIRE_ASSIGN(const auto part, TextArgument(arguments, 0, "prefix"));
-    if (part == nullptr || arguments.values.size() != 1) {
+    QUIRE_ASSIGN(const auto argument, TextArgument(arguments, 0, "prefix"));
+    if (argument == nullptr || arguments.values.size() != 1) {
       return Fail(ErrorCode::kInvalidArgument, fmt::format("{}() takes one string", name));
     }
-    if (name == "startswith") return Value(text.starts_with(*part));
-    if (name == "endswith") return Value(text.ends_with(*part));
-    return FindInText(name, text, *part, budget);
+    if (name == "startswith") return Value(text.starts_with(*argument));
+    if (name == "endswith") return Value(text.ends_with(*argument));
+    return FindInText(name, text, *argument, budget);
   }
   return Fail(ErrorCode::kUnsupported, fmt::format("method {} of a string", name));
 }
@@ -326,15 +326,15 @@ Result<Value> Subscript(const Value& object, const Value& index, Budget& budget)
   }
   if (!index.Whole()) return Value();
   if (const Items* items = object.items()) {
-    const auto place = PlaceOf(*index.Whole(), items->size());
-    return place ? (*items)[*place] : Value();
+    const auto position = IndexOf(*index.Whole(), items->size());
+    return position ? (*items)[*position] : Value();
   }
   if (object.text() != nullptr) {
     QUIRE_TRY(budget.Charge(object.bytes()));
     const std::string_view text = *object.text();
-    const auto place = PlaceOf(*index.Whole(), CountCharacters(text));
-    if (!place) return Value();
-    const std::string_view from = SkipCharacters(text, *place);
+    const auto position = IndexOf(*index.Whole(), CountCharacters(text));
+    if (!position) return Value();
+    const std::string_view from = SkipCharacters(text, *position);
     return Value(from.substr(0, from.size() - SkipCharacters(from, 1).size()));
   }
   return Value();

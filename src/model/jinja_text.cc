@@ -77,11 +77,11 @@ std::string_view Trim(std::string_view text, const CharacterSet* characters) {
   return TrimEnd(TrimStart(text, characters), characters);
 }
 
-TextFinder::TextFinder(std::string_view part) : part_(part), borders_(part.size()) {
+TextFinder::TextFinder(std::string_view needle) : needle_(needle), borders_(needle.size()) {
   size_t border = 0;
-  for (size_t i = 1; i < part_.size(); ++i) {
-    while (border > 0 && part_[i] != part_[border]) border = borders_[border - 1];
-    if (part_[i] == part_[border]) ++border;
+  for (size_t i = 1; i < needle_.size(); ++i) {
+    while (border > 0 && needle_[i] != needle_[border]) border = borders_[border - 1];
+    if (needle_[i] == needle_[border]) ++border;
     borders_[i] = border;
   }
 }
@@ -90,14 +90,14 @@ size_t TextFinder::Find(std::string_view text, size_t from) const {
   size_t matched = 0;
   for (size_t at = from; at < text.size(); ++at) {
     if (matched == 0) {
-      at = text.find(part_[0], at);
+      at = text.find(needle_[0], at);
       if (at == std::string_view::npos) return at;
       matched = 1;
     } else {
-      while (matched > 0 && text[at] != part_[matched]) matched = borders_[matched - 1];
-      if (text[at] == part_[matched]) ++matched;
+      while (matched > 0 && text[at] != needle_[matched]) matched = borders_[matched - 1];
+      if (text[at] == needle_[matched]) ++matched;
     }
-    if (matched == part_.size()) return at + 1 - matched;
+    if (matched == needle_.size()) return at + 1 - matched;
   }
   return std::string_view::npos;
 }
@@ -111,11 +111,11 @@ std::optional<std::string_view> Splitter::Next() {
   if (!separator_) return NextWord();
   if (ended_) return std::nullopt;
   const size_t at = cuts_left_ == 0 ? std::string_view::npos : separator_->Find(rest_);
-  const std::string_view part = rest_.substr(0, at);
+  const std::string_view piece = rest_.substr(0, at);
   ended_ = at == std::string_view::npos;
-  if (!ended_) rest_.remove_prefix(at + separator_->part_bytes());
+  if (!ended_) rest_.remove_prefix(at + separator_->needle_bytes());
   if (cuts_left_ > 0) --cuts_left_;
-  return part;
+  return piece;
 }
 
 std::optional<std::string_view> Splitter::NextWord() {

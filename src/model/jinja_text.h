@@ -32,32 +32,32 @@ std::string_view Trim(std::string_view text, const CharacterSet* characters = nu
 
 /// Finds a text inside others in time linear in both lengths, whatever they are.
 ///
-/// Cost:     8 bytes for each of the part
-/// Lifetime: `part` must outlive it
+/// Cost:     8 bytes for each of the needle
+/// Lifetime: `needle` must outlive it
 /// Source:   Knuth, Morris and Pratt, SIAM Journal on Computing 6 (2), 1977
 class TextFinder {
  public:
   static constexpr size_t kBytesPerByte = sizeof(size_t);
 
-  /// `part` is not empty.
-  explicit TextFinder(std::string_view part);
+  /// `needle` is not empty.
+  explicit TextFinder(std::string_view needle);
   /// Where it begins, at `from` or later; npos when it is not there.
   size_t Find(std::string_view text, size_t from = 0) const;
-  size_t part_bytes() const { return part_.size(); }
+  size_t needle_bytes() const { return needle_.size(); }
 
  private:
-  std::string_view part_;
+  std::string_view needle_;
   std::vector<size_t> borders_;  // of the first i + 1 bytes: the longest prefix that is a suffix
 };
 
-/// str.split, part by part: at most `most` cuts (all when negative); at runs of white space without
-/// a separator, which must not be empty.
+/// str.split, piece by piece: at most `most` cuts (all when negative); at runs of white space
+/// without a separator, which must not be empty.
 ///
-/// Lifetime: text and separator must outlive it and its parts
+/// Lifetime: text and separator must outlive it and its pieces
 class Splitter {
  public:
   Splitter(std::string_view text, const std::string* separator, int64_t most);
-  /// The next part; nothing after the last.
+  /// The next piece; nothing after the last.
   std::optional<std::string_view> Next();
 
  private:

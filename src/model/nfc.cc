@@ -27,15 +27,15 @@ uint16_t CombiningClass(utf8proc_int32_t code) {
 std::vector<utf8proc_int32_t> Decompose(std::string_view text) {
   std::vector<utf8proc_int32_t> codes;
   codes.reserve(text.size() + 1);
-  std::array<utf8proc_int32_t, 32> parts{};
+  std::array<utf8proc_int32_t, 32> decomposed{};
   for (size_t at = 0; at < text.size();) {
     const auto code = static_cast<utf8proc_int32_t>(NextCharacter(text, at));
     int boundary = UTF8PROC_BOUNDCLASS_START;
     const utf8proc_ssize_t count = utf8proc_decompose_char(
-        code, parts.data(), parts.size(),
+        code, decomposed.data(), decomposed.size(),
         static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE), &boundary);
-    QUIRE_CHECK(count >= 0 && static_cast<size_t>(count) <= parts.size());
-    codes.insert(codes.end(), parts.begin(), parts.begin() + count);
+    QUIRE_CHECK(count >= 0 && static_cast<size_t>(count) <= decomposed.size());
+    codes.insert(codes.end(), decomposed.begin(), decomposed.begin() + count);
   }
   return codes;
 }

@@ -32,18 +32,18 @@ Result<std::string> ReplaceAll(std::string text, const Regex& pattern, std::stri
 
 }  // namespace
 
-Result<Normalizer> Normalizer::Parse(const std::optional<JsonPart>& part) {
+Result<Normalizer> Normalizer::Parse(const std::optional<JsonNode>& node) {
   Normalizer normalizer;
-  if (part) QUIRE_TRY(normalizer.Add(*part, 0));
+  if (node) QUIRE_TRY(normalizer.Add(*node, 0));
   return normalizer;
 }
 
-Result<void> Normalizer::Add(const JsonPart& part, int depth) {
-  const std::string type = part.Type();
+Result<void> Normalizer::Add(const JsonNode& node, int depth) {
+  const std::string type = node.Type();
   if (type == "Sequence" && depth < kSequenceDepthMax) {
-    QUIRE_ASSIGN(const JsonPart list, part.Get("normalizers"));
-    QUIRE_ASSIGN(const std::vector<JsonPart> parts, list.Elements());
-    for (const JsonPart& one : parts) QUIRE_TRY(Add(one, depth + 1));
+    QUIRE_ASSIGN(const JsonNode list, node.Get("normalizers"));
+    QUIRE_ASSIGN(const std::vector<JsonNode> elements, list.Elements());
+    for (const JsonNode& one : elements) QUIRE_TRY(Add(one, depth + 1));
     return {};
   }
   if (type == "NFC") {
@@ -51,18 +51,18 @@ Result<void> Normalizer::Add(const JsonPart& part, int depth) {
     return {};
   }
   if (type == "Prepend") {
-    QUIRE_ASSIGN(std::string content, part.Text("prepend"));
+    QUIRE_ASSIGN(std::string content, node.Text("prepend"));
     steps_.emplace_back(Prepend{std::move(content)});
     return {};
   }
   if (type == "Replace") {
-    QUIRE_ASSIGN(const JsonPart pattern, part.Get("pattern"));
+    QUIRE_ASSIGN(const JsonNode pattern, node.Get("pattern"));
     QUIRE_ASSIGN(Regex regex, Regex::Parse(pattern));
-    QUIRE_ASSIGN(std::string content, part.Text("content"));
+    QUIRE_ASSIGN(std::string content, node.Text("content"));
     steps_.emplace_back(Replace{std::move(regex), std::move(content)});
     return {};
   }
-  return part.Unsupported(
+  return node.Unsupported(
       fmt::format("type \"{}\"; supported: NFC, Prepend, Replace, Sequence", type));
 }
 

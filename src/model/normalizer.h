@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "model/regex.h"
 #include "quire/error.h"
 
@@ -22,7 +22,7 @@ class Normalizer {
   Normalizer() = default;
 
   /// Absent: no step. Errors: kCorrupt; kUnsupported another type, named
-  static Result<Normalizer> Parse(const std::optional<JsonPart>& part);
+  static Result<Normalizer> Parse(const std::optional<JsonNode>& node);
 
   /// Errors: kNoSpace a pattern's limit
   Result<std::string> Normalize(std::string text, RegexBudget& budget) const;
@@ -38,7 +38,7 @@ class Normalizer {
   };
   using Step = std::variant<Nfc, Prepend, Replace>;
 
-  Result<void> Add(const JsonPart& part, int depth);
+  Result<void> Add(const JsonNode& node, int depth);
 
   std::vector<Step> steps_;
 };

@@ -9,45 +9,45 @@ constexpr size_t kAroundMax = 1024;
 
 }  // namespace
 
-Result<PostProcessor> PostProcessor::Parse(const std::optional<JsonPart>& part) {
+Result<PostProcessor> PostProcessor::Parse(const std::optional<JsonNode>& node) {
   PostProcessor processor;
-  if (part) QUIRE_TRY(processor.Add(*part, 0));
+  if (node) QUIRE_TRY(processor.Add(*node, 0));
   return processor;
 }
 
-Result<void> PostProcessor::Add(const JsonPart& part, int depth) {
-  const std::string type = part.Type();
+Result<void> PostProcessor::Add(const JsonNode& node, int depth) {
+  const std::string type = node.Type();
   if (type == "Sequence" && depth < kSequenceDepthMax) {
-    QUIRE_ASSIGN(const JsonPart list, part.Get("processors"));
-    QUIRE_ASSIGN(const std::vector<JsonPart> parts, list.Elements());
-    for (const JsonPart& one : parts) QUIRE_TRY(Add(one, depth + 1));
+    QUIRE_ASSIGN(const JsonNode list, node.Get("processors"));
+    QUIRE_ASSIGN(const std::vector<JsonNode> elements, list.Elements());
+    for (const JsonNode& one : elements) QUIRE_TRY(Add(one, depth + 1));
     return {};
   }
   if (type == "ByteLevel") return {};
-  if (type == "TemplateProcessing") return AddTemplate(part);
-  return part.Unsupported(
+  if (type == "TemplateProcessing") return AddTemplate(node);
+  return node.Unsupported(
       fmt::format("type \"{}\"; supported: TemplateProcessing, ByteLevel, Sequence", type));
 }
 
-Result<void> PostProcessor::AddTemplate(const JsonPart& part) {
-  QUIRE_ASSIGN(const JsonPart single, part.Get("single"));
-  QUIRE_ASSIGN(const std::vector<JsonPart> pieces, single.Elements());
+Result<void> PostProcessor::AddTemplate(const JsonNode& node) {
+  QUIRE_ASSIGN(const JsonNode single, node.Get("single"));
+  QUIRE_ASSIGN(const std::vector<JsonNode> pieces, single.Elements());
   std::vector<TokenId> left;
   std::vector<TokenId> right;
   bool seen = false;  // the text
-  for (const JsonPart& piece : pieces) {
+  for (const JsonNode& piece : pieces) {
     if (piece.Find("Sequence")) {
       if (seen) return piece.Unsupported("the text twice");
       seen = true;
       continue;
     }
-    QUIRE_ASSIGN(const JsonPart special, piece.Get("SpecialToken"));
+    QUIRE_ASSIGN(const JsonNode special, piece.Get("SpecialToken"));
     QUIRE_ASSIGN(const std::string name, special.Text("id"));
-    QUIRE_ASSIGN(const JsonPart tokens, part.Get("special_tokens"));
-    QUIRE_ASSIGN(const JsonPart token, tokens.Get(name));
-    QUIRE_ASSIGN(const JsonPart list, token.Get("ids"));
-    QUIRE_ASSIGN(const std::vector<JsonPart> ids, list.Elements());
-    for (const JsonPart& element : ids) {
+    QUIRE_ASSIGN(const JsonNode tokens, node.Get("special_tokens"));
+    QUIRE_ASSIGN(const JsonNode token, tokens.Get(name));
+    QUIRE_ASSIGN(const JsonNode list, token.Get("ids"));
+    QUIRE_ASSIGN(const std::vector<JsonNode> ids, list.Elements());
+    for (const JsonNode& element : ids) {
       QUIRE_ASSIGN(const TokenId id, element.Id());
       (seen ? right : left).push_back(id);
     }

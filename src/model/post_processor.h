@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "quire/error.h"
 #include "quire/ids.h"
 
@@ -18,11 +18,11 @@ struct PostProcessor {
   /// Reads TemplateProcessing (its form for one text), ByteLevel (which moves offsets, not ids) or
   /// a Sequence of them. Absent: none. Errors: kCorrupt; kUnsupported another type, named, a
   /// template that has the text twice or not at all
-  static Result<PostProcessor> Parse(const std::optional<JsonPart>& part);
+  static Result<PostProcessor> Parse(const std::optional<JsonNode>& node);
 
  private:
-  Result<void> Add(const JsonPart& part, int depth);
-  Result<void> AddTemplate(const JsonPart& part);
+  Result<void> Add(const JsonNode& node, int depth);
+  Result<void> AddTemplate(const JsonNode& node);
 };
 
 }  // namespace quire::model

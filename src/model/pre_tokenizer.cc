@@ -71,69 +71,69 @@ void CutRanges(std::string_view text, const std::vector<Range>& ranges, SplitBeh
 
 }  // namespace
 
-Result<PreTokenizer> PreTokenizer::Parse(const std::optional<JsonPart>& part) {
+Result<PreTokenizer> PreTokenizer::Parse(const std::optional<JsonNode>& node) {
   PreTokenizer pre_tokenizer;
-  if (part) QUIRE_TRY(pre_tokenizer.Add(*part, 0));
+  if (node) QUIRE_TRY(pre_tokenizer.Add(*node, 0));
   return pre_tokenizer;
 }
 
-Result<void> PreTokenizer::Add(const JsonPart& part, int depth) {
-  const std::string type = part.Type();
-  if (byte_level_) return part.Unsupported("ByteLevel must be the last step");
+Result<void> PreTokenizer::Add(const JsonNode& node, int depth) {
+  const std::string type = node.Type();
+  if (byte_level_) return node.Unsupported("ByteLevel must be the last step");
   if (type == "Sequence" && depth < kSequenceDepthMax) {
-    QUIRE_ASSIGN(const JsonPart list, part.Get("pretokenizers"));
-    QUIRE_ASSIGN(const std::vector<JsonPart> parts, list.Elements());
-    for (const JsonPart& one : parts) QUIRE_TRY(Add(one, depth + 1));
+    QUIRE_ASSIGN(const JsonNode list, node.Get("pretokenizers"));
+    QUIRE_ASSIGN(const std::vector<JsonNode> elements, list.Elements());
+    for (const JsonNode& one : elements) QUIRE_TRY(Add(one, depth + 1));
     return {};
   }
-  if (type == "Split") return AddSplit(part);
-  if (type == "ByteLevel") return AddByteLevel(part);
-  if (type == "Metaspace") return AddMetaspace(part);
+  if (type == "Split") return AddSplit(node);
+  if (type == "ByteLevel") return AddByteLevel(node);
+  if (type == "Metaspace") return AddMetaspace(node);
   if (type == "Digits") {
-    QUIRE_ASSIGN(const bool individual, part.Flag("individual_digits", false));
-    QUIRE_ASSIGN(Regex digit, Regex::Compile(R"(\p{N})", part.Name()));
+    QUIRE_ASSIGN(const bool individual, node.Flag("individual_digits", false));
+    QUIRE_ASSIGN(Regex digit, Regex::Compile(R"(\p{N})", node.Name()));
     const auto behavior = individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;
     steps_.emplace_back(Split{std::move(digit), behavior, false});
     return {};
   }
-  return part.Unsupported(
+  return node.Unsupported(
       fmt::format("type \"{}\"; supported: Split, ByteLevel, Metaspace, Digits, Sequence", type));
 }
 
-Result<void> PreTokenizer::AddSplit(const JsonPart& part) {
-  QUIRE_ASSIGN(const JsonPart pattern, part.Get("pattern"));
-  QUIRE_ASSIGN(const JsonPart name, part.Get("behavior"));
+Result<void> PreTokenizer::AddSplit(const JsonNode& node) {
+  QUIRE_ASSIGN(const JsonNode pattern, node.Get("pattern"));
+  QUIRE_ASSIGN(const JsonNode name, node.Get("behavior"));
   QUIRE_ASSIGN(const std::string text, name.Text());
   const auto known =
       std::ranges::find(kBehaviors, text, [](const auto& pair) { return pair.first; });
   if (known == kBehaviors.end()) return name.Unsupported(fmt::format("\"{}\"", text));
-  QUIRE_ASSIGN(const bool invert, part.Flag("invert", false));
+  QUIRE_ASSIGN(const bool invert, node.Flag("invert", false));
   QUIRE_ASSIGN(Regex regex, Regex::Parse(pattern));
   steps_.emplace_back(Split{std::move(regex), known->second, invert});
   return {};
 }
 
-Result<void> PreTokenizer::AddByteLevel(const JsonPart& part) {
-  QUIRE_ASSIGN(const bool prefix_space, part.Flag("add_prefix_space", true));
-  QUIRE_ASSIGN(const bool use_regex, part.Flag("use_regex", true));
+Result<void> PreTokenizer::AddByteLevel(const JsonNode& node) {
+  QUIRE_ASSIGN(const bool prefix_space, node.Flag("add_prefix_space", true));
+  QUIRE_ASSIGN(const bool use_regex, node.Flag("use_regex", true));
   if (prefix_space) steps_.emplace_back(PrefixSpace{});
   if (use_regex) {
-    QUIRE_ASSIGN(Regex regex, Regex::Compile(kGpt2Pattern, part.Name()));
+    QUIRE_ASSIGN(Regex regex, Regex::Compile(kGpt2Pattern, node.Name()));
     steps_.emplace_back(Split{std::move(regex), SplitBehavior::kIsolated, false});
   }
   byte_level_ = true;
   return {};
 }
 
-Result<void> PreTokenizer::AddMetaspace(const JsonPart& part) {
+Result<void> PreTokenizer::AddMetaspace(const JsonNode& node) {
   Metaspace step{.mark = {}, .prepend = Metaspace::Prepend::kAlways};
-  QUIRE_ASSIGN(step.mark, part.Text("replacement"));
+  QUIRE_ASSIGN(step.mark, node.Text("replacement"));
   size_t character = 0;
   if (!step.mark.empty()) NextCharacter(step.mark, character);
   if (step.mark.empty() || character != step.mark.size()) {
-    return part.Corrupt("replacement must be one character");
+    return node.Corrupt("replacement must be one character");
   }
-  if (const auto scheme = part.Find("prepend_scheme")) {
+  if (const auto scheme = node.Find("prepend_scheme")) {
     QUIRE_ASSIGN(const std::string text, scheme->Text());
     if (text == "never") {
       step.prepend = Metaspace::Prepend::kNever;
@@ -143,15 +143,15 @@ Result<void> PreTokenizer::AddMetaspace(const JsonPart& part) {
       return scheme->Unsupported(fmt::format("\"{}\"", text));
     }
   } else {  // older files
-    QUIRE_ASSIGN(const bool prefix_space, part.Flag("add_prefix_space", true));
+    QUIRE_ASSIGN(const bool prefix_space, node.Flag("add_prefix_space", true));
     if (!prefix_space) step.prepend = Metaspace::Prepend::kNever;
   }
-  QUIRE_ASSIGN(const bool split, part.Flag("split", true));
+  QUIRE_ASSIGN(const bool split, node.Flag("split", true));
   const std::string mark = step.mark;
   steps_.emplace_back(std::move(step));
   if (split) {
     const Json pattern = {{"String", mark}};
-    QUIRE_ASSIGN(Regex regex, Regex::Parse(JsonPart(pattern, part.Name())));
+    QUIRE_ASSIGN(Regex regex, Regex::Parse(JsonNode(pattern, node.Name())));
     steps_.emplace_back(Split{std::move(regex), SplitBehavior::kMergedWithNext, false});
   }
   return {};

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "model/regex.h"
 #include "quire/error.h"
 
@@ -32,7 +32,7 @@ class PreTokenizer {
 
   /// Absent: no step, the text is one piece. Errors: kCorrupt; kUnsupported another type, named, or
   /// a step behind ByteLevel
-  static Result<PreTokenizer> Parse(const std::optional<JsonPart>& part);
+  static Result<PreTokenizer> Parse(const std::optional<JsonNode>& node);
 
   /// Pieces are bytes, each a token or more: merges begin at bytes, not at characters.
   bool byte_level() const { return byte_level_; }
@@ -59,10 +59,10 @@ class PreTokenizer {
   };
   using Step = std::variant<Split, PrefixSpace, Metaspace>;
 
-  Result<void> Add(const JsonPart& part, int depth);
-  Result<void> AddSplit(const JsonPart& part);
-  Result<void> AddByteLevel(const JsonPart& part);
-  Result<void> AddMetaspace(const JsonPart& part);
+  Result<void> Add(const JsonNode& node, int depth);
+  Result<void> AddSplit(const JsonNode& node);
+  Result<void> AddByteLevel(const JsonNode& node);
+  Result<void> AddMetaspace(const JsonNode& node);
 
   std::vector<Step> steps_;
   bool byte_level_ = false;

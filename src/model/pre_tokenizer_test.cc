@@ -14,7 +14,7 @@ namespace {
 using Pieces = std::vector<std::string>;
 
 Pieces Cut(const Json& json, std::string_view text, bool at_start = true) {
-  const auto pre_tokenizer = PreTokenizer::Parse(JsonPart(json, "t"));
+  const auto pre_tokenizer = PreTokenizer::Parse(JsonNode(json, "t"));
   EXPECT_TRUE(pre_tokenizer.has_value()) << pre_tokenizer.error().message;
   if (!pre_tokenizer) return {};
   RegexBudget budget(text.size());
@@ -50,7 +50,7 @@ TEST(PreTokenizerTest, ByteLevel) {
   const Json prefix = {{"type", "ByteLevel"}};  // the defaults of the format
   EXPECT_EQ(Cut(prefix, "go"), (Pieces{" go"}));
   EXPECT_EQ(Cut(prefix, " go"), (Pieces{" go"}));
-  EXPECT_TRUE(PreTokenizer::Parse(JsonPart(plain, "t"))->byte_level());
+  EXPECT_TRUE(PreTokenizer::Parse(JsonNode(plain, "t"))->byte_level());
 }
 
 TEST(PreTokenizerTest, Metaspace) {
@@ -88,13 +88,13 @@ TEST(PreTokenizerTest, OthersAreNamed) {
             "pretokenizers[1]"},
            {deep, "Sequence"},
            {{{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "x"}}, "scheme"}}) {
-    const auto parsed = PreTokenizer::Parse(JsonPart(json, "file"));
+    const auto parsed = PreTokenizer::Parse(JsonNode(json, "file"));
     ASSERT_FALSE(parsed.has_value()) << json;
     EXPECT_EQ(parsed.error().code, ErrorCode::kUnsupported) << parsed.error().message;
     EXPECT_TRUE(parsed.error().message.contains(name)) << parsed.error().message;
   }
   const Json two = {{"type", "Metaspace"}, {"replacement", "__"}};
-  EXPECT_EQ(PreTokenizer::Parse(JsonPart(two, "file")).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(PreTokenizer::Parse(JsonNode(two, "file")).error().code, ErrorCode::kCorrupt);
 }
 
 TEST(NormalizerTest, StepsInOrder) {
@@ -104,7 +104,7 @@ TEST(NormalizerTest, StepsInOrder) {
                        {{"type", "Prepend"}, {"prepend", "_"}},
                        {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "_"}},
                        {{"type", "Replace"}, {"pattern", {{"Regex", "x+"}}}, {"content", ""}}}}};
-  const auto normalizer = Normalizer::Parse(JsonPart(json, "t"));
+  const auto normalizer = Normalizer::Parse(JsonNode(json, "t"));
   ASSERT_TRUE(normalizer.has_value()) << normalizer.error().message;
   RegexBudget budget(0);
   EXPECT_EQ(normalizer->Normalize("a b xxe\u0301x", budget), "_a_b_\u00e9");
@@ -115,7 +115,7 @@ TEST(NormalizerTest, TextCannotGrowWithoutEnd) {
   const Json step = {
       {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1000, 'a')}};
   const Json json = {{"type", "Sequence"}, {"normalizers", {step, step, step, step, step}}};
-  const auto normalizer = Normalizer::Parse(JsonPart(json, "t"));
+  const auto normalizer = Normalizer::Parse(JsonNode(json, "t"));
   ASSERT_TRUE(normalizer.has_value());
   RegexBudget budget(0);
   EXPECT_EQ(normalizer->Normalize("a", budget).error().code, ErrorCode::kNoSpace);

@@ -115,13 +115,13 @@ class Regex::Code::Search {
   MatchData data_;
 };
 
-Result<Regex> Regex::Parse(const JsonPart& pattern) {
+Result<Regex> Regex::Parse(const JsonNode& pattern) {
   if (const auto literal = pattern.Find("String")) {
     QUIRE_ASSIGN(std::string text, literal->Text());
     if (text.empty()) return literal->Corrupt("must not be empty");
     return Regex(std::make_shared<Code>(Code{.where = {}, .literal = text, .pattern = nullptr}));
   }
-  QUIRE_ASSIGN(const JsonPart regex, pattern.Get("Regex"));
+  QUIRE_ASSIGN(const JsonNode regex, pattern.Get("Regex"));
   QUIRE_ASSIGN(const std::string text, regex.Text());
   return Compile(text, regex.Name());
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "quire/error.h"
 
 namespace quire::model {
@@ -34,7 +34,7 @@ class Regex {
   /// Reads {"Regex": "..."} or {"String": "..."}: the latter stands for itself.
   /// Errors: kCorrupt another form, or not a pattern; kUnsupported what ToPcre2 refuses, a pattern
   ///         too long or nested too deep. The message names the field
-  static Result<Regex> Parse(const JsonPart& pattern);
+  static Result<Regex> Parse(const JsonNode& pattern);
 
   /// Errors: as Parse; `where` begins the message
   static Result<Regex> Compile(std::string_view pattern, std::string where);

@@ -11,7 +11,7 @@
 #include "model/added_tokens.h"
 #include "model/bpe.h"
 #include "model/decoder.h"
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "model/normalizer.h"
 #include "model/post_processor.h"
 #include "model/pre_tokenizer.h"
@@ -30,7 +30,7 @@ struct Decoded {
 
 }  // namespace
 
-struct Tokenizer::Parts {
+struct Tokenizer::Impl {
   AddedTokenFinder raw_added;         // looked for in the text as it comes
   AddedTokenFinder normalized_added;  // and in what the normalizer makes of it
   Normalizer normalizer;
@@ -47,9 +47,9 @@ struct Tokenizer::Parts {
 
 namespace {
 
-Result<void> RefuseUnsupported(const JsonPart& root) {
+Result<void> RefuseUnsupported(const JsonNode& root) {
   for (const char* field : {"truncation", "padding"}) {
-    if (const auto part = root.Find(field)) return part->Unsupported("only null is supported");
+    if (const auto node = root.Find(field)) return node->Unsupported("only null is supported");
   }
   return {};
 }
@@ -85,7 +85,7 @@ absl::flat_hash_map<TokenId, Decoded> DecodeAll(const Vocabulary& vocabulary,
 
 }  // namespace
 
-Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::Tokenizer(Tokenizer&& other) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&& other) noexcept = default;
 Tokenizer::~Tokenizer() = default;
@@ -97,45 +97,45 @@ Result<Tokenizer> Tokenizer::Load(const std::string& path) {
 
 Result<Tokenizer> Tokenizer::Parse(std::string_view json, std::string_view file_name) {
   QUIRE_ASSIGN(const Json value, ParseJson(json, file_name));
-  const JsonPart root(value, file_name);
-  QUIRE_ASSIGN(const JsonPart model, root.Get("model"));
+  const JsonNode root(value, file_name);
+  QUIRE_ASSIGN(const JsonNode model, root.Get("model"));
   if (!model.is_object()) return model.Corrupt("must be an object");
   QUIRE_TRY(RefuseUnsupported(root));
   QUIRE_ASSIGN(Normalizer normalizer, Normalizer::Parse(root.Find("normalizer")));
   QUIRE_ASSIGN(PreTokenizer pre_tokenizer, PreTokenizer::Parse(root.Find("pre_tokenizer")));
   QUIRE_ASSIGN(PostProcessor post_processor, PostProcessor::Parse(root.Find("post_processor")));
   QUIRE_ASSIGN(Decoder decoder, Decoder::Parse(root));
-  QUIRE_ASSIGN(const JsonPart vocab, model.Get("vocab"));
+  QUIRE_ASSIGN(const JsonNode vocab, model.Get("vocab"));
   QUIRE_ASSIGN(Vocabulary vocabulary, Vocabulary::Parse(vocab));
   QUIRE_ASSIGN(const auto added, ParseAddedTokens(root.Find("added_tokens"), vocabulary));
   QUIRE_ASSIGN(AddedTokenFinder normalized_added, NormalizedFinder(added, normalizer));
   auto decoded = DecodeAll(vocabulary, added, decoder);
   QUIRE_ASSIGN(Bpe bpe, Bpe::Parse(model, std::move(vocabulary), pre_tokenizer.byte_level()));
 
-  auto parts = std::make_unique<Parts>(Parts{.raw_added = RawFinder(added),
-                                             .normalized_added = std::move(normalized_added),
-                                             .normalizer = std::move(normalizer),
-                                             .pre_tokenizer = std::move(pre_tokenizer),
-                                             .bpe = std::move(bpe),
-                                             .post_processor = std::move(post_processor),
-                                             .decoder = std::move(decoder),
-                                             .decoded = std::move(decoded)});
-  for (const auto& [id, text] : parts->decoded) {
-    parts->id_end = std::max(parts->id_end, static_cast<uint32_t>(id) + 1);
+  auto impl = std::make_unique<Impl>(Impl{.raw_added = RawFinder(added),
+                                          .normalized_added = std::move(normalized_added),
+                                          .normalizer = std::move(normalizer),
+                                          .pre_tokenizer = std::move(pre_tokenizer),
+                                          .bpe = std::move(bpe),
+                                          .post_processor = std::move(post_processor),
+                                          .decoder = std::move(decoder),
+                                          .decoded = std::move(decoded)});
+  for (const auto& [id, text] : impl->decoded) {
+    impl->id_end = std::max(impl->id_end, static_cast<uint32_t>(id) + 1);
   }
-  return Tokenizer(std::move(parts));
+  return Tokenizer(std::move(impl));
 }
 
 // A stretch between added tokens of the text.
-Result<void> Tokenizer::Parts::EncodeStretch(std::string_view text, bool at_start,
-                                             RegexBudget& budget, std::vector<TokenId>& ids) const {
+Result<void> Tokenizer::Impl::EncodeStretch(std::string_view text, bool at_start,
+                                            RegexBudget& budget, std::vector<TokenId>& ids) const {
   QUIRE_ASSIGN(const std::string normalized, normalizer.Normalize(std::string(text), budget));
   bool first = at_start;
-  for (const auto& [part, token] : normalized_added.Split(normalized)) {
+  for (const auto& [node, token] : normalized_added.Split(normalized)) {
     if (token) {
       ids.push_back(*token);
     } else {
-      QUIRE_ASSIGN(const auto pieces, pre_tokenizer.Cut(std::string(part), first, budget));
+      QUIRE_ASSIGN(const auto pieces, pre_tokenizer.Cut(std::string(node), first, budget));
       for (const std::string& piece : pieces) bpe.Encode(piece, ids);
     }
     first = false;
@@ -148,15 +148,15 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
   const std::string valid = ToUtf8(text);
   std::vector<TokenId> ids;
   ids.reserve(valid.size() / 2);
-  const PostProcessor& around = parts_->post_processor;
+  const PostProcessor& around = impl_->post_processor;
   if (options.add_special) ids = around.before;
   RegexBudget budget(valid.size());
   bool first = true;
-  for (const auto& [stretch, token] : parts_->raw_added.Split(valid)) {
+  for (const auto& [stretch, token] : impl_->raw_added.Split(valid)) {
     if (token) {
       ids.push_back(*token);
     } else {
-      QUIRE_TRY(parts_->EncodeStretch(stretch, first, budget, ids));
+      QUIRE_TRY(impl_->EncodeStretch(stretch, first, budget, ids));
     }
     first = false;
   }
@@ -171,18 +171,18 @@ std::string Tokenizer::Decode(std::span<const TokenId> tokens, const DecodeOptio
   return text + stream.Finish();
 }
 
-uint32_t Tokenizer::id_end() const { return parts_->id_end; }
+uint32_t Tokenizer::id_end() const { return impl_->id_end; }
 
 std::string TextStream::Add(TokenId token) {
-  const Tokenizer::Parts& parts = *tokenizer_.parts_;
-  const auto decoded = parts.decoded.find(token);
-  if (decoded == parts.decoded.end()) return {};
+  const Tokenizer::Impl& impl = *tokenizer_.impl_;
+  const auto decoded = impl.decoded.find(token);
+  if (decoded == impl.decoded.end()) return {};
   if (decoded->second.special && options_.skip_special) return {};
-  return std::string(parts.decoder.Strip(utf8_.Add(decoded->second.bytes), stripped_));
+  return std::string(impl.decoder.Strip(utf8_.Add(decoded->second.bytes), stripped_));
 }
 
 std::string TextStream::Finish() {
-  return std::string(tokenizer_.parts_->decoder.Strip(utf8_.Finish(), stripped_));
+  return std::string(tokenizer_.impl_->decoder.Strip(utf8_.Finish(), stripped_));
 }
 
 }  // namespace quire::model

@@ -57,11 +57,11 @@ class Tokenizer {
 
  private:
   friend class TextStream;
-  struct Parts;
+  struct Impl;
 
-  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+  explicit Tokenizer(std::unique_ptr<const Impl> impl);
 
-  std::unique_ptr<const Parts> parts_;
+  std::unique_ptr<const Impl> impl_;
 };
 
 /// Text of tokens as they are made: only whole characters come out.

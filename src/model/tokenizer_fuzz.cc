@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "model/fuzz_input.h"
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "model/tokenizer.h"
 #include "model/utf8.h"
 

@@ -17,7 +17,7 @@ Vocabulary::Vocabulary(Vocabulary&& other) noexcept = default;
 Vocabulary& Vocabulary::operator=(Vocabulary&& other) noexcept = default;
 Vocabulary::~Vocabulary() = default;
 
-Result<Vocabulary> Vocabulary::Parse(const JsonPart& vocab) {
+Result<Vocabulary> Vocabulary::Parse(const JsonNode& vocab) {
   if (!vocab.is_object()) return vocab.Corrupt("must be an object");
   auto tables = std::make_unique<Tables>();
   tables->texts.reserve(vocab.value().size());

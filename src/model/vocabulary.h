@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/json_part.h"
+#include "model/json_node.h"
 #include "quire/error.h"
 #include "quire/ids.h"
 
@@ -20,7 +20,7 @@ namespace quire::model {
 class Vocabulary {
  public:
   /// Errors: kCorrupt no object, an id out of range or twice
-  static Result<Vocabulary> Parse(const JsonPart& vocab);
+  static Result<Vocabulary> Parse(const JsonNode& vocab);
 
   Vocabulary(Vocabulary&& other) noexcept;
   Vocabulary& operator=(Vocabulary&& other) noexcept;

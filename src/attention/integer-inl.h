@@ -1,15 +1,15 @@
-// Whole-number codes of docs/codecs.md to pairs of 16-bit numbers, whose products one instruction
+// Integer codes of docs/codecs.md to pairs of 16-bit numbers, whose products one instruction
 // multiplies and adds: two channels of a token of K, two tokens of a channel of V. A step of a tile
 // (codec/planes.h) is a vector of 256 bits; where vectors have 512, steps of two tiles are read
 // together that meet the same factors.
 #include "attention/tile-inl.h"
 #include "hwy/highway.h"
 
-#if defined(QUIRE_ATTENTION_WHOLE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef QUIRE_ATTENTION_WHOLE_INL_H_
-#undef QUIRE_ATTENTION_WHOLE_INL_H_
+#if defined(QUIRE_ATTENTION_INTEGER_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_ATTENTION_INTEGER_INL_H_
+#undef QUIRE_ATTENTION_INTEGER_INL_H_
 #else
-#define QUIRE_ATTENTION_WHOLE_INL_H_
+#define QUIRE_ATTENTION_INTEGER_INL_H_
 #endif
 
 #include <cstring>
@@ -69,17 +69,17 @@ HWY_INLINE PairVec SetPair(const int16_t* pair) {
   return hn::BitCast(PairTag(), hn::Set(SumTag(), both));
 }
 
-/// Codes of half a byte become numbers of seven bits without a sign: a code's whole number is
-/// kStride<kCodec> times that, less kExcess<kCodec>. Two of them in sixteen bits are a number too,
+/// Codes of half a byte become numbers of seven bits without a sign: a code's integer is
+/// kStride<kCodec> times that, less kBias<kCodec>. Two of them in sixteen bits are a number too,
 /// low + 256 * high, and need not be parted before they are multiplied: sums of products with it,
 /// less 256 times those with the high ones, are those with the low ones. On the way sums may wrap
 /// around; they end as they should.
 template <Codec kCodec>
-inline constexpr int32_t kExcess = kCodec == Codec::kInt8   ? 0
-                                   : kCodec == Codec::kInt4 ? codec::kInt4Excess
-                                   : kCodec == Codec::kNf4  ? 63
-                                   : kCodec == Codec::kFp4  ? 12
-                                                            : 127;
+inline constexpr int32_t kBias = kCodec == Codec::kInt8   ? 0
+                                 : kCodec == Codec::kInt4 ? codec::kInt4Bias
+                                 : kCodec == Codec::kNf4  ? 63
+                                 : kCodec == Codec::kFp4  ? 12
+                                                          : 127;
 template <Codec kCodec>
 inline constexpr int32_t kStride = kCodec == Codec::kQ25 ? 2 : 1;
 
@@ -94,24 +94,24 @@ HWY_INLINE StepVecOf<kTiles> LoadStep(const std::byte* const* tiles, size_t at) 
     return hn::Combine(StepTagOf<kTiles>(), second, first);
   }
 }
-/// What codes become, by the whole numbers they stand for.
+/// What codes become, by the integers they stand for.
 template <Codec kCodec>
-constexpr codec::WholeTable SevenBits(const codec::WholeTable& whole) {
-  codec::WholeTable numbers{};
+constexpr codec::IntegerTable SevenBits(const codec::IntegerTable& whole) {
+  codec::IntegerTable numbers{};
   for (size_t i = 0; i < numbers.size(); ++i) {
-    numbers[i] = static_cast<int8_t>((whole[i] + kExcess<kCodec>) / kStride<kCodec>);
+    numbers[i] = static_cast<int8_t>((whole[i] + kBias<kCodec>) / kStride<kCodec>);
   }
   return numbers;
 }
 template <Codec kCodec>
-inline constexpr codec::WholeTable kTable =
-    SevenBits<kCodec>(kCodec == Codec::kNf4 ? codec::kNf4Whole : codec::kFp4Whole);
-inline constexpr auto kFirstTable = SevenBits<Codec::kQ25>(codec::kPairFirstWhole);
-inline constexpr auto kSecondTable = SevenBits<Codec::kQ25>(codec::kPairSecondWhole);
+inline constexpr codec::IntegerTable kTable =
+    SevenBits<kCodec>(kCodec == Codec::kNf4 ? codec::kNf4Integers : codec::kFp4Integers);
+inline constexpr auto kFirstTable = SevenBits<Codec::kQ25>(codec::kPairFirstIntegers);
+inline constexpr auto kSecondTable = SevenBits<Codec::kQ25>(codec::kPairSecondIntegers);
 
-/// What stands in the table at the low halves of `codes`; the high ones may be anything.
+/// What stands in the table at the low nibbles of `codes`; the high ones may be anything.
 template <class V>
-HWY_INLINE V LookUpLow(const codec::WholeTable& table, V codes) {
+HWY_INLINE V LookUpLow(const codec::IntegerTable& table, V codes) {
   const hn::DFromV<V> d;
 #if HWY_TARGET == HWY_AVX3_DL
   // Looks at six bits, so the table stands there four times.
@@ -123,9 +123,9 @@ HWY_INLINE V LookUpLow(const codec::WholeTable& table, V codes) {
   return hn::TableLookupBytes(hn::LoadDup128(d, table.data()), low);
 }
 
-/// The high halves of bytes, as low ones.
+/// The high nibbles of bytes, as low ones.
 template <class V>
-HWY_INLINE V HighHalves(V bytes) {
+HWY_INLINE V HighNibbles(V bytes) {
   const hn::Repartition<uint16_t, hn::DFromV<V>> d16;
   return hn::BitCast(hn::DFromV<V>(), hn::ShiftRight<4>(hn::BitCast(d16, bytes)));
 }
@@ -152,7 +152,7 @@ HWY_INLINE void LoadBytePairs(const std::byte* const* tiles, size_t at, PairVecO
   }
 }
 
-/// The numbers of the low halves of bytes; the high ones may be anything.
+/// The numbers of the low nibbles of bytes; the high ones may be anything.
 template <Codec kCodec, class V>
 HWY_INLINE V NumbersOf(V codes) {
   if constexpr (kCodec == Codec::kInt4) {
@@ -168,7 +168,7 @@ HWY_INLINE void LoadNibblePairs(const std::byte* const* tiles, size_t at,
                                 PairVecOf<kTiles> (*to)[kVecsPerStep]) {
   const auto bytes = LoadStep<kTiles>(tiles, at);
   Widen<kTiles, kJoined>(NumbersOf<kCodec>(bytes), to[0]);
-  Widen<kTiles, kJoined>(NumbersOf<kCodec>(HighHalves(bytes)), to[1]);
+  Widen<kTiles, kJoined>(NumbersOf<kCodec>(HighNibbles(bytes)), to[1]);
 }
 
 /// Terms of one code of q25, two by two: of half kHalf of a tile's eight halves of a step. `codes`
@@ -217,19 +217,19 @@ HWY_INLINE void LoadPairs(const std::byte* const* tiles, size_t at,
     const auto signs = LoadStep<kTiles>(tiles, at + 4 * codec::kStepBytes);
     const auto bytes = LoadStep<kTiles>(tiles, step);
     PointPairs<2 * kStep, kTiles, kJoined>(bytes, signs, to[0], to[1]);
-    PointPairs<2 * kStep + 1, kTiles, kJoined>(HighHalves(bytes), signs, to[2], to[3]);
+    PointPairs<2 * kStep + 1, kTiles, kJoined>(HighNibbles(bytes), signs, to[2], to[3]);
   } else {
     LoadNibblePairs<kCodec, kTiles, kJoined>(tiles, step, to);
   }
 }
 
-/// Of the sums over a step's pairs, joined where they may be, those over whole numbers of its tile
-/// kTile, lane by lane. `without_excess` is -kExcess times the sum of the other factors.
+/// Of the sums over a step's pairs, joined where they may be, those over integers of its tile
+/// kTile, lane by lane. `bias_terms` is -kBias times the sum of the other factors.
 template <Codec kCodec, int kTile>
-HWY_INLINE void TileLanes(const SumVec* step_sums, int32_t without_excess, SumVec* lanes) {
+HWY_INLINE void TileLanes(const SumVec* step_sums, int32_t bias_terms, SumVec* lanes) {
   SumVec sums[kVecsPerStep] = {step_sums[0], step_sums[1]};
-  if constexpr (kExcess<kCodec> != 0) {
-    const SumVec start = hn::Set(SumTag(), without_excess);
+  if constexpr (kBias<kCodec> != 0) {
+    const SumVec start = hn::Set(SumTag(), bias_terms);
     sums[0] = hn::Sub(sums[0], hn::ShiftLeft<8>(sums[1]));
     QUIRE_UNROLL
     for (SumVec& sum : sums) sum = hn::Add(kStride<kCodec> == 2 ? hn::Add(sum, sum) : sum, start);

@@ -1,14 +1,14 @@
 // Single rows over codes of fp8 that are widened to f16 in scratch first, a few planes at a time
-// (halves-inl.h). How planes are read is told in decode-inl.h.
-#include "attention/halves-inl.h"
+// (f16-inl.h). How planes are read is told in decode-inl.h.
+#include "attention/f16-inl.h"
 #include "attention/weigh-inl.h"
 #include "hwy/highway.h"
 
-#if defined(QUIRE_ATTENTION_HALVES_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef QUIRE_ATTENTION_HALVES_DECODE_INL_H_
-#undef QUIRE_ATTENTION_HALVES_DECODE_INL_H_
+#if defined(QUIRE_ATTENTION_F16_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_ATTENTION_F16_DECODE_INL_H_
+#undef QUIRE_ATTENTION_F16_DECODE_INL_H_
 #else
-#define QUIRE_ATTENTION_HALVES_DECODE_INL_H_
+#define QUIRE_ATTENTION_F16_DECODE_INL_H_
 #endif
 
 #include <algorithm>
@@ -26,21 +26,21 @@ inline constexpr size_t kScratchDims = 128;
 inline constexpr uint32_t kScratchColumns = kVecLanes >= 16 ? 4 : 2;
 
 /// A few columns of K, or the tokens of one plane of V.
-struct HalfScratch {
-  alignas(64) uint16_t halves[kScratchColumns * kScratchDims * kColumnTokens];
+struct F16Scratch {
+  alignas(64) uint16_t f16_values[kScratchColumns * kScratchDims * kColumnTokens];
 
-  uint16_t* column(size_t c) { return halves + c * kScratchDims * kColumnTokens; }
+  uint16_t* column(size_t c) { return f16_values + c * kScratchDims * kColumnTokens; }
 };
 
-HWY_INLINE Vec LoadPiece(const uint16_t* halves, size_t piece) {
-  return cn::F16Values::Load(Tag(), reinterpret_cast<const std::byte*>(halves) +
+HWY_INLINE Vec LoadPiece(const uint16_t* f16_values, size_t piece) {
+  return cn::F16Values::Load(Tag(), reinterpret_cast<const std::byte*>(f16_values) +
                                         piece * kVecLanes * cn::F16Values::kBytes);
 }
 
 /// As ScoreTile, of channels [begin, end) that are in scratch.
 template <class Values, int kQueries, int kColumns>
-void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfScratch* scratch,
-                 size_t first, const uint32_t* index, float* scores) {
+void ScoreF16(const float* query, size_t dim, size_t begin, size_t end, F16Scratch* scratch,
+              size_t first, const uint32_t* index, float* scores) {
   constexpr size_t kPieces = kColumnTokens / kVecLanes;
   const Tag d;
   Vec sum[kQueries][kColumns][kPieces];
@@ -84,9 +84,9 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
     for (int c = 0; c < kColumns; ++c) {
       QUIRE_UNROLL
       for (size_t v = 0; v < kPieces; ++v) {
-        const bool last = Values::kHalfUnit != 1.0f && end == dim;
+        const bool last = Values::kF16Unit != 1.0f && end == dim;
         const Vec score = sum[h][c][v];
-        hn::Store(last ? hn::Mul(score, hn::Set(d, Values::kHalfUnit)) : score, d, at(h, c, v));
+        hn::Store(last ? hn::Mul(score, hn::Set(d, Values::kF16Unit)) : score, d, at(h, c, v));
       }
     }
   }
@@ -96,8 +96,8 @@ void ScoreHalves(const float* query, size_t dim, size_t begin, size_t end, HalfS
 template <class Values>
 void StreamHalfScores(const float* query, const StreamView& key, const StreamView& value,
                       const Columns& columns, float* scores) {
-  const GroupParts parts(key.group);
-  HalfScratch scratch;
+  const GroupSlices slices(key.group);
+  F16Scratch scratch;
   for (uint32_t c = 0; c < columns.count; c += kScratchColumns) {
     const uint32_t count = std::min(kScratchColumns, columns.count - c);
     for (uint32_t head = 0; head < key.heads; ++head) {
@@ -108,11 +108,11 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
       for (size_t begin = 0; begin < key.dim; begin += kScratchDims) {
         const size_t end = std::min(key.dim, begin + kScratchDims);
         for (uint32_t i = 0; i < count; ++i) {
-          KeyHalves<Values>(columns.key[c + i] + offset, key.row_bytes, begin, end,
-                            {ahead[i], key.head_stride_bytes}, scratch.column(i));
+          KeyF16<Values>(columns.key[c + i] + offset, key.row_bytes, begin, end,
+                         {ahead[i], key.head_stride_bytes}, scratch.column(i));
         }
         uint32_t q = head * key.group;
-        for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
+        for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
           const auto score = [&]<int kQueries>() HWY_ATTR {
             constexpr int kColumns = std::min(ColumnsPerTile(kQueries), kScratchColumns);
             const float* from = query + q * key.dim;
@@ -120,15 +120,14 @@ void StreamHalfScores(const float* query, const StreamView& key, const StreamVie
             float* to = scores + size_t{q} * kSplitTokens;
             uint32_t i = 0;
             for (; i + kColumns <= count; i += kColumns) {
-              ScoreHalves<Values, kQueries, kColumns>(from, key.dim, begin, end, &scratch, i,
-                                                      index + i, to);
+              ScoreF16<Values, kQueries, kColumns>(from, key.dim, begin, end, &scratch, i,
+                                                   index + i, to);
             }
             for (; i < count; ++i) {
-              ScoreHalves<Values, kQueries, 1>(from, key.dim, begin, end, &scratch, i, index + i,
-                                               to);
+              ScoreF16<Values, kQueries, 1>(from, key.dim, begin, end, &scratch, i, index + i, to);
             }
           };
-          ForPart(parts.size(part), score);
+          ForSlice(slices.size(slice), score);
         }
       }
     }
@@ -173,8 +172,8 @@ HWY_INLINE void WeighPieces(const uint16_t* rows, size_t row_stride, uint32_t to
 /// Channels of `out` are those in scratch; its rows are padded, what is beyond the last channel is
 /// worth nothing.
 template <int kQueries>
-void WeighHalves(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t channels,
-                 const float* weights, float* out, size_t out_stride) {
+void WeighF16(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_t channels,
+              const float* weights, float* out, size_t out_stride) {
   constexpr int kVecs = static_cast<int>(kTileVecs) / kQueries;
   const size_t pieces = (channels + kVecLanes - 1) / kVecLanes;
   size_t first = 0;
@@ -186,14 +185,14 @@ void WeighHalves(const uint16_t* rows, size_t row_stride, uint32_t tokens, size_
   }
 }
 
-/// As StreamValues, with weights that are Values::kHalfUnit times as large.
+/// As StreamValues, with weights that are Values::kF16Unit times as large.
 template <class Values>
 void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView& key,
                       const StreamView& view, const Columns* next, const float* weights, float* out,
                       size_t out_stride) {
-  const GroupParts parts(view.group);
+  const GroupSlices slices(view.group);
   const uint32_t planes = run_count * view.heads;
-  HalfScratch scratch;
+  F16Scratch scratch;
   for (uint32_t p = 0; p < planes; ++p) {
     const uint32_t head = p % view.heads;
     const ValueRun& run = runs[p / view.heads];
@@ -202,17 +201,17 @@ void StreamHalfValues(const ValueRun* runs, uint32_t run_count, const StreamView
     for (size_t begin = 0; begin < view.dim; begin += kScratchDims) {
       const size_t end = std::min(view.dim, begin + kScratchDims);
       const size_t row_stride = RoundUp(end - begin, kWidened);
-      ValueHalves<Values>(codes, view.dim, run.tokens, begin, end,
-                          {far + begin, view.head_stride_bytes}, scratch.halves, row_stride);
+      ValueF16<Values>(codes, view.dim, run.tokens, begin, end,
+                       {far + begin, view.head_stride_bytes}, scratch.f16_values, row_stride);
       size_t q = size_t{head} * view.group;
-      for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
+      for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
         const float* w = weights + q * kSplitTokens + run.first;
         float* to = out + q * out_stride + begin;
         const auto weigh = [&]<int kQueries>() HWY_ATTR {
-          WeighHalves<kQueries>(scratch.halves, row_stride, run.tokens, end - begin, w, to,
-                                out_stride);
+          WeighF16<kQueries>(scratch.f16_values, row_stride, run.tokens, end - begin, w, to,
+                             out_stride);
         };
-        ForPart(parts.size(part), weigh);
+        ForSlice(slices.size(slice), weigh);
       }
     }
   }

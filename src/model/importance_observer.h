@@ -1,6 +1,6 @@
 // Adds up what a sequence attends to, over layers and steps.
-#ifndef QUIRE_MODEL_MASS_OBSERVER_H_
-#define QUIRE_MODEL_MASS_OBSERVER_H_
+#ifndef QUIRE_MODEL_IMPORTANCE_OBSERVER_H_
+#define QUIRE_MODEL_IMPORTANCE_OBSERVER_H_
 
 #include <cstdint>
 #include <span>
@@ -11,21 +11,21 @@
 namespace quire::model {
 
 /// Attention that the tokens of one sequence from a position on pay to each block, all layers
-/// together (attention/mass.h).
-class MassObserver final : public AttentionObserver {
+/// together (attention/importance.h).
+class ImportanceObserver final : public AttentionObserver {
  public:
-  explicit MassObserver(uint64_t from_position) : from_(from_position) {}
+  explicit ImportanceObserver(uint64_t from_position) : from_(from_position) {}
 
   void OnAttention(uint32_t layer, const AttentionShape& shape, const BlockTables& tables,
                    const AttentionTask& task, Executor& executor) override;
   /// By block; those nobody has looked at are missing.
-  std::span<const double> mass() const { return mass_; }
+  std::span<const double> importance() const { return importance_; }
 
  private:
   const uint64_t from_;
-  std::vector<double> mass_;
+  std::vector<double> importance_;
 };
 
 }  // namespace quire::model
 
-#endif  // QUIRE_MODEL_MASS_OBSERVER_H_
+#endif  // QUIRE_MODEL_IMPORTANCE_OBSERVER_H_

@@ -1,7 +1,7 @@
-// A part of a JSON file from outside and where it stands, so that every message names the file and
+// A node of a JSON file from outside and where it stands, so that every message names the file and
 // the field.
-#ifndef QUIRE_MODEL_JSON_PART_H_
-#define QUIRE_MODEL_JSON_PART_H_
+#ifndef QUIRE_MODEL_JSON_NODE_H_
+#define QUIRE_MODEL_JSON_NODE_H_
 
 #include <cstdint>
 #include <optional>
@@ -29,22 +29,22 @@ inline constexpr int kSequenceDepthMax = 8;
 ///
 /// Threads:  any number at once
 /// Lifetime: the value must outlive it
-class JsonPart {
+class JsonNode {
  public:
-  JsonPart(const Json& value, std::string_view file) : value_(&value), file_(file) {}
+  JsonNode(const Json& value, std::string_view file) : value_(&value), file_(file) {}
 
   const Json& value() const { return *value_; }
   bool is_object() const { return value_->is_object(); }
 
   /// The member `key`, when this is an object that has it and it is not null.
-  std::optional<JsonPart> Find(std::string_view key) const;
+  std::optional<JsonNode> Find(std::string_view key) const;
   /// The same; missing or null is an error.
-  Result<JsonPart> Get(std::string_view key) const;
+  Result<JsonNode> Get(std::string_view key) const;
   /// The member `key` of this object, which must have it.
-  JsonPart Member(std::string_view key) const;
-  Result<std::vector<JsonPart>> Elements() const;
+  JsonNode Member(std::string_view key) const;
+  Result<std::vector<JsonNode>> Elements() const;
   /// Element `index` of this array, which must have it.
-  JsonPart At(size_t index) const;
+  JsonNode At(size_t index) const;
 
   Result<std::string> Text() const;
   Result<TokenId> Id() const;
@@ -67,9 +67,9 @@ class JsonPart {
   }
 
  private:
-  JsonPart(const Json& value, std::string file, std::string field)
+  JsonNode(const Json& value, std::string file, std::string field)
       : value_(&value), file_(std::move(file)), field_(std::move(field)) {}
-  JsonPart At(std::string_view key, const Json& value) const;
+  JsonNode At(std::string_view key, const Json& value) const;
 
   const Json* value_;
   std::string file_;
@@ -78,4 +78,4 @@ class JsonPart {
 
 }  // namespace quire::model
 
-#endif  // QUIRE_MODEL_JSON_PART_H_
+#endif  // QUIRE_MODEL_JSON_NODE_H_

@@ -1,4 +1,4 @@
-#include "attention/mass.h"
+#include "attention/importance.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@ namespace quire::attention {
 namespace {
 
 struct Naive {
-  std::vector<double> mass;  // [blocks]
-  double size_max = 0;       // of scale * sum over d of |q * k|: what errors of a score go by
+  std::vector<double> importance;  // [blocks]
+  double size_max = 0;             // of scale * sum over d of |q * k|: what errors of a score go by
 };
 
 /// One value of K as a row reads it: blocks that are written whole sealed, others open.
@@ -37,9 +37,9 @@ std::vector<float> KeyRow(const AttentionShape& shape, const BlockTables& tables
 }
 
 /// Softmax in double, one row after the other.
-Naive NaiveMass(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
-                uint64_t blocks) {
-  Naive naive{.mass = std::vector<double>(blocks)};
+Naive NaiveImportance(const AttentionShape& shape, const BlockTables& tables,
+                      const AttentionTask& task, uint64_t blocks) {
+  Naive naive{.importance = std::vector<double>(blocks)};
   const uint32_t group = shape.query_heads / shape.key.heads;
   const uint32_t block_tokens = shape.key.block_tokens;
   for (uint32_t row = 0; row < task.rows; ++row) {
@@ -59,13 +59,14 @@ Naive NaiveMass(const AttentionShape& shape, const BlockTables& tables, const At
         naive.size_max = std::max(naive.size_max, size * shape.scale);
       }
       const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-      for (size_t t = 0; t < weights.size(); ++t) naive.mass[t / block_tokens] += weights[t] / sum;
+      for (size_t t = 0; t < weights.size(); ++t)
+        naive.importance[t / block_tokens] += weights[t] / sum;
     }
   }
   return naive;
 }
 
-/// What sums and products in f32 can make of a block's mass. A score of n products errs by n
+/// What sums and products in f32 can make of a block's importance. A score of n products errs by n
 /// roundings of its size at most, and of a value read (multiplied, added, rotated) by few more; a
 /// weight errs by as much, relatively, and by the rounding of exp; weight and sum err alike.
 double BoundOf(const AttentionShape& shape, const AttentionTask& task, const Naive& naive) {
@@ -76,19 +77,20 @@ double BoundOf(const AttentionShape& shape, const AttentionTask& task, const Nai
 
 void ExpectNaive(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
                  uint64_t blocks) {
-  std::vector<double> mass(blocks);
-  AddAttentionMass(shape, tables, task, *MakeThreadPool(1), mass);
-  const Naive naive = NaiveMass(shape, tables, task, blocks);
+  std::vector<double> importance(blocks);
+  AddImportance(shape, tables, task, *MakeThreadPool(1), importance);
+  const Naive naive = NaiveImportance(shape, tables, task, blocks);
   const double bound = BoundOf(shape, task, naive);
   EXPECT_LT(bound, 2e-3 * task.rows * shape.query_heads);  // it says something
   for (size_t b = 0; b < blocks; ++b) {
-    EXPECT_NEAR(mass[b], naive.mass[b], bound) << "rows " << task.rows << " block " << b;
+    EXPECT_NEAR(importance[b], naive.importance[b], bound)
+        << "rows " << task.rows << " block " << b;
   }
   const double all = task.rows * shape.query_heads;
-  EXPECT_NEAR(std::accumulate(mass.begin(), mass.end(), 0.0), all, 1e-6 * all);
+  EXPECT_NEAR(std::accumulate(importance.begin(), importance.end(), 0.0), all, 1e-6 * all);
 }
 
-TEST(MassTest, EqualsSoftmaxByHand) {
+TEST(ImportanceTest, EqualsSoftmaxByHand) {
   const AttentionShape shape =
       MakeShape({.kv_heads = 2, .group = 3, .key_dim = 20, .block_tokens = 32});
   Prng prng(3);
@@ -99,7 +101,7 @@ TEST(MassTest, EqualsSoftmaxByHand) {
   }
 }
 
-TEST(MassTest, ThreadsDoNotShow) {
+TEST(ImportanceTest, ThreadsDoNotShow) {
   const AttentionShape shape = MakeShape({.group = 2, .key_dim = 24});
   Prng prng(4);
   TestSequence sequence(shape, 200, false, &prng);
@@ -107,12 +109,12 @@ TEST(MassTest, ThreadsDoNotShow) {
   const AttentionTask task = sequence.Task(130, 70, queries.data(), nullptr);
   std::vector<double> one(13);
   std::vector<double> four(13);
-  AddAttentionMass(shape, sequence.tables(), task, *MakeThreadPool(1), one);
-  AddAttentionMass(shape, sequence.tables(), task, *MakeThreadPool(4), four);
+  AddImportance(shape, sequence.tables(), task, *MakeThreadPool(1), one);
+  AddImportance(shape, sequence.tables(), task, *MakeThreadPool(4), four);
   EXPECT_EQ(one, four);
 }
 
-TEST(MassTest, ReadsEncodedBlocksAndTheOpenOne) {
+TEST(ImportanceTest, ReadsEncodedBlocksAndTheOpenOne) {
   for (const Codec codec : kCodecs) {
     if (IsIdentity(codec)) continue;
     for (const bool rotated : {false, true}) {

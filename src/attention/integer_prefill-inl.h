@@ -1,14 +1,14 @@
-// Many query vectors over whole-number codes: K and V of a split become panels of pairs of 16-bit
-// numbers once (whole-inl.h), and every query vector of the tile uses them.
+// Many query vectors over integer codes: K and V of a split become panels of pairs of 16-bit
+// numbers once (integer-inl.h), and every query vector of the tile uses them.
+#include "attention/integer_decode-inl.h"
 #include "attention/prefill-inl.h"
-#include "attention/whole_decode-inl.h"
 #include "hwy/highway.h"
 
-#if defined(QUIRE_ATTENTION_WHOLE_PREFILL_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef QUIRE_ATTENTION_WHOLE_PREFILL_INL_H_
-#undef QUIRE_ATTENTION_WHOLE_PREFILL_INL_H_
+#if defined(QUIRE_ATTENTION_INTEGER_PREFILL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_ATTENTION_INTEGER_PREFILL_INL_H_
+#undef QUIRE_ATTENTION_INTEGER_PREFILL_INL_H_
 #else
-#define QUIRE_ATTENTION_WHOLE_PREFILL_INL_H_
+#define QUIRE_ATTENTION_INTEGER_PREFILL_INL_H_
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -18,17 +18,17 @@ namespace quire::attention::HWY_NAMESPACE {
 template <Codec kCodec>
 HWY_INLINE void StoreSixteen(const PairVecOf<1>* pairs, int16_t* to) {
   const PairTagOf<1> d;
-  const auto excess = hn::Set(d, int16_t{kExcess<kCodec>});
+  const auto bias = hn::Set(d, int16_t{kBias<kCodec>});
   QUIRE_UNROLL
   for (int v = 0; v < kVecsPerStep; ++v) {
     const auto numbers = kStride<kCodec> == 2 ? hn::Add(pairs[v], pairs[v]) : pairs[v];
-    hn::StoreU(hn::Sub(numbers, excess), d, to + v * kSixteenPairs / kVecsPerStep);
+    hn::StoreU(hn::Sub(numbers, bias), d, to + v * kSixteenPairs / kVecsPerStep);
   }
 }
 
 /// One column of K to [pair of channels][16 tokens][2], as many pairs as the column's steps have.
 template <Codec kCodec>
-void ExpandWholeKey(const std::byte* codes, size_t dim, int16_t* to) {
+void ExpandIntegerKey(const std::byte* codes, size_t dim, int16_t* to) {
   constexpr size_t kPairs = kPairsPerStep<kCodec>;
   const auto expand = [&]<int kStep>() QUIRE_INLINE {
     PairVecOf<1> k[kPairs][kVecsPerStep];
@@ -51,7 +51,7 @@ void ExpandWholeKey(const std::byte* codes, size_t dim, int16_t* to) {
 /// One column of V to its eight pairs of tokens of every panel [16 channels][2], panels
 /// `panel_stride` apart.
 template <Codec kCodec>
-void ExpandWholeValue(const std::byte* codes, size_t dim, int16_t* to, size_t panel_stride) {
+void ExpandIntegerValue(const std::byte* codes, size_t dim, int16_t* to, size_t panel_stride) {
   constexpr int kPanels = kValuesPerCode<kCodec>;
   for (size_t d = 0; d < dim; d += kPanels * kPanelDims, to += kPanels * panel_stride) {
     Repeat<kTileSteps<kCodec>>([&]<int kStep>() QUIRE_INLINE {
@@ -94,8 +94,8 @@ HWY_INLINE void SumProducts(const int16_t* left, size_t left_stride, const int16
 
 /// scores[r][t] of kRows query vectors and one expanded column of K, without the scales.
 template <int kRows>
-void ScoreWholePanel(const FixedQueries& queries, const int16_t* panel, size_t pairs,
-                     float* scores) {
+void ScoreIntegerPanel(const FixedQueries& queries, const int16_t* panel, size_t pairs,
+                       float* scores) {
   SumVec sum[kRows][kVecsPerSixteen];
   SumProducts<kRows>(queries.codes, queries.stride, panel, pairs, sum);
   QUIRE_UNROLL
@@ -105,8 +105,8 @@ void ScoreWholePanel(const FixedQueries& queries, const int16_t* panel, size_t p
 /// out[r] += weights * values of kRows query vectors, one group of tokens and one panel of V, whose
 /// pairs of tokens begin at `panel`.
 template <int kRows>
-void WeighWholePanel(const FixedWeights& weights, uint32_t group, const int16_t* panel, float* out,
-                     size_t out_stride) {
+void WeighIntegerPanel(const FixedWeights& weights, uint32_t group, const int16_t* panel,
+                       float* out, size_t out_stride) {
   SumVec sum[kRows][kVecsPerSixteen];
   SumProducts<kRows>(weights.codes + size_t{group} * kGroupTokens, kSplitTokens, panel,
                      kGroupTokens / 2, sum);

@@ -1,4 +1,4 @@
-#include "attention/mass.h"
+#include "attention/importance.h"
 
 #include <algorithm>
 #include <array>
@@ -41,10 +41,10 @@ struct Scratch {
 };
 
 /// Rows [begin, end) of a task.
-class MassOfRows {
+class ImportanceOfRows {
  public:
-  MassOfRows(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
-             uint32_t begin, uint32_t end, Scratch& scratch)
+  ImportanceOfRows(const AttentionShape& shape, const BlockTables& tables,
+                   const AttentionTask& task, uint32_t begin, uint32_t end, Scratch& scratch)
       : shape_(shape),
         tables_(tables),
         task_(task),
@@ -53,10 +53,10 @@ class MassOfRows {
         tokens_(TokensSeen(end - 1)),
         scratch_(scratch) {}
 
-  void AddTo(std::span<double> mass) {
+  void AddTo(std::span<double> importance) {
     Score();
     for (uint32_t row = begin_; row < end_; ++row) {
-      for (uint32_t head = 0; head < shape_.query_heads; ++head) AddSoftmax(row, head, mass);
+      for (uint32_t head = 0; head < shape_.query_heads; ++head) AddSoftmax(row, head, importance);
     }
   }
 
@@ -96,13 +96,13 @@ class MassOfRows {
     }
   }
 
-  void AddSoftmax(uint32_t row, uint32_t head, std::span<double> mass) {
+  void AddSoftmax(uint32_t row, uint32_t head, std::span<double> importance) {
     float* scores = Scores(row, head);
     const uint64_t seen = TokensSeen(row);
     const float max = *std::max_element(scores, scores + seen);
     double sum = 0;
     for (uint64_t t = 0; t < seen; ++t) sum += scores[t] = std::exp(scores[t] - max);
-    for (uint64_t t = 0; t < seen; ++t) mass[t / shape_.key.block_tokens] += scores[t] / sum;
+    for (uint64_t t = 0; t < seen; ++t) importance[t / shape_.key.block_tokens] += scores[t] / sum;
   }
 
   const AttentionShape& shape_;
@@ -116,23 +116,23 @@ class MassOfRows {
 
 }  // namespace
 
-void AddAttentionMass(const AttentionShape& shape, const BlockTables& tables,
-                      const AttentionTask& task, Executor& executor, std::span<double> mass) {
+void AddImportance(const AttentionShape& shape, const BlockTables& tables,
+                   const AttentionTask& task, Executor& executor, std::span<double> importance) {
   QUIRE_CHECK(shape.window_tokens == 0);
   if (task.rows == 0) return;
   const uint64_t blocks = DivUp(task.first_position + task.rows, shape.key.block_tokens);
-  QUIRE_CHECK(mass.size() >= blocks);
+  QUIRE_CHECK(importance.size() >= blocks);
   const uint32_t chunks = DivUp(task.rows, kRowsPerChunk);
   std::vector<std::vector<double>> of_chunks(chunks, std::vector<double>(blocks));
   std::vector<Scratch> scratch(executor.worker_count(), Scratch(shape, task));
   executor.ParallelFor(chunks, [&](uint32_t chunk, uint32_t worker) {
     const uint32_t begin = chunk * kRowsPerChunk;
-    MassOfRows(shape, tables, task, begin, std::min(task.rows, begin + kRowsPerChunk),
-               scratch[worker])
+    ImportanceOfRows(shape, tables, task, begin, std::min(task.rows, begin + kRowsPerChunk),
+                     scratch[worker])
         .AddTo(of_chunks[chunk]);
   });
   for (const std::vector<double>& of_chunk : of_chunks) {
-    for (uint64_t block = 0; block < blocks; ++block) mass[block] += of_chunk[block];
+    for (uint64_t block = 0; block < blocks; ++block) importance[block] += of_chunk[block];
   }
 }
 

@@ -1,15 +1,15 @@
-// Single rows over whole-number codes: columns of K and tiles of V are taken together as far as
+// Single rows over integer codes: columns of K and tiles of V are taken together as far as
 // registers allow, so that they share what they are multiplied with. Planes are fetched some planes
 // before they are needed (decode-inl.h says why).
 #include "attention/decode-inl.h"
-#include "attention/whole-inl.h"
+#include "attention/integer-inl.h"
 #include "hwy/highway.h"
 
-#if defined(QUIRE_ATTENTION_WHOLE_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef QUIRE_ATTENTION_WHOLE_DECODE_INL_H_
-#undef QUIRE_ATTENTION_WHOLE_DECODE_INL_H_
+#if defined(QUIRE_ATTENTION_INTEGER_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QUIRE_ATTENTION_INTEGER_DECODE_INL_H_
+#undef QUIRE_ATTENTION_INTEGER_DECODE_INL_H_
 #else
-#define QUIRE_ATTENTION_WHOLE_DECODE_INL_H_
+#define QUIRE_ATTENTION_INTEGER_DECODE_INL_H_
 #endif
 
 #include <algorithm>
@@ -22,26 +22,25 @@ namespace quire::attention::HWY_NAMESPACE {
 
 /// Query vectors in fixed point.
 struct FixedQueries {
-  const int16_t* codes = nullptr;           // [queries, stride], zeros after the last channel
-  const float* units = nullptr;             // [queries]
-  const int32_t* without_excess = nullptr;  // [queries] -kExcess times the sum of the codes
+  const int16_t* codes = nullptr;       // [queries, stride], zeros after the last channel
+  const float* units = nullptr;         // [queries]
+  const int32_t* bias_terms = nullptr;  // [queries] -kBias times the sum of the codes
   size_t stride = 0;
 
   FixedQueries From(size_t query) const {
-    return {codes + query * stride, units + query, without_excess + query, stride};
+    return {codes + query * stride, units + query, bias_terms + query, stride};
   }
 };
 
 /// Weights in fixed point.
 struct FixedWeights {
   static constexpr size_t kGroups = kSplitTokens / kGroupTokens;
-  const int16_t* codes = nullptr;           // [queries, kSplitTokens], 0 where there is no column
-  const float* units = nullptr;             // [queries, kGroups]
-  const int32_t* without_excess = nullptr;  // [queries, kGroups]
+  const int16_t* codes = nullptr;       // [queries, kSplitTokens], 0 where there is no column
+  const float* units = nullptr;         // [queries, kGroups]
+  const int32_t* bias_terms = nullptr;  // [queries, kGroups]
 
   FixedWeights From(size_t query) const {
-    return {codes + query * kSplitTokens, units + query * kGroups,
-            without_excess + query * kGroups};
+    return {codes + query * kSplitTokens, units + query * kGroups, bias_terms + query * kGroups};
   }
 };
 
@@ -83,9 +82,9 @@ constexpr int TilesTogether(int queries) {
 /// Scores of kColumns columns, of which `count` are to be kept; the others may be any. `ahead` are
 /// the columns that are read later, `next_bytes` further those that are read next.
 template <Codec kCodec, int kQueries, int kColumns>
-void ScoreWholeColumns(const FixedQueries& queries, size_t dim, const std::byte* const* columns,
-                       size_t offset_bytes, size_t next_bytes, uint32_t count,
-                       const uint32_t* index, const std::byte* const* ahead, float* scores) {
+void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byte* const* columns,
+                         size_t offset_bytes, size_t next_bytes, uint32_t count,
+                         const uint32_t* index, const std::byte* const* ahead, float* scores) {
   static_assert(kColumns % kTilesPerVec == 0);
   constexpr bool kTiles = kCodec == Codec::kQ25;  // whole ones
   constexpr int kSteps = kTiles ? kTileSteps<kCodec> : 2;
@@ -145,7 +144,7 @@ void ScoreWholeColumns(const FixedQueries& queries, size_t dim, const std::byte*
       QUIRE_UNROLL
       for (int h = 0; h < kQueries; ++h) {
         SumVec lanes[kVecsPerSixteen];
-        TileLanes<kCodec, kTile>(sum[i][h], queries.without_excess[h], lanes);
+        TileLanes<kCodec, kTile>(sum[i][h], queries.bias_terms[h], lanes);
         StoreScores(lanes, queries.units[h], scores + h * kSplitTokens + index[c] * kColumnTokens);
       }
     });
@@ -154,10 +153,10 @@ void ScoreWholeColumns(const FixedQueries& queries, size_t dim, const std::byte*
 
 /// scores[q][column] for every query vector q of the item and every column, without the scales.
 template <Codec kCodec>
-void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const StreamView& value,
-                       const Columns& columns, float* scores) {
+void StreamIntegerScores(const FixedQueries& queries, const StreamView& key,
+                         const StreamView& value, const Columns& columns, float* scores) {
   const uint32_t streams = std::max(kStreams, key.block_columns);
-  const GroupParts parts(key.group);
+  const GroupSlices slices(key.group);
   for (uint32_t c = 0; c < columns.count; c += streams) {
     const uint32_t count = std::min(streams, columns.count - c);
     for (uint32_t head = 0; head < key.heads; ++head) {
@@ -166,8 +165,8 @@ void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const
       PlanesAhead(key, value, columns, c, count, head, ahead);
       FetchKeyScales(key, columns, c, count, head);
       uint32_t q = head * key.group;
-      for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
-        ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
+      for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
+        ForSlice(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
           constexpr uint32_t kColumns = ColumnsTogether<kCodec>(kQueries);
           for (uint32_t i = 0; i < count; i += kColumns) {
             const std::byte* codes[kColumns];
@@ -177,7 +176,7 @@ void StreamWholeScores(const FixedQueries& queries, const StreamView& key, const
               codes[j] = columns.key[c + column];
               fetched[j] = ahead[column];
             }
-            ScoreWholeColumns<kCodec, kQueries, kColumns>(
+            ScoreIntegerColumns<kCodec, kQueries, kColumns>(
                 queries.From(q), key.dim, codes, offset, key.head_stride_bytes,
                 std::min(kColumns, count - i), columns.index + c + i, fetched,
                 scores + size_t{q} * kSplitTokens);
@@ -210,7 +209,7 @@ inline const std::byte* ValueAhead(const Columns& columns, uint32_t c, uint32_t 
 }
 
 /// The columns of one group of tokens, of one head.
-struct WholeGroup {
+struct IntegerGroup {
   uint32_t count = 0;
   uint32_t first[kGroupTokens / kColumnTokens];  // token of the split
   const std::byte* codes[kGroupTokens / kColumnTokens];
@@ -233,7 +232,7 @@ HWY_INLINE void AddGroup(const SumVec* sum, float group_unit, float* out) {
 /// out += weights * values of a group, for the channels of kTiles tiles, `tile_step` bytes apart,
 /// from `offset_bytes` into the columns on, as far as there are `channels`.
 template <Codec kCodec, int kQueries, int kTiles>
-HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes, size_t tile_step,
+HWY_INLINE void WeighTiles(const IntegerGroup& group, size_t offset_bytes, size_t tile_step,
                            const FixedWeights& weights, size_t channels, float* out,
                            size_t out_stride) {
   static_assert(kTiles % kTilesPerVec == 0);
@@ -290,8 +289,7 @@ HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes, size_t 
         for (int h = 0; h < kQueries; ++h) {
           SumVec lanes[kVecsPerSixteen];
           const size_t unit = h * FixedWeights::kGroups + group.unit;
-          TileLanes<kCodec, kTile>(sum[i][h] + p * kVecsPerStep, weights.without_excess[unit],
-                                   lanes);
+          TileLanes<kCodec, kTile>(sum[i][h] + p * kVecsPerStep, weights.bias_terms[unit], lanes);
           AddGroup(lanes, weights.units[unit], out + h * out_stride + channel);
         }
       }
@@ -302,16 +300,16 @@ HWY_INLINE void WeighTiles(const WholeGroup& group, size_t offset_bytes, size_t 
 /// out += weights * values over all columns, group by group and head by head; at the end the first
 /// columns of `next` (or null) are fetched.
 template <Codec kCodec>
-void StreamWholeValues(const Columns& columns, const StreamView& key, const StreamView& view,
-                       const Columns* next, const FixedWeights& weights, float* out,
-                       size_t out_stride) {
+void StreamIntegerValues(const Columns& columns, const StreamView& key, const StreamView& view,
+                         const Columns* next, const FixedWeights& weights, float* out,
+                         size_t out_stride) {
   constexpr uint32_t kColumnsPerGroup = kGroupTokens / kColumnTokens;
   constexpr size_t kChannels = kValuesPerCode<kCodec> * kPanelDims;
   constexpr size_t kBytes = codec::TileBytes(kCodec, codec::kTileLanes);
-  const GroupParts parts(view.group);
+  const GroupSlices slices(view.group);
   uint32_t end = 0;
   for (uint32_t c = 0; c < columns.count; c = end) {
-    WholeGroup group{.unit = columns.index[c] / kColumnsPerGroup};
+    IntegerGroup group{.unit = columns.index[c] / kColumnsPerGroup};
     while (end < columns.count && columns.index[end] / kColumnsPerGroup == group.unit) {
       group.first[group.count++] = columns.index[end++] * kColumnTokens;
     }
@@ -324,23 +322,23 @@ void StreamWholeValues(const Columns& columns, const StreamView& key, const Stre
                             : columns.value[c] + (head + 1) * view.head_stride_bytes;
       }
       size_t q = size_t{head} * view.group;
-      for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
-        ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
+      for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
+        ForSlice(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
           constexpr int kTiles = TilesTogether<kCodec>(kQueries);
-          const FixedWeights of_part = weights.From(q);
+          const FixedWeights of_slice = weights.From(q);
           float* const to = out + q * out_stride;
           size_t d = 0;
           size_t offset_bytes = 0;
           for (; d + (kTiles - 1) * kChannels < view.dim;
                d += kTiles * kChannels, offset_bytes += kTiles * kBytes) {
-            WeighTiles<kCodec, kQueries, kTiles>(group, offset_bytes, kBytes, of_part, view.dim - d,
-                                                 to + d, out_stride);
+            WeighTiles<kCodec, kQueries, kTiles>(group, offset_bytes, kBytes, of_slice,
+                                                 view.dim - d, to + d, out_stride);
           }
           constexpr int kFew = kTilesPerVec;
           for (; d < view.dim; d += kFew * kChannels, offset_bytes += kFew * kBytes) {
             // Of two tiles the second may be missing.
             const size_t step = d + (kFew - 1) * kChannels < view.dim ? kBytes : 0;
-            WeighTiles<kCodec, kQueries, kFew>(group, offset_bytes, step, of_part, view.dim - d,
+            WeighTiles<kCodec, kQueries, kFew>(group, offset_bytes, step, of_slice, view.dim - d,
                                                to + d, out_stride);
           }
         });
