@@ -16,8 +16,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "env/file.h"
-#include "model/chat_template.h"
-#include "model/generation_config.h"
+#include "text/chat_template.h"
+#include "text/generation_config.h"
 
 namespace quire::app {
 

@@ -10,12 +10,12 @@
 
 #include "apps/quire/command.h"
 #include "model/model.h"
-#include "model/tokenizer.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
 #include "registry/registry.h"
 #include "serve/run_all.h"
+#include "text/tokenizer.h"
 
 namespace quire::app {
 

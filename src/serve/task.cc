@@ -89,11 +89,11 @@ uint64_t Task::LogitsOf(uint64_t tokens) const {
   return request_.max_tokens > 0 && position() + tokens == goal() ? 1 : 0;
 }
 
-model::MassObserver* Task::observer() {
+model::ImportanceObserver* Task::observer() {
   return observer_ && position() < prompt_tokens_ ? &*observer_ : nullptr;
 }
 
-void Task::ForgetObservedSince(std::optional<model::MassObserver> before) {
+void Task::ForgetObservedSince(std::optional<model::ImportanceObserver> before) {
   observer_.reset();
   if (before) observer_.emplace(*std::move(before));
 }
@@ -109,7 +109,7 @@ Result<void> Task::Keep(const NumericProfile& profile) {
   if (publishes() || position() != prompt_tokens_) return {};
   if (!kept_) {
     kept_ = BlocksToKeep(request_.keep, sequence_->length() / profile.block_tokens, profile,
-                         observer_ ? observer_->mass() : std::span<const double>{});
+                         observer_ ? observer_->importance() : std::span<const double>{});
   }
   QUIRE_ASSIGN(auto selected, sequence_->Select(*kept_));
   sequence_ = std::move(selected);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "model/mass_observer.h"
+#include "model/importance_observer.h"
 #include "model/sampling.h"
 #include "quire/env.h"
 #include "serve/mailbox.h"
@@ -94,9 +94,9 @@ class Task {
   void SetPaused(std::optional<uint64_t> since_us) { paused_us_ = since_us; }
 
   // Who looks at the attention of the next step, and how to go back.
-  model::MassObserver* observer();
-  std::optional<model::MassObserver> ObservedSoFar() const { return observer_; }
-  void ForgetObservedSince(std::optional<model::MassObserver> before);
+  model::ImportanceObserver* observer();
+  std::optional<model::ImportanceObserver> ObservedSoFar() const { return observer_; }
+  void ForgetObservedSince(std::optional<model::ImportanceObserver> before);
 
   /// What it holds from now on, until GaveBack.
   void NoteHeld() { held_bytes_ = sequence_->stats().bytes; }
@@ -130,7 +130,7 @@ class Task {
   uint64_t prompt_tokens_ = 0;
   model::Sampler own_sampler_;
   std::unique_ptr<Sequence> sequence_;
-  std::optional<model::MassObserver> observer_;
+  std::optional<model::ImportanceObserver> observer_;
   std::optional<std::vector<uint64_t>> kept_;  // blocks of the prompt, once it was read
   Response response_;
   Blake2b<16> digest_;
