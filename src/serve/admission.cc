@@ -154,9 +154,9 @@ Result<void> Engine::Open(Task& task) {
     options.reserve_tokens = task.text().size();
   }
   if (!plan) return std::unexpected(std::move(plan).error());
-  const MissReason reason = plan->reason();
+  std::vector<MissRun> missing(plan->missing().begin(), plan->missing().end());
   QUIRE_ASSIGN(auto sequence, parts_.cache.Open(*std::move(plan), options));
-  Run(task, std::move(sequence), reason);
+  Run(task, std::move(sequence), std::move(missing));
   return {};
 }
 
@@ -167,12 +167,14 @@ bool Engine::ContinueSession(Task& task) {
   if (sequence == nullptr) return false;
   const uint64_t tokens = task.starts_whole() ? task.tokens_at_most() : task.goal();
   if (!MayFit(task.tokens_at_most()) || !sequence->Reserve(tokens)) return false;
-  Run(task, std::move(sequence), MissReason::kPartialBlock);
+  const uint64_t held = sequence->length();
+  Run(task, std::move(sequence),
+      {{.reason = MissReason::kPartialBlock, .tokens = task.text().size() - held}});
   return true;
 }
 
-void Engine::Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason) {
-  task.Start(std::move(sequence), reason);
+void Engine::Run(Task& task, std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing) {
+  task.Start(std::move(sequence), std::move(missing));
   task.NoteHeld();
   if (task.position() >= task.goal()) return task.End(Finish::kLength);  // a session's, all read
   running_.insert(std::ranges::lower_bound(running_, task.id(), {}, &Task::id), &task);

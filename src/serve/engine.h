@@ -52,6 +52,9 @@ struct EngineOptions {
   // Others hold room on the same budget, such as training runs: what finds none is tried again
   // after so long, where nothing of the engine's could give any back. 0: it is refused then.
   uint64_t outside_retry_us = 0;
+  // Called on the thread that turns the engine after a request has something new to say, for
+  // callers that have no thread to wait in Await. It must return at once and call no Tick.
+  OnPosted on_event{};
 };
 
 struct TickReport {
@@ -178,7 +181,7 @@ class Engine {
   Result<Plan> Acquire(const Task& task, const SequenceOptions* open_as);
   bool MayFit(uint64_t tokens) const;
   bool ContinueSession(Task& task);
-  void Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason);
+  void Run(Task& task, std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing);
   bool CanWait() const;
   void WaitForRoom(Task& task);
   std::optional<Prefix> PendingPrefix(const Task& task) const;
