@@ -170,8 +170,8 @@ class ServerImpl final : public Server {
   void AwaitSignal() {
     signals_->async_wait([this](error_code error, int) {
       if (error) return;
+      AwaitSignal();  // first: where nothing is under way, stopping ends this wait
       StopOnStrand();
-      AwaitSignal();
     });
   }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <ctime>
 
 #include "base/bits.h"
@@ -52,24 +53,46 @@ bool IsLoopbackHost(std::string_view host) {
   return host == "localhost" || host == "127.0.0.1" || host == "[::1]";
 }
 
-std::string ShrinkBlockMap(std::string_view map, size_t cells_max) {
-  if (map.size() <= cells_max) return std::string(map);
-  const size_t slots_per_cell = DivUp(map.size(), cells_max);
-  std::string cells;
-  for (size_t begin = 0; begin < map.size(); begin += slots_per_cell) {
-    const std::string_view part = map.substr(begin, slots_per_cell);
-    char most = '.';
-    int64_t most_count = 0;
-    for (const char kind : {'S', 's', 'p', 'w'}) {
-      const int64_t count = std::ranges::count(part, kind);
-      if (count > most_count) {
-        most = kind;
-        most_count = count;
+BlockMapCells ShrinkBlockMap(std::string_view map, uint64_t cells_max) {
+  // Lines of: number of the first slot, marks, and where equal rows were folded "x" and how many.
+  struct Row {
+    std::string_view marks;
+    uint64_t count = 1;
+  };
+  std::vector<Row> rows;
+  BlockMapCells shrunk;
+  while (!map.empty()) {
+    const std::string_view line = map.substr(0, map.find('\n'));
+    map.remove_prefix(std::min(map.size(), line.size() + 1));
+    const size_t begin = line.find_first_of(".psSw");
+    if (begin == std::string_view::npos) continue;
+    Row row{.marks = line.substr(begin, line.find(' ', begin) - begin)};
+    if (const size_t times = line.rfind('x'); times != std::string_view::npos && times > begin) {
+      std::from_chars(line.data() + times + 1, line.data() + line.size(), row.count);
+    }
+    shrunk.slots += row.marks.size() * row.count;
+    rows.push_back(row);
+  }
+  shrunk.slots_per_cell = std::max<uint64_t>(1, DivUp(shrunk.slots, cells_max));
+  static constexpr std::string_view kKinds = "Sspw";
+  std::array<uint64_t, kKinds.size()> counts{};
+  uint64_t in_cell = 0;
+  const auto end_cell = [&] {
+    const auto most = std::ranges::max_element(counts);
+    shrunk.cells += *most == 0 ? '.' : kKinds[static_cast<size_t>(most - counts.begin())];
+    counts.fill(0);
+    in_cell = 0;
+  };
+  for (const Row& row : rows) {
+    for (uint64_t i = 0; i < row.count; ++i) {
+      for (const char mark : row.marks) {
+        if (const size_t kind = kKinds.find(mark); kind != std::string_view::npos) ++counts[kind];
+        if (++in_cell == shrunk.slots_per_cell) end_cell();
       }
     }
-    cells += most;
   }
-  return cells;
+  if (in_cell > 0) end_cell();
+  return shrunk;
 }
 
 Reply ErrorReply(const ApiError& error) {
@@ -339,13 +362,12 @@ Reply Service::CacheJson(const Caller& caller) const {
                       {"draining", draining_.load()}};
   if (caller.sees_all) {
     const auto [used, limit] = parts_.budget_used_of();
-    const std::string map = parts_.cache.BlockMap();
+    const BlockMapCells map = ShrinkBlockMap(parts_.cache.BlockMap(), kBlockMapCells);
     json["budget"] = {{"used_bytes", used}, {"limit_bytes", limit}};
     json["cache"] = OrderedJson::parse(ToJson(parts_.cache.stats()));
     json["engine"] = EngineJson(parts_.engine_stats());
-    json["block_map"] = {{"slots", map.size()},
-                         {"slots_per_cell", std::max<size_t>(1, DivUp(map.size(), kBlockMapCells))},
-                         {"cells", ShrinkBlockMap(map, kBlockMapCells)}};
+    json["block_map"] = {
+        {"slots", map.slots}, {"slots_per_cell", map.slots_per_cell}, {"cells", map.cells}};
   }
   json["tenants"] = OrderedJson::array();
   for (const TenantStats& stats : TenantsSeenBy(caller)) {

@@ -155,9 +155,14 @@ class Service {
 /// "localhost", "127.0.0.1:8080", "[::1]" and the like.
 bool IsLoopbackHost(std::string_view host);
 
-/// At most `cells_max` characters for a whole Cache::BlockMap: each stands for as many slots and
+/// What Cache::BlockMap shows, in at most `cells_max` characters: each stands for as many slots and
 /// shows what most of those in use are.
-std::string ShrinkBlockMap(std::string_view map, size_t cells_max);
+struct BlockMapCells {
+  uint64_t slots = 0;
+  uint64_t slots_per_cell = 1;
+  std::string cells{};
+};
+BlockMapCells ShrinkBlockMap(std::string_view map, uint64_t cells_max);
 
 /// The page for people, one HTML file.
 std::string_view Page();
