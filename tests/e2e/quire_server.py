@@ -41,6 +41,16 @@ class Server:
             time.sleep(0.01)
         raise AssertionError(f"{len(self.lines())} lines, not {count}: {self.log.read_text()}")
 
+    def line_of(self, request_id, seconds=20):
+        """The log's line of one request."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for line in self.lines():
+                if line["request_id"] == request_id:
+                    return line
+            time.sleep(0.005)
+        raise AssertionError(f"no line of {request_id}: {self.log.read_text()[-2000:]}")
+
     def ask(self, path, body=None, key=None, method=None, headers=None, url=None, timeout=60):
         """(status, object): a JSON answer, whatever its status. Text where it is no JSON."""
         data = None if body is None else (body if isinstance(body, bytes)

@@ -1,8 +1,7 @@
 """quire serve against what is not a polite client: garbage, silence, haste, and its own end."""
 
 import json
-import os
-import shutil
+import random
 import signal
 import socket
 import ssl
@@ -10,6 +9,7 @@ import subprocess
 import threading
 import time
 
+import httpx
 import openai
 import pytest
 
@@ -84,8 +84,8 @@ def test_malformed_json(server, body):
 
 
 def test_slow_senders_are_let_go(server):
-    """A hundred connections that trickle, more than may be open at once: each ends within its
-    time, and others are served meanwhile."""
+    """Nearly as many connections as may be open trickle: each ends within its time, and others are
+    served meanwhile."""
     slow = []
     for i in range(60):
         connection = server.connect()
@@ -207,7 +207,6 @@ def test_an_old_client_gets_a_stream_without_chunks(server):
 
 def test_random_bytes(server):
     """Requests with a few bytes changed, by a fixed seed: whatever it answers, it goes on."""
-    import random
     chance = random.Random(20)
     good = stream_request(2)
     for _ in range(300):
@@ -325,7 +324,6 @@ def test_tls(tmp_path, certificate):
                               "--header-timeout", 1) as server:
         assert server.url.startswith("https://")
         context = ssl.create_default_context(cafile=certificate / "cert.pem")
-        import httpx
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0,
                                http_client=httpx.Client(verify=context))
         pieces = list(client.completions.create(model="tiny", prompt=PROMPT, max_tokens=9,

@@ -84,8 +84,11 @@ class StreamConnection final : public Connection,
       self->closing_ = true;
       if (cancel) self->abort_ = true;
       error_code ignored;
-      // What waits for a next request; while one is answered nothing else reads.
-      if (cancel || !self->answering_) self->stream_.lowest_layer().cancel(ignored);
+      if (!self->answering_) {
+        self->stream_.lowest_layer().cancel(ignored);  // what waits for a next request
+      } else if (cancel) {
+        self->SetDeadline(kGoodbye);  // of a write to a client that reads nothing
+      }
       self->Wake();
     });
   }
