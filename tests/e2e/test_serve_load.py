@@ -101,7 +101,7 @@ A, B = "a-key-0123456789abcdef", "b-key-0123456789abcdef"
 def tenants(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tenants")
     (folder / "keys.toml").write_text(KEYS)
-    with quire_server.serving(folder, "--api-keys", folder / "keys.toml", "--hot-bytes", "64MiB",
+    with quire_server.serving(folder, "--api-keys", folder / "keys.toml", "--hot-bytes", "512MiB",
                               "--operator-listen", "127.0.0.1:0") as running:
         yield running
 
@@ -152,8 +152,10 @@ def test_what_b_cached_shows_in_nothing_of_a(tenants):
         assert line["cache"]["missed"] == {"never_seen": 496, "partial_block": 16}, line
         seen[same].append(difference(own_counters(tenants), before))
         ttft[same].append(line["ttft_ms"])
-    counters = [{**each, "reuse_lookup_blocks": 0} for each in seen[True] + seen[False]]
-    assert all(each == counters[0] for each in counters), "a counter tells them apart"
+    for each in seen[True] + seen[False]:
+        # The estimator samples blocks by their keys, which B's do not share.
+        each.pop("reuse_lookup_blocks")
+        assert each == seen[True][0], "a counter tells them apart"
     # A permutation test of the medians: chance alone gives a larger difference often enough.
     def gap(a, b):
         return abs(statistics.median(a) - statistics.median(b))
