@@ -36,8 +36,8 @@ struct LoadReport {
   std::vector<double> next_ms;   // between pieces of an answer
 };
 
-/// A prompt has 16 tokens for each block of the trace, below 256, that the block's id alone decides:
-/// equal ids, equal prefixes.
+/// A prompt has 16 tokens below 256 for each block of the trace, which the block's id alone
+/// decides: equal ids, equal prefixes.
 ///
 /// Errors: kInvalidArgument the URL, or a trace without blocks; kIo nobody answers there
 Result<LoadReport> RunLoad(const Trace& trace, const LoadOptions& options);

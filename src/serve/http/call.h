@@ -33,7 +33,7 @@ struct CallReport {
 };
 
 /// Threads:  one at a time, but for the listener, which is called on the engine's thread
-/// Lifetime: engine, hub and tokenizer must outlive it; the engine must be turned until it has ended
+/// Lifetime: engine, hub and tokenizer must outlive it; the engine must be turned until it ends
 class Call {
  public:
   struct Parts {

@@ -226,7 +226,8 @@ TEST_F(ServiceTest, ATenantHasSoManyCallsAtOnce) {
 TEST_F(ServiceTest, AChatWithoutATemplateIsPlainLines) {
   Make();
   const OrderedJson chat = AskJson(Post("/v1/chat/completions", R"({"max_tokens": 9,
-      "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]})"));
+      "messages": [{"role": "system", "content": "Be brief."}, 
+                   {"role": "user", "content": "Hi"}]})"));
   const OrderedJson plain =
       AskJson(Post("/v1/completions",
                    R"({"max_tokens": 9, "prompt": "system: Be brief.\nuser: Hi\nassistant:"})"));
