@@ -1,5 +1,6 @@
 // quire serve: the HTTP server on one model.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <optional>
@@ -117,6 +118,18 @@ Result<void> CheckFlags(ServeFlags& flags) {
   return {};
 }
 
+void WarnOfRisks(const ServeFlags& flags) {
+  struct stat file{};
+  if (!flags.api_keys.empty() && stat(flags.api_keys.c_str(), &file) == 0 &&
+      (file.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+    LogWarn("{}: others than its owner may read it (chmod 600)", flags.api_keys);
+  }
+  if (flags.server.tls_cert.empty() && !http::IsLoopbackHost(flags.server.listen)) {
+    LogWarn("--listen {}: without --tls-cert keys and texts travel as they are",
+            flags.server.listen);
+  }
+}
+
 /// What a person needs first: where it is, and one line to try.
 void PrintWelcome(const ServeFlags& flags, const http::Server& server, const std::string& name) {
   const bool tls = !flags.server.tls_cert.empty();
@@ -142,6 +155,7 @@ Result<int> Serve(ServeFlags& flags) {
   if (!flags.api_keys.empty()) {
     QUIRE_ASSIGN(keys, http::ReadKeysFile(flags.api_keys));
   }
+  WarnOfRisks(flags);
   QUIRE_ASSIGN(const auto log, http::AccessLog::Open(flags.access_log));
   QUIRE_ASSIGN(const auto chat, model::ChatTemplate::Load(flags.runtime.model));
   QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));

@@ -13,6 +13,7 @@ import httpx
 import openai
 import pytest
 
+import quire_cli
 import quire_server
 
 PROMPT = "It is a truth universally acknowledged, that a single man in possession of"
@@ -247,6 +248,44 @@ def test_ids_and_traces_pass_through(server):
     # What could break a log line or a header is replaced.
     server.ask("/healthz", headers={"X-Request-Id": 'a"b'})
     assert server.wait_for_lines(before + 2)[-1]["request_id"].startswith("req_")
+
+
+def test_a_log_that_nobody_reads_stops_nothing(tmp_path):
+    """stderr is a pipe that is full: lines are lost, answers are not."""
+    process = subprocess.Popen(
+        [str(quire_cli.binary()), "serve", "--model", str(quire_server.TINY), "--listen",
+         "127.0.0.1:0"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        url = process.stdout.readline().decode().split(" at ")[1].split()[0]
+        server = quire_server.Server(process, url, None, tmp_path)
+        for _ in range(600):  # of some 250 bytes each, into 64 KiB
+            assert server.ask("/healthz")[0] == 200
+        assert server.terminate() == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_costly_prompts_keep_no_health_check_waiting(tmp_path):
+    """Every worker reads a prompt of a megabyte; /healthz answers meanwhile."""
+    with quire_server.serving(tmp_path, "--max-seq-len", 128) as server:
+        stop = threading.Event()
+
+        def load():
+            while not stop.is_set():
+                assert server.ask("/v1/completions", {"prompt": "word " * 200_000})[0] == 400
+        threads = [threading.Thread(target=load) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                assert server.ask("/healthz", timeout=5)[0] == 200
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
 
 
 def test_sigterm_lets_calls_end_and_refuses_new_ones(tmp_path):

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -72,8 +73,11 @@ void AccessLog::Write(const AccessLine& line) {
   const std::string text = AccessLineJson(
       line,
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
-  // One write, so that lines of several threads do not mix. A log that takes nothing loses lines
-  // and never stops the server.
+  // A log that nobody reads loses lines and never stops the server: where a pipe takes anything it
+  // takes PIPE_BUF bytes, and a line is shorter.
+  MutexLock lock(mutex_);
+  pollfd ready{.fd = descriptor_, .events = POLLOUT, .revents = 0};
+  if (poll(&ready, 1, 0) != 1) return;
   if (write(descriptor_, text.data(), text.size()) < 0) return;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "quire/error.h"
 #include "serve/http/call.h"
 
@@ -48,6 +49,7 @@ class AccessLog {
 
   const int descriptor_;
   const bool owned_;
+  Mutex mutex_{LockRank::kLeaf};  // one line at a time
 };
 
 }  // namespace quire::serve::http

@@ -31,6 +31,7 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kBufferBytesMax = 128 << 10;
 constexpr size_t kAheadBytesMax = 4 << 10;  // read of a next request while one is answered
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr size_t kPathBytesLogged = 256;
 constexpr auto kGoodbye = std::chrono::seconds(2);
 
 /// Passed through to logs and answers: nothing that could break a line or a header.
@@ -257,13 +258,13 @@ class StreamConnection final : public Connection,
                         .body = std::move(message.body()),
                         .by_operator_listener = parts_.by_operator_listener};
     line_.method = request.method;
-    line_.path = request.path;
+    line_.path = request.path.substr(0, kPathBytesLogged);
     line_.bytes_in = request.body.size();
     line_.request_id = Harmless(message["x-request-id"]);
     if (line_.request_id.empty()) line_.request_id = RandomName("req_");
     line_.traceparent = Harmless(message["traceparent"]);
     const bool keep_alive = message.keep_alive() && !parts_.service.draining();
-    Handled handled = parts_.service.Handle(request);
+    Handled handled = co_await Handle(request);
     line_.tenant = handled.caller.name;
     bool more = keep_alive;
     if (auto* const call = std::get_if<std::unique_ptr<Call>>(&handled.outcome)) {
@@ -275,6 +276,19 @@ class StreamConnection final : public Connection,
     }
     NoteReply(handled);
     co_return more;
+  }
+
+  asio::awaitable<Handled> Handle(const HttpRequest& request) {
+    // What asks whether the server lives is not kept waiting by those who work.
+    if (request.method == "GET" && !request.path.starts_with("/v1/")) {
+      co_return parts_.service.Handle(request);
+    }
+    co_return co_await asio::co_spawn(
+        parts_.workers,
+        [](Service& service, const HttpRequest& asked) -> asio::awaitable<Handled> {
+          co_return service.Handle(asked);
+        }(parts_.service, request),
+        asio::use_awaitable);
   }
 
   /// Sees a call to its end, whatever becomes of the client. False: the client has no whole answer.

@@ -3,6 +3,7 @@
 #define QUIRE_SERVE_HTTP_CONNECTION_H_
 
 #include <atomic>
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
@@ -18,6 +19,9 @@ struct ConnectionParts {
   AccessLog& log;
   const ServerOptions& options;
   std::atomic<uint64_t>& busy;  // requests that are being answered
+  // Where requests are read and looked at: a long prompt or a costly template keeps no socket
+  // waiting.
+  boost::asio::any_io_executor workers;
   bool by_operator_listener;
 };
 

@@ -12,6 +12,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <charconv>
 #include <chrono>
@@ -68,7 +69,11 @@ Result<tcp::endpoint> EndpointOf(const std::string& address) {
 class ServerImpl final : public Server {
  public:
   ServerImpl(Service& service, AccessLog& log, const ServerOptions& options)
-      : service_(service), log_(log), options_(options), strand_(asio::make_strand(io_)) {}
+      : service_(service),
+        log_(log),
+        options_(options),
+        workers_(options.worker_threads),
+        strand_(asio::make_strand(io_)) {}
 
   Result<void> Listen() {
     if (options_.tls_cert.empty() != options_.tls_key.empty()) {
@@ -200,6 +205,7 @@ class ServerImpl final : public Server {
                                 .log = log_,
                                 .options = options_,
                                 .busy = busy_,
+                                .workers = workers_.get_executor(),
                                 .by_operator_listener = by_operator};
     const auto executor = socket.get_executor();
     const std::shared_ptr<Connection> connection =
@@ -253,6 +259,7 @@ class ServerImpl final : public Server {
   AccessLog& log_;
   const ServerOptions options_;
   asio::io_context io_;
+  asio::thread_pool workers_;
   asio::strand<asio::io_context::executor_type> strand_;
   std::optional<asio::ssl::context> tls_;
   tcp::acceptor acceptor_{strand_};

@@ -18,6 +18,7 @@ struct ServerOptions {
   std::string tls_cert{};                 // PEM files; both or none. The operator's has no TLS
   std::string tls_key{};
   uint32_t io_threads = 2;
+  uint32_t worker_threads = 2;  // that read prompts and look things up
   uint32_t connections_max = 512;
   uint64_t body_bytes_max = 4 << 20;
   uint64_t header_bytes_max = 16 << 10;
