@@ -56,7 +56,12 @@ class Runtime {
   /// Loads the model (with a progress bar) and makes the registry.
   /// Errors: what the model loader and the cache say; kUnsupported for flags this build cannot
   /// honour
-  static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
+  static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags) {
+    return Load(flags, EngineOptionsOf(flags));
+  }
+  /// The same with another engine on it.
+  static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags,
+                                               const serve::EngineOptions& engine);
 
   const model::Model& model() const { return *model_; }
   model::Model& model() { return *model_; }

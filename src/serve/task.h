@@ -68,7 +68,8 @@ class Task {
   Sequence& sequence() { return *sequence_; }
   const Sequence& sequence() const { return *sequence_; }
   /// Goes on with this; the first time, counts what of it was reused.
-  void Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t loaded_tokens);
+  void Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
+             uint64_t loaded_tokens);
   /// The sequence that its session kept; null if there is none.
   std::unique_ptr<Sequence> TakeFromSession();
   /// Gives its sequence back. It has to be started again.
