@@ -19,7 +19,7 @@
 #include "env/clock.h"
 #include "env/files.h"
 #include "quire/cache.h"
-#include "quire/store.h"
+#include "quire/disk_store.h"
 #include "tier/cold.h"
 
 namespace quire::bench {

@@ -10,7 +10,7 @@
 
 #include "cache/core.h"
 #include "quire/cache.h"
-#include "quire/store.h"
+#include "quire/disk_store.h"
 #include "tier/record.h"
 
 namespace quire::cache {

@@ -16,7 +16,7 @@
 #include "cache/below.h"
 #include "env/files.h"
 #include "quire/env.h"
-#include "quire/store.h"
+#include "quire/disk_store.h"
 #include "tier/store.h"
 
 namespace quire::cache {

@@ -8,8 +8,8 @@
 //     auto ticket = (*cache)->Load(*std::move(plan), {});          // reads while others go on
 //     plan = ticket->Take();                                      // waits for it
 //   }
-#ifndef QUIRE_STORE_H_
-#define QUIRE_STORE_H_
+#ifndef QUIRE_DISK_STORE_H_
+#define QUIRE_DISK_STORE_H_
 
 #include <array>
 #include <cstdint>
@@ -145,4 +145,4 @@ class Ticket {
 
 }  // namespace quire
 
-#endif  // QUIRE_STORE_H_
+#endif  // QUIRE_DISK_STORE_H_
