@@ -20,7 +20,6 @@
 #include "quire/ids.h"
 #include "quire/sequence.h"
 #include "quire/stats.h"
-#include "quire/view.h"
 
 namespace quire::cache {
 struct BudgetState;
