@@ -617,7 +617,7 @@ typedef struct quire_store_options {
   const char* directory;        // made when it does not exist; its parent must
   uint64_t bytes_cap;           // of all files together, never exceeded; 0: 8 GiB
   uint64_t block_bytes_max;     // longest block; 0: 64 MiB, or a sixteenth of the cap if less
-  uint64_t commit_interval_us;  // what a crash may lose; 0: 100,000
+  uint64_t commit_interval_us;  // what a crash may lose; 0: 20,000
   uint64_t scrub_bytes_per_s;   // read again in the background; 0: 8 MiB, UINT64_MAX: nothing
   uint32_t disk_requests_max;   // that the disk works on at the same time; 0: 64
   uint32_t reserved;            // 0

@@ -27,7 +27,7 @@ class QuireStore:
     """
 
     def __init__(self, directory: str, cap_gb: float = 8.0, namespace: str = "lmcache",
-                 block_mb_max: float = 0, commit_interval_ms: float = 100,
+                 block_mb_max: float = 0, commit_interval_ms: float = 20,
                  scrub_mb_per_s: float = 8) -> None:
         """Opens the store in a directory, or makes one.
 

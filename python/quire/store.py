@@ -8,6 +8,7 @@ docs/durability.md.
 """
 
 import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -186,7 +187,7 @@ class BlockStore:
     """
 
     def __init__(self, directory: Any, *, cap_bytes: int = 8 << 30, block_bytes_max: int = 0,
-                 commit_interval_us: int = 100_000, scrub_bytes_per_s: int = 8 << 20,
+                 commit_interval_us: int = 20_000, scrub_bytes_per_s: int = 8 << 20,
                  disk_requests_max: int = 64, namespace: str = "") -> None:
         """Opens the store in a directory, or makes one.
 
@@ -215,7 +216,8 @@ class BlockStore:
         self._handle = handle
         # Frees the handle when the object goes or the program ends; that waits for what is under
         # way, and the batches' bytes stay until then.
-        self._free = weakref.finalize(self, _end, self._library, handle, self._batches)
+        self._free = weakref.finalize(self, _end, self._library, handle, self._batches,
+                                      os.getpid())
 
     # -- Blocks, waiting ---------------------------------------------------------------------------
 
@@ -437,7 +439,10 @@ def _raise_for(result: Result) -> None:
         raise StoreError(result.outcome.name.lower(), "the block could not be read or changed")
 
 
-def _end(library: ctypes.CDLL, handle: ctypes.c_void_p, batches: dict[int, _Batch]) -> None:
+def _end(library: ctypes.CDLL, handle: ctypes.c_void_p, batches: dict[int, _Batch],
+         process: int) -> None:
+    if os.getpid() != process:
+        return  # a fork: the store's thread is in the other process
     library.quire_store_free(handle)
     for batch in batches.values():
         batch.release()

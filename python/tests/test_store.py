@@ -266,6 +266,17 @@ def test_a_store_that_nobody_closed_lets_go_of_its_directory(directory):
         assert opened.get("key") == b"data"
 
 
+def test_a_fork_leaves_the_store_to_its_parent(directory):
+    with open_store(directory) as opened:
+        opened.put("key", b"data")
+        child = os.fork()
+        if child == 0:
+            opened._free()  # as at the end of the object; must not wait for a thread elsewhere
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert opened.get("key") == b"data"
+
+
 def test_calls_after_close_say_so(directory):
     opened = open_store(directory)
     batch = opened.submit_put(["key"], [b"data"])

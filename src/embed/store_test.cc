@@ -114,6 +114,9 @@ TEST_F(CStore, BadOptionsAreRefusedAndNameWhatIsWrong) {
   EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("3221225472"), std::string::npos) << error.message;
   options.block_bytes_max = 0;
+  options.disk_requests_max = UINT32_MAX;
+  EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
+  options.disk_requests_max = 0;
   options.directory = nullptr;
   EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
   options.directory = "/nowhere/at/all";

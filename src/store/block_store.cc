@@ -309,6 +309,7 @@ class BlockStore::Impl {
 };
 
 Result<std::unique_ptr<BlockStore>> BlockStore::Open(const BlockStoreOptions& options) {
+  QUIRE_TRY(store::ToColdOptions(options));
   QUIRE_ASSIGN(auto event, Event::Create());
   QUIRE_ASSIGN(auto files, MakeFiles({.depth = options.disk_requests_max}));
   QUIRE_ASSIGN(auto engine, BlockEngine::Open(options, *files, SystemClock()));

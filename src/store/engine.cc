@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "base/bits.h"
-#include "base/check.h"
 #include "base/log.h"
-#include "tier/store_files.h"
 
 namespace quire::store {
 namespace {
@@ -17,6 +15,7 @@ using tier::StoreOutcome;
 
 constexpr uint64_t kBlockBytesDefault = uint64_t{64} << 20;
 constexpr uint64_t kBlockBytesMax = (uint64_t{2} << 30) - kRecordBytesMin;
+constexpr uint32_t kDiskRequestsMax = 4096;
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 constexpr uint64_t kStagingBytesMin = uint64_t{32} << 20;  // of reads, and of writes again
 // A disk that lets nothing be put for so long fails.
@@ -48,9 +47,13 @@ Result<void> ChooseSegments(uint64_t record_bytes, tier::ColdOptions& cold) {
 
 Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options) {
   if (options.directory.empty()) return Fail(ErrorCode::kInvalidArgument, "store: no directory");
-  if (options.commit_interval_us == 0 || options.disk_requests_max == 0) {
+  if (options.commit_interval_us == 0) {
+    return Fail(ErrorCode::kInvalidArgument, "store: a commit interval of 0");
+  }
+  if (options.disk_requests_max == 0 || options.disk_requests_max > kDiskRequestsMax) {
     return Fail(ErrorCode::kInvalidArgument,
-                "store: a commit interval or a number of disk requests of 0");
+                fmt::format("store: {} requests of the disk at the same time, at most {}",
+                            options.disk_requests_max, kDiskRequestsMax));
   }
   if (options.block_bytes_max > kBlockBytesMax) {
     return Fail(ErrorCode::kInvalidArgument, fmt::format("store: blocks of {} bytes, at most {}",
@@ -77,8 +80,7 @@ Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& 
                                                        Files& files, const Clock& clock) {
   QUIRE_ASSIGN(const tier::ColdOptions cold, ToColdOptions(options));
   QUIRE_ASSIGN(auto opened, tier::ColdStore::Open(cold, files, clock));
-  const uint64_t segment_bytes = tier::ReadLockText(files, cold.directory).segment_bytes;
-  QUIRE_CHECK(segment_bytes >= kRecordBytesMin);
+  const uint64_t segment_bytes = opened->segment_bytes();
   // What fits the segments of this store, and its staging.
   const uint64_t record_max =
       std::min(segment_bytes, RoundDown(cold.staging_bytes / 2, kChunkBytes) - 8 * kChunkBytes);

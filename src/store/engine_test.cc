@@ -12,6 +12,7 @@
 #include "base/prng.h"
 #include "env/clock.h"
 #include "env/faulty_files.h"
+#include "tier/tools.h"
 
 namespace quire::store {
 namespace {
@@ -319,6 +320,33 @@ TEST_F(EngineTest, FlushDoesNotWaitForTheCommitInterval) {
   EXPECT_EQ(Get("key"), (std::variant<Bytes, BlockOutcome>(Block(1, 1000))));
 }
 
+// `quire store` works on these directories as on any.
+TEST_F(EngineTest, TheToolsReadAndMendIt) {
+  Open();
+  for (uint64_t i = 0; i < 20; ++i) Put(std::to_string(i), Block(i, 9000), i % 2 == 0 ? "" : "ns");
+  EXPECT_EQ(Remove("4"), kOk);
+  EXPECT_EQ(Remove("5", "ns"), kOk);
+  engine_.reset();
+  auto report = tier::VerifyStore(*files_, "store");
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->records, 18);
+  EXPECT_EQ(report->damaged, 0);
+  // Behind the header of the first block: its payload.
+  (*files_->Contents("store/segment-000000"))[5000] ^= std::byte{1};
+  report = tier::RepairStore(*files_, "store");
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->repaired, 1);
+  EXPECT_EQ(report->records, 17);
+  Open();
+  EXPECT_EQ(Get("0"), (std::variant<Bytes, BlockOutcome>(kAbsent)));
+  EXPECT_EQ(Get("4"), (std::variant<Bytes, BlockOutcome>(kAbsent)));
+  EXPECT_EQ(Get("5", "ns"), (std::variant<Bytes, BlockOutcome>(kAbsent)));
+  for (const uint64_t i : {2, 6, 18}) {
+    EXPECT_EQ(Get(std::to_string(i)), (std::variant<Bytes, BlockOutcome>(Block(i, 9000))));
+  }
+  EXPECT_EQ(Get("19", "ns"), (std::variant<Bytes, BlockOutcome>(Block(19, 9000))));
+}
+
 TEST_F(EngineTest, SizesThatNoStoreCanHaveAreRefused) {
   const auto refused = [&](const BlockStoreOptions& options) {
     const auto opened = BlockEngine::Open(options, *files_, clock_);
@@ -329,6 +357,7 @@ TEST_F(EngineTest, SizesThatNoStoreCanHaveAreRefused) {
   EXPECT_TRUE(refused({.directory = "s", .bytes_cap = 512 << 10}));
   EXPECT_TRUE(refused({.directory = "s", .commit_interval_us = 0}));
   EXPECT_TRUE(refused({.directory = "s", .disk_requests_max = 0}));
+  EXPECT_TRUE(refused({.directory = "s", .disk_requests_max = ~uint32_t{0}}));
   EXPECT_TRUE(refused({.directory = "s", .bytes_cap = 64 << 20, .block_bytes_max = 40 << 20}));
   EXPECT_TRUE(refused({.directory = "s", .block_bytes_max = uint64_t{2} << 30}));
   EXPECT_TRUE(refused({.directory = "s", .block_bytes_max = ~uint64_t{0}}));

@@ -60,6 +60,8 @@ class ColdStore final : public Store {
   void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) override;
   StoreStats Stats() const override;
 
+  /// Length of every segment: what the store was made with.
+  uint64_t segment_bytes() const { return state_->segments.segment_bytes(); }
   const ColdRecovery& recovery() const { return recovery_; }
 
  private:
