@@ -596,8 +596,8 @@ quire_code quire_attend(quire_attention* attention, const quire_attend_request* 
 
 // ---- Store --------------------------------------------------------------------------------------
 //
-// A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found again
-// after a restart. It has nothing to do with caches. docs/embedding.md, "A store of blocks".
+// A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found
+// again after a restart. It has nothing to do with caches. docs/embedding.md, "A store of blocks".
 //
 //   quire_store_put(store, "model", blocks, count, &batch, &error);   // returns at once
 //   quire_store_wait(store, batch, QUIRE_FOREVER, results, count, &error);
@@ -696,7 +696,8 @@ quire_code quire_store_remove(quire_store* store, const char* name_space,
 /// A batch without results that ends when everything handed in before is durable or failed.
 quire_code quire_store_flush(quire_store* store, uint64_t* batch, quire_error* error);
 
-/// Waits for the end of one batch and takes it. results [count], one for each block, in their order.
+/// Waits for the end of one batch and takes it. results [count], one for each block, in their
+/// order.
 /// Errors: QUIRE_DEADLINE not in time, it goes on; QUIRE_NOT_FOUND no such batch, or it was taken;
 ///         QUIRE_INVALID_ARGUMENT the batch has another count: it is lost
 quire_code quire_store_wait(quire_store* store, uint64_t batch, uint64_t timeout_us,

@@ -1,7 +1,7 @@
-// A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found again
-// after a restart. What is in a block is the caller's affair, and so is whatever decides its bytes:
-// that belongs into the key or the namespace (engine and version, weights, dtype, block size,
-// parallel layout).
+// A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found
+// again after a restart. What is in a block is the caller's affair, and so is whatever decides its
+// bytes: that belongs into the key or the namespace (engine and version, weights, dtype, block
+// size, parallel layout).
 #ifndef QUIRE_STORE_H_
 #define QUIRE_STORE_H_
 
@@ -145,8 +145,8 @@ class BlockStore {
   /// store's; do not read or close it.
   int event_fd() const;
 
-  /// Ends everything that was handed in, makes it durable and lets go of the directory. Batches that
-  /// ended can still be taken; those handed in from now on end with kClosed.
+  /// Ends everything that was handed in, makes it durable and lets go of the directory. Batches
+  /// that ended can still be taken; those handed in from now on end with kClosed.
   void Close();
   BlockStoreStats stats() const;
 
