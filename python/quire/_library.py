@@ -1,7 +1,6 @@
 """Where libquire.so is, for the modules that call the C interface."""
 
 import ctypes
-import ctypes.util
 import os
 import pathlib
 
@@ -13,22 +12,21 @@ class LibraryNotFound(ImportError):
     """libquire.so is in none of the places where it is looked for."""
 
 
-def candidates():
-    """Paths to try, in order: QUIRE_LIBRARY alone where it is set; else next to this package, in
-    the build folder of a checkout, and where the system's loader looks."""
+def candidates() -> list[str]:
+    """Paths to try, in order: QUIRE_LIBRARY alone where it is set; else next to this package (also
+    where a repaired wheel puts libraries), in the build folder of a checkout, and where the system's
+    loader looks."""
     named = os.environ.get("QUIRE_LIBRARY")
     if named:
         return [named]
     package = pathlib.Path(__file__).resolve().parent
-    found = []
-    for folder in (package, package / "lib", package.parents[1] / "build" / "release"):
-        for name in (SONAME, "libquire.so"):
-            found += [str(path) for path in (folder / name, *folder.glob(f"*/{name}"))
-                      if path.exists()]
+    folders = (package, package / "lib", package.parent / "quire.libs",
+               package.parents[1] / "build" / "release")
+    found = [str(path) for folder in folders for path in sorted(folder.glob("libquire*.so*"))]
     return found + [SONAME]
 
 
-def load():
+def load() -> ctypes.CDLL:
     """Loads the library. Every call through it lets other threads of Python run.
 
     Raises LibraryNotFound, which names what was tried."""

@@ -300,7 +300,7 @@ class BlockStore:
     def submit_flush(self) -> int:
         number, error = ctypes.c_uint64(), _Error()
         with self._lock:
-            self._check(self._library.quire_store_flush(self._alive(), ctypes.byref(number),
+            self._check(self._library.quire_store_flush(self._handle, ctypes.byref(number),
                                                         ctypes.byref(error)), error)
             self._batches[number.value] = _Batch(0)
         return number.value
@@ -311,21 +311,19 @@ class BlockStore:
         Raises DeadlineError; StoreError not_found where there is no such batch, or it was taken."""
         with self._lock:
             known = self._batches.get(batch)
-            handle = self._alive()
         if known is None:
             raise StoreError("not_found", f"no batch {batch}, or it was taken")
         timeout_us = FOREVER if timeout_s is None else max(0, int(timeout_s * 1e6))
         results, error = (_Result * known.count)(), _Error()
-        self._check(self._library.quire_store_wait(handle, batch, timeout_us, results, known.count,
+        self._check(self._library.quire_store_wait(self._handle, batch, timeout_us, results, known.count,
                                                    ctypes.byref(error)), error)
         return self._take(batch, results)
 
     def drain(self) -> list[tuple[int, list[Result]]]:
         """Takes the batches that ended, as (number, results), in the order in which they ended."""
-        drained = []
+        drained: list[tuple[int, list[Result]]] = []
         number, count, error = ctypes.c_uint64(), ctypes.c_size_t(), _Error()
         with self._lock:
-            handle = self._alive()
             longest = max((batch.count for batch in self._batches.values()), default=0)
         results = (_Result * longest)()
         while True:
@@ -333,7 +331,7 @@ class BlockStore:
                 if any(batch.count > longest for batch in self._batches.values()):
                     longest = max(batch.count for batch in self._batches.values())
                     results = (_Result * longest)()
-                self._check(self._library.quire_store_next(handle, ctypes.byref(number), results,
+                self._check(self._library.quire_store_next(self._handle, ctypes.byref(number), results,
                                                            longest, ctypes.byref(count),
                                                            ctypes.byref(error)), error)
             if number.value == 0:
@@ -343,14 +341,14 @@ class BlockStore:
     def event_fd(self) -> int:
         """A descriptor for poll and event loops: readable when `drain` may have something. It is the
         store's: do not read or close it."""
-        return self._library.quire_store_event_fd(self._alive())
+        return int(self._library.quire_store_event_fd(self._handle))
 
     # -- The store ---------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
         """Numbers of the store; quire.h says what each one is."""
         stats, error = _Stats(size=ctypes.sizeof(_Stats)), _Error()
-        self._check(self._library.quire_store_get_stats(self._alive(), ctypes.byref(stats),
+        self._check(self._library.quire_store_get_stats(self._handle, ctypes.byref(stats),
                                                         ctypes.byref(error)), error)
         return {name: getattr(stats, name) for name in _STATS}
 
@@ -359,7 +357,7 @@ class BlockStore:
         calls may go on meanwhile; what they hand in from now on ends with Outcome.CLOSED. Batches
         that ended can still be taken."""
         error = _Error()
-        self._check(self._library.quire_store_close(self._alive(), ctypes.byref(error)), error)
+        self._check(self._library.quire_store_close(self._handle, ctypes.byref(error)), error)
 
     def __enter__(self) -> "BlockStore":
         return self
@@ -368,9 +366,6 @@ class BlockStore:
         self.close()
 
     # -- Inside ------------------------------------------------------------------------------------
-
-    def _alive(self) -> ctypes.c_void_p:
-        return self._handle
 
     def _name(self, namespace: str | None) -> bytes:
         name = (self._namespace if namespace is None else namespace).encode()
@@ -421,7 +416,7 @@ class BlockStore:
         name = self._name(namespace)
         function = getattr(self._library, "quire_store_" + call)
         with self._lock:  # nobody takes the batch before it is known
-            self._check(function(self._alive(), name, blocks, batch.count, ctypes.byref(number),
+            self._check(function(self._handle, name, blocks, batch.count, ctypes.byref(number),
                                  ctypes.byref(error)), error)
             batch.keys.clear()  # read during the call only
             self._batches[number.value] = batch

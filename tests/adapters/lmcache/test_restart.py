@@ -15,7 +15,6 @@ import time
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
 CHUNK = 64  # tokens of an LMCache block
 HIT = 192   # whole blocks of the prompt's 200 tokens
 
@@ -34,9 +33,8 @@ class World:
         self.folder = folder
         self.store = folder / "store"
         self.model = folder / "model"
-        self.environment = os.environ | {
-            "PYTHONPATH": str(ROOT / "python"), "PYTHONHASHSEED": "0", "DO_NOT_TRACK": "1",
-            "LMCACHE_TRACK_USAGE": "false"}
+        self.environment = os.environ | {"PYTHONHASHSEED": "0", "DO_NOT_TRACK": "1",
+                                         "LMCACHE_TRACK_USAGE": "false"}
 
     def make_model(self):
         import torch
