@@ -14,8 +14,8 @@ class LibraryNotFound(ImportError):
 
 def candidates() -> list[str]:
     """Paths to try, in order: QUIRE_LIBRARY alone where it is set; else next to this package (also
-    where a repaired wheel puts libraries), in the build folder of a checkout, and where the system's
-    loader looks."""
+    where a repaired wheel puts libraries), in the build folder of a checkout, and where the
+    system's loader looks."""
     named = os.environ.get("QUIRE_LIBRARY")
     if named:
         return [named]

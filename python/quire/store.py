@@ -1,5 +1,5 @@
-"""A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found again
-after a restart. What it promises is in docs/embedding.md ("A store of blocks") and
+"""A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found
+again after a restart. What it promises is in docs/embedding.md ("A store of blocks") and
 docs/durability.md.
 
     with quire.store.BlockStore("DIR", cap_bytes=8 << 30) as store:
@@ -177,13 +177,15 @@ class _Batch:
 
 
 class BlockStore:
-    """A store in a directory. Any thread may call any method; other threads of Python run meanwhile.
+    """A store in a directory. Any thread may call any method; other threads of Python run
+    meanwhile.
 
-    Keys and namespaces are texts or bytes; blocks are anything with a contiguous buffer. A key names
-    its bytes for good: `put` leaves a block that is there as it is.
+    Keys are texts or bytes, blocks anything with a contiguous buffer. A key names its bytes for
+    good: `put` leaves a block that is there as it is.
 
-    `put`, `get` and the like wait. `submit_*` return the number of a batch at once; take its results
-    with `wait`, or with `drain` when `event_fd` is readable. Use one of the two ways on one store.
+    `put`, `get` and the like wait. `submit_*` return the number of a batch at once; take its
+    results with `wait`, or with `drain` when `event_fd` is readable. Use one of the two ways on one
+    store.
     """
 
     def __init__(self, directory: Any, *, cap_bytes: int = 8 << 30, block_bytes_max: int = 0,
@@ -192,11 +194,12 @@ class BlockStore:
         """Opens the store in a directory, or makes one.
 
         cap_bytes: of all its files together, never exceeded. block_bytes_max: longest block; 0: 64
-        MiB, or a sixteenth of the cap where that is less. commit_interval_us: what a crash may lose.
-        scrub_bytes_per_s: read again in the background to find damage; 0: nothing. namespace: where
-        calls that name none go.
+        MiB, or a sixteenth of the cap where that is less. commit_interval_us: what a crash may
+        lose. scrub_bytes_per_s: read again in the background to find damage; 0: nothing. namespace:
+        where calls that name none go.
 
-        Raises StoreError: invalid_argument, busy (another process has it), unsupported, no_space, io.
+        Raises StoreError: invalid_argument, busy (another process has it), unsupported, no_space,
+        io.
         """
         self._library = _load()
         self._namespace = namespace
@@ -315,8 +318,8 @@ class BlockStore:
             raise StoreError("not_found", f"no batch {batch}, or it was taken")
         timeout_us = FOREVER if timeout_s is None else max(0, int(timeout_s * 1e6))
         results, error = (_Result * known.count)(), _Error()
-        self._check(self._library.quire_store_wait(self._handle, batch, timeout_us, results, known.count,
-                                                   ctypes.byref(error)), error)
+        self._check(self._library.quire_store_wait(self._handle, batch, timeout_us, results,
+                                                   known.count, ctypes.byref(error)), error)
         return self._take(batch, results)
 
     def drain(self) -> list[tuple[int, list[Result]]]:
@@ -331,16 +334,16 @@ class BlockStore:
                 if any(batch.count > longest for batch in self._batches.values()):
                     longest = max(batch.count for batch in self._batches.values())
                     results = (_Result * longest)()
-                self._check(self._library.quire_store_next(self._handle, ctypes.byref(number), results,
-                                                           longest, ctypes.byref(count),
-                                                           ctypes.byref(error)), error)
+                self._check(self._library.quire_store_next(
+                    self._handle, ctypes.byref(number), results, longest, ctypes.byref(count),
+                    ctypes.byref(error)), error)
             if number.value == 0:
                 return drained
             drained.append((number.value, self._take(number.value, results[:count.value])))
 
     def event_fd(self) -> int:
-        """A descriptor for poll and event loops: readable when `drain` may have something. It is the
-        store's: do not read or close it."""
+        """A descriptor for poll and event loops: readable when `drain` may have something. It is
+        the store's: do not read or close it."""
         return int(self._library.quire_store_event_fd(self._handle))
 
     # -- The store ---------------------------------------------------------------------------------

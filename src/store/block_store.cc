@@ -1,5 +1,4 @@
 // The thread of a BlockStore, and the batches that callers hand to it.
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>

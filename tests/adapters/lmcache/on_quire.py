@@ -1,5 +1,5 @@
-"""A pytest plug-in: LMCache's own tests of connectors run on quire.lmcache.QuireStore where they would
-run on their mock. Each connector they make has a store of its own."""
+"""A pytest plug-in: LMCache's own tests of connectors run on quire.lmcache.QuireStore where they
+would run on their mock. Each connector they make has a store of its own."""
 
 import shutil
 import tempfile
@@ -20,32 +20,28 @@ class QuireConnector(QuireStore):
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
+class RecordingConnector(QuireConnector):
+    """Remembers the lengths of buffers, as the one that LMCache derives from its mock."""
+
+    def __init__(self):
+        super().__init__()
+        self.set_lengths, self.get_lengths = [], []
+
+    def submit_batch_set(self, keys, bufs):
+        self.set_lengths.extend(len(buffer) for buffer in bufs)
+        return super().submit_batch_set(keys, bufs)
+
+    def submit_batch_get(self, keys, bufs):
+        self.get_lengths.extend(len(buffer) for buffer in bufs)
+        return super().submit_batch_get(keys, bufs)
+
+
 def pytest_collection_modifyitems(items):
     for module in {item.module for item in items}:
         if not hasattr(module, "MockNativeConnector"):
             continue
-        recording = module.RecordingNativeConnector
         module.MockNativeConnector = QuireConnector
-        # It is derived from the mock: the same class on ours. super() finds it by this cell.
-        ours = type(recording.__name__, (QuireConnector,),
-                    {"__init__": _recording_init, "submit_batch_set": _recording_set,
-                     "submit_batch_get": _recording_get})
-        module.RecordingNativeConnector = ours
-
-
-def _recording_init(self):
-    QuireConnector.__init__(self)
-    self.set_lengths, self.get_lengths = [], []
-
-
-def _recording_set(self, keys, buffers):
-    self.set_lengths.extend(len(buffer) for buffer in buffers)
-    return QuireConnector.submit_batch_set(self, keys, buffers)
-
-
-def _recording_get(self, keys, buffers):
-    self.get_lengths.extend(len(buffer) for buffer in buffers)
-    return QuireConnector.submit_batch_get(self, keys, buffers)
+        module.RecordingNativeConnector = RecordingConnector
 
 
 def pytest_terminal_summary(terminalreporter):

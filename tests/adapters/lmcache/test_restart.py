@@ -1,7 +1,7 @@
-"""vLLM with an LMCache server whose second level is Quire: the same greedy tokens without a cache, on
-a miss, on a hit, after both were started again, with damaged blocks, with missing ones.
+"""vLLM with an LMCache server whose second level is Quire: the same greedy tokens without a cache,
+on a miss, on a hit, after both were started again, with damaged blocks, with missing ones.
 
-Wants the environment that run.sh makes; takes some five minutes."""
+Wants the environment that run.sh makes; took nine minutes on two busy cores."""
 
 import json
 import os
@@ -85,7 +85,8 @@ class World:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
             time.sleep(0.5)
-        raise AssertionError("no LMCache server: " + (self.folder / "server.log").read_text()[-3000:])
+        log = (self.folder / "server.log").read_text()
+        raise AssertionError("no LMCache server: " + log[-3000:])
 
     def damage(self):
         """Flips a bit in the middle of one of the three blocks."""
