@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "base/prng.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::app {
 

@@ -13,15 +13,13 @@
 #include <string>
 #include <string_view>
 
+#include "quire/disk_store.h"
 #include "quire/env.h"
 #include "quire/error.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 #include "quire/sequence.h"
 #include "quire/stats.h"
-#include "quire/disk_store.h"
-#include "quire/view.h"
 
 namespace quire::cache {
 struct BudgetState;

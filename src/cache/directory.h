@@ -15,7 +15,6 @@
 #include "cache/slot_classes.h"
 #include "index/radix_tree.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 
 namespace quire::cache {
 

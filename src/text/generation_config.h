@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "quire/error.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::model {
 

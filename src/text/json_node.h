@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "quire/error.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::model {
 

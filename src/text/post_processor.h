@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "quire/error.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 #include "text/json_node.h"
 
 namespace quire::model {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "quire/error.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 #include "text/utf8.h"
 
 namespace quire::model {

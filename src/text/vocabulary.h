@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "quire/error.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 #include "text/json_node.h"
 
 namespace quire::model {

@@ -20,7 +20,7 @@
 namespace quire::tier {
 
 /// Who asked the disk for something.
-enum class IoOwner : uint8_t { kWriter = 1, kReader = 2, kEraser = 3 };
+enum class IoOwner : uint8_t { kWriter = 1, kReader = 2, kEraser = 3, kRemover = 4 };
 
 /// Things that are under way, by small numbers that come back with completions.
 template <typename Item>

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "quire/ids.h"
+#include "quire/identity.h"
 #include "serve/http/api_error.h"
 
 namespace quire::serve::http {

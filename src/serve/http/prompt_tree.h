@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 #include "serve/http/api_error.h"
 
 namespace quire::serve::http {

@@ -1,0 +1,162 @@
+// A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found
+// again after a restart. What is in a block is the caller's affair, and so is whatever decides its
+// bytes: that belongs into the key or the namespace (engine and version, weights, dtype, block
+// size, parallel layout).
+#ifndef QUIRE_STORE_H_
+#define QUIRE_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/error.h"
+
+namespace [[gnu::visibility("default")]] quire {
+
+struct BlockStoreOptions {
+  std::string directory{};                 // made when it does not exist; its parent must
+  uint64_t bytes_cap = uint64_t{8} << 30;  // of all files of the store together, never exceeded
+  // Longest block, up to 2 GiB - 8 KiB. 0: 64 MiB, or a sixteenth of the cap where that is less. A
+  // store that exists may allow less (BlockStoreStats::block_bytes_max): its segments stay as long
+  // as they were made.
+  uint64_t block_bytes_max = 0;
+  uint64_t commit_interval_us = 20'000;            // what a crash may lose
+  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // read again in the background; 0: nothing
+  uint32_t disk_requests_max = 64;  // that the disk works on at the same time; at most 4,096
+};
+
+/// How a request about one block ended. The numbers are frozen.
+enum class BlockOutcome : uint8_t {
+  kOk = 0,        // Put, Remove: durable. Get: verified and copied. Exists: it is there
+  kPresent = 1,   // Put: it was there, or is being written, and stays as it is
+  kAbsent = 2,    // Get, Exists, Remove: it is not there
+  kDamaged = 3,   // Get: what lay there was not it, and is forgotten. A miss as kAbsent is
+  kTooSmall = 4,  // Get: it is longer than `out`
+  kTooLarge = 5,  // longer than block_bytes_max
+  kNoSpace = 6,   // Put: the disk is full
+  kIo = 7,        // the disk failed. Remove: not found any more, but it may be after a restart
+  kClosed = 8,    // the store was closed before
+};
+inline constexpr size_t kBlockOutcomeCount = 9;
+
+/// Name of an outcome as in logs, for example "absent".
+std::string_view BlockOutcomeName(BlockOutcome outcome);
+
+struct BlockResult {
+  BlockOutcome outcome = BlockOutcome::kOk;
+  // Get: the block's length, with kOk and kTooSmall. Exists: most that it may have, at most 4,095
+  // above its length.
+  uint64_t bytes = 0;
+
+  bool operator==(const BlockResult&) const = default;
+};
+
+/// A block to write: any number of bytes up to block_bytes_max, also none. `data` is read until the
+/// batch ends.
+struct BlockPut {
+  std::string_view key{};
+  std::span<const std::byte> data{};
+};
+
+/// A block to read. `out` is written until the batch ends. Only with kOk it holds the block, in its
+/// first BlockResult::bytes; else nothing in it means anything.
+struct BlockGet {
+  std::string_view key{};
+  std::span<std::byte> out{};
+};
+
+/// A batch that ended: one result for each of its blocks, in their order.
+struct BlockBatch {
+  uint64_t id = 0;
+  std::vector<BlockResult> results{};
+};
+
+/// Numbers of the store; counters are of this opening.
+struct BlockStoreStats {
+  uint64_t blocks = 0;
+  uint64_t bytes = 0;            // of all files, what is preallocated included
+  uint64_t bytes_cap = 0;        //
+  uint64_t bytes_live = 0;       // that blocks take on disk
+  uint64_t block_bytes_max = 0;  // longest block
+  uint64_t memory_bytes = 0;     // index and staging
+  uint64_t bytes_written = 0;    // to the disk
+  uint64_t bytes_read = 0;       // from the disk
+  uint64_t evicted = 0;          // blocks that made room for others
+  uint64_t damaged = 0;          // blocks that were found damaged, and forgotten
+  uint64_t puts = 0;             // that ended with kOk
+  uint64_t puts_present = 0;     // kPresent
+  uint64_t puts_failed = 0;      // anything else
+  uint64_t hits = 0;             // Gets that ended with kOk
+  uint64_t misses = 0;           // kAbsent, kDamaged
+  uint64_t gets_failed = 0;      // anything else
+  uint64_t removed = 0;          // Removes that ended with kOk
+  bool disk_full = false;        // no more files can be made
+};
+
+/// A store, owned by one process at a time.
+///
+/// Every call but the last five hands in a batch and returns its number at once; nothing fails, all
+/// is said by the results. A batch ends once: for whoever waits for it with Wait, else in Drain.
+/// Batches that are under way at the same time take effect in any order.
+///
+/// Names:    namespaces do not see each other's keys. Each is written to files of its own, so there
+///           should be fewer of them than a quarter of bytes_cap / (2 * block_bytes_max)
+/// Contents: a key names its bytes for good: Put leaves a block that is there as it is. To replace
+///           one, Remove it first and wait
+/// Room:     when the cap is reached the blocks that were used longest ago go, by files
+/// Crashes:  what ended with kOk is found after kill -9 and after a power cut, unless room was
+///           needed. Wrong bytes never come back (docs/durability.md)
+/// Threads:  any, for all calls at once, but for the destructor
+class BlockStore {
+ public:
+  /// Opens the store in a directory, or makes one.
+  ///
+  /// Errors: kInvalidArgument no directory, or sizes that no store can have; kBusy another process
+  ///         (or object) has it; kUnsupported a newer version wrote it; kNoSpace; kIo
+  static Result<std::unique_ptr<BlockStore>> Open(const BlockStoreOptions& options);
+  /// Close.
+  ~BlockStore();
+  BlockStore(const BlockStore&) = delete;
+  BlockStore& operator=(const BlockStore&) = delete;
+
+  /// Writes blocks. They can be found when the batch ends.
+  /// Cost: one hash per key now; bytes are copied and checksummed by the store's thread
+  uint64_t Put(std::string_view name_space, std::span<const BlockPut> blocks);
+  uint64_t Get(std::string_view name_space, std::span<const BlockGet> blocks);
+  /// Looks into the index alone: a block that is there may still be a miss when it is read. The
+  /// batch ends before this returns.
+  uint64_t Exists(std::string_view name_space, std::span<const std::string_view> keys);
+  uint64_t Remove(std::string_view name_space, std::span<const std::string_view> keys);
+  /// Ends, without results, when everything handed in before is durable or failed. Nothing waits
+  /// for the commit interval then.
+  uint64_t Flush();
+
+  /// Waits for the end of one batch and takes it.
+  ///
+  /// Errors: kDeadline not in time, it goes on; kNotFound no such batch, or somebody took it
+  Result<BlockBatch> Wait(uint64_t batch, uint64_t timeout_us = ~uint64_t{0});
+  /// Takes the batches that ended and that nobody waits for, in the order in which they ended.
+  std::vector<BlockBatch> Drain();
+  /// A descriptor for poll and event loops: readable when Drain may have something. It is the
+  /// store's; do not read or close it.
+  int event_fd() const;
+
+  /// Ends everything that was handed in, makes it durable and lets go of the directory. Batches
+  /// that ended can still be taken; those handed in from now on end with kClosed.
+  void Close();
+  BlockStoreStats stats() const;
+
+ private:
+  class Impl;
+  explicit BlockStore(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_STORE_H_
