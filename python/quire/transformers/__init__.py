@@ -1,0 +1,1 @@
+"""Quire under Hugging Face transformers."""
