@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions. The text is the engine's own: it names the object and the numbers."""
+"""What can go wrong, as exceptions. The text is the engine's: it names object and numbers."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class AttachedCache:
     def _open(self, ids: torch.Tensor, mask: torch.Tensor, identity: quire.Identity) -> Row:
         pad = int((~mask).sum())
         if pad == len(ids) or not bool(mask[pad:].all()):
-            raise quire.UnsupportedError("a row without tokens, or padded elsewhere than on the left")
+            raise quire.UnsupportedError("a row without tokens, or not padded on the left only")
         tokens = ids[pad:].tolist()
         plan = self.cache.acquire(tokens, identity)
         found = plan.resident_tokens

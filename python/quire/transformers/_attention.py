@@ -17,7 +17,9 @@ NAME = "quire"
 _REFUSED = ("softcap", "s_aux", "position_bias", "head_mask", "output_attentions", "cu_seq_lens_q")
 
 
-def _check(module: Any, layer: Any, dropout: float, is_causal: Any, options: dict[str, Any]) -> None:
+def _check(
+    module: Any, layer: Any, dropout: float, is_causal: Any, options: dict[str, Any]
+) -> None:
     for name in _REFUSED:
         if options.get(name) is not None and options[name] is not False:
             raise quire.UnsupportedError(f"attention with {name}={options[name]!r:.60}")

@@ -1,4 +1,4 @@
-"""What Quire must know of a model: the shape of its K and V, how they are computed, its fingerprint."""
+"""What Quire must know of a model: the shape of K and V, what computes them, a fingerprint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ import quire
 CODEC_OF = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 # Of config fields that change what attention computes, and that Quire's kernels do not have.
-_NOT_SUPPORTED = ("attn_logit_softcapping", "kv_lora_rank", "kv_sharing_modes", "attention_chunk_size")
+_NOT_SUPPORTED = (
+    "attn_logit_softcapping",
+    "kv_lora_rank",
+    "kv_sharing_modes",
+    "attention_chunk_size",
+)
 # Of config fields that name the model or this process, and decide no value.
 _NO_VALUES = ("_name_or_path", "name_or_path", "transformers_version", "architectures")
 
@@ -37,7 +42,7 @@ def text_config(model: Any) -> Any:
     if model.config.is_encoder_decoder:
         raise quire.UnsupportedError("an encoder-decoder model")
     if model.device.type != "cpu":
-        raise quire.UnsupportedError(f"the model is on {model.device}; Quire's kernels are the CPU's")
+        raise quire.UnsupportedError(f"a model on {model.device}: Quire's kernels are the CPU's")
     config = model.config.get_text_config(decoder=True)
     for name in _NOT_SUPPORTED:
         if getattr(config, name, None):
