@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <set>
 
+#include "apps/quire/child.h"
 #include "apps/quire/demo_document.h"
 #include "apps/quire/output.h"
 #include "apps/quire/runtime.h"
@@ -42,6 +44,15 @@ struct Check {
   bool kept = false;
 };
 
+/// The first question asked by a process of its own.
+struct ProcessRun {
+  uint64_t prompt_tokens = 0;
+  uint64_t loaded_tokens = 0;
+  uint64_t computed_tokens = 0;
+  double ttft_ms = 0;
+  std::string digest{};
+};
+
 /// models/tiny beside the working directory or the program's own source tree.
 std::string BundledModel() {
   namespace fs = std::filesystem;
@@ -56,8 +67,8 @@ std::string BundledModel() {
 
 class Demo {
  public:
-  Demo(Runtime& runtime, Document document, bool quiet)
-      : runtime_(runtime), document_(std::move(document)), quiet_(quiet) {
+  Demo(Runtime& runtime, std::string model, Document document, bool quiet)
+      : runtime_(runtime), model_(std::move(model)), document_(std::move(document)), quiet_(quiet) {
     for (const Fact& fact : document_.facts) {
       const std::string answer = fact.Answer();
       sessions_.push_back({.question = fact.Question(),
@@ -85,6 +96,9 @@ class Demo {
     QUIRE_TRY(AskAlone());
     QUIRE_TRY(AskTogether());
     CheckBits();
+    Print("The first question once more, by two processes that share a directory ...\n");
+    QUIRE_TRY(AskAcrossARestart());
+    CheckRestart();
     CheckEnd();
 
     if (json) {
@@ -156,6 +170,45 @@ class Demo {
       sessions_[i].batched = std::move(responses[i]);
     }
     return {};
+  }
+
+  /// Each process ends before the next one starts: what the second has can only be from the disk.
+  Result<void> AskAcrossARestart() {
+    QUIRE_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::Make());
+    const std::string prompt = directory.path() + "/prompt.txt";
+    QUIRE_TRY(WriteFile(prompt, document_.text + sessions_[0].question));
+    const std::vector<std::string> arguments = {"generate",
+                                                "--model",
+                                                model_,
+                                                "--prompt-file",
+                                                prompt,
+                                                "--max-tokens",
+                                                std::to_string(sessions_[0].max_tokens),
+                                                "--store",
+                                                directory.path() + "/store",
+                                                "--store-bytes",
+                                                "256MiB",
+                                                "--json"};
+    for (ProcessRun& process : processes_) {
+      QUIRE_ASSIGN(const auto said, RunChild(arguments));
+      process = {.prompt_tokens = said.value("prompt_tokens", uint64_t{0}),
+                 .loaded_tokens = said.value("loaded_tokens", uint64_t{0}),
+                 .computed_tokens = said.value("computed_tokens", uint64_t{0}),
+                 .ttft_ms = said.value("ttft_ms", 0.0),
+                 .digest = said.value("logits_digest", std::string())};
+    }
+    return {};
+  }
+
+  void CheckRestart() {
+    const auto& [first, second] = processes_;
+    const uint64_t whole = (second.prompt_tokens - 1) / kBlockTokensDefault * kBlockTokensDefault;
+    checks_.push_back(
+        {fmt::format("a second process found all {} whole-block tokens of the first on the disk, "
+                     "and gave the same bits",
+                     whole),
+         first.loaded_tokens == 0 && second.loaded_tokens == whole && !first.digest.empty() &&
+             first.digest == second.digest});
   }
 
   uint32_t block_tokens() const { return runtime_.profile().block_tokens; }
@@ -241,6 +294,15 @@ class Demo {
                  session.shared.reused_tokens, session.shared.computed_tokens,
                  session.shared.ttft_ms, session.alone.ttft_ms, mark);
     }
+    fmt::print("\n{:<34} {:>7} {:>7} {:>9} {:>12}\n", "across a restart", "prompt", "loaded",
+               "computed", "first token");
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      const ProcessRun& process = processes_[i];
+      fmt::print("{:<34} {:>7} {:>7} {:>9} {:>9.1f} ms\n",
+                 i == 0 ? "process 1 reads the document" : "process 2 finds it in the store",
+                 process.prompt_tokens, process.loaded_tokens, process.computed_tokens,
+                 process.ttft_ms);
+    }
     const uint64_t bytes = stats.sealed.slots_used * stats.sealed.slot_bytes;
     fmt::print(
         "\nKV bytes: {} for all sessions; contiguous f16 at {} tokens each would be {} "
@@ -261,20 +323,31 @@ class Demo {
                           {"ttft_ms", session.shared.ttft_ms},
                           {"ttft_ms_computed", session.alone.ttft_ms}});
     }
+    auto processes = nlohmann::ordered_json::array();
+    for (const ProcessRun& process : processes_) {
+      processes.push_back({{"prompt_tokens", process.prompt_tokens},
+                           {"loaded_tokens", process.loaded_tokens},
+                           {"computed_tokens", process.computed_tokens},
+                           {"ttft_ms", process.ttft_ms},
+                           {"logits_digest", process.digest}});
+    }
     auto checks = nlohmann::ordered_json::array();
     for (const Check& check : checks_) {
       checks.push_back({{"promise", check.promise}, {"kept", check.kept}});
     }
     return {{"sessions", sessions},
+            {"processes", processes},
             {"kv_bytes", stats.sealed.slots_used * stats.sealed.slot_bytes},
             {"kv_bytes_contiguous_f16", ContiguousBytes()},
             {"checks", checks}};
   }
 
   Runtime& runtime_;
+  const std::string model_;
   const Document document_;
   const bool quiet_;
   std::vector<Session> sessions_;
+  std::array<ProcessRun, 2> processes_{};
   std::vector<Check> checks_;
 };
 
@@ -286,7 +359,7 @@ Result<int> RunDemo(DemoFlags& flags) {
   }
   QUIRE_ASSIGN(const std::string prose, ReadFile(BundledModel() + "/heldout.txt", kProseBytesMax));
   QUIRE_ASSIGN(Document document, MakeDocument(prose, kDocumentBytes));
-  return Demo(*runtime, std::move(document), flags.json).Run(flags.json);
+  return Demo(*runtime, flags.runtime.model, std::move(document), flags.json).Run(flags.json);
 }
 
 }  // namespace

@@ -139,6 +139,7 @@ std::vector<serve::Request> Batch(const serve::Request& request, uint32_t beside
 nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::string& text) {
   return {{"prompt_tokens", response.prompt_tokens},
           {"reused_tokens", response.reused_tokens},
+          {"loaded_tokens", response.loaded_tokens},
           {"dropped_tokens", response.dropped_tokens},
           {"computed_tokens", response.computed_tokens},
           {"generated_tokens", response.tokens.size()},
@@ -203,6 +204,7 @@ Result<int> Generate(const GenerateFlags& flags) {
     digests.push_back(ToHex(last.logits_digest));
   }
 
+  QUIRE_TRY(runtime->FlushStore());
   if (!flags.logits_out.empty()) {
     QUIRE_TRY(WriteNpy(flags.logits_out, logits, logits.size() / vocab, vocab));
   }
@@ -217,6 +219,9 @@ Result<int> Generate(const GenerateFlags& flags) {
     if (flags.stats) {
       QUIRE_ASSIGN(const TenantStats tenant, runtime->cache().tenant_stats(kDefaultTenant));
       report["cache"] = nlohmann::ordered_json::parse(ToJson(runtime->cache().stats()));
+      if (runtime->store() != nullptr) {
+        report["store"] = nlohmann::ordered_json::parse(ToJson(runtime->store()->stats()));
+      }
       report["tenant"] = nlohmann::ordered_json::parse(ToJson(tenant));
     }
     PrintJson(report);

@@ -57,7 +57,11 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
 }
 
 serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags) {
-  return {.chunk_tokens_min = flags.chunk_tokens, .chunk_tokens_max = flags.chunk_tokens};
+  return {.chunk_tokens_min = flags.chunk_tokens,
+          .chunk_tokens_max = flags.chunk_tokens,
+          .load = flags.load == "always" ? serve::LoadPolicy::kAlways
+                  : flags.load == "auto" ? serve::LoadPolicy::kAuto
+                                         : serve::LoadPolicy::kNever};
 }
 
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
@@ -76,6 +80,14 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
                      "Longest prompt and output together (default: the model's)");
   command.add_option("--hot-bytes", flags.hot_bytes, "Budget of the cache: 4GB, 512MiB")
       ->check(BytesValidator())
+      ->capture_default_str();
+  command.add_option("--store", flags.store,
+                     "Directory where blocks outlive the process; a later one finds them");
+  command.add_option("--store-bytes", flags.store_bytes, "Most that the store takes of the disk")
+      ->check(BytesValidator())
+      ->capture_default_str();
+  command.add_option("--load", flags.load, "What the store has is loaded, or computed if faster")
+      ->check(CLI::IsMember({"always", "auto", "never"}))
       ->capture_default_str();
   command.add_option("--chunk", flags.chunk_tokens, "Prompt tokens per step")
       ->check(CLI::Range(1, 1 << 20))
@@ -109,12 +121,19 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
   QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_));
   if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
   options.clock = &SystemClock();
+  runtime->identity_.domain.name = "local";
+  if (!flags.store.empty()) {
+    QUIRE_ASSIGN(const uint64_t bytes_cap, ParseBytes(flags.store_bytes));
+    QUIRE_ASSIGN(runtime->store_,
+                 DiskStore::Open({.directory = flags.store, .bytes_cap = bytes_cap}));
+    QUIRE_ASSIGN(runtime->identity_.domain.secret, runtime->store_->Secret());
+    options.store = runtime->store_.get();
+  }
   QUIRE_ASSIGN(runtime->registry_, registry::Registry::Create(std::move(options)));
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   runtime->executor_ = MakeThreadPool(flags.threads != 0 ? flags.threads : cores);
-  runtime->identity_ = {.weights = runtime->model_->fingerprint(),
-                        .position_encoding = runtime->model_->position_encoding(),
-                        .domain = {.name = "local"}};
+  runtime->identity_.weights = runtime->model_->fingerprint();
+  runtime->identity_.position_encoding = runtime->model_->position_encoding();
   QUIRE_ASSIGN(runtime->engine_, serve::Engine::Create({.model = *runtime->model_,
                                                         .cache = runtime->cache(),
                                                         .attention = *runtime->attention_,
@@ -123,5 +142,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
                                                        runtime->identity_, EngineOptionsOf(flags)));
   return runtime;
 }
+
+Result<void> Runtime::FlushStore() { return store_ ? store_->Flush() : Result<void>(); }
 
 }  // namespace quire::app

@@ -28,6 +28,9 @@ struct RuntimeFlags {
   std::string layout = "block_major";
   uint64_t max_seq_len = 0;  // 0: the model's
   std::string hot_bytes = "4GB";
+  std::string store{};  // directory; empty: none
+  std::string store_bytes = "8GiB";
+  std::string load = "always";
   uint32_t chunk_tokens = 512;
   uint32_t threads = 0;  // 0: one per core
   std::string compute;   // "f32", or empty for the file's precision
@@ -67,6 +70,10 @@ class Runtime {
   /// Whatever it opens is an inference owner of the registry.
   Cache& cache() { return registry_->requests(); }
   serve::Engine& engine() { return *engine_; }
+  /// Null: there is none.
+  DiskStore* store() { return store_.get(); }
+  /// Returns when what was published is durable: a normal exit loses nothing.
+  Result<void> FlushStore();
 
  private:
   Runtime() = default;
@@ -76,6 +83,7 @@ class Runtime {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<AttentionBackend> attention_;
   Identity identity_{};
+  std::unique_ptr<DiskStore> store_;  // null: none
   std::unique_ptr<registry::Registry> registry_;
   std::unique_ptr<serve::Engine> engine_;
 };

@@ -58,6 +58,11 @@ class BlockOps {
   virtual void Zero(std::byte* slot, const SlotPieces& pieces) = 0;
   /// Copies all pieces to another slot.
   virtual void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) = 0;
+  /// All pieces, one after the other, to and from the host's memory.
+  ///
+  /// Shape: host [count * bytes]
+  virtual void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) = 0;
+  virtual void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) = 0;
   /// Tokens `at` of one stream, open or sealed, widened to f32.
   ///
   /// Shape: out [heads][at.count][dim], heads out_head_stride elements apart

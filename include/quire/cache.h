@@ -20,6 +20,7 @@
 #include "quire/ids.h"
 #include "quire/sequence.h"
 #include "quire/stats.h"
+#include "quire/store.h"
 #include "quire/view.h"
 
 namespace quire::cache {
@@ -96,6 +97,9 @@ struct CacheOptions {
   // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null:
   // it is refused. Used by Create alone; what came of it is in options().profile.
   const AttentionBackend* fallback_kernels = nullptr;
+  // Where published blocks are kept below memory (quire/store.h); tenants with a ttl are kept in
+  // memory alone. Null: nowhere. Must outlive the cache.
+  DiskStore* store = nullptr;
 };
 
 /// A party that pays for its blocks and reads no one else's; or, with `shared`, a domain.
@@ -138,6 +142,10 @@ class Plan {
   uint64_t resident_tokens() const;
   /// Prompt tokens that must be computed; never 0.
   uint64_t missing_tokens() const;
+  /// Of the missing tokens, those that Cache::Load can bring. The others come after them.
+  uint64_t loadable_tokens() const;
+  /// Bytes that this reads.
+  uint64_t loadable_bytes() const;
   /// Of the first missing token.
   MissReason reason() const;
   /// All missing tokens in order, those with one reason together.
@@ -251,6 +259,14 @@ class Cache {
   ///
   /// Errors: as Pin; kNotFound this tenant has no pin that ends with these blocks
   virtual Result<void> Unpin(const AcquireRequest& request) = 0;
+
+  /// Begins to read what the store has of a plan into free slots, which are taken at once; what is
+  /// resident stays pinned meanwhile. What comes is compared with its whole identity and its
+  /// checksums first; where something does not come, what follows it is left to be computed.
+  /// A plan with nothing to load is done at once.
+  ///
+  /// Errors: kNoSpace as Open, for the slots. The plan's pins are dropped then
+  virtual Result<Ticket> Load(Plan plan, const LoadOptions& options) = 0;
 
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.
   /// Errors: kNoSpace names shared, own and available blocks, or the tenant whose quota is full;

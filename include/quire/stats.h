@@ -43,7 +43,13 @@ struct CacheStats {
   uint64_t evicted_total = 0;
   uint64_t evicted_passed_total = 0;  // blocks that lost what windows had passed
   uint64_t refused_total = 0;         // requests the budget refused
-  uint64_t codec_fallbacks = 0;       // streams whose codec gave way to one that can be used here
+  // Of published blocks, with a store below: those it has too, those waiting to be written, blocks
+  // that went before they were, and blocks that came back from there.
+  uint64_t stored_blocks = 0;
+  uint64_t unwritten_blocks = 0;
+  uint64_t evicted_unwritten_total = 0;
+  uint64_t loaded_total = 0;
+  uint64_t codec_fallbacks = 0;  // streams whose codec gave way to one that can be used here
 };
 
 /// Why tokens of a prompt were not found. The numbers are frozen.
@@ -59,8 +65,11 @@ enum class MissReason : uint8_t {
   kQuota = 9,         // it was here, and went because the tenant's own quota was full
   kNoTwin = 10,       // here, but not the open forms that residual_tokens would read where it ends
   // 11 was kSpilled.
+  kNotLoaded = 12,   // the store has it, and it was not loaded
+  kLoadFailed = 13,  // the store could not give it: damaged, gone, or the disk failed
+  kLoadLate = 14,    // it did not come in time, or was cancelled
 };
-inline constexpr uint32_t kMissReasonsEnd = 11;
+inline constexpr uint32_t kMissReasonsEnd = 15;
 std::string_view MissReasonName(MissReason reason);
 
 /// Consecutive missing tokens with one reason.

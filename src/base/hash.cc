@@ -12,6 +12,11 @@ namespace quire {
 
 static_assert(std::endian::native == std::endian::little, "digests hash little-endian numbers");
 
+void FillRandom(std::span<uint8_t> bytes) {
+  QUIRE_CHECK(sodium_init() >= 0);
+  randombytes_buf(bytes.data(), bytes.size());
+}
+
 std::string ToHex(std::span<const uint8_t> bytes) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;

@@ -13,6 +13,9 @@
 
 namespace quire {
 
+/// Bytes that nobody can guess.
+void FillRandom(std::span<uint8_t> bytes);
+
 /// Lower-case hexadecimal, two digits per byte.
 std::string ToHex(std::span<const uint8_t> bytes);
 

@@ -14,8 +14,9 @@ enum class LockRank : uint16_t {
   kOwner = 3,           // registry::OwnerCache: the blocks of its sequence
   kOwnerLayer = 4,      // registry::OwnerCache: one writer of a layer
   kCacheResize = 5,     // cache::Core: one Resize at a time
-  kSequences = 6,       // cache::Core: which sequences there are
-  kReading = 7,         // cache::Core: one block is read without a hold
+  kMover = 6,           // cache::Mover: one Tick at a time
+  kSequences = 7,       // cache::Core: which sequences there are
+  kReading = 8,         // cache::Core: one block is read without a hold
   kSequence = 10,       // cache::SequenceImpl
   kCache = 20,          // cache::Core: index, accounts, slots
   kPool = 30,           // pool::Pool

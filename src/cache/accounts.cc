@@ -95,9 +95,9 @@ Result<void> Accounts::CheckRemovable(TenantId id) const {
   uint64_t members = 0;
   ForEach([&](TenantId other) { members += other != id && account_of(other) == id ? 1 : 0; });
   if (members == 0) return {};
-  return Fail(ErrorCode::kBusy,
-              fmt::format("tenant \"{}\": {} tenants publish to it; remove them first", name,
-                          members));
+  return Fail(
+      ErrorCode::kBusy,
+      fmt::format("tenant \"{}\": {} tenants publish to it; remove them first", name, members));
 }
 
 Result<void> Accounts::Remove(TenantId id) {
@@ -194,9 +194,8 @@ void Accounts::SetCapacity(const Capacity& capacity) {
 void Accounts::ShareMemory() {
   const uint64_t bytes = memory_slots_ * classes_.memory_bytes();
   const uint64_t tenants_bytes = (live_ - 1) * kTenantBytes;
-  share_ =
-      std::max((bytes - std::min(bytes, tenants_bytes)) / classes_.memory_bytes() / live_,
-               std::min(memory_slots_ / live_, kShareLeast));
+  share_ = std::max((bytes - std::min(bytes, tenants_bytes)) / classes_.memory_bytes() / live_,
+                    std::min(memory_slots_ / live_, kShareLeast));
   for (const auto& tenant : tenants_) {
     if (tenant == gone_) continue;
     tenant->reuse.SetCapacity(SamplesPerTenant());

@@ -150,6 +150,10 @@ class Accounts {
   }
   /// Raised by each erasure.
   uint32_t epoch(TenantId tenant) const { return At(tenant).epoch; }
+  /// Of a tenant that has published nothing yet: it goes on from where a store remembers it.
+  void BeginWithEpoch(TenantId tenant, uint64_t epoch) {
+    At(tenant).epoch = std::max(At(tenant).epoch, static_cast<uint32_t>(epoch));
+  }
   /// Forgets what is known of the requests of its account too.
   void Erase(TenantId tenant);
   /// The counters that are not derived from anything else.
@@ -308,11 +312,11 @@ class Accounts {
   std::shared_ptr<Tenant> gone_;
   std::map<std::string, uint32_t, std::less<>> removed_;  // epochs of those that were, by name
   uint32_t live_ = 0;                                     // tenants
-  std::vector<TenantId> payers_;                  // by SlotId, up to the highest used
-  std::vector<Listing> listings_;                 // by BlockId, up to the highest listed
-  evict::BatchSize batch_;                        // of what goes for the budget
-  uint64_t memory_slots_ = 0;                     // sealed slots whose charges pay for memory
-  uint64_t share_ = 0;                            // of these, for each tenant
+  std::vector<TenantId> payers_;                          // by SlotId, up to the highest used
+  std::vector<Listing> listings_;                         // by BlockId, up to the highest listed
+  evict::BatchSize batch_;                                // of what goes for the budget
+  uint64_t memory_slots_ = 0;  // sealed slots whose charges pay for memory
+  uint64_t share_ = 0;         // of these, for each tenant
   uint64_t next_stamp_ = 0;
 };
 

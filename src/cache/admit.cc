@@ -32,6 +32,8 @@ uint64_t Plan::resident_tokens() const { return state_->resident; }
 uint64_t Plan::missing_tokens() const { return state_->prompt_tokens - resident_tokens(); }
 MissReason Plan::reason() const { return state_->missing.front().reason; }
 std::span<const MissRun> Plan::missing() const { return state_->missing; }
+uint64_t Plan::loadable_tokens() const { return state_->load.tokens; }
+uint64_t Plan::loadable_bytes() const { return state_->load.bytes; }
 
 namespace cache {
 
@@ -72,57 +74,96 @@ Result<void> Core::CheckRequest(const AcquireRequest& request, std::string_view 
 
 Result<Plan> Core::Acquire(const AcquireRequest& request) {
   QUIRE_TRY(CheckRequest(request, "acquire"));
-  const uint64_t tokens = request.tokens.size();
   auto plan = std::make_unique<PlanState>();
-  plan->prompt_tokens = tokens;
+  plan->prompt_tokens = request.tokens.size();
   QUIRE_ASSIGN(plan->place, MakePlace(request));
-  FoundPath path;
-  std::vector<SlotId> held;
   if (request.reuse) {
     while (With([&](State& state) { return Expire(state, state.account_of(plan->place)); })) {
     }
   }
+  QUIRE_TRY(FillPlan(*plan, request.tokens, {.reuse = request.reuse, .open_as = request.open_as}));
+  Count(*plan, +1);
+  return Plan(std::move(plan));
+}
+
+// Finds and leases what is resident of a prompt, and says why the rest is not.
+Result<void> Core::FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what) {
+  FoundPath path;
+  LoadList load;
+  std::vector<SlotId> held;
   for (int attempt = 0;; ++attempt) {
-    path = request.reuse && attempt < kAttempts ? FindPath(request.tokens, plan->place)
-                                                : FoundPath{.last_key = plan->place.root_key};
-    if (request.open_as != nullptr) {
-      QUIRE_TRY(CheckRoomToOpen(plan->place, tokens, path.blocks, *request.open_as));
+    path = {.last_key = plan.place.root_key};
+    load = {};
+    if (what.reuse && attempt < kAttempts) {
+      path = FindPath(prompt, plan.place);
+      if (what.looks_below && mover_ != nullptr) FindBelow(prompt, plan.place, path, load);
+      CutToHit(classes_, prompt.size(), path);
+    }
+    if (what.open_as != nullptr) {
+      QUIRE_TRY(CheckRoomToOpen(plan.place, prompt.size(), path.blocks, *what.open_as));
     }
     if (LeasePath(path, held)) break;
   }
-  plan->resident = path.blocks.size() * block_tokens();
+  plan.resident = path.blocks.size() * block_tokens();
   for (uint32_t c = 0; c < classes_.count(); ++c) {
-    plan->slots[c].resize(path.blocks.size());
+    plan.slots[c].resize(path.blocks.size());
     for (uint64_t i = 0; i < path.blocks.size(); ++i) {
-      if (classes_.IsNeeded(c, i, plan->resident)) plan->slots[c][i] = path.slots[c][i];
+      if (classes_.IsNeeded(c, i, plan.resident)) plan.slots[c][i] = path.slots[c][i];
     }
   }
-  const auto resident_tokens = request.tokens.first(plan->resident);
-  plan->resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
-  plan->lease = Lease(this, std::move(held));
-  if (request.reuse) {
-    const uint64_t known = (path.blocks.size() + path.beyond.size()) * block_tokens();
-    const uint64_t reusable = ReusableBlocks(tokens, block_tokens()) * block_tokens();
-    const std::vector<Ghost> ghosts =
-        FindGhosts(request.tokens.subspan(known, reusable - known), path.last_key, plan->place);
-    plan->missing = MissesOf(request.tokens, block_tokens(), path, ghosts);
-  } else {
-    plan->missing.push_back({.reason = MissReason::kNotAsked, .tokens = tokens});
+  const auto resident_tokens = prompt.first(plan.resident);
+  plan.resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
+  plan.lease = Lease(this, std::move(held));
+  if (load.blocks > path.blocks.size()) {
+    plan.prompt.assign(prompt.begin(), prompt.end());
+    MarkNotLoaded(load, MissReason::kNotLoaded, path);
+    plan.load = std::move(load);
+  } else if (what.failed != nullptr && what.failure != MissReason::kNeverSeen) {
+    MarkNotLoaded(*what.failed, what.failure, path);
   }
-  plan->path = std::move(path.blocks);
+  if (what.reuse) {
+    const uint64_t known = (path.blocks.size() + path.beyond.size()) * block_tokens();
+    const uint64_t reusable = ReusableBlocks(prompt.size(), block_tokens()) * block_tokens();
+    const std::vector<Ghost> ghosts =
+        FindGhosts(prompt.subspan(known, reusable - known), path.last_key, plan.place);
+    plan.missing = MissesOf(prompt, block_tokens(), path, ghosts);
+  } else {
+    plan.missing.push_back({.reason = MissReason::kNotAsked, .tokens = prompt.size()});
+  }
+  plan.path = std::move(path.blocks);
+  return {};
+}
+
+// What the store has, or should have, is missing for that reason and no other.
+void Core::MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path) {
+  const uint64_t hit = path.blocks.size();
+  for (uint64_t i = hit; i < load.blocks; ++i) {
+    if (i - hit < path.beyond.size()) {
+      path.beyond[i - hit] = reason;
+    } else {
+      path.beyond.push_back(reason);
+      path.last_key = load.keys.back();
+    }
+  }
+}
+
+// As a lookup, or that it was not one.
+void Core::Count(const PlanState& plan, int64_t sign) {
+  const auto add = [&](uint64_t& counter, uint64_t count) {
+    counter += sign > 0 ? count : 0 - count;
+  };
   With([&](State& state) {
-    TenantStats& of_tenant = state.accounts.counters(plan->place.tenant);
-    ++state.counters.lookups;
-    ++of_tenant.lookups;
-    state.counters.lookup_tokens += tokens;
-    of_tenant.lookup_tokens += tokens;
-    state.counters.hit_tokens += plan->resident;
-    of_tenant.hit_tokens += plan->resident;
-    for (const MissRun& run : plan->missing) {
-      of_tenant.missed_tokens[static_cast<uint8_t>(run.reason)] += run.tokens;
+    TenantStats& of_tenant = state.accounts.counters(plan.place.tenant);
+    add(state.counters.lookups, 1);
+    add(of_tenant.lookups, 1);
+    add(state.counters.lookup_tokens, plan.prompt_tokens);
+    add(of_tenant.lookup_tokens, plan.prompt_tokens);
+    add(state.counters.hit_tokens, plan.resident);
+    add(of_tenant.hit_tokens, plan.resident);
+    for (const MissRun& run : plan.missing) {
+      add(of_tenant.missed_tokens[static_cast<uint8_t>(run.reason)], run.tokens);
     }
   });
-  return Plan(std::move(plan));
 }
 
 FoundPath Core::FindPath(std::span<const TokenId> prompt, const Place& place) {
@@ -130,7 +171,6 @@ FoundPath Core::FindPath(std::span<const TokenId> prompt, const Place& place) {
   const auto tokens = prompt.first(ReusableBlocks(prompt.size(), block_tokens()) * block_tokens());
   while (With([&](State& state) { return FindMore(state, tokens, place, path); })) {
   }
-  CutToHit(classes_, prompt.size(), path);
   return path;
 }
 
@@ -231,11 +271,11 @@ Result<void> Core::CheckRoomToOpen(const Place& request_place, uint64_t prompt_t
     const TenantId account = state.account_of(place);
     const uint64_t withheld = std::min(leased_bytes, state.accounts.evictable_bytes(account));
     state.accounts.Withhold(account, withheld);
-    auto checked = state.accounts.CheckRoom(place.asker(),
-                                            BytesOfSequence(path.size(), blocks, options));
+    auto checked =
+        state.accounts.CheckRoom(place.asker(), BytesOfSequence(path.size(), blocks, options));
     if (!checked && checked.error().message.empty()) {
-      checked.error().message = RoomMessage(
-          state, place, classes_.OwnSlots(path.size(), blocks, options.step_tokens));
+      checked.error().message =
+          RoomMessage(state, place, classes_.OwnSlots(path.size(), blocks, options.step_tokens));
     }
     state.accounts.GiveBack(account, withheld);
     return checked;

@@ -12,6 +12,7 @@
 #include "cache/evict.h"
 #include "cache/fallback.h"
 #include "cache/leases.h"
+#include "cache/mover.h"
 #include "cache/pin_verbs.h"
 #include "cache/sequence_impl.h"
 #include "cache/shared_budget.h"
@@ -107,7 +108,17 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
                 .accounts = Accounts(core->classes_, core->clock_, core->options_.policy,
                                      core->options_.eviction_batch, capacity, shared),
                 .hollow_max = core->classes_.HollowMax(capacity)});
+  if (core->options_.store != nullptr) {
+    QUIRE_ASSIGN(core->shapes_, RecordShapes::Create(core->classes_, core->options_));
+    core->mover_ = core->options_.store->state_->mover.get();
+    core->mover_->Attach(*core);
+  }
   MutexLock lock(core->mutex_);
+  if (core->mover_ != nullptr) {
+    core->state_->has_store = true;
+    core->state_->accounts.BeginWithEpoch(kDefaultTenant,
+                                          core->mover_->EpochOf(tier::PublisherOf("")));
+  }
   core->state_->counters.codec_fallbacks = fallbacks;
   core->state_->directory.AddAccount(kDefaultTenant);
   core->state_->directory.SetGhosts(core->state_->accounts.share());
@@ -122,6 +133,7 @@ Core::Core(CacheOptions options, SlotClasses classes)
 
 Core::~Core() {
   QUIRE_CHECK_MSG(sequence_count_ == 0, "a sequence outlives its cache");
+  if (mover_ != nullptr) mover_->Detach(*this);
   if (state_ == nullptr) return;  // Make failed
   // A device may still read the arenas.
   const std::vector<Fenced> fenced =
@@ -375,6 +387,8 @@ CacheStats Core::stats() const {
   });
   stats.hollow_blocks = state.directory.hollow_count();
   stats.twin_slots = state.directory.twin_slots();
+  stats.stored_blocks = state.directory.stored();
+  stats.unwritten_blocks = state.directory.queued();
   stats.sequence_bytes = state.sequence_bytes;
   stats.sequences = sequence_count_;
   return stats;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,10 +18,12 @@
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "base/wiped_vector.h"
+#include "cache/below.h"
 #include "cache/lookup.h"
 #include "cache/metadata_charge.h"
 #include "cache/owned_slots.h"
 #include "cache/publish.h"
+#include "cache/records.h"
 #include "cache/state.h"
 #include "quire/cache.h"
 
@@ -36,9 +39,13 @@ struct PlanState {
   PerClass<std::vector<SlotId>> slots{};  // [resident / block_tokens]; none where no query looks
   Lease lease{};                          // on these slots
   std::vector<MissRun> missing{};         // never empty once acquired
+  LoadList load{};                        // what the store has besides
+  WipedVector<TokenId> prompt{};          // [prompt_tokens], where there is something to load
 };
 
 class SequenceImpl;
+class Mover;
+struct LoadJob;
 
 /// What sequences, plans and leases are built from, and the public cache on top.
 ///
@@ -59,6 +66,7 @@ class Core final : public Cache {
   Result<Plan> Acquire(const AcquireRequest& request) override;
   Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override;
   Result<void> Unpin(const AcquireRequest& request) override;
+  Result<Ticket> Load(Plan plan, const LoadOptions& options) override;
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override;
   uint64_t Evict(uint64_t blocks) override;
   uint64_t Trim() override;
@@ -66,6 +74,32 @@ class Core final : public Cache {
   VerifyReport Verify() override;
   CacheStats stats() const override;
   std::string BlockMap() const override;
+
+  // For the mover and tickets (core_load.cc).
+
+  const RecordShapes& shapes() const { return *shapes_; }
+  /// Something waits to be written.
+  bool HasWrites() const;
+  /// What is to be written, and its bytes: [sections], which are there until the call returns.
+  using Sections = std::vector<std::span<const std::byte>>;
+  using Writer = std::function<void(const BlockToWrite& block, const Sections& bytes)>;
+  /// Calls write() with the next block, if there is one: false. A block that does not have its
+  /// checksum any more is quarantined instead.
+  bool WriteNext(const Writer& write);
+  void EndWrite(const StoredForm& form, Below below, bool again);
+  /// Publishes entries [first, first + count) of a job, which have been loaded, and holds them for
+  /// it. Returns how many; those that follow may not be published.
+  size_t AttachLoaded(LoadJob& job, size_t first, size_t count);
+  /// The same with the open forms, when all blocks are attached.
+  void AttachTwins(LoadJob& job);
+  /// The plan of a job that is done, with what came.
+  Plan TakeLoaded(LoadJob& job);
+  /// Lets go of all that a job that is done has.
+  void DropLoad(LoadJob& job);
+  static const PlanState& StateOf(const Plan& plan) { return *plan.state_; }
+  /// For tickets: until a job is done, or for so long; and to have a change of it looked at.
+  static bool Await(const LoadJob& job, uint64_t timeout_us);
+  static void Wake(const LoadJob& job);
 
   // For sequences and leases.
 
@@ -189,6 +223,20 @@ class Core final : public Cache {
   void ReleaseDone() QUIRE_EXCLUDES(mutex_);
   void ZeroAll(std::span<const SlotId> slots) const;
 
+  /// What a plan is made for, and what a load before it could not bring.
+  struct PlanFor {
+    bool reuse = true;
+    const SequenceOptions* open_as = nullptr;
+    bool looks_below = true;
+    const LoadList* failed = nullptr;
+    MissReason failure = MissReason::kNeverSeen;  // of `failed`
+  };
+  Result<void> FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what);
+  void Count(const PlanState& plan, int64_t sign);
+  void FindBelow(std::span<const TokenId> prompt, const Place& place, const FoundPath& path,
+                 LoadList& load) const;
+  std::string PublisherName(TenantId tenant) const;
+  Result<void> EraseBelow(TenantId tenant);
   Result<void> CheckRequest(const AcquireRequest& request, std::string_view what) const;
   Result<Place> MakePlace(const AcquireRequest& request) const;
   std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key, const Place& place);
@@ -199,6 +247,7 @@ class Core final : public Cache {
   Result<void> CheckRoomToOpen(const Place& place, uint64_t prompt_tokens,
                                std::span<const BlockId> path, const SequenceOptions& options);
   FoundPath FindPath(std::span<const TokenId> prompt, const Place& place);
+  static void MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path);
   bool LeasePath(FoundPath& path, std::vector<SlotId>& held);
   void PublishSome(const Place& place, std::span<NewBlock> blocks, std::vector<Published>& answers);
   std::vector<BlockId> MarkErased();
@@ -213,7 +262,9 @@ class Core final : public Cache {
   const Clock& clock_;
   SlotClasses classes_;  // const once the arenas are placed
   const bool heeds_priorities_;
-  std::unique_ptr<Slots> slots_;  // set once, by Make
+  std::unique_ptr<Slots> slots_;          // set once, by Make
+  Mover* mover_ = nullptr;                // set once, by Make; null: there is no store
+  std::optional<RecordShapes> shapes_{};  // with a mover
 
   Mutex resize_mutex_{LockRank::kCacheResize};  // one Resize at a time
   Mutex reading_mutex_{

@@ -6,6 +6,7 @@
 #include "cache/core.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
+#include "cache/mover.h"
 
 namespace quire::cache {
 
@@ -20,6 +21,7 @@ void Core::Publish(const Place& place, std::span<NewBlock> blocks,
     const bool ended = !answers.empty() && answers.back().block.is_none();
     if (!ended && answers.size() < blocks.size()) answers.emplace_back();
   }
+  if (mover_ != nullptr) mover_->Wake();
 }
 
 void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
@@ -48,7 +50,7 @@ void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
     key = ChildKey(*place.domain, key, block.tokens.data(), block_tokens());
     BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
     for (uint32_t part = 0; part < classes_.part_count(); ++part) {
-      slots_->Checksum(block.slots[part], &record.crcs[part]);
+      if (!block.slots[part].is_none()) slots_->Checksum(block.slots[part], &record.crcs[part]);
     }
   }
   slots_->ops().Synchronize();

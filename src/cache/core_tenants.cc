@@ -8,13 +8,17 @@
 #include "cache/core.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
+#include "cache/mover.h"
 #include "cache/pin_verbs.h"
 
 namespace quire::cache {
 
 Result<TenantId> Core::AddTenant(const TenantOptions& options) {
+  // What a tenant erased in another life of the store stays erased; its domain has no epoch.
+  const uint64_t epoch = mover_ == nullptr ? 0 : mover_->EpochOf(tier::PublisherOf(options.name));
   return With([&](State& state) -> Result<TenantId> {
     QUIRE_ASSIGN(const TenantId id, state.accounts.Add(options));
+    if (!options.shared && options.domain.empty()) state.accounts.BeginWithEpoch(id, epoch);
     state.directory.AddAccount(id);
     state.directory.SetGhosts(state.accounts.share());
     return id;
@@ -87,6 +91,8 @@ Result<EraseReport> Core::Erase(TenantId id) {
     return {};
   });
   QUIRE_TRY(std::move(begun));
+  // From here on nothing of it is found or written; below it goes for good.
+  auto erased_below = EraseBelow(id);
   const std::vector<BlockId> erased = MarkErased();
   report.blocks = erased.size();
   With([&](State& state) { EndPinsOfBadBlocks(state); });
@@ -105,6 +111,7 @@ Result<EraseReport> Core::Erase(TenantId id) {
   const uint64_t free_zeroed = ZeroFreeSlots(id);
   report.slots_pending = With([&](State& state) { return state.accounts.stale_slots(id); });
   report.slots_zeroed += free_zeroed - std::min(report.slots_zeroed, report.slots_pending);
+  QUIRE_TRY(std::move(erased_below));
   return report;
 }
 

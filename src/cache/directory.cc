@@ -116,6 +116,8 @@ void Directory::Remove(BlockId block) {
     if (!at(block).slots[c].is_none()) RemoveSlot(block, c);
   }
   --hollow_count_;  // it has no slot by now
+  Unqueue(block);
+  SetBelow(block, /*twins=*/false, Below::kNothing);
   const index::RootId root = index_.root(block);
   index_.Remove(block);
   if (index_.empty(root)) {
@@ -126,6 +128,24 @@ void Directory::Remove(BlockId block) {
   --OfAccount(account).block_count;
   entries_[block.number()].used = false;
   free_.push_back(block);
+}
+
+void Directory::QueueWrite(BlockId block, bool first) {
+  Entry& entry = entries_[block.number()];
+  if (std::exchange(entry.queued, true)) return;
+  ++queued_;
+  entry.before = first ? BlockId::None() : queue_last_;
+  entry.after = first ? queue_first_ : BlockId::None();
+  (entry.before.is_none() ? queue_first_ : entries_[entry.before.number()].after) = block;
+  (entry.after.is_none() ? queue_last_ : entries_[entry.after.number()].before) = block;
+}
+
+void Directory::Unqueue(BlockId block) {
+  Entry& entry = entries_[block.number()];
+  if (!std::exchange(entry.queued, false)) return;
+  --queued_;
+  (entry.before.is_none() ? queue_first_ : entries_[entry.before.number()].after) = entry.after;
+  (entry.after.is_none() ? queue_last_ : entries_[entry.after.number()].before) = entry.before;
 }
 
 void Directory::ReserveSlot(SlotId slot) {
@@ -199,11 +219,18 @@ void Directory::CheckInvariants() const {
   }
   QUIRE_CHECK(index_.root_count() == roots);  // none without blocks
   QUIRE_CHECK(blocks == size());
+  uint64_t queued = 0;
+  for (BlockId i = queue_first_; !i.is_none(); i = entries_[i.number()].after) {
+    QUIRE_CHECK(contains(i) && IsQueued(i) && ++queued <= queued_);
+  }
+  QUIRE_CHECK(queued == queued_);
+  uint64_t stored = 0;
   uint64_t hollow = 0;
   uint64_t twins = 0;
   for (uint32_t i = 0; i < ids_end(); ++i) {
     if (!entries_[i].used) continue;
     const BlockRecord& record = entries_[i].record;
+    stored += record.sealed_below == Below::kDurable ? 1 : 0;
     hollow += record.hollow() ? 1 : 0;
     for (uint32_t c = 0; c < classes_.count(); ++c) {
       if (record.slots[c].is_none()) continue;
@@ -211,6 +238,7 @@ void Directory::CheckInvariants() const {
       twins += classes_.is_sealed(c) ? 0 : 1;
     }
   }
+  QUIRE_CHECK(stored == stored_);
   QUIRE_CHECK(hollow == hollow_count_);
   QUIRE_CHECK(twins == twin_slots_);
 }

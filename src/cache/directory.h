@@ -27,6 +27,13 @@ enum class Standing : uint8_t {
   kErased = 4,   // whoever published it, or a block before it, was erased
 };
 
+/// What of a block the store below has.
+enum class Below : uint8_t {
+  kNothing = 0,
+  kWriting = 1,  // it was given to the store, and is not durable yet
+  kDurable = 2,
+};
+
 /// A published block.
 struct BlockRecord {
   PerClass<SlotId> slots{};   // none: no such part, or a window has passed it and it is gone; of an
@@ -39,7 +46,9 @@ struct BlockRecord {
   uint32_t epoch = 0;                   // of the publisher
   Standing standing = Standing::kGood;  // as far as it was marked, see StandingOf
   uint8_t pinned_parts = 0;             // a bit for each slot that pins hold
-  Digest key{};                         // identity in stores, chained from the root key
+  Below sealed_below = Below::kNothing;
+  Below twins_below = Below::kNothing;
+  Digest key{};  // identity in stores, chained from the root key
 
   bool is_good() const { return standing == Standing::kGood; }
   bool IsPinned(uint32_t slot_class) const { return ((pinned_parts >> slot_class) & 1U) != 0; }
@@ -169,6 +178,27 @@ class Directory {
     index_.AppendSubtree(block, blocks);
   }
 
+  // What the store below has, and what is to be written there: a queue through the blocks
+  // themselves, which takes no memory. Blocks that go leave it.
+
+  void SetBelow(BlockId block, bool twins, Below below) {
+    BlockRecord& record = Record(block);
+    stored_ -= record.sealed_below == Below::kDurable ? 1 : 0;
+    (twins ? record.twins_below : record.sealed_below) = below;
+    stored_ += record.sealed_below == Below::kDurable ? 1 : 0;
+  }
+  /// Puts a block at the end of the queue, or at its start. One that is in it stays where it is.
+  void QueueWrite(BlockId block, bool first = false);
+  bool IsQueued(BlockId block) const { return entries_[block.number()].queued; }
+  void Unqueue(BlockId block);
+  /// None: the queue is empty.
+  BlockId first_queued() const { return queue_first_; }
+  uint64_t queued() const { return queued_; }
+  /// Sealed forms that the store has too.
+  uint64_t stored() const { return stored_; }
+  const Digest& RootKeyOf(BlockId block) const { return roots_[index_.root(block).number()].key; }
+  std::span<const TokenId> TokensOf(BlockId block) const { return index_.tokens(block); }
+
   // What is gone.
 
   /// What is remembered of blocks of an account that went.
@@ -201,6 +231,9 @@ class Directory {
   struct Entry {
     BlockRecord record;
     bool used = false;
+    bool queued = false;
+    BlockId before{};  // in the queue
+    BlockId after{};
   };
   struct Root {
     Digest key{};
@@ -230,6 +263,10 @@ class Directory {
   std::vector<BlockId> block_of_slot_;  // grows with the highest slot used
   std::vector<Account> accounts_;       // by TenantId
   std::vector<BlockId> deferred_;       // of each a lease is still to be dropped
+  BlockId queue_first_{};
+  BlockId queue_last_{};
+  uint64_t queued_ = 0;
+  uint64_t stored_ = 0;
   uint64_t hollow_count_ = 0;
   uint64_t twin_slots_ = 0;
   mutable uint32_t touched_ = 0;

@@ -71,6 +71,9 @@ void DropOne(State& state, BlockId block, MissReason reason) {
                           .epoch = record.epoch});
   }
   const bool for_room = reason == MissReason::kEvicted || reason == MissReason::kQuota;
+  if (state.has_store && record.sealed_below != Below::kDurable && for_room) {
+    ++state.counters.evicted_unwritten_total;
+  }
   state.accounts.Remove(block, for_room);
   state.directory.Remove(block);
   for (const SlotId slot : record.slots) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/hash.h"
+#include "cache/records.h"
 
 namespace quire {
 
@@ -79,4 +80,31 @@ Digest ChildKey(const Domain& domain, const Digest& parent, const TokenId* token
   return hasher.Finish();
 }
 
+namespace cache {
+
+Digest ProfileFingerprint(const NumericProfile& profile) {
+  Hasher hasher;
+  AddText(hasher, "quire profile");
+  hasher.UpdateNumber(kIdentityVersion);
+  AddProfile(hasher, profile);
+  return hasher.Finish();
+}
+
+Digest GeometryFingerprint(const Geometry& geometry) {
+  Hasher hasher;
+  AddText(hasher, "quire geometry");
+  hasher.UpdateNumber(kIdentityVersion);
+  AddGeometry(hasher, geometry);
+  return hasher.Finish();
+}
+
+// The block's key is keyed by the domain's secret, so this one is as hard to guess.
+Digest TwinKey(const Digest& block_key) {
+  Hasher hasher;
+  AddText(hasher, "quire twin");
+  hasher.Update(std::as_bytes(std::span(block_key)));
+  return hasher.Finish();
+}
+
+}  // namespace cache
 }  // namespace quire

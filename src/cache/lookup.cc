@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cache/below.h"
 #include "cache/hit_length.h"
 #include "cache/leases.h"
 
@@ -47,6 +48,7 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& 
   for (uint64_t i = before; i < path.blocks.size(); ++i) {
     const BlockRecord& record = directory.at(path.blocks[i]);
     path.keys.push_back(PolicyKey(record.key));
+    if (state.has_store && classes.count() > 1) path.digests.push_back(record.key);
     for (uint32_t c = 0; c < classes.count(); ++c) path.slots[c].push_back(record.slots[c]);
     const Standing standing = StandingOf(state, path.blocks[i]);
     if (path.bad.empty() && standing == Standing::kGood) {
@@ -67,11 +69,7 @@ void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& pat
   const auto has = [&](uint32_t slot_class, uint64_t block) {
     return !path.slots[slot_class][block].is_none();
   };
-  const auto hit_of = [&](uint64_t found, std::span<const Reach> reaches) {
-    return HitBlocks(prompt_tokens, classes.block_tokens(), found, reaches, has);
-  };
-  const uint64_t sealed = hit_of(path.good, classes.reaches().first(classes.part_count()));
-  const uint64_t hit = classes.residual_blocks() == 0 ? sealed : hit_of(sealed, classes.reaches());
+  const auto [hit, sealed] = UsableBlocks(classes, prompt_tokens, path.good, has);
   for (uint64_t i = hit; i < path.blocks.size(); ++i) {
     const Standing standing = i < path.good ? Standing::kGood : path.bad[i - path.good];
     path.beyond.push_back(i < sealed ? MissReason::kNoTwin : ReasonOf(standing));
@@ -100,6 +98,7 @@ bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end
     // Where no slot of it is held the block itself is leased, until the next one is: so no hold has
     // to go back further than it did itself.
     if (!is_held) AddLease(state, block);
+    Offer(state, block);  // if the store lost it, or never got it
     for (const SlotId slot : needed) {
       if (slot.is_none()) continue;
       HoldSlot(state, slot);

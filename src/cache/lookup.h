@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "cache/hit_length.h"
 #include "cache/state.h"
 
 namespace quire::cache {
@@ -16,6 +18,7 @@ struct FoundPath {
   std::vector<BlockId> blocks{};          // found, then those that can be used
   std::vector<uint64_t> keys{};           // PolicyKey of each: its id may be another's later
   PerClass<std::vector<SlotId>> slots{};  // of each
+  std::vector<Digest> digests{};          // whole key of each, where a load may need them
   uint64_t good = 0;                      // the first so many may be handed out
   std::vector<Standing> bad{};            // of those after them
   Digest last_key{};                      // of the last one found, or of the root
@@ -23,9 +26,31 @@ struct FoundPath {
   uint64_t elsewhere = 0;                 // blocks that the account has under another root
 };
 
+/// What of a prompt the store has besides what is resident.
+struct LoadList {
+  uint64_t blocks = 0;         // of the prompt that would be resident with it; 0: nothing to load
+  uint64_t tokens = 0;         // of these, after the resident ones
+  uint64_t bytes = 0;          // to be read
+  Digest parent_key{};         // of the first entry
+  std::vector<Digest> keys{};  // of the blocks from the resident ones to `blocks`
+  std::vector<PerClass<bool>> wanted{};  // of each, which forms are to be loaded
+};
+
 /// Adds the next blocks of a prompt, of which `tokens` are the reusable ones. False: that was all.
 bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& place,
               FoundPath& path);
+/// Blocks of a path that can be used: `found` of them are known, and has(slot_class, block) tells
+/// of which windows and residual tokens have the bytes. The second number: were there all twins.
+template <typename Has>
+std::pair<uint64_t, uint64_t> UsableBlocks(const SlotClasses& classes, uint64_t prompt_tokens,
+                                           uint64_t found, const Has& has) {
+  const auto hit_of = [&](uint64_t blocks, std::span<const Reach> reaches) {
+    return HitBlocks(prompt_tokens, classes.block_tokens(), blocks, reaches, has);
+  };
+  const uint64_t sealed = hit_of(found, classes.reaches().first(classes.part_count()));
+  if (classes.residual_blocks() == 0) return {sealed, sealed};
+  return {hit_of(sealed, classes.reaches()), sealed};
+}
 /// Cuts it to what can be used, as its slots say.
 void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path);
 /// Leases blocks [begin, end) of a path that was found, and holds the slots that a query after it

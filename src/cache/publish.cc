@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cache/below.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
 
@@ -38,14 +39,26 @@ Published Join(State& state, BlockId same, const NewBlock& block, const PerClass
       // A fork may have published the slot that both hold.
       if (there != own) HoldSlot(state, there);
       published.slots[part] = there;
-      deduplicated = true;
+      deduplicated = deduplicated || !own.is_none();
       continue;
     }
+    if (own.is_none()) continue;
     AddPublishedSlot(state, same, own, crcs[part]);
     published.slots[part] = own;
   }
   if (deduplicated) ++state.counters.deduplicated_total;
   return published;
+}
+
+// What was loaded may lack parts that a window has passed, but nothing else.
+bool HasEnough(const SlotClasses& classes, const NewBlock& block) {
+  bool any = false;
+  for (uint32_t part = 0; part < classes.part_count(); ++part) {
+    const bool there = !block.slots[part].is_none();
+    if (!there && !classes.reach(part).windowed()) return false;
+    any = any || there;
+  }
+  return any;
 }
 
 }  // namespace
@@ -68,12 +81,14 @@ Published PublishOne(State& state, const Place& place, const NewBlock& block,
   if (!MakeRoomInAccount(state, place, state.classes.block_charge_bytes())) return {};
   const auto same = state.directory.FindChild(place.root_key, block.parent, block.tokens);
   if (same) return Join(state, *same, block, hashed.crcs);
+  if (!HasEnough(state.classes, block)) return {};
 
   BlockRecord record = hashed;
   record.account = state.account_of(place);
   record.publisher = place.tenant;
   record.epoch = place.epoch;
   for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
+    if (block.slots[part].is_none()) continue;
     record.leases += state.slots.references(block.slots[part]);
   }
   state.accounts.ReserveBlocks(state.directory.ids_end() + 1);
@@ -81,11 +96,13 @@ Published PublishOne(State& state, const Place& place, const NewBlock& block,
       state.directory.Add(place.root_key, place.domain, block.parent, block.tokens, record);
   // Nothing fails from here on.
   for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
+    if (block.slots[part].is_none()) continue;
     state.slots.Retain(block.slots[part]);  // the index's own hold
     state.accounts.MoveCharge(block.slots[part], record.account);
   }
   AddLease(state, block.parent);
   ++state.counters.published_total;
+  Offer(state, id);
   return {.block = id, .slots = block.slots};
 }
 
@@ -119,6 +136,7 @@ void AddTwins(State& state, const Place& place, std::span<const BlockId> blocks,
   }
   for (const Twin& twin : now) state.directory.ReserveSlot(twin.slot);
   for (const Twin& twin : now) AddPublishedSlot(state, twin.block, twin.slot, twin.crc);
+  for (const BlockId block : blocks) Offer(state, block);
 }
 
 }  // namespace quire::cache

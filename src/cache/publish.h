@@ -14,7 +14,7 @@ namespace quire::cache {
 struct NewBlock {
   BlockId parent{};                 // none for the first block
   std::span<const TokenId> tokens;  // [block_tokens]
-  PerClass<SlotId> slots{};         // of each part, held once by the sequence
+  PerClass<SlotId> slots{};         // of each part, held once by the sequence; none: was not loaded
 };
 
 /// What became of it.

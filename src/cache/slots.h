@@ -44,6 +44,18 @@ class Slots {
   /// An address, to hand to operations and kernels.
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(classes_.Local(slot)); }
   uint64_t slot_bytes(uint32_t slot_class) const { return pools_[slot_class]->slot_bytes(); }
+  /// Its bytes, where the host can reach them and they are one run; else empty.
+  std::span<std::byte> HostBytes(SlotId slot) const {
+    if (!memory_.host_accessible() || PoolOf(slot).pieces() > 1) return {};
+    return {data(slot), PoolOf(slot).slot_bytes()};
+  }
+  /// To and from the host's memory, pieces one after the other. Shape: host [slot_bytes]
+  void CopyOut(SlotId slot, std::byte* host) const {
+    ops_.CopyOut(data(slot), PiecesOf(slot), host);
+  }
+  void CopyIn(const std::byte* host, SlotId slot) const {
+    ops_.CopyIn(host, PiecesOf(slot), data(slot));
+  }
   /// The arena of a class as kernels see it; the sequences are the caller's.
   BlockTable ArenaOf(uint32_t slot_class) const {
     const pool::Pool& pool = *pools_[slot_class];

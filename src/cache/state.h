@@ -54,6 +54,7 @@ struct State {
   Directory directory;
   Accounts accounts;
   Pins pins{};
+  bool has_store = false;       // what is published is written below
   uint64_t hollow_max = 0;      // blocks without any bytes that the charges pay for
   uint64_t sequence_bytes = 0;  // charged for the bookkeeping of sequences
   Reading reading{};

@@ -1,6 +1,8 @@
 // Counters as JSON for programs and as text for people.
 #include "quire/stats.h"
 
+#include "quire/store.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -40,12 +42,17 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"evicted_total", stats.evicted_total},
           {"evicted_passed_total", stats.evicted_passed_total},
           {"refused_total", stats.refused_total},
+          {"stored_blocks", stats.stored_blocks},
+          {"unwritten_blocks", stats.unwritten_blocks},
+          {"evicted_unwritten_total", stats.evicted_unwritten_total},
+          {"loaded_total", stats.loaded_total},
           {"codec_fallbacks", stats.codec_fallbacks}};
 }
 
 nlohmann::ordered_json Json(const TenantStats& stats) {
   nlohmann::ordered_json missed;
   for (uint32_t i = 1; i < kMissReasonsEnd; ++i) {
+    if (MissReasonName(static_cast<MissReason>(i)) == "unknown") continue;  // retired
     missed[std::string(MissReasonName(static_cast<MissReason>(i)))] = stats.missed_tokens[i];
   }
   nlohmann::ordered_json estimates;
@@ -97,8 +104,32 @@ std::string_view MissReasonName(MissReason reason) {
     case MissReason::kExpired: return "expired";
     case MissReason::kQuota: return "quota";
     case MissReason::kNoTwin: return "no_twin";
+    case MissReason::kNotLoaded: return "not_loaded";
+    case MissReason::kLoadFailed: return "load_failed";
+    case MissReason::kLoadLate: return "load_late";
   }
   return "unknown";
+}
+
+std::string ToJson(const DiskStoreStats& stats) {
+  return nlohmann::ordered_json{{"records", stats.records},
+                                {"bytes", stats.bytes},
+                                {"bytes_cap", stats.bytes_cap},
+                                {"memory_bytes", stats.memory_bytes},
+                                {"records_written", stats.records_written},
+                                {"bytes_put", stats.bytes_put},
+                                {"bytes_written", stats.bytes_written},
+                                {"bytes_read", stats.bytes_read},
+                                {"records_loaded", stats.records_loaded},
+                                {"loads_failed", stats.loads_failed},
+                                {"records_dropped", stats.records_dropped},
+                                {"records_recycled", stats.records_recycled},
+                                {"records_damaged", stats.records_damaged},
+                                {"in_flight", stats.in_flight},
+                                {"writes_pending", stats.writes_pending},
+                                {"disk_full", stats.disk_full},
+                                {"load_us_log2", stats.load_us_log2}}
+      .dump();
 }
 
 std::string ToJson(const CacheStats& stats) { return Json(stats).dump(); }

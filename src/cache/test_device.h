@@ -180,6 +180,12 @@ class DelayedOps final : public BlockOps {
     Enqueue(
         [this, from, to, pieces] { host_.Copy(memory_.Window(from), memory_.Window(to), pieces); });
   }
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
+    Enqueue([this, slot, pieces, host] { host_.CopyOut(memory_.Window(slot), pieces, host); });
+  }
+  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
+    Enqueue([this, host, pieces, slot] { host_.CopyIn(host, pieces, memory_.Window(slot)); });
+  }
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                 int64_t out_head_stride) override {
     Enqueue([this, stream, slot, at, out, out_head_stride] {

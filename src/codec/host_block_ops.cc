@@ -43,6 +43,18 @@ class HostOps final : public BlockOps {
     }
   }
 
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
+    for (uint32_t i = 0; i < pieces.count; ++i) {
+      std::memcpy(host + i * pieces.bytes, slot + i * pieces.stride_bytes, pieces.bytes);
+    }
+  }
+
+  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
+    for (uint32_t i = 0; i < pieces.count; ++i) {
+      std::memcpy(slot + i * pieces.stride_bytes, host + i * pieces.bytes, pieces.bytes);
+    }
+  }
+
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                 int64_t out_head_stride) override {
     codec::ReadRows(stream, slot, at.begin, at.count, out, out_head_stride);

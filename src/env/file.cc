@@ -146,7 +146,7 @@ Result<void> ReadPieces(const std::string& path, uint64_t bytes_max,
   }
 }
 
-Result<void> WriteFile(const std::string& path, std::string_view bytes) {
+Result<void> WriteFile(const std::string& path, std::string_view bytes, FileReaders readers) {
   QUIRE_ASSIGN(const std::string target, FollowLinks(path));
   if (const auto number = NamedDescriptor(target)) return WriteAll(*number, bytes, path);
   struct stat status = {};
@@ -154,7 +154,8 @@ Result<void> WriteFile(const std::string& path, std::string_view bytes) {
     return WriteThrough(path, bytes);
   }
   const std::string name = TemporaryName(target);
-  const Descriptor descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  const mode_t mode = readers == FileReaders::kOwner ? 0600 : 0666;
+  const Descriptor descriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (descriptor.get() < 0) return FailErrno(errno, "create", name);
   TemporaryFile temporary(name);
   QUIRE_TRY(WriteAll(descriptor.get(), bytes, name));

@@ -29,6 +29,12 @@ Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
 Result<void> ReadPieces(const std::string& path, uint64_t bytes_max,
                         const std::function<Result<void>(std::string_view)>& take);
 
+/// Who may read a file that is made.
+enum class FileReaders : uint8_t {
+  kAll = 1,    // as the process's umask says
+  kOwner = 2,  // mode 0600
+};
+
 /// Replaces a file so that a reader, or a crash, sees the old contents or the new, never a mixture:
 /// a temporary file beside it, synced, then renamed over it. A symbolic link stays: the file that
 /// it leads to is replaced, or made. What is no regular file (a device, a pipe, a descriptor of
@@ -39,7 +45,8 @@ Result<void> ReadPieces(const std::string& path, uint64_t bytes_max,
 ///          left, but when syncing the directory fails at the very end the new contents stand and
 ///          may not outlive a crash
 /// Threads: any; the last of two writers wins
-Result<void> WriteFile(const std::string& path, std::string_view bytes);
+Result<void> WriteFile(const std::string& path, std::string_view bytes,
+                       FileReaders readers = FileReaders::kAll);
 
 /// A regular file open for checked reads at any place.
 ///

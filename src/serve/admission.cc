@@ -31,6 +31,7 @@ void Engine::WakePrefixWaiters() {
     const auto found = tasks_.find(task->prefix_owner());
     if (found != tasks_.end()) {
       const Task& owner = *found->second;
+      if (!owner.ended() && loads_.contains(owner.id())) continue;
       const bool goes_on = owner.running() && !owner.ended() && !owner.paused_us();
       if (goes_on && owner.position() < task->prefix_tokens()) continue;
     }
@@ -72,7 +73,8 @@ Task* Engine::FirstInLine(uint64_t now_us) {
   Task* first = nullptr;
   for (const auto& [id, task] : tasks_) {
     if (task->running() || task->ended()) continue;
-    if (task->waits() == Waits::kPrefix || task->waits() == Waits::kReader) continue;
+    const Waits waits = task->waits();
+    if (waits == Waits::kPrefix || waits == Waits::kReader || waits == Waits::kLoad) continue;
     if (first == nullptr || place(*task) < place(*first)) first = task.get();
   }
   return first;
@@ -84,7 +86,9 @@ void Engine::Look(Task& task) {
   }
   if (task.goal() == 0) return task.End(Finish::kLength);
   if (ContinueSession(task)) return;
-  if (const auto prefix = PendingPrefix(task)) {
+  auto prefix = PendingPrefix(task);
+  if (!prefix) prefix = LoadingPrefix(task);
+  if (prefix) {
     ++stats_.prefix_waits;
     return task.WaitForPrefix(prefix->owner, prefix->tokens);
   }
@@ -102,7 +106,7 @@ void Engine::Look(Task& task) {
 bool Engine::CanWait() const {
   const bool idle_sessions = std::ranges::any_of(
       sessions_, [](const auto& each) { return each.second->sequence != nullptr; });
-  return !running_.empty() || idle_sessions || options_.outside_retry_us > 0;
+  return !running_.empty() || !loads_.empty() || idle_sessions || options_.outside_retry_us > 0;
 }
 
 void Engine::WaitForRoom(Task& task) {
@@ -154,9 +158,15 @@ Result<void> Engine::Open(Task& task) {
     options.reserve_tokens = task.text().size();
   }
   if (!plan) return std::unexpected(std::move(plan).error());
-  const MissReason reason = plan->reason();
-  QUIRE_ASSIGN(auto sequence, parts_.cache.Open(*std::move(plan), options));
-  Run(task, std::move(sequence), reason);
+  if (ShouldLoad(*plan)) return StartLoad(task, *std::move(plan), options);
+  return OpenWith(task, *std::move(plan), options, /*loaded_tokens=*/0);
+}
+
+Result<void> Engine::OpenWith(Task& task, Plan plan, const SequenceOptions& options,
+                              uint64_t loaded_tokens) {
+  const MissReason reason = plan.reason();
+  QUIRE_ASSIGN(auto sequence, parts_.cache.Open(std::move(plan), options));
+  Run(task, std::move(sequence), reason, loaded_tokens);
   return {};
 }
 
@@ -167,12 +177,13 @@ bool Engine::ContinueSession(Task& task) {
   if (sequence == nullptr) return false;
   const uint64_t tokens = task.starts_whole() ? task.tokens_at_most() : task.goal();
   if (!MayFit(task.tokens_at_most()) || !sequence->Reserve(tokens)) return false;
-  Run(task, std::move(sequence), MissReason::kPartialBlock);
+  Run(task, std::move(sequence), MissReason::kPartialBlock, /*loaded_tokens=*/0);
   return true;
 }
 
-void Engine::Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason) {
-  task.Start(std::move(sequence), reason);
+void Engine::Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason,
+                 uint64_t loaded_tokens) {
+  task.Start(std::move(sequence), reason, loaded_tokens);
   task.NoteHeld();
   if (task.position() >= task.goal()) return task.End(Finish::kLength);  // a session's, all read
   running_.insert(std::ranges::lower_bound(running_, task.id(), {}, &Task::id), &task);

@@ -91,6 +91,7 @@ TickReport Engine::Tick() {
   LookAtReaders(now_us);
   RetryOutside(now_us);
   RemoveEnded();
+  TakeLoads();
   Admit(now_us);
   std::vector<StepPart> parts = PlanStep();
   ReserveRoom(parts);
@@ -216,6 +217,7 @@ void Engine::RemoveEnded() {
     const Task& task = *each->second;
     if (task.ended()) {
       shares_.Leave(task.tenant());
+      loads_.erase(task.id());
       const auto session = sessions_.find(task.request().session);
       if (session != sessions_.end()) session->second->turns_ended = ++turns_ended_;
       tasks_.erase(each);

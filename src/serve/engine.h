@@ -37,6 +37,13 @@ enum class Admission : uint8_t {
   kGrow = 2,
 };
 
+/// Whether what a store has of a prompt is loaded or computed.
+enum class LoadPolicy : uint8_t {
+  kAlways = 1,
+  kAuto = 2,  // what is the faster of the two, as far as the engine has seen
+  kNever = 3,
+};
+
 struct EngineOptions {
   // Prompt tokens per step, over all requests: between these, by headroom, and the lower one while
   // anybody generates. At least 1.
@@ -52,6 +59,7 @@ struct EngineOptions {
   // Others hold room on the same budget, such as training runs: what finds none is tried again
   // after so long, where nothing of the engine's could give any back. 0: it is refused then.
   uint64_t outside_retry_us = 0;
+  LoadPolicy load = LoadPolicy::kAlways;
 };
 
 struct TickReport {
@@ -69,6 +77,10 @@ struct EngineStats {
   uint64_t recomputed_tokens = 0;       // of both
   uint64_t step_prompt_tokens_max = 0;  // most of one step
   uint64_t looks = 0;                   // at waiting requests: whether they can start
+  uint64_t loads = 0;                   // of requests, from the store
+  uint64_t loaded_tokens = 0;           // that these brought
+  uint64_t load_us = 0;                 // from their start to their end, all together
+  uint64_t load_bytes = 0;              //
   uint64_t prefix_waits = 0;            // requests that waited for what another computes
   uint64_t preemptions = 0;
   uint64_t sessions_released = 0;  // idle sessions that lost their sequence
@@ -82,7 +94,7 @@ struct EngineStats {
 ///   besides: of the least served tenant's requests first, of those the one that was read least.
 /// - Waiting requests start in the order of tenants by what they were served, then by priority,
 ///   deadline and age. Who finds no room is waited for by those behind it.
-/// - A request whose next blocks another one is computing starts when that has them.
+/// - A request whose next blocks another one is computing, or loading, starts when that has them.
 /// - Room is taken from idle sessions first, then from requests whose readers are slow, then from
 ///   lower priorities of the same tenant. A request that grows takes it from the latest request of
 ///   the most served tenant, which may be itself; the oldest request is spared, so it always ends.
@@ -152,6 +164,16 @@ class Engine {
     uint64_t tokens;
   };
 
+  /// What a waiting request's text has in the store.
+  struct Loading {
+    Ticket ticket;
+    SequenceOptions options;  // to open it with
+    uint64_t resident;        // tokens before it
+    uint64_t tokens;          // to be loaded
+    uint64_t bytes;
+    uint64_t begin_us;
+  };
+
   Engine(const Parts& parts, const Identity& identity, const EngineOptions& options);
   Result<void> Check(const Request& request) const;
 
@@ -178,7 +200,15 @@ class Engine {
   Result<Plan> Acquire(const Task& task, const SequenceOptions* open_as);
   bool MayFit(uint64_t tokens) const;
   bool ContinueSession(Task& task);
-  void Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason);
+  void Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason,
+           uint64_t loaded_tokens);
+  Result<void> OpenWith(Task& task, Plan plan, const SequenceOptions& options,
+                        uint64_t loaded_tokens);
+  // loading.cc: what comes from the store.
+  bool ShouldLoad(const Plan& plan) const;
+  Result<void> StartLoad(Task& task, Plan plan, const SequenceOptions& options);
+  void TakeLoads();
+  std::optional<Prefix> LoadingPrefix(const Task& task) const;
   bool CanWait() const;
   void WaitForRoom(Task& task);
   std::optional<Prefix> PendingPrefix(const Task& task) const;
@@ -209,8 +239,9 @@ class Engine {
   std::map<TenantId, TenantId> domains_;                    // of tenants that share one
   std::map<SessionId, std::unique_ptr<Session>> sessions_;  // before tasks_: they end first
   std::map<RequestId, std::unique_ptr<Task>> tasks_;
-  std::vector<Task*> running_;  // oldest first
-  bool may_start_ = false;      // something changed for a waiting request
+  std::map<RequestId, Loading> loads_;  // of waiting tasks
+  std::vector<Task*> running_;          // oldest first
+  bool may_start_ = false;              // something changed for a waiting request
   uint64_t retry_outside_us_ = UINT64_MAX;
   uint64_t turns_ended_ = 0;
   EngineStats stats_;

@@ -167,6 +167,12 @@ void Mailbox::PostLast(RequestId id, Response response) {
   posted_.NotifyAll();
 }
 
+void Mailbox::Wake() {
+  MutexLock lock(mutex_);
+  is_changed_ = true;
+  changed_.NotifyOne();
+}
+
 void Mailbox::AwaitChange(uint64_t timeout_us) {
   MutexLock lock(mutex_);
   if (!is_changed_) changed_.WaitFor(mutex_, timeout_us);

@@ -83,6 +83,8 @@ class Mailbox {
   Result<void> EndSession(SessionId session);
   void SetTenant(const TenantShare& share);
   void GiveWay();
+  /// Whoever turns the engine looks at it again.
+  void Wake();
 
   // The engine.
   std::vector<Command> TakeCommands();

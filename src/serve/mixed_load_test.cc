@@ -81,13 +81,12 @@ TEST_F(EngineTest, TrainingRunsAndRequestsShareABudgetAndNothingElse) {
     const std::vector<Response> alone = RunAll(*engine_, requests);
 
     const Geometry geometry = model::GeometryOf(model_->config());
-    const auto owners =
-        Registry::Create({.geometry = geometry,
-                          .profile = cache_->options().profile,
-                          .hot_bytes = cache_->stats().hot_bytes_limit * 60 / 200,
-                          .tokens_max = 4096,
-                          .clock = &clock_})
-            .value();
+    const auto owners = Registry::Create({.geometry = geometry,
+                                          .profile = cache_->options().profile,
+                                          .hot_bytes = cache_->stats().hot_bytes_limit * 60 / 200,
+                                          .tokens_max = 4096,
+                                          .clock = &clock_})
+                            .value();
     Cache& shared = *owners->CacheOf({}).value();
     engine_ = MakeEngine(shared);
     TestClient client(*engine_);

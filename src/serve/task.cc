@@ -46,7 +46,7 @@ void Task::WaitForPrefix(RequestId owner, uint64_t tokens) {
   prefix_tokens_ = tokens;
 }
 
-void Task::Start(std::unique_ptr<Sequence> sequence, MissReason reason) {
+void Task::Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t loaded_tokens) {
   sequence_ = std::move(sequence);
   waits_ = Waits::kNothing;
   observer_.reset();
@@ -57,6 +57,7 @@ void Task::Start(std::unique_ptr<Sequence> sequence, MissReason reason) {
   started_ = true;
   furthest_ = position();
   response_.reused_tokens = furthest_;
+  response_.loaded_tokens = loaded_tokens;
   response_.miss_reason = reason;
 }
 

@@ -24,6 +24,7 @@ enum class Waits : uint8_t {
   kRoom = 2,     // until somebody gives some back
   kPrefix = 3,   // until another task has computed what both begin with
   kReader = 4,   // until its events are taken
+  kLoad = 5,     // until what the store has of its text was loaded
 };
 
 /// Its text is the prompt and what it generated. All of the text but the last generated token has
@@ -67,7 +68,7 @@ class Task {
   Sequence& sequence() { return *sequence_; }
   const Sequence& sequence() const { return *sequence_; }
   /// Goes on with this; the first time, counts what of it was reused.
-  void Start(std::unique_ptr<Sequence> sequence, MissReason reason);
+  void Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t loaded_tokens);
   /// The sequence that its session kept; null if there is none.
   std::unique_ptr<Sequence> TakeFromSession();
   /// Gives its sequence back. It has to be started again.

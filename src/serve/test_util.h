@@ -47,7 +47,8 @@ class EngineTest : public testing::Test {
                          .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
                          .hot_bytes = uint64_t{1} << 30,
                          .tokens_max = cache_tokens_max_,
-                         .clock = &clock_};
+                         .clock = &clock_,
+                         .store = store_};
     // The charge of one block, by asking for the most that fit.
     const CacheStats stats = Cache::Create(options).value()->stats();
     const uint64_t charge = options.hot_bytes / stats.sealed.slots_max;
@@ -82,6 +83,7 @@ class EngineTest : public testing::Test {
 
   // To be set before Make.
   CacheFaults* faults_ = nullptr;
+  DiskStore* store_ = nullptr;
   EngineOptions engine_options_;
   uint32_t threads_ = 2;
   uint64_t cache_tokens_max_ = 4096;

@@ -38,6 +38,7 @@ class ColdOpener {
     QUIRE_TRY(ReadEpochs());
     ReadCatalogue(sizes.catalogue_bytes_max);
     QUIRE_TRY(FindRecords());
+    QUIRE_TRY(CheckEnds());
     DistrustOldEpochs();
     EnterSegments();
     RemoveBeyondCap();
@@ -50,6 +51,7 @@ class ColdOpener {
     uint32_t number = 0;
     CatalogueRow row{};
     std::vector<Gap> gaps{};
+    std::vector<RecordSummary> last{};  // without a catalogue: those that may not be whole
     bool scanned = false;
   };
 
@@ -244,15 +246,44 @@ class ColdOpener {
            .pages = static_cast<uint32_t>(record.record_bytes() / kRecordAlignment),
            .used = 0});
       ++recovery_.records_found;
+      const bool may_be_torn = record.place.offset + InFlightBytes() >= row.tail;
+      if (recovery_.catalogue_rebuilt && may_be_torn) found.last.push_back(record);
     }
     return {};
   }
 
   // What was being written when a process died may have its header only. That is little, and is
-  // read; without a catalogue it would be everything, and is compared when it is used.
+  // read; without a catalogue it would be everything, and only the ends are read, see CheckEnds.
   Result<bool> IsWhole(FileId file, const RecordSummary& record) {
     if (recovery_.catalogue_rebuilt) return true;
     return VerifyRecord(files_, file, record, state_->read_staging.memory());
+  }
+
+  uint64_t InFlightBytes() const {
+    return state_->write_staging.chunks() * state_->write_staging.chunk_bytes();
+  }
+
+  // Of each publisher the last bytes, newest first, as many as can have been in flight.
+  Result<void> CheckEnds() {
+    std::map<PublisherId, uint64_t> left;
+    std::ranges::sort(found_, {}, [](const Found& found) { return found.row.generation; });
+    for (Found& found : std::views::reverse(found_)) {
+      uint64_t& bytes = left.try_emplace(found.row.publisher, InFlightBytes()).first->second;
+      for (const RecordSummary& record : std::views::reverse(found.last)) {
+        if (bytes == 0) break;
+        bytes -= std::min(bytes, record.record_bytes());
+        const FileId file = state_->segments[found.number].file;
+        QUIRE_ASSIGN(const bool whole,
+                     VerifyRecord(files_, file, record, state_->read_staging.memory()));
+        if (whole) continue;
+        found.gaps.push_back({.offset = record.place.offset, .bytes = record.record_bytes()});
+        const auto page = static_cast<uint32_t>(record.place.offset / kRecordAlignment);
+        std::erase_if(found.row.entries,
+                      [&](const ColdEntry& entry) { return entry.page == page; });
+        --recovery_.records_found;
+      }
+    }
+    return {};
   }
 
   // A record of an epoch that the table does not know yet: the table is an old copy.

@@ -6,6 +6,7 @@
 
 #include "tier/cold.h"
 #include "tier/cold_test_util.h"
+#include "tier/tools.h"
 
 namespace quire::tier {
 namespace {
@@ -69,6 +70,31 @@ TEST_F(ColdRestartTest, WhatWasDurableSurvivesPowerCutsAndKills) {
     Crash(/*power=*/true);
     ExpectAll(60, 10);
     store_.reset();
+  }
+}
+
+// A process may die before its store has a catalogue: then the ends of segments are looked at.
+TEST_F(ColdRestartTest, WhatAKillLeftHalfWrittenIsNotTakenForDamageLater) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    files_ = std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = seed, .latency_us_max = 100},
+                                           clock_);
+    Open();
+    for (uint64_t i = 0; i < 25; ++i) Put(Record(i), i);
+    std::vector<StoreCompletion> done;
+    for (uint64_t i = 0; i < seed % 7; ++i) store_->Tick(done, 20);
+    files_->KillProcess();
+    store_.reset();
+    files_->Restart();
+    if (files_->Contents("store/catalogue.db") != nullptr) {
+      ASSERT_TRUE(files_->Remove("store/catalogue.db"));
+    }
+    Open();
+    PutAll(60, 5);
+    EXPECT_EQ(Flush(), kOk);
+    store_.reset();
+    const auto verified = VerifyStore(*files_, "store");
+    ASSERT_TRUE(verified) << verified.error().message;
+    EXPECT_EQ(verified->damaged, 0) << "seed " << seed;
   }
 }
 

@@ -172,6 +172,13 @@ TEST_F(ColdSpaceTest, WithoutRoomForOneSegmentNothingIsStoredAndNothingStops) {
     EXPECT_EQ(WaitOne().outcome, kNoSpace);
   }
   EXPECT_EQ(Load(Record(1)).outcome, kAbsent);
+  EXPECT_TRUE(store_->Stats().disk_full);
+  // Somebody made room.
+  files_->set_disk_bytes(~uint64_t{0});
+  clock_.Advance(31'000'000);
+  PutAll(1, 1);
+  EXPECT_FALSE(store_->Stats().disk_full);
+  EXPECT_EQ(Load(Record(1)).outcome, kOk);
 }
 
 TEST_F(ColdSpaceTest, ACatalogueThatOutgrowsItsShareGoes) {

@@ -10,6 +10,11 @@
 #include "tier/canary.h"
 
 namespace quire::tier {
+namespace {
+
+constexpr uint64_t kFullRetryUs = 30'000'000;  // a full disk may have room again
+
+}  // namespace
 
 void ColdWriter::Put(const PutRequest& request) {
   const auto refuse = [&](StoreOutcome outcome) {
@@ -87,7 +92,7 @@ std::expected<uint32_t, StoreOutcome> ColdWriter::SegmentFor(const PutRequest& r
 }
 
 std::expected<uint32_t, StoreOutcome> ColdWriter::NewSegment(const PublisherId& publisher) {
-  bool may_make = !state_.stats.disk_full;
+  bool may_make = state_.clock.NowMicros() >= make_after_us_;
   while (true) {
     const auto number = state_.segments.Choose(publisher, may_make);
     if (!number) {
@@ -116,12 +121,14 @@ bool ColdWriter::MakeSegment(uint32_t number) {
       state_.PathOf(SegmentName(number)),
       {.create = true, .direct = true, .bytes_preallocated = state_.segments.segment_bytes()});
   if (!file) {
-    state_.stats.disk_full = true;
+    make_after_us_ = state_.clock.NowMicros() + kFullRetryUs;
+    if (std::exchange(state_.stats.disk_full, true)) return false;  // it was said before
     LogWarn("store {}: no more segments can be made, {} of {} are there: {}",
             state_.options.directory, state_.segments.files(), state_.segments.segments_max(),
             file.error().message);
     return false;
   }
+  state_.stats.disk_full = false;
   state_.segments[number].file = *file;
   state_.segments[number].state = SegmentState::kFree;
   state_.directory_stale = true;

@@ -82,6 +82,7 @@ class ColdWriter {
   Commit open_;                         // takes records
   std::optional<Commit> closing_;       // is being made durable
   uint64_t commits_ = 0;                // begun
+  uint64_t make_after_us_ = 0;          // segments, when the disk was full
   InFlight<Write> writes_;
   std::vector<std::byte> header_;
   std::vector<uint32_t> crcs_;

@@ -1,0 +1,83 @@
+#include "cache/below.h"
+
+#include <algorithm>
+
+#include "cache/leases.h"
+
+namespace quire::cache {
+namespace {
+
+bool HasTwins(const State& state, const BlockRecord& record) {
+  if (state.classes.count() == state.classes.part_count()) return false;
+  for (uint32_t c = state.classes.part_count(); c < state.classes.count(); ++c) {
+    if (record.slots[c].is_none()) return false;
+  }
+  return true;
+}
+
+// The sealed form goes first: twins alone are of no use.
+std::optional<bool> NextForm(const State& state, BlockId block) {
+  const BlockRecord& record = state.directory.at(block);
+  if (record.sealed_below == Below::kNothing && state.directory.IsWhole(block)) return false;
+  if (record.sealed_below == Below::kNothing) return std::nullopt;
+  if (record.twins_below == Below::kNothing && HasTwins(state, record)) return true;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void Offer(State& state, BlockId block) {
+  if (!state.has_store || state.directory.IsQueued(block)) return;
+  const BlockRecord& record = state.directory.at(block);
+  if (state.accounts.options(record.account).ttl_us != 0) return;
+  if (!NextForm(state, block)) return;
+  const BlockId parent = state.directory.parent(block);
+  if (!parent.is_none() && !state.directory.IsQueued(parent) &&
+      state.directory.at(parent).sealed_below == Below::kNothing) {
+    return;
+  }
+  state.directory.QueueWrite(block);
+}
+
+std::optional<BlockToWrite> NextWrite(State& state) {
+  for (uint32_t i = 0; i < kBlocksPerHold; ++i) {
+    const BlockId block = state.directory.first_queued();
+    if (block.is_none()) return std::nullopt;
+    const auto twins = NextForm(state, block);
+    if (!twins || StandingOf(state, block) != Standing::kGood) {
+      state.directory.Unqueue(block);
+      continue;
+    }
+    const BlockRecord& record = state.directory.at(block);
+    const BlockId parent = state.directory.parent(block);
+    const auto tokens = state.directory.TokensOf(block);
+    BlockToWrite write = {.form = {.block = block, .key = record.key, .twins = *twins},
+                          .parent_key = parent.is_none() ? state.directory.RootKeyOf(block)
+                                                         : state.directory.at(parent).key,
+                          .block_index = state.directory.depth(block),
+                          .account = record.account == kDefaultTenant
+                                         ? std::string()
+                                         : state.accounts.options(record.account).name,
+                          .tokens = {tokens.begin(), tokens.end()},
+                          .crcs = record.crcs};
+    for (uint32_t c = 0; c < state.classes.count(); ++c) {
+      if (state.classes.is_sealed(c) == !*twins) write.slots[c] = record.slots[c];
+    }
+    // Nothing fails from here on.
+    state.directory.Unqueue(block);
+    state.directory.SetBelow(block, *twins, Below::kWriting);
+    state.reading.slots = write.slots;
+    if (NextForm(state, block)) state.directory.QueueWrite(block, /*first=*/true);
+    return write;
+  }
+  return std::nullopt;
+}
+
+void EndWrite(State& state, const StoredForm& form, Below below, bool again) {
+  if (!state.directory.contains(form.block)) return;
+  if (state.directory.at(form.block).key != form.key) return;
+  state.directory.SetBelow(form.block, form.twins, below);
+  if (again) state.directory.QueueWrite(form.block, /*first=*/true);
+}
+
+}  // namespace quire::cache

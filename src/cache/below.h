@@ -1,0 +1,42 @@
+// What goes to the store and comes from there: verbs under the lock. Bytes move between them.
+#ifndef QUIRE_CACHE_BELOW_H_
+#define QUIRE_CACHE_BELOW_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cache/state.h"
+
+namespace quire::cache {
+
+/// A form of a published block: all its sealed parts, or its open ones.
+struct StoredForm {
+  BlockId block{};
+  Digest key{};  // of the block; its id may be another's later
+  bool twins = false;
+};
+
+/// What the store is to be given.
+struct BlockToWrite {
+  StoredForm form{};
+  Digest parent_key{};
+  uint64_t block_index = 0;
+  std::string account{};  // name of who pays for it; empty: the default tenant
+  std::vector<TokenId> tokens{};
+  PerClass<SlotId> slots{};   // of the form
+  PerClass<uint32_t> crcs{};  // of each
+};
+
+/// A block is to be written, as far as the store lacks it: unless its account keeps nothing below
+/// memory, or the block before it will not be there either.
+void Offer(State& state, BlockId block);
+/// Takes the next block out of the queue. Its slots are State::reading until EndReading.
+std::optional<BlockToWrite> NextWrite(State& state);
+/// What became of what NextWrite gave. kNothing with `again`: it is the next one again.
+void EndWrite(State& state, const StoredForm& form, Below below, bool again);
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_BELOW_H_

@@ -1,0 +1,408 @@
+// What goes to the store and comes back: bytes are read and checked between holds of the lock.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/sync_point.h"
+#include "cache/core.h"
+#include "cache/evict.h"
+#include "cache/leases.h"
+#include "cache/load_job.h"
+#include "cache/mover.h"
+
+namespace quire::cache {
+
+// Writing.
+
+bool Core::HasWrites() const {
+  MutexLock lock(mutex_);
+  return state_->directory.queued() > 0;
+}
+
+bool Core::WriteNext(const Writer& write) {
+  MutexLock one_at_a_time(reading_mutex_);
+  const auto block = With([](State& state) { return NextWrite(state); });
+  if (!block) return false;
+  bool given = false;
+  struct EndAtEnd {
+    ~EndAtEnd() {
+      core.With([&](State& state) { EndReading(state); });
+      if (!given) core.EndWrite(form, Below::kNothing, /*again=*/false);
+    }
+    Core& core;
+    const StoredForm& form;
+    const bool& given;
+  } end{.core = *this, .form = block->form, .given = given};
+
+  PerClass<std::vector<std::byte>> copies;
+  Sections sections;
+  PerClass<uint32_t> found = block->crcs;
+  for (uint32_t c = 0; c < classes_.count(); ++c) {
+    const SlotId slot = block->slots[c];
+    if (slot.is_none()) continue;
+    slots_->Checksum(slot, &found[c]);
+    std::span<const std::byte> bytes = slots_->HostBytes(slot);
+    if (bytes.empty()) {
+      copies[c].resize(classes_.slot_bytes(c));
+      slots_->CopyOut(slot, copies[c].data());
+      bytes = copies[c];
+    }
+    shapes_->Cut(c, bytes, sections);
+  }
+  slots_->ops().Synchronize();
+  AtSyncPoint("write: a block was read");
+  if (found == block->crcs) {
+    write(*block, sections);
+    given = true;
+    return true;
+  }
+  With([&](State& state) {
+    // Unless it went meanwhile.
+    const StoredForm& form = block->form;
+    if (!state.directory.contains(form.block)) return;
+    if (state.directory.at(form.block).key == form.key) {
+      Quarantine(state, form.block, Standing::kDamaged);
+    }
+  });
+  return true;
+}
+
+void Core::EndWrite(const StoredForm& form, Below below, bool again) {
+  With([&](State& state) { cache::EndWrite(state, form, below, again); });
+}
+
+std::string Core::PublisherName(TenantId tenant) const {
+  MutexLock lock(mutex_);
+  const TenantId account = state_->accounts.account_of(tenant);
+  return account == kDefaultTenant ? std::string() : state_->accounts.options(account).name;
+}
+
+// Records say whose account they belong to, so of a domain everything goes, whoever wrote it. What
+// is in memory of its other members stays, and is written again when it is used again.
+Result<void> Core::EraseBelow(TenantId tenant) {
+  if (mover_ == nullptr) return {};
+  QUIRE_TRY(mover_->Erase(tier::PublisherOf(PublisherName(tenant))));
+  const uint32_t end = With([](State& state) { return state.directory.ids_end(); });
+  ForPieces(end, [&](size_t first, size_t last) {
+    With([&](State& state) {
+      const TenantId account = state.accounts.account_of(tenant);
+      for (size_t i = first; i < last; ++i) {
+        const BlockId block(static_cast<uint32_t>(i));
+        if (!state.directory.contains(block)) continue;
+        const BlockRecord& record = state.directory.at(block);
+        if (record.account != account) continue;
+        if (record.sealed_below == Below::kDurable) {
+          state.directory.SetBelow(block, /*twins=*/false, Below::kNothing);
+        }
+        if (record.twins_below == Below::kDurable) {
+          state.directory.SetBelow(block, /*twins=*/true, Below::kNothing);
+        }
+      }
+    });
+  });
+  return {};
+}
+
+// Looking.
+
+// The keys of blocks that nobody knows are hashed forward from where the tree ends, as long as the
+// store has them. Then the hit is counted as if all that were here.
+void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const FoundPath& path,
+                     LoadList& load) const {
+  constexpr uint64_t kKeysAtOnce = 32;
+  if (!path.bad.empty()) return;  // what stands there is in the way
+  const uint64_t known = path.blocks.size();
+  const uint64_t reusable = ReusableBlocks(prompt.size(), block_tokens());
+  const auto has = [&](uint32_t slot_class, uint64_t block) {
+    return block < known && !path.slots[slot_class][block].is_none();
+  };
+  const uint64_t resident = UsableBlocks(classes_, prompt.size(), known, has).first;
+  if (resident == reusable) return;
+
+  std::vector<Digest> beyond;  // keys of blocks [known, ...) that the store has
+  std::vector<tier::Presence> present;
+  Digest key = path.last_key;
+  for (uint64_t wanted = 1; known + beyond.size() < reusable; wanted = kKeysAtOnce) {
+    const size_t before = beyond.size();
+    const uint64_t count = std::min(wanted, reusable - known - before);
+    for (uint64_t i = 0; i < count; ++i) {
+      const TokenId* const tokens = &prompt[(known + beyond.size()) * block_tokens()];
+      key = ChildKey(*place.domain, key, tokens, block_tokens());
+      beyond.push_back(key);
+    }
+    present.assign(count, tier::Presence::kAbsent);
+    mover_->Find(std::span(beyond).subspan(before), present);
+    const auto absent = std::ranges::find(present, tier::Presence::kAbsent);
+    beyond.resize(before + static_cast<size_t>(absent - present.begin()));
+    if (absent != present.end()) break;
+  }
+  const auto key_of = [&](uint64_t block) -> const Digest& {
+    return block < known ? path.digests[block] : beyond[block - known];
+  };
+  const auto store_has = [&](const Digest& wanted) {
+    tier::Presence presence = tier::Presence::kAbsent;
+    mover_->Find({&wanted, 1}, {&presence, 1});
+    return presence != tier::Presence::kAbsent;
+  };
+  // Each block is asked for once, however often the hit's length looks at it.
+  enum class Known : uint8_t { kNo, kAbsent, kPresent };
+  std::vector<Known> sealed_below(known, Known::kNo);
+  std::vector<Known> twins_below(known + beyond.size(), Known::kNo);
+  const auto below = [&](uint32_t slot_class, uint64_t block) {
+    const bool is_sealed = classes_.is_sealed(slot_class);
+    if (is_sealed && block >= known) return true;
+    Known& memo = is_sealed ? sealed_below[block] : twins_below[block];
+    if (memo == Known::kNo) {
+      const bool found = store_has(is_sealed ? key_of(block) : TwinKey(key_of(block)));
+      memo = found ? Known::kPresent : Known::kAbsent;
+    }
+    return memo == Known::kPresent;
+  };
+  const auto could_have = [&](uint32_t slot_class, uint64_t block) {
+    return has(slot_class, block) || below(slot_class, block);
+  };
+  const uint64_t hit =
+      UsableBlocks(classes_, prompt.size(), known + beyond.size(), could_have).first;
+  if (hit <= resident) return;
+
+  load.blocks = hit;
+  load.tokens = (hit - resident) * block_tokens();
+  load.parent_key = resident == 0                                   ? place.root_key
+                    : resident - 1 < known && !path.digests.empty() ? path.digests[resident - 1]
+                                                                    : path.last_key;
+  for (uint64_t i = resident; i < hit; ++i) {
+    PerClass<bool>& wanted = load.wanted.emplace_back();
+    load.keys.push_back(key_of(i));
+    bool any_needed = false;
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      if (!classes_.IsNeeded(c, i, hit * block_tokens())) continue;
+      any_needed = any_needed || classes_.is_sealed(c);
+      wanted[c] = !has(c, i);
+    }
+    // Where every layer looks through a window, those after it are found through its bytes.
+    for (uint32_t part = 0; part < classes_.part_count() && !any_needed && i >= known; ++part) {
+      wanted[part] = true;
+    }
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      if (wanted[c]) load.bytes += classes_.slot_bytes(c);
+    }
+  }
+}
+
+// Loading.
+
+RecordWanted LoadJob::WantedAt(size_t i) const {
+  const PlanState& state = Core::StateOf(*plan);
+  const uint64_t index = state.path.size() + i;
+  const uint32_t block_tokens = core.block_tokens();
+  return {
+      .key = state.load.keys[i],
+      .parent_key = i == 0 ? state.load.parent_key : state.load.keys[i - 1],
+      .block_index = index,
+      .tokens = std::span<const TokenId>(state.prompt).subspan(index * block_tokens, block_tokens)};
+}
+
+Result<Ticket> Core::Load(Plan plan, const LoadOptions& options) {
+  const PlanState& state = *plan.state_;
+  const LoadList& load = state.load;
+  auto job = std::make_shared<LoadJob>(*this, std::move(plan), options);
+  if (load.keys.empty()) {
+    job->done = true;
+    job->left = true;
+    return Ticket(std::move(job));
+  }
+  PerClass<uint64_t> counts{};
+  for (const PerClass<bool>& wanted : load.wanted) {
+    for (uint32_t c = 0; c < classes_.count(); ++c) counts[c] += wanted[c] ? 1 : 0;
+  }
+  auto taken = Allocate(state.place, counts, /*metadata_bytes=*/0);
+  if (!taken) {
+    taken.error().message = fmt::format("load: {} tokens: {}", load.tokens, taken.error().message);
+    return std::unexpected(std::move(taken).error());
+  }
+  job->slots.resize(load.keys.size());
+  job->path.reserve(load.keys.size());
+  job->held.reserve(load.keys.size() * classes_.count());
+  PerClass<size_t> next{};
+  for (size_t i = 0; i < load.keys.size(); ++i) {
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      if (load.wanted[i][c]) job->slots[i][c] = taken->slots[c][next[c]++];
+    }
+  }
+  job->publisher = tier::PublisherOf(PublisherName(state.place.tenant));
+  if (options.timeout_us != 0) job->deadline_us = mover_->NowMicros() + options.timeout_us;
+  mover_->Load(job);
+  taken->slots.Disown();  // they are the job's
+  return Ticket(std::move(job));
+}
+
+size_t Core::AttachLoaded(LoadJob& job, size_t first, size_t count) {
+  const PlanState& plan = StateOf(*job.plan);
+  std::vector<NewBlock> blocks;
+  for (size_t i = first; i < first + count; ++i) {
+    NewBlock& block = blocks.emplace_back(NewBlock{.tokens = job.WantedAt(i).tokens});
+    for (uint32_t part = 0; part < classes_.part_count(); ++part) {
+      block.slots[part] = job.slots[i][part];
+    }
+  }
+  if (first > 0) {
+    blocks[0].parent = job.path.back();
+  } else if (!plan.path.empty()) {
+    blocks[0].parent = plan.path.back();
+  }
+  std::vector<Published> answers;
+  Publish(plan.place, blocks, answers);
+  size_t attached = 0;
+  std::vector<SlotId> spare;
+  for (; attached < answers.size() && !answers[attached].block.is_none(); ++attached) {
+    const Published& answer = answers[attached];
+    job.path.push_back(answer.block);
+    for (uint32_t part = 0; part < classes_.part_count(); ++part) {
+      SlotId& own = job.slots[first + attached][part];
+      if (!own.is_none() && own != answer.slots[part]) spare.push_back(own);
+      own = SlotId::None();
+      if (!answer.slots[part].is_none()) job.held.push_back(answer.slots[part]);
+    }
+  }
+  ReleaseSlots(spare);
+  const LoadList& load = plan.load;
+  With([&](State& state) {
+    for (size_t i = first; i < first + attached; ++i) {
+      const BlockId block = job.path[i];
+      if (std::ranges::none_of(load.wanted[i], [](bool wanted) { return wanted; })) continue;
+      state.directory.SetBelow(block, /*twins=*/false, Below::kDurable);
+      state.directory.Unqueue(block);
+      ++state.counters.loaded_total;
+    }
+  });
+  return attached;
+}
+
+void Core::AttachTwins(LoadJob& job) {
+  const uint32_t parts = classes_.part_count();
+  const PlanState& plan = StateOf(*job.plan);
+  const uint64_t hit = plan.load.blocks;
+  const uint64_t count = std::min<uint64_t>(hit, classes_.residual_blocks());
+  if (count == 0) return;
+  std::vector<BlockId> blocks;
+  PerPart<std::vector<SlotId>> slots;
+  for (uint64_t i = hit - count; i < hit; ++i) {
+    const bool is_loaded = i >= plan.path.size();
+    blocks.push_back(is_loaded ? job.path[i - plan.path.size()] : plan.path[i]);
+    for (uint32_t part = 0; part < parts; ++part) {
+      slots[part].push_back(is_loaded ? job.slots[i - plan.path.size()][parts + part]
+                                      : SlotId::None());
+    }
+  }
+  // Where a resident one went meanwhile there is nothing to add in its place.
+  const bool all = With([&](State& state) {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      for (uint32_t part = 0; part < parts; ++part) {
+        const bool there = !state.directory.at(blocks[i]).slots[parts + part].is_none();
+        if (!there && slots[part][i].is_none()) return false;
+      }
+    }
+    return true;
+  });
+  if (!all) return;
+  KeepTwins(plan.place, blocks, slots);
+  With([&](State& state) {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const SlotId slot = slots[0][i];
+      if (slot.is_none() || state.directory.InSlot(slot) != blocks[i]) continue;
+      state.directory.SetBelow(blocks[i], /*twins=*/true, Below::kDurable);
+      state.directory.Unqueue(blocks[i]);
+    }
+  });
+}
+
+void Core::DropLoad(LoadJob& job) {
+  std::vector<SlotId> held = std::move(job.held);
+  for (const PerClass<SlotId>& slots : job.slots) {
+    for (const SlotId slot : slots) {
+      if (!slot.is_none()) held.push_back(slot);
+    }
+  }
+  job.slots.clear();
+  job.held.clear();
+  ReleaseSlots(held);
+  job.plan.reset();
+}
+
+// What came is held by the job until the new plan holds it.
+Plan Core::TakeLoaded(LoadJob& job) {
+  if (StateOf(*job.plan).load.keys.empty()) return *std::exchange(job.plan, std::nullopt);
+  PlanState& before = *job.plan->state_;
+  auto plan = std::make_unique<PlanState>();
+  plan->place = before.place;
+  plan->prompt_tokens = before.prompt_tokens;
+  LoadList failed;
+  failed.blocks = before.load.blocks;
+  failed.keys = before.load.keys;
+  const auto filled = FillPlan(*plan, before.prompt,
+                               {.looks_below = false, .failed = &failed, .failure = job.failure});
+  QUIRE_CHECK(filled.has_value());  // it asks for no room
+  Count(before, -1);
+  Count(*plan, +1);
+  // Nobody used the first plan: the new one is it.
+  ReleaseSlots(before.lease.slots_);
+  Disarm(before.lease);
+  DropLoad(job);
+  return Plan(std::move(plan));
+}
+
+bool Core::Await(const LoadJob& job, uint64_t timeout_us) {
+  return job.core.mover_->Await(job, timeout_us);
+}
+
+void Core::Wake(const LoadJob& job) { job.core.mover_->Wake(); }
+
+}  // namespace quire::cache
+
+namespace quire {
+
+Ticket::Ticket(std::shared_ptr<cache::LoadJob> job) : job_(std::move(job)) {}
+Ticket::Ticket(Ticket&&) noexcept = default;
+Ticket& Ticket::operator=(Ticket&& other) noexcept {
+  if (this != &other) {
+    Drop();
+    job_ = std::move(other.job_);
+  }
+  return *this;
+}
+Ticket::~Ticket() { Drop(); }
+
+void Ticket::Drop() {
+  if (job_ == nullptr) return;
+  Cancel();
+  if (!job_->left) cache::Core::Await(*job_, UINT64_MAX);
+  job_->core.DropLoad(*job_);
+  job_ = nullptr;
+}
+
+bool Ticket::IsDone() const { return job_->done; }
+
+LoadProgress Ticket::progress() const {
+  const cache::LoadList& load = cache::Core::StateOf(*job_->plan).load;
+  return {.blocks = load.keys.size(), .blocks_ready = job_->blocks_ready, .bytes = load.bytes};
+}
+
+bool Ticket::WaitFor(uint64_t timeout_us) const {
+  return job_->left || cache::Core::Await(*job_, timeout_us);
+}
+
+void Ticket::Cancel() {
+  job_->cancelled = true;
+  if (!job_->done) cache::Core::Wake(*job_);
+}
+
+Plan Ticket::Take() {
+  if (!job_->left) cache::Core::Await(*job_, UINT64_MAX);
+  Plan plan = job_->core.TakeLoaded(*job_);
+  job_ = nullptr;
+  return plan;
+}
+
+}  // namespace quire

@@ -1,0 +1,69 @@
+// A store on a local disk and the thread that moves blocks to and from it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/hash.h"
+#include "cache/mover.h"
+#include "env/clock.h"
+#include "env/file.h"
+#include "env/files.h"
+#include "quire/store.h"
+#include "tier/cold.h"
+
+namespace quire {
+
+Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& options) {
+  auto state = std::make_unique<cache::StoreState>();
+  QUIRE_ASSIGN(state->files, MakeFiles());
+  auto store = tier::ColdStore::Open({.directory = options.directory,
+                                      .bytes_cap = options.bytes_cap,
+                                      .commit_interval_us = options.commit_interval_us,
+                                      .staging_bytes = options.staging_bytes,
+                                      .scrub_bytes_per_s = options.scrub_bytes_per_s},
+                                     *state->files, SystemClock());
+  if (!store) return std::unexpected(std::move(store).error());
+  state->directory = options.directory;
+  state->mover = std::make_unique<cache::Mover>(*std::move(store), SystemClock());
+  state->mover->Start();
+  return std::unique_ptr<DiskStore>(new DiskStore(std::move(state)));
+}
+
+DiskStore::DiskStore(std::unique_ptr<cache::StoreState> state) : state_(std::move(state)) {}
+DiskStore::~DiskStore() = default;
+
+Result<Digest> DiskStore::Secret() const {
+  Digest secret{};
+  const std::string path = state_->directory + "/SECRET";
+  auto known = ReadFile(path, secret.size());
+  if (known && known->size() == secret.size()) {
+    std::ranges::copy(*known, reinterpret_cast<char*>(secret.data()));
+    return secret;
+  }
+  if (known || known.error().code == ErrorCode::kCorrupt) {
+    return Fail(ErrorCode::kCorrupt,
+                fmt::format("{}: {} bytes are expected; put the file back, or remove it: then "
+                            "nothing that is in the store is found any more",
+                            path, secret.size()));
+  }
+  if (known.error().code != ErrorCode::kNotFound) return std::unexpected(known.error());
+  FillRandom(secret);
+  QUIRE_TRY(WriteFile(path, {reinterpret_cast<const char*>(secret.data()), secret.size()},
+                      FileReaders::kOwner));
+  return secret;
+}
+
+Result<void> DiskStore::Flush() { return state_->mover->Flush(); }
+DiskStoreStats DiskStore::stats() const { return state_->mover->stats(); }
+
+namespace cache {
+
+std::unique_ptr<DiskStore> StoreState::Wrap(std::unique_ptr<Mover> mover) {
+  auto state = std::make_unique<StoreState>();
+  state->mover = std::move(mover);
+  return std::unique_ptr<DiskStore>(new DiskStore(std::move(state)));
+}
+
+}  // namespace cache
+}  // namespace quire

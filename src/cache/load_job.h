@@ -1,0 +1,59 @@
+// A load: what of a prompt the store has and memory lacks, and what has come of it so far.
+#ifndef QUIRE_CACHE_LOAD_JOB_H_
+#define QUIRE_CACHE_LOAD_JOB_H_
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cache/core.h"
+#include "quire/cache.h"
+#include "quire/store.h"
+#include "tier/record.h"
+
+namespace quire::cache {
+
+/// Which block a record has to be.
+struct RecordWanted {
+  Digest key{};
+  Digest parent_key{};
+  uint64_t block_index = 0;
+  std::span<const TokenId> tokens{};
+};
+
+/// A load between the ticket, which waits for it, and the mover, which does it. Entries are the
+/// blocks of the prompt from the plan's end to where a hit could be.
+///
+/// Threads: the atomics any; the rest is the mover's until `done`, then the ticket's
+struct LoadJob {
+  LoadJob(Core& of, Plan from, const LoadOptions& with)
+      : core(of), plan(std::move(from)), options(with) {}
+  LoadJob(const LoadJob&) = delete;
+  LoadJob& operator=(const LoadJob&) = delete;
+
+  /// The block that entry `i` of `slots` is.
+  RecordWanted WantedAt(size_t i) const;
+
+  Core& core;
+  std::optional<Plan> plan;  // until the ticket ends
+  const LoadOptions options;
+  uint64_t deadline_us = 0;  // by the store's clock; 0: none
+  tier::PublisherId publisher{};
+
+  std::vector<PerClass<SlotId>> slots{};  // where each block is loaded; none: that part is not
+  std::vector<SlotId> held{};             // of blocks that were published
+  std::vector<BlockId> path{};            // these
+  // Why the block after `path` did not come; kNeverSeen: it did, or it may not be published.
+  MissReason failure = MissReason::kNeverSeen;
+
+  std::atomic<uint64_t> blocks_ready = 0;
+  std::atomic<bool> cancelled = false;
+  std::atomic<bool> done = false;  // what came stands
+  std::atomic<bool> left = false;  // and the mover looks at nothing of this any more
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_LOAD_JOB_H_

@@ -1,0 +1,495 @@
+#include "cache/mover.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/log.h"
+#include "base/sync_point.h"
+#include "cache/core.h"
+#include "cache/load_job.h"
+#include "cache/records.h"
+
+namespace quire::cache {
+namespace {
+
+using tier::StoreCompletion;
+using tier::StoreOutcome;
+
+constexpr uint32_t kWritesPerTick = 16;
+constexpr size_t kBlocksInFlight = 32;      // of one load
+constexpr size_t kPublishBlocksMax = 32;    // at once: others wait for the cache's lock meanwhile
+constexpr uint64_t kBusyPauseUs = 500;      // the store can take no more just now
+constexpr uint64_t kFullPauseUs = 100'000;  // nor will it soon
+constexpr uint64_t kDiskWaitUs = 1000;
+constexpr uint64_t kCommitWaitUs = 10'000;  // while records wait for their commit
+constexpr uint64_t kIdleWaitUs = 100'000;
+
+MissReason ReasonOf(StoreOutcome outcome) {
+  const bool late = outcome == StoreOutcome::kDeadline || outcome == StoreOutcome::kCancelled;
+  return late ? MissReason::kLoadLate : MissReason::kLoadFailed;
+}
+
+bool AnyOf(const PerClass<SlotId>& slots, uint32_t begin, uint32_t end) {
+  return std::any_of(slots.begin() + begin, slots.begin() + end,
+                     [](SlotId slot) { return !slot.is_none(); });
+}
+
+}  // namespace
+
+/// A load of one record of a job.
+struct Mover::Get {
+  ActiveLoad* load = nullptr;
+  size_t entry = 0;
+  bool twins = false;
+  std::vector<std::span<std::byte>> out{};
+  PerClass<std::vector<std::byte>> host{};  // where the host cannot reach the slots
+};
+
+/// A job under way.
+struct Mover::ActiveLoad {
+  explicit ActiveLoad(std::shared_ptr<LoadJob> of)
+      : job(std::move(of)), pending(job->slots.size()), end(job->slots.size()) {}
+
+  std::shared_ptr<LoadJob> job;
+  std::vector<uint8_t> pending;  // records of each entry that are being loaded
+  size_t started = 0;            // entries
+  size_t attached = 0;
+  size_t end;  // entries that may still come
+  uint32_t gets = 0;
+  bool twins_failed = false;
+};
+
+Mover::Mover(std::unique_ptr<tier::Store> store, const Clock& clock)
+    : store_(std::move(store)), clock_(clock) {}
+
+Mover::~Mover() {
+  {
+    MutexLock lock(mutex_);
+    stops_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Mover::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Mover::Run() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (stops_) return;
+      woken_ = false;
+    }
+    try {
+      if (Tick(0)) continue;
+    } catch (const std::bad_alloc&) {
+      // What was not begun is begun later.
+    }
+    Wait();
+  }
+}
+
+// On the disk, where something is being read or written; else for callers.
+void Mover::Wait() {
+  const tier::StoreStats stats = store_->Stats();
+  if (stats.in_flight > 0 || stats.loads_pending > 0) {
+    Tick(kDiskWaitUs);
+    return;
+  }
+  MutexLock lock(mutex_);
+  if (!woken_ && !stops_) {
+    changed_.WaitFor(mutex_, stats.writes_pending > 0 ? kCommitWaitUs : kIdleWaitUs);
+  }
+}
+
+void Mover::Wake() {
+  MutexLock lock(mutex_);
+  if (std::exchange(woken_, true)) return;
+  changed_.NotifyAll();
+}
+
+void Mover::Attach(Core& core) {
+  MutexLock lock(tick_mutex_);
+  cores_.push_back(&core);
+}
+
+void Mover::Detach(Core& core) {
+  MutexLock lock(tick_mutex_);
+  std::erase(cores_, &core);
+  for (auto& [tag, write] : writes_) {
+    if (write.core == &core) write.core = nullptr;
+  }
+}
+
+template <typename IsDone>
+bool Mover::AwaitUntil(uint64_t end_us, const IsDone& is_done) {
+  Wake();
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (is_done()) return true;
+      const uint64_t now_us = clock_.NowMicros();
+      if (now_us >= end_us) return false;
+      if (thread_.joinable()) {
+        ended_.WaitFor(mutex_, end_us - now_us);
+        continue;
+      }
+    }
+    Tick(kDiskWaitUs);
+  }
+}
+
+StoreOutcome Mover::Ask(Wish wish) {
+  {
+    MutexLock lock(mutex_);
+    wishes_.push_back(&wish);
+  }
+  AwaitUntil(UINT64_MAX, [&] { return wish.outcome.has_value(); });
+  return *wish.outcome;
+}
+
+Result<void> Mover::Erase(const tier::PublisherId& publisher) {
+  const StoreOutcome outcome = Ask({.kind = Wish::Kind::kErase, .publisher = publisher});
+  if (outcome == StoreOutcome::kOk) return {};
+  return Fail(ErrorCode::kIo,
+              fmt::format("store: the erasure is not durable ({}); nothing of it is found before a "
+                          "restart; erase again",
+                          StoreOutcomeName(outcome)));
+}
+
+Result<void> Mover::Flush() {
+  const uint64_t dropped_before = dropped_;
+  const StoreOutcome outcome = Ask({.kind = Wish::Kind::kFlush});
+  const uint64_t dropped = dropped_ - dropped_before;
+  if (outcome != StoreOutcome::kOk) {
+    return Fail(ErrorCode::kIo, fmt::format("store: flush: {}", StoreOutcomeName(outcome)));
+  }
+  if (dropped == 0) return {};
+  return Fail(
+      ErrorCode::kNoSpace,
+      fmt::format("store: {} blocks could not be written; its statistics say why", dropped));
+}
+
+void Mover::Load(std::shared_ptr<LoadJob> job) {
+  {
+    MutexLock lock(mutex_);
+    new_loads_.push_back(std::move(job));
+  }
+  Wake();
+}
+
+bool Mover::Await(const LoadJob& job, uint64_t timeout_us) {
+  const uint64_t now_us = clock_.NowMicros();
+  return AwaitUntil(now_us + std::min(timeout_us, UINT64_MAX - now_us),
+                    [&] { return job.left.load(); });
+}
+
+bool Mover::Tick(uint64_t wait_us) {
+  std::vector<std::shared_ptr<LoadJob>> ended;
+  const bool worked = TickLocked(wait_us, ended);
+  for (const auto& job : ended) {
+    if (job->options.on_done) job->options.on_done();
+    MutexLock lock(mutex_);
+    job->left = true;  // the ticket may end now, and the cache after it
+    ended_.NotifyAll();
+  }
+  return worked;
+}
+
+bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& ended) {
+  MutexLock lock(tick_mutex_);
+  bool worked = TakeWishes();
+  worked = TakeLoads() || worked;
+  worked = AdvanceLoads() || worked;
+  worked = WriteSome() || worked;
+  worked = StartFlushes() || worked;
+  std::vector<StoreCompletion> done;
+  store_->Tick(done, worked ? 0 : wait_us);
+  Handle(done);
+  worked = AdvanceLoads() || worked || !done.empty();
+  ended.swap(ended_loads_);
+  return worked;
+}
+
+void Mover::Handle(const std::vector<StoreCompletion>& done) {
+  for (const StoreCompletion& ended : done) {
+    if (writes_.contains(ended.tag)) {
+      EndWrite(ended);
+    } else if (gets_.contains(ended.tag)) {
+      EndGet(ended);
+    } else if (const auto asked = asked_.find(ended.tag); asked != asked_.end()) {
+      MutexLock lock(mutex_);
+      asked->second->outcome = ended.outcome;  // its caller may be gone after this
+      asked_.erase(asked);
+      ended_.NotifyAll();
+    }
+  }
+}
+
+bool Mover::TakeWishes() {
+  std::vector<Wish*> wishes;
+  {
+    MutexLock lock(mutex_);
+    wishes.swap(wishes_);
+  }
+  for (Wish* const wish : wishes) {
+    if (wish->kind == Wish::Kind::kFlush) {
+      flushes_.push_back(wish);
+      continue;
+    }
+    const uint64_t tag = next_tag_++;
+    asked_[tag] = wish;
+    store_->Erase(wish->publisher, store_->EpochOf(wish->publisher) + 1, tag);
+  }
+  return !wishes.empty();
+}
+
+// What was published before the flush has left the queues when they are empty.
+bool Mover::StartFlushes() {
+  if (flushes_.empty()) return false;
+  write_after_us_ = std::min(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
+  if (std::ranges::any_of(cores_, [](const Core* core) { return core->HasWrites(); })) return false;
+  const uint64_t tag = next_tag_++;
+  asked_[tag] = flushes_.back();
+  flushes_.pop_back();
+  store_->Flush(tag);
+  return true;
+}
+
+bool Mover::WriteSome() {
+  bool worked = false;
+  size_t idle = 0;
+  for (uint32_t i = 0; i < kWritesPerTick && idle < cores_.size(); ++i) {
+    if (clock_.NowMicros() < write_after_us_) break;
+    Core& core = *cores_[next_core_++ % cores_.size()];
+    const uint64_t tag = next_tag_++;
+    const bool wrote = core.WriteNext([&](const BlockToWrite& block, const Core::Sections& bytes) {
+      const StoredForm& form = block.form;
+      const tier::PublisherId publisher = tier::PublisherOf(block.account);
+      writes_[tag] = {.core = &core, .form = form};
+      const RecordShapes& shapes = core.shapes();
+      const tier::PutRequest request = {
+          .identity = {.key = form.twins ? TwinKey(form.key) : form.key,
+                       .parent = form.twins ? form.key : block.parent_key,
+                       .profile = shapes.profile(),
+                       .geometry = shapes.geometry(),
+                       .publisher = publisher,
+                       .erase_epoch = store_->EpochOf(publisher),
+                       .block_index = block.block_index,
+                       .tokens = block.tokens},
+          .layout = &shapes.record(form.twins),
+          .sections = bytes,
+          .tag = tag};
+      store_->Put({&request, 1});
+    });
+    idle = wrote ? 0 : idle + 1;
+    worked = worked || wrote;
+  }
+  return worked;
+}
+
+void Mover::EndWrite(const StoreCompletion& ended) {
+  const auto found = writes_.find(ended.tag);
+  const Write write = found->second;
+  writes_.erase(found);
+  Below below = Below::kNothing;
+  bool again = false;
+  switch (ended.outcome) {
+    case StoreOutcome::kOk:
+      ++written_;
+      warned_ = false;
+      below = Below::kDurable;
+      break;
+    case StoreOutcome::kPresent: below = Below::kDurable; break;
+    case StoreOutcome::kBusy:
+      again = true;
+      write_after_us_ = std::max(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
+      break;
+    case StoreOutcome::kErased: break;
+    default:
+      ++dropped_;
+      write_after_us_ = clock_.NowMicros() + kFullPauseUs;
+      if (!std::exchange(warned_, true)) {
+        LogWarn("store: blocks are not written ({}); what is in memory goes on serving",
+                StoreOutcomeName(ended.outcome));
+      }
+  }
+  if (write.core != nullptr) write.core->EndWrite(write.form, below, again);
+}
+
+bool Mover::TakeLoads() {
+  std::vector<std::shared_ptr<LoadJob>> jobs;
+  {
+    MutexLock lock(mutex_);
+    jobs.swap(new_loads_);
+  }
+  for (auto& job : jobs) loads_.push_back(std::make_unique<ActiveLoad>(std::move(job)));
+  return !jobs.empty();
+}
+
+bool Mover::AdvanceLoads() {
+  bool worked = false;
+  for (const auto& load : loads_) {
+    if (load->job->cancelled && load->attached < load->end) {
+      load->job->failure = MissReason::kLoadLate;
+      load->end = load->attached;
+      CancelGets(*load);
+    }
+    StartGets(*load);
+    worked = AttachReady(*load) || worked;
+    StartGets(*load);
+  }
+  for (size_t i = 0; i < loads_.size();) {
+    ActiveLoad& load = *loads_[i];
+    if (load.attached < load.end || load.gets > 0) {
+      ++i;
+      continue;
+    }
+    End(load);
+    ended_loads_.push_back(std::move(load.job));
+    loads_.erase(loads_.begin() + static_cast<ptrdiff_t>(i));
+    worked = true;
+  }
+  return worked;
+}
+
+void Mover::StartGets(ActiveLoad& load) {
+  const SlotClasses& classes = load.job->core.classes();
+  while (load.started < load.end && load.started < load.attached + kBlocksInFlight) {
+    const size_t entry = load.started++;
+    const PerClass<SlotId>& slots = load.job->slots[entry];
+    if (AnyOf(slots, 0, classes.part_count())) StartGet(load, entry, /*twins=*/false);
+    if (AnyOf(slots, classes.part_count(), classes.count())) StartGet(load, entry, /*twins=*/true);
+  }
+}
+
+// All parts that are wanted follow one another, so one request reads them.
+void Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
+  const LoadJob& job = *load.job;
+  const Core& core = job.core;
+  const RecordShapes& shapes = core.shapes();
+  const RecordWanted wanted = job.WantedAt(entry);
+  auto get = std::make_unique<Get>();
+  get->load = &load;
+  get->entry = entry;
+  get->twins = twins;
+  tier::LoadRequest request = {.identity = {.key = twins ? TwinKey(wanted.key) : wanted.key,
+                                            .parent = twins ? wanted.key : wanted.parent_key,
+                                            .profile = shapes.profile(),
+                                            .geometry = shapes.geometry(),
+                                            .publisher = job.publisher,
+                                            .erase_epoch = store_->EpochOf(job.publisher),
+                                            .block_index = wanted.block_index,
+                                            .tokens = wanted.tokens},
+                               .layout = &shapes.record(twins),
+                               .tag = next_tag_++};
+  for (uint32_t c = 0; c < core.classes().count(); ++c) {
+    const SlotId slot = job.slots[entry][c];
+    if (slot.is_none() || core.classes().is_sealed(c) == twins) continue;
+    std::span<std::byte> bytes = core.slots().HostBytes(slot);
+    if (bytes.empty()) {
+      get->host[c].resize(core.classes().slot_bytes(c));
+      bytes = get->host[c];
+    }
+    if (request.section_count == 0) request.section_first = shapes.sections(c).first;
+    request.section_count += shapes.sections(c).count;
+    shapes.Cut(c, bytes, get->out);
+  }
+  request.out = get->out;
+  gets_[request.tag] = std::move(get);
+  ++load.pending[entry];
+  ++load.gets;
+  store_->Get({&request, 1}, job.deadline_us);
+}
+
+void Mover::EndGet(const StoreCompletion& ended) {
+  const auto found = gets_.find(ended.tag);
+  const std::unique_ptr<Get> get = std::move(found->second);
+  gets_.erase(found);
+  ActiveLoad& load = *get->load;
+  --load.gets;
+  --load.pending[get->entry];
+  if (ended.outcome == StoreOutcome::kOk) {
+    ++loaded_;
+    const Slots& slots = load.job->core.slots();
+    for (uint32_t c = 0; c < get->host.size(); ++c) {
+      if (!get->host[c].empty()) slots.CopyIn(get->host[c].data(), load.job->slots[get->entry][c]);
+    }
+    slots.ops().Synchronize();  // what was copied from goes
+    return;
+  }
+  ++load_failures_;
+  if (get->twins) {
+    load.twins_failed = true;
+    return;
+  }
+  if (get->entry >= load.end) return;
+  load.job->failure = ReasonOf(ended.outcome);
+  load.end = get->entry;
+  CancelGets(load);
+}
+
+// What comes after the end is of no use any more.
+void Mover::CancelGets(const ActiveLoad& load) {
+  for (const auto& [tag, get] : gets_) {
+    if (get->load == &load && get->entry >= load.end) store_->Cancel(tag);
+  }
+}
+
+bool Mover::AttachReady(ActiveLoad& load) {
+  bool worked = false;
+  while (load.attached < load.end) {
+    size_t ready = load.attached;
+    while (ready < std::min(load.end, load.started) && load.pending[ready] == 0 &&
+           ready < load.attached + kPublishBlocksMax) {
+      ++ready;
+    }
+    if (ready == load.attached) return worked;
+    const size_t count = ready - load.attached;
+    const size_t attached = load.job->core.AttachLoaded(*load.job, load.attached, count);
+    load.attached += attached;
+    load.job->blocks_ready = load.attached;
+    worked = true;
+    if (attached == count) continue;
+    load.end = load.attached;  // it may not be published any more
+    CancelGets(load);
+  }
+  return worked;
+}
+
+void Mover::End(ActiveLoad& load) {
+  LoadJob& job = *load.job;
+  if (!load.twins_failed && load.end == job.slots.size()) job.core.AttachTwins(job);
+  if (load.twins_failed && job.failure == MissReason::kNeverSeen) {
+    job.failure = MissReason::kLoadFailed;
+  }
+  job.done = true;
+}
+
+DiskStoreStats Mover::stats() const {
+  const tier::StoreStats store = store_->Stats();
+  return {.records = store.records,
+          .bytes = store.bytes,
+          .bytes_cap = store.bytes_cap,
+          .memory_bytes = store.memory_bytes,
+          .records_written = written_,
+          .bytes_put = store.bytes_put,
+          .bytes_written = store.bytes_written,
+          .bytes_read = store.bytes_read,
+          .records_loaded = loaded_,
+          .loads_failed = load_failures_,
+          .records_dropped = dropped_,
+          .records_recycled = store.evicted,
+          .records_damaged = store.damaged,
+          .in_flight = store.in_flight,
+          .writes_pending = store.writes_pending,
+          .disk_full = store.disk_full,
+          .load_us_log2 = store.load_us_log2};
+}
+
+}  // namespace quire::cache

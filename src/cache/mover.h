@@ -1,0 +1,149 @@
+// What moves blocks between caches and the store below them, behind everybody's back.
+#ifndef QUIRE_CACHE_MOVER_H_
+#define QUIRE_CACHE_MOVER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/thread_annotations.h"
+#include "cache/below.h"
+#include "env/files.h"
+#include "quire/env.h"
+#include "quire/store.h"
+#include "tier/store.h"
+
+namespace quire::cache {
+
+class Core;
+struct LoadJob;
+
+/// The only thing that talks to a store. A state machine: whoever calls Tick moves everything on, a
+/// thread of its own in production, a test by hand.
+///
+/// Written are blocks as they were published, parents before children, each once. Their slots are
+/// read while nobody holds them: an eviction goes on, and the slots are free a copy later. Loaded
+/// are records into slots of the job, which are published in the order of the path when the store
+/// has verified them.
+///
+/// Threads:  any
+/// Lifetime: the clock must outlive it; caches detach before it ends
+class Mover {
+ public:
+  Mover(std::unique_ptr<tier::Store> store, const Clock& clock);
+  /// Waits for what the disk works on.
+  ~Mover();
+
+  /// From now on a thread of its own turns it.
+  void Start();
+  /// Moves everything on; waits up to `wait_us` for the disk where nothing can be done at once.
+  /// True: something was done, and there may be more.
+  bool Tick(uint64_t wait_us);
+
+  /// Takes what a cache publishes; Detach ends that.
+  void Attach(Core& core);
+  void Detach(Core& core);
+  /// A cache has something to write.
+  void Wake();
+
+  /// Which keys can be loaded. Any thread, without waiting.
+  void Find(std::span<const Digest> keys, std::span<tier::Presence> out) const {
+    store_->Find(keys, out);
+  }
+  uint64_t EpochOf(const tier::PublisherId& publisher) const { return store_->EpochOf(publisher); }
+  /// Forgets everything of a publisher, for good. Returns when that is durable.
+  /// Errors: kIo it is not durable, though nothing of it is found before a restart
+  Result<void> Erase(const tier::PublisherId& publisher);
+  /// As DiskStore::Flush.
+  Result<void> Flush();
+  void Load(std::shared_ptr<LoadJob> job);
+  /// Returns when the job has ended, or after so long: whether it has.
+  bool Await(const LoadJob& job, uint64_t timeout_us);
+  DiskStoreStats stats() const;
+  uint64_t NowMicros() const { return clock_.NowMicros(); }
+
+ private:
+  struct Wish {  // of a caller that waits for it
+    enum class Kind : uint8_t { kErase, kFlush } kind = Kind::kFlush;
+    tier::PublisherId publisher{};
+    std::optional<tier::StoreOutcome> outcome{};  // it has ended
+  };
+  struct Write {
+    Core* core = nullptr;
+    StoredForm form{};
+  };
+  struct ActiveLoad;
+  struct Get;
+
+  void Run();
+  void Wait();
+  bool Idle();
+  template <typename IsDone>
+  bool AwaitUntil(uint64_t end_us, const IsDone& is_done);
+  tier::StoreOutcome Ask(Wish wish);
+
+  bool TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& ended);
+  bool TakeWishes() QUIRE_REQUIRES(tick_mutex_);
+  bool TakeLoads() QUIRE_REQUIRES(tick_mutex_);
+  bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
+  bool StartFlushes() QUIRE_REQUIRES(tick_mutex_);
+  void EndWrite(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
+  bool AdvanceLoads() QUIRE_REQUIRES(tick_mutex_);
+  void StartGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
+  void StartGet(ActiveLoad& load, size_t entry, bool twins) QUIRE_REQUIRES(tick_mutex_);
+  void EndGet(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
+  bool AttachReady(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
+  void CancelGets(const ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
+  void End(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
+  void Handle(const std::vector<tier::StoreCompletion>& done) QUIRE_REQUIRES(tick_mutex_);
+
+  const std::unique_ptr<tier::Store> store_;
+  const Clock& clock_;
+
+  Mutex tick_mutex_{LockRank::kMover};
+  std::vector<Core*> cores_ QUIRE_GUARDED_BY(tick_mutex_);
+  size_t next_core_ QUIRE_GUARDED_BY(tick_mutex_) = 0;  // whose turn it is to write
+  uint64_t next_tag_ QUIRE_GUARDED_BY(tick_mutex_) = 1;
+  uint64_t write_after_us_ QUIRE_GUARDED_BY(tick_mutex_) = 0;
+  bool warned_ QUIRE_GUARDED_BY(tick_mutex_) = false;
+  std::map<uint64_t, Write> writes_ QUIRE_GUARDED_BY(tick_mutex_);  // by tag
+  std::map<uint64_t, std::unique_ptr<Get>> gets_ QUIRE_GUARDED_BY(tick_mutex_);
+  std::map<uint64_t, Wish*> asked_ QUIRE_GUARDED_BY(tick_mutex_);
+  std::vector<Wish*> flushes_ QUIRE_GUARDED_BY(tick_mutex_);  // that wait for the queues
+  std::vector<std::unique_ptr<ActiveLoad>> loads_ QUIRE_GUARDED_BY(tick_mutex_);
+  std::vector<std::shared_ptr<LoadJob>> ended_loads_ QUIRE_GUARDED_BY(tick_mutex_);
+
+  mutable Mutex mutex_{LockRank::kLeaf};
+  CondVar changed_;  // for the thread
+  CondVar ended_;    // for callers
+  bool woken_ QUIRE_GUARDED_BY(mutex_) = false;
+  bool stops_ QUIRE_GUARDED_BY(mutex_) = false;
+  std::vector<Wish*> wishes_ QUIRE_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<LoadJob>> new_loads_ QUIRE_GUARDED_BY(mutex_);
+
+  std::atomic<uint64_t> written_ = 0;
+  std::atomic<uint64_t> dropped_ = 0;
+  std::atomic<uint64_t> loaded_ = 0;
+  std::atomic<uint64_t> load_failures_ = 0;
+  std::thread thread_;
+};
+
+/// What a DiskStore is.
+struct StoreState {
+  std::string directory;
+  std::unique_ptr<Files> files;
+  std::unique_ptr<Mover> mover;
+
+  /// For tests: a store that nobody turns but they.
+  static std::unique_ptr<DiskStore> Wrap(std::unique_ptr<Mover> mover);
+};
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_MOVER_H_

@@ -1,0 +1,417 @@
+// Caches on a store: what was published is found by a later process, byte for byte, or the reason
+// is told why not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "cache/test_store.h"
+#include "cache/test_util.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr uint32_t kBlock = TestCache::kBlock;
+
+struct Kind {
+  std::string name;
+  Geometry geometry;
+  NumericProfile profile;
+  ArenaLayout layout = ArenaLayout::kBlockMajor;
+};
+
+Geometry Windowed(bool with_full) {
+  Geometry geometry = SmallGeometry();
+  LayerGroup window = geometry.groups[0];
+  window.kind = LayerKind::kWindow;
+  window.window_tokens = 2 * kBlock + 3;
+  if (!with_full) {
+    geometry.groups[0] = window;
+    return geometry;
+  }
+  window.layers = {2, 3};
+  geometry.groups.push_back(window);
+  return geometry;
+}
+
+NumericProfile Encoded(uint32_t residual_tokens) {
+  NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
+  profile.open_dtype = Codec::kF16;
+  profile.residual_tokens = residual_tokens;
+  return profile;
+}
+
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+std::vector<Kind> Kinds() {
+  const NumericProfile f16 = NumericProfile::Uniform(Codec::kF16);
+  return {{"f16", SmallGeometry(), f16},
+          {"layer_major", SmallGeometry(), f16, ArenaLayout::kLayerMajor},
+          {"head_major", SmallGeometry(), f16, ArenaLayout::kHeadMajor},
+          {"int8", SmallGeometry(), Encoded(0)},
+          {"int8_residual", SmallGeometry(), Encoded(2 * kBlock)},
+          {"window", Windowed(false), f16},
+          {"full_and_window", Windowed(true), f16},
+          {"int8_full_and_window", Windowed(true), Encoded(0)},
+          {"int8_residual_window", Windowed(true), Encoded(kBlock)}};
+}
+
+class StoreTest : public testing::TestWithParam<Kind> {
+ protected:
+  std::unique_ptr<TestCache> Make(uint64_t slots = 64) {
+    CacheOptions more;
+    more.layout = GetParam().layout;
+    more.store = store_.store.get();
+    more.clock = &store_.clock;
+    return std::make_unique<TestCache>(slots, GetParam().geometry, GetParam().profile, 0, more);
+  }
+  /// Empty if a sequence holds what one holds that computed all of it; else where not.
+  static std::string DiffersFromCold(const Sequence& sequence, std::span<const TokenId> prompt) {
+    CacheOptions more;
+    more.layout = GetParam().layout;
+    TestCache test(64, GetParam().geometry, GetParam().profile, 0, more);
+    const auto cold = test.Run(prompt);
+    for (uint32_t layer = 0; layer < test.model.geometry().layer_count(); ++layer) {
+      const LayerGroup& group = test.model.GroupOf(layer);
+      const uint64_t seen = group.window_tokens == 0 ? prompt.size() : group.window_tokens - 1;
+      const uint64_t begin = prompt.size() - std::min<uint64_t>(seen, prompt.size());
+      for (const Stream& stream : group.streams) {
+        std::vector<float> want((prompt.size() - begin) * stream.heads * stream.dim);
+        std::vector<float> have = want;
+        Must(cold->Gather(layer, stream.role, begin, prompt.size(), want));
+        Must(sequence.Gather(layer, stream.role, begin, prompt.size(), have));
+        if (want != have) return "layer " + std::to_string(layer);
+      }
+    }
+    return {};
+  }
+  static bool IsResidual() { return GetParam().profile.residual_tokens > 0; }
+
+  TestStore store_;
+  const std::vector<TokenId> prompt_ = SomeTokens(10 * kBlock + 5, 1);
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, StoreTest, testing::ValuesIn(Kinds()),
+                         [](const auto& kind) { return kind.param.name; });
+
+TEST_P(StoreTest, ARestartFindsWhatWasWritten) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+    EXPECT_EQ(test->cache->stats().stored_blocks, 10);
+    EXPECT_EQ(test->cache->stats().unwritten_blocks, 0);
+  }
+  store_.Restart();
+  const auto test = Make();
+  {
+    const Plan plan = test->Acquire(prompt_);
+    EXPECT_EQ(plan.resident_tokens(), 0);
+    EXPECT_EQ(plan.loadable_tokens(), 10 * kBlock);
+    EXPECT_GT(plan.loadable_bytes(), 0);
+    EXPECT_EQ(plan.reason(), MissReason::kNotLoaded);
+  }
+  const RunReport again = RunThrough(*test, prompt_);
+  EXPECT_EQ(again.reused, 10 * kBlock);
+  EXPECT_EQ(DiffersFromCold(*again.sequence, prompt_), "");
+  EXPECT_EQ(again.reason, MissReason::kPartialBlock);
+  EXPECT_GT(test->cache->stats().loaded_total, 0);
+  // It is a published prefix like any other now, and is not written again.
+  EXPECT_EQ(RunThrough(*test, prompt_).loadable, 0);
+  EXPECT_EQ(test->cache->stats().unwritten_blocks, 0);
+  EXPECT_EQ(test->cache->stats().hit_tokens, 2 * 10 * kBlock);
+}
+
+TEST_P(StoreTest, AnotherContinuationLoadsWhatBothHave) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  const std::vector<TokenId> other =
+      Join(std::span(prompt_).first(6 * kBlock), SomeTokens(3 * kBlock, 2));
+  const RunReport report = RunThrough(*test, other);
+  // The twins are where the first prompt ended.
+  EXPECT_EQ(report.reused, IsResidual() ? 0 : 6 * kBlock);
+  EXPECT_EQ(DiffersFromCold(*report.sequence, other), "");
+  const RunReport longer = RunThrough(*test, Join(prompt_, SomeTokens(kBlock, 3)));
+  EXPECT_EQ(longer.reused, 10 * kBlock);
+}
+
+TEST_P(StoreTest, WhatWasEvictedComesBack) {
+  const auto test = Make();
+  RunThrough(*test, prompt_);
+  Must(store_.store->Flush());
+  while (test->cache->Evict(100) > 0) {
+  }
+  EXPECT_EQ(test->cache->stats().published_blocks, 0);
+  EXPECT_EQ(test->cache->stats().evicted_unwritten_total, 0);
+  const RunReport again = RunThrough(*test, prompt_);
+  EXPECT_EQ(again.loadable, 10 * kBlock);
+  EXPECT_EQ(again.reused, 10 * kBlock);
+  EXPECT_EQ(DiffersFromCold(*again.sequence, prompt_), "");
+}
+
+TEST_P(StoreTest, AnUnwrittenBlockIsEvictedWithoutWaiting) {
+  const auto test = Make();
+  RunThrough(*test, prompt_);
+  EXPECT_EQ(test->cache->stats().unwritten_blocks, 10);
+  while (test->cache->Evict(100) > 0) {
+  }
+  EXPECT_EQ(test->cache->stats().evicted_unwritten_total, 10);
+  EXPECT_EQ(test->cache->stats().unwritten_blocks, 0);
+  store_.Turn();
+  EXPECT_EQ(store_.store->stats().records, 0);
+  EXPECT_EQ(test->Acquire(prompt_).reason(), MissReason::kEvicted);
+}
+
+TEST_P(StoreTest, DamageIsAMissWithItsReason) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  store_.DamageSegments(9000);
+  const auto test = Make();
+  const RunReport report = RunThrough(*test, prompt_);
+  EXPECT_LT(report.reused, 10 * kBlock);
+  EXPECT_EQ(report.reason, MissReason::kLoadFailed);
+  EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
+  EXPECT_GT(store_.store->stats().loads_failed, 0);
+}
+
+TEST_P(StoreTest, ADyingProcessLosesAtMostTheCommitInterval) {
+  for (const bool power : {false, true}) {
+    const std::vector<TokenId> early = SomeTokens(8 * kBlock + 1, 10 + power);
+    const std::vector<TokenId> late = SomeTokens(8 * kBlock + 1, 20 + power);
+    {
+      const auto test = Make();
+      RunThrough(*test, early);
+      store_.Turn(store_.options.commit_interval_us + 100'000);
+      RunThrough(*test, late);
+      store_.Turn(10'000);
+    }
+    store_.Kill(power);
+    const auto test = Make();
+    EXPECT_EQ(RunThrough(*test, early).reused, 8 * kBlock);
+    const RunReport report = RunThrough(*test, late);
+    EXPECT_EQ(DiffersFromCold(*report.sequence, late), "");
+  }
+}
+
+TEST_P(StoreTest, ALoadThatIsCancelledGivesEverythingBack) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  const uint64_t used = test->cache->stats().hot_bytes_used;
+  {
+    const Ticket dropped = Must(test->cache->Load(test->Acquire(prompt_), {}));
+    EXPECT_FALSE(dropped.IsDone());
+    EXPECT_EQ(dropped.progress().blocks, 10);
+    EXPECT_GT(test->cache->stats().hot_bytes_used, used);
+  }
+  while (test->cache->Evict(100) > 0) {
+  }
+  EXPECT_EQ(test->cache->stats().hot_bytes_used, used);
+  Ticket cancelled = Must(test->cache->Load(test->Acquire(prompt_), {}));
+  cancelled.Cancel();
+  const Plan plan = cancelled.Take();
+  EXPECT_EQ(plan.resident_tokens(), 0);
+  EXPECT_EQ(plan.reason(), MissReason::kLoadLate);
+}
+
+TEST_P(StoreTest, WhatDoesNotComeInTimeIsLate) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  bool told = false;
+  Ticket ticket = Must(test->cache->Load(test->Acquire(prompt_),
+                                         {.timeout_us = 1, .on_done = [&told] { told = true; }}));
+  store_.clock.Advance(1000);
+  EXPECT_TRUE(ticket.WaitFor(1'000'000));
+  EXPECT_TRUE(told);
+  const Plan plan = ticket.Take();
+  EXPECT_LT(plan.resident_tokens(), 10 * kBlock);
+  EXPECT_EQ(plan.reason(), MissReason::kLoadLate);
+}
+
+TEST_P(StoreTest, WhatWasErasedIsGoneForGood) {
+  const auto named = [&](TestCache& test) {
+    return Must(test.cache->AddTenant({.name = "alice"}));
+  };
+  const auto acquire = [&](TestCache& test, TenantId tenant) {
+    return Must(
+        test.cache->Acquire({.tenant = tenant, .identity = &test.identity, .tokens = prompt_}));
+  };
+  {
+    const auto test = Make();
+    const TenantId alice = named(*test);
+    auto sequence = Must(test->cache->Open(acquire(*test, alice), {}));
+    Must(test->model.Feed(*sequence, prompt_));
+    sequence.reset();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+    EXPECT_EQ(acquire(*test, alice).resident_tokens(), 10 * kBlock);
+    Must(test->cache->Erase(alice));
+    EXPECT_EQ(acquire(*test, alice).resident_tokens(), 0);
+    EXPECT_EQ(acquire(*test, alice).loadable_tokens(), 0);
+    EXPECT_EQ(test->Acquire(prompt_).resident_tokens(), 10 * kBlock);
+  }
+  store_.Kill(/*power=*/true);
+  {
+    const auto test = Make();
+    const TenantId alice = named(*test);
+    EXPECT_EQ(acquire(*test, alice).loadable_tokens(), 0);
+    EXPECT_EQ(test->Acquire(prompt_).loadable_tokens(), 10 * kBlock);
+    // What alice does from now on is kept again.
+    auto sequence = Must(test->cache->Open(acquire(*test, alice), {}));
+    Must(test->model.Feed(*sequence, prompt_));
+    sequence.reset();
+    Must(store_.store->Flush());
+    Must(test->cache->Erase(kDefaultTenant));
+    EXPECT_EQ(test->Acquire(prompt_).loadable_tokens(), 0);
+  }
+  store_.Restart();
+  const auto test = Make();
+  EXPECT_EQ(acquire(*test, named(*test)).loadable_tokens(), 10 * kBlock);
+  EXPECT_EQ(test->Acquire(prompt_).loadable_tokens(), 0);
+}
+
+TEST_P(StoreTest, ErasingAMemberErasesItsDomainBelow) {
+  const auto test = Make();
+  Must(test->cache->AddTenant({.name = "team", .shared = true}));
+  const TenantId a = Must(test->cache->AddTenant({.name = "a", .domain = "team"}));
+  const TenantId b = Must(test->cache->AddTenant({.name = "b", .domain = "team"}));
+  const auto run = [&](TenantId tenant, std::span<const TokenId> prompt) {
+    auto sequence = Must(
+        test->cache->Open(Must(test->cache->Acquire(
+                              {.tenant = tenant, .identity = &test->identity, .tokens = prompt})),
+                          {}));
+    Must(test->model.Feed(*sequence, prompt));
+  };
+  const auto loadable = [&](TenantId tenant, std::span<const TokenId> prompt) {
+    return Must(test->cache->Acquire(
+                    {.tenant = tenant, .identity = &test->identity, .tokens = prompt}))
+        .loadable_tokens();
+  };
+  const std::vector<TokenId> of_b = SomeTokens(4 * kBlock + 1, 7);
+  run(a, prompt_);
+  run(b, of_b);
+  Must(store_.store->Flush());
+  while (test->cache->Evict(100) > 0) {
+  }
+  EXPECT_EQ(loadable(b, prompt_), 10 * kBlock);
+  run(b, of_b);
+  Must(test->cache->Erase(a));
+  EXPECT_EQ(loadable(b, prompt_), 0);
+  // b's own is in memory, and goes down again when it is used.
+  run(b, of_b);
+  Must(store_.store->Flush());
+  while (test->cache->Evict(100) > 0) {
+  }
+  EXPECT_EQ(loadable(b, of_b), 4 * kBlock);
+}
+
+TEST_P(StoreTest, ABlockThatChangedInMemoryIsNotWritten) {
+  if (GetParam().profile.open_dtype != GetParam().profile.codecs[0].codec) return;  // no views
+  const auto test = Make();
+  const auto report = RunThrough(*test, prompt_);
+  FlipBit(*report.sequence, 9);
+  Must(store_.store->Flush());
+  EXPECT_EQ(test->cache->stats().stored_blocks, 9);
+  EXPECT_EQ(test->Acquire(prompt_).reason(), MissReason::kDamaged);
+}
+
+TEST_P(StoreTest, WithoutRoomALoadIsRefusedAndNothingIsHeld) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make(/*slots=*/12);
+  const std::vector<TokenId> other = SomeTokens(4 * kBlock, 9);
+  auto holder = test->Run(other);
+  const uint64_t used = test->cache->stats().hot_bytes_used;
+  auto plan = test->Acquire(prompt_);
+  if (plan.loadable_bytes() > 0) {
+    auto ticket = test->cache->Load(std::move(plan), {});
+    if (!ticket) {
+      EXPECT_EQ(ticket.error().code, ErrorCode::kNoSpace);
+      EXPECT_EQ(test->cache->stats().hot_bytes_used, used);
+    }
+  }
+}
+
+TEST_P(StoreTest, AFullDiskStopsWritingAndNothingElse) {
+  store_.files.set_disk_bytes(store_.files.bytes_used() + (256 << 10));
+  const auto test = Make();
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const std::vector<TokenId> prompt = SomeTokens(6 * kBlock + 1, 100 + seed);
+    const RunReport report = RunThrough(*test, prompt);
+    EXPECT_EQ(DiffersFromCold(*report.sequence, prompt), "");
+    store_.Turn(50'000);
+  }
+  store_.Turn();
+  EXPECT_TRUE(store_.store->stats().disk_full);
+  store_.files.set_disk_bytes(~uint64_t{0});
+  store_.clock.Advance(60'000'000);  // it is tried again
+  const std::vector<TokenId> late = SomeTokens(6 * kBlock + 1, 999);
+  RunThrough(*test, late);
+  Must(store_.store->Flush());
+  while (test->cache->Evict(100) > 0) {
+  }
+  EXPECT_EQ(RunThrough(*test, late).reused, 6 * kBlock);
+}
+
+TEST_P(StoreTest, ATenantWithATtlKeepsNothingBelow) {
+  const auto test = Make();
+  const TenantId shy = Must(test->cache->AddTenant({.name = "shy", .ttl_us = 1'000'000}));
+  auto sequence = Must(test->cache->Open(
+      Must(test->cache->Acquire({.tenant = shy, .identity = &test->identity, .tokens = prompt_})),
+      {}));
+  Must(test->model.Feed(*sequence, prompt_));
+  Must(store_.store->Flush());
+  EXPECT_EQ(store_.store->stats().records, 0);
+}
+
+TEST_P(StoreTest, AnotherIdentityFindsNothing) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  test->identity.weights = {2};
+  EXPECT_EQ(test->Acquire(prompt_).loadable_tokens(), 0);
+  test->identity = SomeIdentity();
+  test->identity.domain.secret = {8};
+  EXPECT_EQ(test->Acquire(prompt_).loadable_tokens(), 0);
+}
+
+TEST_P(StoreTest, TwoCachesShareAStore) {
+  const auto first = Make();
+  const auto second = Make();
+  RunThrough(*first, prompt_);
+  Must(store_.store->Flush());
+  const RunReport report = RunThrough(*second, prompt_);
+  EXPECT_EQ(report.reused, 10 * kBlock);
+  EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
+}
+
+}  // namespace
+}  // namespace quire::cache

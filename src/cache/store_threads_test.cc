@@ -1,0 +1,143 @@
+// One store and its thread, several caches on it, and callers on many threads at once.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cache/test_util.h"
+#include "quire/store.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr uint32_t kBlock = TestCache::kBlock;
+
+class StoreThreadsTest : public testing::Test {
+ protected:
+  StoreThreadsTest() { std::filesystem::remove_all(directory_); }
+  ~StoreThreadsTest() override { std::filesystem::remove_all(directory_); }
+
+  std::unique_ptr<DiskStore> Open() const {
+    return Must(DiskStore::Open({.directory = directory_.string(),
+                                 .bytes_cap = uint64_t{32} << 20,
+                                 .commit_interval_us = 5'000,
+                                 .staging_bytes = 2 << 20,
+                                 .scrub_bytes_per_s = 64 << 20}));
+  }
+
+  const std::filesystem::path directory_ =
+      std::filesystem::temp_directory_path() / ("quire_store_" + std::to_string(::getpid()));
+};
+
+TEST_F(StoreThreadsTest, EveryoneAtOnceGetsTheRightBytes) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 250;
+  const auto store = Open();
+  CacheOptions more;
+  more.store = store.get();
+  TestCache one(40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 80, more);
+  TestCache two(40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+  const TenantId guest = Must(one.cache->AddTenant({.name = "guest"}));
+  std::atomic<int> wrong = 0;
+  std::atomic<uint64_t> loaded = 0;
+  const auto work = [&](int number) {
+    Prng prng(static_cast<uint64_t>(number));
+    for (int round = 0; round < kRounds; ++round) {
+      TestCache& test = prng.NextBelow(2) == 0 ? one : two;
+      const bool as_guest = &test == &one && prng.NextBelow(4) == 0;
+      const std::vector<TokenId> prompt =
+          SomeTokens(kBlock * (2 + prng.NextBelow(5)) + 3, prng.NextBelow(12));
+      auto plan = test.cache->Acquire({.tenant = as_guest ? guest : kDefaultTenant,
+                                       .identity = &test.identity,
+                                       .tokens = prompt});
+      if (!plan) continue;
+      if (plan->loadable_tokens() > 0) {
+        LoadOptions options;
+        if (prng.NextBelow(3) == 0) options.timeout_us = 1 + prng.NextBelow(3000);
+        std::atomic<bool> told = false;
+        options.on_done = [&told] { told = true; };
+        auto ticket = test.cache->Load(*std::move(plan), options);
+        if (!ticket) continue;
+        switch (prng.NextBelow(5)) {
+          case 0: continue;  // dropped under way
+          case 1: ticket->Cancel(); break;
+          case 2: ticket->WaitFor(prng.NextBelow(2000)); break;
+          default: break;
+        }
+        plan = ticket->Take();
+        if (!told) ++wrong;
+        loaded += plan->resident_tokens();
+      }
+      auto sequence = test.cache->Open(*std::move(plan), {});
+      if (!sequence) continue;
+      if (!test.model.Feed(**sequence, prompt)) continue;
+      if (!test.model.Differs(**sequence, prompt).empty()) ++wrong;
+    }
+  };
+  std::atomic<bool> ended = false;
+  std::thread disturber([&] {
+    Prng prng(99);
+    while (!ended) {
+      switch (prng.NextBelow(6)) {
+        case 0: one.cache->Evict(20); break;
+        case 1: two.cache->Evict(20); break;
+        case 2: Must(one.cache->Erase(guest)); break;
+        case 3: (void)one.cache->Resize(one.BytesFor(30 + prng.NextBelow(50))); break;
+        case 4: Must(store->Flush()); break;
+        default:
+          if (two.cache->Verify().damaged != 0) ++wrong;
+          if (store->stats().bytes > store->stats().bytes_cap) ++wrong;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(prng.NextBelow(3000)));
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) threads.emplace_back(work, i);
+  for (std::thread& thread : threads) thread.join();
+  ended = true;
+  disturber.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(loaded, 0);
+  for (TestCache* test : {&one, &two}) {
+    while (test->cache->Evict(100) > 0) {
+    }
+    EXPECT_EQ(test->cache->stats().hot_bytes_used, 0);
+  }
+}
+
+TEST_F(StoreThreadsTest, AProcessThatEndsWellLosesNothing) {
+  const std::vector<TokenId> prompt = SomeTokens(20 * kBlock + 1, 1);
+  for (int life = 0; life < 3; ++life) {
+    const auto store = Open();
+    CacheOptions more;
+    more.store = store.get();
+    TestCache test(40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+    Plan plan = test.Acquire(prompt);
+    EXPECT_EQ(plan.loadable_tokens(), life == 0 ? 0 : 20 * kBlock);
+    if (life > 0) plan = Must(test.cache->Load(std::move(plan), {})).Take();
+    const auto sequence = Must(test.cache->Open(std::move(plan), {}));
+    Must(test.model.Feed(*sequence, prompt));
+    EXPECT_EQ(test.model.Differs(*sequence, prompt), "");
+    Must(store->Flush());
+  }
+}
+
+TEST_F(StoreThreadsTest, OneProcessOwnsADirectoryAndTheSecretIsItsOwners) {
+  const auto store = Open();
+  const auto second = DiskStore::Open({.directory = directory_.string()});
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, ErrorCode::kBusy);
+  const Digest secret = Must(store->Secret());
+  EXPECT_EQ(Must(store->Secret()), secret);
+  EXPECT_NE(secret, Digest{});
+  const auto permissions = std::filesystem::status(directory_ / "SECRET").permissions();
+  EXPECT_EQ(permissions, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+}  // namespace
+}  // namespace quire::cache

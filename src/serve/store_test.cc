@@ -1,0 +1,148 @@
+// An engine on a store: what an earlier one read is loaded, and no answer changes.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "serve/test_client.h"
+#include "serve/test_util.h"
+
+namespace quire::serve {
+namespace {
+
+class StoreTest : public EngineTest {
+ protected:
+  StoreTest() {
+    std::filesystem::remove_all(directory_);
+    OpenStore();
+  }
+  ~StoreTest() override {
+    End();
+    disk_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void OpenStore() {
+    disk_ = DiskStore::Open({.directory = directory_.string(),
+                             .bytes_cap = uint64_t{64} << 20,
+                             .commit_interval_us = 20'000,
+                             .staging_bytes = 4 << 20})
+                .value();
+    store_ = disk_.get();
+  }
+  void End() {
+    engine_.reset();
+    cache_.reset();
+  }
+  /// As after a restart of the program, with everything on the disk.
+  void Restart(uint64_t blocks) {
+    ASSERT_TRUE(disk_->Flush().has_value());
+    End();
+    disk_.reset();
+    OpenStore();
+    Make(blocks);
+  }
+  static Request Of(uint64_t seed, uint64_t tokens = 100) {
+    return {.prompt = SomeTokens(tokens, seed), .max_tokens = 6};
+  }
+  Response Cold(Request request) {
+    request.reuse = false;
+    return RunOne(request);
+  }
+
+  const std::filesystem::path directory_ =
+      std::filesystem::temp_directory_path() / ("quire_serve_store_" + std::to_string(::getpid()));
+  std::unique_ptr<DiskStore> disk_;
+};
+
+TEST_F(StoreTest, ALaterEngineLoadsWhatAnEarlierOneRead) {
+  Make(64);
+  const Response first = RunOne(Of(1));
+  EXPECT_EQ(first.loaded_tokens, 0);
+  Restart(64);
+  const Response second = RunOne(Of(1));
+  EXPECT_EQ(second.loaded_tokens, 96);
+  EXPECT_EQ(second.reused_tokens, 96);
+  EXPECT_EQ(second.computed_tokens, 4);
+  EXPECT_EQ(second.logits_digest, first.logits_digest);
+  EXPECT_EQ(engine_->stats().loads, 1);
+  EXPECT_EQ(engine_->stats().loaded_tokens, 96);
+  EXPECT_EQ(RunOne(Of(1)).loaded_tokens, 0);  // it is in memory now
+}
+
+TEST_F(StoreTest, WhoBeginsTheSameWaitsForTheLoad) {
+  Make(64);
+  const Response first = RunOne(Of(1));
+  Restart(64);
+  const std::vector<Request> requests = {Of(1), Of(1), Of(2), Of(1)};
+  const std::vector<Response> responses = Run(requests);
+  EXPECT_EQ(engine_->stats().loads, 1);
+  for (const size_t i : {0, 1, 3}) {
+    EXPECT_EQ(responses[i].logits_digest, first.logits_digest);
+    EXPECT_EQ(responses[i].reused_tokens, 96);
+  }
+  EXPECT_EQ(responses[2].reused_tokens, 0);
+}
+
+TEST_F(StoreTest, NeverLoadsWhereItMayNot) {
+  Make(64);
+  const Response first = RunOne(Of(1));
+  engine_options_.load = LoadPolicy::kNever;
+  Restart(64);
+  const Response second = RunOne(Of(1));
+  EXPECT_EQ(second.reused_tokens, 0);
+  EXPECT_EQ(second.miss_reason, MissReason::kNotLoaded);
+  EXPECT_EQ(second.logits_digest, first.logits_digest);
+}
+
+TEST_F(StoreTest, ARequestThatIsCancelledWhileItLoadsLeavesNothingBehind) {
+  Make(64);
+  RunOne(Of(1));
+  Restart(64);
+  const uint64_t used = cache_->stats().hot_bytes_used;
+  const RequestId id = engine_->Submit(Of(1)).value();
+  engine_->Tick();
+  ASSERT_EQ(engine_->stats().loads, 1);
+  engine_->Cancel(id);
+  engine_->Tick();
+  while (cache_->Evict(100) > 0) {
+  }
+  EXPECT_EQ(cache_->stats().hot_bytes_used, used);
+}
+
+// Far more is asked for than memory holds, so that blocks go and come back all the time.
+TEST_F(StoreTest, ASmallCacheOnAStoreGivesTheAnswersOfALargeOne) {
+  constexpr uint64_t kPrompts = 8;
+  std::vector<Response> cold;
+  Make(200);
+  for (uint64_t i = 0; i < kPrompts; ++i) cold.push_back(Cold(Of(i)));
+  End();
+  Make(24);
+  uint64_t loaded = 0;
+  for (uint64_t round = 0; round < 4; ++round) {
+    std::vector<Request> requests;
+    for (uint64_t i = 0; i < kPrompts; ++i) requests.push_back(Of((i * 3 + round) % kPrompts));
+    const std::vector<Response> responses = Run(requests);
+    for (uint64_t i = 0; i < kPrompts; ++i) {
+      EXPECT_EQ(responses[i].logits_digest, cold[(i * 3 + round) % kPrompts].logits_digest);
+      loaded += responses[i].loaded_tokens;
+    }
+    ASSERT_TRUE(disk_->Flush().has_value());
+  }
+  EXPECT_GT(loaded, 0);
+}
+
+TEST_F(StoreTest, MeasuredCostDecidesAndNoAnswerChanges) {
+  engine_options_.load = LoadPolicy::kAuto;
+  Make(64);
+  const Response first = RunOne(Of(1));
+  Restart(64);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(RunOne(Of(1)).logits_digest, first.logits_digest);
+    while (cache_->Evict(100) > 0) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::serve
