@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers asan tsan stress serve-load fuzz-smoke tidy mutants nightly format format-check test-hf clean deps dev-deps
+.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers asan tsan stress serve-load fuzz-smoke tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -104,6 +104,12 @@ format-check: dev-deps  ## fails if `make format` would change a file
 
 test-hf: build  ## compares with Hugging Face transformers, live (installs PyTorch for the CPU)
 	@if [ -x tests/hf/run.sh ]; then tests/hf/run.sh; else echo "tests/hf/run.sh is missing"; exit 1; fi
+
+wheel: build  ## the Python package as a wheel that needs nothing of this machine, in build/wheel
+	@scripts/wheel
+
+test-adapters: build  ## Quire under the engines of docs/adapters (ENGINES=transformers: some of them)
+	@scripts/test-adapters $(ENGINES)
 
 clean:  ## removes build/
 	@rm -rf build

@@ -1,0 +1,423 @@
+"""The compiled half of quire; import quire instead."""
+
+from collections.abc import Sequence as _Sequence
+from typing import Any, overload
+
+import numpy
+from numpy.typing import NDArray
+
+
+from ._arrays import ReadOnlyArray
+
+CODECS: dict[str, float]
+
+class View:
+    """
+    The blocks of one stream of a sequence, in place and pinned until this is closed and every array made of it is gone.
+
+    Made by Sequence.view(). Pinned blocks count against the budget. Threads: any; it may end on any thread.
+    """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that can be read, from first_token on."""
+
+    @property
+    def first_token(self) -> int:
+        """Of the sequence, the first that is shown: a multiple of block_tokens."""
+
+    def has_block(self, block: int) -> bool:
+        """False for a block that the layer's window has passed."""
+
+    def numpy(self, block: int) -> ReadOnlyArray:
+        """
+        Block `block` as [heads, tokens, dim] in place: nothing is copied, and nothing can be written.
+
+        The array pins the block while it lives. DLPack is refused, because torch would write through it: use copy().
+
+        Raises: InvalidArgumentError no such block; NotFoundError the window has passed it; UnsupportedError bf16, which NumPy lacks.
+        """
+
+    def array(self) -> ReadOnlyArray:
+        """
+        All blocks as one array in place, where they lie equally far apart, as in a contiguous sequence: [heads, tokens, dim] in a head-major arena, elsewhere [blocks, heads, block_tokens, dim].
+
+        Raises: UnsupportedError they do not lie so.
+        """
+
+    def copy(self, block: int) -> Any:
+        """
+        Block `block` as an array [heads, tokens, dim] of its own, of the stored type; numpy.from_dlpack and torch.from_dlpack take it without another copy.
+        """
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None:
+        """Ends the pin, as far as no array made of this holds it."""
+
+    def __enter__(self) -> View: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+class Sequence:
+    """
+    One sequence: shared blocks, then blocks of its own. Made by Cache.open().
+
+    Threads: any. Calls that write take turns; the others run beside them.
+    """
+
+    def reserve(self, tokens: int) -> None:
+        """Room for so many tokens in all; all or nothing. Raises: NoSpaceError."""
+
+    def append(self, layer: int, key: Any, value: Any = None) -> None:
+        """
+        Writes the next rows of one layer.
+
+        key, value: [tokens, heads, dim], float32, float16 or bfloat16, of NumPy, torch or whatever speaks DLPack; any strides, as long as the values of a head lie together. They are read during the call, without another copy. A latent model has no value.
+        Raises: InvalidArgumentError shape, type or layer; NoSpaceError. Nothing changes then.
+        """
+
+    def commit(self, tokens: object) -> None:
+        """
+        Makes the next len(tokens) tokens visible, and shares the whole blocks they complete.
+
+        Raises: InvalidArgumentError names the layer that was not appended that far.
+        """
+
+    def rollback(self, position: int) -> None:
+        """
+        Truncates to `position` tokens, committed or not. What is published stays in the cache.
+
+        Raises: InvalidArgumentError more than were written, inside a block that is encoded already, or before what a window kept; NoSpaceError no room for the copy of a block.
+        """
+
+    def fork(self) -> Sequence:
+        """A second sequence with the same committed tokens: shares whole blocks."""
+
+    def select(self, kept_blocks: _Sequence[int]) -> Sequence:
+        """
+        A private second sequence that has only these whole blocks, and the last partial one.
+        """
+
+    def retain(self, begin_token: int = 0, end_token: int | None = None, *, priority: int = 50, ttl_us: int = 0) -> None:
+        """
+        How much the blocks of a range are wanted, 0 to 100 (policy "priority").
+        """
+
+    def reset(self) -> None:
+        """Back to zero tokens."""
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+
+    def __len__(self) -> int: ...
+
+    def cursor(self, layer: int) -> int:
+        """Tokens written in a layer, committed or not."""
+
+    @property
+    def dropped_tokens(self) -> int:
+        """Tokens before length that select left out."""
+
+    def stats(self) -> dict[str, int]: ...
+
+    def gather(self, layer: int, role: str, begin: int = 0, end: int | None = None) -> NDArray[numpy.float32]:
+        """
+        A copy of tokens [begin, end) of one stream, float32 [heads, end - begin, dim].
+
+        role: "key", "value" or "latent".
+        Raises: InvalidArgumentError past what is written; NotFoundError a window has passed a block of the range.
+        """
+
+    def view(self, layer: int, role: str, begin: int = 0, end: int | None = None) -> View:
+        """
+        The blocks of one stream in place and pinned.
+
+        Raises: UnsupportedError the codec encodes.
+        """
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None:
+        """Returns every byte that it alone held."""
+
+    def __enter__(self) -> Sequence: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+def gather_padded(sequences: _Sequence[Sequence], layer: int, role: str, tokens_max: int) -> NDArray[numpy.float32]:
+    """
+    A copy of the committed tokens of many sequences, float32 [batch, heads, tokens_max, dim], zeros after each one's last token.
+    """
+
+class Identity:
+    """
+    Who computed the values: equal identity and equal tokens mean equal bytes.
+
+    Whatever decides K and V besides the tokens belongs in here. Programs that leave something out share blocks that differ.
+    """
+
+    def __init__(self, weights: bytes, *, adapter: str = '', adapter_version: int = 0, position_encoding: str = '', domain: str = '', domain_secret: bytes | None = None) -> None:
+        """
+        weights: 32 bytes, a digest of every weight and of the config that shapes them.
+        adapter, adapter_version: a LoRA and its version, which moves at every training step.
+        position_encoding: for example "rope:theta=1000000".
+        domain, domain_secret: who shares; the secret (32 bytes) keys the hash of the tokens.
+        """
+
+    @property
+    def weights(self) -> bytes: ...
+
+    @property
+    def adapter(self) -> str: ...
+
+    @property
+    def adapter_version(self) -> int: ...
+
+    @property
+    def position_encoding(self) -> str: ...
+
+    @property
+    def domain(self) -> str: ...
+
+    @overload
+    def __eq__(self, arg: Identity, /) -> bool: ...
+
+    @overload
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+class LayerGroup:
+    """Layers that share kind, window and streams (Cache(groups=...))."""
+
+    def __init__(self, layers: _Sequence[int], *, kv_heads: int, head_dim: int, value_dim: int = 0, window_tokens: int = 0, sink_tokens: int = 0, latent: bool = False) -> None:
+        """
+        layers: absolute numbers, ascending.
+        value_dim: 0: head_dim.
+        window_tokens: a query sees itself and window_tokens - 1 before it; 0: all.
+        sink_tokens: with a window, the first tokens that stay visible.
+        latent: one stream that is read as K and as V (MLA), passed as `key`.
+        """
+
+    @property
+    def layers(self) -> list[int]: ...
+
+    @property
+    def window_tokens(self) -> int: ...
+
+    @property
+    def sink_tokens(self) -> int: ...
+
+class SharedBudget:
+    """
+    A hard budget in bytes that several caches pay from, besides each its own (Cache(shared_budget=...)). Threads: any.
+    """
+
+    def __init__(self, bytes: int, bytes_max: int = 0) -> None:
+        """bytes_max: the most that resize may raise it to; 0: bytes."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def used_bytes(self) -> int: ...
+
+    def resize(self, bytes: int) -> None:
+        """
+        Evicts nothing. Raises: TooLargeError above bytes_max; BusyError more is charged.
+        """
+
+class Plan:
+    """
+    What the cache has of a prompt, pinned until it is opened or closed.
+
+    Made by Cache.acquire(), used up by Cache.open(), also when that fails.
+    """
+
+    @property
+    def resident_tokens(self) -> int:
+        """Tokens found: a multiple of block_tokens, less than the prompt."""
+
+    @property
+    def missing_tokens(self) -> int:
+        """Tokens that must be computed; never 0."""
+
+    @property
+    def reason(self) -> str:
+        """Why the first missing token is missing, for example "never_seen"."""
+
+    @property
+    def missing(self) -> list[tuple[str, int]]:
+        """All missing tokens in order, as (reason, tokens)."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None:
+        """Drops the pins. Does nothing once it was opened."""
+
+    def __enter__(self) -> Plan: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+class Cache:
+    """
+    A paged K/V cache, shared by prefix, within a hard budget.
+
+    Threads: any thread, any call. The GIL is let go while the engine works.
+    """
+
+    def __init__(self, *, hot_bytes: int, layers: int = 0, kv_heads: int = 0, head_dim: int = 0, groups: _Sequence[LayerGroup] = [], codec: str = 'f16', value_codec: str | None = None, open_codec: str | None = None, block_tokens: int = 16, residual_tokens: int = 0, compute: str = 'f32', arithmetic: str = 'fma32', layout: str = 'block_major', placement: str = 'free_list', huge_pages: bool = False, tokens_max: int = 1048576, hot_bytes_max: int = 0, policy: str = 'lru', eviction_batch: str = 'exact', codec_fallback: bool = False, shared_budget: SharedBudget | None = None) -> None:
+        """
+        hot_bytes: the hard budget, slots in use and their metadata.
+        layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.
+        codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).
+        block_tokens: a power of two from 16 to 256.
+        compute, arithmetic: how K and V are made; part of every block's identity.
+        Raises: InvalidArgumentError names the field; NoSpaceError hot_bytes holds no block; UnsupportedError a codec or layout that this build lacks.
+        """
+
+    def acquire(self, tokens: object, identity: Identity, *, tenant: int = 0, reuse: bool = True) -> Plan:
+        """
+        Pins the longest cached prefix of a prompt; at least one token is left to compute.
+
+        tokens: the whole prompt, a list or an array [n] of int32 or int64.
+        Raises: InvalidArgumentError no tokens, or more than tokens_max; NotFoundError no such tenant. A miss is no error. Threads: any.
+        """
+
+    def open(self, plan: Plan, *, reserve_tokens: int = 0, step_tokens: int = 512, on_full: str = 'reject', publish: bool = True, contiguous: bool = False) -> Sequence:
+        """
+        A sequence that starts with the plan's resident tokens and has room for the rest.
+
+        reserve_tokens: prompt and expected output; 0: the prompt.
+        step_tokens: most tokens appended between two commits, where windows or codecs that encode need room for them.
+        on_full: "reject" reserves all of it or refuses; "halt" reserves the prompt, and growing may fail; "no_evict" takes free room only; "fewer" reserves what there is room for, at least the prompt.
+        publish: False: its blocks are never shared.
+        contiguous: its blocks are consecutive slots (reuse=False, a placement with runs).
+        Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan is used up then too.
+        """
+
+    def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_us: int = 0) -> int:
+        """
+        Keeps the whole blocks of `tokens` whoever uses them, for ttl_us (0: until unpin); returns how many.
+
+        Raises: NotFoundError not all of it is cached; NoSpaceError over the tenant's quota.
+        """
+
+    def unpin(self, tokens: object, identity: Identity, *, tenant: int = 0) -> None:
+        """Takes one pin back. Raises: NotFoundError there is none."""
+
+    def add_tenant(self, name: str, *, quota_bytes: int = 0, floor_bytes: int = 0, domain: str = '', shared: bool = False, ttl_us: int = 0) -> int:
+        """
+        A party that pays for its blocks and reads no one else's (or, with shared, a domain for tenants to name); returns its number.
+        """
+
+    def find_tenant(self, name: str) -> int:
+        """The number of a tenant. Raises: NotFoundError."""
+
+    def remove_tenant(self, tenant: int) -> None:
+        """
+        Erases what it published and takes it out. Raises: BusyError something of it is held.
+        """
+
+    def erase(self, tenant: int) -> dict[str, int]:
+        """Forgets all that a tenant published and wrote, and zeroes it."""
+
+    def tenant_stats(self, tenant: int) -> dict[str, object]: ...
+
+    def evict(self, blocks: int) -> int:
+        """Evicts up to so many unleased blocks; returns how many went."""
+
+    def trim(self) -> int:
+        """Returns free slots' pages to the system; returns their bytes."""
+
+    def resize(self, hot_bytes: int) -> None:
+        """
+        Changes the hard budget while sequences live, up to hot_bytes_max.
+
+        Raises: TooLargeError, NoSpaceError, BusyError; nothing changes then.
+        """
+
+    def verify(self) -> tuple[int, int]:
+        """
+        Recomputes every published block's checksum; returns (blocks, damaged). Damaged ones are never found again.
+        """
+
+    def stats(self) -> dict[str, object]:
+        """
+        Numbers of the allocator and the ledger: bytes, slots, lookups, hit_tokens, ...
+        """
+
+    def block_map(self) -> str:
+        """
+        One character per slot: '.' free, 'p' private, 's' published, 'S' published and leased, 'w' a window has passed it.
+        """
+
+    @property
+    def codecs(self) -> dict[str, str]:
+        """What is stored: key, value and open (of what is not encoded yet)."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, all layers, as stored."""
+
+    @property
+    def block_tokens(self) -> int: ...
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def tokens_max(self) -> int: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None:
+        """Lets go of it. Its memory goes with its last sequence, plan and view."""
+
+    def __enter__(self) -> Cache: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+class Attention:
+    """
+    The CPU's attention kernels with threads and scratch. The bits do not depend on the threads.
+
+    Threads: any; calls take turns, so make one per thread that attends.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        """
+        threads: that run at once, the caller included.
+        Raises: UnsupportedError a processor without fused multiply-add.
+        """
+
+    @property
+    def target(self) -> str:
+        """Instruction set in use, for example "avx3"."""
+
+    def attend(self, layer: int, sequence: Sequence, queries: object, *, first_position: int | None = None, scale: float | None = None, out: Any = None) -> Any:
+        """
+        Attention of one sequence over what is written in a layer; returns out.
+
+        queries: float32 [rows, query_heads, dim] in C order; row r stands at first_position + r and sees the tokens up to and including its own.
+        first_position: None: the rows are the last ones written.
+        scale: None: 1 / sqrt(dim).
+        out: float32 [rows, query_heads, value dim] in C order; None: a new NumPy array.
+        The layer's window and sinks are those of the cache.
+        Raises: InvalidArgumentError shapes, or a row past what is written or before what its window kept; UnsupportedError a shape that the kernels lack.
+        """
+
+    def attend_batch(self, layer: int, sequences: list[Sequence], queries: list[Any], outs: list[Any], *, first_positions: list[int] | None = None, scale: float | None = None) -> None:
+        """
+        The same for many sequences of one cache in one call: lists of equal length, `outs` are written.
+        """
+
+__version__: str

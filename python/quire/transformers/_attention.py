@@ -1,0 +1,64 @@
+"""The attention function "quire": over Quire's blocks in place, or torch's own for other caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+import quire
+
+NAME = "quire"
+
+# Arguments of attention functions that change the result, and that Quire's kernels do not have.
+_REFUSED = ("softcap", "s_aux", "position_bias", "head_mask", "output_attentions", "cu_seq_lens_q")
+
+
+def _check(
+    module: Any, layer: Any, dropout: float, is_causal: Any, options: dict[str, Any]
+) -> None:
+    for name in _REFUSED:
+        if options.get(name) is not None and options[name] is not False:
+            raise quire.UnsupportedError(f"attention with {name}={options[name]!r:.60}")
+    if dropout:
+        raise quire.UnsupportedError(f"attention with dropout={dropout}: call model.eval()")
+    if (is_causal if is_causal is not None else getattr(module, "is_causal", True)) is False:
+        raise quire.UnsupportedError("attention that is not causal")
+    window = options.get("sliding_window", layer.window)
+    if (window or 0) != layer.window:
+        raise quire.UnsupportedError(
+            f"layer {layer.index} attends with sliding_window={window}, but its config says "
+            f"{layer.window or None}"
+        )
+
+
+def quire_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one layer; `key` is what PromptCache.update returned, or any other cache's."""
+    layer = getattr(key, "quire", None)
+    if layer is None:
+        out: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+            is_causal=is_causal, **options)
+        return out
+    _check(module, layer, dropout, is_causal, options)
+    if query.requires_grad and torch.is_grad_enabled():
+        raise quire.UnsupportedError("Quire's attention has no gradient: use torch.no_grad()")
+    return layer.attend(query, attention_mask, scaling), None
+
+
+AttentionInterface.register(NAME, quire_attention)
+# The mask is made as for sdpa: torch needs it with other caches, and PromptCache checks it.
+AttentionMaskInterface.register(NAME, sdpa_mask)

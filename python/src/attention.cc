@@ -1,0 +1,216 @@
+// Attention over what sequences have written, in place.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "bind.h"
+
+namespace quire::python {
+namespace {
+
+using Queries = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Outs = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+/// Kernels, their scratch and threads: for one call at a time.
+struct AttentionState {
+  std::mutex turn;
+  std::unique_ptr<AttentionBackend> backend;
+  std::unique_ptr<Executor> executor;
+};
+
+struct PyAttention {
+  std::shared_ptr<AttentionState> state;
+};
+
+/// One call: what its tasks have in common, and the sequences, which nobody writes to meanwhile.
+struct Call {
+  uint32_t layer = 0;
+  uint32_t query_heads = 0;
+  std::optional<float> scale{};
+  std::vector<std::shared_ptr<SequenceState>> sequences{};
+  std::vector<AttentionTask> tasks{};  // as many; `sequence` is their number
+};
+
+// The sequences' locks, each once and in one order, so that calls that share some cannot wait for
+// each other in a circle.
+std::vector<std::unique_lock<std::mutex>> LockAll(const Call& call) {
+  std::vector<std::mutex*> mutexes;
+  for (const auto& sequence : call.sequences) mutexes.push_back(&sequence->writer);
+  std::ranges::sort(mutexes);
+  mutexes.erase(std::ranges::unique(mutexes).begin(), mutexes.end());
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (std::mutex* mutex : mutexes) locks.emplace_back(*mutex);
+  return locks;
+}
+
+AttentionShape ShapeOf(const Call& call) {
+  const SequenceState& first = *call.sequences.front();
+  const LayerBlocks blocks = first.sequence->Blocks(call.layer);
+  const LayerGroup& group = GroupOf(*first.cache, call.layer);
+  const double root = std::sqrt(static_cast<double>(blocks.key.dim));
+  return {.query_heads = call.query_heads,
+          .key = blocks.key,
+          .value = blocks.value,
+          .open_key = blocks.open_key,
+          .open_value = blocks.open_value,
+          .open_blocks = blocks.open_blocks,
+          .scale = call.scale.value_or(static_cast<float>(1.0 / root)),
+          .window_tokens = group.window_tokens,
+          .sink_tokens = group.sink_tokens};
+}
+
+// Threads: without the GIL
+void Run(AttentionState& attention, const Call& call) {
+  const std::lock_guard turn(attention.turn);
+  const auto locks = LockAll(call);
+  BatchTables tables;
+  for (const AttentionTask& task : call.tasks) {
+    const Sequence& sequence = *call.sequences[task.sequence]->sequence;
+    const uint64_t written = sequence.cursor(call.layer);
+    if (task.rows > written || task.first_position > written - task.rows) {
+      Raise(ErrorCode::kInvalidArgument, std::to_string(task.rows) + " rows from position " +
+                                             std::to_string(task.first_position) +
+                                             " on, but layer " + std::to_string(call.layer) +
+                                             " has " + std::to_string(written) + " tokens");
+    }
+    Value(tables.Add(sequence.Blocks(call.layer).tables));
+  }
+  Value(attention.backend->Attend(ShapeOf(call), tables.tables(), call.tasks, *attention.executor));
+}
+
+// Checks the arrays of one task against the layer, and adds it.
+void AddTask(Call& call, const PySequence& of, const Queries& queries, const Outs& out,
+             std::optional<uint64_t> first_position) {
+  std::shared_ptr<SequenceState> sequence = of.get();
+  if (!call.sequences.empty() && call.sequences.front()->cache != sequence->cache) {
+    Raise(ErrorCode::kInvalidArgument, "the sequences are of different caches");
+  }
+  const std::vector<Stream>& streams = GroupOf(*sequence->cache, call.layer).streams;
+  if (queries.shape(2) != streams.front().dim || out.shape(2) != streams.back().dim) {
+    Raise(ErrorCode::kInvalidArgument, "queries have dim " + std::to_string(queries.shape(2)) +
+                                           " and out " + std::to_string(out.shape(2)) +
+                                           ", but the layer has keys of " +
+                                           std::to_string(streams.front().dim) + " and values of " +
+                                           std::to_string(streams.back().dim));
+  }
+  if (out.shape(0) != queries.shape(0) || out.shape(1) != queries.shape(1)) {
+    Raise(ErrorCode::kInvalidArgument, "out has other rows or heads than the queries");
+  }
+  if (queries.shape(1) != (call.tasks.empty() ? queries.shape(1) : call.query_heads) ||
+      queries.shape(1) > 65'536 || queries.shape(0) > std::numeric_limits<uint32_t>::max()) {
+    Raise(ErrorCode::kInvalidArgument,
+          "queries of " + std::to_string(queries.shape(1)) + " heads beside others");
+  }
+  call.query_heads = static_cast<uint32_t>(queries.shape(1));
+  const uint64_t written = sequence->sequence->cursor(call.layer);
+  const uint64_t rows = queries.shape(0);
+  call.tasks.push_back(
+      {.queries = queries.data(),
+       .out = out.data(),
+       .rows = static_cast<uint32_t>(rows),
+       .first_position = first_position.value_or(written - std::min(rows, written)),
+       .sequence = static_cast<uint32_t>(call.sequences.size())});
+  call.sequences.push_back(std::move(sequence));
+}
+
+void AttendBatch(const PyAttention& self, uint32_t layer,
+                 const std::vector<const PySequence*>& sequences,
+                 const std::vector<Queries>& queries, const std::vector<Outs>& outs,
+                 const std::optional<std::vector<uint64_t>>& first_positions,
+                 std::optional<float> scale) {
+  if (queries.size() != sequences.size() || outs.size() != sequences.size() ||
+      (first_positions && first_positions->size() != sequences.size())) {
+    Raise(ErrorCode::kInvalidArgument, "lists of different lengths");
+  }
+  Call call{.layer = layer, .scale = scale};
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    AddTask(call, *sequences[i], queries[i], outs[i],
+            first_positions ? std::optional((*first_positions)[i]) : std::nullopt);
+  }
+  if (call.tasks.empty()) return;
+  const std::shared_ptr<AttentionState> attention = self.state;
+  const nb::gil_scoped_release release;
+  Run(*attention, call);
+}
+
+nb::object Attend(const PyAttention& self, uint32_t layer, const PySequence& sequence,
+                  const Queries& queries, std::optional<uint64_t> first_position,
+                  std::optional<float> scale, nb::object out) {
+  if (out.is_none()) {
+    const Stream& value = GroupOf(*sequence.get()->cache, layer).streams.back();
+    float* data = nullptr;
+    out = nb::cast(NewArray<nb::numpy>({queries.shape(0), queries.shape(1), value.dim}, &data));
+  }
+  Outs array;
+  if (!nb::try_cast(out, array, false)) {
+    Raise(ErrorCode::kInvalidArgument, "out is no writable float32 array of 3 axes in C order");
+  }
+  Call call{.layer = layer, .scale = scale};
+  AddTask(call, sequence, queries, array, first_position);
+  const std::shared_ptr<AttentionState> attention = self.state;
+  {
+    const nb::gil_scoped_release release;
+    Run(*attention, call);
+  }
+  return out;
+}
+
+}  // namespace
+
+void BindAttention(nb::module_& module) {
+  constexpr uint32_t kThreadsMax = 1024;
+  nb::class_<PyAttention>(module, "Attention",
+                          "The CPU's attention kernels with threads and scratch. The bits do not "
+                          "depend on the threads.\n\nThreads: any; calls take turns, so make one "
+                          "per thread that attends.")
+      .def(
+          "__init__",
+          [](PyAttention* self, uint32_t threads) {
+            if (threads == 0 || threads > kThreadsMax) {
+              Raise(
+                  ErrorCode::kInvalidArgument,
+                  std::to_string(threads) + " threads are not 1 to " + std::to_string(kThreadsMax));
+            }
+            auto state = std::make_shared<AttentionState>();
+            state->backend = Value(MakeCpuAttention());
+            state->executor = MakeThreadPool(threads);
+            new (self) PyAttention{std::move(state)};
+          },
+          nb::arg("threads") = 1,
+          "threads: that run at once, the caller included.\n"
+          "Raises: UnsupportedError a processor without fused multiply-add.")
+      .def_prop_ro(
+          "target",
+          [](const PyAttention& self) { return std::string(self.state->backend->target()); },
+          "Instruction set in use, for example \"avx3\".")
+      .def("attend", &Attend, nb::arg("layer"), nb::arg("sequence"), nb::arg("queries").noconvert(),
+           nb::kw_only(), nb::arg("first_position") = nb::none(), nb::arg("scale") = nb::none(),
+           nb::arg("out") = nb::none(),
+           nb::sig("def attend(self, layer: int, sequence: Sequence, queries: object, *, "
+                   "first_position: int | None = None, scale: float | None = None, "
+                   "out: typing.Any = None) -> typing.Any"),
+           "Attention of one sequence over what is written in a layer; returns out.\n\n"
+           "queries: float32 [rows, query_heads, dim] in C order; row r stands at first_position + "
+           "r "
+           "and sees the tokens up to and including its own.\n"
+           "first_position: None: the rows are the last ones written.\n"
+           "scale: None: 1 / sqrt(dim).\n"
+           "out: float32 [rows, query_heads, value dim] in C order; None: a new NumPy array.\n"
+           "The layer's window and sinks are those of the cache.\n"
+           "Raises: InvalidArgumentError shapes, or a row past what is written or before what its "
+           "window kept; UnsupportedError a shape that the kernels lack.")
+      .def("attend_batch", &AttendBatch, nb::arg("layer"), nb::arg("sequences"), nb::arg("queries"),
+           nb::arg("outs"), nb::kw_only(), nb::arg("first_positions") = nb::none(),
+           nb::arg("scale") = nb::none(),
+           nb::sig("def attend_batch(self, layer: int, sequences: list[Sequence], queries: "
+                   "list[typing.Any], outs: list[typing.Any], *, first_positions: list[int] | None "
+                   "= None, scale: float | None = None) -> None"),
+           "The same for many sequences of one cache in one call: lists of equal length, `outs` "
+           "are written.");
+}
+
+}  // namespace quire::python

@@ -1,0 +1,148 @@
+// What the files of the binding share: errors as exceptions, handles that outlive each other in any
+// order, and NumPy and torch arrays as rows of the cache.
+//
+// Threads: a method takes its own copy of a handle while it holds the GIL, lets the GIL go, and
+// only then takes a lock of Quire, so no thread waits for the GIL with a lock in its hands.
+#ifndef QUIRE_PYTHON_BIND_H_
+#define QUIRE_PYTHON_BIND_H_
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <quire/attention.h>
+#include <quire/cache.h>
+#include <quire/env.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace quire::python {
+
+namespace nb = nanobind;
+
+/// A failure on its way to Python, where it becomes the class of its code (quire/_errors.py).
+class Failure : public std::exception {
+ public:
+  explicit Failure(Error error) : error_(std::move(error)) {}
+  const Error& error() const { return error_; }
+  const char* what() const noexcept override { return error_.message.c_str(); }
+
+ private:
+  Error error_;
+};
+
+[[noreturn]] inline void Raise(ErrorCode code, std::string message) {
+  throw Failure({.code = code, .message = std::move(message)});
+}
+
+/// The value of a result, or its error as an exception.
+template <typename T>
+T Value(Result<T>&& result) {
+  if (!result) throw Failure(std::move(result).error());
+  if constexpr (!std::is_void_v<T>) return *std::move(result);
+}
+
+/// A sequence with the lock that makes its writers take turns. The cache ends last.
+struct SequenceState {
+  SequenceState(std::shared_ptr<Cache> of, std::unique_ptr<Sequence> made)
+      : cache(std::move(of)), sequence(std::move(made)) {}
+
+  const std::shared_ptr<Cache> cache;
+  std::mutex writer;
+  const std::unique_ptr<Sequence> sequence;
+};
+
+/// Blocks that a view of Python, and every array made of it, keep in place.
+struct PinnedView {
+  std::shared_ptr<Cache> cache;
+  BlockListView view;
+};
+
+/// What a Python object holds: shared, because a method of another thread may still be at work on
+/// it when it is closed.
+template <typename State>
+class Handle {
+ public:
+  Handle(std::shared_ptr<State> state, const char* name) : state_(std::move(state)), name_(name) {}
+
+  /// Threads: with the GIL held
+  std::shared_ptr<State> get() const {
+    if (!state_) Raise(ErrorCode::kInvalidArgument, std::string(name_) + " is closed");
+    return state_;
+  }
+  bool closed() const { return state_ == nullptr; }
+  /// Lets go of it; twice is once.
+  void Close() {
+    std::shared_ptr<State> state = std::move(state_);
+    state_ = nullptr;
+    const nb::gil_scoped_release release;
+    state.reset();
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  const char* name_;
+};
+
+class PyCache : public Handle<Cache> {
+ public:
+  explicit PyCache(std::shared_ptr<Cache> cache) : Handle(std::move(cache), "the cache") {}
+};
+class PySequence : public Handle<SequenceState> {
+ public:
+  explicit PySequence(std::shared_ptr<SequenceState> state)
+      : Handle(std::move(state), "the sequence") {}
+};
+class PyView : public Handle<PinnedView> {
+ public:
+  explicit PyView(std::shared_ptr<PinnedView> view) : Handle(std::move(view), "the view") {}
+};
+
+using AnyArray = nb::ndarray<nb::ro, nb::device::cpu>;
+
+/// Token ids of a list, or of an array of int32 or int64 with one axis (NumPy, torch, ...).
+/// Errors: kInvalidArgument another type, or an id outside int32
+std::vector<TokenId> ToTokens(nb::handle tokens);
+
+/// An array [tokens, heads, dim] as rows of one stream; nothing is copied.
+/// Errors: kInvalidArgument another shape than the stream's, or values of one head that do not lie
+///         one after the other; kUnsupported another type than f32, f16 and bf16
+RowsView ToRows(const AnyArray& array, const Stream& stream, const char* name);
+
+/// The group of a layer.
+/// Errors: kInvalidArgument the model has no such layer
+const LayerGroup& GroupOf(const Cache& cache, uint32_t layer);
+/// Errors: kInvalidArgument no such layer, or it has no such stream
+const Stream& StreamOf(const Cache& cache, uint32_t layer, StreamRole role);
+/// "key", "value" or "latent".
+StreamRole ToRole(std::string_view name);
+/// A name of quire.CODECS.
+Codec ToCodec(std::string_view name);
+
+/// A JSON text as a Python dict.
+nb::object FromJson(const std::string& text);
+
+/// A new array in C order that Python owns.
+template <typename... Options>
+nb::ndarray<Options..., float> NewArray(std::vector<size_t> shape, float** data) {
+  size_t values = 1;
+  for (const size_t axis : shape) values *= axis;
+  *data = new float[values]();
+  nb::capsule owner(*data, [](void* made) noexcept { delete[] static_cast<float*>(made); });
+  return {*data, shape.size(), shape.data(), owner};
+}
+
+void BindErrors(nb::module_& module);
+void BindCache(nb::module_& module);
+void BindSequence(nb::module_& module);
+void BindView(nb::module_& module);
+void BindAttention(nb::module_& module);
+
+}  // namespace quire::python
+
+#endif  // QUIRE_PYTHON_BIND_H_

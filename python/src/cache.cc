@@ -1,0 +1,542 @@
+// Cache, Plan, Identity, LayerGroup and SharedBudget.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "bind.h"
+
+namespace quire::python {
+namespace {
+
+/// Holds the resident part of a prompt until it is opened or closed. What it takes from the cache
+/// it gives back under the cache's own locks only.
+struct PlanState {
+  std::shared_ptr<Cache> cache;
+  Plan plan;
+};
+
+class PyPlan : public Handle<PlanState> {
+ public:
+  explicit PyPlan(std::shared_ptr<PlanState> plan)
+      : Handle(std::move(plan), "the plan was opened or") {}
+};
+
+template <typename Enum>
+struct Name {
+  const char* name;
+  Enum value;
+};
+constexpr Name<OnFull> kOnFull[] = {{"reject", OnFull::kReject},
+                                    {"halt", OnFull::kHalt},
+                                    {"no_evict", OnFull::kNoEvict},
+                                    {"fewer", OnFull::kFewer}};
+constexpr Name<ComputeType> kComputes[] = {
+    {"f32", ComputeType::kF32}, {"f16", ComputeType::kF16}, {"bf16", ComputeType::kBf16}};
+constexpr Name<EvictionBatch> kEvictionBatches[] = {{"exact", EvictionBatch::kExact},
+                                                    {"adaptive", EvictionBatch::kAdaptive}};
+constexpr Name<Placement> kPlacements[] = {{"free_list", Placement::kFreeList},
+                                           {"first_fit", Placement::kFirstFit},
+                                           {"best_fit", Placement::kBestFit},
+                                           {"buddy", Placement::kBuddy}};
+
+template <typename Enum, size_t kCount>
+Enum Named(const Name<Enum> (&names)[kCount], std::string_view what, std::string_view name) {
+  std::string known;
+  for (const Name<Enum>& entry : names) {
+    if (entry.name == name) return entry.value;
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  Raise(ErrorCode::kInvalidArgument,
+        std::string(what) + " \"" + std::string(name) + "\" is none of " + known);
+}
+
+Digest ToDigest(const nb::bytes& bytes, const char* name) {
+  Digest digest{};
+  if (bytes.size() != digest.size()) {
+    Raise(ErrorCode::kInvalidArgument, std::string(name) + " has " + std::to_string(bytes.size()) +
+                                           " bytes, not " + std::to_string(digest.size()));
+  }
+  std::memcpy(digest.data(), bytes.c_str(), digest.size());
+  return digest;
+}
+
+nb::bytes FromDigest(const Digest& digest) { return nb::bytes(digest.data(), digest.size()); }
+
+struct GroupOptions {
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t value_dim = 0;
+  uint32_t window_tokens = 0;
+  uint32_t sink_tokens = 0;
+  bool latent = false;
+};
+
+LayerGroup MakeGroup(std::vector<uint32_t> layers, const GroupOptions& options) {
+  LayerGroup group{.kind = options.window_tokens > 0 ? LayerKind::kWindow : LayerKind::kFull,
+                   .layers = std::move(layers),
+                   .window_tokens = options.window_tokens,
+                   .sink_tokens = options.sink_tokens};
+  if (options.latent) {
+    group.streams = {
+        {.role = StreamRole::kLatent, .heads = options.kv_heads, .dim = options.head_dim}};
+    return group;
+  }
+  const uint32_t value_dim = options.value_dim == 0 ? options.head_dim : options.value_dim;
+  group.streams = {{.role = StreamRole::kKey, .heads = options.kv_heads, .dim = options.head_dim},
+                   {.role = StreamRole::kValue, .heads = options.kv_heads, .dim = value_dim}};
+  return group;
+}
+
+Geometry MakeGeometry(uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
+                      std::vector<LayerGroup> groups) {
+  const bool uniform = layers != 0 || kv_heads != 0 || head_dim != 0;
+  if (uniform == !groups.empty()) {
+    Raise(ErrorCode::kInvalidArgument, "either layers, kv_heads and head_dim, or groups");
+  }
+  if (!uniform) return {.groups = std::move(groups)};
+  if (layers > 65'536) {  // as Geometry::Validate says, before a list of so many is made
+    Raise(ErrorCode::kInvalidArgument, std::to_string(layers) + " layers, at most 65536");
+  }
+  return Geometry::Uniform(layers, kv_heads, head_dim);
+}
+
+void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_heads,
+               uint32_t head_dim, std::vector<LayerGroup> groups, std::string_view codec,
+               std::optional<std::string> value_codec, std::optional<std::string> open_codec,
+               uint32_t block_tokens, uint32_t residual_tokens, std::string_view compute,
+               std::string arithmetic, std::string_view layout, std::string_view placement,
+               bool huge_pages, uint64_t tokens_max, uint64_t hot_bytes_max, std::string policy,
+               std::string_view eviction_batch, bool codec_fallback,
+               std::shared_ptr<SharedBudget> shared_budget) {
+  CacheOptions options;
+  options.geometry = MakeGeometry(layers, kv_heads, head_dim, std::move(groups));
+  const Codec key = ToCodec(codec);
+  options.profile = NumericProfile::Uniform(key, block_tokens);
+  for (CodecRule& rule : options.profile.codecs) {
+    if (rule.role == StreamRole::kValue && value_codec) rule.codec = ToCodec(*value_codec);
+  }
+  options.profile.open_dtype = open_codec        ? ToCodec(*open_codec)
+                               : IsIdentity(key) ? key
+                                                 : Codec::kF16;
+  options.profile.residual_tokens = residual_tokens;
+  options.profile.compute = Named(kComputes, "compute", compute);
+  options.profile.arithmetic = std::move(arithmetic);
+  const std::optional<ArenaLayout> arena = ParseArenaLayout(layout);
+  if (!arena) {
+    Raise(ErrorCode::kInvalidArgument, "no layout is named \"" + std::string(layout) + "\"");
+  }
+  options.layout = *arena;
+  options.placement = Named(kPlacements, "placement", placement);
+  options.huge_pages = huge_pages;
+  options.tokens_max = tokens_max;
+  options.hot_bytes = hot_bytes;
+  options.hot_bytes_max = hot_bytes_max;
+  options.policy = std::move(policy);
+  options.eviction_batch = Named(kEvictionBatches, "eviction_batch", eviction_batch);
+  options.shared_budget = shared_budget.get();
+
+  const nb::gil_scoped_release release;
+  std::unique_ptr<AttentionBackend> kernels;
+  if (codec_fallback) {
+    kernels = Value(MakeCpuAttention());
+    options.fallback_kernels = kernels.get();
+  }
+  std::unique_ptr<Cache> made = Value(Cache::Create(std::move(options)));
+  // The budget must outlive the cache, whoever lets go of it last.
+  new (self) PyCache(
+      std::shared_ptr<Cache>(made.release(), [shared_budget](Cache* cache) { delete cache; }));
+}
+
+nb::dict CodecsOf(const PyCache& self) {
+  const std::shared_ptr<Cache> cache = self.get();
+  const NumericProfile& profile = cache->options().profile;
+  const std::vector<Stream>& streams = cache->options().geometry.groups.front().streams;
+  const auto name = [](Codec codec) {
+    const std::string_view text = CodecName(codec);
+    return nb::str(text.data(), text.size());
+  };
+  nb::dict codecs;
+  codecs["key"] = name(Value(profile.CodecFor(streams.front().role)));
+  codecs["value"] = name(Value(profile.CodecFor(streams.back().role)));
+  codecs["open"] = name(profile.open_dtype);
+  return codecs;
+}
+
+// Calls `use` with a request made of Python's arguments, without the GIL.
+template <typename Use>
+auto WithRequest(const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
+                 bool reuse, const Use& use) {
+  const std::shared_ptr<Cache> cache = self.get();
+  const std::vector<TokenId> list = ToTokens(tokens);
+  const Identity copy = identity;  // a Python object may change it meanwhile
+  const nb::gil_scoped_release release;
+  return use(cache,
+             AcquireRequest{
+                 .tenant = TenantId(tenant), .identity = &copy, .tokens = list, .reuse = reuse});
+}
+
+std::shared_ptr<PyPlan> Acquire(const PyCache& self, nb::handle tokens, const Identity& identity,
+                                uint32_t tenant, bool reuse) {
+  return WithRequest(
+      self, tokens, identity, tenant, reuse,
+      [](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
+        Plan plan = Value(cache->Acquire(request));
+        return std::make_shared<PyPlan>(std::make_shared<PlanState>(cache, std::move(plan)));
+      });
+}
+
+std::shared_ptr<PySequence> Open(const PyCache& self, PyPlan& plan, uint64_t reserve_tokens,
+                                 uint64_t step_tokens, std::string_view on_full, bool publish,
+                                 bool contiguous) {
+  const std::shared_ptr<Cache> cache = self.get();
+  const std::shared_ptr<PlanState> state = plan.get();
+  if (state->cache != cache) {
+    Raise(ErrorCode::kInvalidArgument, "the plan is of another cache");
+  }
+  const SequenceOptions options{.reserve_tokens = reserve_tokens,
+                                .step_tokens = step_tokens,
+                                .on_full = Named(kOnFull, "on_full", on_full),
+                                .publish = publish,
+                                .contiguous = contiguous};
+  // Nobody else has it from here on. Methods of a plan keep the GIL, so none is at work on it.
+  Plan taken = std::move(state->plan);
+  plan.Close();
+  const nb::gil_scoped_release release;
+  auto sequence = Value(cache->Open(std::move(taken), options));
+  return std::make_shared<PySequence>(std::make_shared<SequenceState>(cache, std::move(sequence)));
+}
+
+nb::list Missing(const PyPlan& self) {
+  const std::shared_ptr<PlanState> state = self.get();
+  nb::list runs;
+  for (const MissRun& run : state->plan.missing()) {
+    const std::string_view name = MissReasonName(run.reason);
+    runs.append(nb::make_tuple(nb::str(name.data(), name.size()), run.tokens));
+  }
+  return runs;
+}
+
+std::string ReasonOf(const PyPlan& self) {
+  return std::string(MissReasonName(self.get()->plan.reason()));
+}
+
+uint32_t AddTenant(const PyCache& self, std::string name, uint64_t quota_bytes,
+                   uint64_t floor_bytes, std::string domain, bool shared, uint64_t ttl_us) {
+  const std::shared_ptr<Cache> cache = self.get();
+  const TenantOptions options{.name = std::move(name),
+                              .quota_bytes = quota_bytes,
+                              .floor_bytes = floor_bytes,
+                              .domain = std::move(domain),
+                              .shared = shared,
+                              .ttl_us = ttl_us};
+  const nb::gil_scoped_release release;
+  return Value(cache->AddTenant(options)).number();
+}
+
+nb::dict Erase(const PyCache& self, uint32_t tenant) {
+  const std::shared_ptr<Cache> cache = self.get();
+  EraseReport report;
+  {
+    const nb::gil_scoped_release release;
+    report = Value(cache->Erase(TenantId(tenant)));
+  }
+  nb::dict made;
+  made["blocks"] = report.blocks;
+  made["slots_zeroed"] = report.slots_zeroed;
+  made["slots_pending"] = report.slots_pending;
+  return made;
+}
+
+void BindIdentity(nb::module_& module) {
+  nb::class_<Identity>(module, "Identity",
+                       "Who computed the values: equal identity and equal tokens mean equal bytes."
+                       "\n\nWhatever decides K and V besides the tokens belongs in here. Programs "
+                       "that leave something out share blocks that differ.")
+      .def(
+          "__init__",
+          [](Identity* self, const nb::bytes& weights, std::string adapter,
+             uint64_t adapter_version, std::string position_encoding, std::string domain,
+             const std::optional<nb::bytes>& domain_secret) {
+            Identity made{.weights = ToDigest(weights, "weights"),
+                          .adapter = std::move(adapter),
+                          .adapter_version = adapter_version,
+                          .position_encoding = std::move(position_encoding),
+                          .domain = {.name = std::move(domain)}};
+            if (domain_secret) made.domain.secret = ToDigest(*domain_secret, "domain_secret");
+            new (self) Identity(std::move(made));
+          },
+          nb::arg("weights"), nb::kw_only(), nb::arg("adapter") = "",
+          nb::arg("adapter_version") = 0, nb::arg("position_encoding") = "", nb::arg("domain") = "",
+          nb::arg("domain_secret") = nb::none(),
+          "weights: 32 bytes, a digest of every weight and of the config that shapes them.\n"
+          "adapter, adapter_version: a LoRA and its version, which moves at every training step.\n"
+          "position_encoding: for example \"rope:theta=1000000\".\n"
+          "domain, domain_secret: who shares; the secret (32 bytes) keys the hash of the tokens.")
+      .def_prop_ro("weights", [](const Identity& self) { return FromDigest(self.weights); })
+      .def_ro("adapter", &Identity::adapter)
+      .def_ro("adapter_version", &Identity::adapter_version)
+      .def_ro("position_encoding", &Identity::position_encoding)
+      .def_prop_ro("domain", [](const Identity& self) { return self.domain.name; })
+      .def("__eq__", [](const Identity& self, const Identity& other) { return self == other; })
+      .def("__eq__", [](const Identity&, nb::handle) { return false; })
+      .def("__hash__", [](const Identity& self) {
+        return std::hash<std::string_view>{}(
+            {reinterpret_cast<const char*>(self.weights.data()), self.weights.size()});
+      });
+}
+
+void BindLayerGroup(nb::module_& module) {
+  nb::class_<LayerGroup>(module, "LayerGroup",
+                         "Layers that share kind, window and streams (Cache(groups=...)).")
+      .def(
+          "__init__",
+          [](LayerGroup* self, std::vector<uint32_t> layers, uint32_t kv_heads, uint32_t head_dim,
+             uint32_t value_dim, uint32_t window_tokens, uint32_t sink_tokens, bool latent) {
+            new (self) LayerGroup(MakeGroup(std::move(layers), {.kv_heads = kv_heads,
+                                                                .head_dim = head_dim,
+                                                                .value_dim = value_dim,
+                                                                .window_tokens = window_tokens,
+                                                                .sink_tokens = sink_tokens,
+                                                                .latent = latent}));
+          },
+          nb::arg("layers"), nb::kw_only(), nb::arg("kv_heads"), nb::arg("head_dim"),
+          nb::arg("value_dim") = 0, nb::arg("window_tokens") = 0, nb::arg("sink_tokens") = 0,
+          nb::arg("latent") = false,
+          "layers: absolute numbers, ascending.\n"
+          "value_dim: 0: head_dim.\n"
+          "window_tokens: a query sees itself and window_tokens - 1 before it; 0: all.\n"
+          "sink_tokens: with a window, the first tokens that stay visible.\n"
+          "latent: one stream that is read as K and as V (MLA), passed as `key`.")
+      .def_ro("layers", &LayerGroup::layers)
+      .def_ro("window_tokens", &LayerGroup::window_tokens)
+      .def_ro("sink_tokens", &LayerGroup::sink_tokens);
+}
+
+void BindBudget(nb::module_& module) {
+  nb::class_<SharedBudget>(module, "SharedBudget",
+                           "A hard budget in bytes that several caches pay from, besides each its "
+                           "own (Cache(shared_budget=...)). Threads: any.")
+      .def(nb::init<uint64_t, uint64_t>(), nb::arg("bytes"), nb::arg("bytes_max") = 0,
+           "bytes_max: the most that resize may raise it to; 0: bytes.")
+      .def_prop_ro("bytes", &SharedBudget::bytes)
+      .def_prop_ro("used_bytes", &SharedBudget::used_bytes)
+      .def(
+          "resize", [](SharedBudget& self, uint64_t bytes) { Value(self.Resize(bytes)); },
+          nb::arg("bytes"),
+          "Evicts nothing. Raises: TooLargeError above bytes_max; BusyError more is charged.");
+}
+
+void BindPlan(nb::module_& module) {
+  nb::class_<PyPlan>(module, "Plan",
+                     "What the cache has of a prompt, pinned until it is opened or closed.\n\n"
+                     "Made by Cache.acquire(), used up by Cache.open(), also when that fails.")
+      .def_prop_ro(
+          "resident_tokens", [](const PyPlan& self) { return self.get()->plan.resident_tokens(); },
+          "Tokens found: a multiple of block_tokens, less than the prompt.")
+      .def_prop_ro(
+          "missing_tokens", [](const PyPlan& self) { return self.get()->plan.missing_tokens(); },
+          "Tokens that must be computed; never 0.")
+      .def_prop_ro("reason", &ReasonOf,
+                   "Why the first missing token is missing, for example \"never_seen\".")
+      .def_prop_ro("missing", &Missing, nb::sig("def missing(self) -> list[tuple[str, int]]"),
+                   "All missing tokens in order, as (reason, tokens).")
+      .def_prop_ro("closed", &PyPlan::closed)
+      .def("close", &PyPlan::Close, "Drops the pins. Does nothing once it was opened.")
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Plan"))
+      .def(
+          "__exit__", [](PyPlan& self, const nb::args&) { self.Close(); },
+          nb::sig("def __exit__(self, *exception: object) -> None"));
+}
+
+void BindRequests(nb::class_<PyCache>& type) {
+  type.def("acquire", &Acquire, nb::arg("tokens"), nb::arg("identity"), nb::kw_only(),
+           nb::arg("tenant") = 0, nb::arg("reuse") = true,
+           "Pins the longest cached prefix of a prompt; at least one token is left to compute.\n\n"
+           "tokens: the whole prompt, a list or an array [n] of int32 or int64.\n"
+           "Raises: InvalidArgumentError no tokens, or more than tokens_max; NotFoundError no such "
+           "tenant. A miss is no error. Threads: any.")
+      .def("open", &Open, nb::arg("plan"), nb::kw_only(), nb::arg("reserve_tokens") = 0,
+           nb::arg("step_tokens") = 512, nb::arg("on_full") = "reject", nb::arg("publish") = true,
+           nb::arg("contiguous") = false,
+           "A sequence that starts with the plan's resident tokens and has room for the rest.\n\n"
+           "reserve_tokens: prompt and expected output; 0: the prompt.\n"
+           "step_tokens: most tokens appended between two commits, where windows or codecs that "
+           "encode need room for them.\n"
+           "on_full: \"reject\" reserves all of it or refuses; \"halt\" reserves the prompt, and "
+           "growing may fail; \"no_evict\" takes free room only; \"fewer\" reserves what there is "
+           "room for, at least the prompt.\n"
+           "publish: False: its blocks are never shared.\n"
+           "contiguous: its blocks are consecutive slots (reuse=False, a placement with runs).\n"
+           "Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan "
+           "is used up then too.")
+      .def(
+          "pin",
+          [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
+             uint64_t ttl_us) {
+            return WithRequest(
+                self, tokens, identity, tenant, true,
+                [&](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
+                  return Value(cache->Pin(request, ttl_us));
+                });
+          },
+          nb::arg("tokens"), nb::arg("identity"), nb::kw_only(), nb::arg("tenant") = 0,
+          nb::arg("ttl_us") = 0,
+          "Keeps the whole blocks of `tokens` whoever uses them, for ttl_us (0: until unpin); "
+          "returns how many.\n\nRaises: NotFoundError not all of it is cached; NoSpaceError over "
+          "the tenant's quota.")
+      .def(
+          "unpin",
+          [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant) {
+            WithRequest(self, tokens, identity, tenant, true,
+                        [](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
+                          Value(cache->Unpin(request));
+                          return 0;
+                        });
+          },
+          nb::arg("tokens"), nb::arg("identity"), nb::kw_only(), nb::arg("tenant") = 0,
+          "Takes one pin back. Raises: NotFoundError there is none.");
+}
+
+void BindTenants(nb::class_<PyCache>& type) {
+  type.def("add_tenant", &AddTenant, nb::arg("name"), nb::kw_only(), nb::arg("quota_bytes") = 0,
+           nb::arg("floor_bytes") = 0, nb::arg("domain") = "", nb::arg("shared") = false,
+           nb::arg("ttl_us") = 0,
+           "A party that pays for its blocks and reads no one else's (or, with shared, a domain "
+           "for tenants to name); returns its number.")
+      .def(
+          "find_tenant",
+          [](const PyCache& self, const std::string& name) {
+            return Value(self.get()->FindTenant(name)).number();
+          },
+          nb::arg("name"), "The number of a tenant. Raises: NotFoundError.")
+      .def(
+          "remove_tenant",
+          [](const PyCache& self, uint32_t tenant) {
+            const auto cache = self.get();
+            const nb::gil_scoped_release release;
+            Value(cache->RemoveTenant(TenantId(tenant)));
+          },
+          nb::arg("tenant"),
+          "Erases what it published and takes it out. Raises: BusyError something of it is held.")
+      .def("erase", &Erase, nb::arg("tenant"),
+           nb::sig("def erase(self, tenant: int) -> dict[str, int]"),
+           "Forgets all that a tenant published and wrote, and zeroes it.")
+      .def(
+          "tenant_stats",
+          [](const PyCache& self, uint32_t tenant) {
+            return FromJson(ToJson(Value(self.get()->tenant_stats(TenantId(tenant)))));
+          },
+          nb::arg("tenant"), nb::sig("def tenant_stats(self, tenant: int) -> dict[str, object]"));
+}
+
+void BindUpkeep(nb::class_<PyCache>& type) {
+  type.def(
+          "evict",
+          [](const PyCache& self, uint64_t blocks) {
+            const auto cache = self.get();
+            const nb::gil_scoped_release release;
+            return cache->Evict(blocks);
+          },
+          nb::arg("blocks"), "Evicts up to so many unleased blocks; returns how many went.")
+      .def(
+          "trim",
+          [](const PyCache& self) {
+            const auto cache = self.get();
+            const nb::gil_scoped_release release;
+            return cache->Trim();
+          },
+          "Returns free slots' pages to the system; returns their bytes.")
+      .def(
+          "resize",
+          [](const PyCache& self, uint64_t hot_bytes) {
+            const auto cache = self.get();
+            const nb::gil_scoped_release release;
+            Value(cache->Resize(hot_bytes));
+          },
+          nb::arg("hot_bytes"),
+          "Changes the hard budget while sequences live, up to hot_bytes_max.\n\n"
+          "Raises: TooLargeError, NoSpaceError, BusyError; nothing changes then.")
+      .def(
+          "verify",
+          [](const PyCache& self) {
+            const auto cache = self.get();
+            const nb::gil_scoped_release release;
+            const VerifyReport report = cache->Verify();
+            return std::pair(report.blocks, report.damaged);
+          },
+          nb::sig("def verify(self) -> tuple[int, int]"),
+          "Recomputes every published block's checksum; returns (blocks, damaged). Damaged ones "
+          "are never found again.")
+      .def(
+          "stats", [](const PyCache& self) { return FromJson(ToJson(self.get()->stats())); },
+          nb::sig("def stats(self) -> dict[str, object]"),
+          "Numbers of the allocator and the ledger: bytes, slots, lookups, hit_tokens, ...")
+      .def(
+          "block_map", [](const PyCache& self) { return self.get()->BlockMap(); },
+          "One character per slot: '.' free, 'p' private, 's' published, 'S' published and "
+          "leased, 'w' a window has passed it.")
+      .def_prop_ro("codecs", &CodecsOf, nb::sig("def codecs(self) -> dict[str, str]"),
+                   "What is stored: key, value and open (of what is not encoded yet).")
+      .def_prop_ro(
+          "block_bytes", [](const PyCache& self) { return self.get()->block_bytes(); },
+          "Bytes of one block, all layers, as stored.")
+      .def_prop_ro("block_tokens",
+                   [](const PyCache& self) { return self.get()->options().profile.block_tokens; })
+      .def_prop_ro("layers",
+                   [](const PyCache& self) { return self.get()->options().geometry.layer_count(); })
+      .def_prop_ro("tokens_max",
+                   [](const PyCache& self) { return self.get()->options().tokens_max; })
+      .def_prop_ro("closed", &PyCache::closed)
+      .def("close", &PyCache::Close,
+           "Lets go of it. Its memory goes with its last sequence, plan and view.")
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Cache"))
+      .def(
+          "__exit__", [](PyCache& self, const nb::args&) { self.Close(); },
+          nb::sig("def __exit__(self, *exception: object) -> None"));
+}
+
+}  // namespace
+
+void BindCache(nb::module_& module) {
+  BindIdentity(module);
+  BindLayerGroup(module);
+  BindBudget(module);
+  BindPlan(module);
+  nb::class_<PyCache> type(
+      module, "Cache",
+      "A paged K/V cache, shared by prefix, within a hard budget.\n\nThreads: any thread, any call."
+      " The GIL is let go while the engine works.");
+  type.def("__init__", &MakeCache, nb::kw_only(), nb::arg("hot_bytes"), nb::arg("layers") = 0,
+           nb::arg("kv_heads") = 0, nb::arg("head_dim") = 0,
+           nb::arg("groups") = std::vector<LayerGroup>{}, nb::arg("codec") = "f16",
+           nb::arg("value_codec") = nb::none(), nb::arg("open_codec") = nb::none(),
+           nb::arg("block_tokens") = kBlockTokensDefault, nb::arg("residual_tokens") = 0,
+           nb::arg("compute") = "f32", nb::arg("arithmetic") = "fma32",
+           nb::arg("layout") = "block_major", nb::arg("placement") = "free_list",
+           nb::arg("huge_pages") = false, nb::arg("tokens_max") = 1 << 20,
+           nb::arg("hot_bytes_max") = 0, nb::arg("policy") = "lru",
+           nb::arg("eviction_batch") = "exact", nb::arg("codec_fallback") = false,
+           nb::arg("shared_budget").none() = nb::none(),
+           "hot_bytes: the hard budget, slots in use and their metadata.\n"
+           "layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.\n"
+           "codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).\n"
+           "block_tokens: a power of two from 16 to 256.\n"
+           "compute, arithmetic: how K and V are made; part of every block's identity.\n"
+           "Raises: InvalidArgumentError names the field; NoSpaceError hot_bytes holds no block; "
+           "UnsupportedError a codec or layout that this build lacks.");
+  BindRequests(type);
+  BindTenants(type);
+  BindUpkeep(type);
+}
+
+}  // namespace quire::python

@@ -1,0 +1,159 @@
+// The extension module quire._quire, and the conversions that its parts share.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <quire/quire.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "bind.h"
+
+namespace quire::python {
+namespace {
+
+template <typename Number>
+std::vector<TokenId> ReadTokens(const AnyArray& array) {
+  std::vector<TokenId> tokens(array.shape(0));
+  const auto* from = static_cast<const Number*>(array.data());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const Number token = from[static_cast<int64_t>(i) * array.stride(0)];
+    if (!std::in_range<TokenId>(token)) {
+      Raise(ErrorCode::kInvalidArgument, "token " + std::to_string(i) + " is " +
+                                             std::to_string(token) + ", which no int32 holds");
+    }
+    tokens[i] = static_cast<TokenId>(token);
+  }
+  return tokens;
+}
+
+std::vector<TokenId> ListOfTokens(nb::handle list) {
+  std::vector<TokenId> tokens;
+  for (const nb::handle item : list) {
+    int64_t token = 0;
+    if (!nb::try_cast(item, token)) {
+      Raise(ErrorCode::kInvalidArgument,
+            "token " + std::to_string(tokens.size()) + " is no integer of 64 bits");
+    }
+    if (!std::in_range<TokenId>(token)) {
+      Raise(ErrorCode::kInvalidArgument, "token " + std::to_string(tokens.size()) + " is " +
+                                             std::to_string(token) + ", which no int32 holds");
+    }
+    tokens.push_back(static_cast<TokenId>(token));
+  }
+  return tokens;
+}
+
+Codec TypeOf(nb::dlpack::dtype type, const char* name) {
+  const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
+  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Float && type.bits == 32) {
+    return Codec::kF32;
+  }
+  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Float && type.bits == 16) {
+    return Codec::kF16;
+  }
+  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Bfloat && type.bits == 16) {
+    return Codec::kBf16;
+  }
+  Raise(ErrorCode::kUnsupported,
+        std::string(name) + " is neither float32 nor float16 nor bfloat16");
+}
+
+}  // namespace
+
+std::vector<TokenId> ToTokens(nb::handle tokens) {
+  AnyArray array;
+  if (!nb::try_cast(tokens, array, false)) return ListOfTokens(tokens);
+  if (array.ndim() != 1) {
+    Raise(ErrorCode::kInvalidArgument,
+          "tokens have " + std::to_string(array.ndim()) + " axes, not 1");
+  }
+  if (array.dtype() == nb::dtype<int32_t>()) return ReadTokens<int32_t>(array);
+  if (array.dtype() == nb::dtype<int64_t>()) return ReadTokens<int64_t>(array);
+  Raise(ErrorCode::kInvalidArgument, "tokens are neither int32 nor int64");
+}
+
+RowsView ToRows(const AnyArray& array, const Stream& stream, const char* name) {
+  if (array.ndim() != 3 || array.shape(1) != stream.heads || array.shape(2) != stream.dim) {
+    std::string shape;
+    for (size_t i = 0; i < array.ndim(); ++i) {
+      shape += (i == 0 ? "" : ", ") + std::to_string(array.shape(i));
+    }
+    Raise(ErrorCode::kInvalidArgument, std::string(name) + " has shape [" + shape +
+                                           "], not [tokens, " + std::to_string(stream.heads) +
+                                           ", " + std::to_string(stream.dim) + "]");
+  }
+  if (stream.dim > 1 && array.stride(2) != 1) {
+    Raise(ErrorCode::kInvalidArgument, std::string(name) + ": the values of a head lie " +
+                                           std::to_string(array.stride(2)) + " apart, not 1");
+  }
+  return {.data = array.data(),
+          .dtype = TypeOf(array.dtype(), name),
+          .token_stride = array.stride(0),
+          .head_stride = array.stride(1)};
+}
+
+const LayerGroup& GroupOf(const Cache& cache, uint32_t layer) {
+  for (const LayerGroup& group : cache.options().geometry.groups) {
+    if (std::ranges::binary_search(group.layers, layer)) return group;
+  }
+  Raise(ErrorCode::kInvalidArgument, "layer " + std::to_string(layer) + " of " +
+                                         std::to_string(cache.options().geometry.layer_count()));
+}
+
+const Stream& StreamOf(const Cache& cache, uint32_t layer, StreamRole role) {
+  for (const Stream& stream : GroupOf(cache, layer).streams) {
+    if (stream.role == role) return stream;
+  }
+  Raise(ErrorCode::kInvalidArgument, "layer " + std::to_string(layer) + " has no such stream");
+}
+
+StreamRole ToRole(std::string_view name) {
+  if (name == "key") return StreamRole::kKey;
+  if (name == "value") return StreamRole::kValue;
+  if (name == "latent") return StreamRole::kLatent;
+  Raise(ErrorCode::kInvalidArgument,
+        "role \"" + std::string(name) + "\" is not key, value or latent");
+}
+
+Codec ToCodec(std::string_view name) {
+  const std::optional<Codec> codec = ParseCodec(name);
+  if (!codec) Raise(ErrorCode::kInvalidArgument, "no codec is named \"" + std::string(name) + "\"");
+  return *codec;
+}
+
+nb::object FromJson(const std::string& text) {
+  return nb::module_::import_("json").attr("loads")(text);
+}
+
+void BindErrors(nb::module_& module) {
+  static PyObject* classes = nb::object(nb::module_::import_("quire._errors").attr("BY_CODE"))
+                                 .release()
+                                 .ptr();  // for the life of the process, as the module itself
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const Failure& failure) {
+      const std::string_view name = ErrorCodeName(failure.error().code);
+      PyErr_SetString(nb::object(nb::handle(classes)[nb::str(name.data(), name.size())]).ptr(),
+                      failure.what());
+    }
+  });
+  nb::dict codecs;
+  for (const Codec codec : kCodecs) {
+    const std::string_view name = CodecName(codec);
+    codecs[nb::str(name.data(), name.size())] = CodecBitsPerValue(codec);
+  }
+  module.attr("CODECS") = codecs;
+  module.attr("__version__") = quire_version();
+}
+
+}  // namespace quire::python
+
+NB_MODULE(_quire, module) {
+  module.doc() = "The compiled half of quire; import quire instead.";
+  quire::python::BindErrors(module);
+  quire::python::BindView(module);
+  quire::python::BindSequence(module);
+  quire::python::BindCache(module);
+  quire::python::BindAttention(module);
+}

@@ -1,0 +1,52 @@
+"""The package as a whole: version, stub, types, examples."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import quire
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STUB = ROOT / "python" / "quire" / "_quire.pyi"
+
+
+def test_the_version_is_the_engine_s():
+    assert f'"{quire.__version__}"' in (ROOT / "src" / "base" / "version.h").read_text()
+
+
+def test_every_name_has_a_docstring_and_is_listed():
+    assert sorted(quire.__all__) == sorted(set(quire.__all__))
+    for name in quire.__all__:
+        thing = getattr(quire, name)
+        if isinstance(thing, type) or callable(thing):
+            assert thing.__doc__, name
+
+
+def test_the_stub_is_that_of_the_module(tmp_path):
+    pytest.importorskip("nanobind")
+    made = tmp_path / "_quire.pyi"
+    subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "quire._quire", "-p",
+                    ROOT / "python" / "stub_patterns.txt", "-o", made], check=True, cwd=tmp_path)
+    assert made.read_text() == STUB.read_text(), f"renew {STUB}: see docs/adapters/python.md"
+
+
+def test_types_are_clean():
+    pytest.importorskip("mypy")
+    run = subprocess.run([sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "quire",
+                          "../examples/python"],
+                         cwd=ROOT / "python", capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "python").glob("*.py")),
+                         ids=lambda path: path.stem)
+def test_examples_run(path):
+    if "transformers" in path.read_text():
+        pytest.importorskip("transformers")
+    run = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout

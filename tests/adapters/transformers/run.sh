@@ -1,0 +1,27 @@
+#!/bin/sh
+# Tests of Hugging Face transformers on Quire, in an environment of their own with pinned versions:
+#   tests/adapters/transformers/run.sh [FOLDER]    (build/adapters/transformers; wants make build)
+# What cannot be installed is skipped, aloud. BENCH=1 measures too, and fails where a bound of
+# bench_generate.py does not hold.
+set -eu
+root=$(cd "$(dirname "$0")/../../.." && pwd)
+here=$root/tests/adapters/transformers
+folder=${1:-$root/build/adapters/transformers}
+mkdir -p "$folder"
+
+skip() { echo "SKIPPED: transformers on Quire: $1"; exit 0; }
+
+[ -d "$folder/env" ] || python3 -m venv "$folder/env"
+python=$folder/env/bin/python
+if ! cmp -s "$here/requirements.txt" "$folder/installed"; then
+  # torch first and exactly, so that nothing below can choose another build of it.
+  "$python" -m pip install -q torch==2.13.0 || skip "torch 2.13.0 cannot be installed"
+  "$python" -m pip install -q -r "$here/requirements.txt" \
+    || skip "transformers 5.23.0 cannot be installed"
+  cp "$here/requirements.txt" "$folder/installed"
+fi
+"$python" -m pip install -q --no-deps --force-reinstall "$root/python"
+cd "$folder"
+"$python" -m pytest -q -p no:cacheprovider -c "$root/python/pyproject.toml" "$here" \
+  "$root/python/tests"
+[ -z "${BENCH:-}" ] || "$python" "$here/bench_generate.py" --check --json "$folder/bench.json"
