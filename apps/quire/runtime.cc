@@ -56,12 +56,15 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   return options;
 }
 
+serve::LoadPolicy LoadPolicyOf(const RuntimeFlags& flags) {
+  if (flags.load == "auto") return serve::LoadPolicy::kAuto;
+  return flags.load == "never" ? serve::LoadPolicy::kNever : serve::LoadPolicy::kAlways;
+}
+
 serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags) {
   return {.chunk_tokens_min = flags.chunk_tokens,
           .chunk_tokens_max = flags.chunk_tokens,
-          .load = flags.load == "always" ? serve::LoadPolicy::kAlways
-                  : flags.load == "auto" ? serve::LoadPolicy::kAuto
-                                         : serve::LoadPolicy::kNever};
+          .load = LoadPolicyOf(flags)};
 }
 
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {

@@ -45,6 +45,8 @@ Codec CodecOf(ComputeType type);
 /// Errors: kUnsupported a flag that this build cannot honour
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model);
 
+serve::LoadPolicy LoadPolicyOf(const RuntimeFlags& flags);
+
 /// What the flags ask of an engine: chunks of one size.
 serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags);
 

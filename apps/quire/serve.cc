@@ -13,11 +13,11 @@
 #include "base/version.h"
 #include "env/clock.h"
 #include "env/file.h"
-#include "text/chat_template.h"
-#include "text/generation_config.h"
 #include "serve/driver.h"
 #include "serve/http/server.h"
 #include "serve/http/toml_file.h"
+#include "text/chat_template.h"
+#include "text/generation_config.h"
 
 namespace quire::app {
 
@@ -93,6 +93,7 @@ serve::EngineOptions EngineOptionsOf(const ServeFlags& flags, http::EventHub& hu
       .running_max = flags.running_max,
       .requests_max = flags.requests_max,
       .sessions_max = flags.sessions_max,
+      .load = LoadPolicyOf(flags.runtime),
       .on_event = [&hub](serve::RequestId id) { hub.Notify(id); }};
 }
 
@@ -177,7 +178,7 @@ Result<int> Serve(ServeFlags& flags) {
   options.call_timeout_us = flags.call_timeout_s * uint64_t{1'000'000};
   options.sessions.idle_us = flags.session_idle_s * uint64_t{1'000'000};
   options.loopback_names_only = !flags.no_auth;
-  const http::ServiceParts parts{.engine = runtime->engine(),
+  const http::ServiceParts served{.engine = runtime->engine(),
                                  .cache = runtime->cache(),
                                  .hub = hub,
                                  .tokenizer = *runtime->tokenizer(),
@@ -190,11 +191,13 @@ Result<int> Serve(ServeFlags& flags) {
                                        return std::pair(runtime->registry().bytes_used(),
                                                         runtime->registry().budget_bytes());
                                      },
-                                 .strftime_now = DateNow};
-  QUIRE_ASSIGN(const auto service, http::Service::Create(parts, options, keys));
+                                 .strftime_now = DateNow,
+                                 .store = runtime->store()};
+  QUIRE_ASSIGN(const auto service, http::Service::Create(served, options, keys));
   QUIRE_ASSIGN(const auto server, http::Server::Create(*service, *log, flags.server));
   PrintWelcome(flags, *server, options.model_name);
   server->Run();
+  QUIRE_TRY(runtime->FlushStore());  // what was read is there for the next start
   return kOk;
 }
 

@@ -95,8 +95,8 @@ struct CacheOptions {
   // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null:
   // it is refused. Used by Create alone; what came of it is in options().profile.
   const AttentionBackend* fallback_kernels = nullptr;
-  // Where published blocks are kept below memory (quire/disk_store.h); tenants with a ttl are kept in
-  // memory alone. Null: nowhere. Must outlive the cache.
+  // Where published blocks are kept below memory (quire/disk_store.h); tenants with a ttl are kept
+  // in memory alone. Null: nowhere. Must outlive the cache.
   DiskStore* store = nullptr;
 };
 

@@ -64,8 +64,8 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
   }
   if (mover_ != nullptr) {
     place.below_epoch = mover_->EpochOf(tier::PublisherOf(name));
-    // What a tenant erased through another cache, or in another life of the store, stays erased; its
-    // domain's keys have no epoch.
+    // What a tenant erased through another cache, or in another life of the store, stays erased;
+    // its domain's keys have no epoch.
     if (!is_domain) epoch = place.below_epoch;
   }
   if (name.empty() && epoch == 0) return place;

@@ -24,8 +24,8 @@ struct Place {
   std::shared_ptr<const Domain> domain;  // keys the chain
   TenantId tenant = kDefaultTenant;
   uint32_t epoch = 0;  // of the tenant when the plan was made; a later one: it was erased since
-  // Of its account in the store then: what is published here is written with it, and a later erasure
-  // by whatever cache keeps it out.
+  // Of its account in the store then: what is published here is written with it, and a later
+  // erasure by whatever cache keeps it out.
   uint64_t below_epoch = 0;
   bool may_evict = true;  // room may be made for it
 

@@ -46,6 +46,7 @@ std::string AccessLineJson(const AccessLine& line, uint64_t unix_us) {
     json["ms_per_token"] = Rounded(call.ms_per_token);
     json["preemptions"] = call.preemptions;
     json["cache"] = {{"reused_tokens", call.reused_tokens},
+                     {"loaded_tokens", call.loaded_tokens},
                      {"computed_tokens", call.computed_tokens},
                      {"recomputed_tokens", call.recomputed_tokens},
                      {"missed", std::move(missed)}};

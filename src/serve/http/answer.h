@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "text/tokenizer.h"
 #include "serve/http/api_request.h"
 #include "serve/http/stop_matcher.h"
 #include "serve/request.h"
+#include "text/tokenizer.h"
 
 namespace quire::serve::http {
 

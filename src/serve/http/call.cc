@@ -199,6 +199,7 @@ CallReport Call::Report() const {
     const Response& response = asked.answer.response();
     report.prompt_tokens += response.prompt_tokens;
     report.reused_tokens += response.reused_tokens;
+    report.loaded_tokens += response.loaded_tokens;
     report.computed_tokens += response.computed_tokens;
     report.recomputed_tokens += response.recomputed_tokens;
     report.generated_tokens += response.tokens.size();

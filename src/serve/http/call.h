@@ -22,6 +22,7 @@ namespace quire::serve::http {
 struct CallReport {
   uint64_t prompt_tokens = 0;
   uint64_t reused_tokens = 0;
+  uint64_t loaded_tokens = 0;  // of these, from the store
   uint64_t computed_tokens = 0;
   uint64_t recomputed_tokens = 0;
   uint64_t generated_tokens = 0;

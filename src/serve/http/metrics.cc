@@ -79,6 +79,32 @@ void AddCache(Snapshot& to, const CacheStats& stats) {
              D(stats.refused_total));
 }
 
+void AddStore(Snapshot& to, const DiskStoreStats& stats) {
+  to.Gauge("quire_store_records", "Blocks on the disk, and open forms of some.", D(stats.records));
+  to.Gauge("quire_store_bytes", "Length of all files of the store.", D(stats.bytes));
+  to.Gauge("quire_store_limit_bytes", "Most that they may have.", D(stats.bytes_cap));
+  to.Gauge("quire_store_memory_bytes", "Its index and staging.", D(stats.memory_bytes));
+  to.Gauge("quire_store_in_flight", "Requests that the disk works on.", D(stats.in_flight));
+  to.Gauge("quire_store_pending_records", "Records that are not durable yet.",
+           D(stats.writes_pending));
+  to.Gauge("quire_store_disk_full", "1: nothing more can be written.", stats.disk_full ? 1 : 0);
+  const std::string records = "Records by what became of them.";
+  const auto count = [&](const char* what, uint64_t number) {
+    to.Counter("quire_store_records_total", records, D(number), {{"outcome", what}});
+  };
+  count("written", stats.records_written);
+  count("dropped", stats.records_dropped);
+  count("loaded", stats.records_loaded);
+  count("load_failed", stats.loads_failed);
+  count("recycled", stats.records_recycled);
+  count("damaged", stats.records_damaged);
+  to.Counter("quire_store_put_bytes_total", "Bytes of records given to the store.",
+             D(stats.bytes_put));
+  to.Counter("quire_store_written_bytes_total", "Bytes written to the disk.",
+             D(stats.bytes_written));
+  to.Counter("quire_store_read_bytes_total", "Bytes read from the disk.", D(stats.bytes_read));
+}
+
 void AddEngine(Snapshot& to, const EngineStats& stats) {
   const std::string requests = "Requests in the engine.";
   to.Gauge("quire_engine_requests", requests, stats.waiting, {{"state", "waiting"}});
@@ -92,6 +118,10 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
   to.Counter("quire_engine_tokens_total", tokens, D(stats.decode_tokens), {{"kind", "decode"}});
   to.Counter("quire_engine_recomputed_tokens_total", "Tokens computed again after a preemption.",
              D(stats.recomputed_tokens));
+  to.Counter("quire_engine_loads_total", "Prompts of which the store had something.",
+             D(stats.loads));
+  to.Counter("quire_engine_loaded_tokens_total", "Prompt tokens that came from the store.",
+             D(stats.loaded_tokens));
   to.Counter("quire_engine_prefix_waits_total",
              "Requests that waited for a prefix that another one was computing.",
              D(stats.prefix_waits));
@@ -121,6 +151,7 @@ void AddTenant(Snapshot& to, const TenantStats& stats) {
              tenant);
   to.Counter("quire_tenant_hit_tokens_total", "Prompt tokens found.", D(stats.hit_tokens), tenant);
   for (uint32_t i = 1; i < kMissReasonsEnd; ++i) {
+    if (MissReasonName(static_cast<MissReason>(i)) == "unknown") continue;  // retired
     to.Counter("quire_tenant_missed_tokens_total", "Prompt tokens not found, by the reason.",
                D(stats.missed_tokens[i]),
                with("reason", std::string(MissReasonName(static_cast<MissReason>(i)))));
@@ -221,6 +252,7 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot,
     now.Gauge("quire_budget_used_bytes", "What is charged to it.", D(snapshot.budget_used_bytes));
   }
   if (snapshot.cache) AddCache(now, *snapshot.cache);
+  if (snapshot.store) AddStore(now, *snapshot.store);
   if (snapshot.engine) AddEngine(now, *snapshot.engine);
   for (const TenantStats& tenant : snapshot.tenants) AddTenant(now, tenant);
   std::vector<MetricFamily> families = now.Take();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/disk_store.h"
 #include "quire/stats.h"
 #include "serve/engine.h"
 #include "serve/http/call.h"
@@ -22,6 +23,7 @@ namespace quire::serve::http {
 struct MetricsSnapshot {
   // Of the whole: absent for a tenant's eyes.
   std::optional<CacheStats> cache{};
+  std::optional<DiskStoreStats> store{};
   std::optional<EngineStats> engine{};
   uint64_t budget_bytes = 0;
   uint64_t budget_used_bytes = 0;

@@ -365,6 +365,7 @@ Reply Service::CacheJson(const Caller& caller) const {
     const BlockMapCells map = ShrinkBlockMap(parts_.cache.BlockMap(), kBlockMapCells);
     json["budget"] = {{"used_bytes", used}, {"limit_bytes", limit}};
     json["cache"] = OrderedJson::parse(ToJson(parts_.cache.stats()));
+    if (parts_.store != nullptr) json["store"] = OrderedJson::parse(ToJson(parts_.store->stats()));
     json["engine"] = EngineJson(parts_.engine_stats());
     json["block_map"] = {
         {"slots", map.slots}, {"slots_per_cell", map.slots_per_cell}, {"cells", map.cells}};
@@ -383,6 +384,7 @@ Reply Service::MetricsText(const Caller& caller) const {
   std::optional<std::string> only;
   if (caller.sees_all) {
     snapshot.cache = parts_.cache.stats();
+    if (parts_.store != nullptr) snapshot.store = parts_.store->stats();
     snapshot.engine = parts_.engine_stats();
     std::tie(snapshot.budget_used_bytes, snapshot.budget_bytes) = parts_.budget_used_of();
     snapshot.connections = connections_;

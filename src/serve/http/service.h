@@ -14,15 +14,15 @@
 #include <variant>
 #include <vector>
 
-#include "text/chat_template.h"
-#include "text/generation_config.h"
-#include "text/tokenizer.h"
 #include "serve/engine.h"
 #include "serve/http/call.h"
 #include "serve/http/caller.h"
 #include "serve/http/metrics.h"
 #include "serve/http/prompt_tree.h"
 #include "serve/http/session_table.h"
+#include "text/chat_template.h"
+#include "text/generation_config.h"
+#include "text/tokenizer.h"
 
 namespace quire::serve::http {
 
@@ -52,6 +52,7 @@ struct ServiceParts {
   std::function<EngineStats()> engine_stats;
   std::function<std::pair<uint64_t, uint64_t>()> budget_used_of;  // bytes
   std::function<std::string(const std::string&)> strftime_now;    // for templates
+  const DiskStore* store = nullptr;                               // of the cache; null: none
 };
 
 struct HttpRequest {
