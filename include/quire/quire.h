@@ -134,8 +134,11 @@ enum {
   QUIRE_OTHER_PROFILE = 7,  // here under other weights, adapter, version or position encoding
   QUIRE_EXPIRED = 8,        // it was here, and nobody used it for the tenant's ttl
   QUIRE_QUOTA = 9,          // it was here, and went because the tenant's own quota was full
-  QUIRE_NO_TWIN = 10        // here, but not the open forms that residual_tokens would read
+  QUIRE_NO_TWIN = 10,       // here, but not the open forms that residual_tokens would read
   // 11 is reserved: it was QUIRE_SPILLED until 0.2.
+  QUIRE_NOT_LOADED = 12,   // the store has it, and it was not loaded
+  QUIRE_LOAD_FAILED = 13,  // the store could not give it: damaged, gone, or the disk failed
+  QUIRE_LOAD_LATE = 14     // it did not come in time
 };
 
 typedef struct quire_cache quire_cache;
@@ -161,6 +164,9 @@ typedef struct quire_layer_group {
   uint32_t stream_count;
   const quire_stream* streams;  // [stream_count]: key and value, or one latent
 } quire_layer_group;
+
+/// Where a cache keeps blocks below memory; see "The store below a cache".
+typedef struct quire_disk_store quire_disk_store;
 
 typedef struct quire_cache_options {
   size_t size;
@@ -194,6 +200,8 @@ typedef struct quire_cache_options {
   // 0: it is refused.
   int32_t codec_fallback;
   const void* reserved[2];  // NULL; they were the spill's until 0.2
+  // Published blocks are written there, and found by a later process. NULL: nowhere.
+  quire_disk_store* disk_store;
 } quire_cache_options;
 
 /// Makes a cache.
@@ -356,10 +364,18 @@ quire_code quire_unpin(quire_cache* cache, uint32_t tenant, const quire_acquire_
 uint64_t quire_plan_resident_tokens(const quire_plan* plan);
 /// Tokens of the prompt that must be computed; 0 for NULL only.
 uint64_t quire_plan_missing_tokens(const quire_plan* plan);
+/// Of the missing tokens, those that quire_load can bring. 0 for NULL.
+uint64_t quire_plan_loadable_tokens(const quire_plan* plan);
 /// 0 for NULL only.
 quire_reason quire_plan_reason(const quire_plan* plan);
 /// Name of a reason as in JSON, for example "never_seen"; "unknown" for any other number.
 const char* quire_reason_name(quire_reason reason);
+/// Reads what the store has of a plan and waits for it, at most `timeout_us` (0: as long as it
+/// takes). `loaded` is the plan with what came; its reason says why the rest did not. `plan` is used
+/// up, also when this fails.
+/// Errors: QUIRE_NO_SPACE no free slots for it
+quire_code quire_load(quire_plan* plan, uint64_t timeout_us, quire_plan** loaded,
+                      quire_error* error);
 void quire_plan_free(quire_plan* plan);
 
 typedef struct quire_sequence_options {
@@ -593,6 +609,37 @@ typedef struct quire_attend_request {
 /// Threads: one call at a time per handle; no writer on these sequences meanwhile
 quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
                         quire_error* error);
+
+// ---- The store below a cache --------------------------------------------------------------------
+//
+// quire_cache_options::disk_store names one, and several caches may share it. It writes what they
+// publish behind their backs; quire_load brings it back. docs/durability.md. One process at a time
+// owns a directory. Freed while caches name it, it lives until they end.
+
+typedef struct quire_disk_store_options {
+  size_t size;
+  const char* directory;        // made if there is none
+  uint64_t bytes_cap;           // of all files together, never exceeded; 0: 8 GiB
+  uint64_t commit_interval_us;  // what a crash may lose; 0: 1,000,000
+  uint64_t staging_bytes;       // memory for bytes under way; 0: 64 MiB
+} quire_disk_store_options;
+
+/// Opens the store in a directory, or makes one.
+/// Errors: QUIRE_INVALID_ARGUMENT sizes that no store can have; QUIRE_BUSY another process has it;
+///         QUIRE_UNSUPPORTED a newer version wrote it; QUIRE_NO_SPACE; QUIRE_IO
+quire_code quire_disk_store_open(const quire_disk_store_options* options, quire_disk_store** store,
+                                 quire_error* error);
+void quire_disk_store_free(quire_disk_store* store);
+/// Returns when everything published before is durable. What was not flushed may be lost at the end.
+/// Errors: QUIRE_NO_SPACE or QUIRE_IO some of it could not be written
+quire_code quire_disk_store_flush(quire_disk_store* store, quire_error* error);
+/// A secret for quire_identity::domain_secret, kept beside the store in a file of mode 0600.
+/// Errors: QUIRE_CORRUPT the file is not what was written; QUIRE_NO_SPACE; QUIRE_IO
+quire_code quire_disk_store_secret(const quire_disk_store* store, uint8_t secret[32],
+                                   quire_error* error);
+/// As quire_cache_stats_json.
+quire_code quire_disk_store_stats_json(const quire_disk_store* store, char* text,
+                                       size_t text_bytes, size_t* length, quire_error* error);
 
 // ---- Store --------------------------------------------------------------------------------------
 //

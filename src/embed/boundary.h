@@ -75,7 +75,8 @@ template <>
     QUIRE_FIELD_END(quire_cache_options, open_codec),
     QUIRE_FIELD_END(quire_cache_options, codec_fallback),
     QUIRE_FIELD_END(quire_cache_options, reserved[0]),
-    QUIRE_FIELD_END(quire_cache_options, reserved[1])};
+    QUIRE_FIELD_END(quire_cache_options, reserved[1]),
+    QUIRE_FIELD_END(quire_cache_options, disk_store)};
 template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_cache_stats> = {
     QUIRE_FIELD_END(quire_cache_stats, refused_total),

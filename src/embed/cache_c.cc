@@ -38,6 +38,7 @@ static_assert(QUIRE_FEWER == int{static_cast<uint8_t>(OnFull::kFewer)});
 static_assert(QUIRE_EXACT == int{static_cast<uint8_t>(EvictionBatch::kExact)});
 static_assert(QUIRE_ADAPTIVE == int{static_cast<uint8_t>(EvictionBatch::kAdaptive)});
 static_assert(QUIRE_NO_TWIN == int{static_cast<uint8_t>(MissReason::kNoTwin)});
+static_assert(QUIRE_LOAD_LATE == int{static_cast<uint8_t>(MissReason::kLoadLate)});
 
 Result<LayerGroup> ToGroup(const quire_layer_group& group, uint32_t index) {
   const std::string name = fmt::format("options->groups[{}].", index);
@@ -226,8 +227,14 @@ quire_code quire_cache_create(const quire_cache_options* options, quire_cache** 
       QUIRE_ASSIGN(kernels, quire::MakeCpuAttention());
       made.fallback_kernels = kernels.get();
     }
+    std::shared_ptr<quire::DiskStore> store;
+    if (asked.disk_store != nullptr) store = asked.disk_store->store;
+    made.store = store.get();
     QUIRE_ASSIGN(auto created, quire::Cache::Create(std::move(made)));
-    *cache = new quire_cache{.cache = std::move(created)};
+    // Whoever has the cache last ends it, and then the store.
+    std::shared_ptr<quire::Cache> shared(created.release(),
+                                         [store](quire::Cache* last) { delete last; });
+    *cache = new quire_cache{.cache = std::move(shared)};
     return {};
   });
 }
@@ -354,6 +361,23 @@ uint64_t quire_plan_missing_tokens(const quire_plan* plan) {
 
 quire_reason quire_plan_reason(const quire_plan* plan) {
   return plan == nullptr ? 0 : static_cast<quire_reason>(plan->plan.reason());
+}
+
+uint64_t quire_plan_loadable_tokens(const quire_plan* plan) {
+  return plan == nullptr ? 0 : plan->plan.loadable_tokens();
+}
+
+quire_code quire_load(quire_plan* plan, uint64_t timeout_us, quire_plan** loaded,
+                      quire_error* error) {
+  std::unique_ptr<quire_plan> used_up(plan);
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(plan, "plan"));
+    QUIRE_TRY(NotNull(loaded, "loaded"));
+    QUIRE_ASSIGN(auto ticket, plan->cache->Load(std::move(plan->plan), {.timeout_us = timeout_us}));
+    plan->plan = ticket.Take();
+    *loaded = used_up.release();
+    return {};
+  });
 }
 
 void quire_plan_free(quire_plan* plan) { delete plan; }

@@ -28,6 +28,10 @@ struct ShownBlocks {
 
 }  // namespace quire::embed
 
+struct quire_disk_store {
+  std::shared_ptr<quire::DiskStore> store;
+};
+
 struct quire_cache {
   std::shared_ptr<quire::Cache> cache;
 };
