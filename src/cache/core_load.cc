@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/canary.h"
 #include "base/sync_point.h"
 #include "cache/below.h"
 #include "cache/core.h"
@@ -160,7 +161,10 @@ void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const 
     }
     present.assign(count, tier::Presence::kAbsent);
     mover_->Find(std::span(beyond).subspan(before), present);
-    const auto absent = std::ranges::find(present, tier::Presence::kAbsent);
+    auto absent = std::ranges::find(present, tier::Presence::kAbsent);
+    if (Planted(Canary::kTrustChildren)) {
+      absent = std::find(present.rbegin(), present.rend(), tier::Presence::kPresent).base();
+    }
     beyond.resize(before + static_cast<size_t>(absent - present.begin()));
     if (absent != present.end()) break;
   }
@@ -384,9 +388,10 @@ void Core::DropLoad(LoadJob& job) {
   std::vector<SlotId> held = std::move(job.held);
   for (const PerClass<SlotId>& slots : job.slots) {
     for (const SlotId slot : slots) {
-      if (!slot.is_none()) held.push_back(slot);
+      if (!slot.is_none() && !Planted(Canary::kLeakSlots)) held.push_back(slot);
     }
   }
+  if (Planted(Canary::kReleaseTwice)) ReleaseSlots(held);
   job.slots.clear();
   job.held.clear();
   ReleaseSlots(held);

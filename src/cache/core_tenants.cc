@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/canary.h"
 #include "base/hash.h"
 #include "base/sync_point.h"
 #include "cache/core.h"
@@ -99,7 +100,9 @@ Result<EraseReport> Core::Erase(TenantId id) {
   // From here on nothing of it is found or written; below it goes for good.
   Result<void> erased_below;
   if (mover_ != nullptr) {
-    erased_below = mover_->Erase(tier::PublisherOf(PublisherName(id)));
+    if (!Planted(Canary::kEraseAbove)) {
+      erased_below = mover_->Erase(tier::PublisherOf(PublisherName(id)));
+    }
     report.slots_zeroed += DisownLoaded(id);
   }
   const std::vector<BlockId> erased = MarkErased();

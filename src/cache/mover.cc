@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "base/canary.h"
 #include "base/log.h"
 #include "base/sync_point.h"
 #include "cache/core.h"
@@ -258,7 +259,8 @@ bool Mover::TakeWishes() {
 bool Mover::StartFlushes() {
   if (flushes_.empty()) return false;
   write_after_us_ = std::min(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
-  if (std::ranges::any_of(cores_, [](const Core* core) { return core->HasWrites(); })) return false;
+  const auto has_writes = [](const Core* core) { return core->HasWrites(); };
+  if (std::ranges::any_of(cores_, has_writes) && !Planted(Canary::kFlushEarly)) return false;
   const uint64_t tag = next_tag_++;
   flushes_.back()->put_back = put_back_;
   asked_[tag] = flushes_.back();
@@ -418,10 +420,11 @@ void Mover::EndGet(const StoreCompletion& ended) {
   const auto found = gets_.find(ended.tag);
   const std::unique_ptr<Get> get = std::move(found->second);
   gets_.erase(found);
+  if (Planted(Canary::kForgetLate) && get->load == nullptr) return;
   ActiveLoad& load = *get->load;
   --load.gets;
   --load.pending[get->entry];
-  if (ended.outcome == StoreOutcome::kOk) {
+  if (ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed)) {
     ++loaded_;
     const Slots& slots = load.job->core.slots();
     for (uint32_t c = 0; c < get->host.size(); ++c) {
@@ -442,17 +445,27 @@ void Mover::EndGet(const StoreCompletion& ended) {
 }
 
 // What comes after the end is of no use any more.
-void Mover::CancelGets(const ActiveLoad& load) {
+void Mover::CancelGets(ActiveLoad& load) {
   for (const auto& [tag, get] : gets_) {
-    if (get->load == &load && get->entry >= load.end) store_->Cancel(tag);
+    if (get->load != &load || get->entry < load.end) continue;
+    if (Planted(Canary::kForgetLate)) {
+      --load.gets;
+      get->load = nullptr;
+      continue;
+    }
+    store_->Cancel(tag);
   }
+}
+
+bool Mover::IsReady(const ActiveLoad& load, size_t entry) {
+  return load.pending[entry] == 0 || Planted(Canary::kAttachEarly);
 }
 
 bool Mover::AttachReady(ActiveLoad& load) {
   bool worked = false;
   while (load.attached < load.end) {
     size_t ready = load.attached;
-    while (ready < std::min(load.end, load.started) && load.pending[ready] == 0 &&
+    while (ready < std::min(load.end, load.started) && IsReady(load, ready) &&
            ready < load.attached + kPublishBlocksMax) {
       ++ready;
     }

@@ -99,8 +99,9 @@ class Mover {
   void StartGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void StartGet(ActiveLoad& load, size_t entry, bool twins) QUIRE_REQUIRES(tick_mutex_);
   void EndGet(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
+  static bool IsReady(const ActiveLoad& load, size_t entry);
   bool AttachReady(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
-  void CancelGets(const ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
+  void CancelGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void End(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void Handle(const std::vector<tier::StoreCompletion>& done) QUIRE_REQUIRES(tick_mutex_);
 
