@@ -183,7 +183,7 @@ class AttachedCache:
             raise quire.InvalidArgumentError(
                 f"input_ids of shape {tuple(ids.shape)} with a mask of {tuple(mask.shape)}"
             )
-        for prompt in list(self._prompts):
+        for prompt in self._live_prompts():
             if prompt.thread == threading.get_ident():
                 prompt.flush()  # the answers of this thread's calls so far
         identity = quire.Identity(
@@ -201,9 +201,14 @@ class AttachedCache:
                 row.sequence.close()
             raise
         made = PromptCache(self, rows, ids)
-        self._prompts.add(made)
+        with self._lock:
+            self._prompts.add(made)
         self._count("skipped_tokens", sum(max(made.skipped_columns - row.pad, 0) for row in rows))
         return made
+
+    def _live_prompts(self) -> list[PromptCache]:
+        with self._lock:
+            return list(self._prompts)
 
     def _count(self, name: str, tokens: int) -> None:
         with self._lock:
@@ -252,7 +257,7 @@ class AttachedCache:
         """
         if self.cache.closed:
             return
-        for prompt in list(self._prompts):
+        for prompt in self._live_prompts():
             prompt.close()
         self._unhook()
         try:
