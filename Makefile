@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install demo test bench bench-page bench-peers asan tsan stress fuzz-smoke tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers asan tsan stress serve-load fuzz-smoke tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -26,6 +26,22 @@ build: deps  ## the program, at build/release/quire
 install: build  ## the program, libquire.so, headers, CMake and pkg-config files; PREFIX and DESTDIR
 	@$(call BUILD,release) --target quire_shared
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+
+deb: build  ## Debian packages in build/deb: libquire, libquire-dev, quire
+	@scripts/install-deps --packages
+	@$(call BUILD,release) --target quire_shared
+	@scripts/package-files build/release
+	@rm -rf build/deb
+	@cpack --config build/release/CPackConfig.cmake -G DEB -B build/deb
+	@rm -rf build/deb/_CPack_Packages
+
+test-deb: deb  ## installs the packages in a fresh Debian 12 root (as root) and runs them there
+	@tests/packages/clean-root.sh build/deb
+
+docs:  ## the docs site, at build/site/index.html; a dead link is an error
+	@scripts/install-deps --docs
+	@scripts/venv docs
+	@NO_MKDOCS_2_WARNING=1 build/venv-docs/bin/mkdocs build
 
 demo: build  ## the main job, end to end, on the bundled model
 	@build/release/quire demo
@@ -60,10 +76,16 @@ stress: dev-deps  ## the stress test for ten minutes under ThreadSanitizer
 	@QUIRE_STRESS_SECONDS=$${QUIRE_STRESS_SECONDS:-600} \
 	  build/tsan/bin/registry_test --gtest_filter='Stress.*'
 
+serve-load: build  ## 200 streaming clients on one server for five minutes
+	@scripts/venv
+	@QUIRE_SERVE_CLIENTS=$${QUIRE_SERVE_CLIENTS:-200} QUIRE_SERVE_SECONDS=$${QUIRE_SERVE_SECONDS:-300} \
+	  QUIRE_BINARY=build/release/quire build/venv/bin/python -m pytest -q -s -p no:cacheprovider \
+	  tests/e2e/test_serve_load.py
+
 mutants: deps  ## small faults put into the code: how many the suites notice (FLAGS="--folder pool")
 	@scripts/mutants $(FLAGS)
 
-nightly: dev-deps  ## asan, tsan, stress, fuzz-smoke, tidy and mutants; ends with one line
+nightly: dev-deps  ## asan, tsan, stress, serve-load, fuzz-smoke, tidy, mutants, test-deb, docs; ends with one line
 	@scripts/nightly
 
 tidy: dev-deps  ## clang-tidy over src and apps; findings are errors

@@ -34,13 +34,13 @@ constexpr uint64_t kBytesPerSlice = uint64_t{32} << 20;
 
 /// What one case reads and what it reads it with.
 struct Bench {
-  /// The tokens are those of `parts` sequences.
-  static Result<std::shared_ptr<Bench>> Create(Codec codec, uint32_t tokens, uint32_t parts,
+  /// The tokens are those of `pieces` sequences.
+  static Result<std::shared_ptr<Bench>> Create(Codec codec, uint32_t tokens, uint32_t pieces,
                                                uint32_t layers, uint32_t threads) {
     auto made = std::make_shared<Bench>();
     QUIRE_ASSIGN(made->attention, MakeCpuAttention());
     QUIRE_ASSIGN(made->sequence, Sequence::Create(codec, tokens, layers));
-    made->tables = made->sequence->Parts(parts);
+    made->tables = made->sequence->Pieces(pieces);
     made->executor = MakePinnedPool(threads);
     return made;
   }
@@ -79,27 +79,27 @@ uint32_t LayersBeyondCache(double bytes_per_layer) {
 Result<Subject> Decode(Codec codec, uint32_t tokens, uint32_t group, uint32_t threads) {
   const double bytes_per_layer = BytesPerLayer(codec, tokens);
   const uint32_t layers = LayersBeyondCache(bytes_per_layer);
-  uint32_t parts = 1;  // of a layer; a power of two, so that all have whole splits
-  while (bytes_per_layer / parts > kBytesPerSlice) parts *= 2;
-  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, parts, layers, threads));
+  uint32_t pieces = 1;  // of a layer; a power of two, so that all have whole splits
+  while (bytes_per_layer / pieces > kBytesPerSlice) pieces *= 2;
+  QUIRE_ASSIGN(const auto bench, Bench::Create(codec, tokens, pieces, layers, threads));
   bench->queries = Queries(1, group);
   bench->out.resize(bench->queries.size());
-  const uint32_t places = layers * parts;
+  const uint32_t places = layers * pieces;
   for (uint32_t place = 0; place < places; ++place) {
     const uint32_t away = (place + places / 2) % places;
-    bench->runs.push_back(bench->sequence->LayerRuns(away / parts, away % parts, parts));
+    bench->runs.push_back(bench->sequence->LayerRuns(away / pieces, away % pieces, pieces));
   }
   return Timed{
       .unit = "ms/token",
       .less_is_better = true,
       .amount = 1e3 / layers * kModelLayers,
       .places = places,
-      .slice = fmt::format("1 row over {} tokens, 1 layer", tokens / parts),
+      .slice = fmt::format("1 row over {} tokens, 1 layer", tokens / pieces),
       .work =
           [=](uint32_t place) {
-            return bench->Attend(bench->sequence->Shape(place / parts, group),
+            return bench->Attend(bench->sequence->Shape(place / pieces, group),
                                  bench->sequence->Task(1, bench->queries.data(), bench->out.data(),
-                                                       place % parts, parts));
+                                                       place % pieces, pieces));
           },
       .floor = [=](uint32_t place) { return ReadSeconds(bench->runs[place], *bench->executor); }};
 }

@@ -10,7 +10,7 @@
 
 #include "bench/bench.h"
 #include "quire/env.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::bench {
 

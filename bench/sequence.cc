@@ -21,7 +21,7 @@ void Sequence::Fill() {
   constexpr uint64_t kPatternBytes = 1 << 17;
   const Codec codec = layout_.key(0).codec;
   std::vector<std::byte> codes(kPatternBytes);
-  std::vector<std::byte> halves(kPatternBytes);
+  std::vector<std::byte> f16_values(kPatternBytes);
   Prng prng(1);
   for (std::byte& code : codes) code = std::byte(prng.Next64() & 0xb7);  // fp8: no NaN, no Inf
   if (IsIdentity(codec)) {
@@ -30,11 +30,11 @@ void Sequence::Fill() {
     }
   }
   for (uint64_t i = 0; i < kPatternBytes / 2; ++i) {
-    codec::StoreValue(Codec::kF16, prng.NextFloat(0.01f, 0.02f), halves.data(), i);
+    codec::StoreValue(Codec::kF16, prng.NextFloat(0.01f, 0.02f), f16_values.data(), i);
   }
   for (const uint32_t slot : slots_) {
     std::byte* const to = arena_->base() + slot * layout_.slot_bytes(0);
-    Repeat(IsIdentity(codec) ? codes : halves, to, layout_.slot_bytes(0));
+    Repeat(IsIdentity(codec) ? codes : f16_values, to, layout_.slot_bytes(0));
     if (IsIdentity(codec)) continue;
     for (uint32_t layer = 0; layer < layers(); ++layer) {
       for (const StreamLayout* stream : {&layout_.key(layer), &layout_.value(layer)}) {

@@ -62,11 +62,11 @@ class Sequence {
   }
   uint32_t block_tokens() const { return layout_.block_tokens(); }
 
-  /// The bytes of one layer, block by block: part `part` of `parts` of its blocks.
-  Runs LayerRuns(uint32_t layer, uint32_t part, uint32_t parts) const {
+  /// The bytes of one layer, block by block: piece `piece` of `pieces` of its blocks.
+  Runs LayerRuns(uint32_t layer, uint32_t piece, uint32_t pieces) const {
     const uint64_t bytes = layout_.slot_bytes(0) / layers();
-    const uint64_t begin = slots_.size() * part / parts;
-    const uint64_t end = slots_.size() * (part + 1) / parts;
+    const uint64_t begin = slots_.size() * piece / pieces;
+    const uint64_t end = slots_.size() * (piece + 1) / pieces;
     Runs runs;
     runs.reserve(end - begin);
     for (uint64_t i = begin; i < end; ++i)
@@ -89,22 +89,23 @@ class Sequence {
   }
 
   /// The blocks as so many sequences, each of as many blocks. Valid until the next call.
-  BlockTables Parts(uint32_t parts) {
+  BlockTables Pieces(uint32_t pieces) {
     indptr_.clear();
-    for (uint64_t part = 0; part <= parts; ++part) indptr_.push_back(slots_.size() * part / parts);
+    for (uint64_t piece = 0; piece <= pieces; ++piece)
+      indptr_.push_back(slots_.size() * piece / pieces);
     return Tables(indptr_, slots_.data());
   }
 
-  /// The last `rows` positions of part `part` of Parts(parts).
-  AttentionTask Task(uint32_t rows, const float* queries, float* out, uint32_t part = 0,
-                     uint32_t parts = 1) const {
-    const uint64_t begin = slots_.size() * part / parts;
-    const uint64_t end = slots_.size() * (part + 1) / parts;
+  /// The last `rows` positions of piece `piece` of Pieces(pieces).
+  AttentionTask Task(uint32_t rows, const float* queries, float* out, uint32_t piece = 0,
+                     uint32_t pieces = 1) const {
+    const uint64_t begin = slots_.size() * piece / pieces;
+    const uint64_t end = slots_.size() * (piece + 1) / pieces;
     return {.queries = queries,
             .out = out,
             .rows = rows,
             .first_position = (end - begin) * block_tokens() - rows,
-            .sequence = part};
+            .sequence = piece};
   }
 
  private:
@@ -119,7 +120,7 @@ class Sequence {
   std::unique_ptr<DeviceMemory> memory_;
   std::optional<Reservation> arena_;
   std::vector<uint32_t> slots_;   // [blocks]
-  std::vector<uint64_t> indptr_;  // of Parts
+  std::vector<uint64_t> indptr_;  // of Pieces
 };
 
 }  // namespace quire::bench

@@ -22,12 +22,12 @@ namespace {
 
 constexpr std::string_view kGreeting = "quire-slices 1 ";
 
-/// The part of `text` before the first `separator`, which is taken away with it.
+/// The word of `text` before the first `separator`, which is taken away with it.
 std::string_view TakeUntil(std::string_view& text, char separator) {
   const size_t at = text.find(separator);
-  const std::string_view part = text.substr(0, at);
+  const std::string_view word = text.substr(0, at);
   text = at == std::string_view::npos ? std::string_view() : text.substr(at + 1);
-  return part;
+  return word;
 }
 
 template <typename Number>

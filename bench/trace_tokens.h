@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::bench {
 

@@ -9,6 +9,9 @@ find_package(CLI11 REQUIRED)           # CLI11::CLI11
 find_package(fmt REQUIRED)             # fmt::fmt
 find_package(spdlog REQUIRED)          # spdlog::spdlog
 find_package(ZLIB REQUIRED)            # ZLIB::ZLIB
+find_package(Boost 1.81 REQUIRED)      # Boost::headers: Asio and Beast
+find_package(OpenSSL REQUIRED)         # OpenSSL::SSL
+find_package(prometheus-cpp REQUIRED)  # prometheus-cpp::core
 find_package(GTest REQUIRED)           # GTest::gtest_main, GTest::gmock
 find_package(rapidcheck REQUIRED)      # rapidcheck, rapidcheck_gtest
 find_package(benchmark REQUIRED)       # benchmark::benchmark

@@ -26,26 +26,34 @@ set_target_properties(quire_shared PROPERTIES
   OUTPUT_NAME quire EXPORT_NAME quire LINKER_LANGUAGE CXX LINK_DEPENDS "${exports}"
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 
+# Components are the packages of `make deb` (cmake/QuirePackages.cmake): library, development, program.
 install(TARGETS quire_shared EXPORT quireTargets
-        LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+        LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library
+        NAMELINK_COMPONENT development
         INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(TARGETS quire RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-install(DIRECTORY include/quire DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+install(TARGETS quire RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)
+install(DIRECTORY include/quire DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development
         FILES_MATCHING PATTERN "*.h")
-install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+# What `quire demo` runs, found from the program's own folder.
+file(GLOB model_files CONFIGURE_DEPENDS models/tiny/*.json models/tiny/*.jsonl
+     models/tiny/*.safetensors models/tiny/*.txt)
+install(FILES ${model_files} DESTINATION "${CMAKE_INSTALL_DATADIR}/quire/models/tiny"
+        COMPONENT program)
+install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT licence)
 
 set(package "${CMAKE_INSTALL_LIBDIR}/cmake/quire")
 set(made "${CMAKE_BINARY_DIR}/install")
-install(EXPORT quireTargets NAMESPACE quire:: DESTINATION "${package}")
+install(EXPORT quireTargets NAMESPACE quire:: DESTINATION "${package}" COMPONENT development)
 configure_package_config_file(cmake/quireConfig.cmake.in "${made}/quireConfig.cmake"
   INSTALL_DESTINATION "${package}" NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file("${made}/quireConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
 install(FILES "${made}/quireConfig.cmake" "${made}/quireConfigVersion.cmake"
-        DESTINATION "${package}")
+        DESTINATION "${package}" COMPONENT development)
 
 # The prefix is where the file is found, so that `cmake --install --prefix` may choose it late.
 file(RELATIVE_PATH quire_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" quire_pc_prefix "${quire_pc_prefix}")
 configure_file(cmake/quire.pc.in "${made}/quire.pc" @ONLY)
-install(FILES "${made}/quire.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+install(FILES "${made}/quire.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
+        COMPONENT development)

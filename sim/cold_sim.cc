@@ -17,29 +17,9 @@ namespace {
 using tier::StoreCompletion;
 using tier::StoreOutcome;
 
-enum class Faults : uint8_t { kCrashes, kReported, kSilent };
-
 constexpr uint64_t kSegmentBytes = 64 << 10;
 constexpr uint64_t kCatalogueBytes = 128 << 10;
 constexpr uint64_t kNumbers = 40;  // of records of one publisher and epoch
-
-FaultRates RatesOf(Faults faults) {
-  switch (faults) {
-    case Faults::kCrashes: return {};
-    case Faults::kReported:
-      return {.read_error = 40, .write_error = 40, .sync_error = 40, .short_write = 60};
-    case Faults::kSilent:
-      return {.read_error = 100,
-              .write_error = 100,
-              .short_read = 60,
-              .torn_write = 30,
-              .lost_write = 50,
-              .misdirected_write = 50,
-              .flip_on_read = 40,
-              .flip_at_rest = 30};
-  }
-  return {};
-}
 
 class ColdSim {
  public:
@@ -80,8 +60,8 @@ class ColdSim {
   }
 
  private:
-  void Problem(uint64_t& counter, std::string what) {
-    ++counter;
+  void Problem(uint64_t& counter, const std::string& what, uint64_t by = 1) {
+    counter += by;
     if (!report_.first_problem.empty()) return;
     report_.first_problem = fmt::format("seed {} step {}: {}", options_.seed, report_.steps, what);
   }
@@ -106,8 +86,9 @@ class ColdSim {
       // A disk that lies about the writes of both copies takes an erasure back.
       if (!honest() && !damaged) durable_epochs_[p] = std::min(durable_epochs_[p], epoch);
       if (epoch < durable_epochs_[p] && !damaged) {
-        Problem(report_.lost,
-                fmt::format("epoch {} of publisher {} is {} again", durable_epochs_[p], p, epoch));
+        Problem(report_.lost_bytes,
+                fmt::format("epoch {} of publisher {} is {} again", durable_epochs_[p], p, epoch),
+                sizeof(epoch));
       }
       epochs_[p] = std::max(epoch, durable_epochs_[p]);
     }
@@ -251,13 +232,15 @@ class ColdSim {
     if (completion.outcome == StoreOutcome::kOk && !cancelled_.contains(completion.tag)) {
       ++report_.loaded;
       if (name.epoch < epochs_[name.publisher]) {
-        return Problem(report_.wrong_bytes, "an erased record came back");
+        return Problem(report_.wrong_bytes, "an erased record came back",
+                       records_[name].layout().record_bytes());
       }
       const tier::TestRecord& record = records_[name];
       const size_t first = record.sections().size() - load.out.size();
       for (size_t i = 0; i < load.out.size(); ++i) {
         if (std::ranges::equal(load.out[i], record.sections()[first + i])) continue;
-        return Problem(report_.wrong_bytes, fmt::format("wrong bytes of record {}", name.number));
+        return Problem(report_.wrong_bytes, fmt::format("wrong bytes of record {}", name.number),
+                       load.out[i].size());
       }
     }
     const bool gone = completion.outcome == StoreOutcome::kMiss ||
@@ -296,11 +279,13 @@ class ColdSim {
     for (const RecordName& name : had) {
       if (name.epoch < epochs_[name.publisher] || Has(name)) continue;
       if (doubtful_.contains(name)) continue;
-      Problem(report_.lost, fmt::format("durable record {} of publisher {} is gone after a {}",
-                                        name.number, name.publisher,
-                                        how == 0   ? "close"
-                                        : how == 1 ? "kill"
-                                                   : "power cut"));
+      Problem(report_.lost_bytes,
+              fmt::format("durable record {} of publisher {} is gone after a {}", name.number,
+                          name.publisher,
+                          how == 0   ? "close"
+                          : how == 1 ? "kill"
+                                     : "power cut"),
+              records_[name].layout().record_bytes());
     }
   }
 

@@ -10,11 +10,13 @@
 #include <utility>
 
 #include "apps/quire/command.h"
+#include "apps/quire/load.h"
 #include "apps/quire/trace.h"
 #include "bench/against.h"
 #include "bench/bench.h"
 #include "bench/pairs.h"
 #include "bench/slices.h"
+#include "env/file.h"
 #include "env/machine.h"
 #include "quire/attention.h"
 
@@ -25,11 +27,15 @@ namespace {
 using CasesFunction = std::vector<bench::Case> (*)(const bench::Options&);
 
 const std::map<std::string, CasesFunction>& Benches() {
-  static const std::map<std::string, CasesFunction> benches = {
-      {"attention", bench::AttentionCases}, {"cache", bench::CacheCases},
-      {"cascade", bench::CascadeCases},     {"codec", bench::CodecCases},
-      {"index", bench::IndexCases},         {"model", bench::ModelCases},
-      {"pool", bench::PoolCases},           {"serve", bench::ServeCases}};
+  static const std::map<std::string, CasesFunction> benches = {{"attention", bench::AttentionCases},
+                                                               {"cache", bench::CacheCases},
+                                                               {"cascade", bench::CascadeCases},
+                                                               {"codec", bench::CodecCases},
+                                                               {"index", bench::IndexCases},
+                                                               {"model", bench::ModelCases},
+                                                               {"pool", bench::PoolCases},
+                                                               {"serve", bench::ServeCases},
+                                                               {"tier", bench::TierCases}};
   return benches;
 }
 
@@ -43,6 +49,8 @@ struct Flags {
   bool instructions = false;
   bool slices = false;
   bool json = false;
+  LoadOptions load;
+  std::string key_file;
 };
 
 std::string CpuTarget() {
@@ -256,7 +264,62 @@ Result<void> RunCases(const Flags& flags, const std::vector<bench::Case>& cases)
   return {};
 }
 
-int RunBench(const Flags& flags) {
+double Quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+// A running server, as its clients see it. There is no floor but that of hits.
+Result<int> RunOnServer(Flags& flags) {
+  QUIRE_ASSIGN(const Trace trace, ReadTrace(flags.trace));
+  if (!flags.key_file.empty()) {
+    QUIRE_ASSIGN(flags.load.key, ReadFile(flags.key_file, 4096));
+    flags.load.key.erase(flags.load.key.find_last_not_of(" \r\n") + 1);
+  }
+  QUIRE_ASSIGN(const LoadReport report, RunLoad(trace, flags.load));
+  const auto d = [](uint64_t number) { return static_cast<double>(number); };
+  auto rows = nlohmann::ordered_json::array();
+  const auto add = [&](const std::string& name, double value, const char* unit) {
+    rows.push_back({{"case", name}, {"value", value}, {"unit", unit}});
+  };
+  add("answered", d(report.requests - report.failed), "requests");
+  add("failed", d(report.failed), "requests");
+  add("throughput", d(report.prompt_tokens + report.generated_tokens) / report.seconds, "tokens/s");
+  add("generated", d(report.generated_tokens) / report.seconds, "tokens/s");
+  for (const auto& [name, share] : {std::pair("p50", 0.5), {"p99", 0.99}}) {
+    add(fmt::format("first_token/{}", name), Quantile(report.first_ms, share), "ms");
+    add(fmt::format("next_token/{}", name), Quantile(report.next_ms, share), "ms");
+  }
+  const double hits =
+      report.prompt_tokens == 0 ? 0 : d(report.cached_tokens) / d(report.prompt_tokens);
+  add("hits", hits, "of prompts");
+  rows.back()["floor"] = report.unlimited_hits;
+  rows.back()["ratio"] = report.unlimited_hits == 0 ? 1.0 : hits / report.unlimited_hits;
+  if (flags.json) {
+    PrintJson(
+        {{"bench", "serve"}, {"url", flags.load.url}, {"seconds", report.seconds}, {"rows", rows}});
+  } else {
+    for (const auto& row : rows) {
+      fmt::print("{:<20} {:>14.3f} {}\n", row["case"].get<std::string>(),
+                 row["value"].get<double>(), row["unit"].get<std::string>());
+    }
+  }
+  if (report.failed == 0) return kOk;
+  fmt::print(stderr, "quire bench: {} requests failed, the first one: {}\n", report.failed,
+             report.first_failure);
+  return kFailedCheck;
+}
+
+int RunBench(Flags& flags) {
+  if (!flags.load.url.empty()) {
+    if (flags.name != "serve" || flags.trace.empty()) {
+      fmt::print(stderr, "quire bench: --url is for serve, with a --trace\n");
+      return kBadUsage;
+    }
+    const auto code = RunOnServer(flags);
+    return code ? *code : Report("bench", code.error());
+  }
   bench::Options options{.threads = flags.threads};
   if (!flags.trace.empty()) {
     if (const auto loaded = LoadTrace(flags.trace, options); !loaded) {
@@ -303,6 +366,28 @@ void AddBench(CLI::App& program, int& exit) {
                       "Only cases with this in their name, such as decode/f16/32768");
   command->add_option("--trace", flags->trace,
                       "Requests for `index` and `serve` to replay: a .jsonl.gz file of hash_ids");
+  command->add_option("--url", flags->load.url,
+                      "Of `serve`: a running server, http://HOST:PORT. Sends it the trace's "
+                      "requests when they are due, answered or not");
+  command->add_option("--rate", flags->load.rate, "With --url: requests per second; 0: all at once")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--requests", flags->load.requests, "With --url: of the trace, the first")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command
+      ->add_option("--prompt-blocks", flags->load.blocks_max,
+                   "With --url: longer prompts are cut to so many blocks of 16 tokens")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command
+      ->add_option("--answer-tokens", flags->load.answer_tokens_max,
+                   "With --url: longer answers are cut")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_flag("!--no-reuse", flags->load.reuse,
+                    "With --url: the server computes every prompt");
+  command->add_option("--key-file", flags->key_file, "With --url: a file with the API key");
   CLI::Option* against = command->add_option(
       "--against", flags->against,
       "Another build of quire: takes turns with this one on the same cases, slice by slice");

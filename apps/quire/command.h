@@ -40,6 +40,7 @@ void AddDemo(CLI::App& program, int& exit);
 void AddGenerate(CLI::App& program, int& exit);
 void AddEval(CLI::App& program, int& exit);
 void AddPlan(CLI::App& program, int& exit);
+void AddServe(CLI::App& program, int& exit);
 void AddBench(CLI::App& program, int& exit);
 void AddReplay(CLI::App& program, int& exit);
 void AddSelftest(CLI::App& program, int& exit);

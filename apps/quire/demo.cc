@@ -53,12 +53,14 @@ struct ProcessRun {
   std::string digest{};
 };
 
-/// models/tiny beside the working directory or the program's own source tree.
+/// models/tiny in the working directory, in the source tree that the program was built in, or where
+/// `make install` puts it.
 std::string BundledModel() {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  for (const fs::path& root : {fs::path("."), program.parent_path() / "../.."}) {
+  const fs::path folder = program.parent_path();
+  for (const fs::path& root : {fs::path("."), folder / "../..", folder / "../share/quire"}) {
     const fs::path model = root / "models" / "tiny";
     if (fs::exists(model / "config.json", error)) return model.lexically_normal().string();
   }

@@ -2,13 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <ctime>
 #include <map>
 #include <numeric>
 #include <optional>
 
+#include "apps/quire/date.h"
 #include "apps/quire/npy.h"
 #include "apps/quire/output.h"
 #include "apps/quire/progress.h"
@@ -16,8 +15,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "env/file.h"
-#include "model/chat_template.h"
-#include "model/generation_config.h"
+#include "text/chat_template.h"
+#include "text/generation_config.h"
 
 namespace quire::app {
 
@@ -58,16 +57,6 @@ Result<std::vector<TokenId>> ParseIds(std::string_view text) {
     if (word.size() == text.size()) return ids;
     text.remove_prefix(word.size() + 1);
   }
-}
-
-/// The date now by a format of strftime; for templates that state it.
-std::string DateNow(const std::string& format) {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  std::array<char, 256> text{};
-  const size_t bytes = std::strftime(text.data(), text.size(), format.c_str(), &local);
-  return {text.data(), bytes};
 }
 
 /// The model's template, when --chat asks for it.

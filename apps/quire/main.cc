@@ -26,6 +26,7 @@ int Main(int argc, char** argv) {
   AddGenerate(program, exit);
   AddEval(program, exit);
   AddPlan(program, exit);
+  AddServe(program, exit);
   AddBench(program, exit);
   AddReplay(program, exit);
   AddSelftest(program, exit);

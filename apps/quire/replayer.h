@@ -11,7 +11,7 @@
 
 #include "apps/quire/trace.h"
 #include "evict/policies.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::app {
 

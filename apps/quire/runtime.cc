@@ -104,7 +104,8 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
       ->capture_default_str();
 }
 
-Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
+Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
+                                               const serve::EngineOptions& engine) {
   auto runtime = std::unique_ptr<Runtime>(new Runtime());
   QUIRE_ASSIGN(runtime->attention_, MakeCpuAttention());
   ProgressBar bar("loading " + flags.model);
@@ -139,7 +140,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags) {
                                                         .attention = *runtime->attention_,
                                                         .executor = *runtime->executor_,
                                                         .clock = SystemClock()},
-                                                       runtime->identity_, EngineOptionsOf(flags)));
+                                                       runtime->identity_, engine));
   return runtime;
 }
 

@@ -10,12 +10,12 @@
 
 #include "apps/quire/command.h"
 #include "model/model.h"
-#include "model/tokenizer.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/env.h"
 #include "registry/registry.h"
 #include "serve/run_all.h"
+#include "text/tokenizer.h"
 
 namespace quire::app {
 
@@ -56,7 +56,12 @@ class Runtime {
   /// Loads the model (with a progress bar) and makes the registry.
   /// Errors: what the model loader and the cache say; kUnsupported for flags this build cannot
   /// honour
-  static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags);
+  static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags) {
+    return Load(flags, EngineOptionsOf(flags));
+  }
+  /// The same with another engine on it.
+  static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags,
+                                               const serve::EngineOptions& engine);
 
   const model::Model& model() const { return *model_; }
   model::Model& model() { return *model_; }

@@ -1,5 +1,5 @@
-// quire sim: the stores on a machine that fails, from seeds.
-#include "sim/cold_sim.h"
+// quire sim: stores and caches on a machine that fails, from seeds.
+#include "sim/sim.h"
 
 #include <fmt/format.h>
 
@@ -11,6 +11,8 @@
 #include "apps/quire/output.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "sim/cache_sim.h"
+#include "sim/cold_sim.h"
 
 namespace quire::app {
 
@@ -19,6 +21,7 @@ namespace {
 struct SimFlags {
   std::string seeds = "1..100";
   uint64_t steps = 2000;
+  std::string what = "both";
   bool json = false;
 };
 
@@ -48,19 +51,23 @@ int RunSim(const SimFlags& flags) {
   SetLogLevel(LogLevel::kError);  // faults are the point
   sim::SimReport sum;
   Blake2b<16> digest;
-  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
-    const sim::SimReport report = sim::RunColdSim({.seed = seed, .steps = flags.steps});
+  const auto add = [&](const sim::SimReport& report) {
     sum.steps += report.steps;
     sum.faults += report.faults;
     sum.crashes += report.crashes;
     sum.loaded += report.loaded;
     sum.wrong_bytes += report.wrong_bytes;
-    sum.lost += report.lost;
+    sum.lost_bytes += report.lost_bytes;
     sum.over_cap += report.over_cap;
+    sum.leaked += report.leaked;
     sum.unexplained += report.unexplained;
     sum.stuck += report.stuck;
     digest.Update(std::as_bytes(std::span(report.digest)));
     if (report.problems() > 0) PrintError(report.first_problem + "\n");
+  };
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
+    if (flags.what != "cache") add(sim::RunColdSim({.seed = seed, .steps = flags.steps}));
+    if (flags.what != "store") add(sim::RunCacheSim({.seed = seed, .steps = flags.steps}));
   }
   const nlohmann::ordered_json object = {{"seeds", seeds.last - seeds.first + 1},
                                          {"steps", sum.steps},
@@ -68,8 +75,9 @@ int RunSim(const SimFlags& flags) {
                                          {"crashes", sum.crashes},
                                          {"loaded", sum.loaded},
                                          {"wrong_bytes", sum.wrong_bytes},
-                                         {"lost", sum.lost},
+                                         {"lost_bytes", sum.lost_bytes},
                                          {"over_cap", sum.over_cap},
+                                         {"leaked", sum.leaked},
                                          {"unexplained", sum.unexplained},
                                          {"stuck", sum.stuck},
                                          {"digest", ToHex(digest.Finish())}};
@@ -87,8 +95,9 @@ int RunSim(const SimFlags& flags) {
 
 void AddSim(CLI::App& program, int& exit) {
   auto flags = std::make_shared<SimFlags>();
-  CLI::App* command = program.add_subcommand(
-      "sim", "The cold store on a machine that fails, and an oracle that knows every byte");
+  CLI::App* command = program.add_subcommand("sim",
+                                             "The cold store, and caches on it, on a machine that "
+                                             "fails, and oracles that know every byte");
   const CLI::Validator seeds(
       [](std::string& text) {
         return ParseSeeds(text) ? std::string()
@@ -97,6 +106,9 @@ void AddSim(CLI::App& program, int& exit) {
       "A..B");
   command->add_option("--seeds", flags->seeds, "Seeds to run")->check(seeds)->capture_default_str();
   command->add_option("--steps", flags->steps, "Steps of each seed")->capture_default_str();
+  command->add_option("--what", flags->what, "store: the cold store alone; cache: caches on it")
+      ->check(CLI::IsMember({"store", "cache", "both"}))
+      ->capture_default_str();
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit] { exit = RunSim(*flags); });
 }

@@ -4,7 +4,7 @@
 #include <quire/attention.h>
 #include <quire/block_ops.h>
 #include <quire/env.h>
-#include <quire/view.h>
+#include <quire/sequence.h>
 
 #include <string>
 #include <vector>

@@ -13,15 +13,13 @@
 #include <string>
 #include <string_view>
 
+#include "quire/disk_store.h"
 #include "quire/env.h"
 #include "quire/error.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 #include "quire/sequence.h"
 #include "quire/stats.h"
-#include "quire/store.h"
-#include "quire/view.h"
 
 namespace quire::cache {
 struct BudgetState;
@@ -97,7 +95,7 @@ struct CacheOptions {
   // to one that they do (fp8 to int8 to f16), with a warning and a count in the statistics. Null:
   // it is refused. Used by Create alone; what came of it is in options().profile.
   const AttentionBackend* fallback_kernels = nullptr;
-  // Where published blocks are kept below memory (quire/store.h); tenants with a ttl are kept in
+  // Where published blocks are kept below memory (quire/disk_store.h); tenants with a ttl are kept in
   // memory alone. Null: nowhere. Must outlive the cache.
   DiskStore* store = nullptr;
 };

@@ -91,7 +91,7 @@ typedef struct DLManagedTensorVersioned {
 #include <memory>
 
 #include "quire/error.h"
-#include "quire/view.h"
+#include "quire/sequence.h"
 
 namespace [[gnu::visibility("default")]] quire {
 

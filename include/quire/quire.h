@@ -1,4 +1,5 @@
-// The C interface: the cache for programs that are not C++. C99, standard headers only.
+// The C interface: the cache, and a store of blocks, for programs that are not C++. C99, standard
+// headers only.
 //
 //   quire_cache_options options = {.size = sizeof options, .layers = 28, .kv_heads = 8,
 //                                  .head_dim = 128, .codec = QUIRE_F16, .hot_bytes = 4000000000};
@@ -17,7 +18,8 @@
 //             out-parameters are not written; only QUIRE_NO_MEMORY and QUIRE_INTERNAL leave the
 //             handle they came from fit for nothing but freeing. Nothing is thrown.
 //   Threads:  as in C++: a cache may be used from any thread; a sequence has one writer at a time;
-//             an attention handle runs one call at a time. Each comment says what differs.
+//             an attention handle runs one call at a time; a store takes any call from any thread.
+//             Each comment says what differs.
 //   Lifetime: handles may be freed in any order: what one needs of another lives until its own end.
 //             Freeing NULL does nothing. Pointers passed in are read during the call only.
 //   Growth:   structs that begin with `size` may get longer at their end; the caller sets it to
@@ -591,6 +593,149 @@ typedef struct quire_attend_request {
 /// Threads: one call at a time per handle; no writer on these sequences meanwhile
 quire_code quire_attend(quire_attention* attention, const quire_attend_request* request,
                         quire_error* error);
+
+// ---- Store --------------------------------------------------------------------------------------
+//
+// A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found
+// again after a restart. It has nothing to do with caches. docs/embedding.md, "A store of blocks".
+//
+//   quire_store_put(store, "model", blocks, count, &batch, &error);   // returns at once
+//   quire_store_wait(store, batch, QUIRE_FOREVER, results, count, &error);
+//
+// A call hands in a batch and gets its number. What it points to as `data` or `out` is used until
+// the batch ends: in quire_store_wait by its number, else in quire_store_next. A batch ends for one
+// taker. Batches that are under way at the same time take effect in any order.
+
+typedef struct quire_store quire_store;
+
+#define QUIRE_FOREVER UINT64_MAX
+/// Most blocks of one batch.
+#define QUIRE_STORE_BATCH_MAX 1048576
+
+typedef struct quire_store_options {
+  size_t size;
+  const char* directory;        // made when it does not exist; its parent must
+  uint64_t bytes_cap;           // of all files together, never exceeded; 0: 8 GiB
+  uint64_t block_bytes_max;     // longest block; 0: 64 MiB, or a sixteenth of the cap if less
+  uint64_t commit_interval_us;  // what a crash may lose; 0: 20,000
+  uint64_t scrub_bytes_per_s;   // read again in the background; 0: 8 MiB, UINT64_MAX: nothing
+  uint32_t disk_requests_max;   // that the disk works on at the same time; 0: 64
+  uint32_t reserved;            // 0
+} quire_store_options;
+
+/// Opens the store in a directory, or makes one.
+/// Errors: QUIRE_INVALID_ARGUMENT sizes that no store can have; QUIRE_BUSY another process has it;
+///         QUIRE_UNSUPPORTED a newer version wrote it; QUIRE_NO_SPACE; QUIRE_IO
+quire_code quire_store_open(const quire_store_options* options, quire_store** store,
+                            quire_error* error);
+/// quire_store_close, and the end of the handle.
+/// Threads: no other call on the store meanwhile
+void quire_store_free(quire_store* store);
+/// Ends all batches, makes everything durable and lets go of the directory. Batches that ended can
+/// still be taken; those handed in from now on end with QUIRE_BLOCK_CLOSED.
+quire_code quire_store_close(quire_store* store, quire_error* error);
+
+typedef int32_t quire_block_outcome;  // how a request about one block ended
+enum {
+  QUIRE_BLOCK_OK = 0,         // put, remove: durable. get: verified and copied. exists: there
+  QUIRE_BLOCK_PRESENT = 1,    // put: it was there, or is being written, and stays as it is
+  QUIRE_BLOCK_ABSENT = 2,     // get, exists, remove: it is not there
+  QUIRE_BLOCK_DAMAGED = 3,    // get: what lay there was not it, and is forgotten: a miss
+  QUIRE_BLOCK_TOO_SMALL = 4,  // get: it is longer than `out`
+  QUIRE_BLOCK_TOO_LARGE = 5,  // longer than block_bytes_max
+  QUIRE_BLOCK_NO_SPACE = 6,   // put: the disk is full
+  QUIRE_BLOCK_IO = 7,         // the disk failed
+  QUIRE_BLOCK_CLOSED = 8      // the store was closed before
+};
+/// Name of an outcome, for example "absent"; "unknown" for any other number.
+const char* quire_block_outcome_name(quire_block_outcome outcome);
+
+typedef struct quire_block_result {
+  quire_block_outcome outcome;
+  uint32_t reserved;  // 0
+  // get: the block's length, also when it is too small. exists: most that it may have, at most
+  // 4,095 above its length.
+  uint64_t bytes;
+} quire_block_result;
+
+// Keys are any bytes, of any length.
+typedef struct quire_block_key {
+  const void* key;
+  size_t key_bytes;
+} quire_block_key;
+
+typedef struct quire_put_block {
+  const void* key;
+  size_t key_bytes;
+  const void* data;  // read until the batch ends
+  size_t data_bytes;
+} quire_put_block;
+
+typedef struct quire_get_block {
+  const void* key;
+  size_t key_bytes;
+  void* out;  // written until the batch ends; holds the block only with QUIRE_BLOCK_OK
+  size_t out_bytes;
+} quire_get_block;
+
+/// Writes blocks. They can be found when the batch ends. A key names its bytes for good: a block
+/// that is there stays as it is. `name_space` ends with NUL; NULL is the empty one.
+quire_code quire_store_put(quire_store* store, const char* name_space,
+                           const quire_put_block* blocks, size_t count, uint64_t* batch,
+                           quire_error* error);
+quire_code quire_store_get(quire_store* store, const char* name_space,
+                           const quire_get_block* blocks, size_t count, uint64_t* batch,
+                           quire_error* error);
+/// Looks into the index alone; the batch ends before this returns.
+quire_code quire_store_exists(quire_store* store, const char* name_space,
+                              const quire_block_key* keys, size_t count, uint64_t* batch,
+                              quire_error* error);
+quire_code quire_store_remove(quire_store* store, const char* name_space,
+                              const quire_block_key* keys, size_t count, uint64_t* batch,
+                              quire_error* error);
+/// A batch without results that ends when everything handed in before is durable or failed.
+quire_code quire_store_flush(quire_store* store, uint64_t* batch, quire_error* error);
+
+/// Waits for the end of one batch and takes it. results [count], one for each block, in their
+/// order.
+/// Errors: QUIRE_DEADLINE not in time, it goes on; QUIRE_NOT_FOUND no such batch, or it was taken;
+///         QUIRE_INVALID_ARGUMENT the batch has another count: it is lost
+quire_code quire_store_wait(quire_store* store, uint64_t batch, uint64_t timeout_us,
+                            quire_block_result* results, size_t count, quire_error* error);
+/// Takes a batch that ended and that nobody waits for: its number, 0 if there is none, and how many
+/// results it has. Only the first results_max of these are written.
+quire_code quire_store_next(quire_store* store, uint64_t* batch, quire_block_result* results,
+                            size_t results_max, size_t* count, quire_error* error);
+/// A descriptor for poll and event loops: readable when quire_store_next may have something. Call
+/// that until it has nothing. It is the store's: do not read or close it. -1 for NULL.
+int32_t quire_store_event_fd(const quire_store* store);
+
+/// Numbers of a store; counters are of this opening.
+typedef struct quire_store_stats {
+  size_t size;
+  uint64_t blocks;
+  uint64_t bytes;  // of all files, what is preallocated included
+  uint64_t bytes_cap;
+  uint64_t bytes_live;       // that blocks take on disk
+  uint64_t block_bytes_max;  // longest block
+  uint64_t memory_bytes;     // index and staging
+  uint64_t bytes_written;    // to the disk
+  uint64_t bytes_read;       // from the disk
+  uint64_t evicted;          // blocks that made room for others
+  uint64_t damaged;          // blocks that were found damaged, and forgotten
+  uint64_t puts;             // that ended with QUIRE_BLOCK_OK
+  uint64_t puts_present;
+  uint64_t puts_failed;
+  uint64_t hits;
+  uint64_t misses;  // QUIRE_BLOCK_ABSENT, QUIRE_BLOCK_DAMAGED
+  uint64_t gets_failed;
+  uint64_t removed;
+  uint64_t disk_full;  // not 0: no more files can be made
+} quire_store_stats;
+
+/// Fills *stats.
+quire_code quire_store_get_stats(const quire_store* store, quire_store_stats* stats,
+                                 quire_error* error);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -1,146 +1,160 @@
-// The store below memory: what a cache publishes is written there behind its back, and a later
-// process finds it.
-//
-//   auto store = DiskStore::Open({.directory = "/var/cache/quire"});
-//   auto cache = Cache::Create({..., .store = store->get()});
-//   auto plan = (*cache)->Acquire(request);                       // says what the store has
-//   if ((*plan).loadable_tokens() > 0) {
-//     auto ticket = (*cache)->Load(*std::move(plan), {});          // reads while others go on
-//     plan = ticket->Take();                                      // waits for it
-//   }
+// A store of opaque blocks on a local disk: bytes by (namespace, key), under a hard cap, found
+// again after a restart. What is in a block is the caller's affair, and so is whatever decides its
+// bytes: that belongs into the key or the namespace (engine and version, weights, dtype, block
+// size, parallel layout).
 #ifndef QUIRE_STORE_H_
 #define QUIRE_STORE_H_
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/error.h"
-#include "quire/identity.h"
-
-namespace quire::cache {
-class Core;
-class Mover;
-struct LoadJob;
-struct StoreState;
-}  // namespace quire::cache
 
 namespace [[gnu::visibility("default")]] quire {
 
-class Plan;
-
-struct DiskStoreOptions {
-  std::string directory{};                  // made if there is none
-  uint64_t bytes_cap = uint64_t{8} << 30;   // hard: of all files of the store together
-  uint64_t commit_interval_us = 1'000'000;  // what a crash may lose
-  // Memory for bytes on their way to and from the disk: all that a store takes besides its index.
-  uint64_t staging_bytes = uint64_t{64} << 20;
-  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
+struct BlockStoreOptions {
+  std::string directory{};                 // made when it does not exist; its parent must
+  uint64_t bytes_cap = uint64_t{8} << 30;  // of all files of the store together, never exceeded
+  // Longest block, up to 2 GiB - 8 KiB. 0: 64 MiB, or a sixteenth of the cap where that is less. A
+  // store that exists may allow less (BlockStoreStats::block_bytes_max): its segments stay as long
+  // as they were made.
+  uint64_t block_bytes_max = 0;
+  uint64_t commit_interval_us = 20'000;            // what a crash may lose
+  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // read again in the background; 0: nothing
+  uint32_t disk_requests_max = 64;  // that the disk works on at the same time; at most 4,096
 };
 
-/// What a store did and holds.
-struct DiskStoreStats {
-  uint64_t records = 0;       // blocks and twins that can be found
-  uint64_t bytes = 0;         // of all files, what is preallocated included
-  uint64_t bytes_cap = 0;     //
-  uint64_t memory_bytes = 0;  // index and staging
-  uint64_t records_written = 0;
-  uint64_t bytes_put = 0;      // of records given to it
-  uint64_t bytes_written = 0;  // to the disk; / bytes_put is the write amplification
-  uint64_t bytes_read = 0;     // from the disk
-  uint64_t records_loaded = 0;
-  uint64_t loads_failed = 0;      // damaged, erased, gone, too late, or the disk failed
-  uint64_t records_dropped = 0;   // not written: the disk or a quota is full, or it failed
-  uint64_t records_recycled = 0;  // overwritten by newer ones
-  uint64_t records_damaged = 0;   // found damaged, and forgotten
-  uint64_t in_flight = 0;         // requests of the disk
-  uint64_t writes_pending = 0;    // records given to it that are not durable yet
-  bool disk_full = false;
-  // Loads by their time: entry i counts [2^i, 2^(i+1)) microseconds.
-  std::array<uint64_t, 32> load_us_log2{};
+/// How a request about one block ended. The numbers are frozen.
+enum class BlockOutcome : uint8_t {
+  kOk = 0,        // Put, Remove: durable. Get: verified and copied. Exists: it is there
+  kPresent = 1,   // Put: it was there, or is being written, and stays as it is
+  kAbsent = 2,    // Get, Exists, Remove: it is not there
+  kDamaged = 3,   // Get: what lay there was not it, and is forgotten. A miss as kAbsent is
+  kTooSmall = 4,  // Get: it is longer than `out`
+  kTooLarge = 5,  // longer than block_bytes_max
+  kNoSpace = 6,   // Put: the disk is full
+  kIo = 7,        // the disk failed. Remove: not found any more, but it may be after a restart
+  kClosed = 8,    // the store was closed before
+};
+inline constexpr size_t kBlockOutcomeCount = 9;
+
+/// Name of an outcome as in logs, for example "absent".
+std::string_view BlockOutcomeName(BlockOutcome outcome);
+
+struct BlockResult {
+  BlockOutcome outcome = BlockOutcome::kOk;
+  // Get: the block's length, with kOk and kTooSmall. Exists: most that it may have, at most 4,095
+  // above its length.
+  uint64_t bytes = 0;
+
+  bool operator==(const BlockResult&) const = default;
 };
 
-/// The same as one JSON object.
-std::string ToJson(const DiskStoreStats& stats);
+/// A block to write: any number of bytes up to block_bytes_max, also none. `data` is read until the
+/// batch ends.
+struct BlockPut {
+  std::string_view key{};
+  std::span<const std::byte> data{};
+};
 
-/// The store in one directory of a local disk (docs/durability.md). Several caches may share one.
-/// It writes what they publish, a commit interval after that at the latest, whatever becomes of the
-/// blocks in memory meanwhile; nobody waits for it. One process at a time owns a directory.
+/// A block to read. `out` is written until the batch ends. Only with kOk it holds the block, in its
+/// first BlockResult::bytes; else nothing in it means anything.
+struct BlockGet {
+  std::string_view key{};
+  std::span<std::byte> out{};
+};
+
+/// A batch that ended: one result for each of its blocks, in their order.
+struct BlockBatch {
+  uint64_t id = 0;
+  std::vector<BlockResult> results{};
+};
+
+/// Numbers of the store; counters are of this opening.
+struct BlockStoreStats {
+  uint64_t blocks = 0;
+  uint64_t bytes = 0;            // of all files, what is preallocated included
+  uint64_t bytes_cap = 0;        //
+  uint64_t bytes_live = 0;       // that blocks take on disk
+  uint64_t block_bytes_max = 0;  // longest block
+  uint64_t memory_bytes = 0;     // index and staging
+  uint64_t bytes_written = 0;    // to the disk
+  uint64_t bytes_read = 0;       // from the disk
+  uint64_t evicted = 0;          // blocks that made room for others
+  uint64_t damaged = 0;          // blocks that were found damaged, and forgotten
+  uint64_t puts = 0;             // that ended with kOk
+  uint64_t puts_present = 0;     // kPresent
+  uint64_t puts_failed = 0;      // anything else
+  uint64_t hits = 0;             // Gets that ended with kOk
+  uint64_t misses = 0;           // kAbsent, kDamaged
+  uint64_t gets_failed = 0;      // anything else
+  uint64_t removed = 0;          // Removes that ended with kOk
+  bool disk_full = false;        // no more files can be made
+};
+
+/// A store, owned by one process at a time.
 ///
-/// Threads:  any
-/// Lifetime: must outlive the caches that name it, and their tickets
-class DiskStore {
+/// Every call but the last five hands in a batch and returns its number at once; nothing fails, all
+/// is said by the results. A batch ends once: for whoever waits for it with Wait, else in Drain.
+/// Batches that are under way at the same time take effect in any order.
+///
+/// Names:    namespaces do not see each other's keys. Each is written to files of its own, so there
+///           should be fewer of them than a quarter of bytes_cap / (2 * block_bytes_max)
+/// Contents: a key names its bytes for good: Put leaves a block that is there as it is. To replace
+///           one, Remove it first and wait
+/// Room:     when the cap is reached the blocks that were used longest ago go, by files
+/// Crashes:  what ended with kOk is found after kill -9 and after a power cut, unless room was
+///           needed. Wrong bytes never come back (docs/durability.md)
+/// Threads:  any, for all calls at once, but for the destructor
+class BlockStore {
  public:
   /// Opens the store in a directory, or makes one.
   ///
-  /// Errors: kInvalidArgument the options; kBusy another process has it; kUnsupported a newer
-  ///         version wrote it; kNoSpace; kIo
-  /// Cost:   reads the catalogue, not the payload
-  static Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options);
-  /// Ends without waiting for what is not durable yet: call Flush before.
-  ~DiskStore();
-  DiskStore(const DiskStore&) = delete;
-  DiskStore& operator=(const DiskStore&) = delete;
+  /// Errors: kInvalidArgument no directory, or sizes that no store can have; kBusy another process
+  ///         (or object) has it; kUnsupported a newer version wrote it; kNoSpace; kIo
+  static Result<std::unique_ptr<BlockStore>> Open(const BlockStoreOptions& options);
+  /// Close.
+  ~BlockStore();
+  BlockStore(const BlockStore&) = delete;
+  BlockStore& operator=(const BlockStore&) = delete;
 
-  /// Returns when everything that was published before is durable, or cannot be.
-  /// Errors: kIo, kNoSpace some of it could not be written
-  Result<void> Flush();
-  DiskStoreStats stats() const;
-  /// A secret for Domain::secret, made with the store and kept beside it in a file that its owner
-  /// alone may read. Without it nothing in the store is found.
+  /// Writes blocks. They can be found when the batch ends.
+  /// Cost: one hash per key now; bytes are copied and checksummed by the store's thread
+  uint64_t Put(std::string_view name_space, std::span<const BlockPut> blocks);
+  uint64_t Get(std::string_view name_space, std::span<const BlockGet> blocks);
+  /// Looks into the index alone: a block that is there may still be a miss when it is read. The
+  /// batch ends before this returns.
+  uint64_t Exists(std::string_view name_space, std::span<const std::string_view> keys);
+  uint64_t Remove(std::string_view name_space, std::span<const std::string_view> keys);
+  /// Ends, without results, when everything handed in before is durable or failed. Nothing waits
+  /// for the commit interval then.
+  uint64_t Flush();
+
+  /// Waits for the end of one batch and takes it.
   ///
-  /// Errors: kCorrupt the file is not what was written; kNoSpace; kIo
-  Result<Digest> Secret() const;
+  /// Errors: kDeadline not in time, it goes on; kNotFound no such batch, or somebody took it
+  Result<BlockBatch> Wait(uint64_t batch, uint64_t timeout_us = ~uint64_t{0});
+  /// Takes the batches that ended and that nobody waits for, in the order in which they ended.
+  std::vector<BlockBatch> Drain();
+  /// A descriptor for poll and event loops: readable when Drain may have something. It is the
+  /// store's; do not read or close it.
+  int event_fd() const;
+
+  /// Ends everything that was handed in, makes it durable and lets go of the directory. Batches
+  /// that ended can still be taken; those handed in from now on end with kClosed.
+  void Close();
+  BlockStoreStats stats() const;
 
  private:
-  friend class cache::Core;
-  friend struct cache::StoreState;
-  explicit DiskStore(std::unique_ptr<cache::StoreState> state);
-  const std::unique_ptr<cache::StoreState> state_;
-};
+  class Impl;
+  explicit BlockStore(std::unique_ptr<Impl> impl);
 
-struct LoadOptions {
-  uint64_t timeout_us = 0;  // what is not there by then is not waited for; 0: no limit
-  // Called once, when the load has ended, on a thread of the store, which waits for it, and so does
-  // the end of the ticket. May be empty.
-  std::function<void()> on_done{};
-};
-
-struct LoadProgress {
-  uint64_t blocks = 0;        // to be loaded
-  uint64_t blocks_ready = 0;  // loaded and verified, all layers
-  uint64_t bytes = 0;         //
-};
-
-/// A load under way. What has come is held until the ticket ends.
-///
-/// Threads:  one at a time
-/// Lifetime: the cache must outlive it
-class Ticket {
- public:
-  Ticket(Ticket&&) noexcept;
-  Ticket& operator=(Ticket&&) noexcept;
-  /// Cancels what has not come.
-  ~Ticket();
-
-  bool IsDone() const;
-  LoadProgress progress() const;
-  /// Returns when it has ended, or after so long: whether it has.
-  bool WaitFor(uint64_t timeout_us) const;
-  /// What has not come yet will not be waited for.
-  void Cancel();
-  /// Waits for the end. The plan it was made from, with everything that was loaded resident and
-  /// pinned; its misses say why the rest was not. Uses the ticket up.
-  Plan Take();
-
- private:
-  friend class cache::Core;
-  explicit Ticket(std::shared_ptr<cache::LoadJob> job);
-  void Drop();
-  std::shared_ptr<cache::LoadJob> job_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 // A simulator that finds nothing proves nothing: each planted bug must be found within 300 seeds,
 // and without one none is.
-#include "tier/canary.h"
+#include "base/canary.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,6 @@
 
 namespace quire::sim {
 namespace {
-
-using tier::Canary;
 
 constexpr uint64_t kSeedsMax = 300;
 constexpr uint64_t kSteps = 1000;
@@ -25,13 +23,13 @@ class Canaries : public testing::TestWithParam<Planted> {
  protected:
   void SetUp() override { SetLogLevel(LogLevel::kOff); }
   void TearDown() override {
-    tier::planted_canary = Canary::kNone;
+    planted_canary = Canary::kNone;
     SetLogLevel(LogLevel::kWarn);
   }
 };
 
 TEST_P(Canaries, IsFound) {
-  tier::planted_canary = GetParam().canary;
+  planted_canary = GetParam().canary;
   for (uint64_t seed = 1; seed <= kSeedsMax; ++seed) {
     const SimReport report = RunColdSim({.seed = seed, .steps = kSteps});
     if (report.problems() == 0) continue;
@@ -45,10 +43,10 @@ TEST_P(Canaries, IsFound) {
 INSTANTIATE_TEST_SUITE_P(
     All, Canaries,
     testing::Values(Planted{"TrustCatalogue", Canary::kTrustCatalogue, &SimReport::wrong_bytes},
-                    Planted{"ForgetSync", Canary::kForgetSync, &SimReport::lost},
+                    Planted{"ForgetSync", Canary::kForgetSync, &SimReport::lost_bytes},
                     Planted{"ReuseEarly", Canary::kReuseEarly, &SimReport::unexplained},
                     Planted{"IgnoreCap", Canary::kIgnoreCap, &SimReport::over_cap},
-                    Planted{"LoseEpoch", Canary::kLoseEpoch, &SimReport::lost},
+                    Planted{"LoseEpoch", Canary::kLoseEpoch, &SimReport::lost_bytes},
                     Planted{"SwapRecords", Canary::kSwapRecords, &SimReport::unexplained},
                     Planted{"SkipVerify", Canary::kSkipVerify, &SimReport::wrong_bytes}),
     [](const auto& planted) { return planted.param.name; });

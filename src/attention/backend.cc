@@ -1,5 +1,5 @@
 // The CPU backend: checks shapes, cuts a call into items, lends every worker its scratch, and
-// merges the parts of tiles that several workers shared.
+// merges the subtrees of tiles that several workers shared.
 #include <fmt/format.h>
 
 #include <hwy/aligned_allocator.h>
@@ -70,7 +70,7 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
   const size_t key = plan.expands ? size_t{kSplitTokens} * shape.key.dim : 0;
   const size_t value = plan.expands ? size_t{kSplitTokens} * OutStride(shape.value.dim) : 0;
   const bool fixed =
-      codec::HasWholeCodes(shape.key.codec) || codec::HasWholeCodes(shape.value.codec);
+      codec::HasIntegerCodes(shape.key.codec) || codec::HasIntegerCodes(shape.value.codec);
   const size_t units = fixed ? RoundUp(size_t{queries} * (kSplitTokens / kGroupTokens), 16) : 0;
   // In floats, each of which holds two of these numbers.
   const size_t fixed_query =
@@ -97,8 +97,8 @@ Scratch MakeScratch(const AttentionShape& shape, const Plan& plan, Buffer* buffe
   scratch.mid_sum = take(padded);
   scratch.query_units = take(padded);
   scratch.weight_units = take(units);
-  scratch.query_without_excess = reinterpret_cast<int32_t*>(take(padded));
-  scratch.weight_without_excess = reinterpret_cast<int32_t*>(take(units));
+  scratch.query_bias_terms = reinterpret_cast<int32_t*>(take(padded));
+  scratch.weight_bias_terms = reinterpret_cast<int32_t*>(take(units));
   const auto take_pairs = [&take](size_t floats) {
     return reinterpret_cast<int16_t*>(take(floats));
   };
@@ -155,9 +155,9 @@ class CpuAttention final : public AttentionBackend {
     for (uint32_t w = 0; w < workers; ++w) {
       scratch_.push_back(MakeScratch(shape, plan_, &buffers_[w]));
     }
-    part_floats_ = StateFloats(shape, plan_.queries_max);
-    parts_.AtLeast(plan_.part_states * part_floats_);
-    parts_done_.assign(plan_.tiles, 0);
+    state_floats_ = StateFloats(shape, plan_.queries_max);
+    subtree_states_.AtLeast(plan_.subtree_states * state_floats_);
+    subtrees_done_.assign(plan_.tiles, 0);
     if (!plan_.first_items.empty()) RunFirstItems(shape, executor);
     executor.ParallelFor(
         static_cast<uint32_t>(plan_.items.size()),
@@ -181,25 +181,25 @@ class CpuAttention final : public AttentionBackend {
   void RunItem(const Item& item, const Scratch& scratch) {
     const States states = kernels_->run(item, scratch);
     if (item.to != nullptr) return;
-    const uint32_t parts = item.lane_step;
-    if (parts == 1) {
+    const uint32_t subtrees = item.lane_step;
+    if (subtrees == 1) {
       kernels_->finish(item, states);
       return;
     }
-    CopyStates(item, states, Part(item, item.first_lane));
-    // The last part to arrive merges: it sees what the others wrote before they counted.
-    std::atomic_ref<uint32_t> done(parts_done_[item.tile]);
-    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 != parts) return;
-    for (uint32_t width = parts / 2; width > 0; width /= 2) {
+    CopyStates(item, states, SubtreeStates(item, item.first_lane));
+    // The last subtree to arrive merges: it sees what the others wrote before they counted.
+    std::atomic_ref<uint32_t> done(subtrees_done_[item.tile]);
+    if (done.fetch_add(1, std::memory_order_acq_rel) + 1 != subtrees) return;
+    for (uint32_t width = subtrees / 2; width > 0; width /= 2) {
       for (uint32_t j = 0; j < width; ++j) {
-        kernels_->merge(item, scratch, Part(item, j), Part(item, j + width));
+        kernels_->merge(item, scratch, SubtreeStates(item, j), SubtreeStates(item, j + width));
       }
     }
-    kernels_->finish(item, Part(item, 0));
+    kernels_->finish(item, SubtreeStates(item, 0));
   }
 
-  States Part(const Item& item, uint32_t part) {
-    return StatesAt(parts_.AtLeast(0) + (item.parts_begin + part) * part_floats_,
+  States SubtreeStates(const Item& item, uint32_t subtree) {
+    return StatesAt(subtree_states_.AtLeast(0) + (item.subtrees_begin + subtree) * state_floats_,
                     plan_.queries_max);
   }
 
@@ -214,10 +214,10 @@ class CpuAttention final : public AttentionBackend {
   Plan plan_;
   std::vector<Buffer> buffers_;   // one a worker
   std::vector<Scratch> scratch_;  // views into buffers_
-  Buffer parts_;
+  Buffer subtree_states_;
   Buffer cascade_states_;
-  size_t part_floats_ = 0;            // of one state in parts_
-  std::vector<uint32_t> parts_done_;  // [tiles], through atomic_ref
+  size_t state_floats_ = 0;              // of one state in subtree_states_
+  std::vector<uint32_t> subtrees_done_;  // [tiles], through atomic_ref
 };
 
 }  // namespace

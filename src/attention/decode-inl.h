@@ -47,11 +47,11 @@ inline constexpr uint32_t kPlanesAtOnce = 4;
 /// second-level cache where the first-level one gets what is kNearBytes ahead of the reads.
 inline constexpr uint32_t kPlanesAhead = kFetchesAhead ? 2 * kPlanesAtOnce : kPlanesAtOnce;
 inline constexpr size_t kNearBytes = 1024;
-/// Query vectors that share a load; a larger group is cut into equal parts of at most as many.
-inline constexpr uint32_t kPartQueries = 4;
+/// Query vectors that share a load; a larger group is cut into equal slices of at most as many.
+inline constexpr uint32_t kSliceQueries = 4;
 /// Whether planes are read one after the other, each fetched beforehand: also for groups of several
-/// parts, where arithmetic is the limit.
-constexpr bool FetchesAhead(uint32_t group) { return kFetchesAhead || group > kPartQueries; }
+/// slices, where arithmetic is the limit.
+constexpr bool FetchesAhead(uint32_t group) { return kFetchesAhead || group > kSliceQueries; }
 /// Accumulators of a register tile.
 inline constexpr size_t kTileVecs = kVecLanes >= 16 ? 16 : 8;
 
@@ -81,32 +81,32 @@ struct StreamView {
   size_t scale_head_stride_bytes = 0;  // 0: the codec has no scales
 };
 
-/// Bytes of a code that is no whole number.
+/// Bytes of a code that is no integer.
 constexpr size_t CodeBytes(Codec codec) { return IsIdentity(codec) ? codec::ValueBytes(codec) : 1; }
 
 /// Where a head's column of codes begins in its plane: the tokens from `in_block` on.
 inline size_t ColumnOffset(const StreamLayout& stream, uint32_t in_block) {
-  if (codec::HasWholeCodes(stream.codec)) {
+  if (codec::HasIntegerCodes(stream.codec)) {
     return in_block / kColumnTokens * codec::ColumnBytes(stream.codec, stream.inner, stream.dim);
   }
   const size_t codes = stream.inner == InnerAxis::kDim ? size_t{in_block} * stream.dim : in_block;
   return codes * CodeBytes(stream.codec);
 }
 
-/// The group in parts: the first `longer` have one query vector more than the others.
-struct GroupParts {
-  explicit GroupParts(uint32_t group)
-      : count(DivUp(group, kPartQueries)), queries(group / count), longer(group % count) {}
-  uint32_t size(uint32_t part) const { return queries + (part < longer ? 1 : 0); }
+/// The group in slices: the first `longer` have one query vector more than the others.
+struct GroupSlices {
+  explicit GroupSlices(uint32_t group)
+      : count(DivUp(group, kSliceQueries)), queries(group / count), longer(group % count) {}
+  uint32_t size(uint32_t slice) const { return queries + (slice < longer ? 1 : 0); }
 
   uint32_t count;
   uint32_t queries;
   uint32_t longer;
 };
 
-/// f<kQueries>() for a part of so many query vectors.
+/// f<kQueries>() for a slice of so many query vectors.
 template <class F>
-HWY_INLINE void ForPart(uint32_t queries, const F& f) {
+HWY_INLINE void ForSlice(uint32_t queries, const F& f) {
   switch (queries) {
     case 1: f.template operator()<1>(); break;
     case 2: f.template operator()<2>(); break;
@@ -182,7 +182,7 @@ void ScoreTile(const float* query, size_t dim, size_t begin, size_t end,
   }
 }
 
-/// `count` columns from `columns` on, one turn of each, for one part of a group.
+/// `count` columns from `columns` on, one turn of each, for one slice of a group.
 template <class Values, int kQueries, bool kFetch>
 void ScoreTurn(const float* query, size_t dim, size_t begin, size_t end,
                const std::byte* const* columns, uint32_t count, size_t offset_bytes,
@@ -306,7 +306,7 @@ void ScoreHeads(const float* query, const StreamView& key, const std::byte* plan
 template <class Values>
 void StreamScoresInOrder(const float* query, const StreamView& key, const StreamView& value,
                          const Columns& columns, float* scores) {
-  const GroupParts parts(key.group);
+  const GroupSlices slices(key.group);
   for (uint32_t c = 0; c < columns.count; ++c) {
     float* const of_column = scores + columns.index[c] * kColumnTokens;
     for (uint32_t head = 0; head < key.heads; head += kPlanesAtOnce) {
@@ -316,10 +316,10 @@ void StreamScoresInOrder(const float* query, const StreamView& key, const Stream
       for (uint32_t i = 0; i < kPlanesAtOnce; ++i) ahead[i] = first + i * key.head_stride_bytes;
       const std::byte* const plane = columns.key[c] + head * key.head_stride_bytes;
       uint32_t q = head * key.group;
-      for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
-        ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
+      for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
+        ForSlice(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
           const auto score =
-              part == 0 ? ScoreHeads<Values, kQueries, true> : ScoreHeads<Values, kQueries, false>;
+              slice == 0 ? ScoreHeads<Values, kQueries, true> : ScoreHeads<Values, kQueries, false>;
           score(query + q * key.dim, key, plane, of_column + size_t{q} * kSplitTokens, ahead);
         });
       }
@@ -340,7 +340,7 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
   const bool fetches = FetchesAhead(key.group);
   const size_t turn_dims = fetches ? key.dim : kTurnBytes / (kColumnTokens * Values::kBytes);
   const uint32_t streams = std::max(kStreams, key.block_columns);
-  const GroupParts parts(key.group);
+  const GroupSlices slices(key.group);
   for (uint32_t c = 0; c < columns.count; c += streams) {
     const uint32_t count = std::min(streams, columns.count - c);
     for (uint32_t head = 0; head < key.heads; ++head) {
@@ -353,14 +353,14 @@ void StreamScores(const float* query, const StreamView& key, const StreamView& v
       for (size_t begin = 0; begin < key.dim; begin += turn_dims) {
         const size_t end = std::min(key.dim, begin + turn_dims);
         uint32_t q = head * key.group;
-        for (uint32_t part = 0; part < parts.count; q += parts.size(part++)) {
+        for (uint32_t slice = 0; slice < slices.count; q += slices.size(slice++)) {
           const auto turn = [&]<int kQueries>() HWY_ATTR {
-            const auto score = fetches && part == 0 ? ScoreTurn<Values, kQueries, true>
-                                                    : ScoreTurn<Values, kQueries, false>;
+            const auto score = fetches && slice == 0 ? ScoreTurn<Values, kQueries, true>
+                                                     : ScoreTurn<Values, kQueries, false>;
             score(query + q * key.dim, key.dim, begin, end, columns.key + c, count, offset,
                   key.row_bytes, columns.index + c, scores + size_t{q} * kSplitTokens, ahead);
           };
-          ForPart(parts.size(part), turn);
+          ForSlice(slices.size(slice), turn);
         }
       }
     }

@@ -59,9 +59,9 @@ inline float FixQuery(const float* query, size_t dim, size_t padded, int16_t* to
 }
 
 /// What the values of V mean that weights meet.
-struct WholeValues {
+struct IntegerValues {
   float code_unit = 0.0f;
-  int32_t excess = 0;  // of their numbers (whole-inl.h)
+  int32_t bias = 0;  // of their numbers (integer-inl.h)
 };
 
 /// Columns of a split, a bit for each: which there are, and of which a row sees every token.
@@ -80,10 +80,10 @@ struct SeenColumns {
 
 /// Where the weights of one query vector go.
 struct FixedRow {
-  int16_t* codes = nullptr;           // [kSplitTokens]
-  float* units = nullptr;             // of every group, times the codes' unit
-  int32_t* without_excess = nullptr;  // of every group: -excess times the sum of its codes
-  float* mid_sum = nullptr;           // grows by what the tokens are worth by mids
+  int16_t* codes = nullptr;       // [kSplitTokens]
+  float* units = nullptr;         // of every group, times the codes' unit
+  int32_t* bias_terms = nullptr;  // of every group: -bias times the sum of its codes
+  float* mid_sum = nullptr;       // grows by what the tokens are worth by mids
 };
 
 /// Weights of one query vector for the tokens of `seen`: what softmax left in `weights` times the
@@ -91,7 +91,7 @@ struct FixedRow {
 /// all groups before the next one, which would wait for it.
 template <bool kMids>
 void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const HeadScales& scales,
-                const WholeValues& values, const float* weights, const FixedRow& to) {
+                const IntegerValues& values, const float* weights, const FixedRow& to) {
   const Tag d;
   const IntTag di;
   constexpr uint32_t kGroups = kSplitTokens / kGroupTokens;
@@ -149,8 +149,7 @@ void FixWeights(const VisibleTokens& visible, const SeenColumns& seen, const Hea
       total = hn::Add(total, fixed);
       StoreFixed(fixed, to.codes + i);
     }
-    to.without_excess[g] =
-        values.excess == 0 ? 0 : -values.excess * hn::GetLane(hn::SumOfLanes(di, total));
+    to.bias_terms[g] = values.bias == 0 ? 0 : -values.bias * hn::GetLane(hn::SumOfLanes(di, total));
   }
   if (kMids) *to.mid_sum += SumOfColumn(of_mids);
 }

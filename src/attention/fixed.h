@@ -1,5 +1,5 @@
 // Fixed point of sixteen bits (docs/numerics.md): what queries and weights become before they are
-// multiplied with whole-number codes. Sums of such products are exact in 32 bits, so their order
+// multiplied with integer codes. Sums of such products are exact in 32 bits, so their order
 // does not show.
 #ifndef QUIRE_ATTENTION_FIXED_H_
 #define QUIRE_ATTENTION_FIXED_H_

@@ -1,10 +1,10 @@
 // Which kernels read a block, by codec and by form.
 #include "attention/decode-inl.h"
 #include "attention/encoded-inl.h"
-#include "attention/halves_decode-inl.h"
+#include "attention/f16_decode-inl.h"
+#include "attention/integer_prefill-inl.h"
 #include "attention/prefill-inl.h"
 #include "attention/weigh-inl.h"
-#include "attention/whole_prefill-inl.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_FORMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -40,7 +40,7 @@ constexpr CodecFunctions FunctionsOf() {
 template <class Values>
 constexpr CodecFunctions Fp8FunctionsOf() {
   return {&StreamHalfScores<Values>, &StreamHalfValues<Values>, &ExpandKey<Values>, nullptr,
-          &ExpandValue<Values>,      Values::kHalfUnit};
+          &ExpandValue<Values>,      Values::kF16Unit};
 }
 
 inline CodecFunctions FunctionsFor(Codec codec) {
@@ -50,34 +50,34 @@ inline CodecFunctions FunctionsFor(Codec codec) {
     case Codec::kBf16: return FunctionsOf<cn::Bf16Values>();
     case Codec::kFp8E4m3: return Fp8FunctionsOf<Fp8E4m3Values>();
     case Codec::kFp8E5m2: return Fp8FunctionsOf<Fp8E5m2Values>();
-    default: QUIRE_CHECK(codec::HasWholeCodes(codec)); return {};
+    default: QUIRE_CHECK(codec::HasIntegerCodes(codec)); return {};
   }
 }
 
-/// The functions of a codec with whole-number codes; of others they are null.
-struct WholeFunctions {
+/// The functions of a codec with integer codes; of others they are null.
+struct IntegerFunctions {
   void (*stream_scores)(const FixedQueries&, const StreamView&, const StreamView&, const Columns&,
                         float*) = nullptr;
   void (*stream_values)(const Columns&, const StreamView&, const StreamView&, const Columns*,
                         const FixedWeights&, float*, size_t) = nullptr;
   void (*expand_key)(const std::byte*, size_t, int16_t*) = nullptr;
   void (*expand_value)(const std::byte*, size_t, int16_t*, size_t) = nullptr;
-  int32_t excess = 0;  // of the numbers that the first two multiply
+  int32_t bias = 0;  // of the numbers that the first two multiply
 };
 
 template <Codec kCodec>
-constexpr WholeFunctions WholeFunctionsOf() {
-  return {&StreamWholeScores<kCodec>, &StreamWholeValues<kCodec>, &ExpandWholeKey<kCodec>,
-          &ExpandWholeValue<kCodec>, kExcess<kCodec>};
+constexpr IntegerFunctions IntegerFunctionsOf() {
+  return {&StreamIntegerScores<kCodec>, &StreamIntegerValues<kCodec>, &ExpandIntegerKey<kCodec>,
+          &ExpandIntegerValue<kCodec>, kBias<kCodec>};
 }
 
-inline WholeFunctions WholeFunctionsFor(Codec codec) {
+inline IntegerFunctions IntegerFunctionsFor(Codec codec) {
   switch (codec) {
-    case Codec::kInt8: return WholeFunctionsOf<Codec::kInt8>();
-    case Codec::kInt4: return WholeFunctionsOf<Codec::kInt4>();
-    case Codec::kNf4: return WholeFunctionsOf<Codec::kNf4>();
-    case Codec::kFp4: return WholeFunctionsOf<Codec::kFp4>();
-    case Codec::kQ25: return WholeFunctionsOf<Codec::kQ25>();
+    case Codec::kInt8: return IntegerFunctionsOf<Codec::kInt8>();
+    case Codec::kInt4: return IntegerFunctionsOf<Codec::kInt4>();
+    case Codec::kNf4: return IntegerFunctionsOf<Codec::kNf4>();
+    case Codec::kFp4: return IntegerFunctionsOf<Codec::kFp4>();
+    case Codec::kQ25: return IntegerFunctionsOf<Codec::kQ25>();
     default: return {};
   }
 }
@@ -89,27 +89,27 @@ struct Form {
         value(value_layout),
         of_key(FunctionsFor(key.codec)),
         of_value(FunctionsFor(value.codec)),
-        whole_key(WholeFunctionsFor(key.codec)),
-        whole_value(WholeFunctionsFor(value.codec)) {}
+        integer_key(IntegerFunctionsFor(key.codec)),
+        integer_value(IntegerFunctionsFor(value.codec)) {}
 
-  bool has_whole_keys() const { return codec::HasWholeCodes(key.codec); }
-  bool has_whole_values() const { return codec::HasWholeCodes(value.codec); }
+  bool has_integer_keys() const { return codec::HasIntegerCodes(key.codec); }
+  bool has_integer_values() const { return codec::HasIntegerCodes(value.codec); }
 
   const StreamLayout& key;
   const StreamLayout& value;
   const CodecFunctions of_key;
   const CodecFunctions of_value;
-  const WholeFunctions whole_key;
-  const WholeFunctions whole_value;
+  const IntegerFunctions integer_key;
+  const IntegerFunctions integer_value;
 };
 
 /// One split of the walk: its place in the order of lanes, and what the rows see of it.
 struct SplitView {
-  const Columns* first() const { return &parts[parts[0].count == 0 ? 1 : 0]; }
+  const Columns* first() const { return &forms[forms[0].count == 0 ? 1 : 0]; }
 
   uint32_t lane_order = 0;  // lanes of the subtree in tree order: 0 .. kLanes / lane_step - 1
   uint64_t split = 0;
-  Columns parts[2];  // sealed blocks, then those read open where these are laid out otherwise
+  Columns forms[2];  // sealed blocks, then those read open where these are laid out otherwise
 };
 
 }  // namespace quire::attention::HWY_NAMESPACE

@@ -100,7 +100,7 @@ class ItemRun {
       }
     }
     if (shape_.key.rotated) codec::Rotate(scratch_.query, queries_, shape_.key.dim);
-    if (codec::HasWholeCodes(shape_.key.codec)) FixQueries();
+    if (codec::HasIntegerCodes(shape_.key.codec)) FixQueries();
     if (!codec::HasMids(shape_.key.codec)) return;
     for (uint32_t q = 0; q < queries_; ++q) {
       float sum = 0.0f;
@@ -115,22 +115,21 @@ class ItemRun {
   }
 
   void FixQueries() {
-    const float code_unit = codec::WholeUnit(shape_.key.codec);
+    const float code_unit = codec::IntegerUnit(shape_.key.codec);
     for (uint32_t q = 0; q < queries_; ++q) {
       int16_t* const fixed = scratch_.fixed_query + q * fixed_stride_;
       const float unit = FixQuery(scratch_.query + q * key_dim_, key_dim_, fixed_stride_, fixed);
       scratch_.query_units[q] = unit * code_unit;
-      scratch_.query_without_excess[q] =
-          -forms_[0].whole_key.excess * std::accumulate(fixed, fixed + key_dim_, 0);
+      scratch_.query_bias_terms[q] =
+          -forms_[0].integer_key.bias * std::accumulate(fixed, fixed + key_dim_, 0);
     }
   }
 
   FixedQueries Queries() const {
-    return {scratch_.fixed_query, scratch_.query_units, scratch_.query_without_excess,
-            fixed_stride_};
+    return {scratch_.fixed_query, scratch_.query_units, scratch_.query_bias_terms, fixed_stride_};
   }
   FixedWeights Weights() const {
-    return {scratch_.fixed_weights, scratch_.weight_units, scratch_.weight_without_excess};
+    return {scratch_.fixed_weights, scratch_.weight_units, scratch_.weight_bias_terms};
   }
 
   bool IsWanted(uint64_t lane) const { return ((item_.lanes >> lane) & 1) != 0; }
@@ -216,7 +215,7 @@ class ItemRun {
     const uint64_t end = std::min(item_.splits.end, last + 1);
     for (;;) {
       for (; split < end && IsWanted(split % kLanes); split += kLanes) {
-        if (!Build(split, view->parts)) continue;
+        if (!Build(split, view->forms)) continue;
         view->lane_order = order;
         view->split = split;
         return true;
@@ -228,7 +227,7 @@ class ItemRun {
 
   /// Lists the columns of a split that some row sees; nothing else is touched, its blocks may be
   /// gone.
-  bool Build(uint64_t split, Columns* parts) const {
+  bool Build(uint64_t split, Columns* forms) const {
     uint32_t seen = 0;  // bit c: column c
     for (uint32_t row = 0; row < item_.rows; ++row) {
       const VisibleTokens visible = VisibleInSplit(shape_, first_position_ + row, split);
@@ -238,7 +237,7 @@ class ItemRun {
         seen |= ((1u << end) - 1) & ~((1u << first) - 1);
       }
     }
-    parts[0].count = parts[1].count = 0;
+    forms[0].count = forms[1].count = 0;
     const uint64_t first_open = FirstOpenBlock(shape_, first_position_);
     for (; seen != 0; seen &= seen - 1) {
       const auto index = static_cast<uint32_t>(std::countr_zero(seen));
@@ -247,9 +246,9 @@ class ItemRun {
       const bool is_open = block >= first_open;
       const int form = is_open && has_open_form_ ? 1 : 0;
       AddColumn(forms_[form], (is_open ? open_ : sealed_).At(block), index,
-                static_cast<uint32_t>(token % shape_.key.block_tokens), &parts[form]);
+                static_cast<uint32_t>(token % shape_.key.block_tokens), &forms[form]);
     }
-    return parts[0].count + parts[1].count != 0;
+    return forms[0].count + forms[1].count != 0;
   }
 
   void AddColumn(const Form& form, const std::byte* slot, uint32_t index, uint32_t in_block,
@@ -296,11 +295,11 @@ class ItemRun {
   void Stream(const SplitView& view, const Columns* next) const {
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
-      const Columns& columns = view.parts[f];
+      const Columns& columns = view.forms[f];
       if (columns.count == 0) continue;
-      if (form.has_whole_keys()) {
-        form.whole_key.stream_scores(Queries(), ViewOf(form.key), ViewOf(form.value), columns,
-                                     scratch_.scores);
+      if (form.has_integer_keys()) {
+        form.integer_key.stream_scores(Queries(), ViewOf(form.key), ViewOf(form.value), columns,
+                                       scratch_.scores);
       } else {
         form.of_key.stream_scores(scratch_.query, ViewOf(form.key), ViewOf(form.value), columns,
                                   scratch_.scores);
@@ -322,12 +321,12 @@ class ItemRun {
     ClearSums();
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
-      const Columns& columns = view.parts[f];
+      const Columns& columns = view.forms[f];
       if (columns.count == 0) continue;
-      if (form.has_whole_values()) {
+      if (form.has_integer_values()) {
         FixRowWeights(form, columns, visible);
-        form.whole_value.stream_values(columns, ViewOf(form.key), ViewOf(form.value), next,
-                                       Weights(), scratch_.split.out, out_stride_);
+        form.integer_value.stream_values(columns, ViewOf(form.key), ViewOf(form.value), next,
+                                         Weights(), scratch_.split.out, out_stride_);
         continue;
       }
       if (!IsIdentity(form.value.codec)) ScaleRowWeights(form, columns);
@@ -345,7 +344,7 @@ class ItemRun {
     for (int f = 0; f < 2; ++f) {
       const StreamLayout& value = forms_[f].value;
       if (IsIdentity(value.codec)) continue;
-      const Columns& columns = view.parts[f];
+      const Columns& columns = view.forms[f];
       for (uint32_t c = 0; c < columns.count; ++c) {
         hwy::Prefetch(columns.value_scale[c] + head * value.scale_head_stride_bytes);
       }
@@ -401,13 +400,13 @@ class ItemRun {
                     const VisibleTokens& visible) const {
     constexpr size_t kGroups = FixedWeights::kGroups;
     const Codec codec = form.value.codec;
-    const WholeValues values = {.code_unit = codec::WholeUnit(codec),
-                                .excess = form.whole_value.excess};
+    const IntegerValues values = {.code_unit = codec::IntegerUnit(codec),
+                                  .bias = form.integer_value.bias};
     const auto fix = codec::HasMids(codec) ? FixWeights<true> : FixWeights<false>;
     fix(visible, seen, scales, values, Scores(q),
         {.codes = scratch_.fixed_weights + size_t{q} * kSplitTokens,
          .units = scratch_.weight_units + q * kGroups,
-         .without_excess = scratch_.weight_without_excess + q * kGroups,
+         .bias_terms = scratch_.weight_bias_terms + q * kGroups,
          .mid_sum = &scratch_.mid_sum[q]});
   }
 
@@ -432,7 +431,7 @@ class ItemRun {
     HeadScales value_scales[2];
     for (int f = 0; f < 2; ++f) {
       const Form& form = forms_[f];
-      const Columns& columns = view.parts[f];
+      const Columns& columns = view.forms[f];
       for (uint32_t c = 0; c < columns.count; ++c) {
         ExpandKeyColumn(form, columns, c);
         ExpandValueColumn(form, columns, c);
@@ -450,13 +449,13 @@ class ItemRun {
       rows = TileRowsFor(queries_ - q);
       if (next != nullptr) FetchShare(*next, q, q + rows);
       for (int f = 0; f < 2; ++f) {
-        if (forms_[f].has_whole_keys()) {
-          ScoreWholeTile(q, rows, view.parts[f]);
+        if (forms_[f].has_integer_keys()) {
+          ScoreIntegerTile(q, rows, view.forms[f]);
         } else {
-          ScoreTile(q, rows, view.parts[f]);
+          ScoreTile(q, rows, view.forms[f]);
         }
         if (IsIdentity(forms_[f].key.codec)) continue;
-        ScaleScoresOf(forms_[f], view.parts[f], key_scales[f], q, rows);
+        ScaleScoresOf(forms_[f], view.forms[f], key_scales[f], q, rows);
       }
       WeighTile(q, rows, view, value_scales);
     }
@@ -470,7 +469,7 @@ class ItemRun {
     const size_t value_bytes = ViewOf(forms_[0].value).column_bytes;
     // A column of K is contiguous, or its channels are a row apart.
     const bool contiguous =
-        codec::HasWholeCodes(key.layout->codec) || key.layout->inner == InnerAxis::kDim;
+        codec::HasIntegerCodes(key.layout->codec) || key.layout->inner == InnerAxis::kDim;
     const size_t key_step = contiguous ? kLineBytes : std::max(key.row_bytes, kLineBytes);
     const size_t key_end = contiguous ? key.column_bytes : key.dim * key.row_bytes;
     const uint32_t end = next.count * query_end / queries_;
@@ -483,9 +482,9 @@ class ItemRun {
   void ExpandKeyColumn(const Form& form, const Columns& columns, uint32_t c) const {
     const StreamLayout& key = form.key;
     const uint32_t index = columns.index[c];
-    if (form.has_whole_keys()) {
-      form.whole_key.expand_key(columns.key[c], key.dim,
-                                scratch_.key_pairs + size_t{index} * KeyPairsStride(key.dim));
+    if (form.has_integer_keys()) {
+      form.integer_key.expand_key(columns.key[c], key.dim,
+                                  scratch_.key_pairs + size_t{index} * KeyPairsStride(key.dim));
       return;
     }
     const auto expand =
@@ -496,23 +495,24 @@ class ItemRun {
 
   void ExpandValueColumn(const Form& form, const Columns& columns, uint32_t c) const {
     const uint32_t first = columns.index[c] * kColumnTokens;
-    if (form.has_whole_values()) {
-      form.whole_value.expand_value(columns.value[c], value_dim_,
-                                    scratch_.value_pairs + size_t{first} * kPanelDims,
-                                    kValuePairsStride);
+    if (form.has_integer_values()) {
+      form.integer_value.expand_value(columns.value[c], value_dim_,
+                                      scratch_.value_pairs + size_t{first} * kPanelDims,
+                                      kValuePairsStride);
       return;
     }
     form.of_value.expand_value(columns.value[c], value_dim_, scratch_.value + first * kPanelDims);
   }
 
-  /// Scores of query vectors [q, q + rows) against whole-number codes.
-  void ScoreWholeTile(uint32_t q, uint32_t rows, const Columns& columns) const {
+  /// Scores of query vectors [q, q + rows) against integer codes.
+  void ScoreIntegerTile(uint32_t q, uint32_t rows, const Columns& columns) const {
     const size_t pairs = DivUp(key_dim_, 2);
     for (uint32_t c = 0; c < columns.count; ++c) {
       const uint32_t index = columns.index[c];
       const int16_t* panel = scratch_.key_pairs + size_t{index} * KeyPairsStride(shape_.key.dim);
       ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-        ScoreWholePanel<kRows>(Queries().From(q), panel, pairs, Scores(q) + index * kColumnTokens);
+        ScoreIntegerPanel<kRows>(Queries().From(q), panel, pairs,
+                                 Scores(q) + index * kColumnTokens);
       });
     }
   }
@@ -552,10 +552,10 @@ class ItemRun {
       scratch_.split.sum[q + r] = WeighScores(visible[r], scratch_.split.max[q + r], Scores(q + r));
     }
     for (int f = 0; f < 2; ++f) {
-      const Columns& columns = view.parts[f];
+      const Columns& columns = view.forms[f];
       if (columns.count == 0) continue;
-      if (forms_[f].has_whole_values()) {
-        WeighWholeTile(q, rows, forms_[f], columns, scales[f], visible);
+      if (forms_[f].has_integer_values()) {
+        WeighIntegerTile(q, rows, forms_[f], columns, scales[f], visible);
       } else if (!IsIdentity(forms_[f].value.codec)) {
         for (uint32_t r = 0; r < rows; ++r) {
           ScaleWeights(columns, scales[f], 1.0f, Scores(q + r));
@@ -563,7 +563,7 @@ class ItemRun {
       }
     }
     for (uint32_t r = 0; r < rows; ++r) {
-      if (forms_[0].has_whole_values()) visible[r] = OfOpenForm(visible[r], view.parts[1]);
+      if (forms_[0].has_integer_values()) visible[r] = OfOpenForm(visible[r], view.forms[1]);
       for (uint32_t i = 0; i < visible[r].count; ++i) {
         ends[end_count++] = visible[r].ranges[i].begin;
         ends[end_count++] = visible[r].ranges[i].end;
@@ -576,14 +576,14 @@ class ItemRun {
     }
   }
 
-  /// The tokens that are left when sealed ones are whole numbers.
+  /// The tokens that are left when sealed ones are integers.
   VisibleTokens OfOpenForm(const VisibleTokens& visible, const Columns& columns) const {
-    if (columns.count == 0 || forms_[1].has_whole_values()) return {};
+    if (columns.count == 0 || forms_[1].has_integer_values()) return {};
     return InColumns(visible, columns);
   }
 
-  void WeighWholeTile(uint32_t q, uint32_t rows, const Form& form, const Columns& columns,
-                      const HeadScales& scales, const VisibleTokens* visible) const {
+  void WeighIntegerTile(uint32_t q, uint32_t rows, const Form& form, const Columns& columns,
+                        const HeadScales& scales, const VisibleTokens* visible) const {
     for (uint32_t r = 0; r < rows; ++r) {
       FixWeightsOf(q + r, form, SeenColumns(visible[r], columns), scales, visible[r]);
     }
@@ -595,7 +595,7 @@ class ItemRun {
         const int16_t* pairs = scratch_.value_pairs + size_t{panel} * kValuePairsStride +
                                size_t{g} * kGroupTokens * kPanelDims;
         ForTileRows(rows, [&]<int kRows>() HWY_ATTR {
-          WeighWholePanel<kRows>(Weights().From(q), g, pairs, out, out_stride_);
+          WeighIntegerPanel<kRows>(Weights().From(q), g, pairs, out, out_stride_);
         });
       }
     }

@@ -82,10 +82,10 @@ FixedRow ToFixed(const std::vector<float>& row) {
   return fixed;
 }
 
-int32_t WholeAt(const Place& place, uint32_t head, uint32_t d) {
+int32_t IntegerAt(const Place& place, uint32_t head, uint32_t d) {
   const StreamLayout& stream = place.stream;
   const std::byte* plane = place.slot + stream.offset_bytes + head * stream.head_stride_bytes;
-  return codec::WholeOf(stream.codec, codec::LoadCode(stream, plane, place.in_block, d));
+  return codec::IntegerOf(stream.codec, codec::LoadCode(stream, plane, place.in_block, d));
 }
 
 /// A scaled query vector, both as it is and in fixed point, and the sum of its channels.
@@ -102,12 +102,12 @@ struct Query {
 float Score(const Query& query, const Place& key, uint32_t head) {
   const Codec codec = key.stream.codec;
   float score = 0.0f;
-  if (codec::HasWholeCodes(codec)) {
+  if (codec::HasIntegerCodes(codec)) {
     int32_t sum = 0;
     for (uint32_t d = 0; d < key.stream.dim; ++d) {
-      sum += query.fixed.numbers[d] * WholeAt(key, head, d);
+      sum += query.fixed.numbers[d] * IntegerAt(key, head, d);
     }
-    score = static_cast<float>(sum) * (query.fixed.unit * codec::WholeUnit(codec));
+    score = static_cast<float>(sum) * (query.fixed.unit * codec::IntegerUnit(codec));
   } else {
     for (uint32_t d = 0; d < key.stream.dim; ++d) {
       score =
@@ -127,7 +127,7 @@ class ValueSum {
   /// Tokens ascend; those of one form come before those of the other.
   void Add(const Place& value, uint32_t token, float e) {
     const Codec codec = value.stream.codec;
-    const bool whole = codec::HasWholeCodes(codec);
+    const bool whole = codec::HasIntegerCodes(codec);
     if (!whole || &value.stream != form_) FlushForm();
     if (whole && token / kGroupTokens != group_) FlushGroup();
     float weight = e;
@@ -166,11 +166,11 @@ class ValueSum {
   void FlushGroup() {
     if (places_.empty()) return;
     const FixedRow fixed = ToFixed(weights_);
-    const float unit = fixed.unit * codec::WholeUnit(places_[0].stream.codec);
+    const float unit = fixed.unit * codec::IntegerUnit(places_[0].stream.codec);
     for (uint32_t d = 0; d < places_[0].stream.dim; ++d) {
       int32_t sum = 0;
       for (size_t i = 0; i < places_.size(); ++i) {
-        sum += fixed.numbers[i] * WholeAt(places_[i], head_, d);
+        sum += fixed.numbers[i] * IntegerAt(places_[i], head_, d);
       }
       out_[d] = std::fma(static_cast<float>(sum), unit, out_[d]);
     }

@@ -68,7 +68,7 @@ TEST(Judge, StaysWithinAHairOfTheReference) {
           shape, sequence.tables(), sequence.Task(696, 4, queries.data(), unused.data()));
       // Sixteen bits of a query and of weights are worth about 3e-5 of the output.
       const bool fixed =
-          codec::HasWholeCodes(test.key_codec) || codec::HasWholeCodes(test.value_codec);
+          codec::HasIntegerCodes(test.key_codec) || codec::HasIntegerCodes(test.value_codec);
       const double tolerance = fixed ? 5e-6 : 1e-6;
       for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], tolerance) << i;
     }
@@ -76,7 +76,7 @@ TEST(Judge, StaysWithinAHairOfTheReference) {
 }
 
 // The largest fixed query meets the largest code in every channel that kernels take.
-TEST(Judge, SumsOfWholeNumbersStayBelow32Bits) {
+TEST(Judge, SumsOfIntegersStayBelow32Bits) {
   const AttentionShape shape =
       MakeShape({.key_dim = 512, .key_codec = Codec::kInt8, .value_codec = Codec::kInt8});
   TestSequence sequence(shape, 33, false, [](int stream, uint32_t, uint64_t token, uint32_t d) {

@@ -3,7 +3,7 @@
 #include "codec/rotate.h"
 
 // Targets without a fused multiply-add cannot give the bits of docs/numerics.md, those without
-// vectors of 256 bits the pairs of whole-inl.h; scalable vectors cannot be kept in arrays. The
+// vectors of 256 bits the pairs of integer-inl.h; scalable vectors cannot be kept in arrays. The
 // fallback that Highway wants is compiled to nothing.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_NEON | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

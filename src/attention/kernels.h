@@ -74,10 +74,10 @@ struct Item {
   uint32_t rows = 0;
   SplitRange splits{};  // none behind the task's last
   uint32_t first_lane = 0;
-  uint32_t lane_step = 1;    // a power of two; also the number of parts of this tile and head
-  LaneSet lanes = 0;         // those of the subtree that are wanted; without `to` all of them
-  uint32_t tile = 0;         // when lane_step > 1 and without `to`: which counter the parts share
-  uint64_t parts_begin = 0;  // likewise: index of the first part's states
+  uint32_t lane_step = 1;  // a power of two; also the number of subtrees of this tile and head
+  LaneSet lanes = 0;       // those of the subtree that are wanted; without `to` all of them
+  uint32_t tile = 0;       // when lane_step > 1 and without `to`: which counter the subtrees share
+  uint64_t subtrees_begin = 0;       // likewise: index of the first subtree's states
   const LaneStates* from = nullptr;  // null: nothing is folded yet
   const LaneStates* to = nullptr;
   uint64_t states_row = 0;                          // of `from` and `to`: that of row row_begin
@@ -99,14 +99,14 @@ struct Scratch {
   float* key = nullptr;      // [kColumnsPerSplit, key.dim, kColumnTokens] expanded, prefill only
   float* value = nullptr;    // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
   float* factors = nullptr;  // [2, PaddedQueries] of a merge
-  // Where codes are whole numbers (fixed.h):
+  // Where codes are integers (fixed.h):
   int16_t* fixed_query = nullptr;    // [queries, FixedStride]
   int16_t* fixed_weights = nullptr;  // [queries, kSplitTokens]
   float* query_units = nullptr;      // [PaddedQueries]
   float* weight_units = nullptr;     // [queries, kSplitTokens / kGroupTokens]
-  // What makes up for the excess of codes (whole-inl.h).
-  int32_t* query_without_excess = nullptr;   // [PaddedQueries]
-  int32_t* weight_without_excess = nullptr;  // [queries, kSplitTokens / kGroupTokens]
+  // What makes up for the bias of codes (integer-inl.h).
+  int32_t* query_bias_terms = nullptr;   // [PaddedQueries]
+  int32_t* weight_bias_terms = nullptr;  // [queries, kSplitTokens / kGroupTokens]
   int16_t* key_pairs = nullptr;    // [kColumnsPerSplit, KeyPairsStride] expanded, prefill only
   int16_t* value_pairs = nullptr;  // [value panels, kValuePairsStride] likewise
   float* query_sum = nullptr;      // [PaddedQueries] over the channels of a scaled query

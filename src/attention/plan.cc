@@ -54,18 +54,18 @@ Work WorkOf(const AttentionTask& task) {
   return {.splits = SplitsOf(task), .from = task.from.lanes == 0 ? nullptr : &task.from};
 }
 
-/// Adds an item for each part of the lanes that has some which are wanted.
-void AddParts(Item item, uint32_t parts, Plan* plan, std::vector<Item>* items) {
+/// Adds an item for each subtree of lanes that has some which are wanted.
+void AddSubtrees(Item item, uint32_t subtrees, Plan* plan, std::vector<Item>* items) {
   plan->queries_max = std::max(plan->queries_max, item.queries());
   const LaneSet wanted = item.to == nullptr ? kAllLanes : item.to->lanes;
-  item.lane_step = parts;
-  for (item.first_lane = 0; item.first_lane < parts; ++item.first_lane) {
-    item.lanes = SubtreeLanes(item.first_lane, parts) & wanted;
+  item.lane_step = subtrees;
+  for (item.first_lane = 0; item.first_lane < subtrees; ++item.first_lane) {
+    item.lanes = SubtreeLanes(item.first_lane, subtrees) & wanted;
     if (item.lanes != 0) items->push_back(item);
   }
 }
 
-/// Adds the items of one task, each with its lanes in `parts` parts.
+/// Adds the items of one task, each with its lanes in so many subtrees.
 class TaskPlanner {
  public:
   TaskPlanner(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
@@ -76,17 +76,18 @@ class TaskPlanner {
   /// Lanes are cut first, heads only where the context is too short for that.
   void AddRow(uint64_t pieces) {
     const uint64_t splits = TokensInSight(shape_, task_, work_.splits) / kSplitTokens + 1;
-    uint32_t parts = 1;
-    while (parts < kLanes && parts < pieces && uint64_t{parts} * 4 <= splits) parts *= 2;
+    uint32_t subtrees = 1;
+    while (subtrees < kLanes && subtrees < pieces && uint64_t{subtrees} * 4 <= splits)
+      subtrees *= 2;
     const uint64_t runs = DivUp(shape_.key.heads, HeadsPerRun(shape_));
     const auto cuts = static_cast<uint32_t>(
-        std::min<uint64_t>(shape_.key.heads, std::max(runs, (pieces + parts - 1) / parts)));
+        std::min<uint64_t>(shape_.key.heads, std::max(runs, (pieces + subtrees - 1) / subtrees)));
     const uint32_t heads = (shape_.key.heads + cuts - 1) / cuts;
     for (uint32_t head = 0; head < shape_.key.heads; head += heads) {
       Item item = MakeItem(head, 0);
       item.rows = 1;
       item.heads = std::min(heads, shape_.key.heads - head);
-      Add(item, parts);
+      Add(item, subtrees);
     }
   }
 
@@ -96,15 +97,15 @@ class TaskPlanner {
     const uint64_t splits = TokensInSight(shape_, task_, work_.splits) / kSplitTokens + 1;
     const uint32_t tile_rows = RowsPerTile(shape_);
     const uint64_t tiles = uint64_t{shape_.key.heads} * ((task_.rows + tile_rows - 1) / tile_rows);
-    uint32_t parts = 1;
-    while (parts < kLanes && parts < splits && parts * tiles < pieces) parts *= 2;
+    uint32_t subtrees = 1;
+    while (subtrees < kLanes && subtrees < splits && subtrees * tiles < pieces) subtrees *= 2;
     for (uint32_t head = 0; head < shape_.key.heads; ++head) {
       for (uint32_t row = 0; row < task_.rows;) {
         Item item = MakeItem(head, row);
         item.rows = TileRows(row);
         row += item.rows;
         plan_->expands = plan_->expands || !item.streams();
-        Add(item, parts);
+        Add(item, subtrees);
       }
     }
   }
@@ -142,13 +143,13 @@ class TaskPlanner {
     return std::min(rows, static_cast<uint32_t>(block_tokens - position % block_tokens));
   }
 
-  void Add(Item item, uint32_t parts) {
-    if (parts > 1 && item.to == nullptr) {
+  void Add(Item item, uint32_t subtrees) {
+    if (subtrees > 1 && item.to == nullptr) {
       item.tile = plan_->tiles++;
-      item.parts_begin = plan_->part_states;
-      plan_->part_states += parts;
+      item.subtrees_begin = plan_->subtree_states;
+      plan_->subtree_states += subtrees;
     }
-    AddParts(item, parts, plan_, &plan_->items);
+    AddSubtrees(item, subtrees, plan_, &plan_->items);
   }
 
   const AttentionShape& shape_;
@@ -158,9 +159,9 @@ class TaskPlanner {
   Plan* plan_;
 };
 
-/// First items of one cascade of `count` sequences, which share so many splits, in enough parts by
-/// lanes for all workers: few sequences with as many heads as make long runs, many in tiles of one
-/// head.
+/// First items of one cascade of `count` sequences, which share so many splits, in enough lane
+/// subtrees for all workers: few sequences with as many heads as make long runs, many in tiles of
+/// one head.
 void AddFirstItems(const AttentionShape& shape, const BlockTables& tables,
                    const AttentionTask& task, uint64_t splits, uint32_t first_sequence,
                    uint32_t workers, Plan* plan) {
@@ -169,8 +170,9 @@ void AddFirstItems(const AttentionShape& shape, const BlockTables& tables,
   const uint32_t heads = streams ? HeadsPerRun(shape) : 1;
   const uint32_t rows = streams ? count : RowsPerTile(shape);
   const uint64_t tiles = uint64_t{DivUp(shape.key.heads, heads)} * DivUp(count, rows);
-  uint32_t parts = 1;
-  while (parts < kLanes && parts < splits && parts * tiles < workers * kItemsPerWorker) parts *= 2;
+  uint32_t subtrees = 1;
+  while (subtrees < kLanes && subtrees < splits && subtrees * tiles < workers * kItemsPerWorker)
+    subtrees *= 2;
   for (uint32_t head = 0; head < shape.key.heads; head += heads) {
     for (uint32_t row = 0; row < count; row += rows) {
       const Item item{.shape = &shape,
@@ -185,7 +187,7 @@ void AddFirstItems(const AttentionShape& shape, const BlockTables& tables,
                       .states_row = uint64_t{first_sequence} + row,
                       .sequences = plan->sequences.data() + first_sequence};
       plan->expands = plan->expands || !item.streams();
-      AddParts(item, parts, plan, &plan->first_items);
+      AddSubtrees(item, subtrees, plan, &plan->first_items);
     }
   }
 }

@@ -17,8 +17,9 @@ struct Plan {
   std::vector<Item> items;
   uint32_t queries_max = 0;  // query vectors of the largest item
   bool expands = false;      // some item has several rows
-  uint32_t tiles = 0;        // tiles that are cut into parts
-  uint64_t part_states = 0;  // states that parts leave behind; those of one tile are neighbours
+  uint32_t tiles = 0;        // tiles that are cut into subtrees
+  uint64_t subtree_states =
+      0;  // states that subtrees leave behind; those of one tile are neighbours
 
   // What first items leave behind and the items of the same sequences go on from: a row for each
   // task in a cascade. Whoever runs the plan lends the memory.

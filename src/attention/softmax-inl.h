@@ -64,12 +64,12 @@ HWY_INLINE Vec MaxOfRange(const VisibleTokens& visible, TokenRange range, const 
   QUIRE_UNROLL
   for (size_t i = 0; i < kChains; ++i) max[i] = hn::Set(d, kEmptyMax);
   uint32_t t = range.begin / kVecLanes * kVecLanes;
-  const auto take_part = [&]() QUIRE_INLINE {
+  const auto take_masked = [&]() QUIRE_INLINE {
     const Vec s = hn::Load(d, scores + t);
     max[0] = hn::Max(max[0], hn::IfThenElse(VisibleLanes(visible, t), s, hn::Set(d, kEmptyMax)));
     t += kVecLanes;
   };
-  if (t < range.begin) take_part();
+  if (t < range.begin) take_masked();
   for (; t + kChains * kVecLanes <= range.end; t += kChains * kVecLanes) {
     QUIRE_UNROLL
     for (size_t i = 0; i < kChains; ++i) {
@@ -79,7 +79,7 @@ HWY_INLINE Vec MaxOfRange(const VisibleTokens& visible, TokenRange range, const 
   for (; t + kVecLanes <= range.end; t += kVecLanes) {
     max[0] = hn::Max(max[0], hn::Load(d, scores + t));
   }
-  if (t < range.end) take_part();
+  if (t < range.end) take_masked();
   return hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3]));
 }
 

@@ -28,7 +28,7 @@ inline constexpr size_t kVecsPerColumn = kColumnTokens / kVecLanes;
 struct Columns {
   uint32_t count = 0;
   uint32_t index[kColumnsPerSplit];  // which column of the split, ascending
-  // Whole-number codes lie in tiles; others [key.dim][16 tokens], a block's row apart, and
+  // Integer codes lie in tiles; others [key.dim][16 tokens], a block's row apart, and
   // [16 tokens][value.dim], contiguous.
   const std::byte* key[kColumnsPerSplit];
   const std::byte* value[kColumnsPerSplit];

@@ -216,7 +216,7 @@ template <class Values>
 void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& key,
                  const StreamView& view, const Columns* next, const float* weights, float* out,
                  size_t out_stride) {
-  const GroupParts parts(view.group);
+  const GroupSlices slices(view.group);
   const uint32_t planes = run_count * view.heads;
   for (uint32_t p = 0; p < planes; ++p) {
     const uint32_t r = p / view.heads;
@@ -227,14 +227,14 @@ void WeighPlanes(const ValueRun* runs, uint32_t run_count, const StreamView& key
     ValuePlane plane = {runs[r].value + head * view.head_stride_bytes,
                         weights + q * kSplitTokens + runs[r].first, out + q * out_stride,
                         runs[r].tokens};
-    for (uint32_t part = 0; part < parts.count; ++part) {
-      ForPart(parts.size(part), [&]<int kQueries>() HWY_ATTR {
+    for (uint32_t slice = 0; slice < slices.count; ++slice) {
+      ForSlice(slices.size(slice), [&]<int kQueries>() HWY_ATTR {
         const auto weigh =
-            part == 0 ? WeighPlane<Values, kQueries, true> : WeighPlane<Values, kQueries, false>;
+            slice == 0 ? WeighPlane<Values, kQueries, true> : WeighPlane<Values, kQueries, false>;
         weigh(plane, ahead, view.dim, out_stride);
       });
-      plane.weights += parts.size(part) * kSplitTokens;
-      plane.out += parts.size(part) * out_stride;
+      plane.weights += slices.size(slice) * kSplitTokens;
+      plane.out += slices.size(slice) * out_stride;
     }
   }
 }
@@ -246,7 +246,7 @@ void StreamValues(const ValueRun* runs, uint32_t run_count, const StreamView& ke
   if (FetchesAhead(view.group)) {
     WeighPlanes<Values>(runs, run_count, key, view, next, weights, out, out_stride);
   } else if constexpr (!kFetchesAhead) {
-    ForPart(view.group, [&]<int kQueries>() HWY_ATTR {
+    ForSlice(view.group, [&]<int kQueries>() HWY_ATTR {
       WeighRuns<Values, kQueries>(runs, run_count, view, weights, out, out_stride);
     });
   }

@@ -64,11 +64,11 @@ uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t crc) {
   constexpr size_t kBytesPerCall = size_t{1} << 30;  // the library takes an int
   uint32_t inverted = ~crc;
   while (!bytes.empty()) {
-    const std::span<const std::byte> part = bytes.first(std::min(bytes.size(), kBytesPerCall));
+    const std::span<const std::byte> chunk = bytes.first(std::min(bytes.size(), kBytesPerCall));
     // The library only reads; its C signature lacks the const.
-    auto* data = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(part.data()));
-    inverted = crc32_iscsi(data, static_cast<int>(part.size()), inverted);
-    bytes = bytes.subspan(part.size());
+    auto* data = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(chunk.data()));
+    inverted = crc32_iscsi(data, static_cast<int>(chunk.size()), inverted);
+    bytes = bytes.subspan(chunk.size());
   }
   return ~inverted;
 }

@@ -150,10 +150,6 @@ class Accounts {
   }
   /// Raised by each erasure.
   uint32_t epoch(TenantId tenant) const { return At(tenant).epoch; }
-  /// Of a tenant that has published nothing yet: it goes on from where a store remembers it.
-  void BeginWithEpoch(TenantId tenant, uint64_t epoch) {
-    At(tenant).epoch = std::max(At(tenant).epoch, static_cast<uint32_t>(epoch));
-  }
   /// Forgets what is known of the requests of its account too.
   void Erase(TenantId tenant);
   /// The counters that are not derived from anything else.

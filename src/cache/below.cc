@@ -55,6 +55,7 @@ std::optional<BlockToWrite> NextWrite(State& state) {
                           .parent_key = parent.is_none() ? state.directory.RootKeyOf(block)
                                                          : state.directory.at(parent).key,
                           .block_index = state.directory.depth(block),
+                          .erase_epoch = record.below_epoch,
                           .account = record.account == kDefaultTenant
                                          ? std::string()
                                          : state.accounts.options(record.account).name,

@@ -23,7 +23,8 @@ struct BlockToWrite {
   StoredForm form{};
   Digest parent_key{};
   uint64_t block_index = 0;
-  std::string account{};  // name of who pays for it; empty: the default tenant
+  uint64_t erase_epoch = 0;  // of the account in the store when it was published
+  std::string account{};     // name of who pays for it; empty: the default tenant
   std::vector<TokenId> tokens{};
   PerClass<SlotId> slots{};   // of the form
   PerClass<uint32_t> crcs{};  // of each

@@ -9,7 +9,7 @@
 
 #include "base/sync_point.h"
 #include "cache/twins_test_util.h"
-#include "quire/view.h"
+#include "quire/sequence.h"
 
 namespace quire::cache {
 namespace {

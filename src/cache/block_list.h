@@ -10,7 +10,7 @@
 #include "base/wiped_vector.h"
 #include "cache/metadata_charge.h"
 #include "cache/reach.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::cache {
 

@@ -116,8 +116,6 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
   MutexLock lock(core->mutex_);
   if (core->mover_ != nullptr) {
     core->state_->has_store = true;
-    core->state_->accounts.BeginWithEpoch(kDefaultTenant,
-                                          core->mover_->EpochOf(tier::PublisherOf("")));
   }
   core->state_->counters.codec_fallbacks = fallbacks;
   core->state_->directory.AddAccount(kDefaultTenant);

@@ -236,7 +236,9 @@ class Core final : public Cache {
   void FindBelow(std::span<const TokenId> prompt, const Place& place, const FoundPath& path,
                  LoadList& load) const;
   std::string PublisherName(TenantId tenant) const;
-  Result<void> EraseBelow(TenantId tenant);
+  uint64_t DisownLoaded(TenantId erased);
+  void WriteAgain(TenantId erased);
+  size_t AttachRun(LoadJob& job, size_t first, size_t count);
   Result<void> CheckRequest(const AcquireRequest& request, std::string_view what) const;
   Result<Place> MakePlace(const AcquireRequest& request) const;
   std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key, const Place& place);

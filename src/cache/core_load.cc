@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/sync_point.h"
+#include "cache/below.h"
 #include "cache/core.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
@@ -79,30 +80,55 @@ std::string Core::PublisherName(TenantId tenant) const {
   return account == kDefaultTenant ? std::string() : state_->accounts.options(account).name;
 }
 
-// Records say whose account they belong to, so of a domain everything goes, whoever wrote it. What
-// is in memory of its other members stays, and is written again when it is used again.
-Result<void> Core::EraseBelow(TenantId tenant) {
-  if (mover_ == nullptr) return {};
-  QUIRE_TRY(mover_->Erase(tier::PublisherOf(PublisherName(tenant))));
+// A record says whose account it belongs to, not who of a domain wrote it: when one of them is
+// erased, what was loaded counts as written by that one. Returns how many slots that are.
+uint64_t Core::DisownLoaded(TenantId erased) {
+  uint64_t slots = 0;
   const uint32_t end = With([](State& state) { return state.directory.ids_end(); });
   ForPieces(end, [&](size_t first, size_t last) {
     With([&](State& state) {
-      const TenantId account = state.accounts.account_of(tenant);
+      const Slots::Writer gone = {.tenant = erased, .epoch = state.accounts.epoch(erased) - 1};
       for (size_t i = first; i < last; ++i) {
         const BlockId block(static_cast<uint32_t>(i));
         if (!state.directory.contains(block)) continue;
         const BlockRecord& record = state.directory.at(block);
-        if (record.account != account) continue;
-        if (record.sealed_below == Below::kDurable) {
-          state.directory.SetBelow(block, /*twins=*/false, Below::kNothing);
-        }
-        if (record.twins_below == Below::kDurable) {
-          state.directory.SetBelow(block, /*twins=*/true, Below::kNothing);
+        if (!record.loaded || record.account != state.accounts.account_of(erased)) continue;
+        for (const SlotId slot : record.slots) {
+          if (slot.is_none()) continue;
+          const Slots::Writer writer = state.slots.writer(slot);
+          if (writer.epoch != state.accounts.epoch(writer.tenant)) continue;
+          state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
+          state.slots.Claim(slot, gone);
+          state.accounts.CountWritten(gone.tenant, gone.epoch, +1);
+          ++slots;
         }
       }
     });
   });
-  return {};
+  return slots;
+}
+
+// Of a domain everything below went, whoever wrote it. What is left of it in memory is its other
+// members', and is written when it is used again.
+void Core::WriteAgain(TenantId erased) {
+  const uint64_t epoch = mover_->EpochOf(tier::PublisherOf(PublisherName(erased)));
+  const uint32_t end = With([](State& state) { return state.directory.ids_end(); });
+  ForPieces(end, [&](size_t first, size_t last) {
+    With([&](State& state) {
+      for (size_t i = first; i < last; ++i) {
+        const BlockId block(static_cast<uint32_t>(i));
+        if (!state.directory.contains(block)) continue;
+        const BlockRecord& record = state.directory.at(block);
+        if (record.account != state.accounts.account_of(erased)) continue;
+        if (StandingOf(state, block) != Standing::kGood) continue;
+        state.directory.SetBelowEpoch(block, epoch);
+        for (const bool twins : {false, true}) {
+          const Below below = twins ? record.twins_below : record.sealed_below;
+          if (below == Below::kDurable) state.directory.SetBelow(block, twins, Below::kNothing);
+        }
+      }
+    });
+  });
 }
 
 // Looking.
@@ -239,6 +265,26 @@ Result<Ticket> Core::Load(Plan plan, const LoadOptions& options) {
 }
 
 size_t Core::AttachLoaded(LoadJob& job, size_t first, size_t count) {
+  // What was erased since is on its way nowhere.
+  const uint64_t epoch = mover_->EpochOf(job.publisher);
+  if (epoch != StateOf(*job.plan).place.below_epoch) return 0;
+  const auto is_loaded = [&](size_t i) {
+    const auto parts = std::span(job.slots[i]).first(classes_.part_count());
+    return std::ranges::any_of(parts, [](SlotId slot) { return !slot.is_none(); });
+  };
+  // A block of which nothing was loaded is held by nobody until it is leased, so it ends a run.
+  size_t attached = 0;
+  while (attached < count) {
+    size_t run = 1;
+    while (attached + run < count && is_loaded(first + attached + run - 1)) ++run;
+    const size_t done = AttachRun(job, first + attached, run);
+    attached += done;
+    if (done < run) break;
+  }
+  return attached;
+}
+
+size_t Core::AttachRun(LoadJob& job, size_t first, size_t count) {
   const PlanState& plan = StateOf(*job.plan);
   std::vector<NewBlock> blocks;
   for (size_t i = first; i < first + count; ++i) {
@@ -267,13 +313,28 @@ size_t Core::AttachLoaded(LoadJob& job, size_t first, size_t count) {
     }
   }
   ReleaseSlots(spare);
+  if (attached == 0) return 0;
   const LoadList& load = plan.load;
   With([&](State& state) {
+    const BlockId last = job.path.back();
+    const bool is_there = state.directory.contains(last) &&
+                          state.directory.at(last).key == load.keys[first + attached - 1];
+    if (is_there) {
+      AddLease(state, last);
+      if (!job.leased.is_none()) DropLease(state, job.leased);
+      job.leased = last;
+    } else {  // nothing of it was held
+      job.path.pop_back();
+      --attached;
+    }
     for (size_t i = first; i < first + attached; ++i) {
+      const auto sealed = std::span(load.wanted[i]).first(classes_.part_count());
+      if (std::ranges::none_of(sealed, [](bool wanted) { return wanted; })) continue;
       const BlockId block = job.path[i];
-      if (std::ranges::none_of(load.wanted[i], [](bool wanted) { return wanted; })) continue;
+      state.directory.SetLoaded(block);
       state.directory.SetBelow(block, /*twins=*/false, Below::kDurable);
       state.directory.Unqueue(block);
+      Offer(state, block);  // its twins may have to be written still
       ++state.counters.loaded_total;
     }
   });
@@ -285,7 +346,7 @@ void Core::AttachTwins(LoadJob& job) {
   const PlanState& plan = StateOf(*job.plan);
   const uint64_t hit = plan.load.blocks;
   const uint64_t count = std::min<uint64_t>(hit, classes_.residual_blocks());
-  if (count == 0) return;
+  if (count == 0 || mover_->EpochOf(job.publisher) != plan.place.below_epoch) return;
   std::vector<BlockId> blocks;
   PerPart<std::vector<SlotId>> slots;
   for (uint64_t i = hit - count; i < hit; ++i) {
@@ -312,6 +373,7 @@ void Core::AttachTwins(LoadJob& job) {
     for (size_t i = 0; i < blocks.size(); ++i) {
       const SlotId slot = slots[0][i];
       if (slot.is_none() || state.directory.InSlot(slot) != blocks[i]) continue;
+      state.directory.SetLoaded(blocks[i]);
       state.directory.SetBelow(blocks[i], /*twins=*/true, Below::kDurable);
       state.directory.Unqueue(blocks[i]);
     }
@@ -328,6 +390,8 @@ void Core::DropLoad(LoadJob& job) {
   job.slots.clear();
   job.held.clear();
   ReleaseSlots(held);
+  const BlockId leased = std::exchange(job.leased, BlockId::None());
+  if (!leased.is_none()) With([&](State& state) { DropLease(state, leased); });
   job.plan.reset();
 }
 

@@ -14,11 +14,8 @@
 namespace quire::cache {
 
 Result<TenantId> Core::AddTenant(const TenantOptions& options) {
-  // What a tenant erased in another life of the store stays erased; its domain has no epoch.
-  const uint64_t epoch = mover_ == nullptr ? 0 : mover_->EpochOf(tier::PublisherOf(options.name));
   return With([&](State& state) -> Result<TenantId> {
     QUIRE_ASSIGN(const TenantId id, state.accounts.Add(options));
-    if (!options.shared && options.domain.empty()) state.accounts.BeginWithEpoch(id, epoch);
     state.directory.AddAccount(id);
     state.directory.SetGhosts(state.accounts.share());
     return id;
@@ -47,7 +44,8 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
               .tenant = request.tenant};
   // Who pays, and whether its keys are other ones than the identity's.
   std::string name;
-  uint32_t epoch = 0;
+  uint64_t epoch = 0;
+  bool is_domain = false;
   {
     MutexLock lock(mutex_);
     const Accounts& accounts = state_->accounts;
@@ -61,14 +59,21 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
     place.epoch = accounts.epoch(request.tenant);
     const TenantId account = accounts.account_of(request.tenant);
     epoch = accounts.epoch(account);
-    if (account == kDefaultTenant && epoch == 0) return place;
-    name = accounts.options(account).name;
+    is_domain = account != request.tenant;
+    if (account != kDefaultTenant) name = accounts.options(account).name;
   }
+  if (mover_ != nullptr) {
+    place.below_epoch = mover_->EpochOf(tier::PublisherOf(name));
+    // What a tenant erased through another cache, or in another life of the store, stays erased; its
+    // domain's keys have no epoch.
+    if (!is_domain) epoch = place.below_epoch;
+  }
+  if (name.empty() && epoch == 0) return place;
   Blake2b<32> hasher(identity.domain.secret);
   hasher.Update("quire tenant");
   hasher.UpdateNumber(name.size());
   hasher.Update(name);
-  hasher.UpdateNumber(epoch);
+  hasher.UpdateNumber(static_cast<uint32_t>(epoch));
   hasher.Update(std::as_bytes(std::span(place.root_key)));
   place.root_key = hasher.Finish();
   return place;
@@ -92,8 +97,13 @@ Result<EraseReport> Core::Erase(TenantId id) {
   });
   QUIRE_TRY(std::move(begun));
   // From here on nothing of it is found or written; below it goes for good.
-  auto erased_below = EraseBelow(id);
+  Result<void> erased_below;
+  if (mover_ != nullptr) {
+    erased_below = mover_->Erase(tier::PublisherOf(PublisherName(id)));
+    report.slots_zeroed += DisownLoaded(id);
+  }
   const std::vector<BlockId> erased = MarkErased();
+  if (mover_ != nullptr) WriteAgain(id);
   report.blocks = erased.size();
   With([&](State& state) { EndPinsOfBadBlocks(state); });
   // Children first. What is leased goes with its last lease.

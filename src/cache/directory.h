@@ -15,7 +15,6 @@
 #include "cache/slot_classes.h"
 #include "index/radix_tree.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 
 namespace quire::cache {
 
@@ -48,7 +47,9 @@ struct BlockRecord {
   uint8_t pinned_parts = 0;             // a bit for each slot that pins hold
   Below sealed_below = Below::kNothing;
   Below twins_below = Below::kNothing;
-  Digest key{};  // identity in stores, chained from the root key
+  bool loaded = false;       // from the store, where any member of its domain may have written it
+  uint64_t below_epoch = 0;  // as its publisher's Place says
+  Digest key{};              // identity in stores, chained from the root key
 
   bool is_good() const { return standing == Standing::kGood; }
   bool IsPinned(uint32_t slot_class) const { return ((pinned_parts >> slot_class) & 1U) != 0; }
@@ -187,6 +188,8 @@ class Directory {
     (twins ? record.twins_below : record.sealed_below) = below;
     stored_ += record.sealed_below == Below::kDurable ? 1 : 0;
   }
+  void SetBelowEpoch(BlockId block, uint64_t epoch) { Record(block).below_epoch = epoch; }
+  void SetLoaded(BlockId block) { Record(block).loaded = true; }
   /// Puts a block at the end of the queue, or at its start. One that is in it stays where it is.
   void QueueWrite(BlockId block, bool first = false);
   bool IsQueued(BlockId block) const { return entries_[block.number()].queued; }

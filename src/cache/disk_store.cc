@@ -9,7 +9,7 @@
 #include "env/clock.h"
 #include "env/file.h"
 #include "env/files.h"
-#include "quire/store.h"
+#include "quire/disk_store.h"
 #include "tier/cold.h"
 
 namespace quire {

@@ -9,7 +9,6 @@
 
 #include "evict/recent_keys.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 #include "quire/stats.h"
 
 namespace quire::cache {

@@ -10,7 +10,7 @@
 
 #include "cache/core.h"
 #include "quire/cache.h"
-#include "quire/store.h"
+#include "quire/disk_store.h"
 #include "tier/record.h"
 
 namespace quire::cache {
@@ -45,6 +45,7 @@ struct LoadJob {
   std::vector<PerClass<SlotId>> slots{};  // where each block is loaded; none: that part is not
   std::vector<SlotId> held{};             // of blocks that were published
   std::vector<BlockId> path{};            // these
+  BlockId leased{};  // the last of them, with all before it: of some blocks no slot is held
   // Why the block after `path` did not come; kNeverSeen: it did, or it may not be published.
   MissReason failure = MissReason::kNeverSeen;
 

@@ -36,6 +36,8 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& 
   const SlotClasses& classes = state.classes;
   const Directory& directory = state.directory;
   const uint64_t before = path.blocks.size();
+  // Where some bytes of a block may be there and others not, a load asks for known blocks too.
+  const bool in_parts = classes.count() > 1 || classes.reach(0).windowed();
   if (before == 0) path.last_key = place.root_key;
   const BlockId last = before == 0 ? BlockId::None() : path.blocks.back();
   // Where it went meanwhile, so did all that continues it.
@@ -48,7 +50,7 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& 
   for (uint64_t i = before; i < path.blocks.size(); ++i) {
     const BlockRecord& record = directory.at(path.blocks[i]);
     path.keys.push_back(PolicyKey(record.key));
-    if (state.has_store && classes.count() > 1) path.digests.push_back(record.key);
+    if (state.has_store && in_parts) path.digests.push_back(record.key);
     for (uint32_t c = 0; c < classes.count(); ++c) path.slots[c].push_back(record.slots[c]);
     const Standing standing = StandingOf(state, path.blocks[i]);
     if (path.bad.empty() && standing == Standing::kGood) {

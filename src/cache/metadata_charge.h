@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::cache {
 

@@ -223,9 +223,14 @@ void Mover::Handle(const std::vector<StoreCompletion>& done) {
     } else if (gets_.contains(ended.tag)) {
       EndGet(ended);
     } else if (const auto asked = asked_.find(ended.tag); asked != asked_.end()) {
-      MutexLock lock(mutex_);
-      asked->second->outcome = ended.outcome;  // its caller may be gone after this
+      Wish* const wish = asked->second;
       asked_.erase(asked);
+      if (wish->kind == Wish::Kind::kFlush && wish->put_back != put_back_) {
+        flushes_.push_back(wish);  // some of what it waits for is in the queues again
+        continue;
+      }
+      MutexLock lock(mutex_);
+      wish->outcome = ended.outcome;  // its caller may be gone after this
       ended_.NotifyAll();
     }
   }
@@ -255,6 +260,7 @@ bool Mover::StartFlushes() {
   write_after_us_ = std::min(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
   if (std::ranges::any_of(cores_, [](const Core* core) { return core->HasWrites(); })) return false;
   const uint64_t tag = next_tag_++;
+  flushes_.back()->put_back = put_back_;
   asked_[tag] = flushes_.back();
   flushes_.pop_back();
   store_->Flush(tag);
@@ -270,7 +276,6 @@ bool Mover::WriteSome() {
     const uint64_t tag = next_tag_++;
     const bool wrote = core.WriteNext([&](const BlockToWrite& block, const Core::Sections& bytes) {
       const StoredForm& form = block.form;
-      const tier::PublisherId publisher = tier::PublisherOf(block.account);
       writes_[tag] = {.core = &core, .form = form};
       const RecordShapes& shapes = core.shapes();
       const tier::PutRequest request = {
@@ -278,8 +283,8 @@ bool Mover::WriteSome() {
                        .parent = form.twins ? form.key : block.parent_key,
                        .profile = shapes.profile(),
                        .geometry = shapes.geometry(),
-                       .publisher = publisher,
-                       .erase_epoch = store_->EpochOf(publisher),
+                       .publisher = tier::PublisherOf(block.account),
+                       .erase_epoch = block.erase_epoch,
                        .block_index = block.block_index,
                        .tokens = block.tokens},
           .layout = &shapes.record(form.twins),
@@ -308,6 +313,7 @@ void Mover::EndWrite(const StoreCompletion& ended) {
     case StoreOutcome::kPresent: below = Below::kDurable; break;
     case StoreOutcome::kBusy:
       again = true;
+      ++put_back_;
       write_after_us_ = std::max(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
       break;
     case StoreOutcome::kErased: break;
@@ -378,16 +384,17 @@ void Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
   get->load = &load;
   get->entry = entry;
   get->twins = twins;
-  tier::LoadRequest request = {.identity = {.key = twins ? TwinKey(wanted.key) : wanted.key,
-                                            .parent = twins ? wanted.key : wanted.parent_key,
-                                            .profile = shapes.profile(),
-                                            .geometry = shapes.geometry(),
-                                            .publisher = job.publisher,
-                                            .erase_epoch = store_->EpochOf(job.publisher),
-                                            .block_index = wanted.block_index,
-                                            .tokens = wanted.tokens},
-                               .layout = &shapes.record(twins),
-                               .tag = next_tag_++};
+  tier::LoadRequest request = {
+      .identity = {.key = twins ? TwinKey(wanted.key) : wanted.key,
+                   .parent = twins ? wanted.key : wanted.parent_key,
+                   .profile = shapes.profile(),
+                   .geometry = shapes.geometry(),
+                   .publisher = job.publisher,
+                   .erase_epoch = Core::StateOf(*job.plan).place.below_epoch,
+                   .block_index = wanted.block_index,
+                   .tokens = wanted.tokens},
+      .layout = &shapes.record(twins),
+      .tag = next_tag_++};
   for (uint32_t c = 0; c < core.classes().count(); ++c) {
     const SlotId slot = job.slots[entry][c];
     if (slot.is_none() || core.classes().is_sealed(c) == twins) continue;

@@ -16,7 +16,7 @@
 #include "cache/below.h"
 #include "env/files.h"
 #include "quire/env.h"
-#include "quire/store.h"
+#include "quire/disk_store.h"
 #include "tier/store.h"
 
 namespace quire::cache {
@@ -72,6 +72,7 @@ class Mover {
   struct Wish {  // of a caller that waits for it
     enum class Kind : uint8_t { kErase, kFlush } kind = Kind::kFlush;
     tier::PublisherId publisher{};
+    uint64_t put_back = 0;                        // Mover::put_back_ when a flush was begun
     std::optional<tier::StoreOutcome> outcome{};  // it has ended
   };
   struct Write {
@@ -115,6 +116,8 @@ class Mover {
   std::map<uint64_t, Write> writes_ QUIRE_GUARDED_BY(tick_mutex_);  // by tag
   std::map<uint64_t, std::unique_ptr<Get>> gets_ QUIRE_GUARDED_BY(tick_mutex_);
   std::map<uint64_t, Wish*> asked_ QUIRE_GUARDED_BY(tick_mutex_);
+  uint64_t put_back_ QUIRE_GUARDED_BY(tick_mutex_) =
+      0;  // blocks the store could not take just then
   std::vector<Wish*> flushes_ QUIRE_GUARDED_BY(tick_mutex_);  // that wait for the queues
   std::vector<std::unique_ptr<ActiveLoad>> loads_ QUIRE_GUARDED_BY(tick_mutex_);
   std::vector<std::shared_ptr<LoadJob>> ended_loads_ QUIRE_GUARDED_BY(tick_mutex_);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache/reach.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::cache {
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::cache {
 

@@ -87,6 +87,7 @@ Published PublishOne(State& state, const Place& place, const NewBlock& block,
   record.account = state.account_of(place);
   record.publisher = place.tenant;
   record.epoch = place.epoch;
+  record.below_epoch = place.below_epoch;
   for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
     if (block.slots[part].is_none()) continue;
     record.leases += state.slots.references(block.slots[part]);

@@ -9,7 +9,7 @@
 #include "cache/reach.h"
 #include "codec/slot_layout.h"
 #include "quire/cache.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::cache {
 

@@ -23,7 +23,10 @@ struct Place {
   Digest root_key{};
   std::shared_ptr<const Domain> domain;  // keys the chain
   TenantId tenant = kDefaultTenant;
-  uint32_t epoch = 0;     // of the tenant when the plan was made; a later one: it was erased since
+  uint32_t epoch = 0;  // of the tenant when the plan was made; a later one: it was erased since
+  // Of its account in the store then: what is published here is written with it, and a later erasure
+  // by whatever cache keeps it out.
+  uint64_t below_epoch = 0;
   bool may_evict = true;  // room may be made for it
 
   Asker asker() const { return {.tenant = tenant, .may_evict = may_evict}; }

@@ -1,7 +1,7 @@
 // Counters as JSON for programs and as text for people.
 #include "quire/stats.h"
 
-#include "quire/store.h"
+#include "quire/disk_store.h"
 
 #include <fmt/format.h>
 

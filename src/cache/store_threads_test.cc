@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cache/test_util.h"
-#include "quire/store.h"
+#include "quire/disk_store.h"
 
 namespace quire::cache {
 namespace {

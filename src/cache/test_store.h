@@ -14,7 +14,7 @@
 #include "cache/test_util.h"
 #include "env/clock.h"
 #include "env/faulty_files.h"
-#include "quire/store.h"
+#include "quire/disk_store.h"
 #include "tier/cold.h"
 
 namespace quire::cache {

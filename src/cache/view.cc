@@ -1,5 +1,5 @@
 // Blocks as strided arrays in place.
-#include "quire/view.h"
+#include "quire/sequence.h"
 
 #include <fmt/format.h>
 

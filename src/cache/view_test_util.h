@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache/test_device.h"
-#include "quire/view.h"
+#include "quire/sequence.h"
 
 namespace quire::cache {
 

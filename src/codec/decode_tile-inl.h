@@ -42,17 +42,17 @@ HWY_INLINE ByteVec LoadBytes(const void* from) {
   return hn::LoadU(ByteTag(), static_cast<const uint8_t*>(from));
 }
 
-/// The two terms of a step, sixteen lanes each, of bytes that lie as PlaceInTile says.
+/// The two terms of a step, sixteen lanes each, of bytes that lie as PositionInTile says.
 template <Codec kCodec>
-HWY_INLINE void PartTerms(const std::byte* step, ByteVec* terms) {
+HWY_INLINE void StepTerms(const std::byte* step, ByteVec* terms) {
   constexpr bool kBytes = kCodec == Codec::kInt8;
   alignas(16) static constexpr uint8_t kDealBytes[16] = {0, 2, 4, 6, 8, 10, 12, 14,
                                                          1, 3, 5, 7, 9, 11, 13, 15};
-  alignas(16) static constexpr uint8_t kDealHalves[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                          2, 6, 10, 14, 3, 7, 11, 15};
+  alignas(16) static constexpr uint8_t kDealNibbles[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                           2, 6, 10, 14, 3, 7, 11, 15};
   // Lanes of one term that are neighbours once the bytes are dealt.
   const hn::Repartition<std::conditional_t<kBytes, uint64_t, uint32_t>, ByteTag> d;
-  const ByteVec deal = LoadBytes(kBytes ? kDealBytes : kDealHalves);
+  const ByteVec deal = LoadBytes(kBytes ? kDealBytes : kDealNibbles);
   const auto lower = hn::BitCast(d, hn::TableLookupBytes(LoadBytes(step), deal));
   const auto upper = hn::BitCast(d, hn::TableLookupBytes(LoadBytes(step + kStepBytes / 2), deal));
   terms[0] = hn::BitCast(ByteTag(), hn::InterleaveLower(d, lower, upper));
@@ -69,11 +69,11 @@ HWY_INLINE ByteVec HighNibbles(ByteVec bytes) {
 
 /// Whole numbers of codes of half a byte.
 template <Codec kCodec>
-HWY_INLINE ByteVec WholeNumbers(ByteVec codes) {
+HWY_INLINE ByteVec Integers(ByteVec codes) {
   if constexpr (kCodec == Codec::kInt4) {
-    return hn::Sub(codes, hn::Set(ByteTag(), uint8_t{kInt4Excess}));
+    return hn::Sub(codes, hn::Set(ByteTag(), uint8_t{kInt4Bias}));
   } else {
-    const WholeTable& table = kCodec == Codec::kNf4 ? kNf4Whole : kFp4Whole;
+    const IntegerTable& table = kCodec == Codec::kNf4 ? kNf4Integers : kFp4Integers;
     return hn::TableLookupBytes(LoadBytes(table.data()), codes);
   }
 }
@@ -85,39 +85,39 @@ HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& ro
   const ByteTag d;
   if constexpr (kCodec == Codec::kInt8) {
     for (uint32_t term = 0; term < terms; term += 2, tile += kStepBytes) {
-      ByteVec part[2];
-      PartTerms<kCodec>(tile, part);
-      for (uint32_t i = 0; i < 2; ++i) hn::StoreU(part[i], d, rows(term + i));
+      ByteVec pair[2];
+      StepTerms<kCodec>(tile, pair);
+      for (uint32_t i = 0; i < 2; ++i) hn::StoreU(pair[i], d, rows(term + i));
     }
   } else if constexpr (kCodec != Codec::kQ25) {
     for (uint32_t term = 0; term < terms; term += 4, tile += kStepBytes) {
-      ByteVec part[2];
-      PartTerms<kCodec>(tile, part);
+      ByteVec pair[2];
+      StepTerms<kCodec>(tile, pair);
       for (uint32_t i = 0; i < 2; ++i) {
-        hn::StoreU(WholeNumbers<kCodec>(LowNibbles(part[i])), d, rows(term + i));
-        hn::StoreU(WholeNumbers<kCodec>(HighNibbles(part[i])), d, rows(term + i + 2));
+        hn::StoreU(Integers<kCodec>(LowNibbles(pair[i])), d, rows(term + i));
+        hn::StoreU(Integers<kCodec>(HighNibbles(pair[i])), d, rows(term + i + 2));
       }
     }
   } else {
     for (uint32_t term = 0; term < terms; term += kPairTileTerms, tile += kPairTileBytes) {
       ByteVec signs[2];
-      PartTerms<kCodec>(tile + uint64_t{4} * kStepBytes, signs);
+      StepTerms<kCodec>(tile + uint64_t{4} * kStepBytes, signs);
       for (uint32_t step = 0; step < 4; ++step) {
-        ByteVec part[2];
-        PartTerms<kCodec>(tile + uint64_t{step} * kStepBytes, part);
+        ByteVec pair[2];
+        StepTerms<kCodec>(tile + uint64_t{step} * kStepBytes, pair);
         for (uint32_t half = 0; half < 2; ++half) {
           const auto sign_bit = hn::Set(d, static_cast<uint8_t>(1u << (2 * step + half)));
           for (uint32_t i = 0; i < 2; ++i) {
-            const ByteVec codes = half == 0 ? LowNibbles(part[i]) : HighNibbles(part[i]);
+            const ByteVec codes = half == 0 ? LowNibbles(pair[i]) : HighNibbles(pair[i]);
             const auto negated =
                 hn::VecFromMask(d, hn::Ne(hn::And(signs[i], sign_bit), hn::Zero(d)));
-            const auto store = [&](const WholeTable& table, bool second) HWY_ATTR {
+            const auto store = [&](const IntegerTable& table, bool second) HWY_ATTR {
               const ByteVec whole = hn::TableLookupBytes(LoadBytes(table.data()), codes);
               hn::StoreU(hn::Sub(hn::Xor(whole, negated), negated), d,
                          rows(term + step * 4 + half * 2 + i, second));
             };
-            store(kPairFirstWhole, false);
-            store(kPairSecondWhole, true);
+            store(kPairFirstIntegers, false);
+            store(kPairSecondIntegers, true);
           }
         }
       }
@@ -128,8 +128,8 @@ HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& ro
 /// Whole numbers of channels [begin, begin + dims) of the column of codes at `column`; `begin` is a
 /// multiple of kDecodeDims. Rows of q25 beyond `dims` are written too.
 template <Codec kCodec>
-void UnpackWhole(InnerAxis inner, const std::byte* column, uint32_t begin, uint32_t dims,
-                 CodeColumns& columns, CodeRows& rows) {
+void UnpackIntegers(InnerAxis inner, const std::byte* column, uint32_t begin, uint32_t dims,
+                    CodeColumns& columns, CodeRows& rows) {
   constexpr bool kPairs = kCodec == Codec::kQ25;
   if (inner == InnerAxis::kToken) {
     const std::byte* tile = column + TileBytes(kCodec, kPairs ? begin / 2 : begin);
@@ -179,11 +179,13 @@ inline void Unpack(const StreamLayout& sealed, const std::byte* plane, uint32_t 
   const std::byte* column =
       plane + first / kTileLanes * ColumnBytes(sealed.codec, inner, sealed.dim);
   switch (sealed.codec) {
-    case Codec::kInt8: return UnpackWhole<Codec::kInt8>(inner, column, begin, dims, columns, rows);
-    case Codec::kInt4: return UnpackWhole<Codec::kInt4>(inner, column, begin, dims, columns, rows);
-    case Codec::kNf4: return UnpackWhole<Codec::kNf4>(inner, column, begin, dims, columns, rows);
-    case Codec::kFp4: return UnpackWhole<Codec::kFp4>(inner, column, begin, dims, columns, rows);
-    case Codec::kQ25: return UnpackWhole<Codec::kQ25>(inner, column, begin, dims, columns, rows);
+    case Codec::kInt8:
+      return UnpackIntegers<Codec::kInt8>(inner, column, begin, dims, columns, rows);
+    case Codec::kInt4:
+      return UnpackIntegers<Codec::kInt4>(inner, column, begin, dims, columns, rows);
+    case Codec::kNf4: return UnpackIntegers<Codec::kNf4>(inner, column, begin, dims, columns, rows);
+    case Codec::kFp4: return UnpackIntegers<Codec::kFp4>(inner, column, begin, dims, columns, rows);
+    case Codec::kQ25: return UnpackIntegers<Codec::kQ25>(inner, column, begin, dims, columns, rows);
     default: return UnpackBytes(sealed, plane, first, begin, dims, columns, rows);
   }
 }
@@ -225,11 +227,11 @@ HWY_INLINE hn::Vec<D> ValuesOf(D d, const uint8_t* codes) {
     const hn::Rebind<int8_t, D> d8;
     const auto whole = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
     const auto value = hn::ConvertTo(d, whole);
-    constexpr float kParts = kCodec == Codec::kNf4   ? kNf4Parts
-                             : kCodec == Codec::kFp4 ? kFp4Parts
-                             : kCodec == Codec::kQ25 ? kPairParts
-                                                     : 1.0f;
-    return kParts == 1.0f ? value : hn::Div(value, hn::Set(d, kParts));
+    constexpr float kDivisor = kCodec == Codec::kNf4   ? kNf4Divisor
+                               : kCodec == Codec::kFp4 ? kFp4Divisor
+                               : kCodec == Codec::kQ25 ? kPairDivisor
+                                                       : 1.0f;
+    return kDivisor == 1.0f ? value : hn::Div(value, hn::Set(d, kDivisor));
   }
 }
 

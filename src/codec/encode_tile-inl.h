@@ -418,17 +418,17 @@ HWY_INLINE void StoreByteStep(const uint8_t* a, const uint8_t* b, std::byte* ste
 #endif
 }
 
-/// a[0] a[8] b[0] b[8] a[1] a[9] ...: how PlaceInTile has two terms of sixteen lanes.
+/// a[0] a[8] b[0] b[8] a[1] a[9] ...: how PositionInTile has two terms of sixteen lanes.
 HWY_INLINE void Deal(const uint8_t* a, const uint8_t* b, uint8_t* to) {
 #if HWY_TARGET != HWY_SCALAR
   const hn::FixedTag<uint8_t, kTileLanes> d;
   const hn::Repartition<uint16_t, decltype(d)> d16;
-  const auto halves = [d, d16](const uint8_t* from) HWY_ATTR {
+  const auto as_f16 = [d, d16](const uint8_t* from) HWY_ATTR {
     const auto all = hn::LoadU(d, from);
     return hn::BitCast(d16, hn::InterleaveLower(d, all, hn::ShiftRightBytes<8>(d, all)));
   };
-  const auto of_a = halves(a);
-  const auto of_b = halves(b);
+  const auto of_a = as_f16(a);
+  const auto of_b = as_f16(b);
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d16, of_a, of_b)), d, to);
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d16, of_a, of_b)), d, to + kTileLanes);
 #else
@@ -476,7 +476,7 @@ HWY_INLINE void StorePairTile(const uint8_t* terms, size_t stride, uint32_t coun
   Deal(bits[0], bits[1], reinterpret_cast<uint8_t*>(tile) + uint64_t{4} * kStepBytes);
 }
 
-/// Codes of sixteen lanes and `count` terms, `stride` codes apart, as tiles of whole numbers.
+/// Codes of sixteen lanes and `count` terms, `stride` codes apart, as tiles of integers.
 HWY_INLINE void StoreTiles(Codec codec, const uint8_t* terms, size_t stride, uint32_t count,
                            std::byte* to) {
   alignas(64) static constexpr uint8_t kNoCodes[kTileLanes] = {};
@@ -497,13 +497,13 @@ HWY_INLINE void StoreTiles(Codec codec, const uint8_t* terms, size_t stride, uin
 /// of pairs, from `begin` on.
 HWY_ATTR inline void StoreColumns(const StreamLayout& sealed, const uint8_t* codes, uint32_t first,
                                   uint32_t begin, uint32_t count, std::byte* plane) {
-  if (HasWholeCodes(sealed.codec)) {
-    std::byte* const tile = plane + PlaceOf(sealed, first, begin).byte;
+  if (HasIntegerCodes(sealed.codec)) {
+    std::byte* const tile = plane + PositionOf(sealed, first, begin).byte;
     return StoreTiles(sealed.codec, codes, kTileTokens, count, tile);
   }
   for (uint32_t i = 0; i < count; ++i) {
-    std::memcpy(plane + PlaceOf(sealed, first, begin + i).byte, codes + uint64_t{i} * kTileTokens,
-                kTileTokens);
+    std::memcpy(plane + PositionOf(sealed, first, begin + i).byte,
+                codes + uint64_t{i} * kTileTokens, kTileTokens);
   }
 }
 
@@ -514,16 +514,16 @@ HWY_ATTR inline void StoreRows(const StreamLayout& sealed, const uint8_t* codes,
   TransposeCodes(codes, count, rows, kTileDims);
   for (uint32_t t = 0; t < kTileTokens; ++t) {
     uint8_t* const row = rows + uint64_t{t} * kTileDims;
-    if (!HasWholeCodes(sealed.codec)) {
-      std::memcpy(plane + PlaceOf(sealed, first + t, begin).byte, row, count);
+    if (!HasIntegerCodes(sealed.codec)) {
+      std::memcpy(plane + PositionOf(sealed, first + t, begin).byte, row, count);
     } else {
       std::fill(row + count, row + RoundUp(count, kTileLanes), uint8_t{0});
     }
   }
-  if (!HasWholeCodes(sealed.codec)) return;
+  if (!HasIntegerCodes(sealed.codec)) return;
   for (uint32_t i = 0; i < count; i += kTileLanes) {
     StoreTiles(sealed.codec, rows + i, kTileDims, kTileTokens,
-               plane + PlaceOf(sealed, first, begin + i).byte);
+               plane + PositionOf(sealed, first, begin + i).byte);
   }
 }
 

@@ -75,54 +75,55 @@ constexpr uint8_t F32ToFp8E5m2(float value) {
   return internal::F32ToFp8<E5m2>(value, kFp8E5m2Max, 0x7e);
 }
 
-/// Codecs whose codes stand for whole numbers of at most 8 bits, in a unit of their own: attention
+/// Codecs whose codes stand for integers of at most 8 bits, in a unit of their own: attention
 /// multiplies those, and sums are exact (docs/numerics.md).
-constexpr bool HasWholeCodes(Codec codec) {
+constexpr bool HasIntegerCodes(Codec codec) {
   return codec == Codec::kInt8 || codec == Codec::kInt4 || codec == Codec::kNf4 ||
          codec == Codec::kFp4 || codec == Codec::kQ25;
 }
 
-/// What whole numbers are divided by to give the code's value.
-inline constexpr float kNf4Parts = 63.0f;
-inline constexpr float kFp4Parts = 2.0f;
-inline constexpr float kPairParts = 56.0f;
+/// What integers are divided by to give the code's value.
+inline constexpr float kNf4Divisor = 63.0f;
+inline constexpr float kFp4Divisor = 2.0f;
+inline constexpr float kPairDivisor = 56.0f;
 
-/// The value of whole number 1, before scale and mid.
-constexpr float WholeUnit(Codec codec) {
+/// The value of integer 1, before scale and mid.
+constexpr float IntegerUnit(Codec codec) {
   switch (codec) {
-    case Codec::kNf4: return 1.0f / kNf4Parts;
-    case Codec::kFp4: return 1.0f / kFp4Parts;
-    case Codec::kQ25: return 1.0f / kPairParts;
+    case Codec::kNf4: return 1.0f / kNf4Divisor;
+    case Codec::kFp4: return 1.0f / kFp4Divisor;
+    case Codec::kQ25: return 1.0f / kPairDivisor;
     default: return 1.0f;
   }
 }
 
 /// Whole numbers of a 4-bit code, or of the points of a plane.
-using WholeTable = std::array<int8_t, 16>;
+using IntegerTable = std::array<int8_t, 16>;
 
 namespace internal {
 
-constexpr std::array<float, 16> Divided(const WholeTable& whole, float parts) {
+constexpr std::array<float, 16> Divided(const IntegerTable& whole, float divisor) {
   std::array<float, 16> values{};
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(whole[i]) / parts;
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(whole[i]) / divisor;
   return values;
 }
 
 }  // namespace internal
 
 /// Codes of int4 are this much larger than what they stand for.
-inline constexpr int32_t kInt4Excess = 8;
+inline constexpr int32_t kInt4Bias = 8;
 
 /// Quantiles of a normal distribution within -1..1, zero among them, rounded to 63rds: seven bits
-/// are what attention can leave joined (attention/whole-inl.h). Source: QLoRA, arXiv 2305.14314,
+/// are what attention can leave joined (attention/integer-inl.h). Source: QLoRA, arXiv 2305.14314,
 /// appendix E.
-inline constexpr WholeTable kNf4Whole = {-63, -44, -33, -25, -18, -12, -6, 0,
-                                         5,   10,  16,  21,  28,  35,  46, 63};
-inline constexpr auto kNf4Table = internal::Divided(kNf4Whole, kNf4Parts);
+inline constexpr IntegerTable kNf4Integers = {-63, -44, -33, -25, -18, -12, -6, 0,
+                                              5,   10,  16,  21,  28,  35,  46, 63};
+inline constexpr auto kNf4Table = internal::Divided(kNf4Integers, kNf4Divisor);
 
 /// OCP E2M1, in halves.
-inline constexpr WholeTable kFp4Whole = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-inline constexpr auto kFp4Table = internal::Divided(kFp4Whole, kFp4Parts);
+inline constexpr IntegerTable kFp4Integers = {0, 1,  2,  3,  4,  6,  8,  12,
+                                              0, -1, -2, -3, -4, -6, -8, -12};
+inline constexpr auto kFp4Table = internal::Divided(kFp4Integers, kFp4Divisor);
 
 /// Two channels share a code of `q25`: the low four bits choose a point of the plane, the fifth
 /// negates both coordinates. The 32 points are those of least squared error for two independent
@@ -130,12 +131,12 @@ inline constexpr auto kFp4Table = internal::Divided(kFp4Whole, kFp4Parts);
 /// odd 56ths: half of 127 more than such a number has seven bits, and that of its negative has them
 /// inverted.
 inline constexpr uint32_t kPairPoints = 16;
-inline constexpr WholeTable kPairFirstWhole = {5,  33, 35, 5,   71,  43, 31, 73,
-                                               69, 11, 99, 123, 119, 49, 79, 19};
-inline constexpr WholeTable kPairSecondWhole = {13, -15, 25,  -45, 7,  -59,  69, -33,
-                                                47, -85, -77, -17, 43, -115, 99, 127};
-inline constexpr auto kPairFirst = internal::Divided(kPairFirstWhole, kPairParts);
-inline constexpr auto kPairSecond = internal::Divided(kPairSecondWhole, kPairParts);
+inline constexpr IntegerTable kPairFirstIntegers = {5,  33, 35, 5,   71,  43, 31, 73,
+                                                    69, 11, 99, 123, 119, 49, 79, 19};
+inline constexpr IntegerTable kPairSecondIntegers = {13, -15, 25,  -45, 7,  -59,  69, -33,
+                                                     47, -85, -77, -17, 43, -115, 99, 127};
+inline constexpr auto kPairFirst = internal::Divided(kPairFirstIntegers, kPairDivisor);
+inline constexpr auto kPairSecond = internal::Divided(kPairSecondIntegers, kPairDivisor);
 inline constexpr uint8_t kPairNegated = 16;
 /// Not stored: says that the second coordinate is meant where a code stands for one value.
 inline constexpr uint8_t kSecondOfPair = 32;

@@ -14,7 +14,7 @@
 namespace quire::codec {
 
 /// Attention sums products: of K over channels, a sum for every token; of V over tokens, a sum for
-/// every channel. Whole-number codes lie as its loops read them, in tiles: a tile has sixteen
+/// every channel. Integer codes lie as its loops read them, in tiles: a tile has sixteen
 /// *lanes*, which have sums of their own, and *terms*, which are summed. Bytes of a tile come in
 /// steps.
 inline constexpr uint32_t kTileLanes = 16;
@@ -56,13 +56,13 @@ constexpr PairMember PairOf(InnerAxis inner, uint32_t channel) {
   return {channel / (2 * apart) * apart + channel % apart, channel / apart % 2 != 0};
 }
 
-/// Bytes of a tile of whole-number codes with so many terms.
+/// Bytes of a tile of integer codes with so many terms.
 constexpr uint64_t TileBytes(Codec codec, uint32_t terms) {
   if (codec == Codec::kQ25) return uint64_t{DivUp(terms, kPairTileTerms)} * kPairTileBytes;
   return uint64_t{DivUp(terms, codec == Codec::kInt8 ? 2u : 4u)} * kStepBytes;
 }
 
-/// Bytes of the whole-number codes of sixteen tokens of a head: of K one tile, of V a tile for
+/// Bytes of the integer codes of sixteen tokens of a head: of K one tile, of V a tile for
 /// every sixteen channels, or pairs.
 constexpr uint64_t ColumnBytes(Codec codec, InnerAxis inner, uint32_t dim) {
   const uint32_t codes = codec == Codec::kQ25 ? PairCount(inner, dim) : dim;
@@ -72,7 +72,7 @@ constexpr uint64_t ColumnBytes(Codec codec, InnerAxis inner, uint32_t dim) {
 
 /// Bytes of all codes of one head of a block.
 constexpr uint64_t PlaneBytes(Codec codec, InnerAxis inner, uint32_t dim, uint32_t block_tokens) {
-  if (HasWholeCodes(codec)) return block_tokens / kTileLanes * ColumnBytes(codec, inner, dim);
+  if (HasIntegerCodes(codec)) return block_tokens / kTileLanes * ColumnBytes(codec, inner, dim);
   return uint64_t{dim} * block_tokens * (IsIdentity(codec) ? ValueBytes(codec) : 1);
 }
 
@@ -83,7 +83,7 @@ constexpr uint64_t ScaleBytes(Codec codec, uint32_t block_tokens) {
 }
 
 /// Where a code lies in its plane.
-struct CodePlace {
+struct CodePosition {
   uint64_t byte = 0;
   bool high = false;       // of half a byte: the upper one
   uint64_t sign_byte = 0;  // of q25: the bit that negates
@@ -92,7 +92,7 @@ struct CodePlace {
 
 /// Two terms are neighbours, as one instruction multiplies and adds them. Of half a byte, lanes i
 /// and i + 8 are too: as the bytes of 16 bits they are told apart by one instruction each.
-constexpr CodePlace PlaceInTile(Codec codec, uint32_t lane, uint32_t term) {
+constexpr CodePosition PositionInTile(Codec codec, uint32_t lane, uint32_t term) {
   if (codec == Codec::kInt8)
     return {uint64_t{term} / 2 * kStepBytes + uint64_t{lane} * 2 + term % 2};
   const uint32_t in_step = lane % 8 * 4 + term % 2 * 2 + lane / 8;
@@ -107,20 +107,20 @@ constexpr CodePlace PlaceInTile(Codec codec, uint32_t lane, uint32_t term) {
 }
 
 /// The code of a channel, or of a pair of q25.
-constexpr CodePlace PlaceOf(const StreamLayout& stream, uint32_t token, uint32_t channel) {
+constexpr CodePosition PositionOf(const StreamLayout& stream, uint32_t token, uint32_t channel) {
   const bool by_token = stream.inner == InnerAxis::kToken;
-  if (!HasWholeCodes(stream.codec)) {
+  if (!HasIntegerCodes(stream.codec)) {
     return {by_token ? uint64_t{channel} * stream.block_tokens + token
                      : uint64_t{token} * stream.dim + channel};
   }
   const uint32_t in_column = token % kTileLanes;
-  CodePlace place = by_token ? PlaceInTile(stream.codec, in_column, channel)
-                             : PlaceInTile(stream.codec, channel % kTileLanes, in_column);
+  CodePosition position = by_token ? PositionInTile(stream.codec, in_column, channel)
+                                   : PositionInTile(stream.codec, channel % kTileLanes, in_column);
   uint64_t tile = token / kTileLanes * ColumnBytes(stream.codec, stream.inner, stream.dim);
   if (!by_token) tile += channel / kTileLanes * TileBytes(stream.codec, kTileLanes);
-  place.byte += tile;
-  place.sign_byte += tile;
-  return place;
+  position.byte += tile;
+  position.sign_byte += tile;
+  return position;
 }
 
 /// The f16 scale of a token, in its place in the slot; its mid is block_tokens f16 later.
@@ -134,7 +134,7 @@ inline uint8_t LoadCode(const StreamLayout& stream, const std::byte* plane, uint
                         uint32_t dim) {
   const bool pairs = stream.codec == Codec::kQ25;
   const PairMember member = pairs ? PairOf(stream.inner, dim) : PairMember{dim};
-  const CodePlace at = PlaceOf(stream, token, member.pair);
+  const CodePosition at = PositionOf(stream, token, member.pair);
   const auto byte = static_cast<uint8_t>(plane[at.byte]);
   if (IsByteCodec(stream.codec)) return byte;
   const auto code = static_cast<uint8_t>(at.high ? byte >> 4 : byte & 15u);

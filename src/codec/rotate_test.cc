@@ -126,7 +126,7 @@ TEST(Rotate, RowsOfARotatedStreamAreRotatedOnTheWay) {
                 StoreValue(codec, want[d], stored, 0);
                 want[d] = LoadValue(codec, stored, 0);
                 ASSERT_EQ(LoadValue(codec, slot.data() + head * stream.head_stride_bytes,
-                                    PlaceOf(stream, t + 3, d).byte),
+                                    PositionOf(stream, t + 3, d).byte),
                           want[d]);
               }
               RotateByLoops(want.data(), dim);

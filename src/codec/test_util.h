@@ -60,7 +60,7 @@ class GuardedBytes {
 /// Puts the code of a channel, or of a pair of q25, into a head's plane.
 inline void StoreCode(const StreamLayout& stream, uint32_t token, uint32_t channel, uint8_t code,
                       std::byte* plane) {
-  const CodePlace at = PlaceOf(stream, token, channel);
+  const CodePosition at = PositionOf(stream, token, channel);
   if (IsByteCodec(stream.codec)) {
     plane[at.byte] = std::byte{code};
     return;

@@ -69,7 +69,7 @@ constexpr float CodeMax(Codec codec) {
 /// Smallest code of the codecs with mids; the largest is -1 - this.
 constexpr float CodeLow(Codec codec) { return codec == Codec::kInt8 ? -128.0f : -8.0f; }
 
-/// Adding it rounds a float below 2^22 to a whole number, nearest even, in the lowest bits.
+/// Adding it rounds a float below 2^22 to an integer, nearest even, in the lowest bits.
 inline constexpr float kRoundMagic = 0x1.8p23f;
 
 /// From here on, code i of nf4 is nearer than code i - 1: halfway, in f32.
@@ -89,7 +89,7 @@ constexpr uint8_t F32ToFp4(float value) {
 
 /// Added to a scaled value of int8 or int4 it leaves the code in the lowest bits.
 constexpr float CodeMagic(Codec codec) {
-  return kRoundMagic + (codec == Codec::kInt4 ? static_cast<float>(kInt4Excess) : 0.0f);
+  return kRoundMagic + (codec == Codec::kInt4 ? static_cast<float>(kInt4Bias) : 0.0f);
 }
 
 /// Code of a value scaled by `inverse`: of a whole byte, or in the low half of one.
@@ -116,15 +116,15 @@ inline uint8_t CodeOf(Codec codec, float value, const TokenScale& token) {
   }
 }
 
-/// The whole number a code stands for.
-inline int32_t WholeOf(Codec codec, uint8_t code) {
+/// The integer a code stands for.
+inline int32_t IntegerOf(Codec codec, uint8_t code) {
   switch (codec) {
     case Codec::kInt8: return static_cast<int8_t>(code);
-    case Codec::kInt4: return code - kInt4Excess;
-    case Codec::kNf4: return kNf4Whole[code];
-    case Codec::kFp4: return kFp4Whole[code];
+    case Codec::kInt4: return code - kInt4Bias;
+    case Codec::kNf4: return kNf4Integers[code];
+    case Codec::kFp4: return kFp4Integers[code];
     case Codec::kQ25: {
-      const auto& points = (code & kSecondOfPair) != 0 ? kPairSecondWhole : kPairFirstWhole;
+      const auto& points = (code & kSecondOfPair) != 0 ? kPairSecondIntegers : kPairFirstIntegers;
       const int32_t value = points[code % kPairPoints];
       return (code & kPairNegated) != 0 ? -value : value;
     }
@@ -139,8 +139,8 @@ inline float CodeValue(Codec codec, uint8_t code) {
     case Codec::kFp8E5m2: return Fp8E5m2ToF32(code);
     case Codec::kNf4: return kNf4Table[code];
     case Codec::kFp4: return kFp4Table[code];
-    case Codec::kQ25: return static_cast<float>(WholeOf(codec, code)) / kPairParts;
-    default: return static_cast<float>(WholeOf(codec, code));
+    case Codec::kQ25: return static_cast<float>(IntegerOf(codec, code)) / kPairDivisor;
+    default: return static_cast<float>(IntegerOf(codec, code));
   }
 }
 

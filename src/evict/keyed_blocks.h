@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "evict/per_block.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::evict {
 

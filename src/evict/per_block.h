@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::evict {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::evict {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "evict/per_block.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::evict {
 

@@ -6,7 +6,7 @@ namespace quire::evict {
 namespace {
 
 constexpr uint8_t kUsesMax = 3;
-constexpr uint64_t kSmallPart = 10;  // of the cache, one in
+constexpr uint64_t kSmallShare = 10;  // of the cache, one in
 
 }  // namespace
 
@@ -52,7 +52,7 @@ void S3FifoPolicy::Forget(BlockId block) {
 
 // Whose turn it is to lose a block.
 S3FifoPolicy::Queue S3FifoPolicy::Turn() const {
-  const bool small_is_full = blocks_[kSmall] * kSmallPart > order_.size();
+  const bool small_is_full = blocks_[kSmall] * kSmallShare > order_.size();
   const Queue turn = small_is_full ? kSmall : kMain;
   return order_.FirstOf(turn) ? turn : turn == kSmall ? kMain : kSmall;
 }

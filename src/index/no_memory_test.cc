@@ -121,7 +121,7 @@ TEST(NoMemory, ATreeThatGrowsThroughFailuresIsRight) {
 }
 
 TEST(NoMemory, ASetThatGrowsAndSplitsThroughFailuresIsRight) {
-  constexpr uint32_t kNumbers = 5 * SplitSet::kPartElements;
+  constexpr uint32_t kNumbers = 5 * SplitSet::kBucketElements;
   SplitSet set;
   Prng hashes(1);
   int64_t failures = 0;

@@ -16,7 +16,6 @@
 #include "base/wiped_vector.h"
 #include "index/pieces.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 
 namespace quire::index {
 

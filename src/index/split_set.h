@@ -12,20 +12,21 @@ namespace quire::index {
 
 /// Numbers, each kept with the hash it is found by. Several may have the same hash.
 ///
-/// Linear hashing over small open-addressing tables: when there are more than kPartElements numbers
-/// a part, one part splits in two. So no insertion moves more than some two thousand numbers, where
-/// a table of a million would stop for a tenth of a second. Nothing iterates: no order is visible.
+/// Linear hashing over small open-addressing tables (buckets): when there are more than
+/// kBucketElements numbers a bucket, one bucket splits in two. So no insertion moves more than some
+/// two thousand numbers, where a table of a million would stop for a tenth of a second. Nothing
+/// iterates: no order is visible.
 ///
 /// Errors:  std::bad_alloc, and nothing has changed that anyone can see
 /// Threads: none
 /// Source:  Litwin, Linear hashing, VLDB 1980; Knuth, TAOCP 3, 6.4 R (erasing without tombstones)
 class SplitSet {
  public:
-  static constexpr uint64_t kPartElements = 1024;
+  static constexpr uint64_t kBucketElements = 1024;
   /// No number that can be kept.
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  SplitSet() : parts_(1) {}
+  SplitSet() : buckets_(1) {}
 
   uint64_t size() const { return size_; }
   /// Heap bytes, without the allocator's headers.
@@ -34,11 +35,12 @@ class SplitSet {
   /// A number with this hash for which `matches(number)` holds; at most one must.
   template <typename Matches>
   std::optional<uint32_t> Find(uint32_t hash, const Matches& matches) const {
-    const Part& part = parts_[PartOf(hash)];
-    if (part.places == nullptr) return std::nullopt;
-    for (uint32_t i = hash & part.mask; part.places[i].number != kNone; i = (i + 1) & part.mask) {
-      if (part.places[i].hash == hash && matches(part.places[i].number)) {
-        return part.places[i].number;
+    const Bucket& bucket = buckets_[BucketOf(hash)];
+    if (bucket.entries == nullptr) return std::nullopt;
+    for (uint32_t i = hash & bucket.mask; bucket.entries[i].number != kNone;
+         i = (i + 1) & bucket.mask) {
+      if (bucket.entries[i].hash == hash && matches(bucket.entries[i].number)) {
+        return bucket.entries[i].number;
       }
     }
     return std::nullopt;
@@ -56,35 +58,35 @@ class SplitSet {
   void Replace(uint32_t hash, uint32_t number, uint32_t to);
 
  private:
-  // A part uses the low bits of a hash, the choice of the part those above kPartBits: enough for
-  // kPartsMax parts. More numbers than these hold make the parts larger.
-  static constexpr uint32_t kPartBits = 19;
-  static constexpr uint64_t kPartsMax = uint64_t{1} << (32 - kPartBits);
+  // A bucket uses the low bits of a hash, the choice of the bucket those above kBucketBits: enough
+  // for kBucketsMax buckets. More numbers than these hold make the buckets larger.
+  static constexpr uint32_t kBucketBits = 19;
+  static constexpr uint64_t kBucketsMax = uint64_t{1} << (32 - kBucketBits);
 
   struct Element {
     uint32_t hash = 0;
     uint32_t number = kNone;  // none: a free place
   };
-  // Linear probing. A quarter of the places, at least one, is free: every search ends.
-  struct Part {
-    uint64_t capacity() const { return places == nullptr ? 0 : uint64_t{mask} + 1; }
+  // Linear probing. A quarter of the entries, at least one, is free: every search ends.
+  struct Bucket {
+    uint64_t capacity() const { return entries == nullptr ? 0 : uint64_t{mask} + 1; }
 
-    std::unique_ptr<Element[]> places;  // [mask + 1], or null
+    std::unique_ptr<Element[]> entries;  // [mask + 1], or null
     uint32_t mask = 0;
     uint32_t used = 0;
   };
 
-  uint64_t PartOf(uint32_t hash) const { return PartOf(hash, parts_.size()); }
-  static uint64_t PartOf(uint32_t hash, uint64_t parts);
-  static Part MakePart(uint64_t elements);
-  static void Put(Part& part, const Element& element);
-  void ReservePart(Part& part, uint64_t elements);
+  uint64_t BucketOf(uint32_t hash) const { return BucketOf(hash, buckets_.size()); }
+  static uint64_t BucketOf(uint32_t hash, uint64_t buckets);
+  static Bucket MakeBucket(uint64_t elements);
+  static void Put(Bucket& bucket, const Element& element);
+  void ReserveBucket(Bucket& bucket, uint64_t elements);
   void Split();
   Element& ElementOf(uint32_t hash, uint32_t number);
 
-  std::vector<Part> parts_;
+  std::vector<Bucket> buckets_;
   uint64_t size_ = 0;
-  uint64_t places_ = 0;  // of all parts
+  uint64_t entries_ = 0;  // of all buckets
 };
 
 }  // namespace quire::index

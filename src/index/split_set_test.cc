@@ -19,7 +19,7 @@ std::optional<uint32_t> FindNumber(const SplitSet& set, uint32_t hash, uint32_t 
 }
 
 TEST(SplitSet, FindsEveryNumberThroughManySplits) {
-  constexpr uint32_t kNumbers = 20 * SplitSet::kPartElements;
+  constexpr uint32_t kNumbers = 20 * SplitSet::kBucketElements;
   SplitSet set;
   Prng hashes(1);
   for (uint32_t i = 0; i < kNumbers; ++i) set.Insert(static_cast<uint32_t>(hashes.Next64()), i);
@@ -41,7 +41,7 @@ TEST(SplitSet, FindsEveryNumberThroughManySplits) {
 }
 
 TEST(SplitSet, OneHashForAllIsSlowButRight) {
-  constexpr uint32_t kNumbers = 3 * SplitSet::kPartElements;
+  constexpr uint32_t kNumbers = 3 * SplitSet::kBucketElements;
   SplitSet set;
   for (uint32_t i = 0; i < kNumbers; ++i) set.Insert(UINT32_MAX, i);
   for (uint32_t i = 0; i < kNumbers; i += 100) EXPECT_EQ(FindNumber(set, UINT32_MAX, i), i);

@@ -12,7 +12,6 @@
 #include "quire/error.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 
 namespace quire::model {
 

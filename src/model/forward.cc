@@ -221,9 +221,9 @@ class Pass {
 
   template <typename Work>
   void ForRows(uint32_t rows, const Work& work) {
-    executor_.ParallelFor(DivUp(rows, kRowsPerItem), [&](uint32_t part, uint32_t) {
-      const uint32_t end = std::min(rows, (part + 1) * kRowsPerItem);
-      for (uint32_t row = part * kRowsPerItem; row < end; ++row) work(row);
+    executor_.ParallelFor(DivUp(rows, kRowsPerItem), [&](uint32_t item, uint32_t) {
+      const uint32_t end = std::min(rows, (item + 1) * kRowsPerItem);
+      for (uint32_t row = item * kRowsPerItem; row < end; ++row) work(row);
     });
   }
 

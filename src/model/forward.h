@@ -17,7 +17,6 @@
 #include "quire/env.h"
 #include "quire/error.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 #include "quire/sequence.h"
 
 namespace quire::model {

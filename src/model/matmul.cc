@@ -3,8 +3,8 @@
 // already.
 //
 // Few rows: every weight is read once and widened on the fly, all of k in one go; memory is the
-// limit. Many rows: k is cut so that a panel's part, widened once into the L1 cache, serves a block
-// of rows whose part fits in the L2 cache. The sums go on from what is in y: still one chain.
+// limit. Many rows: k is cut so that a panel's step, widened once into the L1 cache, serves a block
+// of rows whose step fits in the L2 cache. The sums go on from what is in y: still one chain.
 #include "model/matmul.h"
 
 #include <algorithm>
@@ -94,8 +94,8 @@ HWY_INLINE hn::Vec<F32> LoadWeights(const std::byte* p) {
   }
 }
 
-// A few panels times one tile over a part of k.
-struct TilePart {
+// A few panels times one tile over a step of k.
+struct TileStep {
   const float* x = nullptr;      // [depth][x_step]
   uint32_t x_step = 0;           // rows of the tile as it was packed
   uint32_t depth = 0;            // values of k
@@ -110,21 +110,21 @@ struct TilePart {
 };
 
 // Vector v of row r of y; the last one may reach past the row's end.
-HWY_INLINE hn::Vec<F32> LoadSums(const TilePart& part, size_t r, size_t v) {
+HWY_INLINE hn::Vec<F32> LoadSums(const TileStep& step, size_t r, size_t v) {
   const F32 d;
-  const float* y = part.y[r] + part.column + v * kLanes;
-  if (HWY_LIKELY((v + 1) * kLanes <= part.columns)) return hn::LoadU(d, y);
-  if (v * kLanes >= part.columns) return hn::Zero(d);
-  return hn::MaskedLoad(hn::FirstN(d, part.columns - v * kLanes), d, y);
+  const float* y = step.y[r] + step.column + v * kLanes;
+  if (HWY_LIKELY((v + 1) * kLanes <= step.columns)) return hn::LoadU(d, y);
+  if (v * kLanes >= step.columns) return hn::Zero(d);
+  return hn::MaskedLoad(hn::FirstN(d, step.columns - v * kLanes), d, y);
 }
 
-HWY_INLINE void StoreSums(hn::Vec<F32> sums, const TilePart& part, size_t r, size_t v) {
+HWY_INLINE void StoreSums(hn::Vec<F32> sums, const TileStep& step, size_t r, size_t v) {
   const F32 d;
-  float* y = part.y[r] + part.column + v * kLanes;
-  if (HWY_LIKELY((v + 1) * kLanes <= part.columns)) {
+  float* y = step.y[r] + step.column + v * kLanes;
+  if (HWY_LIKELY((v + 1) * kLanes <= step.columns)) {
     hn::StoreU(sums, d, y);
-  } else if (v * kLanes < part.columns) {
-    hn::BlendedStore(sums, hn::FirstN(d, part.columns - v * kLanes), d, y);
+  } else if (v * kLanes < step.columns) {
+    hn::BlendedStore(sums, hn::FirstN(d, step.columns - v * kLanes), d, y);
   }
 }
 
@@ -135,26 +135,26 @@ HWY_INLINE void RoundSums(hn::Vec<F32> (&sums)[kCount]) {
 }
 
 template <ComputeType kType, uint32_t kRows, uint32_t kPanels>
-HWY_NOINLINE void MultiplyTile(const TilePart& part) {
+HWY_NOINLINE void MultiplyTile(const TileStep& step) {
   const F32 d;
   constexpr size_t kVectors = kPanels * kPanelVectors;
   constexpr size_t kValueBytes = TypeBytes(kType);
   hn::Vec<F32> sums[kRows * kVectors];
   QUIRE_UNROLL
   for (size_t i = 0; i < kRows * kVectors; ++i) sums[i] = hn::Zero(d);
-  if (!part.first) {
+  if (!step.first) {
     QUIRE_UNROLL
     for (size_t i = 0; i < kRows * kVectors; ++i) {
-      sums[i] = LoadSums(part, i / kVectors, i % kVectors);
+      sums[i] = LoadSums(step, i / kVectors, i % kVectors);
     }
   }
-  const float* x = part.x;
-  const std::byte* w = part.w;
+  const float* x = step.x;
+  const std::byte* w = step.w;
   const auto weights = [&](size_t v) HWY_ATTR {
-    const std::byte* panel = w + (v / kPanelVectors) * part.panel_bytes;
+    const std::byte* panel = w + (v / kPanelVectors) * step.panel_bytes;
     return LoadWeights<kType>(panel + (v % kPanelVectors) * kLanes * kValueBytes);
   };
-  for (uint32_t k = 0; k < part.depth; ++k) {
+  for (uint32_t k = 0; k < step.depth; ++k) {
     // The fewer of the two stay in registers, the others come one by one; the order of these loops
     // is what keeps the sums from being spilled.
     if constexpr (kRows < kVectors) {
@@ -163,7 +163,7 @@ HWY_NOINLINE void MultiplyTile(const TilePart& part) {
       for (size_t r = 0; r < kRows; ++r) inputs[r] = hn::Set(d, x[r]);
       if (FetchesAhead(kRows) && uint64_t{k} * kPanelColumns * kValueBytes % kLineBytes == 0) {
         QUIRE_UNROLL
-        for (size_t p = 0; p < kPanels; ++p) hwy::Prefetch(w + p * part.panel_bytes + kFetchBytes);
+        for (size_t p = 0; p < kPanels; ++p) hwy::Prefetch(w + p * step.panel_bytes + kFetchBytes);
       }
       QUIRE_UNROLL
       for (size_t v = 0; v < kVectors; ++v) {
@@ -186,44 +186,44 @@ HWY_NOINLINE void MultiplyTile(const TilePart& part) {
         }
       }
     }
-    x += part.x_step;
+    x += step.x_step;
     w += kPanelColumns * kValueBytes;
   }
-  if (part.last && part.round == ComputeType::kBf16) RoundSums<ComputeType::kBf16>(sums);
-  if (part.last && part.round == ComputeType::kF16) RoundSums<ComputeType::kF16>(sums);
+  if (step.last && step.round == ComputeType::kBf16) RoundSums<ComputeType::kBf16>(sums);
+  if (step.last && step.round == ComputeType::kF16) RoundSums<ComputeType::kF16>(sums);
   QUIRE_UNROLL
   for (size_t i = 0; i < kRows * kVectors; ++i) {
-    StoreSums(sums[i], part, i / kVectors, i % kVectors);
+    StoreSums(sums[i], step, i / kVectors, i % kVectors);
   }
 }
 
 // The panels after the first `count`.
-TilePart After(TilePart part, uint32_t count) {
-  part.w += count * part.panel_bytes;
-  part.column += count * kPanelColumns;
-  part.columns -= std::min(part.columns, count * kPanelColumns);
-  return part;
+TileStep After(TileStep step, uint32_t count) {
+  step.w += count * step.panel_bytes;
+  step.column += count * kPanelColumns;
+  step.columns -= std::min(step.columns, count * kPanelColumns);
+  return step;
 }
 
 // All of `panels` panels, as many at a time as the registers hold.
 template <ComputeType kType, uint32_t kRows>
-void MultiplyPanels(TilePart part, uint32_t panels) {
+void MultiplyPanels(TileStep step, uint32_t panels) {
   constexpr uint32_t kPanels = TilePanels(kRows);
   for (; panels >= kPanels; panels -= kPanels) {
-    MultiplyTile<kType, kRows, kPanels>(part);
-    part = After(part, kPanels);
+    MultiplyTile<kType, kRows, kPanels>(step);
+    step = After(step, kPanels);
   }
   for (; panels > 0; --panels) {
-    MultiplyTile<kType, kRows, 1>(part);
-    part = After(part, 1);
+    MultiplyTile<kType, kRows, 1>(step);
+    step = After(step, 1);
   }
 }
 
 template <ComputeType kType, uint32_t kRows = kTileRows>
-void MultiplyRows(const TilePart& part, uint32_t rows, uint32_t panels) {
+void MultiplyRows(const TileStep& step, uint32_t rows, uint32_t panels) {
   if constexpr (kRows > 0) {
-    if (rows == kRows) return MultiplyPanels<kType, kRows>(part, panels);
-    MultiplyRows<kType, kRows - 1>(part, rows, panels);
+    if (rows == kRows) return MultiplyPanels<kType, kRows>(step, panels);
+    MultiplyRows<kType, kRows - 1>(step, rows, panels);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::model {
 

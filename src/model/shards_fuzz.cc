@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "model/fuzz_input.h"
+#include "base/fuzz_input.h"
 #include "model/shards.h"
 
 namespace {
@@ -40,7 +40,7 @@ class Directory {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   static const Directory directory;
-  quire::model::FuzzInput input(data, bytes);
+  quire::FuzzInput input(data, bytes);
   for (const char* name : {"model.safetensors.index.json", "a", "b"}) {
     directory.Write(name, input.Next());
   }

@@ -22,7 +22,7 @@ constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
 // Where a tensor goes: rows of a matrix, or values of a vector of f32.
-struct Place {
+struct Target {
   PackedMatrix* matrix = nullptr;
   std::vector<float>* vector = nullptr;
   uint32_t first = 0;  // row or value
@@ -33,8 +33,8 @@ bool IsHarmless(std::string_view name, const ModelConfig& config) {
   return (config.tied_embeddings && name == kHead) || name.contains("rotary_emb.inv_freq");
 }
 
-// Calls visit(name, shape, place) for every tensor. The one list of names: what is loaded, expected
-// and made up by tests.
+// Calls visit(name, shape, target) for every tensor. The one list of names: what is loaded,
+// expected and made up by tests.
 template <typename Visit>
 void ForEachTensor(const ModelConfig& config, std::vector<LayerWeights>& layers,
                    PackedMatrix& embedding, PackedMatrix& head, std::vector<float>& final_norm,
@@ -46,11 +46,11 @@ void ForEachTensor(const ModelConfig& config, std::vector<LayerWeights>& layers,
   const uint32_t wide = config.intermediate;
   const auto values = [&](std::string name, uint64_t n, std::vector<float>& to,
                           uint32_t first = 0) {
-    visit(std::move(name), Shape{n}, Place{.matrix = nullptr, .vector = &to, .first = first});
+    visit(std::move(name), Shape{n}, Target{.matrix = nullptr, .vector = &to, .first = first});
   };
   const auto rows = [&](std::string name, uint32_t n, uint32_t k, PackedMatrix& to,
                         uint32_t first = 0) {
-    visit(std::move(name), Shape{n, k}, Place{.matrix = &to, .vector = nullptr, .first = first});
+    visit(std::move(name), Shape{n, k}, Target{.matrix = &to, .vector = nullptr, .first = first});
   };
   rows(kEmbedding, config.vocab, config.hidden, embedding);
   if (!config.tied_embeddings) rows(kHead, config.vocab, config.hidden, head);
@@ -120,7 +120,7 @@ std::vector<TensorSpec> TensorsOf(const ModelConfig& config) {
   std::vector<float> norm;
   std::vector<TensorSpec> specs;
   ForEachTensor(config, layers, embedding, head, norm,
-                [&](std::string name, std::vector<uint64_t> shape, const Place&) {
+                [&](std::string name, std::vector<uint64_t> shape, const Target&) {
                   specs.push_back({std::move(name), std::move(shape)});
                 });
   std::ranges::sort(specs, {}, &TensorSpec::name);
@@ -151,7 +151,7 @@ class Weights::Loader {
  private:
   struct Want {
     const TensorInfo* tensor;
-    Place place;
+    Target target;
   };
 
   std::unexpected<Error> Bad(ErrorCode code, std::string_view tensor, std::string_view why) const {
@@ -183,15 +183,15 @@ class Weights::Loader {
 
   // Everything else that can be wrong is found before a byte is read or reserved.
   Result<void> Check() {
-    std::map<std::string, std::pair<std::vector<uint64_t>, Place>> expected;
+    std::map<std::string, std::pair<std::vector<uint64_t>, Target>> expected;
     ForEachTensor(config_, weights_->layers_, weights_->embedding_, weights_->head_,
                   weights_->final_norm_,
-                  [&](std::string name, std::vector<uint64_t> shape, const Place& place) {
-                    expected[std::move(name)] = {std::move(shape), place};
+                  [&](std::string name, std::vector<uint64_t> shape, const Target& target) {
+                    expected[std::move(name)] = {std::move(shape), target};
                   });
     const TensorInfo* first_matrix = nullptr;
     for (const auto& [name, want] : expected) {
-      const auto& [shape, place] = want;
+      const auto& [shape, target] = want;
       const TensorInfo* tensor = source_.Find(name);
       if (tensor == nullptr) {
         return Bad(ErrorCode::kCorrupt, name,
@@ -202,7 +202,7 @@ class Weights::Loader {
             ErrorCode::kCorrupt, name,
             fmt::format("has shape {}, expected {}", ShapeText(tensor->shape), ShapeText(shape)));
       }
-      if (place.matrix != nullptr) {
+      if (target.matrix != nullptr) {
         if (first_matrix == nullptr) first_matrix = tensor;
         if (tensor->type != first_matrix->type) {
           return Bad(ErrorCode::kUnsupported, name,
@@ -212,7 +212,7 @@ class Weights::Loader {
         }
       }
       total_bytes_ += tensor->bytes;
-      wants_.push_back({tensor, place});
+      wants_.push_back({tensor, target});
     }
     for (const TensorInfo& tensor : source_.tensors()) {
       if (!expected.contains(tensor.name) && !IsHarmless(tensor.name, config_)) {
@@ -262,7 +262,7 @@ class Weights::Loader {
     const TensorInfo& tensor = *want.tensor;
     HashTensorHeader(tensor, hash);
     const uint64_t row_bytes =
-        want.place.matrix != nullptr ? tensor.shape[1] * TypeBytes(tensor.type) : tensor.bytes;
+        want.target.matrix != nullptr ? tensor.shape[1] * TypeBytes(tensor.type) : tensor.bytes;
     const uint64_t rows = tensor.bytes / row_bytes;
     const uint64_t rows_per_read = std::max<uint64_t>(1, kReadBytes / row_bytes);
     buffer_.resize(std::max<size_t>(buffer_.size(), rows_per_read * row_bytes));
@@ -271,7 +271,7 @@ class Weights::Loader {
       const std::span<std::byte> bytes(buffer_.data(), count * row_bytes);
       QUIRE_TRY(source_.Read(tensor, row * row_bytes, bytes));
       hash.Update(bytes);
-      Store(want.place, tensor.type, static_cast<uint32_t>(row), static_cast<uint32_t>(count),
+      Store(want.target, tensor.type, static_cast<uint32_t>(row), static_cast<uint32_t>(count),
             bytes);
       done_bytes_ += bytes.size();
       if (progress_) progress_(done_bytes_, total_bytes_);
@@ -279,17 +279,17 @@ class Weights::Loader {
     return {};
   }
 
-  void Store(const Place& place, ComputeType type, uint32_t row, uint32_t count,
+  void Store(const Target& target, ComputeType type, uint32_t row, uint32_t count,
              std::span<const std::byte> bytes) {
-    if (place.matrix != nullptr) {
-      auto* panels = const_cast<std::byte*>(place.matrix->panels);  // of our own arena
-      PackRows(*place.matrix, bytes.data(), place.first + row, count, panels);
+    if (target.matrix != nullptr) {
+      auto* panels = const_cast<std::byte*>(target.matrix->panels);  // of our own arena
+      PackRows(*target.matrix, bytes.data(), target.first + row, count, panels);
       return;
     }
-    const size_t end = place.first + bytes.size() / TypeBytes(type);
-    if (place.vector->size() < end) place.vector->resize(end);
+    const size_t end = target.first + bytes.size() / TypeBytes(type);
+    if (target.vector->size() < end) target.vector->resize(end);
     for (size_t at = 0; at < bytes.size(); at += TypeBytes(type)) {
-      (*place.vector)[place.first + at / TypeBytes(type)] = LoadValue(type, bytes.data() + at);
+      (*target.vector)[target.first + at / TypeBytes(type)] = LoadValue(type, bytes.data() + at);
     }
   }
 

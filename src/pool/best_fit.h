@@ -8,7 +8,7 @@
 #include <span>
 
 #include "pool/placement.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::pool {
 

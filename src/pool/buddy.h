@@ -10,7 +10,7 @@
 
 #include "pool/placement.h"
 #include "pool/slot_set.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::pool {
 

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "pool/placement.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::pool {
 

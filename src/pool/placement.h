@@ -10,7 +10,7 @@
 #include <span>
 
 #include "quire/geometry.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::pool {
 

@@ -17,7 +17,7 @@
 #include "pool/placement.h"
 #include "quire/env.h"
 #include "quire/error.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 #include "quire/stats.h"
 
 namespace quire::pool {

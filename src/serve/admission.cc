@@ -164,9 +164,9 @@ Result<void> Engine::Open(Task& task) {
 
 Result<void> Engine::OpenWith(Task& task, Plan plan, const SequenceOptions& options,
                               uint64_t loaded_tokens) {
-  const MissReason reason = plan.reason();
+  std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());
   QUIRE_ASSIGN(auto sequence, parts_.cache.Open(std::move(plan), options));
-  Run(task, std::move(sequence), reason, loaded_tokens);
+  Run(task, std::move(sequence), std::move(missing), loaded_tokens);
   return {};
 }
 
@@ -177,13 +177,16 @@ bool Engine::ContinueSession(Task& task) {
   if (sequence == nullptr) return false;
   const uint64_t tokens = task.starts_whole() ? task.tokens_at_most() : task.goal();
   if (!MayFit(task.tokens_at_most()) || !sequence->Reserve(tokens)) return false;
-  Run(task, std::move(sequence), MissReason::kPartialBlock, /*loaded_tokens=*/0);
+  const uint64_t held = sequence->length();
+  Run(task, std::move(sequence),
+      {{.reason = MissReason::kPartialBlock, .tokens = task.text().size() - held}},
+      /*loaded_tokens=*/0);
   return true;
 }
 
-void Engine::Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason,
+void Engine::Run(Task& task, std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
                  uint64_t loaded_tokens) {
-  task.Start(std::move(sequence), reason, loaded_tokens);
+  task.Start(std::move(sequence), std::move(missing), loaded_tokens);
   task.NoteHeld();
   if (task.position() >= task.goal()) return task.End(Finish::kLength);  // a session's, all read
   running_.insert(std::ranges::lower_bound(running_, task.id(), {}, &Task::id), &task);

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <thread>
 
+#include "base/mutex.h"
+#include "base/thread_annotations.h"
 #include "serve/engine.h"
 
 namespace quire::serve {
@@ -20,11 +22,18 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
+  /// The engine's, as they were after its last Tick.
+  ///
+  /// Threads: any
+  EngineStats stats() const;
+
  private:
   void Turn();
 
   Engine& engine_;
   std::atomic<bool> ending_ = false;
+  mutable Mutex mutex_{LockRank::kLeaf};
+  EngineStats stats_ QUIRE_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -44,7 +44,8 @@ Engine::Engine(const Parts& parts, const Identity& identity, const EngineOptions
       options_(options),
       mailbox_({.requests_max = options.requests_max,
                 .sessions_max = options.sessions_max,
-                .events_max = options.events_max}),
+                .events_max = options.events_max},
+               options.on_event),
       stepper_(parts.model, parts.attention, parts.executor, parts.cache.options().profile),
       chunk_(options.chunk_tokens_min, options.chunk_tokens_max) {}
 

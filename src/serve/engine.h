@@ -60,6 +60,9 @@ struct EngineOptions {
   // after so long, where nothing of the engine's could give any back. 0: it is refused then.
   uint64_t outside_retry_us = 0;
   LoadPolicy load = LoadPolicy::kAlways;
+  // Called on the thread that turns the engine after a request has something new to say, for
+  // callers that have no thread to wait in Await. It must return at once and call no Tick.
+  OnPosted on_event{};
 };
 
 struct TickReport {
@@ -200,7 +203,7 @@ class Engine {
   Result<Plan> Acquire(const Task& task, const SequenceOptions* open_as);
   bool MayFit(uint64_t tokens) const;
   bool ContinueSession(Task& task);
-  void Run(Task& task, std::unique_ptr<Sequence> sequence, MissReason reason,
+  void Run(Task& task, std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
            uint64_t loaded_tokens);
   Result<void> OpenWith(Task& task, Plan plan, const SequenceOptions& options,
                         uint64_t loaded_tokens);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <map>
 
-#include "quire/ids.h"
+#include "quire/identity.h"
 
 namespace quire::serve {
 

@@ -23,7 +23,8 @@ uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens) {
 }
 
 std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_blocks,
-                                   const NumericProfile& profile, std::span<const double> mass) {
+                                   const NumericProfile& profile,
+                                   std::span<const double> importance) {
   const uint64_t read_open = profile.residual_blocks();
   const auto of_share =
       static_cast<uint64_t>(std::ceil(options.share * static_cast<double>(whole_blocks)));
@@ -39,8 +40,8 @@ std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_bl
     return block < options.sink_blocks ? 0 : whole_blocks - block <= at_end ? 1 : 2;
   };
   const auto worth = [&](uint64_t block) {
-    if (options.by == KeepBy::kRecent || block >= mass.size()) return 0.0;
-    return mass[block];
+    if (options.by == KeepBy::kRecent || block >= importance.size()) return 0.0;
+    return importance[block];
   };
   std::ranges::sort(blocks, [&](uint64_t a, uint64_t b) {
     if (rank(a) != rank(b)) return rank(a) < rank(b);

@@ -33,12 +33,14 @@ struct KeepOptions {
 /// Where the attention that counts begins, for a prompt of so many tokens.
 uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens);
 
-/// The whole blocks to keep of a prompt's, ascending: sinks and the end, then by mass, of equal
-/// ones the later. What `profile` reads open (residual_tokens) is kept in any case, with the sinks.
+/// The whole blocks to keep of a prompt's, ascending: sinks and the end, then by importance, of
+/// equal ones the later. What `profile` reads open (residual_tokens) is kept in any case, with the
+/// sinks.
 ///
-/// Shape: mass [whole_blocks] or fewer; not read where options.by is kRecent
+/// Shape: importance [whole_blocks] or fewer; not read where options.by is kRecent
 std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_blocks,
-                                   const NumericProfile& profile, std::span<const double> mass);
+                                   const NumericProfile& profile,
+                                   std::span<const double> importance);
 
 }  // namespace quire::serve
 

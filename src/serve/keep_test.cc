@@ -8,9 +8,9 @@ namespace {
 using Blocks = std::vector<uint64_t>;
 
 TEST(BlocksToKeepTest, SinksTheEndAndTheHeaviest) {
-  const std::vector<double> mass = {0, 1, 5, 0, 7, 2, 0, 0, 0, 0};
+  const std::vector<double> importance = {0, 1, 5, 0, 7, 2, 0, 0, 0, 0};
   const KeepOptions options{.share = 0.5, .observe_tokens = 32};
-  EXPECT_EQ(BlocksToKeep(options, 10, {}, mass), (Blocks{0, 2, 4, 8, 9}));
+  EXPECT_EQ(BlocksToKeep(options, 10, {}, importance), (Blocks{0, 2, 4, 8, 9}));
 }
 
 TEST(BlocksToKeepTest, OfEqualBlocksTheLater) {

@@ -151,20 +151,26 @@ bool Mailbox::IsDrained(RequestId id) const {
 }
 
 void Mailbox::Post(RequestId id, Event event) {
-  MutexLock lock(mutex_);
-  outboxes_.at(id).events.push_back(std::move(event));
-  posted_.NotifyAll();
+  {
+    MutexLock lock(mutex_);
+    outboxes_.at(id).events.push_back(std::move(event));
+    posted_.NotifyAll();
+  }
+  if (on_posted_) on_posted_(id);
 }
 
 void Mailbox::PostLast(RequestId id, Response response) {
-  MutexLock lock(mutex_);
-  Outbox& outbox = outboxes_.at(id);
-  outbox.ended = true;
-  if (const auto session = sessions_.find(outbox.session); session != sessions_.end()) {
-    session->second = RequestId::None();
+  {
+    MutexLock lock(mutex_);
+    Outbox& outbox = outboxes_.at(id);
+    outbox.ended = true;
+    if (const auto session = sessions_.find(outbox.session); session != sessions_.end()) {
+      session->second = RequestId::None();
+    }
+    outbox.events.emplace_back(std::move(response));
+    posted_.NotifyAll();
   }
-  outbox.events.emplace_back(std::move(response));
-  posted_.NotifyAll();
+  if (on_posted_) on_posted_(id);
 }
 
 void Mailbox::Wake() {

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -64,13 +66,17 @@ struct MailboxLimits {
   uint32_t events_max;  // of one request, the Response besides
 };
 
+/// Called after a request has posted an event, without the mailbox's lock.
+using OnPosted = std::function<void(RequestId)>;
+
 /// Commands one way, events the other. Every queue is bounded: a command is refused where there is
 /// no room, and a request whose events nobody takes does not go on.
 ///
 /// Threads: any. One lock, never held while anything is computed
 class Mailbox {
  public:
-  explicit Mailbox(const MailboxLimits& limits) : limits_(limits) {}
+  explicit Mailbox(const MailboxLimits& limits, OnPosted on_posted = {})
+      : limits_(limits), on_posted_(std::move(on_posted)) {}
 
   // Callers; see Engine.
   Result<RequestId> Submit(Request request, uint64_t now_us);
@@ -114,6 +120,7 @@ class Mailbox {
   void Send(Command command) QUIRE_REQUIRES(mutex_);
 
   const MailboxLimits limits_;
+  const OnPosted on_posted_;
   mutable Mutex mutex_{LockRank{1}};
   CondVar changed_;  // for who turns the engine
   CondVar posted_;   // for callers that await an event

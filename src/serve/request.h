@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -47,6 +48,8 @@ struct Request {
   // and said stays in the session, however the request ends.
   SessionId session{};
   bool all_logits = false;  // Logits events for every position that is computed
+  // NewToken events say how likely the token was, and these many likeliest ones; none: neither.
+  std::optional<uint32_t> logprobs{};
 };
 
 struct Response {
@@ -59,12 +62,13 @@ struct Response {
   uint64_t computed_tokens = 0;  // prompt tokens computed; prompt_tokens unless cancelled or reused
   uint64_t recomputed_tokens = 0;  // of all tokens, after it was preempted
   uint32_t preemptions = 0;
-  uint64_t dropped_tokens = 0;  // of the prompt, by `keep`
-  MissReason miss_reason = MissReason::kNeverSeen;
-  SequenceStats sequence{};                 // as it ended
-  uint64_t kv_bytes = 0;                    // blocks it held at the end, shared ones included
-  double ttft_ms = 0;                       // to its first token, from the call of Submit
-  double ms_per_token = 0;                  // between later tokens
+  uint64_t dropped_tokens = 0;                      // of the prompt, by `keep`
+  MissReason miss_reason = MissReason::kNeverSeen;  // of the first token that was not found
+  std::vector<MissRun> missing{};  // all prompt tokens not found when it started first, in order
+  SequenceStats sequence{};        // as it ended
+  uint64_t kv_bytes = 0;           // blocks it held at the end, shared ones included
+  double ttft_ms = 0;              // to its first token, from the call of Submit
+  double ms_per_token = 0;         // between later tokens
   std::array<uint8_t, 16> logits_digest{};  // BLAKE2b-128 of the logits of every generated token
 };
 
@@ -74,9 +78,18 @@ struct Progress {
   uint64_t total = 0;
 };
 
+/// A token and the natural logarithm of its probability by the model, before any temperature.
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+
 /// A generated token.
 struct NewToken {
   TokenId token = 0;
+  // Where Request::logprobs asks for them.
+  float logprob = 0;
+  std::vector<TokenLogprob> likeliest{};  // most likely first; of equal ones the smallest id
 };
 
 /// Logits after the tokens at first_position and the following ones; each position once.

@@ -24,7 +24,7 @@ Result<void> Stepper::Forward(std::span<StepPart> parts, std::vector<StepPart*>&
   struct Before {
     uint64_t logits;        // rows asked for
     uint64_t length_after;  // of the sequence, once it is computed
-    std::optional<model::MassObserver> observed;
+    std::optional<model::ImportanceObserver> observed;
   };
   std::vector<Before> before;
   for (const StepPart& part : parts) {
@@ -51,7 +51,7 @@ Result<void> Stepper::Forward(std::span<StepPart> parts, std::vector<StepPart*>&
 }
 
 // After a step that failed. False: it cannot, and failed.
-bool Stepper::GoBack(StepPart& part, std::optional<model::MassObserver> observed) {
+bool Stepper::GoBack(StepPart& part, std::optional<model::ImportanceObserver> observed) {
   part.task->ForgetObservedSince(std::move(observed));
   Sequence& sequence = part.task->sequence();
   auto rolled_back = sequence.Rollback(sequence.length());

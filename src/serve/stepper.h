@@ -37,7 +37,7 @@ class Stepper {
  private:
   Result<void> Forward(std::span<StepPart> parts, std::vector<StepPart*>& left);
   Result<void> StepModel(std::span<const StepPart> parts);
-  bool GoBack(StepPart& part, std::optional<model::MassObserver> observed);
+  bool GoBack(StepPart& part, std::optional<model::ImportanceObserver> observed);
 
   model::Model& model_;
   AttentionBackend& attention_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace quire::serve {
@@ -46,7 +47,8 @@ void Task::WaitForPrefix(RequestId owner, uint64_t tokens) {
   prefix_tokens_ = tokens;
 }
 
-void Task::Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t loaded_tokens) {
+void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
+                 uint64_t loaded_tokens) {
   sequence_ = std::move(sequence);
   waits_ = Waits::kNothing;
   observer_.reset();
@@ -58,7 +60,8 @@ void Task::Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t
   furthest_ = position();
   response_.reused_tokens = furthest_;
   response_.loaded_tokens = loaded_tokens;
-  response_.miss_reason = reason;
+  if (!missing.empty()) response_.miss_reason = missing.front().reason;
+  response_.missing = std::move(missing);
 }
 
 std::unique_ptr<Sequence> Task::TakeFromSession() {
@@ -89,11 +92,11 @@ uint64_t Task::LogitsOf(uint64_t tokens) const {
   return request_.max_tokens > 0 && position() + tokens == goal() ? 1 : 0;
 }
 
-model::MassObserver* Task::observer() {
+model::ImportanceObserver* Task::observer() {
   return observer_ && position() < prompt_tokens_ ? &*observer_ : nullptr;
 }
 
-void Task::ForgetObservedSince(std::optional<model::MassObserver> before) {
+void Task::ForgetObservedSince(std::optional<model::ImportanceObserver> before) {
   observer_.reset();
   if (before) observer_.emplace(*std::move(before));
 }
@@ -109,7 +112,7 @@ Result<void> Task::Keep(const NumericProfile& profile) {
   if (publishes() || position() != prompt_tokens_) return {};
   if (!kept_) {
     kept_ = BlocksToKeep(request_.keep, sequence_->length() / profile.block_tokens, profile,
-                         observer_ ? observer_->mass() : std::span<const double>{});
+                         observer_ ? observer_->importance() : std::span<const double>{});
   }
   QUIRE_ASSIGN(auto selected, sequence_->Select(*kept_));
   sequence_ = std::move(selected);
@@ -145,6 +148,31 @@ uint64_t Task::Advance(uint64_t tokens, std::span<const float> logits, uint64_t 
   return fresh;
 }
 
+namespace {
+
+void AddLogprobs(std::span<const float> logits, uint32_t likeliest, NewToken& event) {
+  const double most = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - most);
+  const double log_sum = most + std::log(sum);
+  const auto logprob = [&](TokenId token) {
+    return static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
+  };
+  event.logprob = logprob(event.token);
+  std::vector<TokenId> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const size_t count = std::min<size_t>(likeliest, ids.size());
+  std::partial_sort(ids.begin(), ids.begin() + static_cast<int64_t>(count), ids.end(),
+                    [&](TokenId a, TokenId b) {
+                      const float one = logits[static_cast<size_t>(a)];
+                      const float other = logits[static_cast<size_t>(b)];
+                      return one != other ? one > other : a < b;
+                    });
+  for (size_t i = 0; i < count; ++i) event.likeliest.push_back({ids[i], logprob(ids[i])});
+}
+
+}  // namespace
+
 void Task::Draw(std::span<const float> logits) {
   if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
     // No token is the most likely one, nor are there probabilities to draw by.
@@ -159,7 +187,9 @@ void Task::Draw(std::span<const float> logits) {
   text_.push_back(token);
   last_us_ = clock_.NowMicros();
   if (tokens_generated() == 1) first_us_ = last_us_;
-  mailbox_.Post(id_, NewToken{token});
+  NewToken event{.token = token};
+  if (request_.logprobs) AddLogprobs(logits, *request_.logprobs, event);
+  mailbox_.Post(id_, std::move(event));
   if (std::ranges::find(request_.stop_tokens, token) != request_.stop_tokens.end()) {
     return End(Finish::kStop);
   }

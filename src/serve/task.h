@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "model/mass_observer.h"
+#include "model/importance_observer.h"
 #include "model/sampling.h"
 #include "quire/env.h"
 #include "serve/mailbox.h"
@@ -68,7 +68,8 @@ class Task {
   Sequence& sequence() { return *sequence_; }
   const Sequence& sequence() const { return *sequence_; }
   /// Goes on with this; the first time, counts what of it was reused.
-  void Start(std::unique_ptr<Sequence> sequence, MissReason reason, uint64_t loaded_tokens);
+  void Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
+             uint64_t loaded_tokens);
   /// The sequence that its session kept; null if there is none.
   std::unique_ptr<Sequence> TakeFromSession();
   /// Gives its sequence back. It has to be started again.
@@ -94,9 +95,9 @@ class Task {
   void SetPaused(std::optional<uint64_t> since_us) { paused_us_ = since_us; }
 
   // Who looks at the attention of the next step, and how to go back.
-  model::MassObserver* observer();
-  std::optional<model::MassObserver> ObservedSoFar() const { return observer_; }
-  void ForgetObservedSince(std::optional<model::MassObserver> before);
+  model::ImportanceObserver* observer();
+  std::optional<model::ImportanceObserver> ObservedSoFar() const { return observer_; }
+  void ForgetObservedSince(std::optional<model::ImportanceObserver> before);
 
   /// What it holds from now on, until GaveBack.
   void NoteHeld() { held_bytes_ = sequence_->stats().bytes; }
@@ -130,7 +131,7 @@ class Task {
   uint64_t prompt_tokens_ = 0;
   model::Sampler own_sampler_;
   std::unique_ptr<Sequence> sequence_;
-  std::optional<model::MassObserver> observer_;
+  std::optional<model::ImportanceObserver> observer_;
   std::optional<std::vector<uint64_t>> kept_;  // blocks of the prompt, once it was read
   Response response_;
   Blake2b<16> digest_;

@@ -11,7 +11,7 @@
 #include "base/prng.h"
 #include "env/clock.h"
 #include "model/random_model.h"
-#include "quire/ids.h"
+#include "quire/identity.h"
 #include "serve/engine.h"
 #include "serve/faulty_cache.h"
 #include "serve/run_all.h"

@@ -13,7 +13,8 @@ ColdStore::ColdStore(std::unique_ptr<ColdState> state, FileId lock,
       lock_(lock),
       writer_(*state_),
       reader_(*state_),
-      eraser_(*state_, epochs) {}
+      eraser_(*state_, epochs),
+      remover_(*state_, writer_) {}
 
 ColdStore::~ColdStore() {
   // The disk may still read from and write to the staging.
@@ -56,8 +57,17 @@ uint64_t ColdStore::EpochOf(const PublisherId& publisher) const {
   return found == published_epochs_.end() ? 0 : found->second;
 }
 
+void ColdStore::Remove(const Digest& key, uint64_t tag) { remover_.Remove(key, tag); }
+
+std::optional<uint64_t> ColdStore::RecordBytesOf(const Digest& key) const {
+  const auto entry = state_->index.Find(PrefixOf(key));
+  if (!entry) return std::nullopt;
+  return entry->pages * kRecordAlignment;
+}
+
 void ColdStore::Flush(uint64_t tag) {
-  flushing_.push_back({.tag = tag, .commit = writer_.commit_of_now()});
+  flushing_.push_back(
+      {.tag = tag, .commit = writer_.commit_of_now(), .failures = eraser_.failures()});
 }
 
 void ColdStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
@@ -82,6 +92,7 @@ size_t ColdStore::Dispatch(uint64_t wait_us) {
         case IoOwner::kWriter: writer_.OnIo(number, completion); break;
         case IoOwner::kReader: reader_.OnIo(number, completion); break;
         case IoOwner::kEraser: eraser_.OnIo(number, completion); break;
+        case IoOwner::kRemover: remover_.OnIo(number, completion); break;
       }
     }
     total += count;
@@ -96,6 +107,7 @@ void ColdStore::Advance() {
       flushing_, [&](const Flushing& f) { return f.commit > writer_.commits_done(); });
   writer_.Tick(now_us, flush);
   eraser_.Tick(now_us);
+  remover_.Tick();
   WriteCatalogue();
   EndFlushes();
   Scrub(now_us);
@@ -138,8 +150,10 @@ void ColdStore::DropCatalogue(const Error& error) {
 
 void ColdStore::EndFlushes() {
   std::erase_if(flushing_, [&](const Flushing& f) {
-    if (f.commit > writer_.commits_done() || !eraser_.idle()) return false;
-    state_->End(f.tag, StoreOutcome::kOk);
+    const bool failed = eraser_.failures() > f.failures;
+    if (f.commit > writer_.commits_done() || !remover_.idle()) return false;
+    if (!eraser_.idle() && !failed) return false;
+    state_->End(f.tag, failed ? StoreOutcome::kIo : StoreOutcome::kOk);
     return true;
   });
 }

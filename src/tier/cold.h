@@ -14,6 +14,7 @@
 #include "tier/cold_eraser.h"
 #include "tier/cold_options.h"
 #include "tier/cold_reader.h"
+#include "tier/cold_remover.h"
 #include "tier/cold_state.h"
 #include "tier/cold_writer.h"
 #include "tier/store.h"
@@ -48,10 +49,19 @@ class ColdStore final : public Store {
   void Cancel(uint64_t tag) override;
   void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) override;
   uint64_t EpochOf(const PublisherId& publisher) const override;
+  /// Forgets one record: at once for whoever asks, for good when it completes. One that is being
+  /// written is removed when it is durable. Its payload stays on the disk until that is recycled.
+  /// Ends: kOk durable; kAbsent; kIo not durable, though it is not found until a restart
+  void Remove(const Digest& key, uint64_t tag);
+  /// Bytes of the record of a key, its header included; nothing when the store does not have it.
+  /// Threads: any
+  std::optional<uint64_t> RecordBytesOf(const Digest& key) const;
   void Flush(uint64_t tag) override;
   void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) override;
   StoreStats Stats() const override;
 
+  /// Length of every segment: what the store was made with.
+  uint64_t segment_bytes() const { return state_->segments.segment_bytes(); }
   const ColdRecovery& recovery() const { return recovery_; }
 
  private:
@@ -59,6 +69,7 @@ class ColdStore final : public Store {
   struct Flushing {
     uint64_t tag = 0;
     uint64_t commit = 0;
+    uint64_t failures = 0;  // of the eraser before it
   };
 
   ColdStore(std::unique_ptr<ColdState> state, FileId lock, const std::array<FileId, 2>& epochs);
@@ -76,6 +87,7 @@ class ColdStore final : public Store {
   ColdWriter writer_;
   ColdReader reader_;
   ColdEraser eraser_;
+  ColdRemover remover_;
   ColdRecovery recovery_;
   std::vector<Flushing> flushing_;
   uint64_t catalogue_commit_ = 0;  // commits that it has

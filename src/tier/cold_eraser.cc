@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/canary.h"
 #include "base/log.h"
-#include "tier/canary.h"
 
 namespace quire::tier {
 
@@ -76,9 +76,11 @@ void ColdEraser::SaveStep() {
 
 void ColdEraser::EndSave(StoreOutcome outcome) {
   step_ = Step::kDone;
+  state_.epochs_failed = outcome != StoreOutcome::kOk;
   if (outcome == StoreOutcome::kOk) {
     state_.durable_epochs = table_;
   } else {
+    ++failures_;
     save_retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
     LogWarn("store {}: an erasure could not be made durable", state_.options.directory);
   }
@@ -132,6 +134,7 @@ void ColdEraser::OnIo(uint32_t number, const IoCompletion& completion) {
   const uint64_t wanted = wipe_synced_ ? 0 : std::min(left, zeros_.chunk_bytes());
   if (completion.error || completion.bytes != wanted) {
     wiping_.reset();
+    ++failures_;
     retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
     return;
   }

@@ -27,6 +27,8 @@ class ColdEraser {
 
   /// True when every erasure is durable, and everything erased is overwritten.
   bool idle() const { return waiting_.empty() && saved() && to_wipe_ == 0; }
+  /// Saves of the epochs and overwrites that failed so far; each is tried again.
+  uint64_t failures() const { return failures_; }
 
  private:
   enum class Step : uint8_t { kWrite0, kSync0, kWrite1, kSync1, kDone };
@@ -56,7 +58,8 @@ class ColdEraser {
   std::optional<uint32_t> wiping_;  //
   uint64_t wiped_bytes_ = 0;        // of that segment
   bool wipe_synced_ = false;        // the sync was asked for
-  uint64_t retry_us_ = 0;           // a failed overwrite is tried again then
+  uint64_t failures_ = 0;
+  uint64_t retry_us_ = 0;  // a failed overwrite is tried again then
 };
 
 }  // namespace quire::tier

@@ -6,8 +6,8 @@
 #include <ranges>
 #include <utility>
 
+#include "base/canary.h"
 #include "base/log.h"
-#include "tier/canary.h"
 #include "tier/cold.h"
 #include "tier/scan.h"
 #include "tier/store_files.h"
@@ -331,7 +331,8 @@ class ColdOpener {
     segment.generation = row.generation;
     segment.tail = row.tail;
     for (const Gap& gap : found.gaps) WriteVoid(found, gap);
-    for (const ColdEntry& entry : row.entries) {
+    // The last one first: of two records of one key the older was damaged or removed.
+    for (const ColdEntry& entry : std::views::reverse(row.entries)) {
       if (state_->index.Insert(entry)) state_->CountIn(entry);
     }
     if (state_->Serves(row.publisher, row.erase_epoch)) return;

@@ -4,8 +4,8 @@
 #include <bit>
 
 #include "base/bits.h"
+#include "base/canary.h"
 #include "base/check.h"
-#include "tier/canary.h"
 
 namespace quire::tier {
 

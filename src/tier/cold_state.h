@@ -20,7 +20,7 @@
 namespace quire::tier {
 
 /// Who asked the disk for something.
-enum class IoOwner : uint8_t { kWriter = 1, kReader = 2, kEraser = 3 };
+enum class IoOwner : uint8_t { kWriter = 1, kReader = 2, kEraser = 3, kRemover = 4 };
 
 /// Things that are under way, by small numbers that come back with completions.
 template <typename Item>
@@ -73,8 +73,9 @@ struct ColdState {
   ColdIndex index;
   Staging write_staging;
   Staging read_staging;
-  EpochTable epochs;          // what is served
-  EpochTable durable_epochs;  // what a restart will find
+  EpochTable epochs;           // what is served
+  EpochTable durable_epochs;   // what a restart will find
+  bool epochs_failed = false;  // the last attempt to make them durable
   bool epochs_damaged = false;
   bool directory_stale = false;  // names that a power cut may forget
   uint64_t generation = 0;       // the highest of any segment

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/bits.h"
+#include "base/canary.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "tier/canary.h"
 
 namespace quire::tier {
 namespace {
@@ -54,7 +54,7 @@ std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) const 
   }
   // After a crash a record of an epoch that the files do not know would look like old files.
   if (state_.durable_epochs.EpochOf(identity.publisher) != identity.erase_epoch) {
-    return StoreOutcome::kBusy;
+    return state_.epochs_failed ? StoreOutcome::kIo : StoreOutcome::kBusy;
   }
   const KeyPrefix key = PrefixOf(identity.key);
   if (keys_.contains(key) || state_.index.Find(key)) return StoreOutcome::kPresent;

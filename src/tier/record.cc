@@ -246,7 +246,7 @@ void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
   header.kind = kKindBlock;
   SetPlace(header, place);
   std::ranges::fill(out, std::byte{0});
-  std::memcpy(out.data() + sizeof(header), identity.tokens.data(), identity.tokens.size_bytes());
+  std::ranges::copy(std::as_bytes(identity.tokens), out.begin() + sizeof(header));
   std::byte* table = out.data() + SectionsOffset(layout.token_count());
   for (size_t i = 0; i < crcs.size(); ++i) {
     const StoredSection section = SectionOf(layout, i, crcs[i]);
@@ -304,8 +304,8 @@ RecordMiss MatchHeader(std::span<const std::byte> bytes, const RecordIdentity& i
   if (header.key != identity.key) return RecordMiss::kOtherKey;
   if (header.parent != identity.parent || header.block_index != identity.block_index ||
       header.token_count != identity.tokens.size() ||
-      std::memcmp(checked->bytes.data() + sizeof(header), identity.tokens.data(),
-                  identity.tokens.size_bytes()) != 0) {
+      !std::ranges::equal(std::as_bytes(identity.tokens),
+                          checked->bytes.subspan(sizeof(header), identity.tokens.size_bytes()))) {
     return RecordMiss::kOtherTokens;
   }
   const bool same = header.token_count == layout.token_count() &&

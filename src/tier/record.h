@@ -15,7 +15,6 @@
 #include "base/hash.h"
 #include "quire/error.h"
 #include "quire/identity.h"
-#include "quire/ids.h"
 
 namespace quire::tier {
 

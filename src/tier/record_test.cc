@@ -65,6 +65,16 @@ TEST_F(RecordTest, IsFoundByItsOwnIdentity) {
   EXPECT_FALSE(summary->is_void);
 }
 
+// An opaque block has none: the pointer to them is null.
+TEST_F(RecordTest, ARecordMayHaveNoTokens) {
+  const RecordLayout layout = TestLayout(0, 1, 100);
+  const TestRecord record(3, layout);
+  const auto encoded = record.Encoded(kPlace);
+  EXPECT_EQ(MatchHeader(encoded, record.identity(), layout, kPlace), RecordMiss::kNone);
+  const TestRecord other(4, layout_);
+  EXPECT_EQ(MatchHeader(encoded, other.identity(), layout_, kPlace), RecordMiss::kOtherKey);
+}
+
 TEST_F(RecordTest, EveryPartOfTheIdentityIsCompared) {
   const auto match = [&](const std::function<void(RecordIdentity&)>& change) {
     RecordIdentity other = record_.identity();

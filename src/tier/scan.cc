@@ -9,8 +9,6 @@
 namespace quire::tier {
 namespace {
 
-constexpr uint64_t kNoGap = ~uint64_t{0};
-
 // Headers of a segment, one after the other, through memory of a fixed size.
 class HeaderReader {
  public:

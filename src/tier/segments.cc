@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "tier/canary.h"
+#include "base/canary.h"
 
 namespace quire::tier {
 namespace {

@@ -21,7 +21,7 @@ enum class StoreOutcome : uint8_t {
   kMiss = 3,          // Get: what lies there is not it; StoreCompletion::miss says why
   kErased = 4,        // from before its publisher was erased
   kUnknownEpoch = 5,  // Put: the store was not told of this erase epoch, or lost its own
-  kIo = 6,            // the disk failed
+  kIo = 6,            // the disk failed; Put: also while the epoch cannot be made durable
   kDeadline = 7,      // Get: not in time
   kCancelled = 8,     //
   kBusy = 9,          // Put: everything that may be in flight is, or its epoch is not durable yet
@@ -124,6 +124,7 @@ class Store {
 
   /// Completes when everything put before is durable (or failed) and everything erased before is
   /// overwritten.
+  /// Ends: kOk; kIo something erased is not overwritten, or not durable, and is tried again
   virtual void Flush(uint64_t tag) = 0;
 
   /// Moves everything on, and appends what ended to `done`. Waits up to `wait_us` for the disk when

@@ -1,4 +1,5 @@
-"""What README.md and docs/*.md cite is there; what docs/spec.md does not call open has a test."""
+"""What README.md and docs/*.md cite is there; what docs/spec.md does not call open has a test; the
+entries of docs/decisions.md are numbered and short."""
 
 import pathlib
 import re
@@ -14,6 +15,8 @@ PATH = re.compile(rf"(?<![\w./~$-])(?:{'|'.join(FOLDERS)})/[\w.*/-]*[\w*/]")
 # A file of code by its name alone, in backticks.
 NAME = re.compile(r"`([\w*-]+(?:-inl)?\.(?:h|c|cc|cu|py))`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+DECISION = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |\Z)", re.MULTILINE | re.DOTALL)
+SENTENCES_MAX = 6  # of a decision: its title and five more
 ROW = re.compile(r"^\|(.+)\|\s*$")
 
 
@@ -67,8 +70,26 @@ def spec_violations(root):
             yield f"docs/spec.md:{number}: {promise} is not open, but no test is cited that exists"
 
 
+def sentences(text):
+    """How many sentences there are, what stands in brackets left out."""
+    for _ in range(2):
+        text = re.sub(r"\([^()]*\)", "", text)
+    return len(re.findall(r"[.?!]\**(?=\s|$)", text))
+
+
+def decision_violations(root):
+    numbered = 0
+    for match in DECISION.finditer((root / "docs" / "decisions.md").read_text()):
+        numbered += 1
+        number, count = int(match[1]), sentences(match[2])
+        if number != numbered:
+            yield f"docs/decisions.md: decision {number} follows {numbered - 1}"
+        if count > SENTENCES_MAX:
+            yield f"docs/decisions.md: decision {number} has {count} sentences, at most {SENTENCES_MAX}"
+
+
 def violations(root):
-    return [*citation_violations(root), *spec_violations(root)]
+    return [*citation_violations(root), *spec_violations(root), *decision_violations(root)]
 
 
 class Documents(unittest.TestCase):
@@ -83,6 +104,8 @@ class Documents(unittest.TestCase):
         self.assertGreater(sum(proof == "open" for _, _, proof in rows), 1)
         lines = (ROOT / "docs" / "spec.md").read_text().splitlines()
         self.assertGreater(sum(len(cited_paths(line)) for line in lines), 80)
+        self.assertGreater(len(DECISION.findall((ROOT / "docs" / "decisions.md").read_text())), 50)
+        self.assertEqual(sentences("**Title.** One (not. this). Two: 1.5 ms, a.b. Three?"), 4)
 
 
 class Planted(unittest.TestCase):
@@ -136,6 +159,13 @@ class Planted(unittest.TestCase):
             with self.subTest(proof):
                 self.assert_planting_fails(f"\n| X9 | a promise | {proof} |\n",
                                            "X9 is not open, but no test", "docs/spec.md")
+
+    def test_a_long_decision_and_a_missing_one(self):
+        path = "docs/decisions.md"
+        last = len(DECISION.findall((self.root / path).read_text()))
+        text = "**What.** Why. And. So. Then. Thus. More.\n"
+        self.assert_planting_fails(f"{last + 1}. {text}", f"decision {last + 1} has 7 sentences", path)
+        self.assert_planting_fails("99. **What.** Why.\n", "decision 99 follows", path)
 
     def test_an_open_promise_needs_none(self):
         file = self.root / "docs/spec.md"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "env/file.h"
-#include "model/chat_template.h"
+#include "text/chat_template.h"
 
 namespace quire::model {
 namespace {

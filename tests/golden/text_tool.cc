@@ -12,8 +12,8 @@
 #include <string>
 
 #include "base/json.h"
-#include "model/chat_template.h"
-#include "model/tokenizer.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
 
 namespace {
 

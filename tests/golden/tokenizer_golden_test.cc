@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "env/file.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace quire::model {
 namespace {

@@ -67,18 +67,24 @@ class Install(unittest.TestCase):
         headers = {f"include/quire/{path.name}" for path in (ROOT / "include/quire").glob("*.h")}
         package = {f"lib/cmake/quire/{name}" for name in (
             "quireConfig.cmake", "quireConfigVersion.cmake", "quireTargets.cmake")}
+        model = {f"share/quire/models/tiny/{path.name}" for path in (ROOT / "models/tiny").iterdir()
+                 if path.suffix in (".json", ".jsonl", ".safetensors", ".txt")}
         rest = {"bin/quire", "lib/pkgconfig/quire.pc", "share/doc/quire/LICENSE", "lib/libquire.so",
                 f"lib/{SONAME}", f"lib/libquire.so.{VERSION}"}
         found = self.files(self.prefix)
         per_build = {name for name in found
                      if re.fullmatch(r"lib/cmake/quire/quireTargets-[a-z]+\.cmake", name)}
         self.assertEqual(len(per_build), 1)
-        self.assertEqual(found, headers | package | rest | per_build)
+        self.assertIn("share/quire/models/tiny/model.safetensors", model)
+        self.assertEqual(found, headers | package | model | rest | per_build)
         self.assertEqual(self.files(self.moved), found)
         self.assertFalse(any((self.temporary / "stage").rglob("*.h")))
 
     def test_the_program_runs(self):
         self.assertIn("codecs", run(self.moved / "bin" / "quire", "info", "--json"))
+        # The bundled model is found from the program's own folder.
+        said = run(self.moved / "bin" / "quire", "demo", "--json", cwd=self.temporary)
+        self.assertIn("sessions", said)
 
     def test_make_passes_prefix_and_destdir(self):
         said = run("make", "-n", "-C", ROOT, "install", "PREFIX=/p q", "DESTDIR=/d e",

@@ -1,5 +1,6 @@
 """Who may include whom (src/LAYERS), and the shape of files: the rules a compiler does not check."""
 
+import functools
 import pathlib
 import re
 import shutil
@@ -14,6 +15,21 @@ COLUMNS_MAX = 100
 PUBLIC_HEADERS_MAX = 14
 # Layers that use the cache as everyone does: only their tests include more of it.
 PUBLIC_CACHE_ONLY = {"registry"}
+# Words that stood for things with a name in the field, and that name (docs/glossary.md).
+GONE_WORDS = {
+    "excess": "bias", "halves": "f16 or nibbles", "hollow": "a block without bytes",
+    "leaving": "pending write-back", "mass": "importance",
+    "part": "layer group, bucket, piece, ...", "parts": "the same", "standing": "block state",
+}
+# Where some still stand: src/cache is being rebuilt, and the rest are its words in others' code.
+WORDS_PENDING = {
+    "hollow": ("src/cache", "include/quire", "src/embed"),
+    "part": ("src/cache", "src/codec", "src/serve"), "parts": ("src/cache", "src/codec", "src/serve"),
+    "standing": ("src/cache",),
+}
+IDENTIFIER_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+# Comments and string literals.
+NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -116,9 +132,41 @@ def shape_violations(root):
                     yield f"{where}: lacks the header guard {guard}"
 
 
+@functools.cache
+def gone_words_in(text):
+    """(line, word) of every word in `text` that is gone, comments and strings left out."""
+    lines = NOT_CODE.sub(lambda cut: "\n" * cut[0].count("\n"), text).splitlines()
+    return [(number, word) for number, line in enumerate(lines, 1)
+            for word in sorted({word.lower() for word in IDENTIFIER_WORD.findall(line)})
+            if word in GONE_WORDS]
+
+
+def word_violations(root):
+    """Identifiers and file names with a word that is gone. Tests are named by sentences."""
+    for folder in FOLDERS:
+        for path in code_files(root / folder):
+            where = path.relative_to(root)
+            if is_test(path):
+                continue
+            in_name = [(0, word) for _, word in gone_words_in(path.stem)]
+            for number, word in in_name + gone_words_in(path.read_text()):
+                if not any(where.is_relative_to(p) for p in WORDS_PENDING.get(word, ())):
+                    yield f"{where}:{number}: '{word}' is called {GONE_WORDS[word]}"
+
+
+def pending_violations(root):
+    """A folder whose words are gone may not keep its exception."""
+    for word, folders in WORDS_PENDING.items():
+        for folder in folders:
+            if not any(word == found for path in code_files(root / folder) if not is_test(path)
+                       for _, found in gone_words_in(path.read_text())):
+                yield f"tests/layers: '{word}' is gone from {folder}: take it out of WORDS_PENDING"
+
+
 def violations(root):
     found = []
-    for check in (table_violations, layer_violations, public_violations, shape_violations):
+    for check in (table_violations, layer_violations, public_violations, shape_violations,
+                  word_violations, pending_violations):
         found += check(root)
     return found
 
@@ -202,6 +250,27 @@ class Planted(unittest.TestCase):
     def test_long_file_and_line(self):
         self.assert_planting_fails("src/base/planted.cc", "\n" * 701, "701 lines, at most 700")
         self.assert_planting_fails("src/base/planted.cc", "/" * 101, "101 columns, at most 100")
+
+    def test_words_that_are_gone(self):
+        for name, text, message in (
+                ("planted.cc", "int PartOf(int block);\n", "src/pool/planted.cc:1: 'part' is called"),
+                ("planted.cc", "\n/* a\n*/ int hollow_count = 0;\n",
+                 "src/pool/planted.cc:3: 'hollow' is called"),
+                ("planted.cc", "constexpr int kKVMass = 1;\n", "'mass' is called importance"),
+                ("halves.cc", "\n", "src/pool/halves.cc:0: 'halves' is called f16")):
+            self.assert_planting_fails(f"src/pool/{name}", text, message)
+
+    def test_words_in_comments_strings_and_tests_may_stay(self):
+        for name, text in (("planted.cc", '// a part\nint apart; const char* x = "\\"parts";\n'),
+                           ("planted_test.cc", "int part;\n"), ("partial.cc", "int partition;\n")):
+            (self.root / "src/pool" / name).write_text(text)
+        self.assertEqual(set(violations(self.root)), self.before)
+
+    def test_an_exception_that_nothing_needs(self):
+        for path in code_files(self.root / "src/embed"):
+            path.write_text(path.read_text().replace("hollow", "empty"))
+        new = set(violations(self.root)) - self.before
+        self.assertTrue(any("'hollow' is gone from src/embed" in line for line in new), new)
 
     def test_cycle_in_the_table(self):
         table = (self.root / "src/LAYERS").read_text()

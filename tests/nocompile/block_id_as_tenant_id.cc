@@ -1,6 +1,6 @@
 // A block id passed where a tenant id belongs.
 // expect: could not convert|cannot convert|no matching function
-#include <quire/ids.h>
+#include <quire/identity.h>
 
 void Charge(quire::TenantId tenant);
 

@@ -1,6 +1,6 @@
 // Two kinds of id compared.
 // expect: no match for .operator==
-#include <quire/ids.h>
+#include <quire/identity.h>
 
 bool Same(quire::SlotId slot, quire::BlockId block) {
 #ifdef QUIRE_MUST_NOT_COMPILE

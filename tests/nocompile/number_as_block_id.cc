@@ -1,6 +1,6 @@
 // A bare number passed where a block id belongs.
 // expect: could not convert
-#include <quire/ids.h>
+#include <quire/identity.h>
 
 void Pin(quire::BlockId block);
 

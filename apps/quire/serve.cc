@@ -1,0 +1,283 @@
+// quire serve: the HTTP server on one model.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "apps/quire/date.h"
+#include "apps/quire/output.h"
+#include "apps/quire/runtime.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "env/clock.h"
+#include "env/file.h"
+#include "text/chat_template.h"
+#include "text/generation_config.h"
+#include "serve/driver.h"
+#include "serve/http/server.h"
+#include "serve/http/toml_file.h"
+
+namespace quire::app {
+
+namespace {
+
+namespace http = serve::http;
+
+constexpr uint64_t kConfigBytesMax = 1 << 20;
+
+struct ServeFlags {
+  RuntimeFlags runtime;
+  std::string kv;
+  std::string config;
+  std::string name;
+  std::string api_keys;
+  bool no_auth = false;
+  std::string access_log = "-";
+  http::ServerOptions server;
+  http::ServiceOptions service;
+  std::string body_bytes = "4MiB";
+  uint32_t running_max = 64;
+  uint32_t requests_max = 1024;
+  uint32_t sessions_max = 1024;
+  std::string admission = "grow";
+  uint32_t call_timeout_s = 600;
+  uint32_t session_idle_s = 3600;
+  uint32_t header_s = 10;
+  uint32_t body_s = 30;
+  uint32_t idle_s = 60;
+  uint32_t write_s = 30;
+  uint32_t drain_s = 30;
+};
+
+/// Every member of the file is a flag of the same name, checked as the flag is; a flag that was
+/// given on the command line wins.
+Result<void> ApplyConfig(CLI::App& command, const std::string& path) {
+  QUIRE_ASSIGN(const std::string text, ReadFile(path, kConfigBytesMax));
+  QUIRE_ASSIGN(const auto file, http::ParseToml(text, path));
+  QUIRE_ASSIGN(const auto settings, file.Settings());
+  for (const http::TomlSetting& setting : settings) {
+    const auto bad = [&](const std::string& what) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: '{}' {}", setting.where, setting.name, what));
+    };
+    CLI::Option* const option = command.get_option_no_throw("--" + setting.name);
+    if (option == nullptr || setting.name == "config" || setting.name == "help") {
+      return bad("is no setting; 'quire serve --help' lists them");
+    }
+    if (setting.values.size() != 1) return bad("has one value");
+    if (option->count() > 0) continue;
+    try {
+      option->add_result(setting.values[0]);
+      option->run_callback();
+    } catch (const CLI::ParseError& error) {
+      return bad(fmt::format("cannot be '{}': {}", setting.values[0], error.what()));
+    }
+  }
+  return {};
+}
+
+/// "models/tiny/" is "tiny".
+std::string NameOf(const std::string& directory) {
+  const std::filesystem::path path = std::filesystem::path(directory).lexically_normal();
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+serve::EngineOptions EngineOptionsOf(const ServeFlags& flags, http::EventHub& hub) {
+  // Prompts go in larger pieces where nobody generates.
+  return {
+      .chunk_tokens_min = flags.runtime.chunk_tokens,
+      .chunk_tokens_max = flags.runtime.chunk_tokens * 4,
+      .admission = flags.admission == "whole" ? serve::Admission::kWhole : serve::Admission::kGrow,
+      .running_max = flags.running_max,
+      .requests_max = flags.requests_max,
+      .sessions_max = flags.sessions_max,
+      .on_event = [&hub](serve::RequestId id) { hub.Notify(id); }};
+}
+
+Result<void> CheckFlags(ServeFlags& flags) {
+  const auto bad = [](std::string what) {
+    return Fail(ErrorCode::kInvalidArgument, std::move(what));
+  };
+  if (flags.runtime.model.empty()) return bad("--model is needed: a model directory");
+  QUIRE_ASSIGN(const http::HostAndPort address, http::ParseAddress(flags.server.listen));
+  if (flags.api_keys.empty() && !flags.no_auth && !http::IsLoopbackHost(flags.server.listen)) {
+    return bad(
+        fmt::format("--listen {} can be reached from other machines: give --api-keys, or "
+                    "--no-auth where anybody who reaches it may use and see all of it",
+                    flags.server.listen));
+  }
+  if (!flags.api_keys.empty() && flags.no_auth) return bad("--api-keys or --no-auth, not both");
+  QUIRE_ASSIGN(flags.server.body_bytes_max, ParseBytes(flags.body_bytes));
+  flags.server.header_ms = flags.server.handshake_ms = flags.header_s * uint64_t{1000};
+  flags.server.body_ms = flags.body_s * uint64_t{1000};
+  flags.server.idle_ms = flags.idle_s * uint64_t{1000};
+  flags.server.write_ms = flags.write_s * uint64_t{1000};
+  flags.server.drain_ms = flags.drain_s * uint64_t{1000};
+  return {};
+}
+
+void WarnOfRisks(const ServeFlags& flags) {
+  struct stat file{};
+  if (!flags.api_keys.empty() && stat(flags.api_keys.c_str(), &file) == 0 &&
+      (file.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+    LogWarn("{}: others than its owner may read it (chmod 600)", flags.api_keys);
+  }
+  if (flags.server.tls_cert.empty() && !http::IsLoopbackHost(flags.server.listen)) {
+    LogWarn("--listen {}: without --tls-cert keys and texts travel as they are",
+            flags.server.listen);
+  }
+}
+
+/// What a person needs first: where it is, and one line to try.
+void PrintWelcome(const ServeFlags& flags, const http::Server& server, const std::string& name) {
+  const bool tls = !flags.server.tls_cert.empty();
+  std::string host = http::ParseAddress(flags.server.listen).value().host;
+  if (host == "0.0.0.0" || host == "::") host = "127.0.0.1";
+  if (host.find(':') != std::string::npos) host = fmt::format("[{}]", host);
+  const std::string url = fmt::format("{}://{}:{}", tls ? "https" : "http", host, server.port());
+  const char* const key = flags.api_keys.empty() ? "" : " -H \"Authorization: Bearer $QUIRE_KEY\"";
+  fmt::print("quire serves {} at {}  (page: {}/)\n", name, url, url);
+  if (server.operator_port() != 0) {
+    fmt::print("the operator's page: http://127.0.0.1:{}/\n", server.operator_port());
+  }
+  fmt::print(
+      "try: curl {}/v1/completions{} -H 'Content-Type: application/json' -d "
+      "'{{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}}'\n",
+      url, key);
+  FlushOutput();
+}
+
+Result<int> Serve(ServeFlags& flags) {
+  QUIRE_TRY(CheckFlags(flags));
+  std::optional<http::KeysFile> keys;
+  if (!flags.api_keys.empty()) {
+    QUIRE_ASSIGN(keys, http::ReadKeysFile(flags.api_keys));
+  }
+  WarnOfRisks(flags);
+  QUIRE_ASSIGN(const auto log, http::AccessLog::Open(flags.access_log));
+  QUIRE_ASSIGN(const auto chat, model::ChatTemplate::Load(flags.runtime.model));
+  QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
+  http::EventHub hub;
+  QUIRE_ASSIGN(const auto runtime, Runtime::Load(flags.runtime, EngineOptionsOf(flags, hub)));
+  if (!runtime->tokenizer()) {
+    return Fail(
+        ErrorCode::kNotFound,
+        fmt::format("{}: no tokenizer.json, and the API is about text", flags.runtime.model));
+  }
+  serve::Driver driver(runtime->engine());
+  http::ServiceOptions& options = flags.service;
+  options.model_name = flags.name.empty() ? NameOf(flags.runtime.model) : flags.name;
+  options.version = kVersion;
+  options.stop_tokens = runtime->model().config().eos;
+  options.stop_tokens.insert(options.stop_tokens.end(), generation.eos.begin(),
+                             generation.eos.end());
+  options.tokens_max = runtime->cache().options().tokens_max;
+  options.call_timeout_us = flags.call_timeout_s * uint64_t{1'000'000};
+  options.sessions.idle_us = flags.session_idle_s * uint64_t{1'000'000};
+  options.loopback_names_only = !flags.no_auth;
+  const http::ServiceParts parts{.engine = runtime->engine(),
+                                 .cache = runtime->cache(),
+                                 .hub = hub,
+                                 .tokenizer = *runtime->tokenizer(),
+                                 .chat = chat,
+                                 .generation = generation,
+                                 .clock = SystemClock(),
+                                 .engine_stats = [&driver] { return driver.stats(); },
+                                 .budget_used_of =
+                                     [&runtime] {
+                                       return std::pair(runtime->registry().bytes_used(),
+                                                        runtime->registry().budget_bytes());
+                                     },
+                                 .strftime_now = DateNow};
+  QUIRE_ASSIGN(const auto service, http::Service::Create(parts, options, keys));
+  QUIRE_ASSIGN(const auto server, http::Server::Create(*service, *log, flags.server));
+  PrintWelcome(flags, *server, options.model_name);
+  server->Run();
+  return kOk;
+}
+
+int RunServe(CLI::App& command, ServeFlags& flags) {
+  if (!flags.config.empty()) {
+    if (const auto applied = ApplyConfig(command, flags.config); !applied) {
+      return Report("serve", applied.error());
+    }
+  }
+  if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
+  if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
+  const auto code = Serve(flags);
+  return code ? *code : Report("serve", code.error());
+}
+
+void AddLimits(CLI::App& command, ServeFlags& flags) {
+  const auto number = [&](const char* name, auto& value, const char* help) {
+    command.add_option(name, value, help)
+        ->check(CLI::Range(1u, 1'000'000'000u))
+        ->capture_default_str()
+        ->group("Limits");
+  };
+  command.add_option("--body-bytes", flags.body_bytes, "Largest body of a request")
+      ->check(BytesValidator())
+      ->capture_default_str()
+      ->group("Limits");
+  number("--connections", flags.server.connections_max, "Connections at once");
+  number("--calls-per-tenant", flags.service.calls_per_tenant_max,
+         "Calls of one tenant at once; more are answered with 429");
+  number("--sessions-per-tenant", flags.service.sessions.per_tenant_max, "Sessions of one tenant");
+  number("--sessions", flags.sessions_max, "Sessions in all");
+  number("--requests", flags.requests_max, "Answers waited for at once, in all");
+  number("--running", flags.running_max, "Requests that hold blocks at once");
+  command
+      .add_option("--max-answer-tokens", flags.service.answer_tokens_max,
+                  "Most tokens of one answer (default: what the sequence length allows)")
+      ->group("Limits");
+  number("--call-timeout", flags.call_timeout_s, "Seconds for one call");
+  number("--session-idle", flags.session_idle_s, "Seconds until an unused session ends");
+  number("--header-timeout", flags.header_s, "Seconds for the header of a request");
+  number("--body-timeout", flags.body_s, "Seconds for its body");
+  number("--idle-timeout", flags.idle_s, "Seconds between two requests of a connection");
+  number("--write-timeout", flags.write_s, "Seconds until a client that reads nothing is left");
+  number("--drain", flags.drain_s, "Seconds that calls under way have after SIGTERM");
+}
+
+}  // namespace
+
+void AddServe(CLI::App& program, int& exit) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* command = program.add_subcommand(
+      "serve", "Serves a model over HTTP: the API of OpenAI, metrics and a page to look at");
+  AddRuntimeFlags(*command, flags->runtime);
+  // It may come from the file.
+  command->get_option("--model")->required(false);
+  command->add_option("--config", flags->config,
+                      "A TOML file of these flags: listen = \"127.0.0.1:8080\". Flags win");
+  command->add_option("--kv", flags->kv, "Codec of K and V (default: the model's type)")
+      ->check(CodecValidator());
+  command->add_option("--listen", flags->server.listen, "HOST:PORT; port 0: any free one")
+      ->capture_default_str();
+  command->add_option("--name", flags->name,
+                      "The model's name in the API (default: its directory)");
+  command->add_option("--api-keys", flags->api_keys,
+                      "A TOML file of tenants and their keys (docs/operations.md)");
+  command->add_flag("--no-auth", flags->no_auth,
+                    "Anybody who reaches it may use and see all of it");
+  command->add_option("--operator-listen", flags->server.operator_listen,
+                      "HOST:PORT on loopback whose callers see all without a key");
+  command->add_option("--tls-cert", flags->server.tls_cert, "Certificate chain, PEM");
+  command->add_option("--tls-key", flags->server.tls_key, "Its private key, PEM");
+  command
+      ->add_option("--access-log", flags->access_log,
+                   "A file for one line of JSON per request; -: stderr; empty: none")
+      ->capture_default_str();
+  command
+      ->add_option("--admission", flags->admission,
+                   "whole: a request starts with room for all it may need; grow: with room for "
+                   "what it has, so that more run at once")
+      ->check(CLI::IsMember({"whole", "grow"}))
+      ->capture_default_str();
+  AddLimits(*command, *flags);
+  command->callback([flags, command, &exit] { exit = RunServe(*command, *flags); });
+}
+
+}  // namespace quire::app

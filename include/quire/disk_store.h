@@ -1,0 +1,148 @@
+// The store below memory: what a cache publishes is written there behind its back, and a later
+// process finds it.
+//
+//   auto store = DiskStore::Open({.directory = "/var/cache/quire"});
+//   auto cache = Cache::Create({..., .store = store->get()});
+//   auto plan = (*cache)->Acquire(request);                       // says what the store has
+//   if ((*plan).loadable_tokens() > 0) {
+//     auto ticket = (*cache)->Load(*std::move(plan), {});          // reads while others go on
+//     plan = ticket->Take();                                      // waits for it
+//   }
+#ifndef QUIRE_DISK_STORE_H_
+#define QUIRE_DISK_STORE_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/error.h"
+#include "quire/identity.h"
+
+namespace quire::cache {
+class Core;
+class Mover;
+struct LoadJob;
+struct StoreState;
+}  // namespace quire::cache
+
+namespace [[gnu::visibility("default")]] quire {
+
+class Plan;
+
+struct DiskStoreOptions {
+  std::string directory{};                  // made if there is none
+  uint64_t bytes_cap = uint64_t{8} << 30;   // hard: of all files of the store together
+  uint64_t commit_interval_us = 1'000'000;  // what a crash may lose
+  // Memory for bytes on their way to and from the disk: all that a store takes besides its index.
+  uint64_t staging_bytes = uint64_t{64} << 20;
+  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
+};
+
+/// What a store did and holds.
+struct DiskStoreStats {
+  uint64_t records = 0;       // blocks and twins that can be found
+  uint64_t bytes = 0;         // of all files, what is preallocated included
+  uint64_t bytes_cap = 0;     //
+  uint64_t memory_bytes = 0;  // index and staging
+  uint64_t records_written = 0;
+  uint64_t bytes_put = 0;      // of records given to it
+  uint64_t bytes_written = 0;  // to the disk; / bytes_put is the write amplification
+  uint64_t bytes_read = 0;     // from the disk
+  uint64_t records_loaded = 0;
+  uint64_t loads_failed = 0;      // damaged, erased, gone, too late, or the disk failed
+  uint64_t records_dropped = 0;   // not written: the disk or a quota is full, or it failed
+  uint64_t records_recycled = 0;  // overwritten by newer ones
+  uint64_t records_damaged = 0;   // found damaged, and forgotten
+  uint64_t in_flight = 0;         // requests of the disk
+  uint64_t writes_pending = 0;    // records given to it that are not durable yet
+  bool disk_full = false;
+  // Loads by their time: entry i counts [2^i, 2^(i+1)) microseconds.
+  std::array<uint64_t, 32> load_us_log2{};
+};
+
+/// The same as one JSON object.
+std::string ToJson(const DiskStoreStats& stats);
+
+/// The store in one directory of a local disk (docs/durability.md). Several caches may share one.
+/// It writes what they publish, a commit interval after that at the latest, whatever becomes of the
+/// blocks in memory meanwhile; nobody waits for it. One process at a time owns a directory.
+///
+/// Threads:  any
+/// Lifetime: must outlive the caches that name it, and their tickets
+class DiskStore {
+ public:
+  /// Opens the store in a directory, or makes one.
+  ///
+  /// Errors: kInvalidArgument the options; kBusy another process has it; kUnsupported a newer
+  ///         version wrote it; kNoSpace; kIo
+  /// Cost:   reads the catalogue, not the payload
+  static Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options);
+  /// Ends without waiting for what is not durable yet: call Flush before.
+  ~DiskStore();
+  DiskStore(const DiskStore&) = delete;
+  DiskStore& operator=(const DiskStore&) = delete;
+
+  /// Returns when everything that was published before is durable, or cannot be.
+  /// Errors: kIo, kNoSpace some of it could not be written
+  Result<void> Flush();
+  DiskStoreStats stats() const;
+  /// A secret for Domain::secret, made with the store and kept beside it in a file that its owner
+  /// alone may read. Without it nothing in the store is found.
+  ///
+  /// Errors: kCorrupt the file is not what was written; kNoSpace; kIo
+  Result<Digest> Secret() const;
+
+ private:
+  friend class cache::Core;
+  friend struct cache::StoreState;
+  explicit DiskStore(std::unique_ptr<cache::StoreState> state);
+  const std::unique_ptr<cache::StoreState> state_;
+};
+
+struct LoadOptions {
+  uint64_t timeout_us = 0;  // what is not there by then is not waited for; 0: no limit
+  // Called once, when the load has ended, on a thread of the store, which waits for it, and so does
+  // the end of the ticket. May be empty.
+  std::function<void()> on_done{};
+};
+
+struct LoadProgress {
+  uint64_t blocks = 0;        // to be loaded
+  uint64_t blocks_ready = 0;  // loaded and verified, all layers
+  uint64_t bytes = 0;         //
+};
+
+/// A load under way. What has come is held until the ticket ends.
+///
+/// Threads:  one at a time
+/// Lifetime: the cache must outlive it
+class Ticket {
+ public:
+  Ticket(Ticket&&) noexcept;
+  Ticket& operator=(Ticket&&) noexcept;
+  /// Cancels what has not come.
+  ~Ticket();
+
+  bool IsDone() const;
+  LoadProgress progress() const;
+  /// Returns when it has ended, or after so long: whether it has.
+  bool WaitFor(uint64_t timeout_us) const;
+  /// What has not come yet will not be waited for.
+  void Cancel();
+  /// Waits for the end. The plan it was made from, with everything that was loaded resident and
+  /// pinned; its misses say why the rest was not. Uses the ticket up.
+  Plan Take();
+
+ private:
+  friend class cache::Core;
+  explicit Ticket(std::shared_ptr<cache::LoadJob> job);
+  void Drop();
+  std::shared_ptr<cache::LoadJob> job_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DISK_STORE_H_

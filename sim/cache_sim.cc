@@ -1,0 +1,726 @@
+#include "sim/cache_sim.h"
+
+#include <fmt/format.h>
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+
+#include "base/check.h"
+#include "cache/core.h"
+#include "cache/mover.h"
+#include "env/clock.h"
+#include "env/faulty_files.h"
+#include "sim/cache_oracle.h"
+#include "tier/cold.h"
+
+namespace quire::sim {
+namespace {
+
+constexpr uint32_t kBlock = 16;  // tokens
+constexpr uint64_t kSegmentBytes = 64 << 10;
+constexpr uint64_t kCatalogueBytes = 128 << 10;
+constexpr uint64_t kCommitSlackUs = 150'000;
+constexpr uint64_t kNever = ~uint64_t{0};
+
+/// Time passes while somebody looks at it, so that who waits for a time gets there.
+class PassingClock final : public Clock {
+ public:
+  explicit PassingClock(ManualClock& clock) : clock_(clock) {}
+  uint64_t NowMicros() const override {
+    QUIRE_CHECK_MSG(++looks_ < 20'000'000, "a call of the mover never ends");
+    clock_.Advance(20);
+    return clock_.NowMicros();
+  }
+  void BeginStep() { looks_ = 0; }
+
+ private:
+  ManualClock& clock_;
+  mutable uint64_t looks_ = 0;
+};
+
+/// Endless tokens: those of `base`, from `fork` on of a branch of it.
+struct Text {
+  uint64_t base = 0;
+  uint64_t fork = 0;
+  uint64_t branch = 0;
+
+  std::vector<TokenId> First(uint64_t count) const {
+    std::vector<TokenId> tokens(count);
+    for (uint64_t t = 0; t < count; ++t) {
+      const uint64_t where = MixNumbers(MixNumbers(7, base), t < fork ? 0 : branch);
+      tokens[t] = static_cast<TokenId>(MixNumbers(where, t) % 50'000);
+    }
+    return tokens;
+  }
+};
+
+struct Live {
+  Origin origin{};
+  std::vector<TokenId> tokens{};  // committed
+  uint64_t computed = 0;          // first block that is its own
+  bool stale = false;             // its tenant was erased since it was acquired
+  std::unique_ptr<Sequence> sequence{};
+};
+
+struct Loading {
+  Origin origin{};
+  std::vector<TokenId> tokens{};
+  uint64_t resident = 0;  // when it began
+  uint64_t recycled = 0;  // by then
+  uint64_t damaged = 0;
+  bool is_calm = false;  // nobody hurries, cancels or erases it
+  std::optional<Ticket> ticket{};
+};
+
+struct Side {  // a cache and who uses it
+  std::unique_ptr<Cache> cache{};
+  std::array<TenantId, kParties.size()> tenants{};
+  std::vector<Live> lives{};
+  std::vector<Loading> loads{};
+  std::vector<Plan> plans{};
+
+  void Close() {
+    loads.clear();
+    plans.clear();
+    lives.clear();
+  }
+};
+
+struct Expected {  // what a restart has to find
+  Origin origin{};
+  std::vector<TokenId> tokens{};
+  uint64_t resident = 0;
+};
+
+class CacheSim {
+ public:
+  explicit CacheSim(const SimOptions& options)
+      : options_(options),
+        prng_(options.seed ^ 0x51be),
+        faults_(static_cast<Faults>(prng_.NextBelow(3))),
+        files_({.seed = prng_.Next64(), .latency_us_max = prng_.NextBelow(3000)}, clock_) {
+    const bool is_tight = prng_.NextChance(3);
+    const uint64_t segments = is_tight ? 8 + prng_.NextBelow(8) : 150;
+    cold_ = {.directory = "store",
+             .bytes_cap = kCatalogueBytes + tier::EpochBytesMax() + tier::kLockBytesMax +
+                          segments * kSegmentBytes,
+             .segment_bytes = kSegmentBytes,
+             .catalogue_bytes_max = kCatalogueBytes,
+             .commit_interval_us = 1000 + prng_.NextBelow(100'000),
+             .staging_bytes = uint64_t{prng_.NextChance(3) ? 512U : 2048U} << 10,
+             .chunk_bytes = 64 << 10,
+             .scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0};
+    MakeCacheOptions();
+    sides_.resize(prng_.NextChance(3) ? 2 : 1);
+    cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);
+  }
+
+  SimReport Run() {
+    Open();
+    files_.set_rates(RatesOf(faults_));
+    for (; report_.steps < options_.steps && report_.problems() == 0; ++report_.steps) Step();
+    if (report_.problems() == 0) Recover();
+    Close();
+    report_.faults = files_.faults();
+    for (const std::string& path : files_.Paths()) {
+      if (path.find("segment-") != std::string::npos) digest_.Update(*files_.Contents(path));
+    }
+    report_.digest = digest_.Finish();
+    return report_;
+  }
+
+ private:
+  void Problem(uint64_t& counter, const std::string& what, uint64_t by = 1) {
+    counter += by;
+    if (!report_.first_problem.empty()) return;
+    report_.first_problem = fmt::format("seed {} step {}: {}", options_.seed, report_.steps, what);
+  }
+  void Note(uint64_t number) { digest_.UpdateNumber(number); }
+  // Without damage and lies of the disk every loss needs an excuse.
+  bool honest() const { return faults_ != Faults::kSilent; }
+  // Nor is anything reported.
+  bool calm() const { return faults_ == Faults::kCrashes && !files_.stopped(); }
+
+  // The machine and what runs on it.
+
+  void MakeCacheOptions() {
+    Geometry geometry = cache::SmallGeometry();
+    LayerGroup window = geometry.groups[0];
+    window.kind = LayerKind::kWindow;
+    window.window_tokens = 2 * kBlock + 3;
+    const uint64_t layers = prng_.NextBelow(3);  // full, a window, both
+    if (layers == 1) geometry.groups[0] = window;
+    if (layers == 2) {
+      window.layers = {2, 3};
+      geometry.groups.push_back(window);
+    }
+    NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+    if (prng_.NextChance(4)) {
+      cache_options_.layout = ArenaLayout::kLayerMajor;
+    } else if (prng_.NextChance(2)) {
+      profile = NumericProfile::Uniform(Codec::kInt8);
+      profile.open_dtype = Codec::kF16;
+      profile.residual_tokens = static_cast<uint32_t>(prng_.NextBelow(3)) * kBlock;
+    }
+    constexpr std::array<const char*, 5> kPolicies = {"lru", "lfu", "s3fifo", "arc", "quire"};
+    cache_options_.geometry = std::move(geometry);
+    cache_options_.profile = std::move(profile);
+    cache_options_.policy = kPolicies[prng_.NextBelow(kPolicies.size())];
+    cache_options_.hot_bytes = (20 + prng_.NextBelow(50)) * (layers == 2 ? 20'000 : 10'000);
+    cache_options_.hot_bytes_max = 2 * cache_options_.hot_bytes;
+    cache_options_.clock = &clock_;
+  }
+
+  void Open() {
+    // The disk may be full or broken while it opens; then it is opened again when it is not.
+    auto opened = tier::ColdStore::Open(cold_, files_, clock_);
+    if (!opened) {
+      files_.set_rates({});
+      files_.set_disk_bytes(~uint64_t{0});
+      opened = tier::ColdStore::Open(cold_, files_, clock_);
+      files_.set_rates(RatesOf(faults_));
+    }
+    if (!opened) return Problem(report_.stuck, "does not open: " + opened.error().message);
+    // Without a catalogue the store says it has what a crash may have torn, until that is read.
+    doubts_ = doubts_ || (*opened)->recovery().catalogue_rebuilt;
+    auto mover = std::make_unique<cache::Mover>(*std::move(opened), mover_clock_);
+    mover_ = mover.get();
+    store_ = cache::StoreState::Wrap(std::move(mover));
+    for (uint32_t party = 0; party < kParties.size(); ++party) CheckEpoch(party);
+    cache_options_.store = store_.get();
+    for (Side& side : sides_) {
+      side.cache = cache::MakeCache(cache_options_);
+      side.tenants[0] = kDefaultTenant;
+      for (uint32_t party = 1; party < kParties.size(); ++party) AddTenant(side, party);
+    }
+  }
+
+  void CheckEpoch(uint32_t account) {
+    if (kParties[account].account != account) return;
+    computed_.Restart(account);
+    const uint64_t epoch = EpochOf(account);
+    if (epoch >= durable_epochs_[account]) return;
+    if (honest()) {
+      return Problem(report_.lost_bytes,
+                     fmt::format("epoch {} of \"{}\" is {} again", durable_epochs_[account],
+                                 kParties[account].name, epoch),
+                     sizeof(epoch));
+    }
+    computed_.LoseEpoch(account);
+    durable_epochs_[account] = epoch;
+  }
+  uint64_t EpochOf(uint32_t account) const {
+    return mover_->EpochOf(tier::PublisherOf(kParties[account].name));
+  }
+
+  void AddTenant(Side& side, uint32_t party) {
+    const Party& who = kParties[party];
+    side.tenants[party] = cache::Must(
+        side.cache->AddTenant({.name = who.name,
+                               .quota_bytes = who.has_quota ? cache_options_.hot_bytes / 2 : 0,
+                               .domain = who.domain,
+                               .shared = who.shared,
+                               .ttl_us = who.ttl_us}));
+  }
+
+  uint64_t Recycled() const { return recycled_before_ + store_->stats().records_recycled; }
+
+  void Close() {
+    for (Side& side : sides_) {
+      side.Close();
+      side.cache.reset();
+    }
+    store_.reset();
+  }
+
+  void Restart(uint64_t how) {
+    ++report_.crashes;
+    recycled_before_ = Recycled();
+    for (Side& side : sides_) {
+      side.Close();
+      side.cache.reset();
+    }
+    if (how == 1) files_.KillProcess();
+    if (how > 1) files_.LosePower();
+    store_.reset();
+    if (how > 0) files_.Restart();
+    stops_at_ = kNever;
+    Open();
+    if (report_.problems() > 0) return;
+    CheckExpected(sides_[0]);
+  }
+
+  // What happens.
+
+  void Step() {
+    mover_clock_.BeginStep();
+    if (report_.steps >= stops_at_ && (files_.stopped() || report_.steps >= stops_at_ + 20)) {
+      if (!files_.stopped()) files_.StopAfter(0);
+      Restart(1 + prng_.NextBelow(3));
+    }
+    if (report_.problems() > 0) return;
+    Side& side = sides_[prng_.NextBelow(sides_.size())];
+    const uint64_t dice = prng_.NextBelow(1000);
+    if (dice < 230) {
+      Begin(side);
+    } else if (dice < 380) {
+      Extend(side);
+    } else if (dice < 410) {
+      Rollback(side);
+    } else if (dice < 500) {
+      CloseOne(side);
+    } else if (dice < 620) {
+      EndLoad(side);
+    } else if (dice < 660) {
+      Note(side.cache->Evict(1 + prng_.NextBelow(40)));
+    } else if (dice < 670) {
+      Verify(side);
+    } else if (dice < 685) {
+      const uint64_t most = cache_options_.hot_bytes_max;
+      Note(side.cache->Resize(most / 3 + prng_.NextBelow(most - most / 3)).has_value() ? 1 : 0);
+    } else if (dice < 693) {
+      Erase(AnyParty());
+    } else if (dice < 695) {
+      RemoveTenant();
+    } else if (dice < 715) {
+      Checkpoint(side);
+    } else if (dice < 725) {
+      Crash();
+    } else if (dice < 729) {
+      const bool full = faults_ != Faults::kCrashes && prng_.NextChance(2);
+      files_.set_disk_bytes(full ? files_.bytes_used() : ~uint64_t{0});
+    } else if (dice < 740) {
+      CheckDrained(side);
+    } else {
+      Tick();
+    }
+    CheckStep();
+  }
+
+  void Tick() {
+    clock_.Advance(prng_.NextBelow(20'000));
+    for (uint64_t i = 1 + prng_.NextBelow(4); i > 0; --i) {
+      Note(mover_->Tick(prng_.NextBelow(2000)) ? 1 : 0);
+    }
+  }
+
+  void Crash() {
+    if (stops_at_ != kNever) return;
+    if (prng_.NextChance(4)) return Restart(0);
+    if (prng_.NextChance(3)) return Restart(1 + prng_.NextBelow(3));
+    files_.StopAfter(prng_.NextBelow(40));  // in the middle of whatever comes then
+    stops_at_ = report_.steps;
+  }
+
+  uint32_t AnyParty() {
+    while (true) {
+      const auto party = static_cast<uint32_t>(prng_.NextBelow(kParties.size()));
+      if (!kParties[party].shared) return party;
+    }
+  }
+
+  Plan Acquire(Side& side, const Origin& origin, std::span<const TokenId> tokens) {
+    Plan plan = cache::Must(side.cache->Acquire({.tenant = side.tenants[origin.party],
+                                                 .identity = &identities_[origin.variant],
+                                                 .tokens = tokens}));
+    Note(plan.resident_tokens());
+    Note(plan.loadable_tokens());
+    Note(static_cast<uint64_t>(plan.reason()));
+    CheckPlan(origin, tokens, plan);
+    return plan;
+  }
+
+  void CheckPlan(const Origin& origin, std::span<const TokenId> tokens, const Plan& plan) {
+    const uint64_t count = (plan.resident_tokens() + plan.loadable_tokens()) / kBlock;
+    if (computed_.Allowed(origin, tokens, count) < count) {
+      return Problem(
+          report_.wrong_bytes,
+          fmt::format("\"{}\" is given {} + {} tokens, which were erased",
+                      kParties[origin.party].name, plan.resident_tokens(), plan.loadable_tokens()),
+          count * sides_[0].cache->block_bytes());
+    }
+    if (kParties[origin.account()].ttl_us > 0 && plan.loadable_tokens() > 0) {
+      Problem(report_.wrong_bytes, "what has a ttl is below memory");
+    }
+    uint64_t missing = 0;
+    for (const MissRun& run : plan.missing()) missing += run.tokens;
+    if (missing != plan.missing_tokens()) Problem(report_.unexplained, "misses without a reason");
+  }
+
+  void Begin(Side& side) {
+    if (side.lives.size() + side.loads.size() > 6) return CloseOne(side);
+    const Origin origin = {.party = AnyParty(), .variant = prng_.NextChance(6) ? 1U : 0U};
+    const Text text = {.base = prng_.NextBelow(3),
+                       .fork = kBlock * prng_.NextBelow(6),
+                       .branch = prng_.NextBelow(3)};
+    const std::vector<TokenId> tokens = text.First(1 + prng_.NextBelow(8 * kBlock));
+    recent_.push_front({.origin = origin, .tokens = tokens});
+    if (recent_.size() > 8) recent_.pop_back();
+    Plan plan = Acquire(side, origin, tokens);
+    if (plan.loadable_tokens() > 0 && !prng_.NextChance(6)) {
+      return BeginLoad(side, origin, tokens, std::move(plan));
+    }
+    if (prng_.NextChance(12)) {
+      if (side.plans.size() < 2) side.plans.push_back(std::move(plan));
+      return;
+    }
+    OpenPlan(side, origin, tokens, std::move(plan));
+  }
+
+  void BeginLoad(Side& side, const Origin& origin, const std::vector<TokenId>& tokens, Plan plan) {
+    const bool hurries = prng_.NextChance(5);
+    Loading load = {.origin = origin,
+                    .tokens = tokens,
+                    .resident = plan.resident_tokens(),
+                    .recycled = Recycled(),
+                    .damaged = store_->stats().records_damaged,
+                    .is_calm = calm() && !hurries};
+    auto ticket =
+        side.cache->Load(std::move(plan), {.timeout_us = hurries ? 1 + prng_.NextBelow(3000) : 0});
+    Note(ticket ? 0 : static_cast<uint64_t>(ticket.error().code));
+    if (!ticket) return;
+    load.ticket = *std::move(ticket);
+    side.loads.push_back(std::move(load));
+  }
+
+  void EndLoad(Side& side) {
+    if (side.loads.empty()) return Tick();
+    const size_t i = prng_.NextBelow(side.loads.size());
+    Loading& load = side.loads[i];
+    if (prng_.NextChance(4)) {
+      Note(load.ticket->WaitFor(prng_.NextBelow(5000)) ? 1 : 0);
+      return;
+    }
+    if (prng_.NextChance(5)) {
+      load.ticket->Cancel();
+      load.is_calm = false;
+      if (prng_.NextChance(2)) return;
+    }
+    Loading ending = std::move(load);
+    side.loads.erase(side.loads.begin() + static_cast<ptrdiff_t>(i));
+    if (prng_.NextChance(8)) return;  // it is dropped
+    Take(side, ending);
+  }
+
+  void Take(Side& side, Loading& load) {
+    Plan plan = load.ticket->Take();
+    Note(plan.resident_tokens());
+    Note(static_cast<uint64_t>(plan.reason()));
+    CheckPlan(load.origin, load.tokens, plan);
+    const MissReason why = plan.reason();
+    const bool failed = why == MissReason::kLoadFailed || why == MissReason::kLoadLate;
+    // What was being written when a machine stopped may turn out to be torn when it is read.
+    const bool torn = report_.crashes > 0 && store_->stats().records_damaged > load.damaged;
+    if (load.is_calm && calm() && !torn && load.recycled == Recycled()) {
+      if (failed || plan.resident_tokens() < load.resident) {
+        Problem(report_.unexplained,
+                fmt::format("a load ended as {}, {} tokens resident, {} before",
+                            MissReasonName(why), plan.resident_tokens(), load.resident));
+      }
+    }
+    if (plan.resident_tokens() > load.resident) ++report_.loaded;
+    OpenPlan(side, load.origin, load.tokens, std::move(plan));
+  }
+
+  void OpenPlan(Side& side, const Origin& origin, const std::vector<TokenId>& tokens, Plan plan) {
+    const uint64_t resident = plan.resident_tokens();
+    const bool grows = prng_.NextChance(3);
+    auto opened = side.cache->Open(
+        std::move(plan),
+        {.reserve_tokens = grows ? tokens.size() + 40 : 0, .on_full = OnFull::kHalt});
+    Note(opened ? 0 : static_cast<uint64_t>(opened.error().code));
+    if (!opened) return;
+    Live live = {.origin = origin,
+                 .tokens = {tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(resident)},
+                 .computed = resident / kBlock,
+                 .sequence = *std::move(opened)};
+    if (live.sequence->length() != resident) Problem(report_.wrong_bytes, "a shorter sequence");
+    Compare(live);
+    if (Compute(live, tokens)) side.lives.push_back(std::move(live));
+  }
+
+  void Compare(const Live& live) {
+    const auto& want = cold_answers_->Of(live.origin, live.tokens);
+    const auto have = cold_answers_->Seen(*live.sequence, cold_answers_->ModelOf(live.origin));
+    if (have == want) return;
+    Problem(report_.wrong_bytes,
+            fmt::format("wrong values in {} tokens of \"{}\"", live.tokens.size(),
+                        kParties[live.origin.party].name),
+            live.tokens.size());
+  }
+
+  // False: there is no room, and the sequence cannot go on.
+  bool Compute(Live& live, std::span<const TokenId> tokens) {
+    const auto fed = cold_answers_->ModelOf(live.origin).Feed(*live.sequence, tokens);
+    Note(fed ? 0 : static_cast<uint64_t>(fed.error().code));
+    if (!fed) return live.sequence->Rollback(live.tokens.size()).has_value();
+    live.tokens.assign(tokens.begin(), tokens.end());
+    if (!live.stale) computed_.Add(live.origin, tokens, live.computed);
+    return true;
+  }
+
+  void Extend(Side& side) {
+    if (side.lives.empty()) return Begin(side);
+    const size_t i = prng_.NextBelow(side.lives.size());
+    Live& live = side.lives[i];
+    // The next tokens follow from what is there, so that others may have them too.
+    const uint64_t seen = live.tokens.size();
+    std::vector<TokenId> tokens = live.tokens;
+    const uint64_t last = seen == 0 ? 0 : static_cast<uint64_t>(live.tokens.back());
+    const uint64_t branch = MixNumbers(last, prng_.NextBelow(2));
+    for (uint64_t more = 1 + prng_.NextBelow(2 * kBlock); more > 0; --more) {
+      tokens.push_back(static_cast<TokenId>(MixNumbers(branch, tokens.size()) % 50'000));
+    }
+    if (!Compute(live, tokens)) side.lives.erase(side.lives.begin() + static_cast<ptrdiff_t>(i));
+  }
+
+  void Rollback(Side& side) {
+    if (side.lives.empty()) return;
+    Live& live = side.lives[prng_.NextBelow(side.lives.size())];
+    const uint64_t position = prng_.NextBelow(live.tokens.size() + 1);
+    const auto rolled = live.sequence->Rollback(position);
+    Note(rolled ? 1 : 0);
+    if (!rolled) return;
+    live.tokens.resize(position);
+    live.computed = std::min(live.computed, position / kBlock);
+  }
+
+  void CloseOne(Side& side) {
+    if (!side.plans.empty() && prng_.NextChance(3)) side.plans.pop_back();
+    if (side.lives.empty()) return;
+    const size_t i = prng_.NextBelow(side.lives.size());
+    if (prng_.NextChance(3)) Compare(side.lives[i]);
+    side.lives.erase(side.lives.begin() + static_cast<ptrdiff_t>(i));
+  }
+
+  void Verify(Side& side) {
+    const VerifyReport verified = side.cache->Verify();
+    Note(verified.blocks);
+    if (verified.damaged > 0) Problem(report_.wrong_bytes, "verify finds damage in memory");
+  }
+
+  // Each cache is told, as whoever runs several would.
+  void Erase(uint32_t party) {
+    bool durable = true;
+    for (Side& side : sides_) {
+      const auto erased = side.cache->Erase(side.tenants[party]);
+      Note(erased ? erased->blocks : 1'000'000);
+      durable = durable && erased.has_value();
+    }
+    AfterErasing(party, durable);
+  }
+
+  void AfterErasing(uint32_t party, bool durable) {
+    const uint32_t account = kParties[party].account;
+    computed_.Erase(party, durable);
+    if (durable) durable_epochs_[account] = EpochOf(account);
+    std::erase_if(expected_,
+                  [&](const Expected& expected) { return expected.origin.account() == account; });
+    for (Side& side : sides_) {
+      for (Live& live : side.lives) live.stale = live.stale || live.origin.party == party;
+      for (Loading& load : side.loads) {
+        load.is_calm = load.is_calm && load.origin.account() != account;
+      }
+    }
+  }
+
+  void RemoveTenant() {
+    constexpr uint32_t kBob = 2;
+    for (Side& side : sides_) {
+      std::erase_if(side.lives, [](const Live& live) { return live.origin.party == kBob; });
+      std::erase_if(side.loads, [](const Loading& load) { return load.origin.party == kBob; });
+      side.plans.clear();
+    }
+    Erase(kBob);
+    for (Side& side : sides_) {
+      const auto removed = side.cache->RemoveTenant(side.tenants[kBob]);
+      Note(removed ? 1 : 0);
+      AfterErasing(kBob, removed.has_value());
+      if (removed) AddTenant(side, kBob);
+    }
+  }
+
+  // What is checked.
+
+  void CheckStep() {
+    if (report_.problems() > 0) return;
+    if (files_.bytes_used() > cold_.bytes_cap) {
+      Problem(report_.over_cap,
+              fmt::format("{} bytes, cap {}", files_.bytes_used(), cold_.bytes_cap));
+    }
+    for (Side& side : sides_) {
+      const CacheStats stats = side.cache->stats();
+      Note(stats.hot_bytes_used);
+      if (stats.hot_bytes_used > stats.hot_bytes_limit) {
+        Problem(report_.over_cap, fmt::format("{} bytes of memory, budget {}", stats.hot_bytes_used,
+                                              stats.hot_bytes_limit));
+      }
+      static_cast<cache::Core&>(*side.cache).CheckDirectory();
+    }
+  }
+
+  // When nobody holds anything, everything can be evicted, and nothing is left.
+  void CheckDrained(Side& side) {
+    side.Close();
+    while (side.cache->Evict(1000) > 0) {
+    }
+    const CacheStats stats = side.cache->stats();
+    const uint64_t slots = stats.sealed.slots_used + stats.sealed_second.slots_used +
+                           stats.open.slots_used + stats.open_second.slots_used;
+    if (slots + stats.published_blocks + stats.hot_bytes_used == 0) return;
+    Problem(report_.leaked, fmt::format("{} slots, {} blocks, {} bytes that nobody holds", slots,
+                                        stats.published_blocks, stats.hot_bytes_used));
+  }
+
+  // Everything that is in memory now is made durable, by a flush or by time alone.
+  void Checkpoint(Side& side) {
+    std::vector<Expected> candidates(recent_.begin(), recent_.end());
+    for (Expected& candidate : candidates) {
+      candidate.resident = Acquire(side, candidate.origin, candidate.tokens).resident_tokens();
+    }
+    if (report_.problems() > 0) return;
+    const DiskStoreStats before = store_->stats();
+    bool durable = true;
+    if (calm() && stops_at_ == kNever && prng_.NextChance(2)) {
+      const uint64_t end_us = clock_.NowMicros() + cold_.commit_interval_us + kCommitSlackUs;
+      while (clock_.NowMicros() < end_us) {
+        if (!mover_->Tick(1000)) clock_.Advance(500);
+      }
+    } else {
+      durable = store_->Flush().has_value();
+    }
+    durable = durable && store_->stats().records_dropped == before.records_dropped;
+    Note(durable ? 1 : 0);
+    if (!durable || !honest() || files_.stopped()) return;
+    const CacheStats stats = side.cache->stats();
+    if (stats.unwritten_blocks > 0) {
+      return Problem(report_.lost_bytes,
+                     fmt::format("{} blocks wait to be written after that", stats.unwritten_blocks),
+                     stats.unwritten_blocks * side.cache->block_bytes());
+    }
+    // Blocks with a ttl are not written, nor those that lost what windows had passed before that.
+    constexpr uint32_t kShy = 6;
+    const uint64_t shy = cache::Must(side.cache->tenant_stats(side.tenants[kShy])).published_blocks;
+    if (stats.stored_blocks + shy < stats.published_blocks) return;
+    const uint64_t recycled = Recycled();
+    if (recycled != expected_recycled_) expected_.clear();
+    expected_recycled_ = recycled;
+    if (recycled > 0 || doubts_) return;  // what is in memory still may be gone below
+    for (Expected& candidate : candidates) {
+      if (candidate.resident == 0 || candidate.origin.party == kShy) continue;
+      if (expected_.size() < 40) expected_.push_back(std::move(candidate));
+    }
+  }
+
+  void CheckExpected(Side& side) {
+    if (Recycled() != expected_recycled_) expected_.clear();
+    for (const Expected& expected : expected_) {
+      const Plan plan = Acquire(side, expected.origin, expected.tokens);
+      const uint64_t there = plan.resident_tokens() + plan.loadable_tokens();
+      if (there >= expected.resident) continue;
+      Problem(report_.lost_bytes,
+              fmt::format("\"{}\" had {} tokens, {} are left ({})",
+                          kParties[expected.origin.party].name, expected.resident, there,
+                          MissReasonName(plan.reason())),
+              (expected.resident - there) / kBlock * side.cache->block_bytes());
+    }
+  }
+
+  // Faults have stopped: everything that was asked for ends, what the store has loads, and what is
+  // new is written and loads.
+  void Recover() {
+    mover_clock_.BeginStep();
+    files_.set_rates({});
+    files_.set_disk_bytes(~uint64_t{0});
+    if (stops_at_ != kNever) Restart(2);
+    for (Side& side : sides_) {
+      for (Loading& load : side.loads) {
+        if (!load.ticket->WaitFor(60'000'000)) return Problem(report_.stuck, "a load never ended");
+      }
+    }
+    clock_.Advance(60'000'000);  // a full disk is tried again
+    Note(store_->Flush() ? 1 : 0);
+    for (Side& side : sides_) CheckDrained(side);
+    Restart(0);
+    if (report_.problems() > 0) return;
+    faults_ = honest() ? Faults::kCrashes : faults_;
+    for (const Expected& recent : recent_) LoadAll(recent);
+    for (const Expected& expected : expected_) LoadAll(expected);
+    if (report_.problems() > 0) return;
+    const Expected fresh = {.tokens = Text{.base = 99}.First(4 * kBlock + 1),
+                            .resident = 4 * kBlock};
+    OpenPlan(sides_[0], fresh.origin, fresh.tokens, Acquire(sides_[0], fresh.origin, fresh.tokens));
+    sides_[0].Close();  // open forms of its end are kept when a sequence ends
+    if (!store_->Flush()) return Problem(report_.stuck, "nothing can be written any more");
+    CheckDrained(sides_[0]);
+    const uint64_t loaded = LoadAll(fresh);
+    if (loaded < fresh.resident) {
+      Problem(report_.stuck,
+              fmt::format("of {} tokens that were written {} load", fresh.resident, loaded));
+    }
+    for (Side& side : sides_) CheckDrained(side);
+  }
+
+  uint64_t LoadAll(const Expected& expected) {
+    Side& side = sides_[0];
+    side.Close();
+    Plan plan = Acquire(side, expected.origin, expected.tokens);
+    const uint64_t resident = plan.resident_tokens();
+    const uint64_t there = resident + plan.loadable_tokens();
+    if (there == resident) return resident;
+    const uint64_t damaged = store_->stats().records_damaged;
+    auto ticket = side.cache->Load(std::move(plan), {});
+    if (!ticket) return there;  // its quota is too small
+    Plan after = ticket->Take();
+    const uint64_t loaded = after.resident_tokens();
+    const bool torn = store_->stats().records_damaged > damaged;
+    const bool failed = after.reason() == MissReason::kLoadFailed;
+    if (honest() && loaded < there && failed && !torn) {
+      Problem(report_.unexplained, fmt::format("{} of {} tokens of \"{}\" load", loaded, there,
+                                               kParties[expected.origin.party].name));
+    }
+    OpenPlan(side, expected.origin, expected.tokens, std::move(after));
+    return loaded;
+  }
+
+  const SimOptions options_;
+  Prng prng_;
+  Faults faults_;
+  ManualClock clock_;
+  PassingClock mover_clock_{clock_};
+  FaultyFiles files_;
+  tier::ColdOptions cold_;
+  CacheOptions cache_options_;
+  const std::array<Identity, 2> identities_ = [] {
+    std::array<Identity, 2> two = {cache::SomeIdentity(), cache::SomeIdentity()};
+    two[1].weights = {2};
+    return two;
+  }();
+  Computed computed_{kBlock};
+  std::unique_ptr<ColdAnswers> cold_answers_;
+  std::deque<Expected> recent_;     // prompts
+  std::vector<Expected> expected_;  // as long as nothing was recycled
+  uint64_t expected_recycled_ = 0;
+  bool doubts_ = false;
+  uint64_t recycled_before_ = 0;  // by stores that ended
+  uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
+  std::array<uint64_t, kParties.size()> durable_epochs_ = {};  // as they were confirmed
+  SimReport report_;
+  Blake2b<16> digest_;
+  std::unique_ptr<DiskStore> store_;  // after what it uses
+  cache::Mover* mover_ = nullptr;
+  std::vector<Side> sides_;
+};
+
+}  // namespace
+
+SimReport RunCacheSim(const SimOptions& options) {
+  // What SQLite stores must not differ between two runs of a seed.
+  sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, static_cast<int>(options.seed % 1'000'000 + 1),
+                       nullptr);
+  return CacheSim(options).Run();
+}
+
+}  // namespace quire::sim

@@ -1,0 +1,42 @@
+// Bugs that a test plants to see whether the simulators find them. In a normal build every question
+// is a constant `false` and no code remains; only the simulators' canary test defines
+// QUIRE_CANARIES. Used in .cc files alone: a header would mean two things in one program.
+#ifndef QUIRE_BASE_CANARY_H_
+#define QUIRE_BASE_CANARY_H_
+
+#include <cstdint>
+
+namespace quire {
+
+enum class Canary : uint8_t {
+  kNone,
+  // In the cold store.
+  kTrustCatalogue,  // what it says is not compared with the segments and their headers
+  kForgetSync,      // records are durable without a sync
+  kReuseEarly,      // a segment is written anew while it is read
+  kIgnoreCap,       // segments are made without end
+  kLoseEpoch,       // an erasure is confirmed before it is durable
+  kSwapRecords,     // two records of a commit change places in the index
+  kSkipVerify,      // payloads are handed out unchecked
+  // In the cache and its mover.
+  kAttachEarly,    // blocks are published before their bytes came
+  kTrustFailed,    // a load that failed counts as one that came
+  kForgetLate,     // a load that is cancelled ends while the store still writes to its slots
+  kMistakeBlock,   // what became of a write is noted of whatever has the block's id by then
+  kReleaseTwice,   // a load lets go of its blocks twice
+  kLeakSlots,      // a load keeps the slots of what did not come
+  kTrustChildren,  // blocks are looked for after one that the store lacks
+  kEraseAbove,     // an erasure reaches memory alone
+  kFlushEarly,     // a flush does not wait for what was not given to the store yet
+};
+
+#if defined(QUIRE_CANARIES)
+inline Canary planted_canary = Canary::kNone;
+inline bool Planted(Canary canary) { return canary == planted_canary; }
+#else
+constexpr bool Planted(Canary /*canary*/) { return false; }
+#endif
+
+}  // namespace quire
+
+#endif  // QUIRE_BASE_CANARY_H_

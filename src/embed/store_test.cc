@@ -1,0 +1,147 @@
+// The C interface of stores: its whole life from C, every misuse, structs of every size.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "embed/struct_sizes.h"
+#include "embed/test_util.h"
+
+extern "C" const char* QuireC99Store(const char* directory);
+
+namespace quire::embed {
+namespace {
+
+struct CStore : testing::Test {
+  CStore() {
+    std::string name = (std::filesystem::temp_directory_path() / "quire_store_XXXXXX").string();
+    directory = ::mkdtemp(name.data());
+    options.directory = directory.c_str();
+    options.bytes_cap = 16 << 20;
+    options.commit_interval_us = 2000;
+  }
+  ~CStore() override {
+    quire_store_free(store);
+    std::filesystem::remove_all(directory);
+  }
+  void Open() { ASSERT_EQ(quire_store_open(&options, &store, &error), QUIRE_OK) << Show(error); }
+
+  std::string directory;
+  quire_store_options options = Sized<quire_store_options>();
+  quire_store* store = nullptr;
+  quire_error error{};
+};
+
+TEST_F(CStore, AProgramInC99) { EXPECT_STREQ(QuireC99Store(directory.c_str()), "ok"); }
+
+TEST_F(CStore, StructsOfEverySize) {
+  ReadsAtEverySize<quire_store_options>(options, 56, [&](const auto* asked, quire_error* failure) {
+    quire_store* made = nullptr;
+    const quire_code code = quire_store_open(asked, &made, failure);
+    EXPECT_EQ(made != nullptr, code == QUIRE_OK);
+    quire_store_free(made);
+    return code;
+  });
+  Open();
+  FillsAtEverySize<quire_store_stats>(152, [&](auto* stats, quire_error* failure) {
+    return quire_store_get_stats(store, stats, failure);
+  });
+}
+
+TEST_F(CStore, ZerosAreDefaults) {
+  options = Sized<quire_store_options>();
+  options.directory = directory.c_str();
+  Open();
+  auto stats = Sized<quire_store_stats>();
+  ASSERT_EQ(quire_store_get_stats(store, &stats, &error), QUIRE_OK);
+  EXPECT_EQ(stats.bytes_cap, uint64_t{8} << 30);
+  EXPECT_GE(stats.block_bytes_max, uint64_t{64} << 20);
+}
+
+TEST_F(CStore, NothingAtNull) {
+  Open();
+  uint64_t batch = 7;
+  size_t count = 7;
+  quire_block_result result{};
+  const quire_put_block put = {"k", 1, "data", 4};
+  char room[8];
+  const quire_get_block get = {"k", 1, room, sizeof(room)};
+  const quire_block_key key = {"k", 1};
+  auto stats = Sized<quire_store_stats>();
+  const auto refused = [&](quire_code code) {
+    EXPECT_NE(std::string(error.message), "");
+    return code == QUIRE_INVALID_ARGUMENT;
+  };
+  quire_store* made = nullptr;
+  EXPECT_TRUE(refused(quire_store_open(nullptr, &made, &error)));
+  EXPECT_TRUE(refused(quire_store_open(&options, nullptr, &error)));
+  EXPECT_TRUE(refused(quire_store_close(nullptr, &error)));
+  EXPECT_TRUE(refused(quire_store_put(nullptr, "", &put, 1, &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_put(store, "", nullptr, 1, &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_put(store, "", &put, 1, nullptr, &error)));
+  EXPECT_TRUE(refused(quire_store_put(store, "", &put, SIZE_MAX, &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_get(nullptr, "", &get, 1, &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_get(store, "", nullptr, 1, &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_exists(nullptr, "", &key, 1, &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_remove(store, "", nullptr, 1, &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_flush(nullptr, &batch, &error)));
+  EXPECT_TRUE(refused(quire_store_flush(store, nullptr, &error)));
+  EXPECT_TRUE(refused(quire_store_wait(nullptr, 1, 0, &result, 1, &error)));
+  EXPECT_TRUE(refused(quire_store_wait(store, 1, 0, nullptr, 1, &error)));
+  EXPECT_TRUE(refused(quire_store_next(nullptr, &batch, &result, 1, &count, &error)));
+  EXPECT_TRUE(refused(quire_store_next(store, nullptr, &result, 1, &count, &error)));
+  EXPECT_TRUE(refused(quire_store_next(store, &batch, nullptr, 1, &count, &error)));
+  EXPECT_TRUE(refused(quire_store_next(store, &batch, &result, 1, nullptr, &error)));
+  EXPECT_TRUE(refused(quire_store_get_stats(nullptr, &stats, &error)));
+  EXPECT_TRUE(refused(quire_store_get_stats(store, nullptr, &error)));
+  for (const quire_put_block& bad :
+       {quire_put_block{nullptr, 1, "d", 1}, quire_put_block{"k", 1, nullptr, 1}}) {
+    EXPECT_TRUE(refused(quire_store_put(store, "", &bad, 1, &batch, &error)));
+  }
+  const quire_get_block bad = {"k", 1, nullptr, 1};
+  EXPECT_TRUE(refused(quire_store_get(store, "", &bad, 1, &batch, &error)));
+  EXPECT_EQ(batch, 7);
+  EXPECT_EQ(count, 7);
+  EXPECT_EQ(quire_store_event_fd(nullptr), -1);
+  quire_store_free(nullptr);
+  EXPECT_STREQ(quire_block_outcome_name(-1), "unknown");
+  EXPECT_STREQ(quire_block_outcome_name(9), "unknown");
+}
+
+TEST_F(CStore, BadOptionsAreRefusedAndNameWhatIsWrong) {
+  options.block_bytes_max = uint64_t{3} << 30;
+  EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("3221225472"), std::string::npos) << error.message;
+  options.block_bytes_max = 0;
+  options.disk_requests_max = UINT32_MAX;
+  EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
+  options.disk_requests_max = 0;
+  options.directory = nullptr;
+  EXPECT_EQ(quire_store_open(&options, &store, &error), QUIRE_INVALID_ARGUMENT);
+  options.directory = "/nowhere/at/all";
+  EXPECT_NE(quire_store_open(&options, &store, &error), QUIRE_OK);
+  EXPECT_NE(std::string(error.message).find("/nowhere/at/all"), std::string::npos) << error.message;
+}
+
+TEST_F(CStore, BatchesAreTakenOnce) {
+  Open();
+  quire_block_result results[3];
+  const quire_block_key keys[3] = {{"a", 1}, {"b", 1}, {nullptr, 0}};
+  uint64_t batch = 0;
+  ASSERT_EQ(quire_store_exists(store, nullptr, keys, 3, &batch, &error), QUIRE_OK);
+  EXPECT_EQ(quire_store_wait(store, batch, 0, results, 2, &error), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_store_wait(store, batch, 0, results, 3, &error), QUIRE_NOT_FOUND);
+  ASSERT_EQ(quire_store_exists(store, nullptr, keys, 3, &batch, &error), QUIRE_OK);
+  uint64_t next = 0;
+  size_t count = 0;
+  results[1].bytes = 99;
+  ASSERT_EQ(quire_store_next(store, &next, results, 1, &count, &error), QUIRE_OK);
+  EXPECT_EQ(next, batch);
+  EXPECT_EQ(count, 3);
+  EXPECT_EQ(results[1].bytes, 99);  // no more than there is room for
+  EXPECT_EQ(quire_store_wait(store, batch, 0, results, 3, &error), QUIRE_NOT_FOUND);
+}
+
+}  // namespace
+}  // namespace quire::embed

@@ -1,0 +1,62 @@
+// One answer of a call: what its request said so far, as text and as JSON.
+#ifndef QUIRE_SERVE_HTTP_ANSWER_H_
+#define QUIRE_SERVE_HTTP_ANSWER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "text/tokenizer.h"
+#include "serve/http/api_request.h"
+#include "serve/http/stop_matcher.h"
+#include "serve/request.h"
+
+namespace quire::serve::http {
+
+/// Threads:  one
+/// Lifetime: the tokenizer must outlive it
+class Answer {
+ public:
+  Answer(const ApiCall& call, const model::Tokenizer& tokenizer);
+
+  /// Takes in a token, or the end. What comes after a stop string is passed over, but for the end.
+  void Take(const NewToken& token);
+  void Take(Response response);
+
+  /// A stop string was found: nothing more is wanted.
+  bool stopped() const { return stop_.stopped(); }
+  bool ended() const { return response_.has_value(); }
+  /// Once it has ended.
+  const Response& response() const { return *response_; }
+  /// Generated tokens that are part of the answer, the one that completed a stop string included.
+  uint64_t tokens() const { return tokens_; }
+  /// "stop" or "length"; null while there is more to come.
+  OrderedJson FinishReason() const;
+
+  /// Text and logprobs since the last call; nothing new: none. The end makes one more, even when
+  /// it brings no text.
+  struct Piece {
+    std::string text{};
+    OrderedJson logprobs = nullptr;
+  };
+  std::optional<Piece> TakePiece();
+
+ private:
+  void AddLogprobs(const NewToken& token);
+
+  const Endpoint endpoint_;
+  const model::Tokenizer& tokenizer_;
+  const std::optional<uint32_t> logprobs_wanted_;
+  model::TextStream text_stream_;
+  StopMatcher stop_;
+  uint64_t tokens_ = 0;
+  uint64_t text_offset_ = 0;
+  Piece piece_{};
+  bool news_ = false;
+  std::optional<Response> response_;
+};
+
+}  // namespace quire::serve::http
+
+#endif  // QUIRE_SERVE_HTTP_ANSWER_H_

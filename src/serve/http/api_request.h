@@ -1,0 +1,71 @@
+// The bodies of /v1/completions and /v1/chat/completions, checked field by field.
+#ifndef QUIRE_SERVE_HTTP_API_REQUEST_H_
+#define QUIRE_SERVE_HTTP_API_REQUEST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "quire/identity.h"
+#include "serve/http/api_error.h"
+
+namespace quire::serve::http {
+
+enum class Endpoint : uint8_t { kCompletions = 1, kChat = 2 };
+
+/// Text, or the tokens themselves.
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+/// One call as its body says. What is absent was not said.
+struct ApiCall {
+  Endpoint endpoint = Endpoint::kCompletions;
+  std::string model{};                          // empty: not named
+  std::vector<Prompt> prompts{};                // of kCompletions; at least one
+  OrderedJson messages = OrderedJson::array();  // of kChat: role, content and name, not empty
+  std::string session{};                        // of kCompletions: goes on with it
+  uint32_t choices = 1;                         // answers to each prompt
+  std::optional<uint32_t> max_tokens{};
+  std::optional<float> temperature{};
+  std::optional<float> top_p{};
+  std::optional<uint32_t> top_k{};
+  std::optional<uint64_t> seed{};
+  std::vector<std::string> stop{};
+  std::optional<uint32_t> logprobs{};  // how many likeliest tokens besides the chosen one
+  bool stream = false;
+  bool include_usage = false;  // as the last piece of a stream
+  bool reuse = true;           // false: computes all of the prompt
+};
+
+// More is refused, whatever the server allows.
+inline constexpr uint32_t kChoicesMax = 16;  // prompts times choices
+inline constexpr uint32_t kStopsMax = 16;
+inline constexpr uint32_t kStopBytesMax = 1024;
+inline constexpr uint32_t kLogprobsMax = 20;
+inline constexpr uint32_t kMessagesMax = 4096;
+
+/// Reads a body. Fields that would change the answer and that this server cannot honour are
+/// refused, fields that nobody knows too; those that only describe the caller are passed over.
+///
+/// Errors:  400 names the field
+/// Threads: any
+ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body);
+
+/// What a new session is made with.
+struct SessionCall {
+  std::optional<float> temperature{};
+  std::optional<float> top_p{};
+  std::optional<uint32_t> top_k{};
+  std::optional<uint64_t> seed{};
+};
+/// Errors: as ParseCall; an empty body is the defaults
+ApiResult<SessionCall> ParseSessionCall(std::string_view body);
+
+/// The text of {"text": ...}. Errors: as ParseCall
+ApiResult<std::string> ParseTokenizeCall(std::string_view body);
+
+}  // namespace quire::serve::http
+
+#endif  // QUIRE_SERVE_HTTP_API_REQUEST_H_

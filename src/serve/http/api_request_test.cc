@@ -1,0 +1,169 @@
+#include "serve/http/api_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+namespace quire::serve::http {
+namespace {
+
+TEST(ParseCall, ReadsACompletion) {
+  const ApiCall call = ParseCall(Endpoint::kCompletions, R"({
+    "model": "tiny", "prompt": ["a", [1, 2]], "n": 2, "max_tokens": 7, "temperature": 0.5,
+    "top_p": 0.9, "top_k": 40, "seed": -1, "stop": "END", "logprobs": 3, "stream": true,
+    "stream_options": {"include_usage": true}, "user": "me", "presence_penalty": 0.0,
+    "logit_bias": {}, "echo": false, "reuse": false})")
+                           .value();
+  EXPECT_EQ(call.model, "tiny");
+  ASSERT_EQ(call.prompts.size(), 2u);
+  EXPECT_EQ(std::get<std::string>(call.prompts[0]), "a");
+  EXPECT_EQ(std::get<std::vector<TokenId>>(call.prompts[1]), (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(call.choices, 2u);
+  EXPECT_EQ(call.max_tokens, 7u);
+  EXPECT_EQ(call.temperature, 0.5f);
+  EXPECT_EQ(call.top_p, 0.9f);
+  EXPECT_EQ(call.top_k, 40u);
+  EXPECT_EQ(call.seed, UINT64_MAX);
+  EXPECT_EQ(call.stop, std::vector<std::string>{"END"});
+  EXPECT_EQ(call.logprobs, 3u);
+  EXPECT_TRUE(call.stream);
+  EXPECT_TRUE(call.include_usage);
+  EXPECT_FALSE(call.reuse);
+}
+
+TEST(ParseCall, WhatIsNotSaidIsAbsent) {
+  const ApiCall call = ParseCall(Endpoint::kCompletions, R"({"prompt": "a", "n": null})").value();
+  EXPECT_EQ(call.choices, 1u);
+  EXPECT_FALSE(call.max_tokens || call.temperature || call.top_p || call.top_k || call.seed ||
+               call.logprobs);
+  EXPECT_FALSE(call.stream || call.include_usage);
+  EXPECT_TRUE(call.reuse);
+}
+
+TEST(ParseCall, ReadsAChat) {
+  const ApiCall call = ParseCall(Endpoint::kChat, R"({"messages": [
+      {"role": "system", "content": "Be brief."},
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+       "name": "me"}, {"role": "assistant", "content": null}],
+      "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 2})")
+                           .value();
+  EXPECT_EQ(Dump(call.messages), R"([{"role":"system","content":"Be brief."},)"
+                                 R"({"role":"user","content":"ab","name":"me"},)"
+                                 R"({"role":"assistant","content":""}])");
+  EXPECT_EQ(call.max_tokens, 9u);
+  EXPECT_EQ(call.logprobs, 2u);
+}
+
+TEST(ParseCall, ASessionMayReadOnlyAndHasItsOwnSampling) {
+  const ApiCall call =
+      ParseCall(Endpoint::kCompletions, R"({"session": "s", "max_tokens": 0})").value();
+  EXPECT_EQ(call.max_tokens, 0u);
+  EXPECT_TRUE(std::get<std::vector<TokenId>>(call.prompts.at(0)).empty());
+  for (const char* const body :
+       {R"({"session": "s", "temperature": 1})", R"({"session": "s", "prompt": ["a", "b"]})"}) {
+    EXPECT_EQ(ParseCall(Endpoint::kCompletions, body).error().param, "session") << body;
+  }
+}
+
+struct BadBody {
+  Endpoint endpoint;
+  std::string body;
+  std::string param;
+};
+
+class BadCall : public testing::TestWithParam<BadBody> {};
+
+TEST_P(BadCall, IsA400ThatNamesTheField) {
+  const auto call = ParseCall(GetParam().endpoint, GetParam().body);
+  ASSERT_FALSE(call.has_value()) << GetParam().body;
+  EXPECT_EQ(call.error().status, 400u);
+  EXPECT_EQ(call.error().type, "invalid_request_error");
+  EXPECT_EQ(call.error().param, GetParam().param) << call.error().message;
+}
+
+constexpr Endpoint kC = Endpoint::kCompletions;
+constexpr Endpoint kM = Endpoint::kChat;
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, BadCall,
+    testing::Values(
+        BadBody{kC, "", ""}, BadBody{kC, "{", ""}, BadBody{kC, "[]", ""},
+        BadBody{kC, R"({"prompt": "a"} x)", ""}, BadBody{kC, "{}", "prompt"},
+        BadBody{kC, R"({"prompt": 1})", "prompt"}, BadBody{kC, R"({"prompt": []})", "prompt"},
+        BadBody{kC, R"({"prompt": [-1]})", "prompt"}, BadBody{kC, R"({"prompt": [1.5]})", "prompt"},
+        BadBody{kC, R"({"prompt": [4294967296]})", "prompt"},
+        BadBody{kC, R"({"prompt": ["a", {}]})", "prompt"},
+        BadBody{kC, R"({"prompt": "a", "max_tokens": 0})", "max_tokens"},
+        BadBody{kC, R"({"prompt": "a", "max_tokens": -1})", "max_tokens"},
+        BadBody{kC, R"({"prompt": "a", "max_tokens": 4294967296})", "max_tokens"},
+        BadBody{kC, R"({"prompt": "a", "max_tokens": "1"})", "max_tokens"},
+        BadBody{kC, R"({"prompt": "a", "temperature": -0.1})", "temperature"},
+        BadBody{kC, R"({"prompt": "a", "temperature": "hot"})", "temperature"},
+        BadBody{kC, R"({"prompt": "a", "top_p": 1.1})", "top_p"},
+        BadBody{kC, R"({"prompt": "a", "seed": 1.5})", "seed"},
+        BadBody{kC, R"({"prompt": "a", "n": 17})", "n"},
+        BadBody{kC, R"({"prompt": ["a", "b", "c"], "n": 6})", "n"},
+        BadBody{kC, R"({"prompt": "a", "stop": ""})", "stop"},
+        BadBody{kC, R"({"prompt": "a", "stop": [1]})", "stop"},
+        BadBody{kC, R"({"prompt": "a", "logprobs": 21})", "logprobs"},
+        BadBody{kC, R"({"prompt": "a", "stream": "yes"})", "stream"},
+        BadBody{kC, R"({"prompt": "a", "stream_options": {}})", "stream_options"},
+        BadBody{kC, R"({"prompt": "a", "echo": true})", "echo"},
+        BadBody{kC, R"({"prompt": "a", "best_of": 2})", "best_of"},
+        BadBody{kC, R"({"prompt": "a", "logit_bias": {"1": 2}})", "logit_bias"},
+        BadBody{kC, R"({"prompt": "a", "frequency_penalty": 0.5})", "frequency_penalty"},
+        BadBody{kC, R"({"prompt": "a", "no_such_field": 1})", "no_such_field"},
+        BadBody{kM, R"({"messages": []})", "messages"},
+        BadBody{kM, R"({"messages": ["a"]})", "messages[0]"},
+        BadBody{kM, R"({"messages": [{"content": "a"}]})", "messages[0].role"},
+        BadBody{kM, R"({"messages": [{"role": "user", "content": 1}]})", "messages[0].content"},
+        BadBody{kM, R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+                "messages[0].content"},
+        BadBody{kM, R"({"messages": [{"role": "user", "content": "a"}], "tools": [{}]})", "tools"},
+        BadBody{kM, R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2})",
+                "top_logprobs"},
+        BadBody{kM, R"({"messages": [{"role": "user", "content": "a"}], "session": "s"})",
+                "session"}));
+
+// Bodies that were valid before a few bytes were changed, taken out or doubled: whatever comes is
+// an answer or a 400, and an answer keeps every limit.
+RC_GTEST_PROP(ParseCallProp, HurtBodiesAreAnsweredOrRefused, ()) {
+  static const std::vector<std::string> kBodies = {
+      R"({"model":"m","prompt":["a",[1,2]],"n":2,"max_tokens":7,"temperature":0.5,"top_p":0.9,)"
+      R"("seed":-1,"stop":["E","F"],"logprobs":3,"stream":true,"stream_options":{"include_usage")"
+      R"(:true},"logit_bias":{},"echo":false})",
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"\u00e9"}]},{"role":"a",)"
+      R"("content":null,"name":"b"}],"max_completion_tokens":9,"logprobs":true,"top_logprobs":2})",
+      R"({"session":"s","max_tokens":0,"prompt":"\ud83d\ude00"})"};
+  std::string body = *rc::gen::elementOf(kBodies);
+  const int changes = *rc::gen::inRange(0, 5);
+  for (int i = 0; i < changes; ++i) {
+    const auto at = *rc::gen::inRange<size_t>(0, body.size());
+    switch (*rc::gen::inRange(0, 4)) {
+      case 0: body[at] = *rc::gen::arbitrary<char>(); break;
+      case 1: body.erase(at, *rc::gen::inRange<size_t>(1, 9)); break;
+      case 2: body.insert(at, body.substr(*rc::gen::inRange<size_t>(0, body.size()), 12)); break;
+      default:
+        body.insert(at, *rc::gen::elementOf(std::vector<std::string>{
+                            "9999999999999999999", "-1", "1e999", "null", "[", "{}", "\"",
+                            "\\u0000", "[[[[", "true", ",", "\xff"}));
+    }
+    if (body.empty()) body = " ";
+  }
+  for (const Endpoint endpoint : {Endpoint::kCompletions, Endpoint::kChat}) {
+    const auto call = ParseCall(endpoint, body);
+    if (!call) {
+      RC_ASSERT(call.error().status == 400u);
+      RC_ASSERT(!Dump(ErrorJson(call.error())).empty());
+      continue;
+    }
+    RC_ASSERT(call->choices >= 1u);
+    RC_ASSERT(call->choices * std::max<size_t>(call->prompts.size(), 1) <= kChoicesMax);
+    RC_ASSERT(call->stop.size() <= kStopsMax);
+    RC_ASSERT(!call->temperature || (*call->temperature >= 0 && *call->temperature <= 100));
+    RC_ASSERT((endpoint == Endpoint::kChat ? !call->messages.empty() : !call->prompts.empty()));
+  }
+}
+
+}  // namespace
+}  // namespace quire::serve::http

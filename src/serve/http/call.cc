@@ -1,0 +1,218 @@
+#include "serve/http/call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace quire::serve::http {
+
+ApiError ShuttingDown() {
+  return FromError({ErrorCode::kCancelled, "the server is shutting down"});
+}
+
+std::string ServerSentEvent(const OrderedJson& json) {
+  return fmt::format("data: {}\n\n", Dump(json));
+}
+
+Call::Call(const Parts& parts, ApiCall call, Head head, std::shared_ptr<CallProgress> progress)
+    : parts_(parts),
+      call_(std::move(call)),
+      head_(std::move(head)),
+      progress_(std::move(progress)) {}
+
+Call::~Call() {
+  Unlisten();
+  for (Asked& asked : asked_) {
+    if (asked.answer.ended()) continue;
+    CancelOne(asked);
+    while (parts_.engine.Await(asked.id)) {
+    }
+  }
+  parts_.live.Leave(progress_);
+}
+
+ApiResult<void> Call::Submit(Request request, bool counts_prompt) {
+  const uint64_t tokens = request.prompt.size();
+  const auto id = parts_.engine.Submit(std::move(request));
+  if (!id) return std::unexpected(FromError(id.error()));
+  asked_.push_back(
+      {.id = *id, .answer = Answer(call_, parts_.tokenizer), .counts_prompt = counts_prompt});
+  role_said_.push_back(false);
+  progress_->prompt_tokens += tokens;
+  return {};
+}
+
+void Call::Listen(const std::function<void()>& wake) {
+  for (const Asked& asked : asked_) parts_.hub.Listen(asked.id, wake);
+}
+
+void Call::Unlisten() {
+  for (const Asked& asked : asked_) parts_.hub.Unlisten(asked.id);
+}
+
+void Call::Pump() {
+  for (Asked& asked : asked_) {
+    while (!asked.answer.ended()) {
+      auto event = parts_.engine.Next(asked.id);
+      if (!event) break;
+      Take(asked, *std::move(event));
+    }
+  }
+}
+
+void Call::Take(Asked& asked, Event event) {
+  if (const auto* const progress = std::get_if<Progress>(&event)) {
+    progress_->prompt_done += progress->done - std::min(progress->done, asked.prompt_done);
+    asked.prompt_done = std::max(asked.prompt_done, progress->done);
+  } else if (const auto* const token = std::get_if<NewToken>(&event)) {
+    ++progress_->generated;
+    asked.answer.Take(*token);
+    if (asked.answer.stopped()) CancelOne(asked);
+  } else if (auto* const response = std::get_if<Response>(&event)) {
+    asked.answer.Take(std::move(*response));
+    const Response& end = asked.answer.response();
+    if (asked.answer.stopped() || error_) return;
+    if (end.finish == Finish::kFailed) {
+      error_ = FromError(end.error);
+    } else if (end.finish == Finish::kCancelled) {
+      error_ = cancelled_.value_or(ShuttingDown());
+    }
+    if (error_) {
+      for (Asked& each : asked_) CancelOne(each);
+    }
+  }
+}
+
+void Call::CancelOne(Asked& asked) {
+  if (asked.cancelled || asked.answer.ended()) return;
+  asked.cancelled = true;
+  parts_.engine.Cancel(asked.id);
+}
+
+void Call::Cancel(ApiError why) {
+  if (!cancelled_) cancelled_ = std::move(why);
+  for (Asked& asked : asked_) CancelOne(asked);
+}
+
+bool Call::ended() const {
+  return std::ranges::all_of(asked_, [](const Asked& asked) { return asked.answer.ended(); });
+}
+
+OrderedJson Call::HeadJson(bool is_piece) const {
+  const bool chat = call_.endpoint == Endpoint::kChat;
+  const char* const kind = !chat      ? "text_completion"
+                           : is_piece ? "chat.completion.chunk"
+                                      : "chat.completion";
+  return {{"id", head_.id},
+          {"object", kind},
+          {"created", head_.created_s},
+          {"model", head_.model},
+          {"system_fingerprint", head_.version}};
+}
+
+OrderedJson Call::UsageJson() const {
+  uint64_t prompt = 0;
+  uint64_t cached = 0;
+  uint64_t generated = 0;
+  for (const Asked& asked : asked_) {
+    const Response& response = asked.answer.response();
+    generated += asked.answer.tokens();
+    if (!asked.counts_prompt) continue;
+    prompt += response.prompt_tokens;
+    cached += response.reused_tokens;
+  }
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", generated},
+          {"total_tokens", prompt + generated},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+}
+
+OrderedJson Call::PieceJson(size_t index, Asked& asked, const Answer::Piece& piece) {
+  OrderedJson choice = {{"index", index}};
+  if (call_.endpoint == Endpoint::kChat) {
+    OrderedJson delta = OrderedJson::object();
+    if (!role_said_[index]) delta["role"] = "assistant";
+    role_said_[index] = true;
+    delta["content"] = piece.text;
+    choice["delta"] = std::move(delta);
+  } else {
+    choice["text"] = piece.text;
+  }
+  choice["logprobs"] = piece.logprobs;
+  const bool last = asked.answer.ended();
+  choice["finish_reason"] = last ? asked.answer.FinishReason() : OrderedJson(nullptr);
+  OrderedJson json = HeadJson(/*is_piece=*/true);
+  json["choices"] = OrderedJson::array({std::move(choice)});
+  if (call_.include_usage) json["usage"] = nullptr;
+  return json;
+}
+
+std::string Call::TakeStream() {
+  std::string text;
+  if (streamed_end_) return text;
+  if (error_) {
+    streamed_end_ = true;
+    return ServerSentEvent(ErrorJson(*error_));
+  }
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    const auto piece = asked_[i].answer.TakePiece();
+    // What is held back, or no whole character yet, makes no event of its own.
+    const bool silent = piece && piece->text.empty() && piece->logprobs.is_null();
+    if (!piece || (silent && !asked_[i].answer.ended())) continue;
+    text += ServerSentEvent(PieceJson(i, asked_[i], *piece));
+  }
+  if (!ended()) return text;
+  streamed_end_ = true;
+  if (call_.include_usage) {
+    OrderedJson json = HeadJson(/*is_piece=*/true);
+    json["choices"] = OrderedJson::array();
+    json["usage"] = UsageJson();
+    text += ServerSentEvent(json);
+  }
+  return text + "data: [DONE]\n\n";
+}
+
+std::string Call::Body() {
+  OrderedJson choices = OrderedJson::array();
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    const Answer::Piece piece = asked_[i].answer.TakePiece().value_or(Answer::Piece{});
+    OrderedJson choice = {{"index", i}};
+    if (call_.endpoint == Endpoint::kChat) {
+      choice["message"] = {{"role", "assistant"}, {"content", piece.text}, {"refusal", nullptr}};
+    } else {
+      choice["text"] = piece.text;
+    }
+    choice["logprobs"] = piece.logprobs;
+    choice["finish_reason"] = asked_[i].answer.FinishReason();
+    choices.push_back(std::move(choice));
+  }
+  OrderedJson json = HeadJson(/*is_piece=*/false);
+  json["choices"] = std::move(choices);
+  json["usage"] = UsageJson();
+  return Dump(json);
+}
+
+CallReport Call::Report() const {
+  CallReport report;
+  for (const Asked& asked : asked_) {
+    const Response& response = asked.answer.response();
+    report.prompt_tokens += response.prompt_tokens;
+    report.reused_tokens += response.reused_tokens;
+    report.computed_tokens += response.computed_tokens;
+    report.recomputed_tokens += response.recomputed_tokens;
+    report.generated_tokens += response.tokens.size();
+    report.preemptions += response.preemptions;
+    for (const MissRun& run : response.missing) report.missed_tokens[run.reason] += run.tokens;
+    report.ttft_ms = std::max(report.ttft_ms, response.ttft_ms);
+    report.ms_per_token = std::max(report.ms_per_token, response.ms_per_token);
+  }
+  if (error_) {
+    report.finish = error_->code.empty() ? error_->type : error_->code;
+  } else if (!asked_.empty()) {
+    report.finish = asked_.front().answer.FinishReason().get<std::string>();
+  }
+  return report;
+}
+
+}  // namespace quire::serve::http

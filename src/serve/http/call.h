@@ -1,0 +1,121 @@
+// One call of the completions API: its requests in the engine, and its answer as it comes.
+#ifndef QUIRE_SERVE_HTTP_CALL_H_
+#define QUIRE_SERVE_HTTP_CALL_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/engine.h"
+#include "serve/http/answer.h"
+#include "serve/http/event_hub.h"
+#include "serve/http/live_calls.h"
+
+namespace quire::serve::http {
+
+/// What a call cost and how it used the cache, for the log and the counters. Tokens of a prompt are
+/// counted once for each answer to it, as the engine does.
+struct CallReport {
+  uint64_t prompt_tokens = 0;
+  uint64_t reused_tokens = 0;
+  uint64_t computed_tokens = 0;
+  uint64_t recomputed_tokens = 0;
+  uint64_t generated_tokens = 0;
+  uint64_t preemptions = 0;
+  std::map<MissReason, uint64_t> missed_tokens{};
+  double ttft_ms = 0;  // of the answer that began last
+  double ms_per_token = 0;
+  std::string finish{};  // of the first answer; or why the call failed
+};
+
+/// Threads:  one at a time, but for the listener, which is called on the engine's thread
+/// Lifetime: engine, hub and tokenizer must outlive it; the engine must be turned until it ends
+class Call {
+ public:
+  struct Parts {
+    Engine& engine;
+    EventHub& hub;
+    LiveCalls& live;
+    const model::Tokenizer& tokenizer;
+  };
+  struct Head {
+    std::string id;       // "cmpl-..."
+    std::string model;    // as the server names it
+    uint64_t created_s;   // Unix time
+    std::string version;  // system_fingerprint
+  };
+
+  Call(const Parts& parts, ApiCall call, Head head, std::shared_ptr<CallProgress> progress);
+  /// Cancels what has not ended, and waits until the engine has said so.
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  /// Another answer: submits its request. `counts_prompt`: its prompt is not one that an answer
+  /// before it has already.
+  ///
+  /// Errors: those of Engine::Submit
+  ApiResult<void> Submit(Request request, bool counts_prompt);
+
+  /// `wake` is called whenever Pump may find something, from any thread until Unlisten.
+  void Listen(const std::function<void()>& wake);
+  void Unlisten();
+
+  /// Takes what the engine has said.
+  void Pump();
+  /// Nothing more is wanted, which becomes its error unless it ends by itself before. The end still
+  /// has to come: Pump until ended().
+  void Cancel(ApiError why);
+  bool ended() const;
+  /// Why there is no answer; none as long as there may be one.
+  const std::optional<ApiError>& error() const { return error_; }
+
+  bool streams() const { return call_.stream; }
+  const std::string& id() const { return head_.id; }
+  /// Server-sent events of what is new; after the end, with the usage and [DONE]. After an error,
+  /// the error.
+  std::string TakeStream();
+  /// The whole answer, once it has ended without an error.
+  std::string Body();
+  /// Once it has ended.
+  CallReport Report() const;
+
+ private:
+  struct Asked {
+    RequestId id;
+    Answer answer;
+    bool counts_prompt;
+    bool cancelled = false;
+    uint64_t prompt_done = 0;
+  };
+
+  void Take(Asked& asked, Event event);
+  void CancelOne(Asked& asked);
+  OrderedJson HeadJson(bool is_piece) const;
+  OrderedJson UsageJson() const;
+  OrderedJson PieceJson(size_t index, Asked& asked, const Answer::Piece& piece);
+
+  const Parts parts_;
+  const ApiCall call_;
+  const Head head_;
+  const std::shared_ptr<CallProgress> progress_;
+  std::vector<Asked> asked_;
+  std::optional<ApiError> error_;
+  std::optional<ApiError> cancelled_;
+  bool streamed_end_ = false;
+  std::vector<bool> role_said_;  // of each answer of a chat's stream
+};
+
+/// Why a call ends that did not fail, when the server stops.
+ApiError ShuttingDown();
+
+/// "data: {...}\n\n"
+std::string ServerSentEvent(const OrderedJson& json);
+
+}  // namespace quire::serve::http
+
+#endif  // QUIRE_SERVE_HTTP_CALL_H_

@@ -1,0 +1,73 @@
+// Who calls: which tenant a key stands for, and what its holder may see.
+#ifndef QUIRE_SERVE_HTTP_CALLER_H_
+#define QUIRE_SERVE_HTTP_CALLER_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "quire/cache.h"
+#include "quire/error.h"
+
+namespace quire::serve::http {
+
+/// One party of the keys file.
+struct Tenant {
+  TenantOptions cache{};            // name, quota, floor, domain, time to live
+  double weight = 1;                // of the tokens that are computed
+  bool is_operator = false;         // its keys see the whole, not the tenant's part alone
+  std::vector<std::string> keys{};  // secrets; KeyTable keeps digests only
+};
+
+struct KeysFile {
+  std::vector<std::string> domains{};  // shared ones, that tenants name
+  std::vector<Tenant> tenants{};
+};
+
+/// Reads a keys file (TOML, docs/operations.md): [[tenant]] tables with name, keys, quota, floor,
+/// ttl_s, domain, weight and operator.
+///
+/// Errors: kCorrupt names the file, the line and what is wrong, never a key; those of reading it
+Result<KeysFile> ReadKeysFile(const std::string& path);
+Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path);
+
+/// Of who asks through the operator's listener; no tenant of a keys file has it.
+inline constexpr std::string_view kOperatorName = "operator";
+
+struct Caller {
+  TenantId tenant = kDefaultTenant;
+  std::string name = "default";
+  bool sees_all = false;
+};
+
+/// Keys as digests under a secret of this process.
+///
+/// Threads: any number at once, after the last Add
+class KeyTable {
+ public:
+  KeyTable();
+
+  void Add(std::string_view key, Caller caller);
+  bool empty() const { return entries_.empty(); }
+  /// Compares with every key in constant time; none: nobody has this one.
+  std::optional<Caller> Find(std::string_view key) const;
+
+ private:
+  using Digest = Blake2b<32>::Digest;
+  struct Entry {
+    Digest digest;
+    Caller caller;
+  };
+  Digest DigestOf(std::string_view key) const;
+
+  std::array<uint8_t, 32> secret_{};
+  std::vector<Entry> entries_;
+};
+
+}  // namespace quire::serve::http
+
+#endif  // QUIRE_SERVE_HTTP_CALLER_H_

@@ -1,0 +1,93 @@
+#include "serve/http/caller.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace quire::serve::http {
+namespace {
+
+constexpr std::string_view kTwo = R"(
+[[tenant]]
+name = "alice"
+keys = ["alice-0123456789abcdef", "alice-second-0123456789"]
+quota = "512MiB"
+floor = "1MB"
+ttl_s = 60
+domain = "team"
+weight = 2.5
+
+[[tenant]]
+name = "ops"
+keys = ["ops-0123456789abcdef"]
+operator = true
+)";
+
+TEST(KeysFile, SaysWhatEachTenantHas) {
+  const KeysFile file = ParseKeysFile(kTwo, "keys.toml").value();
+  ASSERT_EQ(file.tenants.size(), 2u);
+  const Tenant& alice = file.tenants[0];
+  EXPECT_EQ(alice.cache.name, "alice");
+  EXPECT_EQ(alice.cache.quota_bytes, 512u << 20);
+  EXPECT_EQ(alice.cache.floor_bytes, 1'000'000u);
+  EXPECT_EQ(alice.cache.ttl_us, 60'000'000u);
+  EXPECT_EQ(alice.cache.domain, "team");
+  EXPECT_EQ(alice.weight, 2.5);
+  EXPECT_EQ(alice.keys.size(), 2u);
+  EXPECT_FALSE(alice.is_operator);
+  EXPECT_TRUE(file.tenants[1].is_operator);
+  EXPECT_EQ(file.domains, std::vector<std::string>{"team"});
+}
+
+struct BadFile {
+  std::string text;
+  std::string complaint;
+};
+
+class BadKeysFile : public testing::TestWithParam<BadFile> {};
+
+TEST_P(BadKeysFile, IsRefusedWithTheLineAndWithoutTheKey) {
+  const auto file = ParseKeysFile(GetParam().text, "keys.toml");
+  ASSERT_FALSE(file.has_value());
+  EXPECT_EQ(file.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(file.error().message, testing::HasSubstr(GetParam().complaint));
+  EXPECT_THAT(file.error().message, testing::Not(testing::HasSubstr("secret")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, BadKeysFile,
+    testing::Values(
+        BadFile{"", "there is no [[tenant]]"}, BadFile{"tenant = 1", "keys.toml:1: 'tenant' must"},
+        BadFile{"[[tenant]]\nkeys = [\"secret-0123456789\"]", "'name' is missing"},
+        BadFile{"[[tenant]]\nname = \"a\"", "'keys' has no key"},
+        BadFile{"[[tenant]]\nname = \"a\"\nkeys = [\"secret\"]", "keys.toml:3: 'keys' has a key"},
+        BadFile{"[[tenant]]\nname = \"operator\"\nkeys = [\"secret-0123456789\"]", "is taken"},
+        BadFile{"[[tenant]]\nname = \"a b\"\nkeys = [\"secret-0123456789\"]",
+                "keys.toml:2: 'name'"},
+        BadFile{"[[tenant]]\nname = \"a\"\nkeys = [\"secret-0123456789\"]\nqouta = 1",
+                "keys.toml:4: 'qouta' is not a field"},
+        BadFile{"[[tenant]]\nname = \"a\"\nkeys = [\"secret-0123456789\"]\nquota = \"1 cup\"",
+                "keys.toml:4: 'quota' must"},
+        BadFile{"[[tenant]]\nname = \"a\"\nkeys = [\"secret-0123456789\"]\nweight = 0",
+                "keys.toml:4: 'weight' must"},
+        BadFile{"[[tenant]]\nname = \"a\"\nkeys = [\"secret-0123456789\"]\n"
+                "[[tenant]]\nname = \"a\"\nkeys = [\"secret-9876543210\"]",
+                "keys.toml:5: 'name' 'a' is taken"},
+        BadFile{"[[tenant]]\nname = \"a\"\nkeys = [\"secret-0123456789\"]\n"
+                "[[tenant]]\nname = \"b\"\nkeys = [\"secret-0123456789\"]",
+                "a key that is there twice"},
+        BadFile{"[[tenant]]\nname = ", "keys.toml:2"}));
+
+TEST(KeyTable, FindsWhoseKeyItIs) {
+  KeyTable table;
+  EXPECT_TRUE(table.empty());
+  table.Add("alice-0123456789abcdef", {.tenant = TenantId(1), .name = "alice"});
+  table.Add("ops-0123456789abcdef", {.tenant = TenantId(2), .name = "ops", .sees_all = true});
+  EXPECT_EQ(table.Find("alice-0123456789abcdef")->name, "alice");
+  EXPECT_TRUE(table.Find("ops-0123456789abcdef")->sees_all);
+  EXPECT_FALSE(table.Find("ops-0123456789abcde").has_value());
+  EXPECT_FALSE(table.Find("ops-0123456789abcdef ").has_value());
+  EXPECT_FALSE(table.Find("").has_value());
+}
+
+}  // namespace
+}  // namespace quire::serve::http

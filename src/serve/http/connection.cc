@@ -1,0 +1,447 @@
+#include "serve/http/connection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+namespace quire::serve::http {
+
+namespace {
+
+namespace asio = boost::asio;
+namespace beast_http = boost::beast::http;
+using boost::system::error_code;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+constexpr size_t kBufferBytesMax = 128 << 10;
+constexpr size_t kAheadBytesMax = 4 << 10;  // read of a next request while one is answered
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr size_t kPathBytesLogged = 256;
+constexpr auto kGoodbye = std::chrono::seconds(2);
+
+/// Passed through to logs and answers: nothing that could break a line or a header.
+std::string Harmless(std::string_view text) {
+  const bool harmless =
+      !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [](char each) {
+        return (each >= '0' && each <= '9') || (each >= 'a' && each <= 'z') ||
+               (each >= 'A' && each <= 'Z') || std::strchr("-_.:/+=", each) != nullptr;
+      });
+  return harmless ? std::string(text) : std::string();
+}
+
+ApiError ProtocolError(uint32_t status, std::string code, std::string message) {
+  return {.status = status,
+          .type = "invalid_request_error",
+          .code = std::move(code),
+          .message = std::move(message)};
+}
+
+template <typename Stream>
+class StreamConnection final : public Connection,
+                               public std::enable_shared_from_this<StreamConnection<Stream>> {
+ public:
+  StreamConnection(Stream stream, const ConnectionParts& parts)
+      : parts_(parts),
+        stream_(std::move(stream)),
+        watchdog_(stream_.get_executor()),
+        wake_(stream_.get_executor()) {
+    error_code ignored;
+    const auto remote = stream_.lowest_layer().remote_endpoint(ignored);
+    remote_ = remote.address().to_string();
+    stream_.lowest_layer().set_option(asio::ip::tcp::no_delay(true), ignored);
+    parts_.service.NoteConnections(1);
+  }
+  ~StreamConnection() override { parts_.service.NoteConnections(-1); }
+
+  asio::awaitable<void> Run() override {
+    if (co_await Handshake()) {
+      while (!closing_ && co_await OneRequest()) {
+      }
+      co_await Goodbye();
+    }
+    ended_ = true;
+    watchdog_.cancel();
+    error_code ignored;
+    stream_.lowest_layer().close(ignored);  // ends what is read ahead
+  }
+
+  void Close(bool cancel) override {
+    asio::post(stream_.get_executor(), [self = this->shared_from_this(), cancel] {
+      self->closing_ = true;
+      if (cancel) self->abort_ = true;
+      error_code ignored;
+      if (!self->answering_) {
+        self->stream_.lowest_layer().cancel(ignored);  // what waits for a next request
+      } else if (cancel) {
+        self->SetDeadline(kGoodbye);  // of a write to a client that reads nothing
+      }
+      self->Wake();
+    });
+  }
+
+ private:
+  static constexpr bool kIsTls = std::is_same_v<Stream, TlsStream>;
+
+  // Everything below is on the strand.
+
+  /// From now on: what is under way then is cancelled.
+  void SetDeadline(SteadyClock::duration time) {
+    timed_out_ = false;
+    watchdog_.expires_after(time);
+    watchdog_.async_wait([self = this->shared_from_this()](error_code error) {
+      if (error || self->ended_) return;
+      self->timed_out_ = true;
+      error_code ignored;
+      self->stream_.lowest_layer().cancel(ignored);
+    });
+  }
+  void SetDeadline(uint64_t ms) { SetDeadline(std::chrono::milliseconds(ms)); }
+  void ClearDeadline() { watchdog_.cancel(); }
+
+  void Wake() {
+    woken_ = true;
+    wake_.cancel();
+  }
+  asio::awaitable<void> AwaitWake() {
+    while (!woken_) {
+      wake_.expires_at(SteadyClock::time_point::max());
+      co_await wake_.async_wait(kAwait);
+    }
+    woken_ = false;
+  }
+
+  asio::awaitable<bool> Handshake() {
+    if constexpr (kIsTls) {
+      SetDeadline(parts_.options.handshake_ms);
+      const auto [error] = co_await stream_.async_handshake(asio::ssl::stream_base::server, kAwait);
+      co_return !error;
+    }
+    co_return true;
+  }
+
+  asio::awaitable<void> Goodbye() {
+    if constexpr (kIsTls) {
+      if (!client_left_ && !reading_ahead_) {
+        SetDeadline(kGoodbye);
+        co_await stream_.async_shutdown(kAwait);
+      }
+    } else {
+      error_code ignored;
+      stream_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+      co_await SwallowRest();
+    }
+  }
+
+  /// A client that is still sending would lose the answer if the socket were closed at once.
+  asio::awaitable<void> SwallowRest() {
+    if (client_left_ || reading_ahead_ || !rest_unread_) co_return;
+    SetDeadline(kGoodbye);
+    std::array<char, 16 << 10> rest;
+    for (int i = 0; i < 1024; ++i) {
+      const auto [error, bytes] = co_await stream_.async_read_some(asio::buffer(rest), kAwait);
+      if (error) co_return;
+    }
+  }
+
+  /// Waits for the first byte of a request. False: the client left, or idled for too long.
+  asio::awaitable<bool> AwaitRequest() {
+    SetDeadline(parts_.options.idle_ms);
+    while (reading_ahead_) co_await AwaitWake();
+    if (client_left_) co_return false;
+    if (buffer_.size() > 0) co_return true;
+    if (closing_) co_return false;
+    const auto [error, bytes] =
+        co_await stream_.async_read_some(buffer_.prepare(kAheadBytesMax), kAwait);
+    if (error) co_return false;
+    buffer_.commit(bytes);
+    co_return true;
+  }
+
+  /// While a request is answered, one read is under way: it tells that the client left, or brings
+  /// the beginning of its next request.
+  void ReadAhead() {
+    if (reading_ahead_ || client_left_ || buffer_.size() > 0) return;
+    reading_ahead_ = true;
+    stream_.async_read_some(buffer_.prepare(kAheadBytesMax),
+                            [self = this->shared_from_this()](error_code error, size_t bytes) {
+                              self->reading_ahead_ = false;
+                              if (error) self->client_left_ = true;
+                              self->buffer_.commit(error ? 0 : bytes);
+                              self->Wake();
+                            });
+  }
+
+  using Parser = beast_http::request_parser<beast_http::string_body>;
+
+  /// True: another one may follow.
+  asio::awaitable<bool> OneRequest() {
+    if (!co_await AwaitRequest()) co_return false;
+    Parser parser;
+    parser.header_limit(static_cast<uint32_t>(parts_.options.header_bytes_max));
+    parser.body_limit(parts_.options.body_bytes_max);
+    line_ = {.remote = remote_};
+    rest_unread_ = true;
+    SetDeadline(parts_.options.header_ms);
+    const auto [header_error, header_bytes] =
+        co_await beast_http::async_read_header(stream_, buffer_, parser, kAwait);
+    if (header_error) co_return co_await Refuse(header_error, parser);
+    begin_ = SteadyClock::now();
+    const std::string_view expect(parser.get()[beast_http::field::expect]);
+    if (expect == "100-continue") co_await Write(asio::buffer(kContinue));
+    SetDeadline(parts_.options.body_ms);
+    const auto [body_error, body_bytes] =
+        co_await beast_http::async_read(stream_, buffer_, parser, kAwait);
+    if (body_error) co_return co_await Refuse(body_error, parser);
+    rest_unread_ = false;
+    ClearDeadline();
+    begin_ = SteadyClock::now();
+    answering_ = true;
+    ++parts_.busy;
+    const bool more = co_await Serve(parser);
+    --parts_.busy;
+    answering_ = false;
+    co_return more;
+  }
+
+  /// Answers what could not be read as a request; the connection ends.
+  asio::awaitable<bool> Refuse(error_code error, const Parser& parser) {
+    if (error == beast_http::error::end_of_stream || (closing_ && !timed_out_)) co_return false;
+    ApiError refusal = ProtocolError(400, "bad_request", "this is no HTTP request");
+    if (timed_out_) {
+      refusal = ProtocolError(408, "request_timeout", "the request did not come in time");
+    } else if (error == beast_http::error::body_limit) {
+      refusal = ProtocolError(
+          413, "request_too_large",
+          fmt::format("the body has more than {} bytes", parts_.options.body_bytes_max));
+    } else if (error == beast_http::error::header_limit) {
+      refusal = ProtocolError(
+          431, "header_too_large",
+          fmt::format("the header has more than {} bytes", parts_.options.header_bytes_max));
+    } else if (error.category() !=
+               beast_http::make_error_code(beast_http::error::bad_method).category()) {
+      co_return false;  // the connection broke
+    }
+    if (begin_ == SteadyClock::time_point{}) begin_ = SteadyClock::now();
+    line_.method = std::string(parser.get().method_string()).substr(0, 16);
+    line_.request_id = RandomName("req_");
+    Handled handled;
+    handled.outcome = ErrorReply(refusal);
+    co_await WriteReply(handled, /*version=*/11, /*keep_alive=*/false, /*has_body=*/true);
+    NoteReply(handled);
+    co_return false;
+  }
+
+  asio::awaitable<bool> Serve(Parser& parser) {
+    auto message = parser.release();
+    const auto field = [&](beast_http::field name) { return std::string(message[name]); };
+    const std::string_view target(message.target());
+    HttpRequest request{.method = std::string(message.method_string()),
+                        .path = std::string(target.substr(0, target.find('?'))),
+                        .host = field(beast_http::field::host),
+                        .content_type = field(beast_http::field::content_type),
+                        .authorization = field(beast_http::field::authorization),
+                        .body = std::move(message.body()),
+                        .by_operator_listener = parts_.by_operator_listener};
+    line_.method = request.method;
+    line_.path = request.path.substr(0, kPathBytesLogged);
+    line_.bytes_in = request.body.size();
+    line_.request_id = Harmless(message["x-request-id"]);
+    if (line_.request_id.empty()) line_.request_id = RandomName("req_");
+    line_.traceparent = Harmless(message["traceparent"]);
+    const bool keep_alive = message.keep_alive() && !parts_.service.draining();
+    Handled handled = co_await Handle(request);
+    line_.tenant = handled.caller.name;
+    bool more = keep_alive;
+    if (auto* const call = std::get_if<std::unique_ptr<Call>>(&handled.outcome)) {
+      more = co_await ServeCall(handled, **call, message.version(), keep_alive) && keep_alive;
+    } else {
+      more = co_await WriteReply(handled, message.version(), keep_alive,
+                                 message.method() != beast_http::verb::head) &&
+             keep_alive;
+    }
+    NoteReply(handled);
+    co_return more;
+  }
+
+  asio::awaitable<Handled> Handle(const HttpRequest& request) {
+    // What asks whether the server lives is not kept waiting by those who work.
+    if (request.method == "GET" && !request.path.starts_with("/v1/")) {
+      co_return parts_.service.Handle(request);
+    }
+    co_return co_await asio::co_spawn(
+        parts_.workers,
+        [](Service& service, const HttpRequest& asked) -> asio::awaitable<Handled> {
+          co_return service.Handle(asked);
+        }(parts_.service, request),
+        asio::use_awaitable);
+  }
+
+  /// Sees a call to its end, whatever becomes of the client. False: the client has no whole answer.
+  asio::awaitable<bool> ServeCall(Handled& handled, Call& call, unsigned version, bool keep_alive) {
+    call.Listen([self = this->shared_from_this()] {
+      if (self->wake_posted_.exchange(true)) return;
+      asio::post(self->stream_.get_executor(), [self] {
+        self->wake_posted_ = false;
+        self->Wake();
+      });
+    });
+    bool header_sent = false;
+    bool reachable = true;
+    ReadAhead();
+    while (true) {
+      call.Pump();
+      if (call.ended()) break;
+      if (client_left_) reachable = false;
+      if (!reachable) {
+        call.Cancel({.status = 499, .type = "client_closed_request", .message = "it left"});
+      } else if (abort_) {
+        call.Cancel(ShuttingDown());
+      } else if (call.streams() && !call.error()) {
+        const std::string text = call.TakeStream();
+        if (!text.empty()) {
+          if (!header_sent) reachable = co_await WriteStreamHeader(version, keep_alive);
+          header_sent = true;
+          reachable = reachable && co_await WritePiece(text, version);
+          continue;
+        }
+      }
+      co_await AwaitWake();
+    }
+    call.Unlisten();
+    const CallReport report = call.Report();
+    parts_.service.NoteEnd(handled, report);
+    line_.call = report;
+    if (!reachable) {
+      line_.status = 499;
+      co_return false;
+    }
+    if (!header_sent && call.error()) {
+      const Reply reply = ErrorReply(*call.error());
+      handled.outcome = reply;
+      co_return co_await WriteReply(handled, version, keep_alive, /*has_body=*/true);
+    }
+    if (!call.streams()) {
+      handled.outcome = Reply{.body = call.Body()};
+      co_return co_await WriteReply(handled, version, keep_alive, /*has_body=*/true);
+    }
+    if (!header_sent) reachable = co_await WriteStreamHeader(version, keep_alive);
+    const std::string text = call.TakeStream();
+    if (!text.empty()) reachable = reachable && co_await WritePiece(text, version);
+    if (version >= 11) {
+      reachable = reachable && co_await Write(asio::buffer(std::string_view("0\r\n\r\n")));
+    }
+    co_return reachable&& version >= 11;
+  }
+
+  template <typename Message>
+  void SetFields(Message& message) {
+    message.set(beast_http::field::server, "quire");
+    message.set("X-Content-Type-Options", "nosniff");
+    message.set(beast_http::field::cache_control, "no-store");
+    message.set("x-request-id", line_.request_id);
+    if (!line_.traceparent.empty()) message.set("traceparent", line_.traceparent);
+  }
+
+  asio::awaitable<bool> WriteReply(Handled& handled, unsigned version, bool keep_alive,
+                                   bool has_body) {
+    Reply& reply = std::get<Reply>(handled.outcome);
+    line_.status = reply.status;
+    beast_http::response<beast_http::string_body> message(
+        static_cast<beast_http::status>(reply.status), version);
+    SetFields(message);
+    for (const auto& [name, value] : reply.headers) message.set(name, value);
+    message.set(beast_http::field::content_type, reply.content_type);
+    message.keep_alive(keep_alive);
+    if (has_body) message.body() = std::move(reply.body);
+    message.prepare_payload();
+    SetDeadline(parts_.options.write_ms);
+    const auto [error, bytes] = co_await beast_http::async_write(stream_, message, kAwait);
+    line_.bytes_out += bytes;
+    ClearDeadline();
+    co_return !error;
+  }
+
+  asio::awaitable<bool> WriteStreamHeader(unsigned version, bool keep_alive) {
+    line_.status = 200;
+    beast_http::response<beast_http::empty_body> message(beast_http::status::ok, version);
+    SetFields(message);
+    message.set(beast_http::field::content_type, "text/event-stream; charset=utf-8");
+    message.set("X-Accel-Buffering", "no");  // a proxy before us passes the pieces on at once
+    message.keep_alive(keep_alive && version >= 11);
+    if (version >= 11) message.chunked(true);
+    beast_http::response_serializer<beast_http::empty_body> serializer(message);
+    SetDeadline(parts_.options.write_ms);
+    const auto [error, bytes] =
+        co_await beast_http::async_write_header(stream_, serializer, kAwait);
+    line_.bytes_out += bytes;
+    ClearDeadline();
+    co_return !error;
+  }
+
+  asio::awaitable<bool> WritePiece(const std::string& text, unsigned version) {
+    if (version < 11) co_return co_await Write(asio::buffer(text));
+    const std::string chunk = fmt::format("{:x}\r\n{}\r\n", text.size(), text);
+    co_return co_await Write(asio::buffer(chunk));
+  }
+
+  asio::awaitable<bool> Write(asio::const_buffer bytes) {
+    SetDeadline(parts_.options.write_ms);
+    const auto [error, written] = co_await asio::async_write(stream_, bytes, kAwait);
+    line_.bytes_out += written;
+    ClearDeadline();
+    co_return !error;
+  }
+
+  void NoteReply(const Handled& handled) {
+    const auto time = SteadyClock::now() - begin_;
+    line_.ms = std::chrono::duration<double, std::milli>(time).count();
+    parts_.service.NoteReply(handled, line_.status, line_.ms / 1e3);
+    parts_.log.Write(line_);
+  }
+
+  const ConnectionParts parts_;
+  Stream stream_;
+  asio::steady_timer watchdog_;
+  asio::steady_timer wake_;
+  boost::beast::flat_buffer buffer_{kBufferBytesMax};
+  std::string remote_;
+  bool timed_out_ = false;
+  bool woken_ = false;
+  std::atomic<bool> wake_posted_ = false;
+  bool reading_ahead_ = false;
+  bool client_left_ = false;
+  bool rest_unread_ = false;  // of a request that was refused
+  bool answering_ = false;
+  bool closing_ = false;
+  bool abort_ = false;  // ... and what is being answered is cancelled
+  bool ended_ = false;
+  AccessLine line_;
+  SteadyClock::time_point begin_{};
+};
+
+}  // namespace
+
+std::shared_ptr<Connection> MakeConnection(PlainStream stream, const ConnectionParts& parts) {
+  return std::make_shared<StreamConnection<PlainStream>>(std::move(stream), parts);
+}
+
+std::shared_ptr<Connection> MakeConnection(TlsStream stream, const ConnectionParts& parts) {
+  return std::make_shared<StreamConnection<TlsStream>>(std::move(stream), parts);
+}
+
+}  // namespace quire::serve::http

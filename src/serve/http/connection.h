@@ -1,0 +1,48 @@
+// One connection: requests one after another, each answered as a whole or as a stream.
+#ifndef QUIRE_SERVE_HTTP_CONNECTION_H_
+#define QUIRE_SERVE_HTTP_CONNECTION_H_
+
+#include <atomic>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <memory>
+
+#include "serve/http/server.h"
+
+namespace quire::serve::http {
+
+/// What connections share. Lifetime: that of the server.
+struct ConnectionParts {
+  Service& service;
+  AccessLog& log;
+  const ServerOptions& options;
+  std::atomic<uint64_t>& busy;  // requests that are being answered
+  // Where requests are read and looked at: a long prompt or a costly template keeps no socket
+  // waiting.
+  boost::asio::any_io_executor workers;
+  bool by_operator_listener;
+};
+
+class Connection {
+ public:
+  virtual ~Connection() = default;
+
+  /// Until the connection ends. Must be spawned on the socket's executor, a strand.
+  virtual boost::asio::awaitable<void> Run() = 0;
+  /// No more requests; the one that is being answered goes on, unless `cancel`.
+  ///
+  /// Threads: any
+  virtual void Close(bool cancel) = 0;
+};
+
+using PlainStream = boost::asio::ip::tcp::socket;
+using TlsStream = boost::asio::ssl::stream<boost::asio::ip::tcp::socket>;
+
+std::shared_ptr<Connection> MakeConnection(PlainStream stream, const ConnectionParts& parts);
+std::shared_ptr<Connection> MakeConnection(TlsStream stream, const ConnectionParts& parts);
+
+}  // namespace quire::serve::http
+
+#endif  // QUIRE_SERVE_HTTP_CONNECTION_H_

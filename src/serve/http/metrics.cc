@@ -1,0 +1,236 @@
+#include "serve/http/metrics.h"
+
+#include <fmt/format.h>
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+
+namespace quire::serve::http {
+
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+const prometheus::Histogram::BucketBoundaries kSeconds = {
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300};
+
+/// Families with the values of now, in the order in which they are first named.
+class Snapshot {
+ public:
+  void Gauge(const std::string& name, const std::string& help, double value, Labels labels = {}) {
+    ClientMetric metric;
+    metric.gauge.value = value;
+    Add(name, help, MetricType::Gauge, std::move(metric), labels);
+  }
+  void Counter(const std::string& name, const std::string& help, double value, Labels labels = {}) {
+    ClientMetric metric;
+    metric.counter.value = value;
+    Add(name, help, MetricType::Counter, std::move(metric), labels);
+  }
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  void Add(const std::string& name, const std::string& help, MetricType type, ClientMetric metric,
+           const Labels& labels) {
+    for (const auto& [label, value] : labels) metric.label.push_back({label, value});
+    auto found = std::ranges::find(families_, name, &MetricFamily::name);
+    if (found == families_.end()) {
+      families_.push_back({name, help, type, {}});
+      found = families_.end() - 1;
+    }
+    found->metric.push_back(std::move(metric));
+  }
+
+  std::vector<MetricFamily> families_;
+};
+
+double D(uint64_t number) { return static_cast<double>(number); }
+
+void AddCache(Snapshot& to, const CacheStats& stats) {
+  to.Gauge("quire_cache_limit_bytes", "Budget of the cache.", D(stats.hot_bytes_limit));
+  to.Gauge("quire_cache_used_bytes", "Slots in use with their metadata, and sequences.",
+           D(stats.hot_bytes_used));
+  to.Gauge("quire_cache_peak_bytes", "Most that was in use since the last resize.",
+           D(stats.hot_bytes_peak));
+  const std::string blocks = "Blocks of the cache by what may become of them.";
+  to.Gauge("quire_cache_blocks", blocks, D(stats.published_blocks), {{"state", "published"}});
+  to.Gauge("quire_cache_blocks", blocks, D(stats.evictable_blocks), {{"state", "evictable"}});
+  to.Gauge("quire_cache_blocks", blocks, D(stats.pinned_blocks), {{"state", "pinned"}});
+  const std::string slots = "Slots of the cache.";
+  to.Gauge("quire_cache_slots", slots, D(stats.sealed.slots_used), {{"state", "used"}});
+  to.Gauge("quire_cache_slots", slots, D(stats.sealed.slots_max - stats.sealed.slots_used),
+           {{"state", "free"}});
+  to.Gauge("quire_cache_sequences", "Open sequences.", D(stats.sequences));
+  to.Counter("quire_cache_lookups_total", "Prompts looked up.", D(stats.lookups));
+  to.Counter("quire_cache_lookup_tokens_total", "Prompt tokens asked for.", D(stats.lookup_tokens));
+  to.Counter("quire_cache_hit_tokens_total", "Prompt tokens found.", D(stats.hit_tokens));
+  to.Counter("quire_cache_published_blocks_total", "Blocks published.", D(stats.published_total));
+  to.Counter("quire_cache_deduplicated_blocks_total",
+             "Blocks that two sequences computed at once; one copy was kept.",
+             D(stats.deduplicated_total));
+  to.Counter("quire_cache_evicted_blocks_total", "Blocks evicted.", D(stats.evicted_total));
+  to.Counter("quire_cache_refused_total", "Requests that the budget refused.",
+             D(stats.refused_total));
+}
+
+void AddEngine(Snapshot& to, const EngineStats& stats) {
+  const std::string requests = "Requests in the engine.";
+  to.Gauge("quire_engine_requests", requests, stats.waiting, {{"state", "waiting"}});
+  to.Gauge("quire_engine_requests", requests, stats.running, {{"state", "running"}});
+  to.Gauge("quire_engine_chunk_tokens", "Prompt tokens that the next step may compute.",
+           stats.chunk_tokens);
+  to.Counter("quire_engine_steps_total", "Steps of the model.", D(stats.steps));
+  to.Counter("quire_engine_step_seconds_total", "Time of these steps.", D(stats.step_us) / 1e6);
+  const std::string tokens = "Tokens computed.";
+  to.Counter("quire_engine_tokens_total", tokens, D(stats.prompt_tokens), {{"kind", "prompt"}});
+  to.Counter("quire_engine_tokens_total", tokens, D(stats.decode_tokens), {{"kind", "decode"}});
+  to.Counter("quire_engine_recomputed_tokens_total", "Tokens computed again after a preemption.",
+             D(stats.recomputed_tokens));
+  to.Counter("quire_engine_prefix_waits_total",
+             "Requests that waited for a prefix that another one was computing.",
+             D(stats.prefix_waits));
+  to.Counter("quire_engine_preemptions_total", "Requests that lost their blocks and began again.",
+             D(stats.preemptions));
+  to.Counter("quire_engine_sessions_released_total", "Idle sessions that lost their blocks.",
+             D(stats.sessions_released));
+}
+
+void AddTenant(Snapshot& to, const TenantStats& stats) {
+  const Labels tenant = {{"tenant", stats.name}};
+  const auto with = [&](const std::string& label, const std::string& value) {
+    Labels labels = tenant;
+    labels.emplace_back(label, value);
+    return labels;
+  };
+  to.Gauge("quire_tenant_used_bytes", "Slots and sequences that the tenant pays for.",
+           D(stats.bytes_used), tenant);
+  to.Gauge("quire_tenant_quota_bytes", "Most it may hold; 0: as much as the budget.",
+           D(stats.quota_bytes), tenant);
+  to.Gauge("quire_tenant_floor_bytes", "What the needs of others leave it.", D(stats.floor_bytes),
+           tenant);
+  to.Gauge("quire_tenant_published_blocks", "Published blocks charged to it.",
+           D(stats.published_blocks), tenant);
+  to.Counter("quire_tenant_lookups_total", "Prompts looked up.", D(stats.lookups), tenant);
+  to.Counter("quire_tenant_lookup_tokens_total", "Prompt tokens asked for.", D(stats.lookup_tokens),
+             tenant);
+  to.Counter("quire_tenant_hit_tokens_total", "Prompt tokens found.", D(stats.hit_tokens), tenant);
+  for (uint32_t i = 1; i < kMissReasonsEnd; ++i) {
+    to.Counter("quire_tenant_missed_tokens_total", "Prompt tokens not found, by the reason.",
+               D(stats.missed_tokens[i]),
+               with("reason", std::string(MissReasonName(static_cast<MissReason>(i)))));
+  }
+  to.Counter("quire_tenant_evicted_blocks_total", "Blocks of it that were evicted.",
+             D(stats.evicted_total), tenant);
+  to.Counter("quire_tenant_refused_total", "Requests refused for want of room.",
+             D(stats.refused_total), tenant);
+  for (const LruEstimate& estimate : stats.lru_estimates) {
+    to.Gauge("quire_tenant_lru_hit_ratio",
+             "Share of blocks that recency would hit in a cache of another size.",
+             estimate.hit_ratio, with("size", fmt::format("{}x", estimate.size)));
+  }
+}
+
+bool IsOf(const ClientMetric& metric, const std::string& tenant) {
+  return std::ranges::any_of(metric.label, [&](const ClientMetric::Label& label) {
+    return label.name == "tenant" && label.value == tenant;
+  });
+}
+
+}  // namespace
+
+struct Metrics::Families {
+  prometheus::Family<prometheus::Counter>& requests;
+  prometheus::Family<prometheus::Histogram>& duration;
+  prometheus::Family<prometheus::Histogram>& first_token;
+  prometheus::Family<prometheus::Histogram>& per_token;
+  prometheus::Family<prometheus::Counter>& prompt_tokens;
+  prometheus::Family<prometheus::Counter>& generated_tokens;
+  prometheus::Family<prometheus::Counter>& preemptions;
+
+  template <typename Family>
+  static auto& Make(Family builder, const char* name, const char* help,
+                    prometheus::Registry& registry) {
+    return builder.Name(name).Help(help).Register(registry);
+  }
+
+  explicit Families(prometheus::Registry& registry)
+      : requests(Make(prometheus::BuildCounter(), "quire_http_requests_total",
+                      "Requests answered, by route and status.", registry)),
+        duration(Make(prometheus::BuildHistogram(), "quire_http_request_duration_seconds",
+                      "From the last byte of a request to the last of its answer.", registry)),
+        first_token(Make(prometheus::BuildHistogram(), "quire_time_to_first_token_seconds",
+                         "From a call's submission to the first token of its answer.", registry)),
+        per_token(Make(prometheus::BuildHistogram(), "quire_time_per_output_token_seconds",
+                       "Mean time between the later tokens of an answer.", registry)),
+        prompt_tokens(Make(prometheus::BuildCounter(), "quire_prompt_tokens_total",
+                           "Prompt tokens of calls that ended, by where they came from.",
+                           registry)),
+        generated_tokens(Make(prometheus::BuildCounter(), "quire_generated_tokens_total",
+                              "Tokens generated for calls that ended.", registry)),
+        preemptions(Make(prometheus::BuildCounter(), "quire_call_preemptions_total",
+                         "How often calls that ended lost their blocks and began again.",
+                         registry)) {}
+};
+
+Metrics::Metrics()
+    : registry_(std::make_unique<prometheus::Registry>()),
+      families_(std::make_unique<Families>(*registry_)) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::CountRequest(const std::string& tenant, const std::string& route, uint32_t status,
+                           double seconds) {
+  families_->requests
+      .Add({{"tenant", tenant}, {"route", route}, {"status", std::to_string(status)}})
+      .Increment();
+  families_->duration.Add({{"tenant", tenant}, {"route", route}}, kSeconds).Observe(seconds);
+}
+
+void Metrics::CountCall(const std::string& tenant, const CallReport& report) {
+  const auto tokens = [&](const char* from, uint64_t count) {
+    families_->prompt_tokens.Add({{"tenant", tenant}, {"from", from}}).Increment(D(count));
+  };
+  tokens("cache", report.reused_tokens);
+  tokens("computed", report.computed_tokens);
+  families_->generated_tokens.Add({{"tenant", tenant}}).Increment(D(report.generated_tokens));
+  families_->preemptions.Add({{"tenant", tenant}}).Increment(D(report.preemptions));
+  if (report.ttft_ms > 0) {
+    families_->first_token.Add({{"tenant", tenant}}, kSeconds).Observe(report.ttft_ms / 1e3);
+  }
+  if (report.ms_per_token > 0) {
+    families_->per_token.Add({{"tenant", tenant}}, kSeconds).Observe(report.ms_per_token / 1e3);
+  }
+}
+
+std::string Metrics::Text(const MetricsSnapshot& snapshot,
+                          const std::optional<std::string>& only) const {
+  Snapshot now;
+  if (!only) {
+    now.Gauge("quire_build_info", "The version that runs, as a label.", 1,
+              {{"version", snapshot.version}});
+    now.Gauge("quire_http_connections", "Open connections.", D(snapshot.connections));
+    now.Gauge("quire_sessions", "Open sessions.", D(snapshot.sessions));
+    now.Gauge("quire_budget_limit_bytes", "Budget of all caches together.",
+              D(snapshot.budget_bytes));
+    now.Gauge("quire_budget_used_bytes", "What is charged to it.", D(snapshot.budget_used_bytes));
+  }
+  if (snapshot.cache) AddCache(now, *snapshot.cache);
+  if (snapshot.engine) AddEngine(now, *snapshot.engine);
+  for (const TenantStats& tenant : snapshot.tenants) AddTenant(now, tenant);
+  std::vector<MetricFamily> families = now.Take();
+  for (MetricFamily& family : registry_->Collect()) {
+    if (only) {
+      std::erase_if(family.metric, [&](const auto& metric) { return !IsOf(metric, *only); });
+    }
+    if (!family.metric.empty()) families.push_back(std::move(family));
+  }
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace quire::serve::http

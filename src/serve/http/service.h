@@ -1,0 +1,172 @@
+// What the server does with one request, without sockets: who calls, what is asked, what is
+// answered.
+#ifndef QUIRE_SERVE_HTTP_SERVICE_H_
+#define QUIRE_SERVE_HTTP_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "text/chat_template.h"
+#include "text/generation_config.h"
+#include "text/tokenizer.h"
+#include "serve/engine.h"
+#include "serve/http/call.h"
+#include "serve/http/caller.h"
+#include "serve/http/metrics.h"
+#include "serve/http/prompt_tree.h"
+#include "serve/http/session_table.h"
+
+namespace quire::serve::http {
+
+struct ServiceOptions {
+  std::string model_name{};
+  std::string version{};
+  std::vector<TokenId> stop_tokens{};    // any of them ends an answer
+  uint64_t tokens_max = 0;               // prompt and answer together
+  uint32_t answer_tokens_default = 512;  // of a chat that does not say; a completion's is 16
+  uint32_t answer_tokens_max = 0;        // of one answer; 0: tokens_max
+  uint64_t call_timeout_us = 600'000'000;
+  uint64_t calls_per_tenant_max = 256;
+  SessionLimits sessions{};
+  // Without keys: who reaches it under another name than a loopback one is refused, so that pages
+  // of other sites cannot (DNS rebinding).
+  bool loopback_names_only = true;
+};
+
+struct ServiceParts {
+  Engine& engine;
+  Cache& cache;
+  EventHub& hub;
+  const model::Tokenizer& tokenizer;
+  const std::optional<model::ChatTemplate>& chat;  // none: plain `role: content` lines
+  const model::GenerationConfig& generation;       // the defaults of sampling
+  const Clock& clock;
+  std::function<EngineStats()> engine_stats;
+  std::function<std::pair<uint64_t, uint64_t>()> budget_used_of;  // bytes
+  std::function<std::string(const std::string&)> strftime_now;    // for templates
+};
+
+struct HttpRequest {
+  std::string method{};
+  std::string path{};  // without what follows '?'
+  std::string host{};
+  std::string content_type{};
+  std::string authorization{};
+  std::string body{};
+  bool by_operator_listener = false;
+};
+
+struct Reply {
+  uint32_t status = 200;
+  std::string content_type = "application/json";
+  std::string body{};
+  std::vector<std::pair<std::string, std::string>> headers{};
+};
+Reply ErrorReply(const ApiError& error);
+
+/// What became of a request.
+struct Handled {
+  Caller caller{.tenant = kDefaultTenant, .name = ""};  // no name: nobody known
+  std::string route = "other";                          // one of a few fixed names
+  std::string session{};                                // that the call goes on with
+  std::variant<Reply, std::unique_ptr<Call>> outcome = Reply{};
+};
+
+/// Threads:  any
+/// Lifetime: what the parts name must outlive it, and it its calls
+class Service {
+ public:
+  /// Enters the tenants of a keys file into cache and engine. Without one, everybody is the default
+  /// tenant and sees all.
+  ///
+  /// Errors: those of Cache::AddTenant
+  static Result<std::unique_ptr<Service>> Create(const ServiceParts& parts,
+                                                 const ServiceOptions& options,
+                                                 const std::optional<KeysFile>& keys);
+
+  Handled Handle(const HttpRequest& request);
+  /// To be called when a call has ended, before it is destroyed.
+  void NoteEnd(const Handled& handled, const CallReport& report);
+  void NoteReply(const Handled& handled, uint32_t status, double seconds);
+  void NoteConnections(int64_t more) { connections_ += static_cast<uint64_t>(more); }
+
+  /// From now on new calls are refused and /readyz says no.
+  void Drain() { draining_ = true; }
+  bool draining() const { return draining_; }
+  /// From time to time: ends sessions that idle.
+  void Tidy() { sessions_.EndIdle(parts_.clock.NowMicros()); }
+
+ private:
+  Service(const ServiceParts& parts, const ServiceOptions& options);
+
+  Result<void> AddTenants(const KeysFile& keys);
+  ApiResult<Caller> CallerOf(const HttpRequest& request) const;
+  ApiResult<void> Route(const HttpRequest& request, Handled& handled);
+  ApiResult<Reply> Answer(const HttpRequest& request, const Caller& caller, std::string& route);
+  ApiResult<Reply> AnswerSessions(const HttpRequest& request, const Caller& caller);
+  ApiResult<Reply> Tokenize(const HttpRequest& request) const;
+  Reply Models() const;
+  Reply CacheJson(const Caller& caller) const;
+  Reply MetricsText(const Caller& caller) const;
+  std::vector<TenantStats> TenantsSeenBy(const Caller& caller) const;
+  OrderedJson TreeJson(const Caller& caller) const;
+  OrderedJson CallsJson(const Caller& caller) const;
+
+  // service_calls.cc
+  ApiResult<void> StartCall(const HttpRequest& request, Endpoint endpoint, Handled& handled);
+  ApiResult<std::unique_ptr<Call>> Start(ApiCall call, const Caller& caller, SessionId session,
+                                         bool add_special);
+  ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(const ApiCall& call,
+                                                         bool add_special) const;
+  ApiResult<std::vector<TokenId>> Encode(std::string_view text, bool add_special) const;
+  ApiResult<std::vector<TokenId>> ChatPrompt(const OrderedJson& messages) const;
+  ApiResult<uint32_t> AnswerTokens(const ApiCall& call, uint64_t prompt_tokens) const;
+  model::SamplingOptions SamplingOf(const std::optional<float>& temperature,
+                                    const std::optional<float>& top_p,
+                                    const std::optional<uint32_t>& top_k,
+                                    const std::optional<uint64_t>& seed) const;
+
+  const ServiceParts parts_;
+  const ServiceOptions options_;
+  const uint64_t started_s_;  // Unix time
+  KeyTable keys_;
+  struct KnownTenant {
+    TenantId id;
+    std::string name;
+    TenantId domain;  // none: private
+  };
+  std::vector<KnownTenant> tenants_;  // domains too
+  SessionTable sessions_;
+  LiveCalls live_;
+  PromptTree tree_;
+  Metrics metrics_;
+  std::atomic<uint64_t> connections_ = 0;
+  std::atomic<bool> draining_ = false;
+};
+
+/// "localhost", "127.0.0.1:8080", "[::1]" and the like.
+bool IsLoopbackHost(std::string_view host);
+
+/// What Cache::BlockMap shows, in at most `cells_max` characters: each stands for as many slots and
+/// shows what most of those in use are.
+struct BlockMapCells {
+  uint64_t slots = 0;
+  uint64_t slots_per_cell = 1;
+  std::string cells{};
+};
+BlockMapCells ShrinkBlockMap(std::string_view map, uint64_t cells_max);
+
+/// The page for people, one HTML file.
+std::string_view Page();
+
+}  // namespace quire::serve::http
+
+#endif  // QUIRE_SERVE_HTTP_SERVICE_H_

@@ -1,0 +1,180 @@
+// Service: from the body of a completions call to requests in the engine.
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "serve/http/service.h"
+
+namespace quire::serve::http {
+
+namespace {
+
+constexpr uint32_t kCompletionTokensDefault = 16;  // OpenAI's
+
+uint64_t RandomSeed() {
+  uint64_t seed = 0;
+  randombytes_buf(&seed, sizeof seed);
+  return seed;
+}
+
+}  // namespace
+
+ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint,
+                                   Handled& handled) {
+  if (draining_) return std::unexpected(ShuttingDown());
+  QUIRE_ASSIGN(ApiCall call, ParseCall(endpoint, request.body));
+  if (!call.model.empty() && call.model != options_.model_name) {
+    return std::unexpected(
+        ApiError{.status = 404,
+                 .type = "invalid_request_error",
+                 .code = "model_not_found",
+                 .param = "model",
+                 .message = fmt::format("there is no model '{}'; this server has '{}'",
+                                        call.model.substr(0, 64), options_.model_name)});
+  }
+  if (call.session.empty()) {
+    QUIRE_ASSIGN(handled.outcome, Start(std::move(call), handled.caller, SessionId::None(),
+                                        /*add_special=*/true));
+    return {};
+  }
+  const std::string name = call.session;
+  const uint64_t now_us = parts_.clock.NowMicros();
+  QUIRE_ASSIGN(const SessionTable::Used used, sessions_.Use(handled.caller, name, now_us));
+  auto started = Start(std::move(call), handled.caller, used.id, /*add_special=*/used.tokens == 0);
+  if (!started) {
+    sessions_.NoteTokens(name, 0, now_us);
+    return std::unexpected(std::move(started).error());
+  }
+  handled.session = name;
+  handled.outcome = *std::move(started);
+  return {};
+}
+
+ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& caller,
+                                                SessionId session, bool add_special) {
+  QUIRE_ASSIGN(const auto prompts, PromptsOf(call, add_special));
+  const uint64_t now_us = parts_.clock.NowMicros();
+  std::vector<Request> requests;
+  model::SamplingOptions sampling = SamplingOf(call.temperature, call.top_p, call.top_k, call.seed);
+  for (const std::vector<TokenId>& prompt : prompts) {
+    if (prompt.empty() && session.is_none()) {
+      return BadRequest(call.endpoint == Endpoint::kChat ? "messages" : "prompt",
+                        "the prompt has no tokens");
+    }
+    QUIRE_ASSIGN(const uint32_t tokens, AnswerTokens(call, prompt.size()));
+    for (uint32_t i = 0; i < call.choices; ++i) {
+      requests.push_back({.prompt = prompt,
+                          .max_tokens = tokens,
+                          .stop_tokens = options_.stop_tokens,
+                          .sampling = sampling,
+                          .reuse = call.reuse,
+                          .tenant = caller.tenant,
+                          .deadline_us = now_us + options_.call_timeout_us,
+                          .logprobs = call.logprobs});
+      if (!session.is_none()) requests.back().session = session;
+      ++sampling.seed;  // another answer is another draw
+    }
+    if (call.reuse) tree_.Add(caller.tenant, prompt);
+  }
+  const bool chat = call.endpoint == Endpoint::kChat;
+  Call::Head head{.id = RandomName(chat ? "chatcmpl-" : "cmpl-"),
+                  .model = options_.model_name,
+                  .created_s = static_cast<uint64_t>(std::time(nullptr)),
+                  .version = "quire-" + options_.version};
+  auto progress = live_.Enter(caller, head.id, now_us, options_.calls_per_tenant_max);
+  if (progress == nullptr) {
+    return TooMany(fmt::format("the tenant has {} calls under way, as many as it may",
+                               options_.calls_per_tenant_max));
+  }
+  const uint32_t choices = call.choices;
+  auto started = std::make_unique<Call>(
+      Call::Parts{
+          .engine = parts_.engine, .hub = parts_.hub, .live = live_, .tokenizer = parts_.tokenizer},
+      std::move(call), std::move(head), std::move(progress));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    QUIRE_TRY(started->Submit(std::move(requests[i]), /*counts_prompt=*/i % choices == 0));
+  }
+  return started;
+}
+
+ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(const ApiCall& call,
+                                                                bool add_special) const {
+  std::vector<std::vector<TokenId>> prompts;
+  if (call.endpoint == Endpoint::kChat) {
+    QUIRE_ASSIGN(auto prompt, ChatPrompt(call.messages));
+    prompts.push_back(std::move(prompt));
+    return prompts;
+  }
+  for (const Prompt& each : call.prompts) {
+    if (const auto* const tokens = std::get_if<std::vector<TokenId>>(&each)) {
+      prompts.push_back(*tokens);
+      continue;
+    }
+    QUIRE_ASSIGN(auto prompt, Encode(std::get<std::string>(each), add_special));
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+ApiResult<std::vector<TokenId>> Service::Encode(std::string_view text, bool add_special) const {
+  auto tokens = parts_.tokenizer.Encode(text, {.add_special = add_special});
+  // What the tokenizer cannot take it will never take.
+  if (!tokens) return BadRequest("prompt", tokens.error().message);
+  return *std::move(tokens);
+}
+
+ApiResult<std::vector<TokenId>> Service::ChatPrompt(const OrderedJson& messages) const {
+  if (parts_.chat) {
+    const auto text =
+        parts_.chat->Render({.messages = messages, .strftime_now = parts_.strftime_now});
+    if (!text) return BadRequest("messages", text.error().message);
+    return Encode(*text, /*add_special=*/false);
+  }
+  std::string text;
+  for (const OrderedJson& message : messages) {
+    text += fmt::format("{}: {}\n", message["role"].get<std::string>(),
+                        message["content"].get<std::string>());
+  }
+  return Encode(text + "assistant:", /*add_special=*/true);
+}
+
+ApiResult<uint32_t> Service::AnswerTokens(const ApiCall& call, uint64_t prompt_tokens) const {
+  const uint64_t most =
+      options_.answer_tokens_max != 0 ? options_.answer_tokens_max : options_.tokens_max;
+  if (call.max_tokens && *call.max_tokens > most) {
+    return BadRequest("max_tokens", fmt::format("{} tokens are asked for, at most {} are given",
+                                                *call.max_tokens, most));
+  }
+  const uint64_t asked = prompt_tokens + call.max_tokens.value_or(1);
+  if (asked > options_.tokens_max) {
+    return std::unexpected(ApiError{
+        .status = 400,
+        .type = "invalid_request_error",
+        .code = "context_length_exceeded",
+        .param = call.endpoint == Endpoint::kChat ? "messages" : "prompt",
+        .message = fmt::format("prompt and answer have {} tokens ({} and {}), at most {} are "
+                               "possible",
+                               asked, prompt_tokens, asked - prompt_tokens, options_.tokens_max)});
+  }
+  if (call.max_tokens) return *call.max_tokens;
+  const uint64_t fallback =
+      call.endpoint == Endpoint::kChat ? options_.answer_tokens_default : kCompletionTokensDefault;
+  return static_cast<uint32_t>(std::min({fallback, most, options_.tokens_max - prompt_tokens}));
+}
+
+// What a call does not say is what the model's makers say; without a word from them greedy.
+model::SamplingOptions Service::SamplingOf(const std::optional<float>& temperature,
+                                           const std::optional<float>& top_p,
+                                           const std::optional<uint32_t>& top_k,
+                                           const std::optional<uint64_t>& seed) const {
+  const model::GenerationConfig& makers = parts_.generation;
+  const bool sample = makers.do_sample;
+  return {.temperature = temperature.value_or(sample ? makers.temperature : 0.0f),
+          .seed = seed ? *seed : RandomSeed(),
+          .top_k = top_k.value_or(sample ? makers.top_k : 0),
+          .top_p = top_p.value_or(sample ? makers.top_p : 1.0f)};
+}
+
+}  // namespace quire::serve::http

@@ -1,0 +1,261 @@
+// The service on the bundled model, without sockets.
+#include "serve/http/service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "serve/http/test_service.h"
+
+namespace quire::serve::http {
+namespace {
+
+constexpr std::string_view kKeys = R"(
+[[tenant]]
+name = "alice"
+keys = ["alice-0123456789abcdef"]
+[[tenant]]
+name = "bob"
+keys = ["bob-0123456789abcdef"]
+[[tenant]]
+name = "ops"
+keys = ["ops-0123456789abcdef"]
+operator = true
+)";
+
+class ServiceTest : public WithService {
+ protected:
+  static HttpRequest Get(const std::string& path, const std::string& key = "") {
+    return {.method = "GET",
+            .path = path,
+            .host = "localhost:8080",
+            .authorization = key.empty() ? "" : "Bearer " + key};
+  }
+  static HttpRequest Post(const std::string& path, const std::string& body,
+                          const std::string& key = "") {
+    HttpRequest request = Get(path, key);
+    request.method = "POST";
+    request.content_type = "application/json";
+    request.body = body;
+    return request;
+  }
+
+  /// The answer as one: a stream's events, or the body.
+  Reply Ask(const HttpRequest& request) {
+    Handled handled = service_->Handle(request);
+    if (auto* reply = std::get_if<Reply>(&handled.outcome)) return *reply;
+    Call& call = *std::get<std::unique_ptr<Call>>(handled.outcome);
+    std::string stream;
+    while (!call.ended()) {
+      call.Pump();
+      if (call.streams()) stream += call.TakeStream();
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    service_->NoteEnd(handled, call.Report());
+    if (call.error()) return ErrorReply(*call.error());
+    return {.body = call.streams() ? stream + call.TakeStream() : call.Body()};
+  }
+  OrderedJson AskJson(const HttpRequest& request, uint32_t status = 200) {
+    const Reply reply = Ask(request);
+    EXPECT_EQ(reply.status, status) << reply.body;
+    return OrderedJson::parse(reply.body);
+  }
+};
+
+const std::string kPrompt = R"("It is a truth universally acknowledged, that a single man in")";
+
+TEST_F(ServiceTest, AStreamSaysWhatTheWholeAnswerSays) {
+  Make();
+  const std::string body = R"({"max_tokens": 20, "prompt": )" + kPrompt;
+  const OrderedJson whole = AskJson(Post("/v1/completions", body + "}"));
+  const std::string stream = Ask(Post("/v1/completions", body + R"(, "stream": true})")).body;
+  std::string text;
+  std::string reason;
+  size_t events = 0;
+  for (size_t at = 0; (at = stream.find("data: {", at)) != std::string::npos; ++at) {
+    const auto event = OrderedJson::parse(stream.substr(at + 6, stream.find('\n', at) - at - 6));
+    text += event["choices"][0]["text"];
+    if (!event["choices"][0]["finish_reason"].is_null()) {
+      reason = event["choices"][0]["finish_reason"];
+    }
+    ++events;
+  }
+  EXPECT_EQ(text, whole["choices"][0]["text"]);
+  EXPECT_EQ(reason, "length");
+  EXPECT_GT(events, 1u);
+  EXPECT_TRUE(stream.ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 20);
+}
+
+TEST_F(ServiceTest, TheSecondCallSaysWhatItFoundInTheCache) {
+  Make();
+  const std::string body = R"({"max_tokens": 2, "prompt": )" + kPrompt + "}";
+  const OrderedJson first = AskJson(Post("/v1/completions", body));
+  const OrderedJson second = AskJson(Post("/v1/completions", body));
+  EXPECT_EQ(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_EQ(second["usage"]["prompt_tokens_details"]["cached_tokens"], 48);
+  EXPECT_EQ(second["usage"]["prompt_tokens"], kPrompt.size() - 2);
+  EXPECT_EQ(first["choices"], second["choices"]);
+}
+
+TEST_F(ServiceTest, AStopStringEndsTheAnswerBeforeIt) {
+  Make();
+  const OrderedJson free =
+      AskJson(Post("/v1/completions", R"({"max_tokens": 40, "prompt": )" + kPrompt + "}"));
+  const std::string text = free["choices"][0]["text"];
+  const std::string stop = text.substr(10, 4);
+  const OrderedJson stopped =
+      AskJson(Post("/v1/completions", R"({"max_tokens": 40, "stop": )" + Dump(OrderedJson(stop)) +
+                                          R"(, "prompt": )" + kPrompt + "}"));
+  EXPECT_EQ(stopped["choices"][0]["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(stopped["usage"]["completion_tokens"], text.find(stop) + stop.size());
+}
+
+TEST_F(ServiceTest, SeveralPromptsAndChoicesAreSeveralAnswers) {
+  Make();
+  const OrderedJson json = AskJson(
+      Post("/v1/completions", R"({"prompt": ["One two three", "Four five"], "n": 2, "seed": 5,
+                                  "temperature": 1.5, "max_tokens": 12, "logprobs": 2})"));
+  ASSERT_EQ(json["choices"].size(), 4u);
+  EXPECT_NE(json["choices"][0]["text"], json["choices"][1]["text"]);
+  EXPECT_EQ(json["choices"][3]["index"], 3);
+  EXPECT_EQ(json["choices"][3]["logprobs"]["tokens"].size(), 12u);
+  EXPECT_EQ(json["choices"][3]["logprobs"]["top_logprobs"][0].size(), 2u);
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 13 + 9);  // each prompt once
+  EXPECT_EQ(json["usage"]["completion_tokens"], 48);
+}
+
+TEST_F(ServiceTest, ASessionGoesOnWhereItWas) {
+  Make();
+  const std::string session = AskJson(Post("/v1/sessions", ""))["id"];
+  const auto in = [&](const std::string& name, const std::string& more) {
+    return Post("/v1/completions", R"({"session": ")" + name + R"(", )" + more + "}");
+  };
+  AskJson(in(session, R"("prompt": "It is a truth ", "max_tokens": 0)"));
+  const std::string fork = AskJson(Post("/v1/sessions/" + session + "/fork", ""))["id"];
+  const OrderedJson said = AskJson(in(session, R"("prompt": "universally", "max_tokens": 10)"));
+  const OrderedJson alone = AskJson(
+      Post("/v1/completions", R"({"prompt": "It is a truth universally", "max_tokens": 10})"));
+  EXPECT_EQ(said["choices"][0]["text"], alone["choices"][0]["text"]);
+  EXPECT_EQ(AskJson(in(fork, R"("prompt": "universally", "max_tokens": 10)"))["choices"],
+            said["choices"]);
+  EXPECT_EQ(AskJson(Get("/v1/sessions/" + session))["tokens"], 35);
+  EXPECT_EQ(AskJson(Get("/v1/sessions"))["data"].size(), 2u);
+  HttpRequest end = Get("/v1/sessions/" + session);
+  end.method = "DELETE";
+  EXPECT_EQ(AskJson(end)["deleted"], true);
+  AskJson(in(session, R"("prompt": "x")"), 404);
+}
+
+TEST_F(ServiceTest, KeysSayWhoSeesWhat) {
+  Make(kKeys);
+  const std::string alice = "alice-0123456789abcdef";
+  const std::string bob = "bob-0123456789abcdef";
+  const std::string ops = "ops-0123456789abcdef";
+  const std::string body = R"({"max_tokens": 2, "prompt": )" + kPrompt + "}";
+  AskJson(Post("/v1/completions", body), 401);
+  AskJson(Post("/v1/completions", body, "alice"), 401);
+  AskJson(Post("/v1/completions", body, alice));
+  // What Alice cached is not there for Bob.
+  EXPECT_EQ(AskJson(Post("/v1/completions", body,
+                         bob))["usage"]["prompt_tokens_details"]["cached_tokens"],
+            0);
+  const OrderedJson own = AskJson(Get("/v1/cache", bob));
+  EXPECT_EQ(own["scope"], "tenant");
+  ASSERT_EQ(own["tenants"].size(), 1u);
+  EXPECT_EQ(own["tenants"][0]["name"], "bob");
+  EXPECT_FALSE(own.contains("block_map") || own.contains("cache") || own.contains("engine"));
+  for (const OrderedJson& node : own["tree"]) EXPECT_EQ(node["tenant"], "bob");
+  const OrderedJson all = AskJson(Get("/v1/cache", ops));
+  EXPECT_EQ(all["scope"], "all");
+  EXPECT_EQ(all["tenants"].size(), 4u);  // the three, and who asks through the operator's listener
+  const std::string metrics = Ask(Get("/metrics", bob)).body;
+  EXPECT_THAT(metrics, testing::HasSubstr(R"(tenant="bob")"));
+  EXPECT_THAT(metrics, testing::Not(testing::HasSubstr("alice")));
+  EXPECT_THAT(metrics, testing::Not(testing::HasSubstr("quire_engine")));
+  EXPECT_THAT(Ask(Get("/metrics", ops)).body, testing::HasSubstr(R"(tenant="alice")"));
+  // Sessions are the tenant's, and the operator's key opens none of them.
+  const std::string session = AskJson(Post("/v1/sessions", "", alice))["id"];
+  AskJson(Get("/v1/sessions/" + session, bob), 404);
+  AskJson(Get("/v1/sessions/" + session, ops), 404);
+  AskJson(Get("/v1/sessions/" + session, alice));
+  HttpRequest listener = Get("/v1/cache");
+  listener.by_operator_listener = true;
+  EXPECT_EQ(AskJson(listener)["scope"], "all");
+}
+
+TEST_F(ServiceTest, WhatCannotBeAnsweredHasItsStatus) {
+  Make();
+  AskJson(Get("/nothing"), 404);
+  AskJson(Get("/v1/completions"), 405);
+  AskJson(Post("/v1/completions", "{"), 400);
+  AskJson(Post("/v1/completions", R"({"prompt": ""})"), 400);
+  AskJson(Post("/v1/completions", R"({"prompt": "a", "model": "other"})"), 404);
+  AskJson(Post("/v1/completions", R"({"prompt": [999]})"), 400);
+  AskJson(Post("/v1/completions", R"({"prompt": "a", "session": "sess_none"})"), 404);
+  EXPECT_EQ(AskJson(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 4096})"),
+                    400)["error"]["code"],
+            "context_length_exceeded");
+  HttpRequest text = Post("/v1/completions", R"({"prompt": "a"})");
+  text.content_type = "text/plain";
+  AskJson(text, 415);
+  HttpRequest foreign = Get("/v1/cache");
+  foreign.host = "attacker.example";
+  AskJson(foreign, 403);
+  service_->Drain();
+  AskJson(Post("/v1/completions", R"({"prompt": "a"})"), 503);
+  EXPECT_EQ(Ask(Get("/readyz")).status, 503u);
+  EXPECT_EQ(Ask(Get("/healthz")).status, 200u);
+}
+
+TEST_F(ServiceTest, ATenantHasSoManyCallsAtOnce) {
+  Make("", {.calls_per_tenant_max = 1});
+  const HttpRequest request =
+      Post("/v1/completions", R"({"max_tokens": 2000, "prompt": )" + kPrompt + "}");
+  Handled first = service_->Handle(request);
+  ASSERT_TRUE(std::holds_alternative<std::unique_ptr<Call>>(first.outcome));
+  AskJson(request, 429);
+  EXPECT_EQ(AskJson(Get("/v1/cache"))["calls"].size(), 1u);
+  first.outcome = Reply{};  // cancels, and waits for the engine
+  EXPECT_EQ(AskJson(Get("/v1/cache"))["calls"].size(), 0u);
+  EXPECT_EQ(cache_->stats().sequences, 0u);
+}
+
+TEST_F(ServiceTest, AChatWithoutATemplateIsPlainLines) {
+  Make();
+  const OrderedJson chat = AskJson(Post("/v1/chat/completions", R"({"max_tokens": 9,
+      "messages": [{"role": "system", "content": "Be brief."}, 
+                   {"role": "user", "content": "Hi"}]})"));
+  const OrderedJson plain =
+      AskJson(Post("/v1/completions",
+                   R"({"max_tokens": 9, "prompt": "system: Be brief.\nuser: Hi\nassistant:"})"));
+  EXPECT_EQ(chat["choices"][0]["message"]["content"], plain["choices"][0]["text"]);
+  EXPECT_EQ(chat["object"], "chat.completion");
+}
+
+TEST(IsLoopbackHost, IsAboutTheName) {
+  for (const char* const host :
+       {"localhost", "localhost:80", "127.0.0.1:8080", "[::1]", "[::1]:1"}) {
+    EXPECT_TRUE(IsLoopbackHost(host)) << host;
+  }
+  for (const char* const host :
+       {"", "localhost.evil.example", "10.0.0.1", "[::2]:1", "0.0.0.0:1"}) {
+    EXPECT_FALSE(IsLoopbackHost(host)) << host;
+  }
+}
+
+TEST(ShrinkBlockMap, CountsSlotsOfFoldedRowsAndShowsWhatIsInUse) {
+  const std::string map = "  0  sspS....\n  8  ........  x3\n 32  w.\n";
+  const BlockMapCells whole = ShrinkBlockMap(map, 100);
+  EXPECT_EQ(whole.slots, 34u);
+  EXPECT_EQ(whole.slots_per_cell, 1u);
+  EXPECT_EQ(whole.cells, "sspS...." + std::string(24, '.') + "w.");
+  const BlockMapCells shrunk = ShrinkBlockMap(map, 5);
+  EXPECT_EQ(shrunk.slots_per_cell, 7u);
+  EXPECT_EQ(shrunk.cells, "s...w");
+}
+
+}  // namespace
+}  // namespace quire::serve::http

@@ -1,0 +1,85 @@
+// Sessions by the names that clients know them by.
+#ifndef QUIRE_SERVE_HTTP_SESSION_TABLE_H_
+#define QUIRE_SERVE_HTTP_SESSION_TABLE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/thread_annotations.h"
+#include "serve/engine.h"
+#include "serve/http/api_error.h"
+#include "serve/http/caller.h"
+
+namespace quire::serve::http {
+
+struct SessionLimits {
+  uint64_t per_tenant_max = 64;
+  uint64_t idle_us = 3'600'000'000;  // one that was not used for so long ends
+};
+
+/// Names are random: nobody finds another's. A tenant's are its own, whatever its key may see
+/// besides.
+///
+/// Threads: any
+class SessionTable {
+ public:
+  SessionTable(Engine& engine, const SessionLimits& limits) : engine_(engine), limits_(limits) {}
+
+  /// Errors: 429 the tenant, or the engine, has as many as it may
+  ApiResult<OrderedJson> Open(const Caller& caller, const model::SamplingOptions& sampling,
+                              uint64_t now_us);
+  /// Errors: 404; 409 a request of it has not finished; 429 as Open
+  ApiResult<OrderedJson> Fork(const Caller& caller, const std::string& name, uint64_t now_us);
+  /// Errors: 404
+  ApiResult<void> End(const Caller& caller, const std::string& name);
+  /// Errors: 404
+  ApiResult<OrderedJson> Get(const Caller& caller, const std::string& name, uint64_t now_us) const;
+  OrderedJson List(const Caller& caller, uint64_t now_us) const;
+  uint64_t count() const;
+
+  /// The engine's session, which is used now until NoteTokens, and what it holds.
+  /// Errors: 404
+  struct Used {
+    SessionId id;
+    uint64_t tokens;
+  };
+  ApiResult<Used> Use(const Caller& caller, const std::string& name, uint64_t now_us);
+  /// A call of it has ended, or never began, and it holds at least so many tokens.
+  void NoteTokens(const std::string& name, uint64_t tokens, uint64_t now_us);
+  /// Ends those that idle for too long.
+  void EndIdle(uint64_t now_us);
+
+ private:
+  struct Entry {
+    SessionId id;
+    TenantId tenant;
+    uint64_t opened_us;
+    uint64_t used_us;
+    uint64_t tokens = 0;
+    uint32_t calls_under_way = 0;
+  };
+  using Entries = std::map<std::string, Entry>;
+
+  ApiResult<Entries::const_iterator> Find(const Caller& caller, const std::string& name) const
+      QUIRE_REQUIRES(mutex_);
+  ApiResult<OrderedJson> Enter(const Caller& caller, Result<SessionId> id, uint64_t tokens,
+                               uint64_t now_us) QUIRE_REQUIRES(mutex_);
+  bool IsFull(const Caller& caller) const QUIRE_REQUIRES(mutex_);
+  static OrderedJson Json(const std::string& name, const Entry& entry, uint64_t now_us);
+
+  Engine& engine_;
+  const SessionLimits limits_;
+  // Held while the engine's mailbox is asked.
+  mutable Mutex mutex_{LockRank{0}};
+  Entries entries_ QUIRE_GUARDED_BY(mutex_);
+};
+
+/// `prefix` and 32 random hexadecimal digits.
+std::string RandomName(const std::string& prefix);
+
+}  // namespace quire::serve::http
+
+#endif  // QUIRE_SERVE_HTTP_SESSION_TABLE_H_

@@ -1,0 +1,77 @@
+// What tests of the server share: the bundled model behind a service.
+#ifndef QUIRE_SERVE_HTTP_TEST_SERVICE_H_
+#define QUIRE_SERVE_HTTP_TEST_SERVICE_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "env/clock.h"
+#include "model/model.h"
+#include "quire/attention.h"
+#include "serve/driver.h"
+#include "serve/http/service.h"
+
+namespace quire::serve::http {
+
+inline const std::string kModel = std::string(QUIRE_SOURCE_DIR) + "/models/tiny";
+
+class WithService : public testing::Test {
+ protected:
+  void Make(std::string_view keys = "", ServiceOptions options = {}) {
+    model_ = model::Model::Load(kModel, {}).value();
+    tokenizer_ = model::Tokenizer::Load(kModel + "/tokenizer.json").value();
+    cache_ = Cache::Create({.geometry = model::GeometryOf(model_->config()),
+                            .profile = NumericProfile::Uniform(Codec::kBf16, 16),
+                            .hot_bytes = hot_bytes_,
+                            .tokens_max = 4096})
+                 .value();
+    engine_ = Engine::Create({.model = *model_,
+                              .cache = *cache_,
+                              .attention = *attention_,
+                              .executor = *executor_,
+                              .clock = SystemClock()},
+                             Identity{.weights = model_->fingerprint(), .domain = {.name = "t"}},
+                             {.admission = Admission::kGrow,
+                              .on_event = [this](RequestId id) { hub_.Notify(id); }})
+                  .value();
+    driver_ = std::make_unique<Driver>(*engine_);
+    options.model_name = "tiny";
+    options.version = "0";
+    options.tokens_max = 4096;
+    std::optional<KeysFile> file;
+    if (!keys.empty()) file = ParseKeysFile(keys, "keys").value();
+    service_ = Service::Create({.engine = *engine_,
+                                .cache = *cache_,
+                                .hub = hub_,
+                                .tokenizer = *tokenizer_,
+                                .chat = chat_,
+                                .generation = generation_,
+                                .clock = SystemClock(),
+                                .engine_stats = [this] { return driver_->stats(); },
+                                .budget_used_of = [] { return std::pair<uint64_t, uint64_t>(); },
+                                .strftime_now = {}},
+                               options, file)
+                   .value();
+  }
+
+  uint64_t hot_bytes_ = 64 << 20;  // to be set before Make
+  EventHub hub_;
+  std::unique_ptr<Executor> executor_ = MakeThreadPool(2);
+  std::unique_ptr<AttentionBackend> attention_ = MakeCpuAttention().value();
+  std::unique_ptr<model::Model> model_;
+  std::optional<model::Tokenizer> tokenizer_;
+  std::optional<model::ChatTemplate> chat_;
+  model::GenerationConfig generation_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Service> service_;
+};
+
+}  // namespace quire::serve::http
+
+#endif  // QUIRE_SERVE_HTTP_TEST_SERVICE_H_

@@ -1,0 +1,250 @@
+#include "store/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bits.h"
+#include "base/log.h"
+
+namespace quire::store {
+namespace {
+
+using tier::StoreOutcome;
+
+constexpr uint64_t kBlockBytesDefault = uint64_t{64} << 20;
+constexpr uint64_t kBlockBytesMax = (uint64_t{2} << 30) - kRecordBytesMin;
+constexpr uint32_t kDiskRequestsMax = 4096;
+constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
+constexpr uint64_t kStagingBytesMin = uint64_t{32} << 20;  // of reads, and of writes again
+// A disk that lets nothing be put for so long fails.
+constexpr uint64_t kPatienceUs = 10'000'000;
+constexpr uint64_t kBusyPauseUs = 1000;  // a Put that was refused tries again
+constexpr uint64_t kNudgeTag = 0;        // no request has the address 0
+constexpr uint64_t kForeverUs = uint64_t{3600} * 1'000'000;
+
+uint64_t TagOf(Request& request) { return reinterpret_cast<uint64_t>(&request); }
+
+// Two of the longest records in a segment where the cap has room for that, else one.
+Result<void> ChooseSegments(uint64_t record_bytes, tier::ColdOptions& cold) {
+  const auto sizes = tier::ResolveSizes(cold);
+  for (const uint64_t wanted : {2 * record_bytes, record_bytes}) {
+    if (sizes && sizes->segment_bytes >= wanted) return {};
+    tier::ColdOptions longer = cold;
+    longer.segment_bytes = wanted;
+    if (!tier::ResolveSizes(longer)) continue;
+    cold.segment_bytes = wanted;
+    return {};
+  }
+  QUIRE_TRY(sizes);
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("store: a cap of {} bytes has no room for two blocks of {} bytes",
+                          cold.bytes_cap, BlockBytesIn(record_bytes)));
+}
+
+}  // namespace
+
+Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options) {
+  if (options.directory.empty()) return Fail(ErrorCode::kInvalidArgument, "store: no directory");
+  if (options.commit_interval_us == 0) {
+    return Fail(ErrorCode::kInvalidArgument, "store: a commit interval of 0");
+  }
+  if (options.disk_requests_max == 0 || options.disk_requests_max > kDiskRequestsMax) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("store: {} requests of the disk at the same time, at most {}",
+                            options.disk_requests_max, kDiskRequestsMax));
+  }
+  if (options.block_bytes_max > kBlockBytesMax) {
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("store: blocks of {} bytes, at most {}",
+                                                         options.block_bytes_max, kBlockBytesMax));
+  }
+  uint64_t block_bytes = options.block_bytes_max;
+  if (block_bytes == 0) block_bytes = std::min(kBlockBytesDefault, options.bytes_cap / 16);
+  tier::ColdOptions cold = {.directory = options.directory,
+                            .bytes_cap = options.bytes_cap,
+                            .commit_interval_us = options.commit_interval_us,
+                            .chunk_bytes = kChunkBytes,
+                            .reads_max = options.disk_requests_max,
+                            .scrub_bytes_per_s = options.scrub_bytes_per_s};
+  const uint64_t record_bytes = RecordBytesOf(block_bytes);
+  QUIRE_TRY(ChooseSegments(record_bytes, cold));
+  // A record is whole in memory while it is checked; some chunks more let others be under way.
+  const uint64_t half =
+      std::max(kStagingBytesMin, RoundUp(record_bytes, kChunkBytes) + 8 * kChunkBytes);
+  cold.staging_bytes = 2 * half;
+  return cold;
+}
+
+Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& options,
+                                                       Files& files, const Clock& clock) {
+  QUIRE_ASSIGN(const tier::ColdOptions cold, ToColdOptions(options));
+  QUIRE_ASSIGN(auto opened, tier::ColdStore::Open(cold, files, clock));
+  const uint64_t segment_bytes = opened->segment_bytes();
+  // What fits the segments of this store, and its staging.
+  const uint64_t record_max =
+      std::min(segment_bytes, RoundDown(cold.staging_bytes / 2, kChunkBytes) - 8 * kChunkBytes);
+  uint64_t block_max = BlockBytesIn(record_max);
+  if (options.block_bytes_max != 0) block_max = std::min(block_max, options.block_bytes_max);
+  if (block_max < options.block_bytes_max) {
+    LogWarn("store {}: its segments of {} bytes hold blocks of {} bytes at most, not {}",
+            cold.directory, segment_bytes, block_max, options.block_bytes_max);
+  }
+  return std::unique_ptr<BlockEngine>(new BlockEngine(cold, clock, std::move(opened), block_max));
+}
+
+BlockEngine::BlockEngine(const tier::ColdOptions& options, const Clock& clock,
+                         std::unique_ptr<tier::ColdStore> cold, uint64_t block_bytes_max)
+    : options_(options), clock_(clock), cold_(std::move(cold)), block_bytes_max_(block_bytes_max) {}
+
+std::optional<uint64_t> BlockEngine::Find(const Digest& key) const {
+  const auto bytes = cold_->RecordBytesOf(key);
+  if (!bytes || *bytes < kRecordBytesMin) return std::nullopt;
+  return BlockBytesIn(*bytes);
+}
+
+void BlockEngine::Begin(Request& request) {
+  ++under_way_;
+  switch (request.kind) {
+    case RequestKind::kPut:
+      if (request.data.size() > block_bytes_max_) return End(request, BlockOutcome::kTooLarge);
+      return waiting_.push_back(&request);
+    case RequestKind::kFlush: ++flushes_waiting_; return waiting_.push_back(&request);
+    case RequestKind::kGet: return Get(request);
+    case RequestKind::kRemove: return cold_->Remove(request.identity.key, TagOf(request));
+  }
+}
+
+void BlockEngine::Turn(uint64_t wait_us, std::vector<Request*>& ended) {
+  StartWaiting();
+  done_.clear();
+  cold_->Tick(done_, ended_.empty() ? wait_us : 0);
+  for (const tier::StoreCompletion& completion : done_) Take(completion);
+  ended.insert(ended.end(), ended_.begin(), ended_.end());
+  ended_.clear();
+}
+
+// In their order, so that a Flush comes after what was put before it.
+void BlockEngine::StartWaiting() {
+  busy_ = false;
+  while (!waiting_.empty() && !busy_) {
+    Request& request = *waiting_.front();
+    waiting_.pop_front();
+    if (request.kind == RequestKind::kFlush) {
+      --flushes_waiting_;
+      cold_->Flush(TagOf(request));
+      continue;
+    }
+    Put(request);
+    // Only a tick says whether it was taken.
+    done_.clear();
+    cold_->Tick(done_, 0);
+    for (const tier::StoreCompletion& completion : done_) Take(completion);
+  }
+  if (busy_ && flushes_waiting_ > 0 && !nudging_) {
+    nudging_ = true;
+    cold_->Flush(kNudgeTag);
+  }
+}
+
+void BlockEngine::Put(Request& request) {
+  const uint64_t body_bytes = RoundDown(uint64_t{request.data.size()}, tier::kRecordAlignment);
+  const tier::RecordLayout layout = LayoutOf(body_bytes);
+  EncodeLastPage(request.data.subspan(body_bytes), last_page_);
+  const std::array<std::span<const std::byte>, 2> sections = {request.data.first(body_bytes),
+                                                              last_page_};
+  const tier::PutRequest put = {.identity = request.identity,
+                                .layout = &layout,
+                                .sections = std::span(sections).last(layout.sections().size()),
+                                .tag = TagOf(request)};
+  cold_->Put({&put, 1});
+}
+
+void BlockEngine::Get(Request& request) {
+  const auto record_bytes = cold_->RecordBytesOf(request.identity.key);
+  if (!record_bytes) return End(request, BlockOutcome::kAbsent);
+  const auto body_bytes = BodyBytesOf(*record_bytes);
+  if (!body_bytes) return End(request, BlockOutcome::kDamaged);
+  if (*body_bytes > request.out.size()) {
+    return End(request, BlockOutcome::kTooSmall, BlockBytesIn(*record_bytes));
+  }
+  request.body_bytes = *body_bytes;
+  request.layout = LayoutOf(*body_bytes);
+  request.sections = {request.out.first(*body_bytes), *request.last_page};
+  const size_t count = request.layout->sections().size();
+  const tier::LoadRequest load = {.identity = request.identity,
+                                  .layout = &*request.layout,
+                                  .section_count = static_cast<uint32_t>(count),
+                                  .out = std::span(request.sections).last(count),
+                                  .tag = TagOf(request)};
+  cold_->Get({&load, 1}, /*deadline_us=*/0);
+}
+
+void BlockEngine::Take(const tier::StoreCompletion& completion) {
+  if (completion.tag == kNudgeTag) {
+    nudging_ = false;
+    return;
+  }
+  Request& request = *reinterpret_cast<Request*>(completion.tag);
+  const StoreOutcome outcome = completion.outcome;
+  switch (request.kind) {
+    case RequestKind::kPut: return TakePut(request, outcome);
+    case RequestKind::kGet: return TakeGet(request, outcome);
+    case RequestKind::kRemove:
+      if (outcome == StoreOutcome::kIo) return End(request, BlockOutcome::kIo);
+      return End(request, outcome == StoreOutcome::kOk ? BlockOutcome::kOk : BlockOutcome::kAbsent);
+    case RequestKind::kFlush: return End(request, BlockOutcome::kOk);
+  }
+}
+
+void BlockEngine::TakePut(Request& request, StoreOutcome outcome) {
+  switch (outcome) {
+    case StoreOutcome::kOk: return End(request, BlockOutcome::kOk);
+    case StoreOutcome::kPresent: return End(request, BlockOutcome::kPresent);
+    case StoreOutcome::kNoSpace: return End(request, BlockOutcome::kNoSpace);
+    case StoreOutcome::kTooLarge: return End(request, BlockOutcome::kTooLarge);
+    case StoreOutcome::kBusy: {
+      const uint64_t now_us = clock_.NowMicros();
+      if (!request.refused_us) request.refused_us = now_us;
+      if (now_us - *request.refused_us > kPatienceUs) break;
+      busy_ = true;
+      return waiting_.push_front(&request);
+    }
+    default: break;  // the disk failed, or (kUnknownEpoch) lost what says who was erased
+  }
+  End(request, BlockOutcome::kIo);
+}
+
+void BlockEngine::TakeGet(Request& request, StoreOutcome outcome) {
+  switch (outcome) {
+    case StoreOutcome::kOk: break;
+    case StoreOutcome::kAbsent:
+    case StoreOutcome::kErased: return End(request, BlockOutcome::kAbsent);
+    case StoreOutcome::kMiss: return End(request, BlockOutcome::kDamaged);
+    case StoreOutcome::kTooLarge: return End(request, BlockOutcome::kTooLarge);
+    default: return End(request, BlockOutcome::kIo);
+  }
+  const auto rest = RestOf(*request.last_page);
+  if (!rest) return End(request, BlockOutcome::kDamaged);
+  const uint64_t bytes = request.body_bytes + *rest;
+  if (bytes > request.out.size()) return End(request, BlockOutcome::kTooSmall, bytes);
+  std::ranges::copy(std::span(*request.last_page).first(*rest),
+                    request.out.begin() + static_cast<ptrdiff_t>(request.body_bytes));
+  End(request, BlockOutcome::kOk, bytes);
+}
+
+void BlockEngine::End(Request& request, BlockOutcome outcome, uint64_t bytes) {
+  request.result = {.outcome = outcome, .bytes = bytes};
+  --under_way_;
+  ended_.push_back(&request);
+}
+
+uint64_t BlockEngine::PauseUs() const {
+  const tier::StoreStats stats = cold_->Stats();
+  if (stats.in_flight > 0 || !ended_.empty()) return 0;
+  if (!waiting_.empty()) return kBusyPauseUs;
+  if (under_way_ > 0) return std::min<uint64_t>(options_.commit_interval_us / 8, 5'000);
+  return options_.scrub_bytes_per_s > 0 ? 20'000 : kForeverUs;
+}
+
+}  // namespace quire::store

@@ -1,0 +1,99 @@
+// What a BlockStore does, without its thread: requests about single blocks begin, the cold tier is
+// turned, requests end.
+#ifndef QUIRE_STORE_ENGINE_H_
+#define QUIRE_STORE_ENGINE_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "env/files.h"
+#include "quire/env.h"
+#include "quire/store.h"
+#include "store/opaque.h"
+#include "tier/cold.h"
+
+namespace quire::store {
+
+enum class RequestKind : uint8_t { kPut, kGet, kRemove, kFlush };
+
+/// One block of a batch, from Begin until a Turn that says it ended. Stays where it is meanwhile.
+struct Request {
+  RequestKind kind = RequestKind::kFlush;
+  tier::RecordIdentity identity{};
+  std::span<const std::byte> data{};      // Put
+  std::span<std::byte> out{};             // Get
+  std::unique_ptr<LastPage> last_page{};  // Get
+  void* owner = nullptr;                  // whoever hears of the end
+  uint32_t index = 0;                     // in its batch
+  BlockResult result{};
+
+  // The engine's.
+  std::optional<tier::RecordLayout> layout{};  // Get, while the cold tier reads
+  std::array<std::span<std::byte>, 2> sections{};
+  uint64_t body_bytes = 0;
+  std::optional<uint64_t> refused_us{};  // Put: when the cold tier was first too busy for it
+};
+
+/// The cold tier's options for a store of blocks, with every 0 replaced.
+/// Errors: kInvalidArgument
+Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options);
+
+/// Threads: one at a time, but for EpochOf, Find, stats and block_bytes_max
+class BlockEngine {
+ public:
+  /// `files` and `clock` must outlive it.
+  /// Errors: as BlockStore::Open
+  static Result<std::unique_ptr<BlockEngine>> Open(const BlockStoreOptions& options, Files& files,
+                                                   const Clock& clock);
+
+  /// Begins a request; a later Turn ends it.
+  void Begin(Request& request);
+  /// Moves everything on, and appends what ended. Waits up to `wait_us` for the disk.
+  void Turn(uint64_t wait_us, std::vector<Request*>& ended);
+
+  /// Requests that began and did not end.
+  uint64_t under_way() const { return under_way_; }
+  /// How long nothing will happen if no request begins. 0: the disk works.
+  uint64_t PauseUs() const;
+
+  uint64_t EpochOf(const tier::PublisherId& publisher) const { return cold_->EpochOf(publisher); }
+  /// Most bytes that the block of a key may have; nothing when it is not there.
+  std::optional<uint64_t> Find(const Digest& key) const;
+  tier::StoreStats stats() const { return cold_->Stats(); }
+  uint64_t block_bytes_max() const { return block_bytes_max_; }
+
+ private:
+  BlockEngine(const tier::ColdOptions& options, const Clock& clock,
+              std::unique_ptr<tier::ColdStore> cold, uint64_t block_bytes_max);
+
+  void StartWaiting();
+  void Put(Request& request);
+  void Get(Request& request);
+  void Take(const tier::StoreCompletion& completion);
+  void TakePut(Request& request, tier::StoreOutcome outcome);
+  void TakeGet(Request& request, tier::StoreOutcome outcome);
+  void End(Request& request, BlockOutcome outcome, uint64_t bytes = 0);
+
+  const tier::ColdOptions options_;
+  const Clock& clock_;
+  std::unique_ptr<tier::ColdStore> cold_;
+  const uint64_t block_bytes_max_;
+  LastPage last_page_{};          // of the block that is being put
+  std::deque<Request*> waiting_;  // Puts and Flushes that the cold tier did not take yet
+  uint32_t flushes_waiting_ = 0;  // of these
+  bool busy_ = false;             // it takes no more Puts in this turn
+  bool nudging_ = false;          // a commit was asked for so that a Flush gets its turn
+  uint64_t under_way_ = 0;
+  std::vector<tier::StoreCompletion> done_;
+  std::vector<Request*> ended_;
+};
+
+}  // namespace quire::store
+
+#endif  // QUIRE_STORE_ENGINE_H_
