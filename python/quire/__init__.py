@@ -12,6 +12,7 @@ exceptions of ``quire.Error``, and the objects are as they were before the call.
 ``quire.transformers`` puts the cache under Hugging Face models.
 """
 
+from ._aio import load_async
 from ._arrays import ReadOnlyArray
 from ._errors import (
     BusyError,
@@ -30,11 +31,13 @@ from ._quire import (
     CODECS,
     Attention,
     Cache,
+    DiskStore,
     Identity,
     LayerGroup,
     Plan,
     Sequence,
     SharedBudget,
+    Ticket,
     View,
     __version__,
     gather_padded,
@@ -48,6 +51,7 @@ __all__ = [
     "CancelledError",
     "CorruptError",
     "DeadlineError",
+    "DiskStore",
     "Error",
     "Identity",
     "InvalidArgumentError",
@@ -59,9 +63,11 @@ __all__ = [
     "ReadOnlyArray",
     "Sequence",
     "SharedBudget",
+    "Ticket",
     "TooLargeError",
     "UnsupportedError",
     "View",
     "__version__",
     "gather_padded",
+    "load_async",
 ]

@@ -155,6 +155,79 @@ def gather_padded(sequences: _Sequence[Sequence], layer: int, role: str, tokens_
     A copy of the committed tokens of many sequences, float32 [batch, heads, tokens_max, dim], zeros after each one's last token.
     """
 
+class DiskStore:
+    """
+    The store below memory, in one directory of a local disk (docs/durability.md): what caches publish is written there behind their back, and a later process finds it.
+
+    Several caches may share one; one process at a time owns a directory. Threads: any.
+    """
+
+    def __init__(self, directory: str, *, bytes_cap: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608) -> None:
+        """
+        directory: made if there is none.
+        bytes_cap: hard, of all its files.
+        commit_interval_s: what a crash may lose.
+        staging_bytes: memory for bytes on their way.
+        scrub_bytes_per_s: re-reads what it has, so fast; 0: never.
+        Raises: BusyError another process has it; UnsupportedError a newer version wrote it; NoSpaceError; IoError.
+        """
+
+    def secret(self) -> bytes:
+        """
+        32 bytes for Identity(domain_secret=...), kept beside the store in a file that its owner alone may read. With another one nothing in the store is found.
+        """
+
+    def flush(self) -> None:
+        """
+        Returns when everything that was published before is durable. Raises: IoError, NoSpaceError some of it could not be written.
+        """
+
+    def stats(self) -> dict[str, object]: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None:
+        """Flushes and lets go of it. It ends with its last cache."""
+
+    def __enter__(self) -> DiskStore: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+class Ticket:
+    """
+    A load under way, made by Cache.load(). What has come is held until it is taken or closed. Threads: any.
+    """
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Returns when the load has ended, or after so long: whether it has."""
+
+    def take(self) -> Plan:
+        """
+        Waits for the end. The plan it was made from, with what was loaded resident; its misses say why the rest was not. Uses the ticket up.
+        """
+
+    def cancel(self) -> None:
+        """What has not come yet will not be waited for."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the load has ended."""
+
+    @property
+    def progress(self) -> dict[str, int]:
+        """blocks to be loaded, blocks_ready, and their bytes."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None:
+        """Cancels what has not come."""
+
+    def __enter__(self) -> Ticket: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
 class Identity:
     """
     Who computed the values: equal identity and equal tokens mean equal bytes.
@@ -249,6 +322,10 @@ class Plan:
         """Tokens that must be computed; never 0."""
 
     @property
+    def loadable_tokens(self) -> int:
+        """Of the missing tokens, those that Cache.load can bring from the store."""
+
+    @property
     def reason(self) -> str:
         """Why the first missing token is missing, for example "never_seen"."""
 
@@ -273,12 +350,13 @@ class Cache:
     Threads: any thread, any call. The GIL is let go while the engine works.
     """
 
-    def __init__(self, *, hot_bytes: int, layers: int = 0, kv_heads: int = 0, head_dim: int = 0, groups: _Sequence[LayerGroup] = [], codec: str = 'f16', value_codec: str | None = None, open_codec: str | None = None, block_tokens: int = 16, residual_tokens: int = 0, compute: str = 'f32', arithmetic: str = 'fma32', layout: str = 'block_major', placement: str = 'free_list', huge_pages: bool = False, tokens_max: int = 1048576, hot_bytes_max: int = 0, policy: str = 'lru', eviction_batch: str = 'exact', codec_fallback: bool = False, shared_budget: SharedBudget | None = None) -> None:
+    def __init__(self, *, hot_bytes: int, layers: int = 0, kv_heads: int = 0, head_dim: int = 0, groups: _Sequence[LayerGroup] = [], codec: str = 'f16', value_codec: str | None = None, open_codec: str | None = None, block_tokens: int = 16, residual_tokens: int = 0, compute: str = 'f32', arithmetic: str = 'fma32', layout: str = 'block_major', placement: str = 'free_list', huge_pages: bool = False, tokens_max: int = 1048576, hot_bytes_max: int = 0, policy: str = 'lru', eviction_batch: str = 'exact', codec_fallback: bool = False, shared_budget: SharedBudget | None = None, store: DiskStore | None = None) -> None:
         """
         hot_bytes: the hard budget, slots in use and their metadata.
         layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.
         codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).
         block_tokens: a power of two from 16 to 256.
+        store: where published blocks are kept below memory; a later process finds them.
         compute, arithmetic: how K and V are made; part of every block's identity.
         Raises: InvalidArgumentError names the field; NoSpaceError hot_bytes holds no block; UnsupportedError a codec or layout that this build lacks.
         """
@@ -301,6 +379,14 @@ class Cache:
         publish: False: its blocks are never shared.
         contiguous: its blocks are consecutive slots (reuse=False, a placement with runs).
         Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan is used up then too.
+        """
+
+    def load(self, plan: Plan, *, timeout_s: float | None = None) -> Ticket:
+        """
+        Begins to read what the store has of a plan; Ticket.take() gives the plan back, with what came resident.
+
+        timeout_s: what is not there by then is left to be computed.
+        Raises: NoSpaceError no room for it. The plan is used up in any case.
         """
 
     def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_us: int = 0) -> int:
@@ -380,7 +466,9 @@ class Cache:
     def closed(self) -> bool: ...
 
     def close(self) -> None:
-        """Lets go of it. Its memory goes with its last sequence, plan and view."""
+        """
+        Lets go of it. Its memory goes with its last sequence, plan and view. What is to be found in a store later: DiskStore.flush() first.
+        """
 
     def __enter__(self) -> Cache: ...
 

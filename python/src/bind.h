@@ -11,11 +11,13 @@
 #include <quire/attention.h>
 #include <quire/cache.h>
 #include <quire/env.h>
+#include <quire/store.h>
 
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -98,6 +100,42 @@ class PySequence : public Handle<SequenceState> {
   explicit PySequence(std::shared_ptr<SequenceState> state)
       : Handle(std::move(state), "the sequence") {}
 };
+/// Holds the resident part of a prompt until it is opened, loaded or closed.
+struct PlanState {
+  std::shared_ptr<Cache> cache;
+  Plan plan;
+};
+class PyPlan : public Handle<PlanState> {
+ public:
+  explicit PyPlan(std::shared_ptr<PlanState> plan)
+      : Handle(std::move(plan), "the plan was used or") {}
+
+  /// The plan itself; this one is closed then. Methods of a plan keep the GIL, so none is at work.
+  Plan Take() {
+    Plan plan = std::move(get()->plan);
+    Close();
+    return plan;
+  }
+};
+class PyDiskStore : public Handle<DiskStore> {
+ public:
+  explicit PyDiskStore(std::shared_ptr<DiskStore> store) : Handle(std::move(store), "the store") {}
+};
+/// A load under way. The cache ends last.
+struct TicketState {
+  TicketState(std::shared_ptr<Cache> of, Ticket made)
+      : cache(std::move(of)), ticket(std::move(made)) {}
+
+  const std::shared_ptr<Cache> cache;
+  std::mutex turn;
+  Ticket ticket;
+  bool taken = false;
+};
+class PyTicket : public Handle<TicketState> {
+ public:
+  explicit PyTicket(std::shared_ptr<TicketState> ticket)
+      : Handle(std::move(ticket), "the ticket") {}
+};
 class PyView : public Handle<PinnedView> {
  public:
   explicit PyView(std::shared_ptr<PinnedView> view) : Handle(std::move(view), "the view") {}
@@ -124,6 +162,13 @@ StreamRole ToRole(std::string_view name);
 /// A name of quire.CODECS.
 Codec ToCodec(std::string_view name);
 
+/// Errors: kInvalidArgument the plan is of another cache
+void CheckOwner(const PyPlan& plan, const std::shared_ptr<Cache>& cache);
+
+/// Seconds as the engine's microseconds; none: 0, which is no limit.
+/// Errors: kInvalidArgument not above zero, or too long
+uint64_t ToMicros(std::optional<double> seconds);
+
 /// A JSON text as a Python dict.
 nb::object FromJson(const std::string& text);
 
@@ -139,6 +184,7 @@ nb::ndarray<Options..., float> NewArray(std::vector<size_t> shape, float** data)
 
 void BindErrors(nb::module_& module);
 void BindCache(nb::module_& module);
+void BindStore(nb::module_& module);
 void BindSequence(nb::module_& module);
 void BindView(nb::module_& module);
 void BindAttention(nb::module_& module);

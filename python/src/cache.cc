@@ -15,19 +15,6 @@
 namespace quire::python {
 namespace {
 
-/// Holds the resident part of a prompt until it is opened or closed. What it takes from the cache
-/// it gives back under the cache's own locks only.
-struct PlanState {
-  std::shared_ptr<Cache> cache;
-  Plan plan;
-};
-
-class PyPlan : public Handle<PlanState> {
- public:
-  explicit PyPlan(std::shared_ptr<PlanState> plan)
-      : Handle(std::move(plan), "the plan was opened or") {}
-};
-
 template <typename Enum>
 struct Name {
   const char* name;
@@ -114,7 +101,7 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
                std::string arithmetic, std::string_view layout, std::string_view placement,
                bool huge_pages, uint64_t tokens_max, uint64_t hot_bytes_max, std::string policy,
                std::string_view eviction_batch, bool codec_fallback,
-               std::shared_ptr<SharedBudget> shared_budget) {
+               std::shared_ptr<SharedBudget> shared_budget, const PyDiskStore* disk_store) {
   CacheOptions options;
   options.geometry = MakeGeometry(layers, kv_heads, head_dim, std::move(groups));
   const Codec key = ToCodec(codec);
@@ -141,6 +128,8 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
   options.policy = std::move(policy);
   options.eviction_batch = Named(kEvictionBatches, "eviction_batch", eviction_batch);
   options.shared_budget = shared_budget.get();
+  const std::shared_ptr<DiskStore> store = disk_store == nullptr ? nullptr : disk_store->get();
+  options.store = store.get();
 
   const nb::gil_scoped_release release;
   std::unique_ptr<AttentionBackend> kernels;
@@ -149,9 +138,9 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
     options.fallback_kernels = kernels.get();
   }
   std::unique_ptr<Cache> made = Value(Cache::Create(std::move(options)));
-  // The budget must outlive the cache, whoever lets go of it last.
-  new (self) PyCache(
-      std::shared_ptr<Cache>(made.release(), [shared_budget](Cache* cache) { delete cache; }));
+  // Budget and store must outlive the cache, whoever lets go of it last.
+  new (self) PyCache(std::shared_ptr<Cache>(
+      made.release(), [shared_budget, store](Cache* cache) { delete cache; }));
 }
 
 nb::dict CodecsOf(const PyCache& self) {
@@ -196,18 +185,13 @@ std::shared_ptr<PySequence> Open(const PyCache& self, PyPlan& plan, uint64_t res
                                  uint64_t step_tokens, std::string_view on_full, bool publish,
                                  bool contiguous) {
   const std::shared_ptr<Cache> cache = self.get();
-  const std::shared_ptr<PlanState> state = plan.get();
-  if (state->cache != cache) {
-    Raise(ErrorCode::kInvalidArgument, "the plan is of another cache");
-  }
+  CheckOwner(plan, cache);
   const SequenceOptions options{.reserve_tokens = reserve_tokens,
                                 .step_tokens = step_tokens,
                                 .on_full = Named(kOnFull, "on_full", on_full),
                                 .publish = publish,
                                 .contiguous = contiguous};
-  // Nobody else has it from here on. Methods of a plan keep the GIL, so none is at work on it.
-  Plan taken = std::move(state->plan);
-  plan.Close();
+  Plan taken = plan.Take();
   const nb::gil_scoped_release release;
   auto sequence = Value(cache->Open(std::move(taken), options));
   return std::make_shared<PySequence>(std::make_shared<SequenceState>(cache, std::move(sequence)));
@@ -333,6 +317,16 @@ void BindBudget(nb::module_& module) {
           "Evicts nothing. Raises: TooLargeError above bytes_max; BusyError more is charged.");
 }
 
+std::shared_ptr<PyTicket> Load(const PyCache& self, PyPlan& plan, std::optional<double> timeout_s) {
+  const std::shared_ptr<Cache> cache = self.get();
+  CheckOwner(plan, cache);
+  const LoadOptions options{.timeout_us = ToMicros(timeout_s)};
+  Plan taken = plan.Take();
+  const nb::gil_scoped_release release;
+  Ticket ticket = Value(cache->Load(std::move(taken), options));
+  return std::make_shared<PyTicket>(std::make_shared<TicketState>(cache, std::move(ticket)));
+}
+
 void BindPlan(nb::module_& module) {
   nb::class_<PyPlan>(module, "Plan",
                      "What the cache has of a prompt, pinned until it is opened or closed.\n\n"
@@ -343,6 +337,9 @@ void BindPlan(nb::module_& module) {
       .def_prop_ro(
           "missing_tokens", [](const PyPlan& self) { return self.get()->plan.missing_tokens(); },
           "Tokens that must be computed; never 0.")
+      .def_prop_ro(
+          "loadable_tokens", [](const PyPlan& self) { return self.get()->plan.loadable_tokens(); },
+          "Of the missing tokens, those that Cache.load can bring from the store.")
       .def_prop_ro("reason", &ReasonOf,
                    "Why the first missing token is missing, for example \"never_seen\".")
       .def_prop_ro("missing", &Missing, nb::sig("def missing(self) -> list[tuple[str, int]]"),
@@ -377,6 +374,10 @@ void BindRequests(nb::class_<PyCache>& type) {
            "contiguous: its blocks are consecutive slots (reuse=False, a placement with runs).\n"
            "Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan "
            "is used up then too.")
+      .def("load", &Load, nb::arg("plan"), nb::kw_only(), nb::arg("timeout_s") = nb::none(),
+           "Begins to read what the store has of a plan; Ticket.take() gives the plan back, with "
+           "what came resident.\n\ntimeout_s: what is not there by then is left to be computed.\n"
+           "Raises: NoSpaceError no room for it. The plan is used up in any case.")
       .def(
           "pin",
           [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
@@ -496,7 +497,8 @@ void BindUpkeep(nb::class_<PyCache>& type) {
                    [](const PyCache& self) { return self.get()->options().tokens_max; })
       .def_prop_ro("closed", &PyCache::closed)
       .def("close", &PyCache::Close,
-           "Lets go of it. Its memory goes with its last sequence, plan and view.")
+           "Lets go of it. Its memory goes with its last sequence, plan and view. What is to be "
+           "found in a store later: DiskStore.flush() first.")
       .def(
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> Cache"))
@@ -526,11 +528,12 @@ void BindCache(nb::module_& module) {
            nb::arg("huge_pages") = false, nb::arg("tokens_max") = 1 << 20,
            nb::arg("hot_bytes_max") = 0, nb::arg("policy") = "lru",
            nb::arg("eviction_batch") = "exact", nb::arg("codec_fallback") = false,
-           nb::arg("shared_budget").none() = nb::none(),
+           nb::arg("shared_budget").none() = nb::none(), nb::arg("store").none() = nb::none(),
            "hot_bytes: the hard budget, slots in use and their metadata.\n"
            "layers, kv_heads, head_dim: the model; or groups, for windows and mixed layers.\n"
            "codec, value_codec, open_codec: names of quire.CODECS (docs/codecs.md).\n"
            "block_tokens: a power of two from 16 to 256.\n"
+           "store: where published blocks are kept below memory; a later process finds them.\n"
            "compute, arithmetic: how K and V are made; part of every block's identity.\n"
            "Raises: InvalidArgumentError names the field; NoSpaceError hot_bytes holds no block; "
            "UnsupportedError a codec or layout that this build lacks.");

@@ -121,6 +121,21 @@ Codec ToCodec(std::string_view name) {
   return *codec;
 }
 
+uint64_t ToMicros(std::optional<double> seconds) {
+  if (!seconds) return 0;
+  const double micros = *seconds * 1e6;
+  if (!(micros >= 1 && micros < 1e18)) {
+    Raise(ErrorCode::kInvalidArgument, std::to_string(*seconds) + " seconds");
+  }
+  return static_cast<uint64_t>(micros);
+}
+
+void CheckOwner(const PyPlan& plan, const std::shared_ptr<Cache>& cache) {
+  if (plan.get()->cache != cache) {
+    Raise(ErrorCode::kInvalidArgument, "the plan is of another cache");
+  }
+}
+
 nb::object FromJson(const std::string& text) {
   return nb::module_::import_("json").attr("loads")(text);
 }
@@ -154,6 +169,7 @@ NB_MODULE(_quire, module) {
   quire::python::BindErrors(module);
   quire::python::BindView(module);
   quire::python::BindSequence(module);
+  quire::python::BindStore(module);
   quire::python::BindCache(module);
   quire::python::BindAttention(module);
 }

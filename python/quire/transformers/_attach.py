@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import Any
@@ -94,8 +95,9 @@ def attach(
     model: Any,
     hot_gb: float = 2,
     kv: str | None = None,
-    store: str | None = None,
+    store: str | os.PathLike[str] | quire.DiskStore | None = None,
     *,
+    store_gb: float = 8,
     block_tokens: int = 16,
     threads: int | None = None,
 ) -> AttachedCache:
@@ -103,7 +105,9 @@ def attach(
 
     hot_gb: its hard budget in 10^9 bytes.
     kv: a name of quire.CODECS; None: K and V as the model computes them.
-    store: a folder where blocks outlive the process. Not in this version: must be None.
+    store: a folder where blocks outlive the process, for one process at a time; or a
+    quire.DiskStore, which several models of a process may share. None: memory only.
+    store_gb: the hard cap of a folder's files in 10^9 bytes.
     block_tokens: a power of two from 16 to 256; prefixes are shared by whole blocks.
     threads: of attention; None: torch.get_num_threads().
 
@@ -111,17 +115,34 @@ def attach(
     are hashed at the first prompt, once per model.
 
     Raises: UnsupportedError names what Quire lacks for this model; InvalidArgumentError;
-    NoSpaceError hot_gb holds no block.
+    NoSpaceError hot_gb holds no block; BusyError another process has the store.
     """
-    if store is not None:
-        raise quire.UnsupportedError("store: this version keeps blocks in memory only")
-    return AttachedCache(model, hot_gb, kv, block_tokens, threads or torch.get_num_threads())
+    own = None
+    if store is not None and not isinstance(store, quire.DiskStore):
+        own = store = quire.DiskStore(os.fspath(store), bytes_cap=int(store_gb * 1e9))
+    try:
+        return AttachedCache(
+            model, hot_gb, kv, store, own, block_tokens, threads or torch.get_num_threads()
+        )
+    except Exception:
+        if own is not None:
+            own.close()
+        raise
 
 
 class AttachedCache:
     """The cache of one model: made by attach(). Threads: any, each with its own PromptCache."""
 
-    def __init__(self, model: Any, hot_gb: float, kv: str | None, block_tokens: int, threads: int):
+    def __init__(
+        self,
+        model: Any,
+        hot_gb: float,
+        kv: str | None,
+        store: quire.DiskStore | None,
+        own_store: quire.DiskStore | None,  # the same, where close() ends it
+        block_tokens: int,
+        threads: int,
+    ):
         compute = _model.compute_type(model)
         codec = kv or compute
         self.windows = _model.layer_windows(model)
@@ -133,11 +154,15 @@ class AttachedCache:
             block_tokens=block_tokens,
             compute=compute,
             arithmetic=_model.arithmetic(),
+            store=store,
         )
+        self._store, self._own_store = store, own_store
+        self._secret = None if store is None else store.secret()
         self.attention = quire.Attention(threads)
         self.model = model
         self._prompts: weakref.WeakSet[PromptCache] = weakref.WeakSet()
-        self._skipped_tokens = 0
+        self._lock = threading.Lock()
+        self._tokens = {"hit_tokens": 0, "loaded_tokens": 0, "skipped_tokens": 0}
         _hook(model)
         self._unhook = weakref.finalize(self, _unhook, weakref.ref(model))
 
@@ -158,11 +183,14 @@ class AttachedCache:
             raise quire.InvalidArgumentError(
                 f"input_ids of shape {tuple(ids.shape)} with a mask of {tuple(mask.shape)}"
             )
-        for prompt in list(self._prompts):
+        for prompt in self._live_prompts():
             if prompt.thread == threading.get_ident():
                 prompt.flush()  # the answers of this thread's calls so far
         identity = quire.Identity(
-            _model.fingerprint(self.model), position_encoding=type(self.model).__qualname__
+            _model.fingerprint(self.model),
+            position_encoding=type(self.model).__qualname__,
+            domain="transformers",
+            domain_secret=self._secret,
         )
         rows: list[Row] = []
         try:
@@ -173,9 +201,18 @@ class AttachedCache:
                 row.sequence.close()
             raise
         made = PromptCache(self, rows, ids)
-        self._prompts.add(made)
-        self._skipped_tokens += sum(max(made.skipped_columns - row.pad, 0) for row in rows)
+        with self._lock:
+            self._prompts.add(made)
+        self._count("skipped_tokens", sum(max(made.skipped_columns - row.pad, 0) for row in rows))
         return made
+
+    def _live_prompts(self) -> list[PromptCache]:
+        with self._lock:
+            return list(self._prompts)
+
+    def _count(self, name: str, tokens: int) -> None:
+        with self._lock:
+            self._tokens[name] += tokens
 
     def _open(self, ids: torch.Tensor, mask: torch.Tensor, identity: quire.Identity) -> Row:
         pad = int((~mask).sum())
@@ -183,7 +220,12 @@ class AttachedCache:
             raise quire.UnsupportedError("a row without tokens, or not padded on the left only")
         tokens = ids[pad:].tolist()
         plan = self.cache.acquire(tokens, identity)
+        if plan.loadable_tokens > 0:
+            resident = plan.resident_tokens
+            plan = self.cache.load(plan).take()
+            self._count("loaded_tokens", plan.resident_tokens - resident)
         found = plan.resident_tokens
+        self._count("hit_tokens", found)
         sequence = self.cache.open(
             plan,
             on_full="halt",
@@ -194,21 +236,37 @@ class AttachedCache:
     def stats(self) -> dict[str, Any]:
         """Numbers of the cache: hot_bytes_used, published_blocks, lookup_tokens, hit_tokens, ...
 
-        hit_tokens is what Quire had of all prompts; skipped_tokens what the model was spared,
-        which is less where other rows of a batch had to compute those columns.
+        hit_tokens is what Quire had of all prompts, loaded_tokens the part that came from the
+        store, and skipped_tokens what the model was spared, which is less where other rows of a
+        batch had to compute those columns. "store" has the numbers of the store, if there is one.
         """
+        with self._lock:
+            tokens = dict(self._tokens)
         return {
             **self.cache.stats(),
-            "skipped_tokens": self._skipped_tokens,
+            **tokens,
             "kv": self.cache.codecs["key"],
+            "store": None if self._store is None else self._store.stats(),
         }
 
     def close(self) -> None:
-        """Commits what prompts have computed, and gives the model its own attention back."""
-        for prompt in list(self._prompts):
+        """Commits what prompts have computed, and gives the model its own attention back.
+
+        With a store it returns when everything is durable. Raises: IoError, NoSpaceError some of
+        it could not be written; the cache is closed then too.
+        """
+        if self.cache.closed:
+            return
+        for prompt in self._live_prompts():
             prompt.close()
         self._unhook()
-        self.cache.close()
+        try:
+            if self._store is not None:
+                self._store.flush()
+        finally:
+            self.cache.close()
+            if self._own_store is not None:
+                self._own_store.close()
 
     def __enter__(self) -> AttachedCache:
         return self

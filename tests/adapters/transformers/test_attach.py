@@ -156,8 +156,6 @@ def test_what_is_refused_at_generate(llama):
 
 
 def test_what_is_refused_at_attach(llama):
-    with pytest.raises(quire.UnsupportedError, match="store"):
-        attach(llama, store="/tmp/nowhere")
     with pytest.raises(quire.InvalidArgumentError, match="int9"):
         attach(llama, kv="int9")
     with pytest.raises(quire.UnsupportedError, match="encoder-decoder"):

@@ -1,0 +1,160 @@
+// The store below memory, and loads from it.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "bind.h"
+
+namespace quire::python {
+namespace {
+
+// Waits no longer than this at a time, so that Ctrl-C and other threads get their turn.
+constexpr uint64_t kWaitStepUs = 20'000;
+
+void Open(PyDiskStore* self, std::string directory, uint64_t bytes_cap, double commit_interval_s,
+          uint64_t staging_bytes, uint64_t scrub_bytes_per_s) {
+  const DiskStoreOptions options{.directory = std::move(directory),
+                                 .bytes_cap = bytes_cap,
+                                 .commit_interval_us = ToMicros(commit_interval_s),
+                                 .staging_bytes = staging_bytes,
+                                 .scrub_bytes_per_s = scrub_bytes_per_s};
+  const nb::gil_scoped_release release;
+  new (self) PyDiskStore(Value(DiskStore::Open(options)));
+}
+
+void Flush(const PyDiskStore& self) {
+  const std::shared_ptr<DiskStore> store = self.get();
+  const nb::gil_scoped_release release;
+  Value(store->Flush());
+}
+
+void Close(PyDiskStore& self) {
+  if (self.closed()) return;
+  Flush(self);
+  self.Close();
+}
+
+// Runs `use` on the ticket as the only one who does, without the GIL.
+template <typename Use>
+auto WithTicket(const PyTicket& self, const Use& use) {
+  const std::shared_ptr<TicketState> state = self.get();
+  const nb::gil_scoped_release release;
+  const std::lock_guard turn(state->turn);
+  if (state->taken) Raise(ErrorCode::kInvalidArgument, "the ticket was taken");
+  return use(*state);
+}
+
+bool Wait(const PyTicket& self, std::optional<double> timeout_s) {
+  uint64_t left_us = timeout_s ? ToMicros(timeout_s) : std::numeric_limits<uint64_t>::max();
+  while (true) {
+    const uint64_t step_us = std::min(left_us, kWaitStepUs);
+    if (WithTicket(self, [&](TicketState& state) { return state.ticket.WaitFor(step_us); })) {
+      return true;
+    }
+    left_us -= step_us;
+    if (left_us == 0) return false;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+std::shared_ptr<PyPlan> Take(const PyTicket& self) {
+  Wait(self, std::nullopt);
+  return WithTicket(self, [](TicketState& state) {
+    state.taken = true;
+    return std::make_shared<PyPlan>(std::make_shared<PlanState>(state.cache, state.ticket.Take()));
+  });
+}
+
+nb::dict Progress(const PyTicket& self) {
+  const LoadProgress progress =
+      WithTicket(self, [](TicketState& state) { return state.ticket.progress(); });
+  nb::dict made;
+  made["blocks"] = progress.blocks;
+  made["blocks_ready"] = progress.blocks_ready;
+  made["bytes"] = progress.bytes;
+  return made;
+}
+
+void BindTicket(nb::module_& module) {
+  nb::class_<PyTicket>(module, "Ticket",
+                       "A load under way, made by Cache.load(). What has come is held until it is "
+                       "taken or closed. Threads: any.")
+      .def("wait", &Wait, nb::arg("timeout_s") = nb::none(),
+           "Returns when the load has ended, or after so long: whether it has.")
+      .def("take", &Take,
+           "Waits for the end. The plan it was made from, with what was loaded resident; its "
+           "misses say why the rest was not. Uses the ticket up.")
+      .def(
+          "cancel",
+          [](const PyTicket& self) {
+            WithTicket(self, [](TicketState& state) { state.ticket.Cancel(); });
+          },
+          "What has not come yet will not be waited for.")
+      .def_prop_ro(
+          "done",
+          [](const PyTicket& self) {
+            return WithTicket(self, [](TicketState& state) { return state.ticket.IsDone(); });
+          },
+          "Whether the load has ended.")
+      .def_prop_ro("progress", &Progress, nb::sig("def progress(self) -> dict[str, int]"),
+                   "blocks to be loaded, blocks_ready, and their bytes.")
+      .def_prop_ro("closed", &PyTicket::closed)
+      .def("close", &PyTicket::Close, "Cancels what has not come.")
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Ticket"))
+      .def(
+          "__exit__", [](PyTicket& self, const nb::args&) { self.Close(); },
+          nb::sig("def __exit__(self, *exception: object) -> None"));
+}
+
+}  // namespace
+
+void BindStore(nb::module_& module) {
+  nb::class_<PyDiskStore>(
+      module, "DiskStore",
+      "The store below memory, in one directory of a local disk (docs/durability.md): what caches "
+      "publish is written there behind their back, and a later process finds it.\n\nSeveral caches "
+      "may share one; one process at a time owns a directory. Threads: any.")
+      .def("__init__", &Open, nb::arg("directory"), nb::kw_only(),
+           nb::arg("bytes_cap") = DiskStoreOptions{}.bytes_cap, nb::arg("commit_interval_s") = 1.0,
+           nb::arg("staging_bytes") = DiskStoreOptions{}.staging_bytes,
+           nb::arg("scrub_bytes_per_s") = DiskStoreOptions{}.scrub_bytes_per_s,
+           "directory: made if there is none.\n"
+           "bytes_cap: hard, of all its files.\n"
+           "commit_interval_s: what a crash may lose.\n"
+           "staging_bytes: memory for bytes on their way.\n"
+           "scrub_bytes_per_s: re-reads what it has, so fast; 0: never.\n"
+           "Raises: BusyError another process has it; UnsupportedError a newer version wrote it; "
+           "NoSpaceError; IoError.")
+      .def(
+          "secret",
+          [](const PyDiskStore& self) {
+            const Digest secret = Value(self.get()->Secret());
+            return nb::bytes(secret.data(), secret.size());
+          },
+          "32 bytes for Identity(domain_secret=...), kept beside the store in a file that its "
+          "owner alone may read. With another one nothing in the store is found.")
+      .def("flush", &Flush,
+           "Returns when everything that was published before is durable. Raises: IoError, "
+           "NoSpaceError some of it could not be written.")
+      .def(
+          "stats", [](const PyDiskStore& self) { return FromJson(ToJson(self.get()->stats())); },
+          nb::sig("def stats(self) -> dict[str, object]"))
+      .def_prop_ro("closed", &PyDiskStore::closed)
+      .def("close", &Close, "Flushes and lets go of it. It ends with its last cache.")
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> DiskStore"))
+      .def(
+          "__exit__", [](PyDiskStore& self, const nb::args&) { Close(self); },
+          nb::sig("def __exit__(self, *exception: object) -> None"));
+  BindTicket(module);
+}
+
+}  // namespace quire::python

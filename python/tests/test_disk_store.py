@@ -1,0 +1,133 @@
+"""Caches on a store: what a later process finds, damage, loads from threads and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import KV_HEADS, append, compute, digest, make_cache, rows
+
+import quire
+
+PROMPT = list(range(300, 370))  # 4 whole blocks
+
+
+def identity_of(store):
+    return quire.Identity(digest("weights"), domain="d", domain_secret=store.secret())
+
+
+def fill(directory, **options):
+    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+        with make_cache(store=store, **options) as cache:
+            compute(cache, identity_of(store), PROMPT).close()
+            store.flush()  # before the cache ends, which takes what is not written with it
+
+
+@pytest.mark.parametrize("codec", ["f32", "int8"])
+def test_another_cache_loads_what_the_first_published(tmp_path, codec):
+    directory = str(tmp_path / "store")
+    fill(directory, codec=codec)
+    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+        cache = make_cache(store=store, codec=codec)
+        plan = cache.acquire(PROMPT, identity_of(store))
+        assert (plan.resident_tokens, plan.loadable_tokens) == (0, 64)
+        assert plan.reason == "not_loaded"
+        with cache.load(plan, timeout_s=60) as ticket:
+            assert plan.closed and ticket.wait(60) and ticket.done
+            assert ticket.progress["blocks"] == ticket.progress["blocks_ready"] == 4
+            plan = ticket.take()
+        assert plan.resident_tokens == 64
+        sequence = cache.open(plan)
+        if codec == "f32":
+            np.testing.assert_array_equal(sequence.gather(1, "key"),
+                                          rows(PROMPT[:64], 1, KV_HEADS, "key").transpose(1, 0, 2))
+        assert store.stats()["records_loaded"] == 4
+        assert cache.stats()["loaded_total"] == 4
+
+
+def test_another_process_finds_it(tmp_path):
+    program = (
+        "import sys, json; sys.path.insert(0, sys.argv[2])\n"
+        "from test_disk_store import *\n"
+        "with quire.DiskStore(sys.argv[1], bytes_cap=64 << 20) as store:\n"
+        "    cache = make_cache(store=store)\n"
+        "    plan = cache.acquire(PROMPT, identity_of(store))\n"
+        "    found = plan.loadable_tokens\n"
+        "    sequence = cache.open(cache.load(plan).take())\n"
+        "    new = PROMPT[sequence.length:]\n"
+        "    append(sequence, new); sequence.commit(new)\n"
+        "    print(json.dumps([found, float(sequence.gather(0, 'value').sum())]))\n")
+    outs = []
+    for _ in range(2):
+        run = subprocess.run([sys.executable, "-c", program, tmp_path / "store",
+                              pathlib.Path(__file__).parent], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        outs.append(json.loads(run.stdout))
+    assert [found for found, _ in outs] == [0, 64] and outs[0][1] == outs[1][1]
+
+
+def test_damage_is_a_miss(tmp_path):
+    directory = tmp_path / "store"
+    fill(str(directory))
+    largest = max((path for path in directory.rglob("*") if path.is_file()),
+                  key=lambda path: len(path.read_bytes().strip(b"\0")))
+    expected = rows(PROMPT[16:32], 0, KV_HEADS, "key").astype(np.float32).transpose(1, 2, 0)
+    data = bytearray(largest.read_bytes())
+    at = data.find(np.ascontiguousarray(expected[0]).tobytes())  # keys lie by dim, then token
+    assert at > 0, "the second block's keys are not where this test looks for them"
+    data[at + 100] ^= 1
+    largest.write_bytes(data)
+    with quire.DiskStore(str(directory), bytes_cap=64 << 20) as store:
+        cache = make_cache(store=store)
+        plan = cache.load(cache.acquire(PROMPT, identity_of(store))).take()
+        assert plan.resident_tokens == 16 and plan.reason == "load_failed"
+        assert store.stats()["loads_failed"] >= 1
+
+
+def test_loads_of_asyncio(tmp_path):
+    directory = str(tmp_path / "store")
+    fill(directory)
+
+    async def both(cache, identity):
+        plans = await asyncio.gather(*(quire.load_async(cache, cache.acquire(PROMPT, identity))
+                                       for _ in range(2)))
+        other = make_cache(store=store)
+        task = asyncio.create_task(quire.load_async(other, other.acquire(PROMPT, identity)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        again = await quire.load_async(other, other.acquire(PROMPT, identity))
+        assert again.resident_tokens == 64
+        return [plan.resident_tokens for plan in plans]
+
+    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+        cache = make_cache(store=store)
+        assert asyncio.run(both(cache, identity_of(store))) == [64, 64]
+
+
+def test_what_is_refused(tmp_path):
+    directory = str(tmp_path / "store")
+    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+        with pytest.raises(quire.BusyError):
+            quire.DiskStore(directory, bytes_cap=64 << 20)
+        cache = make_cache(store=store)
+        ticket = cache.load(cache.acquire(PROMPT, identity_of(store)))
+        plan = ticket.take()
+        with pytest.raises(quire.InvalidArgumentError, match="taken"):
+            ticket.take()
+        with pytest.raises(quire.InvalidArgumentError, match="another cache"):
+            make_cache().load(plan)
+        with pytest.raises(quire.InvalidArgumentError, match="seconds"):
+            cache.load(plan, timeout_s=-1)
+        assert plan.resident_tokens == 0
+    with pytest.raises(quire.InvalidArgumentError, match="closed"):
+        store.flush()
+    store.close()
+    with pytest.raises(quire.InvalidArgumentError, match="cap"):
+        quire.DiskStore(directory, bytes_cap=1)

@@ -1,0 +1,109 @@
+"""attach(store=DIR): what one process computed, a later one finds; damage is computed again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import Forwards, generate, make_model, padded, prompt
+
+import quire
+from quire.transformers import attach
+
+KV = [None, "f16", "int8", "nf4"]
+
+
+def run(model, directory, kv=None):
+    """A prompt and a padded batch; their tokens and the statistics."""
+    ids, (batch, mask) = prompt(100), padded([60, 37])
+    with attach(model, hot_gb=0.05, kv=kv, store=directory, store_gb=0.1) as cache:
+        one = generate(model, ids, cache=cache.for_prompt(ids))
+        two = generate(model, batch, mask, cache.for_prompt(batch, mask))
+        return [one.tolist(), two.tolist()], cache.stats()
+
+
+@pytest.mark.parametrize("kv", KV)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
+def test_restart(name, kv, tmp_path):
+    model = make_model(name)
+    miss, first = run(model, tmp_path / "store", kv)
+    hit, second = run(model, tmp_path / "store", kv)
+    assert miss == hit
+    assert (first["hit_tokens"], second["loaded_tokens"]) == (0, 96 + 48)
+    assert second["hit_tokens"] == 96 + 48 + 32 and second["store"]["records_loaded"] > 0
+    if kv is None:
+        ids = prompt(100)
+        assert hit[0] == generate(model, ids).tolist()
+
+
+def test_two_processes_one_after_the_other(tmp_path):
+    program = (
+        "import json, sys; sys.path.insert(0, sys.argv[2])\n"
+        "from test_store import *\n"
+        "tokens, stats = run(make_model('qwen3'), sys.argv[1])\n"
+        "print(json.dumps([tokens, stats['hit_tokens'], stats['loaded_tokens']]))\n")
+    outs = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "store"),
+                               str(pathlib.Path(__file__).parent)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        outs.append(json.loads(done.stdout))
+    base = generate(make_model("qwen3"), prompt(100)).tolist()
+    assert outs[0][0] == outs[1][0] and outs[0][0][0] == base
+    assert (outs[0][2], outs[1][2]) == (0, 96 + 48)
+
+
+@pytest.mark.parametrize("kv", [None, "int8"])
+def test_damage_is_computed_again(tmp_path, kv):
+    model, directory = make_model("llama"), tmp_path / "store"
+    miss, _ = run(model, directory, kv)
+    segment = max((path for path in directory.rglob("*") if path.is_file()),
+                  key=lambda path: len(path.read_bytes().strip(b"\0")))
+    data = bytearray(segment.read_bytes())
+    written = len(data.rstrip(b"\0"))
+    for at in range(written // 4, written, 40_000):  # in several records
+        data[at] ^= 0xff
+    segment.write_bytes(data)
+    with Forwards(model) as tokens:
+        again, stats = run(model, directory, kv)
+    assert miss == again
+    assert stats["loaded_tokens"] < 96 + 48 and max(tokens) > 4
+    assert stats["store"]["loads_failed"] > 0
+    repaired, stats = run(model, directory, kv)
+    assert repaired == miss and stats["loaded_tokens"] == 96 + 48
+
+
+def test_other_weights_share_no_record(tmp_path):
+    run(make_model("llama"), tmp_path / "store")
+    _, stats = run(make_model("llama", seed=1), tmp_path / "store")
+    assert stats["loaded_tokens"] == 0
+
+
+def test_models_share_a_store(tmp_path):
+    with quire.DiskStore(str(tmp_path / "store"), bytes_cap=1 << 28) as store:
+        for _ in range(2):
+            caches = [attach(make_model(name), hot_gb=0.05, store=store)
+                      for name in ("llama", "mistral")]
+            ids = prompt(50)
+            for cache in caches:
+                assert torch.equal(generate(cache.model, ids, cache=cache.for_prompt(ids)),
+                                   generate(cache.model, ids))
+                cache.close()
+        assert [cache._tokens["loaded_tokens"] for cache in caches] == [48, 48]
+        assert not store.closed
+
+
+def test_a_store_in_use_is_refused(llama, tmp_path):
+    with attach(llama, hot_gb=0.05, store=str(tmp_path / "store"), store_gb=0.1):
+        with pytest.raises(quire.BusyError):
+            attach(make_model("llama"), hot_gb=0.05, store=str(tmp_path / "store"), store_gb=0.1)
+    with pytest.raises(quire.InvalidArgumentError, match="int9"):
+        attach(llama, kv="int9", store=tmp_path / "store", store_gb=0.1)
+    assert os.path.isdir(tmp_path / "store")
+    with attach(llama, hot_gb=0.05, store=tmp_path / "store", store_gb=0.1):
+        pass  # the refused ones let go of it
