@@ -57,6 +57,9 @@ class Leaky final : public Cache {
     return inner_->Pin(request, ttl_us);
   }
   Result<void> Unpin(const AcquireRequest& request) override { return inner_->Unpin(request); }
+  Result<Ticket> Load(Plan plan, const LoadOptions& options) override {
+    return inner_->Load(std::move(plan), options);
+  }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
     return inner_->Open(std::move(plan), options);
   }
