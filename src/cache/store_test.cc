@@ -458,18 +458,6 @@ TEST_P(StoreTest, CachesThatEraseOneTenantStillAgreeAfterwards) {
   EXPECT_EQ(test->Acquire(prompt_).loadable_tokens(), 10 * kBlock);
 }
 
-TEST_P(StoreTest, AFlushWaitsForWhatTheStoreCouldNotTakeAtOnce) {
-  store_.options.staging_bytes = 512 << 10;
-  store_.Restart();
-  const auto test = Make(/*slots=*/400);
-  for (uint64_t seed = 0; seed < 6; ++seed) {
-    RunThrough(*test, SomeTokens(16 * kBlock + 1, 100 + seed));
-  }
-  Must(store_.store->Flush());
-  EXPECT_EQ(test->cache->stats().unwritten_blocks, 0);
-  EXPECT_EQ(test->cache->stats().stored_blocks, test->cache->stats().published_blocks);
-}
-
 TEST_P(StoreTest, TwoCachesShareAStore) {
   const auto first = Make();
   const auto second = Make();

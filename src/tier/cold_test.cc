@@ -56,7 +56,7 @@ TEST_F(ColdStoreTest, FlushDoesNotWaitForTheInterval) {
 
 TEST_F(ColdStoreTest, WhoPutsWhatIsBeingWrittenHearsHowThatEnds) {
   Open();
-  files_.set_rates({.write_error = 1});
+  files_->set_rates({.write_error = 1});
   Put(Record(1), 1);
   Put(Record(1), 2);
   const auto ended = Wait(2);
@@ -66,7 +66,7 @@ TEST_F(ColdStoreTest, WhoPutsWhatIsBeingWrittenHearsHowThatEnds) {
 
 TEST_F(ColdStoreTest, AFlushEndsThoughTheDiskNeverTakesAnErasure) {
   Open();
-  files_.set_rates({.sync_error = 1});
+  files_->set_rates({.sync_error = 1});
   store_->Erase(PublisherOf("a"), 1, 1);
   store_->Flush(2);
   const auto ended = Wait(2);
