@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install demo test bench bench-page bench-peers asan tsan stress fuzz-smoke tidy mutants nightly format format-check test-hf clean deps dev-deps
+.PHONY: help build install demo test bench bench-page bench-peers asan tsan stress fuzz-smoke sim tidy mutants nightly format format-check test-hf clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -63,7 +63,10 @@ stress: dev-deps  ## the stress test for ten minutes under ThreadSanitizer
 mutants: deps  ## small faults put into the code: how many the suites notice (FLAGS="--folder pool")
 	@scripts/mutants $(FLAGS)
 
-nightly: dev-deps  ## asan, tsan, stress, fuzz-smoke, tidy and mutants; ends with one line
+sim: build  ## 10,000 seeds of both simulators, 2,000 steps each
+	@build/release/bin/quire sim --seeds 1..10000 --steps 2000
+
+nightly: dev-deps  ## asan, tsan, stress, fuzz-smoke, sim, tidy and mutants; ends with one line
 	@scripts/nightly
 
 tidy: dev-deps  ## clang-tidy over src and apps; findings are errors
