@@ -64,7 +64,7 @@ mutants: deps  ## small faults put into the code: how many the suites notice (FL
 	@scripts/mutants $(FLAGS)
 
 sim: build  ## 10,000 seeds of both simulators, 2,000 steps each
-	@build/release/bin/quire sim --seeds 1..10000 --steps 2000
+	@build/release/quire sim --seeds 1..10000 --steps 2000
 
 nightly: dev-deps  ## asan, tsan, stress, fuzz-smoke, sim, tidy and mutants; ends with one line
 	@scripts/nightly
