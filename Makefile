@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers asan tsan stress serve-load fuzz-smoke tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers asan tsan stress serve-load fuzz-smoke sim tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -85,7 +85,10 @@ serve-load: build  ## 200 streaming clients on one server for five minutes
 mutants: deps  ## small faults put into the code: how many the suites notice (FLAGS="--folder pool")
 	@scripts/mutants $(FLAGS)
 
-nightly: dev-deps  ## asan, tsan, stress, serve-load, fuzz-smoke, tidy, mutants, test-deb, docs; ends with one line
+sim: build  ## 10,000 seeds of both simulators, 2,000 steps each
+	@build/release/quire sim --seeds 1..10000 --steps 2000
+
+nightly: dev-deps  ## asan, tsan, stress, serve-load, fuzz-smoke, sim, tidy, mutants, test-deb, docs; ends with one line
 	@scripts/nightly
 
 tidy: dev-deps  ## clang-tidy over src and apps; findings are errors

@@ -13,6 +13,7 @@
 #include "env/clock.h"
 #include "env/faulty_files.h"
 #include "sim/cache_oracle.h"
+#include "sim/cache_users.h"
 #include "tier/cold.h"
 
 namespace quire::sim {
@@ -23,76 +24,6 @@ constexpr uint64_t kSegmentBytes = 64 << 10;
 constexpr uint64_t kCatalogueBytes = 128 << 10;
 constexpr uint64_t kCommitSlackUs = 150'000;
 constexpr uint64_t kNever = ~uint64_t{0};
-
-/// Time passes while somebody looks at it, so that who waits for a time gets there.
-class PassingClock final : public Clock {
- public:
-  explicit PassingClock(ManualClock& clock) : clock_(clock) {}
-  uint64_t NowMicros() const override {
-    QUIRE_CHECK_MSG(++looks_ < 20'000'000, "a call of the mover never ends");
-    clock_.Advance(20);
-    return clock_.NowMicros();
-  }
-  void BeginStep() { looks_ = 0; }
-
- private:
-  ManualClock& clock_;
-  mutable uint64_t looks_ = 0;
-};
-
-/// Endless tokens: those of `base`, from `fork` on of a branch of it.
-struct Text {
-  uint64_t base = 0;
-  uint64_t fork = 0;
-  uint64_t branch = 0;
-
-  std::vector<TokenId> First(uint64_t count) const {
-    std::vector<TokenId> tokens(count);
-    for (uint64_t t = 0; t < count; ++t) {
-      const uint64_t where = MixNumbers(MixNumbers(7, base), t < fork ? 0 : branch);
-      tokens[t] = static_cast<TokenId>(MixNumbers(where, t) % 50'000);
-    }
-    return tokens;
-  }
-};
-
-struct Live {
-  Origin origin{};
-  std::vector<TokenId> tokens{};  // committed
-  uint64_t computed = 0;          // first block that is its own
-  bool stale = false;             // its tenant was erased since it was acquired
-  std::unique_ptr<Sequence> sequence{};
-};
-
-struct Loading {
-  Origin origin{};
-  std::vector<TokenId> tokens{};
-  uint64_t resident = 0;  // when it began
-  uint64_t recycled = 0;  // by then
-  uint64_t damaged = 0;
-  bool is_calm = false;  // nobody hurries, cancels or erases it
-  std::optional<Ticket> ticket{};
-};
-
-struct Side {  // a cache and who uses it
-  std::unique_ptr<Cache> cache{};
-  std::array<TenantId, kParties.size()> tenants{};
-  std::vector<Live> lives{};
-  std::vector<Loading> loads{};
-  std::vector<Plan> plans{};
-
-  void Close() {
-    loads.clear();
-    plans.clear();
-    lives.clear();
-  }
-};
-
-struct Expected {  // what a restart has to find
-  Origin origin{};
-  std::vector<TokenId> tokens{};
-  uint64_t resident = 0;
-};
 
 class CacheSim {
  public:

@@ -434,11 +434,11 @@ void Mover::EndGet(const StoreCompletion& ended) {
     return;
   }
   ++load_failures_;
+  if (get->entry >= load.end) return;  // it is not wanted any more
   if (get->twins) {
     load.twins_failed = true;
     return;
   }
-  if (get->entry >= load.end) return;
   load.job->failure = ReasonOf(ended.outcome);
   load.end = get->entry;
   CancelGets(load);

@@ -403,6 +403,61 @@ TEST_P(StoreTest, AnotherIdentityFindsNothing) {
   EXPECT_EQ(test->Acquire(prompt_).loadable_tokens(), 0);
 }
 
+TEST_P(StoreTest, WhatIsEvictedInPartComesBack) {
+  const auto test = Make();
+  RunThrough(*test, prompt_);
+  Must(store_.store->Flush());
+  for (uint64_t blocks = 1; blocks <= 10; ++blocks) {
+    test->cache->Evict(blocks);
+    const RunReport report = RunThrough(*test, prompt_);
+    EXPECT_EQ(report.reused, 10 * kBlock);
+    EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
+  }
+}
+
+TEST_P(StoreTest, ErasingAMemberErasesWhatOthersLoaded) {
+  const auto add = [](TestCache& test) {
+    Must(test.cache->AddTenant({.name = "team", .shared = true}));
+    return std::pair(Must(test.cache->AddTenant({.name = "a", .domain = "team"})),
+                     Must(test.cache->AddTenant({.name = "b", .domain = "team"})));
+  };
+  const auto acquire = [&](TestCache& test, TenantId tenant) {
+    return Must(
+        test.cache->Acquire({.tenant = tenant, .identity = &test.identity, .tokens = prompt_}));
+  };
+  {
+    const auto test = Make();
+    const auto [a, b] = add(*test);
+    Must(test->model.Feed(*Must(test->cache->Open(acquire(*test, a), {})), prompt_));
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  const auto [a, b] = add(*test);
+  EXPECT_EQ(Must(test->cache->Load(acquire(*test, b), {})).Take().resident_tokens(), 10 * kBlock);
+  const EraseReport report = Must(test->cache->Erase(a));
+  EXPECT_GT(report.slots_zeroed, 0);
+  EXPECT_EQ(acquire(*test, b).resident_tokens(), 0);
+  EXPECT_EQ(acquire(*test, b).loadable_tokens(), 0);
+  EXPECT_EQ(test->cache->stats().published_blocks, 0);
+}
+
+TEST_P(StoreTest, CachesThatEraseOneTenantStillAgreeAfterwards) {
+  {
+    const auto first = Make();
+    const auto second = Make();
+    RunThrough(*second, prompt_);
+    Must(first->cache->Erase(kDefaultTenant));
+    EXPECT_EQ(second->Acquire(prompt_).resident_tokens(), 0);
+    Must(second->cache->Erase(kDefaultTenant));
+    RunThrough(*first, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  EXPECT_EQ(test->Acquire(prompt_).loadable_tokens(), 10 * kBlock);
+}
+
 TEST_P(StoreTest, TwoCachesShareAStore) {
   const auto first = Make();
   const auto second = Make();

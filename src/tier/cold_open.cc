@@ -53,6 +53,7 @@ class ColdOpener {
     std::vector<Gap> gaps{};
     std::vector<RecordSummary> last{};  // without a catalogue: those that may not be whole
     bool scanned = false;
+    bool described = false;  // by the catalogue, at least in part
   };
 
   std::string PathOf(std::string_view name) const {
@@ -203,6 +204,7 @@ class ColdOpener {
       Found found = {.number = number};
       const auto row = rows_.find(number);
       if (row != rows_.end() && Describes(row->second, generations_[number])) {
+        found.described = true;
         found.row = std::move(row->second);
         recovery_.records_from_catalogue += found.row.entries.size();
       } else {
@@ -358,7 +360,9 @@ class ColdOpener {
     Segment& segment = state_->segments[found.number];
     // Appending to what the catalogue called sealed would be invisible to whoever reads an old
     // catalogue after a power cut.
-    if (found.row.sealed) return;
+    // Where this one does not know the segment, another one may: one that was removed comes back
+    // with a power cut.
+    if (found.row.sealed || !found.described) return;
     if (segment.state != SegmentState::kSealed || segment.tail >= segment_bytes_) return;
     if (!state_->Serves(segment.publisher, segment.erase_epoch)) return;
     for (const Found& other : found_) {

@@ -54,6 +54,26 @@ TEST_F(ColdStoreTest, FlushDoesNotWaitForTheInterval) {
   EXPECT_EQ(Flush(), kOk);  // of nothing
 }
 
+TEST_F(ColdStoreTest, WhoPutsWhatIsBeingWrittenHearsHowThatEnds) {
+  Open();
+  files_->set_rates({.write_error = 1});
+  Put(Record(1), 1);
+  Put(Record(1), 2);
+  const auto ended = Wait(2);
+  EXPECT_EQ(ended.at(1).outcome, kIo);
+  EXPECT_EQ(ended.at(2).outcome, kIo);
+}
+
+TEST_F(ColdStoreTest, AFlushEndsThoughTheDiskNeverTakesAnErasure) {
+  Open();
+  files_->set_rates({.sync_error = 1});
+  store_->Erase(PublisherOf("a"), 1, 1);
+  store_->Flush(2);
+  const auto ended = Wait(2);
+  EXPECT_EQ(ended.at(1).outcome, kIo);
+  EXPECT_EQ(ended.at(2).outcome, kIo);
+}
+
 TEST_F(ColdStoreTest, TheSameKeyIsWrittenOnce) {
   Open();
   Put(Record(1), 1);

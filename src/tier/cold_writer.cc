@@ -22,6 +22,11 @@ void ColdWriter::Put(const PutRequest& request) {
     state_.End(request.tag, outcome);
   };
   if (const auto outcome = Refuse(request)) return refuse(*outcome);
+  const KeyPrefix key = PrefixOf(request.identity.key);
+  // It ends as the first one does: that may fail still.
+  if (const auto same = pending_.find(key); same != pending_.end()) {
+    return same->second.push_back(request.tag);
+  }
   const auto segment = SegmentFor(request);
   if (!segment) return refuse(segment.error());
 
@@ -33,8 +38,7 @@ void ColdWriter::Put(const PutRequest& request) {
                 .generation = state_.segments[*segment].generation,
                 .sequence = state_.sequence++});
   if (open_.records.empty()) open_.begin_us = state_.clock.NowMicros();
-  const KeyPrefix key = PrefixOf(request.identity.key);
-  keys_.insert(key);
+  pending_[key];
   open_.records.push_back({.tag = request.tag,
                            .entry = {.key = key,
                                      .segment = *segment,
@@ -56,8 +60,7 @@ std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) const 
   if (state_.durable_epochs.EpochOf(identity.publisher) != identity.erase_epoch) {
     return state_.epochs_failed ? StoreOutcome::kIo : StoreOutcome::kBusy;
   }
-  const KeyPrefix key = PrefixOf(identity.key);
-  if (keys_.contains(key) || state_.index.Find(key)) return StoreOutcome::kPresent;
+  if (state_.index.Find(PrefixOf(identity.key))) return StoreOutcome::kPresent;
   const uint64_t bytes = request.layout->record_bytes();
   const uint64_t staging = state_.write_staging.chunks() * state_.write_staging.chunk_bytes();
   if (bytes > state_.segments.segment_bytes() || bytes > staging) return StoreOutcome::kTooLarge;
@@ -287,10 +290,15 @@ void ColdWriter::EndCommit() {
     std::swap(commit.records[0].entry.segment, commit.records[1].entry.segment);
   }
   for (const Pending& pending : commit.records) {
-    keys_.erase(pending.entry.key);
-    const StoreOutcome outcome = Enter(pending);
+    StoreOutcome outcome = Enter(pending);
     ++state_.stats.puts[static_cast<size_t>(outcome)];
     state_.End(pending.tag, outcome);
+    if (outcome == StoreOutcome::kOk) outcome = StoreOutcome::kPresent;
+    const auto same = pending_.extract(pending.entry.key);
+    for (const uint64_t tag : same.mapped()) {
+      ++state_.stats.puts[static_cast<size_t>(outcome)];
+      state_.End(tag, outcome);
+    }
   }
   state_.stats.writes_pending -= commit.records.size();
   for (const uint32_t number : commit.segments) {

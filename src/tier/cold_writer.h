@@ -80,11 +80,12 @@ class ColdWriter {
 
   ColdState& state_;
   std::map<uint32_t, Stream> streams_;  // by segment
-  std::set<KeyPrefix> keys_;            // of records that are not durable yet
-  Commit open_;                         // takes records
-  std::optional<Commit> closing_;       // is being made durable
-  uint64_t commits_ = 0;                // begun
-  uint64_t make_after_us_ = 0;          // segments, when the disk was full
+  // Records that are not durable yet, with the tags of those who put one again meanwhile.
+  std::map<KeyPrefix, std::vector<uint64_t>> pending_;
+  Commit open_;                    // takes records
+  std::optional<Commit> closing_;  // is being made durable
+  uint64_t commits_ = 0;           // begun
+  uint64_t make_after_us_ = 0;     // segments, when the disk was full
   InFlight<Write> writes_;
   std::vector<std::byte> header_;
   std::vector<uint32_t> crcs_;

@@ -16,7 +16,7 @@ namespace quire::tier {
 /// How a request ended. The numbers are indices of counters.
 enum class StoreOutcome : uint8_t {
   kOk = 0,            // Put: durable. Get: verified and copied. Erase, Flush: durable
-  kPresent = 1,       // Put: the store has it, or is writing it
+  kPresent = 1,       // Put: the store has it, durable
   kAbsent = 2,        // Get: the store does not have it
   kMiss = 3,          // Get: what lies there is not it; StoreCompletion::miss says why
   kErased = 4,        // from before its publisher was erased
