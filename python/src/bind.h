@@ -10,8 +10,8 @@
 #include <nanobind/ndarray.h>
 #include <quire/attention.h>
 #include <quire/cache.h>
+#include <quire/disk_store.h>
 #include <quire/env.h>
-#include <quire/store.h>
 
 #include <cstdint>
 #include <exception>

@@ -160,8 +160,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     report = {
         "torch": torch.__version__, "transformers": transformers.__version__,
-        "processor": torch.backends.cpu.get_cpu_capability(), "threads": options.threads,
-        "model": "Llama, 4 layers, hidden 512, 8 heads, 4 of K and V, random", "prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS,
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "threads": options.threads,
+        "model": "Llama, 4 layers, hidden 512, 8 heads, 4 of K and V, random",
+        "prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS,
         "f32": times(make_model(torch.float32), options.rounds),
         "memory": memory(make_model(torch.float32)),
     }
