@@ -1,0 +1,78 @@
+"""quire serve --store: after a restart, also after a kill, prompts are found in the store."""
+
+import contextlib
+import signal
+import threading
+import time
+
+import pytest
+
+import quire_server
+
+PROMPT = "It is a truth universally acknowledged, that a single man in possession of a good fortune"
+
+
+def ask(server, prompt, name, tokens=12):
+    status, answer = server.ask("/v1/completions", {"prompt": prompt, "max_tokens": tokens},
+                                headers={"X-Request-Id": name})
+    assert status == 200, answer
+    return answer["choices"][0]["text"], server.line_of(name)["cache"]
+
+
+def test_a_restart_finds_what_was_read(tmp_path):
+    with quire_server.serving(tmp_path / "a", "--store", tmp_path / "store") as server:
+        text, cache = ask(server, PROMPT, "first")
+        assert cache["loaded_tokens"] == 0
+        assert server.ask("/v1/cache")[1]["store"]["bytes_cap"] == 8 << 30
+    with quire_server.serving(tmp_path / "b", "--store", tmp_path / "store") as server:
+        again, cache = ask(server, PROMPT, "again")
+        assert again == text
+        assert cache["loaded_tokens"] == cache["reused_tokens"] == len(PROMPT) // 16 * 16
+        metrics = server.ask("/metrics")[1]
+        assert 'quire_prompt_tokens_total{from="store",tenant="default"} 80' in metrics
+        assert "quire_store_loaded_records_total" in metrics
+    # A server without it computes, and says the same.
+    with quire_server.serving(tmp_path / "c") as server:
+        alone, cache = ask(server, PROMPT, "alone")
+        assert alone == text and cache["reused_tokens"] == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_an_end_under_load_loses_no_answer_that_was_given(tmp_path, how):
+    """Clients ask all the time; the server ends; the next one answers as the first did, and finds
+    what was durable."""
+    told = {}
+    prompts = [f"{PROMPT}, number {i}, " + "and so on " * (i % 7) for i in range(40)]
+    server_gone = threading.Event()
+    with pytest.raises(AssertionError) if how == signal.SIGKILL else contextlib.nullcontext():
+        with quire_server.serving(tmp_path / "a", "--store", tmp_path / "store",
+                                  "--drain", 1) as server:
+            def run(me):
+                i = me
+                while not server_gone.is_set():
+                    try:
+                        status, answer = server.ask("/v1/completions", {
+                            "prompt": prompts[i % 40], "max_tokens": 10})
+                    except OSError:
+                        return
+                    if status == 200:
+                        told[prompts[i % 40]] = answer["choices"][0]["text"]
+                    i += 4
+            threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            time.sleep(3)  # several commits
+            server.process.send_signal(how)
+            server.process.wait(timeout=60)
+            server_gone.set()
+            for thread in threads:
+                thread.join()
+    assert len(told) >= 10
+    with quire_server.serving(tmp_path / "b", "--store", tmp_path / "store") as server:
+        loaded = 0
+        for number, (prompt, text) in enumerate(told.items()):
+            again, cache = ask(server, prompt, f"again-{number}", tokens=10)
+            assert again == text
+            loaded += cache["loaded_tokens"]
+        assert loaded > 0
+
