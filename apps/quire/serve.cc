@@ -178,21 +178,21 @@ Result<int> Serve(ServeFlags& flags) {
   options.call_timeout_us = flags.call_timeout_s * uint64_t{1'000'000};
   options.sessions.idle_us = flags.session_idle_s * uint64_t{1'000'000};
   options.loopback_names_only = !flags.no_auth;
-  const http::ServiceParts served{.engine = runtime->engine(),
-                                 .cache = runtime->cache(),
-                                 .hub = hub,
-                                 .tokenizer = *runtime->tokenizer(),
-                                 .chat = chat,
-                                 .generation = generation,
-                                 .clock = SystemClock(),
-                                 .engine_stats = [&driver] { return driver.stats(); },
-                                 .budget_used_of =
-                                     [&runtime] {
-                                       return std::pair(runtime->registry().bytes_used(),
-                                                        runtime->registry().budget_bytes());
-                                     },
-                                 .strftime_now = DateNow,
-                                 .store = runtime->store()};
+  const http::ServiceContext served{.engine = runtime->engine(),
+                                    .cache = runtime->cache(),
+                                    .hub = hub,
+                                    .tokenizer = *runtime->tokenizer(),
+                                    .chat = chat,
+                                    .generation = generation,
+                                    .clock = SystemClock(),
+                                    .engine_stats = [&driver] { return driver.stats(); },
+                                    .budget_used_of =
+                                        [&runtime] {
+                                          return std::pair(runtime->registry().bytes_used(),
+                                                           runtime->registry().budget_bytes());
+                                        },
+                                    .strftime_now = DateNow,
+                                    .store = runtime->store()};
   QUIRE_ASSIGN(const auto service, http::Service::Create(served, options, keys));
   QUIRE_ASSIGN(const auto server, http::Server::Create(*service, *log, flags.server));
   PrintWelcome(flags, *server, options.model_name);

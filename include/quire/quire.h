@@ -371,8 +371,8 @@ quire_reason quire_plan_reason(const quire_plan* plan);
 /// Name of a reason as in JSON, for example "never_seen"; "unknown" for any other number.
 const char* quire_reason_name(quire_reason reason);
 /// Reads what the store has of a plan and waits for it, at most `timeout_us` (0: as long as it
-/// takes). `loaded` is the plan with what came; its reason says why the rest did not. `plan` is used
-/// up, also when this fails.
+/// takes). `loaded` is the plan with what came; its reason says why the rest did not. `plan` is
+/// used up, also when this fails.
 /// Errors: QUIRE_NO_SPACE no free slots for it
 quire_code quire_load(quire_plan* plan, uint64_t timeout_us, quire_plan** loaded,
                       quire_error* error);
@@ -630,7 +630,8 @@ typedef struct quire_disk_store_options {
 quire_code quire_disk_store_open(const quire_disk_store_options* options, quire_disk_store** store,
                                  quire_error* error);
 void quire_disk_store_free(quire_disk_store* store);
-/// Returns when everything published before is durable. What was not flushed may be lost at the end.
+/// Returns when everything published before is durable. What was not flushed may be lost when the
+/// store ends.
 /// Errors: QUIRE_NO_SPACE or QUIRE_IO some of it could not be written
 quire_code quire_disk_store_flush(quire_disk_store* store, quire_error* error);
 /// A secret for quire_identity::domain_secret, kept beside the store in a file of mode 0600.

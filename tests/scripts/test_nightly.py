@@ -42,12 +42,12 @@ class Nightly(unittest.TestCase):
         status, lines, ran = self.nightly()
         self.assertEqual(status, 0)
         self.assertEqual([line.split()[0] for line in ran],
-                         ["asan", "tsan", "stress", "serve-load", "fuzz-smoke", "tidy", "mutants",
+                         ["asan", "tsan", "stress", "serve-load", "fuzz-smoke", "sim", "tidy", "mutants",
                           "test-deb", "docs"])
         self.assertRegex(ran[-3], r"^mutants --seed 20\d{6}$")
         self.assertEqual(lines[-1], "nightly: asan ok, tsan ok, stress ok, serve-load ok, "
-                                    "fuzz-smoke ok, tidy ok, mutants 9 of 10, test-deb ok, docs ok: "
-                                    "9 of 9 passed")
+                                    "fuzz-smoke ok, sim ok, tidy ok, mutants 9 of 10, test-deb ok, "
+                                    "docs ok: 10 of 10 passed")
 
     def test_a_step_that_fails_does_not_stop_the_rest(self):
         status, lines, ran = self.nightly("broken", "mutants", FLAGS="--folder pool")

@@ -79,32 +79,6 @@ void AddCache(Snapshot& to, const CacheStats& stats) {
              D(stats.refused_total));
 }
 
-void AddStore(Snapshot& to, const DiskStoreStats& stats) {
-  to.Gauge("quire_store_records", "Blocks on the disk, and open forms of some.", D(stats.records));
-  to.Gauge("quire_store_bytes", "Length of all files of the store.", D(stats.bytes));
-  to.Gauge("quire_store_limit_bytes", "Most that they may have.", D(stats.bytes_cap));
-  to.Gauge("quire_store_memory_bytes", "Its index and staging.", D(stats.memory_bytes));
-  to.Gauge("quire_store_in_flight", "Requests that the disk works on.", D(stats.in_flight));
-  to.Gauge("quire_store_pending_records", "Records that are not durable yet.",
-           D(stats.writes_pending));
-  to.Gauge("quire_store_disk_full", "1: nothing more can be written.", stats.disk_full ? 1 : 0);
-  const std::string records = "Records by what became of them.";
-  const auto count = [&](const char* what, uint64_t number) {
-    to.Counter("quire_store_records_total", records, D(number), {{"outcome", what}});
-  };
-  count("written", stats.records_written);
-  count("dropped", stats.records_dropped);
-  count("loaded", stats.records_loaded);
-  count("load_failed", stats.loads_failed);
-  count("recycled", stats.records_recycled);
-  count("damaged", stats.records_damaged);
-  to.Counter("quire_store_put_bytes_total", "Bytes of records given to the store.",
-             D(stats.bytes_put));
-  to.Counter("quire_store_written_bytes_total", "Bytes written to the disk.",
-             D(stats.bytes_written));
-  to.Counter("quire_store_read_bytes_total", "Bytes read from the disk.", D(stats.bytes_read));
-}
-
 void AddEngine(Snapshot& to, const EngineStats& stats) {
   const std::string requests = "Requests in the engine.";
   to.Gauge("quire_engine_requests", requests, stats.waiting, {{"state", "waiting"}});
@@ -131,6 +105,29 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
              D(stats.sessions_released));
 }
 
+void AddStore(Snapshot& to, const DiskStoreStats& stats) {
+  to.Gauge("quire_store_used_bytes", "All files of the store.", D(stats.bytes));
+  to.Gauge("quire_store_limit_bytes", "Most they may have together.", D(stats.bytes_cap));
+  to.Gauge("quire_store_memory_bytes", "Index and staging.", D(stats.memory_bytes));
+  to.Gauge("quire_store_records", "Blocks that can be found in it.", D(stats.records));
+  to.Gauge("quire_store_pending_records", "Given to it and not durable yet.",
+           D(stats.writes_pending));
+  to.Gauge("quire_store_disk_full", "1: the disk took no more when it was last tried.",
+           stats.disk_full ? 1 : 0);
+  to.Counter("quire_store_written_bytes_total", "Written to the disk.", D(stats.bytes_written));
+  to.Counter("quire_store_read_bytes_total", "Read from the disk.", D(stats.bytes_read));
+  to.Counter("quire_store_written_records_total", "Records written.", D(stats.records_written));
+  to.Counter("quire_store_loaded_records_total", "Records loaded.", D(stats.records_loaded));
+  to.Counter("quire_store_failed_loads_total", "Loads that brought nothing.",
+             D(stats.loads_failed));
+  to.Counter("quire_store_dropped_records_total", "Records that could not be written.",
+             D(stats.records_dropped));
+  to.Counter("quire_store_recycled_records_total", "Records that newer ones took the place of.",
+             D(stats.records_recycled));
+  to.Counter("quire_store_damaged_records_total", "Records found damaged, and forgotten.",
+             D(stats.records_damaged));
+}
+
 void AddTenant(Snapshot& to, const TenantStats& stats) {
   const Labels tenant = {{"tenant", stats.name}};
   const auto with = [&](const std::string& label, const std::string& value) {
@@ -151,10 +148,10 @@ void AddTenant(Snapshot& to, const TenantStats& stats) {
              tenant);
   to.Counter("quire_tenant_hit_tokens_total", "Prompt tokens found.", D(stats.hit_tokens), tenant);
   for (uint32_t i = 1; i < kMissReasonsEnd; ++i) {
-    if (MissReasonName(static_cast<MissReason>(i)) == "unknown") continue;  // retired
+    const std::string reason(MissReasonName(static_cast<MissReason>(i)));
+    if (reason == "unknown") continue;  // retired
     to.Counter("quire_tenant_missed_tokens_total", "Prompt tokens not found, by the reason.",
-               D(stats.missed_tokens[i]),
-               with("reason", std::string(MissReasonName(static_cast<MissReason>(i)))));
+               D(stats.missed_tokens[i]), with("reason", reason));
   }
   to.Counter("quire_tenant_evicted_blocks_total", "Blocks of it that were evicted.",
              D(stats.evicted_total), tenant);
@@ -227,7 +224,8 @@ void Metrics::CountCall(const std::string& tenant, const CallReport& report) {
   const auto tokens = [&](const char* from, uint64_t count) {
     families_->prompt_tokens.Add({{"tenant", tenant}, {"from", from}}).Increment(D(count));
   };
-  tokens("cache", report.reused_tokens);
+  tokens("cache", report.reused_tokens - std::min(report.loaded_tokens, report.reused_tokens));
+  tokens("store", report.loaded_tokens);
   tokens("computed", report.computed_tokens);
   families_->generated_tokens.Add({{"tenant", tenant}}).Increment(D(report.generated_tokens));
   families_->preemptions.Add({{"tenant", tenant}}).Increment(D(report.preemptions));
@@ -252,8 +250,8 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot,
     now.Gauge("quire_budget_used_bytes", "What is charged to it.", D(snapshot.budget_used_bytes));
   }
   if (snapshot.cache) AddCache(now, *snapshot.cache);
-  if (snapshot.store) AddStore(now, *snapshot.store);
   if (snapshot.engine) AddEngine(now, *snapshot.engine);
+  if (snapshot.store) AddStore(now, *snapshot.store);
   for (const TenantStats& tenant : snapshot.tenants) AddTenant(now, tenant);
   std::vector<MetricFamily> families = now.Take();
   for (MetricFamily& family : registry_->Collect()) {

@@ -102,14 +102,14 @@ Reply ErrorReply(const ApiError& error) {
   return reply;
 }
 
-Service::Service(const ServiceParts& parts, const ServiceOptions& options)
+Service::Service(const ServiceContext& parts, const ServiceOptions& options)
     : parts_(parts),
       options_(options),
       started_s_(static_cast<uint64_t>(std::time(nullptr))),
       sessions_(parts.engine, options.sessions),
       tree_(parts.cache.options().profile.block_tokens) {}
 
-Result<std::unique_ptr<Service>> Service::Create(const ServiceParts& parts,
+Result<std::unique_ptr<Service>> Service::Create(const ServiceContext& parts,
                                                  const ServiceOptions& options,
                                                  const std::optional<KeysFile>& keys) {
   std::unique_ptr<Service> service(new Service(parts, options));

@@ -41,7 +41,7 @@ struct ServiceOptions {
   bool loopback_names_only = true;
 };
 
-struct ServiceParts {
+struct ServiceContext {
   Engine& engine;
   Cache& cache;
   EventHub& hub;
@@ -89,7 +89,7 @@ class Service {
   /// tenant and sees all.
   ///
   /// Errors: those of Cache::AddTenant
-  static Result<std::unique_ptr<Service>> Create(const ServiceParts& parts,
+  static Result<std::unique_ptr<Service>> Create(const ServiceContext& parts,
                                                  const ServiceOptions& options,
                                                  const std::optional<KeysFile>& keys);
 
@@ -106,7 +106,7 @@ class Service {
   void Tidy() { sessions_.EndIdle(parts_.clock.NowMicros()); }
 
  private:
-  Service(const ServiceParts& parts, const ServiceOptions& options);
+  Service(const ServiceContext& parts, const ServiceOptions& options);
 
   Result<void> AddTenants(const KeysFile& keys);
   ApiResult<Caller> CallerOf(const HttpRequest& request) const;
@@ -135,7 +135,7 @@ class Service {
                                     const std::optional<uint32_t>& top_k,
                                     const std::optional<uint64_t>& seed) const;
 
-  const ServiceParts parts_;
+  const ServiceContext parts_;
   const ServiceOptions options_;
   const uint64_t started_s_;  // Unix time
   KeyTable keys_;
