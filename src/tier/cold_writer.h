@@ -28,7 +28,7 @@ class ColdWriter {
   void OnIo(uint32_t number, const IoCompletion& completion);
 
   /// A record of this key was put and is not durable yet.
-  bool IsWriting(const KeyPrefix& key) const { return keys_.contains(key); }
+  bool IsWriting(const KeyPrefix& key) const { return pending_.contains(key); }
   /// What was put before this call is in a commit of at most this number.
   uint64_t commit_of_now() const { return open_.records.empty() ? commits_ : commits_ + 1; }
   /// Commits that ended have numbers up to this one.
