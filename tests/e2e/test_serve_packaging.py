@@ -16,7 +16,8 @@ OPERATIONS = quire_cli.REPOSITORY / "docs/operations.md"
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory):
-    with quire_server.serving(tmp_path_factory.mktemp("serve")) as server:
+    folder = tmp_path_factory.mktemp("serve")
+    with quire_server.serving(folder, "--store", folder / "store") as server:
         server.ask("/v1/completions", {"prompt": "Once upon a time there was", "max_tokens": 4})
         server.wait_for_lines(1)
         return server.ask("/metrics")[1]
