@@ -21,6 +21,7 @@ Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& optio
                                       .bytes_cap = options.bytes_cap,
                                       .commit_interval_us = options.commit_interval_us,
                                       .staging_bytes = options.staging_bytes,
+                                      .reads_max = 64,
                                       .scrub_bytes_per_s = options.scrub_bytes_per_s},
                                      *state->files, SystemClock());
   if (!store) return std::unexpected(std::move(store).error());

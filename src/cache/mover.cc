@@ -20,7 +20,7 @@ using tier::StoreCompletion;
 using tier::StoreOutcome;
 
 constexpr uint32_t kWritesPerTick = 16;
-constexpr size_t kBlocksInFlight = 32;      // of one load
+constexpr size_t kBlocksInFlight = 64;      // of one load
 constexpr size_t kPublishBlocksMax = 32;    // at once: others wait for the cache's lock meanwhile
 constexpr uint64_t kBusyPauseUs = 500;      // the store can take no more just now
 constexpr uint64_t kFullPauseUs = 100'000;  // nor will it soon
