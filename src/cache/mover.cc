@@ -276,9 +276,11 @@ bool Mover::WriteSome() {
     if (clock_.NowMicros() < write_after_us_) break;
     Core& core = *cores_[next_core_++ % cores_.size()];
     const uint64_t tag = next_tag_++;
+    writes_[tag] = {.core = &core};  // before the store has it: afterwards nothing may fail
+    std::optional<StoredForm> put;
     const bool wrote = core.WriteNext([&](const BlockToWrite& block, const Core::Sections& bytes) {
       const StoredForm& form = block.form;
-      writes_[tag] = {.core = &core, .form = form};
+      put = form;
       const RecordShapes& shapes = core.shapes();
       const tier::PutRequest request = {
           .identity = {.key = form.twins ? TwinKey(form.key) : form.key,
@@ -294,6 +296,11 @@ bool Mover::WriteSome() {
           .tag = tag};
       store_->Put({&request, 1});
     });
+    if (put) {
+      writes_[tag].form = *put;
+    } else {
+      writes_.erase(tag);
+    }
     idle = wrote ? 0 : idle + 1;
     worked = worked || wrote;
   }
