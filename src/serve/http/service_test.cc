@@ -81,7 +81,7 @@ TEST_F(ServiceTest, AStreamSaysWhatTheWholeAnswerSays) {
     }
     ++events;
   }
-  EXPECT_EQ(text, whole["choices"][0]["text"]);
+  EXPECT_EQ(text, whole["choices"][0]["text"].get<std::string>());
   EXPECT_EQ(reason, "length");
   EXPECT_GT(events, 1u);
   EXPECT_TRUE(stream.ends_with("data: [DONE]\n\n"));
