@@ -160,7 +160,8 @@ RC_GTEST_PROP(ParseCallProp, HurtBodiesAreAnsweredOrRefused, ()) {
     RC_ASSERT(call->choices >= 1u);
     RC_ASSERT(call->choices * std::max<size_t>(call->prompts.size(), 1) <= kChoicesMax);
     RC_ASSERT(call->stop.size() <= kStopsMax);
-    RC_ASSERT(!call->temperature || (*call->temperature >= 0 && *call->temperature <= 100));
+    const float temperature = call->temperature.value_or(0.0f);
+    RC_ASSERT((temperature >= 0 && temperature <= 100));
     RC_ASSERT((endpoint == Endpoint::kChat ? !call->messages.empty() : !call->prompts.empty()));
   }
 }
