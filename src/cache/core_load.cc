@@ -303,9 +303,10 @@ size_t Core::AttachRun(LoadJob& job, size_t first, size_t count) {
     blocks[0].parent = plan.path.back();
   }
   std::vector<Published> answers;
+  std::vector<SlotId> spare;
+  spare.reserve(count * classes_.part_count());  // once others know of them nothing may fail
   Publish(plan.place, blocks, answers);
   size_t attached = 0;
-  std::vector<SlotId> spare;
   for (; attached < answers.size() && !answers[attached].block.is_none(); ++attached) {
     const Published& answer = answers[attached];
     job.path.push_back(answer.block);
