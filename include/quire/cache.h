@@ -109,7 +109,9 @@ struct TenantOptions {
   // and are charged to it. Empty: private.
   std::string domain{};
   bool shared = false;  // this is a domain for tenants to name, and asks for nothing itself
-  uint64_t ttl_us = 0;  // what was not used for so long goes at its next lookup; 0: never
+  // What was not used for so long goes at its next lookup; 0: never. Its blocks are not written to a
+  // store, where nobody could keep to it.
+  uint64_t ttl_us = 0;
 };
 
 /// Whoever asks without saying who: no quota, no floor, private.
@@ -208,7 +210,7 @@ class Cache {
   /// Bytes of one block, all layers, as stored.
   virtual uint64_t block_bytes() const = 0;
 
-  /// Makes a tenant or a domain. There is no way to take one back.
+  /// Makes a tenant or a domain; RemoveTenant takes it out again.
   ///
   /// Errors: kInvalidArgument the name is empty or taken, the floor is above the quota, a domain
   ///         names a domain; kNotFound no such domain; kNoSpace the floors do not fit the budget
@@ -223,8 +225,11 @@ class Cache {
   /// Forgets all that a tenant published and wrote: nothing older than this call is ever found
   /// again, in a shared domain with whatever others published behind it; slots are zeroed, those
   /// that are still held as their last holder ends. Its open sequences go on and publish nothing.
+  /// What a store has of it is never found again either, after a restart too; it returns when that
+  /// is durable.
   ///
-  /// Errors: kNotFound
+  /// Errors: kNotFound; kIo all is erased, but a restart may bring back what the store has: erase
+  ///         again
   /// Cost:   O(published blocks), a few under the cache lock at a time, then one slot at a time
   virtual Result<EraseReport> Erase(TenantId tenant) = 0;
   /// Takes a tenant or domain out: erases what it published, and gives its quota and floor back.
