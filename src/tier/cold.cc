@@ -45,8 +45,7 @@ void ColdStore::Get(std::span<const LoadRequest> loads, uint64_t deadline_us) {
 void ColdStore::Cancel(uint64_t tag) { reader_.Cancel(tag); }
 
 void ColdStore::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
-  if (epoch > state_->epochs.EpochOf(publisher) && !state_->epochs_damaged)
-    writer_.Close(publisher);
+  if (epoch > state_->epochs.EpochOf(publisher)) writer_.Close(publisher);
   eraser_.Erase(publisher, epoch, tag);
   PublishStats();
 }

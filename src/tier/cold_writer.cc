@@ -58,6 +58,7 @@ std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) const 
   }
   // After a crash a record of an epoch that the files do not know would look like old files.
   if (state_.durable_epochs.EpochOf(identity.publisher) != identity.erase_epoch) {
+    if (state_.epochs_damaged) return StoreOutcome::kUnknownEpoch;
     return state_.epochs_failed ? StoreOutcome::kIo : StoreOutcome::kBusy;
   }
   if (state_.index.Find(PrefixOf(identity.key))) return StoreOutcome::kPresent;

@@ -100,7 +100,8 @@ class Store {
   virtual ~Store() = default;
 
   /// Takes records to write. They can be found once they are durable.
-  /// Ends: kOk, kPresent, kErased, kUnknownEpoch, kBusy, kNoSpace, kQuota, kTooLarge, kIo
+  /// Ends: kOk, kPresent, kErased, kUnknownEpoch, kBusy, kNoSpace, kQuota, kTooLarge; kIo, also
+  ///       while the epoch of an erasure cannot be made durable
   /// Cost: copies and checksums the bytes
   virtual void Put(std::span<const PutRequest> requests) = 0;
 
@@ -116,7 +117,8 @@ class Store {
 
   /// Forgets everything of a publisher from before `epoch`: at once for whoever asks, for good when
   /// it completes. Afterwards the space is overwritten.
-  /// Ends: kOk durable; kIo not durable, though nothing of it is found until a restart
+  /// Ends: kOk durable; kIo not durable, though nothing of it is found until a restart;
+  ///       kUnknownEpoch, kNoSpace the same: the table of epochs is damaged, or full
   virtual void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) = 0;
 
   /// Epoch of a publisher: what it publishes must have it.
