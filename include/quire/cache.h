@@ -109,9 +109,13 @@ struct TenantOptions {
   // and are charged to it. Empty: private.
   std::string domain{};
   bool shared = false;  // this is a domain for tenants to name, and asks for nothing itself
-  // What was not used for so long goes at its next lookup; 0: never. Its blocks are not written to a
-  // store, where nobody could keep to it.
+  // What was not used for so long goes at its next lookup; 0: never. Its blocks are not written to
+  // a store, where nobody could keep to it.
   uint64_t ttl_us = 0;
+  // The same two limits in the store, in whole segments of it; without a store they say nothing.
+  // They hold for all caches on the store: the latest tenant of a name sets them.
+  uint64_t store_quota_bytes = 0;  // 0: as much as the store
+  uint64_t store_floor_bytes = 0;
 };
 
 /// Whoever asks without saying who: no quota, no floor, private.

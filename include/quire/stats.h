@@ -60,10 +60,12 @@ enum class MissReason : uint8_t {
   kNotAsked = 4,      // the request said reuse = false
   kWindowPassed = 5,  // known, but the bytes that windowed layers need here are gone
   kEvicted = 6,       // it was here, and went because others needed the room
-  kOtherProfile = 7,  // here under other weights, adapter, version or position encoding
-  kExpired = 8,       // it was here, and nobody used it for the tenant's ttl
-  kQuota = 9,         // it was here, and went because the tenant's own quota was full
-  kNoTwin = 10,       // here, but not the open forms that residual_tokens would read where it ends
+  // Here under other weights, adapter, version or position encoding; in a store also under another
+  // profile or geometry.
+  kOtherProfile = 7,
+  kExpired = 8,  // it was here, and nobody used it for the tenant's ttl
+  kQuota = 9,    // it was here, and went because the tenant's own quota was full
+  kNoTwin = 10,  // here, but not the open forms that residual_tokens would read where it ends
   // 11 was kSpilled.
   kNotLoaded = 12,   // the store has it, and it was not loaded
   kLoadFailed = 13,  // the store could not give it: damaged, gone, or the disk failed

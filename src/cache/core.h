@@ -233,6 +233,7 @@ class Core final : public Cache {
   };
   Result<void> FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what);
   void Count(const PlanState& plan, int64_t sign);
+  uint64_t FindElsewhereBelow(std::span<const TokenId> prompt, const Place& place) const;
   void FindBelow(std::span<const TokenId> prompt, const Place& place, const FoundPath& path,
                  LoadList& load) const;
   std::string PublisherName(TenantId tenant) const;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bits.h"
 #include "base/canary.h"
 #include "base/sync_point.h"
 #include "cache/below.h"
@@ -219,6 +220,26 @@ void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const 
       if (wanted[c]) load.bytes += classes_.slot_bytes(c);
     }
   }
+}
+
+// How many blocks of a prompt the account has below under another root: of other weights, or made
+// in another way. Roots of other domains lead nowhere, because keys are hashed with the secret.
+uint64_t Core::FindElsewhereBelow(std::span<const TokenId> prompt, const Place& place) const {
+  const auto publisher = tier::PublisherOf(PublisherName(place.tenant));
+  for (const tier::RecordRoot& root : mover_->RootsOf(publisher)) {
+    if (root.key == place.root_key || root.block_tokens == 0) continue;
+    Digest key = root.key;
+    uint64_t tokens = 0;
+    while (prompt.size() - tokens >= root.block_tokens) {
+      key = ChildKey(*place.domain, key, &prompt[tokens], root.block_tokens);
+      tier::Presence presence = tier::Presence::kAbsent;
+      mover_->Find({&key, 1}, {&presence, 1});
+      if (presence == tier::Presence::kAbsent) break;
+      tokens += root.block_tokens;
+    }
+    if (tokens > 0) return DivUp(tokens, uint64_t{block_tokens()});  // the others cost as much
+  }
+  return 0;
 }
 
 // Loading.

@@ -119,6 +119,11 @@ void Mover::Attach(Core& core) {
   cores_.push_back(&core);
 }
 
+void Mover::SetLimits(const tier::PublisherLimits& limits) {
+  MutexLock lock(tick_mutex_);
+  store_->SetLimits(limits);
+}
+
 void Mover::Detach(Core& core) {
   MutexLock lock(tick_mutex_);
   std::erase(cores_, &core);

@@ -57,6 +57,10 @@ class Mover {
     store_->Find(keys, out);
   }
   uint64_t EpochOf(const tier::PublisherId& publisher) const { return store_->EpochOf(publisher); }
+  std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId& publisher) const {
+    return store_->RootsOf(publisher);
+  }
+  void SetLimits(const tier::PublisherLimits& limits);
   /// Forgets everything of a publisher, for good. Returns when that is durable.
   /// Errors: kIo it is not durable, though nothing of it is found before a restart
   Result<void> Erase(const tier::PublisherId& publisher);

@@ -185,6 +185,8 @@ class MemoryStore final : public tier::Store {
   void Erase(const tier::PublisherId&, uint64_t, uint64_t tag) override {
     ended_.push_back({.tag = tag});
   }
+  std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId&) const override { return {}; }
+  void SetLimits(const tier::PublisherLimits&) override {}
   uint64_t EpochOf(const tier::PublisherId&) const override { return 0; }
   void Flush(uint64_t tag) override { ended_.push_back({.tag = tag}); }
   void Tick(std::vector<tier::StoreCompletion>& done, uint64_t /*wait_us*/) override {

@@ -38,6 +38,12 @@ void ColdStore::Find(std::span<const Digest> keys, std::span<Presence> out) cons
   state_->index.Find(keys, out);
 }
 
+std::vector<RecordRoot> ColdStore::RootsOf(const PublisherId& publisher) const {
+  return state_->roots.Of(publisher);
+}
+
+void ColdStore::SetLimits(const PublisherLimits& limits) { state_->segments.SetLimits(limits); }
+
 void ColdStore::Get(std::span<const LoadRequest> loads, uint64_t deadline_us) {
   for (const LoadRequest& load : loads) reader_.Get(load, deadline_us);
 }
@@ -130,6 +136,7 @@ void ColdStore::WriteCatalogue() {
                                                   .generation = segment.generation,
                                                   .tail = segment.tail,
                                                   .sealed = sealed,
+                                                  .roots = state_->roots.OfSegment(i),
                                                   .entries = state_->index.EntriesOf(i)})
                                : catalogue_->Drop(i);
     if (!written) return DropCatalogue(written.error());

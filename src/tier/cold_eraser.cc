@@ -13,8 +13,8 @@ ColdEraser::ColdEraser(ColdState& state, const std::array<FileId, 2>& copies)
   std::ranges::fill(zeros_.memory(), std::byte{0});
 }
 
-// A table that is full or damaged takes no epoch. What is there goes all the same, and for good once
-// it is overwritten.
+// A table that is full or damaged takes no epoch. What is there goes all the same, and for good
+// once it is overwritten.
 void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
   auto& epochs = state_.epochs.epochs;
   const bool damaged = state_.epochs_damaged;

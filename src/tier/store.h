@@ -61,7 +61,23 @@ struct LoadRequest {
   uint64_t tag = 0;
 };
 
+/// What the keys of a tree of records begin with, and how many tokens its blocks have.
+struct RecordRoot {
+  Digest key{};
+  uint32_t block_tokens = 0;
+
+  auto operator<=>(const RecordRoot&) const = default;
+};
+
 enum class Presence : uint8_t { kAbsent, kPresent, kUnknown };
+
+/// How much of a store one publisher may and will have, in bytes; a store rounds them down to what
+/// it recycles at once.
+struct PublisherLimits {
+  PublisherId publisher{};
+  uint64_t bytes_quota = ~uint64_t{0};  // never more
+  uint64_t bytes_floor = 0;             // others never make it less
+};
 
 struct StoreStats {
   uint64_t records = 0;
@@ -94,7 +110,7 @@ struct StoreStats {
 /// Every request that has a tag ends with one completion, also those refused at once; completions
 /// come out of Tick. No call waits for a request, and none calls back.
 ///
-/// Threads: Find and Stats any thread; everything else one thread at a time, the driver's
+/// Threads: Find, RootsOf and Stats any thread; everything else one thread at a time, the driver's
 class Store {
  public:
   virtual ~Store() = default;
@@ -107,6 +123,12 @@ class Store {
 
   /// Which keys the store has: kUnknown where only asking a remote peer would tell.
   virtual void Find(std::span<const Digest> keys, std::span<Presence> out) const = 0;
+
+  /// Roots under which a publisher has first blocks, as far as they are remembered.
+  virtual std::vector<RecordRoot> RootsOf(const PublisherId& publisher) const = 0;
+
+  /// From now on. Segments that a publisher has beyond its quota stay until it writes again.
+  virtual void SetLimits(const PublisherLimits& limits) = 0;
 
   /// Reads sections of records. `deadline_us` is a time of the store's clock; 0: none.
   /// Ends: kOk, kAbsent, kMiss, kErased, kIo, kDeadline, kCancelled, kTooLarge
