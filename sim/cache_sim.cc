@@ -135,11 +135,11 @@ class CacheSim : private Machine {
 
   void Restart(uint64_t how) {
     ++report_.crashes;
-    recycled_before_ = Recycled();
     for (Side& side : sides_) {
       side.Close();
       side.cache.reset();
     }
+    recycled_before_ = Recycled();  // what ended above was waited for, and more was written
     if (how == 1) files_.KillProcess();
     if (how > 1) files_.LosePower();
     store_.reset();

@@ -95,6 +95,7 @@ uint64_t Core::DisownLoaded(TenantId erased) {
         if (!state.directory.contains(block)) continue;
         const BlockRecord& record = state.directory.at(block);
         if (!record.loaded || record.account != state.accounts.account_of(erased)) continue;
+        state.directory.SetPublisher(block, gone.tenant, gone.epoch);  // it may have no slot now
         for (const SlotId slot : record.slots) {
           if (slot.is_none()) continue;
           const Slots::Writer writer = state.slots.writer(slot);

@@ -190,6 +190,10 @@ class Directory {
   }
   void SetBelowEpoch(BlockId block, uint64_t epoch) { Record(block).below_epoch = epoch; }
   void SetLoaded(BlockId block) { Record(block).loaded = true; }
+  void SetPublisher(BlockId block, TenantId publisher, uint32_t epoch) {
+    Record(block).publisher = publisher;
+    Record(block).epoch = epoch;
+  }
   /// Puts a block at the end of the queue, or at its start. One that is in it stays where it is.
   void QueueWrite(BlockId block, bool first = false);
   bool IsQueued(BlockId block) const { return entries_[block.number()].queued; }
