@@ -87,6 +87,11 @@ class Core final : public Cache {
   /// checksum any more is quarantined instead.
   bool WriteNext(const Writer& write);
   void EndWrite(const StoredForm& form, Below below, bool again);
+  /// What was handed out of memory since the last call and is durable below; some of it, in the
+  /// order of use.
+  std::vector<StoredForm> TakeUsed();
+  /// Of that, the store does not have this any more.
+  void OfferAgain(std::span<const StoredForm> lost);
   /// Publishes entries [first, first + count) of a job, which have been loaded, and holds them for
   /// it. Returns how many; those that follow may not be published.
   size_t AttachLoaded(LoadJob& job, size_t first, size_t count);

@@ -76,6 +76,14 @@ void Core::EndWrite(const StoredForm& form, Below below, bool again) {
   With([&](State& state) { cache::EndWrite(state, form, below, again); });
 }
 
+std::vector<StoredForm> Core::TakeUsed() {
+  return With([](State& state) { return cache::TakeUsed(state); });
+}
+
+void Core::OfferAgain(std::span<const StoredForm> lost) {
+  With([&](State& state) { cache::OfferAgain(state, lost); });
+}
+
 std::string Core::PublisherName(TenantId tenant) const {
   MutexLock lock(mutex_);
   const TenantId account = state_->accounts.account_of(tenant);

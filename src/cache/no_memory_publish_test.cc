@@ -185,6 +185,9 @@ class MemoryStore final : public tier::Store {
   void Erase(const tier::PublisherId&, uint64_t, uint64_t tag) override {
     ended_.push_back({.tag = tag});
   }
+  void Touch(std::span<const Digest> keys, std::span<tier::Presence> out) override {
+    Find(keys, out);
+  }
   std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId&) const override { return {}; }
   void SetLimits(const tier::PublisherLimits&) override {}
   uint64_t EpochOf(const tier::PublisherId&) const override { return 0; }

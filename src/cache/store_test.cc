@@ -523,6 +523,40 @@ TEST_P(StoreTest, AMissSaysThatThePromptIsThereUnderOtherWeights) {
   }
 }
 
+// Of a store that is full, what memory hands out all the time stays; also where it was lost.
+TEST_P(StoreTest, WhatIsUsedInMemoryIsInUseBelow) {
+  store_.options.bytes_cap = uint64_t{8} << 20;
+  store_.options.segment_bytes = 256 << 10;
+  for (const bool is_lost : {false, true}) {
+    store_.store.reset();
+    for (const std::string& path : store_.files.Paths()) Must(store_.files.Remove(path));
+    store_.Open();
+    {
+      const auto test = Make(150);
+      RunThrough(*test, prompt_);
+      Must(store_.store->Flush());
+      if (is_lost) {  // all of it is found damaged
+        store_.DamageSegments(512);
+        const auto other = Make();
+        Must(other->cache->Load(other->Acquire(prompt_), {})).Take();
+        EXPECT_EQ(other->Acquire(prompt_).resident_tokens(), 0);
+      }
+      for (uint64_t seed = 100; seed < 400; ++seed) {
+        RunThrough(*test, SomeTokens(8 * kBlock + 1, seed));
+        EXPECT_EQ(RunThrough(*test, prompt_).reused, 10 * kBlock);
+        Must(store_.store->Flush());
+      }
+      EXPECT_GT(store_.store->stats().records_recycled, 500);
+    }
+    store_.Restart();
+    const auto test = Make();
+    EXPECT_EQ(test->Acquire(SomeTokens(8 * kBlock + 1, 100)).loadable_tokens(), 0);
+    const RunReport report = RunThrough(*test, prompt_);
+    EXPECT_EQ(report.reused, 10 * kBlock) << is_lost;
+    EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
+  }
+}
+
 TEST_P(StoreTest, ATenantHasNoMoreOfTheStoreThanItsQuota) {
   store_.options.bytes_cap = uint64_t{8} << 20;
   store_.options.segment_bytes = 256 << 10;

@@ -38,6 +38,14 @@ void ColdStore::Find(std::span<const Digest> keys, std::span<Presence> out) cons
   state_->index.Find(keys, out);
 }
 
+void ColdStore::Touch(std::span<const Digest> keys, std::span<Presence> out) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto entry = state_->index.Find(PrefixOf(keys[i]));
+    out[i] = entry ? Presence::kPresent : Presence::kAbsent;
+    if (entry) state_->Use(entry->key, entry->segment);
+  }
+}
+
 std::vector<RecordRoot> ColdStore::RootsOf(const PublisherId& publisher) const {
   return state_->roots.Of(publisher);
 }

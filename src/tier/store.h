@@ -130,6 +130,9 @@ class Store {
   /// From now on. Segments that a publisher has beyond its quota stay until it writes again.
   virtual void SetLimits(const PublisherLimits& limits) = 0;
 
+  /// The records of these keys are in use, as if they had been read; `out` says which there are.
+  virtual void Touch(std::span<const Digest> keys, std::span<Presence> out) = 0;
+
   /// Reads sections of records. `deadline_us` is a time of the store's clock; 0: none.
   /// Ends: kOk, kAbsent, kMiss, kErased, kIo, kDeadline, kCancelled, kTooLarge
   virtual void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) = 0;
