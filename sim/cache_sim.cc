@@ -243,7 +243,17 @@ class CacheSim : private Machine {
       Problem(report_.wrong_bytes, "what has a ttl is below memory");
     }
     uint64_t missing = 0;
-    for (const MissRun& run : plan.missing()) missing += run.tokens;
+    const Origin elsewhere = {.party = origin.party, .variant = 1 - origin.variant};
+    for (const MissRun& run : plan.missing()) {
+      missing += run.tokens;
+      const uint64_t said = (plan.resident_tokens() + missing) / kBlock;
+      if (run.reason != MissReason::kOtherProfile) continue;
+      // A load from before an erasure hears of what was computed after it, under another key.
+      if (std::max(computed_.Allowed(elsewhere, tokens, said),
+                   computed_.Allowed(origin, tokens, said)) < said) {
+        Problem(report_.wrong_bytes, "a miss tells of what was erased, or of another tenant's");
+      }
+    }
     if (missing != plan.missing_tokens()) Problem(report_.unexplained, "misses without a reason");
   }
 
