@@ -1,4 +1,4 @@
-// int8 and int4: values are mid + scale * integer, so that both ends of a token's range have a code.
+// int8 and int4: values are mid + scale * integer, so both ends of a token's range have a code.
 #ifndef QUIRE_CODEC_FORMATS_INT_H_
 #define QUIRE_CODEC_FORMATS_INT_H_
 

@@ -21,7 +21,8 @@ namespace quire::codec::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Chooses the points of a tile's pairs and their scales, as q25.h does for one. `pairs` is [pair][token].
+/// Chooses the points of a tile's pairs and their scales, as q25.h does for one pair. `pairs` is
+/// [pair][token].
 class PairCoder {
  public:
   HWY_ATTR PairCoder(const StreamLayout& sealed, Tile& tile) : sealed_(sealed), tile_(tile) {
