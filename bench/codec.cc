@@ -30,8 +30,6 @@ constexpr uint32_t kBlockTokens = 16;
 constexpr uint32_t kTokens = 256;
 constexpr uint32_t kQueries = 32;
 constexpr uint32_t kScaleTokens = 64;  // that share a per-channel scale
-constexpr Codec kEncoding[] = {Codec::kInt8, Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt4,
-                               Codec::kNf4,  Codec::kFp4,     Codec::kQ25};
 
 /// How K is made fit for one scale for each token.
 enum class Method { kPlain, kRotated, kFactors, kRotatedFactors, kChannelScales };
@@ -107,16 +105,11 @@ std::vector<float> WithChannelScales(Codec codec, const std::vector<float>& rows
   std::vector<float> read(rows.size());
   std::vector<float> column(kScaleTokens);
   std::vector<uint8_t> codes(kScaleTokens);
-  const bool pairs = codec == Codec::kQ25;
+  const bool pairs = codec::CodeCount(codec, InnerAxis::kToken, kScaleTokens) != kScaleTokens;
   for (uint32_t begin = 0; begin < kTokens; begin += kScaleTokens) {
     for (uint32_t d = 0; d < kDim; ++d) {
       for (uint32_t t = 0; t < kScaleTokens; ++t) column[t] = rows[(begin + t) * kDim + d];
-      codec::TokenScale scale;
-      if (pairs) {
-        scale.scale = codec::EncodePairs(InnerAxis::kToken, column, codes);
-      } else {
-        scale = codec::EncodeToken(codec, column, codes);
-      }
+      const codec::TokenScale scale = codec::EncodeToken(codec, InnerAxis::kToken, column, codes);
       for (uint32_t t = 0; t < kScaleTokens; ++t) {
         const codec::PairMember member = codec::PairOf(InnerAxis::kToken, t);
         const uint32_t code =
@@ -328,7 +321,7 @@ Case SpeedCase(Codec codec, const std::string& what, double (Blocks::*work)(uint
 
 std::vector<Case> CodecCases(const Options&) {
   std::vector<Case> cases;
-  for (const Codec codec : kEncoding) {
+  for (const Codec codec : codec::kEncodingCodecs) {
     AddDistortionCases(codec, cases);
     cases.push_back(SpeedCase(codec, "encode", &Blocks::Encode));
     cases.push_back(SpeedCase(codec, "decode", &Blocks::Decode));

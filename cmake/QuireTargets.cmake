@@ -36,12 +36,27 @@ function(quire_link target scope)
   target_link_libraries(${target} ${scope} ${arg_LIBS})
 endfunction()
 
+# Sets `result` to the files of this folder, and of folders below that are no targets of their own,
+# whose names end with `ending`.
+function(quire_glob result ending)
+  file(GLOB found CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*${ending}")
+  file(GLOB below CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*/*${ending}")
+  foreach(path IN LISTS below)
+    cmake_path(GET path PARENT_PATH folder)
+    if(NOT EXISTS "${folder}/CMakeLists.txt")
+      list(APPEND found "${path}")
+    endif()
+  endforeach()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
 # Makes an executable of GoogleTest and rapidcheck tests and enters it in the list of suites.
 function(quire_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;DEPS;LIBS")
   if(NOT arg_SOURCES)
-    file(GLOB arg_SOURCES CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc"
-         "${CMAKE_CURRENT_SOURCE_DIR}/*_test.c")
+    quire_glob(arg_SOURCES "_test.cc")
+    quire_glob(c_sources "_test.c")
+    list(APPEND arg_SOURCES ${c_sources})
   endif()
   if(NOT arg_SOURCES)
     return()
@@ -81,12 +96,12 @@ function(quire_layer)
 endfunction()
 
 # Makes libquire_<name> from the folder's *.cc, <name>_test from *_test.cc, <name>_bench from
-# *_bench.cc (Google Benchmark) and, in the fuzz preset, one program per *_fuzz.cc.
+# *_bench.cc (Google Benchmark) and, in the fuzz preset, one program per *_fuzz.cc. Folders below
+# that have no CMakeLists.txt of their own belong to it.
 function(quire_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS")
-  set(here "${CMAKE_CURRENT_SOURCE_DIR}")
-  file(GLOB sources CONFIGURE_DEPENDS "${here}/*.cc")
-  file(GLOB benches CONFIGURE_DEPENDS "${here}/*_bench.cc")
+  quire_glob(sources ".cc")
+  quire_glob(benches "_bench.cc")
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
 
   set(library "quire_${arg_NAME}")
@@ -121,7 +136,7 @@ endfunction()
 # In the fuzz preset, makes one program from each of the folder's *_fuzz.cc.
 function(quire_fuzzers)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "DEPS;LIBS")
-  file(GLOB fuzzers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*_fuzz.cc")
+  quire_glob(fuzzers "_fuzz.cc")
   if(QUIRE_FUZZ)
     foreach(fuzzer IN LISTS fuzzers)
       cmake_path(GET fuzzer STEM stem)

@@ -13,7 +13,6 @@
 #include "attention/kernels.h"
 #include "attention/plan.h"
 #include "attention/shape.h"
-#include "attention/tasks.h"
 #include "codec/formats.h"
 #include "quire/attention.h"
 

@@ -1,4 +1,4 @@
-#include "attention/cascade.h"
+#include "attention/plan.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "attention/cascade.h"
+#include "attention/plan.h"
 
 #include <gtest/gtest.h>
 // gtest before rapidcheck

@@ -1,10 +1,10 @@
 // Which kernels read a block, by codec and by form.
 #include "attention/decode-inl.h"
-#include "attention/encoded-inl.h"
 #include "attention/f16_decode-inl.h"
 #include "attention/integer_prefill-inl.h"
 #include "attention/prefill-inl.h"
 #include "attention/weigh-inl.h"
+#include "codec/formats/fp8-inl.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_FORMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -14,7 +14,7 @@
 #define QUIRE_ATTENTION_FORMS_INL_H_
 #endif
 
-#include "base/check.h"
+#include "codec/formats.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::attention::HWY_NAMESPACE {
@@ -48,10 +48,16 @@ inline CodecFunctions FunctionsFor(Codec codec) {
     case Codec::kF32: return FunctionsOf<cn::F32Values>();
     case Codec::kF16: return FunctionsOf<cn::F16Values>();
     case Codec::kBf16: return FunctionsOf<cn::Bf16Values>();
-    case Codec::kFp8E4m3: return Fp8FunctionsOf<Fp8E4m3Values>();
-    case Codec::kFp8E5m2: return Fp8FunctionsOf<Fp8E5m2Values>();
-    default: QUIRE_CHECK(codec::HasIntegerCodes(codec)); return {};
+    default: break;
   }
+  return codec::WithFormat(codec, [](auto format) -> CodecFunctions {
+    using Format = decltype(format);
+    if constexpr (codec::IntegerFormat<Format>) {
+      return {};  // attention multiplies their integers, below
+    } else {
+      return Fp8FunctionsOf<cn::Fp8Values<Format>>();
+    }
+  });
 }
 
 /// The functions of a codec with integer codes; of others they are null.
@@ -72,14 +78,13 @@ constexpr IntegerFunctions IntegerFunctionsOf() {
 }
 
 inline IntegerFunctions IntegerFunctionsFor(Codec codec) {
-  switch (codec) {
-    case Codec::kInt8: return IntegerFunctionsOf<Codec::kInt8>();
-    case Codec::kInt4: return IntegerFunctionsOf<Codec::kInt4>();
-    case Codec::kNf4: return IntegerFunctionsOf<Codec::kNf4>();
-    case Codec::kFp4: return IntegerFunctionsOf<Codec::kFp4>();
-    case Codec::kQ25: return IntegerFunctionsOf<Codec::kQ25>();
-    default: return {};
-  }
+  if (!codec::HasIntegerCodes(codec)) return {};
+  return codec::WithFormat(codec, [](auto format) -> IntegerFunctions {
+    if constexpr (codec::IntegerFormat<decltype(format)>) {
+      return IntegerFunctionsOf<format.kCodec>();
+    }
+    return {};
+  });
 }
 
 /// How blocks are laid out that are read sealed, or open.

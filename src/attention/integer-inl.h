@@ -75,13 +75,15 @@ HWY_INLINE PairVec SetPair(const int16_t* pair) {
 /// less 256 times those with the high ones, are those with the low ones. On the way sums may wrap
 /// around; they end as they should.
 template <Codec kCodec>
-inline constexpr int32_t kBias = kCodec == Codec::kInt8   ? 0
-                                 : kCodec == Codec::kInt4 ? codec::kInt4Bias
-                                 : kCodec == Codec::kNf4  ? 63
-                                 : kCodec == Codec::kFp4  ? 12
-                                                          : 127;
+inline constexpr int32_t kBias = codec::FormatOf<kCodec>::kBias;
 template <Codec kCodec>
-inline constexpr int32_t kStride = kCodec == Codec::kQ25 ? 2 : 1;
+inline constexpr codec::CodeLayout kLayout = codec::FormatOf<kCodec>::kLayout;
+template <Codec kCodec>
+inline constexpr bool kHasPairs = kLayout<kCodec> == codec::CodeLayout::kPairTiles;
+template <Codec kCodec>
+inline constexpr bool kHasBytes = kLayout<kCodec> == codec::CodeLayout::kByteTiles;
+template <Codec kCodec>
+inline constexpr int32_t kStride = kHasPairs<kCodec> ? 2 : 1;
 
 template <int kTiles>
 HWY_INLINE StepVecOf<kTiles> LoadStep(const std::byte* const* tiles, size_t at) {
@@ -104,8 +106,7 @@ constexpr codec::IntegerTable SevenBits(const codec::IntegerTable& whole) {
   return numbers;
 }
 template <Codec kCodec>
-inline constexpr codec::IntegerTable kTable =
-    SevenBits<kCodec>(kCodec == Codec::kNf4 ? codec::kNf4Integers : codec::kFp4Integers);
+inline constexpr codec::IntegerTable kTable = SevenBits<kCodec>(codec::FormatOf<kCodec>::kIntegers);
 inline constexpr auto kFirstTable = SevenBits<Codec::kQ25>(codec::kPairFirstIntegers);
 inline constexpr auto kSecondTable = SevenBits<Codec::kQ25>(codec::kPairSecondIntegers);
 
@@ -155,10 +156,10 @@ HWY_INLINE void LoadBytePairs(const std::byte* const* tiles, size_t at, PairVecO
 /// The numbers of the low nibbles of bytes; the high ones may be anything.
 template <Codec kCodec, class V>
 HWY_INLINE V NumbersOf(V codes) {
-  if constexpr (kCodec == Codec::kInt4) {
-    return hn::And(codes, hn::Set(hn::DFromV<V>(), int8_t{15}));
-  } else {
+  if constexpr (requires { codec::FormatOf<kCodec>::kIntegers; }) {
     return LookUpLow(kTable<kCodec>, codes);
+  } else {
+    return hn::And(codes, hn::Set(hn::DFromV<V>(), int8_t{15}));
   }
 }
 
@@ -194,15 +195,15 @@ HWY_INLINE void Repeat(const F& f) {
 
 /// Steps of sixteen terms.
 template <Codec kCodec>
-inline constexpr int kTileSteps = kCodec == Codec::kInt8 ? 8 : 4;
+inline constexpr int kTileSteps = kHasBytes<kCodec> ? 8 : 4;
 
 /// Values that a code stands for: channels in q25.
 template <Codec kCodec>
-inline constexpr int kValuesPerCode = kCodec == Codec::kQ25 ? 2 : 1;
+inline constexpr int kValuesPerCode = kHasPairs<kCodec> ? 2 : 1;
 
 /// Pairs of values of a lane in a step.
 template <Codec kCodec>
-inline constexpr int kPairsPerStep = kCodec == Codec::kInt8 ? 1 : 2 * kValuesPerCode<kCodec>;
+inline constexpr int kPairsPerStep = kHasBytes<kCodec> ? 1 : 2 * kValuesPerCode<kCodec>;
 
 /// Step kStep of the tiles at `tiles` + at. Of K: its pairs of channels, ascending. Of V: its pairs
 /// of tokens; in q25 each of the first channels, then of the second ones. TileLanes tells whose
@@ -211,9 +212,9 @@ template <Codec kCodec, int kStep, int kTiles, bool kJoined>
 HWY_INLINE void LoadPairs(const std::byte* const* tiles, size_t at,
                           PairVecOf<kTiles> (*to)[kVecsPerStep]) {
   const size_t step = at + kStep * codec::kStepBytes;
-  if constexpr (kCodec == Codec::kInt8) {
+  if constexpr (kHasBytes<kCodec>) {
     LoadBytePairs<kTiles>(tiles, step, to[0]);
-  } else if constexpr (kCodec == Codec::kQ25) {
+  } else if constexpr (kHasPairs<kCodec>) {
     const auto signs = LoadStep<kTiles>(tiles, at + 4 * codec::kStepBytes);
     const auto bytes = LoadStep<kTiles>(tiles, step);
     PointPairs<2 * kStep, kTiles, kJoined>(bytes, signs, to[0], to[1]);
@@ -237,7 +238,7 @@ HWY_INLINE void TileLanes(const SumVec* step_sums, int32_t bias_terms, SumVec* l
   if constexpr (kTilesPerVec == 1) {
     lanes[0] = sums[0];
     lanes[1] = sums[1];
-  } else if constexpr (kCodec == Codec::kInt8) {
+  } else if constexpr (kHasBytes<kCodec>) {
     lanes[0] = sums[kTile];
   } else if constexpr (kTile == 0) {
     lanes[0] = hn::ConcatLowerLower(SumTag(), sums[1], sums[0]);

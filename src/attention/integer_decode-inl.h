@@ -68,7 +68,7 @@ template <Codec kCodec>
 constexpr int ColumnsTogether(int queries) {
   if (kTilesPerVec == 2) return 4;
   // Pairs of channels need the registers themselves.
-  return kCodec == Codec::kQ25 ? 1 : std::max(1, 4 / queries);
+  return kHasPairs<kCodec> ? 1 : std::max(1, 4 / queries);
 }
 
 /// Tiles of V that are taken together.
@@ -86,7 +86,7 @@ void ScoreIntegerColumns(const FixedQueries& queries, size_t dim, const std::byt
                          size_t offset_bytes, size_t next_bytes, uint32_t count,
                          const uint32_t* index, const std::byte* const* ahead, float* scores) {
   static_assert(kColumns % kTilesPerVec == 0);
-  constexpr bool kTiles = kCodec == Codec::kQ25;  // whole ones
+  constexpr bool kTiles = kHasPairs<kCodec>;  // whole ones
   constexpr int kSteps = kTiles ? kTileSteps<kCodec> : 2;
   constexpr size_t kBytes = kTiles ? codec::kPairTileBytes : kSteps * codec::kStepBytes;
   constexpr size_t kStepChannels = 2 * kPairsPerStep<kCodec>;

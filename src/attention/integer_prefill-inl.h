@@ -36,7 +36,7 @@ void ExpandIntegerKey(const std::byte* codes, size_t dim, int16_t* to) {
     QUIRE_UNROLL
     for (size_t p = 0; p < kPairs; ++p, to += kSixteenPairs) StoreSixteen<kCodec>(k[p], to);
   };
-  if constexpr (kCodec == Codec::kQ25) {
+  if constexpr (kHasPairs<kCodec>) {
     for (size_t d = 0; d < dim; d += 2 * kPairs * kTileSteps<kCodec>) {
       Repeat<kTileSteps<kCodec>>(expand);
       codes += codec::kPairTileBytes;

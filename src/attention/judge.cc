@@ -8,9 +8,9 @@
 
 #include "attention/exp.h"
 #include "attention/fixed.h"
+#include "attention/plan.h"
 #include "attention/shape.h"
 #include "attention/stored.h"
-#include "attention/tasks.h"
 #include "codec/rotate.h"
 #include "quire/attention.h"
 #include "quire/identity.h"

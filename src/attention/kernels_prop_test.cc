@@ -34,10 +34,7 @@ uint64_t DrawPosition() {
   return edge + *rc::gen::inRange<uint64_t>(0, 20);
 }
 
-Codec DrawCodec() {
-  return *rc::gen::element(Codec::kF32, Codec::kF16, Codec::kBf16, Codec::kFp8E4m3, Codec::kFp8E5m2,
-                           Codec::kInt8, Codec::kInt4, Codec::kNf4, Codec::kFp4, Codec::kQ25);
-}
+Codec DrawCodec() { return *rc::gen::elementOf(kCodecs); }
 
 Setup Draw() {
   Setup s;

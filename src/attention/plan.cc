@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "attention/cascade.h"
 #include "attention/shape.h"
-#include "attention/tasks.h"
 #include "base/bits.h"
 #include "base/check.h"
 #include "codec/planes.h"

@@ -3,6 +3,7 @@
 #ifndef QUIRE_ATTENTION_PLAN_H_
 #define QUIRE_ATTENTION_PLAN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -37,6 +38,34 @@ struct Plan {
 /// Cost: O(rows of all tasks); no memory that grows with the context
 void MakePlan(const AttentionShape& shape, const BlockTables& tables,
               std::span<const AttentionTask> tasks, uint32_t workers, Plan* plan);
+
+/// The splits that a task asks for, none behind that of its last row. Needs a row.
+inline SplitRange SplitsOf(const AttentionTask& task) {
+  const uint64_t end = (task.first_position + task.rows - 1) / kSplitTokens + 1;
+  return {.begin = std::min(task.splits.begin, end), .end = std::min(task.splits.end, end)};
+}
+
+/// Whether the tasks of a valid shape name what is there: afterwards every block that a row sees
+/// in the splits it asks for has a slot in the form in which the row reads it.
+///
+/// Errors: as AttentionBackend::Attend says
+/// Cost:   O(blocks seen)
+Result<void> ValidateTasks(const AttentionShape& shape, const BlockTables& tables,
+                           std::span<const AttentionTask> tasks);
+
+/// Sequences whose blocks are the same slots in the first `splits` splits.
+struct Cascade {
+  std::vector<uint32_t> tasks;  // indices, at least two
+  uint64_t splits = 0;          // at least one; all of them sealed for every task
+};
+
+/// Cascades without a common task, so that much reading is saved: greedily, a task with those that
+/// share most with it. Which are found never shows in a bit. Under a window there are none: what
+/// sequences see differs.
+///
+/// Cost: O(tasks^2 + slots compared)
+std::vector<Cascade> FindCascades(const AttentionShape& shape, const BlockTable& sealed,
+                                  std::span<const AttentionTask> tasks);
 
 }  // namespace quire::attention
 

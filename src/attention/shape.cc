@@ -13,7 +13,7 @@ Result<void> ValidateStream(std::string_view name, const StreamLayout& stream, I
   const auto bad = [&](const std::string& what) -> Result<void> {
     return Fail(ErrorCode::kInvalidArgument, fmt::format("attention shape: {}.{}", name, what));
   };
-  if (stream.codec < Codec::kF32 || stream.codec > Codec::kQ25) {
+  if (codec::InfoOf(stream.codec).layout == codec::CodeLayout::kNone) {
     return bad(fmt::format("codec is {}", static_cast<int>(stream.codec)));
   }
   if (stream.inner != InnerAxis::kToken && stream.inner != InnerAxis::kDim) {

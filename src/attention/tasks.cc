@@ -1,4 +1,4 @@
-#include "attention/tasks.h"
+#include "attention/plan.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // What a call of attention refuses, and how several sequences become the tables of one call.
-#include "attention/tasks.h"
+#include "attention/plan.h"
 
 #include <gtest/gtest.h>
 

@@ -213,7 +213,7 @@ class TestSequence {
   void Fill(const StreamLayout& layout, int stream, uint64_t block, float shift,
             const ValueOf& value_of, std::byte* slot) const {
     std::vector<float> values(layout.dim);
-    std::vector<uint8_t> codes(layout.dim);
+    std::vector<uint8_t> codes(codec::CodeCount(layout.codec, layout.inner, layout.dim));
     for (uint32_t h = 0; h < layout.heads; ++h) {
       for (uint32_t t = 0; t < layout.block_tokens; ++t) {
         const uint64_t token = block * layout.block_tokens + t;
@@ -223,11 +223,8 @@ class TestSequence {
           StoreValues(layout, h, t, values, slot);
           continue;
         }
-        if (layout.codec == Codec::kQ25) {
-          StorePairs(layout, h, t, values, slot);
-          continue;
-        }
-        const codec::TokenScale scale = codec::EncodeToken(layout.codec, values, codes);
+        const codec::TokenScale scale =
+            codec::EncodeToken(layout.codec, layout.inner, values, codes);
         std::byte* scales = slot + codec::ScaleAt(layout, h, t);
         std::memcpy(scales, &scale.scale, 2);
         if (codec::HasMids(layout.codec)) {
@@ -247,14 +244,6 @@ class TestSequence {
                                  : uint64_t{token} * layout.dim + d;
       codec::StoreValue(layout.codec, values[d], plane, index);
     }
-  }
-
-  static void StorePairs(const StreamLayout& layout, uint32_t head, uint32_t token,
-                         const std::vector<float>& values, std::byte* slot) {
-    std::vector<uint8_t> codes(codec::PairCount(layout.inner, layout.dim));
-    const uint16_t scale = codec::EncodePairs(layout.inner, values, codes);
-    std::memcpy(slot + codec::ScaleAt(layout, head, token), &scale, 2);
-    StoreCodes(layout, head, token, codes, slot);
   }
 
   static void StoreCodes(const StreamLayout& layout, uint32_t head, uint32_t token,

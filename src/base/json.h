@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,10 @@ template <typename T>
 template <typename T>
 [[nodiscard]] Result<T> JsonGetOr(const Json& object, std::string_view key, T fallback,
                                   std::string_view source);
+
+/// A name that some object of the text has twice: one value to a JSON parser, but an attack or a
+/// damaged file to us. The text must have been parsed before.
+std::optional<std::string> FirstDuplicateKey(std::string_view text);
 
 }  // namespace quire
 

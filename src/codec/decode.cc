@@ -1,4 +1,4 @@
-#include "codec/decode.h"
+#include "codec/encode.h"
 
 #include <algorithm>
 
@@ -50,8 +50,10 @@ void DecodeRowsOfTarget(const StreamLayout& sealed, const std::byte* slot, uint3
       Unpack(sealed, plane, first, begin, dims, columns, rows);
       for (uint32_t t = rows_begin; t < rows_end; ++t) {
         const Scaling scaling(sealed, slot, head, t);
-        ScaleRowOf(sealed.codec, rows[t - first], dims, scaling.scale, scaling.mid,
-                   out + uint64_t{t - token} * sealed.dim + begin);
+        float* const to = out + uint64_t{t - token} * sealed.dim + begin;
+        WithFormat(sealed.codec, [&](auto format) HWY_ATTR {
+          ScaleRow<decltype(format)>(rows[t - first], dims, scaling.scale, scaling.mid, to);
+        });
       }
     }
   }

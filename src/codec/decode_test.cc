@@ -1,4 +1,4 @@
-#include "codec/decode.h"
+#include "codec/encode.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // Codes of sixteen tokens out of their planes (planes.h), and to f32: what token_codec.h says of
 // one value, for vectors of any target.
 #include "codec/formats.h"
+#include "codec/formats/fp8-inl.h"
 #include "codec/planes.h"
 #include "codec/transpose-inl.h"
 #include "hwy/highway.h"
@@ -29,7 +30,7 @@ inline constexpr uint32_t kDecodeDims = 128;
 /// Tokens likewise.
 inline constexpr uint32_t kDecodeTokens = kTileLanes;
 
-/// Whole numbers, or fp8 codes.
+/// Integers, or codes of a byte that are none.
 using CodeRows = uint8_t[kDecodeTokens][kDecodeDims];
 using CodeColumns = uint8_t[kDecodeDims][kDecodeTokens];
 
@@ -43,9 +44,9 @@ HWY_INLINE ByteVec LoadBytes(const void* from) {
 }
 
 /// The two terms of a step, sixteen lanes each, of bytes that lie as PositionInTile says.
-template <Codec kCodec>
+template <class Format>
 HWY_INLINE void StepTerms(const std::byte* step, ByteVec* terms) {
-  constexpr bool kBytes = kCodec == Codec::kInt8;
+  constexpr bool kBytes = Format::kLayout == CodeLayout::kByteTiles;
   alignas(16) static constexpr uint8_t kDealBytes[16] = {0, 2, 4, 6, 8, 10, 12, 14,
                                                          1, 3, 5, 7, 9, 11, 13, 15};
   alignas(16) static constexpr uint8_t kDealNibbles[16] = {0, 4, 8,  12, 1, 5, 9,  13,
@@ -67,44 +68,43 @@ HWY_INLINE ByteVec HighNibbles(ByteVec bytes) {
   return LowNibbles(hn::BitCast(ByteTag(), hn::ShiftRight<4>(hn::BitCast(d16, bytes))));
 }
 
-/// Whole numbers of codes of half a byte.
-template <Codec kCodec>
+/// The integers of codes of half a byte.
+template <class Format>
 HWY_INLINE ByteVec Integers(ByteVec codes) {
-  if constexpr (kCodec == Codec::kInt4) {
-    return hn::Sub(codes, hn::Set(ByteTag(), uint8_t{kInt4Bias}));
+  if constexpr (requires { Format::kIntegers; }) {
+    return hn::TableLookupBytes(LoadBytes(Format::kIntegers.data()), codes);
   } else {
-    const IntegerTable& table = kCodec == Codec::kNf4 ? kNf4Integers : kFp4Integers;
-    return hn::TableLookupBytes(LoadBytes(table.data()), codes);
+    return hn::Sub(codes, hn::Set(ByteTag(), uint8_t{Format::kBias}));
   }
 }
 
-/// Sixteen lanes of every term of a tile, at least of `terms`: rows(term) says where they go. In
-/// q25, whose terms are pairs, rows(pair, second).
-template <Codec kCodec, class Rows>
+/// Sixteen lanes of every term of a tile, at least of `terms`: rows(term) says where they go. Of
+/// pairs rows(pair, second).
+template <class Format, class Rows>
 HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& rows) {
   const ByteTag d;
-  if constexpr (kCodec == Codec::kInt8) {
+  if constexpr (Format::kLayout == CodeLayout::kByteTiles) {
     for (uint32_t term = 0; term < terms; term += 2, tile += kStepBytes) {
       ByteVec pair[2];
-      StepTerms<kCodec>(tile, pair);
+      StepTerms<Format>(tile, pair);
       for (uint32_t i = 0; i < 2; ++i) hn::StoreU(pair[i], d, rows(term + i));
     }
-  } else if constexpr (kCodec != Codec::kQ25) {
+  } else if constexpr (Format::kLayout == CodeLayout::kNibbleTiles) {
     for (uint32_t term = 0; term < terms; term += 4, tile += kStepBytes) {
       ByteVec pair[2];
-      StepTerms<kCodec>(tile, pair);
+      StepTerms<Format>(tile, pair);
       for (uint32_t i = 0; i < 2; ++i) {
-        hn::StoreU(Integers<kCodec>(LowNibbles(pair[i])), d, rows(term + i));
-        hn::StoreU(Integers<kCodec>(HighNibbles(pair[i])), d, rows(term + i + 2));
+        hn::StoreU(Integers<Format>(LowNibbles(pair[i])), d, rows(term + i));
+        hn::StoreU(Integers<Format>(HighNibbles(pair[i])), d, rows(term + i + 2));
       }
     }
   } else {
     for (uint32_t term = 0; term < terms; term += kPairTileTerms, tile += kPairTileBytes) {
       ByteVec signs[2];
-      StepTerms<kCodec>(tile + uint64_t{4} * kStepBytes, signs);
+      StepTerms<Format>(tile + uint64_t{4} * kStepBytes, signs);
       for (uint32_t step = 0; step < 4; ++step) {
         ByteVec pair[2];
-        StepTerms<kCodec>(tile + uint64_t{step} * kStepBytes, pair);
+        StepTerms<Format>(tile + uint64_t{step} * kStepBytes, pair);
         for (uint32_t half = 0; half < 2; ++half) {
           const auto sign_bit = hn::Set(d, static_cast<uint8_t>(1u << (2 * step + half)));
           for (uint32_t i = 0; i < 2; ++i) {
@@ -112,8 +112,8 @@ HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& ro
             const auto negated =
                 hn::VecFromMask(d, hn::Ne(hn::And(signs[i], sign_bit), hn::Zero(d)));
             const auto store = [&](const IntegerTable& table, bool second) HWY_ATTR {
-              const ByteVec whole = hn::TableLookupBytes(LoadBytes(table.data()), codes);
-              hn::StoreU(hn::Sub(hn::Xor(whole, negated), negated), d,
+              const ByteVec point = hn::TableLookupBytes(LoadBytes(table.data()), codes);
+              hn::StoreU(hn::Sub(hn::Xor(point, negated), negated), d,
                          rows(term + step * 4 + half * 2 + i, second));
             };
             store(kPairFirstIntegers, false);
@@ -125,39 +125,39 @@ HWY_INLINE void UnpackTile(const std::byte* tile, uint32_t terms, const Rows& ro
   }
 }
 
-/// Whole numbers of channels [begin, begin + dims) of the column of codes at `column`; `begin` is a
-/// multiple of kDecodeDims. Rows of q25 beyond `dims` are written too.
-template <Codec kCodec>
+/// The integers of channels [begin, begin + dims) of the column of codes at `column`; `begin` is a
+/// multiple of kDecodeDims. Rows of pairs beyond `dims` are written too.
+template <class Format>
 void UnpackIntegers(InnerAxis inner, const std::byte* column, uint32_t begin, uint32_t dims,
                     CodeColumns& columns, CodeRows& rows) {
-  constexpr bool kPairs = kCodec == Codec::kQ25;
+  constexpr bool kPairs = Format::kLayout == CodeLayout::kPairTiles;
   if (inner == InnerAxis::kToken) {
-    const std::byte* tile = column + TileBytes(kCodec, kPairs ? begin / 2 : begin);
+    const std::byte* tile = column + TileBytes(Format::kCodec, kPairs ? begin / 2 : begin);
     if constexpr (kPairs) {
-      UnpackTile<kCodec>(tile, PairCount(inner, dims), [&](uint32_t pair, bool second) {
+      UnpackTile<Format>(tile, PairCount(inner, dims), [&](uint32_t pair, bool second) {
         return columns[PairAt(inner, kDecodeDims, pair).first + (second ? 2 : 0)];
       });
     } else {
-      UnpackTile<kCodec>(tile, dims, [&](uint32_t term) { return columns[term]; });
+      UnpackTile<Format>(tile, dims, [&](uint32_t term) { return columns[term]; });
     }
     TransposeCodes(columns[0], dims, rows[0], kDecodeDims);
     return;
   }
   constexpr uint32_t kChannels = kPairs ? 2 * kTileLanes : kTileLanes;
-  const uint64_t tile_bytes = TileBytes(kCodec, kTileLanes);
+  const uint64_t tile_bytes = TileBytes(Format::kCodec, kTileLanes);
   const std::byte* tile = column + begin / kChannels * tile_bytes;
   for (uint32_t d = 0; d < dims; d += kChannels, tile += tile_bytes) {
     if constexpr (kPairs) {
-      UnpackTile<kCodec>(tile, kDecodeTokens, [&](uint32_t token, bool second) {
+      UnpackTile<Format>(tile, kDecodeTokens, [&](uint32_t token, bool second) {
         return rows[token] + d + (second ? kTileLanes : 0);
       });
     } else {
-      UnpackTile<kCodec>(tile, kDecodeTokens, [&](uint32_t token) { return rows[token] + d; });
+      UnpackTile<Format>(tile, kDecodeTokens, [&](uint32_t token) { return rows[token] + d; });
     }
   }
 }
 
-/// The same of fp8: its codes.
+/// The same of codes that are no integers: the codes.
 inline void UnpackBytes(const StreamLayout& sealed, const std::byte* plane, uint32_t first,
                         uint32_t begin, uint32_t dims, CodeColumns& columns, CodeRows& rows) {
   if (sealed.inner == InnerAxis::kToken) {
@@ -178,70 +178,38 @@ inline void Unpack(const StreamLayout& sealed, const std::byte* plane, uint32_t 
   const InnerAxis inner = sealed.inner;
   const std::byte* column =
       plane + first / kTileLanes * ColumnBytes(sealed.codec, inner, sealed.dim);
-  switch (sealed.codec) {
-    case Codec::kInt8:
-      return UnpackIntegers<Codec::kInt8>(inner, column, begin, dims, columns, rows);
-    case Codec::kInt4:
-      return UnpackIntegers<Codec::kInt4>(inner, column, begin, dims, columns, rows);
-    case Codec::kNf4: return UnpackIntegers<Codec::kNf4>(inner, column, begin, dims, columns, rows);
-    case Codec::kFp4: return UnpackIntegers<Codec::kFp4>(inner, column, begin, dims, columns, rows);
-    case Codec::kQ25: return UnpackIntegers<Codec::kQ25>(inner, column, begin, dims, columns, rows);
-    default: return UnpackBytes(sealed, plane, first, begin, dims, columns, rows);
-  }
-}
-
-/// fp8 codes to f32.
-template <class Format, bool kHasInfinity, class D>
-HWY_INLINE hn::Vec<D> Fp8ToF32(D d, hn::Vec<hn::RebindToUnsigned<D>> code) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::RebindToSigned<D> di;
-  const auto magnitude = hn::And(code, hn::Set(du, 0x7fu));
-  const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(du, 0x80u)));
-  const auto normal =
-      hn::Add(hn::ShiftLeft<Format::kShift>(magnitude), hn::Set(du, Format::kBiasBits));
-  // The smallest codes count steps of the smallest one.
-  constexpr uint32_t kSteps = 1u << (23 - Format::kShift);
-  const auto steps = hn::ConvertTo(d, hn::BitCast(di, magnitude));
-  const auto small = hn::Mul(steps, hn::Set(d, Format::kMinNormal / kSteps));
-  const auto is_small = hn::Lt(magnitude, hn::Set(du, kSteps));
-  auto bits = hn::IfThenElse(is_small, hn::BitCast(du, small), normal);
-  // All ones, in the exponent or altogether, are no numbers.
-  const auto largest = hn::Set(du, kHasInfinity ? 0x7bu : 0x7eu);
-  const auto special = hn::Or(hn::ShiftLeft<Format::kShift>(magnitude), hn::Set(du, 0x7f800000u));
-  const auto nan = kHasInfinity ? special : hn::Set(du, 0x7fc00000u);
-  bits = hn::IfThenElse(hn::Gt(magnitude, largest), nan, bits);
-  return hn::BitCast(d, hn::Or(bits, sign));
+  WithFormat(sealed.codec, [&](auto format) HWY_ATTR {
+    if constexpr (format.kLayout == CodeLayout::kBytes) {
+      UnpackBytes(sealed, plane, first, begin, dims, columns, rows);
+    } else {
+      UnpackIntegers<decltype(format)>(inner, column, begin, dims, columns, rows);
+    }
+  });
 }
 
 /// What codes of a row stand for, before scale and mid.
-template <Codec kCodec, class D>
+template <class Format, class D>
 HWY_INLINE hn::Vec<D> ValuesOf(D d, const uint8_t* codes) {
-  if constexpr (kCodec == Codec::kFp8E4m3 || kCodec == Codec::kFp8E5m2) {
+  if constexpr (Format::kLayout == CodeLayout::kBytes) {
     const hn::RebindToUnsigned<D> du;
     const hn::Rebind<uint8_t, D> d8;
-    const auto wide = hn::PromoteTo(du, hn::LoadU(d8, codes));
-    if constexpr (kCodec == Codec::kFp8E4m3) return Fp8ToF32<E4m3, false>(d, wide);
-    return Fp8ToF32<E5m2, true>(d, wide);
+    return Fp8ToF32<Format>(d, hn::PromoteTo(du, hn::LoadU(d8, codes)));
   } else {
     const hn::RebindToSigned<D> di;
     const hn::Rebind<int8_t, D> d8;
-    const auto whole = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
-    const auto value = hn::ConvertTo(d, whole);
-    constexpr float kDivisor = kCodec == Codec::kNf4   ? kNf4Divisor
-                               : kCodec == Codec::kFp4 ? kFp4Divisor
-                               : kCodec == Codec::kQ25 ? kPairDivisor
-                                                       : 1.0f;
-    return kDivisor == 1.0f ? value : hn::Div(value, hn::Set(d, kDivisor));
+    const auto integers = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
+    const auto value = hn::ConvertTo(d, integers);
+    return Format::kDivisor == 1.0f ? value : hn::Div(value, hn::Set(d, Format::kDivisor));
   }
 }
 
 /// out[i] = mid + scale * code i. A row has room for whole vectors; out has not.
-template <Codec kCodec>
+template <class Format>
 void ScaleRow(const uint8_t* codes, uint32_t dims, float scale, float mid, float* out) {
   const hn::CappedTag<float, 16> d;
   const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
   const auto value_at = [&](uint32_t i) HWY_ATTR {
-    const auto product = hn::Mul(hn::Set(d, scale), ValuesOf<kCodec>(d, codes + i));
+    const auto product = hn::Mul(hn::Set(d, scale), ValuesOf<Format>(d, codes + i));
     return hn::Add(hn::Set(d, mid), product);
   };
   uint32_t i = 0;
@@ -250,20 +218,6 @@ void ScaleRow(const uint8_t* codes, uint32_t dims, float scale, float mid, float
   HWY_ALIGN float last[16];
   hn::Store(value_at(i), d, last);
   std::copy_n(last, dims - i, out + i);
-}
-
-inline void ScaleRowOf(Codec codec, const uint8_t* codes, uint32_t dims, float scale, float mid,
-                       float* out) {
-  switch (codec) {
-    case Codec::kFp8E4m3: return ScaleRow<Codec::kFp8E4m3>(codes, dims, scale, mid, out);
-    case Codec::kFp8E5m2: return ScaleRow<Codec::kFp8E5m2>(codes, dims, scale, mid, out);
-    case Codec::kInt8: return ScaleRow<Codec::kInt8>(codes, dims, scale, mid, out);
-    case Codec::kInt4: return ScaleRow<Codec::kInt4>(codes, dims, scale, mid, out);
-    case Codec::kNf4: return ScaleRow<Codec::kNf4>(codes, dims, scale, mid, out);
-    case Codec::kFp4: return ScaleRow<Codec::kFp4>(codes, dims, scale, mid, out);
-    case Codec::kQ25: return ScaleRow<Codec::kQ25>(codes, dims, scale, mid, out);
-    default: QUIRE_CHECK(false);
-  }
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR

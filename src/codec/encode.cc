@@ -18,13 +18,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::codec::HWY_NAMESPACE {
 
+template <class Format>
 HWY_ATTR void EncodeValues(Tile& tile, const StreamLayout& sealed, uint32_t first, std::byte* plane,
                            TokenScale* tokens) {
-  FindScales(sealed.codec, tile, tokens);
+  FindScales<Format>(tile, tokens);
   alignas(64) uint8_t codes[kTileDims * kTileTokens];  // [dim][token]
   for (uint32_t d = 0; d < sealed.dim; d += kTileDims) {
     const uint32_t dims = std::min(kTileDims, sealed.dim - d);
-    FindCodes(sealed.codec, tile.Values(d), dims, tokens, codes);
+    FindCodes<Format>(tile.Values(d), dims, tokens, codes);
     if (sealed.inner == InnerAxis::kToken) {
       StoreColumns(sealed, codes, first, d, dims, plane);
     } else {
@@ -59,11 +60,13 @@ HWY_ATTR void EncodeHead(const StreamLayout& open, const std::byte* open_plane,
   for (uint32_t first = 0; first < open.block_tokens; first += kTileTokens) {
     tile.Begin(first);
     TokenScale tokens[kTileTokens];
-    if (sealed.codec == Codec::kQ25) {
-      EncodePairs(tile, sealed, first, plane, tokens);
-    } else {
-      EncodeValues(tile, sealed, first, plane, tokens);
-    }
+    WithFormat(sealed.codec, [&](auto format) HWY_ATTR {
+      if constexpr (format.kLayout == CodeLayout::kPairTiles) {
+        EncodePairs(tile, sealed, first, plane, tokens);
+      } else {
+        EncodeValues<decltype(format)>(tile, sealed, first, plane, tokens);
+      }
+    });
     for (uint32_t t = 0; t < kTileTokens; ++t) {
       std::byte* scale = slot + ScaleAt(sealed, head, first + t);
       std::memcpy(scale, &tokens[t].scale, 2);

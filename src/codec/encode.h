@@ -1,4 +1,4 @@
-// Sealing: a block of one stream from its open form into its sealed one.
+// Sealing: a block of one stream from its open form into its sealed one, and reading it back.
 #ifndef QUIRE_CODEC_ENCODE_H_
 #define QUIRE_CODEC_ENCODE_H_
 
@@ -18,6 +18,15 @@ namespace quire::codec {
 /// Cost:    no allocation
 void EncodeBlock(const StreamLayout& open, const std::byte* open_slot, const StreamLayout& sealed,
                  std::byte* sealed_slot);
+
+/// Values of tokens [token, token + tokens) of one head of a codec that encodes, as they were
+/// encoded (still rotated): mid + scale * code, two roundings.
+///
+/// Shape:   out [tokens][dim]
+/// Threads: any
+/// Cost:    no allocation; sixteen tokens are decoded where one of them is wanted
+void DecodeRows(const StreamLayout& sealed, const std::byte* slot, uint32_t head, uint32_t token,
+                uint32_t tokens, float* out);
 
 }  // namespace quire::codec
 

@@ -1,4 +1,5 @@
-// Bodies of quire/geometry.h: names, sizes, and what makes a geometry well formed.
+// Bodies of quire/geometry.h (names, sizes, what makes a geometry well formed) and of the codecs in
+// quire/identity.h.
 #include "quire/geometry.h"
 
 #include <fmt/format.h>
@@ -7,6 +8,8 @@
 #include <numeric>
 
 #include "codec/planes.h"
+#include "quire/error.h"
+#include "quire/identity.h"
 
 namespace quire {
 namespace {
@@ -60,21 +63,7 @@ Result<void> ValidateWindow(size_t g, const LayerGroup& group) {
 
 }  // namespace
 
-std::string_view CodecName(Codec codec) {
-  switch (codec) {
-    case Codec::kF32: return "f32";
-    case Codec::kF16: return "f16";
-    case Codec::kBf16: return "bf16";
-    case Codec::kFp8E4m3: return "fp8_e4m3";
-    case Codec::kFp8E5m2: return "fp8_e5m2";
-    case Codec::kInt8: return "int8";
-    case Codec::kInt4: return "int4";
-    case Codec::kNf4: return "nf4";
-    case Codec::kFp4: return "fp4";
-    case Codec::kQ25: return "q25";
-  }
-  return "unknown";
-}
+std::string_view CodecName(Codec codec) { return codec::InfoOf(codec).name; }
 
 std::optional<Codec> ParseCodec(std::string_view name) {
   for (const Codec codec : kCodecs) {
@@ -159,6 +148,25 @@ Result<void> Geometry::Validate() const {
     QUIRE_TRY(ValidateStreams(g, group));
   }
   return {};
+}
+
+NumericProfile NumericProfile::Uniform(Codec codec, uint32_t block_tokens) {
+  NumericProfile profile;
+  profile.block_tokens = block_tokens;
+  profile.open_dtype = codec;
+  for (const StreamRole role : {StreamRole::kKey, StreamRole::kValue, StreamRole::kLatent}) {
+    profile.codecs.push_back({.role = role, .codec = codec});
+  }
+  return profile;
+}
+
+Result<Codec> NumericProfile::CodecFor(StreamRole role) const {
+  for (const CodecRule& rule : codecs) {
+    if (rule.role == role) return rule.codec;
+  }
+  return Fail(ErrorCode::kInvalidArgument,
+              fmt::format("profile: no codec rule covers stream role {} ({} rules)",
+                          static_cast<int>(role), codecs.size()));
 }
 
 }  // namespace quire

@@ -17,55 +17,29 @@ namespace quire::codec {
 /// every channel. Integer codes lie as its loops read them, in tiles: a tile has sixteen
 /// *lanes*, which have sums of their own, and *terms*, which are summed. Bytes of a tile come in
 /// steps.
-inline constexpr uint32_t kTileLanes = 16;
 inline constexpr uint32_t kStepBytes = 32;
 /// Codes of q25 stand for two channels each; their fifth bits follow every four steps.
 inline constexpr uint32_t kPairTileTerms = 16;
 inline constexpr uint32_t kPairTileBytes = 5 * kStepBytes;
 
-constexpr bool IsByteCodec(Codec codec) {
-  return codec == Codec::kFp8E4m3 || codec == Codec::kFp8E5m2 || codec == Codec::kInt8;
-}
-
-/// Pairs of channels that share a code of q25.
-constexpr uint32_t PairCount(InnerAxis inner, uint32_t dim) {
-  const uint32_t channels = inner == InnerAxis::kToken ? 4 : 2 * kTileLanes;
-  return dim / channels * (channels / 2) + std::min(dim % channels, channels / 2);
-}
-
-/// The channels of a pair; `second` is dim where there is but one.
-struct ChannelPair {
-  uint32_t first = 0;
-  uint32_t second = 0;
-};
-
-constexpr ChannelPair PairAt(InnerAxis inner, uint32_t dim, uint32_t pair) {
-  const uint32_t apart = inner == InnerAxis::kToken ? 2 : kTileLanes;
-  const uint32_t first = pair / apart * 2 * apart + pair % apart;
-  return {first, std::min(first + apart, dim)};
-}
-
-/// The pair of a channel, and whether it is the second of it.
-struct PairMember {
-  uint32_t pair = 0;
-  bool second = false;
-};
-
-constexpr PairMember PairOf(InnerAxis inner, uint32_t channel) {
-  const uint32_t apart = inner == InnerAxis::kToken ? 2 : kTileLanes;
-  return {channel / (2 * apart) * apart + channel % apart, channel / apart % 2 != 0};
+/// The codes of one token of a head: of channels, or of pairs of them.
+constexpr uint32_t CodeCount(Codec codec, InnerAxis inner, uint32_t dim) {
+  return InfoOf(codec).layout == CodeLayout::kPairTiles ? PairCount(inner, dim) : dim;
 }
 
 /// Bytes of a tile of integer codes with so many terms.
 constexpr uint64_t TileBytes(Codec codec, uint32_t terms) {
-  if (codec == Codec::kQ25) return uint64_t{DivUp(terms, kPairTileTerms)} * kPairTileBytes;
-  return uint64_t{DivUp(terms, codec == Codec::kInt8 ? 2u : 4u)} * kStepBytes;
+  const CodeLayout layout = InfoOf(codec).layout;
+  if (layout == CodeLayout::kPairTiles) {
+    return uint64_t{DivUp(terms, kPairTileTerms)} * kPairTileBytes;
+  }
+  return uint64_t{DivUp(terms, layout == CodeLayout::kByteTiles ? 2u : 4u)} * kStepBytes;
 }
 
 /// Bytes of the integer codes of sixteen tokens of a head: of K one tile, of V a tile for
 /// every sixteen channels, or pairs.
 constexpr uint64_t ColumnBytes(Codec codec, InnerAxis inner, uint32_t dim) {
-  const uint32_t codes = codec == Codec::kQ25 ? PairCount(inner, dim) : dim;
+  const uint32_t codes = CodeCount(codec, inner, dim);
   if (inner == InnerAxis::kToken) return TileBytes(codec, codes);
   return uint64_t{DivUp(codes, kTileLanes)} * TileBytes(codec, kTileLanes);
 }
@@ -86,18 +60,20 @@ constexpr uint64_t ScaleBytes(Codec codec, uint32_t block_tokens) {
 struct CodePosition {
   uint64_t byte = 0;
   bool high = false;       // of half a byte: the upper one
-  uint64_t sign_byte = 0;  // of q25: the bit that negates
+  uint64_t sign_byte = 0;  // of a pair: the bit that negates
   uint32_t sign_bit = 0;
 };
 
 /// Two terms are neighbours, as one instruction multiplies and adds them. Of half a byte, lanes i
 /// and i + 8 are too: as the bytes of 16 bits they are told apart by one instruction each.
 constexpr CodePosition PositionInTile(Codec codec, uint32_t lane, uint32_t term) {
-  if (codec == Codec::kInt8)
+  const CodeLayout layout = InfoOf(codec).layout;
+  if (layout == CodeLayout::kByteTiles) {
     return {uint64_t{term} / 2 * kStepBytes + uint64_t{lane} * 2 + term % 2};
+  }
   const uint32_t in_step = lane % 8 * 4 + term % 2 * 2 + lane / 8;
   const bool high = term % 4 >= 2;
-  if (codec != Codec::kQ25) return {uint64_t{term} / 4 * kStepBytes + in_step, high};
+  if (layout == CodeLayout::kNibbleTiles) return {uint64_t{term} / 4 * kStepBytes + in_step, high};
   const uint64_t begin = uint64_t{term} / kPairTileTerms * kPairTileBytes;
   const uint32_t step = term % kPairTileTerms / 4;
   return {.byte = begin + uint64_t{step} * kStepBytes + in_step,
@@ -106,7 +82,7 @@ constexpr CodePosition PositionInTile(Codec codec, uint32_t lane, uint32_t term)
           .sign_bit = step * 2 + (high ? 1 : 0)};
 }
 
-/// The code of a channel, or of a pair of q25.
+/// The code of a channel, or of a pair.
 constexpr CodePosition PositionOf(const StreamLayout& stream, uint32_t token, uint32_t channel) {
   const bool by_token = stream.inner == InnerAxis::kToken;
   if (!HasIntegerCodes(stream.codec)) {
@@ -123,7 +99,7 @@ constexpr CodePosition PositionOf(const StreamLayout& stream, uint32_t token, ui
   return position;
 }
 
-/// The f16 scale of a token, in its place in the slot; its mid is block_tokens f16 later.
+/// The f16 scale of a token, from the slot's first byte on; its mid is block_tokens f16 later.
 inline uint64_t ScaleAt(const StreamLayout& stream, uint32_t head, uint32_t token) {
   return stream.scale_offset_bytes + head * stream.scale_head_stride_bytes + uint64_t{token} * 2;
 }
@@ -132,11 +108,12 @@ inline uint64_t ScaleAt(const StreamLayout& stream, uint32_t head, uint32_t toke
 /// and kSecondOfPair for the second channel.
 inline uint8_t LoadCode(const StreamLayout& stream, const std::byte* plane, uint32_t token,
                         uint32_t dim) {
-  const bool pairs = stream.codec == Codec::kQ25;
+  const CodeLayout layout = InfoOf(stream.codec).layout;
+  const bool pairs = layout == CodeLayout::kPairTiles;
   const PairMember member = pairs ? PairOf(stream.inner, dim) : PairMember{dim};
   const CodePosition at = PositionOf(stream, token, member.pair);
   const auto byte = static_cast<uint8_t>(plane[at.byte]);
-  if (IsByteCodec(stream.codec)) return byte;
+  if (layout == CodeLayout::kBytes || layout == CodeLayout::kByteTiles) return byte;
   const auto code = static_cast<uint8_t>(at.high ? byte >> 4 : byte & 15u);
   if (!pairs) return code;
   const uint32_t sign = static_cast<uint8_t>(plane[at.sign_byte]) >> at.sign_bit & 1u;

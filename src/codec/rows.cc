@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "codec/decode.h"
+#include "codec/encode.h"
 #include "codec/rotate.h"
 #include "codec/scalar.h"
 

@@ -57,11 +57,12 @@ class GuardedBytes {
   size_t mapped_bytes_ = 0;
 };
 
-/// Puts the code of a channel, or of a pair of q25, into a head's plane.
+/// Puts the code of a channel, or of a pair, into a head's plane.
 inline void StoreCode(const StreamLayout& stream, uint32_t token, uint32_t channel, uint8_t code,
                       std::byte* plane) {
   const CodePosition at = PositionOf(stream, token, channel);
-  if (IsByteCodec(stream.codec)) {
+  const CodeLayout layout = InfoOf(stream.codec).layout;
+  if (layout == CodeLayout::kBytes || layout == CodeLayout::kByteTiles) {
     plane[at.byte] = std::byte{code};
     return;
   }
@@ -70,7 +71,7 @@ inline void StoreCode(const StreamLayout& stream, uint32_t token, uint32_t chann
     plane[byte] = kept | std::byte((bits & mask) << shift);
   };
   put(at.byte, 15, at.high ? 4 : 0, code);
-  if (stream.codec == Codec::kQ25) put(at.sign_byte, 1, at.sign_bit, code / kPairNegated);
+  if (layout == CodeLayout::kPairTiles) put(at.sign_byte, 1, at.sign_bit, code / kPairNegated);
 }
 
 /// The value that a sealed slot holds of one channel: what reading it back must give.

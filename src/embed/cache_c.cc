@@ -27,7 +27,7 @@ static_assert(QUIRE_DEADLINE == int{static_cast<uint8_t>(ErrorCode::kDeadline)})
 static_assert(QUIRE_TOO_LARGE == int{static_cast<uint8_t>(ErrorCode::kTooLarge)});
 static_assert(QUIRE_BF16 == int{static_cast<uint8_t>(Codec::kBf16)});
 static_assert(QUIRE_FP8_E4M3 == int{static_cast<uint8_t>(Codec::kFp8E4m3)});
-static_assert(QUIRE_Q25 == int{static_cast<uint8_t>(Codec::kQ25)});
+static_assert(QUIRE_Q25 == int{static_cast<uint8_t>(kCodecs.back())});
 static_assert(QUIRE_LATENT == int{static_cast<uint8_t>(StreamRole::kLatent)});
 static_assert(QUIRE_WINDOW == int{static_cast<uint8_t>(LayerKind::kWindow)});
 static_assert(QUIRE_HEAD_MAJOR == int{static_cast<uint8_t>(ArenaLayout::kHeadMajor)});

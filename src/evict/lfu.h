@@ -23,9 +23,15 @@ class LfuPolicy final : public Policy {
     return LeafOrder::kBytesEach + KeyedBlocks<uint64_t>::kBytesEach;
   }
   void Add(BlockId block) override { Add(block, {}); }
-  void Add(BlockId block, const BlockFacts& facts) override;
+  void Add(BlockId block, const BlockFacts& facts) override {
+    const uint64_t uses = ++uses_.At(block, facts.key).value;
+    order_.Add(block, facts.parent, {.queue = 0, .weight = uses, .stamp = ++stamp_});
+  }
   void Remove(BlockId block) override { order_.Remove(block); }
-  void Evict(BlockId block) override;
+  void Evict(BlockId block) override {
+    order_.Remove(block);
+    uses_.Forget(block);
+  }
   std::optional<BlockId> Victim() const override { return order_.First(); }
   uint64_t size() const override { return order_.size(); }
 

@@ -8,7 +8,6 @@
 
 #include "base/json.h"
 #include "model/config_reader.h"
-#include "model/config_rope.h"
 
 namespace quire::model {
 namespace {

@@ -4,13 +4,13 @@
 #define QUIRE_MODEL_CONFIG_READER_H_
 
 #include <fmt/core.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/json.h"
+#include "model/rope.h"
 #include "quire/error.h"
 
 namespace quire::model {
@@ -67,6 +67,13 @@ class ConfigReader {
   const Json& object_;
   std::string source_;
 };
+
+/// Reads rope_theta and either rope_scaling, as files were written at first, or rope_parameters, as
+/// they are now.
+///
+/// Errors: kCorrupt a field is missing, of a wrong type or out of range; kUnsupported a variant or
+///         a part of one that this build does not compute
+Result<RopeConfig> ReadRope(const ConfigReader& reader, uint32_t positions_max);
 
 }  // namespace quire::model
 

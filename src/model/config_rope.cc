@@ -1,4 +1,4 @@
-#include "model/config_rope.h"
+#include "model/config_reader.h"
 
 #include <fmt/core.h>
 

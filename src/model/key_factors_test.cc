@@ -1,4 +1,4 @@
-#include "model/key_factors.h"
+#include "model/weights.h"
 
 #include <gtest/gtest.h>
 

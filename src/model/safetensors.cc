@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "model/dtype.h"
-#include "model/json_keys.h"
 
 namespace quire::model {
 namespace {

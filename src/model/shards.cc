@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "env/file.h"
-#include "model/json_keys.h"
 
 namespace quire::model {
 namespace {

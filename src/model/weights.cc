@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "model/dtype.h"
-#include "model/key_factors.h"
 
 namespace quire::model {
 namespace {

@@ -42,7 +42,7 @@ struct LayerWeights {
   std::vector<float> out_bias;
   std::vector<float> gate_up_bias;
   std::vector<float> down_bias;
-  // Powers of two; where K is encoded, keys and queries are multiplied with them (key_factors.h).
+  // Powers of two; where K is encoded, keys and queries are multiplied with them (FindKeyFactors).
   std::vector<float> key_factors;    // [kv_heads, head_dim]
   std::vector<float> query_factors;  // [query_heads, head_dim]: inverses of their KV head's
 };
@@ -88,6 +88,13 @@ class Weights {
   std::unique_ptr<DeviceMemory> memory_;
   std::optional<Reservation> arena_;
 };
+
+/// Chooses the layer's key_factors and query_factors from its weights alone, by docs/codecs.md
+/// ("Factors"): powers of two, the same for both channels of a rotary pair and for all query heads
+/// of a KV head. The layer's matrices, norms and biases must be loaded.
+///
+/// Cost: reads the rows of q_proj and k_proj once
+void FindKeyFactors(const ModelConfig& config, LayerWeights& layer);
 
 }  // namespace quire::model
 

@@ -8,10 +8,10 @@
 
 #include "base/json.h"
 #include "env/file.h"
-#include "text/jinja_interpreter.h"
-#include "text/jinja_parser.h"
+#include "text/jinja/interpreter.h"
+#include "text/jinja/parser.h"
 #include "text/json_node.h"
-#include "text/utf8.h"
+#include "text/unicode/unicode.h"
 
 namespace quire::model {
 namespace {

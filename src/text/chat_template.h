@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "quire/error.h"
-#include "text/jinja_budget.h"
-#include "text/jinja_value.h"
+#include "text/jinja/budget.h"
+#include "text/jinja/value.h"
 
 namespace quire::model {
 

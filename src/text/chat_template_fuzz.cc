@@ -7,7 +7,7 @@
 #include "base/fuzz_input.h"
 #include "base/json.h"
 #include "text/chat_template.h"
-#include "text/utf8.h"
+#include "text/unicode/unicode.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   namespace model = quire::model;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "text/jinja_text.h"
+#include "text/jinja/text.h"
 
 namespace quire::model {
 namespace {

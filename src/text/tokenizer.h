@@ -11,7 +11,7 @@
 
 #include "quire/error.h"
 #include "quire/identity.h"
-#include "text/utf8.h"
+#include "text/unicode/unicode.h"
 
 namespace quire::model {
 

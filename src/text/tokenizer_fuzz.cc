@@ -7,7 +7,7 @@
 #include "base/fuzz_input.h"
 #include "text/json_node.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "text/unicode/unicode.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   namespace model = quire::model;

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <iterator>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -170,47 +168,6 @@ TYPED_TEST(CodecSuite, ArenasThatAreNotBlockMajorAndLatentsAreRefused) {
   latent.groups[0].streams = {{.role = StreamRole::kLatent, .heads = 1, .dim = 576}};
   EXPECT_FALSE(SlotLayout::Create(latent, profile, ArenaLayout::kBlockMajor).has_value());
   EXPECT_FALSE(SlotLayout::CreateOpen(Geometry::Uniform(1, 1, 64), profile).has_value());
-}
-
-// ml_dtypes is the judge: codec_fp8_golden.py wrote what it says.
-TEST(CodecGolden, Fp8IsThatOfMlDtypes) {
-  std::ifstream file(QUIRE_SOURCE_DIR "/tests/suite/codec_fp8_golden.txt");
-  std::string line;
-  size_t lines = 0;
-  while (std::getline(file, line)) {
-    ++lines;
-    std::istringstream in(line);
-    std::string name;
-    std::string kind;
-    in >> name >> kind;
-    const bool e4m3 = name == "fp8_e4m3";
-    uint32_t at = 0;
-    std::string entry;
-    while (in >> entry) {
-      if (kind == "values") {
-        const auto code = static_cast<uint8_t>(at++);
-        const float got = e4m3 ? Fp8E4m3ToF32(code) : Fp8E5m2ToF32(code);
-        const float want =
-            std::bit_cast<float>(static_cast<uint32_t>(std::stoul(entry, nullptr, 16)));
-        if (std::isnan(want)) {
-          EXPECT_TRUE(std::isnan(got)) << name << " code " << at - 1;
-        } else {
-          EXPECT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(want))
-              << name << " code " << at - 1;
-        }
-        continue;
-      }
-      const size_t colon = entry.find(':');
-      const auto want = static_cast<uint8_t>(std::stoul(entry, nullptr, 16));
-      const uint64_t end = at + std::stoul(entry.substr(colon + 1));
-      for (; at < end; ++at) {
-        const float half = F16ToF32(static_cast<uint16_t>(at));
-        ASSERT_EQ(e4m3 ? F32ToFp8E4m3(half) : F32ToFp8E5m2(half), want) << name << " half " << at;
-      }
-    }
-    EXPECT_EQ(at, kind == "values" ? 256u : 65536u);
-  }
-  EXPECT_EQ(lines, 4u);
 }
 
 }  // namespace
