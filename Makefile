@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers asan tsan stress serve-load fuzz-smoke sim tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -61,7 +61,10 @@ bench-page: build  ## measures this machine (KIND=zen4 TRACE=FILE) and renews do
 	@scripts/benchmarks page
 
 bench-peers: build  ## the same beside llama.cpp, which is compiled first (FLAGS="--json --rounds 9")
-	@bench/peers/run.sh $(FLAGS)
+	@bench/peers/run.sh kernels $(FLAGS)
+
+bench-shared-prefix: build  ## 64 clients with one long prefix, beside llama-cpp-python's server (FLAGS="--rounds 1")
+	@bench/peers/run.sh shared_prefix $(FLAGS)
 
 asan: dev-deps  ## the C++ suites under AddressSanitizer and UBSan
 	@$(call BUILD,asan)
