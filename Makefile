@@ -91,7 +91,7 @@ mutants: deps  ## small faults put into the code: how many the suites notice (FL
 sim: build  ## 10,000 seeds of both simulators, 2,000 steps each
 	@build/release/quire sim --seeds 1..10000 --steps 2000
 
-nightly: dev-deps  ## asan, tsan, stress, serve-load, fuzz-smoke, sim, tidy, mutants, test-deb, docs; ends with one line
+nightly: dev-deps  ## all that is too slow for every change, each step in turn; ends with one line
 	@scripts/nightly
 
 tidy: dev-deps  ## clang-tidy over src and apps; findings are errors

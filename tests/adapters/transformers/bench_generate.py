@@ -15,6 +15,7 @@ import json
 import math
 import pathlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -96,43 +97,66 @@ def tensor_bytes(cache: Any) -> int:
     return sum(seen.values())
 
 
-def memory(model: Any, new_tokens: int = NEW_TOKENS) -> list[dict[str, Any]]:
-    """Bytes of K and V after one prompt, and decoded tokens a second, of each kind of cache."""
-    ids = prompt(7)
-    config = model.config
-    values = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim  # a token
-    rows: list[dict[str, Any]] = []
-    tokens = PROMPT_TOKENS + new_tokens - 1
-    others: dict[str, Any] = {"DynamicCache": DynamicCache}
+def memory(model: Any, rounds: int, new_tokens: int = NEW_TOKENS) -> list[dict[str, Any]]:
+    """Bytes of K and V after one prompt, and decoded tokens a second, of each kind of cache: they
+    take turns, and the best round of each counts."""
+    ways: dict[str, Callable[[Any, torch.Tensor, int], dict[str, Any]]] = {
+        "DynamicCache": functools.partial(of_transformers, DynamicCache)}
     for bits in (4, 2):  # what its backend quanto has
-        others[f"QuantizedCache quanto int{bits}"] = functools.partial(
-            QuantizedCache, "quanto", config, nbits=bits)
-    for name, make in others.items():
-        try:
-            cache = make()
-        except ImportError as error:
-            rows.append({"cache": name, "skipped": str(error)})
-            continue
-        run(model, ids[:, :300], make(), 3)  # quanto compiles its kernels at their first use
-        begin, end = decode_times(model, ids, cache, new_tokens)
-        held = tensor_bytes(cache)
-        rows.append({"cache": name, "bytes": held, "bits_per_value": 8 * held / tokens / values,
-                     "tokens_per_s": (new_tokens - 1) / (end - begin)})
+        ways[f"QuantizedCache quanto int{bits}"] = functools.partial(
+            of_transformers,
+            functools.partial(QuantizedCache, "quanto", model.config, nbits=bits))
     for codec in ("f32", "int8", "nf4"):
-        with attach(model, hot_gb=0.2, kv=codec) as cache:
-            past = cache.for_prompt(ids)
-            begin, end = decode_times(model, ids, past, new_tokens)
-            stats = cache.stats()
-            held = sum(stats[kind]["slots_used"] * stats[kind]["slot_bytes"]
-                       for kind in ("sealed", "open"))
-            past.close()
-            stats = cache.stats()
-            kept = stats["sealed"]["slots_used"] * stats["sealed"]["slot_bytes"]
-            rows.append({"cache": f"quire {codec}", "bytes": held, "bytes_kept": kept,
-                         "bits_per_value": 8 * kept / (tokens // 16 * 16) / values,
-                         "promised_bits_per_value": promised(codec, config.head_dim),
-                         "tokens_per_s": (new_tokens - 1) / (end - begin)})
-    return rows
+        ways[f"quire {codec}"] = functools.partial(of_quire, codec)
+    rows: dict[str, dict[str, Any]] = {}
+    for number in range(rounds):
+        for name, way in ways.items():
+            if "skipped" in rows.get(name, {}):
+                continue
+            try:
+                if number == 0:
+                    way(model, prompt(7)[:, :300], 3)  # quanto compiles its kernels at first use
+                row = way(model, prompt(7), new_tokens)
+            except ImportError as error:
+                rows[name] = {"cache": name, "skipped": str(error)}
+                continue
+            best = max(row["tokens_per_s"], rows.get(name, row)["tokens_per_s"])
+            rows[name] = {"cache": name, **row, "tokens_per_s": best}
+    return list(rows.values())
+
+
+def values_of(config: Any) -> int:
+    """K and V of one token."""
+    return int(2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim)
+
+
+def of_transformers(
+    make: Callable[[], Any], model: Any, ids: torch.Tensor, new_tokens: int
+) -> dict[str, Any]:
+    """One of its own caches."""
+    cache = make()
+    begin, end = decode_times(model, ids, cache, new_tokens)
+    held = tensor_bytes(cache)
+    values = (ids.shape[1] + new_tokens - 1) * values_of(model.config)
+    return {"bytes": held, "bits_per_value": 8 * held / values,
+            "tokens_per_s": (new_tokens - 1) / (end - begin)}
+
+
+def of_quire(codec: str, model: Any, ids: torch.Tensor, new_tokens: int) -> dict[str, Any]:
+    """Ours, new for each prompt."""
+    with attach(model, hot_gb=0.2, kv=codec) as cache:
+        past = cache.for_prompt(ids)
+        begin, end = decode_times(model, ids, past, new_tokens)
+        stats = cache.stats()
+        held = sum(stats[kind]["slots_used"] * stats[kind]["slot_bytes"]
+                   for kind in ("sealed", "open"))
+        past.close()
+        stats = cache.stats()
+        kept = stats["sealed"]["slots_used"] * stats["sealed"]["slot_bytes"]
+        values = (ids.shape[1] + new_tokens - 1) // 16 * 16 * values_of(model.config)
+        return {"bytes": held, "bytes_kept": kept, "bits_per_value": 8 * kept / values,
+                "promised_bits_per_value": promised(codec, model.config.head_dim),
+                "tokens_per_s": (new_tokens - 1) / (end - begin)}
 
 
 def decode_times(model: Any, ids: torch.Tensor, cache: Any, new_tokens: int) -> tuple[float, float]:
@@ -165,13 +189,16 @@ def main() -> None:
         "model": "Llama, 4 layers, hidden 512, 8 heads, 4 of K and V, random",
         "prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS,
         "f32": times(make_model(torch.float32), options.rounds),
-        "memory": memory(make_model(torch.float32)),
+        "memory": memory(make_model(torch.float32), options.rounds),
     }
     text = json.dumps(report, indent=2)
     print(text)
     if options.json:
         options.json.write_text(text + "\n")
     found = report["f32"]
+    for row in report["memory"]:
+        if row["bits_per_value"] > 1.001 * row.get("promised_bits_per_value", math.inf):
+            raise SystemExit(f"{row['cache']} takes more than it promises: {row}")
     if options.check and not (found["miss_ratio"] <= MISS_MAX and found["hit_ratio"] <= HIT_MAX
                               and found["same_tokens"]):
         raise SystemExit(f"miss {found['miss_ratio']:.2f} (at most {MISS_MAX}), hit "
