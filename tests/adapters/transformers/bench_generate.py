@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
+import os
 import pathlib
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +24,10 @@ import torch
 import transformers
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, QuantizedCache
 
-import quire
 from quire.transformers import attach
 
+PROGRAM = os.environ.get(
+    "QUIRE", pathlib.Path(__file__).resolve().parents[3] / "build/release/quire")
 PROMPT_TOKENS, NEW_TOKENS = 2000, 32
 MISS_MAX, HIT_MAX = 1.05, 0.35  # of the time of sdpa
 
@@ -153,9 +156,13 @@ def of_quire(codec: str, model: Any, ids: torch.Tensor, new_tokens: int) -> dict
         past.close()
         stats = cache.stats()
         kept = stats["sealed"]["slots_used"] * stats["sealed"]["slot_bytes"]
-        values = (ids.shape[1] + new_tokens - 1) // 16 * 16 * values_of(model.config)
+        tokens = ids.shape[1] + new_tokens - 1
+        values = tokens // 16 * 16 * values_of(model.config)
+        plan = plan_of(codec, model.config, tokens)
         return {"bytes": held, "bytes_kept": kept, "bits_per_value": 8 * kept / values,
-                "promised_bits_per_value": promised(codec, model.config.head_dim),
+                "plan_bits_per_value": plan["bits_per_value"],
+                "plan_bytes_most": plan["bytes_total"],  # while the prompt is read, too
+                "plan_bytes_kept": plan["bytes_per_block"] * (tokens // 16),
                 "tokens_per_s": (new_tokens - 1) / (end - begin)}
 
 
@@ -168,10 +175,15 @@ def decode_times(model: Any, ids: torch.Tensor, cache: Any, new_tokens: int) -> 
     return stamps[0], stamps[-1]
 
 
-def promised(codec: str, dim: int) -> float:
-    """Bits a value at this head dim: quire.CODECS has them at 128, scales of each row included."""
-    codes = math.floor(quire.CODECS[codec])
-    return codes + (quire.CODECS[codec] - codes) * 128 / dim
+def plan_of(codec: str, config: Any, tokens: int) -> dict[str, Any]:
+    """What `quire plan` says of so many tokens."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(config.to_json_string(use_diff=False))
+        file.flush()
+        done = subprocess.run([PROGRAM, "plan", "--config", file.name, "--tokens", str(tokens),
+                               "--kv", codec, "--json"], check=True, stdout=subprocess.PIPE)
+    plan: dict[str, Any] = json.loads(done.stdout)
+    return plan
 
 
 def main() -> None:
@@ -197,8 +209,9 @@ def main() -> None:
         options.json.write_text(text + "\n")
     found = report["f32"]
     for row in report["memory"]:
-        if row["bits_per_value"] > 1.001 * row.get("promised_bits_per_value", math.inf):
-            raise SystemExit(f"{row['cache']} takes more than it promises: {row}")
+        if "plan_bytes_kept" in row and (row["bytes_kept"] != row["plan_bytes_kept"]
+                                         or row["bytes"] > row["plan_bytes_most"]):
+            raise SystemExit(f"{row['cache']} takes other memory than `quire plan` says: {row}")
     if options.check and not (found["miss_ratio"] <= MISS_MAX and found["hit_ratio"] <= HIT_MAX
                               and found["same_tokens"]):
         raise SystemExit(f"miss {found['miss_ratio']:.2f} (at most {MISS_MAX}), hit "
