@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "quire/cache.h"
 
@@ -50,6 +51,9 @@ class RequestCache final : public Cache {
   Result<void> Resize(uint64_t hot_bytes) override;
   VerifyReport Verify() override { return inner_.Verify(); }
   CacheStats stats() const override { return inner_.stats(); }
+  Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) override {
+    return inner_.Entries(request);
+  }
   std::string BlockMap() const override { return inner_.BlockMap(); }
 
  private:

@@ -112,6 +112,9 @@ class FaultyCache final : public Cache {
   Result<void> Resize(uint64_t hot_bytes) override { return inner_.Resize(hot_bytes); }
   VerifyReport Verify() override { return inner_.Verify(); }
   CacheStats stats() const override { return inner_.stats(); }
+  Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) override {
+    return inner_.Entries(request);
+  }
   std::string BlockMap() const override { return inner_.BlockMap(); }
 
  private:
