@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/disk_store.h"
 #include "quire/env.h"
@@ -191,6 +192,12 @@ struct EraseReport {
   uint64_t slots_pending = 0;  // still held by sequences, plans or views; zeroed when these end
 };
 
+/// Which published blocks are asked for.
+struct EntriesRequest {
+  TenantId tenant = TenantId::None();  // those that its lookups may find; none: everybody's
+  uint64_t entries_max = UINT64_MAX;
+};
+
 /// What one re-check of every published block found.
 struct VerifyReport {
   uint64_t blocks = 0;
@@ -313,6 +320,13 @@ class Cache {
   virtual VerifyReport Verify() = 0;
 
   virtual CacheStats stats() const = 0;
+  /// Published blocks that a lookup could find now, in no order: where each is, who holds it, and
+  /// since when. Each entry is as it was when it was looked at; blocks that come or go during the
+  /// call are there or not, so an entry's parent may be missing.
+  ///
+  /// Errors: kNotFound no such tenant
+  /// Cost:   O(published blocks), 128 under the cache lock at a time
+  virtual Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) = 0;
   /// One character per slot: '.' free, 'p' private, 's' published, 'S'
   /// published and leased, 'w' a window has passed it, so it may go although its block is leased.
   virtual std::string BlockMap() const = 0;

@@ -301,8 +301,8 @@ void Accounts::List(BlockId block, TenantId account, const Evictable& what,
       listing.stamp = next_stamp_++;
     }
     listing.what.listed = what.listed;
-    if (what.listed == Listed::kWhole && tenant.options.ttl_us > 0) {
-      tenant.lists.aging->Add(block, {});
+    if (what.listed == Listed::kWhole) {
+      if (tenant.options.ttl_us > 0) tenant.lists.aging->Add(block, {});
       listing.listed_us = clock_.NowMicros();
     }
   }

@@ -73,6 +73,7 @@ class Core final : public Cache {
   Result<void> Resize(uint64_t hot_bytes) override;
   VerifyReport Verify() override;
   CacheStats stats() const override;
+  Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) override;
   std::string BlockMap() const override;
 
   // For the mover and tickets (core_load.cc).

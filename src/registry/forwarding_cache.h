@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/cache.h"
 
@@ -48,6 +49,9 @@ class ForwardingCache : public Cache {
   Result<void> Resize(uint64_t hot_bytes) override { return inner_.Resize(hot_bytes); }
   VerifyReport Verify() override { return inner_.Verify(); }
   CacheStats stats() const override { return inner_.stats(); }
+  Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) override {
+    return inner_.Entries(request);
+  }
   std::string BlockMap() const override { return inner_.BlockMap(); }
 
  protected:
