@@ -399,7 +399,7 @@ class Cache:
     def unpin(self, tokens: object, identity: Identity, *, tenant: int = 0) -> None:
         """Takes one pin back. Raises: NotFoundError there is none."""
 
-    def add_tenant(self, name: str, *, quota_bytes: int = 0, floor_bytes: int = 0, domain: str = '', shared: bool = False, ttl_us: int = 0) -> int:
+    def add_tenant(self, name: str, *, quota_bytes: int = 0, floor_bytes: int = 0, domain: str = '', shared: bool = False, ttl_us: int = 0, store_quota_bytes: int = 0, store_floor_bytes: int = 0) -> int:
         """
         A party that pays for its blocks and reads no one else's (or, with shared, a domain for tenants to name); returns its number.
         """

@@ -212,14 +212,17 @@ std::string ReasonOf(const PyPlan& self) {
 }
 
 uint32_t AddTenant(const PyCache& self, std::string name, uint64_t quota_bytes,
-                   uint64_t floor_bytes, std::string domain, bool shared, uint64_t ttl_us) {
+                   uint64_t floor_bytes, std::string domain, bool shared, uint64_t ttl_us,
+                   uint64_t store_quota_bytes, uint64_t store_floor_bytes) {
   const std::shared_ptr<Cache> cache = self.get();
   const TenantOptions options{.name = std::move(name),
                               .quota_bytes = quota_bytes,
                               .floor_bytes = floor_bytes,
                               .domain = std::move(domain),
                               .shared = shared,
-                              .ttl_us = ttl_us};
+                              .ttl_us = ttl_us,
+                              .store_quota_bytes = store_quota_bytes,
+                              .store_floor_bytes = store_floor_bytes};
   const nb::gil_scoped_release release;
   return Value(cache->AddTenant(options)).number();
 }
@@ -409,7 +412,8 @@ void BindRequests(nb::class_<PyCache>& type) {
 void BindTenants(nb::class_<PyCache>& type) {
   type.def("add_tenant", &AddTenant, nb::arg("name"), nb::kw_only(), nb::arg("quota_bytes") = 0,
            nb::arg("floor_bytes") = 0, nb::arg("domain") = "", nb::arg("shared") = false,
-           nb::arg("ttl_us") = 0,
+           nb::arg("ttl_us") = 0, nb::arg("store_quota_bytes") = 0,
+           nb::arg("store_floor_bytes") = 0,
            "A party that pays for its blocks and reads no one else's (or, with shared, a domain "
            "for tenants to name); returns its number.")
       .def(

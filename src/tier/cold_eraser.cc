@@ -64,14 +64,14 @@ void ColdEraser::StartSave() {
   table_ = state_.epochs;
   if (Planted(Canary::kLoseEpoch)) return EndSave(StoreOutcome::kOk);
   image_ = EncodeEpochs(table_);
-  step_ = Step::kWrite0;
+  step_ = Step::kWriteFirst;
   SaveStep();
 }
 
 void ColdEraser::SaveStep() {
-  const bool first = step_ == Step::kWrite0 || step_ == Step::kSync0;
-  IoRequest request = {.kind = IoKind::kSync, .file = copies_[first ? 0 : 1]};
-  if (step_ == Step::kWrite0 || step_ == Step::kWrite1) {
+  const bool second = step_ == Step::kWriteSecond || step_ == Step::kSyncSecond;
+  IoRequest request = {.kind = IoKind::kSync, .file = copies_[first_copy_ ^ (second ? 1 : 0)]};
+  if (step_ == Step::kWriteFirst || step_ == Step::kWriteSecond) {
     request.kind = IoKind::kWrite;
     request.data = image_.data();
     request.bytes = image_.size();
@@ -127,8 +127,10 @@ void ColdEraser::WipeStep() {
 
 void ColdEraser::OnIo(uint32_t number, const IoCompletion& completion) {
   if (number == kSaveNumber) {
-    const bool writes = step_ == Step::kWrite0 || step_ == Step::kWrite1;
+    const bool writes = step_ == Step::kWriteFirst || step_ == Step::kWriteSecond;
     if (completion.error || (writes && completion.bytes != image_.size())) {
+      // What failed may be torn: it is written again before the one that is whole.
+      if (step_ == Step::kWriteSecond || step_ == Step::kSyncSecond) first_copy_ ^= 1;
       return EndSave(StoreOutcome::kIo);
     }
     step_ = static_cast<Step>(static_cast<uint8_t>(step_) + 1);

@@ -31,7 +31,7 @@ class ColdEraser {
   uint64_t failures() const { return failures_; }
 
  private:
-  enum class Step : uint8_t { kWrite0, kSync0, kWrite1, kSync1, kDone };
+  enum class Step : uint8_t { kWriteFirst, kSyncFirst, kWriteSecond, kSyncSecond, kDone };
   static constexpr uint32_t kSaveNumber = 0;
   static constexpr uint32_t kWipeNumber = 1;
 
@@ -54,6 +54,7 @@ class ColdEraser {
   std::vector<std::byte> image_;   // its bytes
   uint64_t save_retry_us_ = 0;     // a failed save is tried again then
   Step step_ = Step::kDone;
+  uint32_t first_copy_ = 0;  // is saved first: the other one is whole
 
   Staging zeros_;
   uint32_t to_wipe_ = 0;            // segments

@@ -279,6 +279,39 @@ TEST_F(ColdRestartTest, AnErasureWithoutEpochsTakesWhatIsThere) {
   }
 }
 
+// However often a save fails in the middle of a copy, the other one is whole.
+TEST_F(ColdRestartTest, EpochsOutliveWritesThatFail) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    files_ = std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = seed, .latency_us_max = 100},
+                                           clock_);
+    Open();
+    PutAll(0, 1, "a");
+    files_->set_rates({.write_error = 4, .sync_error = 4, .short_write = 4});
+    uint64_t durable = 0;
+    for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
+      store_->Erase(PublisherOf("a"), epoch, epoch);
+      if (WaitOne().outcome == kOk) durable = epoch;
+      std::vector<StoreCompletion> done;
+      for (uint64_t turn = 0; turn < seed % 4 * 700; ++turn) {  // until it is tried again, or not
+        store_->Tick(done, 0);
+        clock_.Advance(1000);
+      }
+    }
+    if (seed % 3 == 0) {
+      store_.reset();
+      files_->set_rates({});
+      Open();
+    } else {
+      files_->set_rates({});
+      Crash(/*power=*/seed % 3 == 1);
+    }
+    EXPECT_FALSE(store_->Stats().epochs_damaged);
+    EXPECT_GE(store_->EpochOf(PublisherOf("a")), durable);
+    store_.reset();
+  }
+}
+
 TEST_F(ColdRestartTest, EpochsFromBeforeAnErasureAreNotBelieved) {
   Open();
   PutAll(0, 5, "a");
