@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers asan tsan stress serve-load fuzz-smoke sim tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -61,7 +61,10 @@ bench-page: build  ## measures this machine (KIND=zen4 TRACE=FILE) and renews do
 	@scripts/benchmarks page
 
 bench-peers: build  ## the same beside llama.cpp, which is compiled first (FLAGS="--json --rounds 9")
-	@bench/peers/run.sh $(FLAGS)
+	@bench/peers/run.sh kernels $(FLAGS)
+
+bench-shared-prefix: build  ## 64 clients with one long prefix, beside llama-cpp-python's server (FLAGS="--rounds 1")
+	@bench/peers/run.sh shared_prefix $(FLAGS)
 
 asan: dev-deps  ## the C++ suites under AddressSanitizer and UBSan
 	@$(call BUILD,asan)
@@ -88,7 +91,7 @@ mutants: deps  ## small faults put into the code: how many the suites notice (FL
 sim: build  ## 10,000 seeds of both simulators, 2,000 steps each
 	@build/release/quire sim --seeds 1..10000 --steps 2000
 
-nightly: dev-deps  ## asan, tsan, stress, serve-load, fuzz-smoke, sim, tidy, mutants, test-deb, docs; ends with one line
+nightly: dev-deps  ## all that is too slow for every change, each step in turn; ends with one line
 	@scripts/nightly
 
 tidy: dev-deps  ## clang-tidy over src and apps; findings are errors

@@ -1,7 +1,6 @@
 #include "sim/cache_sim.h"
 
 #include <fmt/format.h>
-#include <sqlite3.h>
 
 #include <algorithm>
 #include <deque>
@@ -10,39 +9,26 @@
 #include "base/check.h"
 #include "cache/core.h"
 #include "cache/mover.h"
-#include "env/clock.h"
-#include "env/faulty_files.h"
 #include "sim/cache_oracle.h"
 #include "sim/cache_users.h"
-#include "tier/cold.h"
+#include "sim/machine.h"
 
 namespace quire::sim {
 namespace {
 
 constexpr uint32_t kBlock = 16;  // tokens
-constexpr uint64_t kSegmentBytes = 64 << 10;
-constexpr uint64_t kCatalogueBytes = 128 << 10;
 constexpr uint64_t kCommitSlackUs = 150'000;
 constexpr uint64_t kNever = ~uint64_t{0};
 
-class CacheSim {
+class CacheSim : private Machine {
  public:
-  explicit CacheSim(const SimOptions& options)
-      : options_(options),
-        prng_(options.seed ^ 0x51be),
-        faults_(static_cast<Faults>(prng_.NextBelow(3))),
-        files_({.seed = prng_.Next64(), .latency_us_max = prng_.NextBelow(3000)}, clock_) {
+  explicit CacheSim(const SimOptions& options) : Machine(options, options.seed ^ 0x51be) {
     const bool is_tight = prng_.NextChance(3);
     const uint64_t segments = is_tight ? 8 + prng_.NextBelow(8) : 150;
-    cold_ = {.directory = "store",
-             .bytes_cap = kCatalogueBytes + tier::EpochBytesMax() + tier::kLockBytesMax +
-                          segments * kSegmentBytes,
-             .segment_bytes = kSegmentBytes,
-             .catalogue_bytes_max = kCatalogueBytes,
-             .commit_interval_us = 1000 + prng_.NextBelow(100'000),
-             .staging_bytes = uint64_t{prng_.NextChance(3) ? 512U : 2048U} << 10,
-             .chunk_bytes = 64 << 10,
-             .scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0};
+    cold_ = SomeColdOptions(segments);
+    cold_.commit_interval_us = 1000 + prng_.NextBelow(100'000);
+    cold_.staging_bytes = uint64_t{prng_.NextChance(3) ? 512U : 2048U} << 10;
+    cold_.scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0;
     MakeCacheOptions();
     sides_.resize(prng_.NextChance(3) ? 2 : 1);
     cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);
@@ -54,23 +40,11 @@ class CacheSim {
     for (; report_.steps < options_.steps && report_.problems() == 0; ++report_.steps) Step();
     if (report_.problems() == 0) Recover();
     Close();
-    report_.faults = files_.faults();
-    for (const std::string& path : files_.Paths()) {
-      if (path.find("segment-") != std::string::npos) digest_.Update(*files_.Contents(path));
-    }
-    report_.digest = digest_.Finish();
-    return report_;
+    return Finish();
   }
 
  private:
-  void Problem(uint64_t& counter, const std::string& what, uint64_t by = 1) {
-    counter += by;
-    if (!report_.first_problem.empty()) return;
-    report_.first_problem = fmt::format("seed {} step {}: {}", options_.seed, report_.steps, what);
-  }
   void Note(uint64_t number) { digest_.UpdateNumber(number); }
-  // Without damage and lies of the disk every loss needs an excuse.
-  bool honest() const { return faults_ != Faults::kSilent; }
   // Nor is anything reported.
   bool calm() const { return faults_ == Faults::kCrashes && !files_.stopped(); }
 
@@ -105,18 +79,11 @@ class CacheSim {
   }
 
   void Open() {
-    // The disk may be full or broken while it opens; then it is opened again when it is not.
-    auto opened = tier::ColdStore::Open(cold_, files_, clock_);
-    if (!opened) {
-      files_.set_rates({});
-      files_.set_disk_bytes(~uint64_t{0});
-      opened = tier::ColdStore::Open(cold_, files_, clock_);
-      files_.set_rates(RatesOf(faults_));
-    }
-    if (!opened) return Problem(report_.stuck, "does not open: " + opened.error().message);
+    auto opened = OpenStore();
+    if (opened == nullptr) return;
     // Without a catalogue the store says it has what a crash may have torn, until that is read.
-    doubts_ = doubts_ || (*opened)->recovery().catalogue_rebuilt;
-    auto mover = std::make_unique<cache::Mover>(*std::move(opened), mover_clock_);
+    doubts_ = doubts_ || opened->recovery().catalogue_rebuilt;
+    auto mover = std::make_unique<cache::Mover>(std::move(opened), mover_clock_);
     mover_ = mover.get();
     store_ = cache::StoreState::Wrap(std::move(mover));
     for (uint32_t party = 0; party < kParties.size(); ++party) CheckEpoch(party);
@@ -168,11 +135,11 @@ class CacheSim {
 
   void Restart(uint64_t how) {
     ++report_.crashes;
-    recycled_before_ = Recycled();
     for (Side& side : sides_) {
       side.Close();
       side.cache.reset();
     }
+    recycled_before_ = Recycled();  // what ended above was waited for, and more was written
     if (how == 1) files_.KillProcess();
     if (how > 1) files_.LosePower();
     store_.reset();
@@ -276,7 +243,17 @@ class CacheSim {
       Problem(report_.wrong_bytes, "what has a ttl is below memory");
     }
     uint64_t missing = 0;
-    for (const MissRun& run : plan.missing()) missing += run.tokens;
+    const Origin elsewhere = {.party = origin.party, .variant = 1 - origin.variant};
+    for (const MissRun& run : plan.missing()) {
+      missing += run.tokens;
+      const uint64_t said = (plan.resident_tokens() + missing) / kBlock;
+      if (run.reason != MissReason::kOtherProfile) continue;
+      // A load from before an erasure hears of what was computed after it, under another key.
+      if (std::max(computed_.Allowed(elsewhere, tokens, said),
+                   computed_.Allowed(origin, tokens, said)) < said) {
+        Problem(report_.wrong_bytes, "a miss tells of what was erased, or of another tenant's");
+      }
+    }
     if (missing != plan.missing_tokens()) Problem(report_.unexplained, "misses without a reason");
   }
 
@@ -616,13 +593,7 @@ class CacheSim {
     return loaded;
   }
 
-  const SimOptions options_;
-  Prng prng_;
-  Faults faults_;
-  ManualClock clock_;
   PassingClock mover_clock_{clock_};
-  FaultyFiles files_;
-  tier::ColdOptions cold_;
   CacheOptions cache_options_;
   const std::array<Identity, 2> identities_ = [] {
     std::array<Identity, 2> two = {cache::SomeIdentity(), cache::SomeIdentity()};
@@ -638,20 +609,13 @@ class CacheSim {
   uint64_t recycled_before_ = 0;  // by stores that ended
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
   std::array<uint64_t, kParties.size()> durable_epochs_ = {};  // as they were confirmed
-  SimReport report_;
-  Blake2b<16> digest_;
-  std::unique_ptr<DiskStore> store_;  // after what it uses
+  std::unique_ptr<DiskStore> store_;                           // after what it uses
   cache::Mover* mover_ = nullptr;
   std::vector<Side> sides_;
 };
 
 }  // namespace
 
-SimReport RunCacheSim(const SimOptions& options) {
-  // What SQLite stores must not differ between two runs of a seed.
-  sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, static_cast<int>(options.seed % 1'000'000 + 1),
-                       nullptr);
-  return CacheSim(options).Run();
-}
+SimReport RunCacheSim(const SimOptions& options) { return CacheSim(options).Run(); }
 
 }  // namespace quire::sim

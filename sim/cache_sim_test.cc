@@ -32,8 +32,8 @@ TEST_F(CacheSimTest, NoSeedBreaksAPromise) {
 
 // Each of these found something once.
 TEST_F(CacheSimTest, SeedsThatFoundSomething) {
-  for (const uint64_t seed : {252, 712, 792}) {
-    const SimReport report = RunCacheSim({.seed = seed, .steps = 300});
+  for (const uint64_t seed : {252, 712, 792, 797, 844, 3459, 3808}) {
+    const SimReport report = RunCacheSim({.seed = seed, .steps = 2000});
     EXPECT_EQ(report.problems(), 0) << report.first_problem;
   }
 }

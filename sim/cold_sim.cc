@@ -1,14 +1,12 @@
 #include "sim/cold_sim.h"
 
 #include <fmt/format.h>
-#include <sqlite3.h>
 
 #include <algorithm>
 
 #include "base/log.h"
-#include "env/clock.h"
-#include "env/faulty_files.h"
 #include "sim/cold_oracle.h"
+#include "sim/machine.h"
 #include "tier/cold.h"
 
 namespace quire::sim {
@@ -17,27 +15,15 @@ namespace {
 using tier::StoreCompletion;
 using tier::StoreOutcome;
 
-constexpr uint64_t kSegmentBytes = 64 << 10;
-constexpr uint64_t kCatalogueBytes = 128 << 10;
 constexpr uint64_t kNumbers = 40;  // of records of one publisher and epoch
 
-class ColdSim {
+class ColdSim : private Machine {
  public:
-  explicit ColdSim(const SimOptions& options)
-      : options_(options),
-        prng_(options.seed),
-        faults_(static_cast<Faults>(prng_.NextBelow(3))),
-        files_({.seed = prng_.Next64(), .latency_us_max = prng_.NextBelow(3000)}, clock_) {
-    const uint32_t segments = 3 + static_cast<uint32_t>(prng_.NextBelow(8));
-    cold_ = {.directory = "store",
-             .bytes_cap = kCatalogueBytes + tier::EpochBytesMax() + tier::kLockBytesMax +
-                          segments * kSegmentBytes,
-             .segment_bytes = kSegmentBytes,
-             .catalogue_bytes_max = kCatalogueBytes,
-             .commit_interval_us = 1000 + prng_.NextBelow(100'000),
-             .staging_bytes = 512 << 10,
-             .chunk_bytes = 64 << 10,
-             .scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0};
+  explicit ColdSim(const SimOptions& options) : Machine(options, options.seed) {
+    cold_ = SomeColdOptions(3 + prng_.NextBelow(8));
+    cold_.commit_interval_us = 1000 + prng_.NextBelow(100'000);
+    cold_.staging_bytes = 512 << 10;
+    cold_.scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0;
     if (prng_.NextChance(3)) {
       cold_.limits = {{.publisher = tier::PublisherOf(Records::DomainOf(1)),
                        .bytes_quota = 4 * kSegmentBytes,
@@ -51,35 +37,13 @@ class ColdSim {
     for (; report_.steps < options_.steps && report_.problems() == 0; ++report_.steps) Step();
     if (report_.problems() == 0) Recover();
     store_.reset();
-    report_.faults = files_.faults();
-    for (const std::string& path : files_.Paths()) {
-      if (path.find("segment-") != std::string::npos) digest_.Update(*files_.Contents(path));
-    }
-    report_.digest = digest_.Finish();
-    return report_;
+    return Finish();
   }
 
  private:
-  void Problem(uint64_t& counter, const std::string& what, uint64_t by = 1) {
-    counter += by;
-    if (!report_.first_problem.empty()) return;
-    report_.first_problem = fmt::format("seed {} step {}: {}", options_.seed, report_.steps, what);
-  }
-
-  // Without damage and lies of the disk every miss needs an excuse.
-  bool honest() const { return faults_ != Faults::kSilent; }
-
   void Open() {
-    // The disk may be full or broken while it opens; then it is opened again when it is not.
-    auto opened = tier::ColdStore::Open(cold_, files_, clock_);
-    if (!opened) {
-      files_.set_rates({});
-      files_.set_disk_bytes(~uint64_t{0});
-      opened = tier::ColdStore::Open(cold_, files_, clock_);
-      files_.set_rates(RatesOf(faults_));
-    }
-    if (!opened) return Problem(report_.stuck, "does not open: " + opened.error().message);
-    store_ = std::move(*opened);
+    store_ = OpenStore();
+    if (store_ == nullptr) return;
     for (uint32_t p = 1; p < kPublishers; ++p) {
       const uint64_t epoch = store_->EpochOf(tier::PublisherOf(Records::DomainOf(p)));
       const bool damaged = store_->Stats().epochs_damaged;
@@ -183,7 +147,6 @@ class ColdSim {
 
   void Erase() {
     const auto publisher = 1 + static_cast<uint32_t>(prng_.NextBelow(kPublishers - 1));
-    if (store_->Stats().epochs_damaged) return;
     ++epochs_[publisher];
     others_[++tags_] = {.publisher = publisher, .epoch = epochs_[publisher]};
     store_->Erase(tier::PublisherOf(Records::DomainOf(publisher)), epochs_[publisher], tags_);
@@ -333,12 +296,6 @@ class ColdSim {
     uint64_t epoch = 0;
   };
 
-  const SimOptions options_;
-  Prng prng_;
-  const Faults faults_;
-  ManualClock clock_;
-  FaultyFiles files_;
-  tier::ColdOptions cold_;
   Records records_;
   std::map<uint64_t, RecordName> puts_;
   std::map<uint64_t, PendingLoad> loads_;
@@ -348,18 +305,11 @@ class ColdSim {
   std::array<uint64_t, kPublishers> epochs_ = {};          // as the tenants know them
   std::array<uint64_t, kPublishers> durable_epochs_ = {};  // as they were confirmed
   uint64_t tags_ = 0;
-  SimReport report_;
-  Blake2b<16> digest_;
   std::unique_ptr<tier::ColdStore> store_;  // after what it uses
 };
 
 }  // namespace
 
-SimReport RunColdSim(const SimOptions& options) {
-  // What SQLite stores must not differ between two runs of a seed.
-  sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, static_cast<int>(options.seed % 1'000'000 + 1),
-                       nullptr);
-  return ColdSim(options).Run();
-}
+SimReport RunColdSim(const SimOptions& options) { return ColdSim(options).Run(); }
 
 }  // namespace quire::sim

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "registry/forwarding_cache.h"
+
 namespace quire::app {
 namespace {
 
@@ -27,51 +29,24 @@ TEST(Isolation, TheCacheKeepsItsPromises) {
 }
 
 /// Passes everything on; erasing does nothing, or every tenant is the same one.
-class Leaky final : public Cache {
+class Leaky final : public registry::ForwardingCache {
  public:
   enum class Leak { kOneTenant, kNoErase };
-  Leaky(std::unique_ptr<Cache> inner, Leak leak) : inner_(std::move(inner)), leak_(leak) {}
+  Leaky(std::unique_ptr<Cache> cache, Leak leak)
+      : ForwardingCache(*cache), cache_(std::move(cache)), leak_(leak) {}
 
-  const CacheOptions& options() const override { return inner_->options(); }
-  uint64_t block_bytes() const override { return inner_->block_bytes(); }
-  Result<TenantId> AddTenant(const TenantOptions& options) override {
-    return inner_->AddTenant(options);
-  }
-  Result<TenantId> FindTenant(std::string_view name) const override {
-    return inner_->FindTenant(name);
-  }
-  Result<TenantStats> tenant_stats(TenantId tenant) const override {
-    return inner_->tenant_stats(tenant);
-  }
   Result<EraseReport> Erase(TenantId tenant) override {
     if (leak_ == Leak::kNoErase) return EraseReport{};
-    return inner_->Erase(tenant);
+    return inner().Erase(tenant);
   }
-  Result<void> RemoveTenant(TenantId tenant) override { return inner_->RemoveTenant(tenant); }
   Result<Plan> Acquire(const AcquireRequest& request) override {
     AcquireRequest passed = request;
     if (leak_ == Leak::kOneTenant) passed.tenant = kDefaultTenant;
-    return inner_->Acquire(passed);
+    return inner().Acquire(passed);
   }
-  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override {
-    return inner_->Pin(request, ttl_us);
-  }
-  Result<void> Unpin(const AcquireRequest& request) override { return inner_->Unpin(request); }
-  Result<Ticket> Load(Plan plan, const LoadOptions& options) override {
-    return inner_->Load(std::move(plan), options);
-  }
-  Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
-    return inner_->Open(std::move(plan), options);
-  }
-  uint64_t Evict(uint64_t blocks) override { return inner_->Evict(blocks); }
-  uint64_t Trim() override { return inner_->Trim(); }
-  Result<void> Resize(uint64_t hot_bytes) override { return inner_->Resize(hot_bytes); }
-  VerifyReport Verify() override { return inner_->Verify(); }
-  CacheStats stats() const override { return inner_->stats(); }
-  std::string BlockMap() const override { return inner_->BlockMap(); }
 
  private:
-  const std::unique_ptr<Cache> inner_;
+  const std::unique_ptr<Cache> cache_;
   const Leak leak_;
 };
 

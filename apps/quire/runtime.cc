@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "apps/quire/progress.h"
+#include "base/log.h"
 #include "env/clock.h"
 
 namespace quire::app {
@@ -147,6 +148,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   return runtime;
 }
 
-Result<void> Runtime::FlushStore() { return store_ ? store_->Flush() : Result<void>(); }
+void Runtime::FlushStore() {
+  if (!store_) return;
+  if (const auto flushed = store_->Flush(); !flushed) LogWarn("{}", flushed.error().message);
+}
 
 }  // namespace quire::app

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Quire beside llama.cpp. Makes build/venv-peers first, where llama.cpp is compiled for this very
-# CPU (some ten minutes, once). Arguments go to run.py.
+# CPU (some ten minutes, once).
+#   bench/peers/run.sh kernels [FLAGS]          kernels.py: attention of a token, and a prompt
+#   bench/peers/run.sh shared_prefix [FLAGS]    shared_prefix.py: servers with many clients
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -13,4 +15,4 @@ if ! cmp -s bench/peers/requirements.txt "$venv/requirements.txt"; then
     --requirement bench/peers/requirements.txt </dev/null >&2
   cp bench/peers/requirements.txt "$venv/requirements.txt"  # last: an interrupted run starts over
 fi
-exec "$venv/bin/python" bench/peers/run.py "$@"
+exec "$venv/bin/python" "bench/peers/$1.py" "${@:2}"

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/disk_store.h"
 #include "quire/env.h"
@@ -109,7 +110,13 @@ struct TenantOptions {
   // and are charged to it. Empty: private.
   std::string domain{};
   bool shared = false;  // this is a domain for tenants to name, and asks for nothing itself
-  uint64_t ttl_us = 0;  // what was not used for so long goes at its next lookup; 0: never
+  // What was not used for so long goes at its next lookup; 0: never. Its blocks are not written to
+  // a store, where nobody could keep to it.
+  uint64_t ttl_us = 0;
+  // The same two limits in the store, in whole segments of it; without a store they say nothing.
+  // They hold for all caches on the store: the latest tenant of a name sets them.
+  uint64_t store_quota_bytes = 0;  // 0: as much as the store
+  uint64_t store_floor_bytes = 0;
 };
 
 /// Whoever asks without saying who: no quota, no floor, private.
@@ -185,6 +192,12 @@ struct EraseReport {
   uint64_t slots_pending = 0;  // still held by sequences, plans or views; zeroed when these end
 };
 
+/// Which published blocks are asked for.
+struct EntriesRequest {
+  TenantId tenant = TenantId::None();  // those that its lookups may find; none: everybody's
+  uint64_t entries_max = UINT64_MAX;
+};
+
 /// What one re-check of every published block found.
 struct VerifyReport {
   uint64_t blocks = 0;
@@ -208,7 +221,7 @@ class Cache {
   /// Bytes of one block, all layers, as stored.
   virtual uint64_t block_bytes() const = 0;
 
-  /// Makes a tenant or a domain. There is no way to take one back.
+  /// Makes a tenant or a domain; RemoveTenant takes it out again.
   ///
   /// Errors: kInvalidArgument the name is empty or taken, the floor is above the quota, a domain
   ///         names a domain; kNotFound no such domain; kNoSpace the floors do not fit the budget
@@ -223,8 +236,11 @@ class Cache {
   /// Forgets all that a tenant published and wrote: nothing older than this call is ever found
   /// again, in a shared domain with whatever others published behind it; slots are zeroed, those
   /// that are still held as their last holder ends. Its open sequences go on and publish nothing.
+  /// What a store has of it is never found again either, after a restart too; it returns when that
+  /// is durable.
   ///
-  /// Errors: kNotFound
+  /// Errors: kNotFound; kIo all is erased, but a restart may bring back what the store has: erase
+  ///         again
   /// Cost:   O(published blocks), a few under the cache lock at a time, then one slot at a time
   virtual Result<EraseReport> Erase(TenantId tenant) = 0;
   /// Takes a tenant or domain out: erases what it published, and gives its quota and floor back.
@@ -304,6 +320,13 @@ class Cache {
   virtual VerifyReport Verify() = 0;
 
   virtual CacheStats stats() const = 0;
+  /// Published blocks that a lookup could find now, in no order: where each is, who holds it, and
+  /// since when. Each entry is as it was when it was looked at; blocks that come or go during the
+  /// call are there or not, so an entry's parent may be missing.
+  ///
+  /// Errors: kNotFound no such tenant
+  /// Cost:   O(published blocks), 128 under the cache lock at a time
+  virtual Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) = 0;
   /// One character per slot: '.' free, 'p' private, 's' published, 'S'
   /// published and leased, 'w' a window has passed it, so it may go although its block is leased.
   virtual std::string BlockMap() const = 0;

@@ -294,6 +294,9 @@ typedef struct quire_tenant_options {
   uint64_t floor_bytes;  // the needs of others never evict it below this
   uint64_t ttl_us;       // what was not used for so long goes; 0: never
   int32_t shared;        // not 0: this is a domain for tenants to name
+  // The same two limits in the store, in whole segments of it; without one they say nothing.
+  uint64_t store_quota_bytes;  // 0: as much as the store
+  uint64_t store_floor_bytes;
 } quire_tenant_options;
 
 /// Makes a tenant; *tenant is what quire_acquire_as takes.
@@ -639,8 +642,8 @@ quire_code quire_disk_store_flush(quire_disk_store* store, quire_error* error);
 quire_code quire_disk_store_secret(const quire_disk_store* store, uint8_t secret[32],
                                    quire_error* error);
 /// As quire_cache_stats_json.
-quire_code quire_disk_store_stats_json(const quire_disk_store* store, char* text,
-                                       size_t text_bytes, size_t* length, quire_error* error);
+quire_code quire_disk_store_stats_json(const quire_disk_store* store, char* text, size_t text_bytes,
+                                       size_t* length, quire_error* error);
 
 // ---- Store --------------------------------------------------------------------------------------
 //

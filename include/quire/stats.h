@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "quire/identity.h"
+
 namespace [[gnu::visibility("default")]] quire {
 
 /// One slot class (open or sealed) of the pool.
@@ -60,10 +62,12 @@ enum class MissReason : uint8_t {
   kNotAsked = 4,      // the request said reuse = false
   kWindowPassed = 5,  // known, but the bytes that windowed layers need here are gone
   kEvicted = 6,       // it was here, and went because others needed the room
-  kOtherProfile = 7,  // here under other weights, adapter, version or position encoding
-  kExpired = 8,       // it was here, and nobody used it for the tenant's ttl
-  kQuota = 9,         // it was here, and went because the tenant's own quota was full
-  kNoTwin = 10,       // here, but not the open forms that residual_tokens would read where it ends
+  // Here under other weights, adapter, version or position encoding; in a store also under another
+  // profile or geometry.
+  kOtherProfile = 7,
+  kExpired = 8,  // it was here, and nobody used it for the tenant's ttl
+  kQuota = 9,    // it was here, and went because the tenant's own quota was full
+  kNoTwin = 10,  // here, but not the open forms that residual_tokens would read where it ends
   // 11 was kSpilled.
   kNotLoaded = 12,   // the store has it, and it was not loaded
   kLoadFailed = 13,  // the store could not give it: damaged, gone, or the disk failed
@@ -112,6 +116,23 @@ struct TenantStats {
   // account: look at the domain's.
   uint64_t reuse_lookup_blocks = 0;
   std::array<LruEstimate, 4> lru_estimates{{{.size = 0.5}, {.size = 1}, {.size = 2}, {.size = 4}}};
+};
+
+/// One published block, as Cache::Entries saw it.
+struct CacheEntry {
+  // The start of its key: it stands for the block's tokens, all before them and their identity.
+  uint64_t key = 0;
+  uint64_t parent_key = 0;  // of the block before it; 0: it is the first of its path
+  TenantId account{};       // who pays for it: a tenant, or the domain it was published to
+  uint64_t first_token = 0;
+  uint32_t holders = 0;    // sequences, plans and views that hold it now
+  bool pinned = false;     // Pin keeps it
+  bool in_memory = false;  // all its bytes are; else windows have passed some or all of them
+  bool in_store = false;   // the store below has a durable copy
+  uint64_t age_s = 0;      // since it was published here, or loaded
+  uint64_t idle_s = 0;     // since the last holder of it and of what continues it let go; 0: held
+
+  bool operator==(const CacheEntry&) const = default;
 };
 
 /// One sequence, now.

@@ -59,6 +59,10 @@ Result<TenantId> Accounts::Add(const TenantOptions& options) {
     return Refuse(options, fmt::format("a floor of {} bytes is above its quota of {}",
                                        options.floor_bytes, quota_bytes));
   }
+  if (options.store_quota_bytes != 0 && options.store_floor_bytes > options.store_quota_bytes) {
+    return Refuse(options, fmt::format("a store_floor of {} bytes is above its store_quota of {}",
+                                       options.store_floor_bytes, options.store_quota_bytes));
+  }
   if (Find(options.name)) return Refuse(options, "the name is taken");
   const TenantId id(static_cast<uint32_t>(tenants_.size()));
   TenantId account = id;
@@ -297,8 +301,8 @@ void Accounts::List(BlockId block, TenantId account, const Evictable& what,
       listing.stamp = next_stamp_++;
     }
     listing.what.listed = what.listed;
-    if (what.listed == Listed::kWhole && tenant.options.ttl_us > 0) {
-      tenant.lists.aging->Add(block, {});
+    if (what.listed == Listed::kWhole) {
+      if (tenant.options.ttl_us > 0) tenant.lists.aging->Add(block, {});
       listing.listed_us = clock_.NowMicros();
     }
   }

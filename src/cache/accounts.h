@@ -220,6 +220,11 @@ class Accounts {
     return block.number() < listings_.size() ? listings_[block.number()].what.listed
                                              : Listed::kNowhere;
   }
+  /// When its last holder let go of it; nothing: it is held.
+  std::optional<uint64_t> unused_since_us(BlockId block) const {
+    if (listed(block) != Listed::kWhole) return std::nullopt;
+    return listings_[block.number()].listed_us;
+  }
   /// The block is gone, because room was needed or for another reason.
   void Remove(BlockId block, bool evicted);
   /// It stays, but is in no list for now.
@@ -284,7 +289,7 @@ class Accounts {
     uint8_t priority = 0;  // as callers asked; only with an end
     Evictable what{};
     uint64_t stamp = 0;              // order of listing, over all lists
-    uint64_t listed_us = 0;          // when; kept only for tenants with a ttl
+    uint64_t listed_us = 0;          // when it was last let go of as a whole
     uint64_t retained_until_us = 0;  // the priority's end; 0: nobody asked for one
   };
 

@@ -96,7 +96,11 @@ Result<void> Core::FillPlan(PlanState& plan, std::span<const TokenId> prompt, co
     load = {};
     if (what.reuse && attempt < kAttempts) {
       path = FindPath(prompt, plan.place);
-      if (what.looks_below && mover_ != nullptr) FindBelow(prompt, plan.place, path, load);
+      if (what.looks_below && mover_ != nullptr) {
+        FindBelow(prompt, plan.place, path, load);
+        const bool is_unknown = path.blocks.empty() && path.elsewhere == 0 && load.blocks == 0;
+        if (is_unknown) path.elsewhere = FindElsewhereBelow(prompt, plan.place);
+      }
       CutToHit(classes_, prompt.size(), path);
     }
     if (what.open_as != nullptr) {

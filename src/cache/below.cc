@@ -75,6 +75,37 @@ std::optional<BlockToWrite> NextWrite(State& state) {
   return std::nullopt;
 }
 
+void NoteUsed(State& state, BlockId block) {
+  if (state.used_below.size() < state.used_below.capacity()) state.used_below.push_back(block);
+}
+
+std::vector<StoredForm> TakeUsed(State& state) {
+  std::vector<BlockId>& used = state.used_below;
+  const size_t count = std::min<size_t>(used.size(), kBlocksPerHold);
+  std::vector<StoredForm> forms;
+  forms.reserve(2 * count);
+  for (size_t i = 0; i < count; ++i) {
+    const BlockId block = used[i];
+    if (!state.directory.contains(block)) continue;
+    if (StandingOf(state, block) != Standing::kGood) continue;
+    const BlockRecord& record = state.directory.at(block);
+    for (const bool twins : {false, true}) {
+      const Below below = twins ? record.twins_below : record.sealed_below;
+      if (below != Below::kDurable) continue;
+      forms.push_back({.block = block, .key = record.key, .twins = twins});
+    }
+  }
+  used.erase(used.begin(), used.begin() + static_cast<ptrdiff_t>(count));
+  return forms;
+}
+
+void OfferAgain(State& state, std::span<const StoredForm> lost) {
+  for (const StoredForm& form : lost) {
+    EndWrite(state, form, Below::kNothing, /*again=*/false);
+    if (state.directory.contains(form.block)) Offer(state, form.block);
+  }
+}
+
 void EndWrite(State& state, const StoredForm& form, Below below, bool again) {
   if (!state.directory.contains(form.block)) return;
   const bool is_same = state.directory.at(form.block).key == form.key;

@@ -4,12 +4,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cache/state.h"
 
 namespace quire::cache {
+
+/// Most blocks that wait for the store to hear of their use.
+inline constexpr size_t kUsedBelowMax = 4096;
 
 /// A form of a published block: all its sealed parts, or its open ones.
 struct StoredForm {
@@ -35,6 +39,12 @@ struct BlockToWrite {
 void Offer(State& state, BlockId block);
 /// Takes the next block out of the queue. Its slots are State::reading until EndReading.
 std::optional<BlockToWrite> NextWrite(State& state);
+/// A block is handed out: the store shall hear of it.
+void NoteUsed(State& state, BlockId block);
+/// What of the blocks that were used since is durable below, as far as is remembered; some of it.
+std::vector<StoredForm> TakeUsed(State& state);
+/// The store lost this, which was durable: it is to be written again.
+void OfferAgain(State& state, std::span<const StoredForm> lost);
 /// What became of what NextWrite gave. kNothing with `again`: it is the next one again.
 void EndWrite(State& state, const StoredForm& form, Below below, bool again);
 

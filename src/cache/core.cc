@@ -116,6 +116,7 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
   MutexLock lock(core->mutex_);
   if (core->mover_ != nullptr) {
     core->state_->has_store = true;
+    core->state_->used_below.reserve(kUsedBelowMax);
   }
   core->state_->counters.codec_fallbacks = fallbacks;
   core->state_->directory.AddAccount(kDefaultTenant);

@@ -73,6 +73,7 @@ class Core final : public Cache {
   Result<void> Resize(uint64_t hot_bytes) override;
   VerifyReport Verify() override;
   CacheStats stats() const override;
+  Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) override;
   std::string BlockMap() const override;
 
   // For the mover and tickets (core_load.cc).
@@ -87,6 +88,11 @@ class Core final : public Cache {
   /// checksum any more is quarantined instead.
   bool WriteNext(const Writer& write);
   void EndWrite(const StoredForm& form, Below below, bool again);
+  /// What was handed out of memory since the last call and is durable below; some of it, in the
+  /// order of use.
+  std::vector<StoredForm> TakeUsed();
+  /// Of that, the store does not have this any more.
+  void OfferAgain(std::span<const StoredForm> lost);
   /// Publishes entries [first, first + count) of a job, which have been loaded, and holds them for
   /// it. Returns how many; those that follow may not be published.
   size_t AttachLoaded(LoadJob& job, size_t first, size_t count);
@@ -233,6 +239,7 @@ class Core final : public Cache {
   };
   Result<void> FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what);
   void Count(const PlanState& plan, int64_t sign);
+  uint64_t FindElsewhereBelow(std::span<const TokenId> prompt, const Place& place) const;
   void FindBelow(std::span<const TokenId> prompt, const Place& place, const FoundPath& path,
                  LoadList& load) const;
   std::string PublisherName(TenantId tenant) const;

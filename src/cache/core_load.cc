@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bits.h"
 #include "base/canary.h"
 #include "base/sync_point.h"
 #include "cache/below.h"
@@ -75,6 +76,14 @@ void Core::EndWrite(const StoredForm& form, Below below, bool again) {
   With([&](State& state) { cache::EndWrite(state, form, below, again); });
 }
 
+std::vector<StoredForm> Core::TakeUsed() {
+  return With([](State& state) { return cache::TakeUsed(state); });
+}
+
+void Core::OfferAgain(std::span<const StoredForm> lost) {
+  With([&](State& state) { cache::OfferAgain(state, lost); });
+}
+
 std::string Core::PublisherName(TenantId tenant) const {
   MutexLock lock(mutex_);
   const TenantId account = state_->accounts.account_of(tenant);
@@ -94,6 +103,7 @@ uint64_t Core::DisownLoaded(TenantId erased) {
         if (!state.directory.contains(block)) continue;
         const BlockRecord& record = state.directory.at(block);
         if (!record.loaded || record.account != state.accounts.account_of(erased)) continue;
+        state.directory.SetPublisher(block, gone.tenant, gone.epoch);  // it may have no slot now
         for (const SlotId slot : record.slots) {
           if (slot.is_none()) continue;
           const Slots::Writer writer = state.slots.writer(slot);
@@ -221,6 +231,26 @@ void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const 
   }
 }
 
+// How many blocks of a prompt the account has below under another root: of other weights, or made
+// in another way. Roots of other domains lead nowhere, because keys are hashed with the secret.
+uint64_t Core::FindElsewhereBelow(std::span<const TokenId> prompt, const Place& place) const {
+  const auto publisher = tier::PublisherOf(PublisherName(place.tenant));
+  for (const tier::RecordRoot& root : mover_->RootsOf(publisher)) {
+    if (root.key == place.root_key || root.block_tokens == 0) continue;
+    Digest key = root.key;
+    uint64_t tokens = 0;
+    while (prompt.size() - tokens >= root.block_tokens) {
+      key = ChildKey(*place.domain, key, &prompt[tokens], root.block_tokens);
+      tier::Presence presence = tier::Presence::kAbsent;
+      mover_->Find({&key, 1}, {&presence, 1});
+      if (presence == tier::Presence::kAbsent) break;
+      tokens += root.block_tokens;
+    }
+    if (tokens > 0) return DivUp(tokens, uint64_t{block_tokens()});  // the others cost as much
+  }
+  return 0;
+}
+
 // Loading.
 
 RecordWanted LoadJob::WantedAt(size_t i) const {
@@ -303,9 +333,10 @@ size_t Core::AttachRun(LoadJob& job, size_t first, size_t count) {
     blocks[0].parent = plan.path.back();
   }
   std::vector<Published> answers;
+  std::vector<SlotId> spare;
+  spare.reserve(count * classes_.part_count());  // once others know of them nothing may fail
   Publish(plan.place, blocks, answers);
   size_t attached = 0;
-  std::vector<SlotId> spare;
   for (; attached < answers.size() && !answers[attached].block.is_none(); ++attached) {
     const Published& answer = answers[attached];
     job.path.push_back(answer.block);

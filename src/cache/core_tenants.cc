@@ -15,12 +15,19 @@
 namespace quire::cache {
 
 Result<TenantId> Core::AddTenant(const TenantOptions& options) {
-  return With([&](State& state) -> Result<TenantId> {
+  auto added = With([&](State& state) -> Result<TenantId> {
     QUIRE_ASSIGN(const TenantId id, state.accounts.Add(options));
     state.directory.AddAccount(id);
     state.directory.SetGhosts(state.accounts.share());
     return id;
   });
+  if (added && mover_ != nullptr) {
+    const uint64_t quota = options.store_quota_bytes;
+    mover_->SetLimits({.publisher = tier::PublisherOf(options.name),
+                       .bytes_quota = quota == 0 ? UINT64_MAX : quota,
+                       .bytes_floor = options.store_floor_bytes});
+  }
+  return added;
 }
 
 Result<TenantId> Core::FindTenant(std::string_view name) const {
@@ -174,18 +181,23 @@ Result<void> Core::RemoveTenant(TenantId id) {
     return state.accounts.CheckRemovable(id);
   };
   QUIRE_TRY(With(check));
-  const bool is_domain = With([&](State& state) { return state.accounts.options(id).shared; });
+  const auto [name, is_domain] = With([&](State& state) {
+    const TenantOptions& options = state.accounts.options(id);
+    return std::pair(options.name, options.shared);
+  });
   // A domain without members has nothing that was not erased with them.
   if (!is_domain) {
     if (auto erased = Erase(id); !erased) return std::unexpected(std::move(erased).error());
   }
-  return With([&](State& state) -> Result<void> {
+  auto removed = With([&](State& state) -> Result<void> {
     QUIRE_TRY(check(state));  // somebody may have been quicker
     QUIRE_TRY(state.accounts.Remove(id));
     state.directory.ForgetAccount(id);
     state.directory.SetGhosts(state.accounts.share());
     return {};
   });
+  if (removed && mover_ != nullptr) mover_->SetLimits({.publisher = tier::PublisherOf(name)});
+  return removed;
 }
 
 // Slots that were given back with their bytes in them, and not handed out since.

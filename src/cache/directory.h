@@ -48,6 +48,7 @@ struct BlockRecord {
   Below sealed_below = Below::kNothing;
   Below twins_below = Below::kNothing;
   bool loaded = false;       // from the store, where any member of its domain may have written it
+  uint32_t published_s = 0;  // when, by the cache's clock
   uint64_t below_epoch = 0;  // as its publisher's Place says
   Digest key{};              // identity in stores, chained from the root key
 
@@ -190,6 +191,10 @@ class Directory {
   }
   void SetBelowEpoch(BlockId block, uint64_t epoch) { Record(block).below_epoch = epoch; }
   void SetLoaded(BlockId block) { Record(block).loaded = true; }
+  void SetPublisher(BlockId block, TenantId publisher, uint32_t epoch) {
+    Record(block).publisher = publisher;
+    Record(block).epoch = epoch;
+  }
   /// Puts a block at the end of the queue, or at its start. One that is in it stays where it is.
   void QueueWrite(BlockId block, bool first = false);
   bool IsQueued(BlockId block) const { return entries_[block.number()].queued; }
@@ -222,6 +227,8 @@ class Directory {
   uint64_t hollow_count() const { return hollow_count_; }
   uint64_t twin_slots() const { return twin_slots_; }
 
+  /// For who looks at records one by one.
+  void CountTouched(uint32_t records) const { touched_ += records; }
   /// Records that were touched since the last call, to be found, changed, leased or let go of.
   uint32_t TakeTouched() { return std::exchange(touched_, 0); }
 

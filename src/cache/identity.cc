@@ -81,19 +81,25 @@ Digest ChildKey(const Domain& domain, const Digest& parent, const TokenId* token
 }
 
 namespace cache {
+namespace {
+
+Hasher HasherOf(std::string_view kind) {
+  Hasher hasher;
+  AddText(hasher, kind);
+  hasher.UpdateNumber(kIdentityVersion);
+  return hasher;
+}
+
+}  // namespace
 
 Digest ProfileFingerprint(const NumericProfile& profile) {
-  Hasher hasher;
-  AddText(hasher, "quire profile");
-  hasher.UpdateNumber(kIdentityVersion);
+  Hasher hasher = HasherOf("quire profile");
   AddProfile(hasher, profile);
   return hasher.Finish();
 }
 
 Digest GeometryFingerprint(const Geometry& geometry) {
-  Hasher hasher;
-  AddText(hasher, "quire geometry");
-  hasher.UpdateNumber(kIdentityVersion);
+  Hasher hasher = HasherOf("quire geometry");
   AddGeometry(hasher, geometry);
   return hasher.Finish();
 }

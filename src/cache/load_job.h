@@ -26,7 +26,7 @@ struct RecordWanted {
 /// A load between the ticket, which waits for it, and the mover, which does it. Entries are the
 /// blocks of the prompt from the plan's end to where a hit could be.
 ///
-/// Threads: the atomics any; the rest is the mover's until `done`, then the ticket's
+/// Threads: the atomics any; the rest is the mover's until `left`, then the ticket's
 struct LoadJob {
   LoadJob(Core& of, Plan from, const LoadOptions& with)
       : core(of), plan(std::move(from)), options(with) {}

@@ -100,7 +100,8 @@ bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end
     // Where no slot of it is held the block itself is leased, until the next one is: so no hold has
     // to go back further than it did itself.
     if (!is_held) AddLease(state, block);
-    Offer(state, block);  // if the store lost it, or never got it
+    Offer(state, block);  // if the store never got it
+    NoteUsed(state, block);
     for (const SlotId slot : needed) {
       if (slot.is_none()) continue;
       HoldSlot(state, slot);

@@ -119,6 +119,11 @@ void Mover::Attach(Core& core) {
   cores_.push_back(&core);
 }
 
+void Mover::SetLimits(const tier::PublisherLimits& limits) {
+  MutexLock lock(tick_mutex_);
+  store_->SetLimits(limits);
+}
+
 void Mover::Detach(Core& core) {
   MutexLock lock(tick_mutex_);
   std::erase(cores_, &core);
@@ -173,13 +178,15 @@ Result<void> Mover::Flush() {
   if (dropped == 0) return {};
   return Fail(
       ErrorCode::kNoSpace,
-      fmt::format("store: {} blocks could not be written; its statistics say why", dropped));
+      fmt::format("store: {} blocks could not be written ({}); a later process will compute them",
+                  dropped, StoreOutcomeName(last_drop_)));
 }
 
 void Mover::Load(std::shared_ptr<LoadJob> job) {
+  auto load = std::make_unique<ActiveLoad>(std::move(job));
   {
     MutexLock lock(mutex_);
-    new_loads_.push_back(std::move(job));
+    new_loads_.push_back(std::move(load));
   }
   Wake();
 }
@@ -207,52 +214,67 @@ bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& 
   bool worked = TakeWishes();
   worked = TakeLoads() || worked;
   worked = AdvanceLoads() || worked;
+  worked = TouchSome() || worked;
   worked = WriteSome() || worked;
   worked = StartFlushes() || worked;
-  std::vector<StoreCompletion> done;
-  store_->Tick(done, worked ? 0 : wait_us);
-  Handle(done);
-  worked = AdvanceLoads() || worked || !done.empty();
+  store_->Tick(done_, worked ? 0 : wait_us);
+  worked = worked || !done_.empty();
+  HandleDone();
+  worked = AdvanceLoads() || worked;
   ended.swap(ended_loads_);
   return worked;
 }
 
-void Mover::Handle(const std::vector<StoreCompletion>& done) {
-  for (const StoreCompletion& ended : done) {
-    if (writes_.contains(ended.tag)) {
-      EndWrite(ended);
-    } else if (gets_.contains(ended.tag)) {
-      EndGet(ended);
-    } else if (const auto asked = asked_.find(ended.tag); asked != asked_.end()) {
-      Wish* const wish = asked->second;
-      asked_.erase(asked);
-      if (wish->kind == Wish::Kind::kFlush && wish->put_back != put_back_) {
-        flushes_.push_back(wish);  // some of what it waits for is in the queues again
-        continue;
-      }
-      MutexLock lock(mutex_);
-      wish->outcome = ended.outcome;  // its caller may be gone after this
-      ended_.NotifyAll();
-    }
-  }
+// Where memory runs out on the way, the rest is handled by the next Tick.
+void Mover::HandleDone() {
+  size_t handled = 0;
+  struct Forget {
+    ~Forget() { done.erase(done.begin(), done.begin() + static_cast<ptrdiff_t>(handled)); }
+    std::vector<StoreCompletion>& done;
+    const size_t& handled;
+  } forget{.done = done_, .handled = handled};
+  for (; handled < done_.size(); ++handled) Handle(done_[handled]);
 }
 
+void Mover::Handle(const StoreCompletion& ended) {
+  if (writes_.contains(ended.tag)) return EndWrite(ended);
+  if (gets_.contains(ended.tag)) return EndGet(ended);
+  const auto asked = asked_.find(ended.tag);
+  if (asked == asked_.end()) return;
+  Wish* const wish = asked->second;
+  const bool again = wish->kind == Wish::Kind::kFlush && wish->put_back != put_back_;
+  if (again) flushes_.push_back(wish);  // some of what it waits for is in the queues again
+  asked_.erase(asked);
+  if (again) return;
+  MutexLock lock(mutex_);
+  wish->outcome = ended.outcome;  // its caller may be gone after this
+  ended_.NotifyAll();
+}
+
+// A wish stays where it is until it was begun.
 bool Mover::TakeWishes() {
-  std::vector<Wish*> wishes;
-  {
-    MutexLock lock(mutex_);
-    wishes.swap(wishes_);
-  }
-  for (Wish* const wish : wishes) {
+  for (bool worked = false;; worked = true) {
+    Wish* wish = nullptr;
+    {
+      MutexLock lock(mutex_);
+      if (wishes_.empty()) return worked;
+      wish = wishes_.front();
+    }
     if (wish->kind == Wish::Kind::kFlush) {
       flushes_.push_back(wish);
-      continue;
+    } else {
+      const uint64_t tag = next_tag_++;
+      asked_[tag] = wish;
+      try {
+        store_->Erase(wish->publisher, store_->EpochOf(wish->publisher) + 1, tag);
+      } catch (const std::bad_alloc&) {
+        asked_.erase(tag);  // it is asked for once more
+        throw;
+      }
     }
-    const uint64_t tag = next_tag_++;
-    asked_[tag] = wish;
-    store_->Erase(wish->publisher, store_->EpochOf(wish->publisher) + 1, tag);
+    MutexLock lock(mutex_);
+    wishes_.erase(wishes_.begin());
   }
-  return !wishes.empty();
 }
 
 // What was published before the flush has left the queues when they are empty.
@@ -267,6 +289,31 @@ bool Mover::StartFlushes() {
   flushes_.pop_back();
   store_->Flush(tag);
   return true;
+}
+
+// What memory hands out is in use below too, or a store that is full would recycle first what is
+// wanted most. What it lost all the same is written again: not where memory holds about as much as
+// the store, or the two would push each other's blocks out for ever.
+bool Mover::TouchSome() {
+  bool worked = false;
+  std::vector<Digest> keys;
+  std::vector<tier::Presence> presence;
+  for (Core* const core : cores_) {
+    std::vector<StoredForm> used = core->TakeUsed();
+    if (used.empty()) continue;
+    worked = true;
+    keys.clear();
+    for (const StoredForm& form : used) keys.push_back(form.twins ? TwinKey(form.key) : form.key);
+    presence.assign(keys.size(), tier::Presence::kAbsent);
+    store_->Touch(keys, presence);
+    if (core->options().hot_bytes > store_->Stats().bytes_cap / 2) continue;
+    size_t lost = 0;
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (presence[i] == tier::Presence::kAbsent) used[lost++] = used[i];
+    }
+    if (lost > 0) core->OfferAgain(std::span(used).first(lost));
+  }
+  return worked;
 }
 
 bool Mover::WriteSome() {
@@ -328,7 +375,11 @@ void Mover::EndWrite(const StoreCompletion& ended) {
     case StoreOutcome::kErased: break;
     default:
       ++dropped_;
-      write_after_us_ = clock_.NowMicros() + kFullPauseUs;
+      last_drop_ = ended.outcome;
+      // What is wrong with one record is no reason not to write others.
+      if (ended.outcome == StoreOutcome::kNoSpace || ended.outcome == StoreOutcome::kIo) {
+        write_after_us_ = clock_.NowMicros() + kFullPauseUs;
+      }
       if (!std::exchange(warned_, true)) {
         LogWarn("store: blocks are not written ({}); what is in memory goes on serving",
                 StoreOutcomeName(ended.outcome));
@@ -338,13 +389,12 @@ void Mover::EndWrite(const StoreCompletion& ended) {
 }
 
 bool Mover::TakeLoads() {
-  std::vector<std::shared_ptr<LoadJob>> jobs;
-  {
-    MutexLock lock(mutex_);
-    jobs.swap(new_loads_);
-  }
-  for (auto& job : jobs) loads_.push_back(std::make_unique<ActiveLoad>(std::move(job)));
-  return !jobs.empty();
+  MutexLock lock(mutex_);
+  if (new_loads_.empty()) return false;
+  loads_.reserve(loads_.size() + new_loads_.size());
+  for (auto& load : new_loads_) loads_.push_back(std::move(load));
+  new_loads_.clear();
+  return true;
 }
 
 bool Mover::AdvanceLoads() {
@@ -378,13 +428,33 @@ void Mover::StartGets(ActiveLoad& load) {
   while (load.started < load.end && load.started < load.attached + kBlocksInFlight) {
     const size_t entry = load.started++;
     const PerClass<SlotId>& slots = load.job->slots[entry];
-    if (AnyOf(slots, 0, classes.part_count())) StartGet(load, entry, /*twins=*/false);
-    if (AnyOf(slots, classes.part_count(), classes.count())) StartGet(load, entry, /*twins=*/true);
+    for (const bool twins : {false, true}) {
+      const bool wanted = twins ? AnyOf(slots, classes.part_count(), classes.count())
+                                : AnyOf(slots, 0, classes.part_count());
+      if (!wanted || StartGet(load, entry, twins)) continue;
+      NotComing(load, entry, twins, MissReason::kLoadFailed);
+      break;
+    }
   }
 }
 
-// All parts that are wanted follow one another, so one request reads them.
-void Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
+// All parts that are wanted follow one another, so one request reads them. False: memory ran out,
+// and nothing of it is under way.
+bool Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
+  const uint64_t tag = next_tag_++;
+  try {
+    AskFor(load, entry, twins, tag);
+  } catch (const std::bad_alloc&) {
+    if (gets_.contains(tag)) store_->Cancel(tag);  // however much of it the store knows
+    gets_.erase(tag);
+    return false;
+  }
+  ++load.pending[entry];
+  ++load.gets;
+  return true;
+}
+
+void Mover::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
   const LoadJob& job = *load.job;
   const Core& core = job.core;
   const RecordShapes& shapes = core.shapes();
@@ -403,7 +473,7 @@ void Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
                    .block_index = wanted.block_index,
                    .tokens = wanted.tokens},
       .layout = &shapes.record(twins),
-      .tag = next_tag_++};
+      .tag = tag};
   for (uint32_t c = 0; c < core.classes().count(); ++c) {
     const SlotId slot = job.slots[entry][c];
     if (slot.is_none() || core.classes().is_sealed(c) == twins) continue;
@@ -417,9 +487,7 @@ void Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
     shapes.Cut(c, bytes, get->out);
   }
   request.out = get->out;
-  gets_[request.tag] = std::move(get);
-  ++load.pending[entry];
-  ++load.gets;
+  gets_[tag] = std::move(get);
   store_->Get({&request, 1}, job.deadline_us);
 }
 
@@ -440,14 +508,18 @@ void Mover::EndGet(const StoreCompletion& ended) {
     slots.ops().Synchronize();  // what was copied from goes
     return;
   }
+  NotComing(load, get->entry, get->twins, ReasonOf(ended.outcome));
+}
+
+void Mover::NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason) {
   ++load_failures_;
-  if (get->entry >= load.end) return;  // it is not wanted any more
-  if (get->twins) {
+  if (entry >= load.end) return;  // it is not wanted any more
+  if (twins) {
     load.twins_failed = true;
     return;
   }
-  load.job->failure = ReasonOf(ended.outcome);
-  load.end = get->entry;
+  load.job->failure = reason;
+  load.end = entry;
   CancelGets(load);
 }
 

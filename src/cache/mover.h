@@ -15,8 +15,8 @@
 #include "base/thread_annotations.h"
 #include "cache/below.h"
 #include "env/files.h"
-#include "quire/env.h"
 #include "quire/disk_store.h"
+#include "quire/env.h"
 #include "tier/store.h"
 
 namespace quire::cache {
@@ -57,6 +57,10 @@ class Mover {
     store_->Find(keys, out);
   }
   uint64_t EpochOf(const tier::PublisherId& publisher) const { return store_->EpochOf(publisher); }
+  std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId& publisher) const {
+    return store_->RootsOf(publisher);
+  }
+  void SetLimits(const tier::PublisherLimits& limits);
   /// Forgets everything of a publisher, for good. Returns when that is durable.
   /// Errors: kIo it is not durable, though nothing of it is found before a restart
   Result<void> Erase(const tier::PublisherId& publisher);
@@ -84,26 +88,31 @@ class Mover {
 
   void Run();
   void Wait();
-  bool Idle();
   template <typename IsDone>
   bool AwaitUntil(uint64_t end_us, const IsDone& is_done);
   tier::StoreOutcome Ask(Wish wish);
 
-  bool TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& ended);
+  bool TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& ended)
+      QUIRE_EXCLUDES(tick_mutex_);
   bool TakeWishes() QUIRE_REQUIRES(tick_mutex_);
   bool TakeLoads() QUIRE_REQUIRES(tick_mutex_);
+  bool TouchSome() QUIRE_REQUIRES(tick_mutex_);
   bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
   bool StartFlushes() QUIRE_REQUIRES(tick_mutex_);
   void EndWrite(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
   bool AdvanceLoads() QUIRE_REQUIRES(tick_mutex_);
   void StartGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
-  void StartGet(ActiveLoad& load, size_t entry, bool twins) QUIRE_REQUIRES(tick_mutex_);
+  bool StartGet(ActiveLoad& load, size_t entry, bool twins) QUIRE_REQUIRES(tick_mutex_);
+  void AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) QUIRE_REQUIRES(tick_mutex_);
+  void NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason)
+      QUIRE_REQUIRES(tick_mutex_);
   void EndGet(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
   static bool IsReady(const ActiveLoad& load, size_t entry);
   bool AttachReady(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void CancelGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void End(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
-  void Handle(const std::vector<tier::StoreCompletion>& done) QUIRE_REQUIRES(tick_mutex_);
+  void HandleDone() QUIRE_REQUIRES(tick_mutex_);
+  void Handle(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
 
   const std::unique_ptr<tier::Store> store_;
   const Clock& clock_;
@@ -117,8 +126,9 @@ class Mover {
   std::map<uint64_t, Write> writes_ QUIRE_GUARDED_BY(tick_mutex_);  // by tag
   std::map<uint64_t, std::unique_ptr<Get>> gets_ QUIRE_GUARDED_BY(tick_mutex_);
   std::map<uint64_t, Wish*> asked_ QUIRE_GUARDED_BY(tick_mutex_);
-  uint64_t put_back_ QUIRE_GUARDED_BY(tick_mutex_) =
-      0;  // blocks the store could not take just then
+  std::vector<tier::StoreCompletion> done_ QUIRE_GUARDED_BY(tick_mutex_);  // not handled yet
+  // Blocks that the store could not take just then.
+  uint64_t put_back_ QUIRE_GUARDED_BY(tick_mutex_) = 0;
   std::vector<Wish*> flushes_ QUIRE_GUARDED_BY(tick_mutex_);  // that wait for the queues
   std::vector<std::unique_ptr<ActiveLoad>> loads_ QUIRE_GUARDED_BY(tick_mutex_);
   std::vector<std::shared_ptr<LoadJob>> ended_loads_ QUIRE_GUARDED_BY(tick_mutex_);
@@ -129,10 +139,11 @@ class Mover {
   bool woken_ QUIRE_GUARDED_BY(mutex_) = false;
   bool stops_ QUIRE_GUARDED_BY(mutex_) = false;
   std::vector<Wish*> wishes_ QUIRE_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<LoadJob>> new_loads_ QUIRE_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<ActiveLoad>> new_loads_ QUIRE_GUARDED_BY(mutex_);
 
   std::atomic<uint64_t> written_ = 0;
   std::atomic<uint64_t> dropped_ = 0;
+  std::atomic<tier::StoreOutcome> last_drop_ = tier::StoreOutcome::kOk;  // why
   std::atomic<uint64_t> loaded_ = 0;
   std::atomic<uint64_t> load_failures_ = 0;
   std::thread thread_;

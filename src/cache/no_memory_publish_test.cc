@@ -5,11 +5,16 @@
 #ifdef QUIRE_FAILING_NEW
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "cache/core.h"
+#include "cache/mover.h"
 #include "cache/twins_test_util.h"
+#include "env/clock.h"
+#include "tier/store.h"
 
 namespace quire::cache {
 namespace {
@@ -139,6 +144,104 @@ TEST(NoMemory, AFenceThatCannotBeRememberedIsWaitedFor) {
     EXPECT_EQ(cache.slots_used(), attempt.failed ? 0u : 2u);
     if (!attempt.failed) {
       EXPECT_GT(failing, 0);
+      return;
+    }
+  }
+}
+
+/// Records in memory, by key. What it is asked ends at the next Tick.
+class MemoryStore final : public tier::Store {
+ public:
+  void Put(std::span<const tier::PutRequest> requests) override {
+    for (const tier::PutRequest& request : requests) {
+      std::vector<std::byte>& bytes = records_[request.identity.key];
+      for (const auto section : request.sections) {
+        bytes.insert(bytes.end(), section.begin(), section.end());
+      }
+      ended_.push_back({.tag = request.tag});
+    }
+  }
+  void Find(std::span<const Digest> keys, std::span<tier::Presence> out) const override {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      out[i] = records_.contains(keys[i]) ? tier::Presence::kPresent : tier::Presence::kAbsent;
+    }
+  }
+  void Get(std::span<const tier::LoadRequest> loads, uint64_t /*deadline_us*/) override {
+    for (const tier::LoadRequest& load : loads) {
+      ended_.push_back({.tag = load.tag});
+      const std::vector<std::byte>& bytes = records_.at(load.identity.key);
+      auto from = bytes.begin();
+      for (const auto section : load.out) {
+        std::copy_n(from, section.size(), section.begin());
+        from += static_cast<ptrdiff_t>(section.size());
+      }
+    }
+  }
+  void Cancel(uint64_t tag) override {
+    for (tier::StoreCompletion& ended : ended_) {
+      if (ended.tag == tag) ended.outcome = tier::StoreOutcome::kCancelled;
+    }
+  }
+  void Erase(const tier::PublisherId&, uint64_t, uint64_t tag) override {
+    ended_.push_back({.tag = tag});
+  }
+  void Touch(std::span<const Digest> keys, std::span<tier::Presence> out) override {
+    Find(keys, out);
+  }
+  std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId&) const override { return {}; }
+  void SetLimits(const tier::PublisherLimits&) override {}
+  uint64_t EpochOf(const tier::PublisherId&) const override { return 0; }
+  void Flush(uint64_t tag) override { ended_.push_back({.tag = tag}); }
+  void Tick(std::vector<tier::StoreCompletion>& done, uint64_t /*wait_us*/) override {
+    done.insert(done.end(), ended_.begin(), ended_.end());
+    ended_.clear();
+  }
+  tier::StoreStats Stats() const override { return {}; }
+
+ private:
+  std::map<Digest, std::vector<std::byte>> records_;
+  std::vector<tier::StoreCompletion> ended_;
+};
+
+// Every allocation of a mover's turns fails once: what is resident afterwards is right, the load
+// ends, and nothing is held.
+TEST(NoMemoryLoadTest, ALoadEndsWithTheRightBytesOrWithout) {
+  const std::vector<TokenId> prompt = SomeTokens(6 * kBlock + 1, 5);
+  const ManualClock clock;
+  for (int64_t failing = 0;; ++failing) {
+    SCOPED_TRACE("allocation " + std::to_string(failing));
+    auto made = std::make_unique<Mover>(std::make_unique<MemoryStore>(), clock);
+    Mover& mover = *made;
+    const auto store = StoreState::Wrap(std::move(made));
+    CacheOptions more;
+    more.store = store.get();
+    TestCache cache(40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+    cache.Run(prompt);
+    Must(store->Flush());
+    while (cache.cache->Evict(100) > 0) {
+    }
+    const uint64_t used = cache.cache->stats().hot_bytes_used;
+    Ticket ticket = Must(cache.cache->Load(cache.Acquire(prompt), {}));
+    const Attempt attempt = WithoutMemory(failing, [&] {
+      for (int turn = 0; turn < 10; ++turn) mover.Tick(0);
+    });
+    for (int turn = 0; turn < 100 && !ticket.IsDone(); ++turn) mover.Tick(0);
+    ASSERT_TRUE(ticket.IsDone());
+    {
+      Plan plan = ticket.Take();
+      const uint64_t resident = plan.resident_tokens();
+      if (!attempt.failed) {
+        EXPECT_EQ(resident, 6 * kBlock);
+      }
+      const auto sequence = Must(cache.cache->Open(std::move(plan), {}));
+      EXPECT_EQ(cache.model.Differs(*sequence, std::span(prompt).first(resident)), "");
+    }
+    while (cache.cache->Evict(100) > 0) {
+    }
+    EXPECT_EQ(cache.cache->stats().hot_bytes_used, used);
+    CoreOf(cache).CheckDirectory();
+    if (!attempt.failed || testing::Test::HasFailure()) {
+      EXPECT_GT(failing, 20);
       return;
     }
   }

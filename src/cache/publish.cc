@@ -88,6 +88,7 @@ Published PublishOne(State& state, const Place& place, const NewBlock& block,
   record.publisher = place.tenant;
   record.epoch = place.epoch;
   record.below_epoch = place.below_epoch;
+  record.published_s = static_cast<uint32_t>(state.clock.NowMicros() / 1'000'000);
   for (uint32_t part = 0; part < state.classes.part_count(); ++part) {
     if (block.slots[part].is_none()) continue;
     record.leases += state.slots.references(block.slots[part]);

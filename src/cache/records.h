@@ -56,7 +56,7 @@ class RecordShapes {
   }
 
  private:
-  RecordShapes(tier::RecordLayout sealed) : sealed_(std::move(sealed)) {}
+  explicit RecordShapes(tier::RecordLayout sealed) : sealed_(std::move(sealed)) {}
 
   Digest profile_{};
   Digest geometry_{};

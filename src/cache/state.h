@@ -57,7 +57,10 @@ struct State {
   Directory directory;
   Accounts accounts;
   Pins pins{};
-  bool has_store = false;       // what is published is written below
+  bool has_store = false;  // what is published is written below
+  // Blocks that were handed out and that the store should have. Never longer than it was reserved
+  // for: when many are used at once, the store hears of the first ones.
+  std::vector<BlockId> used_below{};
   uint64_t hollow_max = 0;      // blocks without any bytes that the charges pay for
   uint64_t sequence_bytes = 0;  // charged for the bookkeeping of sequences
   Reading reading{};

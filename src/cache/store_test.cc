@@ -1,8 +1,10 @@
 // Caches on a store: what was published is found by a later process, byte for byte, or the reason
 // is told why not.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -466,6 +468,130 @@ TEST_P(StoreTest, TwoCachesShareAStore) {
   const RunReport report = RunThrough(*second, prompt_);
   EXPECT_EQ(report.reused, 10 * kBlock);
   EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
+}
+
+TEST_P(StoreTest, AMissSaysThatThePromptIsThereUnderOtherWeights) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    const auto alice = Must(test->cache->AddTenant({.name = "alice"}));
+    const auto others = SomeTokens(4 * kBlock + 1, 2);
+    const AcquireRequest request = {.tenant = alice, .identity = &test->identity, .tokens = others};
+    Must(test->model.Feed(*Must(test->cache->Open(Must(test->cache->Acquire(request)), {})),
+                          others));
+    Must(store_.store->Flush());
+  }
+  const auto reasons = [&](std::span<const TokenId> prompt, bool other_secret = false) {
+    const auto test = Make();
+    test->identity.weights = {9};
+    if (other_secret) test->identity.domain.secret = {0x55};
+    const auto alice = Must(test->cache->AddTenant({.name = "alice"}));
+    std::map<MissReason, uint64_t> tokens;
+    for (const TenantId tenant : {kDefaultTenant, alice}) {
+      const Plan plan = Must(
+          test->cache->Acquire({.tenant = tenant, .identity = &test->identity, .tokens = prompt}));
+      EXPECT_EQ(plan.loadable_tokens(), 0);
+      for (const MissRun& run : plan.missing()) {
+        if (run.reason != MissReason::kPartialBlock) tokens[run.reason] += run.tokens;
+      }
+    }
+    return tokens;
+  };
+  using Tokens = std::map<MissReason, uint64_t>;
+  // Each hears of its own, and of no more than is there.
+  const auto longer = Join(prompt_, SomeTokens(3 * kBlock, 3));
+  const uint64_t there = 10 * kBlock;
+  const uint64_t all = longer.size() / kBlock * kBlock;
+  for (const bool rebuilt : {false, true}) {
+    store_.Restart();
+    if (rebuilt) {
+      store_.store.reset();
+      for (const std::string& path : store_.files.Paths()) {
+        if (path.find("catalogue") != std::string::npos) Must(store_.files.Remove(path));
+      }
+      store_.Open();
+    }
+    EXPECT_EQ(reasons(longer), (Tokens{{MissReason::kOtherProfile, there},
+                                       {MissReason::kNeverSeen, 2 * all - there}}))
+        << rebuilt;
+    EXPECT_EQ(
+        reasons(SomeTokens(4 * kBlock + 1, 2)),
+        (Tokens{{MissReason::kOtherProfile, 4 * kBlock}, {MissReason::kNeverSeen, 4 * kBlock}}));
+    EXPECT_EQ(reasons(SomeTokens(4 * kBlock + 1, 7)),
+              (Tokens{{MissReason::kNeverSeen, 8 * kBlock}}));
+    EXPECT_EQ(reasons(longer, /*other_secret=*/true), (Tokens{{MissReason::kNeverSeen, 2 * all}}));
+  }
+}
+
+// Of a store that is full, what memory hands out all the time stays; also where it was lost.
+TEST_P(StoreTest, WhatIsUsedInMemoryIsInUseBelow) {
+  store_.options.bytes_cap = uint64_t{8} << 20;
+  store_.options.segment_bytes = 256 << 10;
+  for (const bool is_lost : {false, true}) {
+    store_.store.reset();
+    for (const std::string& path : store_.files.Paths()) Must(store_.files.Remove(path));
+    store_.Open();
+    {
+      const auto test = Make(150);
+      RunThrough(*test, prompt_);
+      Must(store_.store->Flush());
+      if (is_lost) {  // all of it is found damaged
+        store_.DamageSegments(512);
+        const auto other = Make();
+        Must(other->cache->Load(other->Acquire(prompt_), {})).Take();
+        EXPECT_EQ(other->Acquire(prompt_).resident_tokens(), 0);
+      }
+      for (uint64_t seed = 100; seed < 400; ++seed) {
+        RunThrough(*test, SomeTokens(8 * kBlock + 1, seed));
+        EXPECT_EQ(RunThrough(*test, prompt_).reused, 10 * kBlock);
+        Must(store_.store->Flush());
+      }
+      EXPECT_GT(store_.store->stats().records_recycled, 500);
+    }
+    store_.Restart();
+    const auto test = Make();
+    EXPECT_EQ(test->Acquire(SomeTokens(8 * kBlock + 1, 100)).loadable_tokens(), 0);
+    const RunReport report = RunThrough(*test, prompt_);
+    EXPECT_EQ(report.reused, 10 * kBlock) << is_lost;
+    EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
+  }
+}
+
+TEST_P(StoreTest, ATenantHasNoMoreOfTheStoreThanItsQuota) {
+  store_.options.bytes_cap = uint64_t{8} << 20;
+  store_.options.segment_bytes = 256 << 10;
+  store_.store.reset();
+  for (const std::string& path : store_.files.Paths()) Must(store_.files.Remove(path));
+  store_.Open();
+  const auto run = [&](const TenantOptions& options) {
+    const auto test = Make(300);
+    const TenantId tenant = Must(test->cache->AddTenant(options));
+    const uint64_t before = store_.store->stats().records_recycled;
+    for (uint64_t seed = 100; seed < 130; ++seed) {
+      const auto prompt = SomeTokens(8 * kBlock + 1, seed);
+      const AcquireRequest request = {
+          .tenant = tenant, .identity = &test->identity, .tokens = prompt};
+      auto plan = Must(test->cache->Acquire(request));
+      Must(test->model.Feed(*Must(test->cache->Open(std::move(plan), {})), prompt));
+      // Where the quota has no room for one segment, nothing is stored at all.
+      static_cast<void>(store_.store->Flush());
+    }
+    const uint64_t recycled = store_.store->stats().records_recycled - before;
+    Must(test->cache->RemoveTenant(tenant));
+    return recycled;
+  };
+  EXPECT_EQ(run({.name = "a"}), 0);
+  EXPECT_GT(run({.name = "b", .store_quota_bytes = 512 << 10}), 0);
+  EXPECT_EQ(run({.name = "b"}), 0);  // taken out with its limits
+  const uint64_t dropped = store_.store->stats().records_dropped;
+  EXPECT_EQ(run({.name = "c", .store_quota_bytes = 1}), 0);
+  EXPECT_GT(store_.store->stats().records_dropped, dropped);
+  const auto test = Make();
+  const auto refused = test->cache->AddTenant(
+      {.name = "d", .store_quota_bytes = 1 << 20, .store_floor_bytes = 2 << 20});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("store_floor"));
 }
 
 }  // namespace

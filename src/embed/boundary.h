@@ -93,6 +93,11 @@ template <>
     QUIRE_FIELD_END(quire_sequence_stats, blocks_own),
     QUIRE_FIELD_END(quire_sequence_stats, bytes)};
 template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_tenant_options> = {
+    offsetof(quire_tenant_options, store_quota_bytes),  // its first version ended so, with padding
+    QUIRE_FIELD_END(quire_tenant_options, store_quota_bytes),
+    QUIRE_FIELD_END(quire_tenant_options, store_floor_bytes)};
+template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_layer_blocks> = {
     QUIRE_FIELD_END(quire_layer_blocks, tokens), QUIRE_FIELD_END(quire_layer_blocks, base),
     QUIRE_FIELD_END(quire_layer_blocks, slot_stride_bytes),

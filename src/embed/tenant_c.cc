@@ -21,7 +21,9 @@ quire_code quire_cache_add_tenant(quire_cache* cache, const quire_tenant_options
                                           .floor_bytes = asked.floor_bytes,
                                           .domain = quire::embed::Text(asked.domain),
                                           .shared = asked.shared != 0,
-                                          .ttl_us = asked.ttl_us}));
+                                          .ttl_us = asked.ttl_us,
+                                          .store_quota_bytes = asked.store_quota_bytes,
+                                          .store_floor_bytes = asked.store_floor_bytes}));
     *tenant = made.number();
     return {};
   });

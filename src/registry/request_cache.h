@@ -4,10 +4,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 
-#include "quire/cache.h"
+#include "registry/forwarding_cache.h"
 
 namespace quire::registry {
 
@@ -16,48 +15,21 @@ class Registry;
 /// See Registry::requests. What it does not say itself, the registry's cache does.
 ///
 /// Lifetime: `inner` and `registry` must outlive it and its sequences
-class RequestCache final : public Cache {
+class RequestCache final : public ForwardingCache {
  public:
-  RequestCache(Cache& inner, Registry& registry) : inner_(inner), registry_(registry) {}
+  RequestCache(Cache& inner, Registry& registry) : ForwardingCache(inner), registry_(registry) {}
 
-  const CacheOptions& options() const override { return inner_.options(); }
-  uint64_t block_bytes() const override { return inner_.block_bytes(); }
-  Result<TenantId> AddTenant(const TenantOptions& options) override {
-    return inner_.AddTenant(options);
-  }
-  Result<TenantId> FindTenant(std::string_view name) const override {
-    return inner_.FindTenant(name);
-  }
-  Result<TenantStats> tenant_stats(TenantId tenant) const override {
-    return inner_.tenant_stats(tenant);
-  }
-  Result<EraseReport> Erase(TenantId tenant) override { return inner_.Erase(tenant); }
-  Result<void> RemoveTenant(TenantId tenant) override { return inner_.RemoveTenant(tenant); }
-  Result<Plan> Acquire(const AcquireRequest& request) override { return inner_.Acquire(request); }
-  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override {
-    return inner_.Pin(request, ttl_us);
-  }
-  Result<void> Unpin(const AcquireRequest& request) override { return inner_.Unpin(request); }
-  Result<Ticket> Load(Plan plan, const LoadOptions& options) override {
-    return inner_.Load(std::move(plan), options);
-  }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
-    return OwnerOf(inner_.Open(std::move(plan), options));
+    return OwnerOf(inner().Open(std::move(plan), options));
   }
-  uint64_t Evict(uint64_t blocks) override { return inner_.Evict(blocks); }
-  uint64_t Trim() override { return inner_.Trim(); }
   /// The whole registry's budget, not this cache's alone.
   Result<void> Resize(uint64_t hot_bytes) override;
-  VerifyReport Verify() override { return inner_.Verify(); }
-  CacheStats stats() const override { return inner_.stats(); }
-  std::string BlockMap() const override { return inner_.BlockMap(); }
 
  private:
   friend class OwnedSequence;
 
   Result<std::unique_ptr<Sequence>> OwnerOf(Result<std::unique_ptr<Sequence>> made);
 
-  Cache& inner_;
   Registry& registry_;
 };
 

@@ -41,7 +41,8 @@ void Engine::WakePrefixWaiters() {
 }
 
 void Engine::Admit(uint64_t now_us) {
-  while (may_start_ && running_.size() < options_.running_max) {
+  const auto is_full = [&] { return running_.size() + loads_.size() >= options_.running_max; };
+  while (may_start_ && !is_full()) {
     Task* const first = FirstInLine(now_us);
     if (first == nullptr || first->waits() == Waits::kRoom) {
       may_start_ = false;
@@ -52,7 +53,7 @@ void Engine::Admit(uint64_t now_us) {
     RemoveEnded();
   }
   // Whoever ends, or loses its sequence, sets it again.
-  if (running_.size() >= options_.running_max) may_start_ = false;
+  if (is_full()) may_start_ = false;
 }
 
 // By tenant: what it was served and what its running requests still may be. In a tenant: priority,

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "quire/cache.h"
+#include "registry/forwarding_cache.h"
 
 namespace quire::serve {
 
@@ -75,47 +75,20 @@ class FaultySequence final : public Sequence {
 /// Passes everything on to `inner`.
 ///
 /// Lifetime: `inner` and `faults` must outlive it
-class FaultyCache final : public Cache {
+class FaultyCache final : public registry::ForwardingCache {
  public:
-  FaultyCache(Cache& inner, CacheFaults& faults) : inner_(inner), faults_(faults) {}
+  FaultyCache(Cache& inner, CacheFaults& faults) : ForwardingCache(inner), faults_(faults) {}
 
-  const CacheOptions& options() const override { return inner_.options(); }
-  uint64_t block_bytes() const override { return inner_.block_bytes(); }
-  Result<TenantId> AddTenant(const TenantOptions& options) override {
-    return inner_.AddTenant(options);
-  }
-  Result<TenantId> FindTenant(std::string_view name) const override {
-    return inner_.FindTenant(name);
-  }
-  Result<TenantStats> tenant_stats(TenantId tenant) const override {
-    return inner_.tenant_stats(tenant);
-  }
-  Result<EraseReport> Erase(TenantId tenant) override { return inner_.Erase(tenant); }
-  Result<void> RemoveTenant(TenantId tenant) override { return inner_.RemoveTenant(tenant); }
   Result<Plan> Acquire(const AcquireRequest& request) override {
     ++faults_.acquires;
-    return inner_.Acquire(request);
-  }
-  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override {
-    return inner_.Pin(request, ttl_us);
-  }
-  Result<void> Unpin(const AcquireRequest& request) override { return inner_.Unpin(request); }
-  Result<Ticket> Load(Plan plan, const LoadOptions& options) override {
-    return inner_.Load(std::move(plan), options);
+    return inner().Acquire(request);
   }
   Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
-    QUIRE_ASSIGN(auto sequence, inner_.Open(std::move(plan), options));
+    QUIRE_ASSIGN(auto sequence, inner().Open(std::move(plan), options));
     return std::make_unique<FaultySequence>(std::move(sequence), faults_);
   }
-  uint64_t Evict(uint64_t blocks) override { return inner_.Evict(blocks); }
-  uint64_t Trim() override { return inner_.Trim(); }
-  Result<void> Resize(uint64_t hot_bytes) override { return inner_.Resize(hot_bytes); }
-  VerifyReport Verify() override { return inner_.Verify(); }
-  CacheStats stats() const override { return inner_.stats(); }
-  std::string BlockMap() const override { return inner_.BlockMap(); }
 
  private:
-  Cache& inner_;
   CacheFaults& faults_;
 };
 

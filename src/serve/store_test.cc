@@ -1,6 +1,7 @@
 // An engine on a store: what an earlier one read is loaded, and no answer changes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 
@@ -82,6 +83,24 @@ TEST_F(StoreTest, WhoBeginsTheSameWaitsForTheLoad) {
     EXPECT_EQ(responses[i].reused_tokens, 96);
   }
   EXPECT_EQ(responses[2].reused_tokens, 0);
+}
+
+// A load holds room as a running request does.
+TEST_F(StoreTest, LoadsCountAmongTheRunning) {
+  Make(64);
+  for (uint64_t i = 0; i < 4; ++i) RunOne(Of(i));
+  engine_options_.running_max = 2;
+  Restart(64);
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_TRUE(engine_->Submit(Of(i)).has_value());
+  engine_->Tick();
+  EXPECT_EQ(engine_->stats().loads, 2);
+  uint64_t most = 0;
+  while (engine_->stats().running + engine_->stats().waiting > 0) {
+    engine_->Tick();
+    most = std::max<uint64_t>(most, engine_->stats().running);
+  }
+  EXPECT_EQ(engine_->stats().loads, 4);
+  EXPECT_LE(most, 2);
 }
 
 TEST_F(StoreTest, NeverLoadsWhereItMayNot) {

@@ -12,7 +12,8 @@
 namespace quire::tier {
 namespace {
 
-// A row's blob is its digest, this, and the entries.
+// A row's blob is its digest, this, the roots, and the entries. One of another form than this is
+// damaged, and its segment is read instead.
 struct StoredRow {
   PublisherId publisher;
   uint64_t erase_epoch;
@@ -20,9 +21,16 @@ struct StoredRow {
   uint64_t tail;
   uint32_t segment;
   uint32_t sealed;
-  uint64_t count;
+  uint32_t count;  // of the entries
+  uint32_t root_count;
 };
 static_assert(sizeof(StoredRow) == 56);
+
+struct StoredRoot {
+  Digest key;
+  uint32_t block_tokens;
+};
+static_assert(sizeof(StoredRoot) == 36);
 
 struct StoredEntry {
   KeyPrefix key;
@@ -48,14 +56,17 @@ void Append(std::vector<std::byte>& bytes, const T& value) {
 
 std::vector<std::byte> EncodeRow(const CatalogueRow& row) {
   std::vector<std::byte> body;
-  body.reserve(sizeof(StoredRow) + row.entries.size() * sizeof(StoredEntry));
+  body.reserve(sizeof(StoredRow) + row.roots.size() * sizeof(StoredRoot) +
+               row.entries.size() * sizeof(StoredEntry));
   Append(body, StoredRow{.publisher = row.publisher,
                          .erase_epoch = row.erase_epoch,
                          .generation = row.generation,
                          .tail = row.tail,
                          .segment = row.segment,
                          .sealed = row.sealed ? 1u : 0u,
-                         .count = row.entries.size()});
+                         .count = static_cast<uint32_t>(row.entries.size()),
+                         .root_count = static_cast<uint32_t>(row.roots.size())});
+  for (const RecordRoot& root : row.roots) Append(body, StoredRoot{root.key, root.block_tokens});
   for (const ColdEntry& entry : row.entries) {
     Append(body, StoredEntry{entry.key, entry.page, entry.pages, entry.used});
   }
@@ -75,15 +86,21 @@ std::optional<CatalogueRow> DecodeRow(uint64_t segment, std::span<const std::byt
   if (digest != DigestOf(bytes)) return std::nullopt;
   std::memcpy(&row, bytes.data(), sizeof(row));
   bytes = bytes.subspan(sizeof(row));
-  if (row.segment != segment || row.count != bytes.size() / sizeof(StoredEntry)) {
-    return std::nullopt;
-  }
+  const uint64_t root_bytes = uint64_t{row.root_count} * sizeof(StoredRoot);
+  const uint64_t entry_bytes = uint64_t{row.count} * sizeof(StoredEntry);
+  if (row.segment != segment || bytes.size() != root_bytes + entry_bytes) return std::nullopt;
   CatalogueRow decoded = {.segment = row.segment,
                           .publisher = row.publisher,
                           .erase_epoch = row.erase_epoch,
                           .generation = row.generation,
                           .tail = row.tail,
                           .sealed = row.sealed != 0};
+  for (uint64_t i = 0; i < row.root_count; ++i) {
+    StoredRoot root;
+    std::memcpy(&root, bytes.data() + i * sizeof(root), sizeof(root));
+    decoded.roots.push_back({.key = root.key, .block_tokens = root.block_tokens});
+  }
+  bytes = bytes.subspan(root_bytes);
   for (uint64_t i = 0; i < row.count; ++i) {
     StoredEntry entry;
     std::memcpy(&entry, bytes.data() + i * sizeof(entry), sizeof(entry));

@@ -38,6 +38,20 @@ void ColdStore::Find(std::span<const Digest> keys, std::span<Presence> out) cons
   state_->index.Find(keys, out);
 }
 
+void ColdStore::Touch(std::span<const Digest> keys, std::span<Presence> out) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto entry = state_->index.Find(PrefixOf(keys[i]));
+    out[i] = entry ? Presence::kPresent : Presence::kAbsent;
+    if (entry) state_->Use(entry->key, entry->segment);
+  }
+}
+
+std::vector<RecordRoot> ColdStore::RootsOf(const PublisherId& publisher) const {
+  return state_->roots.Of(publisher);
+}
+
+void ColdStore::SetLimits(const PublisherLimits& limits) { state_->segments.SetLimits(limits); }
+
 void ColdStore::Get(std::span<const LoadRequest> loads, uint64_t deadline_us) {
   for (const LoadRequest& load : loads) reader_.Get(load, deadline_us);
 }
@@ -45,8 +59,7 @@ void ColdStore::Get(std::span<const LoadRequest> loads, uint64_t deadline_us) {
 void ColdStore::Cancel(uint64_t tag) { reader_.Cancel(tag); }
 
 void ColdStore::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
-  if (epoch > state_->epochs.EpochOf(publisher) && !state_->epochs_damaged)
-    writer_.Close(publisher);
+  if (epoch > state_->epochs.EpochOf(publisher)) writer_.Close(publisher);
   eraser_.Erase(publisher, epoch, tag);
   PublishStats();
 }
@@ -131,6 +144,7 @@ void ColdStore::WriteCatalogue() {
                                                   .generation = segment.generation,
                                                   .tail = segment.tail,
                                                   .sealed = sealed,
+                                                  .roots = state_->roots.OfSegment(i),
                                                   .entries = state_->index.EntriesOf(i)})
                                : catalogue_->Drop(i);
     if (!written) return DropCatalogue(written.error());

@@ -45,6 +45,9 @@ class ColdStore final : public Store {
 
   void Put(std::span<const PutRequest> requests) override;
   void Find(std::span<const Digest> keys, std::span<Presence> out) const override;
+  void Touch(std::span<const Digest> keys, std::span<Presence> out) override;
+  std::vector<RecordRoot> RootsOf(const PublisherId& publisher) const override;
+  void SetLimits(const PublisherLimits& limits) override;
   void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) override;
   void Cancel(uint64_t tag) override;
   void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) override;

@@ -13,22 +13,28 @@ ColdEraser::ColdEraser(ColdState& state, const std::array<FileId, 2>& copies)
   std::ranges::fill(zeros_.memory(), std::byte{0});
 }
 
+// A table that is full or damaged takes no epoch. What is there goes all the same, and for good
+// once it is overwritten.
 void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
   auto& epochs = state_.epochs.epochs;
-  if (state_.epochs_damaged) return state_.End(tag, StoreOutcome::kUnknownEpoch);
-  if (!epochs.contains(publisher) && epochs.size() >= kEpochPublishersMax) {
-    return state_.End(tag, StoreOutcome::kNoSpace);
-  }
+  const bool damaged = state_.epochs_damaged;
+  const bool full = !epochs.contains(publisher) && epochs.size() >= kEpochPublishersMax;
   if (epoch > state_.epochs.EpochOf(publisher)) {
-    epochs[publisher] = epoch;
-    ++state_.epochs.version;
+    if (!full) {
+      epochs[publisher] = epoch;
+      ++state_.epochs.version;
+    }
     for (uint32_t i = 0; i < state_.segments.size(); ++i) {
       const Segment& segment = state_.segments[i];
       const bool holds =
           segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
-      if (holds && segment.publisher == publisher && segment.erase_epoch < epoch) Discard(i);
+      // Where the epochs are not known, none of them tells what may stay.
+      const bool is_erased = damaged || segment.erase_epoch < epoch;
+      if (holds && segment.publisher == publisher && is_erased) Discard(i);
     }
   }
+  if (damaged) return state_.End(tag, StoreOutcome::kUnknownEpoch);
+  if (full) return state_.End(tag, StoreOutcome::kNoSpace);
   waiting_.push_back(tag);
 }
 
@@ -45,7 +51,7 @@ void ColdEraser::CloseFiles() {
 }
 
 void ColdEraser::Tick(uint64_t now_us) {
-  const bool due = !waiting_.empty() || (!saved() && now_us >= save_retry_us_);
+  const bool due = !waiting_.empty() || (!is_settled() && now_us >= save_retry_us_);
   if (step_ == Step::kDone && due) StartSave();
   if (now_us >= retry_us_) {
     retry_us_ = 0;

@@ -25,8 +25,8 @@ class ColdEraser {
   /// Marks a segment whose records no longer count; it will be overwritten.
   void Discard(uint32_t number);
 
-  /// True when every erasure is durable, and everything erased is overwritten.
-  bool idle() const { return waiting_.empty() && saved() && to_wipe_ == 0; }
+  /// True when every erasure is durable, as far as it can be, and everything erased is overwritten.
+  bool idle() const { return waiting_.empty() && is_settled() && to_wipe_ == 0; }
   /// Saves of the epochs and overwrites that failed so far; each is tried again.
   uint64_t failures() const { return failures_; }
 
@@ -35,8 +35,10 @@ class ColdEraser {
   static constexpr uint32_t kSaveNumber = 0;
   static constexpr uint32_t kWipeNumber = 1;
 
-  bool saved() const {
-    return step_ == Step::kDone && state_.epochs.version == state_.durable_epochs.version;
+  // What is in the files is all that will be: damaged ones are for `quire store repair` to write.
+  bool is_settled() const {
+    const bool is_saved = state_.epochs.version == state_.durable_epochs.version;
+    return step_ == Step::kDone && (is_saved || state_.epochs_damaged);
   }
   void StartSave();
   void SaveStep();

@@ -81,6 +81,14 @@ struct ColdIndex::Tables {
     free = id;
   }
 
+  void Drop(uint32_t id) {
+    uint32_t* link = &lists[entries[id].segment].first;
+    while (*link != id) link = &entries[*link].next;
+    *link = entries[id].next;
+    ids.erase(id);
+    Free(id);
+  }
+
   EntryChunks entries;
   uint32_t free = kNone;
   std::vector<SegmentList> lists;
@@ -99,7 +107,10 @@ ColdIndex::~ColdIndex() = default;
 bool ColdIndex::Insert(const ColdEntry& entry) {
   MutexLock lock(mutex_);
   Tables& tables = *tables_;
-  if (tables.ids.contains(entry.key)) return false;
+  if (const auto found = tables.ids.find(entry.key); found != tables.ids.end()) {
+    if (!tables.lists[tables.entries[*found].segment].hidden) return false;
+    tables.Drop(*found);  // what is hidden stands in nobody's way
+  }
   const uint32_t id = tables.Take();
   Tables::SegmentList& list = tables.ListOf(entry.segment);
   tables.entries[id] = entry;
@@ -139,11 +150,7 @@ bool ColdIndex::Remove(const KeyPrefix& key, uint32_t segment, uint32_t page) {
   const uint32_t id = *found;
   const ColdEntry& entry = tables.entries[id];
   if (entry.segment != segment || entry.page != page) return false;
-  uint32_t* link = &tables.lists[segment].first;
-  while (*link != id) link = &tables.entries[*link].next;
-  *link = entry.next;
-  tables.ids.erase(found);
-  tables.Free(id);
+  tables.Drop(id);
   return true;
 }
 

@@ -38,7 +38,7 @@ class ColdIndex {
   ColdIndex();
   ~ColdIndex();
 
-  /// False when the key is there already: nothing changes.
+  /// False when the key is there already: nothing changes. What is hidden is not there, and goes.
   bool Insert(const ColdEntry& entry);
   std::optional<ColdEntry> Find(const KeyPrefix& key) const;
   void Find(std::span<const Digest> keys, std::span<Presence> out) const;

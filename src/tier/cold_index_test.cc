@@ -78,6 +78,7 @@ TEST(ColdIndex, DoesWhatAMapDoes) {
       default: {
         const ColdEntry entry = {
             .key = key, .segment = segment, .page = static_cast<uint32_t>(step), .pages = 2};
+        if (found != model.end() && hidden[found->second.segment]) model.erase(found);
         ASSERT_EQ(index.Insert(entry), model.try_emplace(key, entry).second);
       }
     }

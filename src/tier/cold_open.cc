@@ -247,6 +247,9 @@ class ColdOpener {
            .page = static_cast<uint32_t>(record.place.offset / kRecordAlignment),
            .pages = static_cast<uint32_t>(record.record_bytes() / kRecordAlignment),
            .used = 0});
+      if (record.block_index == 0 && record.parent != Digest{}) {
+        row.roots.push_back({.key = record.parent, .block_tokens = record.token_count});
+      }
       ++recovery_.records_found;
       const bool may_be_torn = record.place.offset + InFlightBytes() >= row.tail;
       if (recovery_.catalogue_rebuilt && may_be_torn) found.last.push_back(record);
@@ -317,6 +320,7 @@ class ColdOpener {
     }
     // The newest first: of two records of one key the older may be half overwritten.
     for (Found& found : std::views::reverse(found_)) EnterSegment(found);
+    for (const Found& found : found_) EnterRoots(found);
     for (const Found& found : found_) ResumeLast(found);
   }
 
@@ -342,6 +346,16 @@ class ColdOpener {
       state_->index.Hide(found.number);
     } else {
       discarded_.push_back(found.number);
+    }
+  }
+
+  // What a block has as its parent is not a root: then it is the block's twins.
+  void EnterRoots(const Found& found) {
+    const Segment& segment = state_->segments[found.number];
+    if (segment.state != SegmentState::kSealed) return;
+    for (const RecordRoot& root : found.row.roots) {
+      if (state_->index.Find(PrefixOf(root.key))) continue;
+      state_->roots.Add(found.number, segment.publisher, root);
     }
   }
 

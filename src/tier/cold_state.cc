@@ -116,6 +116,7 @@ uint64_t ColdState::ForgetSegment(uint32_t number) {
   stats.bytes_live -= segment.bytes_live;
   segment.records = segment.bytes_live = segment.used_sum = 0;
   segment.catalogue_stale = true;
+  roots.Forget(number);
   return index.RemoveSegment(number);
 }
 

@@ -1,5 +1,5 @@
 // What the parts of a cold store share: its options, segments, index, counters, and the way to the
-// disk and back. The driver's thread owns it; only the index may be asked by others.
+// disk and back. The driver's thread owns it; only the index and the roots may be asked by others.
 #ifndef QUIRE_TIER_COLD_STATE_H_
 #define QUIRE_TIER_COLD_STATE_H_
 
@@ -13,6 +13,7 @@
 #include "tier/cold_index.h"
 #include "tier/cold_options.h"
 #include "tier/epochs.h"
+#include "tier/roots.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
 #include "tier/store.h"
@@ -71,6 +72,7 @@ struct ColdState {
   const Clock& clock;
   SegmentTable segments;
   ColdIndex index;
+  RootTable roots;
   Staging write_staging;
   Staging read_staging;
   EpochTable epochs;           // what is served

@@ -45,9 +45,19 @@ void ColdWriter::Put(const PutRequest& request) {
                                      .page = static_cast<uint32_t>(offset / kRecordAlignment),
                                      .pages = static_cast<uint32_t>(bytes / kRecordAlignment)},
                            .publisher = request.identity.publisher,
-                           .erase_epoch = request.identity.erase_epoch});
+                           .erase_epoch = request.identity.erase_epoch,
+                           .root = RootOf(request)});
   state_.stats.bytes_put += bytes;
   ++state_.stats.writes_pending;
+}
+
+// The parent of a block's twins is the block, which was put before them.
+std::optional<RecordRoot> ColdWriter::RootOf(const PutRequest& request) const {
+  const Digest& parent = request.identity.parent;
+  if (request.identity.block_index > 0 || parent == Digest{}) return std::nullopt;
+  const KeyPrefix key = PrefixOf(parent);
+  if (pending_.contains(key) || state_.index.Find(key)) return std::nullopt;
+  return RecordRoot{.key = parent, .block_tokens = request.layout->token_count()};
 }
 
 std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) const {
@@ -58,6 +68,7 @@ std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) const 
   }
   // After a crash a record of an epoch that the files do not know would look like old files.
   if (state_.durable_epochs.EpochOf(identity.publisher) != identity.erase_epoch) {
+    if (state_.epochs_damaged) return StoreOutcome::kUnknownEpoch;
     return state_.epochs_failed ? StoreOutcome::kIo : StoreOutcome::kBusy;
   }
   if (state_.index.Find(PrefixOf(identity.key))) return StoreOutcome::kPresent;
@@ -318,6 +329,7 @@ StoreOutcome ColdWriter::Enter(const Pending& pending) {
   entry.used = ++state_.uses;
   if (!state_.index.Insert(entry)) return StoreOutcome::kPresent;
   state_.CountIn(entry);
+  if (pending.root) state_.roots.Add(entry.segment, pending.publisher, *pending.root);
   segment.tail =
       std::max<uint64_t>(segment.tail, (uint64_t{entry.page} + entry.pages) * kRecordAlignment);
   return StoreOutcome::kOk;

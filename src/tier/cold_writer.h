@@ -53,6 +53,7 @@ class ColdWriter {
     ColdEntry entry{};
     PublisherId publisher{};
     uint64_t erase_epoch = 0;
+    std::optional<RecordRoot> root{};  // of a first block
   };
   struct Commit {
     uint64_t begin_us = 0;  // when its first record was put
@@ -62,6 +63,7 @@ class ColdWriter {
     bool syncing = false;
   };
 
+  std::optional<RecordRoot> RootOf(const PutRequest& request) const;
   std::optional<StoreOutcome> Refuse(const PutRequest& request) const;
   std::expected<uint32_t, StoreOutcome> SegmentFor(const PutRequest& request);
   std::expected<uint32_t, StoreOutcome> NewSegment(const PublisherId& publisher);

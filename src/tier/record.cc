@@ -272,6 +272,7 @@ std::expected<RecordSummary, RecordMiss> InspectHeader(std::span<const std::byte
   return RecordSummary{.header_bytes = header.header_bytes,
                        .payload_bytes = header.payload_bytes,
                        .key = header.key,
+                       .parent = header.parent,
                        .profile = header.profile,
                        .geometry = header.geometry,
                        .publisher = header.publisher,

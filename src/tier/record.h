@@ -145,6 +145,7 @@ struct RecordSummary {
   uint64_t header_bytes = 0;
   uint64_t payload_bytes = 0;
   Digest key{};
+  Digest parent{};
   Digest profile{};
   Digest geometry{};
   PublisherId publisher{};

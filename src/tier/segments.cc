@@ -35,7 +35,7 @@ std::optional<uint32_t> ParseSegmentName(std::string_view name) {
 SegmentTable::SegmentTable(const Options& options)
     : segment_bytes_(options.segment_bytes),
       segments_max_(std::min(options.segments_max, kNumberMax)) {
-  for (const PublisherLimits& limits : options.limits) limits_[limits.publisher] = limits;
+  for (const PublisherLimits& limits : options.limits) SetLimits(limits);
 }
 
 void SegmentTable::Reserve(uint32_t number) {

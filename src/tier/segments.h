@@ -16,14 +16,6 @@
 
 namespace quire::tier {
 
-/// How much of a store one publisher may and will have, in bytes of segments, rounded down to whole
-/// ones.
-struct PublisherLimits {
-  PublisherId publisher{};
-  uint64_t bytes_quota = ~uint64_t{0};  // never more
-  uint64_t bytes_floor = 0;             // others never make it less
-};
-
 enum class SegmentState : uint8_t {
   kMissing,  // no file
   kFree,     // a file without records
@@ -69,6 +61,7 @@ class SegmentTable {
   void Reserve(uint32_t number);
   /// Segments that have a file.
   uint32_t files() const;
+  void SetLimits(const PublisherLimits& limits) { limits_[limits.publisher] = limits; }
 
   /// The segment that a publisher is writing.
   std::optional<uint32_t> ActiveOf(const PublisherId& publisher) const;

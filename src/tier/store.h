@@ -61,7 +61,23 @@ struct LoadRequest {
   uint64_t tag = 0;
 };
 
+/// What the keys of a tree of records begin with, and how many tokens its blocks have.
+struct RecordRoot {
+  Digest key{};
+  uint32_t block_tokens = 0;
+
+  auto operator<=>(const RecordRoot&) const = default;
+};
+
 enum class Presence : uint8_t { kAbsent, kPresent, kUnknown };
+
+/// How much of a store one publisher may and will have, in bytes; a store rounds them down to what
+/// it recycles at once.
+struct PublisherLimits {
+  PublisherId publisher{};
+  uint64_t bytes_quota = ~uint64_t{0};  // never more
+  uint64_t bytes_floor = 0;             // others never make it less
+};
 
 struct StoreStats {
   uint64_t records = 0;
@@ -94,18 +110,28 @@ struct StoreStats {
 /// Every request that has a tag ends with one completion, also those refused at once; completions
 /// come out of Tick. No call waits for a request, and none calls back.
 ///
-/// Threads: Find and Stats any thread; everything else one thread at a time, the driver's
+/// Threads: Find, RootsOf and Stats any thread; everything else one thread at a time, the driver's
 class Store {
  public:
   virtual ~Store() = default;
 
   /// Takes records to write. They can be found once they are durable.
-  /// Ends: kOk, kPresent, kErased, kUnknownEpoch, kBusy, kNoSpace, kQuota, kTooLarge, kIo
+  /// Ends: kOk, kPresent, kErased, kUnknownEpoch, kBusy, kNoSpace, kQuota, kTooLarge; kIo, also
+  ///       while the epoch of an erasure cannot be made durable
   /// Cost: copies and checksums the bytes
   virtual void Put(std::span<const PutRequest> requests) = 0;
 
   /// Which keys the store has: kUnknown where only asking a remote peer would tell.
   virtual void Find(std::span<const Digest> keys, std::span<Presence> out) const = 0;
+
+  /// Roots under which a publisher has first blocks, as far as they are remembered.
+  virtual std::vector<RecordRoot> RootsOf(const PublisherId& publisher) const = 0;
+
+  /// From now on. Segments that a publisher has beyond its quota stay until it writes again.
+  virtual void SetLimits(const PublisherLimits& limits) = 0;
+
+  /// The records of these keys are in use, as if they had been read; `out` says which there are.
+  virtual void Touch(std::span<const Digest> keys, std::span<Presence> out) = 0;
 
   /// Reads sections of records. `deadline_us` is a time of the store's clock; 0: none.
   /// Ends: kOk, kAbsent, kMiss, kErased, kIo, kDeadline, kCancelled, kTooLarge
@@ -116,7 +142,8 @@ class Store {
 
   /// Forgets everything of a publisher from before `epoch`: at once for whoever asks, for good when
   /// it completes. Afterwards the space is overwritten.
-  /// Ends: kOk durable; kIo not durable, though nothing of it is found until a restart
+  /// Ends: kOk durable; kIo not durable, though nothing of it is found until a restart;
+  ///       kUnknownEpoch, kNoSpace the same: the table of epochs is damaged, or full
   virtual void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) = 0;
 
   /// Epoch of a publisher: what it publishes must have it.

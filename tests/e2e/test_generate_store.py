@@ -4,8 +4,10 @@ QUIRE_KILLS=100 kills more often.
 """
 
 import functools
+import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import time
@@ -73,6 +75,25 @@ def test_another_profile_or_secret_finds_nothing(tmp_path):
     secret.write_bytes(b"short")
     done = quire_cli.run("generate", "--model", TINY, "--prompt", PROMPT, "--store", store)
     assert done.exit_code == 3 and "SECRET" in done.stderr, done.describe()
+
+
+def test_a_disk_that_is_full_costs_no_answer(tmp_path):
+    """No file grows beyond 200 kB, which is less than one segment."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    store = tmp_path / "store"
+    run("--store", store, "--store-bytes", "64MB")  # a store that is there already
+    command = [quire_cli.binary(), "generate", "--model", TINY, "--prompt", "Another " + PROMPT,
+               "--max-tokens", "12", "--threads", "1", "--json"]
+    cold = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    done = subprocess.run([*command, "--store", store], capture_output=True, check=False,
+                          preexec_fn=limit, restore_signals=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["logits_digest"] == cold["logits_digest"]
+    assert b"could not be written" in done.stderr, done.stderr
+    assert run("--store", store)["loaded_tokens"] > 0  # what was there is there
 
 
 def test_load_never_computes_and_auto_gives_the_same_bits(tmp_path):

@@ -49,6 +49,10 @@ def test_shows_the_cache_and_what_a_prompt_reused(tmp_path):
         page.wait("document.querySelectorAll('#tenants tr').length === 1 && "
                   "document.getElementById('tenants').innerText.includes('default')")
         page.wait("document.getElementById('tree').innerText.includes('3 prompts')")
+        page.wait("document.getElementById('index').innerText.includes('in memory')")
+        assert page.evaluate("document.getElementById('index').innerText").count("tokens") >= 3
+        assert "published blocks of 16 tokens" in page.evaluate(
+            "document.getElementById('indextext').textContent")
         assert "tiny" in page.evaluate("document.getElementById('model').textContent")
         # By keyboard alone: to the prompt, other text, on to the button, and there the space key.
         page.evaluate("document.getElementById('prompt').focus()")

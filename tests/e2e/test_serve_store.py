@@ -24,6 +24,14 @@ def test_a_restart_finds_what_was_read(tmp_path):
         text, cache = ask(server, PROMPT, "first")
         assert cache["loaded_tokens"] == 0
         assert server.ask("/v1/cache")[1]["store"]["bytes_cap"] == 8 << 30
+        end = time.monotonic() + 20
+        while True:  # written behind
+            index = server.ask("/v1/cache")[1]["index"]
+            if index["blocks"] and all(run["stored"] for run in index["runs"]):
+                break
+            assert time.monotonic() < end, index
+            time.sleep(0.05)
+        assert {run["tier"] for run in index["runs"]} == {"memory"}
     with quire_server.serving(tmp_path / "b", "--store", tmp_path / "store") as server:
         again, cache = ask(server, PROMPT, "again")
         assert again == text

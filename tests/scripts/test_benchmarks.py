@@ -51,6 +51,22 @@ class Page(unittest.TestCase):
         self.assertIn("+| decode/f16/32768/t1 | 188.1 | 160.9 | ms/token | 0.855 | 0.850 |",
                       done.stdout)
 
+    def test_a_peer_has_a_table_of_its_own(self):
+        rows = [{"case": "64 clients/sharing", "unit": "tokens/s", "value": 512.25, "peer": 64.5,
+                 "ratio": 7.9419, "median": 7.5},
+                {"case": "decode", "unit": "ms/token", "peer": 1.25, "note": "no such codec"}]
+        measured = {"date": "2026-02-01", "commit": "abc1234", "load": 0.5, "bench": "shared_prefix",
+                    "peer": "llama-cpp-python 0.3.36", "threads": 2, "rounds": 3, "rows": rows}
+        (self.records / "box.json").write_text(json.dumps(
+            {"kind": "box", "cpu": "2 processors: a CPU", "benches": {"shared_prefix": measured}}))
+        self.assertEqual(script(*self.flags, "page").returncode, 0)
+        text = self.page.read_text()
+        for part in ("### box: `make bench-shared-prefix`", "beside llama-cpp-python 0.3.36",
+                     "2 threads, 3 rounds",
+                     "| 64 clients/sharing | 512.2 | 64.50 | tokens/s | 7.942 | 7.500 |",
+                     "| decode |  | 1.250 | ms/token |  |  |"):
+            self.assertIn(part, text)
+
     def test_a_section_says_when_and_what_was_measured(self):
         self.keep(instructions=38409401)
         script(*self.flags, "page")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import AsyncIterator
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import quire
 
 from . import _attention, _model
 from ._prompt import PromptCache, Row
+from ._stream import stream
 
 _SPECULATION_TOKENS = 64  # that one forward may feed besides the prompt, as prompt lookup does
 
@@ -205,6 +207,21 @@ class AttachedCache:
             self._prompts.add(made)
         self._count("skipped_tokens", sum(max(made.skipped_columns - row.pad, 0) for row in rows))
         return made
+
+    def stream(
+        self, input_ids: Any, attention_mask: Any = None, **options: Any
+    ) -> AsyncIterator[int]:
+        """The new tokens of one prompt as they come, computed beside the event loop of asyncio.
+
+            async for token in cache.stream(ids, max_new_tokens=64): ...
+
+        input_ids: [tokens] or [1, tokens]; attention_mask: as for_prompt.
+        options: those of `generate`, no beams. Each stream computes on a thread of its own; to
+        leave the loop or to cancel the task ends it after its next token.
+
+        Raises: as for_prompt and `generate`; InvalidArgumentError several prompts.
+        """
+        return stream(self, input_ids, attention_mask, options)
 
     def _live_prompts(self) -> list[PromptCache]:
         with self._lock:

@@ -52,6 +52,8 @@ Result<Tenant> ReadTenant(TomlTable& table) {
   }
   QUIRE_ASSIGN(tenant.cache.quota_bytes, table.Bytes("quota", 0));
   QUIRE_ASSIGN(tenant.cache.floor_bytes, table.Bytes("floor", 0));
+  QUIRE_ASSIGN(tenant.cache.store_quota_bytes, table.Bytes("store_quota", 0));
+  QUIRE_ASSIGN(tenant.cache.store_floor_bytes, table.Bytes("store_floor", 0));
   QUIRE_ASSIGN(const uint64_t ttl_s, table.Count("ttl_s", 0, uint64_t{1} << 32));
   tenant.cache.ttl_us = ttl_s * 1'000'000;
   QUIRE_ASSIGN(auto domain, table.Text("domain"));

@@ -17,7 +17,7 @@ namespace quire::serve::http {
 
 /// One party of the keys file.
 struct Tenant {
-  TenantOptions cache{};            // name, quota, floor, domain, time to live
+  TenantOptions cache{};            // name, quotas, floors, domain, time to live
   double weight = 1;                // of the tokens that are computed
   bool is_operator = false;         // its keys see the whole, not the tenant's part alone
   std::vector<std::string> keys{};  // secrets; KeyTable keeps digests only

@@ -11,6 +11,8 @@ constexpr std::string_view kTwo = R"(
 name = "alice"
 keys = ["alice-0123456789abcdef", "alice-second-0123456789"]
 quota = "512MiB"
+store_quota = "2GiB"
+store_floor = "1GiB"
 floor = "1MB"
 ttl_s = 60
 domain = "team"
@@ -29,6 +31,8 @@ TEST(KeysFile, SaysWhatEachTenantHas) {
   EXPECT_EQ(alice.cache.name, "alice");
   EXPECT_EQ(alice.cache.quota_bytes, 512u << 20);
   EXPECT_EQ(alice.cache.floor_bytes, 1'000'000u);
+  EXPECT_EQ(alice.cache.store_quota_bytes, 2u << 30);
+  EXPECT_EQ(alice.cache.store_floor_bytes, 1u << 30);
   EXPECT_EQ(alice.cache.ttl_us, 60'000'000u);
   EXPECT_EQ(alice.cache.domain, "team");
   EXPECT_EQ(alice.weight, 2.5);

@@ -9,12 +9,14 @@
 
 #include "base/bits.h"
 #include "base/log.h"
+#include "serve/http/index_json.h"
 
 namespace quire::serve::http {
 
 namespace {
 
 constexpr size_t kBlockMapCells = 4096;
+constexpr uint64_t kEntriesMax = 65'536;  // that one answer looks at
 
 ApiResult<void> Require(const HttpRequest& request, std::string_view method) {
   if (request.method == method) return {};
@@ -331,11 +333,22 @@ OrderedJson Service::TreeJson(const Caller& caller) const {
   OrderedJson tree =
       tree_.Json(caller.sees_all ? std::nullopt : std::optional<TenantId>(caller.tenant));
   for (OrderedJson& node : tree) {
-    const TenantId id(node["tenant"].get<uint32_t>());
-    const auto known = std::ranges::find(tenants_, id, &KnownTenant::id);
-    node["tenant"] = known == tenants_.end() ? std::string() : known->name;
+    node["tenant"] = NameOf(TenantId(node["tenant"].get<uint32_t>()));
   }
   return tree;
+}
+
+std::string Service::NameOf(TenantId tenant) const {
+  const auto known = std::ranges::find(tenants_, tenant, &KnownTenant::id);
+  return known == tenants_.end() ? std::string() : known->name;
+}
+
+OrderedJson Service::IndexJsonFor(const Caller& caller) const {
+  const auto entries = parts_.cache.Entries(
+      {.tenant = caller.sees_all ? TenantId::None() : caller.tenant, .entries_max = kEntriesMax});
+  if (!entries) return nullptr;  // a tenant that is gone
+  return IndexJson(*entries, {.block_tokens = parts_.cache.options().profile.block_tokens,
+                              .name_of = [this](TenantId tenant) { return NameOf(tenant); }});
 }
 
 OrderedJson Service::CallsJson(const Caller& caller) const {
@@ -374,6 +387,7 @@ Reply Service::CacheJson(const Caller& caller) const {
   for (const TenantStats& stats : TenantsSeenBy(caller)) {
     json["tenants"].push_back(OrderedJson::parse(ToJson(stats)));
   }
+  json["index"] = IndexJsonFor(caller);
   json["tree"] = TreeJson(caller);
   json["calls"] = CallsJson(caller);
   return JsonReply(json);

@@ -118,6 +118,8 @@ class Service {
   Reply CacheJson(const Caller& caller) const;
   Reply MetricsText(const Caller& caller) const;
   std::vector<TenantStats> TenantsSeenBy(const Caller& caller) const;
+  std::string NameOf(TenantId tenant) const;
+  OrderedJson IndexJsonFor(const Caller& caller) const;
   OrderedJson TreeJson(const Caller& caller) const;
   OrderedJson CallsJson(const Caller& caller) const;
 

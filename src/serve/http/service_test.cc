@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
 #include <thread>
 
 #include "serve/http/test_service.h"
@@ -168,7 +170,18 @@ TEST_F(ServiceTest, KeysSayWhoSeesWhat) {
   EXPECT_EQ(own["tenants"][0]["name"], "bob");
   EXPECT_FALSE(own.contains("block_map") || own.contains("cache") || own.contains("engine"));
   for (const OrderedJson& node : own["tree"]) EXPECT_EQ(node["tenant"], "bob");
+  ASSERT_GT(own["index"]["blocks"], 0);
+  for (const OrderedJson& run : own["index"]["runs"]) EXPECT_EQ(run["tenant"], "bob");
   const OrderedJson all = AskJson(Get("/v1/cache", ops));
+  EXPECT_EQ(all["index"]["blocks"], 2 * own["index"]["blocks"].get<uint64_t>());
+  std::set<std::string> tenants;
+  for (const OrderedJson& run : all["index"]["runs"]) {
+    tenants.insert(run["tenant"]);
+    EXPECT_EQ(run["tier"], "memory");
+    EXPECT_EQ(run["stored"], false);
+    EXPECT_EQ(run["holders"], 0);
+  }
+  EXPECT_EQ(tenants, (std::set<std::string>{"alice", "bob"}));
   EXPECT_EQ(all["scope"], "all");
   EXPECT_EQ(all["tenants"].size(), 4u);  // the three, and who asks through the operator's listener
   const std::string metrics = Ask(Get("/metrics", bob)).body;

@@ -15,6 +15,7 @@ import time
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
+HANG_S = 900  # far beyond what a process takes on a busy machine
 CHUNK = 64  # tokens of an LMCache block
 HIT = 192   # whole blocks of the prompt's 200 tokens
 
@@ -52,7 +53,7 @@ class World:
     def generate(self, port, calls):
         output = subprocess.run([sys.executable, HERE / "engine.py", self.model, str(port),
                                  str(calls)], env=self.environment, cwd=self.folder,
-                                capture_output=True, text=True, timeout=400)
+                                capture_output=True, text=True, timeout=HANG_S)
         results = [json.loads(line.removeprefix("RESULT "))
                    for line in output.stdout.splitlines() if line.startswith("RESULT ")]
         assert len(results) == calls, output.stdout[-3000:] + output.stderr[-3000:]
@@ -76,10 +77,10 @@ class World:
                 return self.generate(port, calls)
             finally:
                 server.terminate()
-                server.wait(30)
+                server.wait(HANG_S)
 
     def wait_for(self, port, server):
-        end = time.monotonic() + 90
+        end = time.monotonic() + HANG_S
         while time.monotonic() < end and server.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -12,18 +12,22 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
+import os
 import pathlib
+import subprocess
+import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, QuantizedCache
 
-import quire
 from quire.transformers import attach
 
+PROGRAM = os.environ.get(
+    "QUIRE", pathlib.Path(__file__).resolve().parents[3] / "build/release/quire")
 PROMPT_TOKENS, NEW_TOKENS = 2000, 32
 MISS_MAX, HIT_MAX = 1.05, 0.35  # of the time of sdpa
 
@@ -96,43 +100,70 @@ def tensor_bytes(cache: Any) -> int:
     return sum(seen.values())
 
 
-def memory(model: Any, new_tokens: int = NEW_TOKENS) -> list[dict[str, Any]]:
-    """Bytes of K and V after one prompt, and decoded tokens a second, of each kind of cache."""
-    ids = prompt(7)
-    config = model.config
-    values = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim  # a token
-    rows: list[dict[str, Any]] = []
-    tokens = PROMPT_TOKENS + new_tokens - 1
-    others: dict[str, Any] = {"DynamicCache": DynamicCache}
+def memory(model: Any, rounds: int, new_tokens: int = NEW_TOKENS) -> list[dict[str, Any]]:
+    """Bytes of K and V after one prompt, and decoded tokens a second, of each kind of cache: they
+    take turns, and the best round of each counts."""
+    ways: dict[str, Callable[[Any, torch.Tensor, int], dict[str, Any]]] = {
+        "DynamicCache": functools.partial(of_transformers, DynamicCache)}
     for bits in (4, 2):  # what its backend quanto has
-        others[f"QuantizedCache quanto int{bits}"] = functools.partial(
-            QuantizedCache, "quanto", config, nbits=bits)
-    for name, make in others.items():
-        try:
-            cache = make()
-        except ImportError as error:
-            rows.append({"cache": name, "skipped": str(error)})
-            continue
-        run(model, ids[:, :300], make(), 3)  # quanto compiles its kernels at their first use
-        begin, end = decode_times(model, ids, cache, new_tokens)
-        held = tensor_bytes(cache)
-        rows.append({"cache": name, "bytes": held, "bits_per_value": 8 * held / tokens / values,
-                     "tokens_per_s": (new_tokens - 1) / (end - begin)})
+        ways[f"QuantizedCache quanto int{bits}"] = functools.partial(
+            of_transformers,
+            functools.partial(QuantizedCache, "quanto", model.config, nbits=bits))
     for codec in ("f32", "int8", "nf4"):
-        with attach(model, hot_gb=0.2, kv=codec) as cache:
-            past = cache.for_prompt(ids)
-            begin, end = decode_times(model, ids, past, new_tokens)
-            stats = cache.stats()
-            held = sum(stats[kind]["slots_used"] * stats[kind]["slot_bytes"]
-                       for kind in ("sealed", "open"))
-            past.close()
-            stats = cache.stats()
-            kept = stats["sealed"]["slots_used"] * stats["sealed"]["slot_bytes"]
-            rows.append({"cache": f"quire {codec}", "bytes": held, "bytes_kept": kept,
-                         "bits_per_value": 8 * kept / (tokens // 16 * 16) / values,
-                         "promised_bits_per_value": promised(codec, config.head_dim),
-                         "tokens_per_s": (new_tokens - 1) / (end - begin)})
-    return rows
+        ways[f"quire {codec}"] = functools.partial(of_quire, codec)
+    rows: dict[str, dict[str, Any]] = {}
+    for number in range(rounds):
+        for name, way in ways.items():
+            if "skipped" in rows.get(name, {}):
+                continue
+            try:
+                if number == 0:
+                    way(model, prompt(7)[:, :300], 3)  # quanto compiles its kernels at first use
+                row = way(model, prompt(7), new_tokens)
+            except ImportError as error:
+                rows[name] = {"cache": name, "skipped": str(error)}
+                continue
+            best = max(row["tokens_per_s"], rows.get(name, row)["tokens_per_s"])
+            rows[name] = {"cache": name, **row, "tokens_per_s": best}
+    return list(rows.values())
+
+
+def values_of(config: Any) -> int:
+    """K and V of one token."""
+    return int(2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim)
+
+
+def of_transformers(
+    make: Callable[[], Any], model: Any, ids: torch.Tensor, new_tokens: int
+) -> dict[str, Any]:
+    """One of its own caches."""
+    cache = make()
+    begin, end = decode_times(model, ids, cache, new_tokens)
+    held = tensor_bytes(cache)
+    values = (ids.shape[1] + new_tokens - 1) * values_of(model.config)
+    return {"bytes": held, "bits_per_value": 8 * held / values,
+            "tokens_per_s": (new_tokens - 1) / (end - begin)}
+
+
+def of_quire(codec: str, model: Any, ids: torch.Tensor, new_tokens: int) -> dict[str, Any]:
+    """Ours, new for each prompt."""
+    with attach(model, hot_gb=0.2, kv=codec) as cache:
+        past = cache.for_prompt(ids)
+        begin, end = decode_times(model, ids, past, new_tokens)
+        stats = cache.stats()
+        held = sum(stats[kind]["slots_used"] * stats[kind]["slot_bytes"]
+                   for kind in ("sealed", "open"))
+        past.close()
+        stats = cache.stats()
+        kept = stats["sealed"]["slots_used"] * stats["sealed"]["slot_bytes"]
+        tokens = ids.shape[1] + new_tokens - 1
+        values = tokens // 16 * 16 * values_of(model.config)
+        plan = plan_of(codec, model.config, tokens)
+        return {"bytes": held, "bytes_kept": kept, "bits_per_value": 8 * kept / values,
+                "plan_bits_per_value": plan["bits_per_value"],
+                "plan_bytes_most": plan["bytes_total"],  # while the prompt is read, too
+                "plan_bytes_kept": plan["bytes_per_block"] * (tokens // 16),
+                "tokens_per_s": (new_tokens - 1) / (end - begin)}
 
 
 def decode_times(model: Any, ids: torch.Tensor, cache: Any, new_tokens: int) -> tuple[float, float]:
@@ -144,10 +175,15 @@ def decode_times(model: Any, ids: torch.Tensor, cache: Any, new_tokens: int) -> 
     return stamps[0], stamps[-1]
 
 
-def promised(codec: str, dim: int) -> float:
-    """Bits a value at this head dim: quire.CODECS has them at 128, scales of each row included."""
-    codes = math.floor(quire.CODECS[codec])
-    return codes + (quire.CODECS[codec] - codes) * 128 / dim
+def plan_of(codec: str, config: Any, tokens: int) -> dict[str, Any]:
+    """What `quire plan` says of so many tokens."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(config.to_json_string(use_diff=False))
+        file.flush()
+        done = subprocess.run([PROGRAM, "plan", "--config", file.name, "--tokens", str(tokens),
+                               "--kv", codec, "--json"], check=True, stdout=subprocess.PIPE)
+    plan: dict[str, Any] = json.loads(done.stdout)
+    return plan
 
 
 def main() -> None:
@@ -165,13 +201,17 @@ def main() -> None:
         "model": "Llama, 4 layers, hidden 512, 8 heads, 4 of K and V, random",
         "prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS,
         "f32": times(make_model(torch.float32), options.rounds),
-        "memory": memory(make_model(torch.float32)),
+        "memory": memory(make_model(torch.float32), options.rounds),
     }
     text = json.dumps(report, indent=2)
     print(text)
     if options.json:
         options.json.write_text(text + "\n")
     found = report["f32"]
+    for row in report["memory"]:
+        if "plan_bytes_kept" in row and (row["bytes_kept"] != row["plan_bytes_kept"]
+                                         or row["bytes"] > row["plan_bytes_most"]):
+            raise SystemExit(f"{row['cache']} takes other memory than `quire plan` says: {row}")
     if options.check and not (found["miss_ratio"] <= MISS_MAX and found["hit_ratio"] <= HIT_MAX
                               and found["same_tokens"]):
         raise SystemExit(f"miss {found['miss_ratio']:.2f} (at most {MISS_MAX}), hit "

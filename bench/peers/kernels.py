@@ -142,7 +142,8 @@ def main():
     gguf_model.write_model(args.model)
     rows = list(all_rows(args, llama.load_model(args.model)))
     if args.json:
-        print(json.dumps({"bench": "peers", "peer": llama.VERSION, "rows": rows}))
+        print(json.dumps({"bench": "kernels", "peer": llama.VERSION, "threads": args.threads,
+                          "rounds": args.rounds, "rows": rows}))
     else:
         print_table(rows)
 

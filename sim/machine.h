@@ -1,0 +1,52 @@
+// The machine that a simulated run has: a seed, a clock, files that fail, and the store on them;
+// and what the run reports.
+#ifndef QUIRE_SIM_MACHINE_H_
+#define QUIRE_SIM_MACHINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/hash.h"
+#include "base/prng.h"
+#include "env/clock.h"
+#include "env/faulty_files.h"
+#include "sim/sim.h"
+#include "tier/cold.h"
+
+namespace quire::sim {
+
+/// A base for simulators. Everything random comes from `prng_`, in one order, so that a seed is one
+/// run.
+class Machine {
+ protected:
+  static constexpr uint64_t kSegmentBytes = 64 << 10;
+  static constexpr uint64_t kCatalogueBytes = 128 << 10;
+
+  Machine(const SimOptions& options, uint64_t prng_seed);
+  ~Machine() = default;
+
+  /// How large a store is, and how it works; of `segments` segments.
+  tier::ColdOptions SomeColdOptions(uint64_t segments) const;
+  /// Opens the store. The disk may be full or broken while it does; then it is opened again when it
+  /// is not. Null: it does not open even so, which is a problem.
+  std::unique_ptr<tier::ColdStore> OpenStore();
+  void Problem(uint64_t& counter, const std::string& what, uint64_t by = 1);
+  /// Without damage and lies of the disk every loss needs an excuse.
+  bool honest() const { return faults_ != Faults::kSilent; }
+  /// The report, with what the disk holds in its digest.
+  SimReport Finish();
+
+  const SimOptions options_;
+  Prng prng_;
+  Faults faults_;
+  ManualClock clock_;
+  FaultyFiles files_;
+  tier::ColdOptions cold_;
+  SimReport report_;
+  Blake2b<16> digest_;
+};
+
+}  // namespace quire::sim
+
+#endif  // QUIRE_SIM_MACHINE_H_

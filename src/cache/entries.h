@@ -1,0 +1,22 @@
+// What is published, block by block, for people and monitors: a verb that only looks.
+#ifndef QUIRE_CACHE_ENTRIES_H_
+#define QUIRE_CACHE_ENTRIES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/state.h"
+
+namespace quire::cache {
+
+/// Most blocks that one hold looks at: of each its own record, and the one before it.
+inline constexpr uint32_t kEntriesPerHold = kRecordsPerHold / 2;
+
+/// Appends what can be found of the blocks with ids [begin, begin + kEntriesPerHold), of one
+/// account or (none) of all. Needs room for so many in `entries`. False: no ids are above these.
+bool AppendEntries(const State& state, uint32_t begin, TenantId account,
+                   std::vector<CacheEntry>& entries);
+
+}  // namespace quire::cache
+
+#endif  // QUIRE_CACHE_ENTRIES_H_

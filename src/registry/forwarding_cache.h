@@ -1,0 +1,66 @@
+// A cache that passes everything on to another one.
+#ifndef QUIRE_REGISTRY_FORWARDING_CACHE_H_
+#define QUIRE_REGISTRY_FORWARDING_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/cache.h"
+
+namespace quire::registry {
+
+/// A base for caches that differ from another one in a few calls.
+///
+/// Lifetime: `inner` must outlive it
+class ForwardingCache : public Cache {
+ public:
+  explicit ForwardingCache(Cache& inner) : inner_(inner) {}
+
+  const CacheOptions& options() const override { return inner_.options(); }
+  uint64_t block_bytes() const override { return inner_.block_bytes(); }
+  Result<TenantId> AddTenant(const TenantOptions& options) override {
+    return inner_.AddTenant(options);
+  }
+  Result<TenantId> FindTenant(std::string_view name) const override {
+    return inner_.FindTenant(name);
+  }
+  Result<TenantStats> tenant_stats(TenantId tenant) const override {
+    return inner_.tenant_stats(tenant);
+  }
+  Result<EraseReport> Erase(TenantId tenant) override { return inner_.Erase(tenant); }
+  Result<void> RemoveTenant(TenantId tenant) override { return inner_.RemoveTenant(tenant); }
+  Result<Plan> Acquire(const AcquireRequest& request) override { return inner_.Acquire(request); }
+  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us) override {
+    return inner_.Pin(request, ttl_us);
+  }
+  Result<void> Unpin(const AcquireRequest& request) override { return inner_.Unpin(request); }
+  Result<Ticket> Load(Plan plan, const LoadOptions& options) override {
+    return inner_.Load(std::move(plan), options);
+  }
+  Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) override {
+    return inner_.Open(std::move(plan), options);
+  }
+  uint64_t Evict(uint64_t blocks) override { return inner_.Evict(blocks); }
+  uint64_t Trim() override { return inner_.Trim(); }
+  Result<void> Resize(uint64_t hot_bytes) override { return inner_.Resize(hot_bytes); }
+  VerifyReport Verify() override { return inner_.Verify(); }
+  CacheStats stats() const override { return inner_.stats(); }
+  Result<std::vector<CacheEntry>> Entries(const EntriesRequest& request) override {
+    return inner_.Entries(request);
+  }
+  std::string BlockMap() const override { return inner_.BlockMap(); }
+
+ protected:
+  Cache& inner() const { return inner_; }
+
+ private:
+  Cache& inner_;
+};
+
+}  // namespace quire::registry
+
+#endif  // QUIRE_REGISTRY_FORWARDING_CACHE_H_
