@@ -7,8 +7,8 @@
 
 namespace quire::evict {
 
-/// Evicts what is needed now and, the more of the latest requests had to evict, the closer to a whole
-/// request's need in advance.
+/// Evicts what is needed now and, the more of the latest requests had to evict, the closer to a
+/// whole request's need in advance.
 ///
 /// Threads: not synchronised
 class BatchSize {
