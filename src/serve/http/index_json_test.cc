@@ -101,7 +101,8 @@ TEST(IndexJson, NothingIsLostInRuns) {
     }
     std::multiset<std::string> found;
     std::vector<std::string> last;  // of each run
-    for (const OrderedJson& run : IndexJson(entries, Options())["runs"]) {
+    const OrderedJson json = IndexJson(entries, Options());
+    for (const OrderedJson& run : json["runs"]) {
       const int64_t parent = run["parent"];
       std::string path = parent < 0 ? "" : last.at(static_cast<size_t>(parent));
       for (uint64_t at = 0; at < run["tokens"]; at += kBlock) {
