@@ -9,7 +9,9 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/hash.h"
@@ -328,13 +330,37 @@ struct Decoder {
   std::unique_ptr<Sequence> sequence;
 };
 
-// More is published than is written while the slice decodes, so that there is always something to
-// write; the note says in how many slices that was so.
+/// Blocks that wait to be written, all at once. Whoever is told that a load has ended holds up what
+/// turns the store, so nothing is written while they are published.
+struct Backlog {
+  Backlog() {
+    context.Draw(0);
+    context.Compute(kStepTokens);
+    Must(context.store->Flush());
+  }
+  void Publish() {
+    context.EvictAll();
+    context.Draw(0);
+    std::binary_semaphore published{0};
+    Plan plan = Must(context.Acquire());
+    QUIRE_CHECK(plan.loadable_tokens() > 0);
+    Ticket ticket = Must(
+        context.cache->Load(std::move(plan), {.on_done = [&published] { published.acquire(); }}));
+    while (!ticket.IsDone()) std::this_thread::yield();
+    context.Draw(++seed);
+    context.Compute(kWrittenTokens);
+    published.release();
+  }
+
+  Context context{/*with_store=*/true};
+  uint64_t seed = 0;
+};
+
+// More waits than is written while the slice decodes; the note says in how many slices that was so.
 Result<Subject> DecodeBesideWriting() {
   struct State {
-    Context context{/*with_store=*/true};
+    Backlog backlog;
     Decoder decoder;
-    uint64_t seed = 100;
     uint64_t slices = 0;
     uint64_t covered = 0;
   };
@@ -348,12 +374,11 @@ Result<Subject> DecodeBesideWriting() {
                            kDecodeTokens, kDecodeLayers, kWrittenTokens),
       .work =
           [state](uint32_t) {
-            state->context.Draw(++state->seed);
-            state->context.Compute(kWrittenTokens);
+            state->backlog.Publish();
             const double seconds = state->decoder.Decode();
             ++state->slices;
-            state->covered += state->context.cache->stats().unwritten_blocks > 0 ? 1 : 0;
-            Must(state->context.store->Flush());
+            state->covered += state->backlog.context.cache->stats().unwritten_blocks > 0 ? 1 : 0;
+            Must(state->backlog.context.store->Flush());
             return seconds;
           },
       .floor = [state](uint32_t) { return state->decoder.Decode(); },
