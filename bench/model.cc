@@ -35,20 +35,6 @@ constexpr uint32_t kLayersMin = 4;
 constexpr uint32_t kLayersMax = 28;  // the model's own number
 constexpr uint64_t kHotBytes = 1 << 28;
 
-// Of Qwen3-0.6B.
-model::ModelConfig LargeShape(uint32_t layers) {
-  model::ModelConfig config = model::SmallConfig();
-  config.hidden = 1024;
-  config.intermediate = 3072;
-  config.query_heads = 16;
-  config.kv_heads = 8;
-  config.head_dim = 128;
-  config.vocab = 8192;
-  config.rope.theta = 1e6;
-  config.layers = layers;
-  return config;
-}
-
 uint32_t LayersBeyondCache() {
   const model::ModelConfig config = LargeShape(1);
   const uint64_t layer_bytes =

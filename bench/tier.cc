@@ -1,5 +1,6 @@
 // The store on a disk beside fio: bringing a context of 16,384 tokens back (Qwen3-0.6B in f16),
-// writing records, and what writing behind a cache costs the processor.
+// writing records, and what writing behind a cache costs the processor and whoever decodes beside
+// it; and the time to the first token of a prompt that long, by where its context comes from.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,7 +9,9 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/hash.h"
@@ -16,8 +19,13 @@
 #include "bench/bench.h"
 #include "bench/fio.h"
 #include "bench/must.h"
+#include "bench/quiet.h"
+#include "bench/roofline.h"
+#include "bench/shapes.h"
 #include "env/clock.h"
 #include "env/files.h"
+#include "model/model.h"
+#include "quire/attention.h"
 #include "quire/cache.h"
 #include "quire/disk_store.h"
 #include "tier/cold.h"
@@ -32,6 +40,11 @@ constexpr uint64_t kTokens = 16 * 1024;
 constexpr uint64_t kStepTokens = 512;
 constexpr uint64_t kStoreBytes = uint64_t{8} << 30;
 constexpr uint64_t kWriteBytes = uint64_t{512} << 20;
+constexpr uint64_t kWrittenTokens = 8 * 1024;  // behind a slice that decodes
+constexpr uint32_t kDecodeLayers = 4;          // of the model that decodes: beyond any cache
+constexpr uint32_t kDecodeTokens = 12;
+constexpr uint64_t kComputedTokens = 512;  // of a prompt, where all of it would take minutes
+constexpr uint32_t kVocab = 8192;
 
 double WallSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -68,9 +81,13 @@ class Directory {
 /// A cache that holds the context once, and its store.
 struct Context {
   explicit Context(bool with_store) {
-    Prng prng(1);
-    for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(50'000));
+    Draw(1);
+    Prng prng(2);
     for (uint16_t& value : rows) value = static_cast<uint16_t>(0x3000 + prng.NextBelow(0x800));
+    Open(with_store);
+  }
+
+  void Open(bool with_store) {
     if (with_store) {
       store = Must(DiskStore::Open({.directory = directory / "store", .bytes_cap = kStoreBytes}));
     }
@@ -79,14 +96,26 @@ struct Context {
                                 .hot_bytes = uint64_t{2200} << 20,
                                 .store = store.get()}));
   }
+  /// As a process that ends and starts again.
+  void Restart() {
+    Must(store->Flush());
+    cache.reset();
+    store.reset();
+    Open(/*with_store=*/true);
+  }
+  /// Another text.
+  void Draw(uint64_t seed) {
+    Prng prng(seed);
+    for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kVocab));
+  }
 
-  void Compute() {
+  void Compute(uint64_t count = kTokens) {
     auto sequence = Must(cache->Open(Must(Acquire()), {.reserve_tokens = kTokens + 1}));
     const RowsView view = {.data = rows.data(),
                            .dtype = Codec::kF16,
                            .token_stride = int64_t{kKvHeads} * kDim,
                            .head_stride = kDim};
-    for (uint64_t done = 0; done < kTokens; done += kStepTokens) {
+    for (uint64_t done = 0; done < count; done += kStepTokens) {
       for (uint32_t layer = 0; layer < kLayers; ++layer) {
         Must(sequence->Append(layer, {.key = view, .value = view, .tokens = kStepTokens}));
       }
@@ -255,12 +284,219 @@ Result<Subject> WriteCpu() {
                                    crc)};
 }
 
+/// A model of the contexts' shape with random weights.
+struct Runner {
+  Runner(uint32_t layers, uint32_t threads) : executor(MakePinnedPool(threads)) {
+    const model::ModelConfig config = LargeShape(layers);
+    model =
+        Must(model::Model::Create(config, model::RandomTensors(config, ComputeType::kBf16, 1), {}));
+    logits.resize(config.vocab);
+  }
+  /// Logits after tokens that follow what the sequence holds.
+  void Step(Sequence& sequence, std::span<const TokenId> tokens) {
+    const model::StepItem item = {.sequence = &sequence, .tokens = tokens, .logits = logits.data()};
+    Must(model->Step({&item, 1}, *attention, *executor));
+  }
+
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<AttentionBackend> attention = Must(MakeCpuAttention());
+  std::unique_ptr<Executor> executor;
+  std::vector<float> logits;
+};
+
+/// One thread that decodes, in a cache of its own.
+struct Decoder {
+  Decoder()
+      : cache(Must(Cache::Create({.geometry = model::GeometryOf(LargeShape(kDecodeLayers)),
+                                  .profile = NumericProfile::Uniform(Codec::kF16),
+                                  .hot_bytes = uint64_t{64} << 20}))) {
+    const Identity identity{.weights = {1}};
+    sequence = Must(
+        cache->Open(Must(cache->Acquire({.identity = &identity, .tokens = tokens, .reuse = false})),
+                    {.publish = false}));
+  }
+  double Decode() {
+    sequence->Reset();
+    const double begin_s = WallSeconds();
+    for (uint32_t i = 0; i < kDecodeTokens; ++i) {
+      runner.Step(*sequence, std::span(tokens).subspan(i, 1));
+    }
+    return WallSeconds() - begin_s;
+  }
+
+  Runner runner{kDecodeLayers, /*threads=*/1};
+  const std::vector<TokenId> tokens = std::vector<TokenId>(kDecodeTokens, 7);
+  std::unique_ptr<Cache> cache;
+  std::unique_ptr<Sequence> sequence;
+};
+
+/// Blocks that wait to be written, all at once. Whoever is told that a load has ended holds up what
+/// turns the store, so nothing is written while they are published.
+struct Backlog {
+  Backlog() {
+    context.Draw(0);
+    context.Compute(kStepTokens);
+    Must(context.store->Flush());
+  }
+  void Publish() {
+    context.EvictAll();
+    context.Draw(0);
+    std::binary_semaphore published{0};
+    Plan plan = Must(context.Acquire());
+    QUIRE_CHECK(plan.loadable_tokens() > 0);
+    Ticket ticket = Must(
+        context.cache->Load(std::move(plan), {.on_done = [&published] { published.acquire(); }}));
+    while (!ticket.IsDone()) std::this_thread::yield();
+    context.Draw(++seed);
+    context.Compute(kWrittenTokens);
+    published.release();
+  }
+
+  Context context{/*with_store=*/true};
+  uint64_t seed = 0;
+};
+
+// More waits than is written while the slice decodes; the note says in how many slices that was so.
+Result<Subject> DecodeBesideWriting() {
+  struct State {
+    Backlog backlog;
+    Decoder decoder;
+    uint64_t slices = 0;
+    uint64_t covered = 0;
+  };
+  auto state = std::make_shared<State>();
+  return Timed{
+      .unit = "ms/token",
+      .less_is_better = true,
+      .amount = 1e3 / kDecodeTokens,
+      .slice = fmt::format("decodes {} tokens on one thread ({} layers) while {} tokens of another "
+                           "context are written",
+                           kDecodeTokens, kDecodeLayers, kWrittenTokens),
+      .work =
+          [state](uint32_t) {
+            state->backlog.Publish();
+            const double seconds = state->decoder.Decode();
+            ++state->slices;
+            state->covered += state->backlog.context.cache->stats().unwritten_blocks > 0 ? 1 : 0;
+            Must(state->backlog.context.store->Flush());
+            return seconds;
+          },
+      .floor = [state](uint32_t) { return state->decoder.Decode(); },
+      .note =
+          [state] {
+            return fmt::format(
+                "the same while nothing is written; in {} of {} slices something was "
+                "left to write at the end",
+                state->covered, state->slices);
+          }};
+}
+
+/// A prompt of 16,384 tokens and one more, of a model with all layers.
+struct FirstToken {
+  FirstToken() {
+    context.Compute();
+    Must(context.store->Flush());
+  }
+  /// Of a plan, to the logits after the prompt.
+  void Finish(Plan plan) {
+    const uint64_t resident = plan.resident_tokens();
+    QUIRE_CHECK(resident == kTokens);
+    const auto sequence = Must(context.cache->Open(std::move(plan), {}));
+    runner.Step(*sequence, std::span(context.tokens).subspan(resident));
+  }
+  double FromMemory() {
+    const double begin_s = WallSeconds();
+    Finish(Must(context.Acquire()));
+    return WallSeconds() - begin_s;
+  }
+  double FromStore() {
+    context.Restart();
+    const double begin_s = WallSeconds();
+    Finish(Must(context.cache->Load(Must(context.Acquire()), {})).Take());
+    return WallSeconds() - begin_s;
+  }
+  double Computed() {
+    const auto tokens = std::span<const TokenId>(context.tokens).first(kComputedTokens);
+    const double begin_s = WallSeconds();
+    const auto sequence = Must(
+        context.cache->Open(Must(context.cache->Acquire(
+                                {.identity = &context.identity, .tokens = tokens, .reuse = false})),
+                            {.publish = false}));
+    runner.Step(*sequence, tokens);
+    return WallSeconds() - begin_s;
+  }
+  // Multiply-adds of the layers' matrix products, twice; attention is not counted.
+  double gigaflops(uint64_t count) const {
+    const double head_bytes = 2.0 * kVocab * LargeShape(1).hidden;
+    return (static_cast<double>(runner.model->weight_bytes()) - head_bytes) * 1e-9 *
+           static_cast<double>(count);
+  }
+
+  Context context{/*with_store=*/true};
+  Runner runner{kLayers, /*threads=*/2};
+};
+
+Timed Milliseconds(std::string slice) {
+  Timed timed;
+  timed.unit = "ms";
+  timed.less_is_better = true;
+  timed.amount = 1e3;
+  timed.slice = std::move(slice);
+  return timed;
+}
+
+Result<Subject> FirstTokenComputed() {
+  auto first = std::make_shared<FirstToken>();
+  Timed timed = Milliseconds(fmt::format(
+      "computes the first {} of {} tokens; all of them take that many times as long, and more",
+      kComputedTokens, kTokens));
+  timed.work = [first](uint32_t) { return first->Computed(); };
+  timed.floor = [first](uint32_t) {
+    return first->gigaflops(kComputedTokens) * SecondsPerGigaflop(*first->runner.executor);
+  };
+  timed.note = [] { return "the multiply-adds of the matrix products, in registers"; };
+  return timed;
+}
+
+Result<Subject> FirstTokenFromMemory() {
+  auto first = std::make_shared<FirstToken>();
+  auto sequence = std::shared_ptr<Sequence>(
+      Must(first->context.cache->Open(Must(first->context.Acquire()), {.publish = false})));
+  Timed timed = Milliseconds(
+      fmt::format("{} tokens are in memory: Acquire, Open, one token computed", kTokens));
+  timed.work = [first](uint32_t) { return first->FromMemory(); };
+  timed.floor = [first, sequence](uint32_t) {
+    const double begin_s = WallSeconds();
+    first->runner.Step(*sequence, std::span(first->context.tokens).subspan(kTokens));
+    const double seconds = WallSeconds() - begin_s;
+    Must(sequence->Rollback(kTokens));
+    return seconds;
+  };
+  timed.note = [] { return "that token, computed behind an open sequence"; };
+  return timed;
+}
+
+Result<Subject> FirstTokenFromStore() {
+  auto first = std::make_shared<FirstToken>();
+  Timed timed = Milliseconds(fmt::format(
+      "{} tokens are in the store of an earlier process: Acquire, Load, Open, one token computed",
+      kTokens));
+  timed.work = [first](uint32_t) { return first->FromStore(); };
+  timed.floor = [first](uint32_t) { return first->FromMemory(); };
+  timed.note = [] { return "the same from memory"; };
+  return timed;
+}
+
 }  // namespace
 
 std::vector<Case> TierCases(const Options&) {
   return {{.name = "restore/f16/16384", .prepare = Restore},
           {.name = "write/f16", .prepare = Write},
-          {.name = "write_cpu/f16", .prepare = WriteCpu}};
+          {.name = "write_cpu/f16", .prepare = WriteCpu},
+          {.name = "decode_beside_writing/t1", .prepare = DecodeBesideWriting},
+          {.name = "first_token/computed/512", .prepare = FirstTokenComputed},
+          {.name = "first_token/memory/16384", .prepare = FirstTokenFromMemory},
+          {.name = "first_token/restart/16384", .prepare = FirstTokenFromStore}};
 }
 
 }  // namespace quire::bench

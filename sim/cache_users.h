@@ -63,6 +63,7 @@ struct Loading {
   uint64_t damaged = 0;
   bool is_calm = false;  // nobody hurries, cancels or erases it
   std::optional<Ticket> ticket{};
+  Live front{};  // from the end: what is computed meanwhile; without a sequence nothing is
 };
 
 struct Side {  // a cache and who uses it

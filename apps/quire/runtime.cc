@@ -90,7 +90,10 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_option("--store-bytes", flags.store_bytes, "Most that the store takes of the disk")
       ->check(BytesValidator())
       ->capture_default_str();
-  command.add_option("--load", flags.load, "What the store has is loaded, or computed if faster")
+  command
+      .add_option("--load", flags.load,
+                  "What the store has is loaded; auto: loaded, computed or both, whatever is "
+                  "fastest")
       ->check(CLI::IsMember({"always", "auto", "never"}))
       ->capture_default_str();
   command.add_option("--chunk", flags.chunk_tokens, "Prompt tokens per step")

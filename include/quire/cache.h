@@ -279,7 +279,9 @@ class Cache {
   /// checksums first; where something does not come, what follows it is left to be computed.
   /// A plan with nothing to load is done at once.
   ///
-  /// Errors: kNoSpace as Open, for the slots. The plan's pins are dropped then
+  /// Errors: kNoSpace as Open, for the slots; kUnsupported LoadOrder::kFromEnd where layers have a
+  ///         window, or with residual_tokens: what a query sees there is not all of the prompt, so
+  ///         there is no front to compute. The plan's pins are dropped then
   virtual Result<Ticket> Load(Plan plan, const LoadOptions& options) = 0;
 
   /// Makes a sequence that starts with the plan's resident tokens and has room for the rest.

@@ -102,8 +102,17 @@ class DiskStore {
   const std::unique_ptr<cache::StoreState> state_;
 };
 
+/// Which blocks of a load are read first.
+enum class LoadOrder : uint8_t {
+  kFromFront = 1,  // so that what comes can be used even where the rest does not
+  // The last one first, for a caller that computes from the front meanwhile and says with
+  // Ticket::Meet how far it is. Nothing is found before it all follows on what was computed.
+  kFromEnd = 2,
+};
+
 struct LoadOptions {
   uint64_t timeout_us = 0;  // what is not there by then is not waited for; 0: no limit
+  LoadOrder order = LoadOrder::kFromFront;
   // Called once, when the load has ended, on a thread of the store, which waits for it, and so does
   // the end of the ticket. May be empty.
   std::function<void()> on_done{};
@@ -112,7 +121,10 @@ struct LoadOptions {
 struct LoadProgress {
   uint64_t blocks = 0;        // to be loaded
   uint64_t blocks_ready = 0;  // loaded and verified, all layers
-  uint64_t bytes = 0;         //
+  uint64_t bytes = 0;         // of all blocks
+  // kFromEnd: tokens of the prompt before what has come. Computing on from there is of no use.
+  uint64_t meet_tokens = 0;
+  uint64_t elapsed_us = 0;  // by the store's clock, to its end
 };
 
 /// A load under way. What has come is held until the ticket ends.
@@ -128,6 +140,14 @@ class Ticket {
 
   bool IsDone() const;
   LoadProgress progress() const;
+  /// Of a load kFromEnd: what was resident when it began, pinned once more, as a plan of the first
+  /// `tokens` of the prompt, to compute from. At least one token of it is missing. It counts as no
+  /// lookup: the plan of Take does.
+  Plan Front(uint64_t tokens) const;
+  /// Of a load kFromEnd: the first `tokens` of the prompt are computed and published, and the caller
+  /// holds them until this ends. Blocks that end there are not read any more, and their room comes
+  /// back; when all after them have come it is done. More than before, or it changes nothing.
+  void Meet(uint64_t tokens);
   /// Returns when it has ended, or after so long: whether it has.
   bool WaitFor(uint64_t timeout_us) const;
   /// What has not come yet will not be waited for.

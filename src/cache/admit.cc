@@ -151,8 +151,9 @@ void Core::MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& pat
   }
 }
 
-// As a lookup, or that it was not one.
-void Core::Count(const PlanState& plan, int64_t sign) {
+// As a lookup, or that it was not one. Of what is resident, `computed_tokens` are no hit: whoever
+// asked computed them after it had asked.
+void Core::Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens) {
   const auto add = [&](uint64_t& counter, uint64_t count) {
     counter += sign > 0 ? count : 0 - count;
   };
@@ -162,8 +163,10 @@ void Core::Count(const PlanState& plan, int64_t sign) {
     add(of_tenant.lookups, 1);
     add(state.counters.lookup_tokens, plan.prompt_tokens);
     add(of_tenant.lookup_tokens, plan.prompt_tokens);
-    add(state.counters.hit_tokens, plan.resident);
-    add(of_tenant.hit_tokens, plan.resident);
+    add(state.counters.hit_tokens, plan.resident - computed_tokens);
+    add(of_tenant.hit_tokens, plan.resident - computed_tokens);
+    const auto not_loaded = static_cast<uint8_t>(MissReason::kNotLoaded);
+    add(of_tenant.missed_tokens[not_loaded], computed_tokens);
     for (const MissRun& run : plan.missing) {
       add(of_tenant.missed_tokens[static_cast<uint8_t>(run.reason)], run.tokens);
     }

@@ -93,11 +93,16 @@ class Core final : public Cache {
   std::vector<StoredForm> TakeUsed();
   /// Of that, the store does not have this any more.
   void OfferAgain(std::span<const StoredForm> lost);
+  /// Holds the first `count` entries of a job, which its ticket's holder has published, so that
+  /// those after them can be attached. False: they are not all there.
+  bool AdoptComputed(LoadJob& job, size_t count);
   /// Publishes entries [first, first + count) of a job, which have been loaded, and holds them for
   /// it. Returns how many; those that follow may not be published.
   size_t AttachLoaded(LoadJob& job, size_t first, size_t count);
   /// The same with the open forms, when all blocks are attached.
   void AttachTwins(LoadJob& job);
+  /// As Ticket::Front.
+  Plan FrontOf(const LoadJob& job, uint64_t tokens);
   /// The plan of a job that is done, with what came.
   Plan TakeLoaded(LoadJob& job);
   /// Lets go of all that a job that is done has.
@@ -106,6 +111,7 @@ class Core final : public Cache {
   /// For tickets: until a job is done, or for so long; and to have a change of it looked at.
   static bool Await(const LoadJob& job, uint64_t timeout_us);
   static void Wake(const LoadJob& job);
+  static uint64_t NowOf(const LoadJob& job);  // by the store's clock
 
   // For sequences and leases.
 
@@ -238,10 +244,11 @@ class Core final : public Cache {
     MissReason failure = MissReason::kNeverSeen;  // of `failed`
   };
   Result<void> FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what);
-  void Count(const PlanState& plan, int64_t sign);
+  void Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens = 0);
   uint64_t FindElsewhereBelow(std::span<const TokenId> prompt, const Place& place) const;
   void FindBelow(std::span<const TokenId> prompt, const Place& place, const FoundPath& path,
                  LoadList& load) const;
+  bool loads_from_end() const;
   std::string PublisherName(TenantId tenant) const;
   uint64_t DisownLoaded(TenantId erased);
   void WriteAgain(TenantId erased);

@@ -264,11 +264,27 @@ RecordWanted LoadJob::WantedAt(size_t i) const {
       .tokens = std::span<const TokenId>(state.prompt).subspan(index * block_tokens, block_tokens)};
 }
 
+uint64_t LoadJob::TokensBefore(size_t i) const {
+  return (Core::StateOf(*plan).path.size() + i) * core.block_tokens();
+}
+
+size_t LoadJob::EntriesIn(uint64_t tokens) const {
+  const PlanState& state = Core::StateOf(*plan);
+  const uint64_t blocks = tokens / core.block_tokens();
+  return std::min(blocks - std::min<uint64_t>(blocks, state.path.size()), state.load.keys.size());
+}
+
 Result<Ticket> Core::Load(Plan plan, const LoadOptions& options) {
   const PlanState& state = *plan.state_;
   const LoadList& load = state.load;
   auto job = std::make_shared<LoadJob>(*this, std::move(plan), options);
+  if (options.order == LoadOrder::kFromEnd && !loads_from_end()) {
+    return Fail(ErrorCode::kUnsupported,
+                "load: from the end, but layers have a window, or there are residual tokens");
+  }
+  job->begin_us = mover_ != nullptr ? mover_->NowMicros() : 0;
   if (load.keys.empty()) {
+    job->end_us = job->begin_us;
     job->done = true;
     job->left = true;
     return Ticket(std::move(job));
@@ -291,11 +307,51 @@ Result<Ticket> Core::Load(Plan plan, const LoadOptions& options) {
       if (load.wanted[i][c]) job->slots[i][c] = taken->slots[c][next[c]++];
     }
   }
+  job->unread = load.keys.size();
   job->publisher = tier::PublisherOf(PublisherName(state.place.tenant));
-  if (options.timeout_us != 0) job->deadline_us = mover_->NowMicros() + options.timeout_us;
+  if (options.timeout_us != 0) job->deadline_us = job->begin_us + options.timeout_us;
   mover_->Load(job);
   taken->slots.Disown();  // they are the job's
   return Ticket(std::move(job));
+}
+
+// All layers see all of a prompt, and nothing but whole blocks.
+bool Core::loads_from_end() const {
+  return classes_.part_count() == 1 && !classes_.reach(0).windowed() &&
+         classes_.residual_blocks() == 0;
+}
+
+Plan Core::FrontOf(const LoadJob& job, uint64_t tokens) {
+  const PlanState& all = StateOf(*job.plan);
+  auto front = std::make_unique<PlanState>();
+  front->place = all.place;
+  front->resident = all.resident;
+  front->prompt_tokens = std::clamp(tokens, all.resident + 1, all.prompt_tokens);
+  front->resident_tokens = all.resident_tokens;
+  front->path = all.path;
+  front->slots = all.slots;
+  front->missing.push_back(
+      {.reason = MissReason::kNotLoaded, .tokens = front->prompt_tokens - front->resident});
+  std::vector<SlotId> held(all.lease.slots_);
+  HoldSlots(held);
+  front->lease = Lease(this, std::move(held));
+  return Plan(std::move(front));
+}
+
+bool Core::AdoptComputed(LoadJob& job, size_t count) {
+  if (count == 0) return true;
+  const PlanState& plan = StateOf(*job.plan);
+  const uint64_t blocks = plan.path.size() + count;
+  const auto prompt = std::span<const TokenId>(plan.prompt).first(blocks * block_tokens() + 1);
+  FoundPath path = FindPath(prompt, plan.place);
+  CutToHit(classes_, prompt.size(), path);
+  if (path.blocks.size() < blocks) return false;
+  // Once they are held nothing may fail.
+  job.path.assign(path.blocks.begin() + static_cast<ptrdiff_t>(plan.path.size()),
+                  path.blocks.end());
+  job.path.reserve(plan.load.keys.size());
+  job.held.reserve((blocks + plan.load.keys.size()) * classes_.count());
+  return LeasePath(path, job.held);
 }
 
 size_t Core::AttachLoaded(LoadJob& job, size_t first, size_t count) {
@@ -445,7 +501,9 @@ Plan Core::TakeLoaded(LoadJob& job) {
                                {.looks_below = false, .failed = &failed, .failure = job.failure});
   QUIRE_CHECK(filled.has_value());  // it asks for no room
   Count(before, -1);
-  Count(*plan, +1);
+  // What the ticket's holder computed meanwhile was found by nobody.
+  const uint64_t came = plan->resident - std::min(plan->resident, before.resident);
+  Count(*plan, +1, std::min(came, job.computed * block_tokens()));
   // Nobody used the first plan: the new one is it.
   ReleaseSlots(before.lease.slots_);
   Disarm(before.lease);
@@ -458,6 +516,8 @@ bool Core::Await(const LoadJob& job, uint64_t timeout_us) {
 }
 
 void Core::Wake(const LoadJob& job) { job.core.mover_->Wake(); }
+
+uint64_t Core::NowOf(const LoadJob& job) { return job.core.mover_->NowMicros(); }
 
 }  // namespace quire::cache
 
@@ -486,7 +546,21 @@ bool Ticket::IsDone() const { return job_->done; }
 
 LoadProgress Ticket::progress() const {
   const cache::LoadList& load = cache::Core::StateOf(*job_->plan).load;
-  return {.blocks = load.keys.size(), .blocks_ready = job_->blocks_ready, .bytes = load.bytes};
+  const uint64_t end_us = job_->done ? job_->end_us.load() : cache::Core::NowOf(*job_);
+  return {.blocks = load.keys.size(),
+          .blocks_ready = job_->blocks_ready,
+          .bytes = load.bytes,
+          .meet_tokens = job_->TokensBefore(job_->unread),
+          .elapsed_us = end_us - job_->begin_us};
+}
+
+Plan Ticket::Front(uint64_t tokens) const { return job_->core.FrontOf(*job_, tokens); }
+
+void Ticket::Meet(uint64_t tokens) {
+  const uint64_t computed = job_->EntriesIn(tokens);
+  if (computed <= job_->computed) return;
+  job_->computed = computed;
+  if (!job_->done) cache::Core::Wake(*job_);
 }
 
 bool Ticket::WaitFor(uint64_t timeout_us) const {

@@ -35,11 +35,15 @@ struct LoadJob {
 
   /// The block that entry `i` of `slots` is.
   RecordWanted WantedAt(size_t i) const;
+  /// Tokens of the prompt before that block, and how many entries end within so many tokens.
+  uint64_t TokensBefore(size_t i) const;
+  size_t EntriesIn(uint64_t tokens) const;
 
   Core& core;
   std::optional<Plan> plan;  // until the ticket ends
   const LoadOptions options;
-  uint64_t deadline_us = 0;  // by the store's clock; 0: none
+  uint64_t begin_us = 0;     // by the store's clock
+  uint64_t deadline_us = 0;  // 0: none
   tier::PublisherId publisher{};
 
   std::vector<PerClass<SlotId>> slots{};  // where each block is loaded; none: that part is not
@@ -50,6 +54,9 @@ struct LoadJob {
   MissReason failure = MissReason::kNeverSeen;
 
   std::atomic<uint64_t> blocks_ready = 0;
+  std::atomic<uint64_t> unread = 0;    // entries before those that came, from the end
+  std::atomic<uint64_t> computed = 0;  // entries that the ticket's holder has published itself
+  std::atomic<uint64_t> end_us = 0;    // 0: it has not ended
   std::atomic<bool> cancelled = false;
   std::atomic<bool> done = false;  // what came stands
   std::atomic<bool> left = false;  // and the mover looks at nothing of this any more

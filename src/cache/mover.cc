@@ -52,13 +52,25 @@ struct Mover::Get {
 /// A job under way.
 struct Mover::ActiveLoad {
   explicit ActiveLoad(std::shared_ptr<LoadJob> of)
-      : job(std::move(of)), pending(job->slots.size()), end(job->slots.size()) {}
+      : job(std::move(of)),
+        pending(job->slots.size()),
+        end(job->slots.size()),
+        meets(job->options.order == LoadOrder::kFromEnd),
+        next(end),
+        came(end) {}
+
+  bool IsWanted(size_t entry) const { return entry >= computed && entry < end; }
 
   std::shared_ptr<LoadJob> job;
   std::vector<uint8_t> pending;  // records of each entry that are being loaded
   size_t started = 0;            // entries
   size_t attached = 0;
   size_t end;  // entries that may still come
+  // From the end, until it has met what was computed.
+  bool meets;
+  size_t next;          // entries from here on were started
+  size_t came;          // and those from here on have come
+  size_t computed = 0;  // entries before this one are the caller's own
   uint32_t gets = 0;
   bool twins_failed = false;
 };
@@ -405,7 +417,9 @@ bool Mover::AdvanceLoads() {
       load->end = load->attached;
       CancelGets(*load);
     }
+    if (load->meets) TakeComputed(*load);
     StartGets(*load);
+    if (load->meets) MeetComputed(*load);
     worked = AttachReady(*load) || worked;
     StartGets(*load);
   }
@@ -423,16 +437,25 @@ bool Mover::AdvanceLoads() {
   return worked;
 }
 
+std::optional<size_t> Mover::NextToStart(ActiveLoad& load) {
+  if (load.meets) {
+    const bool any = load.next > load.computed && load.next <= load.end;
+    if (!any || load.gets >= kBlocksInFlight) return std::nullopt;
+    return --load.next;
+  }
+  if (load.started >= std::min(load.end, load.attached + kBlocksInFlight)) return std::nullopt;
+  return load.started++;
+}
+
 void Mover::StartGets(ActiveLoad& load) {
   const SlotClasses& classes = load.job->core.classes();
-  while (load.started < load.end && load.started < load.attached + kBlocksInFlight) {
-    const size_t entry = load.started++;
-    const PerClass<SlotId>& slots = load.job->slots[entry];
+  while (const auto entry = NextToStart(load)) {
+    const PerClass<SlotId>& slots = load.job->slots[*entry];
     for (const bool twins : {false, true}) {
       const bool wanted = twins ? AnyOf(slots, classes.part_count(), classes.count())
                                 : AnyOf(slots, 0, classes.part_count());
-      if (!wanted || StartGet(load, entry, twins)) continue;
-      NotComing(load, entry, twins, MissReason::kLoadFailed);
+      if (!wanted || StartGet(load, *entry, twins)) continue;
+      NotComing(load, *entry, twins, MissReason::kLoadFailed);
       break;
     }
   }
@@ -499,6 +522,7 @@ void Mover::EndGet(const StoreCompletion& ended) {
   ActiveLoad& load = *get->load;
   --load.gets;
   --load.pending[get->entry];
+  if (get->entry < load.computed) return GiveBack(load, get->entry);
   if (ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed)) {
     ++loaded_;
     const Slots& slots = load.job->core.slots();
@@ -523,10 +547,10 @@ void Mover::NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason rea
   CancelGets(load);
 }
 
-// What comes after the end is of no use any more.
+// What comes after the end, or was computed, is of no use any more.
 void Mover::CancelGets(ActiveLoad& load) {
   for (const auto& [tag, get] : gets_) {
-    if (get->load != &load || get->entry < load.end) continue;
+    if (get->load != &load || load.IsWanted(get->entry)) continue;
     if (Planted(Canary::kForgetLate)) {
       --load.gets;
       get->load = nullptr;
@@ -540,7 +564,47 @@ bool Mover::IsReady(const ActiveLoad& load, size_t entry) {
   return load.pending[entry] == 0 || Planted(Canary::kAttachEarly);
 }
 
+// How far the caller has computed by now: what lies before that is not read any more.
+void Mover::TakeComputed(ActiveLoad& load) {
+  const size_t computed = load.job->computed;
+  if (computed <= load.computed) return;
+  const size_t before = std::exchange(load.computed, computed);
+  CancelGets(load);
+  for (size_t entry = before; entry < computed; ++entry) {
+    if (load.pending[entry] == 0) GiveBack(load, entry);
+  }
+}
+
+void Mover::GiveBack(ActiveLoad& load, size_t entry) {
+  PerClass<SlotId>& slots = load.job->slots[entry];
+  PerClass<SlotId> given = slots;
+  const auto end =
+      std::remove_if(given.begin(), given.end(), [](SlotId slot) { return slot.is_none(); });
+  slots.fill(SlotId::None());
+  load.job->core.ReleaseSlots({given.begin(), end});
+}
+
+// When all has come that was not computed, what was computed is what it is attached to.
+void Mover::MeetComputed(ActiveLoad& load) {
+  load.came = std::min(load.came, load.end);
+  while (load.came > std::max(load.next, load.computed) && IsReady(load, load.came - 1)) {
+    --load.came;
+  }
+  load.job->unread = load.came;
+  load.job->blocks_ready = load.end - load.came;
+  if (load.came > load.computed) return;
+  const size_t first = std::min(load.computed, load.end);
+  if (first < load.end && !load.job->core.AdoptComputed(*load.job, first)) {
+    load.end = load.attached;  // nobody holds it any more, or it may not be published
+    return;
+  }
+  load.meets = false;
+  load.attached = first;
+  load.started = load.end;
+}
+
 bool Mover::AttachReady(ActiveLoad& load) {
+  if (load.meets) return false;
   bool worked = false;
   while (load.attached < load.end) {
     size_t ready = load.attached;
@@ -552,7 +616,7 @@ bool Mover::AttachReady(ActiveLoad& load) {
     const size_t count = ready - load.attached;
     const size_t attached = load.job->core.AttachLoaded(*load.job, load.attached, count);
     load.attached += attached;
-    load.job->blocks_ready = load.attached;
+    load.job->blocks_ready = load.attached - load.computed;
     worked = true;
     if (attached == count) continue;
     load.end = load.attached;  // it may not be published any more
@@ -567,6 +631,7 @@ void Mover::End(ActiveLoad& load) {
   if (load.twins_failed && job.failure == MissReason::kNeverSeen) {
     job.failure = MissReason::kLoadFailed;
   }
+  job.end_us = clock_.NowMicros();
   job.done = true;
 }
 

@@ -30,7 +30,8 @@ struct LoadJob;
 /// Written are blocks as they were published, parents before children, each once. Their slots are
 /// read while nobody holds them: an eviction goes on, and the slots are free a copy later. Loaded
 /// are records into slots of the job, which are published in the order of the path when the store
-/// has verified them.
+/// has verified them: as they come, or, of a load from the end, when they meet what its caller has
+/// computed and published from the front.
 ///
 /// Threads:  any
 /// Lifetime: the clock must outlive it; caches detach before it ends
@@ -101,6 +102,7 @@ class Mover {
   bool StartFlushes() QUIRE_REQUIRES(tick_mutex_);
   void EndWrite(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
   bool AdvanceLoads() QUIRE_REQUIRES(tick_mutex_);
+  static std::optional<size_t> NextToStart(ActiveLoad& load);
   void StartGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   bool StartGet(ActiveLoad& load, size_t entry, bool twins) QUIRE_REQUIRES(tick_mutex_);
   void AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) QUIRE_REQUIRES(tick_mutex_);
@@ -108,6 +110,9 @@ class Mover {
       QUIRE_REQUIRES(tick_mutex_);
   void EndGet(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
   static bool IsReady(const ActiveLoad& load, size_t entry);
+  void TakeComputed(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
+  void GiveBack(ActiveLoad& load, size_t entry) QUIRE_REQUIRES(tick_mutex_);
+  void MeetComputed(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   bool AttachReady(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void CancelGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void End(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);

@@ -60,8 +60,20 @@ TEST_F(StoreThreadsTest, EveryoneAtOnceGetsTheRightBytes) {
         if (prng.NextBelow(3) == 0) options.timeout_us = 1 + prng.NextBelow(3000);
         std::atomic<bool> told = false;
         options.on_done = [&told] { told = true; };
+        if (prng.NextBelow(3) == 0) options.order = LoadOrder::kFromEnd;
         auto ticket = test.cache->Load(*std::move(plan), options);
         if (!ticket) continue;
+        std::unique_ptr<Sequence> front;  // ends before the plan is taken, or after
+        if (options.order == LoadOrder::kFromEnd) {
+          const uint64_t tokens = prng.NextBelow(prompt.size());
+          auto opened = test.cache->Open(ticket->Front(1), {.on_full = OnFull::kHalt});
+          if (opened && (*opened)->length() < tokens) {
+            front = *std::move(opened);
+            (void)test.model.Feed(*front, std::span(prompt).first(tokens));
+            ticket->Meet(front->length());
+            if (prng.NextBelow(4) == 0) front.reset();
+          }
+        }
         switch (prng.NextBelow(5)) {
           case 0: continue;  // dropped under way
           case 1: ticket->Cancel(); break;

@@ -31,7 +31,8 @@ void Engine::WakePrefixWaiters() {
     const auto found = tasks_.find(task->prefix_owner());
     if (found != tasks_.end()) {
       const Task& owner = *found->second;
-      if (!owner.ended() && loads_.contains(owner.id())) continue;
+      const bool is_there = owner.running() && owner.position() >= task->prefix_tokens();
+      if (!owner.ended() && !is_there && loads_.contains(owner.id())) continue;
       const bool goes_on = owner.running() && !owner.ended() && !owner.paused_us();
       if (goes_on && owner.position() < task->prefix_tokens()) continue;
     }
@@ -41,7 +42,7 @@ void Engine::WakePrefixWaiters() {
 }
 
 void Engine::Admit(uint64_t now_us) {
-  const auto is_full = [&] { return running_.size() + loads_.size() >= options_.running_max; };
+  const auto is_full = [&] { return holders() >= options_.running_max; };
   while (may_start_ && !is_full()) {
     Task* const first = FirstInLine(now_us);
     if (first == nullptr || first->waits() == Waits::kRoom) {
@@ -159,7 +160,8 @@ Result<void> Engine::Open(Task& task) {
     options.reserve_tokens = task.text().size();
   }
   if (!plan) return std::unexpected(std::move(plan).error());
-  if (ShouldLoad(*plan)) return StartLoad(task, *std::move(plan), options);
+  const Bring how = HowToBring(task, *plan);
+  if (how != Bring::kCompute) return StartLoad(task, *std::move(plan), options, how);
   return OpenWith(task, *std::move(plan), options, /*loaded_tokens=*/0);
 }
 

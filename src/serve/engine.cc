@@ -98,7 +98,12 @@ TickReport Engine::Tick() {
   ReserveRoom(parts);
   const uint64_t step_us = parts_.clock.NowMicros();
   stepper_.Step(parts);
-  stats_.step_us += parts_.clock.NowMicros() - step_us;
+  const uint64_t took_us = parts_.clock.NowMicros() - step_us;
+  stats_.step_us += took_us;
+  if (std::ranges::none_of(parts, &StepPart::decoded)) {
+    stats_.read_us += took_us;
+    for (const StepPart& part : parts) stats_.read_tokens += part.tokens;
+  }
   TakeIn(parts);
   RemoveEnded();
   if (!parts.empty() || may_start_) return {.worked = true};

@@ -40,7 +40,9 @@ enum class Admission : uint8_t {
 /// Whether what a store has of a prompt is loaded or computed.
 enum class LoadPolicy : uint8_t {
   kAlways = 1,
-  kAuto = 2,  // what is the faster of the two, as far as the engine has seen
+  // What is fastest, as far as the engine has seen: one of the two, or, where nobody else runs,
+  // both at once: the end is loaded and the front computed, until they meet.
+  kAuto = 2,
   kNever = 3,
 };
 
@@ -81,9 +83,12 @@ struct EngineStats {
   uint64_t step_prompt_tokens_max = 0;  // most of one step
   uint64_t looks = 0;                   // at waiting requests: whether they can start
   uint64_t loads = 0;                   // of requests, from the store
+  uint64_t loads_from_end = 0;          // of these, beside which the front was computed
   uint64_t loaded_tokens = 0;           // that these brought
-  uint64_t load_us = 0;                 // from their start to their end, all together
-  uint64_t load_bytes = 0;              //
+  uint64_t load_us = 0;                 // of those that did not fail, by the store's clock
+  uint64_t load_bytes = 0;              // that these brought
+  uint64_t read_us = 0;                 // of steps that read prompts and did nothing else
+  uint64_t read_tokens = 0;             // in these
   uint64_t prefix_waits = 0;            // requests that waited for what another computes
   uint64_t preemptions = 0;
   uint64_t sessions_released = 0;  // idle sessions that lost their sequence
@@ -167,14 +172,19 @@ class Engine {
     uint64_t tokens;
   };
 
-  /// What a waiting request's text has in the store.
+  /// How a request comes by what the store has of its text.
+  enum class Bring : uint8_t { kCompute = 1, kLoad = 2, kBoth = 3 };
+  /// What the store has of a request's text, on its way. The request waits, or computes the front.
   struct Loading {
     Ticket ticket;
     SequenceOptions options;  // to open it with
     uint64_t resident;        // tokens before it
     uint64_t tokens;          // to be loaded
-    uint64_t bytes;
-    uint64_t begin_us;
+    bool computes = false;    // the request runs
+  };
+  struct Costs {
+    double load_us = 0;
+    double compute_us = 0;
   };
 
   Engine(const Parts& parts, const Identity& identity, const EngineOptions& options);
@@ -208,9 +218,16 @@ class Engine {
   Result<void> OpenWith(Task& task, Plan plan, const SequenceOptions& options,
                         uint64_t loaded_tokens);
   // loading.cc: what comes from the store.
-  bool ShouldLoad(const Plan& plan) const;
-  Result<void> StartLoad(Task& task, Plan plan, const SequenceOptions& options);
+  std::optional<Costs> CostsOf(uint64_t tokens, uint64_t bytes) const;
+  bool CanComputeBeside(const Task& task) const;
+  Bring HowToBring(const Task& task, const Plan& plan) const;
+  Result<void> StartLoad(Task& task, Plan plan, const SequenceOptions& options, Bring how);
+  void StartFront(Task& task, Loading& load, std::vector<MissRun> missing);
+  void MeetLoad(Task& task, Loading& load) const;
   void TakeLoads();
+  void TakeLoad(Task& task, Loading load);
+  void Join(Task& task, const Loading& load, Plan plan);
+  uint64_t holders() const;
   std::optional<Prefix> LoadingPrefix(const Task& task) const;
   bool CanWait() const;
   void WaitForRoom(Task& task);
@@ -242,9 +259,9 @@ class Engine {
   std::map<TenantId, TenantId> domains_;                    // of tenants that share one
   std::map<SessionId, std::unique_ptr<Session>> sessions_;  // before tasks_: they end first
   std::map<RequestId, std::unique_ptr<Task>> tasks_;
-  std::map<RequestId, Loading> loads_;  // of waiting tasks
-  std::vector<Task*> running_;          // oldest first
-  bool may_start_ = false;              // something changed for a waiting request
+  std::map<RequestId, Loading> loads_;
+  std::vector<Task*> running_;  // oldest first
+  bool may_start_ = false;      // something changed for a waiting request
   uint64_t retry_outside_us_ = UINT64_MAX;
   uint64_t turns_ended_ = 0;
   EngineStats stats_;

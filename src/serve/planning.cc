@@ -81,6 +81,7 @@ bool Engine::ReserveRoom(StepPart& part) {
       task.Fail(std::move(reserved).error());
       return false;
     }
+    if (loads_.contains(task.id())) return false;  // what is loaded has its room
     if (part.tokens > 1) {
       chunk_.Shrink();
       part.tokens /= 2;
@@ -147,6 +148,7 @@ void Engine::Preempt(Task& task, Waits waits) {
 
 void Engine::TakeSequence(Task& task, Waits waits) {
   std::erase(running_, &task);
+  loads_.erase(task.id());
   task.Preempt();
   if (waits == Waits::kRoom) {
     WaitForRoom(task);

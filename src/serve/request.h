@@ -57,7 +57,9 @@ struct Response {
   Error error{};                  // kFailed only; kCorrupt: the model gives logits not finite
   std::vector<TokenId> tokens{};  // generated, a stop token included
   uint64_t prompt_tokens = 0;     // of a session: all its text before this answer
-  uint64_t reused_tokens = 0;    // found in the cache when it started first, or held by the session
+  // Found in the cache when it started first, or held by the session; and what came of the prompt
+  // after that without being computed for it.
+  uint64_t reused_tokens = 0;
   uint64_t loaded_tokens = 0;    // of these, read from the store
   uint64_t computed_tokens = 0;  // prompt tokens computed; prompt_tokens unless cancelled or reused
   uint64_t recomputed_tokens = 0;  // of all tokens, after it was preempted

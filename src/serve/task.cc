@@ -55,12 +55,34 @@ void Task::Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missin
   if (!request_.keep.keeps_all() && request_.keep.by != KeepBy::kRecent && !kept_) {
     observer_.emplace(ObservedFrom(request_.keep, prompt_tokens_));
   }
-  if (started_) return;
+  stop_at_ = UINT64_MAX;
+  if (started_) {
+    SkipComputed();
+    return;
+  }
   started_ = true;
   furthest_ = position();
   response_.reused_tokens = furthest_;
   response_.loaded_tokens = loaded_tokens;
   if (!missing.empty()) response_.miss_reason = missing.front().reason;
+  response_.missing = std::move(missing);
+}
+
+// What lies between where it was and where it is now was not computed for it. Returns the tokens.
+uint64_t Task::SkipComputed() {
+  if (tokens_generated() > 0 || position() <= furthest_) return 0;
+  const uint64_t tokens = position() - furthest_;
+  furthest_ = position();
+  response_.reused_tokens += tokens;
+  return tokens;
+}
+
+void Task::Join(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing) {
+  stop_at_ = UINT64_MAX;
+  if (sequence != nullptr) sequence_ = std::move(sequence);
+  response_.loaded_tokens += SkipComputed();
+  if (response_.preemptions > 0 || missing.empty()) return;
+  response_.miss_reason = missing.front().reason;
   response_.missing = std::move(missing);
 }
 
@@ -84,7 +106,8 @@ std::span<const TokenId> Task::NextTokens(uint64_t tokens_max) const {
   const uint64_t at = position();
   // What is kept of a prompt is chosen where the prompt ends, so a step ends there.
   const uint64_t end = !publishes() && at < prompt_tokens_ ? prompt_tokens_ : goal();
-  return std::span(text_).subspan(at, std::min(end - at, tokens_max));
+  const uint64_t stop = std::max(at, std::min(end, stop_at_));
+  return std::span(text_).subspan(at, std::min(stop - at, tokens_max));
 }
 
 uint64_t Task::LogitsOf(uint64_t tokens) const {

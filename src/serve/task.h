@@ -70,6 +70,11 @@ class Task {
   /// Goes on with this; the first time, counts what of it was reused.
   void Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
              uint64_t loaded_tokens);
+  /// Goes on with a sequence that is longer by what was loaded while it computed; with the one it
+  /// has where that is null.
+  void Join(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing);
+  /// Reads no further for now: what comes after so many tokens of the text is being loaded.
+  void StopAt(uint64_t tokens) { stop_at_ = tokens; }
   /// The sequence that its session kept; null if there is none.
   std::unique_ptr<Sequence> TakeFromSession();
   /// Gives its sequence back. It has to be started again.
@@ -116,6 +121,7 @@ class Task {
 
  private:
   uint64_t tokens_generated() const { return response_.tokens.size(); }
+  uint64_t SkipComputed();
   Result<void> Keep(const NumericProfile& profile);
   model::Sampler& sampler() { return session_ != nullptr ? session_->sampler : own_sampler_; }
   void Draw(std::span<const float> logits);
@@ -138,6 +144,7 @@ class Task {
   bool starts_whole_;
   bool started_ = false;
   bool ended_ = false;
+  uint64_t stop_at_ = UINT64_MAX;
   uint64_t furthest_ = 0;  // position that was reached, also before it was preempted
   Waits waits_ = Waits::kNothing;
   RequestId prefix_owner_{};

@@ -1,0 +1,307 @@
+// Requests whose end is loaded while their front is computed, on a store that the tests turn: both
+// sides bring a part of it, whatever happens on the way, and no answer changes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "cache/test_store.h"
+#include "serve/test_client.h"
+#include "serve/test_util.h"
+
+namespace quire::serve {
+namespace {
+
+constexpr uint64_t kTokens = 400;
+constexpr uint64_t kReusable = 384;  // whole blocks that leave a token to compute
+
+/// Time passes with each piece of work, by as much as a test says.
+class SlowExecutor final : public Executor {
+ public:
+  SlowExecutor(std::unique_ptr<Executor> inner, ManualClock& clock, const uint64_t& ns)
+      : inner_(std::move(inner)), clock_(clock), ns_(ns) {}
+  uint32_t worker_count() const override { return inner_->worker_count(); }
+  void Run(uint32_t items, void (*work)(void* context, uint32_t item, uint32_t worker),
+           void* context) override {
+    passed_ns_ += ns_;
+    clock_.Advance(passed_ns_ / 1000);
+    passed_ns_ %= 1000;
+    inner_->Run(items, work, context);
+  }
+
+ private:
+  const std::unique_ptr<Executor> inner_;
+  ManualClock& clock_;
+  const uint64_t& ns_;
+  uint64_t passed_ns_ = 0;
+};
+
+class BothEndsTest : public EngineTest {
+ protected:
+  BothEndsTest() {
+    store_ = machine_.store.get();
+    engine_options_.load = LoadPolicy::kAuto;
+  }
+  ~BothEndsTest() override { End(); }
+
+  void End() {
+    engine_.reset();
+    cache_.reset();
+  }
+  static Request Of(uint64_t seed) {
+    return {.prompt = SomeTokens(kTokens, seed), .max_tokens = 4};
+  }
+
+  /// An engine that has seen nothing yet, on an empty cache whose store has the prompts of seeds
+  /// [0, count). Sets cold_, what they are answered, and empty_bytes_.
+  void MakeAfterRestart(uint64_t blocks, uint64_t count = 1) {
+    Make(200);
+    for (uint64_t seed = 0; seed < count; ++seed) {
+      Request request = Of(seed);
+      request.reuse = false;
+      cold_.push_back(RunOne(request));
+    }
+    ASSERT_TRUE(machine_.store->Flush().has_value());
+    End();
+    machine_.Restart();
+    store_ = machine_.store.get();
+    Make(blocks);
+    executor_ = std::make_unique<SlowExecutor>(std::move(executor_), clock_, ns_per_run_);
+    engine_ = MakeEngine(*cache_);
+    empty_bytes_ = cache_->stats().hot_bytes_used;
+  }
+  void EvictAll() const {
+    while (cache_->Evict(100) > 0) {
+    }
+  }
+  bool NothingIsLeft() const {
+    EvictAll();
+    return cache_->stats().hot_bytes_used == empty_bytes_;
+  }
+  /// One step of the engine, and so many of the store.
+  void Turn(uint64_t store_ticks) {
+    engine_->Tick();
+    for (; store_ticks > 0; --store_ticks) machine_.mover->Tick(30);
+  }
+  std::vector<Response> Drive(std::span<const Request> requests, uint64_t store_ticks = 5) {
+    TestClient client(*engine_);
+    std::vector<RequestId> ids;
+    for (const Request& request : requests) ids.push_back(client.Submit(request));
+    return Finish(client, ids, store_ticks);
+  }
+  std::vector<Response> Finish(TestClient& client, std::span<const RequestId> ids,
+                               uint64_t store_ticks = 5) {
+    for (uint64_t turn = 0; !client.AllEnded(); ++turn) {
+      if (turn == 10'000) {
+        ADD_FAILURE() << "some requests never ended";
+        break;
+      }
+      Turn(store_ticks);
+      clock_.Advance(1);
+      client.TakeAll();
+    }
+    std::vector<Response> responses;
+    for (const RequestId id : ids) {
+      responses.push_back(client.Of(id).response.value_or(Response{}));
+    }
+    return responses;
+  }
+  Response DriveOne(const Request& request, uint64_t store_ticks = 5) {
+    return Drive({&request, 1}, store_ticks)[0];
+  }
+
+  /// What is told of a prompt adds up.
+  static void CheckSums(const Response& response) {
+    EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
+    EXPECT_EQ(response.reused_tokens + response.computed_tokens, kTokens);
+    EXPECT_LE(response.loaded_tokens, response.reused_tokens);
+    if (response.preemptions > 0) return;
+    EXPECT_EQ(response.loaded_tokens, response.reused_tokens);
+    const uint64_t missing =
+        std::accumulate(response.missing.begin(), response.missing.end(), uint64_t{0},
+                        [](uint64_t sum, const MissRun& run) { return sum + run.tokens; });
+    EXPECT_EQ(missing, response.computed_tokens);
+  }
+
+  cache::TestStore machine_;
+  std::vector<Response> cold_;
+  uint64_t empty_bytes_ = 0;
+  uint64_t ns_per_run_ = 0;
+};
+
+TEST_F(BothEndsTest, BothBringAPart) {
+  MakeAfterRestart(64);
+  const Response response = DriveOne(Of(0));
+  EXPECT_GT(response.loaded_tokens, 0);
+  EXPECT_GT(response.computed_tokens, kTokens - kReusable);
+  EXPECT_LT(response.computed_tokens, kTokens);
+  EXPECT_EQ(response.logits_digest, cold_[0].logits_digest);
+  EXPECT_EQ(response.miss_reason, MissReason::kNotLoaded);
+  CheckSums(response);
+  const EngineStats stats = engine_->stats();
+  EXPECT_EQ(stats.loads, 1);
+  EXPECT_EQ(stats.loads_from_end, 1);
+  EXPECT_EQ(stats.loaded_tokens, response.loaded_tokens);
+  EXPECT_EQ(stats.prompt_tokens, response.computed_tokens);
+  // What had come when the last step began was computed by it as well.
+  EXPECT_GE(cache_->stats().loaded_total, response.loaded_tokens / kBlockTokens);
+  EXPECT_EQ(DriveOne(Of(0)).reused_tokens, kReusable);  // all of it is in memory now
+  EXPECT_TRUE(NothingIsLeft());
+}
+
+TEST_F(BothEndsTest, NoTimingChangesAnAnswer) {
+  uint64_t both = 0;
+  MakeAfterRestart(64, 2);
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Prng prng(seed);
+    engine_ = MakeEngine(*cache_);  // it has measured nothing
+    TestClient client(*engine_);
+    const RequestId id = client.Submit(Of(seed % 2));
+    while (!client.AllEnded()) {
+      Turn(prng.NextBelow(6));
+      client.TakeAll();
+    }
+    const Response& response = *client.Of(id).response;
+    EXPECT_EQ(response.logits_digest, cold_[seed % 2].logits_digest) << seed;
+    CheckSums(response);
+    const bool is_both =
+        response.loaded_tokens > 0 && response.computed_tokens > kTokens - kReusable;
+    both += is_both ? 1 : 0;
+    EXPECT_TRUE(NothingIsLeft()) << seed;
+  }
+  EXPECT_GT(both, 20);
+}
+
+TEST_F(BothEndsTest, WhatEndsOnTheWayLeavesNothing) {
+  MakeAfterRestart(64);
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    Prng prng(seed);
+    engine_ = MakeEngine(*cache_);
+    TestClient client(*engine_);
+    Request request = Of(0);
+    const bool is_late = prng.NextBelow(2) == 0;
+    if (is_late) request.deadline_us = clock_.NowMicros() + 1000;
+    const RequestId id = client.Submit(request);
+    for (uint64_t turns = 1 + prng.NextBelow(4); turns > 0; --turns) Turn(prng.NextBelow(3));
+    if (is_late) {
+      clock_.Advance(2000);
+    } else {
+      engine_->Cancel(id);
+    }
+    Finish(client, {{id}});
+    EXPECT_EQ(client.Of(id).response->finish, is_late ? Finish::kFailed : Finish::kCancelled);
+    EXPECT_TRUE(NothingIsLeft()) << seed;
+  }
+}
+
+TEST_F(BothEndsTest, APreemptedRequestStartsAnew) {
+  engine_options_.outside_retry_us = 10;
+  MakeAfterRestart(64);
+  for (uint64_t turns = 1; turns < 8; ++turns) {
+    engine_ = MakeEngine(*cache_);
+    TestClient client(*engine_);
+    const RequestId id = client.Submit(Of(0));
+    for (uint64_t turn = 0; turn < turns; ++turn) Turn(1);
+    ASSERT_TRUE(engine_->GiveWay().has_value());
+    const Response response = Finish(client, {{id}})[0];
+    EXPECT_EQ(response.logits_digest, cold_[0].logits_digest);
+    CheckSums(response);
+    EXPECT_TRUE(NothingIsLeft()) << turns;
+  }
+}
+
+TEST_F(BothEndsTest, DamageIsComputedInstead) {
+  MakeAfterRestart(64);
+  machine_.DamageSegments(40'000);
+  const Response response = DriveOne(Of(0));
+  EXPECT_EQ(response.logits_digest, cold_[0].logits_digest);
+  CheckSums(response);
+  const bool told = std::ranges::any_of(
+      response.missing, [](const MissRun& run) { return run.reason == MissReason::kLoadFailed; });
+  EXPECT_TRUE(told);
+  EXPECT_TRUE(NothingIsLeft());
+}
+
+// As little memory as a request needs: what is loaded has its room, and the front grows into what
+// comes back, or does not.
+TEST_F(BothEndsTest, MemoryThatIsJustEnoughIsEnough) {
+  for (uint64_t blocks = 26; blocks < 32; ++blocks) {
+    cold_.clear();
+    MakeAfterRestart(blocks);
+    const Response response = DriveOne(Of(0), 1 + blocks % 3);
+    EXPECT_EQ(response.logits_digest, cold_[0].logits_digest) << blocks;
+    CheckSums(response);
+    EXPECT_TRUE(NothingIsLeft());
+  }
+}
+
+TEST_F(BothEndsTest, WhoBeginsTheSameWaitsUntilTheyMeet) {
+  MakeAfterRestart(64);
+  const std::vector<Request> requests = {Of(0), Of(0), Of(0)};
+  for (const Response& response : Drive(requests)) {
+    EXPECT_EQ(response.logits_digest, cold_[0].logits_digest);
+  }
+  EXPECT_EQ(engine_->stats().loads, 1);
+  EXPECT_EQ(engine_->stats().loads_from_end, 1);
+}
+
+// Computing for one what can be loaded would take it from the others.
+TEST_F(BothEndsTest, BesideOthersOneSideIsEnough) {
+  MakeAfterRestart(64);
+  TestClient client(*engine_);
+  Request other = {.prompt = SomeTokens(20, 77), .max_tokens = 200};
+  const RequestId first = client.Submit(other);
+  Turn(0);
+  const RequestId second = client.Submit(Of(0));
+  const Response response = Finish(client, {{first, second}})[1];
+  EXPECT_EQ(response.loaded_tokens, kReusable);
+  EXPECT_EQ(response.logits_digest, cold_[0].logits_digest);
+  EXPECT_EQ(engine_->stats().loads_from_end, 0);
+}
+
+TEST_F(BothEndsTest, WhoMustNotEvictLoads) {
+  MakeAfterRestart(64);
+  Request request = Of(0);
+  request.on_full = OnFull::kNoEvict;
+  EXPECT_EQ(DriveOne(request).loaded_tokens, kReusable);
+  EXPECT_EQ(engine_->stats().loads_from_end, 0);
+}
+
+// The second request goes by what the first one measured.
+TEST_F(BothEndsTest, MeasuredCostDecides) {
+  ns_per_run_ = 1000;
+  MakeAfterRestart(64, 2);
+  DriveOne(Of(0));
+  const EngineStats stats = engine_->stats();
+  ASSERT_EQ(stats.loads_from_end, 1);
+  ASSERT_GT(stats.load_us, 0);
+  // Time per token as loaded; and pieces of work per token as computed.
+  const double bytes_of_all = static_cast<double>(kReusable / kBlockTokens * cache_->block_bytes());
+  const double load_us =
+      static_cast<double>(stats.load_us) / static_cast<double>(stats.load_bytes) * bytes_of_all;
+  const double runs =
+      static_cast<double>(stats.read_us) / static_cast<double>(stats.read_tokens) * kReusable;
+  const auto same = static_cast<uint64_t>(1000 * load_us / runs);
+  ASSERT_GT(same, 0);
+  struct Case {
+    uint64_t ns_per_run;
+    uint64_t loads;
+    uint64_t from_end;
+  };
+  for (const Case& each : {Case{.ns_per_run = 0, .loads = 1, .from_end = 1},
+                           Case{.ns_per_run = same, .loads = 2, .from_end = 2},
+                           Case{.ns_per_run = 50 * same, .loads = 2, .from_end = 1}}) {
+    EvictAll();
+    ns_per_run_ = each.ns_per_run;
+    engine_ = MakeEngine(*cache_);
+    DriveOne(Of(0));
+    EXPECT_EQ(engine_->stats().loads_from_end, 1);
+    EvictAll();
+    EXPECT_EQ(DriveOne(Of(1)).logits_digest, cold_[1].logits_digest);
+    EXPECT_EQ(engine_->stats().loads, each.loads) << each.ns_per_run;
+    EXPECT_EQ(engine_->stats().loads_from_end, each.from_end) << each.ns_per_run;
+  }
+}
+
+}  // namespace
+}  // namespace quire::serve
