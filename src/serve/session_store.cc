@@ -84,6 +84,9 @@ std::string SessionStore::PathOfHidden(const std::string& name, const char* kind
 }
 
 Result<void> SessionStore::List() {
+  // Files are synced before they are named; their names may not be, where a process was killed. Who
+  // is told of a session now may count on it.
+  QUIRE_TRY(files_.SyncDirectory(options_.directory));
   QUIRE_ASSIGN(const auto names, files_.List(options_.directory));
   for (const std::string& name : names) {
     if (IsLeftover(name)) {  // of a crash

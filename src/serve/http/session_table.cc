@@ -19,16 +19,6 @@ uint64_t AgeMicros(int64_t since_us, uint64_t now_us) {
   return static_cast<uint64_t>(std::max<int64_t>(static_cast<int64_t>(now_us) - since_us, 0));
 }
 
-// What to give to the engine, and what hears how it ended.
-std::pair<OnSettled, std::future<Result<void>>> MakeSettling() {
-  std::promise<Result<void>> promise;
-  auto future = promise.get_future();
-  return {[promise = std::move(promise)](Result<void> outcome) mutable {
-            promise.set_value(std::move(outcome));
-          },
-          std::move(future)};
-}
-
 }  // namespace
 
 std::string RandomName(const std::string& prefix) {
@@ -130,7 +120,7 @@ OrderedJson SessionTable::Enter(const std::string& name, const Caller& caller, S
 // Waits without the lock. What is not durable is not there.
 ApiResult<OrderedJson> SessionTable::Entered(const std::string& name, Settling& settling,
                                              OrderedJson json) {
-  const Result<void> settled = settling.get();
+  const Result<void> settled = settling.outcome.get();
   if (settled) return json;
   MutexLock lock(mutex_);
   if (const auto found = entries_.find(name); found != entries_.end()) {
@@ -143,13 +133,13 @@ ApiResult<OrderedJson> SessionTable::Entered(const std::string& name, Settling& 
 ApiResult<OrderedJson> SessionTable::Open(const Caller& caller,
                                           const model::SamplingOptions& sampling, uint64_t now_us) {
   const std::string name = RandomName("sess_");
-  auto [settled, settling] = MakeSettling();
+  Settling settling = MakeSettling();
   OrderedJson json;
   {
     MutexLock lock(mutex_);
     if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
     const auto id = engine_.OpenSession(
-        {.tenant = caller.tenant, .sampling = sampling, .name = name}, std::move(settled));
+        {.tenant = caller.tenant, .sampling = sampling, .name = name}, std::move(settling.settled));
     if (!id) return std::unexpected(FromError(id.error()));
     json = Enter(name, caller, *id, 0, now_us);
   }
@@ -159,13 +149,13 @@ ApiResult<OrderedJson> SessionTable::Open(const Caller& caller,
 ApiResult<OrderedJson> SessionTable::Fork(const Caller& caller, const std::string& from,
                                           uint64_t now_us) {
   const std::string name = RandomName("sess_");
-  auto [settled, settling] = MakeSettling();
+  Settling settling = MakeSettling();
   OrderedJson json;
   {
     MutexLock lock(mutex_);
     QUIRE_ASSIGN(const auto found, FindUsable(caller, from));
     if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
-    const auto id = engine_.ForkSession(found->second.id, name, std::move(settled));
+    const auto id = engine_.ForkSession(found->second.id, name, std::move(settling.settled));
     if (!id) return std::unexpected(FromError(id.error()));
     json = Enter(name, caller, *id, found->second.tokens, now_us);
   }
@@ -173,21 +163,21 @@ ApiResult<OrderedJson> SessionTable::Fork(const Caller& caller, const std::strin
 }
 
 ApiResult<void> SessionTable::End(const Caller& caller, const std::string& name) {
-  auto [settled, settling] = MakeSettling();
+  Settling settling = MakeSettling();
   {
     MutexLock lock(mutex_);
     QUIRE_ASSIGN(const auto found, Find(caller, name));
     const SessionId id = found->second.id;
     entries_.erase(found);
     if (!id.is_none()) {
-      if (auto ended = engine_.EndSession(id, std::move(settled)); !ended) {
+      if (auto ended = engine_.EndSession(id, std::move(settling.settled)); !ended) {
         return std::unexpected(FromError(ended.error()));
       }
     } else {
-      store_->Remove(name, std::move(settled));
+      store_->Remove(name, std::move(settling.settled));
     }
   }
-  if (const auto ended = settling.get(); !ended) {
+  if (const auto ended = settling.outcome.get(); !ended) {
     return std::unexpected(FromError(ended.error()));
   }
   return {};

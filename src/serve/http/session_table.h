@@ -3,7 +3,6 @@
 #define QUIRE_SERVE_HTTP_SESSION_TABLE_H_
 
 #include <cstdint>
-#include <future>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "serve/engine.h"
 #include "serve/http/api_error.h"
 #include "serve/http/caller.h"
+#include "serve/settling.h"
 
 namespace quire::serve::http {
 
@@ -59,7 +59,6 @@ class SessionTable {
   void EndIdle(uint64_t now_us);
 
  private:
-  using Settling = std::future<Result<void>>;
   struct Entry {
     SessionId id;
     TenantId tenant;
