@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <thread>
 
 #include "apps/quire/progress.h"
 #include "base/log.h"
 #include "env/clock.h"
+#include "env/file.h"
+#include "env/files.h"
 
 namespace quire::app {
 
@@ -111,6 +114,29 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
       ->capture_default_str();
 }
 
+Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
+  constexpr uint64_t kTokenizerBytesMax = uint64_t{1} << 30;
+  std::string tokenizer;
+  if (tokenizer_) {
+    QUIRE_ASSIGN(tokenizer, ReadFile(flags.model + "/tokenizer.json", kTokenizerBytesMax));
+  }
+  QUIRE_ASSIGN(const uint64_t bytes_max, ParseBytes(flags.session_bytes));
+  QUIRE_ASSIGN(session_files_, MakeFiles({.depth = 1, .threads_only = true}));
+  QUIRE_ASSIGN(sessions_,
+               serve::SessionStore::Open(
+                   *session_files_,
+                   {.directory = flags.store + "/sessions",
+                    .fingerprint = serve::FingerprintOf(identity_, tokenizer),
+                    .bytes_max = bytes_max,
+                    .unix_us = [] {
+                      const auto now = std::chrono::system_clock::now().time_since_epoch();
+                      return static_cast<uint64_t>(
+                          std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+                    }}));
+  sessions_->Start();
+  return {};
+}
+
 Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
                                                const serve::EngineOptions& engine) {
   auto runtime = std::unique_ptr<Runtime>(new Runtime());
@@ -142,12 +168,17 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   runtime->executor_ = MakeThreadPool(flags.threads != 0 ? flags.threads : cores);
   runtime->identity_.weights = runtime->model_->fingerprint();
   runtime->identity_.position_encoding = runtime->model_->position_encoding();
+  serve::EngineOptions engine_options = engine;
+  if (runtime->store_ != nullptr && flags.keep_sessions) {
+    QUIRE_TRY(runtime->OpenSessions(flags));
+    engine_options.sessions = runtime->sessions_.get();
+  }
   QUIRE_ASSIGN(runtime->engine_, serve::Engine::Create({.model = *runtime->model_,
                                                         .cache = runtime->cache(),
                                                         .attention = *runtime->attention_,
                                                         .executor = *runtime->executor_,
                                                         .clock = SystemClock()},
-                                                       runtime->identity_, engine));
+                                                       runtime->identity_, engine_options));
   return runtime;
 }
 

@@ -15,6 +15,7 @@
 #include "quire/env.h"
 #include "registry/registry.h"
 #include "serve/run_all.h"
+#include "serve/session_store.h"
 #include "text/tokenizer.h"
 
 namespace quire::app {
@@ -30,6 +31,8 @@ struct RuntimeFlags {
   std::string hot_bytes = "4GB";
   std::string store{};  // directory; empty: none
   std::string store_bytes = "8GiB";
+  bool keep_sessions = false;  // in the store's directory, over restarts
+  std::string session_bytes = "1GiB";
   std::string load = "always";
   uint32_t chunk_tokens = 512;
   uint32_t threads = 0;  // 0: one per core
@@ -82,9 +85,12 @@ class Runtime {
   /// Returns when what was published is durable: a normal exit loses nothing. Where the disk does
   /// not take it the answers stand all the same, so it warns.
   void FlushStore();
+  /// Null: sessions end with the process.
+  serve::SessionStore* sessions() { return sessions_.get(); }
 
  private:
   Runtime() = default;
+  Result<void> OpenSessions(const RuntimeFlags& flags);
 
   std::unique_ptr<model::Model> model_;
   std::optional<model::Tokenizer> tokenizer_;
@@ -93,6 +99,8 @@ class Runtime {
   Identity identity_{};
   std::unique_ptr<DiskStore> store_;  // null: none
   std::unique_ptr<registry::Registry> registry_;
+  std::unique_ptr<Files> session_files_;
+  std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;
 };
 

@@ -111,6 +111,9 @@ Result<void> CheckFlags(ServeFlags& flags) {
   }
   if (!flags.api_keys.empty() && flags.no_auth) return bad("--api-keys or --no-auth, not both");
   QUIRE_ASSIGN(flags.server.body_bytes_max, ParseBytes(flags.body_bytes));
+  flags.runtime.keep_sessions = !flags.runtime.store.empty();
+  // Who opens, forks or ends a session that has a file keeps a worker waiting for the disk.
+  if (flags.runtime.keep_sessions) flags.server.worker_threads = 8;
   flags.server.header_ms = flags.server.handshake_ms = flags.header_s * uint64_t{1000};
   flags.server.body_ms = flags.body_s * uint64_t{1000};
   flags.server.idle_ms = flags.idle_s * uint64_t{1000};
@@ -192,7 +195,8 @@ Result<int> Serve(ServeFlags& flags) {
                                                            runtime->registry().budget_bytes());
                                         },
                                     .strftime_now = DateNow,
-                                    .store = runtime->store()};
+                                    .store = runtime->store(),
+                                    .sessions = runtime->sessions()};
   QUIRE_ASSIGN(const auto service, http::Service::Create(served, options, keys));
   QUIRE_ASSIGN(const auto server, http::Server::Create(*service, *log, flags.server));
   PrintWelcome(flags, *server, options.model_name);
@@ -229,6 +233,12 @@ void AddLimits(CLI::App& command, ServeFlags& flags) {
          "Calls of one tenant at once; more are answered with 429");
   number("--sessions-per-tenant", flags.service.sessions.per_tenant_max, "Sessions of one tenant");
   number("--sessions", flags.sessions_max, "Sessions in all");
+  command
+      .add_option("--session-bytes", flags.runtime.session_bytes,
+                  "Most that the files of sessions take of the disk, with --store")
+      ->check(BytesValidator())
+      ->capture_default_str()
+      ->group("Limits");
   number("--requests", flags.requests_max, "Answers waited for at once, in all");
   number("--running", flags.running_max, "Requests that hold blocks at once");
   command

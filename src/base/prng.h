@@ -3,6 +3,7 @@
 #ifndef QUIRE_BASE_PRNG_H_
 #define QUIRE_BASE_PRNG_H_
 
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -17,9 +18,15 @@ namespace quire {
 /// Source:  Blackman and Vigna, prng.di.unimi.it (public domain reference code)
 class Prng {
  public:
+  /// Where it is in its sequence, for a generator that goes on in another process.
+  using State = std::array<uint64_t, 4>;
+
   explicit constexpr Prng(uint64_t seed) {
     for (uint64_t& word : state_) word = SplitMix64(seed);
   }
+  /// Goes on where another one was; not all words are 0.
+  explicit constexpr Prng(const State& state) : state_(state) {}
+  constexpr const State& state() const { return state_; }
 
   /// 64 uniform bits.
   constexpr uint64_t Next64() {
@@ -66,7 +73,7 @@ class Prng {
     return mixed ^ (mixed >> 31);
   }
 
-  uint64_t state_[4] = {};
+  State state_ = {};
 };
 
 }  // namespace quire

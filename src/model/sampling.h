@@ -18,11 +18,21 @@ struct SamplingOptions {
   float top_p = 1.0f;        // and of those the fewest that have this share of their weight
 };
 
+/// All that decides the next tokens besides the logits.
+struct SamplerState {
+  SamplingOptions options{};
+  Prng::State prng = Prng(0).state();
+};
+
 /// Chooses the tokens of one sequence.
 /// Threads: one object on one thread at a time
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options) : options_(options), prng_(options.seed) {}
+  /// Goes on where another one was.
+  explicit Sampler(const SamplerState& state) : options_(state.options), prng_(state.prng) {}
+
+  SamplerState state() const { return {.options = options_, .prng = prng_.state()}; }
 
   /// The next token; with a temperature, one draw from the generator.
   ///

@@ -76,7 +76,10 @@ Task* Engine::FirstInLine(uint64_t now_us) {
   for (const auto& [id, task] : tasks_) {
     if (task->running() || task->ended()) continue;
     const Waits waits = task->waits();
-    if (waits == Waits::kPrefix || waits == Waits::kReader || waits == Waits::kLoad) continue;
+    if (waits == Waits::kPrefix || waits == Waits::kReader || waits == Waits::kLoad ||
+        waits == Waits::kText) {
+      continue;
+    }
     if (first == nullptr || place(*task) < place(*first)) first = task.get();
   }
   return first;
@@ -106,9 +109,8 @@ void Engine::Look(Task& task) {
 
 // What others hold may be free later; what nobody can give back is refused for good.
 bool Engine::CanWait() const {
-  const bool idle_sessions = std::ranges::any_of(
-      sessions_, [](const auto& each) { return each.second->sequence != nullptr; });
-  return !running_.empty() || !loads_.empty() || idle_sessions || options_.outside_retry_us > 0;
+  return !running_.empty() || !loads_.empty() || keeper_.any_sequence() ||
+         options_.outside_retry_us > 0;
 }
 
 void Engine::WaitForRoom(Task& task) {

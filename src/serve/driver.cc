@@ -25,7 +25,7 @@ void Driver::Turn() {
       MutexLock lock(mutex_);
       stats_ = engine_.stats();
     }
-    if (ending) return;
+    if (ending && report.settled) return;  // who awaits an answer has it
     if (!report.worked) engine_.AwaitChange(report.wait_us);
   }
 }

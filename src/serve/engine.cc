@@ -47,7 +47,9 @@ Engine::Engine(const Parts& parts, const Identity& identity, const EngineOptions
                 .events_max = options.events_max},
                options.on_event),
       stepper_(parts.model, parts.attention, parts.executor, parts.cache.options().profile),
-      chunk_(options.chunk_tokens_min, options.chunk_tokens_max) {}
+      chunk_(options.chunk_tokens_min, options.chunk_tokens_max),
+      keeper_(mailbox_, parts.cache, options.sessions, parts.model.config().vocab,
+              options.idle_text_bytes) {}
 
 Engine::~Engine() = default;
 
@@ -75,6 +77,49 @@ Result<void> Engine::Check(const Request& request) const {
 Result<RequestId> Engine::Submit(Request request) {
   QUIRE_TRY(Check(request));
   return mailbox_.Submit(std::move(request), parts_.clock.NowMicros());
+}
+
+// Whether the session has a file.
+Result<bool> Engine::ClaimName(const std::string& name, bool stored) const {
+  if (options_.sessions == nullptr || name.empty()) return false;
+  QUIRE_TRY(stored ? options_.sessions->ClaimStored(name) : options_.sessions->ClaimNew(name));
+  return true;
+}
+
+Result<SessionId> Engine::OpenSession(const SessionOptions& options, OnSettled settled) {
+  if (options.stored && (options_.sessions == nullptr || options.name.empty())) {
+    return Fail(ErrorCode::kNotFound, "session: the engine has none that outlived a process");
+  }
+  QUIRE_ASSIGN(const bool file, ClaimName(options.name, options.stored));
+  const bool writes = file && !options.stored;
+  auto id = mailbox_.OpenSession(options, writes ? std::exchange(settled, {}) : OnSettled());
+  if (!id && file) options_.sessions->GiveBack(options.name);
+  if (id && settled) settled({});
+  return id;
+}
+
+Result<SessionId> Engine::ForkSession(SessionId session, const std::string& name,
+                                      OnSettled settled) {
+  QUIRE_ASSIGN(const bool file, ClaimName(name, /*stored=*/false));
+  auto id = mailbox_.ForkSession(session, name, file ? std::exchange(settled, {}) : OnSettled());
+  if (!id && file) options_.sessions->GiveBack(name);
+  if (id && settled) settled({});
+  return id;
+}
+
+Result<void> Engine::EndSession(SessionId session, OnSettled settled) {
+  const bool files = options_.sessions != nullptr;
+  QUIRE_TRY(mailbox_.EndSession(session, SessionFile::kRemoved,
+                                files ? std::exchange(settled, {}) : OnSettled()));
+  if (settled) settled({});
+  return {};
+}
+
+Result<void> Engine::CloseSession(SessionId session, OnSettled settled) {
+  if (options_.sessions == nullptr) {
+    return Fail(ErrorCode::kUnsupported, "session: it has no file to be opened from again");
+  }
+  return mailbox_.EndSession(session, SessionFile::kKept, std::move(settled));
 }
 
 Result<void> Engine::GiveWay() {
@@ -106,8 +151,9 @@ TickReport Engine::Tick() {
   }
   TakeIn(parts);
   RemoveEnded();
-  if (!parts.empty() || may_start_) return {.worked = true};
-  return {.wait_us = WaitUs(now_us)};
+  const bool settled = keeper_.settled();
+  if (!parts.empty() || may_start_) return {.worked = true, .settled = settled};
+  return {.wait_us = WaitUs(now_us), .settled = settled};
 }
 
 void Engine::TakeCommands() {
@@ -119,11 +165,12 @@ void Engine::TakeCommands() {
 void Engine::Take(SubmitCommand command) {
   const RequestId id = command.id;
   const SessionId in = command.request.session;
-  Session* const session = in.is_none() ? nullptr : sessions_.at(in).get();
+  Session* const session = in.is_none() ? nullptr : keeper_.Find(in);
   const bool grows = options_.admission == Admission::kGrow &&
                      command.request.on_full == OnFull::kReject && command.request.keep.keeps_all();
   auto task = std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
-                                     parts_.clock);
+                                     keeper_, parts_.clock);
+  if (session != nullptr) keeper_.BeginTurn(*session);
   shares_.Enter(task->tenant());
   tasks_.emplace(id, std::move(task));
   may_start_ = true;
@@ -132,32 +179,31 @@ void Engine::Take(SubmitCommand command) {
 void Engine::Take(const CancelCommand& command) {
   const auto found = tasks_.find(command.id);
   if (found == tasks_.end() || found->second->ended()) return;  // it has just ended
-  found->second->End(Finish::kCancelled);
+  if (found->second->waits() == Waits::kText && command.turn == CancelledTurn::kStands) {
+    return found->second->CancelOnceRead();
+  }
+  found->second->End(Finish::kCancelled, command.turn);
   RemoveEnded();  // now: the command that ends its session may follow
 }
 
-void Engine::Take(const OpenSessionCommand& command) {
-  sessions_.emplace(command.id, std::make_unique<Session>(
-                                    Session{.tenant = command.options.tenant,
-                                            .sampler = model::Sampler(command.options.sampling)}));
-}
-
-void Engine::Take(const ForkSessionCommand& command) {
-  const Session& from = *sessions_.at(command.from);
-  auto fork = std::make_unique<Session>(Session{.tenant = from.tenant,
-                                                .sampler = from.sampler,
-                                                .text = from.text,
-                                                .turns_ended = from.turns_ended});
-  if (from.sequence != nullptr) {
-    // Without room for a copy of the open block it finds what is published, and computes the rest.
-    if (auto forked = from.sequence->Fork(); forked) fork->sequence = *std::move(forked);
-  }
-  sessions_.emplace(command.to, std::move(fork));
-}
-
-void Engine::Take(const EndSessionCommand& command) {
-  sessions_.erase(command.id);
+void Engine::Take(EndSessionCommand command) {
+  keeper_.Take(std::move(command));
   RoomCameBack();
+}
+
+void Engine::Take(SessionReadCommand command) {
+  const SessionId id = command.id;
+  const auto read = keeper_.Take(std::move(command));
+  for (const auto& [request, task] : tasks_) {
+    if (task->request().session != id || task->waits() != Waits::kText || task->ended()) continue;
+    if (read) {
+      task->TakeText();
+      may_start_ = true;
+    } else {
+      task->Fail(read.error());
+    }
+  }
+  RemoveEnded();
 }
 
 void Engine::Take(const SetTenantCommand& command) {
@@ -224,8 +270,6 @@ void Engine::RemoveEnded() {
     if (task.ended()) {
       shares_.Leave(task.tenant());
       loads_.erase(task.id());
-      const auto session = sessions_.find(task.request().session);
-      if (session != sessions_.end()) session->second->turns_ended = ++turns_ended_;
       tasks_.erase(each);
     }
     each = next;

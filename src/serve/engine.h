@@ -23,7 +23,7 @@
 #include "serve/fair_share.h"
 #include "serve/mailbox.h"
 #include "serve/request.h"
-#include "serve/session.h"
+#include "serve/session_keeper.h"
 #include "serve/stepper.h"
 #include "serve/task.h"
 
@@ -65,12 +65,17 @@ struct EngineOptions {
   // Called on the thread that turns the engine after a request has something new to say, for
   // callers that have no thread to wait in Await. It must return at once and call no Tick.
   OnPosted on_event{};
+  // Where sessions outlive the process; null: nowhere. It must outlive the engine, and have no other
+  // one meanwhile.
+  SessionStore* sessions = nullptr;
+  uint64_t idle_text_bytes = uint64_t{64} << 20;  // of sessions there, that stays in memory
 };
 
 struct TickReport {
   bool worked = false;  // or may at once: call again
   // Else: after how long to call again, if no caller changes anything before.
   uint64_t wait_us = UINT64_MAX;
+  bool settled = true;  // no session is on its way to its file or from it
 };
 
 /// Counters since it was made, and what is there now.
@@ -132,25 +137,46 @@ class Engine {
   ///         a Response that says kFailed
   Result<RequestId> Submit(Request request);
   /// Ends a request at the next Tick. False: it has ended, or there is none.
-  bool Cancel(RequestId id) { return mailbox_.Cancel(id); }
-  /// Cancels all.
+  bool Cancel(RequestId id, CancelledTurn turn = CancelledTurn::kStands) {
+    return mailbox_.Cancel(id, turn);
+  }
+  /// Cancels all; turns of sessions are undone.
   void CancelAll() { mailbox_.CancelAll(); }
   /// The next thing a request has to say; none: nothing now, or it has said all.
   std::optional<Event> Next(RequestId id) { return mailbox_.Next(id); }
   /// The same, but waits for it; none: it has said all. Another thread must turn the engine.
   std::optional<Event> Await(RequestId id) { return mailbox_.Await(id); }
 
-  /// A conversation: see Request::session.
-  /// Errors: kNoSpace sessions_max
-  Result<SessionId> OpenSession(const SessionOptions& options) {
-    return mailbox_.OpenSession(options);
-  }
+  /// A conversation: see Request::session. With EngineOptions::sessions a turn's Response comes once
+  /// it outlives the process; where the file cannot be written it comes all the same, and the
+  /// session goes on in memory. What a turn was fed is undone where the process is killed before.
+  ///
+  /// `settled`, here and below, hears when what was asked for outlives the process; without a file
+  /// at once. Where it fails the session is there as long as the process: end it.
+  ///
+  /// Errors: kNoSpace sessions_max; kInvalidArgument, kBusy and kNotFound the name, as
+  ///         SessionStore::ClaimNew and ClaimStored. After an error `settled` is not called
+  Result<SessionId> OpenSession(const SessionOptions& options, OnSettled settled = {});
   /// A second session with the same text and sampler; shares what the first one holds.
-  /// Errors: kNotFound; kBusy; kNoSpace as OpenSession
-  Result<SessionId> ForkSession(SessionId session) { return mailbox_.ForkSession(session); }
+  ///
+  /// Errors: kNotFound; kBusy; kNoSpace, kInvalidArgument as OpenSession
+  Result<SessionId> ForkSession(SessionId session, const std::string& name = {},
+                                OnSettled settled = {});
   /// Cancels its request, if one is under way, and forgets it.
+  ///
   /// Errors: kNotFound
-  Result<void> EndSession(SessionId session) { return mailbox_.EndSession(session); }
+  Result<void> EndSession(SessionId session, OnSettled settled = {});
+  /// The same, but it can be opened again by its name, as it was before that request.
+  ///
+  /// Errors: kNotFound; kUnsupported the engine has no files
+  Result<void> CloseSession(SessionId session, OnSettled settled = {});
+
+  /// Ends all sessions of a tenant, and removes their files, those too that were not opened since
+  /// the process began: besides Cache::Erase, for who wants to be forgotten. Before the tenant is
+  /// removed.
+  void EndSessionsOf(TenantId tenant, OnSettled settled = {}) {
+    mailbox_.EndSessionsOf(tenant, std::move(settled));
+  }
 
   void SetTenant(const TenantShare& share) { mailbox_.SetTenant(share); }
   /// For an owner outside, such as a training run, that found no room on the budget: the next Tick
@@ -189,14 +215,18 @@ class Engine {
 
   Engine(const Parts& parts, const Identity& identity, const EngineOptions& options);
   Result<void> Check(const Request& request) const;
+  Result<bool> ClaimName(const std::string& name, bool stored) const;
 
   // engine.cc: what callers asked for, and what ends.
   void TakeCommands();
   void Take(SubmitCommand command);
   void Take(const CancelCommand& command);
-  void Take(const OpenSessionCommand& command);
-  void Take(const ForkSessionCommand& command);
-  void Take(const EndSessionCommand& command);
+  void Take(OpenSessionCommand command) { keeper_.Take(std::move(command)); }
+  void Take(ForkSessionCommand command) { keeper_.Take(std::move(command)); }
+  void Take(EndSessionCommand command);
+  void Take(EndTenantCommand command) { keeper_.Take(std::move(command)); }
+  void Take(const SessionSettledCommand& command) { keeper_.Take(command); }
+  void Take(SessionReadCommand command);
   void Take(const SetTenantCommand& command);
   void Take(const GiveWayCommand& command);
   void EndExpired(uint64_t now_us);
@@ -256,14 +286,13 @@ class Engine {
   Stepper stepper_;
   ChunkSize chunk_;
   FairShare shares_;
-  std::map<TenantId, TenantId> domains_;                    // of tenants that share one
-  std::map<SessionId, std::unique_ptr<Session>> sessions_;  // before tasks_: they end first
+  std::map<TenantId, TenantId> domains_;  // of tenants that share one
+  SessionKeeper keeper_;                  // before tasks_: they end first
   std::map<RequestId, std::unique_ptr<Task>> tasks_;
   std::map<RequestId, Loading> loads_;
   std::vector<Task*> running_;  // oldest first
   bool may_start_ = false;      // something changed for a waiting request
   uint64_t retry_outside_us_ = UINT64_MAX;
-  uint64_t turns_ended_ = 0;
   EngineStats stats_;
 };
 

@@ -156,6 +156,11 @@ class World {
     }
     for (Talk& talk : sessions_) {
       if (talk.turn.is_none() || !client_->Of(talk.turn).response) continue;
+      // A turn that failed is undone.
+      if (client_->Of(talk.turn).response->finish == Finish::kFailed) {
+        talk.turn = RequestId::None();
+        continue;
+      }
       talk.text = requests_.at(talk.turn).text;
       const std::vector<TokenId>& said = client_->Of(talk.turn).tokens;
       talk.text.insert(talk.text.end(), said.begin(), said.end());

@@ -17,9 +17,9 @@ Result<void> Mailbox::CheckFree(SessionId session) const {
   if (found == sessions_.end()) {
     return Fail(ErrorCode::kNotFound, fmt::format("there is no session {}", session.number()));
   }
-  if (found->second.is_none()) return {};
+  if (found->second.turn.is_none()) return {};
   return Fail(ErrorCode::kBusy, fmt::format("session {}: request {} has not finished",
-                                            session.number(), found->second.number()));
+                                            session.number(), found->second.turn.number()));
 }
 
 Result<RequestId> Mailbox::Submit(Request request, uint64_t now_us) {
@@ -34,23 +34,23 @@ Result<RequestId> Mailbox::Submit(Request request, uint64_t now_us) {
   if (in_session) QUIRE_TRY(CheckFree(request.session));
   const RequestId id(next_request_++);
   outboxes_.emplace(id, Outbox{.session = request.session});
-  if (in_session) sessions_[request.session] = id;
+  if (in_session) sessions_.at(request.session).turn = id;
   Send(SubmitCommand{.id = id, .request = std::move(request), .submitted_us = now_us});
   return id;
 }
 
-bool Mailbox::Cancel(RequestId id) {
+bool Mailbox::Cancel(RequestId id, CancelledTurn turn) {
   MutexLock lock(mutex_);
   const auto found = outboxes_.find(id);
   if (found == outboxes_.end() || found->second.ended) return false;
-  Send(CancelCommand{id});
+  Send(CancelCommand{.id = id, .turn = turn});
   return true;
 }
 
 void Mailbox::CancelAll() {
   MutexLock lock(mutex_);
   for (const auto& [id, outbox] : outboxes_) {
-    if (!outbox.ended) Send(CancelCommand{id});
+    if (!outbox.ended) Send(CancelCommand{.id = id, .turn = CancelledTurn::kUndone});
   }
   is_changed_ = true;  // also where there is none: somebody waits for this call
   changed_.NotifyAll();
@@ -87,41 +87,58 @@ std::optional<Event> Mailbox::Await(RequestId id) {
   }
 }
 
-Result<SessionId> Mailbox::OpenSession(const SessionOptions& options) {
-  MutexLock lock(mutex_);
+Result<SessionId> Mailbox::Enter(TenantId tenant) {
   if (sessions_.size() >= limits_.sessions_max) {
     return Fail(ErrorCode::kNoSpace,
                 fmt::format("engine: there are {} sessions (sessions_max)", limits_.sessions_max));
   }
   const SessionId id(next_session_++);
-  sessions_.emplace(id, RequestId::None());
-  Send(OpenSessionCommand{.id = id, .options = options});
+  sessions_.emplace(id, Talk{.tenant = tenant});
   return id;
 }
 
-Result<SessionId> Mailbox::ForkSession(SessionId session) {
+Result<SessionId> Mailbox::OpenSession(const SessionOptions& options, OnSettled settled) {
+  MutexLock lock(mutex_);
+  QUIRE_ASSIGN(const SessionId id, Enter(options.tenant));
+  Send(OpenSessionCommand{.id = id, .options = options, .settled = std::move(settled)});
+  return id;
+}
+
+Result<SessionId> Mailbox::ForkSession(SessionId session, std::string name, OnSettled settled) {
   MutexLock lock(mutex_);
   QUIRE_TRY(CheckFree(session));
-  if (sessions_.size() >= limits_.sessions_max) {
-    return Fail(ErrorCode::kNoSpace,
-                fmt::format("engine: there are {} sessions (sessions_max)", limits_.sessions_max));
-  }
-  const SessionId id(next_session_++);
-  sessions_.emplace(id, RequestId::None());
-  Send(ForkSessionCommand{.from = session, .to = id});
+  QUIRE_ASSIGN(const SessionId id, Enter(sessions_.at(session).tenant));
+  Send(ForkSessionCommand{
+      .from = session, .to = id, .name = std::move(name), .settled = std::move(settled)});
   return id;
 }
 
-Result<void> Mailbox::EndSession(SessionId session) {
+Result<void> Mailbox::EndSession(SessionId session, SessionFile file, OnSettled settled) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
     return Fail(ErrorCode::kNotFound, fmt::format("there is no session {}", session.number()));
   }
-  if (!found->second.is_none()) Send(CancelCommand{found->second});
-  Send(EndSessionCommand{session});
-  sessions_.erase(found);
+  End(found, file, std::move(settled));
   return {};
+}
+
+void Mailbox::EndSessionsOf(TenantId tenant, OnSettled settled) {
+  MutexLock lock(mutex_);
+  for (auto each = sessions_.begin(); each != sessions_.end();) {
+    each = each->second.tenant == tenant ? End(each, SessionFile::kRemoved, {}) : std::next(each);
+  }
+  Send(EndTenantCommand{.tenant = tenant, .settled = std::move(settled)});
+}
+
+Mailbox::Talks::iterator Mailbox::End(Talks::iterator session, SessionFile file,
+                                      OnSettled settled) {
+  const auto& [id, talk] = *session;
+  if (!talk.turn.is_none()) {
+    Send(CancelCommand{.id = talk.turn, .turn = CancelledTurn::kUndone});
+  }
+  Send(EndSessionCommand{.id = id, .file = file, .settled = std::move(settled)});
+  return sessions_.erase(session);
 }
 
 void Mailbox::SetTenant(const TenantShare& share) {
@@ -165,12 +182,22 @@ void Mailbox::PostLast(RequestId id, Response response) {
     Outbox& outbox = outboxes_.at(id);
     outbox.ended = true;
     if (const auto session = sessions_.find(outbox.session); session != sessions_.end()) {
-      session->second = RequestId::None();
+      session->second.turn = RequestId::None();
     }
     outbox.events.emplace_back(std::move(response));
     posted_.NotifyAll();
   }
   if (on_posted_) on_posted_(id);
+}
+
+void Mailbox::PostSettled(const SessionSettledCommand& command) {
+  MutexLock lock(mutex_);
+  Send(command);
+}
+
+void Mailbox::PostRead(SessionReadCommand command) {
+  MutexLock lock(mutex_);
+  Send(std::move(command));
 }
 
 void Mailbox::Wake() {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/thread_annotations.h"
 #include "quire/error.h"
 #include "serve/request.h"
+#include "serve/session_store.h"
 
 namespace quire::serve {
 
@@ -31,6 +33,22 @@ struct TenantShare {
 struct SessionOptions {
   TenantId tenant = kDefaultTenant;
   model::SamplingOptions sampling{};  // one generator for all its answers
+  // With EngineOptions::sessions: the name of its file, by which it goes on after a restart. Empty:
+  // it ends with the process.
+  std::string name{};
+  bool stored = false;  // it goes on from that file, `sampling` too
+};
+
+/// What becomes of the turn that is cancelled, if it is one.
+enum class CancelledTurn : uint8_t {
+  kStands = 1,  // what was fed and said stays in the session
+  kUndone = 2,  // the session is as before it, so that the turn may be sent again
+};
+
+/// What becomes of the file of a session that ends.
+enum class SessionFile : uint8_t {
+  kRemoved = 1,
+  kKept = 2,  // it can be opened again
 };
 
 // What callers asked for, in order.
@@ -41,24 +59,44 @@ struct SubmitCommand {
 };
 struct CancelCommand {
   RequestId id;
+  CancelledTurn turn;
 };
 struct OpenSessionCommand {
   SessionId id;
   SessionOptions options;
+  OnSettled settled;
 };
 struct ForkSessionCommand {
   SessionId from;
   SessionId to;
+  std::string name;  // of `to`
+  OnSettled settled;
 };
 struct EndSessionCommand {
   SessionId id;
+  SessionFile file;
+  OnSettled settled;
+};
+struct EndTenantCommand {  // its sessions were ended before
+  TenantId tenant;
+  OnSettled settled;
 };
 struct SetTenantCommand {
   TenantShare share;
 };
 struct GiveWayCommand {};
+// What the store of sessions has to say.
+struct SessionSettledCommand {
+  SessionId id;
+  bool saved;
+};
+struct SessionReadCommand {
+  SessionId id;
+  Result<SessionRecord> record;
+};
 using Command = std::variant<SubmitCommand, CancelCommand, OpenSessionCommand, ForkSessionCommand,
-                             EndSessionCommand, SetTenantCommand, GiveWayCommand>;
+                             EndSessionCommand, EndTenantCommand, SetTenantCommand, GiveWayCommand,
+                             SessionSettledCommand, SessionReadCommand>;
 
 struct MailboxLimits {
   uint32_t requests_max;  // whose Response was not taken yet
@@ -80,13 +118,14 @@ class Mailbox {
 
   // Callers; see Engine.
   Result<RequestId> Submit(Request request, uint64_t now_us);
-  bool Cancel(RequestId id);
+  bool Cancel(RequestId id, CancelledTurn turn);
   void CancelAll();
   std::optional<Event> Next(RequestId id);
   std::optional<Event> Await(RequestId id);
-  Result<SessionId> OpenSession(const SessionOptions& options);
-  Result<SessionId> ForkSession(SessionId session);
-  Result<void> EndSession(SessionId session);
+  Result<SessionId> OpenSession(const SessionOptions& options, OnSettled settled);
+  Result<SessionId> ForkSession(SessionId session, std::string name, OnSettled settled);
+  Result<void> EndSession(SessionId session, SessionFile file, OnSettled settled);
+  void EndSessionsOf(TenantId tenant, OnSettled settled);
   void SetTenant(const TenantShare& share);
   void GiveWay();
   /// Whoever turns the engine looks at it again.
@@ -102,6 +141,10 @@ class Mailbox {
   /// The last event of a request; its session, if any, is free for the next one.
   void PostLast(RequestId id, Response response);
 
+  // The store of sessions, on its thread.
+  void PostSettled(const SessionSettledCommand& command);
+  void PostRead(SessionReadCommand command);
+
   // Whoever turns the engine.
   /// Returns when a caller changed something since the last call of TakeCommands, or `timeout_us`
   /// have passed.
@@ -114,9 +157,18 @@ class Mailbox {
     bool ended = false;  // its Response is the last of `events`
   };
 
+  struct Talk {
+    TenantId tenant;
+    RequestId turn{};  // none: it is idle
+  };
+  using Talks = std::map<SessionId, Talk>;
+
   std::optional<Event> TakeFirst(std::map<RequestId, Outbox>::iterator found)
       QUIRE_REQUIRES(mutex_);
   Result<void> CheckFree(SessionId session) const QUIRE_REQUIRES(mutex_);
+  Result<SessionId> Enter(TenantId tenant) QUIRE_REQUIRES(mutex_);
+  Talks::iterator End(Talks::iterator session, SessionFile file, OnSettled settled)
+      QUIRE_REQUIRES(mutex_);
   void Send(Command command) QUIRE_REQUIRES(mutex_);
 
   const MailboxLimits limits_;
@@ -127,7 +179,7 @@ class Mailbox {
   bool is_changed_ QUIRE_GUARDED_BY(mutex_) = false;
   std::vector<Command> commands_ QUIRE_GUARDED_BY(mutex_);
   std::map<RequestId, Outbox> outboxes_ QUIRE_GUARDED_BY(mutex_);
-  std::map<SessionId, RequestId> sessions_ QUIRE_GUARDED_BY(mutex_);  // none: it is idle
+  Talks sessions_ QUIRE_GUARDED_BY(mutex_);
   uint64_t next_request_ QUIRE_GUARDED_BY(mutex_) = 1;
   uint64_t next_session_ QUIRE_GUARDED_BY(mutex_) = 1;
 };

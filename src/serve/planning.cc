@@ -159,15 +159,8 @@ void Engine::TakeSequence(Task& task, Waits waits) {
   WakePrefixWaiters();
 }
 
-// The one whose last turn ended first. False: there is none.
 bool Engine::ReleaseIdleSession() {
-  Session* oldest = nullptr;
-  for (const auto& [id, session] : sessions_) {
-    if (session->sequence == nullptr) continue;
-    if (oldest == nullptr || session->turns_ended < oldest->turns_ended) oldest = session.get();
-  }
-  if (oldest == nullptr) return false;
-  oldest->sequence.reset();
+  if (!keeper_.ReleaseOldest()) return false;
   ++stats_.sessions_released;
   return true;
 }

@@ -4,24 +4,31 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "model/sampling.h"
 #include "quire/sequence.h"
-#include "serve/mailbox.h"
+#include "serve/request.h"
 
 namespace quire::serve {
 
 /// A session is its text and its sampler; the sequence only saves work. A session that idles may
 /// lose it when room is needed: the next turn then finds in the cache what is still there and
-/// computes the rest. A store of sessions would write what is here, and nothing else.
+/// computes the rest. With a SessionStore it may lose its text too, which is then read again.
 struct Session {
+  SessionId id;
   TenantId tenant;
-  model::Sampler sampler;
+  model::SamplerState sampler;
   std::vector<TokenId> text{};  // fed and generated
   // Holds at most text.size() - 1 tokens. Null while a turn has it, and after it was let go.
   std::unique_ptr<Sequence> sequence{};
   uint64_t turns_ended = 0;  // by the engine's count, at its last turn: the least goes first
+  std::string name{};        // of its file; empty: it has none
+  uint64_t opened_unix_us = 0;
+  bool in_memory = true;  // text and sampler; else they are in the file alone
+  bool in_turn = false;   // a turn has its text, or waits for it
+  bool saved = false;     // the file has text and sampler as they are
 };
 
 }  // namespace quire::serve

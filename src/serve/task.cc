@@ -21,19 +21,38 @@ std::string_view FinishName(Finish finish) {
 }
 
 Task::Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& mailbox,
-           const Clock& clock)
+           SessionKeeper& keeper, const Clock& clock)
     : id_(command.id),
       request_(std::move(command.request)),
       submitted_us_(command.submitted_us),
       session_(session),
       mailbox_(mailbox),
+      keeper_(keeper),
       clock_(clock),
-      own_sampler_(request_.sampling),
+      text_(request_.prompt),
+      prompt_tokens_(text_.size()),
+      sampler_(request_.sampling),
       starts_whole_(starts_whole) {
-  if (session_ != nullptr) text_ = std::exchange(session_->text, {});
-  text_.insert(text_.end(), request_.prompt.begin(), request_.prompt.end());
+  response_.prompt_tokens = prompt_tokens_;
+  if (session_ == nullptr) return;
+  has_text_ = false;
+  if (session_->in_memory) {
+    TakeText();
+  } else {
+    waits_ = Waits::kText;
+  }
+}
+
+void Task::TakeText() {
+  text_.insert(text_.begin(), session_->text.begin(), session_->text.end());
+  tokens_before_ = session_->text.size();
+  std::vector<TokenId>().swap(session_->text);
+  sampler_ = model::Sampler(session_->sampler);
+  has_text_ = true;
+  waits_ = Waits::kNothing;
   prompt_tokens_ = text_.size();
   response_.prompt_tokens = prompt_tokens_;
+  if (cancel_once_read_) End(Finish::kCancelled);
 }
 
 uint64_t Task::tokens_at_most() const {
@@ -205,7 +224,7 @@ void Task::Draw(std::span<const float> logits) {
                              position() - 1)});
   }
   digest_.Update(std::as_bytes(logits));
-  const TokenId token = sampler().Next(logits);
+  const TokenId token = sampler_.Next(logits);
   response_.tokens.push_back(token);
   text_.push_back(token);
   last_us_ = clock_.NowMicros();
@@ -219,7 +238,7 @@ void Task::Draw(std::span<const float> logits) {
   if (tokens_generated() == request_.max_tokens) End(Finish::kLength);
 }
 
-void Task::End(Finish finish) {
+void Task::End(Finish finish, CancelledTurn turn) {
   ended_ = true;
   response_.finish = finish;
   response_.logits_digest = digest_.Finish();
@@ -233,19 +252,31 @@ void Task::End(Finish finish) {
     response_.sequence = sequence_->stats();
     response_.kv_bytes = response_.sequence.bytes;
   }
-  if (session_ != nullptr) {
-    session_->text = std::move(text_);
-    if (finish != Finish::kFailed && sequence_ != nullptr) {
-      session_->sequence = std::move(sequence_);
-    }
-  }
+  if (session_ != nullptr) return EndTurn(turn);
   sequence_.reset();
   mailbox_.PostLast(id_, std::move(response_));
 }
 
+void Task::EndTurn(CancelledTurn turn) {
+  session_->in_turn = false;
+  const bool stands = turn == CancelledTurn::kStands;
+  if (has_text_) {
+    if (!stands) text_.resize(tokens_before_);
+    // A sequence holds at most all tokens but the last.
+    if (sequence_ != nullptr && position() < text_.size()) {
+      session_->sequence = std::move(sequence_);
+    }
+    session_->text = std::move(text_);
+  }
+  sequence_.reset();
+  if (!stands) return mailbox_.PostLast(id_, std::move(response_));
+  session_->sampler = sampler_.state();
+  keeper_.EndTurn(*session_, id_, std::move(response_));
+}
+
 void Task::Fail(Error error) {
   response_.error = std::move(error);
-  End(Finish::kFailed);
+  End(Finish::kFailed, CancelledTurn::kUndone);
 }
 
 }  // namespace quire::serve

@@ -15,6 +15,7 @@
 #include "serve/mailbox.h"
 #include "serve/request.h"
 #include "serve/session.h"
+#include "serve/session_keeper.h"
 
 namespace quire::serve {
 
@@ -25,6 +26,7 @@ enum class Waits : uint8_t {
   kPrefix = 3,   // until another task has computed what both begin with
   kReader = 4,   // until its events are taken
   kLoad = 5,     // until what the store has of its text was loaded
+  kText = 6,     // until the text of its session was read
 };
 
 /// Its text is the prompt and what it generated. All of the text but the last generated token has
@@ -36,7 +38,7 @@ class Task {
  public:
   /// `session` is the one the request names, or null; it must outlive the task.
   Task(SubmitCommand command, Session* session, bool starts_whole, Mailbox& mailbox,
-       const Clock& clock);
+       SessionKeeper& keeper, const Clock& clock);
 
   RequestId id() const { return id_; }
   const Request& request() const { return request_; }
@@ -67,6 +69,10 @@ class Task {
   bool running() const { return sequence_ != nullptr; }
   Sequence& sequence() { return *sequence_; }
   const Sequence& sequence() const { return *sequence_; }
+  /// The text of its session has come.
+  void TakeText();
+  /// It ends as cancelled then, and what it was to feed stands.
+  void CancelOnceRead() { cancel_once_read_ = true; }
   /// Goes on with this; the first time, counts what of it was reused.
   void Start(std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
              uint64_t loaded_tokens);
@@ -116,14 +122,16 @@ class Task {
   uint64_t Advance(uint64_t tokens, std::span<const float> logits, uint64_t vocab,
                    const NumericProfile& profile);
 
-  void End(Finish finish);
+  /// Of a session: `turn` says whether what was fed and said stands.
+  void End(Finish finish, CancelledTurn turn = CancelledTurn::kStands);
+  /// What a session was fed is undone.
   void Fail(Error error);
 
  private:
   uint64_t tokens_generated() const { return response_.tokens.size(); }
   uint64_t SkipComputed();
   Result<void> Keep(const NumericProfile& profile);
-  model::Sampler& sampler() { return session_ != nullptr ? session_->sampler : own_sampler_; }
+  void EndTurn(CancelledTurn turn);
   void Draw(std::span<const float> logits);
 
   const RequestId id_;
@@ -131,11 +139,15 @@ class Task {
   const uint64_t submitted_us_;
   Session* const session_;
   Mailbox& mailbox_;
+  SessionKeeper& keeper_;
   const Clock& clock_;
 
   std::vector<TokenId> text_;
+  uint64_t tokens_before_ = 0;  // of its session, when it began
+  bool has_text_ = true;        // its session's, if it has one
+  bool cancel_once_read_ = false;
   uint64_t prompt_tokens_ = 0;
-  model::Sampler own_sampler_;
+  model::Sampler sampler_;
   std::unique_ptr<Sequence> sequence_;
   std::optional<model::ImportanceObserver> observer_;
   std::optional<std::vector<uint64_t>> kept_;  // blocks of the prompt, once it was read

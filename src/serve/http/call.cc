@@ -87,7 +87,9 @@ void Call::Take(Asked& asked, Event event) {
 void Call::CancelOne(Asked& asked) {
   if (asked.cancelled || asked.answer.ended()) return;
   asked.cancelled = true;
-  parts_.engine.Cancel(asked.id);
+  // An answer that has met its stop stands. What ends with an error may be sent again.
+  parts_.engine.Cancel(asked.id,
+                       asked.answer.stopped() ? CancelledTurn::kStands : CancelledTurn::kUndone);
 }
 
 void Call::Cancel(ApiError why) {

@@ -120,6 +120,9 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceContext& parts,
                                .name = keys ? std::string(kOperatorName) : Caller{}.name,
                                .domain = TenantId::None()});
   if (keys) QUIRE_TRY(service->AddTenants(*keys));
+  if (parts.sessions != nullptr) {
+    service->sessions_.Restore(*parts.sessions, parts.cache, parts.clock.NowMicros());
+  }
   if (!parts.chat) {
     LogWarn("{}: no chat template; chats are put to the model as plain 'role: content' lines",
             options.model_name);
@@ -413,8 +416,10 @@ Reply Service::MetricsText(const Caller& caller) const {
 void Service::NoteEnd(const Handled& handled, const CallReport& report) {
   metrics_.CountCall(handled.caller.name, report);
   if (!handled.session.empty()) {
-    sessions_.NoteTokens(handled.session, report.prompt_tokens + report.generated_tokens,
-                         parts_.clock.NowMicros());
+    // A call that ends with an error leaves its session as it was.
+    const auto& call = std::get<std::unique_ptr<Call>>(handled.outcome);
+    const uint64_t tokens = call->error() ? 0 : report.prompt_tokens + report.generated_tokens;
+    sessions_.NoteTokens(handled.session, tokens, parts_.clock.NowMicros());
   }
 }
 

@@ -53,6 +53,7 @@ struct ServiceContext {
   std::function<std::pair<uint64_t, uint64_t>()> budget_used_of;  // bytes
   std::function<std::string(const std::string&)> strftime_now;    // for templates
   const DiskStore* store = nullptr;                               // of the cache; null: none
+  SessionStore* sessions = nullptr;                               // of the engine; null: none
 };
 
 struct HttpRequest {

@@ -5,11 +5,21 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 #include "base/hash.h"
+#include "base/log.h"
 
 namespace quire::serve::http {
+
+namespace {
+
+uint64_t AgeMicros(int64_t since_us, uint64_t now_us) {
+  return static_cast<uint64_t>(std::max<int64_t>(static_cast<int64_t>(now_us) - since_us, 0));
+}
+
+}  // namespace
 
 std::string RandomName(const std::string& prefix) {
   std::array<uint8_t, 16> bytes{};
@@ -18,13 +28,15 @@ std::string RandomName(const std::string& prefix) {
 }
 
 OrderedJson SessionTable::Json(const std::string& name, const Entry& entry, uint64_t now_us) {
-  const auto age_s = [&](uint64_t us) { return (now_us - std::min(us, now_us)) / 1'000'000; };
-  return {{"id", name},
-          {"object", "session"},
-          {"tokens", entry.tokens},
-          {"age_s", age_s(entry.opened_us)},
-          {"idle_s", age_s(entry.used_us)},
-          {"busy", entry.calls_under_way > 0}};
+  const auto age_s = [&](int64_t us) { return AgeMicros(us, now_us) / 1'000'000; };
+  OrderedJson json = {{"id", name},
+                      {"object", "session"},
+                      {"tokens", entry.tokens},
+                      {"age_s", age_s(entry.opened_us)},
+                      {"idle_s", age_s(entry.used_us)},
+                      {"busy", entry.calls_under_way > 0}};
+  if (!entry.unusable.empty()) json["unusable"] = entry.unusable;
+  return json;
 }
 
 ApiResult<SessionTable::Entries::const_iterator> SessionTable::Find(const Caller& caller,
@@ -42,39 +54,132 @@ bool SessionTable::IsFull(const Caller& caller) const {
   return static_cast<uint64_t>(own) >= limits_.per_tenant_max;
 }
 
-ApiResult<OrderedJson> SessionTable::Enter(const Caller& caller, Result<SessionId> id,
-                                           uint64_t tokens, uint64_t now_us) {
-  if (!id) return std::unexpected(FromError(id.error()));
-  const auto [entry, added] = entries_.emplace(RandomName("sess_"), Entry{.id = *id,
-                                                                          .tenant = caller.tenant,
-                                                                          .opened_us = now_us,
-                                                                          .used_us = now_us,
-                                                                          .tokens = tokens});
+ApiResult<SessionTable::Entries::const_iterator> SessionTable::FindUsable(
+    const Caller& caller, const std::string& name) const {
+  QUIRE_ASSIGN(const auto found, Find(caller, name));
+  if (found->second.unusable.empty()) return found;
+  return std::unexpected(ApiError{.status = 409,
+                                  .type = "conflict_error",
+                                  .code = "session_unusable",
+                                  .message = found->second.unusable});
+}
+
+void SessionTable::Restore(SessionStore& store, const Cache& cache, uint64_t now_us) {
+  MutexLock lock(mutex_);
+  store_ = &store;
+  const uint64_t unix_us = store.UnixMicros();
+  // Of too many, those stay behind that were not used for longest.
+  std::vector<const StoredSession*> newest;
+  for (const StoredSession& each : store.found()) newest.push_back(&each);
+  std::ranges::stable_sort(newest, std::greater{},
+                           [](const StoredSession* each) { return each->head.used_unix_us; });
+  const auto at = [&](uint64_t then_unix_us) {
+    return static_cast<int64_t>(now_us) -
+           static_cast<int64_t>(unix_us - std::min(unix_us, then_unix_us));
+  };
+  uint64_t left = 0;
+  for (const StoredSession* const each : newest) {
+    const SessionHead& head = each->head;
+    const auto tenant = cache.FindTenant(head.tenant);
+    Entry entry{.id = SessionId::None(),
+                .tenant = tenant.value_or(TenantId::None()),
+                .opened_us = at(head.opened_unix_us),
+                .used_us = at(head.used_unix_us),
+                .tokens = head.tokens};
+    if (each->unusable) {
+      entry.unusable = each->unusable->message;
+    } else if (tenant) {
+      const auto id = engine_.OpenSession({.tenant = *tenant, .name = head.name, .stored = true});
+      if (id) entry.id = *id;
+    }
+    if (!tenant || (entry.id.is_none() && entry.unusable.empty())) {
+      ++left;
+    } else {
+      entries_.emplace(head.name, std::move(entry));
+    }
+  }
+  if (left > 0) {
+    LogWarn(
+        "sessions: {} that are stored are left alone: nobody has their tenants' names now, or "
+        "there are as many as may be (--sessions)",
+        left);
+  }
+}
+
+OrderedJson SessionTable::Enter(const std::string& name, const Caller& caller, SessionId id,
+                                uint64_t tokens, uint64_t now_us) {
+  const auto [entry, added] =
+      entries_.emplace(name, Entry{.id = id,
+                                   .tenant = caller.tenant,
+                                   .opened_us = static_cast<int64_t>(now_us),
+                                   .used_us = static_cast<int64_t>(now_us),
+                                   .tokens = tokens});
   return Json(entry->first, entry->second, now_us);
+}
+
+// Waits without the lock. What is not durable is not there.
+ApiResult<OrderedJson> SessionTable::Entered(const std::string& name, Settling& settling,
+                                             OrderedJson json) {
+  const Result<void> settled = settling.outcome.get();
+  if (settled) return json;
+  MutexLock lock(mutex_);
+  if (const auto found = entries_.find(name); found != entries_.end()) {
+    (void)engine_.EndSession(found->second.id);  // it is there: nobody else knows its name
+    entries_.erase(found);
+  }
+  return std::unexpected(FromError(settled.error()));
 }
 
 ApiResult<OrderedJson> SessionTable::Open(const Caller& caller,
                                           const model::SamplingOptions& sampling, uint64_t now_us) {
-  MutexLock lock(mutex_);
-  if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
-  return Enter(caller, engine_.OpenSession({.tenant = caller.tenant, .sampling = sampling}), 0,
-               now_us);
+  const std::string name = RandomName("sess_");
+  Settling settling = MakeSettling();
+  OrderedJson json;
+  {
+    MutexLock lock(mutex_);
+    if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
+    const auto id = engine_.OpenSession(
+        {.tenant = caller.tenant, .sampling = sampling, .name = name}, std::move(settling.settled));
+    if (!id) return std::unexpected(FromError(id.error()));
+    json = Enter(name, caller, *id, 0, now_us);
+  }
+  return Entered(name, settling, std::move(json));
 }
 
-ApiResult<OrderedJson> SessionTable::Fork(const Caller& caller, const std::string& name,
+ApiResult<OrderedJson> SessionTable::Fork(const Caller& caller, const std::string& from,
                                           uint64_t now_us) {
-  MutexLock lock(mutex_);
-  QUIRE_ASSIGN(const auto found, Find(caller, name));
-  if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
-  return Enter(caller, engine_.ForkSession(found->second.id), found->second.tokens, now_us);
+  const std::string name = RandomName("sess_");
+  Settling settling = MakeSettling();
+  OrderedJson json;
+  {
+    MutexLock lock(mutex_);
+    QUIRE_ASSIGN(const auto found, FindUsable(caller, from));
+    if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
+    const auto id = engine_.ForkSession(found->second.id, name, std::move(settling.settled));
+    if (!id) return std::unexpected(FromError(id.error()));
+    json = Enter(name, caller, *id, found->second.tokens, now_us);
+  }
+  return Entered(name, settling, std::move(json));
 }
 
 ApiResult<void> SessionTable::End(const Caller& caller, const std::string& name) {
-  MutexLock lock(mutex_);
-  QUIRE_ASSIGN(const auto found, Find(caller, name));
-  const auto ended = engine_.EndSession(found->second.id);
-  entries_.erase(found);
-  if (!ended) return std::unexpected(FromError(ended.error()));
+  Settling settling = MakeSettling();
+  {
+    MutexLock lock(mutex_);
+    QUIRE_ASSIGN(const auto found, Find(caller, name));
+    const SessionId id = found->second.id;
+    entries_.erase(found);
+    if (!id.is_none()) {
+      if (auto ended = engine_.EndSession(id, std::move(settling.settled)); !ended) {
+        return std::unexpected(FromError(ended.error()));
+      }
+    } else {
+      store_->Remove(name, std::move(settling.settled));
+    }
+  }
+  if (const auto ended = settling.outcome.get(); !ended) {
+    return std::unexpected(FromError(ended.error()));
+  }
   return {};
 }
 
@@ -102,9 +207,9 @@ uint64_t SessionTable::count() const {
 ApiResult<SessionTable::Used> SessionTable::Use(const Caller& caller, const std::string& name,
                                                 uint64_t now_us) {
   MutexLock lock(mutex_);
-  QUIRE_ASSIGN(const auto found, Find(caller, name));
+  QUIRE_ASSIGN(const auto found, FindUsable(caller, name));
   Entry& entry = entries_.at(found->first);
-  entry.used_us = now_us;
+  entry.used_us = static_cast<int64_t>(now_us);
   ++entry.calls_under_way;
   return Used{.id = entry.id, .tokens = entry.tokens};
 }
@@ -113,7 +218,7 @@ void SessionTable::NoteTokens(const std::string& name, uint64_t tokens, uint64_t
   MutexLock lock(mutex_);
   const auto found = entries_.find(name);
   if (found == entries_.end()) return;  // it was ended meanwhile
-  found->second.used_us = now_us;
+  found->second.used_us = static_cast<int64_t>(now_us);
   found->second.tokens = std::max(found->second.tokens, tokens);
   --found->second.calls_under_way;
 }
@@ -122,9 +227,9 @@ void SessionTable::EndIdle(uint64_t now_us) {
   MutexLock lock(mutex_);
   std::erase_if(entries_, [&](const auto& each) {
     const Entry& entry = each.second;
-    if (entry.calls_under_way > 0 || now_us - std::min(entry.used_us, now_us) < limits_.idle_us) {
-      return false;
-    }
+    // What another model wrote waits for that one.
+    if (entry.calls_under_way > 0 || !entry.unusable.empty()) return false;
+    if (AgeMicros(entry.used_us, now_us) < limits_.idle_us) return false;
     return engine_.EndSession(entry.id).has_value();
   });
 }

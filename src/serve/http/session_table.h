@@ -12,6 +12,7 @@
 #include "serve/engine.h"
 #include "serve/http/api_error.h"
 #include "serve/http/caller.h"
+#include "serve/settling.h"
 
 namespace quire::serve::http {
 
@@ -21,19 +22,24 @@ struct SessionLimits {
 };
 
 /// Names are random: nobody finds another's. A tenant's are its own, whatever its key may see
-/// besides.
+/// besides. With a store, sessions are found again by their names after a restart, and what is
+/// opened, forked or ended outlives the process before the call returns.
 ///
-/// Threads: any
+/// Threads: any; another one must turn the engine
 class SessionTable {
  public:
   SessionTable(Engine& engine, const SessionLimits& limits) : engine_(engine), limits_(limits) {}
 
-  /// Errors: 429 the tenant, or the engine, has as many as it may
+  /// Opens what the engine's store found, as far as its tenants are known to the cache; the rest is
+  /// left there. To be called once, before anything else.
+  void Restore(SessionStore& store, const Cache& cache, uint64_t now_us);
+
+  /// Errors: 429 the tenant, the engine or its store has as many as it may; 500 it cannot be written
   ApiResult<OrderedJson> Open(const Caller& caller, const model::SamplingOptions& sampling,
                               uint64_t now_us);
-  /// Errors: 404; 409 a request of it has not finished; 429 as Open
-  ApiResult<OrderedJson> Fork(const Caller& caller, const std::string& name, uint64_t now_us);
-  /// Errors: 404
+  /// Errors: 404; 409 a request of it has not finished, or it cannot be used; 429, 500 as Open
+  ApiResult<OrderedJson> Fork(const Caller& caller, const std::string& from, uint64_t now_us);
+  /// Errors: 404; 500 its file may come back
   ApiResult<void> End(const Caller& caller, const std::string& name);
   /// Errors: 404
   ApiResult<OrderedJson> Get(const Caller& caller, const std::string& name, uint64_t now_us) const;
@@ -41,7 +47,7 @@ class SessionTable {
   uint64_t count() const;
 
   /// The engine's session, which is used now until NoteTokens, and what it holds.
-  /// Errors: 404
+  /// Errors: 404; 409 it cannot be used: it is of another model
   struct Used {
     SessionId id;
     uint64_t tokens;
@@ -56,21 +62,26 @@ class SessionTable {
   struct Entry {
     SessionId id;
     TenantId tenant;
-    uint64_t opened_us;
-    uint64_t used_us;
+    int64_t opened_us;  // by the clock of `now_us`; before its start, where another process did
+    int64_t used_us;
     uint64_t tokens = 0;
     uint32_t calls_under_way = 0;
+    std::string unusable{};  // why, if it is; then there is no such session in the engine
   };
   using Entries = std::map<std::string, Entry>;
 
   ApiResult<Entries::const_iterator> Find(const Caller& caller, const std::string& name) const
       QUIRE_REQUIRES(mutex_);
-  ApiResult<OrderedJson> Enter(const Caller& caller, Result<SessionId> id, uint64_t tokens,
-                               uint64_t now_us) QUIRE_REQUIRES(mutex_);
+  ApiResult<Entries::const_iterator> FindUsable(const Caller& caller, const std::string& name) const
+      QUIRE_REQUIRES(mutex_);
+  OrderedJson Enter(const std::string& name, const Caller& caller, SessionId id, uint64_t tokens,
+                    uint64_t now_us) QUIRE_REQUIRES(mutex_);
+  ApiResult<OrderedJson> Entered(const std::string& name, Settling& settling, OrderedJson json);
   bool IsFull(const Caller& caller) const QUIRE_REQUIRES(mutex_);
   static OrderedJson Json(const std::string& name, const Entry& entry, uint64_t now_us);
 
   Engine& engine_;
+  SessionStore* store_ = nullptr;
   const SessionLimits limits_;
   // Held while the engine's mailbox is asked.
   mutable Mutex mutex_{LockRank{0}};

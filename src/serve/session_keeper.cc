@@ -1,0 +1,204 @@
+#include "serve/session_keeper.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace quire::serve {
+
+SessionKeeper::~SessionKeeper() {
+  if (store_ != nullptr) store_->Detach();
+}
+
+Session* SessionKeeper::Find(SessionId id) {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+SessionRecord SessionKeeper::RecordOf(const Session& session) const {
+  const auto tenant = cache_.tenant_stats(session.tenant);
+  return {.head = {.name = session.name,
+                   .tenant = tenant ? tenant->name : std::string(),  // it was removed meanwhile
+                   .opened_unix_us = session.opened_unix_us},
+          .sampler = session.sampler,
+          .text = session.text};
+}
+
+// The engine hears of it before the caller, whose next turn comes behind that.
+OnSettled SessionKeeper::ThenSettle(SessionId id, OnSettled settled) {
+  ++unsettled_;
+  return [this, id, settled = std::move(settled)](Result<void> outcome) mutable {
+    mailbox_.PostSettled({.id = id, .saved = outcome.has_value()});
+    if (settled) settled(std::move(outcome));
+  };
+}
+
+void SessionKeeper::Write(const Session& session, OnSettled settled) {
+  store_->Write(RecordOf(session), ThenSettle(session.id, std::move(settled)));
+}
+
+void SessionKeeper::Take(OpenSessionCommand command) {
+  auto session = std::make_unique<Session>(
+      Session{.id = command.id,
+              .tenant = command.options.tenant,
+              .sampler = model::Sampler(command.options.sampling).state()});
+  if (store_ != nullptr && !command.options.name.empty()) {
+    session->name = command.options.name;
+    session->saved = command.options.stored;
+    session->in_memory = !command.options.stored;
+    session->opened_unix_us = store_->UnixMicros();
+    if (!command.options.stored) Write(*session, std::move(command.settled));
+  }
+  sessions_.emplace(command.id, std::move(session));
+}
+
+void SessionKeeper::Take(ForkSessionCommand command) {
+  const Session& from = *sessions_.at(command.from);
+  auto fork = std::make_unique<Session>(Session{.id = command.to,
+                                                .tenant = from.tenant,
+                                                .sampler = from.sampler,
+                                                .text = from.text,
+                                                .turns_ended = from.turns_ended,
+                                                .name = std::move(command.name),
+                                                .in_memory = from.in_memory});
+  if (from.sequence != nullptr) {
+    // Without room for a copy of the open block it finds what is published, and computes the rest.
+    if (auto forked = from.sequence->Fork(); forked) fork->sequence = *std::move(forked);
+  }
+  if (store_ != nullptr && !fork->name.empty()) {
+    fork->opened_unix_us = store_->UnixMicros();
+    if (fork->in_memory) {
+      Write(*fork, std::move(command.settled));
+    } else {
+      store_->Copy(from.name, fork->name, ThenSettle(fork->id, std::move(command.settled)));
+    }
+  }
+  sessions_.emplace(command.to, std::move(fork));
+}
+
+void SessionKeeper::Take(EndSessionCommand command) {
+  const auto found = sessions_.find(command.id);
+  const Session& session = *found->second;
+  if (store_ == nullptr || session.name.empty()) {
+    if (command.settled) command.settled({});
+  } else if (command.file == SessionFile::kKept) {
+    Close(session, std::move(command.settled));
+  } else {
+    store_->Remove(session.name, ThenSettle(command.id, std::move(command.settled)));
+  }
+  sessions_.erase(found);
+}
+
+void SessionKeeper::Take(EndTenantCommand command) {
+  const auto tenant = cache_.tenant_stats(command.tenant);
+  if (store_ == nullptr || !tenant) {
+    if (command.settled) command.settled({});
+    return;
+  }
+  // Those that nobody opened in this process too.
+  store_->RemoveAllOf(tenant->name, ThenSettle(SessionId::None(), std::move(command.settled)));
+}
+
+void SessionKeeper::Close(const Session& session, OnSettled settled) {
+  auto give_back = [store = store_, name = session.name,
+                    settled = std::move(settled)](Result<void> outcome) mutable {
+    store->GiveBack(name);
+    if (settled) settled(std::move(outcome));
+  };
+  if (session.in_memory && !session.saved) return Write(session, std::move(give_back));
+  give_back({});
+}
+
+void SessionKeeper::Take(const SessionSettledCommand& command) {
+  --unsettled_;
+  Session* const session = Find(command.id);
+  if (session == nullptr) return;
+  session->saved = command.saved;
+  LimitTexts();
+}
+
+Result<void> SessionKeeper::Take(SessionReadCommand command) {
+  --unsettled_;
+  Session* const session = Find(command.id);
+  if (session == nullptr) return {};
+  if (!command.record) return std::unexpected(std::move(command.record).error());
+  SessionRecord& record = *command.record;
+  const auto tenant = cache_.tenant_stats(session->tenant);
+  if (!tenant || tenant->name != record.head.tenant) {
+    return Fail(ErrorCode::kCorrupt, fmt::format("session '{}': its file is of tenant '{}'",
+                                                 session->name, record.head.tenant));
+  }
+  const auto known = [this](TokenId token) {
+    return token >= 0 && static_cast<uint64_t>(token) < vocab_;
+  };
+  if (!std::ranges::all_of(record.text, known)) {
+    return Fail(
+        ErrorCode::kCorrupt,
+        fmt::format("session '{}': its file has tokens that the model has not", session->name));
+  }
+  session->text = std::move(record.text);
+  session->sampler = record.sampler;
+  session->opened_unix_us = record.head.opened_unix_us;
+  session->in_memory = true;
+  return {};
+}
+
+void SessionKeeper::BeginTurn(Session& session) {
+  session.in_turn = true;
+  if (session.in_memory) return;
+  ++unsettled_;
+  store_->Read(session.name, [this, id = session.id](Result<SessionRecord> record) {
+    mailbox_.PostRead({.id = id, .record = std::move(record)});
+  });
+}
+
+void SessionKeeper::EndTurn(Session& session, RequestId request, Response response) {
+  session.turns_ended = ++turns_ended_;
+  if (store_ == nullptr || session.name.empty()) {
+    return mailbox_.PostLast(request, std::move(response));
+  }
+  session.saved = false;
+  Write(session, [this, request, response = std::move(response)](const Result<void>&) mutable {
+    mailbox_.PostLast(request, std::move(response));
+  });
+}
+
+bool SessionKeeper::any_sequence() const {
+  return std::ranges::any_of(sessions_,
+                             [](const auto& each) { return each.second->sequence != nullptr; });
+}
+
+bool SessionKeeper::ReleaseOldest() {
+  Session* oldest = nullptr;
+  for (const auto& [id, session] : sessions_) {
+    if (session->sequence == nullptr) continue;
+    if (oldest == nullptr || session->turns_ended < oldest->turns_ended) oldest = session.get();
+  }
+  if (oldest == nullptr) return false;
+  oldest->sequence.reset();
+  DropText(*oldest);
+  return true;
+}
+
+void SessionKeeper::DropText(Session& session) const {
+  if (!session.saved || session.in_turn || !session.in_memory) return;
+  session.in_memory = false;
+  std::vector<TokenId>().swap(session.text);
+}
+
+void SessionKeeper::LimitTexts() {
+  while (true) {
+    uint64_t bytes = 0;
+    Session* oldest = nullptr;
+    for (const auto& [id, session] : sessions_) {
+      if (!session->saved || session->in_turn || session->text.empty()) continue;
+      bytes += session->text.capacity() * sizeof(TokenId);
+      if (oldest == nullptr || session->turns_ended < oldest->turns_ended) oldest = session.get();
+    }
+    if (bytes <= idle_text_bytes_) return;
+    DropText(*oldest);
+  }
+}
+
+}  // namespace quire::serve

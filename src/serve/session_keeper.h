@@ -1,0 +1,77 @@
+// The sessions of one engine: which there are, and what of them is in memory and in files.
+#ifndef QUIRE_SERVE_SESSION_KEEPER_H_
+#define QUIRE_SERVE_SESSION_KEEPER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "quire/cache.h"
+#include "serve/mailbox.h"
+#include "serve/session.h"
+
+namespace quire::serve {
+
+/// Without a store sessions live in memory and what is said of files does not happen.
+///
+/// Threads: the one that turns the engine. What the store's thread has to say comes as commands
+///          through the mailbox
+class SessionKeeper {
+ public:
+  /// `store` may be null. `idle_text_bytes`: what the texts of idle sessions that are in files too
+  /// may take of memory.
+  SessionKeeper(Mailbox& mailbox, Cache& cache, SessionStore* store, uint64_t vocab,
+                uint64_t idle_text_bytes)
+      : mailbox_(mailbox),
+        cache_(cache),
+        store_(store),
+        vocab_(vocab),
+        idle_text_bytes_(idle_text_bytes) {}
+  ~SessionKeeper();
+  SessionKeeper(const SessionKeeper&) = delete;
+  SessionKeeper& operator=(const SessionKeeper&) = delete;
+
+  /// Null: it was ended.
+  Session* Find(SessionId id);
+
+  void Take(OpenSessionCommand command);
+  void Take(ForkSessionCommand command);
+  void Take(EndSessionCommand command);
+  void Take(EndTenantCommand command);
+  /// A change has settled, or has not.
+  void Take(const SessionSettledCommand& command);
+  /// Its text has come. The error, if it has not.
+  Result<void> Take(SessionReadCommand command);
+
+  /// A turn begins: reads the text where it is not in memory.
+  void BeginTurn(Session& session);
+  /// A turn ended and `session` is as it left it: tells the caller once that outlives the process.
+  void EndTurn(Session& session, RequestId request, Response response);
+
+  bool any_sequence() const;
+  /// Lets the sequence go of the one whose last turn ended first. False: there is none.
+  bool ReleaseOldest();
+  /// Nothing is on its way to a file or from one.
+  bool settled() const { return unsettled_ == 0; }
+
+ private:
+  SessionRecord RecordOf(const Session& session) const;
+  void Write(const Session& session, OnSettled settled);
+  OnSettled ThenSettle(SessionId id, OnSettled settled);
+  void Close(const Session& session, OnSettled settled);
+  void LimitTexts();
+  void DropText(Session& session) const;
+
+  Mailbox& mailbox_;
+  Cache& cache_;
+  SessionStore* const store_;
+  const uint64_t vocab_;
+  const uint64_t idle_text_bytes_;
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  uint64_t turns_ended_ = 0;
+  uint64_t unsettled_ = 0;
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_SESSION_KEEPER_H_

@@ -1,0 +1,156 @@
+#include "serve/session_record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace quire::serve {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'Q', 'U', 'I', 'R', 'E', 'S', 'E', 'S'};
+constexpr uint32_t kFormat = 1;
+
+// Then the name, the tenant's name and the tokens, each 4 bytes. Little-endian.
+struct FileHeader {
+  std::array<char, 8> magic;
+  uint32_t format;
+  uint32_t head_crc;  // of the header with this field as zero, and of both names
+  uint32_t text_crc;
+  uint32_t name_bytes;
+  uint32_t tenant_bytes;
+  uint32_t top_k;
+  float temperature;
+  float top_p;
+  uint64_t seed;
+  std::array<uint64_t, 4> prng;
+  uint64_t tokens;
+  uint64_t opened_unix_us;
+  uint64_t used_unix_us;
+  SessionFingerprint fingerprint;
+};
+static_assert(sizeof(FileHeader) == 136);
+static_assert(sizeof(TokenId) == 4);
+
+uint32_t HeadCrc(FileHeader header, std::span<const std::byte> names) {
+  header.head_crc = 0;
+  return Crc32c(names, Crc32c(std::as_bytes(std::span(&header, 1))));
+}
+
+std::unexpected<Error> Corrupt(std::string what) {
+  return Fail(ErrorCode::kCorrupt, std::move(what));
+}
+
+Result<FileHeader> CheckedHeader(std::span<const std::byte> bytes, uint64_t file_bytes) {
+  FileHeader header;
+  if (bytes.size() < sizeof(header)) {
+    return Corrupt(fmt::format("{} bytes are no session", bytes.size()));
+  }
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (header.magic != kMagic) return Corrupt("it does not begin as a session does");
+  if (header.format > kFormat) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("a newer version wrote it: format {}, this one knows {}", header.format,
+                            kFormat));
+  }
+  if (header.format != kFormat) return Corrupt(fmt::format("format {}", header.format));
+  if (header.name_bytes > kSessionNameBytesMax || header.tenant_bytes > kSessionTenantBytesMax) {
+    return Corrupt(fmt::format("names of {} and {} bytes", header.name_bytes, header.tenant_bytes));
+  }
+  const uint64_t head_bytes = sizeof(header) + header.name_bytes + header.tenant_bytes;
+  if (bytes.size() < head_bytes) return Corrupt("it ends within its names");
+  if (header.tokens > (file_bytes - head_bytes) / sizeof(TokenId) ||
+      file_bytes != head_bytes + header.tokens * sizeof(TokenId)) {
+    return Corrupt(fmt::format("{} bytes, where {} tokens are to be", file_bytes, header.tokens));
+  }
+  const auto names = bytes.subspan(sizeof(header), head_bytes - sizeof(header));
+  if (header.head_crc != HeadCrc(header, names)) return Corrupt("its head fails its checksum");
+  return header;
+}
+
+SessionHead HeadOf(const FileHeader& header, std::span<const std::byte> bytes) {
+  const char* const names = reinterpret_cast<const char*>(bytes.data()) + sizeof(header);
+  return {.name = std::string(names, header.name_bytes),
+          .tenant = std::string(names + header.name_bytes, header.tenant_bytes),
+          .fingerprint = header.fingerprint,
+          .tokens = header.tokens,
+          .opened_unix_us = header.opened_unix_us,
+          .used_unix_us = header.used_unix_us};
+}
+
+}  // namespace
+
+const uint64_t kSessionHeadBytesMax =
+    sizeof(FileHeader) + kSessionNameBytesMax + kSessionTenantBytesMax;
+
+SessionFingerprint FingerprintOf(const Identity& identity, std::string_view tokenizer_json) {
+  Blake2b<32> hasher;
+  hasher.Update("quire session");
+  hasher.Update(std::as_bytes(std::span(identity.weights)));
+  hasher.UpdateNumber(identity.position_encoding.size());
+  hasher.Update(identity.position_encoding);
+  hasher.Update(tokenizer_json);
+  return hasher.Finish();
+}
+
+bool IsSessionName(std::string_view name) {
+  const auto fits = [](char each) {
+    return (each >= 'a' && each <= 'z') || (each >= 'A' && each <= 'Z') ||
+           (each >= '0' && each <= '9') || each == '_' || each == '-';
+  };
+  return !name.empty() && name.size() <= kSessionNameBytesMax && std::ranges::all_of(name, fits);
+}
+
+std::vector<std::byte> EncodeSession(const SessionRecord& record) {
+  const SessionHead& head = record.head;
+  QUIRE_CHECK(IsSessionName(head.name) && head.tenant.size() <= kSessionTenantBytesMax);
+  const auto text = std::as_bytes(std::span(record.text));
+  FileHeader header = {.magic = kMagic,
+                       .format = kFormat,
+                       .head_crc = 0,
+                       .text_crc = Crc32c(text),
+                       .name_bytes = static_cast<uint32_t>(head.name.size()),
+                       .tenant_bytes = static_cast<uint32_t>(head.tenant.size()),
+                       .top_k = record.sampler.options.top_k,
+                       .temperature = record.sampler.options.temperature,
+                       .top_p = record.sampler.options.top_p,
+                       .seed = record.sampler.options.seed,
+                       .prng = record.sampler.prng,
+                       .tokens = record.text.size(),
+                       .opened_unix_us = head.opened_unix_us,
+                       .used_unix_us = head.used_unix_us,
+                       .fingerprint = head.fingerprint};
+  const std::string names = head.name + head.tenant;
+  const auto name_bytes = std::as_bytes(std::span(names));
+  header.head_crc = HeadCrc(header, name_bytes);
+  std::vector<std::byte> bytes(sizeof(header) + names.size() + text.size());
+  std::memcpy(bytes.data(), &header, sizeof(header));
+  std::ranges::copy(name_bytes, bytes.begin() + sizeof(header));
+  std::ranges::copy(text, bytes.end() - static_cast<ptrdiff_t>(text.size()));
+  return bytes;
+}
+
+Result<SessionHead> DecodeSessionHead(std::span<const std::byte> bytes, uint64_t file_bytes) {
+  QUIRE_ASSIGN(const FileHeader header, CheckedHeader(bytes, file_bytes));
+  return HeadOf(header, bytes);
+}
+
+Result<SessionRecord> DecodeSession(std::span<const std::byte> file) {
+  QUIRE_ASSIGN(const FileHeader header, CheckedHeader(file, file.size()));
+  const auto text = file.last(header.tokens * sizeof(TokenId));
+  if (header.text_crc != Crc32c(text)) return Corrupt("its text fails its checksum");
+  SessionRecord record{.head = HeadOf(header, file),
+                       .sampler = {.options = {.temperature = header.temperature,
+                                               .seed = header.seed,
+                                               .top_k = header.top_k,
+                                               .top_p = header.top_p},
+                                   .prng = header.prng},
+                       .text = std::vector<TokenId>(header.tokens)};
+  if (!text.empty()) std::memcpy(record.text.data(), text.data(), text.size());
+  return record;
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,102 @@
+// Session files: what is written is what is read, and nothing else is a session.
+#include "serve/session_record.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/prng.h"
+
+namespace quire::serve {
+namespace {
+
+SessionRecord Some() {
+  model::Sampler sampler({.temperature = 0.75f, .seed = 9, .top_k = 40, .top_p = 0.5f});
+  sampler.Next(std::vector<float>{1, 2, 3});
+  return {.head = {.name = "sess_1",
+                   .tenant = "alice",
+                   .fingerprint = FingerprintOf({.position_encoding = "rope"}, "{}"),
+                   .opened_unix_us = 5,
+                   .used_unix_us = 7},
+          .sampler = sampler.state(),
+          .text = {1, 2, 3, 500'000}};
+}
+
+TEST(SessionRecordTest, ComesBackAsItWas) {
+  const SessionRecord written = Some();
+  const auto bytes = EncodeSession(written);
+  const SessionRecord read = DecodeSession(bytes).value();
+  EXPECT_EQ(read.head.name, "sess_1");
+  EXPECT_EQ(read.head.tenant, "alice");
+  EXPECT_EQ(read.head.fingerprint, written.head.fingerprint);
+  EXPECT_EQ(read.head.tokens, 4u);
+  EXPECT_EQ(read.head.opened_unix_us, 5u);
+  EXPECT_EQ(read.head.used_unix_us, 7u);
+  EXPECT_EQ(read.text, written.text);
+  EXPECT_EQ(read.sampler.prng, written.sampler.prng);
+  EXPECT_EQ(read.sampler.options.temperature, 0.75f);
+  EXPECT_EQ(read.sampler.options.seed, 9u);
+  EXPECT_EQ(read.sampler.options.top_k, 40u);
+  EXPECT_EQ(read.sampler.options.top_p, 0.5f);
+  const auto head = DecodeSessionHead(
+      std::span(bytes).first(std::min<size_t>(bytes.size(), kSessionHeadBytesMax)), bytes.size());
+  EXPECT_EQ(head.value().tokens, 4u);
+}
+
+TEST(SessionRecordTest, AnyDamageIsRefused) {
+  const auto bytes = EncodeSession(Some());
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      auto flipped = bytes;
+      flipped[at] ^= std::byte{1} << bit;
+      ASSERT_FALSE(DecodeSession(flipped).has_value()) << at << " " << bit;
+    }
+    ASSERT_FALSE(DecodeSession(std::span(bytes).first(at)).has_value()) << at;
+    auto zeroed = bytes;
+    std::fill(zeroed.begin() + static_cast<ptrdiff_t>(at), zeroed.end(), std::byte{0});
+    ASSERT_TRUE(!DecodeSession(zeroed) || zeroed == bytes) << at;
+  }
+  auto longer = bytes;
+  longer.push_back({});
+  EXPECT_EQ(DecodeSession(longer).error().code, ErrorCode::kCorrupt);
+}
+
+TEST(SessionRecordTest, LengthsFromAFileAreChecked) {
+  // All fields of 4 and 8 bytes at their largest, one after the other.
+  const auto bytes = EncodeSession(Some());
+  for (size_t at = 8; at + 8 <= 136; at += 4) {
+    auto large = bytes;
+    std::fill_n(large.begin() + static_cast<ptrdiff_t>(at), 8, std::byte{0xff});
+    EXPECT_FALSE(DecodeSession(large).has_value()) << at;
+    EXPECT_FALSE(DecodeSessionHead(std::span(large).first(140), large.size()).has_value()) << at;
+  }
+}
+
+TEST(SessionRecordTest, ANewerVersionIsSaidToBeOne) {
+  auto bytes = EncodeSession(Some());
+  bytes[8] = std::byte{2};
+  EXPECT_EQ(DecodeSession(bytes).error().code, ErrorCode::kUnsupported);
+}
+
+TEST(SessionRecordTest, NamesAreFileNames) {
+  for (const char* const good : {"a", "sess_0123456789abcdef", "A-b_9"}) {
+    EXPECT_TRUE(IsSessionName(good)) << good;
+  }
+  for (const char* const bad : {"", ".", "..", "a/b", "a.b", "a b", "\n", "é"}) {
+    EXPECT_FALSE(IsSessionName(bad)) << bad;
+  }
+  EXPECT_TRUE(IsSessionName(std::string(64, 'x')));
+  EXPECT_FALSE(IsSessionName(std::string(65, 'x')));
+}
+
+TEST(SessionRecordTest, AnotherModelOrTokenizerHasAnotherFingerprint) {
+  const Identity identity{.position_encoding = "rope"};
+  Identity other = identity;
+  other.weights[0] = 1;
+  EXPECT_NE(FingerprintOf(identity, "{}"), FingerprintOf(other, "{}"));
+  EXPECT_NE(FingerprintOf(identity, "{}"), FingerprintOf(identity, "{ }"));
+  EXPECT_EQ(FingerprintOf(identity, "{}"), FingerprintOf(identity, "{}"));
+}
+
+}  // namespace
+}  // namespace quire::serve

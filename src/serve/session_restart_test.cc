@@ -1,0 +1,362 @@
+// Sessions over restarts of the process: what was answered is there, and goes on with the same bits.
+#include <gtest/gtest.h>
+
+#include "env/faulty_files.h"
+#include "serve/driver.h"
+#include "serve/test_client.h"
+#include "serve/test_util.h"
+
+namespace quire::serve {
+namespace {
+
+class SessionRestartTest : public EngineTest {
+ protected:
+  SessionRestartTest() { engine_options_.idle_text_bytes = 1 << 20; }
+
+  void Make(uint64_t blocks) {
+    blocks_ = blocks;
+    OpenStore();
+    EngineTest::Make(blocks);
+    client_.emplace(*engine_);
+  }
+  void OpenStore() {
+    sessions_ = SessionStore::Open(files_, {.directory = "sessions",
+                                            .fingerprint = FingerprintOf({}, "{}"),
+                                            .bytes_max = bytes_max_,
+                                            .unix_us = [this] { return ++unix_us_; }})
+                    .value();
+    engine_options_.sessions = sessions_.get();
+  }
+  /// The process is killed, and another one starts with an empty cache.
+  void Restart() {
+    files_.KillProcess();
+    client_.reset();
+    engine_.reset();
+    cache_.reset();
+    sessions_.reset();
+    files_.Restart();
+    OpenStore();
+    MakeWithModel(blocks_);
+    client_.emplace(*engine_);
+  }
+
+  /// Turns engine and store until nothing is left to do.
+  void Settle() {
+    for (int i = 0; i < 100'000; ++i) {
+      const bool wrote = sessions_->Tick();
+      const TickReport report = engine_->Tick();
+      client_->TakeAll();
+      if (!wrote && !report.worked && report.settled) return;
+    }
+    FAIL() << "it never settles";
+  }
+  /// Turns the engine alone.
+  void TickEngine(int times) {
+    for (int i = 0; i < times; ++i) engine_->Tick();
+    client_->TakeAll();
+  }
+
+  SessionId OpenNew(const std::string& name, const model::SamplingOptions& sampling = {},
+                    TenantId tenant = kDefaultTenant) {
+    return engine_
+        ->OpenSession({.tenant = tenant, .sampling = sampling, .name = name}, Expected(true))
+        .value();
+  }
+  SessionId OpenAgain(const std::string& name, TenantId tenant = kDefaultTenant) {
+    return engine_->OpenSession({.tenant = tenant, .name = name, .stored = true}, Expected(true))
+        .value();
+  }
+  /// Hears that it settled, well or not.
+  OnSettled Expected(bool well) {
+    return [this, well](const Result<void>& outcome) {
+      EXPECT_EQ(outcome.has_value(), well);
+      ++settled_;
+    };
+  }
+  RequestId Start(SessionId session, std::vector<TokenId> fed, uint32_t max_tokens) {
+    return client_->Submit(
+        {.prompt = std::move(fed), .max_tokens = max_tokens, .session = session});
+  }
+  Response Turn(SessionId session, std::vector<TokenId> fed, uint32_t max_tokens) {
+    const RequestId id = Start(session, std::move(fed), max_tokens);
+    Settle();
+    return client_->Of(id).response.value();
+  }
+
+  static std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  static constexpr model::SamplingOptions kSampled{.temperature = 1.0f, .seed = 3};
+
+  FaultyFiles files_{{}, clock_};
+  uint64_t bytes_max_ = 1 << 20;
+  uint64_t unix_us_ = 0;
+  uint64_t blocks_ = 0;
+  int settled_ = 0;
+  std::unique_ptr<SessionStore> sessions_;
+  std::optional<TestClient> client_;
+};
+
+TEST_F(SessionRestartTest, TurnsGoOnAsWithoutARestart) {
+  Make(64);
+  // What it gives without a restart, in a session that has no file.
+  const SessionId plain = engine_->OpenSession({.sampling = kSampled}, Expected(true)).value();
+  std::vector<Response> expected;
+  for (uint64_t turn = 0; turn < 4; ++turn) {
+    expected.push_back(Turn(plain, SomeTokens(20 + turn, turn), 6));
+  }
+  SessionId session = OpenNew("s", kSampled);
+  Settle();
+  EXPECT_EQ(settled_, 2);
+  for (uint64_t turn = 0; turn < 4; ++turn) {
+    const Response response = Turn(session, SomeTokens(20 + turn, turn), 6);
+    EXPECT_EQ(response.tokens, expected[turn].tokens);
+    EXPECT_EQ(response.logits_digest, expected[turn].logits_digest);
+    EXPECT_EQ(response.prompt_tokens, expected[turn].prompt_tokens);
+    Restart();
+    ASSERT_EQ(sessions_->found().size(), 1u);
+    EXPECT_EQ(sessions_->found()[0].head.name, "s");
+    EXPECT_EQ(sessions_->found()[0].head.tenant, "default");
+    EXPECT_EQ(sessions_->found()[0].head.tokens, response.prompt_tokens + 6);
+    session = OpenAgain("s");
+  }
+}
+
+TEST_F(SessionRestartTest, AnAnswerComesOnceItIsDurable) {
+  Make(64);
+  const SessionId session = OpenNew("s");
+  TickEngine(1);
+  EXPECT_EQ(settled_, 0);
+  const RequestId id = Start(session, SomeTokens(10, 1), 3);
+  TickEngine(20);
+  // Its tokens have come, its end has not, and the session is not free.
+  EXPECT_EQ(client_->Of(id).tokens.size(), 3u);
+  EXPECT_FALSE(client_->Of(id).response.has_value());
+  EXPECT_EQ(engine_->Submit({.session = session}).error().code, ErrorCode::kBusy);
+  EXPECT_FALSE(engine_->Tick().settled);
+  EXPECT_TRUE(sessions_->Tick());
+  EXPECT_EQ(settled_, 1);
+  client_->TakeAll();
+  EXPECT_EQ(client_->Of(id).response.value().finish, Finish::kLength);
+  EXPECT_TRUE(engine_->Tick().settled);
+}
+
+TEST_F(SessionRestartTest, ATurnThatWasCutIsAsIfItHadNeverBegun) {
+  Make(64);
+  SessionId session = OpenNew("s", kSampled);
+  Turn(session, SomeTokens(30, 1), 5);
+  const RequestId cut = Start(session, SomeTokens(40, 2), 8);
+  TickEngine(20);  // to its end, which nobody heard of
+  const std::vector<TokenId> said = client_->Of(cut).tokens;
+  EXPECT_EQ(said.size(), 8u);
+  Restart();
+  session = OpenAgain("s");
+  const Response again = Turn(session, SomeTokens(40, 2), 8);
+  EXPECT_EQ(again.tokens, said);
+  EXPECT_EQ(again.prompt_tokens, 75u);
+}
+
+TEST_F(SessionRestartTest, AFailedOrUndoneTurnLeavesNoTrace) {
+  Make(8);
+  const SessionId session = OpenNew("s", kSampled);
+  const Response first = Turn(session, SomeTokens(30, 1), 5);
+  // Too long for the cache: without this it could never be used again.
+  const Response failed = Turn(session, SomeTokens(200, 2), 5);
+  EXPECT_EQ(failed.finish, Finish::kFailed);
+  const RequestId undone = Start(session, SomeTokens(20, 3), 50);
+  TickEngine(6);
+  EXPECT_FALSE(client_->Of(undone).tokens.empty());
+  engine_->Cancel(undone, CancelledTurn::kUndone);
+  Settle();
+  EXPECT_EQ(client_->Of(undone).response->finish, Finish::kCancelled);
+  const Response next = Turn(session, SomeTokens(20, 3), 4);
+  EXPECT_EQ(next.prompt_tokens, 55u);
+  const std::vector<TokenId>& said = client_->Of(undone).tokens;
+  EXPECT_TRUE(std::equal(next.tokens.begin(), next.tokens.begin() + 2, said.begin()));
+}
+
+TEST_F(SessionRestartTest, ForksAndEndsOutliveIt) {
+  Make(64);
+  const SessionId a = OpenNew("a", kSampled);
+  const Response one = Turn(a, SomeTokens(30, 1), 5);
+  ASSERT_TRUE(engine_->ForkSession(a, "b", Expected(true)).has_value());
+  const SessionId c = engine_->ForkSession(a, "c", Expected(true)).value();
+  EXPECT_EQ(engine_->ForkSession(a, "c").error().code, ErrorCode::kBusy);
+  EXPECT_EQ(engine_->ForkSession(a, "no/name").error().code, ErrorCode::kInvalidArgument);
+  Settle();
+  ASSERT_TRUE(engine_->EndSession(c, Expected(true)).has_value());
+  Settle();
+  EXPECT_EQ(settled_, 4);
+  Restart();
+  EXPECT_EQ(sessions_->found().size(), 2u);
+  EXPECT_EQ(engine_->OpenSession({.name = "c", .stored = true}).error().code, ErrorCode::kNotFound);
+  const SessionId from_file = OpenAgain("a");
+  // A fork of what is in its file alone.
+  const SessionId d = engine_->ForkSession(from_file, "d", Expected(true)).value();
+  const Response of_d = Turn(d, SomeTokens(9, 2), 7);
+  const Response of_a = Turn(from_file, SomeTokens(9, 2), 7);
+  const Response of_b = Turn(OpenAgain("b"), SomeTokens(9, 2), 7);
+  EXPECT_EQ(of_a.tokens, of_d.tokens);
+  EXPECT_EQ(of_a.tokens, of_b.tokens);
+  EXPECT_EQ(of_a.prompt_tokens, 44u);
+  EXPECT_EQ(one.tokens.size(), 5u);
+}
+
+TEST_F(SessionRestartTest, EndingDuringATurnLeavesNoFile) {
+  Make(64);
+  const SessionId session = OpenNew("s");
+  Settle();
+  const RequestId written = Start(session, SomeTokens(10, 1), 2);
+  TickEngine(20);  // its end waits for the file
+  ASSERT_TRUE(engine_->EndSession(session, Expected(true)).has_value());
+  Settle();
+  EXPECT_TRUE(client_->Of(written).response.has_value());
+  const SessionId other = OpenNew("t");
+  const RequestId running = Start(other, SomeTokens(10, 1), 50);
+  TickEngine(5);
+  ASSERT_TRUE(engine_->EndSession(other, Expected(true)).has_value());
+  Settle();
+  EXPECT_EQ(client_->Of(running).response->finish, Finish::kCancelled);
+  EXPECT_EQ(settled_, 4);
+  Restart();
+  EXPECT_TRUE(sessions_->found().empty());
+}
+
+TEST_F(SessionRestartTest, AClosedSessionIsOpenedAgain) {
+  Make(64);
+  const SessionId session = OpenNew("s", kSampled);
+  Turn(session, SomeTokens(30, 1), 5);
+  Start(session, SomeTokens(30, 2), 5);
+  TickEngine(2);
+  ASSERT_TRUE(engine_->CloseSession(session, Expected(true)).has_value());
+  Settle();
+  const SessionId again = OpenAgain("s");
+  EXPECT_EQ(Turn(again, SomeTokens(3, 2), 1).prompt_tokens, 38u);
+}
+
+TEST_F(SessionRestartTest, AFailingDiskCostsNoAnswer) {
+  Make(64);
+  const SessionId session = OpenNew("s", kSampled);
+  const Response one = Turn(session, SomeTokens(30, 1), 5);
+  files_.set_disk_bytes(files_.bytes_used() + 10);
+  testing::internal::CaptureStderr();
+  const Response two = Turn(session, SomeTokens(30, 2), 5);
+  const Response three = Turn(session, SomeTokens(30, 3), 5);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(three.finish, Finish::kLength);
+  EXPECT_EQ(three.prompt_tokens, 100u);
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;  // not with every turn
+  // Who opens or forks hears of it.
+  ASSERT_TRUE(engine_->OpenSession({.name = "t"}, Expected(false)).has_value());
+  ASSERT_TRUE(engine_->ForkSession(session, "u", Expected(false)).has_value());
+  Settle();
+  EXPECT_EQ(settled_, 3);
+  // What could not be written is written with the next turn.
+  files_.set_disk_bytes(1 << 20);
+  const Response four = Turn(session, SomeTokens(30, 4), 5);
+  Restart();
+  EXPECT_EQ(Turn(OpenAgain("s"), {}, 1).prompt_tokens, 140u);
+  EXPECT_EQ(four.tokens.size(), 5u);
+}
+
+TEST_F(SessionRestartTest, IdleSessionsKeepNoTextInMemory) {
+  engine_options_.idle_text_bytes = 0;
+  Make(64);
+  const SessionId session = OpenNew("s", kSampled);
+  const SessionId plain = engine_->OpenSession({.sampling = kSampled}).value();
+  for (uint64_t turn = 0; turn < 3; ++turn) {
+    const Response response = Turn(session, SomeTokens(20, turn), 5);
+    // The text came from the file, the sequence was still there.
+    EXPECT_EQ(response.reused_tokens, turn == 0 ? 0 : 25 * turn - 1);
+    EXPECT_EQ(response.tokens, Turn(plain, SomeTokens(20, turn), 5).tokens);
+  }
+  // A request that is cancelled before the text has come: what it fed stands, or not.
+  const RequestId stands = Start(session, SomeTokens(7, 7), 5);
+  engine_->Cancel(stands);
+  Settle();
+  EXPECT_EQ(client_->Of(stands).response->finish, Finish::kCancelled);
+  const RequestId undone = Start(session, SomeTokens(7, 7), 5);
+  engine_->Cancel(undone, CancelledTurn::kUndone);
+  Settle();
+  EXPECT_EQ(Turn(session, SomeTokens(1, 1), 1).prompt_tokens, 83u);
+  Restart();
+  EXPECT_EQ(Turn(OpenAgain("s"), {}, 1).prompt_tokens, 84u);
+}
+
+TEST_F(SessionRestartTest, DamageIsARefusalNeverAText) {
+  Make(64);
+  Turn(OpenNew("s"), SomeTokens(30, 1), 5);
+  files_.Contents("sessions/s")->back() ^= std::byte{1};
+  Restart();
+  const SessionId session = OpenAgain("s");
+  const Response response = Turn(session, SomeTokens(3, 1), 5);
+  EXPECT_EQ(response.finish, Finish::kFailed);
+  EXPECT_EQ(response.error.code, ErrorCode::kCorrupt);
+  EXPECT_NE(response.error.message.find("sessions/s"), std::string::npos);
+  EXPECT_TRUE(response.tokens.empty());
+  EXPECT_NE(files_.Contents("sessions/s"), nullptr);
+}
+
+TEST_F(SessionRestartTest, ATenantsSessionIsItsOwnWhateverItsId) {
+  Make(64);
+  ASSERT_TRUE(cache_->AddTenant({.name = "a"}).has_value());
+  const TenantId b = cache_->AddTenant({.name = "b"}).value();
+  Turn(OpenNew("s", {}, b), SomeTokens(30, 1), 5);
+  Restart();
+  EXPECT_EQ(sessions_->found()[0].head.tenant, "b");
+  const TenantId b_again = cache_->AddTenant({.name = "b"}).value();
+  ASSERT_NE(b, b_again);
+  // Another tenant that is given its name hears nothing of it.
+  const SessionId wrong = OpenAgain("s");
+  EXPECT_EQ(Turn(wrong, SomeTokens(3, 1), 5).error.code, ErrorCode::kCorrupt);
+  ASSERT_TRUE(engine_->CloseSession(wrong).has_value());
+  Settle();
+  EXPECT_EQ(Turn(OpenAgain("s", b_again), SomeTokens(3, 1), 5).prompt_tokens, 38u);
+}
+
+TEST_F(SessionRestartTest, AnErasedTenantLeavesNoSession) {
+  Make(64);
+  const TenantId a = cache_->AddTenant({.name = "a"}).value();
+  Turn(OpenNew("of_a", {}, a), SomeTokens(30, 1), 5);
+  Turn(OpenNew("other"), SomeTokens(30, 1), 5);
+  Restart();
+  const TenantId again = cache_->AddTenant({.name = "a"}).value();
+  const SessionId open = OpenNew("of_a_too", {}, again);
+  const RequestId running = Start(open, SomeTokens(9, 1), 50);
+  TickEngine(3);
+  engine_->EndSessionsOf(again, Expected(true));
+  Settle();
+  EXPECT_EQ(client_->Of(running).response->finish, Finish::kCancelled);
+  EXPECT_EQ(engine_->EndSession(open).error().code, ErrorCode::kNotFound);
+  Restart();
+  ASSERT_EQ(sessions_->found().size(), 1u);
+  EXPECT_EQ(sessions_->found()[0].head.name, "other");
+}
+
+TEST_F(SessionRestartTest, ADriverEndsOnceAllIsSettled) {
+  Make(64);
+  sessions_->Start();
+  RequestId id;
+  {
+    Driver driver(*engine_);
+    const SessionId session = OpenNew("s");
+    id =
+        engine_->Submit({.prompt = SomeTokens(30, 1), .max_tokens = 4, .session = session}).value();
+    while (auto event = engine_->Await(id)) {
+      if (std::holds_alternative<Response>(*event)) break;
+    }
+    id = engine_->Submit({.prompt = SomeTokens(30, 1), .max_tokens = 900, .session = session})
+             .value();
+  }
+  std::optional<Response> last;
+  while (auto event = engine_->Next(id)) {
+    if (auto* response = std::get_if<Response>(&*event)) last = std::move(*response);
+  }
+  EXPECT_EQ(last.value().finish, Finish::kCancelled);
+  Restart();
+  EXPECT_EQ(sessions_->found()[0].head.tokens, 34u);  // the turn that was cut is undone
+}
+
+}  // namespace
+}  // namespace quire::serve

@@ -1,0 +1,428 @@
+#include "serve/session_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace quire::serve {
+namespace {
+
+constexpr size_t kBatchJobs = 32;
+constexpr uint64_t kEraseChunkBytes = 256 << 10;
+constexpr const char* kNewKind = "new";      // being written
+constexpr const char* kEndedKind = "ended";  // being removed
+constexpr std::string_view kLockFile = ".lock";
+
+bool IsLeftover(const std::string& name) {
+  return name.starts_with('.') && (name.ends_with(fmt::format(".{}", kNewKind)) ||
+                                   name.ends_with(fmt::format(".{}", kEndedKind)));
+}
+
+std::unexpected<Error> Named(const std::string& path, const Error& error) {
+  return Fail(error.code, fmt::format("{}: {}", path, error.message));
+}
+
+}  // namespace
+
+/// What is told to nobody before the directory is synced.
+struct SessionStore::Batch {
+  std::vector<std::move_only_function<void(const Result<void>& synced)>> answers{};
+  std::vector<uint64_t> lives{};   // of who waits for these
+  std::vector<FileId> replaced{};  // files that have no name any more
+  bool changed = false;            // names
+};
+
+Result<std::unique_ptr<SessionStore>> SessionStore::Open(Files& files,
+                                                         const SessionStoreOptions& options) {
+  std::unique_ptr<SessionStore> store(new SessionStore(files, options));
+  QUIRE_TRY(store->files_.MakeDirectory(options.directory));
+  QUIRE_ASSIGN(store->lock_, store->files_.Open(fmt::format("{}/{}", options.directory, kLockFile),
+                                                {.create = true, .locked = true}));
+  QUIRE_TRY(store->List());
+  return store;
+}
+
+SessionStore::SessionStore(Files& files, const SessionStoreOptions& options)
+    : files_(files), options_(options) {}
+
+SessionStore::~SessionStore() {
+  if (thread_.joinable()) {
+    {
+      MutexLock lock(mutex_);
+      stops_ = true;
+      asked_.NotifyAll();
+    }
+    thread_.join();
+  }
+  if (lock_) files_.Close(*lock_);
+}
+
+void SessionStore::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void SessionStore::Run() {
+  while (true) {
+    while (Tick()) {
+    }
+    MutexLock lock(mutex_);
+    while (jobs_.empty() && !stops_) asked_.Wait(mutex_);
+    if (jobs_.empty()) return;
+  }
+}
+
+std::string SessionStore::PathOf(const std::string& name) const {
+  return fmt::format("{}/{}", options_.directory, name);
+}
+
+// No session's name has a dot.
+std::string SessionStore::PathOfHidden(const std::string& name, const char* kind) const {
+  return fmt::format("{}/.{}.{}", options_.directory, name, kind);
+}
+
+Result<void> SessionStore::List() {
+  // Files are synced before they are named; their names may not be, where a process was killed. Who
+  // is told of a session now may count on it.
+  QUIRE_TRY(files_.SyncDirectory(options_.directory));
+  QUIRE_ASSIGN(const auto names, files_.List(options_.directory));
+  for (const std::string& name : names) {
+    if (IsLeftover(name)) {  // of a crash
+      if (auto erased = Erase(PathOf(name)); !erased) {
+        LogWarn("sessions: {}", erased.error().message);
+      }
+    } else if (IsSessionName(name)) {
+      Judge(name, ReadHead(name));
+    }
+  }
+  return {};
+}
+
+void SessionStore::Judge(const std::string& name, Result<SessionHead> head) {
+  StoredSession session;
+  if (head) {
+    session.head = *std::move(head);
+    if (session.head.fingerprint != options_.fingerprint) {
+      session.unusable = Error{ErrorCode::kUnsupported,
+                               fmt::format("session '{}' was made with another model", name)};
+    }
+  } else {
+    session.unusable = head.error();
+  }
+  session.head.name = name;
+  if (session.unusable) {
+    LogWarn("sessions: {}; it is left as it is and cannot go on ({})", session.unusable->message,
+            PathOf(name));
+  }
+  MutexLock lock(mutex_);
+  stored_names_[name] = session.unusable;
+  found_.push_back(std::move(session));
+}
+
+Result<void> SessionStore::ClaimNew(const std::string& name) {
+  if (!IsSessionName(name)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("a session's name has 1 to {} of A-Z, a-z, 0-9, '_' and '-'; '{}' has "
+                            "not",
+                            kSessionNameBytesMax, name.substr(0, kSessionNameBytesMax)));
+  }
+  MutexLock lock(mutex_);
+  if (open_names_.contains(name)) {
+    return Fail(ErrorCode::kBusy, fmt::format("session '{}' is open", name));
+  }
+  if (stored_names_.contains(name)) {
+    return Fail(ErrorCode::kInvalidArgument, fmt::format("there is a session '{}'", name));
+  }
+  open_names_.insert(name);
+  return {};
+}
+
+Result<void> SessionStore::ClaimStored(const std::string& name) {
+  MutexLock lock(mutex_);
+  if (open_names_.contains(name)) {
+    return Fail(ErrorCode::kBusy, fmt::format("session '{}' is open", name));
+  }
+  const auto stored = stored_names_.find(name);
+  if (stored == stored_names_.end()) {
+    return Fail(ErrorCode::kNotFound, fmt::format("there is no session '{}'", name));
+  }
+  if (stored->second) return std::unexpected(*stored->second);
+  open_names_.insert(name);
+  return {};
+}
+
+void SessionStore::GiveBack(const std::string& name) {
+  MutexLock lock(mutex_);
+  open_names_.erase(name);
+}
+
+template <typename What>
+void SessionStore::Ask(What what) {
+  MutexLock lock(mutex_);
+  jobs_.push_back({.what = std::move(what), .life = lives_});
+  asked_.NotifyAll();
+}
+
+void SessionStore::Write(SessionRecord record, OnSettled settled) {
+  record.head.fingerprint = options_.fingerprint;
+  Ask(WriteJob{.record = std::move(record), .settled = std::move(settled)});
+}
+
+void SessionStore::Copy(std::string from, std::string to, OnSettled settled) {
+  Ask(CopyJob{.from = std::move(from), .to = std::move(to), .settled = std::move(settled)});
+}
+
+void SessionStore::Remove(std::string name, OnSettled settled) {
+  Ask(RemoveJob{.name = std::move(name), .settled = std::move(settled)});
+}
+
+void SessionStore::RemoveAllOf(std::string tenant, OnSettled settled) {
+  Ask(RemoveAllJob{.tenant = std::move(tenant), .settled = std::move(settled)});
+}
+
+void SessionStore::Read(std::string name, OnSessionRead read) {
+  Ask(ReadJob{.name = std::move(name), .read = std::move(read)});
+}
+
+void SessionStore::Detach() {
+  MutexLock lock(mutex_);
+  ++lives_;
+  while (calling_) called_.Wait(mutex_);
+}
+
+bool SessionStore::Tick() {
+  std::vector<Job> jobs;
+  {
+    MutexLock lock(mutex_);
+    while (!jobs_.empty() && jobs.size() < kBatchJobs) {
+      jobs.push_back(std::move(jobs_.front()));
+      jobs_.pop_front();
+    }
+  }
+  if (jobs.empty()) return false;
+  Batch batch;
+  for (Job& job : jobs) {
+    std::visit([&](auto& each) { Do(each, batch); }, job.what);
+    batch.lives.push_back(job.life);
+  }
+  EndBatch(batch);
+  return true;
+}
+
+void SessionStore::EndBatch(Batch& batch) {
+  const Result<void> synced =
+      batch.changed ? files_.SyncDirectory(options_.directory) : Result<void>();
+  uint64_t life = 0;
+  {
+    MutexLock lock(mutex_);
+    life = lives_;
+    calling_ = true;
+  }
+  for (size_t i = 0; i < batch.answers.size(); ++i) {
+    if (batch.lives[i] == life) batch.answers[i](synced);
+  }
+  {
+    MutexLock lock(mutex_);
+    calling_ = false;
+    called_.NotifyAll();
+  }
+  // Nobody waits for these: the texts that were replaced.
+  for (const FileId file : batch.replaced) {
+    // A crash might bring the name back to it.
+    if (synced) (void)Overwrite(file);
+    files_.Close(file);
+  }
+}
+
+Result<SessionHead> SessionStore::ReadHead(const std::string& name) {
+  const std::string path = PathOf(name);
+  QUIRE_ASSIGN(const FileId file, files_.Open(path, {.read_only = true}));
+  std::vector<std::byte> bytes(kSessionHeadBytesMax);
+  const auto length = files_.Length(file);
+  const auto got = files_.ReadAt(file, 0, bytes);
+  files_.Close(file);
+  if (!length) return std::unexpected(length.error());
+  if (!got) return std::unexpected(got.error());
+  known_[name] = {.bytes = *length, .tenant = {}};
+  bytes_ += *length;
+  bytes.resize(*got);
+  auto head = DecodeSessionHead(bytes, *length);
+  if (!head) return Named(path, head.error());
+  if (head->name != name) {
+    return Fail(ErrorCode::kCorrupt,
+                fmt::format("{}: it is the file of session '{}'", path, head->name));
+  }
+  known_[name].tenant = head->tenant;
+  return head;
+}
+
+Result<std::vector<std::byte>> SessionStore::ReadAll(const std::string& path) {
+  QUIRE_ASSIGN(const FileId file, files_.Open(path, {.read_only = true}));
+  std::vector<std::byte> bytes;
+  const auto read = [&]() -> Result<void> {
+    QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
+    if (length > options_.bytes_max) {
+      return Fail(ErrorCode::kCorrupt, fmt::format("{}: {} bytes", path, length));
+    }
+    bytes.resize(length);
+    QUIRE_ASSIGN(const uint64_t got, files_.ReadAt(file, 0, bytes));
+    bytes.resize(got);
+    return {};
+  }();
+  files_.Close(file);
+  if (!read) return std::unexpected(read.error());
+  return bytes;
+}
+
+Result<SessionRecord> SessionStore::ReadRecord(const std::string& name) {
+  const std::string path = PathOf(name);
+  QUIRE_ASSIGN(const auto bytes, ReadAll(path));
+  auto record = DecodeSession(bytes);
+  if (!record) return Named(path, record.error());
+  if (record->head.name != name || record->head.fingerprint != options_.fingerprint) {
+    return Fail(ErrorCode::kCorrupt, fmt::format("{}: it is another session's file", path));
+  }
+  return record;
+}
+
+Result<void> SessionStore::Overwrite(FileId file) {
+  QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
+  const std::vector<std::byte> zeros(std::min(length, kEraseChunkBytes));
+  for (uint64_t offset = 0; offset < length; offset += zeros.size()) {
+    QUIRE_TRY(files_.WriteAt(
+        file, offset, std::span(zeros).first(std::min<uint64_t>(zeros.size(), length - offset))));
+  }
+  return files_.Sync(file);
+}
+
+Result<void> SessionStore::Erase(const std::string& path) {
+  QUIRE_ASSIGN(const FileId file, files_.Open(path, {}));
+  const auto overwritten = Overwrite(file);
+  files_.Close(file);
+  QUIRE_TRY(overwritten);
+  return files_.Remove(path);
+}
+
+// The directory is synced with the batch.
+Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch) {
+  const std::string& name = record.head.name;
+  const std::vector<std::byte> bytes = EncodeSession(record);
+  const auto before = known_.find(name);
+  const bool is_new = before == known_.end();
+  if (is_new && known_.size() >= options_.sessions_max) {
+    return Fail(ErrorCode::kNoSpace, fmt::format("{} has {} sessions, as many as it may",
+                                                 options_.directory, options_.sessions_max));
+  }
+  const uint64_t bytes_after = bytes_ - (is_new ? 0 : before->second.bytes) + bytes.size();
+  if (bytes_after > options_.bytes_max) {
+    return Fail(ErrorCode::kNoSpace,
+                fmt::format("session '{}' needs {} bytes; {} has {} of {}", name, bytes.size(),
+                            options_.directory, bytes_, options_.bytes_max));
+  }
+  const std::string path = PathOfHidden(name, kNewKind);
+  QUIRE_ASSIGN(const FileId file, files_.Open(path, {.create = true}));
+  auto written = files_.Resize(file, bytes.size());
+  if (written) written = files_.WriteAt(file, 0, bytes);
+  if (written) written = files_.Sync(file);
+  files_.Close(file);
+  std::optional<FileId> replaced;
+  if (!is_new) {
+    if (auto old = files_.Open(PathOf(name), {})) replaced = *old;
+  }
+  if (written) written = files_.Rename(path, PathOf(name));
+  if (!written) {
+    (void)files_.Remove(path);
+    if (replaced) files_.Close(*replaced);
+    return written;
+  }
+  if (replaced) batch.replaced.push_back(*replaced);
+  batch.changed = true;
+  bytes_ = bytes_after;
+  known_[name] = {.bytes = bytes.size(), .tenant = record.head.tenant};
+  MutexLock lock(mutex_);
+  stored_names_[name] = std::nullopt;
+  return {};
+}
+
+// First the name, for good: a crash that comes after leaves no session without a text.
+Result<void> SessionStore::RemoveFileOf(const std::string& name) {
+  const auto known = known_.find(name);
+  if (known == known_.end()) return {};
+  const std::string hidden = PathOfHidden(name, kEndedKind);
+  if (auto renamed = files_.Rename(PathOf(name), hidden);
+      !renamed && renamed.error().code != ErrorCode::kNotFound) {
+    return renamed;
+  }
+  bytes_ -= known->second.bytes;
+  known_.erase(known);
+  {
+    MutexLock lock(mutex_);
+    stored_names_.erase(name);
+  }
+  QUIRE_TRY(files_.SyncDirectory(options_.directory));
+  return Erase(hidden);
+}
+
+void SessionStore::Do(WriteJob& job, Batch& batch) {
+  job.record.head.used_unix_us = UnixMicros();
+  Result<void> written = WriteFileOf(job.record, batch);
+  batch.answers.push_back([this, written = std::move(written),
+                           settled = std::move(job.settled)](const Result<void>& synced) mutable {
+    const Result<void>& outcome = written ? synced : written;
+    if (!outcome && !warned_) {
+      LogWarn("sessions: {}; sessions go on in memory, and are written again with their next turn",
+              outcome.error().message);
+    }
+    warned_ = !outcome;
+    settled(outcome);
+  });
+}
+
+void SessionStore::Do(CopyJob& job, Batch& batch) {
+  const auto copy = [&]() -> Result<void> {
+    QUIRE_ASSIGN(SessionRecord record, ReadRecord(job.from));
+    record.head.name = job.to;
+    record.head.opened_unix_us = record.head.used_unix_us = UnixMicros();
+    return WriteFileOf(record, batch);
+  };
+  batch.answers.push_back(
+      [copied = copy(), settled = std::move(job.settled)](const Result<void>& synced) mutable {
+        settled(copied ? synced : copied);
+      });
+}
+
+void SessionStore::Do(RemoveJob& job, Batch& batch) {
+  Result<void> removed = RemoveFileOf(job.name);
+  if (!removed) LogWarn("sessions: '{}' was ended: {}", job.name, removed.error().message);
+  batch.changed = true;
+  GiveBack(job.name);
+  batch.answers.push_back([removed = std::move(removed),
+                           settled = std::move(job.settled)](const Result<void>& synced) mutable {
+    settled(removed ? synced : removed);
+  });
+}
+
+void SessionStore::Do(RemoveAllJob& job, Batch& batch) {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : known_) {
+    if (file.tenant == job.tenant) names.push_back(name);
+  }
+  Result<void> removed;
+  for (const std::string& name : names) {
+    if (auto each = RemoveFileOf(name); !each) removed = std::move(each);
+  }
+  batch.changed = true;
+  batch.answers.push_back([removed = std::move(removed),
+                           settled = std::move(job.settled)](const Result<void>& synced) mutable {
+    settled(removed ? synced : removed);
+  });
+}
+
+void SessionStore::Do(ReadJob& job, Batch& batch) {
+  batch.answers.push_back([record = ReadRecord(job.name), read = std::move(job.read)](
+                              const Result<void>&) mutable { read(std::move(record)); });
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,181 @@
+// Sessions in files: what an engine's sessions need to go on in another process.
+#ifndef QUIRE_SERVE_SESSION_STORE_H_
+#define QUIRE_SERVE_SESSION_STORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/thread_annotations.h"
+#include "env/files.h"
+#include "serve/session_record.h"
+
+namespace quire::serve {
+
+struct SessionStoreOptions {
+  std::string directory{};                 // made if there is none; what holds it exists
+  SessionFingerprint fingerprint{};        // see FingerprintOf
+  uint64_t sessions_max = 65'536;          // those of other models too
+  uint64_t bytes_max = uint64_t{1} << 30;  // of all files
+  std::function<uint64_t()> unix_us{};     // wall clock
+};
+
+/// A session that was found when the store was opened.
+struct StoredSession {
+  SessionHead head{};
+  std::optional<Error> unusable{};  // why it cannot go on here; its file is left as it is
+};
+
+/// How a change ended, once it outlives the process. Called once, on any thread, or never where the
+/// engine ends before. It must return at once.
+using OnSettled = std::move_only_function<void(Result<void>)>;
+using OnSessionRead = std::move_only_function<void(Result<SessionRecord>)>;
+
+/// One file for each session, named as it is: written beside it, synced, then renamed over it, so
+/// that a crash leaves the old state or the new one, whole. What files hold is not encrypted: they
+/// are their owner's alone (mode 0600), and a text that is not needed any more is overwritten before
+/// its blocks go back to the file system. A state machine: whoever calls Tick moves it on, a thread
+/// of its own in production, a test by hand.
+///
+/// Threads:  any; Tick one at a time
+/// Lifetime: `files`, which nobody else uses meanwhile, and what `unix_us` reads must outlive it
+class SessionStore {
+ public:
+  /// Lists what is there, without reading the texts. A damaged file, or one of another model or of
+  /// a newer version, is said once in the log, and left alone.
+  ///
+  /// Errors: kBusy another process has the directory; kNotFound what is to hold it does not exist;
+  ///         kNoSpace; kIo
+  static Result<std::unique_ptr<SessionStore>> Open(Files& files,
+                                                    const SessionStoreOptions& options);
+  /// Does what it was asked for before, where it has a thread.
+  ~SessionStore();
+
+  /// From now on a thread of its own turns it.
+  void Start();
+  /// Does what it was asked for, up to a few dozen changes. False: there was nothing.
+  bool Tick();
+
+  /// What was there when it was opened, in the order of names.
+  const std::vector<StoredSession>& found() const { return found_; }
+  uint64_t UnixMicros() const { return options_.unix_us(); }
+
+  /// A session's name is its own until it is removed or given back.
+  ///
+  /// Errors: kInvalidArgument no name for a session (IsSessionName), or a file has it; kBusy a
+  ///         session that is open has it
+  Result<void> ClaimNew(const std::string& name);
+  /// The same for a session that has a file.
+  ///
+  /// Errors: kNotFound; kBusy; why it is unusable
+  Result<void> ClaimStored(const std::string& name);
+  void GiveBack(const std::string& name);
+
+  // Each is done after all that were asked for before.
+
+  /// Errors: kNoSpace the disk, sessions_max or bytes_max; kIo. The file is as it was
+  void Write(SessionRecord record, OnSettled settled);
+  /// A file like another one's, under another name.
+  /// Errors: as Read and Write
+  void Copy(std::string from, std::string to, OnSettled settled);
+  /// Overwrites the text, removes the file and gives the name back. That there is no file is no
+  /// error.
+  ///
+  /// Errors: kIo the file may be there yet, or come back after a crash
+  void Remove(std::string name, OnSettled settled);
+  /// The same for all of a tenant.
+  /// Errors: as Remove
+  void RemoveAllOf(std::string tenant, OnSettled settled);
+  /// Errors: kNotFound; kCorrupt, kUnsupported, kIo name the file
+  void Read(std::string name, OnSessionRead read);
+
+  /// Forgets who waits for what: nobody is called any more once this returns. What was asked for
+  /// is done all the same.
+  void Detach();
+
+ private:
+  struct WriteJob {
+    SessionRecord record;
+    OnSettled settled;
+  };
+  struct CopyJob {
+    std::string from;
+    std::string to;
+    OnSettled settled;
+  };
+  struct RemoveJob {
+    std::string name;
+    OnSettled settled;
+  };
+  struct RemoveAllJob {
+    std::string tenant;
+    OnSettled settled;
+  };
+  struct ReadJob {
+    std::string name;
+    OnSessionRead read;
+  };
+  struct Job {
+    std::variant<WriteJob, CopyJob, RemoveJob, RemoveAllJob, ReadJob> what;
+    uint64_t life;  // of who waits for it, as `lives_`
+  };
+  struct Batch;
+
+  SessionStore(Files& files, const SessionStoreOptions& options);
+  Result<void> List();
+  void Judge(const std::string& name, Result<SessionHead> head);
+  std::string PathOf(const std::string& name) const;
+  std::string PathOfHidden(const std::string& name, const char* kind) const;
+  Result<SessionHead> ReadHead(const std::string& name);
+  Result<std::vector<std::byte>> ReadAll(const std::string& path);
+  Result<SessionRecord> ReadRecord(const std::string& name);
+  Result<void> Overwrite(FileId file);
+  Result<void> Erase(const std::string& path);
+  Result<void> WriteFileOf(const SessionRecord& record, Batch& batch);
+  Result<void> RemoveFileOf(const std::string& name);
+  void Do(WriteJob& job, Batch& batch);
+  void Do(CopyJob& job, Batch& batch);
+  void Do(RemoveJob& job, Batch& batch);
+  void Do(RemoveAllJob& job, Batch& batch);
+  void Do(ReadJob& job, Batch& batch);
+  void EndBatch(Batch& batch);
+  template <typename What>
+  void Ask(What what);
+  void Run();
+
+  Files& files_;
+  const SessionStoreOptions options_;
+  std::vector<StoredSession> found_;
+  std::optional<FileId> lock_;
+  struct Known {
+    uint64_t bytes;
+    std::string tenant;
+  };
+  std::map<std::string, Known> known_;  // by name; of whoever calls Tick, as `files_` is
+  uint64_t bytes_ = 0;
+  bool warned_ = false;  // that writing fails
+
+  Mutex mutex_{LockRank::kLeaf};
+  CondVar asked_;
+  CondVar called_;
+  std::deque<Job> jobs_ QUIRE_GUARDED_BY(mutex_);
+  std::set<std::string> open_names_ QUIRE_GUARDED_BY(mutex_);
+  std::map<std::string, std::optional<Error>> stored_names_ QUIRE_GUARDED_BY(mutex_);
+  uint64_t lives_ QUIRE_GUARDED_BY(mutex_) = 0;  // how often Detach was called
+  bool calling_ QUIRE_GUARDED_BY(mutex_) = false;
+  bool stops_ QUIRE_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_SESSION_STORE_H_
