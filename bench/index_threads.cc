@@ -36,7 +36,7 @@ class Blocks {
     for (const BlockId block : path_) policy_->Remove(block);
     now_ms_ = std::max(now_ms_, request.time_ms);  // two threads do not keep the order
     policy_->Advance(now_ms_);
-    while (path_.size() < blocks && MakeRoom()) path_.push_back(NewId());
+    while (path_.size() < blocks && FreeCapacity()) path_.push_back(NewId());
     if (path_.size() > found) {
       tree_.Insert(
           root_, found == 0 ? BlockId::None() : path_[found - 1],
@@ -56,7 +56,7 @@ class Blocks {
   }
 
  private:
-  bool MakeRoom() {
+  bool FreeCapacity() {
     if (next_ < capacity_ || !unused_.empty()) return true;
     const auto victim = policy_->Victim();
     if (!victim) return false;

@@ -37,8 +37,8 @@ nlohmann::ordered_json RecordJson(const tier::RecordSummary& record) {
           {"tokens", record.token_count},
           {"bytes", record.record_bytes()},
           {"priority", record.priority.priority},
-          {"segment", record.place.segment},
-          {"offset", record.place.offset}};
+          {"segment", record.location.segment},
+          {"offset", record.location.offset}};
 }
 
 void Print(const nlohmann::ordered_json& object) {

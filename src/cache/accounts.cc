@@ -226,33 +226,33 @@ void Accounts::CountPinned(TenantId account, int64_t blocks, int64_t bytes) {
   At(account).pinned_bytes += bytes;
 }
 
-uint64_t Accounts::RoomBytes(const Asker& asker) const {
+uint64_t Accounts::CapacityBytes(const Asker& asker) const {
   const Tenant& tenant = At(asker.tenant);
-  const uint64_t quota_bytes = tenant.account.room_bytes();
+  const uint64_t quota_bytes = tenant.account.capacity_bytes();
   const uint64_t free_bytes = ledger_.available_bytes();
   if (!asker.may_evict) return std::min(quota_bytes, free_bytes);
   const uint64_t own_bytes = std::min(UINT64_MAX - quota_bytes, tenant.evictable_bytes);
   return std::min(quota_bytes + own_bytes, free_bytes + EvictableFor(asker.tenant));
 }
 
-Result<void> Accounts::CheckRoom(const Asker& asker, uint64_t bytes) const {
+Result<void> Accounts::CheckCapacity(const Asker& asker, uint64_t bytes) const {
   const Tenant& tenant = At(asker.tenant);
   const quota::Account& account = tenant.account;
   const uint64_t own_bytes = asker.may_evict ? tenant.evictable_bytes : 0;
-  if (bytes - std::min(bytes, account.room_bytes()) > own_bytes) {
+  if (bytes - std::min(bytes, account.capacity_bytes()) > own_bytes) {
     return Fail(ErrorCode::kNoSpace,
                 fmt::format("{} bytes needed, the quota of tenant \"{}\" is {}, of which {} are "
                             "free or evictable",
                             bytes, tenant.options.name, account.quota_bytes(),
-                            account.room_bytes() + own_bytes));
+                            account.capacity_bytes() + own_bytes));
   }
-  if (bytes > RoomBytes(asker)) return Fail(ErrorCode::kNoSpace, "");
+  if (bytes > CapacityBytes(asker)) return Fail(ErrorCode::kNoSpace, "");
   return {};
 }
 
 uint64_t Accounts::EvictableFor(TenantId tenant) const {
   const uint32_t classes =
-      classes_.residual_blocks() > 0 ? classes_.count() : classes_.part_count();
+      classes_.residual_blocks() > 0 ? classes_.count() : classes_.group_count();
   uint64_t victim_bytes = 0;
   for (uint32_t c = 0; c < classes; ++c) victim_bytes += classes_.charge_bytes(c);
   uint64_t bytes = 0;
@@ -267,7 +267,7 @@ uint64_t Accounts::EvictableFor(TenantId tenant) const {
 
 uint64_t Accounts::WantedOfQuota(TenantId id, uint64_t needed) {
   Tenant& tenant = At(id);
-  return WantedBytes(tenant.batch, needed, tenant.account.room_bytes(),
+  return WantedBytes(tenant.batch, needed, tenant.account.capacity_bytes(),
                      tenant.account.quota_bytes());
 }
 
@@ -303,7 +303,9 @@ void Accounts::List(BlockId block, TenantId account, const Evictable& what,
     listing.what.listed = what.listed;
     if (what.listed == Listed::kWhole) {
       if (tenant.options.ttl_us > 0) tenant.lists.aging->Add(block, {});
-      listing.listed_us = clock_.NowMicros();
+      // Many blocks are let go of at once: the clock is read for the first of them.
+      if (!hold_us_) hold_us_ = clock_.NowMicros();
+      listing.listed_us = *hold_us_;
     }
   }
   At(account).evictable_bytes += what.bytes - listing.what.bytes;
@@ -356,7 +358,7 @@ std::optional<Victim> Accounts::VictimOf(TenantId account) const {
     const Listing& listing = listings_[passed->number()];
     if (!victim || listing.stamp < victim->stamp) {
       victim = {.block = *passed,
-                .goes = Goes::kParts,
+                .goes = Goes::kSlots,
                 .stamp = listing.stamp,
                 .bytes = listing.what.bytes};
     }

@@ -47,7 +47,7 @@ struct EvictionLists {
   }
 
   std::unique_ptr<evict::Policy> whole;   // published blocks of the account that nobody leases
-  std::unique_ptr<evict::Policy> passed;  // leased, with parts that windows have passed and nobody
+  std::unique_ptr<evict::Policy> passed;  // leased, with slots outside their windows and nobody
                                           // holds
   std::unique_ptr<evict::Policy> aging;  // whole again, what was used longest ago first; with a ttl
 
@@ -61,7 +61,7 @@ struct EvictionLists {
 enum class Listed : uint8_t {
   kNowhere = 1,
   kWhole = 2,  // nobody leases it: it can go as a whole
-  kParts = 3,  // leased, but has parts that windows have passed, or twins, that nobody holds
+  kSlots = 3,  // leased, but has slots outside its window, or twins, that nobody holds
 };
 
 /// A request for room on behalf of a tenant.
@@ -73,7 +73,7 @@ struct Asker {
 /// What of a block goes.
 enum class Goes : uint8_t {
   kWhole = 1,
-  kParts = 2,  // what windows have passed, and twins, of a leased block
+  kSlots = 2,  // what windows have passed, and twins, of a leased block
   kTwins = 3,  // of a block that nobody leases: they go before it
 };
 
@@ -161,7 +161,7 @@ class Accounts {
 
   const quota::Ledger& ledger() const { return ledger_; }
   uint64_t quota_bytes(TenantId tenant) const { return At(tenant).account.quota_bytes(); }
-  uint64_t room_bytes(TenantId tenant) const { return At(tenant).account.room_bytes(); }
+  uint64_t capacity_bytes(TenantId tenant) const { return At(tenant).account.capacity_bytes(); }
   uint64_t floors_bytes() const;
   /// Charges the budget and the tenant, or (false) nothing. The quota must have room.
   [[nodiscard]] bool TryCharge(TenantId tenant, uint64_t bytes);
@@ -192,10 +192,10 @@ class Accounts {
   // Room.
 
   /// Most bytes that could be taken for a tenant now.
-  uint64_t RoomBytes(const Asker& asker) const;
+  uint64_t CapacityBytes(const Asker& asker) const;
   /// Whether `bytes` more fit when all that may go for them has gone. An empty message: it is the
   /// budget that is full.
-  Result<void> CheckRoom(const Asker& asker, uint64_t bytes) const;
+  Result<void> CheckCapacity(const Asker& asker, uint64_t bytes) const;
   /// Bytes of an account that are not counted as evictable for a while.
   void Withhold(TenantId account, uint64_t bytes) { At(account).evictable_bytes -= bytes; }
   void GiveBack(TenantId account, uint64_t bytes) { At(account).evictable_bytes += bytes; }
@@ -225,6 +225,8 @@ class Accounts {
     if (listed(block) != Listed::kWhole) return std::nullopt;
     return listings_[block.number()].listed_us;
   }
+  /// The lock was released: what is listed from now on is listed later.
+  void EndHold() { hold_us_.reset(); }
   /// The block is gone, because room was needed or for another reason.
   void Remove(BlockId block, bool evicted);
   /// It stays, but is in no list for now.
@@ -243,7 +245,7 @@ class Accounts {
   /// A block of an account that nobody has used for its ttl.
   std::optional<BlockId> Expired(TenantId account) const;
   uint64_t listed_whole(TenantId account) const { return At(account).lists.whole->size(); }
-  uint64_t listed_parts(TenantId account) const { return At(account).lists.passed->size(); }
+  uint64_t listed_slots(TenantId account) const { return At(account).lists.passed->size(); }
 
   // Uses.
 
@@ -303,6 +305,7 @@ class Accounts {
 
   const SlotClasses& classes_;
   const Clock& clock_;
+  std::optional<uint64_t> hold_us_{};  // when something was listed first in this hold of the lock
   const EvictionBatch batch_mode_;
   const bool heeds_priorities_;
   const bool hears_time_;

@@ -193,7 +193,7 @@ class LockStep {
         known != listed_.end() ? known->second.account : At(AnyTenant(prng)).account;
     Evictable what;
     if (!prng.NextChance(5)) {
-      what.listed = prng.NextChance(3) ? Listed::kParts : Listed::kWhole;
+      what.listed = prng.NextChance(3) ? Listed::kSlots : Listed::kWhole;
       what.bytes = charge_bytes_;
       if (prng.NextChance(3)) what.twin_bytes = 100;
     }
@@ -259,7 +259,7 @@ class LockStep {
     ASSERT_EQ(victim->bytes, twins ? what.twin_bytes : what.bytes);
     ASSERT_EQ(victim->goes, twins                           ? Goes::kTwins
                             : what.listed == Listed::kWhole ? Goes::kWhole
-                                                            : Goes::kParts);
+                                                            : Goes::kSlots);
   }
 
   void Compare(Prng& prng) {
@@ -293,7 +293,7 @@ class LockStep {
     ASSERT_EQ(accounts_.account_of(tenant), naive.account);
     ASSERT_EQ(accounts_.epoch(tenant), naive.epoch);
     ASSERT_EQ(accounts_.quota_bytes(tenant), naive.quota_bytes());
-    ASSERT_EQ(accounts_.room_bytes(tenant), naive.quota_bytes() - naive.used_bytes);
+    ASSERT_EQ(accounts_.capacity_bytes(tenant), naive.quota_bytes() - naive.used_bytes);
     ASSERT_EQ(accounts_.evictable_bytes(tenant), EvictableBytes(tenant));
     const TenantStats stats = accounts_.stats(tenant);
     ASSERT_EQ(stats.bytes_used, naive.used_bytes);
@@ -320,7 +320,7 @@ class LockStep {
     const auto first = First(not_its);
     ExpectVictim(accounts_.VictimOf(tenant), first);
     CompareVictimFor(tenant);
-    CompareRoom(tenant, wanted_bytes);
+    CompareCapacity(tenant, wanted_bytes);
 
     std::optional<BlockId> expired;
     for (const auto& [block, listing] : listed_) {
@@ -353,7 +353,7 @@ class LockStep {
   }
 
   // All blocks are of one size, so what can be had from others is whole blocks above their floors.
-  void CompareRoom(TenantId tenant, uint64_t wanted_bytes) const {
+  void CompareCapacity(TenantId tenant, uint64_t wanted_bytes) const {
     const NaiveTenant& naive = At(tenant);
     uint64_t evictable = 0;
     for (uint32_t i = 0; i < tenants_.size(); ++i) {
@@ -368,15 +368,15 @@ class LockStep {
     }
     ASSERT_EQ(accounts_.EvictableFor(tenant), evictable);
     const uint64_t free_bytes = capacity_.ledger_bytes - Charged();
-    const uint64_t quota_room = naive.quota_bytes() - naive.used_bytes;
+    const uint64_t quota_capacity = naive.quota_bytes() - naive.used_bytes;
     const uint64_t own_bytes = EvictableBytes(tenant);
     const uint64_t of_quota =
-        quota_room > UINT64_MAX - own_bytes ? UINT64_MAX : quota_room + own_bytes;
+        quota_capacity > UINT64_MAX - own_bytes ? UINT64_MAX : quota_capacity + own_bytes;
     const uint64_t room = std::min(of_quota, free_bytes + evictable);
-    ASSERT_EQ(accounts_.RoomBytes({.tenant = tenant}), room);
-    ASSERT_EQ(accounts_.RoomBytes({.tenant = tenant, .may_evict = false}),
-              std::min(quota_room, free_bytes));
-    const auto checked = accounts_.CheckRoom({.tenant = tenant}, wanted_bytes);
+    ASSERT_EQ(accounts_.CapacityBytes({.tenant = tenant}), room);
+    ASSERT_EQ(accounts_.CapacityBytes({.tenant = tenant, .may_evict = false}),
+              std::min(quota_capacity, free_bytes));
+    const auto checked = accounts_.CheckCapacity({.tenant = tenant}, wanted_bytes);
     ASSERT_EQ(checked.has_value(), wanted_bytes <= room);
     if (!checked) {
       ASSERT_EQ(checked.error().code, ErrorCode::kNoSpace);

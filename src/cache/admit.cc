@@ -76,9 +76,9 @@ Result<Plan> Core::Acquire(const AcquireRequest& request) {
   QUIRE_TRY(CheckRequest(request, "acquire"));
   auto plan = std::make_unique<PlanState>();
   plan->prompt_tokens = request.tokens.size();
-  QUIRE_ASSIGN(plan->place, MakePlace(request));
+  QUIRE_ASSIGN(plan->location, MakeLocation(request));
   if (request.reuse) {
-    while (With([&](State& state) { return Expire(state, state.account_of(plan->place)); })) {
+    while (With([&](State& state) { return Expire(state, state.account_of(plan->location)); })) {
     }
   }
   QUIRE_TRY(FillPlan(*plan, request.tokens, {.reuse = request.reuse, .open_as = request.open_as}));
@@ -92,19 +92,19 @@ Result<void> Core::FillPlan(PlanState& plan, std::span<const TokenId> prompt, co
   LoadList load;
   std::vector<SlotId> held;
   for (int attempt = 0;; ++attempt) {
-    path = {.last_key = plan.place.root_key};
+    path = {.last_key = plan.location.root_key};
     load = {};
     if (what.reuse && attempt < kAttempts) {
-      path = FindPath(prompt, plan.place);
+      path = FindPath(prompt, plan.location);
       if (what.looks_below && mover_ != nullptr) {
-        FindBelow(prompt, plan.place, path, load);
+        FindBelow(prompt, plan.location, path, load);
         const bool is_unknown = path.blocks.empty() && path.elsewhere == 0 && load.blocks == 0;
-        if (is_unknown) path.elsewhere = FindElsewhereBelow(prompt, plan.place);
+        if (is_unknown) path.elsewhere = FindElsewhereBelow(prompt, plan.location);
       }
       CutToHit(classes_, prompt.size(), path);
     }
     if (what.open_as != nullptr) {
-      QUIRE_TRY(CheckRoomToOpen(plan.place, prompt.size(), path.blocks, *what.open_as));
+      QUIRE_TRY(CheckCapacityToOpen(plan.location, prompt.size(), path.blocks, *what.open_as));
     }
     if (LeasePath(path, held)) break;
   }
@@ -129,7 +129,7 @@ Result<void> Core::FillPlan(PlanState& plan, std::span<const TokenId> prompt, co
     const uint64_t known = (path.blocks.size() + path.beyond.size()) * block_tokens();
     const uint64_t reusable = ReusableBlocks(prompt.size(), block_tokens()) * block_tokens();
     const std::vector<Ghost> ghosts =
-        FindGhosts(prompt.subspan(known, reusable - known), path.last_key, plan.place);
+        FindGhosts(prompt.subspan(known, reusable - known), path.last_key, plan.location);
     plan.missing = MissesOf(prompt, block_tokens(), path, ghosts);
   } else {
     plan.missing.push_back({.reason = MissReason::kNotAsked, .tokens = prompt.size()});
@@ -158,7 +158,7 @@ void Core::Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens) 
     counter += sign > 0 ? count : 0 - count;
   };
   With([&](State& state) {
-    TenantStats& of_tenant = state.accounts.counters(plan.place.tenant);
+    TenantStats& of_tenant = state.accounts.counters(plan.location.tenant);
     add(state.counters.lookups, 1);
     add(of_tenant.lookups, 1);
     add(state.counters.lookup_tokens, plan.prompt_tokens);
@@ -173,10 +173,10 @@ void Core::Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens) 
   });
 }
 
-FoundPath Core::FindPath(std::span<const TokenId> prompt, const Place& place) {
+FoundPath Core::FindPath(std::span<const TokenId> prompt, const PublishLocation& location) {
   FoundPath path;
   const auto tokens = prompt.first(ReusableBlocks(prompt.size(), block_tokens()) * block_tokens());
-  while (With([&](State& state) { return FindMore(state, tokens, place, path); })) {
+  while (With([&](State& state) { return FindMore(state, tokens, location, path); })) {
   }
   return path;
 }
@@ -200,24 +200,24 @@ bool Core::LeasePath(FoundPath& path, std::vector<SlotId>& held) {
 // What is remembered of the blocks after the one with `key`, up to the first that is not: what
 // continued that one went earlier and is forgotten too. The keys are hashed without the lock.
 std::vector<Ghost> Core::FindGhosts(std::span<const TokenId> tokens, Digest key,
-                                    const Place& place) {
+                                    const PublishLocation& location) {
   constexpr uint64_t kKeysPerHold = 64;
   std::vector<Ghost> found;
   std::vector<Digest> keys;
   uint64_t wanted = 1;  // most prompts end the search with their first block
   while (tokens.size() >= block_tokens()) {
     const bool any = With(
-        [&](State& state) { return !state.directory.ghosts(state.account_of(place)).empty(); });
+        [&](State& state) { return !state.directory.ghosts(state.account_of(location)).empty(); });
     if (!any) return found;
     keys.clear();
     for (; keys.size() < wanted && tokens.size() >= block_tokens();
          tokens = tokens.subspan(block_tokens())) {
-      key = ChildKey(*place.domain, key, tokens.data(), block_tokens());
+      key = ChildKey(*location.domain, key, tokens.data(), block_tokens());
       keys.push_back(key);
     }
     wanted = kKeysPerHold;
     const bool all =
-        With([&](State& state) { return cache::FindGhosts(state, place, keys, found); });
+        With([&](State& state) { return cache::FindGhosts(state, location, keys, found); });
     if (!all) return found;
   }
   return found;
@@ -244,12 +244,12 @@ uint64_t Core::BytesOfSequence(uint64_t shared, uint64_t blocks,
 // The most of `blocks` that there is room for now, at least those of the prompt.
 uint64_t Core::FittingBlocks(const PlanState& plan, uint64_t blocks,
                              const SequenceOptions& options) {
-  const uint64_t room_bytes =
-      With([&](State& state) { return state.accounts.RoomBytes(plan.place.asker()); });
+  const uint64_t capacity_bytes =
+      With([&](State& state) { return state.accounts.CapacityBytes(plan.location.asker()); });
   uint64_t fits = DivUp(plan.prompt_tokens, uint64_t{block_tokens()});
   while (fits < blocks) {
     const uint64_t middle = fits + (blocks - fits + 1) / 2;
-    if (BytesOfSequence(plan.path.size(), middle, options) <= room_bytes) {
+    if (BytesOfSequence(plan.path.size(), middle, options) <= capacity_bytes) {
       fits = middle;
     } else {
       blocks = middle - 1;
@@ -260,10 +260,11 @@ uint64_t Core::FittingBlocks(const PlanState& plan, uint64_t blocks,
 
 // Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
 // never fit passes: Open says so better.
-Result<void> Core::CheckRoomToOpen(const Place& request_place, uint64_t prompt_tokens,
-                                   std::span<const BlockId> path, const SequenceOptions& options) {
-  Place place = request_place;
-  place.may_evict = options.on_full != OnFull::kNoEvict;
+Result<void> Core::CheckCapacityToOpen(const PublishLocation& request_location,
+                                       uint64_t prompt_tokens, std::span<const BlockId> path,
+                                       const SequenceOptions& options) {
+  PublishLocation location = request_location;
+  location.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t tokens = TokensToReserve(prompt_tokens, options);
   const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
   uint64_t leased_bytes = 0;
@@ -272,17 +273,17 @@ Result<void> Core::CheckRoomToOpen(const Place& request_place, uint64_t prompt_t
   });
   auto room = With([&](State& state) -> Result<void> {
     LetTimePass(state);  // pins may end, and what they kept is then to be had
-    const uint64_t most_bytes =
-        std::min(state.accounts.ledger().limit_bytes(), state.accounts.quota_bytes(place.tenant));
+    const uint64_t most_bytes = std::min(state.accounts.ledger().limit_bytes(),
+                                         state.accounts.quota_bytes(location.tenant));
     if (BytesOfSequence(0, blocks, options) > most_bytes) return {};
-    const TenantId account = state.account_of(place);
+    const TenantId account = state.account_of(location);
     const uint64_t withheld = std::min(leased_bytes, state.accounts.evictable_bytes(account));
     state.accounts.Withhold(account, withheld);
-    auto checked =
-        state.accounts.CheckRoom(place.asker(), BytesOfSequence(path.size(), blocks, options));
+    auto checked = state.accounts.CheckCapacity(location.asker(),
+                                                BytesOfSequence(path.size(), blocks, options));
     if (!checked && checked.error().message.empty()) {
-      checked.error().message =
-          RoomMessage(state, place, classes_.OwnSlots(path.size(), blocks, options.step_tokens));
+      checked.error().message = CapacityMessage(
+          state, location, classes_.OwnSlots(path.size(), blocks, options.step_tokens));
     }
     state.accounts.GiveBack(account, withheld);
     return checked;
@@ -312,28 +313,28 @@ Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
   return {};
 }
 
-Result<Core::Allocation> Core::Allocate(const Place& place, const PerClass<uint64_t>& counts,
-                                        uint64_t metadata_bytes) {
+Result<Core::Allocation> Core::Allocate(const PublishLocation& location,
+                                        const PerClass<uint64_t>& counts, uint64_t metadata_bytes) {
   const uint64_t bytes = CheckedAdd(classes_.Charge(counts), metadata_bytes).value_or(UINT64_MAX);
   if (bytes == 0) return Allocation();
   PerClass<std::vector<SlotId>> slots;
   for (uint32_t c = 0; c < classes_.count(); ++c) slots[c].resize(counts[c]);
   std::vector<SlotId> to_zero;
-  std::optional<RoomWanted> wanted;
+  std::optional<CapacityWanted> wanted;
   while (true) {
     // Where it is much that has to go, others come in between: then it is looked at again whether
     // there is room for all of it.
     const Result<bool> taken = With([&](State& state) -> Result<bool> {
-      auto room = wanted ? state.accounts.CheckRoom(place.asker(), bytes) : Result<void>();
+      auto room = wanted ? state.accounts.CheckCapacity(location.asker(), bytes) : Result<void>();
       if (!wanted) {
-        auto asked = WantRoom(state, place.asker(), bytes);
+        auto asked = WantCapacity(state, location.asker(), bytes);
         if (asked) wanted = *asked;
         if (!asked) room = std::unexpected(std::move(asked).error());
       }
-      if (room && !MakeRoom(state, place.asker(), *wanted)) return false;
-      if (room) room = TakeSlots(state, place, metadata_bytes, slots, to_zero);
+      if (room && !FreeCapacity(state, location.asker(), *wanted)) return false;
+      if (room) room = TakeSlots(state, location, metadata_bytes, slots, to_zero);
       if (room) return true;
-      CountRefusal(state, place, counts, room.error());
+      CountRefusal(state, location, counts, room.error());
       return std::unexpected(std::move(room).error());
     });
     if (!taken) return std::unexpected(taken.error());
@@ -342,7 +343,7 @@ Result<Core::Allocation> Core::Allocate(const Place& place, const PerClass<uint6
   }
   ZeroAll(to_zero);
   return Allocation{OwnedSlots(*this, std::move(slots)),
-                    MetadataCharge(*this, place.tenant, metadata_bytes)};
+                    MetadataCharge(*this, location.tenant, metadata_bytes)};
 }
 
 void Core::RefundMetadata(TenantId tenant, uint64_t bytes) {
@@ -352,12 +353,13 @@ void Core::RefundMetadata(TenantId tenant, uint64_t bytes) {
   });
 }
 
-Result<OwnedSlots> Core::ExtendRun(const Place& place, std::span<const SlotId> run,
+Result<OwnedSlots> Core::ExtendRun(const PublishLocation& location, std::span<const SlotId> run,
                                    uint64_t count) {
   if (count == 0) return OwnedSlots();
   PerClass<std::vector<SlotId>> added;
   std::vector<SlotId> to_zero;
-  QUIRE_TRY(With([&](State& state) { return TakeRun(state, place, run, count, added, to_zero); }));
+  QUIRE_TRY(
+      With([&](State& state) { return TakeRun(state, location, run, count, added, to_zero); }));
   ZeroAll(to_zero);
   return OwnedSlots(*this, std::move(added));
 }
@@ -375,11 +377,12 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
   const bool publish = options.publish && !options.contiguous;
   BlockList list(classes_.count(), block_tokens(), publish);
-  state.place.may_evict = options.on_full != OnFull::kNoEvict;
+  state.location.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
   uint64_t blocks = DivUp(reserve, uint64_t{block_tokens()});
   QUIRE_TRY(With([&](State& locked) {
-    return CheckCanFit(locked, state.place, reserve, blocks, BytesOfSequence(0, blocks, options));
+    return CheckCanFit(locked, state.location, reserve, blocks,
+                       BytesOfSequence(0, blocks, options));
   }));
   uint64_t tokens_max = options_.tokens_max;
   if (options.on_full == OnFull::kFewer) {
@@ -387,10 +390,10 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
     tokens_max = std::min(wanted, blocks * block_tokens());
   }
   const PerClass<uint64_t> own = classes_.OwnSlots(shared, blocks, options.step_tokens);
-  auto taken = Allocate(state.place, options.contiguous ? PerClass<uint64_t>{} : own,
+  auto taken = Allocate(state.location, options.contiguous ? PerClass<uint64_t>{} : own,
                         SequenceBytes(shared, blocks, options));
   if (taken && options.contiguous) {
-    auto run = ExtendRun(state.place, {}, own[0]);
+    auto run = ExtendRun(state.location, {}, own[0]);
     if (run) {
       taken->slots = *std::move(run);
     } else {
@@ -409,7 +412,7 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   }
   if (publish) list.AddTokens(state.resident_tokens);
   return std::make_unique<SequenceImpl>(*this,
-                                        SequenceImpl::Start{.place = std::move(state.place),
+                                        SequenceImpl::Start{.location = std::move(state.location),
                                                             .prompt_tokens = state.prompt_tokens,
                                                             .tokens = state.resident,
                                                             .asked = asked,

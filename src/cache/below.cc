@@ -9,8 +9,8 @@ namespace quire::cache {
 namespace {
 
 bool HasTwins(const State& state, const BlockRecord& record) {
-  if (state.classes.count() == state.classes.part_count()) return false;
-  for (uint32_t c = state.classes.part_count(); c < state.classes.count(); ++c) {
+  if (state.classes.count() == state.classes.group_count()) return false;
+  for (uint32_t c = state.classes.group_count(); c < state.classes.count(); ++c) {
     if (record.slots[c].is_none()) return false;
   }
   return true;
@@ -45,7 +45,7 @@ std::optional<BlockToWrite> NextWrite(State& state) {
     const BlockId block = state.directory.first_queued();
     if (block.is_none()) return std::nullopt;
     const auto twins = NextForm(state, block);
-    if (!twins || StandingOf(state, block) != Standing::kGood) {
+    if (!twins || BlockStateOf(state, block) != BlockState::kGood) {
       state.directory.Unqueue(block);
       continue;
     }
@@ -87,7 +87,7 @@ std::vector<StoredForm> TakeUsed(State& state) {
   for (size_t i = 0; i < count; ++i) {
     const BlockId block = used[i];
     if (!state.directory.contains(block)) continue;
-    if (StandingOf(state, block) != Standing::kGood) continue;
+    if (BlockStateOf(state, block) != BlockState::kGood) continue;
     const BlockRecord& record = state.directory.at(block);
     for (const bool twins : {false, true}) {
       const Below below = twins ? record.twins_below : record.sealed_below;

@@ -15,7 +15,7 @@ namespace quire::cache {
 /// Most blocks that wait for the store to hear of their use.
 inline constexpr size_t kUsedBelowMax = 4096;
 
-/// A form of a published block: all its sealed parts, or its open ones.
+/// A form of a published block: all its sealed slots, or its open ones.
 struct StoredForm {
   BlockId block{};
   Digest key{};  // of the block; its id may be another's later

@@ -73,7 +73,7 @@ class NaiveCache {
     const uint64_t blocks = (tokens + kBlock - 1) / kBlock;
     if (blocks <= sequence.slots.size()) return true;
     const uint64_t added = blocks - sequence.slots.size();
-    if (!MakeRoom(added)) return false;
+    if (!FreeCapacity(added)) return false;
     for (uint64_t i = 0; i < added; ++i) sequence.slots.push_back(NewSlot());
     return true;
   }
@@ -109,7 +109,7 @@ class NaiveCache {
       return i >= sequence.published && sequence.slots[i].use_count() == 1;
     };
     if (kept > whole && !is_mine(whole)) {
-      if (!MakeRoom(1)) return false;
+      if (!FreeCapacity(1)) return false;
       SlotRef copy = NewSlot();
       copy->damaged = sequence.slots[whole]->damaged;
       sequence.slots[whole] = std::move(copy);
@@ -133,7 +133,7 @@ class NaiveCache {
     child.written.resize(parent.length);
     child.slots.resize(parent.length / kBlock);
     if (parent.length % kBlock == 0) return true;
-    if (!MakeRoom(1)) return false;
+    if (!FreeCapacity(1)) return false;
     child.slots.push_back(NewSlot());
     child.slots.back()->damaged = parent.slots[parent.length / kBlock]->damaged;
     return true;
@@ -217,7 +217,7 @@ class NaiveCache {
     return false;
   }
 
-  bool MakeRoom(uint64_t slots) {
+  bool FreeCapacity(uint64_t slots) {
     if (slots > free_slots() + evictable.size()) {
       ++refused;
       return false;

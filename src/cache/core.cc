@@ -107,7 +107,7 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
                 .directory = Directory(core->classes_),
                 .accounts = Accounts(core->classes_, core->clock_, core->options_.policy,
                                      core->options_.eviction_batch, capacity, shared),
-                .hollow_max = core->classes_.HollowMax(capacity)});
+                .empty_max = core->classes_.EmptyMax(capacity)});
   if (core->options_.store != nullptr) {
     QUIRE_ASSIGN(core->shapes_, RecordShapes::Create(core->classes_, core->options_));
     core->mover_ = core->options_.store->state_->mover.get();
@@ -145,7 +145,8 @@ Core::~Core() {
 
 uint64_t Core::block_bytes() const {
   uint64_t bytes = 0;
-  for (uint32_t part = 0; part < classes_.part_count(); ++part) bytes += classes_.slot_bytes(part);
+  for (uint32_t group = 0; group < classes_.group_count(); ++group)
+    bytes += classes_.slot_bytes(group);
   return bytes;
 }
 
@@ -174,6 +175,7 @@ void Core::Settle() {
     if (!state_->directory.has_deferred()) break;
     state_->directory.TakeTouched();
     DropLease(*state_, state_->directory.TakeDeferred());
+    state_->accounts.EndHold();
     most_touched_ = std::max(most_touched_, state_->directory.TakeTouched());
   }
   constexpr size_t kSlotsPerHold = 64;
@@ -249,7 +251,7 @@ void Core::ReleaseDone() {
 }
 
 // What policies are told goes on over the pieces: between them they hear nothing of this use.
-void Core::EndUse(const Place& place, std::span<const BlockId> path, PathUse use,
+void Core::EndUse(const PublishLocation& location, std::span<const BlockId> path, PathUse use,
                   std::span<const SlotId> slots) {
   std::vector<uint64_t> keys;
   keys.reserve(path.size());
@@ -268,17 +270,17 @@ void Core::EndUse(const Place& place, std::span<const BlockId> path, PathUse use
     With([&](State& state) {
       Accounts& accounts = state.accounts;
       if (released > 0) {
-        accounts.ResumeUse(place.tenant, std::move(paused));
+        accounts.ResumeUse(location.tenant, std::move(paused));
       } else if (!path.empty()) {
-        accounts.BeginUse(place.tenant, place.epoch, use);
+        accounts.BeginUse(location.tenant, location.epoch, use);
       }
       for (; released < end; ++released) {
         ReleaseSlot(state, slots[slots.size() - 1 - released]);
       }
       if (released < slots.size()) {
-        paused = accounts.PauseUse(place.tenant);
+        paused = accounts.PauseUse(location.tenant);
       } else {
-        accounts.EndUse(place.tenant);
+        accounts.EndUse(location.tenant);
       }
     });
   } while (released < slots.size());
@@ -288,7 +290,7 @@ void Core::EndPlan(PlanState* plan) {
   if (plan == nullptr || plan->lease.slots_.empty()) return;
   const PathUse use = {
       .prompt_tokens = plan->prompt_tokens, .hit_blocks = plan->path.size(), .user = User::kPlan};
-  plan->lease.core_->EndUse(plan->place, plan->path, use, plan->lease.slots_);
+  plan->lease.core_->EndUse(plan->location, plan->path, use, plan->lease.slots_);
   Disarm(plan->lease);
 }
 
@@ -307,7 +309,7 @@ std::optional<Lease> Core::HoldAgain(std::span<const SlotId> slots,
       // Of the same generation, so it was not freed meanwhile and is not now.
       if (state.slots.generation(slots[i]) != generations[i]) return false;
       const BlockId block = state.directory.InSlot(slots[i]);
-      if (!block.is_none() && StandingOf(state, block) != Standing::kGood) return false;
+      if (!block.is_none() && BlockStateOf(state, block) != BlockState::kGood) return false;
     }
     for (const SlotId slot : slots) HoldSlot(state, slot);
     return true;
@@ -326,14 +328,14 @@ void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t un
 
 Result<uint64_t> Core::Pin(const AcquireRequest& request, uint64_t ttl_us) {
   QUIRE_TRY(CheckRequest(request, "pin"));
-  QUIRE_ASSIGN(const Place place, MakePlace(request));
-  return With([&](State& state) { return cache::Pin(state, request, place, ttl_us); });
+  QUIRE_ASSIGN(const PublishLocation location, MakeLocation(request));
+  return With([&](State& state) { return cache::Pin(state, request, location, ttl_us); });
 }
 
 Result<void> Core::Unpin(const AcquireRequest& request) {
   QUIRE_TRY(CheckRequest(request, "unpin"));
-  QUIRE_ASSIGN(const Place place, MakePlace(request));
-  return With([&](State& state) { return cache::Unpin(state, request, place); });
+  QUIRE_ASSIGN(const PublishLocation location, MakeLocation(request));
+  return With([&](State& state) { return cache::Unpin(state, request, location); });
 }
 
 uint64_t Core::Evict(uint64_t blocks) {
@@ -366,25 +368,25 @@ CacheStats Core::stats() const {
   stats.hot_bytes_used = ledger.used_bytes();
   stats.hot_bytes_peak = ledger.peak_bytes();
   stats.sealed = state.slots.stats(0);
-  const uint32_t parts = classes_.part_count();
-  const bool encodes = classes_.count() > parts;
-  if (parts > 1) stats.sealed_second = state.slots.stats(1);
+  const uint32_t groups = classes_.group_count();
+  const bool encodes = classes_.count() > groups;
+  if (groups > 1) stats.sealed_second = state.slots.stats(1);
   if (encodes) stats.open = state.slots.stats(classes_.OpenClassOf(0));
-  if (encodes && parts > 1) stats.open_second = state.slots.stats(classes_.OpenClassOf(1));
+  if (encodes && groups > 1) stats.open_second = state.slots.stats(classes_.OpenClassOf(1));
   // A block that moves is counted where it was until it has moved.
   const PerClass<SlotClassStats*> of_class = {
-      &stats.sealed, parts > 1 ? &stats.sealed_second : &stats.open,
-      parts > 1 ? &stats.open : nullptr, parts > 1 ? &stats.open_second : nullptr};
+      &stats.sealed, groups > 1 ? &stats.sealed_second : &stats.open,
+      groups > 1 ? &stats.open : nullptr, groups > 1 ? &stats.open_second : nullptr};
   for (uint32_t c = 0; c < classes_.count(); ++c) {
     if (!state.reading.to[c].is_none()) --of_class[c]->slots_used;
   }
   stats.published_blocks = state.directory.size();
   state.accounts.ForEach([&](TenantId tenant) {
     stats.evictable_blocks += state.accounts.listed_whole(tenant);
-    stats.passed_blocks += state.accounts.listed_parts(tenant);
+    stats.passed_blocks += state.accounts.listed_slots(tenant);
     stats.pinned_blocks += state.accounts.pinned_blocks(tenant);
   });
-  stats.hollow_blocks = state.directory.hollow_count();
+  stats.hollow_blocks = state.directory.empty_count();
   stats.twin_slots = state.directory.twin_slots();
   stats.stored_blocks = state.directory.stored();
   stats.unwritten_blocks = state.directory.queued();
@@ -414,12 +416,12 @@ std::string Core::BlockMap() const {
   }
   std::string map;
   for (uint32_t c = 0; c < classes_.count(); ++c) {
-    const uint32_t part = classes_.PartOf(c);
+    const uint32_t group = classes_.GroupOf(c);
     if (classes_.count() > 1) {
       const std::string layers =
-          !classes_.reach(part).windowed()
+          !classes_.reach(group).windowed()
               ? std::string("full attention")
-              : fmt::format("a window of {} tokens", layout().part(part).window_tokens);
+              : fmt::format("a window of {} tokens", layout().group(group).window_tokens);
       map += fmt::format("{} slots, layers with {}:\n", classes_.is_sealed(c) ? "sealed" : "open",
                          layers);
     }

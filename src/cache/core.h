@@ -31,7 +31,7 @@ namespace quire::cache {
 
 /// A plan: the pinned path and what the prompt was.
 struct PlanState {
-  Place place;
+  PublishLocation location;
   uint64_t prompt_tokens = 0;
   uint64_t resident = 0;                   // tokens found
   WipedVector<TokenId> resident_tokens{};  // [resident]
@@ -133,13 +133,14 @@ class Core final : public Cache {
     OwnedSlots slots;
     MetadataCharge metadata;
   };
-  Result<Allocation> Allocate(const Place& place, const PerClass<uint64_t>& counts,
+  Result<Allocation> Allocate(const PublishLocation& location, const PerClass<uint64_t>& counts,
                               uint64_t metadata_bytes);
   /// As MetadataCharge ends.
   void RefundMetadata(TenantId tenant, uint64_t bytes);
   /// `count` slots that follow those of `run`, or any consecutive ones if that is empty. Takes free
   /// slots only. Needs a cache that can hold contiguous sequences.
-  Result<OwnedSlots> ExtendRun(const Place& place, std::span<const SlotId> run, uint64_t count);
+  Result<OwnedSlots> ExtendRun(const PublishLocation& location, std::span<const SlotId> run,
+                               uint64_t count);
   /// Another holder for each slot, published or private.
   void HoldSlots(std::span<const SlotId> slots);
   /// Drops one hold of each slot. Token order in, so that parents stay more recent than children.
@@ -148,7 +149,7 @@ class Core final : public Cache {
   void ReleaseAfter(std::shared_ptr<Fence> fence, std::vector<SlotId> slots);
   /// A use of a path ends: drops a hold of each slot, as ReleaseSlots does. Policies take what that
   /// makes evictable for used by it, and nothing else.
-  void EndUse(const Place& place, std::span<const BlockId> path, PathUse use,
+  void EndUse(const PublishLocation& location, std::span<const BlockId> path, PathUse use,
               std::span<const SlotId> slots);
   /// A plan ends of which nothing came. No plan, or one that became a sequence, is fine.
   static void EndPlan(PlanState* plan);
@@ -176,13 +177,14 @@ class Core final : public Cache {
   /// memory runs out.
   ///
   /// Cost: the lock twice, for as long as `blocks` take; hashing is done between
-  void Publish(const Place& place, std::span<NewBlock> blocks, std::vector<Published>& answers);
+  void Publish(const PublishLocation& location, std::span<NewBlock> blocks,
+               std::vector<Published>& answers);
   /// Adds the open forms of blocks that the caller published, or that others did, so that a prompt
   /// may go on after them. It is not done where their account has no room for them.
   ///
-  /// Shape: blocks a path's last ones; slots [part][blocks], held by the caller
-  void KeepTwins(const Place& place, std::span<const BlockId> blocks,
-                 const PerPart<std::vector<SlotId>>& slots);
+  /// Shape: blocks a path's last ones; slots [group][blocks], held by the caller
+  void KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                 const PerGroup<std::vector<SlotId>>& slots);
   /// Compares a slot that the caller holds with the checksum of the block published in it, if any,
   /// and quarantines that if they differ.
   bool Intact(SlotId slot);
@@ -217,6 +219,7 @@ class Core final : public Cache {
       ~Look() {
         any = !state.draining.empty() || state.directory.has_deferred();
         most_touched = std::max(most_touched, state.directory.TakeTouched());
+        state.accounts.EndHold();
       }
       State& state;
       bool& any;
@@ -245,27 +248,30 @@ class Core final : public Cache {
   };
   Result<void> FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what);
   void Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens = 0);
-  uint64_t FindElsewhereBelow(std::span<const TokenId> prompt, const Place& place) const;
-  void FindBelow(std::span<const TokenId> prompt, const Place& place, const FoundPath& path,
-                 LoadList& load) const;
+  uint64_t FindElsewhereBelow(std::span<const TokenId> prompt,
+                              const PublishLocation& location) const;
+  void FindBelow(std::span<const TokenId> prompt, const PublishLocation& location,
+                 const FoundPath& path, LoadList& load) const;
   bool loads_from_end() const;
   std::string PublisherName(TenantId tenant) const;
   uint64_t DisownLoaded(TenantId erased);
   void WriteAgain(TenantId erased);
   size_t AttachRun(LoadJob& job, size_t first, size_t count);
   Result<void> CheckRequest(const AcquireRequest& request, std::string_view what) const;
-  Result<Place> MakePlace(const AcquireRequest& request) const;
-  std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key, const Place& place);
+  Result<PublishLocation> MakeLocation(const AcquireRequest& request) const;
+  std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key,
+                                const PublishLocation& location);
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
   uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t BytesOfSequence(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t FittingBlocks(const PlanState& plan, uint64_t blocks, const SequenceOptions& options);
-  Result<void> CheckRoomToOpen(const Place& place, uint64_t prompt_tokens,
-                               std::span<const BlockId> path, const SequenceOptions& options);
-  FoundPath FindPath(std::span<const TokenId> prompt, const Place& place);
+  Result<void> CheckCapacityToOpen(const PublishLocation& location, uint64_t prompt_tokens,
+                                   std::span<const BlockId> path, const SequenceOptions& options);
+  FoundPath FindPath(std::span<const TokenId> prompt, const PublishLocation& location);
   static void MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path);
   bool LeasePath(FoundPath& path, std::vector<SlotId>& held);
-  void PublishSome(const Place& place, std::span<NewBlock> blocks, std::vector<Published>& answers);
+  void PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
+                   std::vector<Published>& answers);
   std::vector<BlockId> MarkErased();
   uint64_t ZeroFreeSlots(TenantId tenant);
   Result<void> GrowTo(const Capacity& to) QUIRE_REQUIRES(resize_mutex_);

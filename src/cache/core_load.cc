@@ -66,7 +66,7 @@ bool Core::WriteNext(const Writer& write) {
     const StoredForm& form = block->form;
     if (!state.directory.contains(form.block)) return;
     if (state.directory.at(form.block).key == form.key) {
-      Quarantine(state, form.block, Standing::kDamaged);
+      Quarantine(state, form.block, BlockState::kDamaged);
     }
   });
   return true;
@@ -131,7 +131,7 @@ void Core::WriteAgain(TenantId erased) {
         if (!state.directory.contains(block)) continue;
         const BlockRecord& record = state.directory.at(block);
         if (record.account != state.accounts.account_of(erased)) continue;
-        if (StandingOf(state, block) != Standing::kGood) continue;
+        if (BlockStateOf(state, block) != BlockState::kGood) continue;
         state.directory.SetBelowEpoch(block, epoch);
         for (const bool twins : {false, true}) {
           const Below below = twins ? record.twins_below : record.sealed_below;
@@ -146,8 +146,8 @@ void Core::WriteAgain(TenantId erased) {
 
 // The keys of blocks that nobody knows are hashed forward from where the tree ends, as long as the
 // store has them. Then the hit is counted as if all that were here.
-void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const FoundPath& path,
-                     LoadList& load) const {
+void Core::FindBelow(std::span<const TokenId> prompt, const PublishLocation& location,
+                     const FoundPath& path, LoadList& load) const {
   constexpr uint64_t kKeysAtOnce = 32;
   if (!path.bad.empty()) return;  // what stands there is in the way
   const uint64_t known = path.blocks.size();
@@ -166,7 +166,7 @@ void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const 
     const uint64_t count = std::min(wanted, reusable - known - before);
     for (uint64_t i = 0; i < count; ++i) {
       const TokenId* const tokens = &prompt[(known + beyond.size()) * block_tokens()];
-      key = ChildKey(*place.domain, key, tokens, block_tokens());
+      key = ChildKey(*location.domain, key, tokens, block_tokens());
       beyond.push_back(key);
     }
     present.assign(count, tier::Presence::kAbsent);
@@ -209,7 +209,7 @@ void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const 
 
   load.blocks = hit;
   load.tokens = (hit - resident) * block_tokens();
-  load.parent_key = resident == 0                                   ? place.root_key
+  load.parent_key = resident == 0                                   ? location.root_key
                     : resident - 1 < known && !path.digests.empty() ? path.digests[resident - 1]
                                                                     : path.last_key;
   for (uint64_t i = resident; i < hit; ++i) {
@@ -222,8 +222,8 @@ void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const 
       wanted[c] = !has(c, i);
     }
     // Where every layer looks through a window, those after it are found through its bytes.
-    for (uint32_t part = 0; part < classes_.part_count() && !any_needed && i >= known; ++part) {
-      wanted[part] = true;
+    for (uint32_t group = 0; group < classes_.group_count() && !any_needed && i >= known; ++group) {
+      wanted[group] = true;
     }
     for (uint32_t c = 0; c < classes_.count(); ++c) {
       if (wanted[c]) load.bytes += classes_.slot_bytes(c);
@@ -233,14 +233,15 @@ void Core::FindBelow(std::span<const TokenId> prompt, const Place& place, const 
 
 // How many blocks of a prompt the account has below under another root: of other weights, or made
 // in another way. Roots of other domains lead nowhere, because keys are hashed with the secret.
-uint64_t Core::FindElsewhereBelow(std::span<const TokenId> prompt, const Place& place) const {
-  const auto publisher = tier::PublisherOf(PublisherName(place.tenant));
+uint64_t Core::FindElsewhereBelow(std::span<const TokenId> prompt,
+                                  const PublishLocation& location) const {
+  const auto publisher = tier::PublisherOf(PublisherName(location.tenant));
   for (const tier::RecordRoot& root : mover_->RootsOf(publisher)) {
-    if (root.key == place.root_key || root.block_tokens == 0) continue;
+    if (root.key == location.root_key || root.block_tokens == 0) continue;
     Digest key = root.key;
     uint64_t tokens = 0;
     while (prompt.size() - tokens >= root.block_tokens) {
-      key = ChildKey(*place.domain, key, &prompt[tokens], root.block_tokens);
+      key = ChildKey(*location.domain, key, &prompt[tokens], root.block_tokens);
       tier::Presence presence = tier::Presence::kAbsent;
       mover_->Find({&key, 1}, {&presence, 1});
       if (presence == tier::Presence::kAbsent) break;
@@ -293,7 +294,7 @@ Result<Ticket> Core::Load(Plan plan, const LoadOptions& options) {
   for (const PerClass<bool>& wanted : load.wanted) {
     for (uint32_t c = 0; c < classes_.count(); ++c) counts[c] += wanted[c] ? 1 : 0;
   }
-  auto taken = Allocate(state.place, counts, /*metadata_bytes=*/0);
+  auto taken = Allocate(state.location, counts, /*metadata_bytes=*/0);
   if (!taken) {
     taken.error().message = fmt::format("load: {} tokens: {}", load.tokens, taken.error().message);
     return std::unexpected(std::move(taken).error());
@@ -308,7 +309,7 @@ Result<Ticket> Core::Load(Plan plan, const LoadOptions& options) {
     }
   }
   job->unread = load.keys.size();
-  job->publisher = tier::PublisherOf(PublisherName(state.place.tenant));
+  job->publisher = tier::PublisherOf(PublisherName(state.location.tenant));
   if (options.timeout_us != 0) job->deadline_us = job->begin_us + options.timeout_us;
   mover_->Load(job);
   taken->slots.Disown();  // they are the job's
@@ -317,14 +318,14 @@ Result<Ticket> Core::Load(Plan plan, const LoadOptions& options) {
 
 // All layers see all of a prompt, and nothing but whole blocks.
 bool Core::loads_from_end() const {
-  return classes_.part_count() == 1 && !classes_.reach(0).windowed() &&
+  return classes_.group_count() == 1 && !classes_.reach(0).windowed() &&
          classes_.residual_blocks() == 0;
 }
 
 Plan Core::FrontOf(const LoadJob& job, uint64_t tokens) {
   const PlanState& all = StateOf(*job.plan);
   auto front = std::make_unique<PlanState>();
-  front->place = all.place;
+  front->location = all.location;
   front->resident = all.resident;
   front->prompt_tokens = std::clamp(tokens, all.resident + 1, all.prompt_tokens);
   front->resident_tokens = all.resident_tokens;
@@ -343,7 +344,7 @@ bool Core::AdoptComputed(LoadJob& job, size_t count) {
   const PlanState& plan = StateOf(*job.plan);
   const uint64_t blocks = plan.path.size() + count;
   const auto prompt = std::span<const TokenId>(plan.prompt).first(blocks * block_tokens() + 1);
-  FoundPath path = FindPath(prompt, plan.place);
+  FoundPath path = FindPath(prompt, plan.location);
   CutToHit(classes_, prompt.size(), path);
   if (path.blocks.size() < blocks) return false;
   // Once they are held nothing may fail.
@@ -357,10 +358,10 @@ bool Core::AdoptComputed(LoadJob& job, size_t count) {
 size_t Core::AttachLoaded(LoadJob& job, size_t first, size_t count) {
   // What was erased since is on its way nowhere.
   const uint64_t epoch = mover_->EpochOf(job.publisher);
-  if (epoch != StateOf(*job.plan).place.below_epoch) return 0;
+  if (epoch != StateOf(*job.plan).location.below_epoch) return 0;
   const auto is_loaded = [&](size_t i) {
-    const auto parts = std::span(job.slots[i]).first(classes_.part_count());
-    return std::ranges::any_of(parts, [](SlotId slot) { return !slot.is_none(); });
+    const auto groups = std::span(job.slots[i]).first(classes_.group_count());
+    return std::ranges::any_of(groups, [](SlotId slot) { return !slot.is_none(); });
   };
   // A block of which nothing was loaded is held by nobody until it is leased, so it ends a run.
   size_t attached = 0;
@@ -379,8 +380,8 @@ size_t Core::AttachRun(LoadJob& job, size_t first, size_t count) {
   std::vector<NewBlock> blocks;
   for (size_t i = first; i < first + count; ++i) {
     NewBlock& block = blocks.emplace_back(NewBlock{.tokens = job.WantedAt(i).tokens});
-    for (uint32_t part = 0; part < classes_.part_count(); ++part) {
-      block.slots[part] = job.slots[i][part];
+    for (uint32_t group = 0; group < classes_.group_count(); ++group) {
+      block.slots[group] = job.slots[i][group];
     }
   }
   if (first > 0) {
@@ -390,17 +391,17 @@ size_t Core::AttachRun(LoadJob& job, size_t first, size_t count) {
   }
   std::vector<Published> answers;
   std::vector<SlotId> spare;
-  spare.reserve(count * classes_.part_count());  // once others know of them nothing may fail
-  Publish(plan.place, blocks, answers);
+  spare.reserve(count * classes_.group_count());  // once others know of them nothing may fail
+  Publish(plan.location, blocks, answers);
   size_t attached = 0;
   for (; attached < answers.size() && !answers[attached].block.is_none(); ++attached) {
     const Published& answer = answers[attached];
     job.path.push_back(answer.block);
-    for (uint32_t part = 0; part < classes_.part_count(); ++part) {
-      SlotId& own = job.slots[first + attached][part];
-      if (!own.is_none() && own != answer.slots[part]) spare.push_back(own);
+    for (uint32_t group = 0; group < classes_.group_count(); ++group) {
+      SlotId& own = job.slots[first + attached][group];
+      if (!own.is_none() && own != answer.slots[group]) spare.push_back(own);
       own = SlotId::None();
-      if (!answer.slots[part].is_none()) job.held.push_back(answer.slots[part]);
+      if (!answer.slots[group].is_none()) job.held.push_back(answer.slots[group]);
     }
   }
   ReleaseSlots(spare);
@@ -419,7 +420,7 @@ size_t Core::AttachRun(LoadJob& job, size_t first, size_t count) {
       --attached;
     }
     for (size_t i = first; i < first + attached; ++i) {
-      const auto sealed = std::span(load.wanted[i]).first(classes_.part_count());
+      const auto sealed = std::span(load.wanted[i]).first(classes_.group_count());
       if (std::ranges::none_of(sealed, [](bool wanted) { return wanted; })) continue;
       const BlockId block = job.path[i];
       state.directory.SetLoaded(block);
@@ -433,33 +434,33 @@ size_t Core::AttachRun(LoadJob& job, size_t first, size_t count) {
 }
 
 void Core::AttachTwins(LoadJob& job) {
-  const uint32_t parts = classes_.part_count();
+  const uint32_t groups = classes_.group_count();
   const PlanState& plan = StateOf(*job.plan);
   const uint64_t hit = plan.load.blocks;
   const uint64_t count = std::min<uint64_t>(hit, classes_.residual_blocks());
-  if (count == 0 || mover_->EpochOf(job.publisher) != plan.place.below_epoch) return;
+  if (count == 0 || mover_->EpochOf(job.publisher) != plan.location.below_epoch) return;
   std::vector<BlockId> blocks;
-  PerPart<std::vector<SlotId>> slots;
+  PerGroup<std::vector<SlotId>> slots;
   for (uint64_t i = hit - count; i < hit; ++i) {
     const bool is_loaded = i >= plan.path.size();
     blocks.push_back(is_loaded ? job.path[i - plan.path.size()] : plan.path[i]);
-    for (uint32_t part = 0; part < parts; ++part) {
-      slots[part].push_back(is_loaded ? job.slots[i - plan.path.size()][parts + part]
-                                      : SlotId::None());
+    for (uint32_t group = 0; group < groups; ++group) {
+      slots[group].push_back(is_loaded ? job.slots[i - plan.path.size()][groups + group]
+                                       : SlotId::None());
     }
   }
   // Where a resident one went meanwhile there is nothing to add in its place.
   const bool all = With([&](State& state) {
     for (size_t i = 0; i < blocks.size(); ++i) {
-      for (uint32_t part = 0; part < parts; ++part) {
-        const bool there = !state.directory.at(blocks[i]).slots[parts + part].is_none();
-        if (!there && slots[part][i].is_none()) return false;
+      for (uint32_t group = 0; group < groups; ++group) {
+        const bool there = !state.directory.at(blocks[i]).slots[groups + group].is_none();
+        if (!there && slots[group][i].is_none()) return false;
       }
     }
     return true;
   });
   if (!all) return;
-  KeepTwins(plan.place, blocks, slots);
+  KeepTwins(plan.location, blocks, slots);
   With([&](State& state) {
     for (size_t i = 0; i < blocks.size(); ++i) {
       const SlotId slot = slots[0][i];
@@ -492,7 +493,7 @@ Plan Core::TakeLoaded(LoadJob& job) {
   if (StateOf(*job.plan).load.keys.empty()) return *std::exchange(job.plan, std::nullopt);
   PlanState& before = *job.plan->state_;
   auto plan = std::make_unique<PlanState>();
-  plan->place = before.place;
+  plan->location = before.location;
   plan->prompt_tokens = before.prompt_tokens;
   LoadList failed;
   failed.blocks = before.load.blocks;

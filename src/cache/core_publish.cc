@@ -11,12 +11,12 @@
 namespace quire::cache {
 
 // Where memory runs out the answers end as where something stands in the way.
-void Core::Publish(const Place& place, std::span<NewBlock> blocks,
+void Core::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
                    std::vector<Published>& answers) {
   answers.clear();
   answers.reserve(blocks.size());
   try {
-    PublishSome(place, blocks, answers);
+    PublishSome(location, blocks, answers);
   } catch (const std::bad_alloc&) {
     const bool ended = !answers.empty() && answers.back().block.is_none();
     if (!ended && answers.size() < blocks.size()) answers.emplace_back();
@@ -24,7 +24,7 @@ void Core::Publish(const Place& place, std::span<NewBlock> blocks,
   if (mover_ != nullptr) mover_->Wake();
 }
 
-void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
+void Core::PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
                        std::vector<Published>& answers) {
   // True: go on with blocks[answers.size()].
   const auto add = [&](const Published& answer) {
@@ -33,9 +33,9 @@ void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
     blocks[answers.size()].parent = answer.block;
     return true;
   };
-  Digest key = place.root_key;
+  Digest key = location.root_key;
   const bool some_are_new = With([&](State& state) {
-    while (const auto known = JoinWhole(state, place, blocks[answers.size()])) {
+    while (const auto known = JoinWhole(state, location, blocks[answers.size()])) {
       if (!add(*known)) return false;
     }
     const BlockId parent = blocks[answers.size()].parent;
@@ -47,31 +47,31 @@ void Core::PublishSome(const Place& place, std::span<NewBlock> blocks,
   std::vector<BlockRecord> records;
   records.reserve(blocks.size() - answers.size());  // checksums are put where they are
   for (const NewBlock& block : blocks.subspan(answers.size())) {
-    key = ChildKey(*place.domain, key, block.tokens.data(), block_tokens());
+    key = ChildKey(*location.domain, key, block.tokens.data(), block_tokens());
     BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
-    for (uint32_t part = 0; part < classes_.part_count(); ++part) {
-      if (!block.slots[part].is_none()) slots_->Checksum(block.slots[part], &record.crcs[part]);
+    for (uint32_t group = 0; group < classes_.group_count(); ++group) {
+      if (!block.slots[group].is_none()) slots_->Checksum(block.slots[group], &record.crcs[group]);
     }
   }
   slots_->ops().Synchronize();
   AtSyncPoint("publish: hashed");
   With([&](State& state) {
     for (const BlockRecord& record : records) {
-      if (!add(PublishOne(state, place, blocks[answers.size()], record))) return;
+      if (!add(PublishOne(state, location, blocks[answers.size()], record))) return;
     }
   });
 }
 
-void Core::KeepTwins(const Place& place, std::span<const BlockId> blocks,
-                     const PerPart<std::vector<SlotId>>& slots) {
+void Core::KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                     const PerGroup<std::vector<SlotId>>& slots) {
   std::vector<Twin> twins =
-      With([&](State& state) { return MissingTwins(state, place, blocks, slots); });
+      With([&](State& state) { return MissingTwins(state, location, blocks, slots); });
   if (twins.empty()) return;
   // Hashing needs no lock: the caller holds the slots, and whole blocks are not written any more.
   for (Twin& twin : twins) slots_->Checksum(twin.slot, &twin.crc);
   slots_->ops().Synchronize();
   AtSyncPoint("keep twins: hashed");
-  With([&](State& state) { AddTwins(state, place, blocks, slots, twins); });
+  With([&](State& state) { AddTwins(state, location, blocks, slots, twins); });
 }
 
 bool Core::Intact(SlotId slot) {
@@ -80,7 +80,7 @@ bool Core::Intact(SlotId slot) {
   const auto known = With([&](State& state) -> std::optional<bool> {
     block = state.directory.InSlot(slot);
     if (block.is_none()) return true;
-    if (state.directory.at(block).standing == Standing::kDamaged) return false;
+    if (state.directory.at(block).block_state == BlockState::kDamaged) return false;
     crc = state.directory.at(block).crcs[classes_.ClassOf(slot)];
     return std::nullopt;
   });
@@ -89,7 +89,7 @@ bool Core::Intact(SlotId slot) {
   slots_->Checksum(slot, &found);
   slots_->ops().Synchronize();
   if (found == crc) return true;
-  With([&](State& state) { Quarantine(state, block, Standing::kDamaged); });
+  With([&](State& state) { Quarantine(state, block, BlockState::kDamaged); });
   return false;
 }
 
@@ -121,7 +121,7 @@ VerifyReport Core::Verify() {
     With([&](State& state) {
       // Unless it went meanwhile.
       if (!damaged.is_none() && state.directory.InSlot(damaged) == block) {
-        Quarantine(state, block, Standing::kDamaged);
+        Quarantine(state, block, BlockState::kDamaged);
       }
       EndReading(state);
     });

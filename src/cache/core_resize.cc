@@ -61,7 +61,7 @@ void SetCapacity(State& state, const Capacity& to) {
   state.slots.SetCapacity(to);
   state.accounts.SetCapacity(to);
   state.directory.SetGhosts(state.accounts.share());
-  state.hollow_max = state.classes.HollowMax(to);
+  state.empty_max = state.classes.EmptyMax(to);
 }
 
 // The slots of a block beyond the end, and others below it to copy them to.
@@ -141,7 +141,7 @@ Result<void> Core::ShrinkTo(const Capacity& to) {
       held = InTheWay(state, to);
       least_bytes = LeastBytes(state, held);
       if (!held.empty() || least_bytes > to.ledger_bytes) return true;
-      EvictDownTo(state, to.ledger_bytes, classes_.HollowMax(to));
+      EvictDownTo(state, to.ledger_bytes, classes_.EmptyMax(to));
       if (state.IsWaiting()) return false;
       // As many slots below the end are free now as are in use beyond it, and stay so: the ledger
       // allows no more.

@@ -45,11 +45,11 @@ Result<TenantStats> Core::tenant_stats(TenantId id) const {
 
 // The default tenant's keys are those of the identity; any other's are a hash of that and who it
 // is, so that no name in an identity can lead to another tenant's blocks.
-Result<Place> Core::MakePlace(const AcquireRequest& request) const {
+Result<PublishLocation> Core::MakeLocation(const AcquireRequest& request) const {
   const Identity& identity = *request.identity;
-  Place place{.root_key = RootKey(identity, options_.geometry, options_.profile),
-              .domain = std::make_shared<const Domain>(identity.domain),
-              .tenant = request.tenant};
+  PublishLocation location{.root_key = RootKey(identity, options_.geometry, options_.profile),
+                           .domain = std::make_shared<const Domain>(identity.domain),
+                           .tenant = request.tenant};
   // Who pays, and whether its keys are other ones than the identity's.
   std::string name;
   uint64_t epoch = 0;
@@ -64,27 +64,27 @@ Result<Place> Core::MakePlace(const AcquireRequest& request) const {
           ErrorCode::kInvalidArgument,
           fmt::format("acquire: \"{}\" is a domain, which asks for nothing itself", options.name));
     }
-    place.epoch = accounts.epoch(request.tenant);
+    location.epoch = accounts.epoch(request.tenant);
     const TenantId account = accounts.account_of(request.tenant);
     epoch = accounts.epoch(account);
     is_domain = account != request.tenant;
     if (account != kDefaultTenant) name = accounts.options(account).name;
   }
   if (mover_ != nullptr) {
-    place.below_epoch = mover_->EpochOf(tier::PublisherOf(name));
+    location.below_epoch = mover_->EpochOf(tier::PublisherOf(name));
     // What a tenant erased through another cache, or in another life of the store, stays erased;
     // its domain's keys have no epoch.
-    if (!is_domain) epoch = place.below_epoch;
+    if (!is_domain) epoch = location.below_epoch;
   }
-  if (name.empty() && epoch == 0) return place;
+  if (name.empty() && epoch == 0) return location;
   Blake2b<32> hasher(identity.domain.secret);
   hasher.Update("quire tenant");
   hasher.UpdateNumber(name.size());
   hasher.Update(name);
   hasher.UpdateNumber(static_cast<uint32_t>(epoch));
-  hasher.Update(std::as_bytes(std::span(place.root_key)));
-  place.root_key = hasher.Finish();
-  return place;
+  hasher.Update(std::as_bytes(std::span(location.root_key)));
+  location.root_key = hasher.Finish();
+  return location;
 }
 
 // From the first hold on nothing of it is handed out any more: lookups compare epochs. What follows
@@ -123,7 +123,7 @@ Result<EraseReport> Core::Erase(TenantId id) {
       const BlockId block = erased[i - 1];
       if (!state.directory.contains(block) || state.directory.has_children(block)) return;
       const BlockRecord& record = state.directory.at(block);
-      if (record.standing == Standing::kErased && record.leases == 0) {
+      if (record.block_state == BlockState::kErased && record.leases == 0) {
         Drop(state, block, MissReason::kNeverSeen);
       }
     });
@@ -144,8 +144,8 @@ std::vector<BlockId> Core::MarkErased() {
       for (size_t i = first; i < last; ++i) {
         const BlockId block(static_cast<uint32_t>(i));
         if (!state.directory.contains(block)) continue;
-        if (state.directory.at(block).standing == Standing::kErased) continue;
-        if (StandingOf(state, block) == Standing::kErased) found.push_back(block);
+        if (state.directory.at(block).block_state == BlockState::kErased) continue;
+        if (BlockStateOf(state, block) == BlockState::kErased) found.push_back(block);
       }
     });
   });
@@ -155,7 +155,8 @@ std::vector<BlockId> Core::MarkErased() {
     subtree.clear();
     With([&](State& state) {
       if (!state.directory.contains(root)) return;
-      if (state.directory.at(root).standing == Standing::kErased) return;  // with one before it
+      if (state.directory.at(root).block_state == BlockState::kErased)
+        return;  // with one before it
       state.directory.AppendSubtree(root, subtree);
     });
     ForPieces(subtree.size(), [&](size_t first, size_t last) {
@@ -165,8 +166,8 @@ std::vector<BlockId> Core::MarkErased() {
           if (!state.directory.contains(block)) continue;  // it went meanwhile
           const BlockId parent = state.directory.parent(block);
           const bool continues =
-              !parent.is_none() && state.directory.at(parent).standing == Standing::kErased;
-          if (!continues && StandingOf(state, block) != Standing::kErased) continue;
+              !parent.is_none() && state.directory.at(parent).block_state == BlockState::kErased;
+          if (!continues && BlockStateOf(state, block) != BlockState::kErased) continue;
           if (state.directory.MarkErased(block)) erased.push_back(block);
         }
       });

@@ -10,7 +10,7 @@ Directory::Directory(const SlotClasses& classes)
     : classes_(classes), index_(classes.block_tokens()) {}
 
 bool Directory::IsWhole(BlockId block) const {
-  const auto sealed = std::span(at(block).slots).first(classes_.part_count());
+  const auto sealed = std::span(at(block).slots).first(classes_.group_count());
   return std::ranges::none_of(sealed, &SlotId::is_none);
 }
 
@@ -39,8 +39,8 @@ uint64_t Directory::FindElsewhere(TenantId account, const Digest& root_key, cons
     if ((own && candidate == *own) || *roots_[candidate.number()].domain != domain) continue;
     path.clear();
     index_.Find(candidate, tokens, path);
-    const auto erased = std::ranges::find(path, Standing::kErased,
-                                          [this](BlockId block) { return at(block).standing; });
+    const auto erased = std::ranges::find(path, BlockState::kErased,
+                                          [this](BlockId block) { return at(block).block_state; });
     most = std::max<uint64_t>(most, erased - path.begin());
   }
   return most;
@@ -115,7 +115,7 @@ void Directory::Remove(BlockId block) {
   for (uint32_t c = 0; c < classes_.count(); ++c) {
     if (!at(block).slots[c].is_none()) RemoveSlot(block, c);
   }
-  --hollow_count_;  // it has no slot by now
+  --empty_count_;  // it has no slot by now
   Unqueue(block);
   SetBelow(block, /*twins=*/false, Below::kNothing);
   const index::RootId root = index_.root(block);
@@ -164,7 +164,7 @@ void Directory::AddSlot(BlockId block, SlotId slot, uint32_t crc) {
   const uint32_t c = classes_.ClassOf(slot);
   BlockRecord& record = Record(block);
   QUIRE_CHECK(record.slots[c].is_none());
-  if (record.hollow()) --hollow_count_;
+  if (record.is_empty()) --empty_count_;
   Link(slot, block);
   record.slots[c] = slot;
   record.crcs[c] = crc;
@@ -175,7 +175,7 @@ void Directory::RemoveSlot(BlockId block, uint32_t slot_class) {
   block_of_slot_[slot.number()] = BlockId::None();
   if (!classes_.is_sealed(slot_class)) --twin_slots_;
   slot = SlotId::None();
-  if (at(block).hollow()) ++hollow_count_;
+  if (at(block).is_empty()) ++empty_count_;
 }
 
 void Directory::MoveSlot(BlockId block, uint32_t slot_class, SlotId to) {
@@ -184,9 +184,9 @@ void Directory::MoveSlot(BlockId block, uint32_t slot_class, SlotId to) {
   AddSlot(block, to, crc);
 }
 
-void Directory::AddPin(BlockId block, uint8_t parts) {
+void Directory::AddPin(BlockId block, uint8_t classes) {
   ++Record(block).pins;
-  Record(block).pinned_parts |= parts;
+  Record(block).pinned_classes |= classes;
 }
 
 bool Directory::DropPin(BlockId block) {
@@ -194,18 +194,18 @@ bool Directory::DropPin(BlockId block) {
   return --Record(block).pins == 0;
 }
 
-std::vector<BlockId> Directory::Mark(BlockId block, Standing standing) {
+std::vector<BlockId> Directory::Mark(BlockId block, BlockState block_state) {
   std::vector<BlockId> marked;
   if (!at(block).is_good()) return marked;  // and so is what continues it
   index_.AppendSubtree(block, marked);
   std::erase_if(marked, [&](BlockId id) { return !at(id).is_good(); });
-  for (const BlockId id : marked) Record(id).standing = standing;
+  for (const BlockId id : marked) Record(id).block_state = block_state;
   return marked;
 }
 
 bool Directory::MarkErased(BlockId block) {
   ++touched_;
-  return std::exchange(Record(block).standing, Standing::kErased) != Standing::kErased;
+  return std::exchange(Record(block).block_state, BlockState::kErased) != BlockState::kErased;
 }
 
 void Directory::CheckInvariants() const {
@@ -225,13 +225,13 @@ void Directory::CheckInvariants() const {
   }
   QUIRE_CHECK(queued == queued_);
   uint64_t stored = 0;
-  uint64_t hollow = 0;
+  uint64_t empty_blocks = 0;
   uint64_t twins = 0;
   for (uint32_t i = 0; i < ids_end(); ++i) {
     if (!entries_[i].used) continue;
     const BlockRecord& record = entries_[i].record;
     stored += record.sealed_below == Below::kDurable ? 1 : 0;
-    hollow += record.hollow() ? 1 : 0;
+    empty_blocks += record.is_empty() ? 1 : 0;
     for (uint32_t c = 0; c < classes_.count(); ++c) {
       if (record.slots[c].is_none()) continue;
       QUIRE_CHECK(InSlot(record.slots[c]) == BlockId(i));
@@ -239,7 +239,7 @@ void Directory::CheckInvariants() const {
     }
   }
   QUIRE_CHECK(stored == stored_);
-  QUIRE_CHECK(hollow == hollow_count_);
+  QUIRE_CHECK(empty_blocks == empty_count_);
   QUIRE_CHECK(twins == twin_slots_);
 }
 

@@ -19,7 +19,7 @@
 namespace quire::cache {
 
 /// Whether a block may be handed out.
-enum class Standing : uint8_t {
+enum class BlockState : uint8_t {
   kGood = 1,
   kDamaged = 2,  // it or a block before it failed a re-check
   kPassed = 3,   // it or a block before it was passed by every window, and there are too many such
@@ -35,27 +35,27 @@ enum class Below : uint8_t {
 
 /// A published block.
 struct BlockRecord {
-  PerClass<SlotId> slots{};   // none: no such part, or a window has passed it and it is gone; of an
-                              // open class a twin, or none
+  PerClass<SlotId> slots{};  // none: no such group, or a window has passed it and it is gone; of an
+                             // open class a twin, or none
   PerClass<uint32_t> crcs{};  // CRC32C of each slot's bytes when it was published
   uint32_t leases = 0;        // holders besides the index, and leased children
   uint32_t pins = 0;          // paths that Pin keeps and that go through it
   TenantId account{};         // who pays for it: the tenant, or the domain it was published to
   TenantId publisher{};
-  uint32_t epoch = 0;                   // of the publisher
-  Standing standing = Standing::kGood;  // as far as it was marked, see StandingOf
-  uint8_t pinned_parts = 0;             // a bit for each slot that pins hold
+  uint32_t epoch = 0;                          // of the publisher
+  BlockState block_state = BlockState::kGood;  // as far as it was marked, see BlockStateOf
+  uint8_t pinned_classes = 0;                  // a bit for each slot that pins hold
   Below sealed_below = Below::kNothing;
   Below twins_below = Below::kNothing;
   bool loaded = false;       // from the store, where any member of its domain may have written it
   uint32_t published_s = 0;  // when, by the cache's clock
-  uint64_t below_epoch = 0;  // as its publisher's Place says
+  uint64_t below_epoch = 0;  // as its publisher's PublishLocation says
   Digest key{};              // identity in stores, chained from the root key
 
-  bool is_good() const { return standing == Standing::kGood; }
-  bool IsPinned(uint32_t slot_class) const { return ((pinned_parts >> slot_class) & 1U) != 0; }
+  bool is_good() const { return block_state == BlockState::kGood; }
+  bool IsPinned(uint32_t slot_class) const { return ((pinned_classes >> slot_class) & 1U) != 0; }
   /// None of its bytes is left; blocks after it are found through it.
-  bool hollow() const {
+  bool is_empty() const {
     for (const SlotId slot : slots) {
       if (!slot.is_none()) return false;
     }
@@ -96,7 +96,7 @@ class Directory {
   BlockId parent(BlockId block) const { return index_.parent(block); }
   uint32_t depth(BlockId block) const { return index_.depth(block); }
   bool has_children(BlockId block) const { return index_.has_children(block); }
-  /// All its sealed parts are there.
+  /// All its sealed slots are there.
   bool IsWhole(BlockId block) const;
 
   /// Appends the blocks of the longest known prefix of `tokens` after a block (none: the root).
@@ -164,15 +164,15 @@ class Directory {
     return block;
   }
   /// A path that goes through it is pinned, with these classes of its slots; or no longer.
-  void AddPin(BlockId block, uint8_t parts);
+  void AddPin(BlockId block, uint8_t classes);
   /// True: that was the last one.
   bool DropPin(BlockId block);
-  void ClearPinnedParts(BlockId block) { Record(block).pinned_parts = 0; }
+  void ClearPinnedClasses(BlockId block) { Record(block).pinned_classes = 0; }
 
   /// Takes a block out of use with everything that continues it: if it is damaged, that may have
   /// been computed from the damaged bytes. What was erased may not be called damaged any more.
   /// Returns what was marked, parents before children.
-  std::vector<BlockId> Mark(BlockId block, Standing standing);
+  std::vector<BlockId> Mark(BlockId block, BlockState block_state);
   /// The same of one block alone, whose children are marked later. False: it was already.
   bool MarkErased(BlockId block);
   /// Appends the block and all that continue it, parents before children.
@@ -224,7 +224,7 @@ class Directory {
     return account.number() < accounts_.size() ? accounts_[account.number()].block_count : 0;
   }
   /// Blocks without any bytes, and open forms of published blocks.
-  uint64_t hollow_count() const { return hollow_count_; }
+  uint64_t empty_count() const { return empty_count_; }
   uint64_t twin_slots() const { return twin_slots_; }
 
   /// For who looks at records one by one.
@@ -277,7 +277,7 @@ class Directory {
   BlockId queue_last_{};
   uint64_t queued_ = 0;
   uint64_t stored_ = 0;
-  uint64_t hollow_count_ = 0;
+  uint64_t empty_count_ = 0;
   uint64_t twin_slots_ = 0;
   mutable uint32_t touched_ = 0;
 };

@@ -159,10 +159,10 @@ class LockStep {
     const auto letter = static_cast<uint32_t>(prng.NextBelow(kLetters));
     if (Child(root, parent, letter)) return;
     NaiveBlock block{.root = root, .parent = parent, .letter = letter, .record = {}};
-    for (uint32_t part = 0; part < classes_.part_count(); ++part) {
-      block.record.slots[part] = FreeSlot(part);
-      if (block.record.slots[part].is_none()) return;
-      block.record.crcs[part] = static_cast<uint32_t>(prng.Next64());
+    for (uint32_t group = 0; group < classes_.group_count(); ++group) {
+      block.record.slots[group] = FreeSlot(group);
+      if (block.record.slots[group].is_none()) return;
+      block.record.crcs[group] = static_cast<uint32_t>(prng.Next64());
     }
     block.record.account = roots_[root].account;
     block.record.publisher = TenantId(static_cast<uint32_t>(prng.NextBelow(5)));
@@ -260,10 +260,10 @@ class LockStep {
     BlockRecord& record = blocks_.at(*id).record;
     switch (prng.NextBelow(3)) {
       case 0: {
-        const auto parts = static_cast<uint8_t>(prng.NextBelow(1U << classes_.count()));
-        directory_.AddPin(*id, parts);
+        const auto classes = static_cast<uint8_t>(prng.NextBelow(1U << classes_.count()));
+        directory_.AddPin(*id, classes);
         ++record.pins;
-        record.pinned_parts |= parts;
+        record.pinned_classes |= classes;
         return;
       }
       case 1:
@@ -271,18 +271,18 @@ class LockStep {
         --record.pins;
         ASSERT_EQ(directory_.DropPin(*id), record.pins == 0);
         return;
-      default: directory_.ClearPinnedParts(*id); record.pinned_parts = 0;
+      default: directory_.ClearPinnedClasses(*id); record.pinned_classes = 0;
     }
   }
 
   void Mark(Prng& prng) {
     const auto asked = Any(prng);
     if (!asked) return;
-    const auto standing = static_cast<Standing>(2 + prng.NextBelow(3));
-    if (standing == Standing::kErased) {
-      Standing& now = blocks_.at(*asked).record.standing;
-      ASSERT_EQ(directory_.MarkErased(*asked), now != standing);
-      now = standing;
+    const auto block_state = static_cast<BlockState>(2 + prng.NextBelow(3));
+    if (block_state == BlockState::kErased) {
+      BlockState& now = blocks_.at(*asked).record.block_state;
+      ASSERT_EQ(directory_.MarkErased(*asked), now != block_state);
+      now = block_state;
       return;
     }
     std::set<BlockId> expected;
@@ -290,8 +290,8 @@ class LockStep {
     for (auto& [id, block] : blocks_) {
       if (was_good && Continues(id, *asked) && block.record.is_good()) expected.insert(id);
     }
-    for (const BlockId id : expected) blocks_.at(id).record.standing = standing;
-    const std::vector<BlockId> marked = directory_.Mark(*asked, standing);
+    for (const BlockId id : expected) blocks_.at(id).record.block_state = block_state;
+    const std::vector<BlockId> marked = directory_.Mark(*asked, block_state);
     ASSERT_EQ(std::set<BlockId>(marked.begin(), marked.end()), expected);
     ASSERT_EQ(marked.size(), expected.size());
     for (size_t i = 0; i < marked.size(); ++i) {  // parents before children
@@ -314,7 +314,7 @@ class LockStep {
     directory_.CheckInvariants();
     ASSERT_EQ(directory_.size(), blocks_.size());
     std::map<SlotId, BlockId> in_slot;
-    uint64_t hollow = 0;
+    uint64_t empty_blocks = 0;
     uint64_t twins = 0;
     std::array<uint64_t, 3> of_account{};
     for (uint32_t i = 0; i < directory_.ids_end() + 2; ++i) {
@@ -336,16 +336,16 @@ class LockStep {
         in_slot[record.slots[c]] = id;
         if (!classes_.is_sealed(c)) ++twins;
       }
-      if (held == 0) ++hollow;
+      if (held == 0) ++empty_blocks;
       ++of_account[record.account.number()];
       ASSERT_EQ(directory_.IsWhole(id), whole);
-      ASSERT_EQ(record.hollow(), held == 0);
+      ASSERT_EQ(record.is_empty(), held == 0);
       ASSERT_EQ(record.leases, Leases(id));
       ASSERT_EQ(record.pins, block.record.pins);
-      ASSERT_EQ(record.pinned_parts, block.record.pinned_parts);
+      ASSERT_EQ(record.pinned_classes, block.record.pinned_classes);
       ASSERT_EQ(record.account, block.record.account);
       ASSERT_EQ(record.publisher, block.record.publisher);
-      ASSERT_EQ(record.standing, block.record.standing);
+      ASSERT_EQ(record.block_state, block.record.block_state);
       ASSERT_EQ(record.key, block.record.key);
       ASSERT_EQ(directory_.parent(id), block.parent);
       ASSERT_EQ(directory_.depth(id),
@@ -357,7 +357,7 @@ class LockStep {
       ASSERT_EQ(directory_.InSlot(SlotId(i)),
                 found == in_slot.end() ? BlockId::None() : found->second);
     }
-    ASSERT_EQ(directory_.hollow_count(), hollow);
+    ASSERT_EQ(directory_.empty_count(), empty_blocks);
     ASSERT_EQ(directory_.twin_slots(), twins);
     for (uint32_t i = 0; i < of_account.size(); ++i) {
       ASSERT_EQ(directory_.block_count(TenantId(i)), of_account[i]);
@@ -403,7 +403,7 @@ class LockStep {
         if (other == root || !same) continue;
         uint64_t length = 0;
         for (const BlockId id : paths[other]) {
-          if (blocks_.at(id).record.standing == Standing::kErased) break;
+          if (blocks_.at(id).record.block_state == BlockState::kErased) break;
           ++length;
         }
         most = std::max(most, length);

@@ -52,7 +52,7 @@ bool AppendEntries(const State& state, uint32_t begin, TenantId account,
     if (!state.directory.contains(block)) continue;
     state.directory.CountTouched(2);
     if (!account.is_none() && state.directory.at(block).account != account) continue;
-    if (StandingOf(state, block) != Standing::kGood) continue;
+    if (BlockStateOf(state, block) != BlockState::kGood) continue;
     entries.push_back(EntryOf(state, block, now_us));
   }
   return end < ids_end;

@@ -15,13 +15,13 @@ void RemoveSlot(State& state, BlockId block, uint32_t slot_class) {
 }
 
 void EvictTwins(State& state, BlockId block) {
-  for (uint32_t c = state.classes.part_count(); c < state.classes.count(); ++c) {
+  for (uint32_t c = state.classes.group_count(); c < state.classes.count(); ++c) {
     if (!state.directory.at(block).slots[c].is_none()) RemoveSlot(state, block, c);
   }
   List(state, block);  // where it stood, with what is left of it
 }
 
-void EvictParts(State& state, BlockId block) {
+void EvictSlots(State& state, BlockId block) {
   PerClass<bool> going{};
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     const SlotId slot = state.directory.at(block).slots[c];
@@ -36,14 +36,14 @@ void EvictParts(State& state, BlockId block) {
 
 // Keeps the bookkeeping of hollow blocks within what the slots pay for: first at the expense of
 // what its account does not use, then this path ends its life in the index.
-void LimitHollow(State& state, BlockId block) {
+void LimitEmpty(State& state, BlockId block) {
   const TenantId account = state.directory.at(block).account;
-  const auto too_many = [&] { return state.directory.hollow_count() > state.hollow_max; };
+  const auto too_many = [&] { return state.directory.empty_count() > state.empty_max; };
   while (too_many() && state.accounts.listed_whole(account) > 0) {
     Drop(state, *state.accounts.WholeVictim(account), MissReason::kEvicted);
     ++state.counters.evicted_total;
   }
-  if (too_many()) Quarantine(state, block, Standing::kPassed);
+  if (too_many()) Quarantine(state, block, BlockState::kPassed);
 }
 
 void EvictVictim(State& state, const Victim& victim, MissReason reason) {
@@ -55,26 +55,26 @@ void EvictVictim(State& state, const Victim& victim, MissReason reason) {
   }
   ++state.counters.evicted_passed_total;
   if (victim.goes == Goes::kTwins) return EvictTwins(state, victim.block);
-  EvictParts(state, victim.block);
-  LimitHollow(state, victim.block);
+  EvictSlots(state, victim.block);
+  LimitEmpty(state, victim.block);
 }
 
 void DropOne(State& state, BlockId block, MissReason reason) {
   const BlockRecord record = state.directory.at(block);
-  if (record.standing == Standing::kDamaged) reason = MissReason::kDamaged;
-  if (record.standing == Standing::kPassed) reason = MissReason::kWindowPassed;
-  if (record.standing != Standing::kErased) {
+  if (record.block_state == BlockState::kDamaged) reason = MissReason::kDamaged;
+  if (record.block_state == BlockState::kPassed) reason = MissReason::kWindowPassed;
+  if (record.block_state != BlockState::kErased) {
     state.directory.ghosts(record.account)
         .Add(record.key, {.reason = reason,
                           .gone_us = state.clock.NowMicros(),
                           .publisher = record.publisher,
                           .epoch = record.epoch});
   }
-  const bool for_room = reason == MissReason::kEvicted || reason == MissReason::kQuota;
-  if (state.has_store && record.sealed_below != Below::kDurable && for_room) {
+  const bool for_capacity = reason == MissReason::kEvicted || reason == MissReason::kQuota;
+  if (state.has_store && record.sealed_below != Below::kDurable && for_capacity) {
     ++state.counters.evicted_unwritten_total;
   }
-  state.accounts.Remove(block, for_room);
+  state.accounts.Remove(block, for_capacity);
   state.directory.Remove(block);
   for (const SlotId slot : record.slots) {
     if (!slot.is_none()) FreeIfLast(state, slot);
@@ -83,15 +83,15 @@ void DropOne(State& state, BlockId block, MissReason reason) {
 
 }  // namespace
 
-Result<RoomWanted> WantRoom(State& state, const Asker& asker, uint64_t bytes) {
+Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t bytes) {
   LetTimePass(state);
-  QUIRE_TRY(state.accounts.CheckRoom(asker, bytes));
-  if (!asker.may_evict) return RoomWanted{};
+  QUIRE_TRY(state.accounts.CheckCapacity(asker, bytes));
+  if (!asker.may_evict) return CapacityWanted{};
   const uint64_t of_quota = state.accounts.WantedOfQuota(asker.tenant, bytes);
-  return RoomWanted{.of_quota = of_quota, .of_budget = 0, .bytes = bytes};
+  return CapacityWanted{.of_quota = of_quota, .of_budget = 0, .bytes = bytes};
 }
 
-bool MakeRoom(State& state, const Asker& asker, RoomWanted& wanted) {
+bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
   uint32_t left = kBlocksPerHold;
   const auto evict = [&](const std::optional<Victim>& victim, MissReason reason) {
     if (!victim) return false;
@@ -99,7 +99,7 @@ bool MakeRoom(State& state, const Asker& asker, RoomWanted& wanted) {
     --left;
     return true;
   };
-  while (state.accounts.room_bytes(asker.tenant) < wanted.of_quota) {
+  while (state.accounts.capacity_bytes(asker.tenant) < wanted.of_quota) {
     if (left == 0 || state.IsWaiting()) return false;
     if (!evict(state.accounts.VictimOf(asker.tenant), MissReason::kQuota)) break;
   }
@@ -113,13 +113,13 @@ bool MakeRoom(State& state, const Asker& asker, RoomWanted& wanted) {
   return !state.IsWaiting();
 }
 
-bool MakeRoomInAccount(State& state, const Place& place, uint64_t bytes) {
-  const TenantId account = state.account_of(place);
-  if (account == place.tenant) return true;  // it has paid for its slots already
-  if (bytes > state.accounts.room_bytes(account) + state.accounts.evictable_bytes(account)) {
+bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64_t bytes) {
+  const TenantId account = state.account_of(location);
+  if (account == location.tenant) return true;  // it has paid for its slots already
+  if (bytes > state.accounts.capacity_bytes(account) + state.accounts.evictable_bytes(account)) {
     return false;
   }
-  while (state.accounts.room_bytes(account) < bytes) {
+  while (state.accounts.capacity_bytes(account) < bytes) {
     const auto victim = state.accounts.VictimOf(account);
     if (!victim) return false;  // what went is draining
     EvictVictim(state, *victim, MissReason::kQuota);
@@ -133,14 +133,14 @@ bool EvictOldest(State& state) {
   return victim.has_value();
 }
 
-void EvictDownTo(State& state, uint64_t bytes, uint64_t hollow_max) {
+void EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
   while (state.accounts.ledger().used_bytes() > bytes && !state.IsWaiting()) {
     const auto victim = state.accounts.VictimFor(TenantId::None());
     QUIRE_CHECK_MSG(victim.has_value(), "there is less to evict than was counted");
     EvictVictim(state, *victim, MissReason::kEvicted);
   }
   // What is leased stays hollow until its path ends.
-  while (state.directory.hollow_count() > hollow_max && !state.IsWaiting()) {
+  while (state.directory.empty_count() > empty_max && !state.IsWaiting()) {
     const auto victim = state.accounts.VictimFor(TenantId::None());
     if (!victim) return;
     EvictVictim(state, *victim, MissReason::kEvicted);
@@ -173,14 +173,14 @@ void Drop(State& state, BlockId block, MissReason reason) {
     // A hollow block that leads nowhere is of no use, nor is one that is never found again.
     if (parent.is_none() || state.directory.has_children(parent)) return;
     const BlockRecord& before = state.directory.at(parent);
-    if (before.leases > 0 || (before.is_good() && !before.hollow())) return;
+    if (before.leases > 0 || (before.is_good() && !before.is_empty())) return;
     block = parent;
   }
 }
 
-void Quarantine(State& state, BlockId block, Standing standing) {
+void Quarantine(State& state, BlockId block, BlockState block_state) {
   if (!state.directory.at(block).is_good()) return;
-  const std::vector<BlockId> marked = state.directory.Mark(block, standing);
+  const std::vector<BlockId> marked = state.directory.Mark(block, block_state);
   EndPinsOfBadBlocks(state);
   // What is leased goes with its last lease; a hollow block may go with the one after it.
   for (size_t i = marked.size(); i > 0; --i) {

@@ -10,25 +10,25 @@
 namespace quire::cache {
 
 /// How much must be free for a request: what it needs, and what is evicted in advance.
-struct RoomWanted {
+struct CapacityWanted {
   uint64_t of_quota = 0;
-  uint64_t of_budget = 0;  // known when the quota has its part
+  uint64_t of_budget = 0;  // known when the quota has its share
   uint64_t bytes = 0;      // 0: nothing may be evicted
 };
 /// What `bytes` more ask for, if they fit at all.
-/// Errors: as Accounts::CheckRoom
-Result<RoomWanted> WantRoom(State& state, const Asker& asker, uint64_t bytes);
+/// Errors: as Accounts::CheckCapacity
+Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t bytes);
 /// Evicts what is wanted, or as much of it as one hold may, or until what went is not free yet
 /// (State::IsWaiting). False: ask again in another hold.
-bool MakeRoom(State& state, const Asker& asker, RoomWanted& wanted);
+bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted);
 /// Whether the account of a place has room for slots of its tenant, at the expense of its own old
 /// blocks.
-bool MakeRoomInAccount(State& state, const Place& place, uint64_t bytes);
-/// Evicts one block, or parts of one: the least recent of all. False: there is none.
+bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64_t bytes);
+/// Evicts one block, or slots of one: the least recent of all. False: there is none.
 bool EvictOldest(State& state);
 /// Evicts until no more is in use than a smaller budget pays for, which is known to be possible; or
 /// until it has to wait for what went.
-void EvictDownTo(State& state, uint64_t bytes, uint64_t hollow_max);
+void EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max);
 /// What nobody in the account has used for its ttl goes. True: there may be more of it.
 bool Expire(State& state, TenantId account);
 /// Ends the pins that are over, and tells policies that go by time how late it is.
@@ -38,7 +38,7 @@ void LetTimePass(State& state);
 /// `reason` is what later lookups will hear, unless the block's standing says more.
 void Drop(State& state, BlockId block, MissReason reason);
 /// Takes a block out of use with all that continues it; what nobody leases goes at once.
-void Quarantine(State& state, BlockId block, Standing standing);
+void Quarantine(State& state, BlockId block, BlockState block_state);
 
 }  // namespace quire::cache
 

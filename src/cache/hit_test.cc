@@ -14,7 +14,7 @@ constexpr uint32_t kBlock = TestCache::kBlock;
 TEST(HitLength, IsWholeBlocksAndLeavesATokenToCompute) {
   for (uint64_t prompt = 1; prompt <= 70; ++prompt) {
     for (uint64_t resident = 0; resident <= 5; ++resident) {
-      const Reach full;
+      const WindowReach full;
       const uint64_t hit =
           HitBlocks(prompt, kBlock, resident, {&full, 1}, [](uint32_t, uint64_t) { return true; });
       EXPECT_LE(hit, resident);
@@ -33,7 +33,7 @@ TEST(HitLength, UnderAWindowIsTheLargestBoundaryWithAllThatQueriesSee) {
     group.kind = LayerKind::kWindow;
     group.window_tokens = static_cast<uint32_t>(1 + prng.NextBelow(60));
     group.sink_tokens = static_cast<uint32_t>(prng.NextBelow(2) * prng.NextBelow(40));
-    const Reach reaches[] = {Reach(group, kBlock), Reach()};
+    const WindowReach reaches[] = {WindowReach(group, kBlock), WindowReach()};
     const uint64_t prompt = 1 + prng.NextBelow(160);
     std::vector<bool> there(prng.NextBelow(12));
     for (size_t i = 0; i < there.size(); ++i) there[i] = !prng.NextChance(5);

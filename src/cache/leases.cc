@@ -28,15 +28,15 @@ uint64_t PolicyKey(const Digest& key) {
   return number;
 }
 
-Standing StandingOf(const State& state, BlockId block) {
+BlockState BlockStateOf(const State& state, BlockId block) {
   const BlockRecord& record = state.directory.at(block);
-  if (record.epoch != state.accounts.epoch(record.publisher)) return Standing::kErased;
+  if (record.epoch != state.accounts.epoch(record.publisher)) return BlockState::kErased;
   for (const SlotId slot : record.slots) {
     if (slot.is_none()) continue;
     const Slots::Writer writer = state.slots.writer(slot);
-    if (writer.epoch != state.accounts.epoch(writer.tenant)) return Standing::kErased;
+    if (writer.epoch != state.accounts.epoch(writer.tenant)) return BlockState::kErased;
   }
-  return record.standing;
+  return record.block_state;
 }
 
 void HoldSlot(State& state, SlotId slot) {
@@ -113,7 +113,7 @@ void List(State& state, BlockId block) {
     if (record.leases == 0 || unheld) what.bytes += charge_bytes;
   }
   what.listed = record.leases == 0 ? Listed::kWhole
-                : what.bytes > 0   ? Listed::kParts
+                : what.bytes > 0   ? Listed::kSlots
                                    : Listed::kNowhere;
   const bool moves = state.accounts.listed(block) != what.listed;
   state.accounts.List(block, record.account, what,

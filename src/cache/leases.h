@@ -13,7 +13,7 @@ uint64_t PolicyKey(const Digest& key);
 
 /// Whether a block may be handed out: as it was marked, or erased if its publisher, or who wrote
 /// one of its slots, was erased since.
-Standing StandingOf(const State& state, BlockId block);
+BlockState BlockStateOf(const State& state, BlockId block);
 
 /// Another holder for a slot, published or private.
 void HoldSlot(State& state, SlotId slot);

@@ -46,7 +46,7 @@ struct LoadJob {
   uint64_t deadline_us = 0;  // 0: none
   tier::PublisherId publisher{};
 
-  std::vector<PerClass<SlotId>> slots{};  // where each block is loaded; none: that part is not
+  std::vector<PerClass<SlotId>> slots{};  // where each block is loaded; none: that one is not
   std::vector<SlotId> held{};             // of blocks that were published
   std::vector<BlockId> path{};            // these
   BlockId leased{};  // the last of them, with all before it: of some blocks no slot is held

@@ -19,26 +19,26 @@ void AddRun(std::vector<MissRun>& runs, MissReason reason, uint64_t tokens, uint
   runs.push_back({.reason = reason, .tokens = tokens, .gone_us = gone_us});
 }
 
-MissReason ReasonOf(Standing standing) {
-  switch (standing) {
-    case Standing::kDamaged: return MissReason::kDamaged;
-    case Standing::kErased: return MissReason::kNeverSeen;  // as if it had never been
-    case Standing::kGood:
-    case Standing::kPassed: break;
+MissReason ReasonOf(BlockState block_state) {
+  switch (block_state) {
+    case BlockState::kDamaged: return MissReason::kDamaged;
+    case BlockState::kErased: return MissReason::kNeverSeen;  // as if it had never been
+    case BlockState::kGood:
+    case BlockState::kPassed: break;
   }
   return MissReason::kWindowPassed;
 }
 
 }  // namespace
 
-bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& place,
+bool FindMore(const State& state, std::span<const TokenId> tokens, const PublishLocation& location,
               FoundPath& path) {
   const SlotClasses& classes = state.classes;
   const Directory& directory = state.directory;
   const uint64_t before = path.blocks.size();
   // Where some bytes of a block may be there and others not, a load asks for known blocks too.
-  const bool in_parts = classes.count() > 1 || classes.reach(0).windowed();
-  if (before == 0) path.last_key = place.root_key;
+  const bool in_pieces = classes.count() > 1 || classes.reach(0).windowed();
+  if (before == 0) path.last_key = location.root_key;
   const BlockId last = before == 0 ? BlockId::None() : path.blocks.back();
   // Where it went meanwhile, so did all that continues it.
   const bool is_there = last.is_none() || (directory.contains(last) &&
@@ -46,24 +46,24 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& 
   const auto rest = tokens.subspan(before * classes.block_tokens());
   const uint64_t piece =
       std::min<uint64_t>(rest.size(), uint64_t{kBlocksPerHold} * classes.block_tokens());
-  if (is_there) directory.Find(place.root_key, last, rest.first(piece), path.blocks);
+  if (is_there) directory.Find(location.root_key, last, rest.first(piece), path.blocks);
   for (uint64_t i = before; i < path.blocks.size(); ++i) {
     const BlockRecord& record = directory.at(path.blocks[i]);
     path.keys.push_back(PolicyKey(record.key));
-    if (state.has_store && in_parts) path.digests.push_back(record.key);
+    if (state.has_store && in_pieces) path.digests.push_back(record.key);
     for (uint32_t c = 0; c < classes.count(); ++c) path.slots[c].push_back(record.slots[c]);
-    const Standing standing = StandingOf(state, path.blocks[i]);
-    if (path.bad.empty() && standing == Standing::kGood) {
+    const BlockState block_state = BlockStateOf(state, path.blocks[i]);
+    if (path.bad.empty() && block_state == BlockState::kGood) {
       ++path.good;
     } else {
-      path.bad.push_back(standing);
+      path.bad.push_back(block_state);
     }
     path.last_key = record.key;
   }
   const uint64_t found = path.blocks.size() - before;
   if (found * classes.block_tokens() == piece) return piece < rest.size();
-  path.elsewhere =
-      directory.FindElsewhere(state.account_of(place), place.root_key, *place.domain, tokens);
+  path.elsewhere = directory.FindElsewhere(state.account_of(location), location.root_key,
+                                           *location.domain, tokens);
   return false;
 }
 
@@ -73,8 +73,8 @@ void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& pat
   };
   const auto [hit, sealed] = UsableBlocks(classes, prompt_tokens, path.good, has);
   for (uint64_t i = hit; i < path.blocks.size(); ++i) {
-    const Standing standing = i < path.good ? Standing::kGood : path.bad[i - path.good];
-    path.beyond.push_back(i < sealed ? MissReason::kNoTwin : ReasonOf(standing));
+    const BlockState block_state = i < path.good ? BlockState::kGood : path.bad[i - path.good];
+    path.beyond.push_back(i < sealed ? MissReason::kNoTwin : ReasonOf(block_state));
   }
   path.blocks.resize(hit);
 }
@@ -88,7 +88,7 @@ bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end
     if (!state.directory.contains(block)) return false;
     const BlockRecord& record = state.directory.at(block);
     if (PolicyKey(record.key) != path.keys[i]) return false;
-    if (StandingOf(state, block) != Standing::kGood) return false;
+    if (BlockStateOf(state, block) != BlockState::kGood) return false;
     PerClass<SlotId> needed{};
     bool is_held = false;
     for (uint32_t c = 0; c < classes.count(); ++c) {
@@ -113,9 +113,9 @@ bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end
   return true;
 }
 
-bool FindGhosts(State& state, const Place& place, std::span<const Digest> keys,
+bool FindGhosts(State& state, const PublishLocation& location, std::span<const Digest> keys,
                 std::vector<Ghost>& found) {
-  const Ghosts& ghosts = state.directory.ghosts(state.account_of(place));
+  const Ghosts& ghosts = state.directory.ghosts(state.account_of(location));
   for (const Digest& key : keys) {
     const auto ghost = ghosts.Find(key);
     // In a domain the others must not hear of what its publisher has erased since.

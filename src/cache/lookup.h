@@ -20,7 +20,7 @@ struct FoundPath {
   PerClass<std::vector<SlotId>> slots{};  // of each
   std::vector<Digest> digests{};          // whole key of each, where a load may need them
   uint64_t good = 0;                      // the first so many may be handed out
-  std::vector<Standing> bad{};            // of those after them
+  std::vector<BlockState> bad{};          // of those after them
   Digest last_key{};                      // of the last one found, or of the root
   std::vector<MissReason> beyond{};       // of each found after those that can be used: why not
   uint64_t elsewhere = 0;                 // blocks that the account has under another root
@@ -37,17 +37,17 @@ struct LoadList {
 };
 
 /// Adds the next blocks of a prompt, of which `tokens` are the reusable ones. False: that was all.
-bool FindMore(const State& state, std::span<const TokenId> tokens, const Place& place,
+bool FindMore(const State& state, std::span<const TokenId> tokens, const PublishLocation& location,
               FoundPath& path);
 /// Blocks of a path that can be used: `found` of them are known, and has(slot_class, block) tells
 /// of which windows and residual tokens have the bytes. The second number: were there all twins.
 template <typename Has>
 std::pair<uint64_t, uint64_t> UsableBlocks(const SlotClasses& classes, uint64_t prompt_tokens,
                                            uint64_t found, const Has& has) {
-  const auto hit_of = [&](uint64_t blocks, std::span<const Reach> reaches) {
+  const auto hit_of = [&](uint64_t blocks, std::span<const WindowReach> reaches) {
     return HitBlocks(prompt_tokens, classes.block_tokens(), blocks, reaches, has);
   };
-  const uint64_t sealed = hit_of(found, classes.reaches().first(classes.part_count()));
+  const uint64_t sealed = hit_of(found, classes.reaches().first(classes.group_count()));
   if (classes.residual_blocks() == 0) return {sealed, sealed};
   return {hit_of(sealed, classes.reaches()), sealed};
 }
@@ -61,7 +61,7 @@ bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end
 
 /// What is remembered of the gone blocks with these keys, each the child of the one before. False:
 /// it ends before the last of them.
-bool FindGhosts(State& state, const Place& place, std::span<const Digest> keys,
+bool FindGhosts(State& state, const PublishLocation& location, std::span<const Digest> keys,
                 std::vector<Ghost>& found);
 
 /// Divides the prompt after the hit into runs with one reason each.

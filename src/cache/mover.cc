@@ -452,8 +452,8 @@ void Mover::StartGets(ActiveLoad& load) {
   while (const auto entry = NextToStart(load)) {
     const PerClass<SlotId>& slots = load.job->slots[*entry];
     for (const bool twins : {false, true}) {
-      const bool wanted = twins ? AnyOf(slots, classes.part_count(), classes.count())
-                                : AnyOf(slots, 0, classes.part_count());
+      const bool wanted = twins ? AnyOf(slots, classes.group_count(), classes.count())
+                                : AnyOf(slots, 0, classes.group_count());
       if (!wanted || StartGet(load, *entry, twins)) continue;
       NotComing(load, *entry, twins, MissReason::kLoadFailed);
       break;
@@ -461,7 +461,7 @@ void Mover::StartGets(ActiveLoad& load) {
   }
 }
 
-// All parts that are wanted follow one another, so one request reads them. False: memory ran out,
+// All pieces that are wanted follow one another, so one request reads them. False: memory ran out,
 // and nothing of it is under way.
 bool Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
   const uint64_t tag = next_tag_++;
@@ -492,7 +492,7 @@ void Mover::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
                    .profile = shapes.profile(),
                    .geometry = shapes.geometry(),
                    .publisher = job.publisher,
-                   .erase_epoch = Core::StateOf(*job.plan).place.below_epoch,
+                   .erase_epoch = Core::StateOf(*job.plan).location.below_epoch,
                    .block_index = wanted.block_index,
                    .tokens = wanted.tokens},
       .layout = &shapes.record(twins),

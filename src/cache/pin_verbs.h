@@ -9,9 +9,9 @@
 namespace quire::cache {
 
 /// As Cache::Pin and Unpin of a request whose place is known.
-Result<uint64_t> Pin(State& state, const AcquireRequest& request, const Place& place,
+Result<uint64_t> Pin(State& state, const AcquireRequest& request, const PublishLocation& location,
                      uint64_t ttl_us);
-Result<void> Unpin(State& state, const AcquireRequest& request, const Place& place);
+Result<void> Unpin(State& state, const AcquireRequest& request, const PublishLocation& location);
 /// The path up to a block is pinned once less.
 void ReleasePin(State& state, BlockId last);
 /// What is never found again need not be kept.

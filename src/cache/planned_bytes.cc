@@ -24,18 +24,18 @@ Result<PlannedBytes> PlanBytes(const Geometry& geometry, const NumericProfile& p
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} tokens: the bytes do not fit into 64 bits", tokens));
   };
-  for (uint32_t part = 0; part < layout.part_count(); ++part) {
-    const Reach reach(layout.part(part), profile.block_tokens);
+  for (uint32_t group = 0; group < layout.group_count(); ++group) {
+    const WindowReach reach(layout.group(group), profile.block_tokens);
     const uint64_t live = std::min(planned.blocks, reach.blocks_max(step_tokens));
-    planned.block_bytes += layout.slot_bytes(part);
-    QUIRE_TRY(add(live, layout.slot_bytes(part), planned.stored));
+    planned.block_bytes += layout.slot_bytes(group);
+    QUIRE_TRY(add(live, layout.slot_bytes(group), planned.stored));
   }
   if (layout.identity()) return planned;
   QUIRE_ASSIGN(const auto open, codec::SlotLayout::CreateOpen(geometry, profile));
   planned.open_blocks =
-      std::min(planned.blocks, Reach::OfOpenForm(profile).blocks_max(step_tokens));
-  for (uint32_t part = 0; part < open.part_count(); ++part) {
-    QUIRE_TRY(add(planned.open_blocks, open.slot_bytes(part), planned.open));
+      std::min(planned.blocks, WindowReach::OfOpenForm(profile).blocks_max(step_tokens));
+  for (uint32_t group = 0; group < open.group_count(); ++group) {
+    QUIRE_TRY(add(planned.open_blocks, open.slot_bytes(group), planned.open));
   }
   return planned;
 }

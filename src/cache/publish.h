@@ -14,7 +14,7 @@ namespace quire::cache {
 struct NewBlock {
   BlockId parent{};                 // none for the first block
   std::span<const TokenId> tokens;  // [block_tokens]
-  PerClass<SlotId> slots{};         // of each part, held once by the sequence; none: was not loaded
+  PerClass<SlotId> slots{};  // of each group, held once by the sequence; none: was not loaded
 };
 
 /// What became of it.
@@ -25,10 +25,11 @@ struct Published {
   bool final = false;        // with no block: never try again
 };
 
-/// The answer for a block that needs no hashing. Empty: it is new, or parts of it are missing.
-std::optional<Published> JoinWhole(State& state, const Place& place, const NewBlock& block);
+/// The answer for a block that needs no hashing. Empty: it is new, or slots of it are missing.
+std::optional<Published> JoinWhole(State& state, const PublishLocation& location,
+                                   const NewBlock& block);
 /// Publishes a block of which `record` has the slots, key and checksums.
-Published PublishOne(State& state, const Place& place, const NewBlock& block,
+Published PublishOne(State& state, const PublishLocation& location, const NewBlock& block,
                      const BlockRecord& record);
 
 /// An open form that may be kept with its published block.
@@ -39,13 +40,13 @@ struct Twin {
 };
 /// Those of a path's last blocks that are not there yet.
 ///
-/// Shape: slots [part][blocks], held by the caller
-std::vector<Twin> MissingTwins(const State& state, const Place& place,
+/// Shape: slots [group][blocks], held by the caller
+std::vector<Twin> MissingTwins(const State& state, const PublishLocation& location,
                                std::span<const BlockId> blocks,
-                               const PerPart<std::vector<SlotId>>& slots);
+                               const PerGroup<std::vector<SlotId>>& slots);
 /// Adds those that are still missing, unless their account has no room. `hashed` have checksums.
-void AddTwins(State& state, const Place& place, std::span<const BlockId> blocks,
-              const PerPart<std::vector<SlotId>>& slots, std::span<const Twin> hashed);
+void AddTwins(State& state, const PublishLocation& location, std::span<const BlockId> blocks,
+              const PerGroup<std::vector<SlotId>>& slots, std::span<const Twin> hashed);
 
 }  // namespace quire::cache
 

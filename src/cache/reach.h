@@ -1,4 +1,4 @@
-// How far back the layers of one part look, and so which of a sequence's blocks they still need.
+// How far back the layers of one group look, and so which of a sequence's blocks they still need.
 #ifndef QUIRE_CACHE_REACH_H_
 #define QUIRE_CACHE_REACH_H_
 
@@ -13,29 +13,29 @@
 
 namespace quire::cache {
 
-/// Parts of a block: the layers with full attention, those with a window.
-inline constexpr uint32_t kPartsMax = 2;
-/// Slot classes: the sealed form of every part, then, where codecs encode, the open form of each.
-inline constexpr uint32_t kClassesMax = 2 * kPartsMax;
-/// One of something for every part or class; what lies beyond their number stays as it was made.
+/// Layer groups: the layers with full attention, those with a window.
+inline constexpr uint32_t kGroupsMax = 2;
+/// Slot classes: the sealed form of every group, then, where codecs encode, the open form of each.
+inline constexpr uint32_t kClassesMax = 2 * kGroupsMax;
+/// One of something for every group or class; what lies beyond their number stays as it was made.
 template <typename T>
-using PerPart = std::array<T, kPartsMax>;
+using PerGroup = std::array<T, kGroupsMax>;
 template <typename T>
 using PerClass = std::array<T, kClassesMax>;
 
 /// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them, of the
 /// open form only those that are not whole yet and so many before them.
-class Reach {
+class WindowReach {
  public:
-  Reach() = default;
-  static Reach OfOpenForm(const NumericProfile& profile) {
-    Reach reach;
+  WindowReach() = default;
+  static WindowReach OfOpenForm(const NumericProfile& profile) {
+    WindowReach reach;
     reach.open_ = true;
     reach.block_tokens_ = profile.block_tokens;
     reach.residual_blocks_ = profile.residual_blocks();
     return reach;
   }
-  Reach(const LayerGroup& group, uint32_t block_tokens)
+  WindowReach(const LayerGroup& group, uint32_t block_tokens)
       : window_tokens_(group.kind == LayerKind::kWindow ? group.window_tokens : 0),
         block_tokens_(block_tokens),
         sink_blocks_(DivUp(uint64_t{group.sink_tokens}, uint64_t{block_tokens})) {}

@@ -7,8 +7,8 @@
 namespace quire::cache {
 namespace {
 
-/// Appends the sections of one part in one form.
-SectionRange AddSections(const codec::SlotLayout& layout, uint32_t part, ArenaLayout arena,
+/// Appends the sections of one group in one form.
+SectionRange AddSections(const codec::SlotLayout& layout, uint32_t group, ArenaLayout arena,
                          std::vector<tier::SectionSpec>& sections) {
   const auto first = static_cast<uint32_t>(sections.size());
   const auto revision = static_cast<uint16_t>(arena);
@@ -19,7 +19,7 @@ SectionRange AddSections(const codec::SlotLayout& layout, uint32_t part, ArenaLa
   };
   std::vector<Piece> pieces;
   for (uint32_t layer = 0; layer < layout.layer_count(); ++layer) {
-    if (layout.part_of(layer) != part) continue;
+    if (layout.group_of(layer) != group) continue;
     pieces.push_back({layer, 0, &layout.key(layer)});
     if (&layout.value(layer) != &layout.key(layer)) {
       pieces.push_back({layer, 1, &layout.value(layer)});
@@ -27,7 +27,7 @@ SectionRange AddSections(const codec::SlotLayout& layout, uint32_t part, ArenaLa
   }
   const auto group_of = [&](uint32_t layer) {
     const auto& groups = layout.geometry().groups;
-    return static_cast<uint16_t>(&layout.group(layer) - groups.data());
+    return static_cast<uint16_t>(&layout.geometry_group(layer) - groups.data());
   };
   if (arena != ArenaLayout::kBlockMajor) {
     sections.push_back({.group = group_of(pieces.front().layer),
@@ -36,12 +36,12 @@ SectionRange AddSections(const codec::SlotLayout& layout, uint32_t part, ArenaLa
                         .layer_first = pieces.front().layer,
                         .layer_count = static_cast<uint32_t>(pieces.size()),
                         .head_count = pieces.front().layout->heads,
-                        .bytes = layout.slot_bytes(part)});
+                        .bytes = layout.slot_bytes(group)});
     return {first, 1};
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
     const uint64_t end_bytes =
-        i + 1 < pieces.size() ? pieces[i + 1].layout->offset_bytes : layout.slot_bytes(part);
+        i + 1 < pieces.size() ? pieces[i + 1].layout->offset_bytes : layout.slot_bytes(group);
     sections.push_back({.group = group_of(pieces[i].layer),
                         .stream = pieces[i].stream,
                         .encoding = static_cast<uint16_t>(pieces[i].layout->codec),
@@ -60,10 +60,11 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   PerClass<SectionRange> ranges{};
   const auto layout_of = [&](bool open) {
     std::vector<tier::SectionSpec> sections;
-    for (uint32_t part = 0; part < classes.part_count(); ++part) {
+    for (uint32_t group = 0; group < classes.group_count(); ++group) {
       const auto& slots = open ? classes.open_layout() : classes.layout();
       const ArenaLayout arena = open ? ArenaLayout::kBlockMajor : options.layout;
-      ranges[open ? classes.OpenClassOf(part) : part] = AddSections(slots, part, arena, sections);
+      ranges[open ? classes.OpenClassOf(group) : group] =
+          AddSections(slots, group, arena, sections);
     }
     auto layout = tier::RecordLayout::Create(classes.block_tokens(), std::move(sections));
     if (!layout)
@@ -72,12 +73,12 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   };
   QUIRE_ASSIGN(tier::RecordLayout sealed, layout_of(false));
   RecordShapes shapes(std::move(sealed));
-  if (classes.count() > classes.part_count()) {
+  if (classes.count() > classes.group_count()) {
     QUIRE_ASSIGN(shapes.twins_, layout_of(true));
   }
   shapes.profile_ = ProfileFingerprint(options.profile);
   shapes.geometry_ = GeometryFingerprint(options.geometry);
-  shapes.part_count_ = classes.part_count();
+  shapes.group_count_ = classes.group_count();
   shapes.ranges_ = ranges;
   return shapes;
 }

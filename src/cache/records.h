@@ -49,7 +49,7 @@ class RecordShapes {
     const auto [first, count] = ranges_[slot_class];
     uint64_t done = 0;
     for (const tier::SectionSpec& section :
-         record(slot_class >= part_count_).sections().subspan(first, count)) {
+         record(slot_class >= group_count_).sections().subspan(first, count)) {
       out.push_back(bytes.subspan(done, section.bytes));
       done += section.bytes;
     }
@@ -60,7 +60,7 @@ class RecordShapes {
 
   Digest profile_{};
   Digest geometry_{};
-  uint32_t part_count_ = 1;
+  uint32_t group_count_ = 1;
   tier::RecordLayout sealed_;
   std::optional<tier::RecordLayout> twins_{};
   PerClass<SectionRange> ranges_{};

@@ -12,23 +12,24 @@ namespace quire::cache {
 namespace {
 
 // Slots that were just taken are charged and belong to the place's tenant.
-void Claim(State& state, const Place& place, const PerClass<std::vector<SlotId>>& slots,
-           std::vector<SlotId>& to_zero) {
+void Claim(State& state, const PublishLocation& location,
+           const PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero) {
   int64_t count = 0;
   for (const std::vector<SlotId>& of_class : slots) {
     for (const SlotId slot : of_class) {
-      const bool others = state.slots.Claim(slot, {.tenant = place.tenant, .epoch = place.epoch});
+      const bool others =
+          state.slots.Claim(slot, {.tenant = location.tenant, .epoch = location.epoch});
       if (others) to_zero.push_back(slot);
-      state.accounts.SetPayer(slot, place.tenant);
+      state.accounts.SetPayer(slot, location.tenant);
     }
     count += static_cast<int64_t>(of_class.size());
   }
-  state.accounts.CountWritten(place.tenant, place.epoch, count);
+  state.accounts.CountWritten(location.tenant, location.epoch, count);
 }
 
 }  // namespace
 
-Result<void> TakeSlots(State& state, const Place& place, uint64_t metadata_bytes,
+Result<void> TakeSlots(State& state, const PublishLocation& location, uint64_t metadata_bytes,
                        PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero) {
   PerClass<uint64_t> counts{};
   uint64_t total = 0;
@@ -38,33 +39,34 @@ Result<void> TakeSlots(State& state, const Place& place, uint64_t metadata_bytes
   }
   to_zero.reserve(total);
   const uint64_t bytes = state.classes.Charge(counts) + metadata_bytes;
-  if (!state.accounts.TryCharge(place.tenant, bytes)) return Fail(ErrorCode::kNoSpace, "");
+  if (!state.accounts.TryCharge(location.tenant, bytes)) return Fail(ErrorCode::kNoSpace, "");
   try {
     state.slots.Take(slots, [&](uint32_t end) { state.accounts.ReserveSlots(end); });
   } catch (const std::bad_alloc&) {
-    state.accounts.Refund(place.tenant, bytes);
+    state.accounts.Refund(location.tenant, bytes);
     throw;
   }
-  Claim(state, place, slots, to_zero);
+  Claim(state, location, slots, to_zero);
   state.sequence_bytes += metadata_bytes;
   return {};
 }
 
-Result<void> TakeRun(State& state, const Place& place, std::span<const SlotId> run, uint64_t count,
-                     PerClass<std::vector<SlotId>>& added, std::vector<SlotId>& to_zero) {
+Result<void> TakeRun(State& state, const PublishLocation& location, std::span<const SlotId> run,
+                     uint64_t count, PerClass<std::vector<SlotId>>& added,
+                     std::vector<SlotId>& to_zero) {
   const auto refused = [&](Error error) -> Result<void> {
     ++state.counters.refused_total;
-    ++state.accounts.counters(place.tenant).refused_total;
+    ++state.accounts.counters(location.tenant).refused_total;
     return std::unexpected(std::move(error));
   };
   const auto charge = CheckedMul(count, state.classes.charge_bytes(uint32_t{0}));
-  const uint64_t room_bytes = state.accounts.room_bytes(place.tenant);
-  if (charge && *charge > room_bytes) {
+  const uint64_t capacity_bytes = state.accounts.capacity_bytes(location.tenant);
+  if (charge && *charge > capacity_bytes) {
     return refused({ErrorCode::kNoSpace,
                     fmt::format("{} more consecutive blocks needed, {} bytes of {} (quota of "
                                 "tenant \"{}\") free",
-                                count, room_bytes, state.accounts.quota_bytes(place.tenant),
-                                state.accounts.options(place.tenant).name)});
+                                count, capacity_bytes, state.accounts.quota_bytes(location.tenant),
+                                state.accounts.options(location.tenant).name)});
   }
   const uint64_t free_bytes = state.accounts.ledger().available_bytes();
   const bool fits = charge && *charge <= free_bytes;
@@ -72,7 +74,7 @@ Result<void> TakeRun(State& state, const Place& place, std::span<const SlotId> r
     added[0].reserve(count);
     to_zero.reserve(count);
   }
-  if (!fits || !state.accounts.TryCharge(place.tenant, *charge)) {
+  if (!fits || !state.accounts.TryCharge(location.tenant, *charge)) {
     return refused({ErrorCode::kNoSpace,
                     fmt::format("{} more consecutive blocks needed, {} bytes of {} (hot_bytes) "
                                 "free",
@@ -83,41 +85,42 @@ Result<void> TakeRun(State& state, const Place& place, std::span<const SlotId> r
     taken = state.slots.TakeRun(run, static_cast<uint32_t>(count), added,
                                 [&](uint32_t end) { state.accounts.ReserveSlots(end); });
   } catch (const std::bad_alloc&) {
-    state.accounts.Refund(place.tenant, *charge);
+    state.accounts.Refund(location.tenant, *charge);
     throw;
   }
   if (!taken) {
-    state.accounts.Refund(place.tenant, *charge);
+    state.accounts.Refund(location.tenant, *charge);
     return refused(std::move(taken).error());
   }
-  Claim(state, place, added, to_zero);
+  Claim(state, location, added, to_zero);
   return {};
 }
 
-void CountRefusal(State& state, const Place& place, const PerClass<uint64_t>& counts,
+void CountRefusal(State& state, const PublishLocation& location, const PerClass<uint64_t>& counts,
                   Error& error) {
   ++state.counters.refused_total;
-  ++state.accounts.counters(place.tenant).refused_total;
-  if (error.message.empty()) error.message = RoomMessage(state, place, counts);
+  ++state.accounts.counters(location.tenant).refused_total;
+  if (error.message.empty()) error.message = CapacityMessage(state, location, counts);
 }
 
-Result<void> CheckCanFit(State& state, const Place& place, uint64_t tokens, uint64_t blocks,
-                         uint64_t bytes) {
+Result<void> CheckCanFit(State& state, const PublishLocation& location, uint64_t tokens,
+                         uint64_t blocks, uint64_t bytes) {
   const uint64_t limit_bytes = state.accounts.ledger().limit_bytes();
-  const uint64_t quota_bytes = state.accounts.quota_bytes(place.tenant);
+  const uint64_t quota_bytes = state.accounts.quota_bytes(location.tenant);
   if (bytes <= std::min(limit_bytes, quota_bytes)) return {};
   ++state.counters.refused_total;
-  ++state.accounts.counters(place.tenant).refused_total;
+  ++state.accounts.counters(location.tenant).refused_total;
   if (bytes > limit_bytes) {
     return Fail(
         ErrorCode::kTooLarge,
         fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}", tokens,
                     blocks, state.slots.capacity().hot_bytes, limit_bytes / (bytes / blocks)));
   }
-  return Fail(ErrorCode::kTooLarge,
-              fmt::format("open: can never fit: {} tokens need {} bytes, the quota of tenant "
-                          "\"{}\" is {}",
-                          tokens, bytes, state.accounts.options(place.tenant).name, quota_bytes));
+  return Fail(
+      ErrorCode::kTooLarge,
+      fmt::format("open: can never fit: {} tokens need {} bytes, the quota of tenant "
+                  "\"{}\" is {}",
+                  tokens, bytes, state.accounts.options(location.tenant).name, quota_bytes));
 }
 
 uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uint64_t begin,
@@ -138,11 +141,12 @@ uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uin
   return bytes;
 }
 
-std::string RoomMessage(const State& state, const Place& place, const PerClass<uint64_t>& counts) {
+std::string CapacityMessage(const State& state, const PublishLocation& location,
+                            const PerClass<uint64_t>& counts) {
   const SlotClasses& classes = state.classes;
   const Capacity& capacity = state.slots.capacity();
-  const uint64_t bytes = state.accounts.RoomBytes(place.asker());
-  const std::string_view kind = place.may_evict ? "free or evictable" : "free";
+  const uint64_t bytes = state.accounts.CapacityBytes(location.asker());
+  const std::string_view kind = location.may_evict ? "free or evictable" : "free";
   if (counts == PerClass<uint64_t>{}) {
     return fmt::format("bookkeeping of a sequence needed, {} bytes {} of {} (hot_bytes)", bytes,
                        kind, capacity.hot_bytes);
@@ -158,7 +162,7 @@ std::string RoomMessage(const State& state, const Place& place, const PerClass<u
     needed +=
         fmt::format("{}{} {} blocks{}", needed.empty() ? "" : ", ", counts[c],
                     classes.is_sealed(c) ? "sealed" : "open",
-                    classes.reach(classes.PartOf(c)).windowed() ? " of layers with a window" : "");
+                    classes.reach(classes.GroupOf(c)).windowed() ? " of layers with a window" : "");
   }
   return fmt::format("{} needed, {} bytes {} of {} (hot_bytes)", needed, bytes, kind,
                      capacity.hot_bytes);

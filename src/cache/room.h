@@ -15,24 +15,27 @@ namespace quire::cache {
 /// nothing where others have taken some of a shared budget. Slots with another's bytes are to be
 /// zeroed before they are handed out.
 /// Errors: kNoSpace without a message. std::bad_alloc: nothing changes
-Result<void> TakeSlots(State& state, const Place& place, uint64_t metadata_bytes,
+Result<void> TakeSlots(State& state, const PublishLocation& location, uint64_t metadata_bytes,
                        PerClass<std::vector<SlotId>>& slots, std::vector<SlotId>& to_zero);
 /// The same of consecutive slots that follow those of `run`, or any if that is empty.
 /// Errors: kNoSpace; as Slots::TakeRun
-Result<void> TakeRun(State& state, const Place& place, std::span<const SlotId> run, uint64_t count,
-                     PerClass<std::vector<SlotId>>& added, std::vector<SlotId>& to_zero);
+Result<void> TakeRun(State& state, const PublishLocation& location, std::span<const SlotId> run,
+                     uint64_t count, PerClass<std::vector<SlotId>>& added,
+                     std::vector<SlotId>& to_zero);
 
 /// A request was refused; an error without a message is the budget's.
-void CountRefusal(State& state, const Place& place, const PerClass<uint64_t>& counts, Error& error);
+void CountRefusal(State& state, const PublishLocation& location, const PerClass<uint64_t>& counts,
+                  Error& error);
 
 /// A sequence of `tokens` tokens alone in the cache, and alone in its tenant's quota.
-Result<void> CheckCanFit(State& state, const Place& place, uint64_t tokens, uint64_t blocks,
-                         uint64_t bytes);
+Result<void> CheckCanFit(State& state, const PublishLocation& location, uint64_t tokens,
+                         uint64_t blocks, uint64_t bytes);
 /// What leases on blocks [begin, end) of a path will take from what its account could evict.
 uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uint64_t begin,
                           uint64_t end);
 /// How full it is, for messages.
-std::string RoomMessage(const State& state, const Place& place, const PerClass<uint64_t>& counts);
+std::string CapacityMessage(const State& state, const PublishLocation& location,
+                            const PerClass<uint64_t>& counts);
 
 }  // namespace quire::cache
 

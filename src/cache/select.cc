@@ -14,7 +14,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   const uint64_t length = this->length();
   const uint64_t whole = length / core_.block_tokens();
   const uint64_t tail = length % core_.block_tokens();
-  if (core_.layout().part_count() > 1 || core_.classes().reaches()[0].windowed()) {
+  if (core_.layout().group_count() > 1 || core_.classes().reaches()[0].windowed()) {
     return refuse(ErrorCode::kUnsupported, "a layer's window decides what it keeps");
   }
   if (contiguous_) return refuse(ErrorCode::kUnsupported, "it is contiguous");
@@ -49,12 +49,12 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     if (tail > 0 && !SlotOf(c, whole).is_none()) ++counts[c];
   }
   const uint64_t blocks = kept_blocks.size() + (tail > 0 ? 1 : 0);
-  Start start{.place = place_,
+  Start start{.location = location_,
               .prompt_tokens = kept_blocks.size() * core_.block_tokens() + tail,
               .blocks = BlockList(class_count(), core_.block_tokens(), /*keeps_tokens=*/false)};
   start.tokens = start.prompt_tokens;
   start.blocks.Resize(blocks);
-  QUIRE_ASSIGN(auto taken, core_.Allocate(place_, counts,
+  QUIRE_ASSIGN(auto taken, core_.Allocate(location_, counts,
                                           FixedBytes(core_) + blocks * start.blocks.block_bytes()));
   const OwnedSlots& copies = taken.slots;
   start.charge = std::move(taken.metadata);

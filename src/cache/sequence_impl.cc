@@ -20,7 +20,7 @@ SequenceImpl::SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64
                            uint64_t tokens_max, const SequenceOptions& options)
     : core_(core),
       id_(core.NextSequenceId()),
-      place_(std::move(start.place)),
+      location_(std::move(start.location)),
       prompt_tokens_(start.prompt_tokens),
       tokens_max_(tokens_max),
       step_tokens_(options.step_tokens),
@@ -89,9 +89,10 @@ SequenceStats SequenceImpl::stats() const {
   return stats;
 }
 
-Result<void> SequenceImpl::Reserve(uint64_t tokens) { return MakeRoom(tokens, 0, 0); }
+Result<void> SequenceImpl::Reserve(uint64_t tokens) { return EnsureCapacity(tokens, 0, 0); }
 
-Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64_t write_end) {
+Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
+                                          uint64_t write_end) {
   const uint64_t tokens_max = core_.options().tokens_max;
   if (tokens > tokens_max) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -112,14 +113,14 @@ Result<void> SequenceImpl::MakeRoom(uint64_t tokens, uint32_t write_part, uint64
       MutexLock lock(mutex_);
       const uint64_t blocks =
           std::max(blocks_.size(), DivUp(tokens, uint64_t{core_.block_tokens()}));
-      const PerClass<uint64_t> lacking = Lacking(blocks, write_part, write_end);
+      const PerClass<uint64_t> lacking = Lacking(blocks, write_group, write_end);
       const uint64_t lacking_bytes = BytesToGrow(core_, blocks_, blocks);
       if (lacking == counts && lacking_bytes == metadata_bytes) {
         const uint64_t before = blocks_.size();
         if (blocks > before || counts != PerClass<uint64_t>{}) Grow(blocks, added);
         added.Disown();
         if (blocks > before) Pay(before, blocks, charge);
-        AssignUpTo(write_part, write_end);
+        AssignUpTo(write_group, write_end);
         return {};
       }
       counts = lacking;
@@ -164,7 +165,7 @@ Result<void> SequenceImpl::Own(uint64_t block) {
     bytes = blocks_.BytesToOwn(block);
   }
   if (bytes == 0) return {};
-  QUIRE_ASSIGN(auto paid, core_.Allocate(place_, {}, bytes));
+  QUIRE_ASSIGN(auto paid, core_.Allocate(location_, {}, bytes));
   MutexLock lock(mutex_);
   const uint64_t end = std::min(
       blocks_.size(), RoundDown(block, blocks_.chunk_blocks()) + bytes / blocks_.block_bytes());
@@ -173,8 +174,8 @@ Result<void> SequenceImpl::Own(uint64_t block) {
   return {};
 }
 
-// Slots that it does not have yet for so much room, and for writing one part up to a block.
-PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_part,
+// Slots that it does not have yet for so much room, and for writing one group up to a block.
+PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_group,
                                          uint64_t write_end) const {
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
@@ -184,7 +185,7 @@ PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_part,
       continue;
     }
     uint64_t spare = SpareWanted(c, blocks);
-    if (IsWritten(c, write_part) && write_end > state.assigned) {
+    if (IsWritten(c, write_group) && write_end > state.assigned) {
       spare = std::max(spare, write_end - state.assigned);
     }
     counts[c] = spare - std::min<uint64_t>(spare, state.spare.size());
@@ -192,29 +193,29 @@ PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_part,
   return counts;
 }
 
-void SequenceImpl::AssignUpTo(uint32_t write_part, uint64_t write_end) {
+void SequenceImpl::AssignUpTo(uint32_t write_group, uint64_t write_end) {
   for (uint32_t c = 0; c < class_count(); ++c) {
     ClassState& state = classes_[c];
-    while (IsWritten(c, write_part) && state.assigned < write_end) {
+    while (IsWritten(c, write_group) && state.assigned < write_end) {
       blocks_.SetSlot(c, state.assigned++, state.spare.back());
       state.spare.pop_back();
     }
   }
 }
 
-bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t part) const {
-  return slot_class == part || slot_class == core_.classes().OpenClassOf(part);
+bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t group) const {
+  return slot_class == group || slot_class == core_.classes().OpenClassOf(group);
 }
 
 Result<Core::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts,
                                                 uint64_t metadata_bytes) {
-  if (!contiguous_) return core_.Allocate(place_, counts, metadata_bytes);
+  if (!contiguous_) return core_.Allocate(location_, counts, metadata_bytes);
   std::vector<SlotId> run;
   {
     MutexLock lock(mutex_);
     run = Held(blocks_.size());
   }
-  QUIRE_ASSIGN(auto slots, core_.ExtendRun(place_, run, counts[0]));
+  QUIRE_ASSIGN(auto slots, core_.ExtendRun(location_, run, counts[0]));
   return Core::Allocation{.slots = std::move(slots), .metadata = {}};
 }
 
@@ -223,12 +224,12 @@ Result<Core::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts
 // steps only while the prompt is read.
 uint64_t SequenceImpl::SpareWanted(uint32_t c, uint64_t blocks) const {
   const ClassState& state = classes_[c];
-  const Reach& reach = core_.classes().reaches()[c];
+  const WindowReach& reach = core_.classes().reaches()[c];
   const uint64_t sinks_end = std::min(state.assigned, reach.sink_blocks());
   const uint64_t own_sinks = sinks_end - std::min(sinks_end, first_own_);
   const uint64_t own_begin = std::max(state.passed, first_own_);
   const uint64_t own = own_sinks + state.assigned - std::min(state.assigned, own_begin);
-  const bool sealed = c < core_.layout().part_count();
+  const bool sealed = c < core_.layout().group_count();
   const uint64_t most =
       reach.blocks_max(sealed || length() < prompt_tokens_ ? step_tokens_ : uint64_t{1});
   return std::min(blocks - state.assigned, most - std::min(most, own));
@@ -280,7 +281,7 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
   }
   if (rows.tokens == 0) return {};
   const codec::SlotLayout& layout = core_.layout();
-  const bool latent = layout.group(layer).streams.size() == 1;
+  const bool latent = layout.geometry_group(layer).streams.size() == 1;
   QUIRE_TRY(CheckRows(rows.key, layout.key(layer), rows.tokens, latent ? "latent" : "key"));
   if (!latent) QUIRE_TRY(CheckRows(rows.value, layout.value(layer), rows.tokens, "value"));
   if (latent && rows.value.data != nullptr) {
@@ -291,8 +292,8 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
   const uint64_t end = begin + rows.tokens;
   const uint32_t block_tokens = core_.block_tokens();
   const codec::SlotLayout& open = core_.open_layout();
-  const uint32_t p = layout.part_of(layer);
-  QUIRE_TRY(MakeRoom(end, p, DivUp(end, uint64_t{block_tokens})));
+  const uint32_t p = layout.group_of(layer);
+  QUIRE_TRY(EnsureCapacity(end, p, DivUp(end, uint64_t{block_tokens})));
   const WrittenSlots slots = SlotsToWrite(p, begin / block_tokens, DivUp(end, block_tokens));
   BlockOps& ops = core_.slots().ops();
 
@@ -316,7 +317,7 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
 
 // The slots of blocks [begin, end), looked up at once: other threads change the list meanwhile, for
 // other layers.
-SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t part, uint64_t begin,
+SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t begin,
                                                       uint64_t end) const {
   WrittenSlots slots;
   slots.open.reserve(end - begin);
@@ -324,8 +325,8 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t part, uint64_t be
   MutexLock lock(mutex_);
   QUIRE_DCHECK(begin >= blocks_.published());
   for (uint64_t block = begin; block < end; ++block) {
-    slots.open.push_back(SlotOf(core_.classes().OpenClassOf(part), block));
-    slots.sealed.push_back(SlotOf(part, block));
+    slots.open.push_back(SlotOf(core_.classes().OpenClassOf(group), block));
+    slots.sealed.push_back(SlotOf(group, block));
   }
   return slots;
 }
@@ -337,7 +338,7 @@ void SequenceImpl::Seal(uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
   const std::byte* from = core_.slots().data(open_slot);
   std::byte* to = core_.slots().data(sealed_slot);
   core_.slots().ops().Encode(open.key(layer), from, layout.key(layer), to);
-  if (layout.group(layer).streams.size() > 1) {
+  if (layout.geometry_group(layer).streams.size() > 1) {
     core_.slots().ops().Encode(open.value(layer), from, layout.value(layer), to);
   }
 }
@@ -355,7 +356,7 @@ void SequenceImpl::PassWindows(uint64_t length) {
   std::ranges::reverse(passed);  // what was passed first goes first
   core_.ReleaseSlots(passed);
   // If others still hold what was passed there may be no room now; then Append asks again.
-  auto added = core_.Allocate(place_, counts, 0);
+  auto added = core_.Allocate(location_, counts, 0);
   if (!added) return;
   MutexLock lock(mutex_);
   Grow(blocks_.size(), added->slots);
@@ -384,8 +385,8 @@ PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>
   // published block: nothing of ours keeps that in the index any more, it must not be named again.
   // An open slot does not keep it: only a twin is known to the index.
   const auto is_held = [&](uint64_t block) QUIRE_REQUIRES(mutex_) {
-    for (uint32_t part = 0; part < core_.layout().part_count(); ++part) {
-      if (!SlotOf(part, block).is_none()) return true;
+    for (uint32_t group = 0; group < core_.layout().group_count(); ++group) {
+      if (!SlotOf(group, block).is_none()) return true;
     }
     return false;
   };
@@ -482,10 +483,10 @@ bool SequenceImpl::TakeToRewrite(uint32_t c, uint64_t block) const {
 Result<OwnedSlots> SequenceImpl::CopyBlock(uint64_t block, const PerClass<bool>& wanted) {
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
-    // A part may not have got to this block yet.
+    // A group may not have got to this block yet.
     counts[c] = wanted[c] && !SlotOf(c, block).is_none() ? 1 : 0;
   }
-  QUIRE_ASSIGN(auto taken, core_.Allocate(place_, counts, 0));
+  QUIRE_ASSIGN(auto taken, core_.Allocate(location_, counts, 0));
   OwnedSlots copies = std::move(taken.slots);
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (copies[c].empty()) continue;
@@ -518,16 +519,16 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
   for (uint32_t c = 0; c < class_count(); ++c) room[c].reserve(cut);
   dropped.reserve((cut + 1) * class_count());
 
-  uint64_t room_end = kept;  // with full attention, room is what it still has slots for
+  uint64_t capacity_end = kept;  // with full attention, room is what it still has slots for
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (!copies[c].empty()) {
       dropped.push_back(SlotOf(c, whole));
       blocks_.SetSlot(c, whole, copies[c][0]);
     }
     SortBeyond(c, kept, room[c], dropped);
-    if (!core_.classes().reaches()[c].windowed()) room_end = kept + room[c].size();
+    if (!core_.classes().reaches()[c].windowed()) capacity_end = kept + room[c].size();
   }
-  Cut(position, room_end, room);
+  Cut(position, capacity_end, room);
   return {};
 }
 
@@ -548,7 +549,7 @@ void SequenceImpl::Cut(uint64_t position, uint64_t blocks,
                        const PerClass<std::vector<SlotId>>& room) {
   const uint64_t whole = position / core_.block_tokens();
   const uint64_t kept = DivUp(position, uint64_t{core_.block_tokens()});
-  const bool windows_only = std::ranges::all_of(core_.classes().reaches(), &Reach::windowed);
+  const bool windows_only = std::ranges::all_of(core_.classes().reaches(), &WindowReach::windowed);
   const uint64_t size = windows_only ? blocks_.size() : blocks;
   blocks_.SetPublished(std::min(blocks_.published(), whole));
   blocks_.SetTokens(std::min(blocks_.tokens(), position));
@@ -580,7 +581,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
   for (uint32_t c = 0; c < class_count() && blocks > whole; ++c) {
     tail_slots[c] = SlotOf(c, whole).is_none() ? 0 : 1;
   }
-  QUIRE_ASSIGN(auto taken, core_.Allocate(place_, tail_slots,
+  QUIRE_ASSIGN(auto taken, core_.Allocate(location_, tail_slots,
                                           FixedBytes(core_) + blocks_.BytesToFork(blocks, whole)));
   OwnedSlots tail = std::move(taken.slots);
   // Whole blocks are never written again, published or not.
@@ -591,7 +592,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
     MutexLock lock(mutex_);
     return blocks_.Fork(blocks, whole);
   };
-  Start start{.place = place_,
+  Start start{.location = location_,
               .prompt_tokens = length,
               .tokens = length,
               .blocks = forked(),
@@ -658,7 +659,7 @@ void SequenceImpl::Reset() {
   dropped_tokens_ = 0;
   retained_.clear();
   const User user = std::exchange(looked_up_, false) ? User::kRequest : User::kOther;
-  core_.EndUse(place_, path,
+  core_.EndUse(location_, path,
                {.prompt_tokens = prompt,
                 .output_tokens = output,
                 .asked = asked_,

@@ -25,7 +25,7 @@ class SequenceImpl final : public Sequence {
  public:
   /// What a sequence begins with.
   struct Start {
-    Place place{};
+    PublishLocation location{};
     uint64_t prompt_tokens = 0;
     uint64_t tokens = 0;      // committed
     bool asked = true;        // what of its prompt was there
@@ -63,7 +63,7 @@ class SequenceImpl final : public Sequence {
   Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override;
   LayerBlocks Blocks(uint32_t layer) const override;
 
-  TenantId tenant() const { return place_.tenant; }
+  TenantId tenant() const { return location_.tenant; }
   /// Those of `slots` that it holds.
   std::vector<SlotId> HeldOf(const std::set<SlotId>& slots) const;
 
@@ -102,11 +102,11 @@ class SequenceImpl final : public Sequence {
   uint64_t cursor_max() const;
   Result<Core::Allocation> AddSlots(const PerClass<uint64_t>& counts, uint64_t metadata_bytes);
   uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks) const;
-  /// Room for `tokens` tokens in all; slots for those of `part` up to block `write_end`.
-  Result<void> MakeRoom(uint64_t tokens, uint32_t part, uint64_t write_end);
-  PerClass<uint64_t> Lacking(uint64_t blocks, uint32_t write_part, uint64_t write_end) const
+  /// Room for `tokens` tokens in all; slots for those of `group` up to block `write_end`.
+  Result<void> EnsureCapacity(uint64_t tokens, uint32_t group, uint64_t write_end);
+  PerClass<uint64_t> Lacking(uint64_t blocks, uint32_t write_group, uint64_t write_end) const
       QUIRE_REQUIRES(mutex_);
-  void AssignUpTo(uint32_t write_part, uint64_t write_end) QUIRE_REQUIRES(mutex_);
+  void AssignUpTo(uint32_t write_group, uint64_t write_end) QUIRE_REQUIRES(mutex_);
   /// The slot that the sequence holds of a block, or none.
   SlotId SlotOf(uint32_t slot_class, uint64_t block) const {
     const uint64_t sinks_end = core_.classes().reaches()[slot_class].sink_blocks();
@@ -122,12 +122,12 @@ class SequenceImpl final : public Sequence {
   void Pay(uint64_t begin, uint64_t end, MetadataCharge& charge) QUIRE_REQUIRES(mutex_);
   /// Makes the entries from `block` on this sequence's own. Errors: kNoSpace
   Result<void> Own(uint64_t block);
-  bool IsWritten(uint32_t slot_class, uint32_t part) const;
+  bool IsWritten(uint32_t slot_class, uint32_t group) const;
   struct WrittenSlots {
     std::vector<SlotId> open{};
     std::vector<SlotId> sealed{};
   };
-  WrittenSlots SlotsToWrite(uint32_t part, uint64_t begin, uint64_t end) const;
+  WrittenSlots SlotsToWrite(uint32_t group, uint64_t begin, uint64_t end) const;
   void Seal(uint32_t layer, SlotId open, SlotId sealed);
   void PublishWholeBlocks(uint64_t length);
   std::optional<NewBlock> WholeBlock(size_t i) const;
@@ -141,10 +141,10 @@ class SequenceImpl final : public Sequence {
       QUIRE_REQUIRES(mutex_);
   bool StillNeeded(uint64_t position) const;
   bool TakeToRewrite(uint32_t slot_class, uint64_t block) const;
-  /// Copies of block `block` in the parts that ask for one; what cannot be copied changes nothing.
+  /// Copies of block `block` in the classes that want one; what cannot be copied changes nothing.
   Result<OwnedSlots> CopyBlock(uint64_t block, const PerClass<bool>& wanted);
   /// Cuts at `position`, with `copies` (if any) in the place of the block that is cut, and tells
-  /// which slots to let go. Else, and nothing done: the parts of that block that others can see,
+  /// which slots to let go. Else, and nothing done: the slots of that block that others can see,
   /// so that copies are needed.
   PerClass<bool> TryTruncate(uint64_t position, const OwnedSlots& copies,
                              std::vector<SlotId>& dropped);
@@ -168,7 +168,7 @@ class SequenceImpl final : public Sequence {
 
   Core& core_;
   const SequenceId id_;
-  const Place place_;
+  const PublishLocation location_;
   const uint64_t prompt_tokens_;
   const uint64_t tokens_max_;
   const uint64_t step_tokens_;

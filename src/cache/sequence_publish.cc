@@ -43,7 +43,7 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
       PublishWholeBlocks(length);
       // A sequence that must not evict cannot allocate replacements, so it does not donate its open
       // slots as twins.
-      if (place_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
+      if (location_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
         // The same prompt again leaves a token to compute, a longer one does not.
         KeepTwins((prompt_tokens_ - 1) / core_.block_tokens());
         KeepTwins(prompt_tokens_ / core_.block_tokens());
@@ -78,8 +78,8 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
       if (first > 0) blocks[0].parent = blocks_.last_published();
       // Once others know of the blocks nothing may fail.
       own.clear();
-      own.reserve(blocks.size() * core_.layout().part_count());
-      core_.Publish(place_, blocks, answers);
+      own.reserve(blocks.size() * core_.layout().group_count());
+      core_.Publish(location_, blocks, answers);
       TakeOver(blocks, answers, own);
     }
     if (answers.back().block.is_none()) {
@@ -94,7 +94,7 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
 std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
   NewBlock block{.tokens = blocks_.BlockTokens(i)};
   bool parent_held = i == 0;
-  for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
+  for (uint32_t c = 0; c < core_.layout().group_count(); ++c) {
     block.slots[c] = SlotOf(c, i);
     if (block.slots[c].is_none()) return std::nullopt;
     parent_held = parent_held || !SlotOf(c, i - 1).is_none();
@@ -112,7 +112,7 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
     MutexLock lock(mutex_);
     for (size_t i = 0; i < answers.size() && !answers[i].block.is_none(); ++i) {
       blocks_.AddPublished(answers[i].block);
-      for (uint32_t c = 0; c < core_.layout().part_count(); ++c) {
+      for (uint32_t c = 0; c < core_.layout().group_count(); ++c) {
         if (answers[i].slots[c] == blocks[i].slots[c]) continue;
         own.push_back(blocks[i].slots[c]);
         blocks_.SetSlot(c, first + i, answers[i].slots[c]);
@@ -127,14 +127,14 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
 void SequenceImpl::KeepTwins(uint64_t blocks) {
   const uint64_t count = std::min<uint64_t>(blocks, core_.classes().residual_blocks());
   if (count == 0 || !publish_ || blocks > blocks_.published()) return;
-  PerPart<std::vector<SlotId>> slots;
-  for (uint32_t part = 0; part < core_.layout().part_count(); ++part) {
+  PerGroup<std::vector<SlotId>> slots;
+  for (uint32_t group = 0; group < core_.layout().group_count(); ++group) {
     for (uint64_t block = blocks - count; block < blocks; ++block) {
-      slots[part].push_back(SlotOf(core_.classes().OpenClassOf(part), block));
+      slots[group].push_back(SlotOf(core_.classes().OpenClassOf(group), block));
     }
-    QUIRE_CHECK(std::ranges::none_of(slots[part], &SlotId::is_none));
+    QUIRE_CHECK(std::ranges::none_of(slots[group], &SlotId::is_none));
   }
-  core_.KeepTwins(place_, blocks_.PublishedBlocks(blocks - count, blocks), slots);
+  core_.KeepTwins(location_, blocks_.PublishedBlocks(blocks - count, blocks), slots);
 }
 
 Result<void> SequenceImpl::Retain(const Retention& retention) {

@@ -20,7 +20,7 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   Snapshot taken{.ops = &core_.slots().ops()};
   QUIRE_ASSIGN(taken.sealed, core_.layout().Find(layer, role));
   QUIRE_ASSIGN(taken.open, core_.open_layout().Find(layer, role));
-  const uint32_t part = core_.layout().part_of(layer);
+  const uint32_t group = core_.layout().group_of(layer);
   MutexLock lock(mutex_);
   // The length first: what is committed then is written, whatever the writer does meanwhile. Going
   // back takes the lock.
@@ -32,7 +32,7 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   std::vector<SlotId> held;
   for (uint64_t block = taken.first_block; block < blocks; ++block) {
     const SlotId slot =
-        SlotOf(block < taken.open_begin ? part : core_.classes().OpenClassOf(part), block);
+        SlotOf(block < taken.open_begin ? group : core_.classes().OpenClassOf(group), block);
     taken.slots.push_back(DataOf(slot));
     if (!slot.is_none()) held.push_back(slot);
   }
@@ -111,8 +111,8 @@ Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role, TokenR
 LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
   const codec::SlotLayout& layout = core_.layout();
   const codec::SlotLayout& open = core_.open_layout();
-  const uint32_t part = layout.part_of(layer);
-  const uint32_t open_class = core_.classes().OpenClassOf(part);
+  const uint32_t group = layout.group_of(layer);
+  const uint32_t open_class = core_.classes().OpenClassOf(group);
   struct Lists {
     std::array<uint64_t, 2> indptr{};
     std::vector<uint32_t> sealed{};
@@ -123,10 +123,10 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
     MutexLock lock(mutex_);
     lists->indptr[1] = blocks_.size();
     lists->sealed.reserve(blocks_.size());
-    lists->open.reserve(open_class != part ? blocks_.size() : 0);
+    lists->open.reserve(open_class != group ? blocks_.size() : 0);
     for (uint64_t block = 0; block < blocks_.size(); ++block) {
-      lists->sealed.push_back(core_.slots().NumberInArena(SlotOf(part, block)));
-      if (open_class == part) continue;
+      lists->sealed.push_back(core_.slots().NumberInArena(SlotOf(group, block)));
+      if (open_class == group) continue;
       lists->open.push_back(core_.slots().NumberInArena(SlotOf(open_class, block)));
     }
   }
@@ -137,9 +137,9 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
     made.slots = slots.data();
     return made;
   };
-  return {.tables = {.sealed = table(part, lists->sealed),
-                     .open = open_class != part ? table(open_class, lists->open)
-                                                : table(part, lists->sealed)},
+  return {.tables = {.sealed = table(group, lists->sealed),
+                     .open = open_class != group ? table(open_class, lists->open)
+                                                 : table(group, lists->sealed)},
           .key = layout.key(layer),
           .value = layout.value(layer),
           .open_key = open.key(layer),

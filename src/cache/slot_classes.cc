@@ -19,7 +19,7 @@ namespace {
 
 /// Where windows look back no block keeps its bytes for ever, but those after it can only be found
 /// through it. So many such blocks are paid for by each slot.
-constexpr uint64_t kHollowPerSlot = 8;
+constexpr uint64_t kEmptyPerSlot = 8;
 
 /// What one slot costs the budget: its pages, the pool's bookkeeping, who pays and who wrote it.
 uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
@@ -43,11 +43,11 @@ uint64_t BlockCharge(uint64_t blocks, uint32_t block_tokens, const EvictionLists
 Result<SlotClasses> SlotClasses::Create(const CacheOptions& options) {
   QUIRE_ASSIGN(auto layout,
                codec::SlotLayout::Create(options.geometry, options.profile, options.layout));
-  if (layout.part_count() > kPartsMax) {
+  if (layout.group_count() > kGroupsMax) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("cache options: geometry has layers of {} different windows, at most "
                             "{} are possible (full attention counts as one)",
-                            layout.part_count(), kPartsMax));
+                            layout.group_count(), kGroupsMax));
   }
   std::optional<codec::SlotLayout> open_layout;
   if (!layout.identity()) {
@@ -73,14 +73,14 @@ SlotClasses::SlotClasses(codec::SlotLayout layout, std::optional<codec::SlotLayo
       residual_tokens_(options.profile.residual_tokens),
       residual_blocks_(options.profile.residual_blocks()) {
   for (uint32_t c = 0; c < count(); ++c) {
-    reaches_[c] =
-        is_sealed(c) ? Reach(layout_.part(c), block_tokens()) : Reach::OfOpenForm(options.profile);
+    reaches_[c] = is_sealed(c) ? WindowReach(layout_.group(c), block_tokens())
+                               : WindowReach::OfOpenForm(options.profile);
   }
   const EvictionLists lists(options.policy);  // asked for what they cost
   if (lists.whole->has_history()) {
     history_bytes_ = evict::HistoryBytesPerSlot(layout_.slot_bytes(0));
   }
-  const uint64_t blocks = only_windows() ? 1 + kHollowPerSlot : 1;
+  const uint64_t blocks = only_windows() ? 1 + kEmptyPerSlot : 1;
   for (uint32_t c = 0; c < count(); ++c) {
     charges_[c] =
         SlotCharge(slot_bytes(c), is_sealed(c) ? options.placement : Placement::kFreeList);
@@ -89,7 +89,7 @@ SlotClasses::SlotClasses(codec::SlotLayout layout, std::optional<codec::SlotLayo
 }
 
 bool SlotClasses::only_windows() const {
-  return std::ranges::all_of(reaches().first(part_count()), &Reach::windowed);
+  return std::ranges::all_of(reaches().first(group_count()), &WindowReach::windowed);
 }
 
 PerClass<uint64_t> SlotClasses::OwnSlots(uint64_t shared, uint64_t blocks,
@@ -103,7 +103,7 @@ PerClass<uint64_t> SlotClasses::OwnSlots(uint64_t shared, uint64_t blocks,
 
 uint64_t SlotClasses::block_charge_bytes() const {
   uint64_t bytes = 0;
-  for (uint32_t part = 0; part < part_count(); ++part) bytes += charges_[part];
+  for (uint32_t group = 0; group < group_count(); ++group) bytes += charges_[group];
   return bytes;
 }
 
@@ -145,9 +145,9 @@ Capacity SlotClasses::CapacityFor(uint64_t hot_bytes) const {
   return capacity;
 }
 
-uint64_t SlotClasses::HollowMax(const Capacity& capacity) const {
+uint64_t SlotClasses::EmptyMax(const Capacity& capacity) const {
   // One less per slot: a block is counted as hollow before the number can be limited.
-  return only_windows() ? (kHollowPerSlot - 1) * (capacity.ledger_bytes / charges_[0]) : 0;
+  return only_windows() ? (kEmptyPerSlot - 1) * (capacity.ledger_bytes / charges_[0]) : 0;
 }
 
 }  // namespace quire::cache

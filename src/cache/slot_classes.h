@@ -20,7 +20,7 @@ struct Capacity {
   PerClass<uint32_t> slots{};  // of each class
 };
 
-/// The slot classes of a cache: the sealed form of each part, numbered like the parts, then, where
+/// The slot classes of a cache: the sealed form of each layer group, in order; then, where
 /// codecs encode, the open form of each. Slot ids are unique over all classes.
 ///
 /// Threads: immutable once the arenas are placed
@@ -36,14 +36,16 @@ class SlotClasses {
   const codec::SlotLayout& open_layout() const { return open_layout_ ? *open_layout_ : layout_; }
   /// Tells the layout where an arena of this class has its pieces, before anyone uses it.
   void PlaceArena(uint32_t slot_class, uint64_t piece_stride_bytes) {
-    if (slot_class < part_count()) layout_.PlaceArena(slot_class, piece_stride_bytes);
+    if (slot_class < group_count()) layout_.PlaceArena(slot_class, piece_stride_bytes);
   }
 
-  uint32_t part_count() const { return layout_.part_count(); }
-  uint32_t count() const { return part_count() * (open_layout_ ? 2 : 1); }
-  bool is_sealed(uint32_t slot_class) const { return slot_class < part_count(); }
-  uint32_t OpenClassOf(uint32_t part) const { return open_layout_ ? part_count() + part : part; }
-  uint32_t PartOf(uint32_t slot_class) const { return slot_class % part_count(); }
+  uint32_t group_count() const { return layout_.group_count(); }
+  uint32_t count() const { return group_count() * (open_layout_ ? 2 : 1); }
+  bool is_sealed(uint32_t slot_class) const { return slot_class < group_count(); }
+  uint32_t OpenClassOf(uint32_t group) const {
+    return open_layout_ ? group_count() + group : group;
+  }
+  uint32_t GroupOf(uint32_t slot_class) const { return slot_class % group_count(); }
   uint32_t ClassOf(SlotId slot) const { return slot.number() % count(); }
   /// Its number in its own class, and back.
   SlotId Local(SlotId slot) const { return SlotId(slot.number() / count()); }
@@ -56,21 +58,21 @@ class SlotClasses {
   uint32_t residual_blocks() const { return residual_blocks_; }
   uint32_t residual_tokens() const { return residual_tokens_; }
   uint64_t slot_bytes(uint32_t slot_class) const {
-    return (is_sealed(slot_class) ? layout_ : *open_layout_).slot_bytes(PartOf(slot_class));
+    return (is_sealed(slot_class) ? layout_ : *open_layout_).slot_bytes(GroupOf(slot_class));
   }
   uint32_t pieces(uint32_t slot_class) const {
-    return (is_sealed(slot_class) ? layout_ : *open_layout_).pieces(PartOf(slot_class));
+    return (is_sealed(slot_class) ? layout_ : *open_layout_).pieces(GroupOf(slot_class));
   }
   /// How far back each class is needed. [count]
-  std::span<const Reach> reaches() const { return {reaches_.data(), count()}; }
-  const Reach& reach(uint32_t slot_class) const { return reaches_[slot_class]; }
+  std::span<const WindowReach> reaches() const { return {reaches_.data(), count()}; }
+  const WindowReach& reach(uint32_t slot_class) const { return reaches_[slot_class]; }
   /// Blocks are let go of while their sequence lives.
   bool windowed(SlotId slot) const { return reaches_[ClassOf(slot)].windowed(); }
   /// Every layer looks through a window.
   bool only_windows() const;
   /// Whether a query after `tokens` tokens can look at this class of a block.
   bool IsNeeded(uint32_t slot_class, uint64_t block, uint64_t tokens) const {
-    const Reach& reach = reaches_[slot_class];
+    const WindowReach& reach = reaches_[slot_class];
     return block < reach.sink_blocks() || block >= reach.first_needed(tokens);
   }
   /// Slots that a sequence of `blocks` blocks has of its own at most, with `shared` others.
@@ -79,7 +81,7 @@ class SlotClasses {
   /// What a slot costs the budget: its pages, its bookkeeping and, of a sealed one, its block's.
   uint64_t charge_bytes(uint32_t slot_class) const { return charges_[slot_class]; }
   uint64_t charge_bytes(SlotId slot) const { return charges_[ClassOf(slot)]; }
-  /// Of all sealed parts of a block.
+  /// Of all sealed slots of a block.
   uint64_t block_charge_bytes() const;
   /// UINT64_MAX: more than that.
   uint64_t Charge(const PerClass<uint64_t>& counts) const;
@@ -92,7 +94,7 @@ class SlotClasses {
   Result<void> CheckHoldsABlock(uint64_t hot_bytes) const;
   Capacity CapacityFor(uint64_t hot_bytes) const;
   /// Blocks without any bytes that a budget pays for: those after them are found through them.
-  uint64_t HollowMax(const Capacity& capacity) const;
+  uint64_t EmptyMax(const Capacity& capacity) const;
 
  private:
   SlotClasses(codec::SlotLayout layout, std::optional<codec::SlotLayout> open_layout,
@@ -102,7 +104,7 @@ class SlotClasses {
   std::optional<codec::SlotLayout> open_layout_;
   uint32_t residual_tokens_ = 0;
   uint32_t residual_blocks_ = 0;
-  PerClass<Reach> reaches_{};
+  PerClass<WindowReach> reaches_{};
   PerClass<uint64_t> charges_{};
   uint64_t history_bytes_ = 0;
 };

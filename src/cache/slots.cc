@@ -26,7 +26,7 @@ Result<std::unique_ptr<Slots>> Slots::Create(SlotClasses& classes, const CacheOp
     const bool sealed = classes.is_sealed(c);
     QUIRE_ASSIGN(slots->pools_[c],
                  pool::Pool::Create(
-                     {.name = fmt::format("{}{}", sealed ? "sealed" : "open", classes.PartOf(c)),
+                     {.name = fmt::format("{}{}", sealed ? "sealed" : "open", classes.GroupOf(c)),
                       .slot_bytes = classes.slot_bytes(c),
                       .slots = now.slots[c],
                       .slots_max = most.slots[c],

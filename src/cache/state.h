@@ -19,7 +19,7 @@
 namespace quire::cache {
 
 /// Where a sequence's blocks are published: below the root of its identity.
-struct Place {
+struct PublishLocation {
   Digest root_key{};
   std::shared_ptr<const Domain> domain;  // keys the chain
   TenantId tenant = kDefaultTenant;
@@ -61,7 +61,7 @@ struct State {
   // Blocks that were handed out and that the store should have. Never longer than it was reserved
   // for: when many are used at once, the store hears of the first ones.
   std::vector<BlockId> used_below{};
-  uint64_t hollow_max = 0;      // blocks without any bytes that the charges pay for
+  uint64_t empty_max = 0;       // blocks without any bytes that the charges pay for
   uint64_t sequence_bytes = 0;  // charged for the bookkeeping of sequences
   Reading reading{};
   // Slots that nobody holds, with bytes that must be gone before anyone else gets them: zeroed
@@ -70,11 +70,15 @@ struct State {
   std::vector<Fenced> fenced{};  // oldest first
   CacheStats counters{};         // the *_total fields and lookups
 
-  TenantId account_of(const Place& place) const { return accounts.account_of(place.tenant); }
+  TenantId account_of(const PublishLocation& location) const {
+    return accounts.account_of(location.tenant);
+  }
   /// Room that was made is not there yet: slots have to be drained or read first.
   bool IsWaiting() const { return !draining.empty() || !reading.parked.empty(); }
   /// Its tenant was erased since the plan was made.
-  bool IsStale(const Place& place) const { return place.epoch != accounts.epoch(place.tenant); }
+  bool IsStale(const PublishLocation& location) const {
+    return location.epoch != accounts.epoch(location.tenant);
+  }
 };
 
 }  // namespace quire::cache

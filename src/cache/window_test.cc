@@ -87,10 +87,10 @@ void FeedInSteps(TestCache& cache, Sequence& sequence, std::span<const TokenId> 
   }
 }
 
-TEST(Reach, NeedsExactlyWhatAQueryCanSee) {
+TEST(WindowReach, NeedsExactlyWhatAQueryCanSee) {
   for (const uint32_t window : {1u, 2u, 15u, 16u, 17u, 33u, 100u}) {
     for (const uint32_t sinks : {0u, 1u, 16u, 20u}) {
-      const Reach reach(WindowGroup(window, sinks, {0}), kBlock);
+      const WindowReach reach(WindowGroup(window, sinks, {0}), kBlock);
       for (uint64_t position = 0; position < 200; ++position) {
         for (uint64_t block = 0; block * kBlock < position; ++block) {
           bool seen = block == (position - 1) / kBlock;  // the last, or by a query from here on
@@ -125,7 +125,7 @@ TEST(Window, HoldsNoMoreThanWindowSinksAndAStep) {
     const auto sequence =
         cache.Open(std::span(tokens).first(1),
                    {.reserve_tokens = kTokens, .step_tokens = 32, .publish = publish});
-    const uint64_t most = Reach(WindowGroup(100, 4, {0}), kBlock).blocks_max(32);
+    const uint64_t most = WindowReach(WindowGroup(100, 4, {0}), kBlock).blocks_max(32);
     EXPECT_EQ(most, 1u + 9 + 1);
     const uint64_t slot_bytes = cache.cache->block_bytes();
     while (sequence->length() < kTokens) {
@@ -141,7 +141,7 @@ TEST(Window, OneThatReservedNeverLacksRoom) {
   // A budget of just what the window needs: everything passed must come back at once.
   const auto tokens = SomeTokens(2000, 1);
   for (const bool publish : {true, false}) {
-    const uint64_t most = Reach(WindowGroup(60, 4, {0}), kBlock).blocks_max(16);
+    const uint64_t most = WindowReach(WindowGroup(60, 4, {0}), kBlock).blocks_max(16);
     TestCache cache(2 * most, Windowed(60, 4));
     Must(cache.cache->Resize(cache.BytesFor(most) + EntryBytes(2000 / kBlock, publish)));
     const auto sequence =
@@ -266,12 +266,12 @@ TEST(Window, WhatIsPassedGoesFirstComeFirstGoneAndSaysSo) {
   EXPECT_EQ(after.published_blocks, 20u);
   EXPECT_EQ(after.hot_bytes_used, before.hot_bytes_used - 5 * cache.charge_bytes);
   // Blocks 1..5 are hollow: a prompt that parts right after them cannot start there.
-  Plan parts_early = cache.Acquire(Join(std::span(tokens).first(6 * kBlock), SomeTokens(30, 2)));
-  EXPECT_EQ(parts_early.resident_tokens(), uint64_t{kBlock});
-  EXPECT_EQ(parts_early.reason(), MissReason::kWindowPassed);
-  Plan parts_late = cache.Acquire(Join(std::span(tokens).first(8 * kBlock), SomeTokens(30, 3)));
-  EXPECT_EQ(parts_late.resident_tokens(), 8u * kBlock);
-  EXPECT_EQ(parts_late.reason(), MissReason::kNeverSeen);
+  Plan branches_early = cache.Acquire(Join(std::span(tokens).first(6 * kBlock), SomeTokens(30, 2)));
+  EXPECT_EQ(branches_early.resident_tokens(), uint64_t{kBlock});
+  EXPECT_EQ(branches_early.reason(), MissReason::kWindowPassed);
+  Plan branches_late = cache.Acquire(Join(std::span(tokens).first(8 * kBlock), SomeTokens(30, 3)));
+  EXPECT_EQ(branches_late.resident_tokens(), 8u * kBlock);
+  EXPECT_EQ(branches_late.reason(), MissReason::kNeverSeen);
   EXPECT_EQ(cache.Resident(tokens), 20u * kBlock);
 }
 
@@ -378,7 +378,7 @@ TEST(Window, MillionTokensInConstantMemory) {
   constexpr uint64_t kStep = 512;
   const Geometry geometry = Windowed(4096, 4);
   for (const bool publish : {true, false}) {
-    const uint64_t blocks = Reach(geometry.groups[0], kBlock).blocks_max(kStep);
+    const uint64_t blocks = WindowReach(geometry.groups[0], kBlock).blocks_max(kStep);
     TestCache cache(2 * blocks, geometry, NumericProfile::Uniform(Codec::kF16), 6 * blocks);
     Must(cache.cache->Resize(cache.BytesFor(2 * blocks) + EntryBytes(kTokens / kBlock, publish)));
     const auto tokens = SomeTokens(kStep, 1);

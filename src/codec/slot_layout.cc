@@ -50,9 +50,9 @@ Result<SlotLayout> SlotLayout::Make(const Geometry& geometry, const NumericProfi
   layout.block_tokens_ = block_tokens;
   layout.layers_.resize(geometry.layer_count());
   for (uint32_t g = 0; g < geometry.groups.size(); ++g) {
-    const uint32_t part = layout.PartFor(g);
+    const uint32_t group = layout.GroupFor(g);
     for (const uint32_t layer : geometry.groups[g].layers) {
-      layout.layers_[layer] = {.group = g, .part = part};
+      layout.layers_[layer] = {.geometry_group = g, .group = group};
     }
   }
 
@@ -64,7 +64,7 @@ Result<SlotLayout> SlotLayout::Make(const Geometry& geometry, const NumericProfi
   const bool block_major = form.arena == ArenaLayout::kBlockMajor;
   for (Layer& layer : layout.layers_) {
     layer.key = static_cast<uint32_t>(layout.streams_.size());
-    for (const Stream& stream : geometry.groups[layer.group].streams) {
+    for (const Stream& stream : geometry.groups[layer.geometry_group].streams) {
       QUIRE_ASSIGN(const Codec codec, profile.CodecFor(stream.role));
       if (!block_major && !IsIdentity(codec)) {
         return Fail(ErrorCode::kUnsupported,
@@ -95,7 +95,7 @@ Result<SlotLayout> SlotLayout::Make(const Geometry& geometry, const NumericProfi
 
 void SlotLayout::PlaceBlockMajor() {
   for (const Layer& layer : layers_) {
-    uint64_t& offset_bytes = parts_[layer.part].piece_bytes;
+    uint64_t& offset_bytes = groups_[layer.group].piece_bytes;
     for (uint32_t s = layer.key; s <= layer.value; ++s) {
       StreamLayout& stream = streams_[s];
       stream.offset_bytes = offset_bytes;
@@ -110,57 +110,57 @@ void SlotLayout::PlaceBlockMajor() {
 }
 
 void SlotLayout::CutIntoPieces() {
-  std::vector<uint32_t> heads(parts_.size());
+  std::vector<uint32_t> heads(groups_.size());
   for (const Layer& layer : layers_) {
-    Part& part = parts_[layer.part];
-    part.arrays += layer.value - layer.key + 1;
+    Group& group = groups_[layer.group];
+    group.arrays += layer.value - layer.key + 1;
     for (uint32_t s = layer.key; s <= layer.value; ++s) {
       const StreamLayout& stream = streams_[s];
-      heads[layer.part] = std::max(heads[layer.part], stream.heads);
+      heads[layer.group] = std::max(heads[layer.group], stream.heads);
       const uint64_t planes = arena_ == ArenaLayout::kLayerMajor ? stream.heads : 1;
-      part.piece_bytes = std::max(part.piece_bytes, planes * stream.head_stride_bytes);
+      group.piece_bytes = std::max(group.piece_bytes, planes * stream.head_stride_bytes);
     }
   }
-  for (uint32_t p = 0; p < parts_.size(); ++p) {
-    parts_[p].pieces = parts_[p].arrays * (arena_ == ArenaLayout::kHeadMajor ? heads[p] : 1);
+  for (uint32_t p = 0; p < groups_.size(); ++p) {
+    groups_[p].pieces = groups_[p].arrays * (arena_ == ArenaLayout::kHeadMajor ? heads[p] : 1);
   }
 }
 
-void SlotLayout::PlaceArena(uint32_t part, uint64_t piece_stride_bytes) {
+void SlotLayout::PlaceArena(uint32_t group, uint64_t piece_stride_bytes) {
   if (arena_ == ArenaLayout::kBlockMajor) return;
   uint64_t array = 0;
   for (const Layer& layer : layers_) {
-    if (layer.part != part) continue;
+    if (layer.group != group) continue;
     for (uint32_t s = layer.key; s <= layer.value; ++s) {
       streams_[s].offset_bytes = array++ * piece_stride_bytes;
       if (arena_ == ArenaLayout::kHeadMajor) {
-        streams_[s].head_stride_bytes = parts_[part].arrays * piece_stride_bytes;
+        streams_[s].head_stride_bytes = groups_[group].arrays * piece_stride_bytes;
       }
     }
   }
 }
 
-uint32_t SlotLayout::PartFor(uint32_t group) {
-  const LayerGroup& wanted = geometry_.groups[group];
-  for (uint32_t p = 0; p < parts_.size(); ++p) {
-    const LayerGroup& have = geometry_.groups[parts_[p].group];
+uint32_t SlotLayout::GroupFor(uint32_t geometry_group) {
+  const LayerGroup& wanted = geometry_.groups[geometry_group];
+  for (uint32_t p = 0; p < groups_.size(); ++p) {
+    const LayerGroup& have = geometry_.groups[groups_[p].geometry_group];
     if (have.kind == wanted.kind && have.window_tokens == wanted.window_tokens &&
         have.sink_tokens == wanted.sink_tokens) {
       return p;
     }
   }
-  parts_.push_back({.group = group});
-  return static_cast<uint32_t>(parts_.size()) - 1;
+  groups_.push_back({.geometry_group = geometry_group});
+  return static_cast<uint32_t>(groups_.size()) - 1;
 }
 
-const LayerGroup& SlotLayout::group(uint32_t layer) const {
+const LayerGroup& SlotLayout::geometry_group(uint32_t layer) const {
   QUIRE_CHECK(layer < layers_.size());
-  return geometry_.groups[layers_[layer].group];
+  return geometry_.groups[layers_[layer].geometry_group];
 }
 
-uint32_t SlotLayout::part_of(uint32_t layer) const {
+uint32_t SlotLayout::group_of(uint32_t layer) const {
   QUIRE_CHECK(layer < layers_.size());
-  return layers_[layer].part;
+  return layers_[layer].group;
 }
 
 const StreamLayout& SlotLayout::key(uint32_t layer) const {
@@ -178,7 +178,7 @@ Result<StreamLayout> SlotLayout::Find(uint32_t layer, StreamRole role) const {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of {} layers", layer, layers_.size()));
   }
-  const std::vector<Stream>& streams = group(layer).streams;
+  const std::vector<Stream>& streams = geometry_group(layer).streams;
   for (size_t s = 0; s < streams.size(); ++s) {
     if (streams[s].role == role) return streams_[layers_[layer].key + s];
   }

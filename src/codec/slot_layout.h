@@ -24,8 +24,9 @@ inline constexpr uint64_t kStreamAlignmentBytes = 64;
 /// With such a codec in the profile a block has two forms, each with a layout: open, all streams in
 /// the profile's open_dtype, and sealed.
 ///
-/// The layers that look back equally far are one *part* of a block. Each part has a slot of its
-/// own, so that a window can let go of what it has passed. Models with one kind of layers have one.
+/// The layers that look back equally far are one *layer group* here, whatever groups the geometry
+/// has. Each has a slot of its own for a block, so that a window can let go of what is outside it.
+/// Models with one kind of layers have one.
 ///
 /// In the other arenas a slot is not one run of bytes but one piece in each of several arrays over
 /// all slots: `pieces` of `piece_bytes`, equally far apart. K and V are [token][dim] there. Where
@@ -47,24 +48,26 @@ class SlotLayout {
   /// No stream is encoded: open and sealed forms are the same bytes, in this layout.
   bool identity() const { return identity_; }
 
-  uint32_t part_count() const { return static_cast<uint32_t>(parts_.size()); }
-  /// A group whose layers are in this part: what it says of kind, window and sinks holds for all.
-  const LayerGroup& part(uint32_t part) const { return geometry_.groups[parts_[part].group]; }
-  /// Bytes of one slot of a part, all pieces together; block-major a multiple of 64.
-  uint64_t slot_bytes(uint32_t part) const { return pieces(part) * piece_bytes(part); }
-  uint32_t pieces(uint32_t part) const { return parts_[part].pieces; }
-  uint64_t piece_bytes(uint32_t part) const { return parts_[part].piece_bytes; }
+  uint32_t group_count() const { return static_cast<uint32_t>(groups_.size()); }
+  /// One of the geometry's groups in this one: its kind, window and sinks are those of all.
+  const LayerGroup& group(uint32_t group) const {
+    return geometry_.groups[groups_[group].geometry_group];
+  }
+  /// Bytes of one slot of a group, all pieces together; block-major a multiple of 64.
+  uint64_t slot_bytes(uint32_t group) const { return pieces(group) * piece_bytes(group); }
+  uint32_t pieces(uint32_t group) const { return groups_[group].pieces; }
+  uint64_t piece_bytes(uint32_t group) const { return groups_[group].piece_bytes; }
 
-  /// Fixes where the streams of a part lie in an arena whose pieces are `piece_stride_bytes` apart.
+  /// Fixes where a group's streams lie in an arena whose pieces are `piece_stride_bytes` apart.
   /// Block-major needs none of this.
-  void PlaceArena(uint32_t part, uint64_t piece_stride_bytes);
+  void PlaceArena(uint32_t group, uint64_t piece_stride_bytes);
   uint32_t block_tokens() const { return block_tokens_; }
   uint32_t layer_count() const { return static_cast<uint32_t>(layers_.size()); }
   const Geometry& geometry() const { return geometry_; }
 
-  /// The group `layer` belongs to. Needs layer < layer_count(), as the next three do.
-  const LayerGroup& group(uint32_t layer) const;
-  uint32_t part_of(uint32_t layer) const;
+  /// The geometry's group of `layer`. Needs layer < layer_count(), as the next three do.
+  const LayerGroup& geometry_group(uint32_t layer) const;
+  uint32_t group_of(uint32_t layer) const;
   /// What is read as K: the key stream, or the latent.
   const StreamLayout& key(uint32_t layer) const;
   /// What is read as V: the value stream, or the latent.
@@ -75,15 +78,15 @@ class SlotLayout {
   Result<StreamLayout> Find(uint32_t layer, StreamRole role) const;
 
  private:
-  struct Part {
-    uint32_t group = 0;
+  struct Group {
+    uint32_t geometry_group = 0;  // one whose layers are in this one
     uint32_t pieces = 1;
     uint64_t piece_bytes = 0;
     uint32_t arrays = 0;  // streams of all its layers
   };
   struct Layer {
+    uint32_t geometry_group = 0;
     uint32_t group = 0;
-    uint32_t part = 0;
     uint32_t key = 0;    // index into streams_
     uint32_t value = 0;  // index into streams_; the key's when there is one latent
   };
@@ -96,7 +99,7 @@ class SlotLayout {
   SlotLayout() = default;
   static Result<SlotLayout> Make(const Geometry& geometry, const NumericProfile& profile,
                                  const Form& form);
-  uint32_t PartFor(uint32_t group);
+  uint32_t GroupFor(uint32_t geometry_group);
   void PlaceBlockMajor();
   void CutIntoPieces();
 
@@ -104,7 +107,7 @@ class SlotLayout {
   ArenaLayout arena_ = ArenaLayout::kBlockMajor;
   bool identity_ = true;
   uint32_t block_tokens_ = 0;
-  std::vector<Part> parts_;
+  std::vector<Group> groups_;
   std::vector<Layer> layers_;
   std::vector<StreamLayout> streams_;
 };

@@ -44,8 +44,8 @@ TEST(SlotLayout, OddShapesAreAlignedAndDisjoint) {
   EXPECT_EQ(layout.key(0).inner, InnerAxis::kDim);
   EXPECT_EQ(layout.key(1).codec, Codec::kF32);
   EXPECT_EQ(layout.value(1).codec, Codec::kF16);
-  EXPECT_EQ(layout.group(0).streams[0].role, StreamRole::kLatent);
-  EXPECT_EQ(layout.group(2).streams.size(), 2u);
+  EXPECT_EQ(layout.geometry_group(0).streams[0].role, StreamRole::kLatent);
+  EXPECT_EQ(layout.geometry_group(2).streams.size(), 2u);
 
   uint64_t end = 0;
   const auto place = [&](const StreamLayout& stream) {

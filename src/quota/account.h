@@ -22,11 +22,11 @@ class Account {
     QUIRE_CHECK(floor_bytes <= quota_bytes);
   }
 
-  /// Needs bytes <= room_bytes().
+  /// Needs bytes <= capacity_bytes().
   void Charge(uint64_t bytes) {
-    QUIRE_CHECK_MSG(bytes <= room_bytes(), "a charge of " + std::to_string(bytes) +
-                                               " bytes is over the quota by " +
-                                               std::to_string(bytes - room_bytes()));
+    QUIRE_CHECK_MSG(bytes <= capacity_bytes(), "a charge of " + std::to_string(bytes) +
+                                                   " bytes is over the quota by " +
+                                                   std::to_string(bytes - capacity_bytes()));
     used_bytes_ += bytes;
     peak_bytes_ = std::max(peak_bytes_, used_bytes_);
   }
@@ -40,7 +40,7 @@ class Account {
   uint64_t used_bytes() const { return used_bytes_; }
   uint64_t peak_bytes() const { return peak_bytes_; }
   /// What the quota still allows.
-  uint64_t room_bytes() const { return quota_bytes_ - used_bytes_; }
+  uint64_t capacity_bytes() const { return quota_bytes_ - used_bytes_; }
 
   /// Others may evict so much of it now.
   bool MayLose(uint64_t bytes) const {

@@ -12,11 +12,11 @@ TEST(Account, ChargesUpToTheQuota) {
   EXPECT_EQ(account.used_bytes(), 0u);
   EXPECT_EQ(account.peak_bytes(), 0u);
   account.Charge(100);
-  EXPECT_EQ(account.room_bytes(), 0u);
+  EXPECT_EQ(account.capacity_bytes(), 0u);
   account.Refund(70);
   EXPECT_EQ(account.used_bytes(), 30u);
   EXPECT_EQ(account.peak_bytes(), 100u);
-  EXPECT_EQ(account.room_bytes(), 70u);
+  EXPECT_EQ(account.capacity_bytes(), 70u);
 }
 
 TEST(AccountDeathTest, ChargingPastTheQuotaIsABug) {

@@ -16,11 +16,12 @@ std::string OwnerName(const Owner& owner) {
 }
 
 OwnerCache::OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequence> sequence,
-                       std::vector<uint32_t> layer_numbers, MakeRoom make_room, const Clock& clock)
+                       std::vector<uint32_t> layer_numbers, FreeCapacity free_capacity,
+                       const Clock& clock)
     : owner_(std::move(owner)),
       options_(std::move(options)),
       layer_numbers_(std::move(layer_numbers)),
-      make_room_(std::move(make_room)),
+      free_capacity_(std::move(free_capacity)),
       clock_(clock),
       sequence_(std::move(sequence)),
       layers_(std::make_unique<LayerMutex[]>(layer_numbers_.size())),
@@ -42,7 +43,7 @@ Result<void> OwnerCache::CheckAlive() const {
 
 Result<void> OwnerCache::CheckWritable() const {
   QUIRE_TRY(CheckAlive());
-  if (make_room_) return {};
+  if (free_capacity_) return {};
   return Fail(ErrorCode::kBusy, "an engine writes to it");
 }
 
@@ -101,7 +102,7 @@ Result<void> OwnerCache::Grow(uint64_t tokens) {
         return {};
       }
     }
-    if (grown.error().code != ErrorCode::kNoSpace || !make_room_(*this)) {
+    if (grown.error().code != ErrorCode::kNoSpace || !free_capacity_(*this)) {
       return Fail(grown.error().code, grown.error().message);
     }
   }
@@ -129,7 +130,7 @@ void OwnerCache::End(OwnerState how) {
     if (state_ != OwnerState::kAlive) return;
     state_.store(how, std::memory_order_release);
   }
-  if (make_room_) GiveBack();
+  if (free_capacity_) GiveBack();
 }
 
 void OwnerCache::GiveBack() {

@@ -37,18 +37,18 @@ enum class OwnerState : uint8_t { kAlive, kEvicted, kReleased };
 class OwnerCache {
  public:
   /// Makes room at the expense of other owners; false: there is nothing to be had.
-  using MakeRoom = std::function<bool(const OwnerCache& asking)>;
+  using FreeCapacity = std::function<bool(const OwnerCache& asking)>;
 
-  /// `layer_numbers` [layers of the model]: the layer in the sequence, or kNoLayer. No `make_room`:
-  /// an engine runs it.
+  /// `layer_numbers` [layers of the model]: the layer in the sequence, or kNoLayer. Without
+  /// `free_capacity` an engine runs it.
   OwnerCache(Owner owner, OwnerOptions options, std::unique_ptr<Sequence> sequence,
-             std::vector<uint32_t> layer_numbers, MakeRoom make_room, const Clock& clock);
+             std::vector<uint32_t> layer_numbers, FreeCapacity free_capacity, const Clock& clock);
   OwnerCache(const OwnerCache&) = delete;
   OwnerCache& operator=(const OwnerCache&) = delete;
 
   const Owner& owner() const { return owner_; }
   const OwnerOptions& options() const { return options_; }
-  bool evictable() const { return make_room_ && std::holds_alternative<Inference>(owner_); }
+  bool evictable() const { return free_capacity_ && std::holds_alternative<Inference>(owner_); }
 
   /// Committed tokens; 0 after its end. Takes no lock.
   uint64_t length() const {
@@ -96,7 +96,7 @@ class OwnerCache {
   const Owner owner_;
   const OwnerOptions options_;
   const std::vector<uint32_t> layer_numbers_;
-  const MakeRoom make_room_;
+  const FreeCapacity free_capacity_;
   const Clock& clock_;
   const std::unique_ptr<Sequence> sequence_;
 

@@ -17,7 +17,7 @@ constexpr uint64_t kHeadroomBlocks = 4;
 
 }  // namespace
 
-void Engine::RoomCameBack() {
+void Engine::CapacityCameBack() {
   may_start_ = true;
   for (const auto& [id, task] : tasks_) {
     if (task->waits() == Waits::kRoom) task->WaitFor(Waits::kNothing);
@@ -100,9 +100,9 @@ void Engine::Look(Task& task) {
   while (true) {
     auto opened = Open(task);
     if (opened) return;
-    const bool no_room = opened.error().code == ErrorCode::kNoSpace;
-    if (no_room && MakeRoomToStart(task)) continue;
-    if (no_room && CanWait()) return WaitForRoom(task);
+    const bool no_capacity = opened.error().code == ErrorCode::kNoSpace;
+    if (no_capacity && FreeCapacityToStart(task)) continue;
+    if (no_capacity && CanWait()) return WaitForCapacity(task);
     return task.Fail(std::move(opened).error());
   }
 }
@@ -113,30 +113,30 @@ bool Engine::CanWait() const {
          options_.outside_retry_us > 0;
 }
 
-void Engine::WaitForRoom(Task& task) {
+void Engine::WaitForCapacity(Task& task) {
   task.WaitFor(Waits::kRoom);
   for (Task* const running : running_) running->NoteHeld();
   if (options_.outside_retry_us > 0) {
     retry_outside_us_ =
-        std::min(retry_outside_us_, parts_.clock.NowMicros() + options_.outside_retry_us);
+        std::min(retry_outside_us_, components_.clock.NowMicros() + options_.outside_retry_us);
   }
 }
 
 Result<Plan> Engine::Acquire(const Task& task, const SequenceOptions* open_as) {
-  return parts_.cache.Acquire({.tenant = task.tenant(),
-                               .identity = &identity_,
-                               .tokens = task.text(),
-                               .reuse = task.reuses(),
-                               .open_as = open_as});
+  return components_.cache.Acquire({.tenant = task.tenant(),
+                                    .identity = &identity_,
+                                    .tokens = task.text(),
+                                    .reuse = task.reuses(),
+                                    .open_as = open_as});
 }
 
 // False where the cache is sure to call it too large: layers without a window need a slot for each
 // block.
 bool Engine::MayFit(uint64_t tokens) const {
-  const CacheOptions& options = parts_.cache.options();
+  const CacheOptions& options = components_.cache.options();
   const bool all_windowed = std::ranges::none_of(
       options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens == 0; });
-  const CacheStats stats = parts_.cache.stats();
+  const CacheStats stats = components_.cache.stats();
   return all_windowed || DivUp(tokens, uint64_t{options.profile.block_tokens}) <=
                              std::max(stats.sealed.slots_max, stats.sealed_second.slots_max);
 }
@@ -155,7 +155,7 @@ Result<void> Engine::Open(Task& task) {
       SequenceOptions first = options;
       first.reserve_tokens = std::min(
           task.tokens_at_most(),
-          task.text().size() + kHeadroomBlocks * parts_.cache.options().profile.block_tokens);
+          task.text().size() + kHeadroomBlocks * components_.cache.options().profile.block_tokens);
       plan = Acquire(task, CanWait() ? &first : nullptr);
     }
     options.on_full = OnFull::kHalt;
@@ -170,7 +170,7 @@ Result<void> Engine::Open(Task& task) {
 Result<void> Engine::OpenWith(Task& task, Plan plan, const SequenceOptions& options,
                               uint64_t loaded_tokens) {
   std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());
-  QUIRE_ASSIGN(auto sequence, parts_.cache.Open(std::move(plan), options));
+  QUIRE_ASSIGN(auto sequence, components_.cache.Open(std::move(plan), options));
   Run(task, std::move(sequence), std::move(missing), loaded_tokens);
   return {};
 }
@@ -207,7 +207,7 @@ bool Engine::Shares(const Task& a, const Task& b) const {
 // The most that a running task has in common with this one and has not computed yet.
 std::optional<Engine::Prefix> Engine::PendingPrefix(const Task& task) const {
   if (!task.reuses()) return std::nullopt;
-  const NumericProfile& profile = parts_.cache.options().profile;
+  const NumericProfile& profile = components_.cache.options().profile;
   const uint32_t block = profile.block_tokens;
   const uint64_t usable = RoundDown<uint64_t>(task.text().size() - 1, block);
   std::optional<Prefix> most;

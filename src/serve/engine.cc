@@ -32,29 +32,31 @@ Result<void> CheckOptions(const EngineOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::Create(const Parts& parts, const Identity& identity,
+Result<std::unique_ptr<Engine>> Engine::Create(const Components& components,
+                                               const Identity& identity,
                                                const EngineOptions& options) {
   QUIRE_TRY(CheckOptions(options));
-  return std::unique_ptr<Engine>(new Engine(parts, identity, options));
+  return std::unique_ptr<Engine>(new Engine(components, identity, options));
 }
 
-Engine::Engine(const Parts& parts, const Identity& identity, const EngineOptions& options)
-    : parts_(parts),
+Engine::Engine(const Components& components, const Identity& identity, const EngineOptions& options)
+    : components_(components),
       identity_(identity),
       options_(options),
       mailbox_({.requests_max = options.requests_max,
                 .sessions_max = options.sessions_max,
                 .events_max = options.events_max},
                options.on_event),
-      stepper_(parts.model, parts.attention, parts.executor, parts.cache.options().profile),
+      stepper_(components.model, components.attention, components.executor,
+               components.cache.options().profile),
       chunk_(options.chunk_tokens_min, options.chunk_tokens_max),
-      keeper_(mailbox_, parts.cache, options.sessions, parts.model.config().vocab,
+      keeper_(mailbox_, components.cache, options.sessions, components.model.config().vocab,
               options.idle_text_bytes) {}
 
 Engine::~Engine() = default;
 
 Result<void> Engine::Check(const Request& request) const {
-  const auto vocab = static_cast<TokenId>(parts_.model.config().vocab);
+  const auto vocab = static_cast<TokenId>(components_.model.config().vocab);
   const auto bad = [](std::string what) {
     return Fail(ErrorCode::kInvalidArgument, std::move(what));
   };
@@ -76,7 +78,7 @@ Result<void> Engine::Check(const Request& request) const {
 
 Result<RequestId> Engine::Submit(Request request) {
   QUIRE_TRY(Check(request));
-  return mailbox_.Submit(std::move(request), parts_.clock.NowMicros());
+  return mailbox_.Submit(std::move(request), components_.clock.NowMicros());
 }
 
 // Whether the session has a file.
@@ -132,27 +134,27 @@ Result<void> Engine::GiveWay() {
 
 TickReport Engine::Tick() {
   TakeCommands();
-  const uint64_t now_us = parts_.clock.NowMicros();
+  const uint64_t now_us = components_.clock.NowMicros();
   EndExpired(now_us);
   LookAtReaders(now_us);
   RetryOutside(now_us);
   RemoveEnded();
   TakeLoads();
   Admit(now_us);
-  std::vector<StepPart> parts = PlanStep();
-  ReserveRoom(parts);
-  const uint64_t step_us = parts_.clock.NowMicros();
-  stepper_.Step(parts);
-  const uint64_t took_us = parts_.clock.NowMicros() - step_us;
+  std::vector<BatchEntry> entries = PlanStep();
+  ReserveCapacity(entries);
+  const uint64_t step_us = components_.clock.NowMicros();
+  stepper_.Step(entries);
+  const uint64_t took_us = components_.clock.NowMicros() - step_us;
   stats_.step_us += took_us;
-  if (std::ranges::none_of(parts, &StepPart::decoded)) {
+  if (std::ranges::none_of(entries, &BatchEntry::decoded)) {
     stats_.read_us += took_us;
-    for (const StepPart& part : parts) stats_.read_tokens += part.tokens;
+    for (const BatchEntry& entry : entries) stats_.read_tokens += entry.tokens;
   }
-  TakeIn(parts);
+  TakeIn(entries);
   RemoveEnded();
   const bool settled = keeper_.settled();
-  if (!parts.empty() || may_start_) return {.worked = true, .settled = settled};
+  if (!entries.empty() || may_start_) return {.worked = true, .settled = settled};
   return {.wait_us = WaitUs(now_us), .settled = settled};
 }
 
@@ -169,7 +171,7 @@ void Engine::Take(SubmitCommand command) {
   const bool grows = options_.admission == Admission::kGrow &&
                      command.request.on_full == OnFull::kReject && command.request.keep.keeps_all();
   auto task = std::make_unique<Task>(std::move(command), session, /*starts_whole=*/!grows, mailbox_,
-                                     keeper_, parts_.clock);
+                                     keeper_, components_.clock);
   if (session != nullptr) keeper_.BeginTurn(*session);
   shares_.Enter(task->tenant());
   tasks_.emplace(id, std::move(task));
@@ -188,7 +190,7 @@ void Engine::Take(const CancelCommand& command) {
 
 void Engine::Take(EndSessionCommand command) {
   keeper_.Take(std::move(command));
-  RoomCameBack();
+  CapacityCameBack();
 }
 
 void Engine::Take(SessionReadCommand command) {
@@ -236,11 +238,11 @@ void Engine::LookAtReaders(uint64_t now_us) {
   std::vector<Task*> stalled;
   for (Task* const task : running_) {
     if (task->ended()) continue;
-    if (mailbox_.HasRoom(task->id(), Task::kEventsOfAStep)) {
+    if (mailbox_.HasCapacity(task->id(), Task::kEventsOfAStep)) {
       task->SetPaused(std::nullopt);
     } else if (!task->paused_us()) {
       task->SetPaused(now_us);
-      RoomCameBack();  // who waits for room may take it from this one
+      CapacityCameBack();  // who waits for room may take it from this one
     } else if (now_us - *task->paused_us() >= options_.stall_us) {
       stalled.push_back(task);
     }
@@ -258,7 +260,7 @@ void Engine::LookAtReaders(uint64_t now_us) {
 void Engine::RetryOutside(uint64_t now_us) {
   if (now_us < retry_outside_us_) return;
   retry_outside_us_ = UINT64_MAX;
-  RoomCameBack();
+  CapacityCameBack();
 }
 
 void Engine::RemoveEnded() {
@@ -275,7 +277,7 @@ void Engine::RemoveEnded() {
     each = next;
   }
   if (tasks_.size() == before) return;
-  RoomCameBack();
+  CapacityCameBack();
   WakePrefixWaiters();
 }
 

@@ -117,7 +117,7 @@ struct EngineStats {
 /// Lifetime: everything given to Create must outlive it
 class Engine {
  public:
-  struct Parts {
+  struct Components {
     model::Model& model;
     Cache& cache;
     AttentionBackend& attention;
@@ -126,7 +126,8 @@ class Engine {
   };
 
   /// Errors: kInvalidArgument names the option
-  static Result<std::unique_ptr<Engine>> Create(const Parts& parts, const Identity& identity,
+  static Result<std::unique_ptr<Engine>> Create(const Components& components,
+                                                const Identity& identity,
                                                 const EngineOptions& options);
   ~Engine();
 
@@ -213,7 +214,7 @@ class Engine {
     double compute_us = 0;
   };
 
-  Engine(const Parts& parts, const Identity& identity, const EngineOptions& options);
+  Engine(const Components& components, const Identity& identity, const EngineOptions& options);
   Result<void> Check(const Request& request) const;
   Result<bool> ClaimName(const std::string& name, bool stored) const;
 
@@ -260,26 +261,26 @@ class Engine {
   uint64_t holders() const;
   std::optional<Prefix> LoadingPrefix(const Task& task) const;
   bool CanWait() const;
-  void WaitForRoom(Task& task);
+  void WaitForCapacity(Task& task);
   std::optional<Prefix> PendingPrefix(const Task& task) const;
   bool Shares(const Task& a, const Task& b) const;
   void WakePrefixWaiters();
-  void RoomCameBack();
+  void CapacityCameBack();
 
   // planning.cc: what a step computes, and room for it.
-  std::vector<StepPart> PlanStep();
-  void DivideChunk(std::span<StepPart> prompts, uint64_t chunk);
-  void ReserveRoom(std::vector<StepPart>& parts);
-  bool ReserveRoom(StepPart& part);
-  bool MakeRoomToStart(const Task& task);
+  std::vector<BatchEntry> PlanStep();
+  void DivideChunk(std::span<BatchEntry> prompts, uint64_t chunk);
+  void ReserveCapacity(std::vector<BatchEntry>& entries);
+  bool ReserveCapacity(BatchEntry& entry);
+  bool FreeCapacityToStart(const Task& task);
   Task* VictimFor(bool spare_oldest) const;
   void Preempt(Task& task, Waits waits);
   void TakeSequence(Task& task, Waits waits);
   bool ReleaseIdleSession();
   bool PreemptPaused(const Task* except);
-  void TakeIn(std::span<const StepPart> parts);
+  void TakeIn(std::span<const BatchEntry> entries);
 
-  const Parts parts_;
+  const Components components_;
   const Identity identity_;
   const EngineOptions options_;
   Mailbox mailbox_;

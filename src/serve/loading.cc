@@ -32,7 +32,7 @@ std::optional<Engine::Costs> Engine::CostsOf(uint64_t tokens, uint64_t bytes) co
 // there is no front that could be computed instead. A request that must not evict finds no room for
 // it. Where others run, what is computed for one is not computed for another.
 bool Engine::CanComputeBeside(const Task& task) const {
-  const CacheOptions& options = parts_.cache.options();
+  const CacheOptions& options = components_.cache.options();
   const bool sees_all = std::ranges::none_of(
       options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens > 0; });
   return sees_all && options.profile.residual_tokens == 0 && running_.empty() &&
@@ -51,7 +51,7 @@ Engine::Bring Engine::HowToBring(const Task& task, const Plan& plan) const {
 }
 
 Result<void> Engine::StartLoad(Task& task, Plan plan, const SequenceOptions& options, Bring how) {
-  const uint64_t now_us = parts_.clock.NowMicros();
+  const uint64_t now_us = components_.clock.NowMicros();
   const uint64_t deadline_us = task.request().deadline_us;
   const uint64_t left_us = deadline_us <= now_us ? 1 : deadline_us - now_us;
   const LoadOptions load = {
@@ -61,7 +61,7 @@ Result<void> Engine::StartLoad(Task& task, Plan plan, const SequenceOptions& opt
   const uint64_t resident = plan.resident_tokens();
   const uint64_t tokens = plan.loadable_tokens();
   std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());
-  QUIRE_ASSIGN(Ticket ticket, parts_.cache.Load(std::move(plan), load));
+  QUIRE_ASSIGN(Ticket ticket, components_.cache.Load(std::move(plan), load));
   Loading& loading = loads_
                          .emplace(task.id(), Loading{.ticket = std::move(ticket),
                                                      .options = options,
@@ -79,7 +79,7 @@ Result<void> Engine::StartLoad(Task& task, Plan plan, const SequenceOptions& opt
 void Engine::StartFront(Task& task, Loading& load, std::vector<MissRun> missing) {
   SequenceOptions options = load.options;
   options.on_full = OnFull::kHalt;
-  auto front = parts_.cache.Open(load.ticket.Front(load.resident + 1), options);
+  auto front = components_.cache.Open(load.ticket.Front(load.resident + 1), options);
   if (!front) return;
   ++stats_.loads_from_end;
   load.computes = true;
@@ -99,7 +99,7 @@ void Engine::MeetLoad(Task& task, Loading& load) const {
     share = costs->load_us / std::max(costs->load_us + costs->compute_us, 1.0);
   }
   const auto next = static_cast<uint64_t>(share * static_cast<double>(unread));
-  const uint64_t block = parts_.cache.options().profile.block_tokens;
+  const uint64_t block = components_.cache.options().profile.block_tokens;
   task.StopAt(
       std::min(progress.meet_tokens, RoundDown(position, block) + RoundUp(next + 1, block)));
 }
@@ -154,7 +154,7 @@ void Engine::Join(Task& task, const Loading& load, Plan plan) {
     missing.insert(missing.end(), plan.missing().begin(), plan.missing().end());
   }
   if (resident <= task.position()) return task.Join(nullptr, std::move(missing));
-  auto sequence = parts_.cache.Open(std::move(plan), load.options);
+  auto sequence = components_.cache.Open(std::move(plan), load.options);
   if (!sequence) {
     if (sequence.error().code != ErrorCode::kNoSpace) return task.Fail(sequence.error());
     return Preempt(task, Waits::kNothing);
@@ -174,7 +174,7 @@ uint64_t Engine::holders() const {
 // The most that is being loaded of what this one begins with too.
 std::optional<Engine::Prefix> Engine::LoadingPrefix(const Task& task) const {
   if (!task.reuses()) return std::nullopt;
-  const uint32_t block = parts_.cache.options().profile.block_tokens;
+  const uint32_t block = components_.cache.options().profile.block_tokens;
   std::optional<Prefix> most;
   for (const auto& [id, load] : loads_) {
     const Task& owner = *tasks_.at(id);

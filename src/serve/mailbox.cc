@@ -157,7 +157,7 @@ std::vector<Command> Mailbox::TakeCommands() {
   return std::exchange(commands_, {});
 }
 
-bool Mailbox::HasRoom(RequestId id, uint32_t events) const {
+bool Mailbox::HasCapacity(RequestId id, uint32_t events) const {
   MutexLock lock(mutex_);
   return outboxes_.at(id).events.size() + events <= limits_.events_max;
 }

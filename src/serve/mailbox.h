@@ -134,7 +134,7 @@ class Mailbox {
   // The engine.
   std::vector<Command> TakeCommands();
   /// Whether the request may make `events` more.
-  bool HasRoom(RequestId id, uint32_t events) const;
+  bool HasCapacity(RequestId id, uint32_t events) const;
   /// Whether at least half of its queue is free.
   bool IsDrained(RequestId id) const;
   void Post(RequestId id, Event event);

@@ -16,39 +16,39 @@ constexpr uint32_t kPiecesOfAChunk = 8;
 }  // namespace
 
 // Everybody who generates, then prompts.
-std::vector<StepPart> Engine::PlanStep() {
-  std::vector<StepPart> parts;
-  std::vector<StepPart> prompts;
+std::vector<BatchEntry> Engine::PlanStep() {
+  std::vector<BatchEntry> entries;
+  std::vector<BatchEntry> prompts;
   for (Task* const task : running_) {
     if (task->paused_us()) continue;
     if (task->decoding()) {
-      parts.push_back({.task = task, .tokens = 1, .decoded = true});
+      entries.push_back({.task = task, .tokens = 1, .decoded = true});
     } else {
       prompts.push_back({.task = task});
     }
   }
   // Whoever generates waits for the whole step, so the chunk is a small one then.
-  DivideChunk(prompts, parts.empty() ? chunk_.tokens() : options_.chunk_tokens_min);
-  std::ranges::copy_if(prompts, std::back_inserter(parts), &StepPart::tokens);
-  return parts;
+  DivideChunk(prompts, entries.empty() ? chunk_.tokens() : options_.chunk_tokens_min);
+  std::ranges::copy_if(prompts, std::back_inserter(entries), &BatchEntry::tokens);
+  return entries;
 }
 
 // Pieces go to the least served tenant; in it to whoever has read the fewest whole chunks, so that
 // short prompts pass long ones; of these to the oldest.
-void Engine::DivideChunk(std::span<StepPart> prompts, uint64_t chunk) {
+void Engine::DivideChunk(std::span<BatchEntry> prompts, uint64_t chunk) {
   const uint64_t piece = std::max<uint64_t>(chunk / kPiecesOfAChunk, 1);
   std::map<TenantId, uint64_t> given;
   uint64_t left = chunk;
-  const auto place = [&](const StepPart& part) {
-    const Task& task = *part.task;
+  const auto place = [&](const BatchEntry& entry) {
+    const Task& task = *entry.task;
     return std::tuple(shares_.ServedAfter(task.tenant(), given[task.tenant()]), task.tenant(),
-                      (task.tokens_read() + part.tokens) / options_.chunk_tokens_max, task.id());
+                      (task.tokens_read() + entry.tokens) / options_.chunk_tokens_max, task.id());
   };
   while (left > 0) {
-    StepPart* first = nullptr;
-    for (StepPart& part : prompts) {
-      if (part.task->NextTokens(part.tokens + 1).size() == part.tokens) continue;  // all of it
-      if (first == nullptr || place(part) < place(*first)) first = &part;
+    BatchEntry* first = nullptr;
+    for (BatchEntry& entry : prompts) {
+      if (entry.task->NextTokens(entry.tokens + 1).size() == entry.tokens) continue;  // all of it
+      if (first == nullptr || place(entry) < place(*first)) first = &entry;
     }
     if (first == nullptr) return;
     const uint64_t before = first->tokens;
@@ -58,33 +58,33 @@ void Engine::DivideChunk(std::span<StepPart> prompts, uint64_t chunk) {
   }
 }
 
-void Engine::ReserveRoom(std::vector<StepPart>& parts) {
+void Engine::ReserveCapacity(std::vector<BatchEntry>& entries) {
   // The oldest first: it may take from all others.
-  std::ranges::sort(parts, {}, [](const StepPart& part) { return part.task->id(); });
-  for (StepPart& part : parts) {
+  std::ranges::sort(entries, {}, [](const BatchEntry& entry) { return entry.task->id(); });
+  for (BatchEntry& entry : entries) {
     // It may have lost its sequence to one before it.
-    if (part.task->running() && !ReserveRoom(part)) part.tokens = 0;
+    if (entry.task->running() && !ReserveCapacity(entry)) entry.tokens = 0;
   }
-  std::erase_if(parts, [](const StepPart& part) {
-    return part.tokens == 0 || part.task->ended() || !part.task->running();
+  std::erase_if(entries, [](const BatchEntry& entry) {
+    return entry.tokens == 0 || entry.task->ended() || !entry.task->running();
   });
   RemoveEnded();
 }
 
 // False: it takes no part in this step.
-bool Engine::ReserveRoom(StepPart& part) {
-  Task& task = *part.task;
+bool Engine::ReserveCapacity(BatchEntry& entry) {
+  Task& task = *entry.task;
   while (true) {
-    auto reserved = task.sequence().Reserve(task.sequence().length() + part.tokens);
+    auto reserved = task.sequence().Reserve(task.sequence().length() + entry.tokens);
     if (reserved) return true;
     if (reserved.error().code != ErrorCode::kNoSpace) {
       task.Fail(std::move(reserved).error());
       return false;
     }
     if (loads_.contains(task.id())) return false;  // what is loaded has its room
-    if (part.tokens > 1) {
+    if (entry.tokens > 1) {
       chunk_.Shrink();
-      part.tokens /= 2;
+      entry.tokens /= 2;
       continue;
     }
     if (task.request().on_full == OnFull::kHalt) {
@@ -110,7 +110,7 @@ bool Engine::ReserveRoom(StepPart& part) {
 }
 
 // For a request that would start.
-bool Engine::MakeRoomToStart(const Task& task) {
+bool Engine::FreeCapacityToStart(const Task& task) {
   if (ReleaseIdleSession() || PreemptPaused(nullptr)) return true;
   Task* victim = nullptr;
   for (Task* const other : running_) {
@@ -142,7 +142,7 @@ Task* Engine::VictimFor(bool spare_oldest) const {
 
 // Whole blocks that it published stay in the cache for its next start, as long as there is room.
 void Engine::Preempt(Task& task, Waits waits) {
-  RoomCameBack();
+  CapacityCameBack();
   TakeSequence(task, waits);
 }
 
@@ -151,7 +151,7 @@ void Engine::TakeSequence(Task& task, Waits waits) {
   loads_.erase(task.id());
   task.Preempt();
   if (waits == Waits::kRoom) {
-    WaitForRoom(task);
+    WaitForCapacity(task);
   } else {
     task.WaitFor(waits);
   }
@@ -174,32 +174,34 @@ bool Engine::PreemptPaused(const Task* except) {
   return true;
 }
 
-void Engine::TakeIn(std::span<const StepPart> parts) {
-  if (parts.empty()) return;
+void Engine::TakeIn(std::span<const BatchEntry> entries) {
+  if (entries.empty()) return;
   ++stats_.steps;
   uint64_t prompt_tokens = 0;
-  for (const StepPart& part : parts) {
-    if (part.decoded) {
-      stats_.decode_tokens += part.tokens;
+  for (const BatchEntry& entry : entries) {
+    if (entry.decoded) {
+      stats_.decode_tokens += entry.tokens;
     } else {
-      prompt_tokens += part.tokens;
+      prompt_tokens += entry.tokens;
     }
-    stats_.recomputed_tokens += part.tokens - part.fresh_tokens;
-    shares_.Charge(part.task->tenant(), part.fresh_tokens);
+    stats_.recomputed_tokens += entry.tokens - entry.fresh_tokens;
+    shares_.Charge(entry.task->tenant(), entry.fresh_tokens);
   }
   stats_.prompt_tokens += prompt_tokens;
   stats_.step_prompt_tokens_max = std::max(stats_.step_prompt_tokens_max, prompt_tokens);
   if (prompt_tokens > 0) {
-    const CacheStats cache = parts_.cache.stats();
+    const CacheStats cache = components_.cache.stats();
     const uint64_t room_bytes = cache.hot_bytes_limit - cache.hot_bytes_used +
-                                cache.evictable_blocks * parts_.cache.block_bytes();
-    chunk_.Adapt(room_bytes / parts_.cache.block_bytes() *
-                 parts_.cache.options().profile.block_tokens);
+                                cache.evictable_blocks * components_.cache.block_bytes();
+    chunk_.Adapt(room_bytes / components_.cache.block_bytes() *
+                 components_.cache.options().profile.block_tokens);
   }
-  const auto waits_for_room = [](const auto& each) { return each.second->waits() == Waits::kRoom; };
-  if (std::ranges::any_of(tasks_, waits_for_room)) {
+  const auto waits_for_capacity = [](const auto& each) {
+    return each.second->waits() == Waits::kRoom;
+  };
+  if (std::ranges::any_of(tasks_, waits_for_capacity)) {
     for (Task* const task : running_) {
-      if (!task->ended() && task->GaveBack()) RoomCameBack();
+      if (!task->ended() && task->GaveBack()) CapacityCameBack();
     }
   }
   WakePrefixWaiters();

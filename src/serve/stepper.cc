@@ -7,74 +7,74 @@
 
 namespace quire::serve {
 
-void Stepper::Step(std::span<StepPart> parts) {
-  if (parts.empty()) return;
-  std::vector<StepPart*> left;
-  auto done = Forward(parts, left);
+void Stepper::Step(std::span<BatchEntry> entries) {
+  if (entries.empty()) return;
+  std::vector<BatchEntry*> left;
+  auto done = Forward(entries, left);
   if (left.empty()) return;
-  if (parts.size() == 1) return parts.front().task->Fail(std::move(done).error());
+  if (entries.size() == 1) return entries.front().task->Fail(std::move(done).error());
   // `left` keeps the order of `parts`, whose front is not needed any more.
-  for (size_t i = 0; i < left.size(); ++i) std::swap(parts[i], *left[i]);
-  Step(parts.first(left.size() / 2));
-  Step(parts.subspan(left.size() / 2, left.size() - left.size() / 2));
+  for (size_t i = 0; i < left.size(); ++i) std::swap(entries[i], *left[i]);
+  Step(entries.first(left.size() / 2));
+  Step(entries.subspan(left.size() / 2, left.size() - left.size() / 2));
 }
 
 // Takes one step. On error `left` are those that were not computed, as they were before.
-Result<void> Stepper::Forward(std::span<StepPart> parts, std::vector<StepPart*>& left) {
+Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEntry*>& left) {
   struct Before {
     uint64_t logits;        // rows asked for
     uint64_t length_after;  // of the sequence, once it is computed
     std::optional<model::ImportanceObserver> observed;
   };
   std::vector<Before> before;
-  for (const StepPart& part : parts) {
-    before.push_back({.logits = part.task->LogitsOf(part.tokens),
-                      .length_after = part.task->sequence().length() + part.tokens,
-                      .observed = part.task->ObservedSoFar()});
+  for (const BatchEntry& entry : entries) {
+    before.push_back({.logits = entry.task->LogitsOf(entry.tokens),
+                      .length_after = entry.task->sequence().length() + entry.tokens,
+                      .observed = entry.task->ObservedSoFar()});
   }
-  auto done = StepModel(parts);
+  auto done = StepModel(entries);
 
   const uint64_t vocab = model_.config().vocab;
   const float* logits = logits_.data();
-  for (size_t i = 0; i < parts.size(); ++i) {
-    Task& task = *parts[i].task;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    Task& task = *entries[i].task;
     const std::span<const float> rows(logits, before[i].logits * vocab);
     logits += rows.size();
     // A step that fails while it commits has computed everything, and some are through.
     if (done || task.sequence().length() == before[i].length_after) {
-      parts[i].fresh_tokens = task.Advance(parts[i].tokens, rows, vocab, profile_);
-    } else if (GoBack(parts[i], std::move(before[i].observed))) {
-      left.push_back(&parts[i]);
+      entries[i].fresh_tokens = task.Advance(entries[i].tokens, rows, vocab, profile_);
+    } else if (GoBack(entries[i], std::move(before[i].observed))) {
+      left.push_back(&entries[i]);
     }
   }
   return done;
 }
 
 // After a step that failed. False: it cannot, and failed.
-bool Stepper::GoBack(StepPart& part, std::optional<model::ImportanceObserver> observed) {
-  part.task->ForgetObservedSince(std::move(observed));
-  Sequence& sequence = part.task->sequence();
+bool Stepper::GoBack(BatchEntry& entry, std::optional<model::ImportanceObserver> observed) {
+  entry.task->ForgetObservedSince(std::move(observed));
+  Sequence& sequence = entry.task->sequence();
   auto rolled_back = sequence.Rollback(sequence.length());
-  if (!rolled_back) part.task->Fail(std::move(rolled_back).error());
+  if (!rolled_back) entry.task->Fail(std::move(rolled_back).error());
   return rolled_back.has_value();
 }
 
 // The model's step. Where memory runs out on the way, sequences may hold uncommitted rows.
-Result<void> Stepper::StepModel(std::span<const StepPart> parts) {
+Result<void> Stepper::StepModel(std::span<const BatchEntry> entries) {
   const uint64_t vocab = model_.config().vocab;
   try {
     uint64_t rows = 0;
-    for (const StepPart& part : parts) rows += part.task->LogitsOf(part.tokens);
+    for (const BatchEntry& entry : entries) rows += entry.task->LogitsOf(entry.tokens);
     logits_.resize(std::max<size_t>(logits_.size(), rows * vocab));
     std::vector<model::StepItem> items;
     float* logits = logits_.data();
-    for (const StepPart& part : parts) {
-      const uint64_t wanted = part.task->LogitsOf(part.tokens);
-      items.push_back({.sequence = &part.task->sequence(),
-                       .tokens = part.task->NextTokens(part.tokens),
+    for (const BatchEntry& entry : entries) {
+      const uint64_t wanted = entry.task->LogitsOf(entry.tokens);
+      items.push_back({.sequence = &entry.task->sequence(),
+                       .tokens = entry.task->NextTokens(entry.tokens),
                        .logits = wanted > 0 ? logits : nullptr,
-                       .all_logits = part.task->request().all_logits,
-                       .observer = part.task->observer()});
+                       .all_logits = entry.task->request().all_logits,
+                       .observer = entry.task->observer()});
       logits += wanted * vocab;
     }
     return model_.Step(items, attention_, executor_);

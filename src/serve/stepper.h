@@ -15,7 +15,7 @@
 namespace quire::serve {
 
 /// A running task and how many of its next tokens to compute.
-struct StepPart {
+struct BatchEntry {
   Task* task = nullptr;
   uint64_t tokens = 0;
   bool decoded = false;       // the token it generated last; else of what it reads
@@ -32,12 +32,12 @@ class Stepper {
   /// Computes and commits all parts, whose room is reserved. Where a step fails it is taken again
   /// with fewer tasks, down to one, and only those fail that cannot be computed alone: the bits of
   /// a task do not depend on who is computed beside it.
-  void Step(std::span<StepPart> parts);
+  void Step(std::span<BatchEntry> entries);
 
  private:
-  Result<void> Forward(std::span<StepPart> parts, std::vector<StepPart*>& left);
-  Result<void> StepModel(std::span<const StepPart> parts);
-  bool GoBack(StepPart& part, std::optional<model::ImportanceObserver> observed);
+  Result<void> Forward(std::span<BatchEntry> entries, std::vector<BatchEntry*>& left);
+  Result<void> StepModel(std::span<const BatchEntry> entries);
+  bool GoBack(BatchEntry& entry, std::optional<model::ImportanceObserver> observed);
 
   model::Model& model_;
   AttentionBackend& attention_;

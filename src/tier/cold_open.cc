@@ -135,7 +135,7 @@ class ColdOpener {
                                 "build reads version {}",
                                 options_.directory, SegmentName(number), kRecordVersion));
       }
-      generations_[number] = first ? first->place.generation : 0;
+      generations_[number] = first ? first->location.generation : 0;
     }
     return {};
   }
@@ -238,20 +238,20 @@ class ColdOpener {
       if (record.publisher != row.publisher || record.erase_epoch != row.erase_epoch) continue;
       QUIRE_ASSIGN(const bool whole, IsWhole(file, record));
       if (!whole) {
-        found.gaps.push_back({.offset = record.place.offset, .bytes = record.record_bytes()});
+        found.gaps.push_back({.offset = record.location.offset, .bytes = record.record_bytes()});
         continue;
       }
       row.entries.push_back(
           {.key = PrefixOf(record.key),
            .segment = found.number,
-           .page = static_cast<uint32_t>(record.place.offset / kRecordAlignment),
+           .page = static_cast<uint32_t>(record.location.offset / kRecordAlignment),
            .pages = static_cast<uint32_t>(record.record_bytes() / kRecordAlignment),
            .used = 0});
       if (record.block_index == 0 && record.parent != Digest{}) {
         row.roots.push_back({.key = record.parent, .block_tokens = record.token_count});
       }
       ++recovery_.records_found;
-      const bool may_be_torn = record.place.offset + InFlightBytes() >= row.tail;
+      const bool may_be_torn = record.location.offset + InFlightBytes() >= row.tail;
       if (recovery_.catalogue_rebuilt && may_be_torn) found.last.push_back(record);
     }
     return {};
@@ -281,8 +281,8 @@ class ColdOpener {
         QUIRE_ASSIGN(const bool whole,
                      VerifyRecord(files_, file, record, state_->read_staging.memory()));
         if (whole) continue;
-        found.gaps.push_back({.offset = record.place.offset, .bytes = record.record_bytes()});
-        const auto page = static_cast<uint32_t>(record.place.offset / kRecordAlignment);
+        found.gaps.push_back({.offset = record.location.offset, .bytes = record.record_bytes()});
+        const auto page = static_cast<uint32_t>(record.location.offset / kRecordAlignment);
         std::erase_if(found.row.entries,
                       [&](const ColdEntry& entry) { return entry.page == page; });
         --recovery_.records_found;

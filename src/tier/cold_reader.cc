@@ -195,10 +195,10 @@ std::span<std::byte> ColdReader::BytesOf(const Piece& piece) {
 RecordMiss ColdReader::Verify(Load& load) {
   const LoadRequest& request = load.request;
   const std::span<const std::byte> header = BytesOf(load.pieces.front());
-  const RecordPlace place = {.segment = load.entry.segment,
-                             .offset = load.entry.page * kRecordAlignment,
-                             .generation = state_.segments[load.entry.segment].generation};
-  RecordMiss miss = MatchHeader(header, request.identity, *request.layout, place);
+  const RecordLocation location = {.segment = load.entry.segment,
+                                   .offset = load.entry.page * kRecordAlignment,
+                                   .generation = state_.segments[load.entry.segment].generation};
+  RecordMiss miss = MatchHeader(header, request.identity, *request.layout, location);
   if (Planted(Canary::kTrustCatalogue)) {
     const auto summary = InspectHeader(header);
     miss = summary ? RecordMiss::kNone : summary.error();
@@ -223,7 +223,7 @@ RecordMiss ColdReader::VerifyScrubbed(Load& load) {
 
 // A record that is what the index says stays, though it is not what this caller wanted.
 bool ColdReader::IsDamage(const Load& load, RecordMiss miss) {
-  if (load.truncated || miss == RecordMiss::kPayloadDamaged || miss == RecordMiss::kOtherPlace) {
+  if (load.truncated || miss == RecordMiss::kPayloadDamaged || miss == RecordMiss::kOtherLocation) {
     return true;
   }
   const auto summary = InspectHeader(BytesOf(load.pieces.front()));

@@ -177,7 +177,7 @@ void ColdWriter::Seal(uint32_t number) {
 }
 
 void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
-                              const RecordPlace& place) {
+                              const RecordLocation& location) {
   const RecordLayout& layout = *request.layout;
   QUIRE_CHECK(request.sections.size() == layout.sections().size());
   crcs_.clear();
@@ -186,7 +186,7 @@ void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
     crcs_.push_back(Crc32c(request.sections[i]));
   }
   header_.resize(layout.header_bytes());
-  EncodeHeader(request.identity, layout, request.priority, place, crcs_, header_);
+  EncodeHeader(request.identity, layout, request.priority, location, crcs_, header_);
   // The segment is in use until the commit ends.
   if (open_.segments.insert(number).second) ++state_.segments[number].writes;
   Append(number, header_);

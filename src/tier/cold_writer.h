@@ -73,7 +73,7 @@ class ColdWriter {
   void Seal(uint32_t number);
   void Append(uint32_t number, std::span<const std::byte> bytes);
   void AppendZeros(uint32_t number, uint64_t count);
-  void AppendRecord(uint32_t number, const PutRequest& request, const RecordPlace& place);
+  void AppendRecord(uint32_t number, const PutRequest& request, const RecordLocation& location);
   void SendChunk(uint32_t number);
   void StartCommit();
   void SyncSegments();

@@ -74,11 +74,11 @@ StoredHeader Prefix() {
   return header;
 }
 
-void SetPlace(StoredHeader& header, const RecordPlace& place) {
-  header.generation = place.generation;
-  header.sequence = place.sequence;
-  header.segment = place.segment;
-  header.segment_offset = place.offset;
+void SetLocation(StoredHeader& header, const RecordLocation& location) {
+  header.generation = location.generation;
+  header.sequence = location.sequence;
+  header.segment = location.segment;
+  header.segment_offset = location.offset;
 }
 
 // Writes the fixed part and the checksum over all of `out`.
@@ -211,7 +211,7 @@ std::string_view RecordMissName(RecordMiss miss) {
     case RecordMiss::kNotARecord: return "not_a_record";
     case RecordMiss::kOtherVersion: return "other_version";
     case RecordMiss::kHeaderDamaged: return "header_damaged";
-    case RecordMiss::kOtherPlace: return "other_place";
+    case RecordMiss::kOtherLocation: return "other_place";
     case RecordMiss::kOtherProfile: return "other_profile";
     case RecordMiss::kOtherGeometry: return "other_geometry";
     case RecordMiss::kOtherPublisher: return "other_publisher";
@@ -226,7 +226,7 @@ std::string_view RecordMissName(RecordMiss miss) {
 }
 
 void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
-                  const RecordPriority& priority, const RecordPlace& place,
+                  const RecordPriority& priority, const RecordLocation& location,
                   std::span<const uint32_t> crcs, std::span<std::byte> out) {
   QUIRE_CHECK(out.size() == layout.header_bytes() && crcs.size() == layout.sections().size());
   QUIRE_CHECK(identity.tokens.size() == layout.token_count());
@@ -244,7 +244,7 @@ void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
   header.token_count = layout.token_count();
   header.section_count = static_cast<uint32_t>(crcs.size());
   header.kind = kKindBlock;
-  SetPlace(header, place);
+  SetLocation(header, location);
   std::ranges::fill(out, std::byte{0});
   std::ranges::copy(std::as_bytes(identity.tokens), out.begin() + sizeof(header));
   std::byte* table = out.data() + SectionsOffset(layout.token_count());
@@ -255,12 +255,12 @@ void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
   Finish(header, out);
 }
 
-void EncodeVoid(const RecordPlace& place, uint64_t stretch_bytes, std::span<std::byte> out) {
+void EncodeVoid(const RecordLocation& location, uint64_t stretch_bytes, std::span<std::byte> out) {
   QUIRE_CHECK(out.size() == kRecordAlignment && stretch_bytes >= kRecordAlignment);
   StoredHeader header = Prefix();
   header.payload_bytes = stretch_bytes - kRecordAlignment;
   header.kind = kKindVoid;
-  SetPlace(header, place);
+  SetLocation(header, location);
   std::ranges::fill(out, std::byte{0});
   Finish(header, out);
 }
@@ -282,21 +282,21 @@ std::expected<RecordSummary, RecordMiss> InspectHeader(std::span<const std::byte
                        .section_count = header.section_count,
                        .is_void = header.kind == kKindVoid,
                        .priority = {.priority = header.priority, .end_s = header.priority_end_s},
-                       .place = {.segment = header.segment,
-                                 .offset = header.segment_offset,
-                                 .generation = header.generation,
-                                 .sequence = header.sequence}};
+                       .location = {.segment = header.segment,
+                                    .offset = header.segment_offset,
+                                    .generation = header.generation,
+                                    .sequence = header.sequence}};
 }
 
 RecordMiss MatchHeader(std::span<const std::byte> bytes, const RecordIdentity& identity,
-                       const RecordLayout& layout, const RecordPlace& place) {
+                       const RecordLayout& layout, const RecordLocation& location) {
   const auto checked = Check(bytes);
   if (!checked) return checked.error();
   const StoredHeader& header = checked->fixed;
   if (header.kind != kKindBlock) return RecordMiss::kNotARecord;
-  if (header.segment != place.segment || header.segment_offset != place.offset ||
-      header.generation != place.generation) {
-    return RecordMiss::kOtherPlace;
+  if (header.segment != location.segment || header.segment_offset != location.offset ||
+      header.generation != location.generation) {
+    return RecordMiss::kOtherLocation;
   }
   if (header.profile != identity.profile) return RecordMiss::kOtherProfile;
   if (header.geometry != identity.geometry) return RecordMiss::kOtherGeometry;

@@ -89,13 +89,13 @@ struct RecordPriority {
 };
 
 /// Where a store put a record. A record that is found elsewhere is not one.
-struct RecordPlace {
+struct RecordLocation {
   uint64_t segment = 0;
   uint64_t offset = 0;      // in the segment
   uint64_t generation = 0;  // of the segment: how often segments were begun in this store
   uint64_t sequence = 0;    // records written to this store before this one
 
-  bool operator==(const RecordPlace&) const = default;
+  bool operator==(const RecordLocation&) const = default;
 };
 
 /// Why bytes are not the record that was wanted.
@@ -104,7 +104,7 @@ enum class RecordMiss : uint8_t {
   kNotARecord = 1,      // no record begins here
   kOtherVersion = 2,    // written by another version of the format
   kHeaderDamaged = 3,   // the header's checksum or a field that no writer writes
-  kOtherPlace = 4,      // a record that belongs elsewhere
+  kOtherLocation = 4,   // a record that belongs elsewhere
   kOtherProfile = 5,    // numbers made in another way
   kOtherGeometry = 6,   //
   kOtherPublisher = 7,  //
@@ -137,7 +137,7 @@ static_assert(sizeof(StoredSection) == 48);
 
 /// Writes a header: `out` [layout.header_bytes()]. `crcs` has the CRC32C of every section's bytes.
 void EncodeHeader(const RecordIdentity& identity, const RecordLayout& layout,
-                  const RecordPriority& priority, const RecordPlace& place,
+                  const RecordPriority& priority, const RecordLocation& location,
                   std::span<const uint32_t> crcs, std::span<std::byte> out);
 
 /// What a header says about itself, all of it checked for sense but compared with nothing.
@@ -155,7 +155,7 @@ struct RecordSummary {
   uint32_t section_count = 0;
   bool is_void = false;  // a stretch of a segment that holds no record
   RecordPriority priority{};
-  RecordPlace place{};
+  RecordLocation location{};
 
   uint64_t record_bytes() const { return header_bytes + payload_bytes; }
 };
@@ -168,13 +168,13 @@ std::expected<RecordSummary, RecordMiss> InspectHeader(std::span<const std::byte
 /// Compares the header at the start of `bytes` with what its reader expects.
 /// kNone: it is that record, and its table of sections is the layout's.
 RecordMiss MatchHeader(std::span<const std::byte> bytes, const RecordIdentity& identity,
-                       const RecordLayout& layout, const RecordPlace& place);
+                       const RecordLayout& layout, const RecordLocation& location);
 
 /// The section table of a header that InspectHeader or MatchHeader accepted; valid with the bytes.
 std::span<const StoredSection> StoredSections(std::span<const std::byte> header);
 
 /// A header for a stretch of a segment that holds no record: `out` [kRecordAlignment].
-void EncodeVoid(const RecordPlace& place, uint64_t stretch_bytes, std::span<std::byte> out);
+void EncodeVoid(const RecordLocation& location, uint64_t stretch_bytes, std::span<std::byte> out);
 
 /// Compares checksums of sections with payload bytes that come in pieces, in ascending order and
 /// without gaps.

@@ -13,12 +13,13 @@
 namespace quire::tier {
 namespace {
 
-constexpr RecordPlace kPlace = {.segment = 3, .offset = 8192, .generation = 5, .sequence = 77};
+constexpr RecordLocation kLocation = {
+    .segment = 3, .offset = 8192, .generation = 5, .sequence = 77};
 
 class RecordTest : public testing::Test {
  protected:
   RecordMiss Match(std::span<const std::byte> bytes) const {
-    return MatchHeader(bytes, record_.identity(), layout_, kPlace);
+    return MatchHeader(bytes, record_.identity(), layout_, kLocation);
   }
   std::span<std::byte> header() { return std::span(encoded_).first(layout_.header_bytes()); }
 
@@ -32,7 +33,7 @@ class RecordTest : public testing::Test {
 
   const RecordLayout layout_ = TestLayout(16, 3, 1000);
   TestRecord record_{9, layout_, "tenant", 4};
-  std::vector<std::byte> encoded_ = record_.Encoded(kPlace, {.priority = 7, .end_s = 1234});
+  std::vector<std::byte> encoded_ = record_.Encoded(kLocation, {.priority = 7, .end_s = 1234});
 };
 
 TEST_F(RecordTest, LiesOnPagesInTheOrderOfItsLayout) {
@@ -61,7 +62,7 @@ TEST_F(RecordTest, IsFoundByItsOwnIdentity) {
   EXPECT_EQ(summary->erase_epoch, 4);
   EXPECT_EQ(summary->record_bytes(), layout_.record_bytes());
   EXPECT_EQ(summary->priority, (RecordPriority{.priority = 7, .end_s = 1234}));
-  EXPECT_EQ(summary->place, kPlace);
+  EXPECT_EQ(summary->location, kLocation);
   EXPECT_FALSE(summary->is_void);
 }
 
@@ -69,17 +70,17 @@ TEST_F(RecordTest, IsFoundByItsOwnIdentity) {
 TEST_F(RecordTest, ARecordMayHaveNoTokens) {
   const RecordLayout layout = TestLayout(0, 1, 100);
   const TestRecord record(3, layout);
-  const auto encoded = record.Encoded(kPlace);
-  EXPECT_EQ(MatchHeader(encoded, record.identity(), layout, kPlace), RecordMiss::kNone);
+  const auto encoded = record.Encoded(kLocation);
+  EXPECT_EQ(MatchHeader(encoded, record.identity(), layout, kLocation), RecordMiss::kNone);
   const TestRecord other(4, layout_);
-  EXPECT_EQ(MatchHeader(encoded, other.identity(), layout_, kPlace), RecordMiss::kOtherKey);
+  EXPECT_EQ(MatchHeader(encoded, other.identity(), layout_, kLocation), RecordMiss::kOtherKey);
 }
 
 TEST_F(RecordTest, EveryPartOfTheIdentityIsCompared) {
   const auto match = [&](const std::function<void(RecordIdentity&)>& change) {
     RecordIdentity other = record_.identity();
     change(other);
-    return MatchHeader(encoded_, other, layout_, kPlace);
+    return MatchHeader(encoded_, other, layout_, kLocation);
   };
   using I = RecordIdentity;
   EXPECT_EQ(match([](I& i) { i.key[31] ^= 1; }), RecordMiss::kOtherKey);
@@ -98,7 +99,8 @@ TEST_F(RecordTest, EveryPartOfTheLayoutIsCompared) {
   const auto match = [&](const std::function<void(SectionSpec&)>& change) {
     std::vector<SectionSpec> sections(layout_.sections().begin(), layout_.sections().end());
     change(sections[4]);
-    return MatchHeader(encoded_, record_.identity(), *RecordLayout::Create(16, sections), kPlace);
+    return MatchHeader(encoded_, record_.identity(), *RecordLayout::Create(16, sections),
+                       kLocation);
   };
   EXPECT_EQ(match([](SectionSpec&) {}), RecordMiss::kNone);
   for (const auto& change : std::vector<std::function<void(SectionSpec&)>>{
@@ -109,17 +111,17 @@ TEST_F(RecordTest, EveryPartOfTheLayoutIsCompared) {
            [](SectionSpec& s) { s.bytes = 999; }}) {
     EXPECT_EQ(match(change), RecordMiss::kOtherLayout);
   }
-  EXPECT_EQ(MatchHeader(encoded_, record_.identity(), TestLayout(16, 2, 1000), kPlace),
+  EXPECT_EQ(MatchHeader(encoded_, record_.identity(), TestLayout(16, 2, 1000), kLocation),
             RecordMiss::kOtherLayout);
 }
 
 TEST_F(RecordTest, ARecordFoundElsewhereIsNone) {
-  const auto match = [&](const RecordPlace& place) {
-    return MatchHeader(encoded_, record_.identity(), layout_, place);
+  const auto match = [&](const RecordLocation& location) {
+    return MatchHeader(encoded_, record_.identity(), layout_, location);
   };
-  EXPECT_EQ(match({.segment = 4, .offset = 8192, .generation = 5}), RecordMiss::kOtherPlace);
-  EXPECT_EQ(match({.segment = 3, .offset = 4096, .generation = 5}), RecordMiss::kOtherPlace);
-  EXPECT_EQ(match({.segment = 3, .offset = 8192, .generation = 6}), RecordMiss::kOtherPlace);
+  EXPECT_EQ(match({.segment = 4, .offset = 8192, .generation = 5}), RecordMiss::kOtherLocation);
+  EXPECT_EQ(match({.segment = 3, .offset = 4096, .generation = 5}), RecordMiss::kOtherLocation);
+  EXPECT_EQ(match({.segment = 3, .offset = 8192, .generation = 6}), RecordMiss::kOtherLocation);
 }
 
 TEST_F(RecordTest, NoFlippedBitOfAHeaderPasses) {
@@ -205,7 +207,7 @@ TEST_F(RecordTest, SectionsAreCheckedFromAnyPage) {
 
 TEST_F(RecordTest, AVoidStretchIsNoRecord) {
   std::vector<std::byte> page(4096);
-  EncodeVoid(kPlace, 3 * 4096, page);
+  EncodeVoid(kLocation, 3 * 4096, page);
   const auto summary = InspectHeader(page);
   ASSERT_TRUE(summary);
   EXPECT_TRUE(summary->is_void);

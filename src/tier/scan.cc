@@ -51,11 +51,11 @@ class HeaderReader {
 // Of all that was found, what is of the highest generation.
 void KeepNewest(SegmentScan& scan, const std::vector<RecordSummary>& found) {
   for (const RecordSummary& record : found) {
-    scan.generation = std::max(scan.generation, record.place.generation);
+    scan.generation = std::max(scan.generation, record.location.generation);
   }
   for (const RecordSummary& record : found) {
-    if (record.place.generation != scan.generation) continue;
-    scan.tail = std::max(scan.tail, record.place.offset + record.record_bytes());
+    if (record.location.generation != scan.generation) continue;
+    scan.tail = std::max(scan.tail, record.location.offset + record.record_bytes());
     scan.records.push_back(record);
   }
 }
@@ -63,10 +63,10 @@ void KeepNewest(SegmentScan& scan, const std::vector<RecordSummary>& found) {
 void FindGaps(SegmentScan& scan, uint64_t begin) {
   uint64_t covered = begin;
   for (const RecordSummary& record : scan.records) {
-    if (record.place.offset > covered) {
-      scan.gaps.push_back({.offset = covered, .bytes = record.place.offset - covered});
+    if (record.location.offset > covered) {
+      scan.gaps.push_back({.offset = covered, .bytes = record.location.offset - covered});
     }
-    covered = std::max(covered, record.place.offset + record.record_bytes());
+    covered = std::max(covered, record.location.offset + record.record_bytes());
   }
   std::erase_if(scan.records, [](const RecordSummary& record) { return record.is_void; });
 }
@@ -82,8 +82,8 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
   uint64_t newest = 0;
   for (uint64_t offset = begin; offset < segment_bytes;) {
     QUIRE_ASSIGN(const auto summary, reader.At(offset));
-    const bool here = summary && summary->place.segment == number &&
-                      summary->place.offset == offset &&
+    const bool here = summary && summary->location.segment == number &&
+                      summary->location.offset == offset &&
                       summary->record_bytes() <= segment_bytes - offset;
     if (!here) {
       scan.other_versions += !summary && summary.error() == RecordMiss::kOtherVersion ? 1 : 0;
@@ -92,8 +92,8 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
     }
     found.push_back(*summary);
     // What an older generation says about its length says nothing about what was written over it.
-    newest = std::max(newest, summary->place.generation);
-    offset += summary->place.generation == newest ? summary->record_bytes() : kRecordAlignment;
+    newest = std::max(newest, summary->location.generation);
+    offset += summary->location.generation == newest ? summary->record_bytes() : kRecordAlignment;
   }
   KeepNewest(scan, found);
   FindGaps(scan, begin);
@@ -103,11 +103,11 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
 Result<bool> VerifyRecord(Files& files, FileId file, const RecordSummary& record,
                           std::span<std::byte> buffer) {
   Staging header(kHeaderBytesMax, 1);
-  QUIRE_ASSIGN(uint64_t got, files.ReadAt(file, record.place.offset, header.memory()));
+  QUIRE_ASSIGN(uint64_t got, files.ReadAt(file, record.location.offset, header.memory()));
   const auto again = InspectHeader(header.memory().first(got));
-  if (!again || again->place != record.place || again->key != record.key) return false;
+  if (!again || again->location != record.location || again->key != record.key) return false;
   SectionChecker checker(StoredSections(header.memory()), 0);
-  const uint64_t payload = record.place.offset + record.header_bytes;
+  const uint64_t payload = record.location.offset + record.header_bytes;
   for (uint64_t done = 0; done < record.payload_bytes; done += got) {
     const uint64_t bytes = std::min<uint64_t>(buffer.size(), record.payload_bytes - done);
     QUIRE_ASSIGN(got, files.ReadAt(file, payload + done, buffer.first(bytes)));

@@ -71,8 +71,8 @@ Result<std::expected<RecordSummary, RecordMiss>> FirstHeader(Files& files, FileI
     QUIRE_ASSIGN(got, files.ReadAt(segment, 0, page.memory()));
     summary = InspectHeader(page.memory().first(got));
   }
-  if (summary && (summary->place.segment != number || summary->place.offset != 0)) {
-    summary = std::unexpected(RecordMiss::kOtherPlace);
+  if (summary && (summary->location.segment != number || summary->location.offset != 0)) {
+    summary = std::unexpected(RecordMiss::kOtherLocation);
   }
   return summary;
 }

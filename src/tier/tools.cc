@@ -135,7 +135,7 @@ class Walk {
       }
       ++report_.damaged;
       QUIRE_TRY(Void(file, number, scan.generation,
-                     {.offset = record.place.offset, .bytes = record.record_bytes()}));
+                     {.offset = record.location.offset, .bytes = record.record_bytes()}));
     }
     if (wiped && depth_ == Depth::kRepair) QUIRE_TRY(Wipe(file, length));
     return {};

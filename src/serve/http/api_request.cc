@@ -154,9 +154,9 @@ ApiResult<std::string> ReadContent(const Json& value, const std::string& where) 
   };
   if (!value.is_array()) return bad("must be a string or an array of text parts");
   std::string text;
-  for (const Json& part : value) {
-    if (!part.is_object()) return bad("has a part that is no object");
-    Fields fields(part, where + ".");
+  for (const Json& element : value) {
+    if (!element.is_object()) return bad("has a part that is no object");
+    Fields fields(element, where + ".");
     QUIRE_ASSIGN(const auto type, fields.Text("type"));
     if (type != "text") return bad("has a part that is not text: this model reads text only");
     QUIRE_ASSIGN(const auto piece, fields.Text("text"));

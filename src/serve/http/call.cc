@@ -15,8 +15,8 @@ std::string ServerSentEvent(const OrderedJson& json) {
   return fmt::format("data: {}\n\n", Dump(json));
 }
 
-Call::Call(const Parts& parts, ApiCall call, Head head, std::shared_ptr<CallProgress> progress)
-    : parts_(parts),
+Call::Call(const Context& context, ApiCall call, Head head, std::shared_ptr<CallProgress> progress)
+    : context_(context),
       call_(std::move(call)),
       head_(std::move(head)),
       progress_(std::move(progress)) {}
@@ -26,35 +26,35 @@ Call::~Call() {
   for (Asked& asked : asked_) {
     if (asked.answer.ended()) continue;
     CancelOne(asked);
-    while (parts_.engine.Await(asked.id)) {
+    while (context_.engine.Await(asked.id)) {
     }
   }
-  parts_.live.Leave(progress_);
+  context_.live.Leave(progress_);
 }
 
 ApiResult<void> Call::Submit(Request request, bool counts_prompt) {
   const uint64_t tokens = request.prompt.size();
-  const auto id = parts_.engine.Submit(std::move(request));
+  const auto id = context_.engine.Submit(std::move(request));
   if (!id) return std::unexpected(FromError(id.error()));
   asked_.push_back(
-      {.id = *id, .answer = Answer(call_, parts_.tokenizer), .counts_prompt = counts_prompt});
+      {.id = *id, .answer = Answer(call_, context_.tokenizer), .counts_prompt = counts_prompt});
   role_said_.push_back(false);
   progress_->prompt_tokens += tokens;
   return {};
 }
 
 void Call::Listen(const std::function<void()>& wake) {
-  for (const Asked& asked : asked_) parts_.hub.Listen(asked.id, wake);
+  for (const Asked& asked : asked_) context_.hub.Listen(asked.id, wake);
 }
 
 void Call::Unlisten() {
-  for (const Asked& asked : asked_) parts_.hub.Unlisten(asked.id);
+  for (const Asked& asked : asked_) context_.hub.Unlisten(asked.id);
 }
 
 void Call::Pump() {
   for (Asked& asked : asked_) {
     while (!asked.answer.ended()) {
-      auto event = parts_.engine.Next(asked.id);
+      auto event = context_.engine.Next(asked.id);
       if (!event) break;
       Take(asked, *std::move(event));
     }
@@ -88,8 +88,8 @@ void Call::CancelOne(Asked& asked) {
   if (asked.cancelled || asked.answer.ended()) return;
   asked.cancelled = true;
   // An answer that has met its stop stands. What ends with an error may be sent again.
-  parts_.engine.Cancel(asked.id,
-                       asked.answer.stopped() ? CancelledTurn::kStands : CancelledTurn::kUndone);
+  context_.engine.Cancel(asked.id,
+                         asked.answer.stopped() ? CancelledTurn::kStands : CancelledTurn::kUndone);
 }
 
 void Call::Cancel(ApiError why) {

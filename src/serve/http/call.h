@@ -37,7 +37,7 @@ struct CallReport {
 /// Lifetime: engine, hub and tokenizer must outlive it; the engine must be turned until it ends
 class Call {
  public:
-  struct Parts {
+  struct Context {
     Engine& engine;
     EventHub& hub;
     LiveCalls& live;
@@ -50,7 +50,7 @@ class Call {
     std::string version;  // system_fingerprint
   };
 
-  Call(const Parts& parts, ApiCall call, Head head, std::shared_ptr<CallProgress> progress);
+  Call(const Context& context, ApiCall call, Head head, std::shared_ptr<CallProgress> progress);
   /// Cancels what has not ended, and waits until the engine has said so.
   ~Call();
   Call(const Call&) = delete;
@@ -100,7 +100,7 @@ class Call {
   OrderedJson UsageJson() const;
   OrderedJson PieceJson(size_t index, Asked& asked, const Answer::Piece& piece);
 
-  const Parts parts_;
+  const Context context_;
   const ApiCall call_;
   const Head head_;
   const std::shared_ptr<CallProgress> progress_;

@@ -55,8 +55,8 @@ template <typename Stream>
 class StreamConnection final : public Connection,
                                public std::enable_shared_from_this<StreamConnection<Stream>> {
  public:
-  StreamConnection(Stream stream, const ConnectionParts& parts)
-      : parts_(parts),
+  StreamConnection(Stream stream, const ConnectionContext& context)
+      : context_(context),
         stream_(std::move(stream)),
         watchdog_(stream_.get_executor()),
         wake_(stream_.get_executor()) {
@@ -64,9 +64,9 @@ class StreamConnection final : public Connection,
     const auto remote = stream_.lowest_layer().remote_endpoint(ignored);
     remote_ = remote.address().to_string();
     stream_.lowest_layer().set_option(asio::ip::tcp::no_delay(true), ignored);
-    parts_.service.NoteConnections(1);
+    context_.service.NoteConnections(1);
   }
-  ~StreamConnection() override { parts_.service.NoteConnections(-1); }
+  ~StreamConnection() override { context_.service.NoteConnections(-1); }
 
   asio::awaitable<void> Run() override {
     if (co_await Handshake()) {
@@ -127,7 +127,7 @@ class StreamConnection final : public Connection,
 
   asio::awaitable<bool> Handshake() {
     if constexpr (kIsTls) {
-      SetDeadline(parts_.options.handshake_ms);
+      SetDeadline(context_.options.handshake_ms);
       const auto [error] = co_await stream_.async_handshake(asio::ssl::stream_base::server, kAwait);
       co_return !error;
     }
@@ -160,7 +160,7 @@ class StreamConnection final : public Connection,
 
   /// Waits for the first byte of a request. False: the client left, or idled for too long.
   asio::awaitable<bool> AwaitRequest() {
-    SetDeadline(parts_.options.idle_ms);
+    SetDeadline(context_.options.idle_ms);
     while (reading_ahead_) co_await AwaitWake();
     if (client_left_) co_return false;
     if (buffer_.size() > 0) co_return true;
@@ -192,18 +192,18 @@ class StreamConnection final : public Connection,
   asio::awaitable<bool> OneRequest() {
     if (!co_await AwaitRequest()) co_return false;
     Parser parser;
-    parser.header_limit(static_cast<uint32_t>(parts_.options.header_bytes_max));
-    parser.body_limit(parts_.options.body_bytes_max);
+    parser.header_limit(static_cast<uint32_t>(context_.options.header_bytes_max));
+    parser.body_limit(context_.options.body_bytes_max);
     line_ = {.remote = remote_};
     rest_unread_ = true;
-    SetDeadline(parts_.options.header_ms);
+    SetDeadline(context_.options.header_ms);
     const auto [header_error, header_bytes] =
         co_await beast_http::async_read_header(stream_, buffer_, parser, kAwait);
     if (header_error) co_return co_await Refuse(header_error, parser);
     begin_ = SteadyClock::now();
     const std::string_view expect(parser.get()[beast_http::field::expect]);
     if (expect == "100-continue") co_await Write(asio::buffer(kContinue));
-    SetDeadline(parts_.options.body_ms);
+    SetDeadline(context_.options.body_ms);
     const auto [body_error, body_bytes] =
         co_await beast_http::async_read(stream_, buffer_, parser, kAwait);
     if (body_error) co_return co_await Refuse(body_error, parser);
@@ -211,9 +211,9 @@ class StreamConnection final : public Connection,
     ClearDeadline();
     begin_ = SteadyClock::now();
     answering_ = true;
-    ++parts_.busy;
+    ++context_.busy;
     const bool more = co_await Serve(parser);
-    --parts_.busy;
+    --context_.busy;
     answering_ = false;
     co_return more;
   }
@@ -227,11 +227,11 @@ class StreamConnection final : public Connection,
     } else if (error == beast_http::error::body_limit) {
       refusal = ProtocolError(
           413, "request_too_large",
-          fmt::format("the body has more than {} bytes", parts_.options.body_bytes_max));
+          fmt::format("the body has more than {} bytes", context_.options.body_bytes_max));
     } else if (error == beast_http::error::header_limit) {
       refusal = ProtocolError(
           431, "header_too_large",
-          fmt::format("the header has more than {} bytes", parts_.options.header_bytes_max));
+          fmt::format("the header has more than {} bytes", context_.options.header_bytes_max));
     } else if (error.category() !=
                beast_http::make_error_code(beast_http::error::bad_method).category()) {
       co_return false;  // the connection broke
@@ -256,14 +256,14 @@ class StreamConnection final : public Connection,
                         .content_type = field(beast_http::field::content_type),
                         .authorization = field(beast_http::field::authorization),
                         .body = std::move(message.body()),
-                        .by_operator_listener = parts_.by_operator_listener};
+                        .by_operator_listener = context_.by_operator_listener};
     line_.method = request.method;
     line_.path = request.path.substr(0, kPathBytesLogged);
     line_.bytes_in = request.body.size();
     line_.request_id = Harmless(message["x-request-id"]);
     if (line_.request_id.empty()) line_.request_id = RandomName("req_");
     line_.traceparent = Harmless(message["traceparent"]);
-    const bool keep_alive = message.keep_alive() && !parts_.service.draining();
+    const bool keep_alive = message.keep_alive() && !context_.service.draining();
     Handled handled = co_await Handle(request);
     line_.tenant = handled.caller.name;
     bool more = keep_alive;
@@ -281,13 +281,13 @@ class StreamConnection final : public Connection,
   asio::awaitable<Handled> Handle(const HttpRequest& request) {
     // What asks whether the server lives is not kept waiting by those who work.
     if (request.method == "GET" && !request.path.starts_with("/v1/")) {
-      co_return parts_.service.Handle(request);
+      co_return context_.service.Handle(request);
     }
     co_return co_await asio::co_spawn(
-        parts_.workers,
+        context_.workers,
         [](Service& service, const HttpRequest& asked) -> asio::awaitable<Handled> {
           co_return service.Handle(asked);
-        }(parts_.service, request),
+        }(context_.service, request),
         asio::use_awaitable);
   }
 
@@ -324,7 +324,7 @@ class StreamConnection final : public Connection,
     }
     call.Unlisten();
     const CallReport report = call.Report();
-    parts_.service.NoteEnd(handled, report);
+    context_.service.NoteEnd(handled, report);
     line_.call = report;
     if (!reachable) {
       line_.status = 499;
@@ -369,7 +369,7 @@ class StreamConnection final : public Connection,
     message.keep_alive(keep_alive);
     if (has_body) message.body() = std::move(reply.body);
     message.prepare_payload();
-    SetDeadline(parts_.options.write_ms);
+    SetDeadline(context_.options.write_ms);
     const auto [error, bytes] = co_await beast_http::async_write(stream_, message, kAwait);
     line_.bytes_out += bytes;
     ClearDeadline();
@@ -385,7 +385,7 @@ class StreamConnection final : public Connection,
     message.keep_alive(keep_alive && version >= 11);
     if (version >= 11) message.chunked(true);
     beast_http::response_serializer<beast_http::empty_body> serializer(message);
-    SetDeadline(parts_.options.write_ms);
+    SetDeadline(context_.options.write_ms);
     const auto [error, bytes] =
         co_await beast_http::async_write_header(stream_, serializer, kAwait);
     line_.bytes_out += bytes;
@@ -400,7 +400,7 @@ class StreamConnection final : public Connection,
   }
 
   asio::awaitable<bool> Write(asio::const_buffer bytes) {
-    SetDeadline(parts_.options.write_ms);
+    SetDeadline(context_.options.write_ms);
     const auto [error, written] = co_await asio::async_write(stream_, bytes, kAwait);
     line_.bytes_out += written;
     ClearDeadline();
@@ -410,11 +410,11 @@ class StreamConnection final : public Connection,
   void NoteReply(const Handled& handled) {
     const auto time = SteadyClock::now() - begin_;
     line_.ms = std::chrono::duration<double, std::milli>(time).count();
-    parts_.service.NoteReply(handled, line_.status, line_.ms / 1e3);
-    parts_.log.Write(line_);
+    context_.service.NoteReply(handled, line_.status, line_.ms / 1e3);
+    context_.log.Write(line_);
   }
 
-  const ConnectionParts parts_;
+  const ConnectionContext context_;
   Stream stream_;
   asio::steady_timer watchdog_;
   asio::steady_timer wake_;
@@ -436,12 +436,12 @@ class StreamConnection final : public Connection,
 
 }  // namespace
 
-std::shared_ptr<Connection> MakeConnection(PlainStream stream, const ConnectionParts& parts) {
-  return std::make_shared<StreamConnection<PlainStream>>(std::move(stream), parts);
+std::shared_ptr<Connection> MakeConnection(PlainStream stream, const ConnectionContext& context) {
+  return std::make_shared<StreamConnection<PlainStream>>(std::move(stream), context);
 }
 
-std::shared_ptr<Connection> MakeConnection(TlsStream stream, const ConnectionParts& parts) {
-  return std::make_shared<StreamConnection<TlsStream>>(std::move(stream), parts);
+std::shared_ptr<Connection> MakeConnection(TlsStream stream, const ConnectionContext& context) {
+  return std::make_shared<StreamConnection<TlsStream>>(std::move(stream), context);
 }
 
 }  // namespace quire::serve::http

@@ -14,7 +14,7 @@
 namespace quire::serve::http {
 
 /// What connections share. Lifetime: that of the server.
-struct ConnectionParts {
+struct ConnectionContext {
   Service& service;
   AccessLog& log;
   const ServerOptions& options;
@@ -40,8 +40,8 @@ class Connection {
 using PlainStream = boost::asio::ip::tcp::socket;
 using TlsStream = boost::asio::ssl::stream<boost::asio::ip::tcp::socket>;
 
-std::shared_ptr<Connection> MakeConnection(PlainStream stream, const ConnectionParts& parts);
-std::shared_ptr<Connection> MakeConnection(TlsStream stream, const ConnectionParts& parts);
+std::shared_ptr<Connection> MakeConnection(PlainStream stream, const ConnectionContext& context);
+std::shared_ptr<Connection> MakeConnection(TlsStream stream, const ConnectionContext& context);
 
 }  // namespace quire::serve::http
 

@@ -201,16 +201,16 @@ class ServerImpl final : public Server {
       if (!tls_ || by_operator) socket.write_some(asio::buffer(TooManyConnections()), ignored);
       return;
     }
-    const ConnectionParts parts{.service = service_,
-                                .log = log_,
-                                .options = options_,
-                                .busy = busy_,
-                                .workers = workers_.get_executor(),
-                                .by_operator_listener = by_operator};
+    const ConnectionContext context{.service = service_,
+                                    .log = log_,
+                                    .options = options_,
+                                    .busy = busy_,
+                                    .workers = workers_.get_executor(),
+                                    .by_operator_listener = by_operator};
     const auto executor = socket.get_executor();
     const std::shared_ptr<Connection> connection =
-        tls_ && !by_operator ? MakeConnection(TlsStream(std::move(socket), *tls_), parts)
-                             : MakeConnection(std::move(socket), parts);
+        tls_ && !by_operator ? MakeConnection(TlsStream(std::move(socket), *tls_), context)
+                             : MakeConnection(std::move(socket), context);
     connections_.push_back(connection);
     asio::co_spawn(
         executor, [connection] { return connection->Run(); },

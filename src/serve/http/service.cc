@@ -104,26 +104,26 @@ Reply ErrorReply(const ApiError& error) {
   return reply;
 }
 
-Service::Service(const ServiceContext& parts, const ServiceOptions& options)
-    : parts_(parts),
+Service::Service(const ServiceContext& context, const ServiceOptions& options)
+    : context_(context),
       options_(options),
       started_s_(static_cast<uint64_t>(std::time(nullptr))),
-      sessions_(parts.engine, options.sessions),
-      tree_(parts.cache.options().profile.block_tokens) {}
+      sessions_(context.engine, options.sessions),
+      tree_(context.cache.options().profile.block_tokens) {}
 
-Result<std::unique_ptr<Service>> Service::Create(const ServiceContext& parts,
+Result<std::unique_ptr<Service>> Service::Create(const ServiceContext& context,
                                                  const ServiceOptions& options,
                                                  const std::optional<KeysFile>& keys) {
-  std::unique_ptr<Service> service(new Service(parts, options));
+  std::unique_ptr<Service> service(new Service(context, options));
   // Where there are keys, only the operator's listener asks without one.
   service->tenants_.push_back({.id = kDefaultTenant,
                                .name = keys ? std::string(kOperatorName) : Caller{}.name,
                                .domain = TenantId::None()});
   if (keys) QUIRE_TRY(service->AddTenants(*keys));
-  if (parts.sessions != nullptr) {
-    service->sessions_.Restore(*parts.sessions, parts.cache, parts.clock.NowMicros());
+  if (context.sessions != nullptr) {
+    service->sessions_.Restore(*context.sessions, context.cache, context.clock.NowMicros());
   }
-  if (!parts.chat) {
+  if (!context.chat) {
     LogWarn("{}: no chat template; chats are put to the model as plain 'role: content' lines",
             options.model_name);
   }
@@ -133,15 +133,15 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceContext& parts,
 Result<void> Service::AddTenants(const KeysFile& keys) {
   std::map<std::string, TenantId> domains;
   for (const std::string& name : keys.domains) {
-    QUIRE_ASSIGN(const TenantId id, parts_.cache.AddTenant({.name = name, .shared = true}));
+    QUIRE_ASSIGN(const TenantId id, context_.cache.AddTenant({.name = name, .shared = true}));
     domains.emplace(name, id);
     tenants_.push_back({.id = id, .name = name, .domain = TenantId::None()});
   }
   for (const Tenant& tenant : keys.tenants) {
-    QUIRE_ASSIGN(const TenantId id, parts_.cache.AddTenant(tenant.cache));
+    QUIRE_ASSIGN(const TenantId id, context_.cache.AddTenant(tenant.cache));
     const std::string& domain = tenant.cache.domain;
     const TenantId domain_id = domain.empty() ? TenantId::None() : domains.at(domain);
-    parts_.engine.SetTenant({.tenant = id, .weight = tenant.weight, .domain = domain_id});
+    context_.engine.SetTenant({.tenant = id, .weight = tenant.weight, .domain = domain_id});
     tenants_.push_back({.id = id, .name = tenant.cache.name, .domain = domain_id});
     for (const std::string& key : tenant.keys) {
       keys_.Add(key, {.tenant = id, .name = tenant.cache.name, .sees_all = tenant.is_operator});
@@ -275,7 +275,7 @@ Reply Service::Models() const {
 }
 
 ApiResult<Reply> Service::AnswerSessions(const HttpRequest& request, const Caller& caller) {
-  const uint64_t now_us = parts_.clock.NowMicros();
+  const uint64_t now_us = context_.clock.NowMicros();
   constexpr std::string_view kPrefix = "/v1/sessions";
   std::string_view rest = std::string_view(request.path).substr(kPrefix.size());
   if (rest.empty()) {
@@ -311,7 +311,7 @@ ApiResult<Reply> Service::Tokenize(const HttpRequest& request) const {
   QUIRE_ASSIGN(const auto tokens, Encode(text, /*add_special=*/true));
   OrderedJson texts = OrderedJson::array();
   for (const TokenId token : tokens) {
-    texts.push_back(parts_.tokenizer.Decode({&token, 1}, {.skip_special = false}));
+    texts.push_back(context_.tokenizer.Decode({&token, 1}, {.skip_special = false}));
   }
   return JsonReply({{"count", tokens.size()}, {"tokens", tokens}, {"texts", std::move(texts)}});
 }
@@ -324,7 +324,7 @@ std::vector<TenantStats> Service::TenantsSeenBy(const Caller& caller) const {
   std::vector<TenantStats> seen;
   for (const KnownTenant& tenant : tenants_) {
     if (!caller.sees_all && tenant.id != caller.tenant && tenant.id != domain) continue;
-    auto stats = parts_.cache.tenant_stats(tenant.id);
+    auto stats = context_.cache.tenant_stats(tenant.id);
     if (!stats) continue;
     stats->name = tenant.name;
     seen.push_back(*std::move(stats));
@@ -347,15 +347,15 @@ std::string Service::NameOf(TenantId tenant) const {
 }
 
 OrderedJson Service::IndexJsonFor(const Caller& caller) const {
-  const auto entries = parts_.cache.Entries(
+  const auto entries = context_.cache.Entries(
       {.tenant = caller.sees_all ? TenantId::None() : caller.tenant, .entries_max = kEntriesMax});
   if (!entries) return nullptr;  // a tenant that is gone
-  return IndexJson(*entries, {.block_tokens = parts_.cache.options().profile.block_tokens,
+  return IndexJson(*entries, {.block_tokens = context_.cache.options().profile.block_tokens,
                               .name_of = [this](TenantId tenant) { return NameOf(tenant); }});
 }
 
 OrderedJson Service::CallsJson(const Caller& caller) const {
-  const uint64_t now_us = parts_.clock.NowMicros();
+  const uint64_t now_us = context_.clock.NowMicros();
   OrderedJson calls = OrderedJson::array();
   for (const auto& call : live_.All()) {
     if (!caller.sees_all && call->caller.tenant != caller.tenant) continue;
@@ -370,19 +370,20 @@ OrderedJson Service::CallsJson(const Caller& caller) const {
 }
 
 Reply Service::CacheJson(const Caller& caller) const {
-  const CacheOptions& cache = parts_.cache.options();
+  const CacheOptions& cache = context_.cache.options();
   OrderedJson json = {{"object", "cache"},
                       {"scope", caller.sees_all ? "all" : "tenant"},
                       {"block_tokens", cache.profile.block_tokens},
-                      {"block_bytes", parts_.cache.block_bytes()},
+                      {"block_bytes", context_.cache.block_bytes()},
                       {"draining", draining_.load()}};
   if (caller.sees_all) {
-    const auto [used, limit] = parts_.budget_used_of();
-    const BlockMapCells map = ShrinkBlockMap(parts_.cache.BlockMap(), kBlockMapCells);
+    const auto [used, limit] = context_.budget_used_of();
+    const BlockMapCells map = ShrinkBlockMap(context_.cache.BlockMap(), kBlockMapCells);
     json["budget"] = {{"used_bytes", used}, {"limit_bytes", limit}};
-    json["cache"] = OrderedJson::parse(ToJson(parts_.cache.stats()));
-    if (parts_.store != nullptr) json["store"] = OrderedJson::parse(ToJson(parts_.store->stats()));
-    json["engine"] = EngineJson(parts_.engine_stats());
+    json["cache"] = OrderedJson::parse(ToJson(context_.cache.stats()));
+    if (context_.store != nullptr)
+      json["store"] = OrderedJson::parse(ToJson(context_.store->stats()));
+    json["engine"] = EngineJson(context_.engine_stats());
     json["block_map"] = {
         {"slots", map.slots}, {"slots_per_cell", map.slots_per_cell}, {"cells", map.cells}};
   }
@@ -400,10 +401,10 @@ Reply Service::MetricsText(const Caller& caller) const {
   MetricsSnapshot snapshot{.version = options_.version, .tenants = TenantsSeenBy(caller)};
   std::optional<std::string> only;
   if (caller.sees_all) {
-    snapshot.cache = parts_.cache.stats();
-    if (parts_.store != nullptr) snapshot.store = parts_.store->stats();
-    snapshot.engine = parts_.engine_stats();
-    std::tie(snapshot.budget_used_bytes, snapshot.budget_bytes) = parts_.budget_used_of();
+    snapshot.cache = context_.cache.stats();
+    if (context_.store != nullptr) snapshot.store = context_.store->stats();
+    snapshot.engine = context_.engine_stats();
+    std::tie(snapshot.budget_used_bytes, snapshot.budget_bytes) = context_.budget_used_of();
     snapshot.connections = connections_;
     snapshot.sessions = sessions_.count();
   } else {
@@ -419,7 +420,7 @@ void Service::NoteEnd(const Handled& handled, const CallReport& report) {
     // A call that ends with an error leaves its session as it was.
     const auto& call = std::get<std::unique_ptr<Call>>(handled.outcome);
     const uint64_t tokens = call->error() ? 0 : report.prompt_tokens + report.generated_tokens;
-    sessions_.NoteTokens(handled.session, tokens, parts_.clock.NowMicros());
+    sessions_.NoteTokens(handled.session, tokens, context_.clock.NowMicros());
   }
 }
 

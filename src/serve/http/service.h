@@ -90,7 +90,7 @@ class Service {
   /// tenant and sees all.
   ///
   /// Errors: those of Cache::AddTenant
-  static Result<std::unique_ptr<Service>> Create(const ServiceContext& parts,
+  static Result<std::unique_ptr<Service>> Create(const ServiceContext& context,
                                                  const ServiceOptions& options,
                                                  const std::optional<KeysFile>& keys);
 
@@ -104,10 +104,10 @@ class Service {
   void Drain() { draining_ = true; }
   bool draining() const { return draining_; }
   /// From time to time: ends sessions that idle.
-  void Tidy() { sessions_.EndIdle(parts_.clock.NowMicros()); }
+  void Tidy() { sessions_.EndIdle(context_.clock.NowMicros()); }
 
  private:
-  Service(const ServiceContext& parts, const ServiceOptions& options);
+  Service(const ServiceContext& context, const ServiceOptions& options);
 
   Result<void> AddTenants(const KeysFile& keys);
   ApiResult<Caller> CallerOf(const HttpRequest& request) const;
@@ -138,7 +138,7 @@ class Service {
                                     const std::optional<uint32_t>& top_k,
                                     const std::optional<uint64_t>& seed) const;
 
-  const ServiceContext parts_;
+  const ServiceContext context_;
   const ServiceOptions options_;
   const uint64_t started_s_;  // Unix time
   KeyTable keys_;

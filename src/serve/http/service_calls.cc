@@ -40,7 +40,7 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
     return {};
   }
   const std::string name = call.session;
-  const uint64_t now_us = parts_.clock.NowMicros();
+  const uint64_t now_us = context_.clock.NowMicros();
   QUIRE_ASSIGN(const SessionTable::Used used, sessions_.Use(handled.caller, name, now_us));
   auto started = Start(std::move(call), handled.caller, used.id, /*add_special=*/used.tokens == 0);
   if (!started) {
@@ -55,7 +55,7 @@ ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint
 ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& caller,
                                                 SessionId session, bool add_special) {
   QUIRE_ASSIGN(const auto prompts, PromptsOf(call, add_special));
-  const uint64_t now_us = parts_.clock.NowMicros();
+  const uint64_t now_us = context_.clock.NowMicros();
   std::vector<Request> requests;
   model::SamplingOptions sampling = SamplingOf(call.temperature, call.top_p, call.top_k, call.seed);
   for (const std::vector<TokenId>& prompt : prompts) {
@@ -89,10 +89,11 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
                                options_.calls_per_tenant_max));
   }
   const uint32_t choices = call.choices;
-  auto started = std::make_unique<Call>(
-      Call::Parts{
-          .engine = parts_.engine, .hub = parts_.hub, .live = live_, .tokenizer = parts_.tokenizer},
-      std::move(call), std::move(head), std::move(progress));
+  auto started = std::make_unique<Call>(Call::Context{.engine = context_.engine,
+                                                      .hub = context_.hub,
+                                                      .live = live_,
+                                                      .tokenizer = context_.tokenizer},
+                                        std::move(call), std::move(head), std::move(progress));
   for (size_t i = 0; i < requests.size(); ++i) {
     QUIRE_TRY(started->Submit(std::move(requests[i]), /*counts_prompt=*/i % choices == 0));
   }
@@ -119,16 +120,16 @@ ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(const ApiCall& c
 }
 
 ApiResult<std::vector<TokenId>> Service::Encode(std::string_view text, bool add_special) const {
-  auto tokens = parts_.tokenizer.Encode(text, {.add_special = add_special});
+  auto tokens = context_.tokenizer.Encode(text, {.add_special = add_special});
   // What the tokenizer cannot take it will never take.
   if (!tokens) return BadRequest("prompt", tokens.error().message);
   return *std::move(tokens);
 }
 
 ApiResult<std::vector<TokenId>> Service::ChatPrompt(const OrderedJson& messages) const {
-  if (parts_.chat) {
+  if (context_.chat) {
     const auto text =
-        parts_.chat->Render({.messages = messages, .strftime_now = parts_.strftime_now});
+        context_.chat->Render({.messages = messages, .strftime_now = context_.strftime_now});
     if (!text) return BadRequest("messages", text.error().message);
     return Encode(*text, /*add_special=*/false);
   }
@@ -169,7 +170,7 @@ model::SamplingOptions Service::SamplingOf(const std::optional<float>& temperatu
                                            const std::optional<float>& top_p,
                                            const std::optional<uint32_t>& top_k,
                                            const std::optional<uint64_t>& seed) const {
-  const model::GenerationConfig& makers = parts_.generation;
+  const model::GenerationConfig& makers = context_.generation;
   const bool sample = makers.do_sample;
   return {.temperature = temperature.value_or(sample ? makers.temperature : 0.0f),
           .seed = seed ? *seed : RandomSeed(),
