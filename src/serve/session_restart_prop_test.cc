@@ -336,7 +336,7 @@ class World : public EngineTest {
 
 TEST(SessionRestartProperty, EverySessionGoesOnFromAWholeTurn) {
   const char* const seeds = std::getenv("QUIRE_SESSION_SEEDS");
-  const uint64_t count = seeds == nullptr ? 40 : std::strtoull(seeds, nullptr, 10);
+  const uint64_t count = seeds == nullptr ? 100 : std::strtoull(seeds, nullptr, 10);
   uint64_t crashes = 0;
   uint64_t unheard = 0;
   uint64_t damaged = 0;

@@ -90,7 +90,7 @@ Result<void> SessionStore::List() {
   QUIRE_ASSIGN(const auto names, files_.List(options_.directory));
   for (const std::string& name : names) {
     if (IsLeftover(name)) {  // of a crash
-      if (auto erased = Erase(PathOf(name)); !erased) {
+      if (auto erased = EraseLeftover(name); !erased) {
         LogWarn("sessions: {}", erased.error().message);
       }
     } else if (IsSessionName(name)) {
@@ -295,6 +295,15 @@ Result<void> SessionStore::Overwrite(FileId file) {
         file, offset, std::span(zeros).first(std::min<uint64_t>(zeros.size(), length - offset))));
   }
   return files_.Sync(file);
+}
+
+// A crash within a rename may leave both names to one file: then the session still needs it.
+Result<void> SessionStore::EraseLeftover(const std::string& hidden) {
+  const std::string name = hidden.substr(1, hidden.rfind('.') - 1);
+  const auto session = ReadAll(PathOf(name));
+  const auto leftover = ReadAll(PathOf(hidden));
+  if (session && leftover && *session == *leftover) return files_.Remove(PathOf(hidden));
+  return Erase(PathOf(hidden));
 }
 
 Result<void> SessionStore::Erase(const std::string& path) {

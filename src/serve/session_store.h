@@ -140,6 +140,7 @@ class SessionStore {
   Result<SessionRecord> ReadRecord(const std::string& name);
   Result<void> Overwrite(FileId file);
   Result<void> Erase(const std::string& path);
+  Result<void> EraseLeftover(const std::string& hidden);
   Result<void> WriteFileOf(const SessionRecord& record, Batch& batch);
   Result<void> RemoveFileOf(const std::string& name);
   void Do(WriteJob& job, Batch& batch);
