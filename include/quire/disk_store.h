@@ -144,7 +144,7 @@ class Ticket {
   /// `tokens` of the prompt, to compute from. At least one token of it is missing. It counts as no
   /// lookup: the plan of Take does.
   Plan Front(uint64_t tokens) const;
-  /// Of a load kFromEnd: the first `tokens` of the prompt are computed and published, and the caller
+  /// Of a load kFromEnd: the first `tokens` of a prompt are computed and published, and the caller
   /// holds them until this ends. Blocks that end there are not read any more, and their room comes
   /// back; when all after them have come it is done. More than before, or it changes nothing.
   void Meet(uint64_t tokens);

@@ -65,7 +65,7 @@ struct EngineOptions {
   // Called on the thread that turns the engine after a request has something new to say, for
   // callers that have no thread to wait in Await. It must return at once and call no Tick.
   OnPosted on_event{};
-  // Where sessions outlive the process; null: nowhere. It must outlive the engine, and have no other
+  // Where sessions outlive the process; null: nowhere. Must outlive the engine, and have no other
   // one meanwhile.
   SessionStore* sessions = nullptr;
   uint64_t idle_text_bytes = uint64_t{64} << 20;  // of sessions there, that stays in memory
@@ -148,7 +148,7 @@ class Engine {
   /// The same, but waits for it; none: it has said all. Another thread must turn the engine.
   std::optional<Event> Await(RequestId id) { return mailbox_.Await(id); }
 
-  /// A conversation: see Request::session. With EngineOptions::sessions a turn's Response comes once
+  /// A conversation: see Request::session. With EngineOptions::sessions its Responses come once
   /// it outlives the process; where the file cannot be written it comes all the same, and the
   /// session goes on in memory. What a turn was fed is undone where the process is killed before.
   ///

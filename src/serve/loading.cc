@@ -28,7 +28,7 @@ std::optional<Engine::Costs> Engine::CostsOf(uint64_t tokens, uint64_t bytes) co
       .compute_us = PerUnit(stats_.read_us, stats_.read_tokens) * static_cast<double>(tokens)};
 }
 
-// Layers with a window see the tail of what is loaded alone, and twins are at its end, so with these
+// Layers with a window see the tail of what is loaded alone, twins are at its end, so with these
 // there is no front that could be computed instead. A request that must not evict finds no room for
 // it. Where others run, what is computed for one is not computed for another.
 bool Engine::CanComputeBeside(const Task& task) const {

@@ -1,4 +1,4 @@
-// Sessions over restarts of the process: what was answered is there, and goes on with the same bits.
+// Sessions over restarts of the process: what was answered is there, and goes on, same bits.
 #include <gtest/gtest.h>
 
 #include "env/faulty_files.h"

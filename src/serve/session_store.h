@@ -42,7 +42,7 @@ using OnSessionRead = std::move_only_function<void(Result<SessionRecord>)>;
 
 /// One file for each session, named as it is: written beside it, synced, then renamed over it, so
 /// that a crash leaves the old state or the new one, whole. What files hold is not encrypted: they
-/// are their owner's alone (mode 0600), and a text that is not needed any more is overwritten before
+/// are their owner's alone (mode 0600), and a text that is not needed any more is zeroed before
 /// its blocks go back to the file system. A state machine: whoever calls Tick moves it on, a thread
 /// of its own in production, a test by hand.
 ///

@@ -34,7 +34,7 @@ class SessionTable {
   /// left there. To be called once, before anything else.
   void Restore(SessionStore& store, const Cache& cache, uint64_t now_us);
 
-  /// Errors: 429 the tenant, the engine or its store has as many as it may; 500 it cannot be written
+  /// Errors: 429 the tenant, engine or store has as many as it may; 500 it cannot be written
   ApiResult<OrderedJson> Open(const Caller& caller, const model::SamplingOptions& sampling,
                               uint64_t now_us);
   /// Errors: 404; 409 a request of it has not finished, or it cannot be used; 429, 500 as Open
