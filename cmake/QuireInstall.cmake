@@ -1,5 +1,6 @@
-# What others use: one shared library of the cache without the model, and the rules of
-# `make install` (docs/embedding.md). No package file that is installed names this build tree.
+# What others use: a shared library of the cache without the model, one of the engine with all it
+# needs, and the rules of `make install` (docs/embedding.md). No package file that is installed names
+# this build tree.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -26,8 +27,19 @@ set_target_properties(quire_shared PROPERTIES
   OUTPUT_NAME quire EXPORT_NAME quire LINKER_LANGUAGE CXX LINK_DEPENDS "${exports}"
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 
+# libquire_engine.so: the C functions of engines and sessions. It has the cache inside: a program may
+# link libquire.so too, but what it makes with one is nothing to the other.
+set(engine_exports "${PROJECT_SOURCE_DIR}/cmake/engine_exports.map")
+add_library(quire_engine_shared SHARED $<TARGET_OBJECTS:quire_engine_c>)
+target_link_libraries(quire_engine_shared PRIVATE quire_engine_c)
+target_link_options(quire_engine_shared PRIVATE "LINKER:--version-script=${engine_exports}"
+                    "LINKER:--no-undefined")
+set_target_properties(quire_engine_shared PROPERTIES
+  OUTPUT_NAME quire_engine EXPORT_NAME engine LINKER_LANGUAGE CXX LINK_DEPENDS "${engine_exports}"
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+
 # Components are the packages of `make deb` (cmake/QuirePackages.cmake): library, development, program.
-install(TARGETS quire_shared EXPORT quireTargets
+install(TARGETS quire_shared quire_engine_shared EXPORT quireTargets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT library
         NAMELINK_COMPONENT development
         INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
@@ -55,5 +67,6 @@ install(FILES "${made}/quireConfig.cmake" "${made}/quireConfigVersion.cmake"
 file(RELATIVE_PATH quire_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" quire_pc_prefix "${quire_pc_prefix}")
 configure_file(cmake/quire.pc.in "${made}/quire.pc" @ONLY)
-install(FILES "${made}/quire.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
+configure_file(cmake/quire-engine.pc.in "${made}/quire-engine.pc" @ONLY)
+install(FILES "${made}/quire.pc" "${made}/quire-engine.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
         COMPONENT development)

@@ -24,6 +24,8 @@ foreach(layer IN LISTS QUIRE_LAYER_DEPS_embed)
   list(APPEND QUIRE_SHARED_LAYERS ${layer} ${QUIRE_LAYER_DEPS_${layer}})
 endforeach()
 list(REMOVE_DUPLICATES QUIRE_SHARED_LAYERS)
+# What libquire_engine.so has besides: the engine in C, and all that stands on the cache below it.
+set(QUIRE_ENGINE_LIBRARIES engine_c serve registry model text)
 
 # Links `target` with layers that are part of the build, and with libraries.
 function(quire_link target scope)
@@ -108,7 +110,7 @@ function(quire_library)
   if(sources)
     add_library(${library} STATIC ${sources})
     set(scope PUBLIC)
-    if(arg_NAME IN_LIST QUIRE_SHARED_LAYERS)
+    if(arg_NAME IN_LIST QUIRE_SHARED_LAYERS OR arg_NAME IN_LIST QUIRE_ENGINE_LIBRARIES)
       set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON
                             CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
     endif()

@@ -70,7 +70,9 @@ class Install(unittest.TestCase):
         model = {f"share/quire/models/tiny/{path.name}" for path in (ROOT / "models/tiny").iterdir()
                  if path.suffix in (".json", ".jsonl", ".safetensors", ".txt")}
         rest = {"bin/quire", "lib/pkgconfig/quire.pc", "share/doc/quire/LICENSE", "lib/libquire.so",
-                f"lib/{SONAME}", f"lib/libquire.so.{VERSION}"}
+                f"lib/{SONAME}", f"lib/libquire.so.{VERSION}", "lib/libquire_engine.so",
+                f"lib/libquire_engine.so.{SONAME.split('.so.')[1]}",
+                f"lib/libquire_engine.so.{VERSION}", "lib/pkgconfig/quire-engine.pc"}
         found = self.files(self.prefix)
         per_build = {name for name in found
                      if re.fullmatch(r"lib/cmake/quire/quireTargets-[a-z]+\.cmake", name)}
@@ -95,7 +97,7 @@ class Install(unittest.TestCase):
 
     def test_package_files_name_no_place_and_ask_nothing(self):
         files = [*(self.prefix / "lib/cmake/quire").iterdir(),
-                 self.prefix / "lib/pkgconfig/quire.pc"]
+                 *(self.prefix / "lib/pkgconfig").iterdir()]
         for path in files:
             text = path.read_text()
             for place in (str(ROOT), str(BUILD), str(self.temporary), "/usr/local", "/opt"):
@@ -148,6 +150,45 @@ class Install(unittest.TestCase):
                 run(program, env=environment(LD_LIBRARY_PATH=str(self.moved / "lib"))), SAID)
         self.assertEqual(run("pkg-config", "--modversion", "quire", env=environment(
             PKG_CONFIG_PATH=str(self.moved / "lib/pkgconfig"))).strip(), VERSION)
+
+    def talk(self, program, store, *name, **variables):
+        """(name, what the example said): one life of its conversation."""
+        said = run(program, ROOT / "models/tiny", store, *name, env=environment(**variables))
+        first, rest = said.split("\n", 1)
+        self.assertTrue(first.startswith("session "))
+        return first.removeprefix("session "), rest
+
+    def test_the_session_example_goes_on_after_its_end(self):
+        build = self.temporary / "session_c"
+        run("cmake", "-S", ROOT / "examples/session_c", "-B", build,
+            f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF",
+            env=environment())
+        run("cmake", "--build", build, env=environment())
+        flags = run("pkg-config", "--cflags", "--libs", "quire-engine",
+                    env=environment(PKG_CONFIG_PATH=str(self.moved / "lib/pkgconfig"))).split()
+        by_pc = self.temporary / "session_c.pc"
+        run("gcc", "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "main.c", *flags, "-o",
+            by_pc, cwd=ROOT / "examples/session_c", env=environment())
+        # The same answers by both, though each has a store and a session of its own.
+        name, first = self.talk(build / "session_c", self.temporary / "one")
+        again, second = self.talk(build / "session_c", self.temporary / "one", name)
+        self.assertEqual(again, name)
+        path = {"LD_LIBRARY_PATH": str(self.moved / "lib")}
+        other, same = self.talk(by_pc, self.temporary / "two", **path)
+        self.assertEqual(same, first)
+        self.assertEqual(self.talk(by_pc, self.temporary / "two", other, **path)[1], second)
+        self.assertIn("\n0 of 40 tokens were not computed", first)
+        self.assertRegex(second, r"\n[1-9]\d* of \d+ tokens were not computed")
+
+    def test_the_engine_exports_its_header_alone(self):
+        library = self.prefix / "lib/libquire_engine.so"
+        found = symbols.exported(library)
+        self.assertEqual({symbol for _, symbol in found},
+                         symbols.c_functions(self.prefix / "include/quire/engine.h"))
+        self.assertEqual({kind for kind, _ in found}, {"T"})
+        dynamic = run("readelf", "-d", library)
+        self.assertIn(f"[libquire_engine.so.{SONAME.split('.so.')[1]}]", dynamic)
+        self.assertNotRegex(dynamic, r"RUNPATH|RPATH")
 
     def compile(self, compiler, standard, text):
         source = self.temporary / ("all.c" if compiler == "gcc" else "all.cc")

@@ -54,9 +54,9 @@ class Components(unittest.TestCase):
 
     def test_the_library_is_alone_in_its_package(self):
         names = {path for path in self.files["library"] if not path.startswith("share/doc/")}
-        self.assertEqual(len(names), 2)
-        for name in names:  # the file and its soname; the name that linkers use is for developers
-            self.assertRegex(name, r"^lib/libquire\.so(\.[0-9]+)+$")
+        self.assertEqual(len(names), 4)
+        for name in names:  # each file and its soname; linkers' names are for developers
+            self.assertRegex(name, r"^lib/libquire(_engine)?\.so(\.[0-9]+)+$")
 
     def test_headers_and_what_finds_them(self):
         files = self.files["development"]

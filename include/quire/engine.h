@@ -1,0 +1,167 @@
+// The C interface of the engine: a model, a cache and sessions, for programs that are not C++. C99,
+// standard headers only. In libquire_engine.so, which holds all it needs; quire.h says what holds
+// everywhere (Errors, Threads, Lifetime, Growth, Numbers).
+//
+//   quire_engine_options options = {.size = sizeof options, .model = "models/tiny",
+//                                   .store = "/var/lib/quire"};
+//   quire_engine_open(&options, &engine, &error);
+//   quire_session_open(engine, NULL, &session, &error);      // its name outlives the process
+//   quire_turn_options turn = {.size = sizeof turn, .text = "Once", .max_tokens = 32};
+//   quire_session_begin(session, &turn, &error);
+//   do quire_session_next(session, &event, &error); while (event.kind != QUIRE_EVENT_DONE);
+#ifndef QUIRE_ENGINE_H_
+#define QUIRE_ENGINE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/quire.h"
+
+// NOLINTBEGIN(readability-identifier-naming): the names are C's.
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+typedef struct quire_engine quire_engine;
+typedef struct quire_session quire_session;
+
+typedef struct quire_engine_options {
+  size_t size;             // sizeof(quire_engine_options)
+  const char* model;       // directory in Hugging Face form
+  const char* store;       // directory where blocks and sessions outlive the process; NULL: nowhere
+  uint64_t store_bytes;    // most that blocks take there; 0: 8 GiB
+  uint64_t session_bytes;  // most that sessions take there; 0: 1 GiB
+  uint64_t hot_bytes;      // budget of the cache in memory; 0: 4 GB
+  uint64_t tokens_max;     // longest text of a session; 0: the model's
+  uint32_t block_tokens;   // 0: 16
+  uint32_t chunk_tokens;   // of a prompt that a step computes; 0: 512
+  uint32_t threads;        // 0: one per core
+  quire_codec codec;       // of K and V; 0: the model's type
+} quire_engine_options;
+
+/// Loads the model and opens the store; a thread of the engine's own computes from now on.
+///
+/// Errors:   QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_UNSUPPORTED of the model's files;
+///           QUIRE_INVALID_ARGUMENT; QUIRE_NO_SPACE hot_bytes; QUIRE_BUSY another process has the
+///           store; QUIRE_IO
+/// Lifetime: it ends when it and all its sessions have been freed; then what was published is
+///           written to the store
+quire_code quire_engine_open(const quire_engine_options* options, quire_engine** engine,
+                             quire_error* error);
+void quire_engine_free(quire_engine* engine);
+
+/// Sessions that there are, open or in the store, in the order of their names, as a JSON array of
+/// {"name", "tokens", "open", "unusable"}: why it cannot go on here, or null.
+///
+/// Text: with its NUL, if text_bytes is enough; *length is told in any case, without the NUL.
+///       text_bytes 0 only asks for that
+quire_code quire_engine_sessions_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                      size_t* length, quire_error* error);
+
+typedef struct quire_session_options {
+  size_t size;         // sizeof(quire_session_options)
+  const char* name;    // 1 to 64 of A-Z a-z 0-9 _ -; NULL: one is made
+  uint64_t seed;       // same seed, same answers
+  float temperature;   // 0: the most likely token
+  float top_p;         // 0 or 1: all
+  uint32_t top_k;      // 0: all
+  uint32_t reserved0;  // 0
+} quire_session_options;
+
+/// A new session. With a store it is durable when this returns.
+///
+/// `options` may be NULL.
+/// Errors: QUIRE_INVALID_ARGUMENT the name is none, or taken; QUIRE_NO_SPACE; QUIRE_IO
+quire_code quire_session_open(quire_engine* engine, const quire_session_options* options,
+                              quire_session** session, quire_error* error);
+/// Goes on with a session of the store, as it was after its last whole turn.
+///
+/// Errors: QUIRE_NOT_FOUND; QUIRE_BUSY it is open; QUIRE_UNSUPPORTED another model's, or a newer
+///         version's; QUIRE_CORRUPT. A damaged text is found by its first turn
+quire_code quire_session_reopen(quire_engine* engine, const char* name, quire_session** session,
+                                quire_error* error);
+/// A second session with the same text and sampler. With a store it is durable when this returns.
+///
+/// `name` may be NULL.
+/// Errors: as quire_session_open; QUIRE_BUSY a turn is under way
+quire_code quire_session_fork(quire_session* session, const char* name, quire_session** fork,
+                              quire_error* error);
+/// Its name, for quire_session_reopen. Text: as quire_engine_sessions_json
+quire_code quire_session_name(const quire_session* session, char* text, size_t text_bytes,
+                              size_t* length, quire_error* error);
+/// Forgets it for good: its file is overwritten and removed when this returns. The handle is fit
+/// for nothing but freeing then.
+///
+/// Errors: QUIRE_IO its file may come back after a crash
+quire_code quire_session_end(quire_session* session, quire_error* error);
+/// A turn that is under way is undone. With a store the session can be opened again; else it ends.
+void quire_session_free(quire_session* session);
+
+typedef struct quire_turn_options {
+  size_t size;            // sizeof(quire_turn_options)
+  const int32_t* tokens;  // [token_count] fed first; NULL: none
+  uint64_t token_count;
+  const char* text;            // then fed; NULL: none
+  const int32_t* stop_tokens;  // [stop_count] that end the answer; NULL: the model's own
+  uint64_t stop_count;
+  uint32_t max_tokens;  // 0: nothing is generated, what is fed is only read
+  uint32_t no_stop;     // not 0: no token ends the answer before max_tokens
+} quire_turn_options;
+
+/// Begins a turn; quire_session_next says how it goes on.
+///
+/// Errors: QUIRE_BUSY one is under way; QUIRE_INVALID_ARGUMENT; QUIRE_UNSUPPORTED text for a model
+///         without tokenizer
+quire_code quire_session_begin(quire_session* session, const quire_turn_options* options,
+                               quire_error* error);
+
+typedef int32_t quire_event_kind;
+enum {
+  QUIRE_EVENT_PROGRESS = 1,  // prompt_done of prompt_tokens are read
+  QUIRE_EVENT_TOKEN = 2,     // `token` was generated; `text` are the characters it completes
+  QUIRE_EVENT_DONE = 3       // the turn is over and, with a store, durable
+};
+
+typedef int32_t quire_finish;
+enum {
+  QUIRE_FINISH_LENGTH = 1,    // max_tokens
+  QUIRE_FINISH_STOP = 2,      // a stop token
+  QUIRE_FINISH_CANCELLED = 4  // the session is as before the turn
+};
+
+typedef struct quire_event {
+  size_t size;  // sizeof(quire_event)
+  quire_event_kind kind;
+  int32_t token;           // QUIRE_EVENT_TOKEN
+  const char* text;        // UTF-8 with a NUL, until the next call; never NULL
+  uint64_t prompt_done;    // QUIRE_EVENT_PROGRESS
+  uint64_t prompt_tokens;  // of both others: the session's text before the answer
+  uint64_t reused_tokens;  // QUIRE_EVENT_DONE, as the following: of these, not computed
+  uint64_t loaded_tokens;  // of these, from the store
+  uint64_t generated_tokens;
+  quire_finish finish;
+  int32_t reserved0;
+} quire_event;
+
+/// Waits for the next event of a turn.
+///
+/// Errors: QUIRE_NOT_FOUND no turn is under way. Whatever made the turn fail: it is over then, and
+///         the session as before it
+quire_code quire_session_next(quire_session* session, quire_event* event, quire_error* error);
+/// Ends the turn, if one is under way: QUIRE_EVENT_DONE follows.
+///
+/// Threads: any, beside one that waits in quire_session_next
+quire_code quire_session_cancel(quire_session* session, quire_error* error);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+// NOLINTEND(readability-identifier-naming)
+
+#endif  // QUIRE_ENGINE_H_

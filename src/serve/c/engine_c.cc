@@ -1,0 +1,324 @@
+// The C functions of engines and sessions.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/hash.h"
+#include "embed/boundary.h"
+#include "quire/engine.h"
+#include "serve/c/engine_host.h"
+#include "serve/settling.h"
+
+using quire::ErrorCode;
+using quire::Fail;
+using quire::Result;
+using quire::embed::Boundary;
+using quire::embed::NotNull;
+using quire::embed::ReadStruct;
+using quire::serve::RequestId;
+using quire::serve::SessionId;
+using quire::serve::c::EngineHost;
+
+struct quire_engine {
+  std::shared_ptr<EngineHost> host;
+};
+
+struct quire_session {
+  std::shared_ptr<EngineHost> host;
+  std::string name;
+  SessionId id;
+  bool ended = false;
+  // Of the turn that is under way; none: there is none. Cancel reads it on any thread.
+  std::atomic<RequestId> turn = RequestId::None();
+  std::optional<quire::model::TextStream> stream{};
+  std::string text{};  // of the last event
+};
+
+namespace {
+
+constexpr uint64_t kTokensMax = uint64_t{1} << 32;
+
+std::string SomeName() {
+  std::array<uint8_t, 16> bytes{};
+  quire::FillRandom(bytes);
+  return "s" + quire::ToHex(bytes);
+}
+
+std::string NameOr(const char* name) { return name == nullptr ? SomeName() : name; }
+
+Result<quire_session*> Entered(const std::shared_ptr<EngineHost>& host, const std::string& name,
+                               SessionId id, uint64_t tokens) {
+  auto session = std::make_unique<quire_session>();
+  session->host = host;
+  session->name = name;
+  session->id = id;
+  host->NoteOpen(name, tokens);
+  return session.release();
+}
+
+// What is not durable is not there.
+Result<quire_session*> Settled(const std::shared_ptr<EngineHost>& host, const std::string& name,
+                               Result<SessionId> id, std::future<Result<void>> outcome,
+                               uint64_t tokens) {
+  if (!id) return std::unexpected(id.error());
+  if (const auto settled = outcome.get(); !settled) {
+    (void)host->engine().EndSession(*id);  // it is there
+    return std::unexpected(settled.error());
+  }
+  return Entered(host, name, *id, tokens);
+}
+
+Result<void> CheckThere(const quire_session* session) {
+  QUIRE_TRY(NotNull(session, "session"));
+  if (!session->ended) return {};
+  return Fail(ErrorCode::kNotFound, fmt::format("session '{}' was ended", session->name));
+}
+
+Result<std::vector<quire::TokenId>> FedTokens(quire_session& session,
+                                              const quire_turn_options& asked) {
+  QUIRE_TRY(quire::embed::CheckArray(asked.tokens, asked.token_count, kTokensMax, "tokens"));
+  std::vector<quire::TokenId> fed(asked.tokens, asked.tokens + asked.token_count);
+  if (asked.text == nullptr) return fed;
+  QUIRE_ASSIGN(const auto* const tokenizer, session.host->tokenizer());
+  const bool begins = fed.empty() && session.host->TokensOf(session.name) == 0;
+  QUIRE_ASSIGN(const auto of_text, tokenizer->Encode(asked.text, {.add_special = begins}));
+  fed.insert(fed.end(), of_text.begin(), of_text.end());
+  return fed;
+}
+
+quire_event EventOf(quire_session& session, const quire::serve::NewToken& token) {
+  session.text = session.stream ? session.stream->Add(token.token) : std::string();
+  quire_event event{};
+  event.kind = QUIRE_EVENT_TOKEN;
+  event.token = token.token;
+  return event;
+}
+
+// The turn is over.
+Result<quire_event> EventOf(quire_session& session, quire::serve::Response response) {
+  session.turn = RequestId::None();
+  session.text = session.stream ? session.stream->Finish() : std::string();
+  const bool failed = response.finish == quire::serve::Finish::kFailed;
+  if (failed) return std::unexpected(std::move(response).error);
+  if (response.finish != quire::serve::Finish::kCancelled) {
+    session.host->NoteOpen(session.name, response.prompt_tokens + response.tokens.size());
+  }
+  quire_event event{};
+  event.kind = QUIRE_EVENT_DONE;
+  event.prompt_tokens = response.prompt_tokens;
+  event.reused_tokens = response.reused_tokens;
+  event.loaded_tokens = response.loaded_tokens;
+  event.generated_tokens = response.tokens.size();
+  event.finish = static_cast<quire_finish>(response.finish);
+  return event;
+}
+
+// None: it says nothing to a C caller.
+Result<std::optional<quire_event>> EventOf(quire_session& session, quire::serve::Event event) {
+  session.text.clear();
+  if (const auto* const progress = std::get_if<quire::serve::Progress>(&event)) {
+    quire_event of_c{};
+    of_c.kind = QUIRE_EVENT_PROGRESS;
+    of_c.prompt_done = progress->done;
+    of_c.prompt_tokens = progress->total;
+    return of_c;
+  }
+  if (const auto* const token = std::get_if<quire::serve::NewToken>(&event)) {
+    return EventOf(session, *token);
+  }
+  if (auto* const response = std::get_if<quire::serve::Response>(&event)) {
+    QUIRE_ASSIGN(const quire_event done, EventOf(session, std::move(*response)));
+    return done;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+quire_code quire_engine_open(const quire_engine_options* options, quire_engine** engine,
+                             quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_ASSIGN(const quire_engine_options asked, ReadStruct(options, "options"));
+    QUIRE_TRY(NotNull(asked.model, "options->model"));
+    quire::serve::c::HostOptions host = {.model = asked.model,
+                                         .store = quire::embed::Text(asked.store),
+                                         .tokens_max = asked.tokens_max,
+                                         .threads = asked.threads};
+    if (asked.store_bytes != 0) host.store_bytes = asked.store_bytes;
+    if (asked.session_bytes != 0) host.session_bytes = asked.session_bytes;
+    if (asked.hot_bytes != 0) host.hot_bytes = asked.hot_bytes;
+    if (asked.block_tokens != 0) host.block_tokens = asked.block_tokens;
+    if (asked.chunk_tokens != 0) host.chunk_tokens = asked.chunk_tokens;
+    if (asked.codec != 0) {
+      QUIRE_ASSIGN(host.codec, quire::embed::ToEnum<quire::Codec>(asked.codec, "options->codec"));
+    }
+    QUIRE_ASSIGN(auto opened, EngineHost::Open(host));
+    *engine = new quire_engine{.host = std::move(opened)};
+    return {};
+  });
+}
+
+void quire_engine_free(quire_engine* engine) { delete engine; }
+
+quire_code quire_engine_sessions_json(const quire_engine* engine, char* text, size_t text_bytes,
+                                      size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    return quire::embed::WriteText(engine->host->SessionsJson(), text, text_bytes, length);
+  });
+}
+
+quire_code quire_session_open(quire_engine* engine, const quire_session_options* options,
+                              quire_session** session, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_TRY(NotNull(session, "session"));
+    QUIRE_ASSIGN(const quire_session_options asked, quire::embed::ReadOptions(options, "options"));
+    const std::string name = NameOr(asked.name);
+    auto settling = quire::serve::MakeSettling();
+    auto id = engine->host->engine().OpenSession(
+        {.sampling = {.temperature = asked.temperature,
+                      .seed = asked.seed,
+                      .top_k = asked.top_k,
+                      .top_p = asked.top_p == 0 ? 1.0f : asked.top_p},
+         .name = name},
+        std::move(settling.settled));
+    QUIRE_ASSIGN(*session, Settled(engine->host, name, std::move(id), std::move(settling.outcome),
+                                   /*tokens=*/0));
+    return {};
+  });
+}
+
+quire_code quire_session_reopen(quire_engine* engine, const char* name, quire_session** session,
+                                quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(engine, "engine"));
+    QUIRE_TRY(NotNull(name, "name"));
+    QUIRE_TRY(NotNull(session, "session"));
+    QUIRE_ASSIGN(const SessionId id,
+                 engine->host->engine().OpenSession({.name = name, .stored = true}));
+    QUIRE_ASSIGN(*session, Entered(engine->host, name, id, engine->host->TokensOf(name)));
+    return {};
+  });
+}
+
+quire_code quire_session_fork(quire_session* session, const char* name, quire_session** fork,
+                              quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(CheckThere(session));
+    QUIRE_TRY(NotNull(fork, "fork"));
+    const std::string made = NameOr(name);
+    EngineHost& host = *session->host;
+    auto settling = quire::serve::MakeSettling();
+    auto id = host.engine().ForkSession(session->id, made, std::move(settling.settled));
+    QUIRE_ASSIGN(*fork, Settled(session->host, made, std::move(id), std::move(settling.outcome),
+                                host.TokensOf(session->name)));
+    return {};
+  });
+}
+
+quire_code quire_session_name(const quire_session* session, char* text, size_t text_bytes,
+                              size_t* length, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(session, "session"));
+    return quire::embed::WriteText(session->name, text, text_bytes, length);
+  });
+}
+
+quire_code quire_session_end(quire_session* session, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(CheckThere(session));
+    auto settling = quire::serve::MakeSettling();
+    QUIRE_TRY(session->host->engine().EndSession(session->id, std::move(settling.settled)));
+    session->ended = true;
+    session->host->NoteEnded(session->name);
+    return settling.outcome.get();
+  });
+}
+
+void quire_session_free(quire_session* session) {
+  if (session == nullptr) return;
+  EngineHost& host = *session->host;
+  (void)Boundary(nullptr, [&]() -> Result<void> {
+    if (!session->ended) {
+      if (host.has_store()) {
+        auto settling = quire::serve::MakeSettling();
+        QUIRE_TRY(host.engine().CloseSession(session->id, std::move(settling.settled)));
+        // Whoever opens it next finds its name free.
+        (void)settling.outcome.get();
+      } else {
+        QUIRE_TRY(host.engine().EndSession(session->id));
+      }
+      host.NoteClosed(session->name);
+    }
+    // The end of a turn that nobody heard.
+    if (const RequestId turn = session->turn; !turn.is_none()) {
+      while (host.engine().Await(turn)) {
+      }
+    }
+    return {};
+  });
+  delete session;
+}
+
+quire_code quire_session_begin(quire_session* session, const quire_turn_options* options,
+                               quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(CheckThere(session));
+    if (!session->turn.load().is_none()) {
+      return Fail(ErrorCode::kBusy,
+                  fmt::format("session '{}': a turn is under way", session->name));
+    }
+    QUIRE_ASSIGN(const quire_turn_options asked, ReadStruct(options, "options"));
+    QUIRE_TRY(quire::embed::CheckArray(asked.stop_tokens, asked.stop_count, kTokensMax,
+                                       "options->stop_tokens"));
+    quire::serve::Request request{.max_tokens = asked.max_tokens, .session = session->id};
+    QUIRE_ASSIGN(request.prompt, FedTokens(*session, asked));
+    if (asked.stop_count > 0) {
+      request.stop_tokens.assign(asked.stop_tokens, asked.stop_tokens + asked.stop_count);
+    } else if (asked.no_stop == 0) {
+      request.stop_tokens = session->host->stop_tokens();
+    }
+    session->stream.reset();
+    if (const auto tokenizer = session->host->tokenizer()) session->stream.emplace(**tokenizer);
+    QUIRE_ASSIGN(session->turn, session->host->engine().Submit(std::move(request)));
+    return {};
+  });
+}
+
+quire_code quire_session_next(quire_session* session, quire_event* event, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(session, "session"));
+    QUIRE_TRY(quire::embed::CheckOutput(event, "event"));
+    const RequestId turn = session->turn;
+    if (turn.is_none()) {
+      return Fail(ErrorCode::kNotFound,
+                  fmt::format("session '{}': no turn is under way", session->name));
+    }
+    while (auto said = session->host->engine().Await(turn)) {
+      QUIRE_ASSIGN(auto of_c, EventOf(*session, *std::move(said)));
+      if (!of_c) continue;
+      of_c->text = session->text.c_str();
+      quire::embed::WriteStruct(event, *of_c);
+      return {};
+    }
+    session->turn = RequestId::None();
+    return Fail(ErrorCode::kCancelled, "the engine has ended");
+  });
+}
+
+quire_code quire_session_cancel(quire_session* session, quire_error* error) {
+  return Boundary(error, [&]() -> Result<void> {
+    QUIRE_TRY(NotNull(session, "session"));
+    if (const RequestId turn = session->turn; !turn.is_none()) {
+      session->host->engine().Cancel(turn, quire::serve::CancelledTurn::kUndone);
+    }
+    return {};
+  });
+}

@@ -1,0 +1,275 @@
+// Engines and sessions through C.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "embed/struct_sizes.h"
+#include "quire/engine.h"
+
+namespace quire::embed {
+namespace {
+
+const std::string kModel = std::string(QUIRE_SOURCE_DIR) + "/models/tiny";
+
+class EngineCTest : public testing::Test {
+ protected:
+  EngineCTest()
+      : store_(testing::TempDir() + "quire_engine_c_" +
+               testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::remove_all(store_);
+    done_.size = sizeof done_;
+  }
+  ~EngineCTest() override {
+    quire_engine_free(engine_);
+    std::filesystem::remove_all(store_);
+  }
+
+  static quire_engine_options Options(const char* store) {
+    quire_engine_options options{};
+    options.size = sizeof options;
+    options.model = kModel.c_str();
+    options.store = store;
+    options.hot_bytes = 64 << 20;
+    options.threads = 2;
+    return options;
+  }
+  void Open(const char* store) {
+    quire_engine_free(std::exchange(engine_, nullptr));
+    const quire_engine_options options = Options(store);
+    ASSERT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_OK) << Show(error_);
+  }
+  quire_session* OpenSession(const char* name, float temperature = 1.0f) {
+    quire_session_options options{};
+    options.size = sizeof options;
+    options.name = name;
+    options.seed = 5;
+    options.temperature = temperature;
+    quire_session* session = nullptr;
+    EXPECT_EQ(quire_session_open(engine_, &options, &session, &error_), QUIRE_OK) << Show(error_);
+    return session;
+  }
+  quire_session* Reopen(const char* name) {
+    quire_session* session = nullptr;
+    EXPECT_EQ(quire_session_reopen(engine_, name, &session, &error_), QUIRE_OK) << Show(error_);
+    return session;
+  }
+  static quire_turn_options Turn(const char* text, uint32_t max_tokens) {
+    quire_turn_options turn{};
+    turn.size = sizeof turn;
+    turn.text = text;
+    turn.max_tokens = max_tokens;
+    turn.no_stop = 1;
+    return turn;
+  }
+  /// All that the answer says.
+  std::string Ask(quire_session* session, const char* text, uint32_t max_tokens = 12) {
+    const quire_turn_options turn = Turn(text, max_tokens);
+    EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_OK) << Show(error_);
+    std::string said;
+    uint64_t tokens = 0;
+    do {
+      if (quire_session_next(session, &done_, &error_) != QUIRE_OK) return Show(error_);
+      said += done_.text;
+      tokens += done_.kind == QUIRE_EVENT_TOKEN;
+    } while (done_.kind != QUIRE_EVENT_DONE);
+    EXPECT_EQ(tokens, done_.generated_tokens);
+    return said;
+  }
+  std::string Sessions() {
+    size_t length = 0;
+    EXPECT_EQ(quire_engine_sessions_json(engine_, nullptr, 0, &length, &error_), QUIRE_OK);
+    std::string json(length + 1, ' ');
+    EXPECT_EQ(quire_engine_sessions_json(engine_, json.data(), json.size(), &length, &error_),
+              QUIRE_OK);
+    json.resize(length);
+    return json;
+  }
+
+  const std::string store_;
+  quire_engine* engine_ = nullptr;
+  quire_error error_{};
+  quire_event done_{};
+};
+
+TEST_F(EngineCTest, ASessionGoesOnAfterTheEngineEnded) {
+  Open(nullptr);
+  quire_session* plain = OpenSession("plain");
+  const std::string one = Ask(plain, "It is a truth ");
+  const uint64_t held = done_.prompt_tokens + done_.generated_tokens;
+  const std::string two = Ask(plain, "universally acknowledged");
+  EXPECT_EQ(done_.finish, QUIRE_FINISH_LENGTH);
+  quire_session_free(plain);
+  EXPECT_EQ(Sessions(), "[]");
+
+  Open(store_.c_str());
+  quire_session* session = OpenSession("talk");
+  EXPECT_EQ(Ask(session, "It is a truth "), one);
+  quire_session_free(session);
+  Open(store_.c_str());
+  EXPECT_EQ(Sessions(), R"([{"name":"talk","tokens":)" + std::to_string(held) +
+                            R"(,"open":false,"unusable":null}])");
+  session = Reopen("talk");
+  quire_session* again = nullptr;
+  EXPECT_EQ(quire_session_reopen(engine_, "talk", &again, &error_), QUIRE_BUSY);
+  EXPECT_EQ(Ask(session, "universally acknowledged"), two);
+  EXPECT_GT(done_.loaded_tokens, 0u);
+  // The engine lives as long as its sessions.
+  quire_engine_free(std::exchange(engine_, nullptr));
+  EXPECT_FALSE(Ask(session, "that", 3).empty());
+  quire_session_free(session);
+}
+
+TEST_F(EngineCTest, ForksGoTheirOwnWayAndEndsRemoveTheFile) {
+  Open(store_.c_str());
+  quire_session* session = OpenSession("a");
+  Ask(session, "Once ", 4);
+  quire_session* fork = nullptr;
+  ASSERT_EQ(quire_session_fork(session, nullptr, &fork, &error_), QUIRE_OK) << Show(error_);
+  char name[65];
+  size_t length = 0;
+  ASSERT_EQ(quire_session_name(fork, name, sizeof name, &length, &error_), QUIRE_OK);
+  EXPECT_EQ(length, 33u);
+  EXPECT_EQ(Ask(session, "upon", 8), Ask(fork, "upon", 8));  // the sampler is shared too
+  EXPECT_TRUE(std::filesystem::exists(store_ + "/sessions/" + name));
+  ASSERT_EQ(quire_session_end(fork, &error_), QUIRE_OK) << Show(error_);
+  EXPECT_FALSE(std::filesystem::exists(store_ + "/sessions/" + name));
+  const quire_turn_options turn = Turn("x", 1);
+  EXPECT_EQ(quire_session_begin(fork, &turn, &error_), QUIRE_NOT_FOUND);
+  EXPECT_EQ(quire_session_end(fork, &error_), QUIRE_NOT_FOUND);
+  quire_session_free(fork);
+  quire_session_free(session);
+}
+
+TEST_F(EngineCTest, ACancelledTurnLeavesTheSessionAsItWas) {
+  Open(store_.c_str());
+  quire_session* session = OpenSession("a");
+  Ask(session, "Once ", 4);
+  const uint64_t held = done_.prompt_tokens + done_.generated_tokens;
+  const quire_turn_options turn = Turn("upon a time", 4000);
+  ASSERT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_OK);
+  EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_BUSY);
+  std::thread canceller;
+  do {
+    ASSERT_EQ(quire_session_next(session, &done_, &error_), QUIRE_OK) << Show(error_);
+    if (done_.kind == QUIRE_EVENT_TOKEN && !canceller.joinable()) {
+      canceller = std::thread([&] { EXPECT_EQ(quire_session_cancel(session, nullptr), QUIRE_OK); });
+    }
+  } while (done_.kind != QUIRE_EVENT_DONE);
+  canceller.join();
+  EXPECT_EQ(done_.finish, QUIRE_FINISH_CANCELLED);
+  EXPECT_LT(done_.generated_tokens, 4000u);
+  EXPECT_EQ(quire_session_next(session, &done_, &error_), QUIRE_NOT_FOUND);
+  Ask(session, "", 1);
+  EXPECT_EQ(done_.prompt_tokens, held);
+  // Freed in the middle of a turn: as before it, too.
+  ASSERT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_OK);
+  quire_session_free(session);
+  session = Reopen("a");
+  Ask(session, "", 1);
+  EXPECT_EQ(done_.prompt_tokens, held + 1);
+  quire_session_free(session);
+}
+
+TEST_F(EngineCTest, TokensAreFedAsTheyAre) {
+  Open(nullptr);
+  quire_session* session = OpenSession("a");
+  const int32_t tokens[] = {72, 101, 108};
+  quire_turn_options turn = Turn(nullptr, 0);
+  turn.tokens = tokens;
+  turn.token_count = 3;
+  ASSERT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_OK);
+  do {
+    ASSERT_EQ(quire_session_next(session, &done_, &error_), QUIRE_OK) << Show(error_);
+  } while (done_.kind != QUIRE_EVENT_DONE);
+  EXPECT_EQ(done_.prompt_tokens, 3u);
+  EXPECT_EQ(done_.generated_tokens, 0u);
+  const int32_t unknown[] = {1'000'000};
+  turn.tokens = unknown;
+  turn.token_count = 1;
+  EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_INVALID_ARGUMENT);
+  quire_session_free(session);
+}
+
+TEST_F(EngineCTest, BadArgumentsAreRefused) {
+  quire_engine_options options = Options(nullptr);
+  EXPECT_EQ(quire_engine_open(nullptr, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_engine_open(&options, nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  options.model = nullptr;
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  options.model = "/nowhere";
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_NOT_FOUND);
+  options = Options(nullptr);
+  options.codec = 300;
+  EXPECT_EQ(quire_engine_open(&options, &engine_, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(engine_, nullptr);
+  Open(store_.c_str());
+  options = Options(store_.c_str());
+  quire_engine* other = nullptr;
+  EXPECT_EQ(quire_engine_open(&options, &other, &error_), QUIRE_BUSY) << Show(error_);
+  quire_session_options named{};
+  named.size = sizeof named;
+  named.name = "../a";
+  quire_session* session = nullptr;
+  EXPECT_EQ(quire_session_open(engine_, &named, &session, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_session_open(nullptr, nullptr, &session, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_session_reopen(engine_, "none", &session, &error_), QUIRE_NOT_FOUND);
+  EXPECT_EQ(quire_session_reopen(engine_, nullptr, &session, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_session_next(nullptr, &done_, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_session_cancel(nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_session_end(nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(session, nullptr);
+  quire_session_free(nullptr);
+  quire_engine_free(nullptr);
+}
+
+TEST_F(EngineCTest, StructsMayGrow) {
+  Open(nullptr);
+  quire_engine_options small = Options(nullptr);
+  small.hot_bytes = 4 << 20;  // many are opened
+  ReadsAtEverySize<quire_engine_options>(
+      small, sizeof(quire_engine_options), [](const quire_engine_options* options, Error error) {
+        // What is read of it is said before the model is.
+        quire_engine* engine = nullptr;
+        const Code code = quire_engine_open(options, &engine, error);
+        quire_engine_free(engine);
+        return code;
+      });
+  quire_session_options session{};
+  session.size = sizeof session;
+  ReadsAtEverySize<quire_session_options>(
+      session, sizeof session, [this](const quire_session_options* options, Error error) {
+        quire_session* opened = nullptr;
+        const Code code = quire_session_open(engine_, options, &opened, error);
+        quire_session_free(opened);
+        return code;
+      });
+  quire_session* one = OpenSession("one");
+  Ask(one, "x", 0);
+  ReadsAtEverySize<quire_turn_options>(
+      Turn(nullptr, 1), sizeof(quire_turn_options),
+      [&](const quire_turn_options* options, Error error) {
+        const Code code = quire_session_begin(one, options, error);
+        quire_event event{};
+        event.size = sizeof event;
+        while (quire_session_next(one, &event, nullptr) == QUIRE_OK) {
+        }
+        return code;
+      });
+  FillsAtEverySize<quire_event>(sizeof(quire_event), [&](quire_event* event, Error error) {
+    const quire_turn_options turn = Turn(nullptr, 0);
+    EXPECT_EQ(quire_session_begin(one, &turn, nullptr), QUIRE_OK);
+    const Code code = quire_session_next(one, event, error);
+    quire_event rest{};
+    rest.size = sizeof rest;
+    while (quire_session_next(one, &rest, nullptr) == QUIRE_OK) {
+    }
+    return code;
+  });
+  quire_session_free(one);
+}
+
+}  // namespace
+}  // namespace quire::embed
