@@ -45,6 +45,7 @@ class LockStep {
   LockStep() { tenants_.push_back({.options = {.name = "default"}, .account = kDefaultTenant}); }
 
   void Step(Prng& prng) {
+    accounts_.EndHold();
     switch (prng.NextBelow(12)) {
       case 0: AddTenant(prng); break;
       case 1:

@@ -226,7 +226,7 @@ bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& 
   bool worked = TakeWishes();
   worked = TakeLoads() || worked;
   worked = AdvanceLoads() || worked;
-  worked = TouchSome() || worked;
+  TouchUsed();
   worked = WriteSome() || worked;
   worked = StartFlushes() || worked;
   store_->Tick(done_, worked ? 0 : wait_us);
@@ -306,26 +306,26 @@ bool Mover::StartFlushes() {
 // What memory hands out is in use below too, or a store that is full would recycle first what is
 // wanted most. What it lost all the same is written again: not where memory holds about as much as
 // the store, or the two would push each other's blocks out for ever.
-bool Mover::TouchSome() {
-  bool worked = false;
+void Mover::TouchUsed() {
   std::vector<Digest> keys;
   std::vector<tier::Presence> presence;
   for (Core* const core : cores_) {
-    std::vector<StoredForm> used = core->TakeUsed();
-    if (used.empty()) continue;
-    worked = true;
-    keys.clear();
-    for (const StoredForm& form : used) keys.push_back(form.twins ? TwinKey(form.key) : form.key);
-    presence.assign(keys.size(), tier::Presence::kAbsent);
-    store_->Touch(keys, presence);
-    if (core->options().hot_bytes > store_->Stats().bytes_cap / 2) continue;
-    size_t lost = 0;
-    for (size_t i = 0; i < used.size(); ++i) {
-      if (presence[i] == tier::Presence::kAbsent) used[lost++] = used[i];
+    // Others go on using blocks meanwhile: no more than could wait before.
+    for (size_t begin = 0; begin < kUsedBelowMax; begin += kBlocksPerHold) {
+      std::vector<StoredForm> used = core->TakeUsed();
+      if (used.empty()) break;
+      keys.clear();
+      for (const StoredForm& form : used) keys.push_back(form.twins ? TwinKey(form.key) : form.key);
+      presence.assign(keys.size(), tier::Presence::kAbsent);
+      store_->Touch(keys, presence);
+      if (core->options().hot_bytes > store_->Stats().bytes_cap / 2) continue;
+      size_t lost = 0;
+      for (size_t i = 0; i < used.size(); ++i) {
+        if (presence[i] == tier::Presence::kAbsent) used[lost++] = used[i];
+      }
+      if (lost > 0) core->OfferAgain(std::span(used).first(lost));
     }
-    if (lost > 0) core->OfferAgain(std::span(used).first(lost));
   }
-  return worked;
 }
 
 bool Mover::WriteSome() {

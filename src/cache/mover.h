@@ -97,7 +97,7 @@ class Mover {
       QUIRE_EXCLUDES(tick_mutex_);
   bool TakeWishes() QUIRE_REQUIRES(tick_mutex_);
   bool TakeLoads() QUIRE_REQUIRES(tick_mutex_);
-  bool TouchSome() QUIRE_REQUIRES(tick_mutex_);
+  void TouchUsed() QUIRE_REQUIRES(tick_mutex_);
   bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
   bool StartFlushes() QUIRE_REQUIRES(tick_mutex_);
   void EndWrite(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
