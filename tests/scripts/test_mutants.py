@@ -107,7 +107,8 @@ class Suites(unittest.TestCase):
         for name in ("index_test", "golden_test"):  # golden_test stands on text alone
             self.assertNotIn(name, suites)
         self.assertIn("golden_test", mutants.suites_of(ROOT, "text"))
-        self.assertEqual(mutants.suites_of(ROOT, "embed"), ["embed_test"])
+        self.assertEqual(mutants.suites_of(ROOT, "evict")[0], "evict_test")
+        self.assertNotIn("cache_test", mutants.suites_of(ROOT, "embed"))
 
 
 class FakeWorkshop:
