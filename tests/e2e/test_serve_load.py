@@ -132,10 +132,10 @@ def difference(after, before):
             for name, value in after.items()}
 
 
-def test_what_b_cached_shows_in_nothing_of_a(tenants):
+def chance_of_gap(tenants, chance, attempt):
     """B caches A's very next prompt, or other text as long; in turn and by chance, many times. A's
-    counters and reasons move the same way, and its time to the first token does not tell."""
-    chance = random.Random(6)
+    counters and reasons move the same way. Returns how often chance alone gives medians of the time
+    to the first token that lie as far apart, the last prompt, and the median of all times."""
     rounds = 40
     seen = {True: [], False: []}
     ttft = {True: [], False: []}
@@ -143,8 +143,9 @@ def test_what_b_cached_shows_in_nothing_of_a(tenants):
     chance.shuffle(order)
     for number, same in enumerate(order):
         letters = "abcdefghijklmnopqrstuvwxyz "
-        prompt = f"{number:04d}" + "".join(chance.choice(letters) for _ in range(508))
-        other = f"{number:04d}"[::-1] + "".join(chance.choice(letters) for _ in range(508))
+        begin = f"{attempt}{number:03d}"
+        prompt = begin + "".join(chance.choice(letters) for _ in range(508))
+        other = begin[::-1] + "".join(chance.choice(letters) for _ in range(508))
         ask(tenants, B, prompt if same else other)
         before = own_counters(tenants)
         line = ask(tenants, A, prompt)
@@ -156,22 +157,33 @@ def test_what_b_cached_shows_in_nothing_of_a(tenants):
         # The estimator samples blocks by their keys, which B's do not share.
         each.pop("reuse_lookup_blocks")
         assert each == seen[True][0], "a counter tells them apart"
-    # A permutation test of the medians: chance alone gives a larger difference often enough.
+
     def gap(a, b):
         return abs(statistics.median(a) - statistics.median(b))
     real, both = gap(ttft[True], ttft[False]), ttft[True] + ttft[False]
     larger = 0
     for _ in range(2000):
         chance.shuffle(both)
-        larger += gap(both[:rounds], both[rounds:]) >= real
-    assert larger / 2000 > 0.001, (real, statistics.median(both))
+        larger += gap(both[:rounds], both[rounds:]) >= real  # a permutation test
+    return larger / 2000, prompt, statistics.median(both)
+
+
+def test_what_b_cached_shows_in_nothing_of_a(tenants):
+    """A machine that others use can make one series look like a difference; a real one shows in each
+    of them."""
+    chance = random.Random(6)
+    chances = []
+    while not chances or chances[-1] <= 0.01:
+        assert len(chances) < 3, f"the time to the first token tells what B cached: {chances}"
+        share, prompt, median_ms = chance_of_gap(tenants, chance, len(chances))
+        chances.append(share)
     # The test can tell: A's own prompt, cached, answers sooner.
     hit = []
     for _ in range(10):
         line = ask(tenants, A, prompt)
         assert line["cache"]["reused_tokens"] > 0
         hit.append(line["ttft_ms"])
-    assert statistics.median(hit) < statistics.median(both) / 2
+    assert statistics.median(hit) < median_ms / 2
 
 
 def test_a_tenant_reads_nothing_of_another(tenants):
