@@ -23,12 +23,14 @@ const prometheus::Histogram::BucketBoundaries kSeconds = {
 /// Families with the values of now, in the order in which they are first named.
 class Snapshot {
  public:
-  void Gauge(const std::string& name, const std::string& help, double value, Labels labels = {}) {
+  void Gauge(const std::string& name, const std::string& help, double value,
+             const Labels& labels = {}) {
     ClientMetric metric;
     metric.gauge.value = value;
     Add(name, help, MetricType::Gauge, std::move(metric), labels);
   }
-  void Counter(const std::string& name, const std::string& help, double value, Labels labels = {}) {
+  void Counter(const std::string& name, const std::string& help, double value,
+               const Labels& labels = {}) {
     ClientMetric metric;
     metric.counter.value = value;
     Add(name, help, MetricType::Counter, std::move(metric), labels);
