@@ -27,6 +27,7 @@ class CacheSim : private Machine {
     const uint64_t segments = is_tight ? 8 + prng_.NextBelow(8) : 150;
     cold_ = SomeColdOptions(segments);
     cold_.commit_interval_us = 1000 + prng_.NextBelow(100'000);
+    spread_us_ = options.seed % 3 == 0 ? 0 : cold_.commit_interval_us;
     cold_.staging_bytes = uint64_t{prng_.NextChance(3) ? 512U : 2048U} << 10;
     cold_.scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0;
     MakeCacheOptions();
@@ -87,7 +88,7 @@ class CacheSim : private Machine {
     if (opened == nullptr) return;
     // Without a catalogue the store says it has what a crash may have torn, until that is read.
     doubts_ = doubts_ || opened->recovery().catalogue_rebuilt;
-    auto mover = std::make_unique<cache::Mover>(std::move(opened), mover_clock_);
+    auto mover = std::make_unique<cache::Mover>(std::move(opened), mover_clock_, spread_us_);
     mover_ = mover.get();
     store_ = cache::StoreState::Wrap(std::move(mover));
     for (uint32_t party = 0; party < kParties.size(); ++party) CheckEpoch(party);
@@ -522,7 +523,8 @@ class CacheSim : private Machine {
     const DiskStoreStats before = store_->stats();
     bool durable = true;
     if (calm() && stops_at_ == kNever && prng_.NextChance(2)) {
-      const uint64_t end_us = clock_.NowMicros() + cold_.commit_interval_us + kCommitSlackUs;
+      const uint64_t end_us =
+          clock_.NowMicros() + spread_us_ + cold_.commit_interval_us + kCommitSlackUs;
       while (clock_.NowMicros() < end_us) {
         if (!mover_->Tick(1000)) clock_.Advance(500);
       }
@@ -637,6 +639,7 @@ class CacheSim : private Machine {
   std::vector<Expected> expected_;  // as long as nothing was recycled
   uint64_t expected_recycled_ = 0;
   bool doubts_ = false;
+  uint64_t spread_us_ = 0;        // of what is written behind
   bool meets_ = false;            // some loads are from the end
   uint64_t recycled_before_ = 0;  // by stores that ended
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop

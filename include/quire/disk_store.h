@@ -33,9 +33,11 @@ namespace [[gnu::visibility("default")]] quire {
 class Plan;
 
 struct DiskStoreOptions {
-  std::string directory{};                  // made if there is none
-  uint64_t bytes_cap = uint64_t{8} << 30;   // hard: of all files of the store together
-  uint64_t commit_interval_us = 1'000'000;  // what a crash may lose
+  std::string directory{};                 // made if there is none
+  uint64_t bytes_cap = uint64_t{8} << 30;  // hard: of all files of the store together
+  // What a crash may lose. What is published is written evenly over three quarters of it, and
+  // committed in the last: the longer, the less others notice.
+  uint64_t commit_interval_us = 1'000'000;
   // Memory for bytes on their way to and from the disk: all that a store takes besides its index.
   uint64_t staging_bytes = uint64_t{64} << 20;
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never

@@ -60,6 +60,43 @@ void Blake2bState::Finish(std::span<uint8_t> digest) {
 
 }  // namespace internal
 
+namespace {
+
+// Checksums are polynomials over GF(2), their highest power in the lowest bit.
+constexpr uint32_t kOne = uint32_t{1} << 31;
+constexpr uint32_t kCastagnoli = 0x82f63b78;  // RFC 3720, appendix B.4, reflected
+
+constexpr uint32_t MultiplyModulo(uint32_t a, uint32_t b) {
+  uint32_t product = 0;
+  for (uint32_t power = 0; power < 32; ++power) {
+    product ^= b & (0 - (a >> 31));
+    a <<= 1;
+    b = (b >> 1) ^ (kCastagnoli & (0 - (b & 1)));
+  }
+  return product;
+}
+
+// x to the number of bits in so many bytes.
+constexpr uint32_t ShiftOf(uint64_t bytes) {
+  uint32_t shift = kOne;
+  uint32_t square = kOne >> 8;  // one byte
+  for (; bytes > 0; bytes >>= 1) {
+    if ((bytes & 1) != 0) shift = MultiplyModulo(square, shift);
+    square = MultiplyModulo(square, square);
+  }
+  return shift;
+}
+
+}  // namespace
+
+void Crc32cJoiner::Add(uint32_t crc, uint64_t bytes) {
+  if (bytes != shift_bytes_ || shift_ == 0) {
+    shift_ = ShiftOf(bytes);
+    shift_bytes_ = bytes;
+  }
+  crc_ = MultiplyModulo(shift_, crc_) ^ crc;
+}
+
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t crc) {
   constexpr size_t kBytesPerCall = size_t{1} << 30;  // the library takes an int
   uint32_t inverted = ~crc;

@@ -82,6 +82,20 @@ class Blake2b {
 /// Cost: 16 to 64 GB/s
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 
+/// The checksum of stretches that follow one another, from the checksum of each.
+///
+/// Cost: 32 steps a stretch as long as the one before it, else as many for each bit of its length
+class Crc32cJoiner {
+ public:
+  void Add(uint32_t crc, uint64_t bytes);
+  uint32_t value() const { return crc_; }
+
+ private:
+  uint32_t crc_ = 0;
+  uint64_t shift_bytes_ = 0;
+  uint32_t shift_ = 0;  // what the bytes of the last stretch did to the checksum before it
+};
+
 }  // namespace quire
 
 #endif  // QUIRE_BASE_HASH_H_

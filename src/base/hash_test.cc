@@ -90,6 +90,29 @@ RC_GTEST_PROP(Crc32cProperty, EqualsTheDefinitionInAnyParts, (const std::string&
   RC_ASSERT(Crc32c(bytes.subspan(cut), Crc32c(bytes.first(cut))) == Crc32c(bytes));
 }
 
+RC_GTEST_PROP(Crc32cProperty, JoinsStretches, (const std::vector<std::string>& parts)) {
+  Crc32cJoiner joiner;
+  std::string all;
+  for (const std::string& part : parts) {
+    joiner.Add(Crc32c(Bytes(part)), part.size());
+    all += part;
+    RC_ASSERT(joiner.value() == Crc32c(Bytes(all)));
+  }
+}
+
+TEST(Crc32c, JoinsStretchesOfAnyLength) {
+  const std::vector<std::byte> bytes(100'000, std::byte{0x5a});
+  const auto all = std::span<const std::byte>(bytes);
+  Crc32cJoiner joiner;
+  size_t done = 0;
+  for (const size_t length : {0, 1, 32'768, 32'768, 0, 4'095, 30'368}) {
+    joiner.Add(Crc32c(all.subspan(done, length)), length);
+    done += length;
+    EXPECT_EQ(joiner.value(), Crc32c(all.first(done))) << done;
+  }
+  EXPECT_EQ(done, bytes.size());
+}
+
 TEST(Crc32c, EveryLengthAndAlignment) {
   std::vector<std::byte> buffer(600);
   for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<std::byte>(i * 131 + 7);

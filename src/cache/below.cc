@@ -69,7 +69,8 @@ std::optional<BlockToWrite> NextWrite(State& state) {
     state.directory.Unqueue(block);
     state.directory.SetBelow(block, *twins, Below::kWriting);
     state.reading.slots = write.slots;
-    if (NextForm(state, block)) state.directory.QueueWrite(block, /*first=*/true);
+    write.is_last = !NextForm(state, block);
+    if (!write.is_last) state.directory.QueueWrite(block, /*first=*/true);
     return write;
   }
   return std::nullopt;

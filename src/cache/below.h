@@ -32,6 +32,7 @@ struct BlockToWrite {
   std::vector<TokenId> tokens{};
   PerClass<SlotId> slots{};   // of the form
   PerClass<uint32_t> crcs{};  // of each
+  bool is_last = true;        // no other form of the block waits
 };
 
 /// A block is to be written, as far as the store lacks it: unless its account keeps nothing below

@@ -79,11 +79,17 @@ class Core final : public Cache {
   // For the mover and tickets (core_load.cc).
 
   const RecordShapes& shapes() const { return *shapes_; }
-  /// Something waits to be written.
-  bool HasWrites() const;
-  /// What is to be written, and its bytes: [sections], which are there until the call returns.
-  using Sections = std::vector<std::span<const std::byte>>;
-  using Writer = std::function<void(const BlockToWrite& block, const Sections& bytes)>;
+  struct Backlog {
+    uint64_t queued = 0;      // blocks that wait to be written
+    uint64_t lost_total = 0;  // and those that left memory unwritten
+  };
+  Backlog backlog() const;
+  /// The sections of a record, which are there until the call returns.
+  struct Sections {
+    std::vector<std::span<const std::byte>> bytes{};
+    std::vector<uint32_t> crcs{};  // of each
+  };
+  using Writer = std::function<void(const BlockToWrite& block, const Sections& sections)>;
   /// Calls write() with the next block, if there is one: false. A block that does not have its
   /// checksum any more is quarantined instead.
   bool WriteNext(const Writer& write);

@@ -49,6 +49,10 @@ void Core::PublishSome(const PublishLocation& location, std::span<NewBlock> bloc
   for (const NewBlock& block : blocks.subspan(answers.size())) {
     key = ChildKey(*location.domain, key, block.tokens.data(), block_tokens());
     BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
+    if (block.crcs != nullptr) {
+      record.crcs = *block.crcs;
+      continue;
+    }
     for (uint32_t group = 0; group < classes_.group_count(); ++group) {
       if (!block.slots[group].is_none()) slots_->Checksum(block.slots[group], &record.crcs[group]);
     }

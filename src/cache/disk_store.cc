@@ -15,18 +15,21 @@
 namespace quire {
 
 Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& options) {
+  // Together no later than the interval: what is written is spread over most of it.
+  const uint64_t commit_us = options.commit_interval_us / 4;
   auto state = std::make_unique<cache::StoreState>();
   QUIRE_ASSIGN(state->files, MakeFiles());
   auto store = tier::ColdStore::Open({.directory = options.directory,
                                       .bytes_cap = options.bytes_cap,
-                                      .commit_interval_us = options.commit_interval_us,
+                                      .commit_interval_us = commit_us,
                                       .staging_bytes = options.staging_bytes,
                                       .reads_max = 64,
                                       .scrub_bytes_per_s = options.scrub_bytes_per_s},
                                      *state->files, SystemClock());
   if (!store) return std::unexpected(std::move(store).error());
   state->directory = options.directory;
-  state->mover = std::make_unique<cache::Mover>(*std::move(store), SystemClock());
+  state->mover = std::make_unique<cache::Mover>(*std::move(store), SystemClock(),
+                                                options.commit_interval_us - commit_us);
   state->mover->Start();
   return std::unique_ptr<DiskStore>(new DiskStore(std::move(state)));
 }

@@ -25,6 +25,7 @@ constexpr size_t kPublishBlocksMax = 32;    // at once: others wait for the cach
 constexpr uint64_t kBusyPauseUs = 500;      // the store can take no more just now
 constexpr uint64_t kFullPauseUs = 100'000;  // nor will it soon
 constexpr uint64_t kDiskWaitUs = 1000;
+constexpr uint64_t kPaceWaitUs = 2000;      // while blocks wait for their turn to be written
 constexpr uint64_t kCommitWaitUs = 10'000;  // while records wait for their commit
 constexpr uint64_t kIdleWaitUs = 100'000;
 
@@ -46,6 +47,7 @@ struct Mover::Get {
   size_t entry = 0;
   bool twins = false;
   std::vector<std::span<std::byte>> out{};
+  std::vector<uint32_t> crcs{};             // of each
   PerClass<std::vector<std::byte>> host{};  // where the host cannot reach the slots
 };
 
@@ -75,8 +77,8 @@ struct Mover::ActiveLoad {
   bool twins_failed = false;
 };
 
-Mover::Mover(std::unique_ptr<tier::Store> store, const Clock& clock)
-    : store_(std::move(store)), clock_(clock) {}
+Mover::Mover(std::unique_ptr<tier::Store> store, const Clock& clock, uint64_t spread_us)
+    : store_(std::move(store)), clock_(clock), spread_us_(spread_us) {}
 
 Mover::~Mover() {
   {
@@ -115,9 +117,9 @@ void Mover::Wait() {
     return;
   }
   MutexLock lock(mutex_);
-  if (!woken_ && !stops_) {
-    changed_.WaitFor(mutex_, stats.writes_pending > 0 ? kCommitWaitUs : kIdleWaitUs);
-  }
+  if (woken_ || stops_) return;
+  const uint64_t idle_us = stats.writes_pending > 0 ? kCommitWaitUs : kIdleWaitUs;
+  changed_.WaitFor(mutex_, holds_back_ ? kPaceWaitUs : idle_us);
 }
 
 void Mover::Wake() {
@@ -128,7 +130,7 @@ void Mover::Wake() {
 
 void Mover::Attach(Core& core) {
   MutexLock lock(tick_mutex_);
-  cores_.push_back(&core);
+  sources_.push_back({.core = &core, .pace = WritePace(spread_us_)});
 }
 
 void Mover::SetLimits(const tier::PublisherLimits& limits) {
@@ -138,7 +140,7 @@ void Mover::SetLimits(const tier::PublisherLimits& limits) {
 
 void Mover::Detach(Core& core) {
   MutexLock lock(tick_mutex_);
-  std::erase(cores_, &core);
+  std::erase_if(sources_, [&](const Source& source) { return source.core == &core; });
   for (auto& [tag, write] : writes_) {
     if (write.core == &core) write.core = nullptr;
   }
@@ -293,8 +295,8 @@ bool Mover::TakeWishes() {
 bool Mover::StartFlushes() {
   if (flushes_.empty()) return false;
   write_after_us_ = std::min(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
-  const auto has_writes = [](const Core* core) { return core->HasWrites(); };
-  if (std::ranges::any_of(cores_, has_writes) && !Planted(Canary::kFlushEarly)) return false;
+  const auto has_writes = [](const Source& source) { return source.core->backlog().queued > 0; };
+  if (std::ranges::any_of(sources_, has_writes) && !Planted(Canary::kFlushEarly)) return false;
   const uint64_t tag = next_tag_++;
   flushes_.back()->put_back = put_back_;
   asked_[tag] = flushes_.back();
@@ -309,7 +311,8 @@ bool Mover::StartFlushes() {
 void Mover::TouchUsed() {
   std::vector<Digest> keys;
   std::vector<tier::Presence> presence;
-  for (Core* const core : cores_) {
+  for (const Source& source : sources_) {
+    Core* const core = source.core;
     // Others go on using blocks meanwhile: no more than could wait before.
     for (size_t begin = 0; begin < kUsedBelowMax; begin += kBlocksPerHold) {
       std::vector<StoredForm> used = core->TakeUsed();
@@ -328,33 +331,58 @@ void Mover::TouchUsed() {
   }
 }
 
+// Who waits for a flush waits for all of it.
+bool Mover::FindDue() {
+  const uint64_t now_us = clock_.NowMicros();
+  bool any = false;
+  bool holds_back = false;
+  for (Source& source : sources_) {
+    const Core::Backlog backlog = source.core->backlog();
+    source.due = source.pace.Due(now_us, backlog.queued, backlog.lost_total);
+    if (!flushes_.empty()) source.due = backlog.queued;
+    any = any || source.due > 0;
+    holds_back = holds_back || source.due < backlog.queued;
+  }
+  holds_back_ = holds_back;
+  return any;
+}
+
 bool Mover::WriteSome() {
+  if (!FindDue()) return false;
   bool worked = false;
   size_t idle = 0;
-  for (uint32_t i = 0; i < kWritesPerTick && idle < cores_.size(); ++i) {
+  for (uint32_t i = 0; i < kWritesPerTick && idle < sources_.size(); ++i) {
     if (clock_.NowMicros() < write_after_us_) break;
-    Core& core = *cores_[next_core_++ % cores_.size()];
+    Source& source = sources_[next_source_++ % sources_.size()];
+    if (source.due == 0) {
+      ++idle;
+      continue;
+    }
+    Core& core = *source.core;
     const uint64_t tag = next_tag_++;
     writes_[tag] = {.core = &core};  // before the store has it: afterwards nothing may fail
     std::optional<StoredForm> put;
-    const bool wrote = core.WriteNext([&](const BlockToWrite& block, const Core::Sections& bytes) {
-      const StoredForm& form = block.form;
-      put = form;
-      const RecordShapes& shapes = core.shapes();
-      const tier::PutRequest request = {
-          .identity = {.key = form.twins ? TwinKey(form.key) : form.key,
-                       .parent = form.twins ? form.key : block.parent_key,
-                       .profile = shapes.profile(),
-                       .geometry = shapes.geometry(),
-                       .publisher = tier::PublisherOf(block.account),
-                       .erase_epoch = block.erase_epoch,
-                       .block_index = block.block_index,
-                       .tokens = block.tokens},
-          .layout = &shapes.record(form.twins),
-          .sections = bytes,
-          .tag = tag};
-      store_->Put({&request, 1});
-    });
+    const bool wrote =
+        core.WriteNext([&](const BlockToWrite& block, const Core::Sections& sections) {
+          const StoredForm& form = block.form;
+          put = form;
+          if (block.is_last) --source.due;
+          const RecordShapes& shapes = core.shapes();
+          const tier::PutRequest request = {
+              .identity = {.key = form.twins ? TwinKey(form.key) : form.key,
+                           .parent = form.twins ? form.key : block.parent_key,
+                           .profile = shapes.profile(),
+                           .geometry = shapes.geometry(),
+                           .publisher = tier::PublisherOf(block.account),
+                           .erase_epoch = block.erase_epoch,
+                           .block_index = block.block_index,
+                           .tokens = block.tokens},
+              .layout = &shapes.record(form.twins),
+              .sections = sections.bytes,
+              .crcs = sections.crcs,
+              .tag = tag};
+          store_->Put({&request, 1});
+        });
     if (put) {
       writes_[tag].form = *put;
     } else {
@@ -509,7 +537,9 @@ void Mover::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
     request.section_count += shapes.sections(c).count;
     shapes.Cut(c, bytes, get->out);
   }
+  get->crcs.resize(get->out.size());
   request.out = get->out;
+  request.crcs = get->crcs;
   gets_[tag] = std::move(get);
   store_->Get({&request, 1}, job.deadline_us);
 }
@@ -525,14 +555,26 @@ void Mover::EndGet(const StoreCompletion& ended) {
   if (get->entry < load.computed) return GiveBack(load, get->entry);
   if (ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed)) {
     ++loaded_;
-    const Slots& slots = load.job->core.slots();
-    for (uint32_t c = 0; c < get->host.size(); ++c) {
-      if (!get->host[c].empty()) slots.CopyIn(get->host[c].data(), load.job->slots[get->entry][c]);
-    }
-    slots.ops().Synchronize();  // what was copied from goes
+    TakeIn(*get);
     return;
   }
   NotComing(load, get->entry, get->twins, ReasonOf(ended.outcome));
+}
+
+// What was read counts as what the store compared: its checksums go with the bytes.
+void Mover::TakeIn(const Get& get) {
+  LoadJob& job = *get.load->job;
+  const Core& core = job.core;
+  std::span<const uint32_t> crcs = get.crcs;
+  for (uint32_t c = 0; c < core.classes().count(); ++c) {
+    const SlotId slot = job.slots[get.entry][c];
+    if (slot.is_none() || core.classes().is_sealed(c) == get.twins) continue;
+    const uint32_t count = core.shapes().sections(c).count;
+    job.crcs[get.entry][c] = core.shapes().Join(c, crcs.first(count));
+    crcs = crcs.subspan(count);
+    if (!get.host[c].empty()) core.slots().CopyIn(get.host[c].data(), slot);
+  }
+  core.slots().ops().Synchronize();  // what was copied from goes
 }
 
 void Mover::NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason) {

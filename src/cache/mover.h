@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "base/thread_annotations.h"
 #include "cache/below.h"
+#include "cache/write_pace.h"
 #include "env/files.h"
 #include "quire/disk_store.h"
 #include "quire/env.h"
@@ -37,7 +38,8 @@ struct LoadJob;
 /// Lifetime: the clock must outlive it; caches detach before it ends
 class Mover {
  public:
-  Mover(std::unique_ptr<tier::Store> store, const Clock& clock);
+  /// `spread_us`: what is published is written evenly over so long; 0: at once.
+  Mover(std::unique_ptr<tier::Store> store, const Clock& clock, uint64_t spread_us = 0);
   /// Waits for what the disk works on.
   ~Mover();
 
@@ -80,6 +82,11 @@ class Mover {
     uint64_t put_back = 0;                        // Mover::put_back_ when a flush was begun
     std::optional<tier::StoreOutcome> outcome{};  // it has ended
   };
+  struct Source {  // a cache whose blocks are written
+    Core* core = nullptr;
+    WritePace pace;
+    uint64_t due = 0;  // blocks, in this tick
+  };
   struct Write {
     Core* core = nullptr;
     StoredForm form{};
@@ -98,6 +105,7 @@ class Mover {
   bool TakeWishes() QUIRE_REQUIRES(tick_mutex_);
   bool TakeLoads() QUIRE_REQUIRES(tick_mutex_);
   void TouchUsed() QUIRE_REQUIRES(tick_mutex_);
+  bool FindDue() QUIRE_REQUIRES(tick_mutex_);
   bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
   bool StartFlushes() QUIRE_REQUIRES(tick_mutex_);
   void EndWrite(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
@@ -109,6 +117,7 @@ class Mover {
   void NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason)
       QUIRE_REQUIRES(tick_mutex_);
   void EndGet(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
+  static void TakeIn(const Get& get);
   static bool IsReady(const ActiveLoad& load, size_t entry);
   void TakeComputed(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void GiveBack(ActiveLoad& load, size_t entry) QUIRE_REQUIRES(tick_mutex_);
@@ -121,10 +130,11 @@ class Mover {
 
   const std::unique_ptr<tier::Store> store_;
   const Clock& clock_;
+  const uint64_t spread_us_;
 
   Mutex tick_mutex_{LockRank::kMover};
-  std::vector<Core*> cores_ QUIRE_GUARDED_BY(tick_mutex_);
-  size_t next_core_ QUIRE_GUARDED_BY(tick_mutex_) = 0;  // whose turn it is to write
+  std::vector<Source> sources_ QUIRE_GUARDED_BY(tick_mutex_);
+  size_t next_source_ QUIRE_GUARDED_BY(tick_mutex_) = 0;  // whose turn it is to write
   uint64_t next_tag_ QUIRE_GUARDED_BY(tick_mutex_) = 1;
   uint64_t write_after_us_ QUIRE_GUARDED_BY(tick_mutex_) = 0;
   bool warned_ QUIRE_GUARDED_BY(tick_mutex_) = false;
@@ -146,6 +156,7 @@ class Mover {
   std::vector<Wish*> wishes_ QUIRE_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<ActiveLoad>> new_loads_ QUIRE_GUARDED_BY(mutex_);
 
+  std::atomic<bool> holds_back_ = false;  // blocks whose turn comes later
   std::atomic<uint64_t> written_ = 0;
   std::atomic<uint64_t> dropped_ = 0;
   std::atomic<tier::StoreOutcome> last_drop_ = tier::StoreOutcome::kOk;  // why

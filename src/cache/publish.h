@@ -15,6 +15,7 @@ struct NewBlock {
   BlockId parent{};                 // none for the first block
   std::span<const TokenId> tokens;  // [block_tokens]
   PerClass<SlotId> slots{};  // of each group, held once by the sequence; none: was not loaded
+  const PerClass<uint32_t>* crcs = nullptr;  // of their bytes; null: not known yet
 };
 
 /// What became of it.

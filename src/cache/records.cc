@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/hash.h"
 #include "codec/slot_layout.h"
 
 namespace quire::cache {
@@ -81,6 +82,14 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   shapes.group_count_ = classes.group_count();
   shapes.ranges_ = ranges;
   return shapes;
+}
+
+uint32_t RecordShapes::Join(uint32_t slot_class, std::span<const uint32_t> crcs) const {
+  const auto [first, count] = ranges_[slot_class];
+  const auto specs = record(slot_class >= group_count_).sections().subspan(first, count);
+  Crc32cJoiner joiner;
+  for (size_t i = 0; i < specs.size(); ++i) joiner.Add(crcs[i], specs[i].bytes);
+  return joiner.value();
 }
 
 }  // namespace quire::cache

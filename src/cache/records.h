@@ -54,6 +54,8 @@ class RecordShapes {
       done += section.bytes;
     }
   }
+  /// The checksum of a slot from those of its sections. Shape: crcs [sections(slot_class).count]
+  uint32_t Join(uint32_t slot_class, std::span<const uint32_t> crcs) const;
 
  private:
   explicit RecordShapes(tier::RecordLayout sealed) : sealed_(std::move(sealed)) {}

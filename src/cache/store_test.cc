@@ -120,6 +120,7 @@ TEST_P(StoreTest, ARestartFindsWhatWasWritten) {
   EXPECT_EQ(DiffersFromCold(*again.sequence, prompt_), "");
   EXPECT_EQ(again.reason, MissReason::kPartialBlock);
   EXPECT_GT(test->cache->stats().loaded_total, 0);
+  EXPECT_EQ(test->cache->Verify().damaged, 0);
   // It is a published prefix like any other now, and is not written again.
   EXPECT_EQ(RunThrough(*test, prompt_).loadable, 0);
   EXPECT_EQ(test->cache->stats().unwritten_blocks, 0);
@@ -204,6 +205,38 @@ TEST_P(StoreTest, ADyingProcessLosesAtMostTheCommitInterval) {
     const RunReport report = RunThrough(*test, late);
     EXPECT_EQ(DiffersFromCold(*report.sequence, late), "");
   }
+}
+
+TEST_P(StoreTest, WritingIsSpreadButNotPastItsTime) {
+  store_.spread_us = 1'000'000;
+  store_.Restart();
+  const auto test = Make();
+  RunThrough(*test, prompt_);
+  const auto waiting = [&] { return test->cache->stats().unwritten_blocks; };
+  EXPECT_EQ(waiting(), 10);
+  store_.Turn(store_.spread_us / 2);
+  EXPECT_GT(waiting(), 3);
+  EXPECT_LT(waiting(), 7);
+  store_.Turn(store_.spread_us / 2);
+  EXPECT_EQ(waiting(), 0);
+  // Who flushes waits for nothing.
+  RunThrough(*test, SomeTokens(10 * kBlock + 5, 2));
+  const uint64_t begin_us = store_.clock.NowMicros();
+  Must(store_.store->Flush());
+  EXPECT_EQ(waiting(), 0);
+  EXPECT_LT(store_.clock.NowMicros() - begin_us, store_.spread_us / 4);
+}
+
+TEST_P(StoreTest, WhereBlocksGoUnwrittenTheOthersAreWrittenAtOnce) {
+  store_.spread_us = 1'000'000;
+  store_.Restart();
+  const auto test = Make();
+  RunThrough(*test, prompt_);
+  store_.Turn(1'000);
+  while (test->cache->stats().evicted_unwritten_total == 0) ASSERT_GT(test->cache->Evict(1), 0);
+  EXPECT_GT(test->cache->stats().unwritten_blocks, 5);
+  store_.Turn(20'000);
+  EXPECT_EQ(test->cache->stats().unwritten_blocks, 0);
 }
 
 TEST_P(StoreTest, ALoadThatIsCancelledGivesEverythingBack) {

@@ -32,7 +32,7 @@ struct TestStore {
 
   void Open() {
     auto cold = Must(tier::ColdStore::Open(options, files, clock));
-    auto made = std::make_unique<Mover>(std::move(cold), clock);
+    auto made = std::make_unique<Mover>(std::move(cold), clock, spread_us);
     mover = made.get();
     store = StoreState::Wrap(std::move(made));
   }
@@ -71,6 +71,7 @@ struct TestStore {
   ManualClock clock;
   FaultyFiles files{{.seed = 5, .latency_us_max = 100}, clock};
   tier::ColdOptions options;
+  uint64_t spread_us = 0;  // from the next Open on
   std::unique_ptr<DiskStore> store;
   Mover* mover = nullptr;
 };

@@ -12,6 +12,7 @@ namespace quire::tier {
 void ColdReader::Get(const LoadRequest& request, uint64_t deadline_us) {
   const RecordLayout& layout = *request.layout;
   QUIRE_CHECK(request.section_count > 0 && request.out.size() == request.section_count);
+  QUIRE_CHECK(request.crcs.empty() || request.crcs.size() == request.section_count);
   QUIRE_CHECK(uint64_t{request.section_first} + request.section_count <= layout.sections().size());
   Load load = {
       .request = request, .deadline_us = deadline_us, .begin_us = state_.clock.NowMicros()};
@@ -247,6 +248,8 @@ void ColdReader::CopyOut(Load& load) {
   for (uint32_t i = 0; i < request.section_count; ++i) {
     CopySection(load, request.layout->offset(request.section_first + i), request.out[i]);
   }
+  const auto stored = StoredSections(BytesOf(load.pieces.front())).subspan(request.section_first);
+  for (size_t i = 0; i < request.crcs.size(); ++i) request.crcs[i] = stored[i].crc;
 }
 
 void ColdReader::CopySection(Load& load, uint64_t payload_offset, std::span<std::byte> out) {

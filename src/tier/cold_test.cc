@@ -98,6 +98,22 @@ TEST_F(ColdStoreTest, SectionsAreReadAlone) {
   EXPECT_TRUE(Same(Record(2), 6, 1));
 }
 
+// They say what the bytes were when the caller compared them, whatever happened to them since.
+TEST_F(ColdStoreTest, ChecksumsOfTheCallerAreTheRecords) {
+  Open();
+  for (const bool right : {true, false}) {
+    const TestRecord& record = Record(right ? 1 : 2);
+    std::vector<uint32_t> crcs;
+    for (const auto& section : record.sections()) crcs.push_back(Crc32c(section));
+    if (!right) ++crcs[1];
+    Put(record, 1, crcs);
+    EXPECT_EQ(WaitOne().outcome, kOk);
+    const StoreCompletion ended = Load(record);
+    EXPECT_EQ(ended.outcome, right ? kOk : kMiss);
+    EXPECT_EQ(ended.miss, right ? RecordMiss::kNone : RecordMiss::kPayloadDamaged);
+  }
+}
+
 TEST_F(ColdStoreTest, RecordsLargerThanAChunkPassThroughSeveral) {
   const RecordLayout large = TestLayout(16, 1, 60'000);
   Open();

@@ -96,10 +96,11 @@ class ColdTest : public testing::Test {
     }
     return found->second;
   }
-  void Put(const TestRecord& record, uint64_t tag = 1) {
+  void Put(const TestRecord& record, uint64_t tag = 1, std::span<const uint32_t> crcs = {}) {
     const PutRequest request = {.identity = record.identity(),
                                 .layout = &record.layout(),
                                 .sections = record.sections(),
+                                .crcs = crcs,
                                 .tag = tag};
     store_->Put({&request, 1});
   }
@@ -127,11 +128,13 @@ class ColdTest : public testing::Test {
       loaded.sections.emplace_back(record.sections()[i].size());
     }
     for (auto& section : loaded.sections) loaded.out.push_back(section);
+    loaded.crcs.resize(count);
     const LoadRequest request = {.identity = record.identity(),
                                  .layout = &record.layout(),
                                  .section_first = first,
                                  .section_count = count,
                                  .out = loaded.out,
+                                 .crcs = loaded.crcs,
                                  .tag = tag};
     store_->Get({&request, 1}, deadline_us);
   }
@@ -149,6 +152,7 @@ class ColdTest : public testing::Test {
     const Loaded& loaded = loaded_[tag];
     for (size_t i = 0; i < loaded.sections.size(); ++i) {
       if (!std::ranges::equal(loaded.sections[i], record.sections()[first + i])) return false;
+      if (loaded.crcs[i] != Crc32c(loaded.sections[i])) return false;
     }
     return true;
   }
@@ -158,6 +162,7 @@ class ColdTest : public testing::Test {
   struct Loaded {
     std::vector<std::vector<std::byte>> sections{};
     std::vector<std::span<std::byte>> out{};
+    std::vector<uint32_t> crcs{};
   };
 
   ManualClock clock_;

@@ -180,10 +180,11 @@ void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
                               const RecordLocation& location) {
   const RecordLayout& layout = *request.layout;
   QUIRE_CHECK(request.sections.size() == layout.sections().size());
-  crcs_.clear();
+  QUIRE_CHECK(request.crcs.empty() || request.crcs.size() == request.sections.size());
+  crcs_.assign(request.crcs.begin(), request.crcs.end());
   for (size_t i = 0; i < request.sections.size(); ++i) {
     QUIRE_CHECK(request.sections[i].size() == layout.sections()[i].bytes);
-    crcs_.push_back(Crc32c(request.sections[i]));
+    if (request.crcs.empty()) crcs_.push_back(Crc32c(request.sections[i]));
   }
   header_.resize(layout.header_bytes());
   EncodeHeader(request.identity, layout, request.priority, location, crcs_, header_);

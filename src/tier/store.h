@@ -46,18 +46,23 @@ struct PutRequest {
   const RecordLayout* layout = nullptr;
   std::span<const std::span<const std::byte>>
       sections{};  // [layout->sections()], each of its bytes
+  /// [layout->sections()], the CRC32C of each, where the caller has compared them with something;
+  /// empty: the store takes them.
+  std::span<const uint32_t> crcs{};
   RecordPriority priority{};
   uint64_t tag = 0;
 };
 
 /// Sections of a record to read. Everything it points to, `out` included, must stay until the
-/// completion, or until Cancel returns. What `out` holds changes only when the outcome is kOk.
+/// completion, or until Cancel returns. What `out` and `crcs` hold changes only when the outcome is
+/// kOk.
 struct LoadRequest {
   RecordIdentity identity{};
   const RecordLayout* layout = nullptr;
   uint32_t section_first = 0;
   uint32_t section_count = 0;
   std::span<const std::span<std::byte>> out{};  // [section_count], each of its section's bytes
+  std::span<uint32_t> crcs{};  // [section_count], the CRC32C of each; empty: not wanted
   uint64_t tag = 0;
 };
 
@@ -118,7 +123,7 @@ class Store {
   /// Takes records to write. They can be found once they are durable.
   /// Ends: kOk, kPresent, kErased, kUnknownEpoch, kBusy, kNoSpace, kQuota, kTooLarge; kIo, also
   ///       while the epoch of an erasure cannot be made durable
-  /// Cost: copies and checksums the bytes
+  /// Cost: copies the bytes, and takes their checksums where the request has none
   virtual void Put(std::span<const PutRequest> requests) = 0;
 
   /// Which keys the store has: kUnknown where only asking a remote peer would tell.

@@ -36,6 +36,7 @@ class WithService : public testing::Test {
                               .clock = SystemClock()},
                              Identity{.weights = model_->fingerprint(), .domain = {.name = "t"}},
                              {.admission = Admission::kGrow,
+                              .events_max = events_max_,
                               .on_event = [this](RequestId id) { hub_.Notify(id); }})
                   .value();
     driver_ = std::make_unique<Driver>(*engine_);
@@ -58,7 +59,9 @@ class WithService : public testing::Test {
                    .value();
   }
 
-  uint64_t hot_bytes_ = 64 << 20;  // to be set before Make
+  // To be set before Make:
+  uint64_t hot_bytes_ = 64 << 20;
+  uint32_t events_max_ = 256;
   EventHub hub_;
   std::unique_ptr<Executor> executor_ = MakeThreadPool(2);
   std::unique_ptr<AttentionBackend> attention_ = MakeCpuAttention().value();
