@@ -106,7 +106,7 @@ class Files {
 
   /// Says that much I/O will come from these buffers, so that the kernel may keep them mapped; at
   /// most once per object. That it cannot is no error: I/O is as before.
-  virtual void RegisterBuffers(std::span<std::byte> /*buffers*/) {}
+  virtual void RegisterBuffers(std::span<const std::span<std::byte>> /*buffers*/) {}
 
   /// How the queue works: "io_uring", "threads", "memory".
   virtual std::string_view queue_name() const = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -53,13 +54,17 @@ class UringFiles final : public PosixFiles {
 
   uint64_t in_flight() const override { return in_flight_; }
 
-  void RegisterBuffers(std::span<std::byte> buffers) override {
+  void RegisterBuffers(std::span<const std::span<std::byte>> buffers) override {
     QUIRE_CHECK(registered_.empty());
-    const iovec vector = {.iov_base = buffers.data(), .iov_len = buffers.size()};
-    const int error = -io_uring_register_buffers(&ring_, &vector, 1);
+    std::vector<iovec> vectors;
+    for (const auto& buffer : buffers) {
+      vectors.push_back({.iov_base = buffer.data(), .iov_len = buffer.size()});
+    }
+    const int error =
+        -io_uring_register_buffers(&ring_, vectors.data(), static_cast<unsigned>(vectors.size()));
     // Processes without privileges may lock a few megabytes only.
     if (error == 0) {
-      registered_ = buffers;
+      registered_.assign(buffers.begin(), buffers.end());
     } else {
       LogDebug("{}", ErrnoText("registering buffers", error));
     }
@@ -81,9 +86,14 @@ class UringFiles final : public PosixFiles {
 
   size_t busy_slots() const { return slots_.size() - free_slots_.size(); }
 
-  bool Registered(const std::byte* data, uint64_t bytes) const {
-    return !registered_.empty() && data >= registered_.data() &&
-           data + bytes <= registered_.data() + registered_.size();
+  // The registered buffer that has all of these bytes.
+  std::optional<int> BufferOf(const std::byte* data, uint64_t bytes) const {
+    for (size_t i = 0; i < registered_.size(); ++i) {
+      const std::span<std::byte>& buffer = registered_[i];
+      if (data < buffer.data() || data + bytes > buffer.data() + buffer.size()) continue;
+      return static_cast<int>(i);
+    }
+    return std::nullopt;
   }
 
   void StartWaiting() {
@@ -116,18 +126,18 @@ class UringFiles final : public PosixFiles {
     constexpr uint64_t kBytesMax = uint64_t{1} << 30;
     const auto bytes = static_cast<unsigned>(std::min(request.bytes - done, kBytesMax));
     const uint64_t offset = request.offset + done;
-    const bool fixed = request.kind != IoKind::kSync && Registered(data, bytes);
+    const auto fixed = request.kind != IoKind::kSync ? BufferOf(data, bytes) : std::nullopt;
     switch (request.kind) {
       case IoKind::kRead:
         if (fixed) {
-          io_uring_prep_read_fixed(entry, descriptor, data, bytes, offset, 0);
+          io_uring_prep_read_fixed(entry, descriptor, data, bytes, offset, *fixed);
         } else {
           io_uring_prep_read(entry, descriptor, data, bytes, offset);
         }
         break;
       case IoKind::kWrite:
         if (fixed) {
-          io_uring_prep_write_fixed(entry, descriptor, data, bytes, offset, 0);
+          io_uring_prep_write_fixed(entry, descriptor, data, bytes, offset, *fixed);
         } else {
           io_uring_prep_write(entry, descriptor, data, bytes, offset);
         }
@@ -179,7 +189,7 @@ class UringFiles final : public PosixFiles {
 
   io_uring ring_ = {};
   bool ring_made_ = false;
-  std::span<std::byte> registered_;
+  std::vector<std::span<std::byte>> registered_;
   std::vector<Slot> slots_;           // what the kernel works on
   std::vector<uint32_t> free_slots_;  //
   std::deque<IoRequest> waiting_;     // no slot yet

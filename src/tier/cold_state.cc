@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "base/bits.h"
@@ -63,7 +64,7 @@ ColdState::ColdState(const ColdOptions& cold_options, Files& cold_files, const C
       segments(segment_options),
       write_staging(options.chunk_bytes, Chunks(options)),
       read_staging(options.chunk_bytes, Chunks(options)) {
-  files.RegisterBuffers(read_staging.memory());
+  files.RegisterBuffers(std::array{write_staging.memory(), read_staging.memory()});
   stats.bytes_cap = options.bytes_cap;
 }
 
