@@ -111,6 +111,12 @@ struct TenantStats {
   uint64_t erase_pending_slots = 0;  // written before the last of them and still held; 0: done
   uint64_t pinned_blocks = 0;        // of its account, that Pin keeps
   uint64_t pinned_bytes = 0;
+  // In the store below, if there is one: of all caches, and of earlier processes too.
+  uint64_t store_records = 0;      // blocks and twins that can be found
+  uint64_t store_bytes = 0;        // of these
+  uint64_t store_space_bytes = 0;  // on the disk, in whole segments: what its limits there count
+  uint64_t store_quota_bytes = 0;  // 0: as much as the store
+  uint64_t store_floor_bytes = 0;
   // Of the blocks that prompts of this account asked for, since it was made or last erased, from a
   // sample of them chosen by key; others' requests do not show in it. A member of a domain has no
   // account: look at the domain's.

@@ -36,10 +36,23 @@ Result<TenantId> Core::FindTenant(std::string_view name) const {
 }
 
 Result<TenantStats> Core::tenant_stats(TenantId id) const {
-  MutexLock lock(mutex_);
-  QUIRE_TRY(state_->accounts.Check(id));
-  TenantStats stats = state_->accounts.stats(id);
-  stats.published_blocks = state_->directory.block_count(id);
+  TenantStats stats;
+  {
+    MutexLock lock(mutex_);
+    QUIRE_TRY(state_->accounts.Check(id));
+    stats = state_->accounts.stats(id);
+    stats.published_blocks = state_->directory.block_count(id);
+    if (state_->accounts.account_of(id) != id) return stats;  // of a domain: that one has it all
+    const TenantOptions& options = state_->accounts.options(id);
+    stats.store_quota_bytes = options.store_quota_bytes;
+    stats.store_floor_bytes = options.store_floor_bytes;
+  }
+  if (mover_ == nullptr) return stats;
+  const auto below =
+      mover_->UsageOf(tier::PublisherOf(id == kDefaultTenant ? std::string() : stats.name));
+  stats.store_records = below.records;
+  stats.store_bytes = below.bytes_live;
+  stats.store_space_bytes = below.bytes;
   return stats;
 }
 

@@ -63,6 +63,9 @@ class Mover {
   std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId& publisher) const {
     return store_->RootsOf(publisher);
   }
+  tier::PublisherUsage UsageOf(const tier::PublisherId& publisher) const {
+    return store_->UsageOf(publisher);
+  }
   void SetLimits(const tier::PublisherLimits& limits);
   /// Forgets everything of a publisher, for good. Returns when that is durable.
   /// Errors: kIo it is not durable, though nothing of it is found before a restart

@@ -188,6 +188,7 @@ class MemoryStore final : public tier::Store {
   void Touch(std::span<const Digest> keys, std::span<tier::Presence> out) override {
     Find(keys, out);
   }
+  tier::PublisherUsage UsageOf(const tier::PublisherId&) const override { return {}; }
   std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId&) const override { return {}; }
   void SetLimits(const tier::PublisherLimits&) override {}
   uint64_t EpochOf(const tier::PublisherId&) const override { return 0; }

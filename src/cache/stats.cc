@@ -76,6 +76,11 @@ nlohmann::ordered_json Json(const TenantStats& stats) {
           {"erase_pending_slots", stats.erase_pending_slots},
           {"pinned_blocks", stats.pinned_blocks},
           {"pinned_bytes", stats.pinned_bytes},
+          {"store_records", stats.store_records},
+          {"store_bytes", stats.store_bytes},
+          {"store_space_bytes", stats.store_space_bytes},
+          {"store_quota_bytes", stats.store_quota_bytes},
+          {"store_floor_bytes", stats.store_floor_bytes},
           {"reuse_lookup_blocks", stats.reuse_lookup_blocks},
           {"lru_hit_ratio_at", estimates}};
 }

@@ -590,6 +590,43 @@ TEST_P(StoreTest, WhatIsUsedInMemoryIsInUseBelow) {
   }
 }
 
+TEST_P(StoreTest, ATenantIsToldWhatItHasInTheStore) {
+  struct Tenants {
+    TenantId alice, team, member;
+  };
+  const auto make = [](TestCache& test) {
+    const TenantId team = Must(test.cache->AddTenant({.name = "team", .shared = true}));
+    const TenantId member = Must(test.cache->AddTenant({.name = "member", .domain = "team"}));
+    return Tenants{Must(test.cache->AddTenant({.name = "alice", .store_quota_bytes = 12 << 20})),
+                   team, member};
+  };
+  {
+    const auto test = Make();
+    const Tenants of = make(*test);
+    for (const TenantId tenant : {of.alice, of.member, kDefaultTenant}) {
+      auto plan = Must(
+          test->cache->Acquire({.tenant = tenant, .identity = &test->identity, .tokens = prompt_}));
+      Must(test->model.Feed(*Must(test->cache->Open(std::move(plan), {})), prompt_));
+    }
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  const Tenants of = make(*test);
+  const auto stats = [&](TenantId tenant) { return Must(test->cache->tenant_stats(tenant)); };
+  for (const TenantId tenant : {of.alice, of.team, kDefaultTenant}) {
+    EXPECT_GE(stats(tenant).store_records, 10);
+    EXPECT_GT(stats(tenant).store_bytes, 10 * 1024);
+    EXPECT_GT(stats(tenant).store_space_bytes, stats(tenant).store_bytes);
+    EXPECT_EQ(stats(tenant).store_quota_bytes, tenant == of.alice ? 12 << 20 : 0);
+  }
+  EXPECT_EQ(stats(of.member).store_records, 0);  // the domain has them
+  Must(test->cache->Erase(of.alice));
+  EXPECT_EQ(stats(of.alice).store_records, 0);
+  EXPECT_EQ(stats(of.alice).store_space_bytes, 0);
+  EXPECT_GE(stats(of.team).store_records, 10);
+}
+
 TEST_P(StoreTest, ATenantHasNoMoreOfTheStoreThanItsQuota) {
   store_.options.bytes_cap = uint64_t{8} << 20;
   store_.options.segment_bytes = 256 << 10;

@@ -198,14 +198,29 @@ StoreStats ColdStore::Stats() const {
   return published_;
 }
 
+PublisherUsage ColdStore::UsageOf(const PublisherId& publisher) const {
+  MutexLock lock(mutex_);
+  const auto found = published_usage_.find(publisher);
+  return found == published_usage_.end() ? PublisherUsage{} : found->second;
+}
+
 void ColdStore::PublishStats() {
   StoreStats& stats = state_->stats;
   stats.records = state_->index.records();
   stats.epochs_damaged = state_->epochs_damaged;
+  // Whoever's records come or go, one of these numbers changes.
+  const std::array<uint64_t, 5> mark = {state_->generation, stats.records, stats.bytes_live,
+                                        stats.bytes_erased,
+                                        stats.puts[static_cast<size_t>(StoreOutcome::kOk)]};
+  const bool usage_changed = mark != usage_mark_;
+  std::map<PublisherId, PublisherUsage> usage;
+  if (usage_changed) usage = state_->segments.Usage();
+  usage_mark_ = mark;
   stats.memory_bytes = state_->index.memory_bytes() + state_->write_staging.memory().size() +
                        state_->read_staging.memory().size();
   MutexLock lock(mutex_);
   published_ = stats;
+  if (usage_changed) published_usage_.swap(usage);
   if (published_epochs_.size() != state_->epochs.epochs.size() ||
       published_version_ != state_->epochs.version) {
     published_epochs_ = state_->epochs.epochs;

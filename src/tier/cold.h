@@ -62,6 +62,7 @@ class ColdStore final : public Store {
   void Flush(uint64_t tag) override;
   void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) override;
   StoreStats Stats() const override;
+  PublisherUsage UsageOf(const PublisherId& publisher) const override;
 
   /// Length of every segment: what the store was made with.
   uint64_t segment_bytes() const { return state_->segments.segment_bytes(); }
@@ -99,8 +100,10 @@ class ColdStore final : public Store {
   uint32_t scrub_segment_ = 0;
   std::vector<ColdEntry> scrub_entries_;  // of that segment, still to be read, last first
 
+  std::array<uint64_t, 5> usage_mark_{};
   mutable Mutex mutex_{LockRank::kLeaf};
   StoreStats published_ QUIRE_GUARDED_BY(mutex_);
+  std::map<PublisherId, PublisherUsage> published_usage_ QUIRE_GUARDED_BY(mutex_);
   std::map<PublisherId, uint64_t> published_epochs_ QUIRE_GUARDED_BY(mutex_);
   uint64_t published_version_ QUIRE_GUARDED_BY(mutex_) = 0;  // of the epochs
 };

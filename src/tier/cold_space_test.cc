@@ -122,6 +122,28 @@ TEST_F(ColdSpaceTest, ErasingActsAtOnceIsDurableAndOverwrites) {
   EXPECT_EQ(Load(Record(1, "a", 1)).outcome, kOk);
 }
 
+TEST_F(ColdSpaceTest, SaysWhatEachPublisherHas) {
+  Open();
+  PutAll(0, 9, "a");  // eight to a segment
+  PutAll(0, 3, "b");
+  const auto usage = [&](std::string_view of, uint64_t records, uint64_t segments) {
+    const PublisherUsage expected = {.records = records,
+                                     .bytes_live = records * layout_.record_bytes(),
+                                     .bytes = segments * store_->segment_bytes()};
+    return store_->UsageOf(PublisherOf(of)) == expected;
+  };
+  const auto all_as_put = [&] { return usage("a", 9, 2) && usage("b", 3, 1) && usage("c", 0, 0); };
+  EXPECT_TRUE(all_as_put());
+  Reopen();
+  EXPECT_TRUE(all_as_put());
+  Crash(/*power=*/true);
+  EXPECT_TRUE(all_as_put());
+  store_->Erase(PublisherOf("a"), 1, 7);
+  EXPECT_EQ(WaitOne().outcome, kOk);
+  EXPECT_TRUE(usage("a", 0, 0));
+  EXPECT_TRUE(usage("b", 3, 1));
+}
+
 TEST_F(ColdSpaceTest, RecordsOfAnEpochThatTheStoreWasNotToldAreRefused) {
   Open();
   Put(Record(1, "a", 3));

@@ -62,6 +62,18 @@ uint32_t SegmentTable::CountOf(const PublisherId& publisher) const {
   }));
 }
 
+std::map<PublisherId, PublisherUsage> SegmentTable::Usage() const {
+  std::map<PublisherId, PublisherUsage> usage;
+  for (const Segment& segment : segments_) {
+    if (segment.state != SegmentState::kActive && segment.state != SegmentState::kSealed) continue;
+    PublisherUsage& of = usage[segment.publisher];
+    of.records += segment.records;
+    of.bytes_live += segment.bytes_live;
+    of.bytes += segment_bytes_;
+  }
+  return usage;
+}
+
 uint32_t SegmentTable::FloorOf(const PublisherId& publisher) const {
   const auto found = limits_.find(publisher);
   if (found == limits_.end()) return 0;

@@ -80,6 +80,8 @@ class SegmentTable {
 
   /// Segments with a file that belong to a publisher.
   uint32_t CountOf(const PublisherId& publisher) const;
+  /// What each publisher has.
+  std::map<PublisherId, PublisherUsage> Usage() const;
 
  private:
   std::optional<uint32_t> LeastRecent(const PublisherId& publisher, SegmentState state,

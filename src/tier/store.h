@@ -84,6 +84,15 @@ struct PublisherLimits {
   uint64_t bytes_floor = 0;             // others never make it less
 };
 
+/// What one publisher has in a store.
+struct PublisherUsage {
+  uint64_t records = 0;     // that can be found
+  uint64_t bytes_live = 0;  // of these
+  uint64_t bytes = 0;       // of what the store recycles at once: what limits are compared with
+
+  bool operator==(const PublisherUsage&) const = default;
+};
+
 struct StoreStats {
   uint64_t records = 0;
   uint64_t bytes = 0;           // of all files, what is preallocated included
@@ -115,7 +124,7 @@ struct StoreStats {
 /// Every request that has a tag ends with one completion, also those refused at once; completions
 /// come out of Tick. No call waits for a request, and none calls back.
 ///
-/// Threads: Find, RootsOf and Stats any thread; everything else one thread at a time, the driver's
+/// Threads: Find, RootsOf, Stats and UsageOf any thread; everything else one thread at a time, the driver's
 class Store {
  public:
   virtual ~Store() = default;
@@ -164,6 +173,8 @@ class Store {
   virtual void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) = 0;
 
   virtual StoreStats Stats() const = 0;
+  /// As of the last Tick.
+  virtual PublisherUsage UsageOf(const PublisherId& publisher) const = 0;
 };
 
 }  // namespace quire::tier

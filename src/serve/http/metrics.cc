@@ -166,6 +166,20 @@ void AddTenant(Snapshot& to, const TenantStats& stats) {
   }
 }
 
+void AddTenantBelow(Snapshot& to, const TenantStats& stats) {
+  const Labels tenant = {{"tenant", stats.name}};
+  to.Gauge("quire_tenant_store_records", "Blocks and twins of it that the store has.",
+           D(stats.store_records), tenant);
+  to.Gauge("quire_tenant_store_bytes", "What these take.", D(stats.store_bytes), tenant);
+  to.Gauge("quire_tenant_store_space_bytes",
+           "Its segments on the disk: what its limits there are compared with.",
+           D(stats.store_space_bytes), tenant);
+  to.Gauge("quire_tenant_store_quota_bytes", "Most it may have there; 0: as much as the store.",
+           D(stats.store_quota_bytes), tenant);
+  to.Gauge("quire_tenant_store_floor_bytes", "What others leave it there.",
+           D(stats.store_floor_bytes), tenant);
+}
+
 bool IsOf(const ClientMetric& metric, const std::string& tenant) {
   return std::ranges::any_of(metric.label, [&](const ClientMetric::Label& label) {
     return label.name == "tenant" && label.value == tenant;
@@ -254,7 +268,10 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot,
   if (snapshot.cache) AddCache(now, *snapshot.cache);
   if (snapshot.engine) AddEngine(now, *snapshot.engine);
   if (snapshot.store) AddStore(now, *snapshot.store);
-  for (const TenantStats& tenant : snapshot.tenants) AddTenant(now, tenant);
+  for (const TenantStats& tenant : snapshot.tenants) {
+    AddTenant(now, tenant);
+    if (snapshot.has_store) AddTenantBelow(now, tenant);
+  }
   std::vector<MetricFamily> families = now.Take();
   for (MetricFamily& family : registry_->Collect()) {
     if (only) {

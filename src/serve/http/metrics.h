@@ -30,6 +30,7 @@ struct MetricsSnapshot {
   uint64_t connections = 0;
   uint64_t sessions = 0;
   std::string version{};
+  bool has_store = false;
   std::vector<TenantStats> tenants{};  // those that may be seen
 };
 

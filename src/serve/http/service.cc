@@ -398,7 +398,9 @@ Reply Service::CacheJson(const Caller& caller) const {
 }
 
 Reply Service::MetricsText(const Caller& caller) const {
-  MetricsSnapshot snapshot{.version = options_.version, .tenants = TenantsSeenBy(caller)};
+  MetricsSnapshot snapshot{.version = options_.version,
+                           .has_store = context_.store != nullptr,
+                           .tenants = TenantsSeenBy(caller)};
   std::optional<std::string> only;
   if (caller.sees_all) {
     snapshot.cache = context_.cache.stats();
