@@ -1,5 +1,6 @@
 // What a step computes, and who gives up room for it.
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -33,8 +34,9 @@ std::vector<BatchEntry> Engine::PlanStep() {
   return entries;
 }
 
-// Pieces go to the least served tenant; in it to whoever has read the fewest whole chunks, so that
-// short prompts pass long ones; of these to the oldest.
+// Pieces go to the least served tenant; in it to prompts of which little is left before those of
+// which twice as much is, and among those alike to the oldest: read in turns, all of them would
+// have their first token when the last one has it.
 void Engine::DivideChunk(std::span<BatchEntry> prompts, uint64_t chunk) {
   const uint64_t piece = std::max<uint64_t>(chunk / kPiecesOfAChunk, 1);
   std::map<TenantId, uint64_t> given;
@@ -42,7 +44,8 @@ void Engine::DivideChunk(std::span<BatchEntry> prompts, uint64_t chunk) {
   const auto place = [&](const BatchEntry& entry) {
     const Task& task = *entry.task;
     return std::tuple(shares_.ServedAfter(task.tenant(), given[task.tenant()]), task.tenant(),
-                      (task.tokens_read() + entry.tokens) / options_.chunk_tokens_max, task.id());
+                      std::bit_width((task.goal() - task.position()) / options_.chunk_tokens_max),
+                      task.id());
   };
   while (left > 0) {
     BatchEntry* first = nullptr;

@@ -87,6 +87,23 @@ TEST_F(SchedulerTest, AShortPromptPassesALongOne) {
   client_->Finish();
 }
 
+TEST_F(SchedulerTest, PromptsThatAreAlikeAreReadOneAfterTheOther) {
+  constexpr uint64_t kTokens = 700;
+  Make(300, 64);
+  std::vector<RequestId> ids;
+  for (uint64_t i = 0; i < 4; ++i) {
+    ids.push_back(client_->Submit({.prompt = SomeTokens(kTokens, 1 + i), .max_tokens = 1}));
+  }
+  for (const RequestId id : ids) {
+    const uint64_t before = engine_->stats().prompt_tokens;
+    while (!client_->Of(id).response) {
+      engine_->Tick();
+      client_->TakeAll();
+      ASSERT_LE(engine_->stats().prompt_tokens - before, kTokens + 64);
+    }
+  }
+}
+
 TEST_F(SchedulerTest, APrefixIsComputedOnceForAllThatComeTogether) {
   constexpr uint64_t kPrefix = 8192;
   constexpr uint64_t kTail = 10;

@@ -92,8 +92,6 @@ class Task {
   uint64_t goal() const;
   /// It has one token to feed, the one it generated last.
   bool decoding() const { return tokens_generated() > 0 && goal() - position() == 1; }
-  /// Computed for it so far, each once.
-  uint64_t tokens_read() const { return furthest_ - response_.reused_tokens; }
   /// Of the text, at most `tokens_max`.
   std::span<const TokenId> NextTokens(uint64_t tokens_max) const;
   /// Rows of logits that a step over so many of them has to give: all, the last, or none.
