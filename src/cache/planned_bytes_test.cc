@@ -21,6 +21,7 @@ Geometry FullAndWindow() {
 
 NumericProfile WithResidual() {
   NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
+  profile.open_dtype = Codec::kF16;
   profile.residual_tokens = 32;
   return profile;
 }
