@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "evict/ghost_keys.h"
+#include "evict/path_history.h"
+#include "evict/recency_judge.h"
+#include "evict/return_shadow.h"
+
 namespace quire::evict {
 namespace {
 
@@ -11,6 +16,25 @@ TEST(Policies, AHistoryCostsASmallShareOfASlot) {
   EXPECT_EQ(HistoryBytesPerSlot(8192), 128u);
   EXPECT_EQ(HistoryBytesPerSlot(64 * 4096), 4096u);
   EXPECT_EQ(HistoryBytesPerSlot(uint64_t{1} << 30), 4096u) << "no more is of use";
+}
+
+// As their headers say; the cache's tests compare it with the heap.
+TEST(Policies, SayWhatABlockCosts) {
+  struct Case {
+    std::string_view name;
+    uint64_t bytes;
+  };
+  for (const auto& [name, bytes] :
+       {Case{"lru", 8}, Case{"lfu", 120}, Case{"s3fifo", 128}, Case{"arc", 112},
+        Case{"priority", 128 + 64}, Case{"token_limit", 96}, Case{"quire", 112}}) {
+    EXPECT_EQ(MakePolicy(name)->bytes_per_block(), bytes) << name;
+  }
+  // Of what is remembered: an entry, and 10 bytes for its place and its share of the buckets.
+  EXPECT_EQ(GhostKeys::kBytesEach, 24u + 10);
+  EXPECT_EQ(RecencyJudge::kBytesEach, 24u + 10);
+  EXPECT_EQ(PathHistory::kBytesEach, 40u + 10);
+  // With a place in its class, and a quarter of a score.
+  EXPECT_EQ(ReturnShadow::kBytesEach, 88u + 10 + 8 + 2);
 }
 
 // What a cache asks of a policy before it takes the trouble to tell it.

@@ -27,6 +27,16 @@ TEST(Priority, LowPrioritiesGoFirst) {
   EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{1, 2, 0, 3, 4}));
 }
 
+TEST(Priority, UnsetIsFifty) {
+  PriorityPolicy policy;
+  policy.Add(BlockId(0), {.key = 1});
+  policy.Add(BlockId(1), {.key = 2, .priority = 50});
+  policy.Add(BlockId(2), {.key = 3, .priority = 51});
+  policy.Add(BlockId(3), {.key = 4, .priority = 49});
+  policy.Add(BlockId(4), {.key = 5});
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{3, 0, 1, 4, 2}));
+}
+
 TEST(Priority, PrefixesOutliveTheRecentAndTheRecentTheOld) {
   PriorityPolicy policy;
   policy.Begin({});
