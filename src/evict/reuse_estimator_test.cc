@@ -134,6 +134,18 @@ TEST(ReuseEstimator, KeepsAsManySamplesAsItMay) {
   EXPECT_EQ(reuse.samples(), 1024u);
 }
 
+// Others' samples may need the memory then.
+TEST(ReuseEstimator, FewerSamplesTakeLessMemory) {
+  ReuseEstimator reuse(2048);
+  for (const Path& path : Chats(2000)) reuse.Use(path);
+  EXPECT_GT(reuse.moments_bytes(), 2048u * 16);
+  reuse.SetCapacity(100);
+  EXPECT_LE(reuse.moments_bytes(), 101u * 16);
+  for (const Path& path : Chats(100)) reuse.Use(path);
+  EXPECT_LE(reuse.moments_bytes(), 101u * 16);
+  EXPECT_GT(reuse.HitRatio(1000), 0.1);
+}
+
 // Half of each path is new: nobody asked whether it was there.
 TEST(ReuseEstimator, OnlyWhatWasAskedForCounts) {
   ReuseEstimator reuse;
