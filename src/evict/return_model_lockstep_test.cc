@@ -187,7 +187,8 @@ TEST(ReturnModelLockstep, TheSameOutcomesMakeTheSameWorth) {
   ReturnModel model;
   NaiveReturnModel judge;
   for (uint64_t fit = 1; fit <= 12; ++fit) {
-    for (int i = 0; i < 300; ++i) {
+    const bool any = fit > 1;  // at first nothing is known
+    for (int i = 0; i < (any ? 300 : 0); ++i) {
       // Classes differ in how often they return, and when; one sees nothing for long.
       const auto of_class = static_cast<uint32_t>(prng.NextBelow(fit < 6 ? 7 : 8));
       const bool returned = prng.NextBelow(10) < 1 + of_class;
@@ -201,7 +202,7 @@ TEST(ReturnModelLockstep, TheSameOutcomesMakeTheSameWorth) {
       }
     }
     ReturnModel::ClassAges watched = {};
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < (any ? 200 : 0); ++i) {
       ++watched[prng.NextBelow(kClasses)][ReturnModel::AgeOf(SomeAgeMs(prng))];
     }
     Values scores(32 + prng.NextBelow(100));
@@ -218,6 +219,18 @@ TEST(ReturnModelLockstep, TheSameOutcomesMakeTheSameWorth) {
     CompareWorth(model, judge);
     if (HasFatalFailure()) FAIL() << "fit " << fit;
   }
+}
+
+TEST(ReturnModelLockstep, TheHorizonIsInTheTable) {
+  Values scores(100, 0.5);
+  ReturnModel none_returned;
+  none_returned.CountLost(0, 1000);
+  none_returned.Refit(scores, {});
+  EXPECT_EQ(none_returned.horizon_ms(), BeginMs(1));
+  ReturnModel all_late;
+  for (int i = 0; i < 100; ++i) all_late.CountReturn(0, UINT64_MAX);
+  all_late.Refit(scores, {});
+  EXPECT_EQ(all_late.horizon_ms(), BeginMs(kAges));
 }
 
 TEST(ReturnModelLockstep, FewerThan32ScoresSayNothing) {
