@@ -241,7 +241,8 @@ TEST(Append, RefusesBadRowsAndChangesNothing) {
   refused(0, "value has no data", [](LayerRows& r) { r.value = {}; });
   refused(0, "strides", [](LayerRows& r) { r.key.token_stride = 3; });
   refused(0, "strides", [](LayerRows& r) { r.value.head_stride = -4; });
-  refused(0, "dtype", [](LayerRows& r) { r.value.dtype = static_cast<Codec>(9); });
+  refused(0, "dtype", [](LayerRows& r) { r.value.dtype = static_cast<Codec>(99); });
+  refused(0, "dtype", [](LayerRows& r) { r.key.dtype = Codec::kInt8; });
   const auto full = sequence->Append(0, rows.From(0, 65));
   ASSERT_FALSE(full.has_value());
   EXPECT_EQ(full.error().code, ErrorCode::kNoSpace);

@@ -100,6 +100,25 @@ TEST(BetweenHolds, WhatAnotherPublishedMeanwhileIsJoined) {
   EXPECT_EQ(cache.cache->Verify().blocks, 3u);
 }
 
+// Each time that it has found a path, the last block of that goes. After eight times it is as if
+// nothing had been there.
+TEST(BetweenHolds, ALookupIsNotForEver) {
+  TestCache cache(20);
+  const auto prompt = SomeTokens(12 * kBlock + 1, 1);
+  cache.Run(prompt).reset();
+  int looks = 0;
+  {
+    const SyncPointHandler lost([&](std::string_view name) {
+      if (name != "acquire: before blocks are leased") return;
+      ++looks;
+      EXPECT_EQ(cache.cache->Evict(1), 1u);
+    });
+    EXPECT_EQ(cache.Resident(prompt), 0u);
+  }
+  EXPECT_EQ(looks, 8);
+  EXPECT_EQ(cache.Resident(prompt), 4u * kBlock);
+}
+
 // A domain whose quota was free at the first look and is taken at the second.
 TEST(BetweenHolds, RoomOfAnAccountThatWentMeanwhileIsNotOverdrawn) {
   TestCache cache(20);

@@ -146,5 +146,40 @@ TEST(BlockList, GrowingIsPaidForByWhatIsAdded) {
   }
 }
 
+// Of blocks of 16 tokens a chunk has 64; the first chunk grows from 4 by doubling, and so does the
+// last of a copy. An entry of one class without tokens is 8 bytes.
+TEST(BlockList, BytesCanBeWorkedOutByHand) {
+  BlockList list(1, 16, /*keeps_tokens=*/false);
+  EXPECT_EQ(list.chunk_blocks(), 64u);
+  EXPECT_EQ(list.block_bytes(), 8u);
+  EXPECT_EQ(BlockList(3, 16, /*keeps_tokens=*/true).block_bytes(), 3 * 4 + 4 + 16 * 4u);
+  EXPECT_EQ(BlockList(1, 2000, /*keeps_tokens=*/false).chunk_blocks(), 4u);
+  constexpr uint64_t kCapacities[][2] = {{1, 4},   {4, 4},   {5, 8},   {33, 64},
+                                         {64, 64}, {65, 68}, {69, 72}, {500, 512}};
+  for (const auto& [blocks, capacity] : kCapacities) {
+    EXPECT_EQ(list.BytesToGrow(blocks), capacity * 8) << blocks << " blocks";
+  }
+  list.Resize(70);  // room for 72
+  EXPECT_EQ(list.BytesToGrow(72), 0u);
+  EXPECT_EQ(list.BytesToGrow(73), 8 * 8u);
+  EXPECT_EQ(list.BytesToGrow(UINT64_MAX / 2), UINT64_MAX) << "it saturates";
+
+  // Two pointers of a chunk each, and 192 bytes for a chunk that is copied.
+  EXPECT_EQ(list.BytesToFork(70, 70), 2 * 16 + 192 + 8 * 8u);
+  EXPECT_EQ(list.BytesToFork(70, 63), 2 * 16 + 2 * 192 + (64 + 8) * 8u);
+  EXPECT_EQ(list.BytesToFork(64, 64), 16u);
+  list.Resize(200);
+  BlockList fork = list.Fork(200, 130);  // chunks 0 and 1 are shared
+  for (BlockList* one : {&list, &fork}) {
+    EXPECT_EQ(one->owned_begin(), 128u);
+    EXPECT_EQ(one->BytesToOwn(128), 0u);
+    EXPECT_EQ(one->BytesToOwn(127), 64 * 8u);
+    EXPECT_EQ(one->BytesToOwn(0), 2 * 64 * 8u);
+  }
+  fork.Own(64);
+  EXPECT_EQ(fork.owned_begin(), 64u);
+  EXPECT_EQ(list.owned_begin(), 128u);
+}
+
 }  // namespace
 }  // namespace quire::cache

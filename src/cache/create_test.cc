@@ -82,6 +82,19 @@ TEST(Create, ABudgetOfLessThanOneBlockIsNoSpace) {
   ExpectRefused(options, ErrorCode::kNoSpace, "sealed");
 }
 
+// Ids of slots are 32 bits wide, and the largest is "none": what they cannot name stays unused.
+TEST(Create, ABudgetHasNoMoreSlotsThanIdsCanName) {
+  const CacheOptions options = GoodOptions();
+  const auto classes = Must(SlotClasses::Create(options));
+  const uint64_t charge_bytes = classes.charge_bytes(uint32_t{0});
+  const Capacity large = classes.CapacityFor(uint64_t{1} << 60);
+  EXPECT_EQ(large.slots[0], UINT32_MAX - 1);
+  EXPECT_EQ(large.ledger_bytes, uint64_t{UINT32_MAX} * charge_bytes - 1);
+  const Capacity small = classes.CapacityFor(10 * charge_bytes + 5);
+  EXPECT_EQ(small.slots[0], 10u);
+  EXPECT_EQ(small.ledger_bytes, 10 * charge_bytes + 5);
+}
+
 TEST(Create, FailureSweepOverReservations) {
   const auto host = MakeHostMemory(false);
   uint64_t failures = 0;

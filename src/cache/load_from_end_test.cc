@@ -224,6 +224,18 @@ TEST_P(LoadFromEndTest, WhatIsResidentAlreadyIsNotLoaded) {
   EXPECT_EQ(Differs(both.ticket.Take()), "");
 }
 
+// Only what is there at the end can have been computed meanwhile.
+TEST_P(LoadFromEndTest, WhatWasComputedButNotPublishedTakesNoHitsAway) {
+  test_->Run(std::span(prompt_).first(4 * kBlock)).reset();
+  const uint64_t before = test_->cache->stats().hit_tokens;
+  BothEnds both = Begin();
+  both.ticket.Meet(6 * kBlock);
+  both.ticket.Cancel();
+  const Plan plan = both.ticket.Take();
+  EXPECT_EQ(plan.resident_tokens(), 4 * kBlock);
+  EXPECT_EQ(test_->cache->stats().hit_tokens - before, 4 * kBlock);
+}
+
 // What follows on a damaged record is of no use, whoever brings what is before it.
 TEST_P(LoadFromEndTest, DamageEndsTheLoadWhereItIs) {
   for (const uint64_t computed : {0, 1, 3}) {

@@ -145,6 +145,22 @@ TEST_P(StoreTest, AnotherContinuationLoadsWhatBothHave) {
   EXPECT_EQ(longer.reused, 10 * kBlock);
 }
 
+TEST_P(StoreTest, ALoadGoesOnWhereMemoryEnds) {
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  test->Run(std::span(prompt_).first(4 * kBlock)).reset();  // computed, not loaded
+  EXPECT_EQ(test->Resident(prompt_), 4 * kBlock);
+  const RunReport report = RunThrough(*test, prompt_);
+  EXPECT_EQ(report.loadable, 6 * kBlock);
+  EXPECT_EQ(report.reused, 10 * kBlock);
+  EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
+}
+
 TEST_P(StoreTest, WhatWasEvictedComesBack) {
   const auto test = Make();
   RunThrough(*test, prompt_);

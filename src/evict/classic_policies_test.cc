@@ -57,6 +57,50 @@ RC_GTEST_PROP(TokenLimitProperty, EqualsASearchForTheLongestPrompt, ()) {
   }
 }
 
+std::vector<uint32_t> Drain(Policy& policy) {
+  std::vector<uint32_t> order;
+  while (const auto victim = policy.Victim()) {
+    order.push_back(victim->number());
+    policy.Evict(*victim);
+  }
+  return order;
+}
+
+TEST(Lfu, AnIdThatNamesAnotherBlockBeginsAgain) {
+  LfuPolicy policy;
+  for (uint32_t block = 0; block < 3; ++block) policy.Add(BlockId(block), {.key = 1 + block});
+  for (int use = 0; use < 5; ++use) Use(policy, 0, 1);
+  Use(policy, 1, 2);
+  Use(policy, 0, 99);
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{2, 0, 1}));
+  policy.Add(BlockId(1), {.key = 2});
+  policy.Add(BlockId(2), {.key = 3});
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{1, 2})) << "what was evicted begins again";
+}
+
+TEST(TokenLimit, WhatNoRequestAddsKeepsItsPlace) {
+  TokenLimitPolicy policy;
+  policy.Add(BlockId(9));  // no request has used it: goes last
+  policy.Begin({.prompt_tokens = 500});
+  policy.Add(BlockId(0));
+  policy.Add(BlockId(1));
+  policy.End();
+  policy.Begin({.prompt_tokens = 1000});
+  policy.Add(BlockId(2));
+  // In between a view of another block ends, and one of a block that nobody has used.
+  auto paused = policy.Pause();
+  policy.Remove(BlockId(0));
+  policy.Add(BlockId(0));
+  policy.Add(BlockId(8));
+  policy.Resume(std::move(paused));
+  policy.Add(BlockId(3));
+  policy.End();
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{2, 3, 1, 0, 9, 8}));
+  policy.Add(BlockId(9));
+  policy.Add(BlockId(2));
+  EXPECT_EQ(Drain(policy), (std::vector<uint32_t>{9, 2})) << "an id that came back is another's";
+}
+
 TEST(S3Fifo, AScanLeavesTheMainQueueAlone) {
   S3FifoPolicy policy;
   for (uint32_t block = 0; block < 10; ++block) policy.Add(BlockId(block), {.key = 1 + block});
@@ -107,6 +151,20 @@ TEST(Arc, EvictedTooEarlyMakesItsListLarger) {
   }
   // The list `once` deserves two now and has one: the least recent of the others goes.
   EXPECT_EQ(policy.Victim(), BlockId(3));
+}
+
+// Of 16 requests in a row that all need 160 the n-th knows 1 - (15 / 16)^n of either.
+TEST(BatchSize, CanBeWorkedOutByHand) {
+  BatchSize batch;
+  double known = 0;
+  for (int request = 0; request < 16; ++request) {
+    known += (1 - known) / 16;
+    EXPECT_EQ(batch.Next(160, 100, 10'000), 60 + static_cast<uint64_t>(known * known * 160));
+    EXPECT_DOUBLE_EQ(batch.pressure(), known);
+  }
+  EXPECT_GT(known, 0.6);
+  EXPECT_EQ(batch.Next(160, 160, 10'000), 0u) << "it fits exactly";
+  EXPECT_DOUBLE_EQ(batch.pressure(), known * 15 / 16);
 }
 
 TEST(BatchSize, IsWhatIsNeededUntilRoomIsTight) {

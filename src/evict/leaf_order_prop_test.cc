@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "evict/leaf_order.h"
 
@@ -106,6 +109,47 @@ RC_GTEST_PROP(LeafOrderProperty, PathsLeaveFromTheirEnds, ()) {
     judge.erase(gone.number());
     Check(order, judge);
   }
+}
+
+TEST(LeafOrder, KnowsWhereABlockStood) {
+  LeafOrder order(kQueues);
+  const Rank rank = {.queue = 2, .weight = 7, .stamp = 5};
+  EXPECT_EQ(order.FormerRank(BlockId(3)), std::nullopt);
+  order.Add(BlockId(3), BlockId(1), rank);
+  EXPECT_EQ(order.FormerRank(BlockId(1)), std::nullopt) << "a parent that was never here";
+  EXPECT_EQ(order.Remove(BlockId(3)), BlockId(1));
+  EXPECT_EQ(order.FormerRank(BlockId(3)), rank);
+  order.Forget(BlockId(3));
+  EXPECT_EQ(order.FormerRank(BlockId(3)), std::nullopt);
+  EXPECT_FALSE(order.contains(BlockId(3)));
+}
+
+// Whoever remembers what a queue offered looks again when its version has moved.
+TEST(LeafOrder, AQueueWithOtherLeavesHasAnotherVersion) {
+  LeafOrder order(kQueues);
+  std::vector<uint64_t> versions(kQueues);
+  const auto moved = [&] {
+    std::vector<uint32_t> queues;
+    for (uint32_t queue = 0; queue < kQueues; ++queue) {
+      if (std::exchange(versions[queue], order.version(queue)) != order.version(queue)) {
+        queues.push_back(queue);
+      }
+    }
+    return queues;
+  };
+  using Queues = std::vector<uint32_t>;
+  order.Add(BlockId(2), BlockId(1), {.queue = 1, .weight = 0, .stamp = 1});
+  EXPECT_EQ(moved(), Queues{1});
+  order.Add(BlockId(1), BlockId(0), {.queue = 1, .weight = 0, .stamp = 2});
+  EXPECT_EQ(moved(), Queues{}) << "no leaf";
+  order.Add(BlockId(0), BlockId::None(), {.queue = 2, .weight = 0, .stamp = 3});
+  EXPECT_EQ(moved(), Queues{});
+  order.Remove(BlockId(2));
+  EXPECT_EQ(moved(), Queues{1}) << "its parent took its place";
+  order.Move(BlockId(1), {.queue = 0, .weight = 0, .stamp = 4});
+  EXPECT_EQ(moved(), (Queues{0, 1}));
+  order.Remove(BlockId(1));
+  EXPECT_EQ(moved(), (Queues{0, 2}));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <tuple>
 
 #include "evict/leaf_order.h"
 #include "evict/return_model.h"
@@ -20,9 +21,7 @@ struct Candidate {
   /// Whether this one goes before the other.
   bool Precedes(const Candidate& other) const {
     if (block.is_none() || other.block.is_none()) return !block.is_none();
-    if (worth != other.worth) return worth < other.worth;
-    if (time_ms != other.time_ms) return time_ms < other.time_ms;
-    return stamp < other.stamp;
+    return std::tie(worth, time_ms, stamp) < std::tie(other.worth, other.time_ms, other.stamp);
   }
 };
 

@@ -137,8 +137,11 @@ TEST(QuirePolicy, IsRecencyWithoutMemoryToLearn) {
   QuirePolicy quire;
   quire.SetHistory(64 << 10);
   EXPECT_EQ(HitsOfReaders(quire), HitsOfReaders(lru));
+  QuirePolicy nearly;
+  nearly.SetHistory(160 << 10);
+  EXPECT_EQ(HitsOfReaders(nearly), 0u);
   QuirePolicy paid;
-  paid.SetHistory(1 << 20);
+  paid.SetHistory(320 << 10);
   EXPECT_GT(HitsOfReaders(paid), 20'000u);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <list>
 #include <vector>
 
@@ -75,6 +76,45 @@ TEST(RecencyJudge, WhoLosesStandsBackForAWhile) {
     judge.Use(path, 4, 4, 100);
   }
   EXPECT_GT(calm, 1000u) << "not at once";
+}
+
+// A millionth of it is forgotten with every block used; gains count for 0.005 of the uses at most.
+TEST(RecencyJudge, TheBalanceCanBeWorkedOutByHand) {
+  RecencyJudge judge;
+  judge.Use(std::vector<uint64_t>{1, 2, 3, 4}, 4, 4, 100);
+  EXPECT_DOUBLE_EQ(judge.balance(), 0.02);
+  judge.Use(std::vector<uint64_t>{1, 2, 3, 4}, 4, 1, 100);
+  EXPECT_DOUBLE_EQ(judge.balance(), 0.02 * (1 - 4e-6) + 1 - 4);
+  const double before = judge.balance();
+  judge.Use(std::vector<uint64_t>{5, 6}, 2, 1, 100);
+  EXPECT_DOUBLE_EQ(judge.balance(), before * (1 - 2e-6) + 1);
+}
+
+// It stands back below -65.536, a thousandth of 65,536 uses, and tries again from half of that on;
+// with more uses the bounds are as much wider.
+TEST(RecencyJudge, WhereTheBoundsAre) {
+  RecencyJudge judge;
+  const std::vector<uint64_t> one = {1};
+  judge.Use(one, 1, 0, 100);
+  for (int i = 0; i < 65; ++i) judge.Use(one, 1, 0, 100);
+  EXPECT_NEAR(judge.balance(), -65, 0.01);
+  EXPECT_TRUE(judge.trusts());
+  judge.Use(one, 1, 0, 100);
+  EXPECT_FALSE(judge.trusts());
+  // A gain of one each: recency has not seen these keys, the policy had them.
+  for (uint64_t key = 2; key < 2 + 33; ++key) judge.Use(std::vector<uint64_t>{key}, 1, 1, 100);
+  EXPECT_NEAR(judge.balance(), -33, 0.01);
+  EXPECT_FALSE(judge.trusts());
+  judge.Use(std::vector<uint64_t>{100}, 1, 1, 100);
+  EXPECT_TRUE(judge.trusts());
+
+  RecencyJudge used;
+  for (int i = 0; i < 200'000; ++i) used.Use(one, 1, i == 0 ? 0 : 1, 100);
+  // They weigh a million times 1 - 1 / e^0.2.
+  const double bound = 0.001 * 1e6 * (1 - std::exp(-0.2));
+  uint64_t lost = 0;
+  for (; used.trusts(); ++lost) used.Use(one, 1, 0, 100);
+  EXPECT_NEAR(static_cast<double>(lost), bound, 1.5);
 }
 
 // What nobody asked for is no loss, though recency has it.

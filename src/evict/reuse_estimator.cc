@@ -81,7 +81,12 @@ void ReuseEstimator::Compact() {
   moments.reserve(last_.size());
   for (auto& [key, moment] : last_) moments.push_back(&moment);
   std::ranges::sort(moments, {}, [](const uint32_t* moment) { return *moment; });
-  tree_.assign(uint64_t{samples_max_} * 4 + 2, 0);
+  const uint64_t moments_max = uint64_t{samples_max_} * 4 + 2;
+  if (tree_.size() > moments_max) {
+    tree_ = std::vector<int32_t>(moments_max);  // there were more samples: their memory goes back
+  } else {
+    tree_.assign(moments_max, 0);
+  }
   next_moment_ = 1;
   for (uint32_t* moment : moments) {
     *moment = next_moment_++;

@@ -43,6 +43,8 @@ class ReuseEstimator {
   uint64_t samples() const { return last_.size(); }
   /// Blocks per sampled one.
   double scale() const;
+  /// What the moments take of the heap.
+  uint64_t moments_bytes() const { return tree_.capacity() * sizeof(tree_[0]); }
 
  private:
   static constexpr uint32_t kPerDoubling = 16;

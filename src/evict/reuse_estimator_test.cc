@@ -106,6 +106,58 @@ TEST(ReuseEstimator, ASampleIsCloseToExact) {
   EXPECT_LT(worst, 0.03);
 }
 
+TEST(ReuseEstimator, KeepsAsManySamplesAsItMay) {
+  const auto requests = Chats(20'000);
+  const auto half = requests.begin() + 10'000;
+  ReuseEstimator reuse(2048);
+  ReuseEstimator small(256);
+  std::for_each(requests.begin(), half, [&](const Path& path) { reuse.Use(path); });
+  std::for_each(requests.begin(), half, [&](const Path& path) { small.Use(path); });
+  reuse.SetCapacity(256);
+  EXPECT_EQ(reuse.samples(), 256u);
+  EXPECT_EQ(reuse.scale(), small.scale()) << "the lowest keys are kept, whoever was there before";
+  for (auto path = half; path != requests.end(); ++path) {
+    reuse.Use(*path);
+    small.Use(*path);
+    ASSERT_EQ(reuse.samples(), small.samples());
+    ASSERT_EQ(reuse.scale(), small.scale());
+  }
+  // What follows differs from one that always was so small by what came before alone.
+  EXPECT_NEAR(reuse.HitRatio(4000), LruHitRatio(requests, 4000), 0.06);
+  reuse.SetCapacity(1024);
+  EXPECT_EQ(reuse.samples(), 256u) << "more of those to come";
+  Prng prng(3);
+  for (int i = 0; i < 3000; ++i) {
+    const uint64_t low = prng.NextBelow(static_cast<uint64_t>(0x1p64 / reuse.scale()));
+    reuse.Use(Path{low});
+  }
+  EXPECT_EQ(reuse.samples(), 1024u);
+}
+
+// Others' samples may need the memory then.
+TEST(ReuseEstimator, FewerSamplesTakeLessMemory) {
+  ReuseEstimator reuse(2048);
+  for (const Path& path : Chats(2000)) reuse.Use(path);
+  EXPECT_GT(reuse.moments_bytes(), 2048u * 16);
+  reuse.SetCapacity(100);
+  EXPECT_LE(reuse.moments_bytes(), 101u * 16);
+  for (const Path& path : Chats(100)) reuse.Use(path);
+  EXPECT_LE(reuse.moments_bytes(), 101u * 16);
+  EXPECT_GT(reuse.HitRatio(1000), 0.1);
+}
+
+// Half of each path is new: nobody asked whether it was there.
+TEST(ReuseEstimator, OnlyWhatWasAskedForCounts) {
+  ReuseEstimator reuse;
+  reuse.Use(Path{1, 2, 3, 4}, 2);
+  EXPECT_EQ(reuse.uses(), 2u);
+  EXPECT_EQ(reuse.HitRatio(100), 0.0);
+  reuse.Use(Path{1, 2, 3, 4}, 3);
+  EXPECT_EQ(reuse.uses(), 5u);
+  EXPECT_DOUBLE_EQ(reuse.HitRatio(100), 0.6);
+  EXPECT_EQ(reuse.HitRatio(0), 0.0);
+}
+
 TEST(ReuseEstimator, LargerCachesHitNoLess) {
   ReuseEstimator reuse(256);
   for (const Path& path : Chats(4000)) reuse.Use(path);
