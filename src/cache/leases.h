@@ -28,7 +28,7 @@ void EndReading(State& state);
 /// A block has leases more, by a block that continues it or by holders of a slot.
 void AddLease(State& state, BlockId block, uint32_t holders = 1);
 void DropLease(State& state, BlockId block);
-/// Leases blocks of the path to a block (none: there are none), from the root on, until one hold may
+/// Leases blocks of the path to a block (none: there are none), from the root on, till one hold may
 /// lease the rest. `leased` is the last of them, leased by the caller for what goes on from there,
 /// or none. False: that takes more holds.
 bool LeaseTowards(State& state, BlockId block, BlockId& leased);

@@ -14,8 +14,8 @@ namespace quire::cache {
 /// Whether all of `blocks` blocks were found, as a prompt that goes on after them would find them.
 /// Errors: kNotFound
 Result<void> CheckToPin(const SlotClasses& classes, uint64_t blocks, const FoundPath& path);
-/// Adds the bytes that a pin keeps of blocks [begin, end) and no pin keeps yet. False: not all is as
-/// it was found.
+/// Adds the bytes that a pin keeps of blocks [begin, end) and none keeps yet. False: not all is as it
+/// was found.
 bool CountToPin(const State& state, const FoundPath& path, uint64_t begin, uint64_t end,
                 uint64_t& bytes);
 /// Whether a tenant may have so many more bytes pinned.
@@ -25,7 +25,7 @@ Result<void> CheckPinLimit(const State& state, const PublishLocation& location, 
 /// on from there, or none. False: not all is as it was found.
 bool PinSome(State& state, const PublishLocation& location, const FoundPath& path, uint64_t begin,
              uint64_t end, BlockId& pinned);
-/// The pin of a path stands, whose last block is `pinned`, leased by the caller until now. False: it
+/// The pin of a path stands whose last block is `pinned`, leased by the caller until now. False: it
 /// may not be handed out any more, and nothing has changed.
 bool EndPinning(State& state, const PublishLocation& location, BlockId pinned, Pins::Memory& memory,
                 uint64_t until_us);
