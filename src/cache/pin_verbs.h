@@ -14,8 +14,8 @@ namespace quire::cache {
 /// Whether all of `blocks` blocks were found, as a prompt that goes on after them would find them.
 /// Errors: kNotFound
 Result<void> CheckToPin(const SlotClasses& classes, uint64_t blocks, const FoundPath& path);
-/// Adds the bytes that a pin keeps of blocks [begin, end) and none keeps yet. False: not all is as it
-/// was found.
+/// Adds the bytes that a pin keeps of blocks [begin, end) and none keeps yet. False: not all is as
+/// it was found.
 bool CountToPin(const State& state, const FoundPath& path, uint64_t begin, uint64_t end,
                 uint64_t& bytes);
 /// Whether a tenant may have so many more bytes pinned.
