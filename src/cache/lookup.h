@@ -68,8 +68,8 @@ std::pair<uint64_t, uint64_t> UsableBlocks(const SlotClasses& classes, uint64_t 
 }
 /// Cuts it to what can be used, as its slots say.
 void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path);
-/// What a query after a path that was found needs of its block i. Nothing: it is not as it was found,
-/// or it may not be handed out.
+/// What a query after a path that was found needs of its block i. Nothing: it is not as it was
+/// found, or it may not be handed out.
 std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& path, uint64_t i);
 /// Leases blocks [begin, end) of a path that was found, and holds the slots that a query after it
 /// needs; `leased` is the block before them that has a lease until now, or none. False: not all is
