@@ -1,5 +1,6 @@
 // Calls on a live cache, one thread: finding a prompt beside comparing its tokens, writing rows
-// beside copying them, publishing them beside reading them, as their checksum does.
+// beside copying them, publishing them beside reading them, as their checksum does; and how long
+// the cache's lock is held meanwhile.
 #include "quire/cache.h"
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "bench/bench.h"
+#include "bench/cache_holds.h"
 #include "bench/must.h"
 #include "bench/pairs.h"
 #include "bench/quiet.h"
@@ -130,8 +132,10 @@ class Writer {
   double Commit(uint32_t step) {
     Begin(step);
     AppendStep();
-    return SecondsOf(*alone_, [&] { CommitStep(); });
+    return SecondsOf(*alone_, [&] { holds_.Of([&] { CommitStep(); }); });
   }
+
+  std::string HeldText() { return holds_.ToText(); }
 
   /// Reads as many bytes as a step stores, from the cache: those of the step were just written.
   double Read(uint32_t) {
@@ -179,6 +183,7 @@ class Writer {
 
   const std::unique_ptr<Executor> alone_ = MakePinnedPool(1);
   const std::unique_ptr<Cache> cache_;
+  HoldTimes holds_{*cache_};
   const double stored_share_;  // of f16
   const Stream stream_{kStepBytes};
   const Identity identity_{};
@@ -190,17 +195,19 @@ class Writer {
 };
 
 Case WritingCase(const std::string& verb, Codec codec, double (Writer::*work)(uint32_t),
-                 double (Writer::*floor)(uint32_t)) {
+                 double (Writer::*floor)(uint32_t), std::string (Writer::*note)() = nullptr) {
   return {.name = fmt::format("{}/{}/{}/t1", verb, CodecName(codec), kStepTokens),
           .prepare = [=]() -> Result<Subject> {
             const auto writer = std::make_shared<Writer>(codec);
-            return Timed{.unit = "us",
-                         .less_is_better = true,
-                         .amount = 1e6 / Writer::kSteps,
-                         .places = Writer::kSteps,
-                         .slice = fmt::format("{} tokens, 1 layer, f32 rows", kStepTokens),
-                         .work = [=](uint32_t step) { return ((*writer).*work)(step); },
-                         .floor = [=](uint32_t step) { return ((*writer).*floor)(step); }};
+            Timed timed{.unit = "us",
+                        .less_is_better = true,
+                        .amount = 1e6 / Writer::kSteps,
+                        .places = Writer::kSteps,
+                        .slice = fmt::format("{} tokens, 1 layer, f32 rows", kStepTokens),
+                        .work = [=](uint32_t step) { return ((*writer).*work)(step); },
+                        .floor = [=](uint32_t step) { return ((*writer).*floor)(step); }};
+            if (note != nullptr) timed.note = [=] { return ((*writer).*note)(); };
+            return timed;
           }};
 }
 
@@ -212,8 +219,10 @@ std::vector<Case> CacheCases(const Options&) {
   cases.push_back(FindingCase(fmt::format("open/{}/t1", kPromptTokens), &Prompts::OpenAll));
   for (const Codec codec : {Codec::kF16, Codec::kInt8}) {
     cases.push_back(WritingCase("append", codec, &Writer::Append, &Writer::Copy));
-    cases.push_back(WritingCase("commit", codec, &Writer::Commit, &Writer::Read));
+    cases.push_back(
+        WritingCase("commit", codec, &Writer::Commit, &Writer::Read, &Writer::HeldText));
   }
+  AddHoldCases(cases);
   return cases;
 }
 

@@ -142,6 +142,44 @@ nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::
           {"logits_digest", ToHex(response.logits_digest)}};
 }
 
+/// `digests`: of every run, in order.
+Result<void> PrintReport(const GenerateFlags& flags, Runtime& runtime, const serve::Response& last,
+                         const nlohmann::ordered_json& digests) {
+  const std::string text =
+      runtime.tokenizer() ? runtime.tokenizer()->Decode(last.tokens) : std::string();
+  auto report = ResponseJson(last, text);
+  report["digests"] = digests;
+  report["k"] = CodecName(*runtime.profile().CodecFor(StreamRole::kKey));
+  report["v"] = CodecName(*runtime.profile().CodecFor(StreamRole::kValue));
+  report["codec_fallbacks"] = runtime.cache().stats().codec_fallbacks;
+  if (flags.stats) {
+    QUIRE_ASSIGN(const TenantStats tenant, runtime.cache().tenant_stats(kDefaultTenant));
+    report["cache"] = nlohmann::ordered_json::parse(ToJson(runtime.cache().stats()));
+    if (runtime.store() != nullptr) {
+      report["store"] = nlohmann::ordered_json::parse(ToJson(runtime.store()->stats()));
+    }
+    report["tenant"] = nlohmann::ordered_json::parse(ToJson(tenant));
+  }
+  PrintJson(report);
+  return {};
+}
+
+/// The text was printed while it came.
+Result<void> PrintSummary(const GenerateFlags& flags, Runtime& runtime,
+                          const serve::Response& last) {
+  if (!runtime.tokenizer()) fmt::print("{}\n", fmt::join(last.tokens, ","));
+  PrintError(fmt::format(
+      "{} prompt tokens ({} reused, {} computed), {} generated; first token after {:.1f} "
+      "ms, then {:.2f} ms per token; {} of KV; stopped: {}\n",
+      last.prompt_tokens, last.reused_tokens, last.computed_tokens, last.tokens.size(),
+      last.ttft_ms, last.ms_per_token, FormatBytes(last.kv_bytes), serve::FinishName(last.finish)));
+  if (flags.stats) {
+    QUIRE_ASSIGN(const TenantStats tenant, runtime.cache().tenant_stats(kDefaultTenant));
+    PrintError(fmt::format("{}\n{}", ToText(runtime.cache().stats()), ToText(tenant)));
+  }
+  return {};
+}
+
 Result<int> Generate(const GenerateFlags& flags) {
   QUIRE_ASSIGN(const auto chat, ChatOf(flags));
   QUIRE_ASSIGN(const auto generation, model::GenerationConfig::Load(flags.runtime.model));
@@ -197,36 +235,8 @@ Result<int> Generate(const GenerateFlags& flags) {
   if (!flags.logits_out.empty()) {
     QUIRE_TRY(WriteNpy(flags.logits_out, logits, logits.size() / vocab, vocab));
   }
-  const std::string text =
-      runtime->tokenizer() ? runtime->tokenizer()->Decode(last.tokens) : std::string();
-  if (flags.json) {
-    auto report = ResponseJson(last, text);
-    report["digests"] = digests;  // of every run, in order
-    report["k"] = CodecName(*runtime->profile().CodecFor(StreamRole::kKey));
-    report["v"] = CodecName(*runtime->profile().CodecFor(StreamRole::kValue));
-    report["codec_fallbacks"] = runtime->cache().stats().codec_fallbacks;
-    if (flags.stats) {
-      QUIRE_ASSIGN(const TenantStats tenant, runtime->cache().tenant_stats(kDefaultTenant));
-      report["cache"] = nlohmann::ordered_json::parse(ToJson(runtime->cache().stats()));
-      if (runtime->store() != nullptr) {
-        report["store"] = nlohmann::ordered_json::parse(ToJson(runtime->store()->stats()));
-      }
-      report["tenant"] = nlohmann::ordered_json::parse(ToJson(tenant));
-    }
-    PrintJson(report);
-  } else {
-    if (!runtime->tokenizer()) fmt::print("{}\n", fmt::join(last.tokens, ","));
-    PrintError(fmt::format(
-        "{} prompt tokens ({} reused, {} computed), {} generated; first token after {:.1f} "
-        "ms, then {:.2f} ms per token; {} of KV; stopped: {}\n",
-        last.prompt_tokens, last.reused_tokens, last.computed_tokens, last.tokens.size(),
-        last.ttft_ms, last.ms_per_token, FormatBytes(last.kv_bytes),
-        serve::FinishName(last.finish)));
-    if (flags.stats) {
-      QUIRE_ASSIGN(const TenantStats tenant, runtime->cache().tenant_stats(kDefaultTenant));
-      PrintError(fmt::format("{}\n{}", ToText(runtime->cache().stats()), ToText(tenant)));
-    }
-  }
+  QUIRE_TRY(flags.json ? PrintReport(flags, *runtime, last, digests)
+                       : PrintSummary(flags, *runtime, last));
   return last.finish == serve::Finish::kNoSpace ? kResource : kOk;
 }
 

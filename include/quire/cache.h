@@ -312,7 +312,7 @@ class Cache {
   ///          are held, or more bytes than would be left: names the default tenant's sequences,
   ///          counts those of others, plans and views, and says how low it can go now; or, up,
   ///          blocks that were looked up during a shrink are still held beyond the arena's end
-  /// Effects: on error nothing changes. hot_bytes_peak and slots_used_peak begin anew
+  /// Effects: the *_peak counters begin anew; on error nothing changes, though blocks may have gone
   /// Threads: any; calls take turns. No bytes move under the cache lock; what is looked up before
   ///          its turn has come stays where it is
   virtual Result<void> Resize(uint64_t hot_bytes) = 0;

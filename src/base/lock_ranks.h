@@ -13,10 +13,11 @@ enum class LockRank : uint16_t {
   kRegistry = 2,        // registry::Registry: which owners and caches there are
   kOwner = 3,           // registry::OwnerCache: the blocks of its sequence
   kOwnerLayer = 4,      // registry::OwnerCache: one writer of a layer
-  kCacheResize = 5,     // cache::Core: one Resize at a time
-  kMover = 6,           // cache::Mover: one Tick at a time
-  kSequences = 7,       // cache::Core: which sequences there are
-  kReading = 8,         // cache::Core: one block is read without a hold
+  kCachePin = 5,        // cache::Core: one Pin at a time
+  kCacheResize = 6,     // cache::Core: one Resize at a time
+  kMover = 7,           // cache::Mover: one Tick at a time
+  kSequences = 8,       // cache::Core: which sequences there are
+  kReading = 9,         // cache::Core: one block is read without a hold
   kSequence = 10,       // cache::SequenceImpl
   kCache = 20,          // cache::Core: index, accounts, slots
   kPool = 30,           // pool::Pool

@@ -174,9 +174,31 @@ void Core::Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens) 
 }
 
 FoundPath Core::FindPath(std::span<const TokenId> prompt, const PublishLocation& location) {
+  return FindBlocks(prompt.first(ReusableBlocks(prompt.size(), block_tokens()) * block_tokens()),
+                    location,
+                    /*explains=*/true);
+}
+
+// `explains`: says of what is missing whether it is there under another root.
+FoundPath Core::FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
+                           bool explains) {
   FoundPath path;
-  const auto tokens = prompt.first(ReusableBlocks(prompt.size(), block_tokens()) * block_tokens());
-  while (With([&](State& state) { return FindMore(state, tokens, location, path); })) {
+  SearchElsewhere search;
+  const auto look_elsewhere = [&](State& state) {
+    const bool all = path.blocks.size() * block_tokens() == tokens.size();
+    return explains && !all && FindElsewhere(state, tokens, location, search, path);
+  };
+  // Most searches are short enough for one hold.
+  bool elsewhere = false;
+  while (With([&](State& state) {
+    if (FindMore(state, tokens, location, path)) return true;
+    elsewhere = look_elsewhere(state);
+    return false;
+  })) {
+  }
+  while (elsewhere) {
+    AtSyncPoint("acquire: before other roots are searched");
+    elsewhere = With(look_elsewhere);
   }
   return path;
 }
@@ -267,12 +289,12 @@ Result<void> Core::CheckCapacityToOpen(const PublishLocation& request_location,
   location.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t tokens = TokensToReserve(prompt_tokens, options);
   const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
+  LetTimePass();  // pins may end, and what they kept is then to be had
   uint64_t leased_bytes = 0;
   ForPieces(path.size(), [&](size_t begin, size_t end) {
     With([&](State& state) { leased_bytes += EvictableBytesOf(state, path, begin, end); });
   });
   auto room = With([&](State& state) -> Result<void> {
-    LetTimePass(state);  // pins may end, and what they kept is then to be had
     const uint64_t most_bytes = std::min(state.accounts.ledger().limit_bytes(),
                                          state.accounts.quota_bytes(location.tenant));
     if (BytesOfSequence(0, blocks, options) > most_bytes) return {};
@@ -325,6 +347,7 @@ Result<Core::Allocation> Core::Allocate(const PublishLocation& location,
     // Where it is much that has to go, others come in between: then it is looked at again whether
     // there is room for all of it.
     const Result<bool> taken = With([&](State& state) -> Result<bool> {
+      if (!wanted && cache::LetTimePass(state)) return false;
       auto room = wanted ? state.accounts.CheckCapacity(location.asker(), bytes) : Result<void>();
       if (!wanted) {
         auto asked = WantCapacity(state, location.asker(), bytes);

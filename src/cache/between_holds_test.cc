@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "base/sync_point.h"
+#include "cache/meanwhile_test_util.h"
 #include "cache/twins_test_util.h"
 #include "quire/sequence.h"
 
@@ -15,26 +15,6 @@ namespace quire::cache {
 namespace {
 
 constexpr uint32_t kBlock = TestCache::kBlock;
-
-/// Runs `then` the first time that `point` is reached while it lives, which has to happen.
-class Meanwhile {
- public:
-  Meanwhile(std::string point, std::function<void()> then)
-      : point_(std::move(point)), then_(std::move(then)), handler_([this](std::string_view name) {
-          if (reached_ || name != point_) return;
-          reached_ = true;
-          then_();
-        }) {}
-  ~Meanwhile() { EXPECT_TRUE(reached_) << point_; }
-  Meanwhile(const Meanwhile&) = delete;
-  Meanwhile& operator=(const Meanwhile&) = delete;
-
- private:
-  const std::string point_;
-  const std::function<void()> then_;
-  bool reached_ = false;
-  const SyncPointHandler handler_;
-};
 
 /// A sequence that shares nothing from the start, though the cache may have its prompt.
 std::unique_ptr<Sequence> OpenAlone(TestCache& cache, std::span<const TokenId> prompt,
@@ -290,28 +270,6 @@ TEST_F(Shrinking, AViewHoldsAgainWhatIsAboutToMove) {
   cache_.cache->Trim();
   EXPECT_FALSE(view.Pin().has_value()) << "it has moved";
   EXPECT_EQ(cache_.Resident(Join(prompt_, SomeTokens(1, 2))), 2u * kBlock);
-}
-
-// An id of an erased block may be another's before its turn to go has come.
-TEST(BetweenHolds, EraseSparesWhatTookAnErasedBlocksPlace) {
-  TestCache cache(20);
-  const TenantId tenant = Must(cache.cache->AddTenant({.name = "a"}));
-  const auto prompt = SomeTokens(4 * kBlock, 1);
-  const AcquireRequest request{.tenant = tenant, .identity = &cache.identity, .tokens = prompt};
-  auto sequence = Must(cache.cache->Open(Must(cache.cache->Acquire(request)), {}));
-  Must(cache.model.Feed(*sequence, prompt));
-  sequence.reset();
-  const auto others = SomeTokens(2 * kBlock, 2);
-  {
-    const Meanwhile reused("erase: before a block goes", [&] {
-      cache.cache->Evict(10);
-      ASSERT_EQ(cache.cache->stats().published_blocks, 0u);
-      cache.Run(others).reset();
-    });
-    Must(cache.cache->Erase(tenant));
-  }
-  EXPECT_EQ(cache.cache->stats().published_blocks, 2u);
-  EXPECT_EQ(cache.Resident(Join(others, SomeTokens(1, 3))), 2u * kBlock);
 }
 
 struct TwinCache : TestCache {

@@ -13,7 +13,6 @@
 #include "cache/fallback.h"
 #include "cache/leases.h"
 #include "cache/mover.h"
-#include "cache/pin_verbs.h"
 #include "cache/sequence_impl.h"
 #include "cache/shared_budget.h"
 #include "env/clock.h"
@@ -168,15 +167,11 @@ uint32_t Core::most_touched() const {
 }
 
 // What is drained stays charged and is nobody's until it is zeroed, so nothing can happen to it
-// meanwhile. Leases that are still to be dropped come first: that may let go of more.
+// meanwhile. What verbs left to do comes first: that may let go of more.
 void Core::Settle() {
-  while (true) {
-    MutexLock lock(mutex_);
-    if (!state_->directory.has_deferred()) break;
-    state_->directory.TakeTouched();
-    DropLease(*state_, state_->directory.TakeDeferred());
-    state_->accounts.EndHold();
-    most_touched_ = std::max(most_touched_, state_->directory.TakeTouched());
+  for (bool more = true, any = true; more;) {
+    AtSyncPoint("settle: before more is done");
+    more = HoldOnce([](State& state) { return SettleSome(state); }, any);
   }
   constexpr size_t kSlotsPerHold = 64;
   std::array<SlotId, kSlotsPerHold> slots{};
@@ -302,22 +297,6 @@ bool Core::RenewIfAlone(SlotId slot) {
   });
 }
 
-std::optional<Lease> Core::HoldAgain(std::span<const SlotId> slots,
-                                     std::span<const uint32_t> generations) {
-  const bool held = With([&](State& state) {
-    for (size_t i = 0; i < slots.size(); ++i) {
-      // Of the same generation, so it was not freed meanwhile and is not now.
-      if (state.slots.generation(slots[i]) != generations[i]) return false;
-      const BlockId block = state.directory.InSlot(slots[i]);
-      if (!block.is_none() && BlockStateOf(state, block) != BlockState::kGood) return false;
-    }
-    for (const SlotId slot : slots) HoldSlot(state, slot);
-    return true;
-  });
-  if (!held) return std::nullopt;
-  return Lease(this, {slots.begin(), slots.end()});
-}
-
 void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
   ForPieces(blocks.size(), [&](size_t begin, size_t end) {
     With([&](State& state) {
@@ -326,26 +305,14 @@ void Core::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t un
   });
 }
 
-Result<uint64_t> Core::Pin(const AcquireRequest& request, uint64_t ttl_us) {
-  QUIRE_TRY(CheckRequest(request, "pin"));
-  QUIRE_ASSIGN(const PublishLocation location, MakeLocation(request));
-  return With([&](State& state) { return cache::Pin(state, request, location, ttl_us); });
-}
-
-Result<void> Core::Unpin(const AcquireRequest& request) {
-  QUIRE_TRY(CheckRequest(request, "unpin"));
-  QUIRE_ASSIGN(const PublishLocation location, MakeLocation(request));
-  return With([&](State& state) { return cache::Unpin(state, request, location); });
-}
-
 uint64_t Core::Evict(uint64_t blocks) {
   uint64_t evicted = 0;
   bool more = true;
   while (more && evicted < blocks) {
     With([&](State& state) {
-      LetTimePass(state);
+      if (cache::LetTimePass(state)) return;
       const uint64_t end = std::min<uint64_t>(blocks, evicted + kBlocksPerHold);
-      while (evicted < end && (more = EvictOldest(state))) ++evicted;
+      while (evicted < end && state.directory.MayGoOn() && (more = EvictOldest(state))) ++evicted;
     });
   }
   return evicted;
@@ -398,10 +365,13 @@ CacheStats Core::stats() const {
 std::string Core::BlockMap() const {
   // The marks are taken first: the pool's lock is held while it asks for them.
   PerClass<std::vector<char>> marks;
-  {
+  bool more = true;
+  for (uint32_t begin = 0; more; begin += kBlocksPerHold) {
     MutexLock lock(mutex_);
     const State& state = *state_;
-    for (uint32_t i = 0; i < state.directory.ids_end(); ++i) {
+    const uint32_t end = std::min(state.directory.ids_end(), begin + kBlocksPerHold);
+    more = end < state.directory.ids_end();
+    for (uint32_t i = begin; i < end; ++i) {
       if (!state.directory.contains(BlockId(i))) continue;
       const BlockRecord& record = state.directory.at(BlockId(i));
       for (uint32_t c = 0; c < classes_.count(); ++c) {
@@ -431,6 +401,11 @@ std::string Core::BlockMap() const {
     });
   }
   return map;
+}
+
+void Core::Watch(HoldWatch* watch) {
+  MutexLock lock(mutex_);
+  watch_ = watch;
 }
 
 void Core::CheckDirectory() const {

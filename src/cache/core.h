@@ -43,6 +43,14 @@ struct PlanState {
   WipedVector<TokenId> prompt{};          // [prompt_tokens], where there is something to load
 };
 
+/// Hears of the holds of the cache's lock, while it is held.
+class HoldWatch {
+ public:
+  virtual ~HoldWatch() = default;
+  virtual void Begin() = 0;
+  virtual void End() = 0;
+};
+
 class SequenceImpl;
 class Mover;
 struct LoadJob;
@@ -198,6 +206,8 @@ class Core final : public Cache {
   uint32_t most_touched() const;
   /// Stops if anything about the directory is wrong. For tests.
   void CheckDirectory() const;
+  /// Says when verbs take the lock and let go of it, to nobody if it is null. For benchmarks.
+  void Watch(HoldWatch* watch);
 
  private:
   Core(CacheOptions options, SlotClasses classes);
@@ -219,25 +229,35 @@ class Core final : public Cache {
       Core& core;
       bool any = false;
     } settle{.core = *this};
+    return HoldOnce(verb, settle.any);
+  }
+  /// One hold of the lock. `any`: the verb left something to be done.
+  template <typename Verb>
+  auto HoldOnce(const Verb& verb, bool& any) QUIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
+    if (watch_ != nullptr) [[unlikely]]
+      watch_->Begin();
     state_->directory.TakeTouched();
     struct Look {
       ~Look() {
-        any = !state.draining.empty() || state.directory.has_deferred();
+        any = !state.draining.empty() || state.has_work();
         most_touched = std::max(most_touched, state.directory.TakeTouched());
         state.accounts.EndHold();
+        if (watch != nullptr) [[unlikely]]
+          watch->End();
       }
       State& state;
       bool& any;
       uint32_t& most_touched;
-    } look{.state = *state_, .any = settle.any, .most_touched = most_touched_};
+      HoldWatch* const watch;
+    } look{.state = *state_, .any = any, .most_touched = most_touched_, .watch = watch_};
     return verb(*state_);
   }
   /// Calls piece(begin, end) for [0, count) in pieces that one hold may go over.
   template <typename Piece>
-  static void ForPieces(size_t count, const Piece& piece) {
-    for (size_t begin = 0; begin < count; begin += kBlocksPerHold) {
-      piece(begin, std::min<size_t>(count, begin + kBlocksPerHold));
+  static void ForPieces(size_t count, const Piece& piece, size_t most = kBlocksPerHold) {
+    for (size_t begin = 0; begin < count; begin += most) {
+      piece(begin, std::min<size_t>(count, begin + most));
     }
   }
   void Settle() QUIRE_EXCLUDES(mutex_);
@@ -274,15 +294,23 @@ class Core final : public Cache {
   Result<void> CheckCapacityToOpen(const PublishLocation& location, uint64_t prompt_tokens,
                                    std::span<const BlockId> path, const SequenceOptions& options);
   FoundPath FindPath(std::span<const TokenId> prompt, const PublishLocation& location);
+  FoundPath FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
+                       bool explains);
+  void LetTimePass();
+  Result<FoundPath> FindToPin(const AcquireRequest& request, const PublishLocation& location);
+  Result<bool> PinPath(const PublishLocation& location, const FoundPath& path, uint64_t until_us);
   static void MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path);
   bool LeasePath(FoundPath& path, std::vector<SlotId>& held);
+  void KeepSomeTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                     const PerGroup<std::vector<SlotId>>& slots);
   void PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
                    std::vector<Published>& answers);
-  std::vector<BlockId> MarkErased();
+  uint64_t MarkErased();
   uint64_t ZeroFreeSlots(TenantId tenant);
   Result<void> GrowTo(const Capacity& to) QUIRE_REQUIRES(resize_mutex_);
   Result<void> ShrinkTo(const Capacity& to) QUIRE_REQUIRES(resize_mutex_);
   bool MoveTail() QUIRE_REQUIRES(resize_mutex_);
+  std::vector<SlotId> InTheWay(const Capacity& to);
   std::unexpected<Error> Busy(const Capacity& to, std::span<const SlotId> held,
                               uint64_t least_bytes) const;
 
@@ -295,6 +323,7 @@ class Core final : public Cache {
   std::optional<RecordShapes> shapes_{};  // with a mover
 
   Mutex resize_mutex_{LockRank::kCacheResize};  // one Resize at a time
+  Mutex pin_mutex_{LockRank::kCachePin};        // one Pin at a time
   Mutex reading_mutex_{
       LockRank::kReading};  // held while State::reading is in use: one block at a time
   mutable Mutex sequences_mutex_{LockRank::kSequences};
@@ -306,6 +335,7 @@ class Core final : public Cache {
   mutable Mutex mutex_{LockRank::kCache};
   mutable std::unique_ptr<State> state_ QUIRE_PT_GUARDED_BY(mutex_);  // set once, by Make
   uint32_t most_touched_ QUIRE_GUARDED_BY(mutex_) = 0;
+  HoldWatch* watch_ QUIRE_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace quire::cache

@@ -15,6 +15,7 @@
 #include "cache/leases.h"
 #include "cache/load_job.h"
 #include "cache/mover.h"
+#include "cache/quarantine.h"
 
 namespace quire::cache {
 

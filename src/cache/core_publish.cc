@@ -7,6 +7,7 @@
 #include "cache/evict.h"
 #include "cache/leases.h"
 #include "cache/mover.h"
+#include "cache/quarantine.h"
 
 namespace quire::cache {
 
@@ -59,15 +60,34 @@ void Core::PublishSome(const PublishLocation& location, std::span<NewBlock> bloc
   }
   slots_->ops().Synchronize();
   AtSyncPoint("publish: hashed");
-  With([&](State& state) {
-    for (const BlockRecord& record : records) {
-      if (!add(PublishOne(state, location, blocks[answers.size()], record))) return;
+  // The caller holds what is published, so the next piece goes on after it.
+  size_t done = 0;
+  const auto publish_some = [&](State& state) {
+    for (; done < records.size(); ++done) {
+      if (!state.directory.MayGoOn()) return true;
+      if (!add(PublishOne(state, location, blocks[answers.size()], records[done]))) return false;
     }
-  });
+    return false;
+  };
+  while (With(publish_some)) AtSyncPoint("publish: some blocks are published");
 }
 
 void Core::KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
                      const PerGroup<std::vector<SlotId>>& slots) {
+  if (blocks.size() <= kBlocksPerHold) return KeepSomeTwins(location, blocks, slots);
+  // Where one of many has no room, those before it are of no use, and the first to go.
+  ForPieces(blocks.size(), [&](size_t begin, size_t end) {
+    PerGroup<std::vector<SlotId>> some;
+    for (uint32_t group = 0; group < classes_.group_count(); ++group) {
+      const auto of_group = std::span(slots[group]).subspan(begin, end - begin);
+      some[group].assign(of_group.begin(), of_group.end());
+    }
+    KeepSomeTwins(location, blocks.subspan(begin, end - begin), some);
+  });
+}
+
+void Core::KeepSomeTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                         const PerGroup<std::vector<SlotId>>& slots) {
   std::vector<Twin> twins =
       With([&](State& state) { return MissingTwins(state, location, blocks, slots); });
   if (twins.empty()) return;

@@ -1,5 +1,5 @@
 // The budget and the arena, up and down while sequences live: everything is checked before anything
-// is changed, and after that nothing can fail.
+// is changed, and after that nothing can fail but for what others take meanwhile.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,15 +20,9 @@ namespace {
 bool CanMove(const State& state, SlotId slot) {
   const BlockId block = state.directory.InSlot(slot);
   if (block.is_none()) return false;
+  state.directory.CountTouched(1);
   const bool pinned = state.directory.at(block).IsPinned(state.classes.ClassOf(slot));
   return state.slots.references(slot) == (pinned ? 2U : 1U);
-}
-
-// Held, and beyond the end.
-std::vector<SlotId> InTheWay(const State& state, const Capacity& to) {
-  std::vector<SlotId> held = state.slots.UsedBeyond(to);
-  std::erase_if(held, [&](SlotId slot) { return CanMove(state, slot); });
-  return held;
 }
 
 // That it can go down to now.
@@ -132,17 +126,33 @@ Result<void> Core::GrowTo(const Capacity& to) {
   return {};
 }
 
+// Held, and beyond the end.
+std::vector<SlotId> Core::InTheWay(const Capacity& to) {
+  const std::vector<SlotId> used = With([&](State& state) { return state.slots.UsedBeyond(to); });
+  std::vector<SlotId> held;
+  ForPieces(used.size(), [&](size_t begin, size_t end) {
+    With([&](State& state) {
+      for (size_t i = begin; i < end; ++i) {
+        if (state.slots.references(used[i]) > 0 && !CanMove(state, used[i])) {
+          held.push_back(used[i]);
+        }
+      }
+    });
+  });
+  return held;
+}
+
+// Who takes something beyond the end after the look at it is treated like one who looks it up after
+// the shrink: it stays where it is until nobody holds it.
 Result<void> Core::ShrinkTo(const Capacity& to) {
+  const std::vector<SlotId> held = InTheWay(to);
   while (true) {
-    std::vector<SlotId> held;
     uint64_t least_bytes = 0;
     const Result<bool> decided = With([&](State& state) -> Result<bool> {
       QUIRE_TRY(CheckFloors(state, to));
-      held = InTheWay(state, to);
       least_bytes = LeastBytes(state, held);
       if (!held.empty() || least_bytes > to.ledger_bytes) return true;
-      EvictDownTo(state, to.ledger_bytes, classes_.EmptyMax(to));
-      if (state.IsWaiting()) return false;
+      if (!EvictDownTo(state, to.ledger_bytes, classes_.EmptyMax(to))) return false;
       // As many slots below the end are free now as are in use beyond it, and stay so: the ledger
       // allows no more.
       SetCapacity(state, to);
@@ -151,6 +161,7 @@ Result<void> Core::ShrinkTo(const Capacity& to) {
     if (!decided) return std::unexpected(decided.error());
     if (!held.empty() || least_bytes > to.ledger_bytes) return Busy(to, held, least_bytes);
     if (*decided) break;
+    AtSyncPoint("resize: before more is evicted");
     MutexLock until_read(reading_mutex_);
   }
   MoveTail();

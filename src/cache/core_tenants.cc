@@ -7,10 +7,9 @@
 #include "base/hash.h"
 #include "base/sync_point.h"
 #include "cache/core.h"
-#include "cache/evict.h"
 #include "cache/leases.h"
 #include "cache/mover.h"
-#include "cache/pin_verbs.h"
+#include "cache/quarantine.h"
 
 namespace quire::cache {
 
@@ -125,22 +124,8 @@ Result<EraseReport> Core::Erase(TenantId id) {
     }
     report.slots_zeroed += DisownLoaded(id);
   }
-  const std::vector<BlockId> erased = MarkErased();
+  report.blocks = MarkErased();
   if (mover_ != nullptr) WriteAgain(id);
-  report.blocks = erased.size();
-  With([&](State& state) { EndPinsOfBadBlocks(state); });
-  // Children first. What is leased goes with its last lease.
-  for (size_t i = erased.size(); i > 0; --i) {
-    AtSyncPoint("erase: before a block goes");
-    With([&](State& state) {
-      const BlockId block = erased[i - 1];
-      if (!state.directory.contains(block) || state.directory.has_children(block)) return;
-      const BlockRecord& record = state.directory.at(block);
-      if (record.block_state == BlockState::kErased && record.leases == 0) {
-        Drop(state, block, MissReason::kNeverSeen);
-      }
-    });
-  }
   const uint64_t free_zeroed = ZeroFreeSlots(id);
   report.slots_pending = With([&](State& state) { return state.accounts.stale_slots(id); });
   report.slots_zeroed += free_zeroed - std::min(report.slots_zeroed, report.slots_pending);
@@ -148,45 +133,25 @@ Result<EraseReport> Core::Erase(TenantId id) {
   return report;
 }
 
-// Marks what was erased, and with it what continues it: parents before children.
-std::vector<BlockId> Core::MarkErased() {
-  std::vector<BlockId> found;
+// Takes what was erased out of use, and with it what continues it. Returns how many blocks.
+uint64_t Core::MarkErased() {
+  uint64_t marked = 0;
   const uint32_t end = With([](State& state) { return state.directory.ids_end(); });
-  ForPieces(end, [&](size_t first, size_t last) {
-    With([&](State& state) {
-      for (size_t i = first; i < last; ++i) {
-        const BlockId block(static_cast<uint32_t>(i));
-        if (!state.directory.contains(block)) continue;
-        if (state.directory.at(block).block_state == BlockState::kErased) continue;
-        if (BlockStateOf(state, block) == BlockState::kErased) found.push_back(block);
-      }
-    });
-  });
-  std::vector<BlockId> erased;
-  std::vector<BlockId> subtree;
-  for (const BlockId root : found) {
-    subtree.clear();
-    With([&](State& state) {
-      if (!state.directory.contains(root)) return;
-      if (state.directory.at(root).block_state == BlockState::kErased)
-        return;  // with one before it
-      state.directory.AppendSubtree(root, subtree);
-    });
-    ForPieces(subtree.size(), [&](size_t first, size_t last) {
-      With([&](State& state) {
-        for (size_t i = first; i < last; ++i) {
-          const BlockId block = subtree[i];
-          if (!state.directory.contains(block)) continue;  // it went meanwhile
-          const BlockId parent = state.directory.parent(block);
-          const bool continues =
-              !parent.is_none() && state.directory.at(parent).block_state == BlockState::kErased;
-          if (!continues && BlockStateOf(state, block) != BlockState::kErased) continue;
-          if (state.directory.MarkErased(block)) erased.push_back(block);
-        }
-      });
-    });
-  }
-  return erased;
+  uint32_t next = 0;
+  const auto mark_some = [&](State& state) {
+    const uint32_t last = std::min(end, next + kBlocksPerHold);
+    for (; next < last && state.directory.MayGoOn(); ++next) {
+      const BlockId block(next);
+      if (!state.directory.contains(block)) continue;
+      state.directory.CountTouched(1);
+      if (state.directory.at(block).block_state == BlockState::kErased) continue;
+      if (BlockStateOf(state, block) != BlockState::kErased) continue;
+      Quarantine(state, block, BlockState::kErased, &marked);
+    }
+    return next < end;
+  };
+  while (With(mark_some)) AtSyncPoint("erase: before more is marked");
+  return marked;
 }
 
 Result<void> Core::RemoveTenant(TenantId id) {

@@ -28,22 +28,19 @@ std::optional<BlockId> Directory::FindChild(const Digest& root_key, BlockId pare
   return index_.FindChild(*root, parent, tokens);
 }
 
-uint64_t Directory::FindElsewhere(TenantId account, const Digest& root_key, const Domain& domain,
-                                  std::span<const TokenId> tokens) const {
-  if (account.number() >= accounts_.size()) return 0;
-  const auto own = index_.FindRoot(root_key);
-  uint64_t most = 0;
-  std::vector<BlockId> path;
-  for (const index::RootId candidate : accounts_[account.number()].roots) {
-    // Of another domain of the same tenant nothing is said either.
-    if ((own && candidate == *own) || *roots_[candidate.number()].domain != domain) continue;
-    path.clear();
-    index_.Find(candidate, tokens, path);
-    const auto erased = std::ranges::find(path, BlockState::kErased,
-                                          [this](BlockId block) { return at(block).block_state; });
-    most = std::max<uint64_t>(most, erased - path.begin());
+uint32_t Directory::LeasedBlocks(BlockId block) const {
+  uint32_t leased = 0;  // so many at least
+  uint32_t end = depth(block) + 1;
+  while (leased < end) {
+    const uint32_t middle = leased + (end - leased) / 2;
+    ++touched_;
+    if (at(AncestorAt(block, middle)).leases > 0) {
+      leased = middle + 1;
+    } else {
+      end = middle;
+    }
   }
-  return most;
+  return leased;
 }
 
 Directory::Account& Directory::OfAccount(TenantId account) {
@@ -184,28 +181,13 @@ void Directory::MoveSlot(BlockId block, uint32_t slot_class, SlotId to) {
   AddSlot(block, to, crc);
 }
 
-void Directory::AddPin(BlockId block, uint8_t classes) {
-  ++Record(block).pins;
-  Record(block).pinned_classes |= classes;
-}
-
-bool Directory::DropPin(BlockId block) {
-  QUIRE_CHECK(at(block).pins > 0);
-  return --Record(block).pins == 0;
-}
-
-std::vector<BlockId> Directory::Mark(BlockId block, BlockState block_state) {
-  std::vector<BlockId> marked;
-  if (!at(block).is_good()) return marked;  // and so is what continues it
-  index_.AppendSubtree(block, marked);
-  std::erase_if(marked, [&](BlockId id) { return !at(id).is_good(); });
-  for (const BlockId id : marked) Record(id).block_state = block_state;
-  return marked;
-}
-
-bool Directory::MarkErased(BlockId block) {
+bool Directory::Mark(BlockId block, BlockState block_state) {
   ++touched_;
-  return std::exchange(Record(block).block_state, BlockState::kErased) != BlockState::kErased;
+  BlockState& now = Record(block).block_state;
+  if (now == block_state) return false;
+  if (now != BlockState::kGood && block_state != BlockState::kErased) return false;
+  now = block_state;
+  return true;
 }
 
 void Directory::CheckInvariants() const {

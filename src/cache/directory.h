@@ -64,7 +64,8 @@ struct BlockRecord {
 };
 
 /// Most block records that one hold of the cache's lock may touch, and most blocks of a path that a
-/// verb is asked to go over in one hold: longer work goes in pieces.
+/// verb is asked to go over in one hold: longer work goes in pieces. A verb that cannot tell how
+/// many a step touches begins none after the first half of them: Directory::MayGoOn.
 inline constexpr uint32_t kRecordsPerHold = 256;
 inline constexpr uint32_t kBlocksPerHold = 48;
 
@@ -75,6 +76,12 @@ inline constexpr uint32_t kBlocksPerHold = 48;
 /// Lifetime: `classes` must outlive it
 class Directory {
  public:
+  /// What the blocks of one identity hang below.
+  struct Root {
+    Digest key{};
+    std::shared_ptr<const Domain> domain;
+  };
+
   explicit Directory(const SlotClasses& classes);
 
   // What is there.
@@ -96,6 +103,12 @@ class Directory {
   BlockId parent(BlockId block) const { return index_.parent(block); }
   uint32_t depth(BlockId block) const { return index_.depth(block); }
   bool has_children(BlockId block) const { return index_.has_children(block); }
+  /// As of the tree: a way over what continues a block.
+  BlockId first_child(BlockId block) const { return index_.first_child(block); }
+  BlockId next_sibling(BlockId block) const { return index_.next_sibling(block); }
+  BlockId AncestorAt(BlockId block, uint32_t depth) const {
+    return index_.AncestorAt(block, depth);
+  }
   /// All its sealed slots are there.
   bool IsWhole(BlockId block) const;
 
@@ -105,10 +118,13 @@ class Directory {
   /// The block after `parent` (none: the first of the root) with these tokens.
   std::optional<BlockId> FindChild(const Digest& root_key, BlockId parent,
                                    std::span<const TokenId> tokens) const;
-  /// The longest prefix in blocks that an account has below another root of the same domain, as far
-  /// as it was not erased.
-  uint64_t FindElsewhere(TenantId account, const Digest& root_key, const Domain& domain,
-                         std::span<const TokenId> tokens) const;
+  /// The roots below which an account has blocks, in any order.
+  size_t root_count(TenantId account) const {
+    return account.number() < accounts_.size() ? accounts_[account.number()].roots.size() : 0;
+  }
+  const Root& root(TenantId account, size_t i) const {
+    return roots_[accounts_[account.number()].roots[i].number()];
+  }
 
   // Blocks come and go.
 
@@ -131,16 +147,21 @@ class Directory {
   // parents, and a window lets go of them; counting here keeps the policies' promise in every case:
   // what is evictable has no leased descendant.
 
-  /// One more holder. changed(block) is called for each block that got its first, the block first.
+  /// More holders. changed(block) is called for each block that got its first, the block first.
   template <typename Changed>
-  void AddLease(BlockId block, const Changed& changed) {
+  void AddLease(BlockId block, const Changed& changed, uint32_t holders = 1) {
     while (!block.is_none()) {
       ++touched_;
-      if (Record(block).leases++ > 0) return;
+      uint32_t& leases = Record(block).leases;
+      if (std::exchange(leases, leases + std::exchange(holders, 1)) > 0) return;
       changed(block);
       block = index_.parent(block);
     }
   }
+  /// Of the blocks of the path to this one, itself included, the first so many are leased.
+  ///
+  /// Cost: O(log depth) records
+  uint32_t LeasedBlocks(BlockId block) const;
   /// One less. changed(block) is called for each block that lost its last, and may remove it. Where
   /// that goes on for long it is interrupted: TakeDeferred tells from which blocks a lease is still
   /// to be dropped; until then they count as leased.
@@ -163,22 +184,25 @@ class Directory {
     deferred_.pop_back();
     return block;
   }
-  /// A path that goes through it is pinned, with these classes of its slots; or no longer.
-  void AddPin(BlockId block, uint8_t classes);
-  /// True: that was the last one.
-  bool DropPin(BlockId block);
+  /// A path that goes through it is pinned, or no longer. True: that was the first, or the last.
+  bool AddPin(BlockId block) {
+    ++touched_;
+    return Record(block).pins++ == 0;
+  }
+  bool DropPin(BlockId block) {
+    ++touched_;
+    QUIRE_CHECK(at(block).pins > 0);
+    return --Record(block).pins == 0;
+  }
+  /// Pins hold this slot of it.
+  void PinClass(BlockId block, uint32_t slot_class) {
+    Record(block).pinned_classes |= static_cast<uint8_t>(1U << slot_class);
+  }
   void ClearPinnedClasses(BlockId block) { Record(block).pinned_classes = 0; }
 
-  /// Takes a block out of use with everything that continues it: if it is damaged, that may have
-  /// been computed from the damaged bytes. What was erased may not be called damaged any more.
-  /// Returns what was marked, parents before children.
-  std::vector<BlockId> Mark(BlockId block, BlockState block_state);
-  /// The same of one block alone, whose children are marked later. False: it was already.
-  bool MarkErased(BlockId block);
-  /// Appends the block and all that continue it, parents before children.
-  void AppendSubtree(BlockId block, std::vector<BlockId>& blocks) const {
-    index_.AppendSubtree(block, blocks);
-  }
+  /// A block alone is not to be handed out any more. What was erased may not be called damaged any
+  /// more. False: it was marked already.
+  bool Mark(BlockId block, BlockState block_state);
 
   // What the store below has, and what is to be written there: a queue through the blocks
   // themselves, which takes no memory. Blocks that go leave it.
@@ -231,6 +255,8 @@ class Directory {
   void CountTouched(uint32_t records) const { touched_ += records; }
   /// Records that were touched since the last call, to be found, changed, leased or let go of.
   uint32_t TakeTouched() { return std::exchange(touched_, 0); }
+  /// Another step may begin in this hold of the lock.
+  bool MayGoOn(uint32_t records = kRecordsPerHold / 2) const { return touched_ < records; }
 
   /// Stops if anything is wrong. For tests.
   void CheckInvariants() const;
@@ -244,10 +270,6 @@ class Directory {
     bool queued = false;
     BlockId before{};  // in the queue
     BlockId after{};
-  };
-  struct Root {
-    Digest key{};
-    std::shared_ptr<const Domain> domain;
   };
   struct Account {
     std::vector<index::RootId> roots;  // with blocks

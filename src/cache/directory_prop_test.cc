@@ -130,10 +130,6 @@ class LockStep {
     }
     return leased;
   }
-  bool Continues(BlockId id, BlockId ancestor) const {
-    while (!id.is_none() && id != ancestor) id = blocks_.at(id).parent;
-    return !id.is_none();
-  }
   std::optional<BlockId> Any(Prng& prng) const {
     if (blocks_.empty()) return std::nullopt;
     auto block = blocks_.begin();
@@ -260,10 +256,11 @@ class LockStep {
     BlockRecord& record = blocks_.at(*id).record;
     switch (prng.NextBelow(3)) {
       case 0: {
-        const auto classes = static_cast<uint8_t>(prng.NextBelow(1U << classes_.count()));
-        directory_.AddPin(*id, classes);
+        const auto c = static_cast<uint32_t>(prng.NextBelow(classes_.count()));
+        ASSERT_EQ(directory_.AddPin(*id), record.pins == 0);
+        directory_.PinClass(*id, c);
         ++record.pins;
-        record.pinned_classes |= classes;
+        record.pinned_classes |= static_cast<uint8_t>(1U << c);
         return;
       }
       case 1:
@@ -279,24 +276,11 @@ class LockStep {
     const auto asked = Any(prng);
     if (!asked) return;
     const auto block_state = static_cast<BlockState>(2 + prng.NextBelow(3));
-    if (block_state == BlockState::kErased) {
-      BlockState& now = blocks_.at(*asked).record.block_state;
-      ASSERT_EQ(directory_.MarkErased(*asked), now != block_state);
-      now = block_state;
-      return;
-    }
-    std::set<BlockId> expected;
-    const bool was_good = blocks_.at(*asked).record.is_good();
-    for (auto& [id, block] : blocks_) {
-      if (was_good && Continues(id, *asked) && block.record.is_good()) expected.insert(id);
-    }
-    for (const BlockId id : expected) blocks_.at(id).record.block_state = block_state;
-    const std::vector<BlockId> marked = directory_.Mark(*asked, block_state);
-    ASSERT_EQ(std::set<BlockId>(marked.begin(), marked.end()), expected);
-    ASSERT_EQ(marked.size(), expected.size());
-    for (size_t i = 0; i < marked.size(); ++i) {  // parents before children
-      for (size_t j = 0; j < i; ++j) ASSERT_NE(marked[i], blocks_.at(marked[j]).parent);
-    }
+    BlockState& now = blocks_.at(*asked).record.block_state;
+    const bool changes =
+        now == BlockState::kGood || (block_state == BlockState::kErased && now != block_state);
+    ASSERT_EQ(directory_.Mark(*asked, block_state), changes);
+    if (changes) now = block_state;
   }
 
   void AddGhost(Prng& prng) {
@@ -395,22 +379,25 @@ class LockStep {
           directory_.FindChild(roots_[root].key, parent, TokensOf(std::span(letters).last(1))),
           Child(root, parent, letters.back()));
     }
-    for (uint32_t root = 0; root < roots_.size(); ++root) {
-      uint64_t most = 0;
-      for (uint32_t other = 0; other < roots_.size(); ++other) {
-        const bool same = roots_[other].account == roots_[root].account &&
-                          *roots_[other].domain == *roots_[root].domain;
-        if (other == root || !same) continue;
-        uint64_t length = 0;
-        for (const BlockId id : paths[other]) {
-          if (blocks_.at(id).record.block_state == BlockState::kErased) break;
-          ++length;
-        }
-        most = std::max(most, length);
+    for (uint32_t account = 0; account < 2; ++account) {
+      std::set<Digest> expected;
+      for (const auto& [id, block] : blocks_) {
+        if (block.record.account == TenantId(account)) expected.insert(roots_[block.root].key);
       }
-      ASSERT_EQ(directory_.FindElsewhere(roots_[root].account, roots_[root].key,
-                                         *roots_[root].domain, tokens),
-                most);
+      std::set<Digest> listed;
+      for (size_t i = 0; i < directory_.root_count(TenantId(account)); ++i) {
+        const Directory::Root& root = directory_.root(TenantId(account), i);
+        ASSERT_TRUE(listed.insert(root.key).second);
+        const auto known = std::ranges::find(roots_, root.key, &NaiveRoot::key);
+        ASSERT_EQ(*root.domain, *known->domain);
+      }
+      ASSERT_EQ(listed, expected);
+    }
+    if (const auto id = Any(prng)) {
+      std::vector<BlockId> path;  // root first
+      for (BlockId b = *id; !b.is_none(); b = blocks_.at(b).parent) path.insert(path.begin(), b);
+      const auto leased = std::ranges::count_if(path, [&](BlockId b) { return Leases(b) > 0; });
+      ASSERT_EQ(directory_.LeasedBlocks(*id), leased);
     }
   }
 

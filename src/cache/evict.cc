@@ -4,6 +4,7 @@
 
 #include "cache/leases.h"
 #include "cache/pin_verbs.h"
+#include "cache/quarantine.h"
 
 namespace quire::cache {
 namespace {
@@ -15,6 +16,7 @@ void RemoveSlot(State& state, BlockId block, uint32_t slot_class) {
 }
 
 void EvictTwins(State& state, BlockId block) {
+  state.directory.CountTouched(1);
   for (uint32_t c = state.classes.group_count(); c < state.classes.count(); ++c) {
     if (!state.directory.at(block).slots[c].is_none()) RemoveSlot(state, block, c);
   }
@@ -22,6 +24,7 @@ void EvictTwins(State& state, BlockId block) {
 }
 
 void EvictSlots(State& state, BlockId block) {
+  state.directory.CountTouched(1);
   PerClass<bool> going{};
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     const SlotId slot = state.directory.at(block).slots[c];
@@ -35,16 +38,21 @@ void EvictSlots(State& state, BlockId block) {
 }
 
 // Keeps the bookkeeping of hollow blocks within what the slots pay for: first at the expense of
-// what its account does not use, then this path ends its life in the index.
+// what its account does not use, then this path ends its life in the index. Where that is much, as
+// after a shrink, the next blocks that become hollow go on with it.
 void LimitEmpty(State& state, BlockId block) {
   const TenantId account = state.directory.at(block).account;
   const auto too_many = [&] { return state.directory.empty_count() > state.empty_max; };
   while (too_many() && state.accounts.listed_whole(account) > 0) {
+    if (!state.directory.MayGoOn()) return;
     Drop(state, *state.accounts.WholeVictim(account), MissReason::kEvicted);
     ++state.counters.evicted_total;
   }
   if (too_many()) Quarantine(state, block, BlockState::kPassed);
 }
+
+// What goes later would go for nothing while it has to be waited for what went.
+bool MayEvict(const State& state) { return state.directory.MayGoOn() && !state.IsWaiting(); }
 
 void EvictVictim(State& state, const Victim& victim, MissReason reason) {
   ++state.accounts.counters(state.directory.at(victim.block).account).evicted_total;
@@ -75,6 +83,7 @@ void DropOne(State& state, BlockId block, MissReason reason) {
     ++state.counters.evicted_unwritten_total;
   }
   state.accounts.Remove(block, for_capacity);
+  MovePast(state, block);
   state.directory.Remove(block);
   for (const SlotId slot : record.slots) {
     if (!slot.is_none()) FreeIfLast(state, slot);
@@ -84,7 +93,6 @@ void DropOne(State& state, BlockId block, MissReason reason) {
 }  // namespace
 
 Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t bytes) {
-  LetTimePass(state);
   QUIRE_TRY(state.accounts.CheckCapacity(asker, bytes));
   if (!asker.may_evict) return CapacityWanted{};
   const uint64_t of_quota = state.accounts.WantedOfQuota(asker.tenant, bytes);
@@ -93,6 +101,7 @@ Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t b
 
 bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
   uint32_t left = kBlocksPerHold;
+  const auto may_go_on = [&] { return left > 0 && MayEvict(state); };
   const auto evict = [&](const std::optional<Victim>& victim, MissReason reason) {
     if (!victim) return false;
     EvictVictim(state, *victim, reason);
@@ -100,14 +109,14 @@ bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
     return true;
   };
   while (state.accounts.capacity_bytes(asker.tenant) < wanted.of_quota) {
-    if (left == 0 || state.IsWaiting()) return false;
+    if (!may_go_on()) return false;
     if (!evict(state.accounts.VictimOf(asker.tenant), MissReason::kQuota)) break;
   }
   if (wanted.bytes > 0 && wanted.of_budget == 0) {
     wanted.of_budget = state.accounts.WantedOfBudget(wanted.bytes);
   }
   while (state.accounts.ledger().available_bytes() < wanted.of_budget) {
-    if (left == 0 || state.IsWaiting()) return false;
+    if (!may_go_on()) return false;
     if (!evict(state.accounts.VictimFor(asker.tenant), MissReason::kEvicted)) break;
   }
   return !state.IsWaiting();
@@ -120,6 +129,7 @@ bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64
     return false;
   }
   while (state.accounts.capacity_bytes(account) < bytes) {
+    if (!state.directory.MayGoOn(kRecordsPerHold * 3 / 4)) return false;  // not now
     const auto victim = state.accounts.VictimOf(account);
     if (!victim) return false;  // what went is draining
     EvictVictim(state, *victim, MissReason::kQuota);
@@ -133,22 +143,26 @@ bool EvictOldest(State& state) {
   return victim.has_value();
 }
 
-void EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
-  while (state.accounts.ledger().used_bytes() > bytes && !state.IsWaiting()) {
+bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
+  uint32_t left = kBlocksPerHold;
+  while (state.accounts.ledger().used_bytes() > bytes) {
+    if (left-- == 0 || !MayEvict(state)) return false;
     const auto victim = state.accounts.VictimFor(TenantId::None());
     QUIRE_CHECK_MSG(victim.has_value(), "there is less to evict than was counted");
     EvictVictim(state, *victim, MissReason::kEvicted);
   }
   // What is leased stays hollow until its path ends.
-  while (state.directory.empty_count() > empty_max && !state.IsWaiting()) {
+  while (state.directory.empty_count() > empty_max) {
+    if (left-- == 0 || !MayEvict(state)) return false;
     const auto victim = state.accounts.VictimFor(TenantId::None());
-    if (!victim) return;
+    if (!victim) break;
     EvictVictim(state, *victim, MissReason::kEvicted);
   }
+  return !state.IsWaiting();
 }
 
 bool Expire(State& state, TenantId account) {
-  for (uint32_t i = 0; i < kBlocksPerHold; ++i) {
+  for (uint32_t i = 0; i < kBlocksPerHold && state.directory.MayGoOn(); ++i) {
     const auto block = state.accounts.Expired(account);
     if (!block) return false;
     EvictVictim(state, {.block = *block}, MissReason::kExpired);
@@ -156,13 +170,30 @@ bool Expire(State& state, TenantId account) {
   return true;
 }
 
-void LetTimePass(State& state) {
+bool LetTimePass(State& state) {
   const uint64_t next_end_us = state.pins.next_end_us();
-  if (!state.accounts.hears_time() && next_end_us == UINT64_MAX) return;
+  if (!state.accounts.hears_time() && next_end_us == UINT64_MAX) return false;
   state.accounts.Advance();
   const uint64_t now_us = state.clock.NowMicros();
-  if (now_us < next_end_us) return;
-  for (const BlockId last : state.pins.TakeEnded(now_us)) ReleasePin(state, last);
+  if (now_us < next_end_us) return false;
+  state.pins.EndBy(now_us, kBlocksPerHold, [&](BlockId last) { AddLease(state, last); });
+  while (state.pins.is_ending() && state.directory.MayGoOn()) UnpinOne(state);
+  return state.pins.is_ending() || state.pins.next_end_us() <= now_us;
+}
+
+// Leases first: who waits for room may need what they let go of.
+bool SettleSome(State& state) {
+  while (state.has_work()) {
+    if (!state.directory.MayGoOn()) return true;
+    if (state.directory.has_deferred()) {
+      DropLease(state, state.directory.TakeDeferred());
+    } else if (!state.markings.empty()) {
+      MarkOne(state);
+    } else {
+      UnpinOne(state);
+    }
+  }
+  return false;
 }
 
 void Drop(State& state, BlockId block, MissReason reason) {
@@ -175,19 +206,6 @@ void Drop(State& state, BlockId block, MissReason reason) {
     const BlockRecord& before = state.directory.at(parent);
     if (before.leases > 0 || (before.is_good() && !before.is_empty())) return;
     block = parent;
-  }
-}
-
-void Quarantine(State& state, BlockId block, BlockState block_state) {
-  if (!state.directory.at(block).is_good()) return;
-  const std::vector<BlockId> marked = state.directory.Mark(block, block_state);
-  EndPinsOfBadBlocks(state);
-  // What is leased goes with its last lease; a hollow block may go with the one after it.
-  for (size_t i = marked.size(); i > 0; --i) {
-    const BlockId id = marked[i - 1];
-    if (state.directory.contains(id) && state.directory.at(id).leases == 0) {
-      Drop(state, id, MissReason::kEvicted);
-    }
   }
 }
 

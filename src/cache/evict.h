@@ -27,18 +27,19 @@ bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64
 /// Evicts one block, or slots of one: the least recent of all. False: there is none.
 bool EvictOldest(State& state);
 /// Evicts until no more is in use than a smaller budget pays for, which is known to be possible; or
-/// until it has to wait for what went.
-void EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max);
+/// as much of that as one hold may, or until it has to wait for what went. False: ask again.
+bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max);
 /// What nobody in the account has used for its ttl goes. True: there may be more of it.
 bool Expire(State& state, TenantId account);
-/// Ends the pins that are over, and tells policies that go by time how late it is.
-void LetTimePass(State& state);
+/// Ends the pins that are over, and tells policies that go by time how late it is. True: what such
+/// pins kept is to be had in a later hold, when the cache's work is done.
+bool LetTimePass(State& state);
+/// Does some of what verbs left to do. True: there may be more of it.
+bool SettleSome(State& state);
 
 /// A block that nobody leases leaves the cache, and those before it that are of no use without it.
 /// `reason` is what later lookups will hear, unless the block's standing says more.
 void Drop(State& state, BlockId block, MissReason reason);
-/// Takes a block out of use with all that continues it; what nobody leases goes at once.
-void Quarantine(State& state, BlockId block, BlockState block_state);
 
 }  // namespace quire::cache
 

@@ -86,8 +86,22 @@ void EndReading(State& state) {
   for (const SlotId slot : parked) FreeIfLast(state, slot);
 }
 
-void AddLease(State& state, BlockId block) {
-  state.directory.AddLease(block, [&](BlockId changed) { List(state, changed); });
+void AddLease(State& state, BlockId block, uint32_t holders) {
+  state.directory.AddLease(block, [&](BlockId changed) { List(state, changed); }, holders);
+}
+
+bool LeaseTowards(State& state, BlockId block, BlockId& leased) {
+  const Directory& directory = state.directory;
+  if (block.is_none() || directory.at(block).leases > 0) return true;
+  const BlockId parent = directory.parent(block);
+  if (parent.is_none() || directory.at(parent).leases > 0) return true;
+  const uint32_t before = directory.LeasedBlocks(block);
+  if (directory.depth(block) + 1 - before <= kBlocksPerHold) return true;
+  const BlockId last =
+      std::exchange(leased, directory.AncestorAt(block, before + kBlocksPerHold - 1));
+  AddLease(state, leased);
+  if (!last.is_none()) DropLease(state, last);
+  return false;
 }
 
 void DropLease(State& state, BlockId block) {

@@ -25,9 +25,13 @@ void FreeIfLast(State& state, SlotId slot);
 void EndDraining(State& state, SlotId slot);
 /// What was read without a hold has been read, or copied in vain.
 void EndReading(State& state);
-/// A block has a lease more, by a block that continues it or by a holder of a slot.
-void AddLease(State& state, BlockId block);
+/// A block has leases more, by a block that continues it or by holders of a slot.
+void AddLease(State& state, BlockId block, uint32_t holders = 1);
 void DropLease(State& state, BlockId block);
+/// Leases blocks of the path to a block (none: there are none), from the root on, till one hold may
+/// lease the rest. `leased` is the last of them, leased by the caller for what goes on from there,
+/// or none. False: that takes more holds.
+bool LeaseTowards(State& state, BlockId block, BlockId& leased);
 /// Puts a block where it now belongs among what can be evicted.
 void List(State& state, BlockId block);
 

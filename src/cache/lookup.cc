@@ -55,15 +55,56 @@ bool FindMore(const State& state, std::span<const TokenId> tokens, const Publish
     const BlockState block_state = BlockStateOf(state, path.blocks[i]);
     if (path.bad.empty() && block_state == BlockState::kGood) {
       ++path.good;
-    } else {
-      path.bad.push_back(block_state);
+    } else {  // what continues a bad one is about to be marked so
+      path.bad.push_back(block_state == BlockState::kGood ? path.bad.back() : block_state);
     }
     path.last_key = record.key;
   }
   const uint64_t found = path.blocks.size() - before;
-  if (found * classes.block_tokens() == piece) return piece < rest.size();
-  path.elsewhere = directory.FindElsewhere(state.account_of(location), location.root_key,
-                                           *location.domain, tokens);
+  return found * classes.block_tokens() == piece && piece < rest.size();
+}
+
+bool FindElsewhere(const State& state, std::span<const TokenId> tokens,
+                   const PublishLocation& location, SearchElsewhere& search, FoundPath& path) {
+  const Directory& directory = state.directory;
+  const TenantId account = state.account_of(location);
+  const uint32_t block_tokens = state.classes.block_tokens();
+  const uint64_t blocks = tokens.size() / block_tokens;
+  std::vector<BlockId> found;
+  // A root costs as much as a block.
+  uint64_t left = kRecordsPerHold / 2;
+  while (search.root < directory.root_count(account)) {
+    if (left <= 1) return true;
+    --left;
+    const Directory::Root& root = directory.root(account, search.root);
+    if (search.root_key != root.key) search = {.root = search.root, .root_key = root.key};
+    const auto next_root = [&] { search = {.root = search.root + 1}; };
+    // Of another domain of the same tenant nothing is said either.
+    if (root.key == location.root_key || *root.domain != *location.domain) {
+      next_root();
+      continue;
+    }
+    const BlockId last = search.last;
+    const bool is_there = last.is_none() || (directory.contains(last) &&
+                                             PolicyKey(directory.at(last).key) == search.last_key);
+    const uint64_t piece = std::min(blocks - search.blocks, left);
+    const auto rest = tokens.subspan(search.blocks * block_tokens, piece * block_tokens);
+    found.clear();
+    if (is_there) directory.Find(root.key, last, rest, found);
+    const auto erased = std::ranges::find(
+        found, BlockState::kErased, [&](BlockId block) { return BlockStateOf(state, block); });
+    const auto count = static_cast<uint64_t>(erased - found.begin());
+    left -= count;
+    search.blocks += count;
+    path.elsewhere = std::max(path.elsewhere, search.blocks);
+    if (search.blocks == blocks) return false;  // none is longer
+    if (count < piece) {
+      next_root();
+      continue;
+    }
+    search.last = found.back();
+    search.last_key = PolicyKey(directory.at(search.last).key);
+  }
   return false;
 }
 
@@ -79,30 +120,36 @@ void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& pat
   path.blocks.resize(hit);
 }
 
-bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
-               std::vector<SlotId>& held) {
+std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& path, uint64_t i) {
   const SlotClasses& classes = state.classes;
   const uint64_t tokens = path.blocks.size() * classes.block_tokens();
+  const BlockId block = path.blocks[i];
+  if (!state.directory.contains(block)) return std::nullopt;
+  const BlockRecord& record = state.directory.at(block);
+  if (PolicyKey(record.key) != path.keys[i]) return std::nullopt;
+  if (BlockStateOf(state, block) != BlockState::kGood) return std::nullopt;
+  PerClass<SlotId> needed{};
+  for (uint32_t c = 0; c < classes.count(); ++c) {
+    if (!classes.IsNeeded(c, i, tokens)) continue;
+    if (record.slots[c].is_none()) return std::nullopt;
+    needed[c] = record.slots[c];
+  }
+  return needed;
+}
+
+bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
+               std::vector<SlotId>& held) {
   for (uint64_t i = begin; i < end; ++i) {
     const BlockId block = path.blocks[i];
-    if (!state.directory.contains(block)) return false;
-    const BlockRecord& record = state.directory.at(block);
-    if (PolicyKey(record.key) != path.keys[i]) return false;
-    if (BlockStateOf(state, block) != BlockState::kGood) return false;
-    PerClass<SlotId> needed{};
-    bool is_held = false;
-    for (uint32_t c = 0; c < classes.count(); ++c) {
-      if (!classes.IsNeeded(c, i, tokens)) continue;
-      if (record.slots[c].is_none()) return false;
-      needed[c] = record.slots[c];
-      is_held = true;
-    }
+    const auto needed = NeededOf(state, path, i);
+    if (!needed) return false;
+    const bool is_held = std::ranges::any_of(*needed, [](SlotId slot) { return !slot.is_none(); });
     // Where no slot of it is held the block itself is leased, until the next one is: so no hold has
     // to go back further than it did itself.
     if (!is_held) AddLease(state, block);
     Offer(state, block);  // if the store never got it
     NoteUsed(state, block);
-    for (const SlotId slot : needed) {
+    for (const SlotId slot : *needed) {
       if (slot.is_none()) continue;
       HoldSlot(state, slot);
       held.push_back(slot);

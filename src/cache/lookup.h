@@ -4,6 +4,7 @@
 #define QUIRE_CACHE_LOOKUP_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,6 +27,15 @@ struct FoundPath {
   uint64_t elsewhere = 0;                 // blocks that the account has under another root
 };
 
+/// How far the search under an account's other roots has come.
+struct SearchElsewhere {
+  size_t root = 0;        // of those of the account
+  Digest root_key{};      // another one may stand there later
+  uint64_t blocks = 0;    // found below it
+  BlockId last{};         // of these
+  uint64_t last_key = 0;  // its id may be another's later
+};
+
 /// What of a prompt the store has besides what is resident.
 struct LoadList {
   uint64_t blocks = 0;         // of the prompt that would be resident with it; 0: nothing to load
@@ -39,6 +49,11 @@ struct LoadList {
 /// Adds the next blocks of a prompt, of which `tokens` are the reusable ones. False: that was all.
 bool FindMore(const State& state, std::span<const TokenId> tokens, const PublishLocation& location,
               FoundPath& path);
+/// Goes on looking for the longest prefix of the tokens that the account has below another root of
+/// the same domain, as far as it was not erased: path.elsewhere. It only explains a miss, so what
+/// comes and goes meanwhile may be overlooked. False: that was all.
+bool FindElsewhere(const State& state, std::span<const TokenId> tokens,
+                   const PublishLocation& location, SearchElsewhere& search, FoundPath& path);
 /// Blocks of a path that can be used: `found` of them are known, and has(slot_class, block) tells
 /// of which windows and residual tokens have the bytes. The second number: were there all twins.
 template <typename Has>
@@ -53,6 +68,9 @@ std::pair<uint64_t, uint64_t> UsableBlocks(const SlotClasses& classes, uint64_t 
 }
 /// Cuts it to what can be used, as its slots say.
 void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& path);
+/// What a query after a path that was found needs of its block i. Nothing: it is not as it was
+/// found, or it may not be handed out.
+std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& path, uint64_t i);
 /// Leases blocks [begin, end) of a path that was found, and holds the slots that a query after it
 /// needs; `leased` is the block before them that has a lease until now, or none. False: not all is
 /// as it was found. What was held is appended in any case.

@@ -20,9 +20,7 @@ BlockState BlockStateBefore(const State& state, const PublishLocation& location,
 void AddPublishedSlot(State& state, BlockId block, SlotId slot, uint32_t crc) {
   state.directory.ReserveSlot(slot);
   state.directory.AddSlot(block, slot, crc);
-  for (uint32_t holders = state.slots.references(slot); holders > 0; --holders) {
-    AddLease(state, block);
-  }
+  AddLease(state, block, state.slots.references(slot));
   state.slots.Retain(slot);
   state.accounts.MoveCharge(slot, state.directory.at(block).account);
   List(state, block);

@@ -42,6 +42,17 @@ struct Reading {
   bool Has(SlotId slot) const { return std::ranges::find(slots, slot) != slots.end(); }
 };
 
+/// A block that is out of use, and with it all that continues it, piece by piece: each block is
+/// marked before those after it, and goes when they are done, unless somebody leases it. Nothing is
+/// published after a block that is marked, so nothing is missed.
+struct Marking {
+  BlockId root{};
+  BlockId at{};         // what is next; it moves on if that goes
+  bool leaves = false;  // what continues it is done
+  BlockState block_state = BlockState::kDamaged;
+  uint64_t* marked = nullptr;  // counts them, where somebody waits until it is done
+};
+
 /// Slots that a holder let go of while a device may still read them: held until the fence is done.
 struct Fenced {
   std::shared_ptr<Fence> fence;
@@ -57,7 +68,8 @@ struct State {
   Directory directory;
   Accounts accounts;
   Pins pins{};
-  bool has_store = false;  // what is published is written below
+  std::vector<Marking> markings{};  // the last one goes on first
+  bool has_store = false;           // what is published is written below
   // Blocks that were handed out and that the store should have. Never longer than it was reserved
   // for: when many are used at once, the store hears of the first ones.
   std::vector<BlockId> used_below{};
@@ -75,6 +87,10 @@ struct State {
   }
   /// Room that was made is not there yet: slots have to be drained or read first.
   bool IsWaiting() const { return !draining.empty() || !reading.parked.empty(); }
+  /// What verbs left to be done in holds of its own: SettleSome.
+  bool has_work() const {
+    return directory.has_deferred() || !markings.empty() || pins.is_ending();
+  }
   /// Its tenant was erased since the plan was made.
   bool IsStale(const PublishLocation& location) const {
     return location.epoch != accounts.epoch(location.tenant);

@@ -249,24 +249,25 @@ std::span<const TokenId> RadixTree::tokens(BlockId block) const {
   return std::span(nodes_[location.node].tokens).subspan(begin, block_tokens_);
 }
 
-void RadixTree::AppendSubtree(BlockId block, std::vector<BlockId>& blocks) const {
+BlockId RadixTree::first_child(BlockId block) const {
   const Location& location = LocationOf(block);
-  const std::vector<BlockId>& own = nodes_[location.node].blocks;
-  blocks.insert(blocks.end(), own.begin() + OffsetOf(location), own.end());
-  std::vector<uint32_t> waiting;
-  const auto add_children = [&](uint32_t number) {
-    for (uint32_t child = nodes_[number].first_child; child != kNone;
-         child = nodes_[child].next_sibling) {
-      waiting.push_back(child);
-    }
-  };
-  add_children(location.node);
-  while (!waiting.empty()) {
-    const uint32_t number = waiting.back();
-    waiting.pop_back();
-    blocks.insert(blocks.end(), nodes_[number].blocks.begin(), nodes_[number].blocks.end());
-    add_children(number);
-  }
+  const Node& node = nodes_[location.node];
+  const uint64_t next = OffsetOf(location) + uint64_t{1};
+  return next < node.blocks.size() ? node.blocks[next] : FirstBlockOf(node.first_child);
+}
+
+BlockId RadixTree::next_sibling(BlockId block) const {
+  const Location& location = LocationOf(block);
+  if (OffsetOf(location) > 0) return BlockId::None();
+  return FirstBlockOf(nodes_[location.node].next_sibling);
+}
+
+BlockId RadixTree::AncestorAt(BlockId block, uint32_t depth) const {
+  const Location& location = LocationOf(block);
+  QUIRE_CHECK(depth <= location.depth);
+  uint32_t number = location.node;
+  while (nodes_[number].depth > depth) number = nodes_[number].parent;
+  return nodes_[number].blocks[depth - nodes_[number].depth];
 }
 
 uint64_t RadixTree::node_count() const { return tables_->children.size(); }

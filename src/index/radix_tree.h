@@ -96,10 +96,14 @@ class RadixTree {
   uint32_t depth(BlockId block) const;
   RootId root(BlockId block) const;
   std::span<const TokenId> tokens(BlockId block) const;
-  /// Appends the block and every block after it, each behind the one before it in its path.
+  /// One of the blocks after it, and the next of those after the same parent: with parent(), a way
+  /// over all that continues a block, which blocks may leave meanwhile. None: that was the last.
+  BlockId first_child(BlockId block) const;
+  BlockId next_sibling(BlockId block) const;
+  /// The block of its path with so many before it; itself, if those are its own.
   ///
-  /// Cost: O(blocks appended)
-  void AppendSubtree(BlockId block, std::vector<BlockId>& blocks) const;
+  /// Cost: O(nodes between them)
+  BlockId AncestorAt(BlockId block, uint32_t depth) const;
 
   uint32_t block_tokens() const { return block_tokens_; }
   uint64_t block_count() const { return block_count_; }
@@ -159,6 +163,9 @@ class RadixTree {
   void DetachChild(uint32_t number);
   uint32_t Hash(uint32_t parent, std::span<const TokenId> tokens) const;
   std::span<const TokenId> FirstBlock(const Node& node) const;
+  BlockId FirstBlockOf(uint32_t number) const {
+    return number == kNone ? BlockId::None() : nodes_[number].blocks.front();
+  }
   void ReserveIds(std::span<const BlockId> blocks);
   void AppendToRun(uint32_t number, std::span<const TokenId> tokens,
                    std::span<const BlockId> blocks);

@@ -1,4 +1,4 @@
-// What continues a block, beside a search over all of them.
+// What continues a block, and what it continues, beside a search over all of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +13,18 @@ namespace quire::index {
 namespace {
 
 constexpr uint32_t kBlockTokens = 2;
+
+// Parents before children.
+std::vector<BlockId> Subtree(const RadixTree& tree, BlockId root) {
+  std::vector<BlockId> shown = {root};
+  for (size_t i = 0; i < shown.size(); ++i) {
+    for (BlockId child = tree.first_child(shown[i]); !child.is_none();
+         child = tree.next_sibling(child)) {
+      shown.push_back(child);
+    }
+  }
+  return shown;
+}
 
 TEST(Subtree, HoldsWhatContinuesABlockParentsFirst) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -46,14 +58,16 @@ TEST(Subtree, HoldsWhatContinuesABlockParentsFirst) {
       }
     }
     for (const BlockId block : present) {
-      std::vector<BlockId> shown;
-      tree.AppendSubtree(block, shown);
+      const std::vector<BlockId> shown = Subtree(tree, block);
       EXPECT_EQ(shown.front(), block);
       EXPECT_EQ(std::set(shown.begin(), shown.end()), expected[block]);
       EXPECT_EQ(shown.size(), expected[block].size());
       for (size_t i = 1; i < shown.size(); ++i) {
         const auto parent = std::ranges::find(shown, tree.parent(shown[i]));
         EXPECT_LT(parent - shown.begin(), static_cast<ptrdiff_t>(i));
+      }
+      for (BlockId above = block; !above.is_none(); above = tree.parent(above)) {
+        EXPECT_EQ(tree.AncestorAt(block, tree.depth(above)), above);
       }
     }
   }

@@ -1,0 +1,56 @@
+// How long the cache's lock is held, verb by verb.
+#ifndef QUIRE_BENCH_CACHE_HOLDS_H_
+#define QUIRE_BENCH_CACHE_HOLDS_H_
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "cache/core.h"
+#include "quire/cache.h"
+
+namespace quire::bench {
+
+/// Times of the holds of a cache's lock during some calls.
+///
+/// Threads:  one, and nobody else uses the cache
+/// Lifetime: the cache must outlive it
+class HoldTimes final : private cache::HoldWatch {
+ public:
+  explicit HoldTimes(Cache& cache);
+  ~HoldTimes() override;
+  HoldTimes(const HoldTimes&) = delete;
+  HoldTimes& operator=(const HoldTimes&) = delete;
+
+  /// Runs a call whose holds count.
+  template <typename Call>
+  void Of(const Call& call) {
+    counts_ = true;
+    call();
+    counts_ = false;
+    ++calls_;
+  }
+  /// How many there were, and the quantiles.
+  std::string ToText();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kHoldsMax = 1'000'000;
+
+  void Begin() override;
+  void End() override;
+
+  cache::Core& core_;
+  bool counts_ = false;
+  uint64_t calls_ = 0;
+  Clock::time_point begin_{};
+  std::vector<double> held_ns_{};
+};
+
+/// Acquire, Open and the end of a sequence, of a path of 12,500 blocks.
+void AddHoldCases(std::vector<Case>& cases);
+
+}  // namespace quire::bench
+
+#endif  // QUIRE_BENCH_CACHE_HOLDS_H_
