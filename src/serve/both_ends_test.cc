@@ -275,6 +275,9 @@ TEST_F(BothEndsTest, MeasuredCostDecides) {
   const EngineStats stats = engine_->stats();
   ASSERT_EQ(stats.loads_from_end, 1);
   ASSERT_GT(stats.load_us, 0);
+  EXPECT_GT(stats.read_us, 0);
+  EXPECT_GT(stats.step_us, stats.read_us);  // those that generate too
+  EXPECT_LE(stats.step_us, clock_.NowMicros());
   // Time per token as loaded; and pieces of work per token as computed.
   const double bytes_of_all = static_cast<double>(kReusable / kBlockTokens * cache_->block_bytes());
   const double load_us =
