@@ -319,6 +319,9 @@ TEST_F(EngineTest, WhatIsRefusedCountsNothing) {
 TEST_F(EngineTest, WhatIsNotSaidIsADefault) {
   Make(64);
   EXPECT_EQ(RunOne({.prompt = SomeTokens(20, 1)}).tokens.size(), 16u);
+  // As docs/operations.md and include/quire/engine.h say.
+  EXPECT_EQ(SessionStoreOptions{}.bytes_max, uint64_t{1} << 30);
+  EXPECT_EQ(EngineOptions{}.idle_text_bytes, uint64_t{64} << 20);
   engine_options_ = {};
   engine_ = MakeEngine(*cache_);
   EXPECT_EQ(engine_->stats().chunk_tokens, 512u);

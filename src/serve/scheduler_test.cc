@@ -95,6 +95,22 @@ TEST_F(SchedulerTest, AShortPromptPassesALongOne) {
   client_->Finish();
 }
 
+// What it found in the cache is nothing that was read for it.
+TEST_F(SchedulerTest, APromptThatIsMostlyCachedIsAShortOne) {
+  Make(300, 64);
+  const std::vector<TokenId> known = SomeTokens(960, 2);
+  RunOne({.prompt = known, .max_tokens = 0});
+  const RequestId longest = client_->Submit({.prompt = SomeTokens(2000, 1), .max_tokens = 1});
+  for (int i = 0; i < 5; ++i) engine_->Tick();
+  const RequestId brief =
+      client_->Submit({.prompt = Join(known, SomeTokens(50, 3)), .max_tokens = 1});
+  engine_->Tick();
+  client_->TakeAll();
+  EXPECT_TRUE(client_->Of(brief).response.has_value());
+  EXPECT_FALSE(client_->Of(longest).response.has_value());
+  client_->Finish();
+}
+
 TEST_F(SchedulerTest, APrefixIsComputedOnceForAllThatComeTogether) {
   constexpr uint64_t kPrefix = 8192;
   constexpr uint64_t kTail = 10;
