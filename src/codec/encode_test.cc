@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/prng.h"
 #include "codec/rows.h"
 #include "codec/test_util.h"
@@ -167,6 +168,43 @@ TEST(Encode, IdentityCodecsAreConverted) {
       }
     }
   });
+}
+
+// Stores keep sealed bytes: other bits need another kernel revision.
+TEST(Encode, TheBitsAreFrozen) {
+  struct Frozen {
+    Codec codec;
+    uint32_t crc_of_k;
+    uint32_t crc_of_v;
+  };
+  for (const Frozen& frozen :
+       {Frozen{Codec::kFp8E4m3, 0x06f204f8, 0x88ad64a8},
+        Frozen{Codec::kFp8E5m2, 0xbfae2121, 0x26f2a452},
+        Frozen{Codec::kInt8, 0x7fc2ae00, 0x4a35d01c}, Frozen{Codec::kInt4, 0x844e9fef, 0x3a8c5974},
+        Frozen{Codec::kNf4, 0xffb29997, 0xe7e0ea19}, Frozen{Codec::kFp4, 0x06b9892b, 0x9b3045e2},
+        Frozen{Codec::kQ25, 0xb9175e61, 0x7d3e83d9}}) {
+    for (const InnerAxis inner : {InnerAxis::kToken, InnerAxis::kDim}) {
+      constexpr uint32_t kDim = 100;
+      const StreamLayout open = OnlyStream(Codec::kF32, inner, 2, kDim, 32, 0);
+      const StreamLayout sealed = OnlyStream(frozen.codec, inner, 2, kDim, 32, 0);
+      std::vector<std::byte> from(EndOf(open));
+      std::vector<std::byte> to(EndOf(sealed));
+      Prng prng(5);
+      for (uint32_t head = 0; head < 2; ++head) {
+        std::byte* const plane = from.data() + head * open.head_stride_bytes;
+        for (uint32_t t = 0; t < 32; ++t) {
+          const float size = t == 7 ? 0.0f : t == 9 ? 65504.0f : static_cast<float>(1u << t % 8);
+          for (uint32_t d = 0; d < kDim; ++d) {
+            const float value = t == 11 && d == 3 ? NAN : prng.NextFloat(-size, size);
+            StoreValue(Codec::kF32, value, plane, IndexInPlane(open, t, d));
+          }
+        }
+      }
+      EncodeBlock(open, from.data(), sealed, to.data());
+      EXPECT_EQ(Crc32c(to), inner == InnerAxis::kToken ? frozen.crc_of_k : frozen.crc_of_v)
+          << CodecName(frozen.codec);
+    }
+  }
 }
 
 }  // namespace

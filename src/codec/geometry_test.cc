@@ -41,8 +41,31 @@ TEST(Geometry, NamesAndParsersAreInverse) {
     EXPECT_EQ(ParseArenaLayout(ArenaLayoutName(layout)), layout);
   }
   EXPECT_EQ(ParseArenaLayout("layer-major"), std::nullopt);
-  EXPECT_EQ(CodecBitsPerValue(Codec::kF32), 32);
-  EXPECT_EQ(CodecBitsPerValue(Codec::kBf16), 16);
+  EXPECT_EQ(ArenaLayoutName(ArenaLayout::kBlockMajor), "block_major");
+  EXPECT_EQ(ArenaLayoutName(ArenaLayout::kLayerMajor), "layer_major");
+  EXPECT_EQ(ArenaLayoutName(ArenaLayout::kHeadMajor), "head_major");
+  EXPECT_EQ(ArenaLayoutName(static_cast<ArenaLayout>(0)), "unknown");
+}
+
+// Names of the command line and bits as docs/codecs.md has them.
+TEST(Geometry, CodecsHaveTheirNamesAndBits) {
+  struct Known {
+    Codec codec;
+    std::string_view name;
+    double bits;
+  };
+  size_t known = 0;
+  for (const Known& each :
+       {Known{Codec::kF32, "f32", 32}, Known{Codec::kF16, "f16", 16},
+        Known{Codec::kBf16, "bf16", 16}, Known{Codec::kFp8E4m3, "fp8_e4m3", 8.125},
+        Known{Codec::kFp8E5m2, "fp8_e5m2", 8.125}, Known{Codec::kInt8, "int8", 8.25},
+        Known{Codec::kInt4, "int4", 4.25}, Known{Codec::kNf4, "nf4", 4.125},
+        Known{Codec::kFp4, "fp4", 4.125}, Known{Codec::kQ25, "q25", 2.625}}) {
+    EXPECT_EQ(CodecName(each.codec), each.name);
+    EXPECT_EQ(CodecBitsPerValue(each.codec), each.bits) << each.name;
+    ++known;
+  }
+  EXPECT_EQ(known, kCodecs.size());
 }
 
 TEST(Geometry, CountsQwen06B) {
@@ -85,6 +108,8 @@ TEST(Geometry, NamesWhatIsWrong) {
             "geometry: groups[1].layers is empty");
   EXPECT_EQ(broken([](auto& g) { g[0].streams[1].heads = 0; }),
             "geometry: groups[0].streams[1].heads is 0, must be 1..65536");
+  EXPECT_EQ(broken([](auto& g) { g[0].streams[1].heads = 65'537; }),
+            "geometry: groups[0].streams[1].heads is 65537, must be 1..65536");
   EXPECT_EQ(broken([](auto& g) { g[0].streams[0].dim = 65'537; }),
             "geometry: groups[0].streams[0].dim is 65537, must be 1..65536");
   EXPECT_EQ(broken([](auto& g) { g[0].streams[0].dim = 0; }),
@@ -99,6 +124,12 @@ TEST(Geometry, NamesWhatIsWrong) {
             "geometry: groups[0].streams has 0 entries, must be key then value, or one latent");
   EXPECT_EQ(broken([](auto& g) { g[0].streams.pop_back(); }),
             "geometry: groups[0].streams has 1 entries, must be key then value, or one latent");
+  EXPECT_EQ(broken([](auto& g) { g[0].streams[1].role = StreamRole::kLatent; }),
+            "geometry: groups[0].streams has 2 entries, must be key then value, or one latent");
+  EXPECT_EQ(broken([](auto& g) { g[0].streams[0].role = StreamRole::kLatent; }),
+            "geometry: groups[0].streams has 2 entries, must be key then value, or one latent");
+  EXPECT_EQ(broken([](auto& g) { g[0].streams.push_back(g[0].streams[1]); }),
+            "geometry: groups[0].streams has 3 entries, must be key then value, or one latent");
   EXPECT_EQ(broken([](auto& g) { std::swap(g[0].streams[0], g[0].streams[1]); }),
             "geometry: groups[0].streams has 2 entries, must be key then value, or one latent");
   EXPECT_EQ(broken([](auto& g) { g[0].streams[0].heads = 4; }),

@@ -35,6 +35,19 @@ TEST(HostBlockOps, ZeroesAndCopiesPiecesAndNothingElse) {
   }
 }
 
+TEST(HostBlockOps, CopiesPiecesOutOneAfterTheOtherAndBack) {
+  const std::vector<std::byte> slot = SomeBytes();
+  std::vector<std::byte> host(3 * 40 + 1, std::byte{255});
+  HostBlockOps().CopyOut(slot.data(), kPieces, host.data());
+  for (size_t i = 0; i < 3 * 40; ++i) EXPECT_EQ(host[i], slot[i / 40 * 100 + i % 40]) << i;
+  EXPECT_EQ(host.back(), std::byte{255});
+  std::vector<std::byte> back(300, std::byte{255});
+  HostBlockOps().CopyIn(host.data(), kPieces, back.data());
+  for (size_t i = 0; i < back.size(); ++i) {
+    EXPECT_EQ(back[i], IsInPiece(i) ? slot[i] : std::byte{255}) << i;
+  }
+}
+
 TEST(HostBlockOps, ChecksumsPiecesOneAfterTheOther) {
   const std::vector<std::byte> bytes = SomeBytes();
   std::vector<std::byte> joined;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "base/prng.h"
@@ -97,6 +98,41 @@ TEST(Rotate, SpreadsAnOutlierOverAllChannels) {
     Rotate(row.data(), 1, dim);
     for (const float value : row) EXPECT_NEAR(std::fabs(value), 32.0 / std::sqrt(dim), 1e-5);
   }
+}
+
+// Their sums would be infinite, and what is finite must not read as NaN.
+TEST(Rotate, FiniteValuesAreLimitedBeforeIt) {
+  constexpr float kLimit = 0x1p116f;
+  const float infinity = std::numeric_limits<float>::infinity();
+  ForEachTarget([&] {
+    // Vectors and what they leave over.
+    for (const uint32_t dim : {1u, 3u, 16u, 64u, 67u}) {
+      StreamLayout stream = OnlyStream(Codec::kF32, InnerAxis::kDim, 1, dim, 16, 0);
+      stream.rotated = true;
+      for (const float value : {kLimit, -kLimit, 3.4e38f, -3.4e38f, 0x1.8p116f, infinity, -infinity,
+                                std::nextafter(kLimit, infinity), std::nextafter(kLimit, 0.0f)}) {
+        for (const uint32_t at : {0u, dim / 2, dim - 1}) {
+          std::vector<float> row(dim, 1.0f);
+          row[at] = value;
+          std::vector<std::byte> slot(EndOf(stream));
+          WriteRows(stream, {.data = row.data(), .token_stride = dim, .head_stride = dim}, 0, 1, 0,
+                    slot.data());
+          if (std::isfinite(value) && std::fabs(value) > kLimit) {
+            row[at] = std::copysign(kLimit, value);
+          }
+          RotateByLoops(row.data(), dim);
+          for (uint32_t d = 0; d < dim; ++d) {
+            const float got = LoadValue(Codec::kF32, slot.data(), d);
+            if (std::isnan(row[d])) {
+              ASSERT_TRUE(std::isnan(got));
+            } else {
+              ASSERT_EQ(got, row[d]) << "dim " << dim << " value " << value;
+            }
+          }
+        }
+      }
+    }
+  });
 }
 
 // Rows written to a rotated stream lie there as the rotation and then the narrowing leave them, and

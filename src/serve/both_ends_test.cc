@@ -117,10 +117,11 @@ class BothEndsTest : public EngineTest {
     EXPECT_LE(response.loaded_tokens, response.reused_tokens);
     if (response.preemptions > 0) return;
     EXPECT_EQ(response.loaded_tokens, response.reused_tokens);
-    const uint64_t missing =
-        std::accumulate(response.missing.begin(), response.missing.end(), uint64_t{0},
-                        [](uint64_t sum, const MissRun& run) { return sum + run.tokens; });
-    EXPECT_EQ(missing, response.computed_tokens);
+    EXPECT_EQ(MissingOf(response), response.computed_tokens);
+  }
+  static uint64_t MissingOf(const Response& response) {
+    return std::accumulate(response.missing.begin(), response.missing.end(), uint64_t{0},
+                           [](uint64_t sum, const MissRun& run) { return sum + run.tokens; });
   }
 
   cache::TestStore machine_;
@@ -222,6 +223,22 @@ TEST_F(BothEndsTest, DamageIsComputedInstead) {
   EXPECT_TRUE(NothingIsLeft());
 }
 
+TEST_F(BothEndsTest, WhatIsInMemoryIsNeitherLoadedNorComputed) {
+  MakeAfterRestart(64);
+  DriveOne(Of(0));
+  for (const uint64_t gone : {4, 12, 20}) {
+    ASSERT_EQ(cache_->Evict(gone + 1), gone + 1);  // one that the answer filled, then the prompt's
+    engine_ = MakeEngine(*cache_);
+    const Response response = DriveOne(Of(0));
+    EXPECT_EQ(response.logits_digest, cold_[0].logits_digest);
+    EXPECT_EQ(response.reused_tokens + response.computed_tokens, kTokens);
+    EXPECT_EQ(response.reused_tokens - response.loaded_tokens, kReusable - gone * kBlockTokens);
+    EXPECT_GT(response.loaded_tokens, 0);
+    EXPECT_EQ(MissingOf(response), response.computed_tokens);
+    EXPECT_EQ(engine_->stats().loads_from_end, 1);
+  }
+}
+
 // As little memory as a request needs: what is loaded has its room, and the front grows into what
 // comes back, or does not.
 TEST_F(BothEndsTest, MemoryThatIsJustEnoughIsEnough) {
@@ -267,6 +284,43 @@ TEST_F(BothEndsTest, WhoMustNotEvictLoads) {
   EXPECT_EQ(engine_->stats().loads_from_end, 0);
 }
 
+// The first step of the front goes as far as it is likely to come before what is loaded: its share
+// of the time of both.
+TEST_F(BothEndsTest, TheFrontGoesToWhereTheyAreLikelyToMeet) {
+  ns_per_run_ = 1000;
+  MakeAfterRestart(64, 2);
+  engine_options_.chunk_tokens_min = engine_options_.chunk_tokens_max = 512;
+  for (const double wanted : {0.5, 1.0, 2.0}) {
+    // Costs of loading all of it, over those of computing it.
+    const auto measure = [&] {
+      EvictAll();
+      engine_ = MakeEngine(*cache_);
+      DriveOne(Of(0));
+      const EngineStats stats = engine_->stats();
+      const double bytes = static_cast<double>(kReusable / kBlockTokens * cache_->block_bytes());
+      return static_cast<double>(stats.load_us) / static_cast<double>(stats.load_bytes) * bytes *
+             static_cast<double>(stats.read_tokens) / static_cast<double>(stats.read_us) /
+             kReusable;
+    };
+    for (int i = 0; i < 3; ++i) {
+      ns_per_run_ = static_cast<uint64_t>(static_cast<double>(ns_per_run_) * measure() / wanted);
+    }
+    const double costs = measure();
+    ASSERT_GT(costs, 0.3);
+    ASSERT_LT(costs, 3.3);
+    EvictAll();
+    TestClient client(*engine_);
+    const RequestId id = client.Submit(Of(1));
+    engine_->Tick();
+    client.TakeAll();
+    ASSERT_EQ(client.Of(id).progress.size(), 1u);
+    const double meet = kReusable * costs / (1 + costs);
+    EXPECT_GE(static_cast<double>(client.Of(id).progress[0]), meet);
+    EXPECT_LE(static_cast<double>(client.Of(id).progress[0]), meet + kBlockTokens);
+    Finish(client, {{id}});
+  }
+}
+
 // The second request goes by what the first one measured.
 TEST_F(BothEndsTest, MeasuredCostDecides) {
   ns_per_run_ = 1000;
@@ -275,6 +329,9 @@ TEST_F(BothEndsTest, MeasuredCostDecides) {
   const EngineStats stats = engine_->stats();
   ASSERT_EQ(stats.loads_from_end, 1);
   ASSERT_GT(stats.load_us, 0);
+  EXPECT_GT(stats.read_us, 0);
+  EXPECT_GT(stats.step_us, stats.read_us);  // those that generate too
+  EXPECT_LE(stats.step_us, clock_.NowMicros());
   // Time per token as loaded; and pieces of work per token as computed.
   const double bytes_of_all = static_cast<double>(kReusable / kBlockTokens * cache_->block_bytes());
   const double load_us =

@@ -297,6 +297,7 @@ EngineStats Engine::stats() const {
   stats.running = static_cast<uint32_t>(running_.size());
   stats.waiting = static_cast<uint32_t>(tasks_.size() - running_.size());
   stats.chunk_tokens = chunk_.tokens();
+  stats.session_write_failures = keeper_.write_failures();
   return stats;
 }
 

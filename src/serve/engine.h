@@ -96,7 +96,8 @@ struct EngineStats {
   uint64_t read_tokens = 0;             // in these
   uint64_t prefix_waits = 0;            // requests that waited for what another computes
   uint64_t preemptions = 0;
-  uint64_t sessions_released = 0;  // idle sessions that lost their sequence
+  uint64_t sessions_released = 0;       // idle sessions that lost their sequence
+  uint64_t session_write_failures = 0;  // files of sessions that could not be written
   uint32_t waiting = 0;
   uint32_t running = 0;
   uint32_t chunk_tokens = 0;  // of the next step

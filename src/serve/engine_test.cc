@@ -252,11 +252,85 @@ TEST_F(EngineTest, BadRequestsFailAloneAndSayWhy) {
 
 TEST_F(EngineTest, NoTokensWantedReadsThePromptOnly) {
   Make(64);
+  clock_.Advance(5000);
   const Response response = RunOne({.prompt = SomeTokens(50, 1), .max_tokens = 0});
   EXPECT_EQ(response.finish, Finish::kLength);
   EXPECT_TRUE(response.tokens.empty());
   EXPECT_EQ(response.computed_tokens, 50u);
+  EXPECT_EQ(response.ttft_ms, 0.0);
   EXPECT_EQ(cache_->stats().published_blocks, 3u);
+  // A single token has no time between tokens.
+  EXPECT_EQ(RunOne({.prompt = SomeTokens(50, 1), .max_tokens = 1}).ms_per_token, 0.0);
+}
+
+TEST_F(EngineTest, CountersBeginAtZeroAndTellPromptsFromAnswers) {
+  Make(64);
+  const EngineStats fresh = engine_->stats();
+  for (const uint64_t counter : {fresh.steps,
+                                 fresh.step_us,
+                                 fresh.prompt_tokens,
+                                 fresh.decode_tokens,
+                                 fresh.recomputed_tokens,
+                                 fresh.step_prompt_tokens_max,
+                                 fresh.looks,
+                                 fresh.loads,
+                                 fresh.loads_from_end,
+                                 fresh.loaded_tokens,
+                                 fresh.load_us,
+                                 fresh.load_bytes,
+                                 fresh.read_us,
+                                 fresh.read_tokens,
+                                 fresh.prefix_waits,
+                                 fresh.preemptions,
+                                 fresh.sessions_released,
+                                 fresh.session_write_failures,
+                                 uint64_t{fresh.waiting},
+                                 uint64_t{fresh.running}}) {
+    EXPECT_EQ(counter, 0u);
+  }
+  const Request request{.prompt = SomeTokens(17, 1), .max_tokens = 4};
+  RunOne(request);
+  RunOne(request);  // 16 tokens are reused
+  const EngineStats stats = engine_->stats();
+  EXPECT_EQ(stats.prompt_tokens, 17u + 1);
+  EXPECT_EQ(stats.decode_tokens, 2u * 3);
+  EXPECT_EQ(stats.steps, 2u * 4);
+  EXPECT_EQ(stats.read_tokens, 17u + 1);
+  EXPECT_EQ(stats.step_prompt_tokens_max, 17u);
+  EXPECT_EQ(stats.looks, 2u);
+  EXPECT_EQ(stats.recomputed_tokens, 0u);
+}
+
+TEST_F(EngineTest, WhatIsRefusedCountsNothing) {
+  Make(64);
+  const Response refused = RunOne({.prompt = {-1}});
+  EXPECT_EQ(refused.finish, Finish::kFailed);
+  EXPECT_EQ(refused.prompt_tokens, 1u);
+  for (const uint64_t count :
+       {refused.reused_tokens, refused.loaded_tokens, refused.computed_tokens,
+        refused.recomputed_tokens, uint64_t{refused.preemptions}, refused.dropped_tokens,
+        refused.kv_bytes}) {
+    EXPECT_EQ(count, 0u);
+  }
+  EXPECT_EQ(refused.ttft_ms, 0.0);
+  EXPECT_EQ(refused.ms_per_token, 0.0);
+}
+
+TEST_F(EngineTest, WhatIsNotSaidIsADefault) {
+  Make(64);
+  EXPECT_EQ(RunOne({.prompt = SomeTokens(20, 1)}).tokens.size(), 16u);
+  // As docs/operations.md and include/quire/engine.h say.
+  EXPECT_EQ(SessionStoreOptions{}.bytes_max, uint64_t{1} << 30);
+  EXPECT_EQ(EngineOptions{}.idle_text_bytes, uint64_t{64} << 20);
+  engine_options_ = {};
+  engine_ = MakeEngine(*cache_);
+  EXPECT_EQ(engine_->stats().chunk_tokens, 512u);
+  for (int i = 0; i < 1024; ++i) {
+    ASSERT_TRUE(engine_->Submit({.prompt = {1}}).has_value());
+    ASSERT_TRUE(engine_->OpenSession({}).has_value());
+  }
+  EXPECT_FALSE(engine_->Submit({.prompt = {1}}).has_value());
+  EXPECT_FALSE(engine_->OpenSession({}).has_value());
 }
 
 /// Random weights with one value that is not finite.

@@ -121,6 +121,78 @@ TEST_F(EngineWaitingTest, TheTimeToTheFirstTokenIncludesTheQueue) {
   EXPECT_EQ(responses[1].ms_per_token, 1.0);
 }
 
+TEST_F(EngineWaitingTest, WhatCanNeverFitCostsNoSessionItsRoom) {
+  Make(6);
+  const SessionId session = engine_->OpenSession({}).value();
+  RunOne({.prompt = SomeTokens(20, 1), .max_tokens = 3, .session = session});
+  EXPECT_EQ(RunOne({.prompt = SomeTokens(97, 2)}).error.code, ErrorCode::kTooLarge);
+  EXPECT_EQ(engine_->stats().sessions_released, 0u);
+  EXPECT_EQ(cache_->stats().sequences, 1u);
+  // What fits takes it, and was never refused.
+  EXPECT_EQ(RunOne({.prompt = SomeTokens(80, 3), .max_tokens = 2}).finish, Finish::kLength);
+  EXPECT_EQ(engine_->stats().sessions_released, 1u);
+  EXPECT_EQ(cache_->stats().refused_total, 1u);
+}
+
+TEST_F(EngineWaitingTest, ATurnThatCanNeverFitIsRefusedBeforeItGrows) {
+  engine_options_.admission = Admission::kGrow;
+  Make(6);
+  const SessionId session = engine_->OpenSession({}).value();
+  RunOne({.prompt = SomeTokens(20, 1), .max_tokens = 3, .session = session});
+  const Response refused =
+      RunOne({.prompt = SomeTokens(5, 2), .max_tokens = 90, .session = session});
+  EXPECT_EQ(refused.error.code, ErrorCode::kTooLarge);
+  EXPECT_TRUE(refused.tokens.empty());
+}
+
+TEST_F(EngineWaitingTest, AFullEngineSleepsWhileItsReadersDo) {
+  engine_options_.running_max = 1;
+  engine_options_.events_max = 8;
+  Make(64);
+  for (uint64_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(engine_->Submit({.prompt = SomeTokens(20, 1 + i), .max_tokens = 40}).has_value());
+  }
+  for (int i = 0; i < 20; ++i) engine_->Tick();
+  EXPECT_FALSE(engine_->Tick().worked);
+  EXPECT_EQ(engine_->stats().running, 1u);
+  EXPECT_EQ(engine_->stats().waiting, 1u);
+}
+
+TEST_F(EngineWaitingTest, NobodyWaitsForWhatItCannotUse) {
+  Make(64);
+  const auto running = [&](Request first, Request second) {
+    engine_->CancelAll();
+    engine_->Tick();
+    cache_->Evict(1000);
+    EXPECT_TRUE(engine_->Submit(std::move(first)).has_value());
+    EXPECT_TRUE(engine_->Submit(std::move(second)).has_value());
+    engine_->Tick();
+    return engine_->stats().running;
+  };
+  const Request plain{.prompt = SomeTokens(200, 1), .max_tokens = 9};
+  Request asks_for_nothing = plain;
+  asks_for_nothing.reuse = false;
+  Request keeps_a_part = plain;
+  keeps_a_part.keep.share = 0.5;
+  EXPECT_EQ(running(plain, plain), 1u);
+  EXPECT_EQ(running(plain, asks_for_nothing), 2u);
+  EXPECT_EQ(running(asks_for_nothing, plain), 1u);
+  EXPECT_EQ(running(plain, keeps_a_part), 2u);
+  EXPECT_EQ(running(keeps_a_part, plain), 2u);  // what it computes is its own
+}
+
+TEST_F(EngineWaitingTest, WhoWaitsForAPrefixPassesAnOwnerThatStandsStill) {
+  engine_options_.events_max = 8;
+  Make(64, 16);
+  // 20 steps, and an event of each: nobody takes those of the first.
+  const Request request{.prompt = SomeTokens(320, 1), .max_tokens = 2};
+  ASSERT_TRUE(engine_->Submit(request).has_value());
+  const Response second = RunOne(request);
+  EXPECT_EQ(second.finish, Finish::kLength);
+  EXPECT_EQ(second.reused_tokens, 96u);
+  EXPECT_EQ(engine_->stats().running, 1u);
+}
+
 TEST_F(EngineWaitingTest, ABadRequestFailsWithoutTheCacheBeingAsked) {
   Make(6);
   EXPECT_EQ(RunOne({.prompt = {1, 2, 96}}).error.code, ErrorCode::kInvalidArgument);

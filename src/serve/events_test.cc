@@ -1,6 +1,7 @@
 // What a caller hears besides tokens: how likely they were, why tokens were missing, when to look.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -48,6 +49,65 @@ TEST_F(EngineTest, LogprobsAreThoseOfTheLogits) {
       }
     }
   }
+}
+
+/// Weights of which all logits come out as 0.
+class NoLogits final : public model::TensorSource {
+ public:
+  explicit NoLogits(const model::ModelConfig& config) : random_(config, ComputeType::kF32, 7) {}
+
+  const std::string& path() const override { return random_.path(); }
+  std::span<const model::TensorInfo> tensors() const override { return random_.tensors(); }
+  Result<void> Read(const model::TensorInfo& tensor, uint64_t offset_bytes,
+                    std::span<std::byte> out) const override {
+    QUIRE_TRY(random_.Read(tensor, offset_bytes, out));
+    if (tensor.name == "model.norm.weight") std::ranges::fill(out, std::byte{0});
+    return {};
+  }
+
+ private:
+  const model::RandomTensors random_;
+};
+
+TEST_F(EngineTest, OfEquallyLikelyTokensTheSmallestIdsAreNamed) {
+  const model::ModelConfig config = model::SmallConfig();
+  model_ = model::Model::Create(config, NoLogits(config), {}).value();
+  MakeWithModel(64);
+  for (const uint32_t likeliest : {0u, 4u, kTestVocab, kTestVocab + 1}) {
+    const size_t named = std::min(likeliest, kTestVocab);
+    RunOne({.prompt = SomeTokens(40, 1), .max_tokens = 1, .logprobs = likeliest},
+           [&](size_t, const Event& event) {
+             if (const auto* token = std::get_if<NewToken>(&event)) {
+               EXPECT_NEAR(token->logprob, -std::log(kTestVocab), 1e-6);
+               EXPECT_EQ(token->likeliest.size(), named);
+               for (size_t i = 0; i < token->likeliest.size(); ++i) {
+                 EXPECT_EQ(token->likeliest[i].token, static_cast<TokenId>(i));
+                 EXPECT_NEAR(token->likeliest[i].logprob, -std::log(kTestVocab), 1e-6);
+               }
+             }
+             return true;
+           });
+  }
+}
+
+TEST_F(EngineTest, MoreRequestsThanTheQueueTakesAreAllAnswered) {
+  engine_options_.requests_max = 2;
+  Make(64);
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 5; ++i) {
+    requests.push_back({.prompt = SomeTokens(20 + i, 1 + i), .max_tokens = 3});
+  }
+  requests[3].prompt = {-1};
+  const std::vector<Response> responses = Run(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(responses[i].prompt_tokens, requests[i].prompt.size());
+    EXPECT_EQ(responses[i].finish, i == 3 ? Finish::kFailed : Finish::kLength);
+  }
+  // One that is full of requests of others takes none.
+  for (uint64_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(engine_->Submit({.prompt = SomeTokens(20, 1)}).has_value());
+  }
+  EXPECT_EQ(RunOne(requests[0]).error.code, ErrorCode::kNoSpace);
 }
 
 TEST_F(EngineTest, WithoutLogprobsNoneAreComputed) {

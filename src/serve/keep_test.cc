@@ -31,6 +31,25 @@ TEST(BlocksToKeepTest, WhatIsReadOpenStays) {
   EXPECT_EQ(BlocksToKeep(options, 2, profile, {}), (Blocks{0, 1}));
 }
 
+TEST(BlocksToKeepTest, WhatIsBehindTheImportanceIsNotRead) {
+  const std::vector<double> longer = {0, 2, 1, 0, 99, 99};
+  const KeepOptions options{.share = 0.4, .by = KeepBy::kAccumulated};
+  EXPECT_EQ(BlocksToKeep(options, 10, {}, std::span(longer).first(4)), (Blocks{0, 1, 2, 9}));
+}
+
+TEST(BlocksToKeepTest, AttentionIsObservedFromWhereItIsAsked) {
+  const KeepOptions observed{.observe_tokens = 32};
+  EXPECT_EQ(ObservedFrom(observed, 100), 68u);
+  EXPECT_EQ(ObservedFrom(observed, 32), 0u);
+  EXPECT_EQ(ObservedFrom(observed, 10), 0u);
+  EXPECT_EQ(ObservedFrom({.by = KeepBy::kAccumulated}, 100), 0u);
+  EXPECT_EQ(ObservedFrom({}, 100), 68u);
+  EXPECT_EQ(KeepByName(KeepBy::kObserved), "observed");
+  EXPECT_EQ(KeepByName(KeepBy::kAccumulated), "accumulated");
+  EXPECT_EQ(KeepByName(KeepBy::kRecent), "recent");
+  EXPECT_EQ(KeepByName(static_cast<KeepBy>(0)), "unknown");
+}
+
 TEST(BlocksToKeepTest, EndsOfTheRange) {
   EXPECT_EQ(BlocksToKeep({.share = 1.0}, 3, {}, {}), (Blocks{0, 1, 2}));
   EXPECT_EQ(BlocksToKeep({.share = 0.01}, 3, {}, {}), (Blocks{0}));

@@ -87,7 +87,7 @@ struct SetTenantCommand {
 struct GiveWayCommand {};
 // What the store of sessions has to say.
 struct SessionSettledCommand {
-  SessionId id;
+  SessionId id;  // whose file was to be written; none: files were to be removed
   bool saved;
 };
 struct SessionReadCommand {

@@ -95,5 +95,18 @@ TEST(Residual, TurnsAndCommonBeginningsGiveTheBitsOfAMiss) {
   }
 }
 
+// Twins are where a prompt ends, also one of whole blocks: who asks the same waits for them.
+TEST(Residual, OfTwoEqualPromptsOneIsComputed) {
+  for (const uint64_t tokens : {319, 320, 321}) {
+    Server server(Codec::kInt8, 16, 50);
+    Server empty(Codec::kInt8, 16, 33);
+    const std::vector<TokenId> prompt = SomeTokens(tokens, 1);
+    const std::vector<Response> got = server.Run({prompt, prompt});
+    EXPECT_EQ(got[0].reused_tokens, 0u);
+    EXPECT_EQ(got[1].reused_tokens, (tokens - 1) / 16 * 16) << tokens;
+    EXPECT_EQ(got[1].logits_digest, empty.Run({prompt}, /*reuse=*/false)[0].logits_digest);
+  }
+}
+
 }  // namespace
 }  // namespace quire::serve

@@ -36,6 +36,14 @@ class SchedulerTest : public EngineTest {
     return RunAll(*engine, {&request, 1})[0];
   }
 
+  /// A sequence that is none of the engine's.
+  std::unique_ptr<Sequence> HoldFromOutside(uint64_t tokens) {
+    const Identity identity{.weights = model_->fingerprint(), .domain = {.name = "outside"}};
+    const std::vector<TokenId> text = SomeTokens(tokens, 9);
+    auto plan = cache_->Acquire({.identity = &identity, .tokens = text});
+    return cache_->Open(*std::move(plan), {.reserve_tokens = tokens}).value();
+  }
+
   void ExpectNothingHeld() {
     EXPECT_EQ(cache_->stats().sequences, 0u);
     EXPECT_EQ(cache_->stats().sealed.slots_used, cache_->stats().published_blocks);
@@ -104,6 +112,22 @@ TEST_F(SchedulerTest, PromptsThatAreAlikeAreReadOneAfterTheOther) {
   }
 }
 
+// What it found in the cache is nothing that was read for it.
+TEST_F(SchedulerTest, APromptThatIsMostlyCachedIsAShortOne) {
+  Make(300, 64);
+  const std::vector<TokenId> known = SomeTokens(960, 2);
+  RunOne({.prompt = known, .max_tokens = 0});
+  const RequestId longest = client_->Submit({.prompt = SomeTokens(2000, 1), .max_tokens = 1});
+  for (int i = 0; i < 5; ++i) engine_->Tick();
+  const RequestId brief =
+      client_->Submit({.prompt = Join(known, SomeTokens(50, 3)), .max_tokens = 1});
+  engine_->Tick();
+  client_->TakeAll();
+  EXPECT_TRUE(client_->Of(brief).response.has_value());
+  EXPECT_FALSE(client_->Of(longest).response.has_value());
+  client_->Finish();
+}
+
 TEST_F(SchedulerTest, APrefixIsComputedOnceForAllThatComeTogether) {
   constexpr uint64_t kPrefix = 8192;
   constexpr uint64_t kTail = 10;
@@ -118,6 +142,7 @@ TEST_F(SchedulerTest, APrefixIsComputedOnceForAllThatComeTogether) {
   engine_->Tick();
   // One reads it, and every other was looked at once and waits.
   EXPECT_EQ(engine_->stats().running, 1u);
+  EXPECT_EQ(engine_->stats().waiting, 63u);
   EXPECT_EQ(engine_->stats().looks, 64u);
   EXPECT_EQ(engine_->stats().prefix_waits, 63u);
   const RequestId other = client_->Submit({.prompt = SomeTokens(40, 7), .max_tokens = 4});
@@ -133,6 +158,21 @@ TEST_F(SchedulerTest, APrefixIsComputedOnceForAllThatComeTogether) {
   }
   const Response alone = Alone({.prompt = Join(prefix, SomeTokens(kTail, 163)), .max_tokens = 3});
   EXPECT_EQ(client_->Of(ids[63]).response->logits_digest, alone.logits_digest);
+}
+
+TEST_F(SchedulerTest, WhoWaitsStartsAsSoonAsWhatItCanUseIsThere) {
+  Make(64, 16);
+  // Of 48 tokens 32 can be reused: the last one has to be computed.
+  const Request request{.prompt = SomeTokens(48, 1), .max_tokens = 9};
+  client_->Submit(request);
+  const RequestId second = client_->Submit(request);
+  engine_->Tick();
+  engine_->Tick();
+  EXPECT_EQ(engine_->stats().running, 1u);
+  engine_->Tick();
+  EXPECT_EQ(engine_->stats().running, 2u);
+  client_->Finish();
+  EXPECT_EQ(client_->Of(second).response->reused_tokens, 32u);
 }
 
 TEST_F(SchedulerTest, WhoWaitsTakesOverWhereTheOwnerStopped) {
@@ -194,6 +234,31 @@ TEST_F(SchedulerTest, NobodyWaitsForAPrefixOfATenantThatDoesNotShare) {
   EXPECT_EQ(engine_->stats().prompt_tokens, 3 * 320u + 16);
 }
 
+TEST_F(SchedulerTest, ATenantThatLeavesItsDomainSharesNoMore) {
+  Make(64, 32);
+  const TenantId a = AddTenant("a");
+  const TenantId b = AddTenant("b");
+  const TenantId domain{77};
+  const auto ask = [&](uint64_t seed) {
+    for (const TenantId tenant : {a, b}) {
+      client_->Submit({.prompt = SomeTokens(80, seed), .max_tokens = 2, .tenant = tenant});
+    }
+    engine_->Tick();
+    const uint32_t running = engine_->stats().running;
+    client_->Finish();
+    return running;
+  };
+  EXPECT_EQ(ask(1), 2u);
+  engine_->SetTenant({.tenant = a, .domain = domain});
+  EXPECT_EQ(ask(2), 2u);
+  engine_->SetTenant({.tenant = b, .domain = TenantId{78}});
+  EXPECT_EQ(ask(3), 2u);
+  engine_->SetTenant({.tenant = b, .domain = domain});
+  EXPECT_EQ(ask(4), 1u);  // one waits for the other
+  engine_->SetTenant({.tenant = a});
+  EXPECT_EQ(ask(5), 2u);
+}
+
 TEST_F(SchedulerTest, TheQueueIsBoundedAndSaysSo) {
   engine_options_.requests_max = 3;
   Make(64);
@@ -236,8 +301,34 @@ TEST_F(SchedulerTest, HigherPrioritiesOfATenantStartFirstAndPreempt) {
   EXPECT_EQ(response.computed_tokens, 40u);
   EXPECT_GT(response.recomputed_tokens, 0u);
   EXPECT_LT(response.recomputed_tokens, 40u);  // whole blocks were found again
+  EXPECT_EQ(engine_->stats().recomputed_tokens, response.recomputed_tokens);
   EXPECT_EQ(response.logits_digest, Alone(slow).logits_digest);
   ExpectNothingHeld();
+}
+
+TEST_F(SchedulerTest, TheLatestOfTheLowestPriorityGivesWayToAHigherOne) {
+  Make(9);
+  // Each takes 3 blocks.
+  const auto submit = [&](uint64_t seed, uint8_t priority) {
+    return client_->Submit(
+        {.prompt = SomeTokens(33, seed), .max_tokens = 10, .priority = priority});
+  };
+  const RequestId low = submit(1, 10);
+  const RequestId latest = submit(2, 10);
+  const RequestId middle = submit(3, 20);
+  engine_->Tick();
+  EXPECT_EQ(engine_->stats().running, 3u);
+  const RequestId equal = submit(4, 10);
+  engine_->Tick();
+  EXPECT_EQ(engine_->stats().preemptions, 0u);
+  const RequestId high = submit(5, 30);
+  engine_->Tick();
+  EXPECT_EQ(engine_->stats().preemptions, 1u);
+  client_->Finish();
+  EXPECT_EQ(client_->Of(latest).response->preemptions, 1u);
+  for (const RequestId id : {low, middle, equal, high}) {
+    EXPECT_EQ(client_->Of(id).response->preemptions, 0u);
+  }
 }
 
 TEST_F(SchedulerTest, WaitingRaisesThePriority) {
@@ -279,6 +370,7 @@ TEST_F(SchedulerTest, DeadlinesEndWhatWaitsAndWhatRuns) {
     ASSERT_TRUE(client_->Of(id).response.has_value());
     EXPECT_EQ(client_->Of(id).response->error.code, ErrorCode::kDeadline);
   }
+  EXPECT_EQ(client_->Of(runs).response->error.message, "request 1: its deadline was 1000 us ago");
   EXPECT_EQ(engine_->Tick().wait_us, UINT64_MAX);
   ExpectNothingHeld();
 }
@@ -318,6 +410,10 @@ TEST_F(SchedulerTest, ASlowReaderStopsItselfAloneAndIsPreempted) {
   EXPECT_TRUE(engine_->Next(slow).has_value());
   EXPECT_FALSE(engine_->Tick().worked);
   EXPECT_EQ(cache_->stats().sequences, 0u);
+  // A step may make 3 events, so it stopped with 6 of 8.
+  EXPECT_TRUE(engine_->Next(slow).has_value());
+  EXPECT_TRUE(engine_->Tick().worked);
+  EXPECT_EQ(cache_->stats().sequences, 1u);
   Heard heard;
   while (!heard.response) {
     while (auto event = engine_->Next(slow)) {
@@ -365,6 +461,68 @@ TEST_F(SchedulerTest, RequestsThatGrowPreemptTheLatest) {
     EXPECT_EQ(response.logits_digest, Alone(requests[i]).logits_digest) << i;
   }
   ExpectNothingHeld();
+}
+
+// 2 of the 3 requests fit with all they need in the end, 6 blocks each.
+TEST_F(SchedulerTest, OfThoseThatGrowTheLowestPriorityIsPreempted) {
+  engine_options_.admission = Admission::kGrow;
+  Make(12);
+  std::vector<RequestId> ids;
+  for (const uint8_t priority : {50, 40, 60}) {
+    ids.push_back(client_->Submit(
+        {.prompt = SomeTokens(40, 1 + ids.size()), .max_tokens = 55, .priority = priority}));
+  }
+  client_->Finish();
+  EXPECT_EQ(client_->Of(ids[0]).response->preemptions, 0u);
+  EXPECT_EQ(client_->Of(ids[1]).response->preemptions, 1u);
+  EXPECT_EQ(client_->Of(ids[2]).response->preemptions, 0u);
+}
+
+TEST_F(SchedulerTest, OfThoseThatGrowTheMostServedTenantIsPreempted) {
+  engine_options_.admission = Admission::kGrow;
+  Make(12);
+  const TenantId a = AddTenant("a");
+  const TenantId b = AddTenant("b");
+  std::vector<RequestId> ids;
+  for (const TenantId tenant : {a, a, b}) {
+    ids.push_back(client_->Submit(
+        {.prompt = SomeTokens(40, 1 + ids.size()), .max_tokens = 55, .tenant = tenant}));
+  }
+  client_->Finish();
+  EXPECT_EQ(client_->Of(ids[0]).response->preemptions, 0u);
+  EXPECT_EQ(client_->Of(ids[1]).response->preemptions, 1u);
+  EXPECT_EQ(client_->Of(ids[2]).response->preemptions, 0u);
+}
+
+TEST_F(SchedulerTest, RoomThatOthersHoldIsLookedForAgainAfterAWhile) {
+  engine_options_.outside_retry_us = 1000;
+  Make(8);
+  auto outside = HoldFromOutside(100);
+  const RequestId id = client_->Submit({.prompt = SomeTokens(30, 1), .max_tokens = 5});
+  clock_.Advance(50);
+  EXPECT_EQ(engine_->Tick().wait_us, 1000u);
+  const uint64_t acquires = cache_faults_.acquires;
+  clock_.Advance(999);
+  EXPECT_EQ(engine_->Tick().wait_us, 1u);
+  EXPECT_EQ(cache_faults_.acquires, acquires);
+  clock_.Advance(1);
+  EXPECT_EQ(engine_->Tick().wait_us, 1000u);
+  EXPECT_EQ(cache_faults_.acquires, acquires + 1);
+  outside.reset();
+  clock_.Advance(1000);
+  client_->Finish();
+  EXPECT_EQ(client_->Of(id).response->finish, Finish::kLength);
+}
+
+TEST_F(SchedulerTest, RoomThatNobodyGivesBackIsNotWaitedFor) {
+  Make(8);
+  const auto outside = HoldFromOutside(100);
+  const RequestId id = client_->Submit({.prompt = SomeTokens(30, 1), .max_tokens = 5});
+  engine_->Tick();
+  client_->TakeAll();
+  ASSERT_TRUE(client_->Of(id).response.has_value());
+  EXPECT_EQ(client_->Of(id).response->error.code, ErrorCode::kNoSpace);
+  EXPECT_EQ(cache_->stats().refused_total, 1u);
 }
 
 TEST_F(SchedulerTest, WhatCanNeverFitIsRefusedBeforeItGrows) {
@@ -472,11 +630,12 @@ TEST_F(SchedulerTest, AChunkIsASmallOneWhileSomebodyGenerates) {
   engine_options_.chunk_tokens_max = 64;
   engine_ = MakeEngine(*cache_);
   client_.emplace(*engine_);
-  const RequestId generates = client_->Submit({.prompt = SomeTokens(16, 2), .max_tokens = 10});
-  engine_->Tick();
+  const RequestId generates = client_->Submit({.prompt = SomeTokens(16, 2), .max_tokens = 13});
+  for (int i = 0; i < 4; ++i) engine_->Tick();
+  EXPECT_EQ(engine_->stats().chunk_tokens, 32u);  // once for the prompt, never for what it says
   const RequestId reads = client_->Submit({.prompt = SomeTokens(600, 1), .max_tokens = 1});
   client_->Finish();
-  EXPECT_EQ(client_->Of(generates).tokens.size(), 10u);
+  EXPECT_EQ(client_->Of(generates).tokens.size(), 13u);
   const std::vector<uint64_t>& progress = client_->Of(reads).progress;
   for (size_t i = 0; i < 9; ++i) EXPECT_EQ(progress[i], 16 * (i + 1));
   EXPECT_EQ(progress[9], 9 * 16u + 64u);

@@ -85,7 +85,7 @@ void SessionKeeper::Take(EndSessionCommand command) {
   } else if (command.file == SessionFile::kKept) {
     Close(session, std::move(command.settled));
   } else {
-    store_->Remove(session.name, ThenSettle(command.id, std::move(command.settled)));
+    store_->Remove(session.name, ThenSettle(SessionId::None(), std::move(command.settled)));
   }
   sessions_.erase(found);
 }
@@ -112,6 +112,7 @@ void SessionKeeper::Close(const Session& session, OnSettled settled) {
 
 void SessionKeeper::Take(const SessionSettledCommand& command) {
   --unsettled_;
+  if (!command.id.is_none() && !command.saved) ++write_failures_;
   Session* const session = Find(command.id);
   if (session == nullptr) return;
   session->saved = command.saved;

@@ -53,6 +53,8 @@ class SessionKeeper {
   bool ReleaseOldest();
   /// Nothing is on its way to a file or from one.
   bool settled() const { return unsettled_ == 0; }
+  /// How often a session's file could not be written.
+  uint64_t write_failures() const { return write_failures_; }
 
  private:
   SessionRecord RecordOf(const Session& session) const;
@@ -70,6 +72,7 @@ class SessionKeeper {
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
   uint64_t turns_ended_ = 0;
   uint64_t unsettled_ = 0;
+  uint64_t write_failures_ = 0;
 };
 
 }  // namespace quire::serve

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/prng.h"
+#include "base/hash.h"
 
 namespace quire::serve {
 namespace {
@@ -43,6 +43,28 @@ TEST(SessionRecordTest, ComesBackAsItWas) {
   EXPECT_EQ(head.value().tokens, 4u);
 }
 
+TEST(SessionRecordTest, TheLongestNamesAndNoTextComeBack) {
+  SessionRecord written = Some();
+  written.head.name = std::string(kSessionNameBytesMax, 'n');
+  written.head.tenant = std::string(kSessionTenantBytesMax, 't');
+  written.text.clear();
+  const auto bytes = EncodeSession(written);
+  EXPECT_EQ(bytes.size(), kSessionHeadBytesMax);
+  const SessionRecord read = DecodeSession(bytes).value();
+  EXPECT_EQ(read.head.name, written.head.name);
+  EXPECT_EQ(read.head.tenant, written.head.tenant);
+  EXPECT_TRUE(read.text.empty());
+}
+
+// Files outlive the program that wrote them.
+TEST(SessionRecordTest, TheFormatIsFrozen) {
+  EXPECT_EQ(kSessionHeadBytesMax, 136u + 64 + 256);
+  SessionRecord record = Some();
+  record.sampler.prng = {1, 2, 3, 4};
+  EXPECT_EQ(Crc32c(EncodeSession(record)), 0x37a6f93cu);
+  EXPECT_EQ(Crc32c(std::as_bytes(std::span(record.head.fingerprint))), 0x42c9dadfu);
+}
+
 TEST(SessionRecordTest, AnyDamageIsRefused) {
   const auto bytes = EncodeSession(Some());
   for (size_t at = 0; at < bytes.size(); ++at) {
@@ -51,7 +73,11 @@ TEST(SessionRecordTest, AnyDamageIsRefused) {
       flipped[at] ^= std::byte{1} << bit;
       ASSERT_FALSE(DecodeSession(flipped).has_value()) << at << " " << bit;
     }
-    ASSERT_FALSE(DecodeSession(std::span(bytes).first(at)).has_value()) << at;
+    const auto cut = DecodeSession(std::span(bytes).first(at));
+    ASSERT_FALSE(cut.has_value()) << at;
+    const bool has_header = at >= 136;
+    EXPECT_EQ(cut.error().message.ends_with("bytes are no session"), !has_header) << at;
+    EXPECT_EQ(cut.error().message == "it ends within its names", has_header && at < 136 + 11) << at;
     auto zeroed = bytes;
     std::fill(zeroed.begin() + static_cast<ptrdiff_t>(at), zeroed.end(), std::byte{0});
     ASSERT_TRUE(!DecodeSession(zeroed) || zeroed == bytes) << at;
@@ -79,10 +105,11 @@ TEST(SessionRecordTest, ANewerVersionIsSaidToBeOne) {
 }
 
 TEST(SessionRecordTest, NamesAreFileNames) {
-  for (const char* const good : {"a", "sess_0123456789abcdef", "A-b_9"}) {
+  for (const char* const good : {"a", "sess_0123456789abcdef", "A-b_9", "azAZ09_-"}) {
     EXPECT_TRUE(IsSessionName(good)) << good;
   }
-  for (const char* const bad : {"", ".", "..", "a/b", "a.b", "a b", "\n", "é"}) {
+  for (const char* const bad :
+       {"", ".", "..", "a/b", "a.b", "a b", "\n", "é", "`", "{", "@", "[", "/", ":"}) {
     EXPECT_FALSE(IsSessionName(bad)) << bad;
   }
   EXPECT_TRUE(IsSessionName(std::string(64, 'x')));
@@ -95,6 +122,9 @@ TEST(SessionRecordTest, AnotherModelOrTokenizerHasAnotherFingerprint) {
   other.weights[0] = 1;
   EXPECT_NE(FingerprintOf(identity, "{}"), FingerprintOf(other, "{}"));
   EXPECT_NE(FingerprintOf(identity, "{}"), FingerprintOf(identity, "{ }"));
+  EXPECT_NE(FingerprintOf(identity, "{}"), FingerprintOf({}, "{}"));
+  EXPECT_NE(FingerprintOf({.position_encoding = "a"}, "b"),
+            FingerprintOf({.position_encoding = "ab"}, ""));
   EXPECT_EQ(FingerprintOf(identity, "{}"), FingerprintOf(identity, "{}"));
 }
 

@@ -252,12 +252,35 @@ TEST_F(SessionRestartTest, AFailingDiskCostsNoAnswer) {
   ASSERT_TRUE(engine_->ForkSession(session, "u", Expected(false)).has_value());
   Settle();
   EXPECT_EQ(settled_, 3);
+  EXPECT_EQ(engine_->stats().session_write_failures, 4u);
   // What could not be written is written with the next turn.
   files_.set_disk_bytes(1 << 20);
   const Response four = Turn(session, SomeTokens(30, 4), 5);
+  EXPECT_EQ(engine_->stats().session_write_failures, 4u);
   Restart();
   EXPECT_EQ(Turn(OpenAgain("s"), {}, 1).prompt_tokens, 140u);
   EXPECT_EQ(four.tokens.size(), 5u);
+}
+
+TEST_F(SessionRestartTest, WritesThatFailAreCountedAndNothingElseIs) {
+  Make(64);
+  const auto failures = [this] { return engine_->stats().session_write_failures; };
+  const SessionId session = OpenNew("s");
+  const SessionId idle = OpenNew("t");
+  Turn(session, SomeTokens(10, 1), 2);
+  EXPECT_EQ(failures(), 0u);
+  files_.set_disk_bytes(files_.bytes_used());
+  Turn(session, SomeTokens(10, 2), 2);
+  EXPECT_EQ(failures(), 1u);
+  // A session that is gone once its last write has failed.
+  ASSERT_TRUE(engine_->CloseSession(session, Expected(false)).has_value());
+  Settle();
+  EXPECT_EQ(failures(), 2u);
+  // A file that cannot be removed was not to be written.
+  files_.StopAfter(0);
+  ASSERT_TRUE(engine_->EndSession(idle, Expected(false)).has_value());
+  Settle();
+  EXPECT_EQ(failures(), 2u);
 }
 
 TEST_F(SessionRestartTest, IdleSessionsKeepNoTextInMemory) {
@@ -284,6 +307,22 @@ TEST_F(SessionRestartTest, IdleSessionsKeepNoTextInMemory) {
   EXPECT_EQ(Turn(OpenAgain("s"), {}, 1).prompt_tokens, 84u);
 }
 
+TEST_F(SessionRestartTest, TextsThatIdledLongestLeaveMemoryFirst) {
+  engine_options_.idle_text_bytes = 100 * sizeof(TokenId);
+  Make(64);
+  std::vector<SessionId> sessions;
+  for (const char* const name : {"a", "b", "c"}) sessions.push_back(OpenNew(name));
+  // Two texts fit (25 tokens each, in vectors that have doubled from 20), so that of the second
+  // session goes: its turn ended first.
+  for (const size_t i : {1, 2, 0}) Turn(sessions[i], SomeTokens(20, 1 + i), 5);
+  for (const size_t i : {0, 2, 1}) {
+    const RequestId id = Start(sessions[i], SomeTokens(4, 1), 1);
+    TickEngine(5);  // the store stands still
+    EXPECT_EQ(client_->Of(id).tokens.empty(), i == 1) << i;
+  }
+  Settle();
+}
+
 TEST_F(SessionRestartTest, DamageIsARefusalNeverAText) {
   Make(64);
   Turn(OpenNew("s"), SomeTokens(30, 1), 5);
@@ -296,6 +335,47 @@ TEST_F(SessionRestartTest, DamageIsARefusalNeverAText) {
   EXPECT_NE(response.error.message.find("sessions/s"), std::string::npos);
   EXPECT_TRUE(response.tokens.empty());
   EXPECT_NE(files_.Contents("sessions/s"), nullptr);
+}
+
+TEST_F(SessionRestartTest, TokensThatTheModelHasNotAreRefused) {
+  Make(64);
+  const auto turn = [&](const std::string& name, std::vector<TokenId> text) {
+    sessions_->Write({.head = {.name = name, .tenant = "default"},
+                      .sampler = model::Sampler(model::SamplingOptions{}).state(),
+                      .text = std::move(text)},
+                     [](const Result<void>&) {});
+    Settle();
+    return Turn(OpenAgain(name), {}, 1);
+  };
+  EXPECT_EQ(turn("ends", {0, kTestVocab - 1}).finish, Finish::kLength);
+  EXPECT_EQ(turn("beyond", {1, kTestVocab}).error.code, ErrorCode::kCorrupt);
+  EXPECT_EQ(turn("below", {1, -1}).error.code, ErrorCode::kCorrupt);
+}
+
+TEST_F(SessionRestartTest, ANameThatFoundNoRoomIsFree) {
+  engine_options_.sessions_max = 1;
+  Make(64);
+  const SessionId a = OpenNew("a");
+  EXPECT_EQ(engine_->OpenSession({.name = "b"}).error().code, ErrorCode::kNoSpace);
+  EXPECT_EQ(engine_->ForkSession(a, "b").error().code, ErrorCode::kNoSpace);
+  ASSERT_TRUE(engine_->EndSession(a, Expected(true)).has_value());
+  Settle();
+  OpenNew("b");
+  Settle();
+  EXPECT_EQ(settled_, 3);
+}
+
+TEST_F(SessionRestartTest, WithoutAFileThereIsNothingToWaitFor) {
+  Make(64);
+  const SessionId plain = engine_->OpenSession({}, Expected(true)).value();
+  const SessionId fork = engine_->ForkSession(plain, {}, Expected(true)).value();
+  EXPECT_EQ(settled_, 2);
+  ASSERT_TRUE(engine_->EndSession(plain, Expected(true)).has_value());
+  ASSERT_TRUE(engine_->CloseSession(fork, Expected(true)).has_value());
+  engine_->EndSessionsOf(TenantId{4711}, Expected(true));  // there is none
+  EXPECT_TRUE(engine_->Tick().settled);
+  EXPECT_EQ(settled_, 5);
+  EXPECT_FALSE(sessions_->Tick());
 }
 
 TEST_F(SessionRestartTest, ATenantsSessionIsItsOwnWhateverItsId) {

@@ -176,6 +176,56 @@ TEST_F(SessionStoreTest, CountAndBytesAreLimited) {
   EXPECT_EQ(Write(Of("c", std::vector<TokenId>(110))).error().code, ErrorCode::kNoSpace);
 }
 
+TEST_F(SessionStoreTest, WhatJustFitsIsWrittenAndRead) {
+  const std::vector<TokenId> text(10, 7);
+  const uint64_t bytes = EncodeSession(Of("a", text)).size();
+  options_.bytes_max = 2 * bytes;
+  Open();
+  ASSERT_TRUE(Write(Of("a", text)).has_value());
+  ASSERT_TRUE(Write(Of("b", text)).has_value());
+  EXPECT_EQ(Write(Of("c", {})).error().code, ErrorCode::kNoSpace);
+  EXPECT_TRUE(Write(Of("a", text)).has_value());  // takes the place of itself
+  ASSERT_TRUE(Remove("b").has_value());
+  const std::vector<TokenId> longer(10 + bytes / sizeof(TokenId), 7);
+  EXPECT_TRUE(Write(Of("a", longer)).has_value());  // all of it
+  EXPECT_EQ(TextOf("a"), longer);
+  EXPECT_EQ(Write(Of("b", {})).error().code, ErrorCode::kNoSpace);
+}
+
+TEST_F(SessionStoreTest, ACopyBeginsWhereItWasMade) {
+  unix_us_ = 5;
+  SessionRecord record = Of("a", {1});
+  record.head.opened_unix_us = 3;
+  ASSERT_TRUE(Write(record).has_value());
+  unix_us_ = 9;
+  ASSERT_TRUE(Copy("a", "b").has_value());
+  EXPECT_EQ(Read("a").value().head.opened_unix_us, 3u);
+  EXPECT_EQ(Read("a").value().head.used_unix_us, 5u);
+  EXPECT_EQ(Read("b").value().head.opened_unix_us, 9u);
+  EXPECT_EQ(Read("b").value().head.used_unix_us, 9u);
+  EXPECT_EQ(Read("b").value().head.tenant, "alice");
+}
+
+TEST_F(SessionStoreTest, AllOfATenantAreRemovedAndNobodyElses) {
+  ASSERT_TRUE(Write(Of("a", {1})).has_value());
+  ASSERT_TRUE(Write(Of("b", {2})).has_value());
+  SessionRecord other = Of("c", {3});
+  other.head.tenant = "bob";
+  ASSERT_TRUE(Write(other).has_value());
+  Open();  // those that this process did not write too
+  ASSERT_TRUE(Write(Of("d", {4})).has_value());
+  const auto remove = [&](OnSettled settled) { store_->RemoveAllOf("alice", std::move(settled)); };
+  ASSERT_TRUE(Settled(remove).has_value());
+  EXPECT_EQ(files_.Paths(), (std::vector<std::string>{"sessions/.lock", "sessions/c"}));
+  EXPECT_EQ(TextOf("c"), std::vector<TokenId>{3});
+  EXPECT_EQ(store_->ClaimStored("a").error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(Settled(remove).has_value());
+  // What cannot be removed is said.
+  ASSERT_TRUE(Write(Of("a", {1})).has_value());
+  files_.StopAfter(0);
+  EXPECT_EQ(Settled(remove).error().code, ErrorCode::kIo);
+}
+
 TEST_F(SessionStoreTest, WhatIsDamagedIsNamedAndLeftAlone) {
   const char* const names[] = {"flipped", "cut", "zeroed", "newer", "tail", "fine"};
   for (const char* const name : names) ASSERT_TRUE(Write(Of(name, {1, 2, 3})).has_value());
@@ -230,6 +280,9 @@ TEST_F(SessionStoreTest, ANameHasOneOwner) {
   store_->GiveBack("a");
   EXPECT_EQ(store_->ClaimNew("a").error().code, ErrorCode::kInvalidArgument);
   ASSERT_TRUE(store_->ClaimStored("a").has_value());
+  EXPECT_EQ(store_->ClaimStored("a").error().code, ErrorCode::kBusy);
+  EXPECT_EQ(store_->ClaimNew("a").error().code, ErrorCode::kBusy);
+  EXPECT_EQ(store_->ClaimStored("b").error().code, ErrorCode::kNotFound);
   ASSERT_TRUE(Remove("a").has_value());
   EXPECT_TRUE(store_->ClaimNew("a").has_value());
   EXPECT_EQ(store_->ClaimNew("../a").error().code, ErrorCode::kInvalidArgument);
@@ -244,6 +297,49 @@ TEST_F(SessionStoreTest, NobodyIsCalledAfterDetach) {
   }
   EXPECT_FALSE(called);
   EXPECT_EQ(TextOf("a"), (std::vector<TokenId>{1}));
+}
+
+uint64_t OpenDescriptors() {
+  uint64_t count = 0;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    count += each.exists() ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(SessionStoreFilesTest, NoFileStaysOpen) {
+  const std::string directory = testing::TempDir() + "quire_sessions_open";
+  std::filesystem::remove_all(directory);
+  const auto files = MakeFiles({.threads_only = true}).value();
+  const uint64_t before = OpenDescriptors();
+  {
+    const auto open = [&] {
+      return SessionStore::Open(
+                 *files, {.directory = directory, .bytes_max = 1000, .unix_us = [] { return 1; }})
+          .value();
+    };
+    auto store = open();
+    const uint64_t lock = OpenDescriptors() - before;
+    int settled = 0;
+    const auto count = [&](const Result<void>&) { ++settled; };
+    for (const char* const name : {"a", "b", "a", "a"}) {
+      store->Write({.head = {.name = name}, .text = {1}}, count);
+    }
+    store->Write({.head = {.name = "a"}, .text = std::vector<TokenId>(1000)}, count);  // too large
+    store->Copy("a", "c", count);
+    store->Remove("b", count);
+    store->Read("a", [&](const Result<SessionRecord>& read) { settled += read.has_value(); });
+    while (store->Tick()) {
+    }
+    EXPECT_EQ(settled, 8);
+    EXPECT_EQ(OpenDescriptors(), before + lock);
+    store.reset();
+    EXPECT_EQ(OpenDescriptors(), before);
+    store = open();
+    EXPECT_EQ(store->found().size(), 2u);
+    EXPECT_EQ(OpenDescriptors(), before + lock);
+  }
+  std::filesystem::remove_all(directory);
 }
 
 TEST(SessionStoreFilesTest, FilesAreTheirOwnersAlone) {

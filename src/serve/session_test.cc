@@ -121,6 +121,22 @@ TEST_F(SessionTest, AnIdleSessionGivesItsRoomAndGoesOnWithTheSameBits) {
   EXPECT_EQ(three.logits_digest, Whole(third, 6).logits_digest);
 }
 
+TEST_F(SessionTest, TheSessionWhoseTurnEndedFirstGivesItsRoomFirst) {
+  Make(9);
+  std::vector<SessionId> sessions;
+  for (int i = 0; i < 3; ++i) sessions.push_back(engine_->OpenSession({}).value());
+  // Each holds 2 blocks; the second one has been idle longest.
+  for (const size_t i : {1, 2, 0}) Turn(sessions[i], SomeTokens(20, 1 + i), 3);
+  EXPECT_EQ(cache_->stats().sequences, 3u);
+  RunOne({.prompt = SomeTokens(60, 9), .max_tokens = 8});  // 5 blocks, 3 are free
+  EXPECT_EQ(engine_->stats().sessions_released, 1u);
+  EXPECT_EQ(cache_->stats().sequences, 2u);
+  // Who kept its sequence computes what it is fed, and the token that was said last.
+  for (const size_t i : {0, 2, 1}) {
+    EXPECT_EQ(Turn(sessions[i], SomeTokens(4, 1), 1).computed_tokens == 5, i != 1) << i;
+  }
+}
+
 TEST_F(SessionTest, OneTurnAtATimeAndWhatWasSaidStands) {
   Make(64);
   const SessionId session = engine_->OpenSession({}).value();

@@ -43,7 +43,10 @@ class TestClient {
     while (auto event = engine_.Next(id)) {
       EXPECT_FALSE(heard.response.has_value()) << "something after the Response";
       if (auto* token = std::get_if<NewToken>(&*event)) heard.tokens.push_back(token->token);
-      if (auto* progress = std::get_if<Progress>(&*event)) heard.progress.push_back(progress->done);
+      if (auto* progress = std::get_if<Progress>(&*event)) {
+        EXPECT_TRUE(heard.progress.empty() || heard.progress.back() < progress->done);
+        heard.progress.push_back(progress->done);
+      }
       if (auto* response = std::get_if<Response>(&*event)) {
         EXPECT_EQ(response->tokens, heard.tokens);
         heard.response = std::move(*response);

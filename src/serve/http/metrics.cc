@@ -105,6 +105,8 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
              D(stats.preemptions));
   to.Counter("quire_engine_sessions_released_total", "Idle sessions that lost their blocks.",
              D(stats.sessions_released));
+  to.Counter("quire_engine_session_write_failures_total",
+             "Files of sessions that could not be written.", D(stats.session_write_failures));
 }
 
 void AddStore(Snapshot& to, const DiskStoreStats& stats) {

@@ -40,7 +40,8 @@ OrderedJson EngineJson(const EngineStats& stats) {
           {"recomputed_tokens", stats.recomputed_tokens},
           {"prefix_waits", stats.prefix_waits},
           {"preemptions", stats.preemptions},
-          {"sessions_released", stats.sessions_released}};
+          {"sessions_released", stats.sessions_released},
+          {"session_write_failures", stats.session_write_failures}};
 }
 
 }  // namespace
