@@ -27,7 +27,7 @@ class CacheSim : private Machine {
     const uint64_t segments = is_tight ? 8 + prng_.NextBelow(8) : 150;
     cold_ = SomeColdOptions(segments);
     cold_.commit_interval_us = 1000 + prng_.NextBelow(100'000);
-    spread_us_ = options.seed % 3 == 0 ? 0 : cold_.commit_interval_us;
+    spread_us_ = options.seed % 3 == 0 ? cold_.commit_interval_us : 0;
     cold_.staging_bytes = uint64_t{prng_.NextChance(3) ? 512U : 2048U} << 10;
     cold_.scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0;
     MakeCacheOptions();

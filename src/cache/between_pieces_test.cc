@@ -19,7 +19,6 @@ using ::testing::HasSubstr;
 constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kBlocks = 400;  // more than one hold goes over
 constexpr uint64_t kSlots = 1000;
-constexpr uint64_t kSecond_us = 1'000'000;
 
 class BetweenPieces : public testing::Test {
  protected:

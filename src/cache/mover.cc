@@ -335,15 +335,14 @@ void Mover::TouchUsed() {
 bool Mover::FindDue() {
   const uint64_t now_us = clock_.NowMicros();
   bool any = false;
-  bool holds_back = false;
+  holds_back_ = false;
   for (Source& source : sources_) {
     const Core::Backlog backlog = source.core->backlog();
     source.due = source.pace.Due(now_us, backlog.queued, backlog.lost_total);
     if (!flushes_.empty()) source.due = backlog.queued;
     any = any || source.due > 0;
-    holds_back = holds_back || source.due < backlog.queued;
+    if (source.due < backlog.queued) holds_back_ = true;
   }
-  holds_back_ = holds_back;
   return any;
 }
 

@@ -124,7 +124,8 @@ struct StoreStats {
 /// Every request that has a tag ends with one completion, also those refused at once; completions
 /// come out of Tick. No call waits for a request, and none calls back.
 ///
-/// Threads: Find, RootsOf, Stats and UsageOf any thread; everything else one thread at a time, the driver's
+/// Threads: Find, RootsOf, Stats and UsageOf any thread; everything else one thread at a time, the
+///          driver's
 class Store {
  public:
   virtual ~Store() = default;

@@ -29,7 +29,9 @@ class Server:
         self.stderr = folder / "stderr"
 
     def lines(self):
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        """Those that are whole: the last one may be half written still."""
+        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True)
+                if line.endswith("\n")]
 
     def wait_for_lines(self, count, seconds=20):
         """The log, once it has so many lines: a line is written after the answer."""

@@ -93,7 +93,7 @@ def test_a_screen_reader_is_told(tmp_path):
         told = page.accessible()
         for role, name in [("heading", "Quire"), ("main", ""), ("button", "Pause"),
                            ("textbox", "Prompt"), ("button", "Complete"), ("region", "Now"),
-                           ("table", "Bytes charged to each tenant, in the fast tier"),
+                           ("table", "Bytes charged to each tenant, in the fast tier and in the store below it"),
                            ("combobox", "Tenant"), ("link", "Skip to the content")]:
             assert (role, name) in told, (role, name, told)
         images = [name for role, name in told if role in ("image", "img")]
