@@ -24,6 +24,7 @@ constexpr uint64_t kSessionsMax = 5;
 class World : public EngineTest {
  public:
   explicit World(uint64_t seed) : prng_(seed), files_({.seed = seed}, clock_) {}
+  ~World() override { engine_.reset(); }  // before its sessions
   void TestBody() override {}
 
   void Run() {

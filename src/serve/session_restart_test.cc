@@ -12,6 +12,10 @@ namespace {
 class SessionRestartTest : public EngineTest {
  protected:
   SessionRestartTest() { engine_options_.idle_text_bytes = 1 << 20; }
+  ~SessionRestartTest() override {
+    client_.reset();
+    engine_.reset();  // before its sessions
+  }
 
   void Make(uint64_t blocks) {
     blocks_ = blocks;
