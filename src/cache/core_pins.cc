@@ -89,7 +89,7 @@ Result<bool> Core::PinPath(const PublishLocation& location, const FoundPath& pat
 }
 
 Result<void> Core::Unpin(const AcquireRequest& request) {
-  QUIRE_TRY(CheckRequest(request, "pin"));
+  QUIRE_TRY(CheckRequest(request, "unpin"));
   QUIRE_ASSIGN(const PublishLocation location, MakeLocation(request));
   LetTimePass();
   QUIRE_ASSIGN(const FoundPath path, FindToPin(request, location));

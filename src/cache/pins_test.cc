@@ -103,6 +103,12 @@ TEST(Pins, AreCountedAndEndAtTheLatestTime) {
   EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
 }
 
+TEST(Pins, ErrorsNameTheCall) {
+  World world(/*slots=*/10);
+  EXPECT_THAT(world.cache->Pin({}, /*ttl_us=*/0).error().message, testing::StartsWith("pin: "));
+  EXPECT_THAT(world.cache->Unpin({}).error().message, testing::StartsWith("unpin: "));
+}
+
 TEST(Pins, MakeRoomWhenTheyAreOver) {
   World world(/*slots=*/6);
   const auto stem = SomeTokens(4 * kBlock, 1);
