@@ -23,6 +23,10 @@ enum class Codec : uint8_t {
   kQ25 = 10,  // below 3 bits, see docs/codecs.md
 };
 
+/// True for the codecs that store values as they are, so that the open and the sealed form of a
+/// block are the same bytes.
+constexpr bool IsIdentity(Codec codec) { return codec <= Codec::kBf16; }
+
 /// Tokens per split and lanes of the canonical attention order (docs/numerics.md section 2).
 inline constexpr uint32_t kSplitTokens = 256;
 inline constexpr uint32_t kLanes = 16;

@@ -22,10 +22,6 @@ namespace [[gnu::visibility("default")]] quire {
 std::string_view CodecName(Codec codec);
 std::optional<Codec> ParseCodec(std::string_view name);
 
-/// True for the codecs that store values as they are, so that the open and the sealed form of a
-/// block are the same bytes.
-constexpr bool IsIdentity(Codec codec) { return codec <= Codec::kBf16; }
-
 /// Stored bits per value at head_dim 128, scales included.
 double CodecBitsPerValue(Codec codec);
 

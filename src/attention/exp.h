@@ -20,7 +20,7 @@ inline constexpr float kExpPolynomial[6] = {1.9875691500e-4f, 1.3981999507e-3f, 
                                             4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
 
 /// e^x for finite x, relative error < 2e-7; at most e^88, +0 below -86.5.
-inline float Exp(float x) {
+constexpr float Exp(float x) {
   if (x < kExpArgumentMin) return 0.0f;
   if (x > kExpArgumentMax) x = kExpArgumentMax;
   const float shifted = x * kLog2E + kRoundMagic;

@@ -25,7 +25,7 @@ struct FixedScale {
 };
 
 /// `largest_bits` are those of the row's largest magnitude; a row with a NaN or an infinity is NaN.
-inline FixedScale FixedScaleOf(uint32_t largest_bits) {
+constexpr FixedScale FixedScaleOf(uint32_t largest_bits) {
   if (largest_bits >= 0x7f800000u) return {0.0f, std::numeric_limits<float>::quiet_NaN()};
   const float largest = std::bit_cast<float>(largest_bits);
   if (largest < kFixedSmallest) return {};
@@ -33,7 +33,7 @@ inline FixedScale FixedScaleOf(uint32_t largest_bits) {
 }
 
 /// Bits of a magnitude: they ascend with it, NaN above all.
-inline uint32_t MagnitudeBits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
+constexpr uint32_t MagnitudeBits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
 }  // namespace quire::attention
 

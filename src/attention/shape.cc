@@ -4,6 +4,7 @@
 
 #include "base/bits.h"
 #include "codec/planes.h"
+#include "quire/geometry.h"
 
 namespace quire::attention {
 namespace {

@@ -1,12 +1,9 @@
-// What makes an AttentionShape well formed, and which tokens a query sees.
+// What makes an AttentionShape well formed.
 #ifndef QUIRE_ATTENTION_SHAPE_H_
 #define QUIRE_ATTENTION_SHAPE_H_
 
-#include <algorithm>
-#include <cstdint>
-
+#include "attention/visible.h"
 #include "quire/attention.h"
-#include "quire/identity.h"
 
 namespace quire::attention {
 
@@ -15,58 +12,6 @@ Result<void> ValidateShape(const AttentionShape& shape);
 
 /// Whether blocks that a row reads open are laid out otherwise than earlier ones.
 bool HasOpenForm(const AttentionShape& shape);
-
-/// Layouts of the blocks that a row reads open.
-inline const StreamLayout& OpenKey(const AttentionShape& shape) {
-  return shape.open_key.heads == 0 ? shape.key : shape.open_key;
-}
-inline const StreamLayout& OpenValue(const AttentionShape& shape) {
-  return shape.open_value.heads == 0 ? shape.value : shape.open_value;
-}
-
-/// The first block that the row at `position` reads open; all after it are too, its own the last.
-inline uint64_t FirstOpenBlock(const AttentionShape& shape, uint64_t position) {
-  const uint64_t own_block = position / shape.key.block_tokens;
-  return own_block - std::min<uint64_t>(own_block, shape.open_blocks);
-}
-
-/// Tokens [begin, end) of a split, counted from its first.
-struct TokenRange {
-  uint32_t begin = 0;
-  uint32_t end = 0;
-
-  bool operator==(const TokenRange&) const = default;
-};
-
-/// The tokens of one split that one query sees: at most the sinks and the window, ascending, with a
-/// gap between them.
-struct VisibleTokens {
-  uint32_t count = 0;
-  TokenRange ranges[2];
-
-  bool operator==(const VisibleTokens&) const = default;
-};
-
-/// docs/numerics.md section 2, step 2, for split `split` and the query at `position`.
-inline VisibleTokens VisibleInSplit(const AttentionShape& shape, uint64_t position,
-                                    uint64_t split) {
-  const uint64_t first = split * kSplitTokens;
-  const uint64_t last_end = std::min(first + kSplitTokens, position + 1);
-  VisibleTokens visible;
-  if (first >= last_end) return visible;
-  const bool whole = shape.window_tokens == 0 || position < shape.window_tokens;
-  const uint64_t window_begin = std::max(first, whole ? 0 : position + 1 - shape.window_tokens);
-  const uint64_t sinks_end = std::min<uint64_t>(last_end, whole ? 0 : shape.sink_tokens);
-  if (sinks_end > first && sinks_end < window_begin) {
-    visible.ranges[visible.count++] = {0, static_cast<uint32_t>(sinks_end - first)};
-  }
-  const uint64_t begin = sinks_end >= window_begin ? first : window_begin;
-  if (begin < last_end) {
-    visible.ranges[visible.count++] = {static_cast<uint32_t>(begin - first),
-                                       static_cast<uint32_t>(last_end - first)};
-  }
-  return visible;
-}
 
 }  // namespace quire::attention
 

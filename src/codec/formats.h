@@ -15,7 +15,7 @@
 #include "codec/formats/int.h"
 #include "codec/formats/nf4.h"
 #include "codec/formats/q25.h"
-#include "quire/geometry.h"
+#include "quire/attention_types.h"
 
 namespace quire::codec {
 
@@ -51,7 +51,7 @@ namespace internal {
 /// Entry i is that of codec i; 0 is none.
 inline constexpr auto kInfos = []<class... Identity, class... Encoding>(FormatList<Identity...>,
                                                                         FormatList<Encoding...>) {
-  std::array<FormatInfo, 1 + kCodecs.size()> infos;
+  std::array<FormatInfo, 1 + sizeof...(Identity) + sizeof...(Encoding)> infos;
   const auto add = [&]<class Format>(Format) {
     infos[static_cast<size_t>(Format::kCodec)] = InfoOfFormat<Format>();
   };
@@ -59,14 +59,6 @@ inline constexpr auto kInfos = []<class... Identity, class... Encoding>(FormatLi
   (add(Encoding()), ...);
   return infos;
 }(IdentityFormats(), EncodingFormats());
-
-consteval bool ListsEveryCodec() {
-  for (const Codec codec : kCodecs) {
-    if (kInfos[static_cast<size_t>(codec)].layout == CodeLayout::kNone) return false;
-  }
-  return IdentityFormats::kCodecs.size() + EncodingFormats::kCodecs.size() == kCodecs.size();
-}
-static_assert(ListsEveryCodec(), "kCodecs of quire/geometry.h and the lists above differ");
 
 template <class F, class Format, class... Others>
 constexpr auto WithFormat(Codec codec, const F& f, FormatList<Format, Others...>) {

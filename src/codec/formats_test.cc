@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "codec/planes.h"
+#include "quire/geometry.h"
 
 namespace quire::codec {
 namespace {

@@ -14,6 +14,15 @@
 namespace quire {
 namespace {
 
+consteval bool FormatsListEveryCodec() {
+  for (const Codec codec : kCodecs) {
+    if (codec::InfoOf(codec).layout == codec::CodeLayout::kNone) return false;
+  }
+  return codec::IdentityFormats::kCodecs.size() + codec::EncodingFormats::kCodecs.size() ==
+         kCodecs.size();
+}
+static_assert(FormatsListEveryCodec(), "kCodecs of quire/geometry.h and codec/formats.h differ");
+
 constexpr uint32_t kLayersMax = 65'536;
 constexpr uint32_t kHeadsMax = 65'536;
 constexpr uint32_t kDimMax = 65'536;

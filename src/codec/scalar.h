@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "base/float_bits.h"
-#include "quire/geometry.h"
+#include "quire/attention_types.h"
 
 namespace quire::codec {
 

@@ -15,6 +15,7 @@
 #include "codec/planes.h"
 #include "codec/token_codec.h"
 #include "quire/attention.h"
+#include "quire/geometry.h"
 
 namespace quire::codec {
 

@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "quire/geometry.h"
+#include "quire/attention_types.h"
 
 namespace quire::codec {
 

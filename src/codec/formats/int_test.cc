@@ -8,6 +8,7 @@
 
 #include "base/float_bits.h"
 #include "codec/token_codec.h"
+#include "quire/geometry.h"
 
 namespace quire::codec {
 namespace {

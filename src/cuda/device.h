@@ -1,0 +1,81 @@
+// What the backends of this layer ask of a device: memory, copies and launches, all in the order of
+// one stream. The one of CUDA is cuda_device.cc; tests have one that runs kernels on the host.
+#ifndef QUIRE_CUDA_DEVICE_H_
+#define QUIRE_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "cuda/attend.h"
+#include "quire/env.h"
+#include "quire/error.h"
+
+namespace quire::cuda {
+
+struct SplitsLaunch {
+  uint32_t blocks = 0;       // of threads: the last entry of tile_blocks
+  uint32_t queries_max = 0;  // of a tile
+};
+
+/// Threads: one at a time
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  /// "sm_90".
+  virtual std::string_view target() const = 0;
+
+  /// Memory of the device, aligned to 256 bytes; it may be freed while launches that use it wait.
+  /// Errors: kNoSpace with the number of bytes asked for
+  virtual Result<void*> Allocate(uint64_t bytes) = 0;
+  virtual void Free(void* memory) = 0;
+  /// `host` is read before the call returns.
+  virtual void CopyIn(const void* host, uint64_t bytes, void* device) = 0;
+  /// `host` is written when Synchronize returns.
+  virtual void CopyOut(const void* device, uint64_t bytes, void* host) = 0;
+  /// Waits for everything so far.
+  /// Errors: kIo says what the device reports; it stays that way
+  virtual Result<void> Synchronize() = 0;
+
+  // Launches; pointers in their arguments are the device's.
+  virtual void Launch(const SplitsArgs& args, const SplitsLaunch& how) = 0;
+  virtual void Launch(const FoldArgs& args, uint32_t vectors) = 0;
+};
+
+/// Memory of a device that grows to the largest use and stays.
+///
+/// Threads: one at a time, those of the device
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(Device& device) : device_(device) {}
+  ~DeviceBuffer() { device_.Free(data_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  /// Room for so many bytes; what was there is lost when it grows.
+  /// Errors: kNoSpace; nothing changes
+  Result<void> Reserve(uint64_t bytes) {
+    if (bytes <= bytes_) return {};
+    const Result<void*> data = device_.Allocate(bytes);
+    if (!data) return std::unexpected(data.error());
+    device_.Free(data_);
+    data_ = *data;
+    bytes_ = bytes;
+    return {};
+  }
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  Device& device_;
+  void* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_DEVICE_H_

@@ -1,0 +1,84 @@
+#include "cuda/host_grid.h"
+
+#include <ucontext.h>
+
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr size_t kStackBytes = size_t{64} << 10;
+constexpr size_t kSharedAlignment = 16;
+
+thread_local HostGrid* entering = nullptr;
+
+}  // namespace
+
+struct HostGrid::Fibers {
+  ucontext_t main{};
+  std::vector<ucontext_t> contexts{};
+  std::vector<std::byte> stacks{};
+  std::vector<bool> is_done{};
+  std::vector<Thread> threads{};
+  std::vector<std::byte> shared{};
+};
+
+HostGrid::HostGrid() : fibers_(std::make_unique<Fibers>()) {}
+HostGrid::~HostGrid() = default;
+
+void HostGrid::Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+                   const std::function<void(Thread&)>& kernel) {
+  kernel_ = &kernel;
+  threads_ = threads;
+  fibers_->contexts.resize(threads);
+  fibers_->stacks.resize(threads * kStackBytes);
+  fibers_->threads.resize(threads);
+  fibers_->shared.resize(shared_bytes + kSharedAlignment);
+  const size_t misaligned = reinterpret_cast<uintptr_t>(fibers_->shared.data()) % kSharedAlignment;
+  shared_ = fibers_->shared.data() + (misaligned == 0 ? 0 : kSharedAlignment - misaligned);
+  for (block_ = 0; block_ < blocks; ++block_) {
+    std::memset(shared_, 0xff, shared_bytes);
+    RunBlock();
+  }
+}
+
+void HostGrid::RunBlock() {
+  Fibers& fibers = *fibers_;
+  fibers.is_done.assign(threads_, false);
+  for (uint32_t i = 0; i < threads_; ++i) {
+    fibers.threads[i].grid_ = this;
+    fibers.threads[i].id_ = i;
+    ucontext_t& context = fibers.contexts[i];
+    QUIRE_CHECK(getcontext(&context) == 0);
+    context.uc_stack.ss_sp = fibers.stacks.data() + i * kStackBytes;
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = &fibers.main;
+    makecontext(&context, &HostGrid::Enter, 0);
+  }
+  bool descending = false;
+  for (uint32_t done = 0; done < threads_; descending = !descending) {
+    QUIRE_CHECK_MSG(done == 0, "a thread has returned, and others wait for it to sync");
+    for (uint32_t i = 0; i < threads_; ++i) {
+      running_ = descending ? threads_ - 1 - i : i;
+      entering = this;
+      QUIRE_CHECK(swapcontext(&fibers.main, &fibers.contexts[running_]) == 0);
+      done += fibers.is_done[running_] ? 1 : 0;
+    }
+  }
+}
+
+void HostGrid::Enter() {
+  HostGrid* const grid = entering;
+  (*grid->kernel_)(grid->fibers_->threads[grid->running_]);
+  grid->fibers_->is_done[grid->running_] = true;
+}
+
+void HostGrid::Sync() {
+  const uint32_t self = running_;
+  QUIRE_CHECK(swapcontext(&fibers_->contexts[self], &fibers_->main) == 0);
+}
+
+}  // namespace quire::cuda

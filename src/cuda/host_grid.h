@@ -1,0 +1,58 @@
+// Runs kernels on the host, for tests: the threads of a block take turns, each going on until it
+// syncs, in ascending order up to one barrier and in descending order up to the next. So a barrier
+// that is missing shows as a wrong result.
+#ifndef QUIRE_CUDA_HOST_GRID_H_
+#define QUIRE_CUDA_HOST_GRID_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace quire::cuda {
+
+class HostGrid {
+ public:
+  /// One thread of a block (cuda/simt.h).
+  class Thread {
+   public:
+    uint32_t id() const { return id_; }
+    uint32_t count() const { return grid_->threads_; }
+    uint32_t block() const { return grid_->block_; }
+    std::byte* shared() const { return grid_->shared_; }
+    void Sync() { grid_->Sync(); }
+
+   private:
+    friend class HostGrid;
+    HostGrid* grid_ = nullptr;
+    uint32_t id_ = 0;
+  };
+
+  HostGrid();
+  ~HostGrid();
+  HostGrid(const HostGrid&) = delete;
+  HostGrid& operator=(const HostGrid&) = delete;
+
+  /// Calls kernel(thread) for every thread of every block. Before each block all of its shared
+  /// memory is 0xff. Aborts when a thread returns while others wait for it.
+  void Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+           const std::function<void(Thread&)>& kernel);
+
+ private:
+  struct Fibers;
+
+  void Sync();
+  void RunBlock();
+  static void Enter();
+
+  std::unique_ptr<Fibers> fibers_;
+  const std::function<void(Thread&)>* kernel_ = nullptr;
+  std::byte* shared_ = nullptr;
+  uint32_t threads_ = 0;
+  uint32_t block_ = 0;
+  uint32_t running_ = 0;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_HOST_GRID_H_

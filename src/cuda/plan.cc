@@ -1,0 +1,214 @@
+#include "cuda/plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "attention/plan.h"
+#include "attention/visible.h"
+#include "base/bits.h"
+
+namespace quire::cuda {
+namespace {
+
+// Splits of one block of threads are at most so many: what it does once, for its queries, is then
+// little beside them, and the last blocks do not run alone for long.
+constexpr uint64_t kSplitsPerBlockMax = 8;
+
+/// Splits of some rows in which they see something: at most the sinks and the window.
+std::array<SplitRange, 2> SeenSplits(const AttentionShape& shape, uint64_t position_min,
+                                     uint64_t position_max, const SplitRange& wanted) {
+  const uint64_t end = std::min(wanted.end, position_max / kSplitTokens + 1);
+  const auto range = [&](uint64_t from, uint64_t to) {
+    from = std::max(from, wanted.begin);
+    return SplitRange{from, std::max(from, std::min(to, end))};
+  };
+  const uint64_t passed = shape.window_tokens == 0 || position_min < shape.window_tokens
+                              ? 0
+                              : (position_min + 1 - shape.window_tokens) / kSplitTokens;
+  const uint64_t sinks = DivUp(uint64_t{shape.sink_tokens}, kSplitTokens);
+  if (sinks >= passed) return {range(0, end), SplitRange{0, 0}};
+  return {range(0, sinks), range(passed, end)};
+}
+
+class Planner {
+ public:
+  Planner(const AttentionShape& shape, const BlockTables& tables,
+          std::span<const AttentionTask> tasks, uint64_t states_limit)
+      : shape_(shape),
+        tables_(tables),
+        tasks_(tasks),
+        states_limit_(states_limit),
+        group_(shape.query_heads / shape.key.heads) {}
+
+  AttendPlan Make(uint32_t blocks_wanted) {
+    AddRows();
+    std::vector<bool> in_cascade(tasks_.size(), false);
+    for (const attention::Cascade& cascade :
+         attention::FindCascades(shape_, tables_.sealed, tasks_)) {
+      AddCascade(cascade);
+      for (const uint32_t task : cascade.tasks) in_cascade[task] = true;
+    }
+    for (uint32_t task = 0; task < tasks_.size(); ++task) {
+      if (!in_cascade[task]) AddTask(task);
+    }
+    for (Wave& wave : plan_.waves) CutIntoBlocks(wave, blocks_wanted);
+    return std::move(plan_);
+  }
+
+ private:
+  void AddRows() {
+    for (const AttentionTask& task : tasks_) {
+      first_rows_.push_back(static_cast<uint32_t>(plan_.rows.size()));
+      for (uint64_t row = 0; row < task.rows; ++row) {
+        const float* const queries = task.queries == nullptr
+                                         ? nullptr
+                                         : task.queries + row * shape_.query_heads * shape_.key.dim;
+        plan_.rows.push_back({queries, task.first_position + row});
+      }
+    }
+  }
+
+  void AddTask(uint32_t number) {
+    const AttentionTask& task = tasks_[number];
+    const uint32_t rows_at_once = std::max(1u, kTileQueriesMax / group_);
+    for (uint32_t row = 0; row < task.rows; row += rows_at_once) {
+      const uint32_t rows = std::min(rows_at_once, task.rows - row);
+      const uint64_t position = task.first_position + row;
+      const SplitRange wanted = attention::SplitsOf(task);
+      const auto ranges = SeenSplits(shape_, position, position + rows - 1, wanted);
+      StartWave((ranges[0].end - ranges[0].begin + ranges[1].end - ranges[1].begin) * rows *
+                shape_.query_heads);
+      const uint64_t first = AddVectors(number, row, rows);
+      for (size_t i = 0; i < ranges.size(); ++i) {
+        AddTiles({.row_begin = first_rows_[number] + row,
+                  .rows = rows,
+                  .sequence = task.sequence,
+                  .position_min = position,
+                  .position_max = position + rows - 1,
+                  .split_begin = ranges[i].begin,
+                  .split_end = ranges[i].end},
+                 i, [&](uint32_t r, uint32_t head) {
+                   return first + uint64_t{r} * shape_.query_heads + head;
+                 });
+      }
+    }
+  }
+
+  // What its tasks share is computed for all of them at once; then each goes on by itself.
+  void AddCascade(const attention::Cascade& cascade) {
+    uint64_t states = 0;
+    for (const uint32_t number : cascade.tasks) {
+      states += attention::SplitsOf(tasks_[number]).end;
+    }
+    StartWave(states * shape_.query_heads);
+    std::vector<uint64_t> first;
+    for (const uint32_t number : cascade.tasks) {
+      const AttentionTask& task = tasks_[number];
+      first.push_back(AddVectors(number, 0, 1));
+      AddTiles({.row_begin = first_rows_[number],
+                .rows = 1,
+                .sequence = task.sequence,
+                .position_min = task.first_position,
+                .position_max = task.first_position,
+                .split_begin = cascade.splits,
+                .split_end = attention::SplitsOf(task).end},
+               1, [&](uint32_t, uint32_t head) { return first.back() + head; });
+    }
+    const uint32_t rows_at_once = std::max(1u, kTileQueriesMax / group_);
+    for (uint32_t begin = 0; begin < cascade.tasks.size(); begin += rows_at_once) {
+      const uint32_t rows =
+          std::min(rows_at_once, static_cast<uint32_t>(cascade.tasks.size()) - begin);
+      Tile tile{.row_begin = static_cast<uint32_t>(plan_.rows.size()),
+                .rows = rows,
+                .sequence = tasks_[cascade.tasks[begin]].sequence,
+                .position_min = UINT64_MAX,
+                .split_end = cascade.splits};
+      for (uint32_t i = begin; i < begin + rows; ++i) {
+        const QueryRow row = plan_.rows[first_rows_[cascade.tasks[i]]];
+        tile.position_min = std::min(tile.position_min, row.position);
+        tile.position_max = std::max(tile.position_max, row.position);
+        plan_.rows.push_back(row);
+      }
+      AddTiles(tile, 0, [&](uint32_t r, uint32_t head) { return first[begin + r] + head; });
+    }
+  }
+
+  void StartWave(uint64_t states) {
+    if (plan_.waves.empty() || plan_.waves.back().states + states > states_limit_) {
+      plan_.waves.emplace_back();
+    }
+  }
+
+  /// The first of the vectors of some rows: [rows, query_heads].
+  uint64_t AddVectors(uint32_t number, uint32_t row_begin, uint32_t rows) {
+    const AttentionTask& task = tasks_[number];
+    std::vector<FoldVector>& vectors = plan_.waves.back().vectors;
+    const uint64_t first = vectors.size();
+    for (uint32_t row = row_begin; row < row_begin + rows; ++row) {
+      for (uint32_t head = 0; head < shape_.query_heads; ++head) {
+        const uint64_t at = uint64_t{row} * shape_.query_heads + head;
+        FoldVector& vector = vectors.emplace_back();
+        vector.from_row = at;
+        vector.from = task.from;
+        vector.to = task.to;
+        if (task.out != nullptr) vector.out = task.out + at * shape_.value.dim;
+      }
+    }
+    return first;
+  }
+
+  /// A tile for every KV head, or several where it has many query heads. Segment `segment` of the
+  /// vector of (row, query head) becomes the tile's splits.
+  template <typename VectorOf>
+  void AddTiles(Tile tile, size_t segment, const VectorOf& vector_of) {
+    Wave& wave = plan_.waves.back();
+    const uint64_t splits = tile.split_end - tile.split_begin;
+    if (splits == 0) return;
+    for (uint32_t head = 0; head < shape_.query_heads; head += tile.heads) {
+      tile.head_begin = head;
+      tile.heads = std::min(kTileQueriesMax, group_ - head % group_);
+      tile.states_begin = wave.states;
+      for (uint32_t q = 0; q < tile.queries(); ++q) {
+        const uint64_t vector = vector_of(q / tile.heads, head + q % tile.heads);
+        wave.vectors[vector].segments[segment] = {tile.split_begin, tile.split_end,
+                                                  tile.states_begin + q, tile.queries()};
+      }
+      wave.states += splits * tile.queries();
+      plan_.states_max = std::max(plan_.states_max, wave.states);
+      plan_.queries_max = std::max(plan_.queries_max, tile.queries());
+      wave.tiles.push_back(tile);
+    }
+  }
+
+  static void CutIntoBlocks(Wave& wave, uint32_t blocks_wanted) {
+    uint64_t splits = 0;
+    for (const Tile& tile : wave.tiles) splits += tile.split_end - tile.split_begin;
+    wave.splits_per_block = static_cast<uint32_t>(
+        std::clamp<uint64_t>(splits / std::max(1u, blocks_wanted), 1, kSplitsPerBlockMax));
+    uint32_t blocks = 0;
+    for (const Tile& tile : wave.tiles) {
+      wave.tile_blocks.push_back(blocks);
+      blocks += static_cast<uint32_t>(
+          DivUp(tile.split_end - tile.split_begin, uint64_t{wave.splits_per_block}));
+    }
+    wave.tile_blocks.push_back(blocks);
+  }
+
+  const AttentionShape& shape_;
+  const BlockTables& tables_;
+  const std::span<const AttentionTask> tasks_;
+  const uint64_t states_limit_;
+  const uint32_t group_;
+  std::vector<uint32_t> first_rows_;  // of each task
+  AttendPlan plan_;
+};
+
+}  // namespace
+
+AttendPlan MakePlan(const AttentionShape& shape, const BlockTables& tables,
+                    std::span<const AttentionTask> tasks, uint64_t states_limit,
+                    uint32_t blocks_wanted) {
+  return Planner(shape, tables, tasks, states_limit).Make(blocks_wanted);
+}
+
+}  // namespace quire::cuda
