@@ -21,6 +21,7 @@ enum class LockRank : uint16_t {
   kSequence = 10,       // cache::SequenceImpl
   kCache = 20,          // cache::Core: index, accounts, slots
   kPool = 30,           // pool::Pool
+  kDeviceOps = 35,      // cuda: staging memory of block operations
   kBlockStoreC = 39,    // embed: batches of a quire_store that ended
   kBlockStore = 40,     // store: batches of a BlockStore
   kLeaf = 65535,        // nothing else is taken while it is held

@@ -39,7 +39,7 @@ inline constexpr uint16_t kNanScale = 0x7e00;
 
 namespace internal {
 
-inline TokenScale WithInverse(uint16_t scale, uint16_t mid) {
+constexpr TokenScale WithInverse(uint16_t scale, uint16_t mid) {
   return {.scale = scale,
           .mid = mid,
           .inverse = scale == 0 ? 0.0f : 1.0f / F16ToF32(scale),
@@ -51,7 +51,7 @@ inline TokenScale WithInverse(uint16_t scale, uint16_t mid) {
 /// The scale of a token whose values lie within [low, high], for codes within [code_low,
 /// code_high], and its mid. The mid is rounded first, the scale then never down: both ends have a
 /// code.
-inline TokenScale ScaleOfRange(float low, float high, float code_low, float code_high) {
+constexpr TokenScale ScaleOfRange(float low, float high, float code_low, float code_high) {
   const float step = high / (code_high - code_low) - low / (code_high - code_low);
   const uint16_t mid = F32ToStoredF16(low - step * code_low);
   const float middle = F16ToF32(mid);
@@ -61,13 +61,13 @@ inline TokenScale ScaleOfRange(float low, float high, float code_low, float code
 }
 
 /// The scale of a token whose largest magnitude is `largest`, for codes up to code_max.
-inline TokenScale ScaleOfMagnitude(float largest, float code_max) {
+constexpr TokenScale ScaleOfMagnitude(float largest, float code_max) {
   return internal::WithInverse(F16NotBelow(largest / code_max), 0);
 }
 
 /// The scale, and mid, of a token whose values lie within [low, high].
 template <class Format>
-TokenScale ScaleOf(float low, float high) {
+constexpr TokenScale ScaleOf(float low, float high) {
   if constexpr (Format::kHasMids) {
     return ScaleOfRange(low, high, Format::kLow, Format::kHigh);
   } else {

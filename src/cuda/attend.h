@@ -61,6 +61,11 @@ struct SplitsArgs {
   SplitStates states{};
 };
 
+struct SplitsLaunch {
+  uint32_t blocks = 0;       // of threads: the last entry of tile_blocks
+  uint32_t queries_max = 0;  // of a tile
+};
+
 /// States of consecutive splits of one query vector.
 struct Segment {
   uint64_t split_begin = 0;

@@ -15,7 +15,7 @@ namespace quire::cuda {
 ///
 /// Errors:   Supports: kUnsupported K or V of more than 512 channels, or open blocks that are
 ///           encoded. Attend: kNoSpace the device has no memory for the states of splits
-/// Threads:  those of the device; the executor is not used
+/// Threads:  one at a time; the executor is not used
 /// Lifetime: not longer than the device
 std::unique_ptr<AttentionBackend> MakeAttention(Device& device);
 

@@ -8,17 +8,21 @@
 #include <string_view>
 
 #include "cuda/attend.h"
+#include "cuda/blocks.h"
 #include "quire/env.h"
 #include "quire/error.h"
 
 namespace quire::cuda {
 
-struct SplitsLaunch {
-  uint32_t blocks = 0;       // of threads: the last entry of tile_blocks
-  uint32_t queries_max = 0;  // of a tile
+/// Equal runs of bytes in two memories: `count` of `bytes` each.
+struct CopyShape {
+  uint32_t count = 1;
+  uint64_t bytes = 0;
+  uint64_t from_stride_bytes = 0;
+  uint64_t to_stride_bytes = 0;
 };
 
-/// Threads: one at a time
+/// Threads: any; what one thread asks for takes place in its order
 class Device {
  public:
   virtual ~Device() = default;
@@ -26,14 +30,24 @@ class Device {
   /// "sm_90".
   virtual std::string_view target() const = 0;
 
-  /// Memory of the device, aligned to 256 bytes; it may be freed while launches that use it wait.
+  /// Memory of the device, aligned to 256 bytes.
   /// Errors: kNoSpace with the number of bytes asked for
   virtual Result<void*> Allocate(uint64_t bytes) = 0;
+  /// Takes place in the order of the stream. Null: nothing.
   virtual void Free(void* memory) = 0;
+  /// Whether an address is the device's.
+  virtual bool Owns(const void* address) const = 0;
+
   /// `host` is read before the call returns.
   virtual void CopyIn(const void* host, uint64_t bytes, void* device) = 0;
-  /// `host` is written when Synchronize returns.
-  virtual void CopyOut(const void* device, uint64_t bytes, void* host) = 0;
+  /// Copies within the device and between it and the host, whose bytes have to stay until a fence
+  /// after the call is done.
+  virtual void Copy(const void* from, void* to, const CopyShape& shape) = 0;
+  /// Zeroes the runs that `to_stride_bytes` describes.
+  virtual void Zero(void* to, const CopyShape& shape) = 0;
+
+  /// Done when everything so far is; null: it is.
+  virtual std::unique_ptr<Fence> Record() = 0;
   /// Waits for everything so far.
   /// Errors: kIo says what the device reports; it stays that way
   virtual Result<void> Synchronize() = 0;
@@ -41,11 +55,15 @@ class Device {
   // Launches; pointers in their arguments are the device's.
   virtual void Launch(const SplitsArgs& args, const SplitsLaunch& how) = 0;
   virtual void Launch(const FoldArgs& args, uint32_t vectors) = 0;
+  virtual void Launch(const WriteArgs& args) = 0;
+  virtual void Launch(const ReadArgs& args) = 0;
+  virtual void Launch(const EncodeArgs& args) = 0;
+  virtual void Launch(const ChecksumArgs& args) = 0;
 };
 
 /// Memory of a device that grows to the largest use and stays.
 ///
-/// Threads: one at a time, those of the device
+/// Threads: one at a time
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(Device& device) : device_(device) {}

@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "attention/exp.h"
-#include "codec/rotate.h"
 #include "cuda/attend.h"
+#include "cuda/rotate-inl.h"
 #include "cuda/simt.h"
 #include "cuda/splits-inl.h"
 
@@ -61,7 +61,7 @@ class FoldKernel {
     }
     if (vector_.out == nullptr) return;
     self_.Sync();
-    if (args_.value.rotated) RotateRow(row);
+    if (args_.value.rotated) RotateShared(self_, row, dim);
     for (uint32_t channel = self_.id(); channel < dim; channel += self_.count()) {
       vector_.out[channel] = is_empty ? 0.0f : row[channel];
     }
@@ -106,26 +106,6 @@ class FoldKernel {
       vector_.to.max[at] = lanes[lane].max;
       vector_.to.sum[at] = lanes[lane].sum;
     }
-  }
-
-  // codec/rotate.h.
-  QUIRE_KERNEL void RotateRow(float* row) {
-    const uint32_t dim = args_.value.dim;
-    const uint32_t n = codec::RotationDim(dim);
-    if (n == 1) return;
-    for (uint32_t h = 1; h < n; h *= 2) {
-      for (uint32_t pair = self_.id(); pair < dim / 2; pair += self_.count()) {
-        const uint32_t d = pair / h * 2 * h + pair % h;
-        const float a = row[d];
-        const float b = row[d + h];
-        row[d] = a + b;
-        row[d + h] = a - b;
-      }
-      self_.Sync();
-    }
-    const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
-    for (uint32_t d = self_.id(); d < dim; d += self_.count()) row[d] *= factor;
-    self_.Sync();
   }
 
   Thread& self_;

@@ -2,13 +2,23 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iterator>
+#include <map>
 
+#include "base/bits.h"
+#include "base/mutex.h"
+#include "cuda/checksum-inl.h"
+#include "cuda/encode-inl.h"
 #include "cuda/fold-inl.h"
 #include "cuda/host_grid.h"
+#include "cuda/rows-inl.h"
 #include "cuda/splits-inl.h"
 
 namespace quire::cuda {
 namespace {
+
+using Thread = HostGrid::Thread;
 
 constexpr size_t kAlignment = 256;
 
@@ -20,15 +30,37 @@ class HostDevice final : public Device {
     void* const memory = std::aligned_alloc(kAlignment, RoundUp(bytes, kAlignment));
     if (memory == nullptr) return Fail(ErrorCode::kNoSpace, "no memory for a device");
     std::memset(memory, 0xff, bytes);
+    MutexLock lock(mutex_);
+    allocated_[memory] = bytes;
     return memory;
   }
-  void Free(void* memory) override { std::free(memory); }
+  void Free(void* memory) override {
+    MutexLock lock(mutex_);
+    allocated_.erase(memory);
+    std::free(memory);
+  }
   void CopyIn(const void* host, uint64_t bytes, void* device) override {
     std::memcpy(device, host, bytes);
   }
-  void CopyOut(const void* device, uint64_t bytes, void* host) override {
-    std::memcpy(host, device, bytes);
+  bool Owns(const void* address) const override {
+    MutexLock lock(mutex_);
+    const auto after = allocated_.upper_bound(address);
+    if (after == allocated_.begin()) return false;
+    const auto& [begin, bytes] = *std::prev(after);
+    return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(begin) + bytes;
   }
+  void Copy(const void* from, void* to, const CopyShape& shape) override {
+    for (uint32_t i = 0; i < shape.count; ++i) {
+      std::memcpy(static_cast<std::byte*>(to) + i * shape.to_stride_bytes,
+                  static_cast<const std::byte*>(from) + i * shape.from_stride_bytes, shape.bytes);
+    }
+  }
+  void Zero(void* to, const CopyShape& shape) override {
+    for (uint32_t i = 0; i < shape.count; ++i) {
+      std::memset(static_cast<std::byte*>(to) + i * shape.to_stride_bytes, 0, shape.bytes);
+    }
+  }
+  std::unique_ptr<Fence> Record() override { return nullptr; }
   Result<void> Synchronize() override { return {}; }
 
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
@@ -38,20 +70,44 @@ class HostDevice final : public Device {
   }
 
   void Launch(const FoldArgs& args, uint32_t vectors) override {
-    grid_.Run(vectors, kAttendThreads, FoldSharedBytes(args.value.dim),
-              [&](HostGrid::Thread& self) { FoldKernel<HostGrid::Thread>(self, args).Run(); });
+    Run(vectors, kAttendThreads, FoldSharedBytes(args.value.dim),
+        [&](Thread& self) { FoldKernel<Thread>(self, args).Run(); });
+  }
+  void Launch(const WriteArgs& args) override {
+    Run(args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
+        [&](Thread& self) { WriteRow(self, args); });
+  }
+  void Launch(const ReadArgs& args) override {
+    Run(args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
+        [&](Thread& self) { ReadRow(self, args); });
+  }
+  void Launch(const EncodeArgs& args) override {
+    using Kernel = EncodeKernel<Thread>;
+    Run(Kernel::Blocks(args.open), kBlockThreads, Kernel::SharedBytes(args.open.dim),
+        [&](Thread& self) { Kernel(self, args).Run(); });
+  }
+  void Launch(const ChecksumArgs& args) override {
+    using Kernel = ChecksumKernel<Thread>;
+    Run(ChecksumBlocks(args), kBlockThreads, Kernel::kSharedBytes,
+        [&](Thread& self) { Kernel(self, args).Run(); });
   }
 
  private:
   template <uint32_t kQueries>
   void Splits(const SplitsArgs& args, const SplitsLaunch& how) {
-    grid_.Run(how.blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim),
-              [&](HostGrid::Thread& self) {
-                SplitsKernel<HostGrid::Thread, Any, Any, kQueries>(self, args).Run();
-              });
+    Run(how.blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim),
+        [&](Thread& self) { SplitsKernel<Thread, Any, Any, kQueries>(self, args).Run(); });
   }
 
-  HostGrid grid_;
+  void Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+           const std::function<void(Thread&)>& kernel) {
+    MutexLock lock(mutex_);
+    grid_.Run(blocks, threads, shared_bytes, kernel);
+  }
+
+  mutable Mutex mutex_{LockRank::kLeaf};
+  HostGrid grid_ QUIRE_GUARDED_BY(mutex_);
+  std::map<const void*, uint64_t> allocated_ QUIRE_GUARDED_BY(mutex_);  // bytes by address
 };
 
 }  // namespace

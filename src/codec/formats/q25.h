@@ -35,8 +35,10 @@ struct Q25 {
   static constexpr int32_t kBias = 127;
 
   static constexpr int32_t IntegerOf(uint8_t code) {
-    const auto& points = (code & kSecondOfPair) != 0 ? kPairSecondIntegers : kPairFirstIntegers;
-    const int32_t value = points[code % kPairPoints];
+    constexpr IntegerTable kFirst = kPairFirstIntegers;
+    constexpr IntegerTable kSecond = kPairSecondIntegers;
+    const uint32_t point = code % kPairPoints;
+    const int32_t value = (code & kSecondOfPair) != 0 ? kSecond[point] : kFirst[point];
     return (code & kPairNegated) != 0 ? -value : value;
   }
   static constexpr float ValueOf(uint8_t code) {
@@ -77,15 +79,19 @@ constexpr PairMember PairOf(InnerAxis inner, uint32_t channel) {
 
 /// Half the squared length of a point: what its product with a value must exceed to be near.
 constexpr float PairCost(size_t i) {
-  return 0.5f * (kPairFirst[i] * kPairFirst[i] + kPairSecond[i] * kPairSecond[i]);
+  constexpr auto kFirst = kPairFirst;
+  constexpr auto kSecond = kPairSecond;
+  return 0.5f * (kFirst[i] * kFirst[i] + kSecond[i] * kSecond[i]);
 }
 
 /// The nearest point of two scaled values, the first of equally near ones.
-inline uint8_t PairCode(float first, float second) {
+constexpr uint8_t PairCode(float first, float second) {
+  constexpr auto kFirst = kPairFirst;
+  constexpr auto kSecond = kPairSecond;
   float best = -std::numeric_limits<float>::max();
   uint32_t code = 0;
   for (uint32_t i = 0; i < kPairPoints; ++i) {
-    const float product = first * kPairFirst[i] + second * kPairSecond[i];
+    const float product = first * kFirst[i] + second * kSecond[i];
     const float gain = std::fabs(product) - PairCost(i);
     if (!(gain > best)) continue;
     best = gain;
@@ -95,14 +101,14 @@ inline uint8_t PairCode(float first, float second) {
 }
 
 /// Scales a token's pairs before their points are chosen, so that the values have variance 1.
-inline float PairInverse(float sum_of_squares, uint32_t dim) {
+constexpr float PairInverse(float sum_of_squares, uint32_t dim) {
   const float inverse = 1.0f / std::sqrt(sum_of_squares / static_cast<float>(dim));
   return inverse <= std::numeric_limits<float>::max() ? inverse : 0.0f;
 }
 
 /// The scale of least squared error once the points are chosen: products of values and points over
 /// the points' squares.
-inline uint16_t PairScale(float products, float squares) {
+constexpr uint16_t PairScale(float products, float squares) {
   const float scale = products / squares;
   return F32ToStoredF16(scale <= 65504.0f ? std::max(scale, 0.0f) : 65504.0f);
 }

@@ -35,8 +35,15 @@ struct Table16 {
   // Attention leaves two of them joined in sixteen bits (attention/integer-inl.h).
   static_assert(*std::ranges::max_element(kTable) + kBias < 128, "with the bias more than 7 bits");
 
-  static constexpr int32_t IntegerOf(uint8_t code) { return kTable[code]; }
-  static constexpr float ValueOf(uint8_t code) { return kValues[code]; }
+  // Copies of their own: device code has no table of the host's.
+  static constexpr int32_t IntegerOf(uint8_t code) {
+    constexpr IntegerTable kOwn = kTable;
+    return kOwn[code];
+  }
+  static constexpr float ValueOf(uint8_t code) {
+    constexpr std::array<float, 16> kOwn = kValues;
+    return kOwn[code];
+  }
 };
 
 /// A table that ascends.
@@ -46,7 +53,7 @@ struct AscendingTable16 : Table16<kTable, kIntegersPerOne> {
 
   /// From here on, code i is nearer than code i - 1: halfway, in f32.
   static constexpr float Threshold(size_t i) {
-    const auto& values = Table16<kTable, kIntegersPerOne>::kValues;
+    constexpr std::array<float, 16> values = Table16<kTable, kIntegersPerOne>::kValues;
     return (values[i - 1] + values[i]) * 0.5f;
   }
 

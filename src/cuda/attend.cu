@@ -1,0 +1,66 @@
+// The attention kernels as device code. A codec that K and V have both has a kernel of its own; all
+// other pairs share one that asks.
+#include "cuda/cuda_thread.h"
+#include "cuda/fold-inl.h"
+#include "cuda/launch.h"
+#include "cuda/splits-inl.h"
+
+namespace quire::cuda {
+namespace {
+
+template <class Keys, class Values, uint32_t kQueries>
+__global__ void __launch_bounds__(kAttendThreads)
+    RunSplits(const __grid_constant__ SplitsArgs args) {
+  CudaThread self(LaunchedShared());
+  SplitsKernel<CudaThread, Keys, Values, kQueries>(self, args).Run();
+}
+
+__global__ void __launch_bounds__(kAttendThreads) RunFold(const __grid_constant__ FoldArgs args) {
+  CudaThread self(LaunchedShared());
+  FoldKernel<CudaThread>(self, args).Run();
+}
+
+template <class Keys, class Values, uint32_t kQueries>
+int Launch(const SplitsArgs& args, uint32_t blocks, CUstream_st* stream) {
+  const uint32_t shared_bytes = SharedBytes<kQueries>(args.shape.key.dim);
+  auto* const kernel = RunSplits<Keys, Values, kQueries>;
+  const cudaError_t grown = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (grown != cudaSuccess) return grown;
+  kernel<<<blocks, kAttendThreads, shared_bytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+template <uint32_t kQueries, class Format, class... Others>
+int LaunchKnown(const SplitsArgs& args, uint32_t blocks, CUstream_st* stream) {
+  if (args.shape.key.codec == Format::kCodec && args.shape.value.codec == Format::kCodec) {
+    return Launch<Known<Format>, Known<Format>, kQueries>(args, blocks, stream);
+  }
+  if constexpr (sizeof...(Others) > 0) {
+    return LaunchKnown<kQueries, Others...>(args, blocks, stream);
+  } else {
+    return Launch<Any, Any, kQueries>(args, blocks, stream);
+  }
+}
+
+template <uint32_t kQueries>
+int LaunchQueries(const SplitsArgs& args, uint32_t blocks, CUstream_st* stream) {
+  using namespace codec;
+  return LaunchKnown<kQueries, F16Format, Bf16Format, Fp8E4m3, Fp8E5m2, Int8, Int4, Nf4, Fp4, Q25>(
+      args, blocks, stream);
+}
+
+}  // namespace
+
+int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* stream) {
+  if (how.queries_max <= 4) return LaunchQueries<4>(args, how.blocks, stream);
+  if (how.queries_max <= 8) return LaunchQueries<8>(args, how.blocks, stream);
+  return LaunchQueries<16>(args, how.blocks, stream);
+}
+
+int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream) {
+  RunFold<<<vectors, kAttendThreads, FoldSharedBytes(args.value.dim), stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace quire::cuda

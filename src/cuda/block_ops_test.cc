@@ -1,0 +1,200 @@
+// The block operations of devices, run on the host: they leave the bytes that the host's leave.
+#include "cuda/block_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/prng.h"
+#include "codec/planes.h"
+#include "cuda/host_device.h"
+#include "quire/geometry.h"
+
+namespace quire::cuda {
+namespace {
+
+StreamLayout Layout(Codec codec, InnerAxis inner, uint32_t dim, uint32_t block_tokens,
+                    bool rotated) {
+  StreamLayout layout{.codec = codec,
+                      .inner = inner,
+                      .heads = 3,
+                      .dim = dim,
+                      .block_tokens = block_tokens,
+                      .offset_bytes = 64,
+                      .rotated = rotated};
+  layout.head_stride_bytes = codec::PlaneBytes(codec, inner, dim, block_tokens) + 32;
+  layout.scale_offset_bytes = layout.offset_bytes + layout.heads * layout.head_stride_bytes;
+  layout.scale_head_stride_bytes = codec::ScaleBytes(codec, block_tokens);
+  return layout;
+}
+
+uint64_t SlotBytes(const StreamLayout& layout) {
+  return layout.scale_offset_bytes + layout.heads * layout.scale_head_stride_bytes + 64;
+}
+
+class CudaBlockOps : public testing::Test {
+ protected:
+  std::vector<std::byte> SomeBytes(uint64_t count) {
+    std::vector<std::byte> bytes(count);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(prng_.Next64());
+    return bytes;
+  }
+
+  /// Ordinary values, and now and then those at which formats differ.
+  std::vector<float> SomeValues(size_t count) {
+    constexpr float kOdd[] = {0.0f,     -0.0f,  65519.0f, -7e4f,   1e-8f, 3e-5f,
+                              0x1p117f, -3e38f, 448.0f,   57344.f, 1.5f,  2.5f};
+    std::vector<float> values(count);
+    for (float& value : values) {
+      value = prng_.NextChance(40) ? kOdd[prng_.NextBelow(std::size(kOdd))]
+                                   : prng_.NextFloat(-3.0f, 3.0f);
+    }
+    return values;
+  }
+
+  std::unique_ptr<Device> device_ = MakeHostDevice();
+  std::unique_ptr<BlockOps> ops_ = MakeBlockOps(*device_).value();
+  BlockOps& host_ = HostBlockOps();
+  Prng prng_{23};
+};
+
+TEST_F(CudaBlockOps, RowsAreStoredAsTheHostStoresThem) {
+  for (const Codec codec : {Codec::kF32, Codec::kF16, Codec::kBf16}) {
+    for (const InnerAxis inner : {InnerAxis::kToken, InnerAxis::kDim}) {
+      for (const uint32_t dim : {1u, 24u, 96u, 128u, 200u}) {
+        for (const bool rotated : {false, true}) {
+          const StreamLayout stream = Layout(codec, inner, dim, 32, rotated);
+          const std::vector<float> values = SomeValues(size_t{40} * (stream.heads * dim + 5));
+          const RowsView rows{.data = values.data(),
+                              .dtype = Codec::kF32,
+                              .token_stride = static_cast<int64_t>(stream.heads * dim + 5),
+                              .head_stride = static_cast<int64_t>(dim)};
+          std::vector<std::byte> want = SomeBytes(SlotBytes(stream));
+          std::vector<std::byte> got = want;
+          const TokensInBlock at{.begin = 5, .count = 20};
+          host_.WriteRows(stream, rows, 3, at, want.data());
+          ops_->WriteRows(stream, rows, 3, at, got.data());
+          ASSERT_EQ(got, want) << CodecName(codec) << " dim " << dim << " rotated " << rotated;
+          std::vector<float> read_want(stream.heads * (at.count * dim + 7), 9.0f);
+          std::vector<float> read_got = read_want;
+          const auto stride = static_cast<int64_t>(at.count * dim + 7);
+          host_.ReadRows(stream, want.data(), at, read_want.data(), stride);
+          ops_->ReadRows(stream, got.data(), at, read_got.data(), stride);
+          ASSERT_EQ(std::memcmp(read_got.data(), read_want.data(), read_want.size() * 4), 0)
+              << CodecName(codec) << " dim " << dim << " rotated " << rotated;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaBlockOps, RowsOfTheirOwnDtypeAreCopiedBitForBit) {
+  for (const Codec codec : {Codec::kF16, Codec::kBf16}) {
+    const StreamLayout stream = Layout(codec, InnerAxis::kToken, 24, 16, false);
+    const std::vector<std::byte> values = SomeBytes(16 * 3 * 24 * 2);  // NaNs with payloads too
+    const RowsView rows{
+        .data = values.data(), .dtype = codec, .token_stride = 72, .head_stride = 24};
+    std::vector<std::byte> want = SomeBytes(SlotBytes(stream));
+    std::vector<std::byte> got = want;
+    host_.WriteRows(stream, rows, 0, {.begin = 0, .count = 16}, want.data());
+    ops_->WriteRows(stream, rows, 0, {.begin = 0, .count = 16}, got.data());
+    EXPECT_EQ(got, want) << CodecName(codec);
+  }
+}
+
+TEST_F(CudaBlockOps, RowsOfTheDeviceAreReadThere) {
+  const StreamLayout stream = Layout(Codec::kF16, InnerAxis::kToken, 24, 16, false);
+  const std::vector<float> values = SomeValues(16 * 3 * 24);
+  auto* const there = static_cast<float*>(device_->Allocate(values.size() * 4).value());
+  device_->CopyIn(values.data(), values.size() * 4, there);
+  std::vector<std::byte> want = SomeBytes(SlotBytes(stream));
+  std::vector<std::byte> got = want;
+  RowsView rows{.data = values.data(), .token_stride = 72, .head_stride = 24};
+  host_.WriteRows(stream, rows, 2, {.begin = 1, .count = 9}, want.data());
+  rows.data = there;
+  ops_->WriteRows(stream, rows, 2, {.begin = 1, .count = 9}, got.data());
+  EXPECT_EQ(got, want);
+  device_->Free(there);
+}
+
+TEST_F(CudaBlockOps, BlocksAreSealedAsTheHostSealsThem) {
+  for (const Codec codec : kCodecs) {
+    for (const InnerAxis inner : {InnerAxis::kToken, InnerAxis::kDim}) {
+      for (const uint32_t dim : {1u, 7u, 33u, 64u, 80u, 128u, 200u}) {
+        const uint32_t block_tokens = dim % 2 == 0 ? 32 : 16;
+        const Codec open_codec = std::array{Codec::kF32, Codec::kF16, Codec::kBf16}[dim % 3];
+        const StreamLayout open = Layout(open_codec, inner, dim, block_tokens, false);
+        const StreamLayout sealed = Layout(codec, inner, dim, block_tokens, false);
+        std::vector<float> values = SomeValues(size_t{block_tokens} * 3 * dim);
+        values[prng_.NextBelow(values.size())] = std::numeric_limits<float>::infinity();
+        for (uint32_t d = 0; d < dim; ++d) values[d] = 0.0f;  // a token of zeros
+        std::vector<std::byte> open_slot = SomeBytes(SlotBytes(open));
+        host_.WriteRows(open,
+                        {.data = values.data(),
+                         .token_stride = static_cast<int64_t>(3 * dim),
+                         .head_stride = static_cast<int64_t>(dim)},
+                        0, {.begin = 0, .count = block_tokens}, open_slot.data());
+        std::vector<std::byte> want = SomeBytes(SlotBytes(sealed));
+        std::vector<std::byte> got = want;
+        host_.Encode(open, open_slot.data(), sealed, want.data());
+        ops_->Encode(open, open_slot.data(), sealed, got.data());
+        ASSERT_EQ(got, want) << CodecName(codec) << " inner " << static_cast<int>(inner) << " dim "
+                             << dim;
+        const TokensInBlock at{.begin = 3, .count = 11};
+        std::vector<float> read_want(size_t{3} * at.count * dim);
+        std::vector<float> read_got = read_want;
+        const auto stride = static_cast<int64_t>(at.count * dim);
+        host_.ReadRows(sealed, want.data(), at, read_want.data(), stride);
+        ops_->ReadRows(sealed, got.data(), at, read_got.data(), stride);
+        for (size_t i = 0; i < read_want.size(); ++i) {
+          if (std::isnan(read_want[i])) {
+            ASSERT_TRUE(std::isnan(read_got[i]));
+          } else {
+            ASSERT_EQ(std::bit_cast<uint32_t>(read_got[i]), std::bit_cast<uint32_t>(read_want[i]))
+                << CodecName(codec) << " dim " << dim << " value " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaBlockOps, ChecksumsAreCrc32c) {
+  for (const uint64_t bytes : {1, 255, 256, 257, 4000, 32768, 70001}) {
+    const std::vector<std::byte> slot = SomeBytes(3 * (bytes + 9));
+    for (const uint32_t count : {1u, 3u}) {
+      const SlotPieces pieces{.count = count, .bytes = bytes, .stride_bytes = bytes + 9};
+      uint32_t want = 0;
+      uint32_t got = 1;
+      host_.Checksum(slot.data(), pieces, &want);
+      ops_->Checksum(slot.data(), pieces, &got);
+      EXPECT_EQ(got, want) << count << " of " << bytes;
+    }
+  }
+}
+
+TEST_F(CudaBlockOps, MovesPiecesAndNothingElse) {
+  const SlotPieces pieces{.count = 3, .bytes = 40, .stride_bytes = 100};
+  const std::vector<std::byte> from = SomeBytes(300);
+  std::vector<std::byte> want = SomeBytes(300);
+  std::vector<std::byte> got = want;
+  host_.Copy(from.data(), want.data(), pieces);
+  ops_->Copy(from.data(), got.data(), pieces);
+  EXPECT_EQ(got, want);
+  std::vector<std::byte> out(120);
+  ops_->CopyOut(from.data(), pieces, out.data());
+  std::vector<std::byte> out_want(120);
+  host_.CopyOut(from.data(), pieces, out_want.data());
+  EXPECT_EQ(out, out_want);
+  host_.CopyIn(out.data(), pieces, want.data());
+  ops_->CopyIn(out.data(), pieces, got.data());
+  host_.Zero(want.data() + 7, pieces);
+  ops_->Zero(got.data() + 7, pieces);
+  EXPECT_EQ(got, want);
+}
+
+}  // namespace
+}  // namespace quire::cuda

@@ -1,0 +1,34 @@
+// The rotation of codec/rotate.h by the threads of a block.
+#ifndef QUIRE_CUDA_ROTATE_INL_H_
+#define QUIRE_CUDA_ROTATE_INL_H_
+
+#include <cstdint>
+
+#include "codec/rotate.h"
+#include "cuda/simt.h"
+
+namespace quire::cuda {
+
+/// One row in shared memory, rotated in place (codec/rotate.h). Ends with a Sync.
+template <class Thread>
+QUIRE_KERNEL void RotateShared(Thread& self, float* row, uint32_t dim) {
+  const uint32_t n = codec::RotationDim(dim);
+  if (n == 1) return;
+  for (uint32_t h = 1; h < n; h *= 2) {
+    for (uint32_t pair = self.id(); pair < dim / 2; pair += self.count()) {
+      const uint32_t d = pair / h * 2 * h + pair % h;
+      const float a = row[d];
+      const float b = row[d + h];
+      row[d] = a + b;
+      row[d + h] = a - b;
+    }
+    self.Sync();
+  }
+  const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
+  for (uint32_t d = self.id(); d < dim; d += self.count()) row[d] *= factor;
+  self.Sync();
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_ROTATE_INL_H_
