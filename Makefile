@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -22,6 +22,10 @@ dev-deps:
 
 build: deps  ## the program, at build/release/quire
 	@$(call BUILD,release) $(if $(wildcard apps/quire/CMakeLists.txt),--target quire)
+
+cuda: deps  ## the program for CUDA devices too, at build/cuda/quire (needs nvcc 13, no device)
+	@command -v nvcc >/dev/null || { echo "make cuda: nvcc is not in PATH; install CUDA 13 and try again"; exit 2; }
+	@$(call BUILD,cuda)
 
 install: build  ## the program, libquire.so, headers, CMake and pkg-config files; PREFIX and DESTDIR
 	@$(call BUILD,release) --target quire_shared

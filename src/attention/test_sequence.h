@@ -95,6 +95,8 @@ class TestArena {
   }
 
   std::byte* base() const { return base_; }
+  /// Of all slots so far, from base() on.
+  uint64_t used_bytes() const { return end_bytes_; }
 
   /// The number of a slot of exactly so many bytes, all of them 0xff; those behind it are nobody's.
   uint32_t Add(uint64_t bytes) {

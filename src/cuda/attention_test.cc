@@ -6,24 +6,49 @@
 #include <rapidcheck/gtest.h>
 
 #include "attention/test_sequence.h"
-#include "cuda/host_device.h"
+#include "cuda/test_device.h"
 
 namespace quire::cuda {
 namespace {
 
 using attention::MakeShape;
 using attention::RandomFloats;
+using attention::TestArena;
 using attention::TestSequence;
 using attention::TestShape;
 
 class CudaAttention : public testing::Test {
  protected:
-  std::vector<float> Compute(AttentionBackend& backend, const AttentionShape& shape,
-                             const TestSequence& sequence, uint64_t first_position, uint32_t rows,
-                             const std::vector<float>& queries) {
+  void SetUp() override {
+    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device here: these kernels have not run";
+    backend_ = MakeAttention(*device_);
+  }
+
+  /// Tables of the host with slots that the device has.
+  static BlockTables There(BlockTables tables, const Mirror& arena) {
+    tables.sealed.base = tables.open.base = arena.there();
+    return tables;
+  }
+
+  std::vector<float> Judge(const AttentionShape& shape, const TestSequence& sequence,
+                           uint64_t first_position, uint32_t rows,
+                           const std::vector<float>& queries) {
     std::vector<float> out(size_t{rows} * shape.query_heads * shape.value.dim, -7.0f);
     const AttentionTask task = sequence.Task(first_position, rows, queries.data(), out.data());
-    attention::Attend(backend, shape, sequence.tables(), {&task, 1}, *executor_);
+    attention::Attend(*judge_, shape, sequence.tables(), {&task, 1}, *executor_);
+    return out;
+  }
+
+  std::vector<float> Compute(const AttentionShape& shape, const TestSequence& sequence,
+                             uint64_t first_position, uint32_t rows, std::vector<float> queries) {
+    std::vector<float> out(size_t{rows} * shape.query_heads * shape.value.dim, -7.0f);
+    const Mirror arena(*device_, TestArena::Get().base(), TestArena::Get().used_bytes());
+    const Mirror asked(*device_, queries.data(), queries.size() * sizeof(float));
+    Mirror answered(*device_, out.data(), out.size() * sizeof(float));
+    const AttentionTask task =
+        sequence.Task(first_position, rows, asked.there<float>(), answered.there<float>());
+    attention::Attend(*backend_, shape, There(sequence.tables(), arena), {&task, 1}, *executor_);
+    answered.Fetch();
     return out;
   }
 
@@ -32,14 +57,14 @@ class CudaAttention : public testing::Test {
                            uint64_t first_position, uint32_t rows) {
     const std::vector<float> queries =
         RandomFloats(size_t{rows} * shape.query_heads * shape.key.dim, &prng_);
-    const auto want = Compute(*judge_, shape, sequence, first_position, rows, queries);
-    const auto got = Compute(*backend_, shape, sequence, first_position, rows, queries);
+    const auto want = Judge(shape, sequence, first_position, rows, queries);
+    const auto got = Compute(shape, sequence, first_position, rows, queries);
     EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
         << "position " << first_position << " rows " << rows;
   }
 
-  std::unique_ptr<Device> device_ = MakeHostDevice();
-  std::unique_ptr<AttentionBackend> backend_ = MakeAttention(*device_);
+  std::unique_ptr<Device> device_ = MakeTestDevice();
+  std::unique_ptr<AttentionBackend> backend_;
   std::unique_ptr<AttentionBackend> judge_ = MakeJudgeAttention();
   std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
   Prng prng_{17};
@@ -61,6 +86,130 @@ TEST_F(CudaAttention, EveryCodecAndLengthAroundEveryEdge) {
     }
     ExpectTheJudgesBits(shape, sequence, 240, 33);
   }
+}
+
+// Real head shapes: groups that fill a tile in part, and that take several.
+TEST_F(CudaAttention, RealHeadShapes) {
+  const TestShape shapes[] = {{.group = 2, .key_dim = 128, .value_dim = 128},
+                              {.group = 7, .key_dim = 64, .value_dim = 64},
+                              {.group = 3, .key_dim = 96, .value_dim = 96},
+                              {.group = 33, .key_dim = 64, .value_dim = 64},
+                              {.group = 1, .key_dim = 192, .value_dim = 128, .block_tokens = 64},
+                              {.group = 8, .key_dim = 256, .value_dim = 256, .block_tokens = 256},
+                              {.group = 2, .key_dim = 512, .value_dim = 512}};
+  for (TestShape test : shapes) {
+    for (const Codec codec : {Codec::kBf16, Codec::kInt8, Codec::kNf4, Codec::kQ25}) {
+      test.key_codec = test.value_codec = codec;
+      const AttentionShape shape = MakeShape(test);
+      TestSequence sequence(shape, 300, false, &prng_);
+      ExpectTheJudgesBits(shape, sequence, 299, 1);
+      ExpectTheJudgesBits(shape, sequence, 290, 9);
+    }
+  }
+}
+
+TEST_F(CudaAttention, WindowsAndSinks) {
+  for (const Codec codec : {Codec::kF16, Codec::kInt4}) {
+    for (const uint32_t window : {1u, 17u, 256u, 300u}) {
+      for (const uint32_t sinks : {0u, 4u, 300u}) {
+        const AttentionShape shape = MakeShape({.group = 2,
+                                                .key_codec = codec,
+                                                .value_codec = codec,
+                                                .window_tokens = window,
+                                                .sink_tokens = sinks});
+        TestSequence sequence(shape, 1300, false, &prng_);
+        sequence.DropInvisible(1280);
+        SCOPED_TRACE(testing::Message() << "window " << window << " sinks " << sinks);
+        ExpectTheJudgesBits(shape, sequence, 1280, 20);
+      }
+    }
+  }
+}
+
+// Sequences with a common prefix: it is read once for all, and no bit tells.
+TEST_F(CudaAttention, Cascades) {
+  for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
+    const AttentionShape shape = MakeShape({.kv_heads = 2,
+                                            .group = 4,
+                                            .key_dim = 32,
+                                            .value_dim = 32,
+                                            .key_codec = codec,
+                                            .value_codec = codec});
+    constexpr uint32_t kSequences = 7;
+    std::vector<std::unique_ptr<TestSequence>> sequences;
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      sequences.push_back(std::make_unique<TestSequence>(shape, 700 + 31 * i, false, &prng_));
+      if (i > 0) sequences[i]->ShareFirst(*sequences[0], 2 * kSplitTokens / 16);
+    }
+    const uint32_t floats = shape.query_heads * shape.key.dim;
+    std::vector<float> queries = RandomFloats(size_t{kSequences} * floats, &prng_);
+    std::vector<float> want(queries.size());
+    std::vector<float> got(queries.size());
+    const Mirror arena(*device_, TestArena::Get().base(), TestArena::Get().used_bytes());
+    const Mirror asked(*device_, queries.data(), queries.size() * sizeof(float));
+    Mirror answered(*device_, got.data(), got.size() * sizeof(float));
+    BatchTables tables;
+    std::vector<AttentionTask> judged;
+    std::vector<AttentionTask> tasks;
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      ASSERT_TRUE(tables.Add(sequences[i]->tables()).has_value());
+      const uint64_t last = sequences[i]->tokens() - 1;
+      judged.push_back(sequences[i]->Task(last, 1, &queries[i * floats], &want[i * floats]));
+      tasks.push_back(sequences[i]->Task(last, 1, asked.there<float>() + i * floats,
+                                         answered.there<float>() + i * floats));
+      judged.back().sequence = tasks.back().sequence = i;
+    }
+    attention::Attend(*judge_, shape, tables.tables(), judged, *executor_);
+    attention::Attend(*backend_, shape, There(tables.tables(), arena), tasks, *executor_);
+    answered.Fetch();
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0);
+  }
+}
+
+// Ranges of splits one after the other, from the states that the one before left.
+TEST_F(CudaAttention, PartsGoOnFromStates) {
+  const AttentionShape shape = MakeShape({.kv_heads = 2,
+                                          .group = 2,
+                                          .key_dim = 32,
+                                          .value_dim = 24,
+                                          .key_codec = Codec::kInt4,
+                                          .value_codec = Codec::kFp8E4m3});
+  constexpr uint32_t kRows = 3;
+  TestSequence sequence(shape, 1400, false, &prng_);
+  std::vector<float> queries =
+      RandomFloats(size_t{kRows} * shape.query_heads * shape.key.dim, &prng_);
+  const std::vector<float> want = Judge(shape, sequence, 1397, kRows, queries);
+  const uint64_t states = uint64_t{kRows} * shape.query_heads * kLanes;
+  std::vector<float> kept(states * (2 + shape.value.dim), -1.0f);
+  std::vector<float> got(want.size());
+  const Mirror arena(*device_, TestArena::Get().base(), TestArena::Get().used_bytes());
+  const Mirror asked(*device_, queries.data(), queries.size() * sizeof(float));
+  const Mirror between(*device_, kept.data(), kept.size() * sizeof(float));
+  Mirror answered(*device_, got.data(), got.size() * sizeof(float));
+  auto* const floats = between.there<float>();
+  const LaneStates lanes{
+      .lanes = kAllLanes, .max = floats, .sum = floats + states, .out = floats + 2 * states};
+  for (const uint64_t begin : {0, 2, 3}) {
+    AttentionTask task = sequence.Task(1397, kRows, asked.there<float>(), nullptr);
+    task.splits = {begin, begin == 0 ? 2u : begin == 2 ? 3u : UINT64_MAX};
+    if (begin != 0) task.from = lanes;
+    if (begin == 3) {
+      task.out = answered.there<float>();
+    } else {
+      task.to = lanes;
+    }
+    attention::Attend(*backend_, shape, There(sequence.tables(), arena), {&task, 1}, *executor_);
+  }
+  answered.Fetch();
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0);
+}
+
+TEST_F(CudaAttention, SaysWhatItCannotDo) {
+  const AttentionShape wide = MakeShape({.key_dim = 520});
+  EXPECT_EQ(backend_->Supports(wide).error().code, ErrorCode::kUnsupported);
+  AttentionShape encoded = MakeShape({.key_codec = Codec::kInt8, .value_codec = Codec::kInt8});
+  encoded.open_key = encoded.key;
+  EXPECT_EQ(backend_->Supports(encoded).error().code, ErrorCode::kUnsupported);
 }
 
 }  // namespace

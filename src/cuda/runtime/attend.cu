@@ -1,8 +1,9 @@
 // The attention kernels as device code. A codec that K and V have both has a kernel of its own; all
 // other pairs share one that asks.
-#include "cuda/cuda_thread.h"
+
 #include "cuda/fold-inl.h"
-#include "cuda/launch.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/thread.h"
 #include "cuda/splits-inl.h"
 
 namespace quire::cuda {

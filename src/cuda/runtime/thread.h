@@ -1,6 +1,6 @@
 // A thread of a CUDA device, as cuda/simt.h has it. For .cu files only.
-#ifndef QUIRE_CUDA_CUDA_THREAD_H_
-#define QUIRE_CUDA_CUDA_THREAD_H_
+#ifndef QUIRE_CUDA_RUNTIME_THREAD_H_
+#define QUIRE_CUDA_RUNTIME_THREAD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -29,4 +29,4 @@ __device__ inline std::byte* LaunchedShared() {
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_CUDA_CUDA_THREAD_H_
+#endif  // QUIRE_CUDA_RUNTIME_THREAD_H_

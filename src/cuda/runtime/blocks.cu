@@ -1,0 +1,60 @@
+// The kernels of block operations as device code.
+#include "cuda/checksum-inl.h"
+#include "cuda/encode-inl.h"
+#include "cuda/rows-inl.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/thread.h"
+
+namespace quire::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kBlockThreads) RunWrite(const __grid_constant__ WriteArgs args) {
+  CudaThread self(LaunchedShared());
+  WriteRow(self, args);
+}
+
+__global__ void __launch_bounds__(kBlockThreads) RunRead(const __grid_constant__ ReadArgs args) {
+  CudaThread self(LaunchedShared());
+  ReadRow(self, args);
+}
+
+__global__ void __launch_bounds__(kBlockThreads)
+    RunEncode(const __grid_constant__ EncodeArgs args) {
+  CudaThread self(LaunchedShared());
+  EncodeKernel<CudaThread>(self, args).Run();
+}
+
+__global__ void __launch_bounds__(kBlockThreads)
+    RunChecksum(const __grid_constant__ ChecksumArgs args) {
+  CudaThread self(LaunchedShared());
+  ChecksumKernel<CudaThread>(self, args).Run();
+}
+
+}  // namespace
+
+int LaunchWrite(const WriteArgs& args, CUstream_st* stream) {
+  RunWrite<<<args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
+             stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchRead(const ReadArgs& args, CUstream_st* stream) {
+  RunRead<<<args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
+            stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchEncode(const EncodeArgs& args, CUstream_st* stream) {
+  using Kernel = EncodeKernel<CudaThread>;
+  RunEncode<<<Kernel::Blocks(args.open), kBlockThreads, Kernel::SharedBytes(args.open.dim),
+              stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream) {
+  RunChecksum<<<ChecksumBlocks(args), kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes,
+                stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,71 @@
+// The device on which this layer's tests run: the host, or CUDA's first one in the program that is
+// compiled for that.
+#ifndef QUIRE_CUDA_TEST_DEVICE_H_
+#define QUIRE_CUDA_TEST_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/host_device.h"
+#if defined(QUIRE_TEST_ON_CUDA)
+#include "cuda/runtime/cuda_device.h"
+#endif
+
+namespace quire::cuda {
+
+#if defined(QUIRE_TEST_ON_CUDA)
+inline constexpr bool kOnHost = false;
+#else
+inline constexpr bool kOnHost = true;
+#endif
+
+/// Null: this machine has none.
+inline std::unique_ptr<Device> MakeTestDevice() {
+#if defined(QUIRE_TEST_ON_CUDA)
+  return OpenDevice(0).value_or(nullptr);
+#else
+  return MakeHostDevice();
+#endif
+}
+
+/// Bytes of the host that a device works on: there, from Send until Fetch.
+class Mirror {
+ public:
+  Mirror(Device& device, void* host, uint64_t bytes) : device_(device), host_(host), bytes_(bytes) {
+    if (kOnHost) {
+      there_ = host;
+      return;
+    }
+    there_ = device.Allocate(bytes).value();
+    device.CopyIn(host, bytes, there_);
+  }
+  ~Mirror() {
+    if (!kOnHost) device_.Free(there_);
+  }
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+
+  /// Where the device has them.
+  template <typename T = std::byte>
+  T* there() const {
+    return static_cast<T*>(there_);
+  }
+  /// What the device has made of them, into the host's.
+  void Fetch() {
+    if (!kOnHost) device_.Copy(there_, host_, {.bytes = bytes_});
+    if (!device_.Synchronize()) std::abort();
+  }
+
+ private:
+  Device& device_;
+  void* const host_;
+  const uint64_t bytes_;
+  void* there_ = nullptr;
+};
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_TEST_DEVICE_H_
