@@ -204,6 +204,41 @@ TEST_F(CudaAttention, PartsGoOnFromStates) {
   EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0);
 }
 
+// Any shape, length and cut, as the kernels of the CPU are tested.
+RC_GTEST_FIXTURE_PROP(CudaAttention, EqualsTheJudgeInEveryBit, ()) {
+  if (device_ == nullptr) return;
+  TestShape test;
+  test.kv_heads = *rc::gen::inRange(1u, 4u);
+  test.group = *rc::gen::element(1u, 1u, 2u, 3u, 4u, 5u, 8u, 17u);
+  test.key_dim = *rc::gen::element(1u, 7u, 8u, 16u, 33u, 64u, 80u, 136u);
+  test.value_dim = *rc::gen::element(1u, 5u, 8u, 15u, 24u, 40u, 64u, 100u, 160u);
+  test.block_tokens = *rc::gen::element(16u, 16u, 32u, 128u, 256u);
+  test.key_codec = *rc::gen::elementOf(kCodecs);
+  test.value_codec = *rc::gen::elementOf(kCodecs);
+  test.open_codec = *rc::gen::element(Codec::kF32, Codec::kF16, Codec::kBf16);
+  if (*rc::gen::inRange(0, 3) == 0) {
+    test.window_tokens = *rc::gen::element(1u, 17u, 64u, 255u, 256u, 300u);
+    test.sink_tokens = *rc::gen::element(0u, 1u, 20u, 300u);
+  }
+  if (IsIdentity(test.key_codec) && *rc::gen::inRange(0, 4) == 0) {
+    test.key_inner = InnerAxis::kDim;
+  }
+  test.rotated = *rc::gen::inRange(0, 2) == 0;
+  test.open_blocks = *rc::gen::element(0u, 0u, 1u, 2u, 8u, 17u);
+  const uint64_t first = *rc::gen::element<uint64_t>(0, 16, 256, 512) + *rc::gen::inRange(0, 20);
+  const uint32_t rows = *rc::gen::element(1u, 1u, 2u, 5u, 17u);
+  const bool two_forms = *rc::gen::inRange(0, 4) == 0;
+  prng_ = Prng(*rc::gen::arbitrary<uint64_t>());
+  const AttentionShape shape = MakeShape(test);
+  TestSequence sequence(shape, first + rows, two_forms, &prng_);
+  sequence.DropInvisible(first);
+  const std::vector<float> queries =
+      RandomFloats(size_t{rows} * shape.query_heads * shape.key.dim, &prng_);
+  const auto want = Judge(shape, sequence, first, rows, queries);
+  const auto got = Compute(shape, sequence, first, rows, queries);
+  RC_ASSERT(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0);
+}
+
 TEST_F(CudaAttention, SaysWhatItCannotDo) {
   const AttentionShape wide = MakeShape({.key_dim = 520});
   EXPECT_EQ(backend_->Supports(wide).error().code, ErrorCode::kUnsupported);

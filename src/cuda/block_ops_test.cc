@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "base/prng.h"
 #include "codec/planes.h"
-#include "cuda/host_device.h"
+#include "cuda/test_device.h"
 #include "quire/geometry.h"
 
 namespace quire::cuda {
@@ -37,6 +37,11 @@ uint64_t SlotBytes(const StreamLayout& layout) {
 
 class CudaBlockOps : public testing::Test {
  protected:
+  void SetUp() override {
+    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device here: these operations have not run";
+    ops_ = MakeBlockOps(*device_).value();
+  }
+
   std::vector<std::byte> SomeBytes(uint64_t count) {
     std::vector<std::byte> bytes(count);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(prng_.Next64());
@@ -55,8 +60,16 @@ class CudaBlockOps : public testing::Test {
     return values;
   }
 
-  std::unique_ptr<Device> device_ = MakeHostDevice();
-  std::unique_ptr<BlockOps> ops_ = MakeBlockOps(*device_).value();
+  /// work(slot), where the device has a slot's bytes; then they are what it made of them.
+  template <typename Work>
+  void OnDevice(std::vector<std::byte>& slot, const Work& work) {
+    Mirror mirror(*device_, slot.data(), slot.size());
+    work(mirror.there());
+    mirror.Fetch();
+  }
+
+  std::unique_ptr<Device> device_ = MakeTestDevice();
+  std::unique_ptr<BlockOps> ops_;
   BlockOps& host_ = HostBlockOps();
   Prng prng_{23};
 };
@@ -76,13 +89,15 @@ TEST_F(CudaBlockOps, RowsAreStoredAsTheHostStoresThem) {
           std::vector<std::byte> got = want;
           const TokensInBlock at{.begin = 5, .count = 20};
           host_.WriteRows(stream, rows, 3, at, want.data());
-          ops_->WriteRows(stream, rows, 3, at, got.data());
+          OnDevice(got, [&](std::byte* slot) { ops_->WriteRows(stream, rows, 3, at, slot); });
           ASSERT_EQ(got, want) << CodecName(codec) << " dim " << dim << " rotated " << rotated;
           std::vector<float> read_want(stream.heads * (at.count * dim + 7), 9.0f);
           std::vector<float> read_got = read_want;
           const auto stride = static_cast<int64_t>(at.count * dim + 7);
           host_.ReadRows(stream, want.data(), at, read_want.data(), stride);
-          ops_->ReadRows(stream, got.data(), at, read_got.data(), stride);
+          OnDevice(got, [&](std::byte* slot) {
+            ops_->ReadRows(stream, slot, at, read_got.data(), stride);
+          });
           ASSERT_EQ(std::memcmp(read_got.data(), read_want.data(), read_want.size() * 4), 0)
               << CodecName(codec) << " dim " << dim << " rotated " << rotated;
         }
@@ -100,7 +115,9 @@ TEST_F(CudaBlockOps, RowsOfTheirOwnDtypeAreCopiedBitForBit) {
     std::vector<std::byte> want = SomeBytes(SlotBytes(stream));
     std::vector<std::byte> got = want;
     host_.WriteRows(stream, rows, 0, {.begin = 0, .count = 16}, want.data());
-    ops_->WriteRows(stream, rows, 0, {.begin = 0, .count = 16}, got.data());
+    OnDevice(got, [&](std::byte* slot) {
+      ops_->WriteRows(stream, rows, 0, {.begin = 0, .count = 16}, slot);
+    });
     EXPECT_EQ(got, want) << CodecName(codec);
   }
 }
@@ -115,7 +132,9 @@ TEST_F(CudaBlockOps, RowsOfTheDeviceAreReadThere) {
   RowsView rows{.data = values.data(), .token_stride = 72, .head_stride = 24};
   host_.WriteRows(stream, rows, 2, {.begin = 1, .count = 9}, want.data());
   rows.data = there;
-  ops_->WriteRows(stream, rows, 2, {.begin = 1, .count = 9}, got.data());
+  OnDevice(got, [&](std::byte* slot) {
+    ops_->WriteRows(stream, rows, 2, {.begin = 1, .count = 9}, slot);
+  });
   EXPECT_EQ(got, want);
   device_->Free(there);
 }
@@ -140,7 +159,9 @@ TEST_F(CudaBlockOps, BlocksAreSealedAsTheHostSealsThem) {
         std::vector<std::byte> want = SomeBytes(SlotBytes(sealed));
         std::vector<std::byte> got = want;
         host_.Encode(open, open_slot.data(), sealed, want.data());
-        ops_->Encode(open, open_slot.data(), sealed, got.data());
+        OnDevice(got, [&](std::byte* slot) {
+          OnDevice(open_slot, [&](std::byte* from) { ops_->Encode(open, from, sealed, slot); });
+        });
         ASSERT_EQ(got, want) << CodecName(codec) << " inner " << static_cast<int>(inner) << " dim "
                              << dim;
         const TokensInBlock at{.begin = 3, .count = 11};
@@ -148,7 +169,9 @@ TEST_F(CudaBlockOps, BlocksAreSealedAsTheHostSealsThem) {
         std::vector<float> read_got = read_want;
         const auto stride = static_cast<int64_t>(at.count * dim);
         host_.ReadRows(sealed, want.data(), at, read_want.data(), stride);
-        ops_->ReadRows(sealed, got.data(), at, read_got.data(), stride);
+        OnDevice(got, [&](std::byte* slot) {
+          ops_->ReadRows(sealed, slot, at, read_got.data(), stride);
+        });
         for (size_t i = 0; i < read_want.size(); ++i) {
           if (std::isnan(read_want[i])) {
             ASSERT_TRUE(std::isnan(read_got[i]));
@@ -164,13 +187,13 @@ TEST_F(CudaBlockOps, BlocksAreSealedAsTheHostSealsThem) {
 
 TEST_F(CudaBlockOps, ChecksumsAreCrc32c) {
   for (const uint64_t bytes : {1, 255, 256, 257, 4000, 32768, 70001}) {
-    const std::vector<std::byte> slot = SomeBytes(3 * (bytes + 9));
+    std::vector<std::byte> slot = SomeBytes(3 * (bytes + 9));
     for (const uint32_t count : {1u, 3u}) {
       const SlotPieces pieces{.count = count, .bytes = bytes, .stride_bytes = bytes + 9};
       uint32_t want = 0;
       uint32_t got = 1;
       host_.Checksum(slot.data(), pieces, &want);
-      ops_->Checksum(slot.data(), pieces, &got);
+      OnDevice(slot, [&](const std::byte* there) { ops_->Checksum(there, pieces, &got); });
       EXPECT_EQ(got, want) << count << " of " << bytes;
     }
   }
@@ -178,21 +201,27 @@ TEST_F(CudaBlockOps, ChecksumsAreCrc32c) {
 
 TEST_F(CudaBlockOps, MovesPiecesAndNothingElse) {
   const SlotPieces pieces{.count = 3, .bytes = 40, .stride_bytes = 100};
-  const std::vector<std::byte> from = SomeBytes(300);
+  std::vector<std::byte> from = SomeBytes(300);
   std::vector<std::byte> want = SomeBytes(300);
   std::vector<std::byte> got = want;
-  host_.Copy(from.data(), want.data(), pieces);
-  ops_->Copy(from.data(), got.data(), pieces);
-  EXPECT_EQ(got, want);
   std::vector<std::byte> out(120);
-  ops_->CopyOut(from.data(), pieces, out.data());
   std::vector<std::byte> out_want(120);
+  host_.Copy(from.data(), want.data(), pieces);
   host_.CopyOut(from.data(), pieces, out_want.data());
+  OnDevice(from, [&](std::byte* there) {
+    OnDevice(got, [&](std::byte* to) { ops_->Copy(there, to, pieces); });
+    ops_->CopyOut(there, pieces, out.data());
+    ops_->Synchronize();
+  });
+  EXPECT_EQ(got, want);
   EXPECT_EQ(out, out_want);
+  const SlotPieces behind{.count = 2, .bytes = 20, .stride_bytes = 100};
   host_.CopyIn(out.data(), pieces, want.data());
-  ops_->CopyIn(out.data(), pieces, got.data());
-  host_.Zero(want.data() + 7, pieces);
-  ops_->Zero(got.data() + 7, pieces);
+  host_.Zero(want.data() + 7, behind);
+  OnDevice(got, [&](std::byte* to) {
+    ops_->CopyIn(out.data(), pieces, to);
+    ops_->Zero(to + 7, behind);
+  });
   EXPECT_EQ(got, want);
 }
 
