@@ -51,9 +51,9 @@ class FoldKernel {
         Leave(lanes, channel);
         continue;
       }
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t width = kLanes / 2; width > 0; width /= 2) {
-        QUIRE_UNROLL
+        QUIRE_DEVICE_UNROLL
         for (uint32_t j = 0; j < width; ++j) lanes[j] = Merge(lanes[j], lanes[j + width]);
       }
       is_empty = lanes[0].max == kNothingSeen;

@@ -27,12 +27,12 @@
 #define QUIRE_PRAGMA(text) _Pragma(#text)
 /// Before a loop: all of its turns, or so many of them, one after the other. A device needs it where
 /// arrays are to stay in registers.
-#define QUIRE_UNROLL QUIRE_PRAGMA(unroll)
-#define QUIRE_UNROLL_BY(turns) QUIRE_PRAGMA(unroll turns)
+#define QUIRE_DEVICE_UNROLL QUIRE_PRAGMA(unroll)
+#define QUIRE_DEVICE_UNROLL_BY(turns) QUIRE_PRAGMA(unroll turns)
 #else
 #define QUIRE_KERNEL inline
-#define QUIRE_UNROLL
-#define QUIRE_UNROLL_BY(turns)
+#define QUIRE_DEVICE_UNROLL
+#define QUIRE_DEVICE_UNROLL_BY(turns)
 #endif
 
 namespace quire::cuda {

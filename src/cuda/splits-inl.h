@@ -371,7 +371,7 @@ class SplitsKernel {
         scale = WidenF16(Load<uint16_t>(at));
         if (Format::kHasMids) mid = WidenF16(Load<uint16_t>(at + stream.block_tokens * 2));
       }
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
         float value = score[w][q];
         if constexpr (Format::kHasMids) {
@@ -393,13 +393,13 @@ class SplitsKernel {
     const uint64_t step = by_token ? stream.block_tokens : 1;
     const uint64_t apart = by_token ? 1 : stream.dim;
     uint64_t at = by_token ? in_block : uint64_t{in_block} * stream.dim;
-    QUIRE_UNROLL
+    QUIRE_DEVICE_UNROLL
     for (uint32_t q = 0; q < kQueries; ++q) score[0][q] = score[1][q] = 0.0f;
-    QUIRE_UNROLL_BY(8)
+    QUIRE_DEVICE_UNROLL_BY(8)
     for (uint32_t d = 0; d < stream.dim; ++d, at += step) {
       const float first = LoadNumber<Format>(plane, at);
       const float second = LoadNumber<Format>(plane, at + apart);
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
         score[0][q] = Fma(query_[d][q], first, score[0][q]);
         score[1][q] = Fma(query_[d][q], second, score[1][q]);
@@ -417,7 +417,7 @@ class SplitsKernel {
         plane + in_block / codec::kTileLanes * codec::ColumnBytes(kLayout, InnerAxis::kToken, dim);
     int32_t sum[2][kQueries] = {};
     const auto add = [&](uint32_t word, uint32_t bytes) {
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
         sum[0][q] = DotPair<false>(fixed_query_[word][q], bytes, sum[0][q]);
         sum[1][q] = DotPair<true>(fixed_query_[word][q], bytes, sum[1][q]);
@@ -425,13 +425,13 @@ class SplitsKernel {
     };
     if constexpr (kLayout == codec::CodeLayout::kByteTiles) {
       const std::byte* at = column + lane * 2;
-      QUIRE_UNROLL_BY(8)
+      QUIRE_DEVICE_UNROLL_BY(8)
       for (uint32_t s = 0; s < DivUp(dim, 2u); ++s) {
         add(s, Load<uint32_t>(at + s * codec::kStepBytes));
       }
     } else if constexpr (kLayout == codec::CodeLayout::kNibbleTiles) {
       const std::byte* at = column + lane * 4;
-      QUIRE_UNROLL_BY(4)
+      QUIRE_DEVICE_UNROLL_BY(4)
       for (uint32_t s = 0; s < DivUp(dim, 4u); ++s) {
         const NibbleStep step = ReadNibbles<Format>(Load<uint32_t>(at + s * codec::kStepBytes));
         add(2 * s, step.first);
@@ -442,7 +442,7 @@ class SplitsKernel {
       for (uint32_t t = 0; t < tiles; ++t) {
         const std::byte* at = column + t * codec::kPairTileBytes + lane * 4;
         const auto signs = Load<uint32_t>(at + 4 * codec::kStepBytes);
-        QUIRE_UNROLL
+        QUIRE_DEVICE_UNROLL
         for (uint32_t s = 0; s < 4; ++s) {
           const PairStep step = ReadPairs(Load<uint32_t>(at + s * codec::kStepBytes), signs, s);
           const uint32_t word = (t * 4 + s) * 4;
@@ -454,9 +454,9 @@ class SplitsKernel {
       }
     }
     constexpr float kUnit = 1.0f / Format::kDivisor;
-    QUIRE_UNROLL
+    QUIRE_DEVICE_UNROLL
     for (uint32_t w = 0; w < 2; ++w) {
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
         score[w][q] = static_cast<float>(sum[w][q]) * (shared_.query_unit[q] * kUnit);
       }
@@ -472,10 +472,10 @@ class SplitsKernel {
       float score[kQueries] = {};
       for (uint32_t d = 0; d < stream.dim; ++d) {
         const float value = LoadOpen(stream, plane, InBlock(token), d);
-        QUIRE_UNROLL
+        QUIRE_DEVICE_UNROLL
         for (uint32_t q = 0; q < kQueries; ++q) score[q] = Fma(query_[d][q], value, score[q]);
       }
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
         if ((wanted >> q & 1u) != 0) shared_.score[token][q] = score[q];
       }
@@ -615,7 +615,7 @@ class SplitsKernel {
   }
 
   QUIRE_KERNEL void Store(uint32_t channel, const float (&out)[kQueries]) {
-    QUIRE_UNROLL
+    QUIRE_DEVICE_UNROLL
     for (uint32_t q = 0; q < kQueries; ++q) {
       if (q >= tile_->queries()) continue;
       args_.states.out[(states_ + q) * shape_.value.dim + channel] = out[q];
@@ -633,13 +633,13 @@ class SplitsKernel {
         const std::byte* plane = PlaneOf(stream, SlotOf(args_.tables.sealed, first));
         const uint64_t at = uint64_t{InBlock(first)} * stream.dim + channel;
         float value[codec::kTileLanes];
-        QUIRE_UNROLL
+        QUIRE_DEVICE_UNROLL
         for (uint32_t t = 0; t < codec::kTileLanes; ++t) {
           value[t] = LoadNumber<Format>(plane, at + uint64_t{t} * stream.dim);
         }
-        QUIRE_UNROLL
+        QUIRE_DEVICE_UNROLL
         for (uint32_t t = 0; t < codec::kTileLanes; ++t) {
-          QUIRE_UNROLL
+          QUIRE_DEVICE_UNROLL
           for (uint32_t q = 0; q < kQueries; ++q) {
             out[q] = Fma(shared_.score[first + t][q], value[t], out[q]);
           }
@@ -660,7 +660,7 @@ class SplitsKernel {
   }
 
   QUIRE_KERNEL void AddTo(float (&out)[kQueries], uint32_t wanted, uint32_t t, float value) {
-    QUIRE_UNROLL
+    QUIRE_DEVICE_UNROLL
     for (uint32_t q = 0; q < kQueries; ++q) {
       if ((wanted >> q & 1u) != 0) out[q] = Fma(shared_.score[t][q], value, out[q]);
     }
@@ -696,7 +696,7 @@ class SplitsKernel {
           for (uint32_t t = 0; t < kSplitTokens; ++t) AddOpen(out[c], t, channel);
         }
         if constexpr (Format::kHasMids) {
-          QUIRE_UNROLL
+          QUIRE_DEVICE_UNROLL
           for (uint32_t q = 0; q < kQueries; ++q) out[c][q] += shared_.mid_sum[q];
         }
         Store(channel, out[c]);
@@ -735,9 +735,9 @@ class SplitsKernel {
       AddColumn<Format>(tile, first / 2, sum);
     }
     constexpr float kUnit = 1.0f / Format::kDivisor;
-    QUIRE_UNROLL
+    QUIRE_DEVICE_UNROLL
     for (uint32_t c = 0; c < kChannels<Format>; ++c) {
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
         if ((wanted >> q & 1u) == 0) continue;
         out[c][q] =
@@ -760,7 +760,7 @@ class SplitsKernel {
   QUIRE_KERNEL void AddColumn(const std::byte* tile, uint32_t weights,
                               int32_t (&sum)[kChannels<Format>][kQueries]) {
     const auto add = [&](uint32_t word, uint32_t bytes, uint32_t low, uint32_t high) {
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
         const uint32_t pair = shared_.fixed_weight[weights + word][q];
         sum[low][q] = DotPair<false>(pair, bytes, sum[low][q]);
@@ -768,10 +768,10 @@ class SplitsKernel {
       }
     };
     if constexpr (Format::kLayout == codec::CodeLayout::kByteTiles) {
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t s = 0; s < 8; ++s) add(s, Load<uint32_t>(tile + s * codec::kStepBytes), 0, 1);
     } else if constexpr (Format::kLayout == codec::CodeLayout::kNibbleTiles) {
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t s = 0; s < 4; ++s) {
         const NibbleStep step = ReadNibbles<Format>(Load<uint32_t>(tile + s * codec::kStepBytes));
         add(2 * s, step.first, 0, 1);
@@ -779,7 +779,7 @@ class SplitsKernel {
       }
     } else {
       const auto signs = Load<uint32_t>(tile + 4 * codec::kStepBytes);
-      QUIRE_UNROLL
+      QUIRE_DEVICE_UNROLL
       for (uint32_t s = 0; s < 4; ++s) {
         const PairStep step = ReadPairs(Load<uint32_t>(tile + s * codec::kStepBytes), signs, s);
         add(2 * s, step.first.first, 0, 1);
