@@ -15,10 +15,9 @@
 #include "bench/bench.h"
 #include "bench/pairs.h"
 #include "bench/quiet.h"
-#include "codec/encode.h"
 #include "codec/planes.h"
-#include "codec/rows.h"
 #include "codec/slot_layout.h"
+#include "codec/streams.h"
 #include "codec/token_codec.h"
 #include "quire/env.h"
 

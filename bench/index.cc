@@ -18,7 +18,7 @@
 #include "bench/index.h"
 #include "bench/pairs.h"
 #include "bench/quiet.h"
-#include "evict/lru.h"
+#include "evict/classic_policies.h"
 #include "index/radix_tree.h"
 #include "quire/env.h"
 

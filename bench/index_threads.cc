@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "bench/index.h"
 #include "bench/requests.h"
 #include "bench/trace_tokens.h"

@@ -14,7 +14,7 @@
 #include "bench/pairs.h"
 #include "bench/quiet.h"
 #include "bench/trace_tokens.h"
-#include "evict/lru.h"
+#include "evict/classic_policies.h"
 #include "index/radix_tree.h"
 #include "quire/env.h"
 

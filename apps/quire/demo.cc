@@ -8,8 +8,8 @@
 #include <set>
 
 #include "apps/quire/child.h"
-#include "apps/quire/demo_document.h"
 #include "apps/quire/output.h"
+#include "apps/quire/retrieval.h"
 #include "apps/quire/runtime.h"
 #include "base/bits.h"
 #include "codec/slot_layout.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "apps/quire/progress.h"
+#include "apps/quire/output.h"
 #include "apps/quire/retrieval.h"
 #include "apps/quire/runtime.h"
 #include "env/clock.h"

@@ -7,10 +7,7 @@
 #include <numeric>
 #include <optional>
 
-#include "apps/quire/date.h"
-#include "apps/quire/npy.h"
 #include "apps/quire/output.h"
-#include "apps/quire/progress.h"
 #include "apps/quire/runtime.h"
 #include "base/hash.h"
 #include "base/log.h"

@@ -7,9 +7,7 @@
 #include <utility>
 
 #include "apps/quire/command.h"
-#include "apps/quire/curve_svg.h"
-#include "apps/quire/progress.h"
-#include "apps/quire/replay_resample.h"
+#include "apps/quire/output.h"
 #include "apps/quire/replayer.h"
 #include "apps/quire/trace.h"
 #include "base/log.h"

@@ -1,12 +1,15 @@
 #include "apps/quire/replayer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <unordered_map>
 #include <utility>
 
-#include "apps/quire/belady.h"
 #include "base/check.h"
 #include "base/prng.h"
 #include "bench/pairs.h"
@@ -17,6 +20,22 @@
 #include "quota/ledger.h"
 
 namespace quire::app {
+
+void BeladyPolicy::Start(uint64_t blocks) {
+  first_ = next_;
+  next_ += blocks;
+  QUIRE_CHECK(next_ <= next_uses_.size());
+}
+
+void BeladyPolicy::Add(BlockId block, const evict::BlockFacts& facts) {
+  order_.Add(block, facts.parent, {.queue = 0, .weight = RankOf(facts.depth), .stamp = ++added_});
+}
+
+bool BeladyPolicy::Admits(uint32_t depth) const {
+  const auto victim = order_.First();
+  return victim && order_.rank(*victim).weight < RankOf(depth);
+}
+
 namespace {
 
 using bench::kTraceBlockTokens;
@@ -247,6 +266,57 @@ std::vector<std::string> ReplayPolicies() {
   for (const std::string_view name : evict::PolicyNames()) names.emplace_back(name);
   names.emplace_back(kBelady);
   return names;
+}
+
+namespace {
+
+// Of the drawing and, inside it, of the axes, in pixels.
+constexpr double kWidth = 720;
+constexpr double kHeight = 420;
+constexpr double kLeft = 60;
+constexpr double kRight = 690;
+constexpr double kTop = 20;
+constexpr double kBottom = 370;
+
+}  // namespace
+
+std::string CurveSvg(const std::vector<CurvePoint>& curve) {
+  const double first = curve.empty() ? 0 : std::log2(curve.front().capacity_blocks);
+  const double last = curve.empty() ? 1 : std::log2(curve.back().capacity_blocks);
+  const double doublings = std::max(1e-9, last - first);
+  const auto x = [&](double log2) { return kLeft + (log2 - first) / doublings * (kRight - kLeft); };
+  const auto y = [](double ratio) { return kBottom - ratio * (kBottom - kTop); };
+
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" "
+      "font-size=\"12\">\n<rect width=\"{}\" height=\"{}\" fill=\"white\"/>\n",
+      kWidth, kHeight, kWidth, kHeight);
+  const auto out = std::back_inserter(svg);
+  for (int tenths = 0; tenths <= 10; tenths += 2) {
+    const double at = y(tenths / 10.0);
+    fmt::format_to(out,
+                   "<path d=\"M{} {:.1f}H{}\" stroke=\"#ddd\"/>\n<text x=\"{}\" y=\"{:.1f}\" "
+                   "text-anchor=\"end\">{:.1f}</text>\n",
+                   kLeft, at, kRight, kLeft - 8, at + 4, tenths / 10.0);
+  }
+  for (double log2 = std::ceil(first); log2 <= last; log2 += 2) {
+    fmt::format_to(out,
+                   "<path d=\"M{:.1f} {}V{}\" stroke=\"#ddd\"/>\n<text x=\"{:.1f}\" y=\"{}\" "
+                   "text-anchor=\"middle\">{:.0f}</text>\n",
+                   x(log2), kTop, kBottom, x(log2), kBottom + 18, std::exp2(log2));
+  }
+  fmt::format_to(
+      out,
+      "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">capacity in blocks</text>\n"
+      "<text x=\"16\" y=\"{}\" text-anchor=\"middle\" transform=\"rotate(-90 16 {})\">hit "
+      "ratio, least recently used first</text>\n",
+      (kLeft + kRight) / 2, kHeight - 10, (kTop + kBottom) / 2, (kTop + kBottom) / 2);
+  svg += "<polyline fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"2\" points=\"";
+  for (const CurvePoint& point : curve) {
+    fmt::format_to(out, "{:.1f},{:.1f} ", x(std::log2(point.capacity_blocks)), y(point.hit_ratio));
+  }
+  svg += "\"/>\n</svg>\n";
+  return svg;
 }
 
 }  // namespace quire::app

@@ -1,4 +1,5 @@
-// The retrieval test of models/tiny/README.md: facts planted in prose, asked for at its end.
+// Prose with facts planted in it, asked for at its end: the retrieval test of
+// models/tiny/README.md, and the document of the demo.
 #ifndef QUIRE_APPS_RETRIEVAL_H_
 #define QUIRE_APPS_RETRIEVAL_H_
 
@@ -36,6 +37,25 @@ Result<std::vector<RetrievalDocument>> ParseRetrieval(std::string_view lines,
 
 /// The slice with its facts. `text` is what the document was parsed for.
 std::string RetrievalText(const RetrievalDocument& document, std::string_view text);
+
+struct Fact {
+  std::string name;
+  std::string value;
+
+  // The wording the bundled model was trained on (models/tiny/README.md).
+  std::string Question() const { return " The secret number of " + name + "="; }
+  std::string Answer() const { return value + "."; }
+  std::string Sentence() const { return Question() + Answer(); }
+};
+
+struct Document {
+  std::string text;
+  std::vector<Fact> facts;  // in the order they stand in the text
+};
+
+/// Takes about `bytes` bytes of whole sentences from `prose` and plants the demo's facts between
+/// them. Errors: kCorrupt the prose has too few sentences
+Result<Document> MakeDocument(std::string_view prose, size_t bytes);
 
 }  // namespace quire::app
 

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <ctime>
 #include <thread>
 
-#include "apps/quire/progress.h"
+#include "apps/quire/output.h"
 #include "base/log.h"
 #include "env/clock.h"
 #include "env/file.h"
@@ -185,6 +187,15 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
 void Runtime::FlushStore() {
   if (!store_) return;
   if (const auto flushed = store_->Flush(); !flushed) LogWarn("{}", flushed.error().message);
+}
+
+std::string DateNow(const std::string& format) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 256> text{};
+  const size_t bytes = std::strftime(text.data(), text.size(), format.c_str(), &local);
+  return {text.data(), bytes};
 }
 
 }  // namespace quire::app

@@ -14,7 +14,7 @@
 #include "quire/cache.h"
 #include "quire/env.h"
 #include "registry/registry.h"
-#include "serve/run_all.h"
+#include "serve/driver.h"
 #include "serve/session_store.h"
 #include "text/tokenizer.h"
 
@@ -103,6 +103,9 @@ class Runtime {
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;
 };
+
+/// The local date now by a format of strftime.
+std::string DateNow(const std::string& format);
 
 }  // namespace quire::app
 

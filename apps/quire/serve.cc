@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "apps/quire/date.h"
 #include "apps/quire/output.h"
 #include "apps/quire/runtime.h"
 #include "base/log.h"

@@ -1,4 +1,5 @@
-// Request traces from outside: which blocks each request of a recorded service asked for.
+// Request traces from outside: which blocks each request of a recorded service asked for; and
+// traces that might have been recorded instead, with its sessions drawn again.
 #ifndef QUIRE_APPS_TRACE_H_
 #define QUIRE_APPS_TRACE_H_
 
@@ -41,6 +42,17 @@ Result<Trace> ParseTrace(std::string_view bytes, const std::string& source);
 ///
 /// Errors: those of ReadPieces and ParseTrace
 Result<Trace> ReadTrace(const std::string& path);
+
+/// A session is all requests whose paths have the same root: the first block that is not part of
+/// every path. As many sessions as there are (or `sessions`, if that is not 0) are drawn with
+/// replacement. Each drawn copy has ids of its own behind what all paths share, so that copies hit
+/// only what is theirs. The first copy keeps its times; further ones are moved as a whole, to any
+/// time within the trace.
+///
+/// The same seed gives the same trace.
+///
+/// Errors: kTooLarge more requests and blocks than a trace may have
+Result<Trace> Resample(const Trace& trace, uint64_t seed, uint64_t sessions);
 
 }  // namespace quire::app
 

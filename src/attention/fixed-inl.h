@@ -1,5 +1,5 @@
-// Queries and weights to fixed point (fixed.h).
-#include "attention/fixed.h"
+// Queries and weights to fixed point (scalar.h).
+#include "attention/scalar.h"
 #include "attention/scales-inl.h"
 #include "attention/softmax-inl.h"
 #include "attention/tile-inl.h"

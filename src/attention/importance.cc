@@ -8,7 +8,7 @@
 #include "attention/shape.h"
 #include "base/bits.h"
 #include "base/check.h"
-#include "codec/rows.h"
+#include "codec/streams.h"
 
 namespace quire::attention {
 namespace {

@@ -14,7 +14,7 @@
 
 #include <algorithm>
 
-#include "attention/fixed.h"
+#include "attention/scalar.h"
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -6,11 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "attention/exp.h"
-#include "attention/fixed.h"
 #include "attention/plan.h"
+#include "attention/reference.h"
+#include "attention/scalar.h"
 #include "attention/shape.h"
-#include "attention/stored.h"
 #include "codec/rotate.h"
 #include "quire/attention.h"
 #include "quire/identity.h"
@@ -64,7 +63,7 @@ float Tree16(std::array<float, 16> x) {
   return x[0];
 }
 
-/// A row in fixed point (fixed.h).
+/// A row in fixed point (scalar.h).
 struct FixedRow {
   std::vector<int32_t> numbers;
   float unit = 0.0f;

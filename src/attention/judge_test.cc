@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "attention/exp.h"
 #include "attention/reference.h"
+#include "attention/scalar.h"
 #include "attention/test_sequence.h"
 
 namespace quire::attention {

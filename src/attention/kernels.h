@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attention/fixed.h"
+#include "attention/scalar.h"
 #include "base/bits.h"
 #include "quire/attention.h"
 #include "quire/identity.h"
@@ -99,7 +99,7 @@ struct Scratch {
   float* key = nullptr;      // [kColumnsPerSplit, key.dim, kColumnTokens] expanded, prefill only
   float* value = nullptr;    // [value panels, kSplitTokens, kPanelDims] expanded, prefill only
   float* factors = nullptr;  // [2, PaddedQueries] of a merge
-  // Where codes are integers (fixed.h):
+  // Where codes are integers (scalar.h):
   int16_t* fixed_query = nullptr;    // [queries, FixedStride]
   int16_t* fixed_weights = nullptr;  // [queries, kSplitTokens]
   float* query_units = nullptr;      // [PaddedQueries]

@@ -1,5 +1,5 @@
-// Exp of docs/numerics.md section 1 on vectors: the bits of exp.h in every lane.
-#include "attention/exp.h"
+// Exp of docs/numerics.md section 1 on vectors: the bits of scalar.h in every lane.
+#include "attention/scalar.h"
 #include "base/unroll.h"
 #include "hwy/highway.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "attention/exp.h"
+#include "attention/scalar.h"
 
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "attention/shape.h"
-#include "attention/stored.h"
 #include "codec/rotate.h"
 
 namespace quire::attention {

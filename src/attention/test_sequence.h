@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "attention/reference.h"
 #include "attention/shape.h"
-#include "attention/stored.h"
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/prng.h"

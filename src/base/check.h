@@ -3,13 +3,21 @@
 #ifndef QUIRE_BASE_CHECK_H_
 #define QUIRE_BASE_CHECK_H_
 
+#include <cstdio>
+#include <cstdlib>
 #include <string_view>
 
 namespace quire {
 
 /// Prints `file:line: check failed: condition: message` on stderr and aborts.
-[[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
-                              std::string_view message);
+[[noreturn, gnu::cold, gnu::noinline]] inline void CheckFailed(const char* file, int line,
+                                                               const char* condition,
+                                                               std::string_view message) {
+  std::fprintf(stderr, "%s:%d: check failed: %s%s%.*s\n", file, line, condition,
+               message.empty() ? "" : ": ", static_cast<int>(message.size()), message.data());
+  std::fflush(stderr);
+  std::abort();
+}
 
 }  // namespace quire
 

@@ -24,7 +24,7 @@
 #include <new>
 #include <utility>
 
-#include "base/freed_memory.h"
+#include "base/wiped_vector.h"
 
 namespace quire {
 

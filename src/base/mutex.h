@@ -1,4 +1,5 @@
-// Mutexes that know their place: Clang checks what they guard, debug builds check their order.
+// Mutexes that know their place: Clang checks what they guard (the clang presets; nothing under
+// g++), debug builds check the one order in which all locks are taken.
 #ifndef QUIRE_BASE_MUTEX_H_
 #define QUIRE_BASE_MUTEX_H_
 
@@ -7,10 +8,64 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "base/lock_ranks.h"
-#include "base/thread_annotations.h"
+#if defined(__clang__)
+#define QUIRE_THREAD_ATTRIBUTE_(attribute) __attribute__((attribute))
+#else
+#define QUIRE_THREAD_ATTRIBUTE_(attribute)
+#endif
+
+// A member that may only be touched while the mutex is held; PT: what the pointer points at.
+#define QUIRE_GUARDED_BY(mutex) QUIRE_THREAD_ATTRIBUTE_(guarded_by(mutex))
+#define QUIRE_PT_GUARDED_BY(mutex) QUIRE_THREAD_ATTRIBUTE_(pt_guarded_by(mutex))
+// A function that its caller must call with, or without, the mutexes held.
+#define QUIRE_REQUIRES(...) QUIRE_THREAD_ATTRIBUTE_(requires_capability(__VA_ARGS__))
+#define QUIRE_REQUIRES_SHARED(...) QUIRE_THREAD_ATTRIBUTE_(requires_shared_capability(__VA_ARGS__))
+#define QUIRE_EXCLUDES(...) QUIRE_THREAD_ATTRIBUTE_(locks_excluded(__VA_ARGS__))
+// A function that takes or gives back the mutexes.
+#define QUIRE_ACQUIRE(...) QUIRE_THREAD_ATTRIBUTE_(acquire_capability(__VA_ARGS__))
+#define QUIRE_RELEASE(...) QUIRE_THREAD_ATTRIBUTE_(release_capability(__VA_ARGS__))
+#define QUIRE_ACQUIRE_SHARED(...) QUIRE_THREAD_ATTRIBUTE_(acquire_shared_capability(__VA_ARGS__))
+#define QUIRE_RELEASE_SHARED(...) QUIRE_THREAD_ATTRIBUTE_(release_shared_capability(__VA_ARGS__))
+// Types that are locks, and scopes that hold one.
+#define QUIRE_CAPABILITY(name) QUIRE_THREAD_ATTRIBUTE_(capability(name))
+#define QUIRE_SCOPED_CAPABILITY QUIRE_THREAD_ATTRIBUTE_(scoped_lockable)
+// For the few bodies the analysis cannot follow; say why beside it.
+#define QUIRE_NO_THREAD_SAFETY_ANALYSIS QUIRE_THREAD_ATTRIBUTE_(no_thread_safety_analysis)
 
 namespace quire {
+
+/// A place in the one order in which locks are taken: a thread that holds rank r may only take a
+/// rank above r, so two threads cannot wait for each other. All of them, lowest first:
+enum class LockRank : uint16_t {
+  kRegistryResize = 1,  // registry::Registry: one Resize at a time
+  kRegistry = 2,        // registry::Registry: which owners and caches there are
+  kOwner = 3,           // registry::OwnerCache: the blocks of its sequence
+  kOwnerLayer = 4,      // registry::OwnerCache: one writer of a layer
+  kCachePin = 5,        // cache::Core: one Pin at a time
+  kCacheResize = 6,     // cache::Core: one Resize at a time
+  kMover = 7,           // cache::Mover: one Tick at a time
+  kSequences = 8,       // cache::Core: which sequences there are
+  kReading = 9,         // cache::Core: one block is read without a hold
+  kSequence = 10,       // cache::SequenceImpl
+  kCache = 20,          // cache::Core: index, accounts, slots
+  kPool = 30,           // pool::Pool
+  kDeviceOps = 35,      // cuda: staging memory of block operations
+  kBlockStoreC = 39,    // embed: batches of a quire_store that ended
+  kBlockStore = 40,     // store: batches of a BlockStore
+  kLeaf = 65535,        // nothing else is taken while it is held
+};
+
+/// What the calling thread holds; nothing is kept or checked without QUIRE_DEBUG_CHECKS.
+namespace lock_ranks {
+
+/// Stops if a lock of this rank may not be waited for now.
+void CheckOrder(LockRank rank);
+/// The thread holds one, of the highest rank so far.
+void Remember(LockRank rank);
+/// It does no longer. Stops if it never did.
+void Forget(LockRank rank);
+
+}  // namespace lock_ranks
 
 /// A mutex with a rank.
 ///

@@ -5,12 +5,31 @@
 #include <atomic>
 #include <functional>
 #include <string_view>
+#include <utility>
+
+#include "base/check.h"
 
 namespace quire {
 
 namespace internal {
-extern std::atomic<bool> sync_point_handled;
-void ReachSyncPoint(const char* name);
+
+inline std::atomic<bool> sync_point_handled = false;
+inline thread_local bool is_handling_sync_point = false;
+
+// Written only while no thread is at a point. Never destroyed: a thread may outlive main.
+inline std::function<void(std::string_view name)>& SyncPointHandle() {
+  static auto* const handle = new std::function<void(std::string_view name)>();
+  return *handle;
+}
+
+inline void ReachSyncPoint(const char* name) {
+  // Pairs with the store of the handler's making.
+  if (is_handling_sync_point || !sync_point_handled.load(std::memory_order_acquire)) return;
+  is_handling_sync_point = true;
+  SyncPointHandle()(name);
+  is_handling_sync_point = false;
+}
+
 }  // namespace internal
 
 /// Code that lets go of a lock and takes it again has to look again at what it saw before. It says
@@ -37,8 +56,16 @@ class SyncPointHandler {
  public:
   using Handle = std::function<void(std::string_view name)>;
 
-  explicit SyncPointHandler(Handle handle);
-  ~SyncPointHandler();
+  explicit SyncPointHandler(Handle handle) {
+    QUIRE_CHECK_MSG(!internal::sync_point_handled.load(std::memory_order_relaxed),
+                    "one handler of sync points at a time");
+    internal::SyncPointHandle() = std::move(handle);
+    internal::sync_point_handled.store(true, std::memory_order_release);
+  }
+  ~SyncPointHandler() {
+    internal::sync_point_handled.store(false, std::memory_order_relaxed);
+    internal::SyncPointHandle() = nullptr;
+  }
   SyncPointHandler(const SyncPointHandler&) = delete;
   SyncPointHandler& operator=(const SyncPointHandler&) = delete;
 };

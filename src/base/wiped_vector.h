@@ -1,8 +1,10 @@
-// A vector that leaves nothing behind on the heap: for prompts, which a tenant may ask to forget.
+// Memory that leaves nothing behind on the heap: for prompts, which a tenant may ask to forget.
 #ifndef QUIRE_BASE_WIPED_VECTOR_H_
 #define QUIRE_BASE_WIPED_VECTOR_H_
 
 #include <string.h>
+
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -40,6 +42,11 @@ class WipingAllocator {
 /// Elements that are only resized away stay until the memory is used again or freed: Wipe them.
 template <typename T>
 using WipedVector = std::vector<T, WipingAllocator<T>>;
+
+// What is on the heap when it is freed, for a test that asks: see failing_new.h, which calls it.
+
+/// Called with every allocation that is about to be freed; while it is set, new memory is zero.
+inline std::atomic<void (*)(const void* memory)> look_at_freed_memory = nullptr;
 
 }  // namespace quire
 

@@ -18,14 +18,13 @@
 #include "base/check.h"
 #include "cache/slot_classes.h"
 #include "evict/batch_size.h"
-#include "evict/lru.h"
+#include "evict/classic_policies.h"
 #include "evict/policies.h"
 #include "evict/policy.h"
 #include "evict/reuse_estimator.h"
 #include "quire/cache.h"
 #include "quire/env.h"
 #include "quire/stats.h"
-#include "quota/account.h"
 #include "quota/ledger.h"
 
 namespace quire::cache {

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "base/wiped_vector.h"
 #include "cache/below.h"
 #include "cache/lookup.h"

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "base/freed_memory.h"
+#include "base/wiped_vector.h"
 #include "cache/test_util.h"
 
 namespace quire::cache {

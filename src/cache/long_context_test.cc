@@ -11,7 +11,7 @@
 #include "base/prng.h"
 #include "cache/planned_bytes.h"
 #include "cache/test_util.h"
-#include "env/process_stats.h"
+#include "env/machine.h"
 #include "quire/cache.h"
 
 namespace quire::cache {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cache/test_util.h"
-#include "env/process_stats.h"
+#include "env/machine.h"
 
 namespace quire::cache {
 namespace {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "cache/below.h"
 #include "cache/write_pace.h"
 #include "env/files.h"

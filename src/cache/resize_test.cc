@@ -11,7 +11,7 @@
 #include "cache/core.h"
 #include "cache/test_util.h"
 #include "env/faulty_memory.h"
-#include "env/process_stats.h"
+#include "env/machine.h"
 
 namespace quire::cache {
 namespace {

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "quota/ledger.h"
 
 namespace quire::cache {

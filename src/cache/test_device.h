@@ -24,7 +24,6 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/prng.h"
-#include "base/thread_annotations.h"
 #include "quire/block_ops.h"
 #include "quire/cache.h"
 #include "quire/env.h"

@@ -8,7 +8,7 @@
 #include "cache/block_list.h"
 #include "cache/reach.h"
 #include "cache/test_util.h"
-#include "env/process_stats.h"
+#include "env/machine.h"
 
 namespace quire::cache {
 namespace {

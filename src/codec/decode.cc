@@ -1,4 +1,4 @@
-#include "codec/encode.h"
+#include "codec/streams.h"
 
 #include <algorithm>
 

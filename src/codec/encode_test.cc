@@ -1,4 +1,4 @@
-#include "codec/encode.h"
+#include "codec/streams.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 
 #include "base/hash.h"
 #include "base/prng.h"
-#include "codec/rows.h"
 #include "codec/test_util.h"
 #include "codec/token_codec.h"
 

@@ -3,8 +3,7 @@
 #include <span>
 
 #include "base/hash.h"
-#include "codec/encode.h"
-#include "codec/rows.h"
+#include "codec/streams.h"
 #include "quire/block_ops.h"
 
 namespace quire {

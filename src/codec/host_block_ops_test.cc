@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "codec/encode.h"
-#include "codec/rows.h"
 #include "codec/slot_layout.h"
+#include "codec/streams.h"
 #include "quire/block_ops.h"
 
 namespace quire {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "codec/rows.h"
 #include "codec/scalar.h"
+#include "codec/streams.h"
 #include "codec/test_util.h"
 
 namespace quire::codec {

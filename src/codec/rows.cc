@@ -1,4 +1,4 @@
-#include "codec/rows.h"
+#include "codec/streams.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "base/check.h"
-#include "codec/encode.h"
 #include "codec/rotate.h"
 #include "codec/scalar.h"
 

@@ -1,4 +1,4 @@
-#include "codec/rows.h"
+#include "codec/streams.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <vector>
 
-#include "base/lock_ranks.h"
 #include "base/mutex.h"
 #include "codec/scalar.h"
 #include "cuda/checksum-inl.h"

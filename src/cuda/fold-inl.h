@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/exp.h"
+#include "attention/scalar.h"
 #include "cuda/attend.h"
 #include "cuda/rotate-inl.h"
 #include "cuda/simt.h"

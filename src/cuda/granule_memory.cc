@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/bits.h"
-#include "base/lock_ranks.h"
 #include "base/mutex.h"
 
 namespace quire::cuda {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "attention/exp.h"
+#include "attention/scalar.h"
 #include "base/bits.h"
 #include "base/float_bits.h"
 #include "cuda/model.h"
@@ -59,7 +59,7 @@ class MatmulKernel {
   QUIRE_KERNEL MatmulKernel(Thread& self, const MatmulArgs& args)
       : self_(self),
         args_(args),
-        inputs_(reinterpret_cast<float(*)[kMatmulRows]>(self.shared())) {}
+        inputs_(reinterpret_cast<float (*)[kMatmulRows]>(self.shared())) {}
 
   QUIRE_KERNEL void Run() {
     WithType(args_.w.type, [&](auto type) { RunOf<type.value>(); });
@@ -75,18 +75,16 @@ class MatmulKernel {
     const uint32_t k = args_.w.k;
     const uint64_t value_bytes = kType == Round::kF32 ? 4 : 2;
     const bool has_column = column < args_.w.n;
-    const std::byte* panel =
-        args_.w.data +
-        (uint64_t{column / kPanelColumns} * k * kPanelColumns + column % kPanelColumns) *
-            value_bytes;
+    const std::byte* panel = args_.w.data + (uint64_t{column / kPanelColumns} * k * kPanelColumns +
+                                             column % kPanelColumns) *
+                                                value_bytes;
     float sum[kMatmulRows] = {};
     for (uint32_t begin = 0; begin < k; begin += kMatmulDepth) {
       const uint32_t depth = std::min(kMatmulDepth, k - begin);
       for (uint32_t i = self_.id(); i < kMatmulRows * depth; i += self_.count()) {
         const uint32_t row = i / depth;
         const uint32_t at = i % depth;
-        inputs_[at][row] =
-            row < rows ? args_.x[uint64_t{first_row + row} * k + begin + at] : 0.0f;
+        inputs_[at][row] = row < rows ? args_.x[uint64_t{first_row + row} * k + begin + at] : 0.0f;
       }
       self_.Sync();
       if (has_column) {

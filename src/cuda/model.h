@@ -45,10 +45,10 @@ struct EmbedArgs {
 
 /// RMS norm of rows. A block of threads has one.
 struct NormArgs {
-  const float* x = nullptr;              // [?, n]
+  const float* x = nullptr;               // [?, n]
   const uint32_t* row_numbers = nullptr;  // [rows] of x; null: 0, 1, 2 ...
-  const float* weight = nullptr;         // [n]
-  float* out = nullptr;                  // [rows, n]
+  const float* weight = nullptr;          // [n]
+  float* out = nullptr;                   // [rows, n]
   uint32_t n = 0;
   uint32_t rows = 0;
   float eps = 0.0f;

@@ -14,8 +14,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "attention/exp.h"
-#include "attention/fixed.h"
+#include "attention/scalar.h"
 #include "attention/visible.h"
 #include "base/bits.h"
 #include "codec/formats.h"

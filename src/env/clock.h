@@ -3,14 +3,28 @@
 #define QUIRE_ENV_CLOCK_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "quire/env.h"
 
 namespace quire {
 
-/// The machine's monotonic clock. Lives for ever.
-const Clock& SystemClock();
+/// The machine's monotonic clock.
+class MonotonicClock final : public Clock {
+ public:
+  uint64_t NowMicros() const override {
+    const auto since_boot = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(since_boot).count());
+  }
+};
+
+/// The one that programs share. Lives for ever.
+inline const Clock& SystemClock() {
+  static const MonotonicClock clock;
+  return clock;
+}
 
 /// A clock that a test moves by hand.
 class ManualClock final : public Clock {

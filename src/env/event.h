@@ -2,8 +2,13 @@
 #ifndef QUIRE_ENV_EVENT_H_
 #define QUIRE_ENV_EVENT_H_
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <memory>
 
+#include "env/file.h"
 #include "quire/error.h"
 
 namespace quire {
@@ -12,15 +17,23 @@ namespace quire {
 class Event {
  public:
   /// Errors: kIo the system has no descriptor left
-  static Result<std::unique_ptr<Event>> Create();
-  ~Event();
+  static Result<std::unique_ptr<Event>> Create() {
+    const int descriptor = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (descriptor < 0) return FailErrno(errno, "eventfd", "event");
+    return std::unique_ptr<Event>(new Event(descriptor));
+  }
+  ~Event() { ::close(descriptor_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
   /// Readable from Set to Clear. Closed with the object.
   int descriptor() const { return descriptor_; }
-  void Set();
-  void Clear();
+  // A counter that is full is readable already, and one that is zero is clear.
+  void Set() { (void)::eventfd_write(descriptor_, 1); }
+  void Clear() {
+    eventfd_t count = 0;
+    (void)::eventfd_read(descriptor_, &count);
+  }
 
  private:
   explicit Event(int descriptor) : descriptor_(descriptor) {}

@@ -13,8 +13,6 @@
 #include <optional>
 #include <utility>
 
-#include "env/errno_error.h"
-
 namespace quire {
 namespace {
 

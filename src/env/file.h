@@ -2,17 +2,37 @@
 #ifndef QUIRE_ENV_FILE_H_
 #define QUIRE_ENV_FILE_H_
 
+#include <fmt/format.h>
+
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "quire/error.h"
 
 namespace quire {
+
+inline ErrorCode CodeOfErrno(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR: return ErrorCode::kNotFound;
+    case ENOSPC:
+    case EDQUOT: return ErrorCode::kNoSpace;
+    default: return ErrorCode::kIo;
+  }
+}
+
+/// "PATH: ACTION: what the system says".
+inline std::unexpected<Error> FailErrno(int error, std::string_view action, std::string_view path) {
+  return Fail(CodeOfErrno(error),
+              fmt::format("{}: {}: {}", path, action, std::generic_category().message(error)));
+}
 
 /// Reads a whole file, or a pipe to its end.
 ///

@@ -14,7 +14,6 @@
 
 #include "env/faulty_memory.h"
 #include "env/machine.h"
-#include "env/process_stats.h"
 #include "quire/env.h"
 
 namespace quire {

@@ -1,14 +1,34 @@
-// What the machine says about itself.
+// What the machine says about itself, and what this process costs it.
 #ifndef QUIRE_ENV_MACHINE_H_
 #define QUIRE_ENV_MACHINE_H_
 
 #include <cstdint>
+
+#include "quire/error.h"
 
 namespace quire {
 
 /// Bytes of the largest cache that holds data for the first CPU; 32 MiB when the system does not
 /// say. On a virtual machine it may be shared with strangers.
 uint64_t LastLevelCacheBytes();
+
+/// Bytes of physical memory this process holds now, shared pages included.
+///
+/// Errors: kIo when /proc/self/statm cannot be read
+/// Source: proc(5), second field of statm; the kernel may lag by some dozen pages per CPU
+Result<uint64_t> ResidentBytes();
+
+/// True when a sanitizer's shadow of every touched byte, or what it keeps of freed memory, counts
+/// as resident too: figures of ResidentBytes() then say nothing about this program, and tests that
+/// assert them skip.
+inline constexpr bool kResidentBytesIncludeShadow =
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)  // g++
+    true;
+#elif defined(__has_feature)  // clang
+    __has_feature(thread_sanitizer) || __has_feature(address_sanitizer);
+#else
+    false;
+#endif
 
 }  // namespace quire
 

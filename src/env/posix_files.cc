@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "env/errno_error.h"
+#include "env/file.h"
 
 namespace quire {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "env/errno_error.h"
+#include "env/file.h"
 #include "env/posix_files.h"
 
 namespace quire {

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "env/errno_error.h"
+#include "env/file.h"
 #include "env/posix_files.h"
 
 namespace quire {

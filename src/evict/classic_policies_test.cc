@@ -1,17 +1,16 @@
-// LFU, token limit, ARC and S3-FIFO on orders that can be worked out by hand.
+// LRU, LFU, token limit, ARC and S3-FIFO on orders that can be worked out by hand, and LRU beside a
+// list.
 #include <gtest/gtest.h>
-
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <list>
 #include <map>
+#include <memory>
 #include <tuple>
 
-#include "evict/arc.h"
 #include "evict/batch_size.h"
-#include "evict/lfu.h"
-#include "evict/s3fifo.h"
-#include "evict/token_limit.h"
+#include "evict/classic_policies.h"
 
 namespace quire::evict {
 namespace {
@@ -183,6 +182,166 @@ TEST(BatchSize, IsWhatIsNeededUntilRoomIsTight) {
   EXPECT_EQ(batch.Next(10, 4, 16), 6u + 2) << "an eighth of a small cache";
   for (int i = 0; i < 200; ++i) EXPECT_EQ(batch.Next(10, 10, 1000), 0u);
   EXPECT_EQ(batch.Next(10, 4, 1000), 6u) << "calm again";
+}
+
+TEST(Lru, IsEmptyAtFirst) {
+  LruPolicy lru;
+  EXPECT_EQ(lru.name(), "lru");
+  EXPECT_EQ(lru.size(), 0u);
+  EXPECT_EQ(lru.Victim(), std::nullopt);
+}
+
+TEST(Lru, OldestGoesFirst) {
+  LruPolicy lru;
+  for (uint32_t block : {5, 0, 9, 2}) lru.Add(BlockId(block));
+  EXPECT_EQ(lru.size(), 4u);
+  EXPECT_EQ(lru.Victim(), BlockId(5));
+  EXPECT_EQ(lru.Victim(), BlockId(5));  // asking changes nothing
+  EXPECT_EQ(Drain(lru), (std::vector<uint32_t>{5, 0, 9, 2}));
+  EXPECT_EQ(lru.size(), 0u);
+}
+
+TEST(Lru, UseMakesABlockTheMostRecent) {
+  LruPolicy lru;
+  for (uint32_t block : {1, 2, 3, 4}) lru.Add(BlockId(block));
+  for (uint32_t block : {1, 3}) lru.Remove(BlockId(block));
+  for (uint32_t block : {3, 1}) lru.Add(BlockId(block));
+  EXPECT_EQ(Drain(lru), (std::vector<uint32_t>{2, 4, 3, 1}));
+}
+
+TEST(Lru, RemovesFirstLastAndOnlyBlock) {
+  LruPolicy lru;
+  for (uint32_t block : {1, 2, 3}) lru.Add(BlockId(block));
+  lru.Remove(BlockId(1));
+  lru.Remove(BlockId(3));
+  EXPECT_EQ(lru.Victim(), BlockId(2));
+  lru.Remove(BlockId(2));
+  EXPECT_EQ(lru.Victim(), std::nullopt);
+  lru.Add(BlockId(1));
+  EXPECT_EQ(Drain(lru), std::vector<uint32_t>{1});
+}
+
+TEST(LruDeathTest, StopsOnCallsAgainstTheContract) {
+  LruPolicy lru;
+  lru.Add(BlockId(3));
+  EXPECT_DEATH(lru.Add(BlockId(3)), "already evictable");
+  EXPECT_DEATH(lru.Remove(BlockId(2)), "not evictable");
+  EXPECT_DEATH(lru.Remove(BlockId(1000)), "not evictable");
+  EXPECT_DEATH(lru.Remove(BlockId::None()), "not evictable");
+  EXPECT_DEATH(lru.Add(BlockId::None()), "is_none");
+}
+
+// LRU used as the cache uses it: a tree of blocks, leases on paths from its root, eviction of
+// victims.
+
+constexpr uint32_t kNoParent = UINT32_MAX;
+
+class Cache {
+ public:
+  void Step() {
+    switch (*rc::gen::weightedElement<int>({{3, 0}, {3, 1}, {4, 2}, {2, 3}})) {
+      case 0: return Lease();
+      case 1: return Publish();
+      case 2: return EndLease();
+      default: return Evict();
+    }
+  }
+
+  void Check() const {
+    RC_ASSERT(lru_.size() == order_.size());
+    RC_ASSERT(lru_.Victim().has_value() == !order_.empty());
+    if (order_.empty()) return;
+    const uint32_t victim = lru_.Victim()->number();
+    RC_ASSERT(victim == order_.front());
+    // The promise of policy.h: what goes first is a leaf that nobody leases.
+    RC_ASSERT(blocks_[victim].leases == 0u);
+    for (const Block& block : blocks_) RC_ASSERT(!block.present || block.parent != victim);
+  }
+
+  void Finish() {
+    while (!leases_.empty()) EndLease();
+    while (!order_.empty()) {
+      Check();
+      Evict();
+    }
+    Check();
+    RC_ASSERT(std::ranges::none_of(blocks_, &Block::present));
+  }
+
+ private:
+  struct Block {
+    bool present = false;
+    uint32_t parent = kNoParent;
+    uint32_t leases = 0;
+  };
+
+  // Pins a random present block and everything above it, first block first.
+  void Lease() {
+    std::vector<uint32_t> path;
+    for (uint32_t at = SomePresent(); at != kNoParent; at = blocks_[at].parent) path.push_back(at);
+    std::ranges::reverse(path);
+    for (uint32_t block : path) Pin(block);
+    leases_.push_back(path);
+  }
+
+  // A lease grows by one new block; it is published leased.
+  void Publish() {
+    if (leases_.empty()) return;
+    auto& lease = leases_[*rc::gen::inRange<size_t>(0, leases_.size())];
+    const auto unused = std::ranges::find(blocks_, false, &Block::present);
+    const auto number = static_cast<uint32_t>(unused - blocks_.begin());
+    if (unused == blocks_.end()) blocks_.emplace_back();
+    blocks_[number] = {true, lease.empty() ? kNoParent : lease.back(), 1};
+    lease.push_back(number);
+  }
+
+  void EndLease() {
+    if (leases_.empty()) return;
+    const auto lease = leases_.begin() + *rc::gen::inRange<size_t>(0, leases_.size());
+    std::ranges::reverse(*lease);  // deepest first
+    for (uint32_t block : *lease) {
+      if (--blocks_[block].leases > 0) continue;
+      lru_.Add(BlockId(block));
+      order_.push_back(block);
+    }
+    leases_.erase(lease);
+  }
+
+  void Evict() {
+    const auto victim = lru_.Victim();
+    if (!victim) return;
+    lru_.Remove(*victim);
+    order_.pop_front();
+    blocks_[victim->number()].present = false;
+  }
+
+  void Pin(uint32_t block) {
+    if (blocks_[block].leases++ > 0) return;
+    lru_.Remove(BlockId(block));
+    order_.remove(block);
+  }
+
+  uint32_t SomePresent() const {
+    std::vector<uint32_t> present = {kNoParent};
+    for (uint32_t i = 0; i < blocks_.size(); ++i) {
+      if (blocks_[i].present) present.push_back(i);
+    }
+    return present[*rc::gen::inRange<size_t>(0, present.size())];
+  }
+
+  LruPolicy lru_;
+  std::list<uint32_t> order_;  // the judge: evictable blocks, oldest first
+  std::vector<Block> blocks_;  // by id
+  std::vector<std::vector<uint32_t>> leases_;
+};
+
+RC_GTEST_PROP(LruProperty, EqualsAListAndEvictsOnlyLeaves, ()) {
+  Cache cache;
+  for (int step = 0; step < 150; ++step) {
+    cache.Step();
+    cache.Check();
+  }
+  cache.Finish();
 }
 
 }  // namespace

@@ -2,13 +2,9 @@
 
 #include <array>
 
-#include "evict/arc.h"
-#include "evict/lfu.h"
-#include "evict/lru.h"
+#include "evict/classic_policies.h"
 #include "evict/priority.h"
 #include "evict/quire.h"
-#include "evict/s3fifo.h"
-#include "evict/token_limit.h"
 
 namespace quire::evict {
 namespace {

@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "evict/ghost_keys.h"
-#include "evict/path_history.h"
-#include "evict/recency_judge.h"
+#include "evict/recent_keys.h"
+#include "evict/request_history.h"
 #include "evict/return_shadow.h"
 
 namespace quire::evict {

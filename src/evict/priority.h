@@ -6,8 +6,8 @@
 #include <set>
 #include <utility>
 
-#include "evict/keyed_blocks.h"
 #include "evict/leaf_order.h"
+#include "evict/per_block.h"
 #include "evict/policy.h"
 
 namespace quire::evict {

@@ -7,11 +7,10 @@
 #include <memory>
 
 #include "evict/leaf_order.h"
-#include "evict/least_worth.h"
-#include "evict/path_history.h"
 #include "evict/per_block.h"
 #include "evict/policy.h"
-#include "evict/recency_judge.h"
+#include "evict/request_history.h"
+#include "evict/return_model.h"
 #include "evict/return_shadow.h"
 
 namespace quire::evict {

@@ -13,9 +13,8 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "evict/path_history.h"
 #include "evict/quire.h"
-#include "evict/recency_judge.h"
+#include "evict/request_history.h"
 #include "evict/return_shadow.h"
 
 namespace quire::evict {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "base/prng.h"
-#include "evict/lru.h"
+#include "evict/classic_policies.h"
 
 namespace quire::evict {
 namespace {

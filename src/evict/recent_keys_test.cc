@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/prng.h"
-#include "evict/ghost_keys.h"
 
 namespace quire::evict {
 namespace {

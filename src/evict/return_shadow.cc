@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "evict/least_worth.h"
+#include "evict/return_model.h"
 
 namespace quire::evict {
 namespace {

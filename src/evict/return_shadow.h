@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
+#include "evict/per_block.h"
 #include "evict/recent_keys.h"
 #include "evict/return_model.h"
-#include "evict/rings.h"
 
 namespace quire::evict {
 

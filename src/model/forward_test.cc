@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "model/dtype.h"
 #include "model/rope.h"
+#include "model/tensor_source.h"
 #include "model/test_cache.h"
 
 namespace quire::model {

@@ -12,8 +12,8 @@
 
 #include "base/bits.h"
 #include "base/check.h"
-#include "model/dtype.h"
 #include "model/targets.h"
+#include "model/tensor_source.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/matmul.cc"

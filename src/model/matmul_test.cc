@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "model/dtype.h"
+#include "model/tensor_source.h"
 
 namespace quire::model {
 namespace {

@@ -7,8 +7,8 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "env/file.h"
-#include "model/dtype.h"
 #include "model/safetensors.h"
+#include "model/tensor_source.h"
 #include "model/weights.h"
 
 namespace quire::model {

@@ -7,11 +7,11 @@
 #include <limits>
 #include <vector>
 
-#include "attention/exp.h"
+#include "attention/scalar.h"
 #include "base/prng.h"
-#include "model/dtype.h"
 #include "model/layers.h"
 #include "model/rope.h"
+#include "model/tensor_source.h"
 
 namespace quire::model {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/json.h"
-#include "model/dtype.h"
+#include "model/tensor_source.h"
 
 namespace quire::model {
 namespace {

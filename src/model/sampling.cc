@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/exp.h"
+#include "attention/scalar.h"
 #include "base/check.h"
 
 namespace quire::model {

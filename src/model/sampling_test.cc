@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "attention/exp.h"
+#include "attention/scalar.h"
 
 namespace quire::model {
 namespace {

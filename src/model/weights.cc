@@ -10,7 +10,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/hash.h"
-#include "model/dtype.h"
+#include "model/tensor_source.h"
 
 namespace quire::model {
 namespace {

@@ -12,7 +12,6 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "env/reservation.h"
 #include "pool/placement.h"
 #include "quire/env.h"

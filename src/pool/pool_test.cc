@@ -15,7 +15,7 @@
 
 #include "base/bits.h"
 #include "env/faulty_memory.h"
-#include "env/process_stats.h"
+#include "env/machine.h"
 
 namespace quire::pool {
 namespace {

@@ -1,23 +1,55 @@
-// One owner's sequence: layers are written by different threads at once, readers never wait for
-// them.
+// Who holds a cache, and the sequence that such an owner has: layers are written by different
+// threads at once, readers never wait for them.
 #ifndef QUIRE_REGISTRY_OWNER_CACHE_H_
 #define QUIRE_REGISTRY_OWNER_CACHE_H_
 
 #include <atomic>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "quire/env.h"
+#include "quire/identity.h"
 #include "quire/sequence.h"
-#include "registry/owner.h"
 
 namespace quire::registry {
+
+/// May be evicted when room is needed; publishes its blocks for others to find.
+struct Inference {
+  uint64_t id = 0;
+  auto operator<=>(const Inference&) const = default;
+};
+
+/// Never evicted while it lives, never publishes: its weights move at every optimizer step.
+struct Training {
+  std::string adapter{};
+  uint64_t run = 0;
+  auto operator<=>(const Training&) const = default;
+};
+
+using Owner = std::variant<Inference, Training>;
+
+/// "inference 7", "training lora/3".
+std::string OwnerName(const Owner& owner);
+
+/// What an owner chooses when it is made.
+struct OwnerOptions {
+  Identity identity{};                      // of a training run the adapter is the owner's
+  std::optional<NumericProfile> profile{};  // its codecs; none: the registry's
+  uint64_t tokens_max = 0;                  // longest; 0: the registry's
+  // Layers whose K and V are recomputed and never cached: they take no bytes. Ascending.
+  std::vector<uint32_t> checkpoint_layers{};
+
+  bool operator==(const OwnerOptions&) const = default;
+};
 
 enum class OwnerState : uint8_t { kAlive, kEvicted, kReleased };
 

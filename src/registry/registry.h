@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "quire/cache.h"
-#include "registry/owner.h"
 #include "registry/owner_cache.h"
 
 namespace quire::registry {

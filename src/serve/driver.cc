@@ -1,5 +1,9 @@
 #include "serve/driver.h"
 
+#include <optional>
+#include <utility>
+#include <variant>
+
 namespace quire::serve {
 
 Driver::Driver(Engine& engine) : engine_(engine), thread_([this] { Turn(); }) {}
@@ -28,6 +32,48 @@ void Driver::Turn() {
     if (ending && report.settled) return;  // who awaits an answer has it
     if (!report.worked) engine_.AwaitChange(report.wait_us);
   }
+}
+
+namespace {
+
+// Takes what a request has to say; its Response, once it has come.
+std::optional<Response> Drain(Engine& engine, RequestId id, size_t index, const OnEvent& on_event) {
+  while (auto event = engine.Next(id)) {
+    if (auto* const response = std::get_if<Response>(&*event)) return std::move(*response);
+    if (on_event && !on_event(index, *event)) engine.Cancel(id);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<Response> RunAll(Engine& engine, std::span<const Request> requests,
+                             const OnEvent& on_event) {
+  std::vector<Response> responses(requests.size());
+  std::vector<std::pair<RequestId, size_t>> open;  // and their place in `requests`
+  size_t next = 0;
+  while (next < requests.size() || !open.empty()) {
+    while (next < requests.size()) {
+      auto id = engine.Submit(requests[next]);
+      // A full queue empties as others end.
+      if (!id && id.error().code == ErrorCode::kNoSpace && !open.empty()) break;
+      if (id) {
+        open.emplace_back(*id, next);
+      } else {
+        responses[next].prompt_tokens = requests[next].prompt.size();
+        responses[next].error = std::move(id).error();
+      }
+      ++next;
+    }
+    const TickReport report = engine.Tick();
+    std::erase_if(open, [&](const auto& each) {
+      auto response = Drain(engine, each.first, each.second, on_event);
+      if (response) responses[each.second] = *std::move(response);
+      return response.has_value();
+    });
+    if (!report.worked && !open.empty()) engine.AwaitChange(report.wait_us);
+  }
+  return responses;
 }
 
 }  // namespace quire::serve

@@ -1,13 +1,20 @@
-// The thread that turns an engine in production.
+// Who turns an engine, and how its callers wait: a thread in production, or the caller's own until
+// all its requests have ended.
 #ifndef QUIRE_SERVE_DRIVER_H_
 #define QUIRE_SERVE_DRIVER_H_
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <span>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "serve/engine.h"
+#include "serve/session_store.h"
 
 namespace quire::serve {
 
@@ -36,6 +43,29 @@ class Driver {
   EngineStats stats_ QUIRE_GUARDED_BY(mutex_);
   std::thread thread_;
 };
+
+/// What request `index` says, but its Response, between the steps; false cancels it.
+using OnEvent = std::function<bool(size_t index, const Event& event)>;
+
+/// Submits the requests, turns the engine until all have ended, and returns their answers in their
+/// order. What Submit refuses has a Response that says so. The engine must have no other driver.
+std::vector<Response> RunAll(Engine& engine, std::span<const Request> requests,
+                             const OnEvent& on_event = {});
+
+// For callers that wait until a session's change outlives the process.
+
+struct Settling {
+  OnSettled settled;                  // for the engine
+  std::future<Result<void>> outcome;  // get() waits; another thread must turn the engine meanwhile
+};
+
+inline Settling MakeSettling() {
+  std::promise<Result<void>> promise;
+  auto outcome = promise.get_future();
+  return {.settled = [promise = std::move(promise)](
+                         Result<void> settled) mutable { promise.set_value(std::move(settled)); },
+          .outcome = std::move(outcome)};
+}
 
 }  // namespace quire::serve
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "quire/error.h"
 #include "serve/request.h"
 #include "serve/session_store.h"

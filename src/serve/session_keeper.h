@@ -1,16 +1,39 @@
-// The sessions of one engine: which there are, and what of them is in memory and in files.
+// The sessions of one engine: what each keeps between its turns, which there are, and what of them
+// is in memory and in files.
 #ifndef QUIRE_SERVE_SESSION_KEEPER_H_
 #define QUIRE_SERVE_SESSION_KEEPER_H_
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "model/sampling.h"
 #include "quire/cache.h"
+#include "quire/sequence.h"
 #include "serve/mailbox.h"
-#include "serve/session.h"
+#include "serve/request.h"
 
 namespace quire::serve {
+
+/// A session is its text and its sampler; the sequence only saves work. A session that idles may
+/// lose it when room is needed: the next turn then finds in the cache what is still there and
+/// computes the rest. With a SessionStore it may lose its text too, which is then read again.
+struct Session {
+  SessionId id;
+  TenantId tenant;
+  model::SamplerState sampler;
+  std::vector<TokenId> text{};  // fed and generated
+  // Holds at most text.size() - 1 tokens. Null while a turn has it, and after it was let go.
+  std::unique_ptr<Sequence> sequence{};
+  uint64_t turns_ended = 0;  // by the engine's count, at its last turn: the least goes first
+  std::string name{};        // of its file; empty: it has none
+  uint64_t opened_unix_us = 0;
+  bool in_memory = true;  // text and sampler; else they are in the file alone
+  bool in_turn = false;   // a turn has its text, or waits for it
+  bool saved = false;     // the file has text and sampler as they are
+};
 
 /// Without a store sessions live in memory and what is said of files does not happen.
 ///

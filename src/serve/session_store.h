@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "env/files.h"
 #include "serve/session_record.h"
 

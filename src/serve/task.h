@@ -9,12 +9,11 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "model/importance_observer.h"
+#include "model/forward.h"
 #include "model/sampling.h"
 #include "quire/env.h"
 #include "serve/mailbox.h"
 #include "serve/request.h"
-#include "serve/session.h"
 #include "serve/session_keeper.h"
 
 namespace quire::serve {

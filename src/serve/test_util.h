@@ -12,9 +12,9 @@
 #include "env/clock.h"
 #include "model/random_model.h"
 #include "quire/identity.h"
+#include "serve/driver.h"
 #include "serve/engine.h"
 #include "serve/faulty_cache.h"
-#include "serve/run_all.h"
 
 namespace quire::serve {
 

@@ -8,8 +8,7 @@
 
 #include "base/json.h"
 #include "env/file.h"
-#include "text/jinja/interpreter.h"
-#include "text/jinja/parser.h"
+#include "text/jinja/template.h"
 #include "text/json_node.h"
 #include "text/unicode/unicode.h"
 

@@ -9,12 +9,7 @@
 #include "base/json.h"
 #include "env/file.h"
 #include "text/json_node.h"
-#include "text/tokenizer/added_tokens.h"
-#include "text/tokenizer/bpe.h"
-#include "text/tokenizer/decoder.h"
-#include "text/tokenizer/normalizer.h"
-#include "text/tokenizer/post_processor.h"
-#include "text/tokenizer/pre_tokenizer.h"
+#include "text/tokenizer/stages.h"
 #include "text/tokenizer/vocabulary.h"
 
 namespace quire::model {

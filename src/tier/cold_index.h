@@ -1,9 +1,12 @@
-// What a cold store holds, in memory: where the record of a key lies. About 50 bytes per record.
+// What a cold store holds, in memory: where the record of a key lies (about 50 bytes per record),
+// and under which roots there are records.
 #ifndef QUIRE_TIER_COLD_INDEX_H_
 #define QUIRE_TIER_COLD_INDEX_H_
 
 #include <array>
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +63,35 @@ class ColdIndex {
   struct Tables;  // Abseil stays out of headers
   mutable Mutex mutex_{LockRank::kLeaf};
   std::unique_ptr<Tables> tables_ QUIRE_GUARDED_BY(mutex_);
+};
+
+/// Under which roots a cold store has records: what lets a miss say that the prompt is there under
+/// another profile, geometry or model. A root is the parent of a first block's key.
+///
+/// The roots of each segment, as far as it has records of first blocks: they go with it.
+///
+/// Threads: any; takes its own lock, below which nothing is taken
+class RootTable {
+ public:
+  static constexpr uint32_t kOfSegmentMax = 16;    // more are not remembered
+  static constexpr uint32_t kOfPublisherMax = 64;  // more are not told
+
+  /// A segment has a record whose parent is this root.
+  void Add(uint32_t segment, const PublisherId& publisher, const RecordRoot& root);
+  void Forget(uint32_t segment);
+  std::vector<RecordRoot> OfSegment(uint32_t segment) const;
+  std::vector<RecordRoot> Of(const PublisherId& publisher) const;
+
+ private:
+  struct OfSegmentRoots {
+    PublisherId publisher{};
+    std::vector<RecordRoot> roots{};
+  };
+  using Counts = std::map<RecordRoot, uint32_t>;  // segments that have it
+
+  mutable Mutex mutex_{LockRank::kLeaf};
+  std::map<uint32_t, OfSegmentRoots> segments_ QUIRE_GUARDED_BY(mutex_);
+  std::map<PublisherId, Counts> publishers_ QUIRE_GUARDED_BY(mutex_);
 };
 
 }  // namespace quire::tier

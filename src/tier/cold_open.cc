@@ -9,7 +9,6 @@
 #include "base/canary.h"
 #include "base/log.h"
 #include "tier/cold.h"
-#include "tier/scan.h"
 #include "tier/store_files.h"
 
 namespace quire::tier {

@@ -1,5 +1,6 @@
-// What the parts of a cold store share: its options, segments, index, counters, and the way to the
-// disk and back. The driver's thread owns it; only the index and the roots may be asked by others.
+// What a cold store is opened with, and what the parts of it share: segments, index, counters, and
+// the way to the disk and back. The driver's thread owns it; only the index and the roots may be
+// asked by others.
 #ifndef QUIRE_TIER_COLD_STATE_H_
 #define QUIRE_TIER_COLD_STATE_H_
 
@@ -10,15 +11,39 @@
 
 #include "env/files.h"
 #include "quire/env.h"
+#include "quire/error.h"
 #include "tier/cold_index.h"
-#include "tier/cold_options.h"
-#include "tier/epochs.h"
-#include "tier/roots.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
 #include "tier/store.h"
+#include "tier/store_files.h"
 
 namespace quire::tier {
+
+struct ColdOptions {
+  std::string directory{};
+  uint64_t bytes_cap = uint64_t{8} << 30;       // of all files of the store together
+  uint64_t segment_bytes = 0;                   // 0: by the cap. A store that exists keeps its own
+  uint64_t catalogue_bytes_max = 0;             // 0: by the cap
+  uint64_t commit_interval_us = 1'000'000;      // what a crash may lose
+  uint64_t staging_bytes = uint64_t{64} << 20;  // of memory, half for writes and half for loads
+  uint64_t chunk_bytes = uint64_t{1} << 20;     // of one request of the disk
+  uint32_t reads_max = 16;                      // requests for loads in flight
+  uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // 0: no scrubbing
+  std::vector<PublisherLimits> limits{};
+};
+
+/// The options with every 0 replaced, all sums done.
+struct ColdSizes {
+  uint64_t segment_bytes = 0;
+  uint32_t segments_max = 0;
+  uint64_t catalogue_bytes_max = 0;
+};
+
+inline constexpr uint64_t kLockBytesMax = 4096;
+
+/// Errors: kInvalidArgument sizes that no store can have, or a cap below two segments
+Result<ColdSizes> ResolveSizes(const ColdOptions& options);
 
 /// Who asked the disk for something.
 enum class IoOwner : uint8_t { kWriter = 1, kReader = 2, kEraser = 3, kRemover = 4 };

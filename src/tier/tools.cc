@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tier/catalogue.h"
-#include "tier/scan.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
 #include "tier/store_files.h"

@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "codec/encode.h"
 #include "codec/formats.h"
-#include "codec/rows.h"
 #include "codec/slot_layout.h"
+#include "codec/streams.h"
 #include "tests/suite/codec_models.h"
 
 namespace quire::codec {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "env/faulty_memory.h"
-#include "env/process_stats.h"
+#include "env/machine.h"
 #include "pool/pool.h"
 #include "tests/suite/placement_models.h"
 

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "evict/arc.h"
-#include "evict/s3fifo.h"
+#include "evict/classic_policies.h"
 #include "tests/suite/policy_tree.h"
 
 namespace quire::evict {

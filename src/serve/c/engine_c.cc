@@ -12,7 +12,7 @@
 #include "embed/boundary.h"
 #include "quire/engine.h"
 #include "serve/c/engine_host.h"
-#include "serve/settling.h"
+#include "serve/driver.h"
 
 using quire::ErrorCode;
 using quire::Fail;

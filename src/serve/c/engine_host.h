@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "env/files.h"
 #include "model/model.h"
 #include "quire/attention.h"

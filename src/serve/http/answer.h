@@ -1,18 +1,39 @@
-// One answer of a call: what its request said so far, as text and as JSON.
+// One answer of a call: what its request said so far, as text up to a stop string and as JSON.
 #ifndef QUIRE_SERVE_HTTP_ANSWER_H_
 #define QUIRE_SERVE_HTTP_ANSWER_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/http/api_request.h"
-#include "serve/http/stop_matcher.h"
 #include "serve/request.h"
 #include "text/tokenizer.h"
 
 namespace quire::serve::http {
+
+/// Threads: one object on one thread at a time
+/// Cost:    each Add looks at the new text and at most the longest stop string before it
+class StopMatcher {
+ public:
+  /// None of `stops` is empty.
+  explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  /// Text that is surely no part of a stop string, of what was added so far and not given yet. A
+  /// stop string and what follows it never come out; of several the one that begins first counts.
+  std::string Add(std::string_view text);
+  /// What was held back: the text ends here.
+  std::string Finish();
+  /// A stop string was found.
+  bool stopped() const { return stopped_; }
+
+ private:
+  const std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
 
 /// Threads:  one
 /// Lifetime: the tokenizer must outlive it

@@ -1,21 +1,100 @@
-// One call of the completions API: its requests in the engine, and its answer as it comes.
+// One call of the completions API: its requests in the engine, who is told of their events, how far
+// they are, and the answer as it comes.
 #ifndef QUIRE_SERVE_HTTP_CALL_H_
 #define QUIRE_SERVE_HTTP_CALL_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "serve/engine.h"
 #include "serve/http/answer.h"
-#include "serve/http/event_hub.h"
-#include "serve/http/live_calls.h"
+#include "serve/http/caller.h"
+#include "serve/request.h"
 
 namespace quire::serve::http {
+
+// From the thread that turns the engine to whoever waits for one request's events.
+
+/// Notify is to be the engine's on_event. A listener is called on the engine's thread, with the
+/// hub's lock held, so that it is never called again once Unlisten has returned: it hands over to
+/// its own thread and returns.
+///
+/// Threads:  any
+/// Lifetime: must outlive the engine
+class EventHub {
+ public:
+  using Listener = std::function<void()>;
+
+  /// Events of before are not told of: look once after this call.
+  void Listen(RequestId id, Listener listener) {
+    MutexLock lock(mutex_);
+    listeners_[id] = std::move(listener);
+  }
+  void Unlisten(RequestId id) {
+    MutexLock lock(mutex_);
+    listeners_.erase(id);
+  }
+  void Notify(RequestId id) {
+    MutexLock lock(mutex_);
+    if (const auto found = listeners_.find(id); found != listeners_.end()) found->second();
+  }
+
+ private:
+  Mutex mutex_{LockRank::kLeaf};
+  std::map<RequestId, Listener> listeners_ QUIRE_GUARDED_BY(mutex_);
+};
+
+// Calls under way: how far each one is, for the page and the operator.
+
+/// Of all answers of a call together.
+struct CallProgress {
+  Caller caller{};
+  std::string id{};
+  uint64_t started_us = 0;
+  std::atomic<uint64_t> prompt_tokens = 0;
+  std::atomic<uint64_t> prompt_done = 0;  // in the cache so far
+  std::atomic<uint64_t> generated = 0;
+};
+
+/// Threads: any
+class LiveCalls {
+ public:
+  /// Enters a call; null: the tenant has `most` under way.
+  std::shared_ptr<CallProgress> Enter(Caller caller, std::string id, uint64_t now_us,
+                                      uint64_t most) {
+    auto call = std::make_shared<CallProgress>();
+    call->caller = std::move(caller);
+    call->id = std::move(id);
+    call->started_us = now_us;
+    MutexLock lock(mutex_);
+    const auto of_tenant = std::ranges::count_if(
+        calls_, [&](const auto& each) { return each->caller.tenant == call->caller.tenant; });
+    if (static_cast<uint64_t>(of_tenant) >= most) return nullptr;
+    calls_.push_back(call);
+    return call;
+  }
+  void Leave(const std::shared_ptr<CallProgress>& call) {
+    MutexLock lock(mutex_);
+    std::erase(calls_, call);
+  }
+  std::vector<std::shared_ptr<const CallProgress>> All() const {
+    MutexLock lock(mutex_);
+    return {calls_.begin(), calls_.end()};
+  }
+
+ private:
+  mutable Mutex mutex_{LockRank::kLeaf};
+  std::vector<std::shared_ptr<CallProgress>> calls_ QUIRE_GUARDED_BY(mutex_);  // oldest first
+};
 
 /// What a call cost and how it used the cache, for the log and the counters. Tokens of a prompt are
 /// counted once for each answer to it, as the engine does.

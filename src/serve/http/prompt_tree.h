@@ -14,7 +14,6 @@
 
 #include "base/hash.h"
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
 #include "quire/identity.h"
 #include "serve/http/api_error.h"
 

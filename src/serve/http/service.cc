@@ -9,7 +9,7 @@
 
 #include "base/bits.h"
 #include "base/log.h"
-#include "serve/http/index_json.h"
+#include "serve/http/metrics.h"
 
 namespace quire::serve::http {
 

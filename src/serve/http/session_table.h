@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread_annotations.h"
+#include "serve/driver.h"
 #include "serve/engine.h"
 #include "serve/http/api_error.h"
 #include "serve/http/caller.h"
-#include "serve/settling.h"
 
 namespace quire::serve::http {
 

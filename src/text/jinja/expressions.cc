@@ -1,4 +1,4 @@
-#include "text/jinja/parser.h"
+#include "text/jinja/template.h"
 
 #include <fmt/core.h>
 

@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "quire/error.h"
-#include "text/jinja/ast.h"
 #include "text/jinja/budget.h"
-#include "text/jinja/interpreter.h"
 #include "text/jinja/lexer.h"
 #include "text/jinja/operators.h"
+#include "text/jinja/template.h"
 #include "text/jinja/value.h"
 
 namespace quire::model::jinja {

@@ -1,4 +1,4 @@
-#include "text/tokenizer/added_tokens.h"
+#include "text/tokenizer/vocabulary.h"
 
 #include <fmt/core.h>
 #include <utf8proc.h>

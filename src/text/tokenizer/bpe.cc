@@ -1,4 +1,4 @@
-#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/stages.h"
 
 #include <absl/container/flat_hash_map.h>
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-#include "text/tokenizer/pre_tokenizer.h"
+#include "text/tokenizer/stages.h"
 
 #include <fmt/core.h>
 

@@ -1,11 +1,10 @@
-#include "text/tokenizer/pre_tokenizer.h"
+#include "text/tokenizer/stages.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/vocabulary.h"
 
 namespace quire::model {

@@ -1,0 +1,79 @@
+// What earlier requests tell a policy: which of them the next one goes on with, and what plain
+// recency would have hit.
+#ifndef QUIRE_EVICT_REQUEST_HISTORY_H_
+#define QUIRE_EVICT_REQUEST_HISTORY_H_
+
+#include <cstdint>
+#include <span>
+
+#include "evict/recent_keys.h"
+
+namespace quire::evict {
+
+/// The ends of recent paths. A path ends with its last block and with the one before: the last is
+/// often partial, and then the next turn does not contain it.
+///
+/// Cost: one lookup per block that the longest known path does not cover; kBytesEach per end
+class PathHistory {
+ private:
+  struct End {
+    uint32_t turn = 0;
+    uint64_t time_ms = 0;
+  };
+
+ public:
+  static constexpr uint64_t kBytesEach = RecentKeys<End>::kBytesEach;
+
+  struct Turn {
+    uint32_t number = 0;  // 0: starts a conversation
+    uint64_t gap_ms = 0;  // since the turn before
+  };
+
+  /// Finds out which turn a path is, and remembers its own ends, the latest `ends_max` of all.
+  ///
+  /// Shape: keys [blocks], first block first
+  Turn Note(std::span<const uint64_t> keys, uint64_t now_ms, uint64_t ends_max);
+
+  uint64_t size() const { return ends_.size(); }
+
+ private:
+  RecentKeys<End> ends_;  // by time
+};
+
+/// Runs a cache of the same size by recency, on keys alone, and keeps the balance of hits. While
+/// that is in the red by more than a small share of the blocks used, the policy has to stand back.
+///
+/// Cost: two lookups per block of a request; kBytesEach per block of the cache
+class RecencyJudge {
+ private:
+  struct Nothing {};
+
+ public:
+  static constexpr uint64_t kBytesEach = RecentKeys<Nothing>::kBytesEach;
+
+  /// A request used one path. It asked for the first `asked_blocks`, of which `hit_blocks`
+  /// were there. The cache holds `cache_blocks` now that it has the path.
+  ///
+  /// Shape: keys [blocks], first block first
+  void Use(std::span<const uint64_t> keys, uint64_t asked_blocks, uint64_t hit_blocks,
+           uint64_t cache_blocks);
+
+  /// The request has ended; so many blocks are there. A path may have had no room.
+  void End(uint64_t cache_blocks) { recent_.Trim(cache_blocks); }
+
+  /// Whether the policy may go on.
+  bool trusts() const { return trusts_; }
+  /// Hits beyond those of recency, lately; negative: it had more.
+  double balance() const { return balance_; }
+  uint64_t size() const { return recent_.size(); }
+
+ private:
+  RecentKeys<Nothing> recent_;  // what recency would hold
+  double balance_ = 0;
+  double uses_ = 0;  // blocks, lately
+  bool trusts_ = true;
+};
+
+}  // namespace quire::evict
+
+#endif  // QUIRE_EVICT_REQUEST_HISTORY_H_
