@@ -9,6 +9,7 @@
 
 #include "cuda/attend.h"
 #include "cuda/blocks.h"
+#include "cuda/model.h"
 #include "quire/env.h"
 #include "quire/error.h"
 
@@ -59,6 +60,12 @@ class Device {
   virtual void Launch(const ReadArgs& args) = 0;
   virtual void Launch(const EncodeArgs& args) = 0;
   virtual void Launch(const ChecksumArgs& args) = 0;
+  virtual void Launch(const MatmulArgs& args) = 0;
+  virtual void Launch(const EmbedArgs& args) = 0;
+  virtual void Launch(const NormArgs& args) = 0;
+  virtual void Launch(const HeadsArgs& args) = 0;
+  virtual void Launch(const GateArgs& args) = 0;
+  virtual void Launch(const AddArgs& args) = 0;
 };
 
 /// Memory of a device that grows to the largest use and stays.

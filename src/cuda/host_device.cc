@@ -12,6 +12,7 @@
 #include "cuda/encode-inl.h"
 #include "cuda/fold-inl.h"
 #include "cuda/host_grid.h"
+#include "cuda/model-inl.h"
 #include "cuda/rows-inl.h"
 #include "cuda/splits-inl.h"
 
@@ -90,6 +91,27 @@ class HostDevice final : public Device {
     using Kernel = ChecksumKernel<Thread>;
     Run(ChecksumBlocks(args), kBlockThreads, Kernel::kSharedBytes,
         [&](Thread& self) { Kernel(self, args).Run(); });
+  }
+  void Launch(const MatmulArgs& args) override {
+    Run(MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes,
+        [&](Thread& self) { MatmulKernel<Thread>(self, args).Run(); });
+  }
+  void Launch(const EmbedArgs& args) override {
+    Run(args.rows, kModelThreads, 0, [&](Thread& self) { EmbedRow(self, args); });
+  }
+  void Launch(const NormArgs& args) override {
+    Run(args.rows, kModelThreads, kNormSharedBytes, [&](Thread& self) { NormRow(self, args); });
+  }
+  void Launch(const HeadsArgs& args) override {
+    Run(args.rows * args.heads, kHeadThreads, kNormSharedBytes,
+        [&](Thread& self) { RotateHead(self, args); });
+  }
+  void Launch(const GateArgs& args) override {
+    Run(ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0,
+        [&](Thread& self) { GateValue(self, args); });
+  }
+  void Launch(const AddArgs& args) override {
+    Run(ValueBlocks(args.count), kModelThreads, 0, [&](Thread& self) { AddValue(self, args); });
   }
 
  private:

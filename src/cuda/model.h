@@ -8,8 +8,10 @@
 
 namespace quire::cuda {
 
-/// Threads of a block, of all these kernels but the product's.
+/// Threads of a block, of most of these kernels.
 inline constexpr uint32_t kModelThreads = 128;
+/// Threads of a block that has one head of one row.
+inline constexpr uint32_t kHeadThreads = 64;
 /// Threads of a block of the product: each has one output column and some rows.
 inline constexpr uint32_t kMatmulThreads = 64;
 inline constexpr uint32_t kMatmulRows = 16;

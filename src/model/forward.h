@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "model/config.h"
-#include "model/layers.h"
-#include "model/matmul.h"
-#include "model/rope.h"
+#include "model/operators.h"
 #include "model/weights.h"
 #include "quire/attention.h"
 #include "quire/env.h"
@@ -39,32 +37,14 @@ struct StepItem {
   AttentionObserver* observer = nullptr;  // of this sequence; may be null
 };
 
-/// Memory of a pass; it grows to the largest one and stays.
+/// What a pass notes down; it grows to the largest one and stays.
 struct ForwardScratch {
-  std::vector<float> hidden;         // [rows, hidden]: the residual stream
-  std::vector<float> normed;         // [rows, hidden]
-  std::vector<float> qkv;            // [rows, query_dim + 2 kv_dim]
-  std::vector<float> queries;        // [rows, query_heads, head_dim]
-  std::vector<float> attended;       // [rows, query_heads, head_dim]
-  std::vector<float> gate_up;        // [rows, 2 intermediate]
-  std::vector<float> gated;          // [rows, intermediate]
-  std::vector<float> added;          // [rows, hidden]: what joins the residual stream
-  std::vector<float> angles;         // [rows, head_dim]
   std::vector<TokenId> tokens;       // [rows]
   std::vector<uint64_t> positions;   // [rows]
   std::vector<uint32_t> wanted;      // rows whose logits are asked for
-  std::vector<float*> outputs;       // [rows] of the product under way
+  std::vector<float*> outputs;       // of these
   BatchTables tables;                // [items]: blocks of the layer under way
   std::vector<AttentionTask> tasks;  // [items]
-  MatmulScratch matmul;
-};
-
-/// The parts of a model that a pass needs.
-struct ForwardModel {
-  const ModelConfig& config;
-  const Weights& weights;
-  const Rope& rope;
-  ComputeType compute;
 };
 
 /// What all attention tasks of a layer share.
@@ -74,9 +54,11 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
 /// Appends K and V of every item's tokens to all layers of its sequence and writes the logits asked
 /// for. Items and caches have been checked and room is reserved. Commits nothing.
 ///
-/// Errors: kCancelled; what Append says. Sequences then hold uncommitted rows
+/// Operators, attention and the cache's block operations are those of one device.
+///
+/// Errors: kCancelled; what Append and the operators say. Sequences then hold uncommitted rows
 Result<void> RunForward(const ForwardModel& model, std::span<const StepItem> items,
-                        AttentionBackend& attention, Executor& executor,
+                        Operators& operators, AttentionBackend& attention, Executor& executor,
                         const std::atomic<bool>* cancel, ForwardScratch& scratch);
 
 /// Attention that the tokens of one sequence from a position on pay to each block, all layers

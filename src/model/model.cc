@@ -40,7 +40,10 @@ Result<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, const Te
   }
   QUIRE_ASSIGN(auto weights, Weights::Load(source, config, options.progress));
   const ComputeType compute = options.compute_f32 ? ComputeType::kF32 : weights->type();
-  return std::unique_ptr<Model>(new Model(config, std::move(weights), compute));
+  std::unique_ptr<Model> model(new Model(config, std::move(weights), compute));
+  const OperatorsFactory& make = options.operators ? options.operators : MakeCpuOperators;
+  QUIRE_ASSIGN(model->operators_, make(model->forward()));
+  return model;
 }
 
 Model::Model(const ModelConfig& config, std::unique_ptr<Weights> weights, ComputeType compute)
@@ -108,9 +111,7 @@ Result<void> Model::Step(std::span<const StepItem> items, AttentionBackend& atte
     for (const StepItem& item : items) {
       QUIRE_TRY(item.sequence->Reserve(item.sequence->length() + item.tokens.size()));
     }
-    const ForwardModel model = {
-        .config = config_, .weights = *weights_, .rope = rope_, .compute = compute_};
-    return RunForward(model, items, attention, executor, cancel, scratch_);
+    return RunForward(forward(), items, *operators_, attention, executor, cancel, scratch_);
   };
   if (Result<void> done = run(); !done) {
     for (const StepItem& item : items) {

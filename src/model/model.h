@@ -14,6 +14,7 @@
 
 #include "model/config.h"
 #include "model/forward.h"
+#include "model/operators.h"
 #include "model/rope.h"
 #include "model/tensor_source.h"
 #include "model/weights.h"
@@ -29,6 +30,8 @@ struct LoadOptions {
   bool compute_f32 = false;
   /// Bytes of weights read so far; may be empty.
   LoadProgress progress = {};
+  /// Where passes are computed; empty: on the processor.
+  OperatorsFactory operators = {};
 };
 
 /// Threads: one Step at a time; the rest from any thread
@@ -70,6 +73,9 @@ class Model {
 
  private:
   Model(const ModelConfig& config, std::unique_ptr<Weights> weights, ComputeType compute);
+  ForwardModel forward() const {
+    return {.config = config_, .weights = *weights_, .rope = rope_, .compute = compute_};
+  }
   Result<void> CheckItems(std::span<const StepItem> items) const;
   Result<void> CheckCaches(std::span<const StepItem> items,
                            const AttentionBackend& attention) const;
@@ -78,6 +84,7 @@ class Model {
   const std::unique_ptr<Weights> weights_;
   const ComputeType compute_;
   const Rope rope_;
+  std::unique_ptr<Operators> operators_;  // set once, by Create
   ForwardScratch scratch_;
 };
 

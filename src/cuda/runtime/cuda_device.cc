@@ -69,7 +69,7 @@ class CudaDevice final : public Device {
   }
   void Free(void* memory) override {
     Enter();
-    if (memory != nullptr) Note("free", cudaFreeAsync(memory, stream_));
+    if (memory != nullptr) Note(cudaFreeAsync(memory, stream_));
   }
   bool Owns(const void* address) const override {
     cudaPointerAttributes attributes{};
@@ -80,21 +80,21 @@ class CudaDevice final : public Device {
   // From memory that is not pinned the runtime takes the bytes before it returns.
   void CopyIn(const void* host, uint64_t bytes, void* device) override {
     Enter();
-    Note("copy", cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    Note(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
   }
   void Copy(const void* from, void* to, const CopyShape& shape) override {
     Enter();
     if (shape.count == 1) {
-      Note("copy", cudaMemcpyAsync(to, from, shape.bytes, cudaMemcpyDefault, stream_));
+      Note(cudaMemcpyAsync(to, from, shape.bytes, cudaMemcpyDefault, stream_));
     } else if (shape.count > 1) {
-      Note("copy", cudaMemcpy2DAsync(to, shape.to_stride_bytes, from, shape.from_stride_bytes,
-                                     shape.bytes, shape.count, cudaMemcpyDefault, stream_));
+      Note(cudaMemcpy2DAsync(to, shape.to_stride_bytes, from, shape.from_stride_bytes, shape.bytes,
+                             shape.count, cudaMemcpyDefault, stream_));
     }
   }
   void Zero(void* to, const CopyShape& shape) override {
     Enter();
     if (shape.count == 1) {
-      Note("zero", cudaMemsetAsync(to, 0, shape.bytes, stream_));
+      Note(cudaMemsetAsync(to, 0, shape.bytes, stream_));
     } else if (shape.count > 1) {
       Note("zero",
            cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes, shape.count, stream_));
@@ -105,15 +105,15 @@ class CudaDevice final : public Device {
     Enter();
     cudaEvent_t event = nullptr;
     if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
-      Note("synchronize", cudaStreamSynchronize(stream_));
+      Note(cudaStreamSynchronize(stream_));
       return nullptr;
     }
-    Note("record", cudaEventRecord(event, stream_));
+    Note(cudaEventRecord(event, stream_));
     return std::make_unique<EventFence>(event);
   }
   Result<void> Synchronize() override {
     Enter();
-    Note("synchronize", cudaStreamSynchronize(stream_));
+    Note(cudaStreamSynchronize(stream_));
     const int error = error_.load(std::memory_order_relaxed);
     if (error == cudaSuccess) return {};
     return IoError(fmt::format("device {}", number_).c_str(), error);
@@ -121,27 +121,51 @@ class CudaDevice final : public Device {
 
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
     Enter();
-    Note("launch", LaunchSplits(args, how, stream_));
+    Note(LaunchSplits(args, how, stream_));
   }
   void Launch(const FoldArgs& args, uint32_t vectors) override {
     Enter();
-    Note("launch", LaunchFold(args, vectors, stream_));
+    Note(LaunchFold(args, vectors, stream_));
   }
   void Launch(const WriteArgs& args) override {
     Enter();
-    Note("launch", LaunchWrite(args, stream_));
+    Note(LaunchWrite(args, stream_));
   }
   void Launch(const ReadArgs& args) override {
     Enter();
-    Note("launch", LaunchRead(args, stream_));
+    Note(LaunchRead(args, stream_));
   }
   void Launch(const EncodeArgs& args) override {
     Enter();
-    Note("launch", LaunchEncode(args, stream_));
+    Note(LaunchEncode(args, stream_));
   }
   void Launch(const ChecksumArgs& args) override {
     Enter();
-    Note("launch", LaunchChecksum(args, stream_));
+    Note(LaunchChecksum(args, stream_));
+  }
+  void Launch(const MatmulArgs& args) override {
+    Enter();
+    Note(LaunchMatmul(args, stream_));
+  }
+  void Launch(const EmbedArgs& args) override {
+    Enter();
+    Note(LaunchEmbed(args, stream_));
+  }
+  void Launch(const NormArgs& args) override {
+    Enter();
+    Note(LaunchNorm(args, stream_));
+  }
+  void Launch(const HeadsArgs& args) override {
+    Enter();
+    Note(LaunchHeads(args, stream_));
+  }
+  void Launch(const GateArgs& args) override {
+    Enter();
+    Note(LaunchGate(args, stream_));
+  }
+  void Launch(const AddArgs& args) override {
+    Enter();
+    Note(LaunchAdd(args, stream_));
   }
 
  private:
@@ -149,7 +173,7 @@ class CudaDevice final : public Device {
   void Enter() const { cudaSetDevice(number_); }
 
   /// The first error stays: what follows it means nothing.
-  void Note(const char*, int error) {
+  void Note(int error) {
     int none = cudaSuccess;
     if (error != cudaSuccess) error_.compare_exchange_strong(none, error);
   }

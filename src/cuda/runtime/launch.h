@@ -4,6 +4,7 @@
 
 #include "cuda/attend.h"
 #include "cuda/blocks.h"
+#include "cuda/model.h"
 
 struct CUstream_st;
 
@@ -16,6 +17,12 @@ int LaunchWrite(const WriteArgs& args, CUstream_st* stream);
 int LaunchRead(const ReadArgs& args, CUstream_st* stream);
 int LaunchEncode(const EncodeArgs& args, CUstream_st* stream);
 int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream);
+int LaunchMatmul(const MatmulArgs& args, CUstream_st* stream);
+int LaunchEmbed(const EmbedArgs& args, CUstream_st* stream);
+int LaunchNorm(const NormArgs& args, CUstream_st* stream);
+int LaunchHeads(const HeadsArgs& args, CUstream_st* stream);
+int LaunchGate(const GateArgs& args, CUstream_st* stream);
+int LaunchAdd(const AddArgs& args, CUstream_st* stream);
 
 }  // namespace quire::cuda
 

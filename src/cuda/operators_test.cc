@@ -1,0 +1,131 @@
+// A model whose pass, cache and attention are a device's gives the logits of the CPU, bit for bit.
+#include "cuda/operators.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "cuda/attention.h"
+#include "cuda/block_ops.h"
+#include "cuda/test_device.h"
+#include "model/test_cache.h"
+
+namespace quire::cuda {
+namespace {
+
+using model::Family;
+using model::Model;
+using model::ModelConfig;
+using model::StepItem;
+
+struct Case {
+  Family family = Family::kQwen3;
+  ComputeType type = ComputeType::kBf16;
+  Codec codec = Codec::kBf16;
+  uint32_t residual_tokens = 0;
+};
+
+// Each family with what it alone has.
+ModelConfig ConfigOf(Family family) {
+  ModelConfig config = model::SmallConfig();
+  config.family = family;
+  if (family == Family::kLlama) {
+    config.attention_bias = true;
+    config.mlp_bias = true;
+  }
+  if (family == Family::kMistral) {
+    config.window_tokens = 37;
+    config.window_layers = {0, 1};
+  }
+  return config;
+}
+
+class CudaOperators : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device here: no model has run on one";
+    ops_ = MakeBlockOps(*device_).value();
+#if defined(QUIRE_TEST_ON_CUDA)
+    driver_ = MakeCudaDriver(0).value();
+    memory_ = MakeGranuleMemory("cuda:0", *driver_, *device_);
+#endif
+    attention_ = MakeAttention(*device_);
+  }
+
+  std::unique_ptr<Cache> MakeCacheOf(const ModelConfig& config, bool on_device) {
+    CacheOptions options;
+    options.geometry = GeometryOf(config);
+    options.profile = NumericProfile::Uniform(GetParam().codec);
+    options.profile.residual_tokens = GetParam().residual_tokens;
+    if (!IsIdentity(GetParam().codec)) options.profile.open_dtype = Codec::kF16;
+    options.hot_bytes = 1 << 26;
+    if (on_device) {
+      options.memory = memory_.get();
+      options.ops = ops_.get();
+    }
+    return Cache::Create(std::move(options)).value();
+  }
+
+  /// The prompt in chunks, then a few tokens one by one, beside another sequence.
+  std::vector<float> Run(Model& model, Cache& cache, AttentionBackend& attention,
+                         std::span<const TokenId> prompt, uint32_t chunk) {
+    const auto executor = MakeThreadPool(1);
+    const auto first = model::OpenSequence(cache, model, prompt.first(1));
+    const auto second = model::OpenSequence(cache, model, prompt.first(1));
+    const uint32_t vocab = model.config().vocab;
+    std::vector<float> all;
+    std::vector<float> logits(uint64_t{2} * chunk * vocab);
+    for (size_t at = 0; at < prompt.size(); at += chunk) {
+      const auto some = prompt.subspan(at, std::min<size_t>(chunk, prompt.size() - at));
+      const StepItem items[] = {
+          {.sequence = first.get(), .tokens = some, .logits = logits.data(), .all_logits = true},
+          {.sequence = second.get(),
+           .tokens = some.first(1),
+           .logits = logits.data() + some.size() * vocab}};
+      EXPECT_TRUE(model.Step(items, attention, *executor).has_value());
+      all.insert(all.end(), logits.begin(), logits.begin() + (some.size() + 1) * vocab);
+    }
+    return all;
+  }
+
+  std::unique_ptr<Device> device_ = MakeTestDevice();
+#if defined(QUIRE_TEST_ON_CUDA)
+  std::unique_ptr<GranuleDriver> driver_;
+#endif
+  std::unique_ptr<DeviceMemory> memory_;  // null: the host's
+  std::unique_ptr<BlockOps> ops_;
+  std::unique_ptr<AttentionBackend> attention_;
+};
+
+TEST_P(CudaOperators, LogitsAreTheProcessors) {
+  const ModelConfig config = ConfigOf(GetParam().family);
+  const auto tensors = model::RandomTensors(config, GetParam().type, 3);
+  const auto host = Model::Create(config, tensors, {}).value();
+  const auto there =
+      Model::Create(
+          config, tensors,
+          {.operators =
+               [&](const model::ForwardModel& model) { return MakeOperators(*device_, model); }})
+          .value();
+  const auto prompt = model::SomeTokens(300, config.vocab, 5);
+  const auto host_cache = MakeCacheOf(config, /*on_device=*/false);
+  const auto device_cache = MakeCacheOf(config, /*on_device=*/true);
+  const auto cpu = MakeCpuAttention().value();
+  const auto want = Run(*host, *host_cache, *cpu, prompt, 37);
+  const auto got = Run(*there, *device_cache, *attention_, prompt, 37);
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0);
+  // What the device's cache has found and checked, it has not damaged.
+  EXPECT_EQ(device_cache->Verify().damaged, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaOperators,
+                         testing::Values(Case{Family::kQwen3, ComputeType::kBf16, Codec::kBf16},
+                                         Case{Family::kQwen3, ComputeType::kF16, Codec::kInt8},
+                                         Case{Family::kLlama, ComputeType::kF32, Codec::kF32},
+                                         Case{Family::kLlama, ComputeType::kBf16, Codec::kNf4, 48},
+                                         Case{Family::kMistral, ComputeType::kF16, Codec::kF16},
+                                         Case{Family::kQwen2, ComputeType::kBf16, Codec::kQ25}));
+
+}  // namespace
+}  // namespace quire::cuda

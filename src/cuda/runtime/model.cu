@@ -1,0 +1,72 @@
+// The kernels of a model's pass as device code.
+#include "cuda/model-inl.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/thread.h"
+
+namespace quire::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kMatmulThreads)
+    RunMatmul(const __grid_constant__ MatmulArgs args) {
+  CudaThread self(LaunchedShared());
+  MatmulKernel<CudaThread>(self, args).Run();
+}
+
+__global__ void __launch_bounds__(kModelThreads) RunEmbed(const __grid_constant__ EmbedArgs args) {
+  CudaThread self(LaunchedShared());
+  EmbedRow(self, args);
+}
+
+__global__ void __launch_bounds__(kModelThreads) RunNorm(const __grid_constant__ NormArgs args) {
+  CudaThread self(LaunchedShared());
+  NormRow(self, args);
+}
+
+__global__ void __launch_bounds__(kHeadThreads) RunHeads(const __grid_constant__ HeadsArgs args) {
+  CudaThread self(LaunchedShared());
+  RotateHead(self, args);
+}
+
+__global__ void __launch_bounds__(kModelThreads) RunGate(const __grid_constant__ GateArgs args) {
+  CudaThread self(LaunchedShared());
+  GateValue(self, args);
+}
+
+__global__ void __launch_bounds__(kModelThreads) RunAdd(const __grid_constant__ AddArgs args) {
+  CudaThread self(LaunchedShared());
+  AddValue(self, args);
+}
+
+}  // namespace
+
+int LaunchMatmul(const MatmulArgs& args, CUstream_st* stream) {
+  RunMatmul<<<MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchEmbed(const EmbedArgs& args, CUstream_st* stream) {
+  RunEmbed<<<args.rows, kModelThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchNorm(const NormArgs& args, CUstream_st* stream) {
+  RunNorm<<<args.rows, kModelThreads, kNormSharedBytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchHeads(const HeadsArgs& args, CUstream_st* stream) {
+  RunHeads<<<args.rows * args.heads, kHeadThreads, kNormSharedBytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchGate(const GateArgs& args, CUstream_st* stream) {
+  RunGate<<<ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchAdd(const AddArgs& args, CUstream_st* stream) {
+  RunAdd<<<ValueBlocks(args.count), kModelThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace quire::cuda
