@@ -141,7 +141,7 @@ Result<std::unique_ptr<Cache>> MakeF16Cache(const EvalFlags& flags, const Runtim
   RuntimeFlags f16_flags = flags.runtime;
   f16_flags.k = f16_flags.v = CodecName(Codec::kF16);
   f16_flags.residual_tokens = 0;
-  QUIRE_ASSIGN(auto options, CacheOptionsOf(f16_flags, runtime.model()));
+  QUIRE_ASSIGN(auto options, CacheOptionsOf(f16_flags, runtime.model(), runtime.device()));
   return Cache::Create(std::move(options));
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "apps/quire/command.h"
+#include "apps/quire/device.h"
 #include "base/version.h"
 #include "env/machine.h"
 #include "quire/attention.h"
@@ -59,14 +60,15 @@ nlohmann::ordered_json Codecs(const AttentionBackend* backend) {
 int Info(bool json) {
   const auto backend = MakeCpuAttention();
   const std::string target = backend ? std::string((*backend)->target()) : "none";
-  const nlohmann::ordered_json report = {{"version", kVersion},
-                                         {"compiler", __VERSION__},
-                                         {"cpu_target", target},
-                                         {"arithmetic", NumericProfile{}.arithmetic},
-                                         {"kernel_revision", kKernelRevision},
-                                         {"last_level_cache_bytes", LastLevelCacheBytes()},
-                                         {"devices", {"cpu"}},
-                                         {"codecs", Codecs(backend ? backend->get() : nullptr)}};
+  nlohmann::ordered_json report = {{"version", kVersion},
+                                   {"compiler", __VERSION__},
+                                   {"cpu_target", target},
+                                   {"arithmetic", NumericProfile{}.arithmetic},
+                                   {"kernel_revision", kKernelRevision},
+                                   {"last_level_cache_bytes", LastLevelCacheBytes()},
+                                   {"devices", DeviceNames()},
+                                   {"codecs", Codecs(backend ? backend->get() : nullptr)}};
+  if (const auto cuda = CudaInfo(); !cuda.is_null()) report["cuda"] = cuda;
   if (json) {
     PrintJson(report);
   } else {
@@ -74,8 +76,9 @@ int Info(bool json) {
     fmt::print("CPU target    {}\n", target);
     fmt::print("arithmetic    {}, kernel revision {}\n", NumericProfile{}.arithmetic,
                kKernelRevision);
-    fmt::print("last-level cache {}\ndevices       cpu\ncodecs\n",
-               FormatBytes(LastLevelCacheBytes()));
+    fmt::print("last-level cache {}\ndevices      ", FormatBytes(LastLevelCacheBytes()));
+    for (const auto& device : report["devices"]) fmt::print(" {}", device.get<std::string>());
+    fmt::print("\ncodecs\n");
     for (const auto& codec : report["codecs"]) {
       fmt::print("  {:<8} {:>6.3f} bits per value  ", codec["name"].get<std::string>(),
                  codec["bits_per_value"].get<double>());

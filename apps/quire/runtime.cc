@@ -53,12 +53,14 @@ Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute)
 
 }  // namespace
 
-Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model) {
+Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model,
+                                    const cuda::Place* device) {
   CacheOptions options{.geometry = model::GeometryOf(model.config())};
   QUIRE_ASSIGN(options.profile, ProfileOf(flags, model.compute()));
   options.layout = ParseArenaLayout(flags.layout).value();
   QUIRE_ASSIGN(options.hot_bytes, ParseBytes(flags.hot_bytes));
   options.tokens_max = flags.max_seq_len != 0 ? flags.max_seq_len : model.config().positions_max;
+  if (device != nullptr) device->Choose(options);
   return options;
 }
 
@@ -111,8 +113,15 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_flag("--codec-fallback,!--no-codec-fallback", flags.codec_fallback,
                    "A codec that cannot be used here gives way to int8 or f16, with a warning "
                    "(default), or is refused");
-  command.add_option("--device", flags.device, "Where it runs")
-      ->check(CLI::IsMember({"cpu"}))
+  command
+      .add_option("--device", flags.device,
+                  "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
+                  "processor, for checks")
+      ->check(CLI::Validator(
+          [](const std::string& name) {
+            return IsDeviceName(name) ? "" : "no device: cpu, cuda, cuda:N or emulated";
+          },
+          "DEVICE"))
       ->capture_default_str();
 }
 
@@ -142,19 +151,26 @@ Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {
 Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
                                                const serve::EngineOptions& engine) {
   auto runtime = std::unique_ptr<Runtime>(new Runtime());
-  QUIRE_ASSIGN(runtime->attention_, MakeCpuAttention());
+  QUIRE_ASSIGN(runtime->device_, OpenDevice(flags.device));
+  if (runtime->device_ != nullptr) {
+    runtime->attention_ = runtime->device_->MakeAttention();
+  } else {
+    QUIRE_ASSIGN(runtime->attention_, MakeCpuAttention());
+  }
   ProgressBar bar("loading " + flags.model);
   QUIRE_ASSIGN(runtime->model_,
-               model::Model::Load(flags.model, {.compute_f32 = flags.compute == "f32",
-                                                .progress = [&bar](uint64_t done, uint64_t total) {
-                                                  bar.Update(done, total);
-                                                }}));
+               model::Model::Load(
+                   flags.model,
+                   {.compute_f32 = flags.compute == "f32",
+                    .progress = [&bar](uint64_t done, uint64_t total) { bar.Update(done, total); },
+                    .operators = runtime->device_ == nullptr ? model::OperatorsFactory()
+                                                             : runtime->device_->operators()}));
   bar.Clear();
   const std::string tokenizer_path = flags.model + "/tokenizer.json";
   if (access(tokenizer_path.c_str(), F_OK) == 0) {
     QUIRE_ASSIGN(runtime->tokenizer_, model::Tokenizer::Load(tokenizer_path));
   }
-  QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_));
+  QUIRE_ASSIGN(auto options, CacheOptionsOf(flags, *runtime->model_, runtime->device_.get()));
   if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
   options.clock = &SystemClock();
   runtime->identity_.domain.name = "local";

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/quire/command.h"
+#include "apps/quire/device.h"
 #include "model/model.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
@@ -46,7 +47,8 @@ Codec CodecOf(ComputeType type);
 
 /// What the flags ask of a cache for this model.
 /// Errors: kUnsupported a flag that this build cannot honour
-Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model);
+Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model,
+                                    const cuda::Place* device);
 
 serve::LoadPolicy LoadPolicyOf(const RuntimeFlags& flags);
 
@@ -68,6 +70,8 @@ class Runtime {
   static Result<std::unique_ptr<Runtime>> Load(const RuntimeFlags& flags,
                                                const serve::EngineOptions& engine);
 
+  /// Null: the processor.
+  const cuda::Place* device() const { return device_.get(); }
   const model::Model& model() const { return *model_; }
   model::Model& model() { return *model_; }
   AttentionBackend& attention() { return *attention_; }
@@ -92,6 +96,7 @@ class Runtime {
   Runtime() = default;
   Result<void> OpenSessions(const RuntimeFlags& flags);
 
+  std::unique_ptr<cuda::Place> device_;  // null: the processor
   std::unique_ptr<model::Model> model_;
   std::optional<model::Tokenizer> tokenizer_;
   std::unique_ptr<Executor> executor_;

@@ -59,6 +59,8 @@ class DeviceOperators final : public model::Operators {
     return device_.Synchronize();
   }
 
+  bool on_host() const override { return false; }
+
   Result<void> Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,
                      Executor& executor) override {
     const uint32_t head_dim = config().head_dim;

@@ -21,6 +21,8 @@ class CpuOperators final : public Operators {
  public:
   explicit CpuOperators(const ForwardModel& model) : model_(model) {}
 
+  bool on_host() const override { return true; }
+
   Result<void> Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,
                      Executor& executor) override {
     executor_ = &executor;

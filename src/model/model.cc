@@ -59,6 +59,10 @@ Result<void> Model::CheckItems(std::span<const StepItem> items) const {
     const StepItem& item = items[i];
     if (item.sequence == nullptr) return BadItem(i, "no sequence");
     if (item.tokens.empty()) return BadItem(i, "no tokens");
+    if (item.observer != nullptr && !operators_->on_host()) {
+      return Fail(ErrorCode::kUnsupported,
+                  fmt::format("step item {}: what is attended to on a device is not observed", i));
+    }
     for (size_t t = 0; t < item.tokens.size(); ++t) {
       if (item.tokens[t] < 0 || static_cast<uint32_t>(item.tokens[t]) >= config_.vocab) {
         return BadItem(i, fmt::format("token {} at {} is outside the vocabulary of {}",

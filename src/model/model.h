@@ -63,7 +63,8 @@ class Model {
   ///
   /// Errors:  kInvalidArgument names the item: no sequence or tokens, a token outside the
   ///          vocabulary, a sequence twice, uncommitted rows, a cache of another shape or other
-  ///          than that of item 0; kNoSpace no room; kUnsupported the backend's; kCancelled
+  ///          than that of item 0; kNoSpace no room; kUnsupported the backend's, or an
+  ///          observer where passes are a device's; kCancelled
   /// Effects: on error every sequence has its committed length and nothing else; logits are
   ///          undefined
   /// Threads: work runs on `executor`; a sequence must not be used meanwhile. `cancel` may be set

@@ -63,6 +63,8 @@ class Operators {
  public:
   virtual ~Operators() = default;
 
+  /// Whether the host may read what Data points to.
+  virtual bool on_host() const = 0;
   /// Begins a pass over rows with these tokens at these positions: kHidden has their embeddings.
   /// Errors: kNoSpace no memory for so many rows
   virtual Result<void> Begin(std::span<const TokenId> tokens, std::span<const uint64_t> positions,

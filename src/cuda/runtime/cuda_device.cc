@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <array>
 #include <atomic>
 #include <utility>
 
@@ -13,12 +12,10 @@
 namespace quire::cuda {
 namespace {
 
-constexpr std::array kCapabilities = {80u, 89u, 90u};  // CMAKE_CUDA_ARCHITECTURES
-
 /// The architecture whose code a device runs: the newest of its generation that is not newer.
 uint32_t CodeFor(uint32_t capability) {
   uint32_t found = 0;
-  for (const uint32_t built : kCapabilities) {
+  for (const uint32_t built : kArchitectures) {
     if (built / 10 == capability / 10 && built <= capability) found = built;
   }
   return found;
@@ -235,6 +232,12 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number) {
     return IoError("create stream", error);
   }
   return std::make_unique<CudaDevice>(device, fmt::format("sm_{}", capability), stream);
+}
+
+Result<std::unique_ptr<Place>> OpenPlace(uint32_t number) {
+  QUIRE_ASSIGN(auto device, OpenDevice(number));
+  QUIRE_ASSIGN(auto driver, MakeCudaDriver(number));
+  return Place::Make(fmt::format("cuda:{}", number), std::move(device), std::move(driver));
 }
 
 }  // namespace quire::cuda

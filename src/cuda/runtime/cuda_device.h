@@ -2,6 +2,7 @@
 #ifndef QUIRE_CUDA_RUNTIME_CUDA_DEVICE_H_
 #define QUIRE_CUDA_RUNTIME_CUDA_DEVICE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,8 +10,12 @@
 
 #include "cuda/device.h"
 #include "cuda/granule_memory.h"
+#include "cuda/place.h"
 
 namespace quire::cuda {
+
+/// Compute capabilities that this build has code for, 10 * major + minor.
+inline constexpr std::array kArchitectures = {80u, 89u, 90u};
 
 struct DeviceInfo {
   std::string name;    // "NVIDIA H100 80GB HBM3"
@@ -22,10 +27,6 @@ struct DeviceInfo {
 /// a driver.
 std::vector<DeviceInfo> ListDevices();
 
-/// Whether the device of a compute capability, 10 * major + minor, has instructions for a codec's
-/// own numbers; others widen them, with the same results (SPEC P4).
-constexpr bool HasFp8(uint32_t capability) { return capability >= 89; }
-
 /// Errors:  kUnsupported no such device, or none of an architecture that this build has code for;
 ///          kIo what the driver says
 Result<std::unique_ptr<Device>> OpenDevice(uint32_t number);
@@ -33,6 +34,10 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number);
 /// Physical memory of a device behind reserved addresses.
 /// Errors: kUnsupported the driver cannot
 Result<std::unique_ptr<GranuleDriver>> MakeCudaDriver(uint32_t number);
+
+/// A whole device for a program.
+/// Errors: those of OpenDevice and MakeCudaDriver; kNoSpace
+Result<std::unique_ptr<Place>> OpenPlace(uint32_t number);
 
 }  // namespace quire::cuda
 

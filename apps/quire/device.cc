@@ -1,0 +1,71 @@
+#include "apps/quire/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#if defined(QUIRE_WITH_CUDA)
+#include "cuda/runtime/cuda_device.h"
+#endif
+
+namespace quire::app {
+namespace {
+
+/// The number of "cuda" or "cuda:N".
+std::optional<uint32_t> CudaNumber(const std::string& name) {
+  if (name == "cuda") return 0;
+  if (!name.starts_with("cuda:")) return std::nullopt;
+  uint32_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + 5, end, number);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+bool IsDeviceName(const std::string& name) {
+  return name == "cpu" || name == "emulated" || CudaNumber(name).has_value();
+}
+
+Result<std::unique_ptr<cuda::Place>> OpenDevice(const std::string& name) {
+  if (name == "cpu") return nullptr;
+  if (name == "emulated") return cuda::MakeEmulatedPlace();
+#if defined(QUIRE_WITH_CUDA)
+  return cuda::OpenPlace(CudaNumber(name).value());
+#else
+  return Fail(ErrorCode::kUnsupported,
+              fmt::format("--device {}: this program was built without CUDA; `make cuda` builds "
+                          "build/cuda/quire",
+                          name));
+#endif
+}
+
+nlohmann::ordered_json DeviceNames() {
+  auto names = nlohmann::ordered_json::array({"cpu"});
+#if defined(QUIRE_WITH_CUDA)
+  for (size_t i = 0; i < cuda::ListDevices().size(); ++i)
+    names.push_back(fmt::format("cuda:{}", i));
+#endif
+  return names;
+}
+
+nlohmann::ordered_json CudaInfo() {
+#if defined(QUIRE_WITH_CUDA)
+  auto devices = nlohmann::ordered_json::array();
+  for (const cuda::DeviceInfo& device : cuda::ListDevices()) {
+    devices.push_back(
+        {{"name", device.name}, {"target", device.target}, {"memory_bytes", device.memory_bytes}});
+  }
+  return {
+      {"architectures", cuda::kArchitectures},
+      {"kernels", {"decode", "prefill", "cascade", "seal", "write", "read", "checksum", "model"}},
+      {"devices", devices}};
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace quire::app

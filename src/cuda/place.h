@@ -1,0 +1,46 @@
+// Where a program computes: the memory, block operations, attention and model operators of one
+// device, to be given to caches, models and engines together.
+#ifndef QUIRE_CUDA_PLACE_H_
+#define QUIRE_CUDA_PLACE_H_
+
+#include <memory>
+#include <string>
+
+#include "cuda/device.h"
+#include "cuda/granule_memory.h"
+#include "model/operators.h"
+#include "quire/attention.h"
+#include "quire/block_ops.h"
+#include "quire/cache.h"
+
+namespace quire::cuda {
+
+/// Lifetime: must outlive what was made with it
+class Place {
+ public:
+  /// `driver` is null where the device's memory is the host's.
+  /// Errors: kNoSpace the device has no memory for block operations
+  static Result<std::unique_ptr<Place>> Make(std::string name, std::unique_ptr<Device> device,
+                                             std::unique_ptr<GranuleDriver> driver);
+
+  /// A cache with these options has its arenas here.
+  void Choose(CacheOptions& options) const;
+  std::unique_ptr<AttentionBackend> MakeAttention();
+  model::OperatorsFactory operators();
+  Device& device() { return *device_; }
+
+ private:
+  Place() = default;
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<GranuleDriver> driver_;
+  std::unique_ptr<DeviceMemory> memory_;  // null: the host's
+  std::unique_ptr<BlockOps> ops_;
+};
+
+/// The kernels of devices on this machine's processor, a thread at a time: slow, for checks.
+Result<std::unique_ptr<Place>> MakeEmulatedPlace();
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_PLACE_H_
