@@ -30,11 +30,11 @@ bool IsDeviceName(const std::string& name) {
   return name == "cpu" || name == "emulated" || CudaNumber(name).has_value();
 }
 
-Result<std::unique_ptr<cuda::Place>> OpenDevice(const std::string& name) {
+Result<std::unique_ptr<cuda::Backend>> OpenDevice(const std::string& name) {
   if (name == "cpu") return nullptr;
-  if (name == "emulated") return cuda::MakeEmulatedPlace();
+  if (name == "emulated") return cuda::MakeEmulatedBackend();
 #if defined(QUIRE_WITH_CUDA)
-  return cuda::OpenPlace(CudaNumber(name).value());
+  return cuda::OpenBackend(CudaNumber(name).value());
 #else
   return Fail(ErrorCode::kUnsupported,
               fmt::format("--device {}: this program was built without CUDA; `make cuda` builds "

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cuda/place.h"
+#include "cuda/backend.h"
 #include "quire/error.h"
 
 namespace quire::app {
@@ -17,7 +17,7 @@ bool IsDeviceName(const std::string& name);
 
 /// Null: the processor itself.
 /// Errors: kUnsupported a device that this build or machine does not have, and what to do
-Result<std::unique_ptr<cuda::Place>> OpenDevice(const std::string& name);
+Result<std::unique_ptr<cuda::Backend>> OpenDevice(const std::string& name);
 
 /// "cpu", and what else this build can use here.
 nlohmann::ordered_json DeviceNames();

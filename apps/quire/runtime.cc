@@ -54,7 +54,7 @@ Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute)
 }  // namespace
 
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model,
-                                    const cuda::Place* device) {
+                                    const cuda::Backend* device) {
   CacheOptions options{.geometry = model::GeometryOf(model.config())};
   QUIRE_ASSIGN(options.profile, ProfileOf(flags, model.compute()));
   options.layout = ParseArenaLayout(flags.layout).value();

@@ -48,7 +48,7 @@ Codec CodecOf(ComputeType type);
 /// What the flags ask of a cache for this model.
 /// Errors: kUnsupported a flag that this build cannot honour
 Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Model& model,
-                                    const cuda::Place* device);
+                                    const cuda::Backend* device);
 
 serve::LoadPolicy LoadPolicyOf(const RuntimeFlags& flags);
 
@@ -71,7 +71,7 @@ class Runtime {
                                                const serve::EngineOptions& engine);
 
   /// Null: the processor.
-  const cuda::Place* device() const { return device_.get(); }
+  const cuda::Backend* device() const { return device_.get(); }
   const model::Model& model() const { return *model_; }
   model::Model& model() { return *model_; }
   AttentionBackend& attention() { return *attention_; }
@@ -96,7 +96,7 @@ class Runtime {
   Runtime() = default;
   Result<void> OpenSessions(const RuntimeFlags& flags);
 
-  std::unique_ptr<cuda::Place> device_;  // null: the processor
+  std::unique_ptr<cuda::Backend> device_;  // null: the processor
   std::unique_ptr<model::Model> model_;
   std::optional<model::Tokenizer> tokenizer_;
   std::unique_ptr<Executor> executor_;

@@ -64,7 +64,9 @@ constexpr FixedScale FixedScaleOf(uint32_t largest_bits) {
 }
 
 /// Bits of a magnitude: they ascend with it, NaN above all.
-constexpr uint32_t MagnitudeBits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
+constexpr uint32_t MagnitudeBits(float value) {
+  return std::bit_cast<uint32_t>(value) & 0x7fffffffu;
+}
 
 }  // namespace quire::attention
 

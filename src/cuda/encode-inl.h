@@ -1,6 +1,6 @@
-// The kernel that seals: a block of one stream from its open into its sealed form, with the bytes of
-// codec/encode.h. First each of sixteen threads finds the scale and codes of one token, then all
-// threads store the codes' bytes.
+// The kernel that seals: a block of one stream from its open into its sealed form, with the bytes
+// of codec/streams.h. First each of sixteen threads finds the scale and codes of one token, then
+// all threads store the codes' bytes.
 #ifndef QUIRE_CUDA_ENCODE_INL_H_
 #define QUIRE_CUDA_ENCODE_INL_H_
 
@@ -11,9 +11,9 @@
 #include "codec/planes.h"
 #include "codec/token_codec.h"
 #include "cuda/blocks.h"
+#include "cuda/formats-inl.h"
 #include "cuda/rows-inl.h"
 #include "cuda/simt.h"
-#include "cuda/splits-inl.h"
 
 namespace quire::cuda {
 

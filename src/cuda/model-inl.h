@@ -11,7 +11,6 @@
 #include "base/float_bits.h"
 #include "cuda/model.h"
 #include "cuda/simt.h"
-#include "cuda/splits-inl.h"
 
 namespace quire::cuda {
 
@@ -70,7 +69,7 @@ class MatmulKernel {
   QUIRE_KERNEL void RunOf() {
     const uint32_t tiles = DivUp(args_.rows, kMatmulRows);
     const uint32_t first_row = self_.block() % tiles * kMatmulRows;
-    const uint32_t rows = std::min(kMatmulRows, args_.rows - first_row);
+    const uint32_t rows = std::min(uint32_t{kMatmulRows}, args_.rows - first_row);
     const uint32_t column = self_.block() / tiles * kMatmulThreads + self_.id();
     const uint32_t k = args_.w.k;
     const uint64_t value_bytes = kType == Round::kF32 ? 4 : 2;
@@ -80,7 +79,7 @@ class MatmulKernel {
                                                 value_bytes;
     float sum[kMatmulRows] = {};
     for (uint32_t begin = 0; begin < k; begin += kMatmulDepth) {
-      const uint32_t depth = std::min(kMatmulDepth, k - begin);
+      const uint32_t depth = std::min(uint32_t{kMatmulDepth}, k - begin);
       for (uint32_t i = self_.id(); i < kMatmulRows * depth; i += self_.count()) {
         const uint32_t row = i / depth;
         const uint32_t at = i % depth;

@@ -1,4 +1,5 @@
-// The kernels that write rows into open slots and read tokens back, with the bits of codec/rows.h.
+// The kernels that write rows into open slots and read tokens back, with the bits of
+// codec/streams.h.
 #ifndef QUIRE_CUDA_ROWS_INL_H_
 #define QUIRE_CUDA_ROWS_INL_H_
 
@@ -10,9 +11,9 @@
 #include "codec/rotate.h"
 #include "codec/scalar.h"
 #include "cuda/blocks.h"
+#include "cuda/formats-inl.h"
 #include "cuda/rotate-inl.h"
 #include "cuda/simt.h"
-#include "cuda/splits-inl.h"
 
 namespace quire::cuda {
 

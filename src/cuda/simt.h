@@ -25,8 +25,8 @@
 #if defined(__CUDACC__)
 #define QUIRE_KERNEL __device__ __forceinline__
 #define QUIRE_PRAGMA(text) _Pragma(#text)
-/// Before a loop: all of its turns, or so many of them, one after the other. A device needs it where
-/// arrays are to stay in registers.
+/// Before a loop: all of its turns, or so many of them, one after the other. A device needs it
+/// where arrays are to stay in registers.
 #define QUIRE_DEVICE_UNROLL QUIRE_PRAGMA(unroll)
 #define QUIRE_DEVICE_UNROLL_BY(turns) QUIRE_PRAGMA(unroll turns)
 #else
@@ -110,13 +110,17 @@ QUIRE_KERNEL T Load(const std::byte* from) {
   return *reinterpret_cast<const T*>(from);
 }
 
-/// Values of a row that pass through shared memory four at a time.
-struct alignas(16) Four {
-  float at[4];
-};
-struct alignas(16) FourPairs {
-  uint32_t at[4];
-};
+/// Partial sums of a row (docs/numerics.md, Tree16).
+inline constexpr uint32_t kPartials = 16;
+
+QUIRE_KERNEL float Tree16(const float (&partial)[kPartials]) {
+  float x[kPartials];
+  for (uint32_t i = 0; i < kPartials; ++i) x[i] = partial[i];
+  for (uint32_t width = kPartials / 2; width > 0; width /= 2) {
+    for (uint32_t j = 0; j < width; ++j) x[j] += x[j + width];
+  }
+  return x[0];
+}
 
 }  // namespace quire::cuda
 

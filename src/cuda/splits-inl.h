@@ -21,116 +21,14 @@
 #include "codec/planes.h"
 #include "codec/rotate.h"
 #include "cuda/attend.h"
+#include "cuda/formats-inl.h"
 #include "cuda/integers-inl.h"
 #include "cuda/simt.h"
+#include "cuda/split_shared-inl.h"
 
 namespace quire::cuda {
 
-inline constexpr uint32_t kPartials = 16;  // sums of a row that meet in a tree
-inline constexpr uint32_t kGroups = kSplitTokens / attention::kGroupTokens;
-inline constexpr uint32_t kColumns = kSplitTokens / codec::kTileLanes;
 inline constexpr float kNothingSeen = -std::numeric_limits<float>::infinity();
-
-/// A codec that is known when the kernel is compiled.
-template <class Format>
-struct Known {
-  template <typename F>
-  QUIRE_KERNEL static void With(Codec codec, const F& f) {
-    (void)codec;
-    f(Format());
-  }
-};
-
-/// Any codec, chosen by the stream.
-struct Any {
-  template <typename F>
-  QUIRE_KERNEL static void With(Codec codec, const F& f) {
-    switch (codec) {
-      case Codec::kF32: return f(codec::F32Format());
-      case Codec::kF16: return f(codec::F16Format());
-      case Codec::kBf16: return f(codec::Bf16Format());
-      case Codec::kFp8E4m3: return f(codec::Fp8E4m3());
-      case Codec::kFp8E5m2: return f(codec::Fp8E5m2());
-      case Codec::kInt8: return f(codec::Int8());
-      case Codec::kInt4: return f(codec::Int4());
-      case Codec::kNf4: return f(codec::Nf4());
-      case Codec::kFp4: return f(codec::Fp4());
-      case Codec::kQ25: return f(codec::Q25());
-    }
-  }
-};
-
-template <class Format>
-inline constexpr bool kIsInteger = Format::kLayout >= codec::CodeLayout::kByteTiles;
-template <class Format>
-inline constexpr bool kEncodes = Format::kLayout != codec::CodeLayout::kValues;
-
-/// Value `index` of a plane of values or of bytes, widened, before its scale.
-template <class Format>
-QUIRE_KERNEL float LoadNumber(const std::byte* plane, uint64_t index) {
-  if constexpr (Format::kCodec == Codec::kF32) {
-    return Load<float>(plane + index * 4);
-  } else if constexpr (Format::kCodec == Codec::kF16) {
-    return WidenF16(Load<uint16_t>(plane + index * 2));
-  } else if constexpr (Format::kCodec == Codec::kBf16) {
-    return Bf16ToF32(Load<uint16_t>(plane + index * 2));
-  } else {
-    return Format::ValueOf(Load<uint8_t>(plane + index));
-  }
-}
-
-/// The form in which open blocks are: values as they are, in any of three codecs.
-QUIRE_KERNEL float LoadOpen(const StreamLayout& stream, const std::byte* plane, uint32_t token,
-                            uint32_t d) {
-  const uint64_t index = stream.inner == InnerAxis::kToken
-                             ? uint64_t{d} * stream.block_tokens + token
-                             : uint64_t{token} * stream.dim + d;
-  if (stream.codec == Codec::kF32) return LoadNumber<codec::F32Format>(plane, index);
-  if (stream.codec == Codec::kF16) return LoadNumber<codec::F16Format>(plane, index);
-  return LoadNumber<codec::Bf16Format>(plane, index);
-}
-
-/// What the threads of a block share. Rows of query vectors come last, so that a thread that has a
-/// token or channel reads what belongs to all of them at once.
-template <uint32_t kQueries>
-struct Shared {
-  float score[kSplitTokens][kQueries];  // then weights
-  uint32_t fixed_weight[kSplitTokens / 2][kQueries];
-  float value_scale[kSplitTokens];
-  float value_mid[kSplitTokens];
-  uint32_t seen[kSplitTokens];  // bit q: query vector q sees the token
-  uint32_t open[kSplitTokens];  // and reads it open
-  float partial[kQueries][kPartials];
-  float mid_partial[kQueries][kPartials];
-  uint32_t largest[kGroups][kQueries][kPartials];
-  float weight_unit[kGroups][kQueries];
-  float max[kQueries];
-  float mid_sum[kQueries];
-  float query_unit[kQueries];
-  float query_sum[kQueries];
-  uint32_t group_seen[kGroups];  // bit q: some token of the group is sealed and seen
-  // Then the rows of queries:
-  //   float query[key.dim][kQueries], scaled
-  //   uint32_t fixed_query[FixedWords(key.dim)][kQueries], two channels each
-};
-
-/// Channels of whole tiles of every codec, two to a word.
-constexpr uint32_t FixedWords(uint32_t dim) { return RoundUp(dim, 32u) / 2; }
-
-template <uint32_t kQueries>
-constexpr uint32_t SharedBytes(uint32_t key_dim) {
-  return static_cast<uint32_t>(sizeof(Shared<kQueries>)) +
-         (key_dim + FixedWords(key_dim)) * kQueries * 4;
-}
-
-QUIRE_KERNEL float Tree16(const float (&partial)[kPartials]) {
-  float x[kPartials];
-  for (uint32_t i = 0; i < kPartials; ++i) x[i] = partial[i];
-  for (uint32_t width = kPartials / 2; width > 0; width /= 2) {
-    for (uint32_t j = 0; j < width; ++j) x[j] += x[j + width];
-  }
-  return x[0];
-}
 
 template <class Thread, class Keys, class Values, uint32_t kQueries>
 class SplitsKernel {

@@ -234,10 +234,10 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number) {
   return std::make_unique<CudaDevice>(device, fmt::format("sm_{}", capability), stream);
 }
 
-Result<std::unique_ptr<Place>> OpenPlace(uint32_t number) {
+Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number) {
   QUIRE_ASSIGN(auto device, OpenDevice(number));
   QUIRE_ASSIGN(auto driver, MakeCudaDriver(number));
-  return Place::Make(fmt::format("cuda:{}", number), std::move(device), std::move(driver));
+  return Backend::Make(fmt::format("cuda:{}", number), std::move(device), std::move(driver));
 }
 
 }  // namespace quire::cuda

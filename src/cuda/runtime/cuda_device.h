@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "cuda/backend.h"
 #include "cuda/device.h"
 #include "cuda/granule_memory.h"
-#include "cuda/place.h"
 
 namespace quire::cuda {
 
@@ -37,7 +37,7 @@ Result<std::unique_ptr<GranuleDriver>> MakeCudaDriver(uint32_t number);
 
 /// A whole device for a program.
 /// Errors: those of OpenDevice and MakeCudaDriver; kNoSpace
-Result<std::unique_ptr<Place>> OpenPlace(uint32_t number);
+Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number);
 
 }  // namespace quire::cuda
 

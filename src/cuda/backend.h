@@ -1,7 +1,7 @@
 // Where a program computes: the memory, block operations, attention and model operators of one
 // device, to be given to caches, models and engines together.
-#ifndef QUIRE_CUDA_PLACE_H_
-#define QUIRE_CUDA_PLACE_H_
+#ifndef QUIRE_CUDA_BACKEND_H_
+#define QUIRE_CUDA_BACKEND_H_
 
 #include <memory>
 #include <string>
@@ -16,12 +16,12 @@
 namespace quire::cuda {
 
 /// Lifetime: must outlive what was made with it
-class Place {
+class Backend {
  public:
   /// `driver` is null where the device's memory is the host's.
   /// Errors: kNoSpace the device has no memory for block operations
-  static Result<std::unique_ptr<Place>> Make(std::string name, std::unique_ptr<Device> device,
-                                             std::unique_ptr<GranuleDriver> driver);
+  static Result<std::unique_ptr<Backend>> Make(std::string name, std::unique_ptr<Device> device,
+                                               std::unique_ptr<GranuleDriver> driver);
 
   /// A cache with these options has its arenas here.
   void Choose(CacheOptions& options) const;
@@ -30,7 +30,7 @@ class Place {
   Device& device() { return *device_; }
 
  private:
-  Place() = default;
+  Backend() = default;
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<GranuleDriver> driver_;
@@ -39,8 +39,8 @@ class Place {
 };
 
 /// The kernels of devices on this machine's processor, a thread at a time: slow, for checks.
-Result<std::unique_ptr<Place>> MakeEmulatedPlace();
+Result<std::unique_ptr<Backend>> MakeEmulatedBackend();
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_CUDA_PLACE_H_
+#endif  // QUIRE_CUDA_BACKEND_H_

@@ -1,0 +1,39 @@
+#include "cuda/backend.h"
+
+#include <utility>
+
+#include "cuda/attention.h"
+#include "cuda/block_ops.h"
+#include "cuda/host_device.h"
+#include "cuda/operators.h"
+
+namespace quire::cuda {
+
+Result<std::unique_ptr<Backend>> Backend::Make(std::string name, std::unique_ptr<Device> device,
+                                               std::unique_ptr<GranuleDriver> driver) {
+  auto backend = std::unique_ptr<Backend>(new Backend());
+  backend->device_ = std::move(device);
+  backend->driver_ = std::move(driver);
+  if (backend->driver_ != nullptr) {
+    backend->memory_ = MakeGranuleMemory(std::move(name), *backend->driver_, *backend->device_);
+  }
+  QUIRE_ASSIGN(backend->ops_, MakeBlockOps(*backend->device_));
+  return backend;
+}
+
+void Backend::Choose(CacheOptions& options) const {
+  options.memory = memory_.get();
+  options.ops = ops_.get();
+}
+
+std::unique_ptr<AttentionBackend> Backend::MakeAttention() { return cuda::MakeAttention(*device_); }
+
+model::OperatorsFactory Backend::operators() {
+  return [this](const model::ForwardModel& model) { return MakeOperators(*device_, model); };
+}
+
+Result<std::unique_ptr<Backend>> MakeEmulatedBackend() {
+  return Backend::Make("emulated", MakeHostDevice(), nullptr);
+}
+
+}  // namespace quire::cuda
