@@ -11,7 +11,7 @@
 #include "cuda/attend.h"
 #include "cuda/rotate-inl.h"
 #include "cuda/simt.h"
-#include "cuda/splits-inl.h"
+#include "cuda/split_shared-inl.h"
 
 namespace quire::cuda {
 

@@ -3,6 +3,7 @@
 #define QUIRE_CUDA_SPLIT_SHARED_INL_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "attention/scalar.h"
 #include "base/bits.h"
@@ -12,6 +13,8 @@
 
 namespace quire::cuda {
 
+/// The largest score where there is none.
+inline constexpr float kNothingSeen = -std::numeric_limits<float>::infinity();
 inline constexpr uint32_t kGroups = kSplitTokens / attention::kGroupTokens;
 inline constexpr uint32_t kColumns = kSplitTokens / codec::kTileLanes;
 

@@ -11,13 +11,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <type_traits>
 
 #include "attention/scalar.h"
 #include "attention/visible.h"
-#include "base/bits.h"
-#include "codec/formats.h"
 #include "codec/planes.h"
 #include "codec/rotate.h"
 #include "cuda/attend.h"
@@ -27,8 +23,6 @@
 #include "cuda/split_shared-inl.h"
 
 namespace quire::cuda {
-
-inline constexpr float kNothingSeen = -std::numeric_limits<float>::infinity();
 
 template <class Thread, class Keys, class Values, uint32_t kQueries>
 class SplitsKernel {
