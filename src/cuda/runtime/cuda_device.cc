@@ -93,8 +93,7 @@ class CudaDevice final : public Device {
     if (shape.count == 1) {
       Note(cudaMemsetAsync(to, 0, shape.bytes, stream_));
     } else if (shape.count > 1) {
-      Note("zero",
-           cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes, shape.count, stream_));
+      Note(cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes, shape.count, stream_));
     }
   }
 

@@ -4,10 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <unordered_map>
-
-#include "base/lock_ranks.h"
-#include "base/mutex.h"
 #include "cuda/runtime/cuda_device.h"
 
 namespace quire::cuda {
