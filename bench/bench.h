@@ -10,6 +10,10 @@
 
 #include "quire/error.h"
 
+namespace quire::cuda {
+class Backend;
+}  // namespace quire::cuda
+
 namespace quire::bench {
 
 /// A figure that needs no clock: bytes, decibels.
@@ -69,6 +73,10 @@ std::vector<Case> ModelCases(const Options& options);
 std::vector<Case> PoolCases(const Options& options);
 std::vector<Case> ServeCases(const Options& options);
 std::vector<Case> TierCases(const Options& options);
+
+// The same on a device, which outlives the cases.
+std::vector<Case> DeviceAttentionCases(cuda::Backend& backend);
+std::vector<Case> DeviceCascadeCases(cuda::Backend& backend);
 
 }  // namespace quire::bench
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "apps/quire/command.h"
+#include "apps/quire/device.h"
 #include "apps/quire/load.h"
 #include "apps/quire/trace.h"
 #include "bench/against.h"
@@ -39,6 +40,14 @@ const std::map<std::string, CasesFunction>& Benches() {
   return benches;
 }
 
+using DeviceCasesFunction = std::vector<bench::Case> (*)(cuda::Backend&);
+
+const std::map<std::string, DeviceCasesFunction>& DeviceBenches() {
+  static const std::map<std::string, DeviceCasesFunction> benches = {
+      {"attention", bench::DeviceAttentionCases}, {"cascade", bench::DeviceCascadeCases}};
+  return benches;
+}
+
 struct Flags {
   std::string name;
   std::vector<uint32_t> threads = {1, 2};
@@ -46,6 +55,7 @@ struct Flags {
   std::string wanted;  // part of a case's name
   std::string trace;
   std::string against;
+  std::string device = "cpu";
   bool instructions = false;
   bool slices = false;
   bool json = false;
@@ -102,6 +112,10 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
   if (!flags.trace.empty()) {
     command.emplace_back("--trace");
     command.push_back(flags.trace);
+  }
+  if (flags.device != "cpu") {
+    command.emplace_back("--device");
+    command.push_back(flags.device);
   }
   return command;
 }
@@ -330,7 +344,17 @@ int RunBench(Flags& flags) {
     fmt::print(stderr, "quire bench: serve replays a trace; name one with --trace\n");
     return kBadUsage;
   }
-  const std::vector<bench::Case> cases = Benches().at(flags.name)(options);
+  const auto device = OpenDevice(flags.device);
+  if (!device) return Report("bench", device.error());
+  if (*device != nullptr && !DeviceBenches().contains(flags.name)) {
+    return Report("bench", Error{ErrorCode::kUnsupported,
+                                 fmt::format("{} has no cases on a device; attention and cascade "
+                                             "have",
+                                             flags.name)});
+  }
+  const std::vector<bench::Case> cases = *device != nullptr
+                                             ? DeviceBenches().at(flags.name)(**device)
+                                             : Benches().at(flags.name)(options);
   if (std::ranges::none_of(cases, [&](const auto& each) { return IsWanted(flags, each.name); })) {
     fmt::print(stderr, "quire bench: no case of {} has \"{}\" in its name\n", flags.name,
                flags.wanted);
@@ -362,6 +386,7 @@ void AddBench(CLI::App& program, int& exit) {
                    "while they still find better ones")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  AddDeviceFlag(*command, flags->device);
   command->add_option("--case", flags->wanted,
                       "Only cases with this in their name, such as decode/f16/32768");
   command->add_option("--trace", flags->trace,

@@ -30,6 +30,19 @@ bool IsDeviceName(const std::string& name) {
   return name == "cpu" || name == "emulated" || CudaNumber(name).has_value();
 }
 
+void AddDeviceFlag(CLI::App& command, std::string& device) {
+  command
+      .add_option("--device", device,
+                  "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
+                  "processor, for checks")
+      ->check(CLI::Validator(
+          [](const std::string& name) {
+            return IsDeviceName(name) ? "" : "no device: cpu, cuda, cuda:N or emulated";
+          },
+          "DEVICE"))
+      ->capture_default_str();
+}
+
 Result<std::unique_ptr<cuda::Backend>> OpenDevice(const std::string& name) {
   if (name == "cpu") return nullptr;
   if (name == "emulated") return cuda::MakeEmulatedBackend();

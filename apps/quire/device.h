@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/quire/command.h"
 #include "cuda/backend.h"
 #include "quire/error.h"
 
@@ -14,6 +15,9 @@ namespace quire::app {
 
 /// "cpu", "cuda" (the first), "cuda:N" or "emulated".
 bool IsDeviceName(const std::string& name);
+
+/// Adds --device.
+void AddDeviceFlag(CLI::App& command, std::string& device);
 
 /// Null: the processor itself.
 /// Errors: kUnsupported a device that this build or machine does not have, and what to do

@@ -113,16 +113,7 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_flag("--codec-fallback,!--no-codec-fallback", flags.codec_fallback,
                    "A codec that cannot be used here gives way to int8 or f16, with a warning "
                    "(default), or is refused");
-  command
-      .add_option("--device", flags.device,
-                  "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
-                  "processor, for checks")
-      ->check(CLI::Validator(
-          [](const std::string& name) {
-            return IsDeviceName(name) ? "" : "no device: cpu, cuda, cuda:N or emulated";
-          },
-          "DEVICE"))
-      ->capture_default_str();
+  AddDeviceFlag(command, flags.device);
 }
 
 Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {

@@ -9,6 +9,7 @@
 
 #include "cuda/attend.h"
 #include "cuda/blocks.h"
+#include "cuda/floors.h"
 #include "cuda/model.h"
 #include "quire/env.h"
 #include "quire/error.h"
@@ -66,6 +67,8 @@ class Device {
   virtual void Launch(const HeadsArgs& args) = 0;
   virtual void Launch(const GateArgs& args) = 0;
   virtual void Launch(const AddArgs& args) = 0;
+  virtual void Launch(const ReadFloorArgs& args) = 0;
+  virtual void Launch(const MultiplyFloorArgs& args) = 0;
 };
 
 /// Memory of a device that grows to the largest use and stays.

@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "cuda/checksum-inl.h"
 #include "cuda/encode-inl.h"
+#include "cuda/floors-inl.h"
 #include "cuda/fold-inl.h"
 #include "cuda/host_grid.h"
 #include "cuda/model-inl.h"
@@ -112,6 +113,12 @@ class HostDevice final : public Device {
   }
   void Launch(const AddArgs& args) override {
     Run(ValueBlocks(args.count), kModelThreads, 0, [&](Thread& self) { AddValue(self, args); });
+  }
+  void Launch(const ReadFloorArgs& args) override {
+    Run(kFloorBlocks, kFloorThreads, 0, [&](Thread& self) { ReadFloor(self, args); });
+  }
+  void Launch(const MultiplyFloorArgs& args) override {
+    Run(kFloorBlocks, kFloorThreads, 0, [&](Thread& self) { MultiplyFloor(self, args); });
   }
 
  private:

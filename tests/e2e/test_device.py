@@ -51,6 +51,13 @@ def test_a_device_that_is_not_there_is_refused():
         assert device in done.stderr or "cuda:N" in done.stderr
 
 
+def test_benches_without_cases_on_a_device_say_so():
+    done = quire_cli.run("bench", "pool", "--device", "emulated")
+    assert done.exit_code != 0 and "attention and cascade" in done.stderr, done.describe()
+    done = quire_cli.run("bench", "cascade", "--device", "emulated", "--case", "no such case")
+    assert done.exit_code != 0, done.describe()
+
+
 def test_cuda_gives_the_processors_bits():
     if not CUDA_PROGRAM.exists():
         pytest.skip("build/cuda/quire is not built: `make cuda`")

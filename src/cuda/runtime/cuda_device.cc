@@ -163,6 +163,14 @@ class CudaDevice final : public Device {
     Enter();
     Note(LaunchAdd(args, stream_));
   }
+  void Launch(const ReadFloorArgs& args) override {
+    Enter();
+    Note(LaunchReadFloor(args, stream_));
+  }
+  void Launch(const MultiplyFloorArgs& args) override {
+    Enter();
+    Note(LaunchMultiplyFloor(args, stream_));
+  }
 
  private:
   // The device of a thread is its own affair.

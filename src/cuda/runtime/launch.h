@@ -4,6 +4,7 @@
 
 #include "cuda/attend.h"
 #include "cuda/blocks.h"
+#include "cuda/floors.h"
 #include "cuda/model.h"
 
 struct CUstream_st;
@@ -23,6 +24,8 @@ int LaunchNorm(const NormArgs& args, CUstream_st* stream);
 int LaunchHeads(const HeadsArgs& args, CUstream_st* stream);
 int LaunchGate(const GateArgs& args, CUstream_st* stream);
 int LaunchAdd(const AddArgs& args, CUstream_st* stream);
+int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream);
+int LaunchMultiplyFloor(const MultiplyFloorArgs& args, CUstream_st* stream);
 
 }  // namespace quire::cuda
 

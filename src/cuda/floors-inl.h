@@ -1,0 +1,46 @@
+// The kernels of cuda/floors.h.
+#ifndef QUIRE_CUDA_FLOORS_INL_H_
+#define QUIRE_CUDA_FLOORS_INL_H_
+
+#include <cstdint>
+
+#include "cuda/floors.h"
+#include "cuda/simt.h"
+
+namespace quire::cuda {
+
+struct alignas(16) SixteenBytes {
+  uint32_t word[4];
+};
+
+template <class Thread>
+QUIRE_KERNEL void ReadFloor(Thread& self, const ReadFloorArgs& args) {
+  constexpr uint64_t kThreads = uint64_t{kFloorBlocks} * kFloorThreads;
+  uint32_t sum = 0;
+  QUIRE_DEVICE_UNROLL_BY(8)
+  for (uint64_t i = uint64_t{self.block()} * self.count() + self.id(); i < args.bytes / 16;
+       i += kThreads) {
+    const auto bytes = Load<SixteenBytes>(args.from + i * 16);
+    sum ^= bytes.word[0] ^ bytes.word[1] ^ bytes.word[2] ^ bytes.word[3];
+  }
+  if (sum == 0x9e3779b9u) *args.sink = sum;
+}
+
+template <class Thread>
+QUIRE_KERNEL void MultiplyFloor(Thread& self, const MultiplyFloorArgs& args) {
+  float sum[kFloorChains];
+  QUIRE_DEVICE_UNROLL
+  for (uint32_t i = 0; i < kFloorChains; ++i) sum[i] = static_cast<float>(self.id() + i);
+  for (uint32_t round = 0; round < args.rounds; ++round) {
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t i = 0; i < kFloorChains; ++i) sum[i] = Fma(sum[i], 0.5f, 1.0f);
+  }
+  float total = 0.0f;
+  QUIRE_DEVICE_UNROLL
+  for (uint32_t i = 0; i < kFloorChains; ++i) total += sum[i];
+  if (total < 0.0f) *args.sink = total;
+}
+
+}  // namespace quire::cuda
+
+#endif  // QUIRE_CUDA_FLOORS_INL_H_

@@ -1,0 +1,33 @@
+// The floors of the benches as device code.
+#include "cuda/floors-inl.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/thread.h"
+
+namespace quire::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kFloorThreads)
+    RunReadFloor(const __grid_constant__ ReadFloorArgs args) {
+  CudaThread self(LaunchedShared());
+  ReadFloor(self, args);
+}
+
+__global__ void __launch_bounds__(kFloorThreads)
+    RunMultiplyFloor(const __grid_constant__ MultiplyFloorArgs args) {
+  CudaThread self(LaunchedShared());
+  MultiplyFloor(self, args);
+}
+
+}  // namespace
+
+int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream) {
+  RunReadFloor<<<kFloorBlocks, kFloorThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchMultiplyFloor(const MultiplyFloorArgs& args, CUstream_st* stream) {
+  RunMultiplyFloor<<<kFloorBlocks, kFloorThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace quire::cuda
