@@ -94,6 +94,12 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
       ->capture_default_str();
   command.add_option("--store", flags.store,
                      "Directory where blocks outlive the process; a later one finds them");
+  command
+      .add_option(
+          "--warm-bytes", flags.warm_bytes,
+          "Memory where blocks stay that leave the cache, in front of --store or alone: for "
+          "caches on a device (default: none)")
+      ->check(BytesValidator());
   command.add_option("--store-bytes", flags.store_bytes, "Most that the store takes of the disk")
       ->check(BytesValidator())
       ->capture_default_str();
@@ -165,10 +171,12 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   if (flags.codec_fallback) options.fallback_kernels = runtime->attention_.get();
   options.clock = &SystemClock();
   runtime->identity_.domain.name = "local";
-  if (!flags.store.empty()) {
+  QUIRE_ASSIGN(const uint64_t warm_bytes, ParseBytes(flags.warm_bytes));
+  if (!flags.store.empty() || warm_bytes > 0) {
     QUIRE_ASSIGN(const uint64_t bytes_cap, ParseBytes(flags.store_bytes));
     QUIRE_ASSIGN(runtime->store_,
-                 DiskStore::Open({.directory = flags.store, .bytes_cap = bytes_cap}));
+                 DiskStore::Open(
+                     {.directory = flags.store, .bytes_cap = bytes_cap, .warm_bytes = warm_bytes}));
     QUIRE_ASSIGN(runtime->identity_.domain.secret, runtime->store_->Secret());
     options.store = runtime->store_.get();
   }

@@ -32,6 +32,7 @@ struct RuntimeFlags {
   std::string hot_bytes = "4GB";
   std::string store{};  // directory; empty: none
   std::string store_bytes = "8GiB";
+  std::string warm_bytes = "0";
   bool keep_sessions = false;  // in the store's directory, over restarts
   std::string session_bytes = "1GiB";
   std::string load = "always";

@@ -33,11 +33,15 @@ namespace [[gnu::visibility("default")]] quire {
 class Plan;
 
 struct DiskStoreOptions {
-  std::string directory{};                 // made if there is none
+  // Made if there is none. Empty: nothing is on disk, there are warm_bytes alone.
+  std::string directory{};
   uint64_t bytes_cap = uint64_t{8} << 30;  // hard: of all files of the store together
   // What a crash may lose. What is published is written evenly over three quarters of it, and
   // committed in the last: the longer, the less others notice.
   uint64_t commit_interval_us = 1'000'000;
+  // Memory in which what was written or loaded stays too, in front of the disk: for caches on a
+  // device. Hard; 0: none. Without a directory it ends with the process.
+  uint64_t warm_bytes = 0;
   // Memory for bytes on their way to and from the disk: all that a store takes besides its index.
   uint64_t staging_bytes = uint64_t{64} << 20;
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
@@ -61,6 +65,9 @@ struct DiskStoreStats {
   uint64_t in_flight = 0;         // requests of the disk
   uint64_t writes_pending = 0;    // records given to it that are not durable yet
   bool disk_full = false;
+  uint64_t warm_records = 0;  // in the memory in front of the disk
+  uint64_t warm_bytes = 0;    // of these, with their bookkeeping
+  uint64_t warm_loads = 0;    // loads that it answered
   // Loads by their time: entry i counts [2^i, 2^(i+1)) microseconds.
   std::array<uint64_t, 32> load_us_log2{};
 };
@@ -78,7 +85,7 @@ class DiskStore {
  public:
   /// Opens the store in a directory, or makes one.
   ///
-  /// Errors: kInvalidArgument the options; kBusy another process has it; kUnsupported a newer
+  /// Errors: kInvalidArgument the options, for example neither a directory nor warm_bytes; kBusy another process has it; kUnsupported a newer
   ///         version wrote it; kNoSpace; kIo
   /// Cost:   reads the catalogue, not the payload
   static Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options);
@@ -92,7 +99,7 @@ class DiskStore {
   Result<void> Flush();
   DiskStoreStats stats() const;
   /// A secret for Domain::secret, made with the store and kept beside it in a file that its owner
-  /// alone may read. Without it nothing in the store is found.
+  /// alone may read; without a directory it ends with the store. Without it nothing in the store is found.
   ///
   /// Errors: kCorrupt the file is not what was written; kNoSpace; kIo
   Result<Digest> Secret() const;

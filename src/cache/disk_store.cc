@@ -11,6 +11,7 @@
 #include "env/files.h"
 #include "quire/disk_store.h"
 #include "tier/cold.h"
+#include "tier/warm.h"
 
 namespace quire {
 
@@ -18,17 +19,29 @@ Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& optio
   // Together no later than the interval: what is written is spread over most of it.
   const uint64_t commit_us = options.commit_interval_us / 4;
   auto state = std::make_unique<cache::StoreState>();
-  QUIRE_ASSIGN(state->files, MakeFiles());
-  auto store = tier::ColdStore::Open({.directory = options.directory,
-                                      .bytes_cap = options.bytes_cap,
-                                      .commit_interval_us = commit_us,
-                                      .staging_bytes = options.staging_bytes,
-                                      .reads_max = 64,
-                                      .scrub_bytes_per_s = options.scrub_bytes_per_s},
-                                     *state->files, SystemClock());
-  if (!store) return std::unexpected(std::move(store).error());
+  std::unique_ptr<tier::Store> store;
+  if (!options.directory.empty()) {
+    QUIRE_ASSIGN(state->files, MakeFiles());
+    QUIRE_ASSIGN(store, tier::ColdStore::Open({.directory = options.directory,
+                                               .bytes_cap = options.bytes_cap,
+                                               .commit_interval_us = commit_us,
+                                               .staging_bytes = options.staging_bytes,
+                                               .reads_max = 64,
+                                               .scrub_bytes_per_s = options.scrub_bytes_per_s},
+                                              *state->files, SystemClock()));
+  } else if (options.warm_bytes == 0) {
+    return Fail(ErrorCode::kInvalidArgument, "a store has neither a directory nor memory");
+  } else {
+    FillRandom(state->secret);
+  }
+  if (options.warm_bytes > 0) {
+    auto warm = std::make_unique<tier::WarmStore>(
+        tier::WarmOptions{.bytes_cap = options.warm_bytes}, SystemClock(), std::move(store));
+    state->warm = warm.get();
+    store = std::move(warm);
+  }
   state->directory = options.directory;
-  state->mover = std::make_unique<cache::Mover>(*std::move(store), SystemClock(),
+  state->mover = std::make_unique<cache::Mover>(std::move(store), SystemClock(),
                                                 options.commit_interval_us - commit_us);
   state->mover->Start();
   return std::unique_ptr<DiskStore>(new DiskStore(std::move(state)));
@@ -38,6 +51,7 @@ DiskStore::DiskStore(std::unique_ptr<cache::StoreState> state) : state_(std::mov
 DiskStore::~DiskStore() = default;
 
 Result<Digest> DiskStore::Secret() const {
+  if (state_->directory.empty()) return state_->secret;
   Digest secret{};
   const std::string path = state_->directory + "/SECRET";
   auto known = ReadFile(path, secret.size());
@@ -59,7 +73,16 @@ Result<Digest> DiskStore::Secret() const {
 }
 
 Result<void> DiskStore::Flush() { return state_->mover->Flush(); }
-DiskStoreStats DiskStore::stats() const { return state_->mover->stats(); }
+DiskStoreStats DiskStore::stats() const {
+  DiskStoreStats stats = state_->mover->stats();
+  if (state_->warm != nullptr) {
+    const tier::WarmStats warm = state_->warm->warm_stats();
+    stats.warm_records = warm.records;
+    stats.warm_bytes = warm.bytes;
+    stats.warm_loads = warm.loads;
+  }
+  return stats;
+}
 
 namespace cache {
 

@@ -18,6 +18,7 @@
 #include "quire/disk_store.h"
 #include "quire/env.h"
 #include "tier/store.h"
+#include "tier/warm.h"
 
 namespace quire::cache {
 
@@ -170,7 +171,9 @@ class Mover {
 /// What a DiskStore is.
 struct StoreState {
   std::string directory;
+  Digest secret{};  // without a directory
   std::unique_ptr<Files> files;
+  const tier::WarmStore* warm = nullptr;  // the mover's; null: none
   std::unique_ptr<Mover> mover;
 
   /// For tests: a store that nobody turns but they.

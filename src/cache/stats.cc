@@ -133,6 +133,9 @@ std::string ToJson(const DiskStoreStats& stats) {
                                 {"in_flight", stats.in_flight},
                                 {"writes_pending", stats.writes_pending},
                                 {"disk_full", stats.disk_full},
+                                {"warm_records", stats.warm_records},
+                                {"warm_bytes", stats.warm_bytes},
+                                {"warm_loads", stats.warm_loads},
                                 {"load_us_log2", stats.load_us_log2}}
       .dump();
 }

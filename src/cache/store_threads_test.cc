@@ -17,15 +17,23 @@ namespace {
 
 constexpr uint32_t kBlock = TestCache::kBlock;
 
-class StoreThreadsTest : public testing::Test {
+/// Where what was published is kept.
+struct Kept {
+  std::string name;
+  bool on_disk = true;
+  uint64_t warm_bytes = 0;
+};
+
+class StoreThreadsTest : public testing::TestWithParam<Kept> {
  protected:
   StoreThreadsTest() { std::filesystem::remove_all(directory_); }
   ~StoreThreadsTest() override { std::filesystem::remove_all(directory_); }
 
   std::unique_ptr<DiskStore> Open() const {
-    return Must(DiskStore::Open({.directory = directory_.string(),
+    return Must(DiskStore::Open({.directory = GetParam().on_disk ? directory_.string() : "",
                                  .bytes_cap = uint64_t{32} << 20,
                                  .commit_interval_us = 5'000,
+                                 .warm_bytes = GetParam().warm_bytes,
                                  .staging_bytes = 2 << 20,
                                  .scrub_bytes_per_s = 64 << 20}));
   }
@@ -34,7 +42,7 @@ class StoreThreadsTest : public testing::Test {
       std::filesystem::temp_directory_path() / ("quire_store_" + std::to_string(::getpid()));
 };
 
-TEST_F(StoreThreadsTest, EveryoneAtOnceGetsTheRightBytes) {
+TEST_P(StoreThreadsTest, EveryoneAtOnceGetsTheRightBytes) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 250;
   const auto store = Open();
@@ -102,6 +110,7 @@ TEST_F(StoreThreadsTest, EveryoneAtOnceGetsTheRightBytes) {
         default:
           if (two.cache->Verify().damaged != 0) ++wrong;
           if (store->stats().bytes > store->stats().bytes_cap) ++wrong;
+          if (store->stats().warm_bytes > GetParam().warm_bytes) ++wrong;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(prng.NextBelow(3000)));
     }
@@ -126,7 +135,8 @@ TEST_F(StoreThreadsTest, EveryoneAtOnceGetsTheRightBytes) {
   }
 }
 
-TEST_F(StoreThreadsTest, AProcessThatEndsWellLosesNothing) {
+TEST_P(StoreThreadsTest, AProcessThatEndsWellLosesNothing) {
+  if (!GetParam().on_disk) GTEST_SKIP() << "memory ends with the process";
   const std::vector<TokenId> prompt = SomeTokens(20 * kBlock + 1, 1);
   for (int life = 0; life < 3; ++life) {
     const auto store = Open();
@@ -143,7 +153,8 @@ TEST_F(StoreThreadsTest, AProcessThatEndsWellLosesNothing) {
   }
 }
 
-TEST_F(StoreThreadsTest, OneProcessOwnsADirectoryAndTheSecretIsItsOwners) {
+TEST_P(StoreThreadsTest, OneProcessOwnsADirectoryAndTheSecretIsItsOwners) {
+  if (!GetParam().on_disk) GTEST_SKIP() << "there is no directory";
   const auto store = Open();
   const auto second = DiskStore::Open({.directory = directory_.string()});
   ASSERT_FALSE(second.has_value());
@@ -154,6 +165,44 @@ TEST_F(StoreThreadsTest, OneProcessOwnsADirectoryAndTheSecretIsItsOwners) {
   const auto permissions = std::filesystem::status(directory_ / "SECRET").permissions();
   EXPECT_EQ(permissions, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 }
+
+TEST_P(StoreThreadsTest, WhatHasLeftTheCacheComesBackFromWhereItIsKept) {
+  const auto store = Open();
+  CacheOptions more;
+  more.store = store.get();
+  TestCache test(40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+  const std::vector<TokenId> prompt = SomeTokens(6 * kBlock + 3, 5);
+  Must(test.model.Feed(*test.Open(prompt), prompt));
+  Must(store->Flush());
+  while (test.cache->Evict(100) > 0) {
+  }
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_EQ(Must(test.cache->Load(test.Acquire(prompt), {})).Take().resident_tokens(),
+              6 * kBlock);
+    while (test.cache->Evict(100) > 0) {
+    }
+  }
+  EXPECT_EQ(store->stats().warm_loads, GetParam().warm_bytes > 0 ? 12u : 0u);
+}
+
+TEST(StoreOptions, AStoreWithoutDiskAndMemoryIsRefused) {
+  const auto store = DiskStore::Open({});
+  ASSERT_FALSE(store.has_value());
+  EXPECT_EQ(store.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(StoreOptions, ASecretWithoutADirectoryEndsWithTheStore) {
+  const auto store = Must(DiskStore::Open({.warm_bytes = 1 << 20}));
+  const Digest secret = Must(store->Secret());
+  EXPECT_NE(secret, Digest{});
+  EXPECT_EQ(Must(store->Secret()), secret);
+  EXPECT_NE(Must(Must(DiskStore::Open({.warm_bytes = 1 << 20}))->Secret()), secret);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kept, StoreThreadsTest,
+                         testing::Values(Kept{"disk"}, Kept{"memory", false, 2 << 20},
+                                         Kept{"memory_and_disk", true, 1 << 20}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace quire::cache

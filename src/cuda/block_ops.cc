@@ -21,20 +21,21 @@ struct RowsPiece {
   uint32_t tokens = 0;
 };
 
-/// f(piece) for pieces of at most kStagingBytes.
-template <typename F>
-void ForPieces(uint32_t heads, uint32_t tokens, uint64_t row_bytes, const F& f) {
+/// All of them, in pieces of at most kStagingBytes.
+std::vector<RowsPiece> PiecesOf(uint32_t heads, uint32_t tokens, uint64_t row_bytes) {
   const auto rows_max = static_cast<uint32_t>(kStagingBytes / row_bytes);
   const uint32_t heads_at_once = std::min(heads, rows_max);
   const uint32_t tokens_at_once = std::min(tokens, rows_max / heads_at_once);
+  std::vector<RowsPiece> pieces;
   for (uint32_t token = 0; token < tokens; token += tokens_at_once) {
     for (uint32_t head = 0; head < heads; head += heads_at_once) {
-      f(RowsPiece{.head_begin = head,
-                  .heads = std::min(heads_at_once, heads - head),
-                  .token_begin = token,
-                  .tokens = std::min(tokens_at_once, tokens - token)});
+      pieces.push_back({.head_begin = head,
+                        .heads = std::min(heads_at_once, heads - head),
+                        .token_begin = token,
+                        .tokens = std::min(tokens_at_once, tokens - token)});
     }
   }
+  return pieces;
 }
 
 /// A stream of some of its heads.
@@ -73,28 +74,26 @@ class DeviceBlockOps final : public BlockOps {
     }
     MutexLock lock(mutex_);
     const uint64_t row_bytes = stream.dim * static_cast<uint64_t>(value_bytes);
-    ForPieces(
-        stream.heads, at.count, row_bytes, [&](const RowsPiece& piece) QUIRE_REQUIRES(mutex_) {
-          host_rows_.resize(row_bytes * piece.heads * piece.tokens);  // [token][head][dim]
-          std::byte* to = host_rows_.data();
-          for (uint32_t token = piece.token_begin; token < piece.token_begin + piece.tokens;
-               ++token) {
-            for (uint32_t head = piece.head_begin; head < piece.head_begin + piece.heads; ++head) {
-              const int64_t from = token * rows.token_stride + head * rows.head_stride;
-              std::memcpy(to, first + from * value_bytes, row_bytes);
-              to += row_bytes;
-            }
-          }
-          device_.CopyIn(host_rows_.data(), host_rows_.size(), staging_.as<void>());
-          device_.Launch(WriteArgs{.stream = HeadsOf(stream, piece),
-                                   .rows = staging_.as<std::byte>(),
-                                   .dtype = rows.dtype,
-                                   .token_stride = int64_t{stream.dim} * piece.heads,
-                                   .head_stride = stream.dim,
-                                   .token_begin = at.begin + piece.token_begin,
-                                   .tokens = piece.tokens,
-                                   .slot = slot});
-        });
+    for (const RowsPiece& piece : PiecesOf(stream.heads, at.count, row_bytes)) {
+      host_rows_.resize(row_bytes * piece.heads * piece.tokens);  // [token][head][dim]
+      std::byte* to = host_rows_.data();
+      for (uint32_t token = piece.token_begin; token < piece.token_begin + piece.tokens; ++token) {
+        for (uint32_t head = piece.head_begin; head < piece.head_begin + piece.heads; ++head) {
+          const int64_t from = token * rows.token_stride + head * rows.head_stride;
+          std::memcpy(to, first + from * value_bytes, row_bytes);
+          to += row_bytes;
+        }
+      }
+      device_.CopyIn(host_rows_.data(), host_rows_.size(), staging_.as<void>());
+      device_.Launch(WriteArgs{.stream = HeadsOf(stream, piece),
+                               .rows = staging_.as<std::byte>(),
+                               .dtype = rows.dtype,
+                               .token_stride = int64_t{stream.dim} * piece.heads,
+                               .head_stride = stream.dim,
+                               .token_begin = at.begin + piece.token_begin,
+                               .tokens = piece.tokens,
+                               .slot = slot});
+    }
   }
 
   void Encode(const StreamLayout& open, const std::byte* open_slot, const StreamLayout& sealed,
@@ -136,21 +135,20 @@ class DeviceBlockOps final : public BlockOps {
     if (at.count == 0) return;
     MutexLock lock(mutex_);
     const uint64_t row_bytes = uint64_t{stream.dim} * sizeof(float);
-    ForPieces(
-        stream.heads, at.count, row_bytes, [&](const RowsPiece& piece) QUIRE_REQUIRES(mutex_) {
-          device_.Launch(ReadArgs{.stream = HeadsOf(stream, piece),
-                                  .slot = slot,
-                                  .token_begin = at.begin + piece.token_begin,
-                                  .tokens = piece.tokens,
-                                  .out = staging_.as<float>()});
-          float* const to =
-              out + piece.head_begin * out_head_stride + uint64_t{piece.token_begin} * stream.dim;
-          device_.Copy(staging_.as<void>(), to,
-                       {.count = piece.heads,
-                        .bytes = piece.tokens * row_bytes,
-                        .from_stride_bytes = piece.tokens * row_bytes,
-                        .to_stride_bytes = static_cast<uint64_t>(out_head_stride) * sizeof(float)});
-        });
+    for (const RowsPiece& piece : PiecesOf(stream.heads, at.count, row_bytes)) {
+      device_.Launch(ReadArgs{.stream = HeadsOf(stream, piece),
+                              .slot = slot,
+                              .token_begin = at.begin + piece.token_begin,
+                              .tokens = piece.tokens,
+                              .out = staging_.as<float>()});
+      float* const to =
+          out + piece.head_begin * out_head_stride + uint64_t{piece.token_begin} * stream.dim;
+      device_.Copy(staging_.as<void>(), to,
+                   {.count = piece.heads,
+                    .bytes = piece.tokens * row_bytes,
+                    .from_stride_bytes = piece.tokens * row_bytes,
+                    .to_stride_bytes = static_cast<uint64_t>(out_head_stride) * sizeof(float)});
+    }
   }
 
   std::unique_ptr<Fence> Record() override { return device_.Record(); }

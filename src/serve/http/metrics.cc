@@ -123,6 +123,12 @@ void AddStore(Snapshot& to, const DiskStoreStats& stats) {
            D(stats.writes_pending));
   to.Gauge("quire_store_disk_full", "1: the disk took no more when it was last tried.",
            stats.disk_full ? 1 : 0);
+  to.Gauge("quire_store_warm_records", "Records in the memory in front of the disk.",
+           D(stats.warm_records));
+  to.Gauge("quire_store_warm_bytes", "Bytes of these, with their bookkeeping.",
+           D(stats.warm_bytes));
+  to.Counter("quire_store_warm_loads_total", "Loads that this memory answered.",
+             D(stats.warm_loads));
   to.Counter("quire_store_written_bytes_total", "Written to the disk.", D(stats.bytes_written));
   to.Counter("quire_store_read_bytes_total", "Read from the disk.", D(stats.bytes_read));
   to.Counter("quire_store_written_records_total", "Records written.", D(stats.records_written));

@@ -1,0 +1,112 @@
+// The warm tier: records in the host's memory, in front of another store or alone.
+#ifndef QUIRE_TIER_WARM_H_
+#define QUIRE_TIER_WARM_H_
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "quire/env.h"
+#include "tier/store.h"
+
+namespace quire::tier {
+
+struct WarmOptions {
+  uint64_t bytes_cap = 0;  // hard: of all records with their bookkeeping
+};
+
+struct WarmStats {
+  uint64_t records = 0;
+  uint64_t bytes = 0;  // with their bookkeeping
+  uint64_t bytes_cap = 0;
+  uint64_t loads = 0;     // answered from memory
+  uint64_t evicted = 0;   // the least recently used, for room
+  uint64_t damaged = 0;   // their bytes had changed: forgotten
+  uint64_t promoted = 0;  // came from the store below when they were loaded whole
+};
+
+/// Keeps what is put and what is loaded whole from the store below, the least recently used going
+/// first; a record that has gone is still in the store below, if there is one. What a completion
+/// says of a Put is what the store below says: durable means there. Alone, it is "durable" for as
+/// long as the process lives.
+///
+/// Quotas hold here as below. Floors hold where there is no store below.
+class WarmStore final : public Store {
+ public:
+  /// `below` may be null.
+  WarmStore(const WarmOptions& options, const Clock& clock, std::unique_ptr<Store> below);
+  ~WarmStore() override;
+
+  void Put(std::span<const PutRequest> requests) override;
+  void Find(std::span<const Digest> keys, std::span<Presence> out) const override;
+  std::vector<RecordRoot> RootsOf(const PublisherId& publisher) const override;
+  void SetLimits(const PublisherLimits& limits) override;
+  void Touch(std::span<const Digest> keys, std::span<Presence> out) override;
+  void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) override;
+  void Cancel(uint64_t tag) override;
+  void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) override;
+  uint64_t EpochOf(const PublisherId& publisher) const override;
+  void Flush(uint64_t tag) override;
+  void Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) override;
+  /// Of the store below if there is one, with this one's memory and loads.
+  StoreStats Stats() const override;
+  PublisherUsage UsageOf(const PublisherId& publisher) const override;
+  WarmStats warm_stats() const;
+
+  /// Where a record's bytes lie, for tests that damage them; empty: it is not here.
+  std::span<std::byte> BytesOfForTest(const Digest& key);
+
+ private:
+  struct Record {
+    Digest key{};
+    PublisherId publisher{};
+    uint64_t erase_epoch = 0;
+    RecordRoot root{};  // block_tokens 0: no first block
+    RecordLocation location{};
+    std::unique_ptr<std::byte[]> bytes{};  // header, then payload
+    uint64_t size_bytes = 0;
+  };
+  using Records = std::list<Record>;  // least recently used first
+  struct DigestHash {
+    size_t operator()(const Digest& digest) const;
+  };
+  struct Publisher {
+    PublisherUsage usage{};
+    uint64_t bytes_quota = ~uint64_t{0};
+    uint64_t bytes_floor = 0;
+    std::map<RecordRoot, uint64_t> roots{};  // of first blocks, and how many there are
+  };
+
+  /// Epochs are asked for before the lock is taken: those below have their own.
+  StoreOutcome Insert(const PutRequest& request, uint64_t epoch) QUIRE_REQUIRES(mutex_);
+  bool MakeRoom(const PublisherId& publisher, uint64_t bytes) QUIRE_REQUIRES(mutex_);
+  Records::iterator Victim(const PublisherId& publisher, bool own) QUIRE_REQUIRES(mutex_);
+  void Forget(Records::iterator record) QUIRE_REQUIRES(mutex_);
+  /// The answer to a load from memory. Nothing: the store below is to be asked.
+  bool Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion* completion)
+      QUIRE_REQUIRES(mutex_);
+  void Promote(const LoadRequest& load);
+
+  const WarmOptions options_;
+  const Clock& clock_;
+  const std::unique_ptr<Store> below_;
+
+  mutable Mutex mutex_{LockRank::kLeaf};
+  Records records_ QUIRE_GUARDED_BY(mutex_);
+  std::unordered_map<Digest, Records::iterator, DigestHash> by_key_ QUIRE_GUARDED_BY(mutex_);
+  std::map<PublisherId, Publisher> publishers_ QUIRE_GUARDED_BY(mutex_);
+  std::map<PublisherId, uint64_t> epochs_ QUIRE_GUARDED_BY(mutex_);  // without a store below
+  uint64_t sequence_ QUIRE_GUARDED_BY(mutex_) = 0;
+  WarmStats stats_ QUIRE_GUARDED_BY(mutex_);
+  StoreStats alone_ QUIRE_GUARDED_BY(mutex_);  // outcomes that are this store's own
+  std::vector<StoreCompletion> done_;          // of the driver's thread
+  std::vector<LoadRequest> below_loads_;       // whole records that are being loaded below
+};
+
+}  // namespace quire::tier
+
+#endif  // QUIRE_TIER_WARM_H_

@@ -1,0 +1,216 @@
+// The warm tier alone, and in front of a cold store.
+#include "tier/warm.h"
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "tier/cold_test_util.h"
+
+namespace quire::tier {
+namespace {
+
+using enum StoreOutcome;
+
+class WarmTest : public ColdTest {
+ protected:
+  /// Room for so many records of the test's layout.
+  uint64_t BytesFor(uint64_t records) const { return records * (layout_.record_bytes() + 512); }
+
+  void OpenAlone(uint64_t records) {
+    warm_ =
+        std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(records)}, clock_, nullptr);
+  }
+  void OpenInFront(uint64_t records) {
+    auto cold = ColdStore::Open(options_, *files_, clock_);
+    ASSERT_TRUE(cold.has_value()) << cold.error().message;
+    warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(records)}, clock_,
+                                        *std::move(cold));
+  }
+
+  StoreCompletion WaitWarm() {
+    std::vector<StoreCompletion> done;
+    for (int i = 0; done.empty() && i < 10'000; ++i) {
+      warm_->Tick(done, 1000);
+      if (done.empty()) clock_.Advance(1000);
+    }
+    EXPECT_EQ(done.size(), 1u);
+    return done.empty() ? StoreCompletion{} : done[0];
+  }
+  StoreOutcome PutWarm(const TestRecord& record) {
+    const PutRequest request = {.identity = record.identity(),
+                                .layout = &record.layout(),
+                                .sections = record.sections(),
+                                .tag = 7};
+    warm_->Put({&request, 1});
+    return WaitWarm().outcome;
+  }
+  StoreCompletion LoadWarm(const TestRecord& record) {
+    Loaded& loaded = loaded_[1];
+    loaded = {};
+    for (const auto& section : record.sections()) loaded.sections.emplace_back(section.size());
+    for (auto& section : loaded.sections) loaded.out.push_back(section);
+    loaded.crcs.resize(record.sections().size());
+    const LoadRequest request = {.identity = record.identity(),
+                                 .layout = &record.layout(),
+                                 .section_count = static_cast<uint32_t>(record.sections().size()),
+                                 .out = loaded.out,
+                                 .crcs = loaded.crcs,
+                                 .tag = 1};
+    warm_->Get({&request, 1}, /*deadline_us=*/0);
+    const StoreCompletion ended = WaitWarm();
+    if (ended.outcome == kOk) {
+      EXPECT_TRUE(Same(record, 1));
+    }
+    return ended;
+  }
+  bool WarmHas(const TestRecord& record) const {
+    Presence presence = Presence::kUnknown;
+    warm_->Find({&record.identity().key, 1}, {&presence, 1});
+    return presence == Presence::kPresent;
+  }
+
+  std::unique_ptr<WarmStore> warm_;
+};
+
+TEST_F(WarmTest, GivesBackWhatWasPutAndTheLeastRecentlyUsedGoes) {
+  OpenAlone(3);
+  for (uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(PutWarm(Record(i)), kOk);
+  EXPECT_EQ(PutWarm(Record(3)), kPresent);
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);  // now 2 is the oldest
+  EXPECT_EQ(PutWarm(Record(4)), kOk);
+  EXPECT_FALSE(WarmHas(Record(2)));
+  EXPECT_EQ(LoadWarm(Record(2)).outcome, kAbsent);
+  for (const uint64_t i : {1, 3, 4}) EXPECT_EQ(LoadWarm(Record(i)).outcome, kOk) << i;
+  const WarmStats stats = warm_->warm_stats();
+  EXPECT_EQ(stats.records, 3u);
+  EXPECT_EQ(stats.evicted, 1u);
+  EXPECT_LE(stats.bytes, stats.bytes_cap);
+  EXPECT_EQ(warm_->Stats().records, 3u);
+}
+
+TEST_F(WarmTest, OneThatCanNeverFitIsRefused) {
+  OpenAlone(1);
+  const RecordLayout large = TestLayout(16, 2, 9000);
+  EXPECT_EQ(PutWarm(Record(1)), kOk);
+  EXPECT_EQ(PutWarm(TestRecord(7, large)), kTooLarge);
+  EXPECT_TRUE(WarmHas(Record(1))) << "nothing went for it";
+}
+
+TEST_F(WarmTest, AnythingElseThanTheIdentityIsAReasonedMiss) {
+  OpenAlone(4);
+  ASSERT_EQ(PutWarm(Record(1)), kOk);
+  const auto with = [&](const auto& change) {
+    TestRecord asked(1, layout_);
+    change(asked.identity());
+    return LoadWarm(asked);
+  };
+  EXPECT_EQ(with([](RecordIdentity& i) { i.profile[0] ^= 1; }).miss, RecordMiss::kOtherProfile);
+  EXPECT_EQ(with([](RecordIdentity& i) { i.geometry[0] ^= 1; }).miss, RecordMiss::kOtherGeometry);
+  EXPECT_EQ(with([](RecordIdentity& i) { ++i.block_index; }).miss, RecordMiss::kOtherTokens);
+  const std::vector<TokenId> others(16, 5);
+  EXPECT_EQ(with([&](RecordIdentity& i) { i.tokens = others; }).miss, RecordMiss::kOtherTokens);
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk) << "it is still there";
+}
+
+TEST_F(WarmTest, DamageIsFoundAndForgotten) {
+  OpenAlone(4);
+  Prng prng(3);
+  for (uint64_t i = 0; i < 40; ++i) {
+    ASSERT_EQ(PutWarm(Record(1)), kOk);
+    const std::span<std::byte> bytes = warm_->BytesOfForTest(Record(1).identity().key);
+    // Of the header the first page's fields, of the payload a section's bytes.
+    const uint64_t at =
+        prng.NextChance(2) ? prng.NextBelow(200) : layout_.header_bytes() + prng.NextBelow(3000);
+    bytes[at] ^= std::byte{1};
+    const StoreCompletion ended = LoadWarm(Record(1));
+    EXPECT_EQ(ended.outcome, kMiss) << "byte " << at;
+    if (WarmHas(Record(1))) {  // a field that says it is another record: that is no damage
+      bytes[at] ^= std::byte{1};
+      EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);
+      warm_.reset();
+      OpenAlone(4);
+    }
+  }
+}
+
+TEST_F(WarmTest, ErasingForgetsAtOnceAndOlderEpochsAreRefused) {
+  OpenAlone(4);
+  ASSERT_EQ(PutWarm(Record(1, "a")), kOk);
+  ASSERT_EQ(PutWarm(Record(1, "b")), kOk);
+  warm_->Erase(PublisherOf("a"), 1, 9);
+  EXPECT_EQ(WaitWarm().outcome, kOk);
+  EXPECT_FALSE(WarmHas(Record(1, "a")));
+  EXPECT_TRUE(WarmHas(Record(1, "b")));
+  EXPECT_EQ(PutWarm(Record(1, "a")), kErased);
+  EXPECT_EQ(LoadWarm(Record(1, "a")).outcome, kErased);
+  EXPECT_EQ(PutWarm(Record(1, "a", 2)), kUnknownEpoch);
+  EXPECT_EQ(PutWarm(Record(1, "a", 1)), kOk);
+  EXPECT_EQ(warm_->EpochOf(PublisherOf("a")), 1u);
+}
+
+TEST_F(WarmTest, QuotasAndFloorsHold) {
+  OpenAlone(4);
+  warm_->SetLimits({.publisher = PublisherOf("a"), .bytes_quota = BytesFor(2)});
+  warm_->SetLimits({.publisher = PublisherOf("b"), .bytes_floor = BytesFor(2)});
+  for (uint64_t i = 1; i <= 2; ++i) ASSERT_EQ(PutWarm(Record(i, "b")), kOk);
+  for (uint64_t i = 1; i <= 3; ++i) ASSERT_EQ(PutWarm(Record(i, "a")), kOk);
+  EXPECT_EQ(warm_->UsageOf(PublisherOf("a")).records, 2u);
+  for (uint64_t i = 1; i <= 5; ++i) ASSERT_EQ(PutWarm(Record(i, "c")), kOk);
+  EXPECT_EQ(warm_->UsageOf(PublisherOf("b")).records, 2u) << "others never make it less";
+  warm_->SetLimits({.publisher = PublisherOf("d"), .bytes_quota = BytesFor(1) - 1});
+  EXPECT_EQ(PutWarm(Record(1, "d")), kQuota);
+}
+
+TEST_F(WarmTest, RootsAreThoseOfFirstBlocksThatAreThere) {
+  OpenAlone(2);
+  ASSERT_EQ(PutWarm(Record(7, "a")), kOk);  // block_index 0
+  ASSERT_EQ(PutWarm(Record(8, "a")), kOk);
+  const auto roots = warm_->RootsOf(PublisherOf("a"));
+  ASSERT_EQ(roots.size(), 1u);
+  EXPECT_EQ(roots[0].key, Record(7, "a").identity().parent);
+  ASSERT_EQ(PutWarm(Record(9, "a")), kOk);
+  EXPECT_TRUE(warm_->RootsOf(PublisherOf("a")).empty());
+}
+
+TEST_F(WarmTest, WhatHasGoneFromMemoryComesFromTheStoreBelowAndStays) {
+  OpenInFront(2);
+  for (uint64_t i = 1; i <= 5; ++i) EXPECT_EQ(PutWarm(Record(i)), kOk);
+  for (uint64_t i = 1; i <= 5; ++i) EXPECT_TRUE(WarmHas(Record(i)));
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);
+  EXPECT_EQ(warm_->warm_stats().promoted, 1u);
+  EXPECT_EQ(warm_->warm_stats().loads, 0u);
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);
+  EXPECT_EQ(warm_->warm_stats().loads, 1u);
+  EXPECT_LE(warm_->warm_stats().bytes, warm_->warm_stats().bytes_cap);
+}
+
+TEST_F(WarmTest, DamageInMemoryIsMendedFromBelow) {
+  OpenInFront(4);
+  ASSERT_EQ(PutWarm(Record(1)), kOk);
+  warm_->BytesOfForTest(Record(1).identity().key)[layout_.header_bytes()] ^= std::byte{1};
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);
+  EXPECT_EQ(warm_->warm_stats().damaged, 1u);
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);
+  EXPECT_EQ(warm_->warm_stats().loads, 1u);
+}
+
+TEST_F(WarmTest, WhatAPutCompletesWithIsTheStoresBelow) {
+  OpenInFront(4);
+  files_->set_rates({.write_error = 1});
+  EXPECT_EQ(PutWarm(Record(1)), kIo) << "not durable";
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk) << "and still in memory";
+}
+
+TEST_F(WarmTest, ErasingReachesBothAndARestartFindsNothing) {
+  OpenInFront(4);
+  ASSERT_EQ(PutWarm(Record(1, "a")), kOk);
+  warm_->Erase(PublisherOf("a"), 1, 9);
+  EXPECT_EQ(WaitWarm().outcome, kOk);
+  EXPECT_FALSE(WarmHas(Record(1, "a")));
+  warm_.reset();
+  OpenInFront(4);
+  EXPECT_EQ(LoadWarm(Record(1, "a")).outcome, kErased);
+}
+
+}  // namespace
+}  // namespace quire::tier
