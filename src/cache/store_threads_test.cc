@@ -202,7 +202,7 @@ TEST(StoreOptions, ASecretWithoutADirectoryEndsWithTheStore) {
 INSTANTIATE_TEST_SUITE_P(Kept, StoreThreadsTest,
                          testing::Values(Kept{"disk"}, Kept{"memory", false, 2 << 20},
                                          Kept{"memory_and_disk", true, 1 << 20}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace quire::cache
