@@ -190,8 +190,9 @@ class Engine {
 
   /// Takes in what callers asked for, starts what can start and computes one step.
   TickReport Tick();
-  /// Returns when a caller changed something since the last Tick began, or after `timeout_us`.
-  void AwaitChange(uint64_t timeout_us) { mailbox_.AwaitChange(timeout_us); }
+  /// Returns when a caller changed something since the last Tick began, or after `timeout_us`:
+  /// whether anything was changed.
+  bool AwaitChange(uint64_t timeout_us) { return mailbox_.AwaitChange(timeout_us); }
   EngineStats stats() const;
 
  private:

@@ -147,8 +147,8 @@ class Mailbox {
 
   // Whoever turns the engine.
   /// Returns when a caller changed something since the last call of TakeCommands, or `timeout_us`
-  /// have passed.
-  void AwaitChange(uint64_t timeout_us);
+  /// have passed: whether anything was changed.
+  bool AwaitChange(uint64_t timeout_us);
 
  private:
   struct Outbox {
