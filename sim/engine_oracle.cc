@@ -76,13 +76,20 @@ void EngineOracle::Forget(const Moment& moment) {
   cache::Must(engine_->EndSession(moment.session));
 }
 
+// What others may keep by their floors is taken, up to the size of what would go next.
 bool EngineOracle::Fits(uint32_t party, uint64_t budget_bytes, uint64_t tokens,
                         uint64_t tokens_at_most, uint64_t step_tokens) const {
   CacheOptions options = setup_.cache;
   options.clock = &clock_;
   const auto empty = cache::MakeCache(std::move(options));
-  const auto tenants = AddParties(*empty, setup_.cache.hot_bytes);
-  if (!empty->Resize(budget_bytes)) return false;
+  const auto tenants = AddParties(*empty, {.quotas_of = setup_.cache.hot_bytes});
+  uint64_t kept_bytes = 0;
+  for (uint32_t other = 0; other < kEngineParties.size(); ++other) {
+    if (other == party || kEngineParties[other].floor_eighths == 0) continue;
+    kept_bytes += setup_.cache.hot_bytes * kEngineParties[other].floor_eighths / 8;
+    kept_bytes += setup_.charge_bytes;
+  }
+  if (budget_bytes <= kept_bytes || !empty->Resize(budget_bytes - kept_bytes)) return false;
   const std::vector<TokenId> text(tokens);
   auto plan = empty->Acquire({.tenant = tenants[party], .identity = &identity_, .tokens = text});
   const SequenceOptions whole = {.reserve_tokens = tokens_at_most, .step_tokens = step_tokens};

@@ -61,7 +61,8 @@ EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock) {
                  .policy = kPolicies[prng.NextBelow(kPolicies.size())]};
   // From what holds one request to what holds all.
   const uint64_t blocks = prng.NextChance(3) ? 200 : 8 + prng.NextBelow(30);
-  setup.cache.hot_bytes = BytesOf(setup.cache, blocks);
+  setup.charge_bytes = BytesOf(setup.cache, 1);
+  setup.cache.hot_bytes = setup.charge_bytes * blocks;
   setup.cache.hot_bytes_max = 2 * setup.cache.hot_bytes;
   const uint32_t chunk = 1U << prng.NextBelow(7);
   constexpr std::array kLoads = {serve::LoadPolicy::kAlways, serve::LoadPolicy::kAuto,
@@ -94,16 +95,17 @@ Identity IdentityOf(const model::Model& model) {
   return {.weights = model.fingerprint(), .domain = {.name = "sim"}};
 }
 
-std::array<TenantId, kEngineParties.size()> AddParties(Cache& cache, uint64_t budget_bytes) {
+std::array<TenantId, kEngineParties.size()> AddParties(Cache& cache, const PartyBytes& bytes) {
   std::array<TenantId, kEngineParties.size()> tenants{};
   tenants[0] = kDefaultTenant;
   for (size_t i = 1; i < kEngineParties.size(); ++i) {
     const EngineParty& party = kEngineParties[i];
-    tenants[i] = cache::Must(cache.AddTenant({.name = party.name,
-                                              .quota_bytes = budget_bytes * party.quota_eighths / 8,
-                                              .floor_bytes = budget_bytes * party.floor_eighths / 8,
-                                              .domain = party.domain,
-                                              .shared = party.shared}));
+    tenants[i] =
+        cache::Must(cache.AddTenant({.name = party.name,
+                                     .quota_bytes = bytes.quotas_of * party.quota_eighths / 8,
+                                     .floor_bytes = bytes.floors_of * party.floor_eighths / 8,
+                                     .domain = party.domain,
+                                     .shared = party.shared}));
   }
   return tenants;
 }

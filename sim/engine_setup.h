@@ -36,6 +36,7 @@ struct EngineSetup {
   model::ModelConfig model{};
   CacheOptions cache{};  // without a store
   serve::EngineOptions engine{};
+  uint64_t charge_bytes = 0;      // most that one block and its open forms are charged
   std::vector<double> weights{};  // of the parties
 
   uint32_t block_tokens() const { return cache.profile.block_tokens; }
@@ -47,9 +48,13 @@ EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock);
 std::unique_ptr<model::Model> MakeSimModel(const model::ModelConfig& config);
 Identity IdentityOf(const model::Model& model);
 
-/// Adds the parties to a cache; their ids, in order. `budget_bytes` is what quotas and floors are
-/// shares of.
-std::array<TenantId, kEngineParties.size()> AddParties(Cache& cache, uint64_t budget_bytes);
+/// What quotas and floors are shares of; 0: there are none.
+struct PartyBytes {
+  uint64_t quotas_of = 0;
+  uint64_t floors_of = 0;
+};
+/// Adds the parties to a cache; their ids, in order.
+std::array<TenantId, kEngineParties.size()> AddParties(Cache& cache, const PartyBytes& bytes);
 
 }  // namespace quire::sim
 

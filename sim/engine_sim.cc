@@ -69,7 +69,8 @@ class EngineSim : private Machine {
     CacheOptions options = setup_.cache;
     options.store = store_.get();
     cache_ = cache::MakeCache(std::move(options));
-    tenants_ = AddParties(*cache_, setup_.cache.hot_bytes);
+    tenants_ = AddParties(
+        *cache_, {.quotas_of = setup_.cache.hot_bytes, .floors_of = setup_.cache.hot_bytes});
     session_files_.set_rate(0);
     sessions_ = cache::Must(serve::SessionStore::Open(
         session_files_, {.directory = "sessions",

@@ -354,7 +354,20 @@ void EngineUsers::CheckFailure(serve::RequestId id, const Asked& asked,
       return;
     }
   }
-  if (error.code == ErrorCode::kIo && !asked.talk.empty()) return;  // the disk did not give it
+  if (!asked.talk.empty()) {
+    const Talk& talk = talks_.at(asked.talk);
+    // The disk did not give its text; or the copy of a fork failed, as was said.
+    if (error.code == ErrorCode::kIo) return;
+    if (error.code == ErrorCode::kNotFound && talk.named && !talk.opened) return;
+  }
+  if (getenv("DBG"))
+    fmt::print(stderr,
+               "code {} least {} now {} hot {} max {} reuse {} full {} adm {} resid {} block {} "
+               "quota/floor base {}\n",
+               (int)error.code, asked.budget_bytes_least, budget_bytes_, setup_.cache.hot_bytes,
+               request.max_tokens, request.reuse, (int)request.on_full,
+               (int)setup_.engine.admission, setup_.cache.profile.residual_tokens,
+               setup_.block_tokens(), setup_.cache.hot_bytes);
   tell_(&SimReport::unexplained,
         fmt::format("request {} of \"{}\", {} tokens + {}: {}", id.number(),
                     kEngineParties[asked.party].name, response.prompt_tokens, request.max_tokens,

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/sampling.h"
 #include "quire/sequence.h"
 #include "serve/request.h"
+#include "serve/session_store.h"
 
 namespace quire::serve {
 
@@ -29,6 +31,11 @@ struct Session {
   bool in_memory = true;  // text and sampler; else they are in the file alone
   bool in_turn = false;   // a turn has its text, or waits for it
   bool saved = false;     // the file has text and sampler as they are
+  // Of a fork whose text was in the other one's file alone: what is read for this session brings
+  // it. None: the text is here, or in a file of its own.
+  SessionId text_from{};
+  std::optional<Error> lost{};  // why it did not come
+  OnSettled opened{};           // hears of a file of its own, which is written once it has come
 };
 
 }  // namespace quire::serve

@@ -63,6 +63,9 @@ class SessionKeeper {
   void Close(const Session& session, OnSettled settled);
   void LimitTexts();
   void DropText(Session& session) const;
+  void BringText(Session& fork, const Session& from, OnSettled settled);
+  void PostReadOf(SessionId id, Result<SessionRecord> record);
+  Result<void> TakeText(Session& session, SessionRecord record);
 
   Mailbox& mailbox_;
   Cache& cache_;
