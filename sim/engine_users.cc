@@ -62,6 +62,7 @@ void EngineUsers::Adopt(const serve::StoredSession& found, Talk& talk) {
           fmt::format("session '{}' is of tenant '{}'", name, found.head.tenant));
   }
   Note(found.head.tokens);
+  if (getenv("DBG")) fmt::print(stderr, "DBG adopt {} at {}\n", name, found.head.tokens);
   const Moment moment = MomentFound(name, found.head.tokens, talk);
   for (const Moment& other : talk.moments) {
     if (other.session != moment.session) oracle_.Forget(other);
@@ -317,9 +318,12 @@ void EngineUsers::CheckFinish(serve::RequestId id, Asked& asked, const serve::Re
           response.tokens.size() != want.tokens.size() ||
           response.prompt_tokens != want.prompt_tokens) {
         tell_(&SimReport::wrong_bytes,
-              fmt::format("request {} ends as {} with {} tokens, alone as {} with {}", id.number(),
+              fmt::format("request {} of {} tokens{} ends as {} with {} tokens, alone of {} as {} "
+                          "with {}",
+                          id.number(), response.prompt_tokens,
+                          asked.talk.empty() ? "" : " of session " + asked.talk,
                           serve::FinishName(response.finish), response.tokens.size(),
-                          serve::FinishName(want.finish), want.tokens.size()));
+                          want.prompt_tokens, serve::FinishName(want.finish), want.tokens.size()));
       }
       return;
     }
@@ -458,6 +462,7 @@ void EngineUsers::EndTurn(const Asked& asked, const serve::Response& response) {
   const auto found = talks_.find(asked.talk);
   if (found == talks_.end()) return;
   Talk& talk = found->second;
+  if (getenv("DBG")) fmt::print(stderr, "DBG {} turn {} ends finish {} err {} stands {} cancelled {} said {} fed {} before {} durable {} now {} deadline {} onfull {}\n", asked.talk, talk.turn.number(), (int)response.finish, response.error.message, asked.stands, asked.cancelled, response.tokens.size(), asked.request.prompt.size(), talk.moments.back().tokens, asked.durable, clock_.NowMicros(), asked.request.deadline_us, (int)asked.request.on_full);
   talk.turn = serve::RequestId::None();
   if (talk.gone) return RemoveWhereGone(asked.talk);
   const bool whole = response.finish == Finish::kLength || response.finish == Finish::kStop;

@@ -87,7 +87,8 @@ struct SetTenantCommand {
 struct GiveWayCommand {};
 // What the store of sessions has to say.
 struct SessionSettledCommand {
-  SessionId id;  // whose file was to be written; none: files were to be removed
+  SessionId id;    // whose file was to be written; none: files were to be removed
+  uint64_t write;  // which of its writes, as Session::writes
   bool saved;
 };
 struct SessionReadCommand {

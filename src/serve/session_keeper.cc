@@ -26,16 +26,16 @@ SessionRecord SessionKeeper::RecordOf(const Session& session) const {
 }
 
 // The engine hears of it before the caller, whose next turn comes behind that.
-OnSettled SessionKeeper::ThenSettle(SessionId id, OnSettled settled) {
+OnSettled SessionKeeper::ThenSettle(SessionId id, uint64_t write, OnSettled settled) {
   ++unsettled_;
-  return [this, id, settled = std::move(settled)](Result<void> outcome) mutable {
-    mailbox_.PostSettled({.id = id, .saved = outcome.has_value()});
+  return [this, id, write, settled = std::move(settled)](Result<void> outcome) mutable {
+    mailbox_.PostSettled({.id = id, .write = write, .saved = outcome.has_value()});
     if (settled) settled(std::move(outcome));
   };
 }
 
-void SessionKeeper::Write(const Session& session, OnSettled settled) {
-  store_->Write(RecordOf(session), ThenSettle(session.id, std::move(settled)));
+void SessionKeeper::Write(Session& session, OnSettled settled) {
+  store_->Write(RecordOf(session), ThenSettle(session.id, ++session.writes, std::move(settled)));
 }
 
 void SessionKeeper::Take(OpenSessionCommand command) {
@@ -82,7 +82,7 @@ void SessionKeeper::BringText(Session& fork, const Session& from, OnSettled sett
     fork.lost = from.lost;
     fork.opened = std::move(settled);
   } else if (!fork.name.empty()) {
-    store_->Copy(from.name, fork.name, ThenSettle(fork.id, std::move(settled)));
+    store_->Copy(from.name, fork.name, ThenSettle(fork.id, ++fork.writes, std::move(settled)));
   } else {
     fork.text_from = fork.id;
     ++unsettled_;
@@ -110,7 +110,7 @@ void SessionKeeper::Take(EndSessionCommand command) {
   } else if (command.file == SessionFile::kKept) {
     Close(session, std::move(command.settled));
   } else {
-    store_->Remove(session.name, ThenSettle(SessionId::None(), std::move(command.settled)));
+    store_->Remove(session.name, ThenSettle(SessionId::None(), 0, std::move(command.settled)));
   }
   sessions_.erase(found);
 }
@@ -122,10 +122,10 @@ void SessionKeeper::Take(EndTenantCommand command) {
     return;
   }
   // Those that nobody opened in this process too.
-  store_->RemoveAllOf(tenant->name, ThenSettle(SessionId::None(), std::move(command.settled)));
+  store_->RemoveAllOf(tenant->name, ThenSettle(SessionId::None(), 0, std::move(command.settled)));
 }
 
-void SessionKeeper::Close(const Session& session, OnSettled settled) {
+void SessionKeeper::Close(Session& session, OnSettled settled) {
   auto give_back = [store = store_, name = session.name,
                     settled = std::move(settled)](Result<void> outcome) mutable {
     store->GiveBack(name);
@@ -144,7 +144,7 @@ void SessionKeeper::Take(const SessionSettledCommand& command) {
   if (!command.id.is_none() && !command.saved) ++write_failures_;
   Session* const session = Find(command.id);
   if (session == nullptr) return;
-  session->saved = command.saved;
+  session->saved = command.saved && command.write == session->writes;
   LimitTexts();
 }
 

@@ -58,9 +58,9 @@ class SessionKeeper {
 
  private:
   SessionRecord RecordOf(const Session& session) const;
-  void Write(const Session& session, OnSettled settled);
-  OnSettled ThenSettle(SessionId id, OnSettled settled);
-  void Close(const Session& session, OnSettled settled);
+  void Write(Session& session, OnSettled settled);
+  OnSettled ThenSettle(SessionId id, uint64_t write, OnSettled settled);
+  void Close(Session& session, OnSettled settled);
   void LimitTexts();
   void DropText(Session& session) const;
   void BringText(Session& fork, const Session& from, OnSettled settled);
