@@ -295,7 +295,8 @@ class EngineSim : private Machine {
   /// Everything that was asked for ends: readers read, and the disk does what it can. It is turned
   /// as the driver does it, so that whoever waits for something that never comes shows.
   void Drain() {
-    constexpr uint64_t kRoundsMax = 50'000;
+    constexpr uint64_t kRoundsMax = 20'000;
+    constexpr uint64_t kPatience = 1000;  // rounds
     uint64_t idle_us = 0;
     for (uint64_t round = 0; !users_.AllEnded() && report_.problems() == 0; ++round) {
       mover_clock_.BeginStep();
@@ -303,6 +304,9 @@ class EngineSim : private Machine {
       if (round > kRoundsMax || idle_us > 300'000'000) {
         return Problem(report_.stuck, users_.FirstUnended() +
                                           (idle_us > 0 ? " waits for nothing" : " never ends"));
+      }
+      if (round % kPatience == kPatience - 1 && setup_.engine.outside_retry_us > 0) {
+        users_.CancelTooLarge();
       }
       bool worked = Turn();
       worked = mover_->Tick(1000) || worked;

@@ -62,7 +62,6 @@ void EngineUsers::Adopt(const serve::StoredSession& found, Talk& talk) {
           fmt::format("session '{}' is of tenant '{}'", name, found.head.tenant));
   }
   Note(found.head.tokens);
-  if (getenv("DBG")) fmt::print(stderr, "DBG adopt {} at {}\n", name, found.head.tokens);
   const Moment moment = MomentFound(name, found.head.tokens, talk);
   for (const Moment& other : talk.moments) {
     if (other.session != moment.session) oracle_.Forget(other);
@@ -189,6 +188,21 @@ void EngineUsers::CancelOne() {
 void EngineUsers::CancelAll() {
   engine_->CancelAll();
   for (auto& [id, asked] : asked_) asked.cancelled = true;
+}
+
+void EngineUsers::CancelTooLarge() {
+  for (auto& [id, asked] : asked_) {
+    uint64_t tokens = asked.request.prompt.size();
+    if (!asked.talk.empty()) tokens += talks_.at(asked.talk).moments.back().tokens;
+    if (asked.cancelled || Fits(asked, tokens)) continue;
+    asked.cancelled = engine_->Cancel(id, CancelledTurn::kUndone);
+  }
+}
+
+bool EngineUsers::Fits(const Asked& asked, uint64_t prompt_tokens) const {
+  const uint64_t generated = std::max<uint64_t>(asked.request.max_tokens, 1) - 1;
+  return oracle_.Fits(asked.party, asked.budget_bytes_least, prompt_tokens,
+                      prompt_tokens + generated, setup_.engine.chunk_tokens_min);
 }
 
 void EngineUsers::NoteTick(uint64_t begin_us) {
@@ -350,28 +364,14 @@ void EngineUsers::CheckFailure(serve::RequestId id, const Asked& asked,
       request.deadline_us <= clock_.NowMicros()) {
     return;
   }
-  if (error.code == ErrorCode::kTooLarge || error.code == ErrorCode::kNoSpace) {
-    const uint64_t tokens = response.prompt_tokens;
-    const uint64_t at_most = tokens + std::max<uint64_t>(request.max_tokens, 1) - 1;
-    if (!oracle_.Fits(asked.party, asked.budget_bytes_least, tokens, at_most,
-                      setup_.engine.chunk_tokens_min)) {
-      return;
-    }
-  }
+  const bool no_room = error.code == ErrorCode::kTooLarge || error.code == ErrorCode::kNoSpace;
+  if (no_room && !Fits(asked, response.prompt_tokens)) return;
   if (!asked.talk.empty()) {
     const Talk& talk = talks_.at(asked.talk);
     // The disk did not give its text; or the copy of a fork failed, as was said.
     if (error.code == ErrorCode::kIo) return;
     if (error.code == ErrorCode::kNotFound && talk.named && !talk.opened) return;
   }
-  if (getenv("DBG"))
-    fmt::print(stderr,
-               "code {} least {} now {} hot {} max {} reuse {} full {} adm {} resid {} block {} "
-               "quota/floor base {}\n",
-               (int)error.code, asked.budget_bytes_least, budget_bytes_, setup_.cache.hot_bytes,
-               request.max_tokens, request.reuse, (int)request.on_full,
-               (int)setup_.engine.admission, setup_.cache.profile.residual_tokens,
-               setup_.block_tokens(), setup_.cache.hot_bytes);
   tell_(&SimReport::unexplained,
         fmt::format("request {} of \"{}\", {} tokens + {}: {}", id.number(),
                     kEngineParties[asked.party].name, response.prompt_tokens, request.max_tokens,
@@ -462,7 +462,6 @@ void EngineUsers::EndTurn(const Asked& asked, const serve::Response& response) {
   const auto found = talks_.find(asked.talk);
   if (found == talks_.end()) return;
   Talk& talk = found->second;
-  if (getenv("DBG")) fmt::print(stderr, "DBG {} turn {} ends finish {} err {} stands {} cancelled {} said {} fed {} before {} durable {} now {} deadline {} onfull {}\n", asked.talk, talk.turn.number(), (int)response.finish, response.error.message, asked.stands, asked.cancelled, response.tokens.size(), asked.request.prompt.size(), talk.moments.back().tokens, asked.durable, clock_.NowMicros(), asked.request.deadline_us, (int)asked.request.on_full);
   talk.turn = serve::RequestId::None();
   if (talk.gone) return RemoveWhereGone(asked.talk);
   const bool whole = response.finish == Finish::kLength || response.finish == Finish::kStop;

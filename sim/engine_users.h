@@ -51,6 +51,8 @@ class EngineUsers {
   void CancelOne();
   /// Turns are undone.
   void CancelAll();
+  /// Those that need more room than they can ever get, for which an engine may wait.
+  void CancelTooLarge();
   void OpenTalk();
   void ForkTalk();
   void EndTalk();
@@ -91,6 +93,7 @@ class EngineUsers {
     const serve::Response* want = nullptr;
   };
   using Requests = std::map<serve::RequestId, Asked>;
+  bool Fits(const Asked& asked, uint64_t prompt_tokens) const;
 
   struct Talk {
     uint32_t party = 0;

@@ -44,7 +44,8 @@ void Engine::WakePrefixWaiters() {
 void Engine::Admit(uint64_t now_us) {
   const auto is_full = [&] { return holders() >= options_.running_max; };
   while (may_start_ && !is_full()) {
-    Task* const first = FirstInLine(now_us);
+    // Where the engine holds nothing, who waits for room waits for somebody outside: others go on.
+    Task* const first = FirstInLine(now_us, /*beyond_waiting=*/holders() == 0);
     if (first == nullptr || first->waits() == Waits::kRoom) {
       may_start_ = false;
       break;
@@ -59,7 +60,7 @@ void Engine::Admit(uint64_t now_us) {
 
 // By tenant: what it was served and what its running requests still may be. In a tenant: priority,
 // deadline, age.
-Task* Engine::FirstInLine(uint64_t now_us) {
+Task* Engine::FirstInLine(uint64_t now_us, bool beyond_waiting) {
   std::map<TenantId, uint64_t> coming;
   for (const Task* const task : running_) {
     coming[task->tenant()] +=
@@ -77,7 +78,7 @@ Task* Engine::FirstInLine(uint64_t now_us) {
     if (task->running() || task->ended()) continue;
     const Waits waits = task->waits();
     if (waits == Waits::kPrefix || waits == Waits::kReader || waits == Waits::kLoad ||
-        waits == Waits::kText) {
+        waits == Waits::kText || (beyond_waiting && waits == Waits::kRoom)) {
       continue;
     }
     if (first == nullptr || place(*task) < place(*first)) first = task.get();
