@@ -35,16 +35,15 @@ NumericProfile DrawProfile(Prng& prng) {
   return profile;
 }
 
-// What so many blocks of each slot class are charged.
-uint64_t BytesOf(CacheOptions options, uint64_t blocks) {
+// What one block is charged with its open forms, which twins keep.
+uint64_t ChargeOf(CacheOptions options) {
   options.hot_bytes = uint64_t{1} << 26;
   const CacheStats stats = cache::MakeCache(options)->stats();
   uint64_t bytes = 0;
-  for (const SlotClassStats& of : {stats.sealed, stats.sealed_second}) {
-    if (of.slots_max > 0) bytes += options.hot_bytes / of.slots_max * blocks;
+  for (const SlotClassStats& of :
+       {stats.sealed, stats.sealed_second, stats.open, stats.open_second}) {
+    if (of.slots_max > 0) bytes += options.hot_bytes / of.slots_max;
   }
-  // Open forms: of the last block of each sequence, and twins.
-  for (const SlotClassStats& of : {stats.open, stats.open_second}) bytes += of.slot_bytes * blocks;
   return bytes;
 }
 
@@ -61,7 +60,7 @@ EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock) {
                  .policy = kPolicies[prng.NextBelow(kPolicies.size())]};
   // From what holds one request to what holds all.
   const uint64_t blocks = prng.NextChance(3) ? 200 : 8 + prng.NextBelow(30);
-  setup.charge_bytes = BytesOf(setup.cache, 1);
+  setup.charge_bytes = ChargeOf(setup.cache);
   setup.cache.hot_bytes = setup.charge_bytes * blocks;
   setup.cache.hot_bytes_max = 2 * setup.cache.hot_bytes;
   const uint32_t chunk = 1U << prng.NextBelow(7);

@@ -179,10 +179,13 @@ void EngineUsers::CancelOne() {
   if (!cancelled) return;
   asked.cancelled = true;
   asked.stands = turn == CancelledTurn::kStands;
-  // What is to be written to a file comes later.
+  // What is to be read from a file first, or written to one, comes later.
   const auto talk = talks_.find(asked.talk);
   if (talk != talks_.end()) talk->second.last_stands = asked.stands;
-  if (talk == talks_.end() || !talk->second.named) asked.ends_by_tick = ticks_ + 1;
+  const bool is_read =
+      turn == CancelledTurn::kStands && talk != talks_.end();  // its text is, first
+  const bool is_written = talk != talks_.end() && talk->second.named;
+  if (!is_read && !is_written) asked.ends_by_tick = ticks_ + 1;
 }
 
 void EngineUsers::CancelAll() {

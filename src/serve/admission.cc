@@ -98,11 +98,15 @@ void Engine::Look(Task& task) {
     ++stats_.prefix_waits;
     return task.WaitForPrefix(prefix->owner, prefix->tokens);
   }
+  bool reuse = task.reuses();
   while (true) {
-    auto opened = Open(task);
+    auto opened = Open(task, reuse);
     if (opened) return;
     const bool no_capacity = opened.error().code == ErrorCode::kNoSpace;
     if (no_capacity && FreeCapacityToStart(task)) continue;
+    // Nobody will give anything back, but what is cached takes more room with its twins than
+    // computing it again does.
+    if (no_capacity && holders() == 0 && std::exchange(reuse, false)) continue;
     if (no_capacity && CanWait()) return WaitForCapacity(task);
     return task.Fail(std::move(opened).error());
   }
@@ -123,11 +127,11 @@ void Engine::WaitForCapacity(Task& task) {
   }
 }
 
-Result<Plan> Engine::Acquire(const Task& task, const SequenceOptions* open_as) {
+Result<Plan> Engine::Acquire(const Task& task, bool reuse, const SequenceOptions* open_as) {
   return components_.cache.Acquire({.tenant = task.tenant(),
                                     .identity = &identity_,
                                     .tokens = task.text(),
-                                    .reuse = task.reuses(),
+                                    .reuse = reuse,
                                     .open_as = open_as});
 }
 
@@ -142,7 +146,7 @@ bool Engine::MayFit(uint64_t tokens) const {
                              std::max(stats.sealed.slots_max, stats.sealed_second.slots_max);
 }
 
-Result<void> Engine::Open(Task& task) {
+Result<void> Engine::Open(Task& task, bool reuse) {
   SequenceOptions options{.reserve_tokens = task.tokens_at_most(),
                           .step_tokens = options_.chunk_tokens_min,
                           .on_full = task.request().on_full,
@@ -150,14 +154,14 @@ Result<void> Engine::Open(Task& task) {
   const bool grows = !task.starts_whole() && MayFit(task.tokens_at_most());
   // Where it can wait, it is not counted before there is room. One that grows starts with less than
   // it may need; what can never fit is left to the cache to refuse.
-  auto plan = Acquire(task, grows || CanWait() ? &options : nullptr);
+  auto plan = Acquire(task, reuse, grows || CanWait() ? &options : nullptr);
   if (grows) {
     if (!plan && plan.error().code == ErrorCode::kNoSpace) {
       SequenceOptions first = options;
       first.reserve_tokens = std::min(
           task.tokens_at_most(),
           task.text().size() + kHeadroomBlocks * components_.cache.options().profile.block_tokens);
-      plan = Acquire(task, CanWait() ? &first : nullptr);
+      plan = Acquire(task, reuse, CanWait() ? &first : nullptr);
     }
     options.on_full = OnFull::kHalt;
     options.reserve_tokens = task.text().size();

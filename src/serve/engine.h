@@ -243,8 +243,8 @@ class Engine {
   void Admit(uint64_t now_us);
   Task* FirstInLine(uint64_t now_us, bool beyond_waiting);
   void Look(Task& task);
-  Result<void> Open(Task& task);
-  Result<Plan> Acquire(const Task& task, const SequenceOptions* open_as);
+  Result<void> Open(Task& task, bool reuse);
+  Result<Plan> Acquire(const Task& task, bool reuse, const SequenceOptions* open_as);
   bool MayFit(uint64_t tokens) const;
   bool ContinueSession(Task& task);
   void Run(Task& task, std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
