@@ -471,7 +471,7 @@ void EngineUsers::EndTurn(const Asked& asked, const serve::Response& response) {
   if (!whole) {
     const bool stands = response.finish == Finish::kNoSpace ||
                         (response.finish == Finish::kCancelled && asked.stands);
-    if (!stands || talk.ending) return;
+    if (!stands) return;
     const auto said = static_cast<uint32_t>(response.tokens.size());
     talk.moments.push_back(oracle_.Turn(talk.moments.back(), asked.request.prompt, said, {}).after);
   } else {
