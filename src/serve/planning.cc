@@ -22,6 +22,7 @@ std::vector<BatchEntry> Engine::PlanStep() {
   std::vector<BatchEntry> prompts;
   for (Task* const task : running_) {
     if (task->paused_us()) continue;
+    if (task->NextTokens(1).empty()) continue;  // it waits for what is being loaded
     if (task->decoding()) {
       entries.push_back({.task = task, .tokens = 1, .decoded = true});
     } else {

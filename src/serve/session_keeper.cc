@@ -155,6 +155,8 @@ Result<void> SessionKeeper::Take(SessionReadCommand command) {
   }
   Session* const session = Find(command.id);
   if (session == nullptr) return {};
+  // It was asked for twice: by a turn that was cancelled, and by one that may have gone on from it.
+  if (session->in_memory) return {};
   Result<void> taken = command.record ? TakeText(*session, *std::move(command.record))
                                       : std::unexpected(std::move(command.record).error());
   if (session->text_from.is_none()) return taken;
