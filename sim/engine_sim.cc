@@ -18,6 +18,8 @@
 namespace quire::sim {
 namespace {
 
+using Readers = EngineUsers::Readers;
+
 constexpr uint64_t kNever = ~uint64_t{0};
 
 class EngineSim : private Machine {
@@ -29,7 +31,7 @@ class EngineSim : private Machine {
         identity_(IdentityOf(*model_)),
         oracle_(setup_, *model_),
         session_files_(files_, prng_.Next64()),
-        users_(setup_, oracle_, clock_, prng_, digest_,
+        users_(setup_, oracle_, clock_, prng_, digest_, session_files_,
                [this](uint64_t SimReport::* counter, const std::string& what) {
                  Problem(report_.*counter, what);
                }) {
@@ -46,6 +48,7 @@ class EngineSim : private Machine {
     if (report_.problems() == 0) Recover();
     Close();
     report_.answers = users_.answers();
+    report_.loaded = users_.loaded();
     return Finish();
   }
 
@@ -78,9 +81,6 @@ class EngineSim : private Machine {
                          .unix_us = [this] { return clock_.NowMicros(); }}));
     serve::EngineOptions engine = setup_.engine;
     engine.sessions = sessions_.get();
-    engine.on_event = [this](serve::RequestId id) {
-      if (in_session_tick_) posted_.push_back(id);
-    };
     engine_ = cache::Must(serve::Engine::Create({.model = *model_,
                                                  .cache = *cache_,
                                                  .attention = *attention_,
@@ -125,10 +125,11 @@ class EngineSim : private Machine {
       users_.CancelAll();
       const serve::TickReport report = Tick();
       if (report.settled) break;
-      TickSessions();
+      sessions_->Tick();
     }
-    users_.Hear(EngineUsers::Readers::kAll);
-    if (!users_.AllEnded()) Problem(report_.stuck, "at the end " + users_.FirstUnended());
+    users_.Hear(Readers::kAll);
+    if (users_.AllEnded(Readers::kAll)) return;
+    Problem(report_.stuck, "at the end " + users_.FirstUnended(Readers::kAll));
   }
 
   // What happens.
@@ -143,7 +144,7 @@ class EngineSim : private Machine {
     if (report_.problems() > 0) return;
     Act(prng_.NextBelow(1000));
     if (report_.problems() > 0) return;
-    users_.Hear(EngineUsers::Readers::kQuick);
+    users_.Hear(Readers::kQuick);
     CheckStep();
   }
 
@@ -157,11 +158,11 @@ class EngineSim : private Machine {
     } else if (dice < 310) {
       ChangeTalks();
     } else if (dice < 350) {
-      users_.Hear(EngineUsers::Readers::kSlow);
+      users_.Hear(Readers::kSlow);
     } else if (dice < 470) {
       TickMover();
     } else if (dice < 550) {
-      TickSessions();
+      sessions_->Tick();
     } else if (dice < 562) {
       Resize();
     } else if (dice < 570) {
@@ -247,18 +248,6 @@ class EngineSim : private Machine {
     return worked;
   }
 
-  bool TickSessions() {
-    const uint64_t failures = session_files_.failures();
-    in_session_tick_ = true;
-    const bool worked = sessions_->Tick();
-    in_session_tick_ = false;
-    if (failures == session_files_.failures() && !files_.stopped()) {
-      for (const serve::RequestId id : posted_) users_.NoteDurable(id);
-    }
-    posted_.clear();
-    return worked;
-  }
-
   // What is checked.
 
   void CheckStep() {
@@ -292,17 +281,22 @@ class EngineSim : private Machine {
     }
   }
 
-  /// Everything that was asked for ends: readers read, and the disk does what it can. It is turned
-  /// as the driver does it, so that whoever waits for something that never comes shows.
+  /// Everything that was asked for ends. First without those who never read: they stop nobody else.
   void Drain() {
+    for (const Readers readers : {Readers::kSlow, Readers::kAll}) DrainOf(readers);
+  }
+
+  /// The engine is turned as the driver does it, so that whoever waits for something that never
+  /// comes shows.
+  void DrainOf(Readers readers) {
     constexpr uint64_t kRoundsMax = 20'000;
     constexpr uint64_t kPatience = 1000;  // rounds
     uint64_t idle_us = 0;
-    for (uint64_t round = 0; !users_.AllEnded() && report_.problems() == 0; ++round) {
+    for (uint64_t round = 0; !users_.AllEnded(readers) && report_.problems() == 0; ++round) {
       mover_clock_.BeginStep();
       engine_clock_.BeginStep();
       if (round > kRoundsMax || idle_us > 300'000'000) {
-        return Problem(report_.stuck, users_.FirstUnended() +
+        return Problem(report_.stuck, users_.FirstUnended(readers) +
                                           (idle_us > 0 ? " waits for nothing" : " never ends"));
       }
       if (round % kPatience == kPatience - 1 && setup_.engine.outside_retry_us > 0) {
@@ -310,8 +304,8 @@ class EngineSim : private Machine {
       }
       bool worked = Turn();
       worked = mover_->Tick(1000) || worked;
-      worked = TickSessions() || worked;
-      users_.Hear(EngineUsers::Readers::kAll);
+      worked = sessions_->Tick() || worked;
+      users_.Hear(readers);
       if (worked) {
         idle_us = 0;
         continue;
@@ -368,8 +362,6 @@ class EngineSim : private Machine {
   bool turns_by_itself_ = false;  // as the driver does it, and not at other times
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
   uint64_t turn_at_us_ = 0;       // when the driver would turn the engine though nothing changed
-  bool in_session_tick_ = false;
-  std::vector<serve::RequestId> posted_;  // in it
   std::array<TenantId, kEngineParties.size()> tenants_{};
   const std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
   const std::unique_ptr<AttentionBackend> attention_ = cache::Must(MakeCpuAttention());

@@ -136,6 +136,7 @@ serve::Request EngineUsers::SomeRequest(uint32_t party) {
 
 std::optional<serve::RequestId> EngineUsers::Send(Asked asked) {
   asked.budget_bytes_least = budget_bytes_;
+  asked.failures = files_.failures();
   const uint64_t slowness = prng_.NextBelow(12);
   asked.reader = slowness > 3 ? Reader::kQuick : slowness > 0 ? Reader::kSlow : Reader::kAbsent;
   const bool is_full = asked_.size() >= setup_.engine.requests_max;
@@ -190,7 +191,7 @@ void EngineUsers::CancelOne() {
 
 void EngineUsers::CancelAll() {
   engine_->CancelAll();
-  for (auto& [id, asked] : asked_) asked.cancelled = true;
+  for (auto& [id, asked] : asked_) asked.cancelled_again = std::exchange(asked.cancelled, true);
 }
 
 void EngineUsers::CancelTooLarge() {
@@ -220,12 +221,9 @@ void EngineUsers::NoteBudget(uint64_t bytes) {
   }
 }
 
-void EngineUsers::NoteDurable(serve::RequestId id) {
-  if (const auto found = asked_.find(id); found != asked_.end()) found->second.durable = true;
-}
-
-std::string EngineUsers::FirstUnended() const {
-  const auto& [id, asked] = *asked_.begin();
+std::string EngineUsers::FirstUnended(Readers readers) const {
+  const serve::RequestId id = Unended(readers).front();
+  const Asked& asked = asked_.at(id);
   return fmt::format("request {} of {} tokens + {} ({} said){}", id.number(),
                      asked.request.prompt.size(), asked.request.max_tokens, asked.said.size(),
                      asked.talk.empty() ? "" : " of session " + asked.talk);
@@ -233,14 +231,18 @@ std::string EngineUsers::FirstUnended() const {
 
 // What is heard.
 
-void EngineUsers::Hear(Readers readers) {
+std::vector<serve::RequestId> EngineUsers::Unended(Readers readers) const {
   std::vector<serve::RequestId> ids;
   for (const auto& [id, asked] : asked_) {
     const bool reads = readers == Readers::kAll || asked.reader == Reader::kQuick ||
                        (readers == Readers::kSlow && asked.reader == Reader::kSlow);
     if (reads) ids.push_back(id);
   }
-  for (const serve::RequestId id : ids) Hear(id);
+  return ids;
+}
+
+void EngineUsers::Hear(Readers readers) {
+  for (const serve::RequestId id : Unended(readers)) Hear(id);
 }
 
 void EngineUsers::Hear(serve::RequestId id) {
@@ -313,6 +315,7 @@ void EngineUsers::HearLast(serve::RequestId id, Asked& asked, const serve::Respo
   Note(static_cast<uint64_t>(response.finish));
   Note(response.reused_tokens);
   Note(response.preemptions);
+  if (response.loaded_tokens > 0) ++loaded_;
   if (engine_->Next(id) || engine_->Cancel(id)) {
     tell_(&SimReport::stuck, fmt::format("request {} has ended and goes on", id.number()));
   }
@@ -459,10 +462,7 @@ void EngineUsers::Ask() {
   talk.last = asked.request;
   talk.last_stands = false;
   talk.want.reset();
-  if (const auto id = Send(std::move(asked))) {
-    talk.turn = *id;
-    ++turns_;
-  }
+  if (const auto id = Send(std::move(asked))) talk.turn = *id;
 }
 
 void EngineUsers::EndTurn(const Asked& asked, const serve::Response& response) {
@@ -481,7 +481,9 @@ void EngineUsers::EndTurn(const Asked& asked, const serve::Response& response) {
   } else {
     talk.moments.push_back(WantOf(talk).after);
   }
-  if (asked.durable) talk.durable = talk.moments.size() - 1;
+  // It was told once it was in its file, unless that failed.
+  const bool durable = talk.named && asked.failures == files_.failures() && !asked.cancelled_again;
+  if (durable) talk.durable = talk.moments.size() - 1;
 }
 
 void EngineUsers::EndTalk() {
@@ -545,7 +547,9 @@ void EngineUsers::BeginToEnd(Talk& talk) {
   talk.open = false;
   talk.closed = false;
   talk.ending = true;
-  if (const auto turn = asked_.find(talk.turn); turn != asked_.end()) turn->second.cancelled = true;
+  const auto turn = asked_.find(talk.turn);
+  if (turn == asked_.end()) return;
+  turn->second.cancelled_again = std::exchange(turn->second.cancelled, true);
 }
 
 void EngineUsers::RemoveWhereGone(const std::string& name) {

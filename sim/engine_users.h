@@ -17,6 +17,7 @@
 #include "serve/engine.h"
 #include "sim/engine_oracle.h"
 #include "sim/engine_setup.h"
+#include "sim/session_files.h"
 #include "sim/sim.h"
 
 namespace quire::sim {
@@ -28,12 +29,13 @@ class EngineUsers {
   using Tell = std::function<void(uint64_t SimReport::* counter, const std::string& what)>;
 
   EngineUsers(const EngineSetup& setup, EngineOracle& oracle, const ManualClock& clock, Prng& prng,
-              Blake2b<16>& digest, Tell tell)
+              Blake2b<16>& digest, const SessionFiles& files, Tell tell)
       : setup_(setup),
         oracle_(oracle),
         clock_(clock),
         prng_(prng),
         digest_(digest),
+        files_(files),
         tell_(std::move(tell)) {}
 
   // The process.
@@ -69,12 +71,12 @@ class EngineUsers {
   void NoteTick(uint64_t begin_us);
   /// The budget of the cache, now.
   void NoteBudget(uint64_t bytes);
-  /// A request posted an event while the files of sessions were written, all without a failure.
-  void NoteDurable(serve::RequestId id);
-  bool AllEnded() const { return asked_.empty(); }
-  std::string FirstUnended() const;
+  /// Those have ended whose readers read.
+  bool AllEnded(Readers readers) const { return Unended(readers).empty(); }
+  std::string FirstUnended(Readers readers) const;
   uint64_t answers() const { return answers_; }
-  uint64_t turns() const { return turns_; }
+  /// Requests to which a store brought a part of their text.
+  uint64_t loaded() const { return loaded_; }
 
  private:
   enum class Reader : uint8_t { kQuick, kSlow, kAbsent };
@@ -86,8 +88,9 @@ class EngineUsers {
     uint64_t budget_bytes_least = 0;  // while it was there
     uint64_t ends_by_tick = UINT64_MAX;
     bool cancelled = false;
-    bool stands = false;   // and what was said stays in the session
-    bool durable = false;  // it was answered, and is in its file
+    bool stands = false;           // and what was said stays in the session
+    bool cancelled_again = false;  // so that it may not stand after all
+    uint64_t failures = 0;         // of the files of sessions, when it was asked
     std::vector<TokenId> said{};
     uint64_t read = 0;  // tokens, as it was told
     const serve::Response* want = nullptr;
@@ -119,6 +122,7 @@ class EngineUsers {
   Talks::iterator AnyTalk();
   std::optional<serve::RequestId> Send(Asked asked);
   void Note(uint64_t number) { digest_.UpdateNumber(number); }
+  std::vector<serve::RequestId> Unended(Readers readers) const;
   uint64_t open_talks() const;
   serve::OnSettled Settled(const std::string& name, void (*hear)(Talk& talk));
   void BeginToEnd(Talk& talk);
@@ -141,6 +145,7 @@ class EngineUsers {
   const ManualClock& clock_;
   Prng& prng_;
   Blake2b<16>& digest_;
+  const SessionFiles& files_;
   const Tell tell_;
   serve::Engine* engine_ = nullptr;
   std::array<TenantId, kEngineParties.size()> tenants_{};
@@ -152,7 +157,7 @@ class EngineUsers {
   uint64_t tick_us_ = 0;  // when the last one began
   uint64_t budget_bytes_ = 0;
   uint64_t answers_ = 0;
-  uint64_t turns_ = 0;
+  uint64_t loaded_ = 0;
 };
 
 }  // namespace quire::sim

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bits.h"
+#include "base/canary.h"
 #include "serve/engine.h"
 
 namespace quire::serve {
@@ -29,6 +30,7 @@ void Engine::WakePrefixWaiters() {
   for (const auto& [id, task] : tasks_) {
     if (task->waits() != Waits::kPrefix) continue;
     const auto found = tasks_.find(task->prefix_owner());
+    if (Planted(Canary::kForgetWaiters) && found == tasks_.end()) continue;
     if (found != tasks_.end()) {
       const Task& owner = *found->second;
       const bool is_there = owner.running() && owner.position() >= task->prefix_tokens();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/canary.h"
 namespace quire::serve {
 
 SessionKeeper::~SessionKeeper() {
@@ -208,6 +209,10 @@ void SessionKeeper::EndTurn(Session& session, RequestId request, Response respon
     return mailbox_.PostLast(request, std::move(response));
   }
   session.saved = false;
+  if (Planted(Canary::kAnswerEarly)) {
+    mailbox_.PostLast(request, std::move(response));
+    return Write(session, {});
+  }
   Write(session, [this, request, response = std::move(response)](const Result<void>&) mutable {
     mailbox_.PostLast(request, std::move(response));
   });
