@@ -179,7 +179,7 @@ class EngineSim : private Machine {
       ChangeFaults();
     } else if (dice < 597) {
       Crash();
-    } else if (dice < 600) {
+    } else if (dice < 607) {
       Drain();
     } else if (dice < 630) {
       clock_.Advance(prng_.NextBelow(30'000));

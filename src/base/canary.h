@@ -31,7 +31,7 @@ enum class Canary : uint8_t {
   // In the engine.
   kForgetWaiters,  // who waits for a prefix is not woken when its owner has ended
   kForgetSampler,  // a request that was preempted draws from the start again
-  kStopForReader,  // nobody goes on beside a request whose reader is slow
+  kStopForReader,  // nobody goes on beside a request whose reader is slow, as long as it is
   kAnswerEarly,    // a session's answer comes before its file is written
 };
 
