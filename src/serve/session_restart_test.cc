@@ -372,10 +372,10 @@ TEST_F(SessionRestartTest, AnEarlierWriteDoesNotMakeATextDurable) {
 }
 
 TEST_F(SessionRestartTest, ATextThatComesTwiceOverwritesNothing) {
-  engine_options_.idle_text_bytes = 0;
   Make(64);
-  const SessionId session = OpenNew("s", kSampled);
-  Turn(session, SomeTokens(20, 1), 5);
+  Turn(OpenNew("s", kSampled), SomeTokens(20, 1), 5);
+  Restart();
+  const SessionId session = OpenAgain("s");
   const RequestId undone = Start(session, SomeTokens(7, 7), 5);
   TickEngine(1);  // its text is asked for
   engine_->Cancel(undone, CancelledTurn::kUndone);
