@@ -106,8 +106,8 @@ void Engine::Look(Task& task) {
     if (opened) return;
     const bool no_capacity = opened.error().code == ErrorCode::kNoSpace;
     if (no_capacity && FreeCapacityToStart(task)) continue;
-    // Nobody will give anything back, but what is cached takes more room with its twins than
-    // computing it again does.
+    // Nobody will give anything back, but what is pinned to be shared, its twins too, takes more room
+    // than computing it again.
     if (no_capacity && holders() == 0 && std::exchange(reuse, false)) continue;
     if (no_capacity && CanWait()) return WaitForCapacity(task);
     return task.Fail(std::move(opened).error());
