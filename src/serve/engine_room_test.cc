@@ -9,6 +9,8 @@
 namespace quire::serve {
 namespace {
 
+constexpr uint32_t kChunkMin = 8;  // tokens
+
 class EngineRoomTest : public EngineTest {
  protected:
   // Blocks so small that what a chunk needs besides the blocks of its tokens is most of it.
@@ -37,35 +39,45 @@ class EngineRoomTest : public EngineTest {
                  .value();
     executor_ = MakeThreadPool(1);
     attention_ = MakeCpuAttention().value();
-    engine_options_.chunk_tokens_min = kBlockTokens;
+    engine_options_.chunk_tokens_min = kChunkMin;
     engine_options_.chunk_tokens_max = chunk_tokens_max;
     engine_ = MakeEngine(*cache_);
   }
 };
 
 TEST_F(EngineRoomTest, WhatIsCachedNeverMakesARequestFail) {
-  const std::vector<TokenId> first = SomeTokens(120, 1);
-  std::vector<TokenId> second(first.begin(), first.begin() + 64);
-  second.resize(110, 5);
   uint64_t answered = 0;
-  for (const uint32_t residual_tokens : {0u, kBlockTokens}) {
-    for (const uint32_t chunk_tokens_max : {kBlockTokens, 8 * kBlockTokens}) {
-      for (uint64_t bytes = 20'000; bytes < 120'000; bytes += 500) {
-        SCOPED_TRACE(testing::Message() << residual_tokens << " tokens open, chunks up to "
-                                        << chunk_tokens_max << ", " << bytes << " bytes");
-        const Request request = {.prompt = second, .max_tokens = 4};
-        MakeEncoded(bytes, residual_tokens, kBlockTokens);
-        const Response alone = RunOne(request);
-        MakeEncoded(bytes, residual_tokens, chunk_tokens_max);
-        RunOne({.prompt = first, .max_tokens = 4});
-        const Response after = RunOne(request);
-        ASSERT_EQ(after.finish, alone.finish) << after.error.message;
-        ASSERT_EQ(after.logits_digest, alone.logits_digest);
-        answered += alone.finish == Finish::kLength ? 1 : 0;
+  const auto compare = [&](uint64_t tokens, uint64_t bytes, uint32_t residual_tokens,
+                           uint32_t chunk_tokens_max) {
+    const std::vector<TokenId> first = SomeTokens(tokens + 10, 1);
+    std::vector<TokenId> second(first.begin(), first.begin() + 64);
+    second.resize(tokens, 5);
+    const Request request = {.prompt = second, .max_tokens = 4};
+    MakeEncoded(bytes, residual_tokens, kChunkMin);
+    const Response alone = RunOne(request);
+    MakeEncoded(bytes, residual_tokens, chunk_tokens_max);
+    RunOne({.prompt = first, .max_tokens = 4});
+    const Response after = RunOne(request);
+    EXPECT_EQ(after.finish, alone.finish) << after.error.message;
+    EXPECT_EQ(after.logits_digest, alone.logits_digest);
+    answered += alone.finish == Finish::kLength ? 1 : 0;
+  };
+  for (const uint64_t tokens : {110, 230}) {
+    // From what is too little for the prompt on.
+    for (uint64_t bytes = 400 * tokens; bytes < 400 * tokens + 25'000; bytes += 500) {
+      for (const uint32_t residual_tokens : {0u, kBlockTokens}) {
+        for (const uint32_t chunk_tokens_max : {kChunkMin, 16 * kChunkMin}) {
+          SCOPED_TRACE(testing::Message()
+                       << tokens << " tokens, " << residual_tokens << " open, chunks up to "
+                       << chunk_tokens_max << ", " << bytes << " bytes");
+          compare(tokens, bytes, residual_tokens, chunk_tokens_max);
+          if (HasFailure()) return;
+        }
       }
     }
   }
   EXPECT_GT(answered, 100u);
+  EXPECT_LT(answered, 400u);
 }
 
 TEST_F(EngineRoomTest, WhoWaitsForRoomOutsideHoldsNobodyUp) {
