@@ -16,6 +16,12 @@ namespace {
 // beside others: else it would be preempted at once.
 constexpr uint64_t kHeadroomBlocks = 4;
 
+// Where nobody will give anything back: what is pinned to be shared, its twins too, may take more
+// room than computing it again.
+bool MayComputeAll(const Cache& cache, bool reuse, uint64_t holders) {
+  return reuse && holders == 0 && cache.stats().published_blocks > 0;
+}
+
 }  // namespace
 
 void Engine::CapacityCameBack() {
@@ -106,9 +112,10 @@ void Engine::Look(Task& task) {
     if (opened) return;
     const bool no_capacity = opened.error().code == ErrorCode::kNoSpace;
     if (no_capacity && FreeCapacityToStart(task)) continue;
-    // Nobody will give anything back, but what is pinned to be shared, its twins too, takes more room
-    // than computing it again.
-    if (no_capacity && holders() == 0 && std::exchange(reuse, false)) continue;
+    if (no_capacity && MayComputeAll(components_.cache, reuse, holders())) {
+      reuse = false;
+      continue;
+    }
     if (no_capacity && CanWait()) return WaitForCapacity(task);
     return task.Fail(std::move(opened).error());
   }
@@ -149,6 +156,7 @@ bool Engine::MayFit(uint64_t tokens) const {
 }
 
 Result<void> Engine::Open(Task& task, bool reuse) {
+  const bool is_last = !CanWait() && !MayComputeAll(components_.cache, reuse, holders());
   SequenceOptions options{.reserve_tokens = task.tokens_at_most(),
                           .step_tokens = options_.chunk_tokens_min,
                           .on_full = task.request().on_full,
@@ -156,14 +164,14 @@ Result<void> Engine::Open(Task& task, bool reuse) {
   const bool grows = !task.starts_whole() && MayFit(task.tokens_at_most());
   // Where it can wait, it is not counted before there is room. One that grows starts with less than
   // it may need; what can never fit is left to the cache to refuse.
-  auto plan = Acquire(task, reuse, grows || CanWait() ? &options : nullptr);
+  auto plan = Acquire(task, reuse, grows || !is_last ? &options : nullptr);
   if (grows) {
     if (!plan && plan.error().code == ErrorCode::kNoSpace) {
       SequenceOptions first = options;
       first.reserve_tokens = std::min(
           task.tokens_at_most(),
           task.text().size() + kHeadroomBlocks * components_.cache.options().profile.block_tokens);
-      plan = Acquire(task, reuse, CanWait() ? &first : nullptr);
+      plan = Acquire(task, reuse, is_last ? nullptr : &first);
     }
     options.on_full = OnFull::kHalt;
     options.reserve_tokens = task.text().size();
