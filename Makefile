@@ -92,8 +92,8 @@ serve-load: build  ## 200 streaming clients on one server for five minutes
 mutants: deps  ## small faults put into the code: how many the suites notice (FLAGS="--folder pool")
 	@scripts/mutants $(FLAGS)
 
-sim: build  ## 10,000 seeds of both simulators, 2,000 steps each
-	@build/release/quire sim --seeds 1..10000 --steps 2000
+sim: build  ## 10,000 seeds of all three simulators, 2,000 steps each
+	@build/release/quire sim --what all --seeds 1..10000 --steps 2000
 
 nightly: dev-deps  ## all that is too slow for every change, each step in turn; ends with one line
 	@scripts/nightly

@@ -1,4 +1,4 @@
-// quire sim: stores and caches on a machine that fails, from seeds.
+// quire sim: stores, caches and engines on a machine that fails, from seeds.
 #include "sim/sim.h"
 
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "sim/cache_sim.h"
 #include "sim/cold_sim.h"
+#include "sim/engine_sim.h"
 
 namespace quire::app {
 
@@ -56,6 +57,7 @@ int RunSim(const SimFlags& flags) {
     sum.faults += report.faults;
     sum.crashes += report.crashes;
     sum.loaded += report.loaded;
+    sum.answers += report.answers;
     sum.wrong_bytes += report.wrong_bytes;
     sum.lost_bytes += report.lost_bytes;
     sum.over_cap += report.over_cap;
@@ -66,14 +68,21 @@ int RunSim(const SimFlags& flags) {
     if (report.problems() > 0) PrintError(report.first_problem + "\n");
   };
   for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
-    if (flags.what != "cache") add(sim::RunColdSim({.seed = seed, .steps = flags.steps}));
-    if (flags.what != "store") add(sim::RunCacheSim({.seed = seed, .steps = flags.steps}));
+    const sim::SimOptions options = {.seed = seed, .steps = flags.steps};
+    const auto runs = [&](std::string_view what) {
+      return flags.what == what || flags.what == "all" ||
+             (flags.what == "both" && what != "engine");
+    };
+    if (runs("store")) add(sim::RunColdSim(options));
+    if (runs("cache")) add(sim::RunCacheSim(options));
+    if (runs("engine")) add(sim::RunEngineSim(options));
   }
   const nlohmann::ordered_json object = {{"seeds", seeds.last - seeds.first + 1},
                                          {"steps", sum.steps},
                                          {"faults", sum.faults},
                                          {"crashes", sum.crashes},
                                          {"loaded", sum.loaded},
+                                         {"answers", sum.answers},
                                          {"wrong_bytes", sum.wrong_bytes},
                                          {"lost_bytes", sum.lost_bytes},
                                          {"over_cap", sum.over_cap},
@@ -96,8 +105,9 @@ int RunSim(const SimFlags& flags) {
 void AddSim(CLI::App& program, int& exit) {
   auto flags = std::make_shared<SimFlags>();
   CLI::App* command = program.add_subcommand("sim",
-                                             "The cold store, and caches on it, on a machine that "
-                                             "fails, and oracles that know every byte");
+                                             "The cold store, caches on it and an engine on these, "
+                                             "on a machine that fails, and oracles that know every "
+                                             "byte");
   const CLI::Validator seeds(
       [](std::string& text) {
         return ParseSeeds(text) ? std::string()
@@ -106,8 +116,11 @@ void AddSim(CLI::App& program, int& exit) {
       "A..B");
   command->add_option("--seeds", flags->seeds, "Seeds to run")->check(seeds)->capture_default_str();
   command->add_option("--steps", flags->steps, "Steps of each seed")->capture_default_str();
-  command->add_option("--what", flags->what, "store: the cold store alone; cache: caches on it")
-      ->check(CLI::IsMember({"store", "cache", "both"}))
+  command
+      ->add_option("--what", flags->what,
+                   "store: the cold store alone; cache: caches on it; both: these two; "
+                   "engine: an engine with sessions on a cache and a store; all: all three")
+      ->check(CLI::IsMember({"store", "cache", "both", "engine", "all"}))
       ->capture_default_str();
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &exit] { exit = RunSim(*flags); });

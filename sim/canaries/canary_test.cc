@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "sim/cache_sim.h"
 #include "sim/cold_sim.h"
+#include "sim/engine_sim.h"
 
 namespace quire::sim {
 namespace {
@@ -121,6 +122,20 @@ INSTANTIATE_TEST_SUITE_P(
                 kCacheSteps}),
     [](const auto& planted) { return planted.param.name; });
 
+constexpr uint64_t kEngineSteps = 500;
+
+INSTANTIATE_TEST_SUITE_P(
+    Engine, Canaries,
+    testing::Values(Planted{"ForgetWaiters", Canary::kForgetWaiters, &SimReport::stuck,
+                            RunEngineSim, kEngineSteps},
+                    Planted{"ForgetSampler", Canary::kForgetSampler, &SimReport::wrong_bytes,
+                            RunEngineSim, kEngineSteps},
+                    Planted{"StopForReader", Canary::kStopForReader, &SimReport::stuck,
+                            RunEngineSim, kEngineSteps},
+                    Planted{"AnswerEarly", Canary::kAnswerEarly, &SimReport::lost_bytes,
+                            RunEngineSim, kEngineSteps}),
+    [](const auto& planted) { return planted.param.name; });
+
 TEST(CanariesOff, NothingIsFoundWithoutOne) {
   SetLogLevel(LogLevel::kOff);
   for (uint64_t seed = 1; seed <= 30; ++seed) {
@@ -128,6 +143,8 @@ TEST(CanariesOff, NothingIsFoundWithoutOne) {
     EXPECT_EQ(store.problems(), 0) << store.first_problem;
     const SimReport caches = RunCacheSim({.seed = seed, .steps = kCacheSteps});
     EXPECT_EQ(caches.problems(), 0) << caches.first_problem;
+    const SimReport engine = RunEngineSim({.seed = seed, .steps = kEngineSteps});
+    EXPECT_EQ(engine.problems(), 0) << engine.first_problem;
   }
   SetLogLevel(LogLevel::kWarn);
 }

@@ -28,6 +28,11 @@ enum class Canary : uint8_t {
   kTrustChildren,  // blocks are looked for after one that the store lacks
   kEraseAbove,     // an erasure reaches memory alone
   kFlushEarly,     // a flush does not wait for what was not given to the store yet
+  // In the engine.
+  kForgetWaiters,  // who waits for a prefix is not woken when its owner has ended
+  kForgetSampler,  // a request that was preempted draws from the start again
+  kStopForReader,  // nobody goes on beside a request whose reader is slow, as long as it is
+  kAnswerEarly,    // a session's answer comes before its file is written
 };
 
 #if defined(QUIRE_CANARIES)

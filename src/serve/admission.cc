@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bits.h"
+#include "base/canary.h"
 #include "serve/engine.h"
 
 namespace quire::serve {
@@ -14,6 +15,12 @@ namespace {
 // Blocks that a growing request finds room for, besides those of what it has, before it starts
 // beside others: else it would be preempted at once.
 constexpr uint64_t kHeadroomBlocks = 4;
+
+// Where nobody will give anything back: what is pinned to be shared, its twins too, may take more
+// room than computing it again.
+bool MayComputeAll(const Cache& cache, bool reuse, uint64_t holders) {
+  return reuse && holders == 0 && cache.stats().published_blocks > 0;
+}
 
 }  // namespace
 
@@ -29,6 +36,7 @@ void Engine::WakePrefixWaiters() {
   for (const auto& [id, task] : tasks_) {
     if (task->waits() != Waits::kPrefix) continue;
     const auto found = tasks_.find(task->prefix_owner());
+    if (Planted(Canary::kForgetWaiters) && found == tasks_.end()) continue;
     if (found != tasks_.end()) {
       const Task& owner = *found->second;
       const bool is_there = owner.running() && owner.position() >= task->prefix_tokens();
@@ -44,7 +52,8 @@ void Engine::WakePrefixWaiters() {
 void Engine::Admit(uint64_t now_us) {
   const auto is_full = [&] { return holders() >= options_.running_max; };
   while (may_start_ && !is_full()) {
-    Task* const first = FirstInLine(now_us);
+    // Where the engine holds nothing, who waits for room waits for somebody outside: others go on.
+    Task* const first = FirstInLine(now_us, /*beyond_waiting=*/holders() == 0);
     if (first == nullptr || first->waits() == Waits::kRoom) {
       may_start_ = false;
       break;
@@ -59,7 +68,7 @@ void Engine::Admit(uint64_t now_us) {
 
 // By tenant: what it was served and what its running requests still may be. In a tenant: priority,
 // deadline, age.
-Task* Engine::FirstInLine(uint64_t now_us) {
+Task* Engine::FirstInLine(uint64_t now_us, bool beyond_waiting) {
   std::map<TenantId, uint64_t> coming;
   for (const Task* const task : running_) {
     coming[task->tenant()] +=
@@ -77,7 +86,7 @@ Task* Engine::FirstInLine(uint64_t now_us) {
     if (task->running() || task->ended()) continue;
     const Waits waits = task->waits();
     if (waits == Waits::kPrefix || waits == Waits::kReader || waits == Waits::kLoad ||
-        waits == Waits::kText) {
+        waits == Waits::kText || (beyond_waiting && waits == Waits::kRoom)) {
       continue;
     }
     if (first == nullptr || place(*task) < place(*first)) first = task.get();
@@ -97,11 +106,16 @@ void Engine::Look(Task& task) {
     ++stats_.prefix_waits;
     return task.WaitForPrefix(prefix->owner, prefix->tokens);
   }
+  bool reuse = task.reuses();
   while (true) {
-    auto opened = Open(task);
+    auto opened = Open(task, reuse);
     if (opened) return;
     const bool no_capacity = opened.error().code == ErrorCode::kNoSpace;
     if (no_capacity && FreeCapacityToStart(task)) continue;
+    if (no_capacity && MayComputeAll(components_.cache, reuse, holders())) {
+      reuse = false;
+      continue;
+    }
     if (no_capacity && CanWait()) return WaitForCapacity(task);
     return task.Fail(std::move(opened).error());
   }
@@ -122,11 +136,11 @@ void Engine::WaitForCapacity(Task& task) {
   }
 }
 
-Result<Plan> Engine::Acquire(const Task& task, const SequenceOptions* open_as) {
+Result<Plan> Engine::Acquire(const Task& task, bool reuse, const SequenceOptions* open_as) {
   return components_.cache.Acquire({.tenant = task.tenant(),
                                     .identity = &identity_,
                                     .tokens = task.text(),
-                                    .reuse = task.reuses(),
+                                    .reuse = reuse,
                                     .open_as = open_as});
 }
 
@@ -141,7 +155,8 @@ bool Engine::MayFit(uint64_t tokens) const {
                              std::max(stats.sealed.slots_max, stats.sealed_second.slots_max);
 }
 
-Result<void> Engine::Open(Task& task) {
+Result<void> Engine::Open(Task& task, bool reuse) {
+  const bool is_last = !CanWait() && !MayComputeAll(components_.cache, reuse, holders());
   SequenceOptions options{.reserve_tokens = task.tokens_at_most(),
                           .step_tokens = options_.chunk_tokens_min,
                           .on_full = task.request().on_full,
@@ -149,14 +164,14 @@ Result<void> Engine::Open(Task& task) {
   const bool grows = !task.starts_whole() && MayFit(task.tokens_at_most());
   // Where it can wait, it is not counted before there is room. One that grows starts with less than
   // it may need; what can never fit is left to the cache to refuse.
-  auto plan = Acquire(task, grows || CanWait() ? &options : nullptr);
+  auto plan = Acquire(task, reuse, grows || !is_last ? &options : nullptr);
   if (grows) {
     if (!plan && plan.error().code == ErrorCode::kNoSpace) {
       SequenceOptions first = options;
       first.reserve_tokens = std::min(
           task.tokens_at_most(),
           task.text().size() + kHeadroomBlocks * components_.cache.options().profile.block_tokens);
-      plan = Acquire(task, CanWait() ? &first : nullptr);
+      plan = Acquire(task, reuse, is_last ? nullptr : &first);
     }
     options.on_full = OnFull::kHalt;
     options.reserve_tokens = task.text().size();

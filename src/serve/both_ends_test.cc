@@ -360,5 +360,51 @@ TEST_F(BothEndsTest, MeasuredCostDecides) {
   }
 }
 
+TEST_F(BothEndsTest, ARequestThatGeneratesWaitsForItsLastBlock) {
+  engine_options_.outside_retry_us = 10;
+  MakeAfterRestart(200);
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(Of(1));  // nothing was loaded yet, so no cost is known
+  while (client.Of(id).tokens.empty()) {
+    Turn(5);
+    client.Take(id);
+  }
+  // It lost its sequence after the first token, and all its whole blocks are in the store.
+  ASSERT_TRUE(engine_->GiveWay().has_value());
+  engine_->Tick();
+  ASSERT_TRUE(machine_.store->Flush().has_value());
+  EvictAll();
+  clock_.Advance(100);
+  for (int i = 0; i < 100; ++i) Turn(0);  // the store stands still: the front gets to the end
+  EXPECT_EQ(engine_->stats().loads_from_end, 1u);
+  const Response response = Finish(client, {&id, 1})[0];
+  EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
+  Request alone = Of(1);
+  alone.reuse = false;
+  EXPECT_EQ(response.logits_digest, DriveOne(alone).logits_digest);
+}
+
+TEST_F(BothEndsTest, AFrontWhoseLoadFailsKeepsItsRoom) {
+  MakeAfterRestart(40, 2);
+  TestClient client(*engine_);
+  const RequestId front = client.Submit(Of(0));
+  engine_->Tick();
+  ASSERT_EQ(engine_->stats().loads_from_end, 1u);
+  machine_.files.set_rates({.read_error = 1});
+  for (int i = 0; i < 100; ++i) machine_.mover->Tick(100);
+  ASSERT_GT(machine_.store->stats().loads_failed, 0u);
+  machine_.files.set_rates({});
+  // What that gives back the next one may take, for a load that lasts: not what the front needs.
+  const RequestId next = client.Submit(Of(1));
+  for (int turn = 0; turn < 200; ++turn) Turn(0);
+  client.Take(front);
+  EXPECT_TRUE(client.Of(front).response.has_value());
+  const std::vector<Response> responses = Finish(client, {{front, next}});
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(responses[i].finish, Finish::kLength) << responses[i].error.message;
+    EXPECT_EQ(responses[i].logits_digest, cold_[i].logits_digest);
+  }
+}
+
 }  // namespace
 }  // namespace quire::serve

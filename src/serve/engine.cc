@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/canary.h"
+
 namespace quire::serve {
 
 namespace {
@@ -243,7 +245,8 @@ void Engine::LookAtReaders(uint64_t now_us) {
     } else if (!task->paused_us()) {
       task->SetPaused(now_us);
       CapacityCameBack();  // who waits for room may take it from this one
-    } else if (now_us - *task->paused_us() >= options_.stall_us) {
+    } else if (now_us - *task->paused_us() >= options_.stall_us &&
+               !Planted(Canary::kStopForReader)) {
       stalled.push_back(task);
     }
   }

@@ -106,7 +106,8 @@ struct EngineStats {
 /// - Each step has one token of every request that generates, and at most one chunk of prompts
 ///   besides: of the least served tenant's requests first, of those the one that was read least.
 /// - Waiting requests start in the order of tenants by what they were served, then by priority,
-///   deadline and age. Who finds no room is waited for by those behind it.
+///   deadline and age. Who finds no room is waited for by those behind it, as long as the engine
+///   holds any that it may get.
 /// - A request whose next blocks another one is computing, or loading, starts when that has them.
 /// - Room is taken from idle sessions first, then from requests whose readers are slow, then from
 ///   lower priorities of the same tenant. A request that grows takes it from the latest request of
@@ -189,8 +190,9 @@ class Engine {
 
   /// Takes in what callers asked for, starts what can start and computes one step.
   TickReport Tick();
-  /// Returns when a caller changed something since the last Tick began, or after `timeout_us`.
-  void AwaitChange(uint64_t timeout_us) { mailbox_.AwaitChange(timeout_us); }
+  /// Returns when a caller changed something since the last Tick began, or after `timeout_us`:
+  /// whether anything was changed.
+  bool AwaitChange(uint64_t timeout_us) { return mailbox_.AwaitChange(timeout_us); }
   EngineStats stats() const;
 
  private:
@@ -238,10 +240,10 @@ class Engine {
 
   // admission.cc: who starts.
   void Admit(uint64_t now_us);
-  Task* FirstInLine(uint64_t now_us);
+  Task* FirstInLine(uint64_t now_us, bool beyond_waiting);
   void Look(Task& task);
-  Result<void> Open(Task& task);
-  Result<Plan> Acquire(const Task& task, const SequenceOptions* open_as);
+  Result<void> Open(Task& task, bool reuse);
+  Result<Plan> Acquire(const Task& task, bool reuse, const SequenceOptions* open_as);
   bool MayFit(uint64_t tokens) const;
   bool ContinueSession(Task& task);
   void Run(Task& task, std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,

@@ -153,7 +153,15 @@ void Engine::Join(Task& task, const Loading& load, Plan plan) {
     }
     missing.insert(missing.end(), plan.missing().begin(), plan.missing().end());
   }
-  if (resident <= task.position()) return task.Join(nullptr, std::move(missing));
+  if (resident <= task.position()) {
+    task.Join(nullptr, std::move(missing));
+    // The front had room for its next steps alone.
+    const bool is_whole = load.options.on_full != OnFull::kHalt;
+    if (is_whole && !task.sequence().Reserve(load.options.reserve_tokens)) {
+      Preempt(task, Waits::kNothing);
+    }
+    return;
+  }
   auto sequence = components_.cache.Open(std::move(plan), load.options);
   if (!sequence) {
     if (sequence.error().code != ErrorCode::kNoSpace) return task.Fail(sequence.error());

@@ -206,9 +206,10 @@ void Mailbox::Wake() {
   changed_.NotifyOne();
 }
 
-void Mailbox::AwaitChange(uint64_t timeout_us) {
+bool Mailbox::AwaitChange(uint64_t timeout_us) {
   MutexLock lock(mutex_);
-  if (!is_changed_) changed_.WaitFor(mutex_, timeout_us);
+  if (!is_changed_ && timeout_us > 0) changed_.WaitFor(mutex_, timeout_us);
+  return is_changed_;
 }
 
 }  // namespace quire::serve

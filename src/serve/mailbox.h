@@ -86,7 +86,8 @@ struct SetTenantCommand {
 struct GiveWayCommand {};
 // What the store of sessions has to say.
 struct SessionSettledCommand {
-  SessionId id;  // whose file was to be written; none: files were to be removed
+  SessionId id;    // whose file was to be written; none: files were to be removed
+  uint64_t write;  // which of its writes, as Session::writes
   bool saved;
 };
 struct SessionReadCommand {
@@ -146,8 +147,8 @@ class Mailbox {
 
   // Whoever turns the engine.
   /// Returns when a caller changed something since the last call of TakeCommands, or `timeout_us`
-  /// have passed.
-  void AwaitChange(uint64_t timeout_us);
+  /// have passed: whether anything was changed.
+  bool AwaitChange(uint64_t timeout_us);
 
  private:
   struct Outbox {

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/canary.h"
 #include "serve/engine.h"
 
 namespace quire::serve {
@@ -21,7 +22,9 @@ std::vector<BatchEntry> Engine::PlanStep() {
   std::vector<BatchEntry> entries;
   std::vector<BatchEntry> prompts;
   for (Task* const task : running_) {
+    if (Planted(Canary::kStopForReader) && task->paused_us()) return {};
     if (task->paused_us()) continue;
+    if (task->NextTokens(1).empty()) continue;  // it waits for what is being loaded
     if (task->decoding()) {
       entries.push_back({.task = task, .tokens = 1, .decoded = true});
     } else {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/canary.h"
 namespace quire::serve {
 
 SessionKeeper::~SessionKeeper() {
@@ -26,16 +27,16 @@ SessionRecord SessionKeeper::RecordOf(const Session& session) const {
 }
 
 // The engine hears of it before the caller, whose next turn comes behind that.
-OnSettled SessionKeeper::ThenSettle(SessionId id, OnSettled settled) {
+OnSettled SessionKeeper::ThenSettle(SessionId id, uint64_t write, OnSettled settled) {
   ++unsettled_;
-  return [this, id, settled = std::move(settled)](Result<void> outcome) mutable {
-    mailbox_.PostSettled({.id = id, .saved = outcome.has_value()});
+  return [this, id, write, settled = std::move(settled)](Result<void> outcome) mutable {
+    mailbox_.PostSettled({.id = id, .write = write, .saved = outcome.has_value()});
     if (settled) settled(std::move(outcome));
   };
 }
 
-void SessionKeeper::Write(const Session& session, OnSettled settled) {
-  store_->Write(RecordOf(session), ThenSettle(session.id, std::move(settled)));
+void SessionKeeper::Write(Session& session, OnSettled settled) {
+  store_->Write(RecordOf(session), ThenSettle(session.id, ++session.writes, std::move(settled)));
 }
 
 void SessionKeeper::Take(OpenSessionCommand command) {
@@ -68,24 +69,49 @@ void SessionKeeper::Take(ForkSessionCommand command) {
   }
   if (store_ != nullptr && !fork->name.empty()) {
     fork->opened_unix_us = store_->UnixMicros();
-    if (fork->in_memory) {
-      Write(*fork, std::move(command.settled));
-    } else {
-      store_->Copy(from.name, fork->name, ThenSettle(fork->id, std::move(command.settled)));
-    }
+    if (fork->in_memory) Write(*fork, std::move(command.settled));
   }
+  if (!fork->in_memory) BringText(*fork, from, std::move(command.settled));
   sessions_.emplace(command.to, std::move(fork));
+}
+
+// The text of a fork whose original has it in a file alone. What the original does next is behind
+// this in the store's queue, so it is the text of now.
+void SessionKeeper::BringText(Session& fork, const Session& from, OnSettled settled) {
+  if (!from.text_from.is_none()) {  // it waits for its own
+    fork.text_from = from.text_from;
+    fork.lost = from.lost;
+    fork.opened = std::move(settled);
+  } else if (!fork.name.empty()) {
+    store_->Copy(from.name, fork.name, ThenSettle(fork.id, ++fork.writes, std::move(settled)));
+  } else {
+    fork.text_from = fork.id;
+    ++unsettled_;
+    store_->Read(from.name, [this, id = fork.id](Result<SessionRecord> record) {
+      mailbox_.PostRead({.id = id, .record = std::move(record)});
+    });
+  }
+}
+
+void SessionKeeper::PostReadOf(SessionId id, Result<SessionRecord> record) {
+  ++unsettled_;
+  mailbox_.PostRead({.id = id, .record = std::move(record)});
 }
 
 void SessionKeeper::Take(EndSessionCommand command) {
   const auto found = sessions_.find(command.id);
-  const Session& session = *found->second;
+  Session& session = *found->second;
+  if (session.opened) {
+    session.opened(
+        Fail(ErrorCode::kCancelled,
+             fmt::format("session '{}': it was ended before it had a file", session.name)));
+  }
   if (store_ == nullptr || session.name.empty()) {
     if (command.settled) command.settled({});
   } else if (command.file == SessionFile::kKept) {
     Close(session, std::move(command.settled));
   } else {
-    store_->Remove(session.name, ThenSettle(SessionId::None(), std::move(command.settled)));
+    store_->Remove(session.name, ThenSettle(SessionId::None(), 0, std::move(command.settled)));
   }
   sessions_.erase(found);
 }
@@ -97,16 +123,20 @@ void SessionKeeper::Take(EndTenantCommand command) {
     return;
   }
   // Those that nobody opened in this process too.
-  store_->RemoveAllOf(tenant->name, ThenSettle(SessionId::None(), std::move(command.settled)));
+  store_->RemoveAllOf(tenant->name, ThenSettle(SessionId::None(), 0, std::move(command.settled)));
 }
 
-void SessionKeeper::Close(const Session& session, OnSettled settled) {
+void SessionKeeper::Close(Session& session, OnSettled settled) {
   auto give_back = [store = store_, name = session.name,
                     settled = std::move(settled)](Result<void> outcome) mutable {
     store->GiveBack(name);
     if (settled) settled(std::move(outcome));
   };
   if (session.in_memory && !session.saved) return Write(session, std::move(give_back));
+  if (!session.text_from.is_none()) {
+    return give_back(Fail(ErrorCode::kNotFound,
+                          fmt::format("session '{}': its text has not come", session.name)));
+  }
   give_back({});
 }
 
@@ -115,20 +145,37 @@ void SessionKeeper::Take(const SessionSettledCommand& command) {
   if (!command.id.is_none() && !command.saved) ++write_failures_;
   Session* const session = Find(command.id);
   if (session == nullptr) return;
-  session->saved = command.saved;
+  session->saved = command.saved && command.write == session->writes;
   LimitTexts();
 }
 
 Result<void> SessionKeeper::Take(SessionReadCommand command) {
   --unsettled_;
+  for (const auto& [id, other] : sessions_) {  // forks of a fork
+    if (other->text_from == command.id && id != command.id) PostReadOf(id, command.record);
+  }
   Session* const session = Find(command.id);
   if (session == nullptr) return {};
-  if (!command.record) return std::unexpected(std::move(command.record).error());
-  SessionRecord& record = *command.record;
-  const auto tenant = cache_.tenant_stats(session->tenant);
+  // It was asked for twice: by a turn that was cancelled, and by one that may have gone on from it.
+  if (session->in_memory) return {};
+  Result<void> taken = command.record ? TakeText(*session, *std::move(command.record))
+                                      : std::unexpected(std::move(command.record).error());
+  if (session->text_from.is_none()) return taken;
+  if (!taken) {
+    session->lost = taken.error();
+    if (session->opened) std::exchange(session->opened, {})(taken);
+    return taken;
+  }
+  session->text_from = SessionId::None();
+  if (!session->name.empty()) Write(*session, std::exchange(session->opened, {}));
+  return taken;
+}
+
+Result<void> SessionKeeper::TakeText(Session& session, SessionRecord record) {
+  const auto tenant = cache_.tenant_stats(session.tenant);
   if (!tenant || tenant->name != record.head.tenant) {
     return Fail(ErrorCode::kCorrupt, fmt::format("session '{}': its file is of tenant '{}'",
-                                                 session->name, record.head.tenant));
+                                                 session.name, record.head.tenant));
   }
   const auto known = [this](TokenId token) {
     return token >= 0 && static_cast<uint64_t>(token) < vocab_;
@@ -136,18 +183,20 @@ Result<void> SessionKeeper::Take(SessionReadCommand command) {
   if (!std::ranges::all_of(record.text, known)) {
     return Fail(
         ErrorCode::kCorrupt,
-        fmt::format("session '{}': its file has tokens that the model has not", session->name));
+        fmt::format("session '{}': its file has tokens that the model has not", session.name));
   }
-  session->text = std::move(record.text);
-  session->sampler = record.sampler;
-  session->opened_unix_us = record.head.opened_unix_us;
-  session->in_memory = true;
+  session.text = std::move(record.text);
+  session.sampler = record.sampler;
+  if (session.text_from.is_none()) session.opened_unix_us = record.head.opened_unix_us;
+  session.in_memory = true;
   return {};
 }
 
 void SessionKeeper::BeginTurn(Session& session) {
   session.in_turn = true;
   if (session.in_memory) return;
+  if (session.lost) return PostReadOf(session.id, std::unexpected(*session.lost));
+  if (!session.text_from.is_none()) return;  // it comes
   ++unsettled_;
   store_->Read(session.name, [this, id = session.id](Result<SessionRecord> record) {
     mailbox_.PostRead({.id = id, .record = std::move(record)});
@@ -160,6 +209,10 @@ void SessionKeeper::EndTurn(Session& session, RequestId request, Response respon
     return mailbox_.PostLast(request, std::move(response));
   }
   session.saved = false;
+  if (Planted(Canary::kAnswerEarly)) {
+    mailbox_.PostLast(request, std::move(response));
+    return Write(session, {});
+  }
   Write(session, [this, request, response = std::move(response)](const Result<void>&) mutable {
     mailbox_.PostLast(request, std::move(response));
   });

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "quire/sequence.h"
 #include "serve/mailbox.h"
 #include "serve/request.h"
+#include "serve/session_store.h"
 
 namespace quire::serve {
 
@@ -32,7 +34,13 @@ struct Session {
   uint64_t opened_unix_us = 0;
   bool in_memory = true;  // text and sampler; else they are in the file alone
   bool in_turn = false;   // a turn has its text, or waits for it
-  bool saved = false;     // the file has text and sampler as they are
+  uint64_t writes = 0;    // of its file, that were asked for
+  bool saved = false;     // the last of them was done: the file has text and sampler as they are
+  // Of a fork whose text was in the other one's file alone: what is read for this session brings
+  // it. None: the text is here, or in a file of its own.
+  SessionId text_from{};
+  std::optional<Error> lost{};  // why it did not come
+  OnSettled opened{};           // hears of a file of its own, which is written once it has come
 };
 
 /// Without a store sessions live in memory and what is said of files does not happen.
@@ -81,11 +89,14 @@ class SessionKeeper {
 
  private:
   SessionRecord RecordOf(const Session& session) const;
-  void Write(const Session& session, OnSettled settled);
-  OnSettled ThenSettle(SessionId id, OnSettled settled);
-  void Close(const Session& session, OnSettled settled);
+  void Write(Session& session, OnSettled settled);
+  OnSettled ThenSettle(SessionId id, uint64_t write, OnSettled settled);
+  void Close(Session& session, OnSettled settled);
   void LimitTexts();
   void DropText(Session& session) const;
+  void BringText(Session& fork, const Session& from, OnSettled settled);
+  void PostReadOf(SessionId id, Result<SessionRecord> record);
+  Result<void> TakeText(Session& session, SessionRecord record);
 
   Mailbox& mailbox_;
   Cache& cache_;

@@ -311,6 +311,83 @@ TEST_F(SessionRestartTest, IdleSessionsKeepNoTextInMemory) {
   EXPECT_EQ(Turn(OpenAgain("s"), {}, 1).prompt_tokens, 84u);
 }
 
+TEST_F(SessionRestartTest, AForkOfATextInAFileNeedsNoFile) {
+  engine_options_.idle_text_bytes = 0;
+  Make(64);
+  const SessionId session = OpenNew("s", kSampled);
+  const SessionId plain = engine_->OpenSession({.sampling = kSampled}).value();
+  for (const SessionId each : {session, plain}) Turn(each, SomeTokens(20, 1), 5);
+  // None of these has a text yet when the next is made of it.
+  const SessionId fork = engine_->ForkSession(session).value();
+  const SessionId second = engine_->ForkSession(fork).value();
+  const SessionId named = engine_->ForkSession(second, "t", Expected(true)).value();
+  const SessionId ended = engine_->ForkSession(fork, "u", Expected(false)).value();
+  ASSERT_TRUE(engine_->EndSession(ended).has_value());
+  Turn(session, SomeTokens(9, 9), 3);  // its file is another one then
+  const Response expected = Turn(plain, SomeTokens(7, 2), 5);
+  for (const SessionId each : {fork, second, named}) {
+    const Response response = Turn(each, SomeTokens(7, 2), 5);
+    EXPECT_EQ(response.prompt_tokens, expected.prompt_tokens) << response.error.message;
+    EXPECT_EQ(response.tokens, expected.tokens);
+  }
+  EXPECT_EQ(settled_, 3);
+  Restart();
+  EXPECT_EQ(Turn(OpenAgain("t"), {}, 1).prompt_tokens, 37u);
+}
+
+TEST_F(SessionRestartTest, AForkWhoseTextDoesNotComeFails) {
+  engine_options_.idle_text_bytes = 0;
+  Make(64);
+  const SessionId session = OpenNew("s");
+  Turn(session, SomeTokens(20, 1), 5);
+  files_.Contents("sessions/s")->resize(20);
+  const SessionId fork = engine_->ForkSession(session).value();
+  const SessionId named = engine_->ForkSession(fork, "t", Expected(false)).value();
+  Settle();
+  EXPECT_EQ(settled_, 2);
+  for (const SessionId each : {fork, named, engine_->ForkSession(fork).value()}) {
+    const Response response = Turn(each, SomeTokens(3, 1), 1);
+    EXPECT_EQ(response.finish, Finish::kFailed);
+    EXPECT_EQ(response.error.code, ErrorCode::kCorrupt) << response.error.message;
+  }
+  ASSERT_TRUE(engine_->CloseSession(named, Expected(false)).has_value());
+  Settle();
+  EXPECT_EQ(settled_, 3);
+}
+
+TEST_F(SessionRestartTest, AnEarlierWriteDoesNotMakeATextDurable) {
+  engine_options_.idle_text_bytes = 0;
+  Make(64);
+  const SessionId session = engine_->OpenSession({.name = "s"}).value();
+  const RequestId turn = Start(session, SomeTokens(30, 1), 5);
+  TickEngine(20);                                    // the turn has ended, and neither is written
+  files_.set_disk_bytes(files_.bytes_used() + 200);  // room for the file without a text
+  testing::internal::CaptureStderr();
+  Settle();
+  EXPECT_NE(testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(client_->Of(turn).response->finish, Finish::kLength);
+  EXPECT_EQ(engine_->stats().session_write_failures, 1u);
+  files_.set_disk_bytes(1 << 20);
+  EXPECT_EQ(Turn(session, SomeTokens(4, 2), 1).prompt_tokens, 39u);
+}
+
+TEST_F(SessionRestartTest, ATextThatComesTwiceOverwritesNothing) {
+  Make(64);
+  Turn(OpenNew("s", kSampled), SomeTokens(20, 1), 5);
+  Restart();
+  const SessionId session = OpenAgain("s");
+  const RequestId undone = Start(session, SomeTokens(7, 7), 5);
+  TickEngine(1);  // its text is asked for
+  engine_->Cancel(undone, CancelledTurn::kUndone);
+  TickEngine(1);
+  const RequestId turn = Start(session, SomeTokens(3, 3), 5);
+  sessions_->Tick();  // the text comes, and this turn goes on from it, which asks for it too
+  TickEngine(20);
+  Settle();
+  EXPECT_EQ(client_->Of(turn).response->prompt_tokens, 28u);
+  EXPECT_EQ(Turn(session, {}, 1).prompt_tokens, 33u);
+}
+
 TEST_F(SessionRestartTest, TextsThatIdledLongestLeaveMemoryFirst) {
   engine_options_.idle_text_bytes = 100 * sizeof(TokenId);
   Make(64);

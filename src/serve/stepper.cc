@@ -12,7 +12,13 @@ void Stepper::Step(std::span<BatchEntry> entries) {
   std::vector<BatchEntry*> left;
   auto done = Forward(entries, left);
   if (left.empty()) return;
-  if (entries.size() == 1) return entries.front().task->Fail(std::move(done).error());
+  if (entries.size() == 1) {
+    BatchEntry& only = entries.front();
+    const bool has_no_room = done.error().code == ErrorCode::kNoSpace;
+    if (!has_no_room || only.tokens == 1) return only.task->Fail(std::move(done).error());
+    only.tokens /= 2;
+    return Step(entries);
+  }
   // `left` keeps the order of `parts`, whose front is not needed any more.
   for (size_t i = 0; i < left.size(); ++i) std::swap(entries[i], *left[i]);
   Step(entries.first(left.size() / 2));

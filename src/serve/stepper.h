@@ -31,7 +31,8 @@ class Stepper {
 
   /// Computes and commits all parts, whose room is reserved. Where a step fails it is taken again
   /// with fewer tasks, down to one, and only those fail that cannot be computed alone: the bits of
-  /// a task do not depend on who is computed beside it.
+  /// a task do not depend on who is computed beside it. One that is alone and finds no room takes
+  /// fewer tokens: room for open forms is sure for SequenceOptions::step_tokens only.
   void Step(std::span<BatchEntry> entries);
 
  private:

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/canary.h"
+
 namespace quire::serve {
 
 std::string_view FinishName(Finish finish) {
@@ -110,6 +112,7 @@ std::unique_ptr<Sequence> Task::TakeFromSession() {
 }
 
 void Task::Preempt() {
+  if (Planted(Canary::kForgetSampler)) sampler_ = model::Sampler(request_.sampling);
   sequence_.reset();
   paused_us_.reset();
   ++response_.preemptions;

@@ -146,4 +146,11 @@ def test_sim_runs_seeds_and_repeats_itself():
         assert run.json["wrong_bytes"] == 0 and run.json["lost_bytes"] == 0
         assert run.json["faults"] > 0
     assert runs[0].json == runs[1].json
+    engines = [
+        quire_cli.run("sim", "--what", "engine", "--seeds", "1..8", "--steps", "300", "--json") for _ in range(2)
+    ]
+    for run in engines:
+        assert run.exit_code == 0, run.describe()
+        assert run.json["steps"] == 2400 and run.json["answers"] > 300
+    assert engines[0].json == engines[1].json != runs[0].json
     assert quire_cli.run("sim", "--seeds", "9..1").exit_code == 2

@@ -1,0 +1,379 @@
+#include "sim/engine_sim.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "cache/core.h"
+#include "cache/mover.h"
+#include "cache/test_util.h"
+#include "sim/cache_users.h"
+#include "sim/engine_oracle.h"
+#include "sim/engine_setup.h"
+#include "sim/engine_users.h"
+#include "sim/machine.h"
+#include "sim/session_files.h"
+
+namespace quire::sim {
+namespace {
+
+using Readers = EngineUsers::Readers;
+
+constexpr uint64_t kNever = ~uint64_t{0};
+
+class EngineSim : private Machine {
+ public:
+  explicit EngineSim(const SimOptions& options)
+      : Machine(options, options.seed ^ 0xe951e),
+        setup_(DrawEngineSetup(prng_, clock_)),
+        model_(MakeSimModel(setup_.model)),
+        identity_(IdentityOf(*model_)),
+        oracle_(setup_, *model_),
+        session_files_(files_, prng_.Next64()),
+        users_(setup_, oracle_, clock_, prng_, digest_, session_files_,
+               [this](uint64_t SimReport::* counter, const std::string& what) {
+                 Problem(report_.*counter, what);
+               }) {
+    cold_ = SomeColdOptions(prng_.NextChance(3) ? 8 + prng_.NextBelow(8) : 60);
+    cold_.commit_interval_us = 1000 + prng_.NextBelow(50'000);
+    cold_.staging_bytes = 512U << 10;
+    turns_by_itself_ = !prng_.NextChance(3);
+  }
+
+  SimReport Run() {
+    Open();
+    SetFaults(true);
+    for (; report_.steps < options_.steps && report_.problems() == 0; ++report_.steps) Step();
+    if (report_.problems() == 0) Recover();
+    Close();
+    report_.answers = users_.answers();
+    report_.loaded = users_.loaded();
+    return Finish();
+  }
+
+ private:
+  void Note(uint64_t number) { digest_.UpdateNumber(number); }
+
+  void SetFaults(bool on) {
+    files_.set_rates(on ? RatesOf(faults_) : FaultRates());
+    session_files_.set_rate(on && faults_ != Faults::kCrashes ? 30 : 0);
+    if (!on) files_.set_disk_bytes(~uint64_t{0});
+  }
+
+  // The machine and what runs on it.
+
+  void Open() {
+    auto opened = OpenStore();
+    if (opened == nullptr) return;
+    auto mover = std::make_unique<cache::Mover>(std::move(opened), mover_clock_);
+    mover_ = mover.get();
+    store_ = cache::StoreState::Wrap(std::move(mover));
+    CacheOptions options = setup_.cache;
+    options.store = store_.get();
+    cache_ = cache::MakeCache(std::move(options));
+    tenants_ = AddParties(
+        *cache_, {.quotas_of = setup_.cache.hot_bytes, .floors_of = setup_.cache.hot_bytes});
+    session_files_.set_rate(0);
+    sessions_ = cache::Must(serve::SessionStore::Open(
+        session_files_, {.directory = "sessions",
+                         .fingerprint = serve::FingerprintOf(identity_, "{}"),
+                         .unix_us = [this] { return clock_.NowMicros(); }}));
+    serve::EngineOptions engine = setup_.engine;
+    engine.sessions = sessions_.get();
+    engine_ = cache::Must(serve::Engine::Create({.model = *model_,
+                                                 .cache = *cache_,
+                                                 .attention = *attention_,
+                                                 .executor = *executor_,
+                                                 .clock = engine_clock_},
+                                                identity_, engine));
+    turn_at_us_ = 0;
+    users_.NoteBudget(cache_->stats().hot_bytes_limit);
+    users_.Begin(*engine_, tenants_, sessions_->found());
+    SetFaults(true);
+  }
+
+  void Close() {
+    users_.End();
+    engine_.reset();
+    sessions_.reset();
+    cache_.reset();
+    store_.reset();
+  }
+
+  /// `how`: 0 asks it to end, 1 kills the process, others cut the power.
+  void Restart(uint64_t how) {
+    ++report_.crashes;
+    if (how == 0) EndInOrder();
+    if (report_.problems() > 0) return;
+    users_.End();
+    engine_.reset();  // what it cancels may wait for the disk
+    CheckDrained();
+    if (how == 1) files_.KillProcess();
+    if (how > 1) files_.LosePower();
+    sessions_.reset();
+    cache_.reset();
+    store_.reset();
+    if (how > 0) files_.Restart();
+    stops_at_ = kNever;
+    Open();
+  }
+
+  // As the driver ends it: everything is cancelled, and who awaits an answer gets it.
+  void EndInOrder() {
+    while (true) {
+      users_.CancelAll();
+      const serve::TickReport report = Tick();
+      if (report.settled) break;
+      sessions_->Tick();
+    }
+    users_.Hear(Readers::kAll);
+    if (users_.AllEnded(Readers::kAll)) return;
+    Problem(report_.stuck, "at the end " + users_.FirstUnended(Readers::kAll));
+  }
+
+  // What happens.
+
+  void Step() {
+    mover_clock_.BeginStep();
+    engine_clock_.BeginStep();
+    if (report_.steps >= stops_at_ && (files_.stopped() || report_.steps >= stops_at_ + 20)) {
+      if (!files_.stopped()) files_.StopAfter(0);
+      Restart(1 + prng_.NextBelow(2));
+    }
+    if (report_.problems() > 0) return;
+    Act(prng_.NextBelow(1000));
+    if (report_.problems() > 0) return;
+    users_.Hear(Readers::kQuick);
+    CheckStep();
+  }
+
+  void Act(uint64_t dice) {
+    if (dice < 150) {
+      users_.Submit();
+    } else if (dice < 220) {
+      users_.Ask();
+    } else if (dice < 250) {
+      users_.CancelOne();
+    } else if (dice < 310) {
+      ChangeTalks();
+    } else if (dice < 350) {
+      users_.Hear(Readers::kSlow);
+    } else if (dice < 470) {
+      TickMover();
+    } else if (dice < 550) {
+      sessions_->Tick();
+    } else if (dice < 562) {
+      Resize();
+    } else if (dice < 570) {
+      Note(cache_->Evict(1 + prng_.NextBelow(20)));
+    } else if (dice < 572) {
+      if (cache_->Verify().damaged > 0) Problem(report_.wrong_bytes, "damage in memory");
+    } else if (dice < 576) {
+      const uint32_t party = users_.AnyParty();
+      users_.EraseParty(party);
+      Note(cache_->Erase(tenants_[party]).has_value() ? 1 : 0);
+    } else if (dice < 582) {
+      Note(engine_->GiveWay().has_value() ? 1 : 0);
+    } else if (dice < 590) {
+      ChangeFaults();
+    } else if (dice < 597) {
+      Crash();
+    } else if (dice < 607) {
+      Drain();
+    } else if (dice < 630) {
+      clock_.Advance(prng_.NextBelow(30'000));
+    } else {
+      for (uint64_t i = 1 + prng_.NextBelow(12); i > 0; --i) Turn();
+    }
+  }
+
+  void ChangeTalks() {
+    switch (prng_.NextBelow(8)) {
+      case 0:
+      case 1:
+      case 2: return users_.OpenTalk();
+      case 3: return users_.ForkTalk();
+      case 4: return users_.EndTalk();
+      default: return users_.CloseTalk();
+    }
+  }
+
+  void ChangeFaults() {
+    if (faults_ == Faults::kCrashes) return;
+    switch (prng_.NextBelow(4)) {
+      case 0: return files_.set_disk_bytes(files_.bytes_used() + prng_.NextBelow(300));
+      case 1: return SetFaults(false);
+      default: return SetFaults(true);
+    }
+  }
+
+  void Resize() {
+    const uint64_t most = setup_.cache.hot_bytes_max;
+    Note(cache_->Resize(most / 4 + prng_.NextBelow(most - most / 4)).has_value() ? 1 : 0);
+    users_.NoteBudget(cache_->stats().hot_bytes_limit);
+  }
+
+  void Crash() {
+    if (stops_at_ != kNever) return;
+    if (prng_.NextChance(3)) return Restart(0);
+    if (prng_.NextChance(2)) return Restart(1 + prng_.NextBelow(2));
+    files_.StopAfter(prng_.NextBelow(40));  // in the middle of whatever comes then
+    stops_at_ = report_.steps;
+  }
+
+  serve::TickReport Tick() {
+    const uint64_t begin_us = clock_.NowMicros();
+    const serve::TickReport report = engine_->Tick();
+    users_.NoteTick(begin_us);
+    turn_at_us_ = report.worked ? 0 : report.wait_us == kNever ? kNever : begin_us + report.wait_us;
+    return report;
+  }
+
+  /// As the driver turns it: not before there is a reason to. False: there is none.
+  bool Turn() {
+    const bool due = engine_->AwaitChange(0) || turn_at_us_ <= clock_.NowMicros();
+    if (!due && turns_by_itself_) return false;
+    Note(Tick().worked ? 1 : 0);
+    return due;
+  }
+
+  bool TickMover() {
+    clock_.Advance(prng_.NextBelow(20'000));
+    bool worked = false;
+    for (uint64_t i = 1 + prng_.NextBelow(4); i > 0; --i) {
+      worked = mover_->Tick(prng_.NextBelow(2000)) || worked;
+    }
+    Note(worked ? 1 : 0);
+    return worked;
+  }
+
+  // What is checked.
+
+  void CheckStep() {
+    if (report_.problems() > 0) return;
+    const CacheStats stats = cache_->stats();
+    Note(stats.hot_bytes_used);
+    if (std::max(stats.hot_bytes_used, stats.hot_bytes_peak) > stats.hot_bytes_limit) {
+      Problem(report_.over_cap, fmt::format("{} bytes of memory, budget {}", stats.hot_bytes_peak,
+                                            stats.hot_bytes_limit));
+    }
+    for (const TenantId tenant : tenants_) {
+      const TenantStats of = cache::Must(cache_->tenant_stats(tenant));
+      if (of.quota_bytes == 0 || of.bytes_used <= of.quota_bytes) continue;
+      Problem(report_.over_cap,
+              fmt::format("\"{}\" has {} bytes, quota {}", of.name, of.bytes_used, of.quota_bytes));
+    }
+    const serve::EngineStats engine = engine_->stats();
+    if (engine.running > setup_.engine.running_max ||
+        engine.step_prompt_tokens_max > setup_.engine.chunk_tokens_max) {
+      Problem(report_.over_cap, fmt::format("{} requests run, steps of {} tokens", engine.running,
+                                            engine.step_prompt_tokens_max));
+    }
+    if (report_.steps % 8 > 0) return;
+    static_cast<cache::Core&>(*cache_).CheckDirectory();
+    uint64_t store_bytes = 0;
+    for (const std::string& path : files_.Paths()) {
+      if (path.starts_with(cold_.directory + "/")) store_bytes += files_.Contents(path)->size();
+    }
+    if (store_bytes > cold_.bytes_cap) {
+      Problem(report_.over_cap, fmt::format("{} bytes, cap {}", store_bytes, cold_.bytes_cap));
+    }
+  }
+
+  /// Everything that was asked for ends. First without those who never read: they stop nobody else.
+  void Drain() {
+    for (const Readers readers : {Readers::kSlow, Readers::kAll}) DrainOf(readers);
+  }
+
+  /// The engine is turned as the driver does it, so that whoever waits for something that never
+  /// comes shows.
+  void DrainOf(Readers readers) {
+    constexpr uint64_t kRoundsMax = 20'000;
+    constexpr uint64_t kPatience = 1000;  // rounds
+    uint64_t idle_us = 0;
+    for (uint64_t round = 0; !users_.AllEnded(readers) && report_.problems() == 0; ++round) {
+      mover_clock_.BeginStep();
+      engine_clock_.BeginStep();
+      if (round > kRoundsMax || idle_us > 300'000'000) {
+        return Problem(report_.stuck, users_.FirstUnended(readers) +
+                                          (idle_us > 0 ? " waits for nothing" : " never ends"));
+      }
+      if (round % kPatience == kPatience - 1 && setup_.engine.outside_retry_us > 0) {
+        users_.CancelTooLarge();
+      }
+      bool worked = Turn();
+      worked = mover_->Tick(1000) || worked;
+      worked = sessions_->Tick() || worked;
+      users_.Hear(readers);
+      if (worked) {
+        idle_us = 0;
+        continue;
+      }
+      const uint64_t next_us = 1000 + idle_us / 2;
+      idle_us += next_us;
+      clock_.Advance(next_us);
+    }
+  }
+
+  /// Without an engine nobody holds anything: all can be evicted, and nothing is left.
+  void CheckDrained() {
+    while (cache_->Evict(1000) > 0) {
+    }
+    const CacheStats stats = cache_->stats();
+    const uint64_t slots = stats.sealed.slots_used + stats.sealed_second.slots_used +
+                           stats.open.slots_used + stats.open_second.slots_used;
+    if (slots + stats.published_blocks + stats.hot_bytes_used + stats.sequences == 0) return;
+    Problem(report_.leaked,
+            fmt::format("{} slots, {} blocks, {} bytes, {} sequences that nobody "
+                        "holds",
+                        slots, stats.published_blocks, stats.hot_bytes_used, stats.sequences));
+  }
+
+  // Faults have stopped: all ends, and sessions go on.
+  void Recover() {
+    mover_clock_.BeginStep();
+    engine_clock_.BeginStep();
+    faults_ = honest() ? Faults::kCrashes : faults_;
+    if (stops_at_ != kNever) Restart(2);
+    if (report_.problems() > 0) return;
+    SetFaults(false);
+    Drain();
+    for (const uint64_t how : {0, 2}) {
+      if (report_.problems() > 0) return;
+      Restart(how);
+      SetFaults(false);
+      for (int i = 0; i < 10 && report_.problems() == 0; ++i) {
+        users_.Ask();
+        users_.Submit();
+        Drain();
+      }
+    }
+  }
+
+  PassingClock mover_clock_{clock_};
+  PassingClock engine_clock_{clock_};
+  const EngineSetup setup_;
+  const std::unique_ptr<model::Model> model_;
+  const Identity identity_;
+  EngineOracle oracle_;
+  SessionFiles session_files_;
+  EngineUsers users_;
+  bool turns_by_itself_ = false;  // as the driver does it, and not at other times
+  uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
+  uint64_t turn_at_us_ = 0;       // when the driver would turn the engine though nothing changed
+  std::array<TenantId, kEngineParties.size()> tenants_{};
+  const std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
+  const std::unique_ptr<AttentionBackend> attention_ = cache::Must(MakeCpuAttention());
+  std::unique_ptr<DiskStore> store_;  // after what it uses
+  cache::Mover* mover_ = nullptr;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<serve::SessionStore> sessions_;
+  std::unique_ptr<serve::Engine> engine_;
+};
+
+}  // namespace
+
+SimReport RunEngineSim(const SimOptions& options) { return EngineSim(options).Run(); }
+
+}  // namespace quire::sim

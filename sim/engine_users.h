@@ -1,0 +1,165 @@
+// Who asks the simulated engine, and what they check of what they hear.
+#ifndef QUIRE_SIM_ENGINE_USERS_H_
+#define QUIRE_SIM_ENGINE_USERS_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/prng.h"
+#include "env/clock.h"
+#include "serve/engine.h"
+#include "sim/engine_oracle.h"
+#include "sim/engine_setup.h"
+#include "sim/session_files.h"
+#include "sim/sim.h"
+
+namespace quire::sim {
+
+/// Requests outside sessions, and sessions with their turns. All that outlives a restart is here.
+class EngineUsers {
+ public:
+  /// Hears of what is wrong: which counter of the report, and words.
+  using Tell = std::function<void(uint64_t SimReport::* counter, const std::string& what)>;
+
+  EngineUsers(const EngineSetup& setup, EngineOracle& oracle, const ManualClock& clock, Prng& prng,
+              Blake2b<16>& digest, const SessionFiles& files, Tell tell)
+      : setup_(setup),
+        oracle_(oracle),
+        clock_(clock),
+        prng_(prng),
+        digest_(digest),
+        files_(files),
+        tell_(std::move(tell)) {}
+
+  // The process.
+
+  /// An engine began. Sessions that its files have go on.
+  void Begin(serve::Engine& engine, const std::array<TenantId, kEngineParties.size()>& tenants,
+             const std::vector<serve::StoredSession>& found);
+  /// It ended. What was asked and not answered never will be.
+  void End();
+
+  // What they do.
+
+  void Submit();
+  void Ask();  // a turn of a session
+  void CancelOne();
+  /// Turns are undone.
+  void CancelAll();
+  /// Those that need more room than they can ever get, for which an engine may wait.
+  void CancelTooLarge();
+  void OpenTalk();
+  void ForkTalk();
+  void EndTalk();
+  void CloseTalk();
+  /// All sessions of a tenant end, as its blocks do.
+  void EraseParty(uint32_t party);
+  uint32_t AnyParty();
+
+  // What they hear.
+
+  enum class Readers : uint8_t { kQuick, kSlow, kAll };
+  void Hear(Readers readers);
+  /// A tick began at this time, and is over.
+  void NoteTick(uint64_t begin_us);
+  /// The budget of the cache, now.
+  void NoteBudget(uint64_t bytes);
+  /// Those have ended whose readers read.
+  bool AllEnded(Readers readers) const { return Unended(readers).empty(); }
+  std::string FirstUnended(Readers readers) const;
+  uint64_t answers() const { return answers_; }
+  /// Requests to which a store brought a part of their text.
+  uint64_t loaded() const { return loaded_; }
+
+ private:
+  enum class Reader : uint8_t { kQuick, kSlow, kAbsent };
+  struct Asked {
+    serve::Request request{};
+    uint32_t party = 0;
+    std::string talk{};  // its name; empty: it is of no session
+    Reader reader = Reader::kQuick;
+    uint64_t budget_bytes_least = 0;  // while it was there
+    uint64_t ends_by_tick = UINT64_MAX;
+    bool cancelled = false;
+    bool stands = false;           // and what was said stays in the session
+    bool cancelled_again = false;  // so that it may not stand after all
+    uint64_t failures = 0;         // of the files of sessions, when it was asked
+    std::vector<TokenId> said{};
+    uint64_t read = 0;  // tokens, as it was told
+    const serve::Response* want = nullptr;
+  };
+  using Requests = std::map<serve::RequestId, Asked>;
+  bool Fits(const Asked& asked, uint64_t prompt_tokens) const;
+
+  struct Talk {
+    uint32_t party = 0;
+    bool named = false;
+    serve::SessionId id{};
+    std::vector<Moment> moments{};  // after each turn that stands
+    size_t durable = 0;             // its file is never older than this one
+    bool opened = false;            // heard that it has a file
+    bool may_lack_text = false;     // it is a fork whose file was not heard of, or a fork of one
+    bool open = true;               // in the engine
+    bool closed = false;            // and it has its file, as it was
+    bool ending = false;
+    bool gone = false;         // for good; its turn may have something to say yet
+    serve::RequestId turn{};   // none: it idles
+    serve::Request last{};     // of that turn
+    bool last_stands = false;  // it was cancelled, and what was said stays
+    std::optional<TurnAnswer> want{};
+  };
+  using Talks = std::map<std::string, Talk>;
+
+  std::vector<TokenId> SomeText();
+  serve::Request SomeRequest(uint32_t party);
+  Talks::iterator AnyTalk();
+  std::optional<serve::RequestId> Send(Asked asked);
+  void Note(uint64_t number) { digest_.UpdateNumber(number); }
+  std::vector<serve::RequestId> Unended(Readers readers) const;
+  uint64_t open_talks() const;
+  serve::OnSettled Settled(const std::string& name, void (*hear)(Talk& talk));
+  void BeginToEnd(Talk& talk);
+  void RemoveWhereGone(const std::string& name);
+  void Forget(const Talk& talk);
+
+  const TurnAnswer& WantOf(Talk& talk);
+  const serve::Response& WantOf(Asked& asked);
+  void Hear(serve::RequestId id);
+  void HearToken(serve::RequestId id, Asked& asked, TokenId token);
+  void HearLast(serve::RequestId id, Asked& asked, const serve::Response& response);
+  void CheckFinish(serve::RequestId id, Asked& asked, const serve::Response& response);
+  void CheckFailure(serve::RequestId id, const Asked& asked, const serve::Response& response);
+  void EndTurn(const Asked& asked, const serve::Response& response);
+  void Adopt(const serve::StoredSession& found, Talk& talk);
+  Moment MomentFound(const std::string& name, uint64_t tokens, Talk& talk);
+
+  const EngineSetup& setup_;
+  EngineOracle& oracle_;
+  const ManualClock& clock_;
+  Prng& prng_;
+  Blake2b<16>& digest_;
+  const SessionFiles& files_;
+  const Tell tell_;
+  serve::Engine* engine_ = nullptr;
+  std::array<TenantId, kEngineParties.size()> tenants_{};
+  uint64_t life_ = 0;  // of the process: what another one is told is not heard
+  Requests asked_;
+  Talks talks_;
+  uint64_t names_ = 0;
+  uint64_t ticks_ = 0;
+  uint64_t tick_us_ = 0;  // when the last one began
+  uint64_t budget_bytes_ = 0;
+  uint64_t answers_ = 0;
+  uint64_t loaded_ = 0;
+};
+
+}  // namespace quire::sim
+
+#endif  // QUIRE_SIM_ENGINE_USERS_H_
