@@ -8,7 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "cache/core.h"
+#include "cache/loading.h"
+#include "cache/plan.h"
 #include "quire/cache.h"
 #include "quire/disk_store.h"
 #include "tier/record.h"
@@ -28,8 +29,8 @@ struct RecordWanted {
 ///
 /// Threads: the atomics any; the rest is the mover's until `left`, then the ticket's
 struct LoadJob {
-  LoadJob(Core& of, Plan from, const LoadOptions& with)
-      : core(of), plan(std::move(from)), options(with) {}
+  LoadJob(Loading& of, Plan from, const LoadOptions& with)
+      : loading(of), plan(std::move(from)), options(with) {}
   LoadJob(const LoadJob&) = delete;
   LoadJob& operator=(const LoadJob&) = delete;
 
@@ -38,8 +39,9 @@ struct LoadJob {
   /// Tokens of the prompt before that block, and how many entries end within so many tokens.
   uint64_t TokensBefore(size_t i) const;
   size_t EntriesIn(uint64_t tokens) const;
+  Mover& mover() const { return *loading.cache().mover(); }
 
-  Core& core;
+  Loading& loading;
   std::optional<Plan> plan;  // until the ticket ends
   const LoadOptions options;
   uint64_t begin_us = 0;     // by the store's clock

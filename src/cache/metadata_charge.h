@@ -9,19 +9,19 @@
 
 namespace quire::cache {
 
-class Core;
+class LockedState;
 
 /// Bytes charged to the budget and to a tenant, given back at the end. Move-only.
 ///
 /// Threads:  one at a time; its end takes the cache lock
-/// Lifetime: the core must outlive it
+/// Lifetime: the cache must outlive it
 class MetadataCharge {
  public:
   MetadataCharge() = default;
-  MetadataCharge(Core& core, TenantId tenant, uint64_t bytes)
-      : core_(&core), tenant_(tenant), bytes_(bytes) {}
+  MetadataCharge(LockedState& cache, TenantId tenant, uint64_t bytes)
+      : cache_(&cache), tenant_(tenant), bytes_(bytes) {}
   MetadataCharge(MetadataCharge&& other) noexcept
-      : core_(other.core_), tenant_(other.tenant_), bytes_(std::exchange(other.bytes_, 0)) {}
+      : cache_(other.cache_), tenant_(other.tenant_), bytes_(std::exchange(other.bytes_, 0)) {}
   MetadataCharge& operator=(MetadataCharge&& other) noexcept;
   MetadataCharge(const MetadataCharge&) = delete;
   MetadataCharge& operator=(const MetadataCharge&) = delete;
@@ -30,13 +30,13 @@ class MetadataCharge {
   uint64_t bytes() const { return bytes_; }
   /// Takes `bytes` out, at most all of them.
   MetadataCharge Split(uint64_t bytes);
-  /// Joins one of the same core and tenant.
+  /// Joins one of the same cache and tenant.
   void Add(MetadataCharge more);
 
  private:
   void Refund();
 
-  Core* core_ = nullptr;
+  LockedState* cache_ = nullptr;
   TenantId tenant_{};
   uint64_t bytes_ = 0;
 };

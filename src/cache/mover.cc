@@ -9,9 +9,9 @@
 #include "base/canary.h"
 #include "base/log.h"
 #include "base/sync_point.h"
-#include "cache/core.h"
 #include "cache/load_job.h"
 #include "cache/records.h"
+#include "cache/storing.h"
 
 namespace quire::cache {
 namespace {
@@ -128,9 +128,9 @@ void Mover::Wake() {
   changed_.NotifyAll();
 }
 
-void Mover::Attach(Core& core) {
+void Mover::Attach(Storing& cache) {
   MutexLock lock(tick_mutex_);
-  sources_.push_back({.core = &core, .pace = WritePace(spread_us_)});
+  sources_.push_back({.cache = &cache, .pace = WritePace(spread_us_)});
 }
 
 void Mover::SetLimits(const tier::PublisherLimits& limits) {
@@ -138,11 +138,11 @@ void Mover::SetLimits(const tier::PublisherLimits& limits) {
   store_->SetLimits(limits);
 }
 
-void Mover::Detach(Core& core) {
+void Mover::Detach(Storing& cache) {
   MutexLock lock(tick_mutex_);
-  std::erase_if(sources_, [&](const Source& source) { return source.core == &core; });
+  std::erase_if(sources_, [&](const Source& source) { return source.cache == &cache; });
   for (auto& [tag, write] : writes_) {
-    if (write.core == &core) write.core = nullptr;
+    if (write.cache == &cache) write.cache = nullptr;
   }
 }
 
@@ -295,7 +295,7 @@ bool Mover::TakeWishes() {
 bool Mover::StartFlushes() {
   if (flushes_.empty()) return false;
   write_after_us_ = std::min(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
-  const auto has_writes = [](const Source& source) { return source.core->backlog().queued > 0; };
+  const auto has_writes = [](const Source& source) { return source.cache->backlog().queued > 0; };
   if (std::ranges::any_of(sources_, has_writes) && !Planted(Canary::kFlushEarly)) return false;
   const uint64_t tag = next_tag_++;
   flushes_.back()->put_back = put_back_;
@@ -312,21 +312,21 @@ void Mover::TouchUsed() {
   std::vector<Digest> keys;
   std::vector<tier::Presence> presence;
   for (const Source& source : sources_) {
-    Core* const core = source.core;
+    Storing& cache = *source.cache;
     // Others go on using blocks meanwhile: no more than could wait before.
     for (size_t begin = 0; begin < kUsedBelowMax; begin += kBlocksPerHold) {
-      std::vector<StoredForm> used = core->TakeUsed();
+      std::vector<StoredForm> used = cache.TakeUsed();
       if (used.empty()) break;
       keys.clear();
       for (const StoredForm& form : used) keys.push_back(form.twins ? TwinKey(form.key) : form.key);
       presence.assign(keys.size(), tier::Presence::kAbsent);
       store_->Touch(keys, presence);
-      if (core->options().hot_bytes > store_->Stats().bytes_cap / 2) continue;
+      if (cache.cache().options().hot_bytes > store_->Stats().bytes_cap / 2) continue;
       size_t lost = 0;
       for (size_t i = 0; i < used.size(); ++i) {
         if (presence[i] == tier::Presence::kAbsent) used[lost++] = used[i];
       }
-      if (lost > 0) core->OfferAgain(std::span(used).first(lost));
+      if (lost > 0) cache.OfferAgain(std::span(used).first(lost));
     }
   }
 }
@@ -337,7 +337,7 @@ bool Mover::FindDue() {
   bool any = false;
   holds_back_ = false;
   for (Source& source : sources_) {
-    const Core::Backlog backlog = source.core->backlog();
+    const Storing::Backlog backlog = source.cache->backlog();
     source.due = source.pace.Due(now_us, backlog.queued, backlog.lost_total);
     if (!flushes_.empty()) source.due = backlog.queued;
     any = any || source.due > 0;
@@ -357,16 +357,16 @@ bool Mover::WriteSome() {
       ++idle;
       continue;
     }
-    Core& core = *source.core;
+    Storing& cache = *source.cache;
     const uint64_t tag = next_tag_++;
-    writes_[tag] = {.core = &core};  // before the store has it: afterwards nothing may fail
+    writes_[tag] = {.cache = &cache};  // before the store has it: afterwards nothing may fail
     std::optional<StoredForm> put;
     const bool wrote =
-        core.WriteNext([&](const BlockToWrite& block, const Core::Sections& sections) {
+        cache.WriteNext([&](const BlockToWrite& block, const Storing::Sections& sections) {
           const StoredForm& form = block.form;
           put = form;
           if (block.is_last) --source.due;
-          const RecordShapes& shapes = core.shapes();
+          const RecordShapes& shapes = cache.cache().shapes();
           const tier::PutRequest request = {
               .identity = {.key = form.twins ? TwinKey(form.key) : form.key,
                            .parent = form.twins ? form.key : block.parent_key,
@@ -424,7 +424,7 @@ void Mover::EndWrite(const StoreCompletion& ended) {
                 StoreOutcomeName(ended.outcome));
       }
   }
-  if (write.core != nullptr) write.core->EndWrite(write.form, below, again);
+  if (write.cache != nullptr) write.cache->EndWrite(write.form, below, again);
 }
 
 bool Mover::TakeLoads() {
@@ -475,7 +475,7 @@ std::optional<size_t> Mover::NextToStart(ActiveLoad& load) {
 }
 
 void Mover::StartGets(ActiveLoad& load) {
-  const SlotClasses& classes = load.job->core.classes();
+  const SlotClasses& classes = load.job->loading.cache().classes();
   while (const auto entry = NextToStart(load)) {
     const PerClass<SlotId>& slots = load.job->slots[*entry];
     for (const bool twins : {false, true}) {
@@ -506,8 +506,8 @@ bool Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
 
 void Mover::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
   const LoadJob& job = *load.job;
-  const Core& core = job.core;
-  const RecordShapes& shapes = core.shapes();
+  const LockedState& cache = job.loading.cache();
+  const RecordShapes& shapes = cache.shapes();
   const RecordWanted wanted = job.WantedAt(entry);
   auto get = std::make_unique<Get>();
   get->load = &load;
@@ -519,17 +519,17 @@ void Mover::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
                    .profile = shapes.profile(),
                    .geometry = shapes.geometry(),
                    .publisher = job.publisher,
-                   .erase_epoch = Core::StateOf(*job.plan).location.below_epoch,
+                   .erase_epoch = PlanState::Of(*job.plan).location.below_epoch,
                    .block_index = wanted.block_index,
                    .tokens = wanted.tokens},
       .layout = &shapes.record(twins),
       .tag = tag};
-  for (uint32_t c = 0; c < core.classes().count(); ++c) {
+  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
     const SlotId slot = job.slots[entry][c];
-    if (slot.is_none() || core.classes().is_sealed(c) == twins) continue;
-    std::span<std::byte> bytes = core.slots().HostBytes(slot);
+    if (slot.is_none() || cache.classes().is_sealed(c) == twins) continue;
+    std::span<std::byte> bytes = cache.slots().HostBytes(slot);
     if (bytes.empty()) {
-      get->host[c].resize(core.classes().slot_bytes(c));
+      get->host[c].resize(cache.classes().slot_bytes(c));
       bytes = get->host[c];
     }
     if (request.section_count == 0) request.section_first = shapes.sections(c).first;
@@ -563,17 +563,17 @@ void Mover::EndGet(const StoreCompletion& ended) {
 // What was read counts as what the store compared: its checksums go with the bytes.
 void Mover::TakeIn(const Get& get) {
   LoadJob& job = *get.load->job;
-  const Core& core = job.core;
+  const LockedState& cache = job.loading.cache();
   std::span<const uint32_t> crcs = get.crcs;
-  for (uint32_t c = 0; c < core.classes().count(); ++c) {
+  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
     const SlotId slot = job.slots[get.entry][c];
-    if (slot.is_none() || core.classes().is_sealed(c) == get.twins) continue;
-    const uint32_t count = core.shapes().sections(c).count;
-    job.crcs[get.entry][c] = core.shapes().Join(c, crcs.first(count));
+    if (slot.is_none() || cache.classes().is_sealed(c) == get.twins) continue;
+    const uint32_t count = cache.shapes().sections(c).count;
+    job.crcs[get.entry][c] = cache.shapes().Join(c, crcs.first(count));
     crcs = crcs.subspan(count);
-    if (!get.host[c].empty()) core.slots().CopyIn(get.host[c].data(), slot);
+    if (!get.host[c].empty()) cache.slots().CopyIn(get.host[c].data(), slot);
   }
-  core.slots().ops().Synchronize();  // what was copied from goes
+  cache.slots().ops().Synchronize();  // what was copied from goes
 }
 
 void Mover::NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason) {
@@ -622,7 +622,7 @@ void Mover::GiveBack(ActiveLoad& load, size_t entry) {
   const auto end =
       std::remove_if(given.begin(), given.end(), [](SlotId slot) { return slot.is_none(); });
   slots.fill(SlotId::None());
-  load.job->core.ReleaseSlots({given.begin(), end});
+  load.job->loading.cache().ReleaseSlots({given.begin(), end});
 }
 
 // When all has come that was not computed, what was computed is what it is attached to.
@@ -635,7 +635,7 @@ void Mover::MeetComputed(ActiveLoad& load) {
   load.job->blocks_ready = load.end - load.came;
   if (load.came > load.computed) return;
   const size_t first = std::min(load.computed, load.end);
-  if (first < load.end && !load.job->core.AdoptComputed(*load.job, first)) {
+  if (first < load.end && !load.job->loading.AdoptComputed(*load.job, first)) {
     load.end = load.attached;  // nobody holds it any more, or it may not be published
     return;
   }
@@ -655,7 +655,7 @@ bool Mover::AttachReady(ActiveLoad& load) {
     }
     if (ready == load.attached) return worked;
     const size_t count = ready - load.attached;
-    const size_t attached = load.job->core.AttachLoaded(*load.job, load.attached, count);
+    const size_t attached = load.job->loading.AttachLoaded(*load.job, load.attached, count);
     load.attached += attached;
     load.job->blocks_ready = load.attached - load.computed;
     worked = true;
@@ -668,7 +668,7 @@ bool Mover::AttachReady(ActiveLoad& load) {
 
 void Mover::End(ActiveLoad& load) {
   LoadJob& job = *load.job;
-  if (!load.twins_failed && load.end == job.slots.size()) job.core.AttachTwins(job);
+  if (!load.twins_failed && load.end == job.slots.size()) job.loading.AttachTwins(job);
   if (load.twins_failed && job.failure == MissReason::kNeverSeen) {
     job.failure = MissReason::kLoadFailed;
   }

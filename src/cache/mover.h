@@ -21,7 +21,7 @@
 
 namespace quire::cache {
 
-class Core;
+class Storing;
 struct LoadJob;
 
 /// The only thing that talks to a store. A state machine: whoever calls Tick moves everything on, a
@@ -49,8 +49,8 @@ class Mover {
   bool Tick(uint64_t wait_us);
 
   /// Takes what a cache publishes; Detach ends that.
-  void Attach(Core& core);
-  void Detach(Core& core);
+  void Attach(Storing& cache);
+  void Detach(Storing& cache);
   /// A cache has something to write.
   void Wake();
 
@@ -85,12 +85,12 @@ class Mover {
     std::optional<tier::StoreOutcome> outcome{};  // it has ended
   };
   struct Source {  // a cache whose blocks are written
-    Core* core = nullptr;
+    Storing* cache = nullptr;
     WritePace pace;
     uint64_t due = 0;  // blocks, in this tick
   };
   struct Write {
-    Core* core = nullptr;
+    Storing* cache = nullptr;
     StoredForm form{};
   };
   struct ActiveLoad;

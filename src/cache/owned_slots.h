@@ -11,20 +11,20 @@
 
 namespace quire::cache {
 
-class Core;
+class LockedState;
 
 /// Move-only holder of slots of every class, one reference each. Who puts them into lists of its
 /// own calls Disown once nothing can fail any more: whatever is thrown before lets go of them.
 ///
 /// Threads:  one at a time
-/// Lifetime: the core must outlive it
+/// Lifetime: the cache must outlive it
 class OwnedSlots {
  public:
   OwnedSlots() = default;
-  OwnedSlots(Core& core, PerClass<std::vector<SlotId>> slots)
-      : core_(&core), slots_(std::move(slots)) {}
+  OwnedSlots(LockedState& cache, PerClass<std::vector<SlotId>> slots)
+      : cache_(&cache), slots_(std::move(slots)) {}
   OwnedSlots(OwnedSlots&& other) noexcept
-      : core_(std::exchange(other.core_, nullptr)), slots_(std::move(other.slots_)) {}
+      : cache_(std::exchange(other.cache_, nullptr)), slots_(std::move(other.slots_)) {}
   OwnedSlots& operator=(OwnedSlots&& other) noexcept;
   OwnedSlots(const OwnedSlots&) = delete;
   OwnedSlots& operator=(const OwnedSlots&) = delete;
@@ -32,15 +32,15 @@ class OwnedSlots {
 
   const std::vector<SlotId>& operator[](uint32_t slot_class) const { return slots_[slot_class]; }
 
-  /// Takes over another's, of the same core. Nothing changes if memory runs out.
+  /// Takes over another's, of the same cache. Nothing changes if memory runs out.
   void Add(OwnedSlots&& more);
   /// Drops the reference of every slot.
   void Release();
   /// Somebody else has them now.
-  void Disown() noexcept { core_ = nullptr; }
+  void Disown() noexcept { cache_ = nullptr; }
 
  private:
-  Core* core_ = nullptr;  // null: they are another's
+  LockedState* cache_ = nullptr;  // null: they are another's
   PerClass<std::vector<SlotId>> slots_{};
 };
 

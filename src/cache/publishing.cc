@@ -1,9 +1,9 @@
-// Publishing whole blocks, and checking them again later: bytes are hashed without the lock.
+#include "cache/publishing.h"
+
 #include <new>
 #include <optional>
 
 #include "base/sync_point.h"
-#include "cache/core.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
 #include "cache/mover.h"
@@ -12,8 +12,8 @@
 namespace quire::cache {
 
 // Where memory runs out the answers end as where something stands in the way.
-void Core::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
-                   std::vector<Published>& answers) {
+void Publishing::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
+                         std::vector<Published>& answers) {
   answers.clear();
   answers.reserve(blocks.size());
   try {
@@ -22,11 +22,11 @@ void Core::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
     const bool ended = !answers.empty() && answers.back().block.is_none();
     if (!ended && answers.size() < blocks.size()) answers.emplace_back();
   }
-  if (mover_ != nullptr) mover_->Wake();
+  if (cache_.mover() != nullptr) cache_.mover()->Wake();
 }
 
-void Core::PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
-                       std::vector<Published>& answers) {
+void Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
+                             std::vector<Published>& answers) {
   // True: go on with blocks[answers.size()].
   const auto add = [&](const Published& answer) {
     answers.push_back(answer);
@@ -35,7 +35,7 @@ void Core::PublishSome(const PublishLocation& location, std::span<NewBlock> bloc
     return true;
   };
   Digest key = location.root_key;
-  const bool some_are_new = With([&](State& state) {
+  const bool some_are_new = cache_.With([&](State& state) {
     while (const auto known = JoinWhole(state, location, blocks[answers.size()])) {
       if (!add(*known)) return false;
     }
@@ -48,17 +48,18 @@ void Core::PublishSome(const PublishLocation& location, std::span<NewBlock> bloc
   std::vector<BlockRecord> records;
   records.reserve(blocks.size() - answers.size());  // checksums are put where they are
   for (const NewBlock& block : blocks.subspan(answers.size())) {
-    key = ChildKey(*location.domain, key, block.tokens.data(), block_tokens());
+    key = ChildKey(*location.domain, key, block.tokens.data(), cache_.block_tokens());
     BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
     if (block.crcs != nullptr) {
       record.crcs = *block.crcs;
       continue;
     }
-    for (uint32_t group = 0; group < classes_.group_count(); ++group) {
-      if (!block.slots[group].is_none()) slots_->Checksum(block.slots[group], &record.crcs[group]);
+    for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
+      if (!block.slots[group].is_none())
+        cache_.slots().Checksum(block.slots[group], &record.crcs[group]);
     }
   }
-  slots_->ops().Synchronize();
+  cache_.slots().ops().Synchronize();
   AtSyncPoint("publish: hashed");
   // The caller holds what is published, so the next piece goes on after it.
   size_t done = 0;
@@ -69,16 +70,16 @@ void Core::PublishSome(const PublishLocation& location, std::span<NewBlock> bloc
     }
     return false;
   };
-  while (With(publish_some)) AtSyncPoint("publish: some blocks are published");
+  while (cache_.With(publish_some)) AtSyncPoint("publish: some blocks are published");
 }
 
-void Core::KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
-                     const PerGroup<std::vector<SlotId>>& slots) {
+void Publishing::KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                           const PerGroup<std::vector<SlotId>>& slots) {
   if (blocks.size() <= kBlocksPerHold) return KeepSomeTwins(location, blocks, slots);
   // Where one of many has no room, those before it are of no use, and the first to go.
-  ForPieces(blocks.size(), [&](size_t begin, size_t end) {
+  LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
     PerGroup<std::vector<SlotId>> some;
-    for (uint32_t group = 0; group < classes_.group_count(); ++group) {
+    for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
       const auto of_group = std::span(slots[group]).subspan(begin, end - begin);
       some[group].assign(of_group.begin(), of_group.end());
     }
@@ -86,46 +87,46 @@ void Core::KeepTwins(const PublishLocation& location, std::span<const BlockId> b
   });
 }
 
-void Core::KeepSomeTwins(const PublishLocation& location, std::span<const BlockId> blocks,
-                         const PerGroup<std::vector<SlotId>>& slots) {
+void Publishing::KeepSomeTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                               const PerGroup<std::vector<SlotId>>& slots) {
   std::vector<Twin> twins =
-      With([&](State& state) { return MissingTwins(state, location, blocks, slots); });
+      cache_.With([&](State& state) { return MissingTwins(state, location, blocks, slots); });
   if (twins.empty()) return;
   // Hashing needs no lock: the caller holds the slots, and whole blocks are not written any more.
-  for (Twin& twin : twins) slots_->Checksum(twin.slot, &twin.crc);
-  slots_->ops().Synchronize();
+  for (Twin& twin : twins) cache_.slots().Checksum(twin.slot, &twin.crc);
+  cache_.slots().ops().Synchronize();
   AtSyncPoint("keep twins: hashed");
-  With([&](State& state) { AddTwins(state, location, blocks, slots, twins); });
+  cache_.With([&](State& state) { AddTwins(state, location, blocks, slots, twins); });
 }
 
-bool Core::Intact(SlotId slot) {
+bool Publishing::Intact(SlotId slot) {
   BlockId block;
   uint32_t crc = 0;
-  const auto known = With([&](State& state) -> std::optional<bool> {
+  const auto known = cache_.With([&](State& state) -> std::optional<bool> {
     block = state.directory.InSlot(slot);
     if (block.is_none()) return true;
     if (state.directory.at(block).block_state == BlockState::kDamaged) return false;
-    crc = state.directory.at(block).crcs[classes_.ClassOf(slot)];
+    crc = state.directory.at(block).crcs[cache_.classes().ClassOf(slot)];
     return std::nullopt;
   });
   if (known) return *known;
   uint32_t found = 0;
-  slots_->Checksum(slot, &found);
-  slots_->ops().Synchronize();
+  cache_.slots().Checksum(slot, &found);
+  cache_.slots().ops().Synchronize();
   if (found == crc) return true;
-  With([&](State& state) { Quarantine(state, block, BlockState::kDamaged); });
+  cache_.With([&](State& state) { Quarantine(state, block, BlockState::kDamaged); });
   return false;
 }
 
-VerifyReport Core::Verify() {
+VerifyReport Publishing::Verify() {
   VerifyReport report;
-  const uint32_t end = With([](State& state) { return state.directory.ids_end(); });
+  const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
   for (uint32_t i = 0; i < end; ++i) {
     const BlockId block(i);
-    MutexLock one_at_a_time(reading_mutex_);
+    MutexLock one_at_a_time(cache_.reading_mutex());
     // It is not leased: that would make it the most recent one.
     PerClass<uint32_t> crcs{};
-    const auto slots = With([&](State& state) -> std::optional<PerClass<SlotId>> {
+    const auto slots = cache_.With([&](State& state) -> std::optional<PerClass<SlotId>> {
       if (!state.directory.contains(block)) return std::nullopt;
       crcs = state.directory.at(block).crcs;
       return state.reading.slots = state.directory.at(block).slots;
@@ -133,16 +134,16 @@ VerifyReport Core::Verify() {
     if (!slots) continue;
     ++report.blocks;
     PerClass<uint32_t> found = crcs;
-    for (uint32_t c = 0; c < classes_.count(); ++c) {
-      if (!(*slots)[c].is_none()) slots_->Checksum((*slots)[c], &found[c]);
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+      if (!(*slots)[c].is_none()) cache_.slots().Checksum((*slots)[c], &found[c]);
     }
-    slots_->ops().Synchronize();
+    cache_.slots().ops().Synchronize();
     SlotId damaged;
-    for (uint32_t c = 0; c < classes_.count(); ++c) {
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
       if (found[c] != crcs[c]) damaged = (*slots)[c];
     }
     AtSyncPoint("verify: a block was read");
-    With([&](State& state) {
+    cache_.With([&](State& state) {
       // Unless it went meanwhile.
       if (!damaged.is_none() && state.directory.InSlot(damaged) == block) {
         Quarantine(state, block, BlockState::kDamaged);
