@@ -113,7 +113,7 @@ Core::Core(std::unique_ptr<LockedState> state)
       verbs_{.cache = *state_, .holds = holds_, .publishing = publishing_, .sequences = sequences_},
       admission_(search_, verbs_),
       storing_(*state_),
-      loading_(*state_, holds_, search_, admission_, publishing_),
+      loading_(search_, admission_, verbs_),
       pinning_(*state_, search_),
       tenants_(*state_),
       resizing_(*state_, sequences_) {}

@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "cache/admit.h"
+#include "cache/below.h"
 #include "cache/entries.h"
 #include "cache/evict.h"
 #include "cache/holds.h"
-#include "cache/loading.h"
+#include "cache/load_job.h"
 #include "cache/locked_state.h"
-#include "cache/pinning.h"
-#include "cache/publishing.h"
+#include "cache/lookup.h"
+#include "cache/pin_verbs.h"
+#include "cache/publish.h"
 #include "cache/resizing.h"
-#include "cache/search.h"
-#include "cache/sequences.h"
-#include "cache/storing.h"
+#include "cache/sequence_impl.h"
 #include "cache/tenants.h"
 #include "quire/cache.h"
 

@@ -9,11 +9,72 @@
 #include <vector>
 
 #include "cache/locked_state.h"
-#include "cache/metadata_charge.h"
-#include "cache/owned_slots.h"
+#include "cache/reach.h"
+#include "quire/identity.h"
 #include "quire/sequence.h"
 
 namespace quire::cache {
+
+/// Bytes charged to the budget and to a tenant, given back at the end. Move-only.
+///
+/// Threads:  one at a time; its end takes the cache lock
+/// Lifetime: the cache must outlive it
+class MetadataCharge {
+ public:
+  MetadataCharge() = default;
+  MetadataCharge(LockedState& cache, TenantId tenant, uint64_t bytes)
+      : cache_(&cache), tenant_(tenant), bytes_(bytes) {}
+  MetadataCharge(MetadataCharge&& other) noexcept
+      : cache_(other.cache_), tenant_(other.tenant_), bytes_(std::exchange(other.bytes_, 0)) {}
+  MetadataCharge& operator=(MetadataCharge&& other) noexcept;
+  MetadataCharge(const MetadataCharge&) = delete;
+  MetadataCharge& operator=(const MetadataCharge&) = delete;
+  ~MetadataCharge() { Refund(); }
+
+  uint64_t bytes() const { return bytes_; }
+  /// Takes `bytes` out, at most all of them.
+  MetadataCharge Split(uint64_t bytes);
+  /// Joins one of the same cache and tenant.
+  void Add(MetadataCharge more);
+
+ private:
+  void Refund();
+
+  LockedState* cache_ = nullptr;
+  TenantId tenant_{};
+  uint64_t bytes_ = 0;
+};
+
+/// Move-only holder of slots of every class, one reference each. Who puts them into lists of its
+/// own calls Disown once nothing can fail any more: whatever is thrown before lets go of them.
+///
+/// Threads:  one at a time
+/// Lifetime: the cache must outlive it
+class OwnedSlots {
+ public:
+  OwnedSlots() = default;
+  OwnedSlots(LockedState& cache, PerClass<std::vector<SlotId>> slots)
+      : cache_(&cache), slots_(std::move(slots)) {}
+  OwnedSlots(OwnedSlots&& other) noexcept
+      : cache_(std::exchange(other.cache_, nullptr)), slots_(std::move(other.slots_)) {}
+  OwnedSlots& operator=(OwnedSlots&& other) noexcept;
+  OwnedSlots(const OwnedSlots&) = delete;
+  OwnedSlots& operator=(const OwnedSlots&) = delete;
+  ~OwnedSlots() { Release(); }
+
+  const std::vector<SlotId>& operator[](uint32_t slot_class) const { return slots_[slot_class]; }
+
+  /// Takes over another's, of the same cache. Nothing changes if memory runs out.
+  void Add(OwnedSlots&& more);
+  /// Drops the reference of every slot.
+  void Release();
+  /// Somebody else has them now.
+  void Disown() noexcept { cache_ = nullptr; }
+
+ private:
+  LockedState* cache_ = nullptr;  // null: they are another's
+  PerClass<std::vector<SlotId>> slots_{};
+};
 
 /// What sequences, plans, views and loads hold, they hold through this.
 ///

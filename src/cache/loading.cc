@@ -1,4 +1,3 @@
-#include "cache/loading.h"
 
 #include <fmt/format.h>
 
@@ -31,6 +30,8 @@ RecordWanted LoadJob::WantedAt(size_t i) const {
       .tokens = std::span<const TokenId>(state.prompt).subspan(index * block_tokens, block_tokens)};
 }
 
+Mover& LoadJob::mover() const { return *loading.cache().mover(); }
+
 uint64_t LoadJob::TokensBefore(size_t i) const {
   return (PlanState::Of(*plan).path.size() + i) * loading.cache().block_tokens();
 }
@@ -60,7 +61,7 @@ Result<Ticket> Loading::Load(Plan plan, const LoadOptions& options) {
   for (const PerClass<bool>& wanted : load.wanted) {
     for (uint32_t c = 0; c < cache_.classes().count(); ++c) counts[c] += wanted[c] ? 1 : 0;
   }
-  auto taken = holds_.Allocate(state.location, counts, /*metadata_bytes=*/0);
+  auto taken = verbs_.holds.Allocate(state.location, counts, /*metadata_bytes=*/0);
   if (!taken) {
     taken.error().message = fmt::format("load: {} tokens: {}", load.tokens, taken.error().message);
     return std::unexpected(std::move(taken).error());
@@ -100,7 +101,7 @@ Plan Loading::FrontOf(const LoadJob& job, uint64_t tokens) {
   front->slots = all.slots;
   front->missing.push_back(
       {.reason = MissReason::kNotLoaded, .tokens = front->prompt_tokens - front->resident});
-  front->lease = holds_.Share(all.lease);
+  front->lease = verbs_.holds.Share(all.lease);
   return PlanState::Wrap(std::move(front));
 }
 
@@ -160,7 +161,7 @@ size_t Loading::AttachRun(LoadJob& job, size_t first, size_t count) {
   std::vector<SlotId> spare;
   spare.reserve(count *
                 cache_.classes().group_count());  // once others know of them nothing may fail
-  publishing_.Publish(plan.location, blocks, answers);
+  verbs_.publishing.Publish(plan.location, blocks, answers);
   size_t attached = 0;
   for (; attached < answers.size() && !answers[attached].block.is_none(); ++attached) {
     const Published& answer = answers[attached];
@@ -228,7 +229,7 @@ void Loading::AttachTwins(LoadJob& job) {
     return true;
   });
   if (!all) return;
-  publishing_.KeepTwins(plan.location, blocks, slots);
+  verbs_.publishing.KeepTwins(plan.location, blocks, slots);
   cache_.With([&](State& state) {
     for (size_t i = 0; i < blocks.size(); ++i) {
       const SlotId slot = slots[0][i];

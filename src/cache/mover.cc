@@ -9,9 +9,9 @@
 #include "base/canary.h"
 #include "base/log.h"
 #include "base/sync_point.h"
+#include "cache/below.h"
 #include "cache/load_job.h"
 #include "cache/records.h"
-#include "cache/storing.h"
 
 namespace quire::cache {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cache/locked_state.h"
-#include "cache/sequences.h"
+#include "cache/sequence_impl.h"
 
 namespace quire::cache {
 
