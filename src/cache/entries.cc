@@ -40,8 +40,8 @@ CacheEntry EntryOf(const State& state, BlockId block, uint64_t now_us) {
           .idle_s = SecondsSince(now_us, used_us) / kSecond};
 }
 
-// Of the blocks with ids [begin, begin + kBlocksPerHold), as BlockMapOf shows their slots. False: no
-// ids are above these.
+// How BlockMapOf shows the slots of blocks with ids [begin, begin + kBlocksPerHold). False: no ids
+// are above these.
 bool MarkSlots(const State& state, uint32_t begin, PerClass<std::vector<char>>& marks) {
   const SlotClasses& classes = state.classes;
   const uint32_t end = std::min(state.directory.ids_end(), begin + kBlocksPerHold);

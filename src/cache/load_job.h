@@ -1,5 +1,5 @@
-// A load: what of a prompt the store has and memory lacks, what has come of it so far, and the verbs
-// that attach it block by block, in the order of the prompt.
+// A load: what of a prompt the store has and memory lacks, what has come of it so far, and the
+// verbs that attach it block by block, in the order of the prompt.
 #ifndef QUIRE_CACHE_LOAD_JOB_H_
 #define QUIRE_CACHE_LOAD_JOB_H_
 

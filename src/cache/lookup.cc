@@ -274,8 +274,8 @@ std::vector<Ghost> Search::FindGhosts(std::span<const TokenId> tokens, Digest ke
   return found;
 }
 
-// The keys of blocks that nobody knows, as long as the store has them, hashed forward from where the
-// tree ends.
+// The keys of blocks that nobody knows, as long as the store has them: hashed forward from where
+// the tree ends.
 std::vector<Digest> Search::KeysBelow(std::span<const TokenId> prompt,
                                       const PublishLocation& location,
                                       const FoundPath& path) const {
