@@ -20,10 +20,10 @@ namespace quire::bench {
 
 HoldTimes::HoldTimes(Cache& cache) : core_(static_cast<cache::Core&>(cache)) {
   held_ns_.reserve(kHoldsMax);  // no memory is taken under the lock
-  core_.Watch(this);
+  core_.state().Watch(this);
 }
 
-HoldTimes::~HoldTimes() { core_.Watch(nullptr); }
+HoldTimes::~HoldTimes() { core_.state().Watch(nullptr); }
 
 void HoldTimes::Begin() { begin_ = Clock::now(); }
 

@@ -157,7 +157,7 @@ class Plan {
   std::span<const MissRun> missing() const;
 
  private:
-  friend class cache::Core;
+  friend struct cache::PlanState;
   explicit Plan(std::unique_ptr<cache::PlanState> state);
   std::unique_ptr<cache::PlanState> state_;
 };

@@ -23,6 +23,7 @@
 
 namespace quire::cache {
 class Core;
+class Loading;
 class Mover;
 struct LoadJob;
 struct StoreState;
@@ -166,7 +167,7 @@ class Ticket {
   Plan Take();
 
  private:
-  friend class cache::Core;
+  friend class cache::Loading;
   explicit Ticket(std::shared_ptr<cache::LoadJob> job);
   void Drop();
   std::shared_ptr<cache::LoadJob> job_;

@@ -25,7 +25,7 @@
 #include "quire/stats.h"
 
 namespace quire::cache {
-class Core;
+class Holds;
 }
 
 namespace [[gnu::visibility("default")]] quire {
@@ -56,11 +56,11 @@ class Lease {
   void Release(std::shared_ptr<Fence> fence = nullptr);
 
  private:
-  friend class cache::Core;
+  friend class cache::Holds;
   friend class BlockListView;
-  Lease(cache::Core* core, std::vector<SlotId> slots);
+  Lease(cache::Holds* holds, std::vector<SlotId> slots);
 
-  cache::Core* core_ = nullptr;
+  cache::Holds* holds_ = nullptr;
   std::vector<SlotId> slots_;  // each holds one reference in the pool
 };
 
@@ -146,7 +146,7 @@ class UnleasedView {
   uint64_t first_token_;
   uint64_t tokens_;
   std::vector<const std::byte*> slots_;
-  cache::Core* core_ = nullptr;
+  cache::Holds* holds_ = nullptr;
   std::vector<SlotId> held_;           // by the view, once
   std::vector<uint32_t> generations_;  // of each; another one: its bytes are not these any more
 };

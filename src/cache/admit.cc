@@ -1,4 +1,5 @@
-// Plans, and the sequences that begin with them.
+#include "cache/admit.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,26 +8,39 @@
 
 #include "base/bits.h"
 #include "base/sync_point.h"
-#include "cache/core.h"
 #include "cache/evict.h"
 #include "cache/hit_length.h"
+#include "cache/holds.h"
 #include "cache/leases.h"
 #include "cache/lookup.h"
 #include "cache/room.h"
 #include "cache/sequence_impl.h"
+#include "cache/tenants.h"
 
 namespace quire {
+namespace {
+
+// Nothing came of it, unless it became a sequence.
+void EndPlan(cache::PlanState* plan) {
+  if (plan == nullptr) return;
+  const cache::PathUse use = {.prompt_tokens = plan->prompt_tokens,
+                              .hit_blocks = plan->path.size(),
+                              .user = cache::User::kPlan};
+  cache::Holds::EndUse(plan->location, plan->path, use, plan->lease);
+}
+
+}  // namespace
 
 Plan::Plan(std::unique_ptr<cache::PlanState> state) : state_(std::move(state)) {}
 Plan::Plan(Plan&&) noexcept = default;
 Plan& Plan::operator=(Plan&& other) noexcept {
   if (this != &other) {
-    cache::Core::EndPlan(state_.get());
+    EndPlan(state_.get());
     state_ = std::move(other.state_);
   }
   return *this;
 }
-Plan::~Plan() { cache::Core::EndPlan(state_.get()); }
+Plan::~Plan() { EndPlan(state_.get()); }
 
 uint64_t Plan::resident_tokens() const { return state_->resident; }
 uint64_t Plan::missing_tokens() const { return state_->prompt_tokens - resident_tokens(); }
@@ -56,90 +70,8 @@ Error AsOpenSays(Error error, uint64_t tokens, uint64_t shared_blocks, uint64_t 
   return error;
 }
 
-}  // namespace
-
-Result<void> Core::CheckRequest(const AcquireRequest& request, std::string_view what) const {
-  if (request.identity == nullptr) {
-    return Fail(ErrorCode::kInvalidArgument, fmt::format("{}: no identity", what));
-  }
-  const uint64_t tokens = request.tokens.size();
-  if (tokens == 0) {
-    return Fail(ErrorCode::kInvalidArgument, fmt::format("{}: the prompt has no tokens", what));
-  }
-  if (tokens <= options_.tokens_max) return {};
-  return Fail(ErrorCode::kInvalidArgument,
-              fmt::format("{}: a prompt of {} tokens is over the limit of {} (tokens_max)", what,
-                          tokens, options_.tokens_max));
-}
-
-Result<Plan> Core::Acquire(const AcquireRequest& request) {
-  QUIRE_TRY(CheckRequest(request, "acquire"));
-  auto plan = std::make_unique<PlanState>();
-  plan->prompt_tokens = request.tokens.size();
-  QUIRE_ASSIGN(plan->location, MakeLocation(request));
-  if (request.reuse) {
-    while (With([&](State& state) { return Expire(state, state.account_of(plan->location)); })) {
-    }
-  }
-  QUIRE_TRY(FillPlan(*plan, request.tokens, {.reuse = request.reuse, .open_as = request.open_as}));
-  Count(*plan, +1);
-  return Plan(std::move(plan));
-}
-
-// Finds and leases what is resident of a prompt, and says why the rest is not.
-Result<void> Core::FillPlan(PlanState& plan, std::span<const TokenId> prompt, const PlanFor& what) {
-  FoundPath path;
-  LoadList load;
-  std::vector<SlotId> held;
-  for (int attempt = 0;; ++attempt) {
-    path = {.last_key = plan.location.root_key};
-    load = {};
-    if (what.reuse && attempt < kAttempts) {
-      path = FindPath(prompt, plan.location);
-      if (what.looks_below && mover_ != nullptr) {
-        FindBelow(prompt, plan.location, path, load);
-        const bool is_unknown = path.blocks.empty() && path.elsewhere == 0 && load.blocks == 0;
-        if (is_unknown) path.elsewhere = FindElsewhereBelow(prompt, plan.location);
-      }
-      CutToHit(classes_, prompt.size(), path);
-    }
-    if (what.open_as != nullptr) {
-      QUIRE_TRY(CheckCapacityToOpen(plan.location, prompt.size(), path.blocks, *what.open_as));
-    }
-    if (LeasePath(path, held)) break;
-  }
-  plan.resident = path.blocks.size() * block_tokens();
-  for (uint32_t c = 0; c < classes_.count(); ++c) {
-    plan.slots[c].resize(path.blocks.size());
-    for (uint64_t i = 0; i < path.blocks.size(); ++i) {
-      if (classes_.IsNeeded(c, i, plan.resident)) plan.slots[c][i] = path.slots[c][i];
-    }
-  }
-  const auto resident_tokens = prompt.first(plan.resident);
-  plan.resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
-  plan.lease = Lease(this, std::move(held));
-  if (load.blocks > path.blocks.size()) {
-    plan.prompt.assign(prompt.begin(), prompt.end());
-    MarkNotLoaded(load, MissReason::kNotLoaded, path);
-    plan.load = std::move(load);
-  } else if (what.failed != nullptr && what.failure != MissReason::kNeverSeen) {
-    MarkNotLoaded(*what.failed, what.failure, path);
-  }
-  if (what.reuse) {
-    const uint64_t known = (path.blocks.size() + path.beyond.size()) * block_tokens();
-    const uint64_t reusable = ReusableBlocks(prompt.size(), block_tokens()) * block_tokens();
-    const std::vector<Ghost> ghosts =
-        FindGhosts(prompt.subspan(known, reusable - known), path.last_key, plan.location);
-    plan.missing = MissesOf(prompt, block_tokens(), path, ghosts);
-  } else {
-    plan.missing.push_back({.reason = MissReason::kNotAsked, .tokens = prompt.size()});
-  }
-  plan.path = std::move(path.blocks);
-  return {};
-}
-
 // What the store has, or should have, is missing for that reason and no other.
-void Core::MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path) {
+void MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& path) {
   const uint64_t hit = path.blocks.size();
   for (uint64_t i = hit; i < load.blocks; ++i) {
     if (i - hit < path.beyond.size()) {
@@ -151,13 +83,81 @@ void Core::MarkNotLoaded(const LoadList& load, MissReason reason, FoundPath& pat
   }
 }
 
-// As a lookup, or that it was not one. Of what is resident, `computed_tokens` are no hit: whoever
-// asked computed them after it had asked.
-void Core::Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens) {
+}  // namespace
+
+Result<Plan> Admission::Acquire(const AcquireRequest& request) {
+  QUIRE_ASSIGN(PublishLocation location, Locate(cache_, request, "acquire"));
+  auto plan = std::make_unique<PlanState>();
+  plan->prompt_tokens = request.tokens.size();
+  plan->location = std::move(location);
+  if (request.reuse) {
+    while (cache_.With(
+        [&](State& state) { return Expire(state, state.account_of(plan->location)); })) {
+    }
+  }
+  QUIRE_TRY(FillPlan(*plan, request.tokens, {.reuse = request.reuse, .open_as = request.open_as}));
+  Count(*plan, +1);
+  return PlanState::Wrap(std::move(plan));
+}
+
+Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> prompt,
+                                 const PlanFor& what) {
+  FoundPath path;
+  LoadList load;
+  std::vector<SlotId> held;
+  for (int attempt = 0;; ++attempt) {
+    path = {.last_key = plan.location.root_key};
+    load = {};
+    if (what.reuse && attempt < kAttempts) {
+      path = search_.FindPath(prompt, plan.location);
+      if (what.looks_below && cache_.mover() != nullptr) {
+        search_.FindBelow(prompt, plan.location, path, load);
+        const bool is_unknown = path.blocks.empty() && path.elsewhere == 0 && load.blocks == 0;
+        if (is_unknown) path.elsewhere = search_.FindElsewhereBelow(prompt, plan.location);
+      }
+      CutToHit(cache_.classes(), prompt.size(), path);
+    }
+    if (what.open_as != nullptr) {
+      QUIRE_TRY(CheckCapacityToOpen(plan.location, prompt.size(), path.blocks, *what.open_as));
+    }
+    if (search_.LeasePath(path, held)) break;
+  }
+  plan.resident = path.blocks.size() * cache_.block_tokens();
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+    plan.slots[c].resize(path.blocks.size());
+    for (uint64_t i = 0; i < path.blocks.size(); ++i) {
+      if (cache_.classes().IsNeeded(c, i, plan.resident)) plan.slots[c][i] = path.slots[c][i];
+    }
+  }
+  const auto resident_tokens = prompt.first(plan.resident);
+  plan.resident_tokens.assign(resident_tokens.begin(), resident_tokens.end());
+  plan.lease = verbs_.holds.MakeLease(std::move(held));
+  if (load.blocks > path.blocks.size()) {
+    plan.prompt.assign(prompt.begin(), prompt.end());
+    MarkNotLoaded(load, MissReason::kNotLoaded, path);
+    plan.load = std::move(load);
+  } else if (what.failed != nullptr && what.failure != MissReason::kNeverSeen) {
+    MarkNotLoaded(*what.failed, what.failure, path);
+  }
+  if (what.reuse) {
+    const uint64_t known = (path.blocks.size() + path.beyond.size()) * cache_.block_tokens();
+    const uint64_t reusable =
+        ReusableBlocks(prompt.size(), cache_.block_tokens()) * cache_.block_tokens();
+    const std::vector<Ghost> ghosts =
+        search_.FindGhosts(prompt.subspan(known, reusable - known), path.last_key, plan.location);
+    plan.missing = MissesOf(prompt, cache_.block_tokens(), path, ghosts);
+  } else {
+    plan.missing.push_back({.reason = MissReason::kNotAsked, .tokens = prompt.size()});
+  }
+  plan.path = std::move(path.blocks);
+  return {};
+}
+
+void Admission::Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens) {
   const auto add = [&](uint64_t& counter, uint64_t count) {
     counter += sign > 0 ? count : 0 - count;
   };
-  With([&](State& state) {
+  cache_.With([&](State& state) {
     TenantStats& of_tenant = state.accounts.counters(plan.location.tenant);
     add(state.counters.lookups, 1);
     add(of_tenant.lookups, 1);
@@ -173,102 +173,31 @@ void Core::Count(const PlanState& plan, int64_t sign, uint64_t computed_tokens) 
   });
 }
 
-FoundPath Core::FindPath(std::span<const TokenId> prompt, const PublishLocation& location) {
-  return FindBlocks(prompt.first(ReusableBlocks(prompt.size(), block_tokens()) * block_tokens()),
-                    location,
-                    /*explains=*/true);
-}
-
-// `explains`: says of what is missing whether it is there under another root.
-FoundPath Core::FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
-                           bool explains) {
-  FoundPath path;
-  SearchElsewhere search;
-  const auto look_elsewhere = [&](State& state) {
-    const bool all = path.blocks.size() * block_tokens() == tokens.size();
-    return explains && !all && FindElsewhere(state, tokens, location, search, path);
-  };
-  // Most searches are short enough for one hold.
-  bool elsewhere = false;
-  while (With([&](State& state) {
-    if (FindMore(state, tokens, location, path)) return true;
-    elsewhere = look_elsewhere(state);
-    return false;
-  })) {
-  }
-  while (elsewhere) {
-    AtSyncPoint("acquire: before other roots are searched");
-    elsewhere = With(look_elsewhere);
-  }
-  return path;
-}
-
-// False: some of it went since it was found, and nothing is held.
-bool Core::LeasePath(FoundPath& path, std::vector<SlotId>& held) {
-  BlockId leased;  // a block of the path that has a lease of ours
-  bool all = true;
-  ForPieces(path.blocks.size(), [&](size_t begin, size_t end) {
-    if (!all) return;
-    AtSyncPoint("acquire: before blocks are leased");
-    With([&](State& state) { all = LeaseSome(state, path, begin, end, leased, held); });
-  });
-  if (!leased.is_none()) With([&](State& state) { DropLease(state, leased); });
-  if (all) return true;
-  ReleaseSlots(held);
-  held.clear();
-  return false;
-}
-
-// What is remembered of the blocks after the one with `key`, up to the first that is not: what
-// continued that one went earlier and is forgotten too. The keys are hashed without the lock.
-std::vector<Ghost> Core::FindGhosts(std::span<const TokenId> tokens, Digest key,
-                                    const PublishLocation& location) {
-  constexpr uint64_t kKeysPerHold = 64;
-  std::vector<Ghost> found;
-  std::vector<Digest> keys;
-  uint64_t wanted = 1;  // most prompts end the search with their first block
-  while (tokens.size() >= block_tokens()) {
-    const bool any = With(
-        [&](State& state) { return !state.directory.ghosts(state.account_of(location)).empty(); });
-    if (!any) return found;
-    keys.clear();
-    for (; keys.size() < wanted && tokens.size() >= block_tokens();
-         tokens = tokens.subspan(block_tokens())) {
-      key = ChildKey(*location.domain, key, tokens.data(), block_tokens());
-      keys.push_back(key);
-    }
-    wanted = kKeysPerHold;
-    const bool all =
-        With([&](State& state) { return cache::FindGhosts(state, location, keys, found); });
-    if (!all) return found;
-  }
-  return found;
-}
-
 // What a sequence with room for so many blocks, of which the first are shared, takes besides its
 // slots and the entries that these pay for. Saturates.
-uint64_t Core::SequenceBytes(uint64_t shared, uint64_t blocks,
-                             const SequenceOptions& options) const {
-  const BlockList list(classes_.count(), block_tokens(), options.publish && !options.contiguous);
+uint64_t Admission::SequenceBytes(uint64_t shared, uint64_t blocks,
+                                  const SequenceOptions& options) const {
+  const BlockList list(cache_.classes().count(), cache_.block_tokens(),
+                       options.publish && !options.contiguous);
   const uint64_t list_bytes =
-      std::max(shared * list.block_bytes(), SequenceImpl::BytesToGrow(*this, list, blocks));
-  return CheckedAdd(SequenceImpl::FixedBytes(*this), list_bytes).value_or(UINT64_MAX);
+      std::max(shared * list.block_bytes(), SequenceImpl::BytesToGrow(cache_, list, blocks));
+  return CheckedAdd(SequenceImpl::FixedBytes(cache_), list_bytes).value_or(UINT64_MAX);
 }
 
 // The same with its slots.
-uint64_t Core::BytesOfSequence(uint64_t shared, uint64_t blocks,
-                               const SequenceOptions& options) const {
+uint64_t Admission::BytesOfSequence(uint64_t shared, uint64_t blocks,
+                                    const SequenceOptions& options) const {
   const uint64_t slot_bytes =
-      classes_.Charge(classes_.OwnSlots(shared, blocks, options.step_tokens));
+      cache_.classes().Charge(cache_.classes().OwnSlots(shared, blocks, options.step_tokens));
   return CheckedAdd(slot_bytes, SequenceBytes(shared, blocks, options)).value_or(UINT64_MAX);
 }
 
 // The most of `blocks` that there is room for now, at least those of the prompt.
-uint64_t Core::FittingBlocks(const PlanState& plan, uint64_t blocks,
-                             const SequenceOptions& options) {
-  const uint64_t capacity_bytes =
-      With([&](State& state) { return state.accounts.CapacityBytes(plan.location.asker()); });
-  uint64_t fits = DivUp(plan.prompt_tokens, uint64_t{block_tokens()});
+uint64_t Admission::FittingBlocks(const PlanState& plan, uint64_t blocks,
+                                  const SequenceOptions& options) {
+  const uint64_t capacity_bytes = cache_.With(
+      [&](State& state) { return state.accounts.CapacityBytes(plan.location.asker()); });
+  uint64_t fits = DivUp(plan.prompt_tokens, uint64_t{cache_.block_tokens()});
   while (fits < blocks) {
     const uint64_t middle = fits + (blocks - fits + 1) / 2;
     if (BytesOfSequence(plan.path.size(), middle, options) <= capacity_bytes) {
@@ -282,19 +211,19 @@ uint64_t Core::FittingBlocks(const PlanState& plan, uint64_t blocks,
 
 // Whether Open will have room for a plan on this path, of which nothing is leased yet. What can
 // never fit passes: Open says so better.
-Result<void> Core::CheckCapacityToOpen(const PublishLocation& request_location,
-                                       uint64_t prompt_tokens, std::span<const BlockId> path,
-                                       const SequenceOptions& options) {
+Result<void> Admission::CheckCapacityToOpen(const PublishLocation& request_location,
+                                            uint64_t prompt_tokens, std::span<const BlockId> path,
+                                            const SequenceOptions& options) {
   PublishLocation location = request_location;
   location.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t tokens = TokensToReserve(prompt_tokens, options);
-  const uint64_t blocks = DivUp(tokens, uint64_t{block_tokens()});
-  LetTimePass();  // pins may end, and what they kept is then to be had
+  const uint64_t blocks = DivUp(tokens, uint64_t{cache_.block_tokens()});
+  LetTimePass(cache_);  // pins may end, and what they kept is then to be had
   uint64_t leased_bytes = 0;
-  ForPieces(path.size(), [&](size_t begin, size_t end) {
-    With([&](State& state) { leased_bytes += EvictableBytesOf(state, path, begin, end); });
+  LockedState::ForPieces(path.size(), [&](size_t begin, size_t end) {
+    cache_.With([&](State& state) { leased_bytes += EvictableBytesOf(state, path, begin, end); });
   });
-  auto room = With([&](State& state) -> Result<void> {
+  auto room = cache_.With([&](State& state) -> Result<void> {
     const uint64_t most_bytes = std::min(state.accounts.ledger().limit_bytes(),
                                          state.accounts.quota_bytes(location.tenant));
     if (BytesOfSequence(0, blocks, options) > most_bytes) return {};
@@ -305,7 +234,7 @@ Result<void> Core::CheckCapacityToOpen(const PublishLocation& request_location,
                                                 BytesOfSequence(path.size(), blocks, options));
     if (!checked && checked.error().message.empty()) {
       checked.error().message = CapacityMessage(
-          state, location, classes_.OwnSlots(path.size(), blocks, options.step_tokens));
+          state, location, cache_.classes().OwnSlots(path.size(), blocks, options.step_tokens));
     }
     state.accounts.GiveBack(account, withheld);
     return checked;
@@ -313,16 +242,17 @@ Result<void> Core::CheckCapacityToOpen(const PublishLocation& request_location,
   if (room) return {};
   const uint64_t wanted = std::max(options.reserve_tokens, prompt_tokens);
   return std::unexpected(AsOpenSays(std::move(room).error(), tokens, path.size(),
-                                    blocks - path.size(), DivUp(wanted, uint64_t{block_tokens()})));
+                                    blocks - path.size(),
+                                    DivUp(wanted, uint64_t{cache_.block_tokens()})));
 }
 
-Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
-  if (options_.placement == Placement::kFreeList) {
+Result<void> Admission::CheckContiguous(uint64_t resident_tokens) const {
+  if (cache_.options().placement == Placement::kFreeList) {
     return Fail(ErrorCode::kUnsupported,
                 "open: contiguous needs a cache with placement first_fit, "
                 "best_fit or buddy; this one has free_list");
   }
-  if (classes_.count() > 1 || classes_.reach(0).windowed()) {
+  if (cache_.classes().count() > 1 || cache_.classes().reach(0).windowed()) {
     return Fail(ErrorCode::kUnsupported,
                 "open: contiguous: the model has layers with a window, or the codec encodes");
   }
@@ -335,88 +265,37 @@ Result<void> Core::CheckContiguous(uint64_t resident_tokens) const {
   return {};
 }
 
-Result<Core::Allocation> Core::Allocate(const PublishLocation& location,
-                                        const PerClass<uint64_t>& counts, uint64_t metadata_bytes) {
-  const uint64_t bytes = CheckedAdd(classes_.Charge(counts), metadata_bytes).value_or(UINT64_MAX);
-  if (bytes == 0) return Allocation();
-  PerClass<std::vector<SlotId>> slots;
-  for (uint32_t c = 0; c < classes_.count(); ++c) slots[c].resize(counts[c]);
-  std::vector<SlotId> to_zero;
-  std::optional<CapacityWanted> wanted;
-  while (true) {
-    // Where it is much that has to go, others come in between: then it is looked at again whether
-    // there is room for all of it.
-    const Result<bool> taken = With([&](State& state) -> Result<bool> {
-      if (!wanted && cache::LetTimePass(state)) return false;
-      auto room = wanted ? state.accounts.CheckCapacity(location.asker(), bytes) : Result<void>();
-      if (!wanted) {
-        auto asked = WantCapacity(state, location.asker(), bytes);
-        if (asked) wanted = *asked;
-        if (!asked) room = std::unexpected(std::move(asked).error());
-      }
-      if (room && !FreeCapacity(state, location.asker(), *wanted)) return false;
-      if (room) room = TakeSlots(state, location, metadata_bytes, slots, to_zero);
-      if (room) return true;
-      CountRefusal(state, location, counts, room.error());
-      return std::unexpected(std::move(room).error());
-    });
-    if (!taken) return std::unexpected(taken.error());
-    if (*taken) break;
-    MutexLock until_read(reading_mutex_);  // what is being read just then
-  }
-  ZeroAll(to_zero);
-  return Allocation{OwnedSlots(*this, std::move(slots)),
-                    MetadataCharge(*this, location.tenant, metadata_bytes)};
-}
-
-void Core::RefundMetadata(TenantId tenant, uint64_t bytes) {
-  With([&](State& state) {
-    state.accounts.Refund(tenant, bytes);
-    state.sequence_bytes -= bytes;
-  });
-}
-
-Result<OwnedSlots> Core::ExtendRun(const PublishLocation& location, std::span<const SlotId> run,
-                                   uint64_t count) {
-  if (count == 0) return OwnedSlots();
-  PerClass<std::vector<SlotId>> added;
-  std::vector<SlotId> to_zero;
-  QUIRE_TRY(
-      With([&](State& state) { return TakeRun(state, location, run, count, added, to_zero); }));
-  ZeroAll(to_zero);
-  return OwnedSlots(*this, std::move(added));
-}
-
-Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& options) {
-  PlanState& state = *plan.state_;
+Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptions& options) {
+  PlanState& state = PlanState::Of(plan);
   const uint64_t wanted = std::max(options.reserve_tokens, state.prompt_tokens);
-  if (wanted > options_.tokens_max) {
+  if (wanted > cache_.options().tokens_max) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("open: {} tokens are over the limit of {} (tokens_max)", wanted,
-                            options_.tokens_max));
+                            cache_.options().tokens_max));
   }
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
-  const uint64_t blocks_wanted = DivUp(wanted, block_tokens());
+  const uint64_t blocks_wanted = DivUp(wanted, cache_.block_tokens());
   const bool publish = options.publish && !options.contiguous;
-  BlockList list(classes_.count(), block_tokens(), publish);
+  BlockList list(cache_.classes().count(), cache_.block_tokens(), publish);
   state.location.may_evict = options.on_full != OnFull::kNoEvict;
   const uint64_t reserve = TokensToReserve(state.prompt_tokens, options);
-  uint64_t blocks = DivUp(reserve, uint64_t{block_tokens()});
-  QUIRE_TRY(With([&](State& locked) {
+  uint64_t blocks = DivUp(reserve, uint64_t{cache_.block_tokens()});
+  QUIRE_TRY(cache_.With([&](State& locked) {
     return CheckCanFit(locked, state.location, reserve, blocks,
                        BytesOfSequence(0, blocks, options));
   }));
-  uint64_t tokens_max = options_.tokens_max;
+  uint64_t tokens_max = cache_.options().tokens_max;
   if (options.on_full == OnFull::kFewer) {
     blocks = FittingBlocks(state, blocks_wanted, options);
-    tokens_max = std::min(wanted, blocks * block_tokens());
+    tokens_max = std::min(wanted, blocks * cache_.block_tokens());
   }
-  const PerClass<uint64_t> own = classes_.OwnSlots(shared, blocks, options.step_tokens);
-  auto taken = Allocate(state.location, options.contiguous ? PerClass<uint64_t>{} : own,
-                        SequenceBytes(shared, blocks, options));
+  const PerClass<uint64_t> own = cache_.classes().OwnSlots(shared, blocks, options.step_tokens);
+  auto taken =
+      verbs_.holds.Allocate(state.location, options.contiguous ? PerClass<uint64_t>{} : own,
+                            SequenceBytes(shared, blocks, options));
   if (taken && options.contiguous) {
-    auto run = ExtendRun(state.location, {}, own[0]);
+    auto run = verbs_.holds.ExtendRun(state.location, {}, own[0]);
     if (run) {
       taken->slots = *std::move(run);
     } else {
@@ -430,11 +309,12 @@ Result<std::unique_ptr<Sequence>> Core::Open(Plan plan, const SequenceOptions& o
   const bool asked = state.missing.empty() || state.missing.front().reason != MissReason::kNotAsked;
   list.Resize(shared);
   for (uint64_t block = 0; block < shared; ++block) {
-    for (uint32_t c = 0; c < classes_.count(); ++c) list.SetSlot(c, block, state.slots[c][block]);
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c)
+      list.SetSlot(c, block, state.slots[c][block]);
     list.AddPublished(state.path[block]);
   }
   if (publish) list.AddTokens(state.resident_tokens);
-  return std::make_unique<SequenceImpl>(*this,
+  return std::make_unique<SequenceImpl>(verbs_,
                                         SequenceImpl::Start{.location = std::move(state.location),
                                                             .prompt_tokens = state.prompt_tokens,
                                                             .tokens = state.resident,

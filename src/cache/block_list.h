@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/wiped_vector.h"
-#include "cache/metadata_charge.h"
+#include "cache/holds.h"
 #include "cache/reach.h"
 #include "quire/identity.h"
 

@@ -50,7 +50,8 @@ TEST(Edges, EraseZeroesEveryFreeSlotThatItsTenantWrote) {
   ASSERT_EQ(slots, kSlots);
   sequence.reset();
   const auto is_zero = [&](uint32_t slot) {
-    const std::span bytes(OnHost(core->slots().data(SlotId(slot))), core->slots().slot_bytes(0));
+    const std::span bytes(OnHost(core->state().slots().data(SlotId(slot))),
+                          core->state().slots().slot_bytes(0));
     return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   };
   EXPECT_FALSE(is_zero(0));

@@ -1,8 +1,9 @@
 #include "cache/entries.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "cache/core.h"
 #include "cache/leases.h"
 
 namespace quire::cache {
@@ -39,6 +40,26 @@ CacheEntry EntryOf(const State& state, BlockId block, uint64_t now_us) {
           .idle_s = SecondsSince(now_us, used_us) / kSecond};
 }
 
+// How BlockMapOf shows the slots of blocks with ids [begin, begin + kBlocksPerHold). False: no ids
+// are above these.
+bool MarkSlots(const State& state, uint32_t begin, PerClass<std::vector<char>>& marks) {
+  const SlotClasses& classes = state.classes;
+  const uint32_t end = std::min(state.directory.ids_end(), begin + kBlocksPerHold);
+  for (uint32_t i = begin; i < end; ++i) {
+    if (!state.directory.contains(BlockId(i))) continue;
+    const BlockRecord& record = state.directory.at(BlockId(i));
+    for (uint32_t c = 0; c < classes.count(); ++c) {
+      if (record.slots[c].is_none()) continue;
+      const uint32_t slot = classes.Local(record.slots[c]).number();
+      if (slot >= marks[c].size()) marks[c].resize(slot + 1, 'p');
+      const bool unheld =
+          state.slots.references(record.slots[c]) == 1 && classes.reach(c).windowed();
+      marks[c][slot] = record.leases == 0 ? 's' : unheld ? 'w' : 'S';
+    }
+  }
+  return end < state.directory.ids_end();
+}
+
 }  // namespace
 
 bool AppendEntries(const State& state, uint32_t begin, TenantId account,
@@ -58,10 +79,10 @@ bool AppendEntries(const State& state, uint32_t begin, TenantId account,
   return end < ids_end;
 }
 
-Result<std::vector<CacheEntry>> Core::Entries(const EntriesRequest& request) {
+Result<std::vector<CacheEntry>> EntriesOf(LockedState& cache, const EntriesRequest& request) {
   TenantId account = TenantId::None();
   if (!request.tenant.is_none()) {
-    const auto known = With([&](State& state) -> Result<TenantId> {
+    const auto known = cache.With([&](State& state) -> Result<TenantId> {
       QUIRE_TRY(state.accounts.Check(request.tenant));
       return state.accounts.account_of(request.tenant);
     });
@@ -74,10 +95,71 @@ Result<std::vector<CacheEntry>> Core::Entries(const EntriesRequest& request) {
         kEntriesPerHold) {  // no memory is taken under the lock
       entries.reserve(2 * entries.size() + kEntriesPerHold);
     }
-    more = With([&](State& state) { return AppendEntries(state, begin, account, entries); });
+    more = cache.With([&](State& state) { return AppendEntries(state, begin, account, entries); });
   }
   if (entries.size() > request.entries_max) entries.resize(request.entries_max);
   return entries;
+}
+
+CacheStats StatsOf(const State& state) {
+  const SlotClasses& classes = state.classes;
+  CacheStats stats = state.counters;
+  const quota::Ledger& ledger = state.accounts.ledger();
+  stats.hot_bytes_limit = state.slots.capacity().hot_bytes;
+  stats.hot_bytes_used = ledger.used_bytes();
+  stats.hot_bytes_peak = ledger.peak_bytes();
+  stats.sealed = state.slots.stats(0);
+  const uint32_t groups = classes.group_count();
+  const bool encodes = classes.count() > groups;
+  if (groups > 1) stats.sealed_second = state.slots.stats(1);
+  if (encodes) stats.open = state.slots.stats(classes.OpenClassOf(0));
+  if (encodes && groups > 1) stats.open_second = state.slots.stats(classes.OpenClassOf(1));
+  // A block that moves is counted where it was until it has moved.
+  const PerClass<SlotClassStats*> of_class = {
+      &stats.sealed, groups > 1 ? &stats.sealed_second : &stats.open,
+      groups > 1 ? &stats.open : nullptr, groups > 1 ? &stats.open_second : nullptr};
+  for (uint32_t c = 0; c < classes.count(); ++c) {
+    if (!state.reading.to[c].is_none()) --of_class[c]->slots_used;
+  }
+  stats.published_blocks = state.directory.size();
+  state.accounts.ForEach([&](TenantId tenant) {
+    stats.evictable_blocks += state.accounts.listed_whole(tenant);
+    stats.passed_blocks += state.accounts.listed_slots(tenant);
+    stats.pinned_blocks += state.accounts.pinned_blocks(tenant);
+  });
+  stats.hollow_blocks = state.directory.empty_count();
+  stats.twin_slots = state.directory.twin_slots();
+  stats.stored_blocks = state.directory.stored();
+  stats.unwritten_blocks = state.directory.queued();
+  stats.sequence_bytes = state.sequence_bytes;
+  return stats;
+}
+
+std::string BlockMapOf(const LockedState& cache) {
+  const SlotClasses& classes = cache.classes();
+  // The marks are taken first: the pool's lock is held while it asks for them.
+  PerClass<std::vector<char>> marks;
+  bool more = true;
+  for (uint32_t begin = 0; more; begin += kBlocksPerHold) {
+    more = cache.Look([&](const State& state) { return MarkSlots(state, begin, marks); });
+  }
+  std::string map;
+  for (uint32_t c = 0; c < classes.count(); ++c) {
+    const uint32_t group = classes.GroupOf(c);
+    if (classes.count() > 1) {
+      const std::string layers =
+          !classes.reach(group).windowed()
+              ? std::string("full attention")
+              : fmt::format("a window of {} tokens", cache.layout().group(group).window_tokens);
+      map += fmt::format("{} slots, layers with {}:\n", classes.is_sealed(c) ? "sealed" : "open",
+                         layers);
+    }
+    map += cache.slots().pool(c).Map([&](SlotId slot, uint32_t) {
+      const std::vector<char>& of_class = marks[c];
+      return slot.number() < of_class.size() ? of_class[slot.number()] : 'p';
+    });
+  }
+  return map;
 }
 
 }  // namespace quire::cache

@@ -1,11 +1,12 @@
-// What is published, block by block, for people and monitors: a verb that only looks.
+// What is in the cache, for people and monitors: verbs that only look.
 #ifndef QUIRE_CACHE_ENTRIES_H_
 #define QUIRE_CACHE_ENTRIES_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "cache/state.h"
+#include "cache/locked_state.h"
 
 namespace quire::cache {
 
@@ -16,6 +17,11 @@ inline constexpr uint32_t kEntriesPerHold = kRecordsPerHold / 2;
 /// account or (none) of all. Needs room for so many in `entries`. False: no ids are above these.
 bool AppendEntries(const State& state, uint32_t begin, TenantId account,
                    std::vector<CacheEntry>& entries);
+
+/// As Cache::Entries, stats and BlockMap; how many sequences there are is not known here.
+Result<std::vector<CacheEntry>> EntriesOf(LockedState& cache, const EntriesRequest& request);
+CacheStats StatsOf(const State& state);
+std::string BlockMapOf(const LockedState& cache);
 
 }  // namespace quire::cache
 

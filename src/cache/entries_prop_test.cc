@@ -288,7 +288,7 @@ TEST(Entries, GoInPieces) {
   cache.Run(SomeTokens(kLong * kBlock, 1)).reset();
   auto& core = static_cast<Core&>(*cache.cache);
   EXPECT_EQ(Must(core.Entries({})).size(), kLong);
-  EXPECT_LE(core.most_touched(), kRecordsPerHold);
+  EXPECT_LE(core.state().most_touched(), kRecordsPerHold);
   EXPECT_EQ(core.Entries({.tenant = TenantId(9)}).error().code, ErrorCode::kNotFound);
 }
 

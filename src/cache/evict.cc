@@ -209,4 +209,22 @@ void Drop(State& state, BlockId block, MissReason reason) {
   }
 }
 
+uint64_t Evict(LockedState& cache, uint64_t blocks) {
+  uint64_t evicted = 0;
+  bool more = true;
+  while (more && evicted < blocks) {
+    cache.With([&](State& state) {
+      if (LetTimePass(state)) return;
+      const uint64_t end = std::min<uint64_t>(blocks, evicted + kBlocksPerHold);
+      while (evicted < end && state.directory.MayGoOn() && (more = EvictOldest(state))) ++evicted;
+    });
+  }
+  return evicted;
+}
+
+void LetTimePass(LockedState& cache) {
+  while (cache.With([](State& state) { return LetTimePass(state); })) {
+  }
+}
+
 }  // namespace quire::cache

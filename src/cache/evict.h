@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cache/state.h"
+#include "cache/locked_state.h"
 
 namespace quire::cache {
 
@@ -40,6 +40,13 @@ bool SettleSome(State& state);
 /// A block that nobody leases leaves the cache, and those before it that are of no use without it.
 /// `reason` is what later lookups will hear, unless the block's standing says more.
 void Drop(State& state, BlockId block, MissReason reason);
+
+// In holds of their own.
+
+/// As Cache::Evict.
+uint64_t Evict(LockedState& cache, uint64_t blocks);
+/// As with State, until there is nothing more that such pins kept.
+void LetTimePass(LockedState& cache);
 
 }  // namespace quire::cache
 

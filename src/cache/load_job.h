@@ -1,19 +1,26 @@
-// A load: what of a prompt the store has and memory lacks, and what has come of it so far.
+// A load: what of a prompt the store has and memory lacks, what has come of it so far, and the
+// verbs that attach it block by block, in the order of the prompt.
 #ifndef QUIRE_CACHE_LOAD_JOB_H_
 #define QUIRE_CACHE_LOAD_JOB_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "cache/core.h"
+#include "cache/admit.h"
+#include "cache/holds.h"
+#include "cache/lookup.h"
+#include "cache/publish.h"
 #include "quire/cache.h"
 #include "quire/disk_store.h"
 #include "tier/record.h"
 
 namespace quire::cache {
+
+class Loading;
 
 /// Which block a record has to be.
 struct RecordWanted {
@@ -28,8 +35,8 @@ struct RecordWanted {
 ///
 /// Threads: the atomics any; the rest is the mover's until `left`, then the ticket's
 struct LoadJob {
-  LoadJob(Core& of, Plan from, const LoadOptions& with)
-      : core(of), plan(std::move(from)), options(with) {}
+  LoadJob(Loading& of, Plan from, const LoadOptions& with)
+      : loading(of), plan(std::move(from)), options(with) {}
   LoadJob(const LoadJob&) = delete;
   LoadJob& operator=(const LoadJob&) = delete;
 
@@ -38,8 +45,9 @@ struct LoadJob {
   /// Tokens of the prompt before that block, and how many entries end within so many tokens.
   uint64_t TokensBefore(size_t i) const;
   size_t EntriesIn(uint64_t tokens) const;
+  Mover& mover() const;
 
-  Core& core;
+  Loading& loading;
   std::optional<Plan> plan;  // until the ticket ends
   const LoadOptions options;
   uint64_t begin_us = 0;     // by the store's clock
@@ -61,6 +69,42 @@ struct LoadJob {
   std::atomic<bool> cancelled = false;
   std::atomic<bool> done = false;  // what came stands
   std::atomic<bool> left = false;  // and the mover looks at nothing of this any more
+};
+
+/// What tickets and the mover call; of one job one of them at a time.
+///
+/// Threads: any
+class Loading {
+ public:
+  Loading(Search& search, Admission& admission, const SequenceVerbs& verbs)
+      : cache_(verbs.cache), search_(search), admission_(admission), verbs_(verbs) {}
+
+  LockedState& cache() { return cache_; }
+  /// As Cache::Load.
+  Result<Ticket> Load(Plan plan, const LoadOptions& options);
+  /// Holds the first `count` entries of a job, which its ticket's holder has published, so that
+  /// those after them can be attached. False: they are not all there.
+  bool AdoptComputed(LoadJob& job, size_t count);
+  /// Publishes entries [first, first + count) of a job, which have been loaded, and holds them for
+  /// it. Returns how many; those that follow may not be published.
+  size_t AttachLoaded(LoadJob& job, size_t first, size_t count);
+  /// The same with the open forms, when all blocks are attached.
+  void AttachTwins(LoadJob& job);
+  /// As Ticket::Front.
+  Plan FrontOf(const LoadJob& job, uint64_t tokens);
+  /// The plan of a job that is done, with what came.
+  Plan Take(LoadJob& job);
+  /// Lets go of all that a job that is done has.
+  void Drop(LoadJob& job);
+
+ private:
+  bool loads_from_end() const;
+  size_t AttachRun(LoadJob& job, size_t first, size_t count);
+
+  LockedState& cache_;
+  Search& search_;
+  Admission& admission_;
+  const SequenceVerbs& verbs_;
 };
 
 }  // namespace quire::cache

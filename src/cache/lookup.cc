@@ -1,10 +1,16 @@
 #include "cache/lookup.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "base/bits.h"
+#include "base/canary.h"
+#include "base/sync_point.h"
 #include "cache/below.h"
 #include "cache/hit_length.h"
 #include "cache/leases.h"
+#include "cache/mover.h"
+#include "cache/tenants.h"
 
 namespace quire::cache {
 namespace {
@@ -193,6 +199,199 @@ std::vector<MissRun> MissesOf(std::span<const TokenId> prompt, uint32_t block_to
   AddRun(runs, MissReason::kNeverSeen, (reusable - block) * block_tokens, 0);
   AddRun(runs, MissReason::kPartialBlock, prompt.size() - reusable * block_tokens, 0);
   return runs;
+}
+
+FoundPath Search::FindPath(std::span<const TokenId> prompt, const PublishLocation& location) {
+  return FindBlocks(
+      prompt.first(ReusableBlocks(prompt.size(), cache_.block_tokens()) * cache_.block_tokens()),
+      location,
+      /*explains=*/true);
+}
+
+// `explains`: says of what is missing whether it is there under another root.
+FoundPath Search::FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
+                             bool explains) {
+  FoundPath path;
+  SearchElsewhere search;
+  const auto look_elsewhere = [&](State& state) {
+    const bool all = path.blocks.size() * cache_.block_tokens() == tokens.size();
+    return explains && !all && FindElsewhere(state, tokens, location, search, path);
+  };
+  // Most searches are short enough for one hold.
+  bool elsewhere = false;
+  while (cache_.With([&](State& state) {
+    if (FindMore(state, tokens, location, path)) return true;
+    elsewhere = look_elsewhere(state);
+    return false;
+  })) {
+  }
+  while (elsewhere) {
+    AtSyncPoint("acquire: before other roots are searched");
+    elsewhere = cache_.With(look_elsewhere);
+  }
+  return path;
+}
+
+// False: some of it went since it was found, and nothing is held.
+bool Search::LeasePath(const FoundPath& path, std::vector<SlotId>& held) {
+  BlockId leased;  // a block of the path that has a lease of ours
+  bool all = true;
+  LockedState::ForPieces(path.blocks.size(), [&](size_t begin, size_t end) {
+    if (!all) return;
+    AtSyncPoint("acquire: before blocks are leased");
+    cache_.With([&](State& state) { all = LeaseSome(state, path, begin, end, leased, held); });
+  });
+  if (!leased.is_none()) cache_.With([&](State& state) { DropLease(state, leased); });
+  if (all) return true;
+  cache_.ReleaseSlots(held);
+  held.clear();
+  return false;
+}
+
+// What is remembered of the blocks after the one with `key`, up to the first that is not: what
+// continued that one went earlier and is forgotten too. The keys are hashed without the lock.
+std::vector<Ghost> Search::FindGhosts(std::span<const TokenId> tokens, Digest key,
+                                      const PublishLocation& location) {
+  constexpr uint64_t kKeysPerHold = 64;
+  std::vector<Ghost> found;
+  std::vector<Digest> keys;
+  uint64_t wanted = 1;  // most prompts end the search with their first block
+  while (tokens.size() >= cache_.block_tokens()) {
+    const bool any = cache_.With(
+        [&](State& state) { return !state.directory.ghosts(state.account_of(location)).empty(); });
+    if (!any) return found;
+    keys.clear();
+    for (; keys.size() < wanted && tokens.size() >= cache_.block_tokens();
+         tokens = tokens.subspan(cache_.block_tokens())) {
+      key = ChildKey(*location.domain, key, tokens.data(), cache_.block_tokens());
+      keys.push_back(key);
+    }
+    wanted = kKeysPerHold;
+    const bool all =
+        cache_.With([&](State& state) { return cache::FindGhosts(state, location, keys, found); });
+    if (!all) return found;
+  }
+  return found;
+}
+
+// The keys of blocks that nobody knows, as long as the store has them: hashed forward from where
+// the tree ends.
+std::vector<Digest> Search::KeysBelow(std::span<const TokenId> prompt,
+                                      const PublishLocation& location,
+                                      const FoundPath& path) const {
+  constexpr uint64_t kKeysAtOnce = 32;
+  const uint64_t known = path.blocks.size();
+  const uint64_t reusable = ReusableBlocks(prompt.size(), cache_.block_tokens());
+  std::vector<Digest> beyond;
+  std::vector<tier::Presence> present;
+  Digest key = path.last_key;
+  for (uint64_t wanted = 1; known + beyond.size() < reusable; wanted = kKeysAtOnce) {
+    const size_t before = beyond.size();
+    const uint64_t count = std::min(wanted, reusable - known - before);
+    for (uint64_t i = 0; i < count; ++i) {
+      const TokenId* const tokens = &prompt[(known + beyond.size()) * cache_.block_tokens()];
+      key = ChildKey(*location.domain, key, tokens, cache_.block_tokens());
+      beyond.push_back(key);
+    }
+    present.assign(count, tier::Presence::kAbsent);
+    cache_.mover()->Find(std::span(beyond).subspan(before), present);
+    auto absent = std::ranges::find(present, tier::Presence::kAbsent);
+    if (Planted(Canary::kTrustChildren)) {
+      absent = std::find(present.rbegin(), present.rend(), tier::Presence::kPresent).base();
+    }
+    beyond.resize(before + static_cast<size_t>(absent - present.begin()));
+    if (absent != present.end()) break;
+  }
+  return beyond;
+}
+
+// The hit is counted as if all that the store has were here.
+void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& location,
+                       const FoundPath& path, LoadList& load) const {
+  if (!path.bad.empty()) return;  // what stands there is in the way
+  const SlotClasses& classes = cache_.classes();
+  const uint64_t known = path.blocks.size();
+  const uint64_t reusable = ReusableBlocks(prompt.size(), cache_.block_tokens());
+  const auto has = [&](uint32_t slot_class, uint64_t block) {
+    return block < known && !path.slots[slot_class][block].is_none();
+  };
+  const uint64_t resident = UsableBlocks(classes, prompt.size(), known, has).first;
+  if (resident == reusable) return;
+
+  const std::vector<Digest> beyond = KeysBelow(prompt, location, path);  // of blocks [known, ...)
+  const auto key_of = [&](uint64_t block) -> const Digest& {
+    return block < known ? path.digests[block] : beyond[block - known];
+  };
+  const auto store_has = [&](const Digest& wanted) {
+    tier::Presence presence = tier::Presence::kAbsent;
+    cache_.mover()->Find({&wanted, 1}, {&presence, 1});
+    return presence != tier::Presence::kAbsent;
+  };
+  // Each block is asked for once, however often the hit's length looks at it.
+  enum class Known : uint8_t { kNo, kAbsent, kPresent };
+  std::vector<Known> sealed_below(known, Known::kNo);
+  std::vector<Known> twins_below(known + beyond.size(), Known::kNo);
+  const auto below = [&](uint32_t slot_class, uint64_t block) {
+    const bool is_sealed = classes.is_sealed(slot_class);
+    if (is_sealed && block >= known) return true;
+    Known& memo = is_sealed ? sealed_below[block] : twins_below[block];
+    if (memo == Known::kNo) {
+      const bool found = store_has(is_sealed ? key_of(block) : TwinKey(key_of(block)));
+      memo = found ? Known::kPresent : Known::kAbsent;
+    }
+    return memo == Known::kPresent;
+  };
+  const auto could_have = [&](uint32_t slot_class, uint64_t block) {
+    return has(slot_class, block) || below(slot_class, block);
+  };
+  const uint64_t hit =
+      UsableBlocks(classes, prompt.size(), known + beyond.size(), could_have).first;
+  if (hit <= resident) return;
+
+  load.blocks = hit;
+  load.tokens = (hit - resident) * cache_.block_tokens();
+  load.parent_key = resident == 0                                   ? location.root_key
+                    : resident - 1 < known && !path.digests.empty() ? path.digests[resident - 1]
+                                                                    : path.last_key;
+  for (uint64_t i = resident; i < hit; ++i) {
+    PerClass<bool>& wanted = load.wanted.emplace_back();
+    load.keys.push_back(key_of(i));
+    bool any_needed = false;
+    for (uint32_t c = 0; c < classes.count(); ++c) {
+      if (!classes.IsNeeded(c, i, hit * cache_.block_tokens())) continue;
+      any_needed = any_needed || classes.is_sealed(c);
+      wanted[c] = !has(c, i);
+    }
+    // Where every layer looks through a window, those after it are found through its bytes.
+    for (uint32_t group = 0; group < classes.group_count() && !any_needed && i >= known; ++group) {
+      wanted[group] = true;
+    }
+    for (uint32_t c = 0; c < classes.count(); ++c) {
+      if (wanted[c]) load.bytes += classes.slot_bytes(c);
+    }
+  }
+}
+
+// How many blocks of a prompt the account has below under another root: of other weights, or made
+// in another way. Roots of other domains lead nowhere, because keys are hashed with the secret.
+uint64_t Search::FindElsewhereBelow(std::span<const TokenId> prompt,
+                                    const PublishLocation& location) const {
+  const auto publisher = PublisherOf(cache_, location.tenant);
+  for (const tier::RecordRoot& root : cache_.mover()->RootsOf(publisher)) {
+    if (root.key == location.root_key || root.block_tokens == 0) continue;
+    Digest key = root.key;
+    uint64_t tokens = 0;
+    while (prompt.size() - tokens >= root.block_tokens) {
+      key = ChildKey(*location.domain, key, &prompt[tokens], root.block_tokens);
+      tier::Presence presence = tier::Presence::kAbsent;
+      cache_.mover()->Find({&key, 1}, {&presence, 1});
+      if (presence == tier::Presence::kAbsent) break;
+      tokens += root.block_tokens;
+    }
+    if (tokens > 0)
+      return DivUp(tokens, uint64_t{cache_.block_tokens()});  // the others cost as much
+  }
+  return 0;
 }
 
 }  // namespace quire::cache

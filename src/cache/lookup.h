@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cache/hit_length.h"
-#include "cache/state.h"
+#include "cache/locked_state.h"
 
 namespace quire::cache {
 
@@ -85,6 +85,39 @@ bool FindGhosts(State& state, const PublishLocation& location, std::span<const D
 /// Divides the prompt after the hit into runs with one reason each.
 std::vector<MissRun> MissesOf(std::span<const TokenId> prompt, uint32_t block_tokens,
                               const FoundPath& path, std::span<const Ghost> ghosts);
+
+/// Runs these over a whole prompt, and asks the store for the rest.
+///
+/// Threads: any
+class Search {
+ public:
+  explicit Search(LockedState& cache) : cache_(cache) {}
+
+  /// What memory has of a prompt, and whether there is more under another root.
+  FoundPath FindPath(std::span<const TokenId> prompt, const PublishLocation& location);
+  /// What memory has of these tokens. `explains`: says of what is missing whether it is there under
+  /// another root.
+  FoundPath FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
+                       bool explains);
+  /// What of a prompt the store has besides a path that was found. Needs a mover.
+  void FindBelow(std::span<const TokenId> prompt, const PublishLocation& location,
+                 const FoundPath& path, LoadList& load) const;
+  /// How many blocks of a prompt the account has below under another root. Needs a mover.
+  uint64_t FindElsewhereBelow(std::span<const TokenId> prompt,
+                              const PublishLocation& location) const;
+  /// What is remembered of the blocks after the one with `key`, up to the first that is not.
+  std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key,
+                                const PublishLocation& location);
+  /// Holds what a query after a path that was found needs. False: some of it went since it was
+  /// found, and nothing is held.
+  bool LeasePath(const FoundPath& path, std::vector<SlotId>& held);
+
+ private:
+  std::vector<Digest> KeysBelow(std::span<const TokenId> prompt, const PublishLocation& location,
+                                const FoundPath& path) const;
+
+  LockedState& cache_;
+};
 
 }  // namespace quire::cache
 

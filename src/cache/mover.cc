@@ -9,7 +9,7 @@
 #include "base/canary.h"
 #include "base/log.h"
 #include "base/sync_point.h"
-#include "cache/core.h"
+#include "cache/below.h"
 #include "cache/load_job.h"
 #include "cache/records.h"
 
@@ -20,8 +20,6 @@ using tier::StoreCompletion;
 using tier::StoreOutcome;
 
 constexpr uint32_t kWritesPerTick = 16;
-constexpr size_t kBlocksInFlight = 64;      // of one load
-constexpr size_t kPublishBlocksMax = 32;    // at once: others wait for the cache's lock meanwhile
 constexpr uint64_t kBusyPauseUs = 500;      // the store can take no more just now
 constexpr uint64_t kFullPauseUs = 100'000;  // nor will it soon
 constexpr uint64_t kDiskWaitUs = 1000;
@@ -29,56 +27,13 @@ constexpr uint64_t kPaceWaitUs = 2000;      // while blocks wait for their turn 
 constexpr uint64_t kCommitWaitUs = 10'000;  // while records wait for their commit
 constexpr uint64_t kIdleWaitUs = 100'000;
 
-MissReason ReasonOf(StoreOutcome outcome) {
-  const bool late = outcome == StoreOutcome::kDeadline || outcome == StoreOutcome::kCancelled;
-  return late ? MissReason::kLoadLate : MissReason::kLoadFailed;
-}
-
-bool AnyOf(const PerClass<SlotId>& slots, uint32_t begin, uint32_t end) {
-  return std::any_of(slots.begin() + begin, slots.begin() + end,
-                     [](SlotId slot) { return !slot.is_none(); });
-}
-
 }  // namespace
 
-/// A load of one record of a job.
-struct Mover::Get {
-  ActiveLoad* load = nullptr;
-  size_t entry = 0;
-  bool twins = false;
-  std::vector<std::span<std::byte>> out{};
-  std::vector<uint32_t> crcs{};             // of each
-  PerClass<std::vector<std::byte>> host{};  // where the host cannot reach the slots
-};
-
-/// A job under way.
-struct Mover::ActiveLoad {
-  explicit ActiveLoad(std::shared_ptr<LoadJob> of)
-      : job(std::move(of)),
-        pending(job->slots.size()),
-        end(job->slots.size()),
-        meets(job->options.order == LoadOrder::kFromEnd),
-        next(end),
-        came(end) {}
-
-  bool IsWanted(size_t entry) const { return entry >= computed && entry < end; }
-
-  std::shared_ptr<LoadJob> job;
-  std::vector<uint8_t> pending;  // records of each entry that are being loaded
-  size_t started = 0;            // entries
-  size_t attached = 0;
-  size_t end;  // entries that may still come
-  // From the end, until it has met what was computed.
-  bool meets;
-  size_t next;          // entries from here on were started
-  size_t came;          // and those from here on have come
-  size_t computed = 0;  // entries before this one are the caller's own
-  uint32_t gets = 0;
-  bool twins_failed = false;
-};
-
 Mover::Mover(std::unique_ptr<tier::Store> store, const Clock& clock, uint64_t spread_us)
-    : store_(std::move(store)), clock_(clock), spread_us_(spread_us) {}
+    : store_(std::move(store)),
+      clock_(clock),
+      spread_us_(spread_us),
+      loads_(*store_, clock, next_tag_, load_counters_) {}
 
 Mover::~Mover() {
   {
@@ -128,9 +83,9 @@ void Mover::Wake() {
   changed_.NotifyAll();
 }
 
-void Mover::Attach(Core& core) {
+void Mover::Attach(Storing& cache) {
   MutexLock lock(tick_mutex_);
-  sources_.push_back({.core = &core, .pace = WritePace(spread_us_)});
+  sources_.push_back({.cache = &cache, .pace = WritePace(spread_us_)});
 }
 
 void Mover::SetLimits(const tier::PublisherLimits& limits) {
@@ -138,11 +93,11 @@ void Mover::SetLimits(const tier::PublisherLimits& limits) {
   store_->SetLimits(limits);
 }
 
-void Mover::Detach(Core& core) {
+void Mover::Detach(Storing& cache) {
   MutexLock lock(tick_mutex_);
-  std::erase_if(sources_, [&](const Source& source) { return source.core == &core; });
+  std::erase_if(sources_, [&](const Source& source) { return source.cache == &cache; });
   for (auto& [tag, write] : writes_) {
-    if (write.core == &core) write.core = nullptr;
+    if (write.cache == &cache) write.cache = nullptr;
   }
 }
 
@@ -197,7 +152,7 @@ Result<void> Mover::Flush() {
 }
 
 void Mover::Load(std::shared_ptr<LoadJob> job) {
-  auto load = std::make_unique<ActiveLoad>(std::move(job));
+  auto load = Loads::Make(std::move(job));
   {
     MutexLock lock(mutex_);
     new_loads_.push_back(std::move(load));
@@ -227,15 +182,15 @@ bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& 
   MutexLock lock(tick_mutex_);
   bool worked = TakeWishes();
   worked = TakeLoads() || worked;
-  worked = AdvanceLoads() || worked;
+  worked = loads_.Advance() || worked;
   TouchUsed();
   worked = WriteSome() || worked;
   worked = StartFlushes() || worked;
   store_->Tick(done_, worked ? 0 : wait_us);
   worked = worked || !done_.empty();
   HandleDone();
-  worked = AdvanceLoads() || worked;
-  ended.swap(ended_loads_);
+  worked = loads_.Advance() || worked;
+  ended = loads_.TakeEnded();
   return worked;
 }
 
@@ -252,7 +207,7 @@ void Mover::HandleDone() {
 
 void Mover::Handle(const StoreCompletion& ended) {
   if (writes_.contains(ended.tag)) return EndWrite(ended);
-  if (gets_.contains(ended.tag)) return EndGet(ended);
+  if (loads_.Has(ended.tag)) return loads_.EndGet(ended);
   const auto asked = asked_.find(ended.tag);
   if (asked == asked_.end()) return;
   Wish* const wish = asked->second;
@@ -295,7 +250,7 @@ bool Mover::TakeWishes() {
 bool Mover::StartFlushes() {
   if (flushes_.empty()) return false;
   write_after_us_ = std::min(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
-  const auto has_writes = [](const Source& source) { return source.core->backlog().queued > 0; };
+  const auto has_writes = [](const Source& source) { return source.cache->backlog().queued > 0; };
   if (std::ranges::any_of(sources_, has_writes) && !Planted(Canary::kFlushEarly)) return false;
   const uint64_t tag = next_tag_++;
   flushes_.back()->put_back = put_back_;
@@ -312,21 +267,21 @@ void Mover::TouchUsed() {
   std::vector<Digest> keys;
   std::vector<tier::Presence> presence;
   for (const Source& source : sources_) {
-    Core* const core = source.core;
+    Storing& cache = *source.cache;
     // Others go on using blocks meanwhile: no more than could wait before.
     for (size_t begin = 0; begin < kUsedBelowMax; begin += kBlocksPerHold) {
-      std::vector<StoredForm> used = core->TakeUsed();
+      std::vector<StoredForm> used = cache.TakeUsed();
       if (used.empty()) break;
       keys.clear();
       for (const StoredForm& form : used) keys.push_back(form.twins ? TwinKey(form.key) : form.key);
       presence.assign(keys.size(), tier::Presence::kAbsent);
       store_->Touch(keys, presence);
-      if (core->options().hot_bytes > store_->Stats().bytes_cap / 2) continue;
+      if (cache.cache().options().hot_bytes > store_->Stats().bytes_cap / 2) continue;
       size_t lost = 0;
       for (size_t i = 0; i < used.size(); ++i) {
         if (presence[i] == tier::Presence::kAbsent) used[lost++] = used[i];
       }
-      if (lost > 0) core->OfferAgain(std::span(used).first(lost));
+      if (lost > 0) cache.OfferAgain(std::span(used).first(lost));
     }
   }
 }
@@ -337,7 +292,7 @@ bool Mover::FindDue() {
   bool any = false;
   holds_back_ = false;
   for (Source& source : sources_) {
-    const Core::Backlog backlog = source.core->backlog();
+    const Storing::Backlog backlog = source.cache->backlog();
     source.due = source.pace.Due(now_us, backlog.queued, backlog.lost_total);
     if (!flushes_.empty()) source.due = backlog.queued;
     any = any || source.due > 0;
@@ -357,16 +312,16 @@ bool Mover::WriteSome() {
       ++idle;
       continue;
     }
-    Core& core = *source.core;
+    Storing& cache = *source.cache;
     const uint64_t tag = next_tag_++;
-    writes_[tag] = {.core = &core};  // before the store has it: afterwards nothing may fail
+    writes_[tag] = {.cache = &cache};  // before the store has it: afterwards nothing may fail
     std::optional<StoredForm> put;
     const bool wrote =
-        core.WriteNext([&](const BlockToWrite& block, const Core::Sections& sections) {
+        cache.WriteNext([&](const BlockToWrite& block, const Storing::Sections& sections) {
           const StoredForm& form = block.form;
           put = form;
           if (block.is_last) --source.due;
-          const RecordShapes& shapes = core.shapes();
+          const RecordShapes& shapes = cache.cache().shapes();
           const tier::PutRequest request = {
               .identity = {.key = form.twins ? TwinKey(form.key) : form.key,
                            .parent = form.twins ? form.key : block.parent_key,
@@ -424,256 +379,14 @@ void Mover::EndWrite(const StoreCompletion& ended) {
                 StoreOutcomeName(ended.outcome));
       }
   }
-  if (write.core != nullptr) write.core->EndWrite(write.form, below, again);
+  if (write.cache != nullptr) write.cache->EndWrite(write.form, below, again);
 }
 
 bool Mover::TakeLoads() {
   MutexLock lock(mutex_);
   if (new_loads_.empty()) return false;
-  loads_.reserve(loads_.size() + new_loads_.size());
-  for (auto& load : new_loads_) loads_.push_back(std::move(load));
-  new_loads_.clear();
+  loads_.Start(new_loads_);
   return true;
-}
-
-bool Mover::AdvanceLoads() {
-  bool worked = false;
-  for (const auto& load : loads_) {
-    if (load->job->cancelled && load->attached < load->end) {
-      load->job->failure = MissReason::kLoadLate;
-      load->end = load->attached;
-      CancelGets(*load);
-    }
-    if (load->meets) TakeComputed(*load);
-    StartGets(*load);
-    if (load->meets) MeetComputed(*load);
-    worked = AttachReady(*load) || worked;
-    StartGets(*load);
-  }
-  for (size_t i = 0; i < loads_.size();) {
-    ActiveLoad& load = *loads_[i];
-    if (load.attached < load.end || load.gets > 0) {
-      ++i;
-      continue;
-    }
-    End(load);
-    ended_loads_.push_back(std::move(load.job));
-    loads_.erase(loads_.begin() + static_cast<ptrdiff_t>(i));
-    worked = true;
-  }
-  return worked;
-}
-
-std::optional<size_t> Mover::NextToStart(ActiveLoad& load) {
-  if (load.meets) {
-    const bool any = load.next > load.computed && load.next <= load.end;
-    if (!any || load.gets >= kBlocksInFlight) return std::nullopt;
-    return --load.next;
-  }
-  if (load.started >= std::min(load.end, load.attached + kBlocksInFlight)) return std::nullopt;
-  return load.started++;
-}
-
-void Mover::StartGets(ActiveLoad& load) {
-  const SlotClasses& classes = load.job->core.classes();
-  while (const auto entry = NextToStart(load)) {
-    const PerClass<SlotId>& slots = load.job->slots[*entry];
-    for (const bool twins : {false, true}) {
-      const bool wanted = twins ? AnyOf(slots, classes.group_count(), classes.count())
-                                : AnyOf(slots, 0, classes.group_count());
-      if (!wanted || StartGet(load, *entry, twins)) continue;
-      NotComing(load, *entry, twins, MissReason::kLoadFailed);
-      break;
-    }
-  }
-}
-
-// All pieces that are wanted follow one another, so one request reads them. False: memory ran out,
-// and nothing of it is under way.
-bool Mover::StartGet(ActiveLoad& load, size_t entry, bool twins) {
-  const uint64_t tag = next_tag_++;
-  try {
-    AskFor(load, entry, twins, tag);
-  } catch (const std::bad_alloc&) {
-    if (gets_.contains(tag)) store_->Cancel(tag);  // however much of it the store knows
-    gets_.erase(tag);
-    return false;
-  }
-  ++load.pending[entry];
-  ++load.gets;
-  return true;
-}
-
-void Mover::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
-  const LoadJob& job = *load.job;
-  const Core& core = job.core;
-  const RecordShapes& shapes = core.shapes();
-  const RecordWanted wanted = job.WantedAt(entry);
-  auto get = std::make_unique<Get>();
-  get->load = &load;
-  get->entry = entry;
-  get->twins = twins;
-  tier::LoadRequest request = {
-      .identity = {.key = twins ? TwinKey(wanted.key) : wanted.key,
-                   .parent = twins ? wanted.key : wanted.parent_key,
-                   .profile = shapes.profile(),
-                   .geometry = shapes.geometry(),
-                   .publisher = job.publisher,
-                   .erase_epoch = Core::StateOf(*job.plan).location.below_epoch,
-                   .block_index = wanted.block_index,
-                   .tokens = wanted.tokens},
-      .layout = &shapes.record(twins),
-      .tag = tag};
-  for (uint32_t c = 0; c < core.classes().count(); ++c) {
-    const SlotId slot = job.slots[entry][c];
-    if (slot.is_none() || core.classes().is_sealed(c) == twins) continue;
-    std::span<std::byte> bytes = core.slots().HostBytes(slot);
-    if (bytes.empty()) {
-      get->host[c].resize(core.classes().slot_bytes(c));
-      bytes = get->host[c];
-    }
-    if (request.section_count == 0) request.section_first = shapes.sections(c).first;
-    request.section_count += shapes.sections(c).count;
-    shapes.Cut(c, bytes, get->out);
-  }
-  get->crcs.resize(get->out.size());
-  request.out = get->out;
-  request.crcs = get->crcs;
-  gets_[tag] = std::move(get);
-  store_->Get({&request, 1}, job.deadline_us);
-}
-
-void Mover::EndGet(const StoreCompletion& ended) {
-  const auto found = gets_.find(ended.tag);
-  const std::unique_ptr<Get> get = std::move(found->second);
-  gets_.erase(found);
-  if (Planted(Canary::kForgetLate) && get->load == nullptr) return;
-  ActiveLoad& load = *get->load;
-  --load.gets;
-  --load.pending[get->entry];
-  if (get->entry < load.computed) return GiveBack(load, get->entry);
-  if (ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed)) {
-    ++loaded_;
-    TakeIn(*get);
-    return;
-  }
-  NotComing(load, get->entry, get->twins, ReasonOf(ended.outcome));
-}
-
-// What was read counts as what the store compared: its checksums go with the bytes.
-void Mover::TakeIn(const Get& get) {
-  LoadJob& job = *get.load->job;
-  const Core& core = job.core;
-  std::span<const uint32_t> crcs = get.crcs;
-  for (uint32_t c = 0; c < core.classes().count(); ++c) {
-    const SlotId slot = job.slots[get.entry][c];
-    if (slot.is_none() || core.classes().is_sealed(c) == get.twins) continue;
-    const uint32_t count = core.shapes().sections(c).count;
-    job.crcs[get.entry][c] = core.shapes().Join(c, crcs.first(count));
-    crcs = crcs.subspan(count);
-    if (!get.host[c].empty()) core.slots().CopyIn(get.host[c].data(), slot);
-  }
-  core.slots().ops().Synchronize();  // what was copied from goes
-}
-
-void Mover::NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason) {
-  ++load_failures_;
-  if (entry >= load.end) return;  // it is not wanted any more
-  if (twins) {
-    load.twins_failed = true;
-    return;
-  }
-  load.job->failure = reason;
-  load.end = entry;
-  CancelGets(load);
-}
-
-// What comes after the end, or was computed, is of no use any more.
-void Mover::CancelGets(ActiveLoad& load) {
-  for (const auto& [tag, get] : gets_) {
-    if (get->load != &load || load.IsWanted(get->entry)) continue;
-    if (Planted(Canary::kForgetLate)) {
-      --load.gets;
-      get->load = nullptr;
-      continue;
-    }
-    store_->Cancel(tag);
-  }
-}
-
-bool Mover::IsReady(const ActiveLoad& load, size_t entry) {
-  return load.pending[entry] == 0 || Planted(Canary::kAttachEarly);
-}
-
-// How far the caller has computed by now: what lies before that is not read any more.
-void Mover::TakeComputed(ActiveLoad& load) {
-  const size_t computed = load.job->computed;
-  if (computed <= load.computed) return;
-  const size_t before = std::exchange(load.computed, computed);
-  CancelGets(load);
-  for (size_t entry = before; entry < computed; ++entry) {
-    if (load.pending[entry] == 0) GiveBack(load, entry);
-  }
-}
-
-void Mover::GiveBack(ActiveLoad& load, size_t entry) {
-  PerClass<SlotId>& slots = load.job->slots[entry];
-  PerClass<SlotId> given = slots;
-  const auto end =
-      std::remove_if(given.begin(), given.end(), [](SlotId slot) { return slot.is_none(); });
-  slots.fill(SlotId::None());
-  load.job->core.ReleaseSlots({given.begin(), end});
-}
-
-// When all has come that was not computed, what was computed is what it is attached to.
-void Mover::MeetComputed(ActiveLoad& load) {
-  load.came = std::min(load.came, load.end);
-  while (load.came > std::max(load.next, load.computed) && IsReady(load, load.came - 1)) {
-    --load.came;
-  }
-  load.job->unread = load.came;
-  load.job->blocks_ready = load.end - load.came;
-  if (load.came > load.computed) return;
-  const size_t first = std::min(load.computed, load.end);
-  if (first < load.end && !load.job->core.AdoptComputed(*load.job, first)) {
-    load.end = load.attached;  // nobody holds it any more, or it may not be published
-    return;
-  }
-  load.meets = false;
-  load.attached = first;
-  load.started = load.end;
-}
-
-bool Mover::AttachReady(ActiveLoad& load) {
-  if (load.meets) return false;
-  bool worked = false;
-  while (load.attached < load.end) {
-    size_t ready = load.attached;
-    while (ready < std::min(load.end, load.started) && IsReady(load, ready) &&
-           ready < load.attached + kPublishBlocksMax) {
-      ++ready;
-    }
-    if (ready == load.attached) return worked;
-    const size_t count = ready - load.attached;
-    const size_t attached = load.job->core.AttachLoaded(*load.job, load.attached, count);
-    load.attached += attached;
-    load.job->blocks_ready = load.attached - load.computed;
-    worked = true;
-    if (attached == count) continue;
-    load.end = load.attached;  // it may not be published any more
-    CancelGets(load);
-  }
-  return worked;
-}
-
-void Mover::End(ActiveLoad& load) {
-  LoadJob& job = *load.job;
-  if (!load.twins_failed && load.end == job.slots.size()) job.core.AttachTwins(job);
-  if (load.twins_failed && job.failure == MissReason::kNeverSeen) {
-    job.failure = MissReason::kLoadFailed;
-  }
-  job.end_us = clock_.NowMicros();
-  job.done = true;
 }
 
 DiskStoreStats Mover::stats() const {
@@ -686,8 +399,8 @@ DiskStoreStats Mover::stats() const {
           .bytes_put = store.bytes_put,
           .bytes_written = store.bytes_written,
           .bytes_read = store.bytes_read,
-          .records_loaded = loaded_,
-          .loads_failed = load_failures_,
+          .records_loaded = load_counters_.loaded,
+          .loads_failed = load_counters_.failures,
           .records_dropped = dropped_,
           .records_recycled = store.evicted,
           .records_damaged = store.damaged,

@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "cache/below.h"
+#include "cache/loads.h"
 #include "cache/write_pace.h"
 #include "env/files.h"
 #include "quire/disk_store.h"
@@ -22,17 +23,15 @@
 
 namespace quire::cache {
 
-class Core;
+class Storing;
 struct LoadJob;
 
 /// The only thing that talks to a store. A state machine: whoever calls Tick moves everything on, a
 /// thread of its own in production, a test by hand.
 ///
 /// Written are blocks as they were published, parents before children, each once. Their slots are
-/// read while nobody holds them: an eviction goes on, and the slots are free a copy later. Loaded
-/// are records into slots of the job, which are published in the order of the path when the store
-/// has verified them: as they come, or, of a load from the end, when they meet what its caller has
-/// computed and published from the front.
+/// read while nobody holds them: an eviction goes on, and the slots are free a copy later. What is
+/// loaded is the business of Loads.
 ///
 /// Threads:  any
 /// Lifetime: the clock must outlive it; caches detach before it ends
@@ -50,8 +49,8 @@ class Mover {
   bool Tick(uint64_t wait_us);
 
   /// Takes what a cache publishes; Detach ends that.
-  void Attach(Core& core);
-  void Detach(Core& core);
+  void Attach(Storing& cache);
+  void Detach(Storing& cache);
   /// A cache has something to write.
   void Wake();
 
@@ -86,16 +85,14 @@ class Mover {
     std::optional<tier::StoreOutcome> outcome{};  // it has ended
   };
   struct Source {  // a cache whose blocks are written
-    Core* core = nullptr;
+    Storing* cache = nullptr;
     WritePace pace;
     uint64_t due = 0;  // blocks, in this tick
   };
   struct Write {
-    Core* core = nullptr;
+    Storing* cache = nullptr;
     StoredForm form{};
   };
-  struct ActiveLoad;
-  struct Get;
 
   void Run();
   void Wait();
@@ -112,22 +109,6 @@ class Mover {
   bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
   bool StartFlushes() QUIRE_REQUIRES(tick_mutex_);
   void EndWrite(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
-  bool AdvanceLoads() QUIRE_REQUIRES(tick_mutex_);
-  static std::optional<size_t> NextToStart(ActiveLoad& load);
-  void StartGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
-  bool StartGet(ActiveLoad& load, size_t entry, bool twins) QUIRE_REQUIRES(tick_mutex_);
-  void AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) QUIRE_REQUIRES(tick_mutex_);
-  void NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason)
-      QUIRE_REQUIRES(tick_mutex_);
-  void EndGet(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
-  static void TakeIn(const Get& get);
-  static bool IsReady(const ActiveLoad& load, size_t entry);
-  void TakeComputed(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
-  void GiveBack(ActiveLoad& load, size_t entry) QUIRE_REQUIRES(tick_mutex_);
-  void MeetComputed(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
-  bool AttachReady(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
-  void CancelGets(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
-  void End(ActiveLoad& load) QUIRE_REQUIRES(tick_mutex_);
   void HandleDone() QUIRE_REQUIRES(tick_mutex_);
   void Handle(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
 
@@ -142,14 +123,13 @@ class Mover {
   uint64_t write_after_us_ QUIRE_GUARDED_BY(tick_mutex_) = 0;
   bool warned_ QUIRE_GUARDED_BY(tick_mutex_) = false;
   std::map<uint64_t, Write> writes_ QUIRE_GUARDED_BY(tick_mutex_);  // by tag
-  std::map<uint64_t, std::unique_ptr<Get>> gets_ QUIRE_GUARDED_BY(tick_mutex_);
   std::map<uint64_t, Wish*> asked_ QUIRE_GUARDED_BY(tick_mutex_);
   std::vector<tier::StoreCompletion> done_ QUIRE_GUARDED_BY(tick_mutex_);  // not handled yet
   // Blocks that the store could not take just then.
   uint64_t put_back_ QUIRE_GUARDED_BY(tick_mutex_) = 0;
   std::vector<Wish*> flushes_ QUIRE_GUARDED_BY(tick_mutex_);  // that wait for the queues
-  std::vector<std::unique_ptr<ActiveLoad>> loads_ QUIRE_GUARDED_BY(tick_mutex_);
-  std::vector<std::shared_ptr<LoadJob>> ended_loads_ QUIRE_GUARDED_BY(tick_mutex_);
+  Loads::Counters load_counters_;
+  Loads loads_ QUIRE_GUARDED_BY(tick_mutex_);
 
   mutable Mutex mutex_{LockRank::kLeaf};
   CondVar changed_;  // for the thread
@@ -157,14 +137,12 @@ class Mover {
   bool woken_ QUIRE_GUARDED_BY(mutex_) = false;
   bool stops_ QUIRE_GUARDED_BY(mutex_) = false;
   std::vector<Wish*> wishes_ QUIRE_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<ActiveLoad>> new_loads_ QUIRE_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Loads::ActiveLoad>> new_loads_ QUIRE_GUARDED_BY(mutex_);
 
   std::atomic<bool> holds_back_ = false;  // blocks whose turn comes later
   std::atomic<uint64_t> written_ = 0;
   std::atomic<uint64_t> dropped_ = 0;
   std::atomic<tier::StoreOutcome> last_drop_ = tier::StoreOutcome::kOk;  // why
-  std::atomic<uint64_t> loaded_ = 0;
-  std::atomic<uint64_t> load_failures_ = 0;
   std::thread thread_;
 };
 

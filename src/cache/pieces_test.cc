@@ -66,7 +66,7 @@ class Pieces : public testing::TestWithParam<Kind> {
   }
   void Check(const std::string& verb) { Check(cache_, verb); }
   static void Check(const TestCache& cache, const std::string& verb) {
-    EXPECT_LE(CoreOf(cache).most_touched(), kRecordsPerHold) << "after " << verb;
+    EXPECT_LE(CoreOf(cache).state().most_touched(), kRecordsPerHold) << "after " << verb;
     CoreOf(cache).CheckDirectory();
   }
   static bool Encodes() {
@@ -343,8 +343,8 @@ TEST(PiecesOfADomain, WhoseRoomIsFull) {
   }
   EXPECT_EQ(cache.cache->stats().published_blocks, kLong);
   const Core& core = static_cast<const Core&>(*cache.cache);
-  EXPECT_LE(core.most_touched(), kRecordsPerHold);
-  EXPECT_GT(core.most_touched(), kBlocksPerHold);
+  EXPECT_LE(core.state().most_touched(), kRecordsPerHold);
+  EXPECT_GT(core.state().most_touched(), kBlocksPerHold);
 }
 
 // Where all layers have windows, the first blocks of a long path lose their bytes, and when there
@@ -359,7 +359,7 @@ TEST(PiecesUnderWindows, OfPathsWithoutBytes) {
   }
   EXPECT_GT(cache.cache->stats().evicted_passed_total, 300u);
   const Core& core = static_cast<const Core&>(*cache.cache);
-  EXPECT_LE(core.most_touched(), kRecordsPerHold);
+  EXPECT_LE(core.state().most_touched(), kRecordsPerHold);
   core.CheckDirectory();
 }
 

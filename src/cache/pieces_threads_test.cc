@@ -98,7 +98,7 @@ TEST_F(PiecesOnThreads, NothingIsLeftHeldOrLost) {
   EXPECT_GT(pinned_, 0u);
   const Core& core = static_cast<const Core&>(*cache_.cache);
   core.CheckDirectory();
-  EXPECT_LE(core.most_touched(), kRecordsPerHold);
+  EXPECT_LE(core.state().most_touched(), kRecordsPerHold);
   EXPECT_EQ(cache_.cache->stats().pinned_blocks, 0u);
   for (const TenantId tenant : tenants_) {
     EXPECT_EQ(Must(cache_.cache->tenant_stats(tenant)).pinned_bytes, 0u);

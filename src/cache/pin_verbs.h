@@ -1,13 +1,13 @@
 // Pins: paths that the cache itself leases because a caller asked for it, whoever uses them. Verbs
 // on some blocks of a path that was found; what is between them may have changed, and is looked at
-// again.
+// again. And what runs them over all of it, or none.
 #ifndef QUIRE_CACHE_PIN_VERBS_H_
 #define QUIRE_CACHE_PIN_VERBS_H_
 
 #include <cstdint>
 
 #include "cache/lookup.h"
-#include "cache/state.h"
+#include "quire/cache.h"
 
 namespace quire::cache {
 
@@ -34,6 +34,24 @@ bool EndPinning(State& state, const PublishLocation& location, BlockId pinned, P
 Result<void> Unpin(State& state, const PublishLocation& location, const FoundPath& path);
 /// One step of what pins that are over left to do (Pins::is_ending).
 void UnpinOne(State& state);
+
+/// Threads: any
+class Pinning {
+ public:
+  Pinning(LockedState& cache, Search& search) : cache_(cache), search_(search) {}
+
+  /// As Cache.
+  Result<uint64_t> Pin(const AcquireRequest& request, uint64_t ttl_us);
+  Result<void> Unpin(const AcquireRequest& request);
+
+ private:
+  Result<FoundPath> FindToPin(const AcquireRequest& request, const PublishLocation& location);
+  Result<bool> PinPath(const PublishLocation& location, const FoundPath& path, uint64_t until_us);
+
+  LockedState& cache_;
+  Search& search_;
+  Mutex mutex_{LockRank::kCachePin};  // one Pin at a time
+};
 
 }  // namespace quire::cache
 

@@ -1,10 +1,15 @@
 #include "cache/publish.h"
 
 #include <algorithm>
+#include <new>
+#include <optional>
 
+#include "base/sync_point.h"
 #include "cache/below.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
+#include "cache/mover.h"
+#include "cache/quarantine.h"
 
 namespace quire::cache {
 namespace {
@@ -141,6 +146,150 @@ void AddTwins(State& state, const PublishLocation& location, std::span<const Blo
   for (const Twin& twin : now) state.directory.ReserveSlot(twin.slot);
   for (const Twin& twin : now) AddPublishedSlot(state, twin.block, twin.slot, twin.crc);
   for (const BlockId block : blocks) Offer(state, block);
+}
+
+// Where memory runs out the answers end as where something stands in the way.
+void Publishing::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
+                         std::vector<Published>& answers) {
+  answers.clear();
+  answers.reserve(blocks.size());
+  try {
+    PublishSome(location, blocks, answers);
+  } catch (const std::bad_alloc&) {
+    const bool ended = !answers.empty() && answers.back().block.is_none();
+    if (!ended && answers.size() < blocks.size()) answers.emplace_back();
+  }
+  if (cache_.mover() != nullptr) cache_.mover()->Wake();
+}
+
+void Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
+                             std::vector<Published>& answers) {
+  // True: go on with blocks[answers.size()].
+  const auto add = [&](const Published& answer) {
+    answers.push_back(answer);
+    if (answer.block.is_none() || answers.size() == blocks.size()) return false;
+    blocks[answers.size()].parent = answer.block;
+    return true;
+  };
+  Digest key = location.root_key;
+  const bool some_are_new = cache_.With([&](State& state) {
+    while (const auto known = JoinWhole(state, location, blocks[answers.size()])) {
+      if (!add(*known)) return false;
+    }
+    const BlockId parent = blocks[answers.size()].parent;
+    if (!parent.is_none()) key = state.directory.at(parent).key;
+    return true;
+  });
+  if (!some_are_new) return;
+  // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
+  std::vector<BlockRecord> records;
+  records.reserve(blocks.size() - answers.size());  // checksums are put where they are
+  for (const NewBlock& block : blocks.subspan(answers.size())) {
+    key = ChildKey(*location.domain, key, block.tokens.data(), cache_.block_tokens());
+    BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
+    if (block.crcs != nullptr) {
+      record.crcs = *block.crcs;
+      continue;
+    }
+    for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
+      if (!block.slots[group].is_none())
+        cache_.slots().Checksum(block.slots[group], &record.crcs[group]);
+    }
+  }
+  cache_.slots().ops().Synchronize();
+  AtSyncPoint("publish: hashed");
+  // The caller holds what is published, so the next piece goes on after it.
+  size_t done = 0;
+  const auto publish_some = [&](State& state) {
+    for (; done < records.size(); ++done) {
+      if (!state.directory.MayGoOn()) return true;
+      if (!add(PublishOne(state, location, blocks[answers.size()], records[done]))) return false;
+    }
+    return false;
+  };
+  while (cache_.With(publish_some)) AtSyncPoint("publish: some blocks are published");
+}
+
+void Publishing::KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                           const PerGroup<std::vector<SlotId>>& slots) {
+  if (blocks.size() <= kBlocksPerHold) return KeepSomeTwins(location, blocks, slots);
+  // Where one of many has no room, those before it are of no use, and the first to go.
+  LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
+    PerGroup<std::vector<SlotId>> some;
+    for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
+      const auto of_group = std::span(slots[group]).subspan(begin, end - begin);
+      some[group].assign(of_group.begin(), of_group.end());
+    }
+    KeepSomeTwins(location, blocks.subspan(begin, end - begin), some);
+  });
+}
+
+void Publishing::KeepSomeTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                               const PerGroup<std::vector<SlotId>>& slots) {
+  std::vector<Twin> twins =
+      cache_.With([&](State& state) { return MissingTwins(state, location, blocks, slots); });
+  if (twins.empty()) return;
+  // Hashing needs no lock: the caller holds the slots, and whole blocks are not written any more.
+  for (Twin& twin : twins) cache_.slots().Checksum(twin.slot, &twin.crc);
+  cache_.slots().ops().Synchronize();
+  AtSyncPoint("keep twins: hashed");
+  cache_.With([&](State& state) { AddTwins(state, location, blocks, slots, twins); });
+}
+
+bool Publishing::Intact(SlotId slot) {
+  BlockId block;
+  uint32_t crc = 0;
+  const auto known = cache_.With([&](State& state) -> std::optional<bool> {
+    block = state.directory.InSlot(slot);
+    if (block.is_none()) return true;
+    if (state.directory.at(block).block_state == BlockState::kDamaged) return false;
+    crc = state.directory.at(block).crcs[cache_.classes().ClassOf(slot)];
+    return std::nullopt;
+  });
+  if (known) return *known;
+  uint32_t found = 0;
+  cache_.slots().Checksum(slot, &found);
+  cache_.slots().ops().Synchronize();
+  if (found == crc) return true;
+  cache_.With([&](State& state) { Quarantine(state, block, BlockState::kDamaged); });
+  return false;
+}
+
+VerifyReport Publishing::Verify() {
+  VerifyReport report;
+  const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
+  for (uint32_t i = 0; i < end; ++i) {
+    const BlockId block(i);
+    MutexLock one_at_a_time(cache_.reading_mutex());
+    // It is not leased: that would make it the most recent one.
+    PerClass<uint32_t> crcs{};
+    const auto slots = cache_.With([&](State& state) -> std::optional<PerClass<SlotId>> {
+      if (!state.directory.contains(block)) return std::nullopt;
+      crcs = state.directory.at(block).crcs;
+      return state.reading.slots = state.directory.at(block).slots;
+    });
+    if (!slots) continue;
+    ++report.blocks;
+    PerClass<uint32_t> found = crcs;
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+      if (!(*slots)[c].is_none()) cache_.slots().Checksum((*slots)[c], &found[c]);
+    }
+    cache_.slots().ops().Synchronize();
+    SlotId damaged;
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+      if (found[c] != crcs[c]) damaged = (*slots)[c];
+    }
+    AtSyncPoint("verify: a block was read");
+    cache_.With([&](State& state) {
+      // Unless it went meanwhile.
+      if (!damaged.is_none() && state.directory.InSlot(damaged) == block) {
+        Quarantine(state, block, BlockState::kDamaged);
+      }
+      EndReading(state);
+    });
+    if (!damaged.is_none()) ++report.damaged;
+  }
+  return report;
 }
 
 }  // namespace quire::cache

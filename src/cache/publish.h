@@ -1,4 +1,5 @@
-// Publishing whole blocks: verbs under the lock. What is hashed is hashed between them.
+// Publishing whole blocks, and checking them again later: verbs under the lock, and what runs them.
+// What is hashed is hashed between holds.
 #ifndef QUIRE_CACHE_PUBLISH_H_
 #define QUIRE_CACHE_PUBLISH_H_
 
@@ -6,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "cache/state.h"
+#include "cache/locked_state.h"
 
 namespace quire::cache {
 
@@ -48,6 +49,41 @@ std::vector<Twin> MissingTwins(const State& state, const PublishLocation& locati
 /// Adds those that are still missing, unless their account has no room. `hashed` have checksums.
 void AddTwins(State& state, const PublishLocation& location, std::span<const BlockId> blocks,
               const PerGroup<std::vector<SlotId>>& slots, std::span<const Twin> hashed);
+
+/// Threads: any
+class Publishing {
+ public:
+  explicit Publishing(LockedState& cache) : cache_(cache) {}
+
+  /// Makes whole blocks findable, each the child of the one before; the first says its parent, the
+  /// others' are filled in. Where another sequence published the same tokens first, the answer is
+  /// that block: the bits are equal. Nothing is published in the place of a quarantined block or
+  /// after one: the answers end with the first block that was not published, as they do where
+  /// memory runs out.
+  ///
+  /// Cost: the lock twice, for as long as `blocks` take; hashing is done between
+  void Publish(const PublishLocation& location, std::span<NewBlock> blocks,
+               std::vector<Published>& answers);
+  /// Adds the open forms of blocks that the caller published, or that others did, so that a prompt
+  /// may go on after them. It is not done where their account has no room for them.
+  ///
+  /// Shape: blocks a path's last ones; slots [group][blocks], held by the caller
+  void KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                 const PerGroup<std::vector<SlotId>>& slots);
+  /// Compares a slot that the caller holds with the checksum of the block published in it, if any,
+  /// and quarantines that if they differ.
+  bool Intact(SlotId slot);
+  /// As Cache.
+  VerifyReport Verify();
+
+ private:
+  void PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
+                   std::vector<Published>& answers);
+  void KeepSomeTwins(const PublishLocation& location, std::span<const BlockId> blocks,
+                     const PerGroup<std::vector<SlotId>>& slots);
+
+  LockedState& cache_;
+};
 
 }  // namespace quire::cache
 

@@ -12,9 +12,9 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     return Fail(code, fmt::format("select: sequence {}: {}", id_.number(), why));
   };
   const uint64_t length = this->length();
-  const uint64_t whole = length / core_.block_tokens();
-  const uint64_t tail = length % core_.block_tokens();
-  if (core_.layout().group_count() > 1 || core_.classes().reaches()[0].windowed()) {
+  const uint64_t whole = length / verbs_.cache.block_tokens();
+  const uint64_t tail = length % verbs_.cache.block_tokens();
+  if (verbs_.cache.layout().group_count() > 1 || verbs_.cache.classes().reaches()[0].windowed()) {
     return refuse(ErrorCode::kUnsupported, "a layer's window decides what it keeps");
   }
   if (contiguous_) return refuse(ErrorCode::kUnsupported, "it is contiguous");
@@ -29,8 +29,8 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   // Of the open class the last ones it keeps are read.
   PerClass<std::span<const uint64_t>> kept{kept_blocks};
   if (class_count() > 1) {
-    kept[1] =
-        kept_blocks.last(std::min<size_t>(kept_blocks.size(), core_.classes().residual_blocks()));
+    kept[1] = kept_blocks.last(
+        std::min<size_t>(kept_blocks.size(), verbs_.cache.classes().residual_blocks()));
   }
   for (const uint64_t block : kept[1]) {
     if (!SlotOf(1, block).is_none()) continue;
@@ -38,7 +38,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
         ErrorCode::kInvalidArgument,
         fmt::format("kept block {} would be read open (residual_tokens {}), but is encoded "
                     "only; the last {} kept blocks must be its last",
-                    block, core_.options().profile.residual_tokens, kept[1].size()));
+                    block, verbs_.cache.options().profile.residual_tokens, kept[1].size()));
   }
 
   // Published blocks lie on a path that a hold would pin as a whole.
@@ -49,13 +49,15 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     if (tail > 0 && !SlotOf(c, whole).is_none()) ++counts[c];
   }
   const uint64_t blocks = kept_blocks.size() + (tail > 0 ? 1 : 0);
-  Start start{.location = location_,
-              .prompt_tokens = kept_blocks.size() * core_.block_tokens() + tail,
-              .blocks = BlockList(class_count(), core_.block_tokens(), /*keeps_tokens=*/false)};
+  Start start{
+      .location = location_,
+      .prompt_tokens = kept_blocks.size() * verbs_.cache.block_tokens() + tail,
+      .blocks = BlockList(class_count(), verbs_.cache.block_tokens(), /*keeps_tokens=*/false)};
   start.tokens = start.prompt_tokens;
   start.blocks.Resize(blocks);
-  QUIRE_ASSIGN(auto taken, core_.Allocate(location_, counts,
-                                          FixedBytes(core_) + blocks * start.blocks.block_bytes()));
+  QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(
+                               location_, counts,
+                               FixedBytes(verbs_.cache) + blocks * start.blocks.block_bytes()));
   const OwnedSlots& copies = taken.slots;
   start.charge = std::move(taken.metadata);
   std::vector<SlotId> held;
@@ -65,7 +67,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     if (!slot.is_none() && copy) {
       const SlotId original = slot;
       slot = copies[c][copied[c]++];
-      core_.slots().Copy(original, slot);
+      verbs_.cache.slots().Copy(original, slot);
     } else if (!slot.is_none()) {
       held.push_back(slot);
     }
@@ -76,13 +78,13 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     for (const uint64_t block : kept[c]) set(c, to++, block, is_published(block));
     if (tail > 0) set(c, to, whole, true);
   }
-  core_.HoldSlots(held);
-  start.lease = core_.MakeLease(std::move(held));
+  start.lease = verbs_.holds.Share(std::move(held));
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = false};
-  auto selected = std::make_unique<SequenceImpl>(core_, std::move(start), OwnedSlots(), blocks,
+  auto selected = std::make_unique<SequenceImpl>(verbs_, std::move(start), OwnedSlots(), blocks,
                                                  tokens_max_, options);
   taken.slots.Disown();  // they are in the list
-  selected->dropped_tokens_ = dropped_tokens_ + (whole - kept_blocks.size()) * core_.block_tokens();
+  selected->dropped_tokens_ =
+      dropped_tokens_ + (whole - kept_blocks.size()) * verbs_.cache.block_tokens();
   return selected;
 }
 

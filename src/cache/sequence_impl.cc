@@ -10,16 +10,16 @@
 
 namespace quire::cache {
 
-uint64_t SequenceImpl::FixedBytes(const Core& core) {
+uint64_t SequenceImpl::FixedBytes(const LockedState& cache) {
   constexpr uint64_t kAllocationBytes = 32;  // what the heap adds to each, and the map's node
-  return sizeof(SequenceImpl) + core.layout().layer_count() * sizeof(std::atomic<uint64_t>) +
+  return sizeof(SequenceImpl) + cache.layout().layer_count() * sizeof(std::atomic<uint64_t>) +
          4 * kAllocationBytes;
 }
 
-SequenceImpl::SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64_t blocks,
-                           uint64_t tokens_max, const SequenceOptions& options)
-    : core_(core),
-      id_(core.NextSequenceId()),
+SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots own_slots,
+                           uint64_t blocks, uint64_t tokens_max, const SequenceOptions& options)
+    : verbs_(verbs),
+      id_(verbs.sequences.NextId()),
       location_(std::move(start.location)),
       prompt_tokens_(start.prompt_tokens),
       tokens_max_(tokens_max),
@@ -28,30 +28,30 @@ SequenceImpl::SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64
       contiguous_(options.contiguous),
       asked_(start.asked),
       blocks_(std::move(start.blocks)),
-      first_own_(start.tokens / core.block_tokens()),
-      cursors_(core.layout().layer_count()),
+      first_own_(start.tokens / verbs.cache.block_tokens()),
+      cursors_(verbs.cache.layout().layer_count()),
       length_(start.tokens) {
   for (auto& cursor : cursors_) cursor.store(start.tokens, std::memory_order_relaxed);
   {
     MutexLock lock(mutex_);
     for (uint32_t c = 0; c < class_count(); ++c) {
       classes_[c].assigned = blocks_.size();
-      classes_[c].passed = core_.classes().reaches()[c].first_needed(start.tokens);
+      classes_[c].passed = verbs_.cache.classes().reaches()[c].first_needed(start.tokens);
     }
     Grow(blocks, own_slots);
-    charge_ = start.charge.Split(FixedBytes(core));
+    charge_ = start.charge.Split(FixedBytes(verbs.cache));
     Pay(blocks_.owned_begin(), blocks, start.charge);
     charge_.Add(std::move(start.charge));  // what no chunk of its own takes
   }
-  core_.AddSequence(*this);
+  verbs_.sequences.Add(id_, *this);
   // Nothing can fail any more.
-  Core::Disarm(start.lease);
+  Holds::Disarm(start.lease);
   own_slots.Disown();
 }
 
 SequenceImpl::~SequenceImpl() {
   Reset();
-  core_.RemoveSequence(id_);
+  verbs_.sequences.Remove(id_);
 }
 
 uint64_t SequenceImpl::cursor(uint32_t layer) const {
@@ -70,19 +70,19 @@ uint64_t SequenceImpl::cursor_max() const {
 SequenceStats SequenceImpl::stats() const {
   MutexLock lock(mutex_);
   SequenceStats stats{.tokens_used = length(),
-                      .tokens_reserved = blocks_.size() * uint64_t{core_.block_tokens()},
+                      .tokens_reserved = blocks_.size() * uint64_t{verbs_.cache.block_tokens()},
                       .tokens_max = tokens_max_};
   for (uint64_t block = 0; block < blocks_.size(); ++block) {
     bool held = false;
     for (uint32_t c = 0; c < class_count(); ++c) {
       if (SlotOf(c, block).is_none()) continue;
       held = true;
-      stats.bytes += core_.slots().slot_bytes(c);
+      stats.bytes += verbs_.cache.slots().slot_bytes(c);
     }
     if (held) ++(block < blocks_.published() ? stats.blocks_shared : stats.blocks_own);
   }
   for (uint32_t c = 0; c < class_count(); ++c) {
-    stats.bytes += classes_[c].spare.size() * core_.slots().slot_bytes(c);
+    stats.bytes += classes_[c].spare.size() * verbs_.cache.slots().slot_bytes(c);
   }
   // With several slot classes, spare slots belong to blocks that are already counted.
   if (class_count() == 1) stats.blocks_own += static_cast<uint32_t>(classes_[0].spare.size());
@@ -93,7 +93,7 @@ Result<void> SequenceImpl::Reserve(uint64_t tokens) { return EnsureCapacity(toke
 
 Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
                                           uint64_t write_end) {
-  const uint64_t tokens_max = core_.options().tokens_max;
+  const uint64_t tokens_max = verbs_.cache.options().tokens_max;
   if (tokens > tokens_max) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("sequence {}: {} tokens are over the limit of {} (tokens_max)",
@@ -112,9 +112,9 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
     {
       MutexLock lock(mutex_);
       const uint64_t blocks =
-          std::max(blocks_.size(), DivUp(tokens, uint64_t{core_.block_tokens()}));
+          std::max(blocks_.size(), DivUp(tokens, uint64_t{verbs_.cache.block_tokens()}));
       const PerClass<uint64_t> lacking = Lacking(blocks, write_group, write_end);
-      const uint64_t lacking_bytes = BytesToGrow(core_, blocks_, blocks);
+      const uint64_t lacking_bytes = BytesToGrow(verbs_.cache, blocks_, blocks);
       if (lacking == counts && lacking_bytes == metadata_bytes) {
         const uint64_t before = blocks_.size();
         if (blocks > before || counts != PerClass<uint64_t>{}) Grow(blocks, added);
@@ -143,8 +143,9 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
 
 // Where every layer looks through a window, slots go while their entries stay, so these are paid
 // for by themselves; but not in the first chunk. Elsewhere each entry has a slot that pays for it.
-uint64_t SequenceImpl::BytesToGrow(const Core& core, const BlockList& list, uint64_t blocks) {
-  if (blocks <= list.chunk_blocks() || !core.classes().only_windows()) return 0;
+uint64_t SequenceImpl::BytesToGrow(const LockedState& cache, const BlockList& list,
+                                   uint64_t blocks) {
+  if (blocks <= list.chunk_blocks() || !cache.classes().only_windows()) return 0;
   return list.BytesToGrow(blocks);
 }
 
@@ -165,7 +166,7 @@ Result<void> SequenceImpl::Own(uint64_t block) {
     bytes = blocks_.BytesToOwn(block);
   }
   if (bytes == 0) return {};
-  QUIRE_ASSIGN(auto paid, core_.Allocate(location_, {}, bytes));
+  QUIRE_ASSIGN(auto paid, verbs_.holds.Allocate(location_, {}, bytes));
   MutexLock lock(mutex_);
   const uint64_t end = std::min(
       blocks_.size(), RoundDown(block, blocks_.chunk_blocks()) + bytes / blocks_.block_bytes());
@@ -180,7 +181,7 @@ PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_group,
   PerClass<uint64_t> counts{};
   for (uint32_t c = 0; c < class_count(); ++c) {
     const ClassState& state = classes_[c];
-    if (!core_.classes().reaches()[c].windowed()) {
+    if (!verbs_.cache.classes().reaches()[c].windowed()) {
       counts[c] = blocks - blocks_.size();
       continue;
     }
@@ -204,19 +205,19 @@ void SequenceImpl::AssignUpTo(uint32_t write_group, uint64_t write_end) {
 }
 
 bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t group) const {
-  return slot_class == group || slot_class == core_.classes().OpenClassOf(group);
+  return slot_class == group || slot_class == verbs_.cache.classes().OpenClassOf(group);
 }
 
-Result<Core::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts,
-                                                uint64_t metadata_bytes) {
-  if (!contiguous_) return core_.Allocate(location_, counts, metadata_bytes);
+Result<Holds::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts,
+                                                 uint64_t metadata_bytes) {
+  if (!contiguous_) return verbs_.holds.Allocate(location_, counts, metadata_bytes);
   std::vector<SlotId> run;
   {
     MutexLock lock(mutex_);
     run = Held(blocks_.size());
   }
-  QUIRE_ASSIGN(auto slots, core_.ExtendRun(location_, run, counts[0]));
-  return Core::Allocation{.slots = std::move(slots), .metadata = {}};
+  QUIRE_ASSIGN(auto slots, verbs_.holds.ExtendRun(location_, run, counts[0]));
+  return Holds::Allocation{.slots = std::move(slots), .metadata = {}};
 }
 
 // Slots that should wait for blocks of a class that lets go of them: as many as will be written,
@@ -224,12 +225,12 @@ Result<Core::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts
 // steps only while the prompt is read.
 uint64_t SequenceImpl::SpareWanted(uint32_t c, uint64_t blocks) const {
   const ClassState& state = classes_[c];
-  const WindowReach& reach = core_.classes().reaches()[c];
+  const WindowReach& reach = verbs_.cache.classes().reaches()[c];
   const uint64_t sinks_end = std::min(state.assigned, reach.sink_blocks());
   const uint64_t own_sinks = sinks_end - std::min(sinks_end, first_own_);
   const uint64_t own_begin = std::max(state.passed, first_own_);
   const uint64_t own = own_sinks + state.assigned - std::min(state.assigned, own_begin);
-  const bool sealed = c < core_.layout().group_count();
+  const bool sealed = c < verbs_.cache.layout().group_count();
   const uint64_t most =
       reach.blocks_max(sealed || length() < prompt_tokens_ ? step_tokens_ : uint64_t{1});
   return std::min(blocks - state.assigned, most - std::min(most, own));
@@ -237,14 +238,14 @@ uint64_t SequenceImpl::SpareWanted(uint32_t c, uint64_t blocks) const {
 
 void SequenceImpl::Grow(uint64_t blocks, const OwnedSlots& added) {
   for (uint32_t c = 0; c < class_count(); ++c) {
-    if (!core_.classes().reaches()[c].windowed()) continue;
+    if (!verbs_.cache.classes().reaches()[c].windowed()) continue;
     classes_[c].spare.reserve(classes_[c].spare.size() + added[c].size());
   }
   blocks_.Resize(blocks);
   // Nothing fails from here on.
   for (uint32_t c = 0; c < class_count(); ++c) {
     ClassState& state = classes_[c];
-    if (core_.classes().reaches()[c].windowed()) {
+    if (verbs_.cache.classes().reaches()[c].windowed()) {
       state.spare.insert(state.spare.end(), added[c].begin(), added[c].end());
       continue;
     }
@@ -280,7 +281,7 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
                 fmt::format("append: layer {} of a model with {}", layer, cursors_.size()));
   }
   if (rows.tokens == 0) return {};
-  const codec::SlotLayout& layout = core_.layout();
+  const codec::SlotLayout& layout = verbs_.cache.layout();
   const bool latent = layout.geometry_group(layer).streams.size() == 1;
   QUIRE_TRY(CheckRows(rows.key, layout.key(layer), rows.tokens, latent ? "latent" : "key"));
   if (!latent) QUIRE_TRY(CheckRows(rows.value, layout.value(layer), rows.tokens, "value"));
@@ -290,19 +291,19 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
   }
   const uint64_t begin = cursors_[layer].load(std::memory_order_relaxed);
   const uint64_t end = begin + rows.tokens;
-  const uint32_t block_tokens = core_.block_tokens();
-  const codec::SlotLayout& open = core_.open_layout();
+  const uint32_t block_tokens = verbs_.cache.block_tokens();
+  const codec::SlotLayout& open = verbs_.cache.open_layout();
   const uint32_t p = layout.group_of(layer);
   QUIRE_TRY(EnsureCapacity(end, p, DivUp(end, uint64_t{block_tokens})));
   const WrittenSlots slots = SlotsToWrite(p, begin / block_tokens, DivUp(end, block_tokens));
-  BlockOps& ops = core_.slots().ops();
+  BlockOps& ops = verbs_.cache.slots().ops();
 
   for (uint32_t row = 0; row < rows.tokens;) {
     const uint64_t position = begin + row;
     const auto in_block = static_cast<uint32_t>(position % block_tokens);
     const uint32_t count = std::min(rows.tokens - row, block_tokens - in_block);
     const uint64_t i = position / block_tokens - begin / block_tokens;
-    std::byte* slot = core_.slots().data(slots.open[i]);
+    std::byte* slot = verbs_.cache.slots().data(slots.open[i]);
     const TokensInBlock at{.begin = in_block, .count = count};
     ops.WriteRows(open.key(layer), rows.key, row, at, slot);
     if (!latent) ops.WriteRows(open.value(layer), rows.value, row, at, slot);
@@ -325,7 +326,7 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t b
   MutexLock lock(mutex_);
   QUIRE_DCHECK(begin >= blocks_.published());
   for (uint64_t block = begin; block < end; ++block) {
-    slots.open.push_back(SlotOf(core_.classes().OpenClassOf(group), block));
+    slots.open.push_back(SlotOf(verbs_.cache.classes().OpenClassOf(group), block));
     slots.sealed.push_back(SlotOf(group, block));
   }
   return slots;
@@ -333,13 +334,13 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t b
 
 // Encodes what one layer has of a whole block, once. Later positions read only that.
 void SequenceImpl::Seal(uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
-  const codec::SlotLayout& layout = core_.layout();
-  const codec::SlotLayout& open = core_.open_layout();
-  const std::byte* from = core_.slots().data(open_slot);
-  std::byte* to = core_.slots().data(sealed_slot);
-  core_.slots().ops().Encode(open.key(layer), from, layout.key(layer), to);
+  const codec::SlotLayout& layout = verbs_.cache.layout();
+  const codec::SlotLayout& open = verbs_.cache.open_layout();
+  const std::byte* from = verbs_.cache.slots().data(open_slot);
+  std::byte* to = verbs_.cache.slots().data(sealed_slot);
+  verbs_.cache.slots().ops().Encode(open.key(layer), from, layout.key(layer), to);
   if (layout.geometry_group(layer).streams.size() > 1) {
-    core_.slots().ops().Encode(open.value(layer), from, layout.value(layer), to);
+    verbs_.cache.slots().ops().Encode(open.value(layer), from, layout.value(layer), to);
   }
 }
 
@@ -354,9 +355,9 @@ void SequenceImpl::PassWindows(uint64_t length) {
   }
   if (passed.empty()) return;
   std::ranges::reverse(passed);  // what was passed first goes first
-  core_.ReleaseSlots(passed);
+  verbs_.cache.ReleaseSlots(passed);
   // If others still hold what was passed there may be no room now; then Append asks again.
-  auto added = core_.Allocate(location_, counts, 0);
+  auto added = verbs_.holds.Allocate(location_, counts, 0);
   if (!added) return;
   MutexLock lock(mutex_);
   Grow(blocks_.size(), added->slots);
@@ -368,14 +369,14 @@ PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>
   uint64_t passing = 0;
   uint64_t spare_slots = 0;
   for (uint32_t c = 0; c < class_count(); ++c) {
-    const uint64_t end = core_.classes().reaches()[c].first_needed(length);
+    const uint64_t end = verbs_.cache.classes().reaches()[c].first_needed(length);
     passing += end - std::min(end, classes_[c].passed);
     spare_slots += classes_[c].spare.size();
   }
   if (passing > 0) passed.reserve(passing + spare_slots);  // nothing fails from here on
   for (uint32_t c = 0; c < class_count(); ++c) {
     uint64_t& first = classes_[c].passed;
-    for (const uint64_t end = core_.classes().reaches()[c].first_needed(length); first < end;
+    for (const uint64_t end = verbs_.cache.classes().reaches()[c].first_needed(length); first < end;
          ++first) {
       const SlotId slot = blocks_.slot(c, first);
       if (!slot.is_none()) passed.push_back(slot);
@@ -385,7 +386,7 @@ PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>
   // published block: nothing of ours keeps that in the index any more, it must not be named again.
   // An open slot does not keep it: only a twin is known to the index.
   const auto is_held = [&](uint64_t block) QUIRE_REQUIRES(mutex_) {
-    for (uint32_t group = 0; group < core_.layout().group_count(); ++group) {
+    for (uint32_t group = 0; group < verbs_.cache.layout().group_count(); ++group) {
       if (!SlotOf(group, block).is_none()) return true;
     }
     return false;
@@ -396,7 +397,7 @@ PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>
   PerClass<uint64_t> counts{};
   if (passed.empty()) return counts;
   for (uint32_t c = 0; c < class_count(); ++c) {
-    if (!core_.classes().reaches()[c].windowed()) continue;
+    if (!verbs_.cache.classes().reaches()[c].windowed()) continue;
     std::vector<SlotId>& spare = classes_[c].spare;
     const uint64_t wanted = SpareWanted(c, blocks_.size());
     counts[c] = wanted - std::min<uint64_t>(wanted, spare.size());
@@ -423,7 +424,7 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
 
   std::vector<SlotId> dropped;
   OwnedSlots copies;
-  const uint64_t cut = position / core_.block_tokens();
+  const uint64_t cut = position / verbs_.cache.block_tokens();
   bool damaged = false;
   QUIRE_TRY(Own(cut));
   // Readers may pin the block in one class after the other; each class is copied once at most.
@@ -440,21 +441,22 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
     copies.Add(std::move(more));
     // When a copy is published it gets a checksum of its own, so damage must not get into it.
     for (uint32_t c = 0; c < class_count(); ++c) {
-      if (shared[c] && !core_.Intact(SlotOf(c, cut))) damaged = true;
+      if (shared[c] && !verbs_.publishing.Intact(SlotOf(c, cut))) damaged = true;
     }
   }
   copies.Disown();
   if (damaged) damaged_block_ = cut;
-  if (DivUp(position, core_.block_tokens()) <= damaged_block_) damaged_block_ = kNoBlock;
-  core_.ReleaseSlots(dropped);
+  if (DivUp(position, verbs_.cache.block_tokens()) <= damaged_block_) damaged_block_ = kNoBlock;
+  verbs_.cache.ReleaseSlots(dropped);
   return {};
 }
 
 // Whether the blocks that a query at `position` sees are still here.
 bool SequenceImpl::StillNeeded(uint64_t position) const {
   for (uint32_t c = 0; c < class_count(); ++c) {
-    const uint64_t needed = core_.classes().reaches()[c].first_needed(position);
-    if (classes_[c].passed > needed && needed < DivUp(position, uint64_t{core_.block_tokens()})) {
+    const uint64_t needed = verbs_.cache.classes().reaches()[c].first_needed(position);
+    if (classes_[c].passed > needed &&
+        needed < DivUp(position, uint64_t{verbs_.cache.block_tokens()})) {
       return false;
     }
   }
@@ -462,22 +464,22 @@ bool SequenceImpl::StillNeeded(uint64_t position) const {
 }
 
 std::string SequenceImpl::WhyNotBack() const {
-  if (core_.layout().identity()) {
+  if (verbs_.cache.layout().identity()) {
     return "a window has passed blocks that its queries there would see";
   }
-  if (core_.classes().residual_blocks() == 0) {
+  if (verbs_.cache.classes().residual_blocks() == 0) {
     return "its block is encoded already; go to a block boundary";
   }
   return fmt::format(
       "of the last {} tokens before it, which are read open, some are encoded only; "
       "the least possible is {}",
-      core_.options().profile.residual_tokens,
-      length() / core_.block_tokens() * core_.block_tokens());
+      verbs_.cache.options().profile.residual_tokens,
+      length() / verbs_.cache.block_tokens() * verbs_.cache.block_tokens());
 }
 
 // Whether it may be written again in place. From then on views that pinned nothing know it.
 bool SequenceImpl::TakeToRewrite(uint32_t c, uint64_t block) const {
-  return block >= blocks_.published() && core_.RenewIfAlone(SlotOf(c, block));
+  return block >= blocks_.published() && verbs_.holds.RenewIfAlone(SlotOf(c, block));
 }
 
 Result<OwnedSlots> SequenceImpl::CopyBlock(uint64_t block, const PerClass<bool>& wanted) {
@@ -486,19 +488,19 @@ Result<OwnedSlots> SequenceImpl::CopyBlock(uint64_t block, const PerClass<bool>&
     // A group may not have got to this block yet.
     counts[c] = wanted[c] && !SlotOf(c, block).is_none() ? 1 : 0;
   }
-  QUIRE_ASSIGN(auto taken, core_.Allocate(location_, counts, 0));
+  QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(location_, counts, 0));
   OwnedSlots copies = std::move(taken.slots);
   for (uint32_t c = 0; c < class_count(); ++c) {
     if (copies[c].empty()) continue;
-    core_.slots().Copy(SlotOf(c, block), copies[c][0]);
+    verbs_.cache.slots().Copy(SlotOf(c, block), copies[c][0]);
   }
   return copies;
 }
 
 PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& copies,
                                          std::vector<SlotId>& dropped) {
-  const uint64_t whole = position / core_.block_tokens();
-  const uint64_t kept = DivUp(position, uint64_t{core_.block_tokens()});
+  const uint64_t whole = position / verbs_.cache.block_tokens();
+  const uint64_t kept = DivUp(position, uint64_t{verbs_.cache.block_tokens()});
   // Under the lock, so that nobody takes a view between the look at the references and the cut.
   MutexLock lock(mutex_);
   PerClass<bool> shared{};
@@ -512,7 +514,7 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
   // Memory first: once a copy is in its place nothing may fail.
   const uint64_t cut = blocks_.size() - std::min(blocks_.size(), kept);
   for (uint32_t c = 0; c < class_count(); ++c) {
-    if (core_.classes().reaches()[c].windowed())
+    if (verbs_.cache.classes().reaches()[c].windowed())
       classes_[c].spare.reserve(classes_[c].spare.size() + cut);
   }
   PerClass<std::vector<SlotId>> room;
@@ -526,7 +528,7 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
       blocks_.SetSlot(c, whole, copies[c][0]);
     }
     SortBeyond(c, kept, room[c], dropped);
-    if (!core_.classes().reaches()[c].windowed()) capacity_end = kept + room[c].size();
+    if (!verbs_.cache.classes().reaches()[c].windowed()) capacity_end = kept + room[c].size();
   }
   Cut(position, capacity_end, room);
   return {};
@@ -547,9 +549,10 @@ void SequenceImpl::SortBeyond(uint32_t c, uint64_t kept, std::vector<SlotId>& ro
 // all of it: the list does not get longer.
 void SequenceImpl::Cut(uint64_t position, uint64_t blocks,
                        const PerClass<std::vector<SlotId>>& room) {
-  const uint64_t whole = position / core_.block_tokens();
-  const uint64_t kept = DivUp(position, uint64_t{core_.block_tokens()});
-  const bool windows_only = std::ranges::all_of(core_.classes().reaches(), &WindowReach::windowed);
+  const uint64_t whole = position / verbs_.cache.block_tokens();
+  const uint64_t kept = DivUp(position, uint64_t{verbs_.cache.block_tokens()});
+  const bool windows_only =
+      std::ranges::all_of(verbs_.cache.classes().reaches(), &WindowReach::windowed);
   const uint64_t size = windows_only ? blocks_.size() : blocks;
   blocks_.SetPublished(std::min(blocks_.published(), whole));
   blocks_.SetTokens(std::min(blocks_.tokens(), position));
@@ -558,8 +561,9 @@ void SequenceImpl::Cut(uint64_t position, uint64_t blocks,
     ClassState& state = classes_[c];
     for (uint64_t block = kept; block < size; ++block) blocks_.SetSlot(c, block, SlotId::None());
     state.assigned = std::min(state.assigned, kept);
-    state.passed = std::min(state.passed, core_.classes().reaches()[c].first_needed(position));
-    if (core_.classes().reaches()[c].windowed()) {
+    state.passed =
+        std::min(state.passed, verbs_.cache.classes().reaches()[c].first_needed(position));
+    if (verbs_.cache.classes().reaches()[c].windowed()) {
       state.spare.insert(state.spare.end(), room[c].begin(), room[c].end());
     } else {
       for (const SlotId slot : room[c]) blocks_.SetSlot(c, state.assigned++, slot);
@@ -575,19 +579,19 @@ void SequenceImpl::Cut(uint64_t position, uint64_t blocks,
 
 Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
   const uint64_t length = this->length();
-  const uint64_t whole = length / core_.block_tokens();
-  const uint64_t blocks = DivUp(length, uint64_t{core_.block_tokens()});
+  const uint64_t whole = length / verbs_.cache.block_tokens();
+  const uint64_t blocks = DivUp(length, uint64_t{verbs_.cache.block_tokens()});
   PerClass<uint64_t> tail_slots{};
   for (uint32_t c = 0; c < class_count() && blocks > whole; ++c) {
     tail_slots[c] = SlotOf(c, whole).is_none() ? 0 : 1;
   }
-  QUIRE_ASSIGN(auto taken, core_.Allocate(location_, tail_slots,
-                                          FixedBytes(core_) + blocks_.BytesToFork(blocks, whole)));
+  QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(
+                               location_, tail_slots,
+                               FixedBytes(verbs_.cache) + blocks_.BytesToFork(blocks, whole)));
   OwnedSlots tail = std::move(taken.slots);
   // Whole blocks are never written again, published or not.
   std::vector<SlotId> held = Held(whole);
-  core_.HoldSlots(held);
-  Lease lease = core_.MakeLease(std::move(held));
+  Lease lease = verbs_.holds.Share(std::move(held));
   const auto forked = [&] {
     MutexLock lock(mutex_);
     return blocks_.Fork(blocks, whole);
@@ -599,11 +603,11 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
               .charge = std::move(taken.metadata),
               .lease = std::move(lease)};
   for (uint32_t c = 0; c < class_count() && blocks > whole; ++c) {
-    if (!tail[c].empty()) core_.slots().Copy(SlotOf(c, whole), tail[c][0]);
+    if (!tail[c].empty()) verbs_.cache.slots().Copy(SlotOf(c, whole), tail[c][0]);
     start.blocks.SetSlot(c, whole, tail[c].empty() ? SlotId::None() : tail[c][0]);
   }
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = publish_};
-  auto fork = std::make_unique<SequenceImpl>(core_, std::move(start), OwnedSlots(), blocks,
+  auto fork = std::make_unique<SequenceImpl>(verbs_, std::move(start), OwnedSlots(), blocks,
                                              tokens_max_, options);
   tail.Disown();  // it is in the list
   fork->damaged_block_ = damaged_block_;
@@ -636,7 +640,7 @@ std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {
 
 void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
-  KeepTwins(length() / core_.block_tokens());
+  KeepTwins(length() / verbs_.cache.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   const uint64_t output = length() - prompt;
   const uint64_t hit_blocks = first_own_;
@@ -646,12 +650,12 @@ void SequenceImpl::Reset() {
     dropped = Held(blocks_.size());
     for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);
     length_.store(0, std::memory_order_release);
-    blocks_ = BlockList(class_count(), core_.block_tokens(), publish_);
+    blocks_ = BlockList(class_count(), verbs_.cache.block_tokens(), publish_);
     first_own_ = 0;
     for (uint32_t c = 0; c < class_count(); ++c) {
       ClassState& state = classes_[c];
       dropped.insert(dropped.end(), state.spare.begin(), state.spare.end());
-      state = {.passed = core_.classes().reaches()[c].first_needed(0)};
+      state = {.passed = verbs_.cache.classes().reaches()[c].first_needed(0)};
     }
   }
   damaged_block_ = kNoBlock;
@@ -659,13 +663,13 @@ void SequenceImpl::Reset() {
   dropped_tokens_ = 0;
   retained_.clear();
   const User user = std::exchange(looked_up_, false) ? User::kRequest : User::kOther;
-  core_.EndUse(location_, path,
-               {.prompt_tokens = prompt,
-                .output_tokens = output,
-                .asked = asked_,
-                .hit_blocks = hit_blocks,
-                .user = user},
-               dropped);
+  verbs_.holds.EndUse(location_, path,
+                      {.prompt_tokens = prompt,
+                       .output_tokens = output,
+                       .asked = asked_,
+                       .hit_blocks = hit_blocks,
+                       .user = user},
+                      dropped);
 }
 
 }  // namespace quire::cache

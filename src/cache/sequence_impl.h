@@ -1,21 +1,68 @@
-// A sequence on the core: its slots in token order, one cursor per layer, the committed length.
+// A sequence of the cache: its slots in token order, one cursor per layer, the committed length.
 #ifndef QUIRE_CACHE_SEQUENCE_IMPL_H_
 #define QUIRE_CACHE_SEQUENCE_IMPL_H_
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/mutex.h"
 #include "cache/block_list.h"
-#include "cache/core.h"
+#include "cache/holds.h"
+#include "cache/publish.h"
+#include "quire/identity.h"
 #include "quire/sequence.h"
 
 namespace quire::cache {
+
+class SequenceImpl;
+
+/// Which live, so that whoever holds what stands in the way can be named.
+///
+/// Threads: any
+class Sequences {
+ public:
+  ~Sequences() { QUIRE_CHECK_MSG(count_ == 0, "a sequence outlives its cache"); }
+
+  uint64_t count() const { return count_; }
+  SequenceId NextId() { return SequenceId(next_++); }
+  void Add(SequenceId id, const SequenceImpl& sequence) {
+    MutexLock lock(mutex_);
+    sequences_.emplace(id, &sequence);
+    ++count_;
+  }
+  void Remove(SequenceId id) {
+    MutexLock lock(mutex_);
+    sequences_.erase(id);
+    --count_;
+  }
+  /// In the order of their ids. None of them ends meanwhile.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    MutexLock lock(mutex_);
+    for (const auto& [id, sequence] : sequences_) visit(*sequence);
+  }
+
+ private:
+  mutable Mutex mutex_{LockRank::kSequences};
+  std::map<SequenceId, const SequenceImpl*> sequences_ QUIRE_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> count_{0};
+  std::atomic<uint64_t> next_{1};
+};
+
+/// What a sequence works with, for as long as it lives.
+struct SequenceVerbs {
+  LockedState& cache;
+  Holds& holds;
+  Publishing& publishing;
+  Sequences& sequences;
+};
 
 /// The list of blocks has published ones, then private ones (written, then reserved), each with a
 /// slot in every class. Where a window looks back, and in the open classes, there are holes: blocks
@@ -36,14 +83,14 @@ class SequenceImpl final : public Sequence {
 
   /// `own_slots` are its room for `blocks` blocks in all, of at most `tokens_max` tokens. If memory
   /// runs out, the slots and the start's lease go back.
-  SequenceImpl(Core& core, Start start, OwnedSlots own_slots, uint64_t blocks, uint64_t tokens_max,
-               const SequenceOptions& options);
+  SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots own_slots, uint64_t blocks,
+               uint64_t tokens_max, const SequenceOptions& options);
   ~SequenceImpl() override;
 
   /// What a sequence takes besides its list of blocks.
-  static uint64_t FixedBytes(const Core& core);
+  static uint64_t FixedBytes(const LockedState& cache);
   /// What a list takes to grow to so many entries, where their slots do not pay for them.
-  static uint64_t BytesToGrow(const Core& core, const BlockList& list, uint64_t blocks);
+  static uint64_t BytesToGrow(const LockedState& cache, const BlockList& list, uint64_t blocks);
 
   SequenceId id() const override { return id_; }
   uint64_t length() const override { return length_.load(std::memory_order_acquire); }
@@ -98,9 +145,9 @@ class SequenceImpl final : public Sequence {
     uint64_t assigned = 0;        // blocks before this one have had a slot
   };
 
-  uint32_t class_count() const { return core_.classes().count(); }
+  uint32_t class_count() const { return verbs_.cache.classes().count(); }
   uint64_t cursor_max() const;
-  Result<Core::Allocation> AddSlots(const PerClass<uint64_t>& counts, uint64_t metadata_bytes);
+  Result<Holds::Allocation> AddSlots(const PerClass<uint64_t>& counts, uint64_t metadata_bytes);
   uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks) const;
   /// Room for `tokens` tokens in all; slots for those of `group` up to block `write_end`.
   Result<void> EnsureCapacity(uint64_t tokens, uint32_t group, uint64_t write_end);
@@ -109,12 +156,12 @@ class SequenceImpl final : public Sequence {
   void AssignUpTo(uint32_t write_group, uint64_t write_end) QUIRE_REQUIRES(mutex_);
   /// The slot that the sequence holds of a block, or none.
   SlotId SlotOf(uint32_t slot_class, uint64_t block) const {
-    const uint64_t sinks_end = core_.classes().reaches()[slot_class].sink_blocks();
+    const uint64_t sinks_end = verbs_.cache.classes().reaches()[slot_class].sink_blocks();
     if (block >= sinks_end && block < classes_[slot_class].passed) return SlotId::None();
     return blocks_.slot(slot_class, block);
   }
   const std::byte* DataOf(SlotId slot) const {
-    return slot.is_none() ? nullptr : core_.slots().data(slot);
+    return slot.is_none() ? nullptr : verbs_.cache.slots().data(slot);
   }
   /// Puts `added` into the list, all or (when memory runs out) none.
   void Grow(uint64_t blocks, const OwnedSlots& added) QUIRE_REQUIRES(mutex_);
@@ -166,7 +213,7 @@ class SequenceImpl final : public Sequence {
 
   static constexpr uint64_t kNoBlock = UINT64_MAX;
 
-  Core& core_;
+  const SequenceVerbs& verbs_;
   const SequenceId id_;
   const PublishLocation location_;
   const uint64_t prompt_tokens_;

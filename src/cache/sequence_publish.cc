@@ -45,8 +45,8 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
       // slots as twins.
       if (location_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
         // The same prompt again leaves a token to compute, a longer one does not.
-        KeepTwins((prompt_tokens_ - 1) / core_.block_tokens());
-        KeepTwins(prompt_tokens_ / core_.block_tokens());
+        KeepTwins((prompt_tokens_ - 1) / verbs_.cache.block_tokens());
+        KeepTwins(prompt_tokens_ / verbs_.cache.block_tokens());
       }
     });
   }
@@ -57,7 +57,7 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
 
 void SequenceImpl::PublishWholeBlocks(uint64_t length) {
   // Every layer has reached `length`, so a block below it is whole in all of them.
-  const uint64_t end = std::min(length / core_.block_tokens(), damaged_block_);
+  const uint64_t end = std::min(length / verbs_.cache.block_tokens(), damaged_block_);
   std::vector<NewBlock> blocks;
   std::vector<Published> answers;
   std::vector<SlotId> own;
@@ -78,8 +78,8 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
       if (first > 0) blocks[0].parent = blocks_.last_published();
       // Once others know of the blocks nothing may fail.
       own.clear();
-      own.reserve(blocks.size() * core_.layout().group_count());
-      core_.Publish(location_, blocks, answers);
+      own.reserve(blocks.size() * verbs_.cache.layout().group_count());
+      verbs_.publishing.Publish(location_, blocks, answers);
       TakeOver(blocks, answers, own);
     }
     if (answers.back().block.is_none()) {
@@ -94,7 +94,7 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
 std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
   NewBlock block{.tokens = blocks_.BlockTokens(i)};
   bool parent_held = i == 0;
-  for (uint32_t c = 0; c < core_.layout().group_count(); ++c) {
+  for (uint32_t c = 0; c < verbs_.cache.layout().group_count(); ++c) {
     block.slots[c] = SlotOf(c, i);
     if (block.slots[c].is_none()) return std::nullopt;
     parent_held = parent_held || !SlotOf(c, i - 1).is_none();
@@ -112,7 +112,7 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
     MutexLock lock(mutex_);
     for (size_t i = 0; i < answers.size() && !answers[i].block.is_none(); ++i) {
       blocks_.AddPublished(answers[i].block);
-      for (uint32_t c = 0; c < core_.layout().group_count(); ++c) {
+      for (uint32_t c = 0; c < verbs_.cache.layout().group_count(); ++c) {
         if (answers[i].slots[c] == blocks[i].slots[c]) continue;
         own.push_back(blocks[i].slots[c]);
         blocks_.SetSlot(c, first + i, answers[i].slots[c]);
@@ -120,28 +120,28 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
     }
   }
   // Only now, when no view can be taken of it any more.
-  core_.ReleaseSlots(own);
+  verbs_.cache.ReleaseSlots(own);
   for (const Retained& retained : retained_) Apply(retained, first);
 }
 
 void SequenceImpl::KeepTwins(uint64_t blocks) {
-  const uint64_t count = std::min<uint64_t>(blocks, core_.classes().residual_blocks());
+  const uint64_t count = std::min<uint64_t>(blocks, verbs_.cache.classes().residual_blocks());
   if (count == 0 || !publish_ || blocks > blocks_.published()) return;
   PerGroup<std::vector<SlotId>> slots;
-  for (uint32_t group = 0; group < core_.layout().group_count(); ++group) {
+  for (uint32_t group = 0; group < verbs_.cache.layout().group_count(); ++group) {
     for (uint64_t block = blocks - count; block < blocks; ++block) {
-      slots[group].push_back(SlotOf(core_.classes().OpenClassOf(group), block));
+      slots[group].push_back(SlotOf(verbs_.cache.classes().OpenClassOf(group), block));
     }
     QUIRE_CHECK(std::ranges::none_of(slots[group], &SlotId::is_none));
   }
-  core_.KeepTwins(location_, blocks_.PublishedBlocks(blocks - count, blocks), slots);
+  verbs_.publishing.KeepTwins(location_, blocks_.PublishedBlocks(blocks - count, blocks), slots);
 }
 
 Result<void> SequenceImpl::Retain(const Retention& retention) {
-  if (!core_.heeds_priorities()) {
+  if (!verbs_.cache.heeds_priorities()) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("retain: sequence {}: policy \"{}\" does not go by priorities",
-                            id_.number(), core_.options().policy));
+                            id_.number(), verbs_.cache.options().policy));
   }
   if (retention.begin_token >= retention.end_token || retention.priority > kPriorityMax) {
     return Fail(
@@ -153,11 +153,11 @@ Result<void> SequenceImpl::Retain(const Retention& retention) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("retain: sequence {} publishes nothing", id_.number()));
   }
-  const uint64_t now_us = core_.NowMicros();
+  const uint64_t now_us = verbs_.cache.NowMicros();
   const uint64_t ttl_us = retention.ttl_us == 0 ? UINT64_MAX : retention.ttl_us;
   std::erase_if(retained_, [&](const Retained& other) { return other.until_us <= now_us; });
-  retained_.push_back({.begin = retention.begin_token / core_.block_tokens(),
-                       .end = DivUp(retention.end_token, uint64_t{core_.block_tokens()}),
+  retained_.push_back({.begin = retention.begin_token / verbs_.cache.block_tokens(),
+                       .end = DivUp(retention.end_token, uint64_t{verbs_.cache.block_tokens()}),
                        .priority = retention.priority,
                        .until_us = now_us + std::min(ttl_us, UINT64_MAX - now_us)});
   Apply(retained_.back(), 0);
@@ -169,7 +169,7 @@ void SequenceImpl::Apply(const Retained& retained, uint64_t first_block) const {
   const uint64_t begin = std::max(retained.begin, first_block);
   const uint64_t end = std::min(retained.end, blocks_.published());
   if (begin >= end) return;
-  core_.Retain(blocks_.PublishedBlocks(begin, end), retained.priority, retained.until_us);
+  verbs_.holds.Retain(blocks_.PublishedBlocks(begin, end), retained.priority, retained.until_us);
 }
 
 }  // namespace quire::cache

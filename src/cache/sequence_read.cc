@@ -17,10 +17,10 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {}", layer, cursors_.size()));
   }
-  Snapshot taken{.ops = &core_.slots().ops()};
-  QUIRE_ASSIGN(taken.sealed, core_.layout().Find(layer, role));
-  QUIRE_ASSIGN(taken.open, core_.open_layout().Find(layer, role));
-  const uint32_t group = core_.layout().group_of(layer);
+  Snapshot taken{.ops = &verbs_.cache.slots().ops()};
+  QUIRE_ASSIGN(taken.sealed, verbs_.cache.layout().Find(layer, role));
+  QUIRE_ASSIGN(taken.open, verbs_.cache.open_layout().Find(layer, role));
+  const uint32_t group = verbs_.cache.layout().group_of(layer);
   MutexLock lock(mutex_);
   // The length first: what is committed then is written, whatever the writer does meanwhile. Going
   // back takes the lock.
@@ -32,12 +32,11 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   std::vector<SlotId> held;
   for (uint64_t block = taken.first_block; block < blocks; ++block) {
     const SlotId slot =
-        SlotOf(block < taken.open_begin ? group : core_.classes().OpenClassOf(group), block);
+        SlotOf(block < taken.open_begin ? group : verbs_.cache.classes().OpenClassOf(group), block);
     taken.slots.push_back(DataOf(slot));
     if (!slot.is_none()) held.push_back(slot);
   }
-  core_.HoldSlots(held);
-  taken.lease = core_.MakeLease(std::move(held));
+  taken.lease = verbs_.holds.Share(std::move(held));
   return taken;
 }
 
@@ -91,7 +90,7 @@ Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begi
 }
 
 Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role, TokenRange range) const {
-  if (!core_.layout().identity()) {
+  if (!verbs_.cache.layout().identity()) {
     return Fail(ErrorCode::kUnsupported,
                 "view: the cache encodes its blocks; only codecs that store values as they are can "
                 "be seen in place (use Gather)");
@@ -103,16 +102,16 @@ Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role, TokenR
                 fmt::format("view: tokens [{}, {}) of layer {} with {} tokens", range.begin,
                             range.end, layer, taken.tokens));
   }
-  const uint64_t first_token = taken.first_block * core_.block_tokens();
+  const uint64_t first_token = taken.first_block * verbs_.cache.block_tokens();
   return BlockListView(taken.sealed, first_token, end - first_token, std::move(taken.slots),
                        std::move(taken.lease));
 }
 
 LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
-  const codec::SlotLayout& layout = core_.layout();
-  const codec::SlotLayout& open = core_.open_layout();
+  const codec::SlotLayout& layout = verbs_.cache.layout();
+  const codec::SlotLayout& open = verbs_.cache.open_layout();
   const uint32_t group = layout.group_of(layer);
-  const uint32_t open_class = core_.classes().OpenClassOf(group);
+  const uint32_t open_class = verbs_.cache.classes().OpenClassOf(group);
   struct Lists {
     std::array<uint64_t, 2> indptr{};
     std::vector<uint32_t> sealed{};
@@ -125,13 +124,13 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
     lists->sealed.reserve(blocks_.size());
     lists->open.reserve(open_class != group ? blocks_.size() : 0);
     for (uint64_t block = 0; block < blocks_.size(); ++block) {
-      lists->sealed.push_back(core_.slots().NumberInArena(SlotOf(group, block)));
+      lists->sealed.push_back(verbs_.cache.slots().NumberInArena(SlotOf(group, block)));
       if (open_class == group) continue;
-      lists->open.push_back(core_.slots().NumberInArena(SlotOf(open_class, block)));
+      lists->open.push_back(verbs_.cache.slots().NumberInArena(SlotOf(open_class, block)));
     }
   }
   const auto table = [&](uint32_t slot_class, const std::vector<uint32_t>& slots) {
-    BlockTable made = core_.slots().ArenaOf(slot_class);
+    BlockTable made = verbs_.cache.slots().ArenaOf(slot_class);
     made.sequences = 1;
     made.indptr = lists->indptr.data();
     made.slots = slots.data();
@@ -144,7 +143,7 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
           .value = layout.value(layer),
           .open_key = open.key(layer),
           .open_value = open.value(layer),
-          .open_blocks = core_.classes().residual_blocks(),
+          .open_blocks = verbs_.cache.classes().residual_blocks(),
           .tokens = cursor(layer),
           .lists = std::move(lists)};
 }

@@ -125,7 +125,7 @@ TEST(TestDevice, NothingIsLeftBeyondAShrunkenEnd) {
   sequence.reset();
   const auto is_zero = [&](uint32_t slot) {
     device.ops.Synchronize();
-    const std::span bytes(device.memory.Window(core->slots().data(SlotId(slot))), 512);
+    const std::span bytes(device.memory.Window(core->state().slots().data(SlotId(slot))), 512);
     return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   };
   ASSERT_FALSE(is_zero(5));

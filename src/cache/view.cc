@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "cache/core.h"
+#include "cache/holds.h"
 
 namespace quire {
 
@@ -28,7 +28,7 @@ TensorView BlockListView::block(uint32_t i) const {
   view.shape = {layout_.heads, tokens, dim};
   view.strides = layout_.inner == InnerAxis::kToken ? std::array<int64_t, 5>{head, 1, block_tokens}
                                                     : std::array<int64_t, 5>{head, dim, 1};
-  view.device = lease_.core_->slots().device();
+  view.device = lease_.holds_->cache().slots().device();
   return view;
 }
 
@@ -65,11 +65,11 @@ Result<TensorView> BlockListView::array() const {
 
 UnleasedView BlockListView::Unleased() const {
   UnleasedView made(layout_, first_token_, tokens_, slots_);
-  made.core_ = lease_.core_;
+  made.holds_ = lease_.holds_;
   made.held_ = lease_.slots_;
   made.generations_.reserve(made.held_.size());
   for (const SlotId slot : made.held_)
-    made.generations_.push_back(made.core_->slots().generation(slot));
+    made.generations_.push_back(made.holds_->cache().slots().generation(slot));
   return made;
 }
 
@@ -81,7 +81,7 @@ void BlockListView::Release(std::shared_ptr<Fence> fence) {
 
 Result<BlockListView> UnleasedView::Pin() const {
   if (held_.empty()) return BlockListView(layout_, first_token_, tokens_, slots_, Lease());
-  auto lease = core_->HoldAgain(held_, generations_);
+  auto lease = holds_->HoldAgain(held_, generations_);
   if (!lease) {
     return Fail(
         ErrorCode::kNotFound,

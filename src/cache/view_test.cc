@@ -172,8 +172,8 @@ TEST(Lease, IsReleasedOnce) {
   const auto core = Must(Core::Make(OnTestDevice({.geometry = SmallGeometry(),
                                                   .profile = NumericProfile::Uniform(Codec::kF16),
                                                   .hot_bytes = 1 << 20})));
-  OwnedSlots slots = std::move(Must(core->Allocate({}, {3}, 0)).slots);
-  Lease lease = core->MakeLease(slots[0]);
+  OwnedSlots slots = std::move(Must(core->holds().Allocate({}, {3}, 0)).slots);
+  Lease lease = core->holds().MakeLease(slots[0]);
   slots.Disown();
   EXPECT_EQ(lease.block_count(), 3u);
   lease.Release();

@@ -1,5 +1,5 @@
-// The budget and the arena, up and down while sequences live: everything is checked before anything
-// is changed, and after that nothing can fail but for what others take meanwhile.
+#include "cache/resizing.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/sync_point.h"
-#include "cache/core.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
 #include "cache/sequence_impl.h"
@@ -94,23 +93,24 @@ void EndMove(State& state, BlockId block) {
 
 }  // namespace
 
-Result<void> Core::Resize(uint64_t hot_bytes) {
-  MutexLock one_at_a_time(resize_mutex_);
-  const uint64_t most_bytes = std::max(options_.hot_bytes, options_.hot_bytes_max);
+Result<void> Resizing::Resize(uint64_t hot_bytes) {
+  MutexLock one_at_a_time(mutex_);
+  const uint64_t most_bytes = std::max(cache_.options().hot_bytes, cache_.options().hot_bytes_max);
   if (hot_bytes > most_bytes) {
     return Fail(ErrorCode::kTooLarge,
                 fmt::format("resize: {} bytes, but addresses are reserved for {} (hot_bytes_max)",
                             hot_bytes, most_bytes));
   }
-  if (auto holds = classes_.CheckHoldsABlock(hot_bytes); !holds) {
+  if (auto holds = cache_.classes().CheckHoldsABlock(hot_bytes); !holds) {
     return Fail(holds.error().code, "resize: " + holds.error().message);
   }
-  const Capacity to = classes_.CapacityFor(hot_bytes);
-  const uint64_t now_bytes = With([](State& state) { return state.slots.capacity().hot_bytes; });
+  const Capacity to = cache_.classes().CapacityFor(hot_bytes);
+  const uint64_t now_bytes =
+      cache_.With([](State& state) { return state.slots.capacity().hot_bytes; });
   return hot_bytes > now_bytes ? GrowTo(to) : ShrinkTo(to);
 }
 
-Result<void> Core::GrowTo(const Capacity& to) {
+Result<void> Resizing::GrowTo(const Capacity& to) {
   // What an earlier shrink had to leave where it was comes first.
   if (!MoveTail()) {
     return Fail(ErrorCode::kBusy,
@@ -118,20 +118,29 @@ Result<void> Core::GrowTo(const Capacity& to) {
                             "shrink are still in use; try again when they are not",
                             to.hot_bytes));
   }
-  if (auto committed = slots_->Commit(to); !committed) {
+  if (auto committed = cache_.slots().Commit(to); !committed) {
     return Fail(committed.error().code,
                 fmt::format("resize: to {} bytes: {}", to.hot_bytes, committed.error().message));
   }
-  With([&](State& state) { SetCapacity(state, to); });
+  cache_.With([&](State& state) { SetCapacity(state, to); });
   return {};
 }
 
+uint64_t Resizing::Trim() {
+  {
+    MutexLock one_at_a_time(mutex_);
+    MoveTail();  // what a shrink had to leave where it was
+  }
+  return cache_.slots().Trim();
+}
+
 // Held, and beyond the end.
-std::vector<SlotId> Core::InTheWay(const Capacity& to) {
-  const std::vector<SlotId> used = With([&](State& state) { return state.slots.UsedBeyond(to); });
+std::vector<SlotId> Resizing::InTheWay(const Capacity& to) {
+  const std::vector<SlotId> used =
+      cache_.With([&](State& state) { return state.slots.UsedBeyond(to); });
   std::vector<SlotId> held;
-  ForPieces(used.size(), [&](size_t begin, size_t end) {
-    With([&](State& state) {
+  LockedState::ForPieces(used.size(), [&](size_t begin, size_t end) {
+    cache_.With([&](State& state) {
       for (size_t i = begin; i < end; ++i) {
         if (state.slots.references(used[i]) > 0 && !CanMove(state, used[i])) {
           held.push_back(used[i]);
@@ -144,15 +153,15 @@ std::vector<SlotId> Core::InTheWay(const Capacity& to) {
 
 // Who takes something beyond the end after the look at it is treated like one who looks it up after
 // the shrink: it stays where it is until nobody holds it.
-Result<void> Core::ShrinkTo(const Capacity& to) {
+Result<void> Resizing::ShrinkTo(const Capacity& to) {
   const std::vector<SlotId> held = InTheWay(to);
   while (true) {
     uint64_t least_bytes = 0;
-    const Result<bool> decided = With([&](State& state) -> Result<bool> {
+    const Result<bool> decided = cache_.With([&](State& state) -> Result<bool> {
       QUIRE_TRY(CheckFloors(state, to));
       least_bytes = LeastBytes(state, held);
       if (!held.empty() || least_bytes > to.ledger_bytes) return true;
-      if (!EvictDownTo(state, to.ledger_bytes, classes_.EmptyMax(to))) return false;
+      if (!EvictDownTo(state, to.ledger_bytes, cache_.classes().EmptyMax(to))) return false;
       // As many slots below the end are free now as are in use beyond it, and stay so: the ledger
       // allows no more.
       SetCapacity(state, to);
@@ -162,7 +171,7 @@ Result<void> Core::ShrinkTo(const Capacity& to) {
     if (!held.empty() || least_bytes > to.ledger_bytes) return Busy(to, held, least_bytes);
     if (*decided) break;
     AtSyncPoint("resize: before more is evicted");
-    MutexLock until_read(reading_mutex_);
+    MutexLock until_read(cache_.reading_mutex());
   }
   MoveTail();
   return {};
@@ -170,8 +179,8 @@ Result<void> Core::ShrinkTo(const Capacity& to) {
 
 // Blocks beyond the end move below it, one after the other. What somebody looks up meanwhile stays
 // where it is; then the memory is given back later. True: nothing is left there.
-bool Core::MoveTail() {
-  const std::vector<BlockId> moving = With([](State& state) {
+bool Resizing::MoveTail() {
+  const std::vector<BlockId> moving = cache_.With([](State& state) {
     std::vector<BlockId> blocks;
     for (const SlotId slot : state.slots.UsedBeyond(state.slots.capacity())) {
       blocks.push_back(state.directory.InSlot(slot));
@@ -180,54 +189,51 @@ bool Core::MoveTail() {
   });
   for (const BlockId block : moving) {
     AtSyncPoint("resize: before a block moves");
-    MutexLock one_at_a_time(reading_mutex_);
+    MutexLock one_at_a_time(cache_.reading_mutex());
     Reading move;
-    const bool begun = With([&](State& state) {
+    const bool begun = cache_.With([&](State& state) {
       const bool any = !block.is_none() && BeginMove(state, block);
       move = {.slots = state.reading.slots, .to = state.reading.to};
       return any;
     });
     if (!begun) continue;
-    for (uint32_t c = 0; c < classes_.count(); ++c) {
-      if (!move.to[c].is_none()) slots_->Copy(move.slots[c], move.to[c]);
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+      if (!move.to[c].is_none()) cache_.slots().Copy(move.slots[c], move.to[c]);
     }
-    slots_->ops().Synchronize();  // whoever finds the block there may read it at once
+    cache_.slots().ops().Synchronize();  // whoever finds the block there may read it at once
     AtSyncPoint("resize: a block was copied");
-    With([&](State& state) { EndMove(state, block); });
+    cache_.With([&](State& state) { EndMove(state, block); });
   }
-  const bool is_empty = With([](State& state) {
+  const bool is_empty = cache_.With([](State& state) {
     const bool empty = state.slots.UsedBeyond(state.slots.capacity()).empty();
     if (empty) state.slots.ForgetWritersBeyondEnd();
     return empty;
   });
-  if (is_empty) slots_->GiveBackTail();
+  if (is_empty) cache_.slots().GiveBackTail();
   return is_empty;
 }
 
 // Whoever took or let go of something since the look is named, or not, as it is now.
-std::unexpected<Error> Core::Busy(const Capacity& to, std::span<const SlotId> held,
-                                  uint64_t least_bytes) const {
+std::unexpected<Error> Resizing::Busy(const Capacity& to, std::span<const SlotId> held,
+                                      uint64_t least_bytes) const {
   constexpr size_t kNamesMax = 8;
   const std::set<SlotId> slots(held.begin(), held.end());
   std::set<SlotId> unnamed = slots;
   std::vector<std::string> holders;
   uint64_t more = 0;
   uint64_t others = 0;
-  {
-    MutexLock lock(sequences_mutex_);
-    for (const auto& [id, sequence] : sequences_) {
-      const std::vector<SlotId> of_it = sequence->HeldOf(slots);
-      if (of_it.empty()) continue;
-      for (const SlotId slot : of_it) unnamed.erase(slot);
-      if (sequence->tenant() != kDefaultTenant) {
-        ++others;
-      } else if (holders.size() == kNamesMax) {
-        ++more;
-      } else {
-        holders.push_back(fmt::format("sequence {} ({})", id.number(), of_it.size()));
-      }
+  sequences_.ForEach([&](const SequenceImpl& sequence) {
+    const std::vector<SlotId> of_it = sequence.HeldOf(slots);
+    if (of_it.empty()) return;
+    for (const SlotId slot : of_it) unnamed.erase(slot);
+    if (sequence.tenant() != kDefaultTenant) {
+      ++others;
+    } else if (holders.size() == kNamesMax) {
+      ++more;
+    } else {
+      holders.push_back(fmt::format("sequence {} ({})", sequence.id().number(), of_it.size()));
     }
-  }
+  });
   if (more > 0) holders.push_back(fmt::format("{} more sequences", more));
   if (others > 0) holders.push_back(fmt::format("{} sequences of other tenants", others));
   if (!unnamed.empty()) holders.push_back(fmt::format("plans and views ({})", unnamed.size()));

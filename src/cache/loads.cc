@@ -1,0 +1,319 @@
+#include "cache/loads.h"
+
+#include <algorithm>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/canary.h"
+#include "cache/load_job.h"
+#include "cache/records.h"
+
+namespace quire::cache {
+namespace {
+
+using tier::StoreCompletion;
+using tier::StoreOutcome;
+
+constexpr size_t kBlocksInFlight = 64;    // of one load
+constexpr size_t kPublishBlocksMax = 32;  // at once: others wait for the cache's lock meanwhile
+
+MissReason ReasonOf(StoreOutcome outcome) {
+  const bool late = outcome == StoreOutcome::kDeadline || outcome == StoreOutcome::kCancelled;
+  return late ? MissReason::kLoadLate : MissReason::kLoadFailed;
+}
+
+bool AnyOf(const PerClass<SlotId>& slots, uint32_t begin, uint32_t end) {
+  return std::any_of(slots.begin() + begin, slots.begin() + end,
+                     [](SlotId slot) { return !slot.is_none(); });
+}
+
+}  // namespace
+
+/// A load of one record of a job.
+struct Loads::Get {
+  ActiveLoad* load = nullptr;
+  size_t entry = 0;
+  bool twins = false;
+  std::vector<std::span<std::byte>> out{};
+  std::vector<uint32_t> crcs{};             // of each
+  PerClass<std::vector<std::byte>> host{};  // where the host cannot reach the slots
+};
+
+/// A job under way.
+struct Loads::ActiveLoad {
+  explicit ActiveLoad(std::shared_ptr<LoadJob> of)
+      : job(std::move(of)),
+        pending(job->slots.size()),
+        end(job->slots.size()),
+        meets(job->options.order == LoadOrder::kFromEnd),
+        next(end),
+        came(end) {}
+
+  bool IsWanted(size_t entry) const { return entry >= computed && entry < end; }
+
+  std::shared_ptr<LoadJob> job;
+  std::vector<uint8_t> pending;  // records of each entry that are being loaded
+  size_t started = 0;            // entries
+  size_t attached = 0;
+  size_t end;  // entries that may still come
+  // From the end, until it has met what was computed.
+  bool meets;
+  size_t next;          // entries from here on were started
+  size_t came;          // and those from here on have come
+  size_t computed = 0;  // entries before this one are the caller's own
+  uint32_t gets = 0;
+  bool twins_failed = false;
+};
+
+std::shared_ptr<Loads::ActiveLoad> Loads::Make(std::shared_ptr<LoadJob> job) {
+  return std::make_shared<ActiveLoad>(std::move(job));
+}
+
+void Loads::Start(std::vector<std::shared_ptr<ActiveLoad>>& loads) {
+  loads_.reserve(loads_.size() + loads.size());
+  for (auto& load : loads) loads_.push_back(std::move(load));
+  loads.clear();
+}
+
+bool Loads::Advance() {
+  bool worked = false;
+  for (const auto& load : loads_) {
+    if (load->job->cancelled && load->attached < load->end) {
+      load->job->failure = MissReason::kLoadLate;
+      load->end = load->attached;
+      CancelGets(*load);
+    }
+    if (load->meets) TakeComputed(*load);
+    StartGets(*load);
+    if (load->meets) MeetComputed(*load);
+    worked = AttachReady(*load) || worked;
+    StartGets(*load);
+  }
+  for (size_t i = 0; i < loads_.size();) {
+    ActiveLoad& load = *loads_[i];
+    if (load.attached < load.end || load.gets > 0) {
+      ++i;
+      continue;
+    }
+    End(load);
+    ended_.push_back(std::move(load.job));
+    loads_.erase(loads_.begin() + static_cast<ptrdiff_t>(i));
+    worked = true;
+  }
+  return worked;
+}
+
+std::optional<size_t> Loads::NextToStart(ActiveLoad& load) {
+  if (load.meets) {
+    const bool any = load.next > load.computed && load.next <= load.end;
+    if (!any || load.gets >= kBlocksInFlight) return std::nullopt;
+    return --load.next;
+  }
+  if (load.started >= std::min(load.end, load.attached + kBlocksInFlight)) return std::nullopt;
+  return load.started++;
+}
+
+void Loads::StartGets(ActiveLoad& load) {
+  const SlotClasses& classes = load.job->loading.cache().classes();
+  while (const auto entry = NextToStart(load)) {
+    const PerClass<SlotId>& slots = load.job->slots[*entry];
+    for (const bool twins : {false, true}) {
+      const bool wanted = twins ? AnyOf(slots, classes.group_count(), classes.count())
+                                : AnyOf(slots, 0, classes.group_count());
+      if (!wanted || StartGet(load, *entry, twins)) continue;
+      NotComing(load, *entry, twins, MissReason::kLoadFailed);
+      break;
+    }
+  }
+}
+
+// All pieces that are wanted follow one another, so one request reads them. False: memory ran out,
+// and nothing of it is under way.
+bool Loads::StartGet(ActiveLoad& load, size_t entry, bool twins) {
+  const uint64_t tag = next_tag_++;
+  try {
+    AskFor(load, entry, twins, tag);
+  } catch (const std::bad_alloc&) {
+    if (gets_.contains(tag)) store_.Cancel(tag);  // however much of it the store knows
+    gets_.erase(tag);
+    return false;
+  }
+  ++load.pending[entry];
+  ++load.gets;
+  return true;
+}
+
+void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
+  const LoadJob& job = *load.job;
+  const LockedState& cache = job.loading.cache();
+  const RecordShapes& shapes = cache.shapes();
+  const RecordWanted wanted = job.WantedAt(entry);
+  auto get = std::make_shared<Get>();
+  get->load = &load;
+  get->entry = entry;
+  get->twins = twins;
+  tier::LoadRequest request = {
+      .identity = {.key = twins ? TwinKey(wanted.key) : wanted.key,
+                   .parent = twins ? wanted.key : wanted.parent_key,
+                   .profile = shapes.profile(),
+                   .geometry = shapes.geometry(),
+                   .publisher = job.publisher,
+                   .erase_epoch = PlanState::Of(*job.plan).location.below_epoch,
+                   .block_index = wanted.block_index,
+                   .tokens = wanted.tokens},
+      .layout = &shapes.record(twins),
+      .tag = tag};
+  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
+    const SlotId slot = job.slots[entry][c];
+    if (slot.is_none() || cache.classes().is_sealed(c) == twins) continue;
+    std::span<std::byte> bytes = cache.slots().HostBytes(slot);
+    if (bytes.empty()) {
+      get->host[c].resize(cache.classes().slot_bytes(c));
+      bytes = get->host[c];
+    }
+    if (request.section_count == 0) request.section_first = shapes.sections(c).first;
+    request.section_count += shapes.sections(c).count;
+    shapes.Cut(c, bytes, get->out);
+  }
+  get->crcs.resize(get->out.size());
+  request.out = get->out;
+  request.crcs = get->crcs;
+  gets_[tag] = std::move(get);
+  store_.Get({&request, 1}, job.deadline_us);
+}
+
+void Loads::EndGet(const StoreCompletion& ended) {
+  const auto found = gets_.find(ended.tag);
+  const std::shared_ptr<Get> get = std::move(found->second);
+  gets_.erase(found);
+  if (Planted(Canary::kForgetLate) && get->load == nullptr) return;
+  ActiveLoad& load = *get->load;
+  --load.gets;
+  --load.pending[get->entry];
+  if (get->entry < load.computed) return GiveBack(load, get->entry);
+  if (ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed)) {
+    ++counters_.loaded;
+    TakeIn(*get);
+    return;
+  }
+  NotComing(load, get->entry, get->twins, ReasonOf(ended.outcome));
+}
+
+// What was read counts as what the store compared: its checksums go with the bytes.
+void Loads::TakeIn(const Get& get) {
+  LoadJob& job = *get.load->job;
+  const LockedState& cache = job.loading.cache();
+  std::span<const uint32_t> crcs = get.crcs;
+  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
+    const SlotId slot = job.slots[get.entry][c];
+    if (slot.is_none() || cache.classes().is_sealed(c) == get.twins) continue;
+    const uint32_t count = cache.shapes().sections(c).count;
+    job.crcs[get.entry][c] = cache.shapes().Join(c, crcs.first(count));
+    crcs = crcs.subspan(count);
+    if (!get.host[c].empty()) cache.slots().CopyIn(get.host[c].data(), slot);
+  }
+  cache.slots().ops().Synchronize();  // what was copied from goes
+}
+
+void Loads::NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason) {
+  ++counters_.failures;
+  if (entry >= load.end) return;  // it is not wanted any more
+  if (twins) {
+    load.twins_failed = true;
+    return;
+  }
+  load.job->failure = reason;
+  load.end = entry;
+  CancelGets(load);
+}
+
+// What comes after the end, or was computed, is of no use any more.
+void Loads::CancelGets(ActiveLoad& load) {
+  for (const auto& [tag, get] : gets_) {
+    if (get->load != &load || load.IsWanted(get->entry)) continue;
+    if (Planted(Canary::kForgetLate)) {
+      --load.gets;
+      get->load = nullptr;
+      continue;
+    }
+    store_.Cancel(tag);
+  }
+}
+
+bool Loads::IsReady(const ActiveLoad& load, size_t entry) {
+  return load.pending[entry] == 0 || Planted(Canary::kAttachEarly);
+}
+
+// How far the caller has computed by now: what lies before that is not read any more.
+void Loads::TakeComputed(ActiveLoad& load) {
+  const size_t computed = load.job->computed;
+  if (computed <= load.computed) return;
+  const size_t before = std::exchange(load.computed, computed);
+  CancelGets(load);
+  for (size_t entry = before; entry < computed; ++entry) {
+    if (load.pending[entry] == 0) GiveBack(load, entry);
+  }
+}
+
+void Loads::GiveBack(ActiveLoad& load, size_t entry) {
+  PerClass<SlotId>& slots = load.job->slots[entry];
+  PerClass<SlotId> given = slots;
+  const auto end =
+      std::remove_if(given.begin(), given.end(), [](SlotId slot) { return slot.is_none(); });
+  slots.fill(SlotId::None());
+  load.job->loading.cache().ReleaseSlots({given.begin(), end});
+}
+
+// When all has come that was not computed, what was computed is what it is attached to.
+void Loads::MeetComputed(ActiveLoad& load) {
+  load.came = std::min(load.came, load.end);
+  while (load.came > std::max(load.next, load.computed) && IsReady(load, load.came - 1)) {
+    --load.came;
+  }
+  load.job->unread = load.came;
+  load.job->blocks_ready = load.end - load.came;
+  if (load.came > load.computed) return;
+  const size_t first = std::min(load.computed, load.end);
+  if (first < load.end && !load.job->loading.AdoptComputed(*load.job, first)) {
+    load.end = load.attached;  // nobody holds it any more, or it may not be published
+    return;
+  }
+  load.meets = false;
+  load.attached = first;
+  load.started = load.end;
+}
+
+bool Loads::AttachReady(ActiveLoad& load) {
+  if (load.meets) return false;
+  bool worked = false;
+  while (load.attached < load.end) {
+    size_t ready = load.attached;
+    while (ready < std::min(load.end, load.started) && IsReady(load, ready) &&
+           ready < load.attached + kPublishBlocksMax) {
+      ++ready;
+    }
+    if (ready == load.attached) return worked;
+    const size_t count = ready - load.attached;
+    const size_t attached = load.job->loading.AttachLoaded(*load.job, load.attached, count);
+    load.attached += attached;
+    load.job->blocks_ready = load.attached - load.computed;
+    worked = true;
+    if (attached == count) continue;
+    load.end = load.attached;  // it may not be published any more
+    CancelGets(load);
+  }
+  return worked;
+}
+
+void Loads::End(ActiveLoad& load) {
+  LoadJob& job = *load.job;
+  if (!load.twins_failed && load.end == job.slots.size()) job.loading.AttachTwins(job);
+  if (load.twins_failed && job.failure == MissReason::kNeverSeen) {
+    job.failure = MissReason::kLoadFailed;
+  }
+  job.end_us = clock_.NowMicros();
+  job.done = true;
+}
+
+}  // namespace quire::cache
