@@ -86,8 +86,8 @@ class DiskStore {
  public:
   /// Opens the store in a directory, or makes one.
   ///
-  /// Errors: kInvalidArgument the options, for example neither a directory nor warm_bytes; kBusy another process has it; kUnsupported a newer
-  ///         version wrote it; kNoSpace; kIo
+  /// Errors: kInvalidArgument the options, for example neither a directory nor warm_bytes; kBusy
+  ///         another process has it; kUnsupported a newer version wrote it; kNoSpace; kIo
   /// Cost:   reads the catalogue, not the payload
   static Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options);
   /// Ends without waiting for what is not durable yet: call Flush before.
@@ -100,7 +100,8 @@ class DiskStore {
   Result<void> Flush();
   DiskStoreStats stats() const;
   /// A secret for Domain::secret, made with the store and kept beside it in a file that its owner
-  /// alone may read; without a directory it ends with the store. Without it nothing in the store is found.
+  /// alone may read; without a directory it ends with the store. Without the secret nothing in the
+  /// store is found.
   ///
   /// Errors: kCorrupt the file is not what was written; kNoSpace; kIo
   Result<Digest> Secret() const;

@@ -54,8 +54,14 @@ class PiecesOnThreads : public testing::Test {
   }
   void PinAll() {
     Prng prng(100);
-    for (int round = 0; round < 4 * kRounds; ++round) {
+    // However late this thread runs: now and then something to pin is there.
+    for (int round = 0; round < 4 * kRounds || (pinned_ == 0 && round < 100 * kRounds); ++round) {
       const AcquireRequest request = Request(prng);
+      std::unique_ptr<Sequence> held;
+      if (round % 8 == 0) {
+        auto opened = cache_.cache->Open(Must(cache_.cache->Acquire(request)), {});
+        if (opened && cache_.model.Feed(**opened, request.tokens)) held = *std::move(opened);
+      }
       if (!cache_.cache->Pin(request, 0)) continue;
       ++pinned_;
       std::this_thread::yield();
