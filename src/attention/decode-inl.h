@@ -4,8 +4,8 @@
 // On Zen 3 that reaches the speed of a plain stream for K and 85 to 90 % of it for V; one plane of
 // 4 KiB after the other reached 45 %, line-by-line software prefetch on top of it 55 %. Fetching so
 // much as the first line of the planes that come next costs 15 %.
-#include "codec/formats/fp8-inl.h"
 #include "attention/tile-inl.h"
+#include "codec/formats/fp8-inl.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -2,8 +2,8 @@
 // f16 in memory becomes f32 in one operation, which codes in a register do not. Kernels then read
 // the scratch as if it were f16 (f16_decode-inl.h).
 #include "attention/decode-inl.h"
-#include "codec/formats/fp8-inl.h"
 #include "attention/tile-inl.h"
+#include "codec/formats/fp8-inl.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_F16_INL_H_) == defined(HWY_TARGET_TOGGLE)

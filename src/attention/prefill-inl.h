@@ -1,8 +1,8 @@
 // Kernels for many query vectors, where arithmetic is the limit: K and V of a split are widened
 // once into f32 panels and used by every query vector of the tile.
-#include "codec/formats/fp8-inl.h"
 #include "attention/shape.h"
 #include "attention/tile-inl.h"
+#include "codec/formats/fp8-inl.h"
 #include "hwy/highway.h"
 
 #if defined(QUIRE_ATTENTION_PREFILL_INL_H_) == defined(HWY_TARGET_TOGGLE)
