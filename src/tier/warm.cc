@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <new>
 #include <utility>
 
@@ -108,34 +109,43 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
   return StoreOutcome::kOk;
 }
 
-// Own records for the quota, then whatever floors do not keep.
+// The least recently used: own records while the quota is exceeded, then whatever floors do not
+// keep. Nothing goes before it is certain that there will be room.
 bool WarmStore::MakeRoom(const PublisherId& publisher, uint64_t bytes) {
   const Publisher& own = publishers_[publisher];
-  while (own.usage.bytes > own.bytes_quota - std::min(own.bytes_quota, bytes)) {
-    const auto victim = Victim(publisher, /*own=*/true);
-    if (victim == records_.end()) return false;
-    ++stats_.evicted;
-    Forget(victim);
+  std::map<PublisherId, uint64_t> gone;  // bytes of the victims
+  std::vector<Records::iterator> victims;
+  uint64_t freed = 0;
+  const auto take = [&](Records::iterator record) {
+    const uint64_t taken_bytes = record->size_bytes + kEntryBytes;
+    gone[record->publisher] += taken_bytes;
+    freed += taken_bytes;
+    victims.push_back(record);
+  };
+  for (auto record = records_.begin(); record != records_.end(); ++record) {
+    if (own.usage.bytes - freed + bytes <= own.bytes_quota) break;
+    if (record->publisher == publisher) take(record);
   }
-  while (stats_.bytes > options_.bytes_cap - bytes) {
-    const auto victim = Victim(publisher, /*own=*/false);
-    if (victim == records_.end()) return false;
+  if (own.usage.bytes - freed + bytes > own.bytes_quota) return false;
+  const size_t for_quota = victims.size();
+  for (auto record = records_.begin(); record != records_.end(); ++record) {
+    if (stats_.bytes - freed + bytes <= options_.bytes_cap) break;
+    const auto chosen = victims.begin() + static_cast<ptrdiff_t>(for_quota);
+    if (std::find(victims.begin(), chosen, record) != chosen) continue;
+    if (record->publisher != publisher) {
+      const Publisher& other = publishers_[record->publisher];
+      const uint64_t floor = below_ == nullptr ? other.bytes_floor : 0;
+      const uint64_t left = other.usage.bytes - gone[record->publisher];
+      if (left < floor + record->size_bytes + kEntryBytes) continue;
+    }
+    take(record);
+  }
+  if (stats_.bytes - freed + bytes > options_.bytes_cap) return false;
+  for (const auto victim : victims) {
     ++stats_.evicted;
     Forget(victim);
   }
   return true;
-}
-
-WarmStore::Records::iterator WarmStore::Victim(const PublisherId& publisher, bool own) {
-  auto record = records_.begin();
-  for (; record != records_.end(); ++record) {
-    if (record->publisher == publisher) break;
-    if (own) continue;
-    const Publisher& other = publishers_[record->publisher];
-    const uint64_t floor = below_ == nullptr ? other.bytes_floor : 0;
-    if (other.usage.bytes >= floor + record->size_bytes + kEntryBytes) break;
-  }
-  return record;
 }
 
 void WarmStore::Forget(Records::iterator record) {

@@ -84,7 +84,6 @@ class WarmStore final : public Store {
   /// Epochs are asked for before the lock is taken: those below have their own.
   StoreOutcome Insert(const PutRequest& request, uint64_t epoch) QUIRE_REQUIRES(mutex_);
   bool MakeRoom(const PublisherId& publisher, uint64_t bytes) QUIRE_REQUIRES(mutex_);
-  Records::iterator Victim(const PublisherId& publisher, bool own) QUIRE_REQUIRES(mutex_);
   void Forget(Records::iterator record) QUIRE_REQUIRES(mutex_);
   /// The answer to a load from memory. Nothing: the store below is to be asked.
   bool Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion* completion)

@@ -161,6 +161,31 @@ TEST_F(WarmTest, QuotasAndFloorsHold) {
   EXPECT_EQ(PutWarm(Record(1, "d")), kQuota);
 }
 
+TEST_F(WarmTest, WhatFindsNoRoomTakesNothing) {
+  OpenAlone(3);
+  warm_->SetLimits({.publisher = PublisherOf("b"), .bytes_floor = BytesFor(2)});
+  ASSERT_EQ(PutWarm(Record(1, "c")), kOk);
+  for (uint64_t i = 1; i <= 2; ++i) ASSERT_EQ(PutWarm(Record(i, "b")), kOk);
+  const RecordLayout large = TestLayout(16, 2, 7000);  // more than c has, less than all
+  EXPECT_EQ(PutWarm(TestRecord(7, large, "a")), kNoSpace);
+  EXPECT_TRUE(WarmHas(Record(1, "c")));
+  EXPECT_EQ(warm_->warm_stats().evicted, 0u);
+}
+
+TEST_F(WarmTest, AQuotaIsMadeByOwnRecordsAndWhatIsLeftByTheOldest) {
+  OpenAlone(4);
+  ASSERT_EQ(PutWarm(Record(1, "c")), kOk);  // the oldest
+  for (uint64_t i = 1; i <= 2; ++i) ASSERT_EQ(PutWarm(Record(i, "a")), kOk);
+  ASSERT_EQ(PutWarm(Record(2, "c")), kOk);
+  warm_->SetLimits({.publisher = PublisherOf("a"), .bytes_quota = BytesFor(2) + 5000});
+  const RecordLayout large = TestLayout(16, 2, 4000);  // one of its own is not enough for the cap
+  ASSERT_EQ(PutWarm(TestRecord(7, large, "a")), kOk);
+  EXPECT_FALSE(WarmHas(Record(1, "a")));
+  EXPECT_TRUE(WarmHas(Record(2, "a")));
+  EXPECT_FALSE(WarmHas(Record(1, "c")));
+  EXPECT_TRUE(WarmHas(Record(2, "c")));
+}
+
 TEST_F(WarmTest, RootsAreThoseOfFirstBlocksThatAreThere) {
   OpenAlone(2);
   ASSERT_EQ(PutWarm(Record(7, "a")), kOk);  // block_index 0
