@@ -77,14 +77,22 @@ constexpr TokenScale ScaleOf(float low, float high) {
 
 namespace internal {
 
+constexpr bool IsFinite(float value) {
+  return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
+}
+
+// Both take the token's values as value_at(channel) and hand its codes to put(number, code), so that
+// the host and kernels of devices share them.
+
 /// Codes of pairs of channels: their points are chosen before the scale.
-inline TokenScale EncodePairs(InnerAxis inner, std::span<const float> values,
-                              std::span<uint8_t> codes) {
-  const auto dim = static_cast<uint32_t>(values.size());
+template <typename ValueAt, typename Put>
+constexpr TokenScale EncodePairs(InnerAxis inner, uint32_t dim, const ValueAt& value_at,
+                                 const Put& put) {
   float sum_of_squares = 0.0f;
   bool finite = true;
-  for (const float value : values) {
-    finite = finite && std::isfinite(value);
+  for (uint32_t d = 0; d < dim; ++d) {
+    const float value = value_at(d);
+    finite = finite && IsFinite(value);
     sum_of_squares += value * value;
   }
   const float inverse = finite ? PairInverse(sum_of_squares, dim) : 0.0f;
@@ -92,31 +100,33 @@ inline TokenScale EncodePairs(InnerAxis inner, std::span<const float> values,
   float squares = 0.0f;
   for (uint32_t p = 0; p < PairCount(inner, dim); ++p) {
     const ChannelPair pair = PairAt(inner, dim, p);
-    const float first = finite ? values[pair.first] : 0.0f;
-    const float second = finite && pair.second < dim ? values[pair.second] : 0.0f;
-    codes[p] = PairCode(first * inverse, second * inverse);
-    const float x = Q25::ValueOf(codes[p]);
-    const float y = Q25::ValueOf(codes[p] | kSecondOfPair);
+    const float first = finite ? value_at(pair.first) : 0.0f;
+    const float second = finite && pair.second < dim ? value_at(pair.second) : 0.0f;
+    const uint8_t code = PairCode(first * inverse, second * inverse);
+    put(p, code);
+    const float x = Q25::ValueOf(code);
+    const float y = Q25::ValueOf(code | kSecondOfPair);
     products += first * x + second * y;
     squares += x * x + y * y;
   }
   return {.scale = finite ? PairScale(products, squares) : kNanScale};
 }
 
-template <class Format>
-TokenScale EncodeValues(std::span<const float> values, std::span<uint8_t> codes) {
+template <class Format, typename ValueAt, typename Put>
+constexpr TokenScale EncodeValues(uint32_t dim, const ValueAt& value_at, const Put& put) {
   float low = std::numeric_limits<float>::max();
   float high = -low;
   bool finite = true;
-  for (const float value : values) {
-    finite = finite && std::isfinite(value);
+  for (uint32_t d = 0; d < dim; ++d) {
+    const float value = value_at(d);
+    finite = finite && IsFinite(value);
     low = std::min(low, value);
     high = std::max(high, value);
   }
   TokenScale token = finite ? ScaleOf<Format>(low, high) : WithInverse(0, 0);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const float value = (finite ? values[i] : 0.0f) - token.offset;
-    codes[i] = Format::CodeOf(value * token.inverse);
+  for (uint32_t d = 0; d < dim; ++d) {
+    const float value = (finite ? value_at(d) : 0.0f) - token.offset;
+    put(d, Format::CodeOf(value * token.inverse));
   }
   if (!finite) token.scale = kNanScale;
   return token;
@@ -130,11 +140,14 @@ TokenScale EncodeValues(std::span<const float> values, std::span<uint8_t> codes)
 /// Shape: codes [CodeCount(codec, inner, values.size())]
 inline TokenScale EncodeToken(Codec codec, InnerAxis inner, std::span<const float> values,
                               std::span<uint8_t> codes) {
+  const auto dim = static_cast<uint32_t>(values.size());
+  const auto value_at = [&](uint32_t d) { return values[d]; };
+  const auto put = [&](uint32_t number, uint8_t code) { codes[number] = code; };
   return WithFormat(codec, [&](auto format) {
     if constexpr (format.kLayout == CodeLayout::kPairTiles) {
-      return internal::EncodePairs(inner, values, codes);
+      return internal::EncodePairs(inner, dim, value_at, put);
     } else {
-      return internal::EncodeValues<decltype(format)>(values, codes);
+      return internal::EncodeValues<decltype(format)>(dim, value_at, put);
     }
   });
 }

@@ -68,19 +68,18 @@ class EncodeKernel {
     return LoadValueAt(args_.open.codec, open_plane_,
                        ValueIndex(args_.open, first_ + self_.id(), d));
   }
-  static QUIRE_KERNEL bool IsFinite(float value) {
-    return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
-  }
-
-  // codec/token_codec.h has both of these for the host, over a span.
-
   template <class Format>
   QUIRE_KERNEL void EncodeToken() {
+    const uint32_t dim = args_.open.dim;
+    const auto value_at = [&](uint32_t d) { return ValueAt(d); };
+    const auto put = [&](uint32_t number, uint8_t code) {
+      codes_[number * kEncodeTokens + self_.id()] = code;
+    };
     codec::TokenScale token;
     if constexpr (Format::kLayout == codec::CodeLayout::kPairTiles) {
-      token = EncodePairs();
+      token = codec::internal::EncodePairs(args_.open.inner, dim, value_at, put);
     } else {
-      token = EncodeValues<Format>();
+      token = codec::internal::EncodeValues<Format>(dim, value_at, put);
     }
     std::byte* const at =
         args_.sealed_slot + codec::ScaleAt(args_.sealed, head_, first_ + self_.id());
@@ -88,54 +87,6 @@ class EncodeKernel {
     if (Format::kHasMids) {
       *reinterpret_cast<uint16_t*>(at + args_.sealed.block_tokens * 2) = token.mid;
     }
-  }
-
-  template <class Format>
-  QUIRE_KERNEL codec::TokenScale EncodeValues() {
-    const uint32_t dim = args_.open.dim;
-    float low = std::numeric_limits<float>::max();
-    float high = -low;
-    bool finite = true;
-    for (uint32_t d = 0; d < dim; ++d) {
-      const float value = ValueAt(d);
-      finite = finite && IsFinite(value);
-      low = std::min(low, value);
-      high = std::max(high, value);
-    }
-    codec::TokenScale token =
-        finite ? codec::ScaleOf<Format>(low, high) : codec::internal::WithInverse(0, 0);
-    for (uint32_t d = 0; d < dim; ++d) {
-      const float value = (finite ? ValueAt(d) : 0.0f) - token.offset;
-      codes_[d * kEncodeTokens + self_.id()] = Format::CodeOf(value * token.inverse);
-    }
-    if (!finite) token.scale = codec::kNanScale;
-    return token;
-  }
-
-  QUIRE_KERNEL codec::TokenScale EncodePairs() {
-    const uint32_t dim = args_.open.dim;
-    float sum_of_squares = 0.0f;
-    bool finite = true;
-    for (uint32_t d = 0; d < dim; ++d) {
-      const float value = ValueAt(d);
-      finite = finite && IsFinite(value);
-      sum_of_squares += value * value;
-    }
-    const float inverse = finite ? codec::PairInverse(sum_of_squares, dim) : 0.0f;
-    float products = 0.0f;
-    float squares = 0.0f;
-    for (uint32_t p = 0; p < codec::PairCount(args_.open.inner, dim); ++p) {
-      const codec::ChannelPair pair = codec::PairAt(args_.open.inner, dim, p);
-      const float first = finite ? ValueAt(pair.first) : 0.0f;
-      const float second = finite && pair.second < dim ? ValueAt(pair.second) : 0.0f;
-      const uint8_t code = codec::PairCode(first * inverse, second * inverse);
-      codes_[p * kEncodeTokens + self_.id()] = code;
-      const float x = codec::Q25::ValueOf(code);
-      const float y = codec::Q25::ValueOf(code | codec::kSecondOfPair);
-      products += first * x + second * y;
-      squares += x * x + y * y;
-    }
-    return {.scale = finite ? codec::PairScale(products, squares) : codec::kNanScale};
   }
 
   // The bytes of these tokens, each by one thread (codec/planes.h).

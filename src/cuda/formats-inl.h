@@ -58,12 +58,16 @@ QUIRE_KERNEL float LoadNumber(const std::byte* plane, uint64_t index) {
   }
 }
 
+/// Where channel d of a token of values as they are lies in its plane.
+QUIRE_KERNEL uint64_t ValueIndex(const StreamLayout& stream, uint32_t token, uint32_t d) {
+  return stream.inner == InnerAxis::kToken ? uint64_t{d} * stream.block_tokens + token
+                                           : uint64_t{token} * stream.dim + d;
+}
+
 /// The form in which open blocks are: values as they are, in any of three codecs.
 QUIRE_KERNEL float LoadOpen(const StreamLayout& stream, const std::byte* plane, uint32_t token,
                             uint32_t d) {
-  const uint64_t index = stream.inner == InnerAxis::kToken
-                             ? uint64_t{d} * stream.block_tokens + token
-                             : uint64_t{token} * stream.dim + d;
+  const uint64_t index = ValueIndex(stream, token, d);
   if (stream.codec == Codec::kF32) return LoadNumber<codec::F32Format>(plane, index);
   if (stream.codec == Codec::kF16) return LoadNumber<codec::F16Format>(plane, index);
   return LoadNumber<codec::Bf16Format>(plane, index);

@@ -36,12 +36,6 @@ QUIRE_KERNEL void StoreValueAt(Codec codec, float value, std::byte* to, uint64_t
       codec == Codec::kF16 ? codec::F32ToStoredF16(value) : F32ToBf16(value);
 }
 
-/// Where channel d of a token of values as they are lies in its plane.
-QUIRE_KERNEL uint64_t ValueIndex(const StreamLayout& stream, uint32_t token, uint32_t d) {
-  return stream.inner == InnerAxis::kToken ? uint64_t{d} * stream.block_tokens + token
-                                           : uint64_t{token} * stream.dim + d;
-}
-
 template <class Thread>
 QUIRE_KERNEL void WriteRow(Thread& self, const WriteArgs& args) {
   const StreamLayout& stream = args.stream;
