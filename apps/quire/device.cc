@@ -46,8 +46,13 @@ void AddDeviceFlag(CLI::App& command, std::string& device) {
 Result<std::unique_ptr<cuda::Backend>> OpenDevice(const std::string& name) {
   if (name == "cpu") return nullptr;
   if (name == "emulated") return cuda::MakeEmulatedBackend();
+  const std::optional<uint32_t> number = CudaNumber(name);
+  if (!number) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("--device {}: no device; write cpu, cuda, cuda:N or emulated", name));
+  }
 #if defined(QUIRE_WITH_CUDA)
-  return cuda::OpenBackend(CudaNumber(name).value());
+  return cuda::OpenBackend(*number);
 #else
   return Fail(ErrorCode::kUnsupported,
               fmt::format("--device {}: this program was built without CUDA; `make cuda` builds "
