@@ -81,8 +81,8 @@ constexpr bool IsFinite(float value) {
   return (std::bit_cast<uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
 }
 
-// Both take the token's values as value_at(channel) and hand its codes to put(number, code), so that
-// the host and kernels of devices share them.
+// Both take the token's values as value_at(channel) and hand its codes to put(number, code), so
+// that the host and kernels of devices share them.
 
 /// Codes of pairs of channels: their points are chosen before the scale.
 template <typename ValueAt, typename Put>

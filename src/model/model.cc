@@ -60,8 +60,10 @@ Result<void> Model::CheckItems(std::span<const StepItem> items) const {
     if (item.sequence == nullptr) return BadItem(i, "no sequence");
     if (item.tokens.empty()) return BadItem(i, "no tokens");
     if (item.observer != nullptr && !operators_->on_host()) {
-      return Fail(ErrorCode::kUnsupported,
-                  fmt::format("step item {}: what is attended to on a device is not observed", i));
+      return Fail(
+          ErrorCode::kUnsupported,
+          fmt::format("step item {}: on a device attention cannot be observed; use the processor",
+                      i));
     }
     for (size_t t = 0; t < item.tokens.size(); ++t) {
       if (item.tokens[t] < 0 || static_cast<uint32_t>(item.tokens[t]) >= config_.vocab) {
