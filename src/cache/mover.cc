@@ -12,6 +12,7 @@
 #include "cache/below.h"
 #include "cache/load_job.h"
 #include "cache/records.h"
+#include "env/machine.h"
 
 namespace quire::cache {
 namespace {
@@ -45,7 +46,10 @@ Mover::~Mover() {
 }
 
 void Mover::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    StepBackBehindComputation();
+    Run();
+  });
 }
 
 void Mover::Run() {

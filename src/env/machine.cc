@@ -1,5 +1,6 @@
 #include "env/machine.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,6 +57,11 @@ Result<uint64_t> ResidentBytes() {
     return Fail(ErrorCode::kIo, std::string(kPath) + ": unexpected contents");
   }
   return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void StepBackBehindComputation() {
+  constexpr int kNice = 10;
+  if (getpriority(PRIO_PROCESS, 0) < kNice) (void)setpriority(PRIO_PROCESS, 0, kNice);
 }
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// What the machine says about itself, and what this process costs it.
+// What the machine says about itself, what this process costs it, and who of it goes first.
 #ifndef QUIRE_ENV_MACHINE_H_
 #define QUIRE_ENV_MACHINE_H_
 
@@ -17,6 +17,14 @@ uint64_t LastLevelCacheBytes();
 /// Errors: kIo when /proc/self/statm cannot be read
 /// Source: proc(5), second field of statm; the kernel may lag by some dozen pages per CPU
 Result<uint64_t> ResidentBytes();
+
+/// The calling thread, and what the kernel starts to do its input and output, step back behind
+/// threads that compute: on a busy processor they get a tenth of it, and whoever computes is not
+/// interrupted whenever a request to a disk ends. An idle processor is theirs as before.
+///
+/// Threads: for good; other threads of the process stay as they are
+/// Source:  setpriority(2): on Linux a nice value is a thread's own
+void StepBackBehindComputation();
 
 /// True when a sanitizer's shadow of every touched byte, or what it keeps of freed memory, counts
 /// as resident too: figures of ResidentBytes() then say nothing about this program, and tests that
