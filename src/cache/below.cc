@@ -33,7 +33,7 @@ std::optional<bool> NextForm(const State& state, BlockId block) {
 void Offer(State& state, BlockId block) {
   if (!state.has_store || state.directory.IsQueued(block)) return;
   const BlockRecord& record = state.directory.at(block);
-  if (state.accounts.options(record.account).ttl_us != 0) return;
+  if (state.accounts.tenants().options(record.account).ttl_us != 0) return;
   if (!NextForm(state, block)) return;
   const BlockId parent = state.directory.parent(block);
   if (!parent.is_none() && !state.directory.IsQueued(parent) &&
@@ -62,7 +62,7 @@ std::optional<BlockToWrite> NextWrite(State& state) {
                           .erase_epoch = record.below_epoch,
                           .account = record.account == kDefaultTenant
                                          ? std::string()
-                                         : state.accounts.options(record.account).name,
+                                         : state.accounts.tenants().options(record.account).name,
                           .tokens = {tokens.begin(), tokens.end()},
                           .crcs = record.crcs};
     for (uint32_t c = 0; c < state.classes.count(); ++c) {

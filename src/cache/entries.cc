@@ -27,7 +27,7 @@ CacheEntry EntryOf(const State& state, BlockId block, uint64_t now_us) {
   const Directory& directory = state.directory;
   const BlockRecord& record = directory.at(block);
   const BlockId parent = directory.parent(block);
-  const uint64_t used_us = state.accounts.unused_since_us(block).value_or(now_us);
+  const uint64_t used_us = state.accounts.order().unused_since_us(block).value_or(now_us);
   return {.key = PolicyKey(record.key),
           .parent_key = parent.is_none() ? 0 : PolicyKey(directory.at(parent).key),
           .account = record.account,
@@ -83,8 +83,8 @@ Result<std::vector<CacheEntry>> EntriesOf(LockedState& cache, const EntriesReque
   TenantId account = TenantId::None();
   if (!request.tenant.is_none()) {
     const auto known = cache.With([&](State& state) -> Result<TenantId> {
-      QUIRE_TRY(state.accounts.Check(request.tenant));
-      return state.accounts.account_of(request.tenant);
+      QUIRE_TRY(state.accounts.tenants().Check(request.tenant));
+      return state.accounts.tenants().account_of(request.tenant);
     });
     QUIRE_ASSIGN(account, known);
   }
@@ -104,7 +104,7 @@ Result<std::vector<CacheEntry>> EntriesOf(LockedState& cache, const EntriesReque
 CacheStats StatsOf(const State& state) {
   const SlotClasses& classes = state.classes;
   CacheStats stats = state.counters;
-  const quota::Ledger& ledger = state.accounts.ledger();
+  const quota::Ledger& ledger = state.accounts.charges().ledger();
   stats.hot_bytes_limit = state.slots.capacity().hot_bytes;
   stats.hot_bytes_used = ledger.used_bytes();
   stats.hot_bytes_peak = ledger.peak_bytes();
@@ -122,10 +122,10 @@ CacheStats StatsOf(const State& state) {
     if (!state.reading.to[c].is_none()) --of_class[c]->slots_used;
   }
   stats.published_blocks = state.directory.size();
-  state.accounts.ForEach([&](TenantId tenant) {
-    stats.evictable_blocks += state.accounts.listed_whole(tenant);
-    stats.passed_blocks += state.accounts.listed_slots(tenant);
-    stats.pinned_blocks += state.accounts.pinned_blocks(tenant);
+  state.accounts.tenants().ForEach([&](TenantId tenant) {
+    stats.evictable_blocks += state.accounts.order().listed_whole(tenant);
+    stats.passed_blocks += state.accounts.order().listed_slots(tenant);
+    stats.pinned_blocks += state.accounts.charges().pinned_blocks(tenant);
   });
   stats.hollow_blocks = state.directory.empty_count();
   stats.twin_slots = state.directory.twin_slots();

@@ -31,7 +31,7 @@ void EvictSlots(State& state, BlockId block) {
     going[c] =
         !slot.is_none() && state.classes.reach(c).windowed() && state.slots.references(slot) == 1;
   }
-  state.accounts.Unlist(block);
+  state.accounts.order().Unlist(block);
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     if (going[c]) RemoveSlot(state, block, c);
   }
@@ -42,10 +42,11 @@ void EvictSlots(State& state, BlockId block) {
 // after a shrink, the next blocks that become hollow go on with it.
 void LimitEmpty(State& state, BlockId block) {
   const TenantId account = state.directory.at(block).account;
+  const EvictionOrder& order = state.accounts.order();
   const auto too_many = [&] { return state.directory.empty_count() > state.empty_max; };
-  while (too_many() && state.accounts.listed_whole(account) > 0) {
+  while (too_many() && order.listed_whole(account) > 0) {
     if (!state.directory.MayGoOn()) return;
-    Drop(state, *state.accounts.WholeVictim(account), MissReason::kEvicted);
+    Drop(state, *order.WholeVictim(account), MissReason::kEvicted);
     ++state.counters.evicted_total;
   }
   if (too_many()) Quarantine(state, block, BlockState::kPassed);
@@ -82,7 +83,7 @@ void DropOne(State& state, BlockId block, MissReason reason) {
   if (state.has_store && record.sealed_below != Below::kDurable && for_capacity) {
     ++state.counters.evicted_unwritten_total;
   }
-  state.accounts.Remove(block, for_capacity);
+  state.accounts.order().Remove(block, for_capacity);
   MovePast(state, block);
   state.directory.Remove(block);
   for (const SlotId slot : record.slots) {
@@ -101,6 +102,7 @@ Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t b
 
 bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
   uint32_t left = kBlocksPerHold;
+  const Charges& charges = state.accounts.charges();
   const auto may_go_on = [&] { return left > 0 && MayEvict(state); };
   const auto evict = [&](const std::optional<Victim>& victim, MissReason reason) {
     if (!victim) return false;
@@ -108,14 +110,14 @@ bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
     --left;
     return true;
   };
-  while (state.accounts.capacity_bytes(asker.tenant) < wanted.of_quota) {
+  while (charges.account(asker.tenant).capacity_bytes() < wanted.of_quota) {
     if (!may_go_on()) return false;
-    if (!evict(state.accounts.VictimOf(asker.tenant), MissReason::kQuota)) break;
+    if (!evict(state.accounts.order().VictimOf(asker.tenant), MissReason::kQuota)) break;
   }
   if (wanted.bytes > 0 && wanted.of_budget == 0) {
     wanted.of_budget = state.accounts.WantedOfBudget(wanted.bytes);
   }
-  while (state.accounts.ledger().available_bytes() < wanted.of_budget) {
+  while (charges.ledger().available_bytes() < wanted.of_budget) {
     if (!may_go_on()) return false;
     if (!evict(state.accounts.VictimFor(asker.tenant), MissReason::kEvicted)) break;
   }
@@ -125,12 +127,12 @@ bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
 bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64_t bytes) {
   const TenantId account = state.account_of(location);
   if (account == location.tenant) return true;  // it has paid for its slots already
-  if (bytes > state.accounts.capacity_bytes(account) + state.accounts.evictable_bytes(account)) {
-    return false;
-  }
-  while (state.accounts.capacity_bytes(account) < bytes) {
+  const quota::Account& payer = state.accounts.charges().account(account);
+  const EvictionOrder& order = state.accounts.order();
+  if (bytes > payer.capacity_bytes() + order.evictable_bytes(account)) return false;
+  while (payer.capacity_bytes() < bytes) {
     if (!state.directory.MayGoOn(kRecordsPerHold * 3 / 4)) return false;  // not now
-    const auto victim = state.accounts.VictimOf(account);
+    const auto victim = order.VictimOf(account);
     if (!victim) return false;  // what went is draining
     EvictVictim(state, *victim, MissReason::kQuota);
   }
@@ -138,14 +140,14 @@ bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64
 }
 
 bool EvictOldest(State& state) {
-  const auto victim = state.accounts.OldestVictim();
+  const auto victim = state.accounts.order().OldestVictim();
   if (victim) EvictVictim(state, *victim, MissReason::kEvicted);
   return victim.has_value();
 }
 
 bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
   uint32_t left = kBlocksPerHold;
-  while (state.accounts.ledger().used_bytes() > bytes) {
+  while (state.accounts.charges().ledger().used_bytes() > bytes) {
     if (left-- == 0 || !MayEvict(state)) return false;
     const auto victim = state.accounts.VictimFor(TenantId::None());
     QUIRE_CHECK_MSG(victim.has_value(), "there is less to evict than was counted");
@@ -163,7 +165,7 @@ bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
 
 bool Expire(State& state, TenantId account) {
   for (uint32_t i = 0; i < kBlocksPerHold && state.directory.MayGoOn(); ++i) {
-    const auto block = state.accounts.Expired(account);
+    const auto block = state.accounts.order().Expired(account);
     if (!block) return false;
     EvictVictim(state, {.block = *block}, MissReason::kExpired);
   }
@@ -172,8 +174,8 @@ bool Expire(State& state, TenantId account) {
 
 bool LetTimePass(State& state) {
   const uint64_t next_end_us = state.pins.next_end_us();
-  if (!state.accounts.hears_time() && next_end_us == UINT64_MAX) return false;
-  state.accounts.Advance();
+  if (!state.accounts.order().hears_time() && next_end_us == UINT64_MAX) return false;
+  state.accounts.order().Advance();
   const uint64_t now_us = state.clock.NowMicros();
   if (now_us < next_end_us) return false;
   state.pins.EndBy(now_us, kBlocksPerHold, [&](BlockId last) { AddLease(state, last); });

@@ -91,7 +91,7 @@ void MetadataCharge::Add(MetadataCharge more) {
 void MetadataCharge::Refund() {
   if (const uint64_t bytes = std::exchange(bytes_, 0); bytes > 0) {
     cache_->With([&](State& state) {
-      state.accounts.Refund(tenant_, bytes);
+      state.accounts.charges().Refund(tenant_, bytes);
       state.sequence_bytes -= bytes;
     });
   }
@@ -172,8 +172,9 @@ void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> pat
     const size_t end = std::min(released + kBlocksPerHold, slots.size());
     cache_.With([&](State& state) {
       Accounts& accounts = state.accounts;
+      const TenantId account = state.account_of(location);
       if (released > 0) {
-        accounts.ResumeUse(location.tenant, std::move(paused));
+        accounts.order().ResumeUse(account, std::move(paused));
       } else if (!path.empty()) {
         accounts.BeginUse(location.tenant, location.epoch, use);
       }
@@ -181,9 +182,9 @@ void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> pat
         ReleaseSlot(state, slots[slots.size() - 1 - released]);
       }
       if (released < slots.size()) {
-        paused = accounts.PauseUse(location.tenant);
+        paused = accounts.order().PauseUse(account);
       } else {
-        accounts.EndUse(location.tenant);
+        accounts.order().EndUse(account);
       }
     });
   } while (released < slots.size());
@@ -250,7 +251,8 @@ bool Holds::RenewIfAlone(SlotId slot) {
 void Holds::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
   LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
     cache_.With([&](State& state) {
-      for (size_t i = begin; i < end; ++i) state.accounts.Retain(blocks[i], priority, until_us);
+      for (size_t i = begin; i < end; ++i)
+        state.accounts.order().Retain(blocks[i], priority, until_us);
     });
   });
 }

@@ -30,11 +30,11 @@ uint64_t PolicyKey(const Digest& key) {
 
 BlockState BlockStateOf(const State& state, BlockId block) {
   const BlockRecord& record = state.directory.at(block);
-  if (record.epoch != state.accounts.epoch(record.publisher)) return BlockState::kErased;
+  if (state.IsStale(record.publisher, record.epoch)) return BlockState::kErased;
   for (const SlotId slot : record.slots) {
     if (slot.is_none()) continue;
     const Slots::Writer writer = state.slots.writer(slot);
-    if (writer.epoch != state.accounts.epoch(writer.tenant)) return BlockState::kErased;
+    if (state.IsStale(writer.tenant, writer.epoch)) return BlockState::kErased;
   }
   return record.block_state;
 }
@@ -59,21 +59,21 @@ void FreeIfLast(State& state, SlotId slot) {
   const bool last = state.slots.references(slot) == 1;
   if (last && state.reading.Has(slot)) return state.reading.parked.push_back(slot);
   const Slots::Writer writer = state.slots.writer(slot);
-  const bool stale = writer.epoch != state.accounts.epoch(writer.tenant);
+  const bool stale = state.IsStale(writer.tenant, writer.epoch);
   if (last && stale) {
     state.draining.push_back(slot);
     return state.slots.Renew(slot);  // no view that let go of it may hold it again
   }
   if (!state.slots.Release(slot)) return;
-  state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
-  state.accounts.RefundSlot(slot);
+  state.accounts.charges().CountWritten(writer.tenant, writer.epoch, -1);
+  state.accounts.charges().RefundSlot(slot);
 }
 
 void EndDraining(State& state, SlotId slot) {
   const Slots::Writer writer = state.slots.writer(slot);
   state.slots.Release(slot);
-  state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
-  state.accounts.RefundSlot(slot);
+  state.accounts.charges().CountWritten(writer.tenant, writer.epoch, -1);
+  state.accounts.charges().RefundSlot(slot);
   state.slots.ForgetWriter(slot);
 }
 
@@ -129,9 +129,9 @@ void List(State& state, BlockId block) {
   what.listed = record.leases == 0 ? Listed::kWhole
                 : what.bytes > 0   ? Listed::kSlots
                                    : Listed::kNowhere;
-  const bool moves = state.accounts.listed(block) != what.listed;
-  state.accounts.List(block, record.account, what,
-                      moves ? FactsOf(state, block) : evict::BlockFacts());
+  const bool moves = state.accounts.order().listed(block) != what.listed;
+  state.accounts.order().List(block, record.account, what,
+                              moves ? FactsOf(state, block) : evict::BlockFacts());
 }
 
 }  // namespace quire::cache

@@ -113,7 +113,7 @@ class LockedState {
       ~AtEnd() {
         any = !state.draining.empty() || state.has_work();
         most_touched = std::max(most_touched, state.directory.TakeTouched());
-        state.accounts.EndHold();
+        state.accounts.order().EndHold();
         if (watch != nullptr) [[unlikely]]
           watch->End();
       }

@@ -172,7 +172,7 @@ bool FindGhosts(State& state, const PublishLocation& location, std::span<const D
   for (const Digest& key : keys) {
     const auto ghost = ghosts.Find(key);
     // In a domain the others must not hear of what its publisher has erased since.
-    if (!ghost || ghost->epoch != state.accounts.epoch(ghost->publisher)) return false;
+    if (!ghost || state.IsStale(ghost->publisher, ghost->epoch)) return false;
     found.push_back(*ghost);
   }
   return true;

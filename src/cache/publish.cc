@@ -27,7 +27,7 @@ void AddPublishedSlot(State& state, BlockId block, SlotId slot, uint32_t crc) {
   state.directory.AddSlot(block, slot, crc);
   AddLease(state, block, state.slots.references(slot));
   state.slots.Retain(slot);
-  state.accounts.MoveCharge(slot, state.directory.at(block).account);
+  state.accounts.charges().MoveSlot(slot, state.directory.at(block).account);
   List(state, block);
 }
 
@@ -99,14 +99,14 @@ Published PublishOne(State& state, const PublishLocation& location, const NewBlo
     if (block.slots[group].is_none()) continue;
     record.leases += state.slots.references(block.slots[group]);
   }
-  state.accounts.ReserveBlocks(state.directory.ids_end() + 1);
+  state.accounts.order().ReserveBlocks(state.directory.ids_end() + 1);
   const BlockId id =
       state.directory.Add(location.root_key, location.domain, block.parent, block.tokens, record);
   // Nothing fails from here on.
   for (uint32_t group = 0; group < state.classes.group_count(); ++group) {
     if (block.slots[group].is_none()) continue;
     state.slots.Retain(block.slots[group]);  // the index's own hold
-    state.accounts.MoveCharge(block.slots[group], record.account);
+    state.accounts.charges().MoveSlot(block.slots[group], record.account);
   }
   AddLease(state, block.parent);
   ++state.counters.published_total;

@@ -26,10 +26,10 @@ bool CanMove(const State& state, SlotId slot) {
 
 // That it can go down to now.
 uint64_t LeastBytes(const State& state, std::span<const SlotId> held) {
-  const uint64_t used_bytes = state.accounts.ledger().used_bytes();
+  const uint64_t used_bytes = state.accounts.charges().ledger().used_bytes();
   const uint64_t evictable_bytes = state.accounts.EvictableFor(TenantId::None());
-  uint64_t least_bytes =
-      std::max(used_bytes - std::min(used_bytes, evictable_bytes), state.accounts.floors_bytes());
+  uint64_t least_bytes = std::max(used_bytes - std::min(used_bytes, evictable_bytes),
+                                  state.accounts.tenants().floors_bytes());
   for (const SlotId slot : held) {
     const uint64_t slots = uint64_t{state.classes.Local(slot).number()} + 1;
     least_bytes = std::max(least_bytes, slots * state.classes.charge_bytes(slot));
@@ -38,16 +38,17 @@ uint64_t LeastBytes(const State& state, std::span<const SlotId> held) {
 }
 
 Result<void> CheckFloors(const State& state, const Capacity& to) {
-  if (state.accounts.floors_bytes() <= to.ledger_bytes) return {};
+  if (state.accounts.tenants().floors_bytes() <= to.ledger_bytes) return {};
   std::vector<std::string> names;
-  state.accounts.ForEach([&](TenantId tenant) {
-    const TenantOptions& options = state.accounts.options(tenant);
+  state.accounts.tenants().ForEach([&](TenantId tenant) {
+    const TenantOptions& options = state.accounts.tenants().options(tenant);
     if (options.floor_bytes == 0) return;
     names.push_back(fmt::format("\"{}\" {}", options.name, options.floor_bytes));
   });
-  return Fail(ErrorCode::kNoSpace,
-              fmt::format("resize: {} bytes are less than the floors of {} in all: {}",
-                          to.hot_bytes, state.accounts.floors_bytes(), fmt::join(names, ", ")));
+  return Fail(
+      ErrorCode::kNoSpace,
+      fmt::format("resize: {} bytes are less than the floors of {} in all: {}", to.hot_bytes,
+                  state.accounts.tenants().floors_bytes(), fmt::join(names, ", ")));
 }
 
 void SetCapacity(State& state, const Capacity& to) {
@@ -81,7 +82,7 @@ void EndMove(State& state, BlockId block) {
     if (to.is_none() || state.directory.InSlot(from) != block) continue;
     state.reading.to[c] = SlotId::None();
     state.directory.MoveSlot(block, c, to);
-    state.accounts.SetPayer(to, state.accounts.payer(from));
+    state.accounts.charges().SetPayer(to, state.accounts.charges().payer(from));
     if (state.directory.at(block).IsPinned(c)) {
       state.slots.Retain(to);
       QUIRE_CHECK(!state.slots.Release(from));
