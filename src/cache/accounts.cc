@@ -184,7 +184,8 @@ uint64_t Accounts::WantedBytes(evict::BatchSize& batch, uint64_t needed, uint64_
   return std::max(needed, unused + batch.Next(needed, unused, capacity));
 }
 
-void Accounts::BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use) {
+bool Accounts::BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use, UseProgress& progress,
+                        uint64_t& keys_left) {
   const TenantId account = tenants_.account_of(tenant);
   // A prompt's last token is never looked up.
   const uint64_t asked =
@@ -192,15 +193,34 @@ void Accounts::BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use) {
                                      use.keys.size())
                 : 0;
   if (epoch == tenants_.epoch(tenant)) {  // else it was erased since
-    records_[account].reuse.Use(use.keys, use.user == User::kRequest ? asked : 0);
+    const auto counted = use.keys.first(use.user == User::kRequest ? asked : 0);
+    if (!CountUse(account, counted, use.keys, progress, keys_left)) return false;
   }
-  if (use.user == User::kOther || !order_.hears_requests()) return;
-  order_.BeginUse(account, {.time_ms = clock_.NowMicros() / 1000,
-                            .keys = use.keys,
-                            .prompt_tokens = use.prompt_tokens,
-                            .output_tokens = use.output_tokens,
-                            .asked_blocks = asked,
-                            .hit_blocks = use.hit_blocks});
+  if (use.user == User::kOther || !order_.hears_requests()) return true;
+  return order_.BeginUse(account,
+                         {.time_ms = clock_.NowMicros() / 1000,
+                          .keys = use.keys,
+                          .prompt_tokens = use.prompt_tokens,
+                          .output_tokens = use.output_tokens,
+                          .asked_blocks = asked,
+                          .hit_blocks = use.hit_blocks},
+                         progress.begun, keys_left);
+}
+
+bool Accounts::CountUse(TenantId account, std::span<const uint64_t> asked,
+                        std::span<const uint64_t> keys, UseProgress& progress,
+                        uint64_t& keys_left) {
+  evict::ReuseEstimator& reuse = records_[account].reuse;
+  const uint64_t counted = std::min<uint64_t>(asked.size() - progress.counted, keys_left);
+  reuse.CountAsked(asked.subspan(progress.counted, counted));
+  progress.counted += counted;
+  keys_left -= counted;
+  if (progress.counted < asked.size()) return false;
+  const uint64_t touched = std::min<uint64_t>(keys.size() - progress.touched, keys_left);
+  reuse.Touch(keys.first(keys.size() - progress.touched).last(touched));
+  progress.touched += touched;
+  keys_left -= touched;
+  return progress.touched == keys.size();
 }
 
 }  // namespace quire::cache

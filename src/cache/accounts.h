@@ -47,6 +47,13 @@ struct PathUse {
   User user = User::kRequest;
 };
 
+/// How far a use of a path was taken in.
+struct UseProgress {
+  uint64_t counted = 0;  // of the keys that were asked for, from the first on
+  uint64_t touched = 0;  // of all keys, from the last on
+  std::unique_ptr<evict::Policy::Use> begun{};
+};
+
 /// All tenants of a cache, what they pay for and what of it can be evicted. What concerns one of
 /// these alone is asked of that object; here is what takes them together: tenants that come and go,
 /// how much room one can get at whose expense, and how the memory for what is not there any more is
@@ -101,8 +108,11 @@ class Accounts {
   uint64_t WantedOfQuota(TenantId tenant, uint64_t needed);
   uint64_t WantedOfBudget(uint64_t needed);
 
-  /// A tenant used a path of its account; the blocks that are listed until EndUse were used by it.
-  void BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use);
+  /// A tenant used a path of its account; the blocks that are listed from the end of this until
+  /// EvictionOrder::EndUse were used by it. Looks at `keys_left` keys at most, and counts them down.
+  /// False: there is more of it, for another hold of the lock; until then nothing is under way.
+  bool BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use, UseProgress& progress,
+                uint64_t& keys_left);
 
  private:
   /// What is known of a tenant besides.
@@ -112,6 +122,8 @@ class Accounts {
     TenantStats counters;         // the rest is filled in when asked
   };
 
+  bool CountUse(TenantId account, std::span<const uint64_t> asked, std::span<const uint64_t> keys,
+                UseProgress& progress, uint64_t& keys_left);
   uint64_t WantedBytes(evict::BatchSize& batch, uint64_t needed, uint64_t unused,
                        uint64_t capacity) const;
   void ShareMemory();

@@ -149,9 +149,11 @@ class EvictionOrder {
 
   /// Whether the policy asks how paths are used.
   bool hears_requests() const { return accounts_[kDefaultTenant].lists.whole->hears_requests(); }
-  /// A path of an account was used; the blocks that are listed until EndUse were used by it.
-  void BeginUse(TenantId account, const evict::RequestFacts& request) {
-    accounts_[account].lists.whole->Begin(request);
+  /// A path of an account was used; the blocks that are listed until EndUse were used by it. As
+  /// evict::Policy::BeginSome.
+  bool BeginUse(TenantId account, const evict::RequestFacts& request,
+                std::unique_ptr<evict::Policy::Use>& use, uint64_t& keys_left) {
+    return accounts_[account].lists.whole->BeginSome(request, use, keys_left);
   }
   void EndUse(TenantId account) { accounts_[account].lists.whole->End(); }
   /// Between holds of the lock it is under way no more.

@@ -153,7 +153,30 @@ Lease Holds::Share(std::vector<SlotId> slots) {
   return MakeLease(std::move(slots));
 }
 
-// What policies are told goes on over the pieces: between them they hear nothing of this use.
+namespace {
+
+// Tells policies of a use, and how to go on with it in another hold of the lock: between them they
+// hear nothing of it.
+std::unique_ptr<evict::Policy::Use> BeginUse(LockedState& cache, const PublishLocation& location,
+                                             const PathUse& use) {
+  std::unique_ptr<evict::Policy::Use> paused;
+  UseProgress progress;
+  bool begun = false;
+  while (!begun) {
+    AtSyncPoint("end of use: before more of it is taken in");
+    cache.With([&](State& state) {
+      // Each key costs about as much as a record.
+      uint64_t keys_left = kRecordsPerHold;
+      begun = state.accounts.BeginUse(location.tenant, location.epoch, use, progress, keys_left);
+      state.directory.CountTouched(static_cast<uint32_t>(kRecordsPerHold - keys_left));
+      if (begun) paused = state.accounts.order().PauseUse(state.account_of(location));
+    });
+  }
+  return paused;
+}
+
+}  // namespace
+
 void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> path, PathUse use,
                    std::span<const SlotId> slots) {
   std::vector<uint64_t> keys;
@@ -167,24 +190,23 @@ void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> pat
   });
   use.keys = keys;
   std::unique_ptr<evict::Policy::Use> paused;
+  bool is_under_way = !path.empty();
+  if (is_under_way) paused = BeginUse(cache_, location, use);
   size_t released = 0;
   do {
     const size_t end = std::min(released + kBlocksPerHold, slots.size());
     cache_.With([&](State& state) {
-      Accounts& accounts = state.accounts;
+      EvictionOrder& order = state.accounts.order();
       const TenantId account = state.account_of(location);
-      if (released > 0) {
-        accounts.order().ResumeUse(account, std::move(paused));
-      } else if (!path.empty()) {
-        accounts.BeginUse(location.tenant, location.epoch, use);
-      }
+      if (is_under_way) order.ResumeUse(account, std::move(paused));
       for (; released < end; ++released) {
         ReleaseSlot(state, slots[slots.size() - 1 - released]);
       }
       if (released < slots.size()) {
-        paused = accounts.order().PauseUse(account);
+        paused = order.PauseUse(account);
+        is_under_way = true;
       } else {
-        accounts.order().EndUse(account);
+        order.EndUse(account);
       }
     });
   } while (released < slots.size());

@@ -36,19 +36,20 @@ double ReuseEstimator::BucketBegin(uint32_t bucket) {
   return std::ldexp(kPerDoubling + step, static_cast<int>(bucket / kPerDoubling) - 1);
 }
 
-// A request looks up its whole path before it uses any of it, and what it used is left with the
-// first block as the most recent.
-void ReuseEstimator::Use(std::span<const uint64_t> keys, uint64_t asked) {
-  uses_ += asked;
-  for (const uint64_t key : keys.first(asked)) {
-    if (IsSampled(key)) Count(key);
-  }
-  for (size_t i = keys.size(); i-- > 0;) {
-    if (IsSampled(keys[i])) Touch(keys[i]);
+void ReuseEstimator::CountAsked(std::span<const uint64_t> keys) {
+  uses_ += keys.size();
+  for (const uint64_t key : keys) {
+    if (IsSampled(key)) CountOne(key);
   }
 }
 
-void ReuseEstimator::Count(uint64_t key) {
+void ReuseEstimator::Touch(std::span<const uint64_t> keys) {
+  for (size_t i = keys.size(); i-- > 0;) {
+    if (IsSampled(keys[i])) TouchOne(keys[i]);
+  }
+}
+
+void ReuseEstimator::CountOne(uint64_t key) {
   sampled_uses_ += scale();
   const auto last = last_.find(key);
   if (last == last_.end()) return;
@@ -58,7 +59,7 @@ void ReuseEstimator::Count(uint64_t key) {
   hits_[bucket] += scale();
 }
 
-void ReuseEstimator::Touch(uint64_t key) {
+void ReuseEstimator::TouchOne(uint64_t key) {
   if (next_moment_ >= tree_.size()) Compact();
   const auto [last, is_new] = last_.try_emplace(key);
   if (!is_new) AddAt(last->second, -1);
