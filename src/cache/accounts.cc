@@ -115,7 +115,10 @@ void Accounts::ShareMemory() {
   const uint64_t tenants_bytes = (tenants - 1) * kTenantBytes;
   share_ = std::max((bytes - std::min(bytes, tenants_bytes)) / classes_.memory_bytes() / tenants,
                     std::min(memory_slots_ / tenants, kShareLeast));
-  tenants_.ForEach([&](TenantId id) { records_[id].reuse.SetCapacity(SamplesPerTenant()); });
+  tenants_.ForEach([&](TenantId id) {
+    records_[id].reuse.SetCapacity(SamplesPerTenant());
+    records_[id].ghosts.SetCapacity(share_);
+  });
   order_.SetHistory(share_ * classes_.history_bytes());
 }
 

@@ -11,6 +11,7 @@
 
 #include "cache/charges.h"
 #include "cache/eviction_order.h"
+#include "cache/ghosts.h"
 #include "cache/per_tenant.h"
 #include "cache/slot_classes.h"
 #include "cache/tenant_table.h"
@@ -85,6 +86,8 @@ class Accounts {
   void Erase(TenantId tenant);
   /// The counters that are not derived from anything else.
   TenantStats& counters(TenantId tenant) { return records_[tenant].counters; }
+  /// What is remembered of blocks of an account that went.
+  Ghosts& ghosts(TenantId account) { return records_[account].ghosts; }
   /// With all that is known here filled in.
   TenantStats stats(TenantId tenant) const;
 
@@ -109,8 +112,9 @@ class Accounts {
   uint64_t WantedOfBudget(uint64_t needed);
 
   /// A tenant used a path of its account; the blocks that are listed from the end of this until
-  /// EvictionOrder::EndUse were used by it. Looks at `keys_left` keys at most, and counts them down.
-  /// False: there is more of it, for another hold of the lock; until then nothing is under way.
+  /// EvictionOrder::EndUse were used by it. Looks at `keys_left` keys at most, and counts them
+  /// down. False: there is more of it, for another hold of the lock; until then nothing is under
+  /// way.
   bool BeginUse(TenantId tenant, uint32_t epoch, const PathUse& use, UseProgress& progress,
                 uint64_t& keys_left);
 
@@ -118,6 +122,7 @@ class Accounts {
   /// What is known of a tenant besides.
   struct Record {
     evict::ReuseEstimator reuse;  // of what was asked of the account
+    Ghosts ghosts;                // of blocks of the account
     evict::BatchSize batch;       // of what goes for its quota
     TenantStats counters;         // the rest is filled in when asked
   };

@@ -180,7 +180,7 @@ uint64_t Admission::SequenceBytes(uint64_t shared, uint64_t blocks,
   const BlockList list(cache_.classes().count(), cache_.block_tokens(),
                        options.publish && !options.contiguous);
   const uint64_t list_bytes =
-      std::max(shared * list.block_bytes(), SequenceImpl::BytesToGrow(cache_, list, blocks));
+      std::max(shared * list.block_bytes(), BytesToGrow(cache_.classes(), list, blocks));
   return CheckedAdd(SequenceImpl::FixedBytes(cache_), list_bytes).value_or(UINT64_MAX);
 }
 

@@ -168,7 +168,7 @@ std::unique_ptr<evict::Policy::Use> BeginUse(LockedState& cache, const PublishLo
       // Each key costs about as much as a record.
       uint64_t keys_left = kRecordsPerHold;
       begun = state.accounts.BeginUse(location.tenant, location.epoch, use, progress, keys_left);
-      state.directory.CountTouched(static_cast<uint32_t>(kRecordsPerHold - keys_left));
+      state.directory.touched().Count(static_cast<uint32_t>(kRecordsPerHold - keys_left));
       if (begun) paused = state.accounts.order().PauseUse(state.account_of(location));
     });
   }

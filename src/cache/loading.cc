@@ -22,10 +22,10 @@ namespace {
 
 // A form of a block came from the store, which need not be given it again.
 void NoteLoaded(State& state, BlockId block, bool twins) {
-  state.directory.CountTouched(1);
+  state.directory.touched().Count(1);
   state.directory.SetLoaded(block);
-  state.directory.SetBelow(block, twins, Below::kDurable);
-  state.directory.Unqueue(block);
+  state.directory.write_behind().SetBelow(block, twins, Below::kDurable);
+  state.directory.write_behind().Unqueue(block);
 }
 
 }  // namespace
@@ -237,7 +237,7 @@ void Loading::AttachTwins(LoadJob& job) {
     if (!all) return;
     cache_.With([&](State& state) {
       for (size_t i = begin; i < end; ++i) {
-        state.directory.CountTouched(1);
+        state.directory.touched().Count(1);
         for (uint32_t group = 0; group < groups; ++group) {
           const bool there = !state.directory.at(blocks[i]).slots[groups + group].is_none();
           all = all && (there || !slots[group][i].is_none());

@@ -108,11 +108,11 @@ class LockedState {
     MutexLock lock(mutex_);
     if (watch_ != nullptr) [[unlikely]]
       watch_->Begin();
-    state_->directory.TakeTouched();
+    state_->directory.touched().Take();
     struct AtEnd {
       ~AtEnd() {
         any = !state.draining.empty() || state.has_work();
-        most_touched = std::max(most_touched, state.directory.TakeTouched());
+        most_touched = std::max(most_touched, state.directory.touched().Take());
         state.accounts.order().EndHold();
         if (watch != nullptr) [[unlikely]]
           watch->End();

@@ -35,7 +35,8 @@ class PerTenant {
   /// The lowest id that was never given.
   TenantId end() const { return TenantId(static_cast<uint32_t>(all_.size())); }
 
-  /// What is there of that id already, because memory ran out for something else of its tenant, goes.
+  /// What is there of that id already, because memory ran out for something else of its tenant,
+  /// goes.
   void Put(TenantId tenant, std::shared_ptr<T> value) {
     if (tenant.number() >= all_.size()) all_.resize(tenant.number() + 1, gone_);
     if (!contains(tenant)) ++count_;

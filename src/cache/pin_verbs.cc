@@ -129,7 +129,7 @@ Result<void> Unpin(State& state, const PublishLocation& location, const FoundPat
 // is leased first.
 void UnpinOne(State& state) {
   const BlockId block = state.pins.ending_at();
-  const BlockId parent = state.directory.parent(block);
+  const BlockId parent = state.directory.tree().parent(block);
   if (!parent.is_none()) AddLease(state, parent);
   state.pins.MoveEnding(parent);
   PerClass<SlotId> unpinned{};

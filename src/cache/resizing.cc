@@ -19,7 +19,7 @@ namespace {
 bool CanMove(const State& state, SlotId slot) {
   const BlockId block = state.directory.InSlot(slot);
   if (block.is_none()) return false;
-  state.directory.CountTouched(1);
+  state.directory.touched().Count(1);
   const bool pinned = state.directory.at(block).IsPinned(state.classes.ClassOf(slot));
   return state.slots.references(slot) == (pinned ? 2U : 1U);
 }
@@ -54,7 +54,6 @@ Result<void> CheckFloors(const State& state, const Capacity& to) {
 void SetCapacity(State& state, const Capacity& to) {
   state.slots.SetCapacity(to);
   state.accounts.SetCapacity(to);
-  state.directory.SetGhosts(state.accounts.share());
   state.empty_max = state.classes.EmptyMax(to);
 }
 

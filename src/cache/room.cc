@@ -18,7 +18,7 @@ void Claim(State& state, const PublishLocation& location,
   for (const std::vector<SlotId>& of_class : slots) {
     for (const SlotId slot : of_class) {
       const bool others =
-          state.slots.Claim(slot, {.tenant = location.tenant, .epoch = location.epoch});
+          state.slots.writers().Claim(slot, {.tenant = location.tenant, .epoch = location.epoch});
       if (others) to_zero.push_back(slot);
       state.accounts.charges().SetPayer(slot, location.tenant);
     }
@@ -132,11 +132,12 @@ uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uin
   for (uint64_t i = begin; i < end; ++i) {
     if (!state.directory.contains(path[i])) continue;  // it went meanwhile
     const BlockRecord& record = state.directory.at(path[i]);
+    const bool is_leased = state.directory.leases().of(path[i]) > 0;
     for (uint32_t c = 0; c < state.classes.count(); ++c) {
       const SlotId slot = record.slots[c];
       if (slot.is_none()) continue;
       const bool alone = state.classes.reach(c).windowed() && state.slots.references(slot) == 1;
-      if (record.leases > 0 && !alone) continue;  // it is held already
+      if (is_leased && !alone) continue;  // it is held already
       if (!alone || state.classes.IsNeeded(c, i, tokens)) bytes += state.classes.charge_bytes(c);
     }
   }

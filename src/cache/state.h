@@ -89,7 +89,7 @@ struct State {
   bool IsWaiting() const { return !draining.empty() || !reading.parked.empty(); }
   /// What verbs left to be done in holds of its own: SettleSome.
   bool has_work() const {
-    return directory.has_deferred() || !markings.empty() || pins.is_ending();
+    return directory.leases().has_deferred() || !markings.empty() || pins.is_ending();
   }
   /// What a tenant did in this epoch was erased since.
   bool IsStale(TenantId tenant, uint32_t epoch) const {

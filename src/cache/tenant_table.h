@@ -15,8 +15,8 @@
 
 namespace quire::cache {
 
-/// The tenants of a cache. Ids are those of Add; 0 is the default tenant. What a tenant publishes is
-/// paid for by its *account*: itself, or the domain it belongs to.
+/// The tenants of a cache. Ids are those of Add; 0 is the default tenant. What a tenant publishes
+/// is paid for by its *account*: itself, or the domain it belongs to.
 ///
 /// Threads: not synchronised; the caller holds its lock
 class TenantTable {

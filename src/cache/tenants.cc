@@ -40,12 +40,7 @@ tier::PublisherId PublisherOf(const LockedState& cache, TenantId tenant) {
 }
 
 Result<TenantId> Tenants::Add(const TenantOptions& options) {
-  auto added = cache_.With([&](State& state) -> Result<TenantId> {
-    QUIRE_ASSIGN(const TenantId id, state.accounts.Add(options));
-    state.directory.AddAccount(id);
-    state.directory.SetGhosts(state.accounts.share());
-    return id;
-  });
+  auto added = cache_.With([&](State& state) { return state.accounts.Add(options); });
   if (added && cache_.mover() != nullptr) {
     const uint64_t quota = options.store_quota_bytes;
     cache_.mover()->SetLimits({.publisher = tier::PublisherOf(options.name),
@@ -142,7 +137,7 @@ Result<EraseReport> Tenants::Erase(TenantId id) {
                   fmt::format("erase: \"{}\" is a domain; erase its tenants", options.name));
     }
     state.accounts.Erase(id);
-    state.directory.ghosts(id).Clear();
+    state.accounts.ghosts(id).Clear();
     report.slots_zeroed = state.accounts.charges().stale_slots(id);  // less what is left at the end
     return {};
   });
@@ -172,8 +167,8 @@ uint64_t Tenants::DisownLoaded(TenantId erased) {
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
   LockedState::ForPieces(end, [&](size_t first, size_t last) {
     cache_.With([&](State& state) {
-      const Slots::Writer gone = {.tenant = erased,
-                                  .epoch = state.accounts.tenants().epoch(erased) - 1};
+      const SlotWriters::Writer gone = {.tenant = erased,
+                                        .epoch = state.accounts.tenants().epoch(erased) - 1};
       for (size_t i = first; i < last; ++i) {
         const BlockId block(static_cast<uint32_t>(i));
         if (!state.directory.contains(block)) continue;
@@ -183,10 +178,10 @@ uint64_t Tenants::DisownLoaded(TenantId erased) {
         state.directory.SetPublisher(block, gone.tenant, gone.epoch);  // it may have no slot now
         for (const SlotId slot : record.slots) {
           if (slot.is_none()) continue;
-          const Slots::Writer writer = state.slots.writer(slot);
+          const SlotWriters::Writer writer = state.slots.writers().of(slot);
           if (state.IsStale(writer.tenant, writer.epoch)) continue;
           state.accounts.charges().CountWritten(writer.tenant, writer.epoch, -1);
-          state.slots.Claim(slot, gone);
+          state.slots.writers().Claim(slot, gone);
           state.accounts.charges().CountWritten(gone.tenant, gone.epoch, +1);
           ++slots;
         }
@@ -203,6 +198,7 @@ void Tenants::WriteAgain(TenantId erased) {
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
   LockedState::ForPieces(end, [&](size_t first, size_t last) {
     cache_.With([&](State& state) {
+      WriteBehind& writes = state.directory.write_behind();
       for (size_t i = first; i < last; ++i) {
         const BlockId block(static_cast<uint32_t>(i));
         if (!state.directory.contains(block)) continue;
@@ -211,8 +207,8 @@ void Tenants::WriteAgain(TenantId erased) {
         if (BlockStateOf(state, block) != BlockState::kGood) continue;
         state.directory.SetBelowEpoch(block, epoch);
         for (const bool twins : {false, true}) {
-          const Below below = twins ? record.twins_below : record.sealed_below;
-          if (below == Below::kDurable) state.directory.SetBelow(block, twins, Below::kNothing);
+          if (writes.below(block, twins) != Below::kDurable) continue;
+          writes.SetBelow(block, twins, Below::kNothing);
         }
       }
     });
@@ -226,10 +222,10 @@ uint64_t Tenants::MarkErased() {
   uint32_t next = 0;
   const auto mark_some = [&](State& state) {
     const uint32_t last = std::min(end, next + kBlocksPerHold);
-    for (; next < last && state.directory.MayGoOn(); ++next) {
+    for (; next < last && state.directory.touched().MayGoOn(); ++next) {
       const BlockId block(next);
       if (!state.directory.contains(block)) continue;
-      state.directory.CountTouched(1);
+      state.directory.touched().Count(1);
       if (state.directory.at(block).block_state == BlockState::kErased) continue;
       if (BlockStateOf(state, block) != BlockState::kErased) continue;
       Quarantine(state, block, BlockState::kErased, &marked);
@@ -257,8 +253,7 @@ Result<void> Tenants::Remove(TenantId id) {
   auto removed = cache_.With([&](State& state) -> Result<void> {
     QUIRE_TRY(check(state));  // somebody may have been quicker
     QUIRE_TRY(state.accounts.Remove(id));
-    state.directory.ForgetAccount(id);
-    state.directory.SetGhosts(state.accounts.share());
+    QUIRE_CHECK(state.directory.block_count(id) == 0);
     return {};
   });
   if (removed && cache_.mover() != nullptr)
@@ -273,9 +268,9 @@ uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
   for (uint32_t begin = 0;; begin += kSlotsPerHold) {
     std::vector<SlotId> stale;
     const bool more = cache_.With([&](State& state) {
-      const uint32_t end = std::min(begin + kSlotsPerHold, state.slots.writers_end());
+      const uint32_t end = std::min(begin + kSlotsPerHold, state.slots.writers().end());
       for (uint32_t i = begin; i < end; ++i) {
-        const Slots::Writer writer = state.slots.writer(SlotId(i));
+        const SlotWriters::Writer writer = state.slots.writers().of(SlotId(i));
         if (writer.tenant != tenant || writer.epoch == state.accounts.tenants().epoch(tenant))
           continue;
         if (state.slots.references(SlotId(i)) == 0) stale.emplace_back(i);
@@ -288,8 +283,9 @@ uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
     cache_.slots().ops().Synchronize();
     cache_.With([&](State& state) {
       for (const SlotId slot : stale) {
-        if (state.slots.writer(slot).tenant != tenant || state.slots.references(slot) > 0) continue;
-        state.slots.ForgetWriter(slot);
+        if (state.slots.writers().of(slot).tenant != tenant || state.slots.references(slot) > 0)
+          continue;
+        state.slots.writers().Forget(slot);
         ++zeroed;
       }
     });
