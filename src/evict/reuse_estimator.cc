@@ -78,10 +78,8 @@ void ReuseEstimator::ForgetLast() {
 
 // Moments from 1 again, in the same order, with room for those to come.
 void ReuseEstimator::Compact() {
-  std::vector<uint32_t*> moments;
-  moments.reserve(last_.size());
-  for (auto& [key, moment] : last_) moments.push_back(&moment);
-  std::ranges::sort(moments, {}, [](const uint32_t* moment) { return *moment; });
+  std::vector<uint32_t*> moments(next_moment_);  // null: nothing was used last then
+  for (auto& [key, moment] : last_) moments[moment] = &moment;
   const uint64_t moments_max = uint64_t{samples_max_} * 4 + 2;
   if (tree_.size() > moments_max) {
     tree_ = std::vector<int32_t>(moments_max);  // there were more samples: their memory goes back
@@ -90,8 +88,13 @@ void ReuseEstimator::Compact() {
   }
   next_moment_ = 1;
   for (uint32_t* moment : moments) {
-    *moment = next_moment_++;
-    AddAt(*moment, 1);
+    if (moment != nullptr) *moment = next_moment_++;
+  }
+  // Each of the first moments has one key: what lies in the range of each node is known.
+  for (uint32_t i = 1; i < tree_.size(); ++i) {
+    const uint32_t range = i & -i;
+    tree_[i] = static_cast<int32_t>(next_moment_ - 1 - std::min(next_moment_ - 1, i - range));
+    tree_[i] = std::min(tree_[i], static_cast<int32_t>(range));
   }
 }
 
