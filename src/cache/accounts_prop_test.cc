@@ -45,7 +45,7 @@ class LockStep {
   LockStep() { tenants_.push_back({.options = {.name = "default"}, .account = kDefaultTenant}); }
 
   void Step(Prng& prng) {
-    accounts_.EndHold();
+    accounts_.order().EndHold();
     switch (prng.NextBelow(12)) {
       case 0: AddTenant(prng); break;
       case 1:
@@ -141,16 +141,16 @@ class LockStep {
     NaiveTenant& naive = At(tenant);
     if (free == payers_.end() || naive.used_bytes + charge_bytes_ > naive.quota_bytes()) return;
     const bool fits = Charged() + charge_bytes_ <= capacity_.ledger_bytes;
-    ASSERT_EQ(accounts_.TryCharge(tenant, charge_bytes_), fits);
+    ASSERT_EQ(accounts_.charges().TryCharge(tenant, charge_bytes_), fits);
     if (!fits) return;
     const SlotId slot(static_cast<uint32_t>(free - payers_.begin()));
-    accounts_.ReserveSlots(slot.number() + 1);
-    accounts_.SetPayer(slot, tenant);
+    accounts_.charges().ReserveSlots(slot.number() + 1);
+    accounts_.charges().SetPayer(slot, tenant);
     *free = tenant;
     naive.used_bytes += charge_bytes_;
     naive.peak_bytes = std::max(naive.peak_bytes, naive.used_bytes);
     peak_bytes_ = std::max(peak_bytes_, Charged());
-    accounts_.CountWritten(tenant, naive.epoch, 1);
+    accounts_.charges().CountWritten(tenant, naive.epoch, 1);
     ++naive.written[naive.epoch];
   }
   std::optional<SlotId> AnySlot(Prng& prng) const {
@@ -161,14 +161,14 @@ class LockStep {
   void Refund(Prng& prng) {
     const auto slot = AnySlot(prng);
     if (!slot) return;
-    accounts_.RefundSlot(*slot);
+    accounts_.charges().RefundSlot(*slot);
     At(payers_[slot->number()]).used_bytes -= charge_bytes_;
     payers_[slot->number()] = TenantId::None();
     // Somebody's written slot goes with it.
     const TenantId writer = AnyTenant(prng);
     for (auto& [epoch, slots] : At(writer).written) {
       if (slots == 0) continue;
-      accounts_.CountWritten(writer, epoch, -1);
+      accounts_.charges().CountWritten(writer, epoch, -1);
       --slots;
       return;
     }
@@ -179,7 +179,7 @@ class LockStep {
     if (!slot) return;
     const TenantId from = payers_[slot->number()];
     if (from != to && At(to).used_bytes + charge_bytes_ > At(to).quota_bytes()) return;
-    accounts_.MoveCharge(*slot, to);
+    accounts_.charges().MoveSlot(*slot, to);
     payers_[slot->number()] = to;
     At(from).used_bytes -= charge_bytes_;
     At(to).used_bytes += charge_bytes_;
@@ -202,7 +202,7 @@ class LockStep {
     const uint64_t others_bytes =
         EvictableBytes(account) - (known != listed_.end() ? known->second.what.bytes : 0);
     if (others_bytes + what.bytes > At(account).used_bytes) return;
-    accounts_.List(block, account, what, {});
+    accounts_.order().List(block, account, what, {});
     if (what.listed == Listed::kNowhere) {
       listed_.erase(block);
       return;
@@ -218,9 +218,9 @@ class LockStep {
   void Unlist(Prng& prng) {
     const BlockId block(static_cast<uint32_t>(prng.NextBelow(kBlocks)));
     switch (prng.NextBelow(3)) {
-      case 0: accounts_.Unlist(block); break;
-      case 1: accounts_.Remove(block, /*evicted=*/true); break;
-      default: accounts_.Remove(block, /*evicted=*/false);
+      case 0: accounts_.order().Unlist(block); break;
+      case 1: accounts_.order().Remove(block, /*evicted=*/true); break;
+      default: accounts_.order().Remove(block, /*evicted=*/false);
     }
     listed_.erase(block);
   }
@@ -233,7 +233,7 @@ class LockStep {
     const TenantId account = AnyTenant(prng);
     NaiveTenant& naive = At(account);
     const bool more = naive.pinned_blocks == 0 || prng.NextChance(2);
-    accounts_.CountPinned(account, more ? 1 : -1, more ? 70 : -70);
+    accounts_.charges().CountPinned(account, more ? 1 : -1, more ? 70 : -70);
     naive.pinned_blocks += more ? 1 : -1;
     naive.pinned_bytes += more ? 70 : -70;
   }
@@ -265,37 +265,40 @@ class LockStep {
 
   void Compare(Prng& prng) {
     size_t live = 0;
-    accounts_.ForEach([&](TenantId) { ++live; });
+    accounts_.tenants().ForEach([&](TenantId) { ++live; });
     ASSERT_EQ(live, tenants_.size());
-    ASSERT_EQ(accounts_.ledger().used_bytes(), Charged());
-    ASSERT_EQ(accounts_.ledger().peak_bytes(), peak_bytes_);
-    ASSERT_EQ(accounts_.floors_bytes(), Floors());
+    ASSERT_EQ(accounts_.charges().ledger().used_bytes(), Charged());
+    ASSERT_EQ(accounts_.charges().ledger().peak_bytes(), peak_bytes_);
+    ASSERT_EQ(accounts_.tenants().floors_bytes(), Floors());
     for (uint32_t i = 0; i < kSlots; ++i) {
       if (!payers_[i].is_none()) {
-        ASSERT_EQ(accounts_.payer(SlotId(i)), payers_[i]);
+        ASSERT_EQ(accounts_.charges().payer(SlotId(i)), payers_[i]);
       }
     }
     for (uint32_t i = 0; i < kBlocks; ++i) {
       const auto known = listed_.find(BlockId(i));
-      ASSERT_EQ(accounts_.listed(BlockId(i)),
+      ASSERT_EQ(accounts_.order().listed(BlockId(i)),
                 known == listed_.end() ? Listed::kNowhere : known->second.what.listed);
     }
     for (uint32_t i = 0; i < tenants_.size(); ++i) {
       CompareTenant(TenantId(i), prng.NextBelow(10) * charge_bytes_);
     }
-    ExpectVictim(accounts_.OldestVictim(), First([](const NaiveListing&) { return false; }));
-    ASSERT_FALSE(accounts_.Check(TenantId(static_cast<uint32_t>(tenants_.size()))).has_value());
-    ASSERT_FALSE(accounts_.Find("nobody").has_value());
+    ExpectVictim(accounts_.order().OldestVictim(),
+                 First([](const NaiveListing&) { return false; }));
+    ASSERT_FALSE(
+        accounts_.tenants().Check(TenantId(static_cast<uint32_t>(tenants_.size()))).has_value());
+    ASSERT_FALSE(accounts_.tenants().Find("nobody").has_value());
   }
 
   void CompareTenant(TenantId tenant, uint64_t wanted_bytes) {
     const NaiveTenant& naive = At(tenant);
-    ASSERT_EQ(Must(accounts_.Find(naive.options.name)), tenant);
-    ASSERT_EQ(accounts_.account_of(tenant), naive.account);
-    ASSERT_EQ(accounts_.epoch(tenant), naive.epoch);
-    ASSERT_EQ(accounts_.quota_bytes(tenant), naive.quota_bytes());
-    ASSERT_EQ(accounts_.capacity_bytes(tenant), naive.quota_bytes() - naive.used_bytes);
-    ASSERT_EQ(accounts_.evictable_bytes(tenant), EvictableBytes(tenant));
+    ASSERT_EQ(Must(accounts_.tenants().Find(naive.options.name)), tenant);
+    ASSERT_EQ(accounts_.tenants().account_of(tenant), naive.account);
+    ASSERT_EQ(accounts_.tenants().epoch(tenant), naive.epoch);
+    ASSERT_EQ(accounts_.charges().account(tenant).quota_bytes(), naive.quota_bytes());
+    ASSERT_EQ(accounts_.charges().account(tenant).capacity_bytes(),
+              naive.quota_bytes() - naive.used_bytes);
+    ASSERT_EQ(accounts_.order().evictable_bytes(tenant), EvictableBytes(tenant));
     const TenantStats stats = accounts_.stats(tenant);
     ASSERT_EQ(stats.bytes_used, naive.used_bytes);
     ASSERT_EQ(stats.bytes_peak, naive.peak_bytes);
@@ -307,8 +310,8 @@ class LockStep {
     for (const auto& [epoch, slots] : naive.written) {
       if (epoch != naive.epoch) stale += static_cast<uint64_t>(slots);
     }
-    ASSERT_EQ(accounts_.stale_slots(tenant), stale);
-    ASSERT_EQ(accounts_.PinLimit(tenant),
+    ASSERT_EQ(accounts_.charges().stale_slots(tenant), stale);
+    ASSERT_EQ(accounts_.charges().PinLimit(tenant),
               std::min(capacity_.ledger_bytes - (Floors() - naive.options.floor_bytes),
                        naive.quota_bytes()));
 
@@ -316,10 +319,10 @@ class LockStep {
     for (const auto& [block, listing] : listed_) {
       if (listing.account == tenant && listing.what.listed == Listed::kWhole) ++whole;
     }
-    ASSERT_EQ(accounts_.listed_whole(tenant), whole);
+    ASSERT_EQ(accounts_.order().listed_whole(tenant), whole);
     const auto not_its = [&](const NaiveListing& listing) { return listing.account != tenant; };
     const auto first = First(not_its);
-    ExpectVictim(accounts_.VictimOf(tenant), first);
+    ExpectVictim(accounts_.order().VictimOf(tenant), first);
     CompareVictimFor(tenant);
     CompareCapacity(tenant, wanted_bytes);
 
@@ -332,7 +335,7 @@ class LockStep {
     if (expired && (ttl_us == 0 || clock_.NowMicros() - listed_.at(*expired).listed_us < ttl_us)) {
       expired.reset();
     }
-    ASSERT_EQ(accounts_.Expired(tenant), expired);
+    ASSERT_EQ(accounts_.order().Expired(tenant), expired);
   }
 
   // The oldest of the first of each account, but of others' only what leaves them their floor.

@@ -31,8 +31,8 @@ struct World {
   TenantId Add(const std::string& name) { return Must(accounts.Add({.name = name})); }
   void List(uint32_t block, uint64_t bytes, uint64_t twin_bytes = 0,
             Listed listed = Listed::kWhole) {
-    accounts.List(BlockId(block), kDefaultTenant,
-                  {.listed = listed, .bytes = bytes, .twin_bytes = twin_bytes}, {});
+    accounts.order().List(BlockId(block), kDefaultTenant,
+                          {.listed = listed, .bytes = bytes, .twin_bytes = twin_bytes}, {});
   }
 
   ManualClock clock{0};
@@ -95,15 +95,15 @@ TEST(Accounts, ANameThatComesBackIsAnotherEpoch) {
   World world(100);
   const TenantId first = world.Add("a");
   world.accounts.Erase(first);
-  EXPECT_EQ(world.accounts.epoch(first), 1u);
+  EXPECT_EQ(world.accounts.tenants().epoch(first), 1u);
   Must(world.accounts.Remove(first));
-  EXPECT_FALSE(world.accounts.Check(first).has_value());
-  EXPECT_FALSE(world.accounts.Find("a").has_value());
+  EXPECT_FALSE(world.accounts.tenants().Check(first).has_value());
+  EXPECT_FALSE(world.accounts.tenants().Find("a").has_value());
   const TenantId second = world.Add("a");
   EXPECT_NE(second, first);
-  EXPECT_EQ(world.accounts.epoch(second), 2u);
-  EXPECT_EQ(Must(world.accounts.Find("a")), second);
-  EXPECT_EQ(world.accounts.epoch(world.Add("b")), 0u);
+  EXPECT_EQ(world.accounts.tenants().epoch(second), 2u);
+  EXPECT_EQ(Must(world.accounts.tenants().Find("a")), second);
+  EXPECT_EQ(world.accounts.tenants().epoch(world.Add("b")), 0u);
 }
 
 TEST(Accounts, OnlyWhoPaysForNothingCanBeRemoved) {
@@ -116,24 +116,24 @@ TEST(Accounts, OnlyWhoPaysForNothingCanBeRemoved) {
     EXPECT_EQ(removed.error().code, ErrorCode::kBusy);
     EXPECT_THAT(removed.error().message, HasSubstr(names));
   };
-  world.accounts.CountWritten(tenant, /*epoch=*/0, 2);
+  world.accounts.charges().CountWritten(tenant, /*epoch=*/0, 2);
   busy("hold 2 slots of it, and 0 bytes");
   world.accounts.Erase(tenant);
-  world.accounts.CountWritten(tenant, /*epoch=*/1, 1);
+  world.accounts.charges().CountWritten(tenant, /*epoch=*/1, 1);
   busy("hold 3 slots");  // of both epochs
-  world.accounts.CountWritten(tenant, /*epoch=*/0, -2);
-  world.accounts.CountWritten(tenant, /*epoch=*/1, -1);
-  ASSERT_TRUE(world.accounts.TryCharge(tenant, charge));
+  world.accounts.charges().CountWritten(tenant, /*epoch=*/0, -2);
+  world.accounts.charges().CountWritten(tenant, /*epoch=*/1, -1);
+  ASSERT_TRUE(world.accounts.charges().TryCharge(tenant, charge));
   busy("and " + std::to_string(charge) + " bytes");
-  world.accounts.Refund(tenant, charge);
+  world.accounts.charges().Refund(tenant, charge);
   const TenantId house = Must(world.accounts.Add({.name = "house", .shared = true}));
   Must(world.accounts.Add({.name = "m", .domain = "house"}));
   Must(world.accounts.Add({.name = "n", .domain = "house"}));
-  const auto kept = world.accounts.CheckRemovable(house);
+  const auto kept = world.accounts.tenants().CheckRemovable(house);
   ASSERT_FALSE(kept.has_value());
   EXPECT_THAT(kept.error().message, HasSubstr("2 tenants publish to it"));
-  EXPECT_FALSE(world.accounts.CheckRemovable(kDefaultTenant).has_value());
-  Must(world.accounts.CheckRemovable(tenant));
+  EXPECT_FALSE(world.accounts.tenants().CheckRemovable(kDefaultTenant).has_value());
+  Must(world.accounts.tenants().CheckRemovable(tenant));
   Must(world.accounts.Remove(tenant));
 }
 
@@ -146,35 +146,35 @@ TEST(Accounts, APriorityEndsWithItsMillisecond) {
   for (const auto& [until_us, last_ms] :
        {Case{2000, 1}, Case{2001, 2}, Case{2999, 2}, Case{3000, 2}}) {
     World world(100, "priority");
-    world.accounts.Retain(BlockId(0), /*priority=*/90, until_us);
+    world.accounts.order().Retain(BlockId(0), /*priority=*/90, until_us);
     world.List(0, 10);
     world.List(1, 10);
     world.SetClock(last_ms * 1000);
-    world.accounts.Advance();
-    EXPECT_EQ(world.accounts.WholeVictim(kDefaultTenant), BlockId(1)) << until_us;
+    world.accounts.order().Advance();
+    EXPECT_EQ(world.accounts.order().WholeVictim(kDefaultTenant), BlockId(1)) << until_us;
     world.SetClock((last_ms + 1) * 1000);
-    world.accounts.Advance();
-    EXPECT_EQ(world.accounts.WholeVictim(kDefaultTenant), BlockId(0)) << until_us;
+    world.accounts.order().Advance();
+    EXPECT_EQ(world.accounts.order().WholeVictim(kDefaultTenant), BlockId(0)) << until_us;
   }
   World world(100, "priority");
-  world.accounts.Retain(BlockId(0), /*priority=*/90, UINT64_MAX);
+  world.accounts.order().Retain(BlockId(0), /*priority=*/90, UINT64_MAX);
   world.List(0, 10);
   world.List(1, 10);
   world.SetClock(UINT64_MAX);
-  world.accounts.Advance();
-  EXPECT_EQ(world.accounts.WholeVictim(kDefaultTenant), BlockId(1)) << "for good";
+  world.accounts.order().Advance();
+  EXPECT_EQ(world.accounts.order().WholeVictim(kDefaultTenant), BlockId(1)) << "for good";
 }
 
 // An end that has come takes its priority along: what is asked for next counts by itself.
 TEST(Accounts, APriorityThatIsOverRaisesNoOther) {
   for (const bool is_over : {false, true}) {
     World world(100, "priority");
-    world.accounts.Retain(BlockId(0), /*priority=*/90, 1000);
+    world.accounts.order().Retain(BlockId(0), /*priority=*/90, 1000);
     world.SetClock(is_over ? 1000 : 999);
-    world.accounts.Retain(BlockId(0), /*priority=*/10, 5000);
+    world.accounts.order().Retain(BlockId(0), /*priority=*/10, 5000);
     world.List(0, 10);
     world.List(1, 10);
-    EXPECT_EQ(world.accounts.WholeVictim(kDefaultTenant), BlockId(is_over ? 0 : 1));
+    EXPECT_EQ(world.accounts.order().WholeVictim(kDefaultTenant), BlockId(is_over ? 0 : 1));
   }
 }
 
@@ -182,15 +182,15 @@ TEST(Accounts, APriorityThatIsOverRaisesNoOther) {
 TEST(Accounts, WhatGoesOfABlock) {
   World world(100);
   world.List(0, /*bytes=*/30, /*twin_bytes=*/10);
-  EXPECT_EQ(world.accounts.VictimOf(kDefaultTenant)->goes, Goes::kTwins);
-  EXPECT_EQ(world.accounts.VictimOf(kDefaultTenant)->bytes, 10u);
+  EXPECT_EQ(world.accounts.order().VictimOf(kDefaultTenant)->goes, Goes::kTwins);
+  EXPECT_EQ(world.accounts.order().VictimOf(kDefaultTenant)->bytes, 10u);
   world.List(0, /*bytes=*/10, /*twin_bytes=*/10);
-  EXPECT_EQ(world.accounts.VictimOf(kDefaultTenant)->goes, Goes::kWhole);
+  EXPECT_EQ(world.accounts.order().VictimOf(kDefaultTenant)->goes, Goes::kWhole);
   world.List(0, /*bytes=*/10, /*twin_bytes=*/1);
-  EXPECT_EQ(world.accounts.VictimOf(kDefaultTenant)->goes, Goes::kTwins);
+  EXPECT_EQ(world.accounts.order().VictimOf(kDefaultTenant)->goes, Goes::kTwins);
   world.List(0, /*bytes=*/7, /*twin_bytes=*/7, Listed::kSlots);
-  EXPECT_EQ(world.accounts.VictimOf(kDefaultTenant)->goes, Goes::kSlots);
-  EXPECT_EQ(world.accounts.evictable_bytes(kDefaultTenant), 7u);
+  EXPECT_EQ(world.accounts.order().VictimOf(kDefaultTenant)->goes, Goes::kSlots);
+  EXPECT_EQ(world.accounts.order().evictable_bytes(kDefaultTenant), 7u);
 }
 
 }  // namespace

@@ -180,7 +180,7 @@ uint64_t Admission::SequenceBytes(uint64_t shared, uint64_t blocks,
   const BlockList list(cache_.classes().count(), cache_.block_tokens(),
                        options.publish && !options.contiguous);
   const uint64_t list_bytes =
-      std::max(shared * list.block_bytes(), SequenceImpl::BytesToGrow(cache_, list, blocks));
+      std::max(shared * list.block_bytes(), BytesToGrow(cache_.classes(), list, blocks));
   return CheckedAdd(SequenceImpl::FixedBytes(cache_), list_bytes).value_or(UINT64_MAX);
 }
 
@@ -224,19 +224,21 @@ Result<void> Admission::CheckCapacityToOpen(const PublishLocation& request_locat
     cache_.With([&](State& state) { leased_bytes += EvictableBytesOf(state, path, begin, end); });
   });
   auto room = cache_.With([&](State& state) -> Result<void> {
-    const uint64_t most_bytes = std::min(state.accounts.ledger().limit_bytes(),
-                                         state.accounts.quota_bytes(location.tenant));
+    const uint64_t most_bytes =
+        std::min(state.accounts.charges().ledger().limit_bytes(),
+                 state.accounts.charges().account(location.tenant).quota_bytes());
     if (BytesOfSequence(0, blocks, options) > most_bytes) return {};
     const TenantId account = state.account_of(location);
-    const uint64_t withheld = std::min(leased_bytes, state.accounts.evictable_bytes(account));
-    state.accounts.Withhold(account, withheld);
+    const uint64_t withheld =
+        std::min(leased_bytes, state.accounts.order().evictable_bytes(account));
+    state.accounts.order().Withhold(account, withheld);
     auto checked = state.accounts.CheckCapacity(location.asker(),
                                                 BytesOfSequence(path.size(), blocks, options));
     if (!checked && checked.error().message.empty()) {
       checked.error().message = CapacityMessage(
           state, location, cache_.classes().OwnSlots(path.size(), blocks, options.step_tokens));
     }
-    state.accounts.GiveBack(account, withheld);
+    state.accounts.order().GiveBack(account, withheld);
     return checked;
   });
   if (room) return {};

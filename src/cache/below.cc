@@ -21,59 +21,63 @@ bool HasTwins(const State& state, const BlockRecord& record) {
 
 // The sealed form goes first: twins alone are of no use.
 std::optional<bool> NextForm(const State& state, BlockId block) {
-  const BlockRecord& record = state.directory.at(block);
-  if (record.sealed_below == Below::kNothing && state.directory.IsWhole(block)) return false;
-  if (record.sealed_below == Below::kNothing) return std::nullopt;
-  if (record.twins_below == Below::kNothing && HasTwins(state, record)) return true;
+  const WriteBehind& stored = state.directory.write_behind();
+  if (stored.below(block, /*twins=*/false) == Below::kNothing) {
+    return state.directory.IsWhole(block) ? std::optional(false) : std::nullopt;
+  }
+  const bool lacks_twins = stored.below(block, /*twins=*/true) == Below::kNothing;
+  if (lacks_twins && HasTwins(state, state.directory.at(block))) return true;
   return std::nullopt;
 }
 
 }  // namespace
 
 void Offer(State& state, BlockId block) {
-  if (!state.has_store || state.directory.IsQueued(block)) return;
+  WriteBehind& writes = state.directory.write_behind();
+  if (!state.has_store || writes.IsQueued(block)) return;
   const BlockRecord& record = state.directory.at(block);
-  if (state.accounts.options(record.account).ttl_us != 0) return;
+  if (state.accounts.tenants().options(record.account).ttl_us != 0) return;
   if (!NextForm(state, block)) return;
-  const BlockId parent = state.directory.parent(block);
-  if (!parent.is_none() && !state.directory.IsQueued(parent) &&
-      state.directory.at(parent).sealed_below == Below::kNothing) {
+  const BlockId parent = state.directory.tree().parent(block);
+  if (!parent.is_none() && !writes.IsQueued(parent) &&
+      writes.below(parent, /*twins=*/false) == Below::kNothing) {
     return;
   }
-  state.directory.QueueWrite(block, /*first=*/Planted(Canary::kTrustChildren));
+  writes.Queue(block, /*first=*/Planted(Canary::kTrustChildren));
 }
 
 std::optional<BlockToWrite> NextWrite(State& state) {
+  WriteBehind& writes = state.directory.write_behind();
   for (uint32_t i = 0; i < kBlocksPerHold; ++i) {
-    const BlockId block = state.directory.first_queued();
+    const BlockId block = writes.first();
     if (block.is_none()) return std::nullopt;
     const auto twins = NextForm(state, block);
     if (!twins || BlockStateOf(state, block) != BlockState::kGood) {
-      state.directory.Unqueue(block);
+      writes.Unqueue(block);
       continue;
     }
     const BlockRecord& record = state.directory.at(block);
-    const BlockId parent = state.directory.parent(block);
-    const auto tokens = state.directory.TokensOf(block);
+    const BlockId parent = state.directory.tree().parent(block);
+    const auto tokens = state.directory.tree().tokens(block);
     BlockToWrite write = {.form = {.block = block, .key = record.key, .twins = *twins},
                           .parent_key = parent.is_none() ? state.directory.RootKeyOf(block)
                                                          : state.directory.at(parent).key,
-                          .block_index = state.directory.depth(block),
+                          .block_index = state.directory.tree().depth(block),
                           .erase_epoch = record.below_epoch,
                           .account = record.account == kDefaultTenant
                                          ? std::string()
-                                         : state.accounts.options(record.account).name,
+                                         : state.accounts.tenants().options(record.account).name,
                           .tokens = {tokens.begin(), tokens.end()},
                           .crcs = record.crcs};
     for (uint32_t c = 0; c < state.classes.count(); ++c) {
       if (state.classes.is_sealed(c) == !*twins) write.slots[c] = record.slots[c];
     }
     // Nothing fails from here on.
-    state.directory.Unqueue(block);
-    state.directory.SetBelow(block, *twins, Below::kWriting);
+    writes.Unqueue(block);
+    writes.SetBelow(block, *twins, Below::kWriting);
     state.reading.slots = write.slots;
     write.is_last = !NextForm(state, block);
-    if (!write.is_last) state.directory.QueueWrite(block, /*first=*/true);
+    if (!write.is_last) writes.Queue(block, /*first=*/true);
     return write;
   }
   return std::nullopt;
@@ -94,8 +98,7 @@ std::vector<StoredForm> TakeUsed(State& state) {
     if (BlockStateOf(state, block) != BlockState::kGood) continue;
     const BlockRecord& record = state.directory.at(block);
     for (const bool twins : {false, true}) {
-      const Below below = twins ? record.twins_below : record.sealed_below;
-      if (below != Below::kDurable) continue;
+      if (state.directory.write_behind().below(block, twins) != Below::kDurable) continue;
       forms.push_back({.block = block, .key = record.key, .twins = twins});
     }
   }
@@ -114,13 +117,13 @@ void EndWrite(State& state, const StoredForm& form, Below below, bool again) {
   if (!state.directory.contains(form.block)) return;
   const bool is_same = state.directory.at(form.block).key == form.key;
   if (!is_same && !Planted(Canary::kMistakeBlock)) return;
-  state.directory.SetBelow(form.block, form.twins, below);
-  if (again) state.directory.QueueWrite(form.block, /*first=*/true);
+  state.directory.write_behind().SetBelow(form.block, form.twins, below);
+  if (again) state.directory.write_behind().Queue(form.block, /*first=*/true);
 }
 
 Storing::Backlog Storing::backlog() const {
   return cache_.Look([](const State& state) -> Backlog {
-    return {.queued = state.directory.queued(),
+    return {.queued = state.directory.write_behind().queued(),
             .lost_total = state.counters.evicted_unwritten_total};
   });
 }

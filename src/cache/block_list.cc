@@ -191,8 +191,13 @@ uint64_t BlockList::BytesToGrow(uint64_t blocks) const {
   return CheckedProduct(added, block_bytes()).value_or(UINT64_MAX);
 }
 
-void BlockList::Pay(uint64_t block, MetadataCharge charge) {
-  OwnChunkOf(block).charge.Add(std::move(charge));
+void BlockList::Pay(uint64_t begin, uint64_t end, MetadataCharge& charge) {
+  for (uint64_t block = begin; block < end && charge.bytes() > 0;) {
+    const uint64_t next = std::min(end, (block / chunk_blocks_ + 1) * chunk_blocks_);
+    const uint64_t bytes = next == end ? charge.bytes() : (next - block) * block_bytes();
+    OwnChunkOf(block).charge.Add(charge.Split(bytes));
+    block = next;
+  }
 }
 
 }  // namespace quire::cache

@@ -77,8 +77,9 @@ class BlockList {
   uint64_t BytesToFork(uint64_t blocks, uint64_t shared_end) const;
   /// Saturates.
   uint64_t BytesToGrow(uint64_t blocks) const;
-  /// Pays for (more of) the chunk of a block, until the last list that has it ends.
-  void Pay(uint64_t block, MetadataCharge charge);
+  /// Pays for the entries of blocks [begin, end), out of `charge`: each chunk keeps its part until
+  /// the last list that has it ends.
+  void Pay(uint64_t begin, uint64_t end, MetadataCharge& charge);
   uint64_t chunk_blocks() const { return chunk_blocks_; }
   /// Blocks from here on are in chunks of its own.
   uint64_t owned_begin() const { return owned_from_ * chunk_blocks_; }

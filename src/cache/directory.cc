@@ -17,7 +17,7 @@ bool Directory::IsWhole(BlockId block) const {
 void Directory::Find(const Digest& root_key, BlockId after, std::span<const TokenId> tokens,
                      std::vector<BlockId>& path) const {
   if (const auto root = index_.FindRoot(root_key)) {
-    touched_ += index_.Find(*root, after, tokens, path);
+    touched_.Count(index_.Find(*root, after, tokens, path));
   }
 }
 
@@ -28,33 +28,14 @@ std::optional<BlockId> Directory::FindChild(const Digest& root_key, BlockId pare
   return index_.FindChild(*root, parent, tokens);
 }
 
-uint32_t Directory::LeasedBlocks(BlockId block) const {
-  uint32_t leased = 0;  // so many at least
-  uint32_t end = depth(block) + 1;
-  while (leased < end) {
-    const uint32_t middle = leased + (end - leased) / 2;
-    ++touched_;
-    if (at(AncestorAt(block, middle)).leases > 0) {
-      leased = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return leased;
-}
-
 Directory::Account& Directory::OfAccount(TenantId account) {
   if (account.number() >= accounts_.size()) accounts_.resize(account.number() + 1);
   return accounts_[account.number()];
 }
 
-void Directory::SetGhosts(uint64_t each) {
-  for (Account& account : accounts_) account.ghosts.SetCapacity(account.is_live ? each : 0);
-}
-
 BlockId Directory::Add(const Digest& root_key, std::shared_ptr<const Domain> domain, BlockId parent,
                        std::span<const TokenId> tokens, const BlockRecord& record) {
-  ++touched_;
+  touched_.Count(1);
   Account& account = OfAccount(record.account);
   const index::RootId root = index_.Root(root_key);
   const bool is_first = index_.empty(root);
@@ -73,8 +54,8 @@ BlockId Directory::Add(const Digest& root_key, std::shared_ptr<const Domain> dom
   for (const SlotId slot : record.slots) {
     if (!slot.is_none()) Link(slot, block);
   }
+  leases_.Begin(block, 0);
   ++account.block_count;
-  account.ghosts.Remove(record.key);
   return block;
 }
 
@@ -97,6 +78,8 @@ BlockId Directory::Reserve(index::RootId root, const Digest& root_key, Account& 
     for (const SlotId slot : slots) ReserveSlot(slot);
     const BlockId block =
         free_.empty() ? BlockId(static_cast<uint32_t>(entries_.size())) : free_.back();
+    leases_.Reserve(block.number() + 1);
+    write_behind_.Reserve(block.number() + 1);
     index_.Insert(root, parent, tokens, {&block, 1});
     return block;
   } catch (const std::bad_alloc&) {
@@ -106,15 +89,14 @@ BlockId Directory::Reserve(index::RootId root, const Digest& root_key, Account& 
 }
 
 void Directory::Remove(BlockId block) {
-  ++touched_;
-  QUIRE_CHECK(at(block).leases == 0);
+  touched_.Count(1);
+  QUIRE_CHECK(leases_.of(block) == 0);
   const TenantId account = at(block).account;
   for (uint32_t c = 0; c < classes_.count(); ++c) {
     if (!at(block).slots[c].is_none()) RemoveSlot(block, c);
   }
   --empty_count_;  // it has no slot by now
-  Unqueue(block);
-  SetBelow(block, /*twins=*/false, Below::kNothing);
+  write_behind_.Remove(block);
   const index::RootId root = index_.root(block);
   index_.Remove(block);
   if (index_.empty(root)) {
@@ -125,24 +107,6 @@ void Directory::Remove(BlockId block) {
   --OfAccount(account).block_count;
   entries_[block.number()].used = false;
   free_.push_back(block);
-}
-
-void Directory::QueueWrite(BlockId block, bool first) {
-  Entry& entry = entries_[block.number()];
-  if (std::exchange(entry.queued, true)) return;
-  ++queued_;
-  entry.before = first ? BlockId::None() : queue_last_;
-  entry.after = first ? queue_first_ : BlockId::None();
-  (entry.before.is_none() ? queue_first_ : entries_[entry.before.number()].after) = block;
-  (entry.after.is_none() ? queue_last_ : entries_[entry.after.number()].before) = block;
-}
-
-void Directory::Unqueue(BlockId block) {
-  Entry& entry = entries_[block.number()];
-  if (!std::exchange(entry.queued, false)) return;
-  --queued_;
-  (entry.before.is_none() ? queue_first_ : entries_[entry.before.number()].after) = entry.after;
-  (entry.after.is_none() ? queue_last_ : entries_[entry.after.number()].before) = entry.before;
 }
 
 void Directory::ReserveSlot(SlotId slot) {
@@ -182,7 +146,7 @@ void Directory::MoveSlot(BlockId block, uint32_t slot_class, SlotId to) {
 }
 
 bool Directory::Mark(BlockId block, BlockState block_state) {
-  ++touched_;
+  touched_.Count(1);
   BlockState& now = Record(block).block_state;
   if (now == block_state) return false;
   if (now != BlockState::kGood && block_state != BlockState::kErased) return false;
@@ -201,18 +165,12 @@ void Directory::CheckInvariants() const {
   }
   QUIRE_CHECK(index_.root_count() == roots);  // none without blocks
   QUIRE_CHECK(blocks == size());
-  uint64_t queued = 0;
-  for (BlockId i = queue_first_; !i.is_none(); i = entries_[i.number()].after) {
-    QUIRE_CHECK(contains(i) && IsQueued(i) && ++queued <= queued_);
-  }
-  QUIRE_CHECK(queued == queued_);
-  uint64_t stored = 0;
+  write_behind_.CheckInvariants();
   uint64_t empty_blocks = 0;
   uint64_t twins = 0;
   for (uint32_t i = 0; i < ids_end(); ++i) {
     if (!entries_[i].used) continue;
     const BlockRecord& record = entries_[i].record;
-    stored += record.sealed_below == Below::kDurable ? 1 : 0;
     empty_blocks += record.is_empty() ? 1 : 0;
     for (uint32_t c = 0; c < classes_.count(); ++c) {
       if (record.slots[c].is_none()) continue;
@@ -220,7 +178,6 @@ void Directory::CheckInvariants() const {
       twins += classes_.is_sealed(c) ? 0 : 1;
     }
   }
-  QUIRE_CHECK(stored == stored_);
   QUIRE_CHECK(empty_blocks == empty_count_);
   QUIRE_CHECK(twins == twin_slots_);
 }

@@ -1,5 +1,5 @@
 // The directory alone, in lock step with a naive one: a map of blocks that know their parent and
-// their tokens. Leases are counted there from what holds them, not step by step.
+// their tokens. Leases and what the store has are objects of their own, with tests of their own.
 #include "cache/directory.h"
 
 // gtest before rapidcheck
@@ -32,8 +32,7 @@ struct NaiveBlock {
   uint32_t root = 0;
   BlockId parent{};
   uint32_t letter = 0;
-  BlockRecord record;    // its leases: those that are not by a child
-  uint64_t holders = 0;  // of these
+  BlockRecord record;
 };
 
 SlotClasses Classes() {
@@ -53,8 +52,6 @@ SlotClasses Classes() {
 class LockStep {
  public:
   LockStep() {
-    for (uint32_t i = 0; i < 2; ++i) directory_.AddAccount(TenantId(i));
-    directory_.SetGhosts(1000);
     for (uint32_t i = 0; i < 4; ++i) {
       roots_.push_back({.key = KeyOf(1'000'000 + i), .account = TenantId(i / 3)});
       roots_[i].domain = std::make_shared<Domain>(Domain{.name = i < 2 ? "a" : "b"});
@@ -63,20 +60,16 @@ class LockStep {
   }
 
   void Step(Prng& prng) {
-    directory_.TakeTouched();  // as each hold of the lock does
-    switch (prng.NextBelow(12)) {
+    switch (prng.NextBelow(9)) {
       case 0:
       case 1:
       case 2: Add(prng); break;
-      case 3: AddLease(prng); break;
-      case 4: DropLease(prng); break;
-      case 5: Remove(prng); break;
-      case 6: RemoveSlot(prng); break;
-      case 7: AddSlot(prng); break;
-      case 8: MoveSlot(prng); break;
-      case 9: Pin(prng); break;
-      case 10: Mark(prng); break;
-      default: AddGhost(prng);
+      case 3: Remove(prng); break;
+      case 4: RemoveSlot(prng); break;
+      case 5: AddSlot(prng); break;
+      case 6: MoveSlot(prng); break;
+      case 7: Pin(prng); break;
+      default: Mark(prng);
     }
     Compare();
     Lookup(prng);
@@ -116,20 +109,6 @@ class LockStep {
   bool HasChildren(BlockId parent) const {
     return std::ranges::any_of(blocks_, [&](const auto& b) { return b.second.parent == parent; });
   }
-  uint32_t Leases(BlockId id) const {
-    uint64_t leases = blocks_.at(id).holders;
-    for (const auto& [child, block] : blocks_) {
-      if (block.parent == id && Leases(child) > 0) ++leases;
-    }
-    return static_cast<uint32_t>(leases);
-  }
-  std::set<BlockId> Leased() const {
-    std::set<BlockId> leased;
-    for (const auto& [id, block] : blocks_) {
-      if (Leases(id) > 0) leased.insert(id);
-    }
-    return leased;
-  }
   std::optional<BlockId> Any(Prng& prng) const {
     if (blocks_.empty()) return std::nullopt;
     auto block = blocks_.begin();
@@ -163,61 +142,23 @@ class LockStep {
     block.record.account = roots_[root].account;
     block.record.publisher = TenantId(static_cast<uint32_t>(prng.NextBelow(5)));
     block.record.key = KeyOf(next_key_++);
-    if (!gone_.empty() && prng.NextChance(2)) {  // one that was there before is back
-      block.record.key = gone_.back();
-      gone_.pop_back();
-    }
-    block.holders = prng.NextBelow(3);
-    block.record.leases = static_cast<uint32_t>(block.holders);
 
     const std::array<uint32_t, 1> letters = {letter};
     const BlockId id = directory_.Add(roots_[root].key, roots_[root].domain, parent,
                                       TokensOf(letters), block.record);
     ASSERT_FALSE(blocks_.contains(id));
     for (const SlotId slot : block.record.slots) free_slots_.erase(slot);
-    if (block.holders > 0) directory_.AddLease(parent, [](BlockId) {});
-    ghosts_.erase({block.record.account, block.record.key});
+    ASSERT_EQ(directory_.leases().of(id), 0u);
     blocks_.emplace(id, block);
-  }
-
-  void AddLease(Prng& prng) {
-    const auto id = Any(prng);
-    if (!id) return;
-    const std::set<BlockId> before = Leased();
-    std::vector<BlockId> changed;
-    directory_.AddLease(*id, [&](BlockId block) { changed.push_back(block); });
-    ++blocks_.at(*id).holders;
-    ExpectChanged(before, Leased(), *id, changed);
-  }
-  void DropLease(Prng& prng) {
-    const auto id = Any(prng);
-    if (!id || blocks_.at(*id).holders == 0) return;
-    const std::set<BlockId> before = Leased();
-    std::vector<BlockId> changed;
-    directory_.DropLease(*id, [&](BlockId block) { changed.push_back(block); });
-    --blocks_.at(*id).holders;
-    ExpectChanged(Leased(), before, *id, changed);
-  }
-  // `changed` is what only `more` has, from `first` towards the root.
-  void ExpectChanged(const std::set<BlockId>& fewer, const std::set<BlockId>& more, BlockId first,
-                     const std::vector<BlockId>& changed) const {
-    BlockId next = first;
-    for (const BlockId block : changed) {
-      ASSERT_EQ(block, next);
-      ASSERT_TRUE(more.contains(block) && !fewer.contains(block));
-      next = blocks_.at(block).parent;
-    }
-    ASSERT_EQ(changed.size(), more.size() - fewer.size());
   }
 
   void Remove(Prng& prng) {
     const auto id = Any(prng);
-    if (!id || HasChildren(*id) || Leases(*id) > 0) return;
+    if (!id || HasChildren(*id)) return;
     const NaiveBlock& block = blocks_.at(*id);
     for (const SlotId slot : block.record.slots) {
       if (!slot.is_none()) free_slots_.insert(slot);
     }
-    gone_.push_back(block.record.key);
     directory_.Remove(*id);
     blocks_.erase(*id);
   }
@@ -283,15 +224,6 @@ class LockStep {
     if (changes) now = block_state;
   }
 
-  void AddGhost(Prng& prng) {
-    if (gone_.empty()) return;
-    const TenantId account(static_cast<uint32_t>(prng.NextBelow(2)));
-    const Digest& key = gone_[prng.NextBelow(gone_.size())];
-    const uint64_t gone_us = prng.Next64();
-    directory_.ghosts(account).Add(key, {.gone_us = gone_us});
-    ghosts_[{account, key}] = gone_us;
-  }
-
   // What can be seen.
 
   void Compare() {
@@ -324,17 +256,16 @@ class LockStep {
       ++of_account[record.account.number()];
       ASSERT_EQ(directory_.IsWhole(id), whole);
       ASSERT_EQ(record.is_empty(), held == 0);
-      ASSERT_EQ(record.leases, Leases(id));
       ASSERT_EQ(record.pins, block.record.pins);
       ASSERT_EQ(record.pinned_classes, block.record.pinned_classes);
       ASSERT_EQ(record.account, block.record.account);
       ASSERT_EQ(record.publisher, block.record.publisher);
       ASSERT_EQ(record.block_state, block.record.block_state);
       ASSERT_EQ(record.key, block.record.key);
-      ASSERT_EQ(directory_.parent(id), block.parent);
-      ASSERT_EQ(directory_.depth(id),
-                block.parent.is_none() ? 0 : directory_.depth(block.parent) + 1);
-      ASSERT_EQ(directory_.has_children(id), HasChildren(id));
+      ASSERT_EQ(directory_.tree().parent(id), block.parent);
+      ASSERT_EQ(directory_.tree().depth(id),
+                block.parent.is_none() ? 0 : directory_.tree().depth(block.parent) + 1);
+      ASSERT_EQ(directory_.tree().has_children(id), HasChildren(id));
     }
     for (uint32_t i = 0; i < kSlots + 4; ++i) {
       const auto found = in_slot.find(SlotId(i));
@@ -345,16 +276,6 @@ class LockStep {
     ASSERT_EQ(directory_.twin_slots(), twins);
     for (uint32_t i = 0; i < of_account.size(); ++i) {
       ASSERT_EQ(directory_.block_count(TenantId(i)), of_account[i]);
-    }
-    for (uint32_t i = 0; i < 2; ++i) {
-      for (uint64_t number = 0; number < next_key_; ++number) {
-        const auto ghost = directory_.ghosts(TenantId(i)).Find(KeyOf(number));
-        const auto expected = ghosts_.find({TenantId(i), KeyOf(number)});
-        ASSERT_EQ(ghost.has_value(), expected != ghosts_.end());
-        if (ghost) {
-          ASSERT_EQ(ghost->gone_us, expected->second);
-        }
-      }
     }
   }
 
@@ -393,21 +314,13 @@ class LockStep {
       }
       ASSERT_EQ(listed, expected);
     }
-    if (const auto id = Any(prng)) {
-      std::vector<BlockId> path;  // root first
-      for (BlockId b = *id; !b.is_none(); b = blocks_.at(b).parent) path.insert(path.begin(), b);
-      const auto leased = std::ranges::count_if(path, [&](BlockId b) { return Leases(b) > 0; });
-      ASSERT_EQ(directory_.LeasedBlocks(*id), leased);
-    }
   }
 
   const SlotClasses classes_ = Classes();
   Directory directory_{classes_};
   std::vector<NaiveRoot> roots_;
   std::map<BlockId, NaiveBlock> blocks_;
-  std::map<std::pair<TenantId, Digest>, uint64_t> ghosts_;
   std::set<SlotId> free_slots_;
-  std::vector<Digest> gone_;  // keys of blocks that were there
   uint64_t next_key_ = 0;
 };
 

@@ -51,7 +51,7 @@ TEST(Edges, EraseZeroesEveryFreeSlotThatItsTenantWrote) {
   sequence.reset();
   const auto is_zero = [&](uint32_t slot) {
     const std::span bytes(OnHost(core->state().slots().data(SlotId(slot))),
-                          core->state().slots().slot_bytes(0));
+                          core->state().classes().slot_bytes(0));
     return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   };
   EXPECT_FALSE(is_zero(0));

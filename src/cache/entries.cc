@@ -26,16 +26,16 @@ CacheEntry EntryOf(const State& state, BlockId block, uint64_t now_us) {
   constexpr uint64_t kSecond = 1'000'000;
   const Directory& directory = state.directory;
   const BlockRecord& record = directory.at(block);
-  const BlockId parent = directory.parent(block);
-  const uint64_t used_us = state.accounts.unused_since_us(block).value_or(now_us);
+  const BlockId parent = directory.tree().parent(block);
+  const uint64_t used_us = state.accounts.order().unused_since_us(block).value_or(now_us);
   return {.key = PolicyKey(record.key),
           .parent_key = parent.is_none() ? 0 : PolicyKey(directory.at(parent).key),
           .account = record.account,
-          .first_token = uint64_t{directory.depth(block)} * state.classes.block_tokens(),
+          .first_token = uint64_t{directory.tree().depth(block)} * state.classes.block_tokens(),
           .holders = HoldersOf(state, record),
           .pinned = record.pins > 0,
           .in_memory = directory.IsWhole(block),
-          .in_store = record.sealed_below == Below::kDurable,
+          .in_store = directory.write_behind().below(block, /*twins=*/false) == Below::kDurable,
           .age_s = SecondsSince(now_us / kSecond, record.published_s),
           .idle_s = SecondsSince(now_us, used_us) / kSecond};
 }
@@ -48,13 +48,14 @@ bool MarkSlots(const State& state, uint32_t begin, PerClass<std::vector<char>>& 
   for (uint32_t i = begin; i < end; ++i) {
     if (!state.directory.contains(BlockId(i))) continue;
     const BlockRecord& record = state.directory.at(BlockId(i));
+    const bool is_leased = state.directory.leases().of(BlockId(i)) > 0;
     for (uint32_t c = 0; c < classes.count(); ++c) {
       if (record.slots[c].is_none()) continue;
       const uint32_t slot = classes.Local(record.slots[c]).number();
       if (slot >= marks[c].size()) marks[c].resize(slot + 1, 'p');
       const bool unheld =
           state.slots.references(record.slots[c]) == 1 && classes.reach(c).windowed();
-      marks[c][slot] = record.leases == 0 ? 's' : unheld ? 'w' : 'S';
+      marks[c][slot] = !is_leased ? 's' : unheld ? 'w' : 'S';
     }
   }
   return end < state.directory.ids_end();
@@ -71,7 +72,7 @@ bool AppendEntries(const State& state, uint32_t begin, TenantId account,
   for (uint32_t i = begin; i < end; ++i) {
     const BlockId block(i);
     if (!state.directory.contains(block)) continue;
-    state.directory.CountTouched(2);
+    state.directory.touched().Count(2);
     if (!account.is_none() && state.directory.at(block).account != account) continue;
     if (BlockStateOf(state, block) != BlockState::kGood) continue;
     entries.push_back(EntryOf(state, block, now_us));
@@ -83,8 +84,8 @@ Result<std::vector<CacheEntry>> EntriesOf(LockedState& cache, const EntriesReque
   TenantId account = TenantId::None();
   if (!request.tenant.is_none()) {
     const auto known = cache.With([&](State& state) -> Result<TenantId> {
-      QUIRE_TRY(state.accounts.Check(request.tenant));
-      return state.accounts.account_of(request.tenant);
+      QUIRE_TRY(state.accounts.tenants().Check(request.tenant));
+      return state.accounts.tenants().account_of(request.tenant);
     });
     QUIRE_ASSIGN(account, known);
   }
@@ -104,16 +105,16 @@ Result<std::vector<CacheEntry>> EntriesOf(LockedState& cache, const EntriesReque
 CacheStats StatsOf(const State& state) {
   const SlotClasses& classes = state.classes;
   CacheStats stats = state.counters;
-  const quota::Ledger& ledger = state.accounts.ledger();
+  const quota::Ledger& ledger = state.accounts.charges().ledger();
   stats.hot_bytes_limit = state.slots.capacity().hot_bytes;
   stats.hot_bytes_used = ledger.used_bytes();
   stats.hot_bytes_peak = ledger.peak_bytes();
-  stats.sealed = state.slots.stats(0);
+  stats.sealed = state.slots.pool(0).stats();
   const uint32_t groups = classes.group_count();
   const bool encodes = classes.count() > groups;
-  if (groups > 1) stats.sealed_second = state.slots.stats(1);
-  if (encodes) stats.open = state.slots.stats(classes.OpenClassOf(0));
-  if (encodes && groups > 1) stats.open_second = state.slots.stats(classes.OpenClassOf(1));
+  if (groups > 1) stats.sealed_second = state.slots.pool(1).stats();
+  if (encodes) stats.open = state.slots.pool(classes.OpenClassOf(0)).stats();
+  if (encodes && groups > 1) stats.open_second = state.slots.pool(classes.OpenClassOf(1)).stats();
   // A block that moves is counted where it was until it has moved.
   const PerClass<SlotClassStats*> of_class = {
       &stats.sealed, groups > 1 ? &stats.sealed_second : &stats.open,
@@ -122,15 +123,15 @@ CacheStats StatsOf(const State& state) {
     if (!state.reading.to[c].is_none()) --of_class[c]->slots_used;
   }
   stats.published_blocks = state.directory.size();
-  state.accounts.ForEach([&](TenantId tenant) {
-    stats.evictable_blocks += state.accounts.listed_whole(tenant);
-    stats.passed_blocks += state.accounts.listed_slots(tenant);
-    stats.pinned_blocks += state.accounts.pinned_blocks(tenant);
+  state.accounts.tenants().ForEach([&](TenantId tenant) {
+    stats.evictable_blocks += state.accounts.order().listed_whole(tenant);
+    stats.passed_blocks += state.accounts.order().listed_slots(tenant);
+    stats.pinned_blocks += state.accounts.charges().pinned_blocks(tenant);
   });
   stats.hollow_blocks = state.directory.empty_count();
   stats.twin_slots = state.directory.twin_slots();
-  stats.stored_blocks = state.directory.stored();
-  stats.unwritten_blocks = state.directory.queued();
+  stats.stored_blocks = state.directory.write_behind().stored();
+  stats.unwritten_blocks = state.directory.write_behind().queued();
   stats.sequence_bytes = state.sequence_bytes;
   return stats;
 }

@@ -16,7 +16,7 @@ void RemoveSlot(State& state, BlockId block, uint32_t slot_class) {
 }
 
 void EvictTwins(State& state, BlockId block) {
-  state.directory.CountTouched(1);
+  state.directory.touched().Count(1);
   for (uint32_t c = state.classes.group_count(); c < state.classes.count(); ++c) {
     if (!state.directory.at(block).slots[c].is_none()) RemoveSlot(state, block, c);
   }
@@ -24,14 +24,14 @@ void EvictTwins(State& state, BlockId block) {
 }
 
 void EvictSlots(State& state, BlockId block) {
-  state.directory.CountTouched(1);
+  state.directory.touched().Count(1);
   PerClass<bool> going{};
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     const SlotId slot = state.directory.at(block).slots[c];
     going[c] =
         !slot.is_none() && state.classes.reach(c).windowed() && state.slots.references(slot) == 1;
   }
-  state.accounts.Unlist(block);
+  state.accounts.order().Unlist(block);
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     if (going[c]) RemoveSlot(state, block, c);
   }
@@ -42,17 +42,20 @@ void EvictSlots(State& state, BlockId block) {
 // after a shrink, the next blocks that become hollow go on with it.
 void LimitEmpty(State& state, BlockId block) {
   const TenantId account = state.directory.at(block).account;
+  const EvictionOrder& order = state.accounts.order();
   const auto too_many = [&] { return state.directory.empty_count() > state.empty_max; };
-  while (too_many() && state.accounts.listed_whole(account) > 0) {
-    if (!state.directory.MayGoOn()) return;
-    Drop(state, *state.accounts.WholeVictim(account), MissReason::kEvicted);
+  while (too_many() && order.listed_whole(account) > 0) {
+    if (!state.directory.touched().MayGoOn()) return;
+    Drop(state, *order.WholeVictim(account), MissReason::kEvicted);
     ++state.counters.evicted_total;
   }
   if (too_many()) Quarantine(state, block, BlockState::kPassed);
 }
 
 // What goes later would go for nothing while it has to be waited for what went.
-bool MayEvict(const State& state) { return state.directory.MayGoOn() && !state.IsWaiting(); }
+bool MayEvict(const State& state) {
+  return state.directory.touched().MayGoOn() && !state.IsWaiting();
+}
 
 void EvictVictim(State& state, const Victim& victim, MissReason reason) {
   ++state.accounts.counters(state.directory.at(victim.block).account).evicted_total;
@@ -72,17 +75,19 @@ void DropOne(State& state, BlockId block, MissReason reason) {
   if (record.block_state == BlockState::kDamaged) reason = MissReason::kDamaged;
   if (record.block_state == BlockState::kPassed) reason = MissReason::kWindowPassed;
   if (record.block_state != BlockState::kErased) {
-    state.directory.ghosts(record.account)
+    state.accounts.ghosts(record.account)
         .Add(record.key, {.reason = reason,
                           .gone_us = state.clock.NowMicros(),
                           .publisher = record.publisher,
                           .epoch = record.epoch});
   }
+  const bool is_stored =
+      state.directory.write_behind().below(block, /*twins=*/false) == Below::kDurable;
   const bool for_capacity = reason == MissReason::kEvicted || reason == MissReason::kQuota;
-  if (state.has_store && record.sealed_below != Below::kDurable && for_capacity) {
+  if (state.has_store && !is_stored && for_capacity) {
     ++state.counters.evicted_unwritten_total;
   }
-  state.accounts.Remove(block, for_capacity);
+  state.accounts.order().Remove(block, for_capacity);
   MovePast(state, block);
   state.directory.Remove(block);
   for (const SlotId slot : record.slots) {
@@ -101,6 +106,7 @@ Result<CapacityWanted> WantCapacity(State& state, const Asker& asker, uint64_t b
 
 bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
   uint32_t left = kBlocksPerHold;
+  const Charges& charges = state.accounts.charges();
   const auto may_go_on = [&] { return left > 0 && MayEvict(state); };
   const auto evict = [&](const std::optional<Victim>& victim, MissReason reason) {
     if (!victim) return false;
@@ -108,14 +114,14 @@ bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
     --left;
     return true;
   };
-  while (state.accounts.capacity_bytes(asker.tenant) < wanted.of_quota) {
+  while (charges.account(asker.tenant).capacity_bytes() < wanted.of_quota) {
     if (!may_go_on()) return false;
-    if (!evict(state.accounts.VictimOf(asker.tenant), MissReason::kQuota)) break;
+    if (!evict(state.accounts.order().VictimOf(asker.tenant), MissReason::kQuota)) break;
   }
   if (wanted.bytes > 0 && wanted.of_budget == 0) {
     wanted.of_budget = state.accounts.WantedOfBudget(wanted.bytes);
   }
-  while (state.accounts.ledger().available_bytes() < wanted.of_budget) {
+  while (charges.ledger().available_bytes() < wanted.of_budget) {
     if (!may_go_on()) return false;
     if (!evict(state.accounts.VictimFor(asker.tenant), MissReason::kEvicted)) break;
   }
@@ -125,12 +131,12 @@ bool FreeCapacity(State& state, const Asker& asker, CapacityWanted& wanted) {
 bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64_t bytes) {
   const TenantId account = state.account_of(location);
   if (account == location.tenant) return true;  // it has paid for its slots already
-  if (bytes > state.accounts.capacity_bytes(account) + state.accounts.evictable_bytes(account)) {
-    return false;
-  }
-  while (state.accounts.capacity_bytes(account) < bytes) {
-    if (!state.directory.MayGoOn(kRecordsPerHold * 3 / 4)) return false;  // not now
-    const auto victim = state.accounts.VictimOf(account);
+  const quota::Account& payer = state.accounts.charges().account(account);
+  const EvictionOrder& order = state.accounts.order();
+  if (bytes > payer.capacity_bytes() + order.evictable_bytes(account)) return false;
+  while (payer.capacity_bytes() < bytes) {
+    if (!state.directory.touched().MayGoOn(kRecordsPerHold * 3 / 4)) return false;  // not now
+    const auto victim = order.VictimOf(account);
     if (!victim) return false;  // what went is draining
     EvictVictim(state, *victim, MissReason::kQuota);
   }
@@ -138,14 +144,14 @@ bool FreeCapacityInAccount(State& state, const PublishLocation& location, uint64
 }
 
 bool EvictOldest(State& state) {
-  const auto victim = state.accounts.OldestVictim();
+  const auto victim = state.accounts.order().OldestVictim();
   if (victim) EvictVictim(state, *victim, MissReason::kEvicted);
   return victim.has_value();
 }
 
 bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
   uint32_t left = kBlocksPerHold;
-  while (state.accounts.ledger().used_bytes() > bytes) {
+  while (state.accounts.charges().ledger().used_bytes() > bytes) {
     if (left-- == 0 || !MayEvict(state)) return false;
     const auto victim = state.accounts.VictimFor(TenantId::None());
     QUIRE_CHECK_MSG(victim.has_value(), "there is less to evict than was counted");
@@ -162,8 +168,8 @@ bool EvictDownTo(State& state, uint64_t bytes, uint64_t empty_max) {
 }
 
 bool Expire(State& state, TenantId account) {
-  for (uint32_t i = 0; i < kBlocksPerHold && state.directory.MayGoOn(); ++i) {
-    const auto block = state.accounts.Expired(account);
+  for (uint32_t i = 0; i < kBlocksPerHold && state.directory.touched().MayGoOn(); ++i) {
+    const auto block = state.accounts.order().Expired(account);
     if (!block) return false;
     EvictVictim(state, {.block = *block}, MissReason::kExpired);
   }
@@ -172,21 +178,21 @@ bool Expire(State& state, TenantId account) {
 
 bool LetTimePass(State& state) {
   const uint64_t next_end_us = state.pins.next_end_us();
-  if (!state.accounts.hears_time() && next_end_us == UINT64_MAX) return false;
-  state.accounts.Advance();
+  if (!state.accounts.order().hears_time() && next_end_us == UINT64_MAX) return false;
+  state.accounts.order().Advance();
   const uint64_t now_us = state.clock.NowMicros();
   if (now_us < next_end_us) return false;
   state.pins.EndBy(now_us, kBlocksPerHold, [&](BlockId last) { AddLease(state, last); });
-  while (state.pins.is_ending() && state.directory.MayGoOn()) UnpinOne(state);
+  while (state.pins.is_ending() && state.directory.touched().MayGoOn()) UnpinOne(state);
   return state.pins.is_ending() || state.pins.next_end_us() <= now_us;
 }
 
 // Leases first: who waits for room may need what they let go of.
 bool SettleSome(State& state) {
   while (state.has_work()) {
-    if (!state.directory.MayGoOn()) return true;
-    if (state.directory.has_deferred()) {
-      DropLease(state, state.directory.TakeDeferred());
+    if (!state.directory.touched().MayGoOn()) return true;
+    if (state.directory.leases().has_deferred()) {
+      DropLease(state, state.directory.leases().TakeDeferred());
     } else if (!state.markings.empty()) {
       MarkOne(state);
     } else {
@@ -199,12 +205,13 @@ bool SettleSome(State& state) {
 void Drop(State& state, BlockId block, MissReason reason) {
   // A longer row of them goes on when its turn comes: nobody leases it, so it can be evicted.
   for (uint32_t i = 0; i < kBlocksPerHold; ++i) {
-    const BlockId parent = state.directory.parent(block);
+    const BlockId parent = state.directory.tree().parent(block);
     DropOne(state, block, reason);
     // A hollow block that leads nowhere is of no use, nor is one that is never found again.
-    if (parent.is_none() || state.directory.has_children(parent)) return;
+    if (parent.is_none() || state.directory.tree().has_children(parent)) return;
     const BlockRecord& before = state.directory.at(parent);
-    if (before.leases > 0 || (before.is_good() && !before.is_empty())) return;
+    const bool is_leased = state.directory.leases().of(parent) > 0;
+    if (is_leased || (before.is_good() && !before.is_empty())) return;
     block = parent;
   }
 }
@@ -216,7 +223,8 @@ uint64_t Evict(LockedState& cache, uint64_t blocks) {
     cache.With([&](State& state) {
       if (LetTimePass(state)) return;
       const uint64_t end = std::min<uint64_t>(blocks, evicted + kBlocksPerHold);
-      while (evicted < end && state.directory.MayGoOn() && (more = EvictOldest(state))) ++evicted;
+      while (evicted < end && state.directory.touched().MayGoOn() && (more = EvictOldest(state)))
+        ++evicted;
     });
   }
   return evicted;

@@ -91,7 +91,7 @@ void MetadataCharge::Add(MetadataCharge more) {
 void MetadataCharge::Refund() {
   if (const uint64_t bytes = std::exchange(bytes_, 0); bytes > 0) {
     cache_->With([&](State& state) {
-      state.accounts.Refund(tenant_, bytes);
+      state.accounts.charges().Refund(tenant_, bytes);
       state.sequence_bytes -= bytes;
     });
   }
@@ -153,7 +153,30 @@ Lease Holds::Share(std::vector<SlotId> slots) {
   return MakeLease(std::move(slots));
 }
 
-// What policies are told goes on over the pieces: between them they hear nothing of this use.
+namespace {
+
+// Tells policies of a use, and how to go on with it in another hold of the lock: between them they
+// hear nothing of it.
+std::unique_ptr<evict::Policy::Use> BeginUse(LockedState& cache, const PublishLocation& location,
+                                             const PathUse& use) {
+  std::unique_ptr<evict::Policy::Use> paused;
+  UseProgress progress;
+  bool begun = false;
+  while (!begun) {
+    AtSyncPoint("end of use: before more of it is taken in");
+    cache.With([&](State& state) {
+      // Each key costs about as much as a record.
+      uint64_t keys_left = kRecordsPerHold;
+      begun = state.accounts.BeginUse(location.tenant, location.epoch, use, progress, keys_left);
+      state.directory.touched().Count(static_cast<uint32_t>(kRecordsPerHold - keys_left));
+      if (begun) paused = state.accounts.order().PauseUse(state.account_of(location));
+    });
+  }
+  return paused;
+}
+
+}  // namespace
+
 void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> path, PathUse use,
                    std::span<const SlotId> slots) {
   std::vector<uint64_t> keys;
@@ -167,23 +190,23 @@ void Holds::EndUse(const PublishLocation& location, std::span<const BlockId> pat
   });
   use.keys = keys;
   std::unique_ptr<evict::Policy::Use> paused;
+  bool is_under_way = !path.empty();
+  if (is_under_way) paused = BeginUse(cache_, location, use);
   size_t released = 0;
   do {
     const size_t end = std::min(released + kBlocksPerHold, slots.size());
     cache_.With([&](State& state) {
-      Accounts& accounts = state.accounts;
-      if (released > 0) {
-        accounts.ResumeUse(location.tenant, std::move(paused));
-      } else if (!path.empty()) {
-        accounts.BeginUse(location.tenant, location.epoch, use);
-      }
+      EvictionOrder& order = state.accounts.order();
+      const TenantId account = state.account_of(location);
+      if (is_under_way) order.ResumeUse(account, std::move(paused));
       for (; released < end; ++released) {
         ReleaseSlot(state, slots[slots.size() - 1 - released]);
       }
       if (released < slots.size()) {
-        paused = accounts.PauseUse(location.tenant);
+        paused = order.PauseUse(account);
+        is_under_way = true;
       } else {
-        accounts.EndUse(location.tenant);
+        order.EndUse(account);
       }
     });
   } while (released < slots.size());
@@ -250,7 +273,8 @@ bool Holds::RenewIfAlone(SlotId slot) {
 void Holds::Retain(std::span<const BlockId> blocks, uint8_t priority, uint64_t until_us) {
   LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
     cache_.With([&](State& state) {
-      for (size_t i = begin; i < end; ++i) state.accounts.Retain(blocks[i], priority, until_us);
+      for (size_t i = begin; i < end; ++i)
+        state.accounts.order().Retain(blocks[i], priority, until_us);
     });
   });
 }

@@ -63,6 +63,7 @@ class OwnedSlots {
   ~OwnedSlots() { Release(); }
 
   const std::vector<SlotId>& operator[](uint32_t slot_class) const { return slots_[slot_class]; }
+  const PerClass<std::vector<SlotId>>& all() const { return slots_; }
 
   /// Takes over another's, of the same cache. Nothing changes if memory runs out.
   void Add(OwnedSlots&& more);

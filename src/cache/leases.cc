@@ -10,8 +10,8 @@ namespace {
 
 evict::BlockFacts FactsOf(const State& state, BlockId block) {
   return {.key = PolicyKey(state.directory.at(block).key),
-          .parent = state.directory.parent(block),
-          .depth = state.directory.depth(block)};
+          .parent = state.directory.tree().parent(block),
+          .depth = state.directory.tree().depth(block)};
 }
 
 // Somebody holds a slot that is being moved: it stays where it is.
@@ -30,11 +30,11 @@ uint64_t PolicyKey(const Digest& key) {
 
 BlockState BlockStateOf(const State& state, BlockId block) {
   const BlockRecord& record = state.directory.at(block);
-  if (record.epoch != state.accounts.epoch(record.publisher)) return BlockState::kErased;
+  if (state.IsStale(record.publisher, record.epoch)) return BlockState::kErased;
   for (const SlotId slot : record.slots) {
     if (slot.is_none()) continue;
-    const Slots::Writer writer = state.slots.writer(slot);
-    if (writer.epoch != state.accounts.epoch(writer.tenant)) return BlockState::kErased;
+    const SlotWriters::Writer writer = state.slots.writers().of(slot);
+    if (state.IsStale(writer.tenant, writer.epoch)) return BlockState::kErased;
   }
   return record.block_state;
 }
@@ -58,23 +58,23 @@ void FreeIfLast(State& state, SlotId slot) {
   // References change under this lock only, so it is the last one until the release below.
   const bool last = state.slots.references(slot) == 1;
   if (last && state.reading.Has(slot)) return state.reading.parked.push_back(slot);
-  const Slots::Writer writer = state.slots.writer(slot);
-  const bool stale = writer.epoch != state.accounts.epoch(writer.tenant);
+  const SlotWriters::Writer writer = state.slots.writers().of(slot);
+  const bool stale = state.IsStale(writer.tenant, writer.epoch);
   if (last && stale) {
     state.draining.push_back(slot);
     return state.slots.Renew(slot);  // no view that let go of it may hold it again
   }
   if (!state.slots.Release(slot)) return;
-  state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
-  state.accounts.RefundSlot(slot);
+  state.accounts.charges().CountWritten(writer.tenant, writer.epoch, -1);
+  state.accounts.charges().RefundSlot(slot);
 }
 
 void EndDraining(State& state, SlotId slot) {
-  const Slots::Writer writer = state.slots.writer(slot);
+  const SlotWriters::Writer writer = state.slots.writers().of(slot);
   state.slots.Release(slot);
-  state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
-  state.accounts.RefundSlot(slot);
-  state.slots.ForgetWriter(slot);
+  state.accounts.charges().CountWritten(writer.tenant, writer.epoch, -1);
+  state.accounts.charges().RefundSlot(slot);
+  state.slots.writers().Forget(slot);
 }
 
 void EndReading(State& state) {
@@ -87,29 +87,29 @@ void EndReading(State& state) {
 }
 
 void AddLease(State& state, BlockId block, uint32_t holders) {
-  state.directory.AddLease(block, [&](BlockId changed) { List(state, changed); }, holders);
+  state.directory.leases().Add(block, [&](BlockId changed) { List(state, changed); }, holders);
 }
 
 bool LeaseTowards(State& state, BlockId block, BlockId& leased) {
   const Directory& directory = state.directory;
-  if (block.is_none() || directory.at(block).leases > 0) return true;
-  const BlockId parent = directory.parent(block);
-  if (parent.is_none() || directory.at(parent).leases > 0) return true;
-  const uint32_t before = directory.LeasedBlocks(block);
-  if (directory.depth(block) + 1 - before <= kBlocksPerHold) return true;
+  if (block.is_none() || directory.leases().of(block) > 0) return true;
+  const BlockId parent = directory.tree().parent(block);
+  if (parent.is_none() || directory.leases().of(parent) > 0) return true;
+  const uint32_t before = directory.leases().LeasedBlocks(block);
+  if (directory.tree().depth(block) + 1 - before <= kBlocksPerHold) return true;
   const BlockId last =
-      std::exchange(leased, directory.AncestorAt(block, before + kBlocksPerHold - 1));
+      std::exchange(leased, directory.tree().AncestorAt(block, before + kBlocksPerHold - 1));
   AddLease(state, leased);
   if (!last.is_none()) DropLease(state, last);
   return false;
 }
 
 void DropLease(State& state, BlockId block) {
-  state.directory.DropLease(block, [&](BlockId changed) {
+  state.directory.leases().Drop(block, [&](BlockId changed) {
     List(state, changed);
     // It can never be found again, and neither can what continues it; if some of that is still to
     // go, this goes with it.
-    if (!state.directory.at(changed).is_good() && !state.directory.has_children(changed)) {
+    if (!state.directory.at(changed).is_good() && !state.directory.tree().has_children(changed)) {
       Drop(state, changed, MissReason::kNeverSeen);
     }
   });
@@ -117,6 +117,7 @@ void DropLease(State& state, BlockId block) {
 
 void List(State& state, BlockId block) {
   const BlockRecord& record = state.directory.at(block);
+  const bool is_leased = state.directory.leases().of(block) > 0;
   Evictable what;
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     const SlotId slot = record.slots[c];
@@ -124,14 +125,12 @@ void List(State& state, BlockId block) {
     const uint64_t charge_bytes = state.classes.charge_bytes(c);
     if (!state.classes.is_sealed(c)) what.twin_bytes += charge_bytes;
     const bool unheld = state.classes.reach(c).windowed() && state.slots.references(slot) == 1;
-    if (record.leases == 0 || unheld) what.bytes += charge_bytes;
+    if (!is_leased || unheld) what.bytes += charge_bytes;
   }
-  what.listed = record.leases == 0 ? Listed::kWhole
-                : what.bytes > 0   ? Listed::kSlots
-                                   : Listed::kNowhere;
-  const bool moves = state.accounts.listed(block) != what.listed;
-  state.accounts.List(block, record.account, what,
-                      moves ? FactsOf(state, block) : evict::BlockFacts());
+  what.listed = !is_leased ? Listed::kWhole : what.bytes > 0 ? Listed::kSlots : Listed::kNowhere;
+  const bool moves = state.accounts.order().listed(block) != what.listed;
+  state.accounts.order().List(block, record.account, what,
+                              moves ? FactsOf(state, block) : evict::BlockFacts());
 }
 
 }  // namespace quire::cache

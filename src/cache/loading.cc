@@ -1,4 +1,3 @@
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +17,18 @@
 #include "cache/tenants.h"
 
 namespace quire::cache {
+
+namespace {
+
+// A form of a block came from the store, which need not be given it again.
+void NoteLoaded(State& state, BlockId block, bool twins) {
+  state.directory.touched().Count(1);
+  state.directory.SetLoaded(block);
+  state.directory.write_behind().SetBelow(block, twins, Below::kDurable);
+  state.directory.write_behind().Unqueue(block);
+}
+
+}  // namespace
 
 RecordWanted LoadJob::WantedAt(size_t i) const {
   const PlanState& state = PlanState::Of(*plan);
@@ -188,16 +199,18 @@ size_t Loading::AttachRun(LoadJob& job, size_t first, size_t count) {
       job.path.pop_back();
       --attached;
     }
-    for (size_t i = first; i < first + attached; ++i) {
-      const auto sealed = std::span(load.wanted[i]).first(cache_.classes().group_count());
-      if (std::ranges::none_of(sealed, [](bool wanted) { return wanted; })) continue;
-      const BlockId block = job.path[i];
-      state.directory.SetLoaded(block);
-      state.directory.SetBelow(block, /*twins=*/false, Below::kDurable);
-      state.directory.Unqueue(block);
-      Offer(state, block);  // its twins may have to be written still
-      ++state.counters.loaded_total;
-    }
+  });
+  // The lease keeps them all.
+  LockedState::ForPieces(attached, [&](size_t begin, size_t end) {
+    cache_.With([&](State& state) {
+      for (size_t i = first + begin; i < first + end; ++i) {
+        const auto sealed = std::span(load.wanted[i]).first(cache_.classes().group_count());
+        if (std::ranges::none_of(sealed, [](bool wanted) { return wanted; })) continue;
+        NoteLoaded(state, job.path[i], /*twins=*/false);
+        Offer(state, job.path[i]);  // its twins may have to be written still
+        ++state.counters.loaded_total;
+      }
+    });
   });
   return attached;
 }
@@ -219,25 +232,29 @@ void Loading::AttachTwins(LoadJob& job) {
     }
   }
   // Where a resident one went meanwhile there is nothing to add in its place.
-  const bool all = cache_.With([&](State& state) {
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      for (uint32_t group = 0; group < groups; ++group) {
-        const bool there = !state.directory.at(blocks[i]).slots[groups + group].is_none();
-        if (!there && slots[group][i].is_none()) return false;
+  bool all = true;
+  LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
+    if (!all) return;
+    cache_.With([&](State& state) {
+      for (size_t i = begin; i < end; ++i) {
+        state.directory.touched().Count(1);
+        for (uint32_t group = 0; group < groups; ++group) {
+          const bool there = !state.directory.at(blocks[i]).slots[groups + group].is_none();
+          all = all && (there || !slots[group][i].is_none());
+        }
       }
-    }
-    return true;
+    });
   });
   if (!all) return;
   verbs_.publishing.KeepTwins(plan.location, blocks, slots);
-  cache_.With([&](State& state) {
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      const SlotId slot = slots[0][i];
-      if (slot.is_none() || state.directory.InSlot(slot) != blocks[i]) continue;
-      state.directory.SetLoaded(blocks[i]);
-      state.directory.SetBelow(blocks[i], /*twins=*/true, Below::kDurable);
-      state.directory.Unqueue(blocks[i]);
-    }
+  LockedState::ForPieces(blocks.size(), [&](size_t begin, size_t end) {
+    cache_.With([&](State& state) {
+      for (size_t i = begin; i < end; ++i) {
+        const SlotId slot = slots[0][i];
+        if (slot.is_none() || state.directory.InSlot(slot) != blocks[i]) continue;
+        NoteLoaded(state, blocks[i], /*twins=*/true);
+      }
+    });
   });
 }
 

@@ -33,8 +33,6 @@ Result<std::unique_ptr<LockedState>> LockedState::Create(CacheOptions options, S
   MutexLock lock(made->mutex_);
   State& state = *made->state_;
   if (mover != nullptr) state.used_below.reserve(kUsedBelowMax);
-  state.directory.AddAccount(kDefaultTenant);
-  state.directory.SetGhosts(state.accounts.share());
   return made;
 }
 

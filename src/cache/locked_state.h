@@ -108,12 +108,12 @@ class LockedState {
     MutexLock lock(mutex_);
     if (watch_ != nullptr) [[unlikely]]
       watch_->Begin();
-    state_->directory.TakeTouched();
+    state_->directory.touched().Take();
     struct AtEnd {
       ~AtEnd() {
         any = !state.draining.empty() || state.has_work();
-        most_touched = std::max(most_touched, state.directory.TakeTouched());
-        state.accounts.EndHold();
+        most_touched = std::max(most_touched, state.directory.touched().Take());
+        state.accounts.order().EndHold();
         if (watch != nullptr) [[unlikely]]
           watch->End();
       }

@@ -168,11 +168,11 @@ bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end
 
 bool FindGhosts(State& state, const PublishLocation& location, std::span<const Digest> keys,
                 std::vector<Ghost>& found) {
-  const Ghosts& ghosts = state.directory.ghosts(state.account_of(location));
+  const Ghosts& ghosts = state.accounts.ghosts(state.account_of(location));
   for (const Digest& key : keys) {
     const auto ghost = ghosts.Find(key);
     // In a domain the others must not hear of what its publisher has erased since.
-    if (!ghost || ghost->epoch != state.accounts.epoch(ghost->publisher)) return false;
+    if (!ghost || state.IsStale(ghost->publisher, ghost->epoch)) return false;
     found.push_back(*ghost);
   }
   return true;
@@ -258,7 +258,7 @@ std::vector<Ghost> Search::FindGhosts(std::span<const TokenId> tokens, Digest ke
   uint64_t wanted = 1;  // most prompts end the search with their first block
   while (tokens.size() >= cache_.block_tokens()) {
     const bool any = cache_.With(
-        [&](State& state) { return !state.directory.ghosts(state.account_of(location)).empty(); });
+        [&](State& state) { return !state.accounts.ghosts(state.account_of(location)).empty(); });
     if (!any) return found;
     keys.clear();
     for (; keys.size() < wanted && tokens.size() >= cache_.block_tokens();

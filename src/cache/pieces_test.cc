@@ -55,7 +55,8 @@ std::vector<Kind> Kinds() {
           {.name = "windows", .geometry = both},
           {.name = "twins", .geometry = full, .profile = Twins(2)},
           {.name = "many_twins", .geometry = full, .profile = Twins(600)},
-          {.name = "priorities", .geometry = full, .policy = "priority"}};
+          {.name = "priorities", .geometry = full, .policy = "priority"},
+          {.name = "learning", .geometry = full, .policy = "quire"}};
 }
 
 /// One path of kLong blocks, and verbs on it; each has to keep to few records.

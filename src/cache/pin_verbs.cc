@@ -67,13 +67,14 @@ bool CountToPin(const State& state, const FoundPath& path, uint64_t begin, uint6
 
 Result<void> CheckPinLimit(const State& state, const PublishLocation& location, uint64_t bytes) {
   const TenantId account = state.account_of(location);
-  const uint64_t limit_bytes = state.accounts.PinLimit(account);
-  const uint64_t pinned_bytes = state.accounts.pinned_bytes(account);
+  const uint64_t limit_bytes = state.accounts.charges().PinLimit(account);
+  const uint64_t pinned_bytes = state.accounts.charges().pinned_bytes(account);
   if (bytes <= limit_bytes - std::min(limit_bytes, pinned_bytes)) return {};
   return Fail(ErrorCode::kNoSpace,
               fmt::format("pin: {} bytes more, tenant \"{}\" has {} pinned of the {} that its "
                           "quota and the floors of others allow",
-                          bytes, state.accounts.options(account).name, pinned_bytes, limit_bytes));
+                          bytes, state.accounts.tenants().options(account).name, pinned_bytes,
+                          limit_bytes));
 }
 
 bool PinSome(State& state, const PublishLocation& location, const FoundPath& path, uint64_t begin,
@@ -84,7 +85,7 @@ bool PinSome(State& state, const PublishLocation& location, const FoundPath& pat
     const BlockId block = path.blocks[i];
     // Some have no slot to hold; so the way on is leased from each block to the next.
     AddLease(state, block);
-    if (state.directory.AddPin(block)) state.accounts.CountPinned(account, 1, 0);
+    if (state.directory.AddPin(block)) state.accounts.charges().CountPinned(account, 1, 0);
     const BlockId before = std::exchange(pinned, block);
     if (!before.is_none()) DropLease(state, before);
     const uint8_t added = AddedClasses(state, path, i);
@@ -93,7 +94,8 @@ bool PinSome(State& state, const PublishLocation& location, const FoundPath& pat
       if (((added >> c) & 1U) == 0) continue;
       HoldSlot(state, slots[c]);
       state.directory.PinClass(block, c);
-      state.accounts.CountPinned(account, 0, static_cast<int64_t>(state.classes.charge_bytes(c)));
+      state.accounts.charges().CountPinned(account, 0,
+                                           static_cast<int64_t>(state.classes.charge_bytes(c)));
     }
   }
   return true;
@@ -113,9 +115,10 @@ Result<void> Unpin(State& state, const PublishLocation& location, const FoundPat
   const bool is_there =
       state.directory.contains(last) && PolicyKey(state.directory.at(last).key) == path.keys.back();
   if (!is_there || !state.pins.contains(last, location.tenant)) {
-    return Fail(ErrorCode::kNotFound,
-                fmt::format("unpin: tenant \"{}\" has no pin of just these {} blocks",
-                            state.accounts.options(location.tenant).name, path.blocks.size()));
+    return Fail(
+        ErrorCode::kNotFound,
+        fmt::format("unpin: tenant \"{}\" has no pin of just these {} blocks",
+                    state.accounts.tenants().options(location.tenant).name, path.blocks.size()));
   }
   if (state.pins.Remove(last, location.tenant)) AddLease(state, last);
   return {};
@@ -126,7 +129,7 @@ Result<void> Unpin(State& state, const PublishLocation& location, const FoundPat
 // is leased first.
 void UnpinOne(State& state) {
   const BlockId block = state.pins.ending_at();
-  const BlockId parent = state.directory.parent(block);
+  const BlockId parent = state.directory.tree().parent(block);
   if (!parent.is_none()) AddLease(state, parent);
   state.pins.MoveEnding(parent);
   PerClass<SlotId> unpinned{};
@@ -135,8 +138,8 @@ void UnpinOne(State& state) {
     for (uint32_t c = 0; c < state.classes.count(); ++c) {
       if (record.IsPinned(c)) unpinned[c] = record.slots[c];
     }
-    state.accounts.CountPinned(record.account, -1,
-                               -static_cast<int64_t>(BytesOf(state, record.pinned_classes)));
+    state.accounts.charges().CountPinned(
+        record.account, -1, -static_cast<int64_t>(BytesOf(state, record.pinned_classes)));
     state.directory.ClearPinnedClasses(block);
   }
   DropLease(state, block);

@@ -27,7 +27,7 @@ void AddPublishedSlot(State& state, BlockId block, SlotId slot, uint32_t crc) {
   state.directory.AddSlot(block, slot, crc);
   AddLease(state, block, state.slots.references(slot));
   state.slots.Retain(slot);
-  state.accounts.MoveCharge(slot, state.directory.at(block).account);
+  state.accounts.charges().MoveSlot(slot, state.directory.at(block).account);
   List(state, block);
 }
 
@@ -95,18 +95,21 @@ Published PublishOne(State& state, const PublishLocation& location, const NewBlo
   record.epoch = location.epoch;
   record.below_epoch = location.below_epoch;
   record.published_s = static_cast<uint32_t>(state.clock.NowMicros() / 1'000'000);
+  uint32_t holders = 0;
   for (uint32_t group = 0; group < state.classes.group_count(); ++group) {
     if (block.slots[group].is_none()) continue;
-    record.leases += state.slots.references(block.slots[group]);
+    holders += state.slots.references(block.slots[group]);
   }
-  state.accounts.ReserveBlocks(state.directory.ids_end() + 1);
+  state.accounts.order().ReserveBlocks(state.directory.ids_end() + 1);
   const BlockId id =
       state.directory.Add(location.root_key, location.domain, block.parent, block.tokens, record);
   // Nothing fails from here on.
+  state.directory.leases().Begin(id, holders);
+  state.accounts.ghosts(record.account).Remove(record.key);  // the block is back
   for (uint32_t group = 0; group < state.classes.group_count(); ++group) {
     if (block.slots[group].is_none()) continue;
     state.slots.Retain(block.slots[group]);  // the index's own hold
-    state.accounts.MoveCharge(block.slots[group], record.account);
+    state.accounts.charges().MoveSlot(block.slots[group], record.account);
   }
   AddLease(state, block.parent);
   ++state.counters.published_total;
@@ -202,7 +205,7 @@ void Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock
   size_t done = 0;
   const auto publish_some = [&](State& state) {
     for (; done < records.size(); ++done) {
-      if (!state.directory.MayGoOn()) return true;
+      if (!state.directory.touched().MayGoOn()) return true;
       if (!add(PublishOne(state, location, blocks[answers.size()], records[done]))) return false;
     }
     return false;

@@ -10,9 +10,9 @@ namespace {
 // root is done.
 bool GoOn(const State& state, Marking& marking) {
   if (marking.at == marking.root) return false;
-  const BlockId next = state.directory.next_sibling(marking.at);
+  const BlockId next = state.directory.tree().next_sibling(marking.at);
   marking.leaves = next.is_none();
-  marking.at = marking.leaves ? state.directory.parent(marking.at) : next;
+  marking.at = marking.leaves ? state.directory.tree().parent(marking.at) : next;
   return true;
 }
 
@@ -23,7 +23,7 @@ void Quarantine(State& state, BlockId block, BlockState block_state, uint64_t* m
       {.root = block, .at = block, .block_state = block_state, .marked = marked});
   do {
     MarkOne(state);
-  } while (!state.markings.empty() && state.directory.MayGoOn());
+  } while (!state.markings.empty() && state.directory.touched().MayGoOn());
 }
 
 void MarkOne(State& state) {
@@ -32,7 +32,7 @@ void MarkOne(State& state) {
   if (!marking.leaves) {
     // What continues a block that was marked before was marked then, or is about to be.
     const bool is_new = state.directory.Mark(block, marking.block_state);
-    const BlockId child = is_new ? state.directory.first_child(block) : BlockId::None();
+    const BlockId child = is_new ? state.directory.tree().first_child(block) : BlockId::None();
     marking.leaves = child.is_none();
     if (!marking.leaves) marking.at = child;
     if (!is_new) return;
@@ -42,7 +42,7 @@ void MarkOne(State& state) {
     return;
   }
   // What is leased goes with its last lease.
-  if (state.directory.at(block).leases == 0 && !state.directory.has_children(block)) {
+  if (state.directory.leases().of(block) == 0 && !state.directory.tree().has_children(block)) {
     return Drop(state, block, MissReason::kNeverSeen);
   }
   if (!GoOn(state, marking)) state.markings.pop_back();

@@ -19,17 +19,17 @@ namespace {
 bool CanMove(const State& state, SlotId slot) {
   const BlockId block = state.directory.InSlot(slot);
   if (block.is_none()) return false;
-  state.directory.CountTouched(1);
+  state.directory.touched().Count(1);
   const bool pinned = state.directory.at(block).IsPinned(state.classes.ClassOf(slot));
   return state.slots.references(slot) == (pinned ? 2U : 1U);
 }
 
 // That it can go down to now.
 uint64_t LeastBytes(const State& state, std::span<const SlotId> held) {
-  const uint64_t used_bytes = state.accounts.ledger().used_bytes();
+  const uint64_t used_bytes = state.accounts.charges().ledger().used_bytes();
   const uint64_t evictable_bytes = state.accounts.EvictableFor(TenantId::None());
-  uint64_t least_bytes =
-      std::max(used_bytes - std::min(used_bytes, evictable_bytes), state.accounts.floors_bytes());
+  uint64_t least_bytes = std::max(used_bytes - std::min(used_bytes, evictable_bytes),
+                                  state.accounts.tenants().floors_bytes());
   for (const SlotId slot : held) {
     const uint64_t slots = uint64_t{state.classes.Local(slot).number()} + 1;
     least_bytes = std::max(least_bytes, slots * state.classes.charge_bytes(slot));
@@ -38,22 +38,22 @@ uint64_t LeastBytes(const State& state, std::span<const SlotId> held) {
 }
 
 Result<void> CheckFloors(const State& state, const Capacity& to) {
-  if (state.accounts.floors_bytes() <= to.ledger_bytes) return {};
+  if (state.accounts.tenants().floors_bytes() <= to.ledger_bytes) return {};
   std::vector<std::string> names;
-  state.accounts.ForEach([&](TenantId tenant) {
-    const TenantOptions& options = state.accounts.options(tenant);
+  state.accounts.tenants().ForEach([&](TenantId tenant) {
+    const TenantOptions& options = state.accounts.tenants().options(tenant);
     if (options.floor_bytes == 0) return;
     names.push_back(fmt::format("\"{}\" {}", options.name, options.floor_bytes));
   });
-  return Fail(ErrorCode::kNoSpace,
-              fmt::format("resize: {} bytes are less than the floors of {} in all: {}",
-                          to.hot_bytes, state.accounts.floors_bytes(), fmt::join(names, ", ")));
+  return Fail(
+      ErrorCode::kNoSpace,
+      fmt::format("resize: {} bytes are less than the floors of {} in all: {}", to.hot_bytes,
+                  state.accounts.tenants().floors_bytes(), fmt::join(names, ", ")));
 }
 
 void SetCapacity(State& state, const Capacity& to) {
   state.slots.SetCapacity(to);
   state.accounts.SetCapacity(to);
-  state.directory.SetGhosts(state.accounts.share());
   state.empty_max = state.classes.EmptyMax(to);
 }
 
@@ -81,7 +81,7 @@ void EndMove(State& state, BlockId block) {
     if (to.is_none() || state.directory.InSlot(from) != block) continue;
     state.reading.to[c] = SlotId::None();
     state.directory.MoveSlot(block, c, to);
-    state.accounts.SetPayer(to, state.accounts.payer(from));
+    state.accounts.charges().SetPayer(to, state.accounts.charges().payer(from));
     if (state.directory.at(block).IsPinned(c)) {
       state.slots.Retain(to);
       QUIRE_CHECK(!state.slots.Release(from));

@@ -18,13 +18,13 @@ void Claim(State& state, const PublishLocation& location,
   for (const std::vector<SlotId>& of_class : slots) {
     for (const SlotId slot : of_class) {
       const bool others =
-          state.slots.Claim(slot, {.tenant = location.tenant, .epoch = location.epoch});
+          state.slots.writers().Claim(slot, {.tenant = location.tenant, .epoch = location.epoch});
       if (others) to_zero.push_back(slot);
-      state.accounts.SetPayer(slot, location.tenant);
+      state.accounts.charges().SetPayer(slot, location.tenant);
     }
     count += static_cast<int64_t>(of_class.size());
   }
-  state.accounts.CountWritten(location.tenant, location.epoch, count);
+  state.accounts.charges().CountWritten(location.tenant, location.epoch, count);
 }
 
 }  // namespace
@@ -39,11 +39,12 @@ Result<void> TakeSlots(State& state, const PublishLocation& location, uint64_t m
   }
   to_zero.reserve(total);
   const uint64_t bytes = state.classes.Charge(counts) + metadata_bytes;
-  if (!state.accounts.TryCharge(location.tenant, bytes)) return Fail(ErrorCode::kNoSpace, "");
+  if (!state.accounts.charges().TryCharge(location.tenant, bytes))
+    return Fail(ErrorCode::kNoSpace, "");
   try {
-    state.slots.Take(slots, [&](uint32_t end) { state.accounts.ReserveSlots(end); });
+    state.slots.Take(slots, [&](uint32_t end) { state.accounts.charges().ReserveSlots(end); });
   } catch (const std::bad_alloc&) {
-    state.accounts.Refund(location.tenant, bytes);
+    state.accounts.charges().Refund(location.tenant, bytes);
     throw;
   }
   Claim(state, location, slots, to_zero);
@@ -60,21 +61,22 @@ Result<void> TakeRun(State& state, const PublishLocation& location, std::span<co
     return std::unexpected(std::move(error));
   };
   const auto charge = CheckedMul(count, state.classes.charge_bytes(uint32_t{0}));
-  const uint64_t capacity_bytes = state.accounts.capacity_bytes(location.tenant);
+  const quota::Account& account = state.accounts.charges().account(location.tenant);
+  const uint64_t capacity_bytes = account.capacity_bytes();
   if (charge && *charge > capacity_bytes) {
     return refused({ErrorCode::kNoSpace,
                     fmt::format("{} more consecutive blocks needed, {} bytes of {} (quota of "
                                 "tenant \"{}\") free",
-                                count, capacity_bytes, state.accounts.quota_bytes(location.tenant),
-                                state.accounts.options(location.tenant).name)});
+                                count, capacity_bytes, account.quota_bytes(),
+                                state.accounts.tenants().options(location.tenant).name)});
   }
-  const uint64_t free_bytes = state.accounts.ledger().available_bytes();
+  const uint64_t free_bytes = state.accounts.charges().ledger().available_bytes();
   const bool fits = charge && *charge <= free_bytes;
   if (fits) {  // memory for the lists before anything is taken
     added[0].reserve(count);
     to_zero.reserve(count);
   }
-  if (!fits || !state.accounts.TryCharge(location.tenant, *charge)) {
+  if (!fits || !state.accounts.charges().TryCharge(location.tenant, *charge)) {
     return refused({ErrorCode::kNoSpace,
                     fmt::format("{} more consecutive blocks needed, {} bytes of {} (hot_bytes) "
                                 "free",
@@ -83,13 +85,13 @@ Result<void> TakeRun(State& state, const PublishLocation& location, std::span<co
   Result<void> taken;
   try {
     taken = state.slots.TakeRun(run, static_cast<uint32_t>(count), added,
-                                [&](uint32_t end) { state.accounts.ReserveSlots(end); });
+                                [&](uint32_t end) { state.accounts.charges().ReserveSlots(end); });
   } catch (const std::bad_alloc&) {
-    state.accounts.Refund(location.tenant, *charge);
+    state.accounts.charges().Refund(location.tenant, *charge);
     throw;
   }
   if (!taken) {
-    state.accounts.Refund(location.tenant, *charge);
+    state.accounts.charges().Refund(location.tenant, *charge);
     return refused(std::move(taken).error());
   }
   Claim(state, location, added, to_zero);
@@ -105,8 +107,8 @@ void CountRefusal(State& state, const PublishLocation& location, const PerClass<
 
 Result<void> CheckCanFit(State& state, const PublishLocation& location, uint64_t tokens,
                          uint64_t blocks, uint64_t bytes) {
-  const uint64_t limit_bytes = state.accounts.ledger().limit_bytes();
-  const uint64_t quota_bytes = state.accounts.quota_bytes(location.tenant);
+  const uint64_t limit_bytes = state.accounts.charges().ledger().limit_bytes();
+  const uint64_t quota_bytes = state.accounts.charges().account(location.tenant).quota_bytes();
   if (bytes <= std::min(limit_bytes, quota_bytes)) return {};
   ++state.counters.refused_total;
   ++state.accounts.counters(location.tenant).refused_total;
@@ -116,11 +118,11 @@ Result<void> CheckCanFit(State& state, const PublishLocation& location, uint64_t
         fmt::format("open: can never fit: {} tokens need {} blocks, hot_bytes {} holds {}", tokens,
                     blocks, state.slots.capacity().hot_bytes, limit_bytes / (bytes / blocks)));
   }
-  return Fail(
-      ErrorCode::kTooLarge,
-      fmt::format("open: can never fit: {} tokens need {} bytes, the quota of tenant "
-                  "\"{}\" is {}",
-                  tokens, bytes, state.accounts.options(location.tenant).name, quota_bytes));
+  return Fail(ErrorCode::kTooLarge,
+              fmt::format("open: can never fit: {} tokens need {} bytes, the quota of tenant "
+                          "\"{}\" is {}",
+                          tokens, bytes, state.accounts.tenants().options(location.tenant).name,
+                          quota_bytes));
 }
 
 uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uint64_t begin,
@@ -130,11 +132,12 @@ uint64_t EvictableBytesOf(const State& state, std::span<const BlockId> path, uin
   for (uint64_t i = begin; i < end; ++i) {
     if (!state.directory.contains(path[i])) continue;  // it went meanwhile
     const BlockRecord& record = state.directory.at(path[i]);
+    const bool is_leased = state.directory.leases().of(path[i]) > 0;
     for (uint32_t c = 0; c < state.classes.count(); ++c) {
       const SlotId slot = record.slots[c];
       if (slot.is_none()) continue;
       const bool alone = state.classes.reach(c).windowed() && state.slots.references(slot) == 1;
-      if (record.leases > 0 && !alone) continue;  // it is held already
+      if (is_leased && !alone) continue;  // it is held already
       if (!alone || state.classes.IsNeeded(c, i, tokens)) bytes += state.classes.charge_bytes(c);
     }
   }

@@ -28,12 +28,12 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
 
   // Of the open class the last ones it keeps are read.
   PerClass<std::span<const uint64_t>> kept{kept_blocks};
-  if (class_count() > 1) {
+  if (slots_.class_count() > 1) {
     kept[1] = kept_blocks.last(
         std::min<size_t>(kept_blocks.size(), verbs_.cache.classes().residual_blocks()));
   }
   for (const uint64_t block : kept[1]) {
-    if (!SlotOf(1, block).is_none()) continue;
+    if (!slots_.at(1, block).is_none()) continue;
     return refuse(
         ErrorCode::kInvalidArgument,
         fmt::format("kept block {} would be read open (residual_tokens {}), but is encoded "
@@ -42,17 +42,17 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   }
 
   // Published blocks lie on a path that a hold would pin as a whole.
-  const auto is_published = [&](uint64_t block) { return block < blocks_.published(); };
+  const auto is_published = [&](uint64_t block) { return block < slots_.list().published(); };
   PerClass<uint64_t> counts{};
-  for (uint32_t c = 0; c < class_count(); ++c) {
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) {
     counts[c] = static_cast<uint64_t>(std::ranges::count_if(kept[c], is_published));
-    if (tail > 0 && !SlotOf(c, whole).is_none()) ++counts[c];
+    if (tail > 0 && !slots_.at(c, whole).is_none()) ++counts[c];
   }
   const uint64_t blocks = kept_blocks.size() + (tail > 0 ? 1 : 0);
-  Start start{
-      .location = location_,
-      .prompt_tokens = kept_blocks.size() * verbs_.cache.block_tokens() + tail,
-      .blocks = BlockList(class_count(), verbs_.cache.block_tokens(), /*keeps_tokens=*/false)};
+  Start start{.location = location_,
+              .prompt_tokens = kept_blocks.size() * verbs_.cache.block_tokens() + tail,
+              .blocks = BlockList(slots_.class_count(), verbs_.cache.block_tokens(),
+                                  /*keeps_tokens=*/false)};
   start.tokens = start.prompt_tokens;
   start.blocks.Resize(blocks);
   QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(
@@ -63,7 +63,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
   std::vector<SlotId> held;
   PerClass<size_t> copied{};
   const auto set = [&](uint32_t c, uint64_t to, uint64_t from, bool copy) {
-    SlotId slot = SlotOf(c, from);
+    SlotId slot = slots_.at(c, from);
     if (!slot.is_none() && copy) {
       const SlotId original = slot;
       slot = copies[c][copied[c]++];
@@ -73,7 +73,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     }
     start.blocks.SetSlot(c, to, slot);
   };
-  for (uint32_t c = 0; c < class_count(); ++c) {
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) {
     uint64_t to = kept_blocks.size() - kept[c].size();
     for (const uint64_t block : kept[c]) set(c, to++, block, is_published(block));
     if (tail > 0) set(c, to, whole, true);

@@ -27,20 +27,15 @@ SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots o
       publish_(options.publish && !options.contiguous),
       contiguous_(options.contiguous),
       asked_(start.asked),
-      blocks_(std::move(start.blocks)),
-      first_own_(start.tokens / verbs.cache.block_tokens()),
+      slots_(verbs.cache.classes(), std::move(start.blocks), start.tokens),
       cursors_(verbs.cache.layout().layer_count()),
       length_(start.tokens) {
   for (auto& cursor : cursors_) cursor.store(start.tokens, std::memory_order_relaxed);
   {
     MutexLock lock(mutex_);
-    for (uint32_t c = 0; c < class_count(); ++c) {
-      classes_[c].assigned = blocks_.size();
-      classes_[c].passed = verbs_.cache.classes().reaches()[c].first_needed(start.tokens);
-    }
-    Grow(blocks, own_slots);
+    slots_.Grow(blocks, own_slots.all());
     charge_ = start.charge.Split(FixedBytes(verbs.cache));
-    Pay(blocks_.owned_begin(), blocks, start.charge);
+    slots_.list().Pay(slots_.list().owned_begin(), blocks, start.charge);
     charge_.Add(std::move(start.charge));  // what no chunk of its own takes
   }
   verbs_.sequences.Add(id_, *this);
@@ -69,23 +64,24 @@ uint64_t SequenceImpl::cursor_max() const {
 
 SequenceStats SequenceImpl::stats() const {
   MutexLock lock(mutex_);
-  SequenceStats stats{.tokens_used = length(),
-                      .tokens_reserved = blocks_.size() * uint64_t{verbs_.cache.block_tokens()},
-                      .tokens_max = tokens_max_};
-  for (uint64_t block = 0; block < blocks_.size(); ++block) {
+  SequenceStats stats{
+      .tokens_used = length(),
+      .tokens_reserved = slots_.list().size() * uint64_t{verbs_.cache.block_tokens()},
+      .tokens_max = tokens_max_};
+  for (uint64_t block = 0; block < slots_.list().size(); ++block) {
     bool held = false;
-    for (uint32_t c = 0; c < class_count(); ++c) {
-      if (SlotOf(c, block).is_none()) continue;
+    for (uint32_t c = 0; c < slots_.class_count(); ++c) {
+      if (slots_.at(c, block).is_none()) continue;
       held = true;
-      stats.bytes += verbs_.cache.slots().slot_bytes(c);
+      stats.bytes += verbs_.cache.classes().slot_bytes(c);
     }
-    if (held) ++(block < blocks_.published() ? stats.blocks_shared : stats.blocks_own);
+    if (held) ++(block < slots_.list().published() ? stats.blocks_shared : stats.blocks_own);
   }
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    stats.bytes += classes_[c].spare.size() * verbs_.cache.slots().slot_bytes(c);
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) {
+    stats.bytes += slots_.spare(c).size() * verbs_.cache.classes().slot_bytes(c);
   }
   // With several slot classes, spare slots belong to blocks that are already counted.
-  if (class_count() == 1) stats.blocks_own += static_cast<uint32_t>(classes_[0].spare.size());
+  if (slots_.class_count() == 1) stats.blocks_own += static_cast<uint32_t>(slots_.spare(0).size());
   return stats;
 }
 
@@ -112,15 +108,15 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
     {
       MutexLock lock(mutex_);
       const uint64_t blocks =
-          std::max(blocks_.size(), DivUp(tokens, uint64_t{verbs_.cache.block_tokens()}));
-      const PerClass<uint64_t> lacking = Lacking(blocks, write_group, write_end);
-      const uint64_t lacking_bytes = BytesToGrow(verbs_.cache, blocks_, blocks);
+          std::max(slots_.list().size(), DivUp(tokens, uint64_t{verbs_.cache.block_tokens()}));
+      const PerClass<uint64_t> lacking = slots_.Lacking(blocks, write_group, write_end, steps());
+      const uint64_t lacking_bytes = BytesToGrow(verbs_.cache.classes(), slots_.list(), blocks);
       if (lacking == counts && lacking_bytes == metadata_bytes) {
-        const uint64_t before = blocks_.size();
-        if (blocks > before || counts != PerClass<uint64_t>{}) Grow(blocks, added);
+        const uint64_t before = slots_.list().size();
+        if (blocks > before || counts != PerClass<uint64_t>{}) slots_.Grow(blocks, added.all());
         added.Disown();
-        if (blocks > before) Pay(before, blocks, charge);
-        AssignUpTo(write_group, write_end);
+        if (blocks > before) slots_.list().Pay(before, blocks, charge);
+        slots_.AssignUpTo(write_group, write_end);
         return {};
       }
       counts = lacking;
@@ -141,71 +137,21 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
   }
 }
 
-// Where every layer looks through a window, slots go while their entries stay, so these are paid
-// for by themselves; but not in the first chunk. Elsewhere each entry has a slot that pays for it.
-uint64_t SequenceImpl::BytesToGrow(const LockedState& cache, const BlockList& list,
-                                   uint64_t blocks) {
-  if (blocks <= list.chunk_blocks() || !cache.classes().only_windows()) return 0;
-  return list.BytesToGrow(blocks);
-}
-
-void SequenceImpl::Pay(uint64_t begin, uint64_t end, MetadataCharge& charge) {
-  for (uint64_t block = begin; block < end && charge.bytes() > 0;) {
-    const uint64_t next =
-        std::min(end, (block / blocks_.chunk_blocks() + 1) * blocks_.chunk_blocks());
-    const uint64_t bytes = next == end ? charge.bytes() : (next - block) * blocks_.block_bytes();
-    blocks_.Pay(block, charge.Split(bytes));
-    block = next;
-  }
-}
-
 Result<void> SequenceImpl::Own(uint64_t block) {
   uint64_t bytes = 0;
   {
     MutexLock lock(mutex_);
-    bytes = blocks_.BytesToOwn(block);
+    bytes = slots_.list().BytesToOwn(block);
   }
   if (bytes == 0) return {};
   QUIRE_ASSIGN(auto paid, verbs_.holds.Allocate(location_, {}, bytes));
   MutexLock lock(mutex_);
-  const uint64_t end = std::min(
-      blocks_.size(), RoundDown(block, blocks_.chunk_blocks()) + bytes / blocks_.block_bytes());
-  blocks_.Own(block);
-  Pay(RoundDown(block, blocks_.chunk_blocks()), end, paid.metadata);
+  const uint64_t end =
+      std::min(slots_.list().size(), RoundDown(block, slots_.list().chunk_blocks()) +
+                                         bytes / slots_.list().block_bytes());
+  slots_.list().Own(block);
+  slots_.list().Pay(RoundDown(block, slots_.list().chunk_blocks()), end, paid.metadata);
   return {};
-}
-
-// Slots that it does not have yet for so much room, and for writing one group up to a block.
-PerClass<uint64_t> SequenceImpl::Lacking(uint64_t blocks, uint32_t write_group,
-                                         uint64_t write_end) const {
-  PerClass<uint64_t> counts{};
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    const ClassState& state = classes_[c];
-    if (!verbs_.cache.classes().reaches()[c].windowed()) {
-      counts[c] = blocks - blocks_.size();
-      continue;
-    }
-    uint64_t spare = SpareWanted(c, blocks);
-    if (IsWritten(c, write_group) && write_end > state.assigned) {
-      spare = std::max(spare, write_end - state.assigned);
-    }
-    counts[c] = spare - std::min<uint64_t>(spare, state.spare.size());
-  }
-  return counts;
-}
-
-void SequenceImpl::AssignUpTo(uint32_t write_group, uint64_t write_end) {
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    ClassState& state = classes_[c];
-    while (IsWritten(c, write_group) && state.assigned < write_end) {
-      blocks_.SetSlot(c, state.assigned++, state.spare.back());
-      state.spare.pop_back();
-    }
-  }
-}
-
-bool SequenceImpl::IsWritten(uint32_t slot_class, uint32_t group) const {
-  return slot_class == group || slot_class == verbs_.cache.classes().OpenClassOf(group);
 }
 
 Result<Holds::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& counts,
@@ -214,43 +160,10 @@ Result<Holds::Allocation> SequenceImpl::AddSlots(const PerClass<uint64_t>& count
   std::vector<SlotId> run;
   {
     MutexLock lock(mutex_);
-    run = Held(blocks_.size());
+    run = slots_.Held(slots_.list().size());
   }
   QUIRE_ASSIGN(auto slots, verbs_.holds.ExtendRun(location_, run, counts[0]));
   return Holds::Allocation{.slots = std::move(slots), .metadata = {}};
-}
-
-// Slots that should wait for blocks of a class that lets go of them: as many as will be written,
-// but not more than live at once, those of the sequence's own counted. Open forms wait for whole
-// steps only while the prompt is read.
-uint64_t SequenceImpl::SpareWanted(uint32_t c, uint64_t blocks) const {
-  const ClassState& state = classes_[c];
-  const WindowReach& reach = verbs_.cache.classes().reaches()[c];
-  const uint64_t sinks_end = std::min(state.assigned, reach.sink_blocks());
-  const uint64_t own_sinks = sinks_end - std::min(sinks_end, first_own_);
-  const uint64_t own_begin = std::max(state.passed, first_own_);
-  const uint64_t own = own_sinks + state.assigned - std::min(state.assigned, own_begin);
-  const bool sealed = c < verbs_.cache.layout().group_count();
-  const uint64_t most =
-      reach.blocks_max(sealed || length() < prompt_tokens_ ? step_tokens_ : uint64_t{1});
-  return std::min(blocks - state.assigned, most - std::min(most, own));
-}
-
-void SequenceImpl::Grow(uint64_t blocks, const OwnedSlots& added) {
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    if (!verbs_.cache.classes().reaches()[c].windowed()) continue;
-    classes_[c].spare.reserve(classes_[c].spare.size() + added[c].size());
-  }
-  blocks_.Resize(blocks);
-  // Nothing fails from here on.
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    ClassState& state = classes_[c];
-    if (verbs_.cache.classes().reaches()[c].windowed()) {
-      state.spare.insert(state.spare.end(), added[c].begin(), added[c].end());
-      continue;
-    }
-    for (const SlotId slot : added[c]) blocks_.SetSlot(c, state.assigned++, slot);
-  }
 }
 
 namespace {
@@ -271,6 +184,33 @@ Result<void> CheckRows(const RowsView& rows, const StreamLayout& stream, uint32_
                             name, rows.token_stride, rows.head_stride, dim));
   }
   return {};
+}
+
+// Encodes what one layer has of a whole block, once. Later positions read only that.
+void Seal(const LockedState& cache, uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
+  const codec::SlotLayout& layout = cache.layout();
+  const codec::SlotLayout& open = cache.open_layout();
+  const std::byte* from = cache.slots().data(open_slot);
+  std::byte* to = cache.slots().data(sealed_slot);
+  cache.slots().ops().Encode(open.key(layer), from, layout.key(layer), to);
+  if (layout.geometry_group(layer).streams.size() > 1) {
+    cache.slots().ops().Encode(open.value(layer), from, layout.value(layer), to);
+  }
+}
+
+// Why blocks that a query there would see are not here any more.
+std::string WhyNotBack(const LockedState& cache, uint64_t length) {
+  if (cache.layout().identity()) {
+    return "a window has passed blocks that its queries there would see";
+  }
+  if (cache.classes().residual_blocks() == 0) {
+    return "its block is encoded already; go to a block boundary";
+  }
+  return fmt::format(
+      "of the last {} tokens before it, which are read open, some are encoded only; "
+      "the least possible is {}",
+      cache.options().profile.residual_tokens,
+      length / cache.block_tokens() * cache.block_tokens());
 }
 
 }  // namespace
@@ -309,7 +249,7 @@ Result<void> SequenceImpl::Append(uint32_t layer, const LayerRows& rows) {
     if (!latent) ops.WriteRows(open.value(layer), rows.value, row, at, slot);
     row += count;
     if (in_block + count == block_tokens && !layout.identity()) {
-      Seal(layer, slots.open[i], slots.sealed[i]);
+      Seal(verbs_.cache, layer, slots.open[i], slots.sealed[i]);
     }
   }
   cursors_[layer].store(end, std::memory_order_release);
@@ -324,24 +264,12 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t b
   slots.open.reserve(end - begin);
   slots.sealed.reserve(end - begin);
   MutexLock lock(mutex_);
-  QUIRE_DCHECK(begin >= blocks_.published());
+  QUIRE_DCHECK(begin >= slots_.list().published());
   for (uint64_t block = begin; block < end; ++block) {
-    slots.open.push_back(SlotOf(verbs_.cache.classes().OpenClassOf(group), block));
-    slots.sealed.push_back(SlotOf(group, block));
+    slots.open.push_back(slots_.at(verbs_.cache.classes().OpenClassOf(group), block));
+    slots.sealed.push_back(slots_.at(group, block));
   }
   return slots;
-}
-
-// Encodes what one layer has of a whole block, once. Later positions read only that.
-void SequenceImpl::Seal(uint32_t layer, SlotId open_slot, SlotId sealed_slot) {
-  const codec::SlotLayout& layout = verbs_.cache.layout();
-  const codec::SlotLayout& open = verbs_.cache.open_layout();
-  const std::byte* from = verbs_.cache.slots().data(open_slot);
-  std::byte* to = verbs_.cache.slots().data(sealed_slot);
-  verbs_.cache.slots().ops().Encode(open.key(layer), from, layout.key(layer), to);
-  if (layout.geometry_group(layer).streams.size() > 1) {
-    verbs_.cache.slots().ops().Encode(open.value(layer), from, layout.value(layer), to);
-  }
 }
 
 // Lets go of the blocks that no query from `length` on can see, and keeps as many slots ready for
@@ -351,7 +279,7 @@ void SequenceImpl::PassWindows(uint64_t length) {
   PerClass<uint64_t> counts{};
   {
     MutexLock lock(mutex_);
-    counts = TakePassed(length, passed);
+    counts = slots_.TakePassed(length, steps(), passed);
   }
   if (passed.empty()) return;
   std::ranges::reverse(passed);  // what was passed first goes first
@@ -360,53 +288,8 @@ void SequenceImpl::PassWindows(uint64_t length) {
   auto added = verbs_.holds.Allocate(location_, counts, 0);
   if (!added) return;
   MutexLock lock(mutex_);
-  Grow(blocks_.size(), added->slots);
+  slots_.Grow(slots_.list().size(), added->slots.all());
   added->slots.Disown();
-}
-
-// Takes what windows have passed from the list, and returns how many slots should replace it.
-PerClass<uint64_t> SequenceImpl::TakePassed(uint64_t length, std::vector<SlotId>& passed) {
-  uint64_t passing = 0;
-  uint64_t spare_slots = 0;
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    const uint64_t end = verbs_.cache.classes().reaches()[c].first_needed(length);
-    passing += end - std::min(end, classes_[c].passed);
-    spare_slots += classes_[c].spare.size();
-  }
-  if (passing > 0) passed.reserve(passing + spare_slots);  // nothing fails from here on
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    uint64_t& first = classes_[c].passed;
-    for (const uint64_t end = verbs_.cache.classes().reaches()[c].first_needed(length); first < end;
-         ++first) {
-      const SlotId slot = blocks_.slot(c, first);
-      if (!slot.is_none()) passed.push_back(slot);
-    }
-  }
-  // Where publishing lags behind, for want of room in a domain, a window may pass the last
-  // published block: nothing of ours keeps that in the index any more, it must not be named again.
-  // An open slot does not keep it: only a twin is known to the index.
-  const auto is_held = [&](uint64_t block) QUIRE_REQUIRES(mutex_) {
-    for (uint32_t group = 0; group < verbs_.cache.layout().group_count(); ++group) {
-      if (!SlotOf(group, block).is_none()) return true;
-    }
-    return false;
-  };
-  while (blocks_.published() > 0 && !is_held(blocks_.published() - 1)) {
-    blocks_.SetPublished(blocks_.published() - 1);
-  }
-  PerClass<uint64_t> counts{};
-  if (passed.empty()) return counts;
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    if (!verbs_.cache.classes().reaches()[c].windowed()) continue;
-    std::vector<SlotId>& spare = classes_[c].spare;
-    const uint64_t wanted = SpareWanted(c, blocks_.size());
-    counts[c] = wanted - std::min<uint64_t>(wanted, spare.size());
-    while (spare.size() > wanted) {
-      passed.push_back(spare.back());
-      spare.pop_back();
-    }
-  }
-  return counts;
 }
 
 Result<void> SequenceImpl::Rollback(uint64_t position) {
@@ -417,9 +300,10 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
                             id_.number(), position, written));
   }
   if (position == written) return {};
-  if (!StillNeeded(position)) {
-    return Fail(ErrorCode::kInvalidArgument, fmt::format("rollback: sequence {} to {} tokens: {}",
-                                                         id_.number(), position, WhyNotBack()));
+  if (!slots_.Sees(position)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("rollback: sequence {} to {} tokens: {}", id_.number(), position,
+                            WhyNotBack(verbs_.cache, length())));
   }
 
   std::vector<SlotId> dropped;
@@ -440,8 +324,8 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
     QUIRE_ASSIGN(auto more, CopyBlock(cut, shared));
     copies.Add(std::move(more));
     // When a copy is published it gets a checksum of its own, so damage must not get into it.
-    for (uint32_t c = 0; c < class_count(); ++c) {
-      if (shared[c] && !verbs_.publishing.Intact(SlotOf(c, cut))) damaged = true;
+    for (uint32_t c = 0; c < slots_.class_count(); ++c) {
+      if (shared[c] && !verbs_.publishing.Intact(slots_.at(c, cut))) damaged = true;
     }
   }
   copies.Disown();
@@ -451,48 +335,22 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   return {};
 }
 
-// Whether the blocks that a query at `position` sees are still here.
-bool SequenceImpl::StillNeeded(uint64_t position) const {
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    const uint64_t needed = verbs_.cache.classes().reaches()[c].first_needed(position);
-    if (classes_[c].passed > needed &&
-        needed < DivUp(position, uint64_t{verbs_.cache.block_tokens()})) {
-      return false;
-    }
-  }
-  return true;
-}
-
-std::string SequenceImpl::WhyNotBack() const {
-  if (verbs_.cache.layout().identity()) {
-    return "a window has passed blocks that its queries there would see";
-  }
-  if (verbs_.cache.classes().residual_blocks() == 0) {
-    return "its block is encoded already; go to a block boundary";
-  }
-  return fmt::format(
-      "of the last {} tokens before it, which are read open, some are encoded only; "
-      "the least possible is {}",
-      verbs_.cache.options().profile.residual_tokens,
-      length() / verbs_.cache.block_tokens() * verbs_.cache.block_tokens());
-}
-
 // Whether it may be written again in place. From then on views that pinned nothing know it.
 bool SequenceImpl::TakeToRewrite(uint32_t c, uint64_t block) const {
-  return block >= blocks_.published() && verbs_.holds.RenewIfAlone(SlotOf(c, block));
+  return block >= slots_.list().published() && verbs_.holds.RenewIfAlone(slots_.at(c, block));
 }
 
 Result<OwnedSlots> SequenceImpl::CopyBlock(uint64_t block, const PerClass<bool>& wanted) {
   PerClass<uint64_t> counts{};
-  for (uint32_t c = 0; c < class_count(); ++c) {
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) {
     // A group may not have got to this block yet.
-    counts[c] = wanted[c] && !SlotOf(c, block).is_none() ? 1 : 0;
+    counts[c] = wanted[c] && !slots_.at(c, block).is_none() ? 1 : 0;
   }
   QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(location_, counts, 0));
   OwnedSlots copies = std::move(taken.slots);
-  for (uint32_t c = 0; c < class_count(); ++c) {
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) {
     if (copies[c].empty()) continue;
-    verbs_.cache.slots().Copy(SlotOf(c, block), copies[c][0]);
+    verbs_.cache.slots().Copy(slots_.at(c, block), copies[c][0]);
   }
   return copies;
 }
@@ -504,77 +362,47 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
   // Under the lock, so that nobody takes a view between the look at the references and the cut.
   MutexLock lock(mutex_);
   PerClass<bool> shared{};
-  for (uint32_t c = 0; c < class_count(); ++c) {
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) {
     // The block that is cut will be written again: others must not see that.
-    shared[c] = kept > whole && !SlotOf(c, whole).is_none() && copies[c].empty() &&
+    shared[c] = kept > whole && !slots_.at(c, whole).is_none() && copies[c].empty() &&
                 !TakeToRewrite(c, whole);
   }
   if (shared != PerClass<bool>{}) return shared;
 
   // Memory first: once a copy is in its place nothing may fail.
-  const uint64_t cut = blocks_.size() - std::min(blocks_.size(), kept);
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    if (verbs_.cache.classes().reaches()[c].windowed())
-      classes_[c].spare.reserve(classes_[c].spare.size() + cut);
-  }
+  const uint64_t cut = slots_.list().size() - std::min(slots_.list().size(), kept);
+  slots_.ReserveSpare(cut);
   PerClass<std::vector<SlotId>> room;
-  for (uint32_t c = 0; c < class_count(); ++c) room[c].reserve(cut);
-  dropped.reserve((cut + 1) * class_count());
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) room[c].reserve(cut);
+  dropped.reserve((cut + 1) * slots_.class_count());
 
   uint64_t capacity_end = kept;  // with full attention, room is what it still has slots for
-  for (uint32_t c = 0; c < class_count(); ++c) {
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) {
     if (!copies[c].empty()) {
-      dropped.push_back(SlotOf(c, whole));
-      blocks_.SetSlot(c, whole, copies[c][0]);
+      dropped.push_back(slots_.at(c, whole));
+      slots_.list().SetSlot(c, whole, copies[c][0]);
     }
     SortBeyond(c, kept, room[c], dropped);
     if (!verbs_.cache.classes().reaches()[c].windowed()) capacity_end = kept + room[c].size();
   }
-  Cut(position, capacity_end, room);
+  slots_.Cut(position, capacity_end, room);
+  for (auto& cursor : cursors_) {
+    cursor.store(std::min(cursor.load(std::memory_order_relaxed), position),
+                 std::memory_order_release);
+  }
+  length_.store(std::min(length(), position), std::memory_order_release);
   return {};
 }
 
 // Private slots that nobody reads stay as reserved room.
 void SequenceImpl::SortBeyond(uint32_t c, uint64_t kept, std::vector<SlotId>& room,
                               std::vector<SlotId>& dropped) const {
-  for (uint64_t block = kept; block < blocks_.size(); ++block) {
-    const SlotId slot = SlotOf(c, block);
+  for (uint64_t block = kept; block < slots_.list().size(); ++block) {
+    const SlotId slot = slots_.at(c, block);
     if (slot.is_none()) continue;
     const bool stays = TakeToRewrite(c, block) && (!contiguous_ || room.size() == block - kept);
     (stays ? room : dropped).push_back(slot);
   }
-}
-
-// What lies beyond `position` is gone from the list; `room` waits in its place. There is memory for
-// all of it: the list does not get longer.
-void SequenceImpl::Cut(uint64_t position, uint64_t blocks,
-                       const PerClass<std::vector<SlotId>>& room) {
-  const uint64_t whole = position / verbs_.cache.block_tokens();
-  const uint64_t kept = DivUp(position, uint64_t{verbs_.cache.block_tokens()});
-  const bool windows_only =
-      std::ranges::all_of(verbs_.cache.classes().reaches(), &WindowReach::windowed);
-  const uint64_t size = windows_only ? blocks_.size() : blocks;
-  blocks_.SetPublished(std::min(blocks_.published(), whole));
-  blocks_.SetTokens(std::min(blocks_.tokens(), position));
-  blocks_.Resize(size);
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    ClassState& state = classes_[c];
-    for (uint64_t block = kept; block < size; ++block) blocks_.SetSlot(c, block, SlotId::None());
-    state.assigned = std::min(state.assigned, kept);
-    state.passed =
-        std::min(state.passed, verbs_.cache.classes().reaches()[c].first_needed(position));
-    if (verbs_.cache.classes().reaches()[c].windowed()) {
-      state.spare.insert(state.spare.end(), room[c].begin(), room[c].end());
-    } else {
-      for (const SlotId slot : room[c]) blocks_.SetSlot(c, state.assigned++, slot);
-    }
-  }
-  for (auto& cursor : cursors_) {
-    cursor.store(std::min(cursor.load(std::memory_order_relaxed), position),
-                 std::memory_order_release);
-  }
-  length_.store(std::min(length(), position), std::memory_order_release);
-  first_own_ = std::min(first_own_, whole);
 }
 
 Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
@@ -582,19 +410,19 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
   const uint64_t whole = length / verbs_.cache.block_tokens();
   const uint64_t blocks = DivUp(length, uint64_t{verbs_.cache.block_tokens()});
   PerClass<uint64_t> tail_slots{};
-  for (uint32_t c = 0; c < class_count() && blocks > whole; ++c) {
-    tail_slots[c] = SlotOf(c, whole).is_none() ? 0 : 1;
+  for (uint32_t c = 0; c < slots_.class_count() && blocks > whole; ++c) {
+    tail_slots[c] = slots_.at(c, whole).is_none() ? 0 : 1;
   }
-  QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(
-                               location_, tail_slots,
-                               FixedBytes(verbs_.cache) + blocks_.BytesToFork(blocks, whole)));
+  QUIRE_ASSIGN(auto taken, verbs_.holds.Allocate(location_, tail_slots,
+                                                 FixedBytes(verbs_.cache) +
+                                                     slots_.list().BytesToFork(blocks, whole)));
   OwnedSlots tail = std::move(taken.slots);
   // Whole blocks are never written again, published or not.
-  std::vector<SlotId> held = Held(whole);
+  std::vector<SlotId> held = slots_.Held(whole);
   Lease lease = verbs_.holds.Share(std::move(held));
   const auto forked = [&] {
     MutexLock lock(mutex_);
-    return blocks_.Fork(blocks, whole);
+    return slots_.list().Fork(blocks, whole);
   };
   Start start{.location = location_,
               .prompt_tokens = length,
@@ -602,8 +430,8 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
               .blocks = forked(),
               .charge = std::move(taken.metadata),
               .lease = std::move(lease)};
-  for (uint32_t c = 0; c < class_count() && blocks > whole; ++c) {
-    if (!tail[c].empty()) verbs_.cache.slots().Copy(SlotOf(c, whole), tail[c][0]);
+  for (uint32_t c = 0; c < slots_.class_count() && blocks > whole; ++c) {
+    if (!tail[c].empty()) verbs_.cache.slots().Copy(slots_.at(c, whole), tail[c][0]);
     start.blocks.SetSlot(c, whole, tail[c].empty() ? SlotId::None() : tail[c][0]);
   }
   const SequenceOptions options{.step_tokens = step_tokens_, .publish = publish_};
@@ -621,19 +449,9 @@ std::vector<SlotId> SequenceImpl::HeldOf(const std::set<SlotId>& slots) const {
   std::vector<SlotId> held;
   const auto wanted = [&slots](SlotId slot) { return slots.contains(slot); };
   MutexLock lock(mutex_);
-  std::ranges::copy_if(Held(blocks_.size()), std::back_inserter(held), wanted);
-  for (const ClassState& state : classes_) {
-    std::ranges::copy_if(state.spare, std::back_inserter(held), wanted);
-  }
-  return held;
-}
-
-std::vector<SlotId> SequenceImpl::Held(uint64_t blocks) const {
-  std::vector<SlotId> held;
-  for (uint32_t c = 0; c < class_count(); ++c) {
-    for (uint64_t block = 0; block < blocks; ++block) {
-      if (const SlotId slot = SlotOf(c, block); !slot.is_none()) held.push_back(slot);
-    }
+  std::ranges::copy_if(slots_.Held(slots_.list().size()), std::back_inserter(held), wanted);
+  for (uint32_t c = 0; c < slots_.class_count(); ++c) {
+    std::ranges::copy_if(slots_.spare(c), std::back_inserter(held), wanted);
   }
   return held;
 }
@@ -643,20 +461,13 @@ void SequenceImpl::Reset() {
   KeepTwins(length() / verbs_.cache.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   const uint64_t output = length() - prompt;
-  const uint64_t hit_blocks = first_own_;
-  const std::vector<BlockId> path = blocks_.PublishedBlocks(0, blocks_.published());
+  const uint64_t hit_blocks = slots_.first_own();
+  const std::vector<BlockId> path = slots_.list().PublishedBlocks(0, slots_.list().published());
   {
     MutexLock lock(mutex_);
-    dropped = Held(blocks_.size());
     for (auto& cursor : cursors_) cursor.store(0, std::memory_order_release);
     length_.store(0, std::memory_order_release);
-    blocks_ = BlockList(class_count(), verbs_.cache.block_tokens(), publish_);
-    first_own_ = 0;
-    for (uint32_t c = 0; c < class_count(); ++c) {
-      ClassState& state = classes_[c];
-      dropped.insert(dropped.end(), state.spare.begin(), state.spare.end());
-      state = {.passed = verbs_.cache.classes().reaches()[c].first_needed(0)};
-    }
+    dropped = slots_.Clear(BlockList(slots_.class_count(), verbs_.cache.block_tokens(), publish_));
   }
   damaged_block_ = kNoBlock;
   gave_up_ = false;

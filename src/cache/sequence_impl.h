@@ -13,9 +13,9 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
-#include "cache/block_list.h"
 #include "cache/holds.h"
 #include "cache/publish.h"
+#include "cache/sequence_slots.h"
 #include "quire/identity.h"
 #include "quire/sequence.h"
 
@@ -64,10 +64,8 @@ struct SequenceVerbs {
   Sequences& sequences;
 };
 
-/// The list of blocks has published ones, then private ones (written, then reserved), each with a
-/// slot in every class. Where a window looks back, and in the open classes, there are holes: blocks
-/// that have been passed, and those not written yet, for which `spare` slots wait. What threads
-/// that append or read share is changed and read under mutex_.
+/// Rows are appended layer by layer to the slots that it holds, and published when they are whole
+/// in all layers. What threads that append or read share is changed and read under mutex_.
 class SequenceImpl final : public Sequence {
  public:
   /// What a sequence begins with.
@@ -89,8 +87,6 @@ class SequenceImpl final : public Sequence {
 
   /// What a sequence takes besides its list of blocks.
   static uint64_t FixedBytes(const LockedState& cache);
-  /// What a list takes to grow to so many entries, where their slots do not pay for them.
-  static uint64_t BytesToGrow(const LockedState& cache, const BlockList& list, uint64_t blocks);
 
   SequenceId id() const override { return id_; }
   uint64_t length() const override { return length_.load(std::memory_order_acquire); }
@@ -138,55 +134,27 @@ class SequenceImpl final : public Sequence {
                         uint64_t end = UINT64_MAX) const;
 
  private:
-  // Of one slot class.
-  struct ClassState {
-    std::vector<SlotId> spare{};  // for blocks not yet written, where there are holes
-    uint64_t passed = 0;          // blocks before this one, sinks aside, were passed by the window
-    uint64_t assigned = 0;        // blocks before this one have had a slot
-  };
-
-  uint32_t class_count() const { return verbs_.cache.classes().count(); }
   uint64_t cursor_max() const;
   Result<Holds::Allocation> AddSlots(const PerClass<uint64_t>& counts, uint64_t metadata_bytes);
-  uint64_t SpareWanted(uint32_t slot_class, uint64_t blocks) const;
+  SequenceSlots::Steps steps() const {
+    return {.tokens = step_tokens_, .in_prompt = length() < prompt_tokens_};
+  }
   /// Room for `tokens` tokens in all; slots for those of `group` up to block `write_end`.
   Result<void> EnsureCapacity(uint64_t tokens, uint32_t group, uint64_t write_end);
-  PerClass<uint64_t> Lacking(uint64_t blocks, uint32_t write_group, uint64_t write_end) const
-      QUIRE_REQUIRES(mutex_);
-  void AssignUpTo(uint32_t write_group, uint64_t write_end) QUIRE_REQUIRES(mutex_);
-  /// The slot that the sequence holds of a block, or none.
-  SlotId SlotOf(uint32_t slot_class, uint64_t block) const {
-    const uint64_t sinks_end = verbs_.cache.classes().reaches()[slot_class].sink_blocks();
-    if (block >= sinks_end && block < classes_[slot_class].passed) return SlotId::None();
-    return blocks_.slot(slot_class, block);
-  }
-  const std::byte* DataOf(SlotId slot) const {
-    return slot.is_none() ? nullptr : verbs_.cache.slots().data(slot);
-  }
-  /// Puts `added` into the list, all or (when memory runs out) none.
-  void Grow(uint64_t blocks, const OwnedSlots& added) QUIRE_REQUIRES(mutex_);
-  /// Pays for the entries of blocks [begin, end).
-  void Pay(uint64_t begin, uint64_t end, MetadataCharge& charge) QUIRE_REQUIRES(mutex_);
   /// Makes the entries from `block` on this sequence's own. Errors: kNoSpace
   Result<void> Own(uint64_t block);
-  bool IsWritten(uint32_t slot_class, uint32_t group) const;
   struct WrittenSlots {
     std::vector<SlotId> open{};
     std::vector<SlotId> sealed{};
   };
   WrittenSlots SlotsToWrite(uint32_t group, uint64_t begin, uint64_t end) const;
-  void Seal(uint32_t layer, SlotId open, SlotId sealed);
   void PublishWholeBlocks(uint64_t length);
   std::optional<NewBlock> WholeBlock(size_t i) const;
   void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                 std::vector<SlotId>& own);
   /// Prompts may go on after the first `blocks` blocks, as far as these are published.
   void KeepTwins(uint64_t blocks);
-  std::string WhyNotBack() const;
   void PassWindows(uint64_t length);
-  PerClass<uint64_t> TakePassed(uint64_t length, std::vector<SlotId>& passed)
-      QUIRE_REQUIRES(mutex_);
-  bool StillNeeded(uint64_t position) const;
   bool TakeToRewrite(uint32_t slot_class, uint64_t block) const;
   /// Copies of block `block` in the classes that want one; what cannot be copied changes nothing.
   Result<OwnedSlots> CopyBlock(uint64_t block, const PerClass<bool>& wanted);
@@ -197,10 +165,6 @@ class SequenceImpl final : public Sequence {
                              std::vector<SlotId>& dropped);
   void SortBeyond(uint32_t slot_class, uint64_t kept, std::vector<SlotId>& room,
                   std::vector<SlotId>& dropped) const QUIRE_REQUIRES(mutex_);
-  void Cut(uint64_t position, uint64_t blocks, const PerClass<std::vector<SlotId>>& room)
-      QUIRE_REQUIRES(mutex_);
-  /// The slots of blocks [0, blocks), block by block, without the holes.
-  std::vector<SlotId> Held(uint64_t blocks) const;
 
   // Blocks that hold tokens of a range, and how much they are wanted.
   struct Retained {
@@ -222,16 +186,14 @@ class SequenceImpl final : public Sequence {
   const bool publish_;
   const bool contiguous_;
   const bool asked_;             // what of its prompt was there
+  bool looked_up_ = true;        // a request brought its prompt
+  bool gave_up_ = false;         // its path can no longer be found, so it publishes nothing more
   uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
   mutable Mutex mutex_{LockRank::kSequence};
-  BlockList blocks_;  // its room; with the tokens that were committed, if it publishes
-  PerClass<ClassState> classes_{};
+  SequenceSlots slots_;
   MetadataCharge charge_;           // for the sequence itself
-  uint64_t first_own_ = 0;          // blocks before this one were shared with it from the start
   std::vector<Retained> retained_;  // until Reset
-  bool looked_up_ = true;           // a request brought its prompt
-  bool gave_up_ = false;            // its path can no longer be found, so it publishes nothing more
   // A private block that began as a copy of damaged bytes. Neither it nor what follows is
   // published.
   uint64_t damaged_block_ = kNoBlock;

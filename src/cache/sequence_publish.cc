@@ -37,7 +37,7 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
   if (publish_ && !gave_up_) {
     {
       MutexLock lock(mutex_);
-      blocks_.AddTokens(tokens);
+      slots_.list().AddTokens(tokens);
     }
     IfThereIsMemory([&] {
       PublishWholeBlocks(length);
@@ -63,9 +63,9 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
   std::vector<SlotId> own;
   // A fork may share entries of blocks that are not published yet. Without room for copies of them
   // the next commit tries again.
-  if (blocks_.published() < end && !Own(blocks_.published())) return;
-  while (blocks_.published() < end) {
-    const uint64_t first = blocks_.published();
+  if (slots_.list().published() < end && !Own(slots_.list().published())) return;
+  while (slots_.list().published() < end) {
+    const uint64_t first = slots_.list().published();
     blocks.clear();
     while (first + blocks.size() < end && blocks.size() < kPublishBlocksMax) {
       const auto block = WholeBlock(first + blocks.size());
@@ -75,7 +75,7 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
     if (blocks.empty()) {  // a window has passed what it would start from
       answers.assign(1, {.final = true});
     } else {
-      if (first > 0) blocks[0].parent = blocks_.last_published();
+      if (first > 0) blocks[0].parent = slots_.list().last_published();
       // Once others know of the blocks nothing may fail.
       own.clear();
       own.reserve(blocks.size() * verbs_.cache.layout().group_count());
@@ -92,12 +92,12 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
 // What is to be published of block `i`, without its parent. Nothing: a window has passed some of
 // it, or all of the one before.
 std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
-  NewBlock block{.tokens = blocks_.BlockTokens(i)};
+  NewBlock block{.tokens = slots_.list().BlockTokens(i)};
   bool parent_held = i == 0;
   for (uint32_t c = 0; c < verbs_.cache.layout().group_count(); ++c) {
-    block.slots[c] = SlotOf(c, i);
+    block.slots[c] = slots_.at(c, i);
     if (block.slots[c].is_none()) return std::nullopt;
-    parent_held = parent_held || !SlotOf(c, i - 1).is_none();
+    parent_held = parent_held || !slots_.at(c, i - 1).is_none();
   }
   if (!parent_held) return std::nullopt;
   return block;
@@ -107,15 +107,15 @@ std::optional<NewBlock> SequenceImpl::WholeBlock(size_t i) const {
 // is taken. There is room in `own` for what it lets go of.
 void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                             std::vector<SlotId>& own) {
-  const uint64_t first = blocks_.published();
+  const uint64_t first = slots_.list().published();
   {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < answers.size() && !answers[i].block.is_none(); ++i) {
-      blocks_.AddPublished(answers[i].block);
+      slots_.list().AddPublished(answers[i].block);
       for (uint32_t c = 0; c < verbs_.cache.layout().group_count(); ++c) {
         if (answers[i].slots[c] == blocks[i].slots[c]) continue;
         own.push_back(blocks[i].slots[c]);
-        blocks_.SetSlot(c, first + i, answers[i].slots[c]);
+        slots_.list().SetSlot(c, first + i, answers[i].slots[c]);
       }
     }
   }
@@ -126,15 +126,16 @@ void SequenceImpl::TakeOver(std::span<const NewBlock> blocks, std::span<const Pu
 
 void SequenceImpl::KeepTwins(uint64_t blocks) {
   const uint64_t count = std::min<uint64_t>(blocks, verbs_.cache.classes().residual_blocks());
-  if (count == 0 || !publish_ || blocks > blocks_.published()) return;
+  if (count == 0 || !publish_ || blocks > slots_.list().published()) return;
   PerGroup<std::vector<SlotId>> slots;
   for (uint32_t group = 0; group < verbs_.cache.layout().group_count(); ++group) {
     for (uint64_t block = blocks - count; block < blocks; ++block) {
-      slots[group].push_back(SlotOf(verbs_.cache.classes().OpenClassOf(group), block));
+      slots[group].push_back(slots_.at(verbs_.cache.classes().OpenClassOf(group), block));
     }
     QUIRE_CHECK(std::ranges::none_of(slots[group], &SlotId::is_none));
   }
-  verbs_.publishing.KeepTwins(location_, blocks_.PublishedBlocks(blocks - count, blocks), slots);
+  verbs_.publishing.KeepTwins(location_, slots_.list().PublishedBlocks(blocks - count, blocks),
+                              slots);
 }
 
 Result<void> SequenceImpl::Retain(const Retention& retention) {
@@ -167,9 +168,10 @@ Result<void> SequenceImpl::Retain(const Retention& retention) {
 // To its published blocks from the given one on.
 void SequenceImpl::Apply(const Retained& retained, uint64_t first_block) const {
   const uint64_t begin = std::max(retained.begin, first_block);
-  const uint64_t end = std::min(retained.end, blocks_.published());
+  const uint64_t end = std::min(retained.end, slots_.list().published());
   if (begin >= end) return;
-  verbs_.holds.Retain(blocks_.PublishedBlocks(begin, end), retained.priority, retained.until_us);
+  verbs_.holds.Retain(slots_.list().PublishedBlocks(begin, end), retained.priority,
+                      retained.until_us);
 }
 
 }  // namespace quire::cache

@@ -31,9 +31,9 @@ Result<SequenceImpl::Snapshot> SequenceImpl::Take(uint32_t layer, StreamRole rol
   const uint64_t blocks = DivUp(std::min(end, taken.tokens), uint64_t{taken.sealed.block_tokens});
   std::vector<SlotId> held;
   for (uint64_t block = taken.first_block; block < blocks; ++block) {
-    const SlotId slot =
-        SlotOf(block < taken.open_begin ? group : verbs_.cache.classes().OpenClassOf(group), block);
-    taken.slots.push_back(DataOf(slot));
+    const SlotId slot = slots_.at(
+        block < taken.open_begin ? group : verbs_.cache.classes().OpenClassOf(group), block);
+    taken.slots.push_back(slot.is_none() ? nullptr : verbs_.cache.slots().data(slot));
     if (!slot.is_none()) held.push_back(slot);
   }
   taken.lease = verbs_.holds.Share(std::move(held));
@@ -120,13 +120,13 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
   auto lists = std::make_shared<Lists>();
   {
     MutexLock lock(mutex_);
-    lists->indptr[1] = blocks_.size();
-    lists->sealed.reserve(blocks_.size());
-    lists->open.reserve(open_class != group ? blocks_.size() : 0);
-    for (uint64_t block = 0; block < blocks_.size(); ++block) {
-      lists->sealed.push_back(verbs_.cache.slots().NumberInArena(SlotOf(group, block)));
+    lists->indptr[1] = slots_.list().size();
+    lists->sealed.reserve(slots_.list().size());
+    lists->open.reserve(open_class != group ? slots_.list().size() : 0);
+    for (uint64_t block = 0; block < slots_.list().size(); ++block) {
+      lists->sealed.push_back(verbs_.cache.slots().NumberInArena(slots_.at(group, block)));
       if (open_class == group) continue;
-      lists->open.push_back(verbs_.cache.slots().NumberInArena(SlotOf(open_class, block)));
+      lists->open.push_back(verbs_.cache.slots().NumberInArena(slots_.at(open_class, block)));
     }
   }
   const auto table = [&](uint32_t slot_class, const std::vector<uint32_t>& slots) {

@@ -25,7 +25,7 @@ constexpr uint64_t kEmptyPerSlot = 8;
 uint64_t SlotCharge(uint64_t slot_bytes, Placement placement) {
   return RoundUp(slot_bytes, pool::Pool::kSlotAlignment) +
          pool::Pool::MetadataBytesPerSlot(placement) + Slots::kBytesPerSlot +
-         Accounts::kBytesPerSlot;
+         Charges::kBytesPerSlot;
 }
 
 /// What a sealed slot costs besides: for its block, and hollow ones, the index entry and record

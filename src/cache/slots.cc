@@ -7,8 +7,6 @@
 
 namespace quire::cache {
 
-static_assert(sizeof(Slots::Writer) == Slots::kBytesPerSlot);
-
 Slots::Slots(const SlotClasses& classes, const CacheOptions& options, const Capacity& capacity)
     : classes_(classes),
       own_memory_(options.memory == nullptr ? MakeHostMemory(options.huge_pages) : nullptr),
@@ -67,11 +65,6 @@ Result<void> Slots::TakeFreeRun(std::span<const SlotId> run, uint32_t count,
   return {};
 }
 
-bool Slots::Claim(SlotId slot, Writer writer) {
-  const Writer before = std::exchange(writers_[slot.number()], writer);
-  return !before.tenant.is_none() && before != writer;
-}
-
 Result<void> Slots::Commit(const Capacity& to) {
   for (uint32_t c = 0; c < classes_.count(); ++c) {
     auto committed = pools_[c]->CommitSlots(to.slots[c]);
@@ -103,17 +96,17 @@ SlotId Slots::TakeFor(SlotId beyond) {
   QUIRE_CHECK(pools_[c]->Allocate({&local, 1}));
   const SlotId to = classes_.Global(c, local);
   QUIRE_CHECK(to.number() < beyond.number());  // so it has a writer's entry
-  writers_[to.number()] = writers_[beyond.number()];
+  writers_.Claim(to, writers_.of(beyond));
   return to;
 }
 
 void Slots::ForgetWritersBeyondEnd() {
-  for (uint32_t i = 0; i < writers_.size(); ++i) {
+  for (uint32_t i = 0; i < writers_.end(); ++i) {
     const SlotId slot(i);
-    if (writers_[i].tenant.is_none() || !IsBeyondEnd(slot)) continue;
+    if (writers_.of(slot).tenant.is_none() || !IsBeyondEnd(slot)) continue;
     // The pool zeroes what lies in a page of slots that stay, if the host can reach it.
     if (!memory_.host_accessible() && PoolOf(slot).pieces() > 1) Zero(slot);
-    writers_[i] = {};
+    writers_.Forget(slot);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/slot_classes.h"
+#include "cache/slot_writers.h"
 #include "pool/pool.h"
 #include "quire/attention_types.h"
 #include "quire/block_ops.h"
@@ -18,9 +19,7 @@
 
 namespace quire::cache {
 
-/// The slots of every class. A slot is free, or held one or more times; who took it wrote, or will
-/// write, what is in it, and it stays that writer's when it is free until it is zeroed: nobody else
-/// may get it with those bytes.
+/// The slots of every class. A slot is free, or held one or more times.
 ///
 /// Threads:  data, Checksum, Copy, Zero, references and generation: any, without a lock, of a slot
 ///           that the caller holds. All else: the caller holds its lock
@@ -28,7 +27,7 @@ namespace quire::cache {
 class Slots {
  public:
   /// What is remembered of each slot besides the pool's.
-  static constexpr uint64_t kBytesPerSlot = sizeof(TenantId) + sizeof(uint32_t);
+  static constexpr uint64_t kBytesPerSlot = sizeof(SlotWriters::Writer);
 
   /// On the memory of the options, or on host memory of its own.
   /// Errors: as pool::Pool::Create
@@ -36,14 +35,12 @@ class Slots {
   /// Waits for the operations that it began.
   ~Slots();
 
-  const SlotClasses& classes() const { return classes_; }
   /// "cpu", or what else its memory is called.
   std::string_view device() const { return memory_.name(); }
   /// What reads and changes bytes. Nobody else does: the host may not be able to.
   BlockOps& ops() const { return ops_; }
   /// An address, to hand to operations and kernels.
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(classes_.Local(slot)); }
-  uint64_t slot_bytes(uint32_t slot_class) const { return pools_[slot_class]->slot_bytes(); }
   /// Its bytes, where the host can reach them and they are one run; else empty.
   std::span<std::byte> HostBytes(SlotId slot) const {
     if (!memory_.host_accessible() || PoolOf(slot).pieces() > 1) return {};
@@ -107,25 +104,13 @@ class Slots {
   }
 
   /// Whose bytes are in a slot, or will be.
-  struct Writer {
-    TenantId tenant{};   // none: nobody has written to it, or it was zeroed since
-    uint32_t epoch = 0;  // of the tenant when it took the slot
-    bool operator==(const Writer&) const = default;
-  };
-  Writer writer(SlotId slot) const { return writers_[slot.number()]; }
-  /// The next writer of a slot that was just taken. True: it holds another's bytes, to be zeroed
-  /// before it is handed out.
-  bool Claim(SlotId slot, Writer writer);
-  /// Its bytes are nobody's any more.
-  void ForgetWriter(SlotId slot) { writers_[slot.number()] = {}; }
-  /// Slots that a writer was ever noted for have lower numbers.
-  uint32_t writers_end() const { return static_cast<uint32_t>(writers_.size()); }
+  SlotWriters& writers() { return writers_; }
+  const SlotWriters& writers() const { return writers_; }
 
   const Capacity& capacity() const { return capacity_; }
   /// Beyond the end of its arena, where nothing is handed out any more.
-  bool IsBeyondEnd(SlotId slot) const { return IsBeyond(slot, capacity_); }
-  bool IsBeyond(SlotId slot, const Capacity& capacity) const {
-    return classes_.Local(slot).number() >= capacity.slots[classes_.ClassOf(slot)];
+  bool IsBeyondEnd(SlotId slot) const {
+    return classes_.Local(slot).number() >= capacity_.slots[classes_.ClassOf(slot)];
   }
   /// Makes the memory of a larger capacity usable. Takes no lock of the caller's: one at a time.
   /// Errors: kNoSpace; nothing changes then
@@ -144,7 +129,6 @@ class Slots {
   /// Gives the pages of free slots back. Any thread, without a lock. Returns their bytes.
   uint64_t Trim();
 
-  SlotClassStats stats(uint32_t slot_class) const { return pools_[slot_class]->stats(); }
   const pool::Pool& pool(uint32_t slot_class) const { return *pools_[slot_class]; }
 
  private:
@@ -157,12 +141,12 @@ class Slots {
   // If memory runs out for what else has to know of them, the slots go back.
   template <typename Reserve>
   void Keep(const PerClass<std::vector<SlotId>>& slots, const Reserve& reserve) {
-    uint32_t end = writers_end();
+    uint32_t end = writers_.end();
     for (const std::vector<SlotId>& of_class : slots) {
       for (const SlotId slot : of_class) end = std::max(end, slot.number() + 1);
     }
     try {
-      writers_.resize(end);
+      writers_.Reserve(end);
       reserve(end);
     } catch (...) {
       for (const std::vector<SlotId>& of_class : slots) {
@@ -178,7 +162,7 @@ class Slots {
   BlockOps& ops_;
   PerClass<std::unique_ptr<pool::Pool>> pools_{};  // null beyond the class count
   Capacity capacity_;
-  std::vector<Writer> writers_;  // by SlotId, up to the highest used
+  SlotWriters writers_;
 };
 
 }  // namespace quire::cache

@@ -22,7 +22,7 @@ namespace {
 struct NaiveSlot {
   uint32_t references = 0;
   uint32_t generation = 0;
-  Slots::Writer writer;
+  SlotWriters::Writer writer;
   uint8_t bytes = 0;  // all of them
 };
 
@@ -101,10 +101,11 @@ class LockStep {
     ASSERT_EQ(naive.references, 0u) << "somebody has it";
     ASSERT_FALSE(IsBeyond(slot, capacity_));
     naive.references = 1;
-    const Slots::Writer writer = {.tenant = TenantId(static_cast<uint32_t>(prng.NextBelow(3))),
-                                  .epoch = static_cast<uint32_t>(prng.NextBelow(2))};
+    const SlotWriters::Writer writer = {
+        .tenant = TenantId(static_cast<uint32_t>(prng.NextBelow(3))),
+        .epoch = static_cast<uint32_t>(prng.NextBelow(2))};
     const bool others = !naive.writer.tenant.is_none() && naive.writer != writer;
-    ASSERT_EQ(slots_->Claim(slot, writer), others);
+    ASSERT_EQ(slots_->writers().Claim(slot, writer), others);
     naive.writer = writer;
     SetBytes(slot, static_cast<uint8_t>(prng.NextBelow(256)));
   }
@@ -221,12 +222,12 @@ class LockStep {
     auto any = naive_.begin();
     std::advance(any, static_cast<int64_t>(prng.NextBelow(naive_.size())));
     auto& [slot, naive] = *any;
-    if (slot.number() >= slots_->writers_end())
+    if (slot.number() >= slots_->writers().end())
       return;  // it was given back before it was anybody's
     if (naive.references == 0 && IsBeyond(slot, capacity_)) return;  // without memory
     ASSERT_EQ(slots_->ZeroIfFree(slot), naive.references == 0);
     if (naive.references > 0) slots_->Zero(slot);
-    slots_->ForgetWriter(slot);
+    slots_->writers().Forget(slot);
     naive.bytes = 0;
     naive.writer = {};
   }
@@ -278,23 +279,23 @@ class LockStep {
       ASSERT_EQ(slots_->references(slot), naive.references);
       ASSERT_EQ(slots_->generation(slot), naive.generation);
       ASSERT_EQ(slots_->IsBeyondEnd(slot), IsBeyond(slot, capacity_));
-      if (slot.number() < slots_->writers_end()) {
-        ASSERT_EQ(slots_->writer(slot), naive.writer);
+      if (slot.number() < slots_->writers().end()) {
+        ASSERT_EQ(slots_->writers().of(slot), naive.writer);
       } else {
         ASSERT_TRUE(naive.writer.tenant.is_none());
       }
       if (naive.references == 0) continue;
       const uint32_t c = classes_.ClassOf(slot);
       ++used[c];
-      const std::vector<std::byte> bytes(slots_->slot_bytes(c), std::byte{naive.bytes});
+      const std::vector<std::byte> bytes(classes_.slot_bytes(c), std::byte{naive.bytes});
       uint32_t crc = 0;
       slots_->Checksum(slot, &crc);
       ASSERT_EQ(crc, Crc32c(bytes));
     }
     for (uint32_t c = 0; c < classes_.count(); ++c) {
       ASSERT_EQ(slots_->capacity().slots[c], capacity_.slots[c]);
-      ASSERT_EQ(slots_->stats(c).slots_used, used[c]);
-      ASSERT_EQ(slots_->stats(c).slots_max, capacity_.slots[c]);
+      ASSERT_EQ(slots_->pool(c).stats().slots_used, used[c]);
+      ASSERT_EQ(slots_->pool(c).stats().slots_max, capacity_.slots[c]);
     }
   }
 

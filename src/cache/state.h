@@ -83,17 +83,21 @@ struct State {
   CacheStats counters{};         // the *_total fields and lookups
 
   TenantId account_of(const PublishLocation& location) const {
-    return accounts.account_of(location.tenant);
+    return accounts.tenants().account_of(location.tenant);
   }
   /// Room that was made is not there yet: slots have to be drained or read first.
   bool IsWaiting() const { return !draining.empty() || !reading.parked.empty(); }
   /// What verbs left to be done in holds of its own: SettleSome.
   bool has_work() const {
-    return directory.has_deferred() || !markings.empty() || pins.is_ending();
+    return directory.leases().has_deferred() || !markings.empty() || pins.is_ending();
   }
-  /// Its tenant was erased since the plan was made.
+  /// What a tenant did in this epoch was erased since.
+  bool IsStale(TenantId tenant, uint32_t epoch) const {
+    return epoch != accounts.tenants().epoch(tenant);
+  }
+  /// The same of a plan's tenant.
   bool IsStale(const PublishLocation& location) const {
-    return location.epoch != accounts.epoch(location.tenant);
+    return IsStale(location.tenant, location.epoch);
   }
 };
 

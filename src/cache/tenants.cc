@@ -33,18 +33,14 @@ Result<void> CheckRequest(const CacheOptions& options, const AcquireRequest& req
 
 tier::PublisherId PublisherOf(const LockedState& cache, TenantId tenant) {
   return tier::PublisherOf(cache.Look([&](const State& state) {
-    const TenantId account = state.accounts.account_of(tenant);
-    return account == kDefaultTenant ? std::string() : state.accounts.options(account).name;
+    const TenantId account = state.accounts.tenants().account_of(tenant);
+    return account == kDefaultTenant ? std::string()
+                                     : state.accounts.tenants().options(account).name;
   }));
 }
 
 Result<TenantId> Tenants::Add(const TenantOptions& options) {
-  auto added = cache_.With([&](State& state) -> Result<TenantId> {
-    QUIRE_ASSIGN(const TenantId id, state.accounts.Add(options));
-    state.directory.AddAccount(id);
-    state.directory.SetGhosts(state.accounts.share());
-    return id;
-  });
+  auto added = cache_.With([&](State& state) { return state.accounts.Add(options); });
   if (added && cache_.mover() != nullptr) {
     const uint64_t quota = options.store_quota_bytes;
     cache_.mover()->SetLimits({.publisher = tier::PublisherOf(options.name),
@@ -55,18 +51,18 @@ Result<TenantId> Tenants::Add(const TenantOptions& options) {
 }
 
 Result<TenantId> Tenants::Find(std::string_view name) const {
-  return cache_.Look([&](const State& state) { return state.accounts.Find(name); });
+  return cache_.Look([&](const State& state) { return state.accounts.tenants().Find(name); });
 }
 
 Result<TenantStats> Tenants::stats(TenantId id) const {
   bool is_account = false;
   auto known = cache_.Look([&](const State& state) -> Result<TenantStats> {
-    QUIRE_TRY(state.accounts.Check(id));
+    QUIRE_TRY(state.accounts.tenants().Check(id));
     TenantStats stats = state.accounts.stats(id);
     stats.published_blocks = state.directory.block_count(id);
-    is_account = state.accounts.account_of(id) == id;
+    is_account = state.accounts.tenants().account_of(id) == id;
     if (!is_account) return stats;  // of a domain: that one has it all
-    const TenantOptions& options = state.accounts.options(id);
+    const TenantOptions& options = state.accounts.tenants().options(id);
     stats.store_quota_bytes = options.store_quota_bytes;
     stats.store_floor_bytes = options.store_floor_bytes;
     return stats;
@@ -97,18 +93,18 @@ Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& r
   bool is_domain = false;
   auto known = cache.Look([&](const State& state) -> Result<void> {
     const Accounts& accounts = state.accounts;
-    QUIRE_TRY(accounts.Check(request.tenant));
-    const TenantOptions& tenant = accounts.options(request.tenant);
+    QUIRE_TRY(accounts.tenants().Check(request.tenant));
+    const TenantOptions& tenant = accounts.tenants().options(request.tenant);
     if (tenant.shared) {
       return Fail(
           ErrorCode::kInvalidArgument,
           fmt::format("acquire: \"{}\" is a domain, which asks for nothing itself", tenant.name));
     }
-    location.epoch = accounts.epoch(request.tenant);
-    const TenantId account = accounts.account_of(request.tenant);
-    epoch = accounts.epoch(account);
+    location.epoch = accounts.tenants().epoch(request.tenant);
+    const TenantId account = accounts.tenants().account_of(request.tenant);
+    epoch = accounts.tenants().epoch(account);
     is_domain = account != request.tenant;
-    if (account != kDefaultTenant) name = accounts.options(account).name;
+    if (account != kDefaultTenant) name = accounts.tenants().options(account).name;
     return {};
   });
   QUIRE_TRY(std::move(known));
@@ -134,15 +130,15 @@ Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& r
 Result<EraseReport> Tenants::Erase(TenantId id) {
   EraseReport report;
   auto begun = cache_.With([&](State& state) -> Result<void> {
-    QUIRE_TRY(state.accounts.Check(id));
-    const TenantOptions& options = state.accounts.options(id);
+    QUIRE_TRY(state.accounts.tenants().Check(id));
+    const TenantOptions& options = state.accounts.tenants().options(id);
     if (options.shared) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("erase: \"{}\" is a domain; erase its tenants", options.name));
     }
     state.accounts.Erase(id);
-    state.directory.ghosts(id).Clear();
-    report.slots_zeroed = state.accounts.stale_slots(id);  // less what is left at the end
+    state.accounts.ghosts(id).Clear();
+    report.slots_zeroed = state.accounts.charges().stale_slots(id);  // less what is left at the end
     return {};
   });
   QUIRE_TRY(std::move(begun));
@@ -157,7 +153,8 @@ Result<EraseReport> Tenants::Erase(TenantId id) {
   report.blocks = MarkErased();
   if (cache_.mover() != nullptr) WriteAgain(id);
   const uint64_t free_zeroed = ZeroFreeSlots(id);
-  report.slots_pending = cache_.With([&](State& state) { return state.accounts.stale_slots(id); });
+  report.slots_pending =
+      cache_.With([&](State& state) { return state.accounts.charges().stale_slots(id); });
   report.slots_zeroed += free_zeroed - std::min(report.slots_zeroed, report.slots_pending);
   QUIRE_TRY(std::move(erased_below));
   return report;
@@ -170,20 +167,22 @@ uint64_t Tenants::DisownLoaded(TenantId erased) {
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
   LockedState::ForPieces(end, [&](size_t first, size_t last) {
     cache_.With([&](State& state) {
-      const Slots::Writer gone = {.tenant = erased, .epoch = state.accounts.epoch(erased) - 1};
+      const SlotWriters::Writer gone = {.tenant = erased,
+                                        .epoch = state.accounts.tenants().epoch(erased) - 1};
       for (size_t i = first; i < last; ++i) {
         const BlockId block(static_cast<uint32_t>(i));
         if (!state.directory.contains(block)) continue;
         const BlockRecord& record = state.directory.at(block);
-        if (!record.loaded || record.account != state.accounts.account_of(erased)) continue;
+        if (!record.loaded || record.account != state.accounts.tenants().account_of(erased))
+          continue;
         state.directory.SetPublisher(block, gone.tenant, gone.epoch);  // it may have no slot now
         for (const SlotId slot : record.slots) {
           if (slot.is_none()) continue;
-          const Slots::Writer writer = state.slots.writer(slot);
-          if (writer.epoch != state.accounts.epoch(writer.tenant)) continue;
-          state.accounts.CountWritten(writer.tenant, writer.epoch, -1);
-          state.slots.Claim(slot, gone);
-          state.accounts.CountWritten(gone.tenant, gone.epoch, +1);
+          const SlotWriters::Writer writer = state.slots.writers().of(slot);
+          if (state.IsStale(writer.tenant, writer.epoch)) continue;
+          state.accounts.charges().CountWritten(writer.tenant, writer.epoch, -1);
+          state.slots.writers().Claim(slot, gone);
+          state.accounts.charges().CountWritten(gone.tenant, gone.epoch, +1);
           ++slots;
         }
       }
@@ -199,16 +198,17 @@ void Tenants::WriteAgain(TenantId erased) {
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
   LockedState::ForPieces(end, [&](size_t first, size_t last) {
     cache_.With([&](State& state) {
+      WriteBehind& writes = state.directory.write_behind();
       for (size_t i = first; i < last; ++i) {
         const BlockId block(static_cast<uint32_t>(i));
         if (!state.directory.contains(block)) continue;
         const BlockRecord& record = state.directory.at(block);
-        if (record.account != state.accounts.account_of(erased)) continue;
+        if (record.account != state.accounts.tenants().account_of(erased)) continue;
         if (BlockStateOf(state, block) != BlockState::kGood) continue;
         state.directory.SetBelowEpoch(block, epoch);
         for (const bool twins : {false, true}) {
-          const Below below = twins ? record.twins_below : record.sealed_below;
-          if (below == Below::kDurable) state.directory.SetBelow(block, twins, Below::kNothing);
+          if (writes.below(block, twins) != Below::kDurable) continue;
+          writes.SetBelow(block, twins, Below::kNothing);
         }
       }
     });
@@ -222,10 +222,10 @@ uint64_t Tenants::MarkErased() {
   uint32_t next = 0;
   const auto mark_some = [&](State& state) {
     const uint32_t last = std::min(end, next + kBlocksPerHold);
-    for (; next < last && state.directory.MayGoOn(); ++next) {
+    for (; next < last && state.directory.touched().MayGoOn(); ++next) {
       const BlockId block(next);
       if (!state.directory.contains(block)) continue;
-      state.directory.CountTouched(1);
+      state.directory.touched().Count(1);
       if (state.directory.at(block).block_state == BlockState::kErased) continue;
       if (BlockStateOf(state, block) != BlockState::kErased) continue;
       Quarantine(state, block, BlockState::kErased, &marked);
@@ -238,12 +238,12 @@ uint64_t Tenants::MarkErased() {
 
 Result<void> Tenants::Remove(TenantId id) {
   const auto check = [&](State& state) -> Result<void> {
-    QUIRE_TRY(state.accounts.Check(id));
-    return state.accounts.CheckRemovable(id);
+    QUIRE_TRY(state.accounts.tenants().Check(id));
+    return state.accounts.tenants().CheckRemovable(id);
   };
   QUIRE_TRY(cache_.With(check));
   const auto [name, is_domain] = cache_.With([&](State& state) {
-    const TenantOptions& options = state.accounts.options(id);
+    const TenantOptions& options = state.accounts.tenants().options(id);
     return std::pair(options.name, options.shared);
   });
   // A domain without members has nothing that was not erased with them.
@@ -253,8 +253,7 @@ Result<void> Tenants::Remove(TenantId id) {
   auto removed = cache_.With([&](State& state) -> Result<void> {
     QUIRE_TRY(check(state));  // somebody may have been quicker
     QUIRE_TRY(state.accounts.Remove(id));
-    state.directory.ForgetAccount(id);
-    state.directory.SetGhosts(state.accounts.share());
+    QUIRE_CHECK(state.directory.block_count(id) == 0);
     return {};
   });
   if (removed && cache_.mover() != nullptr)
@@ -269,10 +268,11 @@ uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
   for (uint32_t begin = 0;; begin += kSlotsPerHold) {
     std::vector<SlotId> stale;
     const bool more = cache_.With([&](State& state) {
-      const uint32_t end = std::min(begin + kSlotsPerHold, state.slots.writers_end());
+      const uint32_t end = std::min(begin + kSlotsPerHold, state.slots.writers().end());
       for (uint32_t i = begin; i < end; ++i) {
-        const Slots::Writer writer = state.slots.writer(SlotId(i));
-        if (writer.tenant != tenant || writer.epoch == state.accounts.epoch(tenant)) continue;
+        const SlotWriters::Writer writer = state.slots.writers().of(SlotId(i));
+        if (writer.tenant != tenant || writer.epoch == state.accounts.tenants().epoch(tenant))
+          continue;
         if (state.slots.references(SlotId(i)) == 0) stale.emplace_back(i);
       }
       return end > begin;
@@ -283,8 +283,9 @@ uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
     cache_.slots().ops().Synchronize();
     cache_.With([&](State& state) {
       for (const SlotId slot : stale) {
-        if (state.slots.writer(slot).tenant != tenant || state.slots.references(slot) > 0) continue;
-        state.slots.ForgetWriter(slot);
+        if (state.slots.writers().of(slot).tenant != tenant || state.slots.references(slot) > 0)
+          continue;
+        state.slots.writers().Forget(slot);
         ++zeroed;
       }
     });

@@ -81,11 +81,23 @@ class Policy {
   /// that it is recent: its class, and what counts requests, stay as they were.
   virtual void Begin(const RequestFacts& request) { (void)request; }
   virtual void End() {}
-  /// Between Begin and End other calls may come that belong to no request, or to another one: Pause
-  /// takes out what Begin has set, until Resume puts it back. Null: nothing was set.
+  /// What a policy knows of one request while others come in between. Its own.
   struct Use {
     virtual ~Use() = default;
   };
+  /// Begin in pieces, for long paths: takes in some of the request, looking at `keys_left` keys at
+  /// most, which it counts down. False: there is more, to be asked for with the same request and
+  /// `use`, null at first. In between other calls may come; the request is under way when this was
+  /// true.
+  virtual bool BeginSome(const RequestFacts& request, std::unique_ptr<Use>& use,
+                         uint64_t& keys_left) {
+    (void)use;
+    (void)keys_left;
+    Begin(request);
+    return true;
+  }
+  /// Between Begin and End other calls may come that belong to no request, or to another one: Pause
+  /// takes out what Begin has set, until Resume puts it back. Null: nothing was set.
   virtual std::unique_ptr<Use> Pause() { return nullptr; }
   virtual void Resume(std::unique_ptr<Use> use) { (void)use; }
   /// The block became evictable (nobody leases it) and is now the most recently used.

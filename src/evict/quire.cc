@@ -64,18 +64,46 @@ uint32_t QuirePolicy::ClassOf(const ReturnFeatures& features) const {
 }
 
 void QuirePolicy::Begin(const RequestFacts& request) {
-  now_ms_ = request.time_ms == 0 ? now_ms_ + 1 : std::max(now_ms_, request.time_ms);
+  std::unique_ptr<Use> use;
+  uint64_t keys_left = UINT64_MAX;
+  BeginSome(request, use, keys_left);
+}
+
+// Between two pieces the learner may go, or be another one: nothing in it is pointed to.
+bool QuirePolicy::BeginSome(const RequestFacts& request, std::unique_ptr<Use>& use,
+                            uint64_t& keys_left) {
+  if (use == nullptr) use = BeginFirst(request);
+  auto& beginning = static_cast<Beginning&>(*use);
+  if (learner_ != nullptr) {
+    const RecencyJudge::Path path = {.keys = request.keys,
+                                     .asked_blocks = request.asked_blocks,
+                                     .hit_blocks = request.hit_blocks,
+                                     .cache_blocks = beginning.cache_blocks};
+    if (!learner_->judge.UseSome(path, beginning.judged, keys_left)) return false;
+    if (!learner_->paths.NoteSome(request.keys, now_ms_, shares_.ends, beginning.noted,
+                                  keys_left)) {
+      return false;
+    }
+    SetFeatures(request, beginning.noted.turn);
+  }
   request_.is_under_way = true;
   request_.blocks = request.keys.size();
-  const uint64_t cache_blocks =
-      resident_ + request_.blocks - std::min(request_.blocks, request.hit_blocks);
-  ShareHistory(cache_blocks);
-  if (learner_ == nullptr) return;
-  learner_->shadow.Begin(cache_blocks, has_evicted_);
-  learner_->judge.Use(request.keys, request.asked_blocks, request.hit_blocks, cache_blocks);
-  const PathHistory::Turn turn = learner_->paths.Note(request.keys, now_ms_, shares_.ends);
+  return true;
+}
+
+std::unique_ptr<QuirePolicy::Beginning> QuirePolicy::BeginFirst(const RequestFacts& request) {
+  now_ms_ = request.time_ms == 0 ? now_ms_ + 1 : std::max(now_ms_, request.time_ms);
+  auto beginning = std::make_unique<Beginning>();
+  const uint64_t blocks = request.keys.size();
+  beginning->cache_blocks = resident_ + blocks - std::min(blocks, request.hit_blocks);
+  ShareHistory(beginning->cache_blocks);
+  if (learner_ != nullptr) learner_->shadow.Begin(beginning->cache_blocks, has_evicted_);
+  return beginning;
+}
+
+// Lengths spread over a few powers of e; the divisors only bring them to about -1 to 1.
+void QuirePolicy::SetFeatures(const RequestFacts& request, const PathHistory::Turn& turn) {
   request_.continues = turn.number > 0;
-  // Lengths spread over a few powers of e; the divisors only bring them to about -1 to 1.
   request_.features = {1};
   request_.features[kPromptLength] = LogScaled(request.prompt_tokens, 5, 1.5);
   request_.features[kPromptLength + 1] =

@@ -39,6 +39,8 @@ class QuirePolicy final : public Policy {
   bool hears_time() const override { return true; }
   void Advance(uint64_t time_ms) override { now_ms_ = std::max(now_ms_, time_ms); }
   void Begin(const RequestFacts& request) override;
+  bool BeginSome(const RequestFacts& request, std::unique_ptr<Use>& use,
+                 uint64_t& keys_left) override;
   void End() override;
   std::unique_ptr<Use> Pause() override;
   void Resume(std::unique_ptr<Use> use) override;
@@ -66,6 +68,12 @@ class QuirePolicy final : public Policy {
   struct Paused : Use {
     Request request;
   };
+  // A request that is being taken in.
+  struct Beginning : Use {
+    uint64_t cache_blocks = 0;
+    RecencyJudge::Progress judged{};
+    PathHistory::Progress noted{};
+  };
   // What is remembered beyond the blocks that are there.
   struct Learner {
     ReturnShadow shadow;
@@ -81,6 +89,8 @@ class QuirePolicy final : public Policy {
   QuirePolicy(const LeafOrder& order, std::shared_ptr<PerBlock<Record>> records);
 
   void ShareHistory(uint64_t cache_blocks);
+  std::unique_ptr<Beginning> BeginFirst(const RequestFacts& request);
+  void SetFeatures(const RequestFacts& request, const PathHistory::Turn& turn);
   uint32_t ClassOf(const ReturnFeatures& features) const;
 
   LeafOrder order_;  // queue: class; weight: time of the last use

@@ -41,7 +41,7 @@ class NaiveQuire {
     if (!learner_) learner_ = std::make_unique<Learner>();
     const uint64_t cache_blocks = blocks_.size() + facts.keys.size() - facts.hit_blocks;
     learner_->shadow.Begin(cache_blocks, has_evicted_);
-    learner_->judge.Use(facts.keys, facts.asked_blocks, facts.hit_blocks, cache_blocks);
+    learner_->judge.Use({facts.keys, facts.asked_blocks, facts.hit_blocks, cache_blocks});
     const auto turn = learner_->paths.Note(facts.keys, now_ms_, kEnough);
     const float prompt = Scaled(facts.prompt_tokens, 5, 1.5);
     const float output = Scaled(facts.output_tokens, 4, 1.2);
@@ -213,6 +213,7 @@ class Conversations {
 
   // Victims that were not the oldest.
   uint64_t by_worth = 0;
+  uint64_t pieces = 0;
 
  private:
   static constexpr uint32_t kBlocks = 200;
@@ -251,7 +252,7 @@ class Conversations {
                                   .output_tokens = output_tokens,
                                   .asked_blocks = keys.size() - prng_.NextBelow(2),
                                   .hit_blocks = hits};
-    policy_.Begin(request);
+    Begin(request);
     judge_.Begin(request);
     const size_t pause_at = prng_.NextBelow(4 * keys.size());
     for (size_t i = keys.size(); i-- > 0;) {
@@ -268,6 +269,17 @@ class Conversations {
     Victim();
   }
 
+  // Whole, or in pieces of a few keys.
+  void Begin(const RequestFacts& request) {
+    if (prng_.NextChance(2)) return policy_.Begin(request);
+    const uint64_t keys_max = 1 + prng_.NextBelow(request.keys.size() + 1);
+    std::unique_ptr<Policy::Use> use;
+    for (bool all = false; !all; ++pieces) {
+      uint64_t keys_left = keys_max;
+      all = policy_.BeginSome(request, use, keys_left);
+      ASSERT_LE(keys_left, keys_max);
+    }
+  }
   void Add(const Here& block) {
     policy_.Add(block.id, block.facts);
     judge_.Add(block.id, block.facts);
@@ -320,6 +332,7 @@ TEST(QuireLockstep, EqualsASearchOfAllBlocks) {
       if (HasFailure()) ADD_FAILURE() << "seed " << seed << ", request " << request;
     }
     EXPECT_GT(conversations.by_worth, 1000u) << "else an order by age would pass";
+    EXPECT_GT(conversations.pieces, 3600u) << "else all began at once";
   }
 }
 

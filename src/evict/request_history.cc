@@ -6,20 +6,27 @@ namespace quire::evict {
 
 PathHistory::Turn PathHistory::Note(std::span<const uint64_t> keys, uint64_t now_ms,
                                     uint64_t ends_max) {
+  Progress at;
+  uint64_t keys_left = UINT64_MAX;
+  NoteSome(keys, now_ms, ends_max, at, keys_left);
+  return at.turn;
+}
+
+bool PathHistory::NoteSome(std::span<const uint64_t> keys, uint64_t now_ms, uint64_t ends_max,
+                           Progress& at, uint64_t& keys_left) {
   // A first block alone is what all paths share.
-  if (keys.size() < 2) return {};
-  Turn turn;
-  for (size_t i = keys.size(); i-- > 1;) {
-    const auto place = ends_.Find(keys[i]);
+  for (; !at.is_found && at.seen + 1 < keys.size(); ++at.seen, --keys_left) {
+    if (keys_left == 0) return false;
+    const auto place = ends_.Find(keys[keys.size() - 1 - at.seen]);
     if (place.is_none()) continue;
-    turn = {.number = ends_[place].turn + 1, .gap_ms = now_ms - ends_[place].time_ms};
-    break;
+    at.turn = {.number = ends_[place].turn + 1, .gap_ms = now_ms - ends_[place].time_ms};
+    at.is_found = true;
   }
-  for (size_t i = std::max<size_t>(1, keys.size() - 2); i < keys.size(); ++i) {
-    ends_[ends_.AddOrRenew(keys[i])] = {.turn = turn.number, .time_ms = now_ms};
+  for (size_t i = std::max<size_t>(3, keys.size()) - 2; i < keys.size(); ++i) {
+    ends_[ends_.AddOrRenew(keys[i])] = {.turn = at.turn.number, .time_ms = now_ms};
   }
-  ends_.Trim(ends_max);
-  return turn;
+  if (keys.size() > 1) ends_.Trim(ends_max);
+  return true;
 }
 
 namespace {
@@ -34,25 +41,47 @@ constexpr size_t kAhead = 8;       // lookups, so that those to come do not wait
 
 }  // namespace
 
-void RecencyJudge::Use(std::span<const uint64_t> keys, uint64_t asked_blocks, uint64_t hit_blocks,
-                       uint64_t cache_blocks) {
-  size_t found = 0;
-  while (found < keys.size()) {
-    if (found + kAhead < keys.size()) recent_.Prefetch(keys[found + kAhead]);
-    if (recent_.Find(keys[found]).is_none()) break;
-    ++found;
+void RecencyJudge::Use(const Path& path) {
+  Progress at;
+  uint64_t keys_left = UINT64_MAX;
+  UseSome(path, at, keys_left);
+}
+
+bool RecencyJudge::UseSome(const Path& path, Progress& at, uint64_t& keys_left) {
+  const std::span<const uint64_t> keys = path.keys;
+  for (; !at.is_found && keys_left > 0; --keys_left) {
+    if (at.found + kAhead < keys.size()) recent_.Prefetch(keys[at.found + kAhead]);
+    at.is_found = at.found == keys.size() || recent_.Find(keys[at.found]).is_none();
+    if (!at.is_found) ++at.found;
   }
+  if (!at.is_found) return false;
   // What was found is leased while room is made for the rest; it ends with the first block as the
   // most recent.
-  for (size_t i = found; i-- > 0;) recent_.Renew(recent_.Find(keys[i]));
-  const uint64_t added = keys.size() - found;
-  recent_.Trim(cache_blocks - std::min(cache_blocks, added));
-  for (size_t i = keys.size(); i-- > 0;) recent_.AddOrRenew(keys[i]);
+  for (; at.renewed < at.found && keys_left > 0; --keys_left) {
+    const auto place = recent_.Find(keys[at.found - 1 - at.renewed++]);
+    if (!place.is_none()) recent_.Renew(place);  // else it went between two pieces
+  }
+  if (at.renewed < at.found) return false;
+  const uint64_t added = keys.size() - at.found;
+  const uint64_t room = path.cache_blocks - std::min(path.cache_blocks, added);
+  for (; at.added == 0 && recent_.size() > room; --keys_left) {
+    if (keys_left == 0) return false;
+    recent_.Remove(recent_.Oldest());
+  }
+  for (; at.added < keys.size() && keys_left > 0; --keys_left) {
+    recent_.AddOrRenew(keys[keys.size() - 1 - at.added++]);
+  }
+  if (at.added < keys.size()) return false;
+  Balance(path, at.found);
+  return true;
+}
 
-  const double kept = 1 - static_cast<double>(keys.size()) / kMemory;
-  uses_ = uses_ * kept + static_cast<double>(keys.size());
-  balance_ = balance_ * kept + static_cast<double>(hit_blocks) -
-             static_cast<double>(std::min<uint64_t>(found, asked_blocks));
+void RecencyJudge::Balance(const Path& path, uint64_t found) {
+  const auto blocks = static_cast<double>(path.keys.size());
+  const double kept = 1 - blocks / kMemory;
+  uses_ = uses_ * kept + blocks;
+  balance_ = balance_ * kept + static_cast<double>(path.hit_blocks) -
+             static_cast<double>(std::min(found, path.asked_blocks));
   balance_ = std::min(balance_, kCredit * uses_);
   const double bound = -kLoss * std::max(uses_, kUsesLeast);
   trusts_ = balance_ >= (trusts_ ? bound : bound * kBack);

@@ -33,6 +33,16 @@ class PathHistory {
   ///
   /// Shape: keys [blocks], first block first
   Turn Note(std::span<const uint64_t> keys, uint64_t now_ms, uint64_t ends_max);
+  /// How far a path was looked at.
+  struct Progress {
+    uint64_t seen = 0;  // keys, from the last one on
+    bool is_found = false;
+    Turn turn{};
+  };
+  /// The same in pieces, each of which looks at `keys_left` keys at most and counts them down.
+  /// False: there is more; else `at.turn` is the answer.
+  bool NoteSome(std::span<const uint64_t> keys, uint64_t now_ms, uint64_t ends_max, Progress& at,
+                uint64_t& keys_left);
 
   uint64_t size() const { return ends_.size(); }
 
@@ -53,10 +63,23 @@ class RecencyJudge {
 
   /// A request used one path. It asked for the first `asked_blocks`, of which `hit_blocks`
   /// were there. The cache holds `cache_blocks` now that it has the path.
-  ///
-  /// Shape: keys [blocks], first block first
-  void Use(std::span<const uint64_t> keys, uint64_t asked_blocks, uint64_t hit_blocks,
-           uint64_t cache_blocks);
+  struct Path {
+    std::span<const uint64_t> keys{};  // [blocks], first block first
+    uint64_t asked_blocks = 0;
+    uint64_t hit_blocks = 0;
+    uint64_t cache_blocks = 0;
+  };
+  void Use(const Path& path);
+  /// How far a path was taken in: each step begins when the one before is done.
+  struct Progress {
+    uint64_t found = 0;  // keys, from the first one on, that recency would have hit
+    bool is_found = false;
+    uint64_t renewed = 0;  // of these, from the last one on
+    uint64_t added = 0;    // of all, from the last one on
+  };
+  /// The same in pieces, each of which looks at `keys_left` keys at most and counts them down.
+  /// False: there is more.
+  bool UseSome(const Path& path, Progress& at, uint64_t& keys_left);
 
   /// The request has ended; so many blocks are there. A path may have had no room.
   void End(uint64_t cache_blocks) { recent_.Trim(cache_blocks); }
@@ -68,6 +91,8 @@ class RecencyJudge {
   uint64_t size() const { return recent_.size(); }
 
  private:
+  void Balance(const Path& path, uint64_t found);
+
   RecentKeys<Nothing> recent_;  // what recency would hold
   double balance_ = 0;
   double uses_ = 0;  // blocks, lately

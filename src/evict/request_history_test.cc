@@ -83,6 +83,35 @@ TEST(PathHistory, WhatComesBackAndBackStaysSmall) {
   }
 }
 
+// Whole or in pieces, of paths that go on with others.
+TEST(PathHistory, NotesInPiecesWhatItNotesWhole) {
+  PathHistory whole;
+  PathHistory in_pieces;
+  Prng prng(4);
+  std::vector<Keys> known = {{}};
+  uint64_t longest = 0;
+  for (uint64_t now_ms = 0; now_ms < 3000; ++now_ms) {
+    Keys keys = known[prng.NextBelow(known.size())];
+    keys.resize(keys.size() - prng.NextBelow(std::min<size_t>(keys.size(), 3) + 1));
+    for (uint64_t more = prng.NextBelow(6); more > 0; --more) keys.push_back(prng.Next64());
+    const PathHistory::Turn turn = whole.Note(keys, now_ms, 60);
+    PathHistory::Progress at;
+    const uint64_t keys_max = 1 + prng.NextBelow(4);
+    uint64_t pieces = 0;
+    for (bool all = false; !all; ++pieces) {
+      uint64_t keys_left = keys_max;
+      all = in_pieces.NoteSome(keys, now_ms, 60, at, keys_left);
+    }
+    ASSERT_EQ(at.turn.number, turn.number);
+    ASSERT_EQ(at.turn.gap_ms, turn.gap_ms);
+    ASSERT_EQ(in_pieces.size(), whole.size());
+    longest = std::max(longest, pieces);
+    known.push_back(keys);
+    if (known.size() > 40) known.erase(known.begin() + 1);
+  }
+  EXPECT_GT(longest, 3u);
+}
+
 // What a cache that goes by recency hits, blocks leased while room is made.
 class NaiveLru {
  public:
@@ -103,10 +132,11 @@ class NaiveLru {
   std::list<uint64_t> blocks_;  // least recent first
 };
 
-// A cache by recency beside it: the balance stays even, whatever the paths.
+// A cache by recency beside it: the balance stays even, whatever the paths, and in pieces too.
 TEST(RecencyJudge, RunsTheSameCacheByRecency) {
   constexpr uint64_t kCapacity = 100;
   RecencyJudge judge;
+  RecencyJudge in_pieces;
   NaiveLru cache(kCapacity);
   Prng prng(6);
   uint64_t all_hits = 0;
@@ -120,10 +150,26 @@ TEST(RecencyJudge, RunsTheSameCacheByRecency) {
     const uint64_t held = cache.size();
     const uint64_t hits = cache.Use(keys);
     all_hits += hits;
-    judge.Use(keys, keys.size(), hits, std::min(kCapacity, held + blocks - hits));
+    const RecencyJudge::Path used = {.keys = keys,
+                                     .asked_blocks = keys.size(),
+                                     .hit_blocks = hits,
+                                     .cache_blocks = std::min(kCapacity, held + blocks - hits)};
+    judge.Use(used);
+    RecencyJudge::Progress at;
+    const uint64_t keys_max = 1 + prng.NextBelow(20);
+    uint64_t seen = 0;  // at most once to find it, to renew it, to make room and to add it
+    for (bool all = false; !all;) {
+      uint64_t keys_left = keys_max;
+      all = in_pieces.UseSome(used, at, keys_left);
+      seen += keys_max - keys_left;
+    }
+    ASSERT_LE(seen, 4 * keys.size() + 1);
     ASSERT_EQ(judge.balance(), 0.0) << "request " << i;
     judge.End(cache.size());
     ASSERT_EQ(judge.size(), cache.size());
+    in_pieces.End(cache.size());
+    ASSERT_EQ(in_pieces.balance(), 0.0) << "request " << i;
+    ASSERT_EQ(in_pieces.size(), cache.size());
   }
   EXPECT_GT(all_hits, 10'000u);
   EXPECT_TRUE(judge.trusts());
@@ -134,17 +180,17 @@ TEST(RecencyJudge, RunsTheSameCacheByRecency) {
 TEST(RecencyJudge, WhoLosesStandsBackForAWhile) {
   RecencyJudge judge;
   const std::vector<uint64_t> path = {1, 2, 3, 4};
-  judge.Use(path, 4, 0, 100);
+  judge.Use({path, 4, 0, 100});
   uint64_t lost = 0;
   for (; judge.trusts(); lost += 4) {
     ASSERT_LT(lost, 100u) << "a thousandth of 65,536";
-    judge.Use(path, 4, 0, 100);
+    judge.Use({path, 4, 0, 100});
   }
   EXPECT_GT(lost, 60u);
   uint64_t calm = 0;
   for (; !judge.trusts(); ++calm) {
     ASSERT_LT(calm, 100'000u);
-    judge.Use(path, 4, 4, 100);
+    judge.Use({path, 4, 4, 100});
   }
   EXPECT_GT(calm, 1000u) << "not at once";
 }
@@ -152,12 +198,12 @@ TEST(RecencyJudge, WhoLosesStandsBackForAWhile) {
 // A millionth of it is forgotten with every block used; gains count for 0.005 of the uses at most.
 TEST(RecencyJudge, TheBalanceCanBeWorkedOutByHand) {
   RecencyJudge judge;
-  judge.Use(std::vector<uint64_t>{1, 2, 3, 4}, 4, 4, 100);
+  judge.Use({std::vector<uint64_t>{1, 2, 3, 4}, 4, 4, 100});
   EXPECT_DOUBLE_EQ(judge.balance(), 0.02);
-  judge.Use(std::vector<uint64_t>{1, 2, 3, 4}, 4, 1, 100);
+  judge.Use({std::vector<uint64_t>{1, 2, 3, 4}, 4, 1, 100});
   EXPECT_DOUBLE_EQ(judge.balance(), 0.02 * (1 - 4e-6) + 1 - 4);
   const double before = judge.balance();
-  judge.Use(std::vector<uint64_t>{5, 6}, 2, 1, 100);
+  judge.Use({std::vector<uint64_t>{5, 6}, 2, 1, 100});
   EXPECT_DOUBLE_EQ(judge.balance(), before * (1 - 2e-6) + 1);
 }
 
@@ -166,25 +212,25 @@ TEST(RecencyJudge, TheBalanceCanBeWorkedOutByHand) {
 TEST(RecencyJudge, WhereTheBoundsAre) {
   RecencyJudge judge;
   const std::vector<uint64_t> one = {1};
-  judge.Use(one, 1, 0, 100);
-  for (int i = 0; i < 65; ++i) judge.Use(one, 1, 0, 100);
+  judge.Use({one, 1, 0, 100});
+  for (int i = 0; i < 65; ++i) judge.Use({one, 1, 0, 100});
   EXPECT_NEAR(judge.balance(), -65, 0.01);
   EXPECT_TRUE(judge.trusts());
-  judge.Use(one, 1, 0, 100);
+  judge.Use({one, 1, 0, 100});
   EXPECT_FALSE(judge.trusts());
   // A gain of one each: recency has not seen these keys, the policy had them.
-  for (uint64_t key = 2; key < 2 + 33; ++key) judge.Use(std::vector<uint64_t>{key}, 1, 1, 100);
+  for (uint64_t key = 2; key < 2 + 33; ++key) judge.Use({std::vector<uint64_t>{key}, 1, 1, 100});
   EXPECT_NEAR(judge.balance(), -33, 0.01);
   EXPECT_FALSE(judge.trusts());
-  judge.Use(std::vector<uint64_t>{100}, 1, 1, 100);
+  judge.Use({std::vector<uint64_t>{100}, 1, 1, 100});
   EXPECT_TRUE(judge.trusts());
 
   RecencyJudge used;
-  for (int i = 0; i < 200'000; ++i) used.Use(one, 1, i == 0 ? 0 : 1, 100);
+  for (int i = 0; i < 200'000; ++i) used.Use({one, 1, i == 0 ? 0U : 1U, 100});
   // They weigh a million times 1 - 1 / e^0.2.
   const double bound = 0.001 * 1e6 * (1 - std::exp(-0.2));
   uint64_t lost = 0;
-  for (; used.trusts(); ++lost) used.Use(one, 1, 0, 100);
+  for (; used.trusts(); ++lost) used.Use({one, 1, 0, 100});
   EXPECT_NEAR(static_cast<double>(lost), bound, 1.5);
 }
 
@@ -192,9 +238,9 @@ TEST(RecencyJudge, WhereTheBoundsAre) {
 TEST(RecencyJudge, OnlyWhatWasAskedForCounts) {
   RecencyJudge judge;
   const std::vector<uint64_t> path = {1, 2, 3, 4};
-  for (int i = 0; i < 1000; ++i) judge.Use(path, 0, 0, 100);
+  for (int i = 0; i < 1000; ++i) judge.Use({path, 0, 0, 100});
   EXPECT_EQ(judge.balance(), 0.0);
-  judge.Use(path, 3, 2, 100);
+  judge.Use({path, 3, 2, 100});
   EXPECT_EQ(judge.balance(), -1.0);
 }
 
@@ -203,14 +249,14 @@ TEST(RecencyJudge, GainsPayForFewLosses) {
   RecencyJudge judge;
   uint64_t next = 1;
   for (int i = 0; i < 25'000; ++i) {
-    judge.Use(std::vector<uint64_t>{next, next + 1, next + 2, next + 3}, 4, 4, 100);
+    judge.Use({std::vector<uint64_t>{next, next + 1, next + 2, next + 3}, 4, 4, 100});
     next += 4;
   }
   const std::vector<uint64_t> path = {1, 2, 3, 4};
   uint64_t lost = 0;
   for (; judge.trusts(); lost += 4) {
     ASSERT_LT(lost, 1000u) << "of 100,000 gained";
-    judge.Use(path, 4, 0, 100);
+    judge.Use({path, 4, 0, 100});
   }
 }
 

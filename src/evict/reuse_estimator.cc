@@ -36,19 +36,20 @@ double ReuseEstimator::BucketBegin(uint32_t bucket) {
   return std::ldexp(kPerDoubling + step, static_cast<int>(bucket / kPerDoubling) - 1);
 }
 
-// A request looks up its whole path before it uses any of it, and what it used is left with the
-// first block as the most recent.
-void ReuseEstimator::Use(std::span<const uint64_t> keys, uint64_t asked) {
-  uses_ += asked;
-  for (const uint64_t key : keys.first(asked)) {
-    if (IsSampled(key)) Count(key);
-  }
-  for (size_t i = keys.size(); i-- > 0;) {
-    if (IsSampled(keys[i])) Touch(keys[i]);
+void ReuseEstimator::CountAsked(std::span<const uint64_t> keys) {
+  uses_ += keys.size();
+  for (const uint64_t key : keys) {
+    if (IsSampled(key)) CountOne(key);
   }
 }
 
-void ReuseEstimator::Count(uint64_t key) {
+void ReuseEstimator::Touch(std::span<const uint64_t> keys) {
+  for (size_t i = keys.size(); i-- > 0;) {
+    if (IsSampled(keys[i])) TouchOne(keys[i]);
+  }
+}
+
+void ReuseEstimator::CountOne(uint64_t key) {
   sampled_uses_ += scale();
   const auto last = last_.find(key);
   if (last == last_.end()) return;
@@ -58,7 +59,7 @@ void ReuseEstimator::Count(uint64_t key) {
   hits_[bucket] += scale();
 }
 
-void ReuseEstimator::Touch(uint64_t key) {
+void ReuseEstimator::TouchOne(uint64_t key) {
   if (next_moment_ >= tree_.size()) Compact();
   const auto [last, is_new] = last_.try_emplace(key);
   if (!is_new) AddAt(last->second, -1);
@@ -77,10 +78,8 @@ void ReuseEstimator::ForgetLast() {
 
 // Moments from 1 again, in the same order, with room for those to come.
 void ReuseEstimator::Compact() {
-  std::vector<uint32_t*> moments;
-  moments.reserve(last_.size());
-  for (auto& [key, moment] : last_) moments.push_back(&moment);
-  std::ranges::sort(moments, {}, [](const uint32_t* moment) { return *moment; });
+  std::vector<uint32_t*> moments(next_moment_);  // null: nothing was used last then
+  for (auto& [key, moment] : last_) moments[moment] = &moment;
   const uint64_t moments_max = uint64_t{samples_max_} * 4 + 2;
   if (tree_.size() > moments_max) {
     tree_ = std::vector<int32_t>(moments_max);  // there were more samples: their memory goes back
@@ -89,8 +88,13 @@ void ReuseEstimator::Compact() {
   }
   next_moment_ = 1;
   for (uint32_t* moment : moments) {
-    *moment = next_moment_++;
-    AddAt(*moment, 1);
+    if (moment != nullptr) *moment = next_moment_++;
+  }
+  // Each of the first moments has one key: what lies in the range of each node is known.
+  for (uint32_t i = 1; i < tree_.size(); ++i) {
+    const uint32_t range = i & -i;
+    tree_[i] = static_cast<int32_t>(next_moment_ - 1 - std::min(next_moment_ - 1, i - range));
+    tree_[i] = std::min(tree_[i], static_cast<int32_t>(range));
   }
 }
 

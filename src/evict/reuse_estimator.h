@@ -31,7 +31,15 @@ class ReuseEstimator {
   /// Shape: keys [blocks], BlockFacts::key (uniform bits), first block first
   void Use(std::span<const uint64_t> keys) { Use(keys, keys.size()); }
   /// The same, of which only the first `asked` blocks were asked for: the others are new.
-  void Use(std::span<const uint64_t> keys, uint64_t asked);
+  void Use(std::span<const uint64_t> keys, uint64_t asked) {
+    CountAsked(keys.first(asked));
+    Touch(keys);
+  }
+  /// The two halves of it, to be called in pieces: a request looks up its whole path, first block
+  /// first, before it uses any of it, and what it used is left with the first block as the most
+  /// recent, so the last piece is touched first.
+  void CountAsked(std::span<const uint64_t> keys);
+  void Touch(std::span<const uint64_t> keys);
 
   /// Keeps fewer samples, or more of those to come.
   void SetCapacity(uint32_t samples_max);
@@ -54,8 +62,8 @@ class ReuseEstimator {
   static double BucketBegin(uint32_t bucket);
 
   bool IsSampled(uint64_t key) const { return key < sampled_below_; }
-  void Count(uint64_t key);
-  void Touch(uint64_t key);
+  void CountOne(uint64_t key);
+  void TouchOne(uint64_t key);
   void Compact();
   void ForgetLast();
   void AddAt(uint32_t moment, int32_t change);

@@ -89,6 +89,30 @@ TEST(ReuseEstimator, MomentsRunOutAndBeginAgain) {
   }
 }
 
+TEST(ReuseEstimator, CountsTheSameInPieces) {
+  ReuseEstimator whole(512);
+  ReuseEstimator in_pieces(512);
+  Prng prng(3);
+  for (const Path& path : Chats(3000)) {
+    const uint64_t asked = prng.NextBelow(path.size() + 1);
+    whole.Use(path, asked);
+    const uint64_t piece = 1 + prng.NextBelow(8);
+    const auto keys = std::span<const uint64_t>(path);
+    for (uint64_t i = 0; i < asked; i += piece) {
+      in_pieces.CountAsked(keys.subspan(i, std::min(piece, asked - i)));
+    }
+    for (uint64_t end = path.size(); end > 0; end -= std::min(piece, end)) {
+      in_pieces.Touch(keys.first(end).last(std::min(piece, end)));
+    }
+  }
+  EXPECT_GT(whole.scale(), 1.0);
+  EXPECT_EQ(in_pieces.scale(), whole.scale());
+  EXPECT_EQ(in_pieces.uses(), whole.uses());
+  for (uint64_t capacity = 1; capacity < 20'000; capacity += capacity) {
+    EXPECT_EQ(in_pieces.HitRatio(capacity), whole.HitRatio(capacity)) << capacity;
+  }
+}
+
 TEST(ReuseEstimator, ASampleIsCloseToExact) {
   const auto requests = Chats(20'000);
   ReuseEstimator reuse(2048);

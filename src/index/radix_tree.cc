@@ -16,18 +16,6 @@ namespace {
 // Longer runs are compared in pieces of 4 KiB: at full speed, and never much past a difference.
 constexpr uint32_t kPieceTokens = 1024;
 
-// What an allocation takes from the heap: glibc adds a header of 8 bytes, rounds up to 16 and hands
-// out 32 at least.
-constexpr uint64_t AllocationBytes(uint64_t bytes) {
-  return std::max<uint64_t>(32, (bytes + 8 + 15) / 16 * 16);
-}
-
-// With a pointer to each piece, whose table may be twice as long as it needs to be.
-template <typename Pieces>
-uint64_t HeapBytesOf(const Pieces& pieces) {
-  return pieces.piece_count() * (AllocationBytes(Pieces::kPieceBytes) + 2 * sizeof(void*));
-}
-
 // What absl::Hash sees of a block.
 struct HashedBlock {
   uint32_t parent;
@@ -91,8 +79,8 @@ RadixTree::~RadixTree() = default;
 
 RootId RadixTree::Root(const Digest& key) {
   if (const auto root = FindRoot(key)) return *root;
-  tables_->roots.emplace(key, ReserveNodes().first);
-  const uint32_t number = NewNode(kNone, kNone);
+  tables_->roots.emplace(key, nodes_.Reserve().first);
+  const uint32_t number = nodes_.Add(kNoNode, kNoNode);
   nodes_[number].root = number;
   return RootId(number);
 }
@@ -107,7 +95,7 @@ void RadixTree::RemoveRoot(const Digest& key) {
   const auto found = tables_->roots.find(key);
   QUIRE_CHECK(found != tables_->roots.end());
   QUIRE_CHECK_MSG(nodes_[found->second].children == 0, "the root still has blocks");
-  FreeNode(found->second);
+  nodes_.Free(found->second);
   tables_->roots.erase(found);
 }
 
@@ -205,25 +193,17 @@ void RadixTree::Remove(BlockId block) {
   --block_count_;
   if (node.blocks.size() == 1) {
     tables_->children.Erase(Hash(node.parent, FirstBlock(node)), number);
-    DetachChild(number);
-    FreeNode(number);
+    nodes_.DetachChild(number);
+    nodes_.Free(number);
     return;
   }
-  node.blocks.pop_back();
-  __builtin_prefetch(&locations_[node.blocks.back().number()]);  // whoever evicts comes there next
-  Wipe(std::span(node.tokens).last(block_tokens_));
-  node.tokens.resize(node.tokens.size() - block_tokens_);
-  // Runs double when they grow and never keep three times what they hold.
-  if (node.blocks.size() <= (node.blocks.capacity() + 1) / 3) {
-    run_bytes_ -= HeapBytes(node);
-    node.blocks.shrink_to_fit();
-    node.tokens.shrink_to_fit();
-    run_bytes_ += HeapBytes(node);
-  }
+  // Whoever evicts comes there next.
+  __builtin_prefetch(&locations_[node.blocks[node.blocks.size() - 2].number()]);
+  nodes_.PopBlock(number, block_tokens_);
 }
 
 bool RadixTree::contains(BlockId block) const {
-  return block.number() < locations_.size() && locations_[block.number()].node != kNone;
+  return block.number() < locations_.size() && locations_[block.number()].node != kNoNode;
 }
 
 bool RadixTree::has_children(BlockId block) const {
@@ -278,7 +258,7 @@ uint64_t RadixTree::metadata_bytes() const {
   // An entry of the map has a link and a hash besides.
   constexpr uint64_t kRootBytes =
       AllocationBytes(sizeof(std::pair<Digest, uint32_t>) + 2 * sizeof(void*));
-  return run_bytes_ + HeapBytesOf(nodes_) + HeapBytesOf(locations_) + tables_->children.bytes() +
+  return nodes_.bytes() + HeapBytesOf(locations_) + tables_->children.bytes() +
          tables_->roots.size() * kRootBytes + tables_->roots.bucket_count() * sizeof(void*) +
          sizeof(Tables);
 }
@@ -303,63 +283,6 @@ std::optional<uint32_t> RadixTree::FindChildNode(uint32_t parent,
     const Node& node = nodes_[number];
     return node.parent == parent && Equal(node.tokens.data(), tokens.data(), tokens.size());
   });
-}
-
-RadixTree::NextNodes RadixTree::ReserveNodes() {
-  const auto fresh = static_cast<uint32_t>(nodes_.size());
-  QUIRE_CHECK(fresh < kNone - 2);
-  nodes_.Reserve(nodes_.size() + 2);
-  if (free_node_ == kNone) return {.first = fresh, .second = fresh + 1};
-  const uint32_t after = nodes_[free_node_].parent;
-  return {.first = free_node_, .second = after == kNone ? fresh : after};
-}
-
-uint32_t RadixTree::NewNode(uint32_t parent, uint32_t root) {
-  uint32_t number = free_node_;
-  if (number == kNone) {
-    number = static_cast<uint32_t>(nodes_.size());
-    nodes_.Grow(nodes_.size() + 1);
-  } else {
-    free_node_ = nodes_[number].parent;
-    --free_nodes_;
-  }
-  Node& node = nodes_[number];
-  node.parent = parent;
-  node.root = root;
-  node.depth = parent == kNone
-                   ? 0
-                   : nodes_[parent].depth + static_cast<uint32_t>(nodes_[parent].blocks.size());
-  return number;
-}
-
-void RadixTree::FreeNode(uint32_t number) {
-  Node& node = nodes_[number];
-  run_bytes_ -= HeapBytes(node);
-  node = Node();
-  node.parent = free_node_;
-  free_node_ = number;
-  ++free_nodes_;
-}
-
-void RadixTree::AttachChild(uint32_t parent, uint32_t number) {
-  Node& above = nodes_[parent];
-  Node& node = nodes_[number];
-  node.parent = parent;
-  node.previous_sibling = kNone;
-  node.next_sibling = above.first_child;
-  if (above.first_child != kNone) nodes_[above.first_child].previous_sibling = number;
-  above.first_child = number;
-  ++above.children;
-}
-
-void RadixTree::DetachChild(uint32_t number) {
-  const Node& node = nodes_[number];
-  Node& above = nodes_[node.parent];
-  (node.previous_sibling == kNone ? above.first_child
-                                  : nodes_[node.previous_sibling].next_sibling) = node.next_sibling;
-  if (node.next_sibling != kNone)
-    nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
-  --above.children;
 }
 
 // Half the bits are enough: what a table finds is compared.
@@ -392,7 +315,7 @@ void RadixTree::AppendToRun(uint32_t number, std::span<const TokenId> tokens,
     larger.blocks.reserve(capacity);
     larger.tokens.assign(node.tokens.begin(), node.tokens.end());
     larger.blocks.assign(node.blocks.begin(), node.blocks.end());
-    SetRun(number, std::move(larger));
+    nodes_.SetRun(number, std::move(larger));
   }
   const uint64_t first = node.blocks.size();
   node.tokens.insert(node.tokens.end(), tokens.begin(), tokens.end());
@@ -411,7 +334,7 @@ void RadixTree::InsertLeaf(uint32_t number, uint32_t blocks_before, std::span<co
   const Node& node = nodes_[number];
   const bool splits = blocks_before < node.blocks.size();
   // Memory first: what is shared with others changes when nothing can fail any more.
-  const NextNodes next = ReserveNodes();
+  const Nodes::Next next = nodes_.Reserve();
   const uint32_t above = splits ? next.first : number;
   Run added = run_of(tokens, blocks);
   Run upper;
@@ -428,9 +351,9 @@ void RadixTree::InsertLeaf(uint32_t number, uint32_t blocks_before, std::span<co
   tables_->children.Reserve(std::span(hashes).first(splits ? 2 : 1));
 
   if (splits) SplitAfter(number, std::move(upper), std::move(lower));
-  const uint32_t leaf = NewNode(above, nodes_[number].root);
-  AttachChild(above, leaf);
-  SetRun(leaf, std::move(added));
+  const uint32_t leaf = nodes_.Add(above, nodes_[number].root);
+  nodes_.AttachChild(above, leaf);
+  nodes_.SetRun(leaf, std::move(added));
   Locate(leaf, 0);
   tables_->children.Insert(hashes[0], leaf);
 }
@@ -439,24 +362,16 @@ void RadixTree::InsertLeaf(uint32_t number, uint32_t blocks_before, std::span<co
 // what hangs below it needs no new keys. There is memory for the node and its key.
 void RadixTree::SplitAfter(uint32_t number, Run upper, Run lower) {
   const uint32_t parent = nodes_[number].parent;
-  const uint32_t above = NewNode(parent, nodes_[number].root);
+  const uint32_t above = nodes_.Add(parent, nodes_[number].root);
   tables_->children.Replace(Hash(parent, FirstBlock(nodes_[number])), number, above);
-  DetachChild(number);
-  AttachChild(parent, above);
+  nodes_.DetachChild(number);
+  nodes_.AttachChild(parent, above);
   for (const BlockId block : upper.blocks) locations_[block.number()].node = above;
   nodes_[number].depth += static_cast<uint32_t>(upper.blocks.size());
-  SetRun(above, std::move(upper));
-  SetRun(number, std::move(lower));
-  AttachChild(above, number);
+  nodes_.SetRun(above, std::move(upper));
+  nodes_.SetRun(number, std::move(lower));
+  nodes_.AttachChild(above, number);
   tables_->children.Insert(Hash(above, FirstBlock(nodes_[number])), number);
-}
-
-void RadixTree::SetRun(uint32_t number, Run run) {
-  Node& node = nodes_[number];
-  run_bytes_ -= HeapBytes(node);
-  node.tokens = std::move(run.tokens);
-  node.blocks = std::move(run.blocks);
-  run_bytes_ += HeapBytes(node);
 }
 
 // Notes where new blocks lie, those of a node from `first` on.
@@ -464,34 +379,26 @@ void RadixTree::Locate(uint32_t number, uint64_t first) {
   const Node& node = nodes_[number];
   for (uint64_t offset = first; offset < node.blocks.size(); ++offset) {
     Location& location = locations_[node.blocks[offset].number()];
-    QUIRE_CHECK_MSG(location.node == kNone, "the block id is in use");
+    QUIRE_CHECK_MSG(location.node == kNoNode, "the block id is in use");
     location = {.node = number, .depth = node.depth + static_cast<uint32_t>(offset)};
   }
   block_count_ += node.blocks.size() - first;
 }
 
-uint64_t RadixTree::HeapBytes(const Node& node) {
-  if (node.blocks.capacity() == 0) return 0;
-  return AllocationBytes(node.blocks.capacity() * sizeof(BlockId)) +
-         AllocationBytes(node.tokens.capacity() * sizeof(TokenId));
-}
-
 void RadixTree::CheckInvariants() const {
+  nodes_.CheckInvariants();
   std::vector<uint32_t> children_seen(nodes_.size(), 0);
   uint64_t roots = 0;
   uint64_t free_nodes = 0;
   uint64_t blocks = 0;
-  uint64_t run_bytes = 0;
   for (uint32_t number = 0; number < nodes_.size(); ++number) {
     const Node& node = nodes_[number];
     blocks += node.blocks.size();
-    run_bytes += HeapBytes(node);
-    if (node.root == kNone) {
+    if (node.root == kNoNode) {
       ++free_nodes;
-      QUIRE_CHECK(node.blocks.empty() && node.tokens.empty() && node.children == 0);
     } else if (node.root == number) {
       ++roots;
-      QUIRE_CHECK(node.blocks.empty() && node.parent == kNone && node.depth == 0);
+      QUIRE_CHECK(node.blocks.empty() && node.parent == kNoNode && node.depth == 0);
     } else {
       CheckNode(number, children_seen);
     }
@@ -501,19 +408,12 @@ void RadixTree::CheckInvariants() const {
   }
   uint64_t located = 0;
   for (uint64_t block = 0; block < locations_.size(); ++block) {
-    if (locations_[block].node != kNone) ++located;
+    if (locations_[block].node != kNoNode) ++located;
   }
   QUIRE_CHECK(roots == tables_->roots.size());
-  QUIRE_CHECK(free_nodes == free_nodes_);
   QUIRE_CHECK(nodes_.size() == roots + free_nodes + node_count());
   QUIRE_CHECK(blocks == block_count_);
   QUIRE_CHECK(blocks == located);
-  QUIRE_CHECK(run_bytes == run_bytes_);
-  uint64_t listed = 0;
-  for (uint32_t number = free_node_; number != kNone; number = nodes_[number].parent) {
-    QUIRE_CHECK(nodes_[number].root == kNone && ++listed <= free_nodes);
-  }
-  QUIRE_CHECK(listed == free_nodes);
 }
 
 // One node that holds blocks: its links up, its entry in the table, its blocks.
@@ -524,10 +424,10 @@ void RadixTree::CheckNode(uint32_t number, std::vector<uint32_t>& children_seen)
   QUIRE_CHECK(node.parent < nodes_.size());
   const Node& parent = nodes_[node.parent];
   ++children_seen[node.parent];
-  QUIRE_CHECK((node.previous_sibling == kNone
+  QUIRE_CHECK((node.previous_sibling == kNoNode
                    ? parent.first_child
                    : nodes_[node.previous_sibling].next_sibling) == number);
-  QUIRE_CHECK(node.next_sibling == kNone || nodes_[node.next_sibling].previous_sibling == number);
+  QUIRE_CHECK(node.next_sibling == kNoNode || nodes_[node.next_sibling].previous_sibling == number);
   QUIRE_CHECK(parent.root == node.root);
   QUIRE_CHECK(node.depth == parent.depth + parent.blocks.size());
   // Two children that start alike would find each other.

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "base/wiped_vector.h"
+#include "index/nodes.h"
 #include "index/pieces.h"
 #include "quire/identity.h"
 
@@ -121,26 +121,9 @@ class RadixTree {
   void CheckInvariants() const;
 
  private:
-  static constexpr uint32_t kNone = UINT32_MAX;
-
-  struct Run {
-    WipedVector<TokenId> tokens;  // [blocks, block_tokens]
-    std::vector<BlockId> blocks;
-  };
-  // Kinds of node: a root (root == itself, no blocks), one that holds blocks, a free one (root ==
-  // kNone; `parent` links the free list).
-  struct Node : Run {
-    uint32_t parent = kNone;
-    uint32_t root = kNone;
-    uint32_t depth = 0;     // blocks of the path before this node
-    uint32_t children = 0;  // nodes after the last block
-    uint32_t first_child = kNone;
-    uint32_t next_sibling = kNone;  // of its parent's children, latest first
-    uint32_t previous_sibling = kNone;
-  };
   // Where a block lies. The depth in the path, unlike the offset in the node, survives a split.
   struct Location {
-    uint32_t node = kNone;
+    uint32_t node = kNoNode;
     uint32_t depth = 0;
   };
   struct Tables;
@@ -151,20 +134,10 @@ class RadixTree {
   uint32_t OffsetOf(const Location& location) const;
   std::optional<uint32_t> FindChildNode(uint32_t parent, std::span<const TokenId> tokens) const;
 
-  // The numbers that NewNode gives next; it needs no memory for them.
-  struct NextNodes {
-    uint32_t first;
-    uint32_t second;
-  };
-  NextNodes ReserveNodes();
-  uint32_t NewNode(uint32_t parent, uint32_t root);
-  void FreeNode(uint32_t number);
-  void AttachChild(uint32_t parent, uint32_t number);
-  void DetachChild(uint32_t number);
   uint32_t Hash(uint32_t parent, std::span<const TokenId> tokens) const;
   std::span<const TokenId> FirstBlock(const Node& node) const;
   BlockId FirstBlockOf(uint32_t number) const {
-    return number == kNone ? BlockId::None() : nodes_[number].blocks.front();
+    return number == kNoNode ? BlockId::None() : nodes_[number].blocks.front();
   }
   void ReserveIds(std::span<const BlockId> blocks);
   void AppendToRun(uint32_t number, std::span<const TokenId> tokens,
@@ -172,18 +145,13 @@ class RadixTree {
   void InsertLeaf(uint32_t number, uint32_t blocks_before, std::span<const TokenId> tokens,
                   std::span<const BlockId> blocks);
   void SplitAfter(uint32_t number, Run upper, Run lower);
-  void SetRun(uint32_t number, Run run);
   void Locate(uint32_t number, uint64_t first);
-  static uint64_t HeapBytes(const Node& node);
 
   const uint32_t block_tokens_;
   const BlockHash hash_;
-  Pieces<Node, 8> nodes_;       // by number; growing moves nothing and leaves no slack
-  uint32_t free_node_ = kNone;  // head of the list of free nodes
-  uint64_t free_nodes_ = 0;
+  Nodes nodes_;
   Pieces<Location, 128> locations_;  // by block id
   uint64_t block_count_ = 0;
-  uint64_t run_bytes_ = 0;  // sum of HeapBytes
   std::unique_ptr<Tables> tables_;
 };
 

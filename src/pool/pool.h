@@ -59,7 +59,7 @@ struct FreeRuns {
 /// slot of one is counted, released and freed like any other, alone or with the rest.
 ///
 /// Threads:  any; takes its lock (rank 30) and calls nothing that takes another while it is held.
-///           data(), slot_bytes() and slots_max() take none
+///           data() and slot_bytes() take none
 /// Lifetime: the memory must outlive it. It may go while slots are in use; their bytes go with it
 /// Source:   SPEC M1, M3, M4, S2
 class Pool {
@@ -147,9 +147,6 @@ class Pool {
   /// From one piece of a slot to the next.
   uint64_t piece_stride_bytes() const { return piece_stride_bytes_; }
   uint32_t pieces() const { return options_.pieces; }
-  uint32_t slots_max() const { return options_.slots_max; }
-  /// How many there are now.
-  uint32_t slots() const;
 
   /// Makes the memory of slots [0, slots) usable. They are handed out after SetSlots.
   ///
@@ -166,8 +163,8 @@ class Pool {
   ///
   /// Cost: O(highest slot ever used - first)
   std::vector<SlotId> UsedFrom(uint32_t first) const;
-  /// Gives the memory beyond slots() back to the system. Returns its bytes, resident or not. A slot
-  /// in use there is a bug.
+  /// Gives the memory beyond the last SetSlots back to the system. Returns its bytes, resident or
+  /// not. A slot in use there is a bug.
   uint64_t GiveBackTail();
 
   /// Gives the pages of all free slots back that were handed out since the last Trim. Returns these

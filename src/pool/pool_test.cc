@@ -87,7 +87,7 @@ TEST_F(PoolTest, SlotsAreDisjointAlignedAndStay) {
   const auto pool = Make(5000, 4);
   EXPECT_EQ(pool->slot_bytes(), 5000u);
   EXPECT_EQ(pool->slot_stride_bytes(), 8192u);
-  EXPECT_EQ(pool->slots_max(), 4u);
+  EXPECT_EQ(pool->stats().slots_max, 4u);
   const auto slots = Allocate(*pool, 4);
   std::vector<std::byte*> addresses;
   for (const SlotId slot : slots) {
@@ -329,7 +329,7 @@ TEST_F(PoolTest, ACommitThatFailsChangesNothing) {
     ++failures;
     EXPECT_EQ(grown.error().code, ErrorCode::kNoSpace);
     EXPECT_NE(grown.error().message.find("9 slots of 4000 bytes instead of 3"), std::string::npos);
-    EXPECT_EQ(pool->slots(), 3u);
+    EXPECT_EQ(pool->stats().slots_max, 3u);
     EXPECT_EQ(faulty.committed_pages(), before) << "what was committed before the failure";
     ASSERT_TRUE(pool->CommitSlots(9).has_value()) << "it can be tried again";
   }

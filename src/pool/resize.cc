@@ -10,11 +10,6 @@
 
 namespace quire::pool {
 
-uint32_t Pool::slots() const {
-  MutexLock lock(mutex_);
-  return slots_now_;
-}
-
 Result<void> Pool::CommitSlots(uint32_t slots) {
   if (slots > options_.slots_max) {
     return Fail(ErrorCode::kInvalidArgument,

@@ -72,14 +72,16 @@ class Registry {
   /// Threads: any; calls take turns
   Result<void> Resize(uint64_t bytes);
 
+  /// What requests() does with each sequence: makes an inference owner of it, which is never
+  /// evicted; and its end.
+  std::shared_ptr<OwnerCache> Adopt(std::unique_ptr<Sequence> sequence);
+  void Dismiss(const std::shared_ptr<OwnerCache>& owner);
+
   uint64_t bytes_used() const { return budget_.used_bytes(); }
   uint64_t budget_bytes() const { return budget_.bytes(); }
   uint64_t owner_count() const;
 
  private:
-  friend class OwnedSequence;
-  friend class RequestCache;
-
   // One combination of codecs and checkpoint layers.
   struct Store {
     NumericProfile profile;
@@ -99,9 +101,6 @@ class Registry {
   Result<void> Grow(uint64_t bytes);
   Result<void> Shrink(uint64_t bytes);
   bool EvictLeastRecent(const OwnerCache* except);
-  // For requests(): makes an owner of a sequence that an engine runs; and its end.
-  std::shared_ptr<OwnerCache> Adopt(std::unique_ptr<Sequence> sequence);
-  void Dismiss(const std::shared_ptr<OwnerCache>& owner);
 
   const CacheOptions options_;
   SharedBudget budget_;

@@ -10,7 +10,7 @@ class OwnedSequence final : public Sequence {
  public:
   OwnedSequence(RequestCache& cache, Sequence& inner) : cache_(cache), inner_(inner) {}
   ~OwnedSequence() override {
-    if (owner_ != nullptr) cache_.registry_.Dismiss(owner_);
+    if (owner_ != nullptr) cache_.EndOwner(owner_);
   }
   void SetOwner(std::shared_ptr<OwnerCache> owner) { owner_ = std::move(owner); }
 
@@ -53,6 +53,8 @@ class OwnedSequence final : public Sequence {
   Sequence& inner_;  // the owner's
   std::shared_ptr<OwnerCache> owner_;
 };
+
+void RequestCache::EndOwner(const std::shared_ptr<OwnerCache>& owner) { registry_.Dismiss(owner); }
 
 Result<void> RequestCache::Resize(uint64_t hot_bytes) { return registry_.Resize(hot_bytes); }
 

@@ -10,6 +10,7 @@
 
 namespace quire::registry {
 
+class OwnerCache;
 class Registry;
 
 /// See Registry::requests. What it does not say itself, the registry's cache does.
@@ -25,11 +26,11 @@ class RequestCache final : public ForwardingCache {
   /// The whole registry's budget, not this cache's alone.
   Result<void> Resize(uint64_t hot_bytes) override;
 
- private:
-  friend class OwnedSequence;
-
+  /// A sequence that is an owner until it ends, of one that was just made.
   Result<std::unique_ptr<Sequence>> OwnerOf(Result<std::unique_ptr<Sequence>> made);
+  void EndOwner(const std::shared_ptr<OwnerCache>& owner);
 
+ private:
   Registry& registry_;
 };
 

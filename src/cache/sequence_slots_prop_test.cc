@@ -1,0 +1,191 @@
+// The slots of a sequence alone, with windows, sinks and open forms, whatever its owner does next:
+// none is lost or held twice, what it asks for is enough, and what queries see is there.
+#include "cache/sequence_slots.h"
+
+// gtest before rapidcheck
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/bits.h"
+#include "base/prng.h"
+#include "cache/test_util.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr uint64_t kBlock = 16;
+constexpr uint64_t kBlocksMax = 40;
+
+SlotClasses Classes(bool encodes) {
+  Geometry geometry = SmallGeometry();
+  geometry.groups[0].layers = {0};
+  geometry.groups.push_back(geometry.groups[0]);
+  geometry.groups[1].layers = {1};
+  geometry.groups[1].kind = LayerKind::kWindow;
+  geometry.groups[1].window_tokens = 40;
+  geometry.groups[1].sink_tokens = 20;
+  NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+  if (encodes) {
+    for (CodecRule& rule : profile.codecs) rule.codec = Codec::kInt8;
+    profile.residual_tokens = 20;
+  }
+  return Must(SlotClasses::Create(
+      {.geometry = geometry, .profile = profile, .hot_bytes = 1 << 24, .tokens_max = 1 << 12}));
+}
+
+/// A sequence's owner, with a number for each slot that it ever gave it.
+class Owner {
+ public:
+  explicit Owner(bool encodes) : classes_(Classes(encodes)), slots_(classes_, NewList(), 0) {}
+
+  void Step(Prng& prng) {
+    switch (prng.NextBelow(10)) {
+      case 0:
+      case 1: Reserve(prng); break;
+      case 2:
+      case 3:
+      case 4:
+      case 5: Append(prng); break;
+      case 6:
+      case 7: Pass(); break;
+      case 8: Rollback(prng); break;
+      default:
+        if (!prng.NextChance(8)) break;
+        GiveBack(slots_.Clear(NewList()));
+        length_ = 0;
+        ASSERT_TRUE(given_.empty()) << "it kept some";
+    }
+    Compare();
+  }
+
+ private:
+  BlockList NewList() const { return BlockList(classes_.count(), kBlock, /*keeps_tokens=*/false); }
+  SequenceSlots::Steps steps() const { return {.tokens = kBlock, .in_prompt = length_ < 100}; }
+  SlotId Give(uint32_t c) {
+    const SlotId slot = classes_.Global(c, SlotId(next_++));
+    given_.insert(slot);
+    return slot;
+  }
+  void GiveBack(const std::vector<SlotId>& slots) {
+    for (const SlotId slot : slots) ASSERT_EQ(given_.erase(slot), 1u) << slot.number();
+  }
+  // Room for so many blocks, and slots to write one group up to a block.
+  void GrowTo(uint64_t blocks, uint32_t group, uint64_t write_end) {
+    blocks = std::max(blocks, slots_.list().size());
+    const PerClass<uint64_t> lacking = slots_.Lacking(blocks, group, write_end, steps());
+    PerClass<std::vector<SlotId>> added;
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      for (uint64_t i = 0; i < lacking[c]; ++i) added[c].push_back(Give(c));
+    }
+    slots_.Grow(blocks, added);
+    ASSERT_EQ(slots_.Lacking(blocks, group, write_end, steps()), PerClass<uint64_t>{});
+    slots_.AssignUpTo(group, write_end);
+  }
+  void Reserve(Prng& prng) { GrowTo(prng.NextBelow(kBlocksMax), 0, 0); }
+  // All groups get to the same length, as a commit wants it.
+  void Append(Prng& prng) {
+    const uint64_t end = length_ + 1 + prng.NextBelow(kBlock);
+    if (end > kBlocksMax * kBlock) return;
+    const uint64_t blocks = DivUp(end, kBlock);
+    for (uint32_t group = 0; group < classes_.group_count(); ++group) {
+      GrowTo(blocks, group, blocks);
+      for (uint64_t block = length_ / kBlock; block < blocks; ++block) {
+        ASSERT_FALSE(slots_.at(group, block).is_none());
+        ASSERT_FALSE(slots_.at(classes_.OpenClassOf(group), block).is_none());
+      }
+    }
+    length_ = end;
+  }
+  void Pass() {
+    std::vector<SlotId> passed;
+    const PerClass<uint64_t> wanted = slots_.TakePassed(length_, steps(), passed);
+    GiveBack(passed);
+    PerClass<std::vector<SlotId>> added;
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      for (uint64_t i = 0; i < wanted[c]; ++i) added[c].push_back(Give(c));
+    }
+    slots_.Grow(slots_.list().size(), added);
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      const WindowReach& reach = classes_.reach(c);
+      for (uint64_t block = reach.sink_blocks(); block < reach.first_needed(length_); ++block) {
+        ASSERT_TRUE(slots_.at(c, block).is_none());
+      }
+    }
+  }
+  // What lies beyond goes back, or waits as room; of what is cut nobody else has a slot.
+  void Rollback(Prng& prng) {
+    const uint64_t position = prng.NextBelow(length_ + 1);
+    bool all = true;  // that a query there sees
+    const uint64_t kept = DivUp(position, kBlock);
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      const uint64_t needed = classes_.reach(c).first_needed(position);
+      for (uint64_t block = needed; block < kept; ++block) {
+        all = all && !slots_.at(c, block).is_none();
+      }
+    }
+    ASSERT_EQ(slots_.Sees(position), all) << position << " of " << length_;
+    if (!all) return;
+    slots_.ReserveSpare(slots_.list().size());
+    PerClass<std::vector<SlotId>> room;
+    uint64_t size = kept;
+    const bool stays = prng.NextChance(2);
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      for (uint64_t block = kept; block < slots_.list().size(); ++block) {
+        const SlotId slot = slots_.at(c, block);
+        if (slot.is_none()) continue;
+        if (stays) {
+          room[c].push_back(slot);
+        } else {
+          GiveBack({slot});
+        }
+      }
+      if (!classes_.reach(c).windowed()) size = kept + room[c].size();
+    }
+    slots_.Cut(position, size, room);
+    length_ = position;
+  }
+
+  void Compare() const {
+    std::vector<SlotId> held = slots_.Held(slots_.list().size());
+    for (uint32_t c = 0; c < classes_.count(); ++c) {
+      for (const SlotId slot : slots_.spare(c)) {
+        ASSERT_EQ(classes_.ClassOf(slot), c);
+        held.push_back(slot);
+      }
+    }
+    const std::set<SlotId> once(held.begin(), held.end());
+    ASSERT_EQ(once.size(), held.size()) << "one twice";
+    ASSERT_EQ(once, given_);
+    ASSERT_TRUE(slots_.Sees(length_));
+  }
+
+  const SlotClasses classes_;
+  SequenceSlots slots_;
+  std::set<SlotId> given_;  // and not given back
+  uint64_t length_ = 0;
+  uint32_t next_ = 0;
+};
+
+void Run(bool encodes, const std::vector<uint64_t>& seeds) {
+  Owner owner(encodes);
+  for (const uint64_t seed : seeds) {
+    Prng prng(seed);
+    for (int i = 0; i < 4; ++i) {
+      owner.Step(prng);
+      RC_ASSERT(!::testing::Test::HasFailure());
+    }
+  }
+}
+
+RC_GTEST_PROP(SequenceSlotsProperty, LoseNoneUnderWindows, (const std::vector<uint64_t>& seeds)) {
+  Run(/*encodes=*/false, seeds);
+}
+RC_GTEST_PROP(SequenceSlotsProperty, LoseNoneOfOpenForms, (const std::vector<uint64_t>& seeds)) {
+  Run(/*encodes=*/true, seeds);
+}
+
+}  // namespace
+}  // namespace quire::cache
