@@ -314,7 +314,7 @@ Result<void> SessionStore::EraseLeftover(const std::string& hidden) {
   const std::string name = NameOfHidden(hidden);
   const std::string path = PathOf(hidden);
   const auto erased = [&]() -> Result<void> {
-    // First its session's name, for good: a crash that comes after leaves no session without a text.
+    // First its session's name, for good: a crash that comes after leaves no session without text.
     QUIRE_TRY(files_.SyncDirectory(options_.directory));
     if (left->second.tenant) return Erase(path);
     // A crash within a rename may leave both names to one file: then the session still needs it.

@@ -91,8 +91,8 @@ class SessionStore {
   void Remove(std::string name, OnSettled settled);
   /// The same for all of a tenant, and for what of its texts an earlier call could not overwrite.
   ///
-  /// Errors: as Remove; kCorrupt a file does not say whose it is, and may be the tenant's. They name
-  ///         one session whose text is left; the others' are gone
+  /// Errors: as Remove; kCorrupt a file does not say whose it is, and may be the tenant's. They
+  ///         name one session whose text is left
   void RemoveAllOf(std::string tenant, OnSettled settled);
   /// Errors: kNotFound; kCorrupt, kUnsupported, kIo name the file
   void Read(std::string name, OnSessionRead read);
