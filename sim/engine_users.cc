@@ -373,10 +373,7 @@ void EngineUsers::CheckFailure(serve::RequestId id, const Asked& asked,
   const bool no_room = error.code == ErrorCode::kTooLarge || error.code == ErrorCode::kNoSpace;
   if (no_room && !Fits(asked, response.prompt_tokens)) return;
   if (!asked.talk.empty()) {
-    const Talk& talk = talks_.at(asked.talk);
-    // The disk did not give its text; or the copy of a fork failed, as was said.
-    if (error.code == ErrorCode::kIo) return;
-    if (error.code == ErrorCode::kNotFound && talk.may_lack_text) return;
+    if (error.code == ErrorCode::kIo) return;  // the disk did not give its text
   }
   tell_(&SimReport::unexplained,
         fmt::format("request {} of \"{}\", {} tokens + {}: {}", id.number(),
@@ -432,17 +429,13 @@ void EngineUsers::ForkTalk() {
   const Talk& original = from->second;
   Talk talk = {.party = original.party, .named = original.named && !prng_.NextChance(4)};
   const std::string name = fmt::format("{}{}", talk.named ? "s" : "unnamed-", ++names_);
-  const auto id =
-      engine_->ForkSession(original.id, talk.named ? name : "", Settled(name, [](Talk& opened) {
-                             opened.opened = true;
-                             opened.may_lack_text = false;
-                           }));
+  const auto id = engine_->ForkSession(original.id, talk.named ? name : "",
+                                       Settled(name, [](Talk& opened) { opened.opened = true; }));
   if (!id) {
     return tell_(&SimReport::unexplained,
                  fmt::format("fork of '{}': {}", from->first, id.error().message));
   }
   talk.id = *id;
-  talk.may_lack_text = talk.named || original.may_lack_text;
   talk.moments.push_back(oracle_.Turn(original.moments.back(), {}, 0, {}).after);
   talks_.emplace(name, std::move(talk));
 }

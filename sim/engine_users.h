@@ -105,7 +105,6 @@ class EngineUsers {
     std::vector<Moment> moments{};  // after each turn that stands
     size_t durable = 0;             // its file is never older than this one
     bool opened = false;            // heard that it has a file
-    bool may_lack_text = false;     // it is a fork whose file was not heard of, or a fork of one
     bool open = true;               // in the engine
     bool closed = false;            // and it has its file, as it was
     bool ending = false;

@@ -3,13 +3,12 @@
 #ifndef QUIRE_ENV_FAULTY_FILES_H_
 #define QUIRE_ENV_FAULTY_FILES_H_
 
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/prng.h"
 #include "env/clock.h"
+#include "env/disk_image.h"
 #include "env/files.h"
 
 namespace quire {
@@ -74,40 +73,20 @@ class FaultyFiles final : public Files {
   void StopAfter(uint64_t operations) { operations_left_ = operations; }
   bool stopped() const { return operations_left_ == 0; }
   void set_rates(const FaultRates& rates) { rates_ = rates; }
-  void set_disk_bytes(uint64_t bytes) { disk_bytes_ = bytes; }
+  void set_disk_bytes(uint64_t bytes) { disk_.set_bytes_max(bytes); }
 
   /// Faults that happened so far, by no kind in particular.
   uint64_t faults() const { return faults_; }
   /// Bytes of all files.
-  uint64_t bytes_used() const;
+  uint64_t bytes_used() const { return disk_.bytes_used(); }
   /// The contents of a file, to look at or to damage; null when there is none.
   std::vector<std::byte>* Contents(const std::string& path);
   /// Paths of all files, in ascending order.
   std::vector<std::string> Paths() const;
 
  private:
-  static constexpr uint64_t kSectorBytes = 512;
-
-  struct Change {  // of one file, not synced
-    uint64_t offset = 0;
-    std::vector<std::byte> bytes{};
-    bool resizes = false;  // offset is the new length
-  };
-  struct Node {
-    std::vector<std::byte> contents;  // what a reader sees
-    std::vector<std::byte> durable;   // what a power cut leaves for certain
-    std::vector<Change> unsynced;     // what leads from one to the other
-    bool locked = false;
-    bool direct = false;  // past the page cache
-  };
-  using NodePointer = std::shared_ptr<Node>;
-  using Names = std::map<std::string, NodePointer>;
-  struct NameChange {
-    std::string name{};
-    NodePointer node{};  // null: removed
-  };
   struct OpenFile {
-    NodePointer node{};  // null: closed
+    DiskImage::FilePointer file{};  // null: closed
     bool holds_lock = false;
   };
   struct Pending {
@@ -116,34 +95,25 @@ class FaultyFiles final : public Files {
     uint64_t due_us = 0;
   };
 
-  Node& Get(FileId file);
+  DiskImage::File& Get(FileId file);
   bool Hits(uint64_t one_in);
   // Counts an operation that changes something. False when the machine has stopped.
   bool Step();
-  Result<void> Grow(Node& node, uint64_t bytes);
-  static void Apply(std::vector<std::byte>& contents, const Change& change);
-  void Write(Node& node, uint64_t offset, std::span<const std::byte> bytes);
-  void WriteTorn(std::vector<std::byte>& contents, const Change& change);
-  void ChangeName(const std::string& name, NodePointer node);
   void FlipBit(std::span<std::byte> bytes);
   IoCompletion Perform(Pending& pending);
   IoCompletion PerformRead(const IoRequest& request);
   IoCompletion PerformWrite(const Pending& pending);
   IoCompletion PerformSync(const IoRequest& request);
-  static void SyncNode(Node& node);
   void DropInFlight();
 
   ManualClock& clock_;
   Prng prng_;
   FaultRates rates_;
   uint64_t latency_us_max_;
-  uint64_t disk_bytes_;
   uint64_t operations_left_ = ~uint64_t{0};
   bool dead_ = false;  // between a crash and Restart
   uint64_t faults_ = 0;
-  Names names_;
-  Names durable_names_;
-  std::vector<NameChange> unsynced_names_;  // in order: a journal keeps a first part of them
+  DiskImage disk_;
   std::vector<OpenFile> files_;
   std::vector<Pending> queue_;
 };

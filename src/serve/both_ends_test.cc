@@ -406,5 +406,30 @@ TEST_F(BothEndsTest, AFrontWhoseLoadFailsKeepsItsRoom) {
   }
 }
 
+// Not only once somebody ends: the front may go on for long.
+TEST_F(BothEndsTest, WhoWaitsForRoomHearsOfALoadThatFailed) {
+  MakeAfterRestart(30);
+  TestClient client(*engine_);
+  Request halts = Of(0);  // it has room for what it computes next alone
+  halts.on_full = OnFull::kHalt;
+  const RequestId front = client.Submit(halts);
+  engine_->Tick();
+  ASSERT_EQ(engine_->stats().loads_from_end, 1u);
+  const RequestId waits = client.Submit({.prompt = SomeTokens(100, 77), .max_tokens = 1});
+  engine_->Tick();
+  ASSERT_EQ(engine_->stats().waiting, 1u);
+  machine_.files.set_rates({.read_error = 1});
+  for (int i = 0; i < 100; ++i) machine_.mover->Tick(100);
+  ASSERT_GT(machine_.store->stats().loads_failed, 0u);
+  machine_.files.set_rates({});
+  engine_->Tick();
+  EXPECT_EQ(engine_->stats().waiting, 0u);
+  client.Take(front);
+  EXPECT_FALSE(client.Of(front).response.has_value());
+  for (const Response& response : Finish(client, {{front, waits}})) {
+    EXPECT_EQ(response.finish, Finish::kLength) << response.error.message;
+  }
+}
+
 }  // namespace
 }  // namespace quire::serve

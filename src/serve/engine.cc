@@ -126,6 +126,12 @@ Result<void> Engine::CloseSession(SessionId session, OnSettled settled) {
   return mailbox_.EndSession(session, SessionFile::kKept, std::move(settled));
 }
 
+// Its name is asked for here: the tenant may be gone before the next Tick.
+void Engine::EndSessionsOf(TenantId tenant, OnSettled settled) {
+  const auto stats = components_.cache.tenant_stats(tenant);
+  mailbox_.EndSessionsOf(tenant, stats ? stats->name : std::string(), std::move(settled));
+}
+
 Result<void> Engine::GiveWay() {
   if (options_.outside_retry_us == 0) {
     return Fail(ErrorCode::kUnsupported, "engine: outside_retry_us is 0, so it gives no way");

@@ -159,7 +159,9 @@ class Engine {
   /// Errors: kNoSpace sessions_max; kInvalidArgument, kBusy and kNotFound the name, as
   ///         SessionStore::ClaimNew and ClaimStored. After an error `settled` is not called
   Result<SessionId> OpenSession(const SessionOptions& options, OnSettled settled = {});
-  /// A second session with the same text and sampler; shares what the first one holds.
+  /// A second session with the same text and sampler; shares what the first one holds. Where its
+  /// file cannot be written it goes on in memory. `settled` hears kCancelled where it was ended
+  /// before it had a text that could be written.
   ///
   /// Errors: kNotFound; kBusy; kNoSpace, kInvalidArgument as OpenSession
   Result<SessionId> ForkSession(SessionId session, const std::string& name = {},
@@ -175,10 +177,9 @@ class Engine {
 
   /// Ends all sessions of a tenant, and removes their files, those too that were not opened since
   /// the process began: besides Cache::Erase, for who wants to be forgotten. Before the tenant is
-  /// removed.
-  void EndSessionsOf(TenantId tenant, OnSettled settled = {}) {
-    mailbox_.EndSessionsOf(tenant, std::move(settled));
-  }
+  /// removed. `settled` hears an error of SessionStore::RemoveAllOf, which names a session whose
+  /// text is left: ask again then.
+  void EndSessionsOf(TenantId tenant, OnSettled settled = {});
 
   void SetTenant(const TenantShare& share) { mailbox_.SetTenant(share); }
   /// For an owner outside, such as a training run, that found no room on the budget: the next Tick

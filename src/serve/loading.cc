@@ -135,7 +135,7 @@ void Engine::TakeLoad(Task& task, Loading load) {
     stats_.load_us += progress.elapsed_us;
     stats_.load_bytes += progress.bytes / progress.blocks * progress.blocks_ready;
   }
-  may_start_ = true;
+  CapacityCameBack();  // what did not come is not held any more, nor what the front has computed
   if (load.computes) return Join(task, load, std::move(plan));
   task.WaitFor(Waits::kNothing);
   const auto opened = OpenWith(task, std::move(plan), load.options, came);

@@ -123,12 +123,12 @@ Result<void> Mailbox::EndSession(SessionId session, SessionFile file, OnSettled 
   return {};
 }
 
-void Mailbox::EndSessionsOf(TenantId tenant, OnSettled settled) {
+void Mailbox::EndSessionsOf(TenantId tenant, std::string name, OnSettled settled) {
   MutexLock lock(mutex_);
   for (auto each = sessions_.begin(); each != sessions_.end();) {
     each = each->second.tenant == tenant ? End(each, SessionFile::kRemoved, {}) : std::next(each);
   }
-  Send(EndTenantCommand{.tenant = tenant, .settled = std::move(settled)});
+  Send(EndTenantCommand{.tenant = tenant, .name = std::move(name), .settled = std::move(settled)});
 }
 
 Mailbox::Talks::iterator Mailbox::End(Talks::iterator session, SessionFile file,

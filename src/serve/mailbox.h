@@ -78,6 +78,7 @@ struct EndSessionCommand {
 };
 struct EndTenantCommand {  // its sessions were ended before
   TenantId tenant;
+  std::string name;  // which it had at the call; empty: there was none
   OnSettled settled;
 };
 struct SetTenantCommand {
@@ -125,7 +126,7 @@ class Mailbox {
   Result<SessionId> OpenSession(const SessionOptions& options, OnSettled settled);
   Result<SessionId> ForkSession(SessionId session, std::string name, OnSettled settled);
   Result<void> EndSession(SessionId session, SessionFile file, OnSettled settled);
-  void EndSessionsOf(TenantId tenant, OnSettled settled);
+  void EndSessionsOf(TenantId tenant, std::string name, OnSettled settled);
   void SetTenant(const TenantShare& share);
   void GiveWay();
   /// Whoever turns the engine looks at it again.

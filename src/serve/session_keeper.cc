@@ -6,7 +6,16 @@
 #include <utility>
 
 #include "base/canary.h"
+
 namespace quire::serve {
+namespace {
+
+Result<void> EndedTooSoon(const std::string& name) {
+  return Fail(ErrorCode::kCancelled,
+              fmt::format("session '{}': it was ended before it had a file", name));
+}
+
+}  // namespace
 
 SessionKeeper::~SessionKeeper() {
   if (store_ != nullptr) store_->Detach();
@@ -76,21 +85,25 @@ void SessionKeeper::Take(ForkSessionCommand command) {
 }
 
 // The text of a fork whose original has it in a file alone. What the original does next is behind
-// this in the store's queue, so it is the text of now.
+// this in the store's queue, so it is the text of now. The fork has it in memory then, whether it
+// can be written to a file of its own or not.
 void SessionKeeper::BringText(Session& fork, const Session& from, OnSettled settled) {
-  if (!from.text_from.is_none()) {  // it waits for its own
+  if (from.lost) {
     fork.text_from = from.text_from;
     fork.lost = from.lost;
-    fork.opened = std::move(settled);
-  } else if (!fork.name.empty()) {
-    store_->Copy(from.name, fork.name, ThenSettle(fork.id, ++fork.writes, std::move(settled)));
-  } else {
-    fork.text_from = fork.id;
-    ++unsettled_;
-    store_->Read(from.name, [this, id = fork.id](Result<SessionRecord> record) {
-      mailbox_.PostRead({.id = id, .record = std::move(record)});
-    });
+    if (settled) settled(std::unexpected(*from.lost));
+    return;
   }
+  fork.opened = std::move(settled);
+  if (!from.text_from.is_none()) {  // it waits for its own
+    fork.text_from = from.text_from;
+    return;
+  }
+  fork.text_from = fork.id;
+  ++unsettled_;
+  store_->Read(from.name, [this, id = fork.id](Result<SessionRecord> record) {
+    mailbox_.PostRead({.id = id, .record = std::move(record)});
+  });
 }
 
 void SessionKeeper::PostReadOf(SessionId id, Result<SessionRecord> record) {
@@ -101,12 +114,21 @@ void SessionKeeper::PostReadOf(SessionId id, Result<SessionRecord> record) {
 void SessionKeeper::Take(EndSessionCommand command) {
   const auto found = sessions_.find(command.id);
   Session& session = *found->second;
-  if (session.opened) {
-    session.opened(
-        Fail(ErrorCode::kCancelled,
-             fmt::format("session '{}': it was ended before it had a file", session.name)));
+  const bool has_file = store_ != nullptr && !session.name.empty();
+  const bool awaits_text = !session.text_from.is_none() && !session.lost;
+  if (has_file && command.file == SessionFile::kKept && awaits_text) {
+    session.closing = true;
+    session.sequence.reset();
+    session.opened = [opened = std::move(session.opened),
+                      closed = ThenGiveBack(session.name, std::move(command.settled))](
+                         const Result<void>& outcome) mutable {
+      if (opened) opened(outcome);
+      closed(outcome);
+    };
+    return;
   }
-  if (store_ == nullptr || session.name.empty()) {
+  if (session.opened) session.opened(EndedTooSoon(session.name));
+  if (!has_file) {
     if (command.settled) command.settled({});
   } else if (command.file == SessionFile::kKept) {
     Close(session, std::move(command.settled));
@@ -117,27 +139,33 @@ void SessionKeeper::Take(EndSessionCommand command) {
 }
 
 void SessionKeeper::Take(EndTenantCommand command) {
-  const auto tenant = cache_.tenant_stats(command.tenant);
-  if (store_ == nullptr || !tenant) {
+  if (store_ == nullptr || command.name.empty()) {
     if (command.settled) command.settled({});
     return;
   }
+  // Callers do not know those any more that wait for their text to be closed.
+  std::erase_if(sessions_, [&](const auto& each) {
+    Session& session = *each.second;
+    if (!session.closing || session.tenant != command.tenant) return false;
+    session.opened(EndedTooSoon(session.name));
+    return true;
+  });
   // Those that nobody opened in this process too.
-  store_->RemoveAllOf(tenant->name, ThenSettle(SessionId::None(), 0, std::move(command.settled)));
+  store_->RemoveAllOf(std::move(command.name),
+                      ThenSettle(SessionId::None(), 0, std::move(command.settled)));
 }
 
-void SessionKeeper::Close(Session& session, OnSettled settled) {
-  auto give_back = [store = store_, name = session.name,
-                    settled = std::move(settled)](Result<void> outcome) mutable {
+OnSettled SessionKeeper::ThenGiveBack(const std::string& name, OnSettled settled) {
+  return [store = store_, name, settled = std::move(settled)](Result<void> outcome) mutable {
     store->GiveBack(name);
     if (settled) settled(std::move(outcome));
   };
+}
+
+void SessionKeeper::Close(Session& session, OnSettled settled) {
+  OnSettled give_back = ThenGiveBack(session.name, std::move(settled));
   if (session.in_memory && !session.saved) return Write(session, std::move(give_back));
-  if (!session.text_from.is_none()) {
-    return give_back(Fail(ErrorCode::kNotFound,
-                          fmt::format("session '{}': its text has not come", session.name)));
-  }
-  give_back({});
+  give_back(session.lost ? Result<void>(std::unexpected(*session.lost)) : Result<void>());
 }
 
 void SessionKeeper::Take(const SessionSettledCommand& command) {
@@ -164,10 +192,11 @@ Result<void> SessionKeeper::Take(SessionReadCommand command) {
   if (!taken) {
     session->lost = taken.error();
     if (session->opened) std::exchange(session->opened, {})(taken);
-    return taken;
+  } else {
+    session->text_from = SessionId::None();
+    if (!session->name.empty()) Write(*session, std::exchange(session->opened, {}));
   }
-  session->text_from = SessionId::None();
-  if (!session->name.empty()) Write(*session, std::exchange(session->opened, {}));
+  if (session->closing) sessions_.erase(command.id);
   return taken;
 }
 

@@ -41,6 +41,7 @@ struct Session {
   SessionId text_from{};
   std::optional<Error> lost{};  // why it did not come
   OnSettled opened{};           // hears of a file of its own, which is written once it has come
+  bool closing = false;         // and then it goes, which `opened` hears too
 };
 
 /// Without a store sessions live in memory and what is said of files does not happen.
@@ -91,6 +92,7 @@ class SessionKeeper {
   SessionRecord RecordOf(const Session& session) const;
   void Write(Session& session, OnSettled settled);
   OnSettled ThenSettle(SessionId id, uint64_t write, OnSettled settled);
+  OnSettled ThenGiveBack(const std::string& name, OnSettled settled);
   void Close(Session& session, OnSettled settled);
   void LimitTexts();
   void DropText(Session& session) const;

@@ -332,7 +332,58 @@ TEST_F(SessionRestartTest, AForkOfATextInAFileNeedsNoFile) {
   }
   EXPECT_EQ(settled_, 3);
   Restart();
+  EXPECT_GT(sessions_->found()[1].head.opened_unix_us, sessions_->found()[0].head.opened_unix_us);
   EXPECT_EQ(Turn(OpenAgain("t"), {}, 1).prompt_tokens, 37u);
+}
+
+TEST_F(SessionRestartTest, AForkThatCannotBeWrittenHasItsText) {
+  engine_options_.idle_text_bytes = 0;
+  Make(64);
+  const SessionId session = OpenNew("s", kSampled);
+  Turn(session, SomeTokens(20, 1), 5);
+  files_.set_disk_bytes(files_.bytes_used() + 10);
+  const SessionId fork = engine_->ForkSession(session, "t", Expected(false)).value();
+  const Response said = Turn(fork, SomeTokens(3, 1), 2);
+  EXPECT_EQ(said.prompt_tokens, 28u) << said.error.message;
+  EXPECT_EQ(said.tokens, Turn(session, SomeTokens(3, 1), 2).tokens);
+  files_.set_disk_bytes(1 << 20);
+  Turn(fork, {}, 1);
+  Restart();
+  EXPECT_EQ(Turn(OpenAgain("t"), {}, 1).prompt_tokens, 31u);
+}
+
+TEST_F(SessionRestartTest, AForkIsClosedOnceItsTextHasCome) {
+  engine_options_.idle_text_bytes = 0;
+  Make(64);
+  const SessionId session = OpenNew("s", kSampled);
+  Turn(session, SomeTokens(20, 1), 5);
+  const SessionId fork = engine_->ForkSession(session, "t", Expected(true)).value();
+  ASSERT_TRUE(engine_->CloseSession(fork, Expected(true)).has_value());
+  Turn(session, SomeTokens(9, 9), 3);
+  EXPECT_EQ(settled_, 3);
+  EXPECT_EQ(Turn(OpenAgain("t"), {}, 1).prompt_tokens, 25u);
+  // What has no file in the end is not said to have one.
+  files_.set_disk_bytes(files_.bytes_used());
+  const SessionId second = engine_->ForkSession(session, "u", Expected(false)).value();
+  ASSERT_TRUE(engine_->CloseSession(second, Expected(false)).has_value());
+  Settle();
+  EXPECT_EQ(settled_, 6);
+  EXPECT_EQ(engine_->OpenSession({.name = "u", .stored = true}).error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(engine_->OpenSession({.name = "u"}).has_value());
+}
+
+TEST_F(SessionRestartTest, AnErasedTenantLeavesNoForkThatIsBeingClosed) {
+  engine_options_.idle_text_bytes = 0;
+  Make(64);
+  const TenantId a = cache_->AddTenant({.name = "a"}).value();
+  const SessionId session = OpenNew("s", {}, a);
+  Turn(session, SomeTokens(20, 1), 5);
+  const SessionId fork = engine_->ForkSession(session, "t", Expected(false)).value();
+  ASSERT_TRUE(engine_->CloseSession(fork, Expected(false)).has_value());
+  engine_->EndSessionsOf(a, Expected(true));
+  Settle();
+  EXPECT_EQ(settled_, 4);
+  EXPECT_EQ(files_.Paths(), std::vector<std::string>{"sessions/.lock"});
 }
 
 TEST_F(SessionRestartTest, AForkWhoseTextDoesNotComeFails) {
@@ -345,14 +396,17 @@ TEST_F(SessionRestartTest, AForkWhoseTextDoesNotComeFails) {
   const SessionId named = engine_->ForkSession(fork, "t", Expected(false)).value();
   Settle();
   EXPECT_EQ(settled_, 2);
-  for (const SessionId each : {fork, named, engine_->ForkSession(fork).value()}) {
+  const SessionId late = engine_->ForkSession(fork, "u", Expected(false)).value();
+  TickEngine(1);
+  EXPECT_EQ(settled_, 3);  // at once
+  for (const SessionId each : {fork, named, late}) {
     const Response response = Turn(each, SomeTokens(3, 1), 1);
     EXPECT_EQ(response.finish, Finish::kFailed);
     EXPECT_EQ(response.error.code, ErrorCode::kCorrupt) << response.error.message;
   }
   ASSERT_TRUE(engine_->CloseSession(named, Expected(false)).has_value());
   Settle();
-  EXPECT_EQ(settled_, 3);
+  EXPECT_EQ(settled_, 4);
 }
 
 TEST_F(SessionRestartTest, AnEarlierWriteDoesNotMakeATextDurable) {
@@ -493,6 +547,18 @@ TEST_F(SessionRestartTest, AnErasedTenantLeavesNoSession) {
   Restart();
   ASSERT_EQ(sessions_->found().size(), 1u);
   EXPECT_EQ(sessions_->found()[0].head.name, "other");
+}
+
+TEST_F(SessionRestartTest, ATenantMayBeRemovedBeforeTheEngineHearsOfIt) {
+  Make(64);
+  Turn(OpenNew("s", {}, cache_->AddTenant({.name = "a"}).value()), SomeTokens(30, 1), 5);
+  Restart();
+  const TenantId again = cache_->AddTenant({.name = "a"}).value();
+  engine_->EndSessionsOf(again, Expected(true));
+  ASSERT_TRUE(cache_->RemoveTenant(again).has_value());
+  Settle();
+  EXPECT_EQ(settled_, 2);
+  EXPECT_EQ(files_.Paths(), std::vector<std::string>{"sessions/.lock"});
 }
 
 TEST_F(SessionRestartTest, ADriverEndsOnceAllIsSettled) {

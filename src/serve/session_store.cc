@@ -21,6 +21,15 @@ bool IsLeftover(const std::string& name) {
                                    name.ends_with(fmt::format(".{}", kEndedKind)));
 }
 
+// No session's name has a dot.
+std::string HiddenName(const std::string& name, const char* kind) {
+  return fmt::format(".{}.{}", name, kind);
+}
+
+std::string NameOfHidden(const std::string& hidden) {
+  return hidden.substr(1, hidden.rfind('.') - 1);
+}
+
 std::unexpected<Error> Named(const std::string& path, const Error& error) {
   return Fail(error.code, fmt::format("{}: {}", path, error.message));
 }
@@ -30,9 +39,8 @@ std::unexpected<Error> Named(const std::string& path, const Error& error) {
 /// What is told to nobody before the directory is synced.
 struct SessionStore::Batch {
   std::vector<std::move_only_function<void(const Result<void>& synced)>> answers{};
-  std::vector<uint64_t> lives{};   // of who waits for these
-  std::vector<FileId> replaced{};  // files that have no name any more
-  bool changed = false;            // names
+  std::vector<uint64_t> lives{};  // of who waits for these
+  bool changed = false;           // names
 };
 
 Result<std::unique_ptr<SessionStore>> SessionStore::Open(Files& files,
@@ -57,6 +65,7 @@ SessionStore::~SessionStore() {
     }
     thread_.join();
   }
+  for (const Replaced& each : replaced_) files_.Close(each.file);
   if (lock_) files_.Close(*lock_);
 }
 
@@ -78,11 +87,6 @@ std::string SessionStore::PathOf(const std::string& name) const {
   return fmt::format("{}/{}", options_.directory, name);
 }
 
-// No session's name has a dot.
-std::string SessionStore::PathOfHidden(const std::string& name, const char* kind) const {
-  return fmt::format("{}/.{}.{}", options_.directory, name, kind);
-}
-
 Result<void> SessionStore::List() {
   // Files are synced before they are named; their names may not be, where a process was killed. Who
   // is told of a session now may count on it.
@@ -90,6 +94,7 @@ Result<void> SessionStore::List() {
   QUIRE_ASSIGN(const auto names, files_.List(options_.directory));
   for (const std::string& name : names) {
     if (IsLeftover(name)) {  // of a crash
+      leftovers_[name] = {.bytes = 0, .tenant = {}};
       if (auto erased = EraseLeftover(name); !erased) {
         LogWarn("sessions: {}", erased.error().message);
       }
@@ -170,10 +175,6 @@ void SessionStore::Write(SessionRecord record, OnSettled settled) {
   Ask(WriteJob{.record = std::move(record), .settled = std::move(settled)});
 }
 
-void SessionStore::Copy(std::string from, std::string to, OnSettled settled) {
-  Ask(CopyJob{.from = std::move(from), .to = std::move(to), .settled = std::move(settled)});
-}
-
 void SessionStore::Remove(std::string name, OnSettled settled) {
   Ask(RemoveJob{.name = std::move(name), .settled = std::move(settled)});
 }
@@ -228,16 +229,12 @@ void SessionStore::EndBatch(Batch& batch) {
     calling_ = false;
     called_.NotifyAll();
   }
-  // Nobody waits for these: the texts that were replaced.
-  for (const FileId file : batch.replaced) {
-    // A crash might bring the name back to it.
-    if (synced) (void)Overwrite(file);
-    files_.Close(file);
-  }
+  if (synced) (void)EraseReplaced([](const Replaced&) { return false; });  // nobody waits for it
 }
 
 Result<SessionHead> SessionStore::ReadHead(const std::string& name) {
   const std::string path = PathOf(name);
+  known_[name] = {.bytes = 0, .tenant = {}};
   QUIRE_ASSIGN(const FileId file, files_.Open(path, {.read_only = true}));
   std::vector<std::byte> bytes(kSessionHeadBytesMax);
   const auto length = files_.Length(file);
@@ -245,7 +242,7 @@ Result<SessionHead> SessionStore::ReadHead(const std::string& name) {
   files_.Close(file);
   if (!length) return std::unexpected(length.error());
   if (!got) return std::unexpected(got.error());
-  known_[name] = {.bytes = *length, .tenant = {}};
+  known_[name].bytes = *length;
   bytes_ += *length;
   bytes.resize(*got);
   auto head = DecodeSessionHead(bytes, *length);
@@ -291,19 +288,14 @@ Result<void> SessionStore::Overwrite(FileId file) {
   QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
   const std::vector<std::byte> zeros(std::min(length, kEraseChunkBytes));
   for (uint64_t offset = 0; offset < length; offset += zeros.size()) {
-    QUIRE_TRY(files_.WriteAt(
-        file, offset, std::span(zeros).first(std::min<uint64_t>(zeros.size(), length - offset))));
+    const auto written = files_.WriteAt(
+        file, offset, std::span(zeros).first(std::min<uint64_t>(zeros.size(), length - offset)));
+    // Where the disk has no room for zeros it has none of the text: files are written from the
+    // front on.
+    if (!written && written.error().code == ErrorCode::kNoSpace) break;
+    QUIRE_TRY(written);
   }
   return files_.Sync(file);
-}
-
-// A crash within a rename may leave both names to one file: then the session still needs it.
-Result<void> SessionStore::EraseLeftover(const std::string& hidden) {
-  const std::string name = hidden.substr(1, hidden.rfind('.') - 1);
-  const auto session = ReadAll(PathOf(name));
-  const auto leftover = ReadAll(PathOf(hidden));
-  if (session && leftover && *session == *leftover) return files_.Remove(PathOf(hidden));
-  return Erase(PathOf(hidden));
 }
 
 Result<void> SessionStore::Erase(const std::string& path) {
@@ -312,6 +304,62 @@ Result<void> SessionStore::Erase(const std::string& path) {
   files_.Close(file);
   QUIRE_TRY(overwritten);
   return files_.Remove(path);
+}
+
+// What is to go of a file that no session has any more. It stays among the leftovers until that is
+// done.
+Result<void> SessionStore::EraseLeftover(const std::string& hidden) {
+  const auto left = leftovers_.find(hidden);
+  if (left == leftovers_.end()) return {};
+  const std::string name = NameOfHidden(hidden);
+  const std::string path = PathOf(hidden);
+  const auto erased = [&]() -> Result<void> {
+    // First its session's name, for good: a crash that comes after leaves no session without text.
+    QUIRE_TRY(files_.SyncDirectory(options_.directory));
+    if (left->second.tenant) return Erase(path);
+    // A crash within a rename may leave both names to one file: then the session still needs it.
+    const auto session = ReadAll(PathOf(name));
+    if (!session && session.error().code == ErrorCode::kNotFound) return Erase(path);
+    if (!session) return std::unexpected(session.error());
+    QUIRE_ASSIGN(const auto leftover, ReadAll(path));
+    return *session == leftover ? files_.Remove(path) : Erase(path);
+  }();
+  if (!erased && erased.error().code != ErrorCode::kNotFound) {
+    return Fail(erased.error().code, fmt::format("session '{}': {} may have its text yet: {}", name,
+                                                 path, erased.error().message));
+  }
+  bytes_ -= left->second.bytes;
+  leftovers_.erase(left);
+  return {};
+}
+
+// The texts that were replaced, once the names that they had are others' for good: a crash might
+// bring them back. The error is of one for which `matters`; what fails is tried again.
+template <typename Matters>
+Result<void> SessionStore::EraseReplaced(const Matters& matters) {
+  Result<void> erased;
+  std::erase_if(replaced_, [&](const Replaced& each) {
+    const auto overwritten = Overwrite(each.file);
+    if (overwritten) {
+      files_.Close(each.file);
+    } else if (matters(each)) {
+      erased = Fail(overwritten.error().code,
+                    fmt::format("session '{}': an earlier text may be on the disk yet: {}",
+                                each.session, overwritten.error().message));
+    }
+    return overwritten.has_value();
+  });
+  return erased;
+}
+
+Result<void> SessionStore::WriteNew(const std::string& hidden, std::span<const std::byte> bytes) {
+  const std::string path = PathOf(hidden);
+  QUIRE_ASSIGN(const FileId file, files_.Open(path, {.create = true}));
+  auto written = files_.Resize(file, bytes.size());
+  if (written) written = files_.WriteAt(file, 0, bytes);
+  if (written) written = files_.Sync(file);
+  files_.Close(file);
+  return written;
 }
 
 // The directory is synced with the batch.
@@ -330,23 +378,25 @@ Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch
                 fmt::format("session '{}' needs {} bytes; {} has {} of {}", name, bytes.size(),
                             options_.directory, bytes_, options_.bytes_max));
   }
-  const std::string path = PathOfHidden(name, kNewKind);
-  QUIRE_ASSIGN(const FileId file, files_.Open(path, {.create = true}));
-  auto written = files_.Resize(file, bytes.size());
-  if (written) written = files_.WriteAt(file, 0, bytes);
-  if (written) written = files_.Sync(file);
-  files_.Close(file);
-  std::optional<FileId> replaced;
-  if (!is_new) {
-    if (auto old = files_.Open(PathOf(name), {})) replaced = *old;
+  const std::string hidden = HiddenName(name, kNewKind);
+  QUIRE_TRY(EraseLeftover(hidden));
+  auto written = WriteNew(hidden, bytes);
+  std::optional<FileId> old;
+  if (written && !is_new) {
+    if (auto opened = files_.Open(PathOf(name), {})) old = *opened;
   }
-  if (written) written = files_.Rename(path, PathOf(name));
+  if (written) {
+    written = files_.Rename(PathOf(hidden), PathOf(name));
+  }
   if (!written) {
-    (void)files_.Remove(path);
-    if (replaced) files_.Close(*replaced);
+    if (old) files_.Close(*old);
+    leftovers_[hidden] = {.bytes = 0, .tenant = record.head.tenant};
+    (void)EraseLeftover(hidden);
     return written;
   }
-  if (replaced) batch.replaced.push_back(*replaced);
+  if (old) {
+    replaced_.push_back({.file = *old, .session = name, .tenant = before->second.tenant});
+  }
   batch.changed = true;
   bytes_ = bytes_after;
   known_[name] = {.bytes = bytes.size(), .tenant = record.head.tenant};
@@ -355,23 +405,54 @@ Result<void> SessionStore::WriteFileOf(const SessionRecord& record, Batch& batch
   return {};
 }
 
-// First the name, for good: a crash that comes after leaves no session without a text.
 Result<void> SessionStore::RemoveFileOf(const std::string& name) {
+  if (!replaced_.empty()) QUIRE_TRY(files_.SyncDirectory(options_.directory));
+  QUIRE_TRY(EraseReplaced([&](const Replaced& each) { return each.session == name; }));
+  for (const char* const kind : {kNewKind, kEndedKind}) {
+    QUIRE_TRY(EraseLeftover(HiddenName(name, kind)));
+  }
   const auto known = known_.find(name);
   if (known == known_.end()) return {};
-  const std::string hidden = PathOfHidden(name, kEndedKind);
-  if (auto renamed = files_.Rename(PathOf(name), hidden);
+  const std::string hidden = HiddenName(name, kEndedKind);
+  if (auto renamed = files_.Rename(PathOf(name), PathOf(hidden));
       !renamed && renamed.error().code != ErrorCode::kNotFound) {
-    return renamed;
+    return Named(fmt::format("session '{}'", name), renamed.error());
   }
-  bytes_ -= known->second.bytes;
+  leftovers_[hidden] = {.bytes = known->second.bytes, .tenant = known->second.tenant.value_or("")};
   known_.erase(known);
   {
     MutexLock lock(mutex_);
     stored_names_.erase(name);
   }
-  QUIRE_TRY(files_.SyncDirectory(options_.directory));
-  return Erase(hidden);
+  return EraseLeftover(hidden);
+}
+
+// All that can be removed, what earlier calls left too. The error names one that could not.
+Result<void> SessionStore::RemoveFilesOf(const std::string& tenant) {
+  const auto may_be_theirs = [&](const auto& each) {
+    return each.tenant.value_or(tenant) == tenant;
+  };
+  if (!replaced_.empty()) QUIRE_TRY(files_.SyncDirectory(options_.directory));
+  Result<void> removed = EraseReplaced(may_be_theirs);
+  const auto note = [&](Result<void> each) {
+    if (!each) removed = std::move(each);
+  };
+  std::vector<std::string> names;
+  for (const auto& [hidden, file] : leftovers_) {
+    if (may_be_theirs(file)) names.push_back(hidden);
+  }
+  for (const std::string& hidden : names) note(EraseLeftover(hidden));
+  names.clear();
+  for (const auto& [name, file] : known_) {
+    if (file.tenant == tenant) names.push_back(name);
+    if (file.tenant) continue;
+    note(Fail(ErrorCode::kCorrupt,
+              fmt::format("session '{}': its file does not say whose it is, so it is left: end it "
+                          "by its name",
+                          name)));
+  }
+  for (const std::string& name : names) note(RemoveFileOf(name));
+  return removed;
 }
 
 void SessionStore::Do(WriteJob& job, Batch& batch) {
@@ -389,19 +470,6 @@ void SessionStore::Do(WriteJob& job, Batch& batch) {
   });
 }
 
-void SessionStore::Do(CopyJob& job, Batch& batch) {
-  const auto copy = [&]() -> Result<void> {
-    QUIRE_ASSIGN(SessionRecord record, ReadRecord(job.from));
-    record.head.name = job.to;
-    record.head.opened_unix_us = record.head.used_unix_us = UnixMicros();
-    return WriteFileOf(record, batch);
-  };
-  batch.answers.push_back(
-      [copied = copy(), settled = std::move(job.settled)](const Result<void>& synced) mutable {
-        settled(copied ? synced : copied);
-      });
-}
-
 void SessionStore::Do(RemoveJob& job, Batch& batch) {
   Result<void> removed = RemoveFileOf(job.name);
   if (!removed) LogWarn("sessions: '{}' was ended: {}", job.name, removed.error().message);
@@ -414,14 +482,7 @@ void SessionStore::Do(RemoveJob& job, Batch& batch) {
 }
 
 void SessionStore::Do(RemoveAllJob& job, Batch& batch) {
-  std::vector<std::string> names;
-  for (const auto& [name, file] : known_) {
-    if (file.tenant == job.tenant) names.push_back(name);
-  }
-  Result<void> removed;
-  for (const std::string& name : names) {
-    if (auto each = RemoveFileOf(name); !each) removed = std::move(each);
-  }
+  Result<void> removed = RemoveFilesOf(job.tenant);
   batch.changed = true;
   batch.answers.push_back([removed = std::move(removed),
                            settled = std::move(job.settled)](const Result<void>& synced) mutable {

@@ -83,16 +83,16 @@ class SessionStore {
 
   /// Errors: kNoSpace the disk, sessions_max or bytes_max; kIo. The file is as it was
   void Write(SessionRecord record, OnSettled settled);
-  /// A file like another one's, under another name.
-  /// Errors: as Read and Write
-  void Copy(std::string from, std::string to, OnSettled settled);
   /// Overwrites the text, removes the file and gives the name back. That there is no file is no
   /// error.
   ///
-  /// Errors: kIo the file may be there yet, or come back after a crash
+  /// Errors: kIo the file may be there yet, or come back after a crash; asked again, it goes on
+  ///         where that failed
   void Remove(std::string name, OnSettled settled);
-  /// The same for all of a tenant.
-  /// Errors: as Remove
+  /// The same for all of a tenant, and for what of its texts an earlier call could not overwrite.
+  ///
+  /// Errors: as Remove; kCorrupt a file does not say whose it is, and may be the tenant's. They
+  ///         name one session whose text is left
   void RemoveAllOf(std::string tenant, OnSettled settled);
   /// Errors: kNotFound; kCorrupt, kUnsupported, kIo name the file
   void Read(std::string name, OnSessionRead read);
@@ -104,11 +104,6 @@ class SessionStore {
  private:
   struct WriteJob {
     SessionRecord record;
-    OnSettled settled;
-  };
-  struct CopyJob {
-    std::string from;
-    std::string to;
     OnSettled settled;
   };
   struct RemoveJob {
@@ -124,26 +119,37 @@ class SessionStore {
     OnSessionRead read;
   };
   struct Job {
-    std::variant<WriteJob, CopyJob, RemoveJob, RemoveAllJob, ReadJob> what;
+    std::variant<WriteJob, RemoveJob, RemoveAllJob, ReadJob> what;
     uint64_t life;  // of who waits for it, as `lives_`
   };
   struct Batch;
+  struct Known {
+    uint64_t bytes;
+    std::optional<std::string> tenant;  // none: the file does not say
+  };
+  struct Replaced {  // a file without a name
+    FileId file;
+    std::string session;
+    std::optional<std::string> tenant;
+  };
 
   SessionStore(Files& files, const SessionStoreOptions& options);
   Result<void> List();
   void Judge(const std::string& name, Result<SessionHead> head);
   std::string PathOf(const std::string& name) const;
-  std::string PathOfHidden(const std::string& name, const char* kind) const;
   Result<SessionHead> ReadHead(const std::string& name);
   Result<std::vector<std::byte>> ReadAll(const std::string& path);
   Result<SessionRecord> ReadRecord(const std::string& name);
   Result<void> Overwrite(FileId file);
   Result<void> Erase(const std::string& path);
   Result<void> EraseLeftover(const std::string& hidden);
+  template <typename Matters>
+  Result<void> EraseReplaced(const Matters& matters);
+  Result<void> WriteNew(const std::string& hidden, std::span<const std::byte> bytes);
   Result<void> WriteFileOf(const SessionRecord& record, Batch& batch);
   Result<void> RemoveFileOf(const std::string& name);
+  Result<void> RemoveFilesOf(const std::string& tenant);
   void Do(WriteJob& job, Batch& batch);
-  void Do(CopyJob& job, Batch& batch);
   void Do(RemoveJob& job, Batch& batch);
   void Do(RemoveAllJob& job, Batch& batch);
   void Do(ReadJob& job, Batch& batch);
@@ -156,13 +162,13 @@ class SessionStore {
   const SessionStoreOptions options_;
   std::vector<StoredSession> found_;
   std::optional<FileId> lock_;
-  struct Known {
-    uint64_t bytes;
-    std::string tenant;
-  };
-  std::map<std::string, Known> known_;  // by name; of whoever calls Tick, as `files_` is
-  uint64_t bytes_ = 0;
-  bool warned_ = false;  // that writing fails
+  // Of whoever calls Tick, as `files_` is.
+  std::map<std::string, Known> known_;  // by name
+  std::map<std::string, Known>
+      leftovers_;                   // by hidden name: of no session, and not overwritten yet
+  std::vector<Replaced> replaced_;  // the same, of files that have no name
+  uint64_t bytes_ = 0;              // of all but the replaced ones
+  bool warned_ = false;             // that writing fails
 
   Mutex mutex_{LockRank::kLeaf};
   CondVar asked_;

@@ -49,11 +49,18 @@ class SessionStoreTest : public testing::Test {
     return Settled(
         [&](OnSettled settled) { store_->Write(std::move(record), std::move(settled)); });
   }
-  Result<void> Copy(const std::string& from, const std::string& to) {
-    return Settled([&](OnSettled settled) { store_->Copy(from, to, std::move(settled)); });
-  }
   Result<void> Remove(const std::string& name) {
     return Settled([&](OnSettled settled) { store_->Remove(name, std::move(settled)); });
+  }
+  Result<void> RemoveAllOf(const std::string& tenant) {
+    return Settled([&](OnSettled settled) { store_->RemoveAllOf(tenant, std::move(settled)); });
+  }
+  /// Whether any file has it, open ones too.
+  bool IsOnDisk(const std::vector<TokenId>& text) {
+    const auto needle = std::as_bytes(std::span(text));
+    return std::ranges::any_of(files_.Paths(), [&](const std::string& path) {
+      return !std::ranges::search(*files_.Contents(path), needle).empty();
+    });
   }
   Result<SessionRecord> Read(const std::string& name) {
     std::optional<Result<SessionRecord>> outcome;
@@ -89,17 +96,14 @@ TEST_F(SessionStoreTest, WhatSettledOutlivesACrash) {
   ASSERT_TRUE(Write(Of("b", {})).has_value());
   unix_us_ = 2'000'000;
   ASSERT_TRUE(Write(Of("a", {1, 2, 3, 4})).has_value());
-  ASSERT_TRUE(Copy("a", "c").has_value());
   ASSERT_TRUE(Remove("b").has_value());
   Crash();
-  EXPECT_EQ(NamesFound(), (std::vector<std::string>{"a", "c"}));
+  EXPECT_EQ(NamesFound(), (std::vector<std::string>{"a"}));
   EXPECT_EQ(store_->found()[0].head.tenant, "alice");
   EXPECT_EQ(store_->found()[0].head.tokens, 4u);
   EXPECT_EQ(store_->found()[0].head.used_unix_us, 2'000'000u);
   EXPECT_EQ(TextOf("a"), (std::vector<TokenId>{1, 2, 3, 4}));
-  EXPECT_EQ(TextOf("c"), (std::vector<TokenId>{1, 2, 3, 4}));
   EXPECT_EQ(Read("b").error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(Copy("b", "d").error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(SessionStoreTest, ACrashAtAnyPointLeavesTheOldOrTheNew) {
@@ -153,7 +157,7 @@ TEST_F(SessionStoreTest, AFullDiskLeavesTheOldFile) {
   ASSERT_TRUE(Write(Of("a", {1, 2, 3})).has_value());
   files_.set_disk_bytes(files_.bytes_used() + 40);
   EXPECT_EQ(Write(Of("a", std::vector<TokenId>(50, 7))).error().code, ErrorCode::kNoSpace);
-  EXPECT_EQ(Copy("a", "b").error().code, ErrorCode::kNoSpace);
+  EXPECT_EQ(Write(Of("b", {1, 2, 3})).error().code, ErrorCode::kNoSpace);
   EXPECT_EQ(TextOf("a"), (std::vector<TokenId>{1, 2, 3}));
   files_.set_disk_bytes(1 << 20);
   EXPECT_TRUE(Write(Of("a", {4})).has_value());
@@ -191,20 +195,6 @@ TEST_F(SessionStoreTest, WhatJustFitsIsWrittenAndRead) {
   EXPECT_EQ(Write(Of("b", {})).error().code, ErrorCode::kNoSpace);
 }
 
-TEST_F(SessionStoreTest, ACopyBeginsWhereItWasMade) {
-  unix_us_ = 5;
-  SessionRecord record = Of("a", {1});
-  record.head.opened_unix_us = 3;
-  ASSERT_TRUE(Write(record).has_value());
-  unix_us_ = 9;
-  ASSERT_TRUE(Copy("a", "b").has_value());
-  EXPECT_EQ(Read("a").value().head.opened_unix_us, 3u);
-  EXPECT_EQ(Read("a").value().head.used_unix_us, 5u);
-  EXPECT_EQ(Read("b").value().head.opened_unix_us, 9u);
-  EXPECT_EQ(Read("b").value().head.used_unix_us, 9u);
-  EXPECT_EQ(Read("b").value().head.tenant, "alice");
-}
-
 TEST_F(SessionStoreTest, AllOfATenantAreRemovedAndNobodyElses) {
   ASSERT_TRUE(Write(Of("a", {1})).has_value());
   ASSERT_TRUE(Write(Of("b", {2})).has_value());
@@ -213,16 +203,93 @@ TEST_F(SessionStoreTest, AllOfATenantAreRemovedAndNobodyElses) {
   ASSERT_TRUE(Write(other).has_value());
   Open();  // those that this process did not write too
   ASSERT_TRUE(Write(Of("d", {4})).has_value());
-  const auto remove = [&](OnSettled settled) { store_->RemoveAllOf("alice", std::move(settled)); };
-  ASSERT_TRUE(Settled(remove).has_value());
+  ASSERT_TRUE(RemoveAllOf("alice").has_value());
   EXPECT_EQ(files_.Paths(), (std::vector<std::string>{"sessions/.lock", "sessions/c"}));
   EXPECT_EQ(TextOf("c"), std::vector<TokenId>{3});
   EXPECT_EQ(store_->ClaimStored("a").error().code, ErrorCode::kNotFound);
-  ASSERT_TRUE(Settled(remove).has_value());
+  ASSERT_TRUE(RemoveAllOf("alice").has_value());
   // What cannot be removed is said.
   ASSERT_TRUE(Write(Of("a", {1})).has_value());
   files_.StopAfter(0);
-  EXPECT_EQ(Settled(remove).error().code, ErrorCode::kIo);
+  EXPECT_EQ(RemoveAllOf("alice").error().code, ErrorCode::kIo);
+}
+
+// Whatever call of the disk fails on the way: of what was ended, written or written anew before.
+TEST_F(SessionStoreTest, AnErasureThatIsConfirmedIsTrue) {
+  const std::vector<TokenId> text(20, 0x51a7e5);
+  constexpr uint64_t kWorks = ~uint64_t{0};
+  enum class Before { kRemoves, kWrites, kRewrites };
+  for (const Before before : {Before::kRemoves, Before::kWrites, Before::kRewrites}) {
+    bool failed = true;
+    for (uint64_t operations = 1; failed; ++operations) {
+      ASSERT_LT(operations, 40u);
+      ASSERT_TRUE(Write(Of("a", text)).has_value());
+      const FileId of_a = files_.Open("sessions/a", {.read_only = true}).value();
+      files_.StopAfter(operations);
+      if (before == Before::kRemoves) (void)Remove("a");
+      if (before == Before::kWrites) (void)Write(Of("b", text));
+      if (before == Before::kRewrites) (void)Write(Of("a", {1}));
+      failed = files_.stopped();
+      if (failed && IsOnDisk(text)) {
+        const auto erased = RemoveAllOf("alice");
+        EXPECT_EQ(erased.error().code, ErrorCode::kIo) << operations;
+        EXPECT_NE(erased.error().message.find("session '"), std::string::npos)
+            << erased.error().message;
+      }
+      files_.StopAfter(kWorks);
+      ASSERT_TRUE(RemoveAllOf("alice").has_value()) << operations;
+      EXPECT_FALSE(IsOnDisk(text)) << operations;
+      EXPECT_EQ(files_.Paths(), std::vector<std::string>{"sessions/.lock"}) << operations;
+      std::vector<std::byte> bytes(files_.Length(of_a).value());
+      ASSERT_EQ(files_.ReadAt(of_a, 0, bytes).value(), bytes.size());
+      EXPECT_TRUE(std::ranges::all_of(bytes, [](std::byte each) { return each == std::byte{0}; }));
+      files_.Close(of_a);
+      EXPECT_TRUE(Write(Of("a", {1})).has_value());
+      ASSERT_TRUE(Remove("a").has_value());
+    }
+  }
+}
+
+TEST_F(SessionStoreTest, AnErasureNamesTheSessionThatIsLeft) {
+  ASSERT_TRUE(Write(Of("gone", {1})).has_value());
+  ASSERT_TRUE(Write(Of("left", {2})).has_value());
+  files_.StopAfter(6);  // of the six that the first one needs
+  const auto erased = RemoveAllOf("alice");
+  EXPECT_NE(erased.error().message.find("session 'left'"), std::string::npos)
+      << erased.error().message;
+  EXPECT_EQ(files_.Paths(), (std::vector<std::string>{"sessions/.lock", "sessions/left"}));
+}
+
+TEST_F(SessionStoreTest, AFileOfNobodyKnownMayBeTheirs) {
+  ASSERT_TRUE(Write(Of("a", {1})).has_value());
+  ASSERT_TRUE(Write(Of("b", {1})).has_value());
+  FileOf("b")[100] ^= std::byte{4};
+  Open();
+  const auto erased = RemoveAllOf("alice");
+  EXPECT_EQ(erased.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(erased.error().message.find("session 'b'"), std::string::npos);
+  EXPECT_EQ(files_.Paths(), (std::vector<std::string>{"sessions/.lock", "sessions/b"}));
+  ASSERT_TRUE(Remove("b").has_value());
+  EXPECT_TRUE(RemoveAllOf("alice").has_value());
+}
+
+TEST_F(SessionStoreTest, WhatACrashLeftIsErasedOnceItCanBe) {
+  const std::vector<TokenId> text(20, 0x51a7e5);
+  ASSERT_TRUE(Write(Of("a", text)).has_value());
+  files_.StopAfter(3);  // renamed, and the directory is synced
+  EXPECT_FALSE(Remove("a").has_value());
+  files_.KillProcess();
+  store_.reset();
+  files_.Restart();
+  files_.StopAfter(2);  // the disk fails again once it is listed
+  auto opened = SessionStore::Open(files_, options_);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  store_ = *std::move(opened);
+  ASSERT_TRUE(IsOnDisk(text));
+  EXPECT_EQ(RemoveAllOf("alice").error().code, ErrorCode::kIo);
+  files_.StopAfter(~uint64_t{0});
+  EXPECT_TRUE(RemoveAllOf("alice").has_value());
+  EXPECT_EQ(files_.Paths(), std::vector<std::string>{"sessions/.lock"});
 }
 
 TEST_F(SessionStoreTest, WhatIsDamagedIsNamedAndLeftAlone) {
@@ -325,19 +392,35 @@ TEST(SessionStoreFilesTest, NoFileStaysOpen) {
       store->Write({.head = {.name = name}, .text = {1}}, count);
     }
     store->Write({.head = {.name = "a"}, .text = std::vector<TokenId>(1000)}, count);  // too large
-    store->Copy("a", "c", count);
     store->Remove("b", count);
     store->Read("a", [&](const Result<SessionRecord>& read) { settled += read.has_value(); });
     while (store->Tick()) {
     }
-    EXPECT_EQ(settled, 8);
+    EXPECT_EQ(settled, 7);
     EXPECT_EQ(OpenDescriptors(), before + lock);
     store.reset();
     EXPECT_EQ(OpenDescriptors(), before);
     store = open();
-    EXPECT_EQ(store->found().size(), 2u);
+    EXPECT_EQ(store->found().size(), 1u);
     EXPECT_EQ(OpenDescriptors(), before + lock);
   }
+  std::filesystem::remove_all(directory);
+}
+
+TEST(SessionStoreFilesTest, WhatCannotBeReadIsNotConfirmedAsRemoved) {
+  const std::string directory = testing::TempDir() + "quire_sessions_unreadable";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory + "/a");  // no file
+  const auto files = MakeFiles({.threads_only = true}).value();
+  const auto store =
+      SessionStore::Open(*files, {.directory = directory, .unix_us = [] { return 1; }}).value();
+  int failed = 0;
+  const auto count = [&](const Result<void>& outcome) { failed += outcome ? 0 : 1; };
+  store->RemoveAllOf("alice", count);
+  store->Remove("a", count);
+  while (store->Tick()) {
+  }
+  EXPECT_EQ(failed, 2);
   std::filesystem::remove_all(directory);
 }
 

@@ -1,0 +1,91 @@
+// What a simulated disk holds: as its readers see it, and as a power cut would leave it.
+#ifndef QUIRE_ENV_DISK_IMAGE_H_
+#define QUIRE_ENV_DISK_IMAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "quire/error.h"
+
+namespace quire {
+
+/// Names and files, each with what was not synced yet. It never fails but for want of room: who may
+/// do what, and when, is its user's business.
+///
+/// Threads: one
+class DiskImage {
+ public:
+  struct Change {  // of one file, not synced
+    uint64_t offset = 0;
+    std::vector<std::byte> bytes{};
+    bool resizes = false;  // offset is the new length
+  };
+  struct File {
+    std::vector<std::byte> contents;  // what a reader sees
+    std::vector<std::byte> durable;   // what a power cut leaves for certain
+    std::vector<Change> unsynced;     // what leads from one to the other
+    bool locked = false;
+    bool direct = false;  // past the page cache
+  };
+  using FilePointer = std::shared_ptr<File>;
+  using Names = std::map<std::string, FilePointer>;
+
+  /// What stays of what was not synced is drawn from `prng`, which must outlive it.
+  DiskImage(uint64_t bytes_max, Prng& prng) : bytes_max_(bytes_max), prng_(prng) {}
+
+  void set_bytes_max(uint64_t bytes) { bytes_max_ = bytes; }
+  /// Of all files that have a name.
+  uint64_t bytes_used() const;
+
+  const Names& names() const { return names_; }
+  /// Null: no file has the name.
+  FilePointer Find(const std::string& name) const;
+  /// Null removes the name.
+  void SetName(const std::string& name, FilePointer file);
+  /// Names in a directory will outlive a power cut.
+  void SyncNames(const std::string& directory);
+
+  /// The file has at least this length.
+  ///
+  /// Errors: kNoSpace
+  Result<void> Grow(File& file, uint64_t bytes);
+  /// Exactly this length.
+  ///
+  /// Errors: kNoSpace
+  Result<void> Resize(File& file, uint64_t bytes);
+  static void Write(File& file, uint64_t offset, std::span<const std::byte> bytes);
+  /// What a file would hold after a write of which some sectors are lost.
+  std::vector<std::byte> Torn(const File& file, uint64_t offset, std::span<const std::byte> bytes);
+  static void Sync(File& file);
+
+  /// What was synced stays; of names a first part of the changes, as a journal keeps them, and of
+  /// contents any part, torn at sectors.
+  void LosePower();
+
+ private:
+  struct NameChange {
+    std::string name{};
+    FilePointer file{};  // null: removed
+  };
+
+  static void Apply(std::vector<std::byte>& contents, const Change& change);
+  void WriteTorn(std::vector<std::byte>& contents, uint64_t offset,
+                 std::span<const std::byte> bytes);
+  void MakeDurable(const NameChange& change);
+
+  uint64_t bytes_max_;
+  Prng& prng_;
+  Names names_;
+  Names durable_names_;
+  std::vector<NameChange> unsynced_names_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_ENV_DISK_IMAGE_H_
