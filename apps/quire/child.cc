@@ -39,6 +39,7 @@ Result<nlohmann::json> RunChild(const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {"quire"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
 

@@ -7,6 +7,7 @@
 #include <quire/sequence.h>
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace example {
@@ -27,6 +28,8 @@ struct Driver {
   void (*checksum)(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc, void* on);
   void (*zero)(std::byte* slot, const SlotPieces& pieces, void* on);
   void (*copy)(const std::byte* from, std::byte* to, const SlotPieces& pieces, void* on);
+  void (*copy_out)(const std::byte* slot, const SlotPieces& pieces, std::byte* host, void* on);
+  void (*copy_in)(const std::byte* host, const SlotPieces& pieces, std::byte* slot, void* on);
   void (*read_rows)(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                     int64_t out_head_stride, void* on);
   void* (*record_event)(void* stream);
@@ -107,6 +110,12 @@ class CudaBlockOps final : public BlockOps {
   void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) override {
     driver_.copy(from, to, pieces, stream_);
   }
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
+    driver_.copy_out(slot, pieces, host, stream_);
+  }
+  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
+    driver_.copy_in(host, pieces, slot, stream_);
+  }
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                 int64_t out_head_stride) override {
     driver_.read_rows(stream, slot, at, out, out_head_stride, stream_);
@@ -117,6 +126,8 @@ class CudaBlockOps final : public BlockOps {
   const Driver& driver_;
   void* const stream_;
 };
+
+static_assert(!std::is_abstract_v<CudaBlockOps>);
 
 class CudaAttention final : public AttentionBackend {
  public:

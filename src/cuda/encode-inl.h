@@ -85,7 +85,7 @@ class EncodeKernel {
         args_.sealed_slot + codec::ScaleAt(args_.sealed, head_, first_ + self_.id());
     *reinterpret_cast<uint16_t*>(at) = token.scale;
     if (Format::kHasMids) {
-      *reinterpret_cast<uint16_t*>(at + args_.sealed.block_tokens * 2) = token.mid;
+      *reinterpret_cast<uint16_t*>(at + uint64_t{args_.sealed.block_tokens} * 2) = token.mid;
     }
   }
 

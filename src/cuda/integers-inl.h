@@ -23,6 +23,11 @@ consteval TableWords WordsOf(const codec::IntegerTable& table) {
   return words;
 }
 
+/// A thread's word of step `s` of a tile.
+QUIRE_KERNEL uint32_t LoadStep(const std::byte* tile, uint64_t s) {
+  return Load<uint32_t>(tile + s * codec::kStepBytes);
+}
+
 /// The bytes of a table for the low half of every byte of `codes`; upper halves are ignored.
 template <const codec::IntegerTable& kTable>
 QUIRE_KERNEL uint32_t LookUp(uint32_t codes) {

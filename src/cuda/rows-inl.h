@@ -81,7 +81,7 @@ QUIRE_KERNEL float ReadOne(const StreamLayout& stream, const std::byte* slot, ui
     const std::byte* at = slot + codec::ScaleAt(stream, head, token);
     const float scale = F16ToF32(Load<uint16_t>(at));
     float mid = 0.0f;
-    if (Format::kHasMids) mid = F16ToF32(Load<uint16_t>(at + stream.block_tokens * 2));
+    if (Format::kHasMids) mid = F16ToF32(LoadHalf(at, stream.block_tokens));
     const float product =
         scale * Format::ValueOf(codec::LoadCode(Format::kLayout, stream, plane, token, d));
     return mid + product;

@@ -110,6 +110,11 @@ QUIRE_KERNEL T Load(const std::byte* from) {
   return *reinterpret_cast<const T*>(from);
 }
 
+/// Number `index` of 16 bits each.
+QUIRE_KERNEL uint16_t LoadHalf(const std::byte* from, uint64_t index) {
+  return Load<uint16_t>(from + index * 2);
+}
+
 /// Partial sums of a row (docs/numerics.md, Tree16).
 inline constexpr uint32_t kPartials = 16;
 

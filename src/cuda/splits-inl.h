@@ -260,7 +260,7 @@ class SplitsKernel {
       if constexpr (kEncodes<Format>) {
         const std::byte* at = slot + codec::ScaleAt(stream, kv_head_, InBlock(tokens[w]));
         scale = WidenF16(Load<uint16_t>(at));
-        if (Format::kHasMids) mid = WidenF16(Load<uint16_t>(at + stream.block_tokens * 2));
+        if (Format::kHasMids) mid = WidenF16(LoadHalf(at, stream.block_tokens));
       }
       QUIRE_DEVICE_UNROLL
       for (uint32_t q = 0; q < kQueries; ++q) {
@@ -315,27 +315,27 @@ class SplitsKernel {
       }
     };
     if constexpr (kLayout == codec::CodeLayout::kByteTiles) {
-      const std::byte* at = column + lane * 2;
+      const std::byte* at = column + uint64_t{lane} * 2;
       QUIRE_DEVICE_UNROLL_BY(8)
       for (uint32_t s = 0; s < DivUp(dim, 2u); ++s) {
-        add(s, Load<uint32_t>(at + s * codec::kStepBytes));
+        add(s, LoadStep(at, s));
       }
     } else if constexpr (kLayout == codec::CodeLayout::kNibbleTiles) {
-      const std::byte* at = column + lane * 4;
+      const std::byte* at = column + uint64_t{lane} * 4;
       QUIRE_DEVICE_UNROLL_BY(4)
       for (uint32_t s = 0; s < DivUp(dim, 4u); ++s) {
-        const NibbleStep step = ReadNibbles<Format>(Load<uint32_t>(at + s * codec::kStepBytes));
+        const NibbleStep step = ReadNibbles<Format>(LoadStep(at, s));
         add(2 * s, step.first);
         add(2 * s + 1, step.second);
       }
     } else {
       const uint32_t tiles = DivUp(codec::PairCount(InnerAxis::kToken, dim), codec::kPairTileTerms);
       for (uint32_t t = 0; t < tiles; ++t) {
-        const std::byte* at = column + t * codec::kPairTileBytes + lane * 4;
-        const auto signs = Load<uint32_t>(at + 4 * codec::kStepBytes);
+        const std::byte* at = column + uint64_t{t} * codec::kPairTileBytes + uint64_t{lane} * 4;
+        const auto signs = LoadStep(at, 4);
         QUIRE_DEVICE_UNROLL
         for (uint32_t s = 0; s < 4; ++s) {
-          const PairStep step = ReadPairs(Load<uint32_t>(at + s * codec::kStepBytes), signs, s);
+          const PairStep step = ReadPairs(LoadStep(at, s), signs, s);
           const uint32_t word = (t * 4 + s) * 4;
           add(word, step.first.first);
           add(word + 1, step.second.first);
@@ -384,7 +384,7 @@ class SplitsKernel {
             SlotOf(args_.tables.sealed, t) + codec::ScaleAt(shape_.value, kv_head_, InBlock(t));
         shared_.value_scale[t] = WidenF16(Load<uint16_t>(at));
         if (Format::kHasMids) {
-          shared_.value_mid[t] = WidenF16(Load<uint16_t>(at + shape_.value.block_tokens * 2));
+          shared_.value_mid[t] = WidenF16(LoadHalf(at, shape_.value.block_tokens));
         }
       }
     }
@@ -660,19 +660,19 @@ class SplitsKernel {
     };
     if constexpr (Format::kLayout == codec::CodeLayout::kByteTiles) {
       QUIRE_DEVICE_UNROLL
-      for (uint32_t s = 0; s < 8; ++s) add(s, Load<uint32_t>(tile + s * codec::kStepBytes), 0, 1);
+      for (uint32_t s = 0; s < 8; ++s) add(s, LoadStep(tile, s), 0, 1);
     } else if constexpr (Format::kLayout == codec::CodeLayout::kNibbleTiles) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t s = 0; s < 4; ++s) {
-        const NibbleStep step = ReadNibbles<Format>(Load<uint32_t>(tile + s * codec::kStepBytes));
+        const NibbleStep step = ReadNibbles<Format>(LoadStep(tile, s));
         add(2 * s, step.first, 0, 1);
         add(2 * s + 1, step.second, 0, 1);
       }
     } else {
-      const auto signs = Load<uint32_t>(tile + 4 * codec::kStepBytes);
+      const auto signs = LoadStep(tile, 4);
       QUIRE_DEVICE_UNROLL
       for (uint32_t s = 0; s < 4; ++s) {
-        const PairStep step = ReadPairs(Load<uint32_t>(tile + s * codec::kStepBytes), signs, s);
+        const PairStep step = ReadPairs(LoadStep(tile, s), signs, s);
         add(2 * s, step.first.first, 0, 1);
         add(2 * s + 1, step.first.second, 0, 1);
         add(2 * s, step.second.first, 2, 3);

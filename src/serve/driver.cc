@@ -68,8 +68,9 @@ std::vector<Response> RunAll(Engine& engine, std::span<const Request> requests,
     const TickReport report = engine.Tick();
     std::erase_if(open, [&](const auto& each) {
       auto response = Drain(engine, each.first, each.second, on_event);
-      if (response) responses[each.second] = *std::move(response);
-      return response.has_value();
+      if (!response) return false;
+      responses[each.second] = *std::move(response);
+      return true;
     });
     if (!report.worked && !open.empty()) engine.AwaitChange(report.wait_us);
   }

@@ -53,8 +53,8 @@ struct AscendingTable16 : Table16<kTable, kIntegersPerOne> {
 
   /// From here on, code i is nearer than code i - 1: halfway, in f32.
   static constexpr float Threshold(size_t i) {
-    constexpr std::array<float, 16> values = Table16<kTable, kIntegersPerOne>::kValues;
-    return (values[i - 1] + values[i]) * 0.5f;
+    constexpr std::array<float, 16> kNumbers = Table16<kTable, kIntegersPerOne>::kValues;
+    return (kNumbers[i - 1] + kNumbers[i]) * 0.5f;
   }
 
   static constexpr uint8_t CodeOf(float scaled) {

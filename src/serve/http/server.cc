@@ -126,7 +126,7 @@ class ServerImpl final : public Server {
     const auto ok = [&](auto&& step) {
       if (!error) step();
     };
-    acceptor.open(endpoint.protocol(), error);
+    (void)acceptor.open(endpoint.protocol(), error);
     ok([&] { acceptor.set_option(tcp::acceptor::reuse_address(true), error); });
     ok([&] { acceptor.bind(endpoint, error); });
     ok([&] { acceptor.listen(asio::socket_base::max_listen_connections, error); });
