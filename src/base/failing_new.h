@@ -73,6 +73,11 @@ inline void Deallocate(void* memory) {
 
 void* operator new(size_t bytes) { return quire::AllocateOrFail(bytes); }
 void* operator new[](size_t bytes) { return quire::AllocateOrFail(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept try {
+  return quire::AllocateOrFail(bytes);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return quire::AllocateOrFail(bytes, static_cast<size_t>(alignment));
 }

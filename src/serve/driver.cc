@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "base/sync_point.h"
+
 namespace quire::serve {
 
 Driver::Driver(Engine& engine) : engine_(engine), thread_([this] { Turn(); }) {}
@@ -11,6 +13,7 @@ Driver::Driver(Engine& engine) : engine_(engine), thread_([this] { Turn(); }) {}
 Driver::~Driver() {
   ending_.store(true, std::memory_order_release);
   engine_.CancelAll();  // and wakes it
+  AtSyncPoint("driver: asked to end");
   thread_.join();
 }
 
@@ -24,13 +27,16 @@ void Driver::Turn() {
     // Before the Tick, so that it takes in the cancellations that came with it.
     const bool ending = ending_.load(std::memory_order_acquire);
     if (ending) engine_.CancelAll();  // what was submitted after the first time too
+    AtSyncPoint("driver: before a tick");
     const TickReport report = engine_.Tick();
     {
       MutexLock lock(mutex_);
       stats_ = engine_.stats();
     }
     if (ending && report.settled) return;  // who awaits an answer has it
-    if (!report.worked) engine_.AwaitChange(report.wait_us);
+    // That Tick may have taken in what was to wake this thread for its end.
+    const bool just_asked = !ending && ending_.load(std::memory_order_acquire);
+    if (!report.worked && !just_asked) engine_.AwaitChange(report.wait_us);
   }
 }
 

@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <semaphore>
+#include <string_view>
 #include <thread>
 
+#include "base/sync_point.h"
 #include "serve/test_util.h"
 
 namespace quire::serve {
@@ -22,6 +26,25 @@ class DriverTest : public EngineTest {
     return {};
   }
 };
+
+TEST_F(DriverTest, EndsThoughTheTickTookInWhatWasToWakeIt) {
+  Make(24);
+  std::binary_semaphore asked(0);
+  std::atomic<bool> waits = false;
+  std::atomic<bool> waited = false;
+  const SyncPointHandler handler([&](std::string_view name) {
+    if (name == "driver: asked to end") asked.release();
+    if (name == "driver: before a tick" && waits && !waited.exchange(true)) asked.acquire();
+  });
+  {
+    const Driver driver(*engine_);
+    Await(engine_->Submit({.prompt = SomeTokens(20, 1), .max_tokens = 2}).value());
+    waits = true;
+    engine_->CancelAll();  // wakes it
+    while (!waited) std::this_thread::yield();
+  }
+  EXPECT_TRUE(waited);
+}
 
 TEST_F(DriverTest, CallersOnManyThreadsGetTheAnswersOfOne) {
   constexpr uint64_t kCallers = 4;
