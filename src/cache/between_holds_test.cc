@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "cache/meanwhile_test_util.h"
 #include "cache/twins_test_util.h"
@@ -97,6 +98,27 @@ TEST(BetweenHolds, ALookupIsNotForEver) {
   }
   EXPECT_EQ(looks, 8);
   EXPECT_EQ(cache.Resident(prompt), 4u * kBlock);
+}
+
+// Between the look and the hold a shrink moves what was found.
+TEST(BetweenHolds, APathThatMovesMeanwhileIsReadWhereItIs) {
+  TestCache cache(20);
+  cache.Run(SomeTokens(8 * kBlock, 1)).reset();
+  const auto prompt = SomeTokens(5 * kBlock + 1, 2);
+  cache.Run(prompt).reset();
+  ASSERT_EQ(cache.cache->Evict(8), 8u);
+  bool moved = false;
+  const auto acquire = [&] {
+    const SyncPointHandler handler([&](std::string_view name) {
+      if (name != "acquire: before blocks are leased" || std::exchange(moved, true)) return;
+      Must(cache.cache->Resize(cache.BytesFor(8)));
+    });
+    return Must(cache.cache->Acquire({.identity = &cache.identity, .tokens = prompt}));
+  };
+  const auto sequence = Must(cache.cache->Open(acquire(), {}));
+  EXPECT_TRUE(moved);
+  EXPECT_EQ(sequence->length(), 5 * kBlock);
+  EXPECT_EQ(cache.model.Differs(*sequence, std::span(prompt).first(5 * kBlock)), "");
 }
 
 // A domain whose quota was free at the first look and is taken at the second.

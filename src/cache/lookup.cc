@@ -143,7 +143,7 @@ std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& pa
   return needed;
 }
 
-bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
+bool LeaseSome(State& state, FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
                std::vector<SlotId>& held) {
   for (uint64_t i = begin; i < end; ++i) {
     const BlockId block = path.blocks[i];
@@ -155,10 +155,13 @@ bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end
     if (!is_held) AddLease(state, block);
     Offer(state, block);  // if the store never got it
     NoteUsed(state, block);
-    for (const SlotId slot : *needed) {
+    for (uint32_t c = 0; c < state.classes.count(); ++c) {
+      const SlotId slot = (*needed)[c];
       if (slot.is_none()) continue;
       HoldSlot(state, slot);
       held.push_back(slot);
+      // Since it was found the same block may have moved, or gone and come back elsewhere.
+      path.slots[c][i] = slot;
     }
     if (!leased.is_none()) DropLease(state, leased);
     leased = is_held ? BlockId::None() : block;
@@ -233,7 +236,7 @@ FoundPath Search::FindBlocks(std::span<const TokenId> tokens, const PublishLocat
 }
 
 // False: some of it went since it was found, and nothing is held.
-bool Search::LeasePath(const FoundPath& path, std::vector<SlotId>& held) {
+bool Search::LeasePath(FoundPath& path, std::vector<SlotId>& held) {
   BlockId leased;  // a block of the path that has a lease of ours
   bool all = true;
   LockedState::ForPieces(path.blocks.size(), [&](size_t begin, size_t end) {

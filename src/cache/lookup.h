@@ -74,7 +74,7 @@ std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& pa
 /// Leases blocks [begin, end) of a path that was found, and holds the slots that a query after it
 /// needs; `leased` is the block before them that has a lease until now, or none. False: not all is
 /// as it was found. What was held is appended in any case.
-bool LeaseSome(State& state, const FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
+bool LeaseSome(State& state, FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
                std::vector<SlotId>& held);
 
 /// What is remembered of the gone blocks with these keys, each the child of the one before. False:
@@ -110,7 +110,7 @@ class Search {
                                 const PublishLocation& location);
   /// Holds what a query after a path that was found needs. False: some of it went since it was
   /// found, and nothing is held.
-  bool LeasePath(const FoundPath& path, std::vector<SlotId>& held);
+  bool LeasePath(FoundPath& path, std::vector<SlotId>& held);
 
  private:
   std::vector<Digest> KeysBelow(std::span<const TokenId> prompt, const PublishLocation& location,
