@@ -2,16 +2,13 @@
 // their tokens. Leases and what the store has are objects of their own, with tests of their own.
 #include "cache/directory.h"
 
-// gtest before rapidcheck
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
 #include <set>
 
 #include "base/prng.h"
+#include "cache/lock_step.h"
 #include "cache/test_util.h"
 
 namespace quire::cache {
@@ -326,13 +323,7 @@ class LockStep {
 
 RC_GTEST_PROP(DirectoryProperty, AgreesWithANaiveOne, (const std::vector<uint64_t>& seeds)) {
   LockStep both;
-  for (const uint64_t seed : seeds) {
-    Prng prng(seed);
-    for (int i = 0; i < 3; ++i) {
-      both.Step(prng);
-      RC_ASSERT(!::testing::Test::HasFailure());
-    }
-  }
+  StepFromSeeds(both, seeds, 3);
 }
 
 }  // namespace

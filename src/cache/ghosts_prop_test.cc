@@ -1,15 +1,12 @@
 // What is remembered of blocks that are gone, in lock step with a naive one: a list, oldest first.
 #include "cache/ghosts.h"
 
-// gtest before rapidcheck
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-
 #include <algorithm>
 #include <list>
 #include <utility>
 
 #include "base/prng.h"
+#include "cache/lock_step.h"
 
 namespace quire::cache {
 namespace {
@@ -72,13 +69,7 @@ class LockStep {
 
 RC_GTEST_PROP(GhostsProperty, AgreeWithNaiveOnes, (const std::vector<uint64_t>& seeds)) {
   LockStep both;
-  for (const uint64_t seed : seeds) {
-    Prng prng(seed);
-    for (int i = 0; i < 4; ++i) {
-      both.Step(prng);
-      RC_ASSERT(!::testing::Test::HasFailure());
-    }
-  }
+  StepFromSeeds(both, seeds, 4);
 }
 
 }  // namespace

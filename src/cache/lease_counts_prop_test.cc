@@ -2,10 +2,6 @@
 // from what holds them, not step by step.
 #include "cache/lease_counts.h"
 
-// gtest before rapidcheck
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -13,6 +9,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "cache/lock_step.h"
 
 namespace quire::cache {
 namespace {
@@ -152,13 +149,7 @@ class LockStep {
 
 RC_GTEST_PROP(LeaseCountsProperty, AgreeWithNaiveOnes, (const std::vector<uint64_t>& seeds)) {
   LockStep both;
-  for (const uint64_t seed : seeds) {
-    Prng prng(seed);
-    for (int i = 0; i < 3; ++i) {
-      both.Step(prng);
-      RC_ASSERT(!::testing::Test::HasFailure());
-    }
-  }
+  StepFromSeeds(both, seeds, 3);
 }
 
 }  // namespace

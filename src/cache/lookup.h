@@ -72,7 +72,8 @@ void CutToHit(const SlotClasses& classes, uint64_t prompt_tokens, FoundPath& pat
 /// found, or it may not be handed out.
 std::optional<PerClass<SlotId>> NeededOf(const State& state, const FoundPath& path, uint64_t i);
 /// Leases blocks [begin, end) of a path that was found, and holds the slots that a query after it
-/// needs; `leased` is the block before them that has a lease until now, or none. False: not all is
+/// needs: those are the path's slots from then on, wherever its blocks have moved since they were
+/// found. `leased` is the block before them that has a lease until now, or none. False: not all is
 /// as it was found. What was held is appended in any case.
 bool LeaseSome(State& state, FoundPath& path, uint64_t begin, uint64_t end, BlockId& leased,
                std::vector<SlotId>& held);
@@ -108,8 +109,8 @@ class Search {
   /// What is remembered of the blocks after the one with `key`, up to the first that is not.
   std::vector<Ghost> FindGhosts(std::span<const TokenId> tokens, Digest key,
                                 const PublishLocation& location);
-  /// Holds what a query after a path that was found needs. False: some of it went since it was
-  /// found, and nothing is held.
+  /// Holds what a query after a path that was found needs; the path's slots are then those that are
+  /// held. False: some of it went since it was found, and nothing is held.
   bool LeasePath(FoundPath& path, std::vector<SlotId>& held);
 
  private:

@@ -2,15 +2,12 @@
 // none is lost or held twice, what it asks for is enough, and what queries see is there.
 #include "cache/sequence_slots.h"
 
-// gtest before rapidcheck
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-
 #include <algorithm>
 #include <set>
 
 #include "base/bits.h"
 #include "base/prng.h"
+#include "cache/lock_step.h"
 #include "cache/test_util.h"
 
 namespace quire::cache {
@@ -171,13 +168,7 @@ class Owner {
 
 void Run(bool encodes, const std::vector<uint64_t>& seeds) {
   Owner owner(encodes);
-  for (const uint64_t seed : seeds) {
-    Prng prng(seed);
-    for (int i = 0; i < 4; ++i) {
-      owner.Step(prng);
-      RC_ASSERT(!::testing::Test::HasFailure());
-    }
-  }
+  StepFromSeeds(owner, seeds, 4);
 }
 
 RC_GTEST_PROP(SequenceSlotsProperty, LoseNoneUnderWindows, (const std::vector<uint64_t>& seeds)) {

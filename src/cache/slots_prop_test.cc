@@ -2,10 +2,6 @@
 // holders, its generation, its writer and its bytes.
 #include "cache/slots.h"
 
-// gtest before rapidcheck
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -14,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/prng.h"
+#include "cache/lock_step.h"
 #include "cache/test_util.h"
 
 namespace quire::cache {
@@ -308,13 +305,7 @@ class LockStep {
 
 void Run(bool encodes, const std::vector<uint64_t>& seeds) {
   LockStep both(encodes);
-  for (const uint64_t seed : seeds) {
-    Prng prng(seed);
-    for (int i = 0; i < 3; ++i) {
-      both.Step(prng);
-      RC_ASSERT(!::testing::Test::HasFailure());
-    }
-  }
+  StepFromSeeds(both, seeds, 3);
 }
 
 RC_GTEST_PROP(SlotsProperty, RunsOfPiecesAgreeWithNaiveOnes, (const std::vector<uint64_t>& seeds)) {

@@ -2,16 +2,13 @@
 // store has.
 #include "cache/write_behind.h"
 
-// gtest before rapidcheck
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
 
 #include "base/prng.h"
+#include "cache/lock_step.h"
 
 namespace quire::cache {
 namespace {
@@ -81,13 +78,7 @@ class LockStep {
 
 RC_GTEST_PROP(WriteBehindProperty, AgreesWithANaiveOne, (const std::vector<uint64_t>& seeds)) {
   LockStep both;
-  for (const uint64_t seed : seeds) {
-    Prng prng(seed);
-    for (int i = 0; i < 4; ++i) {
-      both.Step(prng);
-      RC_ASSERT(!::testing::Test::HasFailure());
-    }
-  }
+  StepFromSeeds(both, seeds, 4);
 }
 
 }  // namespace
