@@ -32,27 +32,37 @@ EngineOracle::EngineOracle(const EngineSetup& setup, model::Model& model)
                                                  .clock = clock_},
                                                 identity_, {.sessions_max = 1 << 30}))) {}
 
-serve::Response EngineOracle::Run(serve::Request request) {
+Answer EngineOracle::Run(serve::Request request) {
   const serve::RequestId id = cache::Must(engine_->Submit(std::move(request)));
+  Answer answer;
   while (true) {
     engine_->Tick();
     while (auto event = engine_->Next(id)) {
-      if (auto* response = std::get_if<serve::Response>(&*event)) return std::move(*response);
+      if (const auto* logits = std::get_if<serve::Logits>(&*event)) {
+        answer.logits.insert(answer.logits.end(), logits->rows.begin(), logits->rows.end());
+      } else if (auto* response = std::get_if<serve::Response>(&*event)) {
+        answer.response = std::move(*response);
+        return answer;
+      }
     }
   }
 }
 
-const serve::Response& EngineOracle::Alone(const serve::Request& request) {
+const Answer& EngineOracle::Alone(const serve::Request& request) {
   const model::SamplingOptions& sampling = request.sampling;
+  const serve::KeepOptions& keep = request.keep;
   const auto [place, added] = alone_.try_emplace(
       Question(request.prompt, request.max_tokens, request.stop_tokens, sampling.temperature,
-               sampling.temperature > 0 ? sampling.seed : 0));
+               sampling.temperature > 0 ? sampling.seed : 0, keep.share, keep.by,
+               keep.observe_tokens, request.all_logits));
   if (added) {
     place->second = Run({.prompt = request.prompt,
                          .max_tokens = request.max_tokens,
                          .stop_tokens = request.stop_tokens,
                          .sampling = sampling,
-                         .reuse = false});
+                         .reuse = false,
+                         .keep = keep,
+                         .all_logits = request.all_logits});
   }
   return place->second;
 }
@@ -66,7 +76,8 @@ TurnAnswer EngineOracle::Turn(const Moment& before, const std::vector<TokenId>& 
   const serve::SessionId fork = cache::Must(engine_->ForkSession(before.session));
   TurnAnswer answer;
   answer.response =
-      Run({.prompt = fed, .max_tokens = max_tokens, .stop_tokens = stop_tokens, .session = fork});
+      Run({.prompt = fed, .max_tokens = max_tokens, .stop_tokens = stop_tokens, .session = fork})
+          .response;
   answer.after = {.session = fork,
                   .tokens = before.tokens + fed.size() + answer.response.tokens.size()};
   return answer;

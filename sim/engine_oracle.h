@@ -30,6 +30,12 @@ struct TurnAnswer {
   Moment after{};
 };
 
+/// What a request outside sessions says.
+struct Answer {
+  serve::Response response{};
+  std::vector<float> logits{};  // [positions, vocab], where it asks for all
+};
+
 /// An engine without a store on a budget that holds everything, for one caller at a time.
 class EngineOracle {
  public:
@@ -37,7 +43,7 @@ class EngineOracle {
   EngineOracle(const EngineSetup& setup, model::Model& model);
 
   /// What a request outside sessions answers alone. Valid as long as the oracle.
-  const serve::Response& Alone(const serve::Request& request);
+  const Answer& Alone(const serve::Request& request);
 
   Moment Begin(const model::SamplingOptions& sampling);
   /// What a session answers at `before`, which stays as it is.
@@ -50,10 +56,10 @@ class EngineOracle {
             uint64_t step_tokens) const;
 
  private:
-  using Question =
-      std::tuple<std::vector<TokenId>, uint32_t, std::vector<TokenId>, float, uint64_t>;
+  using Question = std::tuple<std::vector<TokenId>, uint32_t, std::vector<TokenId>, float, uint64_t,
+                              double, serve::KeepBy, uint32_t, bool>;
 
-  serve::Response Run(serve::Request request);
+  Answer Run(serve::Request request);
 
   const EngineSetup& setup_;
   ManualClock clock_;
@@ -62,7 +68,7 @@ class EngineOracle {
   const std::unique_ptr<Executor> executor_;
   const std::unique_ptr<AttentionBackend> attention_;
   const std::unique_ptr<serve::Engine> engine_;
-  std::map<Question, serve::Response> alone_;
+  std::map<Question, Answer> alone_;
 };
 
 }  // namespace quire::sim

@@ -10,6 +10,7 @@
 #include "cache/test_util.h"
 #include "sim/cache_users.h"
 #include "sim/engine_oracle.h"
+#include "sim/engine_outsiders.h"
 #include "sim/engine_setup.h"
 #include "sim/engine_users.h"
 #include "sim/machine.h"
@@ -88,13 +89,15 @@ class EngineSim : private Machine {
                                                  .clock = engine_clock_},
                                                 identity_, engine));
     turn_at_us_ = 0;
-    users_.NoteBudget(cache_->stats().hot_bytes_limit);
+    outsiders_.Begin(*cache_, identity_);
+    NoteBudget();
     users_.Begin(*engine_, tenants_, sessions_->found());
     SetFaults(true);
   }
 
   void Close() {
     users_.End();
+    outsiders_.End();
     engine_.reset();
     sessions_.reset();
     cache_.reset();
@@ -108,6 +111,7 @@ class EngineSim : private Machine {
     if (report_.problems() > 0) return;
     users_.End();
     engine_.reset();  // what it cancels may wait for the disk
+    outsiders_.End();
     CheckDrained();
     if (how == 1) files_.KillProcess();
     if (how > 1) files_.LosePower();
@@ -144,6 +148,7 @@ class EngineSim : private Machine {
     if (report_.problems() > 0) return;
     Act(prng_.NextBelow(1000));
     if (report_.problems() > 0) return;
+    NoteBudget();
     users_.Hear(Readers::kQuick);
     CheckStep();
   }
@@ -173,6 +178,7 @@ class EngineSim : private Machine {
       const uint32_t party = users_.AnyParty();
       users_.EraseParty(party);
       Note(cache_->Erase(tenants_[party]).has_value() ? 1 : 0);
+      if (tenants_[party] == kDefaultTenant) outsiders_.NoteErased();
     } else if (dice < 582) {
       Note(engine_->GiveWay().has_value() ? 1 : 0);
     } else if (dice < 590) {
@@ -181,7 +187,13 @@ class EngineSim : private Machine {
       Crash();
     } else if (dice < 607) {
       Drain();
-    } else if (dice < 630) {
+    } else if (dice < 612) {
+      TakeOutside();
+    } else if (dice < 616) {
+      outsiders_.GiveBack();
+    } else if (dice < 620) {
+      outsiders_.Pin(users_.SomeText());
+    } else if (dice < 640) {
       clock_.Advance(prng_.NextBelow(30'000));
     } else {
       for (uint64_t i = 1 + prng_.NextBelow(12); i > 0; --i) Turn();
@@ -211,7 +223,29 @@ class EngineSim : private Machine {
   void Resize() {
     const uint64_t most = setup_.cache.hot_bytes_max;
     Note(cache_->Resize(most / 4 + prng_.NextBelow(most - most / 4)).has_value() ? 1 : 0);
-    users_.NoteBudget(cache_->stats().hot_bytes_limit);
+  }
+
+  /// What others leave of the budget.
+  uint64_t BudgetBytes() const {
+    const uint64_t bytes = cache_->stats().hot_bytes_limit;
+    return bytes - std::min(bytes, outsiders_.bytes());
+  }
+  void NoteBudget() { users_.NoteBudget(BudgetBytes()); }
+
+  /// An owner outside takes room; an engine that gives way gives it what it asks for.
+  void TakeOutside() {
+    constexpr int kAsksMax = 500;
+    const uint64_t tokens = outsiders_.SomeLength();
+    for (int asks = 0; !outsiders_.Take(tokens); ++asks) {
+      const bool fits = oracle_.Fits(0, BudgetBytes(), tokens, tokens, /*step_tokens=*/16);
+      if (!fits || !engine_->GiveWay()) break;
+      if (asks == kAsksMax) {
+        return Problem(report_.stuck, fmt::format("outside {} tokens find no room", tokens));
+      }
+      Tick();
+      mover_->Tick(0);
+    }
+    NoteBudget();
   }
 
   void Crash() {
@@ -271,6 +305,9 @@ class EngineSim : private Machine {
                                             engine.step_prompt_tokens_max));
     }
     if (report_.steps % 8 > 0) return;
+    if (const std::string wrong = outsiders_.WrongPin(); !wrong.empty()) {
+      Problem(report_.lost_bytes, wrong);
+    }
     static_cast<cache::Core&>(*cache_).CheckDirectory();
     uint64_t store_bytes = 0;
     for (const std::string& path : files_.Paths()) {
@@ -359,6 +396,7 @@ class EngineSim : private Machine {
   EngineOracle oracle_;
   SessionFiles session_files_;
   EngineUsers users_;
+  EngineOutsiders outsiders_{setup_, prng_};
   bool turns_by_itself_ = false;  // as the driver does it, and not at other times
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
   uint64_t turn_at_us_ = 0;       // when the driver would turn the engine though nothing changed

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <variant>
 
@@ -128,6 +129,7 @@ serve::Request EngineUsers::SomeRequest(uint32_t party) {
     request.stop_tokens = {static_cast<TokenId>(prng_.NextBelow(setup_.model.vocab))};
   }
   if (prng_.NextChance(5)) request.on_full = OnFull::kHalt;
+  if (prng_.NextChance(25)) request.on_full = OnFull::kNoEvict;
   if (prng_.NextChance(10)) {
     request.deadline_us = clock_.NowMicros() + 1 + prng_.NextBelow(200'000);
   }
@@ -152,11 +154,23 @@ std::optional<serve::RequestId> EngineUsers::Send(Asked asked) {
   return *id;
 }
 
+serve::KeepOptions EngineUsers::SomeKeep() {
+  constexpr std::array kBy = {serve::KeepBy::kObserved, serve::KeepBy::kAccumulated,
+                              serve::KeepBy::kRecent};
+  return {.share = 0.25 * static_cast<double>(1 + prng_.NextBelow(3)),
+          .by = kBy[prng_.NextBelow(kBy.size())],
+          .observe_tokens = 4 + static_cast<uint32_t>(prng_.NextBelow(30))};
+}
+
 void EngineUsers::Submit() {
   Asked asked = {.party = AnyParty()};
   asked.request = SomeRequest(asked.party);
   asked.request.prompt = SomeText();
   asked.request.reuse = !prng_.NextChance(8);
+  const bool keeps_part = prng_.NextChance(8) && !serve::HasWindows(setup_.cache.geometry);
+  if (keeps_part) asked.request.keep = SomeKeep();
+  asked.request.all_logits = prng_.NextChance(8);
+  if (prng_.NextChance(20)) asked.request.on_full = OnFull::kFewer;
   if (prng_.NextChance(3)) {
     asked.request.sampling = {.temperature = 1.0f, .seed = prng_.NextBelow(3)};
   }
@@ -255,6 +269,8 @@ void EngineUsers::Hear(serve::RequestId id) {
       tell_(&SimReport::stuck, fmt::format("request {} goes on after its end", id.number()));
     if (const auto* token = std::get_if<serve::NewToken>(&*event)) {
       HearToken(id, asked, token->token);
+    } else if (const auto* logits = std::get_if<serve::Logits>(&*event)) {
+      HearLogits(id, asked, *logits);
     } else if (const auto* progress = std::get_if<serve::Progress>(&*event)) {
       Note(progress->done);
       if (progress->done <= asked.read || progress->done > progress->total) {
@@ -296,7 +312,27 @@ const TurnAnswer& EngineUsers::WantOf(Talk& talk) {
 const serve::Response& EngineUsers::WantOf(Asked& asked) {
   if (!asked.talk.empty()) return WantOf(talks_.at(asked.talk)).response;
   if (asked.want == nullptr) asked.want = &oracle_.Alone(asked.request);
-  return *asked.want;
+  return asked.want->response;
+}
+
+// Each position that was computed once, in order; of sessions the oracle has none.
+void EngineUsers::HearLogits(serve::RequestId id, Asked& asked, const serve::Logits& logits) {
+  const uint64_t vocab = setup_.model.vocab;
+  const uint64_t positions = logits.rows.size() / vocab;
+  Note(logits.first_position);
+  Note(positions);
+  const bool in_order = logits.first_position >= asked.logits && positions > 0;
+  asked.logits = logits.first_position + positions;
+  WantOf(asked);
+  const uint64_t at = logits.first_position * vocab;
+  const std::vector<float>& want = asked.want->logits;
+  if (asked.request.all_logits && in_order && logits.rows.size() % vocab == 0 &&
+      at + logits.rows.size() <= want.size() &&
+      std::memcmp(logits.rows.data(), want.data() + at, logits.rows.size() * sizeof(float)) == 0) {
+    return;
+  }
+  tell_(&SimReport::wrong_bytes, fmt::format("logits of request {} for positions [{}, {})",
+                                             id.number(), logits.first_position, asked.logits));
 }
 
 void EngineUsers::HearToken(serve::RequestId id, Asked& asked, TokenId token) {
@@ -353,7 +389,7 @@ void EngineUsers::CheckFinish(serve::RequestId id, Asked& asked, const serve::Re
       }
       return;
     case Finish::kNoSpace:
-      if (asked.request.on_full != OnFull::kHalt) {
+      if (asked.request.on_full != OnFull::kHalt && asked.request.on_full != OnFull::kFewer) {
         tell_(&SimReport::unexplained, fmt::format("request {} halts", id.number()));
       }
       return;
@@ -371,6 +407,7 @@ void EngineUsers::CheckFailure(serve::RequestId id, const Asked& asked,
     return;
   }
   const bool no_room = error.code == ErrorCode::kTooLarge || error.code == ErrorCode::kNoSpace;
+  if (no_room && (request.on_full == OnFull::kNoEvict || !request.keep.keeps_all())) return;
   if (no_room && !Fits(asked, response.prompt_tokens)) return;
   if (!asked.talk.empty()) {
     if (error.code == ErrorCode::kIo) return;  // the disk did not give its text

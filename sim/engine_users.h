@@ -48,6 +48,7 @@ class EngineUsers {
 
   // What they do.
 
+  std::vector<TokenId> SomeText();
   void Submit();
   void Ask();  // a turn of a session
   void CancelOne();
@@ -92,8 +93,9 @@ class EngineUsers {
     bool cancelled_again = false;  // so that it may not stand after all
     uint64_t failures = 0;         // of the files of sessions, when it was asked
     std::vector<TokenId> said{};
-    uint64_t read = 0;  // tokens, as it was told
-    const serve::Response* want = nullptr;
+    uint64_t read = 0;    // tokens, as it was told
+    uint64_t logits = 0;  // position after those that it was told of
+    const Answer* want = nullptr;
   };
   using Requests = std::map<serve::RequestId, Asked>;
   bool Fits(const Asked& asked, uint64_t prompt_tokens) const;
@@ -116,7 +118,7 @@ class EngineUsers {
   };
   using Talks = std::map<std::string, Talk>;
 
-  std::vector<TokenId> SomeText();
+  serve::KeepOptions SomeKeep();
   serve::Request SomeRequest(uint32_t party);
   Talks::iterator AnyTalk();
   std::optional<serve::RequestId> Send(Asked asked);
@@ -132,6 +134,7 @@ class EngineUsers {
   const serve::Response& WantOf(Asked& asked);
   void Hear(serve::RequestId id);
   void HearToken(serve::RequestId id, Asked& asked, TokenId token);
+  void HearLogits(serve::RequestId id, Asked& asked, const serve::Logits& logits);
   void HearLast(serve::RequestId id, Asked& asked, const serve::Response& response);
   void CheckFinish(serve::RequestId id, Asked& asked, const serve::Response& response);
   void CheckFailure(serve::RequestId id, const Asked& asked, const serve::Response& response);

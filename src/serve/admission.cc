@@ -16,11 +16,9 @@ namespace {
 // beside others: else it would be preempted at once.
 constexpr uint64_t kHeadroomBlocks = 4;
 
-// Where nobody will give anything back: what is pinned to be shared, its twins too, may take more
-// room than computing it again.
-bool MayComputeAll(const Cache& cache, bool reuse, uint64_t holders) {
-  return reuse && holders == 0 && cache.stats().published_blocks > 0;
-}
+// Where nobody will give anything back: what is pinned to be shared, its twins too, or what is to
+// be loaded, may take more room than computing it again.
+bool MayComputeAll(bool reuse, uint64_t holders) { return reuse && holders == 0; }
 
 }  // namespace
 
@@ -110,9 +108,11 @@ void Engine::Look(Task& task) {
   while (true) {
     auto opened = Open(task, reuse);
     if (opened) return;
-    const bool no_capacity = opened.error().code == ErrorCode::kNoSpace;
+    // Who takes free room alone waits for nobody: what others give back is cached, not free.
+    const bool no_capacity =
+        opened.error().code == ErrorCode::kNoSpace && task.request().on_full != OnFull::kNoEvict;
     if (no_capacity && FreeCapacityToStart(task)) continue;
-    if (no_capacity && MayComputeAll(components_.cache, reuse, holders())) {
+    if (no_capacity && MayComputeAll(reuse, holders())) {
       reuse = false;
       continue;
     }
@@ -156,7 +156,7 @@ bool Engine::MayFit(uint64_t tokens) const {
 }
 
 Result<void> Engine::Open(Task& task, bool reuse) {
-  const bool is_last = !CanWait() && !MayComputeAll(components_.cache, reuse, holders());
+  const bool is_last = !CanWait() && !MayComputeAll(reuse, holders());
   SequenceOptions options{.reserve_tokens = task.tokens_at_most(),
                           .step_tokens = options_.chunk_tokens_min,
                           .on_full = task.request().on_full,

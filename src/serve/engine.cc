@@ -74,6 +74,9 @@ Result<void> Engine::Check(const Request& request) const {
     return bad(fmt::format("keep.share is {}, must be above 0 and at most 1", request.keep.share));
   }
   if (in_session && !request.keep.keeps_all()) return bad("keep: not in a session");
+  if (!request.keep.keeps_all() && HasWindows(components_.cache.options().geometry)) {
+    return bad("keep: not with this model, which has layers with a window");
+  }
   if (in_session && request.on_full == OnFull::kFewer) return bad("on_full: kFewer in a session");
   return {};
 }

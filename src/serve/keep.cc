@@ -17,6 +17,11 @@ std::string_view KeepByName(KeepBy by) {
   return "unknown";
 }
 
+bool HasWindows(const Geometry& geometry) {
+  return std::ranges::any_of(geometry.groups,
+                             [](const LayerGroup& group) { return group.window_tokens > 0; });
+}
+
 uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens) {
   if (options.by != KeepBy::kObserved) return 0;
   return prompt_tokens - std::min<uint64_t>(prompt_tokens, options.observe_tokens);
@@ -35,12 +40,12 @@ std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_bl
   const uint64_t at_end = std::max(observed, read_open);
   std::vector<uint64_t> blocks(whole_blocks);
   std::iota(blocks.begin(), blocks.end(), 0);
-  // Sinks, then the end, then what is worth most.
+  // Sinks, then the end from its last block on, then what is worth most.
   const auto rank = [&](uint64_t block) {
     return block < options.sink_blocks ? 0 : whole_blocks - block <= at_end ? 1 : 2;
   };
   const auto worth = [&](uint64_t block) {
-    if (options.by == KeepBy::kRecent || block >= importance.size()) return 0.0;
+    if (rank(block) < 2 || options.by == KeepBy::kRecent || block >= importance.size()) return 0.0;
     return importance[block];
   };
   std::ranges::sort(blocks, [&](uint64_t a, uint64_t b) {

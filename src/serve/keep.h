@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/geometry.h"
 #include "quire/identity.h"
 
 namespace quire::serve {
@@ -29,6 +30,9 @@ struct KeepOptions {
 
   bool keeps_all() const { return share >= 1.0; }
 };
+
+/// Layers with a window decide themselves what they keep, so no part of a prompt can be chosen.
+bool HasWindows(const Geometry& geometry);
 
 /// Where the attention that counts begins, for a prompt of so many tokens.
 uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens);

@@ -31,6 +31,15 @@ TEST(BlocksToKeepTest, WhatIsReadOpenStays) {
   EXPECT_EQ(BlocksToKeep(options, 2, profile, {}), (Blocks{0, 1}));
 }
 
+// Where the share is less than the end of the prompt, its last blocks stay, however heavy others are.
+TEST(BlocksToKeepTest, TheEndStaysFromItsLastBlockOn) {
+  const std::vector<double> importance = {9, 1, 8, 2};
+  const NumericProfile profile{.residual_tokens = 16};
+  EXPECT_EQ(BlocksToKeep({.share = 0.25, .observe_tokens = 48}, 4, profile, importance),
+            (Blocks{0, 3}));
+  EXPECT_EQ(BlocksToKeep({.share = 0.5, .observe_tokens = 48}, 4, {}, importance), (Blocks{0, 3}));
+}
+
 TEST(BlocksToKeepTest, WhatIsBehindTheImportanceIsNotRead) {
   const std::vector<double> longer = {0, 2, 1, 0, 99, 99};
   const KeepOptions options{.share = 0.4, .by = KeepBy::kAccumulated};

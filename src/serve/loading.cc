@@ -33,10 +33,8 @@ std::optional<Engine::Costs> Engine::CostsOf(uint64_t tokens, uint64_t bytes) co
 // it. Where others run, what is computed for one is not computed for another.
 bool Engine::CanComputeBeside(const Task& task) const {
   const CacheOptions& options = components_.cache.options();
-  const bool sees_all = std::ranges::none_of(
-      options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens > 0; });
-  return sees_all && options.profile.residual_tokens == 0 && running_.empty() &&
-         task.request().on_full != OnFull::kNoEvict;
+  return !HasWindows(options.geometry) && options.profile.residual_tokens == 0 &&
+         running_.empty() && task.request().on_full != OnFull::kNoEvict;
 }
 
 // Where nothing was measured yet, it is done both ways, or else loaded.

@@ -93,7 +93,8 @@ bool Engine::ReserveCapacity(BatchEntry& entry) {
       entry.tokens /= 2;
       continue;
     }
-    if (task.request().on_full == OnFull::kHalt) {
+    const OnFull on_full = task.request().on_full;
+    if (on_full == OnFull::kHalt || on_full == OnFull::kFewer) {
       task.End(Finish::kNoSpace);
       return false;
     }
@@ -156,6 +157,8 @@ void Engine::TakeSequence(Task& task, Waits waits) {
   std::erase(running_, &task);
   loads_.erase(task.id());
   task.Preempt();
+  // Else it could start again before anybody looks whether its events were taken.
+  if (!mailbox_.HasCapacity(task.id(), Task::kEventsOfAStep)) waits = Waits::kReader;
   if (waits == Waits::kRoom) {
     WaitForCapacity(task);
   } else {

@@ -24,7 +24,7 @@ using SessionId = Id<struct SessionTag, uint64_t>;
 enum class Finish : uint8_t {
   kLength = 1,     // max_tokens generated
   kStop = 2,       // a stop token
-  kNoSpace = 3,    // on_full is kHalt and the cache is full; what was generated stands
+  kNoSpace = 3,    // on_full is kHalt or kFewer and there is no room; what was generated stands
   kCancelled = 4,  // Cancel was called
   kFailed = 5,     // see Response::error
 };
@@ -35,6 +35,7 @@ struct Request {
   uint32_t max_tokens = 16;
   std::vector<TokenId> stop_tokens{};
   model::SamplingOptions sampling{};
+  // With kNoEvict it fails at once where there is no free room, and takes none from others.
   OnFull on_full = OnFull::kReject;
   bool reuse = true;
   KeepOptions keep{};  // with a share below 1 it neither shares nor publishes anything

@@ -163,5 +163,41 @@ TEST_F(StoreTest, MeasuredCostDecidesAndNoAnswerChanges) {
   }
 }
 
+// With windows, what is loaded takes more room at once than what is computed step by step.
+TEST_F(StoreTest, WhatHasNoRoomToBeLoadedIsComputed) {
+  model::ModelConfig config = model::SmallConfig();
+  config.layers = 1;
+  config.window_tokens = 24;
+  config.window_layers = {0};
+  model_ =
+      model::Model::Create(config, model::RandomTensors(config, ComputeType::kF32, 7), {}).value();
+  CacheOptions options{.geometry = model::GeometryOf(config),
+                       .profile = NumericProfile::Uniform(Codec::kF32, kBlockTokens),
+                       .hot_bytes = uint64_t{1} << 26,
+                       .tokens_max = 4096,
+                       .clock = &clock_,
+                       .store = store_};
+  const uint64_t charge =
+      options.hot_bytes / Cache::Create(options).value()->stats().sealed.slots_max;
+  executor_ = MakeThreadPool(1);
+  attention_ = MakeCpuAttention().value();
+  engine_options_.chunk_tokens_min = engine_options_.chunk_tokens_max = 16;
+  engine_options_.outside_retry_us = 1000;
+  options.hot_bytes = charge * 5;
+  cache_ = Cache::Create(options).value();
+  engine_ = MakeEngine(*cache_);
+  const Request request = Of(1, /*tokens=*/180);
+  const Response first = RunOne(request);
+  ASSERT_EQ(first.finish, Finish::kLength) << first.error.message;
+  ASSERT_TRUE(disk_->Flush().has_value());
+  while (cache_->Evict(100) > 0) {
+  }
+  TestClient client(*engine_);
+  const RequestId again = client.Submit(request);
+  client.Finish(1000);
+  EXPECT_EQ(client.Of(again).response->finish, Finish::kLength);
+  EXPECT_EQ(client.Of(again).response->logits_digest, first.logits_digest);
+}
+
 }  // namespace
 }  // namespace quire::serve
