@@ -31,7 +31,7 @@ TEST(BlocksToKeepTest, WhatIsReadOpenStays) {
   EXPECT_EQ(BlocksToKeep(options, 2, profile, {}), (Blocks{0, 1}));
 }
 
-// Where the share is less than the end of the prompt, its last blocks stay, however heavy others are.
+// Where the share is less than the end of the prompt, its last blocks stay, whatever others weigh.
 TEST(BlocksToKeepTest, TheEndStaysFromItsLastBlockOn) {
   const std::vector<double> importance = {9, 1, 8, 2};
   const NumericProfile profile{.residual_tokens = 16};
