@@ -621,10 +621,14 @@ quire_code quire_attend(quire_attention* attention, const quire_attend_request* 
 
 typedef struct quire_disk_store_options {
   size_t size;
-  const char* directory;        // made if there is none
+  const char* directory;        // made if there is none; empty: nothing is on disk, see warm_bytes
   uint64_t bytes_cap;           // of all files together, never exceeded; 0: 8 GiB
   uint64_t commit_interval_us;  // what a crash may lose; 0: 1,000,000
   uint64_t staging_bytes;       // memory for bytes under way; 0: 64 MiB
+  // Memory in front of the disk, for caches whose blocks are on a device; 0: none. It keeps what
+  // was written or read last.
+  uint64_t warm_bytes;
+  uint64_t scrub_bytes_per_s;  // read again in the background; 0: 8 MiB, UINT64_MAX: nothing
 } quire_disk_store_options;
 
 /// Opens the store in a directory, or makes one.
@@ -644,6 +648,66 @@ quire_code quire_disk_store_secret(const quire_disk_store* store, uint8_t secret
 /// As quire_cache_stats_json.
 quire_code quire_disk_store_stats_json(const quire_disk_store* store, char* text, size_t text_bytes,
                                        size_t* length, quire_error* error);
+
+// A load that its caller does not wait for. What has come is held until its ticket ends. A ticket
+// keeps its cache, and is used by one thread at a time.
+
+typedef struct quire_ticket quire_ticket;
+
+typedef struct quire_load_options {
+  size_t size;
+  uint64_t timeout_us;  // what is not there by then is not waited for; 0: no limit
+  // Not 0: the last block is read first, for a caller that computes from the front meanwhile: on a
+  // sequence of quire_ticket_front, and quire_ticket_meet says how far it is. Nothing is found
+  // before it all follows on what was computed.
+  int32_t from_end;
+  uint32_t reserved;  // 0
+  // Called once with `done_data` when the load has ended, maybe before quire_load_begin returns, on
+  // a thread of the store, which waits for it, and so does the end of the ticket: it may not use
+  // the ticket. NULL: nothing is called.
+  void (*on_done)(void* done_data);
+  void* done_data;
+} quire_load_options;
+
+typedef struct quire_load_progress {
+  size_t size;
+  uint64_t blocks;        // to be loaded
+  uint64_t blocks_ready;  // loaded and verified, all layers
+  uint64_t bytes;         // of all blocks
+  uint64_t
+      meet_tokens;      // from_end: tokens before what has come; computing on from there is useless
+  uint64_t elapsed_us;  // to its end
+  uint64_t done;        // 1: it has ended
+} quire_load_progress;
+
+/// Begins what quire_load does. `options` may be NULL. The plan is used up, also when this fails.
+/// Errors: QUIRE_NO_SPACE no free slots for it; QUIRE_UNSUPPORTED from_end where layers have a
+///         window, or with residual_tokens
+quire_code quire_load_begin(quire_plan* plan, const quire_load_options* options,
+                            quire_ticket** ticket, quire_error* error);
+/// Fills a struct whose `size` is set.
+quire_code quire_ticket_progress(const quire_ticket* ticket, quire_load_progress* progress,
+                                 quire_error* error);
+/// Returns when the load has ended.
+/// Errors: QUIRE_DEADLINE not in time, it goes on
+quire_code quire_ticket_wait(const quire_ticket* ticket, uint64_t timeout_us, quire_error* error);
+/// Of a load from the end: what was resident when it began, pinned once more, as a plan of the first
+/// `tokens` of the prompt, to compute from. At least one token of it is missing.
+/// Errors: QUIRE_INVALID_ARGUMENT the load is from the front
+quire_code quire_ticket_front(const quire_ticket* ticket, uint64_t tokens, quire_plan** front,
+                              quire_error* error);
+/// Of a load from the end: the first `tokens` of the prompt are computed and published, and the
+/// caller holds them until the ticket ends. Blocks that end there are not read any more; when all
+/// after them have come it is done. Not more than before: nothing changes.
+/// Errors: QUIRE_INVALID_ARGUMENT the load is from the front
+quire_code quire_ticket_meet(quire_ticket* ticket, uint64_t tokens, quire_error* error);
+/// What has not come yet will not be waited for.
+quire_code quire_ticket_cancel(quire_ticket* ticket, quire_error* error);
+/// Waits for the end. The plan the load was made from, with what came; its reason says why the rest
+/// did not. The ticket is used up.
+quire_code quire_ticket_take(quire_ticket* ticket, quire_plan** loaded, quire_error* error);
+/// Cancels what has not come.
+void quire_ticket_free(quire_ticket* ticket);
 
 // ---- Store --------------------------------------------------------------------------------------
 //

@@ -162,13 +162,14 @@ class DiskStore:
     Several caches may share one; one process at a time owns a directory. Threads: any.
     """
 
-    def __init__(self, directory: str, *, bytes_cap: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608) -> None:
+    def __init__(self, directory: str, *, bytes_cap: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0) -> None:
         """
-        directory: made if there is none.
+        directory: made if there is none. Empty: nothing is on disk, there are warm_bytes alone.
         bytes_cap: hard, of all its files.
         commit_interval_s: what a crash may lose.
         staging_bytes: memory for bytes on their way.
         scrub_bytes_per_s: re-reads what it has, so fast; 0: never.
+        warm_bytes: memory in front of the disk, for caches whose blocks are on a device.
         Raises: BusyError another process has it; UnsupportedError a newer version wrote it; NoSpaceError; IoError.
         """
 
@@ -216,7 +217,19 @@ class Ticket:
 
     @property
     def progress(self) -> dict[str, int]:
-        """blocks to be loaded, blocks_ready, and their bytes."""
+        """
+        blocks to be loaded, blocks_ready, and their bytes; from_end: meet_tokens, the tokens before what has come; elapsed_us, to its end.
+        """
+
+    def front(self, tokens: int) -> Plan:
+        """
+        Of a load from_end: what was resident when it began, pinned once more, as a plan of the first `tokens` of the prompt, to compute from.
+        """
+
+    def meet(self, tokens: int) -> None:
+        """
+        Of a load from_end: the first `tokens` of the prompt are computed and published, and stay held until the ticket ends. Blocks that end there are not read any more.
+        """
 
     @property
     def closed(self) -> bool: ...
@@ -381,12 +394,13 @@ class Cache:
         Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan is used up then too.
         """
 
-    def load(self, plan: Plan, *, timeout_s: float | None = None) -> Ticket:
+    def load(self, plan: Plan, *, timeout_s: float | None = None, from_end: bool = False) -> Ticket:
         """
         Begins to read what the store has of a plan; Ticket.take() gives the plan back, with what came resident.
 
         timeout_s: what is not there by then is left to be computed.
-        Raises: NoSpaceError no room for it. The plan is used up in any case.
+        from_end: the last block first, for a caller that computes the front meanwhile, on Ticket.front(), and says with Ticket.meet() how far it is.
+        Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or residual_tokens. The plan is used up in any case.
         """
 
     def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_us: int = 0) -> int:

@@ -123,10 +123,11 @@ class PyDiskStore : public Handle<DiskStore> {
 };
 /// A load under way. The cache ends last.
 struct TicketState {
-  TicketState(std::shared_ptr<Cache> of, Ticket made)
-      : cache(std::move(of)), ticket(std::move(made)) {}
+  TicketState(std::shared_ptr<Cache> of, bool is_from_end, Ticket made)
+      : cache(std::move(of)), from_end(is_from_end), ticket(std::move(made)) {}
 
   const std::shared_ptr<Cache> cache;
+  const bool from_end;
   std::mutex turn;
   Ticket ticket;
   bool taken = false;

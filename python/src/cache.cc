@@ -320,14 +320,17 @@ void BindBudget(nb::module_& module) {
           "Evicts nothing. Raises: TooLargeError above bytes_max; BusyError more is charged.");
 }
 
-std::shared_ptr<PyTicket> Load(const PyCache& self, PyPlan& plan, std::optional<double> timeout_s) {
+std::shared_ptr<PyTicket> Load(const PyCache& self, PyPlan& plan, std::optional<double> timeout_s,
+                               bool from_end) {
   const std::shared_ptr<Cache> cache = self.get();
   CheckOwner(plan, cache);
-  const LoadOptions options{.timeout_us = ToMicros(timeout_s)};
+  const LoadOptions options{.timeout_us = ToMicros(timeout_s),
+                            .order = from_end ? LoadOrder::kFromEnd : LoadOrder::kFromFront};
   Plan taken = plan.Take();
   const nb::gil_scoped_release release;
   Ticket ticket = Value(cache->Load(std::move(taken), options));
-  return std::make_shared<PyTicket>(std::make_shared<TicketState>(cache, std::move(ticket)));
+  return std::make_shared<PyTicket>(
+      std::make_shared<TicketState>(cache, from_end, std::move(ticket)));
 }
 
 void BindPlan(nb::module_& module) {
@@ -378,9 +381,13 @@ void BindRequests(nb::class_<PyCache>& type) {
            "Raises: NoSpaceError, TooLargeError, InvalidArgumentError, UnsupportedError. The plan "
            "is used up then too.")
       .def("load", &Load, nb::arg("plan"), nb::kw_only(), nb::arg("timeout_s") = nb::none(),
+           nb::arg("from_end") = false,
            "Begins to read what the store has of a plan; Ticket.take() gives the plan back, with "
            "what came resident.\n\ntimeout_s: what is not there by then is left to be computed.\n"
-           "Raises: NoSpaceError no room for it. The plan is used up in any case.")
+           "from_end: the last block first, for a caller that computes the front meanwhile, on "
+           "Ticket.front(), and says with Ticket.meet() how far it is.\n"
+           "Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or "
+           "residual_tokens. The plan is used up in any case.")
       .def(
           "pin",
           [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,

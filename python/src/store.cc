@@ -17,10 +17,11 @@ namespace {
 constexpr uint64_t kWaitStepUs = 20'000;
 
 void Open(PyDiskStore* self, std::string directory, uint64_t bytes_cap, double commit_interval_s,
-          uint64_t staging_bytes, uint64_t scrub_bytes_per_s) {
+          uint64_t staging_bytes, uint64_t scrub_bytes_per_s, uint64_t warm_bytes) {
   const DiskStoreOptions options{.directory = std::move(directory),
                                  .bytes_cap = bytes_cap,
                                  .commit_interval_us = ToMicros(commit_interval_s),
+                                 .warm_bytes = warm_bytes,
                                  .staging_bytes = staging_bytes,
                                  .scrub_bytes_per_s = scrub_bytes_per_s};
   const nb::gil_scoped_release release;
@@ -77,7 +78,29 @@ nb::dict Progress(const PyTicket& self) {
   made["blocks"] = progress.blocks;
   made["blocks_ready"] = progress.blocks_ready;
   made["bytes"] = progress.bytes;
+  made["meet_tokens"] = progress.meet_tokens;
+  made["elapsed_us"] = progress.elapsed_us;
   return made;
+}
+
+// Runs `use` on the ticket of a load from the end.
+template <typename Use>
+auto WithTicketFromEnd(const PyTicket& self, const Use& use) {
+  return WithTicket(self, [&](TicketState& state) {
+    if (!state.from_end) Raise(ErrorCode::kInvalidArgument, "the load is not from_end");
+    return use(state);
+  });
+}
+
+std::shared_ptr<PyPlan> Front(const PyTicket& self, uint64_t tokens) {
+  return WithTicketFromEnd(self, [&](TicketState& state) {
+    return std::make_shared<PyPlan>(
+        std::make_shared<PlanState>(state.cache, state.ticket.Front(tokens)));
+  });
+}
+
+void Meet(const PyTicket& self, uint64_t tokens) {
+  WithTicketFromEnd(self, [&](TicketState& state) { state.ticket.Meet(tokens); });
 }
 
 void BindTicket(nb::module_& module) {
@@ -102,7 +125,15 @@ void BindTicket(nb::module_& module) {
           },
           "Whether the load has ended.")
       .def_prop_ro("progress", &Progress, nb::sig("def progress(self) -> dict[str, int]"),
-                   "blocks to be loaded, blocks_ready, and their bytes.")
+                   "blocks to be loaded, blocks_ready, and their bytes; from_end: meet_tokens, the "
+                   "tokens before what has come; elapsed_us, to its end.")
+      .def(
+          "front", &Front, nb::arg("tokens"),
+          "Of a load from_end: what was resident when it began, pinned once more, as a plan of the "
+          "first `tokens` of the prompt, to compute from.")
+      .def("meet", &Meet, nb::arg("tokens"),
+           "Of a load from_end: the first `tokens` of the prompt are computed and published, and "
+           "stay held until the ticket ends. Blocks that end there are not read any more.")
       .def_prop_ro("closed", &PyTicket::closed)
       .def("close", &PyTicket::Close, "Cancels what has not come.")
       .def(
@@ -125,11 +156,14 @@ void BindStore(nb::module_& module) {
            nb::arg("bytes_cap") = DiskStoreOptions{}.bytes_cap, nb::arg("commit_interval_s") = 1.0,
            nb::arg("staging_bytes") = DiskStoreOptions{}.staging_bytes,
            nb::arg("scrub_bytes_per_s") = DiskStoreOptions{}.scrub_bytes_per_s,
-           "directory: made if there is none.\n"
+           nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes,
+           "directory: made if there is none. Empty: nothing is on disk, there are warm_bytes "
+           "alone.\n"
            "bytes_cap: hard, of all its files.\n"
            "commit_interval_s: what a crash may lose.\n"
            "staging_bytes: memory for bytes on their way.\n"
            "scrub_bytes_per_s: re-reads what it has, so fast; 0: never.\n"
+           "warm_bytes: memory in front of the disk, for caches whose blocks are on a device.\n"
            "Raises: BusyError another process has it; UnsupportedError a newer version wrote it; "
            "NoSpaceError; IoError.")
       .def(

@@ -50,6 +50,42 @@ def test_another_cache_loads_what_the_first_published(tmp_path, codec):
         assert cache.stats()["loaded_total"] == 4
 
 
+def test_the_front_is_computed_while_the_end_is_read(tmp_path):
+    directory = str(tmp_path / "store")
+    fill(directory)
+    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+        cache = make_cache(store=store)
+        identity = identity_of(store)
+        ticket = cache.load(cache.acquire(PROMPT, identity), from_end=True)
+        front = cache.open(ticket.front(32))
+        append(front, PROMPT[:32])
+        front.commit(PROMPT[:32])
+        ticket.meet(32)
+        plan = ticket.take()
+        assert plan.resident_tokens == 64
+        np.testing.assert_array_equal(cache.open(plan).gather(1, "key"),
+                                      rows(PROMPT[:64], 1, KV_HEADS, "key").transpose(1, 0, 2))
+        again = make_cache(store=store)
+        ticket = again.load(again.acquire(PROMPT, identity))
+        assert ticket.wait(60)
+        assert ticket.progress["meet_tokens"] <= 64 and ticket.progress["elapsed_us"] > 0
+        with pytest.raises(quire.InvalidArgumentError, match="from_end"):
+            ticket.front(32)
+        with pytest.raises(quire.InvalidArgumentError, match="from_end"):
+            ticket.meet(32)
+
+
+def test_memory_alone_is_a_store_too():
+    with quire.DiskStore("", warm_bytes=8 << 20) as store:
+        identity = identity_of(store)
+        with make_cache(store=store) as cache:
+            compute(cache, identity, PROMPT).close()
+            store.flush()
+        cache = make_cache(store=store)
+        assert cache.load(cache.acquire(PROMPT, identity)).take().resident_tokens == 64
+        assert store.stats()["warm_loads"] > 0
+
+
 def test_another_process_finds_it(tmp_path):
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[2])\n"

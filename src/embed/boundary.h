@@ -98,6 +98,11 @@ template <>
     QUIRE_FIELD_END(quire_tenant_options, store_quota_bytes),
     QUIRE_FIELD_END(quire_tenant_options, store_floor_bytes)};
 template <>
+[[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_disk_store_options> = {
+    QUIRE_FIELD_END(quire_disk_store_options, staging_bytes),
+    QUIRE_FIELD_END(quire_disk_store_options, warm_bytes),
+    QUIRE_FIELD_END(quire_disk_store_options, scrub_bytes_per_s)};
+template <>
 [[gnu::visibility("hidden")]] inline constexpr std::array kFieldEnds<quire_layer_blocks> = {
     QUIRE_FIELD_END(quire_layer_blocks, tokens), QUIRE_FIELD_END(quire_layer_blocks, base),
     QUIRE_FIELD_END(quire_layer_blocks, slot_stride_bytes),

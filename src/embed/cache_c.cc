@@ -369,19 +369,6 @@ uint64_t quire_plan_loadable_tokens(const quire_plan* plan) {
   return plan == nullptr ? 0 : plan->plan.loadable_tokens();
 }
 
-quire_code quire_load(quire_plan* plan, uint64_t timeout_us, quire_plan** loaded,
-                      quire_error* error) {
-  std::unique_ptr<quire_plan> used_up(plan);
-  return Boundary(error, [&]() -> Result<void> {
-    QUIRE_TRY(NotNull(plan, "plan"));
-    QUIRE_TRY(NotNull(loaded, "loaded"));
-    QUIRE_ASSIGN(auto ticket, plan->cache->Load(std::move(plan->plan), {.timeout_us = timeout_us}));
-    plan->plan = ticket.Take();
-    *loaded = used_up.release();
-    return {};
-  });
-}
-
 void quire_plan_free(quire_plan* plan) { delete plan; }
 
 quire_code quire_open(quire_plan* plan, const quire_sequence_options* options,

@@ -1,8 +1,11 @@
 // A cache on a store, from C: written by one life, loaded by the next.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "embed/struct_sizes.h"
@@ -63,6 +66,166 @@ TEST_F(DiskStoreC, ALaterLifeLoadsWhatAnEarlierOneWrote) {
   }
 }
 
+class TicketC : public DiskStoreC {
+ protected:
+  static constexpr uint64_t kBlock = CWorld::kBlock;
+
+  // A store that has five blocks of the prompt, and a cache that has none.
+  TicketC() {
+    store_ = Open();
+    cache_options_.disk_store = store_;
+    {
+      const CWorld before(cache_options_);
+      auto sequence = before.Open(prompt_);
+      before.Feed(*sequence, prompt_);
+      EXPECT_EQ(quire_disk_store_flush(store_, &error_), QUIRE_OK) << Show(error_);
+    }
+    world_ = std::make_unique<CWorld>(cache_options_);
+  }
+  ~TicketC() override { quire_disk_store_free(store_); }
+
+  Owned<quire_ticket> Begin(const quire_load_options& options) {
+    auto plan = world_->Acquire(prompt_);
+    EXPECT_EQ(quire_plan_loadable_tokens(plan.get()), 5 * kBlock);
+    return MustMake<quire_ticket>([&](quire_ticket** out, quire_error* error) {
+      return quire_load_begin(plan.release(), &options, out, error);
+    });
+  }
+  quire_load_progress Progress(const quire_ticket& ticket) {
+    auto progress = Sized<quire_load_progress>();
+    EXPECT_EQ(quire_ticket_progress(&ticket, &progress, &error_), QUIRE_OK) << Show(error_);
+    return progress;
+  }
+  void ExpectItsValues(Owned<quire_plan> plan) {
+    const auto sequence = MustMake<quire_sequence>([&](quire_sequence** out, quire_error* error) {
+      return quire_open(plan.release(), nullptr, out, error);
+    });
+    world_->Feed(*sequence, prompt_);
+    EXPECT_EQ(CWorld::Gathered(*sequence, 1, QUIRE_VALUE), world_->Expected(prompt_, 1, 1));
+  }
+  Owned<quire_plan> Take(Owned<quire_ticket> ticket) {
+    return MustMake<quire_plan>([&](quire_plan** out, quire_error* error) {
+      return quire_ticket_take(ticket.release(), out, error);
+    });
+  }
+
+  const std::vector<TokenId> prompt_ = cache::SomeTokens(5 * kBlock + 3, 1);
+  quire_cache_options cache_options_ = SmallOptions();
+  quire_disk_store* store_ = nullptr;
+  std::unique_ptr<CWorld> world_;
+};
+
+TEST_F(TicketC, ACallerNeedNotWait) {
+  std::atomic<int> calls = 0;
+  auto options = Sized<quire_load_options>();
+  options.on_done = [](void* data) { ++*static_cast<std::atomic<int>*>(data); };
+  options.done_data = &calls;
+  auto ticket = Begin(options);
+  ASSERT_EQ(quire_ticket_wait(ticket.get(), 60'000'000, &error_), QUIRE_OK) << Show(error_);
+  const quire_load_progress progress = Progress(*ticket);
+  EXPECT_EQ(progress.done, 1);
+  EXPECT_EQ(progress.blocks, 5);
+  EXPECT_EQ(progress.blocks_ready, 5);
+  EXPECT_GT(progress.bytes, 0);
+  auto plan = Take(std::move(ticket));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(quire_plan_resident_tokens(plan.get()), 5 * kBlock);
+  ExpectItsValues(std::move(plan));
+}
+
+TEST_F(TicketC, TheFrontIsComputedWhileTheEndIsRead) {
+  auto options = Sized<quire_load_options>();
+  options.from_end = 1;
+  auto ticket = Begin(options);
+  const auto front = MustMake<quire_sequence>([&](quire_sequence** out, quire_error* error) {
+    quire_plan* plan = nullptr;
+    const quire_code code = quire_ticket_front(ticket.get(), 2 * kBlock, &plan, error);
+    return code == QUIRE_OK ? quire_open(plan, nullptr, out, error) : code;
+  });
+  const std::vector<TokenId> first(prompt_.begin(), prompt_.begin() + 2 * kBlock);
+  world_->Feed(*front, first);
+  ASSERT_EQ(quire_ticket_meet(ticket.get(), 2 * kBlock, &error_), QUIRE_OK) << Show(error_);
+  ASSERT_EQ(quire_ticket_meet(ticket.get(), kBlock, &error_), QUIRE_OK) << "less than before";
+  EXPECT_LE(Progress(*ticket).meet_tokens, 5 * kBlock);
+  auto plan = Take(std::move(ticket));
+  EXPECT_EQ(quire_plan_resident_tokens(plan.get()), 5 * kBlock);
+  ExpectItsValues(std::move(plan));
+}
+
+TEST_F(TicketC, WhatIsCancelledIsComputed) {
+  auto options = Sized<quire_load_options>();
+  {
+    const auto dropped = Begin(options);
+    EXPECT_LE(Progress(*dropped).blocks_ready, 5);
+  }
+  auto ticket = Begin(options);
+  ASSERT_EQ(quire_ticket_cancel(ticket.get(), &error_), QUIRE_OK) << Show(error_);
+  auto plan = Take(std::move(ticket));
+  EXPECT_LE(quire_plan_resident_tokens(plan.get()), 5 * kBlock);
+  ExpectItsValues(std::move(plan));
+}
+
+TEST_F(TicketC, MisuseIsRefused) {
+  quire_ticket* made = nullptr;
+  quire_plan* plan = nullptr;
+  auto options = Sized<quire_load_options>();
+  EXPECT_EQ(quire_load_begin(nullptr, &options, &made, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_load_begin(world_->Acquire(prompt_).release(), nullptr, nullptr, &error_),
+            QUIRE_INVALID_ARGUMENT);
+  const auto ticket = Begin(options);
+  EXPECT_EQ(quire_ticket_front(ticket.get(), 1, &plan, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_meet(ticket.get(), 1, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_progress(ticket.get(), nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  options.from_end = 1;
+  const auto from_end = Begin(options);
+  EXPECT_EQ(quire_ticket_front(from_end.get(), 1, nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_progress(nullptr, nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_wait(nullptr, 0, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_front(nullptr, 1, &plan, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_meet(nullptr, 1, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_cancel(nullptr, &error_), QUIRE_INVALID_ARGUMENT);
+  EXPECT_EQ(quire_ticket_take(nullptr, &plan, &error_), QUIRE_INVALID_ARGUMENT);
+  quire_ticket_free(nullptr);
+}
+
+TEST_F(TicketC, StructsOfEverySize) {
+  ReadsAtEverySize<quire_load_options>(Sized<quire_load_options>(), sizeof(quire_load_options),
+                                       [&](const auto* asked, quire_error* failure) {
+                                         quire_ticket* made = nullptr;
+                                         const quire_code code =
+                                             quire_load_begin(world_->Acquire(prompt_).release(),
+                                                              asked, &made, failure);
+                                         EXPECT_EQ(made != nullptr, code == QUIRE_OK);
+                                         quire_ticket_free(made);
+                                         return code;
+                                       });
+  const auto ticket = Begin(Sized<quire_load_options>());
+  ASSERT_EQ(quire_ticket_wait(ticket.get(), 60'000'000, &error_), QUIRE_OK) << Show(error_);
+  FillsAtEverySize<quire_load_progress>(
+      sizeof(quire_load_progress), [&](auto* progress, quire_error* failure) {
+        return quire_ticket_progress(ticket.get(), progress, failure);
+      });
+}
+
+TEST_F(DiskStoreC, MemoryAloneIsAStoreToo) {
+  options_.directory = nullptr;
+  options_.warm_bytes = 4 << 20;
+  options_.scrub_bytes_per_s = UINT64_MAX;
+  quire_disk_store* const store = Open();
+  quire_cache_options options = SmallOptions();
+  options.disk_store = store;
+  const auto prompt = cache::SomeTokens(5 * CWorld::kBlock + 3, 1);
+  {
+    const CWorld world(options);
+    auto sequence = world.Open(prompt);
+    world.Feed(*sequence, prompt);
+    ASSERT_EQ(quire_disk_store_flush(store, &error_), QUIRE_OK) << Show(error_);
+  }
+  const CWorld world(options);
+  EXPECT_EQ(quire_plan_loadable_tokens(world.Acquire(prompt).get()), 5 * CWorld::kBlock);
+  quire_disk_store_free(store);
+}
+
 TEST_F(DiskStoreC, TheSecretStays) {
   std::vector<uint8_t> secret(32);
   std::vector<uint8_t> again(32);
@@ -79,7 +242,8 @@ TEST_F(DiskStoreC, TheSecretStays) {
 
 TEST_F(DiskStoreC, StructsOfEverySize) {
   ReadsAtEverySize<quire_disk_store_options>(
-      options_, sizeof(quire_disk_store_options), [&](const auto* asked, quire_error* failure) {
+      options_, offsetof(quire_disk_store_options, warm_bytes),
+      [&](const auto* asked, quire_error* failure) {
         quire_disk_store* made = nullptr;
         const quire_code code = quire_disk_store_open(asked, &made, failure);
         EXPECT_EQ(made != nullptr, code == QUIRE_OK);

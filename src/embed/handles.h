@@ -9,6 +9,7 @@
 
 #include "quire/attention.h"
 #include "quire/cache.h"
+#include "quire/disk_store.h"
 #include "quire/env.h"
 #include "quire/quire.h"
 
@@ -39,6 +40,12 @@ struct quire_cache {
 struct quire_plan {
   std::shared_ptr<quire::Cache> cache;
   quire::Plan plan;
+};
+
+struct quire_ticket {
+  std::shared_ptr<quire::Cache> cache;
+  bool from_end = false;
+  quire::Ticket ticket;
 };
 
 struct quire_sequence {

@@ -20,6 +20,7 @@ struct Free {
   void operator()(quire_cache* handle) const { quire_cache_free(handle); }
   void operator()(quire_plan* handle) const { quire_plan_free(handle); }
   void operator()(quire_sequence* handle) const { quire_sequence_free(handle); }
+  void operator()(quire_ticket* handle) const { quire_ticket_free(handle); }
   void operator()(quire_view* handle) const { quire_view_free(handle); }
   void operator()(quire_attention* handle) const { quire_attention_free(handle); }
 };
