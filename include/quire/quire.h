@@ -691,8 +691,8 @@ quire_code quire_ticket_progress(const quire_ticket* ticket, quire_load_progress
 /// Returns when the load has ended.
 /// Errors: QUIRE_DEADLINE not in time, it goes on
 quire_code quire_ticket_wait(const quire_ticket* ticket, uint64_t timeout_us, quire_error* error);
-/// Of a load from the end: what was resident when it began, pinned once more, as a plan of the first
-/// `tokens` of the prompt, to compute from. At least one token of it is missing.
+/// Of a load from the end: what was resident when it began, pinned once more, as a plan of the
+/// first `tokens` of the prompt, to compute from. At least one token of it is missing.
 /// Errors: QUIRE_INVALID_ARGUMENT the load is from the front
 quire_code quire_ticket_front(const quire_ticket* ticket, uint64_t tokens, quire_plan** front,
                               quire_error* error);
