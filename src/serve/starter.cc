@@ -1,0 +1,130 @@
+#include "serve/starter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bits.h"
+#include "serve/order.h"
+
+namespace quire::serve {
+
+namespace {
+
+// Blocks that a growing request finds room for, besides those of what it has, before it starts
+// beside others: else it would be preempted at once.
+constexpr uint64_t kHeadroomBlocks = 4;
+
+}  // namespace
+
+void Starter::StartSome(uint64_t now_us) {
+  const auto is_full = [&] { return state_.holders() >= state_.options.running_max; };
+  while (state_.may_start && !is_full()) {
+    // Where the engine holds nothing, who waits for room waits for somebody outside: others go on.
+    Task* const first = FirstInLine(state_.tasks, state_.shares,
+                                    {.now_us = now_us,
+                                     .aging_us = state_.options.aging_us,
+                                     .passes_waiting_for_room = state_.holders() == 0});
+    if (first == nullptr || first->wait().what == Waits::kRoom) {
+      state_.may_start = false;
+      break;
+    }
+    ++state_.stats.looks;
+    Look(*first);
+    waiting_.RemoveEnded();
+  }
+  // Whoever ends, or loses its sequence, sets it again.
+  if (is_full()) state_.may_start = false;
+}
+
+void Starter::Look(Task& task) {
+  if (task.text().tokens().empty()) {
+    return task.Fail({ErrorCode::kInvalidArgument, "session: it has no text to go on from"});
+  }
+  if (task.text().goal() == 0) return task.End(Finish::kLength);
+  if (ContinueSession(task)) return;
+  if (const auto prefix = waiting_.ForPrefix(task)) {
+    ++state_.stats.prefix_waits;
+    return task.WaitFor(*prefix);
+  }
+  bool reuse = task.request().reuses();
+  while (true) {
+    auto started = Start(task, reuse);
+    if (started) return;
+    const bool no_room = started.error().code == ErrorCode::kNoSpace;
+    if (no_room && preemption_.MakeRoomToStart(task)) continue;
+    if (no_room && MayComputeAll(reuse)) {
+      reuse = false;
+      continue;
+    }
+    if (no_room && waiting_.CanWaitForRoom()) return waiting_.WaitForRoom(task);
+    return task.Fail(std::move(started).error());
+  }
+}
+
+// A turn goes on with what its session holds, unless that has no room to grow: then it is let go,
+// and the turn starts like any other.
+bool Starter::ContinueSession(Task& task) {
+  auto sequence = task.TakeFromSession();
+  if (sequence == nullptr) return false;
+  const uint64_t at_most = task.text().tokens_at_most();
+  const uint64_t tokens = task.starts_whole() ? at_most : task.text().goal();
+  if (!MayFit(at_most) || !sequence->Reserve(tokens)) return false;
+  const uint64_t computes = task.text().tokens().size() - sequence->length();
+  state_.tasks.Start(task, std::move(sequence),
+                     {{.reason = MissReason::kPartialBlock, .tokens = computes}},
+                     /*loaded_tokens=*/0);
+  return true;
+}
+
+Result<void> Starter::Start(Task& task, bool reuse) {
+  const bool is_last = !waiting_.CanWaitForRoom() && !MayComputeAll(reuse);
+  const uint64_t at_most = task.text().tokens_at_most();
+  const uint64_t now = task.text().tokens().size();
+  SequenceOptions options{.reserve_tokens = at_most,
+                          .step_tokens = state_.options.chunk_tokens_min,
+                          .on_full = task.request().on_full,
+                          .publish = task.request().publishes()};
+  const bool grows = !task.starts_whole() && MayFit(at_most);
+  // Where it can wait, it is not counted before there is room. One that grows starts with less than
+  // it may need; what can never fit is left to the cache to refuse.
+  auto plan = Acquire(task, reuse, grows || !is_last ? &options : nullptr);
+  if (grows) {
+    if (!plan && plan.error().code == ErrorCode::kNoSpace) {
+      SequenceOptions first = options;
+      const uint64_t headroom = kHeadroomBlocks * state_.cache.options().profile.block_tokens;
+      first.reserve_tokens = std::min(at_most, now + headroom);
+      plan = Acquire(task, reuse, is_last ? nullptr : &first);
+    }
+    options.on_full = OnFull::kHalt;
+    options.reserve_tokens = now;
+  }
+  if (!plan) return std::unexpected(std::move(plan).error());
+  return loads_.Start(task, *std::move(plan), options);
+}
+
+Result<Plan> Starter::Acquire(const Task& task, bool reuse, const SequenceOptions* open_as) {
+  return state_.cache.Acquire({.tenant = task.tenant(),
+                               .identity = &identity_,
+                               .tokens = task.text().tokens(),
+                               .reuse = reuse,
+                               .open_as = open_as});
+}
+
+// Where nobody will give anything back: what is pinned to be shared, its twins too, may take more
+// room than computing it again.
+bool Starter::MayComputeAll(bool reuse) const {
+  return reuse && state_.holders() == 0 && state_.cache.stats().published_blocks > 0;
+}
+
+// False where the cache is sure to call it too large: layers without a window need a slot for each
+// block.
+bool Starter::MayFit(uint64_t tokens) const {
+  const CacheOptions& options = state_.cache.options();
+  const bool all_windowed = std::ranges::none_of(
+      options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens == 0; });
+  const CacheStats stats = state_.cache.stats();
+  return all_windowed || DivUp(tokens, uint64_t{options.profile.block_tokens}) <=
+                             std::max(stats.sealed.slots_max, stats.sealed_second.slots_max);
+}
+
+}  // namespace quire::serve
