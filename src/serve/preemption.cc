@@ -2,12 +2,39 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/canary.h"
-#include "serve/order.h"
 
 namespace quire::serve {
+
+Task* FirstToGiveWay(const EngineState& state, bool spare_oldest) {
+  const auto place = [&](const Task& task) {
+    return std::tuple(state.shares.served(task.tenant()), task.tenant(),
+                      UINT8_MAX - task.request().priority, task.id());
+  };
+  Task* first = nullptr;
+  bool oldest = true;
+  for (Task* const task : state.tasks.running()) {
+    if (task->ended()) continue;
+    const bool spared = std::exchange(oldest, false) && spare_oldest;
+    if (!spared && (first == nullptr || place(*task) > place(*first))) first = task;
+  }
+  return first;
+}
+
+Task* FirstToGiveWayTo(const Task& task, const EngineState& state) {
+  Task* first = nullptr;
+  for (Task* const other : state.tasks.running()) {
+    if (other->tenant() != task.tenant() || other->ended()) continue;
+    const uint8_t priority = other->request().priority;
+    if (priority >= task.request().priority) continue;
+    if (first == nullptr || priority <= first->request().priority) first = other;
+  }
+  return first;
+}
 
 void Preemption::Preempt(Task& task, Waits waits) {
   waiting_.WakeForRoom();
@@ -52,13 +79,13 @@ void Preemption::LookAtReaders(uint64_t now_us) {
 
 void Preemption::GiveWay() {
   if (ReleaseIdleSession()) return;
-  Task* const task = FirstToGiveWay(state_.tasks, state_.shares, /*spare_oldest=*/false);
+  Task* const task = FirstToGiveWay(state_, /*spare_oldest=*/false);
   if (task != nullptr) TakeSequence(*task, Waits::kRoom);
 }
 
 bool Preemption::MakeRoomToStart(const Task& task) {
   if (ReleaseIdleSession() || PreemptPaused(nullptr)) return true;
-  Task* const other = FirstToGiveWayTo(task, state_.tasks);
+  Task* const other = FirstToGiveWayTo(task, state_);
   if (other != nullptr) Preempt(*other, Waits::kRoom);
   return other != nullptr;
 }
@@ -69,7 +96,7 @@ bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
     return false;
   }
   if (ReleaseIdleSession() || PreemptPaused(&task)) return true;
-  Task* const other = FirstToGiveWay(state_.tasks, state_.shares, /*spare_oldest=*/true);
+  Task* const other = FirstToGiveWay(state_, /*spare_oldest=*/true);
   if (other != nullptr) {
     Preempt(*other, Waits::kRoom);
   } else if (state_.options.outside_retry_us > 0) {

@@ -9,8 +9,15 @@
 
 namespace quire::serve {
 
+/// Of the running requests those of the most served tenant, of these the lowest priority, of these
+/// the latest. Null: there is none.
+Task* FirstToGiveWay(const EngineState& state, bool spare_oldest);
+/// So that `task` can start: of its tenant the lowest priority, which must be below its own, of
+/// these the latest. Null: there is none.
+Task* FirstToGiveWayTo(const Task& task, const EngineState& state);
+
 /// Room is taken from idle sessions first, then from requests whose readers are slow, then from
-/// others by serve/order.h. Who loses its sequence waits to start again.
+/// others as above. Who loses its sequence waits to start again.
 ///
 /// Threads:  one
 /// Lifetime: all it is made with must outlive it

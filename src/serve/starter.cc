@@ -1,10 +1,11 @@
 #include "serve/starter.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/bits.h"
-#include "serve/order.h"
 
 namespace quire::serve {
 
@@ -14,16 +15,40 @@ namespace {
 // beside others: else it would be preempted at once.
 constexpr uint64_t kHeadroomBlocks = 4;
 
+bool IsInLine(const Task& task, bool passes_waiting_for_room) {
+  if (task.running() || task.ended()) return false;
+  const Waits what = task.wait().what;
+  return what == Waits::kNothing || (what == Waits::kRoom && !passes_waiting_for_room);
+}
+
 }  // namespace
+
+Task* FirstInLine(const EngineState& state, uint64_t now_us) {
+  std::map<TenantId, uint64_t> coming;
+  for (const Task* const task : state.tasks.running()) {
+    const uint64_t at_most = task->text().tokens_at_most();
+    coming[task->tenant()] += at_most - std::min(task->position(), at_most);
+  }
+  const auto place = [&](const Task& task) {
+    const uint64_t waited_us = now_us - std::min(now_us, task.submitted_us());
+    const uint64_t urgency = task.request().priority + waited_us / state.options.aging_us;
+    const uint64_t deadline_us = task.request().deadline_us;
+    return std::tuple(state.shares.ServedAfter(task.tenant(), coming[task.tenant()]), task.tenant(),
+                      UINT64_MAX - urgency, deadline_us == 0 ? UINT64_MAX : deadline_us, task.id());
+  };
+  const bool passes_waiting_for_room = state.holders() == 0;
+  Task* first = nullptr;
+  for (const auto& [id, task] : state.tasks.all()) {
+    if (!IsInLine(*task, passes_waiting_for_room)) continue;
+    if (first == nullptr || place(*task) < place(*first)) first = task.get();
+  }
+  return first;
+}
 
 void Starter::StartSome(uint64_t now_us) {
   const auto is_full = [&] { return state_.holders() >= state_.options.running_max; };
   while (state_.may_start && !is_full()) {
-    // Where the engine holds nothing, who waits for room waits for somebody outside: others go on.
-    Task* const first = FirstInLine(state_.tasks, state_.shares,
-                                    {.now_us = now_us,
-                                     .aging_us = state_.options.aging_us,
-                                     .passes_waiting_for_room = state_.holders() == 0});
+    Task* const first = FirstInLine(state_, now_us);
     if (first == nullptr || first->wait().what == Waits::kRoom) {
       state_.may_start = false;
       break;

@@ -18,15 +18,16 @@ constexpr uint32_t kPiecesOfAChunk = 8;
 
 }  // namespace
 
-void DivideChunk(std::span<BatchEntry> prompts, const Chunk& chunk, const FairShare& shares) {
-  const uint64_t piece = std::max<uint64_t>(chunk.tokens / kPiecesOfAChunk, 1);
+void DivideChunk(std::span<BatchEntry> prompts, uint64_t tokens, const EngineState& state) {
+  const uint64_t piece = std::max<uint64_t>(tokens / kPiecesOfAChunk, 1);
   std::map<TenantId, uint64_t> given;
-  uint64_t left = chunk.tokens;
+  uint64_t left = tokens;
   const auto place = [&](const BatchEntry& entry) {
     const Task& task = *entry.task;
-    return std::tuple(shares.ServedAfter(task.tenant(), given[task.tenant()]), task.tenant(),
-                      std::bit_width((task.text().goal() - task.position()) / chunk.tokens_max),
-                      task.id());
+    return std::tuple(
+        state.shares.ServedAfter(task.tenant(), given[task.tenant()]), task.tenant(),
+        std::bit_width((task.text().goal() - task.position()) / state.options.chunk_tokens_max),
+        task.id());
   };
   while (left > 0) {
     BatchEntry* first = nullptr;
@@ -72,8 +73,7 @@ std::vector<BatchEntry> StepPlanner::Choose() const {
   }
   // Whoever generates waits for the whole step, so the chunk is a small one then.
   const uint32_t tokens = entries.empty() ? chunk_.tokens() : state_.options.chunk_tokens_min;
-  DivideChunk(prompts, {.tokens = tokens, .tokens_max = state_.options.chunk_tokens_max},
-              state_.shares);
+  DivideChunk(prompts, tokens, state_);
   std::ranges::copy_if(prompts, std::back_inserter(entries), &BatchEntry::tokens);
   return entries;
 }

@@ -14,15 +14,10 @@
 
 namespace quire::serve {
 
-struct Chunk {
-  uint64_t tokens;      // to be divided
-  uint64_t tokens_max;  // of any chunk
-};
-
-/// Divides a chunk among prompts, piece by piece. A piece goes to the least served tenant; in it to
+/// Divides so many tokens among prompts, piece by piece. A piece goes to the least served tenant; in it to
 /// prompts of which little is left before those of which twice as much is, and among those alike to
 /// the oldest: read in turns, all of them would have their first token when the last one has it.
-void DivideChunk(std::span<BatchEntry> prompts, const Chunk& chunk, const FairShare& shares);
+void DivideChunk(std::span<BatchEntry> prompts, uint64_t tokens, const EngineState& state);
 
 /// Threads:  one
 /// Lifetime: all it is made with must outlive it

@@ -10,9 +10,8 @@
 
 #include "quire/env.h"
 #include "serve/answer.h"
-#include "serve/kept_blocks.h"
+#include "serve/keep.h"
 #include "serve/mailbox.h"
-#include "serve/origins.h"
 #include "serve/request.h"
 #include "serve/session_keeper.h"
 #include "serve/text.h"

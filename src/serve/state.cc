@@ -1,4 +1,4 @@
-#include "serve/task_table.h"
+#include "serve/state.h"
 
 #include <algorithm>
 #include <utility>
@@ -40,6 +40,12 @@ std::vector<std::unique_ptr<Task>> TaskTable::TakeEnded() {
     }
   }
   return ended;
+}
+
+uint64_t EngineState::holders() const {
+  const auto waiting =
+      std::ranges::count_if(loads, [](const auto& each) { return !each.second.computes; });
+  return tasks.running().size() + static_cast<uint64_t>(waiting);
 }
 
 }  // namespace quire::serve
