@@ -218,7 +218,9 @@ void EngineUsers::CancelTooLarge() {
 }
 
 bool EngineUsers::Fits(const Asked& asked, uint64_t prompt_tokens) const {
-  const uint64_t generated = std::max<uint64_t>(asked.request.max_tokens, 1) - 1;
+  uint64_t generated = std::max<uint64_t>(asked.request.max_tokens, 1) - 1;
+  // For a moment there are two sequences then.
+  if (!asked.request.keep.keeps_all() && generated > 0) generated += 2 * setup_.block_tokens();
   return oracle_.Fits(asked.party, asked.budget_bytes_least, prompt_tokens,
                       prompt_tokens + generated, setup_.engine.chunk_tokens_min);
 }
@@ -407,7 +409,7 @@ void EngineUsers::CheckFailure(serve::RequestId id, const Asked& asked,
     return;
   }
   const bool no_room = error.code == ErrorCode::kTooLarge || error.code == ErrorCode::kNoSpace;
-  if (no_room && (request.on_full == OnFull::kNoEvict || !request.keep.keeps_all())) return;
+  if (no_room && request.on_full == OnFull::kNoEvict) return;
   if (no_room && !Fits(asked, response.prompt_tokens)) return;
   if (!asked.talk.empty()) {
     if (error.code == ErrorCode::kIo) return;  // the disk did not give its text

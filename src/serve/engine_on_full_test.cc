@@ -71,6 +71,67 @@ TEST_F(EngineOnFullTest, PreemptionsDoNotFillTheQueueOfWhoDoesNotRead) {
   EXPECT_EQ(client.Of(other).response->finish, Finish::kLength);
 }
 
+// A request that has ended is still among those that run when another one gives way.
+TEST_F(EngineOnFullTest, OneEndsWhileAnotherGivesWay) {
+  engine_options_.outside_retry_us = 1000;
+  Make(16);
+  TestClient client(*engine_);
+  const RequestId first = client.Submit({.prompt = SomeTokens(20, 1), .max_tokens = 40});
+  const RequestId second = client.Submit({.prompt = SomeTokens(20, 2), .max_tokens = 20});
+  for (int i = 0; i < 3; ++i) engine_->Tick();
+  ASSERT_EQ(engine_->stats().running, 2);
+  ASSERT_TRUE(engine_->Cancel(first));
+  ASSERT_TRUE(engine_->GiveWay().has_value());
+  engine_->Tick();
+  clock_.Advance(1000);
+  client.Finish();
+  EXPECT_EQ(client.Of(first).response->finish, Finish::kCancelled);
+  EXPECT_EQ(client.Of(second).response->finish, Finish::kLength);
+  EXPECT_EQ(client.Of(second).response->preemptions, 1);
+}
+
+// The one that gave way waits for its reader; the next one may have its place.
+TEST_F(EngineOnFullTest, WhoIsNotReadGivesItsPlaceToTheNext) {
+  engine_options_.events_max = 8;
+  engine_options_.running_max = 1;
+  engine_options_.outside_retry_us = 1000;
+  Make(16);
+  ASSERT_TRUE(engine_->Submit({.prompt = SomeTokens(20, 1), .max_tokens = 40}).has_value());
+  for (int i = 0; i < 20; ++i) engine_->Tick();
+  TestClient client(*engine_);
+  const RequestId next = client.Submit({.prompt = SomeTokens(20, 2), .max_tokens = 4});
+  engine_->Tick();
+  ASSERT_TRUE(engine_->GiveWay().has_value());
+  EXPECT_EQ(engine_->Tick().wait_us, 1000);
+  clock_.Advance(1000);
+  client.Finish(100);
+  EXPECT_EQ(client.Of(next).response->finish, Finish::kLength);
+}
+
+// Behind its prompt a request that keeps a part of it is two sequences for a moment. Others that
+// run give way for that, and what it says does not depend on them.
+TEST_F(EngineOnFullTest, WhatIsKeptOfAPromptFindsRoomBesideOthers) {
+  Make(64, /*chunk_tokens=*/16);
+  const Request keeps = {.prompt = SomeTokens(70, 1), .max_tokens = 6, .keep = {.share = 0.5}};
+  const Response alone = RunOne(keeps);
+  ASSERT_EQ(alone.finish, Finish::kLength) << alone.error.message;
+  ASSERT_GT(alone.dropped_tokens, 0);
+  uint64_t preempted = 0;
+  for (uint64_t blocks = 8; blocks <= 16; ++blocks) {
+    MakeWithModel(blocks, /*chunk_tokens=*/16);
+    std::vector<Request> requests = {{.prompt = SomeTokens(30, 2), .max_tokens = 20}, keeps};
+    requests.push_back({.prompt = SomeTokens(30, 3), .max_tokens = 20, .on_full = OnFull::kHalt});
+    requests.push_back({.prompt = SomeTokens(10, 4), .max_tokens = 60, .on_full = OnFull::kHalt});
+    const std::vector<Response> responses = Run(requests);
+    EXPECT_EQ(responses[1].finish, Finish::kLength)
+        << blocks << " blocks: " << responses[1].error.message;
+    EXPECT_EQ(responses[1].tokens, alone.tokens);
+    EXPECT_EQ(responses[1].logits_digest, alone.logits_digest);
+    preempted += engine_->stats().preemptions;
+  }
+  EXPECT_GT(preempted, 0);
+}
+
 TEST_F(EngineOnFullTest, APartOfAPromptIsNotKeptWhereLayersHaveWindows) {
   model::ModelConfig config = model::SmallConfig();
   config.window_tokens = 24;

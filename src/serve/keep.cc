@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/bits.h"
 
@@ -56,6 +57,31 @@ std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_bl
   blocks.resize(std::min(wanted, whole_blocks));
   std::ranges::sort(blocks);
   return blocks;
+}
+
+void KeptBlocks::Begin(uint64_t prompt_tokens) {
+  selected_ = false;
+  observer_.reset();
+  if (options_.keeps_all() || options_.by == KeepBy::kRecent || chosen_) return;
+  observer_.emplace(ObservedFrom(options_, prompt_tokens));
+}
+
+void KeptBlocks::ForgetObservedSince(std::optional<model::ImportanceObserver> before) {
+  observer_.reset();
+  if (before) observer_.emplace(*std::move(before));
+}
+
+Result<std::unique_ptr<Sequence>> KeptBlocks::Select(Sequence& whole,
+                                                     const NumericProfile& profile) {
+  if (!chosen_) {
+    chosen_ = BlocksToKeep(options_, whole.length() / profile.block_tokens, profile,
+                           observer_ ? observer_->importance() : std::span<const double>{});
+    observer_.reset();
+  }
+  QUIRE_ASSIGN(auto kept, whole.Select(*chosen_));
+  dropped_tokens_ = kept->dropped_tokens();
+  selected_ = true;
+  return kept;
 }
 
 }  // namespace quire::serve

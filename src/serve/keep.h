@@ -3,12 +3,16 @@
 #define QUIRE_SERVE_KEEP_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "model/forward.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
+#include "quire/sequence.h"
 
 namespace quire::serve {
 
@@ -45,6 +49,39 @@ uint64_t ObservedFrom(const KeepOptions& options, uint64_t prompt_tokens);
 std::vector<uint64_t> BlocksToKeep(const KeepOptions& options, uint64_t whole_blocks,
                                    const NumericProfile& profile,
                                    std::span<const double> importance);
+
+/// Watches which blocks of a prompt get attention while it is read, and goes on with some.
+///
+/// Threads:  one
+/// Lifetime: the options must outlive it
+class KeptBlocks {
+ public:
+  explicit KeptBlocks(const KeepOptions& options) : options_(options) {}
+
+  /// A prompt of so many tokens is read from its beginning. What was chosen once stands.
+  void Begin(uint64_t prompt_tokens);
+  /// Who looks at the attention of the next step; null: nobody needs to.
+  model::ImportanceObserver* observer() { return observer_ ? &*observer_ : nullptr; }
+  /// What was seen before a step, and how to go back to it.
+  std::optional<model::ImportanceObserver> ObservedSoFar() const { return observer_; }
+  void ForgetObservedSince(std::optional<model::ImportanceObserver> before);
+
+  /// At the end of the prompt: a sequence of what is to be kept of this one.
+  ///
+  /// Errors: as Sequence::Select
+  Result<std::unique_ptr<Sequence>> Select(Sequence& whole, const NumericProfile& profile);
+  /// Whether that was done since Begin.
+  bool selected() const { return selected_; }
+  /// Tokens that this left out.
+  uint64_t dropped_tokens() const { return dropped_tokens_; }
+
+ private:
+  const KeepOptions& options_;
+  std::optional<model::ImportanceObserver> observer_;
+  std::optional<std::vector<uint64_t>> chosen_;
+  bool selected_ = false;
+  uint64_t dropped_tokens_ = 0;
+};
 
 }  // namespace quire::serve
 

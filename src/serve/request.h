@@ -51,6 +51,10 @@ struct Request {
   bool all_logits = false;  // Logits events for every position that is computed
   // NewToken events say how likely the token was, and these many likeliest ones; none: neither.
   std::optional<uint32_t> logprobs{};
+
+  /// Others may use what it computes.
+  bool publishes() const { return keep.keeps_all(); }
+  bool reuses() const { return reuse && keep.keeps_all(); }
 };
 
 struct Response {

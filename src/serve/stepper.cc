@@ -7,6 +7,14 @@
 
 namespace quire::serve {
 
+namespace {
+
+uint64_t LogitsOf(const BatchEntry& entry) {
+  return entry.task->text().LogitsOf(entry.task->position(), entry.tokens);
+}
+
+}  // namespace
+
 void Stepper::Step(std::span<BatchEntry> entries) {
   if (entries.empty()) return;
   std::vector<BatchEntry*> left;
@@ -34,9 +42,9 @@ Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEn
   };
   std::vector<Before> before;
   for (const BatchEntry& entry : entries) {
-    before.push_back({.logits = entry.task->LogitsOf(entry.tokens),
+    before.push_back({.logits = LogitsOf(entry),
                       .length_after = entry.task->sequence().length() + entry.tokens,
-                      .observed = entry.task->ObservedSoFar()});
+                      .observed = entry.task->kept().ObservedSoFar()});
   }
   auto done = StepModel(entries);
 
@@ -48,7 +56,7 @@ Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEn
     logits += rows.size();
     // A step that fails while it commits has computed everything, and some are through.
     if (done || task.sequence().length() == before[i].length_after) {
-      entries[i].fresh_tokens = task.Advance(entries[i].tokens, rows, vocab, profile_);
+      entries[i].fresh_tokens = task.Advance(entries[i].tokens, rows, vocab);
     } else if (GoBack(entries[i], std::move(before[i].observed))) {
       left.push_back(&entries[i]);
     }
@@ -58,7 +66,7 @@ Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEn
 
 // After a step that failed. False: it cannot, and failed.
 bool Stepper::GoBack(BatchEntry& entry, std::optional<model::ImportanceObserver> observed) {
-  entry.task->ForgetObservedSince(std::move(observed));
+  entry.task->kept().ForgetObservedSince(std::move(observed));
   Sequence& sequence = entry.task->sequence();
   auto rolled_back = sequence.Rollback(sequence.length());
   if (!rolled_back) entry.task->Fail(std::move(rolled_back).error());
@@ -70,17 +78,17 @@ Result<void> Stepper::StepModel(std::span<const BatchEntry> entries) {
   const uint64_t vocab = model_.config().vocab;
   try {
     uint64_t rows = 0;
-    for (const BatchEntry& entry : entries) rows += entry.task->LogitsOf(entry.tokens);
+    for (const BatchEntry& entry : entries) rows += LogitsOf(entry);
     logits_.resize(std::max<size_t>(logits_.size(), rows * vocab));
     std::vector<model::StepItem> items;
     float* logits = logits_.data();
     for (const BatchEntry& entry : entries) {
-      const uint64_t wanted = entry.task->LogitsOf(entry.tokens);
+      const uint64_t wanted = LogitsOf(entry);
       items.push_back({.sequence = &entry.task->sequence(),
                        .tokens = entry.task->NextTokens(entry.tokens),
                        .logits = wanted > 0 ? logits : nullptr,
                        .all_logits = entry.task->request().all_logits,
-                       .observer = entry.task->observer()});
+                       .observer = entry.task->kept().observer()});
       logits += wanted * vocab;
     }
     return model_.Step(items, attention_, executor_);

@@ -25,9 +25,8 @@ struct BatchEntry {
 /// Threads: one
 class Stepper {
  public:
-  Stepper(model::Model& model, AttentionBackend& attention, Executor& executor,
-          const NumericProfile& profile)
-      : model_(model), attention_(attention), executor_(executor), profile_(profile) {}
+  Stepper(model::Model& model, AttentionBackend& attention, Executor& executor)
+      : model_(model), attention_(attention), executor_(executor) {}
 
   /// Computes and commits all parts, whose room is reserved. Where a step fails it is taken again
   /// with fewer tasks, down to one, and only those fail that cannot be computed alone: the bits of
@@ -43,7 +42,6 @@ class Stepper {
   model::Model& model_;
   AttentionBackend& attention_;
   Executor& executor_;
-  const NumericProfile& profile_;
   std::vector<float> logits_;  // of one step
 };
 

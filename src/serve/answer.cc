@@ -1,0 +1,74 @@
+#include "serve/answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace quire::serve {
+
+namespace {
+
+void AddLogprobs(std::span<const float> logits, uint32_t likeliest, NewToken& event) {
+  const double most = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - most);
+  const double log_sum = most + std::log(sum);
+  const auto logprob = [&](TokenId token) {
+    return static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
+  };
+  event.logprob = logprob(event.token);
+  std::vector<TokenId> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const size_t count = std::min<size_t>(likeliest, ids.size());
+  std::partial_sort(ids.begin(), ids.begin() + static_cast<int64_t>(count), ids.end(),
+                    [&](TokenId a, TokenId b) {
+                      const float one = logits[static_cast<size_t>(a)];
+                      const float other = logits[static_cast<size_t>(b)];
+                      return one != other ? one > other : a < b;
+                    });
+  for (size_t i = 0; i < count; ++i) event.likeliest.push_back({ids[i], logprob(ids[i])});
+}
+
+}  // namespace
+
+Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, uint64_t position) {
+  if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
+    // No token is the most likely one, nor are there probabilities to draw by.
+    return Fail(ErrorCode::kCorrupt,
+                fmt::format("the logits after position {} are not finite: the weights hold NaN "
+                            "or infinity, or what is computed from them overflows",
+                            position - 1));
+  }
+  digest_.Update(std::as_bytes(logits));
+  Drawn drawn{.token = sampler_.Next(logits)};
+  tokens_.push_back(drawn.token);
+  last_us_ = clock_.NowMicros();
+  if (tokens_.size() == 1) first_us_ = last_us_;
+  NewToken event{.token = drawn.token};
+  if (request_.logprobs) AddLogprobs(logits, *request_.logprobs, event);
+  mailbox_.Post(id_, std::move(event));
+  if (std::ranges::find(request_.stop_tokens, drawn.token) != request_.stop_tokens.end()) {
+    drawn.ends = Finish::kStop;
+  } else if (tokens_.size() == request_.max_tokens) {
+    drawn.ends = Finish::kLength;
+  }
+  return drawn;
+}
+
+Response Answer::Take(Finish finish) {
+  Response response{.finish = finish};
+  response.logits_digest = digest_.Finish();
+  const size_t count = tokens_.size();
+  if (count > 0) response.ttft_ms = static_cast<double>(first_us_ - submitted_us_) / 1e3;
+  if (count > 1) {
+    response.ms_per_token =
+        static_cast<double>(last_us_ - first_us_) / 1e3 / static_cast<double>(count - 1);
+  }
+  response.tokens = std::move(tokens_);
+  return response;
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,64 @@
+// What a request generates: drawn, hashed, timed and said, each token once.
+#ifndef QUIRE_SERVE_ANSWER_H_
+#define QUIRE_SERVE_ANSWER_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/hash.h"
+#include "model/sampling.h"
+#include "quire/env.h"
+#include "serve/mailbox.h"
+#include "serve/request.h"
+
+namespace quire::serve {
+
+/// Threads:  one
+/// Lifetime: all it is made with must outlive it
+class Answer {
+ public:
+  struct Drawn {
+    TokenId token;
+    std::optional<Finish> ends{};  // the answer, with this token
+  };
+
+  Answer(RequestId id, const Request& request, uint64_t submitted_us, Mailbox& mailbox,
+         const Clock& clock)
+      : id_(id),
+        request_(request),
+        submitted_us_(submitted_us),
+        mailbox_(mailbox),
+        clock_(clock),
+        sampler_(request.sampling) {}
+
+  /// The sampler of its session, in place of the request's.
+  void SetSampler(const model::SamplerState& state) { sampler_ = model::Sampler(state); }
+  model::SamplerState sampler() const { return sampler_.state(); }
+
+  /// The next token, from the logits after `position` tokens.
+  ///
+  /// Shape:  logits [vocab]
+  /// Errors: kCorrupt they are not all finite. Nothing is drawn then
+  Result<Drawn> Draw(std::span<const float> logits, uint64_t position);
+
+  /// Tokens, times and digest; the rest is not its own. The last call.
+  Response Take(Finish finish);
+
+ private:
+  const RequestId id_;
+  const Request& request_;
+  const uint64_t submitted_us_;
+  Mailbox& mailbox_;
+  const Clock& clock_;
+  model::Sampler sampler_;
+  Blake2b<16> digest_;
+  std::vector<TokenId> tokens_;
+  uint64_t first_us_ = 0;  // of the first token
+  uint64_t last_us_ = 0;
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_ANSWER_H_

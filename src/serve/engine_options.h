@@ -1,0 +1,81 @@
+// How an engine runs its requests, and what it counts.
+#ifndef QUIRE_SERVE_ENGINE_OPTIONS_H_
+#define QUIRE_SERVE_ENGINE_OPTIONS_H_
+
+#include <cstdint>
+
+#include "serve/mailbox.h"
+#include "serve/session_store.h"
+
+namespace quire::serve {
+
+/// What a request takes when it starts.
+enum class Admission : uint8_t {
+  kWhole = 1,  // room for its prompt and all it may generate, so that it is never short of it
+  // Room for what it has, and more as it grows. Where there is none, a request is preempted. More
+  // run together, and some work is done twice.
+  kGrow = 2,
+};
+
+/// Whether what a store has of a prompt is loaded or computed.
+enum class LoadPolicy : uint8_t {
+  kAlways = 1,
+  // What is fastest, as far as the engine has seen: one of the two, or, where nobody else runs,
+  // both at once: the end is loaded and the front computed, until they meet.
+  kAuto = 2,
+  kNever = 3,
+};
+
+struct EngineOptions {
+  // Prompt tokens per step, over all requests: between these, by headroom, and the lower one while
+  // anybody generates. At least 1.
+  uint32_t chunk_tokens_min = 512;
+  uint32_t chunk_tokens_max = 2048;
+  Admission admission = Admission::kWhole;  // of requests with OnFull::kReject that keep all
+  uint32_t running_max = 256;               // requests that hold a sequence
+  uint32_t requests_max = 1024;             // whose Response was not taken; more are refused
+  uint32_t sessions_max = 1024;
+  uint32_t events_max = 256;      // that wait for their reader, of one request; at least 8
+  uint64_t stall_us = 1'000'000;  // a request whose reader takes nothing for so long is preempted
+  uint64_t aging_us = 1'000'000;  // a request that waited so long counts as one priority higher
+  // Others hold room on the same budget, such as training runs: what finds none is tried again
+  // after so long, where nothing of the engine's could give any back. 0: it is refused then.
+  uint64_t outside_retry_us = 0;
+  LoadPolicy load = LoadPolicy::kAlways;
+  // Called on the thread that turns the engine after a request has something new to say, for
+  // callers that have no thread to wait in Await. It must return at once and call no Tick.
+  OnPosted on_event{};
+  // Where sessions outlive the process; null: nowhere. Must outlive the engine, and have no other
+  // one meanwhile.
+  SessionStore* sessions = nullptr;
+  uint64_t idle_text_bytes = uint64_t{64} << 20;  // of sessions there, that stays in memory
+};
+
+/// Counters since it was made, and what is there now.
+struct EngineStats {
+  uint64_t steps = 0;          // of the model
+  uint64_t step_us = 0;        // time of these, by the engine's clock
+  uint64_t prompt_tokens = 0;  // computed: read for the first time, or again after a preemption
+  uint64_t decode_tokens = 0;
+  uint64_t recomputed_tokens = 0;       // of both
+  uint64_t step_prompt_tokens_max = 0;  // most of one step
+  uint64_t looks = 0;                   // at waiting requests: whether they can start
+  uint64_t loads = 0;                   // of requests, from the store
+  uint64_t loads_from_end = 0;          // of these, beside which the front was computed
+  uint64_t loaded_tokens = 0;           // that these brought
+  uint64_t load_us = 0;                 // of those that did not fail, by the store's clock
+  uint64_t load_bytes = 0;              // that these brought
+  uint64_t read_us = 0;                 // of steps that read prompts and did nothing else
+  uint64_t read_tokens = 0;             // in these
+  uint64_t prefix_waits = 0;            // requests that waited for what another computes
+  uint64_t preemptions = 0;
+  uint64_t sessions_released = 0;       // idle sessions that lost their sequence
+  uint64_t session_write_failures = 0;  // files of sessions that could not be written
+  uint32_t waiting = 0;
+  uint32_t running = 0;
+  uint32_t chunk_tokens = 0;  // of the next step
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_ENGINE_OPTIONS_H_

@@ -1,0 +1,135 @@
+#include "serve/preemption.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/canary.h"
+
+namespace quire::serve {
+
+Task* FirstToGiveWay(const EngineState& state, bool spare_oldest) {
+  const auto place = [&](const Task& task) {
+    return std::tuple(state.shares.served(task.tenant()), task.tenant(),
+                      UINT8_MAX - task.request().priority, task.id());
+  };
+  Task* first = nullptr;
+  bool oldest = true;
+  for (Task* const task : state.tasks.running()) {
+    if (task->ended()) continue;
+    const bool spared = std::exchange(oldest, false) && spare_oldest;
+    if (!spared && (first == nullptr || place(*task) > place(*first))) first = task;
+  }
+  return first;
+}
+
+Task* FirstToGiveWayTo(const Task& task, const EngineState& state) {
+  Task* first = nullptr;
+  for (Task* const other : state.tasks.running()) {
+    if (other->tenant() != task.tenant() || other->ended()) continue;
+    const uint8_t priority = other->request().priority;
+    if (priority >= task.request().priority) continue;
+    if (first == nullptr || priority <= first->request().priority) first = other;
+  }
+  return first;
+}
+
+void Preemption::Preempt(Task& task, Waits waits) {
+  waiting_.WakeForRoom();
+  TakeSequence(task, waits);
+}
+
+void Preemption::TakeSequence(Task& task, Waits waits) {
+  state_.loads.erase(task.id());
+  state_.tasks.Stop(task);
+  // Else it could start again before anybody looks whether its events were taken.
+  if (!state_.mailbox.HasCapacity(task.id(), Task::kEventsOfAStep)) waits = Waits::kReader;
+  if (waits == Waits::kRoom) {
+    waiting_.WaitForRoom(task);
+  } else {
+    task.WaitFor({.what = waits});
+  }
+  ++state_.stats.preemptions;
+  waiting_.WakeForPrefix();
+}
+
+void Preemption::LookAtReaders(uint64_t now_us) {
+  std::vector<Task*> stalled;
+  for (Task* const task : state_.tasks.running()) {
+    if (task->ended()) continue;
+    if (state_.mailbox.HasCapacity(task->id(), Task::kEventsOfAStep)) {
+      task->SetPaused(std::nullopt);
+    } else if (!task->paused_us()) {
+      task->SetPaused(now_us);
+      waiting_.WakeForRoom();  // they may take it from this one
+    } else if (now_us - *task->paused_us() >= state_.options.stall_us &&
+               !Planted(Canary::kStopForReader)) {
+      stalled.push_back(task);
+    }
+  }
+  for (Task* const task : stalled) Preempt(*task, Waits::kReader);
+  for (const auto& [id, task] : state_.tasks.all()) {
+    if (task->ended() || task->running() || task->wait().what != Waits::kReader) continue;
+    if (!state_.mailbox.IsDrained(id)) continue;
+    task->WaitFor({});
+    state_.may_start = true;
+  }
+  waiting_.WakeForPrefix();  // of those that stand still
+}
+
+void Preemption::GiveWay() {
+  if (ReleaseIdleSession()) return;
+  Task* const task = FirstToGiveWay(state_, /*spare_oldest=*/false);
+  if (task == nullptr) return;
+  TakeSequence(*task, Waits::kRoom);
+  waiting_.RetryLater();  // also for those behind it, where it waits for its reader
+}
+
+bool Preemption::MakeRoomToStart(const Task& task) {
+  if (ReleaseIdleSession() || PreemptPaused(nullptr)) return true;
+  Task* const other = FirstToGiveWayTo(task, state_);
+  if (other != nullptr) Preempt(*other, Waits::kRoom);
+  return other != nullptr;
+}
+
+bool Preemption::MakeRoomToGrow(Task& task, const Error& error) {
+  const OnFull on_full = task.request().on_full;
+  if (on_full == OnFull::kHalt || on_full == OnFull::kFewer) {
+    task.End(Finish::kNoSpace);
+    return false;
+  }
+  if (ReleaseIdleSession() || PreemptPaused(&task)) return true;
+  Task* const other = FirstToGiveWay(state_, /*spare_oldest=*/true);
+  if (other != nullptr) {
+    Preempt(*other, Waits::kRoom);
+  } else if (state_.options.outside_retry_us > 0) {
+    Preempt(task, Waits::kRoom);
+  } else if (task.starts_whole()) {
+    task.Fail(error);
+  } else {
+    // Alone, and short of room: the cache shall say whether all that it may need can ever fit.
+    task.StartWhole();
+    Preempt(task, Waits::kNothing);
+  }
+  return other != nullptr && other != &task;
+}
+
+bool Preemption::ReleaseIdleSession() {
+  if (!state_.keeper.ReleaseOldest()) return false;
+  ++state_.stats.sessions_released;
+  return true;
+}
+
+bool Preemption::PreemptPaused(const Task* except) {
+  const auto running = state_.tasks.running();
+  const auto paused = std::ranges::find_if(running, [&](const Task* task) {
+    return task != except && !task->ended() && task->paused_us();
+  });
+  if (paused == running.end()) return false;
+  Preempt(**paused, Waits::kReader);
+  return true;
+}
+
+}  // namespace quire::serve

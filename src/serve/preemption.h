@@ -1,0 +1,52 @@
+// Who gives up room for others, and when.
+#ifndef QUIRE_SERVE_PREEMPTION_H_
+#define QUIRE_SERVE_PREEMPTION_H_
+
+#include <cstdint>
+
+#include "serve/state.h"
+#include "serve/waiting.h"
+
+namespace quire::serve {
+
+/// Of the running requests those of the most served tenant, of these the lowest priority, of these
+/// the latest. Null: there is none.
+Task* FirstToGiveWay(const EngineState& state, bool spare_oldest);
+/// So that `task` can start: of its tenant the lowest priority, which must be below its own, of
+/// these the latest. Null: there is none.
+Task* FirstToGiveWayTo(const Task& task, const EngineState& state);
+
+/// Room is taken from idle sessions first, then from requests whose readers are slow, then from
+/// others as above. Who loses its sequence waits to start again.
+///
+/// Threads:  one
+/// Lifetime: all it is made with must outlive it
+class Preemption {
+ public:
+  Preemption(EngineState& state, Waiting& waiting) : state_(state), waiting_(waiting) {}
+
+  /// Whole blocks that it published stay in the cache for its next start, as long as there is room.
+  void Preempt(Task& task, Waits waits);
+  /// Notes whose readers are slow, and preempts those whom nobody read for EngineOptions::stall_us.
+  /// Who was preempted for that may start again once its events are taken.
+  void LookAtReaders(uint64_t now_us);
+  /// For somebody outside: what it gives is not for others of the engine's.
+  void GiveWay();
+  /// For a request that would start. False: nobody gives any.
+  bool MakeRoomToStart(const Task& task);
+  /// For a running request that has no room for one token more. False: it takes no part in this
+  /// step: it gave way itself, or ended, with `error` if nobody will ever give any.
+  bool MakeRoomToGrow(Task& task, const Error& error);
+
+ private:
+  void TakeSequence(Task& task, Waits waits);
+  bool ReleaseIdleSession();
+  bool PreemptPaused(const Task* except);
+
+  EngineState& state_;
+  Waiting& waiting_;
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_PREEMPTION_H_

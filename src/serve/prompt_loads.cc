@@ -1,0 +1,184 @@
+#include "serve/prompt_loads.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bits.h"
+
+namespace quire::serve {
+
+namespace {
+
+// Both at once takes 1 / (1 / a + 1 / b) of the time of either. Where one is so many times as fast
+// as the other that is less than a fifth off, and the slower one is better left to others.
+constexpr double kBothWithin = 4.0;
+
+double PerUnit(uint64_t us, uint64_t count) {
+  return static_cast<double>(us) / static_cast<double>(count);
+}
+
+}  // namespace
+
+std::optional<Costs> CostsOf(const EngineStats& measured, uint64_t tokens, uint64_t bytes) {
+  if (measured.load_bytes == 0 || measured.read_tokens == 0) return std::nullopt;
+  return Costs{
+      .load_us = PerUnit(measured.load_us, measured.load_bytes) * static_cast<double>(bytes),
+      .compute_us = PerUnit(measured.read_us, measured.read_tokens) * static_cast<double>(tokens)};
+}
+
+Bring HowToBring(LoadPolicy policy, const std::optional<Costs>& costs, bool can_both) {
+  if (policy == LoadPolicy::kNever) return Bring::kCompute;
+  if (policy == LoadPolicy::kAlways) return Bring::kLoad;
+  if (!costs) return can_both ? Bring::kBoth : Bring::kLoad;
+  const auto [less, more] = std::minmax(costs->load_us, costs->compute_us);
+  if (more < kBothWithin * less && can_both) return Bring::kBoth;
+  return costs->load_us < costs->compute_us ? Bring::kLoad : Bring::kCompute;
+}
+
+uint64_t FrontTokens(const std::optional<Costs>& costs, uint64_t unread_tokens) {
+  double share = 0.5;
+  if (costs) share = costs->load_us / std::max(costs->load_us + costs->compute_us, 1.0);
+  return static_cast<uint64_t>(share * static_cast<double>(unread_tokens)) + 1;
+}
+
+Result<void> PromptLoads::Start(Task& task, Plan plan, const SequenceOptions& options) {
+  if (plan.loadable_tokens() > 0) {
+    const auto costs = CostsOf(state_.stats, plan.loadable_tokens(), plan.loadable_bytes());
+    const Bring how = HowToBring(state_.options.load, costs, CanComputeBeside(task));
+    if (how == Bring::kLoad) return Load(task, std::move(plan), options, LoadOrder::kFromFront);
+    if (how == Bring::kBoth) return Load(task, std::move(plan), options, LoadOrder::kFromEnd);
+  }
+  return Open(task, std::move(plan), options, /*loaded_tokens=*/0);
+}
+
+// Layers with a window see the tail of what is loaded alone, twins are at its end, so with these
+// there is no front that could be computed instead. A request that must not evict finds no room for
+// it. Where others run, what is computed for one is not computed for another.
+bool PromptLoads::CanComputeBeside(const Task& task) const {
+  const CacheOptions& options = state_.cache.options();
+  return !HasWindows(options.geometry) && options.profile.residual_tokens == 0 &&
+         state_.tasks.running().empty() && task.request().on_full != OnFull::kNoEvict;
+}
+
+Result<void> PromptLoads::Open(Task& task, Plan plan, const SequenceOptions& options,
+                               uint64_t loaded_tokens) {
+  std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());
+  QUIRE_ASSIGN(auto sequence, state_.cache.Open(std::move(plan), options));
+  state_.tasks.Start(task, std::move(sequence), std::move(missing), loaded_tokens);
+  return {};
+}
+
+Result<void> PromptLoads::Load(Task& task, Plan plan, const SequenceOptions& options,
+                               LoadOrder order) {
+  const uint64_t now_us = state_.clock.NowMicros();
+  const uint64_t deadline_us = task.request().deadline_us;
+  const uint64_t left_us = deadline_us <= now_us ? 1 : deadline_us - now_us;
+  const LoadOptions load = {.timeout_us = deadline_us == 0 ? 0 : left_us,
+                            .order = order,
+                            .on_done = [&mailbox = state_.mailbox] { mailbox.Wake(); }};
+  const uint64_t resident = plan.resident_tokens();
+  const uint64_t tokens = plan.loadable_tokens();
+  std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());
+  QUIRE_ASSIGN(Ticket ticket, state_.cache.Load(std::move(plan), load));
+  const auto [loading, is_new] = state_.loads.emplace(
+      task.id(),
+      Loading{
+          .ticket = std::move(ticket), .options = options, .resident = resident, .tokens = tokens});
+  ++state_.stats.loads;
+  task.WaitFor({.what = Waits::kLoad});
+  if (order == LoadOrder::kFromEnd) StartFront(task, loading->second, std::move(missing));
+  return {};
+}
+
+// The front has room for what it computes next, no more: what is loaded has its room already, and
+// gives it back as the front grows. Where there is none, all of it is loaded.
+void PromptLoads::StartFront(Task& task, Loading& load, std::vector<MissRun> missing) {
+  SequenceOptions options = load.options;
+  options.on_full = OnFull::kHalt;
+  auto front = state_.cache.Open(load.ticket.Front(load.resident + 1), options);
+  if (!front) return;
+  ++state_.stats.loads_from_end;
+  load.computes = true;
+  state_.tasks.Start(task, *std::move(front), std::move(missing), /*loaded_tokens=*/0);
+  Meet(task, load);
+}
+
+// Says how far the front is, and how far it goes next, so that what has come does not wait for a
+// long step.
+void PromptLoads::Meet(Task& task, Loading& load) const {
+  const uint64_t position = task.position();
+  load.ticket.Meet(position);
+  const LoadProgress progress = load.ticket.progress();
+  const uint64_t unread = progress.meet_tokens - std::min(progress.meet_tokens, position);
+  const uint64_t next = FrontTokens(CostsOf(state_.stats, load.tokens, progress.bytes), unread);
+  const uint64_t block = state_.cache.options().profile.block_tokens;
+  task.StopAt(std::min(progress.meet_tokens, RoundDown(position, block) + RoundUp(next, block)));
+}
+
+void PromptLoads::TakeDone() {
+  for (auto each = state_.loads.begin(); each != state_.loads.end();) {
+    Task& task = *state_.tasks.Find(each->first);
+    Loading& load = each->second;
+    if (!load.ticket.IsDone()) {
+      if (load.computes) Meet(task, load);
+      ++each;
+      continue;
+    }
+    Loading ended = std::move(load);
+    each = state_.loads.erase(each);
+    Take(task, std::move(ended));
+  }
+  waiting_.RemoveEnded();
+  waiting_.WakeForPrefix();
+}
+
+void PromptLoads::Take(Task& task, Loading load) {
+  const LoadProgress progress = load.ticket.progress();
+  Plan plan = load.ticket.Take();
+  const uint64_t before = load.computes ? task.position() : load.resident;
+  const uint64_t came = plan.resident_tokens() - std::min(plan.resident_tokens(), before);
+  state_.stats.loaded_tokens += came;
+  const MissReason reason = plan.reason();
+  const bool failed = reason == MissReason::kLoadFailed || reason == MissReason::kLoadLate;
+  if (!failed && progress.blocks_ready > 0) {
+    state_.stats.load_us += progress.elapsed_us;
+    state_.stats.load_bytes += progress.bytes / progress.blocks * progress.blocks_ready;
+  }
+  waiting_.WakeForRoom();  // what did not come is not held any more, nor what the front computed
+  if (load.computes) return Join(task, load, std::move(plan));
+  task.WaitFor({});
+  const auto opened = Open(task, std::move(plan), load.options, came);
+  if (!opened && opened.error().code != ErrorCode::kNoSpace) task.Fail(opened.error());
+}
+
+// Goes on behind what came, or with what it computed where nothing did.
+void PromptLoads::Join(Task& task, const Loading& load, Plan plan) {
+  const uint64_t resident = plan.resident_tokens();
+  const uint64_t computed_to = std::min(task.position(), resident);
+  std::vector<MissRun> missing;
+  if (computed_to >= load.resident) {
+    if (computed_to > load.resident) {
+      missing.push_back({.reason = MissReason::kNotLoaded, .tokens = computed_to - load.resident});
+    }
+    missing.insert(missing.end(), plan.missing().begin(), plan.missing().end());
+  }
+  if (resident <= task.position()) {
+    task.Join(nullptr, std::move(missing));
+    // The front had room for its next steps alone.
+    const bool is_whole = load.options.on_full != OnFull::kHalt;
+    if (is_whole && !task.sequence().Reserve(load.options.reserve_tokens)) {
+      preemption_.Preempt(task, Waits::kNothing);
+    }
+    return;
+  }
+  auto sequence = state_.cache.Open(std::move(plan), load.options);
+  if (!sequence) {
+    if (sequence.error().code != ErrorCode::kNoSpace) return task.Fail(sequence.error());
+    return preemption_.Preempt(task, Waits::kNothing);
+  }
+  task.Join(*std::move(sequence), std::move(missing));
+  task.NoteHeld();
+  if (task.position() >= task.text().goal()) task.End(Finish::kLength);  // a session's, all read
+}
+
+}  // namespace quire::serve

@@ -1,0 +1,167 @@
+#include "serve/starter.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/bits.h"
+
+namespace quire::serve {
+
+namespace {
+
+// Blocks that a growing request finds room for, besides those of what it has, before it starts
+// beside others: else it would be preempted at once.
+constexpr uint64_t kHeadroomBlocks = 4;
+
+// What is kept of a prompt is a second sequence for a moment: with a copy of the last block, and
+// with what a sequence takes besides its blocks.
+constexpr uint64_t kBlocksToSelect = 2;
+
+bool IsInLine(const Task& task, bool passes_waiting_for_room) {
+  if (task.running() || task.ended()) return false;
+  const Waits what = task.wait().what;
+  return what == Waits::kNothing || (what == Waits::kRoom && !passes_waiting_for_room);
+}
+
+}  // namespace
+
+Task* FirstInLine(const EngineState& state, uint64_t now_us) {
+  std::map<TenantId, uint64_t> coming;
+  for (const Task* const task : state.tasks.running()) {
+    const uint64_t at_most = task->text().tokens_at_most();
+    coming[task->tenant()] += at_most - std::min(task->position(), at_most);
+  }
+  const auto place = [&](const Task& task) {
+    const uint64_t waited_us = now_us - std::min(now_us, task.submitted_us());
+    const uint64_t urgency = task.request().priority + waited_us / state.options.aging_us;
+    const uint64_t deadline_us = task.request().deadline_us;
+    return std::tuple(state.shares.ServedAfter(task.tenant(), coming[task.tenant()]), task.tenant(),
+                      UINT64_MAX - urgency, deadline_us == 0 ? UINT64_MAX : deadline_us, task.id());
+  };
+  const bool passes_waiting_for_room = state.holders() == 0;
+  Task* first = nullptr;
+  for (const auto& [id, task] : state.tasks.all()) {
+    if (!IsInLine(*task, passes_waiting_for_room)) continue;
+    if (first == nullptr || place(*task) < place(*first)) first = task.get();
+  }
+  return first;
+}
+
+void Starter::StartSome(uint64_t now_us) {
+  const auto is_full = [&] { return state_.holders() >= state_.options.running_max; };
+  while (state_.may_start && !is_full()) {
+    Task* const first = FirstInLine(state_, now_us);
+    if (first == nullptr || first->wait().what == Waits::kRoom) {
+      state_.may_start = false;
+      break;
+    }
+    ++state_.stats.looks;
+    Look(*first);
+    waiting_.RemoveEnded();
+  }
+  // Whoever ends, or loses its sequence, sets it again.
+  if (is_full()) state_.may_start = false;
+}
+
+void Starter::Look(Task& task) {
+  if (task.text().tokens().empty()) {
+    return task.Fail({ErrorCode::kInvalidArgument, "session: it has no text to go on from"});
+  }
+  if (task.text().goal() == 0) return task.End(Finish::kLength);
+  if (ContinueSession(task)) return;
+  if (const auto prefix = waiting_.ForPrefix(task)) {
+    ++state_.stats.prefix_waits;
+    return task.WaitFor(*prefix);
+  }
+  bool reuse = task.request().reuses();
+  while (true) {
+    auto started = Start(task, reuse);
+    if (started) return;
+    // Who takes free room alone waits for nobody: what others give back is cached, not free.
+    const bool no_room =
+        started.error().code == ErrorCode::kNoSpace && task.request().on_full != OnFull::kNoEvict;
+    if (no_room && preemption_.MakeRoomToStart(task)) continue;
+    if (no_room && MayComputeAll(reuse)) {
+      reuse = false;
+      continue;
+    }
+    if (no_room && waiting_.CanWaitForRoom()) return waiting_.WaitForRoom(task);
+    return task.Fail(std::move(started).error());
+  }
+}
+
+// A turn goes on with what its session holds, unless that has no room to grow: then it is let go,
+// and the turn starts like any other.
+bool Starter::ContinueSession(Task& task) {
+  auto sequence = task.TakeFromSession();
+  if (sequence == nullptr) return false;
+  const uint64_t at_most = task.text().tokens_at_most();
+  const uint64_t tokens = task.starts_whole() ? at_most : task.text().goal();
+  if (!MayFit(at_most) || !sequence->Reserve(tokens)) return false;
+  const uint64_t computes = task.text().tokens().size() - sequence->length();
+  state_.tasks.Start(task, std::move(sequence),
+                     {{.reason = MissReason::kPartialBlock, .tokens = computes}},
+                     /*loaded_tokens=*/0);
+  return true;
+}
+
+Result<void> Starter::Start(Task& task, bool reuse) {
+  const bool is_last = !waiting_.CanWaitForRoom() && !MayComputeAll(reuse);
+  const uint64_t at_most = task.text().tokens_at_most();
+  const uint64_t now = task.text().tokens().size();
+  SequenceOptions options{.reserve_tokens = at_most,
+                          .step_tokens = state_.options.chunk_tokens_min,
+                          .on_full = task.request().on_full,
+                          .publish = task.request().publishes()};
+  const bool grows = !task.starts_whole() && MayFit(at_most);
+  // Where it can wait, it is not counted before there is room. One that grows starts with less than
+  // it may need; what can never fit is left to the cache to refuse.
+  SequenceOptions asked = options;
+  if (!task.request().keep.keeps_all() && task.request().max_tokens > 1) {
+    asked.reserve_tokens += kBlocksToSelect * state_.cache.options().profile.block_tokens;
+  }
+  auto plan = Acquire(task, reuse, grows || !is_last ? &asked : nullptr);
+  if (grows) {
+    if (!plan && plan.error().code == ErrorCode::kNoSpace) {
+      SequenceOptions first = options;
+      const uint64_t headroom = kHeadroomBlocks * state_.cache.options().profile.block_tokens;
+      first.reserve_tokens = std::min(at_most, now + headroom);
+      plan = Acquire(task, reuse, is_last ? nullptr : &first);
+    }
+    options.on_full = OnFull::kHalt;
+    options.reserve_tokens = now;
+  }
+  if (!plan) return std::unexpected(std::move(plan).error());
+  return loads_.Start(task, *std::move(plan), options);
+}
+
+Result<Plan> Starter::Acquire(const Task& task, bool reuse, const SequenceOptions* open_as) {
+  return state_.cache.Acquire({.tenant = task.tenant(),
+                               .identity = &identity_,
+                               .tokens = task.text().tokens(),
+                               .reuse = reuse,
+                               .open_as = open_as});
+}
+
+// Where nobody will give anything back: what is pinned to be shared, its twins too, or what is to
+// be loaded, may take more room than computing it again.
+bool Starter::MayComputeAll(bool reuse) const {
+  const bool may_share =
+      state_.cache.stats().published_blocks > 0 || state_.cache.options().store != nullptr;
+  return reuse && state_.holders() == 0 && may_share;
+}
+
+// False where the cache is sure to call it too large: layers without a window need a slot for each
+// block.
+bool Starter::MayFit(uint64_t tokens) const {
+  const CacheOptions& options = state_.cache.options();
+  const bool all_windowed = std::ranges::none_of(
+      options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens == 0; });
+  const CacheStats stats = state_.cache.stats();
+  return all_windowed || DivUp(tokens, uint64_t{options.profile.block_tokens}) <=
+                             std::max(stats.sealed.slots_max, stats.sealed_second.slots_max);
+}
+
+}  // namespace quire::serve

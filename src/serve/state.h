@@ -1,0 +1,76 @@
+// What the objects of one engine work on: its requests, what is loaded for them, and what they got.
+#ifndef QUIRE_SERVE_STATE_H_
+#define QUIRE_SERVE_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "quire/cache.h"
+#include "quire/env.h"
+#include "serve/engine_options.h"
+#include "serve/mailbox.h"
+#include "serve/scheduling.h"
+#include "serve/session_keeper.h"
+#include "serve/task.h"
+
+namespace quire::serve {
+
+/// Those that run are those that hold a sequence. One that has ended is here until TakeEnded.
+///
+/// Threads: one
+class TaskTable {
+ public:
+  void Add(std::unique_ptr<Task> task);
+  /// Null: it was taken out.
+  Task* Find(RequestId id) const;
+  /// By age.
+  const std::map<RequestId, std::unique_ptr<Task>>& all() const { return tasks_; }
+  /// Oldest first. As long as nobody starts, stops or is taken out.
+  std::span<Task* const> running() const { return running_; }
+
+  /// Runs with this from now on; see Task::Start.
+  void Start(Task& task, std::unique_ptr<Sequence> sequence, std::vector<MissRun> missing,
+             uint64_t loaded_tokens);
+  /// Gives its sequence back, and waits from now on.
+  void Stop(Task& task);
+  /// Those that have ended since the last call.
+  std::vector<std::unique_ptr<Task>> TakeEnded();
+
+ private:
+  std::map<RequestId, std::unique_ptr<Task>> tasks_;
+  std::vector<Task*> running_;
+};
+
+/// What the store has of a request's text, on its way. The request waits, or computes the front.
+struct Loading {
+  Ticket ticket;
+  SequenceOptions options;  // to open it with
+  uint64_t resident;        // tokens before it
+  uint64_t tokens;          // to be loaded
+  bool computes = false;    // the request runs
+};
+
+/// Threads:  one
+/// Lifetime: what the references name must outlive it
+struct EngineState {
+  Cache& cache;
+  const Clock& clock;
+  Mailbox& mailbox;
+  SessionKeeper& keeper;
+  const EngineOptions options;
+  FairShare shares{};
+  TaskTable tasks{};
+  std::map<RequestId, Loading> loads{};  // of `tasks`
+  bool may_start = false;                // something changed for a waiting request
+  EngineStats stats{};
+
+  /// Requests that hold a sequence, or room for one.
+  uint64_t holders() const;
+};
+
+}  // namespace quire::serve
+
+#endif  // QUIRE_SERVE_STATE_H_
