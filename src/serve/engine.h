@@ -144,8 +144,8 @@ class Engine {
   void Take(SessionReadCommand command);
   void Take(const SetTenantCommand& command);
   void Take(const GiveWayCommand&) { preemption_.GiveWay(); }
-  template <typename OfSessions>
-  void Take(OfSessions command) {
+  template <typename SessionCommand>  // any other
+  void Take(SessionCommand command) {
     keeper_.Take(std::move(command));
   }
   void EndExpired(uint64_t now_us);
@@ -155,7 +155,7 @@ class Engine {
   const Identity identity_;
   Mailbox mailbox_;
   Stepper stepper_;
-  SessionKeeper keeper_;  // before the tasks: they end first
+  SessionKeeper keeper_;  // before state_: its tasks end first
   EngineState state_;
   Waiting waiting_;
   Preemption preemption_;

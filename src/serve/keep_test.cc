@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cache/test_util.h"
+
 namespace quire::serve {
 namespace {
 
@@ -63,6 +65,57 @@ TEST(BlocksToKeepTest, EndsOfTheRange) {
   EXPECT_EQ(BlocksToKeep({.share = 1.0}, 3, {}, {}), (Blocks{0, 1, 2}));
   EXPECT_EQ(BlocksToKeep({.share = 0.01}, 3, {}, {}), (Blocks{0}));
   EXPECT_EQ(BlocksToKeep({.share = 0.5}, 0, {}, {}), Blocks{});
+}
+
+class KeptBlocksTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kBlock = cache::TestCache::kBlock;
+
+  cache::TestCache test_{16};
+  const std::vector<TokenId> prompt_ = cache::SomeTokens(6 * kBlock + 3, 1);
+  std::unique_ptr<Sequence> whole_ = test_.Run(prompt_, {.publish = false});
+};
+
+TEST_F(KeptBlocksTest, GoesOnWithTheChosenBlocks) {
+  const KeepOptions options{.share = 0.5, .by = KeepBy::kRecent};
+  KeptBlocks kept(options);
+  kept.Begin(prompt_.size());
+  EXPECT_EQ(kept.observer(), nullptr);  // nobody needs to look
+  EXPECT_EQ(kept.dropped_tokens(), 0u);
+  const auto selected = kept.Select(*whole_, test_.cache->options().profile);
+  ASSERT_TRUE(selected.has_value());
+  EXPECT_EQ((*selected)->length(), 3 * kBlock + 3);
+  EXPECT_EQ((*selected)->dropped_tokens(), 3u * kBlock);
+  EXPECT_EQ(kept.dropped_tokens(), 3u * kBlock);
+}
+
+TEST_F(KeptBlocksTest, NobodyLooksWhereAllIsKeptOrAllWasChosen) {
+  const KeepOptions all{};
+  KeptBlocks whole(all);
+  whole.Begin(prompt_.size());
+  EXPECT_EQ(whole.observer(), nullptr);
+  const KeepOptions options{.share = 0.5};
+  KeptBlocks kept(options);
+  EXPECT_EQ(kept.observer(), nullptr);
+  kept.Begin(prompt_.size());
+  EXPECT_NE(kept.observer(), nullptr);
+  ASSERT_TRUE(kept.Select(*whole_, test_.cache->options().profile).has_value());
+  EXPECT_EQ(kept.observer(), nullptr);
+  kept.Begin(prompt_.size());  // preempted, and read again
+  EXPECT_EQ(kept.observer(), nullptr);
+}
+
+TEST_F(KeptBlocksTest, WhatAStepThatFailedHasSeenIsForgotten) {
+  const KeepOptions options{.share = 0.5};
+  KeptBlocks kept(options);
+  auto before = kept.ObservedSoFar();
+  EXPECT_FALSE(before.has_value());
+  kept.Begin(prompt_.size());
+  kept.ForgetObservedSince(std::move(before));
+  EXPECT_EQ(kept.observer(), nullptr);
+  kept.Begin(prompt_.size());
+  kept.ForgetObservedSince(kept.ObservedSoFar());
+  EXPECT_NE(kept.observer(), nullptr);
 }
 
 }  // namespace

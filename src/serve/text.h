@@ -53,9 +53,8 @@ class Text {
   uint64_t stop_at_ = UINT64_MAX;
 };
 
-/// Where its tokens came from: found, loaded, computed, or computed again.
-/// Counts each prompt token once, by what brought it first, however often the request loses its
-/// sequence.
+/// Where the tokens of a text came from: found, loaded, computed, or computed again. Counts each
+/// prompt token once, by what brought it first, however often the request loses its sequence.
 ///
 /// Threads: one
 class Origins {

@@ -1,0 +1,121 @@
+// Tokens that are drawn: which, what is said of them, when the answer ends and how it is timed.
+#include "serve/answer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "env/clock.h"
+
+namespace quire::serve {
+namespace {
+
+class AnswerTest : public testing::Test {
+ protected:
+  Answer& Make(Request request) {
+    request_ = std::move(request);
+    request_.prompt = {1};
+    id_ = mailbox_.Submit(request_, 0).value();
+    answer_.emplace(id_, request_, clock_.NowMicros(), mailbox_, clock_);
+    return *answer_;
+  }
+  NewToken Said() { return std::get<NewToken>(mailbox_.Next(id_).value()); }
+
+  ManualClock clock_;
+  Mailbox mailbox_{{.requests_max = 8, .sessions_max = 8, .events_max = 100}};
+  Request request_;
+  RequestId id_;
+  std::optional<Answer> answer_;
+};
+
+TEST_F(AnswerTest, TheMostLikelyTokenIsDrawnAndSaid) {
+  Answer& answer = Make({.max_tokens = 2});
+  const auto first = answer.Draw(std::vector<float>{0, 3, 1}, 5);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->token, 1);
+  EXPECT_FALSE(first->ends.has_value());
+  EXPECT_EQ(Said().token, 1);
+  const auto last = answer.Draw(std::vector<float>{0, 3, 4}, 6);
+  EXPECT_EQ(last->token, 2);
+  EXPECT_EQ(last->ends, Finish::kLength);
+  EXPECT_EQ(answer.Take(Finish::kLength).tokens, (std::vector<TokenId>{1, 2}));
+}
+
+TEST_F(AnswerTest, AStopTokenEndsItAndIsPartOfIt) {
+  Answer& answer = Make({.max_tokens = 9, .stop_tokens = {7, 2}});
+  EXPECT_EQ(answer.Draw(std::vector<float>{1, 0, 0}, 1)->ends, std::nullopt);
+  EXPECT_EQ(answer.Draw(std::vector<float>{0, 0, 1}, 2)->ends, Finish::kStop);
+  EXPECT_EQ(answer.Take(Finish::kStop).tokens, (std::vector<TokenId>{0, 2}));
+  Answer& both = Make({.max_tokens = 1, .stop_tokens = {2}});
+  EXPECT_EQ(both.Draw(std::vector<float>{0, 0, 1}, 1)->ends, Finish::kStop);
+}
+
+TEST_F(AnswerTest, TheDigestIsOfAllLogitsThatTokensWereDrawnFrom) {
+  const std::vector<std::vector<float>> logits = {{0, 1, 2}, {3, 1, 2}};
+  Answer& answer = Make({.max_tokens = 5});
+  Blake2b<16> digest;
+  for (const auto& row : logits) {
+    ASSERT_TRUE(answer.Draw(row, 1).has_value());
+    digest.Update(std::as_bytes(std::span(row)));
+  }
+  EXPECT_EQ(answer.Take(Finish::kCancelled).logits_digest, digest.Finish());
+}
+
+TEST_F(AnswerTest, NothingIsDrawnFromLogitsThatAreNotFinite) {
+  Answer& answer = Make({.max_tokens = 5});
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const auto drawn = answer.Draw(std::vector<float>{0, bad, 1}, 12);
+    ASSERT_FALSE(drawn.has_value());
+    EXPECT_EQ(drawn.error().code, ErrorCode::kCorrupt);
+    EXPECT_NE(drawn.error().message.find("position 11"), std::string::npos);
+  }
+  EXPECT_FALSE(mailbox_.Next(id_).has_value());
+  const Response response = answer.Take(Finish::kFailed);
+  EXPECT_TRUE(response.tokens.empty());
+  EXPECT_EQ(response.logits_digest, Blake2b<16>().Finish());
+  EXPECT_EQ(response.ttft_ms, 0.0);
+}
+
+TEST_F(AnswerTest, LogprobsAreOfTheModelBeforeAnyTemperature) {
+  Answer& answer = Make({.max_tokens = 5, .logprobs = 2});
+  ASSERT_TRUE(answer.Draw(std::vector<float>{std::log(1.0f), std::log(2.0f), std::log(1.0f)}, 1)
+                  .has_value());
+  const NewToken said = Said();
+  EXPECT_EQ(said.token, 1);
+  EXPECT_NEAR(said.logprob, std::log(0.5), 1e-6);
+  ASSERT_EQ(said.likeliest.size(), 2u);
+  EXPECT_EQ(said.likeliest[0].token, 1);
+  EXPECT_EQ(said.likeliest[1].token, 0);  // of equal ones the smallest id
+  EXPECT_NEAR(said.likeliest[1].logprob, std::log(0.25), 1e-6);
+}
+
+TEST_F(AnswerTest, TimesCountFromWhenItWasSubmitted) {
+  clock_.Advance(1000);
+  Answer& answer = Make({.max_tokens = 5});
+  const std::vector<float> logits = {0, 1};
+  for (const uint64_t us : {5000, 300, 100}) {
+    clock_.Advance(us);
+    ASSERT_TRUE(answer.Draw(logits, 1).has_value());
+  }
+  clock_.Advance(9999);
+  const Response response = answer.Take(Finish::kLength);
+  EXPECT_DOUBLE_EQ(response.ttft_ms, 5.0);
+  EXPECT_DOUBLE_EQ(response.ms_per_token, 0.2);
+}
+
+TEST_F(AnswerTest, TheSamplerOfASessionGoesOnFromOneAnswerToTheNext) {
+  const model::SamplingOptions sampling{.temperature = 1, .seed = 3};
+  const std::vector<float> logits(50, 0.0f);
+  model::Sampler alone(sampling);
+  Answer& first = Make({.max_tokens = 100, .sampling = sampling});
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(first.Draw(logits, 1)->token, alone.Next(logits));
+  const model::SamplerState state = first.sampler();
+  Answer& second = Make({.max_tokens = 100, .sampling = {.temperature = 1, .seed = 99}});
+  second.SetSampler(state);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(second.Draw(logits, 1)->token, alone.Next(logits));
+}
+
+}  // namespace
+}  // namespace quire::serve

@@ -1,0 +1,173 @@
+// Whether what a store has of a prompt is loaded, computed or both, and requests that wait for it.
+#include "serve/prompt_loads.h"
+
+#include <gtest/gtest.h>
+
+#include "cache/test_store.h"
+#include "serve/state_test_util.h"
+
+namespace quire::serve {
+namespace {
+
+TEST(Costs, AreInProportionToWhatWasMeasured) {
+  const EngineStats measured{.load_us = 100, .load_bytes = 1000, .read_us = 600, .read_tokens = 20};
+  const auto costs = CostsOf(measured, 50, 400);
+  ASSERT_TRUE(costs.has_value());
+  EXPECT_DOUBLE_EQ(costs->load_us, 40);
+  EXPECT_DOUBLE_EQ(costs->compute_us, 1500);
+}
+
+TEST(Costs, AreNotKnownBeforeBothWereSeen) {
+  EXPECT_FALSE(CostsOf({}, 50, 400).has_value());
+  EXPECT_FALSE(CostsOf({.load_us = 5, .load_bytes = 5}, 50, 400).has_value());
+  EXPECT_FALSE(CostsOf({.read_us = 5, .read_tokens = 5}, 50, 400).has_value());
+}
+
+TEST(HowToBring, ThePolicyComesFirst) {
+  for (const bool can_both : {false, true}) {
+    EXPECT_EQ(HowToBring(LoadPolicy::kNever, Costs{1, 100}, can_both), Bring::kCompute);
+    EXPECT_EQ(HowToBring(LoadPolicy::kAlways, Costs{100, 1}, can_both), Bring::kLoad);
+  }
+}
+
+TEST(HowToBring, WhereNothingWasMeasuredBothIfThatCanBe) {
+  EXPECT_EQ(HowToBring(LoadPolicy::kAuto, std::nullopt, true), Bring::kBoth);
+  EXPECT_EQ(HowToBring(LoadPolicy::kAuto, std::nullopt, false), Bring::kLoad);
+}
+
+TEST(HowToBring, TheFasterOneOrBothWhereTheyAreWithinFourOfEachOther) {
+  struct Case {
+    Costs costs;
+    Bring with_both;
+    Bring alone;
+  };
+  for (const Case& each :
+       {Case{{10, 39}, Bring::kBoth, Bring::kLoad}, Case{{39, 10}, Bring::kBoth, Bring::kCompute},
+        Case{{10, 40}, Bring::kLoad, Bring::kLoad},
+        Case{{40, 10}, Bring::kCompute, Bring::kCompute},
+        Case{{10, 10}, Bring::kBoth, Bring::kCompute},
+        Case{{0, 0}, Bring::kCompute, Bring::kCompute},
+        Case{{0, 10}, Bring::kLoad, Bring::kLoad}}) {
+    SCOPED_TRACE(std::to_string(each.costs.load_us) + " " + std::to_string(each.costs.compute_us));
+    EXPECT_EQ(HowToBring(LoadPolicy::kAuto, each.costs, true), each.with_both);
+    EXPECT_EQ(HowToBring(LoadPolicy::kAuto, each.costs, false), each.alone);
+  }
+}
+
+TEST(FrontTokens, AreItsShareOfTheTimeOfBoth) {
+  EXPECT_EQ(FrontTokens(std::nullopt, 100), 51u);
+  EXPECT_EQ(FrontTokens(Costs{30, 10}, 100), 76u);
+  EXPECT_EQ(FrontTokens(Costs{10, 30}, 100), 26u);
+  EXPECT_EQ(FrontTokens(Costs{0, 30}, 100), 1u);
+  EXPECT_EQ(FrontTokens(Costs{0, 0}, 100), 1u);  // not 0 divided by 0
+  EXPECT_EQ(FrontTokens(Costs{30, 0}, 100), 101u);
+  EXPECT_EQ(FrontTokens(Costs{10, 10}, 0), 1u);
+}
+
+class PromptLoadsTest : public StateTest {
+ protected:
+  /// The store has prompt_ but for its last block, and memory nothing.
+  void MakeWith(LoadPolicy load) {
+    Make(32, {.load = load}, {.store = machine_.store.get()});
+    waiting_.emplace(*state_);
+    preemption_.emplace(*state_, *waiting_);
+    loads_.emplace(*state_, *waiting_, *preemption_);
+    test_->Run(prompt_);
+    cache::Must(machine_.store->Flush());
+    EvictAll();
+  }
+  ~PromptLoadsTest() override { End(); }
+  void EvictAll() {
+    while (test_->cache->Evict(100) > 0) {
+    }
+  }
+  Result<void> Start(Task& task) {
+    return loads_->Start(task, test_->Acquire(task.text().tokens()),
+                         {.reserve_tokens = task.text().tokens_at_most()});
+  }
+  Task& Ask() { return Add({.prompt = prompt_, .max_tokens = 2}); }
+  void BringAll() {
+    for (int i = 0; i < 1000; ++i) machine_.mover->Tick(100);
+  }
+
+  cache::TestStore machine_;
+  const std::vector<TokenId> prompt_ = Tokens(8 * kBlock + 5, 1);
+  std::optional<Waiting> waiting_;
+  std::optional<Preemption> preemption_;
+  std::optional<PromptLoads> loads_;
+};
+
+TEST_F(PromptLoadsTest, ALoadIsWaitedForAndCounted) {
+  MakeWith(LoadPolicy::kAlways);
+  Task& task = Ask();
+  ASSERT_TRUE(Start(task).has_value());
+  EXPECT_EQ(task.wait().what, Waits::kLoad);
+  EXPECT_EQ(state_->holders(), 1u);  // it has room for it
+  loads_->TakeDone();
+  EXPECT_FALSE(task.running());
+  BringAll();
+  loads_->TakeDone();
+  EXPECT_TRUE(task.running());
+  EXPECT_EQ(task.position(), 8u * kBlock);
+  EXPECT_TRUE(state_->loads.empty());
+  EXPECT_EQ(state_->stats.loads, 1u);
+  EXPECT_EQ(state_->stats.loads_from_end, 0u);
+  EXPECT_EQ(state_->stats.loaded_tokens, 8u * kBlock);
+  EXPECT_EQ(state_->stats.load_bytes, 8 * test_->cache->block_bytes());
+}
+
+TEST_F(PromptLoadsTest, OthersWaitForWhatIsLoaded) {
+  MakeWith(LoadPolicy::kAlways);
+  Task& task = Ask();
+  ASSERT_TRUE(Start(task).has_value());
+  Task& other = Ask();
+  const auto wait = waiting_->ForPrefix(other);
+  ASSERT_TRUE(wait.has_value());
+  EXPECT_EQ(wait->owner, task.id());
+  EXPECT_EQ(wait->tokens, 8u * kBlock);
+  other.WaitFor(*wait);
+  waiting_->WakeForPrefix();
+  EXPECT_EQ(other.wait().what, Waits::kPrefix);
+  BringAll();
+  loads_->TakeDone();
+  EXPECT_EQ(other.wait().what, Waits::kNothing);
+}
+
+TEST_F(PromptLoadsTest, NothingIsLoadedWhereThatIsNotWanted) {
+  MakeWith(LoadPolicy::kNever);
+  Task& task = Ask();
+  ASSERT_TRUE(Start(task).has_value());
+  EXPECT_TRUE(task.running());
+  EXPECT_EQ(task.position(), 0u);
+  EXPECT_EQ(state_->stats.loads, 0u);
+}
+
+TEST_F(PromptLoadsTest, FromBothEndsTheFrontStopsWhereTheyMeet) {
+  MakeWith(LoadPolicy::kAuto);
+  Task& task = Ask();
+  ASSERT_TRUE(Start(task).has_value());
+  EXPECT_TRUE(task.running());
+  EXPECT_EQ(state_->holders(), 1u);
+  EXPECT_EQ(state_->stats.loads_from_end, 1u);
+  const uint64_t first = task.NextTokens(1000).size();
+  EXPECT_EQ(first, 5u * kBlock);  // half of 8 blocks, and up to a whole one more
+  Compute(task, first);
+  BringAll();
+  loads_->TakeDone();
+  EXPECT_TRUE(state_->loads.empty());
+  EXPECT_EQ(task.position(), 8u * kBlock);
+  EXPECT_EQ(state_->stats.loaded_tokens, 3u * kBlock);
+  EXPECT_EQ(task.NextTokens(1000).size(), 5u);
+}
+
+TEST_F(PromptLoadsTest, BesideOthersWhatIsSlowerIsNotDoneToo) {
+  MakeWith(LoadPolicy::kAuto);
+  AddRunning({.prompt = Tokens(20, 9)});
+  Task& loads = Ask();
+  ASSERT_TRUE(Start(loads).has_value());
+  EXPECT_EQ(loads.wait().what, Waits::kLoad);
+  EXPECT_EQ(state_->stats.loads_from_end, 0u);
+}
+
+}  // namespace
+}  // namespace quire::serve
