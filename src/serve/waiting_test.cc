@@ -191,7 +191,11 @@ TEST_F(WaitingTest, WhatARunningRequestGivesBackIsSeen) {
   Compute(owner, 2 * kBlock);
   waiting_->LookForRoom();
   EXPECT_EQ(task.wait().what, Waits::kRoom);
-  Compute(owner, 3 * kBlock);  // at the end of its prompt it drops blocks
+  Compute(owner, 3 * kBlock);
+  waiting_->LookForRoom();
+  EXPECT_EQ(task.wait().what, Waits::kRoom);
+  // Behind its prompt it drops blocks.
+  cache::Must(owner.Reserve(1, state_->cache.options().profile));
   waiting_->LookForRoom();
   EXPECT_EQ(task.wait().what, Waits::kNothing);
 }
