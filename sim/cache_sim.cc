@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "cache/core.h"
 #include "cache/mover.h"
+#include "sim/cache_guests.h"
 #include "sim/cache_oracle.h"
 #include "sim/cache_users.h"
 #include "sim/machine.h"
@@ -32,6 +33,9 @@ class CacheSim : private Machine {
     cold_.scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0;
     MakeCacheOptions();
     sides_.resize(prng_.NextChance(3) ? 2 : 1);
+    if (options.seed % 5 >= 3) {
+      for (size_t i = 0; i < sides_.size(); ++i) guests_.emplace_back(options.seed * 3 + i);
+    }
     cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);
   }
 
@@ -132,16 +136,25 @@ class CacheSim : private Machine {
 
   void Close() {
     for (Side& side : sides_) {
-      side.Close();
+      EndUses(side);
       side.cache.reset();
     }
     store_.reset();
   }
 
+  CacheGuests* GuestsOf(const Side& side) {
+    return guests_.empty() ? nullptr : &guests_[static_cast<size_t>(&side - sides_.data())];
+  }
+  // Nobody holds anything then.
+  void EndUses(Side& side) {
+    if (CacheGuests* const guests = GuestsOf(side)) guests->End(side, identities_);
+    side.Close();
+  }
+
   void Restart(uint64_t how) {
     ++report_.crashes;
     for (Side& side : sides_) {
-      side.Close();
+      EndUses(side);
       side.cache.reset();
     }
     recycled_before_ = Recycled();  // what ended above was waited for, and more was written
@@ -198,6 +211,10 @@ class CacheSim : private Machine {
       CheckDrained(side);
     } else {
       Tick();
+    }
+    if (CacheGuests* const guests = GuestsOf(side)) {
+      const std::string wrong = guests->Act(side, identities_);
+      if (!wrong.empty()) Problem(report_.wrong_bytes, wrong);
     }
     CheckStep();
   }
@@ -365,14 +382,16 @@ class CacheSim : private Machine {
   void OpenPlan(Side& side, const Origin& origin, const std::vector<TokenId>& tokens, Plan plan) {
     const uint64_t resident = plan.resident_tokens();
     const bool grows = prng_.NextChance(3);
-    auto opened = side.cache->Open(
-        std::move(plan),
-        {.reserve_tokens = grows ? tokens.size() + 40 : 0, .on_full = OnFull::kHalt});
+    SequenceOptions options = {.reserve_tokens = grows ? tokens.size() + 40 : 0,
+                               .on_full = OnFull::kHalt};
+    if (CacheGuests* const guests = GuestsOf(side)) options = guests->SomeOptions(tokens.size());
+    auto opened = side.cache->Open(std::move(plan), options);
     Note(opened ? 0 : static_cast<uint64_t>(opened.error().code));
     if (!opened) return;
     Live live = {.origin = origin,
                  .tokens = {tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(resident)},
                  .computed = resident / kBlock,
+                 .stale = !options.publish,
                  .sequence = *std::move(opened)};
     if (live.sequence->length() != resident) Problem(report_.wrong_bytes, "a shorter sequence");
     Compare(live);
@@ -454,6 +473,7 @@ class CacheSim : private Machine {
     const uint32_t account = kParties[party].account;
     computed_.Erase(party, durable);
     if (durable) durable_epochs_[account] = EpochOf(account);
+    for (CacheGuests& guests : guests_) guests.Forget(party);
     std::erase_if(expected_,
                   [&](const Expected& expected) { return expected.origin.account() == account; });
     for (Side& side : sides_) {
@@ -502,7 +522,7 @@ class CacheSim : private Machine {
 
   // When nobody holds anything, everything can be evicted, and nothing is left.
   void CheckDrained(Side& side) {
-    side.Close();
+    EndUses(side);
     while (side.cache->Evict(1000) > 0) {
     }
     const CacheStats stats = side.cache->stats();
@@ -572,6 +592,10 @@ class CacheSim : private Machine {
   // new is written and loads.
   void Recover() {
     mover_clock_.BeginStep();
+    for (Side& side : sides_) {
+      if (CacheGuests* const guests = GuestsOf(side)) guests->End(side, identities_);
+    }
+    guests_.clear();
     files_.set_rates({});
     files_.set_disk_bytes(~uint64_t{0});
     if (stops_at_ != kNever) Restart(2);
@@ -647,6 +671,7 @@ class CacheSim : private Machine {
   std::unique_ptr<DiskStore> store_;                           // after what it uses
   cache::Mover* mover_ = nullptr;
   std::vector<Side> sides_;
+  std::vector<CacheGuests> guests_;  // of each side, or none
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ struct FaultyFilesOptions {
   FaultRates rates{};
 };
 
-class FaultyFiles final : public Files {
+class FaultyFiles : public Files {
  public:
   /// The clock must outlive the object; waiting moves it.
   FaultyFiles(const FaultyFilesOptions& options, ManualClock& clock);

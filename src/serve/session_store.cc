@@ -229,7 +229,8 @@ void SessionStore::EndBatch(Batch& batch) {
     calling_ = false;
     called_.NotifyAll();
   }
-  if (synced) (void)EraseReplaced([](const Replaced&) { return false; });  // nobody waits for it
+  // Nobody waits for it. Not where this batch synced no names: an earlier one may have failed to.
+  if (batch.changed && synced) (void)EraseReplaced([](const Replaced&) { return false; });
 }
 
 Result<SessionHead> SessionStore::ReadHead(const std::string& name) {
