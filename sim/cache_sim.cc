@@ -34,6 +34,9 @@ class CacheSim : private Machine {
     MakeCacheOptions();
     sides_.resize(prng_.NextChance(3) ? 2 : 1);
     if (options.seed % 5 >= 3) {
+      constexpr std::array kPlacements = {Placement::kFreeList, Placement::kFirstFit,
+                                          Placement::kBestFit, Placement::kBuddy};
+      cache_options_.placement = kPlacements[options.seed % kPlacements.size()];
       for (size_t i = 0; i < sides_.size(); ++i) guests_.emplace_back(options.seed * 3 + i);
     }
     cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);
