@@ -14,8 +14,8 @@
 
 namespace quire::serve {
 
-/// Divides so many tokens among prompts, piece by piece. A piece goes to the least served tenant; in
-/// it to prompts of which little is left before those of which twice as much is, and among those
+/// Divides so many tokens among prompts, piece by piece. A piece goes to the least served tenant;
+/// in it to prompts of which little is left before those of which twice as much is, and among those
 /// alike to the oldest: read in turns, all of them would have their first token when the last one
 /// has it.
 void DivideChunk(std::span<BatchEntry> prompts, uint64_t tokens, const EngineState& state);
