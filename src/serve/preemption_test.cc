@@ -17,10 +17,7 @@ class PreemptionTest : public StateTest {
     waiting_.emplace(*state_);
     preemption_.emplace(*state_, *waiting_);
   }
-  /// In the cache all are of the default tenant: sessions give them others here.
-  Task& Run(uint8_t priority = 50, uint64_t blocks = 1) {
-    return AddRunning({.prompt = Tokens(blocks * kBlock, ++seed_), .priority = priority});
-  }
+  Task& Run(uint8_t priority = 50) { return RunOf(kDefaultTenant, priority); }
   TenantId AddTenant(const std::string& name) {
     return test_->cache->AddTenant({.name = name}).value();
   }

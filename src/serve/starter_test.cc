@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "serve/state_test_util.h"
 
@@ -101,7 +100,7 @@ TEST_F(StarterTest, OnlyWhoWaitsForNothingOrForRoomIsInLine) {
   EXPECT_EQ(First(), &last);
 }
 
-// Against all of them sorted by the documented order, in the docs' words.
+// Against all of them sorted by the order that the header tells.
 TEST_F(StarterTest, TheFirstIsTheLeastOfAll) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     Make(8, {.aging_us = 50});
@@ -139,23 +138,16 @@ TEST_F(StarterTest, TheFirstIsTheLeastOfAll) {
 
 class StartSomeTest : public StarterTest {
  protected:
-  void StartSome() { starter().StartSome(clock_.NowMicros()); }
-  Starter& starter() {
-    waiting_.emplace(*state_);
-    preemption_.emplace(*state_, *waiting_);
-    loads_.emplace(*state_, *waiting_, *preemption_);
-    return starter_.emplace(*state_, test_->identity, *waiting_, *preemption_, *loads_);
+  void StartSome() {
+    Waiting waiting(*state_);
+    Preemption preemption(*state_, waiting);
+    PromptLoads loads(*state_, waiting, preemption);
+    Starter(*state_, test_->identity, waiting, preemption, loads).StartSome(clock_.NowMicros());
   }
   Task& Ask(uint64_t blocks, uint64_t seed, uint8_t priority = 50) {
     state_->may_start = true;
     return Add({.prompt = Tokens(blocks * kBlock, seed), .max_tokens = 1, .priority = priority});
   }
-
- private:
-  std::optional<Waiting> waiting_;
-  std::optional<Preemption> preemption_;
-  std::optional<PromptLoads> loads_;
-  std::optional<Starter> starter_;
 };
 
 TEST_F(StartSomeTest, WhoFindsNoRoomIsWaitedFor) {

@@ -160,7 +160,7 @@ TEST_F(StepPlannerTest, WhoIsShortOfRoomReadsLessAndChunksShrink) {
                       {}, 0);
   const auto rest = test_->Open(Tokens(3 * kBlock, 2));  // all other room
   Compute(task, 8);
-  EXPECT_EQ(Plan(), (Given{8}));  // to the end of its block
+  EXPECT_EQ(Plan(), (Given{8}));            // to the end of its block
   EXPECT_EQ(planner_->chunk_tokens(), 8u);  // halved twice
   Compute(task, 8);
   const RequestId id = task.id();
