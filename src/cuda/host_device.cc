@@ -13,6 +13,7 @@
 #include "cuda/floors-inl.h"
 #include "cuda/fold-inl.h"
 #include "cuda/host_grid.h"
+#include "cuda/mma_splits-inl.h"
 #include "cuda/model-inl.h"
 #include "cuda/rows-inl.h"
 #include "cuda/splits-inl.h"
@@ -69,6 +70,18 @@ class HostDevice final : public Device {
     if (how.queries_max <= 4) return Splits<4>(args, how);
     if (how.queries_max <= 8) return Splits<8>(args, how);
     Splits<16>(args, how);
+  }
+
+  // A thread of the grid is a warp (cuda/warp-inl.h).
+  void Launch(const MmaArgs& args, const MmaLaunch& how) override {
+    const uint32_t shared_bytes = SharedOf(args.splits.shape, how.warps, how.folds).bytes;
+    Run(how.blocks, how.warps, shared_bytes, [&](Thread& self) {
+      if (how.warps == 1) {
+        MmaSplits<Thread, 1>(self, args).Run();
+      } else {
+        MmaSplits<Thread, kMmaWarps>(self, args).Run();
+      }
+    });
   }
 
   void Launch(const FoldArgs& args, uint32_t vectors) override {

@@ -119,6 +119,10 @@ class CudaDevice final : public Device {
     Enter();
     Note(LaunchSplits(args, how, stream_));
   }
+  void Launch(const MmaArgs& args, const MmaLaunch& how) override {
+    Enter();
+    Note(LaunchMmaSplits(args, how, stream_));
+  }
   void Launch(const FoldArgs& args, uint32_t vectors) override {
     Enter();
     Note(LaunchFold(args, vectors, stream_));

@@ -5,6 +5,7 @@
 #include "cuda/attend.h"
 #include "cuda/blocks.h"
 #include "cuda/floors.h"
+#include "cuda/mma_attend.h"
 #include "cuda/model.h"
 
 struct CUstream_st;
@@ -13,6 +14,7 @@ namespace quire::cuda {
 
 // Each returns what cudaGetLastError says afterwards; 0: the launch is enqueued.
 int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* stream);
+int LaunchMmaSplits(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream);
 int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream);
 int LaunchWrite(const WriteArgs& args, CUstream_st* stream);
 int LaunchRead(const ReadArgs& args, CUstream_st* stream);
