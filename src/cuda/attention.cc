@@ -8,6 +8,7 @@
 #include "attention/plan.h"
 #include "attention/shape.h"
 #include "base/bits.h"
+#include "codec/formats.h"
 #include "cuda/mma_tasks.h"
 #include "cuda/plan.h"
 #include "cuda/upload.h"
@@ -52,12 +53,12 @@ class DeviceAttention final : public AttentionBackend {
     QUIRE_TRY(Supports(shape));
     QUIRE_TRY(attention::ValidateTasks(shape, tables, tasks));
     QUIRE_TRY(CopyTables(tables));
-    if (options_.arithmetic == Arithmetic::kFma32) return RunWaves(shape, tables, tasks, 0);
+    if (options_.arithmetic == Arithmetic::kFma32) return RunWaves(shape, tables, tasks);
+    QUIRE_TRY(CheckAlignment(tables));
     one_form_ = IsOneForm(shape, tables);
     const MmaTasks sorted = SortTasks(shape, tasks, options_.folded_tiles_min);
     QUIRE_TRY(Fold(shape, sorted.folded));
-    QUIRE_TRY(RunWaves(shape, tables, sorted.wide, kMmaWarps));
-    return RunWaves(shape, tables, sorted.narrow, 1);
+    return RunWaves(shape, tables, sorted.split);
   }
 
  private:
@@ -80,16 +81,15 @@ class DeviceAttention final : public AttentionBackend {
     return {};
   }
 
-  /// Splits, then the fold of their states. `warps` of a block, of mma16; 0: fma32.
+  /// Splits, then the fold of their states.
   Result<void> RunWaves(const AttentionShape& shape, const BlockTables& tables,
-                        std::span<const AttentionTask> tasks, uint32_t warps) {
+                        std::span<const AttentionTask> tasks) {
     if (tasks.empty()) return {};
     const uint64_t state_bytes = (uint64_t{shape.value.dim} + 2) * sizeof(float);
+    static_assert(kTileQueriesMax == kMmaRows);
     const AttendPlan plan =
         MakePlan(shape, tables, tasks,
-                 {.states = kStatesBytes / state_bytes,
-                  .blocks_wanted = kBlocksWanted,
-                  .tile_queries = warps == 0 ? kTileQueriesMax : warps * kMmaRows});
+                 {.states = kStatesBytes / state_bytes, .blocks_wanted = kBlocksWanted});
     QUIRE_TRY(states_.Reserve(plan.states_max * state_bytes));
     auto* const floats = states_.as<float>();
     const SplitStates states{
@@ -97,19 +97,18 @@ class DeviceAttention final : public AttentionBackend {
     for (const Wave& wave : plan.waves) {
       QUIRE_ASSIGN(SplitsArgs args, Send(shape, plan, wave));
       args.states = states;
-      if (!wave.tiles.empty()) LaunchSplits(args, plan, warps);
+      if (!wave.tiles.empty()) LaunchSplits(args, plan);
       device_.Launch({.value = shape.value, .vectors = vectors_, .states = states},
                      static_cast<uint32_t>(wave.vectors.size()));
     }
     return {};
   }
 
-  void LaunchSplits(const SplitsArgs& args, const AttendPlan& plan, uint32_t warps) {
-    if (warps == 0) {
+  void LaunchSplits(const SplitsArgs& args, const AttendPlan& plan) {
+    if (options_.arithmetic == Arithmetic::kFma32) {
       device_.Launch(args, SplitsLaunch{.blocks = blocks_, .queries_max = plan.queries_max});
     } else {
-      device_.Launch(MmaArgs{.splits = args, .one_form = one_form_},
-                     MmaLaunch{.blocks = blocks_, .warps = warps});
+      device_.Launch(ArgsOf(args, /*folds=*/false), MmaLaunch{.blocks = blocks_});
     }
   }
 
@@ -120,12 +119,19 @@ class DeviceAttention final : public AttentionBackend {
     const uint32_t blocks = std::min(static_cast<uint32_t>(wave.tiles.size()), kFoldBlocks);
     QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
     QUIRE_ASSIGN(const SplitsArgs args, Send(shape, plan, wave));
-    device_.Launch(MmaArgs{.splits = args,
-                           .one_form = one_form_,
-                           .waiting = waiting_.as<float>(),
-                           .blocks = blocks},
-                   MmaLaunch{.blocks = blocks, .warps = kMmaWarps, .folds = true});
+    MmaArgs folded = ArgsOf(args, /*folds=*/true);
+    folded.waiting = waiting_.as<float>();
+    folded.blocks = blocks;
+    device_.Launch(folded, MmaLaunch{.blocks = blocks, .folds = true});
     return {};
+  }
+
+  MmaArgs ArgsOf(const SplitsArgs& splits, bool folds) const {
+    return {.splits = splits,
+            .shared = SharedOf(splits.shape, folds),
+            .key_mids = codec::HasMids(splits.shape.key.codec),
+            .value_mids = codec::HasMids(splits.shape.value.codec),
+            .one_form = one_form_};
   }
 
   /// Copies what a wave has; its vectors are at `vectors_` then.

@@ -142,7 +142,7 @@ TEST_F(CudaAttention, Cascades) {
   }
 }
 
-// Ranges of splits one after the other, from the states that the one before left.
+// Ranges of splits one after the other, from the states that the one before left where it had them.
 TEST_F(CudaAttention, PartsGoOnFromStates) {
   const AttentionShape shape = MakeShape({.kv_heads = 2,
                                           .group = 2,
@@ -151,10 +151,10 @@ TEST_F(CudaAttention, PartsGoOnFromStates) {
                                           .key_codec = Codec::kInt4,
                                           .value_codec = Codec::kFp8E4m3});
   constexpr uint32_t kRows = 3;
-  TestSequence sequence(shape, 1400, false, &prng_);
+  TestSequence sequence(shape, 5000, false, &prng_);
   std::vector<float> queries =
       RandomFloats(size_t{kRows} * shape.query_heads * shape.key.dim, &prng_);
-  const std::vector<float> want = Judge(shape, sequence, 1397, kRows, queries);
+  const std::vector<float> want = Judge(shape, sequence, 4997, kRows, queries);
   const uint64_t states = uint64_t{kRows} * shape.query_heads * kLanes;
   std::vector<float> kept(states * (2 + shape.value.dim), -1.0f);
   std::vector<float> got(want.size());
@@ -165,11 +165,11 @@ TEST_F(CudaAttention, PartsGoOnFromStates) {
   auto* const floats = between.there<float>();
   const LaneStates lanes{
       .lanes = kAllLanes, .max = floats, .sum = floats + states, .out = floats + 2 * states};
-  for (const uint64_t begin : {0, 2, 3}) {
-    AttentionTask task = sequence.Task(1397, kRows, asked.there<float>(), nullptr);
-    task.splits = {begin, begin == 0 ? 2u : begin == 2 ? 3u : UINT64_MAX};
+  for (const uint64_t begin : {0, 3, 18}) {
+    AttentionTask task = sequence.Task(4997, kRows, asked.there<float>(), nullptr);
+    task.splits = {begin, begin == 0 ? 3u : begin == 3 ? 18u : UINT64_MAX};
     if (begin != 0) task.from = lanes;
-    if (begin == 3) {
+    if (begin == 18) {
       task.out = answered.there<float>();
     } else {
       task.to = lanes;

@@ -74,14 +74,12 @@ class HostDevice final : public Device {
 
   // A thread of the grid is a warp (cuda/warp-inl.h).
   void Launch(const MmaArgs& args, const MmaLaunch& how) override {
-    const uint32_t shared_bytes = SharedOf(args.splits.shape, how.warps, how.folds).bytes;
-    Run(how.blocks, how.warps, shared_bytes, [&](Thread& self) {
-      if (how.warps == 1) {
-        MmaSplits<Thread, 1>(self, args).Run();
-      } else {
-        MmaSplits<Thread, kMmaWarps>(self, args).Run();
-      }
-    });
+    const bool encoded = IsEncoded(args.splits.shape);
+    if (how.folds) {
+      encoded ? Mma<true, true>(args, how.blocks) : Mma<true, false>(args, how.blocks);
+    } else {
+      encoded ? Mma<false, true>(args, how.blocks) : Mma<false, false>(args, how.blocks);
+    }
   }
 
   void Launch(const FoldArgs& args, uint32_t vectors) override {
@@ -135,6 +133,12 @@ class HostDevice final : public Device {
   }
 
  private:
+  template <bool kFolds, bool kEncoded>
+  void Mma(const MmaArgs& args, uint32_t blocks) {
+    Run(blocks, WarpsOf(kFolds), args.shared.bytes,
+        [&](Thread& self) { MmaSplits<Thread, kFolds, kEncoded>(self, args).Run(); });
+  }
+
   template <uint32_t kQueries>
   void Splits(const SplitsArgs& args, const SplitsLaunch& how) {
     Run(how.blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim),

@@ -2,9 +2,8 @@
 // use shared memory: plain structs for the host's compiler and a device's.
 //
 // A warp has sixteen query vectors. Blocks of one warp compute some splits of a tile and leave a
-// softmax state for each, as those of fma32 do (cuda/attend.h); blocks of four warps do so too, or
-// *fold*: they go through all splits of a tile, lane after lane in the order of the tree, and write
-// outputs.
+// softmax state for each, as those of fma32 do (cuda/attend.h). Blocks of four warps *fold*: they go
+// through all splits of a tile, lane after lane in the order of the tree, and write outputs.
 #ifndef QUIRE_CUDA_MMA_ATTEND_H_
 #define QUIRE_CUDA_MMA_ATTEND_H_
 
@@ -18,8 +17,9 @@ namespace quire::cuda {
 
 /// Query vectors of a warp: rows of a matrix product.
 inline constexpr uint32_t kMmaRows = 16;
-/// Warps of a block: of narrow tiles one, of wide ones so many.
+/// Warps of a block that folds.
 inline constexpr uint32_t kMmaWarps = 4;
+constexpr uint32_t WarpsOf(bool folds) { return folds ? kMmaWarps : 1; }
 /// Tokens of K or V in shared memory at a time, twice.
 inline constexpr uint32_t kStageTokens = 32;
 inline constexpr uint32_t kStages = kSplitTokens / kStageTokens;
@@ -46,20 +46,15 @@ constexpr Codec HalfOfValues(const AttentionShape& shape, bool open) {
   return codec > Codec::kBf16 ? Codec::kBf16 : codec;
 }
 
-struct MmaArgs {
-  SplitsArgs splits{};
-  bool one_form = false;  // sealed and open blocks are the same bytes
-  // Blocks that fold: [blocks][kFoldLevels][kFoldFloats][threads]; each takes tiles block,
-  // block + blocks ... whole. Null: states are left.
-  float* waiting = nullptr;
-  uint32_t blocks = 0;
-};
-
 struct MmaLaunch {
   uint32_t blocks = 0;
-  uint32_t warps = 1;  // or kMmaWarps
-  bool folds = false;  // only with kMmaWarps
+  bool folds = false;
 };
+
+/// Which kernel: that for stored numbers alone, or the other.
+constexpr bool IsEncoded(const AttentionShape& shape) {
+  return shape.key.codec > Codec::kBf16 || shape.value.codec > Codec::kBf16;
+}
 
 constexpr uint64_t WaitingFloats(uint32_t blocks) {
   return uint64_t{blocks} * kFoldLevels * kFoldFloats * kMmaWarps * 32;
@@ -82,11 +77,12 @@ struct MmaShared {
   uint32_t bytes = 0;
 };
 
-constexpr MmaShared SharedOf(const AttentionShape& shape, uint32_t warps, bool folds) {
+constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds) {
+  const uint32_t warps = WarpsOf(folds);
   MmaShared shared;
   shared.query_stride = shape.key.dim + 8;
   shared.query_halves = warps * kMmaRows * shared.query_stride;
-  shared.value_stride = std::min(shape.value.dim, kMmaChannels) + 8;
+  shared.value_stride = std::min(shape.value.dim, uint32_t{kMmaChannels}) + 8;
   const uint32_t forms = HalfOfKeys(shape, false) == HalfOfKeys(shape, true) ? 1 : 2;
   shared.stage_at = forms * 2 * shared.query_halves * 2;
   shared.stage_bytes =
@@ -100,9 +96,21 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, uint32_t warps, bool f
   return shared;
 }
 
-/// Whether blocks of four warps have tiles of this shape, and fold them.
-constexpr bool HasWideTiles(const AttentionShape& shape) {
-  return shape.value.dim <= kMmaChannels && SharedOf(shape, kMmaWarps, true).bytes <= kMmaSharedMax;
+struct MmaArgs {
+  SplitsArgs splits{};
+  MmaShared shared{};         // a kernel has it as constants; so it has what follows
+  bool key_mids = false;      // sealed values are mid + scale * code
+  bool value_mids = false;    // likewise
+  bool one_form = false;      // sealed and open blocks are the same bytes
+  // Blocks that fold: [blocks][kFoldLevels][kFoldFloats][threads]; each takes tiles block,
+  // block + blocks ... whole.
+  float* waiting = nullptr;
+  uint32_t blocks = 0;
+};
+
+/// Whether blocks fold tiles of this shape.
+constexpr bool CanFold(const AttentionShape& shape) {
+  return shape.value.dim <= kMmaChannels && SharedOf(shape, true).bytes <= kMmaSharedMax;
 }
 
 }  // namespace quire::cuda

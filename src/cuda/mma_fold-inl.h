@@ -20,7 +20,7 @@ constexpr uint32_t LaneOfLeaf(uint32_t leaf) {
   return (leaf & 1u) << 3 | (leaf & 2u) << 1 | (leaf & 4u) >> 1 | (leaf & 8u) >> 3;
 }
 
-template <class Thread, uint32_t kWarps>
+template <class Thread>
 class MmaFold {
  public:
   QUIRE_KERNEL MmaFold(const Warp<Thread>& warp, const MmaArgs& mma, const MmaShared& layout,
@@ -105,7 +105,7 @@ class MmaFold {
   }
 
  private:
-  static constexpr uint32_t kThreads = kWarps * kWarpLanes;
+  static constexpr uint32_t kThreads = kMmaWarps * kWarpLanes;
   static constexpr uint32_t kMax = kMmaChannels / 2;
   static constexpr uint32_t kSum = kMax + 2;
 

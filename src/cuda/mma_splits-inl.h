@@ -23,7 +23,8 @@
 
 namespace quire::cuda {
 
-template <class Thread, uint32_t kWarps>
+/// kEncoded: K or V is, or both.
+template <class Thread, bool kFolds, bool kEncoded>
 class MmaSplits {
  public:
   QUIRE_KERNEL MmaSplits(Thread& self, const MmaArgs& mma)
@@ -32,21 +33,10 @@ class MmaSplits {
         mma_(mma),
         args_(mma.splits),
         shape_(mma.splits.shape),
-        layout_(SharedOf(mma.splits.shape, kWarps, mma.waiting != nullptr)) {
-    Any::With(shape_.key.codec, [&](auto format) {
-      key_encodes_ = kEncodes<decltype(format)>;
-      key_mids_ = format.kHasMids;
-    });
-    Any::With(shape_.value.codec, [&](auto format) {
-      value_encodes_ = kEncodes<decltype(format)>;
-      value_mids_ = format.kHasMids;
-    });
-  }
+        layout_(mma.shared) {}
 
   QUIRE_KERNEL void Run() {
-    if constexpr (kWarps == kMmaWarps) {
-      if (mma_.waiting != nullptr) return FoldTiles();
-    }
+    if constexpr (kFolds) return FoldTiles();
     const uint32_t number = FindTile(args_, self_.block());
     StartTile(number);
     const uint64_t first = tile_->split_begin + uint64_t{self_.block() - args_.tile_blocks[number]} *
@@ -63,14 +53,14 @@ class MmaSplits {
   }
 
  private:
-  static constexpr uint32_t kThreads = kWarps * kWarpLanes;
+  static constexpr uint32_t kWarps = WarpsOf(kFolds);
   static constexpr uint32_t kTilesOfStage = kStageTokens / 8;  // of eight tokens
   static constexpr uint32_t kScoresOfStage = kTilesOfStage * 4;
 
   // Blocks that fold.
 
   QUIRE_KERNEL void FoldTiles() {
-    MmaFold<Thread, kWarps> fold(warp_, mma_, layout_, self_.shared(), self_.block());
+    MmaFold<Thread> fold(warp_, mma_, layout_, self_.shared(), self_.block());
     for (uint32_t tile = self_.block(); tile < args_.tile_count; tile += mma_.blocks) {
       StartTile(tile);
       for (uint32_t i = 0; i < kLanes; ++i) {
@@ -89,6 +79,9 @@ class MmaSplits {
     }
   }
 
+  QUIRE_KERNEL bool KeyEncodes() const { return kEncoded && shape_.key.codec > Codec::kBf16; }
+  QUIRE_KERNEL bool ValueEncodes() const { return kEncoded && shape_.value.codec > Codec::kBf16; }
+
   // Query vectors.
 
   QUIRE_KERNEL void StartTile(uint32_t number) {
@@ -97,16 +90,14 @@ class MmaSplits {
     self_.Sync();  // the tile before is done with its queries
     warp_.Lanes([&](uint32_t lane) {
       if (warp_.number() == 0 && lane == 0) *Flag() = 0;
-      for (uint32_t row = 0; row < 2; ++row) {
-        const uint32_t q = QueryOf(lane, row);
-        position_(lane, row) = q < tile_->queries() ? RowOf(args_, *tile_, q).position : 0;
-      }
     });
     self_.Sync();
     LoadQueries();
     self_.Sync();
     has_low_ = *Flag() != 0;
-    if (key_mids_) SumQueries();
+    if constexpr (kEncoded) {
+      if (mma_.key_mids) SumQueries();
+    }
   }
 
   QUIRE_KERNEL uint32_t* Flag() const {
@@ -257,14 +248,13 @@ class MmaSplits {
         for (uint32_t row = 0; row < 2; ++row) FindVisible(lane, row, split);
       });
     }
-    LoadScales();
-    const uint32_t none = 64;
-    const uint32_t stage = needed_ == 0 ? none : LowestOne(needed_);
-    if (stage != none) StartStage(stage);
+    if constexpr (kEncoded) LoadScales();
+    if (needed_ != 0) StartStage(LowestOne(needed_));
   }
 
   QUIRE_KERNEL void FindVisible(uint32_t lane, uint32_t row, uint64_t split) {
-    const uint64_t position = position_(lane, row);
+    const uint32_t q = QueryOf(lane, row);
+    const uint64_t position = q < tile_->queries() ? RowOf(args_, *tile_, q).position : 0;
     const attention::VisibleTokens seen = attention::VisibleInSplit(shape_, position, split);
     uint32_t sinks_end = 0;
     uint32_t begin = 0;
@@ -306,18 +296,15 @@ class MmaSplits {
   }
 
   QUIRE_KERNEL void LoadScales() {
-    if (!key_encodes_ && !value_encodes_) return;
     self_.Sync();  // nobody reads those of the split before any more
-    if (key_encodes_) LoadScalesOf(shape_.key, 0);
-    if (value_encodes_) LoadScalesOf(shape_.value, 2);
+    if (KeyEncodes()) LoadScalesOf(shape_.key, mma_.key_mids, 0);
+    if (ValueEncodes()) LoadScalesOf(shape_.value, mma_.value_mids, 2);
   }
-  QUIRE_KERNEL void LoadScalesOf(const StreamLayout& stream, uint32_t which) {
+  QUIRE_KERNEL void LoadScalesOf(const StreamLayout& stream, bool mids, uint32_t which) {
     float unit = 1.0f;
-    bool mids = false;
     Any::With(stream.codec, [&](auto format) {
       using Format = decltype(format);
       if constexpr (kIsInteger<Format>) unit = 1.0f / Format::kDivisor;
-      mids = Format::kHasMids;
     });
     const uint64_t end = SealedEnd();
     warp_.Share(kSplitTokens, [&](uint32_t t) {
@@ -362,13 +349,13 @@ class MmaSplits {
       stage.stream = open ? &attention::OpenKey(shape_) : &shape_.key;
       stage.channels = shape_.key.dim;
       stage.stride = layout_.key_stride;
-      Stager<Thread, true>(self_, warp_, stage).Run(HalfOfKeys(shape_, open));
+      Stager<Thread, true, kEncoded>(self_, warp_, stage).Run(HalfOfKeys(shape_, open));
     } else {
       stage.stream = open ? &attention::OpenValue(shape_) : &shape_.value;
       stage.channel_begin = (kind / 2 - 1) * kMmaChannels;
-      stage.channels = std::min(shape_.value.dim - stage.channel_begin, kMmaChannels);
+      stage.channels = std::min(shape_.value.dim - stage.channel_begin, uint32_t{kMmaChannels});
       stage.stride = layout_.value_stride;
-      Stager<Thread, false>(self_, warp_, stage).Run(HalfOfValues(shape_, open));
+      Stager<Thread, false, kEncoded>(self_, warp_, stage).Run(HalfOfValues(shape_, open));
     }
     self_.CommitCopies();
   }
@@ -396,13 +383,12 @@ class MmaSplits {
     for (uint32_t form = 0; form < 2; ++form) {
       const bool open = form != 0;
       if ((needed_ >> StageOf(form, 0) & ((1u << kStages) - 1)) == 0) continue;
-      WithHalf(HalfOfKeys(shape_, open), [&](auto type) { Score<type.value>(open); });
+      Score(open);
     }
     FindMax();
     Weigh();
   }
 
-  template <Codec kType>
   QUIRE_KERNEL void Score(bool open) {
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t j = 0; j < kStages; ++j) {
@@ -414,27 +400,35 @@ class MmaSplits {
         QUIRE_DEVICE_UNROLL
         for (uint32_t i = 0; i < kScoresOfStage; ++i) sums(lane, i) = 0.0f;
       });
-      for (uint32_t k = 0; k < shape_.key.dim; k += kMmaRows) {
-        Fragment<uint32_t, 4> tokens[2];
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t half = 0; half < 2; ++half) {
-          tokens[half] = LoadMatrices<true>([&](uint32_t lane) {
-            return keys + uint64_t{k + lane % 16} * layout_.key_stride + half * 16 + lane / 16 * 8;
-          });
-        }
-        const auto high = LoadQueryRows(Queries(open), k);
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t n = 0; n < kTilesOfStage; ++n) {
-          MultiplyAdd<kType>(sums, n * 4, high, tokens[n / 2], n % 2 * 2);
-        }
-        if (!has_low_) continue;
-        const auto low = LoadQueryRows(Queries(open) + layout_.query_halves, k);
-        QUIRE_DEVICE_UNROLL
-        for (uint32_t n = 0; n < kTilesOfStage; ++n) {
-          MultiplyAdd<kType>(sums, n * 4, low, tokens[n / 2], n % 2 * 2);
-        }
-      }
+      const uint16_t* const queries = Queries(open);
+      WithHalf(HalfOfKeys(shape_, open),
+               [&](auto type) { MultiplyKeys<type.value>(keys, queries, sums); });
       KeepScores(j, open, sums);
+    }
+  }
+
+  template <Codec kType>
+  QUIRE_KERNEL void MultiplyKeys(const uint16_t* keys, const uint16_t* queries,
+                                 Fragment<float, kScoresOfStage>& sums) {
+    for (uint32_t k = 0; k < shape_.key.dim; k += kMmaRows) {
+      Fragment<uint32_t, 4> tokens[2];
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t half = 0; half < 2; ++half) {
+        tokens[half] = LoadMatrices<true>([&](uint32_t lane) {
+          return keys + (k + lane % 16) * layout_.key_stride + half * 16 + lane / 16 * 8;
+        });
+      }
+      const auto high = LoadQueryRows(queries, k);
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t n = 0; n < kTilesOfStage; ++n) {
+        MultiplyAdd<kType>(sums, n * 4, high, tokens[n / 2], n % 2 * 2);
+      }
+      if (!has_low_) continue;
+      const auto low = LoadQueryRows(queries + layout_.query_halves, k);
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t n = 0; n < kTilesOfStage; ++n) {
+        MultiplyAdd<kType>(sums, n * 4, low, tokens[n / 2], n % 2 * 2);
+      }
     }
   }
 
@@ -444,9 +438,9 @@ class MmaSplits {
       for (uint32_t i = 0; i < kScoresOfStage; ++i) {
         const uint32_t t = j * kStageTokens + i / 4 * 8 + lane % 4 * 2 + i % 2;
         float value = sums(lane, i) * shape_.scale;
-        if (!open && key_mids_) {
+        if (kEncoded && !open && mma_.key_mids) {
           value = Fma(Scales(0)[t], value, Scales(1)[t] * query_sum_(lane, i / 2 % 2));
-        } else if (!open && key_encodes_) {
+        } else if (!open && KeyEncodes()) {
           value = value * Scales(0)[t];
         }
         sums(lane, i) = value;
@@ -501,15 +495,15 @@ class MmaSplits {
         const float score = scores_(lane, i);
         float weight = score == kNothingSeen ? 0.0f : attention::Exp(score - max_(lane, row));
         sums(lane, partial) += weight;
-        if (value_encodes_ && (all_sealed_ || !IsOpen(lane, row, t))) {
-          if (value_mids_) mids(lane, partial) = Fma(weight, Scales(3)[t], mids(lane, partial));
+        if (ValueEncodes() && (all_sealed_ || !IsOpen(lane, row, t))) {
+          if (mma_.value_mids) mids(lane, partial) = Fma(weight, Scales(3)[t], mids(lane, partial));
           weight = weight * Scales(2)[t];
         }
         scores_(lane, i) = weight;
       }
     });
     sum_ = Tree(sums);
-    if (value_mids_) mid_sum_ = Tree(mids);
+    if (kEncoded && mma_.value_mids) mid_sum_ = Tree(mids);
   }
 
   /// docs/numerics.md, Tree16, of both rows.
@@ -544,23 +538,21 @@ class MmaSplits {
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < kMmaChannels / 2; ++i) out_(lane, i) = 0.0f;
     });
-    const uint32_t channels = std::min(shape_.value.dim - group * kMmaChannels, kMmaChannels);
+    const uint32_t channels = std::min(shape_.value.dim - group * kMmaChannels, uint32_t{kMmaChannels});
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t form = 0; form < 2; ++form) {
       const bool open = form != 0;
       const uint32_t kind = 2 + group * 2 + form;
       if ((needed_ >> StageOf(kind, 0) & ((1u << kStages) - 1)) == 0) continue;
-      WithHalf(HalfOfValues(shape_, open),
-               [&](auto type) { AddValues<type.value>(kind, channels, open); });
+      AddValues(kind, channels, open);
     }
-    if (!value_mids_) return;
+    if (!kEncoded || !mma_.value_mids) return;
     warp_.Lanes([&](uint32_t lane) {
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < kMmaChannels / 2; ++i) out_(lane, i) += mid_sum_(lane, i / 2 % 2);
     });
   }
 
-  template <Codec kType>
   QUIRE_KERNEL void AddValues(uint32_t kind, uint32_t channels, bool open) {
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t j = 0; j < kStages; ++j) {
@@ -569,31 +561,37 @@ class MmaSplits {
       const uint16_t* const values = EnterStage(number);
       Fragment<float, kScoresOfStage> weights;
       WeightsOf(j, open, weights);
-      QUIRE_DEVICE_UNROLL
-      for (uint32_t step = 0; step < kStageTokens / kMmaRows; ++step) {
-        Fragment<uint32_t, 4> high;
-        Fragment<uint32_t, 4> low;
-        warp_.Lanes([&](uint32_t lane) {
-          QUIRE_DEVICE_UNROLL
-          for (uint32_t i = 0; i < 4; ++i) {
-            const uint32_t at = (step * 2 + i / 2) * 4 + i % 2 * 2;
-            const TwoHalves both = SplitHalves<kType>(weights(lane, at), weights(lane, at + 1));
-            high(lane, i) = both.high;
-            low(lane, i) = both.low;
-          }
-        });
+      WithHalf(HalfOfValues(shape_, open),
+               [&](auto type) { MultiplyValues<type.value>(values, channels, weights); });
+    }
+  }
+
+  template <Codec kType>
+  QUIRE_KERNEL void MultiplyValues(const uint16_t* values, uint32_t channels,
+                                   const Fragment<float, kScoresOfStage>& weights) {
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t step = 0; step < kStageTokens / kMmaRows; ++step) {
+      Fragment<uint32_t, 4> high;
+      Fragment<uint32_t, 4> low;
+      warp_.Lanes([&](uint32_t lane) {
         QUIRE_DEVICE_UNROLL
-        for (uint32_t n = 0; n < kMmaChannels; n += kMmaDimStep) {
-          if (n >= channels) continue;
-          const auto columns = LoadMatrices<true>([&](uint32_t lane) {
-            return values + uint64_t{step * kMmaRows + lane % 16} * layout_.value_stride + n +
-                   lane / 16 * 8;
-          });
-          MultiplyAdd<kType>(out_, n / 2, high, columns, 0);
-          MultiplyAdd<kType>(out_, n / 2 + 4, high, columns, 2);
-          MultiplyAdd<kType>(out_, n / 2, low, columns, 0);
-          MultiplyAdd<kType>(out_, n / 2 + 4, low, columns, 2);
+        for (uint32_t i = 0; i < 4; ++i) {
+          const uint32_t at = (step * 2 + i / 2) * 4 + i % 2 * 2;
+          const TwoHalves both = SplitHalves<kType>(weights(lane, at), weights(lane, at + 1));
+          high(lane, i) = both.high;
+          low(lane, i) = both.low;
         }
+      });
+      QUIRE_DEVICE_UNROLL
+      for (uint32_t n = 0; n < kMmaChannels; n += kMmaDimStep) {
+        if (n >= channels) continue;
+        const auto columns = LoadMatrices<true>([&](uint32_t lane) {
+          return values + (step * kMmaRows + lane % 16) * layout_.value_stride + n + lane / 16 * 8;
+        });
+        MultiplyAdd<kType>(out_, n / 2, high, columns, 0);
+        MultiplyAdd<kType>(out_, n / 2 + 4, high, columns, 2);
+        MultiplyAdd<kType>(out_, n / 2, low, columns, 0);
+        MultiplyAdd<kType>(out_, n / 2 + 4, low, columns, 2);
       }
     }
   }
@@ -643,16 +641,11 @@ class MmaSplits {
   const MmaArgs& mma_;
   const SplitsArgs& args_;
   const AttentionShape& shape_;
-  const MmaShared layout_;
-  bool key_encodes_ = false;
-  bool key_mids_ = false;
-  bool value_encodes_ = false;
-  bool value_mids_ = false;
+  const MmaShared& layout_;
 
   const Tile* tile_ = nullptr;
   uint32_t kv_head_ = 0;
   bool has_low_ = false;
-  Fragment<uint64_t, 2> position_;
   Fragment<float, 2> query_sum_;
 
   uint64_t first_token_ = 0;  // of the split

@@ -31,8 +31,8 @@ struct StageArgs {
   uint32_t stride = 0;  // halves from row to row of `to`
 };
 
-/// kKeys: rows of `to` are channels, else tokens.
-template <class Thread, bool kKeys>
+/// kKeys: rows of `to` are channels, else tokens. kEncoded: there may be codes.
+template <class Thread, bool kKeys, bool kEncoded>
 class Stager {
  public:
   QUIRE_KERNEL Stager(Thread& self, const Warp<Thread>& warp, const StageArgs& args)
@@ -40,15 +40,12 @@ class Stager {
 
   /// The numbers are there when every thread has waited for its copies and synced.
   QUIRE_KERNEL void Run(Codec half) {
-    if (stream_.codec <= Codec::kBf16) {
-      if (kKeys && stream_.inner == InnerAxis::kDim) return Transpose();
-      return Copy();
+    if constexpr (kEncoded) {
+      half_ = half;
+      if (stream_.codec > Codec::kBf16) return Decode();
     }
-    if constexpr (kKeys) {
-      WithHalf(half, [&](auto type) { Decode<type.value>(); });
-    } else {
-      Decode<Codec::kBf16>();
-    }
+    if (kKeys && stream_.inner == InnerAxis::kDim) return Transpose();
+    Copy();
   }
 
  private:
@@ -100,7 +97,6 @@ class Stager {
     });
   }
 
-  template <Codec kType>
   QUIRE_KERNEL void Decode() {
     Any::With(stream_.codec, [&](auto format) {
       using Format = decltype(format);
@@ -110,7 +106,7 @@ class Stager {
           const uint32_t column = i / words;
           const std::byte* const plane = PlaneOf(column);
           if (plane == nullptr && kKeys) return;
-          Word<Format, kType>(plane, column, i % words);
+          Word<Format>(plane, column, i % words);
         });
       }
     });
@@ -128,11 +124,11 @@ class Stager {
   }
 
   /// Word `i` of a column. Without a plane its numbers are zeros.
-  template <class Format, Codec kType>
+  template <class Format>
   QUIRE_KERNEL void Word(const std::byte* plane, uint32_t column, uint32_t i) {
     constexpr codec::CodeLayout kLayout = Format::kLayout;
     if constexpr (kLayout == codec::CodeLayout::kBytes) {
-      Floats<Format, kType>(plane, column, i);
+      Floats<Format>(plane, column, i);
       return;
     } else {
       constexpr uint32_t kSteps = kLayout == codec::CodeLayout::kByteTiles ? 8 : 4;  // of 16 terms
@@ -161,13 +157,13 @@ class Stager {
         // Bytes: terms 0 and 1 of a lane, then of the next.
         const uint32_t lane = word * 2;
         const uint32_t term = step * 2;
-        Put<kType>(column, tile, term, lane, codes, 0);
-        Put<kType>(column, tile, term, lane + 1, codes, 2);
-        Put<kType>(column, tile, term + 1, lane, codes, 1);
-        Put<kType>(column, tile, term + 1, lane + 1, codes, 3);
+        Put(column, tile, term, lane, codes, 0);
+        Put(column, tile, term, lane + 1, codes, 2);
+        Put(column, tile, term + 1, lane, codes, 1);
+        Put(column, tile, term + 1, lane + 1, codes, 3);
       } else if constexpr (kLayout == codec::CodeLayout::kNibbleTiles) {
-        PutFour<kType>(column, tile, step * 4, word, plane, NibbleIntegers<Format>(codes));
-        PutFour<kType>(column, tile, step * 4 + 2, word, plane, NibbleIntegers<Format>(codes >> 4));
+        PutFour(column, tile, step * 4, word, plane, NibbleIntegers<Format>(codes));
+        PutFour(column, tile, step * 4 + 2, word, plane, NibbleIntegers<Format>(codes >> 4));
       } else {
         const uint32_t signs =
             at == nullptr ? 0 : Load<uint32_t>(at + 4 * codec::kStepBytes + word * 4);
@@ -175,7 +171,7 @@ class Stager {
         for (uint32_t half = 0; half < 2; ++half) {
           const uint32_t negated = signs >> (in_tile * 2 + half);
           const uint32_t points = codes >> half * 4;
-          PutPairs<kType>(column, tile, step * 4 + half * 2, word, plane,
+          PutPairs(column, tile, step * 4 + half * 2, word, plane,
                           NegateSome(LookUp<codec::kPairFirstIntegers>(points), negated),
                           NegateSome(LookUp<codec::kPairSecondIntegers>(points), negated));
         }
@@ -184,7 +180,7 @@ class Stager {
   }
 
   /// Four neighbours of a plane of bytes: tokens of a channel, or channels of a token.
-  template <class Format, Codec kType>
+  template <class Format>
   QUIRE_KERNEL void Floats(const std::byte* plane, uint32_t column, uint32_t i) {
     const uint32_t runs = (kKeys ? codec::kTileLanes : args_.channels) / 4;
     const uint32_t row = i / runs;
@@ -203,16 +199,21 @@ class Stager {
     for (uint32_t b = 0; b < 4; ++b) {
       value[b] = plane == nullptr ? 0.0f : Format::ValueOf(static_cast<uint8_t>(codes >> b * 8));
     }
-    reinterpret_cast<uint32_t*>(to)[0] = PackHalves<kType>(value[0], value[1]);
-    reinterpret_cast<uint32_t*>(to)[1] = PackHalves<kType>(value[2], value[3]);
+    reinterpret_cast<uint32_t*>(to)[0] = Pack(value[0], value[1]);
+    reinterpret_cast<uint32_t*>(to)[1] = Pack(value[2], value[3]);
+  }
+
+  /// Of V they are always bf16.
+  QUIRE_KERNEL uint32_t Pack(float first, float second) const {
+    if (kKeys && half_ == Codec::kF16) return PackHalves<Codec::kF16>(first, second);
+    return PackHalves<Codec::kBf16>(first, second);
   }
 
   /// Byte `byte` of `integers`. `term` counts through the tiles: of V those before have sixteen each.
-  template <Codec kType>
   QUIRE_KERNEL void Put(uint32_t column, uint32_t tile, uint32_t term, uint32_t lane,
                         uint32_t integers, uint32_t byte) {
     const auto integer = static_cast<int8_t>(integers >> byte * 8);
-    const auto code = static_cast<uint16_t>(PackHalves<kType>(static_cast<float>(integer), 0.0f));
+    const auto code = static_cast<uint16_t>(Pack(static_cast<float>(integer), 0.0f));
     if (kKeys) {
       *At(term, column * codec::kTileLanes + lane) = code;
     } else {
@@ -222,29 +223,27 @@ class Stager {
   }
 
   /// Bytes: terms 0, 0, 1, 1 of lanes `word` and `word` + 8.
-  template <Codec kType>
   QUIRE_KERNEL void PutFour(uint32_t column, uint32_t tile, uint32_t term, uint32_t word,
                             const std::byte* plane, uint32_t integers) {
     if (plane == nullptr) integers = 0;
     QUIRE_DEVICE_UNROLL
     for (uint32_t byte = 0; byte < 4; ++byte) {
-      Put<kType>(column, tile, term + byte / 2, word + byte % 2 * 8, integers, byte);
+      Put(column, tile, term + byte / 2, word + byte % 2 * 8, integers, byte);
     }
   }
 
   /// The same of pairs: those of K have neighbouring terms as channels, first and second coordinates
   /// by turns; those of V a tile for each coordinate.
-  template <Codec kType>
   QUIRE_KERNEL void PutPairs(uint32_t column, uint32_t tile, uint32_t term, uint32_t word,
                              const std::byte* plane, uint32_t first, uint32_t second) {
     if (kKeys) {
       if (term * 2 >= args_.channels) return;
-      PutFour<kType>(column, 0, term * 2, word, plane, first);
-      PutFour<kType>(column, 0, term * 2 + 2, word, plane, second);
+      PutFour(column, 0, term * 2, word, plane, first);
+      PutFour(column, 0, term * 2 + 2, word, plane, second);
     } else {
-      PutFour<kType>(column, tile * 2, term, word, plane, first);
+      PutFour(column, tile * 2, term, word, plane, first);
       if (tile * 32 + 16 < args_.channels) {
-        PutFour<kType>(column, tile * 2 + 1, term, word, plane, second);
+        PutFour(column, tile * 2 + 1, term, word, plane, second);
       }
     }
   }
@@ -253,6 +252,7 @@ class Stager {
   const Warp<Thread>& warp_;
   const StageArgs& args_;
   const StreamLayout& stream_;
+  Codec half_ = Codec::kBf16;
 };
 
 }  // namespace quire::cuda

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -65,6 +66,16 @@ Result<void> SupportsMma(const AttentionShape& shape) {
   return {};
 }
 
+Result<void> CheckAlignment(const BlockTables& tables) {
+  for (const BlockTable* table : {&tables.sealed, &tables.open}) {
+    if (reinterpret_cast<uintptr_t>(table->base) % kAligned != 0 ||
+        table->slot_stride_bytes % kAligned != 0) {
+      return Cannot(fmt::format("slots are not aligned to {} bytes", kAligned));
+    }
+  }
+  return {};
+}
+
 bool IsOneForm(const AttentionShape& shape, const BlockTables& tables) {
   return shape.open_key.heads == 0 && shape.open_value.heads == 0 && IsIdentity(shape.key.codec) &&
          IsIdentity(shape.value.codec) && SameTable(tables.sealed, tables.open);
@@ -73,22 +84,19 @@ bool IsOneForm(const AttentionShape& shape, const BlockTables& tables) {
 MmaTasks SortTasks(const AttentionShape& shape, std::span<const AttentionTask> tasks,
                    uint32_t folded_tiles_min) {
   const uint32_t group = shape.query_heads / shape.key.heads;
-  const bool has_wide = HasWideTiles(shape);
   MmaTasks sorted;
   uint64_t tiles = 0;
   for (const AttentionTask& task : tasks) {
     const uint64_t vectors = uint64_t{task.rows} * group;
-    if (task.rows == 1 || vectors <= kMmaRows || !has_wide) {
-      sorted.narrow.push_back(task);
-    } else if (IsWhole(task)) {
+    if (CanFold(shape) && task.rows > 1 && vectors > kMmaRows && IsWhole(task)) {
       sorted.folded.push_back(task);
       tiles += DivUp(vectors, uint64_t{kMmaRows} * kMmaWarps) * shape.key.heads;
     } else {
-      sorted.wide.push_back(task);
+      sorted.split.push_back(task);
     }
   }
   if (tiles < folded_tiles_min) {
-    sorted.wide.insert(sorted.wide.end(), sorted.folded.begin(), sorted.folded.end());
+    sorted.split.insert(sorted.split.end(), sorted.folded.begin(), sorted.folded.end());
     sorted.folded.clear();
   }
   return sorted;

@@ -13,13 +13,15 @@ namespace quire::cuda {
 /// Errors: kUnsupported names what this class cannot do with the shape
 Result<void> SupportsMma(const AttentionShape& shape);
 
+/// Errors: kUnsupported slots are not aligned to 16 bytes
+Result<void> CheckAlignment(const BlockTables& tables);
+
 /// Whether sealed and open blocks of a call are the same bytes.
 bool IsOneForm(const AttentionShape& shape, const BlockTables& tables);
 
 struct MmaTasks {
-  std::vector<AttentionTask> narrow;  // tiles of one warp
-  std::vector<AttentionTask> wide;    // of four
-  std::vector<AttentionTask> folded;  // of four that fold
+  std::vector<AttentionTask> split;   // a warp has splits of a tile and leaves their states
+  std::vector<AttentionTask> folded;  // four warps have all splits of a tile
 };
 
 /// Needs: valid tasks

@@ -59,6 +59,7 @@ class Warp {
   /// f(i) for every i below `count`, shared out among the threads of the block.
   template <typename F>
   QUIRE_KERNEL void Share(uint32_t count, const F& f) const {
+    QUIRE_DEVICE_UNROLL_BY(1)  // beside what a warp has in registers there is no room
     for (uint32_t i = thread_; i < count; i += threads_) f(i);
   }
   /// What lane ^ mask has.
@@ -193,7 +194,7 @@ QUIRE_KERNEL Fragment<uint32_t, 4> LoadMatrices(const RowOf& row_of) {
   return to;
 }
 
-#if !defined(__CUDA_ARCH__)
+#if !defined(__CUDACC__)
 /// MultiplyAdd on the host: products are exact, sums ascend, each rounded once. The sum of a device
 /// is another one, which no document of its maker fixes (docs/numerics.md section 5).
 template <Codec kType, uint32_t kCount>
@@ -245,7 +246,7 @@ QUIRE_KERNEL void MultiplyAdd(Fragment<float, kCount>& sums, uint32_t at,
         : "r"(a(0, 0)), "r"(a(0, 1)), "r"(a(0, 2)), "r"(a(0, 3)), "r"(b(0, b_at)),
           "r"(b(0, b_at + 1)));
   }
-#else
+#elif !defined(__CUDACC__)
   EmulateMultiplyAdd<kType>(sums, at, a, b, b_at);
 #endif
 }

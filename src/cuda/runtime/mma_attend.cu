@@ -1,5 +1,5 @@
-// The attention kernels of the class mma16 as device code: one of narrow tiles, one of wide ones.
-// Both ask for codecs as they go: a stage of tokens is long beside that.
+// The attention kernels of the class mma16 as device code: of blocks that fold and of those that leave
+// states, each for stored numbers alone and with codes, whose codec is asked for as they go.
 #include "cuda/mma_splits-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/thread.h"
@@ -8,31 +8,34 @@ namespace quire::cuda {
 namespace {
 
 // So many blocks share a processor: a thread may have all the registers that it can name.
-constexpr uint32_t kNarrowBlocks = 8;
-constexpr uint32_t kWideBlocks = 2;
+constexpr int BlocksOf(bool folds) { return folds ? 2 : 8; }
 
-template <uint32_t kWarps>
-__global__ void __launch_bounds__(kWarps* kWarpLanes, kWarps == 1 ? kNarrowBlocks : kWideBlocks)
+template <bool kFolds, bool kEncoded>
+__global__ void __launch_bounds__(WarpsOf(kFolds) * kWarpLanes, BlocksOf(kFolds))
     RunMmaSplits(const __grid_constant__ MmaArgs args) {
   CudaThread self(LaunchedShared());
-  MmaSplits<CudaThread, kWarps>(self, args).Run();
+  MmaSplits<CudaThread, kFolds, kEncoded>(self, args).Run();
 }
 
-template <uint32_t kWarps>
-int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  const uint32_t shared_bytes = SharedOf(args.splits.shape, kWarps, how.folds).bytes;
-  auto* const kernel = RunMmaSplits<kWarps>;
+template <bool kFolds, bool kEncoded>
+int Launch(const MmaArgs& args, uint32_t blocks, CUstream_st* stream) {
+  auto* const kernel = RunMmaSplits<kFolds, kEncoded>;
   const cudaError_t grown = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(args.shared.bytes));
   if (grown != cudaSuccess) return grown;
-  kernel<<<how.blocks, kWarps * kWarpLanes, shared_bytes, stream>>>(args);
+  kernel<<<blocks, WarpsOf(kFolds) * kWarpLanes, args.shared.bytes, stream>>>(args);
   return cudaGetLastError();
 }
 
 }  // namespace
 
 int LaunchMmaSplits(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  return how.warps == 1 ? Launch<1>(args, how, stream) : Launch<kMmaWarps>(args, how, stream);
+  if (IsEncoded(args.splits.shape)) {
+    return how.folds ? Launch<true, true>(args, how.blocks, stream)
+                     : Launch<false, true>(args, how.blocks, stream);
+  }
+  return how.folds ? Launch<true, false>(args, how.blocks, stream)
+                   : Launch<false, false>(args, how.blocks, stream);
 }
 
 }  // namespace quire::cuda
