@@ -71,6 +71,7 @@ class Device {
   virtual void Launch(const AddArgs& args) = 0;
   virtual void Launch(const ReadFloorArgs& args) = 0;
   virtual void Launch(const MultiplyFloorArgs& args) = 0;
+  virtual void Launch(const MatrixFloorArgs& args) = 0;
 };
 
 /// Memory of a device that grows to the largest use and stays.

@@ -21,6 +21,7 @@ int LaunchRead(const ReadArgs& args, CUstream_st* stream);
 int LaunchEncode(const EncodeArgs& args, CUstream_st* stream);
 int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream);
 int LaunchMatmul(const MatmulArgs& args, CUstream_st* stream);
+int LaunchMmaProduct(const MatmulArgs& args, CUstream_st* stream);
 int LaunchEmbed(const EmbedArgs& args, CUstream_st* stream);
 int LaunchNorm(const NormArgs& args, CUstream_st* stream);
 int LaunchHeads(const HeadsArgs& args, CUstream_st* stream);
@@ -28,6 +29,7 @@ int LaunchGate(const GateArgs& args, CUstream_st* stream);
 int LaunchAdd(const AddArgs& args, CUstream_st* stream);
 int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream);
 int LaunchMultiplyFloor(const MultiplyFloorArgs& args, CUstream_st* stream);
+int LaunchMatrixFloor(const MatrixFloorArgs& args, CUstream_st* stream);
 
 }  // namespace quire::cuda
 
