@@ -1,5 +1,5 @@
-// What --device names: the processor, a CUDA device, or the kernels of devices on the processor. And
-// in which arithmetic it computes.
+// What --device names: the processor, a CUDA device, or the kernels of devices on the processor;
+// and in which arithmetic it computes.
 #ifndef QUIRE_APPS_DEVICE_H_
 #define QUIRE_APPS_DEVICE_H_
 
@@ -26,8 +26,8 @@ struct DeviceFlags {
 void AddDeviceFlags(CLI::App& command, DeviceFlags& flags);
 
 /// Null: the processor itself.
-/// Errors: kUnsupported a device that this build or machine does not have, or an arithmetic that the
-///         device does not have; says what to do
+/// Errors: kUnsupported a device that this build or machine does not have, or an arithmetic that
+///         the device does not have; says what to do
 Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags);
 
 /// The arithmetic classes that this build can compute in here, as a profile names them.

@@ -53,8 +53,8 @@ QUIRE_KERNEL void MatrixFloor(Thread& self, const MatrixFloorArgs& args) {
     for (uint32_t i = 0; i < kMatrixFloorChains * 4; ++i) sums(lane, i) = 0.0f;
     QUIRE_DEVICE_UNROLL
     for (uint32_t i = 0; i < 4; ++i) {
-      a(lane, i) = PackHalves<Codec::kBf16>(1.0f, static_cast<float>(lane + self.block()));
-      b(lane, i) = PackHalves<Codec::kBf16>(0.5f, static_cast<float>(i + 1));
+      a(lane, i) = Pack16<Codec::kBf16>(1.0f, static_cast<float>(lane + self.block()));
+      b(lane, i) = Pack16<Codec::kBf16>(0.5f, static_cast<float>(i + 1));
     }
   });
   QUIRE_DEVICE_UNROLL_BY(1)

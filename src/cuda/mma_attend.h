@@ -1,9 +1,9 @@
-// What the attention kernels of the class mma16 are given (docs/numerics.md section 5), and how they
-// use shared memory: plain structs for the host's compiler and a device's.
+// What the attention kernels of the class mma16 are given (docs/numerics.md section 5), and how
+// they use shared memory: plain structs for the host's compiler and a device's.
 //
 // A warp has sixteen query vectors. Blocks of one warp compute some splits of a tile and leave a
-// softmax state for each, as those of fma32 do (cuda/attend.h). Blocks of four warps *fold*: they go
-// through all splits of a tile, lane after lane in the order of the tree, and write outputs.
+// softmax state for each, as those of fma32 do (cuda/attend.h). Blocks of four warps *fold*: they
+// go through all splits of a tile, lane after lane in the order of the tree, and write outputs.
 #ifndef QUIRE_CUDA_MMA_ATTEND_H_
 #define QUIRE_CUDA_MMA_ATTEND_H_
 
@@ -35,13 +35,13 @@ inline constexpr uint32_t kFoldLevels = 4;
 /// Shared memory that a block has on every architecture.
 inline constexpr uint32_t kMmaSharedMax = 99 << 10;
 
-/// The numbers of sixteen bits in which K and V are multiplied: those that are stored; codes of K as
-/// the blocks that are read open, codes of V as bf16, so that weights with their scales fit.
-constexpr Codec HalfOfKeys(const AttentionShape& shape, bool open) {
+/// The numbers of sixteen bits in which K and V are multiplied: those that are stored; codes of K
+/// as the blocks that are read open, codes of V as bf16, so that weights with their scales fit.
+constexpr Codec TypeOfKeys(const AttentionShape& shape, bool open) {
   const Codec codec = (open ? attention::OpenKey(shape) : shape.key).codec;
   return codec > Codec::kBf16 ? attention::OpenKey(shape).codec : codec;
 }
-constexpr Codec HalfOfValues(const AttentionShape& shape, bool open) {
+constexpr Codec TypeOfValues(const AttentionShape& shape, bool open) {
   const Codec codec = (open ? attention::OpenValue(shape) : shape.value).codec;
   return codec > Codec::kBf16 ? Codec::kBf16 : codec;
 }
@@ -60,11 +60,11 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
   return uint64_t{blocks} * kFoldLevels * kFoldFloats * kMmaWarps * 32;
 }
 
-/// Where things lie in the shared memory of a block. Rows of halves are as far apart as lets eight
+/// Where things lie in the shared memory of a block. Rows are as far apart as lets eight
 /// of them be read at once.
 struct MmaShared {
-  uint32_t query_stride = 0;  // halves
-  uint32_t query_halves = 0;  // of one array [rows][query_stride]; one for high, one for low parts
+  uint32_t query_stride = 0;   // numbers of 16 bits
+  uint32_t query_numbers = 0;  // of one array [rows][query_stride]; one for high, one for low parts
   uint32_t key_stride = kStageTokens + 8;
   uint32_t value_stride = 0;
   uint32_t stage_at = 0;  // bytes from here on
@@ -81,10 +81,10 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds) {
   const uint32_t warps = WarpsOf(folds);
   MmaShared shared;
   shared.query_stride = shape.key.dim + 8;
-  shared.query_halves = warps * kMmaRows * shared.query_stride;
+  shared.query_numbers = warps * kMmaRows * shared.query_stride;
   shared.value_stride = std::min(shape.value.dim, uint32_t{kMmaChannels}) + 8;
-  const uint32_t forms = HalfOfKeys(shape, false) == HalfOfKeys(shape, true) ? 1 : 2;
-  shared.stage_at = forms * 2 * shared.query_halves * 2;
+  const uint32_t forms = TypeOfKeys(shape, false) == TypeOfKeys(shape, true) ? 1 : 2;
+  shared.stage_at = forms * 2 * shared.query_numbers * 2;
   shared.stage_bytes =
       2 * std::max(shape.key.dim * shared.key_stride, kStageTokens * shared.value_stride);
   shared.scales_at = shared.stage_at + 2 * shared.stage_bytes;
@@ -98,10 +98,10 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds) {
 
 struct MmaArgs {
   SplitsArgs splits{};
-  MmaShared shared{};         // a kernel has it as constants; so it has what follows
-  bool key_mids = false;      // sealed values are mid + scale * code
-  bool value_mids = false;    // likewise
-  bool one_form = false;      // sealed and open blocks are the same bytes
+  MmaShared shared{};       // a kernel has it as constants; so it has what follows
+  bool key_mids = false;    // sealed values are mid + scale * code
+  bool value_mids = false;  // likewise
+  bool one_form = false;    // sealed and open blocks are the same bytes
   // Blocks that fold: [blocks][kFoldLevels][kFoldFloats][threads]; each takes tiles block,
   // block + blocks ... whole.
   float* waiting = nullptr;

@@ -1,4 +1,5 @@
-// Attention of the class mma16: near the reference in f64, and the same bits however its work is cut.
+// Attention of the class mma16: near the reference in f64, and the same bits however its work is
+// cut.
 #include <gtest/gtest.h>
 // gtest before rapidcheck
 #include <rapidcheck/gtest.h>
@@ -75,12 +76,12 @@ class MmaAttention : public DeviceAttentionTest {
   std::unique_ptr<AttentionBackend> leaving_;
 };
 
-const std::vector<Codec> kHalfCodecs = {Codec::kF16,  Codec::kBf16, Codec::kFp8E4m3, Codec::kFp8E5m2,
-                                 Codec::kInt8, Codec::kInt4, Codec::kNf4,     Codec::kFp4,
-                                 Codec::kQ25};
+const std::vector<Codec> kCodecsOf16 = {Codec::kF16,     Codec::kBf16, Codec::kFp8E4m3,
+                                        Codec::kFp8E5m2, Codec::kInt8, Codec::kInt4,
+                                        Codec::kNf4,     Codec::kFp4,  Codec::kQ25};
 
 TEST_F(MmaAttention, EveryCodecAndLengthAroundEveryEdge) {
-  for (const Codec codec : kHalfCodecs) {
+  for (const Codec codec : kCodecsOf16) {
     SCOPED_TRACE(CodecName(codec));
     const AttentionShape shape = MakeShape({.kv_heads = 2,
                                             .group = 4,
@@ -108,8 +109,8 @@ TEST_F(MmaAttention, HeadShapes) {
   }
   for (TestShape test : shapes) {
     for (const Codec codec : {Codec::kBf16, Codec::kInt8, Codec::kQ25}) {
-      SCOPED_TRACE(testing::Message() << CodecName(codec) << " group " << test.group << " dim "
-                                      << test.key_dim);
+      SCOPED_TRACE(testing::Message()
+                   << CodecName(codec) << " group " << test.group << " dim " << test.key_dim);
       test.key_codec = test.value_codec = codec;
       const AttentionShape shape = MakeShape(test);
       TestSequence sequence(shape, 270, false, &prng_);
@@ -154,11 +155,10 @@ TEST_F(MmaAttention, WindowsAndSinks) {
 
 // Sealed and open forms that hold different values, in types that differ too.
 TEST_F(MmaAttention, OpenBlocks) {
-  for (const auto& [key, value, open] :
-       {std::tuple{Codec::kInt8, Codec::kInt8, Codec::kF16},
-        {Codec::kNf4, Codec::kFp8E4m3, Codec::kBf16},
-        {Codec::kF16, Codec::kInt4, Codec::kBf16},
-        {Codec::kF16, Codec::kF16, Codec::kF16}}) {
+  for (const auto& [key, value, open] : {std::tuple{Codec::kInt8, Codec::kInt8, Codec::kF16},
+                                         {Codec::kNf4, Codec::kFp8E4m3, Codec::kBf16},
+                                         {Codec::kF16, Codec::kInt4, Codec::kBf16},
+                                         {Codec::kF16, Codec::kF16, Codec::kF16}}) {
     for (const uint32_t open_blocks : {0u, 1u, 20u}) {
       SCOPED_TRACE(testing::Message() << CodecName(key) << " " << CodecName(value) << " open "
                                       << CodecName(open) << " " << open_blocks);
@@ -317,8 +317,8 @@ RC_GTEST_FIXTURE_PROP(MmaAttention, NearTheReferenceHoweverItIsCut, ()) {
   test.key_dim = *rc::gen::element(16u, 32u, 48u, 80u, 144u);
   test.value_dim = *rc::gen::element(16u, 32u, 48u, 80u, 144u);
   test.block_tokens = *rc::gen::element(16u, 16u, 32u, 128u, 256u);
-  test.key_codec = *rc::gen::elementOf(kHalfCodecs);
-  test.value_codec = *rc::gen::elementOf(kHalfCodecs);
+  test.key_codec = *rc::gen::elementOf(kCodecsOf16);
+  test.value_codec = *rc::gen::elementOf(kCodecsOf16);
   test.open_codec = *rc::gen::element(Codec::kF16, Codec::kBf16);
   if (*rc::gen::inRange(0, 3) == 0) {
     test.window_tokens = *rc::gen::element(1u, 17u, 64u, 255u, 256u, 300u);

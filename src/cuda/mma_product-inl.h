@@ -1,5 +1,5 @@
-// Products of a model's pass in matrix instructions (docs/numerics.md section 5): every output is one
-// chain of instructions over k, sixteen at a time, however many rows there are.
+// Products of a model's pass in matrix instructions (docs/numerics.md section 5): every output is
+// one chain of instructions over k, sixteen at a time, however many rows there are.
 //
 // A block has some rows of x and some panels of w, a warp some of these panels. Both pass through
 // shared memory; w is copied beside the threads, several stages ahead.
@@ -23,12 +23,12 @@ struct ProductShape {
   static constexpr uint32_t kPanelsOfWarp = kPanels;
   static constexpr uint32_t kRows = kRowTiles * 16;
   static constexpr uint32_t kColumns = kWarps * kPanels * kPanelColumns;
-  // Of halves; eight rows of either are read at once.
+  // In numbers of 16 bits; eight rows of either are read at once.
   static constexpr uint32_t kInputStride = kProductDepth + 8;
   static constexpr uint32_t kWeightStride = kColumns + 8;
-  static constexpr uint32_t kStageHalves = kRows * kInputStride + kProductDepth * kWeightStride;
+  static constexpr uint32_t kStageNumbers = kRows * kInputStride + kProductDepth * kWeightStride;
   static constexpr uint32_t kStages = kBuffers;
-  static constexpr uint32_t kSharedBytes = kStages * kStageHalves * 2;
+  static constexpr uint32_t kSharedBytes = kStages * kStageNumbers * 2;
   static_assert(kSharedBytes <= kMmaSharedMax);
 };
 
@@ -93,7 +93,7 @@ class MmaProduct {
 
   QUIRE_KERNEL uint16_t* Inputs(uint32_t stage) const {
     return reinterpret_cast<uint16_t*>(self_.shared()) +
-           stage % Shape::kStages * Shape::kStageHalves;
+           stage % Shape::kStages * Shape::kStageNumbers;
   }
   QUIRE_KERNEL uint16_t* Weights(uint32_t stage) const {
     return Inputs(stage) + Shape::kRows * Shape::kInputStride;
@@ -109,7 +109,7 @@ class MmaProduct {
         const uint32_t row = first_row_ + pair / (kProductDepth / 2);
         const uint32_t at = stage * kProductDepth + pair % (kProductDepth / 2) * 2;
         const float* const x = args_.x + uint64_t{row} * args_.w.k + at;
-        inputs(lane, i) = row < args_.rows ? PackHalves<kType>(x[0], x[1]) : 0;
+        inputs(lane, i) = row < args_.rows ? Pack16<kType>(x[0], x[1]) : 0;
       }
     });
   }
@@ -128,7 +128,7 @@ class MmaProduct {
   /// A group of copies for every stage, also behind the last. Panels behind the last are zeros.
   QUIRE_KERNEL void CopyWeights(uint32_t stage, uint32_t stages) {
     if (stage < stages) {
-      constexpr uint32_t kRunsOfPanel = kProductDepth * 2;  // eight halves each
+      constexpr uint32_t kRunsOfPanel = kProductDepth * 2;  // eight numbers each
       const uint32_t panels = DivUp(args_.w.n, kPanelColumns);
       warp_.Share(Shape::kColumns / kPanelColumns * kRunsOfPanel, [&](uint32_t i) {
         const uint32_t panel = i / kRunsOfPanel;

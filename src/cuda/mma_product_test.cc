@@ -1,4 +1,5 @@
-// Products in matrix instructions: near the sum in f64, and the same bits however many rows there are.
+// Products in matrix instructions: near the sum in f64, and the same bits however many rows there
+// are.
 #include <gtest/gtest.h>
 
 #include <cmath>

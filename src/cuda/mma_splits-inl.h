@@ -39,8 +39,9 @@ class MmaSplits {
     if constexpr (kFolds) return FoldTiles();
     const uint32_t number = FindTile(args_, self_.block());
     StartTile(number);
-    const uint64_t first = tile_->split_begin + uint64_t{self_.block() - args_.tile_blocks[number]} *
-                                                    args_.splits_per_block;
+    const uint64_t first =
+        tile_->split_begin +
+        uint64_t{self_.block() - args_.tile_blocks[number]} * args_.splits_per_block;
     const uint64_t end = std::min(first + args_.splits_per_block, tile_->split_end);
     for (uint64_t split = first; split < end; ++split) {
       Weights(split);
@@ -109,9 +110,9 @@ class MmaSplits {
   }
   /// [rows][query_stride]: high parts; low ones follow.
   QUIRE_KERNEL uint16_t* Queries(bool open) const {
-    const bool second = open && HalfOfKeys(shape_, false) != HalfOfKeys(shape_, true);
+    const bool second = open && TypeOfKeys(shape_, false) != TypeOfKeys(shape_, true);
     return reinterpret_cast<uint16_t*>(self_.shared()) +
-           (second ? 2 * uint64_t{layout_.query_halves} : 0);
+           (second ? 2 * uint64_t{layout_.query_numbers} : 0);
   }
 
   QUIRE_KERNEL float QueryAt(uint32_t q, uint32_t d) const {
@@ -149,19 +150,19 @@ class MmaSplits {
   }
 
   QUIRE_KERNEL void StoreQuery(uint32_t q, uint32_t d, float first, float second) {
-    Store(Queries(false), HalfOfKeys(shape_, false), q, d, first, second);
+    Store(Queries(false), TypeOfKeys(shape_, false), q, d, first, second);
     if (Queries(true) != Queries(false)) {
-      Store(Queries(true), HalfOfKeys(shape_, true), q, d, first, second);
+      Store(Queries(true), TypeOfKeys(shape_, true), q, d, first, second);
     }
   }
   QUIRE_KERNEL void Store(uint16_t* to, Codec half, uint32_t q, uint32_t d, float first,
                           float second) {
-    WithHalf(half, [&](auto type) {
-      const TwoHalves both =
-          SplitHalves<type.value>(InRange<type.value>(first), InRange<type.value>(second));
+    With16(half, [&](auto type) {
+      const HighLow both =
+          Split16<type.value>(InRange<type.value>(first), InRange<type.value>(second));
       const uint64_t at = uint64_t{q} * layout_.query_stride + d;
       *reinterpret_cast<uint32_t*>(to + at) = both.high;
-      *reinterpret_cast<uint32_t*>(to + layout_.query_halves + at) = both.low;
+      *reinterpret_cast<uint32_t*>(to + layout_.query_numbers + at) = both.low;
       if ((both.low & 0x7fff7fffu) != 0) *Flag() = 1;
     });
   }
@@ -189,14 +190,14 @@ class MmaSplits {
     warp_.Lanes([&](uint32_t lane) {
       for (uint32_t i = 0; i < 4; ++i) sums(lane, i) = 0.0f;
     });
-    WithHalf(HalfOfKeys(shape_, false), [&](auto type) {
+    With16(TypeOfKeys(shape_, false), [&](auto type) {
       Fragment<uint32_t, 4> ones;
       warp_.Lanes([&](uint32_t lane) {
-        for (uint32_t i = 0; i < 4; ++i) ones(lane, i) = PackHalves<type.value>(1.0f, 1.0f);
+        for (uint32_t i = 0; i < 4; ++i) ones(lane, i) = Pack16<type.value>(1.0f, 1.0f);
       });
       for (uint32_t k = 0; k < shape_.key.dim; k += kMmaRows) {
         MultiplyAdd<type.value>(sums, 0, LoadQueryRows(Queries(false), k), ones, 0);
-        MultiplyAdd<type.value>(sums, 0, LoadQueryRows(Queries(false) + layout_.query_halves, k),
+        MultiplyAdd<type.value>(sums, 0, LoadQueryRows(Queries(false) + layout_.query_numbers, k),
                                 ones, 0);
       }
     });
@@ -240,9 +241,9 @@ class MmaSplits {
     }
     needed_ = needed;
     const uint64_t end = first_token_ + kSplitTokens;
-    all_sealed_ = end <= tile_->position_min + 1 && end <= open_begin &&
-                  (window == 0 || first_token_ + window > tile_->position_max ||
-                   end <= shape_.sink_tokens);
+    all_sealed_ =
+        end <= tile_->position_min + 1 && end <= open_begin &&
+        (window == 0 || first_token_ + window > tile_->position_max || end <= shape_.sink_tokens);
     if (!all_sealed_) {
       warp_.Lanes([&](uint32_t lane) {
         for (uint32_t row = 0; row < 2; ++row) FindVisible(lane, row, split);
@@ -349,13 +350,13 @@ class MmaSplits {
       stage.stream = open ? &attention::OpenKey(shape_) : &shape_.key;
       stage.channels = shape_.key.dim;
       stage.stride = layout_.key_stride;
-      Stager<Thread, true, kEncoded>(self_, warp_, stage).Run(HalfOfKeys(shape_, open));
+      Stager<Thread, true, kEncoded>(self_, warp_, stage).Run(TypeOfKeys(shape_, open));
     } else {
       stage.stream = open ? &attention::OpenValue(shape_) : &shape_.value;
       stage.channel_begin = (kind / 2 - 1) * kMmaChannels;
       stage.channels = std::min(shape_.value.dim - stage.channel_begin, uint32_t{kMmaChannels});
       stage.stride = layout_.value_stride;
-      Stager<Thread, false, kEncoded>(self_, warp_, stage).Run(HalfOfValues(shape_, open));
+      Stager<Thread, false, kEncoded>(self_, warp_, stage).Run(TypeOfValues(shape_, open));
     }
     self_.CommitCopies();
   }
@@ -401,8 +402,8 @@ class MmaSplits {
         for (uint32_t i = 0; i < kScoresOfStage; ++i) sums(lane, i) = 0.0f;
       });
       const uint16_t* const queries = Queries(open);
-      WithHalf(HalfOfKeys(shape_, open),
-               [&](auto type) { MultiplyKeys<type.value>(keys, queries, sums); });
+      With16(TypeOfKeys(shape_, open),
+             [&](auto type) { MultiplyKeys<type.value>(keys, queries, sums); });
       KeepScores(j, open, sums);
     }
   }
@@ -424,7 +425,7 @@ class MmaSplits {
         MultiplyAdd<kType>(sums, n * 4, high, tokens[n / 2], n % 2 * 2);
       }
       if (!has_low_) continue;
-      const auto low = LoadQueryRows(queries + layout_.query_halves, k);
+      const auto low = LoadQueryRows(queries + layout_.query_numbers, k);
       QUIRE_DEVICE_UNROLL
       for (uint32_t n = 0; n < kTilesOfStage; ++n) {
         MultiplyAdd<kType>(sums, n * 4, low, tokens[n / 2], n % 2 * 2);
@@ -538,7 +539,8 @@ class MmaSplits {
       QUIRE_DEVICE_UNROLL
       for (uint32_t i = 0; i < kMmaChannels / 2; ++i) out_(lane, i) = 0.0f;
     });
-    const uint32_t channels = std::min(shape_.value.dim - group * kMmaChannels, uint32_t{kMmaChannels});
+    const uint32_t channels =
+        std::min(shape_.value.dim - group * kMmaChannels, uint32_t{kMmaChannels});
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t form = 0; form < 2; ++form) {
       const bool open = form != 0;
@@ -561,8 +563,8 @@ class MmaSplits {
       const uint16_t* const values = EnterStage(number);
       Fragment<float, kScoresOfStage> weights;
       WeightsOf(j, open, weights);
-      WithHalf(HalfOfValues(shape_, open),
-               [&](auto type) { MultiplyValues<type.value>(values, channels, weights); });
+      With16(TypeOfValues(shape_, open),
+             [&](auto type) { MultiplyValues<type.value>(values, channels, weights); });
     }
   }
 
@@ -577,7 +579,7 @@ class MmaSplits {
         QUIRE_DEVICE_UNROLL
         for (uint32_t i = 0; i < 4; ++i) {
           const uint32_t at = (step * 2 + i / 2) * 4 + i % 2 * 2;
-          const TwoHalves both = SplitHalves<kType>(weights(lane, at), weights(lane, at + 1));
+          const HighLow both = Split16<kType>(weights(lane, at), weights(lane, at + 1));
           high(lane, i) = both.high;
           low(lane, i) = both.low;
         }
@@ -650,8 +652,8 @@ class MmaSplits {
 
   uint64_t first_token_ = 0;  // of the split
   uint64_t needed_ = 0;
-  bool all_sealed_ = false;  // by all query vectors, and seen
-  uint32_t buffer_ = 0;      // in which the next stage is
+  bool all_sealed_ = false;        // by all query vectors, and seen
+  uint32_t buffer_ = 0;            // in which the next stage is
   Fragment<uint32_t, 4> visible_;  // for each row: sinks' end, begin; end, first open token
 
   Fragment<float, kStages * kScoresOfStage> scores_;  // [token / 8][row][token % 2], then weights

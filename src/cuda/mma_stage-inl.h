@@ -28,7 +28,7 @@ struct StageArgs {
   uint32_t channel_begin = 0;  // of V; a multiple of kMmaChannels
   uint32_t channels = 0;
   uint16_t* to = nullptr;
-  uint32_t stride = 0;  // halves from row to row of `to`
+  uint32_t stride = 0;  // numbers from row to row of `to`
 };
 
 /// kKeys: rows of `to` are channels, else tokens. kEncoded: there may be codes.
@@ -68,7 +68,7 @@ class Stager {
   }
 
   QUIRE_KERNEL void Copy() {
-    const uint32_t runs = kKeys ? 2 * kColumns : args_.channels / 8;  // of a row, eight halves each
+    const uint32_t runs = kKeys ? 2 * kColumns : args_.channels / 8;  // eight numbers each
     const uint32_t rows = kKeys ? args_.channels : kStageTokens;
     warp_.Share(rows * runs, [&](uint32_t i) {
       const uint32_t row = i / runs;
@@ -141,9 +141,9 @@ class Stager {
       const uint32_t tile = step / kSteps;
       const uint32_t first_tile =
           kKeys ? 0
-                : args_.channel_begin /
-                      (kLayout == codec::CodeLayout::kPairTiles ? 2 * codec::kTileLanes
-                                                                : codec::kTileLanes);
+                : args_.channel_begin / (kLayout == codec::CodeLayout::kPairTiles
+                                             ? 2 * codec::kTileLanes
+                                             : codec::kTileLanes);
       const std::byte* at = plane;
       if (plane != nullptr) {
         at += InBlock(column) / codec::kTileLanes *
@@ -172,8 +172,8 @@ class Stager {
           const uint32_t negated = signs >> (in_tile * 2 + half);
           const uint32_t points = codes >> half * 4;
           PutPairs(column, tile, step * 4 + half * 2, word, plane,
-                          NegateSome(LookUp<codec::kPairFirstIntegers>(points), negated),
-                          NegateSome(LookUp<codec::kPairSecondIntegers>(points), negated));
+                   NegateSome(LookUp<codec::kPairFirstIntegers>(points), negated),
+                   NegateSome(LookUp<codec::kPairSecondIntegers>(points), negated));
         }
       }
     }
@@ -187,9 +187,9 @@ class Stager {
     const uint32_t run = i % runs * 4;
     uint32_t codes = 0;
     if (plane != nullptr) {
-      const uint64_t from = kKeys ? uint64_t{row} * stream_.block_tokens + InBlock(column) + run
-                                  : uint64_t{InBlock(column) + row} * stream_.dim +
-                                        args_.channel_begin + run;
+      const uint64_t from =
+          kKeys ? uint64_t{row} * stream_.block_tokens + InBlock(column) + run
+                : uint64_t{InBlock(column) + row} * stream_.dim + args_.channel_begin + run;
       codes = Load<uint32_t>(plane + from);
     }
     uint16_t* const to = kKeys ? At(row, column * codec::kTileLanes + run)
@@ -205,11 +205,11 @@ class Stager {
 
   /// Of V they are always bf16.
   QUIRE_KERNEL uint32_t Pack(float first, float second) const {
-    if (kKeys && half_ == Codec::kF16) return PackHalves<Codec::kF16>(first, second);
-    return PackHalves<Codec::kBf16>(first, second);
+    if (kKeys && half_ == Codec::kF16) return Pack16<Codec::kF16>(first, second);
+    return Pack16<Codec::kBf16>(first, second);
   }
 
-  /// Byte `byte` of `integers`. `term` counts through the tiles: of V those before have sixteen each.
+  /// Byte `byte` of `integers`. `term` counts through the tiles: those before have sixteen each.
   QUIRE_KERNEL void Put(uint32_t column, uint32_t tile, uint32_t term, uint32_t lane,
                         uint32_t integers, uint32_t byte) {
     const auto integer = static_cast<int8_t>(integers >> byte * 8);
@@ -232,8 +232,8 @@ class Stager {
     }
   }
 
-  /// The same of pairs: those of K have neighbouring terms as channels, first and second coordinates
-  /// by turns; those of V a tile for each coordinate.
+  /// The same of pairs: those of K have neighbouring terms as channels, first and second
+  /// coordinates by turns; those of V a tile for each coordinate.
   QUIRE_KERNEL void PutPairs(uint32_t column, uint32_t tile, uint32_t term, uint32_t word,
                              const std::byte* plane, uint32_t first, uint32_t second) {
     if (kKeys) {

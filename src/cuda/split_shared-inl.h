@@ -1,5 +1,5 @@
-// The shared memory of a block of threads that computes splits (cuda/splits-inl.h), and how it finds
-// its tile.
+// The shared memory of a block of threads that computes splits (cuda/splits-inl.h), and how it
+// finds its tile.
 #ifndef QUIRE_CUDA_SPLIT_SHARED_INL_H_
 #define QUIRE_CUDA_SPLIT_SHARED_INL_H_
 

@@ -1,10 +1,10 @@
 // Thirty-two threads together, as matrix instructions take them: the part of the kernel dialect
 // (cuda/simt.h) for kernels that are written a warp at a time.
 //
-// On a device every thread has its lane of a warp. On the host a thread of HostGrid is a whole warp,
-// so a block has as many threads as warps: a fragment holds the values of all lanes, and a loop over
-// lanes is a loop. Such a loop must not read what another of its turns has written; the host takes
-// the turns in ascending and in descending order by turns, so that it shows.
+// On a device every thread has its lane of a warp. On the host a thread of HostGrid is a whole
+// warp, so a block has as many threads as warps: a fragment holds the values of all lanes, and a
+// loop over lanes is a loop. Such a loop must not read what another of its turns has written; the
+// host takes the turns in ascending and in descending order by turns, so that it shows.
 #ifndef QUIRE_CUDA_WARP_INL_H_
 #define QUIRE_CUDA_WARP_INL_H_
 
@@ -111,14 +111,14 @@ class Warp {
 // Numbers of sixteen bits: kType is Codec::kF16 or Codec::kBf16.
 
 template <Codec kType>
-QUIRE_KERNEL float WidenHalf(uint32_t code) {
+QUIRE_KERNEL float Widen16(uint32_t code) {
   if constexpr (kType == Codec::kF16) return WidenF16(static_cast<uint16_t>(code));
   return Bf16ToF32(static_cast<uint16_t>(code));
 }
 
 /// To nearest even; `first` in the low half.
 template <Codec kType>
-QUIRE_KERNEL uint32_t PackHalves(float first, float second) {
+QUIRE_KERNEL uint32_t Pack16(float first, float second) {
 #if defined(__CUDA_ARCH__)
   uint32_t pair;
   if constexpr (kType == Codec::kF16) {
@@ -134,21 +134,21 @@ QUIRE_KERNEL uint32_t PackHalves(float first, float second) {
 }
 
 /// Two numbers as sums of two each of sixteen bits: rounded, and what that has left, rounded.
-struct TwoHalves {
+struct HighLow {
   uint32_t high = 0;
   uint32_t low = 0;
 };
 
 template <Codec kType>
-QUIRE_KERNEL TwoHalves SplitHalves(float first, float second) {
-  const uint32_t high = PackHalves<kType>(first, second);
-  return {high, PackHalves<kType>(first - WidenHalf<kType>(high & 0xffffu),
-                                  second - WidenHalf<kType>(high >> 16))};
+QUIRE_KERNEL HighLow Split16(float first, float second) {
+  const uint32_t high = Pack16<kType>(first, second);
+  return {high, Pack16<kType>(first - Widen16<kType>(high & 0xffffu),
+                              second - Widen16<kType>(high >> 16))};
 }
 
 /// f(constant) of a type of sixteen bits.
 template <typename F>
-QUIRE_KERNEL void WithHalf(Codec type, const F& f) {
+QUIRE_KERNEL void With16(Codec type, const F& f) {
   if (type == Codec::kF16) return f(std::integral_constant<Codec, Codec::kF16>());
   f(std::integral_constant<Codec, Codec::kBf16>());
 }
@@ -208,10 +208,10 @@ void EmulateMultiplyAdd(Fragment<float, kCount>& sums, uint32_t at, const Fragme
     for (uint32_t half = 0; half < 2; ++half) {
       for (uint32_t i = 0; i < 4; ++i) {
         rows[g + i % 2 * 8][c + i / 2 * 8 + half] =
-            WidenHalf<kType>(a(lane, i) >> half * 16 & 0xffffu);
+            Widen16<kType>(a(lane, i) >> half * 16 & 0xffffu);
       }
       for (uint32_t i = 0; i < 2; ++i) {
-        columns[g][c + i * 8 + half] = WidenHalf<kType>(b(lane, b_at + i) >> half * 16 & 0xffffu);
+        columns[g][c + i * 8 + half] = Widen16<kType>(b(lane, b_at + i) >> half * 16 & 0xffffu);
       }
     }
   }

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import quire_cli
+import quire_server
 
 MODEL = quire_cli.REPOSITORY / "models/tiny"
 CUDA_PROGRAM = quire_cli.REPOSITORY / "build/cuda/quire"
@@ -71,6 +72,18 @@ def test_blocks_of_one_arithmetic_are_never_taken_for_the_others(tmp_path):
     assert second["reused_tokens"] > 0
     assert second["logits_digest"] == first["logits_digest"]
     assert generate("--device", "emulated", *store)["reused_tokens"] > 0, "fma32 has its own"
+
+
+def test_serve_answers_in_mma16(tmp_path):
+    said = []
+    with quire_server.serving(tmp_path, *MMA16) as server:
+        for name in ("miss", "hit"):
+            status, answer = server.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 4},
+                                        headers={"X-Request-Id": name})
+            assert status == 200, answer
+            said.append(answer["choices"][0]["text"])
+        assert server.line_of("hit")["cache"]["reused_tokens"] > 0
+    assert said[0] == said[1] == generate()["text"]
 
 
 def test_mma16_evaluates_and_benches(tmp_path):

@@ -1,5 +1,5 @@
-// The attention kernels of the class mma16 as device code: of blocks that fold and of those that leave
-// states, each for stored numbers alone and with codes, whose codec is asked for as they go.
+// The attention kernels of the class mma16 as device code: of blocks that fold and of those that
+// leave states, each for stored numbers alone and with codes, whose codec is asked for as they go.
 #include "cuda/mma_splits-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/thread.h"
