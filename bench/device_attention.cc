@@ -1,11 +1,13 @@
 // Attention on a device beside what it could do at best: decode against reading the same bytes,
-// prefill against as many multiply-adds. Shape: 32 query heads on 8 KV heads of 128 channels.
+// prefill against as many multiply-adds, of f32 or in matrix instructions as the arithmetic has
+// them. Shape: 32 query heads on 8 KV heads of 128 channels.
 #include <fmt/format.h>
 
 #include <chrono>
 #include <memory>
 #include <vector>
 
+#include "base/float_bits.h"
 #include "bench/bench.h"
 #include "bench/must.h"
 #include "bench/sequence.h"
@@ -21,7 +23,7 @@ constexpr uint32_t kGroupHere = 4;  // query heads to a KV head
 struct OnDevice {
   static Result<std::shared_ptr<OnDevice>> Create(cuda::Backend& backend, Codec codec,
                                                   uint32_t tokens, uint32_t batch, uint32_t rows) {
-    auto made = std::make_shared<OnDevice>(backend.device());
+    auto made = std::make_shared<OnDevice>(backend.device(), backend.arithmetic());
     made->attention = backend.MakeAttention();
     QUIRE_ASSIGN(made->sequence, Sequence::Create(codec, tokens * batch, /*layers=*/1));
     made->batch = batch;
@@ -30,7 +32,8 @@ struct OnDevice {
     QUIRE_TRY(made->slots.Reserve(bytes));
     made->device.CopyIn(made->tables.sealed.base, bytes, made->slots.as<void>());
     made->tables.sealed.base = made->tables.open.base = made->slots.as<std::byte>();
-    const std::vector<float> queries = Queries(rows * batch, kGroupHere);
+    std::vector<float> queries = Queries(rows * batch, kGroupHere);
+    for (float& query : queries) query = Bf16ToF32(F32ToBf16(query));  // as those of a bf16 model
     const uint64_t floats = queries.size() * sizeof(float);
     QUIRE_TRY(made->queries.Reserve(floats));
     QUIRE_TRY(made->out.Reserve(floats));
@@ -44,7 +47,8 @@ struct OnDevice {
     return made;
   }
 
-  explicit OnDevice(cuda::Device& of) : device(of), slots(of), queries(of), out(of), sink(of) {}
+  OnDevice(cuda::Device& of, cuda::Arithmetic in)
+      : device(of), arithmetic(in), slots(of), queries(of), out(of), sink(of) {}
 
   /// Seconds until the device has done all that `body` asks of it.
   double Seconds(const std::function<void()>& body) {
@@ -71,6 +75,7 @@ struct OnDevice {
   }
   /// So many multiply-adds at least.
   double Multiply(double count) {
+    if (arithmetic == cuda::Arithmetic::kMma16) return MultiplyMatrices(count);
     constexpr double kARound =
         double{cuda::kFloorBlocks} * cuda::kFloorThreads * cuda::kFloorChains;
     return Seconds([&] {
@@ -79,7 +84,17 @@ struct OnDevice {
     });
   }
 
+  double MultiplyMatrices(double count) {
+    constexpr double kARound = double{cuda::kMatrixFloorBlocks} * cuda::kMatrixFloorWarps *
+                               cuda::kMatrixFloorChains * cuda::kMatrixMultiplyAdds;
+    return Seconds([&] {
+      device.Launch(cuda::MatrixFloorArgs{.rounds = static_cast<uint32_t>(count / kARound) + 1,
+                                          .sink = sink.as<float>()});
+    });
+  }
+
   cuda::Device& device;
+  const cuda::Arithmetic arithmetic;
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<Sequence> sequence;
   std::unique_ptr<Executor> executor = MakeThreadPool(1);
@@ -158,12 +173,13 @@ std::vector<Case> DeviceAttentionCases(cuda::Backend& backend) {
          .prepare = [=, &backend] { return Decode(backend, d.codec, d.tokens, d.batch); }});
   }
   for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
-    constexpr uint32_t kTokens = 32'768;
-    constexpr uint32_t kChunk = 2048;
-    cases.push_back(
-        {.name = fmt::format("prefill/{}/{}/chunk{}/{}", CodecName(codec), kTokens, kChunk,
-                             backend.device().target()),
-         .prepare = [=, &backend] { return Prefill(backend, codec, kTokens, kChunk); }});
+    // The emulation of a device is for checks.
+    const bool emulated = backend.device().target() == "host";
+    const uint32_t tokens = emulated ? 512 : 32'768;
+    const uint32_t chunk = emulated ? 32 : 2048;
+    cases.push_back({.name = fmt::format("prefill/{}/{}/chunk{}/{}", CodecName(codec), tokens,
+                                         chunk, backend.device().target()),
+                     .prepare = [=, &backend] { return Prefill(backend, codec, tokens, chunk); }});
   }
   return cases;
 }

@@ -55,7 +55,7 @@ struct Flags {
   std::string wanted;  // part of a case's name
   std::string trace;
   std::string against;
-  std::string device = "cpu";
+  DeviceFlags device;
   bool instructions = false;
   bool slices = false;
   bool json = false;
@@ -113,9 +113,11 @@ std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& bi
     command.emplace_back("--trace");
     command.push_back(flags.trace);
   }
-  if (flags.device != "cpu") {
-    command.emplace_back("--device");
-    command.push_back(flags.device);
+  if (flags.device.device != "cpu") {
+    for (const std::string& word : {std::string("--device"), flags.device.device,
+                                    std::string("--arithmetic"), flags.device.arithmetic}) {
+      command.push_back(word);
+    }
   }
   return command;
 }
@@ -386,7 +388,7 @@ void AddBench(CLI::App& program, int& exit) {
                    "while they still find better ones")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  AddDeviceFlag(*command, flags->device);
+  AddDeviceFlags(*command, flags->device);
   command->add_option("--case", flags->wanted,
                       "Only cases with this in their name, such as decode/f16/32768");
   command->add_option("--trace", flags->trace,

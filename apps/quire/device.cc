@@ -30,9 +30,9 @@ bool IsDeviceName(const std::string& name) {
   return name == "cpu" || name == "emulated" || CudaNumber(name).has_value();
 }
 
-void AddDeviceFlag(CLI::App& command, std::string& device) {
+void AddDeviceFlags(CLI::App& command, DeviceFlags& flags) {
   command
-      .add_option("--device", device,
+      .add_option("--device", flags.device,
                   "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
                   "processor, for checks")
       ->check(CLI::Validator(
@@ -41,18 +41,36 @@ void AddDeviceFlag(CLI::App& command, std::string& device) {
           },
           "DEVICE"))
       ->capture_default_str();
+  command
+      .add_option("--arithmetic", flags.arithmetic,
+                  "How a device computes. fma32: with the bits of the processor; mma16: on matrix "
+                  "units, in products of 16 bits. Blocks of one are never taken for the other's")
+      ->check(CLI::IsMember({"fma32", "mma16"}))
+      ->capture_default_str();
 }
 
-Result<std::unique_ptr<cuda::Backend>> OpenDevice(const std::string& name) {
+Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags) {
+  const std::string& name = flags.device;
+  const std::optional<cuda::Arithmetic> arithmetic = cuda::ParseArithmetic(flags.arithmetic);
+  if (!arithmetic) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("--arithmetic {}: write fma32 or mma16", flags.arithmetic));
+  }
+  if (name == "cpu" && *arithmetic != cuda::Arithmetic::kFma32) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("--arithmetic {}: the processor computes in fma32; devices do this, or "
+                            "--device emulated for checks",
+                            flags.arithmetic));
+  }
   if (name == "cpu") return nullptr;
-  if (name == "emulated") return cuda::MakeEmulatedBackend();
+  if (name == "emulated") return cuda::MakeEmulatedBackend(*arithmetic);
   const std::optional<uint32_t> number = CudaNumber(name);
   if (!number) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("--device {}: no device; write cpu, cuda, cuda:N or emulated", name));
   }
 #if defined(QUIRE_WITH_CUDA)
-  return cuda::OpenBackend(*number);
+  return cuda::OpenBackend(*number, *arithmetic);
 #else
   return Fail(ErrorCode::kUnsupported,
               fmt::format("--device {}: this program was built without CUDA; `make cuda` builds "
@@ -70,6 +88,22 @@ nlohmann::ordered_json DeviceNames() {
   return names;
 }
 
+nlohmann::ordered_json ArithmeticClasses() {
+  auto classes = nlohmann::ordered_json::array();
+  const auto add = [&](cuda::Arithmetic arithmetic, std::string_view target) {
+    const std::string name = cuda::ArithmeticClass(arithmetic, target);
+    if (std::find(classes.begin(), classes.end(), name) == classes.end()) classes.push_back(name);
+  };
+  add(cuda::Arithmetic::kFma32, "host");
+  add(cuda::Arithmetic::kMma16, "host");
+#if defined(QUIRE_WITH_CUDA)
+  for (const cuda::DeviceInfo& device : cuda::ListDevices()) {
+    add(cuda::Arithmetic::kMma16, device.target);
+  }
+#endif
+  return classes;
+}
+
 nlohmann::ordered_json CudaInfo() {
 #if defined(QUIRE_WITH_CUDA)
   auto devices = nlohmann::ordered_json::array();
@@ -77,10 +111,11 @@ nlohmann::ordered_json CudaInfo() {
     devices.push_back(
         {{"name", device.name}, {"target", device.target}, {"memory_bytes", device.memory_bytes}});
   }
-  return {
-      {"architectures", cuda::kArchitectures},
-      {"kernels", {"decode", "prefill", "cascade", "seal", "write", "read", "checksum", "model"}},
-      {"devices", devices}};
+  return {{"architectures", cuda::kArchitectures},
+          {"kernels",
+           {"decode", "prefill", "cascade", "seal", "write", "read", "checksum", "model",
+            "mma16/decode", "mma16/prefill", "mma16/cascade", "mma16/model"}},
+          {"devices", devices}};
 #else
   return nullptr;
 #endif

@@ -1,4 +1,5 @@
-// What --device names: the processor, a CUDA device, or the kernels of devices on the processor.
+// What --device names: the processor, a CUDA device, or the kernels of devices on the processor;
+// and in which arithmetic it computes.
 #ifndef QUIRE_APPS_DEVICE_H_
 #define QUIRE_APPS_DEVICE_H_
 
@@ -16,12 +17,21 @@ namespace quire::app {
 /// "cpu", "cuda" (the first), "cuda:N" or "emulated".
 bool IsDeviceName(const std::string& name);
 
-/// Adds --device.
-void AddDeviceFlag(CLI::App& command, std::string& device);
+struct DeviceFlags {
+  std::string device = "cpu";
+  std::string arithmetic = "fma32";
+};
+
+/// Adds --device and --arithmetic.
+void AddDeviceFlags(CLI::App& command, DeviceFlags& flags);
 
 /// Null: the processor itself.
-/// Errors: kUnsupported a device that this build or machine does not have, and what to do
-Result<std::unique_ptr<cuda::Backend>> OpenDevice(const std::string& name);
+/// Errors: kUnsupported a device that this build or machine does not have, or an arithmetic that
+///         the device does not have; says what to do
+Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags);
+
+/// The arithmetic classes that this build can compute in here, as a profile names them.
+nlohmann::ordered_json ArithmeticClasses();
 
 /// "cpu", and what else this build can use here.
 nlohmann::ordered_json DeviceNames();

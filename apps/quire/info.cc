@@ -64,6 +64,7 @@ int Info(bool json) {
                                    {"compiler", __VERSION__},
                                    {"cpu_target", target},
                                    {"arithmetic", NumericProfile{}.arithmetic},
+                                   {"arithmetic_classes", ArithmeticClasses()},
                                    {"kernel_revision", kKernelRevision},
                                    {"last_level_cache_bytes", LastLevelCacheBytes()},
                                    {"devices", DeviceNames()},
@@ -76,7 +77,10 @@ int Info(bool json) {
     fmt::print("CPU target    {}\n", target);
     fmt::print("arithmetic    {}, kernel revision {}\n", NumericProfile{}.arithmetic,
                kKernelRevision);
-    fmt::print("last-level cache {}\ndevices      ", FormatBytes(LastLevelCacheBytes()));
+    fmt::print("on devices    --arithmetic fma32 or mma16; classes");
+    for (const auto& name : report["arithmetic_classes"])
+      fmt::print(" {}", name.get<std::string>());
+    fmt::print("\nlast-level cache {}\ndevices      ", FormatBytes(LastLevelCacheBytes()));
     for (const auto& device : report["devices"]) fmt::print(" {}", device.get<std::string>());
     fmt::print("\ncodecs\n");
     for (const auto& codec : report["codecs"]) {

@@ -119,7 +119,7 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_flag("--codec-fallback,!--no-codec-fallback", flags.codec_fallback,
                    "A codec that cannot be used here gives way to int8 or f16, with a warning "
                    "(default), or is refused");
-  AddDeviceFlag(command, flags.device);
+  AddDeviceFlags(command, flags.device);
 }
 
 Result<void> Runtime::OpenSessions(const RuntimeFlags& flags) {

@@ -39,7 +39,7 @@ struct RuntimeFlags {
   uint32_t chunk_tokens = 512;
   uint32_t threads = 0;  // 0: one per core
   std::string compute;   // "f32", or empty for the file's precision
-  std::string device = "cpu";
+  DeviceFlags device;
   bool codec_fallback = true;  // a codec that cannot be used here gives way to one that can
 };
 

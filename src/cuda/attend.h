@@ -22,6 +22,7 @@ inline constexpr uint32_t kDimMax = 512;
 /// One row of queries.
 struct QueryRow {
   const float* queries = nullptr;  // [query_heads, key.dim]
+  float* out = nullptr;            // [query_heads, value.dim]; null: `to` is asked for
   uint64_t position = 0;
 };
 

@@ -8,43 +8,27 @@
 #include "attention/plan.h"
 #include "attention/shape.h"
 #include "base/bits.h"
+#include "codec/formats.h"
+#include "cuda/mma_tasks.h"
 #include "cuda/plan.h"
+#include "cuda/upload.h"
 
 namespace quire::cuda {
 namespace {
 
 constexpr uint64_t kStatesBytes = uint64_t{256} << 20;  // of a wave
 constexpr uint32_t kBlocksWanted = 4096;
-
-/// Arrays that go to the device as one copy.
-class Upload {
- public:
-  /// Where the array will be, from the beginning of the copy.
-  template <typename T>
-  uint64_t Add(const std::vector<T>& values) {
-    return Add(values.data(), values.size());
-  }
-  template <typename T>
-  uint64_t Add(const T* values, uint64_t count) {
-    static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= kAlignment);
-    bytes_.resize(RoundUp(bytes_.size(), kAlignment));
-    const uint64_t at = bytes_.size();
-    const auto* const first = reinterpret_cast<const std::byte*>(values);
-    bytes_.insert(bytes_.end(), first, first + count * sizeof(T));
-    return at;
-  }
-  const std::vector<std::byte>& bytes() const { return bytes_; }
-  void Clear() { bytes_.clear(); }
-
- private:
-  static constexpr size_t kAlignment = 16;
-  std::vector<std::byte> bytes_;
-};
+constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
 class DeviceAttention final : public AttentionBackend {
  public:
-  explicit DeviceAttention(Device& device)
-      : device_(device), arguments_(device), tables_(device), states_(device) {}
+  DeviceAttention(Device& device, const AttentionOptions& options)
+      : device_(device),
+        options_(options),
+        arguments_(device),
+        tables_(device),
+        states_(device),
+        waiting_(device) {}
 
   std::string_view name() const override { return "cuda"; }
   std::string_view target() const override { return device_.target(); }
@@ -59,6 +43,7 @@ class DeviceAttention final : public AttentionBackend {
     }
     if (!IsIdentity(attention::OpenKey(shape).codec)) return cannot("open_key encodes");
     if (!IsIdentity(attention::OpenValue(shape).codec)) return cannot("open_value encodes");
+    if (options_.arithmetic == Arithmetic::kMma16) return SupportsMma(shape);
     return {};
   }
 
@@ -67,13 +52,13 @@ class DeviceAttention final : public AttentionBackend {
     (void)executor;
     QUIRE_TRY(Supports(shape));
     QUIRE_TRY(attention::ValidateTasks(shape, tables, tasks));
-    const uint64_t state_bytes = (uint64_t{shape.value.dim} + 2) * sizeof(float);
-    const AttendPlan plan =
-        MakePlan(shape, tables, tasks, kStatesBytes / state_bytes, kBlocksWanted);
-    QUIRE_TRY(states_.Reserve(plan.states_max * state_bytes));
     QUIRE_TRY(CopyTables(tables));
-    for (const Wave& wave : plan.waves) QUIRE_TRY(Run(shape, plan, wave));
-    return {};
+    if (options_.arithmetic == Arithmetic::kFma32) return RunWaves(shape, tables, tasks);
+    QUIRE_TRY(CheckAlignment(tables));
+    one_form_ = IsOneForm(shape, tables);
+    const MmaTasks sorted = SortTasks(shape, tasks, options_.folded_tiles_min);
+    QUIRE_TRY(Fold(shape, sorted.folded));
+    return RunWaves(shape, tables, sorted.split);
   }
 
  private:
@@ -96,7 +81,61 @@ class DeviceAttention final : public AttentionBackend {
     return {};
   }
 
-  Result<void> Run(const AttentionShape& shape, const AttendPlan& plan, const Wave& wave) {
+  /// Splits, then the fold of their states.
+  Result<void> RunWaves(const AttentionShape& shape, const BlockTables& tables,
+                        std::span<const AttentionTask> tasks) {
+    if (tasks.empty()) return {};
+    const uint64_t state_bytes = (uint64_t{shape.value.dim} + 2) * sizeof(float);
+    static_assert(kTileQueriesMax == kMmaRows);
+    const AttendPlan plan =
+        MakePlan(shape, tables, tasks,
+                 {.states = kStatesBytes / state_bytes, .blocks_wanted = kBlocksWanted});
+    QUIRE_TRY(states_.Reserve(plan.states_max * state_bytes));
+    auto* const floats = states_.as<float>();
+    const SplitStates states{
+        .max = floats, .sum = floats + plan.states_max, .out = floats + 2 * plan.states_max};
+    for (const Wave& wave : plan.waves) {
+      QUIRE_ASSIGN(SplitsArgs args, Send(shape, plan, wave));
+      args.states = states;
+      if (!wave.tiles.empty()) LaunchSplits(args, plan);
+      device_.Launch({.value = shape.value, .vectors = vectors_, .states = states},
+                     static_cast<uint32_t>(wave.vectors.size()));
+    }
+    return {};
+  }
+
+  void LaunchSplits(const SplitsArgs& args, const AttendPlan& plan) {
+    if (options_.arithmetic == Arithmetic::kFma32) {
+      device_.Launch(args, SplitsLaunch{.blocks = blocks_, .queries_max = plan.queries_max});
+    } else {
+      device_.Launch(ArgsOf(args, /*folds=*/false), MmaLaunch{.blocks = blocks_});
+    }
+  }
+
+  Result<void> Fold(const AttentionShape& shape, std::span<const AttentionTask> tasks) {
+    if (tasks.empty()) return {};
+    const AttendPlan plan = MakeFoldPlan(shape, tasks, kMmaWarps * kMmaRows);
+    const Wave& wave = plan.waves.front();
+    const uint32_t blocks = std::min(static_cast<uint32_t>(wave.tiles.size()), kFoldBlocks);
+    QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
+    QUIRE_ASSIGN(const SplitsArgs args, Send(shape, plan, wave));
+    MmaArgs folded = ArgsOf(args, /*folds=*/true);
+    folded.waiting = waiting_.as<float>();
+    folded.blocks = blocks;
+    device_.Launch(folded, MmaLaunch{.blocks = blocks, .folds = true});
+    return {};
+  }
+
+  MmaArgs ArgsOf(const SplitsArgs& splits, bool folds) const {
+    return {.splits = splits,
+            .shared = SharedOf(splits.shape, folds),
+            .key_mids = codec::HasMids(splits.shape.key.codec),
+            .value_mids = codec::HasMids(splits.shape.value.codec),
+            .one_form = one_form_};
+  }
+
+  /// Copies what a wave has; its vectors are at `vectors_` then.
+  Result<SplitsArgs> Send(const AttentionShape& shape, const AttendPlan& plan, const Wave& wave) {
     upload_.Clear();
     const uint64_t rows = upload_.Add(plan.rows);
     const uint64_t tiles = upload_.Add(wave.tiles);
@@ -105,40 +144,35 @@ class DeviceAttention final : public AttentionBackend {
     QUIRE_TRY(arguments_.Reserve(upload_.bytes().size()));
     device_.CopyIn(upload_.bytes().data(), upload_.bytes().size(), arguments_.as<void>());
     const auto* const base = arguments_.as<std::byte>();
-    auto* const floats = states_.as<float>();
-    const SplitStates states{
-        .max = floats, .sum = floats + plan.states_max, .out = floats + 2 * plan.states_max};
-    if (!wave.tiles.empty()) {
-      device_.Launch(
-          {.shape = shape,
-           .tables = on_device_,
-           .rows = reinterpret_cast<const QueryRow*>(base + rows),
-           .tiles = reinterpret_cast<const Tile*>(base + tiles),
-           .tile_blocks = reinterpret_cast<const uint32_t*>(base + blocks),
-           .tile_count = static_cast<uint32_t>(wave.tiles.size()),
-           .splits_per_block = wave.splits_per_block,
-           .states = states},
-          SplitsLaunch{.blocks = wave.tile_blocks.back(), .queries_max = plan.queries_max});
-    }
-    device_.Launch({.value = shape.value,
-                    .vectors = reinterpret_cast<const FoldVector*>(base + vectors),
-                    .states = states},
-                   static_cast<uint32_t>(wave.vectors.size()));
-    return {};
+    vectors_ = reinterpret_cast<const FoldVector*>(base + vectors);
+    blocks_ = wave.tile_blocks.empty() ? 0 : wave.tile_blocks.back();
+    return SplitsArgs{.shape = shape,
+                      .tables = on_device_,
+                      .rows = reinterpret_cast<const QueryRow*>(base + rows),
+                      .tiles = reinterpret_cast<const Tile*>(base + tiles),
+                      .tile_blocks = reinterpret_cast<const uint32_t*>(base + blocks),
+                      .tile_count = static_cast<uint32_t>(wave.tiles.size()),
+                      .splits_per_block = wave.splits_per_block};
   }
 
   Device& device_;
+  const AttentionOptions options_;
   Upload upload_;
   DeviceBuffer arguments_;
   DeviceBuffer tables_;
   DeviceBuffer states_;
+  DeviceBuffer waiting_;  // states of blocks that fold
+  // Of the call, on the device:
   BlockTables on_device_{};
+  bool one_form_ = false;
+  const FoldVector* vectors_ = nullptr;  // of the wave
+  uint32_t blocks_ = 0;                  // of threads, likewise
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionBackend> MakeAttention(Device& device) {
-  return std::make_unique<DeviceAttention>(device);
+std::unique_ptr<AttentionBackend> MakeAttention(Device& device, const AttentionOptions& options) {
+  return std::make_unique<DeviceAttention>(device, options);
 }
 
 }  // namespace quire::cuda

@@ -1,23 +1,34 @@
-// Attention on a device, with the bits of the CPU (docs/numerics.md).
+// Attention on a device, in one of its arithmetic classes (docs/numerics.md).
 #ifndef QUIRE_CUDA_ATTENTION_H_
 #define QUIRE_CUDA_ATTENTION_H_
 
+#include <cstdint>
 #include <memory>
 
+#include "cuda/arithmetic.h"
 #include "cuda/device.h"
 #include "quire/attention.h"
 
 namespace quire::cuda {
 
+struct AttentionOptions {
+  Arithmetic arithmetic = Arithmetic::kFma32;
+  // mma16: so many tiles of whole rows keep a device busy, and their splits are folded where they
+  // are computed. It never shows in the bits.
+  uint32_t folded_tiles_min = 128;
+};
+
 /// Slots, queries, states and outputs are in the device's memory; tables and tasks are the host's
 /// and are read before Attend returns. What Attend computes is there for whatever follows it in the
 /// order of the device's stream.
 ///
-/// Errors:   Supports: kUnsupported K or V of more than 512 channels, or open blocks that are
-///           encoded. Attend: kNoSpace the device has no memory for the states of splits
+/// Errors:   Supports: kUnsupported open blocks that are encoded, or K or V of more than 512
+///           channels; with mma16 of more than 256, of no multiple of 16, of f32, or not aligned to
+///           16 bytes. Attend: kNoSpace the device has no memory for the states of splits
 /// Threads:  one at a time; the executor is not used
 /// Lifetime: not longer than the device
-std::unique_ptr<AttentionBackend> MakeAttention(Device& device);
+std::unique_ptr<AttentionBackend> MakeAttention(Device& device,
+                                                const AttentionOptions& options = {});
 
 }  // namespace quire::cuda
 

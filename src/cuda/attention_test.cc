@@ -5,8 +5,7 @@
 // gtest before rapidcheck
 #include <rapidcheck/gtest.h>
 
-#include "attention/test_sequence.h"
-#include "cuda/test_device.h"
+#include "cuda/test_attention.h"
 
 namespace quire::cuda {
 namespace {
@@ -14,20 +13,13 @@ namespace {
 using attention::MakeShape;
 using attention::RandomFloats;
 using attention::TestArena;
-using attention::TestSequence;
 using attention::TestShape;
 
-class CudaAttention : public testing::Test {
+class CudaAttention : public DeviceAttentionTest {
  protected:
   void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device here: these kernels have not run";
-    backend_ = MakeAttention(*device_);
-  }
-
-  /// Tables of the host with slots that the device has.
-  static BlockTables There(BlockTables tables, const Mirror& arena) {
-    tables.sealed.base = tables.open.base = arena.there();
-    return tables;
+    DeviceAttentionTest::SetUp();
+    if (device_ != nullptr) backend_ = MakeAttention(*device_);
   }
 
   std::vector<float> Judge(const AttentionShape& shape, const TestSequence& sequence,
@@ -39,35 +31,19 @@ class CudaAttention : public testing::Test {
     return out;
   }
 
-  std::vector<float> Compute(const AttentionShape& shape, const TestSequence& sequence,
-                             uint64_t first_position, uint32_t rows, std::vector<float> queries) {
-    std::vector<float> out(size_t{rows} * shape.query_heads * shape.value.dim, -7.0f);
-    const Mirror arena(*device_, TestArena::Get().base(), TestArena::Get().used_bytes());
-    const Mirror asked(*device_, queries.data(), queries.size() * sizeof(float));
-    Mirror answered(*device_, out.data(), out.size() * sizeof(float));
-    const AttentionTask task =
-        sequence.Task(first_position, rows, asked.there<float>(), answered.there<float>());
-    attention::Attend(*backend_, shape, There(sequence.tables(), arena), {&task, 1}, *executor_);
-    answered.Fetch();
-    return out;
-  }
-
   /// Both compute `rows` rows from `first_position` on.
   void ExpectTheJudgesBits(const AttentionShape& shape, const TestSequence& sequence,
                            uint64_t first_position, uint32_t rows) {
     const std::vector<float> queries =
         RandomFloats(size_t{rows} * shape.query_heads * shape.key.dim, &prng_);
     const auto want = Judge(shape, sequence, first_position, rows, queries);
-    const auto got = Compute(shape, sequence, first_position, rows, queries);
+    const auto got = Compute(*backend_, shape, sequence, first_position, rows, queries);
     EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
         << "position " << first_position << " rows " << rows;
   }
 
-  std::unique_ptr<Device> device_ = MakeTestDevice();
   std::unique_ptr<AttentionBackend> backend_;
   std::unique_ptr<AttentionBackend> judge_ = MakeJudgeAttention();
-  std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
-  Prng prng_{17};
 };
 
 TEST_F(CudaAttention, EveryCodecAndLengthAroundEveryEdge) {
@@ -166,7 +142,7 @@ TEST_F(CudaAttention, Cascades) {
   }
 }
 
-// Ranges of splits one after the other, from the states that the one before left.
+// Ranges of splits one after the other, from the states that the one before left where it had them.
 TEST_F(CudaAttention, PartsGoOnFromStates) {
   const AttentionShape shape = MakeShape({.kv_heads = 2,
                                           .group = 2,
@@ -175,10 +151,10 @@ TEST_F(CudaAttention, PartsGoOnFromStates) {
                                           .key_codec = Codec::kInt4,
                                           .value_codec = Codec::kFp8E4m3});
   constexpr uint32_t kRows = 3;
-  TestSequence sequence(shape, 1400, false, &prng_);
+  TestSequence sequence(shape, 5000, false, &prng_);
   std::vector<float> queries =
       RandomFloats(size_t{kRows} * shape.query_heads * shape.key.dim, &prng_);
-  const std::vector<float> want = Judge(shape, sequence, 1397, kRows, queries);
+  const std::vector<float> want = Judge(shape, sequence, 4997, kRows, queries);
   const uint64_t states = uint64_t{kRows} * shape.query_heads * kLanes;
   std::vector<float> kept(states * (2 + shape.value.dim), -1.0f);
   std::vector<float> got(want.size());
@@ -189,11 +165,11 @@ TEST_F(CudaAttention, PartsGoOnFromStates) {
   auto* const floats = between.there<float>();
   const LaneStates lanes{
       .lanes = kAllLanes, .max = floats, .sum = floats + states, .out = floats + 2 * states};
-  for (const uint64_t begin : {0, 2, 3}) {
-    AttentionTask task = sequence.Task(1397, kRows, asked.there<float>(), nullptr);
-    task.splits = {begin, begin == 0 ? 2u : begin == 2 ? 3u : UINT64_MAX};
+  for (const uint64_t begin : {0, 3, 18}) {
+    AttentionTask task = sequence.Task(4997, kRows, asked.there<float>(), nullptr);
+    task.splits = {begin, begin == 0 ? 3u : begin == 3 ? 18u : UINT64_MAX};
     if (begin != 0) task.from = lanes;
-    if (begin == 3) {
+    if (begin == 18) {
       task.out = answered.there<float>();
     } else {
       task.to = lanes;
@@ -235,7 +211,7 @@ RC_GTEST_FIXTURE_PROP(CudaAttention, EqualsTheJudgeInEveryBit, ()) {
   const std::vector<float> queries =
       RandomFloats(size_t{rows} * shape.query_heads * shape.key.dim, &prng_);
   const auto want = Judge(shape, sequence, first, rows, queries);
-  const auto got = Compute(shape, sequence, first, rows, queries);
+  const auto got = Compute(*backend_, shape, sequence, first, rows, queries);
   RC_ASSERT(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) == 0);
 }
 

@@ -10,8 +10,9 @@
 namespace quire::cuda {
 
 Result<std::unique_ptr<Backend>> Backend::Make(std::string name, std::unique_ptr<Device> device,
-                                               std::unique_ptr<GranuleDriver> driver) {
-  auto backend = std::unique_ptr<Backend>(new Backend());
+                                               std::unique_ptr<GranuleDriver> driver,
+                                               Arithmetic arithmetic) {
+  auto backend = std::unique_ptr<Backend>(new Backend(arithmetic));
   backend->device_ = std::move(device);
   backend->driver_ = std::move(driver);
   if (backend->driver_ != nullptr) {
@@ -24,16 +25,21 @@ Result<std::unique_ptr<Backend>> Backend::Make(std::string name, std::unique_ptr
 void Backend::Choose(CacheOptions& options) const {
   options.memory = memory_.get();
   options.ops = ops_.get();
+  options.profile.arithmetic = ArithmeticClass(arithmetic_, device_->target());
 }
 
-std::unique_ptr<AttentionBackend> Backend::MakeAttention() { return cuda::MakeAttention(*device_); }
+std::unique_ptr<AttentionBackend> Backend::MakeAttention() {
+  return cuda::MakeAttention(*device_, {.arithmetic = arithmetic_});
+}
 
 model::OperatorsFactory Backend::operators() {
-  return [this](const model::ForwardModel& model) { return MakeOperators(*device_, model); };
+  return [this](const model::ForwardModel& model) {
+    return MakeOperators(*device_, model, arithmetic_);
+  };
 }
 
-Result<std::unique_ptr<Backend>> MakeEmulatedBackend() {
-  return Backend::Make("emulated", MakeHostDevice(), nullptr);
+Result<std::unique_ptr<Backend>> MakeEmulatedBackend(Arithmetic arithmetic) {
+  return Backend::Make("emulated", MakeHostDevice(), nullptr, arithmetic);
 }
 
 }  // namespace quire::cuda

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "cuda/arithmetic.h"
 #include "cuda/device.h"
 #include "cuda/granule_memory.h"
 #include "model/operators.h"
@@ -18,20 +19,24 @@ namespace quire::cuda {
 /// Lifetime: must outlive what was made with it
 class Backend {
  public:
-  /// `driver` is null where the device's memory is the host's.
+  /// `driver` is null where the device's memory is the host's. What is made with the backend is of
+  /// one arithmetic class.
   /// Errors: kNoSpace the device has no memory for block operations
   static Result<std::unique_ptr<Backend>> Make(std::string name, std::unique_ptr<Device> device,
-                                               std::unique_ptr<GranuleDriver> driver);
+                                               std::unique_ptr<GranuleDriver> driver,
+                                               Arithmetic arithmetic);
 
-  /// A cache with these options has its arenas here.
+  /// A cache with these options has its arenas here, and blocks of this arithmetic class.
   void Choose(CacheOptions& options) const;
   std::unique_ptr<AttentionBackend> MakeAttention();
   model::OperatorsFactory operators();
   Device& device() { return *device_; }
+  Arithmetic arithmetic() const { return arithmetic_; }
 
  private:
-  Backend() = default;
+  explicit Backend(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
 
+  const Arithmetic arithmetic_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<GranuleDriver> driver_;
   std::unique_ptr<DeviceMemory> memory_;  // null: the host's
@@ -39,7 +44,7 @@ class Backend {
 };
 
 /// The kernels of devices on this machine's processor, a thread at a time: slow, for checks.
-Result<std::unique_ptr<Backend>> MakeEmulatedBackend();
+Result<std::unique_ptr<Backend>> MakeEmulatedBackend(Arithmetic arithmetic = Arithmetic::kFma32);
 
 }  // namespace quire::cuda
 

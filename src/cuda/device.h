@@ -10,6 +10,7 @@
 #include "cuda/attend.h"
 #include "cuda/blocks.h"
 #include "cuda/floors.h"
+#include "cuda/mma_attend.h"
 #include "cuda/model.h"
 #include "quire/env.h"
 #include "quire/error.h"
@@ -56,6 +57,7 @@ class Device {
 
   // Launches; pointers in their arguments are the device's.
   virtual void Launch(const SplitsArgs& args, const SplitsLaunch& how) = 0;
+  virtual void Launch(const MmaArgs& args, const MmaLaunch& how) = 0;
   virtual void Launch(const FoldArgs& args, uint32_t vectors) = 0;
   virtual void Launch(const WriteArgs& args) = 0;
   virtual void Launch(const ReadArgs& args) = 0;
@@ -69,6 +71,7 @@ class Device {
   virtual void Launch(const AddArgs& args) = 0;
   virtual void Launch(const ReadFloorArgs& args) = 0;
   virtual void Launch(const MultiplyFloorArgs& args) = 0;
+  virtual void Launch(const MatrixFloorArgs& args) = 0;
 };
 
 /// Memory of a device that grows to the largest use and stays.

@@ -6,6 +6,7 @@
 
 #include "cuda/floors.h"
 #include "cuda/simt.h"
+#include "cuda/warp-inl.h"
 
 namespace quire::cuda {
 
@@ -39,6 +40,36 @@ QUIRE_KERNEL void MultiplyFloor(Thread& self, const MultiplyFloorArgs& args) {
   QUIRE_DEVICE_UNROLL
   for (uint32_t i = 0; i < kFloorChains; ++i) total += sum[i];
   if (total < 0.0f) *args.sink = total;
+}
+
+template <class Thread>
+QUIRE_KERNEL void MatrixFloor(Thread& self, const MatrixFloorArgs& args) {
+  const Warp<Thread> warp(self);
+  Fragment<float, kMatrixFloorChains * 4> sums;
+  Fragment<uint32_t, 4> a;
+  Fragment<uint32_t, 4> b;
+  warp.Lanes([&](uint32_t lane) {
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t i = 0; i < kMatrixFloorChains * 4; ++i) sums(lane, i) = 0.0f;
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      a(lane, i) = Pack16<Codec::kBf16>(1.0f, static_cast<float>(lane + self.block()));
+      b(lane, i) = Pack16<Codec::kBf16>(0.5f, static_cast<float>(i + 1));
+    }
+  });
+  QUIRE_DEVICE_UNROLL_BY(1)
+  for (uint32_t round = 0; round < args.rounds; ++round) {
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t i = 0; i < kMatrixFloorChains; ++i) {
+      MultiplyAdd<Codec::kBf16>(sums, i * 4, a, b, i % 2 * 2);
+    }
+  }
+  warp.Lanes([&](uint32_t lane) {
+    float total = 0.0f;
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t i = 0; i < kMatrixFloorChains * 4; ++i) total += sums(lane, i);
+    if (total < 0.0f) *args.sink = total;
+  });
 }
 
 }  // namespace quire::cuda

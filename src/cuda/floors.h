@@ -1,5 +1,5 @@
-// What the benches measure kernels of devices against: reading bytes and multiply-adds, nothing
-// else.
+// What the benches measure kernels of devices against: reading bytes, multiply-adds and matrix
+// instructions, nothing else.
 #ifndef QUIRE_CUDA_FLOORS_H_
 #define QUIRE_CUDA_FLOORS_H_
 
@@ -22,6 +22,18 @@ struct ReadFloorArgs {
 inline constexpr uint32_t kFloorChains = 16;
 
 struct MultiplyFloorArgs {
+  uint32_t rounds = 0;
+  float* sink = nullptr;  // [1]; hardly ever written
+};
+
+/// Products of matrices in registers. Multiply-adds of one warp for every round: those of so many
+/// instructions, each 16 x 8 sums of 16 products.
+inline constexpr uint32_t kMatrixFloorWarps = 4;  // of a block
+inline constexpr uint32_t kMatrixFloorBlocks = 1056;
+inline constexpr uint32_t kMatrixFloorChains = 8;
+inline constexpr uint32_t kMatrixMultiplyAdds = 16 * 8 * 16;
+
+struct MatrixFloorArgs {
   uint32_t rounds = 0;
   float* sink = nullptr;  // [1]; hardly ever written
 };

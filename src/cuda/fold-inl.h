@@ -44,11 +44,11 @@ class FoldKernel {
     auto* const row = reinterpret_cast<float*>(self_.shared());
     const uint32_t dim = args_.value.dim;
     bool is_empty = true;
+    ChannelState lanes[kLanes];
     for (uint32_t channel = self_.id(); channel < dim; channel += self_.count()) {
-      ChannelState lanes[kLanes];
       for (uint32_t lane = 0; lane < kLanes; ++lane) lanes[lane] = FoldLane(lane, channel);
       if (vector_.out == nullptr) {
-        Leave(lanes, channel);
+        LeaveChannel(lanes, channel);
         continue;
       }
       QUIRE_DEVICE_UNROLL
@@ -59,8 +59,11 @@ class FoldKernel {
       is_empty = lanes[0].max == kNothingSeen;
       row[channel] = is_empty ? 0.0f : lanes[0].out / lanes[0].sum;
     }
-    if (vector_.out == nullptr) return;
     self_.Sync();
+    if (vector_.out == nullptr) {
+      if (self_.id() == 0) LeaveSums(lanes);
+      return;
+    }
     if (args_.value.rotated) RotateShared(self_, row, dim);
     for (uint32_t channel = self_.id(); channel < dim; channel += self_.count()) {
       vector_.out[channel] = is_empty ? 0.0f : row[channel];
@@ -97,12 +100,18 @@ class FoldKernel {
     return vector_.from_row * count + below;
   }
 
-  QUIRE_KERNEL void Leave(const ChannelState (&lanes)[kLanes], uint32_t channel) const {
+  QUIRE_KERNEL void LeaveChannel(const ChannelState (&lanes)[kLanes], uint32_t channel) const {
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      if ((vector_.to.lanes >> lane & 1u) == 0) continue;
+      vector_.to.out[StateAt(vector_.to, lane) * args_.value.dim + channel] = lanes[lane].out;
+    }
+  }
+
+  /// Every channel has the same ones. `to` may be `from`, so all threads have read that before.
+  QUIRE_KERNEL void LeaveSums(const ChannelState (&lanes)[kLanes]) const {
     for (uint32_t lane = 0; lane < kLanes; ++lane) {
       if ((vector_.to.lanes >> lane & 1u) == 0) continue;
       const uint64_t at = StateAt(vector_.to, lane);
-      vector_.to.out[at * args_.value.dim + channel] = lanes[lane].out;
-      if (channel != 0) continue;
       vector_.to.max[at] = lanes[lane].max;
       vector_.to.sum[at] = lanes[lane].sum;
     }

@@ -13,6 +13,8 @@
 #include "cuda/floors-inl.h"
 #include "cuda/fold-inl.h"
 #include "cuda/host_grid.h"
+#include "cuda/mma_product-inl.h"
+#include "cuda/mma_splits-inl.h"
 #include "cuda/model-inl.h"
 #include "cuda/rows-inl.h"
 #include "cuda/splits-inl.h"
@@ -71,6 +73,16 @@ class HostDevice final : public Device {
     Splits<16>(args, how);
   }
 
+  // A thread of the grid is a warp (cuda/warp-inl.h).
+  void Launch(const MmaArgs& args, const MmaLaunch& how) override {
+    const bool encoded = IsEncoded(args.splits.shape);
+    if (how.folds) {
+      encoded ? Mma<true, true>(args, how.blocks) : Mma<true, false>(args, how.blocks);
+    } else {
+      encoded ? Mma<false, true>(args, how.blocks) : Mma<false, false>(args, how.blocks);
+    }
+  }
+
   void Launch(const FoldArgs& args, uint32_t vectors) override {
     Run(vectors, kAttendThreads, FoldSharedBytes(args.value.dim),
         [&](Thread& self) { FoldKernel<Thread>(self, args).Run(); });
@@ -94,6 +106,8 @@ class HostDevice final : public Device {
         [&](Thread& self) { Kernel(self, args).Run(); });
   }
   void Launch(const MatmulArgs& args) override {
+    if (args.mma && args.rows <= FewRows::kRows) return Product<FewRows>(args);
+    if (args.mma) return Product<ManyRows>(args);
     Run(MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes,
         [&](Thread& self) { MatmulKernel<Thread>(self, args).Run(); });
   }
@@ -120,8 +134,23 @@ class HostDevice final : public Device {
   void Launch(const MultiplyFloorArgs& args) override {
     Run(kFloorBlocks, kFloorThreads, 0, [&](Thread& self) { MultiplyFloor(self, args); });
   }
+  void Launch(const MatrixFloorArgs& args) override {
+    Run(kMatrixFloorBlocks, kMatrixFloorWarps, 0, [&](Thread& self) { MatrixFloor(self, args); });
+  }
 
  private:
+  template <bool kFolds, bool kEncoded>
+  void Mma(const MmaArgs& args, uint32_t blocks) {
+    Run(blocks, WarpsOf(kFolds), args.shared.bytes,
+        [&](Thread& self) { MmaSplits<Thread, kFolds, kEncoded>(self, args).Run(); });
+  }
+
+  template <class Shape>
+  void Product(const MatmulArgs& args) {
+    Run(ProductBlocks<Shape>(args), Shape::kWarpsOfBlock, Shape::kSharedBytes,
+        [&](Thread& self) { MmaProduct<Thread, Shape>(self, args).Run(); });
+  }
+
   template <uint32_t kQueries>
   void Splits(const SplitsArgs& args, const SplitsLaunch& how) {
     Run(how.blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim),

@@ -10,7 +10,8 @@
 namespace quire::cuda {
 namespace {
 
-constexpr size_t kStackBytes = size_t{64} << 10;
+constexpr size_t kStackBytes = size_t{256} << 10;  // a warp's fragments are on it
+constexpr size_t kCopyBytes = 16;
 constexpr size_t kSharedAlignment = 16;
 
 thread_local HostGrid* entering = nullptr;
@@ -51,6 +52,8 @@ void HostGrid::RunBlock() {
   for (uint32_t i = 0; i < threads_; ++i) {
     fibers.threads[i].grid_ = this;
     fibers.threads[i].id_ = i;
+    fibers.threads[i].copies_.clear();
+    fibers.threads[i].groups_.clear();
     ucontext_t& context = fibers.contexts[i];
     QUIRE_CHECK(getcontext(&context) == 0);
     context.uc_stack.ss_sp = fibers.stacks.data() + i * kStackBytes;
@@ -68,6 +71,22 @@ void HostGrid::RunBlock() {
       done += fibers.is_done[running_] ? 1 : 0;
     }
   }
+}
+
+void HostGrid::Thread::FinishCopies(size_t but_groups) {
+  if (groups_.size() <= but_groups) return;
+  const size_t groups = groups_.size() - but_groups;
+  const size_t count = groups_[groups - 1];
+  for (size_t i = 0; i < count; ++i) {
+    if (copies_[i].from == nullptr) {
+      std::memset(copies_[i].to, 0, kCopyBytes);
+    } else {
+      std::memcpy(copies_[i].to, copies_[i].from, kCopyBytes);
+    }
+  }
+  copies_.erase(copies_.begin(), copies_.begin() + static_cast<ptrdiff_t>(count));
+  groups_.erase(groups_.begin(), groups_.begin() + static_cast<ptrdiff_t>(groups));
+  for (size_t& end : groups_) end -= count;
 }
 
 void HostGrid::Enter() {

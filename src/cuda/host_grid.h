@@ -1,6 +1,7 @@
 // Runs kernels on the host, for tests: the threads of a block take turns, each going on until it
 // syncs, in ascending order up to one barrier and in descending order up to the next. So a barrier
-// that is missing shows as a wrong result.
+// that is missing shows as a wrong result. Copies take place when they are waited for, so a wait
+// that is missing shows too.
 #ifndef QUIRE_CUDA_HOST_GRID_H_
 #define QUIRE_CUDA_HOST_GRID_H_
 
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace quire::cuda {
 
@@ -22,10 +24,28 @@ class HostGrid {
     std::byte* shared() const { return grid_->shared_; }
     void Sync() { grid_->Sync(); }
 
+    void CopyAsync(void* to, const void* from, bool valid) {
+      copies_.push_back({to, valid ? from : nullptr});
+    }
+    void CommitCopies() { groups_.push_back(copies_.size()); }
+    template <int kGroups>
+    void WaitCopies() {
+      FinishCopies(kGroups);
+    }
+
    private:
     friend class HostGrid;
+    struct Copy {
+      void* to = nullptr;
+      const void* from = nullptr;  // null: zeros
+    };
+
+    void FinishCopies(size_t but_groups);
+
     HostGrid* grid_ = nullptr;
     uint32_t id_ = 0;
+    std::vector<Copy> copies_;    // that have not taken place
+    std::vector<size_t> groups_;  // where each ends among them
   };
 
   HostGrid();

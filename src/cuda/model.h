@@ -27,6 +27,9 @@ struct Panels {
   Round type = Round::kF32;
 };
 
+/// Of k, of products in matrix instructions: in shared memory at a time.
+inline constexpr uint32_t kProductDepth = 64;
+
 /// y[i][j] = Round(Chain over k of (x[i][k], w[j][k]) + bias[j]).
 struct MatmulArgs {
   Panels w{};
@@ -35,6 +38,9 @@ struct MatmulArgs {
   float* y = nullptr;           // [rows, n]
   uint32_t rows = 0;
   Round round = Round::kF32;
+  // In matrix instructions, in whose order the sum is then: w and x are numbers of one type of 16
+  // bits, and k is a multiple of kProductDepth.
+  bool mma = false;
 };
 
 /// hidden[i] = row tokens[i] of a matrix, widened.

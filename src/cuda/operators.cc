@@ -25,9 +25,10 @@ static_assert(RoundOf(ComputeType::kF32) == Round::kF32 &&
 
 class DeviceOperators final : public model::Operators {
  public:
-  DeviceOperators(Device& device, const ForwardModel& model)
+  DeviceOperators(Device& device, const ForwardModel& model, Arithmetic arithmetic)
       : device_(device),
         model_(model),
+        arithmetic_(arithmetic),
         tokens_(device),
         angles_(device),
         wanted_(device),
@@ -98,7 +99,8 @@ class DeviceOperators final : public model::Operators {
                               .bias = There(bias),
                               .y = Data(y),
                               .rows = count_,
-                              .round = RoundOf(model_.compute)});
+                              .round = RoundOf(model_.compute),
+                              .mma = IsMma(matrix)});
   }
 
   void Rotate(const LayerWeights& layer, bool factors) override {
@@ -163,7 +165,8 @@ class DeviceOperators final : public model::Operators {
                                 .x = Data(Rows::kNormed),
                                 .y = logits_.as<float>(),
                                 .rows = count,
-                                .round = Round::kF32});
+                                .round = Round::kF32,
+                                .mma = IsMma(model_.weights.head())});
       for (uint32_t i = 0; i < count; ++i) {
         device_.Copy(logits_.as<std::byte>() + i * vocab_bytes, outputs[begin + i],
                      {.bytes = vocab_bytes});
@@ -174,6 +177,12 @@ class DeviceOperators final : public model::Operators {
 
  private:
   const ModelConfig& config() const { return model_.config; }
+
+  /// Inputs are rounded to the type that the model computes in: products take them as they are.
+  bool IsMma(const PackedMatrix& matrix) const {
+    return arithmetic_ == Arithmetic::kMma16 && matrix.type != ComputeType::kF32 &&
+           matrix.type == model_.compute && matrix.k % kProductDepth == 0;
+  }
 
   NormArgs NormOf(const std::vector<float>& weight, float* out, uint32_t rows) {
     return {.x = Data(Rows::kHidden),
@@ -213,6 +222,7 @@ class DeviceOperators final : public model::Operators {
 
   Device& device_;
   const ForwardModel model_;
+  const Arithmetic arithmetic_;
   std::unordered_map<const void*, void*> weights_;  // by where the host has them
   uint32_t count_ = 0;                              // rows of the pass
   std::array<std::unique_ptr<DeviceBuffer>, model::kRowsKinds> rows_;
@@ -225,8 +235,9 @@ class DeviceOperators final : public model::Operators {
 
 }  // namespace
 
-Result<std::unique_ptr<model::Operators>> MakeOperators(Device& device, const ForwardModel& model) {
-  auto operators = std::make_unique<DeviceOperators>(device, model);
+Result<std::unique_ptr<model::Operators>> MakeOperators(Device& device, const ForwardModel& model,
+                                                        Arithmetic arithmetic) {
+  auto operators = std::make_unique<DeviceOperators>(device, model, arithmetic);
   QUIRE_TRY(operators->CopyWeights());
   return operators;
 }

@@ -1,9 +1,11 @@
-// A model's pass on a device (model/operators.h), with the bits of the CPU.
+// A model's pass on a device (model/operators.h). In fma32 it has the bits of the CPU; in mma16
+// products of weights of 16 bits have another order (docs/numerics.md section 5).
 #ifndef QUIRE_CUDA_OPERATORS_H_
 #define QUIRE_CUDA_OPERATORS_H_
 
 #include <memory>
 
+#include "cuda/arithmetic.h"
 #include "cuda/device.h"
 #include "model/operators.h"
 
@@ -14,7 +16,8 @@ namespace quire::cuda {
 /// Errors:   kNoSpace the device has no room for them
 /// Lifetime: not longer than the device and the model
 Result<std::unique_ptr<model::Operators>> MakeOperators(Device& device,
-                                                        const model::ForwardModel& model);
+                                                        const model::ForwardModel& model,
+                                                        Arithmetic arithmetic = Arithmetic::kFma32);
 
 }  // namespace quire::cuda
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "cuda/attention.h"
@@ -117,6 +119,74 @@ TEST_P(CudaOperators, LogitsAreTheProcessors) {
   EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0);
   // What the device's cache has found and checked, it has not damaged.
   EXPECT_EQ(device_cache->Verify().damaged, 0u);
+}
+
+// Tokens one by one, in chunks and beside others have the same bits, near those of the processor.
+TEST_P(CudaOperators, LogitsOfMma16DependOnPositionAlone) {
+  const ModelConfig config = ConfigOf(GetParam().family);
+  const auto tensors = model::RandomTensors(config, GetParam().type, 3);
+  const auto prompt = model::SomeTokens(270, config.vocab, 5);
+  const auto mma = MakeAttention(*device_, {.arithmetic = Arithmetic::kMma16});
+  const auto there = Model::Create(config, tensors,
+                                   {.operators =
+                                        [&](const model::ForwardModel& model) {
+                                          return MakeOperators(*device_, model, Arithmetic::kMma16);
+                                        }})
+                         .value();
+  if (GetParam().type == ComputeType::kF32) {
+    const auto cache = MakeCacheOf(config, /*on_device=*/true);
+    const auto sequence = model::OpenSequence(*cache, *there, std::span(prompt).first(1));
+    const StepItem item{.sequence = sequence.get(), .tokens = std::span(prompt).first(1)};
+    const auto done = there->Step({&item, 1}, *mma, *MakeThreadPool(1));
+    ASSERT_FALSE(done.has_value());
+    EXPECT_EQ(done.error().code, ErrorCode::kUnsupported);
+    return;
+  }
+  /// The logits of the prompt's last tokens.
+  const auto last = [&](uint32_t chunk) {
+    constexpr uint32_t kLast = 20;
+    const auto cache = MakeCacheOf(config, /*on_device=*/true);
+    const auto executor = MakeThreadPool(1);
+    const auto sequence = model::OpenSequence(*cache, *there, std::span(prompt).first(1));
+    std::vector<float> logits(prompt.size() * config.vocab);
+    for (size_t at = 0; at < prompt.size();) {
+      const size_t some = at < prompt.size() - kLast ? prompt.size() - kLast : chunk;
+      const StepItem item{
+          .sequence = sequence.get(),
+          .tokens = std::span(prompt).subspan(at, std::min(some, prompt.size() - at)),
+          .logits = logits.data() + at * config.vocab,
+          .all_logits = true};
+      EXPECT_TRUE(there->Step({&item, 1}, *mma, *executor).has_value());
+      at += item.tokens.size();
+    }
+    return std::vector<float>(logits.end() - kLast * config.vocab, logits.end());
+  };
+  const auto want = last(20);
+  for (const uint32_t chunk : {1u, 7u}) {
+    const auto got = last(chunk);
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0) << chunk;
+  }
+  const auto host = Model::Create(config, tensors, {}).value();
+  const auto host_cache = MakeCacheOf(config, /*on_device=*/false);
+  const auto cpu = MakeCpuAttention().value();
+  const auto executor = MakeThreadPool(1);
+  const auto sequence = model::OpenSequence(*host_cache, *host, std::span(prompt).first(1));
+  std::vector<float> near(prompt.size() * config.vocab);
+  const StepItem item{
+      .sequence = sequence.get(), .tokens = prompt, .logits = near.data(), .all_logits = true};
+  ASSERT_TRUE(host->Step({&item, 1}, *cpu, *executor).has_value());
+  double error = 0;
+  double norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double exact = near[near.size() - want.size() + i];
+    error += (want[i] - exact) * (want[i] - exact);
+    norm += exact * exact;
+  }
+  // Both classes round rows to the compute type between operators, now and then to neighbours, and
+  // encode what they have rounded, now and then into neighbouring codes of eight bits or less.
+  const bool fine = GetParam().type == ComputeType::kF16 && IsIdentity(GetParam().codec);
+  EXPECT_LT(std::sqrt(error / norm), fine ? 0x1p-9 : 0x1p-6);
+  EXPECT_NE(error, 0.0) << "the classes have bits of their own";
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaOperators,

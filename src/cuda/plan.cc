@@ -33,14 +33,14 @@ std::array<SplitRange, 2> SeenSplits(const AttentionShape& shape, uint64_t posit
 class Planner {
  public:
   Planner(const AttentionShape& shape, const BlockTables& tables,
-          std::span<const AttentionTask> tasks, uint64_t states_limit)
+          std::span<const AttentionTask> tasks, const PlanLimits& limits)
       : shape_(shape),
         tables_(tables),
         tasks_(tasks),
-        states_limit_(states_limit),
+        limits_(limits),
         group_(shape.query_heads / shape.key.heads) {}
 
-  AttendPlan Make(uint32_t blocks_wanted) {
+  AttendPlan Make() {
     AddRows();
     std::vector<bool> in_cascade(tasks_.size(), false);
     for (const attention::Cascade& cascade :
@@ -51,7 +51,34 @@ class Planner {
     for (uint32_t task = 0; task < tasks_.size(); ++task) {
       if (!in_cascade[task]) AddTask(task);
     }
-    for (Wave& wave : plan_.waves) CutIntoBlocks(wave, blocks_wanted);
+    for (Wave& wave : plan_.waves) CutIntoBlocks(wave, limits_.blocks_wanted);
+    return std::move(plan_);
+  }
+
+  AttendPlan MakeFolded() {
+    AddRows();
+    Wave& wave = plan_.waves.emplace_back();
+    const uint32_t rows_at_once = std::max(1u, limits_.tile_queries / group_);
+    for (uint32_t number = 0; number < tasks_.size(); ++number) {
+      const AttentionTask& task = tasks_[number];
+      // The last rows see most: their tiles take longest and go first.
+      for (uint32_t end = task.rows; end > 0;) {
+        const uint32_t rows = (end - 1) % rows_at_once + 1;
+        end -= rows;
+        const uint64_t position = task.first_position + end;
+        Tile tile{.row_begin = first_rows_[number] + end,
+                  .rows = rows,
+                  .sequence = task.sequence,
+                  .position_min = position,
+                  .position_max = position + rows - 1,
+                  .split_end = (position + rows - 1) / kSplitTokens + 1};
+        for (uint32_t head = 0; head < shape_.query_heads; head += tile.heads) {
+          tile.head_begin = head;
+          tile.heads = std::min(limits_.tile_queries, group_ - head % group_);
+          wave.tiles.push_back(tile);
+        }
+      }
+    }
     return std::move(plan_);
   }
 
@@ -63,14 +90,16 @@ class Planner {
         const float* const queries = task.queries == nullptr
                                          ? nullptr
                                          : task.queries + row * shape_.query_heads * shape_.key.dim;
-        plan_.rows.push_back({queries, task.first_position + row});
+        float* const out =
+            task.out == nullptr ? nullptr : task.out + row * shape_.query_heads * shape_.value.dim;
+        plan_.rows.push_back({queries, out, task.first_position + row});
       }
     }
   }
 
   void AddTask(uint32_t number) {
     const AttentionTask& task = tasks_[number];
-    const uint32_t rows_at_once = std::max(1u, kTileQueriesMax / group_);
+    const uint32_t rows_at_once = std::max(1u, limits_.tile_queries / group_);
     for (uint32_t row = 0; row < task.rows; row += rows_at_once) {
       const uint32_t rows = std::min(rows_at_once, task.rows - row);
       const uint64_t position = task.first_position + row;
@@ -114,7 +143,7 @@ class Planner {
                 .split_end = attention::SplitsOf(task).end},
                1, [&](uint32_t, uint32_t head) { return first.back() + head; });
     }
-    const uint32_t rows_at_once = std::max(1u, kTileQueriesMax / group_);
+    const uint32_t rows_at_once = std::max(1u, limits_.tile_queries / group_);
     for (uint32_t begin = 0; begin < cascade.tasks.size(); begin += rows_at_once) {
       const uint32_t rows =
           std::min(rows_at_once, static_cast<uint32_t>(cascade.tasks.size()) - begin);
@@ -134,7 +163,7 @@ class Planner {
   }
 
   void StartWave(uint64_t states) {
-    if (plan_.waves.empty() || plan_.waves.back().states + states > states_limit_) {
+    if (plan_.waves.empty() || plan_.waves.back().states + states > limits_.states) {
       plan_.waves.emplace_back();
     }
   }
@@ -166,7 +195,7 @@ class Planner {
     if (splits == 0) return;
     for (uint32_t head = 0; head < shape_.query_heads; head += tile.heads) {
       tile.head_begin = head;
-      tile.heads = std::min(kTileQueriesMax, group_ - head % group_);
+      tile.heads = std::min(limits_.tile_queries, group_ - head % group_);
       tile.states_begin = wave.states;
       for (uint32_t q = 0; q < tile.queries(); ++q) {
         const uint64_t vector = vector_of(q / tile.heads, head + q % tile.heads);
@@ -195,9 +224,9 @@ class Planner {
   }
 
   const AttentionShape& shape_;
-  const BlockTables& tables_;
+  const BlockTables tables_;
   const std::span<const AttentionTask> tasks_;
-  const uint64_t states_limit_;
+  const PlanLimits limits_;
   const uint32_t group_;
   std::vector<uint32_t> first_rows_;  // of each task
   AttendPlan plan_;
@@ -206,9 +235,13 @@ class Planner {
 }  // namespace
 
 AttendPlan MakePlan(const AttentionShape& shape, const BlockTables& tables,
-                    std::span<const AttentionTask> tasks, uint64_t states_limit,
-                    uint32_t blocks_wanted) {
-  return Planner(shape, tables, tasks, states_limit).Make(blocks_wanted);
+                    std::span<const AttentionTask> tasks, const PlanLimits& limits) {
+  return Planner(shape, tables, tasks, limits).Make();
+}
+
+AttendPlan MakeFoldPlan(const AttentionShape& shape, std::span<const AttentionTask> tasks,
+                        uint32_t tile_queries) {
+  return Planner(shape, {}, tasks, {.tile_queries = tile_queries}).MakeFolded();
 }
 
 }  // namespace quire::cuda

@@ -27,14 +27,23 @@ struct AttendPlan {
   uint64_t states_max = 0;   // of the largest wave
 };
 
-/// Waves of at most `states_limit` states, but for one row and all its heads, or one cascade, that
-/// has more. `blocks_wanted`: blocks of threads that keep the device busy.
-///
+struct PlanLimits {
+  uint64_t states = 0;         // of a wave; one row with all its heads, or a cascade, may have more
+  uint32_t blocks_wanted = 0;  // of threads, that keep the device busy
+  uint32_t tile_queries = kTileQueriesMax;
+};
+
 /// Needs: tasks that are valid (attention/plan.h)
 /// Cost:  O(rows * query_heads)
 AttendPlan MakePlan(const AttentionShape& shape, const BlockTables& tables,
-                    std::span<const AttentionTask> tasks, uint64_t states_limit,
-                    uint32_t blocks_wanted);
+                    std::span<const AttentionTask> tasks, const PlanLimits& limits);
+
+/// What blocks that fold are given (cuda/mma_attend.h): one wave, whose tiles have all splits of
+/// their rows; no states.
+///
+/// Needs: valid tasks that ask for whole attention
+AttendPlan MakeFoldPlan(const AttentionShape& shape, std::span<const AttentionTask> tasks,
+                        uint32_t tile_queries);
 
 }  // namespace quire::cuda
 

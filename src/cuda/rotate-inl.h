@@ -1,4 +1,4 @@
-// The rotation of codec/rotate.h by the threads of a block.
+// The rotation of codec/rotate.h by the threads of a block, or of a warp.
 #ifndef QUIRE_CUDA_ROTATE_INL_H_
 #define QUIRE_CUDA_ROTATE_INL_H_
 
@@ -6,6 +6,7 @@
 
 #include "codec/rotate.h"
 #include "cuda/simt.h"
+#include "cuda/warp-inl.h"
 
 namespace quire::cuda {
 
@@ -27,6 +28,30 @@ QUIRE_KERNEL void RotateShared(Thread& self, float* row, uint32_t dim) {
   const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
   for (uint32_t d = self.id(); d < dim; d += self.count()) row[d] *= factor;
   self.Sync();
+}
+
+/// The same by one warp.
+template <class Thread>
+QUIRE_KERNEL void RotateByWarp(const Warp<Thread>& warp, float* row, uint32_t dim) {
+  const uint32_t n = codec::RotationDim(dim);
+  if (n == 1) return;
+  for (uint32_t h = 1; h < n; h *= 2) {
+    warp.Lanes([&](uint32_t lane) {
+      for (uint32_t pair = lane; pair < dim / 2; pair += kWarpLanes) {
+        const uint32_t d = pair / h * 2 * h + pair % h;
+        const float a = row[d];
+        const float b = row[d + h];
+        row[d] = a + b;
+        row[d + h] = a - b;
+      }
+    });
+    warp.Sync();
+  }
+  const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
+  warp.Lanes([&](uint32_t lane) {
+    for (uint32_t d = lane; d < dim; d += kWarpLanes) row[d] *= factor;
+  });
+  warp.Sync();
 }
 
 }  // namespace quire::cuda

@@ -9,8 +9,11 @@
 //   block()         which block
 //   shared()        memory that the block's threads share, aligned to 16 bytes
 //   Sync()          returns when all threads of the block have called it
+//   CopyAsync(), CommitCopies(), WaitCopies()
+//                   copies from global to shared memory that go on beside the thread
 //
-// Threads of a block see what others have written before the last Sync, and no more.
+// Threads of a block see what others have written before the last Sync, and no more; of its copies,
+// those that were waited for. Kernels of whole warps: cuda/warp-inl.h.
 #ifndef QUIRE_CUDA_SIMT_H_
 #define QUIRE_CUDA_SIMT_H_
 

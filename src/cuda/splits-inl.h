@@ -36,7 +36,9 @@ class SplitsKernel {
         fixed_query_(reinterpret_cast<uint32_t (*)[kQueries]>(query_ + shape_.key.dim)) {}
 
   QUIRE_KERNEL void Run() {
-    FindTile();
+    tile_number_ = FindTile(args_, self_.block());
+    tile_ = args_.tiles + tile_number_;
+    kv_head_ = tile_->head_begin / (shape_.query_heads / shape_.key.heads);
     LoadQueries();
     const uint64_t first =
         tile_->split_begin +
@@ -59,23 +61,7 @@ class SplitsKernel {
   }
 
  private:
-  QUIRE_KERNEL void FindTile() {
-    uint32_t low = 0;
-    uint32_t high = args_.tile_count;
-    while (high - low > 1) {
-      const uint32_t middle = (low + high) / 2;
-      (args_.tile_blocks[middle] <= self_.block() ? low : high) = middle;
-    }
-    tile_number_ = low;
-    tile_ = args_.tiles + low;
-    kv_head_ = tile_->head_begin / (shape_.query_heads / shape_.key.heads);
-  }
-
   // Query vectors.
-
-  QUIRE_KERNEL const QueryRow& RowOf(uint32_t q) const {
-    return args_.rows[tile_->row_begin + q / tile_->heads];
-  }
 
   QUIRE_KERNEL void LoadQueries() {
     const uint32_t dim = shape_.key.dim;
@@ -85,7 +71,7 @@ class SplitsKernel {
       float value = 0.0f;
       if (q < tile_->queries()) {
         const uint32_t head = tile_->head_begin + q % tile_->heads;
-        value = RowOf(q).queries[uint64_t{head} * dim + d] * shape_.scale;
+        value = RowOf(args_, *tile_, q).queries[uint64_t{head} * dim + d] * shape_.scale;
       }
       query_[d][q] = value;
     }
@@ -223,7 +209,7 @@ class SplitsKernel {
       uint32_t seen[2] = {};
       uint32_t open[2] = {};
       for (uint32_t q = 0; q < tile_->queries(); ++q) {
-        const uint64_t position = RowOf(q).position;
+        const uint64_t position = RowOf(args_, *tile_, q).position;
         const uint64_t first_open =
             attention::FirstOpenBlock(shape_, position) * shape_.key.block_tokens;
         for (uint32_t w = 0; w < 2; ++w) {

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import quire_cli
+import quire_server
 
 MODEL = quire_cli.REPOSITORY / "models/tiny"
 CUDA_PROGRAM = quire_cli.REPOSITORY / "build/cuda/quire"
@@ -42,6 +43,76 @@ def test_blocks_of_the_processor_are_found_on_a_device(tmp_path):
     got = generate("--device", "emulated", *store)
     assert got["reused_tokens"] > 0, "one arithmetic class, one identity"
     assert got["logits_digest"] == want["logits_digest"]
+
+
+MMA16 = ("--device", "emulated", "--arithmetic", "mma16")
+
+
+@pytest.mark.parametrize("flags", [(), ("--kv", "int8"), ("--k", "nf4", "--v", "fp8_e4m3"),
+                                   ("--kv", "q25", "--residual", "16")], ids=" ".join)
+def test_mma16_gives_a_hit_the_bits_of_a_miss(flags):
+    want = generate(*MMA16, *flags)
+    assert generate(*MMA16, "--chunk", "7", *flags)["logits_digest"] == want["logits_digest"]
+    again = generate(*MMA16, "--repeat", "2", *flags)
+    assert again["reused_tokens"] > 0
+    assert again["logits_digest"] == want["logits_digest"], "a hit"
+    beside = generate(*MMA16, "--beside", "2", *flags)
+    assert beside["logits_digest"] == want["logits_digest"], "in a batch"
+    other = generate(*flags)
+    assert other["logits_digest"] != want["logits_digest"], "the classes have bits of their own"
+    assert other["text"] == want["text"], "the largest logit is ahead of the next by far"
+
+
+def test_blocks_of_one_arithmetic_are_never_taken_for_the_others(tmp_path):
+    store = ("--store", str(tmp_path / "store"))
+    generate(*store)
+    first = generate(*MMA16, *store)
+    assert first["reused_tokens"] == 0
+    second = generate(*MMA16, *store)
+    assert second["reused_tokens"] > 0
+    assert second["logits_digest"] == first["logits_digest"]
+    assert generate("--device", "emulated", *store)["reused_tokens"] > 0, "fma32 has its own"
+
+
+def test_serve_answers_in_mma16(tmp_path):
+    said = []
+    with quire_server.serving(tmp_path, *MMA16) as server:
+        for name in ("miss", "hit"):
+            status, answer = server.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 4},
+                                        headers={"X-Request-Id": name})
+            assert status == 200, answer
+            said.append(answer["choices"][0]["text"])
+        assert server.line_of("hit")["cache"]["reused_tokens"] > 0
+    assert said[0] == said[1] == generate()["text"]
+
+
+def test_mma16_evaluates_and_benches(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("Once upon a time there was a small fox. It lived in a wood near the sea. " * 4)
+    run = ("eval", "--model", str(MODEL), "--text", str(text), "--kv", "int8", "--context", "64",
+           "--json")
+    want, got = (json.loads(quire_cli.run(*run, *flags).stdout) for flags in ((), MMA16))
+    assert got["ppl"] == pytest.approx(want["ppl"], rel=2e-3)
+    done = quire_cli.run("bench", "attention", *MMA16, "--case", "prefill/bf16", "--pairs", "1",
+                         "--json")
+    assert done.exit_code == 0, done.describe()
+    row, = json.loads(done.stdout)["rows"]
+    assert row["case"].startswith("prefill/bf16/") and row["ratio"] > 0
+
+
+def test_what_mma16_cannot_do_is_refused_with_the_reason():
+    run = ("generate", "--model", str(MODEL), "--prompt", "a", "--max-tokens", "1")
+    done = quire_cli.run(*run, "--arithmetic", "mma16")
+    assert done.exit_code == 3 and "--device emulated" in done.stderr, done.describe()
+    done = quire_cli.run(*run, *MMA16, "--compute", "f32")
+    assert done.exit_code == 3 and "--arithmetic fma32" in done.stderr, done.describe()
+    done = quire_cli.run(*run, "--device", "emulated", "--arithmetic", "tf32")
+    assert done.exit_code == 2 and "mma16" in done.stderr, done.describe()
+
+
+def test_info_names_the_arithmetic_classes():
+    info = json.loads(quire_cli.run("info", "--json").stdout)
+    assert {"fma32", "mma16-emulated"} <= set(info["arithmetic_classes"])
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -119,6 +119,10 @@ class CudaDevice final : public Device {
     Enter();
     Note(LaunchSplits(args, how, stream_));
   }
+  void Launch(const MmaArgs& args, const MmaLaunch& how) override {
+    Enter();
+    Note(LaunchMmaSplits(args, how, stream_));
+  }
   void Launch(const FoldArgs& args, uint32_t vectors) override {
     Enter();
     Note(LaunchFold(args, vectors, stream_));
@@ -141,7 +145,7 @@ class CudaDevice final : public Device {
   }
   void Launch(const MatmulArgs& args) override {
     Enter();
-    Note(LaunchMatmul(args, stream_));
+    Note(args.mma ? LaunchMmaProduct(args, stream_) : LaunchMatmul(args, stream_));
   }
   void Launch(const EmbedArgs& args) override {
     Enter();
@@ -170,6 +174,10 @@ class CudaDevice final : public Device {
   void Launch(const MultiplyFloorArgs& args) override {
     Enter();
     Note(LaunchMultiplyFloor(args, stream_));
+  }
+  void Launch(const MatrixFloorArgs& args) override {
+    Enter();
+    Note(LaunchMatrixFloor(args, stream_));
   }
 
  private:
@@ -241,10 +249,11 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number) {
   return std::make_unique<CudaDevice>(device, fmt::format("sm_{}", capability), stream);
 }
 
-Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number) {
+Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number, Arithmetic arithmetic) {
   QUIRE_ASSIGN(auto device, OpenDevice(number));
   QUIRE_ASSIGN(auto driver, MakeCudaDriver(number));
-  return Backend::Make(fmt::format("cuda:{}", number), std::move(device), std::move(driver));
+  return Backend::Make(fmt::format("cuda:{}", number), std::move(device), std::move(driver),
+                       arithmetic);
 }
 
 }  // namespace quire::cuda

@@ -37,7 +37,8 @@ Result<std::unique_ptr<GranuleDriver>> MakeCudaDriver(uint32_t number);
 
 /// A whole device for a program.
 /// Errors: those of OpenDevice and MakeCudaDriver; kNoSpace
-Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number);
+Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number,
+                                             Arithmetic arithmetic = Arithmetic::kFma32);
 
 }  // namespace quire::cuda
 

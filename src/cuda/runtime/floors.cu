@@ -18,6 +18,12 @@ __global__ void __launch_bounds__(kFloorThreads)
   MultiplyFloor(self, args);
 }
 
+__global__ void __launch_bounds__(kMatrixFloorWarps* kWarpLanes)
+    RunMatrixFloor(const __grid_constant__ MatrixFloorArgs args) {
+  CudaThread self(LaunchedShared());
+  MatrixFloor(self, args);
+}
+
 }  // namespace
 
 int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream) {
@@ -27,6 +33,11 @@ int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream) {
 
 int LaunchMultiplyFloor(const MultiplyFloorArgs& args, CUstream_st* stream) {
   RunMultiplyFloor<<<kFloorBlocks, kFloorThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int LaunchMatrixFloor(const MatrixFloorArgs& args, CUstream_st* stream) {
+  RunMatrixFloor<<<kMatrixFloorBlocks, kMatrixFloorWarps * kWarpLanes, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

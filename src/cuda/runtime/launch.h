@@ -5,6 +5,7 @@
 #include "cuda/attend.h"
 #include "cuda/blocks.h"
 #include "cuda/floors.h"
+#include "cuda/mma_attend.h"
 #include "cuda/model.h"
 
 struct CUstream_st;
@@ -13,12 +14,14 @@ namespace quire::cuda {
 
 // Each returns what cudaGetLastError says afterwards; 0: the launch is enqueued.
 int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* stream);
+int LaunchMmaSplits(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream);
 int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream);
 int LaunchWrite(const WriteArgs& args, CUstream_st* stream);
 int LaunchRead(const ReadArgs& args, CUstream_st* stream);
 int LaunchEncode(const EncodeArgs& args, CUstream_st* stream);
 int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream);
 int LaunchMatmul(const MatmulArgs& args, CUstream_st* stream);
+int LaunchMmaProduct(const MatmulArgs& args, CUstream_st* stream);
 int LaunchEmbed(const EmbedArgs& args, CUstream_st* stream);
 int LaunchNorm(const NormArgs& args, CUstream_st* stream);
 int LaunchHeads(const HeadsArgs& args, CUstream_st* stream);
@@ -26,6 +29,7 @@ int LaunchGate(const GateArgs& args, CUstream_st* stream);
 int LaunchAdd(const AddArgs& args, CUstream_st* stream);
 int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream);
 int LaunchMultiplyFloor(const MultiplyFloorArgs& args, CUstream_st* stream);
+int LaunchMatrixFloor(const MatrixFloorArgs& args, CUstream_st* stream);
 
 }  // namespace quire::cuda
 

@@ -17,6 +17,21 @@ class CudaThread {
   __device__ std::byte* shared() const { return shared_; }
   __device__ void Sync() { __syncthreads(); }
 
+  /// Sixteen bytes, both ends aligned to them; not `valid`: zeros, and nothing is read.
+  __device__ void CopyAsync(void* to, const void* from, bool valid) {
+    const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
+  }
+  /// The copies since the last call are a group.
+  __device__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  /// Returns when all groups are there but for the last `kGroups`.
+  template <int kGroups>
+  __device__ void WaitCopies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+  }
+
  private:
   std::byte* const shared_;
 };

@@ -1,0 +1,21 @@
+#include "cuda/arithmetic.h"
+
+namespace quire::cuda {
+
+std::optional<Arithmetic> ParseArithmetic(std::string_view name) {
+  if (name == "fma32") return Arithmetic::kFma32;
+  if (name == "mma16") return Arithmetic::kMma16;
+  return std::nullopt;
+}
+
+std::string ArithmeticClass(Arithmetic arithmetic, std::string_view target) {
+  if (arithmetic == Arithmetic::kFma32) return "fma32";
+  if (target == "host") return "mma16-emulated";
+  std::string name = "mma16-";
+  for (const char c : target) {
+    if (c != '_') name += c;
+  }
+  return name;
+}
+
+}  // namespace quire::cuda

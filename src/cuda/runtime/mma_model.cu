@@ -1,0 +1,34 @@
+// The products of a model's pass in matrix instructions, as device code.
+#include "cuda/mma_product-inl.h"
+#include "cuda/runtime/launch.h"
+#include "cuda/runtime/thread.h"
+
+namespace quire::cuda {
+namespace {
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kWarpsOfBlock* kWarpLanes)
+    RunMmaProduct(const __grid_constant__ MatmulArgs args) {
+  CudaThread self(LaunchedShared());
+  MmaProduct<CudaThread, Shape>(self, args).Run();
+}
+
+template <class Shape>
+int Launch(const MatmulArgs& args, CUstream_st* stream) {
+  auto* const kernel = RunMmaProduct<Shape>;
+  const cudaError_t grown = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{Shape::kSharedBytes});
+  if (grown != cudaSuccess) return grown;
+  kernel<<<ProductBlocks<Shape>(args), Shape::kWarpsOfBlock * kWarpLanes, Shape::kSharedBytes,
+           stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+int LaunchMmaProduct(const MatmulArgs& args, CUstream_st* stream) {
+  return args.rows <= FewRows::kRows ? Launch<FewRows>(args, stream)
+                                     : Launch<ManyRows>(args, stream);
+}
+
+}  // namespace quire::cuda
