@@ -40,8 +40,10 @@ TEST_F(DriverTest, EndsThoughTheTickTookInWhatWasToWakeIt) {
     const Driver driver(*engine_);
     Await(engine_->Submit({.prompt = SomeTokens(20, 1), .max_tokens = 2}).value());
     waits = true;
-    engine_->CancelAll();  // wakes it
-    while (!waited) std::this_thread::yield();
+    while (!waited) {
+      engine_->CancelAll();  // wakes it; the tick under way may take that in
+      std::this_thread::yield();
+    }
   }
   EXPECT_TRUE(waited);
 }
