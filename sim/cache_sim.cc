@@ -33,7 +33,7 @@ class CacheSim : private Machine {
     cold_.scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0;
     MakeCacheOptions();
     sides_.resize(prng_.NextChance(3) ? 2 : 1);
-    if (options.seed % 5 >= 3) {
+    if (options.seed % 5 == 4) {
       constexpr std::array kPlacements = {Placement::kFreeList, Placement::kFirstFit,
                                           Placement::kBestFit, Placement::kBuddy};
       cache_options_.placement = kPlacements[options.seed % kPlacements.size()];
