@@ -68,9 +68,11 @@ Result<void> Stepper::Forward(std::span<BatchEntry> entries, std::vector<BatchEn
 bool Stepper::GoBack(BatchEntry& entry, std::optional<model::ImportanceObserver> observed) {
   entry.task->kept().ForgetObservedSince(std::move(observed));
   Sequence& sequence = entry.task->sequence();
-  auto rolled_back = sequence.Rollback(sequence.length());
-  if (!rolled_back) entry.task->Fail(std::move(rolled_back).error());
-  return rolled_back.has_value();
+  if (auto rolled_back = sequence.Rollback(sequence.length()); !rolled_back) {
+    entry.task->Fail(std::move(rolled_back).error());
+    return false;
+  }
+  return true;
 }
 
 // The model's step. Where memory runs out on the way, sequences may hold uncommitted rows.
