@@ -124,7 +124,7 @@ void CacheGuests::Pin(Side& side, const std::array<Identity, 2>& identities) {
                           .tokens = pin.tokens};
   };
   if (pins_.size() >= kHeldMax) {
-    // It may have ended by itself.
+    // It may have ended by its time, or with an erasure.
     static_cast<void>(side.cache->Unpin(request_for(pins_.front())));
     pins_.erase(pins_.begin());
     return;
@@ -149,10 +149,6 @@ void CacheGuests::OpenContiguous(Side& side, const std::array<Identity, 2>& iden
   if (!plan) return;
   auto opened = side.cache->Open(*std::move(plan), {.contiguous = true});
   if (opened) held_.push_back(*std::move(opened));
-}
-
-void CacheGuests::Forget(uint32_t party) {
-  std::erase_if(pins_, [&](const Pinned& pin) { return pin.origin.party == party; });
 }
 
 void CacheGuests::End(Side& side, const std::array<Identity, 2>& identities) {

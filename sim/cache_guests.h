@@ -29,8 +29,6 @@ class CacheGuests {
   SequenceOptions SomeOptions(uint64_t tokens);
   /// Does one of these things. What is wrong; empty: nothing.
   std::string Act(Side& side, const std::array<Identity, 2>& identities);
-  /// What a party pinned was erased.
-  void Forget(uint32_t party);
   /// Gives everything back.
   void End(Side& side, const std::array<Identity, 2>& identities);
 

@@ -476,7 +476,6 @@ class CacheSim : private Machine {
     const uint32_t account = kParties[party].account;
     computed_.Erase(party, durable);
     if (durable) durable_epochs_[account] = EpochOf(account);
-    for (CacheGuests& guests : guests_) guests.Forget(party);
     std::erase_if(expected_,
                   [&](const Expected& expected) { return expected.origin.account() == account; });
     for (Side& side : sides_) {

@@ -150,9 +150,8 @@ class MmaFold {
         const float a_sum = At(before, lane, kSum + row);
         if (a_max == kNothingSeen) continue;
         Factors f;
-        const bool both =
-            Join(lane, row, a_max, a_sum, At(running_, lane, kMax + row),
-                 At(running_, lane, kSum + row), &f);
+        const bool both = Join(lane, row, a_max, a_sum, At(running_, lane, kMax + row),
+                               At(running_, lane, kSum + row), &f);
         if (!both) {
           At(running_, lane, kMax + row) = a_max;
           At(running_, lane, kSum + row) = a_sum;

@@ -135,8 +135,9 @@ class MmaProduct {
         const uint32_t run = i % kRunsOfPanel;
         const bool valid = first_panel_ + panel < panels;
         const uint64_t from =
-            (uint64_t{first_panel_ + panel} * args_.w.k + stage * kProductDepth) * kPanelColumns +
-            run * 8;
+            (uint64_t{first_panel_ + panel} * args_.w.k + uint64_t{stage} * kProductDepth) *
+                kPanelColumns +
+            uint64_t{run} * 8;
         self_.CopyAsync(
             Weights(stage) + run / 2 * Shape::kWeightStride + panel * kPanelColumns + run % 2 * 8,
             args_.w.data + (valid ? from * 2 : 0), valid);

@@ -180,7 +180,8 @@ class MmaSplits {
     const uint16_t* const from =
         queries + uint64_t{warp_.number()} * kMmaRows * layout_.query_stride + k;
     return LoadMatrices<false>([&](uint32_t lane) {
-      return from + uint64_t{lane % 16} * layout_.query_stride + lane / 16 * 8;
+      const uint32_t at = lane % 16 * layout_.query_stride + lane / 16 * 8;
+      return from + at;
     });
   }
 
@@ -227,7 +228,7 @@ class MmaSplits {
     const uint32_t window = shape_.window_tokens;
     uint64_t needed = 0;
     for (uint32_t j = 0; j < kStages; ++j) {
-      const uint64_t first = first_token_ + j * kStageTokens;
+      const uint64_t first = first_token_ + uint64_t{j} * kStageTokens;
       const uint64_t last = first + kStageTokens - 1;
       const bool seen =
           first <= tile_->position_max &&
@@ -293,7 +294,8 @@ class MmaSplits {
   // Scales and mids of sealed tokens, times the unit of codes.
 
   QUIRE_KERNEL float* Scales(uint32_t which) const {
-    return reinterpret_cast<float*>(self_.shared() + layout_.scales_at) + which * kSplitTokens;
+    const uint32_t at = which * kSplitTokens;
+    return reinterpret_cast<float*>(self_.shared() + layout_.scales_at) + at;
   }
 
   QUIRE_KERNEL void LoadScales() {
@@ -343,7 +345,7 @@ class MmaSplits {
     StageArgs stage{.table = open ? &args_.tables.open : &args_.tables.sealed,
                     .sequence = tile_->sequence,
                     .kv_head = kv_head_,
-                    .first = first_token_ + number % kStages * kStageTokens,
+                    .first = first_token_ + uint64_t{number % kStages} * kStageTokens,
                     .end = open ? tile_->position_max + 1 : SealedEnd(),
                     .to = Buffer(buffer_)};
     if (kind < 2) {
@@ -416,7 +418,8 @@ class MmaSplits {
       QUIRE_DEVICE_UNROLL
       for (uint32_t half = 0; half < 2; ++half) {
         tokens[half] = LoadMatrices<true>([&](uint32_t lane) {
-          return keys + (k + lane % 16) * layout_.key_stride + half * 16 + lane / 16 * 8;
+          const uint32_t at = (k + lane % 16) * layout_.key_stride + half * 16 + lane / 16 * 8;
+          return keys + at;
         });
       }
       const auto high = LoadQueryRows(queries, k);
@@ -588,7 +591,9 @@ class MmaSplits {
       for (uint32_t n = 0; n < kMmaChannels; n += kMmaDimStep) {
         if (n >= channels) continue;
         const auto columns = LoadMatrices<true>([&](uint32_t lane) {
-          return values + (step * kMmaRows + lane % 16) * layout_.value_stride + n + lane / 16 * 8;
+          const uint32_t token = step * kMmaRows + lane % 16;
+          const uint32_t at = token * layout_.value_stride + n + lane / 16 * 8;
+          return values + at;
         });
         MultiplyAdd<kType>(out_, n / 2, high, columns, 0);
         MultiplyAdd<kType>(out_, n / 2 + 4, high, columns, 2);

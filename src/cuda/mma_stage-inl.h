@@ -51,12 +51,15 @@ class Stager {
  private:
   static constexpr uint32_t kColumns = kStageTokens / codec::kTileLanes;
 
+  QUIRE_KERNEL uint64_t TokenOf(uint32_t column) const {
+    return args_.first + uint64_t{column} * codec::kTileLanes;
+  }
   QUIRE_KERNEL uint32_t InBlock(uint32_t column) const {
-    return static_cast<uint32_t>((args_.first + column * codec::kTileLanes) % stream_.block_tokens);
+    return static_cast<uint32_t>(TokenOf(column) % stream_.block_tokens);
   }
   /// The plane of sixteen tokens; null: there is none, or nobody reads them.
   QUIRE_KERNEL const std::byte* PlaneOf(uint32_t column) const {
-    const uint64_t token = args_.first + column * codec::kTileLanes;
+    const uint64_t token = TokenOf(column);
     if (token >= args_.end) return nullptr;
     const std::byte* const slot =
         args_.table->BlockAt(args_.sequence, token / stream_.block_tokens);
@@ -64,7 +67,8 @@ class Stager {
     return slot + stream_.offset_bytes + args_.kv_head * stream_.head_stride_bytes;
   }
   QUIRE_KERNEL uint16_t* At(uint32_t row, uint32_t column) const {
-    return args_.to + row * args_.stride + column;
+    const uint32_t at = row * args_.stride + column;
+    return args_.to + at;
   }
 
   QUIRE_KERNEL void Copy() {
@@ -77,9 +81,9 @@ class Stager {
       const std::byte* const plane = PlaneOf(column);
       const bool valid = plane != nullptr && (kKeys || args_.first + row < args_.end);
       const uint64_t from =
-          kKeys ? uint64_t{row} * stream_.block_tokens + InBlock(column) + run % 2 * 8
+          kKeys ? uint64_t{row} * stream_.block_tokens + InBlock(column) + uint64_t{run % 2} * 8
                 : uint64_t{InBlock(column) + row % codec::kTileLanes} * stream_.dim +
-                      args_.channel_begin + run * 8;
+                      args_.channel_begin + uint64_t{run} * 8;
       self_.CopyAsync(At(row, run * 8), valid ? plane + from * 2 : args_.table->base, valid);
     });
   }
@@ -151,8 +155,8 @@ class Stager {
               uint64_t{first_tile + tile} * kTile;
       }
       const uint32_t in_tile = step % kSteps;
-      const uint32_t codes =
-          at == nullptr ? 0 : Load<uint32_t>(at + in_tile * codec::kStepBytes + word * 4);
+      const uint32_t in_bytes = in_tile * codec::kStepBytes + word * 4;
+      const uint32_t codes = at == nullptr ? 0 : Load<uint32_t>(at + in_bytes);
       if constexpr (kLayout == codec::CodeLayout::kByteTiles) {
         // Bytes: terms 0 and 1 of a lane, then of the next.
         const uint32_t lane = word * 2;
@@ -165,8 +169,8 @@ class Stager {
         PutFour(column, tile, step * 4, word, plane, NibbleIntegers<Format>(codes));
         PutFour(column, tile, step * 4 + 2, word, plane, NibbleIntegers<Format>(codes >> 4));
       } else {
-        const uint32_t signs =
-            at == nullptr ? 0 : Load<uint32_t>(at + 4 * codec::kStepBytes + word * 4);
+        const uint32_t signs_at = 4 * codec::kStepBytes + word * 4;
+        const uint32_t signs = at == nullptr ? 0 : Load<uint32_t>(at + signs_at);
         QUIRE_DEVICE_UNROLL
         for (uint32_t half = 0; half < 2; ++half) {
           const uint32_t negated = signs >> (in_tile * 2 + half);

@@ -185,7 +185,7 @@ QUIRE_KERNEL Fragment<uint32_t, 4> LoadMatrices(const RowOf& row_of) {
     const uint32_t row = lane / 4;
     const uint32_t column = lane % 4 * 2;
     for (uint32_t i = 0; i < 4; ++i) {
-      const uint16_t* const* matrix = rows + i * 8;
+      const uint16_t* const* matrix = rows + size_t{i} * 8;
       to(lane, i) = kTransposed ? matrix[column][row] | uint32_t{matrix[column + 1][row]} << 16
                                 : matrix[row][column] | uint32_t{matrix[row][column + 1]} << 16;
     }
