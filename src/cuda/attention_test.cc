@@ -105,40 +105,13 @@ TEST_F(CudaAttention, WindowsAndSinks) {
 // Sequences with a common prefix: it is read once for all, and no bit tells.
 TEST_F(CudaAttention, Cascades) {
   for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
-    const AttentionShape shape = MakeShape({.kv_heads = 2,
-                                            .group = 4,
-                                            .key_dim = 32,
-                                            .value_dim = 32,
-                                            .key_codec = codec,
-                                            .value_codec = codec});
-    constexpr uint32_t kSequences = 7;
-    std::vector<std::unique_ptr<TestSequence>> sequences;
-    for (uint32_t i = 0; i < kSequences; ++i) {
-      sequences.push_back(std::make_unique<TestSequence>(shape, 700 + 31 * i, false, &prng_));
-      if (i > 0) sequences[i]->ShareFirst(*sequences[0], 2 * kSplitTokens / 16);
-    }
-    const uint32_t floats = shape.query_heads * shape.key.dim;
-    std::vector<float> queries = RandomFloats(size_t{kSequences} * floats, &prng_);
-    std::vector<float> want(queries.size());
-    std::vector<float> got(queries.size());
-    const Mirror arena(*device_, TestArena::Get().base(), TestArena::Get().used_bytes());
-    const Mirror asked(*device_, queries.data(), queries.size() * sizeof(float));
-    Mirror answered(*device_, got.data(), got.size() * sizeof(float));
+    const AttentionShape shape = CascadeShape(codec);
+    Cascade cascade = MakeCascade(shape);
+    std::vector<float> want(cascade.sequences.size() * shape.query_heads * shape.value.dim);
     BatchTables tables;
-    std::vector<AttentionTask> judged;
-    std::vector<AttentionTask> tasks;
-    for (uint32_t i = 0; i < kSequences; ++i) {
-      ASSERT_TRUE(tables.Add(sequences[i]->tables()).has_value());
-      const uint64_t last = sequences[i]->tokens() - 1;
-      judged.push_back(sequences[i]->Task(last, 1, &queries[i * floats], &want[i * floats]));
-      tasks.push_back(sequences[i]->Task(last, 1, asked.there<float>() + i * floats,
-                                         answered.there<float>() + i * floats));
-      judged.back().sequence = tasks.back().sequence = i;
-    }
+    const auto judged = TasksOf(cascade, shape, tables, cascade.queries.data(), want.data());
     attention::Attend(*judge_, shape, tables.tables(), judged, *executor_);
-    attention::Attend(*backend_, shape, There(tables.tables(), arena), tasks, *executor_);
-    answered.Fetch();
-    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0);
+    EXPECT_TRUE(SameBits(Compute(*backend_, shape, cascade), want));
   }
 }
 

@@ -216,41 +216,17 @@ TEST_F(MmaAttention, ExactQueriesBesideOthers) {
 // Sequences with a common prefix, whose splits are computed for all of them at once.
 TEST_F(MmaAttention, Cascades) {
   for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
-    const AttentionShape shape = MakeShape({.kv_heads = 2,
-                                            .group = 4,
-                                            .key_dim = 32,
-                                            .value_dim = 32,
-                                            .key_codec = codec,
-                                            .value_codec = codec});
-    constexpr uint32_t kSequences = 7;
-    std::vector<std::unique_ptr<TestSequence>> sequences;
-    for (uint32_t i = 0; i < kSequences; ++i) {
-      sequences.push_back(std::make_unique<TestSequence>(shape, 700 + 31 * i, false, &prng_));
-      if (i > 0) sequences[i]->ShareFirst(*sequences[0], 2 * kSplitTokens / 16);
-    }
-    const uint32_t floats = shape.query_heads * shape.key.dim;
-    std::vector<float> queries = RandomFloats(size_t{kSequences} * floats, &prng_);
-    std::vector<float> got(queries.size());
-    const Mirror arena(*device_, TestArena::Get().base(), TestArena::Get().used_bytes());
-    const Mirror asked(*device_, queries.data(), queries.size() * sizeof(float));
-    Mirror answered(*device_, got.data(), got.size() * sizeof(float));
-    BatchTables tables;
-    std::vector<AttentionTask> tasks;
+    const AttentionShape shape = CascadeShape(codec);
+    Cascade cascade = MakeCascade(shape);
+    const auto floats = static_cast<ptrdiff_t>(cascade.queries.size() / cascade.sequences.size());
     std::vector<float> want;
-    for (uint32_t i = 0; i < kSequences; ++i) {
-      ASSERT_TRUE(tables.Add(sequences[i]->tables()).has_value());
-      const uint64_t last = sequences[i]->tokens() - 1;
-      tasks.push_back(sequences[i]->Task(last, 1, asked.there<float>() + i * floats,
-                                         answered.there<float>() + i * floats));
-      tasks.back().sequence = i;
-      const auto alone =
-          Compute(*folding_, shape, *sequences[i], last, 1,
-                  {queries.begin() + i * floats, queries.begin() + (i + 1) * floats});
+    for (ptrdiff_t i = 0; const auto& sequence : cascade.sequences) {
+      const auto queries = cascade.queries.begin() + i++ * floats;
+      const auto alone = Compute(*folding_, shape, *sequence, sequence->tokens() - 1, 1,
+                                 {queries, queries + floats});
       want.insert(want.end(), alone.begin(), alone.end());
     }
-    attention::Attend(*folding_, shape, There(tables.tables(), arena), tasks, *executor_);
-    answered.Fetch();
-    EXPECT_TRUE(SameBits(got, want));
+    EXPECT_TRUE(SameBits(Compute(*folding_, shape, cascade), want));
   }
 }
 

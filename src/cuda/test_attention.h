@@ -46,6 +46,61 @@ class DeviceAttentionTest : public testing::Test {
     return out;
   }
 
+  /// Sequences with a common prefix, and for each a row of queries at its last token.
+  struct Cascade {
+    std::vector<std::unique_ptr<TestSequence>> sequences{};
+    std::vector<float> queries{};  // [sequences, query_heads, key.dim]
+  };
+  static AttentionShape CascadeShape(Codec codec) {
+    return attention::MakeShape({.kv_heads = 2,
+                                 .group = 4,
+                                 .key_dim = 32,
+                                 .value_dim = 32,
+                                 .key_codec = codec,
+                                 .value_codec = codec});
+  }
+  Cascade MakeCascade(const AttentionShape& shape) {
+    constexpr uint32_t kSequences = 7;
+    Cascade cascade;
+    for (uint32_t i = 0; i < kSequences; ++i) {
+      cascade.sequences.push_back(
+          std::make_unique<TestSequence>(shape, 700 + 31 * i, false, &prng_));
+      if (i > 0) cascade.sequences[i]->ShareFirst(*cascade.sequences[0], 2 * kSplitTokens / 16);
+    }
+    const size_t floats = size_t{shape.query_heads} * shape.key.dim;
+    cascade.queries = attention::RandomFloats(kSequences * floats, &prng_);
+    return cascade;
+  }
+  /// The tasks of one call, for queries [sequences, query_heads, key.dim] and results likewise.
+  static std::vector<AttentionTask> TasksOf(const Cascade& cascade, const AttentionShape& shape,
+                                            BatchTables& tables, const float* queries, float* out) {
+    std::vector<AttentionTask> tasks;
+    for (uint32_t i = 0; i < cascade.sequences.size(); ++i) {
+      const TestSequence& sequence = *cascade.sequences[i];
+      EXPECT_TRUE(tables.Add(sequence.tables()).has_value());
+      tasks.push_back(sequence.Task(sequence.tokens() - 1, 1,
+                                    queries + size_t{i} * shape.query_heads * shape.key.dim,
+                                    out + size_t{i} * shape.query_heads * shape.value.dim));
+      tasks.back().sequence = i;
+    }
+    return tasks;
+  }
+  /// What `backend` computes for all of them in one call.
+  std::vector<float> Compute(AttentionBackend& backend, const AttentionShape& shape,
+                             Cascade& cascade) {
+    std::vector<float> out(cascade.sequences.size() * shape.query_heads * shape.value.dim, -7.0f);
+    const Mirror arena(*device_, attention::TestArena::Get().base(),
+                       attention::TestArena::Get().used_bytes());
+    const Mirror asked(*device_, cascade.queries.data(), cascade.queries.size() * sizeof(float));
+    Mirror answered(*device_, out.data(), out.size() * sizeof(float));
+    BatchTables tables;
+    const auto tasks =
+        TasksOf(cascade, shape, tables, asked.there<float>(), answered.there<float>());
+    attention::Attend(backend, shape, There(tables.tables(), arena), tasks, *executor_);
+    answered.Fetch();
+    return out;
+  }
+
   static bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
   }
