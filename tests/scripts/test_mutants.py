@@ -97,6 +97,15 @@ class Faults(unittest.TestCase):
                 self.assertGreater(len({fault.kind for fault in first}), 3)
                 self.assertFalse([fault for fault in first if "_test" in fault.path])
 
+    def test_a_folder_inside_is_sampled_once(self):
+        def paths(folder):
+            return {fault.path for fault in mutants.sample(ROOT, folder, 1)}
+
+        self.assertIn("src/codec/formats/q25-inl.h", paths("codec"))
+        self.assertIn("src/serve/http/answer.cc", paths("serve/http"))
+        self.assertFalse([path for path in paths("serve") if "/http/" in path or "/c/" in path],
+                         "a library of its own")
+
 
 class Suites(unittest.TestCase):
     def test_the_own_one_first_then_all_that_stand_on_it(self):
@@ -109,6 +118,11 @@ class Suites(unittest.TestCase):
         self.assertIn("golden_test", mutants.suites_of(ROOT, "text"))
         self.assertEqual(mutants.suites_of(ROOT, "evict")[0], "evict_test")
         self.assertNotIn("cache_test", mutants.suites_of(ROOT, "embed"))
+
+    def test_a_library_inside_a_layer_stands_on_it(self):
+        self.assertEqual(mutants.suites_of(ROOT, "serve/http"), ["http_test", "quire_app_test"])
+        for name in ("serve_test", "http_test", "engine_c_test"):
+            self.assertIn(name, mutants.suites_of(ROOT, "serve"))
 
 
 class FakeWorkshop:
