@@ -97,7 +97,7 @@ class PairCoder {
       for (uint32_t i = 0; i < kPairPoints; ++i) {
         const auto product =
             hn::Add(hn::Mul(a, hn::Set(d, kPairFirst[i])), hn::Mul(b, hn::Set(d, kPairSecond[i])));
-        const auto gain = hn::Sub(hn::Abs(product), hn::Set(d, PairCost(i)));
+        const auto gain = hn::Sub(hn::Abs(product), hn::Set(d, kPairCosts[i]));
         const auto better = hn::RebindMask(di, hn::Gt(gain, best));
         best = hn::Max(best, gain);
         index = hn::IfThenElse(better, hn::Set(di, static_cast<int32_t>(i)), index);

@@ -3,6 +3,7 @@
 #define QUIRE_CODEC_FORMATS_Q25_H_
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -77,22 +78,25 @@ constexpr PairMember PairOf(InnerAxis inner, uint32_t channel) {
   return {channel / (2 * apart) * apart + channel % apart, channel / apart % 2 != 0};
 }
 
-/// Half the squared length of a point: what its product with a value must exceed to be near.
-constexpr float PairCost(size_t i) {
-  constexpr auto kFirst = kPairFirst;
-  constexpr auto kSecond = kPairSecond;
-  return 0.5f * (kFirst[i] * kFirst[i] + kSecond[i] * kSecond[i]);
-}
+/// Half the squared length of each point: what its product with a value must exceed to be near.
+inline constexpr auto kPairCosts = [] {
+  std::array<float, kPairPoints> costs{};
+  for (uint32_t i = 0; i < kPairPoints; ++i) {
+    costs[i] = 0.5f * (kPairFirst[i] * kPairFirst[i] + kPairSecond[i] * kPairSecond[i]);
+  }
+  return costs;
+}();
 
 /// The nearest point of two scaled values, the first of equally near ones.
 constexpr uint8_t PairCode(float first, float second) {
   constexpr auto kFirst = kPairFirst;
   constexpr auto kSecond = kPairSecond;
+  constexpr auto kCosts = kPairCosts;
   float best = -std::numeric_limits<float>::max();
   uint32_t code = 0;
   for (uint32_t i = 0; i < kPairPoints; ++i) {
     const float product = first * kFirst[i] + second * kSecond[i];
-    const float gain = std::fabs(product) - PairCost(i);
+    const float gain = std::fabs(product) - kCosts[i];
     if (!(gain > best)) continue;
     best = gain;
     code = i | std::bit_cast<uint32_t>(product) >> 31 << 4;
