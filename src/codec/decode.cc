@@ -48,13 +48,13 @@ void DecodeRowsOfTarget(const StreamLayout& sealed, const std::byte* slot, uint3
     for (uint32_t begin = 0; begin < sealed.dim; begin += kDecodeDims) {
       const uint32_t dims = std::min(kDecodeDims, sealed.dim - begin);
       Unpack(sealed, plane, first, begin, dims, columns, rows);
-      for (uint32_t t = rows_begin; t < rows_end; ++t) {
-        const Scaling scaling(sealed, slot, head, t);
-        float* const to = out + uint64_t{t - token} * sealed.dim + begin;
-        WithFormat(sealed.codec, [&](auto format) HWY_ATTR {
+      WithFormat(sealed.codec, [&](auto format) HWY_ATTR {
+        for (uint32_t t = rows_begin; t < rows_end; ++t) {
+          const Scaling scaling(sealed, slot, head, t);
+          float* const to = out + uint64_t{t - token} * sealed.dim + begin;
           ScaleRow<decltype(format)>(rows[t - first], dims, scaling.scale, scaling.mid, to);
-        });
-      }
+        }
+      });
     }
   }
 #endif
