@@ -160,11 +160,11 @@ class Judging(unittest.TestCase):
         self.path.write_text(self.TEXT)
         self.workshop = FakeWorkshop(self.path)
 
-    def run_folder(self, count=100):
+    def run_folder(self, count=100, nearest=None):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             result = mutants.run_folder(self.root, "pool", mutants.Judge(self.root, self.workshop),
-                                        count, seed=1)
+                                        count, seed=1, nearest=nearest)
         return result, said.getvalue()
 
     def test_counts_what_is_noticed_and_names_what_is_not(self):
@@ -180,6 +180,11 @@ class Judging(unittest.TestCase):
 
     def test_stops_at_the_count(self):
         self.assertEqual(self.run_folder(count=1)[0]["judged"], 1)
+
+    def test_only_the_nearest_suites_when_asked(self):
+        result, _ = self.run_folder(nearest=1)
+        self.assertEqual((result["judged"], result["noticed"]), (3, 1))
+        self.assertNotIn("cache_test", self.workshop.built)
 
     def test_a_suite_that_fails_without_a_fault_proves_nothing(self):
         self.path.write_text(self.TEXT.replace("Drop(x);", "Drop(y);"))
