@@ -110,32 +110,29 @@ uint32_t RadixTree::Find(RootId root, BlockId after, std::span<const TokenId> to
   const uint64_t wanted = tokens.size() / block_tokens_;
   uint64_t found = 0;
   uint32_t number = root.number();
+  uint64_t begin = 0;     // of the node's run, what is left to look at
+  uint64_t compared = 0;  // blocks from there on that are known to be the same
   if (!after.is_none()) {
-    // What is left of the block's own run.
     const Location& location = LocationOf(after);
-    const Node& node = nodes_[location.node];
-    QUIRE_CHECK(node.root == root.number());
-    const uint64_t next = OffsetOf(location) + uint64_t{1};
-    const uint64_t rest = std::min<uint64_t>(node.blocks.size() - next, wanted);
-    found =
-        EqualBlocks(node.tokens.data() + next * block_tokens_, tokens.data(), rest, block_tokens_);
-    path.insert(path.end(), node.blocks.data() + next, node.blocks.data() + next + found);
-    if (next + found < node.blocks.size()) return static_cast<uint32_t>(found);
     number = location.node;
+    begin = OffsetOf(location) + uint64_t{1};
+    QUIRE_CHECK(nodes_[number].root == root.number());
   }
-  while (found < wanted) {
+  while (true) {
+    const Node& node = nodes_[number];
+    const uint64_t rest = std::min<uint64_t>(node.blocks.size() - begin, wanted - found);
+    const uint64_t equal =
+        compared + EqualBlocks(node.tokens.data() + (begin + compared) * block_tokens_,
+                               tokens.data() + (found + compared) * block_tokens_, rest - compared,
+                               block_tokens_);
+    path.insert(path.end(), node.blocks.data() + begin, node.blocks.data() + begin + equal);
+    found += equal;
+    if (begin + equal < node.blocks.size() || found == wanted) break;
     const auto child = FindChildNode(number, tokens.subspan(found * block_tokens_, block_tokens_));
     if (!child) break;
     number = *child;
-    const Node& node = nodes_[number];
-    // The lookup has compared the first block.
-    const uint64_t rest = std::min<uint64_t>(node.blocks.size(), wanted - found) - 1;
-    const uint64_t equal =
-        1 + EqualBlocks(node.tokens.data() + block_tokens_,
-                        tokens.data() + (found + 1) * block_tokens_, rest, block_tokens_);
-    path.insert(path.end(), node.blocks.data(), node.blocks.data() + equal);
-    found += equal;
-    if (equal < node.blocks.size()) break;
+    begin = 0;
+    compared = 1;  // by the lookup
   }
   return static_cast<uint32_t>(found);
 }
