@@ -339,6 +339,18 @@ TEST(Registry, ACacheMadeWhileTheBudgetGrowsGrowsToo) {
   world.ExpectHolds(*late, history);
 }
 
+TEST(Registry, ACacheMadeWhileTheBudgetIsSmallGrowsToWhatTheBudgetWas) {
+  World world(20);
+  Must(world.registry->Resize(world.BytesFor(4)));
+  OwnerOptions left_out;
+  left_out.checkpoint_layers = {1};
+  const auto late = world.Get(Training{"late", 1}, left_out);
+  Must(world.registry->Resize(world.BytesFor(20)));
+  const auto history = SomeTokens(18 * kBlock, 1);
+  Must(world.Feed(*late, history));
+  world.ExpectHolds(*late, history);
+}
+
 // What it had room for before is somebody else's now: it must ask for room again.
 TEST(Registry, AClearedOwnerHasNoRoomLeft) {
   World world(12);
