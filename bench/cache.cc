@@ -1,6 +1,6 @@
 // Calls on a live cache, one thread: finding a prompt beside comparing its tokens, writing rows
-// beside copying them, publishing them beside reading them, as their checksum does; and how long
-// the cache's lock is held meanwhile.
+// beside copying them, publishing them beside reading them, as their checksum does, a token behind
+// many beside one behind few; and how long the cache's lock is held meanwhile.
 #include "quire/cache.h"
 
 #include <fmt/format.h>
@@ -211,6 +211,65 @@ Case WritingCase(const std::string& verb, Codec codec, double (Writer::*work)(ui
           }};
 }
 
+/// A sequence that grows by a token at a time behind so many others, of as few bytes as can be.
+class Grower {
+ public:
+  static constexpr uint32_t kTokens = 256;  // of a slice
+
+  explicit Grower(uint32_t before) : before_(before) {
+    std::vector<TokenId> tokens(before);
+    for (TokenId& token : tokens) token = next_token_++;
+    Grow(tokens);
+  }
+
+  /// Seconds to append and commit a slice's tokens, which go again.
+  double GrowSlice() {
+    for (TokenId& token : tokens_) token = next_token_++;
+    const double seconds = SecondsOf(*alone_, [&] {
+      for (const TokenId& token : tokens_) Grow({&token, 1});
+    });
+    Must(sequence_->Rollback(before_));
+    return seconds;
+  }
+
+ private:
+  static constexpr uint32_t kHeadDim = 8;
+
+  void Grow(std::span<const TokenId> tokens) {
+    const RowsView rows{.data = zeros_.data(), .dtype = Codec::kF16, .token_stride = kHeadDim};
+    Must(sequence_->Append(
+        0, {.key = rows, .value = rows, .tokens = static_cast<uint32_t>(tokens.size())}));
+    Must(sequence_->Commit(tokens));
+  }
+
+  const std::unique_ptr<Executor> alone_ = MakePinnedPool(1);
+  const uint32_t before_;
+  const std::unique_ptr<Cache> cache_ =
+      Must(Cache::Create({.geometry = Geometry::Uniform(1, 1, kHeadDim),
+                          .profile = NumericProfile::Uniform(Codec::kF16, 16),
+                          .hot_bytes = uint64_t{64} << 20}));
+  const Identity identity_{};
+  TokenId next_token_ = 1;
+  std::vector<uint16_t> zeros_ = std::vector<uint16_t>((uint64_t{before_} + 1) * kHeadDim);
+  std::vector<TokenId> tokens_ = std::vector<TokenId>(kTokens);
+  const std::unique_ptr<Sequence> sequence_ = Must(cache_->Open(
+      Must(cache_->Acquire({.identity = &identity_, .tokens = std::span(&tokens_[0], 1)})),
+      {.reserve_tokens = before_ + uint64_t{kTokens}}));
+};
+
+Case GrowingCase(uint32_t before) {
+  return {.name = fmt::format("grow/{}/t1", before), .prepare = [=]() -> Result<Subject> {
+            const auto behind_many = std::make_shared<Grower>(before);
+            const auto behind_few = std::make_shared<Grower>(Grower::kTokens);
+            return Timed{.unit = "ns a token",
+                         .less_is_better = true,
+                         .amount = 1e9 / Grower::kTokens,
+                         .slice = fmt::format("{} tokens, one at a time", Grower::kTokens),
+                         .work = [=](uint32_t) { return behind_many->GrowSlice(); },
+                         .floor = [=](uint32_t) { return behind_few->GrowSlice(); }};
+          }};
+}
+
 }  // namespace
 
 std::vector<Case> CacheCases(const Options&) {
@@ -222,6 +281,7 @@ std::vector<Case> CacheCases(const Options&) {
     cases.push_back(
         WritingCase("commit", codec, &Writer::Commit, &Writer::Read, &Writer::HeldText));
   }
+  cases.push_back(GrowingCase(65'536));
   AddHoldCases(cases);
   return cases;
 }
