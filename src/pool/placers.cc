@@ -169,11 +169,11 @@ void Buddy::TakeAt(SlotRun run) {
   for (uint64_t slot = run.first.number(); slot < End(run);) {
     const uint32_t order = OrderOfFreeBlockAround(static_cast<uint32_t>(slot));
     const auto number = static_cast<uint32_t>(slot >> order);
-    const uint64_t begin = uint64_t{number} << order;
-    const uint64_t end = begin + (uint64_t{1} << order);
+    // The slot before is taken, or of the block before: so the block begins here.
+    QUIRE_DCHECK(uint64_t{number} << order == slot);
+    const uint64_t end = slot + (uint64_t{1} << order);
     TakeBlock(order, number);
-    // What the block has beside the run stays free.
-    PutRange(begin, slot);
+    // What the block has behind the run stays free.
     PutRange(std::min(End(run), end), end);
     slot = end;
   }
