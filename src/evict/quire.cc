@@ -167,8 +167,7 @@ void QuirePolicy::Evict(BlockId block) {
   const BlockId parent = order_.Remove(block);
   records_->Prefetch(parent);  // mostly goes next
   has_evicted_ = true;
-  order_.Forget(block);
-  (*records_)[block] = {};
+  (*records_)[block] = {};  // so what the order remembers of it is not asked for
   --resident_;
 }
 
