@@ -36,7 +36,8 @@ Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& optio
   }
   if (options.warm_bytes > 0) {
     auto warm = std::make_unique<tier::WarmStore>(
-        tier::WarmOptions{.bytes_cap = options.warm_bytes}, SystemClock(), std::move(store));
+        tier::WarmOptions{.bytes_cap = options.warm_bytes, .allocator = options.host_allocator},
+        SystemClock(), std::move(store));
     state->warm = warm.get();
     store = std::move(warm);
   }
@@ -80,6 +81,7 @@ DiskStoreStats DiskStore::stats() const {
     stats.warm_records = warm.records;
     stats.warm_bytes = warm.bytes;
     stats.warm_loads = warm.loads;
+    stats.warm_pinned_bytes = warm.pinned_bytes;
   }
   return stats;
 }
