@@ -1,4 +1,5 @@
-// What the cache does with the bytes of blocks. Memory that the host cannot reach brings its own.
+// What the cache does with the bytes of blocks. Memory that the host cannot reach brings its own,
+// and memory of the host through which bytes pass on their way.
 #ifndef QUIRE_BLOCK_OPS_H_
 #define QUIRE_BLOCK_OPS_H_
 
@@ -8,7 +9,7 @@
 
 #include "quire/attention_types.h"
 #include "quire/env.h"
-#include "quire/host_allocator.h"
+#include "quire/error.h"
 #include "quire/sequence.h"
 
 namespace [[gnu::visibility("default")]] quire {
@@ -26,6 +27,29 @@ struct TokensInBlock {
   uint32_t count = 0;  // begin + count <= block_tokens
 };
 
+/// Memory of the host for bytes on their way to and from a device.
+///
+/// Threads: any
+class HostAllocator {
+ public:
+  virtual ~HostAllocator() = default;
+
+  /// "cuda:0".
+  virtual std::string_view name() const = 0;
+  /// Whether a device copies to and from this memory while the host goes on: pinned memory.
+  virtual bool pinned() const = 0;
+  /// Aligned to 4,096 bytes. It may hold up the device: whoever needs memory asks once and keeps
+  /// it.
+  /// Errors: kNoSpace with the number of bytes asked for
+  virtual Result<std::byte*> Allocate(uint64_t bytes) = 0;
+  virtual void Free(std::byte* memory, uint64_t bytes) = 0;
+};
+
+/// Ordinary memory, whose pages become resident at first write.
+///
+/// Lifetime: that of the program
+HostAllocator& PlainHostAllocator();
+
 /// Which way bytes go between the host's memory and slots.
 enum class CopyWay : uint8_t { kIn, kOut };
 
@@ -33,12 +57,12 @@ enum class CopyWay : uint8_t { kIn, kOut };
 /// to know that an operation is over asks for a fence. Slots are addresses in the memory that the
 /// cache was given; all other pointers are the host's.
 ///
-/// Operations other than CopyIn and CopyOut take place one after the other, each after all that were
-/// enqueued before it, on whatever thread. A CopyIn or CopyOut takes place after every operation
-/// that was enqueued before it, so it finds what was written and follows what read; but nothing that
-/// is enqueued after it waits for it, neither operations nor other copies. So whoever copies holds
-/// the slot, and nobody uses what CopyIn writes, or changes what CopyOut reads, before a fence of
-/// RecordCopies after the copy is done.
+/// Operations other than CopyIn and CopyOut take place one after the other, each after all that
+/// were enqueued before it, on whatever thread. A CopyIn or CopyOut takes place after every
+/// operation that was enqueued before it, so it finds what was written and follows what read; but
+/// nothing that is enqueued after it waits for it, neither operations nor other copies. So whoever
+/// copies holds the slot, and nobody uses what CopyIn writes, or changes what CopyOut reads, before
+/// a fence of RecordCopies after the copy is done.
 ///
 /// The results are those of the host's operations, bit for bit: blocks written by one and by the
 /// other have the same checksums.

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "quire/error.h"
-#include "quire/host_allocator.h"
 #include "quire/identity.h"
 
 namespace quire::cache {
@@ -32,6 +31,7 @@ struct StoreState;
 
 namespace [[gnu::visibility("default")]] quire {
 
+class HostAllocator;
 class Plan;
 
 struct DiskStoreOptions {
@@ -70,9 +70,9 @@ struct DiskStoreStats {
   uint64_t in_flight = 0;         // requests of the disk
   uint64_t writes_pending = 0;    // records given to it that are not durable yet
   bool disk_full = false;
-  uint64_t warm_records = 0;  // in the memory in front of the disk
-  uint64_t warm_bytes = 0;    // of these, with their bookkeeping
-  uint64_t warm_loads = 0;    // loads that it answered
+  uint64_t warm_records = 0;       // in the memory in front of the disk
+  uint64_t warm_bytes = 0;         // of these, with their bookkeeping
+  uint64_t warm_loads = 0;         // loads that it answered
   uint64_t warm_pinned_bytes = 0;  // of the memory taken for them: all that was asked for, or none
   // Loads by their time: entry i counts [2^i, 2^(i+1)) microseconds.
   std::array<uint64_t, 32> load_us_log2{};

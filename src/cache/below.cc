@@ -189,8 +189,7 @@ Result<bool> Storing::WriteNext(uint32_t most, const Writer& write, uint64_t& fa
   }
   if (all.empty()) return false;
   BlockOps& ops = cache_.slots().ops();
-  const auto there =
-      staging == nullptr ? ops.Synchronize() : ops.SynchronizeCopies(CopyWay::kOut);
+  const auto there = staging == nullptr ? ops.Synchronize() : ops.SynchronizeCopies(CopyWay::kOut);
   if (!there) {
     failed = all.size();
     return std::unexpected(there.error());

@@ -71,9 +71,9 @@ class Storing {
     std::vector<uint32_t> crcs{};  // of each
   };
   using Writer = std::function<void(const BlockToWrite& block, const Sections& sections)>;
-  /// Calls write() with the next blocks, at most so many forms: whether there were any. A block that
-  /// does not have its checksum any more is quarantined instead, and those after it are offered
-  /// again.
+  /// Calls write() with the next blocks, at most so many forms: whether there were any. A block
+  /// that does not have its checksum any more is quarantined instead, and those after it are
+  /// offered again.
   ///
   /// Errors: kIo names the device that failed before their bytes were on the host: `failed` forms
   ///         are not written

@@ -47,9 +47,9 @@ struct Loads::Get {
   std::vector<uint32_t> crcs{};  // of each
   // Where the host cannot reach the slots:
   tier::Staging* staging = nullptr;
-  std::optional<uint32_t> chunk{};     // of it
-  PerClass<const std::byte*> host{};   // in the chunk
-  std::unique_ptr<Fence> in_slots{};   // when what came is there
+  std::optional<uint32_t> chunk{};    // of it
+  PerClass<const std::byte*> host{};  // in the chunk
+  std::unique_ptr<Fence> in_slots{};  // when what came is there
 };
 
 /// A job under way.

@@ -152,8 +152,9 @@ Result<void> Mover::Flush() {
   {
     MutexLock lock(mutex_);
     if (!device_error_.empty()) {
-      return Fail(ErrorCode::kIo, fmt::format("store: {} blocks could not be read to be written: {}",
-                                              dropped, device_error_));
+      return Fail(ErrorCode::kIo,
+                  fmt::format("store: {} blocks could not be read to be written: {}", dropped,
+                              device_error_));
     }
   }
   return Fail(

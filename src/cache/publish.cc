@@ -154,7 +154,7 @@ void AddTwins(State& state, const PublishLocation& location, std::span<const Blo
 
 // Where memory runs out the answers end as where something stands in the way.
 Result<void> Publishing::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
-                         std::vector<Published>& answers) {
+                                 std::vector<Published>& answers) {
   answers.clear();
   answers.reserve(blocks.size());
   Result<void> published;
@@ -171,7 +171,7 @@ Result<void> Publishing::Publish(const PublishLocation& location, std::span<NewB
 }
 
 Result<void> Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
-                             std::vector<Published>& answers) {
+                                     std::vector<Published>& answers) {
   // True: go on with blocks[answers.size()].
   const auto add = [&](const Published& answer) {
     answers.push_back(answer);

@@ -36,8 +36,9 @@ struct PublishLocation {
 /// Blocks that are read at once at most: enough that a copy to the host is worth waiting for.
 inline constexpr uint32_t kReadingMax = 8;
 
-/// Slots of blocks whose bytes are read without the lock and without a hold, to be verified, written
-/// or moved: who evicts a block does not wait, but its slots are free only when they have been read.
+/// Slots of blocks whose bytes are read without the lock and without a hold, to be verified,
+/// written or moved: who evicts a block does not wait, but its slots are free only when they have
+/// been read.
 struct Reading {
   uint32_t count = 0;  // blocks; 0: nothing is being read
   std::array<PerClass<SlotId>, kReadingMax> slots{};

@@ -122,9 +122,9 @@ class ProtectedMemory final : public DeviceMemory {
   std::vector<Region> regions_ QUIRE_GUARDED_BY(mutex_);
 };
 
-/// The host's operations through the window, each some time after it was enqueued: when its fence is
-/// asked or waited for, or when the seed says so. Copies from and to the host run on streams of their
-/// own, as late and as early as the contract of BlockOps allows.
+/// The host's operations through the window, each some time after it was enqueued: when its fence
+/// is asked or waited for, or when the seed says so. Copies from and to the host run on streams of
+/// their own, as late and as early as the contract of BlockOps allows.
 ///
 /// Threads:  any
 /// Lifetime: the memory must outlive it, and it its fences
@@ -181,7 +181,8 @@ class DelayedOps final : public BlockOps {
   }
   void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
     streams_.Order(kOperations, kOut);
-    Enqueue([this, slot, pieces, host] { host_.CopyOut(memory_.Window(slot), pieces, host); }, kOut);
+    Enqueue([this, slot, pieces, host] { host_.CopyOut(memory_.Window(slot), pieces, host); },
+            kOut);
   }
   void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
     streams_.Order(kOperations, kIn);

@@ -15,10 +15,9 @@ Result<std::unique_ptr<Backend>> Backend::Make(std::string name, std::unique_ptr
   auto backend = std::unique_ptr<Backend>(new Backend(arithmetic));
   backend->device_ = std::move(device);
   backend->driver_ = std::move(driver);
-  backend->memory_ =
-      backend->driver_ == nullptr
-          ? MakeEmulatedMemory(*backend->device_)
-          : MakeGranuleMemory(std::move(name), *backend->driver_, *backend->device_);
+  backend->memory_ = backend->driver_ == nullptr
+                         ? MakeEmulatedMemory(*backend->device_)
+                         : MakeGranuleMemory(std::move(name), *backend->driver_, *backend->device_);
   QUIRE_ASSIGN(backend->ops_, MakeBlockOps(*backend->device_));
   return backend;
 }

@@ -190,12 +190,13 @@ class DeviceBlockOps final : public BlockOps {
       staged.fence = device_.Record();
       float* const to =
           out + piece.head_begin * out_head_stride + uint64_t{piece.token_begin} * stream.dim;
-      Expect({.from = staged.bytes,
-              .to = reinterpret_cast<std::byte*>(to),
-              .shape = {.count = piece.heads,
-                        .bytes = head_bytes,
-                        .from_stride_bytes = head_bytes,
-                        .to_stride_bytes = static_cast<uint64_t>(out_head_stride) * sizeof(float)}});
+      Expect(
+          {.from = staged.bytes,
+           .to = reinterpret_cast<std::byte*>(to),
+           .shape = {.count = piece.heads,
+                     .bytes = head_bytes,
+                     .from_stride_bytes = head_bytes,
+                     .to_stride_bytes = static_cast<uint64_t>(out_head_stride) * sizeof(float)}});
       staged.results_end = expected_;
     }
   }

@@ -265,7 +265,9 @@ TEST_F(CudaBlockOps, ResultsThatNobodyWaitsForComeAllTheSame) {
 struct Late {
   explicit Late(uint64_t seed) : streams("emulated", seed) {}
 
-  std::byte* Slot(uint64_t bytes) { return static_cast<std::byte*>(device->Allocate(bytes).value()); }
+  std::byte* Slot(uint64_t bytes) {
+    return static_cast<std::byte*>(device->Allocate(bytes).value());
+  }
 
   LateStreams streams;
   std::unique_ptr<Device> device = MakeHostDevice(&streams);

@@ -1,4 +1,5 @@
-// What the backends of this layer ask of a device: memory, copies and launches on its streams. The one of CUDA is cuda_device.cc; tests have one that runs kernels on the host.
+// What the backends of this layer ask of a device: memory, copies and launches on its streams. The
+// one of CUDA is cuda_device.cc; tests have one that runs kernels on the host.
 #ifndef QUIRE_CUDA_DEVICE_H_
 #define QUIRE_CUDA_DEVICE_H_
 
@@ -11,9 +12,9 @@
 #include "cuda/floors.h"
 #include "cuda/mma_attend.h"
 #include "cuda/model.h"
+#include "quire/block_ops.h"
 #include "quire/env.h"
 #include "quire/error.h"
-#include "quire/host_allocator.h"
 
 namespace quire::cuda {
 

@@ -169,7 +169,8 @@ class HostDevice final : public Device {
     Run(kFloorBlocks, kFloorThreads, 0, [args](Thread& self) { MultiplyFloor(self, args); });
   }
   void Launch(const MatrixFloorArgs& args) override {
-    Run(kMatrixFloorBlocks, kMatrixFloorWarps, 0, [args](Thread& self) { MatrixFloor(self, args); });
+    Run(kMatrixFloorBlocks, kMatrixFloorWarps, 0,
+        [args](Thread& self) { MatrixFloor(self, args); });
   }
 
  private:

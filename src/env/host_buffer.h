@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "quire/host_allocator.h"
+#include "quire/block_ops.h"
 
 namespace quire {
 

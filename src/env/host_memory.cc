@@ -10,8 +10,8 @@
 
 #include "base/bits.h"
 #include "base/check.h"
+#include "quire/block_ops.h"
 #include "quire/env.h"
-#include "quire/host_allocator.h"
 
 namespace quire {
 namespace {
@@ -125,9 +125,8 @@ class PlainAllocator final : public HostAllocator {
     void* const mapping = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping != MAP_FAILED) return static_cast<std::byte*>(mapping);
-    return Fail(ErrorCode::kNoSpace,
-                fmt::format("cpu: cannot allocate {} bytes: {}", bytes,
-                            std::generic_category().message(errno)));
+    return Fail(ErrorCode::kNoSpace, fmt::format("cpu: cannot allocate {} bytes: {}", bytes,
+                                                 std::generic_category().message(errno)));
   }
   void Free(std::byte* memory, uint64_t bytes) override {
     QUIRE_CHECK(::munmap(memory, bytes) == 0);

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "quire/host_allocator.h"
+#include "quire/block_ops.h"
 
 namespace quire {
 

@@ -1,5 +1,6 @@
 // The memory that bytes pass through on their way to and from a disk or a device: aligned chunks of
-// one size, taken and given back. All of it is there from the start, so that nothing in flight is uncounted.
+// one size, taken and given back. All of it is there from the start, so that nothing in flight is
+// uncounted.
 #ifndef QUIRE_TIER_STAGING_H_
 #define QUIRE_TIER_STAGING_H_
 

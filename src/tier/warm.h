@@ -12,8 +12,8 @@
 
 #include "base/mutex.h"
 #include "env/host_buffer.h"
+#include "quire/block_ops.h"
 #include "quire/env.h"
-#include "quire/host_allocator.h"
 #include "tier/arena.h"
 #include "tier/store.h"
 
@@ -29,10 +29,10 @@ struct WarmStats {
   uint64_t bytes = 0;  // with their bookkeeping
   uint64_t bytes_cap = 0;
   uint64_t pinned_bytes = 0;  // of bytes_cap: all of it, or none
-  uint64_t loads = 0;     // answered from memory
-  uint64_t evicted = 0;   // the least recently used, for room
-  uint64_t damaged = 0;   // their bytes had changed: forgotten
-  uint64_t promoted = 0;  // came from the store below when they were loaded whole
+  uint64_t loads = 0;         // answered from memory
+  uint64_t evicted = 0;       // the least recently used, for room
+  uint64_t damaged = 0;       // their bytes had changed: forgotten
+  uint64_t promoted = 0;      // came from the store below when they were loaded whole
 };
 
 /// Keeps what is put and what is loaded whole from the store below, the least recently used going

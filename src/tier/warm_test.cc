@@ -270,8 +270,8 @@ TEST_F(WarmTest, WithoutPinnedMemoryItIsAsGood) {
   PinnedMemory pinned;
   pinned.empty = true;
   testing::internal::CaptureStderr();
-  warm_ = std::make_unique<WarmStore>(
-      WarmOptions{.bytes_cap = BytesFor(3), .allocator = &pinned}, clock_, nullptr);
+  warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(3), .allocator = &pinned},
+                                      clock_, nullptr);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("the warm tier: test: cannot pin"), std::string::npos) << said;
   EXPECT_EQ(warm_->warm_stats().pinned_bytes, 0u);
@@ -284,7 +284,8 @@ TEST_F(WarmTest, WithoutPinnedMemoryItIsAsGood) {
 TEST_F(WarmTest, LongRecordsFindRoomAmongShortOnes) {
   OpenAlone(8);
   std::vector<RecordLayout> layouts;
-  for (const uint64_t bytes : {5'000u, 9'000u, 30'000u}) layouts.push_back(TestLayout(16, 2, bytes));
+  for (const uint64_t bytes : {5'000u, 9'000u, 30'000u})
+    layouts.push_back(TestLayout(16, 2, bytes));
   Prng prng(11);
   std::map<uint64_t, size_t> put;  // layouts by record
   for (uint64_t i = 1; i <= 300; ++i) {
@@ -297,7 +298,9 @@ TEST_F(WarmTest, LongRecordsFindRoomAmongShortOnes) {
     const uint64_t asked = 1 + prng.NextBelow(i);
     if (!put.contains(asked)) continue;
     const TestRecord record(asked, layouts[put[asked]]);
-    if (WarmHas(record)) ASSERT_EQ(LoadWarm(record).outcome, kOk) << "record " << asked;
+    if (WarmHas(record)) {
+      ASSERT_EQ(LoadWarm(record).outcome, kOk) << "record " << asked;
+    }
   }
   EXPECT_GT(warm_->warm_stats().evicted, 100u);
 }
