@@ -567,17 +567,16 @@ Result<Subject> Move(cuda::Backend& backend, uint32_t layers, uint64_t count, Co
   auto move = std::make_shared<DeviceMove>(backend, layers, count);
   const bool in = way == CopyWay::kIn;
   if (in) move->WriteBelow();
-  return Timed{
-      .unit = "GB/s",
-      .amount = static_cast<double>(move->context.bytes()) * 1e-9,
-      .slice = fmt::format(in ? "{} tokens of {} layers come from the warm tier into the "
-                                "cache on a device: Acquire, Load, Take"
-                              : "{} tokens of {} layers go from the cache on a device into "
-                                "the warm tier: published before, now Flush",
-                           count, layers),
-      .work = [=](uint32_t) { return in ? move->Load() : move->WriteBelow(); },
-      .floor = [=](uint32_t) { return move->CopyAll(way); },
-      .note = [=] { return move->Note(); }};
+  return Timed{.unit = "GB/s",
+               .amount = static_cast<double>(move->context.bytes()) * 1e-9,
+               .slice = fmt::format("{} tokens of {} layers {}", count, layers,
+                                    in ? "come from the warm tier into the cache on a device: "
+                                         "Acquire, Load, Take"
+                                       : "go from the cache on a device into the warm tier: "
+                                         "published before, now Flush"),
+               .work = [=](uint32_t) { return in ? move->Load() : move->WriteBelow(); },
+               .floor = [=](uint32_t) { return move->CopyAll(way); },
+               .note = [=] { return move->Note(); }};
 }
 
 }  // namespace

@@ -19,7 +19,6 @@ namespace {
 
 constexpr uint64_t kStatesBytes = uint64_t{256} << 20;  // of a wave
 constexpr uint32_t kBlocksWanted = 4096;
-constexpr uint64_t kSentBytes = uint64_t{256} << 10;  // of a call's arguments, at once
 constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
 class DeviceAttention final : public AttentionBackend {
@@ -27,7 +26,7 @@ class DeviceAttention final : public AttentionBackend {
   DeviceAttention(Device& device, const AttentionOptions& options)
       : device_(device),
         options_(options),
-        sender_(device, kSentBytes),
+        sender_(device),
         arguments_(device),
         tables_(device),
         states_(device),

@@ -17,8 +17,7 @@ using model::ModelConfig;
 using model::PackedMatrix;
 using model::Rows;
 
-constexpr uint32_t kLogitRows = 64;                   // at a time
-constexpr uint64_t kSentBytes = uint64_t{256} << 10;  // of tokens and angles, at once
+constexpr uint32_t kLogitRows = 64;  // at a time
 
 constexpr Round RoundOf(ComputeType type) { return static_cast<Round>(type); }
 static_assert(RoundOf(ComputeType::kF32) == Round::kF32 &&
@@ -31,7 +30,7 @@ class DeviceOperators final : public model::Operators {
       : device_(device),
         model_(model),
         arithmetic_(arithmetic),
-        sender_(device, kSentBytes),
+        sender_(device),
         tokens_(device),
         angles_(device),
         wanted_(device),

@@ -19,8 +19,10 @@ namespace quire::cuda {
 /// Threads: one at a time
 class Sender {
  public:
+  static constexpr uint64_t kPieceBytes = uint64_t{256} << 10;
+
   /// Throws std::bad_alloc.
-  Sender(Device& device, uint64_t piece_bytes)
+  explicit Sender(Device& device, uint64_t piece_bytes = kPieceBytes)
       : device_(device),
         piece_bytes_(piece_bytes),
         memory_(device.host_allocator(), kPieces * piece_bytes, "copies to a device") {}
