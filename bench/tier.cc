@@ -522,6 +522,7 @@ struct DeviceMove {
         here(of.device().host_allocator(), context.bytes(), "the floor of a bench") {
     std::ranges::fill(here.bytes(), std::byte{1});
     Must(there.Reserve(context.bytes()));
+    Must(backend.device().Synchronize());  // it is there in the order of that stream
     CopyAll(CopyWay::kIn);
   }
   /// Seconds.
