@@ -38,7 +38,7 @@ class HoldWatch {
 class LockedState {
  public:
   /// `shared`, which pays too, and `mover` may be null.
-  /// Errors: as Slots::Create; as RecordShapes::Create, with a mover
+  /// Errors: as Slots::Create; with a mover as RecordShapes::Create, kNoSpace no host memory
   static Result<std::unique_ptr<LockedState>> Create(CacheOptions options, SlotClasses classes,
                                                      quota::Ledger* shared, Mover* mover);
   /// Waits for the fences that holds were left with.
@@ -98,7 +98,7 @@ class LockedState {
 
  private:
   LockedState(CacheOptions options, SlotClasses classes, Mover* mover);
-  void MakeStaging();
+  Result<void> MakeStaging();
 
   /// As With, whatever fences say.
   template <typename Verb>

@@ -332,11 +332,12 @@ bool Mover::WriteSome() {
     uint32_t put = 0;
     const auto wrote = source.cache->WriteNext(
         static_cast<uint32_t>(std::min<uint64_t>(left, source.due)),
-        [&](const BlockToWrite& block, const Storing::Sections& sections) {
-          ++put;
-          if (block.is_last && source.due > 0) --source.due;
-          Put(*source.cache, block, sections);
-        },
+        [&](const BlockToWrite& block, const Storing::Sections& sections)
+            QUIRE_REQUIRES(tick_mutex_) {
+              ++put;
+              if (block.is_last && source.due > 0) --source.due;
+              Put(*source.cache, block, sections);
+            },
         failed);
     if (!wrote) {
       EndUnread(failed, wrote.error());

@@ -148,7 +148,7 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
   const size_t for_quota = victims.size();
   // The next one that may go for the others' sake; the end: there is none.
   auto next = records_.begin();
-  const auto take_next = [&] {
+  const auto take_next = [&]() QUIRE_REQUIRES(mutex_) {
     for (; next != records_.end(); ++next) {
       const auto chosen = victims.begin() + static_cast<ptrdiff_t>(for_quota);
       if (std::find(victims.begin(), chosen, next) != chosen) continue;
@@ -168,7 +168,7 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
     if (!take_next()) return std::nullopt;
   }
   size_t given = 0;
-  const auto give = [&] {
+  const auto give = [&]() QUIRE_REQUIRES(mutex_) {
     for (; given < victims.size(); ++given) {
       arena_.Give(victims[given]->at, victims[given]->size_bytes);
     }
