@@ -198,7 +198,7 @@ bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& 
   TouchUsed();
   worked = WriteSome() || worked;
   worked = StartFlushes() || worked;
-  store_->Tick(done_, worked ? 0 : wait_us);
+  store_->Tick(done_, worked || load_counters_.landing > 0 ? 0 : wait_us);
   worked = worked || !done_.empty();
   HandleDone();
   worked = loads_.Advance() || worked;

@@ -203,8 +203,11 @@ class DeviceBlockOps final : public BlockOps {
 
   std::unique_ptr<Fence> Record() override {
     MutexLock lock(mutex_);
-    auto fence = device_.Record();
-    if (fence != nullptr) return std::make_unique<ResultsFence>(*this, std::move(fence), expected_);
+    auto done = device_.Record();
+    std::unique_ptr<Fence> fence;
+    if (done != nullptr) fence.reset(new (std::nothrow) ResultsFence(*this, done, expected_));
+    if (fence != nullptr) return fence;
+    if (done != nullptr) done->Wait();
     DeliverUpTo(expected_);
     return nullptr;
   }
@@ -225,7 +228,8 @@ class DeviceBlockOps final : public BlockOps {
   /// Of the device, with the results before it.
   class ResultsFence final : public Fence {
    public:
-    ResultsFence(DeviceBlockOps& ops, std::unique_ptr<Fence> device, uint64_t results_end)
+    // Takes `device`.
+    ResultsFence(DeviceBlockOps& ops, std::unique_ptr<Fence>& device, uint64_t results_end)
         : ops_(ops), device_(std::move(device)), results_end_(results_end) {}
     bool IsDone() const override {
       if (!device_->IsDone()) return false;

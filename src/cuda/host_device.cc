@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -91,7 +92,10 @@ class HostDevice final : public Device {
   }
   std::unique_ptr<Fence> Record(Stream stream) override {
     if (streams_ == nullptr) return nullptr;
-    return std::make_unique<LateFence>(*streams_, streams_->Now(Number(stream)));
+    const LateStreams::Mark mark = streams_->Now(Number(stream));
+    std::unique_ptr<Fence> fence(new (std::nothrow) LateFence(*streams_, mark));
+    if (fence == nullptr) streams_->RunUpTo(mark);
+    return fence;
   }
   Result<void> outcome() const override {
     return streams_ == nullptr ? Result<void>() : streams_->outcome();

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -165,7 +166,11 @@ class CudaDevice final : public Device {
   std::unique_ptr<Fence> Record(Stream stream) override {
     Enter();
     const cudaEvent_t event = NewEvent(StreamOf(stream));
-    if (event != nullptr) return std::make_unique<EventFence>(event, error_);
+    if (event != nullptr) {
+      std::unique_ptr<Fence> fence(new (std::nothrow) EventFence(event, error_));
+      if (fence != nullptr) return fence;
+      cudaEventDestroy(event);
+    }
     Note(cudaStreamSynchronize(StreamOf(stream)));
     return nullptr;
   }
