@@ -165,8 +165,8 @@ bool Storing::IsIntact(Taken& taken) const {
 Result<bool> Storing::WriteNext(uint32_t most, const Writer& write, uint64_t& failed) {
   MutexLock one_at_a_time(cache_.reading_mutex());
   tier::Staging* const staging = cache_.write_staging();
-  // What is read in place needs no waiting for.
-  most = staging == nullptr ? 1 : std::min({most, kReadingMax, staging->free_chunks()});
+  // Where the host copies, nobody waits for several at once.
+  most = cache_.slots().host_accessible() ? 1 : std::min(most, kReadingMax);
   std::vector<Taken> all;
   all.reserve(most);
   struct EndAtEnd {

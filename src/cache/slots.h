@@ -41,6 +41,7 @@ class Slots {
   BlockOps& ops() const { return ops_; }
   /// An address, to hand to operations and kernels.
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(classes_.Local(slot)); }
+  bool host_accessible() const { return memory_.host_accessible(); }
   /// Whether the host can reach all slots, and each is one run.
   bool on_host() const {
     const auto in_pieces = [](const auto& pool) { return pool != nullptr && pool->pieces() > 1; };
