@@ -77,6 +77,7 @@ std::vector<Case> TierCases(const Options& options);
 // The same on a device, which outlives the cases.
 std::vector<Case> DeviceAttentionCases(cuda::Backend& backend);
 std::vector<Case> DeviceCascadeCases(cuda::Backend& backend);
+std::vector<Case> DeviceTierCases(cuda::Backend& backend);
 
 }  // namespace quire::bench
 

@@ -44,7 +44,9 @@ using DeviceCasesFunction = std::vector<bench::Case> (*)(cuda::Backend&);
 
 const std::map<std::string, DeviceCasesFunction>& DeviceBenches() {
   static const std::map<std::string, DeviceCasesFunction> benches = {
-      {"attention", bench::DeviceAttentionCases}, {"cascade", bench::DeviceCascadeCases}};
+      {"attention", bench::DeviceAttentionCases},
+      {"cascade", bench::DeviceCascadeCases},
+      {"tier", bench::DeviceTierCases}};
   return benches;
 }
 
@@ -350,8 +352,8 @@ int RunBench(Flags& flags) {
   if (!device) return Report("bench", device.error());
   if (*device != nullptr && !DeviceBenches().contains(flags.name)) {
     return Report("bench", Error{ErrorCode::kUnsupported,
-                                 fmt::format("{} has no cases on a device; attention and cascade "
-                                             "have",
+                                 fmt::format("{} has no cases on a device; attention, cascade "
+                                             "and tier have",
                                              flags.name)});
   }
   const std::vector<bench::Case> cases = *device != nullptr

@@ -174,9 +174,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeFlags& flags,
   QUIRE_ASSIGN(const uint64_t warm_bytes, ParseBytes(flags.warm_bytes));
   if (!flags.store.empty() || warm_bytes > 0) {
     QUIRE_ASSIGN(const uint64_t bytes_cap, ParseBytes(flags.store_bytes));
-    QUIRE_ASSIGN(runtime->store_,
-                 DiskStore::Open(
-                     {.directory = flags.store, .bytes_cap = bytes_cap, .warm_bytes = warm_bytes}));
+    DiskStoreOptions store = {
+        .directory = flags.store, .bytes_cap = bytes_cap, .warm_bytes = warm_bytes};
+    if (runtime->device_ != nullptr) runtime->device_->Choose(store);
+    QUIRE_ASSIGN(runtime->store_, DiskStore::Open(store));
     QUIRE_ASSIGN(runtime->identity_.domain.secret, runtime->store_->Secret());
     options.store = runtime->store_.get();
   }

@@ -1,4 +1,5 @@
-// What the cache does with the bytes of blocks. Memory that the host cannot reach brings its own.
+// What the cache does with the bytes of blocks. Memory that the host cannot reach brings its own,
+// and memory of the host through which bytes pass on their way.
 #ifndef QUIRE_BLOCK_OPS_H_
 #define QUIRE_BLOCK_OPS_H_
 
@@ -8,6 +9,7 @@
 
 #include "quire/attention_types.h"
 #include "quire/env.h"
+#include "quire/error.h"
 #include "quire/sequence.h"
 
 namespace [[gnu::visibility("default")]] quire {
@@ -25,18 +27,51 @@ struct TokensInBlock {
   uint32_t count = 0;  // begin + count <= block_tokens
 };
 
-/// Everything the cache does with the bytes in its arenas, as operations on one stream: each takes
-/// place after all that were enqueued before it, on whatever thread. Calls return without waiting;
-/// who needs to know that an operation is over asks for a fence. Slots are addresses in the memory
-/// that the cache was given; all other pointers are the host's.
+/// Memory of the host for bytes on their way to and from a device.
+///
+/// Threads: any
+class HostAllocator {
+ public:
+  virtual ~HostAllocator() = default;
+
+  /// "cuda:0".
+  virtual std::string_view name() const = 0;
+  /// Whether a device copies to and from this memory while the host goes on: pinned memory.
+  virtual bool pinned() const = 0;
+  /// Aligned to 4,096 bytes. It may hold up the device: whoever needs memory asks once and keeps
+  /// it.
+  /// Errors: kNoSpace with the number of bytes asked for
+  virtual Result<std::byte*> Allocate(uint64_t bytes) = 0;
+  virtual void Free(std::byte* memory, uint64_t bytes) = 0;
+};
+
+/// Ordinary memory, whose pages become resident at first write.
+///
+/// Lifetime: that of the program
+HostAllocator& PlainHostAllocator();
+
+/// Which way bytes go between the host's memory and slots.
+enum class CopyWay : uint8_t { kIn, kOut };
+
+/// Everything the cache does with the bytes in its arenas. Calls return without waiting; who needs
+/// to know that an operation is over asks for a fence. Slots are addresses in the memory that the
+/// cache was given; all other pointers are the host's.
+///
+/// Operations other than CopyIn and CopyOut take place one after the other, each after all that
+/// were enqueued before it, on whatever thread. A CopyIn or CopyOut takes place after every
+/// operation that was enqueued before it, so it finds what was written and follows what read; but
+/// nothing that is enqueued after it waits for it, neither operations nor other copies. So whoever
+/// copies holds the slot, and nobody uses what CopyIn writes, or changes what CopyOut reads, before
+/// a fence of RecordCopies after the copy is done.
 ///
 /// The results are those of the host's operations, bit for bit: blocks written by one and by the
 /// other have the same checksums.
 ///
-/// Errors:   none. What cannot be enqueued for want of memory is done before the call returns
+/// Errors:   none, but those of a device that failed: outcome() has them from then on. What cannot
+///           be enqueued for want of memory is done before the call returns
 /// Threads:  any, several at once
-/// Lifetime: slots and results stay until a fence after the call is done; layouts and rows need
-///           not outlive the call
+/// Lifetime: slots, and what is copied or written to, stay until a fence after the call is done;
+///           layouts and rows need not outlive the call
 class BlockOps {
  public:
   virtual ~BlockOps() = default;
@@ -58,7 +93,7 @@ class BlockOps {
   virtual void Zero(std::byte* slot, const SlotPieces& pieces) = 0;
   /// Copies all pieces to another slot.
   virtual void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) = 0;
-  /// All pieces, one after the other, to and from the host's memory.
+  /// All pieces, one after the other, to and from the host's memory, beside other operations.
   ///
   /// Shape: host [count * bytes]
   virtual void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) = 0;
@@ -69,11 +104,30 @@ class BlockOps {
   virtual void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at,
                         float* out, int64_t out_head_stride) = 0;
 
-  /// Done when everything enqueued so far is. Null: it is done already.
+  /// Done when all operations enqueued so far are; it says nothing of copies. Null: they are done.
   virtual std::unique_ptr<Fence> Record() = 0;
-  /// Returns when everything enqueued so far is done.
-  void Synchronize() {
-    if (const auto fence = Record()) fence->Wait();
+  /// Done when all copies that way enqueued so far are. Null: they are done. Operations that do not
+  /// run apart from each other need no other fence than Record's.
+  virtual std::unique_ptr<Fence> RecordCopies(CopyWay way) {
+    (void)way;
+    return Record();
+  }
+  /// What the device reports, as far as fences that are done know. One that failed stays that way:
+  /// its fences are done, and what operations were to write may hold anything.
+  /// Errors: kIo names the device
+  virtual Result<void> outcome() const { return {}; }
+  /// The memory from and to which it copies best.
+  virtual HostAllocator& host_allocator() { return PlainHostAllocator(); }
+
+  /// Returns when all operations enqueued so far are over, or all copies that way.
+  /// Errors: as outcome
+  [[nodiscard]] Result<void> Synchronize() { return Await(Record()); }
+  [[nodiscard]] Result<void> SynchronizeCopies(CopyWay way) { return Await(RecordCopies(way)); }
+
+ private:
+  Result<void> Await(const std::unique_ptr<Fence>& fence) const {
+    if (fence != nullptr) fence->Wait();
+    return outcome();
   }
 };
 

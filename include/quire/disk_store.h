@@ -31,6 +31,7 @@ struct StoreState;
 
 namespace [[gnu::visibility("default")]] quire {
 
+class HostAllocator;
 class Plan;
 
 struct DiskStoreOptions {
@@ -43,6 +44,9 @@ struct DiskStoreOptions {
   // Memory in which what was written or loaded stays too, in front of the disk: for caches on a
   // device. Hard; 0: none. Without a directory it ends with the process.
   uint64_t warm_bytes = 0;
+  // Of that memory, all of which is taken when the store is opened: pinned, for a device. Null:
+  // ordinary memory, as where it has none to give (with one warning). It must outlive the store.
+  HostAllocator* host_allocator = nullptr;
   // Memory for bytes on their way to and from the disk: all that a store takes besides its index.
   uint64_t staging_bytes = uint64_t{64} << 20;
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // re-reads what it has, so fast; 0: never
@@ -66,9 +70,10 @@ struct DiskStoreStats {
   uint64_t in_flight = 0;         // requests of the disk
   uint64_t writes_pending = 0;    // records given to it that are not durable yet
   bool disk_full = false;
-  uint64_t warm_records = 0;  // in the memory in front of the disk
-  uint64_t warm_bytes = 0;    // of these, with their bookkeeping
-  uint64_t warm_loads = 0;    // loads that it answered
+  uint64_t warm_records = 0;       // in the memory in front of the disk
+  uint64_t warm_bytes = 0;         // of these, with their bookkeeping
+  uint64_t warm_loads = 0;         // loads that it answered
+  uint64_t warm_pinned_bytes = 0;  // of the memory taken for them: all that was asked for, or none
   // Loads by their time: entry i counts [2^i, 2^(i+1)) microseconds.
   std::array<uint64_t, 32> load_us_log2{};
 };

@@ -137,7 +137,7 @@ enum {
   QUIRE_NO_TWIN = 10,       // here, but not the open forms that residual_tokens would read
   // 11 is reserved: it was QUIRE_SPILLED until 0.2.
   QUIRE_NOT_LOADED = 12,   // the store has it, and it was not loaded
-  QUIRE_LOAD_FAILED = 13,  // the store could not give it: damaged, gone, or the disk failed
+  QUIRE_LOAD_FAILED = 13,  // it did not come: damaged, gone, or the disk or the device failed
   QUIRE_LOAD_LATE = 14     // it did not come in time
 };
 

@@ -229,10 +229,10 @@ class Sequence {
   virtual Result<void> Append(uint32_t layer, const LayerRows& rows) = 0;
 
   /// Makes the next tokens.size() tokens visible; every layer must have been appended that far.
-  /// Publishes the blocks this completes, and lets go of those that windows have passed. What
-  /// cannot be published for want of room or memory, a later commit publishes.
-  ///
-  /// Errors: kInvalidArgument names the layer that is behind. Nothing changes then
+  /// Publishes the blocks this completes, lets go of those that windows have passed. What cannot be
+  /// published for want of room or memory, a later commit publishes.
+  /// Errors: kInvalidArgument names the layer that is behind: nothing changes then; kIo names the
+  ///         device that failed: the tokens are committed, their blocks are not published
   virtual Result<void> Commit(std::span<const TokenId> tokens) = 0;
 
   /// Truncates to `position` tokens: drops uncommitted rows, or committed tokens too. Published

@@ -70,7 +70,7 @@ enum class MissReason : uint8_t {
   kNoTwin = 10,  // here, but not the open forms that residual_tokens would read where it ends
   // 11 was kSpilled.
   kNotLoaded = 12,   // the store has it, and it was not loaded
-  kLoadFailed = 13,  // the store could not give it: damaged, gone, or the disk failed
+  kLoadFailed = 13,  // it did not come: damaged, gone, or the disk or the device failed
   kLoadLate = 14,    // it did not come in time, or was cancelled
 };
 inline constexpr uint32_t kMissReasonsEnd = 15;

@@ -75,7 +75,7 @@ std::optional<BlockToWrite> NextWrite(State& state) {
     // Nothing fails from here on.
     writes.Unqueue(block);
     writes.SetBelow(block, *twins, Below::kWriting);
-    state.reading.slots = write.slots;
+    state.reading.Add(write.slots);
     write.is_last = !NextForm(state, block);
     if (!write.is_last) writes.Queue(block, /*first=*/true);
     return write;
@@ -128,58 +128,93 @@ Storing::Backlog Storing::backlog() const {
   });
 }
 
-bool Storing::WriteNext(const Writer& write) {
-  MutexLock one_at_a_time(cache_.reading_mutex());
-  const auto block = cache_.With([](State& state) { return NextWrite(state); });
-  if (!block) return false;
-  bool given = false;
-  struct EndAtEnd {
-    ~EndAtEnd() {
-      storing.cache_.With([&](State& state) { EndReading(state); });
-      if (!given) storing.EndWrite(form, Below::kNothing, /*again=*/false);
-    }
-    Storing& storing;
-    const StoredForm& form;
-    const bool& given;
-  } end{.storing = *this, .form = block->form, .given = given};
-
-  PerClass<std::vector<std::byte>> copies;
-  Sections sections;
+// Where the host cannot read the slots, their bytes are on their way to it when this returns.
+void Storing::CopyOut(Taken& taken) {
+  std::span<std::byte> left;
   for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
-    const SlotId slot = block->slots[c];
+    const SlotId slot = taken.block.slots[c];
     if (slot.is_none()) continue;
     std::span<const std::byte> bytes = cache_.slots().HostBytes(slot);
     if (bytes.empty()) {
-      copies[c].resize(cache_.classes().slot_bytes(c));
-      cache_.slots().CopyOut(slot, copies[c].data());
-      bytes = copies[c];
+      if (!taken.chunk) {
+        taken.chunk = cache_.write_staging()->Take();
+        left = (*cache_.write_staging())[*taken.chunk];
+      }
+      const uint64_t slot_bytes = cache_.classes().slot_bytes(c);
+      cache_.slots().CopyOut(slot, left.data());
+      bytes = left.first(slot_bytes);
+      left = left.subspan(slot_bytes);
     }
-    cache_.shapes().Cut(c, bytes, sections.bytes);
+    cache_.shapes().Cut(c, bytes, taken.sections.bytes);
   }
-  cache_.slots().ops().Synchronize();
-  // One pass over the bytes: those of the sections say what the checksum of the slot is.
+}
+
+// One pass over the bytes: those of the sections say what the checksum of the slot is.
+bool Storing::IsIntact(Taken& taken) const {
+  Sections& sections = taken.sections;
   for (const auto& bytes : sections.bytes) sections.crcs.push_back(Crc32c(bytes));
-  bool same = true;
   for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
-    if (block->slots[c].is_none()) continue;
+    if (taken.block.slots[c].is_none()) continue;
     const auto [first, count] = cache_.shapes().sections(c);
     const auto crcs = std::span<const uint32_t>(sections.crcs).subspan(first, count);
-    same = same && cache_.shapes().Join(c, crcs) == block->crcs[c];
+    if (cache_.shapes().Join(c, crcs) != taken.block.crcs[c]) return false;
   }
-  AtSyncPoint("write: a block was read");
-  if (same) {
-    write(*block, sections);
-    given = true;
-    return true;
-  }
-  cache_.With([&](State& state) {
-    // Unless it went meanwhile.
-    const StoredForm& form = block->form;
-    if (!state.directory.contains(form.block)) return;
-    if (state.directory.at(form.block).key == form.key) {
-      Quarantine(state, form.block, BlockState::kDamaged);
+  return true;
+}
+
+Result<bool> Storing::WriteNext(uint32_t most, const Writer& write, uint64_t& failed) {
+  MutexLock one_at_a_time(cache_.reading_mutex());
+  tier::Staging* const staging = cache_.write_staging();
+  // Where the host copies, nobody waits for several at once.
+  most = cache_.slots().host_accessible() ? 1 : std::min(most, kReadingMax);
+  std::vector<Taken> all;
+  all.reserve(most);
+  struct EndAtEnd {
+    ~EndAtEnd() {
+      storing.cache_.With([&](State& state) { EndReading(state); });
+      for (auto taken = all.rbegin(); taken != all.rend(); ++taken) {
+        if (taken->chunk) storing.cache_.write_staging()->Give(*taken->chunk);
+        if (!taken->given) storing.EndWrite(taken->block.form, Below::kNothing, again);
+      }
     }
-  });
+    Storing& storing;
+    const std::vector<Taken>& all;
+    bool again = false;  // those that were not given are offered again
+  } end{.storing = *this, .all = all};
+  while (all.size() < most) {
+    auto block = cache_.With([](State& state) { return NextWrite(state); });
+    if (!block) break;
+    all.push_back({.block = *std::move(block)});
+    CopyOut(all.back());
+  }
+  if (all.empty()) return false;
+  BlockOps& ops = cache_.slots().ops();
+  const auto there = staging == nullptr ? ops.Synchronize() : ops.SynchronizeCopies(CopyWay::kOut);
+  if (!there) {
+    failed = all.size();
+    return std::unexpected(there.error());
+  }
+  for (Taken& taken : all) {
+    const bool same = IsIntact(taken);
+    AtSyncPoint("write: a block was read");
+    if (same) {
+      write(taken.block, taken.sections);
+      taken.given = true;
+      continue;
+    }
+    cache_.With([&](State& state) {
+      // Unless it went meanwhile.
+      const StoredForm& form = taken.block.form;
+      if (!state.directory.contains(form.block)) return;
+      if (state.directory.at(form.block).key == form.key) {
+        Quarantine(state, form.block, BlockState::kDamaged);
+      }
+    });
+    EndWrite(taken.block.form, Below::kNothing, /*again=*/false);
+    taken.given = true;  // it has ended
+    end.again = true;    // what continues it is refused then
+    break;
+  }
   return true;
 }
 

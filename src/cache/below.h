@@ -40,7 +40,8 @@ struct BlockToWrite {
 /// A block is to be written, as far as the store lacks it: unless its account keeps nothing below
 /// memory, or the block before it will not be there either.
 void Offer(State& state, BlockId block);
-/// Takes the next block out of the queue. Its slots are State::reading until EndReading.
+/// Takes the next block out of the queue. Its slots are State::reading, beside those of others that
+/// were taken, until EndReading.
 std::optional<BlockToWrite> NextWrite(State& state);
 /// A block is handed out: the store shall hear of it.
 void NoteUsed(State& state, BlockId block);
@@ -70,9 +71,13 @@ class Storing {
     std::vector<uint32_t> crcs{};  // of each
   };
   using Writer = std::function<void(const BlockToWrite& block, const Sections& sections)>;
-  /// Calls write() with the next block, if there is one: false. A block that does not have its
-  /// checksum any more is quarantined instead.
-  bool WriteNext(const Writer& write);
+  /// Calls write() with the next blocks, at most so many forms: whether there were any. A block
+  /// that does not have its checksum any more is quarantined instead, and those after it are
+  /// offered again.
+  ///
+  /// Errors: kIo names the device that failed before their bytes were on the host: `failed` forms
+  ///         are not written
+  Result<bool> WriteNext(uint32_t most, const Writer& write, uint64_t& failed);
   void EndWrite(const StoredForm& form, Below below, bool again);
   /// What was handed out of memory since the last call and is durable below; some of it, in the
   /// order of use.
@@ -81,6 +86,17 @@ class Storing {
   void OfferAgain(std::span<const StoredForm> lost);
 
  private:
+  /// A form on its way: taken out of the queue, until it is given to the store or put back.
+  struct Taken {
+    BlockToWrite block{};
+    std::optional<uint32_t> chunk{};  // of the staging memory
+    Sections sections{};
+    bool given = false;
+  };
+
+  void CopyOut(Taken& taken);
+  bool IsIntact(Taken& taken) const;
+
   LockedState& cache_;
 };
 

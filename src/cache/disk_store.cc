@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/hash.h"
@@ -35,10 +36,16 @@ Result<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskStoreOptions& optio
     FillRandom(state->secret);
   }
   if (options.warm_bytes > 0) {
-    auto warm = std::make_unique<tier::WarmStore>(
-        tier::WarmOptions{.bytes_cap = options.warm_bytes}, SystemClock(), std::move(store));
-    state->warm = warm.get();
-    store = std::move(warm);
+    try {
+      auto warm = std::make_unique<tier::WarmStore>(
+          tier::WarmOptions{.bytes_cap = options.warm_bytes, .allocator = options.host_allocator},
+          SystemClock(), std::move(store));
+      state->warm = warm.get();
+      store = std::move(warm);
+    } catch (const std::bad_alloc&) {
+      return Fail(ErrorCode::kNoSpace,
+                  fmt::format("store: no memory for warm_bytes {}", options.warm_bytes));
+    }
   }
   state->directory = options.directory;
   state->mover = std::make_unique<cache::Mover>(std::move(store), SystemClock(),
@@ -80,6 +87,7 @@ DiskStoreStats DiskStore::stats() const {
     stats.warm_records = warm.records;
     stats.warm_bytes = warm.bytes;
     stats.warm_loads = warm.loads;
+    stats.warm_pinned_bytes = warm.pinned_bytes;
   }
   return stats;
 }

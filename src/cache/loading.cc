@@ -172,7 +172,8 @@ size_t Loading::AttachRun(LoadJob& job, size_t first, size_t count) {
   std::vector<SlotId> spare;
   spare.reserve(count *
                 cache_.classes().group_count());  // once others know of them nothing may fail
-  verbs_.publishing.Publish(plan.location, blocks, answers);
+  // They have their checksums: no device is asked for anything.
+  QUIRE_CHECK(verbs_.publishing.Publish(plan.location, blocks, answers).has_value());
   size_t attached = 0;
   for (; attached < answers.size() && !answers[attached].block.is_none(); ++attached) {
     const Published& answer = answers[attached];

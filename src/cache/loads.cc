@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "base/canary.h"
+#include "base/log.h"
 #include "cache/load_job.h"
 #include "cache/records.h"
+#include "tier/staging.h"
 
 namespace quire::cache {
 namespace {
@@ -15,7 +17,6 @@ namespace {
 using tier::StoreCompletion;
 using tier::StoreOutcome;
 
-constexpr size_t kBlocksInFlight = 64;    // of one load
 constexpr size_t kPublishBlocksMax = 32;  // at once: others wait for the cache's lock meanwhile
 
 MissReason ReasonOf(StoreOutcome outcome) {
@@ -32,12 +33,23 @@ bool AnyOf(const PerClass<SlotId>& slots, uint32_t begin, uint32_t end) {
 
 /// A load of one record of a job.
 struct Loads::Get {
+  Get() = default;
+  ~Get() {
+    if (chunk) staging->Give(*chunk);
+  }
+  Get(const Get&) = delete;
+  Get& operator=(const Get&) = delete;
+
   ActiveLoad* load = nullptr;
   size_t entry = 0;
   bool twins = false;
   std::vector<std::span<std::byte>> out{};
-  std::vector<uint32_t> crcs{};             // of each
-  PerClass<std::vector<std::byte>> host{};  // where the host cannot reach the slots
+  std::vector<uint32_t> crcs{};  // of each
+  // Where the host cannot reach the slots:
+  tier::Staging* staging = nullptr;
+  std::optional<uint32_t> chunk{};    // of it
+  PerClass<const std::byte*> host{};  // in the chunk
+  std::unique_ptr<Fence> in_slots{};  // when what came is there
 };
 
 /// A job under way.
@@ -64,6 +76,7 @@ struct Loads::ActiveLoad {
   size_t computed = 0;  // entries before this one are the caller's own
   uint32_t gets = 0;
   bool twins_failed = false;
+  bool device_failed = false;  // what came is not in its slots
 };
 
 std::shared_ptr<Loads::ActiveLoad> Loads::Make(std::shared_ptr<LoadJob> job) {
@@ -77,7 +90,7 @@ void Loads::Start(std::vector<std::shared_ptr<ActiveLoad>>& loads) {
 }
 
 bool Loads::Advance() {
-  bool worked = false;
+  bool worked = Land();
   for (const auto& load : loads_) {
     if (load->job->cancelled && load->attached < load->end) {
       load->job->failure = MissReason::kLoadLate;
@@ -107,16 +120,20 @@ bool Loads::Advance() {
 std::optional<size_t> Loads::NextToStart(ActiveLoad& load) {
   if (load.meets) {
     const bool any = load.next > load.computed && load.next <= load.end;
-    if (!any || load.gets >= kBlocksInFlight) return std::nullopt;
+    if (!any || load.gets >= kLoadBlocksInFlight) return std::nullopt;
     return --load.next;
   }
-  if (load.started >= std::min(load.end, load.attached + kBlocksInFlight)) return std::nullopt;
+  if (load.started >= std::min(load.end, load.attached + kLoadBlocksInFlight)) return std::nullopt;
   return load.started++;
 }
 
 void Loads::StartGets(ActiveLoad& load) {
   const SlotClasses& classes = load.job->loading.cache().classes();
-  while (const auto entry = NextToStart(load)) {
+  const tier::Staging* const staging = load.job->loading.cache().load_staging();
+  constexpr uint32_t kChunksOfBlock = 2;  // its sealed form and its twins
+  while (staging == nullptr || staging->free_chunks() >= kChunksOfBlock) {
+    const auto entry = NextToStart(load);
+    if (!entry) return;
     const PerClass<SlotId>& slots = load.job->slots[*entry];
     for (const bool twins : {false, true}) {
       const bool wanted = twins ? AnyOf(slots, classes.group_count(), classes.count())
@@ -146,13 +163,15 @@ bool Loads::StartGet(ActiveLoad& load, size_t entry, bool twins) {
 
 void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
   const LoadJob& job = *load.job;
-  const LockedState& cache = job.loading.cache();
+  LockedState& cache = job.loading.cache();
   const RecordShapes& shapes = cache.shapes();
   const RecordWanted wanted = job.WantedAt(entry);
   auto get = std::make_shared<Get>();
   get->load = &load;
   get->entry = entry;
   get->twins = twins;
+  get->staging = cache.load_staging();
+  std::span<std::byte> left;
   tier::LoadRequest request = {
       .identity = {.key = twins ? TwinKey(wanted.key) : wanted.key,
                    .parent = twins ? wanted.key : wanted.parent_key,
@@ -169,8 +188,13 @@ void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
     if (slot.is_none() || cache.classes().is_sealed(c) == twins) continue;
     std::span<std::byte> bytes = cache.slots().HostBytes(slot);
     if (bytes.empty()) {
-      get->host[c].resize(cache.classes().slot_bytes(c));
-      bytes = get->host[c];
+      if (!get->chunk) {
+        get->chunk = get->staging->Take();
+        left = (*get->staging)[*get->chunk];
+      }
+      bytes = left.first(cache.classes().slot_bytes(c));
+      left = left.subspan(bytes.size());
+      get->host[c] = bytes.data();
     }
     if (request.section_count == 0) request.section_first = shapes.sections(c).first;
     request.section_count += shapes.sections(c).count;
@@ -179,6 +203,7 @@ void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
   get->crcs.resize(get->out.size());
   request.out = get->out;
   request.crcs = get->crcs;
+  landing_.reserve(landing_.size() + gets_.size() + 1);
   gets_[tag] = std::move(get);
   store_.Get({&request, 1}, job.deadline_us);
 }
@@ -188,20 +213,27 @@ void Loads::EndGet(const StoreCompletion& ended) {
   const std::shared_ptr<Get> get = std::move(found->second);
   gets_.erase(found);
   if (Planted(Canary::kForgetLate) && get->load == nullptr) return;
+  const bool came = ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed);
+  if (came && get->entry >= get->load->computed) {
+    ++counters_.loaded;
+    get->in_slots = TakeIn(*get);
+    if (get->in_slots != nullptr) {
+      ++counters_.landing;
+      landing_.push_back(get);
+      return;
+    }
+    if (get->chunk) return EndLanding(*get);
+  }
   ActiveLoad& load = *get->load;
   --load.gets;
   --load.pending[get->entry];
   if (get->entry < load.computed) return GiveBack(load, get->entry);
-  if (ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed)) {
-    ++counters_.loaded;
-    TakeIn(*get);
-    return;
-  }
-  NotComing(load, get->entry, get->twins, ReasonOf(ended.outcome));
+  if (!came) NotComing(load, get->entry, get->twins, ReasonOf(ended.outcome));
 }
 
-// What was read counts as what the store compared: its checksums go with the bytes.
-void Loads::TakeIn(const Get& get) {
+// What was read counts as what the store compared: its checksums go with the bytes. Returns when
+// they are in their slots; null: they are.
+std::unique_ptr<Fence> Loads::TakeIn(const Get& get) {
   LoadJob& job = *get.load->job;
   const LockedState& cache = job.loading.cache();
   std::span<const uint32_t> crcs = get.crcs;
@@ -211,9 +243,40 @@ void Loads::TakeIn(const Get& get) {
     const uint32_t count = cache.shapes().sections(c).count;
     job.crcs[get.entry][c] = cache.shapes().Join(c, crcs.first(count));
     crcs = crcs.subspan(count);
-    if (!get.host[c].empty()) cache.slots().CopyIn(get.host[c].data(), slot);
+    if (get.host[c] != nullptr) cache.slots().CopyIn(get.host[c], slot);
   }
-  cache.slots().ops().Synchronize();  // what was copied from goes
+  return get.chunk ? cache.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
+}
+
+// Copies take place one after the other, so the first one that is not done holds up the others.
+bool Loads::Land() {
+  size_t landed = 0;
+  for (; landed < landing_.size() && landing_[landed]->in_slots->IsDone(); ++landed) {
+    const Get& get = *landing_[landed];
+    --counters_.landing;
+    EndLanding(get);
+  }
+  landing_.erase(landing_.begin(), landing_.begin() + static_cast<ptrdiff_t>(landed));
+  return landed > 0;
+}
+
+void Loads::EndLanding(const Get& get) {
+  ActiveLoad& load = *get.load;
+  const Result<void> landed = load.job->loading.cache().slots().ops().outcome();
+  --load.gets;
+  --load.pending[get.entry];
+  if (!landed && !load.device_failed) {
+    load.device_failed = true;
+    LogWarn("load: {}; what did not come is computed", landed.error().message);
+  }
+  if (get.entry < load.computed) return GiveBack(load, get.entry);
+  if (!landed) NotComing(load, get.entry, get.twins, MissReason::kLoadFailed);
+}
+
+bool Loads::AwaitLanding() {
+  if (landing_.empty()) return false;
+  landing_.front()->in_slots->Wait();
+  return true;
 }
 
 void Loads::NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason) {

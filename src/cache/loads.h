@@ -30,6 +30,7 @@ class Loads {
   struct Counters {
     std::atomic<uint64_t> loaded = 0;  // records
     std::atomic<uint64_t> failures = 0;
+    std::atomic<uint64_t> landing = 0;  // records that have come, on their way into their slots
   };
 
   /// Tags of reads are taken from `next_tag`, which others count on, too.
@@ -45,6 +46,8 @@ class Loads {
   /// Whether a read has that tag; EndGet is for such.
   bool Has(uint64_t tag) const { return gets_.contains(tag); }
   void EndGet(const tier::StoreCompletion& ended);
+  /// Waits until one that has come is in its slots; false: there is none.
+  bool AwaitLanding();
   /// Those that have ended since the last call.
   std::vector<std::shared_ptr<LoadJob>> TakeEnded() { return std::exchange(ended_, {}); }
 
@@ -56,7 +59,9 @@ class Loads {
   bool StartGet(ActiveLoad& load, size_t entry, bool twins);
   void AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag);
   void NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason);
-  static void TakeIn(const Get& get);
+  std::unique_ptr<Fence> TakeIn(const Get& get);
+  bool Land();
+  void EndLanding(const Get& get);
   static bool IsReady(const ActiveLoad& load, size_t entry);
   void TakeComputed(ActiveLoad& load);
   static void GiveBack(ActiveLoad& load, size_t entry);
@@ -70,6 +75,7 @@ class Loads {
   uint64_t& next_tag_;
   Counters& counters_;
   std::map<uint64_t, std::shared_ptr<Get>> gets_;  // by tag
+  std::vector<std::shared_ptr<Get>> landing_;      // there is room for all of gets_
   std::vector<std::shared_ptr<ActiveLoad>> loads_;
   std::vector<std::shared_ptr<LoadJob>> ended_;
 };

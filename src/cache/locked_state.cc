@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "base/bits.h"
 #include "base/sync_point.h"
 #include "cache/below.h"
 #include "cache/evict.h"
@@ -29,6 +30,7 @@ Result<std::unique_ptr<LockedState>> LockedState::Create(CacheOptions options, S
                 .empty_max = made->classes_.EmptyMax(capacity)});
   if (mover != nullptr) {
     QUIRE_ASSIGN(made->shapes_, RecordShapes::Create(made->classes_, made->options_));
+    if (!made->slots_->on_host()) QUIRE_TRY(made->MakeStaging());
   }
   MutexLock lock(made->mutex_);
   State& state = *made->state_;
@@ -42,6 +44,28 @@ LockedState::LockedState(CacheOptions options, SlotClasses classes, Mover* mover
       classes_(std::move(classes)),
       heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()),
       mover_(mover) {}
+
+Result<void> LockedState::MakeStaging() {
+  constexpr uint64_t kLoadBytes = uint64_t{64} << 20;
+  constexpr uint32_t kLoadChunksMin = 4;  // a block may take two
+  uint64_t sealed_bytes = 0;
+  uint64_t open_bytes = 0;
+  for (uint32_t c = 0; c < classes_.count(); ++c) {
+    (classes_.is_sealed(c) ? sealed_bytes : open_bytes) += classes_.slot_bytes(c);
+  }
+  const uint64_t chunk_bytes = RoundUp(std::max(sealed_bytes, open_bytes), kDirectIoAlignment);
+  const auto load_chunks = static_cast<uint32_t>(
+      std::clamp<uint64_t>(kLoadBytes / chunk_bytes, kLoadChunksMin, 2 * kLoadBlocksInFlight));
+  HostAllocator& allocator = slots_->ops().host_allocator();
+  try {
+    write_staging_.emplace(chunk_bytes, kReadingMax, allocator);
+    load_staging_.emplace(chunk_bytes, load_chunks, allocator);
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kNoSpace,
+                "cache: no memory of the host for blocks on their way to and from the store");
+  }
+  return {};
+}
 
 LockedState::~LockedState() {
   if (state_ == nullptr) return;  // Create failed
@@ -86,7 +110,8 @@ void LockedState::Settle() {
     if (count == 0) return;
     AtSyncPoint("drain: before slots are zeroed");
     ZeroAll(std::span(slots).first(count));
-    slots_->ops().Synchronize();  // free means that nothing is left of them
+    // Free means that nothing is left of them; of a device that failed nobody reads anything.
+    static_cast<void>(slots_->ops().Synchronize());
   }
 }
 

@@ -15,10 +15,14 @@
 #include "cache/records.h"
 #include "cache/state.h"
 #include "quire/cache.h"
+#include "tier/staging.h"
 
 namespace quire::cache {
 
 class Mover;
+
+/// Blocks of one load that are asked for at once.
+inline constexpr uint32_t kLoadBlocksInFlight = 64;
 
 /// Hears of the holds of the cache's lock, while it is held.
 class HoldWatch {
@@ -34,7 +38,7 @@ class HoldWatch {
 class LockedState {
  public:
   /// `shared`, which pays too, and `mover` may be null.
-  /// Errors: as Slots::Create; as RecordShapes::Create, with a mover
+  /// Errors: as Slots::Create; with a mover as RecordShapes::Create, kNoSpace no host memory
   static Result<std::unique_ptr<LockedState>> Create(CacheOptions options, SlotClasses classes,
                                                      quota::Ledger* shared, Mover* mover);
   /// Waits for the fences that holds were left with.
@@ -53,7 +57,12 @@ class LockedState {
   Mover* mover() const { return mover_; }  // null: there is no store
   /// Needs a mover.
   const RecordShapes& shapes() const { return *shapes_; }
-  /// Held while State::reading is in use: one block at a time.
+  /// Memory of the host for blocks on their way to and from the store, in chunks of a record; null
+  /// where the store reads and writes slots in place. One thread at a time uses each: who holds
+  /// reading_mutex() that of writes, the mover's that of loads.
+  tier::Staging* write_staging() { return write_staging_ ? &*write_staging_ : nullptr; }
+  tier::Staging* load_staging() { return load_staging_ ? &*load_staging_ : nullptr; }
+  /// Held while State::reading is in use.
   Mutex& reading_mutex() { return reading_mutex_; }
 
   /// Runs a verb under the lock, and settles what it left to be done when the lock is released.
@@ -89,6 +98,7 @@ class LockedState {
 
  private:
   LockedState(CacheOptions options, SlotClasses classes, Mover* mover);
+  Result<void> MakeStaging();
 
   /// As With, whatever fences say.
   template <typename Verb>
@@ -134,6 +144,8 @@ class LockedState {
   Mover* const mover_;
   std::unique_ptr<Slots> slots_;          // set once, by Create
   std::optional<RecordShapes> shapes_{};  // with a mover
+  std::optional<tier::Staging> write_staging_{};
+  std::optional<tier::Staging> load_staging_{};
 
   Mutex reading_mutex_{LockRank::kReading};
   std::atomic<uint64_t> fences_ = 0;  // State::fenced, for who has nothing to look at

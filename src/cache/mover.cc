@@ -71,7 +71,7 @@ void Mover::Run() {
 // On the disk, where something is being read or written; else for callers.
 void Mover::Wait() {
   const tier::StoreStats stats = store_->Stats();
-  if (stats.in_flight > 0 || stats.loads_pending > 0) {
+  if (stats.in_flight > 0 || stats.loads_pending > 0 || load_counters_.landing > 0) {
     Tick(kDiskWaitUs);
     return;
   }
@@ -149,6 +149,14 @@ Result<void> Mover::Flush() {
     return Fail(ErrorCode::kIo, fmt::format("store: flush: {}", StoreOutcomeName(outcome)));
   }
   if (dropped == 0) return {};
+  {
+    MutexLock lock(mutex_);
+    if (!device_error_.empty()) {
+      return Fail(ErrorCode::kIo,
+                  fmt::format("store: {} blocks could not be read to be written: {}", dropped,
+                              device_error_));
+    }
+  }
   return Fail(
       ErrorCode::kNoSpace,
       fmt::format("store: {} blocks could not be written ({}); a later process will compute them",
@@ -190,10 +198,11 @@ bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& 
   TouchUsed();
   worked = WriteSome() || worked;
   worked = StartFlushes() || worked;
-  store_->Tick(done_, worked ? 0 : wait_us);
+  store_->Tick(done_, worked || load_counters_.landing > 0 ? 0 : wait_us);
   worked = worked || !done_.empty();
   HandleDone();
   worked = loads_.Advance() || worked;
+  if (!worked && wait_us > 0) worked = loads_.AwaitLanding();
   ended = loads_.TakeEnded();
   return worked;
 }
@@ -309,47 +318,74 @@ bool Mover::WriteSome() {
   if (!FindDue()) return false;
   bool worked = false;
   size_t idle = 0;
-  for (uint32_t i = 0; i < kWritesPerTick && idle < sources_.size(); ++i) {
+  uint32_t turns = 1;
+  for (uint32_t left = kWritesPerTick; left > 0 && idle < sources_.size();
+       left -= std::min(left, turns)) {
+    turns = 1;
     if (clock_.NowMicros() < write_after_us_) break;
     Source& source = sources_[next_source_++ % sources_.size()];
     if (source.due == 0) {
       ++idle;
       continue;
     }
-    Storing& cache = *source.cache;
-    const uint64_t tag = next_tag_++;
-    writes_[tag] = {.cache = &cache};  // before the store has it: afterwards nothing may fail
-    std::optional<StoredForm> put;
-    const bool wrote =
-        cache.WriteNext([&](const BlockToWrite& block, const Storing::Sections& sections) {
-          const StoredForm& form = block.form;
-          put = form;
-          if (block.is_last) --source.due;
-          const RecordShapes& shapes = cache.cache().shapes();
-          const tier::PutRequest request = {
-              .identity = {.key = form.twins ? TwinKey(form.key) : form.key,
-                           .parent = form.twins ? form.key : block.parent_key,
-                           .profile = shapes.profile(),
-                           .geometry = shapes.geometry(),
-                           .publisher = tier::PublisherOf(block.account),
-                           .erase_epoch = block.erase_epoch,
-                           .block_index = block.block_index,
-                           .tokens = block.tokens},
-              .layout = &shapes.record(form.twins),
-              .sections = sections.bytes,
-              .crcs = sections.crcs,
-              .tag = tag};
-          store_->Put({&request, 1});
-        });
-    if (put) {
-      writes_[tag].form = *put;
-    } else {
-      writes_.erase(tag);
+    uint64_t failed = 0;
+    uint32_t put = 0;
+    const auto wrote = source.cache->WriteNext(
+        static_cast<uint32_t>(std::min<uint64_t>(left, source.due)),
+        [&](const BlockToWrite& block, const Storing::Sections& sections)
+            QUIRE_REQUIRES(tick_mutex_) {
+              ++put;
+              if (block.is_last && source.due > 0) --source.due;
+              Put(*source.cache, block, sections);
+            },
+        failed);
+    if (!wrote) {
+      EndUnread(failed, wrote.error());
+      break;
     }
-    idle = wrote ? 0 : idle + 1;
-    worked = worked || wrote;
+    if (!*wrote) source.due = 0;
+    idle = *wrote ? 0 : idle + 1;
+    worked = worked || *wrote;
+    turns = std::max(put, 1u);
   }
   return worked;
+}
+
+void Mover::Put(Storing& cache, const BlockToWrite& block, const Storing::Sections& sections) {
+  const StoredForm& form = block.form;
+  const RecordShapes& shapes = cache.cache().shapes();
+  const uint64_t tag = next_tag_++;
+  writes_[tag] = {.cache = &cache, .form = form};  // once the store has it nothing may fail
+  const tier::PutRequest request = {.identity = {.key = form.twins ? TwinKey(form.key) : form.key,
+                                                 .parent = form.twins ? form.key : block.parent_key,
+                                                 .profile = shapes.profile(),
+                                                 .geometry = shapes.geometry(),
+                                                 .publisher = tier::PublisherOf(block.account),
+                                                 .erase_epoch = block.erase_epoch,
+                                                 .block_index = block.block_index,
+                                                 .tokens = block.tokens},
+                                    .layout = &shapes.record(form.twins),
+                                    .sections = sections.bytes,
+                                    .crcs = sections.crcs,
+                                    .tag = tag};
+  try {
+    store_->Put({&request, 1});
+  } catch (const std::bad_alloc&) {
+    writes_.erase(tag);
+    throw;
+  }
+}
+
+// A device failed before the bytes of so many forms were here.
+void Mover::EndUnread(uint64_t count, const Error& error) {
+  dropped_ += count;
+  last_drop_ = StoreOutcome::kIo;
+  write_after_us_ = clock_.NowMicros() + kFullPauseUs;
+  if (!std::exchange(warned_, true)) {
+    LogWarn("store: blocks are not written ({}); what was written goes on serving", error.message);
+  }
+  MutexLock lock(mutex_);
+  device_error_ = error.message;
 }
 
 void Mover::EndWrite(const StoreCompletion& ended) {

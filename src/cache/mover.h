@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -107,6 +108,9 @@ class Mover {
   void TouchUsed() QUIRE_REQUIRES(tick_mutex_);
   bool FindDue() QUIRE_REQUIRES(tick_mutex_);
   bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
+  void Put(Storing& cache, const BlockToWrite& block, const Storing::Sections& sections)
+      QUIRE_REQUIRES(tick_mutex_);
+  void EndUnread(uint64_t count, const Error& error) QUIRE_REQUIRES(tick_mutex_);
   bool StartFlushes() QUIRE_REQUIRES(tick_mutex_);
   void EndWrite(const tier::StoreCompletion& ended) QUIRE_REQUIRES(tick_mutex_);
   void HandleDone() QUIRE_REQUIRES(tick_mutex_);
@@ -136,6 +140,7 @@ class Mover {
   CondVar ended_;    // for callers
   bool woken_ QUIRE_GUARDED_BY(mutex_) = false;
   bool stops_ QUIRE_GUARDED_BY(mutex_) = false;
+  std::string device_error_ QUIRE_GUARDED_BY(mutex_);  // of blocks that were not written
   std::vector<Wish*> wishes_ QUIRE_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Loads::ActiveLoad>> new_loads_ QUIRE_GUARDED_BY(mutex_);
 

@@ -4,6 +4,7 @@
 #include <new>
 #include <optional>
 
+#include "base/log.h"
 #include "base/sync_point.h"
 #include "cache/below.h"
 #include "cache/evict.h"
@@ -152,21 +153,25 @@ void AddTwins(State& state, const PublishLocation& location, std::span<const Blo
 }
 
 // Where memory runs out the answers end as where something stands in the way.
-void Publishing::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
-                         std::vector<Published>& answers) {
+Result<void> Publishing::Publish(const PublishLocation& location, std::span<NewBlock> blocks,
+                                 std::vector<Published>& answers) {
   answers.clear();
   answers.reserve(blocks.size());
+  Result<void> published;
+  bool all = false;
   try {
-    PublishSome(location, blocks, answers);
+    published = PublishSome(location, blocks, answers);
+    all = published.has_value();
   } catch (const std::bad_alloc&) {
-    const bool ended = !answers.empty() && answers.back().block.is_none();
-    if (!ended && answers.size() < blocks.size()) answers.emplace_back();
   }
+  const bool ended = !answers.empty() && answers.back().block.is_none();
+  if (!all && !ended && answers.size() < blocks.size()) answers.emplace_back();
   if (cache_.mover() != nullptr) cache_.mover()->Wake();
+  return published;
 }
 
-void Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
-                             std::vector<Published>& answers) {
+Result<void> Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
+                                     std::vector<Published>& answers) {
   // True: go on with blocks[answers.size()].
   const auto add = [&](const Published& answer) {
     answers.push_back(answer);
@@ -183,10 +188,11 @@ void Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock
     if (!parent.is_none()) key = state.directory.at(parent).key;
     return true;
   });
-  if (!some_are_new) return;
+  if (!some_are_new) return {};
   // Hashing needs no lock: the caller holds the slots and nobody writes them any more.
   std::vector<BlockRecord> records;
   records.reserve(blocks.size() - answers.size());  // checksums are put where they are
+  bool any_checksums = false;
   for (const NewBlock& block : blocks.subspan(answers.size())) {
     key = ChildKey(*location.domain, key, block.tokens.data(), cache_.block_tokens());
     BlockRecord& record = records.emplace_back(BlockRecord{.slots = block.slots, .key = key});
@@ -195,11 +201,13 @@ void Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock
       continue;
     }
     for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
-      if (!block.slots[group].is_none())
-        cache_.slots().Checksum(block.slots[group], &record.crcs[group]);
+      if (block.slots[group].is_none()) continue;
+      cache_.slots().Checksum(block.slots[group], &record.crcs[group]);
+      any_checksums = true;
     }
   }
-  cache_.slots().ops().Synchronize();
+  // What was loaded does not wait for whoever computes.
+  if (any_checksums) QUIRE_TRY(cache_.slots().ops().Synchronize());
   AtSyncPoint("publish: hashed");
   // The caller holds what is published, so the next piece goes on after it.
   size_t done = 0;
@@ -211,6 +219,7 @@ void Publishing::PublishSome(const PublishLocation& location, std::span<NewBlock
     return false;
   };
   while (cache_.With(publish_some)) AtSyncPoint("publish: some blocks are published");
+  return {};
 }
 
 void Publishing::KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
@@ -234,7 +243,7 @@ void Publishing::KeepSomeTwins(const PublishLocation& location, std::span<const 
   if (twins.empty()) return;
   // Hashing needs no lock: the caller holds the slots, and whole blocks are not written any more.
   for (Twin& twin : twins) cache_.slots().Checksum(twin.slot, &twin.crc);
-  cache_.slots().ops().Synchronize();
+  if (!cache_.slots().ops().Synchronize()) return;
   AtSyncPoint("keep twins: hashed");
   cache_.With([&](State& state) { AddTwins(state, location, blocks, slots, twins); });
 }
@@ -252,7 +261,7 @@ bool Publishing::Intact(SlotId slot) {
   if (known) return *known;
   uint32_t found = 0;
   cache_.slots().Checksum(slot, &found);
-  cache_.slots().ops().Synchronize();
+  if (!cache_.slots().ops().Synchronize()) return false;
   if (found == crc) return true;
   cache_.With([&](State& state) { Quarantine(state, block, BlockState::kDamaged); });
   return false;
@@ -269,15 +278,21 @@ VerifyReport Publishing::Verify() {
     const auto slots = cache_.With([&](State& state) -> std::optional<PerClass<SlotId>> {
       if (!state.directory.contains(block)) return std::nullopt;
       crcs = state.directory.at(block).crcs;
-      return state.reading.slots = state.directory.at(block).slots;
+      state.reading.Add(state.directory.at(block).slots);
+      return state.directory.at(block).slots;
     });
     if (!slots) continue;
-    ++report.blocks;
     PerClass<uint32_t> found = crcs;
     for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
       if (!(*slots)[c].is_none()) cache_.slots().Checksum((*slots)[c], &found[c]);
     }
-    cache_.slots().ops().Synchronize();
+    const auto read = cache_.slots().ops().Synchronize();
+    if (!read) {
+      LogError("verify: {}; the rest is not looked at", read.error().message);
+      cache_.With([](State& state) { EndReading(state); });
+      return report;
+    }
+    ++report.blocks;
     SlotId damaged;
     for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
       if (found[c] != crcs[c]) damaged = (*slots)[c];

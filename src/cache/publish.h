@@ -59,11 +59,12 @@ class Publishing {
   /// others' are filled in. Where another sequence published the same tokens first, the answer is
   /// that block: the bits are equal. Nothing is published in the place of a quarantined block or
   /// after one: the answers end with the first block that was not published, as they do where
-  /// memory runs out.
+  /// memory runs out, or the device has failed.
   ///
+  /// Errors: kIo names the device that failed before the blocks had checksums; the answers stand
   /// Cost: the lock twice, for as long as `blocks` take; hashing is done between
-  void Publish(const PublishLocation& location, std::span<NewBlock> blocks,
-               std::vector<Published>& answers);
+  Result<void> Publish(const PublishLocation& location, std::span<NewBlock> blocks,
+                       std::vector<Published>& answers);
   /// Adds the open forms of blocks that the caller published, or that others did, so that a prompt
   /// may go on after them. It is not done where their account has no room for them.
   ///
@@ -71,14 +72,14 @@ class Publishing {
   void KeepTwins(const PublishLocation& location, std::span<const BlockId> blocks,
                  const PerGroup<std::vector<SlotId>>& slots);
   /// Compares a slot that the caller holds with the checksum of the block published in it, if any,
-  /// and quarantines that if they differ.
+  /// and quarantines that if they differ. False also where a device failed and nobody knows.
   bool Intact(SlotId slot);
   /// As Cache.
   VerifyReport Verify();
 
  private:
-  void PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
-                   std::vector<Published>& answers);
+  Result<void> PublishSome(const PublishLocation& location, std::span<NewBlock> blocks,
+                           std::vector<Published>& answers);
   void KeepSomeTwins(const PublishLocation& location, std::span<const BlockId> blocks,
                      const PerGroup<std::vector<SlotId>>& slots);
 

@@ -61,22 +61,23 @@ void SetCapacity(State& state, const Capacity& to) {
 bool BeginMove(State& state, BlockId block) {
   if (!state.directory.contains(block)) return false;
   const PerClass<SlotId> slots = state.directory.at(block).slots;
-  bool any = false;
+  PerClass<SlotId> moving{};
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     if (slots[c].is_none() || !state.slots.IsBeyondEnd(slots[c])) continue;
     if (!CanMove(state, slots[c])) continue;
-    state.reading.slots[c] = slots[c];
+    moving[c] = slots[c];
     state.reading.to[c] = state.slots.TakeFor(slots[c]);
-    any = true;
   }
-  return any;
+  if (moving == PerClass<SlotId>{}) return false;
+  state.reading.Add(moving);
+  return true;
 }
 
 // What nobody came to hold meanwhile, and what is still there, lies in the copies from now on. Its
 // id, checksum, account, pins and place in the order of eviction stay as they are.
 void EndMove(State& state, BlockId block) {
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
-    const SlotId from = state.reading.slots[c];
+    const SlotId from = state.reading.slots[0][c];
     const SlotId to = state.reading.to[c];
     if (to.is_none() || state.directory.InSlot(from) != block) continue;
     state.reading.to[c] = SlotId::None();
@@ -190,19 +191,22 @@ bool Resizing::MoveTail() {
   for (const BlockId block : moving) {
     AtSyncPoint("resize: before a block moves");
     MutexLock one_at_a_time(cache_.reading_mutex());
-    Reading move;
+    PerClass<SlotId> from{};
+    PerClass<SlotId> to{};
     const bool begun = cache_.With([&](State& state) {
       const bool any = !block.is_none() && BeginMove(state, block);
-      move = {.slots = state.reading.slots, .to = state.reading.to};
+      from = state.reading.slots[0];
+      to = state.reading.to;
       return any;
     });
     if (!begun) continue;
     for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
-      if (!move.to[c].is_none()) cache_.slots().Copy(move.slots[c], move.to[c]);
+      if (!to[c].is_none()) cache_.slots().Copy(from[c], to[c]);
     }
-    cache_.slots().ops().Synchronize();  // whoever finds the block there may read it at once
+    // Whoever finds the block there may read it at once; what a device did not copy stays.
+    const bool copied = cache_.slots().ops().Synchronize().has_value();
     AtSyncPoint("resize: a block was copied");
-    cache_.With([&](State& state) { EndMove(state, block); });
+    cache_.With([&](State& state) { copied ? EndMove(state, block) : EndReading(state); });
   }
   const bool is_empty = cache_.With([](State& state) {
     const bool empty = state.slots.UsedBeyond(state.slots.capacity()).empty();

@@ -148,7 +148,7 @@ class SequenceImpl final : public Sequence {
     std::vector<SlotId> sealed{};
   };
   WrittenSlots SlotsToWrite(uint32_t group, uint64_t begin, uint64_t end) const;
-  void PublishWholeBlocks(uint64_t length);
+  Result<void> PublishWholeBlocks(uint64_t length);
   std::optional<NewBlock> WholeBlock(size_t i) const;
   void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                 std::vector<SlotId>& own);

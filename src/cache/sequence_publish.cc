@@ -34,13 +34,15 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
                               id_.number(), length, layer, cursor(layer)));
     }
   }
+  Result<void> published;
   if (publish_ && !gave_up_) {
     {
       MutexLock lock(mutex_);
       slots_.list().AddTokens(tokens);
     }
     IfThereIsMemory([&] {
-      PublishWholeBlocks(length);
+      published = PublishWholeBlocks(length);
+      if (!published) return;
       // A sequence that must not evict cannot allocate replacements, so it does not donate its open
       // slots as twins.
       if (location_.may_evict && this->length() < prompt_tokens_ && length >= prompt_tokens_) {
@@ -52,10 +54,10 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
   }
   length_.store(length, std::memory_order_release);
   IfThereIsMemory([&] { PassWindows(length); });
-  return {};
+  return published;
 }
 
-void SequenceImpl::PublishWholeBlocks(uint64_t length) {
+Result<void> SequenceImpl::PublishWholeBlocks(uint64_t length) {
   // Every layer has reached `length`, so a block below it is whole in all of them.
   const uint64_t end = std::min(length / verbs_.cache.block_tokens(), damaged_block_);
   std::vector<NewBlock> blocks;
@@ -63,8 +65,9 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
   std::vector<SlotId> own;
   // A fork may share entries of blocks that are not published yet. Without room for copies of them
   // the next commit tries again.
-  if (slots_.list().published() < end && !Own(slots_.list().published())) return;
-  while (slots_.list().published() < end) {
+  if (slots_.list().published() < end && !Own(slots_.list().published())) return {};
+  Result<void> published;
+  while (published && slots_.list().published() < end) {
     const uint64_t first = slots_.list().published();
     blocks.clear();
     while (first + blocks.size() < end && blocks.size() < kPublishBlocksMax) {
@@ -79,14 +82,19 @@ void SequenceImpl::PublishWholeBlocks(uint64_t length) {
       // Once others know of the blocks nothing may fail.
       own.clear();
       own.reserve(blocks.size() * verbs_.cache.layout().group_count());
-      verbs_.publishing.Publish(location_, blocks, answers);
+      published = verbs_.publishing.Publish(location_, blocks, answers);
       TakeOver(blocks, answers, own);
     }
     if (answers.back().block.is_none()) {
       gave_up_ = answers.back().final;  // else the next commit tries again
-      return;
+      break;
     }
   }
+  if (!published) {
+    return Fail(published.error().code, fmt::format("commit: sequence {}: nothing is published: {}",
+                                                    id_.number(), published.error().message));
+  }
+  return {};
 }
 
 // What is to be published of block `i`, without its parent. Nothing: a window has passed some of

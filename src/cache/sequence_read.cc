@@ -85,8 +85,7 @@ Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begi
                             begin, end, layer));
   }
   taken.Read(begin, end, out.data(), static_cast<int64_t>(end - begin) * taken.sealed.dim);
-  taken.ops->Synchronize();
-  return {};
+  return taken.ops->Synchronize();
 }
 
 Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role, TokenRange range) const {
@@ -181,7 +180,7 @@ Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t l
     taken.Read(0, taken.committed, to, static_cast<int64_t>(plane));
     to += plane * taken.sealed.heads;
   }
-  for (const cache::SequenceImpl::Snapshot& taken : snapshots) taken.ops->Synchronize();
+  for (const cache::SequenceImpl::Snapshot& taken : snapshots) QUIRE_TRY(taken.ops->Synchronize());
   return {};
 }
 

@@ -41,6 +41,12 @@ class Slots {
   BlockOps& ops() const { return ops_; }
   /// An address, to hand to operations and kernels.
   std::byte* data(SlotId slot) const { return PoolOf(slot).data(classes_.Local(slot)); }
+  bool host_accessible() const { return memory_.host_accessible(); }
+  /// Whether the host can reach all slots, and each is one run.
+  bool on_host() const {
+    const auto in_pieces = [](const auto& pool) { return pool != nullptr && pool->pieces() > 1; };
+    return memory_.host_accessible() && std::ranges::none_of(pools_, in_pieces);
+  }
   /// Its bytes, where the host can reach them and they are one run; else empty.
   std::span<std::byte> HostBytes(SlotId slot) const {
     if (!memory_.host_accessible() || PoolOf(slot).pieces() > 1) return {};

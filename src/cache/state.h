@@ -3,6 +3,7 @@
 #define QUIRE_CACHE_STATE_H_
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -32,14 +33,24 @@ struct PublishLocation {
   Asker asker() const { return {.tenant = tenant, .may_evict = may_evict}; }
 };
 
-/// Slots of one block whose bytes are read without the lock and without a hold, to be verified or
-/// moved: who evicts the block does not wait, but its slots are free only when they have been read.
+/// Blocks that are read at once at most: enough that a copy to the host is worth waiting for.
+inline constexpr uint32_t kReadingMax = 8;
+
+/// Slots of blocks whose bytes are read without the lock and without a hold, to be verified,
+/// written or moved: who evicts a block does not wait, but its slots are free only when they have
+/// been read.
 struct Reading {
-  PerClass<SlotId> slots{};      // none: nothing is being read
-  PerClass<SlotId> to{};         // of a move: where they are copied to
+  uint32_t count = 0;  // blocks; 0: nothing is being read
+  std::array<PerClass<SlotId>, kReadingMax> slots{};
+  PerClass<SlotId> to{};         // of a move, of one block: where they are copied to
   std::vector<SlotId> parked{};  // of `slots`, those that nobody holds any more
 
-  bool Has(SlotId slot) const { return std::ranges::find(slots, slot) != slots.end(); }
+  void Add(const PerClass<SlotId>& of_block) { slots[count++] = of_block; }
+  bool Has(SlotId slot) const {
+    return std::any_of(slots.begin(), slots.begin() + count, [slot](const auto& of_block) {
+      return std::ranges::find(of_block, slot) != of_block.end();
+    });
+  }
 };
 
 /// A block that is out of use, and with it all that continues it, piece by piece: each block is

@@ -136,6 +136,7 @@ std::string ToJson(const DiskStoreStats& stats) {
                                 {"warm_records", stats.warm_records},
                                 {"warm_bytes", stats.warm_bytes},
                                 {"warm_loads", stats.warm_loads},
+                                {"warm_pinned_bytes", stats.warm_pinned_bytes},
                                 {"load_us_log2", stats.load_us_log2}}
       .dump();
 }

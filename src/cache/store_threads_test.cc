@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/test_util.h"
+#include "env/pinned_memory.h"
 #include "quire/disk_store.h"
 
 namespace quire::cache {
@@ -197,6 +198,22 @@ TEST(StoreOptions, ASecretWithoutADirectoryEndsWithTheStore) {
   EXPECT_NE(secret, Digest{});
   EXPECT_EQ(Must(store->Secret()), secret);
   EXPECT_NE(Must(Must(DiskStore::Open({.warm_bytes = 1 << 20}))->Secret()), secret);
+}
+
+TEST(StoreOptions, MoreMemoryThanThereIsIsRefused) {
+  const auto store = DiskStore::Open({.warm_bytes = uint64_t{1} << 60});
+  ASSERT_FALSE(store.has_value());
+  EXPECT_EQ(store.error().code, ErrorCode::kNoSpace);
+  EXPECT_NE(store.error().message.find("warm_bytes"), std::string::npos) << store.error().message;
+}
+
+TEST(StoreOptions, MemoryIsPinnedOrTheStatisticsSayNot) {
+  for (const bool empty : {false, true}) {
+    PinnedMemory pinned;
+    pinned.empty = empty;
+    const auto store = Must(DiskStore::Open({.warm_bytes = 1 << 20, .host_allocator = &pinned}));
+    EXPECT_EQ(store->stats().warm_pinned_bytes, empty ? 0u : 1u << 20);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kept, StoreThreadsTest,

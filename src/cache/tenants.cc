@@ -280,7 +280,7 @@ uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
     if (!more) return zeroed;
     // Who takes one meanwhile zeroes it, and is its writer from then on.
     std::erase_if(stale, [&](SlotId slot) { return !cache_.slots().ZeroIfFree(slot); });
-    cache_.slots().ops().Synchronize();
+    static_cast<void>(cache_.slots().ops().Synchronize());  // what failed nobody reads any more
     cache_.With([&](State& state) {
       for (const SlotId slot : stale) {
         if (state.slots.writers().of(slot).tenant != tenant || state.slots.references(slot) > 0)

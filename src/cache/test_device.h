@@ -11,8 +11,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <new>
 #include <string>
@@ -23,7 +21,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/mutex.h"
-#include "base/prng.h"
+#include "env/late_streams.h"
 #include "quire/block_ops.h"
 #include "quire/cache.h"
 #include "quire/env.h"
@@ -124,15 +122,17 @@ class ProtectedMemory final : public DeviceMemory {
   std::vector<Region> regions_ QUIRE_GUARDED_BY(mutex_);
 };
 
-/// The host's operations through the window, in order, each some time after it was enqueued: when
-/// its fence is asked or waited for, or when the seed says so.
+/// The host's operations through the window, each some time after it was enqueued: when its fence
+/// is asked or waited for, or when the seed says so. Copies from and to the host run on streams of
+/// their own, as late and as early as the contract of BlockOps allows.
 ///
 /// Threads:  any
 /// Lifetime: the memory must outlive it, and it its fences
 class DelayedOps final : public BlockOps {
  public:
-  DelayedOps(const ProtectedMemory& memory, uint64_t seed) : memory_(memory), prng_(seed) {}
-  ~DelayedOps() override { Synchronize(); }
+  DelayedOps(const ProtectedMemory& memory, uint64_t seed)
+      : memory_(memory), streams_("protected", seed) {}
+  ~DelayedOps() override { streams_.RunAll(); }
 
   void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
                  TokensInBlock at, std::byte* slot) override {
@@ -151,7 +151,7 @@ class DelayedOps final : public BlockOps {
         }
       }
     } catch (const std::bad_alloc&) {
-      Synchronize();
+      streams_.RunAll();
       return host_.WriteRows(stream, rows, row_begin, at, memory_.Window(slot));
     }
     Enqueue([this, stream, dtype = rows.dtype, kept = std::move(kept), at, slot] {
@@ -180,10 +180,13 @@ class DelayedOps final : public BlockOps {
         [this, from, to, pieces] { host_.Copy(memory_.Window(from), memory_.Window(to), pieces); });
   }
   void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
-    Enqueue([this, slot, pieces, host] { host_.CopyOut(memory_.Window(slot), pieces, host); });
+    streams_.Order(kOperations, kOut);
+    Enqueue([this, slot, pieces, host] { host_.CopyOut(memory_.Window(slot), pieces, host); },
+            kOut);
   }
   void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
-    Enqueue([this, host, pieces, slot] { host_.CopyIn(host, pieces, memory_.Window(slot)); });
+    streams_.Order(kOperations, kIn);
+    Enqueue([this, host, pieces, slot] { host_.CopyIn(host, pieces, memory_.Window(slot)); }, kIn);
   }
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                 int64_t out_head_stride) override {
@@ -191,78 +194,42 @@ class DelayedOps final : public BlockOps {
       host_.ReadRows(stream, memory_.Window(slot), at, out, out_head_stride);
     });
   }
-  std::unique_ptr<Fence> Record() override {
+  std::unique_ptr<Fence> Record() override { return FenceOf(kOperations); }
+  std::unique_ptr<Fence> RecordCopies(CopyWay way) override {
+    return FenceOf(way == CopyWay::kIn ? kIn : kOut);
+  }
+
+  Result<void> outcome() const override { return streams_.outcome(); }
+
+  /// What it does is in these: tests ask how much, and let it fail.
+  LateStreams& streams() { return streams_; }
+
+ private:
+  static constexpr uint32_t kOperations = 0;
+  static constexpr uint32_t kIn = 1;
+  static constexpr uint32_t kOut = 2;
+
+  std::unique_ptr<Fence> FenceOf(uint32_t stream) {
     try {
-      MutexLock lock(mutex_);
-      return std::make_unique<QueueFence>(*this, enqueued_);
+      return std::make_unique<LateFence>(streams_, streams_.Now(stream));
     } catch (const std::bad_alloc&) {
-      RunUpTo(UINT64_MAX);
+      streams_.RunAll();
       return nullptr;
     }
   }
-
-  /// Of all operations so far, those that were enqueued, and those that are done.
-  uint64_t enqueued() const {
-    MutexLock lock(mutex_);
-    return enqueued_;
-  }
-  uint64_t done() const {
-    MutexLock lock(mutex_);
-    return done_;
-  }
-
- private:
-  class QueueFence final : public Fence {
-   public:
-    QueueFence(DelayedOps& ops, uint64_t end) : ops_(ops), end_(end) {}
-    bool IsDone() const override { return ops_.Poll(end_); }
-    void Wait() override { ops_.RunUpTo(end_); }
-
-   private:
-    DelayedOps& ops_;
-    const uint64_t end_;
-  };
-
-  static constexpr uint64_t kWaitingMax = 24;
-
   template <typename Operation>
-  void Enqueue(Operation operation) {
-    MutexLock lock(mutex_);
-    ++enqueued_;
+  void Enqueue(Operation operation, uint32_t stream = kOperations) {
     try {
-      queue_.emplace_back(operation);
+      streams_.Enqueue(stream, operation);
     } catch (const std::bad_alloc&) {
-      RunSome(UINT64_MAX);
+      streams_.RunAll();
       operation();
-      ++done_;
-      return;
     }
-    RunSome(queue_.size() > kWaitingMax ? kWaitingMax / 2 : prng_.NextBelow(3));
-  }
-  void RunSome(uint64_t count) QUIRE_REQUIRES(mutex_) {
-    for (; count > 0 && !queue_.empty(); --count) {
-      queue_.front()();
-      queue_.pop_front();
-      ++done_;
-    }
-  }
-  void RunUpTo(uint64_t end) {
-    MutexLock lock(mutex_);
-    RunSome(end - std::min(end, done_));
-  }
-  bool Poll(uint64_t end) {
-    MutexLock lock(mutex_);
-    RunSome(prng_.NextBelow(4));
-    return done_ >= end;
   }
 
   const ProtectedMemory& memory_;
   BlockOps& host_ = HostBlockOps();
-  mutable Mutex mutex_{LockRank{65533}};
-  std::deque<std::function<void()>> queue_ QUIRE_GUARDED_BY(mutex_);
-  uint64_t enqueued_ QUIRE_GUARDED_BY(mutex_) = 0;
-  uint64_t done_ QUIRE_GUARDED_BY(mutex_) = 0;
-  Prng prng_ QUIRE_GUARDED_BY(mutex_);
+  LateStreams streams_;
 };
 
 /// Done when the test says so. Waiting for it, unless it is done, is noted.
@@ -316,7 +283,7 @@ template <typename T>
 T* OnHost(T* address) {
   TestDevice* const device = DeviceOfTests();
   if (device == nullptr) return address;
-  device->ops.Synchronize();
+  device->ops.streams().RunAll();
   const auto* const byte = reinterpret_cast<const std::byte*>(address);
   std::byte* const found = device->memory.Find(byte);
   return found == nullptr ? address : reinterpret_cast<T*>(found);

@@ -52,14 +52,14 @@ TEST(DelayedOps, AreLateAndInOrder) {
     ops.Zero(from, page);
     ops.Checksum(to, page, &crcs[i]);
     ops.Checksum(from, page, &crcs[i + 1]);
-    late += ops.enqueued() - ops.done();
+    late += ops.streams().enqueued_total() - ops.streams().done_total();
   }
   EXPECT_GT(late, 20u);
   const auto fence = ops.Record();
   uint64_t polls = 0;
   while (!fence->IsDone()) ++polls;
   EXPECT_GT(polls, 0u);
-  EXPECT_EQ(ops.done(), ops.enqueued());
+  EXPECT_EQ(ops.streams().done_total(), ops.streams().enqueued_total());
   std::vector<std::byte> bytes(kPageBytes);
   const uint32_t crc_of_zeros = Crc32c(bytes);
   bytes[0] = std::byte{7};
@@ -75,13 +75,13 @@ TEST(TestDevice, HasTheCachesOfThisRunIfAskedFor) {
   const bool asked = std::getenv("QUIRE_TEST_DEVICE") != nullptr;
   EXPECT_EQ(OnTestDevice({}).memory != nullptr, asked);
   TestCache cache(8);
-  const uint64_t before = asked ? DeviceOfTests()->ops.enqueued() : 0;
+  const uint64_t before = asked ? DeviceOfTests()->ops.streams().enqueued_total() : 0;
   const auto tokens = SomeTokens(2 * kBlock, 1);
   const auto sequence = cache.Run(tokens);
   EXPECT_EQ(cache.model.Differs(*sequence, tokens), "");
   if (!asked) return;
   // Rows of K and V of two layers, checksums of two blocks, and what was read back.
-  EXPECT_EQ(DeviceOfTests()->ops.enqueued() - before, 8u + 2 + 8);
+  EXPECT_EQ(DeviceOfTests()->ops.streams().enqueued_total() - before, 8u + 2 + 8);
   const BlockListView view = Must(sequence->View(0, StreamRole::kKey));
   volatile const std::byte* const touched = view.slots()[0];
   EXPECT_DEATH(static_cast<void>(std::byte{touched[0]}), "");
@@ -124,7 +124,7 @@ TEST(TestDevice, NothingIsLeftBeyondAShrunkenEnd) {
   const uint64_t charge_bytes = SlotCharges(core->stats()) / 20;
   sequence.reset();
   const auto is_zero = [&](uint32_t slot) {
-    device.ops.Synchronize();
+    device.ops.streams().RunAll();
     const std::span bytes(device.memory.Window(core->state().slots().data(SlotId(slot))), 512);
     return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   };

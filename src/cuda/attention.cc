@@ -11,6 +11,7 @@
 #include "codec/formats.h"
 #include "cuda/mma_tasks.h"
 #include "cuda/plan.h"
+#include "cuda/sender.h"
 #include "cuda/upload.h"
 
 namespace quire::cuda {
@@ -25,6 +26,7 @@ class DeviceAttention final : public AttentionBackend {
   DeviceAttention(Device& device, const AttentionOptions& options)
       : device_(device),
         options_(options),
+        sender_(device),
         arguments_(device),
         tables_(device),
         states_(device),
@@ -71,7 +73,7 @@ class DeviceAttention final : public AttentionBackend {
     const auto sealed = add(tables.sealed);
     const auto open = add(tables.open);
     QUIRE_TRY(tables_.Reserve(upload_.bytes().size()));
-    device_.CopyIn(upload_.bytes().data(), upload_.bytes().size(), tables_.as<void>());
+    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), tables_.as<void>());
     const auto placed = [&](BlockTable table, const std::pair<uint64_t, uint64_t>& at) {
       table.indptr = reinterpret_cast<const uint64_t*>(tables_.as<std::byte>() + at.first);
       table.slots = reinterpret_cast<const uint32_t*>(tables_.as<std::byte>() + at.second);
@@ -142,7 +144,7 @@ class DeviceAttention final : public AttentionBackend {
     const uint64_t blocks = upload_.Add(wave.tile_blocks);
     const uint64_t vectors = upload_.Add(wave.vectors);
     QUIRE_TRY(arguments_.Reserve(upload_.bytes().size()));
-    device_.CopyIn(upload_.bytes().data(), upload_.bytes().size(), arguments_.as<void>());
+    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), arguments_.as<void>());
     const auto* const base = arguments_.as<std::byte>();
     vectors_ = reinterpret_cast<const FoldVector*>(base + vectors);
     blocks_ = wave.tile_blocks.empty() ? 0 : wave.tile_blocks.back();
@@ -158,6 +160,7 @@ class DeviceAttention final : public AttentionBackend {
   Device& device_;
   const AttentionOptions options_;
   Upload upload_;
+  Sender sender_;
   DeviceBuffer arguments_;
   DeviceBuffer tables_;
   DeviceBuffer states_;

@@ -15,9 +15,9 @@ Result<std::unique_ptr<Backend>> Backend::Make(std::string name, std::unique_ptr
   auto backend = std::unique_ptr<Backend>(new Backend(arithmetic));
   backend->device_ = std::move(device);
   backend->driver_ = std::move(driver);
-  if (backend->driver_ != nullptr) {
-    backend->memory_ = MakeGranuleMemory(std::move(name), *backend->driver_, *backend->device_);
-  }
+  backend->memory_ = backend->driver_ == nullptr
+                         ? MakeEmulatedMemory(*backend->device_)
+                         : MakeGranuleMemory(std::move(name), *backend->driver_, *backend->device_);
   QUIRE_ASSIGN(backend->ops_, MakeBlockOps(*backend->device_));
   return backend;
 }
@@ -26,6 +26,10 @@ void Backend::Choose(CacheOptions& options) const {
   options.memory = memory_.get();
   options.ops = ops_.get();
   options.profile.arithmetic = ArithmeticClass(arithmetic_, device_->target());
+}
+
+void Backend::Choose(DiskStoreOptions& options) const {
+  options.host_allocator = &device_->host_allocator();
 }
 
 std::unique_ptr<AttentionBackend> Backend::MakeAttention() {
@@ -39,7 +43,13 @@ model::OperatorsFactory Backend::operators() {
 }
 
 Result<std::unique_ptr<Backend>> MakeEmulatedBackend(Arithmetic arithmetic) {
-  return Backend::Make("emulated", MakeHostDevice(), nullptr, arithmetic);
+  constexpr uint64_t kSeed = 1;
+  auto streams = std::make_unique<LateStreams>("emulated", kSeed);
+  auto device = MakeHostDevice(streams.get());
+  QUIRE_ASSIGN(auto backend,
+               Backend::Make("emulated", std::move(device), /*driver=*/nullptr, arithmetic));
+  backend->streams_ = std::move(streams);
+  return backend;
 }
 
 }  // namespace quire::cuda

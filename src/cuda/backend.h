@@ -9,17 +9,19 @@
 #include "cuda/arithmetic.h"
 #include "cuda/device.h"
 #include "cuda/granule_memory.h"
+#include "env/late_streams.h"
 #include "model/operators.h"
 #include "quire/attention.h"
 #include "quire/block_ops.h"
 #include "quire/cache.h"
+#include "quire/disk_store.h"
 
 namespace quire::cuda {
 
 /// Lifetime: must outlive what was made with it
 class Backend {
  public:
-  /// `driver` is null where the device's memory is the host's. What is made with the backend is of
+  /// `driver` is null where the device is the host. What is made with the backend is of
   /// one arithmetic class.
   /// Errors: kNoSpace the device has no memory for block operations
   static Result<std::unique_ptr<Backend>> Make(std::string name, std::unique_ptr<Device> device,
@@ -28,6 +30,8 @@ class Backend {
 
   /// A cache with these options has its arenas here, and blocks of this arithmetic class.
   void Choose(CacheOptions& options) const;
+  /// What a store keeps in memory lies where copies to and from the device do not wait.
+  void Choose(DiskStoreOptions& options) const;
   std::unique_ptr<AttentionBackend> MakeAttention();
   model::OperatorsFactory operators();
   Device& device() { return *device_; }
@@ -36,14 +40,18 @@ class Backend {
  private:
   explicit Backend(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
 
+  friend Result<std::unique_ptr<Backend>> MakeEmulatedBackend(Arithmetic arithmetic);
+
   const Arithmetic arithmetic_;
+  std::unique_ptr<LateStreams> streams_;  // of the device that is the host; else null
   std::unique_ptr<Device> device_;
   std::unique_ptr<GranuleDriver> driver_;
-  std::unique_ptr<DeviceMemory> memory_;  // null: the host's
+  std::unique_ptr<DeviceMemory> memory_;
   std::unique_ptr<BlockOps> ops_;
 };
 
-/// The kernels of devices on this machine's processor, a thread at a time: slow, for checks.
+/// The kernels of devices on this machine's processor, a thread at a time, on streams that are late
+/// and in no order that was not asked for: slow, for checks.
 Result<std::unique_ptr<Backend>> MakeEmulatedBackend(Arithmetic arithmetic = Arithmetic::kFma32);
 
 }  // namespace quire::cuda

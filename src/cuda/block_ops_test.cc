@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "base/hash.h"
@@ -65,6 +67,10 @@ class CudaBlockOps : public testing::Test {
   void OnDevice(std::vector<std::byte>& slot, const Work& work) {
     Mirror mirror(*device_, slot.data(), slot.size());
     work(mirror.there());
+    for (const CopyWay way : {CopyWay::kIn, CopyWay::kOut}) {
+      EXPECT_TRUE(ops_->SynchronizeCopies(way).has_value());
+    }
+    EXPECT_TRUE(ops_->Synchronize().has_value());
     mirror.Fetch();
   }
 
@@ -211,7 +217,6 @@ TEST_F(CudaBlockOps, MovesPiecesAndNothingElse) {
   OnDevice(from, [&](std::byte* there) {
     OnDevice(got, [&](std::byte* to) { ops_->Copy(there, to, pieces); });
     ops_->CopyOut(there, pieces, out.data());
-    ops_->Synchronize();
   });
   EXPECT_EQ(got, want);
   EXPECT_EQ(out, out_want);
@@ -220,10 +225,166 @@ TEST_F(CudaBlockOps, MovesPiecesAndNothingElse) {
   host_.Zero(want.data() + 7, behind);
   OnDevice(got, [&](std::byte* to) {
     ops_->CopyIn(out.data(), pieces, to);
+    EXPECT_TRUE(ops_->SynchronizeCopies(CopyWay::kIn).has_value());
     ops_->Zero(to + 7, behind);
   });
   EXPECT_EQ(got, want);
 }
+
+// More checksums than there is room for, and rows that take many pieces, with no fence in between.
+TEST_F(CudaBlockOps, ResultsThatNobodyWaitsForComeAllTheSame) {
+  constexpr uint32_t kSums = 3000;
+  std::vector<std::byte> slot = SomeBytes(kSums + 40);
+  std::vector<uint32_t> want(kSums);
+  std::vector<uint32_t> got(kSums);
+  for (uint32_t i = 0; i < kSums; ++i) {
+    host_.Checksum(slot.data() + i, {.bytes = 40}, &want[i]);
+  }
+  OnDevice(slot, [&](const std::byte* there) {
+    for (uint32_t i = 0; i < kSums; ++i) ops_->Checksum(there + i, {.bytes = 40}, &got[i]);
+  });
+  EXPECT_EQ(got, want);
+  const StreamLayout stream = Layout(Codec::kF32, InnerAxis::kDim, 24, 16, false);
+  std::vector<std::byte> rows = SomeBytes(SlotBytes(stream));
+  std::vector<std::vector<float>> read(20, std::vector<float>(size_t{3} * 16 * 24));
+  OnDevice(rows, [&](const std::byte* there) {
+    for (std::vector<float>& out : read) {
+      ops_->ReadRows(stream, there, {.begin = 0, .count = 16}, out.data(), 16 * 24);
+    }
+  });
+  std::vector<float> read_want(read[0].size());
+  host_.ReadRows(stream, rows.data(), {.begin = 0, .count = 16}, read_want.data(), 16 * 24);
+  for (const std::vector<float>& out : read) {
+    EXPECT_EQ(std::memcmp(out.data(), read_want.data(), out.size() * 4), 0);
+  }
+}
+
+#if !defined(QUIRE_TEST_ON_CUDA)
+
+/// The operations of a device that is the host, on streams that the test sees.
+struct Late {
+  explicit Late(uint64_t seed) : streams("emulated", seed) {}
+
+  std::byte* Slot(uint64_t bytes) {
+    return static_cast<std::byte*>(device->Allocate(bytes).value());
+  }
+
+  LateStreams streams;
+  std::unique_ptr<Device> device = MakeHostDevice(&streams);
+  std::unique_ptr<BlockOps> ops = MakeBlockOps(*device).value();
+};
+
+// What the contract forbids is wrong on this device, or no suite that runs on it would notice.
+TEST(LateBlockOps, CopiesRunApartFromOperations) {
+  constexpr uint64_t kBytes = 64;
+  uint64_t too_early = 0;
+  uint64_t overwritten = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Late late(seed);
+    std::byte* const slot = late.Slot(kBytes);
+    std::byte* const other = late.Slot(kBytes);
+    const std::vector<std::byte> sevens(kBytes, std::byte{7});
+    std::vector<std::byte> out(kBytes);
+    late.ops->CopyIn(sevens.data(), {.bytes = kBytes}, slot);
+    late.ops->Copy(slot, other, {.bytes = kBytes});  // without a fence
+    EXPECT_TRUE(late.ops->Synchronize().has_value());
+    too_early += other[0] != std::byte{7} ? 1 : 0;
+    EXPECT_TRUE(late.ops->SynchronizeCopies(CopyWay::kIn).has_value());
+    late.ops->CopyOut(slot, {.bytes = kBytes}, out.data());
+    late.ops->Zero(slot, {.bytes = kBytes});
+    EXPECT_TRUE(late.ops->Synchronize().has_value());
+    EXPECT_TRUE(late.ops->SynchronizeCopies(CopyWay::kOut).has_value());
+    overwritten += out[0] != std::byte{7} ? 1 : 0;
+    for (std::byte* const memory : {slot, other}) late.device->Free(memory);
+  }
+  EXPECT_GT(too_early, 10u);
+  EXPECT_GT(overwritten, 10u);
+}
+
+TEST(LateBlockOps, CopiesComeAfterTheOperationsBeforeThem) {
+  constexpr uint64_t kBytes = 64;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Late late(seed);
+    std::byte* const from = late.Slot(kBytes);
+    std::byte* const slot = late.Slot(kBytes);
+    std::memset(from, 5, kBytes);
+    const std::vector<std::byte> sevens(kBytes, std::byte{7});
+    std::vector<std::byte> out(kBytes);
+    late.ops->Copy(from, slot, {.bytes = kBytes});
+    late.ops->CopyOut(slot, {.bytes = kBytes}, out.data());
+    EXPECT_TRUE(late.ops->SynchronizeCopies(CopyWay::kOut).has_value());
+    EXPECT_EQ(out[kBytes - 1], std::byte{5});
+    late.ops->Zero(slot, {.bytes = kBytes});
+    late.ops->CopyIn(sevens.data(), {.bytes = kBytes}, slot);
+    EXPECT_TRUE(late.ops->SynchronizeCopies(CopyWay::kIn).has_value());
+    late.streams.RunAll();
+    EXPECT_EQ(slot[0], std::byte{7}) << "what was zeroed before is not zeroed after";
+    for (std::byte* const memory : {from, slot}) late.device->Free(memory);
+  }
+}
+
+// Nobody waits for a move but those who ask for its fence.
+TEST(LateBlockOps, OperationsDoNotWaitForCopies) {
+  uint64_t left_behind = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Late late(seed);
+    std::byte* const slot = late.Slot(64);
+    std::vector<std::byte> out(64);
+    for (int i = 0; i < 20; ++i) late.ops->CopyOut(slot, {.bytes = 64}, out.data());
+    const auto copies = late.streams.Now(static_cast<uint32_t>(Stream::kOut));
+    uint32_t crc = 0;
+    late.ops->Checksum(slot, {.bytes = 64}, &crc);
+    EXPECT_TRUE(late.ops->Synchronize().has_value());
+    EXPECT_NE(crc, 0u);
+    left_behind += late.streams.IsDone(copies) ? 0 : 1;
+    late.streams.RunAll();
+    late.device->Free(slot);
+  }
+  EXPECT_GT(left_behind, 40u);
+}
+
+TEST(LateBlockOps, ResultsComeWithTheFence) {
+  uint64_t late_ones = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Late late(seed);
+    std::byte* const slot = late.Slot(64);
+    uint32_t crc = 0;
+    late.ops->Checksum(slot, {.bytes = 64}, &crc);
+    const auto fence = late.ops->Record();
+    late.streams.RunAll();
+    late_ones += crc == 0 ? 1 : 0;
+    EXPECT_TRUE(fence->IsDone());
+    uint32_t want = 0;
+    HostBlockOps().Checksum(slot, {.bytes = 64}, &want);
+    EXPECT_EQ(crc, want);
+    late.device->Free(slot);
+  }
+  EXPECT_EQ(late_ones, 50u) << "who asks for it is not made to wait";
+}
+
+TEST(LateBlockOps, ADeviceThatFailedIsNamedByEveryFence) {
+  Late late(1);
+  std::byte* const slot = late.Slot(64);
+  std::vector<std::byte> host(64, std::byte{3});
+  late.ops->CopyIn(host.data(), {.bytes = 64}, slot);
+  EXPECT_TRUE(late.ops->SynchronizeCopies(CopyWay::kIn).has_value());
+  uint32_t crc = 17;
+  late.streams.FailAfter(0);
+  late.ops->Checksum(slot, {.bytes = 64}, &crc);
+  late.ops->CopyOut(slot, {.bytes = 64}, host.data());
+  for (const Result<void>& ended :
+       {late.ops->Synchronize(), late.ops->SynchronizeCopies(CopyWay::kOut),
+        late.ops->SynchronizeCopies(CopyWay::kIn), late.device->Synchronize()}) {
+    ASSERT_FALSE(ended.has_value());
+    EXPECT_EQ(ended.error().code, ErrorCode::kIo);
+    EXPECT_EQ(ended.error().message.find("emulated: the device failed"), 0u)
+        << ended.error().message;
+  }
+  EXPECT_EQ(crc, 17u) << "no result is delivered that is none";
+  late.device->Free(slot);
+}
+
+#endif
 
 }  // namespace
 }  // namespace quire::cuda

@@ -1,5 +1,5 @@
-// What the backends of this layer ask of a device: memory, copies and launches, all in the order of
-// one stream. The one of CUDA is cuda_device.cc; tests have one that runs kernels on the host.
+// What the backends of this layer ask of a device: memory, copies and launches on its streams. The
+// one of CUDA is cuda_device.cc; tests have one that runs kernels on the host.
 #ifndef QUIRE_CUDA_DEVICE_H_
 #define QUIRE_CUDA_DEVICE_H_
 
@@ -12,6 +12,7 @@
 #include "cuda/floors.h"
 #include "cuda/mma_attend.h"
 #include "cuda/model.h"
+#include "quire/block_ops.h"
 #include "quire/env.h"
 #include "quire/error.h"
 
@@ -25,7 +26,14 @@ struct CopyShape {
   uint64_t to_stride_bytes = 0;
 };
 
-/// Threads: any; what one thread asks for takes place in its order
+/// What a device does one after the other: launches and what belongs to them, and beside those
+/// copies from the host's memory and copies to it.
+enum class Stream : uint8_t { kCompute = 0, kIn = 1, kOut = 2 };
+inline constexpr Stream kStreams[] = {Stream::kCompute, Stream::kIn, Stream::kOut};
+
+/// Where no stream is named, it is kCompute.
+///
+/// Threads: any; what one thread asks of one stream takes place in its order
 class Device {
  public:
   virtual ~Device() = default;
@@ -36,24 +44,37 @@ class Device {
   /// Memory of the device, aligned to 256 bytes.
   /// Errors: kNoSpace with the number of bytes asked for
   virtual Result<void*> Allocate(uint64_t bytes) = 0;
-  /// Takes place in the order of the stream. Null: nothing.
+  /// Takes place in the order of kCompute. Null: nothing.
   virtual void Free(void* memory) = 0;
   /// Whether an address is the device's.
   virtual bool Owns(const void* address) const = 0;
+  /// Memory of the host that copies go to and from beside the host: pinned.
+  virtual HostAllocator& host_allocator() = 0;
 
   /// `host` is read before the call returns.
   virtual void CopyIn(const void* host, uint64_t bytes, void* device) = 0;
   /// Copies within the device and between it and the host, whose bytes have to stay until a fence
-  /// after the call is done.
-  virtual void Copy(const void* from, void* to, const CopyShape& shape) = 0;
+  /// after the call is done. Memory of the host that is not pinned may make the caller wait.
+  virtual void Copy(const void* from, void* to, const CopyShape& shape, Stream stream) = 0;
+  void Copy(const void* from, void* to, const CopyShape& shape) {
+    Copy(from, to, shape, Stream::kCompute);
+  }
   /// Zeroes the runs that `to_stride_bytes` describes.
   virtual void Zero(void* to, const CopyShape& shape) = 0;
 
-  /// Done when everything so far is; null: it is.
-  virtual std::unique_ptr<Fence> Record() = 0;
-  /// Waits for everything so far.
-  /// Errors: kIo says what the device reports; it stays that way
-  virtual Result<void> Synchronize() = 0;
+  /// What `after` is asked from now on takes place after what `before` was asked so far.
+  virtual void Order(Stream before, Stream after) = 0;
+  /// Done when everything that a stream was asked so far is; null: it is.
+  virtual std::unique_ptr<Fence> Record(Stream stream) = 0;
+  std::unique_ptr<Fence> Record() { return Record(Stream::kCompute); }
+  /// What the device reported first, as far as fences that are done know: it stays that way, and
+  /// nothing is done any more.
+  /// Errors: kIo names the device
+  virtual Result<void> outcome() const = 0;
+  /// Waits for everything that a stream was asked so far.
+  /// Errors: as outcome
+  virtual Result<void> Synchronize(Stream stream) = 0;
+  Result<void> Synchronize() { return Synchronize(Stream::kCompute); }
 
   // Launches; pointers in their arguments are the device's.
   virtual void Launch(const SplitsArgs& args, const SplitsLaunch& how) = 0;

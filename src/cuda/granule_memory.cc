@@ -81,7 +81,7 @@ class GranuleMemory final : public DeviceMemory {
     const std::vector<uint64_t> gone(mapped_.lower_bound(begin), mapped_.lower_bound(end));
     if (begin >= end || gone.empty()) return;
     // What fails on the device is told to whoever waits for it; memory goes either way.
-    static_cast<void>(device_.Synchronize());
+    for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));
     for (const uint64_t granule : gone) Unmap(granule);
   }
 

@@ -5,6 +5,9 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <new>
+#include <utility>
+#include <vector>
 
 #include "base/bits.h"
 #include "base/mutex.h"
@@ -28,6 +31,13 @@ constexpr size_t kAlignment = 256;
 
 class HostDevice final : public Device {
  public:
+  explicit HostDevice(LateStreams* streams) : streams_(streams) {}
+  ~HostDevice() override {
+    if (streams_ != nullptr) streams_->RunAll();
+  }
+  HostDevice(const HostDevice&) = delete;
+  HostDevice& operator=(const HostDevice&) = delete;
+
   std::string_view target() const override { return "host"; }
 
   Result<void*> Allocate(uint64_t bytes) override {
@@ -39,12 +49,12 @@ class HostDevice final : public Device {
     return memory;
   }
   void Free(void* memory) override {
+    if (memory == nullptr) return;
+    // A device that failed frees all the same.
+    if (streams_ != nullptr) streams_->RunUpTo(streams_->Now(Number(Stream::kCompute)));
     MutexLock lock(mutex_);
     allocated_.erase(memory);
     std::free(memory);
-  }
-  void CopyIn(const void* host, uint64_t bytes, void* device) override {
-    std::memcpy(device, host, bytes);
   }
   bool Owns(const void* address) const override {
     MutexLock lock(mutex_);
@@ -53,19 +63,47 @@ class HostDevice final : public Device {
     const auto& [begin, bytes] = *std::prev(after);
     return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(begin) + bytes;
   }
-  void Copy(const void* from, void* to, const CopyShape& shape) override {
-    for (uint32_t i = 0; i < shape.count; ++i) {
-      std::memcpy(static_cast<std::byte*>(to) + i * shape.to_stride_bytes,
-                  static_cast<const std::byte*>(from) + i * shape.from_stride_bytes, shape.bytes);
-    }
+  HostAllocator& host_allocator() override { return PlainHostAllocator(); }
+
+  void CopyIn(const void* host, uint64_t bytes, void* device) override {
+    const auto* const first = static_cast<const std::byte*>(host);
+    Do(Stream::kCompute, [kept = std::vector<std::byte>(first, first + bytes), device] {
+      std::memcpy(device, kept.data(), kept.size());
+    });
+  }
+  void Copy(const void* from, void* to, const CopyShape& shape, Stream stream) override {
+    Do(stream, [=] {
+      for (uint32_t i = 0; i < shape.count; ++i) {
+        std::memcpy(static_cast<std::byte*>(to) + i * shape.to_stride_bytes,
+                    static_cast<const std::byte*>(from) + i * shape.from_stride_bytes, shape.bytes);
+      }
+    });
   }
   void Zero(void* to, const CopyShape& shape) override {
-    for (uint32_t i = 0; i < shape.count; ++i) {
-      std::memset(static_cast<std::byte*>(to) + i * shape.to_stride_bytes, 0, shape.bytes);
-    }
+    Do(Stream::kCompute, [=] {
+      for (uint32_t i = 0; i < shape.count; ++i) {
+        std::memset(static_cast<std::byte*>(to) + i * shape.to_stride_bytes, 0, shape.bytes);
+      }
+    });
   }
-  std::unique_ptr<Fence> Record() override { return nullptr; }
-  Result<void> Synchronize() override { return {}; }
+
+  void Order(Stream before, Stream after) override {
+    if (streams_ != nullptr) streams_->Order(Number(before), Number(after));
+  }
+  std::unique_ptr<Fence> Record(Stream stream) override {
+    if (streams_ == nullptr) return nullptr;
+    const LateStreams::Mark mark = streams_->Now(Number(stream));
+    std::unique_ptr<Fence> fence(new (std::nothrow) LateFence(*streams_, mark));
+    if (fence == nullptr) streams_->RunUpTo(mark);
+    return fence;
+  }
+  Result<void> outcome() const override {
+    return streams_ == nullptr ? Result<void>() : streams_->outcome();
+  }
+  Result<void> Synchronize(Stream stream) override {
+    if (streams_ != nullptr) streams_->RunUpTo(streams_->Now(Number(stream)));
+    return outcome();
+  }
 
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
     if (how.queries_max <= 4) return Splits<4>(args, how);
@@ -85,91 +123,141 @@ class HostDevice final : public Device {
 
   void Launch(const FoldArgs& args, uint32_t vectors) override {
     Run(vectors, kAttendThreads, FoldSharedBytes(args.value.dim),
-        [&](Thread& self) { FoldKernel<Thread>(self, args).Run(); });
+        [args](Thread& self) { FoldKernel<Thread>(self, args).Run(); });
   }
   void Launch(const WriteArgs& args) override {
     Run(args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
-        [&](Thread& self) { WriteRow(self, args); });
+        [args](Thread& self) { WriteRow(self, args); });
   }
   void Launch(const ReadArgs& args) override {
     Run(args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
-        [&](Thread& self) { ReadRow(self, args); });
+        [args](Thread& self) { ReadRow(self, args); });
   }
   void Launch(const EncodeArgs& args) override {
     using Kernel = EncodeKernel<Thread>;
     Run(Kernel::Blocks(args.open), kBlockThreads, Kernel::SharedBytes(args.open.dim),
-        [&](Thread& self) { Kernel(self, args).Run(); });
+        [args](Thread& self) { Kernel(self, args).Run(); });
   }
   void Launch(const ChecksumArgs& args) override {
     using Kernel = ChecksumKernel<Thread>;
     Run(ChecksumBlocks(args), kBlockThreads, Kernel::kSharedBytes,
-        [&](Thread& self) { Kernel(self, args).Run(); });
+        [args](Thread& self) { Kernel(self, args).Run(); });
   }
   void Launch(const MatmulArgs& args) override {
     if (args.mma && args.rows <= FewRows::kRows) return Product<FewRows>(args);
     if (args.mma) return Product<ManyRows>(args);
     Run(MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes,
-        [&](Thread& self) { MatmulKernel<Thread>(self, args).Run(); });
+        [args](Thread& self) { MatmulKernel<Thread>(self, args).Run(); });
   }
   void Launch(const EmbedArgs& args) override {
-    Run(args.rows, kModelThreads, 0, [&](Thread& self) { EmbedRow(self, args); });
+    Run(args.rows, kModelThreads, 0, [args](Thread& self) { EmbedRow(self, args); });
   }
   void Launch(const NormArgs& args) override {
-    Run(args.rows, kModelThreads, kNormSharedBytes, [&](Thread& self) { NormRow(self, args); });
+    Run(args.rows, kModelThreads, kNormSharedBytes, [args](Thread& self) { NormRow(self, args); });
   }
   void Launch(const HeadsArgs& args) override {
     Run(args.rows * args.heads, kHeadThreads, kNormSharedBytes,
-        [&](Thread& self) { RotateHead(self, args); });
+        [args](Thread& self) { RotateHead(self, args); });
   }
   void Launch(const GateArgs& args) override {
     Run(ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0,
-        [&](Thread& self) { GateValue(self, args); });
+        [args](Thread& self) { GateValue(self, args); });
   }
   void Launch(const AddArgs& args) override {
-    Run(ValueBlocks(args.count), kModelThreads, 0, [&](Thread& self) { AddValue(self, args); });
+    Run(ValueBlocks(args.count), kModelThreads, 0, [args](Thread& self) { AddValue(self, args); });
   }
   void Launch(const ReadFloorArgs& args) override {
-    Run(kFloorBlocks, kFloorThreads, 0, [&](Thread& self) { ReadFloor(self, args); });
+    Run(kFloorBlocks, kFloorThreads, 0, [args](Thread& self) { ReadFloor(self, args); });
   }
   void Launch(const MultiplyFloorArgs& args) override {
-    Run(kFloorBlocks, kFloorThreads, 0, [&](Thread& self) { MultiplyFloor(self, args); });
+    Run(kFloorBlocks, kFloorThreads, 0, [args](Thread& self) { MultiplyFloor(self, args); });
   }
   void Launch(const MatrixFloorArgs& args) override {
-    Run(kMatrixFloorBlocks, kMatrixFloorWarps, 0, [&](Thread& self) { MatrixFloor(self, args); });
+    Run(kMatrixFloorBlocks, kMatrixFloorWarps, 0,
+        [args](Thread& self) { MatrixFloor(self, args); });
   }
 
  private:
   template <bool kFolds, bool kEncoded>
   void Mma(const MmaArgs& args, uint32_t blocks) {
     Run(blocks, WarpsOf(kFolds), args.shared.bytes,
-        [&](Thread& self) { MmaSplits<Thread, kFolds, kEncoded>(self, args).Run(); });
+        [args](Thread& self) { MmaSplits<Thread, kFolds, kEncoded>(self, args).Run(); });
   }
 
   template <class Shape>
   void Product(const MatmulArgs& args) {
     Run(ProductBlocks<Shape>(args), Shape::kWarpsOfBlock, Shape::kSharedBytes,
-        [&](Thread& self) { MmaProduct<Thread, Shape>(self, args).Run(); });
+        [args](Thread& self) { MmaProduct<Thread, Shape>(self, args).Run(); });
   }
 
   template <uint32_t kQueries>
   void Splits(const SplitsArgs& args, const SplitsLaunch& how) {
     Run(how.blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim),
-        [&](Thread& self) { SplitsKernel<Thread, Any, Any, kQueries>(self, args).Run(); });
+        [args](Thread& self) { SplitsKernel<Thread, Any, Any, kQueries>(self, args).Run(); });
   }
 
   void Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
-           const std::function<void(Thread&)>& kernel) {
-    MutexLock lock(mutex_);
-    grid_.Run(blocks, threads, shared_bytes, kernel);
+           std::function<void(Thread&)> kernel) {
+    Do(Stream::kCompute, [=, this, kernel = std::move(kernel)] {
+      MutexLock lock(mutex_);
+      grid_.Run(blocks, threads, shared_bytes, kernel);
+    });
   }
+  template <typename Work>
+  void Do(Stream stream, Work work) {
+    if (streams_ == nullptr) return work();
+    streams_->Enqueue(Number(stream), std::move(work));
+  }
+  static uint32_t Number(Stream stream) { return static_cast<uint32_t>(stream); }
 
+  LateStreams* const streams_;  // null: everything is done at once
   mutable Mutex mutex_{LockRank::kLeaf};
   HostGrid grid_ QUIRE_GUARDED_BY(mutex_);
   std::map<const void*, uint64_t> allocated_ QUIRE_GUARDED_BY(mutex_);  // bytes by address
 };
 
+class EmulatedMemory final : public DeviceMemory {
+ public:
+  explicit EmulatedMemory(Device& device) : device_(device) {}
+
+  std::string_view name() const override { return "emulated"; }
+  bool host_accessible() const override { return false; }
+
+  Result<std::byte*> Reserve(uint64_t bytes) override { return memory_->Reserve(bytes); }
+  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
+    return memory_->Commit(begin, bytes);
+  }
+  void Decommit(std::byte* begin, uint64_t bytes) override {
+    AwaitDevice();
+    memory_->Decommit(begin, bytes);
+  }
+  void Release(std::byte* base, uint64_t bytes) override {
+    AwaitDevice();
+    memory_->Release(base, bytes);
+  }
+  void Discard(std::byte* begin, uint64_t bytes) override {
+    AwaitDevice();
+    memory_->Discard(begin, bytes);
+  }
+
+ private:
+  // What fails on the device is told to whoever waits for it; memory goes either way.
+  void AwaitDevice() {
+    for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));
+  }
+
+  Device& device_;
+  const std::unique_ptr<DeviceMemory> memory_ = MakeHostMemory(/*huge_pages=*/false);
+};
+
 }  // namespace
 
-std::unique_ptr<Device> MakeHostDevice() { return std::make_unique<HostDevice>(); }
+std::unique_ptr<Device> MakeHostDevice(LateStreams* streams) {
+  return std::make_unique<HostDevice>(streams);
+}
+
+std::unique_ptr<DeviceMemory> MakeEmulatedMemory(Device& device) {
+  return std::make_unique<EmulatedMemory>(device);
+}
 
 }  // namespace quire::cuda

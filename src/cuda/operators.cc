@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/bits.h"
+#include "cuda/sender.h"
 
 namespace quire::cuda {
 namespace {
@@ -29,6 +30,7 @@ class DeviceOperators final : public model::Operators {
       : device_(device),
         model_(model),
         arithmetic_(arithmetic),
+        sender_(device),
         tokens_(device),
         angles_(device),
         wanted_(device),
@@ -71,14 +73,14 @@ class DeviceOperators final : public model::Operators {
       QUIRE_TRY(rows_[kind]->Reserve(count_ * values * sizeof(float)));
     }
     QUIRE_TRY(tokens_.Reserve(tokens.size_bytes()));
-    device_.CopyIn(tokens.data(), tokens.size_bytes(), tokens_.as<void>());
+    sender_.Send(tokens.data(), tokens.size_bytes(), tokens_.as<void>());
     // Cosines are the host's: docs/numerics.md has them from its library.
     host_angles_.resize(uint64_t{count_} * head_dim);
     executor.ParallelFor(count_, [&](uint32_t row, uint32_t) {
       model_.rope.Angles(positions[row], host_angles_.data() + uint64_t{row} * head_dim);
     });
     QUIRE_TRY(angles_.Reserve(host_angles_.size() * sizeof(float)));
-    device_.CopyIn(host_angles_.data(), host_angles_.size() * sizeof(float), angles_.as<void>());
+    sender_.Send(host_angles_.data(), host_angles_.size() * sizeof(float), angles_.as<void>());
     device_.Launch(EmbedArgs{.embedding = PanelsOf(model_.weights.embedding()),
                              .tokens = tokens_.as<int32_t>(),
                              .hidden = Data(Rows::kHidden),
@@ -157,7 +159,7 @@ class DeviceOperators final : public model::Operators {
     for (size_t begin = 0; begin < rows.size(); begin += kLogitRows) {
       const auto some = rows.subspan(begin, std::min<size_t>(kLogitRows, rows.size() - begin));
       const auto count = static_cast<uint32_t>(some.size());
-      device_.CopyIn(some.data(), some.size_bytes(), wanted_.as<void>());
+      sender_.Send(some.data(), some.size_bytes(), wanted_.as<void>());
       NormArgs norm = NormOf(model_.weights.final_norm(), Data(Rows::kNormed), count);
       norm.row_numbers = wanted_.as<uint32_t>();
       device_.Launch(norm);
@@ -226,6 +228,7 @@ class DeviceOperators final : public model::Operators {
   std::unordered_map<const void*, void*> weights_;  // by where the host has them
   uint32_t count_ = 0;                              // rows of the pass
   std::array<std::unique_ptr<DeviceBuffer>, model::kRowsKinds> rows_;
+  Sender sender_;
   DeviceBuffer tokens_;
   DeviceBuffer angles_;
   DeviceBuffer wanted_;

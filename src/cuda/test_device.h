@@ -27,7 +27,8 @@ inline std::unique_ptr<Device> MakeTestDevice() {
 #if defined(QUIRE_TEST_ON_CUDA)
   return OpenDevice(0).value_or(nullptr);
 #else
-  return MakeHostDevice();
+  static LateStreams* const streams = new LateStreams("emulated", 1);  // outlives all devices
+  return MakeHostDevice(streams);
 #endif
 }
 

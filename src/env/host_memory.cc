@@ -10,6 +10,7 @@
 
 #include "base/bits.h"
 #include "base/check.h"
+#include "quire/block_ops.h"
 #include "quire/env.h"
 
 namespace quire {
@@ -116,7 +117,28 @@ class HostMemory final : public DeviceMemory {
   const bool huge_pages_;
 };
 
+class PlainAllocator final : public HostAllocator {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  bool pinned() const override { return false; }
+  Result<std::byte*> Allocate(uint64_t bytes) override {
+    void* const mapping = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping != MAP_FAILED) return static_cast<std::byte*>(mapping);
+    return Fail(ErrorCode::kNoSpace, fmt::format("cpu: cannot allocate {} bytes: {}", bytes,
+                                                 std::generic_category().message(errno)));
+  }
+  void Free(std::byte* memory, uint64_t bytes) override {
+    QUIRE_CHECK(::munmap(memory, bytes) == 0);
+  }
+};
+
 }  // namespace
+
+HostAllocator& PlainHostAllocator() {
+  static PlainAllocator allocator;
+  return allocator;
+}
 
 std::unique_ptr<DeviceMemory> MakeHostMemory(bool huge_pages) {
   return std::make_unique<HostMemory>(huge_pages);

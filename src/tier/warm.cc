@@ -27,9 +27,15 @@ size_t WarmStore::DigestHash::operator()(const Digest& digest) const {
 }
 
 WarmStore::WarmStore(const WarmOptions& options, const Clock& clock, std::unique_ptr<Store> below)
-    : options_(options), clock_(clock), below_(std::move(below)) {
+    : options_(options),
+      clock_(clock),
+      below_(std::move(below)),
+      memory_(options.allocator != nullptr ? *options.allocator : PlainHostAllocator(),
+              options.bytes_cap, "the warm tier"),
+      arena_(options.bytes_cap) {
   MutexLock lock(mutex_);
   stats_.bytes_cap = options.bytes_cap;
+  if (memory_.pinned()) stats_.pinned_bytes = options.bytes_cap;
 }
 
 WarmStore::~WarmStore() {
@@ -70,18 +76,24 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
   if (publisher != publishers_.end() && taken_bytes > publisher->second.bytes_quota) {
     return StoreOutcome::kQuota;
   }
-  if (!MakeRoom(identity.publisher, taken_bytes)) return StoreOutcome::kNoSpace;
+  const auto at = MakeRoom(identity.publisher, size_bytes);
+  if (!at) return StoreOutcome::kNoSpace;
+  struct GiveBack {
+    ~GiveBack() {
+      if (!kept) arena.Give(at, bytes);
+    }
+    Arena& arena;
+    uint64_t at;
+    uint64_t bytes;
+    bool kept = false;
+  } place{.arena = arena_, .at = *at, .bytes = size_bytes};
   Record record{.key = identity.key,
                 .publisher = identity.publisher,
                 .erase_epoch = identity.erase_epoch,
                 .location = {.sequence = sequence_++},
+                .at = *at,
                 .size_bytes = size_bytes};
-  try {
-    record.bytes = std::make_unique_for_overwrite<std::byte[]>(size_bytes);
-  } catch (const std::bad_alloc&) {
-    return StoreOutcome::kNoSpace;
-  }
-  const std::span<std::byte> bytes(record.bytes.get(), size_bytes);
+  const std::span<std::byte> bytes = BytesOf(record);
   std::vector<uint32_t> crcs(request.crcs.begin(), request.crcs.end());
   for (size_t i = 0; i < request.sections.size(); ++i) {
     const std::span<const std::byte> section = request.sections[i];
@@ -97,21 +109,27 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
     record.root = {.key = identity.parent, .block_tokens = layout.token_count()};
   }
   Publisher& of = publishers_[identity.publisher];
-  if (record.root.block_tokens != 0) ++of.roots[record.root];
+  uint64_t* const of_root = record.root.block_tokens != 0 ? &of.roots[record.root] : nullptr;
+  Records one;
+  one.push_back(std::move(record));
+  by_key_[identity.key] = one.begin();
+  // Nothing fails from here on.
+  records_.splice(records_.end(), one);
+  place.kept = true;
+  if (of_root != nullptr) ++*of_root;
   PublisherUsage& usage = of.usage;
   ++usage.records;
   usage.bytes_live += size_bytes;
   usage.bytes += taken_bytes;
   stats_.bytes += taken_bytes;
   ++stats_.records;
-  records_.push_back(std::move(record));
-  by_key_[identity.key] = std::prev(records_.end());
   return StoreOutcome::kOk;
 }
 
 // The least recently used: own records while the quota is exceeded, then whatever floors do not
 // keep. Nothing goes before it is certain that there will be room.
-bool WarmStore::MakeRoom(const PublisherId& publisher, uint64_t bytes) {
+std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64_t size_bytes) {
+  const uint64_t bytes = size_bytes + kEntryBytes;
   const Publisher& own = publishers_[publisher];
   std::map<PublisherId, uint64_t> gone;  // bytes of the victims
   std::vector<Records::iterator> victims;
@@ -126,29 +144,62 @@ bool WarmStore::MakeRoom(const PublisherId& publisher, uint64_t bytes) {
     if (own.usage.bytes - freed + bytes <= own.bytes_quota) break;
     if (record->publisher == publisher) take(record);
   }
-  if (own.usage.bytes - freed + bytes > own.bytes_quota) return false;
+  if (own.usage.bytes - freed + bytes > own.bytes_quota) return std::nullopt;
   const size_t for_quota = victims.size();
-  for (auto record = records_.begin(); record != records_.end(); ++record) {
-    if (stats_.bytes - freed + bytes <= options_.bytes_cap) break;
-    const auto chosen = victims.begin() + static_cast<ptrdiff_t>(for_quota);
-    if (std::find(victims.begin(), chosen, record) != chosen) continue;
-    if (record->publisher != publisher) {
-      const Publisher& other = publishers_[record->publisher];
-      const uint64_t floor = below_ == nullptr ? other.bytes_floor : 0;
-      const uint64_t left = other.usage.bytes - gone[record->publisher];
-      if (left < floor + record->size_bytes + kEntryBytes) continue;
+  // The next one that may go for the others' sake; the end: there is none.
+  auto next = records_.begin();
+  const auto take_next = [&]() QUIRE_REQUIRES(mutex_) {
+    for (; next != records_.end(); ++next) {
+      const auto chosen = victims.begin() + static_cast<ptrdiff_t>(for_quota);
+      if (std::find(victims.begin(), chosen, next) != chosen) continue;
+      if (next->publisher != publisher) {
+        const Publisher& other = publishers_[next->publisher];
+        const uint64_t floor = below_ == nullptr ? other.bytes_floor : 0;
+        const uint64_t left = other.usage.bytes - gone[next->publisher];
+        if (left < floor + next->size_bytes + kEntryBytes) continue;
+      }
+      take(next++);
+      return true;
     }
-    take(record);
+    return false;
+  };
+  arena_.Prepare();
+  while (stats_.bytes - freed + bytes > options_.bytes_cap) {
+    if (!take_next()) return std::nullopt;
   }
-  if (stats_.bytes - freed + bytes > options_.bytes_cap) return false;
+  size_t given = 0;
+  const auto give = [&]() QUIRE_REQUIRES(mutex_) {
+    for (; given < victims.size(); ++given) {
+      arena_.Give(victims[given]->at, victims[given]->size_bytes);
+    }
+  };
+  give();
+  std::optional<uint64_t> at = arena_.Take(size_bytes);
+  try {
+    while (!at && take_next()) {
+      give();
+      at = arena_.Take(size_bytes);
+    }
+  } catch (const std::bad_alloc&) {
+    at = std::nullopt;
+  }
+  if (!at) {
+    for (size_t i = 0; i < given; ++i) arena_.TakeAt(victims[i]->at, victims[i]->size_bytes);
+    return std::nullopt;
+  }
   for (const auto victim : victims) {
     ++stats_.evicted;
-    Forget(victim);
+    Remove(victim);
   }
-  return true;
+  return at;
 }
 
 void WarmStore::Forget(Records::iterator record) {
+  arena_.Give(record->at, record->size_bytes);
+  Remove(record);
+}
+
+void WarmStore::Remove(Records::iterator record) {
   Publisher& of = publishers_[record->publisher];
   const auto root = of.roots.find(record->root);
   if (root != of.roots.end() && --root->second == 0) of.roots.erase(root);
@@ -159,7 +210,7 @@ void WarmStore::Forget(Records::iterator record) {
   usage.bytes -= taken_bytes;
   stats_.bytes -= taken_bytes;
   --stats_.records;
-  Wipe(std::span(record->bytes.get(), record->size_bytes));
+  Wipe(BytesOf(*record));
   by_key_.erase(record->key);
   records_.erase(record);
 }
@@ -243,7 +294,7 @@ bool WarmStore::Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion*
   const Record& record = *known->second;
   const RecordLayout& layout = *load.layout;
   completion->outcome = StoreOutcome::kMiss;
-  const std::span<const std::byte> bytes(record.bytes.get(), record.size_bytes);
+  const std::span<const std::byte> bytes = BytesOf(record);
   if (record.size_bytes != layout.record_bytes()) {
     completion->miss = RecordMiss::kOtherLayout;
     return below_ == nullptr;
@@ -380,7 +431,7 @@ std::span<std::byte> WarmStore::BytesOfForTest(const Digest& key) {
   MutexLock lock(mutex_);
   const auto known = by_key_.find(key);
   if (known == by_key_.end()) return {};
-  return {known->second->bytes.get(), known->second->size_bytes};
+  return BytesOf(*known->second);
 }
 
 }  // namespace quire::tier

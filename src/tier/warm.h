@@ -6,27 +6,33 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
+#include "env/host_buffer.h"
+#include "quire/block_ops.h"
 #include "quire/env.h"
+#include "tier/arena.h"
 #include "tier/store.h"
 
 namespace quire::tier {
 
 struct WarmOptions {
-  uint64_t bytes_cap = 0;  // hard: of all records with their bookkeeping
+  uint64_t bytes_cap = 0;              // hard: of all records with their bookkeeping
+  HostAllocator* allocator = nullptr;  // of the memory they lie in; null: ordinary memory
 };
 
 struct WarmStats {
   uint64_t records = 0;
   uint64_t bytes = 0;  // with their bookkeeping
   uint64_t bytes_cap = 0;
-  uint64_t loads = 0;     // answered from memory
-  uint64_t evicted = 0;   // the least recently used, for room
-  uint64_t damaged = 0;   // their bytes had changed: forgotten
-  uint64_t promoted = 0;  // came from the store below when they were loaded whole
+  uint64_t pinned_bytes = 0;  // of bytes_cap: all of it, or none
+  uint64_t loads = 0;         // answered from memory
+  uint64_t evicted = 0;       // the least recently used, for room
+  uint64_t damaged = 0;       // their bytes had changed: forgotten
+  uint64_t promoted = 0;      // came from the store below when they were loaded whole
 };
 
 /// Keeps what is put and what is loaded whole from the store below, the least recently used going
@@ -35,9 +41,13 @@ struct WarmStats {
 /// long as the process lives.
 ///
 /// Quotas hold here as below. Floors hold where there is no store below.
+///
+/// The memory of records is one arena, taken when the store is made: pinning memory can hold up a
+/// device, and is slow. Where records of several lengths leave no stretch for another one, a few
+/// more go than their bytes alone ask for.
 class WarmStore final : public Store {
  public:
-  /// `below` may be null.
+  /// `below` may be null. Throws std::bad_alloc.
   WarmStore(const WarmOptions& options, const Clock& clock, std::unique_ptr<Store> below);
   ~WarmStore() override;
 
@@ -67,7 +77,7 @@ class WarmStore final : public Store {
     uint64_t erase_epoch = 0;
     RecordRoot root{};  // block_tokens 0: no first block
     RecordLocation location{};
-    std::unique_ptr<std::byte[]> bytes{};  // header, then payload
+    uint64_t at = 0;  // in the arena: header, then payload
     uint64_t size_bytes = 0;
   };
   using Records = std::list<Record>;  // least recently used first
@@ -83,8 +93,15 @@ class WarmStore final : public Store {
 
   /// Epochs are asked for before the lock is taken: those below have their own.
   StoreOutcome Insert(const PutRequest& request, uint64_t epoch) QUIRE_REQUIRES(mutex_);
-  bool MakeRoom(const PublisherId& publisher, uint64_t bytes) QUIRE_REQUIRES(mutex_);
+  /// Where a record may lie. Nothing: there is no room, and nothing went for it.
+  std::optional<uint64_t> MakeRoom(const PublisherId& publisher, uint64_t size_bytes)
+      QUIRE_REQUIRES(mutex_);
   void Forget(Records::iterator record) QUIRE_REQUIRES(mutex_);
+  /// The same of one whose place is another's already.
+  void Remove(Records::iterator record) QUIRE_REQUIRES(mutex_);
+  std::span<std::byte> BytesOf(const Record& record) const {
+    return memory_.bytes().subspan(record.at, record.size_bytes);
+  }
   /// The answer to a load from memory. Nothing: the store below is to be asked.
   bool Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion* completion)
       QUIRE_REQUIRES(mutex_);
@@ -93,8 +110,10 @@ class WarmStore final : public Store {
   const WarmOptions options_;
   const Clock& clock_;
   const std::unique_ptr<Store> below_;
+  const HostBuffer memory_;
 
   mutable Mutex mutex_{LockRank::kLeaf};
+  Arena arena_ QUIRE_GUARDED_BY(mutex_);  // of memory_
   Records records_ QUIRE_GUARDED_BY(mutex_);
   std::unordered_map<Digest, Records::iterator, DigestHash> by_key_ QUIRE_GUARDED_BY(mutex_);
   std::map<PublisherId, Publisher> publishers_ QUIRE_GUARDED_BY(mutex_);

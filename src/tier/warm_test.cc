@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "base/prng.h"
+#include "env/pinned_memory.h"
 #include "tier/cold_test_util.h"
 
 namespace quire::tier {
@@ -235,6 +240,69 @@ TEST_F(WarmTest, ErasingReachesBothAndARestartFindsNothing) {
   warm_.reset();
   OpenInFront(4);
   EXPECT_EQ(LoadWarm(Record(1, "a")).outcome, kErased);
+}
+
+TEST_F(WarmTest, RecordsLieInOneRunOfPinnedMemory) {
+  PinnedMemory pinned;
+  {
+    WarmStore warm({.bytes_cap = BytesFor(3), .allocator = &pinned}, clock_, nullptr);
+    EXPECT_EQ(pinned.asked, 1u);
+    EXPECT_EQ(pinned.bytes_out, BytesFor(3));
+    EXPECT_EQ(warm.warm_stats().pinned_bytes, BytesFor(3));
+    std::vector<StoreCompletion> done;
+    for (uint64_t i = 1; i <= 9; ++i) {
+      const TestRecord& record = Record(i);
+      const PutRequest request = {.identity = record.identity(),
+                                  .layout = &record.layout(),
+                                  .sections = record.sections(),
+                                  .tag = i};
+      warm.Put({&request, 1});
+    }
+    warm.Tick(done, 0);
+    for (const StoreCompletion& each : done) EXPECT_EQ(each.outcome, kOk);
+    EXPECT_EQ(warm.warm_stats().records, 3u);
+    EXPECT_EQ(pinned.asked, 1u) << "nothing is pinned after the start";
+  }
+  EXPECT_EQ(pinned.bytes_out, 0u);
+}
+
+TEST_F(WarmTest, WithoutPinnedMemoryItIsAsGood) {
+  PinnedMemory pinned;
+  pinned.empty = true;
+  testing::internal::CaptureStderr();
+  warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(3), .allocator = &pinned},
+                                      clock_, nullptr);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("the warm tier: test: cannot pin"), std::string::npos) << said;
+  EXPECT_EQ(warm_->warm_stats().pinned_bytes, 0u);
+  EXPECT_EQ(PutWarm(Record(1)), kOk);
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);
+}
+
+// Records of several lengths come and go; whatever is there is what was put, and never more than
+// the cap.
+TEST_F(WarmTest, LongRecordsFindRoomAmongShortOnes) {
+  OpenAlone(8);
+  std::vector<RecordLayout> layouts;
+  for (const uint64_t bytes : {5'000u, 9'000u, 30'000u})
+    layouts.push_back(TestLayout(16, 2, bytes));
+  Prng prng(11);
+  std::map<uint64_t, size_t> put;  // layouts by record
+  for (uint64_t i = 1; i <= 300; ++i) {
+    const size_t layout = prng.NextBelow(layouts.size());
+    const uint64_t needed = layouts[layout].record_bytes() + 512;
+    const StoreOutcome outcome = PutWarm(TestRecord(i, layouts[layout]));
+    ASSERT_EQ(outcome, needed > BytesFor(8) ? kTooLarge : kOk) << "record " << i;
+    if (outcome == kOk) put[i] = layout;
+    ASSERT_LE(warm_->warm_stats().bytes, warm_->warm_stats().bytes_cap);
+    const uint64_t asked = 1 + prng.NextBelow(i);
+    if (!put.contains(asked)) continue;
+    const TestRecord record(asked, layouts[put[asked]]);
+    if (WarmHas(record)) {
+      ASSERT_EQ(LoadWarm(record).outcome, kOk) << "record " << asked;
+    }
+  }
+  EXPECT_GT(warm_->warm_stats().evicted, 100u);
 }
 
 }  // namespace

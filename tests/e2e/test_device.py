@@ -110,9 +110,41 @@ def test_a_device_that_is_not_there_is_refused():
 
 def test_benches_without_cases_on_a_device_say_so():
     done = quire_cli.run("bench", "pool", "--device", "emulated")
-    assert done.exit_code != 0 and "attention and cascade" in done.stderr, done.describe()
+    assert done.exit_code != 0 and "attention, cascade and tier" in done.stderr, done.describe()
     done = quire_cli.run("bench", "cascade", "--device", "emulated", "--case", "no such case")
     assert done.exit_code != 0, done.describe()
+
+
+def test_blocks_move_between_a_device_and_the_warm_tier():
+    done = quire_cli.run("bench", "tier", "--device", "emulated", "--pairs", "1", "--json")
+    assert done.exit_code == 0, done.describe()
+    rows = done.json["rows"]
+    assert [row["case"] for row in rows] == ["device_to_host/f16/256/host",
+                                             "host_to_device/f16/256/host"]
+    for row in rows:  # the figures of an emulation mean nothing
+        assert row["value"] > 0 and row["floor"] > 0 and row["unit"] == "GB/s"
+        assert "ordinary memory" in row["note"], "an emulated device pins nothing"
+
+
+def test_bench_attention_runs_in_mma16():
+    done = quire_cli.run("bench", "attention", *MMA16, "--case", "decode/bf16/256/b1", "--pairs",
+                         "1", "--json")
+    assert done.exit_code == 0, done.describe()
+    (row,) = done.json["rows"]
+    assert row["value"] > 0 and row["floor"] > 0
+
+
+def test_eval_in_mma16_is_close_to_fma32(tmp_path):
+    text = tmp_path / "text"
+    text.write_text(" ".join([PROMPT] * 12))
+    said = {}
+    for flags in ((), MMA16):
+        done = quire_cli.run("eval", "--model", MODEL, "--text", text, "--kv", "int8", "--context",
+                             "64", *flags, "--json")
+        assert done.exit_code == 0, done.describe()
+        said[flags] = done.json
+    assert said[MMA16]["ppl"] == pytest.approx(said[()]["ppl"], rel=1e-3)
+    assert said[MMA16]["ppl"] != said[()]["ppl"], "the classes have bits of their own"
 
 
 def test_cuda_gives_the_processors_bits():

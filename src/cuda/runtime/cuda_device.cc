@@ -3,7 +3,10 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
+#include <iterator>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -26,29 +29,85 @@ std::unexpected<Error> IoError(const char* what, int error) {
                                           cudaGetErrorString(static_cast<cudaError_t>(error))));
 }
 
+/// What a device reported first: what follows it means nothing, and it stays.
+class FirstError {
+ public:
+  explicit FirstError(int number) : number_(number) {}
+
+  void Note(int error) {
+    int none = cudaSuccess;
+    if (error != cudaSuccess) error_.compare_exchange_strong(none, error);
+  }
+  Result<void> outcome() const {
+    const int error = error_.load(std::memory_order_relaxed);
+    if (error == cudaSuccess) return {};
+    return IoError(fmt::format("device {}", number_).c_str(), error);
+  }
+
+ private:
+  const int number_;
+  std::atomic<int> error_ = cudaSuccess;
+};
+
 class EventFence final : public Fence {
  public:
-  explicit EventFence(cudaEvent_t event) : event_(event) {}
+  EventFence(cudaEvent_t event, FirstError& error) : event_(event), error_(error) {}
   ~EventFence() override { cudaEventDestroy(event_); }
   EventFence(const EventFence&) = delete;
   EventFence& operator=(const EventFence&) = delete;
 
   // A device that has failed will not do what is left either.
-  bool IsDone() const override { return cudaEventQuery(event_) != cudaErrorNotReady; }
-  void Wait() override { cudaEventSynchronize(event_); }
+  bool IsDone() const override {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) return false;
+    error_.Note(error);
+    return true;
+  }
+  void Wait() override { error_.Note(cudaEventSynchronize(event_)); }
 
  private:
   const cudaEvent_t event_;
+  FirstError& error_;
+};
+
+class PinnedAllocator final : public HostAllocator {
+ public:
+  explicit PinnedAllocator(int number) : number_(number), name_(fmt::format("cuda:{}", number)) {}
+
+  std::string_view name() const override { return name_; }
+  bool pinned() const override { return true; }
+  // Portable: other devices know it for what it is, too.
+  Result<std::byte*> Allocate(uint64_t bytes) override {
+    cudaSetDevice(number_);
+    void* memory = nullptr;
+    const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    if (error == cudaSuccess) return static_cast<std::byte*>(memory);
+    static_cast<void>(cudaGetLastError());  // it is told here, and is nothing to later calls
+    return Fail(ErrorCode::kNoSpace, fmt::format("{}: cannot pin {} bytes of host memory: {}",
+                                                 name_, bytes, cudaGetErrorString(error)));
+  }
+  void Free(std::byte* memory, uint64_t) override { cudaFreeHost(memory); }
+
+ private:
+  const int number_;
+  const std::string name_;
 };
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int number, std::string target, cudaStream_t stream)
-      : number_(number), target_(std::move(target)), stream_(stream) {}
+  using Streams = std::array<cudaStream_t, std::size(kStreams)>;
+
+  CudaDevice(int number, std::string target, const Streams& streams)
+      : number_(number),
+        target_(std::move(target)),
+        streams_(streams),
+        stream_(StreamOf(Stream::kCompute)),
+        error_(number),
+        pinned_(number) {}
   ~CudaDevice() override {
     Enter();
-    cudaStreamSynchronize(stream_);
-    cudaStreamDestroy(stream_);
+    for (const cudaStream_t stream : streams_) cudaStreamSynchronize(stream);
+    for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   }
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -79,13 +138,13 @@ class CudaDevice final : public Device {
     Enter();
     Note(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
   }
-  void Copy(const void* from, void* to, const CopyShape& shape) override {
+  void Copy(const void* from, void* to, const CopyShape& shape, Stream stream) override {
     Enter();
     if (shape.count == 1) {
-      Note(cudaMemcpyAsync(to, from, shape.bytes, cudaMemcpyDefault, stream_));
+      Note(cudaMemcpyAsync(to, from, shape.bytes, cudaMemcpyDefault, StreamOf(stream)));
     } else if (shape.count > 1) {
       Note(cudaMemcpy2DAsync(to, shape.to_stride_bytes, from, shape.from_stride_bytes, shape.bytes,
-                             shape.count, cudaMemcpyDefault, stream_));
+                             shape.count, cudaMemcpyDefault, StreamOf(stream)));
     }
   }
   void Zero(void* to, const CopyShape& shape) override {
@@ -97,23 +156,31 @@ class CudaDevice final : public Device {
     }
   }
 
-  std::unique_ptr<Fence> Record() override {
+  void Order(Stream before, Stream after) override {
     Enter();
-    cudaEvent_t event = nullptr;
-    if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
-      Note(cudaStreamSynchronize(stream_));
-      return nullptr;
+    const cudaEvent_t event = NewEvent(StreamOf(before));
+    if (event == nullptr) return Note(cudaStreamSynchronize(StreamOf(before)));
+    Note(cudaStreamWaitEvent(StreamOf(after), event, 0));
+    cudaEventDestroy(event);  // it goes when it is done
+  }
+  std::unique_ptr<Fence> Record(Stream stream) override {
+    Enter();
+    const cudaEvent_t event = NewEvent(StreamOf(stream));
+    if (event != nullptr) {
+      std::unique_ptr<Fence> fence(new (std::nothrow) EventFence(event, error_));
+      if (fence != nullptr) return fence;
+      cudaEventDestroy(event);
     }
-    Note(cudaEventRecord(event, stream_));
-    return std::make_unique<EventFence>(event);
+    Note(cudaStreamSynchronize(StreamOf(stream)));
+    return nullptr;
   }
-  Result<void> Synchronize() override {
+  Result<void> outcome() const override { return error_.outcome(); }
+  Result<void> Synchronize(Stream stream) override {
     Enter();
-    Note(cudaStreamSynchronize(stream_));
-    const int error = error_.load(std::memory_order_relaxed);
-    if (error == cudaSuccess) return {};
-    return IoError(fmt::format("device {}", number_).c_str(), error);
+    Note(cudaStreamSynchronize(StreamOf(stream)));
+    return error_.outcome();
   }
+  HostAllocator& host_allocator() override { return pinned_; }
 
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
     Enter();
@@ -184,16 +251,24 @@ class CudaDevice final : public Device {
   // The device of a thread is its own affair.
   void Enter() const { cudaSetDevice(number_); }
 
-  /// The first error stays: what follows it means nothing.
-  void Note(int error) {
-    int none = cudaSuccess;
-    if (error != cudaSuccess) error_.compare_exchange_strong(none, error);
+  void Note(int error) { error_.Note(error); }
+  cudaStream_t StreamOf(Stream stream) const { return streams_[static_cast<size_t>(stream)]; }
+
+  /// Null: there is none to be had.
+  cudaEvent_t NewEvent(cudaStream_t stream) {
+    cudaEvent_t event = nullptr;
+    if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return nullptr;
+    if (cudaEventRecord(event, stream) == cudaSuccess) return event;
+    cudaEventDestroy(event);
+    return nullptr;
   }
 
   const int number_;
   const std::string target_;
-  const cudaStream_t stream_;
-  std::atomic<int> error_ = cudaSuccess;
+  const Streams streams_;
+  const cudaStream_t stream_;  // of kCompute
+  FirstError error_;
+  PinnedAllocator pinned_;
 };
 
 uint32_t CapabilityOf(const cudaDeviceProp& properties) {
@@ -241,12 +316,16 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number) {
   if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
     return IoError("set device", error);
   }
-  cudaStream_t stream = nullptr;
-  if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-      error != cudaSuccess) {
+  CudaDevice::Streams streams{};
+  for (cudaStream_t& stream : streams) {
+    const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess) continue;
+    for (const cudaStream_t made : streams) {
+      if (made != nullptr) cudaStreamDestroy(made);
+    }
     return IoError("create stream", error);
   }
-  return std::make_unique<CudaDevice>(device, fmt::format("sm_{}", capability), stream);
+  return std::make_unique<CudaDevice>(device, fmt::format("sm_{}", capability), streams);
 }
 
 Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number, Arithmetic arithmetic) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace quire::cuda {
@@ -59,6 +60,35 @@ TEST_F(CudaDeviceTest, RefusesMoreThanItHas) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   memory_->Release(base, bytes);
+  EXPECT_TRUE(device_->Synchronize().has_value()) << "what was refused spoils nothing";
+}
+
+// Both ways on their own streams, after what was written before them.
+TEST_F(CudaDeviceTest, CopiesToAndFromPinnedMemory) {
+  constexpr uint64_t kBytes = 3 << 20;
+  HostAllocator& pinned = device_->host_allocator();
+  EXPECT_TRUE(pinned.pinned());
+  std::byte* const host = pinned.Allocate(2 * kBytes).value();
+  std::fill_n(host, kBytes, std::byte{5});
+  void* const memory = device_->Allocate(kBytes).value();
+  device_->Zero(memory, {.bytes = kBytes});
+  device_->Order(Stream::kCompute, Stream::kIn);
+  device_->Copy(host, memory, {.bytes = kBytes}, Stream::kIn);
+  device_->Order(Stream::kIn, Stream::kOut);
+  device_->Copy(memory, host + kBytes, {.bytes = kBytes}, Stream::kOut);
+  const auto fence = device_->Record(Stream::kOut);
+  if (fence != nullptr) fence->Wait();
+  EXPECT_TRUE(device_->outcome().has_value());
+  EXPECT_EQ(std::count(host + kBytes, host + 2 * kBytes, std::byte{5}), int64_t{kBytes});
+  EXPECT_FALSE(device_->Owns(host));
+  device_->Free(memory);
+  pinned.Free(host, 2 * kBytes);
+}
+
+TEST_F(CudaDeviceTest, RefusesToPinMoreThanThereIs) {
+  const auto refused = device_->host_allocator().Allocate(uint64_t{1} << 50);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   EXPECT_TRUE(device_->Synchronize().has_value()) << "what was refused spoils nothing";
 }
 

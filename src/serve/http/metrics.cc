@@ -127,6 +127,8 @@ void AddStore(Snapshot& to, const DiskStoreStats& stats) {
            D(stats.warm_records));
   to.Gauge("quire_store_warm_bytes", "Bytes of these, with their bookkeeping.",
            D(stats.warm_bytes));
+  to.Gauge("quire_store_warm_pinned_bytes", "Pinned memory taken for them.",
+           D(stats.warm_pinned_bytes));
   to.Counter("quire_store_warm_loads_total", "Loads that this memory answered.",
              D(stats.warm_loads));
   to.Counter("quire_store_written_bytes_total", "Written to the disk.", D(stats.bytes_written));

@@ -1,0 +1,215 @@
+// Blocks of a device that is late, on their way to the store and back; and a device that fails on
+// the way: whoever waits for it is told its name, nothing damaged is published, nothing leaks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/mover.h"
+#include "cache/test_util.h"
+#include "env/pinned_memory.h"
+#include "quire/disk_store.h"
+#include "tier/warm.h"
+
+namespace quire::cache {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kBlock = TestCache::kBlock;
+
+/// The operations of a device that has pinned memory.
+class PinnedOps final : public BlockOps {
+ public:
+  PinnedOps(BlockOps& ops, HostAllocator& allocator) : ops_(ops), allocator_(allocator) {}
+
+  void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
+                 TokensInBlock at, std::byte* slot) override {
+    ops_.WriteRows(stream, rows, row_begin, at, slot);
+  }
+  void Encode(const StreamLayout& open, const std::byte* open_slot, const StreamLayout& sealed,
+              std::byte* sealed_slot) override {
+    ops_.Encode(open, open_slot, sealed, sealed_slot);
+  }
+  void Checksum(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc) override {
+    ops_.Checksum(slot, pieces, crc);
+  }
+  void Zero(std::byte* slot, const SlotPieces& pieces) override { ops_.Zero(slot, pieces); }
+  void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) override {
+    ops_.Copy(from, to, pieces);
+  }
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
+    ops_.CopyOut(slot, pieces, host);
+  }
+  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
+    ops_.CopyIn(host, pieces, slot);
+  }
+  void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
+                int64_t out_head_stride) override {
+    ops_.ReadRows(stream, slot, at, out, out_head_stride);
+  }
+  std::unique_ptr<Fence> Record() override { return ops_.Record(); }
+  std::unique_ptr<Fence> RecordCopies(CopyWay way) override { return ops_.RecordCopies(way); }
+  Result<void> outcome() const override { return ops_.outcome(); }
+  HostAllocator& host_allocator() override { return allocator_; }
+
+ private:
+  BlockOps& ops_;
+  HostAllocator& allocator_;
+};
+
+/// A cache on a device of its own, with a warm tier that the test turns.
+struct OnDevice {
+  explicit OnDevice(uint64_t seed, Codec codec = Codec::kF16)
+      : ops(memory, seed), pinned(ops, host) {
+    auto warm = std::make_unique<tier::WarmStore>(
+        tier::WarmOptions{.bytes_cap = 8 << 20, .allocator = &host}, SystemClock(), nullptr);
+    store = StoreState::Wrap(std::make_unique<Mover>(std::move(warm), SystemClock()));
+    NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+    for (CodecRule& rule : profile.codecs) rule.codec = codec;
+    cache = Must(Cache::Create({.geometry = model.geometry(),
+                                .profile = profile,
+                                .hot_bytes = 1 << 20,
+                                .memory = &memory,
+                                .ops = &pinned,
+                                .store = store.get()}));
+  }
+
+  Plan Acquire(std::span<const TokenId> prompt) {
+    return Must(cache->Acquire({.identity = &identity, .tokens = prompt}));
+  }
+  void EvictAll() {
+    while (cache->Evict(100) > 0) {
+    }
+  }
+
+  ProtectedMemory memory;
+  DelayedOps ops;
+  PinnedMemory host;
+  PinnedOps pinned;
+  const FakeModel model{Geometry::Uniform(2, 2, 32)};
+  const Identity identity = SomeIdentity();
+  std::unique_ptr<DiskStore> store;
+  std::unique_ptr<Cache> cache;
+};
+
+TEST(CacheOnDevice, BlocksComeBackFromTheWarmTierWhateverTheOrder) {
+  for (const Codec codec : {Codec::kF16, Codec::kInt8}) {
+    for (uint64_t seed = 0; seed < 25; ++seed) {
+      OnDevice on(seed, codec);
+      const auto prompt = SomeTokens(30 * kBlock + 3, seed);
+      const auto read = [&](const Sequence& sequence) {
+        std::vector<float> out(prompt.size() * 2 * 32);
+        Must(sequence.Gather(1, StreamRole::kValue, 0, prompt.size(), out));
+        return out;
+      };
+      auto sequence = Must(on.cache->Open(on.Acquire(prompt), {}));
+      Must(on.model.Feed(*sequence, prompt));
+      const std::vector<float> written = read(*sequence);
+      sequence.reset();
+      Must(on.store->Flush());
+      on.EvictAll();
+      ASSERT_EQ(on.cache->stats().sealed.slots_used, 0u);
+      Plan plan = on.Acquire(prompt);
+      ASSERT_EQ(plan.loadable_tokens(), 30u * kBlock);
+      plan = Must(on.cache->Load(std::move(plan), {})).Take();
+      ASSERT_EQ(plan.resident_tokens(), 30u * kBlock);
+      sequence = Must(on.cache->Open(std::move(plan), {}));
+      Must(on.model.Feed(*sequence, prompt));
+      ASSERT_EQ(read(*sequence), written) << CodecName(codec) << " seed " << seed;
+      if (codec == Codec::kF16) {
+        ASSERT_EQ(on.model.Differs(*sequence, prompt), "");
+      }
+      ASSERT_EQ(on.cache->Verify().damaged, 0u);
+    }
+  }
+}
+
+TEST(CacheOnDevice, StagingIsPinnedOnceAndForAll) {
+  OnDevice on(1);
+  const uint64_t asked = on.host.asked;
+  EXPECT_EQ(asked, 3u) << "the warm tier, and what is staged for writes and for loads";
+  const auto prompt = SomeTokens(40 * kBlock + 1, 1);
+  Must(on.model.Feed(*Must(on.cache->Open(on.Acquire(prompt), {})), prompt));
+  Must(on.store->Flush());
+  on.EvictAll();
+  EXPECT_EQ(Must(on.cache->Load(on.Acquire(prompt), {})).Take().resident_tokens(), 40u * kBlock);
+  EXPECT_EQ(on.host.asked, asked);
+}
+
+// The device fails at each of its operations in turn.
+TEST(CacheOnDevice, AFailedDeviceIsHeard) {
+  uint64_t publications = 0;
+  uint64_t writes = 0;
+  uint64_t loads = 0;
+  uint64_t reads = 0;
+  bool failed = true;
+  for (uint64_t at = 0; failed; at += 3) {
+    ASSERT_LT(at, 5000u);
+    OnDevice on(at);
+    const auto prompt = SomeTokens(12 * kBlock + 3, 1);
+    on.ops.streams().FailAfter(at);
+    bool told = false;
+    const auto check = [&](const Result<void>& result, uint64_t& count) {
+      if (result) return;
+      EXPECT_EQ(result.error().code, ErrorCode::kIo);
+      EXPECT_THAT(result.error().message, HasSubstr("protected: the device failed"));
+      told = true;
+      ++count;
+    };
+    {
+      const auto sequence = Must(on.cache->Open(on.Acquire(prompt), {}));
+      check(on.model.Feed(*sequence, prompt), publications);
+      EXPECT_EQ(sequence->length(), prompt.size()) << "what is computed is committed";
+    }
+    check(on.store->Flush(), writes);
+    on.EvictAll();
+    {
+      Plan plan = on.Acquire(prompt);
+      const uint64_t wanted = plan.loadable_tokens();
+      if (wanted > 0) plan = Must(on.cache->Load(std::move(plan), {})).Take();
+      if (plan.resident_tokens() < wanted) {
+        EXPECT_EQ(plan.reason(), MissReason::kLoadFailed);
+        EXPECT_GT(on.store->stats().loads_failed, 0u);
+        told = true;
+        ++loads;
+      }
+      const auto sequence = Must(on.cache->Open(std::move(plan), {}));
+      std::vector<float> out(sequence->length() * 2 * 32);
+      check(sequence->Gather(1, StreamRole::kKey, 0, sequence->length(), out), reads);
+    }
+    failed = !on.ops.streams().outcome().has_value();
+    EXPECT_EQ(failed, told) << "at operation " << at;
+    on.ops.streams().Repair();
+    EXPECT_EQ(on.cache->Verify().damaged, 0u) << "at operation " << at;
+    on.EvictAll();
+    EXPECT_EQ(on.cache->stats().sealed.slots_used, 0u) << "at operation " << at;
+  }
+  EXPECT_GT(publications, 0u);
+  EXPECT_GT(writes, 0u);
+  EXPECT_GT(loads, 0u);
+  EXPECT_GT(reads, 0u);
+}
+
+// Nobody knows whether blocks are damaged that a device does not read: they stay, and so do those
+// that are not looked at.
+TEST(CacheOnDevice, AFailedDeviceDamagesNothingThatIsVerified) {
+  OnDevice on(1);
+  const auto prompt = SomeTokens(3 * kBlock + 1, 1);
+  Must(on.model.Feed(*Must(on.cache->Open(on.Acquire(prompt), {})), prompt));
+  on.ops.streams().FailAfter(0);
+  testing::internal::CaptureStderr();
+  const VerifyReport report = on.cache->Verify();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("protected: the device failed"));
+  EXPECT_EQ(report.damaged, 0u);
+  EXPECT_EQ(report.blocks, 0u);
+  on.ops.streams().Repair();
+  EXPECT_EQ(on.cache->Verify().blocks, 3u);
+  EXPECT_EQ(on.Acquire(prompt).resident_tokens(), 3u * kBlock);
+}
+
+}  // namespace
+}  // namespace quire::cache
