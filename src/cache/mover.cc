@@ -34,7 +34,8 @@ Mover::Mover(std::unique_ptr<tier::Store> store, const Clock& clock, uint64_t sp
     : store_(std::move(store)),
       clock_(clock),
       spread_us_(spread_us),
-      loads_(*store_, clock, next_tag_, load_counters_) {}
+      loads_(*store_, clock, next_tag_, load_counters_),
+      records_(*store_, clock, next_tag_) {}
 
 Mover::~Mover() {
   {
@@ -170,6 +171,57 @@ bool Mover::Await(const LoadJob& job, uint64_t timeout_us) {
                     [&] { return job.left.load(); });
 }
 
+void Mover::Begin(ReadBatch& batch) {
+  batch.left = batch.reads.size();
+  {
+    MutexLock lock(mutex_);
+    new_reads_.push_back(&batch);
+  }
+  Wake();
+}
+
+void Mover::Cancel(ReadBatch& batch) {
+  MutexLock tick(tick_mutex_);
+  bool is_new = false;
+  {
+    MutexLock lock(mutex_);
+    is_new = std::erase(new_reads_, &batch) > 0;
+  }
+  if (!is_new) records_.Cancel(batch);
+  batch.left = 0;
+}
+
+void Mover::Write(std::shared_ptr<RecordWrite> write) {
+  {
+    MutexLock lock(mutex_);
+    new_writes_.push_back(std::move(write));
+  }
+  Wake();
+}
+
+void Mover::Forget(const RecordWrite& write) {
+  MutexLock tick(tick_mutex_);
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(new_writes_, [&](const auto& other) { return other.get() == &write; });
+  }
+  records_.Forget(write);
+}
+
+bool Mover::Await(const std::function<bool()>& is_so, uint64_t timeout_us, bool hurries) {
+  if (is_so()) return true;
+  const auto hurry = [&](int32_t by) {
+    if (!hurries) return;
+    MutexLock lock(mutex_);
+    hurries_ += static_cast<uint32_t>(by);
+  };
+  hurry(+1);
+  const uint64_t now_us = clock_.NowMicros();
+  const bool done = AwaitUntil(now_us + std::min(timeout_us, UINT64_MAX - now_us), is_so);
+  hurry(-1);
+  return done;
+}
+
 bool Mover::Tick(uint64_t wait_us) {
   std::vector<std::shared_ptr<LoadJob>> ended;
   const bool worked = TickLocked(wait_us, ended);
@@ -179,6 +231,10 @@ bool Mover::Tick(uint64_t wait_us) {
     job->left = true;  // the ticket may end now, and the cache after it
     ended_.NotifyAll();
   }
+  if (records_ended_.exchange(false)) {
+    MutexLock lock(mutex_);
+    ended_.NotifyAll();
+  }
   return worked;
 }
 
@@ -186,6 +242,7 @@ bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& 
   MutexLock lock(tick_mutex_);
   bool worked = TakeWishes();
   worked = TakeLoads() || worked;
+  worked = TakeRecords() || worked;
   worked = loads_.Advance() || worked;
   TouchUsed();
   worked = WriteSome() || worked;
@@ -212,6 +269,10 @@ void Mover::HandleDone() {
 void Mover::Handle(const StoreCompletion& ended) {
   if (writes_.contains(ended.tag)) return EndWrite(ended);
   if (loads_.Has(ended.tag)) return loads_.EndGet(ended);
+  if (records_.Has(ended.tag)) {
+    records_ended_ = true;
+    return records_.End(ended);
+  }
   const auto asked = asked_.find(ended.tag);
   if (asked == asked_.end()) return;
   Wish* const wish = asked->second;
@@ -255,6 +316,7 @@ bool Mover::StartFlushes() {
   if (flushes_.empty()) return false;
   write_after_us_ = std::min(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
   const auto has_writes = [](const Source& source) { return source.cache->backlog().queued > 0; };
+  if (records_.has_waiting()) return false;
   if (std::ranges::any_of(sources_, has_writes) && !Planted(Canary::kFlushEarly)) return false;
   const uint64_t tag = next_tag_++;
   flushes_.back()->put_back = put_back_;
@@ -354,7 +416,7 @@ bool Mover::WriteSome() {
 
 void Mover::EndWrite(const StoreCompletion& ended) {
   const auto found = writes_.find(ended.tag);
-  const Write write = found->second;
+  const BlockWrite write = found->second;
   writes_.erase(found);
   Below below = Below::kNothing;
   bool again = false;
@@ -391,6 +453,23 @@ bool Mover::TakeLoads() {
   if (new_loads_.empty()) return false;
   loads_.Start(new_loads_);
   return true;
+}
+
+// What is begun first is what somebody waits for: reads.
+bool Mover::TakeRecords() {
+  std::vector<ReadBatch*> reads;
+  std::vector<std::shared_ptr<RecordWrite>> writes;
+  bool hurries = false;
+  {
+    MutexLock lock(mutex_);
+    reads.swap(new_reads_);
+    writes.swap(new_writes_);
+    hurries = hurries_ > 0;
+  }
+  for (ReadBatch* const batch : reads) records_.Begin(*batch);
+  for (auto& write : writes) records_.Write(std::move(write));
+  const bool advanced = records_.Advance(hurries);
+  return advanced || !reads.empty();
 }
 
 DiskStoreStats Mover::stats() const {

@@ -98,7 +98,7 @@ class Owner {
   }
   void Pass() {
     std::vector<SlotId> passed;
-    const PerClass<uint64_t> wanted = slots_.TakePassed(length_, steps(), passed);
+    const PerClass<uint64_t> wanted = slots_.TakePassed(length_, UINT64_MAX, steps(), passed);
     GiveBack(passed);
     PerClass<std::vector<SlotId>> added;
     for (uint32_t c = 0; c < classes_.count(); ++c) {
