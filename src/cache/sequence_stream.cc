@@ -340,17 +340,17 @@ Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,
     if (pieces == 0) continue;
     AttentionTask& task = tasks[i];
     QUIRE_ASSIGN(const LaneStates states, streamed[i]->States(task.rows, shape.query_heads));
-    AttentionTask part = task;
-    part.out = nullptr;
-    part.sequence = 0;
-    part.to = states;
+    AttentionTask piecewise = task;
+    piecewise.out = nullptr;
+    piecewise.sequence = 0;
+    piecewise.to = states;
     for (uint64_t piece = 0; piece < pieces; ++piece) {
       QUIRE_ASSIGN(const StreamedContext::Piece read, streamed[i]->Read(layer, piece, cancel));
-      part.splits = read.splits;
-      QUIRE_TRY(attention.Attend(shape, read.tables, {&part, 1}, executor));
-      part.from = states;
+      piecewise.splits = read.splits;
+      QUIRE_TRY(attention.Attend(shape, read.tables, {&piecewise, 1}, executor));
+      piecewise.from = states;
     }
-    task.splits = {.begin = part.splits.end};
+    task.splits = {.begin = piecewise.splits.end};
     task.from = states;
   }
   return attention.Attend(shape, tables, tasks, executor);

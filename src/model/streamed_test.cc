@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -406,6 +409,35 @@ TEST_P(Streamed, WhateverTheSizes) {
       EXPECT_LE(cache->stats().hot_bytes_peak, cache->stats().hot_bytes_limit);
     }
   }
+}
+
+/// A store with a thread of its own, in every tier.
+TEST_P(Streamed, FromEveryTier) {
+  const std::vector<TokenId> tokens = Tokens(1300);
+  const std::vector<float> whole = Whole(tokens);
+  const auto directory = std::filesystem::temp_directory_path() /
+                         ("quire_streamed_" + GetParam().name + std::to_string(::getpid()));
+  for (const auto& [on_disk, warm_bytes] :
+       {std::pair{false, 16 << 20}, {true, 0}, {true, 16 << 20}}) {
+    std::filesystem::remove_all(directory);
+    const auto store = Must(DiskStore::Open({.directory = on_disk ? directory.string() : "",
+                                             .bytes_cap = uint64_t{64} << 20,
+                                             .commit_interval_us = 40'000,
+                                             .warm_bytes = static_cast<uint64_t>(warm_bytes),
+                                             .staging_bytes = 4 << 20}));
+    const SequenceOptions options = OptionsFor(1300, 256, 50);
+    auto cache = Must(Cache::Create(OptionsOf(Bytes(1800), store.get())));
+    {
+      const auto sequence = Must(TryOpen(*cache, std::span(tokens).first(1000), options));
+      EXPECT_TRUE(IsEndOf(Must(Run(*sequence, std::span(tokens).first(1000), 50)),
+                          std::span(whole).first(1000 * model_->config().vocab)));
+    }
+    const auto sequence = Must(TryOpen(*cache, tokens, options));
+    EXPECT_EQ(sequence->length(), 992);
+    EXPECT_TRUE(IsEndOf(Must(Run(*sequence, tokens, 50)), whole));
+    EXPECT_GT(sequence->streamed()->stats().pieces, 0);
+  }
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

@@ -109,6 +109,11 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
              D(stats.loads));
   to.Counter("quire_engine_loaded_tokens_total", "Prompt tokens that came from the store.",
              D(stats.loaded_tokens));
+  to.Counter("quire_engine_streams_total",
+             "Starts of requests that stream what memory cannot hold whole.", D(stats.streamed));
+  to.Counter("quire_engine_renewed_streams_total",
+             "Of these, that began again before a block that the store lost.",
+             D(stats.streams_renewed));
   to.Counter("quire_engine_prefix_waits_total",
              "Requests that waited for a prefix that another one was computing.",
              D(stats.prefix_waits));
