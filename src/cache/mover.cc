@@ -217,9 +217,41 @@ bool Mover::Await(const std::function<bool()>& is_so, uint64_t timeout_us, bool 
   };
   hurry(+1);
   const uint64_t now_us = clock_.NowMicros();
-  const bool done = AwaitUntil(now_us + std::min(timeout_us, UINT64_MAX - now_us), is_so);
+  const uint64_t end_us = now_us + std::min(timeout_us, UINT64_MAX - now_us);
+  bool done = false;
+  if (thread_.joinable()) {
+    while (!(done = is_so()) && clock_.NowMicros() < end_us) TurnRecords();
+  } else {
+    done = AwaitUntil(end_us, is_so);
+  }
   hurry(-1);
   return done;
+}
+
+// Whoever waits for records turns the store itself: its thread stands behind those that compute,
+// so it would be late just when nobody else can go on.
+void Mover::TurnRecords() {
+  bool is_others = false;
+  bool waited = false;
+  try {
+    MutexLock lock(tick_mutex_);
+    const bool worked = TakeRecords();
+    waited = !worked && store_->Stats().in_flight > 0;
+    store_->Tick(done_, waited ? kDiskWaitUs : 0);
+    waited = waited || worked || !done_.empty();
+    is_others = std::ranges::any_of(
+        done_, [&](const StoreCompletion& ended) { return !records_.Has(ended.tag); });
+    HandleDone();
+  } catch (const std::bad_alloc&) {
+    // What was not handled is handled later.
+  }
+  if (is_others) Wake();
+  MutexLock lock(mutex_);
+  if (records_ended_.exchange(false)) {
+    ended_.NotifyAll();
+  } else if (!waited) {
+    ended_.WaitFor(mutex_, kBusyPauseUs);  // the store can take no more just now
+  }
 }
 
 bool Mover::Tick(uint64_t wait_us) {

@@ -113,6 +113,7 @@ class Mover {
   bool AwaitUntil(uint64_t end_us, const IsDone& is_done);
   tier::StoreOutcome Ask(Wish wish);
 
+  void TurnRecords() QUIRE_EXCLUDES(tick_mutex_);
   bool TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& ended)
       QUIRE_EXCLUDES(tick_mutex_);
   bool TakeWishes() QUIRE_REQUIRES(tick_mutex_);

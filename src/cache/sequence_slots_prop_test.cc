@@ -36,7 +36,7 @@ SlotClasses Classes(bool encodes) {
 /// A sequence's owner, with a number for each slot that it ever gave it.
 class Owner {
  public:
-  explicit Owner(bool encodes) : classes_(Classes(encodes)), slots_(classes_, NewList(), 0) {}
+  explicit Owner(bool encodes) : classes_(Classes(encodes)), slots_(classes_, NewList(), 0, 0) {}
 
   void Step(Prng& prng) {
     switch (prng.NextBelow(10)) {
