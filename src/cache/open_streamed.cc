@@ -141,9 +141,15 @@ Result<void> Admission::CheckStreamFits(const PublishLocation& location, const S
   }
   // The store recycles what was used longest ago, and others write too.
   const uint64_t stored = blocks * cache_.shapes().sealed().record_bytes();
-  const uint64_t quota = cache_.Look([&](const State& state) {
-    return state.accounts.tenants().options(state.account_of(location)).store_quota_bytes;
+  const auto [quota, ttl_us] = cache_.Look([&](const State& state) {
+    const TenantOptions& account = state.accounts.tenants().options(state.account_of(location));
+    return std::pair(account.store_quota_bytes, account.ttl_us);
   });
+  if (ttl_us != 0) {
+    return Fail(ErrorCode::kUnsupported,
+                "open: resident_tokens: what a tenant with a ttl computes is kept in memory alone; "
+                "use a tenant without one");
+  }
   const uint64_t cap = cache_.mover()->stats().bytes_cap;
   const uint64_t holds = std::min(cap, quota == 0 ? UINT64_MAX : quota) / 4 * 3;
   if (stored <= holds) return {};

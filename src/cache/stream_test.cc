@@ -202,6 +202,16 @@ TEST_P(StreamTest, AnotherTenantsQuotaOfTheStoreIsKeptTo) {
   EXPECT_THAT(refused.error().message, HasSubstr("the tenant's quota there"));
 }
 
+TEST_P(StreamTest, ATenantWithATtlKeepsNothingBelowMemory) {
+  const TenantId brief = Must(test_->cache->AddTenant({.name = "brief", .ttl_us = 1'000'000}));
+  Plan plan = Must(
+      test_->cache->Acquire({.tenant = brief, .identity = &test_->identity, .tokens = prompt_}));
+  const auto refused = test_->cache->Open(std::move(plan), Streams(1400));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("ttl"));
+}
+
 TEST(StreamRefusals, SayWhatToDo) {
   TestStore store;
   CacheOptions more;
