@@ -383,8 +383,10 @@ TEST_P(Streamed, WhatCannotBeSaysWhatToDo) {
     const auto by_layer = Must(Cache::Create(layered));
     EXPECT_THAT(message_of(*by_layer, good, ErrorCode::kUnsupported), HasSubstr("block_major"));
   }
-  store_ = std::make_unique<TestStore>(uint64_t{1} << 20);
-  const auto small = MakeStreamCache(3 << 10);
+  TestStore little(uint64_t{1} << 20);
+  CacheOptions on_little = OptionsOf(Bytes(3 << 10), little.store.get());
+  on_little.clock = &little.clock;
+  const auto small = Must(Cache::Create(on_little));
   EXPECT_THAT(message_of(*small, good, ErrorCode::kTooLarge), HasSubstr("raise its cap"));
 }
 
