@@ -39,7 +39,7 @@ Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOption
 /// Layers attend to a piece in slots of the ring: each layer's bytes lie there where they lie in
 /// any slot, so kernels see nothing new.
 ///
-/// Threads:  one at a time, the writer's; but stats() any
+/// Threads:  one at a time, the writer's
 /// Lifetime: the cache must outlive it
 class SequenceStream final : public StreamedContext, private PieceSource {
  public:

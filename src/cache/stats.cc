@@ -160,9 +160,10 @@ std::string ToText(const TenantStats& stats) {
 
 std::string ToJson(const SequenceStats& stats) {
   return nlohmann::ordered_json{
-      {"tokens_used", stats.tokens_used}, {"tokens_reserved", stats.tokens_reserved},
-      {"tokens_max", stats.tokens_max},   {"blocks_shared", stats.blocks_shared},
-      {"blocks_own", stats.blocks_own},   {"bytes", stats.bytes}}
+      {"tokens_used", stats.tokens_used},        {"tokens_reserved", stats.tokens_reserved},
+      {"tokens_max", stats.tokens_max},          {"blocks_shared", stats.blocks_shared},
+      {"blocks_own", stats.blocks_own},          {"bytes", stats.bytes},
+      {"tokens_streamed", stats.tokens_streamed}}
       .dump();
 }
 

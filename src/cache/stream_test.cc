@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -210,6 +212,41 @@ TEST_P(StreamTest, ATenantWithATtlKeepsNothingBelowMemory) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message, HasSubstr("ttl"));
+}
+
+// QUIRE_CONTEXT_TOKENS=200000 for the length that SPEC M2 names.
+TEST(StreamLong, TheBudgetDoesNotGrowWithTheContext) {
+  constexpr uint64_t kStep = 512;
+  const char* const asked = std::getenv("QUIRE_CONTEXT_TOKENS");
+  const uint64_t count = asked == nullptr ? 12'000 : std::stoull(asked);
+  const std::vector<TokenId> tokens = SomeTokens(count, 1);
+  TestStore store(count * 1024 + (64 << 20));
+  CacheOptions more;
+  more.store = store.store.get();
+  more.clock = &store.clock;
+  more.tokens_max = count;
+  TestCache test(4 * count / kBlock, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0,
+                 more);
+  const auto sequence = test.Open(
+      tokens,
+      {.reserve_tokens = count, .step_tokens = kStep, .resident_tokens = 1024, .query_heads = 1});
+  const CacheStats at_first = test.cache->stats();
+  while (sequence->length() < count) {
+    const uint64_t end = std::min(count, sequence->length() + kStep);
+    Must(test.model.Feed(*sequence, std::span(tokens).first(end)));
+  }
+  EXPECT_EQ(test.cache->stats().hot_bytes_peak, at_first.hot_bytes_used);
+  EXPECT_LE(at_first.sealed.slots_used, (1024 + kStep + 4 * kSplitTokens) / kBlock + 1);
+  EXPECT_GE(sequence->streamed()->tokens() + 1024 + kSplitTokens, count);
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    uint64_t next = 0;
+    for (uint64_t i = 0; i < sequence->streamed()->PieceCount(layer); ++i) {
+      const auto piece = Must(sequence->streamed()->Read(layer, i, nullptr));
+      EXPECT_EQ(piece.splits.begin, next);
+      next = piece.splits.end;
+    }
+    EXPECT_EQ(next * kSplitTokens, sequence->streamed()->tokens());
+  }
 }
 
 TEST(StreamRefusals, SayWhatToDo) {
