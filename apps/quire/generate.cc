@@ -136,6 +136,7 @@ nlohmann::ordered_json ResponseJson(const serve::Response& response, const std::
           {"ttft_ms", response.ttft_ms},
           {"ms_per_token", response.ms_per_token},
           {"kv_bytes", response.kv_bytes},
+          {"streamed_tokens", response.sequence.tokens_streamed},
           {"logits_digest", ToHex(response.logits_digest)}};
 }
 

@@ -72,7 +72,8 @@ serve::LoadPolicy LoadPolicyOf(const RuntimeFlags& flags) {
 serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags) {
   return {.chunk_tokens_min = flags.chunk_tokens,
           .chunk_tokens_max = flags.chunk_tokens,
-          .load = LoadPolicyOf(flags)};
+          .load = LoadPolicyOf(flags),
+          .resident_tokens = flags.resident_tokens};
 }
 
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
@@ -109,6 +110,10 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
                   "fastest")
       ->check(CLI::IsMember({"always", "auto", "never"}))
       ->capture_default_str();
+  command.add_option("--resident-tokens", flags.resident_tokens,
+                     "What --hot-bytes cannot hold whole is read back from the store while layers "
+                     "attend, all but at least so many of its last tokens; 0: it is refused "
+                     "(default)");
   command.add_option("--chunk", flags.chunk_tokens, "Prompt tokens per step")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

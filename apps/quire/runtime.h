@@ -36,6 +36,7 @@ struct RuntimeFlags {
   bool keep_sessions = false;  // in the store's directory, over restarts
   std::string session_bytes = "1GiB";
   std::string load = "always";
+  uint64_t resident_tokens = 0;  // of what streams; 0: nothing does
   uint32_t chunk_tokens = 512;
   uint32_t threads = 0;  // 0: one per core
   std::string compute;   // "f32", or empty for the file's precision

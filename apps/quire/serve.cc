@@ -93,6 +93,7 @@ serve::EngineOptions EngineOptionsOf(const ServeFlags& flags, http::EventHub& hu
       .requests_max = flags.requests_max,
       .sessions_max = flags.sessions_max,
       .load = LoadPolicyOf(flags.runtime),
+      .resident_tokens = flags.runtime.resident_tokens,
       .on_event = [&hub](serve::RequestId id) { hub.Notify(id); }};
 }
 

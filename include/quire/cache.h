@@ -183,6 +183,15 @@ struct SequenceOptions {
   // publishes nothing; it grows in place or not at all, and takes free slots only: what is cached
   // is not evicted for it (see Evict). Needs a placement with runs, and layers without windows.
   bool contiguous = false;
+  // For contexts that do not fit into the budget. At least so many of the last tokens stay in
+  // memory; blocks before them are written to the store, leave memory once they are durable there,
+  // and are read back piece by piece while layers attend (Sequence::streamed). The results are the
+  // same, bit for bit. What it computes is found in the store, not in memory. Open takes room for
+  // these tokens, a step, the pieces on their way and lane states, and no more later. 0: all of it
+  // stays in memory.
+  uint64_t resident_tokens = 0;
+  // With resident_tokens: heads that query a layer, for lane states of step_tokens rows.
+  uint32_t query_heads = 0;
 };
 
 /// What Erase did at once. The rest goes as its last holders end: TenantStats::erase_pending_slots.
@@ -288,7 +297,8 @@ class Cache {
   /// Errors: kNoSpace names shared, own and available blocks, or the tenant whose quota is full;
   ///         kTooLarge it can never fit; kInvalidArgument past tokens_max, or contiguous with a
   ///         plan that shares blocks;
-  ///         kUnsupported contiguous where the cache cannot. The plan's pins are dropped then
+  ///         kUnsupported contiguous or resident_tokens where the cache cannot, and what to do. The
+  ///         plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 
   /// Evicts what nobody needs of up to `blocks` blocks, least recently used first: whole unleased

@@ -187,6 +187,66 @@ struct LayerBlocks {
   const std::byte* open(uint64_t block) const { return tables.open.BlockAt(0, block); }
 };
 
+/// What was read back of a context, since its sequence was opened.
+struct StreamedStats {
+  uint64_t bytes_read = 0;
+  uint64_t pieces = 0;
+  uint64_t waits = 0;    // pieces that had not come when attention asked for them
+  uint64_t wait_us = 0;  // for these, by the store's clock
+};
+
+/// The front of a sequence's context that only the store below has (SequenceOptions::
+/// resident_tokens). Layers with full attention attend to it piece by piece: AttendStreamed does.
+/// Reads go ahead of use, into a few slots that the sequence holds: the next pieces while one is
+/// attended to, the next layer's first ones while the products before its attention are computed.
+///
+/// Threads:  one at a time, the writer's
+/// Lifetime: its sequence's
+class StreamedContext {
+ public:
+  /// Some splits of one layer, and where their blocks lie: in row 0, those before them without
+  /// slots.
+  struct Piece {
+    SplitRange splits{};
+    BlockTables tables{};
+  };
+
+  virtual ~StreamedContext() = default;
+
+  /// How many tokens: those of whole splits. 0 as long as all of it is in memory.
+  virtual uint64_t tokens() const = 0;
+  /// Most rows of a step that it has lane states for (SequenceOptions::step_tokens).
+  virtual uint32_t rows_max() const = 0;
+  /// Pieces of a layer. 0 where it looks through a window: what it sees is in memory.
+  virtual uint64_t PieceCount(uint32_t layer) const = 0;
+  /// Waits for piece `i` of a layer. It is there until the next call, or the sequence's next commit
+  /// or rollback. Fastest in the order of layers, and of pieces in each. `cancel` may be null.
+  ///
+  /// Errors: name the block that did not come: kCorrupt it is damaged, or lost; kNotFound it was
+  ///         erased; kIo the disk failed; kDeadline; kCancelled
+  /// Effects: on error the sequence stays as it is. Opened anew, it begins before that block
+  virtual Result<Piece> Read(uint32_t layer, uint64_t i, const std::atomic<bool>* cancel) = 0;
+  /// Lane states of all lanes, where the cache's memory is; they are the caller's until the next
+  /// call.
+  ///
+  /// Errors: kNoSpace more rows or query heads than were paid for when the sequence was opened
+  virtual Result<LaneStates> States(uint32_t rows, uint32_t query_heads) = 0;
+  virtual StreamedStats stats() const = 0;
+};
+
+/// Attention of one layer for a batch of which some sequences stream: as
+/// AttentionBackend::Attend, bit for bit what it would be if memory had all of them.
+///
+/// Shape:   streamed [tasks]: of each task's sequence, or null
+/// Errors:  what Attend and StreamedContext say; kNoSpace a task has more rows than rows_max
+/// Effects: tasks of sequences that stream are whole before, and partial ones after
+/// Threads: as Attend. `cancel` is looked at while it waits for the store; may be null
+Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,
+                            const AttentionShape& shape, const BlockTables& tables,
+                            std::span<AttentionTask> tasks,
+                            std::span<StreamedContext* const> streamed, Executor& executor,
+                            const std::atomic<bool>* cancel = nullptr);
+
 /// How much a caller wants some tokens kept.
 struct Retention {
   uint64_t begin_token = 0;
@@ -245,7 +305,7 @@ class Sequence {
 
   /// A second sequence with the same committed tokens: shares whole blocks, copies the open tail.
   ///
-  /// Errors: kNoSpace
+  /// Errors: kNoSpace; kUnsupported it streams
   virtual Result<std::unique_ptr<Sequence>> Fork() = 0;
 
   /// A second sequence that has only some whole blocks of this one, and its last partial block: it
@@ -256,8 +316,8 @@ class Sequence {
   ///
   /// Shape:  kept_blocks ascending, each before the last partial block
   /// Errors: kInvalidArgument another block, or uncommitted rows, or blocks at the end whose open
-  ///         form residual_tokens asks for and that is gone; kUnsupported a model with windows or a
-  ///         contiguous sequence; kNoSpace. Nothing changes then
+  ///         form residual_tokens asks for and that is gone; kUnsupported a model with windows, a
+  ///         contiguous sequence or one that streams; kNoSpace. Nothing changes then
   virtual Result<std::unique_ptr<Sequence>> Select(std::span<const uint64_t> kept_blocks) = 0;
   /// Tokens before length() that Select left out.
   virtual uint64_t dropped_tokens() const = 0;
@@ -297,6 +357,10 @@ class Sequence {
   /// Threads: as Append: of different layers on different threads at once
   /// Cost:    O(blocks)
   virtual LayerBlocks Blocks(uint32_t layer) const = 0;
+
+  /// Blocks that only the store has, which Blocks shows without slots. Null: it was not opened to
+  /// stream.
+  virtual StreamedContext* streamed() { return nullptr; }
 };
 
 /// Copies a batch of sequences into one padded array: [batch, heads, tokens_max, dim], zeros after

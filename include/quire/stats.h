@@ -51,6 +51,10 @@ struct CacheStats {
   uint64_t unwritten_blocks = 0;
   uint64_t evicted_unwritten_total = 0;
   uint64_t loaded_total = 0;
+  // Of sequences that stream: what was read back while layers attended, and how long attention
+  // waited for it.
+  uint64_t streamed_bytes_total = 0;
+  uint64_t stream_wait_us_total = 0;
   uint64_t codec_fallbacks = 0;  // streams whose codec gave way to one that can be used here
 };
 
@@ -149,6 +153,7 @@ struct SequenceStats {
   uint32_t blocks_shared = 0;    // published blocks it leases
   uint32_t blocks_own = 0;       // private blocks
   uint64_t bytes = 0;            // of all slots it holds, shared ones included
+  uint64_t tokens_streamed = 0;  // of its context, that only the store has
 };
 
 /// The same as one JSON object and as aligned text for people.

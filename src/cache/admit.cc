@@ -118,7 +118,11 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
       CutToHit(cache_.classes(), prompt.size(), path);
     }
     if (what.open_as != nullptr) {
-      QUIRE_TRY(CheckCapacityToOpen(plan.location, prompt.size(), path.blocks, *what.open_as));
+      // One that streams holds nothing of the path.
+      const bool streams = what.open_as->resident_tokens > 0;
+      QUIRE_TRY(CheckCapacityToOpen(plan.location, prompt.size(),
+                                    streams ? std::span<const BlockId>() : path.blocks,
+                                    *what.open_as));
     }
     if (search_.LeasePath(path, held)) break;
   }
@@ -187,6 +191,10 @@ uint64_t Admission::SequenceBytes(uint64_t shared, uint64_t blocks,
 // The same with its slots.
 uint64_t Admission::BytesOfSequence(uint64_t shared, uint64_t blocks,
                                     const SequenceOptions& options) const {
+  if (options.resident_tokens > 0) {
+    const auto needs = StreamNeedsOf(cache_, options);
+    return needs ? StreamedBytes(*needs, blocks, options) : 0;  // Open says why not
+  }
   const uint64_t slot_bytes =
       cache_.classes().Charge(cache_.classes().OwnSlots(shared, blocks, options.step_tokens));
   return CheckedAdd(slot_bytes, SequenceBytes(shared, blocks, options)).value_or(UINT64_MAX);
@@ -275,6 +283,7 @@ Result<std::unique_ptr<Sequence>> Admission::Open(Plan plan, const SequenceOptio
                 fmt::format("open: {} tokens are over the limit of {} (tokens_max)", wanted,
                             cache_.options().tokens_max));
   }
+  if (options.resident_tokens > 0) return OpenStreamed(std::move(plan), options);
   if (options.contiguous) QUIRE_TRY(CheckContiguous(state.resident));
   const uint64_t shared = state.path.size();
   const uint64_t blocks_wanted = DivUp(wanted, cache_.block_tokens());

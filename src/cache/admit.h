@@ -59,6 +59,15 @@ class Admission {
 
  private:
   Result<void> CheckContiguous(uint64_t resident_tokens) const;
+  /// As Open, of a sequence that streams (open_streamed.cc).
+  Result<std::unique_ptr<Sequence>> OpenStreamed(Plan plan, const SequenceOptions& options);
+  Result<void> CheckStreamFits(const PublishLocation& location, const StreamNeeds& needs,
+                               uint64_t tokens, const SequenceOptions& options);
+  RecordChain ChainOf(const PlanState& plan);
+  uint64_t StreamedMetadata(const StreamNeeds& needs, uint64_t blocks) const;
+  /// With its slots. Saturates.
+  uint64_t StreamedBytes(const StreamNeeds& needs, uint64_t blocks,
+                         const SequenceOptions& options) const;
   uint64_t SequenceBytes(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t BytesOfSequence(uint64_t shared, uint64_t blocks, const SequenceOptions& options) const;
   uint64_t FittingBlocks(const PlanState& plan, uint64_t blocks, const SequenceOptions& options);

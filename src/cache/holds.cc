@@ -57,6 +57,19 @@ void OwnedSlots::Add(OwnedSlots&& more) {
   more.Disown();
 }
 
+OwnedSlots OwnedSlots::Take(const PerClass<uint64_t>& counts) {
+  PerClass<std::vector<SlotId>> taken;
+  for (uint32_t c = 0; c < kClassesMax; ++c) {
+    const auto count = static_cast<ptrdiff_t>(std::min<uint64_t>(counts[c], slots_[c].size()));
+    taken[c].assign(slots_[c].end() - count, slots_[c].end());
+  }
+  for (uint32_t c = 0; c < kClassesMax; ++c) slots_[c].resize(slots_[c].size() - taken[c].size());
+  OwnedSlots made;
+  made.cache_ = cache_;
+  made.slots_ = std::move(taken);
+  return made;
+}
+
 void OwnedSlots::Release() {
   LockedState* const cache = std::exchange(cache_, nullptr);
   if (cache == nullptr) return;

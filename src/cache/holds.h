@@ -62,11 +62,15 @@ class OwnedSlots {
   OwnedSlots& operator=(const OwnedSlots&) = delete;
   ~OwnedSlots() { Release(); }
 
+  LockedState* cache() const { return cache_; }  // null: they are another's
   const std::vector<SlotId>& operator[](uint32_t slot_class) const { return slots_[slot_class]; }
   const PerClass<std::vector<SlotId>>& all() const { return slots_; }
 
   /// Takes over another's, of the same cache. Nothing changes if memory runs out.
   void Add(OwnedSlots&& more);
+  /// Takes the last `counts` slots of each class out, at most all. Nothing changes if memory runs
+  /// out.
+  OwnedSlots Take(const PerClass<uint64_t>& counts);
   /// Drops the reference of every slot.
   void Release();
   /// Somebody else has them now.

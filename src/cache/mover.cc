@@ -34,7 +34,8 @@ Mover::Mover(std::unique_ptr<tier::Store> store, const Clock& clock, uint64_t sp
     : store_(std::move(store)),
       clock_(clock),
       spread_us_(spread_us),
-      loads_(*store_, clock, next_tag_, load_counters_) {}
+      loads_(*store_, clock, next_tag_, load_counters_),
+      records_(*store_, clock, next_tag_) {}
 
 Mover::~Mover() {
   {
@@ -178,6 +179,89 @@ bool Mover::Await(const LoadJob& job, uint64_t timeout_us) {
                     [&] { return job.left.load(); });
 }
 
+void Mover::Begin(ReadBatch& batch) {
+  batch.left = batch.reads.size();
+  {
+    MutexLock lock(mutex_);
+    new_reads_.push_back(&batch);
+  }
+  Wake();
+}
+
+void Mover::Cancel(ReadBatch& batch) {
+  MutexLock tick(tick_mutex_);
+  bool is_new = false;
+  {
+    MutexLock lock(mutex_);
+    is_new = std::erase(new_reads_, &batch) > 0;
+  }
+  if (!is_new) records_.Cancel(batch);
+  batch.left = 0;
+}
+
+void Mover::Write(std::shared_ptr<RecordWrite> write) {
+  {
+    MutexLock lock(mutex_);
+    new_writes_.push_back(std::move(write));
+  }
+  Wake();
+}
+
+void Mover::Forget(const RecordWrite& write) {
+  MutexLock tick(tick_mutex_);
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(new_writes_, [&](const auto& other) { return other.get() == &write; });
+  }
+  records_.Forget(write);
+}
+
+bool Mover::Await(const std::function<bool()>& is_so, uint64_t timeout_us, bool hurries) {
+  if (is_so()) return true;
+  const auto hurry = [&](int32_t by) {
+    if (!hurries) return;
+    MutexLock lock(mutex_);
+    hurries_ += static_cast<uint32_t>(by);
+  };
+  hurry(+1);
+  const uint64_t now_us = clock_.NowMicros();
+  const uint64_t end_us = now_us + std::min(timeout_us, UINT64_MAX - now_us);
+  bool done = false;
+  if (thread_.joinable()) {
+    while (!(done = is_so()) && clock_.NowMicros() < end_us) TurnRecords();
+  } else {
+    done = AwaitUntil(end_us, is_so);
+  }
+  hurry(-1);
+  return done;
+}
+
+// Whoever waits for records turns the store itself: its thread stands behind those that compute,
+// so it would be late just when nobody else can go on.
+void Mover::TurnRecords() {
+  bool is_others = false;
+  bool waited = false;
+  try {
+    MutexLock lock(tick_mutex_);
+    const bool worked = TakeRecords();
+    waited = !worked && store_->Stats().in_flight > 0;
+    store_->Tick(done_, waited ? kDiskWaitUs : 0);
+    waited = waited || worked || !done_.empty();
+    is_others = std::ranges::any_of(
+        done_, [&](const StoreCompletion& ended) { return !records_.Has(ended.tag); });
+    HandleDone();
+  } catch (const std::bad_alloc&) {
+    // What was not handled is handled later.
+  }
+  if (is_others) Wake();
+  MutexLock lock(mutex_);
+  if (records_ended_.exchange(false)) {
+    ended_.NotifyAll();
+  } else if (!waited) {
+    ended_.WaitFor(mutex_, kBusyPauseUs);  // the store can take no more just now
+  }
+}
+
 bool Mover::Tick(uint64_t wait_us) {
   std::vector<std::shared_ptr<LoadJob>> ended;
   const bool worked = TickLocked(wait_us, ended);
@@ -187,6 +271,10 @@ bool Mover::Tick(uint64_t wait_us) {
     job->left = true;  // the ticket may end now, and the cache after it
     ended_.NotifyAll();
   }
+  if (records_ended_.exchange(false)) {
+    MutexLock lock(mutex_);
+    ended_.NotifyAll();
+  }
   return worked;
 }
 
@@ -194,6 +282,7 @@ bool Mover::TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& 
   MutexLock lock(tick_mutex_);
   bool worked = TakeWishes();
   worked = TakeLoads() || worked;
+  worked = TakeRecords() || worked;
   worked = loads_.Advance() || worked;
   TouchUsed();
   worked = WriteSome() || worked;
@@ -221,6 +310,10 @@ void Mover::HandleDone() {
 void Mover::Handle(const StoreCompletion& ended) {
   if (writes_.contains(ended.tag)) return EndWrite(ended);
   if (loads_.Has(ended.tag)) return loads_.EndGet(ended);
+  if (records_.Has(ended.tag)) {
+    records_ended_ = true;
+    return records_.End(ended);
+  }
   const auto asked = asked_.find(ended.tag);
   if (asked == asked_.end()) return;
   Wish* const wish = asked->second;
@@ -264,6 +357,7 @@ bool Mover::StartFlushes() {
   if (flushes_.empty()) return false;
   write_after_us_ = std::min(write_after_us_, clock_.NowMicros() + kBusyPauseUs);
   const auto has_writes = [](const Source& source) { return source.cache->backlog().queued > 0; };
+  if (records_.has_waiting()) return false;
   if (std::ranges::any_of(sources_, has_writes) && !Planted(Canary::kFlushEarly)) return false;
   const uint64_t tag = next_tag_++;
   flushes_.back()->put_back = put_back_;
@@ -390,7 +484,7 @@ void Mover::EndUnread(uint64_t count, const Error& error) {
 
 void Mover::EndWrite(const StoreCompletion& ended) {
   const auto found = writes_.find(ended.tag);
-  const Write write = found->second;
+  const BlockWrite write = found->second;
   writes_.erase(found);
   Below below = Below::kNothing;
   bool again = false;
@@ -427,6 +521,23 @@ bool Mover::TakeLoads() {
   if (new_loads_.empty()) return false;
   loads_.Start(new_loads_);
   return true;
+}
+
+// What is begun first is what somebody waits for: reads.
+bool Mover::TakeRecords() {
+  std::vector<ReadBatch*> reads;
+  std::vector<std::shared_ptr<RecordWrite>> writes;
+  bool hurries = false;
+  {
+    MutexLock lock(mutex_);
+    reads.swap(new_reads_);
+    writes.swap(new_writes_);
+    hurries = hurries_ > 0;
+  }
+  for (ReadBatch* const batch : reads) records_.Begin(*batch);
+  for (auto& write : writes) records_.Write(std::move(write));
+  const bool advanced = records_.Advance(hurries);
+  return advanced || !reads.empty();
 }
 
 DiskStoreStats Mover::stats() const {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "base/mutex.h"
 #include "cache/below.h"
 #include "cache/loads.h"
+#include "cache/record_io.h"
 #include "cache/write_pace.h"
 #include "env/files.h"
 #include "quire/disk_store.h"
@@ -75,6 +77,17 @@ class Mover {
   void Load(std::shared_ptr<LoadJob> job);
   /// Returns when the job has ended, or after so long: whether it has.
   bool Await(const LoadJob& job, uint64_t timeout_us);
+  /// Begins to read what a sequence streams. Cancel ends that: nothing of the batch is touched any
+  /// more.
+  void Begin(ReadBatch& batch);
+  void Cancel(ReadBatch& batch);
+  /// Writes what a sequence streams, in the order of the calls. Forget ends that: it is not looked
+  /// at any more.
+  void Write(std::shared_ptr<RecordWrite> write);
+  void Forget(const RecordWrite& write);
+  /// Returns when it is so, or after so long: whether it is. `hurries`: it is about what was
+  /// written, which is made durable without waiting for what others write.
+  bool Await(const std::function<bool()>& is_so, uint64_t timeout_us, bool hurries = false);
   DiskStoreStats stats() const;
   uint64_t NowMicros() const { return clock_.NowMicros(); }
 
@@ -90,7 +103,7 @@ class Mover {
     WritePace pace;
     uint64_t due = 0;  // blocks, in this tick
   };
-  struct Write {
+  struct BlockWrite {
     Storing* cache = nullptr;
     StoredForm form{};
   };
@@ -101,10 +114,12 @@ class Mover {
   bool AwaitUntil(uint64_t end_us, const IsDone& is_done);
   tier::StoreOutcome Ask(Wish wish);
 
+  void TurnRecords() QUIRE_EXCLUDES(tick_mutex_);
   bool TickLocked(uint64_t wait_us, std::vector<std::shared_ptr<LoadJob>>& ended)
       QUIRE_EXCLUDES(tick_mutex_);
   bool TakeWishes() QUIRE_REQUIRES(tick_mutex_);
   bool TakeLoads() QUIRE_REQUIRES(tick_mutex_);
+  bool TakeRecords() QUIRE_REQUIRES(tick_mutex_);
   void TouchUsed() QUIRE_REQUIRES(tick_mutex_);
   bool FindDue() QUIRE_REQUIRES(tick_mutex_);
   bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
@@ -126,7 +141,7 @@ class Mover {
   uint64_t next_tag_ QUIRE_GUARDED_BY(tick_mutex_) = 1;
   uint64_t write_after_us_ QUIRE_GUARDED_BY(tick_mutex_) = 0;
   bool warned_ QUIRE_GUARDED_BY(tick_mutex_) = false;
-  std::map<uint64_t, Write> writes_ QUIRE_GUARDED_BY(tick_mutex_);  // by tag
+  std::map<uint64_t, BlockWrite> writes_ QUIRE_GUARDED_BY(tick_mutex_);  // by tag
   std::map<uint64_t, Wish*> asked_ QUIRE_GUARDED_BY(tick_mutex_);
   std::vector<tier::StoreCompletion> done_ QUIRE_GUARDED_BY(tick_mutex_);  // not handled yet
   // Blocks that the store could not take just then.
@@ -134,6 +149,7 @@ class Mover {
   std::vector<Wish*> flushes_ QUIRE_GUARDED_BY(tick_mutex_);  // that wait for the queues
   Loads::Counters load_counters_;
   Loads loads_ QUIRE_GUARDED_BY(tick_mutex_);
+  RecordIo records_ QUIRE_GUARDED_BY(tick_mutex_);
 
   mutable Mutex mutex_{LockRank::kLeaf};
   CondVar changed_;  // for the thread
@@ -143,8 +159,12 @@ class Mover {
   std::string device_error_ QUIRE_GUARDED_BY(mutex_);  // of blocks that were not written
   std::vector<Wish*> wishes_ QUIRE_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Loads::ActiveLoad>> new_loads_ QUIRE_GUARDED_BY(mutex_);
+  std::vector<ReadBatch*> new_reads_ QUIRE_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<RecordWrite>> new_writes_ QUIRE_GUARDED_BY(mutex_);
+  uint32_t hurries_ QUIRE_GUARDED_BY(mutex_) = 0;  // callers that wait for what they wrote
 
-  std::atomic<bool> holds_back_ = false;  // blocks whose turn comes later
+  std::atomic<bool> records_ended_ = false;  // since callers were told
+  std::atomic<bool> holds_back_ = false;     // blocks whose turn comes later
   std::atomic<uint64_t> written_ = 0;
   std::atomic<uint64_t> dropped_ = 0;
   std::atomic<tier::StoreOutcome> last_drop_ = tier::StoreOutcome::kOk;  // why

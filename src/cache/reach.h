@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/bits.h"
+#include "quire/attention_types.h"
 #include "quire/geometry.h"
 #include "quire/identity.h"
 
@@ -24,7 +25,8 @@ template <typename T>
 using PerClass = std::array<T, kClassesMax>;
 
 /// Blocks [0, sink_blocks) and those from first_needed on; with full attention all of them, of the
-/// open form only those that are not whole yet and so many before them.
+/// open form only those that are not whole yet and so many before them. Of a sequence that streams,
+/// layers with full attention need in memory what cannot be streamed yet: whole splits go.
 class WindowReach {
  public:
   WindowReach() = default;
@@ -35,14 +37,24 @@ class WindowReach {
     reach.residual_blocks_ = profile.residual_blocks();
     return reach;
   }
+  static WindowReach OfResident(uint64_t resident_tokens, uint32_t block_tokens) {
+    WindowReach reach;
+    reach.resident_tokens_ = resident_tokens;
+    reach.block_tokens_ = block_tokens;
+    return reach;
+  }
   WindowReach(const LayerGroup& group, uint32_t block_tokens)
       : window_tokens_(group.kind == LayerKind::kWindow ? group.window_tokens : 0),
         block_tokens_(block_tokens),
         sink_blocks_(DivUp(uint64_t{group.sink_tokens}, uint64_t{block_tokens})) {}
 
   /// Blocks are let go of while the sequence lives.
-  bool windowed() const { return window_tokens_ != 0 || open_; }
+  bool windowed() const { return window_tokens_ != 0 || open_ || streams(); }
   uint64_t sink_blocks() const { return sink_blocks_; }
+  /// What is let go of is seen all the same: it is streamed.
+  bool streams() const { return resident_tokens_ != 0; }
+  /// So many blocks are let go of together: what streams does so by whole splits.
+  uint64_t blocks_at_once() const { return streams() ? kSplitTokens / block_tokens_ : 1; }
 
   /// First block after the sinks that a query at `position` or later may see, or the last block
   /// before `position` if it sees none: who holds that one holds on to the path.
@@ -50,6 +62,10 @@ class WindowReach {
     if (open_) {
       const uint64_t own_block = position / block_tokens_;
       return own_block - std::min(own_block, residual_blocks_);
+    }
+    if (streams()) {
+      const uint64_t passed = position - std::min(position, resident_tokens_);
+      return RoundDown(passed, uint64_t{kSplitTokens}) / block_tokens_;
     }
     if (!windowed() || position < window_tokens_) return sink_blocks_;
     const uint64_t seen = (position + 1 - window_tokens_) / block_tokens_;
@@ -60,13 +76,15 @@ class WindowReach {
   uint64_t blocks_max(uint64_t step_tokens) const {
     if (!windowed()) return std::numeric_limits<uint64_t>::max();
     if (open_) return DivUp(step_tokens, block_tokens_) + 1 + residual_blocks_;
-    // Tokens [length + 1 - window, length + step), from anywhere in a block.
-    const uint64_t tokens = CheckedAdd(window_tokens_, step_tokens).value_or(UINT64_MAX);
+    // Tokens [length + 1 - window, length + step), from anywhere in a block, or in a split.
+    const uint64_t before = streams() ? resident_tokens_ + kSplitTokens : window_tokens_;
+    const uint64_t tokens = CheckedAdd(before, step_tokens).value_or(UINT64_MAX);
     return sink_blocks_ + DivUp(tokens, block_tokens_) + 1;
   }
 
  private:
-  uint64_t window_tokens_ = 0;  // 0: everything
+  uint64_t window_tokens_ = 0;    // 0: everything
+  uint64_t resident_tokens_ = 0;  // 0: it does not stream
   bool open_ = false;
   uint64_t residual_blocks_ = 0;  // of the open form
   uint64_t block_tokens_ = 1;

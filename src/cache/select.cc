@@ -18,6 +18,7 @@ Result<std::unique_ptr<Sequence>> SequenceImpl::Select(std::span<const uint64_t>
     return refuse(ErrorCode::kUnsupported, "a layer's window decides what it keeps");
   }
   if (contiguous_) return refuse(ErrorCode::kUnsupported, "it is contiguous");
+  if (stream_ != nullptr) return refuse(ErrorCode::kUnsupported, "it streams");
   if (cursor_max() != length) return refuse(ErrorCode::kInvalidArgument, "has uncommitted rows");
   for (size_t i = 0; i < kept_blocks.size(); ++i) {
     if (kept_blocks[i] < whole && (i == 0 || kept_blocks[i] > kept_blocks[i - 1])) continue;

@@ -24,10 +24,13 @@ SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots o
       prompt_tokens_(start.prompt_tokens),
       tokens_max_(tokens_max),
       step_tokens_(options.step_tokens),
-      publish_(options.publish && !options.contiguous),
+      publish_(options.publish && !options.contiguous && start.stream == nullptr),
       contiguous_(options.contiguous),
       asked_(start.asked),
-      slots_(verbs.cache.classes(), std::move(start.blocks), start.tokens),
+      own_classes_(std::move(start.classes)),
+      slots_(own_classes_ ? *own_classes_ : verbs.cache.classes(), std::move(start.blocks),
+             start.tokens, start.stream != nullptr ? 0 : start.tokens / verbs.cache.block_tokens()),
+      stream_(std::move(start.stream)),
       cursors_(verbs.cache.layout().layer_count()),
       length_(start.tokens) {
   for (auto& cursor : cursors_) cursor.store(start.tokens, std::memory_order_relaxed);
@@ -39,6 +42,7 @@ SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots o
     charge_.Add(std::move(start.charge));  // what no chunk of its own takes
   }
   verbs_.sequences.Add(id_, *this);
+  if (stream_ != nullptr) stream_->SetStreamed(slots_.passed(stream_->slot_class()));
   // Nothing can fail any more.
   Holds::Disarm(start.lease);
   own_slots.Disown();
@@ -82,6 +86,10 @@ SequenceStats SequenceImpl::stats() const {
   }
   // With several slot classes, spare slots belong to blocks that are already counted.
   if (slots_.class_count() == 1) stats.blocks_own += static_cast<uint32_t>(slots_.spare(0).size());
+  if (stream_ != nullptr) {
+    stats.tokens_streamed =
+        slots_.passed(stream_->slot_class()) * uint64_t{verbs_.cache.block_tokens()};
+  }
   return stats;
 }
 
@@ -110,7 +118,7 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
       const uint64_t blocks =
           std::max(slots_.list().size(), DivUp(tokens, uint64_t{verbs_.cache.block_tokens()}));
       const PerClass<uint64_t> lacking = slots_.Lacking(blocks, write_group, write_end, steps());
-      const uint64_t lacking_bytes = BytesToGrow(verbs_.cache.classes(), slots_.list(), blocks);
+      const uint64_t lacking_bytes = BytesToGrow(blocks);
       if (lacking == counts && lacking_bytes == metadata_bytes) {
         const uint64_t before = slots_.list().size();
         if (blocks > before || counts != PerClass<uint64_t>{}) slots_.Grow(blocks, added.all());
@@ -128,13 +136,22 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
     // Without the lock: readers go on.
     auto taken = AddSlots(counts, metadata_bytes);
     if (!taken) {
-      return Fail(taken.error().code,
-                  fmt::format("sequence {}: no room to grow from {} to {} tokens: {}", id_.number(),
-                              length(), tokens, taken.error().message));
+      const std::string held = stream_ == nullptr ? std::string() : stream_->failure();
+      return Fail(
+          taken.error().code,
+          fmt::format("sequence {}: no room to grow from {} to {} tokens: {}{}{}", id_.number(),
+                      length(), tokens, taken.error().message, held.empty() ? "" : "; ", held));
     }
     added = std::move(taken->slots);
     charge = std::move(taken->metadata);
   }
+}
+
+// Keys and tokens of a sequence that streams are paid for besides the entries.
+uint64_t SequenceImpl::BytesToGrow(uint64_t blocks) const {
+  const uint64_t entries = cache::BytesToGrow(slots_.classes(), slots_.list(), blocks);
+  if (stream_ == nullptr) return entries;
+  return entries + (blocks - slots_.list().size()) * stream_->block_bytes();
 }
 
 Result<void> SequenceImpl::Own(uint64_t block) {
@@ -275,12 +292,21 @@ SequenceImpl::WrittenSlots SequenceImpl::SlotsToWrite(uint32_t group, uint64_t b
 // Lets go of the blocks that no query from `length` on can see, and keeps as many slots ready for
 // those to come.
 void SequenceImpl::PassWindows(uint64_t length) {
+  uint64_t durable = UINT64_MAX;
+  if (stream_ != nullptr) {
+    uint64_t passing = 0;
+    for (uint32_t group = 0; group < slots_.classes().group_count(); ++group) {
+      passing = std::max(passing, slots_.classes().reach(group).first_needed(length));
+    }
+    durable = stream_->AwaitDurable(passing);
+  }
   std::vector<SlotId> passed;
   PerClass<uint64_t> counts{};
   {
     MutexLock lock(mutex_);
-    counts = slots_.TakePassed(length, steps(), passed);
+    counts = slots_.TakePassed(length, durable, steps(), passed);
   }
+  if (stream_ != nullptr) stream_->SetStreamed(slots_.passed(stream_->slot_class()));
   if (passed.empty()) return;
   std::ranges::reverse(passed);  // what was passed first goes first
   verbs_.cache.ReleaseSlots(passed);
@@ -301,10 +327,13 @@ Result<void> SequenceImpl::Rollback(uint64_t position) {
   }
   if (position == written) return {};
   if (!slots_.Sees(position)) {
+    const std::string why = stats().tokens_streamed > position
+                                ? "what is before it is in the store alone; open it anew"
+                                : WhyNotBack(verbs_.cache, length());
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("rollback: sequence {} to {} tokens: {}", id_.number(), position,
-                            WhyNotBack(verbs_.cache, length())));
+                fmt::format("rollback: sequence {} to {} tokens: {}", id_.number(), position, why));
   }
+  if (stream_ != nullptr) stream_->Cut(position);
 
   std::vector<SlotId> dropped;
   OwnedSlots copies;
@@ -383,7 +412,7 @@ PerClass<bool> SequenceImpl::TryTruncate(uint64_t position, const OwnedSlots& co
       slots_.list().SetSlot(c, whole, copies[c][0]);
     }
     SortBeyond(c, kept, room[c], dropped);
-    if (!verbs_.cache.classes().reaches()[c].windowed()) capacity_end = kept + room[c].size();
+    if (!slots_.classes().reach(c).windowed()) capacity_end = kept + room[c].size();
   }
   slots_.Cut(position, capacity_end, room);
   for (auto& cursor : cursors_) {
@@ -406,6 +435,12 @@ void SequenceImpl::SortBeyond(uint32_t c, uint64_t kept, std::vector<SlotId>& ro
 }
 
 Result<std::unique_ptr<Sequence>> SequenceImpl::Fork() {
+  if (stream_ != nullptr) {
+    return Fail(ErrorCode::kUnsupported,
+                fmt::format("fork: sequence {} streams; acquire and open its tokens again, which "
+                            "the store has",
+                            id_.number()));
+  }
   const uint64_t length = this->length();
   const uint64_t whole = length / verbs_.cache.block_tokens();
   const uint64_t blocks = DivUp(length, uint64_t{verbs_.cache.block_tokens()});
@@ -458,6 +493,7 @@ std::vector<SlotId> SequenceImpl::HeldOf(const std::set<SlotId>& slots) const {
 
 void SequenceImpl::Reset() {
   std::vector<SlotId> dropped;
+  if (stream_ != nullptr) stream_->Cut(0);
   KeepTwins(length() / verbs_.cache.block_tokens());
   const uint64_t prompt = std::min(prompt_tokens_, length());
   const uint64_t output = length() - prompt;

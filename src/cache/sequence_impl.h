@@ -16,6 +16,7 @@
 #include "cache/holds.h"
 #include "cache/publish.h"
 #include "cache/sequence_slots.h"
+#include "cache/sequence_stream.h"
 #include "quire/identity.h"
 #include "quire/sequence.h"
 
@@ -77,6 +78,9 @@ class SequenceImpl final : public Sequence {
     BlockList blocks;         // of these tokens; their slots are held for the sequence
     MetadataCharge charge{};  // pays for the sequence and for entries of `blocks`
     Lease lease{};            // what holds them until the sequence does, or nothing
+    // Of a sequence that streams, whose `blocks` are its own: with what it needs of each class.
+    std::unique_ptr<SequenceStream> stream{};
+    std::optional<SlotClasses> classes{};
   };
 
   /// `own_slots` are its room for `blocks` blocks in all, of at most `tokens_max` tokens. If memory
@@ -105,6 +109,7 @@ class SequenceImpl final : public Sequence {
                       std::span<float> out) const override;
   Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override;
   LayerBlocks Blocks(uint32_t layer) const override;
+  StreamedContext* streamed() override { return stream_.get(); }
 
   TenantId tenant() const { return location_.tenant; }
   /// Those of `slots` that it holds.
@@ -149,6 +154,9 @@ class SequenceImpl final : public Sequence {
   };
   WrittenSlots SlotsToWrite(uint32_t group, uint64_t begin, uint64_t end) const;
   Result<void> PublishWholeBlocks(uint64_t length);
+  /// The same of a sequence that streams: to the store alone.
+  void WriteWholeBlocks(uint64_t length);
+  uint64_t BytesToGrow(uint64_t blocks) const;
   std::optional<NewBlock> WholeBlock(size_t i) const;
   void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                 std::vector<SlotId>& own);
@@ -190,10 +198,12 @@ class SequenceImpl final : public Sequence {
   bool gave_up_ = false;         // its path can no longer be found, so it publishes nothing more
   uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
+  const std::optional<SlotClasses> own_classes_;  // of one that streams
   mutable Mutex mutex_{LockRank::kSequence};
   SequenceSlots slots_;
-  MetadataCharge charge_;           // for the sequence itself
-  std::vector<Retained> retained_;  // until Reset
+  const std::unique_ptr<SequenceStream> stream_;  // null: all of it is in memory
+  MetadataCharge charge_;                         // for the sequence itself
+  std::vector<Retained> retained_;                // until Reset
   // A private block that began as a copy of damaged bytes. Neither it nor what follows is
   // published.
   uint64_t damaged_block_ = kNoBlock;

@@ -52,6 +52,13 @@ Result<void> SequenceImpl::Commit(std::span<const TokenId> tokens) {
       }
     });
   }
+  if (stream_ != nullptr) {
+    stream_->CountRead();
+    IfThereIsMemory([&] {
+      stream_->Add(tokens);
+      WriteWholeBlocks(length);
+    });
+  }
   length_.store(length, std::memory_order_release);
   IfThereIsMemory([&] { PassWindows(length); });
   return published;
@@ -95,6 +102,17 @@ Result<void> SequenceImpl::PublishWholeBlocks(uint64_t length) {
                                                     id_.number(), published.error().message));
   }
   return {};
+}
+
+void SequenceImpl::WriteWholeBlocks(uint64_t length) {
+  const uint64_t end = length / verbs_.cache.block_tokens();
+  while (stream_->begun() < end) {
+    PerClass<SlotId> slots{};
+    for (uint32_t group = 0; group < slots_.classes().group_count(); ++group) {
+      slots[group] = slots_.at(group, stream_->begun());
+    }
+    stream_->Write(slots);
+  }
 }
 
 // What is to be published of block `i`, without its parent. Nothing: a window has passed some of

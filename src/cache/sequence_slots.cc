@@ -14,8 +14,9 @@ uint64_t BytesToGrow(const SlotClasses& classes, const BlockList& list, uint64_t
   return list.BytesToGrow(blocks);
 }
 
-SequenceSlots::SequenceSlots(const SlotClasses& classes, BlockList blocks, uint64_t tokens)
-    : classes_(classes), list_(std::move(blocks)), first_own_(tokens / classes.block_tokens()) {
+SequenceSlots::SequenceSlots(const SlotClasses& classes, BlockList blocks, uint64_t tokens,
+                             uint64_t shared)
+    : classes_(classes), list_(std::move(blocks)), first_own_(shared) {
   for (uint32_t c = 0; c < class_count(); ++c) {
     states_[c].assigned = list_.size();
     states_[c].passed = classes_.reach(c).first_needed(tokens);
@@ -34,6 +35,10 @@ std::vector<SlotId> SequenceSlots::Held(uint64_t blocks) const {
 
 bool SequenceSlots::Sees(uint64_t position) const {
   for (uint32_t c = 0; c < class_count(); ++c) {
+    if (classes_.reach(c).streams()) {
+      if (position > 0 && states_[c].passed > position / classes_.block_tokens()) return false;
+      continue;
+    }
     const uint64_t needed = classes_.reach(c).first_needed(position);
     if (states_[c].passed > needed && needed < DivUp(position, uint64_t{classes_.block_tokens()})) {
       return false;
@@ -102,19 +107,24 @@ void SequenceSlots::AssignUpTo(uint32_t write_group, uint64_t write_end) {
   }
 }
 
-PerClass<uint64_t> SequenceSlots::TakePassed(uint64_t length, const Steps& steps,
-                                             std::vector<SlotId>& passed) {
+PerClass<uint64_t> SequenceSlots::TakePassed(uint64_t length, uint64_t sealed_end,
+                                             const Steps& steps, std::vector<SlotId>& passed) {
+  const auto end_of = [&](uint32_t c) {
+    const uint64_t end = classes_.reach(c).first_needed(length);
+    if (!classes_.is_sealed(c)) return end;
+    return RoundDown(std::min(end, sealed_end), classes_.reach(c).blocks_at_once());
+  };
   uint64_t passing = 0;
   uint64_t spare_slots = 0;
   for (uint32_t c = 0; c < class_count(); ++c) {
-    const uint64_t end = classes_.reach(c).first_needed(length);
+    const uint64_t end = end_of(c);
     passing += end - std::min(end, states_[c].passed);
     spare_slots += states_[c].spare.size();
   }
   if (passing > 0) passed.reserve(passing + spare_slots);  // nothing fails from here on
   for (uint32_t c = 0; c < class_count(); ++c) {
     uint64_t& first = states_[c].passed;
-    for (const uint64_t end = classes_.reach(c).first_needed(length); first < end; ++first) {
+    for (const uint64_t end = end_of(c); first < end; ++first) {
       const SlotId slot = list_.slot(c, first);
       if (!slot.is_none()) passed.push_back(slot);
     }
@@ -167,7 +177,8 @@ void SequenceSlots::Cut(uint64_t position, uint64_t blocks,
     ClassState& state = states_[c];
     for (uint64_t block = kept; block < size; ++block) list_.SetSlot(c, block, SlotId::None());
     state.assigned = std::min(state.assigned, kept);
-    state.passed = std::min(state.passed, classes_.reach(c).first_needed(position));
+    const WindowReach& reach = classes_.reach(c);
+    state.passed = std::min(state.passed, reach.streams() ? whole : reach.first_needed(position));
     if (classes_.reach(c).windowed()) {
       state.spare.insert(state.spare.end(), room[c].begin(), room[c].end());
     } else {

@@ -30,8 +30,11 @@ class SequenceSlots {
     bool in_prompt = false;  // else one token at a time: open forms need no more room
   };
 
-  /// Of a sequence that begins with `tokens` tokens, the first of which are in `blocks`.
-  SequenceSlots(const SlotClasses& classes, BlockList blocks, uint64_t tokens);
+  /// Of a sequence that begins with `tokens` tokens, the first of which are in `blocks`; it shares
+  /// the first `shared` of these.
+  SequenceSlots(const SlotClasses& classes, BlockList blocks, uint64_t tokens, uint64_t shared);
+
+  const SlotClasses& classes() const { return classes_; }
 
   BlockList& list() { return list_; }
   const BlockList& list() const { return list_; }
@@ -59,9 +62,12 @@ class SequenceSlots {
   /// Gives the blocks of a group up to this one their slots.
   void AssignUpTo(uint32_t write_group, uint64_t write_end);
 
-  /// Takes out what no query from `length` on can see, and spare slots beyond need, and returns how
-  /// many slots should replace them.
-  PerClass<uint64_t> TakePassed(uint64_t length, const Steps& steps, std::vector<SlotId>& passed);
+  /// Takes out what no query from `length` on can see, of sealed forms no block from `sealed_end`
+  /// on, and spare slots beyond need. Returns how many slots should replace them.
+  PerClass<uint64_t> TakePassed(uint64_t length, uint64_t sealed_end, const Steps& steps,
+                                std::vector<SlotId>& passed);
+  /// Blocks before this one, sinks aside, have been let go of.
+  uint64_t passed(uint32_t slot_class) const { return states_[slot_class].passed; }
   /// Takes memory so that Cut needs none for `more` spare slots of each class.
   void ReserveSpare(uint64_t more);
   /// What lies beyond `position` is gone from the list, which has `blocks` then; `room` waits in

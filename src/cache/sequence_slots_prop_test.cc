@@ -36,7 +36,7 @@ SlotClasses Classes(bool encodes) {
 /// A sequence's owner, with a number for each slot that it ever gave it.
 class Owner {
  public:
-  explicit Owner(bool encodes) : classes_(Classes(encodes)), slots_(classes_, NewList(), 0) {}
+  explicit Owner(bool encodes) : classes_(Classes(encodes)), slots_(classes_, NewList(), 0, 0) {}
 
   void Step(Prng& prng) {
     switch (prng.NextBelow(10)) {
@@ -98,7 +98,7 @@ class Owner {
   }
   void Pass() {
     std::vector<SlotId> passed;
-    const PerClass<uint64_t> wanted = slots_.TakePassed(length_, steps(), passed);
+    const PerClass<uint64_t> wanted = slots_.TakePassed(length_, UINT64_MAX, steps(), passed);
     GiveBack(passed);
     PerClass<std::vector<SlotId>> added;
     for (uint32_t c = 0; c < classes_.count(); ++c) {

@@ -88,6 +88,15 @@ SlotClasses::SlotClasses(codec::SlotLayout layout, std::optional<codec::SlotLayo
   }
 }
 
+SlotClasses SlotClasses::WithResident(uint64_t resident_tokens) const {
+  SlotClasses classes = *this;
+  for (uint32_t group = 0; group < group_count(); ++group) {
+    if (reaches_[group].windowed()) continue;
+    classes.reaches_[group] = WindowReach::OfResident(resident_tokens, block_tokens());
+  }
+  return classes;
+}
+
 bool SlotClasses::only_windows() const {
   return std::ranges::all_of(reaches().first(group_count()), &WindowReach::windowed);
 }

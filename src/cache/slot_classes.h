@@ -30,6 +30,9 @@ class SlotClasses {
   ///         the budget cannot hold one block
   static Result<SlotClasses> Create(const CacheOptions& options);
 
+  /// As a sequence needs them that streams (SequenceOptions::resident_tokens).
+  SlotClasses WithResident(uint64_t resident_tokens) const;
+
   /// Of sealed slots.
   const codec::SlotLayout& layout() const { return layout_; }
   /// Of open slots; the same where codecs store values as they are.

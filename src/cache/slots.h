@@ -37,6 +37,7 @@ class Slots {
 
   /// "cpu", or what else its memory is called.
   std::string_view device() const { return memory_.name(); }
+  DeviceMemory& memory() const { return memory_; }
   /// What reads and changes bytes. Nobody else does: the host may not be able to.
   BlockOps& ops() const { return ops_; }
   /// An address, to hand to operations and kernels.

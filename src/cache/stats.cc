@@ -46,6 +46,8 @@ nlohmann::ordered_json Json(const CacheStats& stats) {
           {"unwritten_blocks", stats.unwritten_blocks},
           {"evicted_unwritten_total", stats.evicted_unwritten_total},
           {"loaded_total", stats.loaded_total},
+          {"streamed_bytes_total", stats.streamed_bytes_total},
+          {"stream_wait_us_total", stats.stream_wait_us_total},
           {"codec_fallbacks", stats.codec_fallbacks}};
 }
 
@@ -159,9 +161,10 @@ std::string ToText(const TenantStats& stats) {
 
 std::string ToJson(const SequenceStats& stats) {
   return nlohmann::ordered_json{
-      {"tokens_used", stats.tokens_used}, {"tokens_reserved", stats.tokens_reserved},
-      {"tokens_max", stats.tokens_max},   {"blocks_shared", stats.blocks_shared},
-      {"blocks_own", stats.blocks_own},   {"bytes", stats.bytes}}
+      {"tokens_used", stats.tokens_used},        {"tokens_reserved", stats.tokens_reserved},
+      {"tokens_max", stats.tokens_max},          {"blocks_shared", stats.blocks_shared},
+      {"blocks_own", stats.blocks_own},          {"bytes", stats.bytes},
+      {"tokens_streamed", stats.tokens_streamed}}
       .dump();
 }
 

@@ -12,21 +12,23 @@ namespace {
 class Pass {
  public:
   Pass(const ForwardModel& model, std::span<const StepItem> items, Operators& operators,
-       AttentionBackend& attention, Executor& executor, ForwardScratch& scratch)
+       AttentionBackend& attention, Executor& executor, const std::atomic<bool>* cancel,
+       ForwardScratch& scratch)
       : config_(model.config),
         weights_(model.weights),
         items_(items),
         operators_(operators),
         attention_(attention),
         executor_(executor),
+        cancel_(cancel),
         scratch_(scratch),
         qkv_dim_(RowValues(config_, Rows::kQkv)) {}
 
-  Result<void> Run(const std::atomic<bool>* cancel) {
+  Result<void> Run() {
     FindRows();
     QUIRE_TRY(operators_.Begin(scratch_.tokens, scratch_.positions, executor_));
     for (uint32_t layer = 0; layer < config_.layers; ++layer) {
-      if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
+      if (cancel_ != nullptr && cancel_->load(std::memory_order_relaxed)) {
         return Fail(ErrorCode::kCancelled, "step cancelled");
       }
       const LayerWeights& weights = weights_.layers()[layer];
@@ -90,6 +92,7 @@ class Pass {
 
   Result<void> Attend(uint32_t layer) {
     scratch_.tasks.clear();
+    scratch_.streamed.clear();
     scratch_.tables.Clear();
     const uint64_t query_dim = config_.query_dim();
     uint64_t row = 0;
@@ -103,10 +106,12 @@ class Pass {
                                 .rows = static_cast<uint32_t>(item.tokens.size()),
                                 .first_position = item.sequence->length(),
                                 .sequence = static_cast<uint32_t>(scratch_.tasks.size())});
+      scratch_.streamed.push_back(item.sequence->streamed());
       row += item.tokens.size();
     }
     const BlockTables tables = scratch_.tables.tables();
-    QUIRE_TRY(attention_.Attend(shape, tables, scratch_.tasks, executor_));
+    QUIRE_TRY(AttendStreamed(attention_, layer, shape, tables, scratch_.tasks, scratch_.streamed,
+                             executor_, cancel_));
     for (size_t i = 0; i < items_.size(); ++i) {
       if (items_[i].observer == nullptr) continue;
       items_[i].observer->OnAttention(layer, shape, tables, scratch_.tasks[i], executor_);
@@ -138,6 +143,7 @@ class Pass {
   Operators& operators_;
   AttentionBackend& attention_;
   Executor& executor_;
+  const std::atomic<bool>* const cancel_;  // may be null
   ForwardScratch& scratch_;
   const uint64_t qkv_dim_;
 };
@@ -161,7 +167,7 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
 Result<void> RunForward(const ForwardModel& model, std::span<const StepItem> items,
                         Operators& operators, AttentionBackend& attention, Executor& executor,
                         const std::atomic<bool>* cancel, ForwardScratch& scratch) {
-  return Pass(model, items, operators, attention, executor, scratch).Run(cancel);
+  return Pass(model, items, operators, attention, executor, cancel, scratch).Run();
 }
 
 void ImportanceObserver::OnAttention(uint32_t, const AttentionShape& shape,

@@ -39,12 +39,13 @@ struct StepItem {
 
 /// What a pass notes down; it grows to the largest one and stays.
 struct ForwardScratch {
-  std::vector<TokenId> tokens;       // [rows]
-  std::vector<uint64_t> positions;   // [rows]
-  std::vector<uint32_t> wanted;      // rows whose logits are asked for
-  std::vector<float*> outputs;       // of these
-  BatchTables tables;                // [items]: blocks of the layer under way
-  std::vector<AttentionTask> tasks;  // [items]
+  std::vector<TokenId> tokens;             // [rows]
+  std::vector<uint64_t> positions;         // [rows]
+  std::vector<uint32_t> wanted;            // rows whose logits are asked for
+  std::vector<float*> outputs;             // of these
+  BatchTables tables;                      // [items]: blocks of the layer under way
+  std::vector<AttentionTask> tasks;        // [items]
+  std::vector<StreamedContext*> streamed;  // [items]; null: all of it is in memory
 };
 
 /// What all attention tasks of a layer share.

@@ -65,6 +65,12 @@ Result<void> Model::CheckItems(std::span<const StepItem> items) const {
           fmt::format("step item {}: on a device attention cannot be observed; use the processor",
                       i));
     }
+    if (item.observer != nullptr && item.sequence->streamed() != nullptr) {
+      return Fail(ErrorCode::kUnsupported,
+                  fmt::format("step item {}: attention to a context that streams cannot be "
+                              "observed; open the sequence without resident_tokens",
+                              i));
+    }
     for (size_t t = 0; t < item.tokens.size(); ++t) {
       if (item.tokens[t] < 0 || static_cast<uint32_t>(item.tokens[t]) >= config_.vocab) {
         return BadItem(i, fmt::format("token {} at {} is outside the vocabulary of {}",

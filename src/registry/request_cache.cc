@@ -47,6 +47,7 @@ class OwnedSequence final : public Sequence {
     return inner_.View(layer, role, range);
   }
   LayerBlocks Blocks(uint32_t layer) const override { return inner_.Blocks(layer); }
+  StreamedContext* streamed() override { return inner_.streamed(); }
 
  private:
   RequestCache& cache_;

@@ -78,7 +78,8 @@ Engine::Engine(const Components& components, const Identity& identity, const Eng
              .clock = components.clock,
              .mailbox = mailbox_,
              .keeper = keeper_,
-             .options = options},
+             .options = options,
+             .query_heads = components.model.config().query_heads},
       waiting_(state_),
       preemption_(state_, waiting_),
       loads_(state_, waiting_, preemption_),
@@ -171,6 +172,11 @@ TickReport Engine::Tick() {
     for (const BatchEntry& entry : entries) stats.read_tokens += entry.tokens;
   }
   planner_.TakeIn(entries);
+  for (const BatchEntry& entry : entries) {
+    if (!entry.lost || entry.task->ended()) continue;
+    ++stats.streams_renewed;
+    preemption_.Preempt(*entry.task, Waits::kNothing);
+  }
   waiting_.RemoveEnded();
   const bool settled = keeper_.settled();
   if (!entries.empty() || state_.may_start) return {.worked = true, .settled = settled};

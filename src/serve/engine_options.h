@@ -42,6 +42,10 @@ struct EngineOptions {
   // after so long, where nothing of the engine's could give any back. 0: it is refused then.
   uint64_t outside_retry_us = 0;
   LoadPolicy load = LoadPolicy::kAlways;
+  // What memory cannot hold whole streams from the store: at least so many of its last tokens stay
+  // in memory (SequenceOptions::resident_tokens). Its steps have chunk_tokens_min tokens at most.
+  // 0: it is refused.
+  uint64_t resident_tokens = 0;
   // Called on the thread that turns the engine after a request has something new to say, for
   // callers that have no thread to wait in Await. It must return at once and call no Tick.
   OnPosted on_event{};
@@ -67,6 +71,8 @@ struct EngineStats {
   uint64_t load_bytes = 0;              // that these brought
   uint64_t read_us = 0;                 // of steps that read prompts and did nothing else
   uint64_t read_tokens = 0;             // in these
+  uint64_t streamed = 0;                // starts of requests that stream
+  uint64_t streams_renewed = 0;         // of these, that began again before a block that was lost
   uint64_t prefix_waits = 0;            // requests that waited for what another computes
   uint64_t preemptions = 0;
   uint64_t sessions_released = 0;       // idle sessions that lost their sequence

@@ -61,6 +61,7 @@ class FaultySequence final : public Sequence {
     return inner_->View(layer, role, range);
   }
   LayerBlocks Blocks(uint32_t layer) const override { return inner_->Blocks(layer); }
+  StreamedContext* streamed() override { return inner_->streamed(); }
 
  private:
   Result<std::unique_ptr<Sequence>> Wrap(Result<std::unique_ptr<Sequence>> made) const {

@@ -42,6 +42,7 @@ uint64_t FrontTokens(const std::optional<Costs>& costs, uint64_t unread_tokens) 
 }
 
 Result<void> PromptLoads::Start(Task& task, Plan plan, const SequenceOptions& options) {
+  if (options.resident_tokens > 0) return Stream(task, std::move(plan), options);
   if (plan.loadable_tokens() > 0) {
     const auto costs = CostsOf(state_.stats, plan.loadable_tokens(), plan.loadable_bytes());
     const Bring how = HowToBring(state_.options.load, costs, CanComputeBeside(task));
@@ -65,6 +66,24 @@ Result<void> PromptLoads::Open(Task& task, Plan plan, const SequenceOptions& opt
   std::vector<MissRun> missing(plan.missing().begin(), plan.missing().end());
   QUIRE_ASSIGN(auto sequence, state_.cache.Open(std::move(plan), options));
   state_.tasks.Start(task, std::move(sequence), std::move(missing), loaded_tokens);
+  return {};
+}
+
+// It begins with what the store has, read as layers attend to it.
+Result<void> PromptLoads::Stream(Task& task, Plan plan, const SequenceOptions& options) {
+  std::vector<MissRun> missing;
+  for (const MissRun& run : plan.missing()) {
+    if (run.reason != MissReason::kNotLoaded) missing.push_back(run);
+  }
+  const uint64_t prompt = plan.resident_tokens() + plan.missing_tokens();
+  const uint64_t there = plan.resident_tokens() + plan.loadable_tokens();
+  const MissReason reason = plan.reason();
+  QUIRE_ASSIGN(auto sequence, state_.cache.Open(std::move(plan), options));
+  const uint64_t found = sequence->length();
+  if (found != there) missing.assign(1, {.reason = reason, .tokens = prompt - found});
+  ++state_.stats.streamed;
+  state_.stats.loaded_tokens += found;
+  state_.tasks.Start(task, std::move(sequence), std::move(missing), /*loaded_tokens=*/found);
   return {};
 }
 

@@ -46,6 +46,7 @@ class PromptLoads {
  private:
   bool CanComputeBeside(const Task& task) const;
   Result<void> Open(Task& task, Plan plan, const SequenceOptions& options, uint64_t loaded_tokens);
+  Result<void> Stream(Task& task, Plan plan, const SequenceOptions& options);
   Result<void> Load(Task& task, Plan plan, const SequenceOptions& options, LoadOrder order);
   void StartFront(Task& task, Loading& load, std::vector<MissRun> missing);
   void Meet(Task& task, Loading& load) const;

@@ -99,7 +99,8 @@ bool Starter::ContinueSession(Task& task) {
   if (sequence == nullptr) return false;
   const uint64_t at_most = task.text().tokens_at_most();
   const uint64_t tokens = task.starts_whole() ? at_most : task.text().goal();
-  if (!MayFit(at_most) || !sequence->Reserve(tokens)) return false;
+  const bool streams = sequence->streamed() != nullptr;
+  if ((!streams && !MayFit(at_most)) || !sequence->Reserve(tokens)) return false;
   const uint64_t computes = task.text().tokens().size() - sequence->length();
   state_.tasks.Start(task, std::move(sequence),
                      {{.reason = MissReason::kPartialBlock, .tokens = computes}},
@@ -115,6 +116,10 @@ Result<void> Starter::Start(Task& task, bool reuse) {
                           .step_tokens = state_.options.chunk_tokens_min,
                           .on_full = task.request().on_full,
                           .publish = task.request().publishes()};
+  if (Streams(task)) {
+    options.resident_tokens = state_.options.resident_tokens;
+    options.query_heads = state_.query_heads;
+  }
   const bool grows = !task.starts_whole() && MayFit(at_most);
   // Where it can wait, it is not counted before there is room. One that grows starts with less than
   // it may need; what can never fit is left to the cache to refuse.
@@ -151,6 +156,12 @@ bool Starter::MayComputeAll(bool reuse) const {
   const bool may_share =
       state_.cache.stats().published_blocks > 0 || state_.cache.options().store != nullptr;
   return reuse && state_.holders() == 0 && may_share;
+}
+
+// What cannot fit whole, and is found in the store again.
+bool Starter::Streams(const Task& task) const {
+  return state_.options.resident_tokens > 0 && state_.cache.options().store != nullptr &&
+         task.request().publishes() && !MayFit(task.text().tokens_at_most());
 }
 
 // False where the cache is sure to call it too large: layers without a window need a slot for each

@@ -39,6 +39,7 @@ class Starter {
   Result<Plan> Acquire(const Task& task, bool reuse, const SequenceOptions* open_as);
   bool MayComputeAll(bool reuse) const;
   bool MayFit(uint64_t tokens) const;
+  bool Streams(const Task& task) const;
 
   EngineState& state_;
   const Identity& identity_;

@@ -61,6 +61,7 @@ struct EngineState {
   Mailbox& mailbox;
   SessionKeeper& keeper;
   const EngineOptions options;
+  const uint32_t query_heads = 1;  // of the model's layers
   FairShare shares{};
   TaskTable tasks{};
   std::map<RequestId, Loading> loads{};  // of `tasks`

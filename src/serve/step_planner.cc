@@ -74,6 +74,10 @@ std::vector<BatchEntry> StepPlanner::Choose() const {
   // Whoever generates waits for the whole step, so the chunk is a small one then.
   const uint32_t tokens = entries.empty() ? chunk_.tokens() : state_.options.chunk_tokens_min;
   DivideChunk(prompts, tokens, state_);
+  for (BatchEntry& entry : prompts) {
+    const StreamedContext* const streamed = entry.task->sequence().streamed();
+    if (streamed != nullptr) entry.tokens = std::min<uint64_t>(entry.tokens, streamed->rows_max());
+  }
   std::ranges::copy_if(prompts, std::back_inserter(entries), &BatchEntry::tokens);
   return entries;
 }

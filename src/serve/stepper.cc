@@ -13,6 +13,12 @@ uint64_t LogitsOf(const BatchEntry& entry) {
   return entry.task->text().LogitsOf(entry.task->position(), entry.tokens);
 }
 
+// The store forgets what it finds damaged, so the next start ends before it.
+bool IsLost(const BatchEntry& entry, const Error& error) {
+  if (entry.task->sequence().streamed() == nullptr) return false;
+  return error.code == ErrorCode::kCorrupt && entry.task->MayBeginAgain();
+}
+
 }  // namespace
 
 void Stepper::Step(std::span<BatchEntry> entries) {
@@ -22,6 +28,10 @@ void Stepper::Step(std::span<BatchEntry> entries) {
   if (left.empty()) return;
   if (entries.size() == 1) {
     BatchEntry& only = entries.front();
+    if (IsLost(only, done.error())) {
+      only.lost = true;
+      return;
+    }
     const bool has_no_room = done.error().code == ErrorCode::kNoSpace;
     if (!has_no_room || only.tokens == 1) return only.task->Fail(std::move(done).error());
     only.tokens /= 2;

@@ -20,6 +20,7 @@ struct BatchEntry {
   uint64_t tokens = 0;
   bool decoded = false;       // the token it generated last; else of what it reads
   uint64_t fresh_tokens = 0;  // out: of these, computed for the first time
+  bool lost = false;          // out: a block of its context is lost, and what was before it is not
 };
 
 /// Threads: one
@@ -30,8 +31,10 @@ class Stepper {
 
   /// Computes and commits all parts, whose room is reserved. Where a step fails it is taken again
   /// with fewer tasks, down to one, and only those fail that cannot be computed alone: the bits of
-  /// a task do not depend on who is computed beside it. One that is alone and finds no room takes
-  /// fewer tokens: room for open forms is sure for SequenceOptions::step_tokens only.
+  /// a task do not depend on who is computed beside it. One that streams, and whose context the
+  /// store has lost a block of, is `lost`: it has to begin again, before that block. One that is
+  /// alone and finds no room takes fewer tokens: room for open forms is sure for
+  /// SequenceOptions::step_tokens only.
   void Step(std::span<BatchEntry> entries);
 
  private:

@@ -80,6 +80,8 @@ class Task {
   void StopAt(uint64_t tokens) { text_.StopAt(tokens); }
   /// Gives its sequence back. It has to be started again.
   void Preempt();
+  /// What streams may begin again where the store has lost a block; not for ever. Counts.
+  bool MayBeginAgain() { return renewals_++ < kRenewalsMax; }
 
   /// Tokens behind it, those dropped too.
   uint64_t position() const { return sequence_->length() + sequence_->dropped_tokens(); }
@@ -134,6 +136,8 @@ class Task {
   KeptBlocks kept_;
   std::unique_ptr<Sequence> sequence_;
   Error error_{};
+  static constexpr uint32_t kRenewalsMax = 4;
+  uint32_t renewals_ = 0;
   bool starts_whole_;
   bool has_text_ = true;  // its session's, if it has one
   bool cancel_once_read_ = false;

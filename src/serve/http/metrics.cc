@@ -60,6 +60,12 @@ class Snapshot {
 double D(uint64_t number) { return static_cast<double>(number); }
 
 void AddCache(Snapshot& to, const CacheStats& stats) {
+  to.Counter(
+      "quire_cache_streamed_bytes_total",
+      "Read back from the store while layers attended to contexts that memory does not hold.",
+      D(stats.streamed_bytes_total));
+  to.Counter("quire_cache_stream_wait_seconds_total", "That attention waited for these bytes.",
+             D(stats.stream_wait_us_total) / 1e6);
   to.Gauge("quire_cache_limit_bytes", "Budget of the cache.", D(stats.hot_bytes_limit));
   to.Gauge("quire_cache_used_bytes", "Slots in use with their metadata, and sequences.",
            D(stats.hot_bytes_used));
@@ -103,6 +109,11 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
              D(stats.loads));
   to.Counter("quire_engine_loaded_tokens_total", "Prompt tokens that came from the store.",
              D(stats.loaded_tokens));
+  to.Counter("quire_engine_streams_total",
+             "Starts of requests that stream what memory cannot hold whole.", D(stats.streamed));
+  to.Counter("quire_engine_renewed_streams_total",
+             "Of these, that began again before a block that the store lost.",
+             D(stats.streams_renewed));
   to.Counter("quire_engine_prefix_waits_total",
              "Requests that waited for a prefix that another one was computing.",
              D(stats.prefix_waits));

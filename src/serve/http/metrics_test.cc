@@ -21,6 +21,8 @@ TEST(Metrics, EngineCountersAreThoseOfItsStats) {
                                 .recomputed_tokens = 14,
                                 .loads = 15,
                                 .loaded_tokens = 16,
+                                .streamed = 24,
+                                .streams_renewed = 25,
                                 .prefix_waits = 17,
                                 .preemptions = 18,
                                 .sessions_released = 19,
@@ -38,6 +40,7 @@ TEST(Metrics, EngineCountersAreThoseOfItsStats) {
         "quire_engine_recomputed_tokens_total 14\n", "quire_engine_loads_total 15\n",
         "quire_engine_loaded_tokens_total 16\n", "quire_engine_prefix_waits_total 17\n",
         "quire_engine_preemptions_total 18\n", "quire_engine_sessions_released_total 19\n",
+        "quire_engine_streams_total 24\n", "quire_engine_renewed_streams_total 25\n",
         "quire_engine_session_write_failures_total 20\n"}) {
     EXPECT_THAT(text, testing::HasSubstr(line));
   }

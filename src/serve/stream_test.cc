@@ -1,0 +1,173 @@
+// Requests that memory does not hold whole: with a store below they stream, and no answer changes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache/test_store.h"
+#include "serve/test_client.h"
+#include "serve/test_util.h"
+
+namespace quire::serve {
+namespace {
+
+class StreamTest : public EngineTest {
+ protected:
+  StreamTest() {
+    store_ = machine_.store.get();
+    engine_options_.resident_tokens = 100;
+  }
+  ~StreamTest() override { End(); }
+
+  void End() {
+    engine_.reset();
+    cache_.reset();
+  }
+  /// An engine whose cache holds about 1,700 tokens, or what a stream takes and a little more.
+  void MakeSmall() { Make(105, /*chunk_tokens=*/16); }
+  static Request Of(uint64_t seed, uint64_t tokens) {
+    return {.prompt = SomeTokens(tokens, seed), .max_tokens = 6};
+  }
+  /// What an engine with enough memory answers, and no store.
+  Response Whole(const Request& request) {
+    StreamJudge judge;
+    judge.Make(400);
+    return judge.RunOne(request);
+  }
+
+ private:
+  class StreamJudge : public EngineTest {
+   public:
+    using EngineTest::Make;
+    using EngineTest::RunOne;
+    void TestBody() override {}
+  };
+
+ protected:
+  cache::TestStore machine_{uint64_t{64} << 20};
+};
+
+TEST_F(StreamTest, AnswersAsWithEnoughMemory) {
+  MakeSmall();
+  const Request request = Of(1, 2500);
+  const Response response = RunOne(request);
+  ASSERT_EQ(response.finish, Finish::kLength) << response.error.message;
+  EXPECT_EQ(response.logits_digest, Whole(request).logits_digest);
+  EXPECT_EQ(response.reused_tokens, 0);
+  EXPECT_EQ(response.computed_tokens, 2500);
+  EXPECT_EQ(response.sequence.tokens_streamed, 2304);
+  EXPECT_EQ(engine_->stats().streamed, 1);
+  EXPECT_LE(cache_->stats().hot_bytes_peak, cache_->stats().hot_bytes_limit);
+  // Asked again it goes on with what the store has.
+  const Response again = RunOne(request);
+  EXPECT_EQ(again.logits_digest, response.logits_digest);
+  EXPECT_EQ(again.loaded_tokens, 2496);
+  EXPECT_EQ(again.reused_tokens, 2496);
+  EXPECT_EQ(again.computed_tokens, 4);
+}
+
+TEST_F(StreamTest, IsRefusedWithoutIt) {
+  engine_options_.resident_tokens = 0;
+  MakeSmall();
+  const Response response = RunOne(Of(1, 2500));
+  EXPECT_EQ(response.finish, Finish::kFailed);
+  EXPECT_EQ(response.error.code, ErrorCode::kTooLarge);
+}
+
+TEST_F(StreamTest, WhatFitsDoesNotStream) {
+  MakeSmall();
+  EXPECT_EQ(RunOne(Of(1, 500)).finish, Finish::kLength);
+  EXPECT_EQ(engine_->stats().streamed, 0);
+  EXPECT_GT(cache_->stats().published_blocks, 0);
+}
+
+TEST_F(StreamTest, OthersRunBeside) {
+  Make(150, /*chunk_tokens=*/16);
+  const std::vector<Request> requests = {Of(1, 2600), Of(2, 90), Of(3, 130), Of(4, 60)};
+  const std::vector<Response> responses = Run(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_EQ(responses[i].finish, Finish::kLength) << responses[i].error.message;
+    EXPECT_EQ(responses[i].logits_digest, Whole(requests[i]).logits_digest) << i;
+  }
+  EXPECT_EQ(engine_->stats().streamed, 1);
+}
+
+TEST_F(StreamTest, AnApproximationIsRefused) {
+  MakeSmall();
+  Request request = Of(1, 2500);
+  request.keep.share = 0.5;
+  const Response response = RunOne(request);
+  EXPECT_EQ(response.error.code, ErrorCode::kTooLarge) << response.error.message;
+}
+
+TEST_F(StreamTest, ASessionGoesOnStreaming) {
+  MakeSmall();
+  const SessionId session = engine_->OpenSession({}).value();
+  const std::vector<TokenId> first = SomeTokens(2300, 1);
+  const std::vector<TokenId> second = SomeTokens(300, 2);
+  const Response one = RunOne({.prompt = first, .max_tokens = 5, .session = session});
+  ASSERT_EQ(one.finish, Finish::kLength) << one.error.message;
+  const Response two = RunOne({.prompt = second, .max_tokens = 5, .session = session});
+  ASSERT_EQ(two.finish, Finish::kLength) << two.error.message;
+  Request whole{.prompt = first, .max_tokens = 5};
+  whole.prompt.insert(whole.prompt.end(), one.tokens.begin(), one.tokens.end());
+  whole.prompt.insert(whole.prompt.end(), second.begin(), second.end());
+  EXPECT_EQ(two.logits_digest, Whole(whole).logits_digest);
+  EXPECT_LT(two.computed_tokens, 400);
+}
+
+TEST_F(StreamTest, BeginsAgainBeforeABlockThatIsLost) {
+  MakeSmall();
+  const Request request = Of(1, 2500);
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(request);
+  while (client.Of(id).progress.empty() || client.Of(id).progress.back() < 2000) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  machine_.DamageSegments(1 << 20);
+  while (!client.Of(id).response) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  const Response& response = *client.Of(id).response;
+  ASSERT_EQ(response.finish, Finish::kLength) << response.error.message;
+  EXPECT_EQ(response.logits_digest, Whole(request).logits_digest);
+  EXPECT_GE(engine_->stats().streams_renewed, 1);
+  EXPECT_GT(response.recomputed_tokens, 0);
+}
+
+TEST_F(StreamTest, AnErasureEndsIt) {
+  MakeSmall();
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(Of(1, 2500));
+  while (client.Of(id).progress.empty() || client.Of(id).progress.back() < 2000) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  ASSERT_TRUE(cache_->Erase(kDefaultTenant).has_value());
+  while (!client.Of(id).response) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  EXPECT_EQ(client.Of(id).response->error.code, ErrorCode::kNotFound);
+  EXPECT_THAT(client.Of(id).response->error.message, testing::HasSubstr("erased"));
+}
+
+TEST_F(StreamTest, CancelGivesEverythingBack) {
+  MakeSmall();
+  TestClient client(*engine_);
+  const RequestId id = client.Submit(Of(1, 2500));
+  while (client.Of(id).progress.empty() || client.Of(id).progress.back() < 1500) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  engine_->Cancel(id);
+  while (!client.Of(id).response) {
+    engine_->Tick();
+    client.Take(id);
+  }
+  EXPECT_EQ(client.Of(id).response->finish, Finish::kCancelled);
+  EXPECT_EQ(cache_->stats().hot_bytes_used, 0);
+}
+
+}  // namespace
+}  // namespace quire::serve

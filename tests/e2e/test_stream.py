@@ -1,0 +1,79 @@
+"""--resident-tokens: a context that --hot-bytes cannot hold is read back from the store, and every bit stays the same."""
+
+import functools
+import random
+
+import pytest
+
+import quire_cli
+
+TINY = quire_cli.REPOSITORY / "models/tiny"
+TOKENS = 4000  # of 2 KiB in bf16: 8 MiB
+SMALL = ("--hot-bytes", "3500KiB", "--chunk", "16", "--resident-tokens", "200")
+WAYS = {"bf16": (), "int8": ("--kv", "int8"), "q25": ("--kv", "q25")}
+
+
+def ids(tokens=TOKENS, seed=1):
+    prng = random.Random(seed)
+    return ",".join(str(prng.randrange(256)) for _ in range(tokens))
+
+
+def generate(*flags, tokens=TOKENS):
+    return quire_cli.run("generate", "--model", TINY, "--prompt-ids", ids(tokens), "--max-tokens", 6,
+                         "--threads", 1, "--json", *flags)
+
+
+@functools.cache
+def whole(way, tokens=TOKENS):
+    done = generate(*WAYS[way], tokens=tokens)
+    assert done.exit_code == 0, done.describe()
+    return done.json
+
+
+def small(way):
+    """Memory for about a third of the context in this codec."""
+    return SMALL if way == "bf16" else ("--hot-bytes", "2400KiB" if way == "int8" else "1800KiB", *SMALL[2:])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_small_memory_and_a_store_give_the_bits_of_a_large_memory(tmp_path, way):
+    store = ("--store", tmp_path / "store")
+    first = generate(*WAYS[way], *small(way), *store, "--stats")
+    assert first.exit_code == 0, first.describe()
+    assert first.json["streamed_tokens"] >= TOKENS - 200 - 256
+    assert first.json["logits_digest"] == whole(way)["logits_digest"]
+    cache = first.json["cache"]
+    assert cache["streamed_bytes_total"] > 0
+    assert cache["hot_bytes_peak"] <= cache["hot_bytes_limit"]
+    # A later process goes on with what is there, at another size.
+    again = generate(*WAYS[way], *small(way), "--chunk", "9", *store)
+    assert again.exit_code == 0, again.describe()
+    assert again.json["loaded_tokens"] == (TOKENS - 1) // 16 * 16
+    assert again.json["logits_digest"] == whole(way)["logits_digest"]
+
+
+def test_warm_memory_alone_is_a_store_too():
+    done = generate(*SMALL, "--warm-bytes", "64MiB")
+    assert done.exit_code == 0, done.describe()
+    assert done.json["streamed_tokens"] > 0
+    assert done.json["logits_digest"] == whole("bf16")["logits_digest"]
+
+
+def test_on_the_kernels_of_devices(tmp_path):
+    store = ("--store", tmp_path / "store")
+    assert generate(*SMALL, *store, tokens=2000).exit_code == 0
+    done = generate(*SMALL, *store, "--device", "emulated", tokens=2000)
+    assert done.exit_code == 0, done.describe()
+    assert done.json["loaded_tokens"] == 1984
+    assert done.json["streamed_tokens"] > 0
+    assert done.json["logits_digest"] == whole("bf16", 2000)["logits_digest"]
+
+
+def test_what_is_missing_is_said(tmp_path):
+    store = ("--store", tmp_path / "store")
+    for flags, why in (((*SMALL[:4], *store), "can never fit"),
+                       (SMALL, "can never fit"),
+                       ((*SMALL, "--warm-bytes", "8MiB"), "raise its cap"),
+                       ((*SMALL, "--chunk", "512", *store), "lower resident_tokens")):
+        refused = generate(*flags)
+        assert refused.exit_code == 4 and why in refused.stderr, refused.describe()
