@@ -116,8 +116,8 @@ class BlockOps {
   /// its fences are done, and what operations were to write may hold anything.
   /// Errors: kIo names the device
   virtual Result<void> outcome() const { return {}; }
-  /// The memory from and to which it copies best.
-  virtual HostAllocator& host_allocator() { return PlainHostAllocator(); }
+  /// The memory from and to which it copies best. Null: any.
+  virtual HostAllocator* host_allocator() { return nullptr; }
 
   /// Returns when all operations enqueued so far are over, or all copies that way.
   /// Errors: as outcome

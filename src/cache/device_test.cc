@@ -54,7 +54,7 @@ class PinnedOps final : public BlockOps {
   std::unique_ptr<Fence> Record() override { return ops_.Record(); }
   std::unique_ptr<Fence> RecordCopies(CopyWay way) override { return ops_.RecordCopies(way); }
   Result<void> outcome() const override { return ops_.outcome(); }
-  HostAllocator& host_allocator() override { return allocator_; }
+  HostAllocator* host_allocator() override { return &allocator_; }
 
  private:
   BlockOps& ops_;

@@ -56,7 +56,8 @@ Result<void> LockedState::MakeStaging() {
   const uint64_t chunk_bytes = RoundUp(std::max(sealed_bytes, open_bytes), kDirectIoAlignment);
   const auto load_chunks = static_cast<uint32_t>(
       std::clamp<uint64_t>(kLoadBytes / chunk_bytes, kLoadChunksMin, 2 * kLoadBlocksInFlight));
-  HostAllocator& allocator = slots_->ops().host_allocator();
+  HostAllocator* const best = slots_->ops().host_allocator();
+  HostAllocator& allocator = best != nullptr ? *best : PlainHostAllocator();
   try {
     write_staging_.emplace(chunk_bytes, kReadingMax, allocator);
     load_staging_.emplace(chunk_bytes, load_chunks, allocator);

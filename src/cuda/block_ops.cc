@@ -215,7 +215,7 @@ class DeviceBlockOps final : public BlockOps {
     return device_.Record(way == CopyWay::kIn ? Stream::kIn : Stream::kOut);
   }
   Result<void> outcome() const override { return device_.outcome(); }
-  HostAllocator& host_allocator() override { return device_.host_allocator(); }
+  HostAllocator* host_allocator() override { return &device_.host_allocator(); }
 
  private:
   /// A piece of the host's staging memory.

@@ -239,6 +239,21 @@ TEST_F(PreemptionTest, AReaderThatTakesNothingForLongCostsTheSequence) {
   EXPECT_TRUE(state_->may_start);
 }
 
+// Nobody takes a step meanwhile that would tell it.
+TEST_F(PreemptionTest, WhoWaitsForThePrefixOfOneThatStandsStillComputesItItself) {
+  Make(16, {.stall_us = 100});
+  Task& owner = Run();
+  Task& waits = Add({.prompt = owner.request().prompt});
+  waits.WaitFor({.what = Waits::kPrefix, .owner = owner.id(), .tokens = kBlock});
+  preemption_->LookAtReaders(clock_.NowMicros());
+  EXPECT_EQ(waits.wait().what, Waits::kPrefix);
+  FillEvents(owner);
+  preemption_->LookAtReaders(clock_.NowMicros());
+  EXPECT_EQ(waits.wait().what, Waits::kNothing);
+  EXPECT_TRUE(state_->may_start);
+  EXPECT_TRUE(owner.running());
+}
+
 TEST_F(PreemptionTest, AReaderThatComesBackIsForgiven) {
   Make(16, {.stall_us = 100});
   Task& task = Run();
