@@ -100,7 +100,7 @@ class StreamTest : public testing::TestWithParam<Kind> {
                          have.data() + (token - begin) * stream.dim,
                          static_cast<int64_t>((end - begin) * stream.dim));
           }
-          ops.Synchronize();
+          Must(ops.Synchronize());
           if (have != InMemory(layer, stream, begin, end)) {
             return "layer " + std::to_string(layer) + ", tokens from " + std::to_string(begin);
           }
