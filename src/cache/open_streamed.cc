@@ -198,8 +198,9 @@ Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
   RecordChain chain = ChainOf(state);
   plan.reset();  // it holds nothing of what is in memory already
 
-  SlotClasses classes = cache_.classes().WithResident(options.resident_tokens);
-  PerClass<uint64_t> counts = classes.OwnSlots(/*shared=*/0, blocks, options.step_tokens);
+  auto classes =
+      std::make_unique<const SlotClasses>(cache_.classes().WithResident(options.resident_tokens));
+  PerClass<uint64_t> counts = classes->OwnSlots(/*shared=*/0, blocks, options.step_tokens);
   counts[needs.slot_class] += needs.ring_slots;
   auto taken = verbs_.holds.Allocate(location, counts, StreamedMetadata(needs, blocks));
   if (!taken) {
@@ -215,7 +216,7 @@ Result<std::unique_ptr<Sequence>> Admission::OpenStreamed(Plan opened,
   std::vector<Resident> resident;
   for (int attempt = 0;; ++attempt) {
     if (attempt == kAttempts) chain.Cut(0);
-    resident = ResidentOf(classes, chain.blocks(), own);
+    resident = ResidentOf(*classes, chain.blocks(), own);
     const auto failed = ReadAll(chain, resident);
     if (!failed) break;
     chain.Cut(*failed * cache_.block_tokens());

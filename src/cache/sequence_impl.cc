@@ -28,8 +28,9 @@ SequenceImpl::SequenceImpl(const SequenceVerbs& verbs, Start start, OwnedSlots o
       contiguous_(options.contiguous),
       asked_(start.asked),
       own_classes_(std::move(start.classes)),
-      slots_(own_classes_ ? *own_classes_ : verbs.cache.classes(), std::move(start.blocks),
-             start.tokens, start.stream != nullptr ? 0 : start.tokens / verbs.cache.block_tokens()),
+      slots_(own_classes_ != nullptr ? *own_classes_ : verbs.cache.classes(),
+             std::move(start.blocks), start.tokens,
+             start.stream != nullptr ? 0 : start.tokens / verbs.cache.block_tokens()),
       stream_(std::move(start.stream)),
       cursors_(verbs.cache.layout().layer_count()),
       length_(start.tokens) {

@@ -80,7 +80,7 @@ class SequenceImpl final : public Sequence {
     Lease lease{};            // what holds them until the sequence does, or nothing
     // Of a sequence that streams, whose `blocks` are its own: with what it needs of each class.
     std::unique_ptr<SequenceStream> stream{};
-    std::optional<SlotClasses> classes{};
+    std::unique_ptr<const SlotClasses> classes{};
   };
 
   /// `own_slots` are its room for `blocks` blocks in all, of at most `tokens_max` tokens. If memory
@@ -198,7 +198,7 @@ class SequenceImpl final : public Sequence {
   bool gave_up_ = false;         // its path can no longer be found, so it publishes nothing more
   uint64_t dropped_tokens_ = 0;  // set once, before anyone else sees the sequence; and by Reset
 
-  const std::optional<SlotClasses> own_classes_;  // of one that streams
+  const std::unique_ptr<const SlotClasses> own_classes_;  // of one that streams; else null
   mutable Mutex mutex_{LockRank::kSequence};
   SequenceSlots slots_;
   const std::unique_ptr<SequenceStream> stream_;  // null: all of it is in memory

@@ -92,8 +92,8 @@ Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOption
   if (!cache.slots().memory().host_accessible()) {
     needs.host_bytes = needs.ring_slots * classes.slot_bytes(*group);
   }
-  needs.metadata_bytes =
-      sizeof(SequenceStream) + needs.ring_slots * kReadBytes + needs.state_bytes + needs.host_bytes;
+  needs.metadata_bytes = sizeof(SequenceStream) + sizeof(SlotClasses) +
+                         needs.ring_slots * kReadBytes + needs.state_bytes + needs.host_bytes;
   return needs;
 }
 
@@ -283,9 +283,10 @@ StreamedContext::Piece SequenceStream::Show(uint32_t place) {
   const Slots& slots = chain_.cache().slots();
   const ContextPiece& piece = places_[place].piece;
   const uint64_t end = piece.first_block + piece.block_count;
+  const uint32_t none = kNoSlot;  // by its address, the library would export the constant
   std::fill_n(sealed_slots_.begin() + static_cast<ptrdiff_t>(shown_.first_block),
-              shown_.block_count, kNoSlot);
-  sealed_slots_.resize(std::max<uint64_t>(sealed_slots_.size(), end), kNoSlot);
+              shown_.block_count, none);
+  sealed_slots_.resize(std::max<uint64_t>(sealed_slots_.size(), end), none);
   for (uint64_t j = 0; j < piece.block_count; ++j) {
     sealed_slots_[piece.first_block + j] = slots.NumberInArena(RingSlot(place, j));
   }
@@ -302,7 +303,7 @@ StreamedContext::Piece SequenceStream::Show(uint32_t place) {
   const BlockTable sealed = table(needs_.slot_class, sealed_slots_);
   BlockTable open = sealed;
   if (open_class != needs_.slot_class) {
-    open_slots_.resize(sealed_slots_.size(), kNoSlot);
+    open_slots_.resize(sealed_slots_.size(), none);
     open = table(open_class, open_slots_);
   }
   const uint64_t split_blocks = kSplitTokens / chain_.cache().block_tokens();
