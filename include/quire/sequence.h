@@ -222,8 +222,8 @@ class StreamedContext {
   /// Waits for piece `i` of a layer. It is there until the next call, or the sequence's next commit
   /// or rollback. Fastest in the order of layers, and of pieces in each. `cancel` may be null.
   ///
-  /// Errors: name the block that did not come: kCorrupt it is damaged, or lost; kNotFound it was
-  ///         erased; kIo the disk failed; kDeadline; kCancelled
+  /// Errors: kInvalidArgument no such piece. Others name the block: kCorrupt it is damaged, or lost;
+  ///         kNotFound it was erased; kIo the disk failed; kDeadline; kCancelled
   /// Effects: on error the sequence stays as it is. Opened anew, it begins before that block
   virtual Result<Piece> Read(uint32_t layer, uint64_t i, const std::atomic<bool>* cancel) = 0;
   /// Lane states of all lanes, where the cache's memory is; they are the caller's until the next

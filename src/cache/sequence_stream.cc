@@ -181,7 +181,8 @@ void SequenceStream::CountRead() {
 }
 
 uint64_t SequenceStream::PieceCount(uint32_t layer) const {
-  return regions_[layer].bytes == 0 ? 0 : ahead_->piece_count();
+  const bool streams = layer < regions_.size() && regions_[layer].bytes > 0;
+  return streams ? ahead_->piece_count() : 0;
 }
 
 void SequenceStream::Begin(uint32_t number, const ContextPiece& piece) {
@@ -272,7 +273,11 @@ std::unexpected<Error> SequenceStream::NotThere(const ContextPiece& piece, uint6
 
 Result<StreamedContext::Piece> SequenceStream::Read(uint32_t layer, uint64_t i,
                                                     const std::atomic<bool>* cancel) {
-  QUIRE_CHECK(i < PieceCount(layer));
+  if (i >= PieceCount(layer)) {
+    return Fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("stream: no piece {} of layer {}, which has {}", i, layer, PieceCount(layer)));
+  }
   cancel_ = cancel;
   QUIRE_ASSIGN(const uint32_t place, ahead_->Take(ahead_->PieceAt(layer, i)));
   return Show(place);

@@ -191,6 +191,12 @@ TEST_P(StreamTest, WhatItCannotDoIsRefused) {
   EXPECT_EQ(sequence->streamed()->States(9, 1).error().code, ErrorCode::kNoSpace);
   EXPECT_EQ(sequence->streamed()->States(8, 2).error().code, ErrorCode::kNoSpace);
   EXPECT_TRUE(sequence->streamed()->States(8, 1).has_value());
+  const uint64_t pieces = sequence->streamed()->PieceCount(0);
+  EXPECT_GT(pieces, 0);
+  EXPECT_EQ(sequence->streamed()->Read(0, pieces, nullptr).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(sequence->streamed()->PieceCount(99), 0);
+  EXPECT_EQ(sequence->streamed()->Read(99, 0, nullptr).error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST_P(StreamTest, AnotherTenantsQuotaOfTheStoreIsKeptTo) {
