@@ -222,7 +222,7 @@ class StreamedContext {
   /// Waits for piece `i` of a layer. It is there until the next call, or the sequence's next commit
   /// or rollback. Fastest in the order of layers, and of pieces in each. `cancel` may be null.
   ///
-  /// Errors: kInvalidArgument no such piece. Others name the block: kCorrupt it is damaged, or lost;
+  /// Errors: kInvalidArgument no such piece. Others name the block: kCorrupt damaged or lost;
   ///         kNotFound it was erased; kIo the disk failed; kDeadline; kCancelled
   /// Effects: on error the sequence stays as it is. Opened anew, it begins before that block
   virtual Result<Piece> Read(uint32_t layer, uint64_t i, const std::atomic<bool>* cancel) = 0;

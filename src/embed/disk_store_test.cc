@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "embed/struct_sizes.h"
+#include "embed/test_struct_sizes.h"
 #include "embed/test_util.h"
 
 namespace quire::embed {

@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "embed/struct_sizes.h"
+#include "embed/test_struct_sizes.h"
 #include "embed/test_util.h"
 
 extern "C" const char* QuireC99Store(const char* directory);

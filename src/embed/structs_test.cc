@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "embed/handles.h"
-#include "embed/struct_sizes.h"
+#include "embed/test_struct_sizes.h"
 #include "embed/test_util.h"
 
 namespace quire::embed {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "embed/struct_sizes.h"
+#include "embed/test_struct_sizes.h"
 #include "quire/engine.h"
 
 namespace quire::embed {

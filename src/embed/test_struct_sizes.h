@@ -1,7 +1,7 @@
 // Calls a C function with its struct at every size that a caller can write there: it is read or
 // filled as the growth rule of quire.h says, or refused with nothing written.
-#ifndef QUIRE_EMBED_STRUCT_SIZES_H_
-#define QUIRE_EMBED_STRUCT_SIZES_H_
+#ifndef QUIRE_EMBED_TEST_STRUCT_SIZES_H_
+#define QUIRE_EMBED_TEST_STRUCT_SIZES_H_
 
 #include <gtest/gtest.h>
 
@@ -97,4 +97,4 @@ void FillsAtEverySize(size_t first_bytes, const std::function<Code(T*, Error)>& 
 
 }  // namespace quire::embed
 
-#endif  // QUIRE_EMBED_STRUCT_SIZES_H_
+#endif  // QUIRE_EMBED_TEST_STRUCT_SIZES_H_
