@@ -185,6 +185,19 @@ TEST(Codecs, AttentionOverThemEqualsTheJudge) {
   }
 }
 
+TEST(Codecs, BlocksOfWhichOneHalfIsEncodedAreNotShown) {
+  for (const auto& [key, value] : {std::pair(QUIRE_INT8, QUIRE_F16), {QUIRE_F16, QUIRE_INT8}}) {
+    const CWorld world(Encoding(key, value));
+    const auto history = cache::SomeTokens(2 * CWorld::kBlock, 1);
+    const auto sequence = world.Open(std::span(history).first(5));
+    world.Feed(*sequence, history);
+    auto seen = Sized<quire_layer_blocks>();
+    quire_error error{};
+    EXPECT_EQ(quire_sequence_blocks(sequence.get(), 0, &seen, &error), QUIRE_UNSUPPORTED);
+    EXPECT_THAT(error.message, HasSubstr("only quire_attend reads its codes"));
+  }
+}
+
 // There is room after them, but no open form in it yet.
 TEST(Codecs, RowsUpToTheEndOfTheLastBlockNeedNoOther) {
   const CWorld world(Encoding(QUIRE_INT8, QUIRE_NF4));
