@@ -351,6 +351,13 @@ TEST(Registry, ACacheMadeWhileTheBudgetIsSmallGrowsToWhatTheBudgetWas) {
   world.ExpectHolds(*late, history);
 }
 
+TEST(Registry, ABudgetHoldsABlockAtLeast) {
+  const World world(4);
+  const uint64_t block_bytes = world.registry->requests().block_bytes();
+  EXPECT_EQ(world.registry->Resize(block_bytes - 1).error().code, ErrorCode::kNoSpace);
+  Must(world.registry->Resize(block_bytes));
+}
+
 // What it had room for before is somebody else's now: it must ask for room again.
 TEST(Registry, AClearedOwnerHasNoRoomLeft) {
   World world(12);
