@@ -247,8 +247,8 @@ void Mover::TurnRecords() {
     waited = !worked && store_->Stats().in_flight > 0;
     store_->Tick(done_, waited ? kDiskWaitUs : 0);
     waited = waited || worked || !done_.empty();
-    is_others = std::ranges::any_of(
-        done_, [&](const StoreCompletion& ended) { return !records_.Has(ended.tag); });
+    is_others = std::ranges::any_of(done_, [&](const StoreCompletion& ended) QUIRE_REQUIRES(
+                                               tick_mutex_) { return !records_.Has(ended.tag); });
     HandleDone();
   } catch (const std::bad_alloc&) {
     // What was not handled is handled later.

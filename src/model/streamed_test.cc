@@ -22,7 +22,6 @@ namespace {
 using cache::Must;
 using cache::TestStore;
 
-constexpr uint32_t kBlock = 16;
 
 struct Kind {
   std::string name;
