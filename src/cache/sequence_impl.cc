@@ -9,6 +9,16 @@
 #include "base/bits.h"
 
 namespace quire::cache {
+namespace {
+
+// Keys and tokens of a sequence that streams are paid for besides the entries.
+uint64_t BytesToGrow(const SequenceSlots& slots, const SequenceStream* stream, uint64_t blocks) {
+  const uint64_t entries = BytesToGrow(slots.classes(), slots.list(), blocks);
+  if (stream == nullptr) return entries;
+  return entries + (blocks - slots.list().size()) * stream->block_bytes();
+}
+
+}  // namespace
 
 uint64_t SequenceImpl::FixedBytes(const LockedState& cache) {
   constexpr uint64_t kAllocationBytes = 32;  // what the heap adds to each, and the map's node
@@ -119,7 +129,7 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
       const uint64_t blocks =
           std::max(slots_.list().size(), DivUp(tokens, uint64_t{verbs_.cache.block_tokens()}));
       const PerClass<uint64_t> lacking = slots_.Lacking(blocks, write_group, write_end, steps());
-      const uint64_t lacking_bytes = BytesToGrow(blocks);
+      const uint64_t lacking_bytes = BytesToGrow(slots_, stream_.get(), blocks);
       if (lacking == counts && lacking_bytes == metadata_bytes) {
         const uint64_t before = slots_.list().size();
         if (blocks > before || counts != PerClass<uint64_t>{}) slots_.Grow(blocks, added.all());
@@ -146,13 +156,6 @@ Result<void> SequenceImpl::EnsureCapacity(uint64_t tokens, uint32_t write_group,
     added = std::move(taken->slots);
     charge = std::move(taken->metadata);
   }
-}
-
-// Keys and tokens of a sequence that streams are paid for besides the entries.
-uint64_t SequenceImpl::BytesToGrow(uint64_t blocks) const {
-  const uint64_t entries = cache::BytesToGrow(slots_.classes(), slots_.list(), blocks);
-  if (stream_ == nullptr) return entries;
-  return entries + (blocks - slots_.list().size()) * stream_->block_bytes();
 }
 
 Result<void> SequenceImpl::Own(uint64_t block) {

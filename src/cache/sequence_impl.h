@@ -156,7 +156,6 @@ class SequenceImpl final : public Sequence {
   Result<void> PublishWholeBlocks(uint64_t length);
   /// The same of a sequence that streams: to the store alone.
   void WriteWholeBlocks(uint64_t length);
-  uint64_t BytesToGrow(uint64_t blocks) const;
   std::optional<NewBlock> WholeBlock(size_t i) const;
   void TakeOver(std::span<const NewBlock> blocks, std::span<const Published> answers,
                 std::vector<SlotId>& own);

@@ -22,7 +22,6 @@ namespace {
 using cache::Must;
 using cache::TestStore;
 
-
 struct Kind {
   std::string name;
   Codec codec = Codec::kF16;
