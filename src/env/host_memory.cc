@@ -19,6 +19,17 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kHugePageBytes = 2ull << 20;
 
+// Neighbours that look alike are one mapping to the kernel, and to take one out of the middle is
+// to make two of it, which it refuses where the process may have no more. Then the addresses stay
+// and only the pages go.
+void Unmap(std::byte* begin, uint64_t bytes) {
+  if (::munmap(begin, bytes) == 0) return;
+  const int error = errno;
+  QUIRE_CHECK_MSG(
+      error == ENOMEM && ::madvise(begin, bytes, MADV_DONTNEED) == 0,
+      fmt::format("munmap of {} bytes: {}", bytes, std::generic_category().message(error)));
+}
+
 class HostMemory final : public DeviceMemory {
  public:
   explicit HostMemory(bool huge_pages) : huge_pages_(huge_pages) {}
@@ -103,17 +114,6 @@ class HostMemory final : public DeviceMemory {
                             std::generic_category().message(error)));
   }
 
-  // Neighbours that look alike are one mapping to the kernel, and to take one out of the middle is
-  // to make two of it, which it refuses where the process may have no more. Then the addresses stay
-  // and only the pages go.
-  static void Unmap(std::byte* begin, uint64_t bytes) {
-    if (::munmap(begin, bytes) == 0) return;
-    const int error = errno;
-    QUIRE_CHECK_MSG(
-        error == ENOMEM && ::madvise(begin, bytes, MADV_DONTNEED) == 0,
-        fmt::format("munmap of {} bytes: {}", bytes, std::generic_category().message(error)));
-  }
-
   const bool huge_pages_;
 };
 
@@ -128,9 +128,7 @@ class PlainAllocator final : public HostAllocator {
     return Fail(ErrorCode::kNoSpace, fmt::format("cpu: cannot allocate {} bytes: {}", bytes,
                                                  std::generic_category().message(errno)));
   }
-  void Free(std::byte* memory, uint64_t bytes) override {
-    QUIRE_CHECK(::munmap(memory, bytes) == 0);
-  }
+  void Free(std::byte* memory, uint64_t bytes) override { Unmap(memory, bytes); }
 };
 
 }  // namespace
