@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "quire/attention_types.h"
 #include "quire/env.h"
@@ -19,6 +20,13 @@ struct SlotPieces {
   uint32_t count = 1;
   uint64_t bytes = 0;
   uint64_t stride_bytes = 0;
+};
+
+/// Consecutive bytes of a slot, where the host has them, and where their CRC32C is wanted.
+struct SlotPart {
+  std::byte* host = nullptr;  // CopyIn does not write it
+  uint64_t bytes = 0;
+  uint32_t* crc = nullptr;  // null: nobody wants it
 };
 
 /// Consecutive tokens of one block.
@@ -62,7 +70,7 @@ enum class CopyWay : uint8_t { kIn, kOut };
 /// operation that was enqueued before it, so it finds what was written and follows what read; but
 /// nothing that is enqueued after it waits for it, neither operations nor other copies. So whoever
 /// copies holds the slot, and nobody uses what CopyIn writes, or changes what CopyOut reads, before
-/// a fence of RecordCopies after the copy is done.
+/// a fence of RecordCopies after the copy is done. Checksums of what is copied are there then.
 ///
 /// The results are those of the host's operations, bit for bit: blocks written by one and by the
 /// other have the same checksums.
@@ -93,11 +101,13 @@ class BlockOps {
   virtual void Zero(std::byte* slot, const SlotPieces& pieces) = 0;
   /// Copies all pieces to another slot.
   virtual void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) = 0;
-  /// All pieces, one after the other, to and from the host's memory, beside other operations.
-  ///
-  /// Shape: host [count * bytes]
-  virtual void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) = 0;
-  virtual void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) = 0;
+  /// All pieces, one after the other, to and from the host's memory, beside other operations. The
+  /// parts are all bytes of the slot in their order; a slot of several pieces is one part. What
+  /// *crc gets is the checksum of the bytes in the slot: before CopyOut, after CopyIn.
+  virtual void CopyOut(const std::byte* slot, const SlotPieces& pieces,
+                       std::span<const SlotPart> parts) = 0;
+  virtual void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces,
+                      std::byte* slot) = 0;
   /// Tokens `at` of one stream, open or sealed, widened to f32.
   ///
   /// Shape: out [heads][at.count][dim], heads out_head_stride elements apart
@@ -106,7 +116,7 @@ class BlockOps {
 
   /// Done when all operations enqueued so far are; it says nothing of copies. Null: they are done.
   virtual std::unique_ptr<Fence> Record() = 0;
-  /// Done when all copies that way enqueued so far are. Null: they are done. Operations that do not
+  /// Done when all copies that way enqueued so far are, with their checksums. Null: they are done. Operations that do not
   /// run apart from each other need no other fence than Record's.
   virtual std::unique_ptr<Fence> RecordCopies(CopyWay way) {
     (void)way;
@@ -118,6 +128,17 @@ class BlockOps {
   virtual Result<void> outcome() const { return {}; }
   /// The memory from and to which it copies best. Null: any.
   virtual HostAllocator* host_allocator() { return nullptr; }
+
+  /// Copies of a slot to and from one run of the host's memory. Shape: host [count * bytes]
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) {
+    const SlotPart all = {.host = host, .bytes = pieces.count * pieces.bytes};
+    CopyOut(slot, pieces, {&all, 1});
+  }
+  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) {
+    const SlotPart all = {.host = const_cast<std::byte*>(host),  // it is only read
+                          .bytes = pieces.count * pieces.bytes};
+    CopyIn({&all, 1}, pieces, slot);
+  }
 
   /// Returns when all operations enqueued so far are over, or all copies that way.
   /// Errors: as outcome

@@ -128,77 +128,112 @@ Storing::Backlog Storing::backlog() const {
   });
 }
 
-// Where the host cannot read the slots, their bytes are on their way to it when this returns.
-void Storing::CopyOut(Taken& taken) {
-  std::span<std::byte> left;
-  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
-    const SlotId slot = taken.block.slots[c];
-    if (slot.is_none()) continue;
-    std::span<const std::byte> bytes = cache_.slots().HostBytes(slot);
-    if (bytes.empty()) {
-      if (!taken.chunk) {
-        taken.chunk = cache_.write_staging()->Take();
-        left = (*cache_.write_staging())[*taken.chunk];
-      }
-      const uint64_t slot_bytes = cache_.classes().slot_bytes(c);
-      cache_.slots().CopyOut(slot, left.data());
-      bytes = left.first(slot_bytes);
-      left = left.subspan(slot_bytes);
-    }
-    cache_.shapes().Cut(c, bytes, taken.sections.bytes);
+void CopySections(const LockedState& cache, const PerClass<SlotId>& slots, bool twins,
+                  std::span<std::byte> payload, RecordSections& sections) {
+  const tier::RecordLayout& layout = cache.shapes().record(twins);
+  const size_t count = layout.sections().size();
+  sections.crcs.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    sections.bytes.push_back(payload.subspan(layout.offset(i), layout.sections()[i].bytes));
+  }
+  std::vector<SlotPart> parts;
+  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
+    if (slots[c].is_none()) continue;
+    const auto [first, sections_of_slot] = cache.shapes().sections(c);
+    parts.clear();
+    cache.shapes().CutPayload(c, payload.data(),
+                              std::span(sections.crcs).subspan(first, sections_of_slot), parts);
+    cache.slots().CopyOut(slots[c], parts);
   }
 }
 
-// One pass over the bytes: those of the sections say what the checksum of the slot is.
-bool Storing::IsIntact(Taken& taken) const {
-  Sections& sections = taken.sections;
-  for (const auto& bytes : sections.bytes) sections.crcs.push_back(Crc32c(bytes));
+// Bytes that the host cannot read where they are come to where the store will have them, if it has
+// memory for them, with their checksums.
+void Storing::Fetch(Taken& taken, const RecordSink& sink) {
+  const PerClass<SlotId>& slots = taken.block.slots;
+  const bool reachable = std::ranges::all_of(slots, [&](SlotId slot) {
+    return slot.is_none() || !cache_.slots().HostBytes(slot).empty();
+  });
+  RecordSections& sections = taken.sections;
+  if (reachable) {
+    for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+      if (slots[c].is_none()) continue;
+      const std::span<const std::byte> bytes = cache_.slots().HostBytes(slots[c]);
+      cache_.shapes().Cut(c, bytes, sections.bytes);
+    }
+    static_cast<void>(cache_.slots().ops().Synchronize());
+    for (const auto& bytes : sections.bytes) sections.crcs.push_back(Crc32c(bytes));
+    return;
+  }
+  std::span<std::byte> payload = sink.place(taken.block);
+  taken.placed = !payload.empty();
+  if (!taken.placed) {
+    taken.chunk = cache_.write_staging()->Take();
+    payload = (*cache_.write_staging())[*taken.chunk];
+  }
+  CopySections(cache_, slots, taken.block.form.twins, payload, sections);
+  taken.there = cache_.slots().ops().RecordCopies(CopyWay::kOut);
+}
+
+Result<void> Storing::Await(const Taken& taken) const {
+  if (taken.there != nullptr) taken.there->Wait();
+  return cache_.slots().ops().outcome();
+}
+
+// The checksums of the sections say what the checksum of the slot is.
+bool Storing::IsIntact(const Taken& taken) const {
   for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
     if (taken.block.slots[c].is_none()) continue;
     const auto [first, count] = cache_.shapes().sections(c);
-    const auto crcs = std::span<const uint32_t>(sections.crcs).subspan(first, count);
+    const auto crcs = std::span(taken.sections.crcs).subspan(first, count);
     if (cache_.shapes().Join(c, crcs) != taken.block.crcs[c]) return false;
   }
   return true;
 }
 
-Result<bool> Storing::WriteNext(uint32_t most, const Writer& write, uint64_t& failed) {
+Result<bool> Storing::WriteNext(uint32_t most, const RecordSink& sink, uint64_t& failed) {
   MutexLock one_at_a_time(cache_.reading_mutex());
-  tier::Staging* const staging = cache_.write_staging();
   // Where the host copies, nobody waits for several at once.
   most = cache_.slots().host_accessible() ? 1 : std::min(most, kReadingMax);
   std::vector<Taken> all;
   all.reserve(most);
   struct EndAtEnd {
     ~EndAtEnd() {
+      const auto is_given = [](const Taken& taken) { return taken.given; };
+      if (!std::ranges::all_of(all, is_given)) {
+        // Nothing is on its way into memory that others get.
+        static_cast<void>(storing.cache_.slots().ops().SynchronizeCopies(CopyWay::kOut));
+      }
       storing.cache_.With([&](State& state) { EndReading(state); });
       for (auto taken = all.rbegin(); taken != all.rend(); ++taken) {
         if (taken->chunk) storing.cache_.write_staging()->Give(*taken->chunk);
-        if (!taken->given) storing.EndWrite(taken->block.form, Below::kNothing, again);
+        if (taken->given) continue;
+        if (taken->placed) sink.withdraw(taken->block);
+        storing.EndWrite(taken->block.form, Below::kNothing, again);
       }
     }
     Storing& storing;
+    const RecordSink& sink;
     const std::vector<Taken>& all;
     bool again = false;  // those that were not given are offered again
-  } end{.storing = *this, .all = all};
+  } end{.storing = *this, .sink = sink, .all = all};
   while (all.size() < most) {
     auto block = cache_.With([](State& state) { return NextWrite(state); });
     if (!block) break;
     all.push_back({.block = *std::move(block)});
-    CopyOut(all.back());
+    Fetch(all.back(), sink);
   }
-  if (all.empty()) return false;
-  BlockOps& ops = cache_.slots().ops();
-  const auto there = staging == nullptr ? ops.Synchronize() : ops.SynchronizeCopies(CopyWay::kOut);
-  if (!there) {
-    failed = all.size();
-    return std::unexpected(there.error());
-  }
-  for (Taken& taken : all) {
+  // While one is given to the store, those after it are still on their way.
+  for (size_t i = 0; i < all.size(); ++i) {
+    Taken& taken = all[i];
+    if (const auto there = Await(taken); !there) {
+      failed = all.size() - i;
+      return std::unexpected(there.error());
+    }
     const bool same = IsIntact(taken);
     AtSyncPoint("write: a block was read");
     if (same) {
-      write(taken.block, taken.sections);
+      sink.write(taken.block, taken.sections);
       taken.given = true;
       continue;
     }
@@ -211,11 +246,12 @@ Result<bool> Storing::WriteNext(uint32_t most, const Writer& write, uint64_t& fa
       }
     });
     EndWrite(taken.block.form, Below::kNothing, /*again=*/false);
+    if (taken.placed) sink.withdraw(taken.block);
     taken.given = true;  // it has ended
     end.again = true;    // what continues it is refused then
     break;
   }
-  return true;
+  return !all.empty();
 }
 
 void Storing::EndWrite(const StoredForm& form, Below below, bool again) {

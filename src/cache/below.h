@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,6 +53,26 @@ void OfferAgain(State& state, std::span<const StoredForm> lost);
 /// What became of what NextWrite gave. kNothing with `again`: it is the next one again.
 void EndWrite(State& state, const StoredForm& form, Below below, bool again);
 
+/// The sections of a record that is to be written.
+struct RecordSections {
+  std::vector<std::span<const std::byte>> bytes{};
+  std::vector<uint32_t> crcs{};  // of each
+};
+
+/// What writes records.
+struct RecordSink {
+  /// As tier::Store::Place and Withdraw.
+  std::function<std::span<std::byte>(const BlockToWrite& block)> place{};
+  std::function<void(const BlockToWrite& block)> withdraw{};
+  /// The bytes are there until it returns.
+  std::function<void(const BlockToWrite& block, const RecordSections& sections)> write{};
+};
+
+/// Begins to copy slots of one form out as the payload of a record; bytes and checksums are there
+/// when a fence of RecordCopies is done. Shape: payload [payload_bytes]
+void CopySections(const LockedState& cache, const PerClass<SlotId>& slots, bool twins,
+                  std::span<std::byte> payload, RecordSections& sections);
+
 /// What the mover asks of each cache.
 ///
 /// Threads: any
@@ -65,19 +86,12 @@ class Storing {
     uint64_t lost_total = 0;  // and those that left memory unwritten
   };
   Backlog backlog() const;
-  /// The sections of a record, which are there until the call returns.
-  struct Sections {
-    std::vector<std::span<const std::byte>> bytes{};
-    std::vector<uint32_t> crcs{};  // of each
-  };
-  using Writer = std::function<void(const BlockToWrite& block, const Sections& sections)>;
-  /// Calls write() with the next blocks, at most so many forms: whether there were any. A block
-  /// that does not have its checksum any more is quarantined instead, and those after it are
-  /// offered again.
+  /// Writes the next blocks, at most so many forms: whether there were any. A block that does not
+  /// have its checksum any more is quarantined instead, and those after it are offered again.
   ///
   /// Errors: kIo names the device that failed before their bytes were on the host: `failed` forms
   ///         are not written
-  Result<bool> WriteNext(uint32_t most, const Writer& write, uint64_t& failed);
+  Result<bool> WriteNext(uint32_t most, const RecordSink& sink, uint64_t& failed);
   void EndWrite(const StoredForm& form, Below below, bool again);
   /// What was handed out of memory since the last call and is durable below; some of it, in the
   /// order of use.
@@ -89,13 +103,16 @@ class Storing {
   /// A form on its way: taken out of the queue, until it is given to the store or put back.
   struct Taken {
     BlockToWrite block{};
-    std::optional<uint32_t> chunk{};  // of the staging memory
-    Sections sections{};
+    bool placed = false;              // in the store's memory
+    std::optional<uint32_t> chunk{};  // else of the staging memory, if it is copied
+    std::unique_ptr<Fence> there{};   // when it is
+    RecordSections sections{};
     bool given = false;
   };
 
-  void CopyOut(Taken& taken);
-  bool IsIntact(Taken& taken) const;
+  void Fetch(Taken& taken, const RecordSink& sink);
+  Result<void> Await(const Taken& taken) const;
+  bool IsIntact(const Taken& taken) const;
 
   LockedState& cache_;
 };

@@ -10,8 +10,11 @@
 
 #include "cache/mover.h"
 #include "cache/test_util.h"
+#include "env/clock.h"
+#include "env/faulty_files.h"
 #include "env/pinned_memory.h"
 #include "quire/disk_store.h"
+#include "tier/cold.h"
 #include "tier/warm.h"
 
 namespace quire::cache {
@@ -41,11 +44,17 @@ class PinnedOps final : public BlockOps {
   void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) override {
     ops_.Copy(from, to, pieces);
   }
-  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
-    ops_.CopyOut(slot, pieces, host);
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces,
+               std::span<const SlotPart> parts) override {
+    ops_.CopyOut(slot, pieces, parts);
   }
-  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
-    ops_.CopyIn(host, pieces, slot);
+  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
+    if (copies_in_++ != bad_copy) return ops_.CopyIn(parts, pieces, slot);
+    std::vector<SlotPart> bad(parts.begin(), parts.end());
+    wrong.assign(parts[0].host, parts[0].host + parts[0].bytes);
+    wrong.back() ^= std::byte{64};
+    bad[0].host = wrong.data();
+    ops_.CopyIn(bad, pieces, slot);
   }
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                 int64_t out_head_stride) override {
@@ -56,18 +65,25 @@ class PinnedOps final : public BlockOps {
   Result<void> outcome() const override { return ops_.outcome(); }
   HostAllocator* host_allocator() override { return &allocator_; }
 
+  // Bytes change on their way into a slot, with this copy of all.
+  uint64_t bad_copy = UINT64_MAX;
+  std::vector<std::byte> wrong{};
+
  private:
   BlockOps& ops_;
   HostAllocator& allocator_;
+  uint64_t copies_in_ = 0;
 };
 
 /// A cache on a device of its own, with a warm tier that the test turns.
 struct OnDevice {
-  explicit OnDevice(uint64_t seed, Codec codec = Codec::kF16)
+  explicit OnDevice(uint64_t seed, Codec codec = Codec::kF16,
+                    std::unique_ptr<tier::Store> disk = nullptr, const Clock& clock = SystemClock())
       : ops(memory, seed), pinned(ops, host) {
-    auto warm = std::make_unique<tier::WarmStore>(
-        tier::WarmOptions{.bytes_cap = 8 << 20, .allocator = &host}, SystemClock(), nullptr);
-    store = StoreState::Wrap(std::make_unique<Mover>(std::move(warm), SystemClock()));
+    auto below = std::make_unique<tier::WarmStore>(
+        tier::WarmOptions{.bytes_cap = 8 << 20, .allocator = &host}, clock, std::move(disk));
+    warm = below.get();
+    store = StoreState::Wrap(std::make_unique<Mover>(std::move(below), clock));
     NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
     for (CodecRule& rule : profile.codecs) rule.codec = codec;
     cache = Must(Cache::Create({.geometry = model.geometry(),
@@ -85,6 +101,14 @@ struct OnDevice {
     while (cache->Evict(100) > 0) {
     }
   }
+  /// Of a block of a prompt.
+  Digest KeyOf(std::span<const TokenId> prompt, uint64_t block) const {
+    Digest key = RootKey(identity, cache->options().geometry, cache->options().profile);
+    for (uint64_t i = 0; i <= block; ++i) {
+      key = ChildKey(identity.domain, key, prompt.subspan(i * kBlock).data(), kBlock);
+    }
+    return key;
+  }
 
   ProtectedMemory memory;
   DelayedOps ops;
@@ -92,6 +116,7 @@ struct OnDevice {
   PinnedOps pinned;
   const FakeModel model{Geometry::Uniform(2, 2, 32)};
   const Identity identity = SomeIdentity();
+  tier::WarmStore* warm = nullptr;  // of the store
   std::unique_ptr<DiskStore> store;
   std::unique_ptr<Cache> cache;
 };
@@ -140,6 +165,71 @@ TEST(CacheOnDevice, StagingIsPinnedOnceAndForAll) {
   EXPECT_EQ(on.host.asked, asked);
 }
 
+// The host looks at no byte that comes from the warm tier: the device does, when they are in their
+// slots. Blocks before the one that is wrong are used.
+TEST(CacheOnDevice, DamageInTheWarmTierOrOnTheWayIsAMiss) {
+  for (const bool on_the_way : {false, true}) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      OnDevice on(seed);
+      const auto prompt = SomeTokens(12 * kBlock + 3, seed);
+      Must(on.model.Feed(*Must(on.cache->Open(on.Acquire(prompt), {})), prompt));
+      Must(on.store->Flush());
+      on.EvictAll();
+      const uint64_t bad = seed % 12;
+      if (on_the_way) {
+        on.pinned.bad_copy = bad;
+      } else {
+        const std::span<std::byte> bytes = on.warm->BytesOfForTest(on.KeyOf(prompt, bad));
+        ASSERT_FALSE(bytes.empty());
+        bytes[bytes.size() - 1 - seed * 100] ^= std::byte{1};
+      }
+      Plan plan = Must(on.cache->Load(on.Acquire(prompt), {})).Take();
+      EXPECT_EQ(plan.resident_tokens(), bad * kBlock) << "seed " << seed;
+      EXPECT_EQ(plan.reason(), MissReason::kLoadFailed);
+      EXPECT_EQ(on.warm->warm_stats().damaged, 1u);
+      EXPECT_EQ(on.warm->warm_stats().records, 11u);
+      auto sequence = Must(on.cache->Open(std::move(plan), {}));
+      Must(on.model.Feed(*sequence, prompt));
+      EXPECT_EQ(on.model.Differs(*sequence, prompt), "");
+      EXPECT_EQ(on.cache->Verify().damaged, 0u);
+      sequence.reset();
+      Must(on.store->Flush());
+      EXPECT_EQ(on.warm->warm_stats().records, 12u) << "it is written again";
+      on.EvictAll();
+      on.pinned.bad_copy = UINT64_MAX;
+      EXPECT_EQ(Must(on.cache->Load(on.Acquire(prompt), {})).Take().resident_tokens(),
+                12u * kBlock);
+    }
+  }
+}
+
+// A record that is damaged in memory is read from the disk instead, and the load is whole.
+TEST(CacheOnDevice, DamageInTheWarmTierIsMendedFromTheDisk) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    ManualClock clock;
+    FaultyFiles files{{.seed = seed}, clock};
+    auto cold = Must(tier::ColdStore::Open({.directory = "store",
+                                            .bytes_cap = 16 << 20,
+                                            .staging_bytes = 2 << 20,
+                                            .chunk_bytes = 64 << 10},
+                                           files, clock));
+    OnDevice on(seed, Codec::kF16, std::move(cold), clock);
+    const auto prompt = SomeTokens(12 * kBlock + 3, seed);
+    Must(on.model.Feed(*Must(on.cache->Open(on.Acquire(prompt), {})), prompt));
+    Must(on.store->Flush());
+    on.EvictAll();
+    on.warm->BytesOfForTest(on.KeyOf(prompt, seed)).back() ^= std::byte{1};
+    Plan plan = Must(on.cache->Load(on.Acquire(prompt), {})).Take();
+    EXPECT_EQ(plan.resident_tokens(), 12u * kBlock);
+    EXPECT_EQ(on.warm->warm_stats().damaged, 1u);
+    EXPECT_EQ(on.warm->warm_stats().promoted, 1u);
+    EXPECT_EQ(on.warm->warm_stats().loads, 12u) << "one of them did not count";
+    const auto sequence = Must(on.cache->Open(std::move(plan), {}));
+    Must(on.model.Feed(*sequence, prompt));
+    EXPECT_EQ(on.model.Differs(*sequence, prompt), "");
+  }
+}
+
 // The device fails at each of its operations in turn.
 TEST(CacheOnDevice, AFailedDeviceIsHeard) {
   uint64_t publications = 0;
@@ -183,6 +273,9 @@ TEST(CacheOnDevice, AFailedDeviceIsHeard) {
     }
     failed = !on.ops.streams().outcome().has_value();
     EXPECT_EQ(failed, told) << "at operation " << at;
+    const tier::PublisherUsage usage = on.warm->UsageOf({});
+    EXPECT_EQ(usage.bytes, usage.bytes_live + 512 * usage.records) << "places that nobody has";
+    EXPECT_EQ(on.warm->warm_stats().bytes, usage.bytes);
     on.ops.streams().Repair();
     EXPECT_EQ(on.cache->Verify().damaged, 0u) << "at operation " << at;
     on.EvictAll();

@@ -36,6 +36,7 @@ struct Loads::Get {
   Get() = default;
   ~Get() {
     if (chunk) staging->Give(*chunk);
+    if (loan.number != 0) store->Return(loan, /*damaged=*/false);
   }
   Get(const Get&) = delete;
   Get& operator=(const Get&) = delete;
@@ -45,11 +46,15 @@ struct Loads::Get {
   bool twins = false;
   std::vector<std::span<std::byte>> out{};
   std::vector<uint32_t> crcs{};  // of each
-  // Where the host cannot reach the slots:
+  // Where the host cannot reach the slots, they are copied from a payload: in staging memory, or in
+  // the store's own.
   tier::Staging* staging = nullptr;
-  std::optional<uint32_t> chunk{};    // of it
-  PerClass<const std::byte*> host{};  // in the chunk
-  std::unique_ptr<Fence> in_slots{};  // when what came is there
+  std::optional<uint32_t> chunk{};  // of it
+  tier::Store* store = nullptr;
+  tier::Loan loan{};
+  std::vector<SlotPart> parts{};      // of one slot after the other
+  std::vector<uint32_t> arrived{};    // checksums of the sections as they are in the slots
+  std::unique_ptr<Fence> in_slots{};  // when all that is there
 };
 
 /// A job under way.
@@ -171,7 +176,20 @@ void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
   get->entry = entry;
   get->twins = twins;
   get->staging = cache.load_staging();
-  std::span<std::byte> left;
+  get->store = &store_;
+  const PerClass<SlotId>& slots = job.slots[entry];
+  const auto is_wanted = [&](uint32_t c) {
+    return !slots[c].is_none() && cache.classes().is_sealed(c) != twins;
+  };
+  bool reachable = true;
+  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
+    if (is_wanted(c)) reachable = reachable && !cache.slots().HostBytes(slots[c]).empty();
+  }
+  std::span<std::byte> payload;
+  if (!reachable) {
+    get->chunk = get->staging->Take();
+    payload = (*get->staging)[*get->chunk];
+  }
   tier::LoadRequest request = {
       .identity = {.key = twins ? TwinKey(wanted.key) : wanted.key,
                    .parent = twins ? wanted.key : wanted.parent_key,
@@ -183,26 +201,28 @@ void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
                    .tokens = wanted.tokens},
       .layout = &shapes.record(twins),
       .tag = tag};
+  const tier::RecordLayout& layout = *request.layout;
   for (uint32_t c = 0; c < cache.classes().count(); ++c) {
-    const SlotId slot = job.slots[entry][c];
-    if (slot.is_none() || cache.classes().is_sealed(c) == twins) continue;
-    std::span<std::byte> bytes = cache.slots().HostBytes(slot);
-    if (bytes.empty()) {
-      if (!get->chunk) {
-        get->chunk = get->staging->Take();
-        left = (*get->staging)[*get->chunk];
-      }
-      bytes = left.first(cache.classes().slot_bytes(c));
-      left = left.subspan(bytes.size());
-      get->host[c] = bytes.data();
+    if (!is_wanted(c)) continue;
+    const auto [first, count] = shapes.sections(c);
+    if (request.section_count == 0) request.section_first = first;
+    request.section_count += count;
+    if (reachable) {
+      shapes.Cut(c, cache.slots().HostBytes(slots[c]), get->out);
+      continue;
     }
-    if (request.section_count == 0) request.section_first = shapes.sections(c).first;
-    request.section_count += shapes.sections(c).count;
-    shapes.Cut(c, bytes, get->out);
+    for (uint32_t i = first; i < first + count; ++i) {
+      get->out.push_back(payload.subspan(layout.offset(i), layout.sections()[i].bytes));
+    }
   }
   get->crcs.resize(get->out.size());
   request.out = get->out;
   request.crcs = get->crcs;
+  if (!reachable) {
+    request.loan = &get->loan;
+    get->arrived.resize(get->out.size());
+    get->parts.reserve(get->out.size());
+  }
   landing_.reserve(landing_.size() + gets_.size() + 1);
   gets_[tag] = std::move(get);
   store_.Get({&request, 1}, job.deadline_us);
@@ -231,28 +251,35 @@ void Loads::EndGet(const StoreCompletion& ended) {
   if (!came) NotComing(load, get->entry, get->twins, ReasonOf(ended.outcome));
 }
 
-// What was read counts as what the store compared: its checksums go with the bytes. Returns when
-// they are in their slots; null: they are.
-std::unique_ptr<Fence> Loads::TakeIn(const Get& get) {
+// What was read counts as what the store compared, or is compared when it is in its slots: its
+// checksums go with the bytes. Returns when they are there; null: they are.
+std::unique_ptr<Fence> Loads::TakeIn(Get& get) {
   LoadJob& job = *get.load->job;
   const LockedState& cache = job.loading.cache();
-  std::span<const uint32_t> crcs = get.crcs;
+  std::byte* payload = nullptr;
+  if (get.chunk) payload = (*get.staging)[*get.chunk].data();
+  if (get.loan.number != 0) payload = const_cast<std::byte*>(get.loan.payload.data());
+  uint32_t done = 0;
   for (uint32_t c = 0; c < cache.classes().count(); ++c) {
     const SlotId slot = job.slots[get.entry][c];
     if (slot.is_none() || cache.classes().is_sealed(c) == get.twins) continue;
     const uint32_t count = cache.shapes().sections(c).count;
-    job.crcs[get.entry][c] = cache.shapes().Join(c, crcs.first(count));
-    crcs = crcs.subspan(count);
-    if (get.host[c] != nullptr) cache.slots().CopyIn(get.host[c], slot);
+    job.crcs[get.entry][c] = cache.shapes().Join(c, std::span(get.crcs).subspan(done, count));
+    if (payload != nullptr) {
+      get.parts.clear();
+      cache.shapes().CutPayload(c, payload, std::span(get.arrived).subspan(done, count), get.parts);
+      cache.slots().CopyIn(get.parts, slot);
+    }
+    done += count;
   }
-  return get.chunk ? cache.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
+  return payload != nullptr ? cache.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
 }
 
 // Copies take place one after the other, so the first one that is not done holds up the others.
 bool Loads::Land() {
   size_t landed = 0;
   for (; landed < landing_.size() && landing_[landed]->in_slots->IsDone(); ++landed) {
-    const Get& get = *landing_[landed];
+    Get& get = *landing_[landed];
     --counters_.landing;
     EndLanding(get);
   }
@@ -260,7 +287,9 @@ bool Loads::Land() {
   return landed > 0;
 }
 
-void Loads::EndLanding(const Get& get) {
+// A record that was lent, and does not have its checksums, is the store's to forget. Whether it has
+// another copy is told by asking once more.
+void Loads::EndLanding(Get& get) {
   ActiveLoad& load = *get.load;
   const Result<void> landed = load.job->loading.cache().slots().ops().outcome();
   --load.gets;
@@ -270,7 +299,15 @@ void Loads::EndLanding(const Get& get) {
     LogWarn("load: {}; what did not come is computed", landed.error().message);
   }
   if (get.entry < load.computed) return GiveBack(load, get.entry);
-  if (!landed) NotComing(load, get.entry, get.twins, MissReason::kLoadFailed);
+  const bool intact = landed && get.arrived == get.crcs;
+  if (intact || get.entry >= load.end) return;
+  if (landed && get.loan.number != 0) {
+    store_.Return(std::exchange(get.loan, {}), /*damaged=*/true);
+    get.staging->Give(*std::exchange(get.chunk, std::nullopt));  // it is taken again
+    --counters_.loaded;
+    if (StartGet(load, get.entry, get.twins)) return;
+  }
+  NotComing(load, get.entry, get.twins, MissReason::kLoadFailed);
 }
 
 bool Loads::AwaitLanding() {

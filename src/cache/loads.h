@@ -59,9 +59,9 @@ class Loads {
   bool StartGet(ActiveLoad& load, size_t entry, bool twins);
   void AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag);
   void NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason);
-  std::unique_ptr<Fence> TakeIn(const Get& get);
+  std::unique_ptr<Fence> TakeIn(Get& get);
   bool Land();
-  void EndLanding(const Get& get);
+  void EndLanding(Get& get);
   static bool IsReady(const ActiveLoad& load, size_t entry);
   void TakeComputed(ActiveLoad& load);
   static void GiveBack(ActiveLoad& load, size_t entry);

@@ -48,12 +48,9 @@ LockedState::LockedState(CacheOptions options, SlotClasses classes, Mover* mover
 Result<void> LockedState::MakeStaging() {
   constexpr uint64_t kLoadBytes = uint64_t{64} << 20;
   constexpr uint32_t kLoadChunksMin = 4;  // a block may take two
-  uint64_t sealed_bytes = 0;
-  uint64_t open_bytes = 0;
-  for (uint32_t c = 0; c < classes_.count(); ++c) {
-    (classes_.is_sealed(c) ? sealed_bytes : open_bytes) += classes_.slot_bytes(c);
-  }
-  const uint64_t chunk_bytes = RoundUp(std::max(sealed_bytes, open_bytes), kDirectIoAlignment);
+  const bool has_twins = classes_.count() > classes_.group_count();
+  const uint64_t chunk_bytes =
+      std::max(shapes_->sealed().payload_bytes(), has_twins ? shapes_->twins().payload_bytes() : 0);
   const auto load_chunks = static_cast<uint32_t>(
       std::clamp<uint64_t>(kLoadBytes / chunk_bytes, kLoadChunksMin, 2 * kLoadBlocksInFlight));
   HostAllocator* const best = slots_->ops().host_allocator();

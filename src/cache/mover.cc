@@ -28,6 +28,19 @@ constexpr uint64_t kPaceWaitUs = 2000;      // while blocks wait for their turn 
 constexpr uint64_t kCommitWaitUs = 10'000;  // while records wait for their commit
 constexpr uint64_t kIdleWaitUs = 100'000;
 
+/// The record that a block becomes. What it points to is the block's.
+tier::RecordIdentity IdentityOf(const RecordShapes& shapes, const BlockToWrite& block) {
+  const StoredForm& form = block.form;
+  return {.key = form.twins ? TwinKey(form.key) : form.key,
+          .parent = form.twins ? form.key : block.parent_key,
+          .profile = shapes.profile(),
+          .geometry = shapes.geometry(),
+          .publisher = tier::PublisherOf(block.account),
+          .erase_epoch = block.erase_epoch,
+          .block_index = block.block_index,
+          .tokens = block.tokens};
+}
+
 }  // namespace
 
 Mover::Mover(std::unique_ptr<tier::Store> store, const Clock& clock, uint64_t spread_us)
@@ -425,14 +438,7 @@ bool Mover::WriteSome() {
     uint64_t failed = 0;
     uint32_t put = 0;
     const auto wrote = source.cache->WriteNext(
-        static_cast<uint32_t>(std::min<uint64_t>(left, source.due)),
-        [&](const BlockToWrite& block, const Storing::Sections& sections)
-            QUIRE_REQUIRES(tick_mutex_) {
-              ++put;
-              if (block.is_last && source.due > 0) --source.due;
-              Put(*source.cache, block, sections);
-            },
-        failed);
+        static_cast<uint32_t>(std::min<uint64_t>(left, source.due)), SinkOf(source, put), failed);
     if (!wrote) {
       EndUnread(failed, wrote.error());
       break;
@@ -445,19 +451,31 @@ bool Mover::WriteSome() {
   return worked;
 }
 
-void Mover::Put(Storing& cache, const BlockToWrite& block, const Storing::Sections& sections) {
+RecordSink Mover::SinkOf(Source& source, uint32_t& put) {
+  return {.place =
+              [&](const BlockToWrite& block) QUIRE_REQUIRES(tick_mutex_) {
+                const RecordShapes& shapes = source.cache->cache().shapes();
+                return store_->Place(IdentityOf(shapes, block), shapes.record(block.form.twins));
+              },
+          .withdraw =
+              [&](const BlockToWrite& block) QUIRE_REQUIRES(tick_mutex_) {
+                store_->Withdraw(IdentityOf(source.cache->cache().shapes(), block).key);
+              },
+          .write =
+              [&](const BlockToWrite& block, const RecordSections& sections)
+                  QUIRE_REQUIRES(tick_mutex_) {
+                    ++put;
+                    if (block.is_last && source.due > 0) --source.due;
+                    Put(*source.cache, block, sections);
+                  }};
+}
+
+void Mover::Put(Storing& cache, const BlockToWrite& block, const RecordSections& sections) {
   const StoredForm& form = block.form;
   const RecordShapes& shapes = cache.cache().shapes();
   const uint64_t tag = next_tag_++;
   writes_[tag] = {.cache = &cache, .form = form};  // once the store has it nothing may fail
-  const tier::PutRequest request = {.identity = {.key = form.twins ? TwinKey(form.key) : form.key,
-                                                 .parent = form.twins ? form.key : block.parent_key,
-                                                 .profile = shapes.profile(),
-                                                 .geometry = shapes.geometry(),
-                                                 .publisher = tier::PublisherOf(block.account),
-                                                 .erase_epoch = block.erase_epoch,
-                                                 .block_index = block.block_index,
-                                                 .tokens = block.tokens},
+  const tier::PutRequest request = {.identity = IdentityOf(shapes, block),
                                     .layout = &shapes.record(form.twins),
                                     .sections = sections.bytes,
                                     .crcs = sections.crcs,

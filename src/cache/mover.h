@@ -123,7 +123,8 @@ class Mover {
   void TouchUsed() QUIRE_REQUIRES(tick_mutex_);
   bool FindDue() QUIRE_REQUIRES(tick_mutex_);
   bool WriteSome() QUIRE_REQUIRES(tick_mutex_);
-  void Put(Storing& cache, const BlockToWrite& block, const Storing::Sections& sections)
+  RecordSink SinkOf(Source& source, uint32_t& put) QUIRE_REQUIRES(tick_mutex_);
+  void Put(Storing& cache, const BlockToWrite& block, const RecordSections& sections)
       QUIRE_REQUIRES(tick_mutex_);
   void EndUnread(uint64_t count, const Error& error) QUIRE_REQUIRES(tick_mutex_);
   bool StartFlushes() QUIRE_REQUIRES(tick_mutex_);

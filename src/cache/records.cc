@@ -84,6 +84,17 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   return shapes;
 }
 
+void RecordShapes::CutPayload(uint32_t slot_class, std::byte* payload, std::span<uint32_t> crcs,
+                              std::vector<SlotPart>& out) const {
+  const auto [first, count] = ranges_[slot_class];
+  const tier::RecordLayout& layout = record(slot_class >= group_count_);
+  for (uint32_t i = 0; i < count; ++i) {
+    out.push_back({.host = payload + layout.offset(first + i),
+                   .bytes = layout.sections()[first + i].bytes,
+                   .crc = &crcs[i]});
+  }
+}
+
 uint32_t RecordShapes::Join(uint32_t slot_class, std::span<const uint32_t> crcs) const {
   const auto [first, count] = ranges_[slot_class];
   const auto specs = record(slot_class >= group_count_).sections().subspan(first, count);

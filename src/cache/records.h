@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/slot_classes.h"
+#include "quire/block_ops.h"
 #include "quire/identity.h"
 #include "tier/record.h"
 
@@ -54,6 +55,10 @@ class RecordShapes {
       done += section.bytes;
     }
   }
+  /// Appends the sections of a slot as they lie in a payload. Their checksums go to `crcs`.
+  /// Shape: payload [payload_bytes], crcs [sections(slot_class).count]
+  void CutPayload(uint32_t slot_class, std::byte* payload, std::span<uint32_t> crcs,
+                  std::vector<SlotPart>& out) const;
   /// The checksum of a slot from those of its sections. Shape: crcs [sections(slot_class).count]
   uint32_t Join(uint32_t slot_class, std::span<const uint32_t> crcs) const;
 

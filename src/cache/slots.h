@@ -60,6 +60,13 @@ class Slots {
   void CopyIn(const std::byte* host, SlotId slot) const {
     ops_.CopyIn(host, PiecesOf(slot), data(slot));
   }
+  /// The same in parts, with their checksums (BlockOps).
+  void CopyOut(SlotId slot, std::span<const SlotPart> parts) const {
+    ops_.CopyOut(data(slot), PiecesOf(slot), parts);
+  }
+  void CopyIn(std::span<const SlotPart> parts, SlotId slot) const {
+    ops_.CopyIn(parts, PiecesOf(slot), data(slot));
+  }
   /// The arena of a class as kernels see it; the sequences are the caller's.
   BlockTable ArenaOf(uint32_t slot_class) const {
     const pool::Pool& pool = *pools_[slot_class];

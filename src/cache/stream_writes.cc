@@ -6,6 +6,7 @@
 #include <atomic>
 #include <utility>
 
+#include "cache/below.h"
 #include "cache/mover.h"
 
 namespace quire::cache {
@@ -43,21 +44,23 @@ class StreamWrites::BlockWrite final : public RecordWrite {
   }
 
   bool Put(tier::Store& store, uint64_t tag) override {
-    PerClass<std::vector<std::byte>> copies;
-    std::vector<std::span<const std::byte>> sections;
-    for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
-      std::span<const std::byte> bytes = cache_.slots().HostBytes(slots_[group]);
-      if (bytes.empty()) {
-        copies[group].resize(cache_.classes().slot_bytes(group));
-        cache_.slots().CopyOut(slots_[group], copies[group].data());
-        bytes = copies[group];
+    const tier::RecordLayout& layout = cache_.shapes().sealed();
+    RecordSections sections;
+    std::vector<std::byte> copied;
+    if (cache_.slots().on_host()) {
+      for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
+        const std::span<const std::byte> bytes = cache_.slots().HostBytes(slots_[group]);
+        cache_.shapes().Cut(group, bytes, sections.bytes);
       }
-      cache_.shapes().Cut(group, bytes, sections);
+    } else {
+      copied.resize(layout.payload_bytes());
+      CopySections(cache_, slots_, /*twins=*/false, copied, sections);
     }
     if (!cache_.slots().ops().SynchronizeCopies(CopyWay::kOut)) return false;
     const tier::PutRequest request = {.identity = identity_,
-                                      .layout = &cache_.shapes().sealed(),
-                                      .sections = sections,
+                                      .layout = &layout,
+                                      .sections = sections.bytes,
+                                      .crcs = sections.crcs,
                                       .tag = tag};
     store.Put({&request, 1});
     return true;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -179,14 +180,18 @@ class DelayedOps final : public BlockOps {
     Enqueue(
         [this, from, to, pieces] { host_.Copy(memory_.Window(from), memory_.Window(to), pieces); });
   }
-  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces,
+               std::span<const SlotPart> parts) override {
     streams_.Order(kOperations, kOut);
-    Enqueue([this, slot, pieces, host] { host_.CopyOut(memory_.Window(slot), pieces, host); },
-            kOut);
+    EnqueueCopy(parts, kOut, [this, slot, pieces](std::span<const SlotPart> kept) {
+      host_.CopyOut(memory_.Window(slot), pieces, kept);
+    });
   }
-  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
+  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
     streams_.Order(kOperations, kIn);
-    Enqueue([this, host, pieces, slot] { host_.CopyIn(host, pieces, memory_.Window(slot)); }, kIn);
+    EnqueueCopy(parts, kIn, [this, pieces, slot](std::span<const SlotPart> kept) {
+      host_.CopyIn(kept, pieces, memory_.Window(slot));
+    });
   }
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                 int64_t out_head_stride) override {
@@ -216,6 +221,18 @@ class DelayedOps final : public BlockOps {
       streams_.RunAll();
       return nullptr;
     }
+  }
+  // Parts need not outlive the call.
+  template <typename Copying>
+  void EnqueueCopy(std::span<const SlotPart> parts, uint32_t stream, Copying copy) {
+    std::vector<SlotPart> kept;
+    try {
+      kept.assign(parts.begin(), parts.end());
+    } catch (const std::bad_alloc&) {
+      streams_.RunAll();
+      return copy(parts);
+    }
+    Enqueue([copy, kept = std::move(kept)] { copy(kept); }, stream);
   }
   template <typename Operation>
   void Enqueue(Operation operation, uint32_t stream = kOperations) {

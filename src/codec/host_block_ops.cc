@@ -9,6 +9,24 @@
 namespace quire {
 namespace {
 
+uint32_t SumOf(const std::byte* slot, const SlotPieces& pieces) {
+  uint32_t sum = 0;
+  for (uint32_t i = 0; i < pieces.count; ++i) {
+    sum = Crc32c({slot + i * pieces.stride_bytes, pieces.bytes}, sum);
+  }
+  return sum;
+}
+
+/// f(address, pieces, part) for every part of a slot.
+template <typename Byte, typename F>
+void ForEachPart(Byte* slot, const SlotPieces& pieces, std::span<const SlotPart> parts,
+                 const F& f) {
+  for (const SlotPart& part : parts) {
+    f(slot, parts.size() == 1 ? pieces : SlotPieces{.bytes = part.bytes}, part);
+    slot += part.bytes;
+  }
+}
+
 class HostOps final : public BlockOps {
  public:
   void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
@@ -22,11 +40,7 @@ class HostOps final : public BlockOps {
   }
 
   void Checksum(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc) override {
-    uint32_t sum = 0;
-    for (uint32_t i = 0; i < pieces.count; ++i) {
-      sum = Crc32c({slot + i * pieces.stride_bytes, pieces.bytes}, sum);
-    }
-    *crc = sum;
+    *crc = SumOf(slot, pieces);
   }
 
   void Zero(std::byte* slot, const SlotPieces& pieces) override {
@@ -42,16 +56,24 @@ class HostOps final : public BlockOps {
     }
   }
 
-  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
-    for (uint32_t i = 0; i < pieces.count; ++i) {
-      std::memcpy(host + i * pieces.bytes, slot + i * pieces.stride_bytes, pieces.bytes);
-    }
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces,
+               std::span<const SlotPart> parts) override {
+    ForEachPart(slot, pieces, parts,
+                [](const std::byte* from, const SlotPieces& of, const SlotPart& part) {
+                  for (uint32_t i = 0; i < of.count; ++i) {
+                    std::memcpy(part.host + i * of.bytes, from + i * of.stride_bytes, of.bytes);
+                  }
+                  if (part.crc != nullptr) *part.crc = SumOf(from, of);
+                });
   }
 
-  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
-    for (uint32_t i = 0; i < pieces.count; ++i) {
-      std::memcpy(slot + i * pieces.stride_bytes, host + i * pieces.bytes, pieces.bytes);
-    }
+  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
+    ForEachPart(slot, pieces, parts, [](std::byte* to, const SlotPieces& of, const SlotPart& part) {
+      for (uint32_t i = 0; i < of.count; ++i) {
+        std::memcpy(to + i * of.stride_bytes, part.host + i * of.bytes, of.bytes);
+      }
+      if (part.crc != nullptr) *part.crc = SumOf(to, of);
+    });
   }
 
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,7 +19,8 @@ namespace {
 
 constexpr uint64_t kStagingBytes = uint64_t{4} << 20;  // of rows on their way
 constexpr uint32_t kPieces = 4;                        // of them at once
-constexpr uint64_t kResults = 1024;                    // that nobody has waited for yet
+constexpr uint64_t kSums = 4096;                       // that nobody has waited for yet
+constexpr uint64_t kSumsBytes = kSums * sizeof(uint32_t);
 
 /// Some heads and tokens of a stream at a time, so that their rows fit in the staging memory.
 struct RowsPiece {
@@ -52,21 +55,91 @@ StreamLayout HeadsOf(StreamLayout stream, const RowsPiece& piece) {
   return stream;
 }
 
-/// What an operation leaves in the staging memory of the host, and where its caller wants it.
-struct DeviceResult {
+/// The checksums that one stream takes. They lie in pinned memory until somebody sees a fence after
+/// them done, who puts them where they were wanted.
+///
+/// Threads: one at a time
+class Checksums {
+ public:
+  /// Shape: words [kSums]
+  Checksums(Device& device, Stream stream, std::byte* words)
+      : device_(device), stream_(stream), words_(words), sums_(device), wanted_(kSums) {}
+
+  Result<void> Reserve() { return sums_.Reserve(kChecksumParts * sizeof(uint32_t)); }
+
+  /// Of those parts of a slot that somebody wants one of.
+  void Take(const std::byte* slot, const SlotPieces& pieces, std::span<const SlotPart> parts) {
+    ChecksumArgs args{.slot = slot,
+                      .count = pieces.count,
+                      .bytes = pieces.bytes,
+                      .stride_bytes = pieces.stride_bytes,
+                      .sums = sums_.as<uint32_t>()};
+    uint64_t end = 0;
+    for (const SlotPart& part : parts) {
+      const uint64_t begin = end;
+      end += part.bytes;
+      // The words of a launch follow one another.
+      const bool ends = args.parts == kChecksumParts || (taken_ + args.parts) % kSums == 0;
+      if (ends || part.crc == nullptr) Launch(args);
+      if (part.crc == nullptr) continue;
+      if (taken_ + args.parts - delivered_ == kSums) {
+        static_cast<void>(device_.Synchronize(stream_));  // whoever asks for so many waits here
+        DeliverUpTo(taken_);
+      }
+      if (args.parts == 0) args.begin = begin;
+      wanted_[(taken_ + args.parts) % kSums] = {.crc = part.crc, .bytes = part.bytes};
+      args.ends[args.parts++] = end;
+    }
+    Launch(args);
+  }
+
+  /// Checksums so far.
+  uint64_t taken() const { return taken_; }
+  /// What a device left that failed is nothing, and nobody gets it.
+  void DeliverUpTo(uint64_t end) {
+    const bool good = device_.outcome().has_value();
+    for (; delivered_ < end; ++delivered_) {
+      const Wanted& wanted = wanted_[delivered_ % kSums];
+      uint32_t sum = 0;
+      std::memcpy(&sum, WordOf(delivered_), sizeof(sum));
+      if (good) *wanted.crc = ChecksumOf(sum, wanted.bytes);
+    }
+  }
+
+ private:
+  struct Wanted {
+    uint32_t* crc = nullptr;
+    uint64_t bytes = 0;
+  };
+
+  std::byte* WordOf(uint64_t number) const { return words_ + number % kSums * sizeof(uint32_t); }
+
+  void Launch(ChecksumArgs& args) {
+    if (args.parts == 0) return;
+    const uint64_t bytes = args.parts * sizeof(uint32_t);
+    device_.Zero(args.sums, {.bytes = bytes}, stream_);
+    device_.Launch(args, stream_);
+    device_.Copy(args.sums, WordOf(taken_), {.bytes = bytes}, stream_);
+    taken_ += args.parts;
+    args.parts = 0;
+  }
+
+  Device& device_;
+  const Stream stream_;
+  std::byte* const words_;
+  DeviceBuffer sums_;
+  std::vector<Wanted> wanted_;  // by number
+  uint64_t taken_ = 0;
+  uint64_t delivered_ = 0;
+};
+
+/// Rows that a device left in the staging memory of the host, and where their caller wants them.
+struct DeviceRows {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   CopyShape shape{};
-  uint32_t added = 0;  // exclusive or, of a checksum
 
   void Deliver() const {
-    if (added != 0) {
-      uint32_t crc = 0;
-      std::memcpy(&crc, from, sizeof(crc));
-      crc ^= added;
-      std::memcpy(to, &crc, sizeof(crc));
-      return;
-    }
     for (uint32_t i = 0; i < shape.count; ++i) {
       std::memcpy(to + i * shape.to_stride_bytes, from + i * shape.from_stride_bytes, shape.bytes);
     }
@@ -79,15 +152,24 @@ class DeviceBlockOps final : public BlockOps {
  public:
   explicit DeviceBlockOps(Device& device)
       : device_(device),
-        host_(device.host_allocator(), kPieces * kStagingBytes + kResults * sizeof(uint32_t),
+        host_(device.host_allocator(), kPieces * kStagingBytes + 3 * kSumsBytes,
               "block operations"),
         staging_(device),
-        sum_(device) {}
+        sums_(device, Stream::kCompute, WordsAt(0)),
+        sums_in_(device, Stream::kInSums, WordsAt(1)),
+        sums_out_(device, Stream::kOutSums, WordsAt(2)) {}
+
+  ~DeviceBlockOps() override {
+    for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));
+  }
 
   Result<void> Reserve() {
     MutexLock lock(mutex_);
     QUIRE_TRY(staging_.Reserve(kStagingBytes));
-    return sum_.Reserve(sizeof(uint32_t));
+    QUIRE_TRY(sums_.Reserve());
+    QUIRE_TRY(sums_in_.Reserve());
+    QUIRE_TRY(sums_out_.Reserve());
+    return device_.Synchronize();  // it is there for the other streams, too
   }
 
   void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
@@ -139,19 +221,9 @@ class DeviceBlockOps final : public BlockOps {
   }
 
   void Checksum(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc) override {
+    const SlotPart all = {.bytes = pieces.count * pieces.bytes, .crc = crc};
     MutexLock lock(mutex_);
-    std::byte* const word = TakeWord();
-    device_.Zero(sum_.as<void>(), {.bytes = sizeof(*crc)});
-    device_.Launch(ChecksumArgs{.slot = slot,
-                                .count = pieces.count,
-                                .bytes = pieces.bytes,
-                                .stride_bytes = pieces.stride_bytes,
-                                .crc = sum_.as<uint32_t>()});
-    device_.Copy(sum_.as<void>(), word, {.bytes = sizeof(*crc)});
-    Expect({.from = word,
-            .to = reinterpret_cast<std::byte*>(crc),
-            .shape = {.bytes = sizeof(*crc)},
-            .added = ChecksumStart(pieces.count * pieces.bytes)});
+    sums_.Take(slot, pieces, {&all, 1});
   }
 
   void Zero(std::byte* slot, const SlotPieces& pieces) override {
@@ -163,13 +235,27 @@ class DeviceBlockOps final : public BlockOps {
   void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) override {
     device_.Copy(from, to, ShapeOf(pieces, pieces.stride_bytes, pieces.stride_bytes));
   }
-  void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) override {
+  // Checksums are taken beside the copies: a link is not kept waiting for them.
+  void CopyOut(const std::byte* slot, const SlotPieces& pieces,
+               std::span<const SlotPart> parts) override {
     device_.Order(Stream::kCompute, Stream::kOut);
-    device_.Copy(slot, host, ShapeOf(pieces, pieces.stride_bytes, pieces.bytes), Stream::kOut);
+    ForEachRun(pieces, parts, [&](std::byte* host, uint64_t offset, const SlotPieces& run) {
+      device_.Copy(slot + offset, host, ShapeOf(run, run.stride_bytes, run.bytes), Stream::kOut);
+    });
+    if (NobodyWantsSums(parts)) return;
+    MutexLock lock(mutex_);
+    device_.Order(Stream::kCompute, Stream::kOutSums);
+    sums_out_.Take(slot, pieces, parts);
   }
-  void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) override {
+  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
     device_.Order(Stream::kCompute, Stream::kIn);
-    device_.Copy(host, slot, ShapeOf(pieces, pieces.bytes, pieces.stride_bytes), Stream::kIn);
+    ForEachRun(pieces, parts, [&](const std::byte* host, uint64_t offset, const SlotPieces& run) {
+      device_.Copy(host, slot + offset, ShapeOf(run, run.bytes, run.stride_bytes), Stream::kIn);
+    });
+    if (NobodyWantsSums(parts)) return;
+    MutexLock lock(mutex_);
+    device_.Order(Stream::kIn, Stream::kInSums);
+    sums_in_.Take(slot, pieces, parts);
   }
 
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
@@ -180,7 +266,6 @@ class DeviceBlockOps final : public BlockOps {
     for (const RowsPiece& piece : PiecesOf(stream.heads, at.count, row_bytes)) {
       const uint64_t head_bytes = piece.tokens * row_bytes;
       Staged& staged = TakePiece();
-      MakeRoomForResult();
       device_.Launch(ReadArgs{.stream = HeadsOf(stream, piece),
                               .slot = slot,
                               .token_begin = at.begin + piece.token_begin,
@@ -190,29 +275,27 @@ class DeviceBlockOps final : public BlockOps {
       staged.fence = device_.Record();
       float* const to =
           out + piece.head_begin * out_head_stride + uint64_t{piece.token_begin} * stream.dim;
-      Expect(
-          {.from = staged.bytes,
-           .to = reinterpret_cast<std::byte*>(to),
-           .shape = {.count = piece.heads,
-                     .bytes = head_bytes,
-                     .from_stride_bytes = head_bytes,
-                     .to_stride_bytes = static_cast<uint64_t>(out_head_stride) * sizeof(float)}});
-      staged.results_end = expected_;
+      staged.rows = {
+          .from = staged.bytes,
+          .to = reinterpret_cast<std::byte*>(to),
+          .shape = {.count = piece.heads,
+                    .bytes = head_bytes,
+                    .from_stride_bytes = head_bytes,
+                    .to_stride_bytes = static_cast<uint64_t>(out_head_stride) * sizeof(float)}};
     }
   }
 
   std::unique_ptr<Fence> Record() override {
     MutexLock lock(mutex_);
-    auto done = device_.Record();
-    std::unique_ptr<Fence> fence;
-    if (done != nullptr) fence.reset(new (std::nothrow) ResultsFence(*this, done, expected_));
-    if (fence != nullptr) return fence;
-    if (done != nullptr) done->Wait();
-    DeliverUpTo(expected_);
-    return nullptr;
+    return FenceOf(Stream::kCompute, sums_, next_piece_);
   }
+  // Checksums come after the copies that they belong to, and before the fence of those.
   std::unique_ptr<Fence> RecordCopies(CopyWay way) override {
-    return device_.Record(way == CopyWay::kIn ? Stream::kIn : Stream::kOut);
+    const bool in = way == CopyWay::kIn;
+    const Stream sums = in ? Stream::kInSums : Stream::kOutSums;
+    MutexLock lock(mutex_);
+    device_.Order(in ? Stream::kIn : Stream::kOut, sums);
+    return FenceOf(sums, in ? sums_in_ : sums_out_, /*pieces_end=*/0);
   }
   Result<void> outcome() const override { return device_.outcome(); }
   HostAllocator* host_allocator() override { return &device_.host_allocator(); }
@@ -221,16 +304,21 @@ class DeviceBlockOps final : public BlockOps {
   /// A piece of the host's staging memory.
   struct Staged {
     std::byte* bytes = nullptr;
-    std::unique_ptr<Fence> fence{};  // the device reads or writes it until then
-    uint64_t results_end = 0;        // results that lie in it are before this one
+    std::unique_ptr<Fence> fence{};    // the device reads or writes it until then
+    std::optional<DeviceRows> rows{};  // that somebody wants
   };
 
   /// Of the device, with the results before it.
   class ResultsFence final : public Fence {
    public:
     // Takes `device`.
-    ResultsFence(DeviceBlockOps& ops, std::unique_ptr<Fence>& device, uint64_t results_end)
-        : ops_(ops), device_(std::move(device)), results_end_(results_end) {}
+    ResultsFence(DeviceBlockOps& ops, std::unique_ptr<Fence>& device, Checksums& sums,
+                 uint64_t pieces_end)
+        : ops_(ops),
+          device_(std::move(device)),
+          sums_(sums),
+          sums_end_(sums.taken()),
+          pieces_end_(pieces_end) {}
     bool IsDone() const override {
       if (!device_->IsDone()) return false;
       Deliver();
@@ -244,13 +332,49 @@ class DeviceBlockOps final : public BlockOps {
    private:
     void Deliver() const {
       MutexLock lock(ops_.mutex_);
-      ops_.DeliverUpTo(results_end_);
+      sums_.DeliverUpTo(sums_end_);
+      ops_.DeliverRowsUpTo(pieces_end_);
     }
 
     DeviceBlockOps& ops_;
     const std::unique_ptr<Fence> device_;
-    const uint64_t results_end_;
+    Checksums& sums_;
+    const uint64_t sums_end_;
+    const uint64_t pieces_end_;
   };
+
+  /// With everything that the stream, its checksums and the pieces before `pieces_end` leave.
+  std::unique_ptr<Fence> FenceOf(Stream stream, Checksums& sums, uint64_t pieces_end)
+      QUIRE_REQUIRES(mutex_) {
+    auto done = device_.Record(stream);
+    std::unique_ptr<Fence> fence;
+    if (done != nullptr)
+      fence.reset(new (std::nothrow) ResultsFence(*this, done, sums, pieces_end));
+    if (fence != nullptr) return fence;
+    if (done != nullptr) done->Wait();
+    sums.DeliverUpTo(sums.taken());
+    DeliverRowsUpTo(pieces_end);
+    return nullptr;
+  }
+
+  static bool NobodyWantsSums(std::span<const SlotPart> parts) {
+    return std::ranges::all_of(parts, [](const SlotPart& part) { return part.crc == nullptr; });
+  }
+
+  /// f(host, offset in the slot, pieces) for what one copy moves: parts that follow one another on
+  /// the host, too, go together.
+  template <typename F>
+  static void ForEachRun(const SlotPieces& pieces, std::span<const SlotPart> parts, const F& f) {
+    if (parts.size() == 1) return f(parts[0].host, 0, pieces);
+    uint64_t offset = 0;
+    for (size_t i = 0; i < parts.size();) {
+      std::byte* const host = parts[i].host;
+      uint64_t bytes = 0;
+      for (; i < parts.size() && parts[i].host == host + bytes; ++i) bytes += parts[i].bytes;
+      f(host, offset, {.bytes = bytes});
+      offset += bytes;
+    }
+  }
 
   static CopyShape ShapeOf(const SlotPieces& pieces, uint64_t from_stride, uint64_t to_stride) {
     return {.count = pieces.count,
@@ -259,51 +383,42 @@ class DeviceBlockOps final : public BlockOps {
             .to_stride_bytes = to_stride};
   }
 
+  std::byte* WordsAt(uint64_t number) {
+    return host_.bytes().data() + kPieces * kStagingBytes + number * kSumsBytes;
+  }
+
   // What a device left that failed is nothing, and nobody gets it.
-  void DeliverUpTo(uint64_t end) QUIRE_REQUIRES(mutex_) {
+  void DeliverRowsUpTo(uint64_t end) QUIRE_REQUIRES(mutex_) {
     const bool good = device_.outcome().has_value();
-    for (; delivered_ < end; ++delivered_) {
-      if (good) results_[delivered_ % kResults].Deliver();
+    for (; delivered_pieces_ < end; ++delivered_pieces_) {
+      Staged& piece = pieces_[delivered_pieces_ % kPieces];
+      if (good && piece.rows) piece.rows->Deliver();
+      piece.rows.reset();
     }
   }
   // The next one in turn, when nothing uses it any more.
   Staged& TakePiece() QUIRE_REQUIRES(mutex_) {
-    Staged& piece = pieces_[next_piece_++ % kPieces];
+    const uint64_t number = next_piece_++;
+    Staged& piece = pieces_[number % kPieces];
     if (piece.bytes == nullptr) {
-      piece.bytes = host_.bytes().data() + (next_piece_ - 1) % kPieces * kStagingBytes;
+      piece.bytes = host_.bytes().data() + number % kPieces * kStagingBytes;
     }
-    if (piece.fence != nullptr) {
-      piece.fence->Wait();
-      DeliverUpTo(piece.results_end);
-      piece.fence = nullptr;
-    }
-    piece.results_end = 0;
+    if (piece.fence != nullptr) piece.fence->Wait();
+    if (number >= kPieces) DeliverRowsUpTo(number - kPieces + 1);
+    piece.fence = nullptr;
     return piece;
-  }
-  // Whoever asks for so many results without a fence waits here.
-  void MakeRoomForResult() QUIRE_REQUIRES(mutex_) {
-    if (expected_ - delivered_ < kResults) return;
-    static_cast<void>(device_.Synchronize());
-    DeliverUpTo(expected_);
-  }
-  std::byte* TakeWord() QUIRE_REQUIRES(mutex_) {
-    MakeRoomForResult();
-    return host_.bytes().data() + kPieces * kStagingBytes + expected_ % kResults * sizeof(uint32_t);
-  }
-  void Expect(const DeviceResult& result) QUIRE_REQUIRES(mutex_) {
-    results_[expected_++ % kResults] = result;
   }
 
   Device& device_;
   Mutex mutex_{LockRank::kDeviceOps};
-  const HostBuffer host_;  // [kPieces] of kStagingBytes, then words
+  const HostBuffer host_;  // [kPieces] of kStagingBytes, then [3][kSums] words
   DeviceBuffer staging_ QUIRE_GUARDED_BY(mutex_);
-  DeviceBuffer sum_ QUIRE_GUARDED_BY(mutex_);
-  std::array<Staged, kPieces> pieces_ QUIRE_GUARDED_BY(mutex_);
+  Checksums sums_ QUIRE_GUARDED_BY(mutex_);
+  Checksums sums_in_ QUIRE_GUARDED_BY(mutex_);
+  Checksums sums_out_ QUIRE_GUARDED_BY(mutex_);
+  std::array<Staged, kPieces> pieces_ QUIRE_GUARDED_BY(mutex_);  // by number
   uint64_t next_piece_ QUIRE_GUARDED_BY(mutex_) = 0;
-  std::array<DeviceResult, kResults> results_ QUIRE_GUARDED_BY(mutex_);  // by number
-  uint64_t expected_ QUIRE_GUARDED_BY(mutex_) = 0;
-  uint64_t delivered_ QUIRE_GUARDED_BY(mutex_) = 0;
+  uint64_t delivered_pieces_ QUIRE_GUARDED_BY(mutex_) = 0;  // before this one nobody waits for rows
 };
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "base/bits.h"
 #include "base/hash.h"
 #include "base/prng.h"
 #include "codec/planes.h"
@@ -192,16 +194,79 @@ TEST_F(CudaBlockOps, BlocksAreSealedAsTheHostSealsThem) {
 }
 
 TEST_F(CudaBlockOps, ChecksumsAreCrc32c) {
-  for (const uint64_t bytes : {1, 255, 256, 257, 4000, 32768, 70001}) {
-    std::vector<std::byte> slot = SomeBytes(3 * (bytes + 9));
-    for (const uint32_t count : {1u, 3u}) {
-      const SlotPieces pieces{.count = count, .bytes = bytes, .stride_bytes = bytes + 9};
+  for (const uint64_t bytes : {1, 16, 255, 256, 257, 272, 4000, 32768, 32784, 70001, 131072}) {
+    std::vector<std::byte> slot = SomeBytes(3 * (bytes + 16));
+    for (const auto& [count, gap] : {std::pair(1u, 9u), std::pair(3u, 9u), std::pair(3u, 16u)}) {
+      const SlotPieces pieces{.count = count, .bytes = bytes, .stride_bytes = bytes + gap};
       uint32_t want = 0;
       uint32_t got = 1;
       host_.Checksum(slot.data(), pieces, &want);
       OnDevice(slot, [&](const std::byte* there) { ops_->Checksum(there, pieces, &got); });
       EXPECT_EQ(got, want) << count << " of " << bytes;
     }
+  }
+}
+
+// More parts than one launch takes, of all lengths, some next to each other on the host and some
+// not, and some whose checksums nobody wants.
+TEST_F(CudaBlockOps, CopiesPartsWithTheirChecksums) {
+  Prng prng(11);
+  for (int round = 0; round < 12; ++round) {
+    const auto count = static_cast<uint32_t>(1 + prng.NextBelow(round % 4 == 0 ? 300 : 7));
+    const uint64_t longest = round % 4 == 0 ? 90 : 40'000;
+    const uint64_t unit = round % 3 == 0 ? 1 : 64;
+    std::vector<SlotPart> parts(count);
+    std::vector<uint32_t> want_crcs(count, 17);
+    uint64_t bytes = 0;
+    uint64_t host_bytes = 0;
+    for (SlotPart& part : parts) {
+      part.bytes = RoundUp(1 + prng.NextBelow(longest), unit);
+      bytes += part.bytes;
+      host_bytes += part.bytes + (prng.NextBelow(3) == 0 ? 64 : 0);
+    }
+    std::vector<std::byte> slot = SomeBytes(bytes);
+    std::vector<std::byte> want(host_bytes);
+    std::vector<std::byte> got(host_bytes);
+    std::vector<uint32_t> got_crcs(count, 17);
+    // The parts in another memory, with what is left over as gaps between some.
+    const auto in = [&, seed = prng.Next64()](std::vector<std::byte>& host,
+                                              std::vector<uint32_t>& crcs) {
+      Prng gaps(seed);
+      std::vector<SlotPart> placed = parts;
+      uint64_t left = host_bytes - bytes;
+      std::byte* at = host.data();
+      for (uint32_t i = 0; i < count; ++i) {
+        if (left > 0 && gaps.NextBelow(2) == 0) {
+          at += 64;
+          left -= 64;
+        }
+        placed[i].host = at;
+        at += parts[i].bytes;
+        if (gaps.NextBelow(8) != 0) placed[i].crc = &crcs[i];
+      }
+      return placed;
+    };
+    const std::vector<SlotPart> want_parts = in(want, want_crcs);
+    const std::vector<SlotPart> got_parts = in(got, got_crcs);
+    host_.CopyOut(slot.data(), {.bytes = bytes}, want_parts);
+    const std::vector<std::byte> before = slot;
+    OnDevice(slot, [&](std::byte* there) {
+      ops_->CopyOut(there, {.bytes = bytes}, got_parts);
+      EXPECT_TRUE(ops_->SynchronizeCopies(CopyWay::kOut).has_value());
+      EXPECT_EQ(got, want);
+      EXPECT_EQ(got_crcs, want_crcs);
+      // A byte that is not what it was shows in the checksum of its part.
+      got_parts[count / 2].host[0] ^= std::byte{1};
+      ops_->CopyIn(got_parts, {.bytes = bytes}, there);
+      EXPECT_TRUE(ops_->SynchronizeCopies(CopyWay::kIn).has_value());
+    });
+    const bool wanted = got_parts[count / 2].crc != nullptr;
+    EXPECT_EQ(got_crcs != want_crcs, wanted);
+    got_crcs[count / 2] = want_crcs[count / 2];
+    EXPECT_EQ(got_crcs, want_crcs);
+    uint64_t differ = 0;
+    for (uint64_t i = 0; i < bytes; ++i) differ += slot[i] != before[i] ? 1 : 0;
+    EXPECT_EQ(differ, 1u);
   }
 }
 
@@ -233,7 +298,7 @@ TEST_F(CudaBlockOps, MovesPiecesAndNothingElse) {
 
 // More checksums than there is room for, and rows that take many pieces, with no fence in between.
 TEST_F(CudaBlockOps, ResultsThatNobodyWaitsForComeAllTheSame) {
-  constexpr uint32_t kSums = 3000;
+  constexpr uint32_t kSums = 4200;
   std::vector<std::byte> slot = SomeBytes(kSums + 40);
   std::vector<uint32_t> want(kSums);
   std::vector<uint32_t> got(kSums);
@@ -321,6 +386,35 @@ TEST(LateBlockOps, CopiesComeAfterTheOperationsBeforeThem) {
     EXPECT_EQ(slot[0], std::byte{7}) << "what was zeroed before is not zeroed after";
     for (std::byte* const memory : {from, slot}) late.device->Free(memory);
   }
+}
+
+TEST(LateBlockOps, ChecksumsOfCopiesComeWithTheirFence) {
+  uint64_t too_early = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Late late(seed);
+    std::byte* const slot = late.Slot(64);
+    std::vector<std::byte> sevens(64, std::byte{7});
+    std::vector<std::byte> out(64);
+    uint32_t want = 0;
+    HostBlockOps().Checksum(sevens.data(), {.bytes = 64}, &want);
+    uint32_t in_crc = 0;
+    uint32_t out_crc = 0;
+    const SlotPart in = {.host = sevens.data(), .bytes = 64, .crc = &in_crc};
+    late.ops->CopyIn({&in, 1}, {.bytes = 64}, slot);
+    const auto fence = late.ops->RecordCopies(CopyWay::kIn);
+    too_early += in_crc != 0 ? 1 : 0;
+    EXPECT_TRUE(late.ops->SynchronizeCopies(CopyWay::kOut).has_value());
+    EXPECT_EQ(in_crc, 0u) << "the fence of the other way";
+    fence->Wait();
+    EXPECT_EQ(in_crc, want);
+    const SlotPart to = {.host = out.data(), .bytes = 64, .crc = &out_crc};
+    late.ops->CopyOut(slot, {.bytes = 64}, {&to, 1});
+    EXPECT_TRUE(late.ops->SynchronizeCopies(CopyWay::kOut).has_value());
+    EXPECT_EQ(out_crc, want);
+    EXPECT_EQ(out, sevens);
+    late.device->Free(slot);
+  }
+  EXPECT_EQ(too_early, 0u);
 }
 
 // Nobody waits for a move but those who ask for its fence.

@@ -27,9 +27,10 @@ struct CopyShape {
 };
 
 /// What a device does one after the other: launches and what belongs to them, and beside those
-/// copies from the host's memory and copies to it.
-enum class Stream : uint8_t { kCompute = 0, kIn = 1, kOut = 2 };
-inline constexpr Stream kStreams[] = {Stream::kCompute, Stream::kIn, Stream::kOut};
+/// copies from the host's memory and copies to it, and checksums of what is copied either way.
+enum class Stream : uint8_t { kCompute = 0, kIn = 1, kOut = 2, kInSums = 3, kOutSums = 4 };
+inline constexpr Stream kStreams[] = {Stream::kCompute, Stream::kIn, Stream::kOut, Stream::kInSums,
+                                      Stream::kOutSums};
 
 /// Where no stream is named, it is kCompute.
 ///
@@ -60,7 +61,8 @@ class Device {
     Copy(from, to, shape, Stream::kCompute);
   }
   /// Zeroes the runs that `to_stride_bytes` describes.
-  virtual void Zero(void* to, const CopyShape& shape) = 0;
+  virtual void Zero(void* to, const CopyShape& shape, Stream stream) = 0;
+  void Zero(void* to, const CopyShape& shape) { Zero(to, shape, Stream::kCompute); }
 
   /// What `after` is asked from now on takes place after what `before` was asked so far.
   virtual void Order(Stream before, Stream after) = 0;
@@ -83,7 +85,7 @@ class Device {
   virtual void Launch(const WriteArgs& args) = 0;
   virtual void Launch(const ReadArgs& args) = 0;
   virtual void Launch(const EncodeArgs& args) = 0;
-  virtual void Launch(const ChecksumArgs& args) = 0;
+  virtual void Launch(const ChecksumArgs& args, Stream stream) = 0;
   virtual void Launch(const MatmulArgs& args) = 0;
   virtual void Launch(const EmbedArgs& args) = 0;
   virtual void Launch(const NormArgs& args) = 0;

@@ -79,8 +79,8 @@ class HostDevice final : public Device {
       }
     });
   }
-  void Zero(void* to, const CopyShape& shape) override {
-    Do(Stream::kCompute, [=] {
+  void Zero(void* to, const CopyShape& shape, Stream stream) override {
+    Do(stream, [=] {
       for (uint32_t i = 0; i < shape.count; ++i) {
         std::memset(static_cast<std::byte*>(to) + i * shape.to_stride_bytes, 0, shape.bytes);
       }
@@ -138,10 +138,10 @@ class HostDevice final : public Device {
     Run(Kernel::Blocks(args.open), kBlockThreads, Kernel::SharedBytes(args.open.dim),
         [args](Thread& self) { Kernel(self, args).Run(); });
   }
-  void Launch(const ChecksumArgs& args) override {
+  void Launch(const ChecksumArgs& args, Stream stream) override {
     using Kernel = ChecksumKernel<Thread>;
-    Run(ChecksumBlocks(args), kBlockThreads, Kernel::kSharedBytes,
-        [args](Thread& self) { Kernel(self, args).Run(); });
+    RunOn(stream, ChecksumBlocks(args), kBlockThreads, Kernel::kSharedBytes,
+          [args](Thread& self) { Kernel(self, args).Run(); });
   }
   void Launch(const MatmulArgs& args) override {
     if (args.mma && args.rows <= FewRows::kRows) return Product<FewRows>(args);
@@ -198,7 +198,11 @@ class HostDevice final : public Device {
 
   void Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
            std::function<void(Thread&)> kernel) {
-    Do(Stream::kCompute, [=, this, kernel = std::move(kernel)] {
+    RunOn(Stream::kCompute, blocks, threads, shared_bytes, std::move(kernel));
+  }
+  void RunOn(Stream stream, uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+             std::function<void(Thread&)> kernel) {
+    Do(stream, [=, this, kernel = std::move(kernel)] {
       MutexLock lock(mutex_);
       grid_.Run(blocks, threads, shared_bytes, kernel);
     });

@@ -26,12 +26,14 @@ namespace quire {
 /// Threads: any; work takes no lock below kLeaf and calls nothing of this
 class LateStreams {
  public:
-  static constexpr uint32_t kStreamsMax = 3;
+  static constexpr uint32_t kStreamsMax = 5;
+  using Ends = std::array<uint64_t, kStreamsMax>;  // of each stream
 
-  /// Everything on one stream up to a moment.
+  /// Everything on one stream up to a moment, and what the next would have come after.
   struct Mark {
     uint32_t stream = 0;
     uint64_t end = 0;
+    Ends after{};
   };
 
   LateStreams(std::string_view name, uint64_t seed) : name_(name), prng_(seed) {}
@@ -50,15 +52,18 @@ class LateStreams {
   /// What `after` gets from now on takes place after what `before` has now.
   void Order(uint32_t before, uint32_t after) {
     MutexLock lock(mutex_);
-    queues_[after].after[before] = queues_[before].enqueued;
+    const Queue& first = queues_[before];
+    Ends& ends = queues_[after].after;
+    for (uint32_t i = 0; i < kStreamsMax; ++i) ends[i] = std::max(ends[i], first.after[i]);
+    ends[before] = first.enqueued;
   }
   Mark Now(uint32_t stream) const {
     MutexLock lock(mutex_);
-    return {.stream = stream, .end = queues_[stream].enqueued};
+    return {.stream = stream, .end = queues_[stream].enqueued, .after = queues_[stream].after};
   }
   bool IsDone(const Mark& mark) const {
     MutexLock lock(mutex_);
-    return queues_[mark.stream].done >= mark.end;
+    return IsReached(mark);
   }
   /// The same; the question lets some more be done.
   bool Poll(const Mark& mark) {
@@ -66,7 +71,7 @@ class LateStreams {
     for (uint32_t stream = 0; stream < kStreamsMax; ++stream) {
       RunSome(stream, prng_.NextBelow(4));
     }
-    return queues_[mark.stream].done >= mark.end;
+    return IsReached(mark);
   }
   /// Does it, and of the rest only what it comes after.
   void RunUpTo(const Mark& mark) {
@@ -116,7 +121,6 @@ class LateStreams {
 
  private:
   static constexpr size_t kWaitingMax = 24;
-  using Ends = std::array<uint64_t, kStreamsMax>;  // of each stream
 
   struct Work {
     std::function<void()> work;
@@ -138,13 +142,23 @@ class LateStreams {
     const Queue& queue = queues_[stream];
     Reach({.stream = stream, .end = std::min(queue.done + count, queue.enqueued)});
   }
+  bool IsReached(const Mark& mark) const QUIRE_REQUIRES(mutex_) {
+    bool reached = queues_[mark.stream].done >= mark.end;
+    for (uint32_t i = 0; i < kStreamsMax; ++i) reached &= queues_[i].done >= mark.after[i];
+    return reached;
+  }
+  void ReachOthers(uint32_t stream, const Ends& ends) QUIRE_REQUIRES(mutex_) {
+    for (uint32_t other = 0; other < kStreamsMax; ++other) {
+      if (other == stream || queues_[other].done >= ends[other]) continue;
+      Reach({.stream = other, .end = ends[other]});
+    }
+  }
   void Reach(const Mark& mark) QUIRE_REQUIRES(mutex_) {
+    ReachOthers(mark.stream, mark.after);
     Queue& queue = queues_[mark.stream];
     while (queue.done < mark.end) {
       const Ends after = queue.waiting.front().after;
-      for (uint32_t other = 0; other < kStreamsMax; ++other) {
-        if (other != mark.stream) Reach({.stream = other, .end = after[other]});
-      }
+      ReachOthers(mark.stream, after);
       const std::function<void()> work = std::move(queue.waiting.front().work);
       queue.waiting.pop_front();
       failed_ = failed_ || done() >= fails_at_;

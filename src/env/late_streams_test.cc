@@ -51,6 +51,29 @@ TEST(LateStreams, WhatIsOrderedIsNeverOvertaken) {
   }
 }
 
+// As an event that is recorded behind nothing but another event.
+TEST(LateStreams, AnOrderHoldsWithoutWorkOfItsOwn) {
+  constexpr uint32_t kThird = 2;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    LateStreams streams("test", seed);
+    bool done = false;
+    for (int i = 0; i < 20; ++i) streams.Enqueue(kFirst, [] {});
+    streams.Enqueue(kFirst, [&] { done = true; });
+    streams.Order(kFirst, kSecond);
+    streams.Order(kSecond, kThird);
+    const LateStreams::Mark mark = streams.Now(kThird);
+    EXPECT_EQ(streams.IsDone(mark), done);
+    bool seen = false;
+    streams.Enqueue(kThird, [&] { seen = done; });
+    if (seed % 2 == 0) {
+      streams.RunUpTo(mark);
+      EXPECT_TRUE(done);
+    }
+    streams.RunUpTo(streams.Now(kThird));
+    EXPECT_TRUE(seen);
+  }
+}
+
 TEST(LateStreams, WaitingForOneLeavesTheOtherBehind) {
   int behind = 0;
   for (uint64_t seed = 0; seed < 50; ++seed) {

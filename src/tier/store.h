@@ -61,13 +61,19 @@ struct StoreCompletion {
 struct PutRequest {
   RecordIdentity identity{};
   const RecordLayout* layout = nullptr;
-  std::span<const std::span<const std::byte>>
-      sections{};  // [layout->sections()], each of its bytes
+  // [layout->sections()], each of its bytes. Those that lie where Store::Place said are not copied.
+  std::span<const std::span<const std::byte>> sections{};
   /// [layout->sections()], the CRC32C of each, where the caller has compared them with something;
   /// empty: the store takes them.
   std::span<const uint32_t> crcs{};
   RecordPriority priority{};
   uint64_t tag = 0;
+};
+
+/// A record in the memory of a store, for whoever reads it there. It stays until Store::Return.
+struct Loan {
+  uint64_t number = 0;  // 0: nothing was lent
+  std::span<const std::byte> payload{};
 };
 
 /// Sections of a record to read. Everything it points to, `out` included, must stay until the
@@ -80,6 +86,10 @@ struct LoadRequest {
   uint32_t section_count = 0;
   std::span<const std::span<std::byte>> out{};  // [section_count], each of its section's bytes
   std::span<uint32_t> crcs{};  // [section_count], the CRC32C of each; empty: not wanted
+  /// Not null: a store that has the record in memory may lend it instead of copying. Its bytes have
+  /// been compared with nothing then: that they have the checksums in `crcs` is for the caller to
+  /// find out.
+  Loan* loan = nullptr;
   uint64_t tag = 0;
 };
 
@@ -153,6 +163,16 @@ class Store {
   /// Cost: copies the bytes, and takes their checksums where the request has none
   virtual void Put(std::span<const PutRequest> requests) = 0;
 
+  /// Memory of the store in which the payload of a record may be made, before it is Put with its
+  /// sections there, or withdrawn. Empty: the store has none for it.
+  virtual std::span<std::byte> Place(const RecordIdentity& identity, const RecordLayout& layout) {
+    (void)identity;
+    (void)layout;
+    return {};
+  }
+  /// What Place gave for this key is not to be Put.
+  virtual void Withdraw(const Digest& key) { (void)key; }
+
   /// Which keys the store has: kUnknown where only asking a remote peer would tell.
   virtual void Find(std::span<const Digest> keys, std::span<Presence> out) const = 0;
 
@@ -168,6 +188,13 @@ class Store {
   /// Reads sections of records. `deadline_us` is a time of the store's clock; 0: none.
   /// Ends: kOk, kAbsent, kMiss, kErased, kIo, kDeadline, kCancelled, kTooLarge
   virtual void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) = 0;
+
+  /// Gives back what a Get has lent. `damaged`: it does not have its checksums, and the store shall
+  /// not give it to anybody again.
+  virtual void Return(const Loan& loan, bool damaged) {
+    (void)loan;
+    (void)damaged;
+  }
 
   /// Ends loads with this tag as kCancelled. When it returns nothing of theirs is touched any more.
   virtual void Cancel(uint64_t tag) = 0;

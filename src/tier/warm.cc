@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <new>
 #include <utility>
 
+#include "base/check.h"
 #include "base/wiped_vector.h"
 
 namespace quire::tier {
@@ -41,6 +43,7 @@ WarmStore::WarmStore(const WarmOptions& options, const Clock& clock, std::unique
 WarmStore::~WarmStore() {
   MutexLock lock(mutex_);
   while (!records_.empty()) Forget(records_.begin());
+  for (const auto& [key, place] : placed_) GivePlace(place);
 }
 
 void WarmStore::Put(std::span<const PutRequest> requests) {
@@ -57,48 +60,84 @@ void WarmStore::Put(std::span<const PutRequest> requests) {
     } else {
       done_.push_back({.tag = request.tag, .outcome = outcome});
     }
+    // The store below has read what lay there.
+    if (outcome != StoreOutcome::kOk) Withdraw(request.identity.key);
   }
 }
 
-StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
-  const RecordIdentity& identity = request.identity;
-  const RecordLayout& layout = *request.layout;
+std::span<std::byte> WarmStore::Place(const RecordIdentity& identity, const RecordLayout& layout) {
+  const uint64_t epoch = EpochOf(identity.publisher);
+  MutexLock lock(mutex_);
+  if (placed_.contains(identity.key)) return {};
+  if (Admit(identity, layout, epoch) != StoreOutcome::kOk) return {};
+  Placed& entry = placed_[identity.key];
+  const auto place = TakePlace(identity.publisher, layout.record_bytes());
+  if (!place) {
+    placed_.erase(identity.key);
+    return {};
+  }
+  entry = *place;
+  return memory_.bytes().subspan(entry.at + layout.header_bytes(), layout.payload_bytes());
+}
+
+void WarmStore::Withdraw(const Digest& key) {
+  MutexLock lock(mutex_);
+  const auto placed = placed_.find(key);
+  if (placed == placed_.end()) return;
+  GivePlace(placed->second);
+  placed_.erase(placed);
+}
+
+StoreOutcome WarmStore::Admit(const RecordIdentity& identity, const RecordLayout& layout,
+                              uint64_t epoch) {
   if (identity.erase_epoch < epoch) return StoreOutcome::kErased;
   if (identity.erase_epoch > epoch) return StoreOutcome::kUnknownEpoch;
   if (const auto known = by_key_.find(identity.key); known != by_key_.end()) {
     records_.splice(records_.end(), records_, known->second);
     return StoreOutcome::kPresent;
   }
-  const uint64_t size_bytes = layout.record_bytes();
-  const uint64_t taken_bytes = size_bytes + kEntryBytes;
+  const uint64_t taken_bytes = layout.record_bytes() + kEntryBytes;
   if (taken_bytes > options_.bytes_cap) return StoreOutcome::kTooLarge;
   const auto publisher = publishers_.find(identity.publisher);
   if (publisher != publishers_.end() && taken_bytes > publisher->second.bytes_quota) {
     return StoreOutcome::kQuota;
   }
-  const auto at = MakeRoom(identity.publisher, size_bytes);
-  if (!at) return StoreOutcome::kNoSpace;
+  return StoreOutcome::kOk;
+}
+
+StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
+  const RecordIdentity& identity = request.identity;
+  const RecordLayout& layout = *request.layout;
+  if (const StoreOutcome admitted = Admit(identity, layout, epoch); admitted != StoreOutcome::kOk) {
+    return admitted;
+  }
   struct GiveBack {
     ~GiveBack() {
-      if (!kept) arena.Give(at, bytes);
+      if (place) give(*place);
     }
-    Arena& arena;
-    uint64_t at;
-    uint64_t bytes;
-    bool kept = false;
-  } place{.arena = arena_, .at = *at, .bytes = size_bytes};
+    std::function<void(const Placed&)> give;
+    std::optional<Placed> place{};
+  } kept{.give = [this](const Placed& place) QUIRE_REQUIRES(mutex_) { GivePlace(place); }};
+  if (const auto placed = placed_.find(identity.key); placed != placed_.end()) {
+    kept.place = placed->second;
+    placed_.erase(placed);
+  } else {
+    kept.place = TakePlace(identity.publisher, layout.record_bytes());
+  }
+  if (!kept.place) return StoreOutcome::kNoSpace;
+  QUIRE_CHECK(kept.place->size_bytes == layout.record_bytes());
   Record record{.key = identity.key,
                 .publisher = identity.publisher,
                 .erase_epoch = identity.erase_epoch,
                 .location = {.sequence = sequence_++},
-                .at = *at,
-                .size_bytes = size_bytes};
+                .at = kept.place->at,
+                .size_bytes = kept.place->size_bytes};
   const std::span<std::byte> bytes = BytesOf(record);
   std::vector<uint32_t> crcs(request.crcs.begin(), request.crcs.end());
   for (size_t i = 0; i < request.sections.size(); ++i) {
     const std::span<const std::byte> section = request.sections[i];
-    std::ranges::copy(
-        section, bytes.begin() + static_cast<ptrdiff_t>(layout.header_bytes() + layout.offset(i)));
+    std::byte* const to = bytes.data() + layout.header_bytes() + layout.offset(i);
+    if (section.data() != to) std::ranges::copy(section, to);
     if (request.crcs.empty()) crcs.push_back(Crc32c(section));
   }
   EncodeHeader(identity, layout, request.priority, record.location, crcs,
@@ -115,15 +154,32 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
   by_key_[identity.key] = one.begin();
   // Nothing fails from here on.
   records_.splice(records_.end(), one);
-  place.kept = true;
   if (of_root != nullptr) ++*of_root;
-  PublisherUsage& usage = of.usage;
-  ++usage.records;
-  usage.bytes_live += size_bytes;
-  usage.bytes += taken_bytes;
-  stats_.bytes += taken_bytes;
+  ++of.usage.records;
+  of.usage.bytes_live += kept.place->size_bytes;
   ++stats_.records;
+  kept.place.reset();
   return StoreOutcome::kOk;
+}
+
+std::optional<WarmStore::Placed> WarmStore::TakePlace(const PublisherId& publisher,
+                                                      uint64_t size_bytes) {
+  const auto at = MakeRoom(publisher, size_bytes);
+  if (!at) return std::nullopt;
+  publishers_.at(publisher).usage.bytes += size_bytes + kEntryBytes;
+  stats_.bytes += size_bytes + kEntryBytes;
+  return Placed{.publisher = publisher, .at = *at, .size_bytes = size_bytes};
+}
+
+void WarmStore::GivePlace(const Placed& place) {
+  Clear(place);
+  arena_.Give(place.at, place.size_bytes);
+}
+
+void WarmStore::Clear(const Placed& place) {
+  Wipe(memory_.bytes().subspan(place.at, place.size_bytes));
+  publishers_.at(place.publisher).usage.bytes -= place.size_bytes + kEntryBytes;
+  stats_.bytes -= place.size_bytes + kEntryBytes;
 }
 
 // The least recently used: own records while the quota is exceeded, then whatever floors do not
@@ -142,7 +198,7 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
   };
   for (auto record = records_.begin(); record != records_.end(); ++record) {
     if (own.usage.bytes - freed + bytes <= own.bytes_quota) break;
-    if (record->publisher == publisher) take(record);
+    if (record->publisher == publisher && record->loans == 0) take(record);
   }
   if (own.usage.bytes - freed + bytes > own.bytes_quota) return std::nullopt;
   const size_t for_quota = victims.size();
@@ -151,7 +207,7 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
   const auto take_next = [&]() QUIRE_REQUIRES(mutex_) {
     for (; next != records_.end(); ++next) {
       const auto chosen = victims.begin() + static_cast<ptrdiff_t>(for_quota);
-      if (std::find(victims.begin(), chosen, next) != chosen) continue;
+      if (next->loans > 0 || std::find(victims.begin(), chosen, next) != chosen) continue;
       if (next->publisher != publisher) {
         const Publisher& other = publishers_[next->publisher];
         const uint64_t floor = below_ == nullptr ? other.bytes_floor : 0;
@@ -189,30 +245,32 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
   }
   for (const auto victim : victims) {
     ++stats_.evicted;
-    Remove(victim);
+    Unlist(victim);
+    Clear(PlaceOf(*victim));  // its place is another's already
+    records_.erase(victim);
   }
   return at;
 }
 
 void WarmStore::Forget(Records::iterator record) {
-  arena_.Give(record->at, record->size_bytes);
-  Remove(record);
+  Unlist(record);
+  if (record->loans > 0) {
+    record->forgotten = true;
+    forgotten_.splice(forgotten_.end(), records_, record);
+    return;
+  }
+  GivePlace(PlaceOf(*record));
+  records_.erase(record);
 }
 
-void WarmStore::Remove(Records::iterator record) {
+void WarmStore::Unlist(Records::iterator record) {
   Publisher& of = publishers_[record->publisher];
   const auto root = of.roots.find(record->root);
   if (root != of.roots.end() && --root->second == 0) of.roots.erase(root);
-  PublisherUsage& usage = of.usage;
-  const uint64_t taken_bytes = record->size_bytes + kEntryBytes;
-  --usage.records;
-  usage.bytes_live -= record->size_bytes;
-  usage.bytes -= taken_bytes;
-  stats_.bytes -= taken_bytes;
+  --of.usage.records;
+  of.usage.bytes_live -= record->size_bytes;
   --stats_.records;
-  Wipe(BytesOf(*record));
   by_key_.erase(record->key);
-  records_.erase(record);
 }
 
 void WarmStore::Find(std::span<const Digest> keys, std::span<Presence> out) const {
@@ -302,7 +360,7 @@ bool WarmStore::Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion*
   const std::span<const std::byte> header = bytes.first(layout.header_bytes());
   completion->miss = MatchHeader(header, load.identity, layout, record.location);
   bool good = completion->miss == RecordMiss::kNone;
-  if (good) {
+  if (good && load.loan == nullptr) {
     const auto stored = StoredSections(header);
     for (uint32_t i = 0; good && i < load.section_count; ++i) {
       const uint32_t section = load.section_first + i;
@@ -322,12 +380,17 @@ bool WarmStore::Answer(const LoadRequest& load, uint64_t epoch, StoreCompletion*
     }
     return below_ == nullptr;
   }
+  if (load.loan != nullptr) {
+    loans_[next_loan_] = known->second;
+    *load.loan = {.number = next_loan_++, .payload = bytes.subspan(layout.header_bytes())};
+    ++known->second->loans;
+  }
   const auto stored = StoredSections(header);
   for (uint32_t i = 0; i < load.section_count; ++i) {
     const uint32_t section = load.section_first + i;
     const auto from = bytes.subspan(layout.header_bytes() + layout.offset(section),
                                     layout.sections()[section].bytes);
-    std::ranges::copy(from, load.out[i].begin());
+    if (load.loan == nullptr) std::ranges::copy(from, load.out[i].begin());
     if (!load.crcs.empty()) load.crcs[i] = stored[section].crc;
   }
   records_.splice(records_.end(), records_, known->second);
@@ -343,6 +406,22 @@ void WarmStore::Promote(const LoadRequest& load) {
   const uint64_t epoch = EpochOf(load.identity.publisher);
   MutexLock lock(mutex_);
   if (Insert(request, epoch) == StoreOutcome::kOk) ++stats_.promoted;
+}
+
+void WarmStore::Return(const Loan& loan, bool damaged) {
+  MutexLock lock(mutex_);
+  const auto found = loans_.find(loan.number);
+  const Records::iterator record = found->second;
+  loans_.erase(found);
+  --record->loans;
+  if (!record->forgotten) {
+    if (!damaged) return;
+    ++stats_.damaged;
+    return Forget(record);
+  }
+  if (record->loans > 0) return;
+  GivePlace(PlaceOf(*record));
+  forgotten_.erase(record);
 }
 
 void WarmStore::Cancel(uint64_t tag) {
@@ -375,8 +454,12 @@ uint64_t WarmStore::EpochOf(const PublisherId& publisher) const {
 }
 
 void WarmStore::Flush(uint64_t tag) {
-  if (below_ != nullptr) return below_->Flush(tag);
-  done_.push_back({.tag = tag, .outcome = StoreOutcome::kOk});
+  if (below_ == nullptr) {
+    flushed_.push_back({.tag = tag, .outcome = StoreOutcome::kOk});
+    return;
+  }
+  below_flushes_.push_back(tag);
+  below_->Flush(tag);
 }
 
 void WarmStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
@@ -384,6 +467,11 @@ void WarmStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
     std::vector<StoreCompletion> ended;
     below_->Tick(ended, done_.empty() ? wait_us : 0);
     for (const StoreCompletion& completion : ended) {
+      if (std::erase(below_flushes_, completion.tag) > 0) {
+        flushed_.push_back(completion);
+        continue;
+      }
+      done.push_back(completion);
       const auto load = std::ranges::find(below_loads_, completion.tag, &LoadRequest::tag);
       if (load == below_loads_.end()) continue;
       // Loads that share a tag cannot be told apart: none of them is kept.
@@ -391,10 +479,13 @@ void WarmStore::Tick(std::vector<StoreCompletion>& done, uint64_t wait_us) {
       if (completion.outcome == StoreOutcome::kOk && alone) Promote(*load);
       below_loads_.erase(load);
     }
-    done.insert(done.end(), ended.begin(), ended.end());
   }
   done.insert(done.end(), done_.begin(), done_.end());
   done_.clear();
+  MutexLock lock(mutex_);
+  if (!forgotten_.empty()) return;
+  done.insert(done.end(), flushed_.begin(), flushed_.end());
+  flushed_.clear();
 }
 
 StoreStats WarmStore::Stats() const {

@@ -45,6 +45,11 @@ struct WarmStats {
 /// The memory of records is one arena, taken when the store is made: pinning memory can hold up a
 /// device, and is slow. Where records of several lengths leave no stretch for another one, a few
 /// more go than their bytes alone ask for.
+///
+/// Records can be written into the arena by whoever has their bytes elsewhere, a device for one, and
+/// read there (Place, Get with a loan). Such memory counts as any record's; one that is lent is not
+/// made room with, and one that was erased meanwhile is overwritten when it comes back: Flush waits
+/// for that.
 class WarmStore final : public Store {
  public:
   /// `below` may be null. Throws std::bad_alloc.
@@ -52,11 +57,14 @@ class WarmStore final : public Store {
   ~WarmStore() override;
 
   void Put(std::span<const PutRequest> requests) override;
+  std::span<std::byte> Place(const RecordIdentity& identity, const RecordLayout& layout) override;
+  void Withdraw(const Digest& key) override;
   void Find(std::span<const Digest> keys, std::span<Presence> out) const override;
   std::vector<RecordRoot> RootsOf(const PublisherId& publisher) const override;
   void SetLimits(const PublisherLimits& limits) override;
   void Touch(std::span<const Digest> keys, std::span<Presence> out) override;
   void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) override;
+  void Return(const Loan& loan, bool damaged) override;
   void Cancel(uint64_t tag) override;
   void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) override;
   uint64_t EpochOf(const PublisherId& publisher) const override;
@@ -79,10 +87,18 @@ class WarmStore final : public Store {
     RecordLocation location{};
     uint64_t at = 0;  // in the arena: header, then payload
     uint64_t size_bytes = 0;
+    uint32_t loans = 0;      // that have not come back
+    bool forgotten = false;  // it goes with the last of them
   };
   using Records = std::list<Record>;  // least recently used first
   struct DigestHash {
     size_t operator()(const Digest& digest) const;
+  };
+  /// Room for a record that is being made.
+  struct Placed {
+    PublisherId publisher{};
+    uint64_t at = 0;
+    uint64_t size_bytes = 0;
   };
   struct Publisher {
     PublisherUsage usage{};
@@ -93,12 +109,24 @@ class WarmStore final : public Store {
 
   /// Epochs are asked for before the lock is taken: those below have their own.
   StoreOutcome Insert(const PutRequest& request, uint64_t epoch) QUIRE_REQUIRES(mutex_);
+  /// kOk: nothing but want of room is in its way.
+  StoreOutcome Admit(const RecordIdentity& identity, const RecordLayout& layout, uint64_t epoch)
+      QUIRE_REQUIRES(mutex_);
+  /// A place for a record, which counts from now on. Nothing: there is no room, and nothing went.
+  std::optional<Placed> TakePlace(const PublisherId& publisher, uint64_t size_bytes)
+      QUIRE_REQUIRES(mutex_);
+  void GivePlace(const Placed& place) QUIRE_REQUIRES(mutex_);
   /// Where a record may lie. Nothing: there is no room, and nothing went for it.
   std::optional<uint64_t> MakeRoom(const PublisherId& publisher, uint64_t size_bytes)
       QUIRE_REQUIRES(mutex_);
+  /// Nobody finds it any more, and its memory goes when it is not lent any more.
   void Forget(Records::iterator record) QUIRE_REQUIRES(mutex_);
-  /// The same of one whose place is another's already.
-  void Remove(Records::iterator record) QUIRE_REQUIRES(mutex_);
+  void Unlist(Records::iterator record) QUIRE_REQUIRES(mutex_);
+  /// Overwrites what lay in a place, which does not count any more.
+  void Clear(const Placed& place) QUIRE_REQUIRES(mutex_);
+  static Placed PlaceOf(const Record& record) {
+    return {.publisher = record.publisher, .at = record.at, .size_bytes = record.size_bytes};
+  }
   std::span<std::byte> BytesOf(const Record& record) const {
     return memory_.bytes().subspan(record.at, record.size_bytes);
   }
@@ -115,6 +143,10 @@ class WarmStore final : public Store {
   mutable Mutex mutex_{LockRank::kLeaf};
   Arena arena_ QUIRE_GUARDED_BY(mutex_);  // of memory_
   Records records_ QUIRE_GUARDED_BY(mutex_);
+  Records forgotten_ QUIRE_GUARDED_BY(mutex_);  // that are lent
+  std::map<Digest, Placed> placed_ QUIRE_GUARDED_BY(mutex_);
+  std::map<uint64_t, Records::iterator> loans_ QUIRE_GUARDED_BY(mutex_);
+  uint64_t next_loan_ QUIRE_GUARDED_BY(mutex_) = 1;
   std::unordered_map<Digest, Records::iterator, DigestHash> by_key_ QUIRE_GUARDED_BY(mutex_);
   std::map<PublisherId, Publisher> publishers_ QUIRE_GUARDED_BY(mutex_);
   std::map<PublisherId, uint64_t> epochs_ QUIRE_GUARDED_BY(mutex_);  // without a store below
@@ -123,6 +155,8 @@ class WarmStore final : public Store {
   StoreStats alone_ QUIRE_GUARDED_BY(mutex_);  // outcomes that are this store's own
   std::vector<StoreCompletion> done_;          // of the driver's thread
   std::vector<LoadRequest> below_loads_;       // whole records that are being loaded below
+  std::vector<uint64_t> below_flushes_;        // by tag
+  std::vector<StoreCompletion> flushed_;       // but for what is lent and forgotten
 };
 
 }  // namespace quire::tier

@@ -68,6 +68,54 @@ class WarmTest : public ColdTest {
     }
     return ended;
   }
+  std::span<std::byte> Place(const TestRecord& record) {
+    return warm_->Place(record.identity(), record.layout());
+  }
+  /// Puts a record whose bytes are where Place said.
+  StoreOutcome PutInPlace(const TestRecord& record, std::span<std::byte> payload) {
+    const RecordLayout& layout = record.layout();
+    std::vector<std::span<const std::byte>> sections;
+    for (size_t i = 0; i < record.sections().size(); ++i) {
+      const auto to = payload.subspan(layout.offset(i), layout.sections()[i].bytes);
+      std::ranges::copy(record.sections()[i], to.begin());
+      sections.push_back(to);
+    }
+    const std::vector<uint32_t> crcs = record.Crcs();
+    const PutRequest request = {.identity = record.identity(),
+                                .layout = &layout,
+                                .sections = sections,
+                                .crcs = crcs,
+                                .tag = 7};
+    warm_->Put({&request, 1});
+    return WaitWarm().outcome;
+  }
+  /// Loads a record as somebody does who can read the store's memory.
+  StoreCompletion Borrow(const TestRecord& record, Loan& loan) {
+    Loaded& loaded = loaded_[2];
+    loaded = {};
+    for (const auto& section : record.sections()) loaded.sections.emplace_back(section.size());
+    for (auto& section : loaded.sections) loaded.out.push_back(section);
+    loaded.crcs.resize(record.sections().size());
+    const LoadRequest request = {.identity = record.identity(),
+                                 .layout = &record.layout(),
+                                 .section_count = static_cast<uint32_t>(record.sections().size()),
+                                 .out = loaded.out,
+                                 .crcs = loaded.crcs,
+                                 .loan = &loan,
+                                 .tag = 2};
+    warm_->Get({&request, 1}, /*deadline_us=*/0);
+    return WaitWarm();
+  }
+  static bool Has(const Loan& loan, const TestRecord& record) {
+    for (size_t i = 0; i < record.sections().size(); ++i) {
+      const auto& section = record.sections()[i];
+      if (!std::ranges::equal(loan.payload.subspan(record.layout().offset(i), section.size()),
+                              section)) {
+        return false;
+      }
+    }
+    return true;
+  }
   bool WarmHas(const TestRecord& record) const {
     Presence presence = Presence::kUnknown;
     warm_->Find({&record.identity().key, 1}, {&presence, 1});
@@ -277,6 +325,220 @@ TEST_F(WarmTest, WithoutPinnedMemoryItIsAsGood) {
   EXPECT_EQ(warm_->warm_stats().pinned_bytes, 0u);
   EXPECT_EQ(PutWarm(Record(1)), kOk);
   EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);
+}
+
+TEST_F(WarmTest, ARecordIsMadeWhereItWillLie) {
+  OpenAlone(3);
+  const auto payload = Place(Record(1));
+  ASSERT_EQ(payload.size(), layout_.payload_bytes());
+  EXPECT_EQ(warm_->warm_stats().bytes, BytesFor(1)) << "it counts";
+  EXPECT_EQ(warm_->UsageOf({}).bytes, BytesFor(1));
+  EXPECT_FALSE(WarmHas(Record(1)));
+  EXPECT_TRUE(Place(Record(1)).empty()) << "somebody is making it";
+  ASSERT_EQ(PutInPlace(Record(1), payload), kOk);
+  EXPECT_EQ(warm_->BytesOfForTest(Record(1).identity().key).data() + layout_.header_bytes(),
+            payload.data());
+  EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk);
+  EXPECT_EQ(warm_->warm_stats().bytes, BytesFor(1));
+  EXPECT_EQ(
+      warm_->UsageOf({}),
+      (PublisherUsage{.records = 1, .bytes_live = layout_.record_bytes(), .bytes = BytesFor(1)}));
+  EXPECT_TRUE(Place(Record(1)).empty()) << "it is there";
+}
+
+TEST_F(WarmTest, WhatIsNotMadeGivesItsPlaceBack) {
+  OpenAlone(2);
+  for (int round = 0; round < 5; ++round) {
+    const auto one = Place(Record(1));
+    const auto two = Place(Record(2));
+    ASSERT_FALSE(one.empty() || two.empty());
+    EXPECT_TRUE(Place(Record(3)).empty()) << "no room, and nobody's place is taken";
+    EXPECT_EQ(PutWarm(Record(3)), kNoSpace);
+    std::ranges::fill(one, std::byte{7});
+    warm_->Withdraw(Record(1).identity().key);
+    warm_->Withdraw(Record(1).identity().key);
+    EXPECT_EQ(warm_->warm_stats().bytes, BytesFor(1));
+    EXPECT_TRUE(std::ranges::all_of(one, [](std::byte b) { return b == std::byte{0}; }))
+        << "what lay there is overwritten";
+    warm_->Withdraw(Record(2).identity().key);
+    EXPECT_EQ(warm_->UsageOf({}).bytes, 0u);
+  }
+  ASSERT_EQ(PutWarm(Record(1)), kOk);
+  ASSERT_EQ(PutWarm(Record(2)), kOk);
+  EXPECT_FALSE(Place(Record(3)).empty()) << "the least recently used goes";
+  EXPECT_FALSE(WarmHas(Record(1)));
+}
+
+// What refuses a record gives its place back after the store below has read it.
+TEST_F(WarmTest, APlaceGoesWithWhatIsRefused) {
+  OpenInFront(2);
+  ASSERT_EQ(PutWarm(Record(5, "a")), kOk);
+  const auto payload = Place(Record(1, "a"));
+  ASSERT_FALSE(payload.empty());
+  warm_->Erase(PublisherOf("a"), 1, 9);
+  EXPECT_EQ(WaitWarm().outcome, kOk);
+  EXPECT_EQ(PutInPlace(Record(1, "a"), payload), kErased);
+  EXPECT_EQ(warm_->warm_stats().bytes, 0u);
+  EXPECT_TRUE(Place(Record(1, "a")).empty());
+  // Made twice: the second is there already when it is put, and the store below has it whole.
+  const auto mine = Place(Record(2));
+  ASSERT_FALSE(mine.empty());
+  ASSERT_EQ(PutInPlace(Record(2), mine), kOk);
+  for (const uint64_t other : {3, 4}) EXPECT_EQ(PutWarm(Record(other)), kOk);
+  EXPECT_EQ(LoadWarm(Record(2)).outcome, kOk);
+  EXPECT_EQ(warm_->warm_stats().promoted, 1u) << "it came from below";
+}
+
+TEST_F(WarmTest, QuotasHoldWhileRecordsAreMade) {
+  OpenAlone(4);
+  warm_->SetLimits({.publisher = PublisherOf("a"), .bytes_quota = BytesFor(2)});
+  ASSERT_EQ(PutWarm(Record(1, "a")), kOk);
+  ASSERT_FALSE(Place(Record(2, "a")).empty());
+  EXPECT_EQ(PutWarm(Record(3, "a")), kOk) << "its own oldest goes";
+  EXPECT_FALSE(WarmHas(Record(1, "a")));
+  EXPECT_EQ(warm_->UsageOf(PublisherOf("a")).bytes, BytesFor(2));
+  EXPECT_FALSE(Place(Record(4, "a")).empty());
+  EXPECT_TRUE(Place(Record(5, "a")).empty()) << "nothing of its own is left to go";
+  EXPECT_EQ(warm_->UsageOf(PublisherOf("a")).bytes, BytesFor(2));
+}
+
+TEST_F(WarmTest, WhatIsLentStaysWhereItIs) {
+  OpenAlone(2);
+  ASSERT_EQ(PutWarm(Record(1)), kOk);
+  ASSERT_EQ(PutWarm(Record(2)), kOk);
+  Loan loan;
+  ASSERT_EQ(Borrow(Record(1), loan).outcome, kOk);
+  ASSERT_NE(loan.number, 0u);
+  EXPECT_TRUE(Has(loan, Record(1)));
+  EXPECT_EQ(loaded_[2].crcs, Record(1).Crcs());
+  EXPECT_EQ(loaded_[2].sections[0][0], std::byte{0}) << "nothing is copied";
+  for (uint64_t i = 3; i < 9; ++i) {
+    EXPECT_EQ(PutWarm(Record(i)), kOk);
+    EXPECT_TRUE(WarmHas(Record(1)));
+    EXPECT_TRUE(Has(loan, Record(1)));
+  }
+  Loan other;
+  ASSERT_EQ(Borrow(Record(8), other).outcome, kOk);
+  EXPECT_EQ(PutWarm(Record(9)), kNoSpace) << "all is lent";
+  warm_->Return(other, /*damaged=*/false);
+  warm_->Return(loan, /*damaged=*/false);
+  EXPECT_EQ(PutWarm(Record(9)), kOk);
+  EXPECT_EQ(PutWarm(Record(10)), kOk);
+  EXPECT_FALSE(WarmHas(Record(1)));
+}
+
+TEST_F(WarmTest, WhatIsErasedWhileItIsLentGoesWhenItComesBack) {
+  for (const bool in_front : {false, true}) {
+    in_front ? OpenInFront(2) : OpenAlone(2);
+    ASSERT_EQ(PutWarm(Record(1, "a")), kOk);
+    Loan first;
+    Loan second;
+    ASSERT_EQ(Borrow(Record(1, "a"), first).outcome, kOk);
+    ASSERT_EQ(Borrow(Record(1, "a"), second).outcome, kOk);
+    warm_->Erase(PublisherOf("a"), 1, 9);
+    EXPECT_EQ(WaitWarm().outcome, kOk);
+    EXPECT_FALSE(WarmHas(Record(1, "a")));
+    EXPECT_TRUE(Has(first, Record(1, "a")));
+    EXPECT_EQ(warm_->warm_stats().records, 0u);
+    EXPECT_EQ(warm_->warm_stats().bytes, BytesFor(1)) << "it still takes memory";
+    warm_->Flush(11);
+    std::vector<StoreCompletion> done;
+    for (int i = 0; i < 100; ++i) {
+      warm_->Tick(done, 1000);
+      clock_.Advance(1000);
+    }
+    EXPECT_TRUE(done.empty()) << "it is not overwritten yet";
+    warm_->Return(first, /*damaged=*/false);
+    EXPECT_TRUE(Has(second, Record(1, "a")));
+    warm_->Return(second, /*damaged=*/in_front);
+    EXPECT_TRUE(std::ranges::all_of(second.payload, [](std::byte b) { return b == std::byte{0}; }));
+    EXPECT_EQ(WaitWarm(), (StoreCompletion{.tag = 11, .outcome = kOk}));
+    EXPECT_EQ(warm_->warm_stats().bytes, 0u);
+    EXPECT_EQ(warm_->UsageOf(PublisherOf("a")).records, 0u);
+  }
+}
+
+TEST_F(WarmTest, WhatComesBackDamagedIsForgottenAndMendedFromBelow) {
+  OpenInFront(2);
+  ASSERT_EQ(PutWarm(Record(1)), kOk);
+  Loan loan;
+  ASSERT_EQ(Borrow(Record(1), loan).outcome, kOk);
+  warm_->Return(loan, /*damaged=*/true);
+  EXPECT_EQ(warm_->warm_stats().damaged, 1u);
+  EXPECT_EQ(warm_->warm_stats().bytes, 0u);
+  loan = {};
+  ASSERT_EQ(Borrow(Record(1), loan).outcome, kOk);
+  EXPECT_EQ(loan.number, 0u) << "the store below copies";
+  EXPECT_TRUE(Same(Record(1), 2));
+  EXPECT_EQ(warm_->warm_stats().promoted, 1u);
+}
+
+// Whatever is made, lent, erased and given back in whatever order: nothing is lent that is not what
+// was put, and the cap holds; at the end nothing is left.
+TEST_F(WarmTest, PlacesAndLoansOfAllKindsLeaveNothingBehind) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Prng prng(seed);
+    OpenAlone(5);
+    uint64_t epoch = 0;
+    struct Made {
+      const TestRecord* record;
+      std::span<std::byte> payload;
+    };
+    struct Lent {
+      const TestRecord* record;
+      Loan loan;
+    };
+    std::map<uint64_t, Made> made;  // by number
+    std::vector<Lent> lent;
+    for (int step = 0; step < 400; ++step) {
+      const uint64_t number = 1 + prng.NextBelow(9);
+      const TestRecord& record = Record(number, "a", epoch);
+      switch (prng.NextBelow(6)) {
+        case 0:
+          if (made.contains(number)) break;
+          if (const auto place = Place(record); !place.empty()) made[number] = {&record, place};
+          break;
+        case 1:
+        case 2:
+          if (made.empty()) {
+            PutWarm(record);
+            break;
+          }
+          if (const auto [mine, payload] = made.begin()->second; prng.NextBelow(4) == 0) {
+            warm_->Withdraw(mine->identity().key);
+          } else {
+            const bool is_of_now = mine->identity().erase_epoch == epoch;
+            EXPECT_EQ(PutInPlace(*mine, payload), is_of_now ? kOk : kErased);
+          }
+          made.erase(made.begin());
+          break;
+        case 3:
+          if (Loan loan; Borrow(record, loan).outcome == kOk) lent.push_back({&record, loan});
+          break;
+        case 4:
+          if (lent.empty()) break;
+          std::swap(lent[prng.NextBelow(lent.size())], lent.back());
+          warm_->Return(lent.back().loan, /*damaged=*/prng.NextBelow(5) == 0);
+          lent.pop_back();
+          break;
+        default:
+          if (prng.NextBelow(10) != 0) break;
+          warm_->Erase(PublisherOf("a"), ++epoch, 9);
+          WaitWarm();
+      }
+      for (const auto& [its, loan] : lent) ASSERT_TRUE(Has(loan, *its)) << "seed " << seed;
+      const WarmStats stats = warm_->warm_stats();
+      ASSERT_LE(stats.bytes, stats.bytes_cap);
+      ASSERT_EQ(warm_->UsageOf(PublisherOf("a")).bytes, stats.bytes);
+      ASSERT_GE(stats.bytes, BytesFor(stats.records + made.size()));
+    }
+    for (const auto& [its, loan] : lent) warm_->Return(loan, /*damaged=*/false);
+    for (const auto& [number, mine] : made) warm_->Withdraw(mine.record->identity().key);
+    warm_->Erase(PublisherOf("a"), ++epoch, 9);
+    WaitWarm();
+    EXPECT_EQ(warm_->warm_stats().bytes, 0u);
+    ASSERT_EQ(PutWarm(Record(1, "a", epoch)), kOk);
+  }
 }
 
 // Records of several lengths come and go; whatever is there is what was put, and never more than

@@ -53,7 +53,7 @@ int LaunchEncode(const EncodeArgs& args, CUstream_st* stream) {
 
 int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream) {
   const uint32_t blocks = ChecksumBlocks(args);
-  if (blocks == 0) return cudaSuccess;  // of no bytes: what it begins as is right
+  if (blocks == 0) return cudaSuccess;  // of no bytes: zero is right
   RunChecksum<<<blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes, stream>>>(args);
   return cudaGetLastError();
 }

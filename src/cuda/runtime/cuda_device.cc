@@ -147,12 +147,13 @@ class CudaDevice final : public Device {
                              shape.count, cudaMemcpyDefault, StreamOf(stream)));
     }
   }
-  void Zero(void* to, const CopyShape& shape) override {
+  void Zero(void* to, const CopyShape& shape, Stream stream) override {
     Enter();
     if (shape.count == 1) {
-      Note(cudaMemsetAsync(to, 0, shape.bytes, stream_));
+      Note(cudaMemsetAsync(to, 0, shape.bytes, StreamOf(stream)));
     } else if (shape.count > 1) {
-      Note(cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes, shape.count, stream_));
+      Note(cudaMemset2DAsync(to, shape.to_stride_bytes, 0, shape.bytes, shape.count,
+                             StreamOf(stream)));
     }
   }
 
@@ -206,9 +207,9 @@ class CudaDevice final : public Device {
     Enter();
     Note(LaunchEncode(args, stream_));
   }
-  void Launch(const ChecksumArgs& args) override {
+  void Launch(const ChecksumArgs& args, Stream stream) override {
     Enter();
-    Note(LaunchChecksum(args, stream_));
+    Note(LaunchChecksum(args, StreamOf(stream)));
   }
   void Launch(const MatmulArgs& args) override {
     Enter();
