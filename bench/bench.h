@@ -78,6 +78,8 @@ std::vector<Case> TierCases(const Options& options);
 std::vector<Case> DeviceAttentionCases(cuda::Backend& backend);
 std::vector<Case> DeviceCascadeCases(cuda::Backend& backend);
 std::vector<Case> DeviceTierCases(cuda::Backend& backend);
+/// What the host does for moves of a device; part of TierCases.
+std::vector<Case> HostOfMoveCases();
 
 }  // namespace quire::bench
 

@@ -1,32 +1,28 @@
 // The store on a disk beside fio: bringing a context of 16,384 tokens back (Qwen3-0.6B in f16),
 // writing records, and what writing behind a cache costs the processor and whoever decodes beside
-// it; and the time to the first token of a prompt that long, by where its context comes from. On a
-// device, moves of such a context between its memory and the host's, beside plain copies.
+// it; and the time to the first token of a prompt that long, by where its context comes from.
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <semaphore>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
 #include "base/prng.h"
 #include "bench/bench.h"
+#include "bench/context.h"
 #include "bench/fio.h"
 #include "bench/must.h"
 #include "bench/quiet.h"
 #include "bench/roofline.h"
 #include "bench/shapes.h"
-#include "cuda/backend.h"
 #include "env/clock.h"
 #include "env/files.h"
-#include "env/host_buffer.h"
 #include "model/model.h"
 #include "quire/attention.h"
 #include "quire/cache.h"
@@ -36,22 +32,11 @@
 namespace quire::bench {
 namespace {
 
-constexpr uint32_t kLayers = 28;
-constexpr uint32_t kKvHeads = 8;
-constexpr uint32_t kDim = 128;
-constexpr uint64_t kTokens = 16 * 1024;
-constexpr uint64_t kStepTokens = 512;
-constexpr uint64_t kStoreBytes = uint64_t{8} << 30;
 constexpr uint64_t kWriteBytes = uint64_t{512} << 20;
 constexpr uint64_t kWrittenTokens = 8 * 1024;  // behind a slice that decodes
 constexpr uint32_t kDecodeLayers = 4;          // of the model that decodes: beyond any cache
 constexpr uint32_t kDecodeTokens = 12;
 constexpr uint64_t kComputedTokens = 512;  // of a prompt, where all of it would take minutes
-constexpr uint32_t kVocab = 8192;
-
-double WallSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double ProcessCpuSeconds() {
   rusage usage{};
@@ -61,106 +46,6 @@ double ProcessCpuSeconds() {
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
-
-/// A directory on the disk of temporary files, which goes with everything in it.
-class Directory {
- public:
-  Directory() {
-    path_ = (std::filesystem::temp_directory_path() / "quire-bench-XXXXXX").string();
-    QUIRE_CHECK(::mkdtemp(path_.data()) != nullptr);
-  }
-  ~Directory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-  std::string operator/(std::string_view name) const { return fmt::format("{}/{}", path_, name); }
-
- private:
-  std::string path_;
-};
-
-/// A cache that holds the context once, and its store.
-struct Context {
-  explicit Context(bool with_store) : Context(kLayers, kTokens) { Open(with_store); }
-  /// With its blocks on a device, and a warm tier for twice as many. What is published is written
-  /// when it is flushed.
-  Context(const cuda::Backend& backend, uint32_t of_layers, uint64_t of_count)
-      : Context(of_layers, of_count) {
-    CacheOptions options{.geometry = Geometry::Uniform(layers, kKvHeads, kDim),
-                         .profile = NumericProfile::Uniform(Codec::kF16)};
-    const uint64_t value_bytes = 2 * count * layers * kKvHeads * kDim * sizeof(uint16_t);
-    options.hot_bytes = value_bytes / 4 * 5 + (uint64_t{4} << 20);
-    backend.Choose(options);
-    DiskStoreOptions below{.commit_interval_us = uint64_t{3600} * 1'000'000,
-                           .warm_bytes = value_bytes / 4 * 10 + (uint64_t{4} << 20)};
-    backend.Choose(below);
-    store = Must(DiskStore::Open(below));
-    options.store = store.get();
-    cache = Must(Cache::Create(options));
-  }
-
-  void Open(bool with_store) {
-    if (with_store) {
-      store = Must(DiskStore::Open({.directory = directory / "store", .bytes_cap = kStoreBytes}));
-    }
-    cache = Must(Cache::Create({.geometry = Geometry::Uniform(layers, kKvHeads, kDim),
-                                .profile = NumericProfile::Uniform(Codec::kF16),
-                                .hot_bytes = uint64_t{2200} << 20,
-                                .store = store.get()}));
-  }
-  /// As a process that ends and starts again.
-  void Restart() {
-    Must(store->Flush());
-    cache.reset();
-    store.reset();
-    Open(/*with_store=*/true);
-  }
-  /// Another text.
-  void Draw(uint64_t seed) {
-    Prng prng(seed);
-    for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kVocab));
-  }
-
-  void Compute() { Compute(count); }
-  void Compute(uint64_t first) {
-    auto sequence = Must(cache->Open(Must(Acquire()), {.reserve_tokens = count + 1}));
-    const RowsView view = {.data = rows.data(),
-                           .dtype = Codec::kF16,
-                           .token_stride = int64_t{kKvHeads} * kDim,
-                           .head_stride = kDim};
-    const auto step = static_cast<uint32_t>(std::min(kStepTokens, first));
-    for (uint64_t done = 0; done < first; done += step) {
-      for (uint32_t layer = 0; layer < layers; ++layer) {
-        Must(sequence->Append(layer, {.key = view, .value = view, .tokens = step}));
-      }
-      Must(sequence->Commit(std::span(tokens).subspan(done, step)));
-    }
-  }
-  Result<Plan> Acquire() { return cache->Acquire({.identity = &identity, .tokens = tokens}); }
-  void EvictAll() {
-    while (cache->Evict(1024) > 0) {
-    }
-  }
-  uint64_t bytes() const { return count / kBlockTokensDefault * cache->block_bytes(); }
-
-  const uint32_t layers;
-  const uint64_t count;  // tokens
-  const Directory directory;
-  const Identity identity{.weights = {1}, .domain = {.name = "bench"}};
-  std::vector<TokenId> tokens = std::vector<TokenId>(count + 1);
-  std::vector<uint16_t> rows = std::vector<uint16_t>(kStepTokens * kKvHeads * kDim);
-  std::unique_ptr<DiskStore> store;
-  std::unique_ptr<Cache> cache;
-
- private:
-  Context(uint32_t of_layers, uint64_t of_count) : layers(of_layers), count(of_count) {
-    Draw(1);
-    Prng prng(2);
-    for (uint16_t& value : rows) value = static_cast<uint16_t>(0x3000 + prng.NextBelow(0x800));
-  }
-};
 
 Result<Subject> Restore() {
   auto context = std::make_shared<Context>(/*with_store=*/true);
@@ -513,98 +398,18 @@ Result<Subject> FirstTokenFromStore() {
   return timed;
 }
 
-/// A context on a device and below it, and as many bytes that are copied and nothing else.
-struct DeviceMove {
-  DeviceMove(cuda::Backend& of, uint32_t layers, uint64_t count)
-      : backend(of),
-        context(of, layers, count),
-        there(of.device()),
-        here(of.device().host_allocator(), context.bytes(), "the floor of a bench") {
-    std::ranges::fill(here.bytes(), std::byte{1});
-    Must(there.Reserve(context.bytes()));
-    Must(backend.device().Synchronize());  // it is there in the order of that stream
-    CopyAll(CopyWay::kIn);
-  }
-  /// Seconds.
-  double CopyAll(CopyWay way) {
-    const bool in = way == CopyWay::kIn;
-    const cuda::Stream stream = in ? cuda::Stream::kIn : cuda::Stream::kOut;
-    void* const host = here.bytes().data();
-    const double begin_s = WallSeconds();
-    backend.device().Copy(in ? host : there.as<void>(), in ? there.as<void>() : host,
-                          {.bytes = context.bytes()}, stream);
-    Must(backend.device().Synchronize(stream));
-    return WallSeconds() - begin_s;
-  }
-  double WriteBelow() {
-    context.EvictAll();
-    context.Draw(++seed);
-    context.Compute();
-    const double begin_s = WallSeconds();
-    Must(context.store->Flush());
-    return WallSeconds() - begin_s;
-  }
-  double Load() {
-    context.EvictAll();
-    const double begin_s = WallSeconds();
-    const Plan plan = Must(context.cache->Load(Must(context.Acquire()), {})).Take();
-    const double seconds = WallSeconds() - begin_s;
-    QUIRE_CHECK(plan.resident_tokens() == context.count);
-    return seconds;
-  }
-  std::string Note() const {
-    const bool pinned = here.pinned() && context.store->stats().warm_pinned_bytes > 0;
-    return fmt::format("one copy of as many bytes; {} memory", pinned ? "pinned" : "ordinary");
-  }
-
-  cuda::Backend& backend;
-  Context context;
-  cuda::DeviceBuffer there;
-  HostBuffer here;
-  uint64_t seed = 1;
-};
-
-Result<Subject> Move(cuda::Backend& backend, uint32_t layers, uint64_t count, CopyWay way) {
-  auto move = std::make_shared<DeviceMove>(backend, layers, count);
-  const bool in = way == CopyWay::kIn;
-  if (in) move->WriteBelow();
-  return Timed{.unit = "GB/s",
-               .amount = static_cast<double>(move->context.bytes()) * 1e-9,
-               .slice = fmt::format("{} tokens of {} layers {}", count, layers,
-                                    in ? "come from the warm tier into the cache on a device: "
-                                         "Acquire, Load, Take"
-                                       : "go from the cache on a device into the warm tier: "
-                                         "published before, now Flush"),
-               .work = [=](uint32_t) { return in ? move->Load() : move->WriteBelow(); },
-               .floor = [=](uint32_t) { return move->CopyAll(way); },
-               .note = [=] { return move->Note(); }};
-}
-
 }  // namespace
 
-std::vector<Case> DeviceTierCases(cuda::Backend& backend) {
-  // The emulation of a device is for checks.
-  const bool emulated = backend.device().target() == "host";
-  const uint32_t layers = emulated ? 2 : kLayers;
-  const uint64_t count = emulated ? 256 : kTokens;
-  std::vector<Case> cases;
-  for (const CopyWay way : {CopyWay::kOut, CopyWay::kIn}) {
-    cases.push_back({.name = fmt::format("{}/f16/{}/{}",
-                                         way == CopyWay::kOut ? "device_to_host" : "host_to_device",
-                                         count, backend.device().target()),
-                     .prepare = [=, &backend] { return Move(backend, layers, count, way); }});
-  }
-  return cases;
-}
-
 std::vector<Case> TierCases(const Options&) {
-  return {{.name = "restore/f16/16384", .prepare = Restore},
-          {.name = "write/f16", .prepare = Write},
-          {.name = "write_cpu/f16", .prepare = WriteCpu},
-          {.name = "decode_beside_writing/t1", .prepare = DecodeBesideWriting},
-          {.name = "first_token/computed/512", .prepare = FirstTokenComputed},
-          {.name = "first_token/memory/16384", .prepare = FirstTokenFromMemory},
-          {.name = "first_token/restart/16384", .prepare = FirstTokenFromStore}};
+  std::vector<Case> cases = {{.name = "restore/f16/16384", .prepare = Restore},
+                             {.name = "write/f16", .prepare = Write},
+                             {.name = "write_cpu/f16", .prepare = WriteCpu},
+                             {.name = "decode_beside_writing/t1", .prepare = DecodeBesideWriting},
+                             {.name = "first_token/computed/512", .prepare = FirstTokenComputed},
+                             {.name = "first_token/memory/16384", .prepare = FirstTokenFromMemory},
+                             {.name = "first_token/restart/16384", .prepare = FirstTokenFromStore}};
+  for (Case& each : HostOfMoveCases()) cases.push_back(std::move(each));
+  return cases;
 }
 
 }  // namespace quire::bench

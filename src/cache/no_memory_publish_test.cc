@@ -1,6 +1,7 @@
 // Memory that runs out at any allocation of a commit: nothing is lost or half done, and the next
 // commit publishes what this one could not.
 #include "base/failing_new.h"
+#include "base/hash.h"
 
 #ifdef QUIRE_FAILING_NEW
 #include <gtest/gtest.h>
@@ -171,9 +172,11 @@ class MemoryStore final : public tier::Store {
       ended_.push_back({.tag = load.tag});
       const std::vector<std::byte>& bytes = records_.at(load.identity.key);
       auto from = bytes.begin();
-      for (const auto section : load.out) {
+      for (size_t i = 0; i < load.out.size(); ++i) {
+        const std::span<std::byte> section = load.out[i];
         std::copy_n(from, section.size(), section.begin());
         from += static_cast<ptrdiff_t>(section.size());
+        load.crcs[i] = Crc32c(section);
       }
     }
   }

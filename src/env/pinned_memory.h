@@ -20,7 +20,9 @@ class PinnedMemory final : public HostAllocator {
       return Fail(ErrorCode::kNoSpace, "test: cannot pin " + std::to_string(bytes) + " bytes");
     }
     bytes_out += bytes;
-    return PlainHostAllocator().Allocate(bytes);
+    Result<std::byte*> memory = PlainHostAllocator().Allocate(bytes);
+    last = memory.value_or(nullptr);
+    return memory;
   }
   void Free(std::byte* memory, uint64_t bytes) override {
     bytes_out -= bytes;
@@ -30,6 +32,7 @@ class PinnedMemory final : public HostAllocator {
   bool empty = false;  // everything is refused
   std::atomic<uint64_t> asked = 0;
   std::atomic<uint64_t> bytes_out = 0;
+  std::atomic<std::byte*> last = nullptr;  // what was given last
 };
 
 }  // namespace quire

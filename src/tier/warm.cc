@@ -139,6 +139,12 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
     std::byte* const to = bytes.data() + layout.header_bytes() + layout.offset(i);
     if (section.data() != to) std::ranges::copy(section, to);
     if (request.crcs.empty()) crcs.push_back(Crc32c(section));
+    // Another record may have lain there.
+    const bool is_last = i + 1 == request.sections.size();
+    std::fill(to + section.size(),
+              is_last ? bytes.data() + bytes.size()
+                      : bytes.data() + layout.header_bytes() + layout.offset(i + 1),
+              std::byte{0});
   }
   EncodeHeader(identity, layout, request.priority, record.location, crcs,
                bytes.first(layout.header_bytes()));
@@ -172,12 +178,16 @@ std::optional<WarmStore::Placed> WarmStore::TakePlace(const PublisherId& publish
 }
 
 void WarmStore::GivePlace(const Placed& place) {
-  Clear(place);
+  Clear(place, place.at, place.at);
   arena_.Give(place.at, place.size_bytes);
 }
 
-void WarmStore::Clear(const Placed& place) {
-  Wipe(memory_.bytes().subspan(place.at, place.size_bytes));
+void WarmStore::Clear(const Placed& place, uint64_t begin, uint64_t end) {
+  const uint64_t place_end = place.at + place.size_bytes;
+  const uint64_t before = std::clamp(begin, place.at, place_end);
+  const uint64_t after = std::clamp(end, before, place_end);
+  Wipe(memory_.bytes().subspan(place.at, before - place.at));
+  Wipe(memory_.bytes().subspan(after, place_end - after));
   publishers_.at(place.publisher).usage.bytes -= place.size_bytes + kEntryBytes;
   stats_.bytes -= place.size_bytes + kEntryBytes;
 }
@@ -246,7 +256,7 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
   for (const auto victim : victims) {
     ++stats_.evicted;
     Unlist(victim);
-    Clear(PlaceOf(*victim));  // its place is another's already
+    Clear(PlaceOf(*victim), *at, *at + size_bytes);
     records_.erase(victim);
   }
   return at;

@@ -122,8 +122,9 @@ class WarmStore final : public Store {
   /// Nobody finds it any more, and its memory goes when it is not lent any more.
   void Forget(Records::iterator record) QUIRE_REQUIRES(mutex_);
   void Unlist(Records::iterator record) QUIRE_REQUIRES(mutex_);
-  /// Overwrites what lay in a place, which does not count any more.
-  void Clear(const Placed& place) QUIRE_REQUIRES(mutex_);
+  /// A place that does not count any more. Overwrites what lies in it, but for what another record
+  /// will overwrite, which has [begin, end) from now on.
+  void Clear(const Placed& place, uint64_t begin, uint64_t end) QUIRE_REQUIRES(mutex_);
   static Placed PlaceOf(const Record& record) {
     return {.publisher = record.publisher, .at = record.at, .size_bytes = record.size_bytes};
   }

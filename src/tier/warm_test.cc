@@ -346,6 +346,33 @@ TEST_F(WarmTest, ARecordIsMadeWhereItWillLie) {
   EXPECT_TRUE(Place(Record(1)).empty()) << "it is there";
 }
 
+// Records of two lengths push each other out; after an erasure nothing of them is left anywhere.
+TEST_F(WarmTest, NothingOfWhatWentIsLeftInMemory) {
+  PinnedMemory memory;
+  const RecordLayout other = TestLayout(16, 2, 1'000);
+  ASSERT_NE(other.record_bytes(), layout_.record_bytes());
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(3), .allocator = &memory},
+                                        clock_, nullptr);
+    Prng prng(seed);
+    for (uint64_t i = 1; i < 40; ++i) {
+      const TestRecord record(i, prng.NextBelow(2) == 0 ? layout_ : other);
+      if (prng.NextBelow(2) == 0) {
+        PutWarm(record);
+      } else if (const auto place = Place(record); !place.empty()) {
+        std::ranges::fill(place.first(100), std::byte{9});
+        prng.NextBelow(2) == 0 ? static_cast<void>(PutInPlace(record, place))
+                               : warm_->Withdraw(record.identity().key);
+      }
+    }
+    warm_->Erase({}, 1, 9);
+    EXPECT_EQ(WaitWarm().outcome, kOk);
+    EXPECT_EQ(warm_->warm_stats().bytes, 0u);
+    const std::span<const std::byte> all(memory.last.load(), BytesFor(3));
+    EXPECT_EQ(std::ranges::count(all, std::byte{0}), static_cast<ptrdiff_t>(all.size()));
+  }
+}
+
 TEST_F(WarmTest, WhatIsNotMadeGivesItsPlaceBack) {
   OpenAlone(2);
   for (int round = 0; round < 5; ++round) {
