@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "cache/core.h"
 #include "cache/mover.h"
+#include "sim/cache_device.h"
 #include "sim/cache_guests.h"
 #include "sim/cache_oracle.h"
 #include "sim/cache_users.h"
@@ -40,6 +41,12 @@ class CacheSim : private Machine {
       for (size_t i = 0; i < sides_.size(); ++i) guests_.emplace_back(options.seed * 3 + i);
     }
     cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);
+    // Others than those that found something before there was this.
+    constexpr std::array<uint64_t, 3> kOnDevice = {1, 3, 6};
+    if (guests_.empty() && std::ranges::count(kOnDevice, options.seed % 11) > 0) {
+      device_ = std::make_unique<CacheDevice>(options.seed);
+      device_->Choose(cache_options_);
+    }
   }
 
   SimReport Run() {
@@ -95,7 +102,9 @@ class CacheSim : private Machine {
     if (opened == nullptr) return;
     // Without a catalogue the store says it has what a crash may have torn, until that is read.
     doubts_ = doubts_ || opened->recovery().catalogue_rebuilt;
-    auto mover = std::make_unique<cache::Mover>(std::move(opened), mover_clock_, spread_us_);
+    std::unique_ptr<tier::Store> below = std::move(opened);
+    if (device_ != nullptr) below = device_->InFrontOf(std::move(below), clock_);
+    auto mover = std::make_unique<cache::Mover>(std::move(below), mover_clock_, spread_us_);
     mover_ = mover.get();
     store_ = cache::StoreState::Wrap(std::move(mover));
     for (uint32_t party = 0; party < kParties.size(); ++party) CheckEpoch(party);
@@ -219,6 +228,7 @@ class CacheSim : private Machine {
       const std::string wrong = guests->Act(side, identities_);
       if (!wrong.empty()) Problem(report_.wrong_bytes, wrong);
     }
+    if (device_ != nullptr && !honest()) device_->Act();
     CheckStep();
   }
 
@@ -670,6 +680,7 @@ class CacheSim : private Machine {
   uint64_t recycled_before_ = 0;  // by stores that ended
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
   std::array<uint64_t, kParties.size()> durable_epochs_ = {};  // as they were confirmed
+  std::unique_ptr<CacheDevice> device_;                        // or the caches are on the host
   std::unique_ptr<DiskStore> store_;                           // after what it uses
   cache::Mover* mover_ = nullptr;
   std::vector<Side> sides_;

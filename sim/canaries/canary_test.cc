@@ -119,7 +119,10 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"EraseAbove", Canary::kEraseAbove, &SimReport::wrong_bytes, RunCacheSim,
                 kCacheSteps},
         Planted{"FlushEarly", Canary::kFlushEarly, &SimReport::lost_bytes, RunCacheSim,
-                kCacheSteps}),
+                kCacheSteps},
+        Planted{"TrustArrived", Canary::kTrustArrived, &SimReport::wrong_bytes, RunCacheSim,
+                kCacheSteps},
+        Planted{"ForgetLoan", Canary::kForgetLoan, nullptr, RunCacheSim, kCacheSteps}),
     [](const auto& planted) { return planted.param.name; });
 
 constexpr uint64_t kEngineSteps = 500;

@@ -28,6 +28,8 @@ enum class Canary : uint8_t {
   kTrustChildren,  // blocks are looked for after one that the store lacks
   kEraseAbove,     // an erasure reaches memory alone
   kFlushEarly,     // a flush does not wait for what was not given to the store yet
+  kTrustArrived,   // what a device copied into its slots is not compared with anything
+  kForgetLoan,     // the memory of a record is given to another one while it is lent
   // In the engine.
   kForgetWaiters,  // who waits for a prefix is not woken when its owner has ended
   kForgetSampler,  // a request that was preempted draws from the start again

@@ -56,8 +56,13 @@ struct LoadJob {
 
   std::vector<PerClass<SlotId>> slots{};   // where each block is loaded; none: that one is not
   std::vector<PerClass<uint32_t>> crcs{};  // of what was loaded there
-  std::vector<SlotId> held{};              // of blocks that were published
-  std::vector<BlockId> path{};             // these
+  struct Durable {
+    bool sealed = true;
+    bool twins = true;
+  };
+  std::vector<Durable> durable{};  // what came of each is durable below
+  std::vector<SlotId> held{};      // of blocks that were published
+  std::vector<BlockId> path{};     // these
   BlockId leased{};  // the last of them, with all before it: of some blocks no slot is held
   // Why the block after `path` did not come; kNeverSeen: it did, or it may not be published.
   MissReason failure = MissReason::kNeverSeen;

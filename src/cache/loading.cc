@@ -20,10 +20,11 @@ namespace quire::cache {
 
 namespace {
 
-// A form of a block came from the store, which need not be given it again.
-void NoteLoaded(State& state, BlockId block, bool twins) {
+// A form of a block came from the store, which need not be given it again if it has it for good.
+void NoteLoaded(State& state, BlockId block, bool twins, bool is_durable) {
   state.directory.touched().Count(1);
   state.directory.SetLoaded(block);
+  if (!is_durable) return;
   state.directory.write_behind().SetBelow(block, twins, Below::kDurable);
   state.directory.write_behind().Unqueue(block);
 }
@@ -79,6 +80,7 @@ Result<Ticket> Loading::Load(Plan plan, const LoadOptions& options) {
   }
   job->slots.resize(load.keys.size());
   job->crcs.resize(load.keys.size());
+  job->durable.resize(load.keys.size());
   job->path.reserve(load.keys.size());
   job->held.reserve(load.keys.size() * cache_.classes().count());
   PerClass<size_t> next{};
@@ -207,8 +209,8 @@ size_t Loading::AttachRun(LoadJob& job, size_t first, size_t count) {
       for (size_t i = first + begin; i < first + end; ++i) {
         const auto sealed = std::span(load.wanted[i]).first(cache_.classes().group_count());
         if (std::ranges::none_of(sealed, [](bool wanted) { return wanted; })) continue;
-        NoteLoaded(state, job.path[i], /*twins=*/false);
-        Offer(state, job.path[i]);  // its twins may have to be written still
+        NoteLoaded(state, job.path[i], /*twins=*/false, job.durable[i].sealed);
+        Offer(state, job.path[i]);  // it, or its twins, may have to be written still
         ++state.counters.loaded_total;
       }
     });
@@ -253,7 +255,9 @@ void Loading::AttachTwins(LoadJob& job) {
       for (size_t i = begin; i < end; ++i) {
         const SlotId slot = slots[0][i];
         if (slot.is_none() || state.directory.InSlot(slot) != blocks[i]) continue;
-        NoteLoaded(state, blocks[i], /*twins=*/true);
+        const size_t entry = hit - count + i - plan.path.size();
+        NoteLoaded(state, blocks[i], /*twins=*/true, job.durable[entry].twins);
+        Offer(state, blocks[i]);
       }
     });
   });

@@ -236,6 +236,8 @@ void Loads::EndGet(const StoreCompletion& ended) {
   const bool came = ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed);
   if (came && get->entry >= get->load->computed) {
     ++counters_.loaded;
+    LoadJob::Durable& durable = get->load->job->durable[get->entry];
+    (get->twins ? durable.twins : durable.sealed) = ended.is_durable;
     get->in_slots = TakeIn(*get);
     if (get->in_slots != nullptr) {
       ++counters_.landing;
@@ -299,7 +301,8 @@ void Loads::EndLanding(Get& get) {
     LogWarn("load: {}; what did not come is computed", landed.error().message);
   }
   if (get.entry < load.computed) return GiveBack(load, get.entry);
-  const bool intact = landed && get.arrived == get.crcs;
+  const bool same = get.arrived == get.crcs || Planted(Canary::kTrustArrived);
+  const bool intact = landed && same;
   if (intact || get.entry >= load.end) return;
   if (landed && get.loan.number != 0) {
     store_.Return(std::exchange(get.loan, {}), /*damaged=*/true);

@@ -53,6 +53,8 @@ struct StoreCompletion {
   uint64_t tag = 0;
   StoreOutcome outcome = StoreOutcome::kOk;
   RecordMiss miss = RecordMiss::kNone;  // with kMiss
+  // Get, with kOk. False: the record is in memory alone, and is worth being Put again.
+  bool is_durable = true;
 
   bool operator==(const StoreCompletion&) const = default;
 };
@@ -182,7 +184,7 @@ class Store {
   /// From now on. Segments that a publisher has beyond its quota stay until it writes again.
   virtual void SetLimits(const PublisherLimits& limits) = 0;
 
-  /// The records of these keys are in use, as if they had been read; `out` says which there are.
+  /// The records of these keys are in use, as if they had been read; `out` says which are durable.
   virtual void Touch(std::span<const Digest> keys, std::span<Presence> out) = 0;
 
   /// Reads sections of records. `deadline_us` is a time of the store's clock; 0: none.

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "base/canary.h"
 #include "base/check.h"
 #include "base/wiped_vector.h"
 
@@ -168,6 +169,10 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
   return StoreOutcome::kOk;
 }
 
+bool WarmStore::IsLent(const Record& record) {
+  return record.loans > 0 && !Planted(Canary::kForgetLoan);
+}
+
 std::optional<WarmStore::Placed> WarmStore::TakePlace(const PublisherId& publisher,
                                                       uint64_t size_bytes) {
   const auto at = MakeRoom(publisher, size_bytes);
@@ -208,7 +213,7 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
   };
   for (auto record = records_.begin(); record != records_.end(); ++record) {
     if (own.usage.bytes - freed + bytes <= own.bytes_quota) break;
-    if (record->publisher == publisher && record->loans == 0) take(record);
+    if (record->publisher == publisher && !IsLent(*record)) take(record);
   }
   if (own.usage.bytes - freed + bytes > own.bytes_quota) return std::nullopt;
   const size_t for_quota = victims.size();
@@ -217,7 +222,7 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
   const auto take_next = [&]() QUIRE_REQUIRES(mutex_) {
     for (; next != records_.end(); ++next) {
       const auto chosen = victims.begin() + static_cast<ptrdiff_t>(for_quota);
-      if (next->loans > 0 || std::find(victims.begin(), chosen, next) != chosen) continue;
+      if (IsLent(*next) || std::find(victims.begin(), chosen, next) != chosen) continue;
       if (next->publisher != publisher) {
         const Publisher& other = publishers_[next->publisher];
         const uint64_t floor = below_ == nullptr ? other.bytes_floor : 0;
@@ -264,7 +269,7 @@ std::optional<uint64_t> WarmStore::MakeRoom(const PublisherId& publisher, uint64
 
 void WarmStore::Forget(Records::iterator record) {
   Unlist(record);
-  if (record->loans > 0) {
+  if (IsLent(*record)) {
     record->forgotten = true;
     forgotten_.splice(forgotten_.end(), records_, record);
     return;
@@ -327,7 +332,7 @@ void WarmStore::Touch(std::span<const Digest> keys, std::span<Presence> out) {
     const auto known = by_key_.find(keys[i]);
     if (known == by_key_.end()) continue;
     records_.splice(records_.end(), records_, known->second);
-    out[i] = Presence::kPresent;
+    if (below_ == nullptr) out[i] = Presence::kPresent;
   }
 }
 
@@ -335,20 +340,28 @@ void WarmStore::Get(std::span<const LoadRequest> loads, uint64_t deadline_us) {
   for (const LoadRequest& load : loads) {
     StoreCompletion completion{.tag = load.tag, .outcome = StoreOutcome::kAbsent};
     const uint64_t epoch = EpochOf(load.identity.publisher);
+    bool answered = false;
     {
       MutexLock lock(mutex_);
       const bool late = deadline_us != 0 && clock_.NowMicros() >= deadline_us;
       if (late) completion.outcome = StoreOutcome::kDeadline;
-      const bool answered = late || Answer(load, epoch, &completion);
-      if (answered || below_ == nullptr) {
+      answered = late || Answer(load, epoch, &completion) || below_ == nullptr;
+      if (answered) {
         ++alone_.loads[static_cast<size_t>(completion.outcome)];
         ++alone_.misses[static_cast<size_t>(completion.miss)];
-        done_.push_back(completion);
-        continue;
       }
     }
-    if (IsWhole(load)) below_loads_.push_back(load);
-    below_->Get({&load, 1}, deadline_us);
+    if (!answered) {
+      if (IsWhole(load)) below_loads_.push_back(load);
+      below_->Get({&load, 1}, deadline_us);
+      continue;
+    }
+    if (completion.outcome == StoreOutcome::kOk && below_ != nullptr) {
+      Presence presence = Presence::kUnknown;
+      below_->Find({&load.identity.key, 1}, {&presence, 1});
+      completion.is_durable = presence == Presence::kPresent;
+    }
+    done_.push_back(completion);
   }
 }
 

@@ -125,6 +125,7 @@ class WarmStore final : public Store {
   /// A place that does not count any more. Overwrites what lies in it, but for what another record
   /// will overwrite, which has [begin, end) from now on.
   void Clear(const Placed& place, uint64_t begin, uint64_t end) QUIRE_REQUIRES(mutex_);
+  static bool IsLent(const Record& record);
   static Placed PlaceOf(const Record& record) {
     return {.publisher = record.publisher, .at = record.at, .size_bytes = record.size_bytes};
   }

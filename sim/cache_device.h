@@ -1,0 +1,74 @@
+// A device below simulated caches, which is late, and a warm tier in the host's memory between it
+// and the disk.
+#ifndef QUIRE_SIM_CACHE_DEVICE_H_
+#define QUIRE_SIM_CACHE_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/prng.h"
+#include "cache/test_device.h"
+#include "quire/block_ops.h"
+#include "quire/cache.h"
+#include "quire/env.h"
+#include "tier/warm.h"
+
+namespace quire::sim {
+
+/// The host's memory of a warm tier, in which bits flip.
+class RottingMemory final : public HostAllocator {
+ public:
+  std::string_view name() const override { return "rotting"; }
+  bool pinned() const override { return false; }
+  Result<std::byte*> Allocate(uint64_t bytes) override {
+    Result<std::byte*> memory = PlainHostAllocator().Allocate(bytes);
+    if (memory) bytes_ = {*memory, bytes};
+    return memory;
+  }
+  void Free(std::byte* memory, uint64_t bytes) override {
+    PlainHostAllocator().Free(memory, bytes);
+    bytes_ = {};
+  }
+  void Rot(Prng& prng) {
+    if (bytes_.empty()) return;
+    const uint64_t bit = prng.NextBelow(8 * bytes_.size());
+    bytes_[bit / 8] ^= static_cast<std::byte>(1U << bit % 8);
+  }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+/// Lifetime: must outlive the caches and stores on it
+class CacheDevice {
+ public:
+  explicit CacheDevice(uint64_t seed) : prng_(seed), ops_(memory_, seed) {}
+
+  void Choose(CacheOptions& options) {
+    options.memory = &memory_;
+    options.ops = &ops_;
+  }
+  /// `cold` behind a warm tier of a few blocks.
+  std::unique_ptr<tier::Store> InFrontOf(std::unique_ptr<tier::Store> cold, const Clock& clock) {
+    const uint64_t bytes_cap = (uint64_t{20} << 10) * (1 + prng_.NextBelow(40));
+    return std::make_unique<tier::WarmStore>(
+        tier::WarmOptions{.bytes_cap = bytes_cap, .allocator = &host_}, clock, std::move(cold));
+  }
+  /// Now and then a bit of the warm tier flips.
+  void Act() {
+    if (prng_.NextChance(10)) host_.Rot(prng_);
+  }
+
+ private:
+  Prng prng_;
+  RottingMemory host_;
+  cache::ProtectedMemory memory_;
+  cache::DelayedOps ops_;
+};
+
+}  // namespace quire::sim
+
+#endif  // QUIRE_SIM_CACHE_DEVICE_H_
