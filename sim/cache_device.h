@@ -57,9 +57,10 @@ class CacheDevice {
     return std::make_unique<tier::WarmStore>(
         tier::WarmOptions{.bytes_cap = bytes_cap, .allocator = &host_}, clock, std::move(cold));
   }
-  /// Now and then a bit of the warm tier flips.
+  /// Now and then some bits of the warm tier flip.
   void Act() {
-    if (prng_.NextChance(10)) host_.Rot(prng_);
+    if (!prng_.NextChance(3)) return;
+    for (uint64_t bits = 1 + prng_.NextBelow(8); bits > 0; --bits) host_.Rot(prng_);
   }
 
  private:
