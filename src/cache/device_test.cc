@@ -230,6 +230,38 @@ TEST(CacheOnDevice, DamageInTheWarmTierIsMendedFromTheDisk) {
   }
 }
 
+// The disk refused what the warm tier has: when it comes back into memory it is written again.
+TEST(CacheOnDevice, WhatOnlyTheWarmTierHasIsWrittenWhenItIsLoaded) {
+  for (const bool on_host : {false, true}) {
+    ManualClock clock;
+    FaultyFiles files{{.seed = 1}, clock};
+    const tier::ColdOptions options{.directory = "store",
+                                    .bytes_cap = 16 << 20,
+                                    .staging_bytes = 2 << 20,
+                                    .chunk_bytes = 64 << 10};
+    const auto prompt = SomeTokens(12 * kBlock + 3, 1);
+    {
+      OnDevice on(1, Codec::kF16, Must(tier::ColdStore::Open(options, files, clock)), clock);
+      CacheOptions at_host = on.cache->options();
+      at_host.memory = nullptr;
+      at_host.ops = nullptr;
+      if (on_host) on.cache = Must(Cache::Create(at_host));
+      files.set_rates({.write_error = 1});
+      Must(on.model.Feed(*Must(on.cache->Open(on.Acquire(prompt), {})), prompt));
+      EXPECT_FALSE(on.store->Flush().has_value());
+      EXPECT_EQ(on.warm->warm_stats().records, 12u);
+      files.set_rates({});
+      clock.Advance(60'000'000);
+      on.EvictAll();
+      EXPECT_EQ(Must(on.cache->Load(on.Acquire(prompt), {})).Take().resident_tokens(),
+                12u * kBlock);
+      Must(on.store->Flush());
+    }
+    OnDevice after(1, Codec::kF16, Must(tier::ColdStore::Open(options, files, clock)), clock);
+    EXPECT_EQ(after.Acquire(prompt).loadable_tokens(), 12u * kBlock);
+  }
+}
+
 // The device fails at each of its operations in turn.
 TEST(CacheOnDevice, AFailedDeviceIsHeard) {
   uint64_t publications = 0;

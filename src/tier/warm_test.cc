@@ -279,6 +279,27 @@ TEST_F(WarmTest, WhatAPutCompletesWithIsTheStoresBelow) {
   EXPECT_EQ(LoadWarm(Record(1)).outcome, kOk) << "and still in memory";
 }
 
+// What the disk refused is in memory, and whoever loads or uses it hears that it is not durable.
+TEST_F(WarmTest, WhatMemoryAloneHasIsNotCalledDurable) {
+  OpenInFront(4);
+  files_->set_rates({.write_error = 1});
+  ASSERT_EQ(PutWarm(Record(1)), kIo);
+  files_->set_rates({});
+  Presence presence = Presence::kUnknown;
+  const auto touch = [&] { warm_->Touch({&Record(1).identity().key, 1}, {&presence, 1}); };
+  EXPECT_EQ(LoadWarm(Record(1)), (StoreCompletion{.tag = 1, .is_durable = false}));
+  touch();
+  EXPECT_EQ(presence, Presence::kAbsent);
+  while (PutWarm(Record(1)) != kOk) clock_.Advance(1'000'000);
+  EXPECT_EQ(LoadWarm(Record(1)), (StoreCompletion{.tag = 1, .is_durable = true}));
+  touch();
+  EXPECT_EQ(presence, Presence::kPresent);
+  OpenAlone(4);
+  ASSERT_EQ(PutWarm(Record(1)), kOk);
+  EXPECT_EQ(LoadWarm(Record(1)), (StoreCompletion{.tag = 1, .is_durable = true}))
+      << "for as long as it lives";
+}
+
 TEST_F(WarmTest, ErasingReachesBothAndARestartFindsNothing) {
   OpenInFront(4);
   ASSERT_EQ(PutWarm(Record(1, "a")), kOk);
