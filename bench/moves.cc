@@ -99,19 +99,20 @@ class NoOps final : public BlockOps {
   }
   void Zero(std::byte*, const SlotPieces&) override {}
   void Copy(const std::byte*, std::byte*, const SlotPieces&) override {}
-  void CopyOut(const std::byte*, const SlotPieces&, std::span<const SlotPart> parts) override {
-    Sum(parts);
+  void CopyOut(const std::byte*, const SlotPieces&,
+               std::span<const SlotSection> sections) override {
+    Sum(sections);
   }
-  void CopyIn(std::span<const SlotPart> parts, const SlotPieces&, std::byte*) override {
-    Sum(parts);
+  void CopyIn(std::span<const SlotSection> sections, const SlotPieces&, std::byte*) override {
+    Sum(sections);
   }
   void ReadRows(const StreamLayout&, const std::byte*, TokensInBlock, float*, int64_t) override {}
   std::unique_ptr<Fence> Record() override { return nullptr; }
 
  private:
-  void Sum(std::span<const SlotPart> parts) {
-    for (const SlotPart& part : parts) {
-      if (part.crc != nullptr) *part.crc = OfZeros(part.bytes);
+  void Sum(std::span<const SlotSection> sections) {
+    for (const SlotSection& section : sections) {
+      if (section.crc != nullptr) *section.crc = OfZeros(section.bytes);
     }
   }
   uint32_t OfZeros(uint64_t bytes) {

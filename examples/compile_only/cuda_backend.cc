@@ -28,9 +28,9 @@ struct Driver {
   void (*checksum)(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc, void* on);
   void (*zero)(std::byte* slot, const SlotPieces& pieces, void* on);
   void (*copy)(const std::byte* from, std::byte* to, const SlotPieces& pieces, void* on);
-  void (*copy_out)(const std::byte* slot, const SlotPieces& pieces, std::span<const SlotPart> parts,
-                   void* on);
-  void (*copy_in)(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot,
+  void (*copy_out)(const std::byte* slot, const SlotPieces& pieces,
+                   std::span<const SlotSection> sections, void* on);
+  void (*copy_in)(std::span<const SlotSection> sections, const SlotPieces& pieces, std::byte* slot,
                   void* on);
   void (*read_rows)(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                     int64_t out_head_stride, void* on);
@@ -112,13 +112,14 @@ class CudaBlockOps final : public BlockOps {
   void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) override {
     driver_.copy(from, to, pieces, stream_);
   }
-  // With the checksums of the parts whose `crc` is not null.
+  // With the checksums of the sections whose `crc` is not null.
   void CopyOut(const std::byte* slot, const SlotPieces& pieces,
-               std::span<const SlotPart> parts) override {
-    driver_.copy_out(slot, pieces, parts, stream_);
+               std::span<const SlotSection> sections) override {
+    driver_.copy_out(slot, pieces, sections, stream_);
   }
-  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
-    driver_.copy_in(parts, pieces, slot, stream_);
+  void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
+              std::byte* slot) override {
+    driver_.copy_in(sections, pieces, slot, stream_);
   }
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
                 int64_t out_head_stride) override {

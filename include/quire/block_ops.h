@@ -23,7 +23,7 @@ struct SlotPieces {
 };
 
 /// Consecutive bytes of a slot, where the host has them, and where their CRC32C is wanted.
-struct SlotPart {
+struct SlotSection {
   std::byte* host = nullptr;  // CopyIn does not write it
   uint64_t bytes = 0;
   uint32_t* crc = nullptr;  // null: nobody wants it
@@ -102,11 +102,11 @@ class BlockOps {
   /// Copies all pieces to another slot.
   virtual void Copy(const std::byte* from, std::byte* to, const SlotPieces& pieces) = 0;
   /// All pieces, one after the other, to and from the host's memory, beside other operations. The
-  /// parts are all bytes of the slot in their order; a slot of several pieces is one part. What
-  /// *crc gets is the checksum of the bytes in the slot: before CopyOut, after CopyIn.
+  /// sections are all bytes of the slot in their order; a slot of several pieces is one section.
+  /// What *crc gets is the checksum of the bytes in the slot: before CopyOut, after CopyIn.
   virtual void CopyOut(const std::byte* slot, const SlotPieces& pieces,
-                       std::span<const SlotPart> parts) = 0;
-  virtual void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces,
+                       std::span<const SlotSection> sections) = 0;
+  virtual void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
                       std::byte* slot) = 0;
   /// Tokens `at` of one stream, open or sealed, widened to f32.
   ///
@@ -116,8 +116,8 @@ class BlockOps {
 
   /// Done when all operations enqueued so far are; it says nothing of copies. Null: they are done.
   virtual std::unique_ptr<Fence> Record() = 0;
-  /// Done when all copies that way enqueued so far are, with their checksums. Null: they are done. Operations that do not
-  /// run apart from each other need no other fence than Record's.
+  /// Done when all copies that way enqueued so far are, with their checksums. Null: they are done.
+  /// Operations that do not run apart from each other need no other fence than Record's.
   virtual std::unique_ptr<Fence> RecordCopies(CopyWay way) {
     (void)way;
     return Record();
@@ -131,12 +131,12 @@ class BlockOps {
 
   /// Copies of a slot to and from one run of the host's memory. Shape: host [count * bytes]
   void CopyOut(const std::byte* slot, const SlotPieces& pieces, std::byte* host) {
-    const SlotPart all = {.host = host, .bytes = pieces.count * pieces.bytes};
+    const SlotSection all = {.host = host, .bytes = pieces.count * pieces.bytes};
     CopyOut(slot, pieces, {&all, 1});
   }
   void CopyIn(const std::byte* host, const SlotPieces& pieces, std::byte* slot) {
-    const SlotPart all = {.host = const_cast<std::byte*>(host),  // it is only read
-                          .bytes = pieces.count * pieces.bytes};
+    const SlotSection all = {.host = const_cast<std::byte*>(host),  // it is only read
+                             .bytes = pieces.count * pieces.bytes};
     CopyIn({&all, 1}, pieces, slot);
   }
 

@@ -136,14 +136,14 @@ void CopySections(const LockedState& cache, const PerClass<SlotId>& slots, bool 
   for (size_t i = 0; i < count; ++i) {
     sections.bytes.push_back(payload.subspan(layout.offset(i), layout.sections()[i].bytes));
   }
-  std::vector<SlotPart> parts;
+  std::vector<SlotSection> of_slot;
   for (uint32_t c = 0; c < cache.classes().count(); ++c) {
     if (slots[c].is_none()) continue;
     const auto [first, sections_of_slot] = cache.shapes().sections(c);
-    parts.clear();
+    of_slot.clear();
     cache.shapes().CutPayload(c, payload.data(),
-                              std::span(sections.crcs).subspan(first, sections_of_slot), parts);
-    cache.slots().CopyOut(slots[c], parts);
+                              std::span(sections.crcs).subspan(first, sections_of_slot), of_slot);
+    cache.slots().CopyOut(slots[c], of_slot);
   }
 }
 

@@ -45,13 +45,14 @@ class PinnedOps final : public BlockOps {
     ops_.Copy(from, to, pieces);
   }
   void CopyOut(const std::byte* slot, const SlotPieces& pieces,
-               std::span<const SlotPart> parts) override {
-    ops_.CopyOut(slot, pieces, parts);
+               std::span<const SlotSection> sections) override {
+    ops_.CopyOut(slot, pieces, sections);
   }
-  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
-    if (copies_in_++ != bad_copy) return ops_.CopyIn(parts, pieces, slot);
-    std::vector<SlotPart> bad(parts.begin(), parts.end());
-    wrong.assign(parts[0].host, parts[0].host + parts[0].bytes);
+  void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
+              std::byte* slot) override {
+    if (copies_in_++ != bad_copy) return ops_.CopyIn(sections, pieces, slot);
+    std::vector<SlotSection> bad(sections.begin(), sections.end());
+    wrong.assign(sections[0].host, sections[0].host + sections[0].bytes);
     wrong.back() ^= std::byte{64};
     bad[0].host = wrong.data();
     ops_.CopyIn(bad, pieces, slot);

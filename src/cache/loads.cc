@@ -52,9 +52,9 @@ struct Loads::Get {
   std::optional<uint32_t> chunk{};  // of it
   tier::Store* store = nullptr;
   tier::Loan loan{};
-  std::vector<SlotPart> parts{};      // of one slot after the other
-  std::vector<uint32_t> arrived{};    // checksums of the sections as they are in the slots
-  std::unique_ptr<Fence> in_slots{};  // when all that is there
+  std::vector<SlotSection> sections{};  // of one slot after the other
+  std::vector<uint32_t> arrived{};      // checksums of the sections as they are in the slots
+  std::unique_ptr<Fence> in_slots{};    // when all that is there
 };
 
 /// A job under way.
@@ -221,7 +221,7 @@ void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
   if (!reachable) {
     request.loan = &get->loan;
     get->arrived.resize(get->out.size());
-    get->parts.reserve(get->out.size());
+    get->sections.reserve(get->out.size());
   }
   landing_.reserve(landing_.size() + gets_.size() + 1);
   gets_[tag] = std::move(get);
@@ -268,9 +268,10 @@ std::unique_ptr<Fence> Loads::TakeIn(Get& get) {
     const uint32_t count = cache.shapes().sections(c).count;
     job.crcs[get.entry][c] = cache.shapes().Join(c, std::span(get.crcs).subspan(done, count));
     if (payload != nullptr) {
-      get.parts.clear();
-      cache.shapes().CutPayload(c, payload, std::span(get.arrived).subspan(done, count), get.parts);
-      cache.slots().CopyIn(get.parts, slot);
+      get.sections.clear();
+      cache.shapes().CutPayload(c, payload, std::span(get.arrived).subspan(done, count),
+                                get.sections);
+      cache.slots().CopyIn(get.sections, slot);
     }
     done += count;
   }

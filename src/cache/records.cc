@@ -85,7 +85,7 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
 }
 
 void RecordShapes::CutPayload(uint32_t slot_class, std::byte* payload, std::span<uint32_t> crcs,
-                              std::vector<SlotPart>& out) const {
+                              std::vector<SlotSection>& out) const {
   const auto [first, count] = ranges_[slot_class];
   const tier::RecordLayout& layout = record(slot_class >= group_count_);
   for (uint32_t i = 0; i < count; ++i) {

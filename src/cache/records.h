@@ -58,7 +58,7 @@ class RecordShapes {
   /// Appends the sections of a slot as they lie in a payload. Their checksums go to `crcs`.
   /// Shape: payload [payload_bytes], crcs [sections(slot_class).count]
   void CutPayload(uint32_t slot_class, std::byte* payload, std::span<uint32_t> crcs,
-                  std::vector<SlotPart>& out) const;
+                  std::vector<SlotSection>& out) const;
   /// The checksum of a slot from those of its sections. Shape: crcs [sections(slot_class).count]
   uint32_t Join(uint32_t slot_class, std::span<const uint32_t> crcs) const;
 

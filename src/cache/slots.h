@@ -60,12 +60,12 @@ class Slots {
   void CopyIn(const std::byte* host, SlotId slot) const {
     ops_.CopyIn(host, PiecesOf(slot), data(slot));
   }
-  /// The same in parts, with their checksums (BlockOps).
-  void CopyOut(SlotId slot, std::span<const SlotPart> parts) const {
-    ops_.CopyOut(data(slot), PiecesOf(slot), parts);
+  /// The same in sections, with their checksums (BlockOps).
+  void CopyOut(SlotId slot, std::span<const SlotSection> sections) const {
+    ops_.CopyOut(data(slot), PiecesOf(slot), sections);
   }
-  void CopyIn(std::span<const SlotPart> parts, SlotId slot) const {
-    ops_.CopyIn(parts, PiecesOf(slot), data(slot));
+  void CopyIn(std::span<const SlotSection> sections, SlotId slot) const {
+    ops_.CopyIn(sections, PiecesOf(slot), data(slot));
   }
   /// The arena of a class as kernels see it; the sequences are the caller's.
   BlockTable ArenaOf(uint32_t slot_class) const {

@@ -181,15 +181,16 @@ class DelayedOps final : public BlockOps {
         [this, from, to, pieces] { host_.Copy(memory_.Window(from), memory_.Window(to), pieces); });
   }
   void CopyOut(const std::byte* slot, const SlotPieces& pieces,
-               std::span<const SlotPart> parts) override {
+               std::span<const SlotSection> sections) override {
     streams_.Order(kOperations, kOut);
-    EnqueueCopy(parts, kOut, [this, slot, pieces](std::span<const SlotPart> kept) {
+    EnqueueCopy(sections, kOut, [this, slot, pieces](std::span<const SlotSection> kept) {
       host_.CopyOut(memory_.Window(slot), pieces, kept);
     });
   }
-  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
+  void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
+              std::byte* slot) override {
     streams_.Order(kOperations, kIn);
-    EnqueueCopy(parts, kIn, [this, pieces, slot](std::span<const SlotPart> kept) {
+    EnqueueCopy(sections, kIn, [this, pieces, slot](std::span<const SlotSection> kept) {
       host_.CopyIn(kept, pieces, memory_.Window(slot));
     });
   }
@@ -224,13 +225,13 @@ class DelayedOps final : public BlockOps {
   }
   // Parts need not outlive the call.
   template <typename Copying>
-  void EnqueueCopy(std::span<const SlotPart> parts, uint32_t stream, Copying copy) {
-    std::vector<SlotPart> kept;
+  void EnqueueCopy(std::span<const SlotSection> sections, uint32_t stream, Copying copy) {
+    std::vector<SlotSection> kept;
     try {
-      kept.assign(parts.begin(), parts.end());
+      kept.assign(sections.begin(), sections.end());
     } catch (const std::bad_alloc&) {
       streams_.RunAll();
-      return copy(parts);
+      return copy(sections);
     }
     Enqueue([copy, kept = std::move(kept)] { copy(kept); }, stream);
   }

@@ -17,13 +17,13 @@ uint32_t SumOf(const std::byte* slot, const SlotPieces& pieces) {
   return sum;
 }
 
-/// f(address, pieces, part) for every part of a slot.
+/// f(address, pieces, section) for every section of a slot.
 template <typename Byte, typename F>
-void ForEachPart(Byte* slot, const SlotPieces& pieces, std::span<const SlotPart> parts,
-                 const F& f) {
-  for (const SlotPart& part : parts) {
-    f(slot, parts.size() == 1 ? pieces : SlotPieces{.bytes = part.bytes}, part);
-    slot += part.bytes;
+void ForEachSection(Byte* slot, const SlotPieces& pieces, std::span<const SlotSection> sections,
+                    const F& f) {
+  for (const SlotSection& section : sections) {
+    f(slot, sections.size() == 1 ? pieces : SlotPieces{.bytes = section.bytes}, section);
+    slot += section.bytes;
   }
 }
 
@@ -57,23 +57,26 @@ class HostOps final : public BlockOps {
   }
 
   void CopyOut(const std::byte* slot, const SlotPieces& pieces,
-               std::span<const SlotPart> parts) override {
-    ForEachPart(slot, pieces, parts,
-                [](const std::byte* from, const SlotPieces& of, const SlotPart& part) {
-                  for (uint32_t i = 0; i < of.count; ++i) {
-                    std::memcpy(part.host + i * of.bytes, from + i * of.stride_bytes, of.bytes);
-                  }
-                  if (part.crc != nullptr) *part.crc = SumOf(from, of);
-                });
+               std::span<const SlotSection> sections) override {
+    ForEachSection(slot, pieces, sections,
+                   [](const std::byte* from, const SlotPieces& of, const SlotSection& section) {
+                     for (uint32_t i = 0; i < of.count; ++i) {
+                       std::memcpy(section.host + i * of.bytes, from + i * of.stride_bytes,
+                                   of.bytes);
+                     }
+                     if (section.crc != nullptr) *section.crc = SumOf(from, of);
+                   });
   }
 
-  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
-    ForEachPart(slot, pieces, parts, [](std::byte* to, const SlotPieces& of, const SlotPart& part) {
-      for (uint32_t i = 0; i < of.count; ++i) {
-        std::memcpy(to + i * of.stride_bytes, part.host + i * of.bytes, of.bytes);
-      }
-      if (part.crc != nullptr) *part.crc = SumOf(to, of);
-    });
+  void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
+              std::byte* slot) override {
+    ForEachSection(slot, pieces, sections,
+                   [](std::byte* to, const SlotPieces& of, const SlotSection& section) {
+                     for (uint32_t i = 0; i < of.count; ++i) {
+                       std::memcpy(to + i * of.stride_bytes, section.host + i * of.bytes, of.bytes);
+                     }
+                     if (section.crc != nullptr) *section.crc = SumOf(to, of);
+                   });
   }
 
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,

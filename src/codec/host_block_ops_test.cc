@@ -48,14 +48,14 @@ TEST(HostBlockOps, CopiesPiecesOutOneAfterTheOtherAndBack) {
 }
 
 // Of what is in the slot, so that bytes which changed on their way show.
-TEST(HostBlockOps, CopiesPartsToWhereTheyBelongWithTheirChecksums) {
+TEST(HostBlockOps, CopiesSectionsToWhereTheyBelongWithTheirChecksums) {
   const std::vector<std::byte> slot = SomeBytes();
   std::vector<std::byte> host(400, std::byte{255});
   std::vector<uint32_t> crcs(2);
-  const SlotPart parts[] = {{.host = &host[250], .bytes = 100, .crc = &crcs[0]},
-                            {.host = &host[10], .bytes = 70},
-                            {.host = &host[80], .bytes = 130, .crc = &crcs[1]}};
-  HostBlockOps().CopyOut(slot.data(), {.bytes = 300}, parts);
+  const SlotSection sections[] = {{.host = &host[250], .bytes = 100, .crc = &crcs[0]},
+                                  {.host = &host[10], .bytes = 70},
+                                  {.host = &host[80], .bytes = 130, .crc = &crcs[1]}};
+  HostBlockOps().CopyOut(slot.data(), {.bytes = 300}, sections);
   for (size_t i = 0; i < 300; ++i) {
     EXPECT_EQ(host[i < 100 ? 250 + i : i - 90], slot[i]) << i;
   }
@@ -63,13 +63,13 @@ TEST(HostBlockOps, CopiesPartsToWhereTheyBelongWithTheirChecksums) {
   EXPECT_EQ(crcs[1], Crc32c(std::span(slot).subspan(170)));
   std::vector<std::byte> back(300);
   host[260] = std::byte{0};
-  HostBlockOps().CopyIn(parts, {.bytes = 300}, back.data());
+  HostBlockOps().CopyIn(sections, {.bytes = 300}, back.data());
   EXPECT_EQ(back[10], std::byte{0});
   back[10] = slot[10];
   EXPECT_EQ(back, slot);
   EXPECT_NE(crcs[0], Crc32c(std::span(slot).first(100)));
   EXPECT_EQ(crcs[1], Crc32c(std::span(slot).subspan(170)));
-  const SlotPart all = {.host = host.data(), .bytes = 120, .crc = &crcs[0]};
+  const SlotSection all = {.host = host.data(), .bytes = 120, .crc = &crcs[0]};
   HostBlockOps().CopyOut(slot.data(), kPieces, {&all, 1});
   EXPECT_EQ(crcs[0], Crc32c(std::span(host).first(120)));
 }

@@ -65,30 +65,31 @@ class Checksums {
   Checksums(Device& device, Stream stream, std::byte* words)
       : device_(device), stream_(stream), words_(words), sums_(device), wanted_(kSums) {}
 
-  Result<void> Reserve() { return sums_.Reserve(kChecksumParts * sizeof(uint32_t)); }
+  Result<void> Reserve() { return sums_.Reserve(kChecksumSections * sizeof(uint32_t)); }
 
-  /// Of those parts of a slot that somebody wants one of.
-  void Take(const std::byte* slot, const SlotPieces& pieces, std::span<const SlotPart> parts) {
+  /// Of those sections of a slot that somebody wants one of.
+  void Take(const std::byte* slot, const SlotPieces& pieces,
+            std::span<const SlotSection> sections) {
     ChecksumArgs args{.slot = slot,
                       .count = pieces.count,
                       .bytes = pieces.bytes,
                       .stride_bytes = pieces.stride_bytes,
                       .sums = sums_.as<uint32_t>()};
     uint64_t end = 0;
-    for (const SlotPart& part : parts) {
+    for (const SlotSection& section : sections) {
       const uint64_t begin = end;
-      end += part.bytes;
+      end += section.bytes;
       // The words of a launch follow one another.
-      const bool ends = args.parts == kChecksumParts || (taken_ + args.parts) % kSums == 0;
-      if (ends || part.crc == nullptr) Launch(args);
-      if (part.crc == nullptr) continue;
-      if (taken_ + args.parts - delivered_ == kSums) {
+      const bool ends = args.sections == kChecksumSections || (taken_ + args.sections) % kSums == 0;
+      if (ends || section.crc == nullptr) Launch(args);
+      if (section.crc == nullptr) continue;
+      if (taken_ + args.sections - delivered_ == kSums) {
         static_cast<void>(device_.Synchronize(stream_));  // whoever asks for so many waits here
         DeliverUpTo(taken_);
       }
-      if (args.parts == 0) args.begin = begin;
-      wanted_[(taken_ + args.parts) % kSums] = {.crc = part.crc, .bytes = part.bytes};
-      args.ends[args.parts++] = end;
+      if (args.sections == 0) args.begin = begin;
+      wanted_[(taken_ + args.sections) % kSums] = {.crc = section.crc, .bytes = section.bytes};
+      args.ends[args.sections++] = end;
     }
     Launch(args);
   }
@@ -115,13 +116,13 @@ class Checksums {
   std::byte* WordOf(uint64_t number) const { return words_ + number % kSums * sizeof(uint32_t); }
 
   void Launch(ChecksumArgs& args) {
-    if (args.parts == 0) return;
-    const uint64_t bytes = args.parts * sizeof(uint32_t);
+    if (args.sections == 0) return;
+    const uint64_t bytes = args.sections * sizeof(uint32_t);
     device_.Zero(args.sums, {.bytes = bytes}, stream_);
     device_.Launch(args, stream_);
     device_.Copy(args.sums, WordOf(taken_), {.bytes = bytes}, stream_);
-    taken_ += args.parts;
-    args.parts = 0;
+    taken_ += args.sections;
+    args.sections = 0;
   }
 
   Device& device_;
@@ -221,7 +222,7 @@ class DeviceBlockOps final : public BlockOps {
   }
 
   void Checksum(const std::byte* slot, const SlotPieces& pieces, uint32_t* crc) override {
-    const SlotPart all = {.bytes = pieces.count * pieces.bytes, .crc = crc};
+    const SlotSection all = {.bytes = pieces.count * pieces.bytes, .crc = crc};
     MutexLock lock(mutex_);
     sums_.Take(slot, pieces, {&all, 1});
   }
@@ -237,25 +238,27 @@ class DeviceBlockOps final : public BlockOps {
   }
   // Checksums are taken beside the copies: a link is not kept waiting for them.
   void CopyOut(const std::byte* slot, const SlotPieces& pieces,
-               std::span<const SlotPart> parts) override {
+               std::span<const SlotSection> sections) override {
     device_.Order(Stream::kCompute, Stream::kOut);
-    ForEachRun(pieces, parts, [&](std::byte* host, uint64_t offset, const SlotPieces& run) {
+    ForEachRun(pieces, sections, [&](std::byte* host, uint64_t offset, const SlotPieces& run) {
       device_.Copy(slot + offset, host, ShapeOf(run, run.stride_bytes, run.bytes), Stream::kOut);
     });
-    if (NobodyWantsSums(parts)) return;
+    if (NobodyWantsSums(sections)) return;
     MutexLock lock(mutex_);
     device_.Order(Stream::kCompute, Stream::kOutSums);
-    sums_out_.Take(slot, pieces, parts);
+    sums_out_.Take(slot, pieces, sections);
   }
-  void CopyIn(std::span<const SlotPart> parts, const SlotPieces& pieces, std::byte* slot) override {
+  void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
+              std::byte* slot) override {
     device_.Order(Stream::kCompute, Stream::kIn);
-    ForEachRun(pieces, parts, [&](const std::byte* host, uint64_t offset, const SlotPieces& run) {
-      device_.Copy(host, slot + offset, ShapeOf(run, run.bytes, run.stride_bytes), Stream::kIn);
-    });
-    if (NobodyWantsSums(parts)) return;
+    ForEachRun(
+        pieces, sections, [&](const std::byte* host, uint64_t offset, const SlotPieces& run) {
+          device_.Copy(host, slot + offset, ShapeOf(run, run.bytes, run.stride_bytes), Stream::kIn);
+        });
+    if (NobodyWantsSums(sections)) return;
     MutexLock lock(mutex_);
     device_.Order(Stream::kIn, Stream::kInSums);
-    sums_in_.Take(slot, pieces, parts);
+    sums_in_.Take(slot, pieces, sections);
   }
 
   void ReadRows(const StreamLayout& stream, const std::byte* slot, TokensInBlock at, float* out,
@@ -357,20 +360,23 @@ class DeviceBlockOps final : public BlockOps {
     return nullptr;
   }
 
-  static bool NobodyWantsSums(std::span<const SlotPart> parts) {
-    return std::ranges::all_of(parts, [](const SlotPart& part) { return part.crc == nullptr; });
+  static bool NobodyWantsSums(std::span<const SlotSection> sections) {
+    return std::ranges::all_of(sections,
+                               [](const SlotSection& section) { return section.crc == nullptr; });
   }
 
-  /// f(host, offset in the slot, pieces) for what one copy moves: parts that follow one another on
-  /// the host, too, go together.
+  /// f(host, offset in the slot, pieces) for what one copy moves: sections that follow one another
+  /// on the host, too, go together.
   template <typename F>
-  static void ForEachRun(const SlotPieces& pieces, std::span<const SlotPart> parts, const F& f) {
-    if (parts.size() == 1) return f(parts[0].host, 0, pieces);
+  static void ForEachRun(const SlotPieces& pieces, std::span<const SlotSection> sections,
+                         const F& f) {
+    if (sections.size() == 1) return f(sections[0].host, 0, pieces);
     uint64_t offset = 0;
-    for (size_t i = 0; i < parts.size();) {
-      std::byte* const host = parts[i].host;
+    for (size_t i = 0; i < sections.size();) {
+      std::byte* const host = sections[i].host;
       uint64_t bytes = 0;
-      for (; i < parts.size() && parts[i].host == host + bytes; ++i) bytes += parts[i].bytes;
+      for (; i < sections.size() && sections[i].host == host + bytes; ++i)
+        bytes += sections[i].bytes;
       f(host, offset, {.bytes = bytes});
       offset += bytes;
     }

@@ -207,32 +207,32 @@ TEST_F(CudaBlockOps, ChecksumsAreCrc32c) {
   }
 }
 
-// More parts than one launch takes, of all lengths, some next to each other on the host and some
+// More sections than one launch takes, of all lengths, some next to each other on the host and some
 // not, and some whose checksums nobody wants.
-TEST_F(CudaBlockOps, CopiesPartsWithTheirChecksums) {
+TEST_F(CudaBlockOps, CopiesSectionsWithTheirChecksums) {
   Prng prng(11);
   for (int round = 0; round < 12; ++round) {
     const auto count = static_cast<uint32_t>(1 + prng.NextBelow(round % 4 == 0 ? 300 : 7));
     const uint64_t longest = round % 4 == 0 ? 90 : 40'000;
     const uint64_t unit = round % 3 == 0 ? 1 : 64;
-    std::vector<SlotPart> parts(count);
+    std::vector<SlotSection> sections(count);
     std::vector<uint32_t> want_crcs(count, 17);
     uint64_t bytes = 0;
     uint64_t host_bytes = 0;
-    for (SlotPart& part : parts) {
-      part.bytes = RoundUp(1 + prng.NextBelow(longest), unit);
-      bytes += part.bytes;
-      host_bytes += part.bytes + (prng.NextBelow(3) == 0 ? 64 : 0);
+    for (SlotSection& section : sections) {
+      section.bytes = RoundUp(1 + prng.NextBelow(longest), unit);
+      bytes += section.bytes;
+      host_bytes += section.bytes + (prng.NextBelow(3) == 0 ? 64 : 0);
     }
     std::vector<std::byte> slot = SomeBytes(bytes);
     std::vector<std::byte> want(host_bytes);
     std::vector<std::byte> got(host_bytes);
     std::vector<uint32_t> got_crcs(count, 17);
-    // The parts in another memory, with what is left over as gaps between some.
+    // The sections in another memory, with what is left over as gaps between some.
     const auto in = [&, seed = prng.Next64()](std::vector<std::byte>& host,
                                               std::vector<uint32_t>& crcs) {
       Prng gaps(seed);
-      std::vector<SlotPart> placed = parts;
+      std::vector<SlotSection> placed = sections;
       uint64_t left = host_bytes - bytes;
       std::byte* at = host.data();
       for (uint32_t i = 0; i < count; ++i) {
@@ -241,26 +241,26 @@ TEST_F(CudaBlockOps, CopiesPartsWithTheirChecksums) {
           left -= 64;
         }
         placed[i].host = at;
-        at += parts[i].bytes;
+        at += sections[i].bytes;
         if (gaps.NextBelow(8) != 0) placed[i].crc = &crcs[i];
       }
       return placed;
     };
-    const std::vector<SlotPart> want_parts = in(want, want_crcs);
-    const std::vector<SlotPart> got_parts = in(got, got_crcs);
-    host_.CopyOut(slot.data(), {.bytes = bytes}, want_parts);
+    const std::vector<SlotSection> want_sections = in(want, want_crcs);
+    const std::vector<SlotSection> got_sections = in(got, got_crcs);
+    host_.CopyOut(slot.data(), {.bytes = bytes}, want_sections);
     const std::vector<std::byte> before = slot;
     OnDevice(slot, [&](std::byte* there) {
-      ops_->CopyOut(there, {.bytes = bytes}, got_parts);
+      ops_->CopyOut(there, {.bytes = bytes}, got_sections);
       EXPECT_TRUE(ops_->SynchronizeCopies(CopyWay::kOut).has_value());
       EXPECT_EQ(got, want);
       EXPECT_EQ(got_crcs, want_crcs);
-      // A byte that is not what it was shows in the checksum of its part.
-      got_parts[count / 2].host[0] ^= std::byte{1};
-      ops_->CopyIn(got_parts, {.bytes = bytes}, there);
+      // A byte that is not what it was shows in the checksum of its section.
+      got_sections[count / 2].host[0] ^= std::byte{1};
+      ops_->CopyIn(got_sections, {.bytes = bytes}, there);
       EXPECT_TRUE(ops_->SynchronizeCopies(CopyWay::kIn).has_value());
     });
-    const bool wanted = got_parts[count / 2].crc != nullptr;
+    const bool wanted = got_sections[count / 2].crc != nullptr;
     EXPECT_EQ(got_crcs != want_crcs, wanted);
     got_crcs[count / 2] = want_crcs[count / 2];
     EXPECT_EQ(got_crcs, want_crcs);
@@ -399,7 +399,7 @@ TEST(LateBlockOps, ChecksumsOfCopiesComeWithTheirFence) {
     HostBlockOps().Checksum(sevens.data(), {.bytes = 64}, &want);
     uint32_t in_crc = 0;
     uint32_t out_crc = 0;
-    const SlotPart in = {.host = sevens.data(), .bytes = 64, .crc = &in_crc};
+    const SlotSection in = {.host = sevens.data(), .bytes = 64, .crc = &in_crc};
     late.ops->CopyIn({&in, 1}, {.bytes = 64}, slot);
     const auto fence = late.ops->RecordCopies(CopyWay::kIn);
     too_early += in_crc != 0 ? 1 : 0;
@@ -407,7 +407,7 @@ TEST(LateBlockOps, ChecksumsOfCopiesComeWithTheirFence) {
     EXPECT_EQ(in_crc, 0u) << "the fence of the other way";
     fence->Wait();
     EXPECT_EQ(in_crc, want);
-    const SlotPart to = {.host = out.data(), .bytes = 64, .crc = &out_crc};
+    const SlotSection to = {.host = out.data(), .bytes = 64, .crc = &out_crc};
     late.ops->CopyOut(slot, {.bytes = 64}, {&to, 1});
     EXPECT_TRUE(late.ops->SynchronizeCopies(CopyWay::kOut).has_value());
     EXPECT_EQ(out_crc, want);

@@ -43,21 +43,21 @@ struct EncodeArgs {
   std::byte* sealed_slot = nullptr;
 };
 
-/// Most parts that one launch takes the checksums of.
-inline constexpr uint32_t kChecksumParts = 64;
+/// Most sections that one launch takes the checksums of.
+inline constexpr uint32_t kChecksumSections = 64;
 
-/// CRC32C of consecutive parts of `count` pieces, one after the other: every block of threads adds
-/// (exclusive or) what its bytes count for to the sum of their part. ChecksumOf says what a sum
-/// that began as zero stands for.
+/// CRC32C of consecutive sections of `count` pieces, one after the other: every block of threads
+/// adds (exclusive or) what its bytes count for to the sum of their section. ChecksumOf says what a
+/// sum that began as zero stands for.
 struct ChecksumArgs {
   const std::byte* slot = nullptr;
   uint32_t count = 0;
   uint64_t bytes = 0;  // of a piece
   uint64_t stride_bytes = 0;
-  uint64_t begin = 0;  // of the first part, in the bytes of all pieces
-  uint32_t parts = 0;
-  uint64_t ends[kChecksumParts] = {};  // of each part
-  uint32_t* sums = nullptr;            // [parts]
+  uint64_t begin = 0;  // of the first section, in the bytes of all pieces
+  uint32_t sections = 0;
+  uint64_t ends[kChecksumSections] = {};  // of each section
+  uint32_t* sums = nullptr;               // [sections]
 };
 
 }  // namespace quire::cuda

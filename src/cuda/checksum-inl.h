@@ -1,7 +1,7 @@
 // CRC32C by many threads. A checksum is linear: that of all bytes is the exclusive or of the
 // threads' checksums, each moved on by the bytes that follow its own, and of the start's. Zeros
-// before a thread's bytes change nothing, so runs are counted from the end of a part: what follows
-// one is always a number of whole runs.
+// before a thread's bytes change nothing, so runs are counted from the end of a section: what
+// follows one is always a number of whole runs.
 #ifndef QUIRE_CUDA_CHECKSUM_INL_H_
 #define QUIRE_CUDA_CHECKSUM_INL_H_
 
@@ -42,7 +42,7 @@ constexpr uint32_t PolynomialAfter(uint64_t bytes) {
   return result;
 }
 
-/// The checksum of a part from its sum.
+/// The checksum of a section from its sum.
 constexpr uint32_t ChecksumOf(uint32_t sum, uint64_t bytes) {
   return sum ^ ~MultiplyPolynomials(PolynomialAfter(bytes), ~0u);
 }
@@ -53,9 +53,9 @@ inline constexpr uint64_t kChecksumBlockBytes = kChecksumRunBytes * kBlockThread
 constexpr uint32_t ChecksumBlocks(const ChecksumArgs& args) {
   uint64_t blocks = 0;
   uint64_t begin = args.begin;
-  for (uint32_t part = 0; part < args.parts; ++part) {
-    blocks += DivUp(args.ends[part] - begin, kChecksumBlockBytes);
-    begin = args.ends[part];
+  for (uint32_t section = 0; section < args.sections; ++section) {
+    blocks += DivUp(args.ends[section] - begin, kChecksumBlockBytes);
+    begin = args.ends[section];
   }
   return static_cast<uint32_t>(blocks);
 }
@@ -82,14 +82,14 @@ class ChecksumKernel {
     sum = Join(sum);
     if (self_.id() != 0) return;
     const uint32_t shift = PolynomialAfter(place.block * kChecksumBlockBytes);
-    Add(args_.sums + place.part, MultiplyPolynomials(shift, sum));
+    Add(args_.sums + place.section, MultiplyPolynomials(shift, sum));
   }
 
  private:
-  /// Which bytes of which part a block of threads has: the one with that number from the end.
+  /// Which bytes of which section a block of threads has: the one with that number from the end.
   struct Place {
-    uint32_t part = 0;
-    uint64_t begin = 0;  // of the part
+    uint32_t section = 0;
+    uint64_t begin = 0;  // of the section
     uint64_t end = 0;
     uint64_t block = 0;
   };
@@ -123,7 +123,7 @@ class ChecksumKernel {
       if (place.block < blocks) return place;
       place.block -= blocks;
       place.begin = place.end;
-      place.end = args_.ends[++place.part];
+      place.end = args_.ends[++place.section];
     }
   }
 

@@ -46,10 +46,10 @@ struct WarmStats {
 /// device, and is slow. Where records of several lengths leave no stretch for another one, a few
 /// more go than their bytes alone ask for.
 ///
-/// Records can be written into the arena by whoever has their bytes elsewhere, a device for one, and
-/// read there (Place, Get with a loan). Such memory counts as any record's; one that is lent is not
-/// made room with, and one that was erased meanwhile is overwritten when it comes back: Flush waits
-/// for that.
+/// Records can be written into the arena by whoever has their bytes elsewhere, a device for one,
+/// and read there (Place, Get with a loan). Such memory counts as any record's; one that is lent is
+/// not made room with, and one that was erased meanwhile is overwritten when it comes back: Flush
+/// waits for that.
 class WarmStore final : public Store {
  public:
   /// `below` may be null. Throws std::bad_alloc.
