@@ -99,19 +99,22 @@ class DeviceAttention final : public AttentionBackend {
     for (const Wave& wave : plan.waves) {
       QUIRE_ASSIGN(SplitsArgs args, Send(shape, plan, wave));
       args.states = states;
-      if (!wave.tiles.empty()) LaunchSplits(args, plan);
+      if (!wave.tiles.empty()) QUIRE_TRY(LaunchSplits(args, plan));
       device_.Launch({.value = shape.value, .vectors = vectors_, .states = states},
                      static_cast<uint32_t>(wave.vectors.size()));
     }
     return {};
   }
 
-  void LaunchSplits(const SplitsArgs& args, const AttendPlan& plan) {
+  Result<void> LaunchSplits(const SplitsArgs& args, const AttendPlan& plan) {
     if (options_.arithmetic == Arithmetic::kFma32) {
       device_.Launch(args, SplitsLaunch{.blocks = blocks_, .queries_max = plan.queries_max});
-    } else {
-      device_.Launch(ArgsOf(args, /*folds=*/false), MmaLaunch{.blocks = blocks_});
+      return {};
     }
+    MmaLaunch how{.blocks = blocks_};
+    QUIRE_ASSIGN(const MmaArgs mma, ArgsOf(args, how));
+    device_.Launch(mma, how);
+    return {};
   }
 
   Result<void> Fold(const AttentionShape& shape, std::span<const AttentionTask> tasks) {
@@ -121,19 +124,30 @@ class DeviceAttention final : public AttentionBackend {
     const uint32_t blocks = std::min(static_cast<uint32_t>(wave.tiles.size()), kFoldBlocks);
     QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
     QUIRE_ASSIGN(const SplitsArgs args, Send(shape, plan, wave));
-    MmaArgs folded = ArgsOf(args, /*folds=*/true);
+    MmaLaunch how{.blocks = blocks, .folds = true};
+    QUIRE_ASSIGN(MmaArgs folded, ArgsOf(args, how));
     folded.waiting = waiting_.as<float>();
     folded.blocks = blocks;
-    device_.Launch(folded, MmaLaunch{.blocks = blocks, .folds = true});
+    device_.Launch(folded, how);
     return {};
   }
 
-  MmaArgs ArgsOf(const SplitsArgs& splits, bool folds) const {
-    return {.splits = splits,
-            .shared = SharedOf(splits.shape, folds),
-            .key_mids = codec::HasMids(splits.shape.key.codec),
-            .value_mids = codec::HasMids(splits.shape.value.codec),
-            .one_form = one_form_};
+  /// Decides how K and V come into shared memory.
+  Result<MmaArgs> ArgsOf(const SplitsArgs& splits, MmaLaunch& how) {
+    const AttentionShape& shape = splits.shape;
+    how.staging = StagingOf(shape, splits.tables, how.folds,
+                            options_.bulk_copies && device_.has_bulk_copies());
+    MmaArgs args{.splits = splits,
+                 .shared = SharedOf(shape, how.folds, how.staging),
+                 .key_mids = codec::HasMids(shape.key.codec),
+                 .value_mids = codec::HasMids(shape.value.codec),
+                 .one_form = one_form_};
+    if (how.staging != Staging::kBulk) return args;
+    const auto arrays = BoxedArrays(shape, splits.tables);
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      QUIRE_ASSIGN(args.boxes[i], device_.MakeMap(arrays[i]));
+    }
+    return args;
   }
 
   /// Copies what a wave has; its vectors are at `vectors_` then.
