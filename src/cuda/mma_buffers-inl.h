@@ -20,8 +20,8 @@ class StageBuffers {
   static constexpr uint32_t kBuffers = BuffersOf(kStaging);
   static constexpr bool kBulk = kStaging == Staging::kBulk;
 
-  QUIRE_KERNEL StageBuffers(Thread& self, const Warp<Thread>& warp, const MmaArgs& mma)
-      : self_(self), warp_(warp), layout_(mma.shared), key_dim_(mma.splits.shape.key.dim) {}
+  QUIRE_KERNEL StageBuffers(Thread& self, const MmaArgs& mma)
+      : self_(self), warp_(self), layout_(mma.shared), key_dim_(mma.splits.shape.key.dim) {}
 
   /// Before the first stage; every thread syncs between the two.
   QUIRE_KERNEL void Open() {
@@ -139,7 +139,7 @@ class StageBuffers {
   }
 
   Thread& self_;
-  const Warp<Thread>& warp_;
+  const Warp<Thread> warp_;
   const MmaShared& layout_;
   const uint32_t key_dim_;
   uint32_t entered_ = 0;  // stages

@@ -34,7 +34,7 @@ class MmaSplits {
         args_(mma.splits),
         shape_(mma.splits.shape),
         layout_(mma.shared),
-        buffers_(self, warp_, mma) {}
+        buffers_(self, mma) {}
 
   QUIRE_KERNEL void Run() {
     buffers_.Open();
