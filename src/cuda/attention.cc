@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "attention/plan.h"
@@ -57,6 +58,7 @@ class DeviceAttention final : public AttentionBackend {
     QUIRE_TRY(CopyTables(tables));
     if (options_.arithmetic == Arithmetic::kFma32) return RunWaves(shape, tables, tasks);
     QUIRE_TRY(CheckAlignment(tables));
+    QUIRE_TRY(ChooseStaging(shape));
     one_form_ = IsOneForm(shape, tables);
     const MmaTasks sorted = SortTasks(shape, tasks, options_.folded_tiles_min);
     QUIRE_TRY(Fold(shape, sorted.folded));
@@ -99,22 +101,20 @@ class DeviceAttention final : public AttentionBackend {
     for (const Wave& wave : plan.waves) {
       QUIRE_ASSIGN(SplitsArgs args, Send(shape, plan, wave));
       args.states = states;
-      if (!wave.tiles.empty()) QUIRE_TRY(LaunchSplits(args, plan));
+      if (!wave.tiles.empty()) LaunchSplits(args, plan);
       device_.Launch({.value = shape.value, .vectors = vectors_, .states = states},
                      static_cast<uint32_t>(wave.vectors.size()));
     }
     return {};
   }
 
-  Result<void> LaunchSplits(const SplitsArgs& args, const AttendPlan& plan) {
+  void LaunchSplits(const SplitsArgs& args, const AttendPlan& plan) {
     if (options_.arithmetic == Arithmetic::kFma32) {
       device_.Launch(args, SplitsLaunch{.blocks = blocks_, .queries_max = plan.queries_max});
-      return {};
+    } else {
+      device_.Launch(ArgsOf(args, /*folds=*/false),
+                     MmaLaunch{.blocks = blocks_, .staging = staging_});
     }
-    MmaLaunch how{.blocks = blocks_};
-    QUIRE_ASSIGN(const MmaArgs mma, ArgsOf(args, how));
-    device_.Launch(mma, how);
-    return {};
   }
 
   Result<void> Fold(const AttentionShape& shape, std::span<const AttentionTask> tasks) {
@@ -124,30 +124,31 @@ class DeviceAttention final : public AttentionBackend {
     const uint32_t blocks = std::min(static_cast<uint32_t>(wave.tiles.size()), kFoldBlocks);
     QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
     QUIRE_ASSIGN(const SplitsArgs args, Send(shape, plan, wave));
-    MmaLaunch how{.blocks = blocks, .folds = true};
-    QUIRE_ASSIGN(MmaArgs folded, ArgsOf(args, how));
+    MmaArgs folded = ArgsOf(args, /*folds=*/true);
     folded.waiting = waiting_.as<float>();
     folded.blocks = blocks;
-    device_.Launch(folded, how);
+    device_.Launch(folded, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging_});
     return {};
   }
 
-  /// Decides how K and V come into shared memory.
-  Result<MmaArgs> ArgsOf(const SplitsArgs& splits, MmaLaunch& how) {
-    const AttentionShape& shape = splits.shape;
-    how.staging = StagingOf(shape, splits.tables, how.folds,
-                            options_.bulk_copies && device_.has_bulk_copies());
-    MmaArgs args{.splits = splits,
-                 .shared = SharedOf(shape, how.folds, how.staging),
-                 .key_mids = codec::HasMids(shape.key.codec),
-                 .value_mids = codec::HasMids(shape.value.codec),
-                 .one_form = one_form_};
-    if (how.staging != Staging::kBulk) return args;
-    const auto arrays = BoxedArrays(shape, splits.tables);
+  /// How K and V of a call come into shared memory.
+  Result<void> ChooseStaging(const AttentionShape& shape) {
+    staging_ = StagingOf(shape, on_device_, options_.bulk_copies && device_.has_bulk_copies());
+    if (staging_ != Staging::kBulk) return {};
+    const auto arrays = BoxedArrays(shape, on_device_);
     for (size_t i = 0; i < arrays.size(); ++i) {
-      QUIRE_ASSIGN(args.boxes[i], device_.MakeMap(arrays[i]));
+      QUIRE_ASSIGN(boxes_[i], device_.MakeMap(arrays[i]));
     }
-    return args;
+    return {};
+  }
+
+  MmaArgs ArgsOf(const SplitsArgs& splits, bool folds) const {
+    return {.splits = splits,
+            .shared = SharedOf(splits.shape, folds, staging_),
+            .key_mids = codec::HasMids(splits.shape.key.codec),
+            .value_mids = codec::HasMids(splits.shape.value.codec),
+            .one_form = one_form_,
+            .boxes = boxes_};
   }
 
   /// Copies what a wave has; its vectors are at `vectors_` then.
@@ -181,6 +182,8 @@ class DeviceAttention final : public AttentionBackend {
   DeviceBuffer waiting_;  // states of blocks that fold
   // Of the call, on the device:
   BlockTables on_device_{};
+  Staging staging_ = Staging::kDecoded;
+  std::array<TensorMap, kBoxedArrays> boxes_{};
   bool one_form_ = false;
   const FoldVector* vectors_ = nullptr;  // of the wave
   uint32_t blocks_ = 0;                  // of threads, likewise

@@ -8,6 +8,7 @@
 #define QUIRE_CUDA_MMA_ATTEND_H_
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "attention/visible.h"
@@ -129,7 +130,7 @@ struct MmaArgs {
   bool key_mids = false;    // sealed values are mid + scale * code
   bool value_mids = false;  // likewise
   bool one_form = false;    // sealed and open blocks are the same bytes
-  TensorMap boxes[kBoxedArrays] = {};
+  std::array<TensorMap, kBoxedArrays> boxes{};
   // Blocks that fold: [blocks][kFoldLevels][kFoldFloats][threads]; each takes tiles block,
   // block + blocks ... whole.
   float* waiting = nullptr;

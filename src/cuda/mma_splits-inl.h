@@ -349,7 +349,7 @@ class MmaSplits {
                     .kv_head = kv_head_,
                     .first = first_token_ + uint64_t{number % kStages} * kStageTokens,
                     .end = open ? tile_->position_max + 1 : SealedEnd(),
-                    .boxes = mma_.boxes + (kind < 2 ? kind : 2 + kind % 2)};
+                    .boxes = &mma_.boxes[kind < 2 ? kind : 2 + kind % 2]};
     if (kind < 2) {
       stage.stream = open ? &attention::OpenKey(shape_) : &shape_.key;
       stage.channels = shape_.key.dim;

@@ -82,8 +82,7 @@ bool IsOneForm(const AttentionShape& shape, const BlockTables& tables) {
          IsIdentity(shape.value.codec) && SameTable(tables.sealed, tables.open);
 }
 
-Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool folds,
-                  bool bulk_copies) {
+Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool bulk_copies) {
   if (IsEncoded(shape)) return Staging::kDecoded;
   const auto has_boxes = [](const BlockTable& table, const StreamLayout& key,
                             const StreamLayout& value) {
@@ -92,10 +91,8 @@ Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool f
            std::max({table.slot_stride_bytes, key.head_stride_bytes, value.head_stride_bytes}) <=
                kStrideBytesMax;
   };
-  const bool bulk =
-      bulk_copies && has_boxes(tables.sealed, shape.key, shape.value) &&
-      has_boxes(tables.open, attention::OpenKey(shape), attention::OpenValue(shape)) &&
-      SharedOf(shape, folds, Staging::kBulk).bytes <= kBulkSharedMax;
+  const bool bulk = bulk_copies && has_boxes(tables.sealed, shape.key, shape.value) &&
+                    has_boxes(tables.open, attention::OpenKey(shape), attention::OpenValue(shape));
   return bulk ? Staging::kBulk : Staging::kCopied;
 }
 

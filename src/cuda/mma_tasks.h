@@ -23,8 +23,7 @@ Result<void> CheckAlignment(const BlockTables& tables);
 bool IsOneForm(const AttentionShape& shape, const BlockTables& tables);
 
 /// How K and V of a call come into shared memory. `bulk_copies`: the device has them.
-Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool folds,
-                  bool bulk_copies);
+Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool bulk_copies);
 
 /// K and V of all slots, as Staging::kBulk copies them: what MmaArgs::boxes are made of.
 std::array<BoxedArray, kBoxedArrays> BoxedArrays(const AttentionShape& shape,
