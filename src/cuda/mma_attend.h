@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include "attention/visible.h"
@@ -45,7 +46,7 @@ enum class Staging : uint8_t {
   kBulk,     // one thread asks for boxes (cuda/bulk.h), which come into swizzled rows
 };
 /// Buffers of a block: while one is multiplied, the others are on their way.
-constexpr uint32_t BuffersOf(Staging staging) { return staging == Staging::kBulk ? 4 : 2; }
+constexpr uint32_t BuffersOf(Staging staging) { return staging == Staging::kBulk ? 3 : 2; }
 /// Shared memory of a block that has boxes: half of a processor of sm_90.
 inline constexpr uint32_t kBulkSharedMax = 113 << 10;
 /// Arrays with boxes: K sealed and open, V sealed and open.
@@ -85,11 +86,12 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
 struct MmaShared {
   uint32_t query_stride = 0;   // numbers of 16 bits
   uint32_t query_numbers = 0;  // of one array [rows][query_stride]; one for high, one for low parts
-  // Of a stage, but for boxes: numbers from row to row.
+  // Of a stage: numbers from row to row, or what its boxes are.
   uint32_t key_stride = kStageTokens + 8;
   uint32_t value_stride = 0;
   uint32_t box_tokens = 0;
-  uint32_t stage_at = 0;  // bytes from here on
+  uint32_t block_bits = 0;  // log2 of the tokens of a block
+  uint32_t stage_at = 0;    // bytes from here on
   uint32_t stage_bytes = 0;
   uint32_t scales_at = 0;  // float [4][kSplitTokens]
   uint32_t rows_at = 0;    // float [warps][row_floats]
@@ -109,6 +111,7 @@ constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging st
   shared.query_numbers = warps * kMmaRows * shared.query_stride;
   shared.value_stride = value_channels + 8;
   shared.box_tokens = BoxTokens(shape.key.block_tokens);
+  shared.block_bits = static_cast<uint32_t>(std::countr_zero(shape.key.block_tokens));
   const uint32_t forms = TypeOfKeys(shape, false) == TypeOfKeys(shape, true) ? 1 : 2;
   shared.stage_at = RoundUp(forms * 2 * shared.query_numbers * 2, bulk ? kBulkAlignment : 16);
   shared.stage_bytes =

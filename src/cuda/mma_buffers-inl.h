@@ -101,15 +101,14 @@ class StageBuffers {
   QUIRE_KERNEL void Ask(const StageArgs& stage, uint64_t* barrier) {
     const uint32_t tokens = layout_.box_tokens;
     const uint32_t panels = kKeys ? 1 : Panels(stage);
-    const uint32_t block_tokens = stage.stream->block_tokens;
     const auto head = static_cast<int32_t>(stage.kv_head);
     self_.ExpectBytes(barrier, 2 * kStageTokens * (kKeys ? stage.channels : panels * kBoxChannels));
     QUIRE_DEVICE_UNROLL_BY(1)
     for (uint32_t t = 0; t < kStageTokens; t += tokens) {
       const uint64_t token = stage.first + t;
-      const auto in_block = static_cast<int32_t>(token % block_tokens);
-      const uint32_t slot =
-          token < stage.end ? stage.table->Row(stage.sequence)[token / block_tokens] : kNoSlot;
+      const uint64_t block = token >> layout_.block_bits;
+      const auto in_block = static_cast<int32_t>(token - (block << layout_.block_bits));
+      const uint32_t slot = token < stage.end ? stage.table->Row(stage.sequence)[block] : kNoSlot;
       const auto slot_at = static_cast<int32_t>(slot);
       static_assert(static_cast<int32_t>(kNoSlot) < 0);
       if constexpr (kKeys) {
