@@ -81,8 +81,8 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
   return uint64_t{blocks} * kFoldLevels * kFoldFloats * kMmaWarps * 32;
 }
 
-/// Where things lie in the shared memory of a block. Eight rows can be read at once: they are as far
-/// apart as it takes, or swizzled.
+/// Where things lie in the shared memory of a block. Eight rows can be read at once: they are as
+/// far apart as it takes, or swizzled.
 struct MmaShared {
   uint32_t query_stride = 0;   // numbers of 16 bits
   uint32_t query_numbers = 0;  // of one array [rows][query_stride]; one for high, one for low parts

@@ -1,6 +1,6 @@
 // The buffers of shared memory that stages of K and V come into, in turn: while one is multiplied,
-// the next ones are on their way. How they come is the staging's affair (cuda/mma_attend.h); whoever
-// multiplies asks here where a number lies.
+// the next ones are on their way. How they come is the staging's affair (cuda/mma_attend.h);
+// whoever multiplies asks here where a number lies.
 #ifndef QUIRE_CUDA_MMA_BUFFERS_INL_H_
 #define QUIRE_CUDA_MMA_BUFFERS_INL_H_
 

@@ -1,5 +1,5 @@
-// How K and V come to the kernels of the class mma16 is chosen for each call, and never shows in the
-// bits.
+// How K and V come to the kernels of the class mma16 is chosen for each call, and never shows in
+// the bits.
 #include <gtest/gtest.h>
 // gtest before rapidcheck
 #include <rapidcheck/gtest.h>

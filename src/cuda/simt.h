@@ -12,7 +12,8 @@
 //   CopyAsync(), CommitCopies(), WaitCopies()
 //                   copies from global to shared memory that go on beside the thread
 //
-// and, where the device has bulk copies (cuda/bulk.h), with barriers of eight bytes in shared memory,
+// and, where the device has bulk copies (cuda/bulk.h), with barriers of eight bytes in shared
+// memory,
 //
 //   InitBarrier(barrier)             before its first use; FenceBulk, then Sync follow
 //   ExpectBytes(barrier, bytes)      by one thread: its next phase ends when so many have come

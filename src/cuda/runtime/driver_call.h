@@ -1,4 +1,5 @@
-// Functions of the driver's interface, asked for by name: a build machine has no driver to link with.
+// Functions of the driver's interface, asked for by name: a build machine has no driver to link
+// with.
 #ifndef QUIRE_CUDA_RUNTIME_DRIVER_CALL_H_
 #define QUIRE_CUDA_RUNTIME_DRIVER_CALL_H_
 
