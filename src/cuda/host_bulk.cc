@@ -126,8 +126,8 @@ void HostBulk::Land(const Copy& copy) {
     for (uint32_t x = 0; x < width; ++x) {
       const uint16_t number = NumberAt(copy.array, copy.corner, x, y);
       // The swizzle is one of addresses, so boxes at other alignments are other places.
-      const uint64_t at = Swizzled(width, static_cast<uint32_t>(offset / 2) + y * width + x) * 2;
-      std::memcpy(shared_ + at, &number, sizeof(number));
+      const uint32_t at = Swizzled(width, static_cast<uint32_t>(offset / 2) + y * width + x);
+      std::memcpy(shared_ + uint64_t{at} * 2, &number, sizeof(number));
     }
   }
   std::memcpy(known_.data() + offset, copy.to, bytes);

@@ -24,6 +24,7 @@ class BulkCopies : public testing::Test {
  protected:
   static constexpr uint32_t kRows = 40;
   static constexpr uint32_t kColumns = 80;
+  static constexpr uint64_t kRowBytes = kColumns * 2;
 
   void SetUp() override {
     numbers_.resize(size_t{3} * 2 * kRows * kColumns);
@@ -65,17 +66,19 @@ TEST_F(BulkCopies, LandSwizzledAndZeroOutsideTheArray) {
     SCOPED_TRACE(width);
     constexpr uint32_t kBoxRows = 16;
     const TensorMap map = Map(width, kBoxRows);
-    for (const auto& [x, y] : {std::pair{0, 0}, {48, 32}, {-8, -3}}) {
-      Run(1, [&, x = x, y = y](Thread& self) {
+    for (const BoxCorner& corner :
+         {BoxCorner{{0, 0, 1, 2}}, BoxCorner{{48, 32, 1, 2}}, BoxCorner{{-8, -3, 1, 2}}}) {
+      Run(1, [&](Thread& self) {
         Ready(self);
-        uint16_t* const to = NumbersOf(self) + width * kBoxRows;
+        uint16_t* const to = NumbersOf(self) + size_t{width} * kBoxRows;
         self.ExpectBytes(BarrierOf(self), width * kBoxRows * 2);
-        self.CopyBulk(to, map, {{x, y, 1, 2}}, BarrierOf(self));
+        self.CopyBulk(to, map, corner, BarrierOf(self));
         self.WaitBytes(BarrierOf(self), 0);
         for (uint32_t row = 0; row < kBoxRows; ++row) {
           for (uint32_t i = 0; i < width; ++i) {
             const uint16_t got = to[Swizzled(width, row * width + i)];
-            ASSERT_EQ(got, At(x + static_cast<int>(i), y + static_cast<int>(row), 1, 2));
+            ASSERT_EQ(got, At(corner.at[0] + static_cast<int32_t>(i),
+                              corner.at[1] + static_cast<int32_t>(row), 1, 2));
           }
         }
       });
@@ -113,7 +116,7 @@ TEST_F(BulkCopies, LandWhenTheirBarrierIsWaitedFor) {
       if (self.id() == 1) {
         for (uint32_t i = 0; i < 2; ++i) {
           self.ExpectBytes(BarrierOf(self, i), 16 * 16 * 2);
-          self.CopyBulk(NumbersOf(self) + i * 256, map, {{0, 0, 0, 0}}, BarrierOf(self, i));
+          self.CopyBulk(NumbersOf(self) + size_t{i} * 256, map, {{0, 0, 0, 0}}, BarrierOf(self, i));
         }
       }
       self.WaitBytes(BarrierOf(self, 1), phase % 2);

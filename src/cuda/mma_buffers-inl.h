@@ -112,15 +112,15 @@ class StageBuffers {
       const auto slot_at = static_cast<int32_t>(slot);
       static_assert(static_cast<int32_t>(kNoSlot) < 0);
       if constexpr (kKeys) {
-        self_.CopyBulk(stage.to + t * stage.channels, *stage.boxes, {{in_block, 0, head, slot_at}},
-                       barrier);
+        const uint32_t at = t * stage.channels;
+        self_.CopyBulk(stage.to + at, *stage.boxes, {{in_block, 0, head, slot_at}}, barrier);
         continue;
       }
       QUIRE_DEVICE_UNROLL_BY(1)
       for (uint32_t panel = 0; panel < panels; ++panel) {
         const auto channel = static_cast<int32_t>(stage.channel_begin + panel * kBoxChannels);
-        self_.CopyBulk(stage.to + (panel * kStageTokens + t) * kBoxChannels, *stage.boxes,
-                       {{channel, in_block, head, slot_at}}, barrier);
+        const uint32_t at = (panel * kStageTokens + t) * kBoxChannels;
+        self_.CopyBulk(stage.to + at, *stage.boxes, {{channel, in_block, head, slot_at}}, barrier);
       }
     }
   }
