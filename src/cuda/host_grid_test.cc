@@ -24,7 +24,7 @@ class BulkCopies : public testing::Test {
  protected:
   static constexpr uint32_t kRows = 40;
   static constexpr uint32_t kColumns = 80;
-  static constexpr uint64_t kRowBytes = kColumns * 2;
+  static constexpr uint64_t kRowBytes = uint64_t{kColumns} * 2;
 
   void SetUp() override {
     numbers_.resize(size_t{3} * 2 * kRows * kColumns);
@@ -32,11 +32,10 @@ class BulkCopies : public testing::Test {
   }
 
   TensorMap Map(uint32_t width, uint32_t rows) const {
-    return MapOnHost(
-        {.base = reinterpret_cast<const std::byte*>(numbers_.data()),
-         .counts = {kColumns, kRows, 2, 3},
-         .strides_bytes = {kColumns * 2, kRows * kColumns * 2, uint64_t{2} * kRows * kColumns * 2},
-         .box = {width, rows}});
+    return MapOnHost({.base = reinterpret_cast<const std::byte*>(numbers_.data()),
+                      .counts = {kColumns, kRows, 2, 3},
+                      .strides_bytes = {kRowBytes, kRows * kRowBytes, 2 * kRows * kRowBytes},
+                      .box = {width, rows}});
   }
   uint16_t At(int32_t x, int32_t y, uint32_t z, uint32_t w) const {
     if (x < 0 || y < 0 || x >= int32_t{kColumns} || y >= int32_t{kRows}) return 0;
