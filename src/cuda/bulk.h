@@ -27,7 +27,7 @@ struct BoxedArray {
 };
 
 /// How a device reads a BoxedArray: what Device::MakeMap has made of it.
-struct alignas(64) TensorMap {
+struct alignas(128) TensorMap {
   std::byte bytes[128];
 };
 
