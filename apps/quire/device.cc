@@ -13,8 +13,16 @@
 namespace quire::app {
 namespace {
 
+constexpr std::string_view kPlain = ":plain";
+
+/// A device's name without what is said of its copies.
+std::string_view BareName(std::string_view name) {
+  if (name.ends_with(kPlain)) name.remove_suffix(kPlain.size());
+  return name;
+}
+
 /// The number of "cuda" or "cuda:N".
-std::optional<uint32_t> CudaNumber(const std::string& name) {
+std::optional<uint32_t> CudaNumber(std::string_view name) {
   if (name == "cuda") return 0;
   if (!name.starts_with("cuda:")) return std::nullopt;
   uint32_t number = 0;
@@ -27,14 +35,14 @@ std::optional<uint32_t> CudaNumber(const std::string& name) {
 }  // namespace
 
 bool IsDeviceName(const std::string& name) {
-  return name == "cpu" || name == "emulated" || CudaNumber(name).has_value();
+  return name == "cpu" || BareName(name) == "emulated" || CudaNumber(BareName(name)).has_value();
 }
 
 void AddDeviceFlags(CLI::App& command, DeviceFlags& flags) {
   command
       .add_option("--device", flags.device,
                   "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
-                  "processor, for checks")
+                  "processor, for checks. With :plain behind it a device does without bulk copies")
       ->check(CLI::Validator(
           [](const std::string& name) {
             return IsDeviceName(name) ? "" : "no device: cpu, cuda, cuda:N or emulated";
@@ -63,14 +71,16 @@ Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags) {
                             flags.arithmetic));
   }
   if (name == "cpu") return nullptr;
-  if (name == "emulated") return cuda::MakeEmulatedBackend(*arithmetic);
-  const std::optional<uint32_t> number = CudaNumber(name);
+  const std::string_view bare = BareName(name);
+  const cuda::BackendOptions options{.arithmetic = *arithmetic, .bulk_copies = bare == name};
+  if (bare == "emulated") return cuda::MakeEmulatedBackend(options);
+  const std::optional<uint32_t> number = CudaNumber(bare);
   if (!number) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("--device {}: no device; write cpu, cuda, cuda:N or emulated", name));
   }
 #if defined(QUIRE_WITH_CUDA)
-  return cuda::OpenBackend(*number, *arithmetic);
+  return cuda::OpenBackend(*number, options);
 #else
   return Fail(ErrorCode::kUnsupported,
               fmt::format("--device {}: this program was built without CUDA; `make cuda` builds "
@@ -108,13 +118,16 @@ nlohmann::ordered_json CudaInfo() {
 #if defined(QUIRE_WITH_CUDA)
   auto devices = nlohmann::ordered_json::array();
   for (const cuda::DeviceInfo& device : cuda::ListDevices()) {
-    devices.push_back(
-        {{"name", device.name}, {"target", device.target}, {"memory_bytes", device.memory_bytes}});
+    devices.push_back({{"name", device.name},
+                       {"target", device.target},
+                       {"memory_bytes", device.memory_bytes},
+                       {"bulk_copies", device.has_bulk_copies}});
   }
   return {{"architectures", cuda::kArchitectures},
           {"kernels",
            {"decode", "prefill", "cascade", "seal", "write", "read", "checksum", "model",
-            "mma16/decode", "mma16/prefill", "mma16/cascade", "mma16/model"}},
+            "mma16/decode", "mma16/prefill", "mma16/cascade", "mma16/model",
+            "mma16/decode/bulk_copies", "mma16/prefill/bulk_copies", "mma16/cascade/bulk_copies"}},
           {"devices", devices}};
 #else
   return nullptr;

@@ -14,7 +14,8 @@
 
 namespace quire::app {
 
-/// "cpu", "cuda" (the first), "cuda:N" or "emulated".
+/// "cpu", "cuda" (the first), "cuda:N" or "emulated"; the last three with ":plain" behind them: as
+/// on a device without bulk copies.
 bool IsDeviceName(const std::string& name);
 
 struct DeviceFlags {

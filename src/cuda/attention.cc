@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "attention/plan.h"
@@ -57,6 +58,7 @@ class DeviceAttention final : public AttentionBackend {
     QUIRE_TRY(CopyTables(tables));
     if (options_.arithmetic == Arithmetic::kFma32) return RunWaves(shape, tables, tasks);
     QUIRE_TRY(CheckAlignment(tables));
+    QUIRE_TRY(ChooseStaging(shape));
     one_form_ = IsOneForm(shape, tables);
     const MmaTasks sorted = SortTasks(shape, tasks, options_.folded_tiles_min);
     QUIRE_TRY(Fold(shape, sorted.folded));
@@ -110,7 +112,8 @@ class DeviceAttention final : public AttentionBackend {
     if (options_.arithmetic == Arithmetic::kFma32) {
       device_.Launch(args, SplitsLaunch{.blocks = blocks_, .queries_max = plan.queries_max});
     } else {
-      device_.Launch(ArgsOf(args, /*folds=*/false), MmaLaunch{.blocks = blocks_});
+      device_.Launch(ArgsOf(args, /*folds=*/false),
+                     MmaLaunch{.blocks = blocks_, .staging = staging_});
     }
   }
 
@@ -124,16 +127,28 @@ class DeviceAttention final : public AttentionBackend {
     MmaArgs folded = ArgsOf(args, /*folds=*/true);
     folded.waiting = waiting_.as<float>();
     folded.blocks = blocks;
-    device_.Launch(folded, MmaLaunch{.blocks = blocks, .folds = true});
+    device_.Launch(folded, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging_});
+    return {};
+  }
+
+  /// How K and V of a call come into shared memory.
+  Result<void> ChooseStaging(const AttentionShape& shape) {
+    staging_ = StagingOf(shape, on_device_, options_.bulk_copies && device_.has_bulk_copies());
+    if (staging_ != Staging::kBulk) return {};
+    const auto arrays = BoxedArrays(shape, on_device_);
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      QUIRE_ASSIGN(boxes_[i], device_.MakeMap(arrays[i]));
+    }
     return {};
   }
 
   MmaArgs ArgsOf(const SplitsArgs& splits, bool folds) const {
     return {.splits = splits,
-            .shared = SharedOf(splits.shape, folds),
+            .shared = SharedOf(splits.shape, folds, staging_),
             .key_mids = codec::HasMids(splits.shape.key.codec),
             .value_mids = codec::HasMids(splits.shape.value.codec),
-            .one_form = one_form_};
+            .one_form = one_form_,
+            .boxes = boxes_};
   }
 
   /// Copies what a wave has; its vectors are at `vectors_` then.
@@ -167,6 +182,8 @@ class DeviceAttention final : public AttentionBackend {
   DeviceBuffer waiting_;  // states of blocks that fold
   // Of the call, on the device:
   BlockTables on_device_{};
+  Staging staging_ = Staging::kDecoded;
+  std::array<TensorMap, kBoxedArrays> boxes_{};
   bool one_form_ = false;
   const FoldVector* vectors_ = nullptr;  // of the wave
   uint32_t blocks_ = 0;                  // of threads, likewise

@@ -16,6 +16,8 @@ struct AttentionOptions {
   // mma16: so many tiles of whole rows keep a device busy, and their splits are folded where they
   // are computed. It never shows in the bits.
   uint32_t folded_tiles_min = 128;
+  // mma16: stored numbers come by bulk copies where the device has them. Nor does this show.
+  bool bulk_copies = true;
 };
 
 /// Slots, queries, states and outputs are in the device's memory; tables and tasks are the host's

@@ -11,8 +11,8 @@ namespace quire::cuda {
 
 Result<std::unique_ptr<Backend>> Backend::Make(std::string name, std::unique_ptr<Device> device,
                                                std::unique_ptr<GranuleDriver> driver,
-                                               Arithmetic arithmetic) {
-  auto backend = std::unique_ptr<Backend>(new Backend(arithmetic));
+                                               const BackendOptions& options) {
+  auto backend = std::unique_ptr<Backend>(new Backend(options));
   backend->device_ = std::move(device);
   backend->driver_ = std::move(driver);
   backend->memory_ = backend->driver_ == nullptr
@@ -25,7 +25,7 @@ Result<std::unique_ptr<Backend>> Backend::Make(std::string name, std::unique_ptr
 void Backend::Choose(CacheOptions& options) const {
   options.memory = memory_.get();
   options.ops = ops_.get();
-  options.profile.arithmetic = ArithmeticClass(arithmetic_, device_->target());
+  options.profile.arithmetic = ArithmeticClass(arithmetic(), device_->target());
 }
 
 void Backend::Choose(DiskStoreOptions& options) const {
@@ -33,21 +33,22 @@ void Backend::Choose(DiskStoreOptions& options) const {
 }
 
 std::unique_ptr<AttentionBackend> Backend::MakeAttention() {
-  return cuda::MakeAttention(*device_, {.arithmetic = arithmetic_});
+  return cuda::MakeAttention(*device_,
+                             {.arithmetic = arithmetic(), .bulk_copies = options_.bulk_copies});
 }
 
 model::OperatorsFactory Backend::operators() {
   return [this](const model::ForwardModel& model) {
-    return MakeOperators(*device_, model, arithmetic_);
+    return MakeOperators(*device_, model, arithmetic());
   };
 }
 
-Result<std::unique_ptr<Backend>> MakeEmulatedBackend(Arithmetic arithmetic) {
+Result<std::unique_ptr<Backend>> MakeEmulatedBackend(const BackendOptions& options) {
   constexpr uint64_t kSeed = 1;
   auto streams = std::make_unique<LateStreams>("emulated", kSeed);
   auto device = MakeHostDevice(streams.get());
   QUIRE_ASSIGN(auto backend,
-               Backend::Make("emulated", std::move(device), /*driver=*/nullptr, arithmetic));
+               Backend::Make("emulated", std::move(device), /*driver=*/nullptr, options));
   backend->streams_ = std::move(streams);
   return backend;
 }

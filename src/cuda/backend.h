@@ -18,6 +18,11 @@
 
 namespace quire::cuda {
 
+struct BackendOptions {
+  Arithmetic arithmetic = Arithmetic::kFma32;
+  bool bulk_copies = true;  // where the device has them (AttentionOptions::bulk_copies)
+};
+
 /// Lifetime: must outlive what was made with it
 class Backend {
  public:
@@ -26,7 +31,7 @@ class Backend {
   /// Errors: kNoSpace the device has no memory for block operations
   static Result<std::unique_ptr<Backend>> Make(std::string name, std::unique_ptr<Device> device,
                                                std::unique_ptr<GranuleDriver> driver,
-                                               Arithmetic arithmetic);
+                                               const BackendOptions& options);
 
   /// A cache with these options has its arenas here, and blocks of this arithmetic class.
   void Choose(CacheOptions& options) const;
@@ -35,14 +40,14 @@ class Backend {
   std::unique_ptr<AttentionBackend> MakeAttention();
   model::OperatorsFactory operators();
   Device& device() { return *device_; }
-  Arithmetic arithmetic() const { return arithmetic_; }
+  Arithmetic arithmetic() const { return options_.arithmetic; }
 
  private:
-  explicit Backend(Arithmetic arithmetic) : arithmetic_(arithmetic) {}
+  explicit Backend(const BackendOptions& options) : options_(options) {}
 
-  friend Result<std::unique_ptr<Backend>> MakeEmulatedBackend(Arithmetic arithmetic);
+  friend Result<std::unique_ptr<Backend>> MakeEmulatedBackend(const BackendOptions& options);
 
-  const Arithmetic arithmetic_;
+  const BackendOptions options_;
   std::unique_ptr<LateStreams> streams_;  // of the device that is the host; else null
   std::unique_ptr<Device> device_;
   std::unique_ptr<GranuleDriver> driver_;
@@ -52,7 +57,7 @@ class Backend {
 
 /// The kernels of devices on this machine's processor, a thread at a time, on streams that are late
 /// and in no order that was not asked for: slow, for checks.
-Result<std::unique_ptr<Backend>> MakeEmulatedBackend(Arithmetic arithmetic = Arithmetic::kFma32);
+Result<std::unique_ptr<Backend>> MakeEmulatedBackend(const BackendOptions& options = {});
 
 }  // namespace quire::cuda
 

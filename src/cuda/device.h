@@ -9,6 +9,7 @@
 
 #include "cuda/attend.h"
 #include "cuda/blocks.h"
+#include "cuda/bulk.h"
 #include "cuda/floors.h"
 #include "cuda/mma_attend.h"
 #include "cuda/model.h"
@@ -77,6 +78,12 @@ class Device {
   /// Errors: as outcome
   virtual Result<void> Synchronize(Stream stream) = 0;
   Result<void> Synchronize() { return Synchronize(Stream::kCompute); }
+
+  /// Whether blocks of threads have bulk copies (cuda/bulk.h).
+  virtual bool has_bulk_copies() const = 0;
+  /// Needs:  has_bulk_copies
+  /// Errors: kUnsupported what the device says
+  virtual Result<TensorMap> MakeMap(const BoxedArray& array) = 0;
 
   // Launches; pointers in their arguments are the device's.
   virtual void Launch(const SplitsArgs& args, const SplitsLaunch& how) = 0;

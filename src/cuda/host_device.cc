@@ -105,6 +105,9 @@ class HostDevice final : public Device {
     return outcome();
   }
 
+  bool has_bulk_copies() const override { return true; }
+  Result<TensorMap> MakeMap(const BoxedArray& array) override { return MapOnHost(array); }
+
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
     if (how.queries_max <= 4) return Splits<4>(args, how);
     if (how.queries_max <= 8) return Splits<8>(args, how);
@@ -113,12 +116,7 @@ class HostDevice final : public Device {
 
   // A thread of the grid is a warp (cuda/warp-inl.h).
   void Launch(const MmaArgs& args, const MmaLaunch& how) override {
-    const bool encoded = IsEncoded(args.splits.shape);
-    if (how.folds) {
-      encoded ? Mma<true, true>(args, how.blocks) : Mma<true, false>(args, how.blocks);
-    } else {
-      encoded ? Mma<false, true>(args, how.blocks) : Mma<false, false>(args, how.blocks);
-    }
+    how.folds ? Mma<true>(args, how) : Mma<false>(args, how);
   }
 
   void Launch(const FoldArgs& args, uint32_t vectors) override {
@@ -178,10 +176,18 @@ class HostDevice final : public Device {
   }
 
  private:
-  template <bool kFolds, bool kEncoded>
+  template <bool kFolds>
+  void Mma(const MmaArgs& args, const MmaLaunch& how) {
+    switch (how.staging) {
+      case Staging::kDecoded: return Mma<kFolds, Staging::kDecoded>(args, how.blocks);
+      case Staging::kCopied: return Mma<kFolds, Staging::kCopied>(args, how.blocks);
+      case Staging::kBulk: return Mma<kFolds, Staging::kBulk>(args, how.blocks);
+    }
+  }
+  template <bool kFolds, Staging kStaging>
   void Mma(const MmaArgs& args, uint32_t blocks) {
     Run(blocks, WarpsOf(kFolds), args.shared.bytes,
-        [args](Thread& self) { MmaSplits<Thread, kFolds, kEncoded>(self, args).Run(); });
+        [args](Thread& self) { MmaSplits<Thread, kFolds, kStaging>(self, args).Run(); });
   }
 
   template <class Shape>

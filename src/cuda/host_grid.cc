@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;  // a warp's fragments are on it
 constexpr size_t kCopyBytes = 16;
-constexpr size_t kSharedAlignment = 16;
+constexpr size_t kSharedAlignment = kBulkAlignment;
 
 thread_local HostGrid* entering = nullptr;
 
@@ -23,6 +23,7 @@ struct HostGrid::Fibers {
   std::vector<ucontext_t> contexts{};
   std::vector<std::byte> stacks{};
   std::vector<bool> is_done{};
+  std::vector<bool> waits{};  // for its turn, or for bytes
   std::vector<Thread> threads{};
   std::vector<std::byte> shared{};
 };
@@ -42,7 +43,9 @@ void HostGrid::Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
   shared_ = fibers_->shared.data() + (misaligned == 0 ? 0 : kSharedAlignment - misaligned);
   for (block_ = 0; block_ < blocks; ++block_) {
     std::memset(shared_, 0xff, shared_bytes);
+    bulk_.Start(shared_, shared_bytes);
     RunBlock();
+    bulk_.Finish();
   }
 }
 
@@ -64,13 +67,31 @@ void HostGrid::RunBlock() {
   bool descending = false;
   for (uint32_t done = 0; done < threads_; descending = !descending) {
     QUIRE_CHECK_MSG(done == 0, "a thread has returned, and others wait for it to sync");
+    done = RunToSync(descending);
+  }
+}
+
+/// Every thread goes on until it syncs or returns. How many have returned.
+uint32_t HostGrid::RunToSync(bool descending) {
+  Fibers& fibers = *fibers_;
+  fibers.waits.assign(threads_, true);
+  uint32_t done = 0;
+  for (uint32_t waiting = threads_; waiting > 0;) {
+    const uint32_t before = waiting;
+    const uint64_t events = bulk_.events();
     for (uint32_t i = 0; i < threads_; ++i) {
       running_ = descending ? threads_ - 1 - i : i;
+      if (!fibers.waits[running_]) continue;
+      fibers.waits[running_] = false;
       entering = this;
       QUIRE_CHECK(swapcontext(&fibers.main, &fibers.contexts[running_]) == 0);
+      waiting -= fibers.waits[running_] ? 0 : 1;
       done += fibers.is_done[running_] ? 1 : 0;
     }
+    QUIRE_CHECK_MSG(waiting < before || bulk_.events() != events,
+                    "threads wait for bytes that nobody asks for");
   }
+  return done;
 }
 
 void HostGrid::Thread::FinishCopies(size_t but_groups) {
@@ -93,6 +114,11 @@ void HostGrid::Enter() {
   HostGrid* const grid = entering;
   (*grid->kernel_)(grid->fibers_->threads[grid->running_]);
   grid->fibers_->is_done[grid->running_] = true;
+}
+
+void HostGrid::LetOthersRun() {
+  fibers_->waits[running_] = true;
+  Sync();
 }
 
 void HostGrid::Sync() {

@@ -11,6 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/host_bulk.h"
+
 namespace quire::cuda {
 
 class HostGrid {
@@ -33,6 +35,18 @@ class HostGrid {
       FinishCopies(kGroups);
     }
 
+    void InitBarrier(uint64_t* barrier) { grid_->bulk_.InitBarrier(barrier); }
+    void ExpectBytes(uint64_t* barrier, uint32_t bytes) {
+      grid_->bulk_.ExpectBytes(barrier, bytes);
+    }
+    void CopyBulk(void* to, const TensorMap& map, const BoxCorner& corner, uint64_t* barrier) {
+      grid_->bulk_.CopyBulk(to, map, corner, barrier);
+    }
+    void WaitBytes(uint64_t* barrier, uint32_t parity) {
+      while (!grid_->bulk_.Poll(barrier, parity)) grid_->LetOthersRun();
+    }
+    void FenceBulk() { grid_->bulk_.FenceBulk(); }
+
    private:
     friend class HostGrid;
     struct Copy {
@@ -54,7 +68,8 @@ class HostGrid {
   HostGrid& operator=(const HostGrid&) = delete;
 
   /// Calls kernel(thread) for every thread of every block. Before each block all of its shared
-  /// memory is 0xff. Aborts when a thread returns while others wait for it.
+  /// memory is 0xff. Aborts when a thread returns while others wait for it, or when all wait for
+  /// bytes that nobody asks for.
   void Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
            const std::function<void(Thread&)>& kernel);
 
@@ -62,11 +77,14 @@ class HostGrid {
   struct Fibers;
 
   void Sync();
+  void LetOthersRun();
   void RunBlock();
+  uint32_t RunToSync(bool descending);
   static void Enter();
 
   std::unique_ptr<Fibers> fibers_;
   const std::function<void(Thread&)>* kernel_ = nullptr;
+  HostBulk bulk_;
   std::byte* shared_ = nullptr;
   uint32_t threads_ = 0;
   uint32_t block_ = 0;

@@ -8,10 +8,14 @@
 #define QUIRE_CUDA_MMA_ATTEND_H_
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 
 #include "attention/visible.h"
+#include "base/bits.h"
 #include "cuda/attend.h"
+#include "cuda/bulk.h"
 
 namespace quire::cuda {
 
@@ -20,7 +24,7 @@ inline constexpr uint32_t kMmaRows = 16;
 /// Warps of a block that folds.
 inline constexpr uint32_t kMmaWarps = 4;
 constexpr uint32_t WarpsOf(bool folds) { return folds ? kMmaWarps : 1; }
-/// Tokens of K or V in shared memory at a time, twice.
+/// Tokens of K or V in a buffer of shared memory.
 inline constexpr uint32_t kStageTokens = 32;
 inline constexpr uint32_t kStages = kSplitTokens / kStageTokens;
 /// Channels of V that a warp has sums for at a time.
@@ -34,6 +38,23 @@ inline constexpr uint32_t kFoldFloats = kMmaChannels / 8 * 4 + 4;
 inline constexpr uint32_t kFoldLevels = 4;
 /// Shared memory that a block has on every architecture.
 inline constexpr uint32_t kMmaSharedMax = 99 << 10;
+
+/// How K and V come into shared memory. It never shows in the bits.
+enum class Staging : uint8_t {
+  kDecoded,  // K or V is codes: threads decode them, and copy what is none
+  kCopied,   // every thread copies sixteen bytes at a time, beside itself, into padded rows
+  kBulk,     // one thread asks for boxes (cuda/bulk.h), which come into swizzled rows
+};
+/// Buffers of a block: while one is multiplied, the others are on their way.
+constexpr uint32_t BuffersOf(Staging staging) { return staging == Staging::kBulk ? 3 : 2; }
+/// Shared memory of a block that has boxes: half of a processor of sm_90.
+inline constexpr uint32_t kBulkSharedMax = 113 << 10;
+/// Arrays with boxes: K sealed and open, V sealed and open.
+inline constexpr uint32_t kBoxedArrays = 4;
+/// Channels of V of a box.
+inline constexpr uint32_t kBoxChannels = 64;
+/// Tokens of a box, all of one block.
+constexpr uint32_t BoxTokens(uint32_t block_tokens) { return std::min(kStageTokens, block_tokens); }
 
 /// The numbers of sixteen bits in which K and V are multiplied: those that are stored; codes of K
 /// as the blocks that are read open, codes of V as bf16, so that weights with their scales fit.
@@ -49,9 +70,9 @@ constexpr Codec TypeOfValues(const AttentionShape& shape, bool open) {
 struct MmaLaunch {
   uint32_t blocks = 0;
   bool folds = false;
+  Staging staging = Staging::kDecoded;
 };
 
-/// Which kernel: that for stored numbers alone, or the other.
 constexpr bool IsEncoded(const AttentionShape& shape) {
   return shape.key.codec > Codec::kBf16 || shape.value.codec > Codec::kBf16;
 }
@@ -60,38 +81,48 @@ constexpr uint64_t WaitingFloats(uint32_t blocks) {
   return uint64_t{blocks} * kFoldLevels * kFoldFloats * kMmaWarps * 32;
 }
 
-/// Where things lie in the shared memory of a block. Rows are as far apart as lets eight
-/// of them be read at once.
+/// Where things lie in the shared memory of a block. Eight rows can be read at once: they are as
+/// far apart as it takes, or swizzled.
 struct MmaShared {
   uint32_t query_stride = 0;   // numbers of 16 bits
   uint32_t query_numbers = 0;  // of one array [rows][query_stride]; one for high, one for low parts
+  // Of a stage: numbers from row to row, or what its boxes are.
   uint32_t key_stride = kStageTokens + 8;
   uint32_t value_stride = 0;
-  uint32_t stage_at = 0;  // bytes from here on
+  uint32_t box_tokens = 0;
+  uint32_t block_bits = 0;  // log2 of the tokens of a block
+  uint32_t stage_at = 0;    // bytes from here on
   uint32_t stage_bytes = 0;
   uint32_t scales_at = 0;  // float [4][kSplitTokens]
   uint32_t rows_at = 0;    // float [warps][row_floats]
   uint32_t row_floats = 0;
   uint32_t flag_at = 0;
-  uint32_t folded_at = 0;  // float [kFoldFloats][threads]
+  uint32_t barriers_at = 0;  // uint64_t [buffers], for boxes
+  uint32_t folded_at = 0;    // float [kFoldFloats][threads]
   uint32_t bytes = 0;
 };
 
-constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds) {
+constexpr MmaShared SharedOf(const AttentionShape& shape, bool folds, Staging staging) {
+  const bool bulk = staging == Staging::kBulk;
   const uint32_t warps = WarpsOf(folds);
+  const uint32_t value_channels = std::min(shape.value.dim, uint32_t{kMmaChannels});
   MmaShared shared;
   shared.query_stride = shape.key.dim + 8;
   shared.query_numbers = warps * kMmaRows * shared.query_stride;
-  shared.value_stride = std::min(shape.value.dim, uint32_t{kMmaChannels}) + 8;
+  shared.value_stride = value_channels + 8;
+  shared.box_tokens = BoxTokens(shape.key.block_tokens);
+  shared.block_bits = static_cast<uint32_t>(std::countr_zero(shape.key.block_tokens));
   const uint32_t forms = TypeOfKeys(shape, false) == TypeOfKeys(shape, true) ? 1 : 2;
-  shared.stage_at = forms * 2 * shared.query_numbers * 2;
+  shared.stage_at = RoundUp(forms * 2 * shared.query_numbers * 2, bulk ? kBulkAlignment : 16);
   shared.stage_bytes =
-      2 * std::max(shape.key.dim * shared.key_stride, kStageTokens * shared.value_stride);
-  shared.scales_at = shared.stage_at + 2 * shared.stage_bytes;
-  shared.rows_at = shared.scales_at + 4 * kSplitTokens * 4;
+      bulk ? 2 * kStageTokens * std::max(shape.key.dim, RoundUp(value_channels, kBoxChannels))
+           : 2 * std::max(shape.key.dim * shared.key_stride, kStageTokens * shared.value_stride);
+  shared.scales_at = shared.stage_at + BuffersOf(staging) * shared.stage_bytes;
+  shared.rows_at = shared.scales_at + (IsEncoded(shape) ? 4 * kSplitTokens * 4 : 0);
   shared.row_floats = std::max(shape.key.dim, shape.value.dim);
   shared.flag_at = shared.rows_at + warps * shared.row_floats * 4;
-  shared.folded_at = shared.flag_at + 16;
+  shared.barriers_at = shared.flag_at + 16;
+  shared.folded_at = shared.barriers_at + (bulk ? BuffersOf(staging) * 8 : 0);
   shared.bytes = shared.folded_at + (folds ? kFoldFloats * warps * 32 * 4 : 0);
   return shared;
 }
@@ -102,6 +133,7 @@ struct MmaArgs {
   bool key_mids = false;    // sealed values are mid + scale * code
   bool value_mids = false;  // likewise
   bool one_form = false;    // sealed and open blocks are the same bytes
+  std::array<TensorMap, kBoxedArrays> boxes{};
   // Blocks that fold: [blocks][kFoldLevels][kFoldFloats][threads]; each takes tiles block,
   // block + blocks ... whole.
   float* waiting = nullptr;
@@ -110,7 +142,8 @@ struct MmaArgs {
 
 /// Whether blocks fold tiles of this shape.
 constexpr bool CanFold(const AttentionShape& shape) {
-  return shape.value.dim <= kMmaChannels && SharedOf(shape, true).bytes <= kMmaSharedMax;
+  return shape.value.dim <= kMmaChannels &&
+         SharedOf(shape, true, Staging::kCopied).bytes <= kMmaSharedMax;
 }
 
 }  // namespace quire::cuda

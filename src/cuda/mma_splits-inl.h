@@ -15,6 +15,7 @@
 #include "attention/scalar.h"
 #include "attention/visible.h"
 #include "cuda/mma_attend.h"
+#include "cuda/mma_buffers-inl.h"
 #include "cuda/mma_fold-inl.h"
 #include "cuda/mma_stage-inl.h"
 #include "cuda/rotate-inl.h"
@@ -23,8 +24,7 @@
 
 namespace quire::cuda {
 
-/// kEncoded: K or V is, or both.
-template <class Thread, bool kFolds, bool kEncoded>
+template <class Thread, bool kFolds, Staging kStaging>
 class MmaSplits {
  public:
   QUIRE_KERNEL MmaSplits(Thread& self, const MmaArgs& mma)
@@ -33,9 +33,11 @@ class MmaSplits {
         mma_(mma),
         args_(mma.splits),
         shape_(mma.splits.shape),
-        layout_(mma.shared) {}
+        layout_(mma.shared),
+        buffers_(self, mma) {}
 
   QUIRE_KERNEL void Run() {
+    buffers_.Open();
     if constexpr (kFolds) return FoldTiles();
     const uint32_t number = FindTile(args_, self_.block());
     StartTile(number);
@@ -54,7 +56,9 @@ class MmaSplits {
   }
 
  private:
+  static constexpr bool kEncoded = kStaging == Staging::kDecoded;
   static constexpr uint32_t kWarps = WarpsOf(kFolds);
+  static constexpr uint32_t kBuffers = BuffersOf(kStaging);
   static constexpr uint32_t kTilesOfStage = kStageTokens / 8;  // of eight tokens
   static constexpr uint32_t kScoresOfStage = kTilesOfStage * 4;
 
@@ -89,9 +93,7 @@ class MmaSplits {
     tile_ = args_.tiles + number;
     kv_head_ = tile_->head_begin / (shape_.query_heads / shape_.key.heads);
     self_.Sync();  // the tile before is done with its queries
-    warp_.Lanes([&](uint32_t lane) {
-      if (warp_.number() == 0 && lane == 0) *Flag() = 0;
-    });
+    warp_.One([&] { *Flag() = 0; });
     self_.Sync();
     LoadQueries();
     self_.Sync();
@@ -251,7 +253,12 @@ class MmaSplits {
       });
     }
     if constexpr (kEncoded) LoadScales();
-    if (needed_ != 0) StartStage(LowestOne(needed_));
+    uint64_t next = needed_;
+    QUIRE_DEVICE_UNROLL_BY(1)
+    for (uint32_t ahead = 0; ahead + 1 < kBuffers && next != 0; ++ahead) {
+      StartStage(LowestOne(next), ahead);
+      next &= next - 1;
+    }
   }
 
   QUIRE_KERNEL void FindVisible(uint32_t lane, uint32_t row, uint64_t split) {
@@ -332,14 +339,9 @@ class MmaSplits {
     return std::min(tile_->position_max + 1, FirstOpen(tile_->position_max));
   }
 
-  // Stages: while one is computed, the next comes into the other buffer.
+  // Stages.
 
-  QUIRE_KERNEL uint16_t* Buffer(uint32_t which) const {
-    return reinterpret_cast<uint16_t*>(self_.shared() + layout_.stage_at +
-                                       which * layout_.stage_bytes);
-  }
-
-  QUIRE_KERNEL void StartStage(uint32_t number) {
+  QUIRE_KERNEL StageArgs StageArgsOf(uint32_t number) const {
     const uint32_t kind = number / kStages;
     const bool open = kind % 2 != 0;
     StageArgs stage{.table = open ? &args_.tables.open : &args_.tables.sealed,
@@ -347,30 +349,39 @@ class MmaSplits {
                     .kv_head = kv_head_,
                     .first = first_token_ + uint64_t{number % kStages} * kStageTokens,
                     .end = open ? tile_->position_max + 1 : SealedEnd(),
-                    .to = Buffer(buffer_)};
+                    .boxes = &mma_.boxes[kind < 2 ? kind : 2 + kind % 2]};
     if (kind < 2) {
       stage.stream = open ? &attention::OpenKey(shape_) : &shape_.key;
       stage.channels = shape_.key.dim;
-      stage.stride = layout_.key_stride;
-      Stager<Thread, true, kEncoded>(self_, warp_, stage).Run(TypeOfKeys(shape_, open));
     } else {
       stage.stream = open ? &attention::OpenValue(shape_) : &shape_.value;
       stage.channel_begin = (kind / 2 - 1) * kMmaChannels;
       stage.channels = std::min(shape_.value.dim - stage.channel_begin, uint32_t{kMmaChannels});
-      stage.stride = layout_.value_stride;
-      Stager<Thread, false, kEncoded>(self_, warp_, stage).Run(TypeOfValues(shape_, open));
     }
-    self_.CommitCopies();
+    return stage;
+  }
+
+  QUIRE_KERNEL void StartStage(uint32_t number, uint32_t ahead) {
+    const StageArgs stage = StageArgsOf(number);
+    const bool open = number / kStages % 2 != 0;
+    if (number < 2 * kStages) {
+      buffers_.template Start<true>(stage, ahead, TypeOfKeys(shape_, open));
+    } else {
+      buffers_.template Start<false>(stage, ahead, TypeOfValues(shape_, open));
+    }
   }
 
   /// Where the numbers of a stage are, which is the next of those that are needed.
+  template <bool kKeys>
   QUIRE_KERNEL const uint16_t* EnterStage(uint32_t number) {
-    self_.template WaitCopies<0>();
+    buffers_.template Wait<kKeys>(StageArgsOf(number));
     self_.Sync();
-    const uint16_t* const here = Buffer(buffer_);
-    buffer_ ^= 1;
-    const uint64_t later = needed_ >> number >> 1;
-    if (later != 0) StartStage(number + 1 + LowestOne(later));
+    const uint16_t* const here = buffers_.Enter();
+    uint64_t later = needed_ >> number >> 1;
+    // Those that are on their way already.
+    QUIRE_DEVICE_UNROLL
+    for (uint32_t i = 2; i < kBuffers; ++i) later &= later - 1;
+    if (later != 0) StartStage(number + 1 + LowestOne(later), kBuffers - 2);
     return here;
   }
 
@@ -397,7 +408,7 @@ class MmaSplits {
     for (uint32_t j = 0; j < kStages; ++j) {
       const uint32_t number = StageOf(open ? 1 : 0, j);
       if (!IsNeeded(number)) continue;
-      const uint16_t* const keys = EnterStage(number);
+      const uint16_t* const keys = EnterStage<true>(number);
       Fragment<float, kScoresOfStage> sums;
       warp_.Lanes([&](uint32_t lane) {
         QUIRE_DEVICE_UNROLL
@@ -418,8 +429,7 @@ class MmaSplits {
       QUIRE_DEVICE_UNROLL
       for (uint32_t half = 0; half < 2; ++half) {
         tokens[half] = LoadMatrices<true>([&](uint32_t lane) {
-          const uint32_t at = (k + lane % 16) * layout_.key_stride + half * 16 + lane / 16 * 8;
-          return keys + at;
+          return keys + buffers_.KeyAt(k, lane % 16, half * 16 + lane / 16 * 8);
         });
       }
       const auto high = LoadQueryRows(queries, k);
@@ -563,7 +573,7 @@ class MmaSplits {
     for (uint32_t j = 0; j < kStages; ++j) {
       const uint32_t number = StageOf(kind, j);
       if (!IsNeeded(number)) continue;
-      const uint16_t* const values = EnterStage(number);
+      const uint16_t* const values = EnterStage<false>(number);
       Fragment<float, kScoresOfStage> weights;
       WeightsOf(j, open, weights);
       With16(TypeOfValues(shape_, open),
@@ -591,9 +601,7 @@ class MmaSplits {
       for (uint32_t n = 0; n < kMmaChannels; n += kMmaDimStep) {
         if (n >= channels) continue;
         const auto columns = LoadMatrices<true>([&](uint32_t lane) {
-          const uint32_t token = step * kMmaRows + lane % 16;
-          const uint32_t at = token * layout_.value_stride + n + lane / 16 * 8;
-          return values + at;
+          return values + buffers_.ValueAt(step * kMmaRows, lane % 16, n + lane / 16 * 8);
         });
         MultiplyAdd<kType>(out_, n / 2, high, columns, 0);
         MultiplyAdd<kType>(out_, n / 2 + 4, high, columns, 2);
@@ -649,6 +657,7 @@ class MmaSplits {
   const SplitsArgs& args_;
   const AttentionShape& shape_;
   const MmaShared& layout_;
+  StageBuffers<Thread, kStaging> buffers_;
 
   const Tile* tile_ = nullptr;
   uint32_t kv_head_ = 0;
@@ -658,7 +667,6 @@ class MmaSplits {
   uint64_t first_token_ = 0;  // of the split
   uint64_t needed_ = 0;
   bool all_sealed_ = false;        // by all query vectors, and seen
-  uint32_t buffer_ = 0;            // in which the next stage is
   Fragment<uint32_t, 4> visible_;  // for each row: sinks' end, begin; end, first open token
 
   Fragment<float, kStages * kScoresOfStage> scores_;  // [token / 8][row][token % 2], then weights

@@ -27,6 +27,7 @@ struct StageArgs {
   uint64_t end = 0;            // tokens from here on are not read; of V they are zeros
   uint32_t channel_begin = 0;  // of V; a multiple of kMmaChannels
   uint32_t channels = 0;
+  const TensorMap* boxes = nullptr;
   uint16_t* to = nullptr;
   uint32_t stride = 0;  // numbers from row to row of `to`
 };

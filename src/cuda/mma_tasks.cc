@@ -15,6 +15,7 @@ namespace quire::cuda {
 namespace {
 
 constexpr uint64_t kAligned = 16;  // a copy beside the threads
+constexpr uint64_t kStrideBytesMax = UINT32_MAX - 15;
 
 std::unexpected<Error> Cannot(const std::string& what) {
   return Fail(ErrorCode::kUnsupported,
@@ -79,6 +80,37 @@ Result<void> CheckAlignment(const BlockTables& tables) {
 bool IsOneForm(const AttentionShape& shape, const BlockTables& tables) {
   return shape.open_key.heads == 0 && shape.open_value.heads == 0 && IsIdentity(shape.key.codec) &&
          IsIdentity(shape.value.codec) && SameTable(tables.sealed, tables.open);
+}
+
+Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool bulk_copies) {
+  if (IsEncoded(shape)) return Staging::kDecoded;
+  const auto has_boxes = [](const BlockTable& table, const StreamLayout& key,
+                            const StreamLayout& value) {
+    // Rows of boxes of K are tokens of a channel.
+    return table.base != nullptr && key.inner == InnerAxis::kToken &&
+           std::max({table.slot_stride_bytes, key.head_stride_bytes, value.head_stride_bytes}) <=
+               kStrideBytesMax;
+  };
+  const bool bulk = bulk_copies && has_boxes(tables.sealed, shape.key, shape.value) &&
+                    has_boxes(tables.open, attention::OpenKey(shape), attention::OpenValue(shape));
+  return bulk ? Staging::kBulk : Staging::kCopied;
+}
+
+std::array<BoxedArray, kBoxedArrays> BoxedArrays(const AttentionShape& shape,
+                                                 const BlockTables& tables) {
+  const auto array = [](const BlockTable& table, const StreamLayout& stream) {
+    const bool by_token = stream.inner == InnerAxis::kDim;
+    const uint32_t inner = by_token ? stream.dim : stream.block_tokens;
+    const uint32_t outer = by_token ? stream.block_tokens : stream.dim;
+    const uint32_t box_tokens = BoxTokens(stream.block_tokens);
+    return BoxedArray{
+        .base = table.base + stream.offset_bytes,
+        .counts = {inner, outer, stream.heads, kCoordinatesMax},
+        .strides_bytes = {uint64_t{inner} * 2, stream.head_stride_bytes, table.slot_stride_bytes},
+        .box = {by_token ? kBoxChannels : box_tokens, by_token ? box_tokens : stream.dim}};
+  };
+  return {array(tables.sealed, shape.key), array(tables.open, attention::OpenKey(shape)),
+          array(tables.sealed, shape.value), array(tables.open, attention::OpenValue(shape))};
 }
 
 MmaTasks SortTasks(const AttentionShape& shape, std::span<const AttentionTask> tasks,

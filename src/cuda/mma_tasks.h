@@ -1,11 +1,14 @@
-// Which kernels of the class mma16 compute which tasks of a call. It never shows in the bits.
+// Which kernels of the class mma16 compute which tasks of a call, and how K and V come to them. It
+// never shows in the bits.
 #ifndef QUIRE_CUDA_MMA_TASKS_H_
 #define QUIRE_CUDA_MMA_TASKS_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "cuda/mma_attend.h"
 #include "quire/attention.h"
 
 namespace quire::cuda {
@@ -18,6 +21,13 @@ Result<void> CheckAlignment(const BlockTables& tables);
 
 /// Whether sealed and open blocks of a call are the same bytes.
 bool IsOneForm(const AttentionShape& shape, const BlockTables& tables);
+
+/// How K and V of a call come into shared memory. `bulk_copies`: the device has them.
+Staging StagingOf(const AttentionShape& shape, const BlockTables& tables, bool bulk_copies);
+
+/// K and V of all slots, as Staging::kBulk copies them: what MmaArgs::boxes are made of.
+std::array<BoxedArray, kBoxedArrays> BoxedArrays(const AttentionShape& shape,
+                                                 const BlockTables& tables);
 
 struct MmaTasks {
   std::vector<AttentionTask> split;   // a warp has splits of a tile and leaves their states

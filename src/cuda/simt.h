@@ -12,8 +12,20 @@
 //   CopyAsync(), CommitCopies(), WaitCopies()
 //                   copies from global to shared memory that go on beside the thread
 //
-// Threads of a block see what others have written before the last Sync, and no more; of its copies,
-// those that were waited for. Kernels of whole warps: cuda/warp-inl.h.
+// and, where the device has bulk copies (cuda/bulk.h), with barriers of eight bytes in shared
+// memory,
+//
+//   InitBarrier(barrier)             before its first use; FenceBulk, then Sync follow
+//   ExpectBytes(barrier, bytes)      by one thread: its next phase ends when so many have come
+//   CopyBulk(to, map, corner, barrier)
+//                                    a box, whose bytes this phase expects
+//   WaitBytes(barrier, parity)       returns when the phase has ended; parity is 0 for the first,
+//                                    third ... phase of a barrier, 1 for the others
+//   FenceBulk()                      what this thread has written comes before bulk copies that
+//                                    are asked for after the next Sync
+//
+// Threads of a block see what others have written before the last Sync, and no more; of copies,
+// those that they have waited for. Kernels of whole warps: cuda/warp-inl.h.
 #ifndef QUIRE_CUDA_SIMT_H_
 #define QUIRE_CUDA_SIMT_H_
 

@@ -56,6 +56,11 @@ class Warp {
   QUIRE_KERNEL void Lanes(const F& f) const {
     f(thread_ % kWarpLanes);
   }
+  /// f() by one thread of the block.
+  template <typename F>
+  QUIRE_KERNEL void One(const F& f) const {
+    if (thread_ == 0) f();
+  }
   /// f(i) for every i below `count`, shared out among the threads of the block.
   template <typename F>
   QUIRE_KERNEL void Share(uint32_t count, const F& f) const {
@@ -85,6 +90,10 @@ class Warp {
   void Lanes(const F& f) const {
     descending_ = !descending_;
     for (uint32_t i = 0; i < kWarpLanes; ++i) f(descending_ ? kWarpLanes - 1 - i : i);
+  }
+  template <typename F>
+  void One(const F& f) const {
+    if (number_ == 0) f();
   }
   template <typename F>
   void Share(uint32_t count, const F& f) const {

@@ -46,6 +46,7 @@ def test_blocks_of_the_processor_are_found_on_a_device(tmp_path):
 
 
 MMA16 = ("--device", "emulated", "--arithmetic", "mma16")
+PLAIN = ("--device", "emulated:plain", "--arithmetic", "mma16")  # no bulk copies
 
 
 @pytest.mark.parametrize("flags", [(), ("--kv", "int8"), ("--k", "nf4", "--v", "fp8_e4m3"),
@@ -58,6 +59,8 @@ def test_mma16_gives_a_hit_the_bits_of_a_miss(flags):
     assert again["logits_digest"] == want["logits_digest"], "a hit"
     beside = generate(*MMA16, "--beside", "2", *flags)
     assert beside["logits_digest"] == want["logits_digest"], "in a batch"
+    plain = generate(*PLAIN, "--chunk", "7", *flags)
+    assert plain["logits_digest"] == want["logits_digest"], "without bulk copies"
     other = generate(*flags)
     assert other["logits_digest"] != want["logits_digest"], "the classes have bits of their own"
     assert other["text"] == want["text"], "the largest logit is ahead of the next by far"
@@ -102,7 +105,8 @@ def test_info_names_the_arithmetic_classes():
 
 
 def test_a_device_that_is_not_there_is_refused():
-    for device, code in (("tpu", 2), ("cuda:x", 2), ("cuda:999", 3)):
+    for device, code in (("tpu", 2), ("cuda:x", 2), ("cpu:plain", 2), ("emulated:", 2),
+                         ("cuda:999", 3), ("cuda:999:plain", 3)):
         done = quire_cli.run("generate", "--model", MODEL, "--prompt", "a", "--device", device)
         assert done.exit_code == code, done.describe()
         assert device in done.stderr or "cuda:N" in done.stderr

@@ -11,9 +11,12 @@
 
 #include "base/check.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/tensor_maps.h"
 
 namespace quire::cuda {
 namespace {
+
+constexpr uint32_t kBulkCapability = 90;  // from here on there are bulk copies
 
 /// The architecture whose code a device runs: the newest of its generation that is not newer.
 uint32_t CodeFor(uint32_t capability) {
@@ -22,6 +25,10 @@ uint32_t CodeFor(uint32_t capability) {
     if (built / 10 == capability / 10 && built <= capability) found = built;
   }
   return found;
+}
+
+bool HasBulkCopies(uint32_t capability) {
+  return CodeFor(capability) >= kBulkCapability && CanMakeTensorMaps();
 }
 
 std::unexpected<Error> IoError(const char* what, int error) {
@@ -97,9 +104,10 @@ class CudaDevice final : public Device {
  public:
   using Streams = std::array<cudaStream_t, std::size(kStreams)>;
 
-  CudaDevice(int number, std::string target, const Streams& streams)
+  CudaDevice(int number, uint32_t capability, const Streams& streams)
       : number_(number),
-        target_(std::move(target)),
+        target_(fmt::format("sm_{}", capability)),
+        has_bulk_copies_(HasBulkCopies(capability)),
         streams_(streams),
         stream_(StreamOf(Stream::kCompute)),
         error_(number),
@@ -182,6 +190,12 @@ class CudaDevice final : public Device {
     return error_.outcome();
   }
   HostAllocator& host_allocator() override { return pinned_; }
+
+  bool has_bulk_copies() const override { return has_bulk_copies_; }
+  Result<TensorMap> MakeMap(const BoxedArray& array) override {
+    Enter();
+    return MakeTensorMap(array);
+  }
 
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override {
     Enter();
@@ -266,6 +280,7 @@ class CudaDevice final : public Device {
 
   const int number_;
   const std::string target_;
+  const bool has_bulk_copies_;
   const Streams streams_;
   const cudaStream_t stream_;  // of kCompute
   FirstError error_;
@@ -288,7 +303,8 @@ std::vector<DeviceInfo> ListDevices() {
     if (CodeFor(CapabilityOf(properties)) == 0) continue;
     devices.push_back({.name = properties.name,
                        .target = fmt::format("sm_{}", CapabilityOf(properties)),
-                       .memory_bytes = properties.totalGlobalMem});
+                       .memory_bytes = properties.totalGlobalMem,
+                       .has_bulk_copies = HasBulkCopies(CapabilityOf(properties))});
   }
   return devices;
 }
@@ -326,14 +342,14 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number) {
     }
     return IoError("create stream", error);
   }
-  return std::make_unique<CudaDevice>(device, fmt::format("sm_{}", capability), streams);
+  return std::make_unique<CudaDevice>(device, capability, streams);
 }
 
-Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number, Arithmetic arithmetic) {
+Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number, const BackendOptions& options) {
   QUIRE_ASSIGN(auto device, OpenDevice(number));
   QUIRE_ASSIGN(auto driver, MakeCudaDriver(number));
   return Backend::Make(fmt::format("cuda:{}", number), std::move(device), std::move(driver),
-                       arithmetic);
+                       options);
 }
 
 }  // namespace quire::cuda

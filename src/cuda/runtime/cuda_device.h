@@ -21,6 +21,7 @@ struct DeviceInfo {
   std::string name;    // "NVIDIA H100 80GB HBM3"
   std::string target;  // "sm_90"
   uint64_t memory_bytes = 0;
+  bool has_bulk_copies = false;
 };
 
 /// The devices of this machine that this build has code for, in the runtime's order. Empty without
@@ -37,8 +38,7 @@ Result<std::unique_ptr<GranuleDriver>> MakeCudaDriver(uint32_t number);
 
 /// A whole device for a program.
 /// Errors: those of OpenDevice and MakeCudaDriver; kNoSpace
-Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number,
-                                             Arithmetic arithmetic = Arithmetic::kFma32);
+Result<std::unique_ptr<Backend>> OpenBackend(uint32_t number, const BackendOptions& options = {});
 
 }  // namespace quire::cuda
 

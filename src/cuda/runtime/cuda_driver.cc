@@ -1,15 +1,12 @@
-// Physical memory behind reserved addresses, by the driver's interface. Its functions are asked for
-// by name: a build machine has no driver to link with.
+// Physical memory behind reserved addresses, by the driver's interface.
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include "cuda/runtime/cuda_device.h"
+#include "cuda/runtime/driver_call.h"
 
 namespace quire::cuda {
 namespace {
-
-constexpr unsigned int kDriverVersion = 12000;  // whose signatures are used
 
 struct DriverCalls {
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
@@ -21,16 +18,6 @@ struct DriverCalls {
   decltype(&cuMemUnmap) unmap = nullptr;
   decltype(&cuMemSetAccess) set_access = nullptr;
 };
-
-template <typename Function>
-bool Find(const char* name, Function* found) {
-  void* address = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, &address, kDriverVersion, cudaEnableDefault, &result);
-  *found = reinterpret_cast<Function>(address);
-  return error == cudaSuccess && result == cudaDriverEntryPointSuccess && address != nullptr;
-}
 
 CUdeviceptr Address(const std::byte* at) { return reinterpret_cast<CUdeviceptr>(at); }
 
@@ -87,11 +74,13 @@ class CudaDriver final : public GranuleDriver {
 
 Result<std::unique_ptr<GranuleDriver>> MakeCudaDriver(uint32_t number) {
   DriverCalls calls;
-  if (!Find("cuMemGetAllocationGranularity", &calls.granularity) ||
-      !Find("cuMemAddressReserve", &calls.reserve) || !Find("cuMemAddressFree", &calls.free) ||
-      !Find("cuMemCreate", &calls.create) || !Find("cuMemRelease", &calls.release) ||
-      !Find("cuMemMap", &calls.map) || !Find("cuMemUnmap", &calls.unmap) ||
-      !Find("cuMemSetAccess", &calls.set_access)) {
+  if (!FindDriverCall("cuMemGetAllocationGranularity", &calls.granularity) ||
+      !FindDriverCall("cuMemAddressReserve", &calls.reserve) ||
+      !FindDriverCall("cuMemAddressFree", &calls.free) ||
+      !FindDriverCall("cuMemCreate", &calls.create) ||
+      !FindDriverCall("cuMemRelease", &calls.release) || !FindDriverCall("cuMemMap", &calls.map) ||
+      !FindDriverCall("cuMemUnmap", &calls.unmap) ||
+      !FindDriverCall("cuMemSetAccess", &calls.set_access)) {
     return Fail(ErrorCode::kUnsupported, "cuda: the driver has no virtual memory management");
   }
   const int device = static_cast<int>(number);

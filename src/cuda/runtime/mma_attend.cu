@@ -1,5 +1,6 @@
 // The attention kernels of the class mma16 as device code: of blocks that fold and of those that
-// leave states, each for stored numbers alone and with codes, whose codec is asked for as they go.
+// leave states, each for every way in which K and V come. With codes their codec is asked for as
+// they go.
 #include "cuda/mma_splits-inl.h"
 #include "cuda/runtime/launch.h"
 #include "cuda/runtime/thread.h"
@@ -10,16 +11,25 @@ namespace {
 // So many blocks share a processor: a thread may have all the registers that it can name.
 constexpr int BlocksOf(bool folds) { return folds ? 2 : 8; }
 
-template <bool kFolds, bool kEncoded>
+// Architectures without bulk copies have an empty kernel that is never launched.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kHasBulkCopies = false;
+#else
+constexpr bool kHasBulkCopies = true;
+#endif
+
+template <bool kFolds, Staging kStaging>
 __global__ void __launch_bounds__(WarpsOf(kFolds) * kWarpLanes, BlocksOf(kFolds))
     RunMmaSplits(const __grid_constant__ MmaArgs args) {
-  CudaThread self(LaunchedShared());
-  MmaSplits<CudaThread, kFolds, kEncoded>(self, args).Run();
+  if constexpr (kStaging != Staging::kBulk || kHasBulkCopies) {
+    CudaThread self(LaunchedShared());
+    MmaSplits<CudaThread, kFolds, kStaging>(self, args).Run();
+  }
 }
 
-template <bool kFolds, bool kEncoded>
+template <bool kFolds, Staging kStaging>
 int Launch(const MmaArgs& args, uint32_t blocks, CUstream_st* stream) {
-  auto* const kernel = RunMmaSplits<kFolds, kEncoded>;
+  auto* const kernel = RunMmaSplits<kFolds, kStaging>;
   const cudaError_t grown = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(args.shared.bytes));
   if (grown != cudaSuccess) return grown;
@@ -27,15 +37,20 @@ int Launch(const MmaArgs& args, uint32_t blocks, CUstream_st* stream) {
   return cudaGetLastError();
 }
 
+template <bool kFolds>
+int Launch(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
+  switch (how.staging) {
+    case Staging::kDecoded: return Launch<kFolds, Staging::kDecoded>(args, how.blocks, stream);
+    case Staging::kCopied: return Launch<kFolds, Staging::kCopied>(args, how.blocks, stream);
+    case Staging::kBulk: return Launch<kFolds, Staging::kBulk>(args, how.blocks, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
 }  // namespace
 
 int LaunchMmaSplits(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream) {
-  if (IsEncoded(args.splits.shape)) {
-    return how.folds ? Launch<true, true>(args, how.blocks, stream)
-                     : Launch<false, true>(args, how.blocks, stream);
-  }
-  return how.folds ? Launch<true, false>(args, how.blocks, stream)
-                   : Launch<false, false>(args, how.blocks, stream);
+  return how.folds ? Launch<true>(args, how, stream) : Launch<false>(args, how, stream);
 }
 
 }  // namespace quire::cuda
