@@ -386,6 +386,25 @@ TEST_P(StoreTest, ABlockThatChangedInMemoryIsNotWritten) {
   EXPECT_EQ(test->Acquire(prompt_).reason(), MissReason::kDamaged);
 }
 
+TEST_P(StoreTest, WhatComesBehindADamagedBlockHasNotFailedToLoad) {
+  if (GetParam().profile.open_dtype != GetParam().profile.codecs[0].codec) return;  // no views
+  {
+    const auto test = Make();
+    RunThrough(*test, prompt_);
+    Must(store_.store->Flush());
+  }
+  store_.Restart();
+  const auto test = Make();
+  const auto front = test->Run(std::span(prompt_).first(4 * kBlock));
+  Ticket ticket = Must(test->cache->Load(test->Acquire(prompt_), {}));
+  FlipBit(*front, 3);
+  EXPECT_EQ(test->cache->Verify().damaged, 1);
+  ASSERT_TRUE(ticket.WaitFor(1'000'000));
+  const Plan plan = ticket.Take();
+  EXPECT_EQ(plan.resident_tokens(), 3 * kBlock);
+  EXPECT_EQ(plan.reason(), MissReason::kDamaged);
+}
+
 TEST_P(StoreTest, WithoutRoomALoadIsRefusedAndNothingIsHeld) {
   {
     const auto test = Make();
