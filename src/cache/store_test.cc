@@ -11,6 +11,7 @@
 
 #include "cache/test_store.h"
 #include "cache/test_util.h"
+#include "codec/test_util.h"
 
 namespace quire::cache {
 namespace {
@@ -159,6 +160,27 @@ TEST_P(StoreTest, ALoadGoesOnWhereMemoryEnds) {
   EXPECT_EQ(report.loadable, 6 * kBlock);
   EXPECT_EQ(report.reused, 10 * kBlock);
   EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
+}
+
+TEST_P(StoreTest, APromptIsReadToItsEndAndNoFurther) {
+  const auto test = Make();
+  RunThrough(*test, prompt_);
+  Must(store_.store->Flush());
+  for (const bool in_memory : {true, false}) {
+    while (!in_memory && test->cache->Evict(100) > 0) {
+    }
+    for (uint64_t length = 1; length <= prompt_.size(); ++length) {
+      const codec::GuardedBytes bytes(length * sizeof(TokenId), /*at_front=*/false);
+      const std::span<TokenId> prompt(reinterpret_cast<TokenId*>(bytes.data()), length);
+      std::ranges::copy(std::span(prompt_).first(length), prompt.begin());
+      const Plan plan = test->Acquire(prompt);
+      const uint64_t found = plan.resident_tokens() + plan.loadable_tokens();
+      const uint64_t whole = (length - 1) / kBlock * kBlock;
+      EXPECT_LE(found, whole) << length;
+      if (IsResidual()) continue;  // twins are kept where a prompt ended
+      EXPECT_EQ(found, whole) << length;
+    }
+  }
 }
 
 TEST_P(StoreTest, WhatWasEvictedComesBack) {
