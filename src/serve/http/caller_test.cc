@@ -81,6 +81,19 @@ INSTANTIATE_TEST_SUITE_P(
                 "a key that is there twice"},
         BadFile{"[[tenant]]\nname = ", "keys.toml:2"}));
 
+// The last that is allowed, and the first that is not.
+TEST(KeysFile, NamesAndKeysMayBeSoLong) {
+  const auto parses = [](size_t name_bytes, size_t key_bytes) {
+    const std::string text = "[[tenant]]\nname = \"" + std::string(name_bytes, 'n') +
+                             "\"\nkeys = [\"" + std::string(key_bytes, 'k') + "\"]";
+    return ParseKeysFile(text, "keys.toml").has_value();
+  };
+  for (const size_t bytes : {1, 64}) EXPECT_TRUE(parses(bytes, 20)) << bytes;
+  for (const size_t bytes : {0, 65}) EXPECT_FALSE(parses(bytes, 20)) << bytes;
+  for (const size_t bytes : {16, 256}) EXPECT_TRUE(parses(8, bytes)) << bytes;
+  for (const size_t bytes : {15, 257}) EXPECT_FALSE(parses(8, bytes)) << bytes;
+}
+
 TEST(KeyTable, FindsWhoseKeyItIs) {
   KeyTable table;
   EXPECT_TRUE(table.empty());

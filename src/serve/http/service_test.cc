@@ -189,7 +189,11 @@ TEST_F(ServiceTest, KeysSayWhoSeesWhat) {
   EXPECT_THAT(metrics, testing::HasSubstr(R"(tenant="bob")"));
   EXPECT_THAT(metrics, testing::Not(testing::HasSubstr("alice")));
   EXPECT_THAT(metrics, testing::Not(testing::HasSubstr("quire_engine")));
-  EXPECT_THAT(Ask(Get("/metrics", ops)).body, testing::HasSubstr(R"(tenant="alice")"));
+  const std::string all_metrics = Ask(Get("/metrics", ops)).body;
+  EXPECT_THAT(all_metrics, testing::HasSubstr(R"(tenant="alice")"));
+  EXPECT_THAT(all_metrics, testing::HasSubstr("\nquire_budget_used_bytes 7\n"));
+  EXPECT_THAT(all_metrics, testing::HasSubstr("\nquire_budget_limit_bytes 9\n"));
+  EXPECT_EQ(Dump(all["budget"]), R"({"used_bytes":7,"limit_bytes":9})");
   // Sessions are the tenant's, and the operator's key opens none of them.
   const std::string session = AskJson(Post("/v1/sessions", "", alice))["id"];
   AskJson(Get("/v1/sessions/" + session, bob), 404);

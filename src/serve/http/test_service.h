@@ -53,7 +53,7 @@ class WithService : public testing::Test {
                                 .generation = generation_,
                                 .clock = SystemClock(),
                                 .engine_stats = [this] { return driver_->stats(); },
-                                .budget_used_of = [] { return std::pair<uint64_t, uint64_t>(); },
+                                .budget_used_of = [] { return std::pair<uint64_t, uint64_t>(7, 9); },
                                 .strftime_now = {}},
                                options, file)
                    .value();
