@@ -9,7 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "cache/mover.h"
+#include "cache/test_memory_store.h"
 #include "cache/test_util.h"
+#include "env/clock.h"
 #include "env/pinned_memory.h"
 #include "quire/disk_store.h"
 
@@ -220,6 +223,23 @@ INSTANTIATE_TEST_SUITE_P(Kept, StoreThreadsTest,
                          testing::Values(Kept{"disk"}, Kept{"memory", false, 2 << 20},
                                          Kept{"memory_and_disk", true, 1 << 20}),
                          [](const auto& tested) { return tested.param.name; });
+
+// It wakes ten times a second where there is nothing to do, and far oftener only while blocks wait.
+TEST(MoverThread, SleepsWhereThereIsNothingToDo) {
+  auto held = std::make_unique<MemoryStore>();
+  const MemoryStore& records = *held;
+  auto mover = std::make_unique<Mover>(std::move(held), SystemClock());
+  mover->Start();
+  const auto store = StoreState::Wrap(std::move(mover));
+  CacheOptions more;
+  more.store = store.get();
+  TestCache cache(40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+  cache.Run(SomeTokens(6 * kBlock, 1)).reset();
+  Must(store->Flush());
+  const uint64_t before = records.looks();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LE(records.looks(), before + 10);
+}
 
 }  // namespace
 }  // namespace quire::cache
