@@ -43,7 +43,8 @@ SlotClasses Classes(const Layers& layers) {
 /// A sequence's owner, with a number for each slot that it ever gave it.
 class Owner {
  public:
-  explicit Owner(const Layers& layers) : classes_(Classes(layers)), slots_(classes_, NewList(), 0, 0) {}
+  explicit Owner(const Layers& layers)
+      : classes_(Classes(layers)), slots_(classes_, NewList(), 0, 0) {}
 
   void Step(Prng& prng) {
     switch (prng.NextBelow(10)) {

@@ -11,7 +11,6 @@
 
 #include "cache/test_store.h"
 #include "cache/test_util.h"
-#include "codec/test_util.h"
 
 namespace quire::cache {
 namespace {
@@ -160,27 +159,6 @@ TEST_P(StoreTest, ALoadGoesOnWhereMemoryEnds) {
   EXPECT_EQ(report.loadable, 6 * kBlock);
   EXPECT_EQ(report.reused, 10 * kBlock);
   EXPECT_EQ(DiffersFromCold(*report.sequence, prompt_), "");
-}
-
-TEST_P(StoreTest, APromptIsReadToItsEndAndNoFurther) {
-  const auto test = Make();
-  RunThrough(*test, prompt_);
-  Must(store_.store->Flush());
-  for (const bool in_memory : {true, false}) {
-    while (!in_memory && test->cache->Evict(100) > 0) {
-    }
-    for (uint64_t length = 1; length <= prompt_.size(); ++length) {
-      const codec::GuardedBytes bytes(length * sizeof(TokenId), /*at_front=*/false);
-      const std::span<TokenId> prompt(reinterpret_cast<TokenId*>(bytes.data()), length);
-      std::ranges::copy(std::span(prompt_).first(length), prompt.begin());
-      const Plan plan = test->Acquire(prompt);
-      const uint64_t found = plan.resident_tokens() + plan.loadable_tokens();
-      const uint64_t whole = (length - 1) / kBlock * kBlock;
-      EXPECT_LE(found, whole) << length;
-      if (IsResidual()) continue;  // twins are kept where a prompt ended
-      EXPECT_EQ(found, whole) << length;
-    }
-  }
 }
 
 TEST_P(StoreTest, WhatWasEvictedComesBack) {
@@ -406,25 +384,6 @@ TEST_P(StoreTest, ABlockThatChangedInMemoryIsNotWritten) {
   Must(store_.store->Flush());
   EXPECT_EQ(test->cache->stats().stored_blocks, 9);
   EXPECT_EQ(test->Acquire(prompt_).reason(), MissReason::kDamaged);
-}
-
-TEST_P(StoreTest, WhatComesBehindADamagedBlockHasNotFailedToLoad) {
-  if (GetParam().profile.open_dtype != GetParam().profile.codecs[0].codec) return;  // no views
-  {
-    const auto test = Make();
-    RunThrough(*test, prompt_);
-    Must(store_.store->Flush());
-  }
-  store_.Restart();
-  const auto test = Make();
-  const auto front = test->Run(std::span(prompt_).first(4 * kBlock));
-  Ticket ticket = Must(test->cache->Load(test->Acquire(prompt_), {}));
-  FlipBit(*front, 3);
-  EXPECT_EQ(test->cache->Verify().damaged, 1);
-  ASSERT_TRUE(ticket.WaitFor(1'000'000));
-  const Plan plan = ticket.Take();
-  EXPECT_EQ(plan.resident_tokens(), 3 * kBlock);
-  EXPECT_EQ(plan.reason(), MissReason::kDamaged);
 }
 
 TEST_P(StoreTest, WithoutRoomALoadIsRefusedAndNothingIsHeld) {

@@ -45,18 +45,19 @@ class WithService : public testing::Test {
     options.tokens_max = 4096;
     std::optional<KeysFile> file;
     if (!keys.empty()) file = ParseKeysFile(keys, "keys").value();
-    service_ = Service::Create({.engine = *engine_,
-                                .cache = *cache_,
-                                .hub = hub_,
-                                .tokenizer = *tokenizer_,
-                                .chat = chat_,
-                                .generation = generation_,
-                                .clock = SystemClock(),
-                                .engine_stats = [this] { return driver_->stats(); },
-                                .budget_used_of = [] { return std::pair<uint64_t, uint64_t>(7, 9); },
-                                .strftime_now = {}},
-                               options, file)
-                   .value();
+    service_ =
+        Service::Create({.engine = *engine_,
+                         .cache = *cache_,
+                         .hub = hub_,
+                         .tokenizer = *tokenizer_,
+                         .chat = chat_,
+                         .generation = generation_,
+                         .clock = SystemClock(),
+                         .engine_stats = [this] { return driver_->stats(); },
+                         .budget_used_of = [] { return std::pair{uint64_t{7}, uint64_t{9}}; },
+                         .strftime_now = {}},
+                        options, file)
+            .value();
   }
 
   // To be set before Make:
