@@ -1,10 +1,11 @@
-// A store in memory that never fails, for tests of who calls it.
+// A store in memory that fails only where it is told to, for tests of who calls it.
 #ifndef QUIRE_CACHE_TEST_MEMORY_STORE_H_
 #define QUIRE_CACHE_TEST_MEMORY_STORE_H_
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <vector>
@@ -32,6 +33,10 @@ class MemoryStore final : public tier::Store {
   }
   void Get(std::span<const tier::LoadRequest> loads, uint64_t /*deadline_us*/) override {
     for (const tier::LoadRequest& load : loads) {
+      if (lost && lost(load.identity)) {
+        ended_.push_back({.tag = load.tag, .outcome = tier::StoreOutcome::kIo});
+        continue;
+      }
       ended_.push_back({.tag = load.tag});
       const std::vector<std::byte>& bytes = records_.at(load.identity.key);
       auto from = bytes.begin();
@@ -66,6 +71,8 @@ class MemoryStore final : public tier::Store {
     return {};
   }
 
+  /// Records that can be found, and do not come.
+  std::function<bool(const tier::RecordIdentity&)> lost;
   /// How often its state was asked for. Any thread.
   uint64_t looks() const { return looks_; }
 
