@@ -177,6 +177,15 @@ TEST(Metrics, OfATenant) {
     return line.find("_bucket{") != std::string::npos;
   };
   std::vector<std::string> lines = ValuesOf(metrics.Text(snapshot, "alice"));
+  std::vector<std::string> bounds;  // of one histogram
+  for (const std::string& line : lines) {
+    if (!line.starts_with("quire_time_to_first_token_seconds_bucket")) continue;
+    const size_t begin = line.find("le=\"") + 4;
+    bounds.push_back(line.substr(begin, line.find('"', begin) - begin));
+  }
+  EXPECT_THAT(bounds, testing::ElementsAre("0.001", "0.0025", "0.005", "0.01", "0.025", "0.05",
+                                           "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "25", "60",
+                                           "120", "300", "+Inf"));
   std::erase_if(lines, is_bucket);
   EXPECT_THAT(lines, testing::UnorderedElementsAreArray(ValuesOf(R"(
 quire_tenant_used_bytes{tenant="alice"} 13

@@ -42,7 +42,7 @@ class WithService : public testing::Test {
     driver_ = std::make_unique<Driver>(*engine_);
     options.model_name = "tiny";
     options.version = "0";
-    options.tokens_max = 4096;
+    options.tokens_max = tokens_max_;
     std::optional<KeysFile> file;
     if (!keys.empty()) file = ParseKeysFile(keys, "keys").value();
     service_ =
@@ -63,6 +63,7 @@ class WithService : public testing::Test {
   // To be set before Make:
   uint64_t hot_bytes_ = 64 << 20;
   uint32_t events_max_ = 256;
+  uint64_t tokens_max_ = 4096;  // of prompt and answer together
   EventHub hub_;
   std::unique_ptr<Executor> executor_ = MakeThreadPool(2);
   std::unique_ptr<AttentionBackend> attention_ = MakeCpuAttention().value();
