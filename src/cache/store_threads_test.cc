@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(Kept, StoreThreadsTest,
                                          Kept{"memory_and_disk", true, 1 << 20}),
                          [](const auto& tested) { return tested.param.name; });
 
-// It wakes ten times a second where there is nothing to do, and far oftener only while blocks wait.
+// It looks ten times a second where there is nothing to do, and at once when there is something.
 TEST(MoverThread, SleepsWhereThereIsNothingToDo) {
   auto held = std::make_unique<MemoryStore>();
   const MemoryStore& records = *held;
@@ -239,6 +239,15 @@ TEST(MoverThread, SleepsWhereThereIsNothingToDo) {
   const uint64_t before = records.looks();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_LE(records.looks(), before + 10);
+
+  const auto begin = std::chrono::steady_clock::now();
+  for (uint64_t i = 0; i < 20; ++i) {
+    cache.Run(SomeTokens(kBlock, 10 + i)).reset();
+    while (cache.cache->stats().unwritten_blocks > 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1)) << "it is woken";
 }
 
 }  // namespace
