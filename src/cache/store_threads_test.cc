@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -240,14 +241,19 @@ TEST(MoverThread, SleepsWhereThereIsNothingToDo) {
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_LE(records.looks(), before + 10);
 
-  const auto begin = std::chrono::steady_clock::now();
-  for (uint64_t i = 0; i < 20; ++i) {
-    cache.Run(SomeTokens(kBlock, 10 + i)).reset();
-    while (cache.cache->stats().unwritten_blocks > 0) {
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
+  // The best of a few: others may keep the processor from it.
+  auto best = std::chrono::steady_clock::duration::max();
+  for (uint64_t round = 0; round < 3; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (uint64_t i = 0; i < 10; ++i) {
+      cache.Run(SomeTokens(kBlock, 10 * round + i + 10)).reset();
+      while (cache.cache->stats().unwritten_blocks > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
     }
+    best = std::min(best, std::chrono::steady_clock::now() - begin);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1)) << "it is woken";
+  EXPECT_LT(best, std::chrono::milliseconds(500)) << "it is woken";
 }
 
 }  // namespace
