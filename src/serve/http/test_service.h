@@ -37,7 +37,8 @@ class WithService : public testing::Test {
                              Identity{.weights = model_->fingerprint(), .domain = {.name = "t"}},
                              {.admission = Admission::kGrow,
                               .events_max = events_max_,
-                              .on_event = [this](RequestId id) { hub_.Notify(id); }})
+                              .on_event = [this](RequestId id) { hub_.Notify(id); },
+                              .sessions = sessions_})
                   .value();
     driver_ = std::make_unique<Driver>(*engine_);
     options.model_name = "tiny";
@@ -52,10 +53,11 @@ class WithService : public testing::Test {
                          .tokenizer = *tokenizer_,
                          .chat = chat_,
                          .generation = generation_,
-                         .clock = SystemClock(),
+                         .clock = *clock_,
                          .engine_stats = [this] { return driver_->stats(); },
                          .budget_used_of = [] { return std::pair{uint64_t{7}, uint64_t{9}}; },
-                         .strftime_now = {}},
+                         .strftime_now = {},
+                         .sessions = sessions_},
                         options, file)
             .value();
   }
@@ -63,6 +65,8 @@ class WithService : public testing::Test {
   // To be set before Make:
   uint64_t hot_bytes_ = 64 << 20;
   uint32_t events_max_ = 256;
+  const Clock* clock_ = &SystemClock();  // of the service
+  SessionStore* sessions_ = nullptr;
   uint64_t tokens_max_ = 4096;  // of prompt and answer together
   EventHub hub_;
   std::unique_ptr<Executor> executor_ = MakeThreadPool(2);
