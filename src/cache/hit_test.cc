@@ -4,7 +4,9 @@
 #include <functional>
 
 #include "cache/hit_length.h"
+#include "cache/test_store.h"
 #include "cache/test_util.h"
+#include "codec/test_util.h"
 
 namespace quire::cache {
 namespace {
@@ -70,6 +72,31 @@ TEST(Hit, AtEveryPromptLengthAroundBlockBoundaries) {
     EXPECT_EQ(plan.resident_tokens(), tokens.size());
     EXPECT_EQ(plan.missing_tokens(), more);
     EXPECT_EQ(plan.reason(), more <= kBlock ? MissReason::kPartialBlock : MissReason::kNeverSeen);
+  }
+}
+
+// At the end of its memory, whether what is found is in the cache or in the store below.
+TEST(Hit, APromptIsReadToItsEndAndNoFurther) {
+  const std::vector<TokenId> longest = SomeTokens(10 * kBlock + 5, 1);
+  TestStore store;
+  CacheOptions more;
+  more.store = store.store.get();
+  more.clock = &store.clock;
+  TestCache test(64, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+  test.Run(longest).reset();
+  Must(store.store->Flush());
+  for (const bool in_memory : {true, false}) {
+    while (!in_memory && test.cache->Evict(100) > 0) {
+    }
+    for (uint64_t length = 1; length <= longest.size(); ++length) {
+      const codec::GuardedBytes bytes(length * sizeof(TokenId), /*at_front=*/false);
+      const std::span<TokenId> prompt(reinterpret_cast<TokenId*>(bytes.data()), length);
+      std::ranges::copy(std::span(longest).first(length), prompt.begin());
+      const Plan plan = test.Acquire(prompt);
+      EXPECT_EQ(in_memory ? plan.resident_tokens() : plan.loadable_tokens(),
+                (length - 1) / kBlock * kBlock)
+          << length;
+    }
   }
 }
 

@@ -221,6 +221,20 @@ TEST(Memory, ForksShareTheirPathAndPayForWhatTheyAdd) {
   EXPECT_EQ(cache.cache->stats().hot_bytes_used, before.hot_bytes_used);
 }
 
+TEST(Memory, AForkPaysForSharedEntriesThatItMakesItsOwn) {
+  constexpr uint64_t kKept = 60;  // in the first chunk of entries, which is shared
+  constexpr uint64_t kEntriesBytes = kKept * (kBlock * sizeof(TokenId) + sizeof(BlockId));
+  TestCache cache(700);
+  const auto sequence = cache.Run(SomeTokens(450 * kBlock, 1));
+  const uint64_t alone = cache.cache->stats().sequence_bytes;
+  auto fork = Must(sequence->Fork());
+  EXPECT_LT(cache.cache->stats().sequence_bytes, alone + kEntriesBytes);
+  Must(fork->Rollback(kKept * kBlock));
+  EXPECT_GE(cache.cache->stats().sequence_bytes, alone + kEntriesBytes);
+  fork.reset();
+  EXPECT_EQ(cache.cache->stats().sequence_bytes, alone);
+}
+
 TEST(Memory, AForkThatTheBudgetCannotPayForIsRefused) {
   TestCache cache(4);
   const auto tokens = SomeTokens(4 * kBlock, 1);

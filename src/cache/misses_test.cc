@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cache/ghosts.h"
+#include "cache/test_store.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
 #include "evict/policies.h"
@@ -169,6 +170,27 @@ TEST(Misses, FailedVerificationIsRemembered) {
   holder.reset();
   EXPECT_EQ(world.Missing(prompt).front(),
             (MissRun{.reason = MissReason::kDamaged, .tokens = 2 * kBlock, .gone_us = 100}));
+}
+
+TEST(Misses, WhatIsLoadedBehindADamagedBlockHasNotFailedToLoad) {
+  const std::vector<TokenId> prompt = SomeTokens(10 * kBlock + 5, 1);
+  TestStore store;
+  CacheOptions more;
+  more.store = store.store.get();
+  more.clock = &store.clock;
+  TestCache test(64, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+  test.Run(prompt).reset();
+  Must(store.store->Flush());
+  while (test.cache->Evict(100) > 0) {
+  }
+  const auto front = test.Run(std::span(prompt).first(4 * kBlock));
+  Ticket ticket = Must(test.cache->Load(test.Acquire(prompt), {}));
+  FlipBit(*front, 3);
+  EXPECT_EQ(test.cache->Verify().damaged, 1);
+  ASSERT_TRUE(ticket.WaitFor(1'000'000));
+  const Plan plan = ticket.Take();
+  EXPECT_EQ(plan.resident_tokens(), 3 * kBlock);
+  EXPECT_EQ(plan.reason(), MissReason::kDamaged);
 }
 
 TEST(Misses, NothingIsSaidOfWhatAnotherTenantHasOrHad) {

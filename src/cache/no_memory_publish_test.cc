@@ -1,21 +1,19 @@
 // Memory that runs out at any allocation of a commit: nothing is lost or half done, and the next
 // commit publishes what this one could not.
 #include "base/failing_new.h"
-#include "base/hash.h"
 
 #ifdef QUIRE_FAILING_NEW
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <optional>
 
 #include "cache/core.h"
 #include "cache/mover.h"
+#include "cache/test_memory_store.h"
 #include "cache/twins_test_util.h"
 #include "env/clock.h"
-#include "tier/store.h"
 
 namespace quire::cache {
 namespace {
@@ -149,63 +147,6 @@ TEST(NoMemory, AFenceThatCannotBeRememberedIsWaitedFor) {
     }
   }
 }
-
-/// Records in memory, by key. What it is asked ends at the next Tick.
-class MemoryStore final : public tier::Store {
- public:
-  void Put(std::span<const tier::PutRequest> requests) override {
-    for (const tier::PutRequest& request : requests) {
-      std::vector<std::byte>& bytes = records_[request.identity.key];
-      for (const auto section : request.sections) {
-        bytes.insert(bytes.end(), section.begin(), section.end());
-      }
-      ended_.push_back({.tag = request.tag});
-    }
-  }
-  void Find(std::span<const Digest> keys, std::span<tier::Presence> out) const override {
-    for (size_t i = 0; i < keys.size(); ++i) {
-      out[i] = records_.contains(keys[i]) ? tier::Presence::kPresent : tier::Presence::kAbsent;
-    }
-  }
-  void Get(std::span<const tier::LoadRequest> loads, uint64_t /*deadline_us*/) override {
-    for (const tier::LoadRequest& load : loads) {
-      ended_.push_back({.tag = load.tag});
-      const std::vector<std::byte>& bytes = records_.at(load.identity.key);
-      auto from = bytes.begin();
-      for (size_t i = 0; i < load.out.size(); ++i) {
-        const std::span<std::byte> section = load.out[i];
-        std::copy_n(from, section.size(), section.begin());
-        from += static_cast<ptrdiff_t>(section.size());
-        load.crcs[i] = Crc32c(section);
-      }
-    }
-  }
-  void Cancel(uint64_t tag) override {
-    for (tier::StoreCompletion& ended : ended_) {
-      if (ended.tag == tag) ended.outcome = tier::StoreOutcome::kCancelled;
-    }
-  }
-  void Erase(const tier::PublisherId&, uint64_t, uint64_t tag) override {
-    ended_.push_back({.tag = tag});
-  }
-  void Touch(std::span<const Digest> keys, std::span<tier::Presence> out) override {
-    Find(keys, out);
-  }
-  tier::PublisherUsage UsageOf(const tier::PublisherId&) const override { return {}; }
-  std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId&) const override { return {}; }
-  void SetLimits(const tier::PublisherLimits&) override {}
-  uint64_t EpochOf(const tier::PublisherId&) const override { return 0; }
-  void Flush(uint64_t tag) override { ended_.push_back({.tag = tag}); }
-  void Tick(std::vector<tier::StoreCompletion>& done, uint64_t /*wait_us*/) override {
-    done.insert(done.end(), ended_.begin(), ended_.end());
-    ended_.clear();
-  }
-  tier::StoreStats Stats() const override { return {}; }
-
- private:
-  std::map<Digest, std::vector<std::byte>> records_;
-  std::vector<tier::StoreCompletion> ended_;
-};
 
 // Every allocation of a mover's turns fails once: what is resident afterwards is right, the load
 // ends, and nothing is held.

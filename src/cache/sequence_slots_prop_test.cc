@@ -16,16 +16,23 @@ namespace {
 constexpr uint64_t kBlock = 16;
 constexpr uint64_t kBlocksMax = 40;
 
-SlotClasses Classes(bool encodes) {
+struct Layers {
+  bool all_windows = false;  // else the first one attends to everything
+  bool encode = false;
+};
+
+SlotClasses Classes(const Layers& layers) {
   Geometry geometry = SmallGeometry();
-  geometry.groups[0].layers = {0};
-  geometry.groups.push_back(geometry.groups[0]);
-  geometry.groups[1].layers = {1};
-  geometry.groups[1].kind = LayerKind::kWindow;
-  geometry.groups[1].window_tokens = 40;
-  geometry.groups[1].sink_tokens = 20;
+  if (!layers.all_windows) {
+    geometry.groups[0].layers = {0};
+    geometry.groups.push_back(geometry.groups[0]);
+    geometry.groups[1].layers = {1};
+  }
+  geometry.groups.back().kind = LayerKind::kWindow;
+  geometry.groups.back().window_tokens = 40;
+  geometry.groups.back().sink_tokens = 20;
   NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
-  if (encodes) {
+  if (layers.encode) {
     for (CodecRule& rule : profile.codecs) rule.codec = Codec::kInt8;
     profile.residual_tokens = 20;
   }
@@ -36,7 +43,8 @@ SlotClasses Classes(bool encodes) {
 /// A sequence's owner, with a number for each slot that it ever gave it.
 class Owner {
  public:
-  explicit Owner(bool encodes) : classes_(Classes(encodes)), slots_(classes_, NewList(), 0, 0) {}
+  explicit Owner(const Layers& layers)
+      : classes_(Classes(layers)), slots_(classes_, NewList(), 0, 0) {}
 
   void Step(Prng& prng) {
     switch (prng.NextBelow(10)) {
@@ -110,7 +118,18 @@ class Owner {
       for (uint64_t block = reach.sink_blocks(); block < reach.first_needed(length_); ++block) {
         ASSERT_TRUE(slots_.at(c, block).is_none());
       }
+      if (passed.empty() || !reach.windowed()) continue;
+      ASSERT_EQ(slots_.spare(c).size(), Waiting(c)) << c;
     }
+  }
+  // Slots for the blocks to come, but with those held no more than live at once.
+  uint64_t Waiting(uint32_t c) const {
+    const uint64_t blocks = slots_.list().size();
+    uint64_t held = 0;
+    for (uint64_t block = 0; block < blocks; ++block) held += slots_.at(c, block).is_none() ? 0 : 1;
+    const bool one_token = !classes_.is_sealed(c) && !steps().in_prompt;
+    const uint64_t live = classes_.reach(c).blocks_max(one_token ? 1 : steps().tokens);
+    return std::min(blocks - DivUp(length_, kBlock), live - std::min(live, held));
   }
   // What lies beyond goes back, or waits as room; of what is cut nobody else has a slot.
   void Rollback(Prng& prng) {
@@ -166,16 +185,24 @@ class Owner {
   uint32_t next_ = 0;
 };
 
-void Run(bool encodes, const std::vector<uint64_t>& seeds) {
-  Owner owner(encodes);
+void Run(const Layers& layers, const std::vector<uint64_t>& seeds) {
+  Owner owner(layers);
   StepFromSeeds(owner, seeds, 4);
 }
 
 RC_GTEST_PROP(SequenceSlotsProperty, LoseNoneUnderWindows, (const std::vector<uint64_t>& seeds)) {
-  Run(/*encodes=*/false, seeds);
+  Run({}, seeds);
+}
+RC_GTEST_PROP(SequenceSlotsProperty, LoseNoneWhereAllHaveWindows,
+              (const std::vector<uint64_t>& seeds)) {
+  Run({.all_windows = true}, seeds);
 }
 RC_GTEST_PROP(SequenceSlotsProperty, LoseNoneOfOpenForms, (const std::vector<uint64_t>& seeds)) {
-  Run(/*encodes=*/true, seeds);
+  Run({.encode = true}, seeds);
+}
+RC_GTEST_PROP(SequenceSlotsProperty, LoseNoneOfOpenFormsWhereAllHaveWindows,
+              (const std::vector<uint64_t>& seeds)) {
+  Run({.all_windows = true, .encode = true}, seeds);
 }
 
 }  // namespace

@@ -297,6 +297,8 @@ TEST_P(StoreTest, WhatDoesNotComeInTimeIsLate) {
   const Plan plan = ticket.Take();
   EXPECT_LT(plan.resident_tokens(), 10 * kBlock);
   EXPECT_EQ(plan.reason(), MissReason::kLoadLate);
+  store_.clock.Advance(20'000'000);
+  EXPECT_EQ(RunThrough(*test, prompt_, {.timeout_us = 10'000'000}).reused, 10 * kBlock);
 }
 
 TEST_P(StoreTest, WhatWasErasedIsGoneForGood) {

@@ -220,6 +220,23 @@ TEST_P(StreamTest, ATenantWithATtlKeepsNothingBelowMemory) {
   EXPECT_THAT(refused.error().message, HasSubstr("ttl"));
 }
 
+// Entries, keys and tokens stay in memory while slots go.
+TEST_P(StreamTest, EachBlockIsPaidForWhetherAtOpenOrLater) {
+  const auto bytes_with = [this](uint64_t at_open, uint64_t later) {
+    const auto sequence = test_->Open(std::span(prompt_).first(kBlock), Streams(at_open * kBlock));
+    Must(sequence->Reserve(later * kBlock));
+    return test_->cache->stats().sequence_bytes;
+  };
+  constexpr uint64_t kBlocks = 100;
+  constexpr uint64_t kLeastBytes =
+      sizeof(Digest) + kBlock * sizeof(TokenId) + sizeof(SlotId) + sizeof(BlockId);
+  const uint64_t one = bytes_with(1, 1);
+  for (const uint64_t bytes : {bytes_with(kBlocks, kBlocks), bytes_with(1, kBlocks)}) {
+    EXPECT_GE(bytes, one + (kBlocks - 1) * kLeastBytes);
+    EXPECT_LE(bytes, one + kBlocks * 3 * kLeastBytes);
+  }
+}
+
 // QUIRE_CONTEXT_TOKENS=200000 for the length that SPEC M2 names.
 TEST(StreamLong, TheBudgetDoesNotGrowWithTheContext) {
   constexpr uint64_t kStep = 512;

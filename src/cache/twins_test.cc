@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <thread>
 
+#include "cache/mover.h"
+#include "cache/records.h"
+#include "cache/test_memory_store.h"
 #include "cache/twins_test_util.h"
+#include "env/clock.h"
 
 namespace quire::cache {
 namespace {
@@ -427,6 +431,42 @@ TEST(Twins, ResidualTokensNeedACodecThatEncodes) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message, HasSubstr("residual_tokens is 128"));
+}
+
+// One after the other is lost in the store: no hit reads what did not come.
+TEST(Twins, WhatDoesNotComeIsNotShown) {
+  const auto prompt = SomeTokens(6 * kBlock + 1, 5);
+  TwinCache cold;
+  const auto computed = cold.Run(prompt);
+  for (int lost = 0; lost < 3; ++lost) {
+    const ManualClock clock;
+    auto held = std::make_unique<MemoryStore>();
+    MemoryStore& records = *held;
+    const auto store = StoreState::Wrap(std::make_unique<Mover>(std::move(held), clock));
+    CacheOptions more;
+    more.store = store.get();
+    TestCache cache(100, Geometry::Uniform(2, 2, 16), ResidualProfile(kResidual), 0, more);
+    cache.Run(prompt).reset();
+    Must(store->Flush());
+    while (cache.cache->Evict(100) > 0) {
+    }
+    int twins = 0;
+    records.lost = [&](const tier::RecordIdentity& record) {
+      return record.key == TwinKey(record.parent) && twins++ == lost;
+    };
+    Ticket ticket = Must(cache.cache->Load(cache.Acquire(prompt), {}));
+    ASSERT_TRUE(ticket.WaitFor(1'000'000));
+    Plan plan = ticket.Take();
+    const bool all_came = twins <= lost;
+    EXPECT_EQ(all_came, lost == 2);
+    EXPECT_EQ(plan.resident_tokens(), all_came ? 6 * kBlock : 0);
+    EXPECT_EQ(plan.reason(), all_came ? MissReason::kPartialBlock : MissReason::kLoadFailed);
+    const auto sequence = Must(cache.cache->Open(std::move(plan), {}));
+    Must(cache.model.Feed(*sequence, prompt));
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      EXPECT_EQ(ReadAtEnd(*sequence, layer, kBlock), ReadAtEnd(*computed, layer, kBlock)) << lost;
+    }
+  }
 }
 
 }  // namespace

@@ -66,6 +66,10 @@ TEST(KeepInC, PrioritiesDecideWhatGoes) {
   EXPECT_EQ(quire_plan_resident_tokens(world.Acquire(next).get()), 2u * kBlock);
 
   const auto sequence = world.Run(wanted);
+  for (const int32_t priority : {0, 1, 100}) {
+    retention.priority = priority;
+    EXPECT_EQ(quire_sequence_retain(sequence.get(), &retention, &error), QUIRE_OK) << priority;
+  }
   for (const int32_t priority : {-1, 101, 256 + 50}) {
     retention.priority = priority;
     EXPECT_EQ(quire_sequence_retain(sequence.get(), &retention, &error), QUIRE_INVALID_ARGUMENT);

@@ -83,8 +83,39 @@ TEST(PathHistory, WhatComesBackAndBackStaysSmall) {
   }
 }
 
-// Whole or in pieces, of paths that go on with others.
-TEST(PathHistory, NotesInPiecesWhatItNotesWhole) {
+/// The obvious version.
+class NaivePaths {
+ public:
+  PathHistory::Turn Note(const Keys& keys, uint64_t now_ms, uint64_t ends_max) {
+    PathHistory::Turn turn;
+    for (size_t i = keys.size(); i-- > 1;) {
+      const auto end = std::ranges::find(ends_, keys[i], &End::key);
+      if (end == ends_.end()) continue;
+      turn = {.number = end->turn + 1, .gap_ms = now_ms - end->time_ms};
+      break;
+    }
+    for (size_t i = keys.size() < 3 ? 1 : keys.size() - 2; i < keys.size(); ++i) {
+      ends_.remove_if([&](const End& end) { return end.key == keys[i]; });
+      ends_.push_back({keys[i], turn.number, now_ms});
+    }
+    while (ends_.size() > ends_max) ends_.pop_front();
+    return turn;
+  }
+  size_t size() const { return ends_.size(); }
+
+ private:
+  struct End {
+    uint64_t key = 0;
+    uint32_t turn = 0;
+    uint64_t time_ms = 0;
+  };
+  std::list<End> ends_;  // the latest last
+};
+
+// Whole or in pieces, of paths that are the same again, go on or leave off.
+TEST(PathHistory, InLockStepWithTheObviousVersion) {
+  constexpr uint64_t kEndsMax = 60;
+  NaivePaths naive;
   PathHistory whole;
   PathHistory in_pieces;
   Prng prng(4);
@@ -94,17 +125,20 @@ TEST(PathHistory, NotesInPiecesWhatItNotesWhole) {
     Keys keys = known[prng.NextBelow(known.size())];
     keys.resize(keys.size() - prng.NextBelow(std::min<size_t>(keys.size(), 3) + 1));
     for (uint64_t more = prng.NextBelow(6); more > 0; --more) keys.push_back(prng.Next64());
-    const PathHistory::Turn turn = whole.Note(keys, now_ms, 60);
+    const PathHistory::Turn turn = naive.Note(keys, now_ms, kEndsMax);
     PathHistory::Progress at;
     const uint64_t keys_max = 1 + prng.NextBelow(4);
     uint64_t pieces = 0;
     for (bool all = false; !all; ++pieces) {
       uint64_t keys_left = keys_max;
-      all = in_pieces.NoteSome(keys, now_ms, 60, at, keys_left);
+      all = in_pieces.NoteSome(keys, now_ms, kEndsMax, at, keys_left);
     }
-    ASSERT_EQ(at.turn.number, turn.number);
-    ASSERT_EQ(at.turn.gap_ms, turn.gap_ms);
-    ASSERT_EQ(in_pieces.size(), whole.size());
+    for (const PathHistory::Turn& other : {whole.Note(keys, now_ms, kEndsMax), at.turn}) {
+      ASSERT_EQ(other.number, turn.number);
+      ASSERT_EQ(other.gap_ms, turn.gap_ms);
+    }
+    ASSERT_EQ(whole.size(), naive.size());
+    ASSERT_EQ(in_pieces.size(), naive.size());
     longest = std::max(longest, pieces);
     known.push_back(keys);
     if (known.size() > 40) known.erase(known.begin() + 1);

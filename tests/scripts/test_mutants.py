@@ -6,6 +6,7 @@ import importlib.util
 import io
 import itertools
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -96,6 +97,17 @@ class Faults(unittest.TestCase):
                                     list(itertools.islice(mutants.sample(ROOT, folder, 8), 20)))
                 self.assertGreater(len({fault.kind for fault in first}), 3)
                 self.assertFalse([fault for fault in first if "_test" in fault.path])
+
+    def test_what_only_tests_include_is_no_code(self):
+        paths = {path for path in (ROOT / "src").rglob("*.h") if mutants.is_code(path)}
+        included = {}
+        for path in (ROOT / "src").rglob("*.*"):
+            if path.suffix in (".cc", ".h"):
+                for name in re.findall(r'#include "([^"]+)"', path.read_text()):
+                    included.setdefault(ROOT / "src" / name, []).append(path)
+        by_tests_alone = [path.name for path in paths if path in included
+                          and not any(mutants.is_code(by) for by in included[path])]
+        self.assertEqual(by_tests_alone, [])
 
     def test_a_folder_inside_is_sampled_once(self):
         def paths(folder):

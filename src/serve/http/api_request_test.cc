@@ -65,6 +65,47 @@ TEST(ParseCall, ASessionMayReadOnlyAndHasItsOwnSampling) {
   }
 }
 
+std::string Times(size_t count, const std::string& text) {
+  std::string all;
+  for (size_t i = 0; i < count; ++i) all += (i == 0 ? "" : ", ") + text;
+  return "[" + all + "]";
+}
+
+// The last that is allowed, and the first that is not.
+TEST(ParseCall, ListsAndNumbersMayBeSoLarge) {
+  const auto complaint = [](Endpoint endpoint, const std::string& fields) {
+    const auto call = ParseCall(endpoint, "{" + fields + "}");
+    return call ? std::string() : call.error().param;
+  };
+  const auto with = [&](const std::string& more) {
+    return complaint(Endpoint::kCompletions, R"("prompt": "a", )" + more);
+  };
+  EXPECT_EQ(with(R"("n": 16)"), "");
+  EXPECT_EQ(with(R"("n": 17)"), "n");
+  EXPECT_EQ(with(R"("stop": )" + Times(16, "\"a\"")), "");
+  EXPECT_EQ(with(R"("stop": )" + Times(17, "\"a\"")), "stop");
+  EXPECT_EQ(with(R"("stop": ")" + std::string(1024, 'a') + "\""), "");
+  EXPECT_EQ(with(R"("stop": ")" + std::string(1025, 'a') + "\""), "stop");
+  EXPECT_EQ(with(R"("logprobs": 20)"), "");
+  EXPECT_EQ(with(R"("logprobs": 21)"), "logprobs");
+  EXPECT_EQ(with(R"("max_tokens": 1)"), "");
+  EXPECT_EQ(with(R"("max_tokens": 4294967295)"), "");
+  EXPECT_EQ(with(R"("max_tokens": 4294967296)"), "max_tokens");
+  const auto prompts = [&](size_t count, const std::string& more) {
+    return complaint(Endpoint::kCompletions, more + R"("prompt": )" + Times(count, "\"a\""));
+  };
+  EXPECT_EQ(prompts(16, ""), "");
+  EXPECT_EQ(prompts(17, ""), "prompt");
+  EXPECT_EQ(prompts(4, R"("n": 4, )"), "");
+  EXPECT_EQ(prompts(5, R"("n": 4, )"), "n");
+  const auto messages = [&](size_t count) {
+    const std::string message = R"({"role": "user", "content": "a"})";
+    return complaint(Endpoint::kChat, R"("messages": )" + Times(count, message));
+  };
+  EXPECT_EQ(messages(4096), "");
+  EXPECT_EQ(messages(4097), "messages");
+}
+
 struct BadBody {
   Endpoint endpoint;
   std::string body;

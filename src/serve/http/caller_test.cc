@@ -1,5 +1,6 @@
 #include "serve/http/caller.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,6 +81,34 @@ INSTANTIATE_TEST_SUITE_P(
                 "[[tenant]]\nname = \"b\"\nkeys = [\"secret-0123456789\"]",
                 "a key that is there twice"},
         BadFile{"[[tenant]]\nname = ", "keys.toml:2"}));
+
+// The last that is allowed, and the first that is not.
+TEST(KeysFile, NamesAndKeysMayBeSoLong) {
+  const auto parses = [](size_t name_bytes, size_t key_bytes) {
+    const std::string text = "[[tenant]]\nname = \"" + std::string(name_bytes, 'n') +
+                             "\"\nkeys = [\"" + std::string(key_bytes, 'k') + "\"]";
+    return ParseKeysFile(text, "keys.toml").has_value();
+  };
+  for (const size_t bytes : {1, 64}) EXPECT_TRUE(parses(bytes, 20)) << bytes;
+  for (const size_t bytes : {0, 65}) EXPECT_FALSE(parses(bytes, 20)) << bytes;
+  for (const size_t bytes : {16, 256}) EXPECT_TRUE(parses(8, bytes)) << bytes;
+  for (const size_t bytes : {15, 257}) EXPECT_FALSE(parses(8, bytes)) << bytes;
+}
+
+TEST(KeysFile, NamesAndKeysArePrintable) {
+  const auto parses = [](std::string_view name, std::string_view key) {
+    return ParseKeysFile(fmt::format("[[tenant]]\nname = '{}'\nkeys = [\"{}\"]", name, key), "k")
+        .has_value();
+  };
+  for (const char* const each : {"!", "~", "0"}) {
+    EXPECT_TRUE(parses(each, std::string("0123456789abcdef") + each)) << each;
+  }
+  for (const char* const each : {" ", "\t", "\xc3\xa9"}) {
+    EXPECT_FALSE(parses(std::string("a") + each, "0123456789abcdef")) << each;
+    EXPECT_FALSE(parses("a", std::string("0123456789abcdef") + each)) << each;
+  }
+  EXPECT_FALSE(parses("a", "0123456789abcdef\\u007F"));
+}
 
 TEST(KeyTable, FindsWhoseKeyItIs) {
   KeyTable table;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "base/prng.h"
@@ -12,38 +14,230 @@
 namespace quire::serve::http {
 namespace {
 
-TEST(Metrics, EngineCountersAreThoseOfItsStats) {
-  MetricsSnapshot snapshot;
-  snapshot.engine = EngineStats{.steps = 11,
-                                .step_us = 2'500'000,
-                                .prompt_tokens = 12,
-                                .decode_tokens = 13,
-                                .recomputed_tokens = 14,
-                                .loads = 15,
-                                .loaded_tokens = 16,
-                                .streamed = 24,
-                                .streams_renewed = 25,
-                                .prefix_waits = 17,
-                                .preemptions = 18,
-                                .sessions_released = 19,
-                                .session_write_failures = 20,
-                                .waiting = 21,
-                                .running = 22,
-                                .chunk_tokens = 23};
-  const std::string text = Metrics().Text(snapshot, std::nullopt);
-  for (const char* const line :
-       {"quire_engine_requests{state=\"waiting\"} 21\n",
-        "quire_engine_requests{state=\"running\"} 22\n", "quire_engine_chunk_tokens 23\n",
-        "quire_engine_steps_total 11\n", "quire_engine_step_seconds_total 2.5\n",
-        "quire_engine_tokens_total{kind=\"prompt\"} 12\n",
-        "quire_engine_tokens_total{kind=\"decode\"} 13\n",
-        "quire_engine_recomputed_tokens_total 14\n", "quire_engine_loads_total 15\n",
-        "quire_engine_loaded_tokens_total 16\n", "quire_engine_prefix_waits_total 17\n",
-        "quire_engine_preemptions_total 18\n", "quire_engine_sessions_released_total 19\n",
-        "quire_engine_streams_total 24\n", "quire_engine_renewed_streams_total 25\n",
-        "quire_engine_session_write_failures_total 20\n"}) {
-    EXPECT_THAT(text, testing::HasSubstr(line));
+/// The lines that are no comments.
+std::vector<std::string> ValuesOf(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty() && !line.starts_with('#')) lines.push_back(line);
   }
+  return lines;
+}
+
+TEST(Metrics, OfTheWholeServer) {
+  MetricsSnapshot snapshot{
+      .budget_bytes = 1, .budget_used_bytes = 2, .connections = 3, .sessions = 4, .version = "5.6"};
+  snapshot.cache = CacheStats{.hot_bytes_limit = 11,
+                              .hot_bytes_used = 12,
+                              .hot_bytes_peak = 13,
+                              .sealed = {.slots_max = 50, .slots_used = 14},
+                              .sealed_second = {},
+                              .open = {},
+                              .open_second = {},
+                              .published_blocks = 15,
+                              .evictable_blocks = 16,
+                              .pinned_blocks = 17,
+                              .sequences = 18,
+                              .lookups = 19,
+                              .lookup_tokens = 20,
+                              .hit_tokens = 21,
+                              .published_total = 22,
+                              .deduplicated_total = 23,
+                              .evicted_total = 24,
+                              .refused_total = 25,
+                              .streamed_bytes_total = 26,
+                              .stream_wait_us_total = 27'500'000};
+  snapshot.store = DiskStoreStats{.records = 31,
+                                  .bytes = 32,
+                                  .bytes_cap = 33,
+                                  .memory_bytes = 34,
+                                  .records_written = 35,
+                                  .bytes_written = 36,
+                                  .bytes_read = 37,
+                                  .records_loaded = 38,
+                                  .loads_failed = 39,
+                                  .records_dropped = 40,
+                                  .records_recycled = 41,
+                                  .records_damaged = 42,
+                                  .writes_pending = 43,
+                                  .disk_full = true,
+                                  .warm_records = 44,
+                                  .warm_bytes = 45,
+                                  .warm_loads = 46,
+                                  .warm_pinned_bytes = 47};
+  snapshot.engine = EngineStats{.steps = 61,
+                                .step_us = 62'500'000,
+                                .prompt_tokens = 63,
+                                .decode_tokens = 64,
+                                .recomputed_tokens = 65,
+                                .loads = 66,
+                                .loaded_tokens = 67,
+                                .streamed = 68,
+                                .streams_renewed = 69,
+                                .prefix_waits = 70,
+                                .preemptions = 71,
+                                .sessions_released = 72,
+                                .session_write_failures = 73,
+                                .waiting = 74,
+                                .running = 75,
+                                .chunk_tokens = 76};
+  EXPECT_THAT(ValuesOf(Metrics().Text(snapshot, std::nullopt)),
+              testing::UnorderedElementsAreArray(ValuesOf(R"(
+quire_build_info{version="5.6"} 1
+quire_http_connections 3
+quire_sessions 4
+quire_budget_limit_bytes 1
+quire_budget_used_bytes 2
+quire_cache_streamed_bytes_total 26
+quire_cache_stream_wait_seconds_total 27.5
+quire_cache_limit_bytes 11
+quire_cache_used_bytes 12
+quire_cache_peak_bytes 13
+quire_cache_blocks{state="published"} 15
+quire_cache_blocks{state="evictable"} 16
+quire_cache_blocks{state="pinned"} 17
+quire_cache_slots{state="used"} 14
+quire_cache_slots{state="free"} 36
+quire_cache_sequences 18
+quire_cache_lookups_total 19
+quire_cache_lookup_tokens_total 20
+quire_cache_hit_tokens_total 21
+quire_cache_published_blocks_total 22
+quire_cache_deduplicated_blocks_total 23
+quire_cache_evicted_blocks_total 24
+quire_cache_refused_total 25
+quire_engine_requests{state="waiting"} 74
+quire_engine_requests{state="running"} 75
+quire_engine_chunk_tokens 76
+quire_engine_steps_total 61
+quire_engine_step_seconds_total 62.5
+quire_engine_tokens_total{kind="prompt"} 63
+quire_engine_tokens_total{kind="decode"} 64
+quire_engine_recomputed_tokens_total 65
+quire_engine_loads_total 66
+quire_engine_loaded_tokens_total 67
+quire_engine_streams_total 68
+quire_engine_renewed_streams_total 69
+quire_engine_prefix_waits_total 70
+quire_engine_preemptions_total 71
+quire_engine_sessions_released_total 72
+quire_engine_session_write_failures_total 73
+quire_store_used_bytes 32
+quire_store_limit_bytes 33
+quire_store_memory_bytes 34
+quire_store_records 31
+quire_store_pending_records 43
+quire_store_disk_full 1
+quire_store_warm_records 44
+quire_store_warm_bytes 45
+quire_store_warm_pinned_bytes 47
+quire_store_warm_loads_total 46
+quire_store_written_bytes_total 36
+quire_store_read_bytes_total 37
+quire_store_written_records_total 35
+quire_store_loaded_records_total 38
+quire_store_failed_loads_total 39
+quire_store_dropped_records_total 40
+quire_store_recycled_records_total 41
+quire_store_damaged_records_total 42)")));
+}
+
+TEST(Metrics, OfATenant) {
+  TenantStats tenant{.name = "alice",
+                     .quota_bytes = 11,
+                     .floor_bytes = 12,
+                     .bytes_used = 13,
+                     .published_blocks = 14,
+                     .lookups = 15,
+                     .lookup_tokens = 16,
+                     .hit_tokens = 17,
+                     .evicted_total = 18,
+                     .refused_total = 19,
+                     .store_records = 20,
+                     .store_bytes = 21,
+                     .store_space_bytes = 22,
+                     .store_quota_bytes = 23,
+                     .store_floor_bytes = 24};
+  for (uint32_t i = 0; i < kMissReasonsEnd; ++i) tenant.missed_tokens[i] = 30 + i;
+  for (uint32_t i = 0; i < 4; ++i) tenant.lru_estimates[i].hit_ratio = 0.25 * i;
+  MetricsSnapshot snapshot{.has_store = true, .tenants = {tenant}};
+  Metrics metrics;
+  for (const char* const name : {"alice", "bob"}) {
+    metrics.CountRequest(name, "completions", 200, 0.5);
+    metrics.CountRequest(name, "completions", 429, 1.5);
+    metrics.CountCall(name, {.reused_tokens = 9,
+                             .loaded_tokens = 4,
+                             .computed_tokens = 51,
+                             .generated_tokens = 52,
+                             .preemptions = 53,
+                             .ttft_ms = 250,
+                             .ms_per_token = 125});
+  }
+  const auto is_bucket = [](const std::string& line) {
+    return line.find("_bucket{") != std::string::npos;
+  };
+  std::vector<std::string> lines = ValuesOf(metrics.Text(snapshot, "alice"));
+  std::vector<std::string> bounds;  // of one histogram
+  for (const std::string& line : lines) {
+    if (!line.starts_with("quire_time_to_first_token_seconds_bucket")) continue;
+    const size_t begin = line.find("le=\"") + 4;
+    bounds.push_back(line.substr(begin, line.find('"', begin) - begin));
+  }
+  EXPECT_THAT(bounds, testing::ElementsAre("0.001", "0.0025", "0.005", "0.01", "0.025", "0.05",
+                                           "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "25", "60",
+                                           "120", "300", "+Inf"));
+  std::erase_if(lines, is_bucket);
+  EXPECT_THAT(lines, testing::UnorderedElementsAreArray(ValuesOf(R"(
+quire_tenant_used_bytes{tenant="alice"} 13
+quire_tenant_quota_bytes{tenant="alice"} 11
+quire_tenant_floor_bytes{tenant="alice"} 12
+quire_tenant_published_blocks{tenant="alice"} 14
+quire_tenant_lookups_total{tenant="alice"} 15
+quire_tenant_lookup_tokens_total{tenant="alice"} 16
+quire_tenant_hit_tokens_total{tenant="alice"} 17
+quire_tenant_missed_tokens_total{tenant="alice",reason="never_seen"} 31
+quire_tenant_missed_tokens_total{tenant="alice",reason="partial_block"} 32
+quire_tenant_missed_tokens_total{tenant="alice",reason="damaged"} 33
+quire_tenant_missed_tokens_total{tenant="alice",reason="not_asked"} 34
+quire_tenant_missed_tokens_total{tenant="alice",reason="window_passed"} 35
+quire_tenant_missed_tokens_total{tenant="alice",reason="evicted"} 36
+quire_tenant_missed_tokens_total{tenant="alice",reason="other_profile"} 37
+quire_tenant_missed_tokens_total{tenant="alice",reason="expired"} 38
+quire_tenant_missed_tokens_total{tenant="alice",reason="quota"} 39
+quire_tenant_missed_tokens_total{tenant="alice",reason="no_twin"} 40
+quire_tenant_missed_tokens_total{tenant="alice",reason="not_loaded"} 42
+quire_tenant_missed_tokens_total{tenant="alice",reason="load_failed"} 43
+quire_tenant_missed_tokens_total{tenant="alice",reason="load_late"} 44
+quire_tenant_evicted_blocks_total{tenant="alice"} 18
+quire_tenant_refused_total{tenant="alice"} 19
+quire_tenant_lru_hit_ratio{tenant="alice",size="0.5x"} 0
+quire_tenant_lru_hit_ratio{tenant="alice",size="1x"} 0.25
+quire_tenant_lru_hit_ratio{tenant="alice",size="2x"} 0.5
+quire_tenant_lru_hit_ratio{tenant="alice",size="4x"} 0.75
+quire_tenant_store_records{tenant="alice"} 20
+quire_tenant_store_bytes{tenant="alice"} 21
+quire_tenant_store_space_bytes{tenant="alice"} 22
+quire_tenant_store_quota_bytes{tenant="alice"} 23
+quire_tenant_store_floor_bytes{tenant="alice"} 24
+quire_http_requests_total{route="completions",status="429",tenant="alice"} 1
+quire_http_requests_total{route="completions",status="200",tenant="alice"} 1
+quire_prompt_tokens_total{from="computed",tenant="alice"} 51
+quire_prompt_tokens_total{from="store",tenant="alice"} 4
+quire_prompt_tokens_total{from="cache",tenant="alice"} 5
+quire_generated_tokens_total{tenant="alice"} 52
+quire_call_preemptions_total{tenant="alice"} 53
+quire_http_request_duration_seconds_count{route="completions",tenant="alice"} 2
+quire_http_request_duration_seconds_sum{route="completions",tenant="alice"} 2
+quire_time_to_first_token_seconds_count{tenant="alice"} 1
+quire_time_to_first_token_seconds_sum{tenant="alice"} 0.25
+quire_time_per_output_token_seconds_count{tenant="alice"} 1
+quire_time_per_output_token_seconds_sum{tenant="alice"} 0.125)")));
+  snapshot.has_store = false;
+  EXPECT_THAT(metrics.Text(snapshot, "alice"), testing::Not(testing::HasSubstr("_store_")));
+  EXPECT_THAT(metrics.Text(snapshot, "alice"), testing::Not(testing::HasSubstr("bob")));
+  EXPECT_THAT(metrics.Text(snapshot, std::nullopt), testing::HasSubstr("tenant=\"bob\""));
+  metrics.CountCall("carol", {});  // without a token there is no time of one
+  EXPECT_THAT(metrics.Text({}, "carol"), testing::Not(testing::HasSubstr("_seconds")));
 }
 
 constexpr uint32_t kBlock = 16;

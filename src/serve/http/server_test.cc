@@ -142,6 +142,30 @@ TEST_F(ServerTest, TooSlowAndTooLargeHaveTheirStatus) {
   EXPECT_THAT(Exchange("nonsense\r\n\r\n"), testing::StartsWith("HTTP/1.1 400"));
 }
 
+TEST_F(ServerTest, ARequestsNameIsSaidAgainIfItIsHarmless) {
+  Serve();
+  const auto has_name = [&](const std::string& name) {
+    const std::string answer = Exchange(
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: " + name +
+        "\r\n\r\n");
+    return answer.find("x-request-id: " + name + "\r\n") != std::string::npos;
+  };
+  EXPECT_TRUE(has_name("09azAZ-_.:/+="));
+  EXPECT_TRUE(has_name(std::string(128, 'a')));
+  EXPECT_FALSE(has_name(std::string(129, 'a')));
+  for (const char* const name : {"a b", "a;b", "a,b", "a@b", "a[b", "a`b", "a{b"}) {
+    EXPECT_FALSE(has_name(name)) << name;
+  }
+}
+
+TEST_F(ServerTest, AnIdleServerStopsAtOnce) {
+  Serve();
+  Exchange("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  const auto begin = std::chrono::steady_clock::now();
+  StopAndJoin();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
 TEST(ParseAddress, KnowsHostsAndPorts) {
   EXPECT_EQ(ParseAddress("127.0.0.1:80")->port, 80);
   EXPECT_EQ(ParseAddress("[::1]:8080")->host, "::1");

@@ -189,7 +189,11 @@ TEST_F(ServiceTest, KeysSayWhoSeesWhat) {
   EXPECT_THAT(metrics, testing::HasSubstr(R"(tenant="bob")"));
   EXPECT_THAT(metrics, testing::Not(testing::HasSubstr("alice")));
   EXPECT_THAT(metrics, testing::Not(testing::HasSubstr("quire_engine")));
-  EXPECT_THAT(Ask(Get("/metrics", ops)).body, testing::HasSubstr(R"(tenant="alice")"));
+  const std::string all_metrics = Ask(Get("/metrics", ops)).body;
+  EXPECT_THAT(all_metrics, testing::HasSubstr(R"(tenant="alice")"));
+  EXPECT_THAT(all_metrics, testing::HasSubstr("\nquire_budget_used_bytes 7\n"));
+  EXPECT_THAT(all_metrics, testing::HasSubstr("\nquire_budget_limit_bytes 9\n"));
+  EXPECT_EQ(Dump(all["budget"]), R"({"used_bytes":7,"limit_bytes":9})");
   // Sessions are the tenant's, and the operator's key opens none of them.
   const std::string session = AskJson(Post("/v1/sessions", "", alice))["id"];
   AskJson(Get("/v1/sessions/" + session, bob), 404);
@@ -222,6 +226,71 @@ TEST_F(ServiceTest, WhatCannotBeAnsweredHasItsStatus) {
   AskJson(Post("/v1/completions", R"({"prompt": "a"})"), 503);
   EXPECT_EQ(Ask(Get("/readyz")).status, 503u);
   EXPECT_EQ(Ask(Get("/healthz")).status, 200u);
+}
+
+// Prompt and answer together, at the limit and behind it.
+TEST_F(ServiceTest, AnAnswerHasWhatIsAskedForOrWhatIsLeft) {
+  tokens_max_ = 80;
+  Make("", {.answer_tokens_default = 7, .answer_tokens_max = 20});
+  const auto ask = [&](const std::string& prompt, const std::string& more, uint32_t status) {
+    return AskJson(Post("/v1/completions", R"({"prompt": ")" + prompt + "\"" + more + "}"), status);
+  };
+  const auto tokens = [&](const std::string& prompt, const std::string& more) {
+    return ask(prompt, more, 200)["usage"]["completion_tokens"].get<int>();
+  };
+  const auto refusal = [&](const std::string& prompt, const std::string& more) {
+    return ask(prompt, more, 400)["error"]["param"].get<std::string>();
+  };
+  const std::string sixty(60, 'a');  // a byte is a token
+  EXPECT_EQ(tokens("a", ""), 16);
+  EXPECT_EQ(tokens(sixty + "aaaa", ""), 16);
+  EXPECT_EQ(tokens(sixty + "aaaaa", ""), 15);
+  EXPECT_EQ(tokens(sixty + std::string(19, 'a'), ""), 1);
+  EXPECT_EQ(refusal(sixty + std::string(20, 'a'), ""), "prompt");
+  EXPECT_EQ(tokens(sixty, R"(, "max_tokens": 20)"), 20);
+  EXPECT_EQ(refusal(sixty + "a", R"(, "max_tokens": 20)"), "prompt");
+  EXPECT_EQ(refusal("a", R"(, "max_tokens": 21)"), "max_tokens");
+  const OrderedJson chat =
+      AskJson(Post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}]})"));
+  EXPECT_EQ(chat["usage"]["completion_tokens"], 7);
+}
+
+TEST_F(ServiceTest, EachRouteHasItsNameAndItsMethods) {
+  Make();
+  struct Way {
+    std::string path;
+    std::string route;
+    bool reads;
+    bool writes;
+  };
+  const std::string session = AskJson(Post("/v1/sessions", ""))["id"];
+  for (const Way& way : {Way{"/", "/", true, false},
+                         {"/healthz", "/healthz", true, false},
+                         {"/readyz", "/readyz", true, false},
+                         {"/metrics", "/metrics", true, false},
+                         {"/v1/cache", "/v1/cache", true, false},
+                         {"/v1/models", "/v1/models", true, false},
+                         {"/v1/models/tiny", "/v1/models", true, false},
+                         {"/v1/tokenize", "/v1/tokenize", false, true},
+                         {"/v1/sessions", "/v1/sessions", true, true},
+                         {"/v1/sessions/" + session, "/v1/sessions", true, false},
+                         {"/v1/sessions/" + session + "/fork", "/v1/sessions", false, true},
+                         {"/v1/completions", "/v1/completions", false, true},
+                         {"/v1/chat/completions", "/v1/chat/completions", false, true},
+                         {"/v1/nothing", "other", false, false}}) {
+    for (const bool writes : {false, true}) {
+      const Handled handled = service_->Handle(writes ? Post(way.path, "") : Get(way.path));
+      EXPECT_EQ(handled.route, way.route);
+      const auto* const reply = std::get_if<Reply>(&handled.outcome);
+      const uint32_t status = reply == nullptr ? 200 : reply->status;
+      const bool allowed = writes ? way.writes : way.reads;
+      if (way.route == "other") {
+        EXPECT_EQ(status, 404u);
+      } else {
+        EXPECT_EQ(status == 405, !allowed) << way.path << " " << writes << " " << status;
+      }
+    }
+  }
 }
 
 TEST_F(ServiceTest, ATenantHasSoManyCallsAtOnce) {

@@ -37,31 +37,37 @@ class WithService : public testing::Test {
                              Identity{.weights = model_->fingerprint(), .domain = {.name = "t"}},
                              {.admission = Admission::kGrow,
                               .events_max = events_max_,
-                              .on_event = [this](RequestId id) { hub_.Notify(id); }})
+                              .on_event = [this](RequestId id) { hub_.Notify(id); },
+                              .sessions = sessions_})
                   .value();
     driver_ = std::make_unique<Driver>(*engine_);
     options.model_name = "tiny";
     options.version = "0";
-    options.tokens_max = 4096;
+    options.tokens_max = tokens_max_;
     std::optional<KeysFile> file;
     if (!keys.empty()) file = ParseKeysFile(keys, "keys").value();
-    service_ = Service::Create({.engine = *engine_,
-                                .cache = *cache_,
-                                .hub = hub_,
-                                .tokenizer = *tokenizer_,
-                                .chat = chat_,
-                                .generation = generation_,
-                                .clock = SystemClock(),
-                                .engine_stats = [this] { return driver_->stats(); },
-                                .budget_used_of = [] { return std::pair<uint64_t, uint64_t>(); },
-                                .strftime_now = {}},
-                               options, file)
-                   .value();
+    service_ =
+        Service::Create({.engine = *engine_,
+                         .cache = *cache_,
+                         .hub = hub_,
+                         .tokenizer = *tokenizer_,
+                         .chat = chat_,
+                         .generation = generation_,
+                         .clock = *clock_,
+                         .engine_stats = [this] { return driver_->stats(); },
+                         .budget_used_of = [] { return std::pair{uint64_t{7}, uint64_t{9}}; },
+                         .strftime_now = {},
+                         .sessions = sessions_},
+                        options, file)
+            .value();
   }
 
   // To be set before Make:
   uint64_t hot_bytes_ = 64 << 20;
   uint32_t events_max_ = 256;
+  const Clock* clock_ = &SystemClock();  // of the service
+  SessionStore* sessions_ = nullptr;
+  uint64_t tokens_max_ = 4096;  // of prompt and answer together
   EventHub hub_;
   std::unique_ptr<Executor> executor_ = MakeThreadPool(2);
   std::unique_ptr<AttentionBackend> attention_ = MakeCpuAttention().value();
