@@ -91,6 +91,16 @@ TEST(ParseCall, ListsAndNumbersMayBeSoLarge) {
   EXPECT_EQ(with(R"("max_tokens": 1)"), "");
   EXPECT_EQ(with(R"("max_tokens": 4294967295)"), "");
   EXPECT_EQ(with(R"("max_tokens": 4294967296)"), "max_tokens");
+  for (const char* const field :
+       {R"("temperature": 0)", R"("temperature": 100)", R"("top_p": 0)", R"("top_p": 1)",
+        R"("top_k": 0)", R"("top_k": 4294967295)", R"("logprobs": 0)"}) {
+    EXPECT_EQ(with(field), "") << field;
+  }
+  EXPECT_EQ(with(R"("temperature": 100.1)"), "temperature");
+  EXPECT_EQ(with(R"("temperature": -0.1)"), "temperature");
+  EXPECT_EQ(with(R"("top_p": 1.01)"), "top_p");
+  EXPECT_EQ(with(R"("top_p": -0.01)"), "top_p");
+  EXPECT_EQ(with(R"("top_k": 4294967296)"), "top_k");
   const auto prompts = [&](size_t count, const std::string& more) {
     return complaint(Endpoint::kCompletions, more + R"("prompt": )" + Times(count, "\"a\""));
   };
