@@ -44,7 +44,9 @@ class WatchedDevice final : public Device {
   void Copy(const void* from, void* to, const CopyShape& shape, Stream stream) override {
     of_.Copy(from, to, shape, stream);
   }
-  void Zero(void* to, const CopyShape& shape) override { of_.Zero(to, shape); }
+  void Zero(void* to, const CopyShape& shape, Stream stream) override {
+    of_.Zero(to, shape, stream);
+  }
   void Order(Stream before, Stream after) override { of_.Order(before, after); }
   std::unique_ptr<Fence> Record(Stream stream) override { return of_.Record(stream); }
   Result<void> outcome() const override { return of_.outcome(); }
@@ -54,7 +56,7 @@ class WatchedDevice final : public Device {
   void Launch(const WriteArgs& args) override { of_.Launch(args); }
   void Launch(const ReadArgs& args) override { of_.Launch(args); }
   void Launch(const EncodeArgs& args) override { of_.Launch(args); }
-  void Launch(const ChecksumArgs& args) override { of_.Launch(args); }
+  void Launch(const ChecksumArgs& args, Stream stream) override { of_.Launch(args, stream); }
   void Launch(const MatmulArgs& args) override { of_.Launch(args); }
   void Launch(const EmbedArgs& args) override { of_.Launch(args); }
   void Launch(const NormArgs& args) override { of_.Launch(args); }
