@@ -191,67 +191,85 @@ bool Storing::IsIntact(const Taken& taken) const {
   return true;
 }
 
-Result<bool> Storing::WriteNext(uint32_t most, const RecordSink& sink, uint64_t& failed) {
+// Takes blocks out of the queue and begins to copy them, until so many are on their way.
+void Storing::TakeNext(std::deque<Taken>& coming, uint64_t most, const RecordSink& sink) {
+  while (coming.size() < most) {
+    auto block = cache_.With([](State& state) { return NextWrite(state); });
+    if (!block) return;
+    coming.push_back({.block = *std::move(block)});
+    Fetch(coming.back(), sink);
+  }
+}
+
+// Its slots are read no more. True: somebody may wait for slots that still are.
+bool Storing::EndTaken(const Taken& taken) {
+  if (taken.chunk) cache_.write_staging()->Give(*taken.chunk);
+  return cache_.With([&](State& state) {
+    EndReading(state, taken.block.slots);
+    return !state.reading.parked.empty();
+  });
+}
+
+Result<bool> Storing::WriteNext(uint64_t most, const RecordSink& sink, uint64_t& failed) {
   MutexLock one_at_a_time(cache_.reading_mutex());
   // Where the host copies, nobody waits for several at once.
-  most = cache_.slots().host_accessible() ? 1 : std::min(most, kReadingMax);
-  std::vector<Taken> all;
-  all.reserve(most);
+  const bool copies = !cache_.slots().host_accessible();
+  const uint64_t at_once = copies ? kReadingMax : 1;
+  uint64_t left = copies ? most : 1;  // to be given to the store
+  std::deque<Taken> coming;           // in the order of the queue
   struct EndAtEnd {
     ~EndAtEnd() {
-      const auto is_given = [](const Taken& taken) { return taken.given; };
-      if (!std::ranges::all_of(all, is_given)) {
-        // Nothing is on its way into memory that others get.
+      // Nothing is on its way into memory that others get.
+      if (!coming.empty()) {
         static_cast<void>(storing.cache_.slots().ops().SynchronizeCopies(CopyWay::kOut));
       }
-      storing.cache_.With([&](State& state) { EndReading(state); });
-      for (auto taken = all.rbegin(); taken != all.rend(); ++taken) {
-        if (taken->chunk) storing.cache_.write_staging()->Give(*taken->chunk);
-        if (taken->given) continue;
+      for (auto taken = coming.rbegin(); taken != coming.rend(); ++taken) {
+        storing.EndTaken(*taken);
         if (taken->placed) sink.withdraw(taken->block);
         storing.EndWrite(taken->block.form, Below::kNothing, again);
       }
     }
     Storing& storing;
     const RecordSink& sink;
-    const std::vector<Taken>& all;
-    bool again = false;  // those that were not given are offered again
-  } end{.storing = *this, .sink = sink, .all = all};
-  while (all.size() < most) {
-    auto block = cache_.With([](State& state) { return NextWrite(state); });
-    if (!block) break;
-    all.push_back({.block = *std::move(block)});
-    Fetch(all.back(), sink);
-  }
-  // While one is given to the store, those after it are still on their way.
-  for (size_t i = 0; i < all.size(); ++i) {
-    Taken& taken = all[i];
+    const std::deque<Taken>& coming;
+    bool again = false;  // they are offered again
+  } end{.storing = *this, .sink = sink, .coming = coming};
+  bool any = false;
+  while (true) {
+    TakeNext(coming, std::min(left, at_once), sink);
+    if (coming.empty()) return any;
+    any = true;
+    // A store that has no memory for it just now gets no more than are on their way.
+    if (!coming.back().placed) left = coming.size();
+    // While one is given to the store, those after it are still coming.
+    Taken& taken = coming.front();
     if (const auto there = Await(taken); !there) {
-      failed = all.size() - i;
+      failed = coming.size();
       return std::unexpected(there.error());
     }
     const bool same = IsIntact(taken);
     AtSyncPoint("write: a block was read");
-    if (same) {
-      sink.write(taken.block, taken.sections);
-      taken.given = true;
-      continue;
-    }
-    cache_.With([&](State& state) {
-      // Unless it went meanwhile.
-      const StoredForm& form = taken.block.form;
-      if (!state.directory.contains(form.block)) return;
-      if (state.directory.at(form.block).key == form.key) {
-        Quarantine(state, form.block, BlockState::kDamaged);
-      }
-    });
-    EndWrite(taken.block.form, Below::kNothing, /*again=*/false);
-    if (taken.placed) sink.withdraw(taken.block);
-    taken.given = true;  // it has ended
-    end.again = true;    // what continues it is refused then
-    break;
+    if (!same) break;
+    sink.write(taken.block, taken.sections);
+    const bool is_wanted = EndTaken(taken);
+    coming.pop_front();
+    left = is_wanted ? coming.size() : left - 1;
   }
-  return !all.empty();
+  end.again = true;  // what continues it is refused then
+  const Taken& damaged = coming.front();
+  cache_.With([&](State& state) {
+    // Unless it went meanwhile.
+    const StoredForm& form = damaged.block.form;
+    if (!state.directory.contains(form.block)) return;
+    if (state.directory.at(form.block).key == form.key) {
+      Quarantine(state, form.block, BlockState::kDamaged);
+    }
+  });
+  EndTaken(damaged);
+  EndWrite(damaged.block.form, Below::kNothing, /*again=*/false);
+  if (damaged.placed) sink.withdraw(damaged.block);
+  coming.pop_front();
+  return true;
 }
 
 void Storing::EndWrite(const StoredForm& form, Below below, bool again) {

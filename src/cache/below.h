@@ -4,6 +4,7 @@
 #define QUIRE_CACHE_BELOW_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -86,12 +87,14 @@ class Storing {
     uint64_t lost_total = 0;  // and those that left memory unwritten
   };
   Backlog backlog() const;
-  /// Writes the next blocks, at most so many forms: whether there were any. A block that does not
+  /// Writes the next blocks, at most so many forms: whether there were any. Of a device's a few are
+  /// always on their way; where the host copies it is one. It ends early when the store has no
+  /// memory for more, and when somebody let go of slots that are still read. A block that does not
   /// have its checksum any more is quarantined instead, and those after it are offered again.
   ///
   /// Errors: kIo names the device that failed before their bytes were on the host: `failed` forms
   ///         are not written
-  Result<bool> WriteNext(uint32_t most, const RecordSink& sink, uint64_t& failed);
+  Result<bool> WriteNext(uint64_t most, const RecordSink& sink, uint64_t& failed);
   void EndWrite(const StoredForm& form, Below below, bool again);
   /// What was handed out of memory since the last call and is durable below; some of it, in the
   /// order of use.
@@ -107,9 +110,10 @@ class Storing {
     std::optional<uint32_t> chunk{};  // else of the staging memory, if it is copied
     std::unique_ptr<Fence> there{};   // when it is
     RecordSections sections{};
-    bool given = false;
   };
 
+  void TakeNext(std::deque<Taken>& coming, uint64_t most, const RecordSink& sink);
+  bool EndTaken(const Taken& taken);
   void Fetch(Taken& taken, const RecordSink& sink);
   Result<void> Await(const Taken& taken) const;
   bool IsIntact(const Taken& taken) const;

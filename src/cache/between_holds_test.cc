@@ -8,7 +8,9 @@
 #include <thread>
 #include <utility>
 
+#include "cache/core.h"
 #include "cache/meanwhile_test_util.h"
+#include "cache/test_device.h"
 #include "cache/twins_test_util.h"
 #include "quire/sequence.h"
 
@@ -226,6 +228,67 @@ TEST_F(Shrinking, WhatGoesWhileItIsCopiedIsFreeAfterwards) {
   EXPECT_EQ(cache_.cache->stats().hot_bytes_used, 0u);
   const auto four = cache_.Run(SomeTokens(kFew * kBlock, 3), {.publish = false});
   EXPECT_EQ(cache_.slots_used(), kFew) << "neither a slot nor its copy is lost";
+}
+
+// Nobody gets the slot that a block is copied to before the copy has ended, though it is in vain.
+TEST_F(Shrinking, ACopyInVainWritesOverNobody) {
+  CacheBehind(Low(5));
+  const auto others = SomeTokens(2 * kBlock, 5);
+  std::optional<Plan> plan;
+  std::unique_ptr<Sequence> other;
+  ShrinkWhile(
+      [&] {
+        plan = cache_.Acquire(Join(prompt_, SomeTokens(1, 2)));
+        other = cache_.Run(others, {.publish = false});
+      },
+      "resize: before a block is copied");
+  EXPECT_EQ(cache_.model.Differs(*other, others), "");
+  EXPECT_EQ(cache_.slots_used(), 4u);
+  other.reset();
+  EXPECT_EQ(Must(cache_.cache->Open(*std::exchange(plan, {}), {}))->length(), 2u * kBlock);
+  cache_.cache->Evict(10);
+  EXPECT_EQ(cache_.slots_used(), 0u);
+  const auto four = cache_.Run(SomeTokens(kFew * kBlock, 3), {.publish = false});
+  EXPECT_EQ(cache_.slots_used(), kFew) << "neither a slot nor its copy is lost";
+}
+
+TEST(BetweenHolds, NoCopyStaysOfWhatIsErasedWhileItIsCopied) {
+  const Geometry geometry = SmallGeometry();
+  const NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+  const uint64_t charge_bytes = ChargePerSlot(geometry, profile);
+  const auto core = Must(Core::Make(
+      OnTestDevice({.geometry = geometry, .profile = profile, .hot_bytes = 9 * charge_bytes})));
+  const TenantId tenant = Must(core->AddTenant({.name = "a"}));
+  const Identity identity = SomeIdentity();
+  const FakeModel model(geometry);
+  const auto run = [&](TenantId of, std::span<const TokenId> tokens, bool publish) {
+    auto plan = Must(core->Acquire({.tenant = of, .identity = &identity, .tokens = tokens}));
+    auto sequence = Must(core->Open(std::move(plan), {.publish = publish}));
+    Must(model.Feed(*sequence, tokens));
+    return sequence;
+  };
+  const auto bytes_of = [&](uint32_t slot) {
+    const std::byte* first = OnHost(core->state().slots().data(SlotId(slot)));
+    return std::vector(first, first + core->state().classes().slot_bytes(0));
+  };
+  const auto prompt = SomeTokens(kBlock + 1, 1);
+  auto low = run(kDefaultTenant, SomeTokens(5 * kBlock, 2), /*publish=*/false);
+  run(tenant, prompt, /*publish=*/true).reset();
+  low.reset();
+  const auto erased = bytes_of(5);
+  std::optional<Plan> plan;
+  {
+    const Meanwhile gone("resize: before a block is copied", [&] {
+      plan = Must(core->Acquire({.tenant = tenant, .identity = &identity, .tokens = prompt}));
+      ASSERT_EQ(plan->resident_tokens(), kBlock);
+      Must(core->Erase(tenant));
+    });
+    Must(core->Resize(4 * charge_bytes));
+  }
+  for (uint32_t slot = 0; slot < 4; ++slot) EXPECT_TRUE(bytes_of(slot) != erased) << slot;
+  plan.reset();
+  EXPECT_EQ(Must(core->tenant_stats(tenant)).erase_pending_slots, 0u);
+  EXPECT_EQ(core->stats().sealed.slots_used, 0u);
 }
 
 // Its slots are free when it has been read, and zeroed by then if its tenant is erased.

@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/sync_point.h"
 #include "cache/mover.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
@@ -46,6 +50,7 @@ class PinnedOps final : public BlockOps {
   }
   void CopyOut(const std::byte* slot, const SlotPieces& pieces,
                std::span<const SlotSection> sections) override {
+    ++copies_out;
     ops_.CopyOut(slot, pieces, sections);
   }
   void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
@@ -69,6 +74,7 @@ class PinnedOps final : public BlockOps {
   // Bytes change on their way into a slot, with this copy of all.
   uint64_t bad_copy = UINT64_MAX;
   std::vector<std::byte> wrong{};
+  uint64_t copies_out = 0;  // that were asked for
 
  private:
   BlockOps& ops_;
@@ -151,6 +157,37 @@ TEST(CacheOnDevice, BlocksComeBackFromTheWarmTierWhateverTheOrder) {
       }
       ASSERT_EQ(on.cache->Verify().damaged, 0u);
     }
+  }
+}
+
+// Eight blocks are on their way out as long as there are as many, however many have come. Whoever
+// evicts one of them waits for those, and not for more.
+TEST(CacheOnDevice, SomeAreAlwaysOnTheirWayOutUnlessSomebodyWantsTheirRoom) {
+  constexpr uint64_t kBlocks = 40;
+  for (const bool evict : {false, true}) {
+    ManualClock clock;
+    OnDevice on(1, Codec::kF16, nullptr, clock);
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      const auto prompt = SomeTokens(kBlock, i);
+      Must(on.model.Feed(*Must(on.cache->Open(on.Acquire(prompt), {})), prompt));
+    }
+    std::vector<uint64_t> asked;  // when each had come
+    {
+      const SyncPointHandler come([&](std::string_view point) {
+        if (point != "write: a block was read") return;
+        asked.push_back(on.pinned.copies_out);
+        if (evict && asked.size() == 4) std::thread([&] { on.cache->Evict(6); }).join();
+      });
+      Must(on.store->Flush());
+    }
+    std::vector<uint64_t> expected(kBlocks);
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      expected[i] = std::min(i + 8, kBlocks);
+      if (evict && i > 3) expected[i] = i < 11 ? 11 : std::min(i + 8, kBlocks);
+    }
+    EXPECT_EQ(asked, expected);
+    EXPECT_EQ(on.cache->stats().sealed.slots_used, evict ? kBlocks - 6 : kBlocks);
+    EXPECT_EQ(on.warm->warm_stats().records, kBlocks);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "cache/leases.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -12,12 +13,6 @@ evict::BlockFacts FactsOf(const State& state, BlockId block) {
   return {.key = PolicyKey(state.directory.at(block).key),
           .parent = state.directory.tree().parent(block),
           .depth = state.directory.tree().depth(block)};
-}
-
-// Somebody holds a slot that is being moved: it stays where it is.
-void AbandonMove(State& state, SlotId slot) {
-  SlotId& to = state.reading.to[state.classes.ClassOf(slot)];
-  if (!to.is_none()) state.slots.Release(std::exchange(to, SlotId::None()));
 }
 
 }  // namespace
@@ -40,7 +35,6 @@ BlockState BlockStateOf(const State& state, BlockId block) {
 }
 
 void HoldSlot(State& state, SlotId slot) {
-  if (state.reading.Has(slot)) AbandonMove(state, slot);
   state.slots.Retain(slot);
   const BlockId block = state.directory.InSlot(slot);
   AddLease(state, block);
@@ -79,11 +73,22 @@ void EndDraining(State& state, SlotId slot) {
 
 void EndReading(State& state) {
   for (const SlotId to : state.reading.to) {
-    if (!to.is_none()) state.slots.Release(to);
+    if (to.is_none()) continue;
+    state.slots.writers().Forget(to);
+    state.slots.Release(to);
   }
   const std::vector<SlotId> parked = std::move(state.reading.parked);
   state.reading = {};
   for (const SlotId slot : parked) FreeIfLast(state, slot);
+}
+
+void EndReading(State& state, const PerClass<SlotId>& slots) {
+  state.reading.Remove(slots);
+  std::vector<SlotId>& parked = state.reading.parked;
+  const auto read =
+      std::ranges::partition(parked, [&](SlotId slot) { return state.reading.Has(slot); });
+  for (const SlotId slot : read) FreeIfLast(state, slot);
+  parked.erase(read.begin(), read.end());
 }
 
 void AddLease(State& state, BlockId block, uint32_t holders) {

@@ -23,8 +23,10 @@ void ReleaseSlot(State& state, SlotId slot);
 void FreeIfLast(State& state, SlotId slot);
 /// A slot that was drained is free.
 void EndDraining(State& state, SlotId slot);
-/// What was read without a hold has been read, or copied in vain.
+/// What was read without a hold has been read; where it was copied in vain there is nothing left.
 void EndReading(State& state);
+/// Of several blocks, the one that has these.
+void EndReading(State& state, const PerClass<SlotId>& slots);
 /// A block has leases more, by a block that continues it or by holders of a slot.
 void AddLease(State& state, BlockId block, uint32_t holders = 1);
 void DropLease(State& state, BlockId block);

@@ -21,6 +21,7 @@ using tier::StoreCompletion;
 using tier::StoreOutcome;
 
 constexpr uint32_t kWritesPerTick = 16;
+constexpr uint32_t kWritesPerCall = 64;     // of a device, so that its link is not kept waiting
 constexpr uint64_t kBusyPauseUs = 500;      // the store can take no more just now
 constexpr uint64_t kFullPauseUs = 100'000;  // nor will it soon
 constexpr uint64_t kDiskWaitUs = 1000;
@@ -437,8 +438,8 @@ bool Mover::WriteSome() {
     }
     uint64_t failed = 0;
     uint32_t put = 0;
-    const auto wrote = source.cache->WriteNext(
-        static_cast<uint32_t>(std::min<uint64_t>(left, source.due)), SinkOf(source, put), failed);
+    const auto wrote = source.cache->WriteNext(std::min<uint64_t>(kWritesPerCall, source.due),
+                                               SinkOf(source, put), failed);
     if (!wrote) {
       EndUnread(failed, wrote.error());
       break;

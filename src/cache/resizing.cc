@@ -73,14 +73,15 @@ bool BeginMove(State& state, BlockId block) {
   return true;
 }
 
-// What nobody came to hold meanwhile, and what is still there, lies in the copies from now on. Its
-// id, checksum, account, pins and place in the order of eviction stay as they are.
+// What nobody holds now, and what is still there, lies in the copies from now on. Its id, checksum,
+// account, pins and place in the order of eviction stay as they are.
 void EndMove(State& state, BlockId block) {
   for (uint32_t c = 0; c < state.classes.count(); ++c) {
     const SlotId from = state.reading.slots[0][c];
     const SlotId to = state.reading.to[c];
-    if (to.is_none() || state.directory.InSlot(from) != block) continue;
+    if (to.is_none() || state.directory.InSlot(from) != block || !CanMove(state, from)) continue;
     state.reading.to[c] = SlotId::None();
+    state.slots.writers().Claim(to, state.slots.writers().of(from));  // an erasure may change it
     state.directory.MoveSlot(block, c, to);
     state.accounts.charges().SetPayer(to, state.accounts.charges().payer(from));
     if (state.directory.at(block).IsPinned(c)) {
@@ -89,7 +90,6 @@ void EndMove(State& state, BlockId block) {
     }
     QUIRE_CHECK(state.slots.Release(from));
   }
-  EndReading(state);
 }
 
 }  // namespace
@@ -200,13 +200,23 @@ bool Resizing::MoveTail() {
       return any;
     });
     if (!begun) continue;
+    AtSyncPoint("resize: before a block is copied");
     for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
       if (!to[c].is_none()) cache_.slots().Copy(from[c], to[c]);
     }
     // Whoever finds the block there may read it at once; what a device did not copy stays.
     const bool copied = cache_.slots().ops().Synchronize().has_value();
     AtSyncPoint("resize: a block was copied");
-    cache_.With([&](State& state) { copied ? EndMove(state, block) : EndReading(state); });
+    const auto in_vain = cache_.With([&](State& state) {
+      if (copied) EndMove(state, block);
+      return state.reading.to;
+    });
+    // Somebody holds the block where it was. Its tenant may have been erased: no copy stays.
+    for (const SlotId slot : in_vain) {
+      if (!slot.is_none()) cache_.slots().Zero(slot);
+    }
+    if (in_vain != PerClass<SlotId>{}) static_cast<void>(cache_.slots().ops().Synchronize());
+    cache_.With([](State& state) { EndReading(state); });
   }
   const bool is_empty = cache_.With([](State& state) {
     const bool empty = state.slots.UsedBeyond(state.slots.capacity()).empty();

@@ -46,6 +46,10 @@ struct Reading {
   std::vector<SlotId> parked{};  // of `slots`, those that nobody holds any more
 
   void Add(const PerClass<SlotId>& of_block) { slots[count++] = of_block; }
+  void Remove(const PerClass<SlotId>& of_block) {
+    *std::find(slots.begin(), slots.begin() + count, of_block) = slots[count - 1];
+    --count;
+  }
   bool Has(SlotId slot) const {
     return std::any_of(slots.begin(), slots.begin() + count, [slot](const auto& of_block) {
       return std::ranges::find(of_block, slot) != of_block.end();
