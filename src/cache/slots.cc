@@ -117,10 +117,10 @@ void Slots::GiveBackTail() {
 }
 
 uint64_t Slots::Trim() {
-  // What is under way in free slots would take pages again.
-  static_cast<void>(ops_.Synchronize());
+  // What is under way in free slots still reads them, or would take pages again.
+  const auto settle = [this] { static_cast<void>(ops_.Synchronize()); };
   uint64_t bytes = 0;
-  for (uint32_t c = 0; c < classes_.count(); ++c) bytes += pools_[c]->Trim();
+  for (uint32_t c = 0; c < classes_.count(); ++c) bytes += pools_[c]->Trim(settle);
   return bytes;
 }
 

@@ -173,46 +173,70 @@ std::string Pool::DescribeBug(SlotId slot, const char* what) const {
                      what);
 }
 
-uint64_t Pool::Trim() {
-  uint32_t cursor = 0;
+uint64_t Pool::Trim(const std::function<void()>& settle) {
   uint64_t trimmed_bytes = 0;
-  while (TrimSome(cursor, trimmed_bytes)) {
+  std::vector<Freed> freed;
+  for (uint32_t cursor = 0; FindFreed(cursor, freed);) {
+    if (freed.empty()) continue;
+    if (settle) settle();
+    for (size_t first = 0; first < freed.size();) {
+      trimmed_bytes += TrimSome(std::span(freed).subspan(first), first);
+    }
   }
   return trimmed_bytes;
 }
 
-// Gives back the next run of neighbours from `cursor` on, or as much of it as one hold of the lock
-// allows. False: the end.
-bool Pool::TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes) {
+// Slots that may be trimmed, of as many from `cursor` on as one hold of the lock allows. False: the
+// end.
+bool Pool::FindFreed(uint32_t& cursor, std::vector<Freed>& freed) const {
+  freed.clear();
   MutexLock lock(mutex_);
   const uint32_t end = std::min(used_end_, slots_now_);
   if (cursor >= end) return false;
   const uint32_t search_end = cursor + std::min(kTrimSlotsPerHold, end - cursor);
-  while (cursor < search_end && !CanTrim(cursor)) ++cursor;
+  for (; cursor < search_end; ++cursor) {
+    const Slot& slot = slots_[cursor];
+    if (slot.references > 0 || slot.may_be_resident == 0) continue;
+    freed.push_back({.slot = cursor, .generation = slot.generation});
+  }
+  return true;
+}
 
-  const uint32_t first = cursor;
+// Gives back the first of these, and its neighbours among them as far as one hold of the lock
+// allows. `next` moves over what was looked at. Who was handed out since stays as it is.
+uint64_t Pool::TrimSome(std::span<const Freed> freed, size_t& next) {
+  MutexLock lock(mutex_);
+  const auto can_trim = [&](const Freed& was) QUIRE_REQUIRES(mutex_) {
+    if (was.slot >= slots_now_) return false;
+    const Slot& slot = slots_[was.slot];
+    return slot.references == 0 && slot.may_be_resident != 0 && slot.generation == was.generation;
+  };
   const uint64_t slot_pages_bytes = slot_stride_bytes_ * options_.pieces;
   const uint64_t run_max = std::max<uint64_t>(1, kTrimBytesPerHold / slot_pages_bytes);
-  while (cursor < end && cursor - first < run_max && CanTrim(cursor)) {
-    slots_[cursor++].may_be_resident = 0;
+  uint32_t count = 0;
+  while (count < freed.size() && count < run_max && freed[count].slot == freed[0].slot + count &&
+         can_trim(freed[count])) {
+    slots_[freed[count++].slot].may_be_resident = 0;
   }
-  if (cursor == first) return true;
+  next += std::max(count, 1u);
+  if (count == 0) return 0;
   // Where pieces share pages, a page goes with the last of its slots.
-  uint32_t begin = first;
-  uint32_t free_end = cursor;
-  const auto is_free = [&](uint32_t slot)
-                           QUIRE_REQUIRES(mutex_) { return slots_[slot].references == 0; };
+  const uint32_t end = std::min(used_end_, slots_now_);
+  uint32_t begin = freed[0].slot;
+  uint32_t free_end = begin + count;
+  const auto is_clean = [&](uint32_t slot) QUIRE_REQUIRES(mutex_) {
+    return slots_[slot].references == 0 && slots_[slot].may_be_resident == 0;
+  };
   for (uint64_t more = options_.pieces > 1 ? kSlotAlignment / slot_stride_bytes_ + 1 : 0; more > 0;
        --more) {
-    if (begin > 0 && is_free(begin - 1)) --begin;
-    if (free_end < end && is_free(free_end)) ++free_end;
+    if (begin > 0 && is_clean(begin - 1)) --begin;
+    if (free_end < end && is_clean(free_end)) ++free_end;
   }
   for (uint32_t piece = 0; piece < options_.pieces; ++piece) {
     arena_.memory().Discard(data(SlotId(begin)) + piece * piece_stride_bytes_,
                             (free_end - begin) * slot_stride_bytes_);
   }
-  trimmed_bytes += (cursor - first) * slot_pages_bytes;
-  return true;
+  return count * slot_pages_bytes;
 }
 
 SlotClassStats Pool::stats() const {

@@ -170,9 +170,12 @@ class Pool {
   /// Gives the pages of all free slots back that were handed out since the last Trim. Returns these
   /// slots' bytes: as much as they could hold, resident or not.
   ///
+  /// `settle`, if any, is called again and again, without the lock: when it returns nobody works any
+  /// more on slots that were free before. What is handed out or freed meanwhile is left.
+  ///
   /// Threads: lets go of the lock again and again, so that nobody waits for more than some 16 MiB
   /// Cost:    O(highest slot ever used), and the system's time to drop the pages
-  uint64_t Trim();
+  uint64_t Trim(const std::function<void()>& settle = {});
 
   SlotClassStats stats() const;
   /// Whatever the placement is, which may not find a place in a run that is long enough (kBuddy).
@@ -194,6 +197,10 @@ class Pool {
     uint32_t generation;
     uint32_t may_be_resident;  // handed out since the last Trim
   };
+  struct Freed {  // a slot, as it was when it was looked at
+    uint32_t slot = 0;
+    uint32_t generation = 0;
+  };
 
   Pool(PoolOptions options, std::unique_ptr<DeviceMemory> own_memory, Reservation arena,
        Reservation metadata);
@@ -207,10 +214,8 @@ class Pool {
   void CheckRun(SlotRun run) QUIRE_REQUIRES(mutex_);
   std::unexpected<Error> NoRuns() const;
   std::string DescribeBug(SlotId slot, const char* what) const;
-  bool CanTrim(uint32_t slot) const QUIRE_REQUIRES(mutex_) {
-    return slots_[slot].references == 0 && slots_[slot].may_be_resident != 0;
-  }
-  bool TrimSome(uint32_t& cursor, uint64_t& trimmed_bytes);
+  bool FindFreed(uint32_t& cursor, std::vector<Freed>& freed) const;
+  uint64_t TrimSome(std::span<const Freed> freed, size_t& next);
   void MarkFree(SlotRun run) QUIRE_REQUIRES(mutex_);
   std::vector<SlotRun> FreeRunsBeyond(uint32_t end) const QUIRE_REQUIRES(mutex_);
   void Decommit(uint32_t from, uint32_t to, uint32_t pieces);

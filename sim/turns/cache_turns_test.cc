@@ -1,0 +1,320 @@
+// One cache, a store below it and several threads that do whatever its header allows, in the orders
+// of many seeds. Nobody reads wrong values, nothing is written while others use it, nothing is left
+// held or lost, and nobody waits for ever. QUIRE_TURNS_SEEDS=A..B runs others than the few of CI.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/core.h"
+#include "cache/mover.h"
+#include "cache/test_util.h"
+#include "env/clock.h"
+#include "quire/disk_store.h"
+#include "sim/turns/stepped_ops.h"
+#include "sim/turns/turns.h"
+#include "tier/warm.h"
+
+namespace quire::sim {
+namespace {
+
+using cache::Join;
+using cache::Must;
+using cache::SomeTokens;
+
+constexpr uint32_t kBlock = 16;
+constexpr uint64_t kPathBlocks = 6;
+/// Whoever has the same account here finds the same blocks.
+struct Party {
+  TenantId tenant{};
+  uint64_t account = 0;
+};
+
+/// Of the cache and of its users' shares in it, drawn by the seed.
+class World {
+ public:
+  explicit World(uint64_t seed) : seed_(seed), prng_(seed) {
+    const bool on_device = prng_.NextChance(3);
+    const Codec codec = prng_.NextChance(3) ? Codec::kInt8 : Codec::kF16;
+    NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+    for (CodecRule& rule : profile.codecs) rule.codec = codec;
+    if (on_device) ops_ = std::make_unique<cache::DelayedOps>(memory_, seed);
+    if (prng_.NextChance(2)) {
+      auto warm = std::make_unique<tier::WarmStore>(
+          tier::WarmOptions{.bytes_cap = prng_.NextChance(2) ? 32U << 10 : 1U << 20}, clock_,
+          nullptr);
+      auto mover = std::make_unique<cache::Mover>(std::move(warm), clock_);
+      mover_ = mover.get();
+      store_ = cache::StoreState::Wrap(std::move(mover));
+    }
+    slots_ = 6 + prng_.NextBelow(10);
+    CacheOptions options = {.geometry = geometry_, .profile = profile};
+    charge_bytes_ = ChargeOf(options);
+    options.hot_bytes = slots_ * charge_bytes_;
+    options.hot_bytes_max = 2 * options.hot_bytes;
+    options.memory = on_device ? &memory_ : nullptr;
+    options.ops = on_device ? static_cast<BlockOps*>(ops_.get()) : &stepped_;
+    options.store = store_.get();
+    cache_ = Must(cache::Core::Make(std::move(options)));
+    const auto add = [&](TenantOptions tenant) { return Must(cache_->AddTenant(tenant)); };
+    const TenantId own = add({.name = "own", .quota_bytes = slots_ * charge_bytes_ / 2});
+    add({.name = "house", .shared = true});
+    parties_ = {{.tenant = kDefaultTenant, .account = 0},
+                {.tenant = own, .account = 1},
+                {.tenant = add({.name = "a", .domain = "house"}), .account = 2},
+                {.tenant = add({.name = "b", .domain = "house"}), .account = 2}};
+    const auto trunk = SomeTokens(kPathBlocks * kBlock, 100);
+    for (uint64_t i = 0; i < 4; ++i) {
+      const auto own_end = SomeTokens(kPathBlocks * kBlock + 1, i);
+      paths_.push_back(Join(std::span(trunk).first(i * kBlock), own_end));
+    }
+  }
+
+  void Run() {
+    Turns turns(seed_);
+    const uint64_t users = 2 + prng_.NextBelow(3);
+    for (uint64_t i = 0; i < users; ++i) {
+      turns.Add([this, seed = prng_.Next64()] { Use(seed); });
+    }
+    changes_ = turns.Run();
+    CheckEnd();
+  }
+
+  uint64_t changes() const { return changes_; }
+  uint64_t read() const { return read_; }
+
+ private:
+  /// What one slot costs.
+  static uint64_t ChargeOf(CacheOptions options) {
+    options.hot_bytes = uint64_t{1} << 30;
+    const auto cache = Must(Cache::Create(std::move(options)));
+    const Identity identity = cache::SomeIdentity();
+    const std::vector<TokenId> prompt = {1};
+    const auto sequence =
+        Must(cache->Open(Must(cache->Acquire({.identity = &identity, .tokens = prompt})), {}));
+    return cache->stats().hot_bytes_used;
+  }
+
+  /// What a thread does, and has.
+  struct User {
+    Prng prng;
+    std::unique_ptr<Sequence> sequence{};
+    std::vector<TokenId> tokens{};  // of it
+    uint64_t account = 0;
+    std::optional<Plan> plan{};
+    std::optional<UnleasedView> view{};
+  };
+
+  void Use(uint64_t seed) {
+    User user{.prng = Prng(seed)};
+    for (uint64_t left = 4 + user.prng.NextBelow(8); left > 0; --left) Act(user);
+  }
+
+  void Act(User& user) {
+    switch (user.prng.NextBelow(16)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+      case 4: return Begin(user);
+      case 5: return Fork(user);
+      case 6: return CutBack(user);
+      case 7: return user.sequence.reset();
+      case 8: cache_->Evict(1 + user.prng.NextBelow(4)); return;
+      case 9: EXPECT_EQ(cache_->Verify().damaged, 0u); return;
+      case 10:
+      case 11: return Resize(user);
+      case 12: Must(cache_->Erase(SomeParty(user).tenant)); return;
+      case 13: return PinAndUnpin(user);
+      case 14: return LookAgain(user);
+      default: return Move(user);
+    }
+  }
+
+  Party SomeParty(User& user) { return parties_[user.prng.NextBelow(parties_.size())]; }
+
+  AcquireRequest Request(User& user, const Party& party) {
+    const auto& path = paths_[user.prng.NextBelow(paths_.size())];
+    const uint64_t count = 1 + user.prng.NextBelow(path.size());
+    return {.tenant = party.tenant, .identity = &identity_, .tokens = std::span(path).first(count)};
+  }
+
+  const cache::FakeModel& Model(uint64_t account) const { return models_[account]; }
+
+  // Refusals are fine; what comes is right.
+  void Begin(User& user) {
+    const Party party = SomeParty(user);
+    const AcquireRequest request = Request(user, party);
+    auto acquired = cache_->Acquire(request);
+    if (!acquired) return;
+    Plan plan = *std::move(acquired);
+    if (plan.loadable_tokens() > 0 && user.prng.NextBelow(4) > 0) {
+      auto ticket = cache_->Load(std::move(plan), {});
+      if (!ticket) return;
+      if (user.prng.NextChance(4)) ticket->Cancel();
+      plan = ticket->Take();
+    }
+    if (user.prng.NextChance(8)) {  // held for a while
+      user.plan = std::move(plan);
+      return;
+    }
+    user.plan.reset();
+    auto opened = cache_->Open(std::move(plan), {.publish = !user.prng.NextChance(8)});
+    if (!opened) return;
+    user.sequence = *std::move(opened);
+    user.account = party.account;
+    user.tokens.assign(request.tokens.begin(),
+                       request.tokens.begin() + static_cast<ptrdiff_t>(user.sequence->length()));
+    Read(user);
+    while (user.tokens.size() < request.tokens.size()) {
+      const uint64_t next = user.tokens.size() + 1 + user.prng.NextBelow(2 * kBlock);
+      const auto history = request.tokens.first(std::min<uint64_t>(next, request.tokens.size()));
+      if (!Model(user.account).Feed(*user.sequence, history)) {
+        return user.sequence.reset();  // no room
+      }
+      user.tokens.assign(history.begin(), history.end());
+    }
+    Read(user);
+    if (user.prng.NextChance(2)) return;
+    if (auto view = user.sequence->View(0, StreamRole::kKey)) user.view = view->Unleased();
+  }
+  void Read(const User& user) {
+    if (user.tokens.empty()) return;
+    ASSERT_EQ(user.sequence->length(), user.tokens.size());
+    const Stream& stream = geometry_.groups[0].streams[0];
+    std::vector<float> out(user.tokens.size() * stream.heads * stream.dim);
+    for (uint32_t layer = 0; layer < geometry_.layer_count(); ++layer) {
+      Must(user.sequence->Gather(layer, stream.role, 0, user.tokens.size(), out));
+      // One head, so they are in one order. Codes of 8 bits are off by one half of a step.
+      const auto rows = Model(user.account).Rows(user.tokens, 0, layer, stream);
+      for (size_t i = 0; i < rows.size(); ++i) ASSERT_NEAR(out[i], rows[i], 1) << i;
+    }
+    ++read_;
+  }
+  void Fork(User& user) {
+    if (user.sequence == nullptr) return;
+    Read(user);
+    auto fork = user.sequence->Fork();
+    if (!fork) return;
+    user.sequence = *std::move(fork);
+    Read(user);
+  }
+  void CutBack(User& user) {
+    if (user.sequence == nullptr) return;
+    const uint64_t length = user.prng.NextBelow(user.tokens.size() / kBlock + 1) * kBlock;
+    if (!user.sequence->Rollback(length)) return;
+    user.tokens.resize(length);
+    Read(user);
+  }
+  void Resize(User& user) {
+    if (user.prng.NextChance(4)) {
+      cache_->Trim();
+      return;
+    }
+    const uint64_t slots = 3 + user.prng.NextBelow(2 * slots_ - 3);
+    static_cast<void>(cache_->Resize(slots * charge_bytes_));  // or it is busy
+  }
+  void PinAndUnpin(User& user) {
+    const AcquireRequest request = Request(user, SomeParty(user));
+    if (!cache_->Pin(request, 0)) return;
+    Turns::Yield();
+    static_cast<void>(cache_->Unpin(request));  // its tenant may have been erased
+  }
+  void LookAgain(User& user) {
+    if (!user.view) return;
+    static_cast<void>(user.view->Pin());
+    user.view.reset();
+  }
+  void Move(User& user) {
+    if (store_ == nullptr) return;
+    if (user.prng.NextChance(4)) {
+      Flush();
+    } else {
+      clock_.Advance(1000);
+      mover_->Tick(0);
+    }
+  }
+
+  // A small warm tier may have lent what it would have to make room with.
+  void Flush() {
+    const auto flushed = store_->Flush();
+    EXPECT_TRUE(flushed || flushed.error().code == ErrorCode::kNoSpace);
+  }
+
+  void CheckEnd() {
+    EXPECT_EQ(cache_->Verify().damaged, 0u);
+    cache_->CheckDirectory();
+    EXPECT_EQ(cache_->stats().pinned_blocks, 0u);
+    if (store_ != nullptr) Flush();
+    for (const Party& party : parties_) {
+      const TenantStats stats = Must(cache_->tenant_stats(party.tenant));
+      EXPECT_EQ(stats.pinned_bytes, 0u);
+      EXPECT_EQ(stats.erase_pending_slots, 0u);
+    }
+    cache_->Evict(UINT64_MAX);
+    EXPECT_EQ(cache_->stats().published_blocks, 0u);
+    EXPECT_EQ(cache_->stats().sealed.slots_used, 0u);
+    EXPECT_EQ(cache_->stats().hot_bytes_used, 0u);
+  }
+
+  const uint64_t seed_;
+  Prng prng_;
+  ManualClock clock_;
+  const Geometry geometry_ = Geometry::Uniform(/*layers=*/2, /*kv_heads=*/1, 4);
+  const Identity identity_ = cache::SomeIdentity();
+  // By account: a block that reached another one's reader shows.
+  const std::vector<cache::FakeModel> models_ = {cache::FakeModel(geometry_, 1),
+                                                 cache::FakeModel(geometry_, 2),
+                                                 cache::FakeModel(geometry_, 3)};
+  std::vector<std::vector<TokenId>> paths_;
+  std::vector<Party> parties_;
+  uint64_t slots_ = 0;
+  uint64_t charge_bytes_ = 0;
+  cache::ProtectedMemory memory_;
+  std::unique_ptr<cache::DelayedOps> ops_;
+  SteppedOps stepped_;
+  cache::Mover* mover_ = nullptr;  // of the store
+  std::unique_ptr<DiskStore> store_;
+  std::unique_ptr<cache::Core> cache_;
+  uint64_t changes_ = 0;
+  uint64_t read_ = 0;
+};
+
+TEST(CacheTurns, WhateverTheOrderValuesAreRightAndNothingIsLost) {
+  uint64_t first = 1, last = 300;
+  if (const char* wanted = std::getenv("QUIRE_TURNS_SEEDS")) {
+    ASSERT_EQ(std::sscanf(wanted, "%lu..%lu", &first, &last), 2) << "QUIRE_TURNS_SEEDS=A..B";
+  }
+  uint64_t changes = 0, read = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    World world(seed);
+    world.Run();
+    changes += world.changes();
+    read += world.read();
+    if (HasFailure()) {
+      ADD_FAILURE() << "the seed is " << seed;
+      break;
+    }
+  }
+  std::puts(fmt::format("{} turns, {} sequences read", changes, read).c_str());
+  EXPECT_GT(read, last - first);
+  EXPECT_GT(changes, 100 * (last - first + 1));
+}
+
+TEST(CacheTurns, ASeedIsOneOrder) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    World once(seed), again(seed);
+    once.Run();
+    again.Run();
+    EXPECT_EQ(once.changes(), again.changes()) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace quire::sim

@@ -1,0 +1,230 @@
+#include "sim/turns/turns.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <semaphore>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/prng.h"
+#include "base/sync_point.h"
+
+namespace quire::sim {
+namespace {
+
+/// Many times what the longest run takes.
+constexpr uint64_t kTurnsMax = 5'000'000;
+
+/// Said on stderr if the program is stopped. A buffer, because a signal's handler writes it.
+std::array<char, 64> epitaph;
+
+void SayEpitaph(int signal) {
+  static_cast<void>(
+      ::write(STDERR_FILENO, epitaph.data(), std::string_view(epitaph.data()).size()));
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+/// Who may run. Only the one whose turn it is looks at it, so nothing in it needs a lock.
+class Schedule {
+ public:
+  Schedule(uint64_t seed, size_t threads) : prng_(seed), members_(threads) {
+    for (auto& member : members_) member = std::make_unique<Member>();
+    // Some orders need long runs of one thread, some need many changes.
+    stays_of_16_ = static_cast<uint32_t>(prng_.NextBelow(16));
+  }
+
+  uint64_t changes() const { return changes_; }
+
+  /// The first turn, from outside; and where each thread waits for its own.
+  void Begin() { Wake(prng_.NextBelow(members_.size())); }
+  void AwaitTurn(size_t self) { members_[self]->turn.acquire(); }
+
+  /// Perhaps another's turn.
+  void Offer(size_t self) {
+    if (prng_.NextBelow(16) >= stays_of_16_) Pass(self);
+  }
+  /// Another's turn, if anybody else can go on.
+  void Pass(size_t self) {
+    QUIRE_CHECK_MSG(++turns_ < kTurnsMax, "turns: they do not end");
+    const std::optional<size_t> next = SomeReady();
+    QUIRE_CHECK_MSG(next.has_value(), "turns: nobody can go on: " + Waiting());
+    if (*next == self) return;
+    ++changes_;
+    Wake(*next);
+    AwaitTurn(self);
+  }
+  /// Until somebody gives `lock` back.
+  void WaitFor(size_t self, const void* lock) {
+    members_[self]->wants = lock;
+    Pass(self);
+  }
+  void GaveBack(const void* lock) {
+    for (auto& member : members_) {
+      if (member->wants == lock) member->wants = nullptr;
+    }
+  }
+  void End(size_t self) {
+    members_[self]->ended = true;
+    if (const std::optional<size_t> next = SomeReady()) return Wake(*next);
+    const bool all =
+        std::ranges::all_of(members_, [](const auto& member) { return member->ended; });
+    QUIRE_CHECK_MSG(all, "turns: nobody can go on: " + Waiting());
+  }
+
+ private:
+  struct Member {
+    std::binary_semaphore turn{0};
+    const void* wants = nullptr;  // a lock that another one has
+    bool ended = false;
+  };
+
+  void Wake(size_t member) { members_[member]->turn.release(); }
+
+  std::optional<size_t> SomeReady() {
+    const auto is_ready = [](const auto& member) {
+      return !member->ended && member->wants == nullptr;
+    };
+    const auto ready = static_cast<uint64_t>(std::ranges::count_if(members_, is_ready));
+    if (ready == 0) return std::nullopt;
+    uint64_t left = prng_.NextBelow(ready);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (is_ready(members_[i]) && left-- == 0) return i;
+    }
+    return std::nullopt;
+  }
+  std::string Waiting() const {
+    std::string text;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (!members_[i]->ended) text += fmt::format("{} waits for {} ", i, members_[i]->wants);
+    }
+    return text;
+  }
+
+  Prng prng_;
+  std::vector<std::unique_ptr<Member>> members_;
+  uint32_t stays_of_16_ = 0;
+  uint64_t turns_ = 0;
+  uint64_t changes_ = 0;
+};
+
+Schedule* schedule = nullptr;             // while they run
+thread_local std::optional<size_t> self;  // none: this thread takes no turns
+
+}  // namespace
+
+uint64_t Turns::Run() {
+  QUIRE_CHECK(schedule == nullptr && !bodies_.empty());
+  fmt::format_to_n(epitaph.data(), epitaph.size() - 1, "turns: the seed is {}\n\0", seed_);
+  for (const int signal : {SIGABRT, SIGSEGV, SIGBUS}) std::signal(signal, SayEpitaph);
+  const SyncPointHandler at_points([](std::string_view) { Yield(); });
+  Schedule order(seed_, bodies_.size());
+  schedule = &order;
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < bodies_.size(); ++i) {
+      threads.emplace_back([this, i] {
+        self = i;
+        schedule->AwaitTurn(i);
+        bodies_[i]();
+        self.reset();  // what ends with the thread takes no turns
+        schedule->End(i);
+      });
+    }
+    order.Begin();
+  }
+  schedule = nullptr;
+  for (const int signal : {SIGABRT, SIGSEGV, SIGBUS}) std::signal(signal, SIG_DFL);
+  return order.changes();
+}
+
+void Turns::Yield() {
+  if (self) schedule->Offer(*self);
+}
+
+namespace {
+
+/// Takes what `try_lock` takes.
+template <typename TryLock>
+void LockInTurn(const void* lock, TryLock try_lock) {
+  Turns::Yield();
+  while (!try_lock()) schedule->WaitFor(*self, lock);
+}
+
+void GiveBackInTurn(const void* lock) {
+  if (!self) return;
+  schedule->GaveBack(lock);
+  Turns::Yield();
+}
+
+}  // namespace
+}  // namespace quire::sim
+
+// The mutexes of base/mutex.h, in turns.
+namespace quire {
+
+using sim::GiveBackInTurn;
+using sim::LockInTurn;
+
+namespace lock_ranks {
+void CheckOrder(LockRank) {}
+void Remember(LockRank) {}
+void Forget(LockRank) {}
+}  // namespace lock_ranks
+
+void Mutex::Lock() {
+  if (!sim::self) return mutex_.lock();
+  LockInTurn(this, [this] { return mutex_.try_lock(); });
+}
+
+void Mutex::Unlock() {
+  mutex_.unlock();
+  GiveBackInTurn(this);
+}
+
+void SharedMutex::Lock() {
+  if (!sim::self) return mutex_.lock();
+  LockInTurn(this, [this] { return mutex_.try_lock(); });
+}
+
+void SharedMutex::Unlock() {
+  mutex_.unlock();
+  GiveBackInTurn(this);
+}
+
+void SharedMutex::LockShared() {
+  if (!sim::self) return mutex_.lock_shared();
+  LockInTurn(this, [this] { return mutex_.try_lock_shared(); });
+}
+
+void SharedMutex::UnlockShared() {
+  mutex_.unlock_shared();
+  GiveBackInTurn(this);
+}
+
+// May wake without a reason, and does.
+void CondVar::Wait(Mutex& mutex) {
+  QUIRE_CHECK_MSG(sim::self.has_value(), "turns: nobody would wake this thread");
+  mutex.mutex_.unlock();
+  sim::schedule->GaveBack(&mutex);
+  sim::schedule->Pass(*sim::self);
+  LockInTurn(&mutex, [&] { return mutex.mutex_.try_lock(); });
+}
+
+void CondVar::WaitFor(Mutex& mutex, uint64_t) {
+  if (sim::self) Wait(mutex);
+}
+
+}  // namespace quire
