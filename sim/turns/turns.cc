@@ -42,8 +42,9 @@ class Schedule {
  public:
   Schedule(uint64_t seed, size_t threads) : prng_(seed), members_(threads) {
     for (auto& member : members_) member = std::make_unique<Member>();
-    // Some orders need long runs of one thread, some need many changes.
-    stays_of_16_ = static_cast<uint32_t>(prng_.NextBelow(16));
+    for (auto& member : members_) member->rank = prng_.Next64();
+    goes_by_rank_ = prng_.NextChance(2);
+    one_of_ = uint64_t{1} << prng_.NextBelow(goes_by_rank_ ? 8 : 4);
   }
 
   uint64_t changes() const { return changes_; }
@@ -54,7 +55,14 @@ class Schedule {
 
   /// Perhaps another's turn.
   void Offer(size_t self) {
-    if (prng_.NextBelow(16) >= stays_of_16_) Pass(self);
+    if (!prng_.NextChance(one_of_)) return;
+    members_[self]->rank = prng_.Next64();
+    Pass(self);
+  }
+  /// It waits for what others do.
+  void PassToOthers(size_t self) {
+    members_[self]->rank = 0;
+    Pass(self);
   }
   /// Another's turn, if anybody else can go on.
   void Pass(size_t self) {
@@ -87,6 +95,7 @@ class Schedule {
  private:
   struct Member {
     std::binary_semaphore turn{0};
+    uint64_t rank = 0;
     const void* wants = nullptr;  // a lock that another one has
     bool ended = false;
   };
@@ -94,16 +103,13 @@ class Schedule {
   void Wake(size_t member) { members_[member]->turn.release(); }
 
   std::optional<size_t> SomeReady() {
-    const auto is_ready = [](const auto& member) {
-      return !member->ended && member->wants == nullptr;
-    };
-    const auto ready = static_cast<uint64_t>(std::ranges::count_if(members_, is_ready));
-    if (ready == 0) return std::nullopt;
-    uint64_t left = prng_.NextBelow(ready);
+    std::vector<size_t> ready;
     for (size_t i = 0; i < members_.size(); ++i) {
-      if (is_ready(members_[i]) && left-- == 0) return i;
+      if (!members_[i]->ended && members_[i]->wants == nullptr) ready.push_back(i);
     }
-    return std::nullopt;
+    if (ready.empty()) return std::nullopt;
+    if (!goes_by_rank_) return ready[prng_.NextBelow(ready.size())];
+    return *std::ranges::max_element(ready, {}, [&](size_t i) { return members_[i]->rank; });
   }
   std::string Waiting() const {
     std::string text;
@@ -115,7 +121,11 @@ class Schedule {
 
   Prng prng_;
   std::vector<std::unique_ptr<Member>> members_;
-  uint32_t stays_of_16_ = 0;
+  // Some orders need many changes, drawn from all that can go on; some need one thread to stand
+  // still for long: then the one of the highest rank goes on, and ranks change now and then.
+  // (Burckhardt et al., ASPLOS 2010)
+  bool goes_by_rank_ = false;
+  uint64_t one_of_ = 1;  // of so many moments one is used
   uint64_t turns_ = 0;
   uint64_t changes_ = 0;
 };
@@ -219,7 +229,7 @@ void CondVar::Wait(Mutex& mutex) {
   QUIRE_CHECK_MSG(sim::self.has_value(), "turns: nobody would wake this thread");
   mutex.mutex_.unlock();
   sim::schedule->GaveBack(&mutex);
-  sim::schedule->Pass(*sim::self);
+  sim::schedule->PassToOthers(*sim::self);
   LockInTurn(&mutex, [&] { return mutex.mutex_.try_lock(); });
 }
 

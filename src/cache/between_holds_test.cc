@@ -291,6 +291,25 @@ TEST(BetweenHolds, NoCopyStaysOfWhatIsErasedWhileItIsCopied) {
   EXPECT_EQ(core->stats().sealed.slots_used, 0u);
 }
 
+// Slots whose memory goes while they are about to be zeroed are left alone.
+TEST_F(Shrinking, MemoryThatGoesMeanwhileIsNotZeroed) {
+  CacheBehind(Low(5));
+  cache_.cache->Evict(10);
+  const Meanwhile gone("erase: before free slots are zeroed",
+                       [&] { Must(cache_.cache->Resize(cache_.BytesFor(kFew))); });
+  EXPECT_EQ(Must(cache_.cache->Erase(kDefaultTenant)).slots_zeroed, kFew);
+}
+
+// What its tenant wrote since belongs to what the next erasure zeroes.
+TEST_F(Shrinking, WhatIsWrittenAfterItWasZeroedIsErasedNextTime) {
+  Low(2).reset();
+  {
+    const Meanwhile written("erase: free slots were zeroed", [&] { Low(2).reset(); });
+    EXPECT_EQ(Must(cache_.cache->Erase(kDefaultTenant)).slots_zeroed, 0u);
+  }
+  EXPECT_EQ(Must(cache_.cache->Erase(kDefaultTenant)).slots_zeroed, 2u);
+}
+
 // Its slots are free when it has been read, and zeroed by then if its tenant is erased.
 TEST(BetweenHolds, WhatGoesWhileItIsVerifiedIsFreeAfterwards) {
   for (const bool erase : {false, true}) {

@@ -112,8 +112,8 @@ void Slots::ForgetWritersBeyondEnd() {
 }
 
 void Slots::GiveBackTail() {
-  static_cast<void>(ops_.Synchronize());
-  for (uint32_t c = 0; c < classes_.count(); ++c) pools_[c]->GiveBackTail();
+  const auto settle = [this] { static_cast<void>(ops_.Synchronize()); };
+  for (uint32_t c = 0; c < classes_.count(); ++c) pools_[c]->GiveBackTail(settle);
 }
 
 uint64_t Slots::Trim() {

@@ -278,13 +278,16 @@ uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
       return end > begin;
     });
     if (!more) return zeroed;
+    AtSyncPoint("erase: before free slots are zeroed");
     // Who takes one meanwhile zeroes it, and is its writer from then on.
     std::erase_if(stale, [&](SlotId slot) { return !cache_.slots().ZeroIfFree(slot); });
     static_cast<void>(cache_.slots().ops().Synchronize());  // what failed nobody reads any more
+    AtSyncPoint("erase: free slots were zeroed");
     cache_.With([&](State& state) {
       for (const SlotId slot : stale) {
-        if (state.slots.writers().of(slot).tenant != tenant || state.slots.references(slot) > 0)
-          continue;
+        const SlotWriters::Writer writer = state.slots.writers().of(slot);
+        if (writer.tenant != tenant || !state.IsStale(tenant, writer.epoch)) continue;
+        if (state.slots.references(slot) > 0) continue;
         state.slots.writers().Forget(slot);
         ++zeroed;
       }

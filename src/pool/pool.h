@@ -117,14 +117,15 @@ class Pool {
 
   /// 0: free.
   uint32_t references(SlotId slot) const;
-  /// Calls `use`, unless the slot is held, while nobody can take it. False: it is held.
+  /// Calls `use`, unless the slot is held, while nobody can take it, nor give its memory back.
+  /// False: it is held, or has no memory.
   ///
   /// Threads: `use` is called with the lock held
   template <typename Use>
   bool IfFree(SlotId slot, const Use& use) {
     MutexLock lock(mutex_);
     CheckInRange(slot);
-    if (slots_[slot.number()].references > 0) return false;
+    if (slot.number() >= committed_ || slots_[slot.number()].references > 0) return false;
     use();
     return true;
   }
@@ -164,8 +165,9 @@ class Pool {
   /// Cost: O(highest slot ever used - first)
   std::vector<SlotId> UsedFrom(uint32_t first) const;
   /// Gives the memory beyond the last SetSlots back to the system. Returns its bytes, resident or
-  /// not. A slot in use there is a bug.
-  uint64_t GiveBackTail();
+  /// not. A slot in use there is a bug. `settle`, if any, is called when nobody uses these slots any
+  /// more, and before their memory goes: when it returns nobody works on them either.
+  uint64_t GiveBackTail(const std::function<void()>& settle = {});
 
   /// Gives the pages of all free slots back that were handed out since the last Trim. Returns these
   /// slots' bytes: as much as they could hold, resident or not.

@@ -134,6 +134,39 @@ TEST_F(PoolTest, TrimFindsEveryRunOfFreeSlots) {
   }
 }
 
+// While it waits for those who still work on free slots, others are freed: it has not waited for
+// whoever works on them.
+TEST_F(PoolTest, TrimLeavesWhatWasFreedAfterItLooked) {
+  const auto pool = Make(4096, 4);
+  const auto slots = Allocate(*pool, 4);
+  for (const SlotId slot : slots) pool->data(slot)[0] = std::byte{9};
+  for (const uint32_t free : {0u, 1u, 3u}) pool->Release(SlotId(free));
+  const uint64_t trimmed_bytes = pool->Trim([&] {
+    const SlotId again = Allocate(*pool, 1)[0];
+    ASSERT_EQ(again, SlotId(3));
+    pool->Release(again);
+    pool->Release(SlotId(2));
+  });
+  EXPECT_EQ(trimmed_bytes, 2 * 4096u);
+  for (const uint32_t kept : {2u, 3u}) EXPECT_EQ(pool->data(SlotId(kept))[0], std::byte{9});
+  for (const uint32_t gone : {0u, 1u}) EXPECT_EQ(pool->data(SlotId(gone))[0], std::byte{0});
+  EXPECT_EQ(pool->Trim(), 2 * 4096u);
+}
+
+// Nobody works on a slot any more whose memory is about to go.
+TEST_F(PoolTest, SlotsWithoutMemoryAreNotFree) {
+  const auto pool = Make(4096, 4);
+  pool->SetSlots(2);
+  const auto use = [&](uint32_t slot) { return pool->IfFree(SlotId(slot), [] {}); };
+  EXPECT_TRUE(use(3)) << "its bytes are there";
+  EXPECT_EQ(pool->GiveBackTail([&] {
+    EXPECT_FALSE(use(3));
+    EXPECT_TRUE(use(1));
+  }),
+            2 * 4096u);
+  EXPECT_FALSE(use(2));
+}
+
 // Slots of several pieces share pages: one goes with the last of its slots, and no sooner.
 TEST_F(PoolTest, TrimKeepsThePagesThatSlotsInUseShare) {
   constexpr uint64_t kPieceBytes = 1024;

@@ -87,7 +87,7 @@ std::vector<SlotId> Pool::UsedFrom(uint32_t first) const {
   return used;
 }
 
-uint64_t Pool::GiveBackTail() {
+uint64_t Pool::GiveBackTail(const std::function<void()>& settle) {
   uint32_t from = 0;
   uint32_t to = 0;
   {
@@ -101,6 +101,7 @@ uint64_t Pool::GiveBackTail() {
     committed_ = from;
   }
   // Nobody gets these slots before the next CommitSlots, so this needs no lock.
+  if (from < to && settle) settle();
   if (from < to) Decommit(from, to, options_.pieces);
   return (to - from) * slot_stride_bytes_ * options_.pieces;
 }
