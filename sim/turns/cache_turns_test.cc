@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -16,13 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "cache/core.h"
-#include "cache/mover.h"
 #include "cache/test_util.h"
-#include "quire/disk_store.h"
-#include "sim/turns/stepped_ops.h"
+#include "sim/turns/seeded_cache.h"
 #include "sim/turns/turns.h"
-#include "tier/warm.h"
 
 namespace quire::sim {
 namespace {
@@ -31,16 +25,8 @@ using cache::Join;
 using cache::Must;
 using cache::SomeTokens;
 
-constexpr uint32_t kBlock = 16;
+constexpr uint32_t kBlock = SeededCache::kBlock;
 constexpr uint64_t kPathBlocks = 6;
-/// Time passes when somebody looks.
-class BusyClock final : public Clock {
- public:
-  uint64_t NowMicros() const override { return now_us_ += 10; }
-
- private:
-  mutable std::atomic<uint64_t> now_us_ = 0;
-};
 
 /// Whoever has the same account here finds the same blocks.
 struct Party {
@@ -51,31 +37,10 @@ struct Party {
 /// Of the cache and of its users' shares in it, drawn by the seed.
 class World {
  public:
-  explicit World(uint64_t seed) : seed_(seed), prng_(seed) {
-    const bool on_device = prng_.NextChance(3);
-    const Codec codec = prng_.NextChance(3) ? Codec::kInt8 : Codec::kF16;
-    NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
-    for (CodecRule& rule : profile.codecs) rule.codec = codec;
-    if (on_device) ops_ = std::make_unique<cache::DelayedOps>(memory_, seed);
-    if (prng_.NextChance(2)) {
-      auto warm = std::make_unique<tier::WarmStore>(
-          tier::WarmOptions{.bytes_cap = prng_.NextChance(2) ? 32U << 10 : 1U << 20}, clock_,
-          nullptr);
-      auto mover = std::make_unique<cache::Mover>(std::move(warm), clock_);
-      mover_ = mover.get();
-      store_ = cache::StoreState::Wrap(std::move(mover));
-    }
-    slots_ = 6 + prng_.NextBelow(20);
-    CacheOptions options = {.geometry = geometry_, .profile = profile};
-    charge_bytes_ = cache::ChargePerSlot(geometry_, profile);
-    options.hot_bytes = slots_ * charge_bytes_;
-    options.hot_bytes_max = 2 * options.hot_bytes;
-    options.memory = on_device ? &memory_ : nullptr;
-    options.ops = on_device ? static_cast<BlockOps*>(ops_.get()) : &stepped_;
-    options.store = store_.get();
-    cache_ = Must(cache::Core::Make(std::move(options)));
-    const auto add = [&](TenantOptions tenant) { return Must(cache_->AddTenant(tenant)); };
-    const TenantId own = add({.name = "own", .quota_bytes = slots_ * charge_bytes_ / 2});
+  explicit World(uint64_t seed)
+      : seed_(seed), prng_(seed), slots_(6 + prng_.NextBelow(20)), on_(seed, prng_, slots_) {
+    const auto add = [&](TenantOptions tenant) { return Must(on_.cache->AddTenant(tenant)); };
+    const TenantId own = add({.name = "own", .quota_bytes = slots_ * on_.slot_bytes / 2});
     add({.name = "house", .shared = true});
     parties_ = {{.tenant = kDefaultTenant, .account = 0},
                 {.tenant = own, .account = 1},
@@ -138,8 +103,8 @@ class World {
   /// What is cached lies behind what nobody holds, so that blocks move when the cache shrinks.
   void FillTheEnd() {
     const auto run = [&](std::span<const TokenId> tokens, bool publish) {
-      auto plan = Must(cache_->Acquire({.identity = &identity_, .tokens = tokens}));
-      auto sequence = Must(cache_->Open(std::move(plan), {.publish = publish}));
+      auto plan = Must(on_.cache->Acquire({.identity = &on_.identity, .tokens = tokens}));
+      auto sequence = Must(on_.cache->Open(std::move(plan), {.publish = publish}));
       Must(Model(0).Feed(*sequence, tokens));
       return sequence;
     };
@@ -158,15 +123,15 @@ class World {
       case Action::kFork: return Fork(user);
       case Action::kCutBack: return CutBack(user);
       case Action::kEnd: return user.sequence.reset();
-      case Action::kEvict: static_cast<void>(cache_->Evict(1 + user.prng.NextBelow(4))); return;
-      case Action::kVerify: EXPECT_EQ(cache_->Verify().damaged, 0u); return;
+      case Action::kEvict: static_cast<void>(on_.cache->Evict(1 + user.prng.NextBelow(4))); return;
+      case Action::kVerify: EXPECT_EQ(on_.cache->Verify().damaged, 0u); return;
       case Action::kResize: return Resize(user);
-      case Action::kTrim: static_cast<void>(cache_->Trim()); return;
-      case Action::kErase: Must(cache_->Erase(SomeParty(user).tenant)); return;
+      case Action::kTrim: static_cast<void>(on_.cache->Trim()); return;
+      case Action::kErase: Must(on_.cache->Erase(SomeParty(user).tenant)); return;
       case Action::kPin: return PinAndUnpin(user);
       case Action::kView: return LookAgain(user);
-      case Action::kTick: return Tick();
-      case Action::kFlush: return Flush();
+      case Action::kTick: return on_.Tick();
+      case Action::kFlush: EXPECT_TRUE(on_.Flush()); return;
       case Action::kCount: break;
     }
   }
@@ -182,7 +147,8 @@ class World {
   AcquireRequest Request(User& user, const Party& party) {
     const auto& path = paths_[user.prng.NextBelow(paths_.size())];
     const uint64_t count = 1 + user.prng.NextBelow(path.size());
-    return {.tenant = party.tenant, .identity = &identity_, .tokens = std::span(path).first(count)};
+    return {
+        .tenant = party.tenant, .identity = &on_.identity, .tokens = std::span(path).first(count)};
   }
 
   const cache::FakeModel& Model(uint64_t account) const { return models_[account]; }
@@ -191,11 +157,11 @@ class World {
   void Begin(User& user) {
     const Party party = SomeParty(user);
     const AcquireRequest request = Request(user, party);
-    auto acquired = cache_->Acquire(request);
+    auto acquired = on_.cache->Acquire(request);
     if (!acquired) return;
     Plan plan = *std::move(acquired);
     if (plan.loadable_tokens() > 0 && user.prng.NextBelow(4) > 0) {
-      auto ticket = cache_->Load(std::move(plan), {});
+      auto ticket = on_.cache->Load(std::move(plan), {});
       if (!ticket) return;
       if (user.prng.NextChance(4)) ticket->Cancel();
       plan = ticket->Take();
@@ -205,7 +171,7 @@ class World {
       return;
     }
     user.plan.reset();
-    auto opened = cache_->Open(std::move(plan), {.publish = !user.prng.NextChance(3)});
+    auto opened = on_.cache->Open(std::move(plan), {.publish = !user.prng.NextChance(3)});
     if (!opened) return;
     user.sequence = *std::move(opened);
     user.account = party.account;
@@ -227,14 +193,9 @@ class World {
   }
   void Read(const User& user) {
     if (user.tokens.empty()) return;
-    ASSERT_EQ(user.sequence->length(), user.tokens.size());
-    const Stream& stream = geometry_.groups[0].streams[0];
-    std::vector<float> out(user.tokens.size() * stream.heads * stream.dim);
-    for (uint32_t layer = 0; layer < geometry_.layer_count(); ++layer) {
-      Must(user.sequence->Gather(layer, stream.role, 0, user.tokens.size(), out));
-      // One head, so they are in one order. Codes of 8 bits are off by one half of a step.
-      const auto rows = Model(user.account).Rows(user.tokens, 0, layer, stream);
-      for (size_t i = 0; i < rows.size(); ++i) ASSERT_NEAR(out[i], rows[i], 1) << i;
+    EXPECT_EQ(user.sequence->length(), user.tokens.size());
+    for (const uint32_t layer : {0u, 1u}) {
+      EXPECT_EQ(on_.Differ(Model(user.account), *user.sequence, user.tokens, 0, layer), "");
     }
     ++read_;
   }
@@ -256,78 +217,56 @@ class World {
   void Resize(User& user) {
     uint64_t slots = 3 + user.prng.NextBelow(2 * slots_ - 3);
     if (user.prng.NextChance(2)) {  // blocks that nobody holds move where others went
-      slots = std::max<uint64_t>(3, cache_->stats().sealed.slots_used + user.prng.NextBelow(3));
+      slots = std::max<uint64_t>(3, on_.cache->stats().sealed.slots_used + user.prng.NextBelow(3));
     }
-    static_cast<void>(cache_->Resize(slots * charge_bytes_));  // or it is busy
+    static_cast<void>(on_.cache->Resize(slots * on_.slot_bytes));  // or it is busy
   }
   void PinAndUnpin(User& user) {
     const AcquireRequest request = Request(user, SomeParty(user));
-    if (!cache_->Pin(request, 0)) return;
+    if (!on_.cache->Pin(request, 0)) return;
     Turns::Yield();
-    static_cast<void>(cache_->Unpin(request));  // its tenant may have been erased
+    static_cast<void>(on_.cache->Unpin(request));  // its tenant may have been erased
   }
   void LookAgain(User& user) {
     if (!user.view) return;
     static_cast<void>(user.view->Pin());
     user.view.reset();
   }
-  void Tick() {
-    if (mover_ != nullptr) mover_->Tick(0);
-  }
-  // A small warm tier may have lent what it would have to make room with.
-  void Flush() {
-    if (store_ == nullptr) return;
-    const auto flushed = store_->Flush();
-    EXPECT_TRUE(flushed || flushed.error().code == ErrorCode::kNoSpace);
-  }
-
   void CheckEnd() {
-    EXPECT_EQ(cache_->Verify().damaged, 0u);
-    cache_->CheckDirectory();
-    EXPECT_EQ(cache_->stats().pinned_blocks, 0u);
-    Flush();
+    EXPECT_EQ(on_.cache->Verify().damaged, 0u);
+    on_.cache->CheckDirectory();
+    EXPECT_EQ(on_.cache->stats().pinned_blocks, 0u);
+    EXPECT_TRUE(on_.Flush());
     for (const Party& party : parties_) {
-      const TenantStats stats = Must(cache_->tenant_stats(party.tenant));
+      const TenantStats stats = Must(on_.cache->tenant_stats(party.tenant));
       EXPECT_EQ(stats.pinned_bytes, 0u);
       EXPECT_EQ(stats.erase_pending_slots, 0u);
     }
-    cache_->Evict(UINT64_MAX);
-    EXPECT_EQ(cache_->stats().published_blocks, 0u);
-    EXPECT_EQ(cache_->stats().sealed.slots_used, 0u);
-    EXPECT_EQ(cache_->stats().hot_bytes_used, 0u);
+    on_.cache->Evict(UINT64_MAX);
+    EXPECT_EQ(on_.cache->stats().published_blocks, 0u);
+    EXPECT_EQ(on_.cache->stats().sealed.slots_used, 0u);
+    EXPECT_EQ(on_.cache->stats().hot_bytes_used, 0u);
   }
 
   const uint64_t seed_;
   Prng prng_;
-  const BusyClock clock_;
-  const Geometry geometry_ = Geometry::Uniform(/*layers=*/2, /*kv_heads=*/1, 4);
-  const Identity identity_ = cache::SomeIdentity();
+  const uint64_t slots_;
+  SeededCache on_;
   // By account: a block that reached another one's reader shows.
-  const std::vector<cache::FakeModel> models_ = {cache::FakeModel(geometry_, 1),
-                                                 cache::FakeModel(geometry_, 2),
-                                                 cache::FakeModel(geometry_, 3)};
+  const std::vector<cache::FakeModel> models_ = {cache::FakeModel(on_.geometry, 1),
+                                                 cache::FakeModel(on_.geometry, 2),
+                                                 cache::FakeModel(on_.geometry, 3)};
   std::array<uint64_t, static_cast<size_t>(Action::kCount)> weights_{};
   std::vector<std::vector<TokenId>> paths_;
   std::vector<Party> parties_;
-  uint64_t slots_ = 0;
-  uint64_t charge_bytes_ = 0;
-  cache::ProtectedMemory memory_;
-  std::unique_ptr<cache::DelayedOps> ops_;
-  SteppedOps stepped_;
-  cache::Mover* mover_ = nullptr;  // of the store
-  std::unique_ptr<DiskStore> store_;
-  std::unique_ptr<cache::Core> cache_;
   uint64_t changes_ = 0;
   uint64_t read_ = 0;
 };
 
 TEST(CacheTurns, WhateverTheOrderValuesAreRightAndNothingIsLost) {
-  uint64_t first = 1, last = 3000;
-  if (const char* wanted = std::getenv("QUIRE_TURNS_SEEDS")) {
-    ASSERT_EQ(std::sscanf(wanted, "%lu..%lu", &first, &last), 2) << "QUIRE_TURNS_SEEDS=A..B";
-  }
+  const Seeds seeds(2000);
   uint64_t changes = 0, read = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     World world(seed);
     world.Run();
     changes += world.changes();
@@ -338,8 +277,8 @@ TEST(CacheTurns, WhateverTheOrderValuesAreRightAndNothingIsLost) {
     }
   }
   std::puts(fmt::format("{} turns, {} sequences read", changes, read).c_str());
-  EXPECT_GT(read, last - first);
-  EXPECT_GT(changes, 100 * (last - first + 1));
+  EXPECT_GT(read, seeds.last - seeds.first);
+  EXPECT_GT(changes, 100 * (seeds.last - seeds.first + 1));
 }
 
 TEST(CacheTurns, ASeedIsOneOrder) {

@@ -15,22 +15,22 @@
 
 namespace quire::sim {
 
-/// Stops the program where a slot is written while another thread reads or writes it. Rows are
-/// written by several threads at once, each to its own.
+/// Stops the program where a slot is written while another thread reads or writes it. Rows of
+/// several layers are written by several threads at once.
 ///
 /// Threads: any
 class SteppedOps final : public BlockOps {
  public:
   void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
                  TokensInBlock at, std::byte* slot) override {
-    const Use rows_of(uses_[slot].row_writers, uses_[slot]);
+    const Use rows_to(uses_[slot].of_rows, uses_[slot]);
     host_.WriteRows(stream, rows, row_begin, at, slot);
     Turns::Yield();
   }
   void Encode(const StreamLayout& open, const std::byte* open_slot, const StreamLayout& sealed,
               std::byte* sealed_slot) override {
-    const Use read(uses_[open_slot].readers, uses_[open_slot]);
-    const Use written(uses_[sealed_slot].row_writers, uses_[sealed_slot]);
+    const Use rows_from(uses_[open_slot].of_rows, uses_[open_slot]);
+    const Use rows_to(uses_[sealed_slot].of_rows, uses_[sealed_slot]);
     host_.Encode(open, open_slot, sealed, sealed_slot);
     Turns::Yield();
   }
@@ -71,7 +71,7 @@ class SteppedOps final : public BlockOps {
  private:
   struct Uses {  // by operations that have begun
     uint32_t readers = 0;
-    uint32_t row_writers = 0;
+    uint32_t of_rows = 0;  // written, or encoded, of one layer
     uint32_t writers = 0;
   };
   /// One of them.
@@ -88,10 +88,10 @@ class SteppedOps final : public BlockOps {
 
    private:
     static void Check(const Uses& all) {
-      const bool alone = all.readers + all.row_writers + all.writers == 1;
+      const bool alone = all.readers + all.of_rows + all.writers == 1;
       QUIRE_CHECK_MSG(alone || all.writers == 0, "a slot is written while others use it");
-      QUIRE_CHECK_MSG(all.readers == 0 || all.row_writers == 0,
-                      "rows are written to a slot that is read");
+      QUIRE_CHECK_MSG(all.readers == 0 || all.of_rows == 0,
+                      "rows are written to a slot that is read whole");
     }
     uint32_t& count_;
   };

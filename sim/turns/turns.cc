@@ -56,7 +56,7 @@ class Schedule {
   /// Perhaps another's turn.
   void Offer(size_t self) {
     if (!prng_.NextChance(one_of_)) return;
-    members_[self]->rank = prng_.Next64();
+    members_[prng_.NextBelow(members_.size())]->rank = prng_.Next64();
     Pass(self);
   }
   /// It waits for what others do.

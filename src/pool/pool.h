@@ -165,15 +165,15 @@ class Pool {
   /// Cost: O(highest slot ever used - first)
   std::vector<SlotId> UsedFrom(uint32_t first) const;
   /// Gives the memory beyond the last SetSlots back to the system. Returns its bytes, resident or
-  /// not. A slot in use there is a bug. `settle`, if any, is called when nobody uses these slots any
-  /// more, and before their memory goes: when it returns nobody works on them either.
+  /// not. A slot in use there is a bug. `settle`, if any, is called once nobody takes these slots,
+  /// and before their memory goes: when it returns nobody works on them either.
   uint64_t GiveBackTail(const std::function<void()>& settle = {});
 
   /// Gives the pages of all free slots back that were handed out since the last Trim. Returns these
   /// slots' bytes: as much as they could hold, resident or not.
   ///
-  /// `settle`, if any, is called again and again, without the lock: when it returns nobody works any
-  /// more on slots that were free before. What is handed out or freed meanwhile is left.
+  /// `settle`, if any, is called again and again, without the lock: when it returns nobody works on
+  /// slots that were free before. What is handed out or freed meanwhile is left.
   ///
   /// Threads: lets go of the lock again and again, so that nobody waits for more than some 16 MiB
   /// Cost:    O(highest slot ever used), and the system's time to drop the pages

@@ -1,0 +1,139 @@
+// What the runs in turns share: a cache as a seed wants it, with what lies below it.
+#ifndef QUIRE_SIM_TURNS_SEEDED_CACHE_H_
+#define QUIRE_SIM_TURNS_SEEDED_CACHE_H_
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "cache/core.h"
+#include "cache/mover.h"
+#include "cache/test_util.h"
+#include "env/faulty_files.h"
+#include "quire/disk_store.h"
+#include "sim/turns/stepped_ops.h"
+#include "tier/cold.h"
+#include "tier/warm.h"
+
+namespace quire::sim {
+
+/// Time passes when somebody looks.
+class BusyClock final : public Clock {
+ public:
+  uint64_t NowMicros() const override { return now_us_ += 10; }
+
+ private:
+  mutable std::atomic<uint64_t> now_us_ = 0;
+};
+
+/// On the host's memory, or on a device that is late; of f16 or of codes of 8 bits; with a warm
+/// tier, a disk, both or nothing below, which nobody turns but its users. One KV head.
+struct SeededCache {
+  static constexpr uint32_t kBlock = 16;
+
+  SeededCache(uint64_t seed, Prng& prng, uint64_t slots) : device_ops(memory, seed) {
+    const bool on_device = prng.NextChance(3);
+    NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
+    const Codec codec = prng.NextChance(3) ? Codec::kInt8 : Codec::kF16;
+    for (CodecRule& rule : profile.codecs) rule.codec = codec;
+    Below(seed, prng);
+    slot_bytes = cache::ChargePerSlot(geometry, profile);
+    cache = cache::Must(
+        cache::Core::Make({.geometry = geometry,
+                           .profile = profile,
+                           .hot_bytes = slots * slot_bytes,
+                           .hot_bytes_max = 2 * slots * slot_bytes,
+                           .memory = on_device ? &memory : nullptr,
+                           .ops = on_device ? static_cast<BlockOps*>(&device_ops) : &stepped_ops,
+                           .store = store.get()}));
+  }
+
+  /// Empty if tokens [begin, end) of a layer's keys are what the model computes; codes of 8 bits
+  /// are off by one half of a step. Else, or if they cannot be read, what is wrong.
+  std::string Differ(const cache::FakeModel& model, const Sequence& sequence,
+                     std::span<const TokenId> tokens, uint64_t begin, uint32_t layer) const {
+    const Stream& stream = geometry.groups[0].streams[0];
+    std::vector<float> out((tokens.size() - begin) * stream.dim);
+    const auto read = sequence.Gather(layer, stream.role, begin, tokens.size(), out);
+    if (!read) return read.error().message;
+    const std::vector<float> rows = model.Rows(tokens, begin, layer, stream);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (std::abs(out[i] - rows[i]) <= 1) continue;
+      return fmt::format("layer {}, token {}: {}, not {}", layer, begin + i / stream.dim, out[i],
+                         rows[i]);
+    }
+    return {};
+  }
+
+  /// A small store may have nothing to make room with.
+  bool Flush() {
+    if (store == nullptr) return true;
+    const auto flushed = store->Flush();
+    return flushed || flushed.error().code == ErrorCode::kNoSpace;
+  }
+  void Tick() {
+    if (mover != nullptr) mover->Tick(0);
+  }
+
+  const BusyClock clock;
+  ManualClock disk_clock;  // a disk without latency needs no time
+  const Geometry geometry = Geometry::Uniform(/*layers=*/2, /*kv_heads=*/1, 4);
+  const Identity identity = cache::SomeIdentity();
+  cache::ProtectedMemory memory;
+  cache::DelayedOps device_ops;
+  SteppedOps stepped_ops;
+  std::unique_ptr<FaultyFiles> files;
+  cache::Mover* mover = nullptr;  // of the store
+  std::unique_ptr<DiskStore> store;
+  uint64_t slot_bytes = 0;  // what one costs
+  std::unique_ptr<cache::Core> cache;
+
+ private:
+  void Below(uint64_t seed, Prng& prng) {
+    std::unique_ptr<tier::Store> below;
+    if (prng.NextChance(3)) {
+      files = std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = seed}, disk_clock);
+      below = cache::Must(tier::ColdStore::Open({.directory = "store",
+                                                 .bytes_cap = 2 << 20,
+                                                 .segment_bytes = 64 << 10,
+                                                 .staging_bytes = 512 << 10,
+                                                 .chunk_bytes = 64 << 10},
+                                                *files, clock));
+    }
+    if (prng.NextChance(2)) {
+      const uint64_t bytes_cap = prng.NextChance(2) ? 32 << 10 : 1 << 20;
+      below = std::make_unique<tier::WarmStore>(tier::WarmOptions{.bytes_cap = bytes_cap}, clock,
+                                                std::move(below));
+    }
+    if (below == nullptr) return;
+    auto made = std::make_unique<cache::Mover>(std::move(below), clock);
+    mover = made.get();
+    store = cache::StoreState::Wrap(std::move(made));
+  }
+};
+
+/// QUIRE_TURNS_SEEDS=A..B, or those that CI runs.
+struct Seeds {
+  explicit Seeds(uint64_t of_ci) : last(of_ci) {
+    const char* const wanted = std::getenv("QUIRE_TURNS_SEEDS");
+    if (wanted == nullptr) return;
+    QUIRE_CHECK_MSG(std::sscanf(wanted, "%lu..%lu", &first, &last) == 2, "QUIRE_TURNS_SEEDS=A..B");
+  }
+  uint64_t first = 1;
+  uint64_t last = 0;
+};
+
+}  // namespace quire::sim
+
+#endif  // QUIRE_SIM_TURNS_SEEDED_CACHE_H_
