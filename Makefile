@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim turns tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
