@@ -31,7 +31,7 @@ TEST(Runtime, WhatRunsIsAnInferenceOwner) {
     if (std::holds_alternative<serve::NewToken>(event)) ++seen;
     if (seen > 0 && seen < 3) {
       EXPECT_EQ(registry.owner_count(), 1u);
-      const auto owner = registry.Find(registry::Inference{0});
+      const auto owner = registry.Find(registry::Inference{registry::Inference::kFirstRequest});
       EXPECT_TRUE(owner != nullptr && owner->length() >= prompt.size());
     }
     return true;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -38,11 +39,14 @@ class BusyClock final : public Clock {
 };
 
 /// On the host's memory, or on a device that is late; of f16 or of codes of 8 bits; with a warm
-/// tier, a disk, both or nothing below, which nobody turns but its users. One KV head.
+/// tier, a disk, both or nothing below, which nobody turns but its users. Two layers with one KV
+/// head, the second with a window or not.
 struct SeededCache {
   static constexpr uint32_t kBlock = 16;
 
-  SeededCache(uint64_t seed, Prng& prng, uint64_t slots) : device_ops(memory, seed) {
+  SeededCache(uint64_t seed, Prng& prng, uint64_t slots)
+      : geometry(prng.NextChance(3) ? Windowed() : Geometry::Uniform(2, 1, 4)),
+        device_ops(memory, seed) {
     const bool on_device = prng.NextChance(3);
     NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
     const Codec codec = prng.NextChance(3) ? Codec::kInt8 : Codec::kF16;
@@ -59,11 +63,15 @@ struct SeededCache {
                            .store = store.get()}));
   }
 
-  /// Empty if tokens [begin, end) of a layer's keys are what the model computes; codes of 8 bits
-  /// are off by one half of a step. Else, or if they cannot be read, what is wrong.
+  /// Empty if tokens [begin, end) of a layer's keys, but for those that its window has passed, are
+  /// what the model computes; codes of 8 bits are off by one half of a step. Else, or if they cannot
+  /// be read, what is wrong.
   std::string Differ(const cache::FakeModel& model, const Sequence& sequence,
                      std::span<const TokenId> tokens, uint64_t begin, uint32_t layer) const {
     const Stream& stream = geometry.groups[0].streams[0];
+    if (geometry.groups.size() > 1 && layer == 1 && tokens.size() >= kWindow) {
+      begin = std::max(begin, tokens.size() - kWindow + 1);  // what the next query sees
+    }
     std::vector<float> out((tokens.size() - begin) * stream.dim);
     const auto read = sequence.Gather(layer, stream.role, begin, tokens.size(), out);
     if (!read) return read.error().message;
@@ -88,7 +96,7 @@ struct SeededCache {
 
   const BusyClock clock;
   ManualClock disk_clock;  // a disk without latency needs no time
-  const Geometry geometry = Geometry::Uniform(/*layers=*/2, /*kv_heads=*/1, 4);
+  const Geometry geometry;
   const Identity identity = cache::SomeIdentity();
   cache::ProtectedMemory memory;
   cache::DelayedOps device_ops;
@@ -100,6 +108,16 @@ struct SeededCache {
   std::unique_ptr<cache::Core> cache;
 
  private:
+  static constexpr uint32_t kWindow = 24;
+
+  static Geometry Windowed() {
+    Geometry geometry = Geometry::Uniform(1, 1, 4);
+    geometry.groups.push_back(geometry.groups[0]);
+    geometry.groups[1].layers = {1};
+    geometry.groups[1].kind = LayerKind::kWindow;
+    geometry.groups[1].window_tokens = kWindow;
+    return geometry;
+  }
   void Below(uint64_t seed, Prng& prng) {
     std::unique_ptr<tier::Store> below;
     if (prng.NextChance(3)) {

@@ -9,7 +9,9 @@ namespace quire::registry {
 
 std::string OwnerName(const Owner& owner) {
   if (const auto* inference = std::get_if<Inference>(&owner)) {
-    return fmt::format("inference {}", inference->id);
+    const uint64_t id = inference->id;
+    if (id < Inference::kFirstRequest) return fmt::format("inference {}", id);
+    return fmt::format("request {}", id - Inference::kFirstRequest);
   }
   const Training& training = std::get<Training>(owner);
   return fmt::format("training {}/{}", training.adapter, training.run);

@@ -24,6 +24,8 @@ namespace quire::registry {
 
 /// May be evicted when room is needed; publishes its blocks for others to find.
 struct Inference {
+  /// Ids from here on are those of what an engine runs (Registry::requests).
+  static constexpr uint64_t kFirstRequest = uint64_t{1} << 63;
   uint64_t id = 0;
   auto operator<=>(const Inference&) const = default;
 };
@@ -37,7 +39,7 @@ struct Training {
 
 using Owner = std::variant<Inference, Training>;
 
-/// "inference 7", "training lora/3".
+/// "inference 7", "request 0", "training lora/3".
 std::string OwnerName(const Owner& owner);
 
 /// What an owner chooses when it is made.

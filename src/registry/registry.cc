@@ -92,6 +92,11 @@ Result<Registry::Store*> Registry::StoreFor(const OwnerOptions& options) {
 Result<std::shared_ptr<OwnerCache>> Registry::GetOrCreate(const Owner& owner,
                                                           const OwnerOptions& options,
                                                           std::span<const TokenId> prompt) {
+  const auto* inference = std::get_if<Inference>(&owner);
+  if (inference != nullptr && inference->id >= Inference::kFirstRequest) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("inference {}: ids from 2^63 on are those of requests", inference->id));
+  }
   Store* store = nullptr;
   const auto known = [&]() QUIRE_REQUIRES(mutex_) -> Result<std::shared_ptr<OwnerCache>> {
     const auto found = owners_.find(owner);
@@ -283,7 +288,6 @@ std::shared_ptr<OwnerCache> Registry::Adopt(std::unique_ptr<Sequence> sequence) 
   std::vector<uint32_t> layers(options_.geometry.layer_count());
   std::iota(layers.begin(), layers.end(), 0u);
   MutexLock lock(mutex_);
-  while (owners_.contains(Inference{next_request_})) ++next_request_;
   const Owner owner = Inference{next_request_++};
   auto made = std::make_shared<OwnerCache>(owner, OwnerOptions{}, std::move(sequence),
                                            std::move(layers), nullptr, *options_.clock);
@@ -294,9 +298,7 @@ std::shared_ptr<OwnerCache> Registry::Adopt(std::unique_ptr<Sequence> sequence) 
 void Registry::Dismiss(const std::shared_ptr<OwnerCache>& owner) {
   {
     MutexLock lock(mutex_);
-    const auto found = owners_.find(owner->owner());
-    // Released by name, its place may be another one's.
-    if (found != owners_.end() && found->second == owner) owners_.erase(found);
+    owners_.erase(owner->owner());  // unless it was released by name
   }
   owner->End(OwnerState::kReleased);
   owner->GiveBack();

@@ -39,8 +39,9 @@ class Registry {
   /// The owner's cache, made if there is none. An inference owner starts with what is cached of
   /// `prompt` (may be empty); a training run starts empty and never publishes.
   ///
-  /// Errors: kInvalidArgument it exists with other options, or these name layers that do not exist;
-  ///         kNoSpace all that may be evicted is; as Cache::Create for codecs
+  /// Errors: kInvalidArgument it exists with other options, or these name layers that do not exist,
+  ///         or it has the id of a request; kNoSpace all that may be evicted is; as Cache::Create
+  ///         for codecs
   Result<std::shared_ptr<OwnerCache>> GetOrCreate(const Owner& owner, const OwnerOptions& options,
                                                   std::span<const TokenId> prompt = {});
   /// The cache of those who choose nothing, for an engine: each sequence that it opens, forks or
@@ -109,7 +110,7 @@ class Registry {
   std::vector<std::unique_ptr<Store>> stores_ QUIRE_GUARDED_BY(mutex_);
   std::unique_ptr<Cache> requests_;  // set once, by Create
   mutable Mutex mutex_{LockRank::kRegistry};
-  uint64_t next_request_ QUIRE_GUARDED_BY(mutex_) = 0;
+  uint64_t next_request_ QUIRE_GUARDED_BY(mutex_) = Inference::kFirstRequest;
   std::map<Owner, std::shared_ptr<OwnerCache>> owners_ QUIRE_GUARDED_BY(mutex_);
 };
 

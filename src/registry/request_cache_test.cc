@@ -75,12 +75,16 @@ struct World {
 
 TEST(RequestCache, WhatItOpensIsAnOwnerUntilItEnds) {
   World world(20);
-  const auto first = world.Get(Inference{0});  // a name that is taken
+  const auto first = world.Get(Inference{0});
   const auto prompt = SomeTokens(3 * kBlock + 2, 1);
   auto sequence = world.Run(prompt);
   EXPECT_EQ(world.registry->owner_count(), 2u);
-  const auto owner = world.registry->Find(Inference{1});
+  EXPECT_EQ(world.registry->Find(Inference{1}), nullptr) << "owners choose such ids";
+  const auto owner = world.registry->Find(Inference{Inference::kFirstRequest});
   ASSERT_NE(owner, nullptr);
+  const auto taken = world.registry->GetOrCreate(owner->owner(), {});
+  ASSERT_FALSE(taken.has_value());
+  EXPECT_EQ(taken.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(owner->length(), prompt.size());
   EXPECT_EQ(owner->bytes(), sequence->stats().bytes);
   std::vector<float> rows(prompt.size() * 8);
@@ -92,7 +96,7 @@ TEST(RequestCache, WhatItOpensIsAnOwnerUntilItEnds) {
   for (const auto& result : refused) {
     ASSERT_FALSE(result.has_value());
     EXPECT_EQ(result.error().code, ErrorCode::kBusy);
-    EXPECT_EQ(result.error().message, "inference 1: an engine writes to it");
+    EXPECT_EQ(result.error().message, "request 0: an engine writes to it");
   }
   EXPECT_EQ(world.model.Differs(*sequence, prompt), "");
 
@@ -139,21 +143,20 @@ TEST(RequestCache, ReleasedByNameItEndsWhenTheEngineLetsGo) {
   World world(20);
   const auto prompt = SomeTokens(2 * kBlock, 1);
   auto sequence = world.Run(prompt);
-  EXPECT_TRUE(world.registry->Release(Inference{0}));
-  const auto other = world.Get(Inference{0});  // of the same name
-  Must(world.Feed(*other, SomeTokens(kBlock, 2)));
+  const Owner owner = Inference{Inference::kFirstRequest};
+  EXPECT_TRUE(world.registry->Release(owner));
+  EXPECT_FALSE(world.registry->Release(owner));
 
   const std::array refused = {sequence->Reserve(prompt.size() + 1), sequence->Commit({}),
                               sequence->Append(0, {})};
   for (const auto& result : refused) {
     ASSERT_FALSE(result.has_value());
     EXPECT_EQ(result.error().code, ErrorCode::kNotFound);
-    EXPECT_EQ(result.error().message, "inference 0: it was released");
+    EXPECT_EQ(result.error().message, "request 0: it was released");
   }
   EXPECT_EQ(world.model.Differs(*sequence, prompt), "") << "kernels may be reading";
   sequence.reset();
-  EXPECT_EQ(world.registry->Find(Inference{0}), other);
-  EXPECT_EQ(other->length(), kBlock);
+  EXPECT_EQ(world.registry->owner_count(), 0u);
 }
 
 TEST(RequestCache, ForksAndSelectionsAreOwnersOfTheirOwn) {
@@ -168,7 +171,8 @@ TEST(RequestCache, ForksAndSelectionsAreOwnersOfTheirOwn) {
   sequence.reset();
   EXPECT_EQ(world.registry->owner_count(), 2u);
   EXPECT_EQ(world.model.Differs(*fork, prompt), "");
-  EXPECT_EQ(world.registry->Find(Inference{2})->length(), 2u * kBlock + 1);
+  EXPECT_EQ(world.registry->Find(Inference{Inference::kFirstRequest + 2})->length(),
+            2u * kBlock + 1);
 }
 
 // The same calls on it and on a cache of one's own: the same answers, statistics and slots.
