@@ -75,8 +75,9 @@ class Schedule {
     AwaitTurn(self);
   }
   /// Until somebody gives `lock` back.
-  void WaitFor(size_t self, const void* lock) {
+  void WaitFor(size_t self, const void* lock, LockRank rank) {
     members_[self]->wants = lock;
+    members_[self]->wanted_rank = rank;
     Pass(self);
   }
   void GaveBack(const void* lock) {
@@ -97,6 +98,7 @@ class Schedule {
     std::binary_semaphore turn{0};
     uint64_t rank = 0;
     const void* wants = nullptr;  // a lock that another one has
+    LockRank wanted_rank{};       // of it
     bool ended = false;
   };
 
@@ -114,7 +116,9 @@ class Schedule {
   std::string Waiting() const {
     std::string text;
     for (size_t i = 0; i < members_.size(); ++i) {
-      if (!members_[i]->ended) text += fmt::format("{} waits for {} ", i, members_[i]->wants);
+      if (members_[i]->ended) continue;
+      text += fmt::format("{} waits for a lock of rank {}; ", i,
+                          static_cast<int>(members_[i]->wanted_rank));
     }
     return text;
   }
@@ -168,9 +172,9 @@ namespace {
 
 /// Takes what `try_lock` takes.
 template <typename TryLock>
-void LockInTurn(const void* lock, TryLock try_lock) {
+void LockInTurn(const void* lock, LockRank rank, TryLock try_lock) {
   Turns::Yield();
-  while (!try_lock()) schedule->WaitFor(*self, lock);
+  while (!try_lock()) schedule->WaitFor(*self, lock, rank);
 }
 
 void GiveBackInTurn(const void* lock) {
@@ -196,7 +200,7 @@ void Forget(LockRank) {}
 
 void Mutex::Lock() {
   if (!sim::self) return mutex_.lock();
-  LockInTurn(this, [this] { return mutex_.try_lock(); });
+  LockInTurn(this, rank_, [this] { return mutex_.try_lock(); });
 }
 
 void Mutex::Unlock() {
@@ -206,7 +210,7 @@ void Mutex::Unlock() {
 
 void SharedMutex::Lock() {
   if (!sim::self) return mutex_.lock();
-  LockInTurn(this, [this] { return mutex_.try_lock(); });
+  LockInTurn(this, rank_, [this] { return mutex_.try_lock(); });
 }
 
 void SharedMutex::Unlock() {
@@ -216,7 +220,7 @@ void SharedMutex::Unlock() {
 
 void SharedMutex::LockShared() {
   if (!sim::self) return mutex_.lock_shared();
-  LockInTurn(this, [this] { return mutex_.try_lock_shared(); });
+  LockInTurn(this, rank_, [this] { return mutex_.try_lock_shared(); });
 }
 
 void SharedMutex::UnlockShared() {
@@ -230,7 +234,7 @@ void CondVar::Wait(Mutex& mutex) {
   mutex.mutex_.unlock();
   sim::schedule->GaveBack(&mutex);
   sim::schedule->PassToOthers(*sim::self);
-  LockInTurn(&mutex, [&] { return mutex.mutex_.try_lock(); });
+  LockInTurn(&mutex, mutex.rank_, [&] { return mutex.mutex_.try_lock(); });
 }
 
 void CondVar::WaitFor(Mutex& mutex, uint64_t) {

@@ -122,6 +122,7 @@ class WarmTest : public ColdTest {
     return presence == Presence::kPresent;
   }
 
+  PinnedMemory pinned_;
   std::unique_ptr<WarmStore> warm_;
 };
 
@@ -312,11 +313,10 @@ TEST_F(WarmTest, ErasingReachesBothAndARestartFindsNothing) {
 }
 
 TEST_F(WarmTest, RecordsLieInOneRunOfPinnedMemory) {
-  PinnedMemory pinned;
   {
-    WarmStore warm({.bytes_cap = BytesFor(3), .allocator = &pinned}, clock_, nullptr);
-    EXPECT_EQ(pinned.asked, 1u);
-    EXPECT_EQ(pinned.bytes_out, BytesFor(3));
+    WarmStore warm({.bytes_cap = BytesFor(3), .allocator = &pinned_}, clock_, nullptr);
+    EXPECT_EQ(pinned_.asked, 1u);
+    EXPECT_EQ(pinned_.bytes_out, BytesFor(3));
     EXPECT_EQ(warm.warm_stats().pinned_bytes, BytesFor(3));
     std::vector<StoreCompletion> done;
     for (uint64_t i = 1; i <= 9; ++i) {
@@ -330,16 +330,15 @@ TEST_F(WarmTest, RecordsLieInOneRunOfPinnedMemory) {
     warm.Tick(done, 0);
     for (const StoreCompletion& each : done) EXPECT_EQ(each.outcome, kOk);
     EXPECT_EQ(warm.warm_stats().records, 3u);
-    EXPECT_EQ(pinned.asked, 1u) << "nothing is pinned after the start";
+    EXPECT_EQ(pinned_.asked, 1u) << "nothing is pinned after the start";
   }
-  EXPECT_EQ(pinned.bytes_out, 0u);
+  EXPECT_EQ(pinned_.bytes_out, 0u);
 }
 
 TEST_F(WarmTest, WithoutPinnedMemoryItIsAsGood) {
-  PinnedMemory pinned;
-  pinned.empty = true;
+  pinned_.empty = true;
   testing::internal::CaptureStderr();
-  warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(3), .allocator = &pinned},
+  warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(3), .allocator = &pinned_},
                                       clock_, nullptr);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("the warm tier: test: cannot pin"), std::string::npos) << said;
@@ -369,11 +368,10 @@ TEST_F(WarmTest, ARecordIsMadeWhereItWillLie) {
 
 // Records of two lengths push each other out; after an erasure nothing of them is left anywhere.
 TEST_F(WarmTest, NothingOfWhatWentIsLeftInMemory) {
-  PinnedMemory memory;
   const RecordLayout other = TestLayout(16, 2, 1'000);
   ASSERT_NE(other.record_bytes(), layout_.record_bytes());
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(3), .allocator = &memory},
+    warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(3), .allocator = &pinned_},
                                         clock_, nullptr);
     Prng prng(seed);
     for (uint64_t i = 1; i < 40; ++i) {
@@ -389,7 +387,7 @@ TEST_F(WarmTest, NothingOfWhatWentIsLeftInMemory) {
     warm_->Erase({}, 1, 9);
     EXPECT_EQ(WaitWarm().outcome, kOk);
     EXPECT_EQ(warm_->warm_stats().bytes, 0u);
-    const std::span<const std::byte> all(memory.last.load(), BytesFor(3));
+    const std::span<const std::byte> all(pinned_.last.load(), BytesFor(3));
     EXPECT_EQ(std::ranges::count(all, std::byte{0}), static_cast<ptrdiff_t>(all.size()));
   }
 }
