@@ -31,7 +31,7 @@ constexpr uint32_t kBlock = TestCache::kBlock;
 /// The operations of a device that has pinned memory.
 class PinnedOps final : public BlockOps {
  public:
-  PinnedOps(BlockOps& ops, HostAllocator& allocator) : ops_(ops), allocator_(allocator) {}
+  PinnedOps(BlockOps& ops, PinnedMemory& allocator) : ops_(ops), allocator_(allocator) {}
 
   void WriteRows(const StreamLayout& stream, const RowsView& rows, uint32_t row_begin,
                  TokensInBlock at, std::byte* slot) override {
@@ -51,6 +51,7 @@ class PinnedOps final : public BlockOps {
   void CopyOut(const std::byte* slot, const SlotPieces& pieces,
                std::span<const SlotSection> sections) override {
     ++copies_out;
+    for (const SlotSection& section : sections) unpinned += allocator_.Has(section.host) ? 0 : 1;
     ops_.CopyOut(slot, pieces, sections);
   }
   void CopyIn(std::span<const SlotSection> sections, const SlotPieces& pieces,
@@ -75,27 +76,29 @@ class PinnedOps final : public BlockOps {
   uint64_t bad_copy = UINT64_MAX;
   std::vector<std::byte> wrong{};
   uint64_t copies_out = 0;  // that were asked for
+  uint64_t unpinned = 0;    // sections of them that go to ordinary memory
 
  private:
   BlockOps& ops_;
-  HostAllocator& allocator_;
+  PinnedMemory& allocator_;
   uint64_t copies_in_ = 0;
 };
 
 /// A cache on a device of its own, with a warm tier that the test turns.
 struct OnDevice {
   explicit OnDevice(uint64_t seed, Codec codec = Codec::kF16,
-                    std::unique_ptr<tier::Store> disk = nullptr, const Clock& clock = SystemClock())
+                    std::unique_ptr<tier::Store> disk = nullptr, const Clock& clock = SystemClock(),
+                    uint64_t warm_bytes = 8 << 20)
       : ops(memory, seed), pinned(ops, host) {
     auto below = std::make_unique<tier::WarmStore>(
-        tier::WarmOptions{.bytes_cap = 8 << 20, .allocator = &host}, clock, std::move(disk));
+        tier::WarmOptions{.bytes_cap = warm_bytes, .allocator = &host}, clock, std::move(disk));
     warm = below.get();
     store = StoreState::Wrap(std::make_unique<Mover>(std::move(below), clock));
     NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
     for (CodecRule& rule : profile.codecs) rule.codec = codec;
     cache = Must(Cache::Create({.geometry = model.geometry(),
                                 .profile = profile,
-                                .hot_bytes = 1 << 20,
+                                .hot_bytes = 2 << 20,
                                 .memory = &memory,
                                 .ops = &pinned,
                                 .store = store.get()}));
@@ -188,6 +191,29 @@ TEST(CacheOnDevice, SomeAreAlwaysOnTheirWayOutUnlessSomebodyWantsTheirRoom) {
     EXPECT_EQ(asked, expected);
     EXPECT_EQ(on.cache->stats().sealed.slots_used, evict ? kBlocks - 6 : kBlocks);
     EXPECT_EQ(on.warm->warm_stats().records, kBlocks);
+  }
+}
+
+// What a context that streams writes goes the same ways, through a warm tier and without one.
+TEST(CacheOnDevice, AStreamedContextIsWrittenThroughPinnedMemory) {
+  for (const uint64_t warm_bytes : {512, 8 << 20}) {  // the first has no room for a record
+    ManualClock clock;
+    FaultyFiles files{{.seed = 1}, clock};
+    auto cold = Must(tier::ColdStore::Open({.directory = "store",
+                                            .bytes_cap = 16 << 20,
+                                            .staging_bytes = 2 << 20,
+                                            .chunk_bytes = 64 << 10},
+                                           files, clock));
+    OnDevice on(1, Codec::kF16, std::move(cold), clock, warm_bytes);
+    const auto prompt = SomeTokens(30 * kBlock, 1);
+    const auto sequence = Must(
+        on.cache->Open(on.Acquire(prompt),
+                       {.step_tokens = kBlock, .resident_tokens = 8 * kBlock, .query_heads = 1}));
+    for (uint64_t end = kBlock; end <= prompt.size(); end += kBlock) {
+      Must(on.model.Feed(*sequence, std::span(prompt).first(end)));
+    }
+    EXPECT_GT(on.pinned.copies_out, 10u);
+    EXPECT_EQ(on.pinned.unpinned, 0u);
   }
 }
 

@@ -58,8 +58,8 @@ class LockedState {
   /// Needs a mover.
   const RecordShapes& shapes() const { return *shapes_; }
   /// Memory of the host for blocks on their way to and from the store, in chunks of a record; null
-  /// where the store reads and writes slots in place. One thread at a time uses each: who holds
-  /// reading_mutex() that of writes, the mover's that of loads.
+  /// where the store reads and writes slots in place. One thread at a time uses them: who turns the
+  /// mover.
   tier::Staging* write_staging() { return write_staging_ ? &*write_staging_ : nullptr; }
   tier::Staging* load_staging() { return load_staging_ ? &*load_staging_ : nullptr; }
   /// Held while State::reading is in use.

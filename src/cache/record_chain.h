@@ -21,7 +21,7 @@ namespace quire::cache {
 /// Lifetime: `cache`, which has a mover, must outlive it
 class RecordChain {
  public:
-  RecordChain(const LockedState& cache, PublishLocation location)
+  RecordChain(LockedState& cache, PublishLocation location)
       : cache_(&cache),
         location_(std::move(location)),
         publisher_(PublisherOf(cache, location_.tenant)) {}
@@ -31,7 +31,7 @@ class RecordChain {
     return 2 * (sizeof(Digest) + block_tokens * sizeof(TokenId));
   }
 
-  const LockedState& cache() const { return *cache_; }
+  LockedState& cache() const { return *cache_; }
   const PublishLocation& location() const { return location_; }
   /// Whole blocks.
   uint64_t blocks() const { return keys_.size(); }
@@ -71,7 +71,7 @@ class RecordChain {
     return block == 0 ? location_.root_key : keys_[block - 1];
   }
 
-  const LockedState* cache_;
+  LockedState* cache_;
   PublishLocation location_;
   tier::PublisherId publisher_;
   WipedVector<TokenId> tokens_;

@@ -46,29 +46,34 @@ class StreamWrites::BlockWrite final : public RecordWrite {
   bool Put(tier::Store& store, uint64_t tag) override {
     const tier::RecordLayout& layout = cache_.shapes().sealed();
     RecordSections sections;
-    std::vector<std::byte> copied;
+    std::span<std::byte> place;     // in the store's memory
+    std::optional<uint32_t> chunk;  // else of the staging memory, if it is copied
     if (cache_.slots().on_host()) {
       for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
         const std::span<const std::byte> bytes = cache_.slots().HostBytes(slots_[group]);
         cache_.shapes().Cut(group, bytes, sections.bytes);
       }
     } else {
-      copied.resize(layout.payload_bytes());
-      CopySections(cache_, slots_, /*twins=*/false, copied, sections);
+      place = store.Place(identity_, layout);
+      if (place.empty()) chunk = cache_.write_staging()->Take();
+      CopySections(cache_, slots_, /*twins=*/false,
+                   chunk ? (*cache_.write_staging())[*chunk] : place, sections);
     }
-    if (!cache_.slots().ops().SynchronizeCopies(CopyWay::kOut)) return false;
+    const bool is_there = cache_.slots().ops().SynchronizeCopies(CopyWay::kOut).has_value();
     const tier::PutRequest request = {.identity = identity_,
                                       .layout = &layout,
                                       .sections = sections.bytes,
                                       .crcs = sections.crcs,
                                       .tag = tag};
-    store.Put({&request, 1});
-    return true;
+    if (is_there) store.Put({&request, 1});
+    if (!is_there && !place.empty()) store.Withdraw(identity_.key);
+    if (chunk) cache_.write_staging()->Give(*chunk);
+    return is_there;
   }
   void End(StoreOutcome outcome) override { outcome_ = static_cast<int>(outcome); }
 
  private:
-  const LockedState& cache_;
+  LockedState& cache_;
   const WipedVector<TokenId> tokens_;
   const PerClass<SlotId> slots_;
   const tier::RecordIdentity identity_;
