@@ -52,7 +52,7 @@ Result<void> LockedState::MakeStaging() {
   const uint64_t chunk_bytes =
       std::max(shapes_->sealed().payload_bytes(), has_twins ? shapes_->twins().payload_bytes() : 0);
   const auto load_chunks = static_cast<uint32_t>(
-      std::clamp<uint64_t>(kLoadBytes / chunk_bytes, kLoadChunksMin, 2 * kLoadBlocksInFlight));
+      std::clamp<uint64_t>(kLoadBytes / chunk_bytes, kLoadChunksMin, 2ull * kLoadBlocksInFlight));
   HostAllocator* const best = slots_->ops().host_allocator();
   HostAllocator& allocator = best != nullptr ? *best : PlainHostAllocator();
   try {

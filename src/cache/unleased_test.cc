@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cache/test_util.h"
+#include "cache/touched_records.h"
 #include "cache/view_test_util.h"
 
 namespace quire::cache {
@@ -56,6 +57,27 @@ TEST_F(Unleased, OfCachedBlocksLivesAsLongAsTheyAreCached) {
   ExpectShows(view);
   EXPECT_EQ(cache.cache->Evict(1), 1u);
   ExpectGone(view);
+}
+
+// What was looked at in vain is as old as before, however many blocks it is.
+TEST_F(Unleased, OfBlocksThatWentNothingBecomesYounger) {
+  for (const uint64_t blocks : {20u, 2 * kBlocksPerHold + 5}) {
+    std::vector<uint64_t> left;  // of the second prompt: not looked at, looked at
+    for (const bool look : {false, true}) {
+      TestCache large(blocks + 10);
+      const auto first = SomeTokens(blocks * kBlock, 1);
+      const auto second = SomeTokens(5 * kBlock, 2);
+      auto sequence = large.Run(first);
+      const UnleasedView view = Take(*sequence);
+      sequence.reset();
+      large.Run(second).reset();
+      EXPECT_EQ(large.cache->Evict(1), 1u);
+      if (look) ExpectGone(view);
+      EXPECT_EQ(large.cache->Evict(blocks / 2), blocks / 2);
+      left.push_back(large.Resident(second));
+    }
+    EXPECT_EQ(left[1], left[0]) << blocks;
+  }
 }
 
 TEST_F(Unleased, FailsWhenItsBlocksMoved) {
