@@ -244,13 +244,11 @@ std::optional<Lease> Holds::HoldAgain(std::span<const SlotId> slots,
   lease.slots_.reserve(slots.size());
   // What is held for a moment would be the most recent: nothing changes for a view that is gone.
   bool all = true;
-  if (slots.size() > kBlocksPerHold) {
-    LockedState::ForPieces(slots.size(), [&](size_t begin, size_t end) {
-      cache_.With([&](const State& state) {
-        for (size_t i = begin; all && i < end; ++i) all = is_as_it_was(state, i);
-      });
+  LockedState::ForPieces(slots.size(), [&](size_t begin, size_t end) {
+    cache_.With([&](const State& state) {
+      for (size_t i = begin; all && i < end; ++i) all = is_as_it_was(state, i);
     });
-  }
+  });
   struct DropAtEnd {
     ~DropAtEnd() {
       if (!leased.is_none()) cache.With([&](State& state) { DropLease(state, leased); });
