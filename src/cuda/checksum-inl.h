@@ -161,7 +161,7 @@ class ChecksumKernel {
 
   /// The sum of all threads' bytes, for thread 0. Those of thread i are followed by i runs.
   QUIRE_KERNEL uint32_t Join(uint32_t sum) {
-    uint32_t* from = tables_ + 4 * 256;
+    uint32_t* from = tables_ + size_t{4} * 256;
     uint32_t* to = from + kBlockThreads;
     from[self_.id()] = sum;
     uint32_t shift = PolynomialAfter(kChecksumRunBytes);
