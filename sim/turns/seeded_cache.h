@@ -84,6 +84,8 @@ struct SeededCache {
     return {};
   }
 
+  BlockOps& ops() { return *cache->options().ops; }
+
   /// A small store may have nothing to make room with.
   bool Flush() {
     if (store == nullptr) return true;
