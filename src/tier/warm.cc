@@ -157,7 +157,7 @@ StoreOutcome WarmStore::Insert(const PutRequest& request, uint64_t epoch) {
   Publisher& of = publishers_[identity.publisher];
   uint64_t* const of_root = record.root.block_tokens != 0 ? &of.roots[record.root] : nullptr;
   Records one;
-  one.push_back(std::move(record));
+  one.push_back(record);
   by_key_[identity.key] = one.begin();
   // Nothing fails from here on.
   records_.splice(records_.end(), one);

@@ -371,8 +371,8 @@ TEST_F(WarmTest, NothingOfWhatWentIsLeftInMemory) {
   const RecordLayout other = TestLayout(16, 2, 1'000);
   ASSERT_NE(other.record_bytes(), layout_.record_bytes());
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    warm_ = std::make_unique<WarmStore>(WarmOptions{.bytes_cap = BytesFor(3), .allocator = &pinned_},
-                                        clock_, nullptr);
+    warm_ = std::make_unique<WarmStore>(
+        WarmOptions{.bytes_cap = BytesFor(3), .allocator = &pinned_}, clock_, nullptr);
     Prng prng(seed);
     for (uint64_t i = 1; i < 40; ++i) {
       const TestRecord record(i, prng.NextBelow(2) == 0 ? layout_ : other);
