@@ -7,7 +7,9 @@
 
 #include <string>
 
+#include "cache/ghosts.h"
 #include "cache/test_util.h"
+#include "evict/reuse_estimator.h"
 
 namespace quire::cache {
 namespace {
@@ -62,6 +64,18 @@ TEST(Accounts, ShareMemoryEqually) {
   world.accounts.SetCapacity(half);
   EXPECT_EQ(world.accounts.share(),
             (memory_bytes / 2 - 10 * 3072) / world.classes.memory_bytes() / 11);
+}
+
+// What one slot pays for memory of blocks: one that went, one whose uses are counted, and the
+// policy's history.
+TEST(Accounts, ASlotPaysForOneBlockOfEachMemory) {
+  EXPECT_GT(World(10, "quire").classes.history_bytes(), 0u);
+  EXPECT_EQ(World(10, "lru").classes.history_bytes(), 0u);
+  for (const char* policy : {"quire", "lru"}) {
+    const World world(10, policy);
+    EXPECT_EQ(world.classes.memory_bytes(), Ghosts::kBytesEach + evict::ReuseEstimator::kBytesEach +
+                                                world.classes.history_bytes());
+  }
 }
 
 // However many there are, each remembers 8 blocks, or its part of a cache that has fewer slots.

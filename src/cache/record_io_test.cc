@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -21,12 +22,14 @@ using tier::StoreOutcome;
 struct Asked {
   std::vector<std::pair<int, uint64_t>> puts;  // of which write, under which tag
   std::vector<std::pair<int, StoreOutcome>> ends;
+  bool no_memory = false;
 };
 
 class NumberedWrite final : public RecordWrite {
  public:
   NumberedWrite(int number, Asked& asked) : number_(number), asked_(asked) {}
   bool Put(tier::Store&, uint64_t tag) override {
+    if (asked_.no_memory) throw std::bad_alloc();
     asked_.puts.emplace_back(number_, tag);
     return true;
   }
@@ -84,6 +87,17 @@ TEST_F(RecordIoTest, WhatTheStoreCannotTakeJustNowIsPutAgainInItsOrder) {
   clock.Advance(500);
   io.Advance(false);
   EXPECT_THAT(Put(), ElementsAre(1, 2, 1, 3));
+}
+
+TEST_F(RecordIoTest, WithoutMemoryAWriteGoesOnWaiting) {
+  const auto write = Write(1);
+  asked.no_memory = true;
+  EXPECT_THROW(io.Advance(false), std::bad_alloc);
+  EXPECT_TRUE(io.has_waiting());
+  EXPECT_FALSE(io.Has(next_tag - 1));
+  asked.no_memory = false;
+  io.Advance(false);
+  EXPECT_THAT(Put(), ElementsAre(1));
 }
 
 TEST_F(RecordIoTest, WhatIsForgottenHearsNothing) {
