@@ -182,6 +182,25 @@ TEST_F(StartSomeTest, WhatCanNeverFitFails) {
   EXPECT_TRUE(small.running());
 }
 
+// What it may say in all has no room just now: it starts with its prompt and four blocks.
+TEST_F(StartSomeTest, WhoGrowsStartsWithLessThanItMayNeed) {
+  Make(12);
+  const Task& first = Ask(6, 1);
+  StartSome();
+  ASSERT_TRUE(first.running());
+  state_->may_start = true;
+  const Task& grows = Add({.prompt = Tokens(2 * kBlock, 2), .max_tokens = 7 * kBlock},
+                          /*starts_whole=*/false);
+  StartSome();
+  EXPECT_TRUE(grows.running());
+  state_->may_start = true;
+  const Task& large = Add({.prompt = Tokens(3 * kBlock, 3), .max_tokens = 7 * kBlock},
+                          /*starts_whole=*/false);
+  StartSome();
+  EXPECT_FALSE(large.running());
+  EXPECT_EQ(large.wait().what, Waits::kRoom);
+}
+
 TEST_F(StartSomeTest, AHigherPriorityTakesTheRoomOfALowerOne) {
   Make(4);
   const Task& low = Ask(3, 1, 10);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,15 @@ TEST(BytesOf, KnowsEveryUnit) {
   for (const char* const text : {"", "MB", "-1", "1 MB", "1.5GB", "1mb", "1TB", "1B", "0x10",
                                  "18446744073709551616", "1MBs"}) {
     EXPECT_FALSE(BytesOf(text).has_value()) << text;
+  }
+}
+
+TEST(TomlTable, NumbersMayBeWhatBoundsThem) {
+  for (const auto& [text, is_number] : std::initializer_list<std::pair<const char*, bool>>{
+           {"0.5", true}, {"2.0", true}, {"2", true}, {"0.49", false}, {"2.01", false}}) {
+    TomlTable table = *ParseToml(std::string("x = ") + text, "file");
+    EXPECT_EQ(table.Number("x", 1, 0.5, 2).has_value(), is_number) << text;
+    EXPECT_EQ(table.Number("y", 1, 0.5, 2), 1.0);
   }
 }
 
