@@ -74,7 +74,7 @@ class Schedule {
     Wake(*next);
     AwaitTurn(self);
   }
-  /// Until somebody gives `lock` back.
+  /// Until somebody gives `lock` back, or wakes who waits for it.
   void WaitFor(size_t self, const void* lock, LockRank rank) {
     members_[self]->wants = lock;
     members_[self]->wanted_rank = rank;
@@ -84,6 +84,14 @@ class Schedule {
     for (auto& member : members_) {
       if (member->wants == lock) member->wants = nullptr;
     }
+  }
+  /// One of those who wait for this may go on.
+  void WakeOne(const void* condition) {
+    std::vector<Member*> waiting;
+    for (auto& member : members_) {
+      if (member->wants == condition) waiting.push_back(member.get());
+    }
+    if (!waiting.empty()) waiting[prng_.NextBelow(waiting.size())]->wants = nullptr;
   }
   void End(size_t self) {
     members_[self]->ended = true;
@@ -97,7 +105,7 @@ class Schedule {
   struct Member {
     std::binary_semaphore turn{0};
     uint64_t rank = 0;
-    const void* wants = nullptr;  // a lock that another one has
+    const void* wants = nullptr;  // a lock that another one has, or a condition
     LockRank wanted_rank{};       // of it
     bool ended = false;
   };
@@ -117,7 +125,7 @@ class Schedule {
     std::string text;
     for (size_t i = 0; i < members_.size(); ++i) {
       if (members_[i]->ended) continue;
-      text += fmt::format("{} waits for a lock of rank {}; ", i,
+      text += fmt::format("{} waits for a lock, or a condition of one, of rank {}; ", i,
                           static_cast<int>(members_[i]->wanted_rank));
     }
     return text;
@@ -228,17 +236,31 @@ void SharedMutex::UnlockShared() {
   GiveBackInTurn(this);
 }
 
-// May wake without a reason, and does.
+// Nobody is woken without a reason here, so that a reason that is never given shows.
 void CondVar::Wait(Mutex& mutex) {
   QUIRE_CHECK_MSG(sim::self.has_value(), "turns: nobody would wake this thread");
+  mutex.mutex_.unlock();
+  sim::schedule->GaveBack(&mutex);
+  sim::schedule->WaitFor(*sim::self, this, mutex.rank_);
+  LockInTurn(&mutex, mutex.rank_, [&] { return mutex.mutex_.try_lock(); });
+}
+
+// It may always be over, but for who waits as long as it takes.
+void CondVar::WaitFor(Mutex& mutex, uint64_t timeout_us) {
+  if (!sim::self) return;
+  if (timeout_us == UINT64_MAX) return Wait(mutex);
   mutex.mutex_.unlock();
   sim::schedule->GaveBack(&mutex);
   sim::schedule->PassToOthers(*sim::self);
   LockInTurn(&mutex, mutex.rank_, [&] { return mutex.mutex_.try_lock(); });
 }
 
-void CondVar::WaitFor(Mutex& mutex, uint64_t) {
-  if (sim::self) Wait(mutex);
+void CondVar::NotifyOne() {
+  if (sim::self) sim::schedule->WakeOne(this);
+}
+
+void CondVar::NotifyAll() {
+  if (sim::self) sim::schedule->GaveBack(this);
 }
 
 }  // namespace quire

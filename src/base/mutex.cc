@@ -115,4 +115,7 @@ void CondVar::WaitFor(Mutex& mutex, uint64_t timeout_us) {
   WaitWith(mutex.mutex_, mutex.rank_, [&](auto& lock) { condition_.wait_for(lock, timeout); });
 }
 
+void CondVar::NotifyOne() { condition_.notify_one(); }
+void CondVar::NotifyAll() { condition_.notify_all(); }
+
 }  // namespace quire

@@ -147,8 +147,8 @@ class CondVar {
   void Wait(Mutex& mutex) QUIRE_REQUIRES(mutex);
   /// The same, for at most so long (an hour, where it is more).
   void WaitFor(Mutex& mutex, uint64_t timeout_us) QUIRE_REQUIRES(mutex);
-  void NotifyOne() { condition_.notify_one(); }
-  void NotifyAll() { condition_.notify_all(); }
+  void NotifyOne();
+  void NotifyAll();
 
  private:
   std::condition_variable condition_;
