@@ -1,12 +1,15 @@
-// One cache, a store below it and several threads that do whatever its header allows, in the orders
-// of many seeds. Nobody reads wrong values, nothing is written while others use it, nothing is left
-// held or lost, and nobody waits for ever. QUIRE_TURNS_SEEDS=A..B runs others than the few of CI.
+// One cache, a store below it and several threads that do whatever its header
+// allows, in the orders of many seeds. Nobody reads wrong values, nothing is
+// written while others use it, nothing is left held or lost, and nobody waits
+// for ever. QUIRE_TURNS_SEEDS=A..B runs others than the few of CI.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -15,6 +18,7 @@
 #include <vector>
 
 #include "cache/test_util.h"
+#include "cache/view_test_util.h"
 #include "sim/turns/seeded_cache.h"
 #include "sim/turns/turns.h"
 
@@ -32,6 +36,7 @@ constexpr uint64_t kPathBlocks = 6;
 struct Party {
   TenantId tenant{};
   uint64_t account = 0;
+  bool shares = false;  // what the others of the account wrote outlives its erasure
 };
 
 /// Of the cache and of its users' shares in it, drawn by the seed.
@@ -44,8 +49,8 @@ class World {
     add({.name = "house", .shared = true});
     parties_ = {{.tenant = kDefaultTenant, .account = 0},
                 {.tenant = own, .account = 1},
-                {.tenant = add({.name = "a", .domain = "house"}), .account = 2},
-                {.tenant = add({.name = "b", .domain = "house"}), .account = 2}};
+                {.tenant = add({.name = "a", .domain = "house"}), .account = 2, .shares = true},
+                {.tenant = add({.name = "b", .domain = "house"}), .account = 2, .shares = true}};
     const auto trunk = SomeTokens(kPathBlocks * kBlock, 100);
     // Some seeds do a few things only, or one far more often than others.
     for (uint64_t& weight : weights_) weight = prng_.NextChance(3) ? 0 : 1 << prng_.NextBelow(4);
@@ -96,16 +101,19 @@ class World {
     std::unique_ptr<Sequence> sequence{};
     std::vector<TokenId> tokens{};  // of it
     uint64_t account = 0;
+    uint64_t erasures = 0;  // of it, before it was opened
     std::optional<Plan> plan{};
     std::optional<UnleasedView> view{};
+    std::vector<std::byte> shown{};  // by it, on the host
   };
 
-  /// What is cached lies behind what nobody holds, so that blocks move when the cache shrinks.
+  /// What is cached lies behind what nobody holds, so that blocks move when the
+  /// cache shrinks.
   void FillTheEnd() {
     const auto run = [&](std::span<const TokenId> tokens, bool publish) {
       auto plan = Must(on_.cache->Acquire({.identity = &on_.identity, .tokens = tokens}));
       auto sequence = Must(on_.cache->Open(std::move(plan), {.publish = publish}));
-      Must(Model(0).Feed(*sequence, tokens));
+      Must(Model(0, 0).Feed(*sequence, tokens));
       return sequence;
     };
     const auto low = run(SomeTokens(slots_ / 2 * kBlock, 99), /*publish=*/false);
@@ -127,7 +135,7 @@ class World {
       case Action::kVerify: EXPECT_EQ(on_.cache->Verify().damaged, 0u); return;
       case Action::kResize: return Resize(user);
       case Action::kTrim: static_cast<void>(on_.cache->Trim()); return;
-      case Action::kErase: Must(on_.cache->Erase(SomeParty(user).tenant)); return;
+      case Action::kErase: return Erase(user);
       case Action::kPin: return PinAndUnpin(user);
       case Action::kView: return LookAgain(user);
       case Action::kTick: return on_.Tick();
@@ -151,14 +159,32 @@ class World {
         .tenant = party.tenant, .identity = &on_.identity, .tokens = std::span(path).first(count)};
   }
 
-  const cache::FakeModel& Model(uint64_t account) const { return models_[account]; }
+  /// Of an account after so many erasures: what reached another one's reader,
+  /// or a reader after an erasure, shows.
+  const cache::FakeModel& Model(uint64_t account, uint64_t erasures) {
+    const uint64_t weights = 1 + account + 3 * erasures;
+    return models_.try_emplace(weights, on_.geometry, weights).first->second;
+  }
+  const cache::FakeModel& ModelOf(const User& user) { return Model(user.account, user.erasures); }
+
+  void Erase(User& user) {
+    const Party party = SomeParty(user);
+    Erasures& of = erasures_[party.account];
+    ++of.begun;
+    Must(on_.cache->Erase(party.tenant));
+    ++of.ended;
+  }
 
   // Refusals are fine; what comes is right.
   void Begin(User& user) {
     const Party party = SomeParty(user);
     const AcquireRequest request = Request(user, party);
+    const Erasures& erasures = erasures_[party.account];
+    // What is asked for while it is erased may be of before or of after.
+    if (erasures.begun != erasures.ended) return;
+    const uint64_t begun = erasures.begun;
     auto acquired = on_.cache->Acquire(request);
-    if (!acquired) return;
+    if (!acquired || erasures.begun != begun) return;
     Plan plan = *std::move(acquired);
     if (plan.loadable_tokens() > 0 && user.prng.NextBelow(4) > 0) {
       auto ticket = on_.cache->Load(std::move(plan), {});
@@ -175,13 +201,14 @@ class World {
     if (!opened) return;
     user.sequence = *std::move(opened);
     user.account = party.account;
+    user.erasures = party.shares ? 0 : begun;
     user.tokens.assign(request.tokens.begin(),
                        request.tokens.begin() + static_cast<ptrdiff_t>(user.sequence->length()));
     Read(user);
     while (user.tokens.size() < request.tokens.size()) {
       const uint64_t next = user.tokens.size() + 1 + user.prng.NextBelow(2 * kBlock);
       const auto history = request.tokens.first(std::min<uint64_t>(next, request.tokens.size()));
-      if (!Model(user.account).Feed(*user.sequence, history)) {
+      if (!ModelOf(user).Feed(*user.sequence, history)) {
         return user.sequence.reset();  // no room
       }
       user.tokens.assign(history.begin(), history.end());
@@ -189,13 +216,16 @@ class World {
     Read(user);
     if (user.prng.NextChance(4)) user.sequence.reset();
     if (user.sequence == nullptr || user.prng.NextChance(2)) return;
-    if (auto view = user.sequence->View(0, StreamRole::kKey)) user.view = view->Unleased();
+    const auto view = user.sequence->View(1, StreamRole::kValue);
+    if (!view) return;
+    if (on_.on_host) user.shown = cache::ShownBy(*view);
+    user.view = view->Unleased();
   }
-  void Read(const User& user) {
+  void Read(User& user) {
     if (user.tokens.empty()) return;
     EXPECT_EQ(user.sequence->length(), user.tokens.size());
     for (const uint32_t layer : {0u, 1u}) {
-      EXPECT_EQ(on_.Differ(Model(user.account), *user.sequence, user.tokens, 0, layer), "");
+      EXPECT_EQ(on_.Differ(ModelOf(user), *user.sequence, user.tokens, 0, layer), "");
     }
     ++read_;
   }
@@ -229,7 +259,10 @@ class World {
   }
   void LookAgain(User& user) {
     if (!user.view) return;
-    static_cast<void>(user.view->Pin());
+    const auto again = user.view->Pin();
+    if (again && on_.on_host) {
+      EXPECT_EQ(cache::ShownBy(*again), user.shown);
+    }
     user.view.reset();
   }
   void CheckEnd() {
@@ -252,10 +285,12 @@ class World {
   Prng prng_;
   const uint64_t slots_;
   SeededCache on_;
-  // By account: a block that reached another one's reader shows.
-  const std::vector<cache::FakeModel> models_ = {cache::FakeModel(on_.geometry, 1),
-                                                 cache::FakeModel(on_.geometry, 2),
-                                                 cache::FakeModel(on_.geometry, 3)};
+  struct Erasures {
+    uint64_t begun = 0;
+    uint64_t ended = 0;
+  };
+  std::array<Erasures, 3> erasures_{};  // by account
+  std::map<uint64_t, cache::FakeModel> models_;
   std::array<uint64_t, static_cast<size_t>(Action::kCount)> weights_{};
   std::vector<std::vector<TokenId>> paths_;
   std::vector<Party> parties_;

@@ -1,4 +1,5 @@
-// What the runs in turns share: a cache as a seed wants it, with what lies below it.
+// What the runs in turns share: a cache as a seed wants it, with what lies
+// below it.
 #ifndef QUIRE_SIM_TURNS_SEEDED_CACHE_H_
 #define QUIRE_SIM_TURNS_SEEDED_CACHE_H_
 
@@ -38,16 +39,16 @@ class BusyClock final : public Clock {
   mutable std::atomic<uint64_t> now_us_ = 0;
 };
 
-/// On the host's memory, or on a device that is late; of f16 or of codes of 8 bits; with a warm
-/// tier, a disk, both or nothing below, which nobody turns but its users. Two layers with one KV
-/// head, the second with a window or not.
+/// On the host's memory, or on a device that is late; of f16 or of codes of 8
+/// bits; with a warm tier, a disk, both or nothing below, which nobody turns
+/// but its users. Two layers with one KV head, the second with a window or not.
 struct SeededCache {
   static constexpr uint32_t kBlock = 16;
 
   SeededCache(uint64_t seed, Prng& prng, uint64_t slots)
       : geometry(prng.NextChance(3) ? Windowed() : Geometry::Uniform(2, 1, 4)),
         device_ops(memory, seed) {
-    const bool on_device = prng.NextChance(3);
+    on_host = !prng.NextChance(3);
     NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
     const Codec codec = prng.NextChance(3) ? Codec::kInt8 : Codec::kF16;
     for (CodecRule& rule : profile.codecs) rule.codec = codec;
@@ -58,19 +59,20 @@ struct SeededCache {
                            .profile = profile,
                            .hot_bytes = slots * slot_bytes,
                            .hot_bytes_max = 2 * slots * slot_bytes,
-                           .memory = on_device ? &memory : nullptr,
-                           .ops = on_device ? static_cast<BlockOps*>(&device_ops) : &stepped_ops,
+                           .memory = on_host ? nullptr : &memory,
+                           .ops = on_host ? static_cast<BlockOps*>(&stepped_ops) : &device_ops,
                            .store = store.get()}));
   }
 
-  /// Empty if tokens [begin, end) of a layer's keys, but for those that its window has passed, are
-  /// what the model computes; codes of 8 bits are off by one half of a step. Else, or if they cannot
-  /// be read, what is wrong.
+  /// Empty if tokens [begin, end) of a layer's keys, but for those that its
+  /// window has passed, are what the model computes; codes of 8 bits are off by
+  /// one half of a step. Else, or if they cannot be read, what is wrong.
   std::string Differ(const cache::FakeModel& model, const Sequence& sequence,
                      std::span<const TokenId> tokens, uint64_t begin, uint32_t layer) const {
     const Stream& stream = geometry.groups[0].streams[0];
     if (geometry.groups.size() > 1 && layer == 1 && tokens.size() >= kWindow) {
-      begin = std::max(begin, tokens.size() - kWindow + 1);  // what the next query sees
+      begin = std::max(begin,
+                       tokens.size() - kWindow + 1);  // what the next query sees
     }
     std::vector<float> out((tokens.size() - begin) * stream.dim);
     const auto read = sequence.Gather(layer, stream.role, begin, tokens.size(), out);
@@ -107,6 +109,7 @@ struct SeededCache {
   cache::Mover* mover = nullptr;  // of the store
   std::unique_ptr<DiskStore> store;
   uint64_t slot_bytes = 0;  // what one costs
+  bool on_host = true;
   std::unique_ptr<cache::Core> cache;
 
  private:
