@@ -4,6 +4,7 @@
 #define QUIRE_SIM_TURNS_SEEDED_CACHE_H_
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -88,6 +90,17 @@ struct SeededCache {
 
   BlockOps& ops() { return *cache->options().ops; }
 
+  /// When all have ended.
+  void ExpectNothingLeft() {
+    EXPECT_EQ(cache->Verify().damaged, 0u);
+    cache->CheckDirectory();
+    EXPECT_TRUE(Flush());
+    cache->Evict(UINT64_MAX);
+    EXPECT_EQ(cache->stats().published_blocks, 0u);
+    EXPECT_EQ(cache->stats().sealed.slots_used, 0u);
+    EXPECT_EQ(cache->stats().hot_bytes_used, 0u);
+  }
+
   /// A small store may have nothing to make room with.
   bool Flush() {
     if (store == nullptr) return true;
@@ -146,16 +159,22 @@ struct SeededCache {
   }
 };
 
-/// QUIRE_TURNS_SEEDS=A..B, or those that CI runs.
-struct Seeds {
-  explicit Seeds(uint64_t of_ci) : last(of_ci) {
-    const char* const wanted = std::getenv("QUIRE_TURNS_SEEDS");
-    if (wanted == nullptr) return;
+/// Runs seeds until a test fails: QUIRE_TURNS_SEEDS=A..B, or the first `of_ci`. Expects more than
+/// `least_each` of what `run` counts, for each seed.
+inline void ForSeeds(uint64_t of_ci, double least_each,
+                     const std::function<uint64_t(uint64_t seed)>& run) {
+  uint64_t first = 1;
+  uint64_t last = of_ci;
+  if (const char* const wanted = std::getenv("QUIRE_TURNS_SEEDS")) {
     QUIRE_CHECK_MSG(std::sscanf(wanted, "%lu..%lu", &first, &last) == 2, "QUIRE_TURNS_SEEDS=A..B");
   }
-  uint64_t first = 1;
-  uint64_t last = 0;
-};
+  uint64_t counted = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    counted += run(seed);
+    ASSERT_FALSE(testing::Test::HasFailure()) << "the seed is " << seed;
+  }
+  EXPECT_GT(static_cast<double>(counted), least_each * static_cast<double>(last - first + 1));
+}
 
 }  // namespace quire::sim
 
