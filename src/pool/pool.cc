@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -15,6 +16,7 @@ namespace {
 // How long Trim may keep others waiting: pages dropped, and slots looked at, per hold of the lock.
 constexpr uint64_t kTrimBytesPerHold = 16ull << 20;
 constexpr uint32_t kTrimSlotsPerHold = 1 << 16;
+constexpr uint32_t kTrimSlotsPerSettle = 4096;  // what is waited for once
 
 uint64_t SlotStride(const PoolOptions& options) {
   return options.pieces == 1 ? RoundUp(options.slot_bytes, Pool::kSlotAlignment)
@@ -175,31 +177,33 @@ std::string Pool::DescribeBug(SlotId slot, const char* what) const {
 
 uint64_t Pool::Trim(const std::function<void()>& settle) {
   uint64_t trimmed_bytes = 0;
-  std::vector<Freed> freed;
-  for (uint32_t cursor = 0; FindFreed(cursor, freed);) {
-    if (freed.empty()) continue;
+  std::array<Freed, kTrimSlotsPerSettle> memory;  // who trims may have none to spare
+  uint32_t cursor = 0;
+  while (const auto freed = FindFreed(cursor, memory)) {
+    if (freed->empty()) continue;
     if (settle) settle();
-    for (size_t first = 0; first < freed.size();) {
-      trimmed_bytes += TrimSome(std::span(freed).subspan(first), first);
+    for (size_t first = 0; first < freed->size();) {
+      trimmed_bytes += TrimSome(freed->subspan(first), first);
     }
   }
   return trimmed_bytes;
 }
 
-// Slots that may be trimmed, of as many from `cursor` on as one hold of the lock allows. False: the
-// end.
-bool Pool::FindFreed(uint32_t& cursor, std::vector<Freed>& freed) const {
-  freed.clear();
+// Slots that may be trimmed, from `cursor` on: as many as there is memory for, of as many as one
+// hold of the lock allows. Nothing: the end.
+std::optional<std::span<const Pool::Freed>> Pool::FindFreed(uint32_t& cursor,
+                                                            std::span<Freed> memory) const {
   MutexLock lock(mutex_);
   const uint32_t end = std::min(used_end_, slots_now_);
-  if (cursor >= end) return false;
+  if (cursor >= end) return std::nullopt;
   const uint32_t search_end = cursor + std::min(kTrimSlotsPerHold, end - cursor);
-  for (; cursor < search_end; ++cursor) {
+  size_t count = 0;
+  for (; cursor < search_end && count < memory.size(); ++cursor) {
     const Slot& slot = slots_[cursor];
     if (slot.references > 0 || slot.may_be_resident == 0) continue;
-    freed.push_back({.slot = cursor, .generation = slot.generation});
+    memory[count++] = {.slot = cursor, .generation = slot.generation};
   }
-  return true;
+  return memory.first(count);
 }
 
 // Gives back the first of these, and its neighbours among them as far as one hold of the lock

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -216,7 +217,7 @@ class Pool {
   void CheckRun(SlotRun run) QUIRE_REQUIRES(mutex_);
   std::unexpected<Error> NoRuns() const;
   std::string DescribeBug(SlotId slot, const char* what) const;
-  bool FindFreed(uint32_t& cursor, std::vector<Freed>& freed) const;
+  std::optional<std::span<const Freed>> FindFreed(uint32_t& cursor, std::span<Freed> memory) const;
   uint64_t TrimSome(std::span<const Freed> freed, size_t& next);
   void MarkFree(SlotRun run) QUIRE_REQUIRES(mutex_);
   std::vector<SlotRun> FreeRunsBeyond(uint32_t end) const QUIRE_REQUIRES(mutex_);

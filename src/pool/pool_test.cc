@@ -134,6 +134,22 @@ TEST_F(PoolTest, TrimFindsEveryRunOfFreeSlots) {
   }
 }
 
+// It waits for several thousand at once, and needs no memory for more.
+TEST_F(PoolTest, TrimTakesManySlotsInTurn) {
+  constexpr uint32_t kSlots = 9000;
+  const auto pool = Make(4096, kSlots);
+  for (const SlotId slot : Allocate(*pool, kSlots)) {
+    pool->data(slot)[0] = std::byte{9};
+    pool->Release(slot);
+  }
+  int waits = 0;
+  EXPECT_EQ(pool->Trim([&] { ++waits; }), kSlots * uint64_t{4096});
+  EXPECT_EQ(waits, 3);
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    ASSERT_EQ(pool->data(SlotId(slot))[0], std::byte{0}) << slot;
+  }
+}
+
 // While it waits for those who still work on free slots, others are freed: it has not waited for
 // whoever works on them.
 TEST_F(PoolTest, TrimLeavesWhatWasFreedAfterItLooked) {
