@@ -167,7 +167,7 @@ TEST(ParseCall, ReadsWhatChangesTheLogits) {
 TEST(ParseCall, ValuesThatChangeNothingAreTaken) {
   const std::string neutral =
       R"("repetition_penalty": 1.0, "top_k": -1, "min_p": 0, "logit_bias": null,
-    "ignore_eos": false, "stop_token_ids": [], "response_format": {"type": "text"}, "best_of": null,
+    "ignore_eos": false, "stop_token_ids": [], "response_format": {"type": "text"}, "n": 1,
     "use_beam_search": false, "length_penalty": 1.0, "skip_special_tokens": true, "n_probs": 0,
     "presence_penalty": 0.0, "user": "me", "store": false, "metadata": {}, "cache_prompt": true})";
   for (const std::string& text :
@@ -197,15 +197,16 @@ TEST(ParseCall, TakesWhatVllmsBenchmarkSends) {
 }
 
 TEST(ParseCall, MessagesMayCallToolsAndReason) {
-  const ApiCall call = ParseCall(Endpoint::kChat, R"({"messages": [
+  const auto parsed = ParseCall(Endpoint::kChat, R"({"messages": [
       {"role": "user", "content": "Weather?"},
       {"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls": [
         {"id": "c1", "type": "function",
-         "function": {"name": "get", "arguments": "{"town": "Rome", "day": 1}"}},
+         "function": {"name": "get", "arguments": "{\"town\": \"Rome\", \"day\": 1}"}},
         {"id": "c2", "type": "function", "function": {"name": "ask", "arguments": "not JSON"}}]},
       {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
-      {"role": "assistant", "content": "Sunny.", "tool_calls": []}]})")
-                           .value();
+      {"role": "assistant", "content": "Sunny.", "tool_calls": []}]})");
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  const ApiCall& call = *parsed;
   const OrderedJson& asked = call.messages[1];
   EXPECT_EQ(asked["reasoning_content"], "Hm.");
   // An object in the order of the client's text.
