@@ -32,6 +32,7 @@ class Sampler {
   /// Goes on where another one was.
   explicit Sampler(const SamplerState& state) : options_(state.options), prng_(state.prng) {}
 
+  const SamplingOptions& options() const { return options_; }
   SamplerState state() const { return {.options = options_, .prng = prng_.state()}; }
 
   /// The next token; with a temperature, one draw from the generator.

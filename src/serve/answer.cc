@@ -11,6 +11,15 @@ namespace quire::serve {
 
 namespace {
 
+// Otherwise no token is the most likely one, nor are there probabilities to draw by.
+Result<void> CheckFinite(std::span<const float> logits, uint64_t position) {
+  if (std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) return {};
+  return Fail(ErrorCode::kCorrupt,
+              fmt::format("the logits after position {} are not finite: the weights hold NaN "
+                          "or infinity, or what is computed from them overflows",
+                          position));
+}
+
 void AddLogprobs(std::span<const float> logits, uint32_t likeliest, NewToken& event) {
   const double most = *std::ranges::max_element(logits);
   double sum = 0;
@@ -34,16 +43,15 @@ void AddLogprobs(std::span<const float> logits, uint32_t likeliest, NewToken& ev
 
 }  // namespace
 
-Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, uint64_t position) {
-  if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); })) {
-    // No token is the most likely one, nor are there probabilities to draw by.
-    return Fail(ErrorCode::kCorrupt,
-                fmt::format("the logits after position {} are not finite: the weights hold NaN "
-                            "or infinity, or what is computed from them overflows",
-                            position - 1));
-  }
+Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, std::span<const TokenId> text) {
+  QUIRE_TRY(CheckFinite(logits, text.size() - 1));
   digest_.Update(std::as_bytes(logits));
-  Drawn drawn{.token = sampler_.Next(logits)};
+  const size_t prompt_tokens = text.size() - tokens_.size();
+  const model::LogitContext context{.prompt = text.first(prompt_tokens),
+                                    .answer = text.subspan(prompt_tokens),
+                                    .stop_tokens = request_.stop_tokens,
+                                    .temperature = sampler_.options().temperature};
+  Drawn drawn{.token = sampler_.Next(processor_.Apply(request_.rules, logits, context))};
   tokens_.push_back(drawn.token);
   last_us_ = clock_.NowMicros();
   if (tokens_.size() == 1) first_us_ = last_us_;
@@ -56,6 +64,20 @@ Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, uint64_t posit
     drawn.ends = Finish::kLength;
   }
   return drawn;
+}
+
+Result<void> Answer::SayPrompt(std::span<const TokenId> tokens, uint64_t position,
+                               std::span<const float> logits) {
+  PromptTokens said;
+  const size_t vocab = logits.size() / tokens.size();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::span<const float> row = logits.subspan(i * vocab, vocab);
+    QUIRE_TRY(CheckFinite(row, position + i - 1));
+    NewToken& event = said.tokens.emplace_back(NewToken{.token = tokens[i]});
+    AddLogprobs(row, request_.logprobs.value_or(0), event);
+  }
+  mailbox_.Post(id_, std::move(said));
+  return {};
 }
 
 Response Answer::Take(Finish finish) {

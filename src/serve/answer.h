@@ -37,11 +37,19 @@ class Answer {
   void SetSampler(const model::SamplerState& state) { sampler_ = model::Sampler(state); }
   model::SamplerState sampler() const { return sampler_.state(); }
 
-  /// The next token, from the logits after `position` tokens.
+  /// The next token, from the logits after `text`: all tokens before it.
   ///
   /// Shape:  logits [vocab]
   /// Errors: kCorrupt they are not all finite. Nothing is drawn then
-  Result<Drawn> Draw(std::span<const float> logits, uint64_t position);
+  Result<Drawn> Draw(std::span<const float> logits, std::span<const TokenId> text);
+
+  /// Says how likely tokens of the prompt were, the first of them at `position`, by the logits
+  /// before each.
+  ///
+  /// Shape:  tokens [n], logits [n, vocab]
+  /// Errors: as Draw
+  Result<void> SayPrompt(std::span<const TokenId> tokens, uint64_t position,
+                         std::span<const float> logits);
 
   /// Tokens, times and digest; the rest is not its own. The last call.
   Response Take(Finish finish);
@@ -53,6 +61,7 @@ class Answer {
   Mailbox& mailbox_;
   const Clock& clock_;
   model::Sampler sampler_;
+  model::LogitProcessor processor_;
   Blake2b<16> digest_;
   std::vector<TokenId> tokens_;
   uint64_t first_us_ = 0;  // of the first token

@@ -52,7 +52,8 @@ Result<void> CheckRequest(const Request& request, TokenId vocab, const Geometry&
     return bad("keep: not with this model, which has layers with a window");
   }
   if (in_session && request.on_full == OnFull::kFewer) return bad("on_full: kFewer in a session");
-  return {};
+  if (in_session && request.prompt_logprobs) return bad("prompt_logprobs: not in a session");
+  return model::CheckLogitRules(request.rules, vocab);
 }
 
 }  // namespace

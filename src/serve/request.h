@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "model/logit_rules.h"
 #include "model/sampling.h"
 #include "quire/cache.h"
 #include "serve/keep.h"
@@ -35,6 +36,7 @@ struct Request {
   uint32_t max_tokens = 16;
   std::vector<TokenId> stop_tokens{};
   model::SamplingOptions sampling{};
+  model::LogitRules rules{};  // in a session all text before the answer counts as the prompt
   // With kNoEvict it fails at once where there is no free room, and takes none from others.
   OnFull on_full = OnFull::kReject;
   bool reuse = true;
@@ -51,10 +53,13 @@ struct Request {
   bool all_logits = false;  // Logits events for every position that is computed
   // NewToken events say how likely the token was, and these many likeliest ones; none: neither.
   std::optional<uint32_t> logprobs{};
+  // PromptTokens events say the same of the prompt, with as many likeliest ones as `logprobs` has.
+  // All of the prompt is computed then, whatever the cache has of it. Not in a session.
+  bool prompt_logprobs = false;
 
   /// Others may use what it computes.
   bool publishes() const { return keep.keeps_all(); }
-  bool reuses() const { return reuse && keep.keeps_all(); }
+  bool reuses() const { return reuse && keep.keeps_all() && !prompt_logprobs; }
 };
 
 struct Response {
@@ -99,6 +104,11 @@ struct NewToken {
   std::vector<TokenLogprob> likeliest{};  // most likely first; of equal ones the smallest id
 };
 
+/// Tokens of the prompt, in order; each once, but for the first one, before which nothing is.
+struct PromptTokens {
+  std::vector<NewToken> tokens{};
+};
+
 /// Logits after the tokens at first_position and the following ones; each position once.
 struct Logits {
   uint64_t first_position = 0;
@@ -106,7 +116,7 @@ struct Logits {
 };
 
 /// What a request says, in order; the Response is the last.
-using Event = std::variant<Progress, NewToken, Logits, Response>;
+using Event = std::variant<Progress, NewToken, PromptTokens, Logits, Response>;
 
 }  // namespace quire::serve
 

@@ -164,15 +164,17 @@ bool Starter::Streams(const Task& task) const {
          task.request().publishes() && !MayFit(task.text().tokens_at_most());
 }
 
-// False where the cache is sure to call it too large: layers without a window need a slot for each
-// block.
-bool Starter::MayFit(uint64_t tokens) const {
-  const CacheOptions& options = state_.cache.options();
+bool Starter::MayFit(uint64_t tokens) const { return tokens <= TokensThatMayFit(state_.cache); }
+
+// Layers without a window need a slot for each block.
+uint64_t TokensThatMayFit(const Cache& cache) {
+  const CacheOptions& options = cache.options();
   const bool all_windowed = std::ranges::none_of(
       options.geometry.groups, [](const LayerGroup& group) { return group.window_tokens == 0; });
-  const CacheStats stats = state_.cache.stats();
-  return all_windowed || DivUp(tokens, uint64_t{options.profile.block_tokens}) <=
-                             std::max(stats.sealed.slots_max, stats.sealed_second.slots_max);
+  if (all_windowed) return UINT64_MAX;
+  const CacheStats stats = cache.stats();
+  return std::max(stats.sealed.slots_max, stats.sealed_second.slots_max) *
+         options.profile.block_tokens;
 }
 
 }  // namespace quire::serve

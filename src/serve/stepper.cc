@@ -99,7 +99,7 @@ Result<void> Stepper::StepModel(std::span<const BatchEntry> entries) {
       items.push_back({.sequence = &entry.task->sequence(),
                        .tokens = entry.task->NextTokens(entry.tokens),
                        .logits = wanted > 0 ? logits : nullptr,
-                       .all_logits = entry.task->request().all_logits,
+                       .all_logits = entry.task->text().AllLogitsAt(entry.task->position()),
                        .observer = entry.task->kept().observer()});
       logits += wanted * vocab;
     }

@@ -1,5 +1,6 @@
 #include "serve/task.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/canary.h"
@@ -108,6 +109,13 @@ uint64_t Task::Advance(uint64_t tokens, std::span<const float> logits, uint64_t 
     const std::span<const float> rows = logits.subspan((tokens - fresh) * vocab);
     mailbox_.Post(id_, Logits{.first_position = at - fresh, .rows = {rows.begin(), rows.end()}});
   }
+  if (request_.prompt_logprobs && fresh > 0) {
+    const auto said = SayPrompt(at - fresh, logits.subspan((tokens - fresh) * vocab), vocab);
+    if (!said) {
+      Fail(said.error());
+      return fresh;
+    }
+  }
   if (text_.generated_tokens() == 0 && fresh > 0) {
     mailbox_.Post(id_, Progress{.done = at, .total = text_.prompt_tokens()});
   }
@@ -120,8 +128,17 @@ uint64_t Task::Advance(uint64_t tokens, std::span<const float> logits, uint64_t 
   return fresh;
 }
 
+// Of the tokens behind `from`, as far as the prompt goes: the last row is for the answer.
+Result<void> Task::SayPrompt(uint64_t from, std::span<const float> logits, uint64_t vocab) {
+  if (from + 1 >= text_.prompt_tokens()) return {};
+  const uint64_t count =
+      std::min<uint64_t>(logits.size() / vocab, text_.prompt_tokens() - (from + 1));
+  return answer_.SayPrompt(text_.tokens().subspan(from + 1, count), from + 1,
+                           logits.first(count * vocab));
+}
+
 void Task::Draw(std::span<const float> logits) {
-  const auto drawn = answer_.Draw(logits, position());
+  const auto drawn = answer_.Draw(logits, text_.tokens());
   if (!drawn) return Fail(drawn.error());
   text_.Append(drawn->token);
   origins_.Generate();

@@ -95,7 +95,7 @@ class Task {
   /// Errors: as Sequence::Reserve and Sequence::Select; it can be tried again
   Result<void> Reserve(uint64_t tokens, const NumericProfile& profile);
   /// Events that its next step may make.
-  static constexpr uint32_t kEventsOfAStep = 3;
+  static constexpr uint32_t kEventsOfAStep = 4;
   /// What it goes on with of its prompt.
   KeptBlocks& kept() { return kept_; }
 
@@ -121,6 +121,7 @@ class Task {
 
  private:
   void Draw(std::span<const float> logits);
+  Result<void> SayPrompt(uint64_t from, std::span<const float> logits, uint64_t vocab);
   void EndTurn(CancelledTurn turn, Response response);
 
   const RequestId id_;

@@ -27,11 +27,14 @@ std::span<const TokenId> Text::Next(uint64_t position, uint64_t tokens_max) cons
   const bool ends_with_prompt = !request_.publishes() && position < prompt_tokens_;
   const uint64_t end = ends_with_prompt ? prompt_tokens_ : goal();
   const uint64_t stop = std::max(position, std::min(end, stop_at_));
+  if (request_.prompt_logprobs && position < prompt_tokens_) {
+    tokens_max = std::min(tokens_max, kLogprobTokensMax);
+  }
   return std::span(tokens_).subspan(position, std::min(stop - position, tokens_max));
 }
 
 uint64_t Text::LogitsOf(uint64_t position, uint64_t tokens) const {
-  if (request_.all_logits) return tokens;
+  if (AllLogitsAt(position)) return tokens;
   return request_.max_tokens > 0 && position + tokens == goal() ? 1 : 0;
 }
 

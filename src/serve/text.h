@@ -44,8 +44,15 @@ class Text {
   std::span<const TokenId> Next(uint64_t position, uint64_t tokens_max) const;
   /// Rows of logits that a step over so many of them has to give: all, the last, or none.
   uint64_t LogitsOf(uint64_t position, uint64_t tokens) const;
+  /// A step that begins at `position` gives those of all its tokens.
+  bool AllLogitsAt(uint64_t position) const {
+    return request_.all_logits || (request_.prompt_logprobs && position < prompt_tokens_);
+  }
 
  private:
+  // A step with the logits of so many tokens takes 40 MB with a vocabulary of 152k.
+  static constexpr uint64_t kLogprobTokensMax = 64;
+
   const Request& request_;
   std::vector<TokenId> tokens_;
   uint64_t earlier_tokens_ = 0;

@@ -166,6 +166,11 @@ std::string Tokenizer::Decode(std::span<const TokenId> tokens, const DecodeOptio
   return text + stream.Finish();
 }
 
+std::string Tokenizer::BytesOf(TokenId token) const {
+  const auto decoded = impl_->decoded.find(token);
+  return decoded == impl_->decoded.end() ? std::string() : decoded->second.bytes;
+}
+
 uint32_t Tokenizer::id_end() const { return impl_->id_end; }
 
 std::string TextStream::Add(TokenId token) {

@@ -52,6 +52,10 @@ class Tokenizer {
   /// The text of tokens: what a TextStream gives. Ids that the file does not know give nothing.
   std::string Decode(std::span<const TokenId> tokens, const DecodeOptions& options = {}) const;
 
+  /// What a token stands for, special or not; it need not be whole characters. Empty for an id that
+  /// the file does not know.
+  std::string BytesOf(TokenId token) const;
+
   /// One more than the largest id of the file.
   uint32_t id_end() const;
 

@@ -116,6 +116,38 @@ def test_logprobs(client):
     assert plain.choices[0].logprobs.text_offset == list(range(6))
 
 
+def test_penalties_and_bias(client):
+    def text(**rules):
+        return client.completions.create(model="tiny", prompt=PROMPT, max_tokens=24,
+                                         **rules).choices[0].text
+
+    plain = text()
+    assert text(frequency_penalty=0, presence_penalty=0.0, logit_bias={},
+                extra_body={"repetition_penalty": 1.0, "top_k": -1, "min_p": 0}) == plain
+    for rules in ({"frequency_penalty": 2}, {"presence_penalty": 2},
+                  {"extra_body": {"repetition_penalty": 3}}):
+        assert text(**rules) != plain, rules
+    assert "e" in plain and "e" not in text(logit_bias={ord("e"): -100})  # a token is a byte
+    stopped = text(extra_body={"stop_token_ids": [ord("e")]})
+    assert stopped == plain[:plain.index("e")]
+    drawn = text(temperature=100, seed=1, extra_body={"min_p": 1})  # the likeliest alone is left
+    assert drawn == plain
+
+
+def test_a_text_is_scored(client):
+    """As evaluation harnesses do: the prompt's own logprobs, and nothing is generated."""
+    scored = client.completions.create(model="tiny", prompt=[PROMPT, "Once upon"], max_tokens=0,
+                                       echo=True, logprobs=1)
+    for choice, prompt in zip(scored.choices, (PROMPT, "Once upon")):
+        assert choice.text == prompt
+        assert "".join(choice.logprobs.tokens) == prompt
+        assert choice.logprobs.token_logprobs[0] is None
+        assert all(each <= 0 for each in choice.logprobs.token_logprobs[1:])
+    whole = client.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, echo=True)
+    assert whole.choices[0].text.startswith(PROMPT)
+    assert whole.usage.completion_tokens == 4
+
+
 def test_several_answers(client):
     answer = client.completions.create(model="tiny", prompt=[PROMPT, "Once"], n=2, max_tokens=12,
                                        temperature=1.2, seed=3)
@@ -134,7 +166,8 @@ def test_models(client):
 @pytest.mark.parametrize("arguments, kind, param", [
     ({"prompt": PROMPT, "max_tokens": 0}, openai.BadRequestError, "max_tokens"),
     ({"prompt": PROMPT, "temperature": -1}, openai.BadRequestError, "temperature"),
-    ({"prompt": PROMPT, "echo": True}, openai.BadRequestError, "echo"),
+    ({"prompt": PROMPT, "best_of": 2}, openai.BadRequestError, "best_of"),
+    ({"prompt": PROMPT, "extra_body": {"min_tokens": 20}}, openai.BadRequestError, "min_tokens"),
     ({"prompt": PROMPT, "max_tokens": 8192}, openai.BadRequestError, "prompt"),
     ({"prompt": "x", "extra_body": {"no_such": 1}}, openai.BadRequestError, "no_such"),
     ({"prompt": "x", "model": "gpt-none"}, openai.NotFoundError, "model"),

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,8 +42,12 @@ class Answer {
  public:
   Answer(const ApiCall& call, const model::Tokenizer& tokenizer);
 
+  /// Begins with the prompt: its text, and as its tokens' logprobs what PromptTokens will say.
+  void Echo(std::span<const TokenId> prompt);
+
   /// Takes in a token, or the end. What comes after a stop string is passed over, but for the end.
   void Take(const NewToken& token);
+  void Take(const PromptTokens& prompt);
   void Take(Response response);
 
   /// A stop string was found: nothing more is wanted.
@@ -64,15 +69,20 @@ class Answer {
   std::optional<Piece> TakePiece();
 
  private:
-  void AddLogprobs(const NewToken& token);
+  void AddLogprobs(const NewToken& token, bool has_logprob);
+  void AddChatLogprobs(const NewToken& token);
+  void AddCompletionLogprobs(const NewToken& token, bool has_logprob);
 
   const Endpoint endpoint_;
   const model::Tokenizer& tokenizer_;
   const std::optional<uint32_t> logprobs_wanted_;
+  const std::vector<TokenId> stop_tokens_;  // their text is no part of the answer
+  const uint64_t tokens_min_;               // until then no stop string counts
   model::TextStream text_stream_;
+  model::TextStream offset_stream_;  // of the tokens whose logprobs were added
   StopMatcher stop_;
   uint64_t tokens_ = 0;
-  uint64_t text_offset_ = 0;
+  uint64_t text_offset_ = 0;  // in characters
   Piece piece_{};
   bool news_ = false;
   std::optional<Response> response_;

@@ -2,98 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include "base/json.h"
+#include "serve/http/api_fields.h"
+#include "serve/http/api_messages.h"
 
 namespace quire::serve::http {
 
 namespace {
 
 constexpr std::string_view kSource = "request body";
-
-/// Reads the members of one object by name, and knows at the end which nobody asked for.
-class Fields {
- public:
-  explicit Fields(const Json& object, std::string prefix = "")
-      : object_(object), prefix_(std::move(prefix)) {}
-
-  /// Null: it is absent or null.
-  const Json* Find(const std::string& name) {
-    known_.insert(name);
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  ApiResult<std::optional<std::string>> Text(const std::string& name) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_string()) return Bad(name, "must be a string");
-    return value->get<std::string>();
-  }
-
-  ApiResult<bool> Flag(const std::string& name, bool fallback) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) return Bad(name, "must be true or false");
-    return value->get<bool>();
-  }
-
-  ApiResult<std::optional<double>> Number(const std::string& name, double least, double most) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number()) return Bad(name, "must be a number");
-    const double number = value->get<double>();
-    if (!(number >= least && number <= most)) {
-      return Bad(name, fmt::format("must be from {} to {}", least, most));
-    }
-    return number;
-  }
-
-  ApiResult<std::optional<uint32_t>> Count(const std::string& name, uint64_t least, uint64_t most) {
-    const Json* const value = Find(name);
-    if (value == nullptr) return std::nullopt;
-    // Negative numbers are whole, but not unsigned.
-    if (!value->is_number_unsigned() || value->get<uint64_t>() < least ||
-        value->get<uint64_t>() > most) {
-      return Bad(name, fmt::format("must be a whole number from {} to {}", least, most));
-    }
-    return static_cast<uint32_t>(value->get<uint64_t>());
-  }
-
-  /// A field that is passed over.
-  void Ignore(const std::string& name) { known_.insert(name); }
-
-  /// A field whose only value that changes nothing is `neutral`, besides null.
-  ApiResult<void> Only(const std::string& name, const Json& neutral) {
-    const Json* const value = Find(name);
-    if (value == nullptr || *value == neutral) return {};
-    // 0 and 0.0 are equal here, [] and {} count as nothing.
-    if (value->is_structured() && value->empty()) return {};
-    return Bad(name, fmt::format("is not supported; only {} is", neutral.dump()));
-  }
-
-  ApiResult<void> NothingElse() const {
-    for (const auto& [name, value] : object_.items()) {
-      if (!known_.contains(name)) {
-        return Bad(name.substr(0, 64), "is not a field of this call");
-      }
-    }
-    return {};
-  }
-
-  std::unexpected<ApiError> Bad(const std::string& name, const std::string& what) const {
-    return BadRequest(prefix_ + name, fmt::format("'{}{}' {}", prefix_, name, what));
-  }
-
- private:
-  const Json& object_;
-  const std::string prefix_;
-  std::set<std::string> known_;
-};
 
 ApiResult<Json> ParseObject(std::string_view body) {
   auto json = ParseJson(body, kSource);
@@ -102,13 +25,14 @@ ApiResult<Json> ParseObject(std::string_view body) {
   return *std::move(json);
 }
 
-ApiResult<std::vector<TokenId>> ReadTokens(const Json& array) {
+ApiResult<std::vector<TokenId>> ReadTokens(const Json& array, const std::string& name) {
   std::vector<TokenId> tokens;
   tokens.reserve(array.size());
   for (const Json& each : array) {
     if (!each.is_number_unsigned() ||
         each.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<TokenId>::max())) {
-      return BadRequest("prompt", "'prompt' has something among its tokens that is no token id");
+      return BadRequest(
+          name, fmt::format("'{}' has something among its tokens that is no token id", name));
     }
     tokens.push_back(static_cast<TokenId>(each.get<uint64_t>()));
   }
@@ -116,7 +40,7 @@ ApiResult<std::vector<TokenId>> ReadTokens(const Json& array) {
 }
 
 // A text, tokens, or an array of several texts or of several arrays of tokens.
-ApiResult<std::vector<Prompt>> ReadPrompts(const Json& value) {
+ApiResult<std::vector<Prompt>> ReadPrompts(const Json& value, uint32_t choices_max) {
   if (value.is_string()) return std::vector<Prompt>{value.get<std::string>()};
   const auto bad = [] {
     return BadRequest("prompt",
@@ -125,78 +49,25 @@ ApiResult<std::vector<Prompt>> ReadPrompts(const Json& value) {
   if (!value.is_array() || value.empty()) return bad();
   std::vector<Prompt> prompts;
   if (value.front().is_number()) {
-    QUIRE_ASSIGN(auto tokens, ReadTokens(value));
+    QUIRE_ASSIGN(auto tokens, ReadTokens(value, "prompt"));
     prompts.emplace_back(std::move(tokens));
     return prompts;
   }
-  if (value.size() > kChoicesMax) {
+  if (value.size() > choices_max) {
     return BadRequest("prompt", fmt::format("'prompt' has {} prompts, at most {} are answered",
-                                            value.size(), kChoicesMax));
+                                            value.size(), choices_max));
   }
   for (const Json& each : value) {
     if (each.is_string()) {
       prompts.emplace_back(each.get<std::string>());
     } else if (each.is_array() && !each.empty()) {
-      QUIRE_ASSIGN(auto tokens, ReadTokens(each));
+      QUIRE_ASSIGN(auto tokens, ReadTokens(each, "prompt"));
       prompts.emplace_back(std::move(tokens));
     } else {
       return bad();
     }
   }
   return prompts;
-}
-
-ApiResult<std::string> ReadContent(const Json& value, const std::string& where) {
-  if (value.is_null()) return std::string();
-  if (value.is_string()) return value.get<std::string>();
-  const auto bad = [&](std::string_view what) {
-    return BadRequest(where, fmt::format("'{}' {}", where, what));
-  };
-  if (!value.is_array()) return bad("must be a string or an array of text parts");
-  std::string text;
-  for (const Json& element : value) {
-    if (!element.is_object()) return bad("has a part that is no object");
-    Fields fields(element, where + ".");
-    QUIRE_ASSIGN(const auto type, fields.Text("type"));
-    if (type != "text") return bad("has a part that is not text: this model reads text only");
-    QUIRE_ASSIGN(const auto piece, fields.Text("text"));
-    if (!piece) return bad("has a text part without 'text'");
-    text += *piece;
-  }
-  return text;
-}
-
-ApiResult<OrderedJson> ReadMessages(const Json* value) {
-  if (value == nullptr || !value->is_array() || value->empty()) {
-    return BadRequest("messages", "'messages' must be an array of at least one message");
-  }
-  if (value->size() > kMessagesMax) {
-    return BadRequest("messages", fmt::format("'messages' has {} messages, at most {} are read",
-                                              value->size(), kMessagesMax));
-  }
-  OrderedJson messages = OrderedJson::array();
-  for (const Json& each : *value) {
-    const std::string where = fmt::format("messages[{}]", messages.size());
-    if (!each.is_object()) return BadRequest(where, fmt::format("'{}' must be an object", where));
-    Fields fields(each, where + ".");
-    QUIRE_ASSIGN(const auto role, fields.Text("role"));
-    if (!role || role->empty() || role->size() > 64) {
-      return fields.Bad("role", "must be a string of 1 to 64 bytes");
-    }
-    const Json* const content = fields.Find("content");
-    QUIRE_ASSIGN(auto text,
-                 ReadContent(content == nullptr ? Json() : *content, where + ".content"));
-    OrderedJson message = {{"role", *role}, {"content", std::move(text)}};
-    QUIRE_ASSIGN(const auto name, fields.Text("name"));
-    if (name) message["name"] = *name;
-    QUIRE_TRY(fields.Only("tool_calls", Json::array()));
-    for (const char* const ignored : {"refusal", "annotations", "audio", "function_call"}) {
-      QUIRE_TRY(fields.Only(ignored, nullptr));
-    }
-    QUIRE_TRY(fields.NothingElse());
-    messages.push_back(std::move(message));
-  }
-  return messages;
 }
 
 ApiResult<std::vector<std::string>> ReadStop(Fields& fields) {
@@ -221,18 +92,79 @@ ApiResult<std::vector<std::string>> ReadStop(Fields& fields) {
   return stops;
 }
 
+// -1 is vLLM's and llama.cpp's word for all of them, 0 the one of Hugging Face.
+ApiResult<std::optional<uint32_t>> ReadTopK(Fields& fields) {
+  const Json* const value = fields.Find("top_k");
+  if (value != nullptr && *value == -1) return 0;
+  return fields.Count("top_k", 0, UINT32_MAX);
+}
+
 template <typename Call>
 ApiResult<void> ReadSampling(Fields& fields, Call& call) {
   QUIRE_ASSIGN(const auto temperature, fields.Number("temperature", 0, 100));
   if (temperature) call.temperature = static_cast<float>(*temperature);
   QUIRE_ASSIGN(const auto top_p, fields.Number("top_p", 0, 1));
   if (top_p) call.top_p = static_cast<float>(*top_p);
-  QUIRE_ASSIGN(call.top_k, fields.Count("top_k", 0, UINT32_MAX));
+  QUIRE_ASSIGN(call.top_k, ReadTopK(fields));
   if (const Json* const seed = fields.Find("seed")) {
     if (!seed->is_number_integer()) return fields.Bad("seed", "must be a whole number");
     // A negative seed is as good as any other one.
     call.seed = seed->is_number_unsigned() ? seed->get<uint64_t>()
                                            : static_cast<uint64_t>(seed->get<int64_t>());
+  }
+  return {};
+}
+
+// {"id": bias}.
+ApiResult<std::vector<model::LogitBias>> ReadLogitBias(Fields& fields) {
+  std::vector<model::LogitBias> biases;
+  const Json* const value = fields.Find("logit_bias");
+  if (value == nullptr) return biases;
+  if (!value->is_object() || value->size() > kLogitBiasesMax) {
+    return fields.Bad("logit_bias",
+                      fmt::format("must be an object of at most {} tokens", kLogitBiasesMax));
+  }
+  for (const auto& [name, bias] : value->items()) {
+    TokenId token = 0;
+    const char* const end = name.data() + name.size();
+    const auto [rest, error] = std::from_chars(name.data(), end, token);
+    if (error != std::errc() || rest != end) {
+      return fields.Bad("logit_bias",
+                        fmt::format("has '{}' where a token id is to be", name.substr(0, 32)));
+    }
+    if (!bias.is_number() || !(bias.get<double>() >= -100 && bias.get<double>() <= 100)) {
+      return fields.Bad("logit_bias", fmt::format("must give token {} from -100 to 100", token));
+    }
+    biases.push_back({.token = token, .bias = bias.get<float>()});
+  }
+  return biases;
+}
+
+ApiResult<void> ReadRules(Fields& fields, ApiCall& call) {
+  model::LogitRules& rules = call.rules;
+  const auto number = [&](const char* name, double least, double most,
+                          float& value) -> ApiResult<void> {
+    QUIRE_ASSIGN(const auto said, fields.Number(name, least, most));
+    if (said) value = static_cast<float>(*said);
+    return {};
+  };
+  QUIRE_TRY(number("repetition_penalty", 0.01, 100, rules.repetition_penalty));
+  QUIRE_TRY(number("presence_penalty", -2, 2, rules.presence_penalty));
+  QUIRE_TRY(number("frequency_penalty", -2, 2, rules.frequency_penalty));
+  QUIRE_TRY(number("min_p", 0, 1, rules.min_p));
+  QUIRE_ASSIGN(rules.bias, ReadLogitBias(fields));
+  QUIRE_ASSIGN(const auto least, fields.Count("min_tokens", 0, UINT32_MAX));
+  rules.tokens_min = least.value_or(0);
+  if (call.max_tokens && rules.tokens_min > *call.max_tokens) {
+    return fields.Bad("min_tokens", "must not be more than 'max_tokens'");
+  }
+  QUIRE_ASSIGN(call.ignore_eos, fields.Flag("ignore_eos", false));
+  if (const Json* const ids = fields.Find("stop_token_ids")) {
+    if (!ids->is_array() || ids->size() > kStopsMax) {
+      return fields.Bad("stop_token_ids",
+                        fmt::format("must be an array of at most {} token ids", kStopsMax));
+    }
+    QUIRE_ASSIGN(call.stop_tokens, ReadTokens(*ids, "stop_token_ids"));
   }
   return {};
 }
@@ -261,78 +193,144 @@ ApiResult<void> ReadStream(Fields& fields, ApiCall& call) {
   return inner.NothingElse();
 }
 
-// What OpenAI has and this server has not: refused where it would change the answer.
-ApiResult<void> RefuseTheRest(Fields& fields, Endpoint endpoint) {
-  for (const char* const name : {"user", "metadata", "store", "service_tier", "safety_identifier",
-                                 "prompt_cache_key", "parallel_tool_calls", "verbosity"}) {
-    fields.Ignore(name);
+// What describes the caller, or what it wants kept, is passed over, but has its type.
+ApiResult<void> PassOver(Fields& fields) {
+  for (const char* const name : {"user", "service_tier", "safety_identifier", "prompt_cache_key",
+                                 "verbosity", "request_id"}) {
+    QUIRE_TRY(fields.Text(name));
   }
-  QUIRE_TRY(fields.Only("frequency_penalty", 0));
-  QUIRE_TRY(fields.Only("presence_penalty", 0));
-  QUIRE_TRY(fields.Only("logit_bias", Json::object()));
+  for (const char* const name : {"store", "parallel_tool_calls"}) {
+    QUIRE_TRY(fields.Flag(name, false));
+  }
+  if (const Json* const metadata = fields.Find("metadata"); metadata && !metadata->is_object()) {
+    return fields.Bad("metadata", "must be an object");
+  }
+  return {};
+}
+
+// What OpenAI, vLLM and llama.cpp have and this server has not: the value that changes nothing is
+// taken, since clients send it unasked; any other is refused.
+ApiResult<void> RefuseTheRest(Fields& fields, Endpoint endpoint) {
+  const std::pair<const char*, Json> both[] = {
+      {"use_beam_search", false},
+      {"length_penalty", 1},
+      {"early_stopping", false},
+      {"skip_special_tokens", true},
+      {"spaces_between_special_tokens", true},
+      {"include_stop_str_in_output", false},
+      {"truncate_prompt_tokens", nullptr},
+      {"prompt_logprobs", nullptr},
+      {"return_tokens_as_token_ids", false},
+      {"priority", 0},
+      {"cache_prompt", true},
+      {"typical_p", 1},
+      {"mirostat", 0},
+      {"dynatemp_range", 0},
+      {"xtc_probability", 0},
+      {"dry_multiplier", 0},
+      {"n_probs", 0},
+      {"grammar", ""},
+  };
+  for (const auto& [name, neutral] : both) QUIRE_TRY(fields.Only(name, neutral));
+  QUIRE_TRY(fields.Only("response_format", Json{{"type", "text"}}));
   if (endpoint == Endpoint::kCompletions) {
     QUIRE_TRY(fields.Only("best_of", 1));
     QUIRE_TRY(fields.Only("suffix", ""));
-    QUIRE_TRY(fields.Only("echo", false));
+    QUIRE_TRY(fields.Only("add_special_tokens", true));
   } else {
+    QUIRE_TRY(fields.Only("echo", false));
+    QUIRE_TRY(fields.Only("add_special_tokens", false));
+    QUIRE_TRY(fields.Only("add_generation_prompt", true));
+    QUIRE_TRY(fields.Only("continue_final_message", false));
     QUIRE_TRY(fields.Only("tools", Json::array()));
     QUIRE_TRY(fields.Only("tool_choice", "none"));
     QUIRE_TRY(fields.Only("functions", Json::array()));
     QUIRE_TRY(fields.Only("function_call", "none"));
-    QUIRE_TRY(fields.Only("response_format", Json{{"type", "text"}}));
     QUIRE_TRY(fields.Only("modalities", Json{"text"}));
     QUIRE_TRY(fields.Only("reasoning_effort", "none"));
   }
   return fields.NothingElse();
 }
 
-}  // namespace
-
-ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body) {
-  QUIRE_ASSIGN(const Json json, ParseObject(body));
-  Fields fields(json);
-  ApiCall call{.endpoint = endpoint};
-  QUIRE_ASSIGN(auto model, fields.Text("model"));
-  call.model = std::move(model).value_or("");
-  uint64_t tokens_least = 1;
-  if (endpoint == Endpoint::kCompletions) {
-    QUIRE_ASSIGN(auto session, fields.Text("session"));
-    call.session = std::move(session).value_or("");
-    if (!call.session.empty()) tokens_least = 0;  // reads only
-    const Json* const prompt = fields.Find("prompt");
-    if (prompt != nullptr) {
-      QUIRE_ASSIGN(call.prompts, ReadPrompts(*prompt));
-    } else if (!call.session.empty()) {
-      call.prompts.emplace_back(std::vector<TokenId>{});
-    } else {
-      return fields.Bad("prompt", "is missing");
+ApiResult<OrderedJson> ReadTemplateVariables(Fields& fields) {
+  const Json* const value = fields.Find("chat_template_kwargs");
+  if (value == nullptr) return OrderedJson::object();
+  if (!value->is_object()) return fields.Bad("chat_template_kwargs", "must be an object");
+  for (const char* const ours : {"messages", "tools", "documents", "add_generation_prompt"}) {
+    if (value->contains(ours)) {
+      return fields.Bad("chat_template_kwargs", fmt::format("must not have '{}'", ours));
     }
-  } else {
+  }
+  return OrderedJson(*value);
+}
+
+// What is to be read: a prompt, or messages.
+ApiResult<void> ReadText(Fields& fields, uint32_t choices_max, ApiCall& call) {
+  if (call.endpoint == Endpoint::kChat) {
     QUIRE_ASSIGN(call.messages, ReadMessages(fields.Find("messages")));
+    QUIRE_ASSIGN(call.template_variables, ReadTemplateVariables(fields));
+    return {};
   }
-  QUIRE_ASSIGN(const auto choices, fields.Count("n", 1, kChoicesMax));
+  QUIRE_ASSIGN(auto session, fields.Text("session"));
+  call.session = std::move(session).value_or("");
+  QUIRE_ASSIGN(call.echo, fields.Flag("echo", false));
+  const Json* const prompt = fields.Find("prompt");
+  if (prompt != nullptr) {
+    QUIRE_ASSIGN(call.prompts, ReadPrompts(*prompt, choices_max));
+  } else if (!call.session.empty()) {
+    call.prompts.emplace_back(std::vector<TokenId>{});
+  } else {
+    return fields.Bad("prompt", "is missing");
+  }
+  return {};
+}
+
+ApiResult<void> ReadCounts(Fields& fields, uint32_t choices_max, ApiCall& call) {
+  QUIRE_ASSIGN(const auto choices, fields.Count("n", 1, choices_max));
   call.choices = choices.value_or(1);
-  if (call.choices * std::max<size_t>(call.prompts.size(), 1) > kChoicesMax) {
-    return fields.Bad("n", fmt::format("asks for more than {} answers in all", kChoicesMax));
+  if (call.choices * std::max<size_t>(call.prompts.size(), 1) > choices_max) {
+    return fields.Bad("n", fmt::format("asks for more than {} answers in all", choices_max));
   }
-  QUIRE_ASSIGN(call.max_tokens, fields.Count("max_tokens", tokens_least, UINT32_MAX));
-  if (endpoint == Endpoint::kChat) {
+  const bool may_only_read = !call.session.empty() || call.echo;
+  QUIRE_ASSIGN(call.max_tokens, fields.Count("max_tokens", may_only_read ? 0 : 1, UINT32_MAX));
+  if (call.endpoint == Endpoint::kChat) {
     QUIRE_ASSIGN(const auto tokens, fields.Count("max_completion_tokens", 1, UINT32_MAX));
     if (tokens) call.max_tokens = tokens;
   }
-  QUIRE_TRY(ReadSampling(fields, call));
-  QUIRE_ASSIGN(call.stop, ReadStop(fields));
-  QUIRE_TRY(ReadLogprobs(fields, call));
-  QUIRE_TRY(ReadStream(fields, call));
-  QUIRE_ASSIGN(call.reuse, fields.Flag("reuse", true));
-  QUIRE_TRY(RefuseTheRest(fields, endpoint));
-  if (call.session.empty()) return call;
+  return {};
+}
+
+ApiResult<void> CheckSession(const Fields& fields, const ApiCall& call) {
+  if (call.session.empty()) return {};
   if (call.prompts.size() != 1 || call.choices != 1) {
     return fields.Bad("session", "takes one prompt and gives one answer");
   }
   if (call.temperature || call.top_p || call.top_k || call.seed) {
     return fields.Bad("session", "has its own sampling: give it where the session is made");
   }
+  if (call.echo) return fields.Bad("echo", "is not supported in a session");
+  return {};
+}
+
+}  // namespace
+
+ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t choices_max) {
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  ApiCall call{.endpoint = endpoint};
+  QUIRE_ASSIGN(auto model, fields.Text("model"));
+  call.model = std::move(model).value_or("");
+  QUIRE_TRY(ReadText(fields, choices_max, call));
+  QUIRE_TRY(ReadCounts(fields, choices_max, call));
+  QUIRE_TRY(ReadSampling(fields, call));
+  QUIRE_TRY(ReadRules(fields, call));
+  QUIRE_ASSIGN(call.stop, ReadStop(fields));
+  QUIRE_TRY(ReadLogprobs(fields, call));
+  QUIRE_TRY(ReadStream(fields, call));
+  QUIRE_ASSIGN(call.reuse, fields.Flag("reuse", true));
+  QUIRE_TRY(PassOver(fields));
+  QUIRE_TRY(RefuseTheRest(fields, endpoint));
+  QUIRE_TRY(CheckSession(fields, call));
   return call;
 }
 

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "model/logit_rules.h"
 #include "quire/identity.h"
 #include "serve/http/api_error.h"
 
@@ -22,36 +23,42 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 /// One call as its body says. What is absent was not said.
 struct ApiCall {
   Endpoint endpoint = Endpoint::kCompletions;
-  std::string model{};                          // empty: not named
-  std::vector<Prompt> prompts{};                // of kCompletions; at least one
-  OrderedJson messages = OrderedJson::array();  // of kChat: role, content and name, not empty
-  std::string session{};                        // of kCompletions: goes on with it
-  uint32_t choices = 1;                         // answers to each prompt
+  std::string model{};                                     // empty: not named
+  std::vector<Prompt> prompts{};                           // of kCompletions; at least one
+  OrderedJson messages = OrderedJson::array();             // of kChat, not empty: see ReadMessages
+  OrderedJson template_variables = OrderedJson::object();  // of kChat, for its template
+  std::string session{};                                   // of kCompletions: goes on with it
+  uint32_t choices = 1;                                    // answers to each prompt
   std::optional<uint32_t> max_tokens{};
   std::optional<float> temperature{};
   std::optional<float> top_p{};
   std::optional<uint32_t> top_k{};
   std::optional<uint64_t> seed{};
+  model::LogitRules rules{};
   std::vector<std::string> stop{};
+  std::vector<TokenId> stop_tokens{};  // besides the model's
+  bool ignore_eos = false;             // the model's stop tokens end nothing
   std::optional<uint32_t> logprobs{};  // how many likeliest tokens besides the chosen one
   bool stream = false;
   bool include_usage = false;  // as the last piece of a stream
   bool reuse = true;           // false: computes all of the prompt
+  bool echo = false;           // of kCompletions: the answer begins with the prompt
 };
 
+inline constexpr uint32_t kChoicesDefault = 128;  // prompts times choices
 // More is refused, whatever the server allows.
-inline constexpr uint32_t kChoicesMax = 16;  // prompts times choices
 inline constexpr uint32_t kStopsMax = 16;
 inline constexpr uint32_t kStopBytesMax = 1024;
 inline constexpr uint32_t kLogprobsMax = 20;
-inline constexpr uint32_t kMessagesMax = 4096;
+inline constexpr uint32_t kLogitBiasesMax = 1024;
 
-/// Reads a body. Fields that would change the answer and that this server cannot honour are
+/// Reads a body that may ask for `choices_max` answers. Fields that would change the answer and that this server cannot honour are
 /// refused, fields that nobody knows too; those that only describe the caller are passed over.
 ///
 /// Errors:  400 names the field
 /// Threads: any
-ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body);
+ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body,
+                             uint32_t choices_max = kChoicesDefault);
 
 /// What a new session is made with.
 struct SessionCall {

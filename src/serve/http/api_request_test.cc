@@ -1,5 +1,6 @@
 #include "serve/http/api_request.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -80,8 +81,8 @@ TEST(ParseCall, ListsAndNumbersMayBeSoLarge) {
   const auto with = [&](const std::string& more) {
     return complaint(Endpoint::kCompletions, R"("prompt": "a", )" + more);
   };
-  EXPECT_EQ(with(R"("n": 16)"), "");
-  EXPECT_EQ(with(R"("n": 17)"), "n");
+  EXPECT_EQ(with(R"("n": 128)"), "");
+  EXPECT_EQ(with(R"("n": 129)"), "n");
   EXPECT_EQ(with(R"("stop": )" + Times(16, "\"a\"")), "");
   EXPECT_EQ(with(R"("stop": )" + Times(17, "\"a\"")), "stop");
   EXPECT_EQ(with(R"("stop": ")" + std::string(1024, 'a') + "\""), "");
@@ -101,19 +102,119 @@ TEST(ParseCall, ListsAndNumbersMayBeSoLarge) {
   EXPECT_EQ(with(R"("top_p": 1.01)"), "top_p");
   EXPECT_EQ(with(R"("top_p": -0.01)"), "top_p");
   EXPECT_EQ(with(R"("top_k": 4294967296)"), "top_k");
+  EXPECT_EQ(with(R"("top_k": -2)"), "top_k");
+  for (const char* const name : {"presence_penalty", "frequency_penalty"}) {
+    EXPECT_EQ(with(fmt::format(R"("{}": 2)", name)), "");
+    EXPECT_EQ(with(fmt::format(R"("{}": 2.1)", name)), name);
+    EXPECT_EQ(with(fmt::format(R"("{}": -2)", name)), "");
+    EXPECT_EQ(with(fmt::format(R"("{}": -2.1)", name)), name);
+  }
+  EXPECT_EQ(with(R"("repetition_penalty": 0.01)"), "");
+  EXPECT_EQ(with(R"("repetition_penalty": 0)"), "repetition_penalty");
+  EXPECT_EQ(with(R"("repetition_penalty": 100.5)"), "repetition_penalty");
+  EXPECT_EQ(with(R"("min_p": 1)"), "");
+  EXPECT_EQ(with(R"("min_p": 1.1)"), "min_p");
+  EXPECT_EQ(with(R"("logit_bias": {"1": 100, "2": -100})"), "");
+  EXPECT_EQ(with(R"("logit_bias": {"1": 100.1})"), "logit_bias");
+  EXPECT_EQ(with(R"("logit_bias": {"one": 1})"), "logit_bias");
+  EXPECT_EQ(with(R"("logit_bias": {"1": "1"})"), "logit_bias");
+  EXPECT_EQ(with(R"("logit_bias": [1])"), "logit_bias");
+  EXPECT_EQ(with(R"("max_tokens": 5, "min_tokens": 5)"), "");
+  EXPECT_EQ(with(R"("max_tokens": 5, "min_tokens": 6)"), "min_tokens");
+  EXPECT_EQ(with(R"("stop_token_ids": )" + Times(16, "7")), "");
+  EXPECT_EQ(with(R"("stop_token_ids": )" + Times(17, "7")), "stop_token_ids");
+  EXPECT_EQ(with(R"("stop_token_ids": [-1])"), "stop_token_ids");
+  EXPECT_EQ(with(R"("echo": true, "max_tokens": 0)"), "");
   const auto prompts = [&](size_t count, const std::string& more) {
     return complaint(Endpoint::kCompletions, more + R"("prompt": )" + Times(count, "\"a\""));
   };
-  EXPECT_EQ(prompts(16, ""), "");
-  EXPECT_EQ(prompts(17, ""), "prompt");
-  EXPECT_EQ(prompts(4, R"("n": 4, )"), "");
-  EXPECT_EQ(prompts(5, R"("n": 4, )"), "n");
+  EXPECT_EQ(prompts(128, ""), "");
+  EXPECT_EQ(prompts(129, ""), "prompt");
+  EXPECT_EQ(prompts(32, R"("n": 4, )"), "");
+  EXPECT_EQ(prompts(33, R"("n": 4, )"), "n");
+  const std::string three = R"({"prompt": ["a", "a", "a"]})";
+  EXPECT_TRUE(ParseCall(Endpoint::kCompletions, three, 3).has_value());
+  EXPECT_EQ(ParseCall(Endpoint::kCompletions, three, 2).error().param, "prompt");
   const auto messages = [&](size_t count) {
     const std::string message = R"({"role": "user", "content": "a"})";
     return complaint(Endpoint::kChat, R"("messages": )" + Times(count, message));
   };
   EXPECT_EQ(messages(4096), "");
   EXPECT_EQ(messages(4097), "messages");
+}
+
+TEST(ParseCall, ReadsWhatChangesTheLogits) {
+  const ApiCall call = ParseCall(Endpoint::kCompletions, R"({"prompt": "a", "max_tokens": 9,
+    "repetition_penalty": 1.5, "presence_penalty": -1, "frequency_penalty": 0.5, "min_p": 0.25,
+    "min_tokens": 3, "logit_bias": {"7": -100, "5": 1.5}, "ignore_eos": true,
+    "stop_token_ids": [4, 2], "echo": true, "top_k": -1})")
+                           .value();
+  EXPECT_EQ(call.rules.repetition_penalty, 1.5f);
+  EXPECT_EQ(call.rules.presence_penalty, -1.0f);
+  EXPECT_EQ(call.rules.frequency_penalty, 0.5f);
+  EXPECT_EQ(call.rules.min_p, 0.25f);
+  EXPECT_EQ(call.rules.tokens_min, 3u);
+  ASSERT_EQ(call.rules.bias.size(), 2u);
+  EXPECT_EQ(call.rules.bias[0].token, 5);
+  EXPECT_EQ(call.rules.bias[0].bias, 1.5f);
+  EXPECT_TRUE(call.ignore_eos);
+  EXPECT_EQ(call.stop_tokens, (std::vector<TokenId>{4, 2}));
+  EXPECT_TRUE(call.echo);
+  EXPECT_EQ(call.top_k, 0u);
+}
+
+// What clients of OpenAI, vLLM and llama.cpp send unasked.
+TEST(ParseCall, ValuesThatChangeNothingAreTaken) {
+  const std::string neutral =
+      R"("repetition_penalty": 1.0, "top_k": -1, "min_p": 0, "logit_bias": null,
+    "ignore_eos": false, "stop_token_ids": [], "response_format": {"type": "text"}, "n": 1,
+    "use_beam_search": false, "length_penalty": 1.0, "skip_special_tokens": true, "n_probs": 0,
+    "presence_penalty": 0.0, "user": "me", "store": false, "metadata": {}, "cache_prompt": true})";
+  for (const std::string& text :
+       {std::string(R"("prompt": "a")"),
+        std::string(
+            R"("messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {})")}) {
+    const Endpoint endpoint = text[1] == 'p' ? Endpoint::kCompletions : Endpoint::kChat;
+    const auto call = ParseCall(endpoint, "{" + text + ", " + neutral);
+    ASSERT_TRUE(call.has_value()) << call.error().message;
+    EXPECT_TRUE(call->rules.change_nothing());
+  }
+}
+
+// The bodies of `vllm bench serve` as it sends them by default.
+TEST(ParseCall, TakesWhatVllmsBenchmarkSends) {
+  EXPECT_TRUE(
+      ParseCall(Endpoint::kCompletions,
+                R"({"model": "m", "prompt": "a", "repetition_penalty": 1.0, "max_tokens": 128,
+                            "logprobs": null, "stream": true, "stream_options": {"include_usage": true},
+                            "ignore_eos": true, "temperature": 0.0})")
+          .has_value());
+  EXPECT_TRUE(ParseCall(Endpoint::kChat,
+                        R"({"model": "m", "messages": [{"role": "user", "content":
+                            [{"type": "text", "text": "a"}]}], "max_completion_tokens": 128, "stream": true,
+                            "stream_options": {"include_usage": true}, "ignore_eos": true})")
+                  .has_value());
+}
+
+TEST(ParseCall, MessagesMayCallToolsAndReason) {
+  const auto parsed = ParseCall(Endpoint::kChat, R"({"messages": [
+      {"role": "user", "content": "Weather?"},
+      {"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls": [
+        {"id": "c1", "type": "function",
+         "function": {"name": "get", "arguments": "{\"town\": \"Rome\", \"day\": 1}"}},
+        {"id": "c2", "type": "function", "function": {"name": "ask", "arguments": "not JSON"}}]},
+      {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+      {"role": "assistant", "content": "Sunny.", "tool_calls": []}]})");
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
+  const ApiCall& call = *parsed;
+  const OrderedJson& asked = call.messages[1];
+  EXPECT_EQ(asked["reasoning_content"], "Hm.");
+  // An object in the order of the client's text.
+  EXPECT_EQ(Dump(asked["tool_calls"][0]), R"({"id":"c1","type":"function","function":)"
+                                          R"({"name":"get","arguments":{"town":"Rome","day":1}}})");
+  EXPECT_EQ(asked["tool_calls"][1]["function"]["arguments"], "not JSON");
+  EXPECT_EQ(call.messages[2]["tool_call_id"], "c1");
+  EXPECT_FALSE(call.messages[3].contains("tool_calls"));
 }
 
 struct BadBody {
@@ -152,17 +253,33 @@ INSTANTIATE_TEST_SUITE_P(
         BadBody{kC, R"({"prompt": "a", "temperature": "hot"})", "temperature"},
         BadBody{kC, R"({"prompt": "a", "top_p": 1.1})", "top_p"},
         BadBody{kC, R"({"prompt": "a", "seed": 1.5})", "seed"},
-        BadBody{kC, R"({"prompt": "a", "n": 17})", "n"},
-        BadBody{kC, R"({"prompt": ["a", "b", "c"], "n": 6})", "n"},
+        BadBody{kC, R"({"prompt": "a", "n": 129})", "n"},
+        BadBody{kC, R"({"prompt": ["a", "b", "c"], "n": 43})", "n"},
+        BadBody{kC, R"({"prompt": "a", "user": 7})", "user"},
+        BadBody{kC, R"({"prompt": "a", "store": "yes"})", "store"},
+        BadBody{kC, R"({"prompt": "a", "metadata": "m"})", "metadata"},
+        BadBody{kC, R"({"prompt": "a", "response_format": {"type": "json_object"}})",
+                "response_format"},
+        BadBody{kC, R"({"session": "s", "echo": true})", "echo"},
+        BadBody{kC, R"({"prompt": "a", "use_beam_search": true})", "use_beam_search"},
+        BadBody{kM, R"({"messages": [{"role": 1, "content": "a"}]})", "messages[0].role"},
+        BadBody{kM, R"({"messages": [{"role": "tool", "content": "a", "tool_call_id": 1}]})",
+                "messages[0].tool_call_id"},
+        BadBody{kM, R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]})",
+                "messages[0].tool_calls[0].function"},
+        BadBody{kM, R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]})",
+                "messages[0].tool_calls[0].function.name"},
+        BadBody{kM,
+                R"({"messages": [{"role": "user", "content": "a"}],
+                    "chat_template_kwargs": {"messages": []}})",
+                "chat_template_kwargs"},
+        BadBody{kM, R"({"messages": [{"role": "user", "content": "a"}], "echo": true})", "echo"},
         BadBody{kC, R"({"prompt": "a", "stop": ""})", "stop"},
         BadBody{kC, R"({"prompt": "a", "stop": [1]})", "stop"},
         BadBody{kC, R"({"prompt": "a", "logprobs": 21})", "logprobs"},
         BadBody{kC, R"({"prompt": "a", "stream": "yes"})", "stream"},
         BadBody{kC, R"({"prompt": "a", "stream_options": {}})", "stream_options"},
-        BadBody{kC, R"({"prompt": "a", "echo": true})", "echo"},
         BadBody{kC, R"({"prompt": "a", "best_of": 2})", "best_of"},
-        BadBody{kC, R"({"prompt": "a", "logit_bias": {"1": 2}})", "logit_bias"},
-        BadBody{kC, R"({"prompt": "a", "frequency_penalty": 0.5})", "frequency_penalty"},
         BadBody{kC, R"({"prompt": "a", "no_such_field": 1})", "no_such_field"},
         BadBody{kM, R"({"messages": []})", "messages"},
         BadBody{kM, R"({"messages": ["a"]})", "messages[0]"},
@@ -209,7 +326,7 @@ RC_GTEST_PROP(ParseCallProp, HurtBodiesAreAnsweredOrRefused, ()) {
       continue;
     }
     RC_ASSERT(call->choices >= 1u);
-    RC_ASSERT(call->choices * std::max<size_t>(call->prompts.size(), 1) <= kChoicesMax);
+    RC_ASSERT(call->choices * std::max<size_t>(call->prompts.size(), 1) <= kChoicesDefault);
     RC_ASSERT(call->stop.size() <= kStopsMax);
     const float temperature = call->temperature.value_or(0.0f);
     RC_ASSERT((temperature >= 0 && temperature <= 100));

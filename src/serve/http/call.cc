@@ -33,13 +33,14 @@ Call::~Call() {
 }
 
 ApiResult<void> Call::Submit(Request request, bool counts_prompt) {
-  const uint64_t tokens = request.prompt.size();
+  const std::vector<TokenId> prompt = request.prompt;
   const auto id = context_.engine.Submit(std::move(request));
   if (!id) return std::unexpected(FromError(id.error()));
-  asked_.push_back(
-      {.id = *id, .answer = Answer(call_, context_.tokenizer), .counts_prompt = counts_prompt});
+  Asked& asked = asked_.emplace_back(Asked{
+      .id = *id, .answer = Answer(call_, context_.tokenizer), .counts_prompt = counts_prompt});
+  if (call_.echo) asked.answer.Echo(prompt);
   role_said_.push_back(false);
-  progress_->prompt_tokens += tokens;
+  progress_->prompt_tokens += prompt.size();
   return {};
 }
 
@@ -69,6 +70,8 @@ void Call::Take(Asked& asked, Event event) {
     ++progress_->generated;
     asked.answer.Take(*token);
     if (asked.answer.stopped()) CancelOne(asked);
+  } else if (const auto* const prompt = std::get_if<PromptTokens>(&event)) {
+    asked.answer.Take(*prompt);
   } else if (auto* const response = std::get_if<Response>(&event)) {
     asked.answer.Take(std::move(*response));
     const Response& end = asked.answer.response();

@@ -29,10 +29,10 @@ namespace quire::serve::http {
 struct ServiceOptions {
   std::string model_name{};
   std::string version{};
-  std::vector<TokenId> stop_tokens{};    // any of them ends an answer
-  uint64_t tokens_max = 0;               // prompt and answer together
-  uint32_t answer_tokens_default = 512;  // of a chat that does not say; a completion's is 16
-  uint32_t answer_tokens_max = 0;        // of one answer; 0: tokens_max
+  std::vector<TokenId> stop_tokens{};      // any of them ends an answer
+  uint64_t tokens_max = 0;                 // prompt and answer together
+  uint32_t answer_tokens_max = 0;          // of one answer; 0: tokens_max
+  uint32_t choices_max = kChoicesDefault;  // prompts of a call times answers to each
   uint64_t call_timeout_us = 600'000'000;
   uint64_t calls_per_tenant_max = 256;
   SessionLimits sessions{};
@@ -131,8 +131,10 @@ class Service {
   ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(const ApiCall& call,
                                                          bool add_special) const;
   ApiResult<std::vector<TokenId>> Encode(std::string_view text, bool add_special) const;
-  ApiResult<std::vector<TokenId>> ChatPrompt(const OrderedJson& messages) const;
-  ApiResult<uint32_t> AnswerTokens(const ApiCall& call, uint64_t prompt_tokens) const;
+  ApiResult<std::vector<TokenId>> ChatPrompt(const ApiCall& call) const;
+  ApiResult<uint32_t> AnswerTokens(const ApiCall& call, const Caller& caller,
+                                   uint64_t prompt_tokens) const;
+  uint64_t TokensThatFit(const Caller& caller) const;
   model::SamplingOptions SamplingOf(const std::optional<float>& temperature,
                                     const std::optional<float>& top_p,
                                     const std::optional<uint32_t>& top_k,

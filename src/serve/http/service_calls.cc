@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "serve/http/service.h"
+#include "serve/starter.h"
 
 namespace quire::serve::http {
 
@@ -24,7 +25,7 @@ uint64_t RandomSeed() {
 ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint,
                                    Handled& handled) {
   if (draining_) return std::unexpected(ShuttingDown());
-  QUIRE_ASSIGN(ApiCall call, ParseCall(endpoint, request.body));
+  QUIRE_ASSIGN(ApiCall call, ParseCall(endpoint, request.body, options_.choices_max));
   if (!call.model.empty() && call.model != options_.model_name) {
     return std::unexpected(
         ApiError{.status = 404,
@@ -57,22 +58,28 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
   QUIRE_ASSIGN(const auto prompts, PromptsOf(call, add_special));
   const uint64_t now_us = context_.clock.NowMicros();
   std::vector<Request> requests;
+  std::vector<TokenId> stop_tokens = call.stop_tokens;
+  if (!call.ignore_eos) {
+    stop_tokens.insert(stop_tokens.end(), options_.stop_tokens.begin(), options_.stop_tokens.end());
+  }
   model::SamplingOptions sampling = SamplingOf(call.temperature, call.top_p, call.top_k, call.seed);
   for (const std::vector<TokenId>& prompt : prompts) {
     if (prompt.empty() && session.is_none()) {
       return BadRequest(call.endpoint == Endpoint::kChat ? "messages" : "prompt",
                         "the prompt has no tokens");
     }
-    QUIRE_ASSIGN(const uint32_t tokens, AnswerTokens(call, prompt.size()));
+    QUIRE_ASSIGN(const uint32_t tokens, AnswerTokens(call, caller, prompt.size()));
     for (uint32_t i = 0; i < call.choices; ++i) {
       requests.push_back({.prompt = prompt,
                           .max_tokens = tokens,
-                          .stop_tokens = options_.stop_tokens,
+                          .stop_tokens = stop_tokens,
                           .sampling = sampling,
+                          .rules = call.rules,
                           .reuse = call.reuse,
                           .tenant = caller.tenant,
                           .deadline_us = now_us + options_.call_timeout_us,
-                          .logprobs = call.logprobs});
+                          .logprobs = call.logprobs,
+                          .prompt_logprobs = call.echo && call.logprobs});
       if (!session.is_none()) requests.back().session = session;
       ++sampling.seed;  // another answer is another draw
     }
@@ -104,7 +111,7 @@ ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(const ApiCall& c
                                                                 bool add_special) const {
   std::vector<std::vector<TokenId>> prompts;
   if (call.endpoint == Endpoint::kChat) {
-    QUIRE_ASSIGN(auto prompt, ChatPrompt(call.messages));
+    QUIRE_ASSIGN(auto prompt, ChatPrompt(call));
     prompts.push_back(std::move(prompt));
     return prompts;
   }
@@ -126,22 +133,43 @@ ApiResult<std::vector<TokenId>> Service::Encode(std::string_view text, bool add_
   return *std::move(tokens);
 }
 
-ApiResult<std::vector<TokenId>> Service::ChatPrompt(const OrderedJson& messages) const {
+ApiResult<std::vector<TokenId>> Service::ChatPrompt(const ApiCall& call) const {
   if (context_.chat) {
-    const auto text =
-        context_.chat->Render({.messages = messages, .strftime_now = context_.strftime_now});
+    const auto text = context_.chat->Render({.messages = call.messages,
+                                             .variables = call.template_variables,
+                                             .strftime_now = context_.strftime_now});
     if (!text) return BadRequest("messages", text.error().message);
     return Encode(*text, /*add_special=*/false);
   }
+  if (!call.template_variables.empty()) {
+    return BadRequest("chat_template_kwargs", "the model has no chat template to give them to");
+  }
   std::string text;
-  for (const OrderedJson& message : messages) {
+  for (const OrderedJson& message : call.messages) {
     text += fmt::format("{}: {}\n", message["role"].get<std::string>(),
                         message["content"].get<std::string>());
   }
   return Encode(text + "assistant:", /*add_special=*/true);
 }
 
-ApiResult<uint32_t> Service::AnswerTokens(const ApiCall& call, uint64_t prompt_tokens) const {
+// A text that the cache holds whole, within the caller's quota, with what belongs to a sequence.
+uint64_t Service::TokensThatFit(const Caller& caller) const {
+  constexpr uint64_t kBlocksBesides = 4;
+  const CacheOptions& options = context_.cache.options();
+  uint64_t tokens = TokensThatMayFit(context_.cache);
+  if (tokens == UINT64_MAX) return tokens;
+  const auto tenant = context_.cache.tenant_stats(caller.tenant);
+  if (tenant && tenant->quota_bytes != 0) {
+    const double share =
+        static_cast<double>(tenant->quota_bytes) / static_cast<double>(options.hot_bytes);
+    tokens = static_cast<uint64_t>(static_cast<double>(tokens) * std::min(share, 1.0));
+  }
+  const uint64_t besides = kBlocksBesides * options.profile.block_tokens;
+  return tokens - std::min(tokens, besides);
+}
+
+ApiResult<uint32_t> Service::AnswerTokens(const ApiCall& call, const Caller& caller,
+                                          uint64_t prompt_tokens) const {
   const uint64_t most =
       options_.answer_tokens_max != 0 ? options_.answer_tokens_max : options_.tokens_max;
   if (call.max_tokens && *call.max_tokens > most) {
@@ -160,8 +188,12 @@ ApiResult<uint32_t> Service::AnswerTokens(const ApiCall& call, uint64_t prompt_t
                                asked, prompt_tokens, asked - prompt_tokens, options_.tokens_max)});
   }
   if (call.max_tokens) return *call.max_tokens;
-  const uint64_t fallback =
-      call.endpoint == Endpoint::kChat ? options_.answer_tokens_default : kCompletionTokensDefault;
+  // A chat that does not say goes on to the end of the context, or of what the cache can hold.
+  uint64_t fallback = kCompletionTokensDefault;
+  if (call.endpoint == Endpoint::kChat) {
+    const uint64_t fits = TokensThatFit(caller);
+    fallback = std::max<uint64_t>(fits - std::min(fits, prompt_tokens), 1);
+  }
   return static_cast<uint32_t>(std::min({fallback, most, options_.tokens_max - prompt_tokens}));
 }
 

@@ -1,6 +1,7 @@
 // The service on the bundled model, without sockets.
 #include "serve/http/service.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -231,7 +232,7 @@ TEST_F(ServiceTest, WhatCannotBeAnsweredHasItsStatus) {
 // Prompt and answer together, at the limit and behind it.
 TEST_F(ServiceTest, AnAnswerHasWhatIsAskedForOrWhatIsLeft) {
   tokens_max_ = 80;
-  Make("", {.answer_tokens_default = 7, .answer_tokens_max = 20});
+  Make("", {.answer_tokens_max = 20});
   const auto ask = [&](const std::string& prompt, const std::string& more, uint32_t status) {
     return AskJson(Post("/v1/completions", R"({"prompt": ")" + prompt + "\"" + more + "}"), status);
   };
@@ -252,7 +253,132 @@ TEST_F(ServiceTest, AnAnswerHasWhatIsAskedForOrWhatIsLeft) {
   EXPECT_EQ(refusal("a", R"(, "max_tokens": 21)"), "max_tokens");
   const OrderedJson chat =
       AskJson(Post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}]})"));
-  EXPECT_EQ(chat["usage"]["completion_tokens"], 7);
+  EXPECT_EQ(chat["usage"]["completion_tokens"], 20);
+}
+
+const std::string kChatWithoutLength =
+    R"({"ignore_eos": true, "messages": [{"role": "user", "content": "a"}]})";
+
+TEST_F(ServiceTest, AChatThatDoesNotSayGoesOnToTheEndOfTheContext) {
+  tokens_max_ = 80;
+  Make();
+  const OrderedJson json = AskJson(Post("/v1/chat/completions", kChatWithoutLength));
+  EXPECT_EQ(json["usage"]["total_tokens"], 80);
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(ServiceTest, AChatThatDoesNotSayGoesOnAsFarAsTheCacheHoldsIt) {
+  hot_bytes_ = 1 << 20;
+  Make();
+  const OrderedJson json = AskJson(Post("/v1/chat/completions", kChatWithoutLength));
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "length");
+  EXPECT_GT(json["usage"]["total_tokens"], 80);
+  EXPECT_LT(json["usage"]["total_tokens"], 4096);
+}
+
+TEST_F(ServiceTest, RulesChangeTheAnswer) {
+  Make();
+  const auto answer = [&](const std::string& more) {
+    return AskJson(Post("/v1/completions",
+                        R"({"max_tokens": 24, "prompt": )" + kPrompt + more + "}"))["choices"][0];
+  };
+  const std::string plain = answer("")["text"];
+  EXPECT_EQ(answer(R"(, "repetition_penalty": 1.0, "presence_penalty": 0, "min_p": 0.5)")["text"],
+            plain);
+  for (const char* const more : {R"(, "repetition_penalty": 3)", R"(, "presence_penalty": 2)",
+                                 R"(, "frequency_penalty": 2)"}) {
+    EXPECT_NE(answer(more)["text"], plain) << more;
+  }
+  // A token is a byte: 101 is "e".
+  ASSERT_NE(plain.find('e'), std::string::npos);
+  EXPECT_EQ(answer(R"(, "logit_bias": {"101": -100})")["text"].get<std::string>().find('e'),
+            std::string::npos);
+  EXPECT_EQ(answer(R"(, "logit_bias": {"101": 100})")["text"], std::string(24, 'e'));
+  const OrderedJson stopped = answer(R"(, "stop_token_ids": [101])");
+  EXPECT_EQ(stopped["text"], plain.substr(0, plain.find('e')));
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+  const OrderedJson later = answer(R"(, "stop_token_ids": [101], "min_tokens": 20)");
+  EXPECT_GE(later["text"].get<std::string>().size(), 19u);
+  EXPECT_EQ(AskJson(Post("/v1/completions", R"({"prompt": "a", "logit_bias": {"99999": 1}})"),
+                    400)["error"]["message"]
+                .get<std::string>()
+                .find("logit_bias"),
+            0u);
+}
+
+TEST_F(ServiceTest, StopStringsCountFromTheLeastLengthOn) {
+  Make();
+  const auto text = [&](const std::string& more) -> std::string {
+    return AskJson(Post("/v1/completions", R"({"max_tokens": 24, "prompt": )" + kPrompt + more +
+                                               "}"))["choices"][0]["text"];
+  };
+  const std::string plain = text("");
+  const std::string stop = plain.substr(4, 1);
+  const size_t later = plain.find(stop, 12);
+  EXPECT_EQ(text(R"(, "min_tokens": 12, "stop": )" + Dump(OrderedJson(stop))),
+            plain.substr(0, later));
+}
+
+TEST_F(ServiceTest, EchoBeginsWithThePromptAndItsLogprobs) {
+  Make();
+  const auto ask = [&](const std::string& more) {
+    return AskJson(
+        Post("/v1/completions",
+             R"({"echo": true, "prompt": "It is a truth", "max_tokens": )" + more + "}"));
+  };
+  const std::string prompt = "It is a truth";
+  const OrderedJson echoed = ask("4")["choices"][0];
+  const std::string alone = AskJson(Post(
+      "/v1/completions", R"({"prompt": "It is a truth", "max_tokens": 4})"))["choices"][0]["text"];
+  EXPECT_EQ(echoed["text"], prompt + alone);
+  const OrderedJson only = ask("0");
+  EXPECT_EQ(only["choices"][0]["text"], prompt);
+  EXPECT_EQ(only["usage"]["completion_tokens"], 0);
+
+  const OrderedJson scored = ask(R"(4, "logprobs": 1)")["choices"][0];
+  const OrderedJson& logprobs = scored["logprobs"];
+  ASSERT_EQ(logprobs["tokens"].size(), prompt.size() + 4);
+  EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+  std::string text;
+  for (size_t i = 0; i < logprobs["tokens"].size(); ++i) {
+    EXPECT_EQ(logprobs["text_offset"][i], text.size());
+    text += logprobs["tokens"][i].get<std::string>();
+    if (i == 0) continue;
+    // What was drawn greedily, or was in the prompt, is no likelier than the likeliest.
+    const double said = logprobs["token_logprobs"][i];
+    EXPECT_LE(said, 0.0);
+    EXPECT_EQ(logprobs["top_logprobs"][i][logprobs["tokens"][i].get<std::string>()], said);
+  }
+  EXPECT_EQ(text, prompt + alone);
+  // The prompt's logprobs are those of the same tokens when they are generated one by one.
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    const OrderedJson next = AskJson(
+        Post("/v1/completions",
+             fmt::format(R"({{"prompt": "{}", "max_tokens": 1, "logprobs": 20}})",
+                         prompt.substr(0, i))))["choices"][0]["logprobs"]["top_logprobs"][0];
+    const std::string token = prompt.substr(i, 1);
+    if (!next.contains(token)) continue;
+    EXPECT_EQ(next[token], logprobs["token_logprobs"][i]) << i;
+  }
+}
+
+TEST_F(ServiceTest, LogprobsOfCharactersOfSeveralBytes) {
+  Make();
+  // The bytes of an e with an accent, one token each.
+  const OrderedJson json = AskJson(
+      Post("/v1/completions",
+           R"({"prompt": [97], "max_tokens": 3, "logprobs": 0, "logit_bias": {"195": 100}})"));
+  const OrderedJson& logprobs = json["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"][0], "bytes:\\xc3");
+  EXPECT_EQ(logprobs["top_logprobs"][0].size(), 1u);  // the one that was drawn
+  EXPECT_EQ(logprobs["text_offset"][0], 0);
+  const OrderedJson chat = AskJson(Post(
+      "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1,
+            "logprobs": true, "top_logprobs": 2, "logit_bias": {"195": 100}})"));
+  const OrderedJson& first = chat["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(first["bytes"], OrderedJson::array({195}));
+  EXPECT_EQ(first["top_logprobs"].size(), 2u);
+  EXPECT_EQ(first["top_logprobs"][0]["bytes"].size(), 1u);
 }
 
 TEST_F(ServiceTest, EachRouteHasItsNameAndItsMethods) {
