@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <atomic>
@@ -325,10 +326,11 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number) {
   }
   const uint32_t capability = CapabilityOf(properties);
   if (CodeFor(capability) == 0) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("cuda:{}: {} is sm_{}, and this build has code for sm_80, sm_89 and "
-                            "sm_90 and later devices of their generations",
-                            number, properties.name, capability));
+    return Fail(
+        ErrorCode::kUnsupported,
+        fmt::format("cuda:{}: {} is sm_{}, and this build has code for sm_{} and later "
+                    "devices of their generations",
+                    number, properties.name, capability, fmt::join(kArchitectures, ", sm_")));
   }
   if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
     return IoError("set device", error);
