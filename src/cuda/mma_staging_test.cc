@@ -51,6 +51,9 @@ class WatchedDevice final : public Device {
   std::unique_ptr<Fence> Record(Stream stream) override { return of_.Record(stream); }
   Result<void> outcome() const override { return of_.outcome(); }
   Result<void> Synchronize(Stream stream) override { return of_.Synchronize(stream); }
+  Result<double> Seconds(Stream stream, const std::function<void()>& work) override {
+    return of_.Seconds(stream, work);
+  }
   void Launch(const SplitsArgs& args, const SplitsLaunch& how) override { of_.Launch(args, how); }
   void Launch(const FoldArgs& args, uint32_t vectors) override { of_.Launch(args, vectors); }
   void Launch(const WriteArgs& args) override { of_.Launch(args); }
