@@ -41,7 +41,7 @@ QUIRE_KERNEL uint32_t LookUp(uint32_t codes) {
   return (lower & ~is_upper) | (upper & is_upper);
 }
 
-/// The table of a format, where device code may name it: it may not name a member that is the host's.
+/// The table of a format, where device code may name it: members of the host's classes it may not.
 template <class Format>
 inline constexpr codec::IntegerTable kTableOf = Format::kIntegers;
 

@@ -1,4 +1,4 @@
-// What became of a kernel's launch. For .cu files, which include no header that needs std::expected.
+// What became of a kernel's launch. For .cu files: no header here needs std::expected.
 #ifndef QUIRE_CUDA_RUNTIME_LAUNCHED_H_
 #define QUIRE_CUDA_RUNTIME_LAUNCHED_H_
 
