@@ -1,9 +1,10 @@
 // Attention on a device beside what it could do at best: decode against reading the same bytes,
 // prefill against as many multiply-adds, of f32 or in matrix instructions as the arithmetic has
-// them. Shape: 32 query heads on 8 KV heads of 128 channels.
+// them. Shape: 4 or 8 query heads on each of 8 KV heads of 128 channels.
 #include <fmt/format.h>
 
-#include <chrono>
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,51 +18,75 @@
 namespace quire::bench {
 namespace {
 
-constexpr uint32_t kGroupHere = 4;  // query heads to a KV head
+/// What one case attends with.
+struct Shape {
+  Codec codec = Codec::kBf16;
+  uint32_t tokens = 0;  // of each sequence
+  uint32_t batch = 1;   // sequences
+  uint32_t rows = 1;    // of each
+  uint32_t group = 4;   // query heads to a KV head
+};
+
+/// Slots lie as far from each other as those of a model of so many layers, as far as the device's
+/// memory lets them.
+constexpr uint64_t kArenaBytesMax = uint64_t{40} << 30;
+constexpr uint64_t kEmulatedArenaBytesMax = uint64_t{64} << 20;
+
+bool IsEmulated(cuda::Backend& backend) { return backend.device().target() == "host"; }
 
 /// What one case has on the device: slots of sequences, queries and outputs.
 struct OnDevice {
-  static Result<std::shared_ptr<OnDevice>> Create(cuda::Backend& backend, Codec codec,
-                                                  uint32_t tokens, uint32_t batch, uint32_t rows) {
+  static Result<std::shared_ptr<OnDevice>> Create(cuda::Backend& backend, const Shape& of) {
     auto made = std::make_shared<OnDevice>(backend.device(), backend.arithmetic());
     made->attention = backend.MakeAttention();
-    QUIRE_ASSIGN(made->sequence, Sequence::Create(codec, tokens * batch, /*layers=*/1));
-    made->batch = batch;
-    made->tables = made->sequence->Pieces(batch);
-    const uint64_t bytes = made->sequence->bytes();
-    QUIRE_TRY(made->slots.Reserve(bytes));
-    made->device.CopyIn(made->tables.sealed.base, bytes, made->slots.as<void>());
-    made->tables.sealed.base = made->tables.open.base = made->slots.as<std::byte>();
-    std::vector<float> queries = Queries(rows * batch, kGroupHere);
+    QUIRE_ASSIGN(made->sequence, Sequence::Create(of.codec, of.tokens * of.batch, /*layers=*/1));
+    made->group = of.group;
+    made->tables = made->sequence->Pieces(of.batch);
+    QUIRE_TRY(made->SpreadSlots(IsEmulated(backend) ? kEmulatedArenaBytesMax : kArenaBytesMax));
+    std::vector<float> queries = Queries(of.rows * of.batch, of.group);
     for (float& query : queries) query = Bf16ToF32(F32ToBf16(query));  // as those of a bf16 model
     const uint64_t floats = queries.size() * sizeof(float);
     QUIRE_TRY(made->queries.Reserve(floats));
     QUIRE_TRY(made->out.Reserve(floats));
     QUIRE_TRY(made->sink.Reserve(sizeof(float)));
     made->device.CopyIn(queries.data(), floats, made->queries.as<void>());
-    for (uint32_t i = 0; i < batch; ++i) {
-      const uint64_t at = uint64_t{i} * rows * kKvHeads * kGroupHere * kHeadDim;
-      made->tasks.push_back(made->sequence->Task(rows, made->queries.as<float>() + at,
-                                                 made->out.as<float>() + at, i, batch));
+    for (uint32_t i = 0; i < of.batch; ++i) {
+      const uint64_t at = uint64_t{i} * of.rows * kKvHeads * of.group * kHeadDim;
+      made->tasks.push_back(made->sequence->Task(of.rows, made->queries.as<float>() + at,
+                                                 made->out.as<float>() + at, i, of.batch));
     }
     return made;
+  }
+
+  /// Copies the host's slots, which have one layer, into those of an arena of as many layers as
+  /// the model has.
+  Result<void> SpreadSlots(uint64_t bytes_max) {
+    const uint64_t slot_bytes = tables.sealed.slot_stride_bytes;
+    const uint64_t bytes = sequence->bytes();
+    layers = static_cast<uint32_t>(std::clamp<uint64_t>(bytes_max / bytes, 1, kModelLayers));
+    QUIRE_TRY(slots.Reserve(bytes * layers));
+    device.Copy(tables.sealed.base, slots.as<void>(),
+                {.count = static_cast<uint32_t>(bytes / slot_bytes),
+                 .bytes = slot_bytes,
+                 .from_stride_bytes = slot_bytes,
+                 .to_stride_bytes = slot_bytes * layers});
+    for (BlockTable* table : {&tables.sealed, &tables.open}) {
+      table->base = slots.as<std::byte>();
+      table->slot_stride_bytes = slot_bytes * layers;
+    }
+    return device.Synchronize();
   }
 
   OnDevice(cuda::Device& of, cuda::Arithmetic in)
       : device(of), arithmetic(in), slots(of), queries(of), out(of), sink(of) {}
 
-  /// Seconds until the device has done all that `body` asks of it.
   double Seconds(const std::function<void()>& body) {
-    Must(device.Synchronize());
-    const auto begin = std::chrono::steady_clock::now();
-    body();
-    Must(device.Synchronize());
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return Must(device.Seconds(cuda::Stream::kCompute, body));
   }
   double Attend(uint32_t times) {
     return Seconds([&] {
       for (uint32_t i = 0; i < times; ++i) {
-        Must(attention->Attend(sequence->Shape(0, kGroupHere), tables, tasks, *executor));
+        Must(attention->Attend(sequence->Shape(0, group), tables, tasks, *executor));
       }
     });
   }
@@ -98,7 +123,8 @@ struct OnDevice {
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<Sequence> sequence;
   std::unique_ptr<Executor> executor = MakeThreadPool(1);
-  uint32_t batch = 0;
+  uint32_t group = 0;
+  uint32_t layers = 0;  // that a slot has room for
   BlockTables tables;
   cuda::DeviceBuffer slots;
   cuda::DeviceBuffer queries;
@@ -107,48 +133,50 @@ struct OnDevice {
   std::vector<AttentionTask> tasks;
 };
 
-Result<Subject> Decode(cuda::Backend& backend, Codec codec, uint32_t tokens, uint32_t batch) {
+Result<Subject> Decode(cuda::Backend& backend, const Shape& of) {
   constexpr uint32_t kTimes = 4;
-  QUIRE_ASSIGN(const auto on, OnDevice::Create(backend, codec, tokens, batch, /*rows=*/1));
-  return Timed{
-      .unit = "ms/layer",
-      .less_is_better = true,
-      .amount = 1e3 / kTimes,
-      .slice = fmt::format("{} rows over {} tokens each, 1 layer, {} times", batch, tokens, kTimes),
-      .work = [=](uint32_t) { return on->Attend(kTimes); },
-      .floor = [=](uint32_t) { return on->Read(on->sequence->bytes(), kTimes); }};
+  QUIRE_ASSIGN(const auto on, OnDevice::Create(backend, of));
+  return Timed{.unit = "ms/layer",
+               .less_is_better = true,
+               .amount = 1e3 / kTimes,
+               .slice = fmt::format("{} rows over {} tokens each, 1 layer of {}, {} times",
+                                    of.batch, of.tokens, on->layers, kTimes),
+               .work = [=](uint32_t) { return on->Attend(kTimes); },
+               .floor = [=](uint32_t) { return on->Read(on->sequence->bytes(), kTimes); }};
 }
 
-Result<Subject> Prefill(cuda::Backend& backend, Codec codec, uint32_t tokens, uint32_t chunk) {
-  QUIRE_ASSIGN(const auto on, OnDevice::Create(backend, codec, tokens, /*batch=*/1, chunk));
-  const double tokens_seen = chunk * (tokens - chunk + 0.5 * (chunk + 1));
-  const double multiply_adds = tokens_seen * kKvHeads * kGroupHere * kHeadDim * 2;
+Result<Subject> Prefill(cuda::Backend& backend, const Shape& of) {
+  QUIRE_ASSIGN(const auto on, OnDevice::Create(backend, of));
+  const double tokens_seen = of.rows * (of.tokens - of.rows + 0.5 * (of.rows + 1));
+  const double multiply_adds = tokens_seen * kKvHeads * of.group * kHeadDim * 2;
   return Timed{.unit = "GFLOP/s",
                .amount = multiply_adds * 2 * 1e-9,
-               .slice = fmt::format("{} rows at the end of {} tokens, 1 layer", chunk, tokens),
+               .slice = fmt::format("{} rows at the end of {} tokens, 1 layer of {}", of.rows,
+                                    of.tokens, on->layers),
                .work = [=](uint32_t) { return on->Attend(1); },
                .floor = [=](uint32_t) { return on->Multiply(multiply_adds); }};
 }
 
 /// Rows whose whole context is shared, beside one of them alone.
-Result<Subject> Cascade(cuda::Backend& backend, Codec codec, uint32_t tokens, uint32_t batch) {
-  QUIRE_ASSIGN(const auto on, OnDevice::Create(backend, codec, tokens, /*batch=*/1, batch));
+Result<Subject> Cascade(cuda::Backend& backend, const Shape& of) {
+  QUIRE_ASSIGN(const auto on, OnDevice::Create(backend, of));
   std::vector<AttentionTask> many;
-  for (uint32_t i = 0; i < batch; ++i) {
-    const uint64_t at = uint64_t{i} * kKvHeads * kGroupHere * kHeadDim;
+  for (uint32_t i = 0; i < of.rows; ++i) {
+    const uint64_t at = uint64_t{i} * kKvHeads * of.group * kHeadDim;
     many.push_back(on->sequence->Task(1, on->queries.as<float>() + at, on->out.as<float>() + at));
   }
   const std::vector<AttentionTask> one(many.begin(), many.begin() + 1);
   const auto run = [=](const std::vector<AttentionTask>& tasks) {
     return on->Seconds([&] {
-      Must(on->attention->Attend(on->sequence->Shape(0, kGroupHere), on->tables, tasks,
+      Must(on->attention->Attend(on->sequence->Shape(0, on->group), on->tables, tasks,
                                  *on->executor));
     });
   };
   return Timed{.unit = "ms/layer",
                .less_is_better = true,
                .amount = 1e3,
-               .slice = fmt::format("{} rows over {} shared tokens, 1 layer", batch, tokens),
+               .slice = fmt::format("{} rows over {} shared tokens, 1 layer of {}", of.rows,
+                                    of.tokens, on->layers),
                .work = [=](uint32_t) { return run(many); },
                .floor = [=](uint32_t) { return run(one); }};
 }
@@ -156,42 +184,51 @@ Result<Subject> Cascade(cuda::Backend& backend, Codec codec, uint32_t tokens, ui
 }  // namespace
 
 std::vector<Case> DeviceAttentionCases(cuda::Backend& backend) {
-  struct Decoded {
-    Codec codec;
-    uint32_t tokens;
-    uint32_t batch;
-  };
+  const std::string_view target = backend.device().target();
+  std::vector<Shape> decoded = {{.tokens = 256}, {.tokens = 262'144}};
+  for (const uint32_t group : {4u, 8u}) {
+    for (const uint32_t tokens : {4096u, 32'768u}) {
+      for (const uint32_t batch : {1u, 32u}) {
+        decoded.push_back({.tokens = tokens, .batch = batch, .group = group});
+      }
+    }
+  }
+  for (const Codec codec : {Codec::kF16, Codec::kFp8E4m3, Codec::kInt8, Codec::kInt4, Codec::kNf4,
+                            Codec::kFp4, Codec::kQ25}) {
+    decoded.push_back({.codec = codec, .tokens = 4096, .batch = 32});
+  }
   std::vector<Case> cases;
-  for (const Decoded& d : {Decoded{Codec::kBf16, 256, 1}, Decoded{Codec::kBf16, 4096, 32},
-                           Decoded{Codec::kBf16, 262'144, 1}, Decoded{Codec::kF16, 4096, 32},
-                           Decoded{Codec::kFp8E4m3, 4096, 32}, Decoded{Codec::kInt8, 4096, 32},
-                           Decoded{Codec::kInt4, 4096, 32}, Decoded{Codec::kNf4, 4096, 32},
-                           Decoded{Codec::kFp4, 4096, 32}, Decoded{Codec::kQ25, 4096, 32}}) {
-    cases.push_back(
-        {.name = fmt::format("decode/{}/{}/b{}/{}", CodecName(d.codec), d.tokens, d.batch,
-                             backend.device().target()),
-         .prepare = [=, &backend] { return Decode(backend, d.codec, d.tokens, d.batch); }});
+  for (const Shape& of : decoded) {
+    cases.push_back({.name = fmt::format("decode/{}/{}/b{}/g{}/{}", CodecName(of.codec), of.tokens,
+                                         of.batch, of.group, target),
+                     .prepare = [=, &backend] { return Decode(backend, of); }});
   }
   for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
-    // The emulation of a device is for checks.
-    const bool emulated = backend.device().target() == "host";
-    const uint32_t tokens = emulated ? 512 : 32'768;
-    const uint32_t chunk = emulated ? 32 : 2048;
-    cases.push_back({.name = fmt::format("prefill/{}/{}/chunk{}/{}", CodecName(codec), tokens,
-                                         chunk, backend.device().target()),
-                     .prepare = [=, &backend] { return Prefill(backend, codec, tokens, chunk); }});
+    Shape of{.codec = codec, .tokens = 32'768, .rows = 2048};
+    if (IsEmulated(backend)) of = {.codec = codec, .tokens = 512, .rows = 32};
+    cases.push_back({.name = fmt::format("prefill/{}/{}/chunk{}/{}", CodecName(codec), of.tokens,
+                                         of.rows, target),
+                     .prepare = [=, &backend] { return Prefill(backend, of); }});
   }
   return cases;
 }
 
 std::vector<Case> DeviceCascadeCases(cuda::Backend& backend) {
+  std::vector<Shape> shapes;
+  for (const uint32_t group : {4u, 8u}) {
+    for (const uint32_t tokens : {4096u, 32'768u}) {
+      shapes.push_back({.tokens = tokens, .rows = 32, .group = group});
+    }
+  }
+  for (const Codec codec : {Codec::kInt8, Codec::kNf4}) {
+    shapes.push_back({.codec = codec, .tokens = 32'768, .rows = 32});
+  }
+  if (IsEmulated(backend)) shapes = {{.tokens = 512, .rows = 4}};
   std::vector<Case> cases;
-  for (const Codec codec : {Codec::kBf16, Codec::kInt8, Codec::kNf4}) {
-    constexpr uint32_t kTokens = 16'384;
-    constexpr uint32_t kMany = 64;
-    cases.push_back({.name = fmt::format("cascade/{}/{}/{}_beside_1/{}", CodecName(codec), kTokens,
-                                         kMany, backend.device().target()),
-                     .prepare = [=, &backend] { return Cascade(backend, codec, kTokens, kMany); }});
+  for (const Shape& of : shapes) {
+    cases.push_back({.name = fmt::format("cascade/{}/{}/{}_beside_1/g{}/{}", CodecName(of.codec),
+                                         of.tokens, of.rows, of.group, backend.device().target()),
+                     .prepare = [=, &backend] { return Cascade(backend, of); }});
   }
   return cases;
 }

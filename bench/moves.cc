@@ -39,11 +39,10 @@ struct DeviceMove {
     const bool in = way == CopyWay::kIn;
     const cuda::Stream stream = in ? cuda::Stream::kIn : cuda::Stream::kOut;
     void* const host = here.bytes().data();
-    const double begin_s = WallSeconds();
-    backend.device().Copy(in ? host : there.as<void>(), in ? there.as<void>() : host,
-                          {.bytes = context.bytes()}, stream);
-    Must(backend.device().Synchronize(stream));
-    return WallSeconds() - begin_s;
+    return Must(backend.device().Seconds(stream, [&] {
+      backend.device().Copy(in ? host : there.as<void>(), in ? there.as<void>() : host,
+                            {.bytes = context.bytes()}, stream);
+    }));
   }
   std::string Note() const {
     const bool pinned = here.pinned() && context.store->stats().warm_pinned_bytes > 0;

@@ -3,6 +3,7 @@ option(QUIRE_WERROR "Warnings are errors" ON)
 option(QUIRE_DEBUG_CHECKS "QUIRE_DCHECK, lock ranks and libstdc++ assertions are on" OFF)
 option(QUIRE_FUZZ "Build the *_fuzz.cc targets with libFuzzer (clang only)" OFF)
 option(QUIRE_CUDA "Build for CUDA devices (needs nvcc 13; `make cuda`)" OFF)
+set(QUIRE_CUDA_ARCHITECTURES "80;89;90" CACHE STRING "Compute capabilities that device code is made for")
 set(QUIRE_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,undefined")
 
 set(CMAKE_CXX_STANDARD 23)

@@ -29,8 +29,12 @@ constexpr float Exp(float x) {
   const float n = shifted - kRoundMagic;
   float r = std::fma(n, -kLn2High, x);
   r = std::fma(n, -kLn2Low, r);
-  float p = kExpPolynomial[0];
-  for (int i = 1; i < 6; ++i) p = std::fma(p, r, kExpPolynomial[i]);
+  // No loop: device code has the elements of a host's array only where they are constants.
+  float p = std::fma(kExpPolynomial[0], r, kExpPolynomial[1]);
+  p = std::fma(p, r, kExpPolynomial[2]);
+  p = std::fma(p, r, kExpPolynomial[3]);
+  p = std::fma(p, r, kExpPolynomial[4]);
+  p = std::fma(p, r, kExpPolynomial[5]);
   const float y = std::fma(p, r * r, r) + 1.0f;
   // The low bits of `shifted` are n; the bits above them leave at the top.
   return std::bit_cast<float>(std::bit_cast<uint32_t>(y) +

@@ -112,9 +112,12 @@ constexpr float IntegerUnit(Codec codec) { return InfoOf(codec).integer_unit; }
 /// The integer a code stands for.
 inline int32_t IntegerOf(Codec codec, uint8_t code) {
   return WithFormat(codec, [&](auto format) -> int32_t {
-    if constexpr (IntegerFormat<decltype(format)>) return format.IntegerOf(code);
-    QUIRE_CHECK(false);
-    return 0;
+    if constexpr (IntegerFormat<decltype(format)>) {
+      return format.IntegerOf(code);
+    } else {
+      QUIRE_CHECK(false);
+      return 0;
+    }
   });
 }
 

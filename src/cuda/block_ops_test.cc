@@ -42,8 +42,9 @@ uint64_t SlotBytes(const StreamLayout& layout) {
 class CudaBlockOps : public testing::Test {
  protected:
   void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device here: these operations have not run";
-    ops_ = MakeBlockOps(*device_).value();
+    NeedDevice(device_.get());
+    if (device_ == nullptr) return;
+    ops_ = Must(MakeBlockOps(*device_));
   }
 
   std::vector<std::byte> SomeBytes(uint64_t count) {
@@ -70,9 +71,9 @@ class CudaBlockOps : public testing::Test {
     Mirror mirror(*device_, slot.data(), slot.size());
     work(mirror.there());
     for (const CopyWay way : {CopyWay::kIn, CopyWay::kOut}) {
-      EXPECT_TRUE(ops_->SynchronizeCopies(way).has_value());
+      Must(ops_->SynchronizeCopies(way));
     }
-    EXPECT_TRUE(ops_->Synchronize().has_value());
+    Must(ops_->Synchronize());
     mirror.Fetch();
   }
 
@@ -252,13 +253,13 @@ TEST_F(CudaBlockOps, CopiesSectionsWithTheirChecksums) {
     const std::vector<std::byte> before = slot;
     OnDevice(slot, [&](std::byte* there) {
       ops_->CopyOut(there, {.bytes = bytes}, got_sections);
-      EXPECT_TRUE(ops_->SynchronizeCopies(CopyWay::kOut).has_value());
+      Must(ops_->SynchronizeCopies(CopyWay::kOut));
       EXPECT_EQ(got, want);
       EXPECT_EQ(got_crcs, want_crcs);
       // A byte that is not what it was shows in the checksum of its section.
       got_sections[count / 2].host[0] ^= std::byte{1};
       ops_->CopyIn(got_sections, {.bytes = bytes}, there);
-      EXPECT_TRUE(ops_->SynchronizeCopies(CopyWay::kIn).has_value());
+      Must(ops_->SynchronizeCopies(CopyWay::kIn));
     });
     const bool wanted = got_sections[count / 2].crc != nullptr;
     EXPECT_EQ(got_crcs != want_crcs, wanted);
@@ -290,7 +291,7 @@ TEST_F(CudaBlockOps, MovesPiecesAndNothingElse) {
   host_.Zero(want.data() + 7, behind);
   OnDevice(got, [&](std::byte* to) {
     ops_->CopyIn(out.data(), pieces, to);
-    EXPECT_TRUE(ops_->SynchronizeCopies(CopyWay::kIn).has_value());
+    Must(ops_->SynchronizeCopies(CopyWay::kIn));
     ops_->Zero(to + 7, behind);
   });
   EXPECT_EQ(got, want);

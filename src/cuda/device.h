@@ -4,6 +4,7 @@
 #define QUIRE_CUDA_DEVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -78,6 +79,9 @@ class Device {
   /// Errors: as outcome
   virtual Result<void> Synchronize(Stream stream) = 0;
   Result<void> Synchronize() { return Synchronize(Stream::kCompute); }
+  /// Seconds that a stream needs for what `work` asks of it, by the device's clock. Waits for it.
+  /// Errors: as outcome
+  virtual Result<double> Seconds(Stream stream, const std::function<void()>& work) = 0;
 
   /// Whether blocks of threads have bulk copies (cuda/bulk.h).
   virtual bool has_bulk_copies() const = 0;

@@ -1,5 +1,6 @@
 #include "cuda/host_device.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -103,6 +104,13 @@ class HostDevice final : public Device {
   Result<void> Synchronize(Stream stream) override {
     if (streams_ != nullptr) streams_->RunUpTo(streams_->Now(Number(stream)));
     return outcome();
+  }
+  Result<double> Seconds(Stream stream, const std::function<void()>& work) override {
+    QUIRE_TRY(Synchronize(stream));
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    QUIRE_TRY(Synchronize(stream));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
   bool has_bulk_copies() const override { return true; }

@@ -41,13 +41,17 @@ QUIRE_KERNEL uint32_t LookUp(uint32_t codes) {
   return (lower & ~is_upper) | (upper & is_upper);
 }
 
+/// The table of a format, where device code may name it: members of the host's classes it may not.
+template <class Format>
+inline constexpr codec::IntegerTable kTableOf = Format::kIntegers;
+
 /// The integers of four codes of half a byte, as signed bytes.
 template <class Format>
 QUIRE_KERNEL uint32_t NibbleIntegers(uint32_t codes) {
   if constexpr (std::is_same_v<Format, codec::Int4>) {
     return (((codes & 0x0f0f0f0fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
   } else {
-    return LookUp<Format::kIntegers>(codes);
+    return LookUp<kTableOf<Format>>(codes);
   }
 }
 

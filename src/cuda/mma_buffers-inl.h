@@ -114,13 +114,14 @@ class StageBuffers {
       if constexpr (kKeys) {
         const uint32_t at = t * stage.channels;
         self_.CopyBulk(stage.to + at, *stage.boxes, {{in_block, 0, head, slot_at}}, barrier);
-        continue;
-      }
-      QUIRE_DEVICE_UNROLL_BY(1)
-      for (uint32_t panel = 0; panel < panels; ++panel) {
-        const auto channel = static_cast<int32_t>(stage.channel_begin + panel * kBoxChannels);
-        const uint32_t at = (panel * kStageTokens + t) * kBoxChannels;
-        self_.CopyBulk(stage.to + at, *stage.boxes, {{channel, in_block, head, slot_at}}, barrier);
+      } else {
+        QUIRE_DEVICE_UNROLL_BY(1)
+        for (uint32_t panel = 0; panel < panels; ++panel) {
+          const auto channel = static_cast<int32_t>(stage.channel_begin + panel * kBoxChannels);
+          const uint32_t at = (panel * kStageTokens + t) * kBoxChannels;
+          self_.CopyBulk(stage.to + at, *stage.boxes, {{channel, in_block, head, slot_at}},
+                         barrier);
+        }
       }
     }
   }

@@ -16,9 +16,7 @@ namespace {
 
 class MmaProducts : public testing::TestWithParam<Round> {
  protected:
-  void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device here: these kernels have not run";
-  }
+  void SetUp() override { NeedDevice(device_.get()); }
 
   static float Rounded(float value) {
     return GetParam() == Round::kF16 ? F16ToF32(F32ToF16(value)) : Bf16ToF32(F32ToBf16(value));

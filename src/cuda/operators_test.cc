@@ -45,10 +45,11 @@ ModelConfig ConfigOf(Family family) {
 class CudaOperators : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device here: no model has run on one";
-    ops_ = MakeBlockOps(*device_).value();
+    NeedDevice(device_.get());
+    if (device_ == nullptr) return;
+    ops_ = Must(MakeBlockOps(*device_));
 #if defined(QUIRE_TEST_ON_CUDA)
-    driver_ = MakeCudaDriver(0).value();
+    driver_ = Must(MakeCudaDriver(AskedNumber()));
     memory_ = MakeGranuleMemory("cuda:0", *driver_, *device_);
 #endif
     attention_ = MakeAttention(*device_);

@@ -19,9 +19,7 @@ class DeviceAttentionTest : public testing::Test {
   using AttentionShape = quire::AttentionShape;
   using TestSequence = attention::TestSequence;
 
-  void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "no CUDA device here: these kernels have not run";
-  }
+  void SetUp() override { NeedDevice(device_.get()); }
 
   /// Tables of the host with slots that the device has.
   static BlockTables There(BlockTables tables, const Mirror& arena) {

@@ -1,17 +1,23 @@
-// The device on which this layer's tests run: the host, or CUDA's first one in the program that is
-// compiled for that.
+// The device on which this layer's tests run: the host, or one of CUDA in the program that is
+// compiled for that: the first, or the one that QUIRE_CUDA_DEVICE numbers. Tests without a device
+// are skipped; where the variable asks for one they fail.
 #ifndef QUIRE_CUDA_TEST_DEVICE_H_
 #define QUIRE_CUDA_TEST_DEVICE_H_
+
+#include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/device.h"
 #include "cuda/host_device.h"
 #if defined(QUIRE_TEST_ON_CUDA)
-#include "cuda/runtime/cuda_device.h"
+#include "cuda/runtime/asked_device.h"
 #endif
 
 namespace quire::cuda {
@@ -25,11 +31,25 @@ inline constexpr bool kOnHost = true;
 /// Null: this machine has none.
 inline std::unique_ptr<Device> MakeTestDevice() {
 #if defined(QUIRE_TEST_ON_CUDA)
-  return OpenDevice(0).value_or(nullptr);
+  return OpenAskedDevice().value_or(nullptr);
 #else
   static LateStreams* const streams = new LateStreams("emulated", 1);  // outlives all devices
   return MakeHostDevice(streams);
 #endif
+}
+
+/// Part of SetUp: without a device the test ends here.
+inline void NeedDevice([[maybe_unused]] const Device* device) {
+#if defined(QUIRE_TEST_ON_CUDA)
+  if (device == nullptr) EndWithoutDevice();
+#endif
+}
+
+/// What must not fail: the test ends with the device's error.
+template <typename T>
+T Must(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
 /// Bytes of the host that a device works on: there, from Send until Fetch.
@@ -40,7 +60,7 @@ class Mirror {
       there_ = host;
       return;
     }
-    there_ = device.Allocate(bytes).value();
+    there_ = Must(device.Allocate(bytes));
     device.CopyIn(host, bytes, there_);
   }
   ~Mirror() {
@@ -57,7 +77,7 @@ class Mirror {
   /// What the device has made of them, into the host's.
   void Fetch() {
     if (!kOnHost) device_.Copy(there_, host_, {.bytes = bytes_});
-    if (!device_.Synchronize()) std::abort();
+    Must(device_.Synchronize());
   }
 
  private:

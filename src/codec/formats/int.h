@@ -22,7 +22,10 @@ struct IntBits {
   static constexpr float kMagic = 0x1.8p23f + static_cast<float>(kBias);
 
   static constexpr uint8_t CodeOf(float scaled) {
-    const float clamped = std::min(std::max(scaled, kLow), kHigh);
+    // Values of their own: device code has no address of the host's constants.
+    constexpr float kOwnLow = kLow;
+    constexpr float kOwnHigh = kHigh;
+    const float clamped = std::min(std::max(scaled, kOwnLow), kOwnHigh);
     return std::bit_cast<uint32_t>(clamped + kMagic) & ((1u << kBits) - 1u);
   }
 };

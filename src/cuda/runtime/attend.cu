@@ -3,6 +3,7 @@
 
 #include "cuda/fold-inl.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 #include "cuda/splits-inl.h"
 
@@ -23,13 +24,8 @@ __global__ void __launch_bounds__(kAttendThreads) RunFold(const __grid_constant_
 
 template <class Keys, class Values, uint32_t kQueries>
 int Launch(const SplitsArgs& args, uint32_t blocks, CUstream_st* stream) {
-  const uint32_t shared_bytes = SharedBytes<kQueries>(args.shape.key.dim);
-  auto* const kernel = RunSplits<Keys, Values, kQueries>;
-  const cudaError_t grown = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  if (grown != cudaSuccess) return grown;
-  kernel<<<blocks, kAttendThreads, shared_bytes, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunSplits", RunSplits<Keys, Values, kQueries>,
+               {blocks, kAttendThreads, SharedBytes<kQueries>(args.shape.key.dim)}, stream, args);
 }
 
 template <uint32_t kQueries, class Format, class... Others>
@@ -60,8 +56,8 @@ int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* s
 }
 
 int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream) {
-  RunFold<<<vectors, kAttendThreads, FoldSharedBytes(args.value.dim), stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunFold", RunFold, {vectors, kAttendThreads, FoldSharedBytes(args.value.dim)},
+               stream, args);
 }
 
 }  // namespace quire::cuda

@@ -3,6 +3,7 @@
 #include "cuda/encode-inl.h"
 #include "cuda/rows-inl.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -33,29 +34,29 @@ __global__ void __launch_bounds__(kBlockThreads)
 }  // namespace
 
 int LaunchWrite(const WriteArgs& args, CUstream_st* stream) {
-  RunWrite<<<args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
-             stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunWrite", RunWrite,
+               {args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim)},
+               stream, args);
 }
 
 int LaunchRead(const ReadArgs& args, CUstream_st* stream) {
-  RunRead<<<args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim),
-            stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunRead", RunRead,
+               {args.tokens * args.stream.heads, kBlockThreads, RowSharedBytes(args.stream.dim)},
+               stream, args);
 }
 
 int LaunchEncode(const EncodeArgs& args, CUstream_st* stream) {
   using Kernel = EncodeKernel<CudaThread>;
-  RunEncode<<<Kernel::Blocks(args.open), kBlockThreads, Kernel::SharedBytes(args.open.dim),
-              stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunEncode", RunEncode,
+               {Kernel::Blocks(args.open), kBlockThreads, Kernel::SharedBytes(args.open.dim)},
+               stream, args);
 }
 
 int LaunchChecksum(const ChecksumArgs& args, CUstream_st* stream) {
   const uint32_t blocks = ChecksumBlocks(args);
   if (blocks == 0) return cudaSuccess;  // of no bytes: zero is right
-  RunChecksum<<<blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunChecksum", RunChecksum,
+               {blocks, kBlockThreads, ChecksumKernel<CudaThread>::kSharedBytes}, stream, args);
 }
 
 }  // namespace quire::cuda

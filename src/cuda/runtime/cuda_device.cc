@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <atomic>
@@ -189,6 +190,22 @@ class CudaDevice final : public Device {
     Note(cudaStreamSynchronize(StreamOf(stream)));
     return error_.outcome();
   }
+  Result<double> Seconds(Stream stream, const std::function<void()>& work) override {
+    Enter();
+    cudaEvent_t events[2] = {};  // null where one cannot be made: recording it is an error
+    for (cudaEvent_t& event : events) Note(cudaEventCreate(&event));
+    Note(cudaEventRecord(events[0], StreamOf(stream)));
+    work();
+    Note(cudaEventRecord(events[1], StreamOf(stream)));
+    Note(cudaEventSynchronize(events[1]));
+    float milliseconds = 0;
+    Note(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
+    for (const cudaEvent_t event : events) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+    QUIRE_TRY(error_.outcome());
+    return 1e-3 * milliseconds;
+  }
   HostAllocator& host_allocator() override { return pinned_; }
 
   bool has_bulk_copies() const override { return has_bulk_copies_; }
@@ -325,10 +342,11 @@ Result<std::unique_ptr<Device>> OpenDevice(uint32_t number) {
   }
   const uint32_t capability = CapabilityOf(properties);
   if (CodeFor(capability) == 0) {
-    return Fail(ErrorCode::kUnsupported,
-                fmt::format("cuda:{}: {} is sm_{}, and this build has code for sm_80, sm_89 and "
-                            "sm_90 and later devices of their generations",
-                            number, properties.name, capability));
+    return Fail(
+        ErrorCode::kUnsupported,
+        fmt::format("cuda:{}: {} is sm_{}, and this build has code for sm_{} and later "
+                    "devices of their generations",
+                    number, properties.name, capability, fmt::join(kArchitectures, ", sm_")));
   }
   if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) {
     return IoError("set device", error);

@@ -15,7 +15,7 @@
 namespace quire::cuda {
 
 /// Compute capabilities that this build has code for, 10 * major + minor.
-inline constexpr std::array kArchitectures = {80u, 89u, 90u};
+inline constexpr auto kArchitectures = std::to_array<uint32_t>({QUIRE_CUDA_ARCHITECTURES});
 
 struct DeviceInfo {
   std::string name;    // "NVIDIA H100 80GB HBM3"

@@ -1,10 +1,18 @@
 // The device itself, where there is one; elsewhere that its absence is told.
 #include "cuda/runtime/cuda_device.h"
 
+#include <cuda_runtime_api.h>
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "cuda/runtime/asked_device.h"
+#include "cuda/runtime/launched.h"
 
 namespace quire::cuda {
 namespace {
@@ -16,19 +24,47 @@ TEST(CudaDevices, OneThatIsNotThereIsToldByItsNumber) {
   EXPECT_NE(device.error().message.find("cuda:999"), std::string::npos) << device.error().message;
 }
 
+// A skip would pass for a success where somebody lent a device for these tests.
+TEST(CudaDevices, OneThatIsAskedForAndNotThereFailsTheTest) {
+  const char* const asked = AskedDevice();
+  const std::string before = asked == nullptr ? "" : asked;
+  setenv("QUIRE_CUDA_DEVICE", "999", 1);
+  EXPECT_FATAL_FAILURE(EndWithoutDevice(), "QUIRE_CUDA_DEVICE=999: cuda:999: there is no such");
+  asked == nullptr ? unsetenv("QUIRE_CUDA_DEVICE") : setenv("QUIRE_CUDA_DEVICE", before.c_str(), 1);
+}
+
+TEST(CudaLaunches, TheFirstErrorIsToldWithItsKernel) {
+  const Grid grid{.blocks = 3, .threads = 128, .shared_bytes = 4096};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Launched("RunFirst", grid, cudaErrorInvalidConfiguration, nullptr),
+            cudaErrorInvalidConfiguration);
+  EXPECT_EQ(Launched("RunSecond", grid, cudaErrorLaunchFailure, nullptr), cudaErrorLaunchFailure);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("RunFirst in 3 blocks of 128 threads with 4096 bytes of shared memory: " +
+                      std::string(cudaGetErrorString(cudaErrorInvalidConfiguration))),
+            std::string::npos)
+      << told;
+  EXPECT_EQ(told.find("RunSecond"), std::string::npos) << told;
+}
+
+void ExpectDone(const Result<void>& outcome) { EXPECT_TRUE(outcome) << outcome.error().message; }
+
 class CudaDeviceTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (ListDevices().empty()) GTEST_SKIP() << "no CUDA device here: nothing of it was tried";
-    device_ = OpenDevice(0).value();
-    driver_ = MakeCudaDriver(0).value();
+    auto device = OpenAskedDevice();
+    if (!device) return EndWithoutDevice();
+    device_ = std::move(*device);
+    auto driver = MakeCudaDriver(AskedNumber());
+    ASSERT_TRUE(driver) << driver.error().message;
+    driver_ = std::move(*driver);
     memory_ = MakeGranuleMemory("cuda:0", *driver_, *device_);
   }
 
   std::vector<std::byte> Read(const std::byte* from, uint64_t bytes) {
     std::vector<std::byte> read(bytes, std::byte{1});
     device_->Copy(from, read.data(), {.bytes = bytes});
-    EXPECT_TRUE(device_->Synchronize().has_value());
+    ExpectDone(device_->Synchronize());
     return read;
   }
 
@@ -54,13 +90,13 @@ TEST_F(CudaDeviceTest, MemoryIsZeroWhereItIsCommittedAndAgain) {
 }
 
 TEST_F(CudaDeviceTest, RefusesMoreThanItHas) {
-  const uint64_t bytes = 2 * ListDevices()[0].memory_bytes;
+  const uint64_t bytes = 2 * ListDevices()[AskedNumber()].memory_bytes;
   std::byte* const base = memory_->Reserve(bytes).value();
   const auto refused = memory_->Commit(base, bytes);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
   memory_->Release(base, bytes);
-  EXPECT_TRUE(device_->Synchronize().has_value()) << "what was refused spoils nothing";
+  ExpectDone(device_->Synchronize());  // what was refused spoils nothing
 }
 
 // Both ways on their own streams, after what was written before them.
@@ -78,7 +114,7 @@ TEST_F(CudaDeviceTest, CopiesToAndFromPinnedMemory) {
   device_->Copy(memory, host + kBytes, {.bytes = kBytes}, Stream::kOut);
   const auto fence = device_->Record(Stream::kOut);
   if (fence != nullptr) fence->Wait();
-  EXPECT_TRUE(device_->outcome().has_value());
+  ExpectDone(device_->outcome());
   EXPECT_EQ(std::count(host + kBytes, host + 2 * kBytes, std::byte{5}), int64_t{kBytes});
   EXPECT_FALSE(device_->Owns(host));
   device_->Free(memory);
@@ -89,7 +125,7 @@ TEST_F(CudaDeviceTest, RefusesToPinMoreThanThereIs) {
   const auto refused = device_->host_allocator().Allocate(uint64_t{1} << 50);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
-  EXPECT_TRUE(device_->Synchronize().has_value()) << "what was refused spoils nothing";
+  ExpectDone(device_->Synchronize());  // what was refused spoils nothing
 }
 
 TEST_F(CudaDeviceTest, FencesEnd) {
@@ -101,6 +137,21 @@ TEST_F(CudaDeviceTest, FencesEnd) {
     EXPECT_TRUE(fence->IsDone());
   }
   device_->Free(memory);
+}
+
+// In a process of its own: the error stays with the process.
+using CudaDeviceDeathTest = CudaDeviceTest;
+TEST_F(CudaDeviceDeathTest, WithSyncAKernelThatFailsIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto fail = [] {
+    setenv("QUIRE_CUDA_SYNC", "1", 1);
+    const auto device = OpenAskedDevice().value();
+    auto* const nowhere = reinterpret_cast<float*>(16);
+    device->Launch(AddArgs{.x = nowhere, .y = nowhere, .count = 1});
+    const auto outcome = device->outcome();
+    std::exit(!outcome && outcome.error().message.find("device") != std::string::npos ? 3 : 4);
+  };
+  EXPECT_EXIT(fail(), testing::ExitedWithCode(3), "RunAdd in 1 blocks of");
 }
 
 }  // namespace

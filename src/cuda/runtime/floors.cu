@@ -1,6 +1,7 @@
 // The floors of the benches as device code.
 #include "cuda/floors-inl.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -27,18 +28,17 @@ __global__ void __launch_bounds__(kMatrixFloorWarps* kWarpLanes)
 }  // namespace
 
 int LaunchReadFloor(const ReadFloorArgs& args, CUstream_st* stream) {
-  RunReadFloor<<<kFloorBlocks, kFloorThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunReadFloor", RunReadFloor, {kFloorBlocks, kFloorThreads, 0}, stream, args);
 }
 
 int LaunchMultiplyFloor(const MultiplyFloorArgs& args, CUstream_st* stream) {
-  RunMultiplyFloor<<<kFloorBlocks, kFloorThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunMultiplyFloor", RunMultiplyFloor, {kFloorBlocks, kFloorThreads, 0}, stream,
+               args);
 }
 
 int LaunchMatrixFloor(const MatrixFloorArgs& args, CUstream_st* stream) {
-  RunMatrixFloor<<<kMatrixFloorBlocks, kMatrixFloorWarps * kWarpLanes, 0, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunMatrixFloor", RunMatrixFloor,
+               {kMatrixFloorBlocks, kMatrixFloorWarps * kWarpLanes, 0}, stream, args);
 }
 
 }  // namespace quire::cuda

@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace quire::cuda {
 
-// Each returns what cudaGetLastError says afterwards; 0: the launch is enqueued.
+// Each returns what Launched says (cuda/runtime/launched.h); 0: the launch is enqueued.
 int LaunchSplits(const SplitsArgs& args, const SplitsLaunch& how, CUstream_st* stream);
 int LaunchMmaSplits(const MmaArgs& args, const MmaLaunch& how, CUstream_st* stream);
 int LaunchFold(const FoldArgs& args, uint32_t vectors, CUstream_st* stream);

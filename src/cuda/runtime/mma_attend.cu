@@ -3,6 +3,7 @@
 // they go.
 #include "cuda/mma_splits-inl.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -29,12 +30,8 @@ __global__ void __launch_bounds__(WarpsOf(kFolds) * kWarpLanes, BlocksOf(kFolds)
 
 template <bool kFolds, Staging kStaging>
 int Launch(const MmaArgs& args, uint32_t blocks, CUstream_st* stream) {
-  auto* const kernel = RunMmaSplits<kFolds, kStaging>;
-  const cudaError_t grown = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(args.shared.bytes));
-  if (grown != cudaSuccess) return grown;
-  kernel<<<blocks, WarpsOf(kFolds) * kWarpLanes, args.shared.bytes, stream>>>(args);
-  return cudaGetLastError();
+  return Start(kFolds ? "RunMmaSplits that folds" : "RunMmaSplits", RunMmaSplits<kFolds, kStaging>,
+               {blocks, WarpsOf(kFolds) * kWarpLanes, args.shared.bytes}, stream, args);
 }
 
 template <bool kFolds>

@@ -1,6 +1,7 @@
 // The products of a model's pass in matrix instructions, as device code.
 #include "cuda/mma_product-inl.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -15,13 +16,9 @@ __global__ void __launch_bounds__(Shape::kWarpsOfBlock* kWarpLanes)
 
 template <class Shape>
 int Launch(const MatmulArgs& args, CUstream_st* stream) {
-  auto* const kernel = RunMmaProduct<Shape>;
-  const cudaError_t grown = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{Shape::kSharedBytes});
-  if (grown != cudaSuccess) return grown;
-  kernel<<<ProductBlocks<Shape>(args), Shape::kWarpsOfBlock * kWarpLanes, Shape::kSharedBytes,
-           stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunMmaProduct", RunMmaProduct<Shape>,
+               {ProductBlocks<Shape>(args), Shape::kWarpsOfBlock * kWarpLanes, Shape::kSharedBytes},
+               stream, args);
 }
 
 }  // namespace

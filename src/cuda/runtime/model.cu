@@ -1,6 +1,7 @@
 // The kernels of a model's pass as device code.
 #include "cuda/model-inl.h"
 #include "cuda/runtime/launch.h"
+#include "cuda/runtime/start.h"
 #include "cuda/runtime/thread.h"
 
 namespace quire::cuda {
@@ -40,33 +41,30 @@ __global__ void __launch_bounds__(kModelThreads) RunAdd(const __grid_constant__ 
 }  // namespace
 
 int LaunchMatmul(const MatmulArgs& args, CUstream_st* stream) {
-  RunMatmul<<<MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunMatmul", RunMatmul, {MatmulBlocks(args), kMatmulThreads, kMatmulSharedBytes},
+               stream, args);
 }
 
 int LaunchEmbed(const EmbedArgs& args, CUstream_st* stream) {
-  RunEmbed<<<args.rows, kModelThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunEmbed", RunEmbed, {args.rows, kModelThreads, 0}, stream, args);
 }
 
 int LaunchNorm(const NormArgs& args, CUstream_st* stream) {
-  RunNorm<<<args.rows, kModelThreads, kNormSharedBytes, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunNorm", RunNorm, {args.rows, kModelThreads, kNormSharedBytes}, stream, args);
 }
 
 int LaunchHeads(const HeadsArgs& args, CUstream_st* stream) {
-  RunHeads<<<args.rows * args.heads, kHeadThreads, kNormSharedBytes, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunHeads", RunHeads, {args.rows * args.heads, kHeadThreads, kNormSharedBytes},
+               stream, args);
 }
 
 int LaunchGate(const GateArgs& args, CUstream_st* stream) {
-  RunGate<<<ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunGate", RunGate, {ValueBlocks(uint64_t{args.rows} * args.n), kModelThreads, 0},
+               stream, args);
 }
 
 int LaunchAdd(const AddArgs& args, CUstream_st* stream) {
-  RunAdd<<<ValueBlocks(args.count), kModelThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return Start("RunAdd", RunAdd, {ValueBlocks(args.count), kModelThreads, 0}, stream, args);
 }
 
 }  // namespace quire::cuda
