@@ -95,20 +95,32 @@ class Fields {
   std::set<std::string> known_;
 };
 
+// The parser's own message names its parts and repeats the body; where it stopped is enough.
+std::string WhatIsNoJson(const std::string& message) {
+  const size_t begin = message.find("at line ");
+  if (begin != std::string::npos) {
+    return fmt::format("the request body is no JSON {}",
+                       message.substr(begin, message.find(':', begin) - begin));
+  }
+  if (message.find("json.exception") == std::string::npos) return message;
+  return "the request body has a number that is too large to read";
+}
+
 ApiResult<Json> ParseObject(std::string_view body) {
   auto json = ParseJson(body, kSource);
-  if (!json) return BadRequest("", json.error().message);
+  if (!json) return BadRequest("", WhatIsNoJson(json.error().message));
   if (!json->is_object()) return BadRequest("", "the request body must be a JSON object");
   return *std::move(json);
 }
 
-ApiResult<std::vector<TokenId>> ReadTokens(const Json& array) {
+ApiResult<std::vector<TokenId>> ReadTokens(const Json& array, const std::string& field) {
   std::vector<TokenId> tokens;
   tokens.reserve(array.size());
   for (const Json& each : array) {
     if (!each.is_number_unsigned() ||
         each.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<TokenId>::max())) {
-      return BadRequest("prompt", "'prompt' has something among its tokens that is no token id");
+      return BadRequest(
+          field, fmt::format("'{}' has something among its tokens that is no token id", field));
     }
     tokens.push_back(static_cast<TokenId>(each.get<uint64_t>()));
   }
@@ -125,7 +137,7 @@ ApiResult<std::vector<Prompt>> ReadPrompts(const Json& value) {
   if (!value.is_array() || value.empty()) return bad();
   std::vector<Prompt> prompts;
   if (value.front().is_number()) {
-    QUIRE_ASSIGN(auto tokens, ReadTokens(value));
+    QUIRE_ASSIGN(auto tokens, ReadTokens(value, "prompt"));
     prompts.emplace_back(std::move(tokens));
     return prompts;
   }
@@ -137,7 +149,7 @@ ApiResult<std::vector<Prompt>> ReadPrompts(const Json& value) {
     if (each.is_string()) {
       prompts.emplace_back(each.get<std::string>());
     } else if (each.is_array() && !each.empty()) {
-      QUIRE_ASSIGN(auto tokens, ReadTokens(each));
+      QUIRE_ASSIGN(auto tokens, ReadTokens(each, "prompt"));
       prompts.emplace_back(std::move(tokens));
     } else {
       return bad();
@@ -353,6 +365,17 @@ ApiResult<std::string> ParseTokenizeCall(std::string_view body) {
   if (!text) return fields.Bad("text", "is missing");
   QUIRE_TRY(fields.NothingElse());
   return *std::move(text);
+}
+
+ApiResult<std::vector<TokenId>> ParseDetokenizeCall(std::string_view body) {
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  const Json* const tokens = fields.Find("tokens");
+  if (tokens == nullptr || !tokens->is_array()) {
+    return fields.Bad("tokens", "must be an array of token ids");
+  }
+  QUIRE_TRY(fields.NothingElse());
+  return ReadTokens(*tokens, "tokens");
 }
 
 }  // namespace quire::serve::http

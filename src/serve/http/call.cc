@@ -74,11 +74,14 @@ void Call::Take(Asked& asked, Event event) {
     const Response& end = asked.answer.response();
     if (asked.answer.stopped() || error_) return;
     if (end.finish == Finish::kFailed) {
-      error_ = FromError(end.error);
+      // Of what it needs only files can be missing.
+      const bool is_file = end.error.code == ErrorCode::kNotFound;
+      error_ = is_file ? FromFileError(end.error) : FromError(end.error);
     } else if (end.finish == Finish::kCancelled) {
       error_ = cancelled_.value_or(ShuttingDown());
     }
     if (error_) {
+      LogDetail(*error_, request_name_);
       for (Asked& each : asked_) CancelOne(each);
     }
   }
