@@ -61,7 +61,10 @@ class Values {
 ApiResult<void> CheckFraming(uint32_t version, std::span<const HeaderField> fields) {
   const Values codings(fields, "Transfer-Encoding");
   const Values lengths(fields, "Content-Length");
-  if (lengths.count() > 1) return Malformed("the request has more than one Content-Length");
+  if (lengths.count() > 1 ||
+      lengths.first().find_first_not_of("0123456789") != std::string_view::npos) {
+    return Malformed("the request's Content-Length is not one number");
+  }
   if (codings.count() == 0) return {};
   if (version < 11) return Malformed("HTTP/1.0 has no Transfer-Encoding");
   if (lengths.count() > 0) {

@@ -26,6 +26,9 @@ TEST(ReadHead, KnowsOneWayOnlyWhereABodyEnds) {
        {"", "xchunked", "identity", "gzip", "gzip, chunked", "chunked, chunked", "chunked;q=1"}) {
     EXPECT_EQ(StatusOf(Read({kHost, {"Transfer-Encoding", coding}})), 400u) << coding;
   }
+  for (const char* const length : {"0, 0", "+1", "-1", "1 1", "a"}) {
+    EXPECT_EQ(StatusOf(Read({kHost, {"Content-Length", length}})), 400u) << length;
+  }
   const HeaderField chunked{.name = "Transfer-Encoding", .value = "chunked"};
   const HeaderField length{.name = "Content-Length", .value = "3"};
   EXPECT_EQ(StatusOf(Read({kHost, chunked, chunked})), 400u);
