@@ -121,7 +121,7 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
         with Watch(server) as watch:
             flood = subprocess.run(
                 [sys.executable, "-c", FLOOD, str(server.port), str(CROWD), str(BODY), str(sent), key,
-                 "3"], capture_output=True, text=True, timeout=120, check=True)
+                 "12" if sent == BODY else "2"], capture_output=True, text=True, timeout=120, check=True)
             until = time.monotonic() + 20
             while resident_bytes(server) > start + (50 << 20) and time.monotonic() < until:
                 time.sleep(0.1)

@@ -29,12 +29,14 @@ def server(tmp_path_factory):
 
 def status_of(connection):
     """The status of what comes back; None: the connection ended without an answer."""
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"  # a half-closed client is asked whether it is there
     data = b""
-    while b"\r\n" not in data:
+    while b"\r\n" not in data.removeprefix(interim):
         more = connection.recv(4096)
         if not more:
             break
         data += more
+    data = data.removeprefix(interim)
     return int(data.split()[1]) if data else None
 
 
@@ -48,8 +50,8 @@ def status_of(connection):
     (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
     (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n"
      b"Content-Length: 4\r\n\r\nabcd", 400),
-    (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-     400),
+    (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+     b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
     (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
      b"Transfer-Encoding: chunked\r\n\r\n3\r\n{}}\r\n0\r\n\r\n", 400),
     (b"DELETE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
@@ -229,7 +231,7 @@ def test_random_bytes(server):
                 status = status_of(connection)
             except ConnectionError:
                 status = None
-            assert status in (None, 200, 400, 403, 404, 405, 408, 413, 415, 431), (status, text)
+            assert status in (None, 200, 400, 403, 404, 405, 408, 413, 415, 417, 431), (status, text)
     assert server.ask("/healthz")[0] == 200
     server.wait_idle()
 

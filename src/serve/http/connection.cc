@@ -34,6 +34,7 @@ constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr size_t kPathBytesLogged = 256;
 constexpr size_t kMethodBytesLogged = 16;
 constexpr auto kGoodbye = std::chrono::seconds(2);
+constexpr auto kProbeAfter = std::chrono::seconds(1);  // most answers need no probe
 
 ApiError ProtocolError(uint32_t status, std::string code, std::string message) {
   return {.status = status,
@@ -63,7 +64,8 @@ class StreamConnection final : public Connection,
       : context_(context),
         stream_(std::move(stream)),
         watchdog_(stream_.get_executor()),
-        wake_(stream_.get_executor()) {
+        wake_(stream_.get_executor()),
+        probe_(stream_.get_executor()) {
     error_code ignored;
     const auto remote = stream_.lowest_layer().remote_endpoint(ignored);
     remote_ = remote.address().to_string();
@@ -80,6 +82,7 @@ class StreamConnection final : public Connection,
     }
     ended_ = true;
     watchdog_.cancel();
+    probe_.cancel();
     error_code ignored;
     stream_.lowest_layer().close(ignored);  // ends what is read ahead
   }
@@ -208,18 +211,21 @@ class StreamConnection final : public Connection,
 
   /// A client that sends no more may still read, or be gone: both look the same until something is
   /// sent. One that is gone answers that with a reset.
-  asio::awaitable<void> ProbeClient(unsigned version, bool header_sent) {
-    probed_ = true;
+  void WatchClient() {
+    if (watching_) return;
+    watching_ = true;
     stream_.lowest_layer().async_wait(asio::ip::tcp::socket::wait_error,
                                       [self = this->shared_from_this()](error_code error) {
                                         if (error) return;
                                         self->client_left_ = true;
                                         self->Wake();
                                       });
-    // An interim answer, which every client of HTTP/1.1 reads over.
-    if (!header_sent && version >= 11 && !co_await Write(asio::buffer(kContinue))) {
-      client_left_ = true;
-    }
+    probe_.expires_after(kProbeAfter);
+    probe_.async_wait([self = this->shared_from_this()](error_code error) {
+      if (error || self->ended_) return;
+      self->probe_due_ = true;
+      self->Wake();
+    });
   }
 
   /// True: another one may follow.
@@ -391,9 +397,13 @@ class StreamConnection final : public Connection,
     while (true) {
       call.Pump();
       if (call.ended()) break;
-      if (input_ended_ && !probed_) {
-        co_await ProbeClient(version, header_sent);
+      if (input_ended_) {
+        WatchClient();
         keep_alive = false;
+      }
+      // An interim answer, which every client of HTTP/1.1 reads over.
+      if (std::exchange(probe_due_, false) && !header_sent && version >= 11) {
+        reachable = co_await Write(asio::buffer(kContinue));
       }
       if (client_left_) reachable = false;
       if (!reachable) {
@@ -502,6 +512,7 @@ class StreamConnection final : public Connection,
   Stream stream_;
   asio::steady_timer watchdog_;
   asio::steady_timer wake_;
+  asio::steady_timer probe_;
   boost::beast::flat_buffer buffer_{kBufferBytesMax};
   std::string remote_;
   bool timed_out_ = false;
@@ -510,7 +521,8 @@ class StreamConnection final : public Connection,
   bool reading_ahead_ = false;
   bool client_left_ = false;
   bool input_ended_ = false;  // the client sends no more, and may read
-  bool probed_ = false;       // whether it does
+  bool watching_ = false;     // whether it does
+  bool probe_due_ = false;
   bool rest_unread_ = false;  // of a request that was refused
   std::atomic<bool> known_ = false;
   std::atomic<bool> answering_ = false;
