@@ -98,7 +98,7 @@ ApiError FromError(const Error& error) {
     case ErrorCode::kIo: break;
   }
   return hidden(as(500, "server_error", std::string(ErrorCodeName(error.code))),
-                "the server could not do it");
+                "the server cannot read, write or compute what it needs for this");
 }
 
 ApiError FromFileError(const Error& error) {

@@ -39,8 +39,8 @@ struct KeysFile {
 Result<KeysFile> ReadKeysFile(const std::string& path);
 Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path);
 
-/// The floor of each domain, and of each tenant that names none: an equal part of half of the cache,
-/// less the floors that are named.
+/// The floor of each domain, and of each tenant that names none: an equal part of half of the
+/// cache, less the floors that are named.
 uint64_t FairShareBytes(const KeysFile& keys, uint64_t cache_bytes);
 
 /// Of who asks through the operator's listener; no tenant of a keys file has it.

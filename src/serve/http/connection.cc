@@ -276,7 +276,7 @@ class StreamConnection final : public Connection,
     co_return more;
   }
 
-  /// None: the connection has ended, with an answer where one was possible. An error: it is refused.
+  /// None: the connection has ended, with an answer where one was possible. An error: no room.
   asio::awaitable<std::optional<ApiResult<void>>> ReadBody(Parser& parser, HttpRequest& request,
                                                            BodyCharge& charge) {
     TransportCounters& transport = context_.service.transport();

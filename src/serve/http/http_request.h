@@ -50,7 +50,7 @@ ApiResult<HttpRequest> ReadHead(const RequestLine& line, std::span<const HeaderF
 /// A POST or DELETE that a page of another site made a browser send. Calls of programs are not.
 bool IsFromAnotherSite(const HttpRequest& request);
 
-/// The credentials of "Bearer CREDENTIALS", with the scheme in any case; empty: it has another form.
+/// The credentials of "Bearer CREDENTIALS", the scheme in any case; empty: it has another form.
 std::string_view BearerOf(std::string_view authorization);
 
 bool EqualsIgnoringCase(std::string_view a, std::string_view b);

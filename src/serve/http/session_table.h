@@ -33,8 +33,8 @@ class SessionTable {
   /// left there. To be called once, before anything else.
   void Restore(SessionStore& store, const Cache& cache, uint64_t now_us);
 
-  /// Errors: 429 the tenant or engine has as many as it may; 507 the store, or the disk is full; 500
-  ///         it cannot be written
+  /// Errors: 429 the tenant or engine has as many as it may; 507 the store has, or the disk is
+  ///         full; 500 it cannot be written
   ApiResult<OrderedJson> Open(const Caller& caller, const model::SamplingOptions& sampling,
                               uint64_t now_us);
   /// Errors: 404; 409 a request of it has not finished, or it cannot be used; 429, 500, 507 as
