@@ -5,7 +5,7 @@ import http.client
 import json
 import os
 import resource
-import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -83,6 +83,7 @@ class Watch:
     def __init__(self, server):
         self.port = int(server.operator_url.rsplit(":", 1)[1])
         self.slowest_ms = 0
+        self.overslept_ms = 0  # what a busy machine keeps a thread waiting that does nothing
         self.peak = 0
         self.server = server
         self.stop = threading.Event()
@@ -97,7 +98,9 @@ class Watch:
             connection.close()
             self.slowest_ms = max(self.slowest_ms, (time.monotonic() - begin) * 1e3)
             self.peak = max(self.peak, resident_bytes(self.server))
+            begin = time.monotonic()
             time.sleep(0.02)
+            self.overslept_ms = max(self.overslept_ms, (time.monotonic() - begin) * 1e3 - 20)
 
     def __enter__(self):
         self.thread.start()
@@ -127,12 +130,13 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
                 time.sleep(0.1)
         after = resident_bytes(server)
         said = (f"{flood.stdout.strip()}: start {start >> 20} MiB, peak {watch.peak >> 20}, after "
-                f"{after >> 20}; slowest /healthz {watch.slowest_ms:.0f} ms")
+                f"{after >> 20}; slowest /healthz {watch.slowest_ms:.0f} ms, "
+                f"a sleep {watch.overslept_ms:.0f} ms too long")
         print(said)
         assert all(f"'{status}'" in flood.stdout for status in expected), said
         assert after < start + (50 << 20), said
         assert watch.peak < start + (400 << 20), said
-        assert watch.slowest_ms < 100, said
+        assert watch.slowest_ms < 100 + watch.overslept_ms, said
         metrics = server.ask("/metrics", url=server.operator_url)[1]
         assert "\nquire_http_body_bytes 0\n" in metrics
         if key:
@@ -242,7 +246,6 @@ def test_a_small_budget_of_bodies_reads_small_bodies(tmp_path):
 # Disks that are full, or gone.
 
 def test_the_log_is_opened_again_and_a_full_one_is_said_once(tmp_path):
-    import signal
     with quire_server.serving(tmp_path, "--operator-listen", "127.0.0.1:0") as server:
         server.ask("/healthz")
         server.wait_for_lines(1)
