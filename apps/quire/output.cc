@@ -55,6 +55,7 @@ int ReportThrown() {
 
 void PrepareProcess() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow any more is a write that fails
   std::set_terminate([] {
     if (std::current_exception() == nullptr) std::abort();
     std::_Exit(ReportThrown());

@@ -1,6 +1,7 @@
 // quire serve: the HTTP server on one model.
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <optional>
@@ -37,6 +38,7 @@ struct ServeFlags {
   http::ServerOptions server;
   http::ServiceOptions service;
   std::string body_bytes = "4MiB";
+  std::string bodies_bytes = "64MiB";
   uint32_t running_max = 64;
   uint32_t requests_max = 1024;
   uint32_t sessions_max = 1024;
@@ -111,6 +113,10 @@ Result<void> CheckFlags(ServeFlags& flags) {
   }
   if (!flags.api_keys.empty() && flags.no_auth) return bad("--api-keys or --no-auth, not both");
   QUIRE_ASSIGN(flags.server.body_bytes_max, ParseBytes(flags.body_bytes));
+  QUIRE_ASSIGN(flags.server.bodies_bytes_max, ParseBytes(flags.bodies_bytes));
+  if (flags.server.bodies_bytes_max < flags.server.body_bytes_max) {
+    return bad("--bodies-bytes is less than --body-bytes: no body of that size could be read");
+  }
   flags.runtime.keep_sessions = !flags.runtime.store.empty();
   // Who opens, forks or ends a session that has a file keeps a worker waiting for the disk.
   if (flags.runtime.keep_sessions) flags.server.worker_threads = 8;
@@ -122,12 +128,22 @@ Result<void> CheckFlags(ServeFlags& flags) {
   return {};
 }
 
-void WarnOfRisks(const ServeFlags& flags) {
+/// A keys file is its reader's alone: mode 0600 and of this user, or 0640 and of another one (root)
+/// with this process's group, as packaging/quire.service has it.
+void WarnOfReaders(const std::string& path) {
   struct stat file{};
-  if (!flags.api_keys.empty() && stat(flags.api_keys.c_str(), &file) == 0 &&
-      (file.st_mode & (S_IRGRP | S_IROTH)) != 0) {
-    LogWarn("{}: others than its owner may read it (chmod 600)", flags.api_keys);
-  }
+  if (stat(path.c_str(), &file) != 0) return;
+  const bool own_group = file.st_uid != geteuid() && file.st_gid == getegid();
+  const mode_t others = own_group ? S_IROTH : S_IRGRP | S_IROTH;
+  if ((file.st_mode & others) == 0) return;
+  LogWarn(
+      "{}: others than this server may read it: chmod 600 where it is this user's, else 640 "
+      "with the group of this server",
+      path);
+}
+
+void WarnOfRisks(const ServeFlags& flags) {
+  if (!flags.api_keys.empty()) WarnOfReaders(flags.api_keys);
   if (flags.server.tls_cert.empty() && !http::IsLoopbackHost(flags.server.listen)) {
     LogWarn("--listen {}: without --tls-cert keys and texts travel as they are",
             flags.server.listen);
@@ -228,7 +244,19 @@ void AddLimits(CLI::App& command, ServeFlags& flags) {
       ->check(BytesValidator())
       ->capture_default_str()
       ->group("Limits");
+  command
+      .add_option("--bodies-bytes", flags.bodies_bytes,
+                  "Most that all bodies together take while they are read; more are answered "
+                  "with 503")
+      ->check(BytesValidator())
+      ->capture_default_str()
+      ->group("Limits");
   number("--connections", flags.server.connections_max, "Connections at once");
+  command
+      .add_option("--connections-per-address", flags.server.connections_per_address_max,
+                  "Of these, from one address; behind a proxy as many as --connections (default: "
+                  "half of them)")
+      ->group("Limits");
   number("--calls-per-tenant", flags.service.calls_per_tenant_max,
          "Calls of one tenant at once; more are answered with 429");
   number("--sessions-per-tenant", flags.service.sessions.per_tenant_max, "Sessions of one tenant");

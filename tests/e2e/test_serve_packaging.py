@@ -42,7 +42,7 @@ def test_the_dashboard_shows_every_family(metrics):
     # Sums of what is shown by tenant, and constants.
     unshown = {name for name in there - plain
                if not re.match(r"quire_(build|budget|cache_(lookup|hit|peak|used|published|dedup|seq|"
-                               r"refused)|tenant_(quota|floor|lookups|refused|evicted|published|"
+                               r"refused)|http_body_bytes|tenant_(quota|floor|lookups|refused|evicted|published|"
                                r"store_(records|space|floor))|"
                                r"engine_(chunk|steps|prefix|sessions)|http_request_duration|"
                                r"call_preemptions)", name)}

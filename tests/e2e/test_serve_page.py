@@ -73,7 +73,16 @@ def test_shows_the_cache_and_what_a_prompt_reused(tmp_path):
         assert page.evaluate("document.querySelector('#answer mark.made').textContent") == \
             answer["choices"][0]["text"]
         assert "square" in page.evaluate("document.getElementById('maptext').textContent")
-        assert "1 times the size" in page.evaluate("document.getElementById('iftext').textContent")
+        # What is found now, and what a cache by recency of this size would find, in one unit.
+        curve = page.evaluate("document.getElementById('iftext').textContent")
+        now = re.search(r"([\d.]+) % at 1 times the size", curve).group(1)
+        page.evaluate("document.getElementById('pause').click()")
+        cards = page.evaluate("document.getElementById('cards').innerText")
+        found = float(re.search(r"Prompt tokens found\s+([\d.]+) %", cards).group(1))
+        assert abs(float(now) - found) < 1, (curve, cards)
+        rows = page.evaluate("[...document.querySelectorAll('#reasons th')].map(row => row.textContent)")
+        assert rows[0] == "found in the cache" and len(rows) > 1
+        assert all(row.startswith("computed: ") for row in rows[1:]), rows
         folder = pictures(tmp_path)
         for scheme in ("light", "dark"):
             page.colours(scheme)
@@ -81,6 +90,10 @@ def test_shows_the_cache_and_what_a_prompt_reused(tmp_path):
             page.screenshot(folder / f"page-{scheme}.png")
         page.size(400, 800)
         assert page.evaluate("document.documentElement.scrollWidth <= 400"), "wider than a phone"
+        # Tables are as wide as they must be, in boxes that scroll.
+        assert page.evaluate("[...document.querySelectorAll('table')].every(table => "
+                             "table.parentElement.className === 'scroll' && "
+                             "table.parentElement.scrollWidth > table.parentElement.clientWidth)")
         page.screenshot(folder / "page-narrow.png")
         assert not page.errors, page.errors
 

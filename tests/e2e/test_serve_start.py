@@ -1,5 +1,6 @@
 """How quire serve starts: flags, the configuration file, keys, and what it refuses."""
 
+import os
 import subprocess
 import time
 
@@ -134,3 +135,17 @@ def test_it_starts_within_seconds(tmp_path):
     start = time.monotonic()
     with quire_server.serving(tmp_path):
         assert time.monotonic() - start < 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("owner, mode, warns", [
+    (0, 0o600, False), (0, 0o640, True), (0, 0o604, True),
+    # As packaging/quire.service has it: of another user, read by the group of the server.
+    (65534, 0o640, False), (65534, 0o644, True)])
+def test_who_may_read_the_keys(tmp_path, owner, mode, warns):
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[[tenant]]\nname = "a"\nkeys = ["a-0123456789abcdef"]\n')
+    os.chown(keys, owner, os.getegid())
+    keys.chmod(mode)
+    with quire_server.serving(tmp_path, "--api-keys", keys) as server:
+        assert ("chmod" in server.stderr.read_text()) == warns

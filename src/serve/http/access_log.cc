@@ -11,6 +11,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/log.h"
+
 namespace quire::serve::http {
 
 namespace {
@@ -55,31 +57,53 @@ std::string AccessLineJson(const AccessLine& line, uint64_t unix_us) {
 }
 
 Result<std::unique_ptr<AccessLog>> AccessLog::Open(const std::string& path) {
-  if (path.empty()) return std::unique_ptr<AccessLog>(new AccessLog(-1, false));
-  if (path == "-") return std::unique_ptr<AccessLog>(new AccessLog(STDERR_FILENO, false));
-  const int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+  std::unique_ptr<AccessLog> log(new AccessLog(path));
+  QUIRE_TRY(log->Reopen());
+  return log;
+}
+
+Result<void> AccessLog::Reopen() {
+  if (path_.empty()) return {};
+  const int descriptor = path_ == "-"
+                             ? fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)
+                             : open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
   if (descriptor < 0) {
-    return Fail(ErrorCode::kIo, fmt::format("access log {}: {}", path, std::strerror(errno)));
+    return Fail(ErrorCode::kIo, fmt::format("access log {}: {}", path_, std::strerror(errno)));
   }
-  return std::unique_ptr<AccessLog>(new AccessLog(descriptor, true));
+  MutexLock lock(mutex_);
+  if (descriptor_ >= 0) close(descriptor_);
+  descriptor_ = descriptor;
+  torn_ = false;
+  return {};
 }
 
 AccessLog::~AccessLog() {
-  if (owned_) close(descriptor_);
+  MutexLock lock(mutex_);
+  if (descriptor_ >= 0) close(descriptor_);
 }
 
-void AccessLog::Write(const AccessLine& line) {
-  if (descriptor_ < 0) return;
+bool AccessLog::Write(const AccessLine& line) {
+  if (path_.empty()) return true;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const std::string text = AccessLineJson(
+  std::string text = AccessLineJson(
       line,
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
   // A log that nobody reads loses lines and never stops the server: where a pipe takes anything it
   // takes PIPE_BUF bytes, and a line is shorter.
   MutexLock lock(mutex_);
   pollfd ready{.fd = descriptor_, .events = POLLOUT, .revents = 0};
-  if (poll(&ready, 1, 0) != 1) return;
-  if (write(descriptor_, text.data(), text.size()) < 0) return;
+  if (poll(&ready, 1, 0) != 1) return false;
+  if (torn_) text.insert(text.begin(), '\n');
+  const ssize_t written = write(descriptor_, text.data(), text.size());
+  const int error = written < 0 ? errno : ENOSPC;
+  if (written > 0) torn_ = text[static_cast<size_t>(written) - 1] != '\n';
+  const bool whole = written == static_cast<ssize_t>(text.size());
+  if (!whole && !failing_) {
+    LogError("access log {}: {}: lines are lost until it takes them again", path_,
+             std::strerror(error));
+  }
+  failing_ = !whole;
+  return whole;
 }
 
 }  // namespace quire::serve::http

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/mutex.h"
 #include "quire/error.h"
@@ -42,14 +43,22 @@ class AccessLog {
   AccessLog(const AccessLog&) = delete;
   AccessLog& operator=(const AccessLog&) = delete;
 
-  void Write(const AccessLine& line);
+  /// Opens the file anew by its name: the old one was moved away.
+  ///
+  /// Errors: as Open; then the old one is written to
+  Result<void> Reopen();
+  /// False: the line is lost. The first of several that the disk refuses is said in the program's
+  /// own log.
+  bool Write(const AccessLine& line);
 
  private:
-  AccessLog(int descriptor, bool owned) : descriptor_(descriptor), owned_(owned) {}
+  explicit AccessLog(std::string path) : path_(std::move(path)) {}
 
-  const int descriptor_;
-  const bool owned_;
+  const std::string path_;
   Mutex mutex_{LockRank::kLeaf};  // one line at a time
+  int descriptor_ QUIRE_GUARDED_BY(mutex_) = -1;
+  bool torn_ QUIRE_GUARDED_BY(mutex_) = false;     // the last line was written in part
+  bool failing_ QUIRE_GUARDED_BY(mutex_) = false;  // as was said
 };
 
 }  // namespace quire::serve::http

@@ -6,6 +6,7 @@
 #include <expected>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "quire/error.h"
 
@@ -20,6 +21,7 @@ struct ApiError {
   std::string code{};     // for programs; empty: null
   std::string param{};    // the field at fault; empty: null
   std::string message{};  // for people
+  std::string detail{};   // for the log alone: it may name what is no client's business
 };
 
 template <typename T>
@@ -27,6 +29,14 @@ using ApiResult = std::expected<T, ApiError>;
 
 /// Text as JSON; what is not UTF-8 in it becomes U+FFFD.
 std::string Dump(const OrderedJson& json);
+
+/// Most of what a request says that an error says again.
+inline constexpr size_t kEchoBytesMax = 200;
+/// The beginning of a text, at most so long.
+std::string Echo(std::string_view text, size_t bytes_max = kEchoBytesMax);
+
+/// Logs what a client must not hear under its request's name, which the message then gives it.
+void LogDetail(ApiError& error, std::string_view request_id);
 
 /// {"error": {"message", "type", "param", "code"}}
 OrderedJson ErrorJson(const ApiError& error);
@@ -38,8 +48,11 @@ std::unexpected<ApiError> NotFound(std::string message);
 std::unexpected<ApiError> TooMany(std::string message);
 
 /// A failure of the engine or the cache, as a client should understand it: what can never work is
-/// 400, what may work later 429, 503 or 504, and the rest 500.
+/// 400, what may work later 429, 503 or 504, and the rest 500. Messages that tell of other tenants'
+/// work or of the machine are its `detail`.
 ApiError FromError(const Error& error);
+/// A failure of files: 507 where there is no room for them, else 500.
+ApiError FromFileError(const Error& error);
 
 }  // namespace quire::serve::http
 

@@ -33,12 +33,36 @@ TEST(ApiError, EachFailureHasItsStatusAndItsCode) {
     EXPECT_EQ(error.status, row.status) << row.name;
     EXPECT_EQ(error.type, row.type) << row.name;
     EXPECT_EQ(error.code, row.name);
-    EXPECT_EQ(error.message, "why");
+    // Other messages are the caller's own affair; these tell of the machine or of others.
+    const bool hides = row.status >= 500 ? row.code != ErrorCode::kCancelled : row.status > 400;
+    EXPECT_EQ(error.message != "why", hides) << row.name;
+    EXPECT_EQ(error.detail, hides ? "why" : "") << row.name;
     seen.insert(row.code);
   }
   for (uint8_t code = 1; ErrorCodeName(ErrorCode{code}) != "unknown"; ++code) {
     EXPECT_TRUE(seen.contains(ErrorCode{code})) << ErrorCodeName(ErrorCode{code});
   }
+}
+
+TEST(ApiError, OfAFile) {
+  EXPECT_EQ(FromFileError({.code = ErrorCode::kNoSpace, .message = "/a"}).status, 507u);
+  for (const ErrorCode code : {ErrorCode::kIo, ErrorCode::kNotFound, ErrorCode::kCorrupt}) {
+    ApiError error = FromFileError({.code = code, .message = "/a: gone"});
+    EXPECT_EQ(error.status, 500u);
+    EXPECT_EQ(error.message.find("/a"), std::string::npos);
+    LogDetail(error, "req_1");
+    EXPECT_NE(error.message.find("req_1"), std::string::npos);
+    EXPECT_EQ(error.detail, "");
+  }
+  EXPECT_EQ(FromFileError({.code = ErrorCode::kCancelled, .message = "why"}).status, 503u);
+}
+
+TEST(ApiError, RepeatsLittle) {
+  EXPECT_EQ(Echo("abc", 3), "abc");
+  EXPECT_EQ(Echo("abcd", 3), "abc...");
+  const ApiError error = BadRequest(std::string(999, 'p'), std::string(999, 'm')).error();
+  EXPECT_LT(error.param.size(), 210u);
+  EXPECT_LT(error.message.size(), 410u);
 }
 
 TEST(ApiError, AsJson) {

@@ -18,9 +18,20 @@ namespace {
 
 constexpr std::string_view kSource = "request body";
 
+// The parser's own message names its parts and repeats the body; where it stopped is enough.
+std::string WhatIsNoJson(const std::string& message) {
+  const size_t begin = message.find("at line ");
+  if (begin != std::string::npos) {
+    return fmt::format("the request body is no JSON {}",
+                       message.substr(begin, message.find(':', begin) - begin));
+  }
+  if (message.find("json.exception") == std::string::npos) return message;
+  return "the request body has a number that is too large to read";
+}
+
 ApiResult<Json> ParseObject(std::string_view body) {
   auto json = ParseJson(body, kSource);
-  if (!json) return BadRequest("", json.error().message);
+  if (!json) return BadRequest("", WhatIsNoJson(json.error().message));
   if (!json->is_object()) return BadRequest("", "the request body must be a JSON object");
   return *std::move(json);
 }
@@ -351,6 +362,17 @@ ApiResult<std::string> ParseTokenizeCall(std::string_view body) {
   if (!text) return fields.Bad("text", "is missing");
   QUIRE_TRY(fields.NothingElse());
   return *std::move(text);
+}
+
+ApiResult<std::vector<TokenId>> ParseDetokenizeCall(std::string_view body) {
+  QUIRE_ASSIGN(const Json json, ParseObject(body));
+  Fields fields(json);
+  const Json* const tokens = fields.Find("tokens");
+  if (tokens == nullptr || !tokens->is_array()) {
+    return fields.Bad("tokens", "must be an array of token ids");
+  }
+  QUIRE_TRY(fields.NothingElse());
+  return ReadTokens(*tokens, "tokens");
 }
 
 }  // namespace quire::serve::http

@@ -72,6 +72,8 @@ ApiResult<SessionCall> ParseSessionCall(std::string_view body);
 
 /// The text of {"text": ...}. Errors: as ParseCall
 ApiResult<std::string> ParseTokenizeCall(std::string_view body);
+/// The tokens of {"tokens": [...]}. Errors: as ParseCall
+ApiResult<std::vector<TokenId>> ParseDetokenizeCall(std::string_view body);
 
 }  // namespace quire::serve::http
 

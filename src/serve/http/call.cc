@@ -77,11 +77,17 @@ void Call::Take(Asked& asked, Event event) {
     const Response& end = asked.answer.response();
     if (asked.answer.stopped() || error_) return;
     if (end.finish == Finish::kFailed) {
-      error_ = FromError(end.error);
+      // Of what it needs only files can be missing.
+      const bool is_file = end.error.code == ErrorCode::kNotFound;
+      error_ = is_file ? FromFileError(end.error) : FromError(end.error);
+      if (!call_.session.empty()) {
+        error_->message = fmt::format("session '{}': {}", Echo(call_.session, 64), error_->message);
+      }
     } else if (end.finish == Finish::kCancelled) {
       error_ = cancelled_.value_or(ShuttingDown());
     }
     if (error_) {
+      LogDetail(*error_, request_name_);
       for (Asked& each : asked_) CancelOne(each);
     }
   }

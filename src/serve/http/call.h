@@ -141,6 +141,9 @@ class Call {
   /// Errors: those of Engine::Submit
   ApiResult<void> Submit(Request request, bool counts_prompt);
 
+  /// What the log and the client know the HTTP request by.
+  void SetRequestName(std::string name) { request_name_ = std::move(name); }
+
   /// `wake` is called whenever Pump may find something, from any thread until Unlisten.
   void Listen(const std::function<void()>& wake);
   void Unlisten();
@@ -183,6 +186,7 @@ class Call {
   const ApiCall call_;
   const Head head_;
   const std::shared_ptr<CallProgress> progress_;
+  std::string request_name_{};
   std::vector<Asked> asked_;
   std::optional<ApiError> error_;
   std::optional<ApiError> cancelled_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sodium.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -51,7 +52,10 @@ Result<Tenant> ReadTenant(TomlTable& table) {
     }
   }
   QUIRE_ASSIGN(tenant.cache.quota_bytes, table.Bytes("quota", 0));
-  QUIRE_ASSIGN(tenant.cache.floor_bytes, table.Bytes("floor", 0));
+  constexpr uint64_t kNotNamed = UINT64_MAX;
+  QUIRE_ASSIGN(const uint64_t floor_bytes, table.Bytes("floor", kNotNamed));
+  tenant.names_floor = floor_bytes != kNotNamed;
+  if (tenant.names_floor) tenant.cache.floor_bytes = floor_bytes;
   QUIRE_ASSIGN(tenant.cache.store_quota_bytes, table.Bytes("store_quota", 0));
   QUIRE_ASSIGN(tenant.cache.store_floor_bytes, table.Bytes("store_floor", 0));
   QUIRE_ASSIGN(const uint64_t ttl_s, table.Count("ttl_s", 0, uint64_t{1} << 32));
@@ -101,6 +105,16 @@ Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path) {
 Result<KeysFile> ReadKeysFile(const std::string& path) {
   QUIRE_ASSIGN(const std::string text, ReadFile(path, kKeysFileBytesMax));
   return ParseKeysFile(text, path);
+}
+
+uint64_t FairShareBytes(const KeysFile& keys, uint64_t cache_bytes) {
+  uint64_t left = cache_bytes / 2;
+  uint64_t shares = keys.domains.size();
+  for (const Tenant& tenant : keys.tenants) {
+    left -= std::min(left, tenant.cache.floor_bytes);
+    if (tenant.has_fair_share()) ++shares;
+  }
+  return shares == 0 ? 0 : left / shares;
 }
 
 KeyTable::KeyTable() { randombytes_buf(secret_.data(), secret_.size()); }

@@ -20,7 +20,11 @@ struct Tenant {
   TenantOptions cache{};            // name, quotas, floors, domain, time to live
   double weight = 1;                // of the tokens that are computed
   bool is_operator = false;         // its keys see the whole, not the tenant's part alone
+  bool names_floor = false;         // cache.floor_bytes is what the file says
   std::vector<std::string> keys{};  // secrets; KeyTable keeps digests only
+
+  /// What a member of a domain caches is the domain's, and that has the share.
+  bool has_fair_share() const { return !names_floor && cache.domain.empty(); }
 };
 
 struct KeysFile {
@@ -34,6 +38,10 @@ struct KeysFile {
 /// Errors: kCorrupt names the file, the line and what is wrong, never a key; those of reading it
 Result<KeysFile> ReadKeysFile(const std::string& path);
 Result<KeysFile> ParseKeysFile(std::string_view text, const std::string& path);
+
+/// The floor of each domain, and of each tenant that names none: an equal part of half of the
+/// cache, less the floors that are named.
+uint64_t FairShareBytes(const KeysFile& keys, uint64_t cache_bytes);
 
 /// Of who asks through the operator's listener; no tenant of a keys file has it.
 inline constexpr std::string_view kOperatorName = "operator";

@@ -40,6 +40,11 @@ TEST(KeysFile, SaysWhatEachTenantHas) {
   EXPECT_EQ(alice.keys.size(), 2u);
   EXPECT_FALSE(alice.is_operator);
   EXPECT_TRUE(file.tenants[1].is_operator);
+  // The domain and the operator have half of the cache, less the floor that alice names.
+  EXPECT_FALSE(alice.has_fair_share());
+  EXPECT_TRUE(file.tenants[1].has_fair_share());
+  EXPECT_EQ(FairShareBytes(file, 10'000'000), 2'000'000u);
+  EXPECT_EQ(FairShareBytes(file, 1'000'000), 0u);
   EXPECT_EQ(file.domains, std::vector<std::string>{"team"});
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -14,9 +13,10 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
-#include <cstring>
+#include <ctime>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace quire::serve::http {
 
@@ -28,27 +28,32 @@ using boost::system::error_code;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kBufferBytesMax = 128 << 10;
+constexpr size_t kBufferBytesMax = 32 << 10;
 constexpr size_t kAheadBytesMax = 4 << 10;  // read of a next request while one is answered
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr size_t kPathBytesLogged = 256;
+constexpr size_t kMethodBytesLogged = 16;
 constexpr auto kGoodbye = std::chrono::seconds(2);
-
-/// Passed through to logs and answers: nothing that could break a line or a header.
-std::string Harmless(std::string_view text) {
-  const bool harmless =
-      !text.empty() && text.size() <= 128 && std::ranges::all_of(text, [](char each) {
-        return (each >= '0' && each <= '9') || (each >= 'a' && each <= 'z') ||
-               (each >= 'A' && each <= 'Z') || std::strchr("-_.:/+=", each) != nullptr;
-      });
-  return harmless ? std::string(text) : std::string();
-}
+constexpr auto kProbeAfter = std::chrono::seconds(1);  // most answers need no probe
 
 ApiError ProtocolError(uint32_t status, std::string code, std::string message) {
   return {.status = status,
           .type = "invalid_request_error",
           .code = std::move(code),
           .message = std::move(message)};
+}
+
+using Parser = beast_http::request_parser<beast_http::string_body>;
+
+ApiResult<HttpRequest> HeadOf(const Parser& parser) {
+  const auto& message = parser.get();
+  std::vector<HeaderField> fields;
+  for (const auto& field : message) {
+    fields.push_back({.name = field.name_string(), .value = field.value()});
+  }
+  return ReadHead(
+      {.method = message.method_string(), .target = message.target(), .version = message.version()},
+      fields);
 }
 
 template <typename Stream>
@@ -59,23 +64,25 @@ class StreamConnection final : public Connection,
       : context_(context),
         stream_(std::move(stream)),
         watchdog_(stream_.get_executor()),
-        wake_(stream_.get_executor()) {
+        wake_(stream_.get_executor()),
+        probe_(stream_.get_executor()) {
     error_code ignored;
     const auto remote = stream_.lowest_layer().remote_endpoint(ignored);
     remote_ = remote.address().to_string();
     stream_.lowest_layer().set_option(asio::ip::tcp::no_delay(true), ignored);
-    context_.service.NoteConnections(1);
+    ++context_.service.transport().connections;
   }
-  ~StreamConnection() override { context_.service.NoteConnections(-1); }
+  ~StreamConnection() override { --context_.service.transport().connections; }
 
   asio::awaitable<void> Run() override {
     if (co_await Handshake()) {
       while (!closing_ && co_await OneRequest()) {
       }
-      co_await Goodbye();
+      if (!dropped_) co_await Goodbye();
     }
     ended_ = true;
     watchdog_.cancel();
+    probe_.cancel();
     error_code ignored;
     stream_.lowest_layer().close(ignored);  // ends what is read ahead
   }
@@ -91,6 +98,17 @@ class StreamConnection final : public Connection,
         self->SetDeadline(kGoodbye);  // of a write to a client that reads nothing
       }
       self->Wake();
+    });
+  }
+
+  bool MayBeDropped() const override { return !known_ && !answering_; }
+
+  void Drop() override {
+    asio::post(stream_.get_executor(), [self = this->shared_from_this()] {
+      if (!self->MayBeDropped()) return;
+      self->closing_ = self->dropped_ = true;
+      error_code ignored;
+      self->stream_.lowest_layer().cancel(ignored);
     });
   }
 
@@ -152,9 +170,10 @@ class StreamConnection final : public Connection,
     if (client_left_ || reading_ahead_ || !rest_unread_) co_return;
     SetDeadline(kGoodbye);
     std::array<char, 16 << 10> rest;
-    for (int i = 0; i < 1024; ++i) {
+    for (uint64_t swallowed = 0; swallowed < context_.options.body_bytes_max;) {
       const auto [error, bytes] = co_await stream_.async_read_some(asio::buffer(rest), kAwait);
       if (error) co_return;
+      swallowed += bytes;
     }
   }
 
@@ -164,7 +183,7 @@ class StreamConnection final : public Connection,
     while (reading_ahead_) co_await AwaitWake();
     if (client_left_) co_return false;
     if (buffer_.size() > 0) co_return true;
-    if (closing_) co_return false;
+    if (closing_ || input_ended_) co_return false;
     const auto [error, bytes] =
         co_await stream_.async_read_some(buffer_.prepare(kAheadBytesMax), kAwait);
     if (error) co_return false;
@@ -175,18 +194,39 @@ class StreamConnection final : public Connection,
   /// While a request is answered, one read is under way: it tells that the client left, or brings
   /// the beginning of its next request.
   void ReadAhead() {
-    if (reading_ahead_ || client_left_ || buffer_.size() > 0) return;
+    if (reading_ahead_ || client_left_ || input_ended_ || buffer_.size() > 0) return;
     reading_ahead_ = true;
     stream_.async_read_some(buffer_.prepare(kAheadBytesMax),
                             [self = this->shared_from_this()](error_code error, size_t bytes) {
                               self->reading_ahead_ = false;
-                              if (error) self->client_left_ = true;
+                              if (error == asio::error::eof) {
+                                self->input_ended_ = true;
+                              } else if (error) {
+                                self->client_left_ = true;
+                              }
                               self->buffer_.commit(error ? 0 : bytes);
                               self->Wake();
                             });
   }
 
-  using Parser = beast_http::request_parser<beast_http::string_body>;
+  /// A client that sends no more may still read, or be gone: both look the same until something is
+  /// sent. One that is gone answers that with a reset.
+  void WatchClient() {
+    if (watching_) return;
+    watching_ = true;
+    stream_.lowest_layer().async_wait(asio::ip::tcp::socket::wait_error,
+                                      [self = this->shared_from_this()](error_code error) {
+                                        if (error) return;
+                                        self->client_left_ = true;
+                                        self->Wake();
+                                      });
+    probe_.expires_after(kProbeAfter);
+    probe_.async_wait([self = this->shared_from_this()](error_code error) {
+      if (error || self->ended_) return;
+      self->probe_due_ = true;
+      self->Wake();
+    });
+  }
 
   /// True: another one may follow.
   asio::awaitable<bool> OneRequest() {
@@ -196,30 +236,83 @@ class StreamConnection final : public Connection,
     parser.body_limit(context_.options.body_bytes_max);
     line_ = {.remote = remote_};
     rest_unread_ = true;
+    begin_ = {};
     SetDeadline(context_.options.header_ms);
     const auto [header_error, header_bytes] =
         co_await beast_http::async_read_header(stream_, buffer_, parser, kAwait);
-    if (header_error) co_return co_await Refuse(header_error, parser);
+    if (header_error) co_return co_await RefuseBroken(header_error, parser);
     begin_ = SteadyClock::now();
-    const std::string_view expect(parser.get()[beast_http::field::expect]);
-    if (expect == "100-continue") co_await Write(asio::buffer(kContinue));
-    SetDeadline(context_.options.body_ms);
-    const auto [body_error, body_bytes] =
-        co_await beast_http::async_read(stream_, buffer_, parser, kAwait);
-    if (body_error) co_return co_await Refuse(body_error, parser);
-    rest_unread_ = false;
+    NoteMethod(parser);
+    auto head = HeadOf(parser);
+    if (!head) co_return co_await Refuse(head.error());
+    HttpRequest& request = *head;
+    request.by_operator_listener = context_.by_operator_listener;
+    line_.path = request.path.substr(0, kPathBytesLogged);
+    line_.request_id = request.request_id;
+    line_.traceparent = request.traceparent;
+    Handled handled = context_.service.Begin(request);
+    line_.tenant = handled.caller.name;
+    if (handled.is_known) known_ = true;
+    BodyCharge charge(context_.bodies);
+    if (std::holds_alternative<std::monostate>(handled.outcome)) {
+      const auto read = co_await ReadBody(parser, request, charge);
+      if (!read) co_return false;
+      if (!*read) {
+        handled.outcome = ErrorReply(read->error());
+      } else {
+        rest_unread_ = false;
+        begin_ = SteadyClock::now();
+      }
+    } else {
+      rest_unread_ = request.has_body;
+    }
     ClearDeadline();
-    begin_ = SteadyClock::now();
+    if (buffer_.size() == 0) buffer_.shrink_to_fit();
     answering_ = true;
     ++context_.busy;
-    const bool more = co_await Serve(parser);
+    const bool more = co_await Answer(parser, request, handled, charge);
     --context_.busy;
     answering_ = false;
     co_return more;
   }
 
+  /// None: the connection has ended, with an answer where one was possible. An error: no room.
+  asio::awaitable<std::optional<ApiResult<void>>> ReadBody(Parser& parser, HttpRequest& request,
+                                                           BodyCharge& charge) {
+    TransportCounters& transport = context_.service.transport();
+    const auto no_room = [&]() -> ApiResult<void> {
+      ++transport.bodies_refused;
+      return std::unexpected(
+          ApiError{.status = 503,
+                   .type = "server_error",
+                   .code = "too_many_bodies",
+                   .message = "the server reads as many bodies as it has room for; try again"});
+    };
+    const auto length = parser.content_length();
+    if (length && !charge.GrowTo(*length)) co_return no_room();
+    if (request.wants_continue && buffer_.size() == 0) co_await Write(asio::buffer(kContinue));
+    SetDeadline(context_.options.body_ms);
+    while (!parser.is_done()) {
+      const auto [error, bytes] =
+          co_await beast_http::async_read_some(stream_, buffer_, parser, kAwait);
+      if (error) {
+        co_await RefuseBroken(error, parser);
+        co_return std::nullopt;
+      }
+      transport.body_bytes_read += bytes;
+      if (!length && !charge.GrowTo(parser.get().body().size())) co_return no_room();
+    }
+    request.body = std::move(parser.get().body());
+    line_.bytes_in = request.body.size();
+    co_return ApiResult<void>();
+  }
+
+  void NoteMethod(const Parser& parser) {
+    line_.method = std::string(parser.get().method_string()).substr(0, kMethodBytesLogged);
+  }
+
   /// Answers what could not be read as a request; the connection ends.
-  asio::awaitable<bool> Refuse(error_code error, const Parser& parser) {
+  asio::awaitable<bool> RefuseBroken(error_code error, const Parser& parser) {
     if (error == beast_http::error::end_of_stream || (closing_ && !timed_out_)) co_return false;
     ApiError refusal = ProtocolError(400, "bad_request", "this is no HTTP request");
     if (timed_out_) {
@@ -236,58 +329,56 @@ class StreamConnection final : public Connection,
                beast_http::make_error_code(beast_http::error::bad_method).category()) {
       co_return false;  // the connection broke
     }
+    NoteMethod(parser);
+    co_return co_await Refuse(refusal);
+  }
+
+  asio::awaitable<bool> Refuse(const ApiError& refusal) {
     if (begin_ == SteadyClock::time_point{}) begin_ = SteadyClock::now();
-    line_.method = std::string(parser.get().method_string()).substr(0, 16);
-    line_.request_id = RandomName("req_");
+    if (line_.request_id.empty()) line_.request_id = RandomName("req_");
     Handled handled;
-    handled.outcome = ErrorReply(refusal);
-    co_await WriteReply(handled, /*version=*/11, /*keep_alive=*/false, /*has_body=*/true);
+    Reply reply = ErrorReply(refusal);
+    co_await WriteReply(reply, /*version=*/11, /*keep_alive=*/false, /*has_body=*/true);
     NoteReply(handled);
     co_return false;
   }
 
-  asio::awaitable<bool> Serve(Parser& parser) {
-    auto message = parser.release();
-    const auto field = [&](beast_http::field name) { return std::string(message[name]); };
-    const std::string_view target(message.target());
-    HttpRequest request{.method = std::string(message.method_string()),
-                        .path = std::string(target.substr(0, target.find('?'))),
-                        .host = field(beast_http::field::host),
-                        .content_type = field(beast_http::field::content_type),
-                        .authorization = field(beast_http::field::authorization),
-                        .body = std::move(message.body()),
-                        .by_operator_listener = context_.by_operator_listener};
-    line_.method = request.method;
-    line_.path = request.path.substr(0, kPathBytesLogged);
-    line_.bytes_in = request.body.size();
-    line_.request_id = Harmless(message["x-request-id"]);
-    if (line_.request_id.empty()) line_.request_id = RandomName("req_");
-    line_.traceparent = Harmless(message["traceparent"]);
-    const bool keep_alive = message.keep_alive() && !context_.service.draining();
-    Handled handled = co_await Handle(request);
-    line_.tenant = handled.caller.name;
+  asio::awaitable<bool> Answer(const Parser& parser, HttpRequest& request, Handled& handled,
+                               BodyCharge& charge) {
+    const auto& message = parser.get();
+    const unsigned version = message.version();
+    const bool has_body = message.method() != beast_http::verb::head;
+    // What is left of a refused body would be taken for a request.
+    const bool keep_alive =
+        message.keep_alive() && !rest_unread_ && !input_ended_ && !context_.service.draining();
+    if (std::holds_alternative<std::monostate>(handled.outcome)) {
+      co_await Finish(request, handled);
+      request.body = {};
+      charge.Release();
+    }
     bool more = keep_alive;
     if (auto* const call = std::get_if<std::unique_ptr<Call>>(&handled.outcome)) {
-      more = co_await ServeCall(handled, **call, message.version(), keep_alive) && keep_alive;
+      more = co_await ServeCall(handled, **call, version, keep_alive) && keep_alive;
     } else {
-      more = co_await WriteReply(handled, message.version(), keep_alive,
-                                 message.method() != beast_http::verb::head) &&
+      more = co_await WriteReply(std::get<Reply>(handled.outcome), version, keep_alive, has_body) &&
              keep_alive;
     }
     NoteReply(handled);
     co_return more;
   }
 
-  asio::awaitable<Handled> Handle(const HttpRequest& request) {
-    // What asks whether the server lives is not kept waiting by those who work.
-    if (request.method == "GET" && !request.path.starts_with("/v1/")) {
-      co_return context_.service.Handle(request);
+  asio::awaitable<void> Finish(const HttpRequest& request, Handled& handled) {
+    // Who watches the server is not kept waiting by those who work.
+    if (!request.path.starts_with("/v1/")) {
+      context_.service.Finish(request, handled);
+      co_return;
     }
-    co_return co_await asio::co_spawn(
+    co_await asio::co_spawn(
         context_.workers,
-        [](Service& service, const HttpRequest& asked) -> asio::awaitable<Handled> {
-          co_return service.Handle(asked);
-        }(context_.service, request),
+        [](Service& service, const HttpRequest& asked, Handled& answer) -> asio::awaitable<void> {
+          service.Finish(asked, answer);
+          co_return;
+        }(context_.service, request, handled),
         asio::use_awaitable);
   }
 
@@ -306,6 +397,14 @@ class StreamConnection final : public Connection,
     while (true) {
       call.Pump();
       if (call.ended()) break;
+      if (input_ended_) {
+        WatchClient();
+        keep_alive = false;
+      }
+      // An interim answer, which every client of HTTP/1.1 reads over.
+      if (std::exchange(probe_due_, false) && !header_sent && version >= 11) {
+        reachable = co_await Write(asio::buffer(kContinue));
+      }
       if (client_left_) reachable = false;
       if (!reachable) {
         call.Cancel({.status = 499, .type = "client_closed_request", .message = "it left"});
@@ -330,14 +429,10 @@ class StreamConnection final : public Connection,
       line_.status = 499;
       co_return false;
     }
-    if (!header_sent && call.error()) {
-      const Reply reply = ErrorReply(*call.error());
-      handled.outcome = reply;
-      co_return co_await WriteReply(handled, version, keep_alive, /*has_body=*/true);
-    }
-    if (!call.streams()) {
-      handled.outcome = Reply{.body = call.Body()};
-      co_return co_await WriteReply(handled, version, keep_alive, /*has_body=*/true);
+    keep_alive = keep_alive && !input_ended_;
+    if (!header_sent && (call.error() || !call.streams())) {
+      Reply reply = call.error() ? ErrorReply(*call.error()) : Reply{.body = call.Body()};
+      co_return co_await WriteReply(reply, version, keep_alive, /*has_body=*/true) && keep_alive;
     }
     if (!header_sent) reachable = co_await WriteStreamHeader(version, keep_alive);
     const std::string text = call.TakeStream();
@@ -353,13 +448,12 @@ class StreamConnection final : public Connection,
     message.set(beast_http::field::server, "quire");
     message.set("X-Content-Type-Options", "nosniff");
     message.set(beast_http::field::cache_control, "no-store");
+    message.set(beast_http::field::date, HttpDate(std::time(nullptr)));
     message.set("x-request-id", line_.request_id);
     if (!line_.traceparent.empty()) message.set("traceparent", line_.traceparent);
   }
 
-  asio::awaitable<bool> WriteReply(Handled& handled, unsigned version, bool keep_alive,
-                                   bool has_body) {
-    Reply& reply = std::get<Reply>(handled.outcome);
+  asio::awaitable<bool> WriteReply(Reply& reply, unsigned version, bool keep_alive, bool has_body) {
     line_.status = reply.status;
     beast_http::response<beast_http::string_body> message(
         static_cast<beast_http::status>(reply.status), version);
@@ -367,8 +461,8 @@ class StreamConnection final : public Connection,
     for (const auto& [name, value] : reply.headers) message.set(name, value);
     message.set(beast_http::field::content_type, reply.content_type);
     message.keep_alive(keep_alive);
+    message.content_length(reply.body.size());
     if (has_body) message.body() = std::move(reply.body);
-    message.prepare_payload();
     SetDeadline(context_.options.write_ms);
     const auto [error, bytes] = co_await beast_http::async_write(stream_, message, kAwait);
     line_.bytes_out += bytes;
@@ -411,13 +505,14 @@ class StreamConnection final : public Connection,
     const auto time = SteadyClock::now() - begin_;
     line_.ms = std::chrono::duration<double, std::milli>(time).count();
     context_.service.NoteReply(handled, line_.status, line_.ms / 1e3);
-    context_.log.Write(line_);
+    if (!context_.log.Write(line_)) ++context_.service.transport().log_lines_lost;
   }
 
   const ConnectionContext context_;
   Stream stream_;
   asio::steady_timer watchdog_;
   asio::steady_timer wake_;
+  asio::steady_timer probe_;
   boost::beast::flat_buffer buffer_{kBufferBytesMax};
   std::string remote_;
   bool timed_out_ = false;
@@ -425,9 +520,14 @@ class StreamConnection final : public Connection,
   std::atomic<bool> wake_posted_ = false;
   bool reading_ahead_ = false;
   bool client_left_ = false;
+  bool input_ended_ = false;  // the client sends no more, and may read
+  bool watching_ = false;     // whether it does
+  bool probe_due_ = false;
   bool rest_unread_ = false;  // of a request that was refused
-  bool answering_ = false;
+  std::atomic<bool> known_ = false;
+  std::atomic<bool> answering_ = false;
   bool closing_ = false;
+  bool dropped_ = false;
   bool abort_ = false;  // ... and what is being answered is cancelled
   bool ended_ = false;
   AccessLine line_;

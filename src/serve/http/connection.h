@@ -9,6 +9,7 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <memory>
 
+#include "serve/http/bodies.h"
 #include "serve/http/server.h"
 
 namespace quire::serve::http {
@@ -18,6 +19,7 @@ struct ConnectionContext {
   Service& service;
   AccessLog& log;
   const ServerOptions& options;
+  BodyBudget& bodies;
   std::atomic<uint64_t>& busy;  // requests that are being answered
   // Where requests are read and looked at: a long prompt or a costly template keeps no socket
   // waiting.
@@ -35,6 +37,14 @@ class Connection {
   ///
   /// Threads: any
   virtual void Close(bool cancel) = 0;
+  /// It has shown no key so far, and nothing is being answered.
+  ///
+  /// Threads: any
+  virtual bool MayBeDropped() const = 0;
+  /// Ends at once, as long as it may be dropped.
+  ///
+  /// Threads: any
+  virtual void Drop() = 0;
 };
 
 using PlainStream = boost::asio::ip::tcp::socket;

@@ -125,6 +125,36 @@ void AddEngine(Snapshot& to, const EngineStats& stats) {
              "Files of sessions that could not be written.", D(stats.session_write_failures));
 }
 
+void AddTransport(Snapshot& to, const TransportCounters& counters) {
+  to.Gauge("quire_http_connections", "Open connections.", D(counters.connections));
+  const std::string refused =
+      "Connections that found no room, and idle ones without a key that were dropped for others.";
+  const auto add = [&](const char* reason, uint64_t count) {
+    to.Counter("quire_http_connections_refused_total", refused, D(count), {{"reason", reason}});
+  };
+  add("full", counters.refused_full);
+  add("address", counters.refused_address);
+  add("replaced", counters.replaced);
+  to.Gauge("quire_http_body_bytes", "Room taken by bodies that are being read.",
+           D(counters.body_bytes));
+  to.Counter("quire_http_bodies_refused_total", "Bodies that there was no room for.",
+             D(counters.bodies_refused));
+  to.Counter("quire_access_log_lost_lines_total", "Lines that could not be written.",
+             D(counters.log_lines_lost));
+}
+
+// The names that other programs' Prometheus libraries use.
+void AddProcess(Snapshot& to, const ProcessStats& stats) {
+  to.Gauge("process_resident_memory_bytes", "Memory in use, as the system counts it.",
+           D(stats.resident_bytes));
+  to.Gauge("process_virtual_memory_bytes", "Addresses in use.", D(stats.virtual_bytes));
+  to.Counter("process_cpu_seconds_total", "Time of processors, of user and system.",
+             stats.cpu_seconds);
+  to.Gauge("process_start_time_seconds", "Unix time of the start.", stats.start_unix_seconds);
+  to.Gauge("process_open_fds", "Open descriptors.", D(stats.open_descriptors));
+  to.Gauge("process_max_fds", "Most descriptors there may be.", D(stats.descriptors_max));
+}
+
 void AddStore(Snapshot& to, const DiskStoreStats& stats) {
   to.Gauge("quire_store_used_bytes", "All files of the store.", D(stats.bytes));
   to.Gauge("quire_store_limit_bytes", "Most they may have together.", D(stats.bytes_cap));
@@ -285,7 +315,8 @@ std::string Metrics::Text(const MetricsSnapshot& snapshot,
   if (!only) {
     now.Gauge("quire_build_info", "The version that runs, as a label.", 1,
               {{"version", snapshot.version}});
-    now.Gauge("quire_http_connections", "Open connections.", D(snapshot.connections));
+    if (snapshot.transport != nullptr) AddTransport(now, *snapshot.transport);
+    if (snapshot.process) AddProcess(now, *snapshot.process);
     now.Gauge("quire_sessions", "Open sessions.", D(snapshot.sessions));
     now.Gauge("quire_budget_limit_bytes", "Budget of all caches together.",
               D(snapshot.budget_bytes));

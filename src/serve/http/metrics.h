@@ -3,6 +3,7 @@
 #ifndef QUIRE_SERVE_HTTP_METRICS_H_
 #define QUIRE_SERVE_HTTP_METRICS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,12 +18,27 @@
 #include "serve/engine.h"
 #include "serve/http/api_error.h"
 #include "serve/http/call.h"
+#include "serve/http/process_stats.h"
 
 namespace prometheus {
 class Registry;
 }
 
 namespace quire::serve::http {
+
+/// What connections count.
+///
+/// Threads: any
+struct TransportCounters {
+  std::atomic<uint64_t> connections = 0;      // now
+  std::atomic<uint64_t> refused_full = 0;     // connections, for want of room in all
+  std::atomic<uint64_t> refused_address = 0;  // ... of their address
+  std::atomic<uint64_t> replaced = 0;         // idle ones without a key that made room
+  std::atomic<uint64_t> body_bytes = 0;       // charged now for bodies that are being read
+  std::atomic<uint64_t> body_bytes_read = 0;
+  std::atomic<uint64_t> bodies_refused = 0;  // for want of room among these
+  std::atomic<uint64_t> log_lines_lost = 0;  // of the access log
+};
 
 /// What is read when somebody asks.
 struct MetricsSnapshot {
@@ -32,7 +48,8 @@ struct MetricsSnapshot {
   std::optional<EngineStats> engine{};
   uint64_t budget_bytes = 0;
   uint64_t budget_used_bytes = 0;
-  uint64_t connections = 0;
+  const TransportCounters* transport = nullptr;
+  std::optional<ProcessStats> process{};
   uint64_t sessions = 0;
   std::string version{};
   bool has_store = false;

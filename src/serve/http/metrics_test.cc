@@ -25,8 +25,25 @@ std::vector<std::string> ValuesOf(const std::string& text) {
 }
 
 TEST(Metrics, OfTheWholeServer) {
-  MetricsSnapshot snapshot{
-      .budget_bytes = 1, .budget_used_bytes = 2, .connections = 3, .sessions = 4, .version = "5.6"};
+  TransportCounters transport;
+  transport.connections = 3;
+  transport.refused_full = 201;
+  transport.refused_address = 202;
+  transport.replaced = 203;
+  transport.body_bytes = 204;
+  transport.bodies_refused = 205;
+  transport.log_lines_lost = 206;
+  MetricsSnapshot snapshot{.budget_bytes = 1,
+                           .budget_used_bytes = 2,
+                           .transport = &transport,
+                           .process = ProcessStats{.resident_bytes = 211,
+                                                   .virtual_bytes = 212,
+                                                   .cpu_seconds = 213.5,
+                                                   .start_unix_seconds = 214.5,
+                                                   .open_descriptors = 215,
+                                                   .descriptors_max = 216},
+                           .sessions = 4,
+                           .version = "5.6"};
   snapshot.cache = CacheStats{.hot_bytes_limit = 11,
                               .hot_bytes_used = 12,
                               .hot_bytes_peak = 13,
@@ -85,6 +102,18 @@ TEST(Metrics, OfTheWholeServer) {
               testing::UnorderedElementsAreArray(ValuesOf(R"(
 quire_build_info{version="5.6"} 1
 quire_http_connections 3
+quire_http_connections_refused_total{reason="full"} 201
+quire_http_connections_refused_total{reason="address"} 202
+quire_http_connections_refused_total{reason="replaced"} 203
+quire_http_body_bytes 204
+quire_http_bodies_refused_total 205
+quire_access_log_lost_lines_total 206
+process_resident_memory_bytes 211
+process_virtual_memory_bytes 212
+process_cpu_seconds_total 213.5
+process_start_time_seconds 214.5
+process_open_fds 215
+process_max_fds 216
 quire_sessions 4
 quire_budget_limit_bytes 1
 quire_budget_used_bytes 2

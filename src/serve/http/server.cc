@@ -1,6 +1,8 @@
 #include "serve/http/server.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
+#include <openssl/ssl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,15 +20,14 @@
 #include <chrono>
 #include <csignal>
 #include <exception>
-#include <list>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
-#include "base/mutex.h"
 #include "serve/http/connection.h"
+#include "serve/http/listener.h"
 
 namespace quire::serve::http {
 
@@ -38,19 +39,9 @@ using boost::system::error_code;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr auto kDrainLook = std::chrono::milliseconds(20);
-constexpr auto kTidyEvery = std::chrono::seconds(10);
-constexpr auto kAcceptAgain = std::chrono::milliseconds(50);
-
-std::string TooManyConnections() {
-  const Reply reply = ErrorReply({.status = 503,
-                                  .type = "server_error",
-                                  .code = "too_many_connections",
-                                  .message = "the server has as many connections as it may"});
-  return fmt::format(
-      "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
-      "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
-      reply.body.size(), reply.body);
-}
+constexpr auto kLookEvery = std::chrono::seconds(2);
+constexpr uint64_t kTidyLooks = 5;
+constexpr uint64_t kTrimAfterBytes = 8 << 20;
 
 Result<tcp::endpoint> EndpointOf(const std::string& address) {
   QUIRE_ASSIGN(const HostAndPort parsed, ParseAddress(address));
@@ -66,12 +57,16 @@ Result<tcp::endpoint> EndpointOf(const std::string& address) {
   return tcp::endpoint(ip, parsed.port);
 }
 
+// TLS 1.2 with a key exchange that nobody who gets the certificate's key later can undo.
+constexpr const char* kTls12Ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
+
 class ServerImpl final : public Server {
  public:
   ServerImpl(Service& service, AccessLog& log, const ServerOptions& options)
       : service_(service),
         log_(log),
         options_(options),
+        bodies_(service.transport().body_bytes, options.bodies_bytes_max),
         workers_(options.worker_threads),
         strand_(asio::make_strand(io_)) {}
 
@@ -80,31 +75,50 @@ class ServerImpl final : public Server {
       return Fail(ErrorCode::kInvalidArgument, "TLS needs a certificate and its key, both");
     }
     if (!options_.tls_cert.empty()) QUIRE_TRY(LoadTls());
-    QUIRE_TRY(Open(options_.listen, acceptor_));
+    QUIRE_ASSIGN(const tcp::endpoint endpoint, EndpointOf(options_.listen));
+    const uint64_t most = options_.connections_max;
+    const uint64_t per_address = options_.connections_per_address_max != 0
+                                     ? options_.connections_per_address_max
+                                     : std::max<uint64_t>(1, most / 2);
+    listener_.emplace(
+        io_, Context(/*by_operator=*/false), tls_ ? &*tls_ : nullptr,
+        Listener::Limits{.connections_max = most, .connections_per_address_max = per_address});
+    QUIRE_TRY(listener_->Open(options_.listen, endpoint));
     if (options_.operator_listen.empty()) return {};
-    QUIRE_ASSIGN(const tcp::endpoint endpoint, EndpointOf(options_.operator_listen));
-    if (!endpoint.address().is_loopback()) {
+    QUIRE_ASSIGN(const tcp::endpoint operators, EndpointOf(options_.operator_listen));
+    if (!operators.address().is_loopback()) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("the operator's listener asks for no key, so it must be on a "
                               "loopback address, not {}",
                               options_.operator_listen));
     }
-    return Open(options_.operator_listen, operator_acceptor_);
+    const uint64_t operators_most = options_.operator_connections_max;
+    operator_listener_.emplace(operator_io_, Context(/*by_operator=*/true), /*tls=*/nullptr,
+                               Listener::Limits{.connections_max = operators_most,
+                                                .connections_per_address_max = operators_most});
+    return operator_listener_->Open(options_.operator_listen, operators);
   }
 
-  uint16_t port() const override { return PortOf(acceptor_); }
-  uint16_t operator_port() const override { return PortOf(operator_acceptor_); }
+  uint16_t port() const override { return listener_->port(); }
+  uint16_t operator_port() const override {
+    return operator_listener_ ? operator_listener_->port() : 0;
+  }
 
   void Run() override {
     signals_.emplace(strand_, SIGTERM, SIGINT);
+    hangups_.emplace(strand_, SIGHUP);
     AwaitSignal();
-    Spawn(Accept(acceptor_, /*by_operator=*/false));
-    if (operator_acceptor_.is_open()) Spawn(Accept(operator_acceptor_, /*by_operator=*/true));
+    AwaitHangup();
+    listener_->Start();
+    if (operator_listener_) operator_listener_->Start();
     Spawn(TidyNowAndThen());
     std::vector<std::thread> others;
     for (uint32_t i = 1; i < options_.io_threads; ++i) {
       others.emplace_back([this] { io_.run(); });
     }
+    // A thread of their own: what is done for others keeps operators waiting no longer than the
+    // system does.
+    if (operator_listener_) others.emplace_back([this] { operator_io_.run(); });
     io_.run();
     for (std::thread& other : others) other.join();
   }
@@ -114,26 +128,14 @@ class ServerImpl final : public Server {
   }
 
  private:
-  static uint16_t PortOf(const tcp::acceptor& acceptor) {
-    error_code error;
-    const auto endpoint = acceptor.local_endpoint(error);
-    return error ? 0 : endpoint.port();
-  }
-
-  Result<void> Open(const std::string& address, tcp::acceptor& acceptor) {
-    QUIRE_ASSIGN(const tcp::endpoint endpoint, EndpointOf(address));
-    error_code error;
-    const auto ok = [&](auto&& step) {
-      if (!error) step();
-    };
-    (void)acceptor.open(endpoint.protocol(), error);
-    ok([&] { acceptor.set_option(tcp::acceptor::reuse_address(true), error); });
-    ok([&] { acceptor.bind(endpoint, error); });
-    ok([&] { acceptor.listen(asio::socket_base::max_listen_connections, error); });
-    if (error) {
-      return Fail(ErrorCode::kIo, fmt::format("cannot listen at {}: {}", address, error.message()));
-    }
-    return {};
+  ConnectionContext Context(bool by_operator) {
+    return {.service = service_,
+            .log = log_,
+            .options = options_,
+            .bodies = bodies_,
+            .busy = busy_,
+            .workers = workers_.get_executor(),
+            .by_operator_listener = by_operator};
   }
 
   Result<void> LoadTls() {
@@ -147,6 +149,9 @@ class ServerImpl final : public Server {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("{}: not usable for TLS: {}", file, error.message()));
     };
+    if (SSL_CTX_set_cipher_list(tls_->native_handle(), kTls12Ciphers) != 1) {
+      return Fail(ErrorCode::kUnsupported, "this OpenSSL has no ECDHE with AES-GCM or ChaCha20");
+    }
     tls_->use_certificate_chain_file(options_.tls_cert, error);
     if (error) return bad(options_.tls_cert);
     tls_->use_private_key_file(options_.tls_key, asio::ssl::context::pem, error);
@@ -162,16 +167,6 @@ class ServerImpl final : public Server {
     });
   }
 
-  static void LogThrown(const std::exception_ptr& thrown) {
-    try {
-      std::rethrow_exception(thrown);
-    } catch (const std::exception& exception) {
-      LogError("http: a connection ended by: {}", exception.what());
-    } catch (...) {
-      LogError("http: a connection ended by something unknown");
-    }
-  }
-
   void AwaitSignal() {
     signals_->async_wait([this](error_code error, int) {
       if (error) return;
@@ -180,44 +175,14 @@ class ServerImpl final : public Server {
     });
   }
 
-  asio::awaitable<void> Accept(tcp::acceptor& acceptor, bool by_operator) {
-    while (acceptor.is_open()) {
-      auto [error, socket] = co_await acceptor.async_accept(asio::make_strand(io_), kAwait);
-      if (!acceptor.is_open()) co_return;
-      if (error) {  // out of descriptors, or the client was gone already
-        asio::steady_timer pause(strand_, kAcceptAgain);
-        co_await pause.async_wait(kAwait);
-        continue;
+  void AwaitHangup() {
+    hangups_->async_wait([this](error_code error, int) {
+      if (error) return;
+      if (auto reopened = log_.Reopen(); !reopened) {
+        LogError("{}; lines go on to the file that was open", reopened.error().message);
       }
-      Begin(std::move(socket), by_operator);
-    }
-  }
-
-  void Begin(tcp::socket socket, bool by_operator) {
-    if (connections_.size() >= options_.connections_max) {
-      error_code ignored;
-      socket.non_blocking(true, ignored);
-      // TLS clients could not read it.
-      if (!tls_ || by_operator) socket.write_some(asio::buffer(TooManyConnections()), ignored);
-      return;
-    }
-    const ConnectionContext context{.service = service_,
-                                    .log = log_,
-                                    .options = options_,
-                                    .busy = busy_,
-                                    .workers = workers_.get_executor(),
-                                    .by_operator_listener = by_operator};
-    const auto executor = socket.get_executor();
-    const std::shared_ptr<Connection> connection =
-        tls_ && !by_operator ? MakeConnection(TlsStream(std::move(socket), *tls_), context)
-                             : MakeConnection(std::move(socket), context);
-    connections_.push_back(connection);
-    asio::co_spawn(
-        executor, [connection] { return connection->Run(); },
-        [this, connection](const std::exception_ptr& thrown) {
-          if (thrown) LogThrown(thrown);
-          asio::post(strand_, [this, connection] { connections_.remove(connection); });
-        });
+      AwaitHangup();
+    });
   }
 
   void StopOnStrand() {
@@ -238,36 +203,50 @@ class ServerImpl final : public Server {
       timer.expires_after(kDrainLook);
       co_await timer.async_wait(kAwait);
     }
-    error_code ignored;
-    acceptor_.close(ignored);
-    operator_acceptor_.close(ignored);
+    stopped_ = true;
+    const bool cancel = busy_ > 0;
+    listener_->Stop(cancel);
+    if (operator_listener_) operator_listener_->Stop(cancel);
     tidy_.cancel();
-    for (const auto& connection : connections_) connection->Close(/*cancel=*/busy_ > 0);
     // A second signal has nothing more to hurry.
+    error_code ignored;
     signals_->cancel(ignored);
+    hangups_->cancel(ignored);
   }
 
   asio::awaitable<void> TidyNowAndThen() {
-    while (acceptor_.is_open()) {
-      tidy_.expires_after(kTidyEvery);
+    uint64_t trimmed_at = 0;
+    for (uint64_t i = 0; !stopped_; ++i) {
+      tidy_.expires_after(kLookEvery);
       co_await tidy_.async_wait(kAwait);
-      service_.Tidy();
+      if (i % kTidyLooks == 0) service_.Tidy();
+      // What bodies took and what came of reading them goes back to the system: the allocator keeps
+      // it otherwise.
+      const TransportCounters& transport = service_.transport();
+      const bool more_comes = transport.body_bytes > 0;
+      const uint64_t read = transport.body_bytes_read;
+      if (read - trimmed_at < kTrimAfterBytes) continue;
+      if (!more_comes) trimmed_at = read;
+      asio::post(workers_, [] { malloc_trim(0); });
     }
   }
 
   Service& service_;
   AccessLog& log_;
   const ServerOptions options_;
+  BodyBudget bodies_;
   asio::io_context io_;
+  asio::io_context operator_io_;
   asio::thread_pool workers_;
   asio::strand<asio::io_context::executor_type> strand_;
   std::optional<asio::ssl::context> tls_;
-  tcp::acceptor acceptor_{strand_};
-  tcp::acceptor operator_acceptor_{strand_};
-  std::optional<asio::signal_set> signals_;
-  asio::steady_timer tidy_{strand_};
-  std::list<std::shared_ptr<Connection>> connections_;
   std::atomic<uint64_t> busy_ = 0;
+  std::optional<Listener> listener_;
+  std::optional<Listener> operator_listener_;
+  std::optional<asio::signal_set> signals_;
+  std::optional<asio::signal_set> hangups_;
+  asio::steady_timer tidy_{strand_};
+  bool stopped_ = false;
   std::chrono::steady_clock::time_point drain_until_{};
 };
 

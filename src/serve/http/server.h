@@ -18,9 +18,12 @@ struct ServerOptions {
   std::string tls_cert{};                 // PEM files; both or none. The operator's has no TLS
   std::string tls_key{};
   uint32_t io_threads = 2;
-  uint32_t worker_threads = 2;  // that read prompts and look things up
-  uint32_t connections_max = 512;
+  uint32_t worker_threads = 2;               // that read prompts and look things up
+  uint32_t connections_max = 512;            // of `listen`
+  uint32_t connections_per_address_max = 0;  // of these; 0: half of them
+  uint32_t operator_connections_max = 64;    // of `operator_listen`
   uint64_t body_bytes_max = 4 << 20;
+  uint64_t bodies_bytes_max = 64 << 20;  // of all bodies that are being read, together
   uint64_t header_bytes_max = 16 << 10;
   uint64_t handshake_ms = 10'000;  // TLS
   uint64_t header_ms = 10'000;     // from the first byte of a request to the end of its header

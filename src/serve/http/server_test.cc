@@ -135,7 +135,8 @@ TEST_F(ServerTest, StoppingTwiceEndsWhatIsUnderWayWithAnError) {
 TEST_F(ServerTest, TooSlowAndTooLargeHaveTheirStatus) {
   Serve({.body_bytes_max = 100, .header_ms = 50, .body_ms = 50});
   EXPECT_THAT(Exchange("GET / HT"), testing::StartsWith("HTTP/1.1 408"));
-  EXPECT_THAT(Exchange("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nabc"),
+  EXPECT_THAT(Exchange("POST /v1/tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                       "application/json\r\nContent-Length: 50\r\n\r\nabc"),
               testing::StartsWith("HTTP/1.1 408"));
   EXPECT_THAT(Exchange("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n"),
               testing::StartsWith("HTTP/1.1 413"));

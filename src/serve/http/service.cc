@@ -17,15 +17,7 @@ namespace {
 
 constexpr size_t kBlockMapCells = 4096;
 constexpr uint64_t kEntriesMax = 65'536;  // that one answer looks at
-
-ApiResult<void> Require(const HttpRequest& request, std::string_view method) {
-  if (request.method == method) return {};
-  return std::unexpected(
-      ApiError{.status = 405,
-               .type = "invalid_request_error",
-               .code = "method_not_allowed",
-               .message = fmt::format("{} takes {} only", request.path, method)});
-}
+constexpr std::string_view kJsonType = "application/json";
 
 Reply JsonReply(const OrderedJson& json) { return {.body = Dump(json)}; }
 
@@ -105,6 +97,11 @@ Reply ErrorReply(const ApiError& error) {
   return reply;
 }
 
+Reply ErrorReply(ApiError error, const HttpRequest& request) {
+  LogDetail(error, request.request_id);
+  return ErrorReply(error);
+}
+
 Service::Service(const ServiceContext& context, const ServiceOptions& options)
     : context_(context),
       options_(options),
@@ -133,13 +130,21 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceContext& context,
 
 Result<void> Service::AddTenants(const KeysFile& keys) {
   std::map<std::string, TenantId> domains;
+  const uint64_t share_bytes = FairShareBytes(keys, context_.cache.options().hot_bytes);
   for (const std::string& name : keys.domains) {
-    QUIRE_ASSIGN(const TenantId id, context_.cache.AddTenant({.name = name, .shared = true}));
+    QUIRE_ASSIGN(
+        const TenantId id,
+        context_.cache.AddTenant({.name = name, .floor_bytes = share_bytes, .shared = true}));
     domains.emplace(name, id);
     tenants_.push_back({.id = id, .name = name, .domain = TenantId::None()});
   }
   for (const Tenant& tenant : keys.tenants) {
-    QUIRE_ASSIGN(const TenantId id, context_.cache.AddTenant(tenant.cache));
+    TenantOptions options = tenant.cache;
+    if (tenant.has_fair_share()) {
+      options.floor_bytes =
+          options.quota_bytes == 0 ? share_bytes : std::min(share_bytes, options.quota_bytes);
+    }
+    QUIRE_ASSIGN(const TenantId id, context_.cache.AddTenant(options));
     const std::string& domain = tenant.cache.domain;
     const TenantId domain_id = domain.empty() ? TenantId::None() : domains.at(domain);
     context_.engine.SetTenant({.tenant = id, .weight = tenant.weight, .domain = domain_id});
@@ -171,138 +176,159 @@ ApiResult<Caller> Service::CallerOf(const HttpRequest& request) const {
     }
     return Caller{.sees_all = true};
   }
-  constexpr std::string_view kBearer = "Bearer ";
-  const std::string_view header = request.authorization;
-  if (!header.starts_with(kBearer)) {
+  const std::string_view key = BearerOf(request.authorization);
+  if (key.empty()) {
     return refused(401, "missing_api_key", "an API key is needed: Authorization: Bearer KEY");
   }
-  if (auto caller = keys_.Find(header.substr(kBearer.size()))) return *std::move(caller);
+  if (auto caller = keys_.Find(key)) return *std::move(caller);
   return refused(401, "invalid_api_key", "this API key is not known here");
 }
 
 Handled Service::Handle(const HttpRequest& request) {
+  Handled handled = Begin(request);
+  if (std::holds_alternative<std::monostate>(handled.outcome)) Finish(request, handled);
+  return handled;
+}
+
+Handled Service::Begin(const HttpRequest& head) {
   Handled handled;
-  if (auto routed = Route(request, handled); !routed) {
-    handled.outcome = ErrorReply(routed.error());
+  const Route route = RouteOf(head.path);
+  if (route.is_open) handled.route = route.name;
+  if (auto admitted = Admit(head, route, handled); !admitted) {
+    Reply reply = ErrorReply(admitted.error());
+    if (reply.status == 405) reply.headers.emplace_back("Allow", route.methods);
+    handled.outcome = std::move(reply);
+  } else if (route.is_open) {
+    handled.outcome = OpenReply(route.way);
   }
   return handled;
 }
 
-ApiResult<void> Service::Route(const HttpRequest& request, Handled& handled) {
-  const auto open = [&](std::string route, Reply reply) -> ApiResult<void> {
-    handled.route = std::move(route);
-    QUIRE_TRY(Require(request, "GET"));
-    handled.outcome = std::move(reply);
-    return {};
-  };
-  if (request.path == "/healthz") {
-    return open(request.path, {.content_type = "text/plain", .body = "ok\n"});
-  }
-  if (request.path == "/readyz") {
-    return draining_ ? open(request.path,
-                            {.status = 503, .content_type = "text/plain", .body = "draining\n"})
-                     : open(request.path, {.content_type = "text/plain", .body = "ready\n"});
-  }
-  if (request.path == "/") {
-    // It shows nothing by itself: what it asks for needs a key like any other call.
-    return open(request.path, {.content_type = "text/html; charset=utf-8",
-                               .body = std::string(Page()),
-                               .headers = {{"Content-Security-Policy",
-                                            "default-src 'none'; style-src 'unsafe-inline'; "
-                                            "script-src 'unsafe-inline'; connect-src 'self'; "
-                                            "img-src data:; base-uri 'none'; form-action 'none'; "
-                                            "frame-ancestors 'none'"}}});
-  }
-  QUIRE_ASSIGN(handled.caller, CallerOf(request));
-  if (request.method == "POST" && !request.body.empty() &&
-      !request.content_type.starts_with("application/json")) {
-    return std::unexpected(ApiError{.status = 415,
+ApiResult<void> Service::Admit(const HttpRequest& head, const Route& route, Handled& handled) {
+  const auto refused = [](uint32_t status, std::string code, std::string message) {
+    return std::unexpected(ApiError{.status = status,
                                     .type = "invalid_request_error",
-                                    .code = "unsupported_media_type",
-                                    .message = "the body must be Content-Type: application/json"});
+                                    .code = std::move(code),
+                                    .message = std::move(message)});
+  };
+  if (!route.is_open) {
+    QUIRE_ASSIGN(handled.caller, CallerOf(head));
+    handled.is_known = true;
+    handled.route = route.name;
   }
-  if (request.path == "/v1/completions" || request.path == "/v1/chat/completions") {
-    handled.route = request.path;
-    QUIRE_TRY(Require(request, "POST"));
-    return StartCall(request,
-                     request.path == "/v1/completions" ? Endpoint::kCompletions : Endpoint::kChat,
-                     handled);
+  if (route.way == Way::kNone) {
+    return NotFound(fmt::format("there is nothing at {}", Echo(head.path, 128)));
   }
-  QUIRE_ASSIGN(handled.outcome, Answer(request, handled.caller, handled.route));
+  if (!Takes(route, head.method)) {
+    return refused(405, "method_not_allowed",
+                   fmt::format("{} takes {} only", route.name, route.methods));
+  }
+  if (route.is_open || head.method == "GET" || head.method == "HEAD") return {};
+  // With a key the page would have to know it.
+  const bool without_key = keys_.empty() || head.by_operator_listener;
+  if (without_key && IsFromAnotherSite(head)) {
+    return refused(403, "forbidden_origin",
+                   "a page of another site asks for it, and without API keys only the server's own "
+                   "page may");
+  }
+  if (head.method == "POST" && head.has_body &&
+      !EqualsIgnoringCase(std::string_view(head.content_type).substr(0, kJsonType.size()),
+                          kJsonType)) {
+    return refused(415, "unsupported_media_type",
+                   "the body must be Content-Type: application/json");
+  }
+  if (draining_ && (route.way == Way::kCompletions || route.way == Way::kChat)) {
+    return std::unexpected(ShuttingDown());
+  }
   return {};
 }
 
-ApiResult<Reply> Service::Answer(const HttpRequest& request, const Caller& caller,
-                                 std::string& route) {
-  const std::string& path = request.path;
-  if (path == "/v1/sessions" || path.starts_with("/v1/sessions/")) {
-    route = "/v1/sessions";
-    return AnswerSessions(request, caller);
+Reply Service::OpenReply(Way way) const {
+  if (way == Way::kHealth) return {.content_type = "text/plain", .body = "ok\n"};
+  if (way == Way::kReady) {
+    return draining_ ? Reply{.status = 503, .content_type = "text/plain", .body = "draining\n"}
+                     : Reply{.content_type = "text/plain", .body = "ready\n"};
   }
-  if (path == "/v1/tokenize") {
-    route = path;
-    QUIRE_TRY(Require(request, "POST"));
-    return Tokenize(request);
-  }
-  const bool one_model = path.starts_with("/v1/models/");
-  if (path == "/v1/models" || one_model) {
-    route = "/v1/models";
-    QUIRE_TRY(Require(request, "GET"));
-    if (!one_model) return Models();
-    const std::string name = path.substr(std::string_view("/v1/models/").size());
-    if (name != options_.model_name) return NotFound("there is no such model");
-    return JsonReply(OrderedJson::parse(Models().body)["data"][0]);
-  }
-  if (path == "/v1/cache") {
-    route = path;
-    QUIRE_TRY(Require(request, "GET"));
-    return CacheJson(caller);
-  }
-  if (path == "/metrics") {
-    route = path;
-    QUIRE_TRY(Require(request, "GET"));
-    return MetricsText(caller);
-  }
-  return NotFound(fmt::format("there is nothing at {}", path.substr(0, 128)));
+  // The page shows nothing by itself: what it asks for needs a key like any other call.
+  return {.content_type = "text/html; charset=utf-8",
+          .body = std::string(Page()),
+          .headers = {{"Content-Security-Policy",
+                       "default-src 'none'; style-src 'unsafe-inline'; "
+                       "script-src 'unsafe-inline'; connect-src 'self'; "
+                       "img-src data:; base-uri 'none'; form-action 'none'; "
+                       "frame-ancestors 'none'"}}};
 }
 
-Reply Service::Models() const {
-  return JsonReply({{"object", "list"},
-                    {"data", OrderedJson::array({{{"id", options_.model_name},
-                                                  {"object", "model"},
-                                                  {"created", started_s_},
-                                                  {"owned_by", "quire"},
-                                                  {"max_model_len", options_.tokens_max}}})}});
+void Service::Finish(const HttpRequest& request, Handled& handled) {
+  if (auto answered = Answer(request, RouteOf(request.path), handled); !answered) {
+    handled.outcome = ErrorReply(std::move(answered).error(), request);
+  } else if (auto* const call = std::get_if<std::unique_ptr<Call>>(&handled.outcome)) {
+    (*call)->SetRequestName(request.request_id);
+  }
 }
 
-ApiResult<Reply> Service::AnswerSessions(const HttpRequest& request, const Caller& caller) {
+ApiResult<void> Service::Answer(const HttpRequest& request, const Route& route, Handled& handled) {
+  const auto reply = [&](ApiResult<Reply> answer) -> ApiResult<void> {
+    QUIRE_ASSIGN(handled.outcome, std::move(answer));
+    return {};
+  };
+  switch (route.way) {
+    case Way::kCompletions: return StartCall(request, Endpoint::kCompletions, handled);
+    case Way::kChat: return StartCall(request, Endpoint::kChat, handled);
+    case Way::kTokenize: return reply(Tokenize(request));
+    case Way::kDetokenize: return reply(Detokenize(request));
+    case Way::kSessions: return reply(Sessions(request, handled.caller));
+    case Way::kSession:
+    case Way::kFork: return reply(OneSession(request, route, handled.caller));
+    case Way::kModels:
+      return reply(JsonReply({{"object", "list"}, {"data", OrderedJson::array({ModelJson()})}}));
+    case Way::kModel: return reply(OneModel(route.rest));
+    case Way::kCache: return reply(CacheJson(handled.caller));
+    case Way::kMetrics: return reply(MetricsText(handled.caller));
+    case Way::kNone:
+    case Way::kHealth:
+    case Way::kReady:
+    case Way::kPage: break;  // Begin answers these
+  }
+  return NotFound("there is nothing here");
+}
+
+OrderedJson Service::ModelJson() const {
+  return {{"id", options_.model_name},
+          {"object", "model"},
+          {"created", started_s_},
+          {"owned_by", "quire"},
+          {"max_model_len", options_.tokens_max}};
+}
+
+ApiResult<Reply> Service::OneModel(std::string_view name) const {
+  if (name != options_.model_name) return NotFound("there is no such model");
+  return JsonReply(ModelJson());
+}
+
+ApiResult<Reply> Service::Sessions(const HttpRequest& request, const Caller& caller) {
   const uint64_t now_us = context_.clock.NowMicros();
-  constexpr std::string_view kPrefix = "/v1/sessions";
-  std::string_view rest = std::string_view(request.path).substr(kPrefix.size());
-  if (rest.empty()) {
-    if (request.method == "GET") return JsonReply(sessions_.List(caller, now_us));
-    QUIRE_TRY(Require(request, "POST"));
-    QUIRE_ASSIGN(const SessionCall call, ParseSessionCall(request.body));
-    QUIRE_ASSIGN(
-        const OrderedJson json,
-        sessions_.Open(caller, SamplingOf(call.temperature, call.top_p, call.top_k, call.seed),
-                       now_us));
+  if (request.method != "POST") return JsonReply(sessions_.List(caller, now_us));
+  QUIRE_ASSIGN(const SessionCall call, ParseSessionCall(request.body));
+  QUIRE_ASSIGN(
+      const OrderedJson json,
+      sessions_.Open(caller, SamplingOf(call.temperature, call.top_p, call.top_k, call.seed),
+                     now_us));
+  return JsonReply(json);
+}
+
+ApiResult<Reply> Service::OneSession(const HttpRequest& request, const Route& route,
+                                     const Caller& caller) {
+  const uint64_t now_us = context_.clock.NowMicros();
+  const std::string name(route.rest);
+  if (route.way == Way::kFork) {
+    QUIRE_ASSIGN(const OrderedJson json, sessions_.Fork(caller, name, now_us));
     return JsonReply(json);
   }
-  rest.remove_prefix(1);
-  constexpr std::string_view kFork = "/fork";
-  if (rest.ends_with(kFork)) {
-    QUIRE_TRY(Require(request, "POST"));
-    rest.remove_suffix(kFork.size());
-    QUIRE_ASSIGN(const OrderedJson json, sessions_.Fork(caller, std::string(rest), now_us));
-    return JsonReply(json);
-  }
-  const std::string name(rest);
   if (request.method == "DELETE") {
     QUIRE_TRY(sessions_.End(caller, name));
     return JsonReply({{"id", name}, {"object", "session.deleted"}, {"deleted", true}});
   }
-  QUIRE_TRY(Require(request, "GET"));
   QUIRE_ASSIGN(const OrderedJson json, sessions_.Get(caller, name, now_us));
   return JsonReply(json);
 }
@@ -315,6 +341,17 @@ ApiResult<Reply> Service::Tokenize(const HttpRequest& request) const {
     texts.push_back(context_.tokenizer.Decode({&token, 1}, {.skip_special = false}));
   }
   return JsonReply({{"count", tokens.size()}, {"tokens", tokens}, {"texts", std::move(texts)}});
+}
+
+ApiResult<Reply> Service::Detokenize(const HttpRequest& request) const {
+  QUIRE_ASSIGN(const auto tokens, ParseDetokenizeCall(request.body));
+  for (const TokenId token : tokens) {
+    if (static_cast<uint32_t>(token) >= context_.tokenizer.id_end()) {
+      return BadRequest("tokens", fmt::format("there is no token {}", token));
+    }
+  }
+  return JsonReply({{"count", tokens.size()},
+                    {"text", context_.tokenizer.Decode(tokens, {.skip_special = false})}});
 }
 
 std::vector<TenantStats> Service::TenantsSeenBy(const Caller& caller) const {
@@ -408,7 +445,8 @@ Reply Service::MetricsText(const Caller& caller) const {
     if (context_.store != nullptr) snapshot.store = context_.store->stats();
     snapshot.engine = context_.engine_stats();
     std::tie(snapshot.budget_used_bytes, snapshot.budget_bytes) = context_.budget_used_of();
-    snapshot.connections = connections_;
+    snapshot.transport = &transport_;
+    snapshot.process = ReadProcessStats();
     snapshot.sessions = sessions_.count();
   } else {
     only = caller.name;

@@ -17,8 +17,10 @@
 #include "serve/engine.h"
 #include "serve/http/call.h"
 #include "serve/http/caller.h"
+#include "serve/http/http_request.h"
 #include "serve/http/metrics.h"
 #include "serve/http/prompt_tree.h"
+#include "serve/http/routes.h"
 #include "serve/http/session_table.h"
 #include "text/chat_template.h"
 #include "text/generation_config.h"
@@ -56,16 +58,6 @@ struct ServiceContext {
   SessionStore* sessions = nullptr;                               // of the engine; null: none
 };
 
-struct HttpRequest {
-  std::string method{};
-  std::string path{};  // without what follows '?'
-  std::string host{};
-  std::string content_type{};
-  std::string authorization{};
-  std::string body{};
-  bool by_operator_listener = false;
-};
-
 struct Reply {
   uint32_t status = 200;
   std::string content_type = "application/json";
@@ -73,13 +65,17 @@ struct Reply {
   std::vector<std::pair<std::string, std::string>> headers{};
 };
 Reply ErrorReply(const ApiError& error);
+/// The same, after LogDetail.
+Reply ErrorReply(ApiError error, const HttpRequest& request);
 
 /// What became of a request.
 struct Handled {
   Caller caller{.tenant = kDefaultTenant, .name = ""};  // no name: nobody known
   std::string route = "other";                          // one of a few fixed names
   std::string session{};                                // that the call goes on with
-  std::variant<Reply, std::unique_ptr<Call>> outcome = Reply{};
+  bool is_known = false;                                // who calls may
+  // None: the header was in order, and now the body is wanted.
+  std::variant<std::monostate, Reply, std::unique_ptr<Call>> outcome{};
 };
 
 /// Threads:  any
@@ -94,11 +90,15 @@ class Service {
                                                  const ServiceOptions& options,
                                                  const std::optional<KeysFile>& keys);
 
+  /// Who calls, and what is refused or answered by the header alone. Looks nothing up.
+  Handled Begin(const HttpRequest& head);
+  /// Answers what Begin left open.
+  void Finish(const HttpRequest& request, Handled& handled);
   Handled Handle(const HttpRequest& request);
   /// To be called when a call has ended, before it is destroyed.
   void NoteEnd(const Handled& handled, const CallReport& report);
   void NoteReply(const Handled& handled, uint32_t status, double seconds);
-  void NoteConnections(int64_t more) { connections_ += static_cast<uint64_t>(more); }
+  TransportCounters& transport() { return transport_; }
 
   /// From now on new calls are refused and /readyz says no.
   void Drain() { draining_ = true; }
@@ -111,11 +111,15 @@ class Service {
 
   Result<void> AddTenants(const KeysFile& keys);
   ApiResult<Caller> CallerOf(const HttpRequest& request) const;
-  ApiResult<void> Route(const HttpRequest& request, Handled& handled);
-  ApiResult<Reply> Answer(const HttpRequest& request, const Caller& caller, std::string& route);
-  ApiResult<Reply> AnswerSessions(const HttpRequest& request, const Caller& caller);
+  ApiResult<void> Admit(const HttpRequest& head, const Route& route, Handled& handled);
+  ApiResult<void> Answer(const HttpRequest& request, const Route& route, Handled& handled);
+  Reply OpenReply(Way way) const;
+  ApiResult<Reply> Sessions(const HttpRequest& request, const Caller& caller);
+  ApiResult<Reply> OneSession(const HttpRequest& request, const Route& route, const Caller& caller);
   ApiResult<Reply> Tokenize(const HttpRequest& request) const;
-  Reply Models() const;
+  ApiResult<Reply> Detokenize(const HttpRequest& request) const;
+  ApiResult<Reply> OneModel(std::string_view name) const;
+  OrderedJson ModelJson() const;
   Reply CacheJson(const Caller& caller) const;
   Reply MetricsText(const Caller& caller) const;
   std::vector<TenantStats> TenantsSeenBy(const Caller& caller) const;
@@ -154,7 +158,7 @@ class Service {
   LiveCalls live_;
   PromptTree tree_;
   Metrics metrics_;
-  std::atomic<uint64_t> connections_ = 0;
+  TransportCounters transport_;
   std::atomic<bool> draining_ = false;
 };
 

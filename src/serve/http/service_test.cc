@@ -41,6 +41,7 @@ class ServiceTest : public WithService {
     request.method = "POST";
     request.content_type = "application/json";
     request.body = body;
+    request.has_body = !body.empty();
     return request;
   }
 
@@ -392,12 +393,14 @@ TEST_F(ServiceTest, EachRouteHasItsNameAndItsMethods) {
   const std::string session = AskJson(Post("/v1/sessions", ""))["id"];
   for (const Way& way : {Way{"/", "/", true, false},
                          {"/healthz", "/healthz", true, false},
+                         {"/health", "/health", true, false},
                          {"/readyz", "/readyz", true, false},
                          {"/metrics", "/metrics", true, false},
                          {"/v1/cache", "/v1/cache", true, false},
                          {"/v1/models", "/v1/models", true, false},
                          {"/v1/models/tiny", "/v1/models", true, false},
                          {"/v1/tokenize", "/v1/tokenize", false, true},
+                         {"/v1/detokenize", "/v1/detokenize", false, true},
                          {"/v1/sessions", "/v1/sessions", true, true},
                          {"/v1/sessions/" + session, "/v1/sessions", true, false},
                          {"/v1/sessions/" + session + "/fork", "/v1/sessions", false, true},

@@ -54,14 +54,21 @@ bool SessionTable::IsFull(const Caller& caller) const {
   return static_cast<uint64_t>(own) >= limits_.per_tenant_max;
 }
 
-ApiResult<SessionTable::Entries::const_iterator> SessionTable::FindUsable(
+ApiResult<SessionTable::Entries::const_iterator> SessionTable::FindFree(
     const Caller& caller, const std::string& name) const {
   QUIRE_ASSIGN(const auto found, Find(caller, name));
-  if (found->second.unusable.empty()) return found;
-  return std::unexpected(ApiError{.status = 409,
-                                  .type = "conflict_error",
-                                  .code = "session_unusable",
-                                  .message = found->second.unusable});
+  const Entry& entry = found->second;
+  const auto conflict = [](std::string code, std::string message) {
+    return std::unexpected(ApiError{.status = 409,
+                                    .type = "conflict_error",
+                                    .code = std::move(code),
+                                    .message = std::move(message)});
+  };
+  if (!entry.unusable.empty()) return conflict("session_unusable", entry.unusable);
+  if (entry.calls_under_way > 0) {
+    return conflict("busy", fmt::format("session '{}' has a call that has not finished", name));
+  }
+  return found;
 }
 
 void SessionTable::Restore(SessionStore& store, const Cache& cache, uint64_t now_us) {
@@ -87,7 +94,10 @@ void SessionTable::Restore(SessionStore& store, const Cache& cache, uint64_t now
                 .used_us = at(head.used_unix_us),
                 .tokens = head.tokens};
     if (each->unusable) {
-      entry.unusable = each->unusable->message;
+      // The log has more; a path on this machine is no client's business.
+      entry.unusable = each->unusable->code == ErrorCode::kUnsupported
+                           ? "the session was made with another model, or by a newer server"
+                           : "the session's file is damaged or cannot be read";
     } else if (tenant) {
       const auto id = engine_.OpenSession({.tenant = *tenant, .name = head.name, .stored = true});
       if (id) entry.id = *id;
@@ -127,7 +137,7 @@ ApiResult<OrderedJson> SessionTable::Entered(const std::string& name, Settling& 
     (void)engine_.EndSession(found->second.id);  // it is there: nobody else knows its name
     entries_.erase(found);
   }
-  return std::unexpected(FromError(settled.error()));
+  return std::unexpected(FromFileError(settled.error()));
 }
 
 ApiResult<OrderedJson> SessionTable::Open(const Caller& caller,
@@ -153,7 +163,7 @@ ApiResult<OrderedJson> SessionTable::Fork(const Caller& caller, const std::strin
   OrderedJson json;
   {
     MutexLock lock(mutex_);
-    QUIRE_ASSIGN(const auto found, FindUsable(caller, from));
+    QUIRE_ASSIGN(const auto found, FindFree(caller, from));
     if (IsFull(caller)) return TooMany("the tenant has as many sessions as it may");
     const auto id = engine_.ForkSession(found->second.id, name, std::move(settling.settled));
     if (!id) return std::unexpected(FromError(id.error()));
@@ -178,7 +188,7 @@ ApiResult<void> SessionTable::End(const Caller& caller, const std::string& name)
     }
   }
   if (const auto ended = settling.outcome.get(); !ended) {
-    return std::unexpected(FromError(ended.error()));
+    return std::unexpected(FromFileError(ended.error()));
   }
   return {};
 }
@@ -207,7 +217,7 @@ uint64_t SessionTable::count() const {
 ApiResult<SessionTable::Used> SessionTable::Use(const Caller& caller, const std::string& name,
                                                 uint64_t now_us) {
   MutexLock lock(mutex_);
-  QUIRE_ASSIGN(const auto found, FindUsable(caller, name));
+  QUIRE_ASSIGN(const auto found, FindFree(caller, name));
   Entry& entry = entries_.at(found->first);
   entry.used_us = static_cast<int64_t>(now_us);
   ++entry.calls_under_way;

@@ -33,10 +33,12 @@ class SessionTable {
   /// left there. To be called once, before anything else.
   void Restore(SessionStore& store, const Cache& cache, uint64_t now_us);
 
-  /// Errors: 429 the tenant, engine or store has as many as it may; 500 it cannot be written
+  /// Errors: 429 the tenant or engine has as many as it may; 507 the store has, or the disk is
+  ///         full; 500 it cannot be written
   ApiResult<OrderedJson> Open(const Caller& caller, const model::SamplingOptions& sampling,
                               uint64_t now_us);
-  /// Errors: 404; 409 a request of it has not finished, or it cannot be used; 429, 500 as Open
+  /// Errors: 404; 409 a request of it has not finished, or it cannot be used; 429, 500, 507 as
+  ///         Open
   ApiResult<OrderedJson> Fork(const Caller& caller, const std::string& from, uint64_t now_us);
   /// Errors: 404; 500 its file may come back
   ApiResult<void> End(const Caller& caller, const std::string& name);
@@ -71,7 +73,7 @@ class SessionTable {
 
   ApiResult<Entries::const_iterator> Find(const Caller& caller, const std::string& name) const
       QUIRE_REQUIRES(mutex_);
-  ApiResult<Entries::const_iterator> FindUsable(const Caller& caller, const std::string& name) const
+  ApiResult<Entries::const_iterator> FindFree(const Caller& caller, const std::string& name) const
       QUIRE_REQUIRES(mutex_);
   OrderedJson Enter(const std::string& name, const Caller& caller, SessionId id, uint64_t tokens,
                     uint64_t now_us) QUIRE_REQUIRES(mutex_);
