@@ -49,7 +49,10 @@ if(QUIRE_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
+option(QUIRE_BATCHES "Compile several files of a target at once" ON)
+
+# A miss costs one pass of the preprocessor less where ccache asks the compiler what a file includes.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER /usr/bin/env CCACHE_DEPEND=1 "${CCACHE_PROGRAM}")
 endif()

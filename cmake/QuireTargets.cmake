@@ -6,7 +6,8 @@
 #   quire_test(NAME golden_test DEPS model [SOURCES a.cc ...])    tests that stand alone
 #   quire_test_again(NAME x_again_test OF x_test ENVIRONMENT A=b) a suite in other surroundings
 #
-# DEPS are names of layers or libraries, LIBS imported targets, TEST_LIBS for the tests only.
+# DEPS are names of layers or libraries, LIBS imported targets, TEST_LIBS for the tests only. ALONE
+# are files, or ALL, that are not compiled together with others.
 
 set(QUIRE_LAYERS "")
 file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/src/LAYERS" layer_lines REGEX "^[a-z]+:")
@@ -52,9 +53,30 @@ function(quire_glob result ending)
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
+# Compiles the files of `target` several at a time, so that what all of them include is read, and
+# what all of them instantiate is made, once for each batch. Files of the list that follows stay
+# alone: their names clash with those of others. So do files that Highway includes again for each
+# of its targets.
+function(quire_batch target)
+  if(NOT QUIRE_BATCHES OR "ALL" IN_LIST ARGN)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  # g++ takes what a batch includes for a header, whose types should not use those of one file.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source FILENAME name)
+    file(STRINGS "${source}" again REGEX "foreach_target|HWY_ONCE" LIMIT_COUNT 1)
+    if(again OR name IN_LIST ARGN)
+      set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
+endfunction()
+
 # Makes an executable of GoogleTest and rapidcheck tests and enters it in the list of suites.
 function(quire_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;DEPS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;DEPS;LIBS;ALONE")
   if(NOT arg_SOURCES)
     quire_glob(arg_SOURCES "_test.cc")
     quire_glob(c_sources "_test.c")
@@ -64,6 +86,7 @@ function(quire_test)
     return()
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
+  quire_batch(${arg_NAME} ${arg_ALONE})
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(${arg_NAME} PRIVATE QUIRE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   quire_link(${arg_NAME} PRIVATE DEPS ${arg_DEPS} LIBS ${arg_LIBS} rapidcheck rapidcheck_gtest
@@ -85,7 +108,7 @@ endfunction()
 
 # A library that is a layer: src/LAYERS must allow its DEPS.
 function(quire_layer)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS;ALONE")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_NAME IN_LIST QUIRE_LAYERS)
     message(FATAL_ERROR "quire_layer(NAME <layer of src/LAYERS> DEPS ... LIBS ... TEST_LIBS ...)")
   endif()
@@ -101,7 +124,7 @@ endfunction()
 # *_bench.cc (Google Benchmark) and, in the fuzz preset, one program per *_fuzz.cc. Folders below
 # that have no CMakeLists.txt of their own belong to it.
 function(quire_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS;ALONE")
   quire_glob(sources ".cc")
   quire_glob(benches "_bench.cc")
   list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
@@ -109,6 +132,7 @@ function(quire_library)
   set(library "quire_${arg_NAME}")
   if(sources)
     add_library(${library} STATIC ${sources})
+    quire_batch(${library} ${arg_ALONE})
     set(scope PUBLIC)
     if(arg_NAME IN_LIST QUIRE_SHARED_LAYERS OR arg_NAME IN_LIST QUIRE_ENGINE_LIBRARIES)
       set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON
@@ -125,7 +149,7 @@ function(quire_library)
   endif()
   quire_link(${library} ${scope} DEPS ${arg_DEPS} LIBS ${arg_LIBS} Threads::Threads)
 
-  quire_test(NAME "${arg_NAME}_test" DEPS ${arg_NAME} LIBS ${arg_TEST_LIBS})
+  quire_test(NAME "${arg_NAME}_test" DEPS ${arg_NAME} LIBS ${arg_TEST_LIBS} ALONE ${arg_ALONE})
   if(benches)
     add_executable(${arg_NAME}_bench ${benches})
     quire_link(${arg_NAME}_bench PRIVATE DEPS ${arg_NAME} LIBS ${arg_TEST_LIBS}
@@ -152,7 +176,7 @@ endfunction()
 # Makes a program at the top of the build folder from the folder's *.cc; *_test.cc become
 # <name>_app_test and *_fuzz.cc fuzzers, linked with everything but main.cc.
 function(quire_app)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS;ALONE")
   set(here "${CMAKE_CURRENT_SOURCE_DIR}")
   file(GLOB sources CONFIGURE_DEPENDS "${here}/*.cc")
   list(FILTER sources EXCLUDE REGEX "(_(test|bench|fuzz)|/main)\\.cc$")
@@ -160,10 +184,12 @@ function(quire_app)
   set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
   if(sources)
     add_library(${arg_NAME}_app OBJECT ${sources})
+    quire_batch(${arg_NAME}_app ${arg_ALONE})
     quire_link(${arg_NAME}_app PUBLIC DEPS ${arg_DEPS} LIBS ${arg_LIBS})
     target_include_directories(${arg_NAME}_app PUBLIC "${PROJECT_SOURCE_DIR}")
     target_link_libraries(${arg_NAME} PRIVATE ${arg_NAME}_app)
-    quire_test(NAME "${arg_NAME}_app_test" LIBS ${arg_NAME}_app ${arg_TEST_LIBS})
+    quire_test(NAME "${arg_NAME}_app_test" LIBS ${arg_NAME}_app ${arg_TEST_LIBS}
+               ALONE ${arg_ALONE})
     quire_fuzzers(LIBS ${arg_NAME}_app)
   endif()
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")

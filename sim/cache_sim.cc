@@ -20,7 +20,6 @@ namespace {
 
 constexpr uint32_t kBlock = 16;  // tokens
 constexpr uint64_t kCommitSlackUs = 150'000;
-constexpr uint64_t kNever = ~uint64_t{0};
 
 class CacheSim : private Machine {
  public:

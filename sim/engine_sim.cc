@@ -21,8 +21,6 @@ namespace {
 
 using Readers = EngineUsers::Readers;
 
-constexpr uint64_t kNever = ~uint64_t{0};
-
 class EngineSim : private Machine {
  public:
   explicit EngineSim(const SimOptions& options)

@@ -16,6 +16,8 @@
 
 namespace quire::sim {
 
+inline constexpr uint64_t kNever = ~uint64_t{0};  // a step, or a time, that does not come
+
 /// A base for simulators. Everything random comes from `prng_`, in one order, so that a seed is one
 /// run.
 class Machine {

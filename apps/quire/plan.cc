@@ -24,7 +24,7 @@ struct PlanFlags {
 
 constexpr uint64_t kConfigBytesMax = 16 << 20;
 
-Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
+Result<nlohmann::ordered_json> PlanOf(const PlanFlags& flags) {
   QUIRE_ASSIGN(const std::string text, ReadFile(flags.config, kConfigBytesMax));
   QUIRE_ASSIGN(const model::ModelConfig config, model::ParseConfig(text, flags.config));
   const Codec codec = ParseCodec(flags.kv).value();
@@ -61,7 +61,7 @@ Result<nlohmann::ordered_json> Plan(const PlanFlags& flags) {
 }
 
 int RunPlan(const PlanFlags& flags) {
-  const auto plan = Plan(flags);
+  const auto plan = PlanOf(flags);
   if (!plan) return Report("plan", plan.error());
   if (flags.json) {
     PrintJson(*plan);

@@ -7,8 +7,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 struct World : TestCache {
   explicit World(uint64_t slots, EvictionBatch batch) : TestCache(slots) {
     cache = MakeCache({.geometry = SmallGeometry(),

@@ -17,8 +17,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 /// A sequence that shares nothing from the start, though the cache may have its prompt.
 std::unique_ptr<Sequence> OpenAlone(TestCache& cache, std::span<const TokenId> prompt,
                                     const SequenceOptions& options = {}) {

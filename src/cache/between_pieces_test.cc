@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kBlocks = 400;  // more than one hold goes over
 constexpr uint64_t kSlots = 1000;
 

@@ -14,8 +14,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 /// Slots of three pages: what five sequences take besides their slots is less than one more, so the
 /// naive cache can count slots alone.
 Geometry WideGeometry() { return Geometry::Uniform(/*layers=*/2, /*kv_heads=*/2, /*head_dim=*/40); }

@@ -11,7 +11,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint32_t kLayers = 4;
 
 /// Rows whose every value tells its layer and token.

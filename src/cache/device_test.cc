@@ -26,8 +26,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 /// The operations of a device that has pinned memory.
 class PinnedOps final : public BlockOps {
  public:

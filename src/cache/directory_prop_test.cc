@@ -14,7 +14,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = 16;
 constexpr uint32_t kLetters = 3;  // different blocks after one parent
 constexpr uint32_t kSlots = 60;
 

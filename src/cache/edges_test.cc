@@ -11,8 +11,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 Geometry WindowOnly(uint32_t window_tokens) {
   Geometry geometry = SmallGeometry();
   geometry.groups[0].kind = LayerKind::kWindow;

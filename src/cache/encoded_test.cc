@@ -12,7 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr Codec kEncoding[] = {Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8, Codec::kInt4,
                                Codec::kNf4,     Codec::kFp4,     Codec::kQ25};
 

@@ -16,7 +16,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kSecond = 1'000'000;
 
 using Path = std::vector<TokenId>;  // whole blocks

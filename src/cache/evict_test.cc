@@ -9,8 +9,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 // Three prompts of two blocks each, used in the order given, nothing held.
 struct ThreeUses {
   explicit ThreeUses(const std::string& order) {

@@ -9,8 +9,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 struct World {
   explicit World(uint64_t slots) : cache(slots) {}
 

@@ -16,8 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 std::shared_ptr<HandFence> MakeFence() { return std::make_shared<HandFence>(); }
 
 TEST(Fences, WhatIsReleasedWaitsForItsFenceAndNobodyElseDoes) {

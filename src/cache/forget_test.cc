@@ -10,7 +10,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr TokenId kPlanted = 0x5EC2E7;  // nothing else holds four of these in a row
 std::atomic<uint64_t> found = 0;
 

@@ -11,8 +11,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 TEST(HitLength, IsWholeBlocksAndLeavesATokenToCompute) {
   for (uint64_t prompt = 1; prompt <= 70; ++prompt) {
     for (uint64_t resident = 0; resident <= 5; ++resident) {

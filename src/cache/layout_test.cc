@@ -12,7 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr ArenaLayout kLayouts[] = {ArenaLayout::kBlockMajor, ArenaLayout::kLayerMajor,
                                     ArenaLayout::kHeadMajor};
 

@@ -14,7 +14,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kBlocks = 12;
 
 struct Kind {

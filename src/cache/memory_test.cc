@@ -10,8 +10,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 TEST(Memory, AHundredTokensOfQwen3HoldSevenBlocksAtALimitOf200k) {
   if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer's shadow is resident too";
   const Geometry qwen3 = Geometry::Uniform(/*layers=*/28, /*kv_heads=*/8, /*head_dim=*/128);

@@ -17,8 +17,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 struct World {
   explicit World(uint64_t slots, std::string_view policy = "lru")
       : charge_bytes(ChargePerSlot(SmallGeometry(), NumericProfile::Uniform(Codec::kF16),

@@ -18,8 +18,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 const Core& CoreOf(const TestCache& cache) { return dynamic_cast<const Core&>(*cache.cache); }
 
 void AppendAll(const TestCache& cache, Sequence& sequence, std::span<const TokenId> history) {

@@ -9,8 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 /// Ten slots: four hold what nobody uses, three are in use.
 struct World {
   World() : cache(10) {

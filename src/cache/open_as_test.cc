@@ -9,8 +9,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 LayerGroup WindowGroup(std::vector<uint32_t> layers) {
   LayerGroup group = Geometry::Uniform(1, 2, 4).groups[0];
   group.kind = LayerKind::kWindow;

@@ -17,7 +17,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kLong = 2000;  // blocks
 constexpr uint64_t kSpare = 80;
 constexpr uint64_t kSecond_us = 1'000'000;

@@ -12,7 +12,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kBlocks = 160;
 constexpr int kRounds = 60;
 

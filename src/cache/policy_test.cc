@@ -34,14 +34,14 @@ TEST(CachePolicy, HearsOfRequests) {
   for (const bool by_length : {true, false}) {
     TestCache t(/*slots=*/40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16),
                 /*slots_max=*/0, {.policy = by_length ? "token_limit" : "lru"});
-    const auto brief = SomeTokens(2 * TestCache::kBlock + 1, 1);
-    const auto lengthy = SomeTokens(8 * TestCache::kBlock + 1, 2);
+    const auto brief = SomeTokens(2 * kBlock + 1, 1);
+    const auto lengthy = SomeTokens(8 * kBlock + 1, 2);
     t.Run(brief);
     t.Run(lengthy);
     EXPECT_EQ(t.cache->Evict(3), 3u);
     // The brief one is older, the lengthy one takes more.
-    EXPECT_EQ(t.Resident(brief), by_length ? 2 * TestCache::kBlock : 0);
-    EXPECT_EQ(t.Resident(lengthy), (by_length ? 5 : 7) * TestCache::kBlock);
+    EXPECT_EQ(t.Resident(brief), by_length ? 2 * kBlock : 0);
+    EXPECT_EQ(t.Resident(lengthy), (by_length ? 5 : 7) * kBlock);
   }
 }
 
@@ -53,34 +53,33 @@ TestCache CacheByLength() {
 // A plan that is dropped used its prompt and nothing else, whoever came before it.
 TEST(CachePolicy, ADroppedPlanIsARequestOfItsOwn) {
   TestCache t = CacheByLength();
-  const auto brief = SomeTokens(2 * TestCache::kBlock + 1, 1);
-  const auto lengthy = SomeTokens(8 * TestCache::kBlock + 1, 2);
+  const auto brief = SomeTokens(2 * kBlock + 1, 1);
+  const auto lengthy = SomeTokens(8 * kBlock + 1, 2);
   t.Run(brief);
   t.Run(lengthy);
   {
-    const auto asked =
-        Join(std::span(brief).first(2 * TestCache::kBlock), SomeTokens(12 * TestCache::kBlock, 3));
-    EXPECT_EQ(t.Acquire(asked).resident_tokens(), 2 * TestCache::kBlock);
+    const auto asked = Join(std::span(brief).first(2 * kBlock), SomeTokens(12 * kBlock, 3));
+    EXPECT_EQ(t.Acquire(asked).resident_tokens(), 2 * kBlock);
   }
   EXPECT_EQ(t.cache->Evict(2), 2u);
-  EXPECT_EQ(t.Resident(lengthy), 8 * TestCache::kBlock);
+  EXPECT_EQ(t.Resident(lengthy), 8 * kBlock);
   EXPECT_EQ(t.Resident(brief), 0u) << "the longest prompt was the plan's";
 }
 
 // A view that is the last to hold its blocks does not make them those of the request before.
 TEST(CachePolicy, WhatAViewLetsGoBelongsToNoRequest) {
   TestCache t = CacheByLength();
-  const auto brief = SomeTokens(2 * TestCache::kBlock + 1, 1);
-  const auto lengthy = SomeTokens(8 * TestCache::kBlock + 1, 2);
+  const auto brief = SomeTokens(2 * kBlock + 1, 1);
+  const auto lengthy = SomeTokens(8 * kBlock + 1, 2);
   auto sequence = t.Run(brief);
   {
     const BlockListView view = Must(sequence->View(0, StreamRole::kKey));
     sequence.reset();
     t.Run(lengthy);
   }
-  t.Run(SomeTokens(3 * TestCache::kBlock + 1, 3));
+  t.Run(SomeTokens(3 * kBlock + 1, 3));
   EXPECT_EQ(t.cache->Evict(11), 11u);
-  EXPECT_EQ(t.Resident(brief), 2 * TestCache::kBlock);
+  EXPECT_EQ(t.Resident(brief), 2 * kBlock);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CachePolicies, testing::ValuesIn(evict::PolicyNames()),

@@ -6,8 +6,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 TEST(Publish, OfMoreBlocksThanGoAtOnce) {
   TestCache t(/*slots=*/100);
   const auto prompt = SomeTokens(70 * kBlock + 1, 1);

@@ -13,7 +13,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kTokensMax = 9 * kBlock;
 
 Geometry Mixed() {

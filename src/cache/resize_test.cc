@@ -18,7 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 const NumericProfile kF16 = NumericProfile::Uniform(Codec::kF16);
 
 struct ResizeCache : TestCache {

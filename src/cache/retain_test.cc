@@ -9,7 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kSecond_us = 1'000'000;
 
 struct World : TestCache {

@@ -10,8 +10,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 // Questions about documents, of which few are asked about often.
 std::vector<TokenId> NextPrompt(Prng& prng, uint64_t number) {
   constexpr double kDocuments = 900;

@@ -9,8 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 TEST(Rollback, DropsUncommittedRowsOfEveryLayer) {
   TestCache cache(8);
   const auto tokens = SomeTokens(20, 1);

@@ -9,7 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 using Blocks = std::vector<uint64_t>;
 
 /// Rows of tokens [begin, end) of a stream of layer 1, as Gather gives them.

@@ -10,7 +10,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = 16;
 const NumericProfile kF16 = NumericProfile::Uniform(Codec::kF16);
 
 struct Caches {

@@ -15,8 +15,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 struct Kind {
   std::string name;
   Geometry geometry;

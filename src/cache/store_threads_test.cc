@@ -20,8 +20,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 /// Where what was published is kept.
 struct Kept {
   std::string name;

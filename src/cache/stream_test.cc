@@ -16,8 +16,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 struct Kind {
   std::string name;
   NumericProfile profile;

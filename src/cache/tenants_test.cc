@@ -14,8 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 /// Memory that remembers its first reservation: the arena of the first slot class.
 class SeenMemory final : public DeviceMemory {
  public:

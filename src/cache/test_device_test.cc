@@ -15,7 +15,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kPageBytes = 4096;
 
 TEST(ProtectedMemory, FaultsWhenTheHostTouchesIt) {

@@ -189,10 +189,10 @@ inline uint64_t ChargePerSlot(const Geometry& geometry, const NumericProfile& pr
   return SlotCharges(cache->stats());
 }
 
+inline constexpr uint32_t kBlock = 16;  // tokens of a block of a TestCache
+
 /// A cache of `slots` slots with the model that fills it.
 struct TestCache {
-  static constexpr uint32_t kBlock = 16;
-
   /// slots_max: that it can be resized to; 0: slots. What `more` says of the rest is kept.
   explicit TestCache(uint64_t slots, Geometry geometry = SmallGeometry(),
                      const NumericProfile& profile = NumericProfile::Uniform(Codec::kF16),

@@ -12,7 +12,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint32_t kWriters = 3;
 
 // All histories are beginnings of one of these: equal up to the middle of the second block.

@@ -11,7 +11,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kTokensMax = 9 * kBlock;
 
 using Path = std::vector<TokenId>;

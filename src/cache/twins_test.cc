@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint32_t kResidual = 2 * kBlock;
 
 struct TwinCache : TestCache {

@@ -8,8 +8,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 struct Unleased : ::testing::Test {
   // Of V in layer 1; remembers what it shows.
   UnleasedView Take(const Sequence& sequence) {

@@ -6,8 +6,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 // Damages block `block` of a prompt that nobody holds.
 void Damage(TestCache& cache, std::span<const TokenId> prompt, uint64_t block) {
   const auto sequence = cache.Open(prompt);

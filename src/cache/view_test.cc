@@ -11,8 +11,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 float At(const TensorView& tensor, int64_t head, int64_t token, int64_t dim) {
   const int64_t index =
       head * tensor.strides[0] + token * tensor.strides[1] + dim * tensor.strides[2];

@@ -15,8 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kBlock = TestCache::kBlock;
-
 LayerGroup WindowGroup(uint32_t window, uint32_t sinks, std::vector<uint32_t> layers) {
   LayerGroup group = Geometry::Uniform(1, 2, 4).groups[0];
   group.kind = LayerKind::kWindow;

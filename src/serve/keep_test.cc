@@ -69,7 +69,7 @@ TEST(BlocksToKeepTest, EndsOfTheRange) {
 
 class KeptBlocksTest : public testing::Test {
  protected:
-  static constexpr uint32_t kBlock = cache::TestCache::kBlock;
+  static constexpr uint32_t kBlock = cache::kBlock;
 
   cache::TestCache test_{16};
   const std::vector<TokenId> prompt_ = cache::SomeTokens(6 * kBlock + 3, 1);

@@ -19,7 +19,7 @@ namespace quire::serve {
 class StateTest : public testing::Test {
  protected:
   static constexpr uint64_t kVocab = 8;
-  static constexpr uint32_t kBlock = cache::TestCache::kBlock;
+  static constexpr uint32_t kBlock = cache::kBlock;
 
   /// Room for `slots` blocks.
   void Make(uint64_t slots, const EngineOptions& options = {}, CacheOptions cache_options = {},

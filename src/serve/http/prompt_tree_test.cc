@@ -7,7 +7,7 @@
 namespace quire::serve::http {
 namespace {
 
-constexpr uint32_t kBlock = 4;
+constexpr uint32_t kTreeBlock = 4;
 
 std::vector<TokenId> Tokens(size_t count, TokenId first) {
   std::vector<TokenId> tokens(count);
@@ -21,7 +21,7 @@ std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b)
 }
 
 TEST(PromptTree, BlocksOfTheSameRequestsAreOneEntry) {
-  PromptTree tree(kBlock);
+  PromptTree tree(kTreeBlock);
   tree.Add(TenantId(1), Join(Tokens(12, 0), Tokens(9, 100)));
   tree.Add(TenantId(1), Join(Tokens(12, 0), Tokens(4, 200)));
   const OrderedJson json = tree.Json(std::nullopt);
@@ -41,7 +41,7 @@ TEST(PromptTree, BlocksOfTheSameRequestsAreOneEntry) {
 }
 
 TEST(PromptTree, ATenantSeesItsOwn) {
-  PromptTree tree(kBlock);
+  PromptTree tree(kTreeBlock);
   tree.Add(TenantId(1), Tokens(8, 0));
   tree.Add(TenantId(2), Tokens(8, 0));
   tree.Add(TenantId(2), Tokens(8, 0));
@@ -52,10 +52,10 @@ TEST(PromptTree, ATenantSeesItsOwn) {
 }
 
 TEST(PromptTree, TheOldestPromptsAreForgotten) {
-  PromptTree tree(kBlock);
+  PromptTree tree(kTreeBlock);
   for (size_t i = 0; i < 3 * PromptTree::kPromptsMax; ++i) {
     tree.Add(TenantId(1), Tokens(8, static_cast<TokenId>(i * 100)));
-    tree.Add(TenantId(2), Tokens(kBlock - 1, 0));  // no whole block: nothing to remember
+    tree.Add(TenantId(2), Tokens(kTreeBlock - 1, 0));  // no whole block: nothing to remember
   }
   EXPECT_EQ(tree.Json(std::nullopt).size(), PromptTree::kPromptsMax);
   EXPECT_TRUE(tree.Json(TenantId(2)).empty());
