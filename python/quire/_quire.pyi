@@ -8,6 +8,7 @@ import numpy
 from numpy.typing import NDArray
 
 
+import os
 from ._arrays import ReadOnlyArray
 from ._types import (
     CacheStats, Codecs, DiskStoreStats, EraseReport, LoadProgress, SequenceStats, TenantStats,
@@ -110,7 +111,7 @@ class Sequence:
 
     def retain(self, begin_token: int = 0, end_token: int | None = None, *, priority: int = 50, ttl_s: float = 0.0, ttl_us: int | None = None) -> None:
         """
-        How much the blocks of a range are wanted, 0 to 100 (policy "priority"), for ttl_s (0: as long as they are here).
+        How much the blocks of a range are wanted, 0 to 100 (policy "priority"), for ttl_s, then 50 again (0: for good).
         """
 
     def reset(self) -> None:
@@ -170,7 +171,7 @@ class DiskStore:
     Several caches may share one; one process at a time owns a directory. Threads: any.
     """
 
-    def __init__(self, directory: str | os.PathLike, *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0, bytes_cap: int | None = None) -> None:
+    def __init__(self, directory: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0, bytes_cap: int | None = None) -> None:
         """
         directory: made if there is none. Empty: nothing is on disk, there are warm_bytes alone.
         cap_bytes: hard, of all its files. bytes_cap: its former name.

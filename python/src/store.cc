@@ -179,6 +179,10 @@ void BindStore(nb::module_& module) {
            nb::arg("staging_bytes") = DiskStoreOptions{}.staging_bytes,
            nb::arg("scrub_bytes_per_s") = DiskStoreOptions{}.scrub_bytes_per_s,
            nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes, nb::arg("bytes_cap") = nb::none(),
+           nb::sig("def __init__(self, directory: str | bytes | os.PathLike[str] | "
+                   "os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = "
+                   "1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, "
+                   "warm_bytes: int = 0, bytes_cap: int | None = None) -> None"),
            "directory: made if there is none. Empty: nothing is on disk, there are warm_bytes "
            "alone.\n"
            "cap_bytes: hard, of all its files. bytes_cap: its former name.\n"
