@@ -14,6 +14,7 @@ import pytest
 from conftest import KV_HEADS, append, compute, digest, make_cache, rows
 
 import quire
+from quire._shared import Lease
 
 PROMPT = list(range(300, 370))  # 4 whole blocks
 
@@ -181,3 +182,20 @@ def test_what_is_refused(tmp_path):
     store.close()
     with pytest.raises(quire.InvalidArgumentError, match="cap"):
         quire.DiskStore(directory, cap_bytes=1)
+
+
+def test_one_process_shares_the_store_of_a_path(tmp_path):
+    first = Lease(tmp_path / "store", 64 << 20)
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    second = Lease(str(tmp_path / "link"), 64 << 20)
+    assert first.store is second.store
+    with pytest.raises(quire.InvalidArgumentError, match="cap of 67108864 bytes, not 33554432"):
+        Lease(tmp_path / "store", 32 << 20)
+    first.end()
+    first.end()
+    assert not second.store.closed
+    with pytest.raises(quire.BusyError):
+        quire.DiskStore(tmp_path / "store")
+    second.end()
+    assert second.store.closed
+    Lease(tmp_path / "store", 64 << 20).end()
