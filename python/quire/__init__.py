@@ -9,8 +9,16 @@
 
 Threads: objects may be used from any thread; the GIL is let go while the engine works. Failures are
 exceptions of ``quire.Error``, and the objects are as they were before the call.
-``quire.transformers`` puts the cache under Hugging Face models.
+
+``quire.transformers`` puts the cache under Hugging Face models, ``quire.store`` is a store of opaque
+blocks, ``quire.lmcache`` puts that under LMCache. Each is imported where it is first named.
 """
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ._aio import load_async
 from ._arrays import ReadOnlyArray
@@ -42,27 +50,63 @@ from ._quire import (
     __version__,
     gather_padded,
 )
+from ._types import (
+    BlockStoreStats,
+    CacheStats,
+    Codecs,
+    DiskStoreStats,
+    EraseReport,
+    LoadProgress,
+    SequenceStats,
+    SlotStats,
+    TenantStats,
+)
+
+if TYPE_CHECKING:
+    from . import lmcache, store, transformers
+
+_MODULES = ("lmcache", "store", "transformers")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})
+
 
 __all__ = [
-    "CODECS",
     "Attention",
+    "BlockStoreStats",
     "BusyError",
+    "CODECS",
     "Cache",
+    "CacheStats",
     "CancelledError",
+    "Codecs",
     "CorruptError",
     "DeadlineError",
     "DiskStore",
+    "DiskStoreStats",
+    "EraseReport",
     "Error",
     "Identity",
     "InvalidArgumentError",
     "IoError",
     "LayerGroup",
+    "LoadProgress",
     "NoSpaceError",
     "NotFoundError",
     "Plan",
     "ReadOnlyArray",
     "Sequence",
+    "SequenceStats",
     "SharedBudget",
+    "SlotStats",
+    "TenantStats",
     "Ticket",
     "TooLargeError",
     "UnsupportedError",

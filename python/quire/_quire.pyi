@@ -1,13 +1,18 @@
 """The compiled half of quire; import quire instead."""
 
 from collections.abc import Sequence as _Sequence
+import os
 from typing import Any, overload
 
 import numpy
 from numpy.typing import NDArray
 
 
+import os
 from ._arrays import ReadOnlyArray
+from ._types import (
+    CacheStats, Codecs, DiskStoreStats, EraseReport, LoadProgress, SequenceStats, TenantStats,
+)
 
 CODECS: dict[str, float]
 
@@ -51,6 +56,8 @@ class View:
         """
         Block `block` as an array [heads, tokens, dim] of its own, of the stored type; numpy.from_dlpack and torch.from_dlpack take it without another copy.
         """
+
+    def __repr__(self) -> str: ...
 
     @property
     def closed(self) -> bool: ...
@@ -102,9 +109,9 @@ class Sequence:
         A private second sequence that has only these whole blocks, and the last partial one.
         """
 
-    def retain(self, begin_token: int = 0, end_token: int | None = None, *, priority: int = 50, ttl_us: int = 0) -> None:
+    def retain(self, begin_token: int = 0, end_token: int | None = None, *, priority: int = 50, ttl_s: float = 0.0, ttl_us: int | None = None) -> None:
         """
-        How much the blocks of a range are wanted, 0 to 100 (policy "priority").
+        How much the blocks of a range are wanted, 0 to 100 (policy "priority"), for ttl_s, then 50 again (0: for good).
         """
 
     def reset(self) -> None:
@@ -123,7 +130,7 @@ class Sequence:
     def dropped_tokens(self) -> int:
         """Tokens before length that select left out."""
 
-    def stats(self) -> dict[str, int]: ...
+    def stats(self) -> SequenceStats: ...
 
     def gather(self, layer: int, role: str, begin: int = 0, end: int | None = None) -> NDArray[numpy.float32]:
         """
@@ -139,6 +146,8 @@ class Sequence:
 
         Raises: UnsupportedError the codec encodes.
         """
+
+    def __repr__(self) -> str: ...
 
     @property
     def closed(self) -> bool: ...
@@ -162,10 +171,10 @@ class DiskStore:
     Several caches may share one; one process at a time owns a directory. Threads: any.
     """
 
-    def __init__(self, directory: str, *, bytes_cap: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0) -> None:
+    def __init__(self, directory: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0, bytes_cap: int | None = None) -> None:
         """
         directory: made if there is none. Empty: nothing is on disk, there are warm_bytes alone.
-        bytes_cap: hard, of all its files.
+        cap_bytes: hard, of all its files. bytes_cap: its former name.
         commit_interval_s: what a crash may lose.
         staging_bytes: memory for bytes on their way.
         scrub_bytes_per_s: re-reads what it has, so fast; 0: never.
@@ -183,7 +192,10 @@ class DiskStore:
         Returns when everything that was published before is durable. Raises: IoError, NoSpaceError some of it could not be written.
         """
 
-    def stats(self) -> dict[str, object]: ...
+    def stats(self) -> DiskStoreStats:
+        """What it did and holds."""
+
+    def __repr__(self) -> str: ...
 
     @property
     def closed(self) -> bool: ...
@@ -216,7 +228,7 @@ class Ticket:
         """Whether the load has ended."""
 
     @property
-    def progress(self) -> dict[str, int]:
+    def progress(self) -> LoadProgress:
         """
         blocks to be loaded, blocks_ready, and their bytes; from_end: meet_tokens, the tokens before what has come; elapsed_us, to its end.
         """
@@ -230,6 +242,8 @@ class Ticket:
         """
         Of a load from_end: the first `tokens` of the prompt are computed and published, and stay held until the ticket ends. Blocks that end there are not read any more.
         """
+
+    def __repr__(self) -> str: ...
 
     @property
     def closed(self) -> bool: ...
@@ -271,6 +285,8 @@ class Identity:
     @property
     def domain(self) -> str: ...
 
+    def __repr__(self) -> str: ...
+
     @overload
     def __eq__(self, arg: Identity, /) -> bool: ...
 
@@ -290,6 +306,8 @@ class LayerGroup:
         sink_tokens: with a window, the first tokens that stay visible.
         latent: one stream that is read as K and as V (MLA), passed as `key`.
         """
+
+    def __repr__(self) -> str: ...
 
     @property
     def layers(self) -> list[int]: ...
@@ -313,6 +331,8 @@ class SharedBudget:
 
     @property
     def used_bytes(self) -> int: ...
+
+    def __repr__(self) -> str: ...
 
     def resize(self, bytes: int) -> None:
         """
@@ -345,6 +365,8 @@ class Plan:
     @property
     def missing(self) -> list[tuple[str, int]]:
         """All missing tokens in order, as (reason, tokens)."""
+
+    def __repr__(self) -> str: ...
 
     @property
     def closed(self) -> bool: ...
@@ -403,9 +425,9 @@ class Cache:
         Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or residual_tokens. The plan is used up in any case.
         """
 
-    def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_us: int = 0) -> int:
+    def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_s: float = 0.0, ttl_us: int | None = None) -> int:
         """
-        Keeps the whole blocks of `tokens` whoever uses them, for ttl_us (0: until unpin); returns how many.
+        Keeps the whole blocks of `tokens` whoever uses them, for ttl_s (0: until unpin); returns how many.
 
         Raises: NotFoundError not all of it is cached; NoSpaceError over the tenant's quota.
         """
@@ -413,9 +435,11 @@ class Cache:
     def unpin(self, tokens: object, identity: Identity, *, tenant: int = 0) -> None:
         """Takes one pin back. Raises: NotFoundError there is none."""
 
-    def add_tenant(self, name: str, *, quota_bytes: int = 0, floor_bytes: int = 0, domain: str = '', shared: bool = False, ttl_us: int = 0, store_quota_bytes: int = 0, store_floor_bytes: int = 0) -> int:
+    def add_tenant(self, name: str, *, quota_bytes: int = 0, floor_bytes: int = 0, domain: str = '', shared: bool = False, ttl_s: float = 0.0, store_quota_bytes: int = 0, store_floor_bytes: int = 0, ttl_us: int | None = None) -> int:
         """
         A party that pays for its blocks and reads no one else's (or, with shared, a domain for tenants to name); returns its number.
+
+        ttl_s: blocks that it has not used for so long go; 0: none.
         """
 
     def find_tenant(self, name: str) -> int:
@@ -426,10 +450,10 @@ class Cache:
         Erases what it published and takes it out. Raises: BusyError something of it is held.
         """
 
-    def erase(self, tenant: int) -> dict[str, int]:
+    def erase(self, tenant: int) -> EraseReport:
         """Forgets all that a tenant published and wrote, and zeroes it."""
 
-    def tenant_stats(self, tenant: int) -> dict[str, object]: ...
+    def tenant_stats(self, tenant: int) -> TenantStats: ...
 
     def evict(self, blocks: int) -> int:
         """Evicts up to so many unleased blocks; returns how many went."""
@@ -449,7 +473,7 @@ class Cache:
         Recomputes every published block's checksum; returns (blocks, damaged). Damaged ones are never found again.
         """
 
-    def stats(self) -> dict[str, object]:
+    def stats(self) -> CacheStats:
         """
         Numbers of the allocator and the ledger: bytes, slots, lookups, hit_tokens, ...
         """
@@ -460,7 +484,7 @@ class Cache:
         """
 
     @property
-    def codecs(self) -> dict[str, str]:
+    def codecs(self) -> Codecs:
         """What is stored: key, value and open (of what is not encoded yet)."""
 
     @property
@@ -475,6 +499,8 @@ class Cache:
 
     @property
     def tokens_max(self) -> int: ...
+
+    def __repr__(self) -> str: ...
 
     @property
     def closed(self) -> bool: ...
@@ -505,11 +531,13 @@ class Attention:
     def target(self) -> str:
         """Instruction set in use, for example "avx3"."""
 
+    def __repr__(self) -> str: ...
+
     def attend(self, layer: int, sequence: Sequence, queries: object, *, first_position: int | None = None, scale: float | None = None, out: Any = None) -> Any:
         """
         Attention of one sequence over what is written in a layer; returns out.
 
-        queries: float32 [rows, query_heads, dim] in C order; row r stands at first_position + r and sees the tokens up to and including its own.
+        queries: [rows, query_heads, dim], float32 in C order; float16, bfloat16 and other strides are copied. Row r stands at first_position + r and sees the tokens up to and including its own.
         first_position: None: the rows are the last ones written.
         scale: None: 1 / sqrt(dim).
         out: float32 [rows, query_heads, value dim] in C order; None: a new NumPy array.

@@ -38,7 +38,7 @@ class QuireStore:
         """
         self._store = BlockStore(directory, cap_bytes=int(cap_gb * 2**30),
                                  block_bytes_max=int(block_mb_max * 2**20),
-                                 commit_interval_us=int(commit_interval_ms * 1000),
+                                 commit_interval_s=commit_interval_ms / 1000,
                                  scrub_bytes_per_s=int(scrub_mb_per_s * 2**20),
                                  namespace=namespace)
         self._ends: dict[int, _End] = {}  # of batches under way

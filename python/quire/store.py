@@ -7,15 +7,35 @@ docs/durability.md.
         data = store.get("key")          # bytes, or None
 """
 
+import atexit
 import ctypes
 import os
 import threading
+import time
+import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from quire import _library
+from quire._buffers import Pinned
+from quire._errors import (
+    BY_CODE,
+    CorruptError,
+    DeadlineError,
+    Error,
+    InvalidArgumentError,
+    IoError,
+    NoSpaceError,
+    NotFoundError,
+    TooLargeError,
+)
+from quire._types import BlockStoreStats
+
+__all__ = ["BlockStore", "DeadlineError", "Outcome", "Result", "StoreError"]
+
+StoreError = Error  # the former name of what calls of a store raise
 
 FOREVER = 2**64 - 1
 
@@ -44,16 +64,17 @@ class Result(NamedTuple):
     length: int
 
 
-class StoreError(Exception):
-    """A failure of the store: `code` is its name, for example "busy"."""
+_FAILURES: dict[Outcome, tuple[type[Error], str]] = {
+    Outcome.DAMAGED: (CorruptError, "is damaged"),
+    Outcome.TOO_SMALL: (InvalidArgumentError, "is longer than the buffer that it is read into"),
+    Outcome.TOO_LARGE: (TooLargeError, "is longer than block_bytes_max, or than a segment"),
+    Outcome.NO_SPACE: (NoSpaceError, "has no room: the disk is full"),
+    Outcome.IO: (IoError, "was not read or written: the disk failed"),
+    Outcome.CLOSED: (InvalidArgumentError, "was not handed in: the store is closed"),
+}
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-
-
-class DeadlineError(StoreError, TimeoutError):
-    """A batch did not end in time; it goes on."""
+_DEADLINE = 9  # QUIRE_DEADLINE
+_WAIT_STEP_S = 0.05  # of a wait, so that Ctrl-C is heard
 
 
 class _Error(ctypes.Structure):
@@ -88,35 +109,6 @@ _STATS = ("blocks", "bytes", "bytes_cap", "bytes_live", "block_bytes_max", "memo
 
 class _Stats(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in _STATS]
-
-
-class _Buffer(ctypes.Structure):  # Py_buffer
-    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t),
-                ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
-                ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p),
-                ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p),
-                ("internal", ctypes.c_void_p)]
-
-
-_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
-_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
-_release_buffer = ctypes.pythonapi.PyBuffer_Release
-_release_buffer.argtypes = [ctypes.POINTER(_Buffer)]
-_release_buffer.restype = None
-_WRITABLE = 1  # PyBUF_WRITABLE; without it the bytes need only be contiguous
-
-
-class _Pinned:
-    """Bytes of a Python object that stay where they are until the store has ended with them."""
-
-    def __init__(self, source: Any, writable: bool) -> None:
-        self._buffer = _Buffer()
-        _get_buffer(source, ctypes.byref(self._buffer), _WRITABLE if writable else 0)
-        self.address = self._buffer.buf
-        self.length = self._buffer.len
-
-    def release(self) -> None:
-        _release_buffer(ctypes.byref(self._buffer))
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
@@ -159,7 +151,11 @@ def _load() -> ctypes.CDLL:
 
 
 def _key_bytes(key: Key) -> bytes:
-    return key.encode() if isinstance(key, str) else bytes(key)
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, (bytes, bytearray, memoryview)):
+        return bytes(key)
+    raise TypeError(f"a key is a text or bytes, not {type(key).__name__}")
 
 
 class _Batch:
@@ -168,7 +164,7 @@ class _Batch:
     def __init__(self, count: int) -> None:
         self.count = count
         self.keys: list[bytes] = []
-        self.pinned: list[_Pinned] = []
+        self.pinned: list[Pinned] = []
 
     def release(self) -> None:
         for pinned in self.pinned:
@@ -180,73 +176,90 @@ class BlockStore:
     """A store in a directory. Any thread may call any method; other threads of Python run
     meanwhile.
 
-    Keys are texts or bytes, blocks anything with a contiguous buffer. A key names its bytes for
-    good: `put` leaves a block that is there as it is.
+    Keys are texts or bytes, blocks anything with a buffer, and torch tensors in host memory. A key
+    names its bytes for good: `put` leaves a block that is there as it is.
 
     `put`, `get` and the like wait. `submit_*` return the number of a batch at once; take its
     results with `wait`, or with `drain` when `event_fd` is readable. Use one of the two ways on one
     store.
     """
 
-    def __init__(self, directory: Any, *, cap_bytes: int = 8 << 30, block_bytes_max: int = 0,
-                 commit_interval_us: int = 20_000, scrub_bytes_per_s: int = 8 << 20,
-                 disk_requests_max: int = 64, namespace: str = "") -> None:
+    def __init__(self, directory: str | bytes | os.PathLike[Any], *, cap_bytes: int = 8 << 30,
+                 block_bytes_max: int = 0, commit_interval_s: float = 0.02,
+                 scrub_bytes_per_s: int = 8 << 20, disk_requests_max: int = 64,
+                 namespace: str = "", commit_interval_us: int | None = None) -> None:
         """Opens the store in a directory, or makes one.
 
         cap_bytes: of all its files together, never exceeded. block_bytes_max: longest block; 0: 64
-        MiB, or a sixteenth of the cap where that is less. commit_interval_us: what a crash may
-        lose. scrub_bytes_per_s: read again in the background to find damage; 0: nothing. namespace:
-        where calls that name none go.
+        MiB, or a sixteenth of the cap where that is less. commit_interval_s: what a crash may lose;
+        commit_interval_us is its former name. scrub_bytes_per_s: read again in the background to
+        find damage; 0: nothing. namespace: where calls that name none go.
 
-        Raises StoreError: invalid_argument, busy (another process has it), unsupported, no_space,
-        io.
+        Raises: InvalidArgumentError; BusyError another process has it; UnsupportedError a newer
+        version wrote it; NoSpaceError; IoError.
         """
+        if commit_interval_us is None:
+            commit_interval_us = int(commit_interval_s * 1e6)
+        else:
+            warnings.warn("commit_interval_us is named commit_interval_s, in seconds",
+                          DeprecationWarning, stacklevel=2)
+        path = os.fsencode(directory)
+        if b"\0" in path:
+            raise InvalidArgumentError(f"{directory!r}: a path with a NUL")
+        if min(cap_bytes, commit_interval_us, disk_requests_max) < 1:
+            raise InvalidArgumentError("a cap, interval or number of requests below 1")
         self._library = _load()
         self._namespace = namespace
+        self._directory = os.fsdecode(path)
+        self._process = os.getpid()
+        self._closed = False
         self._batches: dict[int, _Batch] = {}
+        self._left: list[int] = []  # batches that an interrupted call waited for
         self._lock = threading.Lock()
         error = _Error()
-        options = _Options(size=ctypes.sizeof(_Options), directory=str(directory).encode(),
+        options = _Options(size=ctypes.sizeof(_Options), directory=path,
                            bytes_cap=cap_bytes, block_bytes_max=block_bytes_max,
                            commit_interval_us=commit_interval_us,
                            scrub_bytes_per_s=scrub_bytes_per_s or FOREVER,
                            disk_requests_max=disk_requests_max)
-        if min(cap_bytes, commit_interval_us, disk_requests_max) < 1:
-            raise StoreError("invalid_argument", "a cap, interval or number of requests below 1")
         handle = ctypes.c_void_p()
         self._check(self._library.quire_store_open(ctypes.byref(options), ctypes.byref(handle),
                                                    ctypes.byref(error)), error)
         self._handle = handle
-        # Frees the handle when the object goes or the program ends; that waits for what is under
-        # way, and the batches' bytes stay until then.
+        # Frees the handle when the object goes; that waits for what is under way, and the batches'
+        # bytes stay until then. At the end of the program other threads may be in a call, so the
+        # store is closed only.
         self._free = weakref.finalize(self, _end, self._library, handle, self._batches,
-                                      os.getpid())
+                                      self._process)
+        self._free.atexit = False
+        _open_stores.add(self)
 
     # -- Blocks, waiting ---------------------------------------------------------------------------
 
     def put(self, key: Key, data: Any, *, namespace: str | None = None) -> bool:
         """Writes one block, durable when it returns. False: it was there and stays as it is.
 
-        Raises StoreError: too_large, no_space, io, closed."""
+        Raises: TooLargeError; NoSpaceError; IoError; InvalidArgumentError the store is closed.
+        After Ctrl-C it goes on behind the caller's back."""
         return self.put_many([key], [data], namespace=namespace)[0]
 
     def put_many(self, keys: Sequence[Key], blocks: Sequence[Any], *,
                  namespace: str | None = None) -> list[bool]:
         """As `put`, for many at once; raises for the first that failed when all have ended."""
-        results = self.wait(self.submit_put(keys, blocks, namespace=namespace))
-        for result in results:
-            if result.outcome not in (Outcome.OK, Outcome.PRESENT):
-                raise StoreError(result.outcome.name.lower(), "a block was not stored")
+        results = self._finish(self.submit_put(keys, blocks, namespace=namespace))
+        for key, result in zip(keys, results):
+            if result.outcome != Outcome.PRESENT:
+                _raise_for(key, result)
         return [result.outcome == Outcome.OK for result in results]
 
     def get(self, key: Key, *, namespace: str | None = None) -> bytes | None:
         """One block, or None where there is none (or a damaged one).
 
-        Raises StoreError: io, too_large, closed."""
-        found = self.wait(self.submit_exists([key], namespace=namespace))[0]
+        Raises: IoError; TooLargeError; InvalidArgumentError the store is closed."""
+        found = self._finish(self.submit_exists([key], namespace=namespace))[0]
         if found.outcome == Outcome.ABSENT:
             return None
-        _raise_for(found)
+        _raise_for(key, found)
         out = bytearray(found.length)
         length = self.get_into(key, out, namespace=namespace)
         return None if length is None else bytes(memoryview(out)[:length])
@@ -254,38 +267,40 @@ class BlockStore:
     def get_into(self, key: Key, out: Any, *, namespace: str | None = None) -> int | None:
         """Reads one block into a writable buffer; its length, or None where there is none.
 
-        Raises StoreError: too_small (the buffer), io, too_large, closed."""
-        result = self.wait(self.submit_get([key], [out], namespace=namespace))[0]
+        Raises: InvalidArgumentError the buffer is too small, or the store is closed; IoError;
+        TooLargeError."""
+        result = self._finish(self.submit_get([key], [out], namespace=namespace))[0]
         if result.outcome in (Outcome.ABSENT, Outcome.DAMAGED):
             return None
-        _raise_for(result)
+        _raise_for(key, result)
         return result.length
 
     def exists(self, key: Key, *, namespace: str | None = None) -> bool:
         """Whether the index has a block; reading it may still find it damaged."""
-        result = self.wait(self.submit_exists([key], namespace=namespace))[0]
+        result = self._finish(self.submit_exists([key], namespace=namespace))[0]
         if result.outcome != Outcome.ABSENT:
-            _raise_for(result)
+            _raise_for(key, result)
         return result.outcome == Outcome.OK
 
     def remove(self, key: Key, *, namespace: str | None = None) -> bool:
         """Forgets one block for good. False: it was not there.
 
-        Raises StoreError: io, closed."""
-        result = self.wait(self.submit_remove([key], namespace=namespace))[0]
+        Raises: IoError; InvalidArgumentError the store is closed."""
+        result = self._finish(self.submit_remove([key], namespace=namespace))[0]
         if result.outcome != Outcome.ABSENT:
-            _raise_for(result)
+            _raise_for(key, result)
         return result.outcome == Outcome.OK
 
     def flush(self) -> None:
         """Returns when everything handed in before is durable or failed."""
-        self.wait(self.submit_flush())
+        self._finish(self.submit_flush())
 
     # -- Batches -----------------------------------------------------------------------------------
 
     def submit_put(self, keys: Sequence[Key], blocks: Sequence[Any], *,
                    namespace: str | None = None) -> int:
-        """Hands in blocks to write; their bytes must not change until the batch ends."""
+        """Hands in blocks to write; their bytes must not change until the batch ends. (Blocks that
+        do not lie in C order are copied here.)"""
         return self._submit_blocks("put", keys, blocks, namespace, writable=False)
 
     def submit_get(self, keys: Sequence[Key], outs: Sequence[Any], *,
@@ -302,8 +317,9 @@ class BlockStore:
 
     def submit_flush(self) -> int:
         number, error = ctypes.c_uint64(), _Error()
+        handle = self._here()
         with self._lock:
-            self._check(self._library.quire_store_flush(self._handle, ctypes.byref(number),
+            self._check(self._library.quire_store_flush(handle, ctypes.byref(number),
                                                         ctypes.byref(error)), error)
             self._batches[number.value] = _Batch(0)
         return number.value
@@ -311,21 +327,29 @@ class BlockStore:
     def wait(self, batch: int, timeout_s: float | None = None) -> list[Result]:
         """Waits for the end of a batch and takes its results, in the order of its blocks.
 
-        Raises DeadlineError; StoreError not_found where there is no such batch, or it was taken."""
+        Raises: DeadlineError, and it goes on; NotFoundError no such batch, or it was taken."""
+        handle = self._here()
         with self._lock:
             known = self._batches.get(batch)
         if known is None:
-            raise StoreError("not_found", f"no batch {batch}, or it was taken")
-        timeout_us = FOREVER if timeout_s is None else max(0, int(timeout_s * 1e6))
+            raise NotFoundError(f"no batch {batch}, or it was taken")
         results, error = (_Result * known.count)(), _Error()
-        self._check(self._library.quire_store_wait(self._handle, batch, timeout_us, results,
-                                                   known.count, ctypes.byref(error)), error)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = _WAIT_STEP_S if end is None else max(0.0, end - time.monotonic())
+            step_s = min(left_s, _WAIT_STEP_S)
+            code = self._library.quire_store_wait(handle, batch, int(step_s * 1e6), results,
+                                                  known.count, ctypes.byref(error))
+            if code != _DEADLINE or (end is not None and left_s <= step_s):
+                break
+        self._check(code, error)
         return self._take(batch, results)
 
     def drain(self) -> list[tuple[int, list[Result]]]:
         """Takes the batches that ended, as (number, results), in the order in which they ended."""
         drained: list[tuple[int, list[Result]]] = []
         number, count, error = ctypes.c_uint64(), ctypes.c_size_t(), _Error()
+        handle = self._here()
         with self._lock:
             longest = max((batch.count for batch in self._batches.values()), default=0)
         results = (_Result * longest)()
@@ -335,7 +359,7 @@ class BlockStore:
                     longest = max(batch.count for batch in self._batches.values())
                     results = (_Result * longest)()
                 self._check(self._library.quire_store_next(
-                    self._handle, ctypes.byref(number), results, longest, ctypes.byref(count),
+                    handle, ctypes.byref(number), results, longest, ctypes.byref(count),
                     ctypes.byref(error)), error)
             if number.value == 0:
                 return drained
@@ -344,23 +368,26 @@ class BlockStore:
     def event_fd(self) -> int:
         """A descriptor for poll and event loops: readable when `drain` may have something. It is
         the store's: do not read or close it."""
-        return int(self._library.quire_store_event_fd(self._handle))
+        return int(self._library.quire_store_event_fd(self._here()))
 
     # -- The store ---------------------------------------------------------------------------------
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> BlockStoreStats:
         """Numbers of the store; quire.h says what each one is."""
         stats, error = _Stats(size=ctypes.sizeof(_Stats)), _Error()
-        self._check(self._library.quire_store_get_stats(self._handle, ctypes.byref(stats),
+        self._check(self._library.quire_store_get_stats(self._here(), ctypes.byref(stats),
                                                         ctypes.byref(error)), error)
-        return {name: getattr(stats, name) for name in _STATS}
+        return cast(BlockStoreStats, {name: getattr(stats, name) for name in _STATS})
 
     def close(self) -> None:
         """Ends everything that was handed in, makes it durable and lets go of the directory. Other
         calls may go on meanwhile; what they hand in from now on ends with Outcome.CLOSED. Batches
-        that ended can still be taken."""
+        that ended can still be taken. In a forked child it does nothing."""
+        if os.getpid() != self._process:
+            return
         error = _Error()
         self._check(self._library.quire_store_close(self._handle, ctypes.byref(error)), error)
+        self._closed = True
 
     def __enter__(self) -> "BlockStore":
         return self
@@ -368,31 +395,66 @@ class BlockStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        if self._closed or os.getpid() != self._process:
+            state = "closed" if self._closed else "of another process"
+        else:
+            stats = self.stats()
+            state = f"{stats['blocks']} blocks, {stats['bytes']} of {stats['bytes_cap']} bytes"
+        return f"<quire.store.BlockStore: {self._directory!r}, {state}>"
+
     # -- Inside ------------------------------------------------------------------------------------
 
     def _name(self, namespace: str | None) -> bytes:
         name = (self._namespace if namespace is None else namespace).encode()
         if b"\0" in name:
-            raise StoreError("invalid_argument", "a namespace with a NUL")
+            raise InvalidArgumentError("a namespace with a NUL")
         return name
+
+    def _here(self) -> ctypes.c_void_p:
+        """The handle, unless this is a process that was forked from the store's."""
+        if os.getpid() != self._process:
+            raise InvalidArgumentError(
+                f"the store in {self._directory!r} is of another process, which this was forked "
+                'from: open one here, or start processes by "spawn" or "forkserver"')
+        return self._handle
+
+    def _finish(self, batch: int) -> list[Result]:
+        """As wait; where that is interrupted, the batch's results are dropped when it ends."""
+        try:
+            return self.wait(batch)
+        except BaseException:
+            with self._lock:
+                self._left.append(batch)
+            raise
+
+    def _drop_left(self) -> None:
+        with self._lock:
+            left, self._left = self._left, []
+        for batch in left:
+            try:
+                self.wait(batch, 0)
+            except DeadlineError:
+                self._left.append(batch)
+            except NotFoundError:
+                pass
 
     def _check(self, code: int, error: _Error) -> None:
         if code == 0:
             return
         name = self._library.quire_code_name(code).decode()
-        kind = DeadlineError if name == "deadline" else StoreError
-        raise kind(name, error.message.decode(errors="replace"))
+        raise BY_CODE.get(name, Error)(error.message.decode(errors="replace"))
 
     def _submit_blocks(self, call: str, keys: Sequence[Key], buffers: Sequence[Any],
                        namespace: str | None, writable: bool) -> int:
         if len(keys) != len(buffers):
-            raise ValueError(f"{len(keys)} keys, {len(buffers)} blocks")
+            raise InvalidArgumentError(f"{len(keys)} keys, {len(buffers)} blocks")
         batch = _Batch(len(keys))
         try:
             blocks = (_Block * len(keys))()
             for block, key, buffer in zip(blocks, keys, buffers):
                 block.key, block.key_bytes = self._keep(batch, key)
-                pinned = _Pinned(buffer, writable)
+                pinned = Pinned(buffer, writable)
                 batch.pinned.append(pinned)
                 block.data, block.data_bytes = pinned.address, pinned.length
             return self._hand_in(call, batch, blocks, namespace)
@@ -418,8 +480,11 @@ class BlockStore:
         number, error = ctypes.c_uint64(), _Error()
         name = self._name(namespace)
         function = getattr(self._library, "quire_store_" + call)
+        handle = self._here()
+        if self._left:
+            self._drop_left()
         with self._lock:  # nobody takes the batch before it is known
-            self._check(function(self._handle, name, blocks, batch.count, ctypes.byref(number),
+            self._check(function(handle, name, blocks, batch.count, ctypes.byref(number),
                                  ctypes.byref(error)), error)
             batch.keys.clear()  # read during the call only
             self._batches[number.value] = batch
@@ -432,9 +497,19 @@ class BlockStore:
         return [Result(Outcome(result.outcome), result.bytes) for result in results]
 
 
-def _raise_for(result: Result) -> None:
+def _raise_for(key: Key, result: Result) -> None:
     if result.outcome != Outcome.OK:
-        raise StoreError(result.outcome.name.lower(), "the block could not be read or changed")
+        kind, said = _FAILURES[result.outcome]
+        raise kind(f"block {_key_bytes(key)[:80]!r} {said}")
+
+
+_open_stores: weakref.WeakSet[BlockStore] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for opened in list(_open_stores):
+        opened.close()
 
 
 def _end(library: ctypes.CDLL, handle: ctypes.c_void_p, batches: dict[int, _Batch],

@@ -22,9 +22,40 @@ struct AttentionState {
   std::unique_ptr<Executor> executor;
 };
 
-struct PyAttention {
-  std::shared_ptr<AttentionState> state;
+class PyAttention : public Handle<AttentionState> {
+ public:
+  explicit PyAttention(std::shared_ptr<AttentionState> state)
+      : Handle(std::move(state), "the attention") {}
 };
+
+/// As they are where they are float32 in C order; f16, bf16 and other strides are converted.
+/// Errors: kInvalidArgument no array of 3 axes; kUnsupported another type
+Queries ToQueries(nb::handle given) {
+  AnyArray any;
+  if (!nb::try_cast(given, any, false)) {
+    Raise(ErrorCode::kInvalidArgument,
+          "queries are no array in host memory that DLPack hands out (detach tensors that require "
+          "grad)");
+  }
+  if (any.ndim() != 3) {
+    Raise(ErrorCode::kInvalidArgument,
+          "queries have " + std::to_string(any.ndim()) + " axes, not 3: [rows, query_heads, dim]");
+  }
+  ToValueType(any.dtype(), "queries");
+  Queries queries;
+  if (!nb::try_cast(given, queries, true)) {
+    Raise(ErrorCode::kUnsupported, "queries cannot be converted: pass float32 in C order");
+  }
+  return queries;
+}
+
+Outs ToOut(nb::handle given) {
+  Outs out;
+  if (!nb::try_cast(given, out, false)) {
+    Raise(ErrorCode::kInvalidArgument, "out is no writable float32 array of 3 axes in C order");
+  }
+  return out;
+}
 
 /// One call: what its tasks have in common, and the sequences, which nobody writes to meanwhile.
 struct Call {
@@ -119,41 +150,41 @@ void AddTask(Call& call, const PySequence& of, const Queries& queries, const Out
 
 void AttendBatch(const PyAttention& self, uint32_t layer,
                  const std::vector<const PySequence*>& sequences,
-                 const std::vector<Queries>& queries, const std::vector<Outs>& outs,
+                 const std::vector<nb::object>& queries, const std::vector<nb::object>& outs,
                  const std::optional<std::vector<uint64_t>>& first_positions,
                  std::optional<float> scale) {
   if (queries.size() != sequences.size() || outs.size() != sequences.size() ||
       (first_positions && first_positions->size() != sequences.size())) {
     Raise(ErrorCode::kInvalidArgument, "lists of different lengths");
   }
+  const std::shared_ptr<AttentionState> attention = self.get();
   Call call{.layer = layer, .scale = scale};
+  std::vector<Queries> converted;  // until the end of the call
   for (size_t i = 0; i < sequences.size(); ++i) {
-    AddTask(call, *sequences[i], queries[i], outs[i],
+    converted.push_back(ToQueries(queries[i]));
+    AddTask(call, *sequences[i], converted.back(), ToOut(outs[i]),
             first_positions ? std::optional((*first_positions)[i]) : std::nullopt);
   }
   if (call.tasks.empty()) return;
-  const std::shared_ptr<AttentionState> attention = self.state;
-  const nb::gil_scoped_release release;
+  const GilFree free;
   Run(*attention, call);
 }
 
 nb::object Attend(const PyAttention& self, uint32_t layer, const PySequence& sequence,
-                  const Queries& queries, std::optional<uint64_t> first_position,
+                  const nb::object& given, std::optional<uint64_t> first_position,
                   std::optional<float> scale, nb::object out) {
+  const std::shared_ptr<AttentionState> attention = self.get();
+  const Queries queries = ToQueries(given);
   if (out.is_none()) {
     const Stream& value = GroupOf(*sequence.get()->cache, layer).streams.back();
     float* data = nullptr;
     out = nb::cast(NewArray<nb::numpy>({queries.shape(0), queries.shape(1), value.dim}, &data));
   }
-  Outs array;
-  if (!nb::try_cast(out, array, false)) {
-    Raise(ErrorCode::kInvalidArgument, "out is no writable float32 array of 3 axes in C order");
-  }
+  const Outs array = ToOut(out);
   Call call{.layer = layer, .scale = scale};
   AddTask(call, sequence, queries, array, first_position);
-  const std::shared_ptr<AttentionState> attention = self.state;
   {
-    const nb::gil_scoped_release release;
+    const GilFree free;
     Run(*attention, call);
   }
   return out;
@@ -175,28 +206,35 @@ void BindAttention(nb::module_& module) {
                   ErrorCode::kInvalidArgument,
                   std::to_string(threads) + " threads are not 1 to " + std::to_string(kThreadsMax));
             }
-            auto state = std::make_shared<AttentionState>();
+            auto state = std::make_unique<AttentionState>();
             state->backend = Value(MakeCpuAttention());
             state->executor = MakeThreadPool(threads);
-            new (self) PyAttention{std::move(state)};
+            new (self) PyAttention(Share(std::move(state)));
           },
           nb::arg("threads") = 1,
           "threads: that run at once, the caller included.\n"
           "Raises: UnsupportedError a processor without fused multiply-add.")
       .def_prop_ro(
           "target",
-          [](const PyAttention& self) { return std::string(self.state->backend->target()); },
+          [](const PyAttention& self) { return std::string(self.get()->backend->target()); },
           "Instruction set in use, for example \"avx3\".")
-      .def("attend", &Attend, nb::arg("layer"), nb::arg("sequence"), nb::arg("queries").noconvert(),
+      .def("__repr__",
+           [](const PyAttention& self) {
+             return self.Repr("Attention", [](const AttentionState& state) {
+               return std::to_string(state.executor->worker_count()) + " threads, " +
+                      std::string(state.backend->target());
+             });
+           })
+      .def("attend", &Attend, nb::arg("layer"), nb::arg("sequence"), nb::arg("queries"),
            nb::kw_only(), nb::arg("first_position") = nb::none(), nb::arg("scale") = nb::none(),
            nb::arg("out") = nb::none(),
            nb::sig("def attend(self, layer: int, sequence: Sequence, queries: object, *, "
                    "first_position: int | None = None, scale: float | None = None, "
                    "out: typing.Any = None) -> typing.Any"),
            "Attention of one sequence over what is written in a layer; returns out.\n\n"
-           "queries: float32 [rows, query_heads, dim] in C order; row r stands at first_position + "
-           "r "
-           "and sees the tokens up to and including its own.\n"
+           "queries: [rows, query_heads, dim], float32 in C order; float16, bfloat16 and other "
+           "strides are copied. Row r stands at first_position + r and sees the tokens up to and "
+           "including its own.\n"
            "first_position: None: the rows are the last ones written.\n"
            "scale: None: 1 / sqrt(dim).\n"
            "out: float32 [rows, query_heads, value dim] in C order; None: a new NumPy array.\n"

@@ -23,6 +23,8 @@
 #include <utility>
 #include <vector>
 
+#include "process.h"
+
 namespace quire::python {
 
 namespace nb = nanobind;
@@ -70,25 +72,44 @@ struct PinnedView {
 template <typename State>
 class Handle {
  public:
-  Handle(std::shared_ptr<State> state, const char* name) : state_(std::move(state)), name_(name) {}
+  /// `closed`: what a closed one is said to be.
+  Handle(std::shared_ptr<State> state, const char* name, const char* closed = "is closed")
+      : state_(std::move(state)), name_(name), closed_(closed) {}
 
+  /// Errors:  kInvalidArgument it is closed, or of the process that this was forked from
   /// Threads: with the GIL held
   std::shared_ptr<State> get() const {
-    if (!state_) Raise(ErrorCode::kInvalidArgument, std::string(name_) + " is closed");
+    if (!state_) Raise(ErrorCode::kInvalidArgument, std::string(name_) + " " + closed_);
+    if (!birthplace_.is_here()) {
+      Raise(ErrorCode::kInvalidArgument,
+            std::string(name_) +
+                " is of another process, which this was forked from: make one here, or start "
+                "processes by \"spawn\" or \"forkserver\"");
+    }
     return state_;
   }
+  /// "<quire.NAME: ...>", where `describe` makes the rest of an open one's state.
+  template <typename Describe>
+  std::string Repr(const char* name, const Describe& describe) const {
+    const std::string begin = std::string("<quire.") + name + ": ";
+    if (!state_) return begin + "closed>";
+    return begin + (birthplace_.is_here() ? describe(*state_) : "of another process") + ">";
+  }
   bool closed() const { return state_ == nullptr; }
+  bool is_here() const { return birthplace_.is_here(); }
   /// Lets go of it; twice is once.
   void Close() {
     std::shared_ptr<State> state = std::move(state_);
     state_ = nullptr;
-    const nb::gil_scoped_release release;
+    const GilFree free;
     state.reset();
   }
 
  private:
   std::shared_ptr<State> state_;
   const char* name_;
+  const char* closed_;
+  Birthplace birthplace_;
 };
 
 class PyCache : public Handle<Cache> {
@@ -108,7 +129,7 @@ struct PlanState {
 class PyPlan : public Handle<PlanState> {
  public:
   explicit PyPlan(std::shared_ptr<PlanState> plan)
-      : Handle(std::move(plan), "the plan was used or") {}
+      : Handle(std::move(plan), "the plan", "was used or is closed") {}
 
   /// The plan itself; this one is closed then. Methods of a plan keep the GIL, so none is at work.
   Plan Take() {
@@ -119,7 +140,17 @@ class PyPlan : public Handle<PlanState> {
 };
 class PyDiskStore : public Handle<DiskStore> {
  public:
-  explicit PyDiskStore(std::shared_ptr<DiskStore> store) : Handle(std::move(store), "the store") {}
+  PyDiskStore(std::shared_ptr<DiskStore> store, std::string directory)
+      : Handle(std::move(store), "the store"), directory_(std::move(directory)) {}
+  const std::string& directory() const { return directory_; }
+
+ private:
+  std::string directory_;
+};
+class PyBudget : public Handle<SharedBudget> {
+ public:
+  explicit PyBudget(std::shared_ptr<SharedBudget> budget)
+      : Handle(std::move(budget), "the shared budget") {}
 };
 /// A load under way. The cache ends last.
 struct TicketState {
@@ -148,6 +179,10 @@ using AnyArray = nb::ndarray<nb::ro, nb::device::cpu>;
 /// Errors: kInvalidArgument another type, or an id outside int32
 std::vector<TokenId> ToTokens(nb::handle tokens);
 
+/// The type of an array's values.
+/// Errors: kUnsupported another one than f32, f16 and bf16
+Codec ToValueType(nb::dlpack::dtype type, const char* name);
+
 /// An array [tokens, heads, dim] as rows of one stream; nothing is copied.
 /// Errors: kInvalidArgument another shape than the stream's, or values of one head that do not lie
 ///         one after the other; kUnsupported another type than f32, f16 and bf16
@@ -170,15 +205,23 @@ void CheckOwner(const PyPlan& plan, const std::shared_ptr<Cache>& cache);
 /// Errors: kInvalidArgument not above zero, or too long
 uint64_t ToMicros(std::optional<double> seconds);
 
+/// Seconds that something lives: 0 is for good. `ttl_us` is what older programs pass instead.
+/// Errors: kInvalidArgument below zero, or too long
+uint64_t ToTtl(double ttl_s, std::optional<uint64_t> ttl_us);
+
+/// Warns that an argument goes by another name.
+void WarnOfName(const char* old_name, const char* name);
+
 /// A JSON text as a Python dict.
 nb::object FromJson(const std::string& text);
 
-/// A new array in C order that Python owns.
+/// A new array in C order that Python owns, not initialized: its pages are touched first where the
+/// GIL is free.
 template <typename... Options>
 nb::ndarray<Options..., float> NewArray(std::vector<size_t> shape, float** data) {
   size_t values = 1;
   for (const size_t axis : shape) values *= axis;
-  *data = new float[values]();
+  *data = new float[values];
   nb::capsule owner(*data, [](void* made) noexcept { delete[] static_cast<float*>(made); });
   return {*data, shape.size(), shape.data(), owner};
 }

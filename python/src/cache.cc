@@ -100,8 +100,8 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
                uint32_t block_tokens, uint32_t residual_tokens, std::string_view compute,
                std::string arithmetic, std::string_view layout, std::string_view placement,
                bool huge_pages, uint64_t tokens_max, uint64_t hot_bytes_max, std::string policy,
-               std::string_view eviction_batch, bool codec_fallback,
-               std::shared_ptr<SharedBudget> shared_budget, const PyDiskStore* disk_store) {
+               std::string_view eviction_batch, bool codec_fallback, const PyBudget* shared_budget,
+               const PyDiskStore* disk_store) {
   CacheOptions options;
   options.geometry = MakeGeometry(layers, kv_heads, head_dim, std::move(groups));
   const Codec key = ToCodec(codec);
@@ -127,20 +127,19 @@ void MakeCache(PyCache* self, uint64_t hot_bytes, uint32_t layers, uint32_t kv_h
   options.hot_bytes_max = hot_bytes_max;
   options.policy = std::move(policy);
   options.eviction_batch = Named(kEvictionBatches, "eviction_batch", eviction_batch);
-  options.shared_budget = shared_budget.get();
+  const std::shared_ptr<SharedBudget> budget =
+      shared_budget == nullptr ? nullptr : shared_budget->get();
+  options.shared_budget = budget.get();
   const std::shared_ptr<DiskStore> store = disk_store == nullptr ? nullptr : disk_store->get();
   options.store = store.get();
 
-  const nb::gil_scoped_release release;
+  const GilFree free;
   std::unique_ptr<AttentionBackend> kernels;
   if (codec_fallback) {
     kernels = Value(MakeCpuAttention());
     options.fallback_kernels = kernels.get();
   }
-  std::unique_ptr<Cache> made = Value(Cache::Create(std::move(options)));
-  // Budget and store must outlive the cache, whoever lets go of it last.
-  new (self) PyCache(std::shared_ptr<Cache>(
-      made.release(), [shared_budget, store](Cache* cache) { delete cache; }));
+  new (self) PyCache(Share(Value(Cache::Create(std::move(options))), budget, store));
 }
 
 nb::dict CodecsOf(const PyCache& self) {
@@ -165,7 +164,7 @@ auto WithRequest(const PyCache& self, nb::handle tokens, const Identity& identit
   const std::shared_ptr<Cache> cache = self.get();
   const std::vector<TokenId> list = ToTokens(tokens);
   const Identity copy = identity;  // a Python object may change it meanwhile
-  const nb::gil_scoped_release release;
+  const GilFree free;
   return use(cache,
              AcquireRequest{
                  .tenant = TenantId(tenant), .identity = &copy, .tokens = list, .reuse = reuse});
@@ -177,7 +176,7 @@ std::shared_ptr<PyPlan> Acquire(const PyCache& self, nb::handle tokens, const Id
       self, tokens, identity, tenant, reuse,
       [](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
         Plan plan = Value(cache->Acquire(request));
-        return std::make_shared<PyPlan>(std::make_shared<PlanState>(cache, std::move(plan)));
+        return std::make_shared<PyPlan>(Share(std::make_unique<PlanState>(cache, std::move(plan))));
       });
 }
 
@@ -192,9 +191,10 @@ std::shared_ptr<PySequence> Open(const PyCache& self, PyPlan& plan, uint64_t res
                                 .publish = publish,
                                 .contiguous = contiguous};
   Plan taken = plan.Take();
-  const nb::gil_scoped_release release;
+  const GilFree free;
   auto sequence = Value(cache->Open(std::move(taken), options));
-  return std::make_shared<PySequence>(std::make_shared<SequenceState>(cache, std::move(sequence)));
+  return std::make_shared<PySequence>(
+      Share(std::make_unique<SequenceState>(cache, std::move(sequence))));
 }
 
 nb::list Missing(const PyPlan& self) {
@@ -212,18 +212,19 @@ std::string ReasonOf(const PyPlan& self) {
 }
 
 uint32_t AddTenant(const PyCache& self, std::string name, uint64_t quota_bytes,
-                   uint64_t floor_bytes, std::string domain, bool shared, uint64_t ttl_us,
-                   uint64_t store_quota_bytes, uint64_t store_floor_bytes) {
+                   uint64_t floor_bytes, std::string domain, bool shared, double ttl_s,
+                   uint64_t store_quota_bytes, uint64_t store_floor_bytes,
+                   std::optional<uint64_t> ttl_us) {
   const std::shared_ptr<Cache> cache = self.get();
   const TenantOptions options{.name = std::move(name),
                               .quota_bytes = quota_bytes,
                               .floor_bytes = floor_bytes,
                               .domain = std::move(domain),
                               .shared = shared,
-                              .ttl_us = ttl_us,
+                              .ttl_us = ToTtl(ttl_s, ttl_us),
                               .store_quota_bytes = store_quota_bytes,
                               .store_floor_bytes = store_floor_bytes};
-  const nb::gil_scoped_release release;
+  const GilFree free;
   return Value(cache->AddTenant(options)).number();
 }
 
@@ -231,7 +232,7 @@ nb::dict Erase(const PyCache& self, uint32_t tenant) {
   const std::shared_ptr<Cache> cache = self.get();
   EraseReport report;
   {
-    const nb::gil_scoped_release release;
+    const GilFree free;
     report = Value(cache->Erase(TenantId(tenant)));
   }
   nb::dict made;
@@ -239,6 +240,18 @@ nb::dict Erase(const PyCache& self, uint32_t tenant) {
   made["slots_zeroed"] = report.slots_zeroed;
   made["slots_pending"] = report.slots_pending;
   return made;
+}
+
+// Without the domain's secret.
+std::string ReprOf(const Identity& self) {
+  const auto hex = nb::cast<std::string>(FromDigest(self.weights).attr("hex")());
+  std::string text = "<quire.Identity: weights " + hex.substr(0, 12) + "...";
+  if (!self.adapter.empty()) {
+    text += ", adapter '" + self.adapter + "' version " + std::to_string(self.adapter_version);
+  }
+  if (!self.position_encoding.empty()) text += ", '" + self.position_encoding + "'";
+  if (!self.domain.name.empty()) text += ", domain '" + self.domain.name + "'";
+  return text + ">";
 }
 
 void BindIdentity(nb::module_& module) {
@@ -271,12 +284,27 @@ void BindIdentity(nb::module_& module) {
       .def_ro("adapter_version", &Identity::adapter_version)
       .def_ro("position_encoding", &Identity::position_encoding)
       .def_prop_ro("domain", [](const Identity& self) { return self.domain.name; })
+      .def("__repr__", &ReprOf)
       .def("__eq__", [](const Identity& self, const Identity& other) { return self == other; })
       .def("__eq__", [](const Identity&, nb::handle) { return false; })
       .def("__hash__", [](const Identity& self) {
         return std::hash<std::string_view>{}(
             {reinterpret_cast<const char*>(self.weights.data()), self.weights.size()});
       });
+}
+
+std::string DescribeGroup(const LayerGroup& self) {
+  std::string text = "<quire.LayerGroup: " + std::to_string(self.layers.size()) + " layers";
+  for (const Stream& stream : self.streams) {
+    text += std::string(", ") +
+            (stream.role == StreamRole::kKey     ? "key"
+             : stream.role == StreamRole::kValue ? "value"
+                                                 : "latent") +
+            " " + std::to_string(stream.heads) + " x " + std::to_string(stream.dim);
+  }
+  if (self.window_tokens > 0) text += ", window of " + std::to_string(self.window_tokens);
+  if (self.sink_tokens > 0) text += " after " + std::to_string(self.sink_tokens) + " sinks";
+  return text + ">";
 }
 
 void BindLayerGroup(nb::module_& module) {
@@ -301,21 +329,34 @@ void BindLayerGroup(nb::module_& module) {
           "window_tokens: a query sees itself and window_tokens - 1 before it; 0: all.\n"
           "sink_tokens: with a window, the first tokens that stay visible.\n"
           "latent: one stream that is read as K and as V (MLA), passed as `key`.")
+      .def("__repr__", &DescribeGroup)
       .def_ro("layers", &LayerGroup::layers)
       .def_ro("window_tokens", &LayerGroup::window_tokens)
       .def_ro("sink_tokens", &LayerGroup::sink_tokens);
 }
 
 void BindBudget(nb::module_& module) {
-  nb::class_<SharedBudget>(module, "SharedBudget",
-                           "A hard budget in bytes that several caches pay from, besides each its "
-                           "own (Cache(shared_budget=...)). Threads: any.")
-      .def(nb::init<uint64_t, uint64_t>(), nb::arg("bytes"), nb::arg("bytes_max") = 0,
-           "bytes_max: the most that resize may raise it to; 0: bytes.")
-      .def_prop_ro("bytes", &SharedBudget::bytes)
-      .def_prop_ro("used_bytes", &SharedBudget::used_bytes)
+  nb::class_<PyBudget>(module, "SharedBudget",
+                       "A hard budget in bytes that several caches pay from, besides each its "
+                       "own (Cache(shared_budget=...)). Threads: any.")
       .def(
-          "resize", [](SharedBudget& self, uint64_t bytes) { Value(self.Resize(bytes)); },
+          "__init__",
+          [](PyBudget* self, uint64_t bytes, uint64_t bytes_max) {
+            new (self) PyBudget(Share(std::make_unique<SharedBudget>(bytes, bytes_max)));
+          },
+          nb::arg("bytes"), nb::arg("bytes_max") = 0,
+          "bytes_max: the most that resize may raise it to; 0: bytes.")
+      .def_prop_ro("bytes", [](const PyBudget& self) { return self.get()->bytes(); })
+      .def_prop_ro("used_bytes", [](const PyBudget& self) { return self.get()->used_bytes(); })
+      .def("__repr__",
+           [](const PyBudget& self) {
+             return self.Repr("SharedBudget", [](const SharedBudget& budget) {
+               return std::to_string(budget.used_bytes()) + " of " +
+                      std::to_string(budget.bytes()) + " bytes used";
+             });
+           })
+      .def(
+          "resize", [](const PyBudget& self, uint64_t bytes) { Value(self.get()->Resize(bytes)); },
           nb::arg("bytes"),
           "Evicts nothing. Raises: TooLargeError above bytes_max; BusyError more is charged.");
 }
@@ -327,10 +368,10 @@ std::shared_ptr<PyTicket> Load(const PyCache& self, PyPlan& plan, std::optional<
   const LoadOptions options{.timeout_us = ToMicros(timeout_s),
                             .order = from_end ? LoadOrder::kFromEnd : LoadOrder::kFromFront};
   Plan taken = plan.Take();
-  const nb::gil_scoped_release release;
+  const GilFree free;
   Ticket ticket = Value(cache->Load(std::move(taken), options));
   return std::make_shared<PyTicket>(
-      std::make_shared<TicketState>(cache, from_end, std::move(ticket)));
+      Share(std::make_unique<TicketState>(cache, from_end, std::move(ticket))));
 }
 
 void BindPlan(nb::module_& module) {
@@ -350,6 +391,14 @@ void BindPlan(nb::module_& module) {
                    "Why the first missing token is missing, for example \"never_seen\".")
       .def_prop_ro("missing", &Missing, nb::sig("def missing(self) -> list[tuple[str, int]]"),
                    "All missing tokens in order, as (reason, tokens).")
+      .def("__repr__",
+           [](const PyPlan& self) {
+             return self.Repr("Plan", [](const PlanState& state) {
+               return std::to_string(state.plan.resident_tokens()) + " tokens resident, " +
+                      std::to_string(state.plan.missing_tokens()) + " missing (" +
+                      std::string(MissReasonName(state.plan.reason())) + ")";
+             });
+           })
       .def_prop_ro("closed", &PyPlan::closed)
       .def("close", &PyPlan::Close, "Drops the pins. Does nothing once it was opened.")
       .def(
@@ -391,16 +440,17 @@ void BindRequests(nb::class_<PyCache>& type) {
       .def(
           "pin",
           [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
-             uint64_t ttl_us) {
+             double ttl_s, std::optional<uint64_t> ttl_us) {
+            const uint64_t ttl = ToTtl(ttl_s, ttl_us);
             return WithRequest(
                 self, tokens, identity, tenant, true,
                 [&](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
-                  return Value(cache->Pin(request, ttl_us));
+                  return Value(cache->Pin(request, ttl));
                 });
           },
           nb::arg("tokens"), nb::arg("identity"), nb::kw_only(), nb::arg("tenant") = 0,
-          nb::arg("ttl_us") = 0,
-          "Keeps the whole blocks of `tokens` whoever uses them, for ttl_us (0: until unpin); "
+          nb::arg("ttl_s") = 0.0, nb::arg("ttl_us") = nb::none(),
+          "Keeps the whole blocks of `tokens` whoever uses them, for ttl_s (0: until unpin); "
           "returns how many.\n\nRaises: NotFoundError not all of it is cached; NoSpaceError over "
           "the tenant's quota.")
       .def(
@@ -419,10 +469,11 @@ void BindRequests(nb::class_<PyCache>& type) {
 void BindTenants(nb::class_<PyCache>& type) {
   type.def("add_tenant", &AddTenant, nb::arg("name"), nb::kw_only(), nb::arg("quota_bytes") = 0,
            nb::arg("floor_bytes") = 0, nb::arg("domain") = "", nb::arg("shared") = false,
-           nb::arg("ttl_us") = 0, nb::arg("store_quota_bytes") = 0,
-           nb::arg("store_floor_bytes") = 0,
+           nb::arg("ttl_s") = 0.0, nb::arg("store_quota_bytes") = 0,
+           nb::arg("store_floor_bytes") = 0, nb::arg("ttl_us") = nb::none(),
            "A party that pays for its blocks and reads no one else's (or, with shared, a domain "
-           "for tenants to name); returns its number.")
+           "for tenants to name); returns its number.\n\n"
+           "ttl_s: blocks that it has not used for so long go; 0: none.")
       .def(
           "find_tenant",
           [](const PyCache& self, const std::string& name) {
@@ -433,20 +484,30 @@ void BindTenants(nb::class_<PyCache>& type) {
           "remove_tenant",
           [](const PyCache& self, uint32_t tenant) {
             const auto cache = self.get();
-            const nb::gil_scoped_release release;
+            const GilFree free;
             Value(cache->RemoveTenant(TenantId(tenant)));
           },
           nb::arg("tenant"),
           "Erases what it published and takes it out. Raises: BusyError something of it is held.")
       .def("erase", &Erase, nb::arg("tenant"),
-           nb::sig("def erase(self, tenant: int) -> dict[str, int]"),
+           nb::sig("def erase(self, tenant: int) -> EraseReport"),
            "Forgets all that a tenant published and wrote, and zeroes it.")
       .def(
           "tenant_stats",
           [](const PyCache& self, uint32_t tenant) {
             return FromJson(ToJson(Value(self.get()->tenant_stats(TenantId(tenant)))));
           },
-          nb::arg("tenant"), nb::sig("def tenant_stats(self, tenant: int) -> dict[str, object]"));
+          nb::arg("tenant"), nb::sig("def tenant_stats(self, tenant: int) -> TenantStats"));
+}
+
+std::string Describe(const Cache& cache) {
+  const CacheStats stats = cache.stats();
+  const Stream& first = cache.options().geometry.groups.front().streams.front();
+  return std::to_string(cache.options().geometry.layer_count()) + " layers in " +
+         std::string(CodecName(Value(cache.options().profile.CodecFor(first.role)))) + ", " +
+         std::to_string(stats.hot_bytes_used) + " of " + std::to_string(stats.hot_bytes_limit) +
+         " bytes, " + std::to_string(stats.published_blocks) + " blocks published, " +
+         std::to_string(stats.sequences) + " sequences";
 }
 
 void BindUpkeep(nb::class_<PyCache>& type) {
@@ -454,7 +515,7 @@ void BindUpkeep(nb::class_<PyCache>& type) {
           "evict",
           [](const PyCache& self, uint64_t blocks) {
             const auto cache = self.get();
-            const nb::gil_scoped_release release;
+            const GilFree free;
             return cache->Evict(blocks);
           },
           nb::arg("blocks"), "Evicts up to so many unleased blocks; returns how many went.")
@@ -462,7 +523,7 @@ void BindUpkeep(nb::class_<PyCache>& type) {
           "trim",
           [](const PyCache& self) {
             const auto cache = self.get();
-            const nb::gil_scoped_release release;
+            const GilFree free;
             return cache->Trim();
           },
           "Returns free slots' pages to the system; returns their bytes.")
@@ -470,7 +531,7 @@ void BindUpkeep(nb::class_<PyCache>& type) {
           "resize",
           [](const PyCache& self, uint64_t hot_bytes) {
             const auto cache = self.get();
-            const nb::gil_scoped_release release;
+            const GilFree free;
             Value(cache->Resize(hot_bytes));
           },
           nb::arg("hot_bytes"),
@@ -480,7 +541,7 @@ void BindUpkeep(nb::class_<PyCache>& type) {
           "verify",
           [](const PyCache& self) {
             const auto cache = self.get();
-            const nb::gil_scoped_release release;
+            const GilFree free;
             const VerifyReport report = cache->Verify();
             return std::pair(report.blocks, report.damaged);
           },
@@ -489,13 +550,13 @@ void BindUpkeep(nb::class_<PyCache>& type) {
           "are never found again.")
       .def(
           "stats", [](const PyCache& self) { return FromJson(ToJson(self.get()->stats())); },
-          nb::sig("def stats(self) -> dict[str, object]"),
+          nb::sig("def stats(self) -> CacheStats"),
           "Numbers of the allocator and the ledger: bytes, slots, lookups, hit_tokens, ...")
       .def(
           "block_map", [](const PyCache& self) { return self.get()->BlockMap(); },
           "One character per slot: '.' free, 'p' private, 's' published, 'S' published and "
           "leased, 'w' a window has passed it.")
-      .def_prop_ro("codecs", &CodecsOf, nb::sig("def codecs(self) -> dict[str, str]"),
+      .def_prop_ro("codecs", &CodecsOf, nb::sig("def codecs(self) -> Codecs"),
                    "What is stored: key, value and open (of what is not encoded yet).")
       .def_prop_ro(
           "block_bytes", [](const PyCache& self) { return self.get()->block_bytes(); },
@@ -506,6 +567,7 @@ void BindUpkeep(nb::class_<PyCache>& type) {
                    [](const PyCache& self) { return self.get()->options().geometry.layer_count(); })
       .def_prop_ro("tokens_max",
                    [](const PyCache& self) { return self.get()->options().tokens_max; })
+      .def("__repr__", [](const PyCache& self) { return self.Repr("Cache", &Describe); })
       .def_prop_ro("closed", &PyCache::closed)
       .def("close", &PyCache::Close,
            "Lets go of it. Its memory goes with its last sequence, plan and view. What is to be "

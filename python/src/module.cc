@@ -43,21 +43,6 @@ std::vector<TokenId> ListOfTokens(nb::handle list) {
   return tokens;
 }
 
-Codec TypeOf(nb::dlpack::dtype type, const char* name) {
-  const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
-  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Float && type.bits == 32) {
-    return Codec::kF32;
-  }
-  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Float && type.bits == 16) {
-    return Codec::kF16;
-  }
-  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Bfloat && type.bits == 16) {
-    return Codec::kBf16;
-  }
-  Raise(ErrorCode::kUnsupported,
-        std::string(name) + " is neither float32 nor float16 nor bfloat16");
-}
-
 }  // namespace
 
 std::vector<TokenId> ToTokens(nb::handle tokens) {
@@ -70,6 +55,23 @@ std::vector<TokenId> ToTokens(nb::handle tokens) {
   if (array.dtype() == nb::dtype<int32_t>()) return ReadTokens<int32_t>(array);
   if (array.dtype() == nb::dtype<int64_t>()) return ReadTokens<int64_t>(array);
   Raise(ErrorCode::kInvalidArgument, "tokens are neither int32 nor int64");
+}
+
+Codec ToValueType(nb::dlpack::dtype type, const char* name) {
+  const auto code = static_cast<nb::dlpack::dtype_code>(type.code);
+  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Float && type.bits == 32) {
+    return Codec::kF32;
+  }
+  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Float && type.bits == 16) {
+    return Codec::kF16;
+  }
+  if (type.lanes == 1 && code == nb::dlpack::dtype_code::Bfloat && type.bits == 16) {
+    return Codec::kBf16;
+  }
+  const char* advice = type.bits == 64 && code == nb::dlpack::dtype_code::Float
+                           ? " are float64: convert them to float32"
+                           : " are neither float32 nor float16 nor bfloat16";
+  Raise(ErrorCode::kUnsupported, "the values of " + std::string(name) + advice);
 }
 
 RowsView ToRows(const AnyArray& array, const Stream& stream, const char* name) {
@@ -87,7 +89,7 @@ RowsView ToRows(const AnyArray& array, const Stream& stream, const char* name) {
                                            std::to_string(array.stride(2)) + " apart, not 1");
   }
   return {.data = array.data(),
-          .dtype = TypeOf(array.dtype(), name),
+          .dtype = ToValueType(array.dtype(), name),
           .token_stride = array.stride(0),
           .head_stride = array.stride(1)};
 }
@@ -130,6 +132,17 @@ uint64_t ToMicros(std::optional<double> seconds) {
   return static_cast<uint64_t>(micros);
 }
 
+void WarnOfName(const char* old_name, const char* name) {
+  const std::string text = std::string(old_name) + " is named " + name;
+  if (PyErr_WarnEx(PyExc_DeprecationWarning, text.c_str(), 1) != 0) throw nb::python_error();
+}
+
+uint64_t ToTtl(double ttl_s, std::optional<uint64_t> ttl_us) {
+  if (!ttl_us) return ttl_s == 0 ? 0 : ToMicros(ttl_s);
+  WarnOfName("ttl_us", "ttl_s, in seconds");
+  return *ttl_us;
+}
+
 void CheckOwner(const PyPlan& plan, const std::shared_ptr<Cache>& cache) {
   if (plan.get()->cache != cache) {
     Raise(ErrorCode::kInvalidArgument, "the plan is of another cache");
@@ -166,6 +179,9 @@ void BindErrors(nb::module_& module) {
 
 NB_MODULE(_quire, module) {
   module.doc() = "The compiled half of quire; import quire instead.";
+  // A thread that is at work while Python ends keeps its objects.
+  nanobind::set_leak_warnings(false);
+  quire::python::CountForks();
   quire::python::BindErrors(module);
   quire::python::BindView(module);
   quire::python::BindSequence(module);

@@ -18,18 +18,18 @@ namespace {
 template <typename Write>
 auto AsWriter(const PySequence& self, const Write& write) {
   const std::shared_ptr<SequenceState> state = self.get();
-  const nb::gil_scoped_release release;
+  const GilFree free;
   const std::lock_guard lock(state->writer);
   return write(*state->sequence);
 }
 
 std::shared_ptr<PySequence> Branch(const PySequence& self, const auto& make) {
   const std::shared_ptr<SequenceState> state = self.get();
-  const nb::gil_scoped_release release;
+  const GilFree free;
   const std::lock_guard lock(state->writer);
   std::unique_ptr<Sequence> made = Value(make(*state->sequence));
   return std::make_shared<PySequence>(
-      std::make_shared<SequenceState>(state->cache, std::move(made)));
+      Share(std::make_unique<SequenceState>(state->cache, std::move(made))));
 }
 
 void Append(const PySequence& self, uint32_t layer, const AnyArray& key,
@@ -72,7 +72,7 @@ nb::ndarray<nb::numpy, float> Gather(const PySequence& self, uint32_t layer, std
   auto out =
       NewArray<nb::numpy>({stream.heads, static_cast<size_t>(last - begin), stream.dim}, &data);
   const std::span<float> values(data, uint64_t{stream.heads} * (last - begin) * stream.dim);
-  const nb::gil_scoped_release release;
+  const GilFree free;
   Value(state->sequence->Gather(layer, stream_role, begin, last, values));
   return out;
 }
@@ -82,9 +82,10 @@ std::shared_ptr<PyView> View(const PySequence& self, uint32_t layer, std::string
   const std::shared_ptr<SequenceState> state = self.get();
   const StreamRole stream_role = ToRole(role);
   const TokenRange range{.begin = begin, .end = end.value_or(std::numeric_limits<uint64_t>::max())};
-  const nb::gil_scoped_release release;
+  const GilFree free;
   auto view = Value(state->sequence->View(layer, stream_role, range));
-  return std::make_shared<PyView>(std::make_shared<PinnedView>(state->cache, std::move(view)));
+  return std::make_shared<PyView>(
+      Share(std::make_unique<PinnedView>(state->cache, std::move(view))));
 }
 
 nb::ndarray<nb::numpy, float> Padded(const std::vector<const PySequence*>& sequences,
@@ -108,7 +109,7 @@ nb::ndarray<nb::numpy, float> Padded(const std::vector<const PySequence*>& seque
   auto out = NewArray<nb::numpy>(
       {list.size(), stream.heads, static_cast<size_t>(tokens_max), stream.dim}, &data);
   const std::span<float> values(data, list.size() * stream.heads * tokens_max * stream.dim);
-  const nb::gil_scoped_release release;
+  const GilFree free;
   Value(GatherPadded(list, layer, stream_role, tokens_max, values));
   return out;
 }
@@ -165,17 +166,18 @@ void BindWriters(nb::class_<PySequence>& type) {
       .def(
           "retain",
           [](const PySequence& self, uint64_t begin_token, std::optional<uint64_t> end_token,
-             uint8_t priority, uint64_t ttl_us) {
+             uint8_t priority, double ttl_s, std::optional<uint64_t> ttl_us) {
             const Retention retention{
                 .begin_token = begin_token,
                 .end_token = end_token.value_or(std::numeric_limits<uint64_t>::max()),
                 .priority = priority,
-                .ttl_us = ttl_us};
+                .ttl_us = ToTtl(ttl_s, ttl_us)};
             AsWriter(self, [&](Sequence& sequence) { Value(sequence.Retain(retention)); });
           },
           nb::arg("begin_token") = 0, nb::arg("end_token") = nb::none(), nb::kw_only(),
-          nb::arg("priority") = 50, nb::arg("ttl_us") = 0,
-          "How much the blocks of a range are wanted, 0 to 100 (policy \"priority\").")
+          nb::arg("priority") = 50, nb::arg("ttl_s") = 0.0, nb::arg("ttl_us") = nb::none(),
+          "How much the blocks of a range are wanted, 0 to 100 (policy \"priority\"), for ttl_s, "
+          "then 50 again (0: for good).")
       .def(
           "reset",
           [](const PySequence& self) {
@@ -204,7 +206,7 @@ void BindReaders(nb::class_<PySequence>& type) {
       .def(
           "stats",
           [](const PySequence& self) { return FromJson(ToJson(self.get()->sequence->stats())); },
-          nb::sig("def stats(self) -> dict[str, int]"))
+          nb::sig("def stats(self) -> SequenceStats"))
       .def("gather", &Gather, nb::arg("layer"), nb::arg("role"), nb::arg("begin") = 0,
            nb::arg("end") = nb::none(),
            "A copy of tokens [begin, end) of one stream, float32 [heads, end - begin, dim].\n\n"
@@ -215,6 +217,15 @@ void BindReaders(nb::class_<PySequence>& type) {
            nb::arg("end") = nb::none(),
            "The blocks of one stream in place and pinned.\n\nRaises: UnsupportedError the codec "
            "encodes.")
+      .def("__repr__",
+           [](const PySequence& self) {
+             return self.Repr("Sequence", [](const SequenceState& state) {
+               const SequenceStats stats = state.sequence->stats();
+               return std::to_string(state.sequence->length()) + " tokens, " +
+                      std::to_string(stats.blocks_shared) + " blocks shared and " +
+                      std::to_string(stats.blocks_own) + " of its own";
+             });
+           })
       .def_prop_ro("closed", &PySequence::closed)
       .def("close", &PySequence::Close, "Returns every byte that it alone held.")
       .def(

@@ -1,4 +1,5 @@
 // The store below memory, and loads from it.
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -16,27 +17,29 @@ namespace {
 // Waits no longer than this at a time, so that Ctrl-C and other threads get their turn.
 constexpr uint64_t kWaitStepUs = 20'000;
 
-void Open(PyDiskStore* self, std::string directory, uint64_t bytes_cap, double commit_interval_s,
-          uint64_t staging_bytes, uint64_t scrub_bytes_per_s, uint64_t warm_bytes) {
-  const DiskStoreOptions options{.directory = std::move(directory),
-                                 .bytes_cap = bytes_cap,
+void Open(PyDiskStore* self, const std::filesystem::path& directory, uint64_t cap_bytes,
+          double commit_interval_s, uint64_t staging_bytes, uint64_t scrub_bytes_per_s,
+          uint64_t warm_bytes, std::optional<uint64_t> bytes_cap) {
+  if (bytes_cap) WarnOfName("bytes_cap", "cap_bytes");
+  const DiskStoreOptions options{.directory = directory.string(),
+                                 .bytes_cap = bytes_cap.value_or(cap_bytes),
                                  .commit_interval_us = ToMicros(commit_interval_s),
                                  .warm_bytes = warm_bytes,
                                  .staging_bytes = staging_bytes,
                                  .scrub_bytes_per_s = scrub_bytes_per_s};
-  const nb::gil_scoped_release release;
-  new (self) PyDiskStore(Value(DiskStore::Open(options)));
+  const GilFree free;
+  new (self) PyDiskStore(Share(Value(DiskStore::Open(options))), options.directory);
 }
 
 void Flush(const PyDiskStore& self) {
   const std::shared_ptr<DiskStore> store = self.get();
-  const nb::gil_scoped_release release;
+  const GilFree free;
   Value(store->Flush());
 }
 
 void Close(PyDiskStore& self) {
   if (self.closed()) return;
-  Flush(self);
+  if (self.is_here()) Flush(self);
   self.Close();
 }
 
@@ -44,7 +47,7 @@ void Close(PyDiskStore& self) {
 template <typename Use>
 auto WithTicket(const PyTicket& self, const Use& use) {
   const std::shared_ptr<TicketState> state = self.get();
-  const nb::gil_scoped_release release;
+  const GilFree free;
   const std::lock_guard turn(state->turn);
   if (state->taken) Raise(ErrorCode::kInvalidArgument, "the ticket was taken");
   return use(*state);
@@ -67,7 +70,8 @@ std::shared_ptr<PyPlan> Take(const PyTicket& self) {
   Wait(self, std::nullopt);
   return WithTicket(self, [](TicketState& state) {
     state.taken = true;
-    return std::make_shared<PyPlan>(std::make_shared<PlanState>(state.cache, state.ticket.Take()));
+    return std::make_shared<PyPlan>(
+        Share(std::make_unique<PlanState>(state.cache, state.ticket.Take())));
   });
 }
 
@@ -95,12 +99,29 @@ auto WithTicketFromEnd(const PyTicket& self, const Use& use) {
 std::shared_ptr<PyPlan> Front(const PyTicket& self, uint64_t tokens) {
   return WithTicketFromEnd(self, [&](TicketState& state) {
     return std::make_shared<PyPlan>(
-        std::make_shared<PlanState>(state.cache, state.ticket.Front(tokens)));
+        Share(std::make_unique<PlanState>(state.cache, state.ticket.Front(tokens))));
   });
 }
 
 void Meet(const PyTicket& self, uint64_t tokens) {
   WithTicketFromEnd(self, [&](TicketState& state) { state.ticket.Meet(tokens); });
+}
+
+std::string Describe(TicketState& state) {
+  const std::unique_lock turn(state.turn, std::try_to_lock);
+  if (!turn) return "another thread waits for it";
+  if (state.taken) return "taken";
+  const LoadProgress progress = state.ticket.progress();
+  return std::to_string(progress.blocks_ready) + " of " + std::to_string(progress.blocks) +
+         " blocks loaded";
+}
+
+std::string Repr(const PyDiskStore& self) {
+  return self.Repr("DiskStore", [&](const DiskStore& store) {
+    const DiskStoreStats stats = store.stats();
+    return "'" + self.directory() + "', " + std::to_string(stats.records) + " records, " +
+           std::to_string(stats.bytes) + " of " + std::to_string(stats.bytes_cap) + " bytes";
+  });
 }
 
 void BindTicket(nb::module_& module) {
@@ -124,7 +145,7 @@ void BindTicket(nb::module_& module) {
             return WithTicket(self, [](TicketState& state) { return state.ticket.IsDone(); });
           },
           "Whether the load has ended.")
-      .def_prop_ro("progress", &Progress, nb::sig("def progress(self) -> dict[str, int]"),
+      .def_prop_ro("progress", &Progress, nb::sig("def progress(self) -> LoadProgress"),
                    "blocks to be loaded, blocks_ready, and their bytes; from_end: meet_tokens, the "
                    "tokens before what has come; elapsed_us, to its end.")
       .def(
@@ -134,6 +155,7 @@ void BindTicket(nb::module_& module) {
       .def("meet", &Meet, nb::arg("tokens"),
            "Of a load from_end: the first `tokens` of the prompt are computed and published, and "
            "stay held until the ticket ends. Blocks that end there are not read any more.")
+      .def("__repr__", [](const PyTicket& self) { return self.Repr("Ticket", &Describe); })
       .def_prop_ro("closed", &PyTicket::closed)
       .def("close", &PyTicket::Close, "Cancels what has not come.")
       .def(
@@ -153,13 +175,17 @@ void BindStore(nb::module_& module) {
       "publish is written there behind their back, and a later process finds it.\n\nSeveral caches "
       "may share one; one process at a time owns a directory. Threads: any.")
       .def("__init__", &Open, nb::arg("directory"), nb::kw_only(),
-           nb::arg("bytes_cap") = DiskStoreOptions{}.bytes_cap, nb::arg("commit_interval_s") = 1.0,
+           nb::arg("cap_bytes") = DiskStoreOptions{}.bytes_cap, nb::arg("commit_interval_s") = 1.0,
            nb::arg("staging_bytes") = DiskStoreOptions{}.staging_bytes,
            nb::arg("scrub_bytes_per_s") = DiskStoreOptions{}.scrub_bytes_per_s,
-           nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes,
+           nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes, nb::arg("bytes_cap") = nb::none(),
+           nb::sig("def __init__(self, directory: str | bytes | os.PathLike[str] | "
+                   "os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = "
+                   "1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, "
+                   "warm_bytes: int = 0, bytes_cap: int | None = None) -> None"),
            "directory: made if there is none. Empty: nothing is on disk, there are warm_bytes "
            "alone.\n"
-           "bytes_cap: hard, of all its files.\n"
+           "cap_bytes: hard, of all its files. bytes_cap: its former name.\n"
            "commit_interval_s: what a crash may lose.\n"
            "staging_bytes: memory for bytes on their way.\n"
            "scrub_bytes_per_s: re-reads what it has, so fast; 0: never.\n"
@@ -179,7 +205,8 @@ void BindStore(nb::module_& module) {
            "NoSpaceError some of it could not be written.")
       .def(
           "stats", [](const PyDiskStore& self) { return FromJson(ToJson(self.get()->stats())); },
-          nb::sig("def stats(self) -> dict[str, object]"))
+          nb::sig("def stats(self) -> DiskStoreStats"), "What it did and holds.")
+      .def("__repr__", &Repr)
       .def_prop_ro("closed", &PyDiskStore::closed)
       .def("close", &Close, "Flushes and lets go of it. It ends with its last cache.")
       .def(

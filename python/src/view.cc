@@ -58,7 +58,7 @@ nb::ndarray<nb::array_api> Copy(const PyView& self, uint32_t block) {
   auto* data = new std::byte[shape[0] * shape[1] * shape[2] * bytes];
   nb::capsule owner(data, [](void* made) noexcept { delete[] static_cast<std::byte*>(made); });
   {
-    const nb::gil_scoped_release release;
+    const GilFree free;
     std::byte* to = data;
     for (size_t head = 0; head < shape[0]; ++head) {
       for (size_t token = 0; token < shape[1]; ++token) {
@@ -120,6 +120,13 @@ void BindView(nb::module_& module) {
       .def("copy", &Copy, nb::arg("block"),
            "Block `block` as an array [heads, tokens, dim] of its own, of the stored type; "
            "numpy.from_dlpack and torch.from_dlpack take it without another copy.")
+      .def("__repr__",
+           [](const PyView& self) {
+             return self.Repr("View", [](const PinnedView& pinned) {
+               return std::to_string(pinned.view.tokens()) + " tokens in " +
+                      std::to_string(pinned.view.block_count()) + " blocks";
+             });
+           })
       .def_prop_ro("closed", &PyView::closed)
       .def("close", &PyView::Close, "Ends the pin, as far as no array made of this holds it.")
       .def(

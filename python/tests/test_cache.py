@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import re
+from typing import get_origin, get_type_hints, is_typeddict
 
 import numpy as np
 import pytest
@@ -124,7 +126,7 @@ def test_tenants_pins_and_upkeep(cache, identity):
     append(sequence, PROMPT)
     sequence.commit(PROMPT)
     assert cache.acquire(PROMPT, identity).resident_tokens == 0
-    assert cache.pin(PROMPT, identity, tenant=tenant, ttl_us=0) == 3
+    assert cache.pin(PROMPT, identity, tenant=tenant, ttl_s=0) == 3
     sequence.close()
     assert cache.evict(100) == 0
     cache.unpin(PROMPT, identity, tenant=tenant)
@@ -209,8 +211,17 @@ def test_refusals_are_exceptions_with_the_engine_s_words(cache, identity):
         quire.Attention().attend(0, sequence, np.zeros((2, 4, 32), np.float32), first_position=49)
     with pytest.raises(quire.InvalidArgumentError):
         quire.Attention().attend(0, sequence, np.zeros((1, 3, 32), np.float32))
-    with pytest.raises(TypeError):
+    with pytest.raises(quire.UnsupportedError, match="queries are float64: convert"):
         quire.Attention().attend(0, sequence, np.zeros((1, 4, 32)))
+    with pytest.raises(quire.UnsupportedError, match="neither float32"):
+        quire.Attention().attend(0, sequence, np.zeros((1, 4, 32), np.int32))
+    with pytest.raises(quire.InvalidArgumentError, match="2 axes, not 3"):
+        quire.Attention().attend(0, sequence, np.zeros((4, 32), np.float32))
+    with pytest.raises(quire.InvalidArgumentError, match="no array"):
+        quire.Attention().attend(0, sequence, [[[0.0] * 32] * 4])
+    with pytest.raises(quire.UnsupportedError, match="queries are float64"):
+        quire.Attention().attend_batch(0, [sequence], [np.zeros((1, 4, 32))],
+                                       [np.zeros((1, 4, 32), np.float32)])
     with pytest.raises(quire.InvalidArgumentError, match="writable float32"):
         out = np.zeros((1, 4, 32), np.float32)
         out.flags.writeable = False
@@ -226,6 +237,101 @@ def test_identities_are_values_and_keep_their_secret():
     assert one != quire.Identity(digest("w"), domain="d") and one != "w"
     assert len({one, quire.Identity(digest("w"), domain="d", domain_secret=digest("secret"))}) == 1
     assert not hasattr(one, "domain_secret") and "secret" not in repr(one)
+
+
+def test_queries_of_other_types_are_converted(cache, identity):
+    sequence = compute(cache, identity, PROMPT)
+    kernels = quire.Attention()
+    half = rows(PROMPT[-2:], 0, QUERY_HEADS, "query", np.float16)
+    exact = kernels.attend(0, sequence, half.astype(np.float32))
+    turned = np.asfortranarray(half.astype(np.float32))
+    for queries in (half, half[:, :, :], turned, np.repeat(half, 2, axis=2)[:, :, ::2]):
+        np.testing.assert_array_equal(kernels.attend(0, sequence, queries), exact)
+        out = np.zeros_like(exact)
+        kernels.attend_batch(0, [sequence], [queries], [out])
+        np.testing.assert_array_equal(out, exact)
+
+
+def test_queries_of_torch_are_converted(cache, identity):
+    torch = pytest.importorskip("torch")
+    sequence = compute(cache, identity, PROMPT)
+    kernels = quire.Attention()
+    brain = torch.from_numpy(rows(PROMPT[-2:], 0, QUERY_HEADS, "query")).bfloat16()
+    np.testing.assert_array_equal(kernels.attend(0, sequence, brain),
+                                  kernels.attend(0, sequence, brain.float()))
+    with pytest.raises(quire.UnsupportedError, match="float64"):
+        kernels.attend(0, sequence, brain.double())
+
+
+def test_lives_are_in_seconds(cache, identity):
+    sequence = compute(cache, identity, PROMPT)
+    assert cache.pin(PROMPT, identity, ttl_s=0.05) == 3
+    assert cache.stats()["pinned_blocks"] == 3
+    other = make_cache(policy="priority")
+    compute(other, identity, PROMPT).retain(priority=10, ttl_s=1.5)
+    cache.add_tenant("a", ttl_s=60)
+    with pytest.warns(DeprecationWarning, match="ttl_us is named ttl_s"):
+        cache.pin(PROMPT, identity, ttl_us=50_000)
+    for wrong in (-1, float("nan"), 1e300):
+        with pytest.raises(quire.InvalidArgumentError, match="seconds"):
+            cache.pin(PROMPT, identity, ttl_s=wrong)
+
+
+def test_repr_says_the_state(cache, identity, tmp_path):
+    budget = quire.SharedBudget(1 << 20)
+    assert repr(budget) == "<quire.SharedBudget: 0 of 1048576 bytes used>"
+    sequence = compute(cache, identity, PROMPT)
+    assert repr(sequence) == "<quire.Sequence: 50 tokens, 3 blocks shared and 1 of its own>"
+    assert re.fullmatch(r"<quire.Cache: 2 layers in f32, \d+ of 4194304 bytes, 3 blocks published, "
+                        "1 sequences>", repr(cache))
+    plan = cache.acquire([*PROMPT, 7], identity)
+    assert repr(plan) == "<quire.Plan: 48 tokens resident, 3 missing (partial_block)>"
+    view = sequence.view(0, "key")
+    assert repr(view) == "<quire.View: 50 tokens in 4 blocks>"
+    assert re.fullmatch(r"<quire.Attention: 2 threads, \w+>", repr(quire.Attention(2)))
+    assert repr(quire.Identity(digest("w"), adapter="lora", adapter_version=3, domain="d")) == (
+        f"<quire.Identity: weights {digest('w').hex()[:12]}..., adapter 'lora' version 3, "
+        "domain 'd'>")
+    group = quire.LayerGroup([0, 1], kv_heads=2, head_dim=32, window_tokens=20, sink_tokens=4)
+    assert repr(group) == ("<quire.LayerGroup: 2 layers, key 2 x 32, value 2 x 32, window of 20 "
+                           "after 4 sinks>")
+    with quire.DiskStore(tmp_path / "store", cap_bytes=64 << 20) as store:
+        assert re.fullmatch(r"<quire.DiskStore: '.*/store', 0 records, \d+ of 67108864 bytes>",
+                            repr(store))
+        below = make_cache(store=store)
+        ticket = below.load(below.acquire(PROMPT, identity))
+        assert ticket.wait()
+        assert repr(ticket) == "<quire.Ticket: 0 of 0 blocks loaded>"
+        ticket.take()
+        assert repr(ticket) == "<quire.Ticket: taken>"
+        below.close()
+    for of in (plan, view, sequence, cache):
+        of.close()
+    for of in (plan, view, sequence, cache, store):
+        assert repr(of) == f"<quire.{type(of).__name__}: closed>"
+
+
+def test_stats_have_the_fields_of_their_types(cache, identity, tmp_path):
+    tenant = cache.add_tenant("a")
+    sequence = compute(cache, identity, PROMPT)
+    with quire.DiskStore(tmp_path / "store", cap_bytes=64 << 20) as store:
+        below = make_cache(store=store)
+        ticket = below.load(below.acquire(PROMPT, identity))
+        made = [(quire.CacheStats, cache.stats()), (quire.SlotStats, cache.stats()["sealed"]),
+                (quire.TenantStats, cache.tenant_stats(tenant)),
+                (quire.SequenceStats, sequence.stats()), (quire.DiskStoreStats, store.stats()),
+                (quire.LoadProgress, ticket.progress), (quire.EraseReport, cache.erase(tenant)),
+                (quire.Codecs, cache.codecs)]
+        ticket.close()
+        below.close()
+    with quire.store.BlockStore(tmp_path / "blocks", cap_bytes=32 << 20) as blocks:
+        made.append((quire.BlockStoreStats, blocks.stats()))
+    for kind, values in made:
+        types = get_type_hints(kind)
+        assert list(values) == list(types), kind.__name__
+        for name, value in values.items():
+            assert isinstance(value, get_origin(types[name]) or types[name]
+                              if not is_typeddict(types[name]) else dict), name
 
 
 def test_padded_copies(cache, identity):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from conftest import KV_HEADS, append, compute, digest, make_cache, rows
 
 import quire
+from quire._shared import Lease
 
 PROMPT = list(range(300, 370))  # 4 whole blocks
 
@@ -22,7 +24,7 @@ def identity_of(store):
 
 
 def fill(directory, **options):
-    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+    with quire.DiskStore(directory, cap_bytes=64 << 20) as store:
         with make_cache(store=store, **options) as cache:
             compute(cache, identity_of(store), PROMPT).close()
             store.flush()  # before the cache ends, which takes what is not written with it
@@ -32,7 +34,7 @@ def fill(directory, **options):
 def test_another_cache_loads_what_the_first_published(tmp_path, codec):
     directory = str(tmp_path / "store")
     fill(directory, codec=codec)
-    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+    with quire.DiskStore(directory, cap_bytes=64 << 20) as store:
         cache = make_cache(store=store, codec=codec)
         plan = cache.acquire(PROMPT, identity_of(store))
         assert (plan.resident_tokens, plan.loadable_tokens) == (0, 64)
@@ -53,7 +55,7 @@ def test_another_cache_loads_what_the_first_published(tmp_path, codec):
 def test_the_front_is_computed_while_the_end_is_read(tmp_path):
     directory = str(tmp_path / "store")
     fill(directory)
-    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+    with quire.DiskStore(directory, cap_bytes=64 << 20) as store:
         cache = make_cache(store=store)
         identity = identity_of(store)
         ticket = cache.load(cache.acquire(PROMPT, identity), from_end=True)
@@ -90,7 +92,7 @@ def test_another_process_finds_it(tmp_path):
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[2])\n"
         "from test_disk_store import *\n"
-        "with quire.DiskStore(sys.argv[1], bytes_cap=64 << 20) as store:\n"
+        "with quire.DiskStore(sys.argv[1], cap_bytes=64 << 20) as store:\n"
         "    cache = make_cache(store=store)\n"
         "    plan = cache.acquire(PROMPT, identity_of(store))\n"
         "    found = plan.loadable_tokens\n"
@@ -118,7 +120,7 @@ def test_damage_is_a_miss(tmp_path):
     assert at > 0, "the second block's keys are not where this test looks for them"
     data[at + 100] ^= 1
     largest.write_bytes(data)
-    with quire.DiskStore(str(directory), bytes_cap=64 << 20) as store:
+    with quire.DiskStore(str(directory), cap_bytes=64 << 20) as store:
         cache = make_cache(store=store)
         plan = cache.load(cache.acquire(PROMPT, identity_of(store))).take()
         assert plan.resident_tokens == 16 and plan.reason == "load_failed"
@@ -142,16 +144,29 @@ def test_loads_of_asyncio(tmp_path):
         assert again.resident_tokens == 64
         return [plan.resident_tokens for plan in plans]
 
-    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+    with quire.DiskStore(directory, cap_bytes=64 << 20) as store:
         cache = make_cache(store=store)
         assert asyncio.run(both(cache, identity_of(store))) == [64, 64]
 
 
+def test_a_directory_is_any_path_and_its_cap_has_a_former_name(tmp_path):
+    for path in (tmp_path / "store", str(tmp_path / "text"), os.fsencode(tmp_path / "bytes")):
+        with quire.DiskStore(path, cap_bytes=32 << 20) as store:
+            assert store.stats()["bytes_cap"] == 32 << 20
+        assert os.path.isdir(path)
+    with pytest.warns(DeprecationWarning, match="bytes_cap is named cap_bytes"):
+        store = quire.DiskStore(tmp_path / "old", bytes_cap=64 << 20)
+    assert store.stats()["bytes_cap"] == 64 << 20
+    for wrong in (None, 5, str(tmp_path / "a\0b")):
+        with pytest.raises((TypeError, ValueError)):
+            quire.DiskStore(wrong)
+
+
 def test_what_is_refused(tmp_path):
     directory = str(tmp_path / "store")
-    with quire.DiskStore(directory, bytes_cap=64 << 20) as store:
+    with quire.DiskStore(directory, cap_bytes=64 << 20) as store:
         with pytest.raises(quire.BusyError):
-            quire.DiskStore(directory, bytes_cap=64 << 20)
+            quire.DiskStore(directory, cap_bytes=64 << 20)
         cache = make_cache(store=store)
         ticket = cache.load(cache.acquire(PROMPT, identity_of(store)))
         plan = ticket.take()
@@ -166,4 +181,21 @@ def test_what_is_refused(tmp_path):
         store.flush()
     store.close()
     with pytest.raises(quire.InvalidArgumentError, match="cap"):
-        quire.DiskStore(directory, bytes_cap=1)
+        quire.DiskStore(directory, cap_bytes=1)
+
+
+def test_one_process_shares_the_store_of_a_path(tmp_path):
+    first = Lease(tmp_path / "store", 64 << 20)
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    second = Lease(str(tmp_path / "link"), 64 << 20)
+    assert first.store is second.store
+    with pytest.raises(quire.InvalidArgumentError, match="cap of 67108864 bytes, not 33554432"):
+        Lease(tmp_path / "store", 32 << 20)
+    first.end()
+    first.end()
+    assert not second.store.closed
+    with pytest.raises(quire.BusyError):
+        quire.DiskStore(tmp_path / "store")
+    second.end()
+    assert second.store.closed
+    Lease(tmp_path / "store", 64 << 20).end()

@@ -18,6 +18,28 @@ def test_the_version_is_the_engine_s():
     assert f'"{quire.__version__}"' in (ROOT / "src" / "base" / "version.h").read_text()
 
 
+def test_the_parts_are_found_after_import_and_loaded_where_they_are_named():
+    program = ("import sys, quire\n"
+               "assert {'store', 'lmcache', 'transformers'} <= set(dir(quire))\n"
+               "assert 'quire.store' not in sys.modules and 'torch' not in sys.modules\n"
+               "assert quire.store.BlockStore and quire.lmcache.QuireStore\n"
+               "assert 'torch' not in sys.modules\n"
+               "assert not hasattr(quire, 'other')\n"
+               "try:\n"
+               "    import torch, transformers\n"
+               "except ImportError:\n"
+               "    try:\n"
+               "        quire.transformers\n"
+               "    except ImportError as error:\n"
+               "        assert 'torch' in str(error) or 'transformers' in str(error)\n"
+               "    else:\n"
+               "        raise AssertionError\n"
+               "else:\n"
+               "    assert quire.transformers.attach\n")
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 def test_every_name_has_a_docstring_and_is_listed():
     assert sorted(quire.__all__) == sorted(set(quire.__all__))
     for name in quire.__all__:

@@ -47,11 +47,17 @@ int Preallocate(int descriptor, uint64_t bytes) {
   return error;
 }
 
+// A forked child has the lock too, as long as it lives: closing the file here would not end it.
+void UnlockAndClose(int descriptor, bool locked) {
+  if (locked) ::flock(descriptor, LOCK_UN);
+  ::close(descriptor);
+}
+
 }  // namespace
 
 PosixFiles::~PosixFiles() {
   for (const OpenFile& file : files_) {
-    if (file.descriptor >= 0) ::close(file.descriptor);
+    if (file.descriptor >= 0) UnlockAndClose(file.descriptor, file.locked);
   }
 }
 
@@ -84,7 +90,7 @@ Result<FileId> PosixFiles::Open(const std::string& path, const OpenOptions& opti
   const auto free = std::ranges::find(files_, -1, &OpenFile::descriptor);
   const auto number = static_cast<uint32_t>(free - files_.begin());
   if (free == files_.end()) files_.emplace_back();
-  files_[number] = {.path = path, .descriptor = descriptor};
+  files_[number] = {.path = path, .descriptor = descriptor, .locked = options.locked};
   return FileId{number};
 }
 
@@ -96,7 +102,7 @@ const PosixFiles::OpenFile& PosixFiles::Get(FileId file) const {
 int PosixFiles::DescriptorOf(FileId file) const { return Get(file).descriptor; }
 
 void PosixFiles::Close(FileId file) {
-  ::close(Get(file).descriptor);
+  UnlockAndClose(Get(file).descriptor, Get(file).locked);
   files_[file.value].descriptor = -1;
 }
 

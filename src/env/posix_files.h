@@ -33,6 +33,7 @@ class PosixFiles : public Files {
   struct OpenFile {
     std::string path;
     int descriptor = -1;  // -1: closed, its number may be given to another file
+    bool locked = false;  // until it is closed
   };
   const OpenFile& Get(FileId file) const;
 

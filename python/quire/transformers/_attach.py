@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import quire
+from quire._shared import Lease
 
 from . import _attention, _model
 from ._prompt import PromptCache, Row
@@ -102,16 +103,18 @@ def attach(
     store_gb: float = 8,
     block_tokens: int = 16,
     threads: int | None = None,
+    shared_budget: quire.SharedBudget | None = None,
 ) -> AttachedCache:
     """Puts a Quire cache under a Hugging Face model, until it is closed.
 
     hot_gb: its hard budget in 10^9 bytes.
     kv: a name of quire.CODECS; None: K and V as the model computes them.
-    store: a folder where blocks outlive the process, for one process at a time; or a
-    quire.DiskStore, which several models of a process may share. None: memory only.
+    store: a folder where blocks outlive the process, for one process at a time: who names it again
+    in this process shares it; or a quire.DiskStore. None: memory only.
     store_gb: the hard cap of a folder's files in 10^9 bytes.
     block_tokens: a power of two from 16 to 256; prefixes are shared by whole blocks.
     threads: of attention; None: torch.get_num_threads().
+    shared_budget: pays for this cache too, besides hot_gb, beside caches of other models.
 
     The model's attention implementation becomes "quire", which is "sdpa" for other caches. Weights
     are hashed at the first prompt, once per model.
@@ -119,16 +122,18 @@ def attach(
     Raises: UnsupportedError names what Quire lacks for this model; InvalidArgumentError;
     NoSpaceError hot_gb holds no block; BusyError another process has the store.
     """
-    own = None
+    lease = None
     if store is not None and not isinstance(store, quire.DiskStore):
-        own = store = quire.DiskStore(os.fspath(store), bytes_cap=int(store_gb * 1e9))
+        lease = Lease(store, int(store_gb * 1e9))
+        store = lease.store
     try:
         return AttachedCache(
-            model, hot_gb, kv, store, own, block_tokens, threads or torch.get_num_threads()
+            model, hot_gb, kv, store, lease, block_tokens, threads or torch.get_num_threads(),
+            shared_budget,
         )
     except Exception:
-        if own is not None:
-            own.close()
+        if lease is not None:
+            lease.end()
         raise
 
 
@@ -141,9 +146,10 @@ class AttachedCache:
         hot_gb: float,
         kv: str | None,
         store: quire.DiskStore | None,
-        own_store: quire.DiskStore | None,  # the same, where close() ends it
+        lease: Lease | None,  # of the store, where close() ends it
         block_tokens: int,
         threads: int,
+        shared_budget: quire.SharedBudget | None,
     ):
         compute = _model.compute_type(model)
         codec = kv or compute
@@ -157,8 +163,11 @@ class AttachedCache:
             compute=compute,
             arithmetic=_model.arithmetic(),
             store=store,
+            shared_budget=shared_budget,
         )
-        self._store, self._own_store = store, own_store
+        self._store, self._lease = store, lease
+        if lease is not None:  # dropped without close(), as by the second run of a notebook's cell
+            weakref.finalize(self, lease.end)
         self._secret = None if store is None else store.secret()
         self.attention = quire.Attention(threads)
         self.model = model
@@ -282,8 +291,8 @@ class AttachedCache:
                 self._store.flush()
         finally:
             self.cache.close()
-            if self._own_store is not None:
-                self._own_store.close()
+            if self._lease is not None:
+                self._lease.end()
 
     def __enter__(self) -> AttachedCache:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pathlib
@@ -98,12 +99,34 @@ def test_models_share_a_store(tmp_path):
         assert not store.closed
 
 
-def test_a_store_in_use_is_refused(llama, tmp_path):
-    with attach(llama, hot_gb=0.05, store=str(tmp_path / "store"), store_gb=0.1):
-        with pytest.raises(quire.BusyError):
-            attach(make_model("llama"), hot_gb=0.05, store=str(tmp_path / "store"), store_gb=0.1)
+def test_a_store_in_use_is_shared_in_one_process_and_refused_in_others(llama, tmp_path):
+    ids = prompt(50)
+    cache = attach(llama, hot_gb=0.05, store=str(tmp_path / "store"), store_gb=0.1)
+    generate(llama, ids, cache=cache.for_prompt(ids))
+    cache = attach(llama, hot_gb=0.05, store=tmp_path / "store", store_gb=0.1)  # a cell, run again
+    gc.collect()
+    generate(llama, ids, cache=cache.for_prompt(ids))
+    assert cache.stats()["loaded_tokens"] == 48
+    other = subprocess.run([sys.executable, "-c", "import quire, sys; quire.DiskStore(sys.argv[1])",
+                            tmp_path / "store"], capture_output=True, text=True)
+    assert "BusyError" in other.stderr
+    with pytest.raises(quire.InvalidArgumentError, match="cap"):
+        attach(llama, hot_gb=0.05, store=tmp_path / "store", store_gb=0.2)
+    cache.close()
     with pytest.raises(quire.InvalidArgumentError, match="int9"):
         attach(llama, kv="int9", store=tmp_path / "store", store_gb=0.1)
     assert os.path.isdir(tmp_path / "store")
     with attach(llama, hot_gb=0.05, store=tmp_path / "store", store_gb=0.1):
         pass  # the refused ones let go of it
+
+
+def test_caches_of_several_models_pay_from_one_budget(llama):
+    budget = quire.SharedBudget(1 << 20)
+    caches = [attach(model, hot_gb=0.05, shared_budget=budget)
+              for model in (llama, make_model("mistral"))]
+    ids = prompt(50)
+    for cache in caches:
+        before = budget.used_bytes
+        generate(cache.model, ids, cache=cache.for_prompt(ids))
+        assert before < budget.used_bytes <= budget.bytes
+        cache.close()

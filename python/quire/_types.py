@@ -1,0 +1,166 @@
+"""What stats() and the like return, as types."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class SlotStats(TypedDict):
+    """Slots of one size."""
+
+    slot_bytes: int
+    slots_max: int
+    slots_used: int
+    slots_used_peak: int
+
+
+class CacheStats(TypedDict):
+    """Of Cache.stats(); include/quire/stats.h says what each number is."""
+
+    hot_bytes_limit: int
+    hot_bytes_used: int
+    hot_bytes_peak: int
+    sealed: SlotStats
+    sealed_second: SlotStats
+    open: SlotStats
+    open_second: SlotStats
+    published_blocks: int
+    evictable_blocks: int
+    passed_blocks: int
+    hollow_blocks: int
+    pinned_blocks: int
+    twin_slots: int
+    sequences: int
+    sequence_bytes: int
+    lookups: int
+    lookup_tokens: int
+    hit_tokens: int
+    published_total: int
+    deduplicated_total: int
+    evicted_total: int
+    evicted_passed_total: int
+    refused_total: int
+    stored_blocks: int
+    unwritten_blocks: int
+    evicted_unwritten_total: int
+    loaded_total: int
+    streamed_bytes_total: int
+    stream_wait_us_total: int
+    codec_fallbacks: int
+
+
+class TenantStats(TypedDict):
+    """Of Cache.tenant_stats(); missed_tokens by reason, lru_hit_ratio_at by size ("2.0x")."""
+
+    name: str
+    quota_bytes: int
+    floor_bytes: int
+    bytes_used: int
+    bytes_peak: int
+    evictable_bytes: int
+    published_blocks: int
+    lookups: int
+    lookup_tokens: int
+    hit_tokens: int
+    missed_tokens: dict[str, int]
+    evicted_total: int
+    refused_total: int
+    erased_total: int
+    erase_pending_slots: int
+    pinned_blocks: int
+    pinned_bytes: int
+    store_records: int
+    store_bytes: int
+    store_space_bytes: int
+    store_quota_bytes: int
+    store_floor_bytes: int
+    reuse_lookup_blocks: int
+    lru_hit_ratio_at: dict[str, float]
+
+
+class SequenceStats(TypedDict):
+    """Of Sequence.stats()."""
+
+    tokens_used: int
+    tokens_reserved: int
+    tokens_max: int
+    blocks_shared: int
+    blocks_own: int
+    bytes: int
+    tokens_streamed: int
+
+
+class DiskStoreStats(TypedDict):
+    """Of DiskStore.stats(); include/quire/disk_store.h says what each number is. Entry i of
+    load_us_log2 counts the loads that took 2^i to 2^(i+1) microseconds."""
+
+    records: int
+    bytes: int
+    bytes_cap: int
+    memory_bytes: int
+    records_written: int
+    bytes_put: int
+    bytes_written: int
+    bytes_read: int
+    records_loaded: int
+    loads_failed: int
+    records_dropped: int
+    records_recycled: int
+    records_damaged: int
+    in_flight: int
+    writes_pending: int
+    disk_full: bool
+    warm_records: int
+    warm_bytes: int
+    warm_loads: int
+    warm_pinned_bytes: int
+    load_us_log2: list[int]
+
+
+class BlockStoreStats(TypedDict):
+    """Of quire.store.BlockStore.stats(); quire.h says what each number is."""
+
+    blocks: int
+    bytes: int
+    bytes_cap: int
+    bytes_live: int
+    block_bytes_max: int
+    memory_bytes: int
+    bytes_written: int
+    bytes_read: int
+    evicted: int
+    damaged: int
+    puts: int
+    puts_present: int
+    puts_failed: int
+    hits: int
+    misses: int
+    gets_failed: int
+    removed: int
+    disk_full: int
+
+
+class LoadProgress(TypedDict):
+    """Of Ticket.progress."""
+
+    blocks: int
+    blocks_ready: int
+    bytes: int
+    meet_tokens: int
+    elapsed_us: int
+
+
+class EraseReport(TypedDict):
+    """Of Cache.erase()."""
+
+    blocks: int
+    slots_zeroed: int
+    slots_pending: int
+
+
+class Codecs(TypedDict):
+    """Of Cache.codecs: names of quire.CODECS."""
+
+    key: str
+    value: str
+    open: str
