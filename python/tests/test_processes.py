@@ -20,7 +20,7 @@ import quire
 import quire.store
 
 PROMPT = list(range(300, 370))
-END_S = 20  # a program that has not ended by then hangs
+END_S = 60  # a program that has not ended by then hangs
 
 
 def run_program(text, *arguments):
