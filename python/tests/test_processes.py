@@ -20,13 +20,14 @@ import quire
 import quire.store
 
 PROMPT = list(range(300, 370))
-END_S = 20  # a program that has not ended by then hangs
+END_S = 60  # a program that has not ended by then hangs
 
 
 def run_program(text, *arguments):
     """Runs a program beside these tests; its exit code is 0 and stderr empty, or this raises."""
     text = "import sys; sys.path.insert(0, sys.argv[1])\nfrom test_processes import *\n" + text
-    run = subprocess.run([sys.executable, "-c", text, pathlib.Path(__file__).parent, *arguments],
+    run = subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", text,
+                          pathlib.Path(__file__).parent, *arguments],
                          capture_output=True, text=True, timeout=END_S)
     assert (run.returncode, run.stderr) == (0, "")
     return run.stdout

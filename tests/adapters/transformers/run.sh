@@ -25,5 +25,7 @@ cd "$folder"
 "$python" -m pytest -q -p no:cacheprovider -c "$root/python/pyproject.toml" "$here"
 # Those of the package that need torch; `make test` runs the others.
 "$python" -m pytest -q -p no:cacheprovider -c "$root/python/pyproject.toml" \
-  "$root/python/tests/test_views.py" "$root/python/tests/test_package.py"
+  "$root/python/tests/test_views.py" "$root/python/tests/test_package.py" \
+  "$root/python/tests/test_processes.py" "$root/python/tests/test_store.py" \
+  "$root/python/tests/test_cache.py"
 [ -z "${BENCH:-}" ] || "$python" "$here/bench_generate.py" --check --json "$folder/bench.json"

@@ -86,7 +86,7 @@ def test_other_weights_share_no_record(tmp_path):
 
 
 def test_models_share_a_store(tmp_path):
-    with quire.DiskStore(str(tmp_path / "store"), bytes_cap=1 << 28) as store:
+    with quire.DiskStore(str(tmp_path / "store"), cap_bytes=1 << 28) as store:
         for _ in range(2):
             caches = [attach(make_model(name), hot_gb=0.05, store=store)
                       for name in ("llama", "mistral")]
