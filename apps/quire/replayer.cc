@@ -108,10 +108,10 @@ class Replayer {
   uint64_t digest() const { return digest_; }
 
  private:
-  // What was found in memory is in use below, too; what was found below is read; the rest that has
-  // come into memory is written.
+  // What was found in memory is in use below, too; what was found below is read; the rest is
+  // written, also what memory has no room for.
   void TellStore(std::span<const uint64_t> keys, uint32_t found, uint32_t loaded) {
-    for (uint32_t i = 0; i < std::max<size_t>(path_.size(), found + loaded); ++i) {
+    for (uint32_t i = 0; i < keys.size(); ++i) {
       const bool lost = i < found + loaded && !store_->Use(keys[i], i);
       if (i >= found + loaded || (lost && writes_again_)) store_->Put(keys[i], i);
     }

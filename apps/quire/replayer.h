@@ -119,8 +119,8 @@ struct ReplayOptions {
   ReplayLog* log = nullptr;
   /// What the policy may remember; none: as in a cache of so many slots of 256 KiB or more.
   std::optional<uint64_t> history_bytes = {};
-  /// A store below memory, and how many blocks it recycles at once; 0: none. What goes into memory
-  /// is written at once, and what the store has behind the end of a path in memory is a hit, too.
+  /// A store below memory, and how many blocks it recycles at once; 0: none. All blocks of a prompt
+  /// are written at once, and what the store has behind a path's end in memory is a hit, too.
   uint64_t store_blocks = 0;
   uint64_t segment_blocks = 64;
 };
