@@ -55,8 +55,8 @@ TEST_F(ColdSpaceTest, TheCapHoldsAtEveryStepAndTheLeastRecentGo) {
 TEST_F(ColdSpaceTest, TheEndOfAChainGoesBeforeItsFront) {
   for (const bool with_catalogue : {true, false}) {
     SCOPED_TRACE(with_catalogue);
-    files_ = std::make_unique<FaultyFiles>(
-        FaultyFilesOptions{.seed = 5, .latency_us_max = 100}, clock_);
+    files_ =
+        std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = 5, .latency_us_max = 100}, clock_);
     Open();
     for (uint64_t i = 0; i < 56; ++i) PutInChain(Record(i), /*block_index=*/i);
     Flush();
@@ -102,6 +102,17 @@ TEST_F(ColdSpaceTest, ASegmentIsWorthWhatItsMostUsedRecordsAre) {
   PutAll(100, 8);
   EXPECT_TRUE(Has(Record(0)));
   EXPECT_EQ(CountOf({}, 8, 8), 0);
+}
+
+// As in a store that an older build has filled, which counted uses without depth.
+TEST_F(ColdSpaceTest, ATimeOfUseMayLieBeforeTheOneBefore) {
+  options_ = Options(24);  // more than are looked at before one goes
+  Open();
+  for (uint64_t i = 0; i < 192; ++i) PutInChain(Record(i), 0);
+  for (uint64_t i = 184; i < 192; ++i) Use(Record(i), /*block_index=*/1000);
+  PutInChain(Record(200), 0);
+  EXPECT_EQ(CountOf({}, 184, 8), 0);
+  EXPECT_EQ(CountOf({}, 0, 184), 184);
 }
 
 TEST_F(ColdSpaceTest, AFloorIsKeptAgainstOthersAndNotAgainstItself) {

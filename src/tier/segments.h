@@ -69,7 +69,8 @@ class SegmentTable {
   void CountIn(const ColdEntry& entry);
   void CountOut(const ColdEntry& entry);
   void CountUse(const ColdEntry& before, uint32_t used) {
-    segments_[before.segment].used_sum += used - before.used;
+    uint64_t& sum = segments_[before.segment].used_sum;
+    sum = sum - before.used + used;  // which may lie before the time before
   }
 
   /// The segment that a publisher is writing.
