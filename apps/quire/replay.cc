@@ -21,27 +21,39 @@ struct ReplayFlags {
   std::vector<uint64_t> capacities = {};  // empty: everything fits
   std::vector<std::string> policies = {"lru"};
   std::optional<uint64_t> resample = {};  // seed
-  uint64_t sessions = 0;                  // to draw; 0: as many as there are
+  uint64_t store_blocks = 0;
+  uint64_t segment_blocks = ReplayOptions{}.segment_blocks;
+  uint64_t sessions = 0;  // to draw; 0: as many as there are
   bool curve = false;
   std::string svg = {};  // file for the curve
   bool json = false;
 };
 
-nlohmann::ordered_json RunOne(const ReplayInput& input, uint64_t capacity,
+nlohmann::ordered_json RunOne(const ReplayFlags& flags, const ReplayInput& input, uint64_t capacity,
                               const std::string& policy) {
   ProgressBar bar(fmt::format("{} in {} blocks", policy, capacity));
   const auto progress = [&](uint64_t done) { bar.Update(done, input.requests().size()); };
-  const ReplayResult result = Replay(input, capacity, policy, {.progress = progress});
-  return {{"policy", policy},
-          {"capacity_blocks", capacity},
-          {"requests", result.requests},
-          {"blocks", result.blocks},
-          {"unique_blocks", input.unique_blocks()},
-          {"hit_blocks", result.hit_blocks},
-          {"hit_ratio", result.hit_ratio()},
-          {"evicted_blocks", result.evicted_blocks},
-          {"state_digest", fmt::format("{:016x}", result.digest)},
-          {"blocks_per_s", result.blocks_per_second()}};
+  const ReplayResult result = Replay(input, capacity, policy,
+                                     {.progress = progress,
+                                      .store_blocks = flags.store_blocks,
+                                      .segment_blocks = flags.segment_blocks});
+  nlohmann::ordered_json run = {{"policy", policy},
+                                {"capacity_blocks", capacity},
+                                {"requests", result.requests},
+                                {"blocks", result.blocks},
+                                {"unique_blocks", input.unique_blocks()},
+                                {"hit_blocks", result.hit_blocks},
+                                {"hit_ratio", result.hit_ratio()},
+                                {"evicted_blocks", result.evicted_blocks},
+                                {"state_digest", fmt::format("{:016x}", result.digest)},
+                                {"blocks_per_s", result.blocks_per_second()}};
+  if (flags.store_blocks == 0) return run;
+  run.update({{"store_blocks", flags.store_blocks},
+              {"segment_blocks", flags.segment_blocks},
+              {"store_hit_blocks", result.store_hit_blocks},
+              {"store_written_blocks", result.store_written_blocks},
+              {"store_recycled_blocks", result.store_recycled_blocks}});
+  return run;
 }
 
 // From 64 blocks on, four to a doubling, until everything fits.
@@ -102,7 +114,7 @@ int RunReplay(const ReplayFlags& flags) {
   }
   for (const uint64_t capacity : capacities) {
     for (const std::string& policy : flags.policies) {
-      const auto run = RunOne(input, capacity, policy);
+      const auto run = RunOne(flags, input, capacity, policy);
       if (!flags.json) {
         fmt::print("{:<10} {:>10} {:>12} {:>12} {:>10.4f} {:>11.2f}\n", policy, capacity,
                    run["blocks"].get<uint64_t>(), run["hit_blocks"].get<uint64_t>(),
@@ -141,6 +153,16 @@ void AddReplay(CLI::App& program, int& exit) {
       ->delimiter(',')
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::IsMember(ReplayPolicies()))
+      ->capture_default_str();
+  auto* store = command->add_option(
+      "--store-blocks", flags->store_blocks,
+      "A store of so many blocks below memory; what is found there is a hit, too");
+  store->check(CLI::Range(uint64_t{2}, uint64_t{UINT32_MAX} - 1));
+  command
+      ->add_option("--segment-blocks", flags->segment_blocks,
+                   "Blocks that the store recycles at once")
+      ->needs(store)
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 20))
       ->capture_default_str();
   auto* resample =
       command->add_option("--resample", flags->resample,

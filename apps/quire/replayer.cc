@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "apps/quire/replay_store.h"
 #include "base/check.h"
 #include "base/prng.h"
 #include "bench/pairs.h"
@@ -49,19 +50,32 @@ constexpr size_t kRequestsPerTurn = 64;
 class Replayer {
  public:
   Replayer(uint64_t capacity_blocks, std::unique_ptr<evict::Policy> policy, BeladyPolicy* bound,
-           ReplayLog* log)
+           const ReplayOptions& options)
       : ledger_(capacity_blocks * kBlockBytes),
         policy_(std::move(policy)),
         bound_(bound),
-        log_(log) {}
+        log_(options.log) {
+    if (options.store_blocks == 0) return;
+    store_.emplace(options.store_blocks, options.segment_blocks);
+    // As the mover: where memory holds about as much, each would push out the other's blocks.
+    writes_again_ = capacity_blocks <= options.store_blocks / 2;
+  }
 
-  // Returns the blocks hit. Shape: prompt [request.blocks * kTraceBlockTokens], keys
+  // Blocks hit, in memory and below.
+  struct Hits {
+    uint32_t memory = 0;
+    uint32_t store = 0;
+  };
+
+  // Shape: prompt [request.blocks * kTraceBlockTokens], keys
   // [request.blocks]
-  uint32_t Run(const ReplayInput::Request& request, std::span<const TokenId> prompt,
-               std::span<const uint64_t> keys) {
+  Hits Run(const ReplayInput::Request& request, std::span<const TokenId> prompt,
+           std::span<const uint64_t> keys) {
     path_.clear();
     const uint32_t found = tree_.Find(root_, prompt, path_);
     for (const BlockId block : path_) policy_->Remove(block);
+    uint32_t loaded = 0;
+    while (store_ && found + loaded < keys.size() && store_->Has(keys[found + loaded])) ++loaded;
     policy_->Advance(request.time_ms);
     if (bound_ != nullptr) bound_->Start(keys.size());
     while (path_.size() < request.blocks && Charge()) path_.push_back(NewId(keys[path_.size()]));
@@ -84,14 +98,25 @@ class Replayer {
                               .depth = static_cast<uint32_t>(i)});
     }
     policy_->End();
+    if (store_) TellStore(keys, found, loaded);
     if (log_ != nullptr) log_->hits.push_back(found);
-    return found;
+    return {.memory = found, .store = loaded};
   }
 
+  const std::optional<ReplayStore>& store() const { return store_; }
   uint64_t evicted() const { return evicted_; }
   uint64_t digest() const { return digest_; }
 
  private:
+  // What was found in memory is in use below, too; what was found below is read; the rest is
+  // written, also what memory has no room for.
+  void TellStore(std::span<const uint64_t> keys, uint32_t found, uint32_t loaded) {
+    for (uint32_t i = 0; i < keys.size(); ++i) {
+      const bool lost = i < found + loaded && !store_->Use(keys[i], i);
+      if (i >= found + loaded || (lost && writes_again_)) store_->Put(keys[i], i);
+    }
+  }
+
   // Pays for one more block of the path, if need be with what nobody holds.
   bool Charge() {
     if (ledger_.TryCharge(kBlockBytes)) return true;
@@ -128,8 +153,10 @@ class Replayer {
   const index::RootId root_ = tree_.Root({});
   quota::Ledger ledger_;
   const std::unique_ptr<evict::Policy> policy_;
-  BeladyPolicy* const bound_;     // policy_, if it may refuse a block
-  ReplayLog* const log_;          // or null
+  BeladyPolicy* const bound_;  // policy_, if it may refuse a block
+  ReplayLog* const log_;       // or null
+  std::optional<ReplayStore> store_;
+  bool writes_again_ = false;     // what is used in memory and was lost below
   std::vector<uint64_t> key_of_;  // by block id, for the log
   std::vector<BlockId> path_;     // of the request at hand
   std::vector<BlockId> unused_;
@@ -210,7 +237,7 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   capacity_blocks = std::min(capacity_blocks, input.unique_blocks());
   object->SetHistory(
       options.history_bytes.value_or(capacity_blocks * evict::HistoryBytesPerSlot(UINT64_MAX)));
-  Replayer replayer(capacity_blocks, std::move(object), bound, options.log);
+  Replayer replayer(capacity_blocks, std::move(object), bound, options);
   ReplayResult result;
   std::vector<TokenId> tokens;
   std::vector<uint64_t> keys;
@@ -225,11 +252,13 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     const double begin_s = bench::ThreadSeconds();
     uint64_t first = 0;
     for (const ReplayInput::Request& request : turn) {
-      result.hit_blocks +=
+      const auto hits =
           replayer.Run(request,
                        std::span(tokens).subspan(first * kTraceBlockTokens,
                                                  uint64_t{request.blocks} * kTraceBlockTokens),
                        std::span(keys).subspan(first, request.blocks));
+      result.hit_blocks += hits.memory + hits.store;
+      result.store_hit_blocks += hits.store;
       first += request.blocks;
     }
     result.seconds += bench::ThreadSeconds() - begin_s;
@@ -239,6 +268,10 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
   }
   result.evicted_blocks = replayer.evicted();
   result.digest = replayer.digest();
+  if (replayer.store()) {
+    result.store_written_blocks = replayer.store()->written();
+    result.store_recycled_blocks = replayer.store()->recycled();
+  }
   return result;
 }
 

@@ -95,7 +95,10 @@ class ReplayInput {
 struct ReplayResult {
   uint64_t requests = 0;
   uint64_t blocks = 0;
-  uint64_t hit_blocks = 0;
+  uint64_t hit_blocks = 0;        // in memory and in the store below
+  uint64_t store_hit_blocks = 0;  // of these, in the store
+  uint64_t store_written_blocks = 0;
+  uint64_t store_recycled_blocks = 0;
   uint64_t evicted_blocks = 0;
   uint64_t digest = 0;  // of which blocks were evicted, in order: equal runs, equal digests
   double seconds = 0;   // of the thread, in index, ledger and policy
@@ -116,6 +119,10 @@ struct ReplayOptions {
   ReplayLog* log = nullptr;
   /// What the policy may remember; none: as in a cache of so many slots of 256 KiB or more.
   std::optional<uint64_t> history_bytes = {};
+  /// A store below memory, and how many blocks it recycles at once; 0: none. All blocks of a prompt
+  /// are written at once, and what the store has behind a path's end in memory is a hit, too.
+  uint64_t store_blocks = 0;
+  uint64_t segment_blocks = 64;
 };
 
 /// Replays all requests within `capacity_blocks`. A hit is a block of the leading run that is

@@ -59,10 +59,12 @@ std::optional<BlockToWrite> NextWrite(State& state) {
     const BlockRecord& record = state.directory.at(block);
     const BlockId parent = state.directory.tree().parent(block);
     const auto tokens = state.directory.tree().tokens(block);
-    BlockToWrite write = {.form = {.block = block, .key = record.key, .twins = *twins},
+    BlockToWrite write = {.form = {.block = block,
+                                   .key = record.key,
+                                   .block_index = state.directory.tree().depth(block),
+                                   .twins = *twins},
                           .parent_key = parent.is_none() ? state.directory.RootKeyOf(block)
                                                          : state.directory.at(parent).key,
-                          .block_index = state.directory.tree().depth(block),
                           .erase_epoch = record.below_epoch,
                           .account = record.account == kDefaultTenant
                                          ? std::string()
@@ -99,7 +101,10 @@ std::vector<StoredForm> TakeUsed(State& state) {
     const BlockRecord& record = state.directory.at(block);
     for (const bool twins : {false, true}) {
       if (state.directory.write_behind().below(block, twins) != Below::kDurable) continue;
-      forms.push_back({.block = block, .key = record.key, .twins = twins});
+      forms.push_back({.block = block,
+                       .key = record.key,
+                       .block_index = state.directory.tree().depth(block),
+                       .twins = twins});
     }
   }
   used.erase(used.begin(), used.begin() + static_cast<ptrdiff_t>(count));

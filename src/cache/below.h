@@ -23,6 +23,7 @@ inline constexpr size_t kUsedBelowMax = 4096;
 struct StoredForm {
   BlockId block{};
   Digest key{};  // of the block; its id may be another's later
+  uint64_t block_index = 0;
   bool twins = false;
 };
 
@@ -30,7 +31,6 @@ struct StoredForm {
 struct BlockToWrite {
   StoredForm form{};
   Digest parent_key{};
-  uint64_t block_index = 0;
   uint64_t erase_epoch = 0;  // of the account in the store when it was published
   std::string account{};     // name of who pays for it; empty: the default tenant
   std::vector<TokenId> tokens{};

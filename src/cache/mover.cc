@@ -38,7 +38,7 @@ tier::RecordIdentity IdentityOf(const RecordShapes& shapes, const BlockToWrite& 
           .geometry = shapes.geometry(),
           .publisher = tier::PublisherOf(block.account),
           .erase_epoch = block.erase_epoch,
-          .block_index = block.block_index,
+          .block_index = form.block_index,
           .tokens = block.tokens};
 }
 
@@ -385,7 +385,7 @@ bool Mover::StartFlushes() {
 // wanted most. What it lost all the same is written again: not where memory holds about as much as
 // the store, or the two would push each other's blocks out for ever.
 void Mover::TouchUsed() {
-  std::vector<Digest> keys;
+  std::vector<tier::RecordUse> uses;
   std::vector<tier::Presence> presence;
   for (const Source& source : sources_) {
     Storing& cache = *source.cache;
@@ -393,10 +393,13 @@ void Mover::TouchUsed() {
     for (size_t begin = 0; begin < kUsedBelowMax; begin += kBlocksPerHold) {
       std::vector<StoredForm> used = cache.TakeUsed();
       if (used.empty()) break;
-      keys.clear();
-      for (const StoredForm& form : used) keys.push_back(form.twins ? TwinKey(form.key) : form.key);
-      presence.assign(keys.size(), tier::Presence::kAbsent);
-      store_->Touch(keys, presence);
+      uses.clear();
+      for (const StoredForm& form : used) {
+        uses.push_back(
+            {.key = form.twins ? TwinKey(form.key) : form.key, .block_index = form.block_index});
+      }
+      presence.assign(uses.size(), tier::Presence::kAbsent);
+      store_->Touch(uses, presence);
       if (cache.cache().options().hot_bytes > store_->Stats().bytes_cap / 2) continue;
       size_t lost = 0;
       for (size_t i = 0; i < used.size(); ++i) {

@@ -57,8 +57,8 @@ class MemoryStore final : public tier::Store {
   void Erase(const tier::PublisherId&, uint64_t, uint64_t tag) override {
     ended_.push_back({.tag = tag});
   }
-  void Touch(std::span<const Digest> keys, std::span<tier::Presence> out) override {
-    Find(keys, out);
+  void Touch(std::span<const tier::RecordUse> uses, std::span<tier::Presence> out) override {
+    for (size_t i = 0; i < uses.size(); ++i) Find({&uses[i].key, 1}, out.subspan(i, 1));
   }
   tier::PublisherUsage UsageOf(const tier::PublisherId&) const override { return {}; }
   std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId&) const override { return {}; }

@@ -38,11 +38,10 @@ void ColdStore::Find(std::span<const Digest> keys, std::span<Presence> out) cons
   state_->index.Find(keys, out);
 }
 
-void ColdStore::Touch(std::span<const Digest> keys, std::span<Presence> out) {
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const auto entry = state_->index.Find(PrefixOf(keys[i]));
-    out[i] = entry ? Presence::kPresent : Presence::kAbsent;
-    if (entry) state_->Use(entry->key, entry->segment);
+void ColdStore::Touch(std::span<const RecordUse> uses, std::span<Presence> out) {
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const bool there = state_->Use(PrefixOf(uses[i].key), uses[i].block_index);
+    out[i] = there ? Presence::kPresent : Presence::kAbsent;
   }
 }
 

@@ -43,7 +43,7 @@ class ColdStore final : public Store {
 
   void Put(std::span<const PutRequest> requests) override;
   void Find(std::span<const Digest> keys, std::span<Presence> out) const override;
-  void Touch(std::span<const Digest> keys, std::span<Presence> out) override;
+  void Touch(std::span<const RecordUse> uses, std::span<Presence> out) override;
   std::vector<RecordRoot> RootsOf(const PublisherId& publisher) const override;
   void SetLimits(const PublisherLimits& limits) override;
   void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) override;

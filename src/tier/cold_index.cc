@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tier/use_clock.h"
 
 namespace quire::tier {
 namespace {
@@ -136,11 +137,13 @@ void ColdIndex::Find(std::span<const Digest> keys, std::span<Presence> out) cons
   }
 }
 
-std::optional<uint32_t> ColdIndex::Touch(const KeyPrefix& key, uint32_t used) {
+std::optional<ColdEntry> ColdIndex::Touch(const KeyPrefix& key, uint32_t used) {
   MutexLock lock(mutex_);
   const auto id = tables_->Find(key);
   if (!id) return std::nullopt;
-  return std::exchange(tables_->entries[*id].used, used);
+  const ColdEntry before = tables_->entries[*id];
+  tables_->entries[*id].used = used;
+  return before;
 }
 
 bool ColdIndex::Remove(const KeyPrefix& key, uint32_t segment, uint32_t page) {
@@ -188,6 +191,17 @@ std::vector<ColdEntry> ColdIndex::EntriesOf(uint32_t segment) const {
   }
   std::ranges::sort(entries, {}, &ColdEntry::page);
   return entries;
+}
+
+double ColdIndex::WorthOf(uint32_t segment, uint32_t now) const {
+  double worth = 0;
+  MutexLock lock(mutex_);
+  const Tables& tables = *tables_;
+  if (segment >= tables.lists.size()) return worth;
+  for (uint32_t id = tables.lists[segment].first; id != kNone; id = tables.entries[id].next) {
+    worth += tier::WorthOf(tables.entries[id].used, now);
+  }
+  return worth;
 }
 
 uint64_t ColdIndex::records() const {

@@ -28,7 +28,7 @@ struct ColdEntry {
   uint32_t segment = 0;
   uint32_t page = 0;   // in the segment
   uint32_t pages = 0;  // of the record
-  uint32_t used = 0;   // time of its last use, as the store counts uses
+  uint32_t used = 0;   // time of its last use, by the store's UseClock
   uint32_t next = 0;   // of the same segment, or of the free list
 };
 static_assert(sizeof(ColdEntry) == 36);
@@ -45,8 +45,8 @@ class ColdIndex {
   bool Insert(const ColdEntry& entry);
   std::optional<ColdEntry> Find(const KeyPrefix& key) const;
   void Find(std::span<const Digest> keys, std::span<Presence> out) const;
-  /// Sets the time of the last use; returns the one before. Nothing when the key is not there.
-  std::optional<uint32_t> Touch(const KeyPrefix& key, uint32_t used);
+  /// Sets the time of the last use; returns the record as it was. Nothing when it is not there.
+  std::optional<ColdEntry> Touch(const KeyPrefix& key, uint32_t used);
   /// Forgets a record if it still lies there.
   bool Remove(const KeyPrefix& key, uint32_t segment, uint32_t page);
   /// Forgets all records of a segment; their number.
@@ -55,6 +55,8 @@ class ColdIndex {
   void Hide(uint32_t segment);
   /// The records of a segment by ascending place.
   std::vector<ColdEntry> EntriesOf(uint32_t segment) const;
+  /// What the records of a segment are worth together at this time.
+  double WorthOf(uint32_t segment, uint32_t now) const;
 
   uint64_t records() const;
   uint64_t memory_bytes() const;

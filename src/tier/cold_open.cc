@@ -245,7 +245,8 @@ class ColdOpener {
            .segment = found.number,
            .page = static_cast<uint32_t>(record.location.offset / kRecordAlignment),
            .pages = static_cast<uint32_t>(record.record_bytes() / kRecordAlignment),
-           .used = 0});
+           .used = 0,
+           .next = static_cast<uint32_t>(std::min<uint64_t>(record.block_index, UINT32_MAX))});
       if (record.block_index == 0 && record.parent != Digest{}) {
         row.roots.push_back({.key = record.parent, .block_tokens = record.token_count});
       }
@@ -309,12 +310,13 @@ class ColdOpener {
     std::ranges::sort(found_, {}, [](const Found& found) { return found.row.generation; });
     for (const Found& found : found_) {
       for (const ColdEntry& entry : found.row.entries) {
-        state_->uses = std::max(state_->uses, entry.used);
+        state_->uses.GoOnFrom(entry.used);
       }
     }
     for (Found& found : found_) {
       for (ColdEntry& entry : found.row.entries) {
-        if (entry.used == 0) entry.used = ++state_->uses;
+        // What was scanned has its block index there.
+        if (entry.used == 0) entry.used = state_->uses.Use(entry.next);
       }
     }
     // The newest first: of two records of one key the older may be half overwritten.

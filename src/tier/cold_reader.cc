@@ -147,7 +147,7 @@ void ColdReader::Finish(uint32_t number) {
       const RecordIdentity& identity = load.request.identity;
       const bool served = state_.Serves(identity.publisher, identity.erase_epoch);
       if (served) CopyOut(load);
-      if (served) state_.Use(load.entry.key, load.entry.segment);
+      if (served) state_.Use(load.entry.key, identity.block_index);
       End(load, served ? StoreOutcome::kOk : StoreOutcome::kErased);
     }
   }

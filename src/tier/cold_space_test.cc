@@ -18,6 +18,21 @@ class ColdSpaceTest : public ColdTest {
     for (uint64_t i = first; i < first + count; ++i) found += Has(Record(i, domain)) ? 1 : 0;
     return found;
   }
+  /// Puts a record as the block with so many before it.
+  void PutInChain(const TestRecord& record, uint64_t block_index) {
+    RecordIdentity identity = record.identity();
+    identity.block_index = block_index;
+    const PutRequest request = {
+        .identity = identity, .layout = &record.layout(), .sections = record.sections(), .tag = 1};
+    store_->Put({&request, 1});
+    EXPECT_EQ(WaitOne().outcome, kOk);
+  }
+  void Use(const TestRecord& record, uint64_t block_index) {
+    const RecordUse use = {.key = record.identity().key, .block_index = block_index};
+    Presence presence = Presence::kUnknown;
+    store_->Touch({&use, 1}, {&presence, 1});
+    EXPECT_EQ(presence, Presence::kPresent);
+  }
 };
 
 TEST_F(ColdSpaceTest, TheCapHoldsAtEveryStepAndTheLeastRecentGo) {
@@ -34,6 +49,70 @@ TEST_F(ColdSpaceTest, TheCapHoldsAtEveryStepAndTheLeastRecentGo) {
   EXPECT_TRUE(Has(Record(199)));
   EXPECT_EQ(store_->Stats().records, 64);
   EXPECT_EQ(store_->Stats().evicted, 136);
+}
+
+// A prompt that nearly fills the store, then others: its end goes, so that the rest is of use.
+TEST_F(ColdSpaceTest, TheEndOfAChainGoesBeforeItsFront) {
+  for (const bool with_catalogue : {true, false}) {
+    SCOPED_TRACE(with_catalogue);
+    files_ =
+        std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = 5, .latency_us_max = 100}, clock_);
+    Open();
+    for (uint64_t i = 0; i < 56; ++i) PutInChain(Record(i), /*block_index=*/i);
+    Flush();
+    if (!with_catalogue) {
+      store_.reset();
+      EXPECT_TRUE(files_->Remove("store/catalogue.db"));
+    }
+    Reopen();
+    for (uint64_t i = 100; i < 124; ++i) PutInChain(Record(i), 0);
+    Flush();
+    uint64_t front = 0;
+    while (front < 56 && Has(Record(front))) ++front;
+    EXPECT_EQ(front, 40) << "two segments of eight went";
+    EXPECT_EQ(CountOf({}, 100, 24), 24);
+    store_.reset();
+  }
+}
+
+TEST_F(ColdSpaceTest, UsedFromItsFrontOnAChainGoesFromItsEnd) {
+  Open();
+  for (uint64_t i = 0; i < 32; ++i) PutInChain(Record(i), i);
+  for (uint64_t i = 100; i < 132; ++i) PutInChain(Record(i), i - 100);
+  for (uint64_t i = 0; i < 32; ++i) Use(Record(i), i);  // the first one, again
+  for (uint64_t i = 200; i < 216; ++i) PutInChain(Record(i), 0);
+  Flush();
+  EXPECT_EQ(CountOf({}, 0, 32), 32);
+  EXPECT_EQ(CountOf({}, 100, 16), 16);
+  EXPECT_EQ(CountOf({}, 116, 16), 0);
+  // What is made again though it is there is in use, too.
+  for (uint64_t i = 100; i < 116; ++i) Put(Record(i), i);
+  Wait(16);
+  for (uint64_t i = 300; i < 316; ++i) PutInChain(Record(i), 0);
+  Flush();
+  EXPECT_EQ(CountOf({}, 100, 16), 16);
+  EXPECT_EQ(CountOf({}, 16, 16), 0);
+}
+
+TEST_F(ColdSpaceTest, ASegmentIsWorthWhatItsMostUsedRecordsAre) {
+  Open();
+  PutAll(0, 64);
+  for (uint64_t i = 8; i < 64; ++i) Use(Record(i), 0);
+  Use(Record(0), 0);  // of eight in the segment that is the least recent by far
+  PutAll(100, 8);
+  EXPECT_TRUE(Has(Record(0)));
+  EXPECT_EQ(CountOf({}, 8, 8), 0);
+}
+
+// As in a store that an older build has filled, which counted uses without depth.
+TEST_F(ColdSpaceTest, ATimeOfUseMayLieBeforeTheOneBefore) {
+  options_ = Options(24);  // more than are looked at before one goes
+  Open();
+  for (uint64_t i = 0; i < 192; ++i) PutInChain(Record(i), 0);
+  for (uint64_t i = 184; i < 192; ++i) Use(Record(i), /*block_index=*/1000);
+  PutInChain(Record(200), 0);
+  EXPECT_EQ(CountOf({}, 184, 8), 0);
+  EXPECT_EQ(CountOf({}, 0, 184), 184);
 }
 
 TEST_F(ColdSpaceTest, AFloorIsKeptAgainstOthersAndNotAgainstItself) {

@@ -84,24 +84,20 @@ void ColdState::End(uint64_t tag, StoreOutcome outcome, RecordMiss miss) {
 }
 
 void ColdState::CountIn(const ColdEntry& entry) {
-  Segment& segment = segments[entry.segment];
-  ++segment.records;
-  segment.used_sum += entry.used;
-  segment.bytes_live += entry.pages * kRecordAlignment;
+  segments.CountIn(entry);
   stats.bytes_live += entry.pages * kRecordAlignment;
 }
 
 void ColdState::CountOut(const ColdEntry& entry) {
-  Segment& segment = segments[entry.segment];
-  --segment.records;
-  segment.used_sum -= entry.used;
-  segment.bytes_live -= entry.pages * kRecordAlignment;
+  segments.CountOut(entry);
   stats.bytes_live -= entry.pages * kRecordAlignment;
 }
 
-void ColdState::Use(const KeyPrefix& key, uint32_t segment) {
-  const auto before = index.Touch(key, ++uses);
-  if (before) segments[segment].used_sum += uses - *before;
+bool ColdState::Use(const KeyPrefix& key, uint64_t block_index) {
+  const uint32_t used = uses.Use(block_index);
+  const auto before = index.Touch(key, used);
+  if (before) segments.CountUse(*before, used);
+  return before.has_value();
 }
 
 void ColdState::Quarantine(const ColdEntry& entry) {

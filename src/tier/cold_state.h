@@ -17,6 +17,7 @@
 #include "tier/staging.h"
 #include "tier/store.h"
 #include "tier/store_files.h"
+#include "tier/use_clock.h"
 
 namespace quire::tier {
 
@@ -83,8 +84,8 @@ struct ColdState {
   /// Counts a record that was inserted into the index, or taken out of it.
   void CountIn(const ColdEntry& entry);
   void CountOut(const ColdEntry& entry);
-  /// A record was read or written.
-  void Use(const KeyPrefix& key, uint32_t segment);
+  /// A record is read, or in use elsewhere: whether it is there.
+  bool Use(const KeyPrefix& key, uint64_t block_index);
   /// Forgets one damaged record.
   void Quarantine(const ColdEntry& entry);
   /// Forgets all records of a segment; their number.
@@ -107,7 +108,7 @@ struct ColdState {
   bool directory_stale = false;  // names that a power cut may forget
   uint64_t generation = 0;       // the highest of any segment
   uint64_t sequence = 0;         // records written
-  uint32_t uses = 0;
+  UseClock uses;
   StoreStats stats;
   std::vector<StoreCompletion> done;
 };

@@ -21,8 +21,12 @@ void ColdWriter::Put(const PutRequest& request) {
     ++state_.stats.puts[static_cast<size_t>(outcome)];
     state_.End(request.tag, outcome);
   };
-  if (const auto outcome = Refuse(request)) return refuse(*outcome);
   const KeyPrefix key = PrefixOf(request.identity.key);
+  if (const auto outcome = Refuse(request)) {
+    // It was made again: those before it may have been lost, and it is of use once more.
+    if (*outcome == StoreOutcome::kPresent) state_.Use(key, request.identity.block_index);
+    return refuse(*outcome);
+  }
   // It ends as the first one does: that may fail still.
   if (const auto same = pending_.find(key); same != pending_.end()) {
     return same->second.push_back(request.tag);
@@ -43,7 +47,8 @@ void ColdWriter::Put(const PutRequest& request) {
                            .entry = {.key = key,
                                      .segment = *segment,
                                      .page = static_cast<uint32_t>(offset / kRecordAlignment),
-                                     .pages = static_cast<uint32_t>(bytes / kRecordAlignment)},
+                                     .pages = static_cast<uint32_t>(bytes / kRecordAlignment),
+                                     .used = state_.uses.Use(request.identity.block_index)},
                            .publisher = request.identity.publisher,
                            .erase_epoch = request.identity.erase_epoch,
                            .root = RootOf(request)});
@@ -108,7 +113,9 @@ std::expected<uint32_t, StoreOutcome> ColdWriter::SegmentFor(const PutRequest& r
 std::expected<uint32_t, StoreOutcome> ColdWriter::NewSegment(const PublisherId& publisher) {
   bool may_make = state_.clock.NowMicros() >= make_after_us_;
   while (true) {
-    const auto number = state_.segments.Choose(publisher, may_make);
+    const auto number = state_.segments.Choose(publisher, may_make, [&](uint32_t segment) {
+      return state_.index.WorthOf(segment, state_.uses.now());
+    });
     if (!number) {
       switch (number.error()) {
         case SegmentTable::Refusal::kQuota: return std::unexpected(StoreOutcome::kQuota);
@@ -326,8 +333,7 @@ StoreOutcome ColdWriter::Enter(const Pending& pending) {
   Segment& segment = state_.segments[pending.entry.segment];
   if (segment.failed) return StoreOutcome::kIo;
   if (!state_.Serves(pending.publisher, pending.erase_epoch)) return StoreOutcome::kErased;
-  ColdEntry entry = pending.entry;
-  entry.used = ++state_.uses;
+  const ColdEntry& entry = pending.entry;
   if (!state_.index.Insert(entry)) return StoreOutcome::kPresent;
   state_.CountIn(entry);
   if (pending.root) state_.roots.Add(entry.segment, pending.publisher, *pending.root);

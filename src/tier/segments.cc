@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/canary.h"
 
@@ -11,6 +12,7 @@ namespace quire::tier {
 namespace {
 
 constexpr std::string_view kNameBegin = "segment-";
+constexpr size_t kCandidates = 16;        // whose records are looked at before one goes
 constexpr uint32_t kNumberMax = 1 << 20;  // what a file's name says is no measure for memory
 
 bool Idle(const Segment& segment) {
@@ -88,25 +90,47 @@ uint32_t SegmentTable::QuotaOf(const PublisherId& publisher) const {
       std::min<uint64_t>(found->second.bytes_quota / segment_bytes_, kNumberMax));
 }
 
-std::optional<uint32_t> SegmentTable::LeastRecent(const PublisherId& publisher, SegmentState state,
-                                                  bool own_only) const {
-  std::optional<uint32_t> least;
+void SegmentTable::CountIn(const ColdEntry& entry) {
+  Segment& segment = segments_[entry.segment];
+  ++segment.records;
+  segment.used_sum += entry.used;
+  segment.bytes_live += entry.pages * kRecordAlignment;
+}
+
+void SegmentTable::CountOut(const ColdEntry& entry) {
+  Segment& segment = segments_[entry.segment];
+  --segment.records;
+  segment.used_sum -= entry.used;
+  segment.bytes_live -= entry.pages * kRecordAlignment;
+}
+
+// Few records that are used all the time, the fronts of prompts, say little about the mean of a
+// segment, and are what it is worth.
+std::optional<uint32_t> SegmentTable::LeastWorth(const PublisherId& publisher, SegmentState state,
+                                                 bool own_only, const WorthOf& worth_of) const {
+  std::vector<std::pair<uint64_t, uint32_t>> least;  // recent last
   for (uint32_t i = 0; i < size(); ++i) {
     const Segment& segment = segments_[i];
     if (segment.state != state || !Idle(segment)) continue;
     const bool own = segment.publisher == publisher;
     if (!own && (own_only || CountOf(segment.publisher) <= FloorOf(segment.publisher))) continue;
-    if (!least || segment.Recency() < segments_[*least].Recency()) least = i;
+    least.emplace_back(segment.Recency(), i);
   }
-  return least;
+  if (least.empty()) return std::nullopt;
+  const size_t count = std::min<size_t>(least.size(), kCandidates);
+  std::ranges::partial_sort(least, least.begin() + static_cast<ptrdiff_t>(count));
+  least.resize(count);
+  const auto worth = [&](const auto& candidate) { return worth_of(candidate.second); };
+  return std::ranges::min_element(least, {}, worth)->second;
 }
 
 std::expected<uint32_t, SegmentTable::Refusal> SegmentTable::Choose(const PublisherId& publisher,
-                                                                    bool may_make) const {
+                                                                    bool may_make,
+                                                                    const WorthOf& worth_of) const {
   const uint32_t quota = QuotaOf(publisher);
   if (quota == 0) return std::unexpected(Refusal::kQuota);
   if (CountOf(publisher) >= quota) {
-    const auto own = LeastRecent(publisher, SegmentState::kSealed, /*own_only=*/true);
+    const auto own = LeastWorth(publisher, SegmentState::kSealed, /*own_only=*/true, worth_of);
     if (!own) return std::unexpected(Refusal::kBusy);
     return *own;
   }
@@ -119,7 +143,7 @@ std::expected<uint32_t, SegmentTable::Refusal> SegmentTable::Choose(const Publis
   }
   if (may_make && (files() < segments_max_ || Planted(Canary::kIgnoreCap))) return missing;
   for (const SegmentState state : {SegmentState::kSealed, SegmentState::kActive}) {
-    const auto least = LeastRecent(publisher, state, /*own_only=*/false);
+    const auto least = LeastWorth(publisher, state, /*own_only=*/false, worth_of);
     if (least) return *least;
   }
   // What is being overwritten, read or written will be there again soon.

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <expected>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "env/files.h"
+#include "tier/cold_index.h"
 #include "tier/record.h"
 #include "tier/store.h"
 
@@ -63,9 +65,19 @@ class SegmentTable {
   uint32_t files() const;
   void SetLimits(const PublisherLimits& limits) { limits_[limits.publisher] = limits; }
 
+  /// Counts a record that comes, goes, or is used at this time.
+  void CountIn(const ColdEntry& entry);
+  void CountOut(const ColdEntry& entry);
+  void CountUse(const ColdEntry& before, uint32_t used) {
+    uint64_t& sum = segments_[before.segment].used_sum;
+    sum = sum - before.used + used;  // which may lie before the time before
+  }
+
   /// The segment that a publisher is writing.
   std::optional<uint32_t> ActiveOf(const PublisherId& publisher) const;
 
+  /// What the records of a segment are worth together.
+  using WorthOf = std::function<double(uint32_t segment)>;
   enum class Refusal : uint8_t { kQuota, kBusy, kProtected };
   /// A segment for the next records of a publisher, by number and by what has to go:
   ///   kMissing  no file yet: make one
@@ -73,10 +85,11 @@ class SegmentTable {
   ///   kSealed   its records must be forgotten first
   ///   kActive   of another publisher: sealed, then the same. These go last
   ///
-  /// A publisher at its quota gives up its own least recent segment; else a free place is taken;
-  /// else the least recent segment goes whose publisher stays at or above its floor (one's own
-  /// always may). Segments that are read or written are left alone.
-  std::expected<uint32_t, Refusal> Choose(const PublisherId& publisher, bool may_make) const;
+  /// A publisher at its quota gives up one of its own; else a free place is taken; else one goes
+  /// whose publisher stays at or above its floor (one's own always may). Segments that are read or
+  /// written are left alone. Of the least recent ones that one goes which is worth least.
+  std::expected<uint32_t, Refusal> Choose(const PublisherId& publisher, bool may_make,
+                                          const WorthOf& worth_of) const;
 
   /// Segments with a file that belong to a publisher.
   uint32_t CountOf(const PublisherId& publisher) const;
@@ -84,8 +97,8 @@ class SegmentTable {
   std::map<PublisherId, PublisherUsage> Usage() const;
 
  private:
-  std::optional<uint32_t> LeastRecent(const PublisherId& publisher, SegmentState state,
-                                      bool own_only) const;
+  std::optional<uint32_t> LeastWorth(const PublisherId& publisher, SegmentState state,
+                                     bool own_only, const WorthOf& worth_of) const;
   uint32_t FloorOf(const PublisherId& publisher) const;
   uint32_t QuotaOf(const PublisherId& publisher) const;
 

@@ -105,6 +105,12 @@ struct RecordRoot {
 
 enum class Presence : uint8_t { kAbsent, kPresent, kUnknown };
 
+/// A record that is in use.
+struct RecordUse {
+  Digest key{};
+  uint64_t block_index = 0;  // as in its identity
+};
+
 /// How much of a store one publisher may and will have, in bytes; a store rounds them down to what
 /// it recycles at once.
 struct PublisherLimits {
@@ -184,8 +190,8 @@ class Store {
   /// From now on. Segments that a publisher has beyond its quota stay until it writes again.
   virtual void SetLimits(const PublisherLimits& limits) = 0;
 
-  /// The records of these keys are in use, as if they had been read; `out` says which are durable.
-  virtual void Touch(std::span<const Digest> keys, std::span<Presence> out) = 0;
+  /// These records are in use, as if they had been read; `out` says which are durable.
+  virtual void Touch(std::span<const RecordUse> uses, std::span<Presence> out) = 0;
 
   /// Reads sections of records. `deadline_us` is a time of the store's clock; 0: none.
   /// Ends: kOk, kAbsent, kMiss, kErased, kIo, kDeadline, kCancelled, kTooLarge

@@ -321,15 +321,15 @@ void WarmStore::SetLimits(const PublisherLimits& limits) {
   publisher.bytes_floor = limits.bytes_floor;
 }
 
-void WarmStore::Touch(std::span<const Digest> keys, std::span<Presence> out) {
+void WarmStore::Touch(std::span<const RecordUse> uses, std::span<Presence> out) {
   if (below_ != nullptr) {
-    below_->Touch(keys, out);
+    below_->Touch(uses, out);
   } else {
     std::ranges::fill(out, Presence::kAbsent);
   }
   MutexLock lock(mutex_);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const auto known = by_key_.find(keys[i]);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const auto known = by_key_.find(uses[i].key);
     if (known == by_key_.end()) continue;
     records_.splice(records_.end(), records_, known->second);
     if (below_ == nullptr) out[i] = Presence::kPresent;

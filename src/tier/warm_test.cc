@@ -287,7 +287,8 @@ TEST_F(WarmTest, WhatMemoryAloneHasIsNotCalledDurable) {
   ASSERT_EQ(PutWarm(Record(1)), kIo);
   files_->set_rates({});
   Presence presence = Presence::kUnknown;
-  const auto touch = [&] { warm_->Touch({&Record(1).identity().key, 1}, {&presence, 1}); };
+  const RecordUse use = {.key = Record(1).identity().key};
+  const auto touch = [&] { warm_->Touch({&use, 1}, {&presence, 1}); };
   EXPECT_EQ(LoadWarm(Record(1)), (StoreCompletion{.tag = 1, .is_durable = false}));
   touch();
   EXPECT_EQ(presence, Presence::kAbsent);

@@ -172,3 +172,24 @@ def test_a_killed_prefill_goes_on_where_it_was_durable(tmp_path):
         verified = quire_cli.run("store", "verify", store, "--json")
         assert verified.exit_code == 0, verified.describe()
     assert resumed > 0
+
+
+def test_a_full_store_keeps_the_front_of_a_prompt(tmp_path):
+    def ask(seed, tokens):
+        source = random.Random(seed)
+        ids = ",".join(str(source.randint(10, 200)) for _ in range(tokens))
+        done = quire_cli.run("generate", "--model", TINY, "--prompt-ids", ids, "--max-tokens", 1,
+                             "--threads", 1, "--json", "--stats", "--load", "always",
+                             "--store", tmp_path / "store", "--store-bytes", "6MiB")
+        assert done.exit_code == 0, done.describe()
+        return done.json
+
+    long = ask(1, 2000)
+    assert long["store"]["records"] == 2000 // BLOCK
+    for seed in (2, 3):
+        last = ask(seed, 400)
+    there = last["store"]["records"] - 2 * 400 // BLOCK  # of the long one, if the others are whole
+    assert 0.5 * 2000 < there * BLOCK < 0.95 * 2000
+    again = ask(1, 2000)
+    # Its last blocks lie in one segment with the first ones of the next prompt, and stay.
+    assert again["reused_tokens"] >= 0.8 * there * BLOCK

@@ -55,6 +55,63 @@ def lru_hits(requests, capacity):
     return hits
 
 
+def hits_with_store(requests, capacity, store_blocks):
+    """The judge: memory by recency, and a store that loses one block at a time, deep ones first."""
+    resident, store, hits, clock = collections.OrderedDict(), [], 0, 0  # store: [block, used]
+
+    def use(block, depth):
+        nonlocal clock
+        clock += 1
+        there = [entry for entry in store if entry[0] == block]
+        for entry in there:
+            entry[1] = clock - 2 * depth
+        return bool(there)
+
+    def put(block, depth):
+        nonlocal clock
+        if not has(block):
+            clock += 1
+            if len(store) < store_blocks:
+                store.append([block, clock - 2 * depth])
+            else:
+                victim = min(range(store_blocks), key=lambda i: store[i][1])
+                store[victim] = [block, clock - 2 * depth]
+        else:
+            use(block, depth)
+
+    def has(block):
+        return any(entry[0] == block for entry in store)
+
+    for blocks in requests:
+        found = 0
+        while found < len(blocks) and blocks[found] in resident:
+            found += 1
+        while found < len(blocks) and has(blocks[found]):
+            found += 1
+        hits += found
+        for depth, block in enumerate(blocks):
+            if depth >= found or (not use(block, depth) and capacity <= store_blocks // 2):
+                put(block, depth)
+        for block in reversed(blocks):
+            resident[block] = True
+            resident.move_to_end(block)
+        while len(resident) > capacity:
+            resident.popitem(last=False)
+    return hits
+
+
+def test_a_store_below_hits_what_a_list_hits(trace):
+    path, requests = trace
+    for capacity, store in ((50, 120), (100, 400)):
+        flags = ["--capacity-blocks", capacity, "--store-blocks", store]
+        small = replay(path, *flags, "--segment-blocks", 1)
+        assert small["hit_blocks"] == hits_with_store(requests, capacity, store)
+        assert 0 < small["store_hit_blocks"] < small["hit_blocks"]
+        assert small["store_written_blocks"] - small["store_recycled_blocks"] == store
+        large = replay(path, *flags, "--segment-blocks", 16)
+        assert lru_hits(requests, capacity) < large["hit_blocks"] < small["hit_blocks"]
+
+
 def test_lru_hits_what_a_dictionary_hits(trace):
     path, requests = trace
     for capacity in (100, 400, 1500):
