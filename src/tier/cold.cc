@@ -138,15 +138,17 @@ void ColdStore::WriteCatalogue() {
         segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
     // Sealed says that nothing lies behind the tail: not while a commit is under way.
     const bool sealed = segment.state == SegmentState::kSealed && segment.writes == 0;
-    const auto written = holds ? catalogue_->Put({.segment = i,
-                                                  .publisher = segment.publisher,
-                                                  .erase_epoch = segment.erase_epoch,
-                                                  .generation = segment.generation,
-                                                  .tail = segment.tail,
-                                                  .sealed = sealed,
-                                                  .roots = state_->roots.OfSegment(i),
-                                                  .entries = state_->index.EntriesOf(i)})
-                               : catalogue_->Drop(i);
+    const auto written =
+        holds ? catalogue_->Put({.segment = i,
+                                 .publisher = segment.publisher,
+                                 .erase_epoch = segment.erase_epoch,
+                                 .generation = segment.generation,
+                                 .tail = segment.tail,
+                                 .sealed = sealed,
+                                 .clean = sealed && segment.LeftoverEnd() == segment.end,
+                                 .roots = state_->roots.OfSegment(i),
+                                 .entries = state_->index.EntriesOf(i)})
+              : catalogue_->Drop(i);
     if (!written) return DropCatalogue(written.error());
     dropped |= !holds;
   }

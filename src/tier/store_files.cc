@@ -11,6 +11,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "tier/segments.h"
 #include "tier/staging.h"
 
 namespace quire::tier {
@@ -161,36 +162,56 @@ Result<void> WriteEpochFile(Files& files, FileId file, const EpochTable& table) 
 
 namespace {
 
+// A disk that refuses more pages of a segment than this is not asked for all the others.
+constexpr uint64_t kUnreadablePagesMax = 256;
+
 // Headers of a segment, one after the other, through memory of a fixed size.
 class HeaderReader {
  public:
   HeaderReader(Files& files, FileId file) : files_(files), file_(file), staging_(kBytes, 1) {}
 
-  /// The header at an offset.
-  Result<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
-    QUIRE_TRY(Load(offset, kRecordAlignment));
+  /// The header at an offset; nothing where the disk does not give the page.
+  std::optional<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
+    if (!Load(offset, kRecordAlignment)) return std::nullopt;
     auto summary = InspectHeader(Window(offset));
     if (summary || summary.error() != RecordMiss::kTruncated) return summary;
-    QUIRE_TRY(Load(offset, kHeaderBytesMax));  // a header of several pages
+    if (!Load(offset, kHeaderBytesMax)) return std::nullopt;  // a header of several pages
     return InspectHeader(Window(offset));
+  }
+  /// Whether the page that At was asked for last holds nothing but zeros.
+  bool IsBlank(uint64_t offset) const {
+    const auto page = Window(offset).first(std::min(kRecordAlignment, end_ - offset));
+    return std::ranges::all_of(page, [](std::byte byte) { return byte == std::byte{0}; });
   }
 
  private:
   // Stepping over what is no header looks at one page after the other: they are read together.
   static constexpr uint64_t kBytes = 2 * kHeaderBytesMax;
 
-  std::span<const std::byte> Window(uint64_t offset) {
+  std::span<const std::byte> Window(uint64_t offset) const {
     return staging_.memory().subspan(offset - begin_, end_ - offset);
   }
-  Result<void> Load(uint64_t offset, uint64_t bytes) {
-    if (offset >= begin_ && offset + bytes <= end_) return {};
+  // False: the disk does not give the first page.
+  bool Load(uint64_t offset, uint64_t bytes) {
+    if (offset >= begin_ && offset + bytes <= end_) return true;
     // Whole pages: the rest of what is there, or only a header's first page where records are long.
     const bool steps = offset == end_ || offset == begin_ + kRecordAlignment;
-    const uint64_t want = steps ? kBytes : bytes;
-    QUIRE_ASSIGN(const uint64_t got, files_.ReadAt(file_, offset, staging_.memory().first(want)));
+    const auto got = Read(offset, steps ? kBytes : bytes);
     begin_ = offset;
-    end_ = offset + got;
-    return {};
+    end_ = offset + got.value_or(0);
+    return got.has_value();
+  }
+  // As much as there is, or lies in front of a page that the disk does not give.
+  std::optional<uint64_t> Read(uint64_t offset, uint64_t bytes) {
+    const auto whole = files_.ReadAt(file_, offset, staging_.memory().first(bytes));
+    if (whole) return *whole;
+    for (uint64_t done = 0; done < bytes; done += kRecordAlignment) {
+      const auto page = staging_.memory().subspan(done, kRecordAlignment);
+      const auto got = files_.ReadAt(file_, offset + done, page);
+      if (!got) return done > 0 ? std::optional(done) : std::nullopt;
+      if (*got < kRecordAlignment) return done + *got;
+    }
+    return bytes;
   }
 
   Files& files_;
@@ -228,27 +249,38 @@ void FindGaps(SegmentScan& scan, uint64_t begin) {
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
                                 uint64_t segment_bytes) {
   SegmentScan scan;
-  scan.tail = begin;
+  scan.tail = scan.blank_begin = begin;
   HeaderReader reader(files, file);
   std::vector<RecordSummary> found;
   uint64_t newest = 0;
   for (uint64_t offset = begin; offset < segment_bytes;) {
-    QUIRE_ASSIGN(const auto summary, reader.At(offset));
-    const bool here = summary && summary->location.segment == number &&
-                      summary->location.offset == offset &&
-                      summary->record_bytes() <= segment_bytes - offset;
+    const auto summary = reader.At(offset);
+    if (!summary) {
+      scan.unreadable.push_back({.offset = offset, .bytes = kRecordAlignment});
+      if (scan.unreadable.size() > kUnreadablePagesMax) {
+        return Fail(ErrorCode::kIo, fmt::format("{}: the disk does not give {} pages of it",
+                                                SegmentName(number), scan.unreadable.size()));
+      }
+    }
+    if (!summary || !reader.IsBlank(offset)) scan.blank_begin = offset + kRecordAlignment;
+    const bool here = summary && *summary && (*summary)->location.segment == number &&
+                      (*summary)->location.offset == offset &&
+                      (*summary)->record_bytes() <= segment_bytes - offset;
     if (!here) {
-      scan.other_versions += !summary && summary.error() == RecordMiss::kOtherVersion ? 1 : 0;
+      const bool other = summary && !*summary && summary->error() == RecordMiss::kOtherVersion;
+      scan.other_versions += other ? 1 : 0;
       offset += kRecordAlignment;
       continue;
     }
-    found.push_back(*summary);
+    const RecordSummary& record = **summary;
+    found.push_back(record);
     // What an older generation says about its length says nothing about what was written over it.
-    newest = std::max(newest, summary->location.generation);
-    offset += summary->location.generation == newest ? summary->record_bytes() : kRecordAlignment;
+    newest = std::max(newest, record.location.generation);
+    offset += record.location.generation == newest ? record.record_bytes() : kRecordAlignment;
   }
   KeepNewest(scan, found);
   FindGaps(scan, begin);
+  std::erase_if(scan.unreadable, [&](const Gap& gap) { return gap.offset < scan.tail; });
   return scan;
 }
 

@@ -86,15 +86,17 @@ struct Gap {
 struct SegmentScan {
   std::vector<RecordSummary> records{};  // by ascending offset, of the highest generation
   std::vector<Gap> gaps{};               // before the tail
+  std::vector<Gap> unreadable{};         // behind the tail: what the disk does not give
   uint64_t generation = 0;               // 0: no record
   uint64_t tail = 0;                     // end of the last record or void
   uint64_t other_versions = 0;           // headers of another format version
+  uint64_t blank_begin = 0;              // nothing but zeros from here on, or inside the tail
 };
 
 /// Reads the headers from `begin` on. Records of lower generations are what a reused segment holds
-/// behind its tail; they are no records.
+/// behind its tail; they are no records. Pages that cannot be read hold none.
 ///
-/// Errors: kIo
+/// Errors: kIo more of them than a few bad sectors
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
                                 uint64_t segment_bytes);
 
