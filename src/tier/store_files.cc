@@ -208,7 +208,8 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
 
 Result<bool> VerifyRecord(Files& files, FileId file, const RecordSummary& record,
                           std::span<std::byte> buffer) {
-  Staging header(kHeaderBytesMax, 1);
+  // No more than the record has: what is behind it may be on a bad sector.
+  Staging header(record.header_bytes, 1);
   QUIRE_ASSIGN(uint64_t got, files.ReadAt(file, record.location.offset, header.memory()));
   const auto again = InspectHeader(header.memory().first(got));
   if (!again || again->location != record.location || again->key != record.key) return false;
