@@ -28,7 +28,20 @@ ColdStore::~ColdStore() {
 }
 
 void ColdStore::Put(std::span<const PutRequest> requests) {
-  for (const PutRequest& request : requests) writer_.Put(request);
+  for (const PutRequest& request : requests) {
+    // The first record of a publisher that had none when it was erased: its epoch becomes durable
+    // now. That is waited for, as it happens once.
+    const PublisherId& publisher = request.identity.publisher;
+    const uint64_t failures = eraser_.failures();
+    bool waits = !state_->epochs.IsKept(publisher) && state_->KeepEpoch(publisher);
+    while (waits) {
+      eraser_.Tick(state_->clock.NowMicros());
+      waits = state_->stats.in_flight > 0 && !state_->epochs.IsSaved(publisher) &&
+              eraser_.failures() == failures;
+      if (waits) Dispatch(1000);
+    }
+    writer_.Put(request);
+  }
   PublishStats();
 }
 
