@@ -1,4 +1,4 @@
-// What was erased is in no file and in no memory of the store any more: every raw byte is looked at.
+// What was erased is in no file and in no memory of the store: every raw byte is looked at.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -162,7 +162,7 @@ void ColdReader::Finish(uint32_t number) {
   free_.push_back(number);
 }
 
-// A disk that fails once may have had a bad moment. Twice in a row, and nobody will read the record:
+// A disk that fails once may have had a bad moment. Twice in a row means for good:
 // it is forgotten, so that it can be stored again elsewhere.
 void ColdReader::NoteUnreadable(const ColdEntry& entry) {
   constexpr size_t kRememberedMax = 1024;

@@ -1,7 +1,7 @@
 // Erase epochs of publishers: what each copy of them holds, and the ones that a store serves.
 //
-// They lie in two files that nothing else is rebuilt from and that are rebuilt from nothing else. An
-// erasure is durable when both say so; a crash damages one of them at most, and the higher one is
+// They lie in two files that nothing else is rebuilt from and that are rebuilt from nothing else.
+// An erasure is durable when both say so; a crash damages one of them at most, and the higher one is
 // never older than the last confirmed erasure. docs/format/epochs.md describes the files.
 #ifndef QUIRE_TIER_EPOCHS_H_
 #define QUIRE_TIER_EPOCHS_H_
@@ -52,8 +52,8 @@ struct EpochImage {
   bool is_old = false;    // of format 1, which takes no changes
 };
 
-/// A file's bytes for a table, and for the changes that follow version `version`. `checksum` goes on
-/// from what lies before them.
+/// A file's bytes for a table, and for the changes that follow version `version`. `checksum` goes
+/// on from what lies before them.
 std::vector<std::byte> EncodeEpochs(const EpochTable& table);
 std::vector<std::byte> EncodeEpochChanges(std::span<const EpochChange> changes, uint64_t version,
                                           uint32_t& checksum);
