@@ -1,8 +1,8 @@
 // Erase epochs of publishers: what each copy of them holds, and the ones that a store serves.
 //
 // They lie in two files that nothing else is rebuilt from and that are rebuilt from nothing else.
-// An erasure is durable when both say so; a crash damages one of them at most, and the higher one is
-// never older than the last confirmed erasure. docs/format/epochs.md describes the files.
+// An erasure is durable when both say so; a crash damages one of them at most, and the higher one
+// is never older than the last confirmed erasure. docs/format/epochs.md describes the files.
 #ifndef QUIRE_TIER_EPOCHS_H_
 #define QUIRE_TIER_EPOCHS_H_
 
