@@ -12,6 +12,27 @@ constexpr uint64_t kSectorBytes = 512;
 
 }  // namespace
 
+bool DiskImage::File::IsBad(uint64_t offset, uint64_t bytes, bool writing) const {
+  return std::ranges::any_of(bad, [&](const BadSectors& sectors) {
+    return (sectors.for_good || !writing) && sectors.begin < offset + bytes && offset < sectors.end;
+  });
+}
+
+void DiskImage::File::Mend(uint64_t offset, uint64_t bytes) {
+  std::vector<BadSectors> left;
+  for (const BadSectors& sectors : bad) {
+    const uint64_t before = std::min(sectors.end, offset);
+    const uint64_t after = std::max(sectors.begin, offset + bytes);
+    if (sectors.for_good) {
+      left.push_back(sectors);
+      continue;
+    }
+    if (sectors.begin < before) left.push_back({.begin = sectors.begin, .end = before});
+    if (after < sectors.end) left.push_back({.begin = after, .end = sectors.end});
+  }
+  bad = std::move(left);
+}
+
 uint64_t DiskImage::bytes_used() const {
   uint64_t bytes = 0;
   for (const auto& [name, file] : names_) bytes += file->contents.size();

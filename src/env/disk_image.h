@@ -26,12 +26,24 @@ class DiskImage {
     std::vector<std::byte> bytes{};
     bool resizes = false;  // offset is the new length
   };
+  struct BadSectors {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    bool for_good = false;  // writing to them fails too, and does not mend them
+  };
   struct File {
+    /// Whether any of these bytes is in a bad sector; `writing`: that a write cannot mend.
+    bool IsBad(uint64_t offset, uint64_t bytes, bool writing) const;
+    /// These bytes were written: the disk has given them other sectors.
+    void Mend(uint64_t offset, uint64_t bytes);
+
     std::vector<std::byte> contents;  // what a reader sees
     std::vector<std::byte> durable;   // what a power cut leaves for certain
     std::vector<Change> unsynced;     // what leads from one to the other
     bool locked = false;
-    bool direct = false;  // past the page cache
+    bool direct = false;       // past the page cache
+    bool is_obstacle = false;  // no regular file: a directory, say
+    std::vector<BadSectors> bad{};
   };
   using FilePointer = std::shared_ptr<File>;
   using Names = std::map<std::string, FilePointer>;

@@ -38,6 +38,11 @@ bool FaultyFiles::Step() {
   return operations_left_ != 0;
 }
 
+Result<void> FaultyFiles::Call() {
+  if (Hits(rates_.call_error)) return Fail(ErrorCode::kIo, "the call failed");
+  return {};
+}
+
 std::vector<std::byte>* FaultyFiles::Contents(const std::string& path) {
   const auto file = disk_.Find(path);
   return file == nullptr ? nullptr : &file->contents;
@@ -49,14 +54,45 @@ std::vector<std::string> FaultyFiles::Paths() const {
   return paths;
 }
 
+void FaultyFiles::Damage(const std::string& path, uint64_t offset, uint64_t bytes,
+                         BadSectors sectors) {
+  const auto file = disk_.Find(path);
+  QUIRE_CHECK(file != nullptr);
+  ++faults_;
+  file->bad.push_back(
+      {.begin = offset, .end = offset + bytes, .for_good = sectors == BadSectors::kForGood});
+}
+
+void FaultyFiles::Obstruct(const std::string& path) {
+  ++faults_;
+  auto obstacle = std::make_shared<DiskImage::File>();
+  obstacle->is_obstacle = true;
+  disk_.SetName(path, std::move(obstacle));
+  disk_.SyncNames(path.substr(0, path.rfind('/')));
+}
+
+void FaultyFiles::MendDisk() {
+  for (const std::string& path : Paths()) {
+    const auto file = disk_.Find(path);
+    file->bad.clear();
+    if (!file->is_obstacle) continue;
+    disk_.SetName(path, nullptr);
+    disk_.SyncNames(path.substr(0, path.rfind('/')));
+  }
+}
+
 Result<FileId> FaultyFiles::Open(const std::string& path, const OpenOptions& options) {
   if (stopped()) return FailStopped();
+  QUIRE_TRY(Call());
   DiskImage::FilePointer file = disk_.Find(path);
   if (file == nullptr && !options.create) {
     return Fail(ErrorCode::kNotFound, fmt::format("{}: no such file", path));
   }
   if (file != nullptr && options.locked && file->locked) {
     return Fail(ErrorCode::kBusy, fmt::format("{}: another process holds the lock", path));
+  }
+  if (file != nullptr && file->is_obstacle) {
+    return Fail(ErrorCode::kIo, fmt::format("{}: not a regular file", path));
   }
   const bool made = file == nullptr;
   if (made) file = std::make_shared<DiskImage::File>();
@@ -80,6 +116,7 @@ void FaultyFiles::Close(FileId file) {
 
 Result<std::vector<std::string>> FaultyFiles::List(const std::string& directory) {
   if (stopped()) return FailStopped();
+  QUIRE_TRY(Call());
   const std::string begin = directory + "/";
   std::vector<std::string> inside;
   for (const auto& [name, file] : disk_.names()) {
@@ -94,6 +131,10 @@ Result<void> FaultyFiles::Remove(const std::string& path) {
   if (disk_.Find(path) == nullptr) {
     return Fail(ErrorCode::kNotFound, fmt::format("{}: no such file", path));
   }
+  QUIRE_TRY(Call());
+  if (disk_.Find(path)->is_obstacle) {
+    return Fail(ErrorCode::kIo, fmt::format("{}: not a regular file", path));
+  }
   if (!Step()) return FailStopped();
   disk_.SetName(path, nullptr);
   return {};
@@ -104,6 +145,10 @@ Result<void> FaultyFiles::Rename(const std::string& from, const std::string& to)
   if (file == nullptr) {
     return Fail(ErrorCode::kNotFound, fmt::format("{}: no such file", from));
   }
+  QUIRE_TRY(Call());
+  if (const auto there = disk_.Find(to); there != nullptr && there->is_obstacle) {
+    return Fail(ErrorCode::kIo, fmt::format("{}: not a regular file", to));
+  }
   if (!Step()) return FailStopped();
   disk_.SetName(to, file);
   disk_.SetName(from, nullptr);
@@ -111,6 +156,7 @@ Result<void> FaultyFiles::Rename(const std::string& from, const std::string& to)
 }
 
 Result<void> FaultyFiles::SyncDirectory(const std::string& path) {
+  QUIRE_TRY(Call());
   if (!Step()) return FailStopped();
   disk_.SyncNames(path);
   return {};
@@ -118,34 +164,59 @@ Result<void> FaultyFiles::SyncDirectory(const std::string& path) {
 
 Result<uint64_t> FaultyFiles::Length(FileId file) {
   if (stopped()) return FailStopped();
+  QUIRE_TRY(Call());
   return Get(file).contents.size();
 }
 
 Result<uint64_t> FaultyFiles::ReadAt(FileId file, uint64_t offset, std::span<std::byte> out) {
   if (stopped()) return FailStopped();
-  const std::vector<std::byte>& contents = Get(file).contents;
+  QUIRE_TRY(Call());
+  return Read(Get(file), offset, out);
+}
+
+Result<uint64_t> FaultyFiles::Read(const DiskImage::File& file, uint64_t offset,
+                                   std::span<std::byte> out) {
+  const std::vector<std::byte>& contents = file.contents;
   if (offset >= contents.size()) return 0;
   const uint64_t bytes = std::min<uint64_t>(out.size(), contents.size() - offset);
+  if (file.IsBad(offset, bytes, /*writing=*/false)) {
+    return Fail(ErrorCode::kIo, fmt::format("bad sectors in {} bytes at {}", bytes, offset));
+  }
   std::copy_n(contents.begin() + static_cast<ptrdiff_t>(offset), bytes, out.begin());
   return bytes;
 }
 
 Result<void> FaultyFiles::WriteAt(FileId file, uint64_t offset, std::span<const std::byte> bytes) {
   DiskImage::File& open = Get(file);
+  QUIRE_TRY(Call());
   if (!Step()) return FailStopped();
   QUIRE_TRY(disk_.Grow(open, offset + bytes.size()));
-  DiskImage::Write(open, offset, bytes);
+  return Write(open, offset, bytes);
+}
+
+Result<void> FaultyFiles::Write(DiskImage::File& file, uint64_t offset,
+                                std::span<const std::byte> bytes) {
+  if (file.IsBad(offset, bytes.size(), /*writing=*/true)) {
+    return Fail(ErrorCode::kIo, fmt::format("bad sectors in {} bytes at {}", bytes.size(), offset));
+  }
+  file.Mend(offset, bytes.size());
+  DiskImage::Write(file, offset, bytes);
   return {};
 }
 
 Result<void> FaultyFiles::Resize(FileId file, uint64_t bytes) {
   DiskImage::File& open = Get(file);
+  QUIRE_TRY(Call());
   if (!Step()) return FailStopped();
   return disk_.Resize(open, bytes);
 }
 
 Result<void> FaultyFiles::Sync(FileId file) {
   DiskImage::File& open = Get(file);
+  if (const auto called = Call(); !called) {
+    ForgetUnsynced(open);
+    return called;
+  }
   if (!Step()) return FailStopped();
   DiskImage::Sync(open);
   return {};
@@ -199,7 +270,12 @@ IoCompletion FaultyFiles::PerformRead(const IoRequest& request) {
     return done;
   }
   const std::span<std::byte> out(request.data, request.bytes);
-  done.bytes = ReadAt(request.file, request.offset, out).value_or(0);
+  const auto got = Read(Get(request.file), request.offset, out);
+  if (!got) {
+    done.error = got.error().code;
+    return done;
+  }
+  done.bytes = *got;
   if (done.bytes > 0 && Hits(rates_.short_read)) done.bytes = prng_.NextBelow(done.bytes);
   if (done.bytes > 0 && Hits(rates_.flip_on_read)) FlipBit(out.first(done.bytes));
   return done;
@@ -230,7 +306,7 @@ IoCompletion FaultyFiles::PerformWrite(const Pending& pending) {
     const uint64_t places = (file.contents.size() - request.bytes) / kDirectIoAlignment + 1;
     offset = prng_.NextBelow(places) * kDirectIoAlignment;
   }
-  DiskImage::Write(file, offset, bytes);
+  if (!Write(file, offset, bytes)) done = {.tag = request.tag, .error = ErrorCode::kIo};
   return done;
 }
 
@@ -240,11 +316,15 @@ IoCompletion FaultyFiles::PerformSync(const IoRequest& request) {
     DiskImage::Sync(file);
     return {.tag = request.tag};
   }
-  // The disk still has what was written past the page cache. Of what was in it the system forgets
-  // what it could not write: some of it is lost though readers still see it.
-  if (file.direct) return {.tag = request.tag, .error = ErrorCode::kIo};
-  std::erase_if(file.unsynced, [&](const DiskImage::Change&) { return prng_.NextChance(2); });
+  ForgetUnsynced(file);
   return {.tag = request.tag, .error = ErrorCode::kIo};
+}
+
+// The disk still has what was written past the page cache. Of what was in it the system forgets
+// what it could not write: some of it is lost though readers still see it.
+void FaultyFiles::ForgetUnsynced(DiskImage::File& file) {
+  if (file.direct) return;
+  std::erase_if(file.unsynced, [&](const DiskImage::Change&) { return prng_.NextChance(2); });
 }
 
 void FaultyFiles::FlipBit(std::span<std::byte> bytes) {

@@ -13,7 +13,7 @@
 
 namespace quire {
 
-/// How often requests of the queue fail: one in so many; 0 never.
+/// How often requests of the queue, and plain calls, fail: one in so many; 0 never.
 struct FaultRates {
   // What the system reports.
   uint64_t read_error = 0;
@@ -21,6 +21,7 @@ struct FaultRates {
   uint64_t sync_error = 0;   // what was to be synced is not
   uint64_t short_read = 0;
   uint64_t short_write = 0;
+  uint64_t call_error = 0;  // of a plain call, whichever; nothing was done
   // What nobody reports.
   uint64_t torn_write = 0;         // some sectors keep what they held
   uint64_t lost_write = 0;         // nothing is written
@@ -34,6 +35,12 @@ struct FaultyFilesOptions {
   uint64_t disk_bytes = ~uint64_t{0};
   uint64_t latency_us_max = 0;  // of a request; each takes a random part of it
   FaultRates rates{};
+};
+
+/// What a disk does about sectors that it cannot read any more.
+enum class BadSectors : uint8_t {
+  kUntilWritten,  // a write gives them others: what they held is lost, and they work again
+  kForGood,       // it has none left: writing to them fails as well
 };
 
 class FaultyFiles : public Files {
@@ -73,6 +80,14 @@ class FaultyFiles : public Files {
   void StopAfter(uint64_t operations) { operations_left_ = operations; }
   bool stopped() const { return operations_left_ == 0; }
   void set_rates(const FaultRates& rates) { rates_ = rates; }
+  /// Sectors of a file go bad: whatever reads one of these bytes fails from now on, also after
+  /// crashes and under another name. Needs the file.
+  void Damage(const std::string& path, uint64_t offset, uint64_t bytes, BadSectors sectors);
+  /// The name belongs from now on to a directory, a loop of links, or a file of somebody else: it
+  /// can be listed and renamed, and neither opened, removed nor replaced.
+  void Obstruct(const std::string& path);
+  /// The disk is replaced: no sector is bad and no name is obstructed.
+  void MendDisk();
   void set_disk_bytes(uint64_t bytes) { disk_.set_bytes_max(bytes); }
 
   /// Faults that happened so far, by no kind in particular.
@@ -99,6 +114,12 @@ class FaultyFiles : public Files {
   bool Hits(uint64_t one_in);
   // Counts an operation that changes something. False when the machine has stopped.
   bool Step();
+  // Fails as a plain call does now and then.
+  Result<void> Call();
+  Result<uint64_t> Read(const DiskImage::File& file, uint64_t offset, std::span<std::byte> out);
+  Result<void> Write(DiskImage::File& file, uint64_t offset, std::span<const std::byte> bytes);
+  // A sync that fails.
+  void ForgetUnsynced(DiskImage::File& file);
   void FlipBit(std::span<std::byte> bytes);
   IoCompletion Perform(Pending& pending);
   IoCompletion PerformRead(const IoRequest& request);

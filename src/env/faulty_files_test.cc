@@ -110,6 +110,86 @@ TEST_F(FaultyFilesTest, ReportedFaultsAreReported) {
   EXPECT_EQ(files->faults(), 1);
 }
 
+TEST_F(FaultyFilesTest, BadSectorsStayBadForEveryKindOfCall) {
+  const auto files = Make(1);
+  const FileId file = Open(*files);
+  Write(*files, file, Filled(1));
+  ASSERT_TRUE(files->Sync(file));
+  ASSERT_TRUE(files->SyncDirectory("d"));
+  files->Damage("d/a", kBytes + 4096, 4096, BadSectors::kUntilWritten);
+  std::vector<std::byte> in(kBytes);
+  const auto read = [&](FileId from, uint64_t offset, uint64_t bytes) {
+    const auto plain = files->ReadAt(from, offset, std::span(in).first(bytes));
+    const auto queued =
+        Do(*files, {.file = from, .offset = offset, .data = in.data(), .bytes = bytes});
+    EXPECT_EQ(plain.has_value(), !queued.error);
+    return plain.has_value();
+  };
+  EXPECT_TRUE(read(file, 0, 4096));
+  EXPECT_FALSE(read(file, kBytes, kBytes));
+  files->LosePower();
+  files->Restart();
+  ASSERT_TRUE(files->Rename("d/a", "d/b"));
+  const FileId again = files->Open("d/b", {}).value();
+  EXPECT_FALSE(read(again, kBytes + 8191, 1));
+  EXPECT_TRUE(read(again, kBytes + 8192, 4096));
+  // A write of the first half mends that half.
+  ASSERT_TRUE(files->WriteAt(again, kBytes + 4096, Filled(2, 2048)));
+  EXPECT_TRUE(read(again, kBytes, 4096 + 2048));
+  EXPECT_FALSE(read(again, kBytes, 4096 + 2049));
+  EXPECT_FALSE(Write(*files, again, Filled(2)).error);
+  EXPECT_TRUE(read(again, kBytes, kBytes));
+
+  files->Damage("d/b", kBytes, 4096, BadSectors::kForGood);
+  EXPECT_EQ(Write(*files, again, Filled(3)).error, ErrorCode::kIo);
+  EXPECT_FALSE(files->WriteAt(again, kBytes + 4095, Filled(3, 1)));
+  EXPECT_TRUE(files->WriteAt(again, kBytes + 4096, Filled(3, 1)));
+  EXPECT_FALSE(read(again, kBytes, 1));
+  files->MendDisk();
+  EXPECT_TRUE(read(again, kBytes, 1));
+}
+
+TEST_F(FaultyFilesTest, AnObstructedNameCanOnlyBeListedAndRenamed) {
+  const auto files = Make(1);
+  Open(*files);
+  files->Obstruct("d/a");
+  files->Obstruct("d/b");
+  files->LosePower();
+  files->Restart();
+  EXPECT_THAT(files->List("d").value(), testing::ElementsAre("a", "b"));
+  EXPECT_EQ(files->Open("d/a", {.create = true}).error().code, ErrorCode::kIo);
+  EXPECT_EQ(files->Open("d/b", {.read_only = true}).error().code, ErrorCode::kIo);
+  EXPECT_EQ(files->Remove("d/a").error().code, ErrorCode::kIo);
+  EXPECT_FALSE(files->Rename("d/a", "d/b"));
+  EXPECT_TRUE(files->Rename("d/a", "d/c"));
+  EXPECT_TRUE(files->Open("d/a", {.create = true}));
+  files->MendDisk();
+  EXPECT_TRUE(files->Open("d/b", {.create = true}));
+}
+
+TEST_F(FaultyFilesTest, PlainCallsFailAndDoNothing) {
+  const auto files = Make(1);
+  const FileId file = Open(*files);
+  files->set_rates({.call_error = 1});
+  std::vector<std::byte> in(16);
+  EXPECT_EQ(files->Open("d/b", {.create = true}).error().code, ErrorCode::kIo);
+  EXPECT_FALSE(files->List("d"));
+  EXPECT_FALSE(files->Length(file));
+  EXPECT_FALSE(files->ReadAt(file, 0, in));
+  EXPECT_FALSE(files->WriteAt(file, 0, Filled(1)));
+  EXPECT_FALSE(files->Resize(file, 1));
+  EXPECT_FALSE(files->Sync(file));
+  EXPECT_FALSE(files->SyncDirectory("d"));
+  EXPECT_FALSE(files->Remove("d/a"));
+  EXPECT_FALSE(files->Rename("d/a", "d/b"));
+  // The queue has rates of its own.
+  EXPECT_FALSE(Write(*files, file, Filled(1)).error);
+  files->set_rates({});
+  EXPECT_EQ(files->Length(file).value(), 4 * kBytes);
+  EXPECT_EQ(files->Paths(), std::vector<std::string>{"d/a"});
+  EXPECT_EQ((*files->Contents("d/a"))[0], std::byte{});
+}
+
 TEST_F(FaultyFilesTest, SilentFaultsAreSilent) {
   const auto contents_after = [&](const FaultRates& rates) {
     const auto files = Make(5, rates);

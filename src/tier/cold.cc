@@ -8,7 +8,7 @@
 namespace quire::tier {
 
 ColdStore::ColdStore(std::unique_ptr<ColdState> state, FileId lock,
-                     const std::array<FileId, 2>& epochs)
+                     const std::array<std::optional<EpochFile>, 2>& epochs)
     : state_(std::move(state)),
       lock_(lock),
       writer_(*state_),
@@ -21,16 +21,27 @@ ColdStore::~ColdStore() {
   while (state_->files.in_flight() > 0) Dispatch(1000);
   catalogue_.reset();
   for (uint32_t i = 0; i < state_->segments.size(); ++i) {
-    if (state_->segments[i].state != SegmentState::kMissing) {
-      state_->files.Close(state_->segments[i].file);
-    }
+    if (state_->segments[i].has_file()) state_->files.Close(state_->segments[i].file);
   }
   eraser_.CloseFiles();
   state_->files.Close(lock_);
 }
 
 void ColdStore::Put(std::span<const PutRequest> requests) {
-  for (const PutRequest& request : requests) writer_.Put(request);
+  for (const PutRequest& request : requests) {
+    // The first record of a publisher that had none when it was erased: its epoch becomes durable
+    // now. That is waited for, as it happens once.
+    const PublisherId& publisher = request.identity.publisher;
+    const uint64_t failures = eraser_.failures();
+    bool waits = !state_->epochs.IsKept(publisher) && state_->KeepEpoch(publisher);
+    while (waits) {
+      eraser_.Tick(state_->clock.NowMicros());
+      waits = state_->stats.in_flight > 0 && !state_->epochs.IsSaved(publisher) &&
+              eraser_.failures() == failures;
+      if (waits) Dispatch(1000);
+    }
+    writer_.Put(request);
+  }
   PublishStats();
 }
 
@@ -58,15 +69,9 @@ void ColdStore::Get(std::span<const LoadRequest> loads, uint64_t deadline_us) {
 void ColdStore::Cancel(uint64_t tag) { reader_.Cancel(tag); }
 
 void ColdStore::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
-  if (epoch > state_->epochs.EpochOf(publisher)) writer_.Close(publisher);
+  if (epoch > state_->epochs.Of(publisher)) writer_.Close(publisher);
   eraser_.Erase(publisher, epoch, tag);
   PublishStats();
-}
-
-uint64_t ColdStore::EpochOf(const PublisherId& publisher) const {
-  MutexLock lock(mutex_);
-  const auto found = published_epochs_.find(publisher);
-  return found == published_epochs_.end() ? 0 : found->second;
 }
 
 void ColdStore::Remove(const Digest& key, uint64_t tag) { remover_.Remove(key, tag); }
@@ -137,15 +142,17 @@ void ColdStore::WriteCatalogue() {
         segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
     // Sealed says that nothing lies behind the tail: not while a commit is under way.
     const bool sealed = segment.state == SegmentState::kSealed && segment.writes == 0;
-    const auto written = holds ? catalogue_->Put({.segment = i,
-                                                  .publisher = segment.publisher,
-                                                  .erase_epoch = segment.erase_epoch,
-                                                  .generation = segment.generation,
-                                                  .tail = segment.tail,
-                                                  .sealed = sealed,
-                                                  .roots = state_->roots.OfSegment(i),
-                                                  .entries = state_->index.EntriesOf(i)})
-                               : catalogue_->Drop(i);
+    const auto written =
+        holds ? catalogue_->Put({.segment = i,
+                                 .publisher = segment.publisher,
+                                 .erase_epoch = segment.erase_epoch,
+                                 .generation = segment.generation,
+                                 .tail = segment.tail,
+                                 .sealed = sealed,
+                                 .clean = sealed && segment.LeftoverEnd() == segment.end,
+                                 .roots = state_->roots.OfSegment(i),
+                                 .entries = state_->index.EntriesOf(i)})
+              : catalogue_->Drop(i);
     if (!written) return DropCatalogue(written.error());
     dropped |= !holds;
   }
@@ -220,11 +227,6 @@ void ColdStore::PublishStats() {
   MutexLock lock(mutex_);
   published_ = stats;
   if (usage_changed) published_usage_.swap(usage);
-  if (published_epochs_.size() != state_->epochs.epochs.size() ||
-      published_version_ != state_->epochs.version) {
-    published_epochs_ = state_->epochs.epochs;
-    published_version_ = state_->epochs.version;
-  }
 }
 
 }  // namespace quire::tier

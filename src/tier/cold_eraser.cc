@@ -4,39 +4,49 @@
 #include <set>
 #include <utility>
 
-#include "base/canary.h"
 #include "base/log.h"
 
 namespace quire::tier {
+namespace {
 
-ColdEraser::ColdEraser(ColdState& state, const std::array<FileId, 2>& copies)
-    : state_(state), copies_(copies), zeros_(state.options.chunk_bytes, 1) {
+constexpr uint64_t kPagesFailedMax = 64;  // of a segment; the rest of it is tried later
+
+}  // namespace
+
+ColdEraser::ColdEraser(ColdState& state, const std::array<std::optional<EpochFile>, 2>& copies)
+    : state_(state), saver_(state, copies), zeros_(state.options.chunk_bytes, 1) {
   std::ranges::fill(zeros_.memory(), std::byte{0});
 }
 
-// A table that is full or damaged takes no epoch. What is there goes all the same, and for good
-// once it is overwritten.
+// Where the epochs are damaged, or there is no room for one more, a restart will not know of it.
+// What is there goes all the same, and for good once it is overwritten.
 void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
-  auto& epochs = state_.epochs.epochs;
   const bool damaged = state_.epochs_damaged;
-  const bool full = !epochs.contains(publisher) && epochs.size() >= kEpochPublishersMax;
-  if (epoch > state_.epochs.EpochOf(publisher)) {
-    if (!full) {
-      epochs[publisher] = epoch;
-      ++state_.epochs.version;
-    }
+  // A publisher that never stored anything has nothing that could come back.
+  const bool may_come_back = state_.may_have_more || state_.stored.contains(publisher);
+  bool full = false;
+  if (epoch > state_.epochs.Of(publisher)) {
+    full = may_come_back && !damaged && !state_.ReserveEpochs(state_.epochs.publishers() + 1);
+    state_.epochs.Raise({.publisher = publisher, .epoch = epoch},
+                        /*keep=*/may_come_back && !damaged && !full);
     for (uint32_t i = 0; i < state_.segments.size(); ++i) {
       const Segment& segment = state_.segments[i];
       const bool holds =
           segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
       // Where the epochs are not known, none of them tells what may stay.
       const bool is_erased = damaged || segment.erase_epoch < epoch;
-      if (holds && segment.publisher == publisher && is_erased) Discard(i);
+      if (holds && segment.publisher == publisher && is_erased) {
+        Discard(i);
+      } else if (segment.MayHoldBehind(publisher)) {
+        WipeLeftovers(i);
+      }
     }
+    state_.write_staging.Forget();
+    state_.read_staging.Forget();
   }
   if (damaged) return state_.End(tag, StoreOutcome::kUnknownEpoch);
   if (full) return state_.End(tag, StoreOutcome::kNoSpace);
-  waiting_.push_back(tag);
+  saver_.Add(tag);
 }
 
 void ColdEraser::Discard(uint32_t number) {
@@ -44,116 +54,136 @@ void ColdEraser::Discard(uint32_t number) {
   state_.segments[number].state = SegmentState::kErased;
   state_.segments[number].catalogue_stale = true;
   state_.stats.bytes_erased += state_.segments.segment_bytes();
-  ++to_wipe_;
+  WipeLeftovers(number);
 }
 
-void ColdEraser::CloseFiles() {
-  for (const FileId file : copies_) state_.files.Close(file);
+void ColdEraser::WipeLeftovers(uint32_t number) {
+  if (!std::exchange(state_.segments[number].to_wipe, true)) ++to_wipe_;
 }
 
 void ColdEraser::Tick(uint64_t now_us) {
-  const bool due = !waiting_.empty() || (!is_settled() && now_us >= save_retry_us_);
-  if (step_ == Step::kDone && due) StartSave();
-  if (now_us >= retry_us_) {
-    retry_us_ = 0;
-    StartWipe();
-  }
+  saver_.Tick(now_us);
+  if (now_us < retry_us_) return;
+  retry_us_ = 0;
+  ShrinkToCap();
+  StartWipe();
 }
 
-void ColdEraser::StartSave() {
-  saving_ = std::exchange(waiting_, {});
-  table_ = state_.epochs;
-  if (Planted(Canary::kLoseEpoch)) return EndSave(StoreOutcome::kOk);
-  image_ = EncodeEpochs(table_);
-  step_ = Step::kWriteFirst;
-  SaveStep();
+// The epochs need room that segments have. What a segment holds is overwritten before it goes.
+void ColdEraser::ShrinkToCap() {
+  if (state_.segments.files() <= state_.segments.segments_max()) return;
+  const auto number = Dispensable();
+  if (!number) return;
+  Segment& segment = state_.segments[*number];
+  if (segment.state != SegmentState::kFree) {
+    state_.stats.evicted += state_.ForgetSegment(*number);
+    return Discard(*number);
+  }
+  const auto removed = state_.files.Remove(state_.PathOf(SegmentName(*number)));
+  if (!removed) {
+    LogWarn("store {}: {}", state_.options.directory, removed.error().message);
+    retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
+    return;
+  }
+  state_.files.Close(segment.file);
+  segment = {.catalogue_stale = true};
+  state_.directory_stale = true;
+  state_.stats.bytes -= state_.segments.segment_bytes();
 }
 
-void ColdEraser::SaveStep() {
-  const bool second = step_ == Step::kWriteSecond || step_ == Step::kSyncSecond;
-  IoRequest request = {.kind = IoKind::kSync, .file = copies_[first_copy_ ^ (second ? 1 : 0)]};
-  if (step_ == Step::kWriteFirst || step_ == Step::kWriteSecond) {
-    request.kind = IoKind::kWrite;
-    request.data = image_.data();
-    request.bytes = image_.size();
-    state_.stats.bytes_written += image_.size();
+std::optional<uint32_t> ColdEraser::Dispensable() const {
+  std::optional<uint32_t> least;
+  bool is_one_coming = false;
+  for (uint32_t i = 0; i < state_.segments.size(); ++i) {
+    const Segment& segment = state_.segments[i];
+    is_one_coming |= segment.state == SegmentState::kErased && segment.failures == 0;
+    if (segment.reads > 0 || segment.writes > 0) continue;
+    if (segment.state == SegmentState::kFree) return i;
+    if (segment.state != SegmentState::kSealed) continue;
+    if (!least || segment.Recency() < state_.segments[*least].Recency()) least = i;
   }
-  state_.Submit(IoOwner::kEraser, kSaveNumber, request);
-}
-
-void ColdEraser::EndSave(StoreOutcome outcome) {
-  step_ = Step::kDone;
-  state_.epochs_failed = outcome != StoreOutcome::kOk;
-  if (outcome == StoreOutcome::kOk) {
-    state_.durable_epochs = table_;
-  } else {
-    ++failures_;
-    save_retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
-    LogWarn("store {}: an erasure could not be made durable", state_.options.directory);
-  }
-  for (const uint64_t tag : std::exchange(saving_, {})) state_.End(tag, outcome);
+  return is_one_coming ? std::nullopt : least;
 }
 
 void ColdEraser::StartWipe() {
   if (wiping_ || to_wipe_ == 0) return;
-  for (uint32_t i = 0; i < state_.segments.size(); ++i) {
-    const Segment& segment = state_.segments[i];
-    if (segment.state != SegmentState::kErased || segment.reads > 0 || segment.writes > 0) continue;
-    wiping_ = i;
-    wiped_bytes_ = 0;
-    wipe_synced_ = false;
-    state_.ForgetSegment(i);
+  for (uint32_t i = 1; i <= state_.segments.size(); ++i) {
+    const uint32_t number = (wiped_last_ + i) % state_.segments.size();
+    const Segment& segment = state_.segments[number];
+    const bool whole = segment.state == SegmentState::kErased;
+    if (!segment.to_wipe || (whole && (segment.reads > 0 || segment.writes > 0))) continue;
+    wiped_last_ = number;
+    wiping_ = {.number = number,
+               .whole = whole,
+               .top = whole ? state_.segments.segment_bytes() : segment.LeftoverEnd(),
+               .paged_until = state_.segments.segment_bytes()};
+    if (whole) state_.ForgetSegment(number);
     return WipeStep();
   }
 }
 
 void ColdEraser::WipeStep() {
-  Segment& segment = state_.segments[*wiping_];
-  const uint64_t left = state_.segments.segment_bytes() - wiped_bytes_;
+  Segment& segment = state_.segments[wiping_->number];
+  const uint64_t bottom = wiping_->whole ? 0 : segment.end;
   ++segment.writes;
-  if (left == 0) {
-    wipe_synced_ = true;
+  if (wiping_->top <= bottom) {
+    wiping_->step_bytes = 0;
     return state_.Submit(IoOwner::kEraser, kWipeNumber,
                          {.kind = IoKind::kSync, .file = segment.file});
   }
-  const uint64_t bytes = std::min(left, zeros_.chunk_bytes());
-  state_.stats.bytes_written += bytes;
+  const uint64_t step =
+      wiping_->top > wiping_->paged_until ? kRecordAlignment : zeros_.chunk_bytes();
+  wiping_->step_bytes = std::min(wiping_->top - bottom, step);
+  segment.wiping_from = wiping_->top - wiping_->step_bytes;
+  state_.stats.bytes_written += wiping_->step_bytes;
   state_.Submit(IoOwner::kEraser, kWipeNumber,
                 {.kind = IoKind::kWrite,
                  .file = segment.file,
-                 .offset = wiped_bytes_,
+                 .offset = segment.wiping_from,
                  .data = zeros_.memory().data(),
-                 .bytes = bytes});
+                 .bytes = wiping_->step_bytes});
 }
 
 void ColdEraser::OnIo(uint32_t number, const IoCompletion& completion) {
-  if (number == kSaveNumber) {
-    const bool writes = step_ == Step::kWriteFirst || step_ == Step::kWriteSecond;
-    if (completion.error || (writes && completion.bytes != image_.size())) {
-      // What failed may be torn: it is written again before the one that is whole.
-      if (step_ == Step::kWriteSecond || step_ == Step::kSyncSecond) first_copy_ ^= 1;
-      return EndSave(StoreOutcome::kIo);
-    }
-    step_ = static_cast<Step>(static_cast<uint8_t>(step_) + 1);
-    return step_ == Step::kDone ? EndSave(StoreOutcome::kOk) : SaveStep();
-  }
-  Segment& segment = state_.segments[*wiping_];
+  return number == EpochSaver::kIoNumber ? saver_.OnIo(completion) : OnWiped(completion);
+}
+
+void ColdEraser::OnWiped(const IoCompletion& completion) {
+  Segment& segment = state_.segments[wiping_->number];
   --segment.writes;
-  const uint64_t left = state_.segments.segment_bytes() - wiped_bytes_;
-  const uint64_t wanted = wipe_synced_ ? 0 : std::min(left, zeros_.chunk_bytes());
-  if (completion.error || completion.bytes != wanted) {
-    wiping_.reset();
+  segment.wiping_from = Segment::kNowhere;
+  const bool failed = completion.error || completion.bytes != wiping_->step_bytes;
+  if (wiping_->step_bytes == 0) return EndWipe(!failed && wiping_->pages_failed == 0);
+  const uint64_t bottom = wiping_->top - wiping_->step_bytes;
+  if (failed && wiping_->step_bytes > kRecordAlignment) {
+    wiping_->paged_until = bottom;  // once more, so that only what is bad stays as it is
+    return WipeStep();
+  }
+  wiping_->pages_failed += failed ? 1 : 0;
+  if (wiping_->pages_failed > kPagesFailedMax) return EndWipe(false);
+  wiping_->top = bottom;
+  WipeStep();
+}
+
+void ColdEraser::EndWipe(bool wiped) {
+  const Wiping wiping = *std::exchange(wiping_, std::nullopt);
+  Segment& segment = state_.segments[wiping.number];
+  segment.failures = wiped ? 0 : segment.failures + 1;
+  if (!wiped) {
     ++failures_;
     retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
     return;
   }
-  wiped_bytes_ += wanted;
-  if (!wipe_synced_) return WipeStep();
-  segment.state = SegmentState::kFree;
+  segment.leftovers.clear();
   segment.catalogue_stale = true;
-  state_.stats.bytes_erased -= state_.segments.segment_bytes();
+  // It may have been erased while only its end was overwritten.
+  if (!wiping.whole && segment.state == SegmentState::kErased) return;
+  segment.to_wipe = false;
   --to_wipe_;
-  wiping_.reset();
+  if (!wiping.whole) return;
+  segment.state = SegmentState::kFree;
+  segment.end = 0;
+  state_.stats.bytes_erased -= state_.segments.segment_bytes();
 }
 
 ColdRemover::ColdRemover(ColdState& state, const ColdWriter& writer)

@@ -235,7 +235,7 @@ TEST_F(ColdSpaceTest, RecordsOfAnEpochThatTheStoreWasNotToldAreRefused) {
 TEST_F(ColdSpaceTest, AnErasureThatCannotBeSavedSaysSoAndIsTriedAgain) {
   Open();
   PutAll(0, 2, "a");
-  files_->set_rates({.sync_error = 1});
+  files_->set_rates({.sync_error = 1, .call_error = 1});
   store_->Erase(PublisherOf("a"), 1, 7);
   EXPECT_EQ(WaitOne().outcome, kIo);
   EXPECT_FALSE(Has(Record(1, "a")));

@@ -5,82 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "tier/segments.h"
 #include "tier/staging.h"
 
 namespace quire::tier {
-namespace {
-
-constexpr std::array<char, 8> kMagic = {'Q', 'U', 'I', 'R', 'E', 'E', 'P', 'O'};
-
-struct FileHeader {
-  std::array<char, 8> magic;
-  uint32_t format;  // 1
-  uint32_t crc;     // of the header with this field as zero, and of the entries
-  uint64_t version;
-  uint64_t count;
-};
-static_assert(sizeof(FileHeader) == 32);
-
-struct FileEntry {
-  PublisherId publisher;
-  uint64_t epoch;
-};
-static_assert(sizeof(FileEntry) == 24);
-
-uint32_t CrcOf(FileHeader header, std::span<const std::byte> entries) {
-  header.crc = 0;
-  return Crc32c(entries, Crc32c(std::as_bytes(std::span(&header, 1))));
-}
-
-}  // namespace
-
-uint64_t EpochTable::EpochOf(const PublisherId& publisher) const {
-  const auto found = epochs.find(publisher);
-  return found == epochs.end() ? 0 : found->second;
-}
-
-uint64_t EpochBytesMax() {
-  return kEpochNames.size() * (sizeof(FileHeader) + kEpochPublishersMax * sizeof(FileEntry));
-}
-
-std::vector<std::byte> EncodeEpochs(const EpochTable& table) {
-  std::vector<FileEntry> entries;
-  for (const auto& [publisher, epoch] : table.epochs) entries.push_back({publisher, epoch});
-  FileHeader header = {
-      .magic = kMagic, .format = 1, .crc = 0, .version = table.version, .count = entries.size()};
-  const auto entry_bytes = std::as_bytes(std::span(entries));
-  header.crc = CrcOf(header, entry_bytes);
-  std::vector<std::byte> bytes(sizeof(header) + entry_bytes.size());
-  std::memcpy(bytes.data(), &header, sizeof(header));
-  std::ranges::copy(entry_bytes, bytes.begin() + sizeof(header));
-  return bytes;
-}
-
-std::optional<EpochTable> DecodeEpochs(std::span<const std::byte> bytes) {
-  FileHeader header;
-  if (bytes.size() < sizeof(header)) return std::nullopt;
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  bytes = bytes.subspan(sizeof(header));
-  if (header.magic != kMagic || header.format != 1) return std::nullopt;
-  // A file that shrank keeps the rest of a longer table behind it.
-  if (header.count > bytes.size() / sizeof(FileEntry)) return std::nullopt;
-  bytes = bytes.first(header.count * sizeof(FileEntry));
-  if (header.crc != CrcOf(header, bytes)) return std::nullopt;
-  EpochTable table = {.version = header.version};
-  for (uint64_t i = 0; i < header.count; ++i) {
-    FileEntry entry;
-    std::memcpy(&entry, bytes.data() + i * sizeof(entry), sizeof(entry));
-    table.epochs[entry.publisher] = entry.epoch;
-  }
-  return table;
-}
-
 namespace {
 
 uint64_t NumberAfter(std::string_view text, std::string_view name) {
@@ -148,49 +82,58 @@ Result<std::expected<RecordSummary, RecordMiss>> FirstHeader(Files& files, FileI
   return summary;
 }
 
-Result<std::optional<EpochTable>> ReadEpochFile(Files& files, FileId file) {
-  std::vector<std::byte> bytes(EpochBytesMax() / kEpochNames.size());
-  QUIRE_ASSIGN(const uint64_t got, files.ReadAt(file, 0, bytes));
-  return DecodeEpochs(std::span(bytes).first(got));
-}
-
-Result<void> WriteEpochFile(Files& files, FileId file, const EpochTable& table) {
-  QUIRE_TRY(files.WriteAt(file, 0, EncodeEpochs(table)));
-  return files.Sync(file);
-}
-
 namespace {
+
+// A disk that refuses more pages of a segment than this is not asked for all the others.
+constexpr uint64_t kUnreadablePagesMax = 256;
 
 // Headers of a segment, one after the other, through memory of a fixed size.
 class HeaderReader {
  public:
   HeaderReader(Files& files, FileId file) : files_(files), file_(file), staging_(kBytes, 1) {}
 
-  /// The header at an offset.
-  Result<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
-    QUIRE_TRY(Load(offset, kRecordAlignment));
+  /// The header at an offset; nothing where the disk does not give the page.
+  std::optional<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
+    if (!Load(offset, kRecordAlignment)) return std::nullopt;
     auto summary = InspectHeader(Window(offset));
     if (summary || summary.error() != RecordMiss::kTruncated) return summary;
-    QUIRE_TRY(Load(offset, kHeaderBytesMax));  // a header of several pages
+    if (!Load(offset, kHeaderBytesMax)) return std::nullopt;  // a header of several pages
     return InspectHeader(Window(offset));
+  }
+  /// Whether the page that At was asked for last holds nothing but zeros.
+  bool IsBlank(uint64_t offset) const {
+    const auto page = Window(offset).first(std::min(kRecordAlignment, end_ - offset));
+    return std::ranges::all_of(page, [](std::byte byte) { return byte == std::byte{0}; });
   }
 
  private:
   // Stepping over what is no header looks at one page after the other: they are read together.
   static constexpr uint64_t kBytes = 2 * kHeaderBytesMax;
 
-  std::span<const std::byte> Window(uint64_t offset) {
+  std::span<const std::byte> Window(uint64_t offset) const {
     return staging_.memory().subspan(offset - begin_, end_ - offset);
   }
-  Result<void> Load(uint64_t offset, uint64_t bytes) {
-    if (offset >= begin_ && offset + bytes <= end_) return {};
+  // False: the disk does not give the first page.
+  bool Load(uint64_t offset, uint64_t bytes) {
+    if (offset >= begin_ && offset + bytes <= end_) return true;
     // Whole pages: the rest of what is there, or only a header's first page where records are long.
     const bool steps = offset == end_ || offset == begin_ + kRecordAlignment;
-    const uint64_t want = steps ? kBytes : bytes;
-    QUIRE_ASSIGN(const uint64_t got, files_.ReadAt(file_, offset, staging_.memory().first(want)));
+    const auto got = Read(offset, steps ? kBytes : bytes);
     begin_ = offset;
-    end_ = offset + got;
-    return {};
+    end_ = offset + got.value_or(0);
+    return got.has_value();
+  }
+  // As much as there is, or lies in front of a page that the disk does not give.
+  std::optional<uint64_t> Read(uint64_t offset, uint64_t bytes) {
+    const auto whole = files_.ReadAt(file_, offset, staging_.memory().first(bytes));
+    if (whole) return *whole;
+    for (uint64_t done = 0; done < bytes; done += kRecordAlignment) {
+      const auto page = staging_.memory().subspan(done, kRecordAlignment);
+      const auto got = files_.ReadAt(file_, offset + done, page);
+      if (!got) return done > 0 ? std::optional(done) : std::nullopt;
+      if (*got < kRecordAlignment) return done + *got;
+    }
+    return bytes;
   }
 
   Files& files_;
@@ -228,33 +171,45 @@ void FindGaps(SegmentScan& scan, uint64_t begin) {
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
                                 uint64_t segment_bytes) {
   SegmentScan scan;
-  scan.tail = begin;
+  scan.tail = scan.blank_begin = begin;
   HeaderReader reader(files, file);
   std::vector<RecordSummary> found;
   uint64_t newest = 0;
   for (uint64_t offset = begin; offset < segment_bytes;) {
-    QUIRE_ASSIGN(const auto summary, reader.At(offset));
-    const bool here = summary && summary->location.segment == number &&
-                      summary->location.offset == offset &&
-                      summary->record_bytes() <= segment_bytes - offset;
+    const auto summary = reader.At(offset);
+    if (!summary) {
+      scan.unreadable.push_back({.offset = offset, .bytes = kRecordAlignment});
+      if (scan.unreadable.size() > kUnreadablePagesMax) {
+        return Fail(ErrorCode::kIo, fmt::format("{}: the disk does not give {} pages of it",
+                                                SegmentName(number), scan.unreadable.size()));
+      }
+    }
+    if (!summary || !reader.IsBlank(offset)) scan.blank_begin = offset + kRecordAlignment;
+    const bool here = summary && *summary && (*summary)->location.segment == number &&
+                      (*summary)->location.offset == offset &&
+                      (*summary)->record_bytes() <= segment_bytes - offset;
     if (!here) {
-      scan.other_versions += !summary && summary.error() == RecordMiss::kOtherVersion ? 1 : 0;
+      const bool other = summary && !*summary && summary->error() == RecordMiss::kOtherVersion;
+      scan.other_versions += other ? 1 : 0;
       offset += kRecordAlignment;
       continue;
     }
-    found.push_back(*summary);
+    const RecordSummary& record = **summary;
+    found.push_back(record);
     // What an older generation says about its length says nothing about what was written over it.
-    newest = std::max(newest, summary->location.generation);
-    offset += summary->location.generation == newest ? summary->record_bytes() : kRecordAlignment;
+    newest = std::max(newest, record.location.generation);
+    offset += record.location.generation == newest ? record.record_bytes() : kRecordAlignment;
   }
   KeepNewest(scan, found);
   FindGaps(scan, begin);
+  std::erase_if(scan.unreadable, [&](const Gap& gap) { return gap.offset < scan.tail; });
   return scan;
 }
 
 Result<bool> VerifyRecord(Files& files, FileId file, const RecordSummary& record,
                           std::span<std::byte> buffer) {
-  Staging header(kHeaderBytesMax, 1);
+  // No more than the record has: what is behind it may be on a bad sector.
+  Staging header(record.header_bytes, 1);
   QUIRE_ASSIGN(uint64_t got, files.ReadAt(file, record.location.offset, header.memory()));
   const auto again = InspectHeader(header.memory().first(got));
   if (!again || again->location != record.location || again->key != record.key) return false;

@@ -6,7 +6,9 @@
 #include <map>
 #include <vector>
 
+#include "base/log.h"
 #include "tier/catalogue.h"
+#include "tier/epochs.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
 #include "tier/store_files.h"
@@ -34,12 +36,10 @@ class Walk {
     const LockText text = ReadLockText(files_, directory_);
     report_.bytes_cap = text.bytes_cap;
     if (depth_ != Depth::kHeaders) QUIRE_TRY(TakeLock());
-    QUIRE_TRY(CountBytes(names));
-    QUIRE_TRY(ReadEpochs());
+    CountBytes(names);
+    LookAtEpochs();
     for (const std::string& name : names) {
-      if (const auto number = ParseSegmentName(name)) {
-        QUIRE_TRY(WalkSegment(name, *number, visit));
-      }
+      if (const auto number = ParseSegmentName(name)) WalkSegment(name, *number, visit);
     }
     if (depth_ == Depth::kEverything) CheckCatalogue(names);
     return report_;
@@ -60,7 +60,7 @@ class Walk {
     return {};
   }
 
-  Result<void> CountBytes(const std::vector<std::string>& names) {
+  void CountBytes(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       const bool ours = name == kLockName || ParseSegmentName(name) ||
                         name.starts_with(kCatalogueName) ||
@@ -70,25 +70,14 @@ class Walk {
       if (!file) continue;  // a log of the catalogue comes and goes
       const auto length = files_.Length(*file);
       files_.Close(*file);
-      QUIRE_TRY(length);
-      report_.bytes += *length;
+      report_.bytes += length.value_or(0);
     }
-    return {};
   }
 
-  Result<void> ReadEpochs() {
-    for (const std::string_view name : kEpochNames) {
-      std::optional<EpochTable> table;
-      if (const auto file = files_.Open(PathOf(name), {.read_only = true})) {
-        auto read = ReadEpochFile(files_, *file);
-        files_.Close(*file);
-        QUIRE_TRY(read);
-        table = std::move(*read);
-      }
-      if (!table) ++report_.damaged;
-      if (table && (!epochs_ || table->version > epochs_->version)) epochs_ = std::move(table);
-    }
-    return {};
+  void LookAtEpochs() {
+    EpochCopies read = ReadEpochs(files_, directory_);
+    for (const auto& image : read.images) report_.damaged += image && image->is_whole ? 0 : 1;
+    epochs_ = std::move(read.table);
   }
 
   // Whether what a publisher wrote may still be looked at.
@@ -97,14 +86,18 @@ class Walk {
     return record.erase_epoch < epochs_->EpochOf(record.publisher);
   }
 
-  Result<void> WalkSegment(const std::string& name, uint32_t number, const RecordVisitor& visit) {
+  void WalkSegment(const std::string& name, uint32_t number, const RecordVisitor& visit) {
     const bool writes = depth_ == Depth::kRepair;
     const auto file = files_.Open(PathOf(name), {.read_only = !writes, .direct = true});
-    if (!file && file.error().code == ErrorCode::kNotFound) return {};  // it went just now
-    QUIRE_TRY(file);
-    const auto walked = WalkFile(*file, number, visit);
-    files_.Close(*file);
-    return walked;
+    if (!file && file.error().code == ErrorCode::kNotFound) return;  // it went just now
+    const auto walked =
+        file ? WalkFile(*file, number, visit) : Result<void>(std::unexpected(file.error()));
+    if (file) files_.Close(*file);
+    if (walked) return;
+    ++report_.damaged;
+    LogWarn("store {}: {} cannot be used: {}", directory_, name, walked.error().message);
+    // Whatever it is, it is nobody's business to destroy it.
+    if (writes) Try(files_.Rename(PathOf(name), PathOf(name + ".damaged")));
   }
 
   Result<void> WalkFile(FileId file, uint32_t number, const RecordVisitor& visit) {
@@ -115,7 +108,9 @@ class Walk {
     tails_[number] = {scan.generation, scan.tail};
     // An owner beside us may be writing there: only who has the lock calls it damage.
     if (depth_ != Depth::kHeaders) report_.damaged += scan.gaps.size();
-    for (const Gap& gap : scan.gaps) QUIRE_TRY(Void(file, number, scan.generation, gap));
+    report_.damaged += scan.unreadable.size();
+    for (const Gap& gap : scan.gaps) Void(file, number, scan.generation, gap);
+    for (const Gap& gap : scan.unreadable) Blank(file, gap.offset, gap.bytes);
     bool wiped = false;
     for (const RecordSummary& record : scan.records) {
       if (Erased(record)) {
@@ -123,39 +118,46 @@ class Walk {
         wiped |= !epochs_;
         continue;
       }
-      bool good = true;
-      if (depth_ != Depth::kHeaders) {
-        QUIRE_ASSIGN(good, VerifyRecord(files_, file, record, buffer_.memory()));
-      }
+      // What the disk does not give is as good as damaged.
+      const bool good = depth_ == Depth::kHeaders ||
+                        VerifyRecord(files_, file, record, buffer_.memory()).value_or(false);
       if (good) {
         ++report_.records;
         if (visit) visit(record);
         continue;
       }
       ++report_.damaged;
-      QUIRE_TRY(Void(file, number, scan.generation,
-                     {.offset = record.location.offset, .bytes = record.record_bytes()}));
+      Void(file, number, scan.generation,
+           {.offset = record.location.offset, .bytes = record.record_bytes()});
     }
-    if (wiped && depth_ == Depth::kRepair) QUIRE_TRY(Wipe(file, length));
+    if (wiped) Blank(file, 0, length);
     return {};
   }
 
-  Result<void> Void(FileId file, uint32_t number, uint64_t generation, const Gap& gap) {
-    if (depth_ != Depth::kRepair) return {};
+  // What repair cannot do costs nothing but what it is about.
+  void Try(const Result<void>& done) const {
+    if (!done) LogWarn("store {}: {}", directory_, done.error().message);
+  }
+
+  void Void(FileId file, uint32_t number, uint64_t generation, const Gap& gap) {
+    if (depth_ != Depth::kRepair) return;
     Staging page(kRecordAlignment, 1);
     EncodeVoid({.segment = number, .offset = gap.offset, .generation = generation}, gap.bytes,
                page.memory());
-    QUIRE_TRY(files_.WriteAt(file, gap.offset, page.memory()));
-    return files_.Sync(file);
+    Try(files_.WriteAt(file, gap.offset, page.memory()));
+    Try(files_.Sync(file));
   }
 
-  Result<void> Wipe(FileId file, uint64_t length) {
-    std::ranges::fill(buffer_.memory(), std::byte{0});
-    for (uint64_t done = 0; done < length; done += buffer_.chunk_bytes()) {
-      const uint64_t bytes = std::min(buffer_.chunk_bytes(), length - done);
-      QUIRE_TRY(files_.WriteAt(file, done, buffer_.memory().first(bytes)));
+  // Zeros, as far as the disk takes them.
+  void Blank(FileId file, uint64_t begin, uint64_t bytes) {
+    if (depth_ != Depth::kRepair) return;
+    Staging zeros(kBlankBytes, 1);
+    std::ranges::fill(zeros.memory(), std::byte{0});
+    for (uint64_t done = 0; done < bytes; done += kBlankBytes) {
+      const uint64_t some = std::min(kBlankBytes, bytes - done);
+      Try(files_.WriteAt(file, begin + done, zeros.memory().first(some)));
     }
-    return files_.Sync(file);
+    Try(files_.Sync(file));
   }
 
   // Rows that are damaged, and records that it knows of behind the last one that is there.
@@ -185,6 +187,8 @@ class Walk {
 
   Files& files_;
   const std::string directory_;
+  static constexpr uint64_t kBlankBytes = 64 << 10;
+
   const Depth depth_;
   Staging buffer_;
   std::optional<FileId> lock_;
@@ -193,26 +197,21 @@ class Walk {
   StoreReport report_;
 };
 
-// Both copies as the newer one that is whole. Where none is, what is left belongs to nobody by
-// name, so an empty table is right.
+// Both copies as the newest table that can be believed. Where there is none, what is left belongs
+// to nobody by name, so an empty table is right.
 Result<void> RenewEpochs(Files& files, const std::string& directory) {
-  std::array<std::optional<EpochTable>, 2> tables;
-  std::array<FileId, 2> copies;
-  EpochTable best;
-  for (size_t i = 0; i < copies.size(); ++i) {
-    const std::string path = fmt::format("{}/{}", directory, kEpochNames[i]);
-    QUIRE_ASSIGN(copies[i], files.Open(path, {.create = true}));
-    QUIRE_ASSIGN(tables[i], ReadEpochFile(files, copies[i]));
-    if (tables[i] && tables[i]->version > best.version) best = *tables[i];
-  }
+  const EpochCopies read = ReadEpochs(files, directory);
+  const EpochTable best = read.table.value_or(EpochTable());
+  const std::vector<std::byte> bytes = EncodeEpochs(best);
   Result<void> written;
-  for (size_t i = 0; i < copies.size(); ++i) {
-    const bool good = tables[i] && *tables[i] == best;
-    if (!good && written) written = WriteEpochFile(files, copies[i], best);
-    files.Close(copies[i]);
+  for (size_t i = 0; i < read.images.size(); ++i) {
+    const auto& image = read.images[i];
+    if (image && image->is_whole && image->table == best) continue;
+    const auto made = ReplaceEpochFile(files, directory, i, bytes);
+    if (made) files.Close(*made);
+    if (!made) written = std::unexpected(made.error());
   }
-  QUIRE_TRY(written);
-  return files.SyncDirectory(directory);
+  return written;
 }
 
 }  // namespace
