@@ -11,6 +11,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "tier/segments.h"
 #include "tier/staging.h"
 
 namespace quire::tier {
@@ -161,76 +162,120 @@ Result<void> WriteEpochFile(Files& files, FileId file, const EpochTable& table) 
 
 namespace {
 
-// Headers of a segment, one after the other, through memory of a fixed size.
-class HeaderReader {
+// A segment from its front to its end, through memory of a fixed size.
+class SegmentReader {
  public:
-  HeaderReader(Files& files, FileId file) : files_(files), file_(file), staging_(kBytes, 1) {}
+  SegmentReader(Files& files, FileId file, ScanDepth depth)
+      : files_(files),
+        file_(file),
+        reads_all_(depth == ScanDepth::kPayloads),
+        staging_(reads_all_ ? kPayloadBytes : kHeaderBytes, 1) {}
 
   /// The header at an offset.
   Result<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
-    QUIRE_TRY(Load(offset, kRecordAlignment));
-    auto summary = InspectHeader(Window(offset));
+    QUIRE_ASSIGN(auto bytes, Window(offset, kRecordAlignment));
+    auto summary = InspectHeader(bytes);
     if (summary || summary.error() != RecordMiss::kTruncated) return summary;
-    QUIRE_TRY(Load(offset, kHeaderBytesMax));  // a header of several pages
-    return InspectHeader(Window(offset));
+    QUIRE_ASSIGN(bytes, Window(offset, kHeaderBytesMax));  // a header of several pages
+    return InspectHeader(bytes);
   }
+  /// Whether every section of a record, whose header At gave, has its checksum.
+  Result<bool> IsWhole(const RecordSummary& record) {
+    const uint64_t offset = record.location.offset;
+    QUIRE_ASSIGN(const auto header, Window(offset, record.header_bytes));
+    // The window moves on while the payload comes.
+    const auto stored = StoredSections(header);
+    const std::vector<StoredSection> sections(stored.begin(), stored.end());
+    SectionChecker checker(sections, 0);
+    const uint64_t payload = offset + record.header_bytes;
+    for (uint64_t done = 0; done < record.payload_bytes;) {
+      QUIRE_ASSIGN(const auto bytes, Window(payload + done, kRecordAlignment));
+      if (bytes.size() < kRecordAlignment) return false;
+      const uint64_t count =
+          std::min(RoundDown(bytes.size(), kRecordAlignment), record.payload_bytes - done);
+      checker.Feed(bytes.first(count));
+      done += count;
+    }
+    return checker.Good(0, record.section_count);
+  }
+  /// Whether anything could be read so far.
+  bool has_read() const { return has_read_; }
 
  private:
-  // Stepping over what is no header looks at one page after the other: they are read together.
-  static constexpr uint64_t kBytes = 2 * kHeaderBytesMax;
+  static constexpr uint64_t kHeaderBytes = 2 * kHeaderBytesMax;
+  static constexpr uint64_t kPayloadBytes = uint64_t{4} << 20;
 
-  std::span<const std::byte> Window(uint64_t offset) {
+  // What memory has from an offset on: at least so many bytes, unless the file ends before them or
+  // the disk does not give them back.
+  Result<std::span<const std::byte>> Window(uint64_t offset, uint64_t bytes) {
+    if (offset < begin_ || offset + bytes > end_) QUIRE_TRY(Load(offset, bytes));
     return staging_.memory().subspan(offset - begin_, end_ - offset);
   }
+  // Long records are stepped over; what lies close together is read together. A sector that cannot
+  // be read costs the pages on it: around it less is read at a time.
   Result<void> Load(uint64_t offset, uint64_t bytes) {
-    if (offset >= begin_ && offset + bytes <= end_) return {};
-    // Whole pages: the rest of what is there, or only a header's first page where records are long.
-    const bool steps = offset == end_ || offset == begin_ + kRecordAlignment;
-    const uint64_t want = steps ? kBytes : bytes;
-    QUIRE_ASSIGN(const uint64_t got, files_.ReadAt(file_, offset, staging_.memory().first(want)));
-    begin_ = offset;
-    end_ = offset + got;
+    const bool is_near = offset >= begin_ && offset - begin_ <= kHeaderBytesMax;
+    const uint64_t more = reads_all_ || is_near ? staging_.memory().size() : bytes;
+    begin_ = end_ = offset;
+    uint64_t tried = ~uint64_t{0};
+    for (const uint64_t want : {more, bytes, kRecordAlignment}) {
+      if (want >= tried || (want > bytes && offset < careful_until_)) continue;
+      tried = want;
+      const auto got = files_.ReadAt(file_, offset, staging_.memory().first(want));
+      if (!got && got.error().code != ErrorCode::kIo) return std::unexpected(got.error());
+      if (got) {
+        has_read_ = true;
+        end_ = offset + *got;
+        return {};
+      }
+      careful_until_ = std::max(careful_until_, offset + want);
+    }
     return {};
   }
 
   Files& files_;
-  FileId file_;
+  const FileId file_;
+  const bool reads_all_;
   Staging staging_;
   uint64_t begin_ = 0;  // the part of the file in memory
   uint64_t end_ = 0;
+  uint64_t careful_until_ = 0;
+  bool has_read_ = false;
+};
+
+struct FoundRecord {
+  RecordSummary summary{};
+  bool is_whole = true;
 };
 
 // Of all that was found, what is of the highest generation.
-void KeepNewest(SegmentScan& scan, const std::vector<RecordSummary>& found) {
-  for (const RecordSummary& record : found) {
-    scan.generation = std::max(scan.generation, record.location.generation);
+void KeepNewest(SegmentScan& scan, const std::vector<FoundRecord>& found) {
+  for (const FoundRecord& record : found) {
+    scan.generation = std::max(scan.generation, record.summary.location.generation);
   }
-  for (const RecordSummary& record : found) {
+  uint64_t covered = scan.tail;
+  for (const auto& [record, is_whole] : found) {
+    const uint64_t offset = record.location.offset;
     if (record.location.generation != scan.generation) continue;
-    scan.tail = std::max(scan.tail, record.location.offset + record.record_bytes());
-    scan.records.push_back(record);
-  }
-}
-
-void FindGaps(SegmentScan& scan, uint64_t begin) {
-  uint64_t covered = begin;
-  for (const RecordSummary& record : scan.records) {
-    if (record.location.offset > covered) {
-      scan.gaps.push_back({.offset = covered, .bytes = record.location.offset - covered});
+    if (offset > covered) scan.gaps.push_back({.offset = covered, .bytes = offset - covered});
+    covered = std::max(covered, offset + record.record_bytes());
+    if (!is_whole) {
+      scan.damaged.push_back(record);
+    } else if (!record.is_void) {
+      scan.records.push_back(record);
     }
-    covered = std::max(covered, record.location.offset + record.record_bytes());
   }
-  std::erase_if(scan.records, [](const RecordSummary& record) { return record.is_void; });
+  scan.tail = covered;
 }
 
 }  // namespace
 
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
-                                uint64_t segment_bytes) {
+                                uint64_t segment_bytes, ScanDepth depth) {
   SegmentScan scan;
   scan.tail = begin;
-  HeaderReader reader(files, file);
-  std::vector<RecordSummary> found;
+  SegmentReader reader(files, file, depth);
+  std::vector<FoundRecord> found;
   uint64_t newest = 0;
   for (uint64_t offset = begin; offset < segment_bytes;) {
     QUIRE_ASSIGN(const auto summary, reader.At(offset));
@@ -242,13 +287,19 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
       offset += kRecordAlignment;
       continue;
     }
-    found.push_back(*summary);
     // What an older generation says about its length says nothing about what was written over it.
     newest = std::max(newest, summary->location.generation);
-    offset += summary->location.generation == newest ? summary->record_bytes() : kRecordAlignment;
+    const bool is_new = summary->location.generation == newest;
+    found.push_back({.summary = *summary});
+    if (is_new && !summary->is_void && depth == ScanDepth::kPayloads) {
+      QUIRE_ASSIGN(found.back().is_whole, reader.IsWhole(*summary));
+    }
+    offset += is_new ? summary->record_bytes() : kRecordAlignment;
+  }
+  if (begin < segment_bytes && !reader.has_read()) {
+    return Fail(ErrorCode::kIo, fmt::format("{}: nothing of it can be read", SegmentName(number)));
   }
   KeepNewest(scan, found);
-  FindGaps(scan, begin);
   return scan;
 }
 
