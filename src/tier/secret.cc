@@ -17,12 +17,24 @@ namespace {
 constexpr std::string_view kSecretName = "SECRET";
 constexpr std::string_view kDigestName = "SECRET.digest";
 
-// Of 32 random bytes this tells nothing.
-std::string DigestOf(std::span<const std::byte> secret) {
+constexpr size_t kDigestTextBytes = 2 * sizeof(Digest) + 10;
+
+// Of 32 random bytes a digest tells nothing. Its checksum tells damage of its file from another
+// secret.
+std::string DigestText(std::span<const std::byte> secret) {
   Blake2b<32> hash;
   hash.Update(std::as_bytes(std::span(std::string_view("quire store secret"))));
   hash.Update(secret);
-  return ToHex(hash.Finish()) + "\n";
+  const std::string digest = ToHex(hash.Finish());
+  return fmt::format("{} {:08x}\n", digest, Crc32c(std::as_bytes(std::span(digest))));
+}
+
+// Whether this is the digest of some secret.
+bool IsDigestText(std::string_view text) {
+  if (text.size() != kDigestTextBytes) return false;
+  const std::string_view digest = text.substr(0, 2 * sizeof(Digest));
+  return text.substr(digest.size()) ==
+         fmt::format(" {:08x}\n", Crc32c(std::as_bytes(std::span(digest))));
 }
 
 // The digest is no use without its secret, so it is written after it, and may be missing.
@@ -45,24 +57,25 @@ Result<Digest> KeepSecret(const std::string& directory) {
   Digest secret{};
   const auto bytes = std::as_writable_bytes(std::span(secret));
   const auto known = ReadFile(path, secret.size());
-  const auto digest = ReadFile(digest_path, 2 * secret.size() + 1);
+  const auto digest = ReadFile(digest_path, kDigestTextBytes);
+  const bool has_digest = digest && IsDigestText(*digest);
   if (known && known->size() == secret.size()) {
     std::ranges::copy(std::as_bytes(std::span(*known)), bytes.begin());
-    if (digest && *digest != DigestOf(bytes)) {
+    if (has_digest && *digest != DigestText(bytes)) {
       return fail("not the secret that the store was made with", kDigestName);
     }
-    if (!digest) KeepDigest(digest_path, DigestOf(bytes));
+    if (!has_digest) KeepDigest(digest_path, DigestText(bytes));
     return secret;
   }
   if (known || known.error().code == ErrorCode::kCorrupt) {
     return fail(fmt::format("{} bytes are expected", secret.size()), kSecretName);
   }
   if (known.error().code != ErrorCode::kNotFound) return std::unexpected(known.error());
-  if (digest) return fail("the secret of this store is gone", kDigestName);
+  if (has_digest) return fail("the secret of this store is gone", kDigestName);
   FillRandom(secret);
   QUIRE_TRY(WriteFile(path, {reinterpret_cast<const char*>(secret.data()), secret.size()},
                       FileReaders::kOwner));
-  KeepDigest(digest_path, DigestOf(bytes));
+  KeepDigest(digest_path, DigestText(bytes));
   return secret;
 }
 
@@ -77,10 +90,10 @@ bool SecretChanged(Files& files, const std::string& directory) {
     text.resize(*got);
     return text;
   };
-  const auto digest = read(kDigestName, 2 * sizeof(Digest) + 1);
+  const auto digest = read(kDigestName, kDigestTextBytes);
   const auto secret = read(kSecretName, sizeof(Digest));
-  if (!digest || digest->empty() || !secret) return false;
-  return *digest != DigestOf(std::as_bytes(std::span(*secret)));
+  if (!digest || !secret || !IsDigestText(*digest)) return false;
+  return *digest != DigestText(std::as_bytes(std::span(*secret)));
 }
 
 }  // namespace quire::tier

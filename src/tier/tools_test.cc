@@ -226,23 +226,6 @@ TEST_F(ToolsTest, BesideItsOwnerWhatIsBeingWrittenIsNoDamage) {
   }
 }
 
-TEST_F(ToolsTest, AnotherSecretIsSaid) {
-  Fill();
-  const auto write = [&](const std::string& name, const std::string& text) {
-    const FileId file = files_->Open("store/" + name, {.create = true}).value();
-    ASSERT_TRUE(files_->WriteAt(file, 0, std::as_bytes(std::span(text))));
-    files_->Close(file);
-  };
-  EXPECT_FALSE(Verify().secret_changed);
-  write("SECRET", std::string(32, 'a'));
-  EXPECT_FALSE(Verify().secret_changed);  // of a store from before there was a digest
-  write("SECRET.digest", std::string(65, 'x'));
-  EXPECT_TRUE(Verify().secret_changed);
-  EXPECT_EQ(Verify().damaged, 1);
-  ASSERT_TRUE(files_->Remove("store/SECRET"));
-  EXPECT_TRUE(Verify().secret_changed);
-}
-
 TEST_F(ToolsTest, WithoutEpochsRepairOverwritesWhatNamedTenantsHad) {
   Fill();
   FlipBit("epochs-0", 20);
