@@ -20,8 +20,8 @@ struct StoredRow {
   uint64_t generation;
   uint64_t tail;
   uint32_t segment;
-  uint32_t sealed;
-  uint32_t count;  // of the entries
+  uint32_t sealed;  // 0 no, 1 yes, 2 and clean
+  uint32_t count;   // of the entries
   uint32_t root_count;
 };
 static_assert(sizeof(StoredRow) == 56);
@@ -63,7 +63,7 @@ std::vector<std::byte> EncodeRow(const CatalogueRow& row) {
                          .generation = row.generation,
                          .tail = row.tail,
                          .segment = row.segment,
-                         .sealed = row.sealed ? 1u : 0u,
+                         .sealed = (row.sealed ? 1u : 0u) + (row.clean ? 1u : 0u),
                          .count = static_cast<uint32_t>(row.entries.size()),
                          .root_count = static_cast<uint32_t>(row.roots.size())});
   for (const RecordRoot& root : row.roots) Append(body, StoredRoot{root.key, root.block_tokens});
@@ -94,7 +94,8 @@ std::optional<CatalogueRow> DecodeRow(uint64_t segment, std::span<const std::byt
                           .erase_epoch = row.erase_epoch,
                           .generation = row.generation,
                           .tail = row.tail,
-                          .sealed = row.sealed != 0};
+                          .sealed = row.sealed != 0,
+                          .clean = row.sealed == 2};
   for (uint64_t i = 0; i < row.root_count; ++i) {
     StoredRoot root;
     std::memcpy(&root, bytes.data() + i * sizeof(root), sizeof(root));

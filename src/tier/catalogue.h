@@ -25,6 +25,7 @@ struct CatalogueRow {
   uint64_t generation = 0;
   uint64_t tail = 0;
   bool sealed = false;
+  bool clean = false;  // sealed, and no earlier owner's bytes lie behind the tail
   std::vector<RecordRoot> roots{};
   std::vector<ColdEntry> entries{};  // by ascending page; next has no meaning
 };

@@ -170,6 +170,7 @@ Result<void> ColdStore::WriteStale() {
                                        .generation = segment.generation,
                                        .tail = segment.tail,
                                        .sealed = sealed,
+                                       .clean = sealed && segment.LeftoverEnd() == segment.end,
                                        .roots = state_->roots.OfSegment(i),
                                        .entries = state_->index.EntriesOf(i)})
                     : catalogue_->Drop(i));

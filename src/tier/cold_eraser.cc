@@ -8,6 +8,11 @@
 #include "base/log.h"
 
 namespace quire::tier {
+namespace {
+
+constexpr uint64_t kPagesFailedMax = 64;  // of a segment; the rest of it is tried later
+
+}  // namespace
 
 ColdEraser::ColdEraser(ColdState& state, const std::array<FileId, 2>& copies)
     : state_(state), copies_(copies), zeros_(state.options.chunk_bytes, 1) {
@@ -31,8 +36,14 @@ void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t ta
           segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
       // Where the epochs are not known, none of them tells what may stay.
       const bool is_erased = damaged || segment.erase_epoch < epoch;
-      if (holds && segment.publisher == publisher && is_erased) Discard(i);
+      if (holds && segment.publisher == publisher && is_erased) {
+        Discard(i);
+      } else if (segment.MayHoldBehind(publisher)) {
+        WipeLeftovers(i);
+      }
     }
+    state_.write_staging.Forget();
+    state_.read_staging.Forget();
   }
   if (damaged) return state_.End(tag, StoreOutcome::kUnknownEpoch);
   if (full) return state_.End(tag, StoreOutcome::kNoSpace);
@@ -44,7 +55,11 @@ void ColdEraser::Discard(uint32_t number) {
   state_.segments[number].state = SegmentState::kErased;
   state_.segments[number].catalogue_stale = true;
   state_.stats.bytes_erased += state_.segments.segment_bytes();
-  ++to_wipe_;
+  WipeLeftovers(number);
+}
+
+void ColdEraser::WipeLeftovers(uint32_t number) {
+  if (!std::exchange(state_.segments[number].to_wipe, true)) ++to_wipe_;
 }
 
 void ColdEraser::CloseFiles() {
@@ -96,34 +111,41 @@ void ColdEraser::EndSave(StoreOutcome outcome) {
 
 void ColdEraser::StartWipe() {
   if (wiping_ || to_wipe_ == 0) return;
-  for (uint32_t i = 0; i < state_.segments.size(); ++i) {
-    const Segment& segment = state_.segments[i];
-    if (segment.state != SegmentState::kErased || segment.reads > 0 || segment.writes > 0) continue;
-    wiping_ = i;
-    wiped_bytes_ = 0;
-    wipe_synced_ = false;
-    state_.ForgetSegment(i);
+  for (uint32_t i = 1; i <= state_.segments.size(); ++i) {
+    const uint32_t number = (wiped_last_ + i) % state_.segments.size();
+    const Segment& segment = state_.segments[number];
+    const bool whole = segment.state == SegmentState::kErased;
+    if (!segment.to_wipe || (whole && (segment.reads > 0 || segment.writes > 0))) continue;
+    wiped_last_ = number;
+    wiping_ = {.number = number,
+               .whole = whole,
+               .top = whole ? state_.segments.segment_bytes() : segment.LeftoverEnd(),
+               .paged_until = state_.segments.segment_bytes()};
+    if (whole) state_.ForgetSegment(number);
     return WipeStep();
   }
 }
 
 void ColdEraser::WipeStep() {
-  Segment& segment = state_.segments[*wiping_];
-  const uint64_t left = state_.segments.segment_bytes() - wiped_bytes_;
+  Segment& segment = state_.segments[wiping_->number];
+  const uint64_t bottom = wiping_->whole ? 0 : segment.end;
   ++segment.writes;
-  if (left == 0) {
-    wipe_synced_ = true;
+  if (wiping_->top <= bottom) {
+    wiping_->step_bytes = 0;
     return state_.Submit(IoOwner::kEraser, kWipeNumber,
                          {.kind = IoKind::kSync, .file = segment.file});
   }
-  const uint64_t bytes = std::min(left, zeros_.chunk_bytes());
-  state_.stats.bytes_written += bytes;
+  const uint64_t step =
+      wiping_->top > wiping_->paged_until ? kRecordAlignment : zeros_.chunk_bytes();
+  wiping_->step_bytes = std::min(wiping_->top - bottom, step);
+  segment.wiping_from = wiping_->top - wiping_->step_bytes;
+  state_.stats.bytes_written += wiping_->step_bytes;
   state_.Submit(IoOwner::kEraser, kWipeNumber,
                 {.kind = IoKind::kWrite,
                  .file = segment.file,
-                 .offset = wiped_bytes_,
+                 .offset = segment.wiping_from,
                  .data = zeros_.memory().data(),
-                 .bytes = bytes});
+                 .bytes = wiping_->step_bytes});
 }
 
 void ColdEraser::OnIo(uint32_t number, const IoCompletion& completion) {
@@ -137,23 +159,44 @@ void ColdEraser::OnIo(uint32_t number, const IoCompletion& completion) {
     step_ = static_cast<Step>(static_cast<uint8_t>(step_) + 1);
     return step_ == Step::kDone ? EndSave(StoreOutcome::kOk) : SaveStep();
   }
-  Segment& segment = state_.segments[*wiping_];
+  OnWiped(completion);
+}
+
+void ColdEraser::OnWiped(const IoCompletion& completion) {
+  Segment& segment = state_.segments[wiping_->number];
   --segment.writes;
-  const uint64_t left = state_.segments.segment_bytes() - wiped_bytes_;
-  const uint64_t wanted = wipe_synced_ ? 0 : std::min(left, zeros_.chunk_bytes());
-  if (completion.error || completion.bytes != wanted) {
-    wiping_.reset();
+  segment.wiping_from = Segment::kNowhere;
+  const bool failed = completion.error || completion.bytes != wiping_->step_bytes;
+  if (wiping_->step_bytes == 0) return EndWipe(!failed && wiping_->pages_failed == 0);
+  const uint64_t bottom = wiping_->top - wiping_->step_bytes;
+  if (failed && wiping_->step_bytes > kRecordAlignment) {
+    wiping_->paged_until = bottom;  // once more, so that only what is bad stays as it is
+    return WipeStep();
+  }
+  wiping_->pages_failed += failed ? 1 : 0;
+  if (wiping_->pages_failed > kPagesFailedMax) return EndWipe(false);
+  wiping_->top = bottom;
+  WipeStep();
+}
+
+void ColdEraser::EndWipe(bool wiped) {
+  const Wiping wiping = *std::exchange(wiping_, std::nullopt);
+  Segment& segment = state_.segments[wiping.number];
+  if (!wiped) {
     ++failures_;
     retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
     return;
   }
-  wiped_bytes_ += wanted;
-  if (!wipe_synced_) return WipeStep();
-  segment.state = SegmentState::kFree;
+  segment.leftovers.clear();
   segment.catalogue_stale = true;
-  state_.stats.bytes_erased -= state_.segments.segment_bytes();
+  // It may have been erased while only its end was overwritten.
+  if (!wiping.whole && segment.state == SegmentState::kErased) return;
+  segment.to_wipe = false;
   --to_wipe_;
-  wiping_.reset();
+  if (!wiping.whole) return;
+  segment.state = SegmentState::kFree;
+  segment.end = 0;
+  state_.stats.bytes_erased -= state_.segments.segment_bytes();
 }
 
 ColdRemover::ColdRemover(ColdState& state, const ColdWriter& writer)

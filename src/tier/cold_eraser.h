@@ -13,7 +13,9 @@
 namespace quire::tier {
 
 // Erasing a publisher's past: its epoch is raised in memory, made durable in both copies of the
-// epochs, and its segments are overwritten.
+// epochs, and its bytes are overwritten: whole segments of its own, and what it left in those that
+// have another owner by now, behind the bytes of that one. A segment is overwritten from its end to
+// its start, so that its owner can go on writing meanwhile.
 
 class ColdEraser {
  public:
@@ -27,6 +29,8 @@ class ColdEraser {
   void CloseFiles();
   /// Marks a segment whose records no longer count; it will be overwritten.
   void Discard(uint32_t number);
+  /// What earlier owners left in a segment will be overwritten.
+  void WipeLeftovers(uint32_t number);
 
   /// True when every erasure is durable, as far as it can be, and everything erased is overwritten.
   bool idle() const { return waiting_.empty() && is_settled() && to_wipe_ == 0; }
@@ -48,6 +52,8 @@ class ColdEraser {
   void EndSave(StoreOutcome outcome);
   void StartWipe();
   void WipeStep();
+  void OnWiped(const IoCompletion& completion);
+  void EndWipe(bool wiped);
 
   ColdState& state_;
   const std::array<FileId, 2> copies_;
@@ -60,10 +66,18 @@ class ColdEraser {
   uint32_t first_copy_ = 0;  // is saved first: the other one is whole
 
   Staging zeros_;
-  uint32_t to_wipe_ = 0;            // segments
-  std::optional<uint32_t> wiping_;  //
-  uint64_t wiped_bytes_ = 0;        // of that segment
-  bool wipe_synced_ = false;        // the sync was asked for
+  uint32_t to_wipe_ = 0;  // segments
+  // The one that is being overwritten.
+  struct Wiping {
+    uint32_t number = 0;
+    bool whole = false;        // not only what lies behind its owner's bytes
+    uint64_t top = 0;          // what lies behind this is done
+    uint64_t step_bytes = 0;   // of the write that is under way; 0: of the sync
+    uint64_t paged_until = 0;  // down to here one page at a time: some are bad
+    uint64_t pages_failed = 0;
+  };
+  std::optional<Wiping> wiping_;
+  uint32_t wiped_last_ = 0;
   uint64_t failures_ = 0;
   uint64_t retry_us_ = 0;  // a failed overwrite is tried again then
 };

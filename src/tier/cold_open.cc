@@ -52,7 +52,8 @@ class ColdOpener {
     std::vector<Gap> gaps{};
     std::vector<RecordSummary> last{};  // without a catalogue: those that may not be whole
     bool scanned = false;
-    bool described = false;  // by the catalogue, at least in part
+    uint64_t blank_begin = 0;  // of one that was scanned: nothing but zeros from here on
+    bool described = false;    // by the catalogue, at least in part
   };
 
   std::string PathOf(std::string_view name) const {
@@ -224,6 +225,7 @@ class ColdOpener {
                  ScanSegment(files_, file, found.number, row.tail, segment_bytes_));
     ++recovery_.segments_scanned;
     found.scanned = true;
+    found.blank_begin = scan.blank_begin;
     // Behind the tail of a row lie newer records of the same generation, or old ones.
     if (row.tail > 0 && scan.generation != row.generation) return {};
     found.gaps = std::move(scan.gaps);
@@ -329,12 +331,15 @@ class ColdOpener {
     state_->generation = std::max(state_->generation, row.generation);
     segment.catalogue_stale = found.scanned || rows_.contains(found.number);
     recovery_.damaged += found.gaps.size();
+    // A row is of this owner's time, in which others' bytes only become fewer.
+    const bool is_clean = found.scanned ? found.blank_begin <= row.tail : row.clean;
+    if (!is_clean) segment.leftovers = {{.publisher = std::nullopt, .end = segment_bytes_}};
     if (row.tail == 0) return;  // free
     segment.state = SegmentState::kSealed;
     segment.publisher = row.publisher;
     segment.erase_epoch = row.erase_epoch;
     segment.generation = row.generation;
-    segment.tail = row.tail;
+    segment.tail = segment.end = row.tail;
     for (const Gap& gap : found.gaps) WriteVoid(found, gap);
     // The last one first: of two records of one key the older was damaged or removed.
     for (const ColdEntry& entry : std::views::reverse(row.entries)) {
@@ -417,10 +422,22 @@ class ColdOpener {
     store_->recovery_ = recovery_;
     for (const uint32_t number : resumed_) store_->writer_.Resume(number);
     for (const uint32_t number : discarded_) store_->eraser_.Discard(number);
+    WipeLeftovers();
     store_->WriteCatalogue();
     store_->PublishStats();
     opened_.clear();
     return std::move(store_);
+  }
+
+  // An erasure may have been durable when the last process stopped, and not all of it overwritten.
+  void WipeLeftovers() {
+    const ColdState& state = *store_->state_;
+    if (state.epochs.version == 0 && !state.epochs_damaged) return;
+    for (uint32_t i = 0; i < state.segments.size(); ++i) {
+      const Segment& segment = state.segments[i];
+      if (segment.state == SegmentState::kMissing || segment.LeftoverEnd() == segment.end) continue;
+      store_->eraser_.WipeLeftovers(i);
+    }
   }
 
   // Every segment has its room on the disk, and none more.

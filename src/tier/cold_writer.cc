@@ -8,6 +8,7 @@
 #include "base/canary.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/wiped_vector.h"
 
 namespace quire::tier {
 namespace {
@@ -30,7 +31,7 @@ void ColdWriter::Put(const PutRequest& request) {
   const auto segment = SegmentFor(request);
   if (!segment) return refuse(segment.error());
 
-  const uint64_t offset = streams_[*segment].end;
+  const uint64_t offset = state_.segments[*segment].end;
   const uint64_t bytes = request.layout->record_bytes();
   AppendRecord(*segment, request,
                {.segment = *segment,
@@ -89,9 +90,13 @@ std::expected<uint32_t, StoreOutcome> ColdWriter::SegmentFor(const PutRequest& r
   const auto active = state_.segments.ActiveOf(publisher);
   if (active) {
     const Stream& stream = streams_[*active];
-    const bool fits =
-        !state_.segments[*active].failed && bytes <= state_.segments.segment_bytes() - stream.end;
-    const uint64_t filled = stream.end - stream.chunk_begin;
+    const Segment& segment = state_.segments[*active];
+    const bool fits = !segment.failed && bytes <= state_.segments.segment_bytes() - segment.end;
+    // The zeros that are on their way there must not come after it.
+    if (fits && segment.end + bytes > segment.wiping_from) {
+      return std::unexpected(StoreOutcome::kBusy);
+    }
+    const uint64_t filled = segment.end - stream.chunk_begin;
     const uint64_t room = stream.chunk ? state_.write_staging.chunk_bytes() - filled : 0;
     if (fits && !StagingHas(bytes, room)) return std::unexpected(StoreOutcome::kBusy);
     if (fits) return *active;
@@ -152,6 +157,7 @@ bool ColdWriter::MakeSegment(uint32_t number) {
 
 void ColdWriter::Begin(uint32_t number, const PublisherId& publisher, uint64_t erase_epoch) {
   Segment& segment = state_.segments[number];
+  segment.Leave();
   segment.state = SegmentState::kActive;
   segment.publisher = publisher;
   segment.erase_epoch = erase_epoch;
@@ -161,9 +167,7 @@ void ColdWriter::Begin(uint32_t number, const PublisherId& publisher, uint64_t e
   streams_[number] = {};
 }
 
-void ColdWriter::Resume(uint32_t segment) {
-  streams_[segment] = {.end = state_.segments[segment].tail};
-}
+void ColdWriter::Resume(uint32_t segment) { streams_[segment] = {}; }
 
 void ColdWriter::Close(const PublisherId& publisher) {
   if (const auto active = state_.segments.ActiveOf(publisher)) Seal(*active);
@@ -191,6 +195,7 @@ void ColdWriter::AppendRecord(uint32_t number, const PutRequest& request,
   // The segment is in use until the commit ends.
   if (open_.segments.insert(number).second) ++state_.segments[number].writes;
   Append(number, header_);
+  Wipe(std::span(header_));  // it has the tokens
   uint64_t written = 0;
   for (size_t i = 0; i < request.sections.size(); ++i) {
     AppendZeros(number, layout.offset(i) - written);
@@ -207,16 +212,17 @@ void ColdWriter::AppendZeros(uint32_t number, uint64_t count) {
 
 void ColdWriter::Append(uint32_t number, std::span<const std::byte> bytes) {
   Stream& stream = streams_[number];
+  uint64_t& end = state_.segments[number].end;
   while (!bytes.empty()) {
     if (!stream.chunk) {
       stream.chunk = state_.write_staging.Take();
-      stream.chunk_begin = stream.end;
+      stream.chunk_begin = end;
     }
     const std::span<std::byte> chunk = state_.write_staging[*stream.chunk];
-    const uint64_t filled = stream.end - stream.chunk_begin;
+    const uint64_t filled = end - stream.chunk_begin;
     const uint64_t count = std::min<uint64_t>(bytes.size(), chunk.size() - filled);
     std::copy_n(bytes.begin(), count, chunk.begin() + static_cast<ptrdiff_t>(filled));
-    stream.end += count;
+    end += count;
     bytes = bytes.subspan(count);
     if (filled + count == chunk.size()) SendChunk(number);
   }
@@ -225,7 +231,7 @@ void ColdWriter::Append(uint32_t number, std::span<const std::byte> bytes) {
 void ColdWriter::SendChunk(uint32_t number) {
   Stream& stream = streams_[number];
   const uint32_t chunk = *std::exchange(stream.chunk, std::nullopt);
-  const uint64_t bytes = stream.end - stream.chunk_begin;
+  const uint64_t bytes = state_.segments[number].end - stream.chunk_begin;
   ++open_.requests;
   ++state_.segments[number].writes;
   state_.stats.bytes_written += bytes;

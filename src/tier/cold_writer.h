@@ -37,7 +37,6 @@ class ColdWriter {
  private:
   // The end of a segment that is being written.
   struct Stream {
-    uint64_t end = 0;                 // where the next byte goes
     std::optional<uint32_t> chunk{};  // staging that is being filled
     uint64_t chunk_begin = 0;         // its place in the segment
   };

@@ -32,6 +32,23 @@ std::optional<uint32_t> ParseSegmentName(std::string_view name) {
   return number;
 }
 
+bool Segment::MayHoldBehind(const PublisherId& of) const {
+  return std::ranges::any_of(leftovers, [&](const Leftover& leftover) {
+    return leftover.end > end && leftover.publisher.value_or(of) == of;
+  });
+}
+
+uint64_t Segment::LeftoverEnd() const {
+  return leftovers.empty() ? end : std::max(end, leftovers.front().end);
+}
+
+void Segment::Leave() {
+  // What reaches no further was written over.
+  std::erase_if(leftovers, [&](const Leftover& leftover) { return leftover.end <= end; });
+  if (end > 0) leftovers.push_back({.publisher = publisher, .end = end});
+  end = 0;
+}
+
 SegmentTable::SegmentTable(const Options& options)
     : segment_bytes_(options.segment_bytes),
       segments_max_(std::min(options.segments_max, kNumberMax)) {

@@ -24,6 +24,12 @@ enum class SegmentState : uint8_t {
   kErased,   // to be overwritten
 };
 
+/// What an earlier owner of a segment wrote there, up to this offset.
+struct Leftover {
+  std::optional<PublisherId> publisher{};  // nothing: somebody unknown
+  uint64_t end = 0;
+};
+
 struct Segment {
   SegmentState state = SegmentState::kMissing;
   FileId file{};
@@ -31,6 +37,7 @@ struct Segment {
   uint64_t erase_epoch = 0;
   uint64_t generation = 0;
   uint64_t tail = 0;        // bytes from the start that records and voids take
+  uint64_t end = 0;         // bytes from the start that were written, or are on their way
   uint64_t records = 0;     // that the index has
   uint64_t bytes_live = 0;  // of these
   uint64_t used_sum = 0;    // of their times of last use
@@ -38,7 +45,18 @@ struct Segment {
   uint32_t writes = 0;      // in flight
   bool failed = false;      // a write or sync failed: nothing more is written behind it
   bool catalogue_stale = false;
+  std::vector<Leftover> leftovers{};  // behind `end`; what reaches furthest is first
+  bool to_wipe = false;               // what was erased is to be overwritten
+  uint64_t wiping_from = kNowhere;    // that is under way from here on
 
+  static constexpr uint64_t kNowhere = ~uint64_t{0};
+
+  /// Whether bytes of a publisher may lie behind those of the segment's owner.
+  bool MayHoldBehind(const PublisherId& of) const;
+  /// Where the bytes of earlier owners end; `end` when there are none.
+  uint64_t LeftoverEnd() const;
+  /// The segment gets a new owner, who writes from its start on.
+  void Leave();
   /// Mean time of last use of the records; 0 without records.
   uint64_t Recency() const { return records == 0 ? 0 : used_sum / records; }
 };

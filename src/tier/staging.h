@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/wiped_vector.h"
 #include "env/files.h"
 #include "env/host_buffer.h"
 
@@ -20,9 +21,13 @@ class Staging {
   Staging(uint64_t chunk_bytes, uint32_t chunks, HostAllocator& allocator = PlainHostAllocator())
       : chunk_bytes_(chunk_bytes),
         count_(chunks),
-        memory_(allocator, chunk_bytes * chunks, "staging") {
+        memory_(allocator, chunk_bytes * chunks, "staging"),
+        holds_(chunks) {
     for (uint32_t chunk = chunks; chunk-- > 0;) free_.push_back(chunk);
   }
+  ~Staging() { Wipe(memory()); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
 
   uint64_t chunk_bytes() const { return chunk_bytes_; }
   uint32_t chunks() const { return count_; }
@@ -35,18 +40,37 @@ class Staging {
     QUIRE_CHECK(!free_.empty());
     const uint32_t chunk = free_.back();
     free_.pop_back();
+    holds_[chunk] = Holds::kTaken;
     return chunk;
   }
-  void Give(uint32_t chunk) { free_.push_back(chunk); }
+  void Give(uint32_t chunk) {
+    const bool forget = holds_[chunk] == Holds::kTakenToForget;
+    if (forget) Wipe((*this)[chunk]);
+    holds_[chunk] = forget ? Holds::kNothing : Holds::kBytes;
+    free_.push_back(chunk);
+  }
+  /// What has passed through is overwritten: at once in chunks that are free, in the others when
+  /// they are given back.
+  void Forget() {
+    for (uint32_t chunk = 0; chunk < count_; ++chunk) {
+      if (holds_[chunk] == Holds::kTaken) holds_[chunk] = Holds::kTakenToForget;
+      if (holds_[chunk] != Holds::kBytes) continue;
+      Wipe((*this)[chunk]);
+      holds_[chunk] = Holds::kNothing;
+    }
+  }
   std::span<std::byte> operator[](uint32_t chunk) {
     return memory().subspan(chunk * chunk_bytes_, chunk_bytes_);
   }
 
  private:
+  enum class Holds : uint8_t { kNothing, kBytes, kTaken, kTakenToForget };
+
   uint64_t chunk_bytes_;
   uint32_t count_;
   HostBuffer memory_;
   std::vector<uint32_t> free_;
+  std::vector<Holds> holds_;  // by chunk
 };
 
 }  // namespace quire::tier

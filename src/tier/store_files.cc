@@ -162,6 +162,9 @@ Result<void> WriteEpochFile(Files& files, FileId file, const EpochTable& table) 
 
 namespace {
 
+// A disk that refuses more pages of a segment than this is not asked for all the others.
+constexpr uint64_t kUnreadablePagesMax = 256;
+
 // A segment from its front to its end, through memory of a fixed size.
 class SegmentReader {
  public:
@@ -171,66 +174,66 @@ class SegmentReader {
         reads_all_(depth == ScanDepth::kPayloads),
         staging_(reads_all_ ? kPayloadBytes : kHeaderBytes, 1) {}
 
-  /// The header at an offset.
-  Result<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
-    QUIRE_ASSIGN(auto bytes, Window(offset, kRecordAlignment));
-    auto summary = InspectHeader(bytes);
+  /// The header at an offset; nothing where the disk does not give the page.
+  std::optional<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
+    if (!Load(offset, kRecordAlignment)) return std::nullopt;
+    auto summary = InspectHeader(Window(offset));
     if (summary || summary.error() != RecordMiss::kTruncated) return summary;
-    QUIRE_ASSIGN(bytes, Window(offset, kHeaderBytesMax));  // a header of several pages
-    return InspectHeader(bytes);
+    if (!Load(offset, kHeaderBytesMax)) return std::nullopt;  // a header of several pages
+    return InspectHeader(Window(offset));
   }
-  /// Whether every section of a record, whose header At gave, has its checksum.
-  Result<bool> IsWhole(const RecordSummary& record) {
+  /// Whether the page that At was asked for last holds nothing but zeros.
+  bool IsBlank(uint64_t offset) const {
+    const auto page = Window(offset).first(std::min(kRecordAlignment, end_ - offset));
+    return std::ranges::all_of(page, [](std::byte byte) { return byte == std::byte{0}; });
+  }
+  /// Whether every section of the record whose header At gave last has its checksum.
+  bool IsWhole(const RecordSummary& record) {
     const uint64_t offset = record.location.offset;
-    QUIRE_ASSIGN(const auto header, Window(offset, record.header_bytes));
     // The window moves on while the payload comes.
-    const auto stored = StoredSections(header);
+    const auto stored = StoredSections(Window(offset));
     const std::vector<StoredSection> sections(stored.begin(), stored.end());
     SectionChecker checker(sections, 0);
     const uint64_t payload = offset + record.header_bytes;
     for (uint64_t done = 0; done < record.payload_bytes;) {
-      QUIRE_ASSIGN(const auto bytes, Window(payload + done, kRecordAlignment));
-      if (bytes.size() < kRecordAlignment) return false;
-      const uint64_t count =
-          std::min(RoundDown(bytes.size(), kRecordAlignment), record.payload_bytes - done);
-      checker.Feed(bytes.first(count));
+      if (!Load(payload + done, kRecordAlignment)) return false;
+      const uint64_t count = std::min(RoundDown(Window(payload + done).size(), kRecordAlignment),
+                                      record.payload_bytes - done);
+      if (count == 0) return false;  // the file ends
+      checker.Feed(Window(payload + done).first(count));
       done += count;
     }
     return checker.Good(0, record.section_count);
   }
-  /// Whether anything could be read so far.
-  bool has_read() const { return has_read_; }
 
  private:
   static constexpr uint64_t kHeaderBytes = 2 * kHeaderBytesMax;
   static constexpr uint64_t kPayloadBytes = uint64_t{4} << 20;
 
-  // What memory has from an offset on: at least so many bytes, unless the file ends before them or
-  // the disk does not give them back.
-  Result<std::span<const std::byte>> Window(uint64_t offset, uint64_t bytes) {
-    if (offset < begin_ || offset + bytes > end_) QUIRE_TRY(Load(offset, bytes));
+  std::span<const std::byte> Window(uint64_t offset) const {
     return staging_.memory().subspan(offset - begin_, end_ - offset);
   }
-  // Long records are stepped over; what lies close together is read together. A sector that cannot
-  // be read costs the pages on it: around it less is read at a time.
-  Result<void> Load(uint64_t offset, uint64_t bytes) {
+  // False: the disk does not give the first page.
+  bool Load(uint64_t offset, uint64_t bytes) {
+    if (offset >= begin_ && offset + bytes <= end_) return true;
+    // Long records are stepped over; what lies close together is read together.
     const bool is_near = offset >= begin_ && offset - begin_ <= kHeaderBytesMax;
-    const uint64_t more = reads_all_ || is_near ? staging_.memory().size() : bytes;
-    begin_ = end_ = offset;
-    uint64_t tried = ~uint64_t{0};
-    for (const uint64_t want : {more, bytes, kRecordAlignment}) {
-      if (want >= tried || (want > bytes && offset < careful_until_)) continue;
-      tried = want;
-      const auto got = files_.ReadAt(file_, offset, staging_.memory().first(want));
-      if (!got && got.error().code != ErrorCode::kIo) return std::unexpected(got.error());
-      if (got) {
-        has_read_ = true;
-        end_ = offset + *got;
-        return {};
-      }
-      careful_until_ = std::max(careful_until_, offset + want);
+    const auto got = Read(offset, reads_all_ || is_near ? staging_.memory().size() : bytes);
+    begin_ = offset;
+    end_ = offset + got.value_or(0);
+    return got.has_value();
+  }
+  // As much as there is, or lies in front of a page that the disk does not give.
+  std::optional<uint64_t> Read(uint64_t offset, uint64_t bytes) {
+    const auto whole = files_.ReadAt(file_, offset, staging_.memory().first(bytes));
+    if (whole) return *whole;
+    for (uint64_t done = 0; done < bytes; done += kRecordAlignment) {
+      const auto page = staging_.memory().subspan(done, kRecordAlignment);
+      const auto got = files_.ReadAt(file_, offset + done, page);
+      if (!got) return done > 0 ? std::optional(done) : std::nullopt;
+      if (*got < kRecordAlignment) return done + *got;
     }
-    return {};
+    return bytes;
   }
 
   Files& files_;
@@ -239,8 +242,6 @@ class SegmentReader {
   Staging staging_;
   uint64_t begin_ = 0;  // the part of the file in memory
   uint64_t end_ = 0;
-  uint64_t careful_until_ = 0;
-  bool has_read_ = false;
 };
 
 struct FoundRecord {
@@ -273,33 +274,39 @@ void KeepNewest(SegmentScan& scan, const std::vector<FoundRecord>& found) {
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
                                 uint64_t segment_bytes, ScanDepth depth) {
   SegmentScan scan;
-  scan.tail = begin;
+  scan.tail = scan.blank_begin = begin;
   SegmentReader reader(files, file, depth);
   std::vector<FoundRecord> found;
   uint64_t newest = 0;
   for (uint64_t offset = begin; offset < segment_bytes;) {
-    QUIRE_ASSIGN(const auto summary, reader.At(offset));
-    const bool here = summary && summary->location.segment == number &&
-                      summary->location.offset == offset &&
-                      summary->record_bytes() <= segment_bytes - offset;
+    const auto summary = reader.At(offset);
+    if (!summary) {
+      scan.unreadable.push_back({.offset = offset, .bytes = kRecordAlignment});
+      if (scan.unreadable.size() > kUnreadablePagesMax) {
+        return Fail(ErrorCode::kIo, fmt::format("{}: the disk does not give {} pages of it",
+                                                SegmentName(number), scan.unreadable.size()));
+      }
+    }
+    if (!summary || !reader.IsBlank(offset)) scan.blank_begin = offset + kRecordAlignment;
+    const bool here = summary && *summary && (*summary)->location.segment == number &&
+                      (*summary)->location.offset == offset &&
+                      (*summary)->record_bytes() <= segment_bytes - offset;
     if (!here) {
-      scan.other_versions += !summary && summary.error() == RecordMiss::kOtherVersion ? 1 : 0;
+      const bool other = summary && !*summary && summary->error() == RecordMiss::kOtherVersion;
+      scan.other_versions += other ? 1 : 0;
       offset += kRecordAlignment;
       continue;
     }
+    const RecordSummary& record = **summary;
     // What an older generation says about its length says nothing about what was written over it.
-    newest = std::max(newest, summary->location.generation);
-    const bool is_new = summary->location.generation == newest;
-    found.push_back({.summary = *summary});
-    if (is_new && !summary->is_void && depth == ScanDepth::kPayloads) {
-      QUIRE_ASSIGN(found.back().is_whole, reader.IsWhole(*summary));
-    }
-    offset += is_new ? summary->record_bytes() : kRecordAlignment;
-  }
-  if (begin < segment_bytes && !reader.has_read()) {
-    return Fail(ErrorCode::kIo, fmt::format("{}: nothing of it can be read", SegmentName(number)));
+    newest = std::max(newest, record.location.generation);
+    const bool is_new = record.location.generation == newest;
+    const bool checks = is_new && !record.is_void && depth == ScanDepth::kPayloads;
+    found.push_back({.summary = record, .is_whole = !checks || reader.IsWhole(record)});
+    offset += is_new ? record.record_bytes() : kRecordAlignment;
   }
   KeepNewest(scan, found);
+  std::erase_if(scan.unreadable, [&](const Gap& gap) { return gap.offset < scan.tail; });
   return scan;
 }
 

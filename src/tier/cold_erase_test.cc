@@ -1,0 +1,210 @@
+// What was erased is in no file and in no memory of the store any more: every raw byte is looked at.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/log.h"
+#include "tier/cold_test_util.h"
+
+namespace quire::tier {
+namespace {
+
+using enum StoreOutcome;
+
+/// Files that tell where the memory is that bytes pass through.
+class OpenedFiles : public FaultyFiles {
+ public:
+  using FaultyFiles::FaultyFiles;
+  void RegisterBuffers(std::span<const std::span<std::byte>> given) override {
+    buffers.assign(given.begin(), given.end());
+  }
+  std::vector<std::span<std::byte>> buffers;
+};
+
+// Segments of eight records each.
+class ColdEraseTest : public ColdTest {
+ protected:
+  ColdEraseTest() { NewFiles(1); }
+  ~ColdEraseTest() override { SetLogLevel(LogLevel::kWarn); }
+  void NewFiles(uint64_t seed) {
+    store_.reset();
+    auto files = std::make_unique<OpenedFiles>(
+        FaultyFilesOptions{.seed = seed, .latency_us_max = 100}, clock_);
+    opened_ = files.get();
+    files_ = std::move(files);
+  }
+
+  void Erase(std::string_view domain, uint64_t epoch = 1) {
+    store_->Erase(PublisherOf(domain), epoch, 1000);
+    std::map<uint64_t, StoreCompletion> ended;
+    while (!ended.contains(1000)) ended.merge(Wait(1));
+    EXPECT_EQ(ended[1000].outcome, kOk);
+  }
+
+  // How many of these records have bytes of theirs in some memory: its tokens, or a stretch of any
+  // sector of its K and V.
+  uint64_t Found(std::span<const std::byte> bytes, uint64_t first, uint64_t count,
+                 std::string_view domain) {
+    uint64_t found = 0;
+    for (uint64_t i = first; i < first + count; ++i) {
+      const TestRecord& record = Record(i, domain);
+      std::vector<std::span<const std::byte>> needles = {
+          std::as_bytes(std::span(record.identity().tokens))};
+      for (const auto section : record.sections()) {
+        for (uint64_t at = 0; at + 32 <= section.size(); at += 500) {
+          needles.push_back(section.subspan(at, 32));
+        }
+      }
+      const bool any = std::ranges::any_of(needles, [&](std::span<const std::byte> needle) {
+        const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        return text.contains(
+            std::string_view(reinterpret_cast<const char*>(needle.data()), needle.size()));
+      });
+      found += any ? 1 : 0;
+    }
+    return found;
+  }
+  uint64_t FoundInFiles(uint64_t first, uint64_t count, std::string_view domain) {
+    uint64_t found = 0;
+    for (const std::string& path : files_->Paths()) {
+      found += Found(*files_->Contents(path), first, count, domain);
+    }
+    return found;
+  }
+
+  OpenedFiles* opened_ = nullptr;
+};
+
+TEST_F(ColdEraseTest, BytesBehindTheTailOfASegmentsNewOwnerGo) {
+  options_ = Options(3);
+  Open();
+  PutAll(0, 24, "a");
+  PutAll(100, 2, "b");
+  PutAll(200, 3, "c");
+  EXPECT_GT(FoundInFiles(0, 24, "a"), 8);
+  Erase("a");
+  EXPECT_EQ(Flush(), kOk);
+  EXPECT_EQ(FoundInFiles(0, 24, "a"), 0);
+  store_.reset();
+  EXPECT_EQ(FoundInFiles(0, 24, "a"), 0);
+  Open();
+  for (uint64_t i = 100; i < 102; ++i) EXPECT_EQ(Load(Record(i, "b")).outcome, kOk);
+  for (uint64_t i = 200; i < 203; ++i) EXPECT_EQ(Load(Record(i, "c")).outcome, kOk);
+  EXPECT_EQ(store_->Stats().damaged, 0);
+}
+
+// Two owners' bytes lie behind the one of now, who goes on writing while they are overwritten.
+TEST_F(ColdEraseTest, ItsOwnerGoesOnWritingMeanwhile) {
+  options_ = Options(2);
+  Open();
+  PutAll(0, 16, "a");
+  PutAll(100, 4, "b");
+  PutAll(200, 1, "c");
+  PutAll(300, 2, "d");
+  EXPECT_GT(FoundInFiles(0, 16, "a"), 0);
+  store_->Erase(PublisherOf("a"), 1, 1000);
+  std::map<uint64_t, StoreOutcome> ended;
+  for (uint64_t i = 302, stored = 0; stored < 5;) {
+    Put(Record(i, "d"), i);
+    for (const auto& [tag, completion] : Wait(1)) ended[tag] = completion.outcome;
+    if (!ended.contains(i)) continue;
+    ASSERT_THAT(ended[i], testing::AnyOf(kOk, kBusy, kPresent));
+    if (ended[i] == kBusy) continue;
+    ++stored;
+    ++i;
+  }
+  EXPECT_EQ(Flush(), kOk);
+  EXPECT_EQ(FoundInFiles(0, 16, "a"), 0);
+  for (uint64_t i = 300; i < 307; ++i) EXPECT_EQ(Load(Record(i, "d")).outcome, kOk) << i;
+  Reopen();
+  for (uint64_t i = 300; i < 307; ++i) EXPECT_EQ(Load(Record(i, "d")).outcome, kOk) << i;
+}
+
+// Whose bytes lie behind a tail is known as long as the store is open.
+TEST_F(ColdEraseTest, AfterARestartTheyGoToo) {
+  for (const auto& restart : std::vector<std::function<void()>>{
+           [&] { Reopen(); },
+           [&] { Crash(/*power=*/false); },
+           [&] { Crash(/*power=*/true); },
+           [&] {
+             store_.reset();
+             ASSERT_TRUE(files_->Remove("store/catalogue.db"));
+             Open();
+           },
+       }) {
+    NewFiles(2);
+    options_ = Options(3);
+    Open();
+    PutAll(0, 24, "a");
+    PutAll(100, 2, "b");
+    PutAll(200, 8, "c");
+    PutAll(208, 1, "c");
+    Flush();
+    restart();
+    Erase("a");
+    EXPECT_EQ(Flush(), kOk);
+    EXPECT_EQ(FoundInFiles(0, 24, "a"), 0);
+    EXPECT_EQ(Load(Record(100, "b")).outcome, kOk);
+  }
+}
+
+// Wherever a machine stops: once an erasure is durable its bytes go when the store is open again.
+TEST_F(ColdEraseTest, ACrashOnTheWayOnlyPutsItOff) {
+  SetLogLevel(LogLevel::kError);
+  uint64_t erased = 0;
+  for (uint64_t stop = 1; stop < 40; ++stop) {
+    SCOPED_TRACE(stop);
+    NewFiles(stop);
+    options_ = Options(3);
+    Open();
+    PutAll(0, 24, "a");
+    PutAll(100, 2, "b");
+    files_->StopAfter(stop);
+    store_->Erase(PublisherOf("a"), 1, 1000);
+    std::vector<StoreCompletion> done;
+    for (int i = 0; i < 100 && !files_->stopped(); ++i) store_->Tick(done, 1000);
+    Crash(/*power=*/stop % 2 == 0);
+    EXPECT_EQ(Flush(), kOk);
+    if (store_->EpochOf(PublisherOf("a")) == 0) continue;
+    ++erased;
+    EXPECT_EQ(FoundInFiles(0, 24, "a"), 0);
+    for (uint64_t i = 100; i < 102; ++i) EXPECT_EQ(Load(Record(i, "b")).outcome, kOk);
+  }
+  EXPECT_GT(erased, 10);
+}
+
+// Overwriting costs nothing where it is not needed.
+TEST_F(ColdEraseTest, OthersTailsAreLeftAlone) {
+  options_ = Options(4);
+  Open();
+  PutAll(0, 32, "a");
+  PutAll(100, 2, "b");
+  PutAll(200, 1, "c");
+  Erase("c");
+  Flush();
+  const uint64_t written = store_->Stats().bytes_written;
+  Erase("nobody");
+  EXPECT_EQ(Flush(), kOk);
+  EXPECT_LT(store_->Stats().bytes_written - written, 10'000);
+  EXPECT_GT(FoundInFiles(0, 32, "a"), 16);
+}
+
+TEST_F(ColdEraseTest, NothingOfItIsLeftInStaging) {
+  Open();
+  PutAll(0, 8, "a");
+  PutAll(100, 2, "b");
+  for (uint64_t i = 0; i < 8; ++i) EXPECT_EQ(Load(Record(i, "a")).outcome, kOk);
+  uint64_t found = 0;
+  for (const auto buffer : opened_->buffers) found += Found(buffer, 0, 8, "a");
+  EXPECT_GT(found, 0);
+  // One load is under way.
+  Get(Record(3, "a"), 77);
+  Erase("a");
+  EXPECT_EQ(Flush(), kOk);
+  for (const auto buffer : opened_->buffers) EXPECT_EQ(Found(buffer, 0, 8, "a"), 0);
+  EXPECT_EQ(Load(Record(100, "b")).outcome, kOk);
+}
+
+}  // namespace
+}  // namespace quire::tier
