@@ -99,7 +99,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"IgnoreCap", Canary::kIgnoreCap, &SimReport::over_cap},
                     Planted{"LoseEpoch", Canary::kLoseEpoch, &SimReport::lost_bytes},
                     Planted{"SwapRecords", Canary::kSwapRecords, &SimReport::unexplained},
-                    Planted{"SkipVerify", Canary::kSkipVerify, &SimReport::wrong_bytes}),
+                    Planted{"SkipVerify", Canary::kSkipVerify, &SimReport::wrong_bytes},
+                    Planted{"TellPresent", Canary::kTellPresent, &SimReport::lost_bytes},
+                    Planted{"SwapCopies", Canary::kSwapCopies, &SimReport::lost_bytes},
+                    Planted{"KeepLeftovers", Canary::kKeepLeftovers, &SimReport::wrong_bytes}),
     [](const auto& planted) { return planted.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -122,7 +125,11 @@ INSTANTIATE_TEST_SUITE_P(
                 kCacheSteps},
         Planted{"TrustArrived", Canary::kTrustArrived, &SimReport::wrong_bytes, RunCacheSim,
                 kCacheSteps},
-        Planted{"ForgetLoan", Canary::kForgetLoan, nullptr, RunCacheSim, kCacheSteps}),
+        Planted{"ForgetLoan", Canary::kForgetLoan, nullptr, RunCacheSim, kCacheSteps},
+        Planted{"AttachErased", Canary::kAttachErased, &SimReport::wrong_bytes, RunCacheSim,
+                kCacheSteps},
+        Planted{"TrustWarm", Canary::kTrustWarm, &SimReport::lost_bytes, RunCacheSim, kCacheSteps},
+        Planted{"CutEarly", Canary::kCutEarly, nullptr, RunCacheSim, kCacheSteps}),
     [](const auto& planted) { return planted.param.name; });
 
 constexpr uint64_t kEngineSteps = 500;

@@ -311,7 +311,9 @@ void ColdWriter::EndCommit() {
     StoreOutcome outcome = Enter(pending);
     ++state_.stats.puts[static_cast<size_t>(outcome)];
     state_.End(pending.tag, outcome);
-    if (outcome == StoreOutcome::kOk) outcome = StoreOutcome::kPresent;
+    if (outcome == StoreOutcome::kOk || Planted(Canary::kTellPresent)) {
+      outcome = StoreOutcome::kPresent;
+    }
     const auto same = pending_.extract(pending.entry.key);
     for (const uint64_t tag : same.mapped()) {
       ++state_.stats.puts[static_cast<size_t>(outcome)];
