@@ -48,10 +48,16 @@ class ColdSim : private Machine {
     for (uint32_t p = 1; p < kPublishers; ++p) {
       const uint64_t epoch = store_->EpochOf(tier::PublisherOf(Records::DomainOf(p)));
       const bool damaged = store_->Stats().epochs_damaged;
-      // A disk that lies about the writes of both copies takes an erasure back.
-      if (!honest() && !damaged) durable_epochs_[p] = std::min(durable_epochs_[p], epoch);
-      if (damaged && honest() && !epochs_worn())
+      // A disk that lies about the writes of both copies takes an erasure back. Of a publisher that
+      // had stored nothing it is forgotten: there is nothing that could come back.
+      const bool had_nothing =
+          store_->UsageOf(tier::PublisherOf(Records::DomainOf(p))) == tier::PublisherUsage{};
+      if ((!honest() || had_nothing) && !damaged) {
+        durable_epochs_[p] = std::min(durable_epochs_[p], epoch);
+      }
+      if (damaged && honest() && !epochs_worn()) {
         Problem(report_.lost_bytes, "both copies of the epochs are damaged");
+      }
       if (epoch < durable_epochs_[p] && !damaged) {
         Problem(report_.lost_bytes,
                 fmt::format("epoch {} of publisher {} is {} again", durable_epochs_[p], p, epoch),

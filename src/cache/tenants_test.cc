@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cache/core.h"
+#include "cache/seen_memory.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
 
@@ -15,30 +16,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uint32_t kBlock = TestCache::kBlock;
-
-/// Memory that remembers its first reservation: the arena of the first slot class.
-class SeenMemory final : public DeviceMemory {
- public:
-  std::string_view name() const override { return inner_.name(); }
-  bool host_accessible() const override { return inner_.host_accessible(); }
-  Result<std::byte*> Reserve(uint64_t bytes) override {
-    auto base = inner_.Reserve(bytes);
-    if (arena_.empty()) arena_ = {*base, bytes};
-    return base;
-  }
-  Result<void> Commit(std::byte* begin, uint64_t bytes) override {
-    return inner_.Commit(begin, bytes);
-  }
-  void Decommit(std::byte* begin, uint64_t bytes) override { inner_.Decommit(begin, bytes); }
-  void Release(std::byte* base, uint64_t bytes) override { inner_.Release(base, bytes); }
-  void Discard(std::byte* begin, uint64_t bytes) override { inner_.Discard(begin, bytes); }
-  std::span<std::byte> arena() const { return {OnHost(arena_.data()), arena_.size()}; }
-
- private:
-  std::unique_ptr<DeviceMemory> host_ = MakeHostMemory(/*huge_pages=*/false);
-  DeviceMemory& inner_ = DeviceOfTests() == nullptr ? *host_ : DeviceOfTests()->memory;
-  std::span<std::byte> arena_;
-};
 
 /// A cache of a few slots whose arena can be searched.
 struct World {

@@ -67,7 +67,8 @@ class Files {
   // Names. These calls wait for the file system; none moves bulk bytes.
 
   /// Errors: kNotFound no such file (or directory of it); kBusy `locked` and another holds it;
-  ///         kNoSpace the disk has no room to preallocate: nothing was made; kIo
+  ///         kNoSpace the disk has no room to preallocate: nothing was made; kIo, also what is no
+  ///         regular file
   virtual Result<FileId> Open(const std::string& path, const OpenOptions& options) = 0;
   /// Closes a file, its lock too. No request of it may be in flight.
   virtual void Close(FileId file) = 0;

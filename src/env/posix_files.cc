@@ -33,6 +33,16 @@ int OpenDescriptor(const std::string& path, int flags, bool direct) {
   return ::open(path.c_str(), flags, kOwnerOnly);
 }
 
+// A directory, a pipe or a device is no file of ours.
+int CheckRegular(int descriptor) {
+  struct stat status = {};
+  if (::fstat(descriptor, &status) != 0) return errno;
+  if (!S_ISREG(status.st_mode)) return S_ISDIR(status.st_mode) ? EISDIR : ESPIPE;
+  // io_uring would answer "try again" where it is to wait.
+  const int flags = ::fcntl(descriptor, F_GETFL);
+  return ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) == 0 ? 0 : errno;
+}
+
 // Length first: a file that has it keeps what it holds.
 int Preallocate(int descriptor, uint64_t bytes) {
   struct stat status = {};
@@ -57,7 +67,8 @@ PosixFiles::~PosixFiles() {
 
 Result<FileId> PosixFiles::Open(const std::string& path, const OpenOptions& options) {
   bool made = false;
-  const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY;
+  // Opening a pipe would wait for somebody at its other end.
+  const int flags = (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   int descriptor = OpenDescriptor(path, flags, options.direct);
   if (descriptor < 0 && errno == ENOENT && options.create) {
     descriptor = OpenDescriptor(path, flags | O_CREAT, options.direct);
@@ -69,6 +80,7 @@ Result<FileId> PosixFiles::Open(const std::string& path, const OpenOptions& opti
     if (made) ::unlink(path.c_str());
     return FailErrno(error, action, path);
   };
+  if (const int error = CheckRegular(descriptor); error != 0) return fail(error, "open");
   if (options.locked && ::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     ::close(descriptor);

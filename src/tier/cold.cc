@@ -8,7 +8,7 @@
 namespace quire::tier {
 
 ColdStore::ColdStore(std::unique_ptr<ColdState> state, FileId lock,
-                     const std::array<FileId, 2>& epochs)
+                     const std::array<std::optional<EpochFile>, 2>& epochs)
     : state_(std::move(state)),
       lock_(lock),
       writer_(*state_),
@@ -21,9 +21,7 @@ ColdStore::~ColdStore() {
   while (state_->files.in_flight() > 0) Dispatch(1000);
   catalogue_.reset();
   for (uint32_t i = 0; i < state_->segments.size(); ++i) {
-    if (state_->segments[i].state != SegmentState::kMissing) {
-      state_->files.Close(state_->segments[i].file);
-    }
+    if (state_->segments[i].has_file()) state_->files.Close(state_->segments[i].file);
   }
   eraser_.CloseFiles();
   state_->files.Close(lock_);
@@ -59,15 +57,9 @@ void ColdStore::Get(std::span<const LoadRequest> loads, uint64_t deadline_us) {
 void ColdStore::Cancel(uint64_t tag) { reader_.Cancel(tag); }
 
 void ColdStore::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
-  if (epoch > state_->epochs.EpochOf(publisher)) writer_.Close(publisher);
+  if (epoch > state_->epochs.Of(publisher)) writer_.Close(publisher);
   eraser_.Erase(publisher, epoch, tag);
   PublishStats();
-}
-
-uint64_t ColdStore::EpochOf(const PublisherId& publisher) const {
-  MutexLock lock(mutex_);
-  const auto found = published_epochs_.find(publisher);
-  return found == published_epochs_.end() ? 0 : found->second;
 }
 
 void ColdStore::Remove(const Digest& key, uint64_t tag) { remover_.Remove(key, tag); }
@@ -249,11 +241,6 @@ void ColdStore::PublishStats() {
   MutexLock lock(mutex_);
   published_ = stats;
   if (usage_changed) published_usage_.swap(usage);
-  if (published_epochs_.size() != state_->epochs.epochs.size() ||
-      published_version_ != state_->epochs.version) {
-    published_epochs_ = state_->epochs.epochs;
-    published_version_ = state_->epochs.version;
-  }
 }
 
 }  // namespace quire::tier

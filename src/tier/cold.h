@@ -49,7 +49,9 @@ class ColdStore final : public Store {
   void Get(std::span<const LoadRequest> loads, uint64_t deadline_us) override;
   void Cancel(uint64_t tag) override;
   void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) override;
-  uint64_t EpochOf(const PublisherId& publisher) const override;
+  uint64_t EpochOf(const PublisherId& publisher) const override {
+    return state_->epochs.Of(publisher);
+  }
   /// Forgets one record: at once for whoever asks, for good when it completes. One that is being
   /// written is removed when it is durable. Its payload stays on the disk until that is recycled.
   /// Ends: kOk durable; kAbsent; kIo not durable, though it is not found until a restart
@@ -77,7 +79,8 @@ class ColdStore final : public Store {
     uint64_t failures = 0;  // of the eraser before it
   };
 
-  ColdStore(std::unique_ptr<ColdState> state, FileId lock, const std::array<FileId, 2>& epochs);
+  ColdStore(std::unique_ptr<ColdState> state, FileId lock,
+            const std::array<std::optional<EpochFile>, 2>& epochs);
   size_t Dispatch(uint64_t wait_us);
   void Advance();
   void WriteCatalogue();
@@ -109,8 +112,6 @@ class ColdStore final : public Store {
   mutable Mutex mutex_{LockRank::kLeaf};
   StoreStats published_ QUIRE_GUARDED_BY(mutex_);
   std::map<PublisherId, PublisherUsage> published_usage_ QUIRE_GUARDED_BY(mutex_);
-  std::map<PublisherId, uint64_t> published_epochs_ QUIRE_GUARDED_BY(mutex_);
-  uint64_t published_version_ QUIRE_GUARDED_BY(mutex_) = 0;  // of the epochs
 };
 
 }  // namespace quire::tier

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "base/canary.h"
 #include "base/log.h"
 
 namespace quire::tier {
@@ -14,22 +13,22 @@ constexpr uint64_t kPagesFailedMax = 64;  // of a segment; the rest of it is tri
 
 }  // namespace
 
-ColdEraser::ColdEraser(ColdState& state, const std::array<FileId, 2>& copies)
-    : state_(state), copies_(copies), zeros_(state.options.chunk_bytes, 1) {
+ColdEraser::ColdEraser(ColdState& state, const std::array<std::optional<EpochFile>, 2>& copies)
+    : state_(state), saver_(state, copies), zeros_(state.options.chunk_bytes, 1) {
   std::ranges::fill(zeros_.memory(), std::byte{0});
 }
 
-// A table that is full or damaged takes no epoch. What is there goes all the same, and for good
-// once it is overwritten.
+// Where the epochs are damaged, or there is no room for one more, a restart will not know of it.
+// What is there goes all the same, and for good once it is overwritten.
 void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag) {
-  auto& epochs = state_.epochs.epochs;
   const bool damaged = state_.epochs_damaged;
-  const bool full = !epochs.contains(publisher) && epochs.size() >= kEpochPublishersMax;
-  if (epoch > state_.epochs.EpochOf(publisher)) {
-    if (!full) {
-      epochs[publisher] = epoch;
-      ++state_.epochs.version;
-    }
+  // A publisher that never stored anything has nothing that could come back.
+  const bool may_come_back = state_.may_have_more || state_.stored.contains(publisher);
+  bool full = false;
+  if (epoch > state_.epochs.Of(publisher)) {
+    full = may_come_back && !damaged && !state_.ReserveEpochs(state_.epochs.publishers() + 1);
+    state_.epochs.Raise({.publisher = publisher, .epoch = epoch},
+                        /*keep=*/may_come_back && !damaged && !full);
     for (uint32_t i = 0; i < state_.segments.size(); ++i) {
       const Segment& segment = state_.segments[i];
       const bool holds =
@@ -47,7 +46,7 @@ void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t ta
   }
   if (damaged) return state_.End(tag, StoreOutcome::kUnknownEpoch);
   if (full) return state_.End(tag, StoreOutcome::kNoSpace);
-  waiting_.push_back(tag);
+  saver_.Add(tag);
 }
 
 void ColdEraser::Discard(uint32_t number) {
@@ -63,51 +62,48 @@ void ColdEraser::WipeLeftovers(uint32_t number) {
   if (!std::exchange(state_.segments[number].to_wipe, true)) ++to_wipe_;
 }
 
-void ColdEraser::CloseFiles() {
-  for (const FileId file : copies_) state_.files.Close(file);
-}
-
 void ColdEraser::Tick(uint64_t now_us) {
-  const bool due = !waiting_.empty() || (!is_settled() && now_us >= save_retry_us_);
-  if (step_ == Step::kDone && due) StartSave();
-  if (now_us >= retry_us_) {
-    retry_us_ = 0;
-    StartWipe();
-  }
+  saver_.Tick(now_us);
+  if (now_us < retry_us_) return;
+  retry_us_ = 0;
+  ShrinkToCap();
+  StartWipe();
 }
 
-void ColdEraser::StartSave() {
-  saving_ = std::exchange(waiting_, {});
-  table_ = state_.epochs;
-  if (Planted(Canary::kLoseEpoch)) return EndSave(StoreOutcome::kOk);
-  image_ = EncodeEpochs(table_);
-  step_ = Step::kWriteFirst;
-  SaveStep();
+// The epochs need room that segments have. What a segment holds is overwritten before it goes.
+void ColdEraser::ShrinkToCap() {
+  if (state_.segments.files() <= state_.segments.segments_max()) return;
+  const auto number = Dispensable();
+  if (!number) return;
+  Segment& segment = state_.segments[*number];
+  if (segment.state != SegmentState::kFree) {
+    state_.stats.evicted += state_.ForgetSegment(*number);
+    return Discard(*number);
+  }
+  const auto removed = state_.files.Remove(state_.PathOf(SegmentName(*number)));
+  if (!removed) {
+    LogWarn("store {}: {}", state_.options.directory, removed.error().message);
+    retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
+    return;
+  }
+  state_.files.Close(segment.file);
+  segment = {.catalogue_stale = true};
+  state_.directory_stale = true;
+  state_.stats.bytes -= state_.segments.segment_bytes();
 }
 
-void ColdEraser::SaveStep() {
-  const bool second = step_ == Step::kWriteSecond || step_ == Step::kSyncSecond;
-  IoRequest request = {.kind = IoKind::kSync, .file = copies_[first_copy_ ^ (second ? 1 : 0)]};
-  if (step_ == Step::kWriteFirst || step_ == Step::kWriteSecond) {
-    request.kind = IoKind::kWrite;
-    request.data = image_.data();
-    request.bytes = image_.size();
-    state_.stats.bytes_written += image_.size();
+std::optional<uint32_t> ColdEraser::Dispensable() const {
+  std::optional<uint32_t> least;
+  bool is_one_coming = false;
+  for (uint32_t i = 0; i < state_.segments.size(); ++i) {
+    const Segment& segment = state_.segments[i];
+    is_one_coming |= segment.state == SegmentState::kErased && segment.failures == 0;
+    if (segment.reads > 0 || segment.writes > 0) continue;
+    if (segment.state == SegmentState::kFree) return i;
+    if (segment.state != SegmentState::kSealed) continue;
+    if (!least || segment.Recency() < state_.segments[*least].Recency()) least = i;
   }
-  state_.Submit(IoOwner::kEraser, kSaveNumber, request);
-}
-
-void ColdEraser::EndSave(StoreOutcome outcome) {
-  step_ = Step::kDone;
-  state_.epochs_failed = outcome != StoreOutcome::kOk;
-  if (outcome == StoreOutcome::kOk) {
-    state_.durable_epochs = table_;
-  } else {
-    ++failures_;
-    save_retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
-    LogWarn("store {}: an erasure could not be made durable", state_.options.directory);
-  }
-  for (const uint64_t tag : std::exchange(saving_, {})) state_.End(tag, outcome);
+  return is_one_coming ? std::nullopt : least;
 }
 
 void ColdEraser::StartWipe() {
@@ -150,17 +146,7 @@ void ColdEraser::WipeStep() {
 }
 
 void ColdEraser::OnIo(uint32_t number, const IoCompletion& completion) {
-  if (number == kSaveNumber) {
-    const bool writes = step_ == Step::kWriteFirst || step_ == Step::kWriteSecond;
-    if (completion.error || (writes && completion.bytes != image_.size())) {
-      // What failed may be torn: it is written again before the one that is whole.
-      if (step_ == Step::kWriteSecond || step_ == Step::kSyncSecond) first_copy_ ^= 1;
-      return EndSave(StoreOutcome::kIo);
-    }
-    step_ = static_cast<Step>(static_cast<uint8_t>(step_) + 1);
-    return step_ == Step::kDone ? EndSave(StoreOutcome::kOk) : SaveStep();
-  }
-  OnWiped(completion);
+  return number == EpochSaver::kIoNumber ? saver_.OnIo(completion) : OnWiped(completion);
 }
 
 void ColdEraser::OnWiped(const IoCompletion& completion) {
@@ -183,6 +169,7 @@ void ColdEraser::OnWiped(const IoCompletion& completion) {
 void ColdEraser::EndWipe(bool wiped) {
   const Wiping wiping = *std::exchange(wiping_, std::nullopt);
   Segment& segment = state_.segments[wiping.number];
+  segment.failures = wiped ? 0 : segment.failures + 1;
   if (!wiped) {
     ++failures_;
     retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;

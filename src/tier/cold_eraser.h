@@ -9,6 +9,7 @@
 
 #include "tier/cold_state.h"
 #include "tier/cold_writer.h"
+#include "tier/epoch_saver.h"
 
 namespace quire::tier {
 
@@ -19,51 +20,36 @@ namespace quire::tier {
 
 class ColdEraser {
  public:
-  /// `copies`: the two open files of the epochs.
-  ColdEraser(ColdState& state, const std::array<FileId, 2>& copies);
+  /// `copies` of the epochs: nothing for one that is to be replaced.
+  ColdEraser(ColdState& state, const std::array<std::optional<EpochFile>, 2>& copies);
 
   void Erase(const PublisherId& publisher, uint64_t epoch, uint64_t tag);
   void Tick(uint64_t now_us);
   void OnIo(uint32_t number, const IoCompletion& completion);
   /// Closes the copies; nothing may be in flight.
-  void CloseFiles();
+  void CloseFiles() { saver_.CloseFiles(); }
   /// Marks a segment whose records no longer count; it will be overwritten.
   void Discard(uint32_t number);
   /// What earlier owners left in a segment will be overwritten.
   void WipeLeftovers(uint32_t number);
 
   /// True when every erasure is durable, as far as it can be, and everything erased is overwritten.
-  bool idle() const { return waiting_.empty() && is_settled() && to_wipe_ == 0; }
+  bool idle() const { return saver_.idle() && to_wipe_ == 0; }
   /// Saves of the epochs and overwrites that failed so far; each is tried again.
-  uint64_t failures() const { return failures_; }
+  uint64_t failures() const { return saver_.failures() + failures_; }
 
  private:
-  enum class Step : uint8_t { kWriteFirst, kSyncFirst, kWriteSecond, kSyncSecond, kDone };
-  static constexpr uint32_t kSaveNumber = 0;
-  static constexpr uint32_t kWipeNumber = 1;
+  static constexpr uint32_t kWipeNumber = EpochSaver::kIoNumber + 1;
 
-  // What is in the files is all that will be: damaged ones are for `quire store repair` to write.
-  bool is_settled() const {
-    const bool is_saved = state_.epochs.version == state_.durable_epochs.version;
-    return step_ == Step::kDone && (is_saved || state_.epochs_damaged);
-  }
-  void StartSave();
-  void SaveStep();
-  void EndSave(StoreOutcome outcome);
+  void ShrinkToCap();
+  std::optional<uint32_t> Dispensable() const;
   void StartWipe();
   void WipeStep();
   void OnWiped(const IoCompletion& completion);
   void EndWipe(bool wiped);
 
   ColdState& state_;
-  const std::array<FileId, 2> copies_;
-  std::vector<uint64_t> waiting_;  // tags of erasures that the save under way does not hold
-  std::vector<uint64_t> saving_;   // tags of those that it does
-  EpochTable table_;               // what is being saved
-  std::vector<std::byte> image_;   // its bytes
-  uint64_t save_retry_us_ = 0;     // a failed save is tried again then
-  Step step_ = Step::kDone;
-  uint32_t first_copy_ = 0;  // is saved first: the other one is whole
+  EpochSaver saver_;
 
   Staging zeros_;
   uint32_t to_wipe_ = 0;  // segments

@@ -15,6 +15,8 @@ namespace quire::tier {
 
 // A generation is the number of the opening, then of the segment begun since.
 constexpr uint32_t kGenerationBits = 32;
+// Of a file of epochs in an older format: a new one replaces it before anything is added.
+constexpr uint64_t kTakesNoChanges = ~uint64_t{0} >> 1;
 
 class ColdOpener {
  public:
@@ -34,10 +36,10 @@ class ColdOpener {
     QUIRE_ASSIGN(sizes, ResolveSizes(options_));
     MakeState(sizes);
     QUIRE_TRY(RefuseOtherVersions());
-    QUIRE_TRY(ReadEpochs());
+    QUIRE_TRY(OpenEpochs());
     ReadCatalogue(sizes.catalogue_bytes_max);
-    QUIRE_TRY(FindRecords());
-    QUIRE_TRY(CheckEnds());
+    FindRecords();
+    CheckEnds();
     DistrustOldEpochs();
     EnterSegments();
     RemoveBeyondCap();
@@ -81,10 +83,22 @@ class ColdOpener {
   Result<void> WriteLock() {
     const uint64_t opens = std::max(opens_, state_->generation >> kGenerationBits) + 1;
     state_->generation = opens << kGenerationBits;
-    QUIRE_TRY(WriteLockText(
-        files_, lock_,
-        {.opens = opens, .bytes_cap = options_.bytes_cap, .segment_bytes = segment_bytes_}));
+    const LockText text = {
+        .opens = opens, .bytes_cap = options_.bytes_cap, .segment_bytes = segment_bytes_};
+    if (!WriteLockText(files_, lock_, text)) QUIRE_TRY(ReplaceLock(text));
     return files_.SyncDirectory(options_.directory);
+  }
+
+  // What lies on a bad sector for good is written to a new file, whose lock is held before it has
+  // the name.
+  Result<void> ReplaceLock(const LockText& text) {
+    const std::string beside = std::string(kLockName) + ".new";
+    QUIRE_ASSIGN(const FileId made, OpenFile(beside, {.create = true, .locked = true}));
+    QUIRE_TRY(WriteLockText(files_, made, text));
+    QUIRE_TRY(files_.Rename(PathOf(beside), PathOf(kLockName)));
+    std::erase(opened_, lock_);
+    files_.Close(std::exchange(lock_, made));
+    return {};
   }
 
   // A store that exists keeps the segment length it has: what the lock file says, and without that
@@ -95,10 +109,14 @@ class ColdOpener {
     for (const std::string& name : names) {
       const auto number = ParseSegmentName(name);
       if (!number) continue;
-      QUIRE_ASSIGN(const FileId file, OpenFile(name, {.direct = true}));
-      QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
+      const auto file = OpenFile(name, {.direct = true});
+      if (!file) {
+        lost_.emplace_back(*number, file.error().message);
+        continue;
+      }
+      const uint64_t length = files_.Length(*file).value_or(0);
       if (length % kRecordAlignment == 0 && length > 0) ++lengths[length];
-      segments_.emplace_back(*number, file);
+      segments_.emplace_back(*number, *file);
     }
     const LockText lock = ReadLockText(files_, options_.directory);
     opens_ = lock.opens;
@@ -114,21 +132,31 @@ class ColdOpener {
   }
 
   void MakeState(const ColdSizes& sizes) {
-    state_ = std::make_unique<ColdState>(options_, files_, clock_,
-                                         SegmentTable::Options{.segment_bytes = segment_bytes_,
-                                                               .segments_max = sizes.segments_max,
-                                                               .limits = options_.limits});
+    state_ = std::make_unique<ColdState>(options_, sizes, files_, clock_);
     for (const auto& [number, file] : segments_) {
       state_->segments.Reserve(number);
       state_->segments[number].file = file;
       state_->segments[number].state = SegmentState::kFree;
     }
+    for (const auto& [number, why] : lost_) LoseSegment(number, why);
+  }
+
+  // What is in it is not known, and stays as it is.
+  void LoseSegment(uint32_t number, std::string_view why) {
+    LogWarn("store {}: going on without {} until it is opened again, or `quire store repair`: {}",
+            options_.directory, SegmentName(number), why);
+    state_->segments.Reserve(number);
+    state_->segments[number].state = SegmentState::kLost;
+    state_->may_have_more = true;
+    ++recovery_.damaged;
   }
 
   // The header at the start of every segment; before anything is changed.
   Result<void> RefuseOtherVersions() {
     for (const auto& [number, file] : segments_) {
-      QUIRE_ASSIGN(const auto first, FirstHeader(files_, file, number));
+      // Where it cannot be read the segment is looked through.
+      const auto read = FirstHeader(files_, file, number);
+      const auto first = read.value_or(std::unexpected(RecordMiss::kTruncated));
       if (!first && first.error() == RecordMiss::kOtherVersion) {
         return Fail(ErrorCode::kUnsupported,
                     fmt::format("store {}: {} was written by another version of the format; this "
@@ -140,14 +168,10 @@ class ColdOpener {
     return {};
   }
 
-  Result<void> ReadEpochs() {
-    std::array<std::optional<EpochTable>, 2> tables;
-    for (size_t i = 0; i < 2; ++i) {
-      QUIRE_ASSIGN(epoch_files_[i], OpenFile(kEpochNames[i], {.create = true}));
-      QUIRE_ASSIGN(tables[i], ReadEpochFile(files_, epoch_files_[i]));
-    }
-    const bool fresh = segments_.empty();
-    if (!tables[0] && !tables[1] && !fresh) {
+  Result<void> OpenEpochs() {
+    const EpochCopies read = ReadEpochs(files_, options_.directory);
+    const bool is_fresh = segments_.empty() && lost_.empty();
+    if (!read.table && !is_fresh) {
       state_->epochs_damaged = true;
       LogWarn(
           "store {}: both copies of the erase epochs are damaged: named tenants get nothing "
@@ -155,16 +179,52 @@ class ColdOpener {
           options_.directory);
       return {};
     }
-    const EpochTable none;
-    const EpochTable& first = tables[0] ? *tables[0] : none;
-    const EpochTable& second = tables[1] ? *tables[1] : none;
-    state_->epochs = first.version >= second.version ? first : second;
-    state_->durable_epochs = state_->epochs;
-    for (size_t i = 0; i < 2; ++i) {
-      if (tables[i] && *tables[i] == state_->epochs) continue;
-      QUIRE_TRY(WriteEpochFile(files_, epoch_files_[i], state_->epochs));
+    const EpochTable table = read.table.value_or(EpochTable());
+    if (!state_->ReserveEpochs(table.epochs.size())) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  fmt::format("store {}: a cap of {} bytes leaves no room for two segments beside "
+                              "what {} tenants erased",
+                              options_.directory, options_.bytes_cap, table.epochs.size()));
     }
-    return files_.SyncDirectory(options_.directory);
+    const std::vector<std::byte> bytes = EncodeEpochs(table);
+    Result<void> written;
+    for (size_t i = 0; i < epoch_files_.size(); ++i) {
+      if (auto opened = OpenEpochFile(i, read.images[i], table.version, bytes); !opened) {
+        written = std::unexpected(std::move(opened).error());
+      }
+    }
+    state_->epochs.Start(table);
+    // With one of them the store goes on; nothing can be erased before there are two.
+    if (!epoch_files_[0] && !epoch_files_[1]) return written;
+    return {};
+  }
+
+  // A copy that is as it should be is gone on with; a new file replaces any other.
+  Result<void> OpenEpochFile(size_t copy, const std::optional<EpochImage>& image, uint64_t version,
+                             std::span<const std::byte> table) {
+    // What a crash left of one that was to replace it.
+    static_cast<void>(files_.Remove(PathOf(std::string(kEpochNames[copy]) + ".new")));
+    if (image && image->is_whole && image->table.version == version) {
+      const auto file = OpenFile(kEpochNames[copy], {});
+      if (file) {
+        epoch_files_[copy] = {.file = *file,
+                              .version = version,
+                              .bytes = image->bytes,
+                              .changes = image->is_old ? kTakesNoChanges : image->changes,
+                              .checksum = image->checksum};
+        return {};
+      }
+    }
+    const auto file = ReplaceEpochFile(files_, options_.directory, copy, table);
+    if (!file) {
+      LogWarn("store {}: {} is damaged, and cannot be replaced: {}", options_.directory,
+              kEpochNames[copy], file.error().message);
+      return std::unexpected(file.error());
+    }
+    opened_.push_back(*file);
+    epoch_files_[copy] = {
+        .file = *file, .version = version, .bytes = table.size(), .checksum = EpochChecksum(table)};
+    return {};
   }
 
   void ReadCatalogue(uint64_t bytes_max) {
@@ -199,7 +259,7 @@ class ColdOpener {
     });
   }
 
-  Result<void> FindRecords() {
+  void FindRecords() {
     for (const auto& [number, file] : segments_) {
       Found found = {.number = number};
       const auto row = rows_.find(number);
@@ -210,10 +270,16 @@ class ColdOpener {
       } else {
         found.row.segment = number;
       }
-      if (!found.row.sealed) QUIRE_TRY(ScanFrom(found, file));
+      if (!found.row.sealed) {
+        if (const auto scanned = ScanFrom(found, file); !scanned) {
+          LoseSegment(number, scanned.error().message);
+          std::erase(opened_, file);
+          files_.Close(file);
+          continue;
+        }
+      }
       found_.push_back(std::move(found));
     }
-    return {};
   }
 
   Result<void> ScanFrom(Found& found, FileId file) {
@@ -229,6 +295,8 @@ class ColdOpener {
     // Behind the tail of a row lie newer records of the same generation, or old ones.
     if (row.tail > 0 && scan.generation != row.generation) return {};
     found.gaps = std::move(scan.gaps);
+    state_->may_have_more |= !found.gaps.empty() || !scan.unreadable.empty();
+    recovery_.damaged += scan.unreadable.size();
     row.generation = scan.generation;
     row.tail = scan.generation == 0 ? 0 : scan.tail;
     for (const RecordSummary& record : scan.records) {
@@ -237,8 +305,7 @@ class ColdOpener {
         row.erase_epoch = record.erase_epoch;
       }
       if (record.publisher != row.publisher || record.erase_epoch != row.erase_epoch) continue;
-      QUIRE_ASSIGN(const bool whole, IsWhole(file, record));
-      if (!whole) {
+      if (!IsWhole(file, record)) {
         found.gaps.push_back({.offset = record.location.offset, .bytes = record.record_bytes()});
         continue;
       }
@@ -260,9 +327,13 @@ class ColdOpener {
 
   // What was being written when a process died may have its header only. That is little, and is
   // read; without a catalogue it would be everything, and only the ends are read, see CheckEnds.
-  Result<bool> IsWhole(FileId file, const RecordSummary& record) {
-    if (recovery_.catalogue_rebuilt) return true;
-    return VerifyRecord(files_, file, record, state_->read_staging.memory());
+  bool IsWhole(FileId file, const RecordSummary& record) {
+    return recovery_.catalogue_rebuilt || IsGood(file, record);
+  }
+
+  // What the disk does not give at the moment is found out when it is loaded.
+  bool IsGood(FileId file, const RecordSummary& record) {
+    return VerifyRecord(files_, file, record, state_->read_staging.memory()).value_or(true);
   }
 
   uint64_t InFlightBytes() const {
@@ -270,7 +341,7 @@ class ColdOpener {
   }
 
   // Of each publisher the last bytes, newest first, as many as can have been in flight.
-  Result<void> CheckEnds() {
+  void CheckEnds() {
     std::map<PublisherId, uint64_t> left;
     std::ranges::sort(found_, {}, [](const Found& found) { return found.row.generation; });
     for (Found& found : std::views::reverse(found_)) {
@@ -279,9 +350,7 @@ class ColdOpener {
         if (bytes == 0) break;
         bytes -= std::min(bytes, record.record_bytes());
         const FileId file = state_->segments[found.number].file;
-        QUIRE_ASSIGN(const bool whole,
-                     VerifyRecord(files_, file, record, state_->read_staging.memory()));
-        if (whole) continue;
+        if (IsGood(file, record)) continue;
         found.gaps.push_back({.offset = record.location.offset, .bytes = record.record_bytes()});
         const auto page = static_cast<uint32_t>(record.location.offset / kRecordAlignment);
         std::erase_if(found.row.entries,
@@ -289,14 +358,13 @@ class ColdOpener {
         --recovery_.records_found;
       }
     }
-    return {};
   }
 
   // A record of an epoch that the table does not know yet: the table is an old copy.
   void DistrustOldEpochs() {
     for (const Found& found : found_) {
       const bool newer = !found.row.entries.empty() &&
-                         found.row.erase_epoch > state_->epochs.EpochOf(found.row.publisher);
+                         found.row.erase_epoch > state_->epochs.Of(found.row.publisher);
       if (!newer || state_->epochs_damaged) continue;
       state_->epochs_damaged = true;
       LogWarn(
@@ -338,6 +406,7 @@ class ColdOpener {
     segment.state = SegmentState::kSealed;
     segment.publisher = row.publisher;
     segment.erase_epoch = row.erase_epoch;
+    state_->stored.insert(row.publisher);
     segment.generation = row.generation;
     segment.tail = segment.end = row.tail;
     for (const Gap& gap : found.gaps) WriteVoid(found, gap);
@@ -397,10 +466,11 @@ class ColdOpener {
     while (segments.files() > segments.segments_max()) {
       uint32_t least = segments.size();
       for (uint32_t i = segments.size(); i-- > 0;) {
-        if (segments[i].state == SegmentState::kMissing) continue;
+        if (!segments[i].has_file()) continue;
         if (least == segments.size() || segments[i].Recency() < segments[least].Recency())
           least = i;
       }
+      if (least == segments.size()) return;  // the others cannot be used, nor removed
       state_->stats.evicted += state_->ForgetSegment(least);
       std::erase(resumed_, least);
       std::erase(discarded_, least);
@@ -408,7 +478,8 @@ class ColdOpener {
       files_.Close(segments[least].file);
       const auto removed = files_.Remove(PathOf(SegmentName(least)));
       if (!removed) LogWarn("store {}: {}", options_.directory, removed.error().message);
-      segments[least] = {.catalogue_stale = true};
+      segments[least] = {.state = removed ? SegmentState::kMissing : SegmentState::kLost,
+                         .catalogue_stale = true};
       state_->directory_stale = true;
     }
   }
@@ -432,11 +503,10 @@ class ColdOpener {
   // An erasure may have been durable when the last process stopped, and not all of it overwritten.
   void WipeLeftovers() {
     const ColdState& state = *store_->state_;
-    if (state.epochs.version == 0 && !state.epochs_damaged) return;
+    if (state.epochs.version() == 0 && !state.epochs_damaged) return;
     for (uint32_t i = 0; i < state.segments.size(); ++i) {
       const Segment& segment = state.segments[i];
-      if (segment.state == SegmentState::kMissing || segment.LeftoverEnd() == segment.end) continue;
-      store_->eraser_.WipeLeftovers(i);
+      if (segment.LeftoverEnd() > segment.end) store_->eraser_.WipeLeftovers(i);
     }
   }
 
@@ -444,7 +514,7 @@ class ColdOpener {
   void RestoreLengths() {
     for (uint32_t i = 0; i < state_->segments.size(); ++i) {
       const Segment& segment = state_->segments[i];
-      if (segment.state == SegmentState::kMissing) continue;
+      if (!segment.has_file()) continue;
       const auto length = files_.Length(segment.file);
       if (length && *length == segment_bytes_) continue;
       const auto resized = files_.Resize(segment.file, segment_bytes_);
@@ -458,10 +528,11 @@ class ColdOpener {
   uint64_t segment_bytes_ = 0;
   uint64_t opens_ = 0;
   FileId lock_;
-  std::array<FileId, 2> epoch_files_;
-  std::vector<FileId> opened_;                         // closed when opening fails
-  std::vector<std::pair<uint32_t, FileId>> segments_;  // that have a file
-  std::map<uint32_t, uint64_t> generations_;           // of their first records
+  std::array<std::optional<EpochFile>, 2> epoch_files_;
+  std::vector<FileId> opened_;                          // closed when opening fails
+  std::vector<std::pair<uint32_t, FileId>> segments_;   // that have a file
+  std::vector<std::pair<uint32_t, std::string>> lost_;  // whose file cannot be opened, and why
+  std::map<uint32_t, uint64_t> generations_;            // of their first records
   std::map<uint32_t, CatalogueRow> rows_;
   std::vector<Found> found_;
   std::vector<uint32_t> resumed_;

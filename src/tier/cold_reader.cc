@@ -40,7 +40,7 @@ void ColdReader::Get(const LoadRequest& request, uint64_t deadline_us) {
 std::optional<StoreCompletion> ColdReader::Refuse(const LoadRequest& request,
                                                   std::optional<ColdEntry> entry) const {
   const RecordIdentity& identity = request.identity;
-  if (identity.erase_epoch < state_.epochs.EpochOf(identity.publisher)) {
+  if (identity.erase_epoch < state_.epochs.Of(identity.publisher)) {
     return StoreCompletion{.outcome = StoreOutcome::kErased};
   }
   if (!entry || !state_.Serves(identity.publisher, identity.erase_epoch)) {
@@ -137,8 +137,10 @@ void ColdReader::OnIo(uint32_t number, const IoCompletion& completion) {
 void ColdReader::Finish(uint32_t number) {
   Load& load = *loads_[number];
   if (load.started && load.failure) {
+    NoteUnreadable(load.entry);
     if (!load.ended) End(load, *load.failure);
   } else if (load.started && (!load.ended || load.scrub)) {
+    unreadable_.erase(load.entry.key);
     RecordMiss miss = RecordMiss::kTruncated;
     if (!load.truncated) miss = load.scrub ? VerifyScrubbed(load) : Verify(load);
     if (miss != RecordMiss::kNone && IsDamage(load, miss)) state_.Quarantine(load.entry);
@@ -158,6 +160,16 @@ void ColdReader::Finish(uint32_t number) {
   --state_.segments[load.entry.segment].reads;
   loads_[number].reset();
   free_.push_back(number);
+}
+
+// A disk that fails once may have had a bad moment. Twice in a row, and nobody will read the record:
+// it is forgotten, so that it can be stored again elsewhere.
+void ColdReader::NoteUnreadable(const ColdEntry& entry) {
+  constexpr size_t kRememberedMax = 1024;
+  if (unreadable_.size() >= kRememberedMax) unreadable_.clear();
+  if (unreadable_.insert(entry.key).second) return;
+  unreadable_.erase(entry.key);
+  state_.Quarantine(entry);
 }
 
 void ColdReader::End(Load& load, StoreOutcome outcome, RecordMiss miss) {

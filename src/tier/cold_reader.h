@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "tier/cold_state.h"
@@ -57,6 +58,7 @@ class ColdReader {
   void StartWaiting();
   bool Start(uint32_t number);
   void Finish(uint32_t number);
+  void NoteUnreadable(const ColdEntry& entry);
   void End(Load& load, StoreOutcome outcome, RecordMiss miss = RecordMiss::kNone);
   RecordMiss Verify(Load& load);
   RecordMiss VerifyScrubbed(Load& load);
@@ -71,6 +73,7 @@ class ColdReader {
   std::vector<uint32_t> free_;
   std::deque<uint32_t> waiting_;
   InFlight<Read> reads_;
+  std::set<KeyPrefix> unreadable_;  // that the disk failed to read the last time
   uint32_t reads_in_flight_ = 0;
   uint32_t scrubs_ = 0;
 };

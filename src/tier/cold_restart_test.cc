@@ -209,6 +209,7 @@ TEST_F(ColdRestartTest, OneGoodCopyOfTheEpochsIsEnough) {
     files_ = std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = 5}, clock_);
     Open();
     PutAll(0, 3, "b");
+    PutAll(0, 1, "a");
     store_->Erase(PublisherOf("a"), 7, 1);
     Wait(1);
     store_.reset();
@@ -248,7 +249,10 @@ TEST_F(ColdRestartTest, WithoutEpochsNothingOfNamedTenantsIsServed) {
   expect_nothing_named();
   both([&](const std::string& name) { ASSERT_TRUE(files_->Remove("store/" + name)); });
   expect_nothing_named();
-  both([&](const std::string& name) { *files_->Contents("store/" + name) = good; });
+  both([&](const std::string& name) {
+    files_->Close(files_->Open("store/" + name, {.create = true}).value());
+    *files_->Contents("store/" + name) = good;
+  });
   Open();
   ExpectAll(0, 5, "a");
 }
@@ -377,6 +381,7 @@ TEST_F(ColdRestartTest, FailureSweep) {
     files_ = std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = after}, clock_);
     Open();
     PutAll(0, 6, "a");
+    PutAll(20, 1, "b");
     files_->StopAfter(after);
     for (uint64_t i = 10; i < 16; ++i) Put(Record(i, "a"), i);
     Wait(6);

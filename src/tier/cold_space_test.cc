@@ -150,13 +150,17 @@ TEST_F(ColdSpaceTest, RecordsOfAnEpochThatTheStoreWasNotToldAreRefused) {
   EXPECT_EQ(WaitOne().outcome, kUnknownEpoch);
   store_->Erase(PublisherOf("a"), 3, 1);
   EXPECT_EQ(WaitOne().outcome, kOk);
+  // It has stored nothing so far: its epoch becomes durable now.
+  Put(Record(1, "a", 3));
+  EXPECT_EQ(WaitOne().outcome, kBusy);
+  EXPECT_EQ(Flush(), kOk);
   PutAll(1, 1, "a", 3);
 }
 
 TEST_F(ColdSpaceTest, AnErasureThatCannotBeSavedSaysSoAndIsTriedAgain) {
   Open();
   PutAll(0, 2, "a");
-  files_->set_rates({.sync_error = 1});
+  files_->set_rates({.sync_error = 1, .call_error = 1});
   store_->Erase(PublisherOf("a"), 1, 7);
   EXPECT_EQ(WaitOne().outcome, kIo);
   EXPECT_FALSE(Has(Record(1, "a")));

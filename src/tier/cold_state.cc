@@ -56,12 +56,15 @@ Result<ColdSizes> ResolveSizes(const ColdOptions& options) {
   return sizes;
 }
 
-ColdState::ColdState(const ColdOptions& cold_options, Files& cold_files, const Clock& cold_clock,
-                     const SegmentTable::Options& segment_options)
+ColdState::ColdState(const ColdOptions& cold_options, const ColdSizes& cold_sizes,
+                     Files& cold_files, const Clock& cold_clock)
     : options(cold_options),
+      sizes(cold_sizes),
       files(cold_files),
       clock(cold_clock),
-      segments(segment_options),
+      segments({.segment_bytes = cold_sizes.segment_bytes,
+                .segments_max = cold_sizes.segments_max,
+                .limits = cold_options.limits}),
       write_staging(options.chunk_bytes, Chunks(options)),
       read_staging(options.chunk_bytes, Chunks(options)) {
   files.RegisterBuffers(std::array{write_staging.memory(), read_staging.memory()});
@@ -123,7 +126,25 @@ uint64_t ColdState::ForgetSegment(uint32_t number) {
 
 bool ColdState::Serves(const PublisherId& publisher, uint64_t erase_epoch) const {
   if (epochs_damaged && publisher != PublisherId{}) return false;
-  return epochs.EpochOf(publisher) == erase_epoch;
+  return epochs.Of(publisher) == erase_epoch;
+}
+
+bool ColdState::ReserveEpochs(uint64_t publishers) {
+  constexpr uint32_t kSegmentsMin = 2;
+  const uint64_t others = sizes.catalogue_bytes_max + kLockBytesMax + EpochBytesMax(publishers);
+  const uint64_t left = options.bytes_cap - std::min(options.bytes_cap, others);
+  const uint64_t fit = left / segments.segment_bytes();
+  if (fit >= segments.segments_max()) return true;
+  if (fit < kSegmentsMin) return false;
+  segments.set_segments_max(static_cast<uint32_t>(fit));
+  return true;
+}
+
+bool ColdState::KeepEpoch(const PublisherId& publisher) {
+  if (epochs.IsKept(publisher)) return true;
+  if (!ReserveEpochs(epochs.publishers() + 1)) return false;
+  epochs.Keep(publisher);
+  return true;
 }
 
 }  // namespace quire::tier

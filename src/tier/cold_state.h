@@ -1,10 +1,11 @@
 // What a cold store is opened with, and what the parts of it share: segments, index, counters, and
-// the way to the disk and back. The driver's thread owns it; only the index and the roots may be
-// asked by others.
+// the way to the disk and back. The driver's thread owns it; only the index, the roots and the
+// epochs may be asked by others.
 #ifndef QUIRE_TIER_COLD_STATE_H_
 #define QUIRE_TIER_COLD_STATE_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "quire/env.h"
 #include "quire/error.h"
 #include "tier/cold_index.h"
+#include "tier/epochs.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
 #include "tier/store.h"
@@ -73,8 +75,8 @@ class InFlight {
 };
 
 struct ColdState {
-  ColdState(const ColdOptions& cold_options, Files& cold_files, const Clock& cold_clock,
-            const SegmentTable::Options& segment_options);
+  ColdState(const ColdOptions& cold_options, const ColdSizes& cold_sizes, Files& cold_files,
+            const Clock& cold_clock);
 
   void Submit(IoOwner owner, uint32_t number, IoRequest request);
   void End(uint64_t tag, StoreOutcome outcome, RecordMiss miss = RecordMiss::kNone);
@@ -91,8 +93,14 @@ struct ColdState {
   uint64_t ForgetSegment(uint32_t number);
   /// Whether what a publisher made in an epoch may be served.
   bool Serves(const PublisherId& publisher, uint64_t erase_epoch) const;
+  /// The cap leaves room for the epochs of so many publishers. Segments may have to give way: there
+  /// are more files than segments_max() then.
+  bool ReserveEpochs(uint64_t publishers);
+  /// A publisher's epoch will be made durable, if it was raised. False: the cap has no room for it.
+  bool KeepEpoch(const PublisherId& publisher);
 
   const ColdOptions options;
+  const ColdSizes sizes;
   Files& files;
   const Clock& clock;
   SegmentTable segments;
@@ -100,10 +108,11 @@ struct ColdState {
   RootTable roots;
   Staging write_staging;
   Staging read_staging;
-  EpochTable epochs;           // what is served
-  EpochTable durable_epochs;   // what a restart will find
+  ServedEpochs epochs;
   bool epochs_failed = false;  // the last attempt to make them durable
   bool epochs_damaged = false;
+  std::set<PublisherId> stored;  // whoever has a segment, or had one since the store was opened
+  bool may_have_more = false;    // publishers, in what cannot be read
   bool directory_stale = false;  // names that a power cut may forget
   uint64_t generation = 0;       // the highest of any segment
   uint64_t sequence = 0;         // records written

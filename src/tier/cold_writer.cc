@@ -61,15 +61,16 @@ std::optional<RecordRoot> ColdWriter::RootOf(const PutRequest& request) const {
   return RecordRoot{.key = parent, .block_tokens = request.layout->token_count()};
 }
 
-std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) const {
+std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) {
   const RecordIdentity& identity = request.identity;
   if (!state_.Serves(identity.publisher, identity.erase_epoch)) {
-    const bool old = identity.erase_epoch < state_.epochs.EpochOf(identity.publisher);
+    const bool old = identity.erase_epoch < state_.epochs.Of(identity.publisher);
     return old ? StoreOutcome::kErased : StoreOutcome::kUnknownEpoch;
   }
   // After a crash a record of an epoch that the files do not know would look like old files.
-  if (state_.durable_epochs.EpochOf(identity.publisher) != identity.erase_epoch) {
+  if (!state_.epochs.IsSaved(identity.publisher)) {
     if (state_.epochs_damaged) return StoreOutcome::kUnknownEpoch;
+    if (!state_.KeepEpoch(identity.publisher)) return StoreOutcome::kNoSpace;
     return state_.epochs_failed ? StoreOutcome::kIo : StoreOutcome::kBusy;
   }
   if (state_.index.Find(PrefixOf(identity.key))) return StoreOutcome::kPresent;
@@ -164,6 +165,7 @@ void ColdWriter::Begin(uint32_t number, const PublisherId& publisher, uint64_t e
   segment.generation = ++state_.generation;
   segment.tail = 0;
   segment.failed = false;
+  state_.stored.insert(publisher);
   streams_[number] = {};
 }
 
@@ -326,6 +328,7 @@ void ColdWriter::EndCommit() {
     --segment.writes;
     segment.catalogue_stale = true;
     // Records that were not committed lie behind the failure: the stream ends here.
+    segment.failures = segment.failed ? segment.failures + 1 : 0;
     if (segment.failed && segment.state == SegmentState::kActive) Seal(number);
   }
 }

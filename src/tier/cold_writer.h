@@ -63,7 +63,7 @@ class ColdWriter {
   };
 
   std::optional<RecordRoot> RootOf(const PutRequest& request) const;
-  std::optional<StoreOutcome> Refuse(const PutRequest& request) const;
+  std::optional<StoreOutcome> Refuse(const PutRequest& request);
   std::expected<uint32_t, StoreOutcome> SegmentFor(const PutRequest& request);
   std::expected<uint32_t, StoreOutcome> NewSegment(const PublisherId& publisher);
   bool MakeSegment(uint32_t number);

@@ -22,6 +22,7 @@ enum class SegmentState : uint8_t {
   kActive,   // being written
   kSealed,   // full, or not written to any more
   kErased,   // to be overwritten
+  kLost,     // what has its name cannot be used in this run
 };
 
 /// What an earlier owner of a segment wrote there, up to this offset.
@@ -31,6 +32,8 @@ struct Leftover {
 };
 
 struct Segment {
+  static constexpr uint64_t kNowhere = ~uint64_t{0};
+
   SegmentState state = SegmentState::kMissing;
   FileId file{};
   PublisherId publisher{};
@@ -44,12 +47,11 @@ struct Segment {
   uint32_t reads = 0;       // in flight
   uint32_t writes = 0;      // in flight
   bool failed = false;      // a write or sync failed: nothing more is written behind it
+  uint32_t failures = 0;    // commits that failed, one after the other
   bool catalogue_stale = false;
   std::vector<Leftover> leftovers{};  // behind `end`; what reaches furthest is first
   bool to_wipe = false;               // what was erased is to be overwritten
   uint64_t wiping_from = kNowhere;    // that is under way from here on
-
-  static constexpr uint64_t kNowhere = ~uint64_t{0};
 
   /// Whether bytes of a publisher may lie behind those of the segment's owner.
   bool MayHoldBehind(const PublisherId& of) const;
@@ -57,8 +59,13 @@ struct Segment {
   uint64_t LeftoverEnd() const;
   /// The segment gets a new owner, who writes from its start on.
   void Leave();
-  /// Mean time of last use of the records; 0 without records.
-  uint64_t Recency() const { return records == 0 ? 0 : used_sum / records; }
+  bool has_file() const { return state != SegmentState::kMissing && state != SegmentState::kLost; }
+  /// Mean time of last use of the records; 0 without records. Where writing failed again and again
+  /// it is as if they were in use: such a segment is written anew when there is no other.
+  uint64_t Recency() const {
+    if (failures > 1) return kNowhere;
+    return records == 0 ? 0 : used_sum / records;
+  }
 };
 
 class SegmentTable {
@@ -72,6 +79,7 @@ class SegmentTable {
 
   uint64_t segment_bytes() const { return segment_bytes_; }
   uint32_t segments_max() const { return segments_max_; }
+  void set_segments_max(uint32_t segments_max) { segments_max_ = segments_max; }
   uint32_t size() const { return static_cast<uint32_t>(segments_.size()); }
   Segment& operator[](uint32_t number) { return segments_[number]; }
   const Segment& operator[](uint32_t number) const { return segments_[number]; }

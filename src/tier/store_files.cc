@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "base/bits.h"
@@ -15,73 +15,6 @@
 #include "tier/staging.h"
 
 namespace quire::tier {
-namespace {
-
-constexpr std::array<char, 8> kMagic = {'Q', 'U', 'I', 'R', 'E', 'E', 'P', 'O'};
-
-struct FileHeader {
-  std::array<char, 8> magic;
-  uint32_t format;  // 1
-  uint32_t crc;     // of the header with this field as zero, and of the entries
-  uint64_t version;
-  uint64_t count;
-};
-static_assert(sizeof(FileHeader) == 32);
-
-struct FileEntry {
-  PublisherId publisher;
-  uint64_t epoch;
-};
-static_assert(sizeof(FileEntry) == 24);
-
-uint32_t CrcOf(FileHeader header, std::span<const std::byte> entries) {
-  header.crc = 0;
-  return Crc32c(entries, Crc32c(std::as_bytes(std::span(&header, 1))));
-}
-
-}  // namespace
-
-uint64_t EpochTable::EpochOf(const PublisherId& publisher) const {
-  const auto found = epochs.find(publisher);
-  return found == epochs.end() ? 0 : found->second;
-}
-
-uint64_t EpochBytesMax() {
-  return kEpochNames.size() * (sizeof(FileHeader) + kEpochPublishersMax * sizeof(FileEntry));
-}
-
-std::vector<std::byte> EncodeEpochs(const EpochTable& table) {
-  std::vector<FileEntry> entries;
-  for (const auto& [publisher, epoch] : table.epochs) entries.push_back({publisher, epoch});
-  FileHeader header = {
-      .magic = kMagic, .format = 1, .crc = 0, .version = table.version, .count = entries.size()};
-  const auto entry_bytes = std::as_bytes(std::span(entries));
-  header.crc = CrcOf(header, entry_bytes);
-  std::vector<std::byte> bytes(sizeof(header) + entry_bytes.size());
-  std::memcpy(bytes.data(), &header, sizeof(header));
-  std::ranges::copy(entry_bytes, bytes.begin() + sizeof(header));
-  return bytes;
-}
-
-std::optional<EpochTable> DecodeEpochs(std::span<const std::byte> bytes) {
-  FileHeader header;
-  if (bytes.size() < sizeof(header)) return std::nullopt;
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  bytes = bytes.subspan(sizeof(header));
-  if (header.magic != kMagic || header.format != 1) return std::nullopt;
-  // A file that shrank keeps the rest of a longer table behind it.
-  if (header.count > bytes.size() / sizeof(FileEntry)) return std::nullopt;
-  bytes = bytes.first(header.count * sizeof(FileEntry));
-  if (header.crc != CrcOf(header, bytes)) return std::nullopt;
-  EpochTable table = {.version = header.version};
-  for (uint64_t i = 0; i < header.count; ++i) {
-    FileEntry entry;
-    std::memcpy(&entry, bytes.data() + i * sizeof(entry), sizeof(entry));
-    table.epochs[entry.publisher] = entry.epoch;
-  }
-  return table;
-}
-
 namespace {
 
 uint64_t NumberAfter(std::string_view text, std::string_view name) {
@@ -147,17 +80,6 @@ Result<std::expected<RecordSummary, RecordMiss>> FirstHeader(Files& files, FileI
     summary = std::unexpected(RecordMiss::kOtherLocation);
   }
   return summary;
-}
-
-Result<std::optional<EpochTable>> ReadEpochFile(Files& files, FileId file) {
-  std::vector<std::byte> bytes(EpochBytesMax() / kEpochNames.size());
-  QUIRE_ASSIGN(const uint64_t got, files.ReadAt(file, 0, bytes));
-  return DecodeEpochs(std::span(bytes).first(got));
-}
-
-Result<void> WriteEpochFile(Files& files, FileId file, const EpochTable& table) {
-  QUIRE_TRY(files.WriteAt(file, 0, EncodeEpochs(table)));
-  return files.Sync(file);
 }
 
 namespace {
@@ -312,7 +234,8 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
 
 Result<bool> VerifyRecord(Files& files, FileId file, const RecordSummary& record,
                           std::span<std::byte> buffer) {
-  Staging header(kHeaderBytesMax, 1);
+  // No more than the record has: what is behind it may be on a bad sector.
+  Staging header(record.header_bytes, 1);
   QUIRE_ASSIGN(uint64_t got, files.ReadAt(file, record.location.offset, header.memory()));
   const auto again = InspectHeader(header.memory().first(got));
   if (!again || again->location != record.location || again->key != record.key) return false;

@@ -1,13 +1,9 @@
-// A store's directory: its small files, the erase epochs among them, and looking through its
-// segments for records.
+// A store's directory: its small files, and looking through its segments for records.
 #ifndef QUIRE_TIER_STORE_FILES_H_
 #define QUIRE_TIER_STORE_FILES_H_
 
-#include <array>
 #include <cstdint>
 #include <expected>
-#include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,30 +14,6 @@
 #include "tier/record.h"
 
 namespace quire::tier {
-
-// Erase epochs of publishers, in files that nothing else is rebuilt from and that are rebuilt from
-// nothing else. Two copies, written one after the other: a crash damages one of them at most, and
-// the higher one that is whole is never older than the last confirmed erasure.
-
-inline constexpr std::array<std::string_view, 2> kEpochNames = {"epochs-0", "epochs-1"};
-inline constexpr uint64_t kEpochPublishersMax = 4096;
-
-/// What one copy holds.
-struct EpochTable {
-  uint64_t version = 0;  // grows with every change
-  std::map<PublisherId, uint64_t> epochs{};
-
-  bool operator==(const EpochTable&) const = default;
-  /// 0 for a publisher that was never erased.
-  uint64_t EpochOf(const PublisherId& publisher) const;
-};
-
-/// The file's bytes for a table.
-std::vector<std::byte> EncodeEpochs(const EpochTable& table);
-/// The table of a file's bytes; nothing when they are not whole.
-std::optional<EpochTable> DecodeEpochs(std::span<const std::byte> bytes);
-/// Most bytes both files may ever have.
-uint64_t EpochBytesMax();
 
 // The small files of a store's directory, for the store and for the tools.
 
@@ -65,13 +37,6 @@ Result<void> WriteLockText(Files& files, FileId lock, const LockText& text);
 /// Errors: kIo
 Result<std::expected<RecordSummary, RecordMiss>> FirstHeader(Files& files, FileId segment,
                                                              uint32_t number);
-
-/// The table of one copy; nothing when it is not whole.
-/// Errors: kIo
-Result<std::optional<EpochTable>> ReadEpochFile(Files& files, FileId file);
-/// Writes one copy and syncs it.
-/// Errors: kNoSpace, kIo
-Result<void> WriteEpochFile(Files& files, FileId file, const EpochTable& table);
 
 // Looking through the segments of a store for records, without any catalogue: for recovery and for
 // the tools.

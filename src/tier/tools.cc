@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "base/bits.h"
+#include "base/log.h"
 #include "tier/catalogue.h"
+#include "tier/epochs.h"
 #include "tier/secret.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
@@ -48,10 +50,10 @@ class Walk {
     report_.bytes_cap = ReadLockText(files_, directory_).bytes_cap;
     if (HasLock()) QUIRE_TRY(TakeLock());
     CountBytes(names);
-    ReadEpochs();
+    LookAtEpochs();
     if (HasLock()) ReadCatalogue(names);
     for (const std::string& name : names) {
-      if (const auto number = ParseSegmentName(name)) QUIRE_TRY(WalkSegment(*number, visit));
+      if (const auto number = ParseSegmentName(name)) WalkSegment(*number, visit);
     }
     CountMissingSegments(names);
     if (pause && (!damages_.empty() || epochs_damaged_ > 0)) {
@@ -94,17 +96,11 @@ class Walk {
     }
   }
 
-  void ReadEpochs() {
+  void LookAtEpochs() {
+    EpochCopies read = ReadEpochs(files_, directory_);
     epochs_damaged_ = 0;
-    for (const std::string_view name : kEpochNames) {
-      std::optional<EpochTable> table;
-      if (const auto file = files_.Open(PathOf(name), {.read_only = true})) {
-        table = ReadEpochFile(files_, *file).value_or(std::nullopt);
-        files_.Close(*file);
-      }
-      if (!table) ++epochs_damaged_;
-      if (table && (!epochs_ || table->version > epochs_->version)) epochs_ = std::move(table);
-    }
+    for (const auto& image : read.images) epochs_damaged_ += image && image->is_whole ? 0 : 1;
+    epochs_ = std::move(read.table);
   }
 
   void ReadCatalogue(const std::vector<std::string>& names) {
@@ -124,34 +120,31 @@ class Walk {
     return erase_epoch < epochs_->EpochOf(publisher);
   }
 
-  // What a segment holds; nothing where the disk gives nothing of it. Its length in `length`.
-  std::optional<SegmentScan> Scan(FileId file, uint32_t number, uint64_t& length) {
-    const auto bytes = files_.Length(file);
-    if (!bytes) return std::nullopt;
-    length = *bytes;
+  Result<SegmentScan> Scan(FileId file, uint32_t number) {
+    QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
     const ScanDepth depth = depth_ == Depth::kHeaders ? ScanDepth::kHeaders : ScanDepth::kPayloads;
-    auto scan = ScanSegment(files_, file, number, 0, RoundDown(length, kRecordAlignment), depth);
-    if (!scan) return std::nullopt;
-    return *std::move(scan);
+    return ScanSegment(files_, file, number, 0, RoundDown(length, kRecordAlignment), depth);
   }
 
-  Result<void> WalkSegment(uint32_t number, const RecordVisitor& visit) {
+  void WalkSegment(uint32_t number, const RecordVisitor& visit) {
     const bool writes = depth_ == Depth::kRepair;
-    const auto file =
-        files_.Open(PathOf(SegmentName(number)), {.read_only = !writes, .direct = true});
-    if (!file && file.error().code == ErrorCode::kNotFound) return {};  // it went just now
-    uint64_t length = 0;
-    const auto scan = file ? Scan(*file, number, length) : std::nullopt;
-    Result<void> mended;
+    const std::string path = PathOf(SegmentName(number));
+    const auto file = files_.Open(path, {.read_only = !writes, .direct = true});
+    if (!file && file.error().code == ErrorCode::kNotFound) return;  // it went just now
+    const auto scan =
+        file ? Scan(*file, number) : Result<SegmentScan>(std::unexpected(file.error()));
     if (scan) {
       damages_.merge(DamagesIn(number, *scan));
       const bool wipe = Count(*scan, visit);
-      if (writes) mended = wipe ? Wipe(*file, length) : Mend(*file, number, *scan);
-    } else {
-      damages_[{.segment = number}] = std::max<uint64_t>(LostWith(number), 1);
+      if (writes && wipe) Blank(*file, 0, files_.Length(*file).value_or(0));
+      if (writes && !wipe) Mend(*file, number, *scan);
     }
     if (file) files_.Close(*file);
-    return mended;
+    if (scan) return;
+    damages_[{.segment = number}] = std::max<uint64_t>(LostWith(number), 1);
+    LogWarn("store {}: {} cannot be used: {}", directory_, path, scan.error().message);
+    // Whatever it is, it is nobody's business to destroy it.
+    if (writes) Try(files_.Rename(path, path + ".damaged"));
   }
 
   // Counts what may be served, and what waits to be overwritten. True when nobody knows what of it
@@ -220,6 +213,7 @@ class Walk {
       });
       if (lost > 0) damages[{number, scan.generation, scan.tail}] = static_cast<uint64_t>(lost);
     }
+    for (const Gap& gap : scan.unreadable) damages.insert({{number, 0, gap.offset}, 1});
     return damages;
   }
 
@@ -242,14 +236,14 @@ class Walk {
 
   // What was damaged when it was looked at first, and is not any more, was being written.
   void LookAgain() {
-    ReadEpochs();
+    LookAtEpochs();
     const Damages before = std::exchange(damages_, {});
     for (auto place = before.begin(); place != before.end();) {
       const uint32_t number = place->first.segment;
-      uint64_t length = 0;
       const auto file =
           files_.Open(PathOf(SegmentName(number)), {.read_only = true, .direct = true});
-      const auto scan = file ? Scan(*file, number, length) : std::nullopt;
+      const auto scan =
+          file ? Scan(*file, number) : Result<SegmentScan>(std::unexpected(file.error()));
       if (file) files_.Close(*file);
       const Damages now = scan ? DamagesIn(number, *scan) : Damages{{{.segment = number}, 1}};
       for (; place != before.end() && place->first.segment == number; ++place) {
@@ -258,8 +252,13 @@ class Walk {
     }
   }
 
-  // Says of every stretch that holds no record that it does not.
-  Result<void> Mend(FileId file, uint32_t number, const SegmentScan& scan) {
+  // What repair cannot do costs nothing but what it is about.
+  void Try(const Result<void>& done) const {
+    if (!done) LogWarn("store {}: {}", directory_, done.error().message);
+  }
+
+  // Says of every stretch that holds no record that it does not, and overwrites what cannot be read.
+  void Mend(FileId file, uint32_t number, const SegmentScan& scan) {
     std::vector<Gap> voids = scan.gaps;
     for (const RecordSummary& record : scan.damaged) {
       voids.push_back({.offset = record.location.offset, .bytes = record.record_bytes()});
@@ -268,24 +267,27 @@ class Walk {
     for (const Gap& gap : voids) {
       EncodeVoid({.segment = number, .offset = gap.offset, .generation = scan.generation},
                  gap.bytes, page.memory());
-      QUIRE_TRY(files_.WriteAt(file, gap.offset, page.memory()));
+      Try(files_.WriteAt(file, gap.offset, page.memory()));
     }
-    if (voids.empty()) return {};
-    return files_.Sync(file);
+    for (const Gap& gap : scan.unreadable) Blank(file, gap.offset, gap.bytes);
+    if (!voids.empty()) Try(files_.Sync(file));
   }
 
-  Result<void> Wipe(FileId file, uint64_t length) {
-    Staging zeros(1 << 20, 1);
+  // Zeros, as far as the disk takes them.
+  void Blank(FileId file, uint64_t begin, uint64_t bytes) {
+    Staging zeros(kBlankBytes, 1);
     std::ranges::fill(zeros.memory(), std::byte{0});
-    for (uint64_t done = 0; done < length; done += zeros.chunk_bytes()) {
-      const uint64_t bytes = std::min(zeros.chunk_bytes(), length - done);
-      QUIRE_TRY(files_.WriteAt(file, done, zeros.memory().first(bytes)));
+    for (uint64_t done = 0; done < bytes; done += kBlankBytes) {
+      const uint64_t some = std::min(kBlankBytes, bytes - done);
+      Try(files_.WriteAt(file, begin + done, zeros.memory().first(some)));
     }
-    return files_.Sync(file);
+    Try(files_.Sync(file));
   }
 
   Files& files_;
   const std::string directory_;
+  static constexpr uint64_t kBlankBytes = 64 << 10;
+
   const Depth depth_;
   std::optional<FileId> lock_;
   std::optional<EpochTable> epochs_;  // nothing: both copies are damaged
@@ -296,26 +298,21 @@ class Walk {
   StoreReport report_;
 };
 
-// Both copies as the newer one that is whole. Where none is, what is left belongs to nobody by
-// name, so an empty table is right.
+// Both copies as the newest table that can be believed. Where there is none, what is left belongs
+// to nobody by name, so an empty table is right.
 Result<void> RenewEpochs(Files& files, const std::string& directory) {
-  std::array<std::optional<EpochTable>, 2> tables;
-  std::array<FileId, 2> copies;
-  EpochTable best;
-  for (size_t i = 0; i < copies.size(); ++i) {
-    const std::string path = fmt::format("{}/{}", directory, kEpochNames[i]);
-    QUIRE_ASSIGN(copies[i], files.Open(path, {.create = true}));
-    QUIRE_ASSIGN(tables[i], ReadEpochFile(files, copies[i]));
-    if (tables[i] && tables[i]->version > best.version) best = *tables[i];
-  }
+  const EpochCopies read = ReadEpochs(files, directory);
+  const EpochTable best = read.table.value_or(EpochTable());
+  const std::vector<std::byte> bytes = EncodeEpochs(best);
   Result<void> written;
-  for (size_t i = 0; i < copies.size(); ++i) {
-    const bool good = tables[i] && *tables[i] == best;
-    if (!good && written) written = WriteEpochFile(files, copies[i], best);
-    files.Close(copies[i]);
+  for (size_t i = 0; i < read.images.size(); ++i) {
+    const auto& image = read.images[i];
+    if (image && image->is_whole && image->table == best) continue;
+    const auto made = ReplaceEpochFile(files, directory, i, bytes);
+    if (made) files.Close(*made);
+    if (!made) written = std::unexpected(made.error());
   }
-  QUIRE_TRY(written);
-  return files.SyncDirectory(directory);
+  return written;
 }
 
 }  // namespace

@@ -1,0 +1,106 @@
+// What is loaded from a domain's store belongs to whichever member wrote it: after that one is
+// erased nothing of it is left in the memory of a cache, wherever its load had got to.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cache/seen_memory.h"
+#include "cache/test_store.h"
+#include "cache/test_util.h"
+
+namespace quire::cache {
+namespace {
+
+constexpr uint32_t kBlock = TestCache::kBlock;
+constexpr uint64_t kBlocks = 6;
+
+class ErasedLoadsTest : public testing::Test {
+ protected:
+  /// A cache that has nothing in memory; the store has a prompt that member a wrote.
+  void SetUp() override {
+    Make();
+    Must(test_->model.Feed(*Must(test_->cache->Open(Acquire(a_), {})), prompt_));
+    Must(store_.store->Flush());
+    test_.reset();
+    store_.Restart();
+    Make();
+  }
+  void Make() {
+    seen_ = std::make_unique<SeenMemory>();
+    CacheOptions more;
+    more.memory = seen_.get();
+    more.store = store_.store.get();
+    more.clock = &store_.clock;
+    test_ = std::make_unique<TestCache>(64, SmallGeometry(), NumericProfile::Uniform(Codec::kF16),
+                                        0, more);
+    Must(test_->cache->AddTenant({.name = "team", .shared = true}));
+    a_ = Must(test_->cache->AddTenant({.name = "a", .domain = "team"}));
+    b_ = Must(test_->cache->AddTenant({.name = "b", .domain = "team"}));
+  }
+  Plan Acquire(TenantId tenant) {
+    return Must(
+        test_->cache->Acquire({.tenant = tenant, .identity = &test_->identity, .tokens = prompt_}));
+  }
+  uint64_t BytesInMemory() const {
+    const auto is_set = [](std::byte byte) { return byte != std::byte{0}; };
+    return static_cast<uint64_t>(std::ranges::count_if(seen_->arena(), is_set));
+  }
+
+  const std::vector<TokenId> prompt_ = SomeTokens(kBlocks * kBlock + 5, 1);
+  TestStore store_;
+  std::unique_ptr<SeenMemory> seen_;  // outlives the cache
+  std::unique_ptr<TestCache> test_;
+  TenantId a_, b_;
+};
+
+// The end of a prompt came while its front is computed; it is not attached after the erasure.
+TEST_F(ErasedLoadsTest, WhatCameBeforeAnErasureIsNotAttachedAfterIt) {
+  Ticket ticket = Must(test_->cache->Load(Acquire(b_), {.order = LoadOrder::kFromEnd}));
+  auto front = Must(test_->cache->Open(ticket.Front(1), {.on_full = OnFull::kHalt}));
+  store_.Turn();
+  Must(test_->cache->Erase(a_));
+  Must(test_->model.Feed(*front, std::span(prompt_).first(2 * kBlock)));
+  ticket.Meet(2 * kBlock);
+  store_.Turn();
+  EXPECT_LE(ticket.Take().resident_tokens(), 2 * kBlock);
+  EXPECT_LE(Acquire(b_).resident_tokens(), 2 * kBlock);
+  EXPECT_EQ(test_->cache->stats().loaded_total, 0);
+}
+
+TEST_F(ErasedLoadsTest, NothingIsLeftOfALoadThatAnErasureOvertook) {
+  Ticket ticket = Must(test_->cache->Load(Acquire(b_), {.order = LoadOrder::kFromEnd}));
+  store_.Turn();
+  ASSERT_GT(BytesInMemory(), 0) << "the test must be able to fail";
+  Must(test_->cache->Erase(a_));
+  ticket.Take();
+  EXPECT_EQ(BytesInMemory(), 0);
+}
+
+TEST_F(ErasedLoadsTest, NothingIsLeftOfALoadThatWasDroppedBefore) {
+  {
+    const Ticket ticket = Must(test_->cache->Load(Acquire(b_), {.order = LoadOrder::kFromEnd}));
+    store_.Turn();
+  }
+  ASSERT_GT(BytesInMemory(), 0) << "the test must be able to fail";
+  Must(test_->cache->Erase(a_));
+  EXPECT_EQ(BytesInMemory(), 0);
+}
+
+TEST_F(ErasedLoadsTest, NothingIsLeftOfWhatWasLoadedAndEvictedBefore) {
+  EXPECT_EQ(Must(test_->cache->Load(Acquire(b_), {})).Take().resident_tokens(), kBlocks * kBlock);
+  while (test_->cache->Evict(100) > 0) {
+  }
+  ASSERT_GT(BytesInMemory(), 0) << "the test must be able to fail";
+  Must(test_->cache->Erase(a_));
+  EXPECT_EQ(BytesInMemory(), 0);
+}
+
+TEST_F(ErasedLoadsTest, NothingIsLeftOfWhatIsThere) {
+  EXPECT_EQ(Must(test_->cache->Load(Acquire(b_), {})).Take().resident_tokens(), kBlocks * kBlock);
+  Must(test_->cache->Erase(a_));
+  EXPECT_EQ(BytesInMemory(), 0);
+}
+
+}  // namespace
+}  // namespace quire::cache
