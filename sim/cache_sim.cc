@@ -492,8 +492,9 @@ class CacheSim : private Machine {
     if (!holds && guests_.empty() && account == party) memory = memory_.stretches();
     if (device_ != nullptr) memory.push_back(device_->host_bytes());
     raw_bytes_.Learn(files_, cold_.directory);
-    const std::string found = raw_bytes_.Find(tier::PublisherOf(kParties[account].name),
-                                              durable_epochs_[account], files_, memory);
+    const std::string found =
+        raw_bytes_.Find(tier::PublisherOf(kParties[account].name), durable_epochs_[account], files_,
+                        files_.in_flight() == 0 && !holds, memory);
     if (!found.empty()) Problem(report_.wrong_bytes, found);
   }
 

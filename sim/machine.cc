@@ -35,8 +35,11 @@ tier::ColdOptions Machine::SomeColdOptions(uint64_t segments) const {
 }
 
 std::unique_ptr<tier::ColdStore> Machine::OpenStore() {
+  const uint64_t faults = files_.faults();
   auto opened = tier::ColdStore::Open(cold_, files_, clock_);
-  if (!opened) {
+  // What could not be read while it opened is there when it is opened again.
+  if (!opened || (honest() && files_.faults() > faults)) {
+    if (opened) opened->reset();
     files_.set_rates({});
     files_.set_disk_bytes(~uint64_t{0});
     opened = tier::ColdStore::Open(cold_, files_, clock_);

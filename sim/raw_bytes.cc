@@ -66,13 +66,15 @@ std::string RawBytes::FindIn(const tier::PublisherId& publisher, uint64_t epoch,
 }
 
 std::string RawBytes::Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,
-                           std::span<const std::span<const std::byte>> memory) const {
+                           bool is_idle, std::span<const std::span<const std::byte>> memory) const {
   std::string found;
   const auto look = [&](std::span<const std::byte> bytes, const std::string& name) {
     if (found.empty()) found = FindIn(publisher, epoch, bytes, name);
   };
   for (const std::string& path : files.Paths()) look(*files.Contents(path), path);
-  for (const std::span<std::byte> buffer : files.buffers()) look(buffer, "staging");
+  if (is_idle) {
+    for (const std::span<std::byte> buffer : files.buffers()) look(buffer, "staging");
+  }
   for (const std::span<const std::byte> bytes : memory) look(bytes, "memory");
   return found;
 }

@@ -26,10 +26,10 @@ class RawBytes {
   /// are seen again in a record of a later epoch they are that one's.
   void Learn(FaultyFiles& files, const std::string& directory);
 
-  /// What a publisher had before an epoch, and is in a file of the disk, in what the store on it
-  /// registered to read and write by, or in other memory. Empty: nothing.
+  /// What a publisher had before an epoch, and is in a file of the disk, in other memory, or, where
+  /// nothing is under way, in what the store on it reads and writes by. Empty: nothing.
   std::string Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,
-                   std::span<const std::span<const std::byte>> memory = {}) const;
+                   bool is_idle, std::span<const std::span<const std::byte>> memory = {}) const;
 
  private:
   using Word = std::array<uint64_t, 2>;

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -185,6 +186,22 @@ TEST_P(FilesSuite, PreallocatedBytesReadAsZeroAndKeepWhatIsThere) {
   EXPECT_EQ(in, bytes);
   ASSERT_TRUE(files_->Resize(file, 50));
   EXPECT_EQ(files_->Length(file).value(), 50);
+}
+
+// Whoever opens a pipe waits for its other end, unless it asks not to.
+TEST_P(FilesSuite, WhatIsNoRegularFileIsRefused) {
+  if (files_->queue_name() == "memory") return;  // it has no others
+  ASSERT_TRUE(files_->MakeDirectory(Path("directory")));
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink(Path("loop"), Path("loop"));
+  for (const char* name : {"directory", "pipe", "loop"}) {
+    for (const bool read_only : {true, false}) {
+      const auto file = files_->Open(Path(name), {.create = !read_only, .read_only = read_only});
+      ASSERT_FALSE(file) << name;
+      EXPECT_EQ(file.error().code, ErrorCode::kIo) << file.error().message;
+    }
+  }
+  EXPECT_THAT(files_->List(folder_.string()).value(), ElementsAre("directory", "loop", "pipe"));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -111,6 +111,7 @@ void ColdStore::Advance() {
   const bool flush = std::ranges::any_of(
       flushing_, [&](const Flushing& f) { return f.commit > writer_.commits_done(); });
   writer_.Tick(now_us, flush);
+  for (const uint32_t failed : writer_.TakeFailed()) eraser_.WipeLeftovers(failed);
   eraser_.Tick(now_us);
   remover_.Tick();
   WriteCatalogue();

@@ -256,15 +256,16 @@ TEST_F(ColdDiskTest, VeryManyTenantsAreErased) {
   const uint64_t count = std::getenv("QUIRE_MANY_TENANTS") != nullptr ? 1'000'000 : 20'000;
   options_ = Options(40 + static_cast<uint32_t>(count / 1000));
   Open();
-  constexpr uint64_t kAtOnce = 100;
+  constexpr uint64_t kAtOnce = 80;
+  constexpr uint64_t kPuts = 8;  // as many as staging takes, for each has a segment
   const auto name = [](uint64_t i) { return "tenant-" + std::to_string(i); };
   const RecordLayout small = TestLayout(1, 1, 64);
   for (uint64_t first = 0; first < count; first += kAtOnce) {
     std::vector<TestRecord> records;
     for (uint64_t i = first; i < first + kAtOnce; ++i) records.emplace_back(i, small, name(i));
-    for (uint64_t i = 0; i < kAtOnce; i += 20) {
-      for (uint64_t k = i; k < i + 20; ++k) Put(records[k], k);
-      for (const auto& [tag, ended] : Wait(20)) {
+    for (uint64_t i = 0; i < kAtOnce; i += kPuts) {
+      for (uint64_t k = i; k < i + kPuts; ++k) Put(records[k], k);
+      for (const auto& [tag, ended] : Wait(kPuts)) {
         ASSERT_EQ(ended.outcome, kOk) << StoreOutcomeName(ended.outcome);
       }
     }

@@ -437,9 +437,15 @@ class ColdOpener {
     Staging page(kRecordAlignment, 1);
     EncodeVoid({.segment = found.number, .offset = gap.offset, .generation = found.row.generation},
                gap.bytes, page.memory());
+    const auto check = [&](const Result<void>& done) {
+      if (!done) LogWarn("store {}: {}", options_.directory, done.error().message);
+    };
     const FileId file = state_->segments[found.number].file;
-    const auto written = files_.WriteAt(file, gap.offset, page.memory());
-    if (!written) LogWarn("store {}: {}", options_.directory, written.error().message);
+    for (uint64_t done = 0; done < gap.bytes; done += kRecordAlignment) {
+      check(files_.WriteAt(file, gap.offset + done, page.memory()));
+      std::ranges::fill(page.memory(), std::byte{0});  // an earlier owner's bytes may lie there
+    }
+    check(files_.Sync(file));
   }
 
   // Each publisher goes on in its newest segment.

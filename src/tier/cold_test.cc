@@ -66,7 +66,8 @@ TEST_F(ColdStoreTest, WhoPutsWhatIsBeingWrittenHearsHowThatEnds) {
 
 TEST_F(ColdStoreTest, AFlushEndsThoughTheDiskNeverTakesAnErasure) {
   Open();
-  files_->set_rates({.sync_error = 1});
+  PutAll(0, 1, "a");
+  files_->set_rates({.sync_error = 1, .call_error = 1});
   store_->Erase(PublisherOf("a"), 1, 1);
   store_->Flush(2);
   const auto ended = Wait(2);

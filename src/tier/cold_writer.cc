@@ -329,7 +329,10 @@ void ColdWriter::EndCommit() {
     segment.catalogue_stale = true;
     // Records that were not committed lie behind the failure: the stream ends here.
     segment.failures = segment.failed ? segment.failures + 1 : 0;
-    if (segment.failed && segment.state == SegmentState::kActive) Seal(number);
+    if (!segment.failed) continue;
+    if (segment.state == SegmentState::kActive) Seal(number);
+    segment.Fail();
+    failed_.push_back(number);
   }
 }
 

@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,26 @@ def test_a_zeroed_segment_is_its_lost_records(store):
     assert verified.exit_code == 1
     left = json.loads(verified.stdout)
     assert left["records"] < 100 and left["damaged"] == 100 - left["records"]
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)],
+                         ids=["directory", "pipe", "loop"])
+def test_what_is_no_file_in_a_segments_place_costs_that_segment(store, make):
+    segment = store / "segment-000000"
+    held = store_command("stat", store).json["records"]
+    segment.unlink()
+    make(segment)
+    left = store_command("stat", store)
+    assert 0 < left.json["records"] < held
+    assert store_command("verify", store).exit_code == 1
+    seen = check(store, range(100))
+    assert (seen["found"], seen["wrong"]) == (left.json["records"], 0)
+    done = write(store, 200, 5)
+    assert done.stdout.count("ok ") == 5, done.stderr
+    repaired = store_command("repair", store)
+    assert repaired.exit_code == 0, repaired.describe()
+    assert (store / "segment-000000.damaged").is_symlink() or (store / "segment-000000.damaged").exists()
+    assert store_command("verify", store).exit_code == 0
 
 
 def test_exit_codes_of_what_is_no_store(tmp_path):
