@@ -64,6 +64,7 @@ class ColdSim : private Machine {
                 sizeof(epoch));
       }
       epochs_[p] = std::max(epoch, durable_epochs_[p]);
+      wiped_epochs_[p] = std::min(wiped_epochs_[p], epochs_[p]);
     }
     LookForErased();
   }
@@ -73,10 +74,39 @@ class ColdSim : private Machine {
     if (!honest() || report_.problems() > 0) return;
     raw_bytes_.Learn(files_, cold_.directory);
     const bool is_idle = files_.in_flight() == 0 && loads_.empty() && puts_.empty();
+    // A write that is under way may fail still, and leave what it was to overwrite.
+    if (!is_idle && faults_ == Faults::kReported) return;
     for (uint32_t p = 1; p < kPublishers; ++p) {
       const std::string found = raw_bytes_.Find(tier::PublisherOf(Records::DomainOf(p)),
                                                 wiped_epochs_[p], files_, is_idle);
       if (!found.empty()) Problem(report_.wrong_bytes, found);
+    }
+  }
+
+  void Step() {
+    const uint64_t dice = prng_.NextBelow(1000);
+    if (dice < 350) {
+      Put();
+    } else if (dice < 600) {
+      Get();
+    } else if (dice < 630) {
+      Cancel();
+    } else if (dice < 640) {
+      Flush();
+    } else if (dice < 646) {
+      Erase();
+    } else if (dice < 652) {
+      ++report_.crashes;
+      Restart(prng_.NextBelow(4));
+    } else if (dice < 655) {
+      FillDisk();
+    } else {
+      Tick(prng_.NextBelow(30'000));
+    }
+    if (const auto worn = Wear()) Doubt(*worn);
+    if (files_.bytes_used() > cold_.bytes_cap) {
+      Problem(report_.over_cap,
+              fmt::format("{} bytes, cap {}", files_.bytes_used(), cold_.bytes_cap));
     }
   }
 

@@ -333,7 +333,7 @@ class ColdOpener {
 
   // What the disk does not give at the moment is found out when it is loaded.
   bool IsGood(FileId file, const RecordSummary& record) {
-    return VerifyRecord(files_, file, record, state_->read_staging.memory()).value_or(true);
+    return VerifyRecord(files_, file, record, verified_.memory()).value_or(true);
   }
 
   uint64_t InFlightBytes() const {
@@ -547,6 +547,7 @@ class ColdOpener {
   std::unique_ptr<Catalogue> catalogue_;
   std::unique_ptr<ColdStore> store_;
   ColdRecovery recovery_;
+  Staging verified_{uint64_t{1} << 20, 1};  // what is read to be verified, and forgotten
 };
 
 Result<std::unique_ptr<ColdStore>> ColdStore::Open(const ColdOptions& options, Files& files,
