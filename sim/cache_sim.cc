@@ -483,7 +483,7 @@ class CacheSim : private Machine {
   // Of what was erased no byte is anywhere, but in memory that somebody holds, or that another
   // member of a domain wrote.
   void LookForErased(uint32_t party) {
-    if (!honest() || !store_->Flush() || files_.stopped()) return;
+    if (!honest() || worn_for_good() || !store_->Flush() || files_.stopped()) return;
     const uint32_t account = kParties[party].account;
     const bool holds = std::ranges::any_of(sides_, [](const Side& side) {
       return !side.lives.empty() || !side.loads.empty() || !side.plans.empty();

@@ -71,7 +71,7 @@ class ColdSim : private Machine {
 
   // Of what was erased, with what was flushed since, no byte is anywhere.
   void LookForErased() {
-    if (!honest() || report_.problems() > 0) return;
+    if (!honest() || worn_for_good() || report_.problems() > 0) return;
     raw_bytes_.Learn(files_, cold_.directory);
     const bool is_idle = files_.in_flight() == 0 && loads_.empty() && puts_.empty();
     // A write that is under way may fail still, and leave what it was to overwrite.

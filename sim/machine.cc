@@ -65,8 +65,10 @@ std::optional<Machine::Worn> Machine::Wear() {
   worn.begin =
       wear_prng_.NextBelow(files_.Contents(worn.path)->size()) / kSectorBytes * kSectorBytes;
   worn.end = worn.begin + kSectorBytes * (1 + wear_prng_.NextBelow(8));
+  const bool for_good = wear_prng_.NextChance(8);
+  worn_for_good_ |= for_good;
   files_.Damage(worn.path, worn.begin, worn.end - worn.begin,
-                wear_prng_.NextChance(8) ? BadSectors::kForGood : BadSectors::kUntilWritten);
+                for_good ? BadSectors::kForGood : BadSectors::kUntilWritten);
   return worn;
 }
 

@@ -43,6 +43,8 @@ class Machine {
   std::optional<Worn> Wear();
   /// The disk may have cost both copies of the epochs.
   bool epochs_worn() const { return epochs_worn_; }
+  /// Some sectors cannot be overwritten any more.
+  bool worn_for_good() const { return worn_for_good_; }
   void Problem(uint64_t& counter, const std::string& what, uint64_t by = 1);
   /// Without damage and lies of the disk every loss needs an excuse.
   bool honest() const { return faults_ != Faults::kSilent; }
@@ -61,6 +63,7 @@ class Machine {
  private:
   Prng wear_prng_;  // so that a run without bad sectors is the same one
   bool epochs_worn_ = false;
+  bool worn_for_good_ = false;
 };
 
 }  // namespace quire::sim

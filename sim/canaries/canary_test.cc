@@ -101,7 +101,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"SwapRecords", Canary::kSwapRecords, &SimReport::unexplained},
                     Planted{"SkipVerify", Canary::kSkipVerify, &SimReport::wrong_bytes},
                     Planted{"TellPresent", Canary::kTellPresent, &SimReport::lost_bytes},
-                    Planted{"SwapCopies", Canary::kSwapCopies, &SimReport::lost_bytes},
                     Planted{"KeepLeftovers", Canary::kKeepLeftovers, &SimReport::wrong_bytes}),
     [](const auto& planted) { return planted.param.name; });
 
@@ -125,11 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
                 kCacheSteps},
         Planted{"TrustArrived", Canary::kTrustArrived, &SimReport::wrong_bytes, RunCacheSim,
                 kCacheSteps},
-        Planted{"ForgetLoan", Canary::kForgetLoan, nullptr, RunCacheSim, kCacheSteps},
-        Planted{"AttachErased", Canary::kAttachErased, &SimReport::wrong_bytes, RunCacheSim,
-                kCacheSteps},
-        Planted{"TrustWarm", Canary::kTrustWarm, &SimReport::lost_bytes, RunCacheSim, kCacheSteps},
-        Planted{"CutEarly", Canary::kCutEarly, nullptr, RunCacheSim, kCacheSteps}),
+        Planted{"ForgetLoan", Canary::kForgetLoan, nullptr, RunCacheSim, kCacheSteps}),
     [](const auto& planted) { return planted.param.name; });
 
 constexpr uint64_t kEngineSteps = 500;

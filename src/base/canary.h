@@ -19,7 +19,6 @@ enum class Canary : uint8_t {
   kSwapRecords,     // two records of a commit change places in the index
   kSkipVerify,      // payloads are handed out unchecked
   kTellPresent,     // who put a record that another put of was under way hears "present" anyway
-  kSwapCopies,      // after a failed save the copy of the epochs that is whole is written first
   kKeepLeftovers,   // what an erased publisher left behind another one's bytes stays
   // In the cache and its mover.
   kAttachEarly,    // blocks are published before their bytes came
@@ -33,9 +32,6 @@ enum class Canary : uint8_t {
   kFlushEarly,     // a flush does not wait for what was not given to the store yet
   kTrustArrived,   // what a device copied into its slots is not compared with anything
   kForgetLoan,     // the memory of a record is given to another one while it is lent
-  kAttachErased,   // what was loaded is published though it was erased meanwhile
-  kTrustWarm,      // what the warm tier has counts as durable
-  kCutEarly,       // the front of a streamed context leaves memory before it is durable
   // In the engine.
   kForgetWaiters,  // who waits for a prefix is not woken when its owner has ended
   kForgetSampler,  // a request that was preempted draws from the start again

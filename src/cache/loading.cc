@@ -29,6 +29,12 @@ void NoteLoaded(State& state, BlockId block, bool twins, bool is_durable) {
   state.directory.write_behind().Unqueue(block);
 }
 
+// Whoever it is loaded for was erased after its plan was made.
+bool WasErased(const LoadJob& job) {
+  return job.loading.cache().mover()->EpochOf(job.publisher) !=
+         PlanState::Of(*job.plan).location.below_epoch;
+}
+
 }  // namespace
 
 RecordWanted LoadJob::WantedAt(size_t i) const {
@@ -137,9 +143,7 @@ bool Loading::AdoptComputed(LoadJob& job, size_t count) {
 
 size_t Loading::AttachLoaded(LoadJob& job, size_t first, size_t count) {
   // What was erased since is on its way nowhere.
-  const uint64_t epoch = cache_.mover()->EpochOf(job.publisher);
-  const bool erased = epoch != PlanState::Of(*job.plan).location.below_epoch;
-  if (erased && !Planted(Canary::kAttachErased)) return 0;
+  if (WasErased(job)) return 0;
   const auto is_loaded = [&](size_t i) {
     const auto groups = std::span(job.slots[i]).first(cache_.classes().group_count());
     return std::ranges::any_of(groups, [](SlotId slot) { return !slot.is_none(); });
@@ -224,7 +228,7 @@ void Loading::AttachTwins(LoadJob& job) {
   const PlanState& plan = PlanState::Of(*job.plan);
   const uint64_t hit = plan.load.blocks;
   const uint64_t count = std::min<uint64_t>(hit, cache_.classes().residual_blocks());
-  if (count == 0 || cache_.mover()->EpochOf(job.publisher) != plan.location.below_epoch) return;
+  if (count == 0 || WasErased(job)) return;
   std::vector<BlockId> blocks;
   PerGroup<std::vector<SlotId>> slots;
   for (uint64_t i = hit - count; i < hit; ++i) {
@@ -266,10 +270,17 @@ void Loading::AttachTwins(LoadJob& job) {
 
 void Loading::Drop(LoadJob& job) {
   std::vector<SlotId> held = std::move(job.held);
+  const size_t attached = held.size();
   for (const PerClass<SlotId>& slots : job.slots) {
     for (const SlotId slot : slots) {
       if (!slot.is_none() && !Planted(Canary::kLeakSlots)) held.push_back(slot);
     }
+  }
+  // What an erasure overtook may have been written by another member of the domain than the one
+  // whose slots these are: that they are given back would not zero them.
+  if (held.size() > attached && WasErased(job)) {
+    cache_.ZeroAll(std::span(held).subspan(attached));
+    static_cast<void>(cache_.slots().ops().Synchronize());
   }
   if (Planted(Canary::kReleaseTwice)) cache_.ReleaseSlots(held);
   job.slots.clear();

@@ -237,7 +237,7 @@ void Loads::EndGet(const StoreCompletion& ended) {
   if (came && get->entry >= get->load->computed) {
     ++counters_.loaded;
     LoadJob::Durable& durable = get->load->job->durable[get->entry];
-    (get->twins ? durable.twins : durable.sealed) = ended.is_durable || Planted(Canary::kTrustWarm);
+    (get->twins ? durable.twins : durable.sealed) = ended.is_durable;
     get->in_slots = TakeIn(*get);
     if (get->in_slots != nullptr) {
       ++counters_.landing;

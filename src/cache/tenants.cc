@@ -261,7 +261,8 @@ Result<void> Tenants::Remove(TenantId id) {
   return removed;
 }
 
-// Slots that were given back with their bytes in them, and not handed out since.
+// Slots that were given back with their bytes in them, and not handed out since. Of a domain those
+// of all members: what one of them loaded may have been written by the one that is erased.
 uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
   constexpr uint32_t kSlotsPerHold = 64;
   uint64_t zeroed = 0;
@@ -271,8 +272,12 @@ uint64_t Tenants::ZeroFreeSlots(TenantId tenant) {
       const uint32_t end = std::min(begin + kSlotsPerHold, state.slots.writers().end());
       for (uint32_t i = begin; i < end; ++i) {
         const SlotWriters::Writer writer = state.slots.writers().of(SlotId(i));
-        if (writer.tenant != tenant || writer.epoch == state.accounts.tenants().epoch(tenant))
-          continue;
+        const TenantTable& tenants = state.accounts.tenants();
+        const TenantId account = tenants.account_of(tenant);
+        const bool own = writer.tenant == tenant && writer.epoch != tenants.epoch(tenant);
+        const bool shared = account != tenant && !writer.tenant.is_none() &&
+                            tenants.account_of(writer.tenant) == account;
+        if (!own && !shared) continue;
         if (state.slots.references(SlotId(i)) == 0) stale.emplace_back(i);
       }
       return end > begin;
