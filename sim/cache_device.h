@@ -32,6 +32,7 @@ class RottingMemory final : public HostAllocator {
     PlainHostAllocator().Free(memory, bytes);
     bytes_ = {};
   }
+  std::span<const std::byte> bytes() const { return bytes_; }
   void Rot(Prng& prng) {
     if (bytes_.empty()) return;
     const uint64_t bit = prng.NextBelow(8 * bytes_.size());
@@ -57,6 +58,7 @@ class CacheDevice {
     return std::make_unique<tier::WarmStore>(
         tier::WarmOptions{.bytes_cap = bytes_cap, .allocator = &host_}, clock, std::move(cold));
   }
+  std::span<const std::byte> host_bytes() const { return host_.bytes(); }
   /// Now and then some bits of the warm tier flip.
   void Act() {
     if (!prng_.NextChance(3)) return;

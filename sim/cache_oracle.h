@@ -3,11 +3,14 @@
 #ifndef QUIRE_SIM_CACHE_ORACLE_H_
 #define QUIRE_SIM_CACHE_ORACLE_H_
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,6 +19,7 @@
 
 #include "cache/test_util.h"
 #include "quire/cache.h"
+#include "sim/sim.h"
 
 namespace quire::sim {
 
@@ -56,6 +60,7 @@ class Computed {
  public:
   explicit Computed(uint32_t block_tokens) : block_tokens_(block_tokens) {}
 
+  uint32_t block_tokens() const { return block_tokens_; }
   /// Blocks [first, tokens.size() / block_tokens) were computed by a party.
   void Add(const Origin& origin, std::span<const TokenId> tokens, uint64_t first) {
     uint64_t key = Root(origin);
@@ -131,6 +136,37 @@ class Computed {
   std::map<uint32_t, bool> undone_;                       // the last erasure is not durable
   std::set<uint32_t> anything_goes_;                      // accounts
 };
+
+/// What a plan of somebody's tokens must not say: which counter of the report, and words.
+inline std::optional<std::pair<uint64_t SimReport::*, std::string>> WrongWith(
+    const Plan& plan, const Origin& origin, std::span<const TokenId> tokens,
+    const Computed& computed) {
+  const uint32_t block = computed.block_tokens();
+  const uint64_t count = (plan.resident_tokens() + plan.loadable_tokens()) / block;
+  if (computed.Allowed(origin, tokens, count) < count) {
+    return {
+        {&SimReport::wrong_bytes,
+         fmt::format("\"{}\" is given {} + {} tokens, which were erased",
+                     kParties[origin.party].name, plan.resident_tokens(), plan.loadable_tokens())}};
+  }
+  if (kParties[origin.account()].ttl_us > 0 && plan.loadable_tokens() > 0) {
+    return {{&SimReport::wrong_bytes, "what has a ttl is below memory"}};
+  }
+  uint64_t missing = 0;
+  const Origin elsewhere = {.party = origin.party, .variant = 1 - origin.variant};
+  for (const MissRun& run : plan.missing()) {
+    missing += run.tokens;
+    const uint64_t said = (plan.resident_tokens() + missing) / block;
+    if (run.reason != MissReason::kOtherProfile) continue;
+    // A load from before an erasure hears of what was computed after it, under another key.
+    if (std::max(computed.Allowed(elsewhere, tokens, said),
+                 computed.Allowed(origin, tokens, said)) < said) {
+      return {{&SimReport::wrong_bytes, "a miss tells of what was erased, or of another tenant's"}};
+    }
+  }
+  if (missing == plan.missing_tokens()) return std::nullopt;
+  return {{&SimReport::unexplained, "misses without a reason"}};
+}
 
 /// What sequences hold when nothing of them came from anywhere.
 class ColdAnswers {

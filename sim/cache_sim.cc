@@ -9,11 +9,15 @@
 #include "base/check.h"
 #include "cache/core.h"
 #include "cache/mover.h"
+#include "env/seen_memory.h"
 #include "sim/cache_device.h"
 #include "sim/cache_guests.h"
 #include "sim/cache_oracle.h"
+#include "sim/cache_setup.h"
+#include "sim/cache_streams.h"
 #include "sim/cache_users.h"
 #include "sim/machine.h"
+#include "sim/raw_bytes.h"
 
 namespace quire::sim {
 namespace {
@@ -31,20 +35,23 @@ class CacheSim : private Machine {
     spread_us_ = options.seed % 3 == 0 ? cold_.commit_interval_us : 0;
     cold_.staging_bytes = uint64_t{prng_.NextChance(3) ? 512U : 2048U} << 10;
     cold_.scrub_bytes_per_s = prng_.NextChance(2) ? uint64_t{1} << 20 : 0;
-    MakeCacheOptions();
+    cache_options_ = DrawCacheOptions(prng_, clock_);
+    // Of odd seeds alone, so that even ones are the runs they were before there was this.
+    meets_ = options_.seed % 2 == 1 && CanMeet(cache_options_);
+    streams_ = options_.seed % 7 == 5 && CanStream(cache_options_);
+    // The ring of a context that streams and its last tokens take more than other contexts.
+    if (streams_) cache_options_.hot_bytes_max = cache_options_.hot_bytes = 2'500'000;
     sides_.resize(prng_.NextChance(3) ? 2 : 1);
     if (options.seed % 5 == 4) {
-      constexpr std::array kPlacements = {Placement::kFreeList, Placement::kFirstFit,
-                                          Placement::kBestFit, Placement::kBuddy};
-      cache_options_.placement = kPlacements[options.seed % kPlacements.size()];
+      cache_options_.placement = PlacementOf(options.seed);
       for (size_t i = 0; i < sides_.size(); ++i) guests_.emplace_back(options.seed * 3 + i);
     }
     cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);
-    // Others than those that found something before there was this.
-    constexpr std::array<uint64_t, 3> kOnDevice = {1, 3, 6};
-    if (guests_.empty() && std::ranges::count(kOnDevice, options.seed % 11) > 0) {
+    if (guests_.empty() && IsOnDevice(options.seed)) {
       device_ = std::make_unique<CacheDevice>(options.seed);
       device_->Choose(cache_options_);
+    } else {
+      cache_options_.memory = &memory_;
     }
   }
 
@@ -63,38 +70,6 @@ class CacheSim : private Machine {
   bool calm() const { return faults_ == Faults::kCrashes && !files_.stopped(); }
 
   // The machine and what runs on it.
-
-  void MakeCacheOptions() {
-    Geometry geometry = cache::SmallGeometry();
-    LayerGroup window = geometry.groups[0];
-    window.kind = LayerKind::kWindow;
-    window.window_tokens = 2 * kBlock + 3;
-    const uint64_t layers = prng_.NextBelow(3);  // full, a window, both
-    if (layers == 1) geometry.groups[0] = window;
-    if (layers == 2) {
-      window.layers = {2, 3};
-      geometry.groups.push_back(window);
-    }
-    NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
-    if (prng_.NextChance(4)) {
-      cache_options_.layout = ArenaLayout::kLayerMajor;
-    } else if (prng_.NextChance(2)) {
-      profile = NumericProfile::Uniform(Codec::kInt8);
-      profile.open_dtype = Codec::kF16;
-      profile.residual_tokens = static_cast<uint32_t>(prng_.NextBelow(3)) * kBlock;
-    }
-    constexpr std::array<const char*, 5> kPolicies = {"lru", "lfu", "s3fifo", "arc", "quire"};
-    cache_options_.geometry = std::move(geometry);
-    cache_options_.profile = std::move(profile);
-    cache_options_.policy = kPolicies[prng_.NextBelow(kPolicies.size())];
-    cache_options_.hot_bytes = (20 + prng_.NextBelow(50)) * (layers == 2 ? 20'000 : 10'000);
-    cache_options_.hot_bytes_max = 2 * cache_options_.hot_bytes;
-    cache_options_.clock = &clock_;
-    // Of odd seeds alone, so that even ones are the runs they were before there was this.
-    const Geometry& of = cache_options_.geometry;
-    meets_ = options_.seed % 2 == 1 && of.groups.size() == 1 && of.groups[0].window_tokens == 0 &&
-             cache_options_.profile.residual_tokens == 0;
-  }
 
   void Open() {
     auto opened = OpenStore();
@@ -229,7 +204,12 @@ class CacheSim : private Machine {
       const std::string wrong = guests->Act(side, identities_);
       if (!wrong.empty()) Problem(report_.wrong_bytes, wrong);
     }
+    if (streams_ && order_prng_.NextChance(12)) Stream(side);
     if (device_ != nullptr && !honest()) device_->Act();
+    if (Wear()) {
+      doubts_ = true;
+      expected_.clear();
+    }
     CheckStep();
   }
 
@@ -267,30 +247,9 @@ class CacheSim : private Machine {
   }
 
   void CheckPlan(const Origin& origin, std::span<const TokenId> tokens, const Plan& plan) {
-    const uint64_t count = (plan.resident_tokens() + plan.loadable_tokens()) / kBlock;
-    if (computed_.Allowed(origin, tokens, count) < count) {
-      return Problem(
-          report_.wrong_bytes,
-          fmt::format("\"{}\" is given {} + {} tokens, which were erased",
-                      kParties[origin.party].name, plan.resident_tokens(), plan.loadable_tokens()),
-          count * sides_[0].cache->block_bytes());
+    if (const auto wrong = WrongWith(plan, origin, tokens, computed_)) {
+      Problem(report_.*wrong->first, wrong->second);
     }
-    if (kParties[origin.account()].ttl_us > 0 && plan.loadable_tokens() > 0) {
-      Problem(report_.wrong_bytes, "what has a ttl is below memory");
-    }
-    uint64_t missing = 0;
-    const Origin elsewhere = {.party = origin.party, .variant = 1 - origin.variant};
-    for (const MissRun& run : plan.missing()) {
-      missing += run.tokens;
-      const uint64_t said = (plan.resident_tokens() + missing) / kBlock;
-      if (run.reason != MissReason::kOtherProfile) continue;
-      // A load from before an erasure hears of what was computed after it, under another key.
-      if (std::max(computed_.Allowed(elsewhere, tokens, said),
-                   computed_.Allowed(origin, tokens, said)) < said) {
-        Problem(report_.wrong_bytes, "a miss tells of what was erased, or of another tenant's");
-      }
-    }
-    if (missing != plan.missing_tokens()) Problem(report_.unexplained, "misses without a reason");
   }
 
   void Begin(Side& side) {
@@ -447,6 +406,23 @@ class CacheSim : private Machine {
     if (!Compute(live, tokens)) side.lives.erase(side.lives.begin() + static_cast<ptrdiff_t>(i));
   }
 
+  // A context that memory does not hold. What of it has left memory is durable.
+  void Stream(Side& side) {
+    const Origin origin = {.party = AnyParty()};
+    if (kParties[origin.account()].ttl_us > 0) return;  // it keeps nothing below
+    const Text text = {.base = 50 + order_prng_.NextBelow(2)};
+    const std::vector<TokenId> tokens = text.First(1 + order_prng_.NextBelow(60 * kBlock));
+    const Streamed done = StreamThrough(*side.cache, Acquire(side, origin, tokens),
+                                        cold_answers_->ModelOf(origin), tokens, order_prng_);
+    Note(done.tokens);
+    Note(done.front);
+    if (!done.wrong.empty()) return Problem(report_.wrong_bytes, done.wrong);
+    computed_.Add(origin, std::span(tokens).first(done.tokens), done.resident / kBlock);
+    report_.loaded += done.compared > 0 ? 1 : 0;
+    if (!honest() || doubts_ || Recycled() > 0 || done.front == 0 || files_.stopped()) return;
+    expected_.push_back({.origin = origin, .tokens = tokens, .resident = done.front});
+  }
+
   void Rollback(Side& side) {
     if (side.lives.empty()) return;
     Live& live = side.lives[prng_.NextBelow(side.lives.size())];
@@ -474,6 +450,10 @@ class CacheSim : private Machine {
 
   // Each cache is told, as whoever runs several would.
   void Erase(uint32_t party) {
+    raw_bytes_.Learn(files_, cold_.directory);
+    if (guests_.empty() && order_prng_.NextChance(2)) {
+      for (Side& side : sides_) side.Close();
+    }
     bool durable = true;
     for (Side& side : sides_) {
       const auto erased = side.cache->Erase(side.tenants[party]);
@@ -487,6 +467,7 @@ class CacheSim : private Machine {
     const uint32_t account = kParties[party].account;
     computed_.Erase(party, durable);
     if (durable) durable_epochs_[account] = EpochOf(account);
+    if (durable) LookForErased(party);
     std::erase_if(expected_,
                   [&](const Expected& expected) { return expected.origin.account() == account; });
     for (Side& side : sides_) {
@@ -496,6 +477,24 @@ class CacheSim : private Machine {
         load.front.stale = load.front.stale || load.origin.party == party;
       }
     }
+  }
+
+  // Of what was erased no byte is anywhere, but in memory that somebody holds, or that another
+  // member of a domain wrote.
+  void LookForErased(uint32_t party) {
+    if (!honest() || worn_for_good() || !store_->Flush() || files_.stopped()) return;
+    const uint32_t account = kParties[party].account;
+    const bool holds = std::ranges::any_of(sides_, [](const Side& side) {
+      return !side.lives.empty() || !side.loads.empty() || !side.plans.empty();
+    });
+    std::vector<std::span<const std::byte>> memory;
+    if (!holds && guests_.empty() && account == party) memory = memory_.stretches();
+    if (device_ != nullptr) memory.push_back(device_->host_bytes());
+    raw_bytes_.Learn(files_, cold_.directory);
+    const std::string found =
+        raw_bytes_.Find(tier::PublisherOf(kParties[account].name), durable_epochs_[account], files_,
+                        files_.in_flight() == 0 && !holds, memory);
+    if (!found.empty()) Problem(report_.wrong_bytes, found);
   }
 
   void RemoveTenant() {
@@ -610,6 +609,7 @@ class CacheSim : private Machine {
     }
     guests_.clear();
     files_.set_rates({});
+    files_.MendDisk();
     files_.set_disk_bytes(~uint64_t{0});
     if (stops_at_ != kNever) Restart(2);
     for (Side& side : sides_) {
@@ -678,11 +678,14 @@ class CacheSim : private Machine {
   bool doubts_ = false;
   uint64_t spread_us_ = 0;        // of what is written behind
   bool meets_ = false;            // some loads are from the end
+  bool streams_ = false;          // some contexts are larger than memory
   uint64_t recycled_before_ = 0;  // by stores that ended
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
   std::array<uint64_t, kParties.size()> durable_epochs_ = {};  // as they were confirmed
-  std::unique_ptr<CacheDevice> device_;                        // or the caches are on the host
-  std::unique_ptr<DiskStore> store_;                           // after what it uses
+  RawBytes raw_bytes_;
+  SeenMemory memory_;                    // of caches on the host
+  std::unique_ptr<CacheDevice> device_;  // or the caches are on the host
+  std::unique_ptr<DiskStore> store_;     // after what it uses
   cache::Mover* mover_ = nullptr;
   std::vector<Side> sides_;
   std::vector<CacheGuests> guests_;  // of each side, or none

@@ -34,8 +34,10 @@ class Records {
   const tier::TestRecord& operator[](const RecordName& name) {
     auto& record = made_[name];
     if (record == nullptr) {
-      record = std::make_unique<tier::TestRecord>(name.number * 4 + name.publisher, layout_,
-                                                  DomainOf(name.publisher), name.epoch);
+      // No two have bytes in common, so that bytes tell whose they are.
+      const uint64_t bytes_of = (name.epoch << 20) + name.number * 4 + name.publisher;
+      record = std::make_unique<tier::TestRecord>(bytes_of, layout_, DomainOf(name.publisher),
+                                                  name.epoch);
     }
     return *record;
   }

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "sim/cold_oracle.h"
 #include "sim/machine.h"
+#include "sim/raw_bytes.h"
 #include "tier/cold.h"
 
 namespace quire::sim {
@@ -54,12 +55,31 @@ class ColdSim : private Machine {
       if ((!honest() || had_nothing) && !damaged) {
         durable_epochs_[p] = std::min(durable_epochs_[p], epoch);
       }
+      if (damaged && honest() && !epochs_worn()) {
+        Problem(report_.lost_bytes, "both copies of the epochs are damaged");
+      }
       if (epoch < durable_epochs_[p] && !damaged) {
         Problem(report_.lost_bytes,
                 fmt::format("epoch {} of publisher {} is {} again", durable_epochs_[p], p, epoch),
                 sizeof(epoch));
       }
       epochs_[p] = std::max(epoch, durable_epochs_[p]);
+      wiped_epochs_[p] = std::min(wiped_epochs_[p], epochs_[p]);
+    }
+    LookForErased();
+  }
+
+  // Of what was erased, with what was flushed since, no byte is anywhere.
+  void LookForErased() {
+    if (!honest() || worn_for_good() || report_.problems() > 0) return;
+    raw_bytes_.Learn(files_, cold_.directory);
+    const bool is_idle = files_.in_flight() == 0 && loads_.empty() && puts_.empty();
+    // A write that is under way may fail still, and leave what it was to overwrite.
+    if (!is_idle && faults_ == Faults::kReported) return;
+    for (uint32_t p = 1; p < kPublishers; ++p) {
+      const std::string found = raw_bytes_.Find(tier::PublisherOf(Records::DomainOf(p)),
+                                                wiped_epochs_[p], files_, is_idle);
+      if (!found.empty()) Problem(report_.wrong_bytes, found);
     }
   }
 
@@ -83,9 +103,24 @@ class ColdSim : private Machine {
     } else {
       Tick(prng_.NextBelow(30'000));
     }
+    if (const auto worn = Wear()) Doubt(*worn);
     if (files_.bytes_used() > cold_.bytes_cap) {
       Problem(report_.over_cap,
               fmt::format("{} bytes, cap {}", files_.bytes_used(), cold_.bytes_cap));
+    }
+  }
+
+  // What lies on sectors that went bad may be lost, and nothing else.
+  void Doubt(const Worn& worn) {
+    std::map<Digest, RecordName> names;
+    for (const RecordName& name : records_.Names()) names[records_[name].identity().key] = name;
+    const std::span<const std::byte> contents = *files_.Contents(worn.path);
+    for (uint64_t at = 0; at + tier::kRecordAlignment <= contents.size();
+         at += tier::kRecordAlignment) {
+      const auto record = tier::InspectHeader(contents.subspan(at));
+      if (!record || at >= worn.end || at + record->record_bytes() <= worn.begin) continue;
+      const auto name = names.find(record->key);
+      if (name != names.end()) doubtful_.insert(name->second);
     }
   }
 
@@ -109,8 +144,13 @@ class ColdSim : private Machine {
                                       .layout = &record.layout(),
                                       .sections = record.sections(),
                                       .tag = ++tags_};
-    puts_[tags_] = name;
+    puts_[tags_] = {.name = name, .gone = Gone()};
     store_->Put({&request, 1});
+  }
+  // Records that are not there any more though they were.
+  uint64_t Gone() const {
+    const tier::StoreStats stats = store_->Stats();
+    return stats.evicted + stats.damaged;
   }
 
   void Get() {
@@ -146,13 +186,15 @@ class ColdSim : private Machine {
   }
 
   void Flush() {
+    raw_bytes_.Learn(files_, cold_.directory);
     store_->Flush(++tags_);
-    others_[tags_] = {};
+    others_[tags_] = {.epochs = durable_epochs_};
   }
 
   void Erase() {
     const auto publisher = 1 + static_cast<uint32_t>(prng_.NextBelow(kPublishers - 1));
     ++epochs_[publisher];
+    raw_bytes_.Learn(files_, cold_.directory);
     others_[++tags_] = {.publisher = publisher, .epoch = epochs_[publisher]};
     store_->Erase(tier::PublisherOf(Records::DomainOf(publisher)), epochs_[publisher], tags_);
   }
@@ -174,16 +216,23 @@ class ColdSim : private Machine {
     digest_.UpdateNumber(completion.outcome);
     digest_.UpdateNumber(completion.miss);
     if (const auto put = puts_.find(completion.tag); put != puts_.end()) {
-      if (completion.outcome == StoreOutcome::kOk) doubtful_.erase(put->second);
+      const auto [name, gone] = put->second;
       puts_.erase(put);
+      EndPut(name, gone, completion.outcome);
       return;
     }
     if (const auto other = others_.find(completion.tag); other != others_.end()) {
-      const auto [publisher, epoch] = other->second;
-      if (publisher != 0 && completion.outcome == StoreOutcome::kOk) {
-        durable_epochs_[publisher] = std::max(durable_epochs_[publisher], epoch);
-      }
+      const auto [publisher, epoch, epochs] = other->second;
       others_.erase(other);
+      if (completion.outcome != StoreOutcome::kOk) return;
+      if (publisher != 0) {
+        durable_epochs_[publisher] = std::max(durable_epochs_[publisher], epoch);
+        return;
+      }
+      for (uint32_t p = 1; p < kPublishers; ++p) {
+        wiped_epochs_[p] = std::max(wiped_epochs_[p], epochs[p]);
+      }
+      LookForErased();
       return;
     }
     const auto load = loads_.find(completion.tag);
@@ -193,6 +242,15 @@ class ColdSim : private Machine {
     EndLoad(load->second, completion);
     loads_.erase(load);
     cancelled_.erase(completion.tag);
+  }
+
+  void EndPut(const RecordName& name, uint64_t gone, StoreOutcome outcome) {
+    if (outcome == StoreOutcome::kOk) doubtful_.erase(name);
+    const bool there = outcome == StoreOutcome::kOk || outcome == StoreOutcome::kPresent;
+    if (!there || gone < Gone() || name.epoch < epochs_[name.publisher] || Has(name)) return;
+    Problem(report_.lost_bytes,
+            fmt::format("record {} of publisher {} was put ({}) and is not there", name.number,
+                        name.publisher, StoreOutcomeName(outcome)));
   }
 
   void EndLoad(const PendingLoad& load, const StoreCompletion& completion) {
@@ -269,6 +327,7 @@ class ColdSim : private Machine {
   // Faults have stopped: everything that is found loads, and what is put is stored.
   void Recover() {
     files_.set_rates({});
+    files_.MendDisk();
     files_.set_disk_bytes(~uint64_t{0});
     if (!Settle()) return Problem(report_.stuck, "requests never ended");
     Flush();
@@ -288,7 +347,7 @@ class ColdSim : private Machine {
                                         .layout = &record.layout(),
                                         .sections = record.sections(),
                                         .tag = ++tags_};
-      puts_[tags_] = fresh;
+      puts_[tags_] = {.name = fresh, .gone = Gone()};
       store_->Put({&request, 1});
       if (!Settle()) return Problem(report_.stuck, "a put never ended");
     }
@@ -296,19 +355,26 @@ class ColdSim : private Machine {
     digest_.UpdateNumber(report_.loaded - loaded);
   }
 
+  struct PendingPut {
+    RecordName name{};
+    uint64_t gone = 0;  // when it was put
+  };
   struct Other {  // a flush, or an erasure
     uint32_t publisher = 0;
     uint64_t epoch = 0;
+    std::array<uint64_t, kPublishers> epochs{};  // that were durable when a flush began
   };
 
   Records records_;
-  std::map<uint64_t, RecordName> puts_;
+  RawBytes raw_bytes_;
+  std::map<uint64_t, PendingPut> puts_;
   std::map<uint64_t, PendingLoad> loads_;
   std::map<uint64_t, Other> others_;
   std::set<uint64_t> cancelled_;
   std::set<RecordName> doubtful_;
   std::array<uint64_t, kPublishers> epochs_ = {};          // as the tenants know them
   std::array<uint64_t, kPublishers> durable_epochs_ = {};  // as they were confirmed
+  std::array<uint64_t, kPublishers> wiped_epochs_ = {};    // and what was before them overwritten
   uint64_t tags_ = 0;
   std::unique_ptr<tier::ColdStore> store_;  // after what it uses
 };

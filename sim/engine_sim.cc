@@ -57,7 +57,9 @@ class EngineSim : private Machine {
   void SetFaults(bool on) {
     files_.set_rates(on ? RatesOf(faults_) : FaultRates());
     session_files_.set_rate(on && faults_ != Faults::kCrashes ? 30 : 0);
-    if (!on) files_.set_disk_bytes(~uint64_t{0});
+    if (on) return;
+    files_.MendDisk();
+    files_.set_disk_bytes(~uint64_t{0});
   }
 
   // The machine and what runs on it.
@@ -146,6 +148,7 @@ class EngineSim : private Machine {
     if (report_.problems() > 0) return;
     Act(prng_.NextBelow(1000));
     if (report_.problems() > 0) return;
+    Wear();
     NoteBudget();
     users_.Hear(Readers::kQuick);
     CheckStep();

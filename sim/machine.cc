@@ -4,14 +4,22 @@
 #include <sqlite3.h>
 
 #include <utility>
+#include <vector>
 
 namespace quire::sim {
+namespace {
+
+constexpr uint64_t kSectorBytes = 512;
+constexpr uint64_t kWearOneIn = 300;  // steps
+
+}  // namespace
 
 Machine::Machine(const SimOptions& options, uint64_t prng_seed)
     : options_(options),
       prng_(prng_seed),
       faults_(static_cast<Faults>(prng_.NextBelow(3))),
-      files_({.seed = prng_.Next64(), .latency_us_max = prng_.NextBelow(3000)}, clock_) {
+      files_({.seed = prng_.Next64(), .latency_us_max = prng_.NextBelow(3000)}, clock_),
+      wear_prng_(prng_seed ^ 0x3ec7) {
   // What SQLite stores must not differ between two runs of a seed.
   sqlite3_test_control(SQLITE_TESTCTRL_PRNG_SEED, static_cast<int>(options.seed % 1'000'000 + 1),
                        nullptr);
@@ -27,8 +35,11 @@ tier::ColdOptions Machine::SomeColdOptions(uint64_t segments) const {
 }
 
 std::unique_ptr<tier::ColdStore> Machine::OpenStore() {
+  const uint64_t faults = files_.faults();
   auto opened = tier::ColdStore::Open(cold_, files_, clock_);
-  if (!opened) {
+  // What could not be read while it opened is there when it is opened again.
+  if (!opened || (honest() && files_.faults() > faults)) {
+    if (opened) opened->reset();
     files_.set_rates({});
     files_.set_disk_bytes(~uint64_t{0});
     opened = tier::ColdStore::Open(cold_, files_, clock_);
@@ -37,6 +48,28 @@ std::unique_ptr<tier::ColdStore> Machine::OpenStore() {
   if (opened) return *std::move(opened);
   Problem(report_.stuck, "does not open: " + opened.error().message);
   return nullptr;
+}
+
+std::optional<Machine::Worn> Machine::Wear() {
+  if (faults_ == Faults::kCrashes || !wear_prng_.NextChance(kWearOneIn)) return std::nullopt;
+  const std::string directory = cold_.directory + "/";
+  std::vector<std::string> paths;
+  for (const std::string& path : files_.Paths()) {
+    const bool may_fail = path.starts_with(directory) && !path.ends_with(tier::kLockName);
+    if (may_fail && !files_.Contents(path)->empty()) paths.push_back(path);
+  }
+  if (paths.empty()) return std::nullopt;
+  Worn worn = {.path = paths[wear_prng_.NextBelow(paths.size())]};
+  const bool is_epochs = worn.path.starts_with(directory + "epochs");
+  if (is_epochs && std::exchange(epochs_worn_, true)) return std::nullopt;
+  worn.begin =
+      wear_prng_.NextBelow(files_.Contents(worn.path)->size()) / kSectorBytes * kSectorBytes;
+  worn.end = worn.begin + kSectorBytes * (1 + wear_prng_.NextBelow(8));
+  const bool for_good = wear_prng_.NextChance(8);
+  worn_for_good_ |= for_good;
+  files_.Damage(worn.path, worn.begin, worn.end - worn.begin,
+                for_good ? BadSectors::kForGood : BadSectors::kUntilWritten);
+  return worn;
 }
 
 void Machine::Problem(uint64_t& counter, const std::string& what, uint64_t by) {

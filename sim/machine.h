@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/hash.h"
@@ -33,6 +34,19 @@ class Machine {
   /// Opens the store. The disk may be full or broken while it does; then it is opened again when it
   /// is not. Null: it does not open even so, which is a problem.
   std::unique_ptr<tier::ColdStore> OpenStore();
+  /// Sectors of one of the store's files that went bad.
+  struct Worn {
+    std::string path{};
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
+  /// Where disks report errors, now and then some sectors go bad: for good, or until they are
+  /// written. Of the epochs' copies one at a time.
+  std::optional<Worn> Wear();
+  /// The disk may have cost both copies of the epochs.
+  bool epochs_worn() const { return epochs_worn_; }
+  /// Some sectors cannot be overwritten any more.
+  bool worn_for_good() const { return worn_for_good_; }
   void Problem(uint64_t& counter, const std::string& what, uint64_t by = 1);
   /// Without damage and lies of the disk every loss needs an excuse.
   bool honest() const { return faults_ != Faults::kSilent; }
@@ -47,6 +61,11 @@ class Machine {
   tier::ColdOptions cold_;
   SimReport report_;
   Blake2b<16> digest_;
+
+ private:
+  Prng wear_prng_;  // so that a run without bad sectors is the same one
+  bool epochs_worn_ = false;
+  bool worn_for_good_ = false;
 };
 
 }  // namespace quire::sim

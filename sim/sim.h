@@ -43,7 +43,11 @@ inline FaultRates RatesOf(Faults faults) {
   switch (faults) {
     case Faults::kCrashes: return {};
     case Faults::kReported:
-      return {.read_error = 40, .write_error = 40, .sync_error = 40, .short_write = 60};
+      return {.read_error = 40,
+              .write_error = 40,
+              .sync_error = 40,
+              .short_write = 60,
+              .call_error = 300};
     case Faults::kSilent:
       return {.read_error = 100,
               .write_error = 100,

@@ -1,7 +1,9 @@
 // quire store: looks at a store of cached blocks, and mends it.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "apps/quire/command.h"
 #include "base/hash.h"
@@ -15,6 +17,7 @@ namespace {
 struct StoreFlags {
   std::string directory;
   bool json = false;
+  bool read_only = false;
 };
 
 nlohmann::ordered_json ReportJson(const tier::StoreReport& report) {
@@ -22,6 +25,8 @@ nlohmann::ordered_json ReportJson(const tier::StoreReport& report) {
           {"bytes", report.bytes},
           {"cap_bytes", report.bytes_cap},
           {"damaged", report.damaged},
+          {"unfinished", report.unfinished},
+          {"secret_changed", report.secret_changed},
           {"repaired", report.repaired},
           {"erased", report.erased},
           {"other_versions", report.other_versions}};
@@ -56,6 +61,12 @@ int Finish(const StoreFlags& flags, const Result<tier::StoreReport>& report, boo
   } else {
     Print(object);
   }
+  if (report->secret_changed) {
+    fmt::print(stderr,
+               "store {}: SECRET is not the one that it was made with: put it back, or nothing is "
+               "found\n",
+               flags.directory);
+  }
   return verifies && report->damaged > 0 ? kFailedCheck : kOk;
 }
 
@@ -78,13 +89,20 @@ int List(const StoreFlags& flags, Files& files) {
   return kOk;
 }
 
+Result<tier::StoreReport> Verify(const StoreFlags& flags, Files& files) {
+  if (!flags.read_only) return tier::VerifyStore(files, flags.directory);
+  // Most owners finish within their commit interval what looks damaged now.
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::seconds(1)); };
+  return tier::VerifyStoreBeside(files, flags.directory, pause);
+}
+
 int Run(const StoreFlags& flags, std::string_view what) {
   const auto files = MakeFiles();
   if (!files) return Report("store", files.error());
   const std::string& directory = flags.directory;
   if (what == "ls") return List(flags, **files);
   if (what == "stat") return Finish(flags, tier::StatStore(**files, directory), false);
-  if (what == "verify") return Finish(flags, tier::VerifyStore(**files, directory), true);
+  if (what == "verify") return Finish(flags, Verify(flags, **files), true);
   if (what == "upgrade") return Finish(flags, tier::UpgradeStore(**files, directory), false);
   return Finish(flags, tier::RepairStore(**files, directory), true);
 }
@@ -97,11 +115,12 @@ void AddStore(CLI::App& program, int& exit) {
   struct Command {
     const char* name;
     const char* help;
+    bool may_look_beside = false;
   };
-  for (const auto& [name, help] :
-       {Command{"stat", "count records and bytes; also beside the process that has it open"},
-        Command{"ls", "list the records; also beside the process that has it open"},
-        Command{"verify", "read everything and compare every checksum; exit 1 if damaged"},
+  for (const auto& [name, help, may_look_beside] :
+       {Command{"stat", "count records and bytes; also beside the process that has it open", true},
+        Command{"ls", "list the records; also beside the process that has it open", true},
+        Command{"verify", "read everything and compare every checksum; exit 1 if damaged", true},
         Command{"repair",
                 "take out what is damaged; the catalogue is made anew by whoever opens it"},
         Command{"upgrade", "rewrite records of older versions"}}) {
@@ -109,6 +128,10 @@ void AddStore(CLI::App& program, int& exit) {
     CLI::App* command = store->add_subcommand(name, help);
     command->add_option("DIR", flags->directory, "The store's directory")->required();
     command->add_flag("--json", flags->json, "Print one JSON object");
+    if (may_look_beside) {
+      command->add_flag("--read-only", flags->read_only,
+                        "Take no lock and change nothing: beside the process that has it open");
+    }
     command->callback([flags, what = std::string(name), &exit] { exit = Run(*flags, what); });
   }
 }

@@ -99,7 +99,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"IgnoreCap", Canary::kIgnoreCap, &SimReport::over_cap},
                     Planted{"LoseEpoch", Canary::kLoseEpoch, &SimReport::lost_bytes},
                     Planted{"SwapRecords", Canary::kSwapRecords, &SimReport::unexplained},
-                    Planted{"SkipVerify", Canary::kSkipVerify, &SimReport::wrong_bytes}),
+                    Planted{"SkipVerify", Canary::kSkipVerify, &SimReport::wrong_bytes},
+                    Planted{"TellPresent", Canary::kTellPresent, &SimReport::lost_bytes},
+                    Planted{"KeepLeftovers", Canary::kKeepLeftovers, &SimReport::wrong_bytes}),
     [](const auto& planted) { return planted.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(

@@ -18,6 +18,8 @@ enum class Canary : uint8_t {
   kLoseEpoch,       // an erasure is confirmed before it is durable
   kSwapRecords,     // two records of a commit change places in the index
   kSkipVerify,      // payloads are handed out unchecked
+  kTellPresent,     // who put a record that another put of was under way hears "present" anyway
+  kKeepLeftovers,   // what an erased publisher left behind another one's bytes stays
   // In the cache and its mover.
   kAttachEarly,    // blocks are published before their bytes came
   kTrustFailed,    // a load that failed counts as one that came

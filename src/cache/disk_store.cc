@@ -8,10 +8,10 @@
 #include "base/hash.h"
 #include "cache/mover.h"
 #include "env/clock.h"
-#include "env/file.h"
 #include "env/files.h"
 #include "quire/disk_store.h"
 #include "tier/cold.h"
+#include "tier/secret.h"
 #include "tier/warm.h"
 
 namespace quire {
@@ -59,24 +59,7 @@ DiskStore::~DiskStore() = default;
 
 Result<Digest> DiskStore::Secret() const {
   if (state_->directory.empty()) return state_->secret;
-  Digest secret{};
-  const std::string path = state_->directory + "/SECRET";
-  auto known = ReadFile(path, secret.size());
-  if (known && known->size() == secret.size()) {
-    std::ranges::copy(*known, reinterpret_cast<char*>(secret.data()));
-    return secret;
-  }
-  if (known || known.error().code == ErrorCode::kCorrupt) {
-    return Fail(ErrorCode::kCorrupt,
-                fmt::format("{}: {} bytes are expected; put the file back, or remove it: then "
-                            "nothing that is in the store is found any more",
-                            path, secret.size()));
-  }
-  if (known.error().code != ErrorCode::kNotFound) return std::unexpected(known.error());
-  FillRandom(secret);
-  QUIRE_TRY(WriteFile(path, {reinterpret_cast<const char*>(secret.data()), secret.size()},
-                      FileReaders::kOwner));
-  return secret;
+  return tier::KeepSecret(state_->directory);
 }
 
 Result<void> DiskStore::Flush() { return state_->mover->Flush(); }

@@ -63,6 +63,9 @@ class FaultyFiles : public Files {
   void Submit(std::span<const IoRequest> requests) override;
   size_t Complete(std::span<IoCompletion> out, uint64_t wait_us) override;
   uint64_t in_flight() const override { return queue_.size(); }
+  void RegisterBuffers(std::span<const std::span<std::byte>> buffers) override {
+    buffers_.assign(buffers.begin(), buffers.end());
+  }
   std::string_view queue_name() const override { return "memory"; }
 
   // What a test does to the machine.
@@ -98,6 +101,8 @@ class FaultyFiles : public Files {
   std::vector<std::byte>* Contents(const std::string& path);
   /// Paths of all files, in ascending order.
   std::vector<std::string> Paths() const;
+  /// The memory that bytes pass through, as whoever uses these files registered it last.
+  std::span<const std::span<std::byte>> buffers() const { return buffers_; }
 
  private:
   struct OpenFile {
@@ -137,6 +142,7 @@ class FaultyFiles : public Files {
   DiskImage disk_;
   std::vector<OpenFile> files_;
   std::vector<Pending> queue_;
+  std::vector<std::span<std::byte>> buffers_;
 };
 
 }  // namespace quire

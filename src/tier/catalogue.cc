@@ -145,6 +145,16 @@ struct Catalogue::Database {
     if (code != SQLITE_OK) return FailSqlite("prepare", code);
     return {};
   }
+  /// Whether a question has the answer 1.
+  Result<bool> ReadsOne(const char* sql) {
+    sqlite3_stmt* statement = nullptr;
+    QUIRE_TRY(Prepare(sql, &statement));
+    const int code = sqlite3_step(statement);
+    const bool is_one = code == SQLITE_ROW && sqlite3_column_int64(statement, 0) == 1;
+    sqlite3_finalize(statement);
+    if (code != SQLITE_ROW) return FailSqlite(sql, code);
+    return is_one;
+  }
   Result<void> Run(sqlite3_stmt* statement) {
     const int code = sqlite3_step(statement);
     sqlite3_reset(statement);
@@ -179,7 +189,9 @@ Result<std::unique_ptr<Catalogue>> Catalogue::Open(Files& files, const Options& 
   }
   QUIRE_TRY(database->Prepare("REPLACE INTO segments VALUES(?1, ?2)", &database->put));
   QUIRE_TRY(database->Prepare("DELETE FROM segments WHERE number = ?1", &database->drop));
-  return std::unique_ptr<Catalogue>(new Catalogue(std::move(database)));
+  std::unique_ptr<Catalogue> catalogue(new Catalogue(std::move(database)));
+  QUIRE_ASSIGN(catalogue->is_whole_, catalogue->database_->ReadsOne("PRAGMA user_version"));
+  return catalogue;
 }
 
 void Catalogue::Remove(Files& files, const std::string& directory) {
@@ -210,6 +222,15 @@ Result<std::vector<CatalogueRow>> Catalogue::Read(uint64_t& damaged) {
   }
   if (code != SQLITE_DONE) return database_->FailSqlite("read", code);
   return rows;
+}
+
+Result<void> Catalogue::Begin() { return database_->Execute("BEGIN"); }
+
+Result<void> Catalogue::Commit() {
+  if (!is_whole_) QUIRE_TRY(database_->Execute("PRAGMA user_version=1"));
+  QUIRE_TRY(database_->Execute("COMMIT"));
+  is_whole_ = true;
+  return {};
 }
 
 Result<void> Catalogue::Put(const CatalogueRow& row) {

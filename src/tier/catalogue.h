@@ -48,7 +48,13 @@ class Catalogue {
   /// All rows that are whole; the others' number in `damaged`.
   /// Errors: kCorrupt, kIo
   Result<std::vector<CatalogueRow>> Read(uint64_t& damaged);
+  /// Whether it has everything that its store confirmed: the first Commit was done.
+  bool is_whole() const { return is_whole_; }
+  /// What changes from here on is there whole, after Commit, or not at all.
+  Result<void> Begin();
   /// Errors: kNoSpace bytes_max does not allow it; kCorrupt, kIo
+  Result<void> Commit();
+  /// Errors: as Commit
   Result<void> Put(const CatalogueRow& row);
   Result<void> Drop(uint32_t segment);
   /// Overwrites what dropped rows held.
@@ -58,6 +64,7 @@ class Catalogue {
   struct Database;
   explicit Catalogue(std::unique_ptr<Database> database);
   std::unique_ptr<Database> database_;
+  bool is_whole_ = false;
 };
 
 }  // namespace quire::tier

@@ -123,6 +123,7 @@ void ColdStore::Advance() {
   const bool flush = std::ranges::any_of(
       flushing_, [&](const Flushing& f) { return f.commit > writer_.commits_done(); });
   writer_.Tick(now_us, flush);
+  for (const uint32_t failed : writer_.TakeFailed()) eraser_.WipeLeftovers(failed);
   eraser_.Tick(now_us);
   remover_.Tick();
   WriteCatalogue();
@@ -131,41 +132,67 @@ void ColdStore::Advance() {
 }
 
 void ColdStore::WriteCatalogue() {
-  if (catalogue_ == nullptr) return;
+  if (catalogue_ == nullptr && !OpenCatalogue()) return;
+  const auto written = WriteStale();
+  if (!written) return DropCatalogue(written.error());
+  catalogue_wait_us_ = kCatalogueWaitUs;
+}
+
+// What kept it from being written may be over: it is made anew with all that there is.
+bool ColdStore::OpenCatalogue() {
+  if (state_->clock.NowMicros() < catalogue_retry_us_) return false;
+  const auto sizes = ResolveSizes(state_->options);
+  auto opened = Catalogue::Open(state_->files, {.directory = state_->options.directory,
+                                                .bytes_max = sizes->catalogue_bytes_max});
+  if (!opened) {
+    DropCatalogue(opened.error());
+    return false;
+  }
+  catalogue_ = *std::move(opened);
   SegmentTable& segments = state_->segments;
+  for (uint32_t i = 0; i < segments.size(); ++i) segments[i].catalogue_stale = true;
+  return true;
+}
+
+// All of it or nothing: `quire store verify` takes what a catalogue lacks for unconfirmed.
+Result<void> ColdStore::WriteStale() {
+  SegmentTable& segments = state_->segments;
+  bool begun = !catalogue_->is_whole();
   bool dropped = false;
+  if (begun) QUIRE_TRY(catalogue_->Begin());
   for (uint32_t i = 0; i < segments.size(); ++i) {
     Segment& segment = segments[i];
     if (!segment.catalogue_stale) continue;
+    if (!std::exchange(begun, true)) QUIRE_TRY(catalogue_->Begin());
     segment.catalogue_stale = false;
     const bool holds =
         segment.state == SegmentState::kActive || segment.state == SegmentState::kSealed;
     // Sealed says that nothing lies behind the tail: not while a commit is under way.
     const bool sealed = segment.state == SegmentState::kSealed && segment.writes == 0;
-    const auto written =
-        holds ? catalogue_->Put({.segment = i,
-                                 .publisher = segment.publisher,
-                                 .erase_epoch = segment.erase_epoch,
-                                 .generation = segment.generation,
-                                 .tail = segment.tail,
-                                 .sealed = sealed,
-                                 .clean = sealed && segment.LeftoverEnd() == segment.end,
-                                 .roots = state_->roots.OfSegment(i),
-                                 .entries = state_->index.EntriesOf(i)})
-              : catalogue_->Drop(i);
-    if (!written) return DropCatalogue(written.error());
+    QUIRE_TRY(holds ? catalogue_->Put({.segment = i,
+                                       .publisher = segment.publisher,
+                                       .erase_epoch = segment.erase_epoch,
+                                       .generation = segment.generation,
+                                       .tail = segment.tail,
+                                       .sealed = sealed,
+                                       .clean = sealed && segment.LeftoverEnd() == segment.end,
+                                       .roots = state_->roots.OfSegment(i),
+                                       .entries = state_->index.EntriesOf(i)})
+                    : catalogue_->Drop(i));
     dropped |= !holds;
   }
-  if (!dropped) return;
-  const auto purged = catalogue_->Purge();
-  if (!purged) DropCatalogue(purged.error());
+  if (begun) QUIRE_TRY(catalogue_->Commit());
+  return dropped ? catalogue_->Purge() : Result<void>();
 }
 
-// The records are in the segments: only the next start takes longer.
+// The records are in the segments: only a start meanwhile takes longer.
 void ColdStore::DropCatalogue(const Error& error) {
-  LogWarn("store {}: going on without a catalogue: {}", state_->options.directory, error.message);
+  LogWarn("store {}: going on without a catalogue, it is made again in {} s: {}",
+          state_->options.directory, catalogue_wait_us_ / 1'000'000, error.message);
   catalogue_.reset();
   Catalogue::Remove(state_->files, state_->options.directory);
+  catalogue_retry_us_ = state_->clock.NowMicros() + catalogue_wait_us_;
+  catalogue_wait_us_ = std::min(2 * catalogue_wait_us_, kCatalogueWaitUsMax);
 }
 
 void ColdStore::EndFlushes() {

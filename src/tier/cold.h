@@ -70,6 +70,9 @@ class ColdStore final : public Store {
 
  private:
   friend class ColdOpener;
+  static constexpr uint64_t kCatalogueWaitUs = 30'000'000;
+  static constexpr uint64_t kCatalogueWaitUsMax = 3'600'000'000;
+
   struct Flushing {
     uint64_t tag = 0;
     uint64_t commit = 0;
@@ -81,6 +84,8 @@ class ColdStore final : public Store {
   size_t Dispatch(uint64_t wait_us);
   void Advance();
   void WriteCatalogue();
+  bool OpenCatalogue();
+  Result<void> WriteStale();
   void DropCatalogue(const Error& error);
   void EndFlushes();
   void Scrub(uint64_t now_us);
@@ -88,7 +93,9 @@ class ColdStore final : public Store {
 
   std::unique_ptr<ColdState> state_;
   FileId lock_;
-  std::unique_ptr<Catalogue> catalogue_;  // null: this run goes without
+  std::unique_ptr<Catalogue> catalogue_;           // null: for now it goes without
+  uint64_t catalogue_retry_us_ = 0;                // then it is made again
+  uint64_t catalogue_wait_us_ = kCatalogueWaitUs;  // before that, doubled each time
   ColdWriter writer_;
   ColdReader reader_;
   ColdEraser eraser_;

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/canary.h"
 #include "base/log.h"
 
 namespace quire::tier {
@@ -58,6 +59,7 @@ void ColdEraser::Discard(uint32_t number) {
 }
 
 void ColdEraser::WipeLeftovers(uint32_t number) {
+  if (Planted(Canary::kKeepLeftovers)) return;
   if (!std::exchange(state_.segments[number].to_wipe, true)) ++to_wipe_;
 }
 
@@ -111,7 +113,8 @@ void ColdEraser::StartWipe() {
     const uint32_t number = (wiped_last_ + i) % state_.segments.size();
     const Segment& segment = state_.segments[number];
     const bool whole = segment.state == SegmentState::kErased;
-    if (!segment.to_wipe || (whole && (segment.reads > 0 || segment.writes > 0))) continue;
+    const bool alone = whole || segment.failed;
+    if (!segment.to_wipe || (alone && (segment.reads > 0 || segment.writes > 0))) continue;
     wiped_last_ = number;
     wiping_ = {.number = number,
                .whole = whole,

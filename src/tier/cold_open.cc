@@ -334,7 +334,7 @@ class ColdOpener {
 
   // What the disk does not give at the moment is found out when it is loaded.
   bool IsGood(FileId file, const RecordSummary& record) {
-    return VerifyRecord(files_, file, record, state_->read_staging.memory()).value_or(true);
+    return VerifyRecord(files_, file, record, verified_.memory()).value_or(true);
   }
 
   uint64_t InFlightBytes() const {
@@ -439,9 +439,15 @@ class ColdOpener {
     Staging page(kRecordAlignment, 1);
     EncodeVoid({.segment = found.number, .offset = gap.offset, .generation = found.row.generation},
                gap.bytes, page.memory());
+    const auto check = [&](const Result<void>& done) {
+      if (!done) LogWarn("store {}: {}", options_.directory, done.error().message);
+    };
     const FileId file = state_->segments[found.number].file;
-    const auto written = files_.WriteAt(file, gap.offset, page.memory());
-    if (!written) LogWarn("store {}: {}", options_.directory, written.error().message);
+    for (uint64_t done = 0; done < gap.bytes; done += kRecordAlignment) {
+      check(files_.WriteAt(file, gap.offset + done, page.memory()));
+      std::ranges::fill(page.memory(), std::byte{0});  // an earlier owner's bytes may lie there
+    }
+    check(files_.Sync(file));
   }
 
   // Each publisher goes on in its newest segment.
@@ -543,6 +549,7 @@ class ColdOpener {
   std::unique_ptr<Catalogue> catalogue_;
   std::unique_ptr<ColdStore> store_;
   ColdRecovery recovery_;
+  Staging verified_{uint64_t{1} << 20, 1};  // what is read to be verified, and forgotten
 };
 
 Result<std::unique_ptr<ColdStore>> ColdStore::Open(const ColdOptions& options, Files& files,

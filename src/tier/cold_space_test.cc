@@ -292,5 +292,22 @@ TEST_F(ColdSpaceTest, ACatalogueThatOutgrowsItsShareGoes) {
   EXPECT_EQ(store_->Stats().records, 30);
 }
 
+// The disk had no room for it: when it has again the catalogue comes back whole, without a restart.
+TEST_F(ColdSpaceTest, ACatalogueComesBackWhenTheDiskHasRoomAgain) {
+  Open();
+  PutAll(0, 5);
+  files_->set_disk_bytes(files_->bytes_used());
+  PutAll(5, 3);
+  EXPECT_EQ(files_->Contents("store/catalogue.db"), nullptr);
+  files_->set_disk_bytes(~uint64_t{0});
+  clock_.Advance(60'000'000);
+  PutAll(8, 2);
+  EXPECT_NE(files_->Contents("store/catalogue.db"), nullptr);
+  Crash(/*power=*/false);
+  EXPECT_FALSE(store_->recovery().catalogue_rebuilt);
+  EXPECT_EQ(store_->recovery().records_from_catalogue, 10);
+  EXPECT_EQ(store_->Stats().records, 10);
+}
+
 }  // namespace
 }  // namespace quire::tier

@@ -320,7 +320,9 @@ void ColdWriter::EndCommit() {
     StoreOutcome outcome = Enter(pending);
     ++state_.stats.puts[static_cast<size_t>(outcome)];
     state_.End(pending.tag, outcome);
-    if (outcome == StoreOutcome::kOk) outcome = StoreOutcome::kPresent;
+    if (outcome == StoreOutcome::kOk || Planted(Canary::kTellPresent)) {
+      outcome = StoreOutcome::kPresent;
+    }
     const auto same = pending_.extract(pending.entry.key);
     for (const uint64_t tag : same.mapped()) {
       ++state_.stats.puts[static_cast<size_t>(outcome)];
@@ -334,7 +336,10 @@ void ColdWriter::EndCommit() {
     segment.catalogue_stale = true;
     // Records that were not committed lie behind the failure: the stream ends here.
     segment.failures = segment.failed ? segment.failures + 1 : 0;
-    if (segment.failed && segment.state == SegmentState::kActive) Seal(number);
+    if (!segment.failed) continue;
+    if (segment.state == SegmentState::kActive) Seal(number);
+    segment.Fail();
+    failed_.push_back(number);
   }
 }
 

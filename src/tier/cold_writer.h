@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tier/cold_state.h"
@@ -26,6 +27,10 @@ class ColdWriter {
   /// Begins and ends commits. `flush`: without waiting for the interval.
   void Tick(uint64_t now_us, bool flush);
   void OnIo(uint32_t number, const IoCompletion& completion);
+
+  /// Segments in which commits failed since it was asked last: what lies behind their records is to
+  /// be overwritten.
+  std::vector<uint32_t> TakeFailed() { return std::exchange(failed_, {}); }
 
   /// A record of this key was put and is not durable yet.
   bool IsWriting(const KeyPrefix& key) const { return pending_.contains(key); }
@@ -90,6 +95,7 @@ class ColdWriter {
   InFlight<Write> writes_;
   std::vector<std::byte> header_;
   std::vector<uint32_t> crcs_;
+  std::vector<uint32_t> failed_;  // segments
 };
 
 }  // namespace quire::tier

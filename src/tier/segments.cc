@@ -44,6 +44,11 @@ uint64_t Segment::LeftoverEnd() const {
   return leftovers.empty() ? end : std::max(end, leftovers.front().end);
 }
 
+void Segment::Fail() {
+  if (end > tail) leftovers.push_back({.publisher = std::nullopt, .end = end});
+  end = tail;
+}
+
 void Segment::Leave() {
   // What reaches no further was written over.
   std::erase_if(leftovers, [&](const Leftover& leftover) { return leftover.end <= end; });

@@ -59,6 +59,8 @@ struct Segment {
   bool MayHoldBehind(const PublisherId& of) const;
   /// Where the bytes of earlier owners end; `end` when there are none.
   uint64_t LeftoverEnd() const;
+  /// A write failed: behind its records anybody's bytes may lie, up to where it wrote.
+  void Fail();
   /// The segment gets a new owner, who writes from its start on.
   void Leave();
   bool has_file() const { return state != SegmentState::kMissing && state != SegmentState::kLost; }

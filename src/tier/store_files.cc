@@ -87,10 +87,14 @@ namespace {
 // A disk that refuses more pages of a segment than this is not asked for all the others.
 constexpr uint64_t kUnreadablePagesMax = 256;
 
-// Headers of a segment, one after the other, through memory of a fixed size.
-class HeaderReader {
+// A segment from its front to its end, through memory of a fixed size.
+class SegmentReader {
  public:
-  HeaderReader(Files& files, FileId file) : files_(files), file_(file), staging_(kBytes, 1) {}
+  SegmentReader(Files& files, FileId file, ScanDepth depth)
+      : files_(files),
+        file_(file),
+        reads_all_(depth == ScanDepth::kPayloads),
+        staging_(reads_all_ ? kPayloadBytes : kHeaderBytes, 1) {}
 
   /// The header at an offset; nothing where the disk does not give the page.
   std::optional<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
@@ -105,10 +109,28 @@ class HeaderReader {
     const auto page = Window(offset).first(std::min(kRecordAlignment, end_ - offset));
     return std::ranges::all_of(page, [](std::byte byte) { return byte == std::byte{0}; });
   }
+  /// Whether every section of the record whose header At gave last has its checksum.
+  bool IsWhole(const RecordSummary& record) {
+    const uint64_t offset = record.location.offset;
+    // The window moves on while the payload comes.
+    const auto stored = StoredSections(Window(offset));
+    const std::vector<StoredSection> sections(stored.begin(), stored.end());
+    SectionChecker checker(sections, 0);
+    const uint64_t payload = offset + record.header_bytes;
+    for (uint64_t done = 0; done < record.payload_bytes;) {
+      if (!Load(payload + done, kRecordAlignment)) return false;
+      const uint64_t count = std::min(RoundDown(Window(payload + done).size(), kRecordAlignment),
+                                      record.payload_bytes - done);
+      if (count == 0) return false;  // the file ends
+      checker.Feed(Window(payload + done).first(count));
+      done += count;
+    }
+    return checker.Good(0, record.section_count);
+  }
 
  private:
-  // Stepping over what is no header looks at one page after the other: they are read together.
-  static constexpr uint64_t kBytes = 2 * kHeaderBytesMax;
+  static constexpr uint64_t kHeaderBytes = 2 * kHeaderBytesMax;
+  static constexpr uint64_t kPayloadBytes = uint64_t{4} << 20;
 
   std::span<const std::byte> Window(uint64_t offset) const {
     return staging_.memory().subspan(offset - begin_, end_ - offset);
@@ -116,9 +138,9 @@ class HeaderReader {
   // False: the disk does not give the first page.
   bool Load(uint64_t offset, uint64_t bytes) {
     if (offset >= begin_ && offset + bytes <= end_) return true;
-    // Whole pages: the rest of what is there, or only a header's first page where records are long.
-    const bool steps = offset == end_ || offset == begin_ + kRecordAlignment;
-    const auto got = Read(offset, steps ? kBytes : bytes);
+    // Long records are stepped over; what lies close together is read together.
+    const bool is_near = offset >= begin_ && offset - begin_ <= kHeaderBytesMax;
+    const auto got = Read(offset, reads_all_ || is_near ? staging_.memory().size() : bytes);
     begin_ = offset;
     end_ = offset + got.value_or(0);
     return got.has_value();
@@ -137,43 +159,46 @@ class HeaderReader {
   }
 
   Files& files_;
-  FileId file_;
+  const FileId file_;
+  const bool reads_all_;
   Staging staging_;
   uint64_t begin_ = 0;  // the part of the file in memory
   uint64_t end_ = 0;
 };
 
-// Of all that was found, what is of the highest generation.
-void KeepNewest(SegmentScan& scan, const std::vector<RecordSummary>& found) {
-  for (const RecordSummary& record : found) {
-    scan.generation = std::max(scan.generation, record.location.generation);
-  }
-  for (const RecordSummary& record : found) {
-    if (record.location.generation != scan.generation) continue;
-    scan.tail = std::max(scan.tail, record.location.offset + record.record_bytes());
-    scan.records.push_back(record);
-  }
-}
+struct FoundRecord {
+  RecordSummary summary{};
+  bool is_whole = true;
+};
 
-void FindGaps(SegmentScan& scan, uint64_t begin) {
-  uint64_t covered = begin;
-  for (const RecordSummary& record : scan.records) {
-    if (record.location.offset > covered) {
-      scan.gaps.push_back({.offset = covered, .bytes = record.location.offset - covered});
-    }
-    covered = std::max(covered, record.location.offset + record.record_bytes());
+// Of all that was found, what is of the highest generation.
+void KeepNewest(SegmentScan& scan, const std::vector<FoundRecord>& found) {
+  for (const FoundRecord& record : found) {
+    scan.generation = std::max(scan.generation, record.summary.location.generation);
   }
-  std::erase_if(scan.records, [](const RecordSummary& record) { return record.is_void; });
+  uint64_t covered = scan.tail;
+  for (const auto& [record, is_whole] : found) {
+    const uint64_t offset = record.location.offset;
+    if (record.location.generation != scan.generation) continue;
+    if (offset > covered) scan.gaps.push_back({.offset = covered, .bytes = offset - covered});
+    covered = std::max(covered, offset + record.record_bytes());
+    if (!is_whole) {
+      scan.damaged.push_back(record);
+    } else if (!record.is_void) {
+      scan.records.push_back(record);
+    }
+  }
+  scan.tail = covered;
 }
 
 }  // namespace
 
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
-                                uint64_t segment_bytes) {
+                                uint64_t segment_bytes, ScanDepth depth) {
   SegmentScan scan;
   scan.tail = scan.blank_begin = begin;
-  HeaderReader reader(files, file);
-  std::vector<RecordSummary> found;
+  SegmentReader reader(files, file, depth);
+  std::vector<FoundRecord> found;
   uint64_t newest = 0;
   for (uint64_t offset = begin; offset < segment_bytes;) {
     const auto summary = reader.At(offset);
@@ -195,13 +220,14 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
       continue;
     }
     const RecordSummary& record = **summary;
-    found.push_back(record);
     // What an older generation says about its length says nothing about what was written over it.
     newest = std::max(newest, record.location.generation);
-    offset += record.location.generation == newest ? record.record_bytes() : kRecordAlignment;
+    const bool is_new = record.location.generation == newest;
+    const bool checks = is_new && !record.is_void && depth == ScanDepth::kPayloads;
+    found.push_back({.summary = record, .is_whole = !checks || reader.IsWhole(record)});
+    offset += is_new ? record.record_bytes() : kRecordAlignment;
   }
   KeepNewest(scan, found);
-  FindGaps(scan, begin);
   std::erase_if(scan.unreadable, [&](const Gap& gap) { return gap.offset < scan.tail; });
   return scan;
 }

@@ -51,6 +51,7 @@ struct Gap {
 struct SegmentScan {
   std::vector<RecordSummary> records{};  // by ascending offset, of the highest generation
   std::vector<Gap> gaps{};               // before the tail
+  std::vector<RecordSummary> damaged{};  // not whole, where payloads are compared
   std::vector<Gap> unreadable{};         // behind the tail: what the disk does not give
   uint64_t generation = 0;               // 0: no record
   uint64_t tail = 0;                     // end of the last record or void
@@ -58,12 +59,17 @@ struct SegmentScan {
   uint64_t blank_begin = 0;              // nothing but zeros from here on, or inside the tail
 };
 
+enum class ScanDepth : uint8_t {
+  kHeaders,   // payloads of long records are not even read
+  kPayloads,  // everything is read, in large requests, and compared with its checksums
+};
+
 /// Reads the headers from `begin` on. Records of lower generations are what a reused segment holds
 /// behind its tail; they are no records. Pages that cannot be read hold none.
 ///
 /// Errors: kIo more of them than a few bad sectors
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
-                                uint64_t segment_bytes);
+                                uint64_t segment_bytes, ScanDepth depth = ScanDepth::kHeaders);
 
 /// Compares every section of a record with its checksum; `buffer` is memory to read through.
 ///

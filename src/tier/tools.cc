@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
+#include "base/bits.h"
 #include "base/log.h"
 #include "tier/catalogue.h"
 #include "tier/epochs.h"
+#include "tier/secret.h"
 #include "tier/segments.h"
 #include "tier/staging.h"
 #include "tier/store_files.h"
@@ -16,44 +19,64 @@
 namespace quire::tier {
 namespace {
 
+// Where something is damaged.
+struct Place {
+  uint32_t segment = 0;
+  uint64_t generation = 0;
+  uint64_t offset = 0;
+
+  auto operator<=>(const Place&) const = default;
+};
+using Damages = std::map<Place, uint64_t>;  // with the records that are lost there
+
 // A store's directory, walked segment by segment.
 class Walk {
  public:
-  enum class Depth : uint8_t { kHeaders, kEverything, kRepair };
+  enum class Depth : uint8_t { kHeaders, kBeside, kEverything, kRepair };
 
   Walk(Files& files, std::string directory, Depth depth)
-      : files_(files), directory_(std::move(directory)), depth_(depth), buffer_(1 << 20, 1) {}
+      : files_(files), directory_(std::move(directory)), depth_(depth) {}
   ~Walk() {
     if (lock_) files_.Close(*lock_);
   }
 
-  Result<StoreReport> Run(const RecordVisitor& visit) {
+  Result<StoreReport> Run(const RecordVisitor& visit,
+                          const std::function<void()>& pause = nullptr) {
     QUIRE_ASSIGN(const auto names, files_.List(directory_));
     const bool any = std::ranges::any_of(names, [](const std::string& name) {
       return name == kLockName || ParseSegmentName(name).has_value();
     });
     if (!any) return Fail(ErrorCode::kNotFound, fmt::format("{}: no store here", directory_));
-    const LockText text = ReadLockText(files_, directory_);
-    report_.bytes_cap = text.bytes_cap;
-    if (depth_ != Depth::kHeaders) QUIRE_TRY(TakeLock());
+    report_.bytes_cap = ReadLockText(files_, directory_).bytes_cap;
+    if (HasLock()) QUIRE_TRY(TakeLock());
     CountBytes(names);
     LookAtEpochs();
+    if (HasLock()) ReadCatalogue(names);
     for (const std::string& name : names) {
-      if (const auto number = ParseSegmentName(name)) WalkSegment(name, *number, visit);
+      if (const auto number = ParseSegmentName(name)) WalkSegment(*number, visit);
     }
-    if (depth_ == Depth::kEverything) CheckCatalogue(names);
+    CountMissingSegments(names);
+    if (pause && (!damages_.empty() || epochs_damaged_ > 0)) {
+      pause();
+      LookAgain();
+    }
+    if (depth_ != Depth::kHeaders) report_.secret_changed = SecretChanged(files_, directory_);
+    report_.damaged += epochs_damaged_ + (report_.secret_changed ? 1 : 0);
+    for (const auto& [place, records] : damages_) report_.damaged += records;
     return report_;
   }
 
  private:
+  bool HasLock() const { return depth_ >= Depth::kEverything; }
   std::string PathOf(std::string_view name) const { return fmt::format("{}/{}", directory_, name); }
 
   Result<void> TakeLock() {
     const auto lock = files_.Open(PathOf(kLockName), {.create = true, .locked = true});
     if (!lock && lock.error().code == ErrorCode::kBusy) {
-      return Fail(ErrorCode::kBusy, fmt::format("store {}: a process has it open; only stat and ls "
-                                                "work beside it",
-                                                directory_));
+      return Fail(ErrorCode::kBusy,
+                  fmt::format("store {}: a process has it open; only stat, ls and "
+                              "verify --read-only work beside it",
+                              directory_));
     }
     QUIRE_TRY(lock);
     lock_ = *lock;
@@ -68,70 +91,165 @@ class Walk {
       if (!ours) continue;
       const auto file = files_.Open(PathOf(name), {.read_only = true});
       if (!file) continue;  // a log of the catalogue comes and goes
-      const auto length = files_.Length(*file);
+      report_.bytes += files_.Length(*file).value_or(0);
       files_.Close(*file);
-      report_.bytes += length.value_or(0);
     }
   }
 
   void LookAtEpochs() {
     EpochCopies read = ReadEpochs(files_, directory_);
-    for (const auto& image : read.images) report_.damaged += image && image->is_whole ? 0 : 1;
+    epochs_damaged_ = 0;
+    for (const auto& image : read.images) epochs_damaged_ += image && image->is_whole ? 0 : 1;
     epochs_ = std::move(read.table);
   }
 
+  void ReadCatalogue(const std::vector<std::string>& names) {
+    if (std::ranges::find(names, kCatalogueName) == names.end()) return;
+    auto catalogue = Catalogue::Open(files_, {.directory = directory_, .bytes_max = ~uint64_t{0}});
+    uint64_t damaged_rows = 0;
+    auto rows = catalogue ? (*catalogue)->Read(damaged_rows) : std::unexpected(catalogue.error());
+    report_.damaged += rows ? damaged_rows : 1;
+    if (!rows) return;
+    is_catalogue_whole_ = (*catalogue)->is_whole();
+    for (CatalogueRow& row : *rows) rows_[row.segment] = std::move(row);
+  }
+
   // Whether what a publisher wrote may still be looked at.
-  bool Erased(const RecordSummary& record) const {
-    if (!epochs_) return record.publisher != PublisherId{};
-    return record.erase_epoch < epochs_->EpochOf(record.publisher);
+  bool Erased(const PublisherId& publisher, uint64_t erase_epoch) const {
+    if (!epochs_) return publisher != PublisherId{};
+    return erase_epoch < epochs_->EpochOf(publisher);
   }
 
-  void WalkSegment(const std::string& name, uint32_t number, const RecordVisitor& visit) {
-    const bool writes = depth_ == Depth::kRepair;
-    const auto file = files_.Open(PathOf(name), {.read_only = !writes, .direct = true});
-    if (!file && file.error().code == ErrorCode::kNotFound) return;  // it went just now
-    const auto walked =
-        file ? WalkFile(*file, number, visit) : Result<void>(std::unexpected(file.error()));
-    if (file) files_.Close(*file);
-    if (walked) return;
-    ++report_.damaged;
-    LogWarn("store {}: {} cannot be used: {}", directory_, name, walked.error().message);
-    // Whatever it is, it is nobody's business to destroy it.
-    if (writes) Try(files_.Rename(PathOf(name), PathOf(name + ".damaged")));
-  }
-
-  Result<void> WalkFile(FileId file, uint32_t number, const RecordVisitor& visit) {
+  Result<SegmentScan> Scan(FileId file, uint32_t number) {
     QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
-    QUIRE_ASSIGN(const SegmentScan scan, ScanSegment(files_, file, number, 0,
-                                                     length / kRecordAlignment * kRecordAlignment));
-    report_.other_versions += scan.other_versions;
-    tails_[number] = {scan.generation, scan.tail};
-    // An owner beside us may be writing there: only who has the lock calls it damage.
-    if (depth_ != Depth::kHeaders) report_.damaged += scan.gaps.size();
-    report_.damaged += scan.unreadable.size();
-    for (const Gap& gap : scan.gaps) Void(file, number, scan.generation, gap);
-    for (const Gap& gap : scan.unreadable) Blank(file, gap.offset, gap.bytes);
-    bool wiped = false;
-    for (const RecordSummary& record : scan.records) {
-      if (Erased(record)) {
-        ++report_.erased;
-        wiped |= !epochs_;
-        continue;
-      }
-      // What the disk does not give is as good as damaged.
-      const bool good = depth_ == Depth::kHeaders ||
-                        VerifyRecord(files_, file, record, buffer_.memory()).value_or(false);
-      if (good) {
-        ++report_.records;
-        if (visit) visit(record);
-        continue;
-      }
-      ++report_.damaged;
-      Void(file, number, scan.generation,
-           {.offset = record.location.offset, .bytes = record.record_bytes()});
+    const ScanDepth depth = depth_ == Depth::kHeaders ? ScanDepth::kHeaders : ScanDepth::kPayloads;
+    return ScanSegment(files_, file, number, 0, RoundDown(length, kRecordAlignment), depth);
+  }
+
+  void WalkSegment(uint32_t number, const RecordVisitor& visit) {
+    const bool writes = depth_ == Depth::kRepair;
+    const std::string path = PathOf(SegmentName(number));
+    const auto file = files_.Open(path, {.read_only = !writes, .direct = true});
+    if (!file && file.error().code == ErrorCode::kNotFound) return;  // it went just now
+    const auto scan =
+        file ? Scan(*file, number) : Result<SegmentScan>(std::unexpected(file.error()));
+    if (scan) {
+      damages_.merge(DamagesIn(number, *scan));
+      const bool wipe = Count(*scan, visit);
+      if (writes && wipe) Blank(*file, 0, files_.Length(*file).value_or(0));
+      if (writes && !wipe) Mend(*file, number, *scan);
     }
-    if (wiped) Blank(file, 0, length);
-    return {};
+    if (file) files_.Close(*file);
+    if (scan) return;
+    damages_[{.segment = number}] = std::max<uint64_t>(LostWith(number), 1);
+    LogWarn("store {}: {} cannot be used: {}", directory_, path, scan.error().message);
+    // Whatever it is, it is nobody's business to destroy it.
+    if (writes) Try(files_.Rename(path, path + ".damaged"));
+  }
+
+  // Counts what may be served, and what waits to be overwritten. True when nobody knows what of it
+  // was erased.
+  bool Count(const SegmentScan& scan, const RecordVisitor& visit) {
+    report_.other_versions += scan.other_versions;
+    bool unknown = false;
+    for (const RecordSummary& record : scan.records) {
+      if (Erased(record.publisher, record.erase_epoch)) {
+        ++report_.erased;
+        unknown |= !epochs_;
+        continue;
+      }
+      ++report_.records;
+      if (visit) visit(record);
+    }
+    for (const RecordSummary& record : scan.damaged) {
+      unknown |= !epochs_ && record.publisher != PublisherId{};
+    }
+    return unknown;
+  }
+
+  const CatalogueRow* RowOf(uint32_t number) const {
+    const auto row = rows_.find(number);
+    return row == rows_.end() ? nullptr : &row->second;
+  }
+  // Records that the catalogue knows of in a segment.
+  uint64_t LostWith(uint32_t number) const {
+    const CatalogueRow* const row = RowOf(number);
+    if (row == nullptr || Erased(row->publisher, row->erase_epoch)) return 0;
+    return row->entries.size();
+  }
+
+  // Damages of a segment, without those that are unfinished.
+  Damages DamagesIn(uint32_t number, const SegmentScan& scan) {
+    Damages damages;
+    // An owner beside us may be writing there: only who has the lock, or looks twice, calls it damage.
+    if (depth_ == Depth::kHeaders) return damages;
+    const CatalogueRow* const row = RowOf(number);
+    if (row != nullptr && row->generation > scan.generation) {
+      if (const uint64_t lost = LostWith(number)) damages[{.segment = number}] = lost;
+      return damages;
+    }
+    const bool described = row != nullptr && row->generation == scan.generation;
+    const uint64_t confirmed_end = ConfirmedEnd(scan, described ? row : nullptr);
+    const auto add = [&](const Gap& gap) {
+      if (gap.offset >= confirmed_end) {
+        ++report_.unfinished;
+        return;
+      }
+      uint64_t lost = 0;
+      for (size_t i = 0; described && i < row->entries.size(); ++i) {
+        const uint64_t offset = row->entries[i].page * kRecordAlignment;
+        lost += offset >= gap.offset && offset < gap.offset + gap.bytes ? 1 : 0;
+      }
+      damages[{number, scan.generation, gap.offset}] = std::max<uint64_t>(lost, 1);
+    };
+    for (const Gap& gap : scan.gaps) add(gap);
+    for (const RecordSummary& record : scan.damaged) {
+      if (Erased(record.publisher, record.erase_epoch)) continue;
+      add({.offset = record.location.offset, .bytes = record.record_bytes()});
+    }
+    if (described && row->tail > scan.tail && !Erased(row->publisher, row->erase_epoch)) {
+      const auto lost = std::ranges::count_if(row->entries, [&](const ColdEntry& entry) {
+        return entry.page * kRecordAlignment >= scan.tail;
+      });
+      if (lost > 0) damages[{number, scan.generation, scan.tail}] = static_cast<uint64_t>(lost);
+    }
+    for (const Gap& gap : scan.unreadable) damages.insert({{number, 0, gap.offset}, 1});
+    return damages;
+  }
+
+  // What lies behind this in a segment was never confirmed: a crash may have cut it off.
+  uint64_t ConfirmedEnd(const SegmentScan& scan, const CatalogueRow* row) const {
+    if (row != nullptr) return row->tail;
+    if (is_catalogue_whole_) return 0;
+    if (depth_ != Depth::kBeside) return ~uint64_t{0};
+    if (scan.records.empty()) return 0;
+    return scan.records.back().location.offset + scan.records.back().record_bytes();
+  }
+
+  void CountMissingSegments(const std::vector<std::string>& names) {
+    for (const auto& [number, row] : rows_) {
+      const uint64_t lost = LostWith(number);
+      const bool there = std::ranges::find(names, SegmentName(number)) != names.end();
+      if (!there && lost > 0) damages_[{.segment = number}] = lost;
+    }
+  }
+
+  // What was damaged when it was looked at first, and is not any more, was being written.
+  void LookAgain() {
+    LookAtEpochs();
+    const Damages before = std::exchange(damages_, {});
+    for (auto place = before.begin(); place != before.end();) {
+      const uint32_t number = place->first.segment;
+      const auto file =
+          files_.Open(PathOf(SegmentName(number)), {.read_only = true, .direct = true});
+      const auto scan =
+          file ? Scan(*file, number) : Result<SegmentScan>(std::unexpected(file.error()));
+      if (file) files_.Close(*file);
+      const Damages now = scan ? DamagesIn(number, *scan) : Damages{{{.segment = number}, 1}};
+      for (; place != before.end() && place->first.segment == number; ++place) {
+        if (now.contains(place->first)) damages_.insert(*place);
+      }
+    }
   }
 
   // What repair cannot do costs nothing but what it is about.
@@ -139,18 +257,24 @@ class Walk {
     if (!done) LogWarn("store {}: {}", directory_, done.error().message);
   }
 
-  void Void(FileId file, uint32_t number, uint64_t generation, const Gap& gap) {
-    if (depth_ != Depth::kRepair) return;
+  // Says of every stretch that holds no record that it does not, and overwrites what cannot be read.
+  void Mend(FileId file, uint32_t number, const SegmentScan& scan) {
+    std::vector<Gap> voids = scan.gaps;
+    for (const RecordSummary& record : scan.damaged) {
+      voids.push_back({.offset = record.location.offset, .bytes = record.record_bytes()});
+    }
     Staging page(kRecordAlignment, 1);
-    EncodeVoid({.segment = number, .offset = gap.offset, .generation = generation}, gap.bytes,
-               page.memory());
-    Try(files_.WriteAt(file, gap.offset, page.memory()));
-    Try(files_.Sync(file));
+    for (const Gap& gap : voids) {
+      EncodeVoid({.segment = number, .offset = gap.offset, .generation = scan.generation},
+                 gap.bytes, page.memory());
+      Try(files_.WriteAt(file, gap.offset, page.memory()));
+    }
+    for (const Gap& gap : scan.unreadable) Blank(file, gap.offset, gap.bytes);
+    if (!voids.empty()) Try(files_.Sync(file));
   }
 
   // Zeros, as far as the disk takes them.
   void Blank(FileId file, uint64_t begin, uint64_t bytes) {
-    if (depth_ != Depth::kRepair) return;
     Staging zeros(kBlankBytes, 1);
     std::ranges::fill(zeros.memory(), std::byte{0});
     for (uint64_t done = 0; done < bytes; done += kBlankBytes) {
@@ -160,40 +284,17 @@ class Walk {
     Try(files_.Sync(file));
   }
 
-  // Rows that are damaged, and records that it knows of behind the last one that is there.
-  void CheckCatalogue(const std::vector<std::string>& names) {
-    if (std::ranges::find(names, kCatalogueName) == names.end()) return;
-    auto catalogue = Catalogue::Open(files_, {.directory = directory_, .bytes_max = ~uint64_t{0}});
-    uint64_t damaged_rows = 0;
-    const auto rows =
-        catalogue ? (*catalogue)->Read(damaged_rows) : std::unexpected(catalogue.error());
-    if (!rows) {
-      ++report_.damaged;
-      return;
-    }
-    report_.damaged += damaged_rows;
-    for (const CatalogueRow& row : *rows) {
-      const auto tail = tails_.find(row.segment);
-      if (tail == tails_.end()) {
-        report_.damaged += row.entries.size();
-        continue;
-      }
-      const auto [generation, end] = tail->second;
-      if (generation != row.generation) continue;
-      report_.damaged += static_cast<uint64_t>(std::ranges::count_if(
-          row.entries, [&](const ColdEntry& e) { return e.page * kRecordAlignment >= end; }));
-    }
-  }
-
   Files& files_;
   const std::string directory_;
   static constexpr uint64_t kBlankBytes = 64 << 10;
 
   const Depth depth_;
-  Staging buffer_;
   std::optional<FileId> lock_;
-  std::optional<EpochTable> epochs_;                         // nothing: both copies are damaged
-  std::map<uint32_t, std::pair<uint64_t, uint64_t>> tails_;  // generation and tail of each segment
+  std::optional<EpochTable> epochs_;  // nothing: both copies are damaged
+  uint64_t epochs_damaged_ = 0;       // copies
+  std::map<uint32_t, CatalogueRow> rows_;
+  bool is_catalogue_whole_ = false;  // what it does not have was not confirmed
+  Damages damages_;
   StoreReport report_;
 };
 
@@ -223,6 +324,11 @@ Result<StoreReport> StatStore(Files& files, const std::string& directory,
 
 Result<StoreReport> VerifyStore(Files& files, const std::string& directory) {
   return Walk(files, directory, Walk::Depth::kEverything).Run(nullptr);
+}
+
+Result<StoreReport> VerifyStoreBeside(Files& files, const std::string& directory,
+                                      const std::function<void()>& pause) {
+  return Walk(files, directory, Walk::Depth::kBeside).Run(nullptr, pause);
 }
 
 Result<StoreReport> RepairStore(Files& files, const std::string& directory) {

@@ -15,7 +15,9 @@ struct StoreReport {
   uint64_t records = 0;         // that may be served: not erased
   uint64_t bytes = 0;           // of all files of the store
   uint64_t bytes_cap = 0;       // as the store was last opened with; 0 when nobody knows
-  uint64_t damaged = 0;         // records, stretches without one, epochs and catalogue
+  uint64_t damaged = 0;         // records that are lost, epochs, catalogue and secret
+  uint64_t unfinished = 0;      // of what a crash cut off and nothing was confirmed of
+  bool secret_changed = false;  // it is not the one that the store was made with, or gone
   uint64_t repaired = 0;        //
   uint64_t erased = 0;          // records that wait to be overwritten
   uint64_t other_versions = 0;  // records of another version of the format
@@ -31,10 +33,19 @@ using RecordVisitor = std::function<void(const RecordSummary&)>;
 Result<StoreReport> StatStore(Files& files, const std::string& directory,
                               const RecordVisitor& visit = nullptr);
 
-/// Reads everything and compares every checksum. Changes nothing.
+/// Reads everything and compares every checksum and what the catalogue knows of. Changes no record.
 ///
 /// Errors: kNotFound; kBusy a process has the store open; kIo
 Result<StoreReport> VerifyStore(Files& files, const std::string& directory);
+
+/// The same beside the process that has the store open: takes no lock, writes nothing, and does not
+/// look at the catalogue, so a segment without any header is not missed. What looks damaged is looked
+/// at again after `pause`, in which its owner may finish it; what has no whole record behind it is
+/// unfinished.
+///
+/// Errors: kNotFound, kIo
+Result<StoreReport> VerifyStoreBeside(Files& files, const std::string& directory,
+                                      const std::function<void()>& pause);
 
 /// Verifies, takes out what is damaged, makes the epochs anew, and the catalogue with the next
 /// opening. Where both

@@ -98,6 +98,134 @@ TEST_F(ToolsTest, EveryKindOfDamageIsSeenAndMended) {
   }
 }
 
+TEST_F(ToolsTest, AZeroedSegmentIsItsLostRecords) {
+  Fill();
+  const uint64_t records = Verify().records;
+  std::ranges::fill(*files_->Contents("store/segment-000000"), std::byte{0});
+  const StoreReport zeroed = Verify();
+  EXPECT_EQ(zeroed.records, records - 8);
+  EXPECT_EQ(zeroed.damaged, 8);
+  EXPECT_EQ(Repair().repaired, 8);
+}
+
+TEST_F(ToolsTest, AStretchThatIsZeroedIsItsLostRecords) {
+  Fill();
+  auto& contents = *files_->Contents("store/segment-000000");
+  std::fill_n(contents.begin() + 2 * 16384, 3 * 16384, std::byte{0});
+  EXPECT_EQ(Verify().damaged, 3);
+  std::fill_n(contents.begin() + 6 * 16384, 2 * 16384, std::byte{0});
+  EXPECT_EQ(Verify().damaged, 5);
+}
+
+// What an erasure or a new owner of a segment took is no loss.
+TEST_F(ToolsTest, WhatWasErasedOrRecycledIsNotLost) {
+  options_ = Options(2);
+  Fill();
+  EXPECT_EQ(Verify().damaged, 0);
+  Open();
+  PutAll(300, 40);
+  store_->Erase(PublisherOf("a"), 1, 1);
+  Wait(1);
+  files_->KillProcess();
+  store_.reset();
+  files_->Restart();
+  EXPECT_EQ(Verify().damaged, 0);
+}
+
+TEST_F(ToolsTest, WhatAKillCutsOffIsUnfinished) {
+  uint64_t unfinished = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    files_ = std::make_unique<FaultyFiles>(FaultyFilesOptions{.seed = seed, .latency_us_max = 100},
+                                           clock_);
+    Open();
+    PutAll(0, seed % 12);
+    for (uint64_t i = 0; i < 20; ++i) Put(Record(100 + i), 100 + i);
+    Put(Record(200, "a"), 200);
+    std::vector<StoreCompletion> done;
+    for (uint64_t i = 0; i < seed % 5; ++i) {
+      clock_.Advance(300'000);
+      store_->Tick(done, 20);
+    }
+    files_->KillProcess();
+    store_.reset();
+    files_->Restart();
+    const StoreReport killed = Verify();
+    EXPECT_EQ(killed.damaged, 0);
+    unfinished += killed.unfinished;
+    EXPECT_EQ(Repair().damaged, 0);
+    Open();
+    store_.reset();
+    EXPECT_EQ(Verify().damaged, 0);
+    EXPECT_EQ(Verify().unfinished, 0);
+  }
+  EXPECT_GT(unfinished, 10);
+}
+
+TEST_F(ToolsTest, ABadSectorCostsWhatIsOnIt) {
+  Fill();
+  const uint64_t records = Verify().records;
+  for (const uint64_t page : {0, 3 * 4 + 1, 5 * 4}) {
+    files_->Damage("store/segment-000000", page * 4096, 512, BadSectors::kUntilWritten);
+  }
+  StoreReport report = Verify();
+  EXPECT_EQ(report.damaged, 3);
+  EXPECT_EQ(report.records, records - 3);
+  files_->Damage("store/segment-000001", 0, kTestSegmentBytes, BadSectors::kUntilWritten);
+  report = Verify();
+  EXPECT_EQ(report.records, records - 3 - 2);
+  EXPECT_EQ(report.damaged, 3 + 2);
+  EXPECT_EQ(Must(StatStore(*files_, "store")).records, records - 2 - 2);
+}
+
+TEST_F(ToolsTest, BesideItsOwnerAStoreIsVerifiedWithoutALock) {
+  Open();
+  PutAll(0, 9);
+  const auto lock = *files_->Contents("store/LOCK");
+  const auto look = [&](const std::function<void()>& pause) {
+    return Must(VerifyStoreBeside(*files_, "store", pause));
+  };
+  uint64_t pauses = 0;
+  EXPECT_EQ(look([&] { ++pauses; }).records, 9);
+  EXPECT_EQ(pauses, 0);
+  // Damage stays; what its owner puts right meanwhile, here by an erasure, is none.
+  PutAll(0, 2, "a");
+  FlipBit("segment-000000", 3 * 16384 + 8000);
+  FlipBit("segment-000002", 8000);
+  EXPECT_EQ(look([&] { ++pauses; }).damaged, 2);
+  const StoreReport report = look([&] {
+    store_->Erase(PublisherOf("a"), 1, 1);
+    Wait(1);
+    Flush();
+  });
+  EXPECT_EQ(report.damaged, 1);
+  EXPECT_EQ(pauses, 1);
+  EXPECT_EQ(*files_->Contents("store/LOCK"), lock);
+  PutAll(20, 3);
+}
+
+// Records whose end the owner did not send yet, and epochs of which one copy is half written.
+TEST_F(ToolsTest, BesideItsOwnerWhatIsBeingWrittenIsNoDamage) {
+  options_.chunk_bytes = 64 << 10;
+  Open();
+  PutAll(0, 1);
+  uint64_t looks = 0;
+  for (uint64_t i = 0; i < 40; ++i) {
+    Put(Record(100 + i), 100 + i);
+    if (i % 10 == 9) store_->Erase(PublisherOf("a"), i, 1000 + i);
+    std::vector<StoreCompletion> done;
+    store_->Tick(done, i % 3 * 50);
+    EXPECT_EQ(Must(VerifyStoreBeside(*files_, "store",
+                                     [&] {
+                                       for (int t = 0; t < 5; ++t) store_->Tick(done, 1000);
+                                       ++looks;
+                                     }))
+                  .damaged,
+              0)
+        << i;
+  }
+}
+
 TEST_F(ToolsTest, WithoutEpochsRepairOverwritesWhatNamedTenantsHad) {
   Fill();
   FlipBit("epochs-0", 20);

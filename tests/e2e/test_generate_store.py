@@ -70,11 +70,17 @@ def test_another_profile_or_secret_finds_nothing(tmp_path):
     assert run("--store", store)["loaded_tokens"] > 0
     secret = store / "SECRET"
     assert secret.stat().st_mode & 0o777 == 0o600
+    for other in (None, b"x" * 32, b"short"):
+        secret.unlink()
+        if other is not None:
+            secret.write_bytes(other)
+        done = quire_cli.run("generate", "--model", TINY, "--prompt", PROMPT, "--store", store)
+        assert done.exit_code == 3 and "SECRET" in done.stderr, done.describe()
+        verified = quire_cli.run("store", "verify", store, "--json")
+        assert verified.exit_code == 1 and "SECRET" in verified.stderr, verified.describe()
     secret.unlink()
+    (store / "SECRET.digest").unlink()
     assert run("--store", store)["loaded_tokens"] == 0
-    secret.write_bytes(b"short")
-    done = quire_cli.run("generate", "--model", TINY, "--prompt", PROMPT, "--store", store)
-    assert done.exit_code == 3 and "SECRET" in done.stderr, done.describe()
 
 
 def test_a_disk_that_is_full_costs_no_answer(tmp_path):

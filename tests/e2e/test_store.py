@@ -85,6 +85,15 @@ def test_damage_is_a_failed_check_and_is_repaired(store):
     assert (seen["found"], seen["missing"], seen["wrong"]) == (99, 1, 0)
 
 
+def test_a_zeroed_segment_is_its_lost_records(store):
+    segment = store / "segment-000000"
+    segment.write_bytes(bytes(segment.stat().st_size))
+    verified = store_command("verify", store)
+    assert verified.exit_code == 1
+    left = json.loads(verified.stdout)
+    assert left["records"] < 100 and left["damaged"] == 100 - left["records"]
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)],
                          ids=["directory", "pipe", "loop"])
 def test_what_is_no_file_in_a_segments_place_costs_that_segment(store, make):
@@ -120,6 +129,9 @@ def test_one_owner_and_lookers_beside_it(store):
             assert time.monotonic() < deadline
         assert store_command("stat", store).json["records"] == 100
         assert len(store_command("ls", store).json["list"]) == 100
+        for what in ("stat", "ls", "verify"):
+            done = quire_cli.run("store", what, store, "--read-only", "--json")
+            assert done.exit_code == 0 and done.json["records"] == 100, done.describe()
         second = write(store, 1000, 1)
         assert second.returncode == 4
         assert "another process has it open" in second.stderr
@@ -139,8 +151,12 @@ def test_kill_9_while_writing_loses_nothing_durable(tmp_path):
             [tool(), "write", store, str(first), "1000000", str(LAYER_BYTES), str(CAP)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         time.sleep(rng.uniform(0.1, 0.7))
+        beside = quire_cli.run("store", "verify", store, "--read-only", "--json")
+        assert beside.exit_code in (0, 3), beside.describe()  # 3: there is no store yet
         writer.kill()
         out, err = writer.communicate(timeout=60)
+        killed = store_command("verify", store)
+        assert killed.exit_code == 0, killed.describe()
         durable = [int(line.split()[1]) for line in out.splitlines()
                    if line.startswith("ok ") and len(line.split()) == 2]
         if not durable:

@@ -1,0 +1,55 @@
+// What was erased, looked for in everything that a process and its disk hold: files, staging and
+// arenas, whoever owns them by now.
+#ifndef QUIRE_SIM_RAW_BYTES_H_
+#define QUIRE_SIM_RAW_BYTES_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "env/faulty_files.h"
+#include "tier/record.h"
+
+namespace quire::sim {
+
+/// Knows the payloads of all records that it ever saw in segments by a few bytes of each of their
+/// sectors, so that no index, header or generation has to tell whose bytes are somewhere.
+class RawBytes {
+ public:
+  /// Looks for records that it has not seen, in all segments of a directory. Wherever the same bytes
+  /// are seen again in a record of a later epoch they are that one's.
+  void Learn(FaultyFiles& files, const std::string& directory);
+
+  /// What a publisher had before an epoch, and is in a file of the disk, in other memory, or, where
+  /// nothing is under way, in what the store on it reads and writes by. Empty: nothing.
+  std::string Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,
+                   bool is_idle, std::span<const std::span<const std::byte>> memory = {}) const;
+
+ private:
+  using Word = std::array<uint64_t, 2>;
+  struct WordHash {
+    size_t operator()(const Word& word) const { return word[0] * 0x9e3779b97f4a7c15 ^ word[1]; }
+  };
+  struct Origin {
+    tier::PublisherId publisher{};
+    uint64_t erase_epoch = 0;
+  };
+  using Place = std::tuple<std::string, uint64_t, uint64_t>;  // path, offset, generation
+
+  std::string FindIn(const tier::PublisherId& publisher, uint64_t epoch,
+                     std::span<const std::byte> bytes, const std::string& name) const;
+  void Add(const tier::RecordSummary& record, std::span<const std::byte> payload);
+
+  std::unordered_map<Word, Origin, WordHash> words_;
+  std::map<Place, tier::RecordSummary> seen_;
+};
+
+}  // namespace quire::sim
+
+#endif  // QUIRE_SIM_RAW_BYTES_H_
