@@ -12,7 +12,6 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = TestCache::kBlock;
 constexpr uint64_t kBlocks = 6;
 
 class ErasedLoadsTest : public testing::Test {
