@@ -53,6 +53,10 @@ def quire_attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
             is_causal=is_causal, **options)
         return out
+    if value is not layer.value:
+        raise quire.UnsupportedError(
+            f"{type(module).__name__} attends with other values than those it caches (layer "
+            f"{layer.index})")
     _check(module, layer, dropout, is_causal, options)
     if query.requires_grad and torch.is_grad_enabled():
         raise quire.UnsupportedError("Quire's attention has no gradient: use torch.no_grad()")
