@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import threading
 import warnings
@@ -15,7 +14,7 @@ import torch
 
 import quire
 
-from . import _attention, _identity, _model, _probe
+from . import _attention, _identity, _model, _probe, _trial
 from ._prompt import PromptCache, Row
 from ._stream import stream
 
@@ -26,10 +25,11 @@ _SPECULATION_TOKENS = 64  # that one forward may feed besides the prompt, as pro
 class _Hooks:
     """What attaching changes at a model, once for all caches of it, and undone with the last."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, own_attention: bool):
         self.before = model.config._attn_implementation
         self.caches = 0
-        model.set_attn_implementation(_attention.NAME)
+        if not own_attention:
+            model.set_attn_implementation(_attention.NAME)
         self.handles = [
             model.register_forward_pre_hook(_begin, with_kwargs=True),
             model.register_forward_hook(_end, with_kwargs=True, always_call=True),
@@ -51,10 +51,10 @@ _hooks: weakref.WeakKeyDictionary[Any, _Hooks] = weakref.WeakKeyDictionary()
 _hooks_lock = threading.Lock()
 
 
-def _hook(model: Any) -> None:
+def _hook(model: Any, own_attention: bool) -> None:
     with _hooks_lock:
         if model not in _hooks:
-            _hooks[model] = _Hooks(model)
+            _hooks[model] = _Hooks(model, own_attention)
         _hooks[model].caches += 1
 
 
@@ -92,10 +92,23 @@ def _checked(prepare: Any) -> Any:
     return checked
 
 
+# A forward's arguments of tensors that Quire knows.
+_KNOWN = ("input_ids", "attention_mask", "position_ids", "past_key_values", "logits_to_keep")
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(map(_has_tensors, value))
+    return isinstance(value, torch.Tensor)
+
+
 def _begin(model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     cache = options.get("past_key_values")
     if not isinstance(cache, PromptCache):
         return None
+    _trial.refuse_compiled(model)
     if cache.owner.model is not model:
         raise quire.InvalidArgumentError("the cache is of another model")
     if arguments:
@@ -105,6 +118,11 @@ def _begin(model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> A
             "Quire finds prompts by their token ids: call the model with input_ids, and give the "
             "rest by name"
         )
+    for name, value in options.items():
+        if name not in _KNOWN and _has_tensors(value):
+            raise quire.UnsupportedError(
+                f"{name}: Quire finds prompts by their token ids alone, and this decides K and V "
+                "too")
     return (), cache.begin(options["input_ids"], options)
 
 
@@ -181,8 +199,13 @@ class AttachedCache:
         compute = _model.compute_type(model)
         codec = kv or compute
         self.windows = _model.layer_windows(model)
+        self.tokens_max = _model.tokens_max(model)
+        self._watch = _identity.watch_of(model)
+        look = self._watch.look()  # refuses what cannot be compared later
+        ids = _trial.tokens_of(_model.text_config(model))
+        shapes, logits = _trial.own(model, ids, len(self.windows))
         self.cache = quire.Cache(
-            groups=_model.layer_groups(model),
+            groups=_model.layer_groups(self.windows, shapes),
             hot_bytes=int(hot_gb * 1e9),
             codec=codec,
             open_codec=None if codec in ("f32", "f16", "bf16") else _open_codec(compute),
@@ -195,8 +218,8 @@ class AttachedCache:
         self._secret = None if store is None else store.secret()
         self.attention = quire.Attention(threads)
         self.model = model
-        self._watch = _identity.watch_of(model)
-        self._short_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._short_logits = _model.takes(model, "logits_to_keep")
+        self.takes_positions = _model.takes(model, "position_ids")
         self._probing = probe
         self._compute, self._codec = compute, codec
         self._mismatches = 0  # since the last probe that agreed
@@ -204,8 +227,34 @@ class AttachedCache:
         self._lock = threading.Lock()
         self._counts = {"hit_tokens": 0, "loaded_tokens": 0, "skipped_tokens": 0, "probes": 0,
                         "probes_failed": 0}
-        _hook(model)
-        self._unhook = weakref.finalize(self, _unhook, weakref.ref(model))
+        self.copies = False  # whether layers get K and V as tensors, and attend by themselves
+        try:
+            self._hook(ids, logits, look.quantized)
+        except quire.UnsupportedError:
+            if any(self.windows):
+                raise
+            self.copies = True
+            self._hook(ids, logits, look.quantized)
+
+    def _hook(self, ids: torch.Tensor, logits: torch.Tensor, quantized: bool) -> None:
+        """Puts the cache under the model, unless it then gives other logits."""
+        _hook(self.model, self.copies)
+        self._unhook = weakref.finalize(self, _unhook, weakref.ref(self.model))
+        try:
+            _trial.compare(self.model, self._try(ids), logits, self._compute, quantized)
+        except Exception:
+            self._unhook()
+            raise
+
+    def _try(self, ids: torch.Tensor) -> torch.Tensor:
+        """The logits of a few tokens through Quire, which leave nothing behind."""
+        plan = self.cache.acquire(ids[0].tolist(), quire.Identity(bytes(32)), reuse=False)
+        sequence = self.cache.open(plan, on_full="halt", publish=False)
+        past = PromptCache(self, [Row(sequence, None, 0, 0, [])], ids[:, :-1])
+        try:
+            return _trial.run(self.model, ids, past)
+        finally:
+            past.close()
 
     def for_prompt(self, input_ids: Any, attention_mask: Any = None) -> PromptCache:
         """A cache for one call of `generate` with these ids, which starts with what Quire has.
@@ -235,6 +284,7 @@ class AttachedCache:
                 if pad == len(row_ids) or not bool(row_mask[pad:].all()):
                     raise quire.UnsupportedError(
                         "a row without tokens, or not padded on the left only")
+                self.check_length(len(row_ids) - pad)
                 rows.append(self._open(row_ids[pad:].tolist(), pad, fingerprint))
         except Exception:
             for row in rows:
@@ -268,6 +318,13 @@ class AttachedCache:
     def _count(self, name: str, number: int) -> None:
         with self._lock:
             self._counts[name] += number
+
+    def check_length(self, tokens: int) -> None:
+        """Raises: UnsupportedError K of so long a prompt differ from those of its beginnings."""
+        if self.tokens_max is not None and tokens > self.tokens_max:
+            raise quire.UnsupportedError(
+                f"{tokens} tokens: beyond {self.tokens_max} this model computes other K for all "
+                "tokens (its rope_type is dynamic or longrope); generate without Quire")
 
     def identity(self, fingerprint: bytes) -> quire.Identity:
         """Of blocks that a model of this fingerprint computes."""

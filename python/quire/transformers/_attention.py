@@ -22,7 +22,8 @@ def _check(
 ) -> None:
     for name in _REFUSED:
         if options.get(name) is not None and options[name] is not False:
-            raise quire.UnsupportedError(f"attention with {name}={options[name]!r:.60}")
+            value = "" if isinstance(options[name], torch.Tensor) else f"={options[name]!r:.60}"
+            raise quire.UnsupportedError(f"attention with {name}{value}")
     if dropout:
         raise quire.UnsupportedError(f"attention with dropout={dropout}: call model.eval()")
     if (is_causal if is_causal is not None else getattr(module, "is_causal", True)) is False:

@@ -38,6 +38,8 @@ OWN_HOOKS: set[Any] = set()
 _NO_VALUES = frozenset(("name_or_path", "transformers_version", "architectures"))
 # Of a module: what is walked as what it is, and what decides no value.
 _IGNORED = frozenset((*vars(torch.nn.Module()), *OWN_FIELDS, "_is_hf_initialized"))
+# Of a rope that makes its frequencies in each forward, out of others that are compared.
+_MADE_ANEW = ("inv_freq", "max_seq_len_cached")
 _DEPTH_MAX = 4  # of objects inside objects that are no modules
 _NO_ADAPTER = "__base__"  # peft's name for a row without one
 
@@ -146,16 +148,18 @@ class _Walk:
         self._hooks(name, module._forward_hooks)
         has_adapters = hasattr(kind, "active_adapters") and hasattr(kind, "adapter_layer_names")
         names = self._adapter_layer(name, module) if has_adapters else frozenset()
+        rope = str(getattr(module, "rope_type", ""))
+        changes = "dynamic" in rope or "longrope" in rope
         plain = not isinstance(module, PreTrainedModel)  # theirs say nothing that a config does not
         for key, value in self._items(module.__dict__):
-            if key in _IGNORED:
+            if key in _IGNORED or changes and key.endswith(_MADE_ANEW) and "original" not in key:
                 continue
             if names and isinstance(value, Mapping) and names.issuperset(value):
                 self._by_adapter(f"{name}.{key}", value)
             elif plain or not isinstance(value, (*_PLAIN, list, dict, set)):
                 self._value(f"{name}.{key}", value, 0)
         for key, tensor in (*self._items(module._parameters), *self._items(module._buffers)):
-            if tensor is not None:
+            if tensor is not None and not (changes and key.endswith(_MADE_ANEW)):
                 self._tensor(f"{name}.{key}", tensor, 0)
         for key, child in self._items(module._modules):
             if child is None:

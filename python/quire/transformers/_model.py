@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from transformers.cache_utils import get_layer_types_and_kwargs
 
 import quire
+
+if TYPE_CHECKING:
+    from ._trial import Shape
 
 CODEC_OF = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -28,6 +32,11 @@ def base_model(model: Any) -> Any:
         raise quire.UnsupportedError(
             f"{model.active_peft_config.peft_type}: K and V depend on more than the tokens")
     return model.get_base_model()
+
+
+def takes(model: Any, name: str) -> bool:
+    """Whether the model's forward has an argument of this name."""
+    return name in inspect.signature(model.forward).parameters
 
 
 def compute_type(model: Any) -> str:
@@ -66,21 +75,30 @@ def layer_windows(model: Any) -> list[int]:
     return windows
 
 
-def layer_groups(model: Any) -> list[quire.LayerGroup]:
-    """The layers by window, with the KV heads and head_dim of the config."""
-    config = text_config(model)
-    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    windows = layer_windows(model)
+def layer_groups(windows: list[int], shapes: list[Shape]) -> list[quire.LayerGroup]:
+    """The layers that share a window and a shape."""
+    kinds = list(zip(windows, shapes))
     return [
         quire.LayerGroup(
-            [layer for layer, of in enumerate(windows) if of == window],
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            window_tokens=window,
+            [layer for layer, of in enumerate(kinds) if of == kind],
+            kv_heads=kind[1].heads,
+            head_dim=kind[1].key_dim,
+            value_dim=kind[1].value_dim,
+            window_tokens=kind[0],
         )
-        for window in sorted(set(windows))
+        for kind in dict.fromkeys(kinds)
     ]
+
+
+def tokens_max(model: Any) -> int | None:
+    """The length beyond which the model computes K of all tokens in another way; None: none."""
+    config = text_config(model)
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = list(rope.values()) if all(isinstance(of, dict) for of in rope.values()) else [rope]
+    # A dynamic rope goes back to its own frequencies below that length, not at it.
+    return min(((of.get("original_max_position_embeddings") or config.max_position_embeddings)
+                - (of["rope_type"] == "dynamic")
+                for of in kinds if of.get("rope_type") in ("dynamic", "longrope")), default=None)
 
 
 def arithmetic() -> str:

@@ -16,10 +16,11 @@ from transformers.cache_utils import CacheLayerMixin
 
 import quire
 
+from ._prompt import Row, copies
+
 if TYPE_CHECKING:
     from ._attach import AttachedCache
     from ._identity import Look
-    from ._prompt import Row
 
 # How far a layer's K or V may be from what is stored, as a share of its norm: what rounding may
 # become in deep layers, by what computes it, and by the bits of the codec that stores it. Measured
@@ -60,6 +61,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         keys, values = key_states.detach().transpose(1, 2), value_states.detach().transpose(1, 2)
         for sequence, key, value in zip(self._sequences, keys, values):
             sequence.append(self.index, key, value)
+        if self._owner.copies:
+            rows, end = [(sequence, 0) for sequence in self._sequences], self._start + keys.shape[1]
+            return (copies(self.index, "key", rows, end, key_states.dtype),
+                    copies(self.index, "value", rows, end, value_states.dtype))
         key_states.quire = self
         self.value = value_states
         return key_states, value_states
@@ -124,10 +129,13 @@ def _probe(
             sequences.append(owner.cache.open(
                 plan, publish=False, on_full="halt", step_tokens=owner.cache.block_tokens))
         layers = [_Layer(owner, sequences, start, index) for index in range(len(owner.windows))]
+        options = {}
+        if owner.takes_positions:
+            options["position_ids"] = torch.arange(start, end).repeat(len(batch), 1)
         owner.forward(
             input_ids=torch.tensor([row.prefix[start:] for row in batch]),
             attention_mask=torch.ones((len(batch), end), dtype=torch.long),
-            past_key_values=Cache(layers=layers))
+            past_key_values=Cache(layers=layers), **options)
         at = {id(row): number for number, row in enumerate(batch)}
         return [_difference(row.sequence, sequences[at[id(row)]], start, end, len(layers))
                 for row in members]

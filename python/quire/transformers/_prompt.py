@@ -63,6 +63,17 @@ class Step:
     masks: list[tuple[int, Any]] = dataclasses.field(default_factory=list)  # (window, mask) checked
 
 
+def copies(
+    layer: int, role: str, rows: list[tuple[quire.Sequence, int]], end: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """K or V of a layer as a tensor [rows, heads, end, dim]; each row has zeros before its pad."""
+    made = []
+    for sequence, pad in rows:
+        values = torch.from_numpy(sequence.gather(layer, role, 0, max(end - pad, 0)))
+        made.append(torch.nn.functional.pad(values, (0, 0, min(pad, end), 0)))
+    return torch.stack(made).to(dtype)
+
+
 class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer of a PromptCache."""
 
@@ -109,6 +120,11 @@ class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
             elif skip < len(key):
                 row.sequence.append(self.index, key[skip:], value[skip:])
         self.columns = step.end
+        if cache.owner.copies:
+            self.attended = step.end
+            rows = [(row.sequence, row.pad) for row in cache.rows]
+            return (copies(self.index, "key", rows, step.end, key_states.dtype),
+                    copies(self.index, "value", rows, step.end, value_states.dtype))
         key_states.quire = self  # how attention finds the blocks
         self.value = value_states
         return key_states, value_states
@@ -197,6 +213,9 @@ class PromptCache(Cache):  # type: ignore[misc]
         self.commit(self.columns)
         begin = self.columns
         step = Step(begin, begin + ids.shape[1], ids)
+        self.owner.check_length(step.end - min(row.pad for row in self.rows))
+        if self.owner.copies:
+            self._check_padding(options.get("attention_mask"), step.end)
         self._drop_other_prefixes(step)
         positions = self._positions(step, options.get("position_ids"))
         self.step = step
@@ -314,9 +333,10 @@ class PromptCache(Cache):  # type: ignore[misc]
     def _positions(self, step: Step, given: torch.Tensor | None) -> torch.Tensor | None:
         """Each row counts from its own first token: checks the model's, or makes them (None: fine).
 
-        Else K would depend on the padding, and a prompt would not be found in another batch.
+        Else K would depend on the padding, and a prompt would not be found in another batch. Some
+        models count otherwise where nothing is given, which generate never does.
         """
-        if given is None and all(row.pad == 0 for row in self.rows):
+        if not self.owner.takes_positions and all(row.pad == 0 for row in self.rows):
             return None
         columns = torch.arange(step.begin, step.end)
         pads = torch.tensor([[row.pad] for row in self.rows])
@@ -332,6 +352,15 @@ class PromptCache(Cache):  # type: ignore[misc]
                 "attention mask to for_prompt and to the model"
             )
         return None
+
+    def _check_padding(self, mask: Any, end: int) -> None:
+        """The mask for layers that attend by themselves may say where the padding is, no more."""
+        wanted = torch.arange(end) >= torch.tensor([[row.pad] for row in self.rows])
+        fits = bool(wanted.all()) if mask is None else (
+            isinstance(mask, torch.Tensor) and mask.shape == wanted.shape
+            and torch.equal(mask.bool(), wanted))
+        if not fits:
+            raise self._wrong_mask()
 
     def check_mask(self, step: Step, window: int, mask: torch.Tensor | None) -> None:
         """The mask must be the one that Quire's kernels apply. Raises: UnsupportedError."""
