@@ -3,7 +3,8 @@ loads. docs/adapters/lmcache.md has a start to copy.
 
     --l2-adapter '{"type": "native_plugin", "module_path": "quire.lmcache",
                    "class_name": "QuireStore",
-                   "adapter_params": {"directory": "DIR", "cap_gb": 100}}'
+                   "adapter_params": {"directory": "DIR", "cap_gb": 100,
+                                      "namespace": "ENGINE VERSION / MODEL REVISION / DTYPE / CHUNK"}}'
 """
 
 import threading
@@ -26,16 +27,19 @@ class QuireStore:
     them so long.
     """
 
-    def __init__(self, directory: str, cap_gb: float = 8.0, namespace: str = "lmcache",
+    def __init__(self, directory: str, *, namespace: str, cap_gb: float = 8.0,
                  block_mb_max: float = 0, commit_interval_ms: float = 20,
                  scrub_mb_per_s: float = 8) -> None:
         """Opens the store in a directory, or makes one.
 
-        cap_gb: of all its files (GiB). namespace: everything that decides the bytes of a block
-        besides LMCache's key (model name, rank, chunk hash): the engine and its version, the
-        weights, the dtype, the chunk size. block_mb_max: longest block (MiB); 0: 64, or a sixteenth
+        namespace: everything that decides the bytes of a block besides LMCache's key (model name,
+        rank, chunk hash): the engine and its version, the weights, the dtype, the chunk size. It
+        has no default: with one, new weights under the old name would find the old blocks.
+        cap_gb: of all its files (GiB). block_mb_max: longest block (MiB); 0: 64, or a sixteenth
         of the cap where that is less. commit_interval_ms: what a crash may lose.
         """
+        if not namespace.strip():
+            raise ValueError("an empty namespace names no weights: docs/adapters/lmcache.md")
         self._store = BlockStore(directory, cap_bytes=int(cap_gb * 2**30),
                                  block_bytes_max=int(block_mb_max * 2**20),
                                  commit_interval_s=commit_interval_ms / 1000,

@@ -10,7 +10,8 @@ from quire.lmcache import QuireStore
 
 @pytest.fixture
 def connector(tmp_path):
-    made = QuireStore(str(tmp_path / "store"), cap_gb=1 / 32, commit_interval_ms=2)
+    made = QuireStore(str(tmp_path / "store"), namespace="weights", cap_gb=1 / 32,
+                      commit_interval_ms=2)
     yield made
     made.close()
 
@@ -77,6 +78,14 @@ def test_blocks_are_there_after_a_restart_in_their_namespace_only(tmp_path):
         connector.close()
 
 
+def test_what_names_no_weights_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="namespace"):
+        QuireStore(str(tmp_path / "store"))
+    with pytest.raises(ValueError, match="namespace"):
+        QuireStore(str(tmp_path / "store"), namespace=" ")
+    assert not (tmp_path / "store").exists()
+
+
 def test_one_thread_drains_what_others_submit(connector):
     numbers, ends = [], []
     lock = threading.Lock()
@@ -116,7 +125,7 @@ def test_lmcaches_adapter_stores_looks_up_loads_and_deletes(tmp_path):
     config = plugin.NativePluginL2AdapterConfig.from_dict({
         "type": "native_plugin", "module_path": "quire.lmcache", "class_name": "QuireStore",
         "adapter_params": {"directory": str(tmp_path / "store"), "cap_gb": 1 / 32,
-                           "commit_interval_ms": 2}})
+                           "namespace": "weights", "commit_interval_ms": 2}})
     keys = [ObjectKey(chunk_hash=ObjectKey.IntHash2Bytes(i), model_name="m/n", kv_rank=0)
             for i in range(3)]
     for again in (False, True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,43 +15,47 @@ import torch
 import quire
 from quire._shared import Lease
 
-from . import _attention, _model
+from . import _attention, _identity, _model, _probe, _trial
 from ._prompt import PromptCache, Row
 from ._stream import stream
 
+_MISMATCHES_MAX = 3  # of probes in a row, before nothing is reused any more
 _SPECULATION_TOKENS = 64  # that one forward may feed besides the prompt, as prompt lookup does
 
 
 class _Hooks:
     """What attaching changes at a model, once for all caches of it, and undone with the last."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, own_attention: bool):
         self.before = model.config._attn_implementation
         self.caches = 0
-        model.set_attn_implementation(_attention.NAME)
+        if not own_attention:
+            model.set_attn_implementation(_attention.NAME)
         self.handles = [
             model.register_forward_pre_hook(_begin, with_kwargs=True),
             model.register_forward_hook(_end, with_kwargs=True, always_call=True),
         ]
         for name in ("generate_batch", "init_continuous_batching"):
             setattr(model, name, _refuse_continuous_batching)
+        model.prepare_inputs_for_generation = _checked(model.prepare_inputs_for_generation)
 
     def undo(self, model: Any) -> None:
         for handle in self.handles:
             handle.remove()
-        for name in ("generate_batch", "init_continuous_batching"):
+        for name in _identity.OWN_FIELDS:
             delattr(model, name)
         model.set_attn_implementation(self.before)
+        _identity.watch_of(model).rest()
 
 
 _hooks: weakref.WeakKeyDictionary[Any, _Hooks] = weakref.WeakKeyDictionary()
 _hooks_lock = threading.Lock()
 
 
-def _hook(model: Any) -> None:
+def _hook(model: Any, own_attention: bool) -> None:
     with _hooks_lock:
         if model not in _hooks:
-            _hooks[model] = _Hooks(model)
+            _hooks[model] = _Hooks(model, own_attention)
         _hooks[model].caches += 1
 
 
@@ -69,10 +75,41 @@ def _refuse_continuous_batching(*arguments: Any, **options: Any) -> None:
     )
 
 
+def _checked(prepare: Any) -> Any:
+    """What generate asks of a model before each forward: some drop the cache there."""
+
+    @functools.wraps(prepare)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        made = prepare(*arguments, **options)
+        given = options.get("past_key_values")
+        if isinstance(given, PromptCache) and made.get("past_key_values") is not given:
+            raise quire.UnsupportedError(
+                f"{type(given.owner.model).__name__} drops its cache at this length, to compute "
+                "all tokens in another way (longrope beyond its original length): generate "
+                "without Quire"
+            )
+        return made
+
+    return checked
+
+
+# A forward's arguments of tensors that Quire knows.
+_KNOWN = ("input_ids", "attention_mask", "position_ids", "past_key_values", "logits_to_keep")
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(map(_has_tensors, value))
+    return isinstance(value, torch.Tensor)
+
+
 def _begin(model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     cache = options.get("past_key_values")
     if not isinstance(cache, PromptCache):
         return None
+    _trial.refuse_compiled(model)
     if cache.owner.model is not model:
         raise quire.InvalidArgumentError("the cache is of another model")
     if arguments:
@@ -82,6 +119,11 @@ def _begin(model: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> A
             "Quire finds prompts by their token ids: call the model with input_ids, and give the "
             "rest by name"
         )
+    for name, value in options.items():
+        if name not in _KNOWN and _has_tensors(value):
+            raise quire.UnsupportedError(
+                f"{name}: Quire finds prompts by their token ids alone, and this decides K and V "
+                "too")
     return (), cache.begin(options["input_ids"], options)
 
 
@@ -94,6 +136,9 @@ def _end(model: Any, arguments: tuple[Any, ...], options: dict[str, Any], output
             cache.end()
 
 
+_identity.OWN_HOOKS.update((_begin, _end))
+
+
 def attach(
     model: Any,
     hot_gb: float = 2,
@@ -103,6 +148,7 @@ def attach(
     store_gb: float = 8,
     block_tokens: int = 16,
     threads: int | None = None,
+    probe: bool = True,
     shared_budget: quire.SharedBudget | None = None,
 ) -> AttachedCache:
     """Puts a Quire cache under a Hugging Face model, until it is closed.
@@ -114,14 +160,18 @@ def attach(
     store_gb: the hard cap of a folder's files in 10^9 bytes.
     block_tokens: a power of two from 16 to 256; prefixes are shared by whole blocks.
     threads: of attention; None: torch.get_num_threads().
+    probe: of each hit the last block is computed again and compared, for changes of the model that
+    nothing tells; False: call AttachedCache.weights_changed after such changes.
     shared_budget: pays for this cache too, besides hot_gb, beside caches of other models.
 
-    The model's attention implementation becomes "quire", which is "sdpa" for other caches. Weights
-    are hashed at the first prompt, once per model.
+    The model may be a peft.PeftModel. Its attention implementation becomes "quire", which is "sdpa"
+    for other caches. It is tried on a few tokens here. Weights are hashed at the first prompt, once
+    per model.
 
     Raises: UnsupportedError names what Quire lacks for this model; InvalidArgumentError;
     NoSpaceError hot_gb holds no block; BusyError another process has the store.
     """
+    model = _model.base_model(model)
     lease = None
     if store is not None and not isinstance(store, quire.DiskStore):
         lease = Lease(store, int(store_gb * 1e9))
@@ -129,7 +179,7 @@ def attach(
     try:
         return AttachedCache(
             model, hot_gb, kv, store, lease, block_tokens, threads or torch.get_num_threads(),
-            shared_budget,
+            probe, shared_budget,
         )
     except Exception:
         if lease is not None:
@@ -149,13 +199,19 @@ class AttachedCache:
         lease: Lease | None,  # of the store, where close() ends it
         block_tokens: int,
         threads: int,
+        probe: bool,
         shared_budget: quire.SharedBudget | None,
     ):
         compute = _model.compute_type(model)
         codec = kv or compute
         self.windows = _model.layer_windows(model)
+        self.tokens_max = _model.tokens_max(model)
+        self._watch = _identity.watch_of(model)
+        look = self._watch.look()  # refuses what cannot be compared later
+        ids = _trial.tokens_of(_model.text_config(model))
+        shapes, logits = _trial.own(model, ids, len(self.windows))
         self.cache = quire.Cache(
-            groups=_model.layer_groups(model),
+            groups=_model.layer_groups(self.windows, shapes),
             hot_bytes=int(hot_gb * 1e9),
             codec=codec,
             open_codec=None if codec in ("f32", "f16", "bf16") else _open_codec(compute),
@@ -171,11 +227,43 @@ class AttachedCache:
         self._secret = None if store is None else store.secret()
         self.attention = quire.Attention(threads)
         self.model = model
+        self._short_logits = _model.takes(model, "logits_to_keep")
+        self.takes_positions = _model.takes(model, "position_ids")
+        self._probing = probe
+        self._compute, self._codec = compute, codec
+        self._mismatches = 0  # since the last probe that agreed
         self._prompts: weakref.WeakSet[PromptCache] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self._tokens = {"hit_tokens": 0, "loaded_tokens": 0, "skipped_tokens": 0}
-        _hook(model)
-        self._unhook = weakref.finalize(self, _unhook, weakref.ref(model))
+        self._counts = {"hit_tokens": 0, "loaded_tokens": 0, "skipped_tokens": 0, "probes": 0,
+                        "probes_failed": 0}
+        self.copies = False  # whether layers get K and V as tensors, and attend by themselves
+        try:
+            self._hook(ids, logits, look.quantized)
+        except quire.UnsupportedError:
+            if any(self.windows):
+                raise
+            self.copies = True
+            self._hook(ids, logits, look.quantized)
+
+    def _hook(self, ids: torch.Tensor, logits: torch.Tensor, quantized: bool) -> None:
+        """Puts the cache under the model, unless it then gives other logits."""
+        _hook(self.model, self.copies)
+        self._unhook = weakref.finalize(self, _unhook, weakref.ref(self.model))
+        try:
+            _trial.compare(self.model, self._try(ids), logits, self._compute, quantized)
+        except Exception:
+            self._unhook()
+            raise
+
+    def _try(self, ids: torch.Tensor) -> torch.Tensor:
+        """The logits of a few tokens through Quire, which leave nothing behind."""
+        plan = self.cache.acquire(ids[0].tolist(), quire.Identity(bytes(32)), reuse=False)
+        sequence = self.cache.open(plan, on_full="halt", publish=False)
+        past = PromptCache(self, [Row(sequence, None, 0, 0, [])], ids[:, :-1])
+        try:
+            return _trial.run(self.model, ids, past)
+        finally:
+            past.close()
 
     def for_prompt(self, input_ids: Any, attention_mask: Any = None) -> PromptCache:
         """A cache for one call of `generate` with these ids, which starts with what Quire has.
@@ -197,16 +285,16 @@ class AttachedCache:
         for prompt in self._live_prompts():
             if prompt.thread == threading.get_ident():
                 prompt.flush()  # the answers of this thread's calls so far
-        identity = quire.Identity(
-            _model.fingerprint(self.model),
-            position_encoding=type(self.model).__qualname__,
-            domain="transformers",
-            domain_secret=self._secret,
-        )
+        fingerprints = self._watch.fingerprints(self._watch.look(), len(ids), thorough=True)
         rows: list[Row] = []
         try:
-            for row_ids, row_mask in zip(ids, mask.bool()):
-                rows.append(self._open(row_ids, row_mask, identity))
+            for row_ids, row_mask, fingerprint in zip(ids, mask.bool(), fingerprints):
+                pad = int((~row_mask).sum())
+                if pad == len(row_ids) or not bool(row_mask[pad:].all()):
+                    raise quire.UnsupportedError(
+                        "a row without tokens, or not padded on the left only")
+                self.check_length(len(row_ids) - pad)
+                rows.append(self._open(row_ids[pad:].tolist(), pad, fingerprint))
         except Exception:
             for row in rows:
                 row.sequence.close()
@@ -236,16 +324,27 @@ class AttachedCache:
         with self._lock:
             return list(self._prompts)
 
-    def _count(self, name: str, tokens: int) -> None:
+    def _count(self, name: str, number: int) -> None:
         with self._lock:
-            self._tokens[name] += tokens
+            self._counts[name] += number
 
-    def _open(self, ids: torch.Tensor, mask: torch.Tensor, identity: quire.Identity) -> Row:
-        pad = int((~mask).sum())
-        if pad == len(ids) or not bool(mask[pad:].all()):
-            raise quire.UnsupportedError("a row without tokens, or not padded on the left only")
-        tokens = ids[pad:].tolist()
-        plan = self.cache.acquire(tokens, identity)
+    def check_length(self, tokens: int) -> None:
+        """Raises: UnsupportedError K of so long a prompt differ from those of its beginnings."""
+        if self.tokens_max is not None and tokens > self.tokens_max:
+            raise quire.UnsupportedError(
+                f"{tokens} tokens: beyond {self.tokens_max} this model computes other K for all "
+                "tokens (its rope_type is dynamic or longrope); generate without Quire")
+
+    def identity(self, fingerprint: bytes) -> quire.Identity:
+        """Of blocks that a model of this fingerprint computes."""
+        return quire.Identity(
+            fingerprint, position_encoding=type(self.model).__qualname__, domain="transformers",
+            domain_secret=self._secret)
+
+    def _open(self, tokens: list[int], pad: int, fingerprint: bytes, reuse: bool = True) -> Row:
+        identity = self.identity(fingerprint)
+        plan = self.cache.acquire(
+            tokens, identity, reuse=reuse and self._mismatches < _MISMATCHES_MAX)
         if plan.loadable_tokens > 0:
             resident = plan.resident_tokens
             plan = self.cache.load(plan).take()
@@ -257,20 +356,93 @@ class AttachedCache:
             on_full="halt",
             step_tokens=max(512, len(tokens) - found + _SPECULATION_TOKENS),
         )
-        return Row(sequence, pad, pad + found, tokens[:found])
+        return Row(sequence, fingerprint, pad, pad + found, tokens[:found])
+
+    # ---- What a prompt's first forward asks ----
+
+    def forward(self, **options: Any) -> None:
+        """A forward of the model that nobody called."""
+        if self._short_logits:
+            options["logits_to_keep"] = 1
+        with torch.no_grad():
+            self.model(use_cache=True, **options)
+
+    def computes(self, rows: list[Row], repeats: int = 1) -> bool:
+        """Whether the model, as it is, is what computed the beginnings of these rows."""
+        prints = self._watch.fingerprints(self._watch.look(), len(rows) * repeats)
+        return all(row.fingerprint in (None, of) for row, of in zip(rows, prints[::repeats]))
+
+    def settle(self, past: PromptCache, repeats: int) -> list[Row]:
+        """The rows of a prompt whose first forward begins, each with what is there for it and true.
+
+        repeats: of each row in the batch of that forward.
+        """
+        rows = past.rows
+        if rows[0].fingerprint is None:
+            return rows
+        look = self._watch.look()
+        self._look_up(past, self._watch.fingerprints(look, len(rows) * repeats)[::repeats])
+        if not self._probing:
+            return rows
+        tolerance = _probe.tolerance(self._compute, self._codec, look)
+        probed = _probe.differences(self, rows, 0 if look.row_adapters is None else repeats)
+        self._count("probes", len(probed))
+        unseen = [row for row, difference in probed if difference == float("inf")]
+        if any(tolerance < difference < float("inf") for _, difference in probed):
+            self._distrust()
+            self._look_up(past, self._watch.fingerprints(look, len(rows) * repeats)[::repeats])
+        elif len(unseen) < len(probed):
+            self._mismatches = 0
+        for at, row in enumerate(rows):
+            if any(row.prefix == other.prefix for other in unseen) and row.prefix:
+                self._replace(past, at, row.fingerprint, reuse=False)
+        return rows
+
+    def _look_up(self, past: PromptCache, fingerprints: list[bytes]) -> None:
+        for at, fingerprint in enumerate(fingerprints):
+            if past.rows[at].fingerprint != fingerprint:
+                self._replace(past, at, fingerprint)
+
+    def _replace(
+        self, past: PromptCache, at: int, fingerprint: bytes, reuse: bool = True
+    ) -> None:
+        old = past.rows[at]
+        self._count("hit_tokens", -len(old.prefix))
+        tokens = past.prompt[at, old.pad:].tolist()
+        old.sequence.close()
+        past.rows[at] = self._open(tokens, old.pad, fingerprint, reuse)
+
+    def _distrust(self) -> None:
+        self._count("probes_failed", 1)
+        self._watch.distrust()
+        self._mismatches += 1
+        if self._mismatches == _MISMATCHES_MAX:
+            warnings.warn(
+                f"{_MISMATCHES_MAX} hits in a row differed from what the model computes: nothing "
+                "is reused until weights_changed() is called", RuntimeWarning, stacklevel=2)
+
+    def weights_changed(self) -> None:
+        """Says that the model computes other K and V from here on: nothing before is found again.
+
+        It costs nothing. Blocks made after it are of this process alone: a later one hashes the
+        weights as it finds them.
+        """
+        self._watch.distrust()
+        self._mismatches = 0
 
     def stats(self) -> dict[str, Any]:
         """Numbers of the cache: hot_bytes_used, published_blocks, lookup_tokens, hit_tokens, ...
 
         hit_tokens is what Quire had of all prompts, loaded_tokens the part that came from the
         store, and skipped_tokens what the model was spared, which is less where other rows of a
-        batch had to compute those columns. "store" has the numbers of the store, if there is one.
+        batch had to compute those columns. probes are of hits (attach), probes_failed those that
+        found another model. "store" has the numbers of the store, if there is one.
         """
         with self._lock:
-            tokens = dict(self._tokens)
+            counts = dict(self._counts)
         return {
             **self.cache.stats(),
-            **tokens,
+            **counts,
             "kv": self.cache.codecs["key"],
             "store": None if self._store is None else self._store.stats(),
         }

@@ -22,7 +22,8 @@ def _check(
 ) -> None:
     for name in _REFUSED:
         if options.get(name) is not None and options[name] is not False:
-            raise quire.UnsupportedError(f"attention with {name}={options[name]!r:.60}")
+            value = "" if isinstance(options[name], torch.Tensor) else f"={options[name]!r:.60}"
+            raise quire.UnsupportedError(f"attention with {name}{value}")
     if dropout:
         raise quire.UnsupportedError(f"attention with dropout={dropout}: call model.eval()")
     if (is_causal if is_causal is not None else getattr(module, "is_causal", True)) is False:
@@ -53,6 +54,10 @@ def quire_attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
             is_causal=is_causal, **options)
         return out
+    if value is not layer.value:
+        raise quire.UnsupportedError(
+            f"{type(module).__name__} attends with other values than those it caches (layer "
+            f"{layer.index})")
     _check(module, layer, dropout, is_causal, options)
     if query.requires_grad and torch.is_grad_enabled():
         raise quire.UnsupportedError("Quire's attention has no gradient: use torch.no_grad()")

@@ -1,18 +1,18 @@
-"""What Quire must know of a model: the shape of K and V, what computes them, a fingerprint."""
+"""What Quire must know of a model: the shape of K and V, and what computes them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import weakref
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import inspect
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from transformers.cache_utils import get_layer_types_and_kwargs
 
 import quire
+
+if TYPE_CHECKING:
+    from ._trial import Shape
 
 CODEC_OF = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -23,8 +23,20 @@ _NOT_SUPPORTED = (
     "kv_sharing_modes",
     "attention_chunk_size",
 )
-# Of config fields that name the model or this process, and decide no value.
-_NO_VALUES = ("_name_or_path", "name_or_path", "transformers_version", "architectures")
+
+def base_model(model: Any) -> Any:
+    """The model itself, where peft has put its own around it."""
+    if not hasattr(model, "get_base_model"):
+        return model
+    if getattr(model.active_peft_config, "is_prompt_learning", False):
+        raise quire.UnsupportedError(
+            f"{model.active_peft_config.peft_type}: K and V depend on more than the tokens")
+    return model.get_base_model()
+
+
+def takes(model: Any, name: str) -> bool:
+    """Whether the model's forward has an argument of this name."""
+    return name in inspect.signature(model.forward).parameters
 
 
 def compute_type(model: Any) -> str:
@@ -63,64 +75,33 @@ def layer_windows(model: Any) -> list[int]:
     return windows
 
 
-def layer_groups(model: Any) -> list[quire.LayerGroup]:
-    """The layers by window, with the KV heads and head_dim of the config."""
-    config = text_config(model)
-    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    windows = layer_windows(model)
+def layer_groups(windows: list[int], shapes: list[Shape]) -> list[quire.LayerGroup]:
+    """The layers that share a window and a shape."""
+    kinds = list(zip(windows, shapes))
     return [
         quire.LayerGroup(
-            [layer for layer, of in enumerate(windows) if of == window],
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            window_tokens=window,
+            [layer for layer, of in enumerate(kinds) if of == kind],
+            kv_heads=kind[1].heads,
+            head_dim=kind[1].key_dim,
+            value_dim=kind[1].value_dim,
+            window_tokens=kind[0],
         )
-        for window in sorted(set(windows))
+        for kind in dict.fromkeys(kinds)
     ]
+
+
+def tokens_max(model: Any) -> int | None:
+    """The length beyond which the model computes K of all tokens in another way; None: none."""
+    config = text_config(model)
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = list(rope.values()) if all(isinstance(of, dict) for of in rope.values()) else [rope]
+    # A dynamic rope goes back to its own frequencies below that length, not at it.
+    return min(((of.get("original_max_position_embeddings") or config.max_position_embeddings)
+                - (of["rope_type"] == "dynamic")
+                for of in kinds if of.get("rope_type") in ("dynamic", "longrope")), default=None)
 
 
 def arithmetic() -> str:
     """What computes K and V here: other versions and processors may give other bits."""
     capability = torch.backends.cpu.get_cpu_capability()
     return f"torch {torch.__version__} {capability} transformers {transformers.__version__}"
-
-
-def _tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return sorted([*model.named_parameters(), *model.named_buffers()], key=lambda item: item[0])
-
-
-def _digest(item: tuple[str, torch.Tensor]) -> bytes:
-    name, tensor = item
-    made = hashlib.blake2b(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=32)
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    if flat.numel() > 0:
-        made.update(flat.view(torch.uint8).numpy())
-    return made.digest()
-
-
-_known: weakref.WeakKeyDictionary[Any, tuple[Any, bytes]] = weakref.WeakKeyDictionary()
-
-
-def fingerprint(model: torch.nn.Module) -> bytes:
-    """32 bytes over every weight and the config; computed once per model and state of its weights.
-
-    An in-place change that torch counts (an optimizer's step, copy_, load_state_dict) and other
-    tensors in place of these give another fingerprint. Writing through ``.data`` of a weight is not
-    counted: attach the model again in another process, or touch the weights with ``copy_``.
-    """
-    tensors = _tensors(model)
-    state = [(name, tensor.data_ptr(), tensor._version) for name, tensor in tensors]
-    known = _known.get(model)
-    if known is not None and known[0] == state:
-        return known[1]
-    config = {
-        name: value for name, value in model.config.to_dict().items() if name not in _NO_VALUES
-    }
-    made = hashlib.blake2b(json.dumps(config, sort_keys=True, default=str).encode(), digest_size=32)
-    made.update(type(model).__qualname__.encode())
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for digest in pool.map(_digest, tensors):
-            made.update(digest)
-    _known[model] = (state, made.digest())
-    return made.digest()

@@ -29,6 +29,7 @@ class Row:
     """One row of the batch."""
 
     sequence: quire.Sequence
+    fingerprint: bytes | None  # of what computes it; None: of no matter
     pad: int  # columns before its first token
     live: int  # column of the first token that Quire did not have
     prefix: list[int]  # the tokens of columns [pad, live)
@@ -49,7 +50,7 @@ class Row:
 
     def fork(self) -> Row:
         """A second one; nothing may be pending."""
-        return Row(self.sequence.fork(), self.pad, self.live, self.prefix)
+        return Row(self.sequence.fork(), self.fingerprint, self.pad, self.live, self.prefix)
 
 
 @dataclasses.dataclass
@@ -60,6 +61,17 @@ class Step:
     end: int
     ids: torch.Tensor  # [rows, end - begin]
     masks: list[tuple[int, Any]] = dataclasses.field(default_factory=list)  # (window, mask) checked
+
+
+def copies(
+    layer: int, role: str, rows: list[tuple[quire.Sequence, int]], end: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """K or V of a layer as a tensor [rows, heads, end, dim]; each row has zeros before its pad."""
+    made = []
+    for sequence, pad in rows:
+        values = torch.from_numpy(sequence.gather(layer, role, 0, max(end - pad, 0)))
+        made.append(torch.nn.functional.pad(values, (0, 0, min(pad, end), 0)))
+    return torch.stack(made).to(dtype)
 
 
 class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -74,6 +86,7 @@ class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
         self.index, self.window = index, window
         self.columns = 0  # written
         self.attended = 0  # columns that were attended or skipped
+        self.value: torch.Tensor | None = None  # what update returned last
         self.is_initialized = True
 
     @property
@@ -107,7 +120,13 @@ class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
             elif skip < len(key):
                 row.sequence.append(self.index, key[skip:], value[skip:])
         self.columns = step.end
+        if cache.owner.copies:
+            self.attended = step.end
+            rows = [(row.sequence, row.pad) for row in cache.rows]
+            return (copies(self.index, "key", rows, step.end, key_states.dtype),
+                    copies(self.index, "value", rows, step.end, value_states.dtype))
         key_states.quire = self  # how attention finds the blocks
+        self.value = value_states
         return key_states, value_states
 
     def attend(
@@ -121,7 +140,9 @@ class PromptLayer(CacheLayerMixin):  # type: ignore[misc]
         cache.check_mask(step, self.window, mask)
         queries = query.detach().transpose(1, 2).to(torch.float32).contiguous()
         skips = [min(max(row.live - step.begin, 0), step.end - step.begin) for row in cache.rows]
-        out = torch.zeros_like(queries) if any(skips) else torch.empty_like(queries)
+        width = queries.shape[3] if self.value is None else self.value.shape[3]
+        out = queries.new_zeros((*queries.shape[:3], width))
+        self.value = None
         live = [r for r, skip in enumerate(skips) if skip < step.end - step.begin]
         cache.owner.attention.attend_batch(
             self.index,
@@ -178,38 +199,71 @@ class PromptCache(Cache):  # type: ignore[misc]
         """Before a forward: ids are [rows, tokens]; returns the arguments for the model."""
         self._check_open()
         self.thread = threading.get_ident()
-        ids, options = self._without_skipped(ids, options)
+        if ids.shape[0] % len(self.rows):
+            raise quire.InvalidArgumentError(
+                f"the model was called with {ids.shape[0]} rows, the cache has {len(self.rows)}"
+            )
+        repeats = ids.shape[0] // len(self.rows)
+        if self.began:
+            self._check_model(repeats)
+        else:
+            ids, options = self._settle(ids, options, repeats)
         if ids.shape[0] != len(self.rows):
-            if ids.shape[0] % len(self.rows):
-                raise quire.InvalidArgumentError(
-                    f"the model was called with {ids.shape[0]} rows, the cache has {len(self.rows)}"
-                )
-            self.batch_repeat_interleave(ids.shape[0] // len(self.rows))
+            self.batch_repeat_interleave(repeats)
         self.commit(self.columns)
         begin = self.columns
         step = Step(begin, begin + ids.shape[1], ids)
+        self.owner.check_length(step.end - min(row.pad for row in self.rows))
+        if self.owner.copies:
+            self._check_padding(options.get("attention_mask"), step.end)
         self._drop_other_prefixes(step)
         positions = self._positions(step, options.get("position_ids"))
         self.step = step
-        self.began = True
         if positions is not None:
             options = {**options, "position_ids": positions}
         return {**options, "input_ids": ids}
+
+    def _settle(
+        self, ids: torch.Tensor, options: dict[str, Any], repeats: int
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Before the first forward, which may run under other adapters, hooks or modes than
+        for_prompt did: rows are looked up again where they do, and hits are probed.
+
+        What generate was told to skip and is not there after all is computed.
+        """
+        promised = self.columns
+        self.began = True
+        self.rows = self.owner.settle(self, repeats)
+        skipped = min(promised, *(row.live for row in self.rows))
+        for layer in self.layers:
+            layer.columns = layer.attended = skipped
+        prompt = self.prompt.repeat_interleave(repeats, dim=0)
+        if ids.shape[1] >= prompt.shape[1] and torch.equal(ids[:, :prompt.shape[1]], prompt):
+            return self._without_skipped(ids, options)
+        if skipped < promised:
+            pads = torch.tensor([[row.pad] for row in self.rows]).repeat_interleave(repeats, dim=0)
+            self.owner.forward(
+                input_ids=prompt[:, skipped:promised], past_key_values=self,
+                attention_mask=(torch.arange(promised) >= pads).long())
+        return ids, options
 
     def _without_skipped(
         self, ids: torch.Tensor, options: dict[str, Any]
     ) -> tuple[torch.Tensor, dict[str, Any]]:
         """The first call may come with the whole prompt, as that of assisted decoding does."""
-        skipped, length = self.columns, self.prompt.shape[1]
-        if self.began or skipped == 0 or ids.shape[1] < length or ids.shape[0] % len(self.rows):
-            return ids, options
-        prompt = self.prompt.repeat_interleave(ids.shape[0] // len(self.rows), dim=0)
-        if not torch.equal(ids[:, :length], prompt):
-            return ids, options
+        skipped = self.columns
         positions = options.get("position_ids")
         if positions is not None and positions.shape[-1] == ids.shape[1]:
             options = {**options, "position_ids": positions[..., skipped:]}
         return ids[:, skipped:], options
+
+    def _check_model(self, repeats: int) -> None:
+        """What computes the rows must be what computed their beginnings."""
+        if not self.owner.computes(self.rows, repeats):
+            raise quire.UnsupportedError(
+                "the model is not what it was when this prompt began (weights, adapters, hooks, "
+                "autocast or mode): its tokens would be those of neither; call for_prompt again"
+            )
 
     def end(self) -> None:
         """After a forward: what it computed of the prompt is committed, the rest with the next."""
@@ -222,7 +276,9 @@ class PromptCache(Cache):  # type: ignore[misc]
         for row, ids in zip(self.rows, step.ids.tolist()):
             row.pending += ids[max(row.live - step.begin, 0):]
         self.step = None
-        self.commit(min(step.end, self.prompt.shape[1]))
+        if step.begin < self.prompt.shape[1]:
+            self._check_model(1)
+            self.commit(min(step.end, self.prompt.shape[1]))
 
     def abort(self) -> None:
         """After a forward that raised: what it wrote is forgotten."""
@@ -277,9 +333,10 @@ class PromptCache(Cache):  # type: ignore[misc]
     def _positions(self, step: Step, given: torch.Tensor | None) -> torch.Tensor | None:
         """Each row counts from its own first token: checks the model's, or makes them (None: fine).
 
-        Else K would depend on the padding, and a prompt would not be found in another batch.
+        Else K would depend on the padding, and a prompt would not be found in another batch. Some
+        models count otherwise where nothing is given, which generate never does.
         """
-        if given is None and all(row.pad == 0 for row in self.rows):
+        if not self.owner.takes_positions and all(row.pad == 0 for row in self.rows):
             return None
         columns = torch.arange(step.begin, step.end)
         pads = torch.tensor([[row.pad] for row in self.rows])
@@ -295,6 +352,15 @@ class PromptCache(Cache):  # type: ignore[misc]
                 "attention mask to for_prompt and to the model"
             )
         return None
+
+    def _check_padding(self, mask: Any, end: int) -> None:
+        """The mask for layers that attend by themselves may say where the padding is, no more."""
+        wanted = torch.arange(end) >= torch.tensor([[row.pad] for row in self.rows])
+        fits = bool(wanted.all()) if mask is None else (
+            isinstance(mask, torch.Tensor) and mask.shape == wanted.shape
+            and torch.equal(mask.bool(), wanted))
+        if not fits:
+            raise self._wrong_mask()
 
     def check_mask(self, step: Step, window: int, mask: torch.Tensor | None) -> None:
         """The mask must be the one that Quire's kernels apply. Raises: UnsupportedError."""
@@ -373,14 +439,15 @@ class PromptCache(Cache):  # type: ignore[misc]
 
     def flush(self) -> None:
         """Commits all that is written, unless a forward is under way."""
-        if self.step is None:
+        if self.step is None and self.owner.computes(self.rows):
             self.commit(self.columns)
 
     def close(self) -> None:
         """Commits what is written, and lets go of the blocks."""
         rows, self.rows = self.rows, []
+        whole = self.step is None and any(row.pending for row in rows) and self.owner.computes(rows)
         for row in rows:
-            if self.step is None and not row.sequence.closed:
+            if whole and not row.sequence.closed:
                 row.commit(len(row.pending))
             row.sequence.close()
 

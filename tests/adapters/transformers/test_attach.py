@@ -10,7 +10,7 @@ from conftest import generate, make_model, padded, prompt
 from transformers import Gemma2Config, Gemma2ForCausalLM, T5Config, T5ForConditionalGeneration
 
 import quire
-from quire.transformers import _model, attach
+from quire.transformers import _identity, attach
 
 
 def test_the_model_is_given_back(llama):
@@ -49,16 +49,28 @@ def test_other_weights_find_nothing():
 
 def test_weights_are_hashed_once(monkeypatch):
     model, hashed = make_model("llama"), []
-    digest = _model._digest
-    monkeypatch.setattr(_model, "_digest", lambda item: hashed.append(item[0]) or digest(item))
+    digest = _identity._digest
+    monkeypatch.setattr(_identity, "_digest", lambda item: hashed.append(item[0]) or digest(item))
     ids = prompt(20)
     for kv in (None, "int8"):
         with attach(model, hot_gb=0.05, kv=kv) as cache:
             for _ in range(3):
-                cache.for_prompt(ids)
-    assert len(hashed) == len(set(hashed)) == len(_model._tensors(model))
-    assert _model.fingerprint(model) == _model.fingerprint(make_model("llama"))
-    assert _model.fingerprint(model) != _model.fingerprint(make_model("llama", seed=1))
+                generate(model, ids, cache=cache.for_prompt(ids), tokens=2)
+    tensors = [*model.parameters(), *model.buffers(), model.model.rotary_emb.original_inv_freq]
+    assert len(hashed) == len(set(hashed)) == len(set(map(id, tensors)))
+    model.model.layers[0].mlp.up_proj.weight.data.add_(1e-6)
+    with attach(model, hot_gb=0.05) as cache:
+        cache.for_prompt(ids)
+    assert hashed[len(set(hashed)):] == [".model.layers.0.mlp.up_proj.weight"]
+
+
+def test_equal_models_are_equal_in_every_process():
+    def fingerprint(model):
+        watch = _identity.watch_of(model)
+        return watch.fingerprints(watch.look(), 1)[0]
+
+    assert fingerprint(make_model("llama")) == fingerprint(make_model("llama"))
+    assert fingerprint(make_model("llama")) != fingerprint(make_model("llama", seed=1))
 
 
 def test_memory_is_what_the_codec_promises(llama):
@@ -104,7 +116,6 @@ def test_after_an_exception_in_a_forward(llama):
         past = cache.for_prompt(ids)
         with pytest.raises(RuntimeError, match="a layer fails"):
             generate(llama, ids, cache=past)
-        handle.remove()
         assert past.columns == 63
         with torch.no_grad():
             llama(base[:, 63:64], past_key_values=past)
@@ -113,6 +124,7 @@ def test_after_an_exception_in_a_forward(llama):
         assert torch.equal(generate(llama, turn, cache=cache.for_prompt(turn)),
                            generate(llama, turn))
         assert cache.stats()["hit_tokens"] == 64
+        handle.remove()
 
 
 def test_what_is_refused_at_generate(llama):

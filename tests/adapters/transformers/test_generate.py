@@ -28,7 +28,7 @@ def test_base_miss_and_hit(model, way):
     with attach(model, hot_gb=0.05) as cache:
         miss = generate(model, ids, cache=cache.for_prompt(ids), **WAYS[way])
         assert cache.stats()["hit_tokens"] == 0
-        with Forwards(model) as tokens:
+        with Forwards() as tokens:
             hit = generate(model, ids, cache=cache.for_prompt(ids), **WAYS[way])
         assert cache.stats()["hit_tokens"] == cache.stats()["skipped_tokens"] == 96
         assert max(tokens) <= 4 + 3  # what was left of the prompt, and candidates
@@ -98,7 +98,7 @@ def test_a_prompt_is_found_in_other_batches(model):
     alone = ids[1:, 23:]
     with attach(model, hot_gb=0.05) as cache:
         generate(model, alone, cache=cache.for_prompt(alone))
-        with Forwards(model) as tokens:
+        with Forwards() as tokens:
             batch = generate(model, ids, mask, cache.for_prompt(ids, mask))
         assert cache.stats()["hit_tokens"] == 32 + 32  # the long row begins with the short one
         assert cache.stats()["skipped_tokens"] == 32 + 9 and tokens[0] == 60 - 32
@@ -110,7 +110,7 @@ def test_the_second_turn_of_a_chat(model):
     with attach(model, hot_gb=0.05) as cache:
         answer = generate(model, ids, cache=cache.for_prompt(ids))
         turn = torch.cat([answer, prompt(9, seed=3)], 1)
-        with Forwards(model) as tokens:
+        with Forwards() as tokens:
             second = generate(model, turn, cache=cache.for_prompt(turn))
         assert tokens[0] == 99 - 80 and cache.stats()["hit_tokens"] == 80  # the answer's block too
     assert torch.equal(second, generate(model, turn))

@@ -70,7 +70,7 @@ def test_damage_is_computed_again(tmp_path, kv):
     for at in range(written // 4, written, 40_000):  # in several records
         data[at] ^= 0xff
     segment.write_bytes(data)
-    with Forwards(model) as tokens:
+    with Forwards() as tokens:
         again, stats = run(model, directory, kv)
     assert miss == again
     assert stats["loaded_tokens"] < 96 + 48 and max(tokens) > 4
@@ -95,7 +95,7 @@ def test_models_share_a_store(tmp_path):
                 assert torch.equal(generate(cache.model, ids, cache=cache.for_prompt(ids)),
                                    generate(cache.model, ids))
                 cache.close()
-        assert [cache._tokens["loaded_tokens"] for cache in caches] == [48, 48]
+        assert [cache._counts["loaded_tokens"] for cache in caches] == [48, 48]
         assert not store.closed
 
 

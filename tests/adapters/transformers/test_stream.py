@@ -78,7 +78,7 @@ def test_a_stream_that_nobody_hears_ends(llama, how):
             await task
 
     with attach(llama, hot_gb=0.05) as cache:
-        with Forwards(llama) as forwards:
+        with Forwards() as forwards:
             asyncio.run((leave if how == "leave" else cancel)(cache))
         assert len(forwards) < 1000
         assert cache.stats()["sequences"] == 0, "it let go of its blocks"
