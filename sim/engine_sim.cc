@@ -76,6 +76,7 @@ class EngineSim : private Machine {
     tenants_ = AddParties(
         *cache_, {.quotas_of = setup_.cache.hot_bytes, .floors_of = setup_.cache.hot_bytes});
     session_files_.set_rate(0);
+    files_.set_rates({});
     sessions_ = cache::Must(serve::SessionStore::Open(
         session_files_, {.directory = "sessions",
                          .fingerprint = serve::FingerprintOf(identity_, "{}"),
