@@ -8,7 +8,7 @@ FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim turns tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build build-times cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim turns tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -21,6 +21,7 @@ dev-deps:
 	@scripts/install-deps --dev
 
 build: deps  ## the program, at build/release/quire
+	@test -x build/release/quire || echo "build/release/quire: the first build takes some minutes; [files done/in all]"
 	@$(call BUILD,release) $(if $(wildcard apps/quire/CMakeLists.txt),--target quire)
 
 cuda: deps  ## the program for CUDA devices too, at build/cuda/quire (needs nvcc 13, no device)
@@ -29,7 +30,8 @@ cuda: deps  ## the program for CUDA devices too, at build/cuda/quire (needs nvcc
 
 install: build  ## the program, libquire.so, headers, CMake and pkg-config files; PREFIX and DESTDIR
 	@$(call BUILD,release) --target quire_shared
-	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip
+	@scripts/debug-files build/release "$(DESTDIR)$(PREFIX)"
 
 deb: build  ## Debian packages in build/deb: libquire, libquire-dev, quire
 	@scripts/install-deps --packages
@@ -53,6 +55,9 @@ demo: build  ## the main job, end to end, on the bundled model
 test: deps  ## every suite; ends with: N passed, N failed
 	@$(call BUILD,release)
 	@scripts/run-tests build/release
+
+build-times: deps  ## what a build costs in CPU seconds: by target, file and header
+	@scripts/build-times
 
 bench: deps  ## what the machine does: micro-benchmarks, then quire bench
 	@$(call BUILD,release)

@@ -74,6 +74,9 @@ function(quire_batch target)
   endforeach()
 endfunction()
 
+# These compile kernels, which are tried as they are shipped; other tests are compiled with -O1.
+set(QUIRE_TESTS_OF_KERNELS attention_test codec_test cuda_test cuda_kernels_test)
+
 # Makes an executable of GoogleTest and rapidcheck tests and enters it in the list of suites.
 function(quire_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SOURCES;DEPS;LIBS;ALONE")
@@ -87,6 +90,9 @@ function(quire_test)
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
   quire_batch(${arg_NAME} ${arg_ALONE})
+  if(NOT arg_NAME IN_LIST QUIRE_TESTS_OF_KERNELS)
+    target_compile_options(${arg_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(${arg_NAME} PRIVATE QUIRE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   quire_link(${arg_NAME} PRIVATE DEPS ${arg_DEPS} LIBS ${arg_LIBS} rapidcheck rapidcheck_gtest

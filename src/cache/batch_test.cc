@@ -7,8 +7,8 @@
 namespace quire::cache {
 namespace {
 
-struct World : TestCache {
-  explicit World(uint64_t slots, EvictionBatch batch) : TestCache(slots) {
+struct BatchWorld : TestCache {
+  explicit BatchWorld(uint64_t slots, EvictionBatch batch) : TestCache(slots) {
     cache = MakeCache({.geometry = SmallGeometry(),
                        .profile = NumericProfile::Uniform(Codec::kF16),
                        .hot_bytes = slots * charge_bytes + charge_bytes - 1,
@@ -29,13 +29,13 @@ struct World : TestCache {
 };
 
 TEST(EvictionBatch, ExactTakesWhatIsNeeded) {
-  World world(/*slots=*/64, EvictionBatch::kExact);
+  BatchWorld world(/*slots=*/64, EvictionBatch::kExact);
   for (int i = 0; i < 16; ++i) EXPECT_EQ(world.Evicted(4), 0u);
   for (int i = 0; i < 50; ++i) EXPECT_EQ(world.Evicted(4), 4u);
 }
 
 TEST(EvictionBatch, GrowsUnderPressureAndShrinksAfter) {
-  World world(/*slots=*/64, EvictionBatch::kAdaptive);
+  BatchWorld world(/*slots=*/64, EvictionBatch::kAdaptive);
   for (int i = 0; i < 16; ++i) EXPECT_EQ(world.Evicted(4), 0u) << "there is room";
   EXPECT_EQ(world.Evicted(4), 4u) << "one request says little";
   EXPECT_EQ(world.slots_used(), 64u);
@@ -61,7 +61,7 @@ TEST(EvictionBatch, GrowsUnderPressureAndShrinksAfter) {
 }
 
 TEST(EvictionBatch, LeavesFloorsAndWhatIsLeasedAlone) {
-  World world(/*slots=*/40, EvictionBatch::kAdaptive);
+  BatchWorld world(/*slots=*/40, EvictionBatch::kAdaptive);
   const TenantId kept =
       Must(world.cache->AddTenant({.name = "kept", .floor_bytes = 10 * world.charge_bytes}));
   world.Evicted(10, kept);
@@ -79,7 +79,7 @@ TEST(EvictionBatch, LeavesFloorsAndWhatIsLeasedAlone) {
 }
 
 TEST(EvictionBatch, OfAQuotaTakesTheTenantsOwn) {
-  World world(/*slots=*/64, EvictionBatch::kAdaptive);
+  BatchWorld world(/*slots=*/64, EvictionBatch::kAdaptive);
   const TenantId small =
       Must(world.cache->AddTenant({.name = "small", .quota_bytes = 20 * world.charge_bytes}));
   world.Evicted(20);
@@ -91,7 +91,7 @@ TEST(EvictionBatch, OfAQuotaTakesTheTenantsOwn) {
 }
 
 TEST(EvictionBatch, NeverMindsARefusal) {
-  World world(/*slots=*/20, EvictionBatch::kAdaptive);
+  BatchWorld world(/*slots=*/20, EvictionBatch::kAdaptive);
   for (int i = 0; i < 40; ++i) world.Evicted(5);
   auto plan = world.Acquire(SomeTokens(19 * kBlock, 1));
   const auto before = world.Snapshot();

@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uint64_t kBlocks = 400;  // more than one hold goes over
-constexpr uint64_t kSlots = 1000;
+constexpr uint64_t kBetweenPiecesSlots = 1000;
 
 class BetweenPieces : public testing::Test {
  protected:
@@ -63,8 +63,11 @@ class BetweenPieces : public testing::Test {
   }
 
   ManualClock clock_{1000};
-  TestCache cache_{
-      kSlots, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, {.clock = &clock_}};
+  TestCache cache_{kBetweenPiecesSlots,
+                   SmallGeometry(),
+                   NumericProfile::Uniform(Codec::kF16),
+                   0,
+                   {.clock = &clock_}};
   const std::vector<TokenId> path_ = SomeTokens(kBlocks * kBlock, 1);
   const std::vector<TokenId> longer_ = Join(path_, SomeTokens(1, 4));
 };
@@ -350,7 +353,7 @@ TEST_F(BetweenPieces, AShrinkIsRefusedIfItsBlocksAreUsedMeanwhile) {
     ASSERT_FALSE(shrunk.has_value());
     EXPECT_EQ(shrunk.error().code, ErrorCode::kBusy);
   }
-  EXPECT_EQ(stats().sealed.slots_max, kSlots);
+  EXPECT_EQ(stats().sealed.slots_max, kBetweenPiecesSlots);
   EXPECT_EQ(cache_.model.Differs(*used, SomeTokens(kBlocks * kBlock, 2)), "");
   used.reset();
   Must(cache_.cache->Resize(cache_.BytesFor(kBlocks / 2)));
@@ -387,7 +390,7 @@ TEST_F(BetweenPieces, AShrinkLeavesWhatIsTakenBeyondItsEndMeanwhile) {
   EXPECT_EQ(cache_.model.Differs(*taken, SomeTokens(20 * kBlock, 8)), "");
   taken.reset();
   cache_.cache->Trim();
-  Must(cache_.cache->Resize(cache_.BytesFor(kSlots)));
+  Must(cache_.cache->Resize(cache_.BytesFor(kBetweenPiecesSlots)));
   ExpectAllCanGo();
 }
 

@@ -236,9 +236,9 @@ class NaiveCache {
 };
 
 // One run: the real cache, the naive one, and the random calls.
-class LockStep {
+class CacheLockStep {
  public:
-  explicit LockStep(uint64_t seed)
+  explicit CacheLockStep(uint64_t seed)
       : prng_(seed),
         real_(3 + seed % 12, WideGeometry(), NumericProfile::Uniform(Codec::kF16), kSlotsMost),
         naive_(3 + seed % 12) {
@@ -557,15 +557,17 @@ class LockStep {
   }
 
   struct Call {
-    void (LockStep::*call)();
+    void (CacheLockStep::*call)();
     uint64_t weight;
   };
   static constexpr Call kCalls[] = {
-      {&LockStep::OpenOne, 6},  {&LockStep::Append, 6},   {&LockStep::CommitSome, 2},
-      {&LockStep::Rollback, 3}, {&LockStep::Fork, 2},     {&LockStep::Reset, 1},
-      {&LockStep::Close, 5},    {&LockStep::Evict, 1},    {&LockStep::Verify, 1},
-      {&LockStep::Damage, 1},   {&LockStep::HoldView, 2}, {&LockStep::ReleaseView, 3},
-      {&LockStep::Resize, 1}};
+      {&CacheLockStep::OpenOne, 6},    {&CacheLockStep::Append, 6},
+      {&CacheLockStep::CommitSome, 2}, {&CacheLockStep::Rollback, 3},
+      {&CacheLockStep::Fork, 2},       {&CacheLockStep::Reset, 1},
+      {&CacheLockStep::Close, 5},      {&CacheLockStep::Evict, 1},
+      {&CacheLockStep::Verify, 1},     {&CacheLockStep::Damage, 1},
+      {&CacheLockStep::HoldView, 2},   {&CacheLockStep::ReleaseView, 3},
+      {&CacheLockStep::Resize, 1}};
 
   static constexpr OnFull kOnFull[] = {OnFull::kHalt, OnFull::kReject};
 
@@ -587,7 +589,7 @@ TEST(CacheProperty, InLockStepWithANaiveCache) {
   uint64_t busy = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    LockStep run(seed);
+    CacheLockStep run(seed);
     for (int step = 0; step < 120 && !::testing::Test::HasFailure(); ++step) {
       SCOPED_TRACE("step " + std::to_string(step));
       run.Step();

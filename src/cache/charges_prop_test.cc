@@ -16,7 +16,7 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kSlots = 40;
+constexpr uint32_t kChargesSlots = 40;
 constexpr uint64_t kPinBytes = 70;
 
 struct NaiveParty {
@@ -31,9 +31,9 @@ struct NaiveParty {
   uint64_t room_bytes() const { return quota_bytes - used_bytes; }
 };
 
-class LockStep {
+class ChargesLockStep {
  public:
-  LockStep() {
+  ChargesLockStep() {
     // The default tenant, one with a quota, one with a floor, one with both.
     constexpr std::array<uint64_t, 4> kQuotas = {0, 9, 0, 12};
     constexpr std::array<uint64_t, 4> kFloors = {0, 0, 6, 3};
@@ -67,7 +67,7 @@ class LockStep {
     const NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
     return {.geometry = SmallGeometry(),
             .profile = profile,
-            .hot_bytes = kSlots * ChargePerSlot(SmallGeometry(), profile),
+            .hot_bytes = kChargesSlots * ChargePerSlot(SmallGeometry(), profile),
             .tokens_max = 1 << 12};
   }
   TenantId Any(Prng& prng) const {
@@ -99,7 +99,7 @@ class LockStep {
 
   void TakeSlot(Prng& prng) {
     const TenantId tenant = Any(prng);
-    const SlotId slot(static_cast<uint32_t>(prng.NextBelow(kSlots)));
+    const SlotId slot(static_cast<uint32_t>(prng.NextBelow(kChargesSlots)));
     if (payers_.contains(slot) || At(tenant).room_bytes() < charge_bytes_) return;
     if (!Charge(tenant, charge_bytes_)) return;
     real_.ReserveSlots(slot.number() + 1);
@@ -156,7 +156,7 @@ class LockStep {
   }
   // Not below what is used, nor below the floors; a new peak begins.
   void SetLimit(Prng& prng) {
-    const uint64_t bytes = (10 + prng.NextBelow(kSlots)) * charge_bytes_;
+    const uint64_t bytes = (10 + prng.NextBelow(kChargesSlots)) * charge_bytes_;
     if (bytes < Charged()) return;
     real_.SetLimit(bytes);
     limit_bytes_ = bytes;
@@ -193,7 +193,7 @@ class LockStep {
 
   const SlotClasses classes_ = Must(SlotClasses::Create(Options()));
   const uint64_t charge_bytes_ = classes_.charge_bytes(uint32_t{0});
-  uint64_t limit_bytes_ = kSlots / 2 * charge_bytes_;
+  uint64_t limit_bytes_ = kChargesSlots / 2 * charge_bytes_;
   TenantTable tenants_;
   Charges real_{tenants_, classes_, limit_bytes_, nullptr};
   std::vector<NaiveParty> naive_;  // by tenant
@@ -203,7 +203,7 @@ class LockStep {
 };
 
 RC_GTEST_PROP(ChargesProperty, AgreeWithNaiveOnes, (const std::vector<uint64_t>& seeds)) {
-  LockStep both;
+  ChargesLockStep both;
   StepFromSeeds(both, seeds, 4);
 }
 

@@ -13,9 +13,9 @@ namespace {
 
 constexpr uint32_t kLayers = 4;
 
-/// Rows whose every value tells its layer and token.
-struct Rows {
-  explicit Rows(uint32_t heads, uint32_t dim) : width(heads * dim), head_dim(dim) {}
+/// ConcurrencyRows whose every value tells its layer and token.
+struct ConcurrencyRows {
+  explicit ConcurrencyRows(uint32_t heads, uint32_t dim) : width(heads * dim), head_dim(dim) {}
 
   LayerRows Of(uint32_t layer, uint64_t begin, uint64_t end) {
     data.clear();
@@ -64,7 +64,7 @@ void AppendLayersAtOnce(const Geometry& geometry, const NumericProfile& profile)
   for (uint64_t round = 0; round < 8; ++round) {
     auto sequence = cache.Open(std::span(tokens).first(kBlock),
                                {.reserve_tokens = kTokens, .step_tokens = 64, .publish = false});
-    Rows first(2, 16);
+    ConcurrencyRows first(2, 16);
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       Must(sequence->Append(layer, first.Of(layer, 0, kBlock)));
     }
@@ -75,7 +75,7 @@ void AppendLayersAtOnce(const Geometry& geometry, const NumericProfile& profile)
     std::atomic<uint64_t> failed = 0;
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       stages.emplace_back([&, layer] {
-        Rows rows(2, 16);
+        ConcurrencyRows rows(2, 16);
         Prng prng(round * kLayers + layer);
         for (uint64_t at = kBlock; at < kTokens;) {
           const uint64_t end = std::min(kTokens, at + 1 + prng.NextBelow(5 * kBlock));

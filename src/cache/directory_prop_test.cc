@@ -15,7 +15,7 @@ namespace quire::cache {
 namespace {
 
 constexpr uint32_t kLetters = 3;  // different blocks after one parent
-constexpr uint32_t kSlots = 60;
+constexpr uint32_t kDirectorySlots = 60;
 
 // A root belongs to one account; the first two are of one domain.
 struct NaiveRoot {
@@ -45,14 +45,14 @@ SlotClasses Classes() {
       {.geometry = geometry, .profile = profile, .hot_bytes = 1 << 24, .tokens_max = 1 << 12}));
 }
 
-class LockStep {
+class DirectoryLockStep {
  public:
-  LockStep() {
+  DirectoryLockStep() {
     for (uint32_t i = 0; i < 4; ++i) {
       roots_.push_back({.key = KeyOf(1'000'000 + i), .account = TenantId(i / 3)});
       roots_[i].domain = std::make_shared<Domain>(Domain{.name = i < 2 ? "a" : "b"});
     }
-    for (uint32_t i = 0; i < kSlots; ++i) free_slots_.insert(SlotId(i));
+    for (uint32_t i = 0; i < kDirectorySlots; ++i) free_slots_.insert(SlotId(i));
   }
 
   void Step(Prng& prng) {
@@ -263,7 +263,7 @@ class LockStep {
                 block.parent.is_none() ? 0 : directory_.tree().depth(block.parent) + 1);
       ASSERT_EQ(directory_.tree().has_children(id), HasChildren(id));
     }
-    for (uint32_t i = 0; i < kSlots + 4; ++i) {
+    for (uint32_t i = 0; i < kDirectorySlots + 4; ++i) {
       const auto found = in_slot.find(SlotId(i));
       ASSERT_EQ(directory_.InSlot(SlotId(i)),
                 found == in_slot.end() ? BlockId::None() : found->second);
@@ -321,7 +321,7 @@ class LockStep {
 };
 
 RC_GTEST_PROP(DirectoryProperty, AgreesWithANaiveOne, (const std::vector<uint64_t>& seeds)) {
-  LockStep both;
+  DirectoryLockStep both;
   StepFromSeeds(both, seeds, 3);
 }
 

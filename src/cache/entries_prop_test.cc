@@ -18,9 +18,9 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000;
 
-using Path = std::vector<TokenId>;  // whole blocks
+using EntriesPath = std::vector<TokenId>;  // whole blocks
 
-struct NaiveBlock {
+struct EntriesNaiveBlock {
   uint64_t published_us = 0;
   uint64_t used_us = 0;  // last time that anybody held it or what continues it
   uint32_t pins = 0;
@@ -43,9 +43,9 @@ struct Node {
   }
 };
 
-class LockStep {
+class EntriesLockStep {
  public:
-  LockStep() {
+  EntriesLockStep() {
     const TenantId domain = Must(cache_.cache->AddTenant({.name = "d", .shared = true}));
     accounts_ = {kDefaultTenant, Must(cache_.cache->AddTenant({.name = "a"})), domain, domain};
     tenants_ = {kDefaultTenant, accounts_[1],
@@ -74,32 +74,32 @@ class LockStep {
   struct Running {
     size_t who;
     std::unique_ptr<Sequence> sequence;
-    Path tokens;
+    EntriesPath tokens;
   };
   struct Planned {
     size_t who;
     Plan plan;
-    Path tokens;  // that it found
+    EntriesPath tokens;  // that it found
   };
-  using Key = std::pair<TenantId, Path>;
+  using Key = std::pair<TenantId, EntriesPath>;
 
-  static Path Whole(const Path& tokens, uint64_t blocks) {
+  static EntriesPath Whole(const EntriesPath& tokens, uint64_t blocks) {
     return {tokens.begin(), tokens.begin() + static_cast<int64_t>(blocks * kBlock)};
   }
   // Few different blocks, so that prompts meet.
-  static Path SomePrompt(Prng& prng) {
-    Path tokens;
+  static EntriesPath SomePrompt(Prng& prng) {
+    EntriesPath tokens;
     for (uint64_t blocks = prng.NextBelow(5); blocks > 0; --blocks) {
       tokens.insert(tokens.end(), kBlock, static_cast<TokenId>(prng.NextBelow(2)));
     }
     tokens.insert(tokens.end(), 1 + prng.NextBelow(kBlock), 7);
     return tokens;
   }
-  AcquireRequest RequestOf(size_t who, const Path& tokens) const {
+  AcquireRequest RequestOf(size_t who, const EntriesPath& tokens) const {
     return {.tenant = tenants_[who], .identity = &cache_.identity, .tokens = tokens};
   }
 
-  void Note(size_t who, const Path& tokens) {
+  void Note(size_t who, const EntriesPath& tokens) {
     for (uint64_t blocks = 1; blocks <= tokens.size() / kBlock; ++blocks) {
       const uint64_t now_us = clock_.NowMicros();
       blocks_.try_emplace({accounts_[who], Whole(tokens, blocks)}, now_us, now_us);
@@ -108,7 +108,7 @@ class LockStep {
 
   void Run(Prng& prng) {
     const size_t who = prng.NextBelow(tenants_.size());
-    const Path prompt = SomePrompt(prng);
+    const EntriesPath prompt = SomePrompt(prng);
     auto sequence =
         Must(cache_.cache->Open(Must(cache_.cache->Acquire(RequestOf(who, prompt))), {}));
     Must(cache_.model.Feed(*sequence, prompt));
@@ -135,14 +135,14 @@ class LockStep {
   void Plans(Prng& prng) {
     if (!plans_.empty() && prng.NextChance(2)) return plans_.clear();
     const size_t who = prng.NextBelow(tenants_.size());
-    const Path prompt = SomePrompt(prng);
+    const EntriesPath prompt = SomePrompt(prng);
     Plan plan = Must(cache_.cache->Acquire(RequestOf(who, prompt)));
-    const Path found = Whole(prompt, plan.resident_tokens() / kBlock);
+    const EntriesPath found = Whole(prompt, plan.resident_tokens() / kBlock);
     plans_.push_back({.who = who, .plan = std::move(plan), .tokens = found});
   }
   void Pins(Prng& prng) {
     const size_t who = prng.NextBelow(tenants_.size());
-    const Path prompt = SomePrompt(prng);
+    const EntriesPath prompt = SomePrompt(prng);
     const uint64_t whole = prompt.size() / kBlock;
     const Key last = {accounts_[who], Whole(prompt, whole)};
     const bool pin = prng.NextChance(2);
@@ -162,7 +162,7 @@ class LockStep {
     }
     if (before != (pin ? 0u : 1u)) return;
     for (uint64_t blocks = 1; blocks <= whole; ++blocks) {
-      NaiveBlock& block = blocks_.at({accounts_[who], Whole(prompt, blocks)});
+      EntriesNaiveBlock& block = blocks_.at({accounts_[who], Whole(prompt, blocks)});
       block.used_us = clock_.NowMicros();
       block.pins += pin ? 1 : -1;
     }
@@ -199,14 +199,14 @@ class LockStep {
     }
   }
 
-  std::string Naive(TenantId account, const Path& parent) const {
+  std::string Naive(TenantId account, const EntriesPath& parent) const {
     return NaiveNode(account, parent).Text();
   }
-  Node NaiveNode(TenantId account, const Path& path) const {
+  Node NaiveNode(TenantId account, const EntriesPath& path) const {
     Node node;
     const uint64_t now_us = clock_.NowMicros();
     if (const auto known = blocks_.find({account, path}); known != blocks_.end()) {
-      const NaiveBlock& block = known->second;
+      const EntriesNaiveBlock& block = known->second;
       node.entry = {.account = account,
                     .first_token = path.size() - kBlock,
                     .holders = Holders(known->first),
@@ -265,15 +265,15 @@ class LockStep {
   std::vector<TenantId> accounts_;  // of each
   std::vector<Running> running_;
   std::vector<Planned> plans_;
-  std::map<Key, NaiveBlock> blocks_;
-  std::map<std::pair<size_t, Path>, uint32_t> pins_;
+  std::map<Key, EntriesNaiveBlock> blocks_;
+  std::map<std::pair<size_t, EntriesPath>, uint32_t> pins_;
 };
 
 TEST(EntriesProp, AreWhatANaiveListHas) {
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(seed);
     Prng prng(seed);
-    LockStep lock_step;
+    EntriesLockStep lock_step;
     for (int i = 0; i < 80; ++i) {
       lock_step.Step(prng);
       if (testing::Test::HasFatalFailure()) return;

@@ -12,7 +12,7 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint64_t kBlocks = 6;
+constexpr uint64_t kErasedLoadsBlocks = 6;
 
 class ErasedLoadsTest : public testing::Test {
  protected:
@@ -48,7 +48,7 @@ class ErasedLoadsTest : public testing::Test {
     return static_cast<uint64_t>(std::ranges::count_if(seen_->arena(), is_set));
   }
 
-  const std::vector<TokenId> prompt_ = SomeTokens(kBlocks * kBlock + 5, 1);
+  const std::vector<TokenId> prompt_ = SomeTokens(kErasedLoadsBlocks * kBlock + 5, 1);
   TestStore store_;
   std::unique_ptr<SeenMemory> seen_;  // outlives the cache
   std::unique_ptr<TestCache> test_;
@@ -59,7 +59,7 @@ class ErasedLoadsTest : public testing::Test {
 TEST_F(ErasedLoadsTest, WhatCameBeforeAnErasureIsNotAttachedAfterIt) {
   Ticket ticket = Must(test_->cache->Load(Acquire(b_), {.order = LoadOrder::kFromEnd}));
   auto front = Must(test_->cache->Open(ticket.Front(1), {.on_full = OnFull::kHalt}));
-  while (ticket.progress().meet_tokens == kBlocks * kBlock) {
+  while (ticket.progress().meet_tokens == kErasedLoadsBlocks * kBlock) {
     store_.mover->Tick(0);
     store_.clock.Advance(1);
   }
@@ -99,7 +99,8 @@ TEST_F(ErasedLoadsTest, NothingIsLeftOfALoadThatEndedBefore) {
 }
 
 TEST_F(ErasedLoadsTest, NothingIsLeftOfWhatWasLoadedAndEvictedBefore) {
-  EXPECT_EQ(Must(test_->cache->Load(Acquire(b_), {})).Take().resident_tokens(), kBlocks * kBlock);
+  EXPECT_EQ(Must(test_->cache->Load(Acquire(b_), {})).Take().resident_tokens(),
+            kErasedLoadsBlocks * kBlock);
   while (test_->cache->Evict(100) > 0) {
   }
   ASSERT_GT(BytesInMemory(), 0) << "the test must be able to fail";
@@ -108,7 +109,8 @@ TEST_F(ErasedLoadsTest, NothingIsLeftOfWhatWasLoadedAndEvictedBefore) {
 }
 
 TEST_F(ErasedLoadsTest, NothingIsLeftOfWhatIsThere) {
-  EXPECT_EQ(Must(test_->cache->Load(Acquire(b_), {})).Take().resident_tokens(), kBlocks * kBlock);
+  EXPECT_EQ(Must(test_->cache->Load(Acquire(b_), {})).Take().resident_tokens(),
+            kErasedLoadsBlocks * kBlock);
   Must(test_->cache->Erase(a_));
   EXPECT_EQ(BytesInMemory(), 0);
 }

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::array<uint64_t, 3> kTtls_us = {0, 150, 400};  // of each account
 
-class LockStep {
+class EvictionOrderLockStep {
  public:
-  LockStep() {
+  EvictionOrderLockStep() {
     for (uint32_t i = 1; i < kTtls_us.size(); ++i) real_.AddAccount(TenantId(i), kTtls_us[i]);
   }
 
@@ -103,7 +103,7 @@ class LockStep {
 };
 
 RC_GTEST_PROP(EvictionOrderProperty, AgreesWithANaiveOne, (const std::vector<uint64_t>& seeds)) {
-  LockStep both;
+  EvictionOrderLockStep both;
   StepFromSeeds(both, seeds, 4);
 }
 

@@ -9,8 +9,8 @@
 namespace quire::cache {
 namespace {
 
-struct World {
-  explicit World(uint64_t slots) : cache(slots) {}
+struct FailureSweepWorld {
+  explicit FailureSweepWorld(uint64_t slots) : cache(slots) {}
 
   // Stats, map, and what every sequence holds.
   std::string Everything() const {
@@ -45,7 +45,7 @@ struct World {
   std::vector<TokenId> a_history{}, b_history{}, c_history{};
 };
 
-using Step = std::function<Result<void>(World&)>;
+using Step = std::function<Result<void>(FailureSweepWorld&)>;
 
 std::vector<Step> Steps() {
   const auto prompt = SomeTokens(2 * kBlock + 3, 1);
@@ -54,28 +54,32 @@ std::vector<Step> Steps() {
   const auto cut = std::vector<TokenId>(left.begin(), left.begin() + kBlock + 7);
   const auto detour = Join(cut, SomeTokens(kBlock, 4));
   return {
-      [](World& w) -> Result<void> {
+      [](FailureSweepWorld& w) -> Result<void> {
         QUIRE_ASSIGN(w.bystander, w.cache.TryOpen(SomeTokens(kBlock + 1, 9)));
         return {};
       },
-      [=](World& w) { return w.OpenInto(w.a, w.a_history, prompt, {.on_full = OnFull::kHalt}); },
-      [=](World& w) { return w.Feed(*w.a, w.a_history, prompt); },
-      [=](World& w) -> Result<void> {
+      [=](FailureSweepWorld& w) {
+        return w.OpenInto(w.a, w.a_history, prompt, {.on_full = OnFull::kHalt});
+      },
+      [=](FailureSweepWorld& w) { return w.Feed(*w.a, w.a_history, prompt); },
+      [=](FailureSweepWorld& w) -> Result<void> {
         QUIRE_ASSIGN(w.b, w.a->Fork());
         w.b_history = prompt;
         return {};
       },
-      [=](World& w) { return w.Feed(*w.a, w.a_history, left); },
-      [=](World& w) { return w.Feed(*w.b, w.b_history, right); },
-      [=](World& w) -> Result<void> {
+      [=](FailureSweepWorld& w) { return w.Feed(*w.a, w.a_history, left); },
+      [=](FailureSweepWorld& w) { return w.Feed(*w.b, w.b_history, right); },
+      [=](FailureSweepWorld& w) -> Result<void> {
         QUIRE_TRY(w.a->Rollback(cut.size()));
         w.a_history = cut;
         return {};
       },
-      [=](World& w) { return w.Feed(*w.a, w.a_history, detour); },
-      [=](World& w) { return w.OpenInto(w.c, w.c_history, left, {.reserve_tokens = 5 * kBlock}); },
-      [=](World& w) { return w.Feed(*w.c, w.c_history, left); },
-      [=](World& w) { return w.c->Reserve(7 * kBlock); },
+      [=](FailureSweepWorld& w) { return w.Feed(*w.a, w.a_history, detour); },
+      [=](FailureSweepWorld& w) {
+        return w.OpenInto(w.c, w.c_history, left, {.reserve_tokens = 5 * kBlock});
+      },
+      [=](FailureSweepWorld& w) { return w.Feed(*w.c, w.c_history, left); },
+      [=](FailureSweepWorld& w) { return w.c->Reserve(7 * kBlock); },
   };
 }
 
@@ -86,7 +90,7 @@ TEST(FailureSweep, EveryBudgetFromOneSlotUp) {
   for (uint64_t slots = 1;; ++slots) {
     ASSERT_LT(slots, 40u) << "it never fits";
     SCOPED_TRACE("slots " + std::to_string(slots));
-    World world(slots);
+    FailureSweepWorld world(slots);
     bool all_fit = true;
     for (size_t step = 0; step < steps.size(); ++step) {
       SCOPED_TRACE("step " + std::to_string(step));

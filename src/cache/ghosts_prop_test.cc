@@ -20,7 +20,7 @@ Digest KeyOf(uint64_t number) {
   return key;
 }
 
-class LockStep {
+class GhostsLockStep {
  public:
   void Step(Prng& prng) {
     const uint64_t number = prng.NextBelow(kKeys);
@@ -68,7 +68,7 @@ class LockStep {
 };
 
 RC_GTEST_PROP(GhostsProperty, AgreeWithNaiveOnes, (const std::vector<uint64_t>& seeds)) {
-  LockStep both;
+  GhostsLockStep both;
   StepFromSeeds(both, seeds, 4);
 }
 

@@ -16,12 +16,12 @@ namespace {
 
 constexpr uint32_t kBlock = 4;
 
-struct NaiveBlock {
+struct LeaseCountsNaiveBlock {
   BlockId parent{};
   uint64_t holders = 0;  // that are not children
 };
 
-class LockStep {
+class LeaseCountsLockStep {
  public:
   void Step(Prng& prng) {
     if (prng.NextChance(2)) touched_.Take();  // as each hold of the lock does
@@ -90,7 +90,7 @@ class LockStep {
     const auto holders = static_cast<uint32_t>(prng.NextBelow(3));
     counts_.Begin(id, holders);
     if (holders > 0) counts_.Add(parent, [](BlockId) {});
-    blocks_.emplace(id, NaiveBlock{.parent = parent, .holders = holders});
+    blocks_.emplace(id, LeaseCountsNaiveBlock{.parent = parent, .holders = holders});
   }
   void Remove(Prng& prng) {
     const auto id = Any(prng);
@@ -143,12 +143,12 @@ class LockStep {
   const index::RootId root_ = tree_.Root(Digest{1});
   TouchedRecords touched_;
   LeaseCounts counts_{tree_, touched_};
-  std::map<BlockId, NaiveBlock> blocks_;
+  std::map<BlockId, LeaseCountsNaiveBlock> blocks_;
   uint32_t next_token_ = 1;
 };
 
 RC_GTEST_PROP(LeaseCountsProperty, AgreeWithNaiveOnes, (const std::vector<uint64_t>& seeds)) {
-  LockStep both;
+  LeaseCountsLockStep both;
   StepFromSeeds(both, seeds, 3);
 }
 

@@ -14,7 +14,7 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint64_t kBlocks = 12;
+constexpr uint64_t kLoadFromEndBlocks = 12;
 
 struct Kind {
   std::string name;
@@ -98,7 +98,7 @@ class LoadFromEndTest : public testing::TestWithParam<Kind> {
 
   TestStore store_;
   std::unique_ptr<TestCache> test_;
-  const std::vector<TokenId> prompt_ = SomeTokens(kBlocks * kBlock + 5, 1);
+  const std::vector<TokenId> prompt_ = SomeTokens(kLoadFromEndBlocks * kBlock + 5, 1);
 };
 
 INSTANTIATE_TEST_SUITE_P(
@@ -111,18 +111,18 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(LoadFromEndTest, TheEndIsFoundWhenItMeetsWhatWasComputed) {
   BothEnds both = Begin();
-  EXPECT_EQ(both.ticket.progress().meet_tokens, kBlocks * kBlock);
+  EXPECT_EQ(both.ticket.progress().meet_tokens, kLoadFromEndBlocks * kBlock);
   ComputeTo(both, 5 * kBlock);
   EXPECT_EQ(test_->Resident(prompt_), 5 * kBlock);
   ASSERT_TRUE(both.ticket.WaitFor(1'000'000));
   const LoadProgress progress = both.ticket.progress();
   EXPECT_EQ(progress.meet_tokens, 5 * kBlock);
-  EXPECT_EQ(progress.blocks_ready, kBlocks - 5);
+  EXPECT_EQ(progress.blocks_ready, kLoadFromEndBlocks - 5);
   EXPECT_GT(progress.elapsed_us, 0);
-  EXPECT_EQ(test_->Resident(prompt_), kBlocks * kBlock);
-  EXPECT_EQ(test_->cache->stats().loaded_total, kBlocks - 5);
+  EXPECT_EQ(test_->Resident(prompt_), kLoadFromEndBlocks * kBlock);
+  EXPECT_EQ(test_->cache->stats().loaded_total, kLoadFromEndBlocks - 5);
   Plan plan = both.ticket.Take();
-  EXPECT_EQ(plan.resident_tokens(), kBlocks * kBlock);
+  EXPECT_EQ(plan.resident_tokens(), kLoadFromEndBlocks * kBlock);
   EXPECT_EQ(plan.reason(), MissReason::kPartialBlock);
   both.front.reset();
   EXPECT_EQ(Differs(std::move(plan)), "");
@@ -137,7 +137,7 @@ TEST_P(LoadFromEndTest, WhatWasComputedMeanwhileIsNoHit) {
   const CacheStats after = test_->cache->stats();
   EXPECT_EQ(after.lookups - before.lookups, 1);
   EXPECT_EQ(after.lookup_tokens - before.lookup_tokens, prompt_.size());
-  EXPECT_EQ(after.hit_tokens - before.hit_tokens, (kBlocks - 5) * kBlock);
+  EXPECT_EQ(after.hit_tokens - before.hit_tokens, (kLoadFromEndBlocks - 5) * kBlock);
   const TenantStats tenant = Must(test_->cache->tenant_stats(kDefaultTenant));
   EXPECT_EQ(tenant.missed_tokens[static_cast<uint8_t>(MissReason::kNotLoaded)], 5 * kBlock);
 }
@@ -168,9 +168,9 @@ TEST_P(LoadFromEndTest, AnyTimingGivesTheSame) {
       }
     }
     Plan plan = both.ticket.Take();
-    EXPECT_EQ(plan.resident_tokens(), kBlocks * kBlock) << seed;
+    EXPECT_EQ(plan.resident_tokens(), kLoadFromEndBlocks * kBlock) << seed;
     const uint64_t came = test_->cache->stats().loaded_total - loaded_before;
-    EXPECT_EQ(came + position / kBlock, kBlocks) << seed;
+    EXPECT_EQ(came + position / kBlock, kLoadFromEndBlocks) << seed;
     loaded += came;
     computed += position / kBlock;
     both.front.reset();
@@ -190,7 +190,7 @@ TEST_P(LoadFromEndTest, RoomOfWhatWasComputedComesBack) {
   EXPECT_LE(slots_used(), used + 1);
   const Plan plan = both.ticket.Take();
   both.front.reset();
-  EXPECT_EQ(slots_used(), kBlocks);
+  EXPECT_EQ(slots_used(), kLoadFromEndBlocks);
 }
 
 TEST_P(LoadFromEndTest, WhoComputesAllOfItLoadsNothing) {
@@ -199,14 +199,14 @@ TEST_P(LoadFromEndTest, WhoComputesAllOfItLoadsNothing) {
   ASSERT_TRUE(both.ticket.WaitFor(1'000'000));
   EXPECT_EQ(test_->cache->stats().loaded_total, 0);
   const Plan plan = both.ticket.Take();
-  EXPECT_EQ(plan.resident_tokens(), kBlocks * kBlock);
+  EXPECT_EQ(plan.resident_tokens(), kLoadFromEndBlocks * kBlock);
   EXPECT_EQ(plan.reason(), MissReason::kPartialBlock);
 }
 
 TEST_P(LoadFromEndTest, WhoComputesNothingLoadsAllOfIt) {
   Ticket ticket = Must(test_->cache->Load(test_->Acquire(prompt_), {.order = LoadOrder::kFromEnd}));
   Plan plan = ticket.Take();
-  EXPECT_EQ(plan.resident_tokens(), kBlocks * kBlock);
+  EXPECT_EQ(plan.resident_tokens(), kLoadFromEndBlocks * kBlock);
   EXPECT_EQ(Differs(std::move(plan)), "");
 }
 
@@ -216,10 +216,10 @@ TEST_P(LoadFromEndTest, WhatIsResidentAlreadyIsNotLoaded) {
   }
   BothEnds both = Begin();
   EXPECT_EQ(both.front->length(), 4 * kBlock);
-  EXPECT_EQ(both.ticket.progress().blocks, kBlocks - 4);
+  EXPECT_EQ(both.ticket.progress().blocks, kLoadFromEndBlocks - 4);
   ComputeTo(both, 6 * kBlock + 3);
   ASSERT_TRUE(both.ticket.WaitFor(1'000'000));
-  EXPECT_EQ(test_->cache->stats().loaded_total, kBlocks - 6);
+  EXPECT_EQ(test_->cache->stats().loaded_total, kLoadFromEndBlocks - 6);
   EXPECT_EQ(Differs(both.ticket.Take()), "");
 }
 
@@ -240,10 +240,10 @@ TEST_P(LoadFromEndTest, DamageEndsTheLoadWhereItIs) {
   for (const uint64_t computed : {0, 1, 3}) {
     store_.DamageSegments(9000 - 1000 * computed);  // other bits every time
     BothEnds both = Begin();
-    ASSERT_EQ(both.ticket.progress().blocks, kBlocks);
+    ASSERT_EQ(both.ticket.progress().blocks, kLoadFromEndBlocks);
     ComputeTo(both, computed * kBlock);
     Plan plan = both.ticket.Take();
-    EXPECT_LT(plan.resident_tokens(), kBlocks * kBlock);
+    EXPECT_LT(plan.resident_tokens(), kLoadFromEndBlocks * kBlock);
     EXPECT_GE(plan.resident_tokens(), computed * kBlock);
     EXPECT_EQ(plan.reason(), MissReason::kLoadFailed);
     both.front.reset();
@@ -302,10 +302,10 @@ TEST_P(LoadFromEndTest, OthersMayComputeTheSameMeanwhile) {
   ComputeTo(both, 2 * kBlock);
   const auto other = test_->Run(std::span(prompt_).first(8 * kBlock));
   Plan plan = both.ticket.Take();
-  EXPECT_EQ(plan.resident_tokens(), kBlocks * kBlock);
+  EXPECT_EQ(plan.resident_tokens(), kLoadFromEndBlocks * kBlock);
   EXPECT_EQ(Differs(std::move(plan)), "");
   both.front.reset();
-  EXPECT_EQ(slots_used(), kBlocks);
+  EXPECT_EQ(slots_used(), kLoadFromEndBlocks);
 }
 
 TEST(LoadFromEndWindowTest, AWindowOrTwinsHaveNoFront) {

@@ -17,7 +17,7 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kLayers = 28;  // Qwen3-0.6B
+constexpr uint32_t kLongContextLayers = 28;  // Qwen3-0.6B
 constexpr uint32_t kHeads = 8;
 constexpr uint32_t kDim = 128;
 constexpr uint32_t kChunk = 512;  // tokens of a prefill step
@@ -33,7 +33,7 @@ uint64_t ContextTokens() {
 TEST(LongContext, ResidentBytesFollowThePlan) {
   if (kResidentBytesIncludeShadow) GTEST_SKIP() << "a sanitizer's shadow is resident too";
   const uint64_t tokens = ContextTokens();
-  CacheOptions options{.geometry = Geometry::Uniform(kLayers, kHeads, kDim),
+  CacheOptions options{.geometry = Geometry::Uniform(kLongContextLayers, kHeads, kDim),
                        .hot_bytes = 4'000'000'000};
   options.profile = NumericProfile::Uniform(Codec::kBf16);
   for (CodecRule& rule : options.profile.codecs) rule.codec = Codec::kQ25;
@@ -58,7 +58,7 @@ TEST(LongContext, ResidentBytesFollowThePlan) {
   uint64_t resident_peak = 0;
   for (uint64_t at = 0; at < tokens; at += kChunk) {
     const auto count = static_cast<uint32_t>(std::min<uint64_t>(kChunk, tokens - at));
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    for (uint32_t layer = 0; layer < kLongContextLayers; ++layer) {
       // Other rows for each layer and chunk, from one buffer.
       const float* key = rows.data() + prng.NextBelow(kChunk) * kHeads * kDim;
       const float* value = rows.data() + prng.NextBelow(kChunk) * kHeads * kDim;

@@ -17,8 +17,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-struct World {
-  explicit World(uint64_t slots, std::string_view policy = "lru")
+struct MissesWorld {
+  explicit MissesWorld(uint64_t slots, std::string_view policy = "lru")
       : charge_bytes(ChargePerSlot(SmallGeometry(), NumericProfile::Uniform(Codec::kF16),
                                    std::string(policy))),
         cache(MakeCache({.geometry = SmallGeometry(),
@@ -57,7 +57,7 @@ struct World {
 MissRun Partial(uint64_t tokens) { return {.reason = MissReason::kPartialBlock, .tokens = tokens}; }
 
 TEST(Misses, NeverSeenAndShorterThanABlock) {
-  World world(10);
+  MissesWorld world(10);
   const auto prompt = SomeTokens(2 * kBlock + 5, 1);
   EXPECT_THAT(
       world.Missing(prompt),
@@ -74,7 +74,7 @@ TEST(Misses, NeverSeenAndShorterThanABlock) {
 }
 
 TEST(Misses, EvictedAtATime) {
-  World world(20);
+  MissesWorld world(20);
   const auto prompt = SomeTokens(6 * kBlock + 1, 1);
   world.Run(prompt).reset();
   world.clock.Advance(50);
@@ -97,7 +97,7 @@ TEST(Misses, EvictedAtATime) {
 }
 
 TEST(Misses, UnderAnotherAdapterOrModel) {
-  World world(20);
+  MissesWorld world(20);
   const auto prompt = SomeTokens(4 * kBlock + 1, 1);
   world.Run(prompt).reset();
   const auto longer = Join(std::span(prompt).first(4 * kBlock), SomeTokens(kBlock + 1, 2));
@@ -115,7 +115,7 @@ TEST(Misses, UnderAnotherAdapterOrModel) {
 }
 
 TEST(Misses, ExpiredAfterTheTenantsTtl) {
-  World world(20);
+  MissesWorld world(20);
   const TenantId tenant = Must(world.cache->AddTenant({.name = "brief", .ttl_us = 1000}));
   const auto prompt = SomeTokens(3 * kBlock + 1, 1);
   const auto held = SomeTokens(2 * kBlock + 1, 2);
@@ -138,7 +138,7 @@ TEST(Misses, ExpiredAfterTheTenantsTtl) {
 TEST(Misses, ExpiredUnderEveryPolicy) {
   for (const std::string_view policy : evict::PolicyNames()) {
     SCOPED_TRACE(policy);
-    World world(20, policy);
+    MissesWorld world(20, policy);
     const TenantId tenant = Must(world.cache->AddTenant({.name = "brief", .ttl_us = 1000}));
     const auto often = SomeTokens(3 * kBlock + 1, 1);
     const auto once = SomeTokens(2 * kBlock + 1, 2);
@@ -158,7 +158,7 @@ TEST(Misses, ExpiredUnderEveryPolicy) {
 }
 
 TEST(Misses, FailedVerificationIsRemembered) {
-  World world(20);
+  MissesWorld world(20);
   const auto prompt = SomeTokens(3 * kBlock + 1, 1);
   auto holder = world.Run(prompt);
   FlipBit(*holder, 1);
@@ -192,7 +192,7 @@ TEST(Misses, WhatIsLoadedBehindADamagedBlockHasNotFailedToLoad) {
 }
 
 TEST(Misses, NothingIsSaidOfWhatAnotherTenantHasOrHad) {
-  World world(20);
+  MissesWorld world(20);
   const TenantId a = Must(world.cache->AddTenant({.name = "a"}));
   const TenantId b = Must(world.cache->AddTenant({.name = "b"}));
   const auto prompt = SomeTokens(3 * kBlock + 1, 1);
@@ -235,7 +235,7 @@ TEST(Misses, WhatIsRememberedIsBounded) {
 }
 
 TEST(Misses, StandInTheStatisticsByName) {
-  World world(10);
+  MissesWorld world(10);
   (void)world.Missing(SomeTokens(2 * kBlock + 5, 1));
   const TenantStats stats = Must(world.cache->tenant_stats(kDefaultTenant));
   EXPECT_THAT(ToJson(stats), ::testing::HasSubstr(R"("never_seen":32,"partial_block":5)"));

@@ -10,8 +10,8 @@ namespace {
 using ::testing::HasSubstr;
 
 /// Ten slots: four hold what nobody uses, three are in use.
-struct World {
-  World() : cache(10) {
+struct OnFullWorld {
+  OnFullWorld() : cache(10) {
     cache.Run(cached).reset();
     user = cache.Run(used);
   }
@@ -23,7 +23,7 @@ struct World {
 };
 
 TEST(OnFull, RejectEvictsWhatNobodyUsesAndThenRefuses) {
-  World world;
+  OnFullWorld world;
   const auto refused = world.cache.TryOpen(SomeTokens(8 * kBlock, 3));
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace) << "it may fit later";
@@ -34,7 +34,7 @@ TEST(OnFull, RejectEvictsWhatNobodyUsesAndThenRefuses) {
 }
 
 TEST(OnFull, NoEvictTakesFreeRoomOnly) {
-  World world;
+  OnFullWorld world;
   const SequenceOptions options{.on_full = OnFull::kNoEvict};
   const std::string before = world.cache.Snapshot();
   const auto refused = world.cache.TryOpen(SomeTokens(4 * kBlock, 3), options);
@@ -48,7 +48,7 @@ TEST(OnFull, NoEvictTakesFreeRoomOnly) {
 }
 
 TEST(OnFull, HaltKeepsTheSequenceUsable) {
-  World world;
+  OnFullWorld world;
   const auto prompt = SomeTokens(6 * kBlock, 3);
   const auto sequence =
       world.cache.Run(prompt, {.reserve_tokens = 9 * kBlock, .on_full = OnFull::kHalt});
@@ -60,7 +60,7 @@ TEST(OnFull, HaltKeepsTheSequenceUsable) {
 }
 
 TEST(OnFull, FewerTokensAreAdmittedAndKept) {
-  World world;
+  OnFullWorld world;
   const auto prompt = SomeTokens(2 * kBlock + 1, 3);
   const auto sequence =
       world.cache.Run(prompt, {.reserve_tokens = 20 * kBlock, .on_full = OnFull::kFewer});
@@ -84,7 +84,7 @@ TEST(OnFull, FewerTokensAreAdmittedAndKept) {
 }
 
 TEST(OnFull, FewerStillNeedsThePrompt) {
-  World world;
+  OnFullWorld world;
   const auto refused =
       world.cache.TryOpen(SomeTokens(7 * kBlock + 1, 3), {.on_full = OnFull::kFewer});
   ASSERT_FALSE(refused.has_value());
@@ -96,7 +96,7 @@ TEST(OnFull, FewerStillNeedsThePrompt) {
 }
 
 TEST(OnFull, FewerCountsWhatIsShared) {
-  World world;
+  OnFullWorld world;
   const auto sequence =
       world.cache.Open(world.cached, {.reserve_tokens = 20 * kBlock, .on_full = OnFull::kFewer});
   // Four are leased now, three are free.

@@ -18,13 +18,13 @@ LayerGroup WindowGroup(std::vector<uint32_t> layers) {
   return group;
 }
 
-struct Kind {
+struct OpenAsKind {
   const char* name;
   Geometry geometry;
   NumericProfile profile;
 };
 
-std::vector<Kind> Kinds() {
+std::vector<OpenAsKind> Kinds() {
   Geometry mixed = Geometry::Uniform(1, 2, 4);
   mixed.groups.push_back(WindowGroup({1}));
   NumericProfile encoded = NumericProfile::Uniform(Codec::kF32);
@@ -40,7 +40,7 @@ std::vector<Kind> Kinds() {
 }
 
 TEST(OpenAs, RefusesExactlyWhatOpenHasNoRoomFor) {
-  for (const Kind& kind : Kinds()) {
+  for (const OpenAsKind& kind : Kinds()) {
     SCOPED_TRACE(kind.name);
     TestCache world(24, kind.geometry, kind.profile);
     const TenantId guest = Must(world.cache->AddTenant(

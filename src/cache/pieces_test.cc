@@ -30,14 +30,14 @@ LayerGroup Layer(uint32_t layer, LayerKind kind) {
           .streams = {OneHead(StreamRole::kKey), OneHead(StreamRole::kValue)}};
 }
 
-struct Kind {
+struct PiecesKind {
   std::string name;
   Geometry geometry;
   NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
   std::string policy = "lru";
 };
 
-void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+void PrintTo(const PiecesKind& kind, std::ostream* out) { *out << kind.name; }
 
 NumericProfile Twins(uint64_t blocks) {
   NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
@@ -46,7 +46,7 @@ NumericProfile Twins(uint64_t blocks) {
   return profile;
 }
 
-std::vector<Kind> Kinds() {
+std::vector<PiecesKind> Kinds() {
   const Geometry full{.groups = {Layer(0, LayerKind::kFull)}};
   // A window keeps the last blocks only; their leases keep the whole path.
   const Geometry both{.groups = {Layer(0, LayerKind::kFull), Layer(1, LayerKind::kWindow)}};
@@ -59,7 +59,7 @@ std::vector<Kind> Kinds() {
 }
 
 /// One path of kLong blocks, and verbs on it; each has to keep to few records.
-class Pieces : public testing::TestWithParam<Kind> {
+class Pieces : public testing::TestWithParam<PiecesKind> {
  protected:
   static const Core& CoreOf(const TestCache& cache) {
     return static_cast<const Core&>(*cache.cache);

@@ -12,7 +12,7 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint64_t kBlocks = 160;
+constexpr uint64_t kPiecesThreadsBlocks = 160;
 constexpr int kRounds = 60;
 
 class PiecesOnThreads : public testing::Test {
@@ -20,13 +20,14 @@ class PiecesOnThreads : public testing::Test {
   void SetUp() override {
     tenants_ = {kDefaultTenant, Must(cache_.cache->AddTenant({.name = "a"}))};
     for (uint64_t seed = 1; seed <= 3; ++seed) {
-      paths_.push_back(Join(SomeTokens(20 * kBlock, 9), SomeTokens((kBlocks - 20) * kBlock, seed)));
+      paths_.push_back(
+          Join(SomeTokens(20 * kBlock, 9), SomeTokens((kPiecesThreadsBlocks - 20) * kBlock, seed)));
     }
   }
 
   AcquireRequest Request(Prng& prng) const {
     const auto& path = paths_[prng.NextBelow(paths_.size())];
-    const uint64_t blocks = 1 + prng.NextBelow(kBlocks);
+    const uint64_t blocks = 1 + prng.NextBelow(kPiecesThreadsBlocks);
     return {.tenant = tenants_[prng.NextBelow(tenants_.size())],
             .identity = &cache_.identity,
             .tokens = std::span(path).first(blocks * kBlock)};
@@ -72,17 +73,17 @@ class PiecesOnThreads : public testing::Test {
     while (!stop_) {
       switch (prng.NextBelow(5)) {
         case 0: Must(cache_.cache->Erase(tenants_[prng.NextBelow(2)])); break;
-        case 1: cache_.cache->Evict(prng.NextBelow(2 * kBlocks)); break;
+        case 1: cache_.cache->Evict(prng.NextBelow(2 * kPiecesThreadsBlocks)); break;
         case 2: EXPECT_EQ(cache_.cache->Verify().damaged, 0u); break;
         default:
-          static_cast<void>(cache_.cache->Resize(
-              cache_.BytesFor(kBlocks + prng.NextBelow(3 * kBlocks))));  // or it is busy
+          static_cast<void>(cache_.cache->Resize(cache_.BytesFor(
+              kPiecesThreadsBlocks + prng.NextBelow(3 * kPiecesThreadsBlocks))));  // or it is busy
       }
       std::this_thread::yield();
     }
   }
 
-  TestCache cache_{4 * kBlocks, Geometry::Uniform(1, 1, 4)};
+  TestCache cache_{4 * kPiecesThreadsBlocks, Geometry::Uniform(1, 1, 4)};
   std::vector<TenantId> tenants_;
   std::vector<std::vector<TokenId>> paths_;
   std::atomic<bool> stop_ = false;

@@ -11,11 +11,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kSecond_us = 1'000'000;
+constexpr uint64_t kPinsSecond_us = 1'000'000;
 
-struct World {
-  explicit World(uint64_t slots, const std::string& policy = "lru",
-                 const Geometry& geometry = SmallGeometry())
+struct PinsWorld {
+  explicit PinsWorld(uint64_t slots, const std::string& policy = "lru",
+                     const Geometry& geometry = SmallGeometry())
       : model(geometry), charge_bytes(ChargePerSlot(geometry, Profile(), policy)) {
     cache = MakeCache({.geometry = geometry,
                        .profile = Profile(),
@@ -43,7 +43,7 @@ struct World {
   /// Uses room for so many blocks, and leaves them as the most recent.
   void Fill(uint64_t blocks) { Run(SomeTokens(blocks * kBlock, 1000 + fills++)); }
 
-  ManualClock clock{50 * kSecond_us};
+  ManualClock clock{50 * kPinsSecond_us};
   FakeModel model;
   uint64_t charge_bytes;
   Identity identity = SomeIdentity();
@@ -54,7 +54,7 @@ struct World {
 class PinsUnder : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(PinsUnder, KeepAPathWhateverElseComes) {
-  World world(/*slots=*/12, std::string(GetParam()));
+  PinsWorld world(/*slots=*/12, std::string(GetParam()));
   const auto system = SomeTokens(3 * kBlock, 1);
   const auto prompt = Join(system, SomeTokens(2 * kBlock, 2));
   world.Run(prompt);
@@ -79,21 +79,21 @@ INSTANTIATE_TEST_SUITE_P(All, PinsUnder, testing::ValuesIn(evict::PolicyNames())
                          [](const auto& name) { return std::string(name.param); });
 
 TEST(Pins, AreCountedAndEndAtTheLatestTime) {
-  World world(/*slots=*/10);
+  PinsWorld world(/*slots=*/10);
   const auto stem = SomeTokens(2 * kBlock, 1);
   const auto longer = Join(stem, SomeTokens(2 * kBlock, 2));
   world.Run(longer);
-  Must(world.cache->Pin(world.Request(stem), 10 * kSecond_us));
-  Must(world.cache->Pin(world.Request(stem), 5 * kSecond_us));
-  Must(world.cache->Pin(world.Request(longer), 2 * kSecond_us));
+  Must(world.cache->Pin(world.Request(stem), 10 * kPinsSecond_us));
+  Must(world.cache->Pin(world.Request(stem), 5 * kPinsSecond_us));
+  Must(world.cache->Pin(world.Request(longer), 2 * kPinsSecond_us));
   EXPECT_EQ(world.cache->stats().pinned_blocks, 4u) << "a shared block counts once";
   Must(world.cache->Unpin(world.Request(stem)));
   EXPECT_EQ(world.cache->Evict(10), 0u);
-  world.clock.Advance(2 * kSecond_us - 1);
+  world.clock.Advance(2 * kPinsSecond_us - 1);
   EXPECT_EQ(world.cache->Evict(10), 0u);
   world.clock.Advance(1);
   EXPECT_EQ(world.cache->Evict(10), 2u) << "of the longer path what only it had";
-  world.clock.Advance(8 * kSecond_us - 1);
+  world.clock.Advance(8 * kPinsSecond_us - 1);
   EXPECT_EQ(world.cache->Evict(10), 0u) << "the first call asked for ten seconds";
   world.clock.Advance(1);
   EXPECT_EQ(world.cache->Evict(10), 2u);
@@ -103,26 +103,26 @@ TEST(Pins, AreCountedAndEndAtTheLatestTime) {
 }
 
 TEST(Pins, ErrorsNameTheCall) {
-  World world(/*slots=*/10);
+  PinsWorld world(/*slots=*/10);
   EXPECT_THAT(world.cache->Pin({}, /*ttl_us=*/0).error().message, testing::StartsWith("pin: "));
   EXPECT_THAT(world.cache->Unpin({}).error().message, testing::StartsWith("unpin: "));
 }
 
 TEST(Pins, MakeRoomWhenTheyAreOver) {
-  World world(/*slots=*/6);
+  PinsWorld world(/*slots=*/6);
   const auto stem = SomeTokens(4 * kBlock, 1);
   world.Run(stem);
-  Must(world.cache->Pin(world.Request(stem), kSecond_us));
+  Must(world.cache->Pin(world.Request(stem), kPinsSecond_us));
   const auto prompt = SomeTokens(4 * kBlock, 2);
   const auto refused = world.cache->Open(Must(world.cache->Acquire(world.Request(prompt))), {});
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kNoSpace);
-  world.clock.Advance(kSecond_us);
+  world.clock.Advance(kPinsSecond_us);
   world.Run(prompt);
 }
 
 TEST(Pins, RefuseWhatIsNotThereAndWhatIsTooMuch) {
-  World world(/*slots=*/12);
+  PinsWorld world(/*slots=*/12);
   const TenantId small = Must(world.cache->AddTenant(
       {.name = "small", .quota_bytes = 4 * world.charge_bytes + world.charge_bytes / 2}));
   Must(world.cache->AddTenant({.name = "floor", .floor_bytes = 7 * world.charge_bytes}));
@@ -157,7 +157,7 @@ TEST(Pins, RefuseWhatIsNotThereAndWhatIsTooMuch) {
 }
 
 TEST(Pins, OfOneTenantAreNotAnothers) {
-  World world(/*slots=*/20);
+  PinsWorld world(/*slots=*/20);
   const TenantId a = Must(world.cache->AddTenant({.name = "a"}));
   const TenantId b = Must(world.cache->AddTenant({.name = "b"}));
   const auto prompt = SomeTokens(3 * kBlock, 1);
@@ -187,7 +187,7 @@ TEST(Pins, OfOneTenantAreNotAnothers) {
 }
 
 TEST(Pins, EndWithWhatIsErasedOrDamaged) {
-  World world(/*slots=*/20);
+  PinsWorld world(/*slots=*/20);
   const TenantId a = Must(world.cache->AddTenant({.name = "a"}));
   const auto prompt = SomeTokens(3 * kBlock, 1);
   world.Run(prompt, a);
@@ -208,11 +208,11 @@ TEST(Pins, EndWithWhatIsErasedOrDamaged) {
 // Layers that look back two blocks: what the pin found stays, though the window of the sequence
 // that computed it has passed.
 TEST(Pins, KeepWhatWindowsPass) {
-  World world(/*slots=*/16, "lru",
-              {{{.kind = LayerKind::kWindow,
-                 .layers = {0, 1},
-                 .window_tokens = 2 * kBlock,
-                 .streams = {{StreamRole::kKey, 2, 4}, {StreamRole::kValue, 2, 4}}}}});
+  PinsWorld world(/*slots=*/16, "lru",
+                  {{{.kind = LayerKind::kWindow,
+                     .layers = {0, 1},
+                     .window_tokens = 2 * kBlock,
+                     .streams = {{StreamRole::kKey, 2, 4}, {StreamRole::kValue, 2, 4}}}}});
   const auto stem = SomeTokens(4 * kBlock, 1);
   auto sequence = world.Run(stem);
   Must(world.cache->Pin(world.Request(stem), 0));
@@ -229,7 +229,7 @@ TEST(Pins, KeepWhatWindowsPass) {
 // Random requests, pins and times against a list of what was pinned.
 TEST(Pins, NothingPinnedIsEverMissing) {
   for (const std::string_view policy : {"lru", "quire", "priority"}) {
-    World world(/*slots=*/24, std::string(policy));
+    PinsWorld world(/*slots=*/24, std::string(policy));
     Prng prng(3);
     struct Pinned {
       std::vector<TokenId> tokens;
@@ -238,7 +238,7 @@ TEST(Pins, NothingPinnedIsEverMissing) {
     std::vector<Pinned> pinned;
     uint64_t pins = 0;
     for (int step = 0; step < 2000; ++step) {
-      world.clock.Advance(prng.NextBelow(kSecond_us));
+      world.clock.Advance(prng.NextBelow(kPinsSecond_us));
       std::erase_if(pinned, [&](const Pinned& pin) {
         return pin.until_us != 0 && pin.until_us <= world.clock.NowMicros();
       });
@@ -260,7 +260,8 @@ TEST(Pins, NothingPinnedIsEverMissing) {
           const bool known =
               std::ranges::any_of(pinned, [&](const Pinned& pin) { return pin.tokens == prompt; });
           if (choice == 1 && !known && pinned.size() < 4) {
-            const uint64_t ttl_us = prng.NextChance(2) ? 0 : 1 + prng.NextBelow(20 * kSecond_us);
+            const uint64_t ttl_us =
+                prng.NextChance(2) ? 0 : 1 + prng.NextBelow(20 * kPinsSecond_us);
             Must(world.cache->Pin(world.Request(prompt), ttl_us));
             pinned.push_back({prompt, ttl_us == 0 ? 0 : world.clock.NowMicros() + ttl_us});
             ++pins;
@@ -287,7 +288,7 @@ TEST(Pins, EndWithAnErasureAlthoughAWindowPassedTheirFirstBlocks) {
   geometry.groups[0].kind = LayerKind::kWindow;
   geometry.groups[0].window_tokens = 2 * kBlock;
   for (const bool unpin : {false, true}) {
-    World world(40, "lru", geometry);
+    PinsWorld world(40, "lru", geometry);
     const TenantId tenant = Must(world.cache->AddTenant({.name = "a"}));
     const auto prompt = SomeTokens(12 * kBlock, 1);
     auto sequence = Must(world.cache->Open(

@@ -34,7 +34,7 @@ Geometry Windowed() {
 }
 
 // What is run with one seed. Codecs that encode are block-major only.
-struct Kind {
+struct ResizeKind {
   ArenaLayout layout;
   Placement placement;
   Geometry geometry;
@@ -42,12 +42,12 @@ struct Kind {
   uint32_t residual_tokens = 0;
 };
 
-Kind KindOf(uint64_t seed) {
+ResizeKind KindOf(uint64_t seed) {
   Prng prng(1000 + seed);
-  Kind kind{.layout = static_cast<ArenaLayout>(1 + prng.NextBelow(3)),
-            .placement = static_cast<Placement>(prng.NextBelow(4)),
-            .geometry = SmallGeometry(),
-            .codec = Codec::kF16};
+  ResizeKind kind{.layout = static_cast<ArenaLayout>(1 + prng.NextBelow(3)),
+                  .placement = static_cast<Placement>(prng.NextBelow(4)),
+                  .geometry = SmallGeometry(),
+                  .codec = Codec::kF16};
   switch (prng.NextBelow(4)) {
     case 0: kind.geometry = Mixed(); break;
     case 1: kind.geometry = Windowed(); break;
@@ -311,7 +311,7 @@ class RandomCalls {
   }
 
   Prng prng_;
-  const Kind kind_;
+  const ResizeKind kind_;
   const FakeModel model_;
   const Identity identity_ = SomeIdentity();
   std::unique_ptr<Cache> cache_;

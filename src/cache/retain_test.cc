@@ -9,10 +9,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kSecond_us = 1'000'000;
+constexpr uint64_t kRetainSecond_us = 1'000'000;
 
-struct World : TestCache {
-  explicit World(uint64_t slots, const std::string& policy = "priority")
+struct RetainWorld : TestCache {
+  explicit RetainWorld(uint64_t slots, const std::string& policy = "priority")
       : TestCache(slots, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), /*slots_max=*/0,
                   {.policy = policy}) {
     cache = MakeCache({.geometry = SmallGeometry(),
@@ -25,11 +25,11 @@ struct World : TestCache {
     return Resident(Join(prompt, SomeTokens(1, 99))) / kBlock;
   }
 
-  ManualClock clock{50 * kSecond_us};
+  ManualClock clock{50 * kRetainSecond_us};
 };
 
 TEST(Retain, WhatIsWantedLeastGoesFirst) {
-  World world(/*slots=*/20);
+  RetainWorld world(/*slots=*/20);
   const auto low = SomeTokens(2 * kBlock, 1);
   const auto plain = SomeTokens(2 * kBlock, 2);
   const auto high = SomeTokens(2 * kBlock, 3);
@@ -43,7 +43,7 @@ TEST(Retain, WhatIsWantedLeastGoesFirst) {
 }
 
 TEST(Retain, HoldsForBlocksThatAreYetToCome) {
-  World world(/*slots=*/20);
+  RetainWorld world(/*slots=*/20);
   const auto prompt = SomeTokens(4 * kBlock, 1);
   auto sequence = world.Open(prompt);
   Must(sequence->Retain({.begin_token = 0, .end_token = 2 * kBlock - 1, .priority = 90}));
@@ -60,12 +60,12 @@ TEST(Retain, HoldsForBlocksThatAreYetToCome) {
 }
 
 TEST(Retain, EndsWithItsTime) {
-  World world(/*slots=*/20);
+  RetainWorld world(/*slots=*/20);
   const auto first = SomeTokens(2 * kBlock, 1);
   const auto second = SomeTokens(2 * kBlock, 2);
-  Must(world.Run(first)->Retain({.priority = 90, .ttl_us = 3 * kSecond_us}));
+  Must(world.Run(first)->Retain({.priority = 90, .ttl_us = 3 * kRetainSecond_us}));
   Must(world.Run(second)->Retain({.priority = 60}));
-  world.clock.Advance(3 * kSecond_us - 1000);
+  world.clock.Advance(3 * kRetainSecond_us - 1000);
   EXPECT_EQ(world.cache->Evict(1), 1u);
   EXPECT_EQ(world.Blocks(second), 1u);
   world.clock.Advance(1000);
@@ -75,16 +75,16 @@ TEST(Retain, EndsWithItsTime) {
 }
 
 TEST(Retain, TheHigherPriorityAndTheLaterEndCount) {
-  World world(/*slots=*/20);
+  RetainWorld world(/*slots=*/20);
   const auto shared = SomeTokens(2 * kBlock, 1);
   const auto other = SomeTokens(2 * kBlock, 2);
-  Must(world.Run(shared)->Retain({.priority = 90, .ttl_us = kSecond_us}));
-  Must(world.Run(shared)->Retain({.priority = 30, .ttl_us = 5 * kSecond_us}));
+  Must(world.Run(shared)->Retain({.priority = 90, .ttl_us = kRetainSecond_us}));
+  Must(world.Run(shared)->Retain({.priority = 30, .ttl_us = 5 * kRetainSecond_us}));
   Must(world.Run(other)->Retain({.priority = 80}));
-  world.clock.Advance(4 * kSecond_us);
+  world.clock.Advance(4 * kRetainSecond_us);
   EXPECT_EQ(world.cache->Evict(1), 1u);
   EXPECT_EQ(world.Blocks(other), 1u);
-  world.clock.Advance(kSecond_us);
+  world.clock.Advance(kRetainSecond_us);
   EXPECT_EQ(world.cache->Evict(1), 1u);
   EXPECT_EQ(world.Blocks(shared), 1u);
   // What has expired does not raise what is asked for next.
@@ -95,7 +95,7 @@ TEST(Retain, TheHigherPriorityAndTheLaterEndCount) {
 }
 
 TEST(Retain, IsOfOneTenant) {
-  World world(/*slots=*/20);
+  RetainWorld world(/*slots=*/20);
   const TenantId a = Must(world.cache->AddTenant({.name = "a"}));
   const auto prompt = SomeTokens(2 * kBlock, 1);
   const auto run = [&](TenantId tenant) {
@@ -117,7 +117,7 @@ TEST(Retain, IsOfOneTenant) {
 }
 
 TEST(Retain, SurvivesNeitherResetNorRefusal) {
-  World world(/*slots=*/20);
+  RetainWorld world(/*slots=*/20);
   const auto prompt = SomeTokens(2 * kBlock, 1);
   auto sequence = world.Run(prompt);
   const auto empty = sequence->Retain({.begin_token = 7, .end_token = 7});
@@ -135,7 +135,7 @@ TEST(Retain, SurvivesNeitherResetNorRefusal) {
   EXPECT_EQ(world.cache->Evict(4), 4u);
   EXPECT_EQ(world.Blocks(SomeTokens(2 * kBlock, 3)), 2u);
 
-  World other(/*slots=*/20, "lru");
+  RetainWorld other(/*slots=*/20, "lru");
   const auto refused = other.Run(prompt)->Retain({.priority = 90});
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);

@@ -13,7 +13,7 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint64_t kBlock = 16;
+constexpr uint64_t kSequenceSlotsBlock = 16;
 constexpr uint64_t kBlocksMax = 40;
 
 struct Layers {
@@ -67,8 +67,12 @@ class Owner {
   }
 
  private:
-  BlockList NewList() const { return BlockList(classes_.count(), kBlock, /*keeps_tokens=*/false); }
-  SequenceSlots::Steps steps() const { return {.tokens = kBlock, .in_prompt = length_ < 100}; }
+  BlockList NewList() const {
+    return BlockList(classes_.count(), kSequenceSlotsBlock, /*keeps_tokens=*/false);
+  }
+  SequenceSlots::Steps steps() const {
+    return {.tokens = kSequenceSlotsBlock, .in_prompt = length_ < 100};
+  }
   SlotId Give(uint32_t c) {
     const SlotId slot = classes_.Global(c, SlotId(next_++));
     given_.insert(slot);
@@ -92,12 +96,12 @@ class Owner {
   void Reserve(Prng& prng) { GrowTo(prng.NextBelow(kBlocksMax), 0, 0); }
   // All groups get to the same length, as a commit wants it.
   void Append(Prng& prng) {
-    const uint64_t end = length_ + 1 + prng.NextBelow(kBlock);
-    if (end > kBlocksMax * kBlock) return;
-    const uint64_t blocks = DivUp(end, kBlock);
+    const uint64_t end = length_ + 1 + prng.NextBelow(kSequenceSlotsBlock);
+    if (end > kBlocksMax * kSequenceSlotsBlock) return;
+    const uint64_t blocks = DivUp(end, kSequenceSlotsBlock);
     for (uint32_t group = 0; group < classes_.group_count(); ++group) {
       GrowTo(blocks, group, blocks);
-      for (uint64_t block = length_ / kBlock; block < blocks; ++block) {
+      for (uint64_t block = length_ / kSequenceSlotsBlock; block < blocks; ++block) {
         ASSERT_FALSE(slots_.at(group, block).is_none());
         ASSERT_FALSE(slots_.at(classes_.OpenClassOf(group), block).is_none());
       }
@@ -129,13 +133,13 @@ class Owner {
     for (uint64_t block = 0; block < blocks; ++block) held += slots_.at(c, block).is_none() ? 0 : 1;
     const bool one_token = !classes_.is_sealed(c) && !steps().in_prompt;
     const uint64_t live = classes_.reach(c).blocks_max(one_token ? 1 : steps().tokens);
-    return std::min(blocks - DivUp(length_, kBlock), live - std::min(live, held));
+    return std::min(blocks - DivUp(length_, kSequenceSlotsBlock), live - std::min(live, held));
   }
   // What lies beyond goes back, or waits as room; of what is cut nobody else has a slot.
   void Rollback(Prng& prng) {
     const uint64_t position = prng.NextBelow(length_ + 1);
     bool all = true;  // that a query there sees
-    const uint64_t kept = DivUp(position, kBlock);
+    const uint64_t kept = DivUp(position, kSequenceSlotsBlock);
     for (uint32_t c = 0; c < classes_.count(); ++c) {
       const uint64_t needed = classes_.reach(c).first_needed(position);
       for (uint64_t block = needed; block < kept; ++block) {

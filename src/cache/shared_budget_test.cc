@@ -10,7 +10,7 @@
 namespace quire::cache {
 namespace {
 
-const NumericProfile kF16 = NumericProfile::Uniform(Codec::kF16);
+const NumericProfile kSharedBudgetF16 = NumericProfile::Uniform(Codec::kSharedBudgetF16);
 
 struct Caches {
   explicit Caches(uint64_t slots, uint64_t slots_max = 0)
@@ -18,12 +18,12 @@ struct Caches {
         first(Make(budget)),
         second(Make(budget)) {}
 
-  static uint64_t Charge() { return ChargePerSlot(SmallGeometry(), kF16); }
+  static uint64_t Charge() { return ChargePerSlot(SmallGeometry(), kSharedBudgetF16); }
   /// For so many slots, not quite one more, and what sequences take besides.
   static uint64_t Bytes(uint64_t slots) { return (slots + 1) * Charge() - 1; }
   static std::unique_ptr<Cache> Make(SharedBudget& budget) {
     return Must(Cache::Create({.geometry = SmallGeometry(),
-                               .profile = kF16,
+                               .profile = kSharedBudgetF16,
                                .hot_bytes = Bytes(10),
                                .shared_budget = &budget,
                                .tokens_max = 1 << 12}));

@@ -23,10 +23,10 @@ struct NaiveSlot {
   uint8_t bytes = 0;  // all of them
 };
 
-class LockStep {
+class SlotsLockStep {
  public:
   // Arrays of pieces and runs; or two classes in one piece each.
-  explicit LockStep(bool encodes)
+  explicit SlotsLockStep(bool encodes)
       : options_(Options(encodes)),
         classes_(Must(SlotClasses::Create(options_))),
         slots_(Must(Slots::Create(classes_, options_))),
@@ -304,7 +304,7 @@ class LockStep {
 };
 
 void Run(bool encodes, const std::vector<uint64_t>& seeds) {
-  LockStep both(encodes);
+  SlotsLockStep both(encodes);
   StepFromSeeds(both, seeds, 3);
 }
 

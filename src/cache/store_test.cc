@@ -15,7 +15,7 @@
 namespace quire::cache {
 namespace {
 
-struct Kind {
+struct StoreKind {
   std::string name;
   Geometry geometry;
   NumericProfile profile;
@@ -43,9 +43,9 @@ NumericProfile Encoded(uint32_t residual_tokens) {
   return profile;
 }
 
-void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+void PrintTo(const StoreKind& kind, std::ostream* out) { *out << kind.name; }
 
-std::vector<Kind> Kinds() {
+std::vector<StoreKind> Kinds() {
   const NumericProfile f16 = NumericProfile::Uniform(Codec::kF16);
   return {{"f16", SmallGeometry(), f16},
           {"layer_major", SmallGeometry(), f16, ArenaLayout::kLayerMajor},
@@ -58,7 +58,7 @@ std::vector<Kind> Kinds() {
           {"int8_residual_window", Windowed(true), Encoded(kBlock)}};
 }
 
-class StoreTest : public testing::TestWithParam<Kind> {
+class StoreTest : public testing::TestWithParam<StoreKind> {
  protected:
   std::unique_ptr<TestCache> Make(uint64_t slots = 64) {
     CacheOptions more;

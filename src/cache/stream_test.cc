@@ -16,13 +16,13 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Kind {
+struct StreamKind {
   std::string name;
   NumericProfile profile;
   bool window = false;  // of layers 2 and 3
 };
 
-void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+void PrintTo(const StreamKind& kind, std::ostream* out) { *out << kind.name; }
 
 NumericProfile Encoded() {
   NumericProfile profile = NumericProfile::Uniform(Codec::kInt8);
@@ -30,7 +30,7 @@ NumericProfile Encoded() {
   return profile;
 }
 
-Geometry GeometryOf(const Kind& kind) {
+Geometry GeometryOf(const StreamKind& kind) {
   Geometry geometry = SmallGeometry();
   if (!kind.window) return geometry;
   LayerGroup window = geometry.groups[0];
@@ -41,7 +41,7 @@ Geometry GeometryOf(const Kind& kind) {
   return geometry;
 }
 
-class StreamTest : public testing::TestWithParam<Kind> {
+class StreamTest : public testing::TestWithParam<StreamKind> {
  protected:
   StreamTest() { Make(); }
 
@@ -118,9 +118,9 @@ class StreamTest : public testing::TestWithParam<Kind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StreamTest,
-                         testing::Values(Kind{"f16", NumericProfile::Uniform(Codec::kF16)},
-                                         Kind{"int8", Encoded()},
-                                         Kind{"int8_and_window", Encoded(), true}),
+                         testing::Values(StreamKind{"f16", NumericProfile::Uniform(Codec::kF16)},
+                                         StreamKind{"int8", Encoded()},
+                                         StreamKind{"int8_and_window", Encoded(), true}),
                          [](const auto& kind) { return kind.param.name; });
 
 TEST_P(StreamTest, ReadsBackWhatWasWritten) {

@@ -13,7 +13,7 @@
 namespace quire::cache {
 namespace {
 
-class LockStep {
+class TenantTableLockStep {
  public:
   void Step(Prng& prng) {
     switch (prng.NextBelow(6)) {
@@ -88,7 +88,7 @@ class LockStep {
 };
 
 RC_GTEST_PROP(TenantTableProperty, AgreesWithANaiveOne, (const std::vector<uint64_t>& seeds)) {
-  LockStep both;
+  TenantTableLockStep both;
   StepFromSeeds(both, seeds, 4);
 }
 

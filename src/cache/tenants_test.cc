@@ -16,8 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 
 /// A cache of a few slots whose arena can be searched.
-struct World {
-  explicit World(uint64_t slots, const Geometry& geometry = SmallGeometry())
+struct TenantsWorld {
+  explicit TenantsWorld(uint64_t slots, const Geometry& geometry = SmallGeometry())
       : model(geometry), charge_bytes(ChargePerSlot(geometry, Profile())) {
     CacheOptions options = OnTestDevice({.geometry = geometry,
                                          .profile = Profile(),
@@ -95,7 +95,7 @@ struct World {
 constexpr float kSecret = 12345.678f;
 
 TEST(Tenants, EqualPromptsOfTwoShareNothing) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId a = world.Add("a");
   const TenantId b = world.Add("b");
   const auto prompt = SomeTokens(4 * kBlock + 1, 1);
@@ -112,7 +112,7 @@ TEST(Tenants, EqualPromptsOfTwoShareNothing) {
 }
 
 TEST(Tenants, ShareWhereBothNameTheSameDomain) {
-  World world(40);
+  TenantsWorld world(40);
   const TenantId team = world.AddDomain("team");
   world.AddDomain("club");
   const TenantId a = world.Add("a", 0, 0, "team");
@@ -129,7 +129,7 @@ TEST(Tenants, ShareWhereBothNameTheSameDomain) {
 }
 
 TEST(Tenants, NoNameInAnIdentityLeadsToAnothersBlocks) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId a = world.Add("a");
   const TenantId b = world.Add("b");
   const auto prompt = SomeTokens(2 * kBlock + 1, 1);
@@ -147,7 +147,7 @@ TEST(Tenants, NoNameInAnIdentityLeadsToAnothersBlocks) {
 }
 
 TEST(Tenants, WhatCannotBeATenantIsRefusedByName) {
-  World world(10);
+  TenantsWorld world(10);
   world.Add("a", 0, 6);
   const auto refuse = [&](const TenantOptions& options, ErrorCode code, const char* text) {
     const auto made = world.cache->AddTenant(options);
@@ -177,7 +177,7 @@ TEST(Tenants, WhatCannotBeATenantIsRefusedByName) {
 }
 
 TEST(Tenants, AQuotaTakesOnesOwnOldBlocksAndThenRefuses) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId a = world.Add("a", 4);
   const TenantId b = world.Add("b");
   const auto others = SomeTokens(3 * kBlock + 1, 9);
@@ -209,7 +209,7 @@ TEST(Tenants, AQuotaTakesOnesOwnOldBlocksAndThenRefuses) {
 }
 
 TEST(Tenants, OthersNeverEvictOneBelowItsFloor) {
-  World world(10);
+  TenantsWorld world(10);
   const TenantId a = world.Add("a", 0, 3);
   const TenantId b = world.Add("b");
   const auto kept = SomeTokens(5 * kBlock + 1, 1);
@@ -231,7 +231,7 @@ TEST(Tenants, OthersNeverEvictOneBelowItsFloor) {
 }
 
 TEST(Tenants, ADomainHasAQuotaOfItsOwn) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId team = world.AddDomain("team", 3);
   const TenantId a = world.Add("a", 0, 0, "team");
   const TenantId b = world.Add("b", 0, 0, "team");
@@ -252,7 +252,7 @@ TEST(Tenants, ADomainHasAQuotaOfItsOwn) {
 
 // The stress test found it: the second of two that hold one private slot took another hold of it.
 TEST(Tenants, AForkMayPublishWhatBothHold) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId team = world.AddDomain("team", 2);
   const TenantId a = world.Add("a", 0, 0, "team");
   auto blocker = world.Run(a, SomeTokens(2 * kBlock, 1));
@@ -272,7 +272,7 @@ TEST(Tenants, AForkMayPublishWhatBothHold) {
 }
 
 TEST(Tenants, ErasedIsErased) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId a = world.Add("a");
   const TenantId b = world.Add("b");
   const auto prompt = SomeTokens(3 * kBlock + 1, 1);
@@ -300,7 +300,7 @@ TEST(Tenants, ErasedIsErased) {
 }
 
 TEST(Tenants, WhatIsHeldIsZeroedAsItsLastHolderEnds) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId a = world.Add("a");
   const auto prompt = SomeTokens(2 * kBlock + 1, 1);
   auto sequence = Must(world.TryOpen(a, prompt));
@@ -326,7 +326,7 @@ TEST(Tenants, WhatIsHeldIsZeroedAsItsLastHolderEnds) {
 }
 
 TEST(Tenants, APlanMadeBeforeAnErasurePublishesNothing) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId a = world.Add("a");
   const auto prompt = SomeTokens(2 * kBlock + 1, 1);
   Plan plan = world.Acquire(a, prompt);
@@ -338,7 +338,7 @@ TEST(Tenants, APlanMadeBeforeAnErasurePublishesNothing) {
 }
 
 TEST(Tenants, ErasingOneTakesWhatOthersPutBehindItInTheirDomain) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId team = world.AddDomain("team");
   const TenantId a = world.Add("a", 0, 0, "team");
   const TenantId b = world.Add("b", 0, 0, "team");
@@ -355,7 +355,7 @@ TEST(Tenants, ErasingOneTakesWhatOthersPutBehindItInTheirDomain) {
 }
 
 TEST(Tenants, SlotsAreZeroedWhenTheyPassFromOneToAnother) {
-  World world(3);
+  TenantsWorld world(3);
   const TenantId a = world.Add("a");
   const TenantId b = world.Add("b");
   const auto prompt = SomeTokens(3 * kBlock, 1);
@@ -371,7 +371,7 @@ TEST(Tenants, SlotsAreZeroedWhenTheyPassFromOneToAnother) {
 // Two worlds that differ only in what one tenant caches: the other can read no difference.
 TEST(Tenants, NothingOneReadsDependsOnWhatAnotherCached) {
   const auto what_a_reads = [](bool same_prompts) {
-    World world(12);
+    TenantsWorld world(12);
     const TenantId a = world.Add("a", 9, 2);
     const TenantId b = world.Add("b");
     std::string all;
@@ -405,7 +405,7 @@ TEST(Tenants, NothingOneReadsDependsOnWhatAnotherCached) {
 TEST(Tenants, TheAccountsAddUp) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Prng prng(seed);
-    World world(14);
+    TenantsWorld world(14);
     world.AddDomain("team", 5);
     const std::vector<TenantId> tenants = {world.Add("a", 6, 2), world.Add("b", 0, 3),
                                            world.Add("c", 0, 0, "team"),
@@ -451,7 +451,7 @@ TEST(Tenants, TheAccountsAddUp) {
 
 // What went before the erasure is remembered in the domain, for all its members.
 TEST(Tenants, AfterAnErasureNobodyInTheDomainHearsOfIt) {
-  World world(40);
+  TenantsWorld world(40);
   world.AddDomain("team");
   const TenantId a = world.Add("a", 0, 0, "team");
   const TenantId b = world.Add("b", 0, 0, "team");
@@ -478,7 +478,7 @@ TEST(Tenants, AfterAnErasureNobodyInTheDomainHearsOfIt) {
 // A block that failed a check before its publisher was erased is not called damaged afterwards, nor
 // is an erased one under another root said to be there.
 TEST(Tenants, ErasedBlocksHaveNoReasonOfTheirOwn) {
-  World world(40);
+  TenantsWorld world(40);
   world.AddDomain("team");
   const TenantId a = world.Add("a", 0, 0, "team");
   const TenantId b = world.Add("b", 0, 0, "team");
@@ -501,7 +501,7 @@ TEST(Tenants, ErasedBlocksHaveNoReasonOfTheirOwn) {
 
 // Block ids that descend along a path: once every block waited for a pass over all.
 TEST(Tenants, ErasingALongPathTakesWhatContinuesItAlong) {
-  World world(3000);
+  TenantsWorld world(3000);
   world.AddDomain("team");
   const TenantId a = world.Add("a", 0, 0, "team");
   const TenantId b = world.Add("b", 0, 0, "team");
@@ -516,7 +516,7 @@ TEST(Tenants, ErasingALongPathTakesWhatContinuesItAlong) {
 }
 
 TEST(Tenants, OneThatIsRemovedLeavesNothingButItsName) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId a = Must(world.cache->AddTenant({.name = "a", .floor_bytes = world.charge_bytes}));
   const auto prompt = SomeTokens(3 * kBlock, 1);
   world.Run(a, prompt).reset();
@@ -538,7 +538,7 @@ TEST(Tenants, OneThatIsRemovedLeavesNothingButItsName) {
 }
 
 TEST(Tenants, OneThatHoldsSomethingIsNotRemoved) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId a = Must(world.cache->AddTenant({.name = "a"}));
   const auto prompt = SomeTokens(2 * kBlock, 1);
   auto sequence = world.Run(a, prompt);
@@ -555,7 +555,7 @@ TEST(Tenants, OneThatHoldsSomethingIsNotRemoved) {
 }
 
 TEST(Tenants, ADomainGoesAfterItsMembers) {
-  World world(20);
+  TenantsWorld world(20);
   const TenantId house = Must(world.cache->AddTenant({.name = "house", .shared = true}));
   const TenantId a = Must(world.cache->AddTenant({.name = "a", .domain = "house"}));
   const TenantId b = Must(world.cache->AddTenant({.name = "b", .domain = "house"}));

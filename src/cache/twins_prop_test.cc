@@ -11,25 +11,25 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint64_t kTokensMax = 9 * kBlock;
+constexpr uint64_t kTwinsTokensMax = 9 * kBlock;
 
-using Path = std::vector<TokenId>;
+using TwinsPath = std::vector<TokenId>;
 
 // What is kept, said naively: sets of whole prefixes.
 class NaiveTwins {
  public:
   explicit NaiveTwins(uint64_t residual_blocks) : residual_blocks_(residual_blocks) {}
 
-  void Publish(const Path& path, uint64_t length) {
+  void Publish(const TwinsPath& path, uint64_t length) {
     for (uint64_t end = kBlock; end <= length; end += kBlock) blocks_.insert(Prefix(path, end));
   }
   // Prompts may go on after `blocks` blocks.
-  void Keep(const Path& path, uint64_t blocks) {
+  void Keep(const TwinsPath& path, uint64_t blocks) {
     for (uint64_t i = blocks - std::min(blocks, residual_blocks_); i < blocks; ++i) {
       twins_.insert(Prefix(path, (i + 1) * kBlock));
     }
   }
-  uint64_t Known(const Path& prompt) const {
+  uint64_t Known(const TwinsPath& prompt) const {
     uint64_t blocks = 0;
     while ((blocks + 1) * kBlock < prompt.size() &&
            blocks_.contains(Prefix(prompt, (blocks + 1) * kBlock))) {
@@ -37,7 +37,7 @@ class NaiveTwins {
     }
     return blocks;
   }
-  uint64_t Found(const Path& prompt) const {
+  uint64_t Found(const TwinsPath& prompt) const {
     for (uint64_t blocks = Known(prompt); blocks > 0; --blocks) {
       bool whole = true;
       for (uint64_t i = blocks - std::min(blocks, residual_blocks_); i < blocks; ++i) {
@@ -51,18 +51,18 @@ class NaiveTwins {
   uint64_t published() const { return blocks_.size(); }
 
  private:
-  static Path Prefix(const Path& path, uint64_t tokens) {
+  static TwinsPath Prefix(const TwinsPath& path, uint64_t tokens) {
     return {path.begin(), path.begin() + static_cast<int64_t>(tokens)};
   }
 
   const uint64_t residual_blocks_;
-  std::set<Path> blocks_;
-  std::set<Path> twins_;
+  std::set<TwinsPath> blocks_;
+  std::set<TwinsPath> twins_;
 };
 
-class LockStep {
+class TwinsLockStep {
  public:
-  explicit LockStep(uint64_t seed)
+  explicit TwinsLockStep(uint64_t seed)
       : prng_(seed),
         residual_blocks_(1 + seed % 4),
         real_(400, Geometry::Uniform(2, 1, 16),
@@ -97,7 +97,7 @@ class LockStep {
  private:
   struct Open {
     std::unique_ptr<Sequence> real;
-    Path written{};           // committed, then not yet
+    TwinsPath written{};      // committed, then not yet
     uint64_t length = 0;      // committed
     uint64_t prompt = 0;      // tokens
     uint64_t first_open = 0;  // whose open form it still has
@@ -121,7 +121,7 @@ class LockStep {
   void OpenOne() {
     if (open_.size() >= 5) return;
     const uint64_t script = prng_.NextBelow(16);
-    Path prompt(1 + prng_.NextBelow(kTokensMax));
+    TwinsPath prompt(1 + prng_.NextBelow(kTwinsTokensMax));
     for (uint64_t t = 0; t < prompt.size(); ++t) prompt[t] = ScriptToken(script, t);
     const uint64_t known = naive_.Known(prompt);
     const uint64_t found = naive_.Found(prompt);
@@ -177,7 +177,7 @@ class LockStep {
 
   void Append() {
     Open* const one = Any();
-    if (one == nullptr || one->written.size() > kTokensMax) return;
+    if (one == nullptr || one->written.size() > kTwinsTokensMax) return;
     const uint64_t script = prng_.NextBelow(16);
     for (uint64_t n = 1 + prng_.NextBelow(2 * kBlock); n > 0; --n) {
       one->written.push_back(ScriptToken(script, one->written.size()));
@@ -252,7 +252,7 @@ class LockStep {
         const auto end = one.written.begin() + static_cast<int64_t>((block + 1) * kBlock);
         const bool open = block + residual_blocks_ >= read.size();
         const auto [first, added] =
-            bytes_.try_emplace({open, layer, Path(one.written.begin(), end)}, read[block]);
+            bytes_.try_emplace({open, layer, TwinsPath(one.written.begin(), end)}, read[block]);
         ASSERT_EQ(first->second, read[block]) << "block " << block << " open " << open;
         counts["compared"] += added ? 0 : 1;
       }
@@ -262,7 +262,7 @@ class LockStep {
   struct Form {
     bool open;
     uint32_t layer;
-    Path path;
+    TwinsPath path;
     auto operator<=>(const Form&) const = default;
   };
 
@@ -278,7 +278,7 @@ TEST(TwinsProperty, InLockStepWithANaiveModel) {
   std::map<std::string, uint64_t> counts;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    LockStep run(seed);
+    TwinsLockStep run(seed);
     for (int step = 0; step < 100 && !::testing::Test::HasFailure(); ++step) {
       SCOPED_TRACE("step " + std::to_string(step));
       run.Step();

@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 
 constexpr uint32_t kResidual = 2 * kBlock;
 
-struct TwinCache : TestCache {
-  explicit TwinCache(uint64_t slots = 100, uint32_t residual_tokens = kResidual)
+struct TwinsCache : TestCache {
+  explicit TwinsCache(uint64_t slots = 100, uint32_t residual_tokens = kResidual)
       : TestCache(slots, Geometry::Uniform(2, 2, 16), ResidualProfile(residual_tokens)) {}
 
   uint64_t twins() const { return cache->stats().twin_slots; }
@@ -34,7 +34,7 @@ TEST(Twins, APromptIsFoundUpToItsEndOnly) {
   for (const uint32_t residual : {1u, 16u, 17u, 128u}) {
     const uint64_t count = (residual + kBlock - 1) / kBlock;
     for (const uint64_t length : {100u, 96u, 97u, 15u, 16u, 17u}) {
-      TwinCache cache(100, residual);
+      TwinsCache cache(100, residual);
       const auto tokens = SomeTokens(length, 1);
       cache.Run(tokens).reset();
       const uint64_t whole = length / kBlock;
@@ -62,7 +62,7 @@ TEST(Twins, APromptIsFoundUpToItsEndOnly) {
 }
 
 TEST(Twins, ATurnsEndIsAPlaceToGoOnFrom) {
-  TwinCache cache;
+  TwinsCache cache;
   auto history = SomeTokens(50, 1);
   auto sequence = cache.Run(history);
   for (int i = 0; i < 100; ++i) {
@@ -112,7 +112,7 @@ TEST(Twins, AHitReadsTheBytesOfTheMissAndGoesOnAlike) {
 }
 
 TEST(Twins, OpenFormsLiveAsLongAsALaterRowReadsThem) {
-  TwinCache cache;
+  TwinsCache cache;
   const auto tokens = SomeTokens(32 * kBlock, 1);
   const auto sequence = cache.Open(tokens, {.step_tokens = 64, .publish = false});
   for (uint64_t end = 64; end <= tokens.size(); end += 64) {
@@ -126,7 +126,7 @@ TEST(Twins, OpenFormsLiveAsLongAsALaterRowReadsThem) {
 }
 
 TEST(Twins, GoBeforeTheirBlock) {
-  TwinCache cache;
+  TwinsCache cache;
   const auto tokens = SomeTokens(6 * kBlock + 1, 1);
   cache.Run(tokens).reset();
   ASSERT_EQ(cache.twins(), 2u);
@@ -146,7 +146,7 @@ TEST(Twins, GoBeforeTheirBlock) {
 }
 
 TEST(Twins, OfALiveSequenceGoForOthersAndAreKeptAgain) {
-  TwinCache cache;
+  TwinsCache cache;
   auto history = SomeTokens(50, 1);
   const auto sequence = cache.Run(history);
   history = Join(history, SomeTokens(50, 2));
@@ -161,7 +161,7 @@ TEST(Twins, OfALiveSequenceGoForOthersAndAreKeptAgain) {
 }
 
 TEST(Twins, AreHeldByThePlansAndSequencesThatReadThem) {
-  TwinCache cache;
+  TwinsCache cache;
   const auto tokens = SomeTokens(6 * kBlock + 1, 1);
   cache.Run(tokens).reset();
   {
@@ -179,7 +179,7 @@ TEST(Twins, AreNotKeptAtTheExpenseOfWhatWasReserved) {
   const uint64_t reserve = 12 * kBlock;
   for (const OnFull on_full : {OnFull::kReject, OnFull::kNoEvict}) {
     for (uint64_t slots = 8; slots < 30; ++slots) {
-      TwinCache cache(slots);
+      TwinsCache cache(slots);
       auto opened =
           cache.TryOpen(prompt, {.reserve_tokens = reserve, .step_tokens = 40, .on_full = on_full});
       if (!opened) continue;
@@ -195,7 +195,7 @@ TEST(Twins, AreNotKeptAtTheExpenseOfWhatWasReserved) {
 }
 
 TEST(Twins, StayRightOnManyThreads) {
-  TwinCache cache(24);
+  TwinsCache cache(24);
   std::vector<std::thread> threads;
   for (uint64_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
@@ -220,7 +220,7 @@ TEST(Twins, StayRightOnManyThreads) {
 }
 
 TEST(Twins, PinsKeepThoseOfTheirEnd) {
-  TwinCache cache;
+  TwinsCache cache;
   const auto tokens = SomeTokens(8 * kBlock + 5, 1);
   cache.Run(std::span(tokens).first(5 * kBlock + 3)).reset();
   cache.Run(tokens).reset();
@@ -252,7 +252,7 @@ TEST(Twins, PinsKeepThoseOfTheirEnd) {
 }
 
 TEST(Twins, DamageIsFoundAndNeverHandedOut) {
-  TwinCache cache;
+  TwinsCache cache;
   const auto tokens = SomeTokens(6 * kBlock + 1, 1);
   const auto sequence = cache.Run(tokens);
   const LayerBlocks blocks = sequence->Blocks(1);
@@ -268,7 +268,7 @@ TEST(Twins, DamageIsFoundAndNeverHandedOut) {
 }
 
 TEST(Twins, AreErasedWithWhatTheirWriterWrote) {
-  TwinCache cache;
+  TwinsCache cache;
   Must(cache.cache->AddTenant({.name = "house", .shared = true}));
   const TenantId a = Must(cache.cache->AddTenant({.name = "a", .domain = "house"}));
   const TenantId b = Must(cache.cache->AddTenant({.name = "b", .domain = "house"}));
@@ -297,7 +297,7 @@ TEST(Twins, AreErasedWithWhatTheirWriterWrote) {
 
 TEST(Twins, ADomainPaysForThemWithinItsQuota) {
   for (const uint64_t quota_slots : {6u, 7u, 8u, 12u}) {
-    TwinCache cache;
+    TwinsCache cache;
     Must(cache.cache->AddTenant(
         {.name = "house", .quota_bytes = quota_slots * cache.charge_bytes, .shared = true}));
     const TenantId a = Must(cache.cache->AddTenant({.name = "a", .domain = "house"}));
@@ -339,7 +339,7 @@ TEST(Twins, RollbackGoesAsFarBackAsRowsCanRead) {
     const auto history = std::span(tokens).first(length);
     for (uint64_t position = 0; position <= length; ++position) {
       for (const bool publish : {true, false}) {
-        TwinCache cache;
+        TwinsCache cache;
         const auto untouched = cache.Run(history, {.publish = false});
         const auto sequence = cache.Run(history, {.publish = publish});
         const auto rolled = sequence->Rollback(position);
@@ -363,7 +363,7 @@ TEST(Twins, RollbackGoesAsFarBackAsRowsCanRead) {
 
 TEST(Twins, ForksShareOpenForms) {
   for (const uint64_t length : {5u, 16u, 3 * kBlock - 1, 5 * kBlock, 5 * kBlock + 7}) {
-    TwinCache cache;
+    TwinsCache cache;
     const auto tokens = SomeTokens(length, 1);
     const auto sequence = cache.Run(tokens);
     const auto fork = Must(sequence->Fork());
@@ -379,7 +379,7 @@ TEST(Twins, ForksShareOpenForms) {
 }
 
 TEST(Twins, SelectKeepsWhatIsReadOpen) {
-  TwinCache cache;
+  TwinsCache cache;
   const auto tokens = SomeTokens(7 * kBlock + 3, 1);
   for (const bool publish : {true, false}) {
     const auto sequence = cache.Run(tokens, {.publish = publish});
@@ -435,7 +435,7 @@ TEST(Twins, ResidualTokensNeedACodecThatEncodes) {
 // One after the other is lost in the store: no hit reads what did not come.
 TEST(Twins, WhatDoesNotComeIsNotShown) {
   const auto prompt = SomeTokens(6 * kBlock + 1, 5);
-  TwinCache cold;
+  TwinsCache cold;
   const auto computed = cold.Run(prompt);
   for (int lost = 0; lost < 3; ++lost) {
     const ManualClock clock;

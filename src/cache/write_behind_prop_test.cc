@@ -13,12 +13,12 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlocks = 20;
+constexpr uint32_t kWriteBehindBlocks = 20;
 
-class LockStep {
+class WriteBehindLockStep {
  public:
   void Step(Prng& prng) {
-    const BlockId block(static_cast<uint32_t>(prng.NextBelow(kBlocks)));
+    const BlockId block(static_cast<uint32_t>(prng.NextBelow(kWriteBehindBlocks)));
     real_.Reserve(block.number() + 1);
     end_ = std::max(end_, block.number() + 1);
     const auto queued = std::ranges::find(queue_, block);
@@ -77,7 +77,7 @@ class LockStep {
 };
 
 RC_GTEST_PROP(WriteBehindProperty, AgreesWithANaiveOne, (const std::vector<uint64_t>& seeds)) {
-  LockStep both;
+  WriteBehindLockStep both;
   StepFromSeeds(both, seeds, 4);
 }
 
