@@ -10,7 +10,7 @@
 namespace quire::cache {
 namespace {
 
-const NumericProfile kSharedBudgetF16 = NumericProfile::Uniform(Codec::kSharedBudgetF16);
+const NumericProfile kSharedBudgetF16 = NumericProfile::Uniform(Codec::kF16);
 
 struct Caches {
   explicit Caches(uint64_t slots, uint64_t slots_max = 0)
