@@ -276,16 +276,16 @@ void Loading::Drop(LoadJob& job) {
       if (!slot.is_none() && !Planted(Canary::kLeakSlots)) held.push_back(slot);
     }
   }
-  // What an erasure overtook may have been written by another member of the domain than the one
-  // whose slots these are: that they are given back would not zero them.
-  if (held.size() > attached && WasErased(job)) {
-    cache_.ZeroAll(std::span(held).subspan(attached));
-    static_cast<void>(cache_.slots().ops().Synchronize());
-  }
   if (Planted(Canary::kReleaseTwice)) cache_.ReleaseSlots(held);
   job.slots.clear();
   job.held.clear();
   cache_.ReleaseSlots(held);
+  // What an erasure overtook may have been written by another member of the domain than the one
+  // whose slots these are: that they are given back does not zero them.
+  if (held.size() > attached && WasErased(job)) {
+    for (const SlotId slot : std::span(held).subspan(attached)) cache_.slots().ZeroIfFree(slot);
+    static_cast<void>(cache_.slots().ops().Synchronize());
+  }
   const BlockId leased = std::exchange(job.leased, BlockId::None());
   if (!leased.is_none()) cache_.With([&](State& state) { DropLease(state, leased); });
   job.plan.reset();

@@ -98,10 +98,6 @@ std::expected<uint32_t, StoreOutcome> ColdWriter::SegmentFor(const PutRequest& r
     const Stream& stream = streams_[*active];
     const Segment& segment = state_.segments[*active];
     const bool fits = !segment.failed && bytes <= state_.segments.segment_bytes() - segment.end;
-    // The zeros that are on their way there must not come after it.
-    if (fits && segment.end + bytes > segment.wiping_from) {
-      return std::unexpected(StoreOutcome::kBusy);
-    }
     const uint64_t filled = segment.end - stream.chunk_begin;
     const uint64_t room = stream.chunk ? state_.write_staging.chunk_bytes() - filled : 0;
     if (fits && !StagingHas(bytes, room)) return std::unexpected(StoreOutcome::kBusy);
@@ -246,12 +242,24 @@ void ColdWriter::SendChunk(uint32_t number) {
   state_.stats.bytes_written += bytes;
   const uint32_t write =
       writes_.Add({.segment = number, .chunk = chunk, .bytes = bytes, .commit = commits_ + 1});
-  state_.Submit(IoOwner::kWriter, write,
-                {.kind = IoKind::kWrite,
-                 .file = state_.segments[number].file,
-                 .offset = stream.chunk_begin,
-                 .data = state_.write_staging[chunk].data(),
-                 .bytes = bytes});
+  held_.push_back({.number = write,
+                   .segment = number,
+                   .request = {.kind = IoKind::kWrite,
+                               .file = state_.segments[number].file,
+                               .offset = stream.chunk_begin,
+                               .data = state_.write_staging[chunk].data(),
+                               .bytes = bytes}});
+  SubmitHeld();
+}
+
+// Zeros that are on their way to the same place must not come after what is written there.
+void ColdWriter::SubmitHeld() {
+  std::erase_if(held_, [&](const Held& held) {
+    const uint64_t end = held.request.offset + held.request.bytes;
+    if (end > state_.segments[held.segment].wiping_from) return false;
+    state_.Submit(IoOwner::kWriter, held.number, held.request);
+    return true;
+  });
 }
 
 void ColdWriter::OnIo(uint32_t number, const IoCompletion& completion) {
@@ -272,6 +280,7 @@ void ColdWriter::OnIo(uint32_t number, const IoCompletion& completion) {
 }
 
 void ColdWriter::Tick(uint64_t now_us, bool flush) {
+  SubmitHeld();
   if (closing_ && closing_->requests == 0) {
     if (!closing_->syncing) SyncSegments();
     if (closing_->requests == 0) EndCommit();

@@ -52,6 +52,11 @@ class ColdWriter {
     bool sync = false;
     uint64_t commit = 0;
   };
+  struct Held {  // a write that waits for the eraser
+    uint32_t number = 0;
+    uint32_t segment = 0;
+    IoRequest request{};
+  };
   struct Pending {
     uint64_t tag = 0;
     ColdEntry entry{};
@@ -79,6 +84,7 @@ class ColdWriter {
   void AppendZeros(uint32_t number, uint64_t count);
   void AppendRecord(uint32_t number, const PutRequest& request, const RecordLocation& location);
   void SendChunk(uint32_t number);
+  void SubmitHeld();
   void StartCommit();
   void SyncSegments();
   void EndCommit();
@@ -93,6 +99,7 @@ class ColdWriter {
   uint64_t commits_ = 0;           // begun
   uint64_t make_after_us_ = 0;     // segments, when the disk was full
   InFlight<Write> writes_;
+  std::vector<Held> held_;
   std::vector<std::byte> header_;
   std::vector<uint32_t> crcs_;
   std::vector<uint32_t> failed_;  // segments
