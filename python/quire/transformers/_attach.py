@@ -394,7 +394,7 @@ class AttachedCache:
         elif len(unseen) < len(probed):
             self._mismatches = 0
         for at, row in enumerate(rows):
-            if any(row.prefix == other.prefix for other in unseen) and row.prefix:
+            if row.fingerprint and any(row.prefix == other.prefix for other in unseen):
                 self._replace(past, at, row.fingerprint, reuse=False)
         return rows
 

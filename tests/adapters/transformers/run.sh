@@ -1,7 +1,8 @@
 #!/bin/sh
 # Tests of Hugging Face transformers on Quire, in an environment of their own with pinned versions:
 #   tests/adapters/transformers/run.sh [FOLDER]    (build/adapters/transformers; wants make build)
-# What cannot be installed is skipped, aloud. BENCH=1 measures too, and fails where a bound of
+# What cannot be installed is skipped, aloud. MODELS=1 tries every decoder type of transformers too
+# (some minutes; the page goes to FOLDER/models.md). BENCH=1 measures, and fails where a bound of
 # bench_generate.py does not hold.
 set -eu
 root=$(cd "$(dirname "$0")/../../.." && pwd)
@@ -28,4 +29,5 @@ cd "$folder"
   "$root/python/tests/test_views.py" "$root/python/tests/test_package.py" \
   "$root/python/tests/test_processes.py" "$root/python/tests/test_store.py" \
   "$root/python/tests/test_cache.py"
+[ -z "${MODELS:-}" ] || "$python" "$here/model_table.py" --page "$folder/models.md"
 [ -z "${BENCH:-}" ] || "$python" "$here/bench_generate.py" --check --json "$folder/bench.json"
