@@ -567,6 +567,8 @@ class CacheSim : private Machine {
     Note(durable ? 1 : 0);
     if (!durable || !honest() || files_.stopped()) return;
     const CacheStats stats = side.cache->stats();
+    // What a load attaches in the turn in which a flush ends is offered to the store after it.
+    if (stats.unwritten_blocks > 0 && !side.loads.empty()) return;
     if (stats.unwritten_blocks > 0) {
       return Problem(report_.lost_bytes,
                      fmt::format("{} blocks wait to be written after that", stats.unwritten_blocks),
