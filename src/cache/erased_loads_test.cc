@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "cache/seen_memory.h"
+#include "cache/test_seen_memory.h"
 #include "cache/test_store.h"
 #include "cache/test_util.h"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "cache/core.h"
-#include "cache/seen_memory.h"
+#include "cache/test_seen_memory.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
 

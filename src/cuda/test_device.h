@@ -17,7 +17,7 @@
 #include "cuda/device.h"
 #include "cuda/host_device.h"
 #if defined(QUIRE_TEST_ON_CUDA)
-#include "cuda/runtime/asked_device.h"
+#include "cuda/runtime/test_asked_device.h"
 #endif
 
 namespace quire::cuda {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/runtime/asked_device.h"
+#include "cuda/runtime/test_asked_device.h"
 #include "cuda/runtime/launched.h"
 
 namespace quire::cuda {

@@ -1,6 +1,6 @@
 // Memory of a cache whose bytes a test can look at.
-#ifndef QUIRE_CACHE_SEEN_MEMORY_H_
-#define QUIRE_CACHE_SEEN_MEMORY_H_
+#ifndef QUIRE_CACHE_TEST_SEEN_MEMORY_H_
+#define QUIRE_CACHE_TEST_SEEN_MEMORY_H_
 
 #include <memory>
 #include <span>
@@ -36,4 +36,4 @@ class SeenMemory final : public DeviceMemory {
 
 }  // namespace quire::cache
 
-#endif  // QUIRE_CACHE_SEEN_MEMORY_H_
+#endif  // QUIRE_CACHE_TEST_SEEN_MEMORY_H_

@@ -1,6 +1,6 @@
 // Tests on a device of CUDA: on the first one, or on the one that QUIRE_CUDA_DEVICE numbers.
-#ifndef QUIRE_CUDA_RUNTIME_ASKED_DEVICE_H_
-#define QUIRE_CUDA_RUNTIME_ASKED_DEVICE_H_
+#ifndef QUIRE_CUDA_RUNTIME_TEST_ASKED_DEVICE_H_
+#define QUIRE_CUDA_RUNTIME_TEST_ASKED_DEVICE_H_
 
 #include <gtest/gtest.h>
 
@@ -32,4 +32,4 @@ inline void EndWithoutDevice() {
 
 }  // namespace quire::cuda
 
-#endif  // QUIRE_CUDA_RUNTIME_ASKED_DEVICE_H_
+#endif  // QUIRE_CUDA_RUNTIME_TEST_ASKED_DEVICE_H_
