@@ -29,7 +29,6 @@ using cache::Join;
 using cache::Must;
 using cache::SomeTokens;
 
-constexpr uint32_t kBlock = SeededCache::kBlock;
 constexpr uint64_t kPathBlocks = 6;
 
 /// Whoever has the same account here finds the same blocks.

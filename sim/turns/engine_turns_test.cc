@@ -25,7 +25,6 @@ using serve::Request;
 using serve::RequestId;
 using serve::Response;
 
-constexpr uint32_t kBlock = SeededCache::kBlock;
 constexpr uint64_t kRequests = 8;
 
 /// What all runs share: a small model, some requests and what they say alone.

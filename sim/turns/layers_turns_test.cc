@@ -16,7 +16,6 @@ namespace {
 using cache::Must;
 using cache::SomeTokens;
 
-constexpr uint32_t kBlock = SeededCache::kBlock;
 
 class Layers {
  public:

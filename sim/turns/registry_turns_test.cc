@@ -21,7 +21,6 @@ using registry::Owner;
 using registry::OwnerCache;
 using registry::Registry;
 
-constexpr uint32_t kBlock = SeededCache::kBlock;
 constexpr uint64_t kOwners = 5;  // of them the first is a training run
 constexpr uint64_t kTokensMax = 5 * kBlock;
 

@@ -41,11 +41,12 @@ class BusyClock final : public Clock {
   mutable std::atomic<uint64_t> now_us_ = 0;
 };
 
+inline constexpr uint32_t kBlock = 16;  // tokens of a block of a SeededCache
+
 /// On the host's memory, or on a device that is late; of f16 or of codes of 8
 /// bits; with a warm tier, a disk, both or nothing below, which nobody turns
 /// but its users. Two layers with one KV head, the second with a window or not.
 struct SeededCache {
-  static constexpr uint32_t kBlock = 16;
 
   SeededCache(uint64_t seed, Prng& prng, uint64_t slots)
       : geometry(prng.NextChance(3) ? Windowed() : Geometry::Uniform(2, 1, 4)),

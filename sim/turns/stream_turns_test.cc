@@ -21,7 +21,6 @@ using cache::Join;
 using cache::Must;
 using cache::SomeTokens;
 
-constexpr uint32_t kBlock = SeededCache::kBlock;
 
 class Streams {
  public:
