@@ -84,7 +84,7 @@ REFUSED = {
         "ProphetNet", vocab_size=50, hidden_size=32, num_decoder_layers=2, decoder_ffn_dim=32,
         num_decoder_attention_heads=2, num_encoder_layers=1, num_encoder_attention_heads=2,
         encoder_ffn_dim=32, is_decoder=True, is_encoder_decoder=False, add_cross_attention=False),
-        ""),
+        "2 of them cache"),
 }
 
 
