@@ -120,7 +120,7 @@ class ColdSim : private Machine {
       const auto record = tier::InspectHeader(contents.subspan(at));
       if (!record || at >= worn.end || at + record->record_bytes() <= worn.begin) continue;
       const auto name = names.find(record->key);
-      if (name != names.end()) doubtful_.insert(name->second);
+      if (name != names.end()) doubtful_[name->second] = tags_;
     }
   }
 
@@ -218,6 +218,10 @@ class ColdSim : private Machine {
     if (const auto put = puts_.find(completion.tag); put != puts_.end()) {
       const auto [name, gone] = put->second;
       puts_.erase(put);
+      // What was written before its sectors went bad is confirmed all the same when it is synced.
+      const auto doubt = doubtful_.find(name);
+      const bool is_newer = doubt != doubtful_.end() && doubt->second < completion.tag;
+      if (is_newer && completion.outcome == StoreOutcome::kOk) doubtful_.erase(doubt);
       EndPut(name, gone, completion.outcome);
       return;
     }
@@ -245,7 +249,6 @@ class ColdSim : private Machine {
   }
 
   void EndPut(const RecordName& name, uint64_t gone, StoreOutcome outcome) {
-    if (outcome == StoreOutcome::kOk) doubtful_.erase(name);
     const bool there = outcome == StoreOutcome::kOk || outcome == StoreOutcome::kPresent;
     if (!there || gone < Gone() || name.epoch < epochs_[name.publisher] || Has(name)) return;
     Problem(report_.lost_bytes,
@@ -300,10 +303,14 @@ class ColdSim : private Machine {
     Open();
     if (report_.problems() > 0 || !honest()) return;
     for (const RecordName& name : records_.Names()) {
-      if (Has(name) && !std::ranges::binary_search(had, name)) doubtful_.insert(name);
+      if (Has(name) && !std::ranges::binary_search(had, name)) doubtful_[name] = tags_;
     }
+    // Without its epochs a store serves nothing of named publishers, until it is repaired. Whether
+    // they may be gone Open looked at.
+    const bool serves_named = !store_->Stats().epochs_damaged;
     for (const RecordName& name : had) {
       if (name.epoch < epochs_[name.publisher] || Has(name)) continue;
+      if (name.publisher != 0 && !serves_named) continue;
       if (doubtful_.contains(name)) continue;
       Problem(report_.lost_bytes,
               fmt::format("durable record {} of publisher {} is gone after a {}", name.number,
@@ -371,7 +378,7 @@ class ColdSim : private Machine {
   std::map<uint64_t, PendingLoad> loads_;
   std::map<uint64_t, Other> others_;
   std::set<uint64_t> cancelled_;
-  std::set<RecordName> doubtful_;
+  std::map<RecordName, uint64_t> doubtful_;                // and the last tag before that
   std::array<uint64_t, kPublishers> epochs_ = {};          // as the tenants know them
   std::array<uint64_t, kPublishers> durable_epochs_ = {};  // as they were confirmed
   std::array<uint64_t, kPublishers> wiped_epochs_ = {};    // and what was before them overwritten

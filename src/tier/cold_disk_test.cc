@@ -90,6 +90,41 @@ TEST_F(ColdDiskTest, ABadSectorOfASegmentCostsOneRecord) {
   }
 }
 
+// Files of which one plain read fails, once.
+class OneReadFails : public FaultyFiles {
+ public:
+  using FaultyFiles::FaultyFiles;
+  Result<uint64_t> ReadAt(FileId file, uint64_t offset, std::span<std::byte> out) override {
+    if (--reads_left == 0) return Fail(ErrorCode::kIo, "one read failed");
+    return FaultyFiles::ReadAt(file, offset, out);
+  }
+  uint64_t reads_left = 0;
+};
+
+// A bad sector at the end of a segment makes the store read its pages one by one.
+TEST_F(ColdDiskTest, AReadThatFailsOnceWhileASegmentIsScannedCostsNoRecord) {
+  for (uint64_t read = 1; read <= 60; ++read) {
+    SCOPED_TRACE(read);
+    store_.reset();
+    auto files = std::make_unique<OneReadFails>(FaultyFilesOptions{.seed = 5}, clock_);
+    OneReadFails& fails = *files;
+    files_ = std::move(files);
+    Fill();
+    store_.reset();
+    files_->Damage("store/segment-000000", 7 * layout_.record_bytes() + 4096, 512,
+                   BadSectors::kForGood);
+    ASSERT_TRUE(files_->Remove("store/catalogue.db"));
+    fails.reads_left = read;
+    static_cast<void>(ColdStore::Open(options_, *files_, clock_));
+    fails.reads_left = 0;
+    Open();
+    ASSERT_NE(store_, nullptr);
+    EXPECT_EQ(Loadable(0, 24), 23);
+    EXPECT_EQ(Loadable(100, 4, "a", 1), 4);
+    EXPECT_EQ(Loadable(200, 3, "b"), 3);
+  }
+}
+
 TEST_F(ColdDiskTest, ALockFileOnBadSectorsIsReplaced) {
   Fill();
   store_.reset();

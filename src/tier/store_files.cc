@@ -86,6 +86,9 @@ namespace {
 
 // A disk that refuses more pages of a segment than this is not asked for all the others.
 constexpr uint64_t kUnreadablePagesMax = 256;
+// Where the disk does not give a page so many times in a row, what begins there is given up, and
+// may be overwritten: one bad moment of the disk must not cost a record.
+constexpr int kPageReads = 3;
 
 // A segment from its front to its end, through memory of a fixed size.
 class SegmentReader {
@@ -150,12 +153,16 @@ class SegmentReader {
     const auto whole = files_.ReadAt(file_, offset, staging_.memory().first(bytes));
     if (whole) return *whole;
     for (uint64_t done = 0; done < bytes; done += kRecordAlignment) {
-      const auto page = staging_.memory().subspan(done, kRecordAlignment);
-      const auto got = files_.ReadAt(file_, offset + done, page);
+      const auto got = ReadPage(offset + done, staging_.memory().subspan(done, kRecordAlignment));
       if (!got) return done > 0 ? std::optional(done) : std::nullopt;
       if (*got < kRecordAlignment) return done + *got;
     }
     return bytes;
+  }
+  Result<uint64_t> ReadPage(uint64_t offset, std::span<std::byte> page) {
+    auto got = files_.ReadAt(file_, offset, page);
+    for (int i = 1; !got && i < kPageReads; ++i) got = files_.ReadAt(file_, offset, page);
+    return got;
   }
 
   Files& files_;
