@@ -44,15 +44,19 @@ uint64_t Segment::LeftoverEnd() const {
   return leftovers.empty() ? end : std::max(end, leftovers.front().end);
 }
 
+void Segment::LeaveBehind(const std::optional<PublisherId>& of) {
+  // What reaches no further was written over, or counts as somebody unknown's from here on.
+  std::erase_if(leftovers, [&](const Leftover& leftover) { return leftover.end <= end; });
+  leftovers.push_back({.publisher = of, .end = end});
+}
+
 void Segment::Fail() {
-  if (end > tail) leftovers.push_back({.publisher = std::nullopt, .end = end});
+  if (end > tail) LeaveBehind(std::nullopt);
   end = tail;
 }
 
 void Segment::Leave() {
-  // What reaches no further was written over.
-  std::erase_if(leftovers, [&](const Leftover& leftover) { return leftover.end <= end; });
-  if (end > 0) leftovers.push_back({.publisher = publisher, .end = end});
+  if (end > 0) LeaveBehind(publisher);
   end = 0;
 }
 
