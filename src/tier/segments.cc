@@ -146,6 +146,10 @@ std::optional<uint32_t> SegmentTable::LeastWorth(const PublisherId& publisher, S
   const size_t count = std::min<size_t>(least.size(), kCandidates);
   std::ranges::partial_sort(least, least.begin() + static_cast<ptrdiff_t>(count));
   least.resize(count);
+  // Where writing fails again and again nothing is worth anything: these are no candidates.
+  while (least.front().first != least.back().first && least.back().first == Segment::kNowhere) {
+    least.pop_back();
+  }
   const auto worth = [&](const auto& candidate) { return worth_of(candidate.second); };
   return std::ranges::min_element(least, {}, worth)->second;
 }
