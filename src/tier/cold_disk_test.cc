@@ -237,6 +237,23 @@ TEST_F(ColdDiskTest, OneCopyIsNotEnough) {
   EXPECT_EQ(store_->EpochOf(PublisherOf("a")), 3);
 }
 
+// A copy that is missing while there is nothing to save is tried again later. What is to be saved by
+// then does not wait for that.
+TEST_F(ColdDiskTest, WhatIsToBeSavedDoesNotWaitForAMissingCopy) {
+  Fill();
+  store_.reset();
+  files_->Damage("store/epochs-1", 0, 1 << 20, BadSectors::kForGood);
+  files_->Obstruct("store/epochs-1.new");
+  Open();
+  EXPECT_EQ(Erase("never", 1), kIo);
+  files_->MendDisk();
+  Put(Record(1, "never", 1));
+  EXPECT_EQ(WaitOne().outcome, kOk);
+  const uint64_t begin_us = clock_.NowMicros();
+  EXPECT_EQ(Flush(), kOk);
+  EXPECT_LT(clock_.NowMicros() - begin_us, 1'000'000);
+}
+
 // What is erased on a bad sector stays there, and is said; everything around it goes.
 TEST_F(ColdDiskTest, WhatCannotBeOverwrittenIsSaid) {
   Fill();

@@ -171,8 +171,8 @@ void ColdEraser::OnWiped(const IoCompletion& completion) {
 void ColdEraser::EndWipe(bool wiped) {
   const Wiping wiping = *std::exchange(wiping_, std::nullopt);
   Segment& segment = state_.segments[wiping.number];
-  segment.failures = wiped ? 0 : segment.failures + 1;
   if (!wiped) {
+    ++segment.failures;
     ++failures_;
     retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
     return;
@@ -183,7 +183,9 @@ void ColdEraser::EndWipe(bool wiped) {
   if (!wiping.whole && segment.state == SegmentState::kErased) return;
   segment.to_wipe = false;
   --to_wipe_;
+  // Only now it is certain that all of it can be written.
   if (!wiping.whole) return;
+  segment.failures = 0;
   segment.state = SegmentState::kFree;
   segment.end = 0;
   state_.stats.bytes_erased -= state_.segments.segment_bytes();

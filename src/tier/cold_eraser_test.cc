@@ -19,6 +19,16 @@ class ColdRemoverTest : public ColdTest {
   }
 };
 
+TEST(Segment, WhatAFailedWriteLeavesMayReachFurthest) {
+  Segment segment = {.tail = 100, .end = 100};
+  segment.Leave();
+  segment.tail = 50;
+  segment.end = 200;
+  segment.Fail();
+  EXPECT_EQ(segment.end, 50);
+  EXPECT_EQ(segment.LeftoverEnd(), 200);
+}
+
 TEST_F(ColdRemoverTest, IsGoneAndTheOthersStay) {
   Open();
   PutAll(1, 10);

@@ -22,7 +22,8 @@ void EpochSaver::Tick(uint64_t now_us) {
   // Segments that give way to the epochs are still there.
   if (state_.segments.files() > state_.segments.segments_max()) return;
   const bool is_missing = !copies_[0] || !copies_[1];
-  if (!waiting_.empty() || ((!idle() || is_missing) && now_us >= retry_us_)) Start();
+  const bool is_due = idle() ? is_missing && now_us >= replace_us_ : now_us >= retry_us_;
+  if (!waiting_.empty() || is_due) Start();
 }
 
 void EpochSaver::Start() {
@@ -111,7 +112,7 @@ void EpochSaver::End(StoreOutcome outcome) {
     retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
     LogWarn("store {}: an erasure could not be made durable", state_.options.directory);
   } else {
-    retry_us_ = state_.clock.NowMicros() + kReplaceRetryUs;
+    replace_us_ = state_.clock.NowMicros() + kReplaceRetryUs;
   }
   for (const uint64_t tag : std::exchange(saving_, {})) state_.End(tag, outcome);
 }

@@ -61,7 +61,8 @@ class EpochSaver {
   EpochFile after_{};                   // the copy when that is durable
   std::array<bool, 2> was_replaced_{};  // by this save
   uint64_t failures_ = 0;
-  uint64_t retry_us_ = 0;  // a save that failed is tried again then
+  uint64_t retry_us_ = 0;    // a save that failed is tried again then
+  uint64_t replace_us_ = 0;  // and a missing copy, when there is nothing to save
 };
 
 }  // namespace quire::tier

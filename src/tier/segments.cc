@@ -44,15 +44,19 @@ uint64_t Segment::LeftoverEnd() const {
   return leftovers.empty() ? end : std::max(end, leftovers.front().end);
 }
 
+void Segment::LeaveBehind(const std::optional<PublisherId>& of) {
+  // What reaches no further was written over, or counts as somebody unknown's from here on.
+  std::erase_if(leftovers, [&](const Leftover& leftover) { return leftover.end <= end; });
+  leftovers.push_back({.publisher = of, .end = end});
+}
+
 void Segment::Fail() {
-  if (end > tail) leftovers.push_back({.publisher = std::nullopt, .end = end});
+  if (end > tail) LeaveBehind(std::nullopt);
   end = tail;
 }
 
 void Segment::Leave() {
-  // What reaches no further was written over.
-  std::erase_if(leftovers, [&](const Leftover& leftover) { return leftover.end <= end; });
-  if (end > 0) leftovers.push_back({.publisher = publisher, .end = end});
+  if (end > 0) LeaveBehind(publisher);
   end = 0;
 }
 
@@ -142,6 +146,10 @@ std::optional<uint32_t> SegmentTable::LeastWorth(const PublisherId& publisher, S
   const size_t count = std::min<size_t>(least.size(), kCandidates);
   std::ranges::partial_sort(least, least.begin() + static_cast<ptrdiff_t>(count));
   least.resize(count);
+  // Where writing fails again and again nothing is worth anything: these are no candidates.
+  while (least.front().first != least.back().first && least.back().first == Segment::kNowhere) {
+    least.pop_back();
+  }
   const auto worth = [&](const auto& candidate) { return worth_of(candidate.second); };
   return std::ranges::min_element(least, {}, worth)->second;
 }

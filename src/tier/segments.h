@@ -70,6 +70,10 @@ struct Segment {
     if (failures > 1) return kNowhere;
     return records == 0 ? 0 : used_sum / records;
   }
+
+ private:
+  // Up to `end`.
+  void LeaveBehind(const std::optional<PublisherId>& of);
 };
 
 class SegmentTable {
