@@ -56,7 +56,8 @@ endfunction()
 # Compiles the files of `target` several at a time, so that what all of them include is read, and
 # what all of them instantiate is made, once for each batch. Files of the list that follows stay
 # alone: their names clash with those of others. So do files that Highway includes again for each
-# of its targets.
+# of its targets, and files of libraries that sim/canaries puts its own in place of: whole objects
+# are replaced.
 function(quire_batch target)
   if(NOT QUIRE_BATCHES OR "ALL" IN_LIST ARGN)
     return()
@@ -65,9 +66,13 @@ function(quire_batch target)
   # g++ takes what a batch includes for a header, whose types should not use those of one file.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   get_target_property(sources ${target} SOURCES)
+  set(alone "foreach_target|HWY_ONCE")
+  if(target MATCHES "^quire_")
+    string(APPEND alone "|Planted\\(")
+  endif()
   foreach(source IN LISTS sources)
     cmake_path(GET source FILENAME name)
-    file(STRINGS "${source}" again REGEX "foreach_target|HWY_ONCE" LIMIT_COUNT 1)
+    file(STRINGS "${source}" again REGEX "${alone}" LIMIT_COUNT 1)
     if(again OR name IN_LIST ARGN)
       set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     endif()
