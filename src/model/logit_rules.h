@@ -44,8 +44,8 @@ struct LogitContext {
   float temperature = 0.0f;
 };
 
-/// Applies rules to the logits of one sequence, in the order that vLLM has: tokens_min, bias, repetition,
-/// frequency and presence, min_p.
+/// Applies rules to the logits of one sequence, in the order that vLLM has: tokens_min, bias,
+/// repetition, frequency and presence, min_p.
 ///
 /// Threads: one object on one thread at a time
 class LogitProcessor {

@@ -17,8 +17,8 @@ namespace quire::serve {
 /// nothing, who waits for room waits for somebody outside, and is passed over. Null: there is none.
 Task* FirstInLine(const EngineState& state, uint64_t now_us);
 
-/// The longest text of which the cache's budget holds every block. The cache refuses longer ones, and
-/// may refuse this one: open blocks, and what belongs to a sequence, need room too.
+/// The longest text of which the cache's budget holds every block. The cache refuses longer ones,
+/// and may refuse this one: open blocks, and what belongs to a sequence, need room too.
 uint64_t TokensThatMayFit(const Cache& cache);
 
 /// Threads:  one

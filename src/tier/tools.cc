@@ -181,7 +181,8 @@ class Walk {
   // Damages of a segment, without those that are unfinished.
   Damages DamagesIn(uint32_t number, const SegmentScan& scan) {
     Damages damages;
-    // An owner beside us may be writing there: only who has the lock, or looks twice, calls it damage.
+    // An owner beside us may be writing there: only who has the lock, or looks twice, calls it
+    // damage.
     if (depth_ == Depth::kHeaders) return damages;
     const CatalogueRow* const row = RowOf(number);
     if (row != nullptr && row->generation > scan.generation) {
@@ -257,7 +258,8 @@ class Walk {
     if (!done) LogWarn("store {}: {}", directory_, done.error().message);
   }
 
-  // Says of every stretch that holds no record that it does not, and overwrites what cannot be read.
+  // Says of every stretch that holds no record that it does not, and overwrites what cannot be
+  // read.
   void Mend(FileId file, uint32_t number, const SegmentScan& scan) {
     std::vector<Gap> voids = scan.gaps;
     for (const RecordSummary& record : scan.damaged) {

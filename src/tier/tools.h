@@ -39,9 +39,9 @@ Result<StoreReport> StatStore(Files& files, const std::string& directory,
 Result<StoreReport> VerifyStore(Files& files, const std::string& directory);
 
 /// The same beside the process that has the store open: takes no lock, writes nothing, and does not
-/// look at the catalogue, so a segment without any header is not missed. What looks damaged is looked
-/// at again after `pause`, in which its owner may finish it; what has no whole record behind it is
-/// unfinished.
+/// look at the catalogue, so a segment without any header is not missed. What looks damaged is
+/// looked at again after `pause`, in which its owner may finish it; what has no whole record behind
+/// it is unfinished.
 ///
 /// Errors: kNotFound, kIo
 Result<StoreReport> VerifyStoreBeside(Files& files, const std::string& directory,

@@ -186,12 +186,14 @@ TEST(ParseCall, TakesWhatVllmsBenchmarkSends) {
   EXPECT_TRUE(
       ParseCall(Endpoint::kCompletions,
                 R"({"model": "m", "prompt": "a", "repetition_penalty": 1.0, "max_tokens": 128,
-                            "logprobs": null, "stream": true, "stream_options": {"include_usage": true},
+                            "logprobs": null, "stream": true,
+                            "stream_options": {"include_usage": true},
                             "ignore_eos": true, "temperature": 0.0})")
           .has_value());
   EXPECT_TRUE(ParseCall(Endpoint::kChat,
                         R"({"model": "m", "messages": [{"role": "user", "content":
-                            [{"type": "text", "text": "a"}]}], "max_completion_tokens": 128, "stream": true,
+                            [{"type": "text", "text": "a"}]}],
+                            "max_completion_tokens": 128, "stream": true,
                             "stream_options": {"include_usage": true}, "ignore_eos": true})")
                   .has_value());
 }
