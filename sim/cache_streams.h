@@ -1,5 +1,5 @@
-// Contexts that the simulated caches' memory does not hold: written to the store block by block, and
-// read back from it.
+// Contexts that the simulated caches' memory does not hold: written to the store block by block,
+// and read back from it.
 #ifndef QUIRE_SIM_CACHE_STREAMS_H_
 #define QUIRE_SIM_CACHE_STREAMS_H_
 

@@ -22,8 +22,8 @@ namespace quire::sim {
 /// sectors, so that no index, header or generation has to tell whose bytes are somewhere.
 class RawBytes {
  public:
-  /// Looks for records that it has not seen, in all segments of a directory. Wherever the same bytes
-  /// are seen again in a record of a later epoch they are that one's.
+  /// Looks for records that it has not seen, in all segments of a directory. Wherever the same
+  /// bytes are seen again in a record of a later epoch they are that one's.
   void Learn(FaultyFiles& files, const std::string& directory);
 
   /// What a publisher had before an epoch, and is in a file of the disk, in other memory, or, where

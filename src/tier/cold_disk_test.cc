@@ -237,8 +237,8 @@ TEST_F(ColdDiskTest, OneCopyIsNotEnough) {
   EXPECT_EQ(store_->EpochOf(PublisherOf("a")), 3);
 }
 
-// A copy that is missing while there is nothing to save is tried again later. What is to be saved by
-// then does not wait for that.
+// A copy that is missing while there is nothing to save is tried again later. What is to be saved
+// by then does not wait for that.
 TEST_F(ColdDiskTest, WhatIsToBeSavedDoesNotWaitForAMissingCopy) {
   Fill();
   store_.reset();
