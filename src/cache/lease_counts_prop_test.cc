@@ -14,7 +14,7 @@
 namespace quire::cache {
 namespace {
 
-constexpr uint32_t kBlock = 4;
+constexpr uint32_t kLeaseCountsBlock = 4;
 
 struct LeaseCountsNaiveBlock {
   BlockId parent{};
@@ -80,7 +80,7 @@ class LeaseCountsLockStep {
 
   void AddBlock(Prng& prng) {
     const BlockId parent = prng.NextChance(8) ? BlockId::None() : Any(prng).value_or(BlockId());
-    const std::vector<TokenId> tokens(kBlock, static_cast<TokenId>(next_token_++));
+    const std::vector<TokenId> tokens(kLeaseCountsBlock, static_cast<TokenId>(next_token_++));
     BlockId id(static_cast<uint32_t>(blocks_.size()));
     for (uint32_t i = 0; i < blocks_.size(); ++i) {
       if (!blocks_.contains(BlockId(i))) id = BlockId(i);
@@ -139,7 +139,7 @@ class LeaseCountsLockStep {
     }
   }
 
-  index::RadixTree tree_{kBlock};
+  index::RadixTree tree_{kLeaseCountsBlock};
   const index::RootId root_ = tree_.Root(Digest{1});
   TouchedRecords touched_;
   LeaseCounts counts_{tree_, touched_};

@@ -160,10 +160,10 @@ Result<void> Mover::Flush() {
   const uint64_t dropped_before = dropped_;
   const StoreOutcome outcome = Ask({.kind = Wish::Kind::kFlush});
   const uint64_t dropped = dropped_ - dropped_before;
-  if (outcome != StoreOutcome::kOk) {
+  if (dropped == 0) {
+    if (outcome == StoreOutcome::kOk) return {};
     return Fail(ErrorCode::kIo, fmt::format("store: flush: {}", StoreOutcomeName(outcome)));
   }
-  if (dropped == 0) return {};
   {
     MutexLock lock(mutex_);
     if (!device_error_.empty()) {
@@ -173,7 +173,7 @@ Result<void> Mover::Flush() {
     }
   }
   return Fail(
-      ErrorCode::kNoSpace,
+      outcome == StoreOutcome::kOk ? ErrorCode::kNoSpace : ErrorCode::kIo,
       fmt::format("store: {} blocks could not be written ({}); a later process will compute them",
                   dropped, StoreOutcomeName(last_drop_)));
 }

@@ -45,7 +45,7 @@ void Preemption::TakeSequence(Task& task, Waits waits) {
   state_.loads.erase(task.id());
   state_.tasks.Stop(task);
   // Else it could start again before anybody looks whether its events were taken.
-  if (!state_.mailbox.HasCapacity(task.id(), Task::kEventsOfAStep)) waits = Waits::kReader;
+  if (!state_.mailbox.HasCapacity(task.id(), task.EventsOfAStep())) waits = Waits::kReader;
   if (waits == Waits::kRoom) {
     waiting_.WaitForRoom(task);
   } else {
@@ -59,7 +59,7 @@ void Preemption::LookAtReaders(uint64_t now_us) {
   std::vector<Task*> stalled;
   for (Task* const task : state_.tasks.running()) {
     if (task->ended()) continue;
-    if (state_.mailbox.HasCapacity(task->id(), Task::kEventsOfAStep)) {
+    if (state_.mailbox.HasCapacity(task->id(), task->EventsOfAStep())) {
       task->SetPaused(std::nullopt);
     } else if (!task->paused_us()) {
       task->SetPaused(now_us);

@@ -95,7 +95,8 @@ class Task {
   /// Errors: as Sequence::Reserve and Sequence::Select; it can be tried again
   Result<void> Reserve(uint64_t tokens, const NumericProfile& profile);
   /// Events that its next step may make.
-  static constexpr uint32_t kEventsOfAStep = 4;
+  static constexpr uint32_t kEventsOfAStep = 3;
+  uint32_t EventsOfAStep() const { return kEventsOfAStep + (request_.prompt_logprobs ? 1 : 0); }
   /// What it goes on with of its prompt.
   KeptBlocks& kept() { return kept_; }
 

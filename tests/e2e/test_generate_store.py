@@ -71,7 +71,7 @@ def test_another_profile_or_secret_finds_nothing(tmp_path):
     secret = store / "SECRET"
     assert secret.stat().st_mode & 0o777 == 0o600
     for other in (None, b"x" * 32, b"short"):
-        secret.unlink()
+        secret.unlink(missing_ok=True)
         if other is not None:
             secret.write_bytes(other)
         done = quire_cli.run("generate", "--model", TINY, "--prompt", PROMPT, "--store", store)
