@@ -273,6 +273,7 @@ void AddLimits(CLI::App& command, ServeFlags& flags) {
       .add_option("--max-answer-tokens", flags.service.answer_tokens_max,
                   "Most tokens of one answer (default: what the sequence length allows)")
       ->group("Limits");
+  number("--choices", flags.service.choices_max, "Answers of one call: prompts times n");
   number("--call-timeout", flags.call_timeout_s, "Seconds for one call");
   number("--session-idle", flags.session_idle_s, "Seconds until an unused session ends");
   number("--header-timeout", flags.header_s, "Seconds for the header of a request");
