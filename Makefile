@@ -59,9 +59,8 @@ test: deps  ## every suite; ends with: N passed, N failed
 build-times: deps  ## what a build costs in CPU seconds: by target, file and header
 	@scripts/build-times
 
-bench: deps  ## what the machine does: micro-benchmarks, then quire bench
+bench: deps  ## what the machine does, by every quire bench
 	@$(call BUILD,release)
-	@set -e; for name in $$(cat build/release/quire_benches.txt); do build/release/bin/$$name; done
 	@set -e; for name in $(BENCHES); do build/release/quire bench $$name; done
 
 bench-page: build  ## measures this machine (KIND=zen4 TRACE=FILE) and renews docs/benchmarks.md

@@ -14,7 +14,6 @@ find_package(OpenSSL REQUIRED)         # OpenSSL::SSL
 find_package(prometheus-cpp REQUIRED)  # prometheus-cpp::core
 find_package(GTest REQUIRED)           # GTest::gtest_main, GTest::gmock
 find_package(rapidcheck REQUIRED)      # rapidcheck, rapidcheck_gtest
-find_package(benchmark REQUIRED)       # benchmark::benchmark
 
 # Packages that only know pkg-config: PkgConfig::sodium, PkgConfig::isal, PkgConfig::pcre2,
 # PkgConfig::utf8proc, PkgConfig::uring, PkgConfig::sqlite3

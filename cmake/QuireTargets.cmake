@@ -131,14 +131,12 @@ function(quire_layer)
   quire_library(${ARGV})
 endfunction()
 
-# Makes libquire_<name> from the folder's *.cc, <name>_test from *_test.cc, <name>_bench from
-# *_bench.cc (Google Benchmark) and, in the fuzz preset, one program per *_fuzz.cc. Folders below
-# that have no CMakeLists.txt of their own belong to it.
+# Makes libquire_<name> from the folder's *.cc, <name>_test from *_test.cc and, in the fuzz
+# preset, one program per *_fuzz.cc. Folders below that have no CMakeLists.txt of their own belong to it.
 function(quire_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS;ALONE")
   quire_glob(sources ".cc")
-  quire_glob(benches "_bench.cc")
-  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
 
   set(library "quire_${arg_NAME}")
   if(sources)
@@ -161,12 +159,6 @@ function(quire_library)
   quire_link(${library} ${scope} DEPS ${arg_DEPS} LIBS ${arg_LIBS} Threads::Threads)
 
   quire_test(NAME "${arg_NAME}_test" DEPS ${arg_NAME} LIBS ${arg_TEST_LIBS} ALONE ${arg_ALONE})
-  if(benches)
-    add_executable(${arg_NAME}_bench ${benches})
-    quire_link(${arg_NAME}_bench PRIVATE DEPS ${arg_NAME} LIBS ${arg_TEST_LIBS}
-               benchmark::benchmark benchmark::benchmark_main)
-    set_property(GLOBAL APPEND PROPERTY QUIRE_BENCHES "${arg_NAME}_bench")
-  endif()
   quire_fuzzers(DEPS ${arg_NAME})
 endfunction()
 

@@ -137,7 +137,7 @@ struct LaneStates {
 /// and sees the tokens up to and including its own.
 ///
 /// Whole attention leaves the last three fields as they are. Partial attention folds some splits
-/// into some lanes and leaves their states in `to`; who goes on with the splits that follow passes
+/// into some lanes and leaves their states in `to`; the call for the splits that follow takes
 /// these as `from`. The last call has the states of all lanes, and the splits that are left or
 /// none, and asks for `out`.
 struct AttentionTask {
@@ -146,7 +146,7 @@ struct AttentionTask {
   uint32_t rows = 0;
   uint64_t first_position = 0;
   uint32_t sequence = 0;  // whose blocks: a row of the call's tables
-  SplitRange splits{};    // each lane's in ascending order over the calls; whoever calls sees to it
+  SplitRange splits{};    // each lane's in ascending order over the calls; not checked
   LaneStates from{};      // has the lanes of `to`, or for `out` all; none: nothing is folded yet
   LaneStates to{};        // may be the memory of `from` if that has the same lanes
 };

@@ -26,7 +26,7 @@ struct SlotPieces {
 struct SlotSection {
   std::byte* host = nullptr;  // CopyIn does not write it
   uint64_t bytes = 0;
-  uint32_t* crc = nullptr;  // null: nobody wants it
+  uint32_t* crc = nullptr;  // null: not asked for
 };
 
 /// Consecutive tokens of one block.
@@ -46,8 +46,7 @@ class HostAllocator {
   virtual std::string_view name() const = 0;
   /// Whether a device copies to and from this memory while the host goes on: pinned memory.
   virtual bool pinned() const = 0;
-  /// Aligned to 4,096 bytes. It may hold up the device: whoever needs memory asks once and keeps
-  /// it.
+  /// Aligned to 4,096 bytes. The call may hold up the device: ask once and keep what it gives.
   /// Errors: kNoSpace with the number of bytes asked for
   virtual Result<std::byte*> Allocate(uint64_t bytes) = 0;
   virtual void Free(std::byte* memory, uint64_t bytes) = 0;
@@ -61,16 +60,16 @@ HostAllocator& PlainHostAllocator();
 /// Which way bytes go between the host's memory and slots.
 enum class CopyWay : uint8_t { kIn, kOut };
 
-/// Everything the cache does with the bytes in its arenas. Calls return without waiting; who needs
-/// to know that an operation is over asks for a fence. Slots are addresses in the memory that the
+/// Everything the cache does with the bytes in its arenas. Calls return without waiting; a
+/// fence tells when an operation is over. Slots are addresses in the memory that the
 /// cache was given; all other pointers are the host's.
 ///
 /// Operations other than CopyIn and CopyOut take place one after the other, each after all that
 /// were enqueued before it, on whatever thread. A CopyIn or CopyOut takes place after every
 /// operation that was enqueued before it, so it finds what was written and follows what read; but
-/// nothing that is enqueued after it waits for it, neither operations nor other copies. So whoever
-/// copies holds the slot, and nobody uses what CopyIn writes, or changes what CopyOut reads, before
-/// a fence of RecordCopies after the copy is done. Checksums of what is copied are there then.
+/// nothing that is enqueued after it waits for it, neither operations nor other copies. So the
+/// caller holds the slot, and uses what CopyIn writes, or changes what CopyOut reads, only when a
+/// fence of RecordCopies after the copy is done. Checksums of what is copied are there then.
 ///
 /// The results are those of the host's operations, bit for bit: blocks written by one and by the
 /// other have the same checksums.

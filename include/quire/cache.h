@@ -106,12 +106,12 @@ struct TenantOptions {
   std::string name{};        // not empty, unique in the cache; part of the identity of its blocks
   uint64_t quota_bytes = 0;  // most it may hold; 0: as much as the budget
   uint64_t floor_bytes = 0;  // the needs of others never evict it below this
-  // The domain it shares with whoever else names it: its published blocks belong to that domain
-  // and are charged to it. Empty: private.
+  // The domain it shares with other tenants that name it: its published blocks belong to that
+  // domain and are charged to it. Empty: private.
   std::string domain{};
   bool shared = false;  // this is a domain for tenants to name, and asks for nothing itself
   // What was not used for so long goes at its next lookup; 0: never. Its blocks are not written to
-  // a store, where nobody could keep to it.
+  // a store, which does not know of ttls.
   uint64_t ttl_us = 0;
   // The same two limits in the store, in whole segments of it; without a store they say nothing.
   // They hold for all caches on the store: the latest tenant of a name sets them.
@@ -119,7 +119,7 @@ struct TenantOptions {
   uint64_t store_floor_bytes = 0;
 };
 
-/// Whoever asks without saying who: no quota, no floor, private.
+/// The tenant of requests that name none: no quota, no floor, private.
 [[gnu::visibility("hidden")]] inline constexpr TenantId kDefaultTenant = TenantId(0);
 
 struct SequenceOptions;
@@ -163,7 +163,7 @@ class Plan {
 };
 
 /// What happens when the budget or the tenant's quota has no room for a sequence. All but kNoEvict
-/// evict what nobody leases first.
+/// evict unleased blocks first.
 enum class OnFull : uint8_t {
   kReject = 1,  // Open reserves all of reserve_tokens or refuses
   kHalt = 2,  // Open reserves the prompt; growing fails with kNoSpace and the sequence stays usable
@@ -197,7 +197,7 @@ struct SequenceOptions {
 /// What Erase did at once. The rest goes as its last holders end: TenantStats::erase_pending_slots.
 struct EraseReport {
   uint64_t blocks = 0;         // published blocks that will never be found again
-  uint64_t slots_zeroed = 0;   // that nobody held any more
+  uint64_t slots_zeroed = 0;   // free, or freed by this call
   uint64_t slots_pending = 0;  // still held by sequences, plans or views; zeroed when these end
 };
 
@@ -268,7 +268,7 @@ class Cache {
   /// Cost:    O(tokens / block_tokens) node visits
   virtual Result<Plan> Acquire(const AcquireRequest& request) = 0;
 
-  /// Keeps the whole blocks of request.tokens, whoever uses them, for `ttl_us` (0: until Unpin): a
+  /// Keeps the whole blocks of request.tokens, in use or not, for `ttl_us` (0: until Unpin): a
   /// lease that the cache itself holds on their path. Pins of one path by one tenant are counted
   /// and end together, at the latest of their times. What a tenant's pins keep never exceeds its
   /// quota, nor what the floors of others leave of the budget; a shared domain's are counted there.
@@ -301,7 +301,7 @@ class Cache {
   ///         plan's pins are dropped then
   virtual Result<std::unique_ptr<Sequence>> Open(Plan plan, const SequenceOptions& options) = 0;
 
-  /// Evicts what nobody needs of up to `blocks` blocks, least recently used first: whole unleased
+  /// Evicts what is not needed of up to `blocks` blocks, least recently used first: whole unleased
   /// blocks, before each its twins, which count as one more, and of leased ones what windows have
   /// passed, or twins. Returns how many there were.
   virtual uint64_t Evict(uint64_t blocks) = 0;
@@ -311,7 +311,7 @@ class Cache {
   /// Changes the budget, and with it how many slots there are, while sequences live.
   ///
   /// Up: the memory of the new slots is committed. Down: what is over the new budget is evicted, in
-  /// the usual order and not below floors; published blocks that nobody holds, pinned ones too,
+  /// the usual order and not below floors; published blocks that are in no use, pinned ones too,
   /// move from the slots that go to free ones, so they are still found; the memory of the slots
   /// that go is given back. What sequences, plans and views hold never moves. All layouts and
   /// placements can do it.
@@ -332,7 +332,7 @@ class Cache {
   virtual VerifyReport Verify() = 0;
 
   virtual CacheStats stats() const = 0;
-  /// Published blocks that a lookup could find now, in no order: where each is, who holds it, and
+  /// Published blocks that a lookup could find now, in no order: where each is, what holds it, and
   /// since when. Each entry is as it was when it was looked at; blocks that come or go during the
   /// call are there or not, so an entry's parent may be missing.
   ///

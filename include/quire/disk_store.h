@@ -83,7 +83,7 @@ std::string ToJson(const DiskStoreStats& stats);
 
 /// The store in one directory of a local disk (docs/durability.md). Several caches may share one.
 /// It writes what they publish, a commit interval after that at the latest, whatever becomes of the
-/// blocks in memory meanwhile; nobody waits for it. One process at a time owns a directory.
+/// blocks in memory meanwhile; no call waits for it. One process at a time owns a directory.
 ///
 /// Threads:  any
 /// Lifetime: must outlive the caches that name it, and their tickets

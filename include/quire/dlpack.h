@@ -95,7 +95,7 @@ typedef struct DLManagedTensorVersioned {
 
 namespace [[gnu::visibility("default")]] quire {
 
-/// `view` as a tensor for another library. Whoever gets it calls its deleter once.
+/// `view` as a tensor for another library. The receiver calls its deleter once.
 ///
 /// Shape:    shape and strides of the view, strides in elements: a block of K is token-contiguous,
 ///           so its strides are (head, 1, block_tokens)

@@ -98,7 +98,7 @@ struct Domain {
   bool operator==(const Domain&) const = default;
 };
 
-/// Who computed the values: weights, adapter, position encoding and domain.
+/// What computed the values: weights, adapter, position encoding and domain.
 struct Identity {
   Digest weights{};              // fingerprint of every weight byte and the config that shapes them
   std::string adapter{};         // LoRA name, empty for none

@@ -62,7 +62,7 @@ enum {
   QUIRE_DEADLINE = 9,          // it did not finish in the time given
   QUIRE_TOO_LARGE = 10,        // a hard budget can never hold it: do not try again
   QUIRE_NO_MEMORY = 64,        // the system has no memory for bookkeeping
-  QUIRE_INTERNAL = 65          // a failure that nobody foresaw
+  QUIRE_INTERNAL = 65          // an unexpected failure; the message says which
 };
 
 typedef struct quire_error {
@@ -110,7 +110,7 @@ enum { QUIRE_COMPUTE_F32 = 1, QUIRE_COMPUTE_F16 = 2, QUIRE_COMPUTE_BF16 = 3 };
 
 typedef int32_t quire_on_full;
 enum {
-  QUIRE_REJECT = 1,    // evicts what nobody uses, then refuses
+  QUIRE_REJECT = 1,    // evicts what is not in use, then refuses
   QUIRE_HALT = 2,      // reserves the prompt; growing may fail, the sequence stays usable
   QUIRE_NO_EVICT = 3,  // as QUIRE_REJECT, but takes free room only
   QUIRE_FEWER = 4      // reserves as much as there is room for, at least the prompt
@@ -132,7 +132,7 @@ enum {
   QUIRE_WINDOW_PASSED = 5,  // known, but the bytes that windowed layers need here are gone
   QUIRE_EVICTED = 6,        // it was here, and went because others needed the room
   QUIRE_OTHER_PROFILE = 7,  // here under other weights, adapter, version or position encoding
-  QUIRE_EXPIRED = 8,        // it was here, and nobody used it for the tenant's ttl
+  QUIRE_EXPIRED = 8,        // it was here, and was not used for the tenant's ttl
   QUIRE_QUOTA = 9,          // it was here, and went because the tenant's own quota was full
   QUIRE_NO_TWIN = 10,       // here, but not the open forms that residual_tokens would read
   // 11 is reserved: it was QUIRE_SPILLED until 0.2.
@@ -244,7 +244,7 @@ typedef struct quire_cache_stats {
       sealed_second;          // of the other layers, where full attention and a window are mixed
   quire_slot_stats open;      // zero slots when every codec stores values as they are
   uint64_t published_blocks;  // in the index now
-  uint64_t evictable_blocks;  // published and leased by nobody
+  uint64_t evictable_blocks;  // published and not leased
   uint64_t passed_blocks;     // leased, but windows have passed them and some bytes may go
   uint64_t hollow_blocks;     // of which windows kept nothing
   uint64_t sequences;
@@ -276,11 +276,11 @@ quire_code quire_cache_evict(quire_cache* cache, uint64_t blocks, uint64_t* evic
 /// Returns free slots' pages to the system; *bytes says how many bytes.
 quire_code quire_cache_trim(quire_cache* cache, uint64_t* bytes, quire_error* error);
 /// Changes the hard budget while sequences live. Growing commits memory; shrinking evicts what is
-/// over the new budget, moves cached blocks that nobody holds, pinned ones too, out of the slots
+/// over the new budget, moves cached blocks that are not in use, pinned ones too, out of the slots
 /// that go, and gives their memory back. What sequences, plans and views hold never moves.
 /// Errors: QUIRE_TOO_LARGE above hot_bytes_max; QUIRE_NO_SPACE the system refuses, or it holds no
 ///         block, or less than the tenants' floors; QUIRE_BUSY slots that would go are held: names
-///         by whom, and how low it can go now
+///         the holders, and how low it can go now
 quire_code quire_cache_resize(quire_cache* cache, uint64_t hot_bytes, quire_error* error);
 
 // ---- Tenants ------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ quire_code quire_cache_resize(quire_cache* cache, uint64_t hot_bytes, quire_erro
 typedef struct quire_tenant_options {
   size_t size;
   const char* name;      // not empty, unique in the cache
-  const char* domain;    // shares with all who name the same; NULL or "": private
+  const char* domain;    // shares with all that name the same; NULL or "": private
   uint64_t quota_bytes;  // most it may hold; 0: as much as the budget
   uint64_t floor_bytes;  // the needs of others never evict it below this
   uint64_t ttl_us;       // what was not used for so long goes; 0: never
@@ -352,7 +352,7 @@ quire_code quire_acquire(quire_cache* cache, const quire_acquire_request* reques
 quire_code quire_acquire_as(quire_cache* cache, uint32_t tenant,
                             const quire_acquire_request* request, quire_plan** plan,
                             quire_error* error);
-/// Keeps the whole blocks of request->tokens in the cache, whoever uses them, for ttl_us (0: until
+/// Keeps the whole blocks of request->tokens in the cache, in use or not, for ttl_us (0: until
 /// quire_unpin); *blocks says how many. Pins of one path by one tenant are counted.
 /// Errors: QUIRE_INVALID_ARGUMENT as quire_acquire_as, or there is no whole block; QUIRE_NOT_FOUND
 ///         no such tenant, or not all of it is cached; QUIRE_NO_SPACE over the tenant's quota, or
@@ -817,8 +817,8 @@ quire_code quire_store_flush(quire_store* store, uint64_t* batch, quire_error* e
 ///         QUIRE_INVALID_ARGUMENT the batch has another count: it is lost
 quire_code quire_store_wait(quire_store* store, uint64_t batch, uint64_t timeout_us,
                             quire_block_result* results, size_t count, quire_error* error);
-/// Takes a batch that ended and that nobody waits for: its number, 0 if there is none, and how many
-/// results it has. Only the first results_max of these are written.
+/// Takes a batch that ended and that no call waits for: its number, 0 if there is none, and how
+/// many results it has. Only the first results_max of these are written.
 quire_code quire_store_next(quire_store* store, uint64_t* batch, quire_block_result* results,
                             size_t results_max, size_t* count, quire_error* error);
 /// A descriptor for poll and event loops: readable when quire_store_next may have something. Call

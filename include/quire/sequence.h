@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -49,8 +50,8 @@ class Lease {
   bool empty() const { return slots_.empty(); }
   uint32_t block_count() const { return static_cast<uint32_t>(slots_.size()); }
 
-  /// Drops the pins once `fence` is done (null: now). Nobody waits: what is pinned stays so until a
-  /// call on the cache finds the fence done. Destroying the cache waits for it.
+  /// Drops the pins once `fence` is done (null: now). Does not wait: what is pinned stays so until
+  /// a call on the cache finds the fence done. Destroying the cache waits for it.
   ///
   /// Errors: none; without memory to remember the fence it is waited for
   void Release(std::shared_ptr<Fence> fence = nullptr);
@@ -108,7 +109,7 @@ class BlockListView {
   /// Block i as [heads, tokens in this block, dim]. One that the window has passed is a bug.
   TensorView block(uint32_t i) const;
 
-  /// The same without the pin, for who comes back to it later.
+  /// The same without the pin, to come back to later.
   UnleasedView Unleased() const;
 
   /// Ends the view: it shows nothing any more, and its pins go as those of a lease.
@@ -255,6 +256,13 @@ struct Retention {
   uint64_t ttl_us = 0;              // from now on, then the priority is 50 again; 0: for good
 };
 
+/// One sequence's row of a padded batch (GatherPadded). Pins its blocks until it goes.
+struct PaddedRow {
+  uint64_t values = 0;  // heads * tokens_max * dim
+  /// Copies the committed tokens to `out` [heads, tokens_max, dim]; other values stay as they are.
+  std::function<Result<void>(float* out)> copy{};
+};
+
 /// Layers are those of the geometry: cursor() or Blocks() of any other is a bug of the caller.
 ///
 /// Threads:  one writer (Reserve, Append, Blocks, Commit, Rollback, Fork, Select, Retain, Reset);
@@ -274,8 +282,8 @@ class Sequence {
 
   /// Makes room for `tokens` tokens in all (not more). All or nothing; evicts unleased blocks if
   /// that makes it fit, and only then. Where codecs encode, blocks that are still open have room
-  /// for a step (SequenceOptions::step_tokens) while the prompt is read, then for a token: who
-  /// appends more at once takes that from what is free then.
+  /// for a step (SequenceOptions::step_tokens) while the prompt is read, then for a token: an
+  /// append of more takes that from what is free then.
   ///
   /// Errors: kNoSpace with needed and available blocks; kInvalidArgument past tokens_max
   virtual Result<void> Reserve(uint64_t tokens) = 0;
@@ -342,6 +350,12 @@ class Sequence {
   ///         layer's window has passed a block of the range
   virtual Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                               std::span<float> out) const = 0;
+
+  /// What GatherPadded copies of this sequence.
+  ///
+  /// Errors: kInvalidArgument no such layer or stream, more tokens than tokens_max, or the row has
+  ///         more values than 64 bits count
+  virtual Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const = 0;
 
   /// The blocks of one stream that hold tokens of a range, in place and pinned.
   ///

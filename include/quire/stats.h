@@ -30,8 +30,8 @@ struct CacheStats {
   SlotClassStats open;           // zero slots when every codec stores values as they are
   SlotClassStats open_second;
   uint64_t published_blocks = 0;  // in the index now
-  uint64_t evictable_blocks = 0;  // published and leased by nobody
-  uint64_t passed_blocks = 0;  // leased, but windows have passed them and nobody holds some bytes
+  uint64_t evictable_blocks = 0;  // published and not leased
+  uint64_t passed_blocks = 0;  // leased, but windows have passed them and some bytes are not held
   uint64_t hollow_blocks = 0;  // of which windows kept nothing; found on the way to later ones
   uint64_t pinned_blocks = 0;  // that Pin keeps
   uint64_t twin_slots = 0;     // open forms of published blocks, kept for residual_tokens
@@ -69,7 +69,7 @@ enum class MissReason : uint8_t {
   // Here under other weights, adapter, version or position encoding; in a store also under another
   // profile or geometry.
   kOtherProfile = 7,
-  kExpired = 8,  // it was here, and nobody used it for the tenant's ttl
+  kExpired = 8,  // it was here, and was not used for the tenant's ttl
   kQuota = 9,    // it was here, and went because the tenant's own quota was full
   kNoTwin = 10,  // here, but not the open forms that residual_tokens would read where it ends
   // 11 was kSpilled.
@@ -103,7 +103,7 @@ struct TenantStats {
   uint64_t floor_bytes = 0;
   uint64_t bytes_used = 0;  // slots charged to it, and what its sequences take besides
   uint64_t bytes_peak = 0;
-  uint64_t evictable_bytes = 0;   // of these, leased by nobody
+  uint64_t evictable_bytes = 0;   // of these, not leased
   uint64_t published_blocks = 0;  // charged to it
   uint64_t lookups = 0;
   uint64_t lookup_tokens = 0;

@@ -139,7 +139,7 @@ class BlockStore {
   ///
   /// Errors: kDeadline not in time, it goes on; kNotFound no such batch, or somebody took it
   Result<BlockBatch> Wait(uint64_t batch, uint64_t timeout_us = ~uint64_t{0});
-  /// Takes the batches that ended and that nobody waits for, in the order in which they ended.
+  /// Takes the batches that ended and that no call waits for, in the order in which they ended.
   std::vector<BlockBatch> Drain();
   /// A descriptor for poll and event loops: readable when Drain may have something. It is the
   /// store's; do not read or close it.

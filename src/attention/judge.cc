@@ -292,7 +292,7 @@ class Judge final : public AttentionBackend {
     }
   }
 
-  /// Lanes that nobody asks for are left out.
+  /// Lanes that are not asked for are left out.
   static void Leave(const std::array<State, kLanes>& lanes, uint64_t vector, uint32_t dim,
                     const LaneStates& to) {
     uint64_t at = vector * LaneCount(to.lanes);

@@ -23,7 +23,7 @@ struct Plan {
       0;  // states that subtrees leave behind; those of one tile are neighbours
 
   // What first items leave behind and the items of the same sequences go on from: a row for each
-  // task in a cascade. Whoever runs the plan lends the memory.
+  // task in a cascade. The caller that runs the plan lends the memory.
   LaneStates cascade_states{.lanes = kAllLanes};
   uint32_t cascade_rows = 0;
 

@@ -98,7 +98,8 @@ class TestArena {
   /// Of all slots so far, from base() on.
   uint64_t used_bytes() const { return end_bytes_; }
 
-  /// The number of a slot of exactly so many bytes, all of them 0xff; those behind it are nobody's.
+  /// The number of a slot of exactly so many bytes, all of them 0xff; those behind it belong to no
+  /// block.
   uint32_t Add(uint64_t bytes) {
     const uint64_t used_bytes = RoundUp(bytes, kStrideBytes) + kStrideBytes;
     QUIRE_CHECK(end_bytes_ + used_bytes <= kBytes);

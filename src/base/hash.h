@@ -13,7 +13,7 @@
 
 namespace quire {
 
-/// Bytes that nobody can guess.
+/// Bytes that cannot be guessed.
 void FillRandom(std::span<uint8_t> bytes);
 
 /// Lower-case hexadecimal, two digits per byte.

@@ -88,6 +88,29 @@ Result<void> SequenceImpl::Gather(uint32_t layer, StreamRole role, uint64_t begi
   return taken.ops->Synchronize();
 }
 
+Result<PaddedRow> SequenceImpl::Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const {
+  QUIRE_ASSIGN(Snapshot taken, Take(layer, role));
+  if (taken.committed > tokens_max) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("gather: sequence {} has {} tokens, tokens_max is {}", id().number(),
+                            taken.committed, tokens_max));
+  }
+  const auto values =
+      CheckedProduct(tokens_max, uint64_t{taken.sealed.heads}, uint64_t{taken.sealed.dim});
+  if (!values) {
+    return Fail(ErrorCode::kInvalidArgument,
+                fmt::format("gather: {} tokens of {} heads of {} values are past 64 bits",
+                            tokens_max, taken.sealed.heads, taken.sealed.dim));
+  }
+  const auto head_stride = static_cast<int64_t>(tokens_max * taken.sealed.dim);
+  return PaddedRow{
+      .values = *values,
+      .copy = [row = std::make_shared<const Snapshot>(std::move(taken)), head_stride](float* out) {
+        row->Read(0, row->committed, out, head_stride);
+        return row->ops->Synchronize();
+      }};
+}
+
 Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role, TokenRange range) const {
   if (!verbs_.cache.layout().identity()) {
     return Fail(ErrorCode::kUnsupported,
@@ -151,36 +174,25 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
 
 Result<void> GatherPadded(std::span<const Sequence* const> sequences, uint32_t layer,
                           StreamRole role, uint64_t tokens_max, std::span<float> out) {
-  std::vector<cache::SequenceImpl::Snapshot> snapshots;
+  std::vector<PaddedRow> rows;
   uint64_t values = 0;
   for (const Sequence* sequence : sequences) {
     if (sequence == nullptr) return Fail(ErrorCode::kInvalidArgument, "gather: a null sequence");
-    // There is no other implementation.
-    const auto& impl = static_cast<const cache::SequenceImpl&>(*sequence);
-    QUIRE_ASSIGN(auto taken, impl.Take(layer, role));
-    if (taken.committed > tokens_max) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  fmt::format("gather: sequence {} has {} tokens, tokens_max is {}",
-                              sequence->id().number(), taken.committed, tokens_max));
-    }
-    const auto added =
-        CheckedProduct(tokens_max, uint64_t{taken.sealed.heads}, uint64_t{taken.sealed.dim});
-    if (!added || *added > out.size() - values) {
+    QUIRE_ASSIGN(PaddedRow row, sequence->Padded(layer, role, tokens_max));
+    if (row.values > out.size() - values) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("gather: {} sequences of {} tokens do not fit into {} values",
                               sequences.size(), tokens_max, out.size()));
     }
-    values += *added;
-    snapshots.push_back(std::move(taken));
+    values += row.values;
+    rows.push_back(std::move(row));
   }
   std::ranges::fill(out.first(values), 0.0f);
   float* to = out.data();
-  for (const cache::SequenceImpl::Snapshot& taken : snapshots) {
-    const uint64_t plane = tokens_max * taken.sealed.dim;  // of one head, padded
-    taken.Read(0, taken.committed, to, static_cast<int64_t>(plane));
-    to += plane * taken.sealed.heads;
+  for (const PaddedRow& row : rows) {
+    QUIRE_TRY(row.copy(to));
+    to += row.values;
   }
-  for (const cache::SequenceImpl::Snapshot& taken : snapshots) QUIRE_TRY(taken.ops->Synchronize());
   return {};
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kStagingBytes = uint64_t{4} << 20;  // of rows on their way
 constexpr uint32_t kPieces = 4;                        // of them at once
-constexpr uint64_t kSums = 4096;                       // that nobody has waited for yet
+constexpr uint64_t kSums = 4096;                       // that no call has waited for yet
 constexpr uint64_t kSumsBytes = kSums * sizeof(uint32_t);
 
 /// Some heads and tokens of a stream at a time, so that their rows fit in the staging memory.
@@ -84,7 +84,7 @@ class Checksums {
       if (ends || section.crc == nullptr) Launch(args);
       if (section.crc == nullptr) continue;
       if (taken_ + args.sections - delivered_ == kSums) {
-        static_cast<void>(device_.Synchronize(stream_));  // whoever asks for so many waits here
+        static_cast<void>(device_.Synchronize(stream_));  // a caller with so many waits here
         DeliverUpTo(taken_);
       }
       if (args.sections == 0) args.begin = begin;
@@ -96,7 +96,7 @@ class Checksums {
 
   /// Checksums so far.
   uint64_t taken() const { return taken_; }
-  /// What a device left that failed is nothing, and nobody gets it.
+  /// What a failed device left is dropped.
   void DeliverUpTo(uint64_t end) {
     const bool good = device_.outcome().has_value();
     for (; delivered_ < end; ++delivered_) {
@@ -147,7 +147,7 @@ struct DeviceRows {
   }
 };
 
-/// Rows and results pass through pinned memory of the host, so nobody waits for a copy. What comes
+/// Rows and results pass through pinned memory of the host, so no call waits for a copy. What comes
 /// back lies there until somebody sees a fence after it done: that one puts it where it belongs.
 class DeviceBlockOps final : public BlockOps {
  public:
@@ -394,7 +394,7 @@ class DeviceBlockOps final : public BlockOps {
     return host_.bytes().data() + kPieces * kStagingBytes + number * kSumsBytes;
   }
 
-  // What a device left that failed is nothing, and nobody gets it.
+  // What a failed device left is dropped.
   void DeliverRowsUpTo(uint64_t end) QUIRE_REQUIRES(mutex_) {
     const bool good = device_.outcome().has_value();
     for (; delivered_pieces_ < end; ++delivered_pieces_) {
@@ -425,7 +425,8 @@ class DeviceBlockOps final : public BlockOps {
   Checksums sums_out_ QUIRE_GUARDED_BY(mutex_);
   std::array<Staged, kPieces> pieces_ QUIRE_GUARDED_BY(mutex_);  // by number
   uint64_t next_piece_ QUIRE_GUARDED_BY(mutex_) = 0;
-  uint64_t delivered_pieces_ QUIRE_GUARDED_BY(mutex_) = 0;  // before this one nobody waits for rows
+  uint64_t delivered_pieces_ QUIRE_GUARDED_BY(mutex_) =
+      0;  // before this one no rows are waited for
 };
 
 }  // namespace

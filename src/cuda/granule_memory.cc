@@ -80,7 +80,7 @@ class GranuleMemory final : public DeviceMemory {
   void UnmapAll(uint64_t begin, uint64_t end) QUIRE_REQUIRES(mutex_) {
     const std::vector<uint64_t> gone(mapped_.lower_bound(begin), mapped_.lower_bound(end));
     if (begin >= end || gone.empty()) return;
-    // What fails on the device is told to whoever waits for it; memory goes either way.
+    // What fails on the device is told to the call that waits for it; memory goes either way.
     for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));
     for (const uint64_t granule : gone) Unmap(granule);
   }

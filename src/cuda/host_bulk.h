@@ -1,6 +1,6 @@
 // Bulk copies and barriers (cuda/bulk.h) of one block of threads on the host, for tests. Bytes land
 // when a thread waits for their barrier, the last ones first; from the request until then their
-// place is 0xff. What a device would do in an order that nobody knows stops the program.
+// place is 0xff. What a device would do in an unknown order stops the program.
 #ifndef QUIRE_CUDA_HOST_BULK_H_
 #define QUIRE_CUDA_HOST_BULK_H_
 

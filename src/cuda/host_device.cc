@@ -263,7 +263,7 @@ class EmulatedMemory final : public DeviceMemory {
   }
 
  private:
-  // What fails on the device is told to whoever waits for it; memory goes either way.
+  // What fails on the device is told to the call that waits for it; memory goes either way.
   void AwaitDevice() {
     for (const Stream stream : kStreams) static_cast<void>(device_.Synchronize(stream));
   }

@@ -69,7 +69,7 @@ class HostGrid {
 
   /// Calls kernel(thread) for every thread of every block. Before each block all of its shared
   /// memory is 0xff. Aborts when a thread returns while others wait for it, or when all wait for
-  /// bytes that nobody asks for.
+  /// bytes that are not asked for.
   void Run(uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
            const std::function<void(Thread&)>& kernel);
 

@@ -1,6 +1,6 @@
 // The buffers of shared memory that stages of K and V come into, in turn: while one is multiplied,
 // the next ones are on their way. How they come is the staging's affair (cuda/mma_attend.h);
-// whoever multiplies asks here where a number lies.
+// the products ask here where a number lies.
 #ifndef QUIRE_CUDA_MMA_BUFFERS_INL_H_
 #define QUIRE_CUDA_MMA_BUFFERS_INL_H_
 
@@ -95,7 +95,7 @@ class StageBuffers {
     return DivUp(stage.channels, kBoxChannels);
   }
 
-  /// Every stage has the same boxes. Those that have no slot, or nobody reads, lie outside of the
+  /// Every stage has the same boxes. Those that have no slot, or are not read, lie outside of the
   /// array and are zeros.
   template <bool kKeys>
   QUIRE_KERNEL void Ask(const StageArgs& stage, uint64_t* barrier) {
@@ -126,7 +126,7 @@ class StageBuffers {
     }
   }
 
-  /// Of a box that is read in part, the tokens that nobody has written yet.
+  /// Of a box that is read in part, the tokens that are not written yet.
   QUIRE_KERNEL void ClearBehindEnd(const StageArgs& stage) {
     if (stage.first >= stage.end || stage.first + kStageTokens <= stage.end) return;
     const auto begin = static_cast<uint32_t>(stage.end - stage.first);

@@ -306,7 +306,7 @@ class MmaSplits {
   }
 
   QUIRE_KERNEL void LoadScales() {
-    self_.Sync();  // nobody reads those of the split before any more
+    self_.Sync();  // those of the split before are read no more
     if (KeyEncodes()) LoadScalesOf(shape_.key, mma_.key_mids, 0);
     if (ValueEncodes()) LoadScalesOf(shape_.value, mma_.value_mids, 2);
   }

@@ -58,7 +58,7 @@ class Stager {
   QUIRE_KERNEL uint32_t InBlock(uint32_t column) const {
     return static_cast<uint32_t>(TokenOf(column) % stream_.block_tokens);
   }
-  /// The plane of sixteen tokens; null: there is none, or nobody reads them.
+  /// The plane of sixteen tokens; null: there is none, or they are not read.
   QUIRE_KERNEL const std::byte* PlaneOf(uint32_t column) const {
     const uint64_t token = TokenOf(column);
     if (token >= args_.end) return nullptr;

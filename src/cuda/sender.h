@@ -46,7 +46,7 @@ class Sender {
   Device& device_;
   const uint64_t piece_bytes_;
   const HostBuffer memory_;                             // [kPieces]
-  std::array<std::unique_ptr<Fence>, kPieces> read_{};  // null: nobody reads it
+  std::array<std::unique_ptr<Fence>, kPieces> read_{};  // null: it is not being read
   size_t next_ = 0;
 };
 

@@ -15,8 +15,8 @@
 
 namespace quire {
 
-/// Names and files, each with what was not synced yet. It never fails but for want of room: who may
-/// do what, and when, is its user's business.
+/// Names and files, each with what was not synced yet. It fails only for want of room: which
+/// calls are allowed, and when, its user decides.
 ///
 /// Threads: one
 class DiskImage {

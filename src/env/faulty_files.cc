@@ -223,7 +223,7 @@ Result<void> FaultyFiles::Sync(FileId file) {
 }
 
 void FaultyFiles::Submit(std::span<const IoRequest> requests) {
-  if (dead_) return;  // nobody will ask
+  if (dead_) return;  // a dead process takes no completions
   for (const IoRequest& request : requests) {
     Pending pending = {.request = request};
     if (request.kind == IoKind::kWrite) {

@@ -22,7 +22,7 @@ struct FaultRates {
   uint64_t short_read = 0;
   uint64_t short_write = 0;
   uint64_t call_error = 0;  // of a plain call, whichever; nothing was done
-  // What nobody reports.
+  // What no call reports.
   uint64_t torn_write = 0;         // some sectors keep what they held
   uint64_t lost_write = 0;         // nothing is written
   uint64_t misdirected_write = 0;  // the bytes land elsewhere in the file
@@ -71,7 +71,7 @@ class FaultyFiles : public Files {
   // What a test does to the machine.
 
   /// Power is lost: what was synced stays, of the rest an arbitrary part, torn at sectors. Nothing
-  /// is in flight, and whoever still uses this object gets errors, until Restart.
+  /// is in flight, and calls on this object fail until Restart.
   void LosePower();
   /// The process is killed: what was written stays, of what was in flight an arbitrary part. As
   /// above until Restart.
@@ -101,7 +101,7 @@ class FaultyFiles : public Files {
   std::vector<std::byte>* Contents(const std::string& path);
   /// Paths of all files, in ascending order.
   std::vector<std::string> Paths() const;
-  /// The memory that bytes pass through, as whoever uses these files registered it last.
+  /// The memory that bytes pass through, as registered last.
   std::span<const std::span<std::byte>> buffers() const { return buffers_; }
 
  private:

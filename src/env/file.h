@@ -49,7 +49,7 @@ Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max);
 Result<void> ReadPieces(const std::string& path, uint64_t bytes_max,
                         const std::function<Result<void>(std::string_view)>& take);
 
-/// Who may read a file that is made.
+/// Readers of a file that is made.
 enum class FileReaders : uint8_t {
   kAll = 1,    // as the process's umask says
   kOwner = 2,  // mode 0600

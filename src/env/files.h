@@ -1,5 +1,5 @@
 // Files by submission and completion: the door through which the stores reach a disk. Bulk bytes
-// go through a queue and nobody waits for them; names and small metadata are plain calls.
+// go through a queue and no call waits for them; names and small metadata are plain calls.
 #ifndef QUIRE_ENV_FILES_H_
 #define QUIRE_ENV_FILES_H_
 

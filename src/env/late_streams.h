@@ -19,8 +19,8 @@
 
 namespace quire {
 
-/// Work runs on whatever thread enqueues, asks or waits, when the seed says so, or when somebody
-/// waits for it. A stream that nobody waits for falls behind, so an order that was not asked for
+/// Work runs on whatever thread enqueues, asks or waits, when the seed says so, or when a call
+/// waits for it. A stream that no call waits for falls behind, so an order that was not asked for
 /// shows as wrong bytes.
 ///
 /// Threads: any; work takes no lock below kLeaf and calls nothing of this

@@ -1,4 +1,5 @@
-// What the machine says about itself, what this process costs it, and who of it goes first.
+// What the machine says about itself, what this process costs it, and which of its threads
+// step back.
 #ifndef QUIRE_ENV_MACHINE_H_
 #define QUIRE_ENV_MACHINE_H_
 
@@ -19,8 +20,8 @@ uint64_t LastLevelCacheBytes();
 Result<uint64_t> ResidentBytes();
 
 /// The calling thread, and what the kernel starts to do its input and output, step back behind
-/// threads that compute: on a busy processor they get a tenth of it, and whoever computes is not
-/// interrupted whenever a request to a disk ends. An idle processor is theirs as before.
+/// threads that compute: on a busy processor they get a tenth of it, and a thread that computes is
+/// not interrupted whenever a request to a disk ends. An idle processor is theirs as before.
 ///
 /// Threads: for good; other threads of the process stay as they are
 /// Source:  setpriority(2): on Linux a nice value is a thread's own

@@ -23,7 +23,7 @@ void WarnOnce(std::once_flag& flag, std::string_view message) {
 
 // O_DIRECT is refused by some file systems at open.
 int OpenDescriptor(const std::string& path, int flags, bool direct) {
-  constexpr mode_t kOwnerOnly = 0600;  // cached prompts are nobody else's business
+  constexpr mode_t kOwnerOnly = 0600;  // cached prompts are the owner's alone
   if (!direct) return ::open(path.c_str(), flags, kOwnerOnly);
   const int descriptor = ::open(path.c_str(), flags | O_DIRECT, kOwnerOnly);
   if (descriptor >= 0 || errno != EINVAL) return descriptor;

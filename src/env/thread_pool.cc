@@ -54,7 +54,7 @@ class ThreadPool final : public Executor {
     if (items <= 1 || threads_.empty()) {
       for (uint32_t item = 0; item < items; ++item) work(context, item, 0);
     } else {
-      // Nobody reads these three while waiting_items_ is 0.
+      // No worker reads these three while waiting_items_ is 0.
       items_ = items;
       work_ = work;
       context_ = context;
@@ -70,8 +70,8 @@ class ThreadPool final : public Executor {
  private:
   // Runs items until none is left to take.
   //
-  // The counter runs down and its last value is 0, so whoever takes an item knows that its Run is
-  // not over, and may read what that Run has set. A worker that slept through a whole Run and wakes
+  // The counter runs down and its last value is 0, so a thread that takes an item knows that its Run
+  // is not over, and may read what that Run has set. A worker that slept through a whole Run and wakes
   // in the next one is no special case.
   void TakeItems(uint32_t worker) {
     uint32_t taken = 0;
@@ -108,7 +108,7 @@ class ThreadPool final : public Executor {
   }
 
   // After this a sleeper has either seen the change, or waits and hears the notification. The mutex
-  // is free again before that, so that those who wake need not queue for it.
+  // is free again before that, so that threads that wake need not queue for it.
   void PassThroughMutex() { MutexLock lock(mutex_); }
 
   void AwaitFinish() {

@@ -180,8 +180,8 @@ class ArcPolicy final : public Policy {
 };
 
 /// Blocks of the longest prompt go first, from its end; of equal prompts the least recent. A shared
-/// block counts with its latest prompt; what no request used goes last. For who limits tokens and
-/// would rather compute one giant again than many small requests.
+/// block counts with its latest prompt; what no request used goes last. For users that limit tokens
+/// and would rather compute one giant again than many small requests.
 ///
 /// Cost: O(log leaves) per call; 96 bytes per block
 class TokenLimitPolicy final : public Policy {

@@ -69,7 +69,7 @@ BlockId LeafOrder::Remove(BlockId block) {
     return entry.parent;
   }
   Entry& above = entries_[entry.parent];
-  // Whoever evicts a path comes there next.
+  // Eviction of a path comes there next.
   if (!above.parent.is_none()) __builtin_prefetch(&entries_[above.parent]);
   const bool parent_is_leaf = --above.children == 0 && above.present;
   const Rank behind = {entry.queue, entry.weight, entry.stamp + 1};

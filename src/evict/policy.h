@@ -100,7 +100,7 @@ class Policy {
   /// takes out what Begin has set, until Resume puts it back. Null: nothing was set.
   virtual std::unique_ptr<Use> Pause() { return nullptr; }
   virtual void Resume(std::unique_ptr<Use> use) { (void)use; }
-  /// The block became evictable (nobody leases it) and is now the most recently used.
+  /// The block became evictable (its last lease ended) and is now the most recently used.
   virtual void Add(BlockId block) = 0;
   virtual void Add(BlockId block, const BlockFacts& facts) {
     (void)facts;

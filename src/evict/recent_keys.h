@@ -12,8 +12,8 @@
 
 namespace quire::evict {
 
-/// A T for each of some keys (uniform bits), oldest first. It forgets nothing by itself: whoever
-/// bounds it takes out the oldest.
+/// A T for each of some keys (uniform bits), oldest first. It forgets nothing by itself: its
+/// user takes out the oldest.
 ///
 /// Cost: O(1) per call, amortised; at most kBytesEach per key at the time when there were most
 template <typename T>

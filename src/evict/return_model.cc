@@ -15,7 +15,7 @@ constexpr double kOutcomeKnown = 0.8;  // of the returns, at the horizon
 constexpr double kKept = 0.9;          // of the counts, from one fit to the next
 constexpr size_t kScoresMin = 32;      // fewer say nothing
 constexpr double kOwnReturns = 20;     // a class's own evidence weighs as much as all classes' here
-constexpr double kTailReturns = 0.01;  // weight of the belief about ages that nobody has reached
+constexpr double kTailReturns = 0.01;  // weight of the belief about ages that no block has reached
 constexpr auto kAgeUnitMs = static_cast<double>(ReturnModel::kAgeUnitMs);
 
 // When an age begins, and how long it is.
@@ -81,8 +81,8 @@ void ReturnModel::Learn(const ReturnFeatures& features, bool returned) {
   }
 }
 
-// The actuary's estimate: at risk at an age is who was watched at least that long, by half those
-// whose watch ended at this age.
+// The actuary's estimate: at risk at an age are the blocks watched at least that long, and half of
+// those whose watch ended at this age.
 ReturnModel::Evidence ReturnModel::EvidenceOf(uint32_t of_class, const Ages& watched) const {
   Evidence evidence = {.returns = returned_[of_class]};
   double longer = 0;
@@ -102,7 +102,7 @@ void ReturnModel::SetHorizon(const Ages& returns) {
   horizon_ms_ = AgeBeginMs(age + 1);
 }
 
-// Where nobody has been watched, the chance falls with one over the age, as it does for almost
+// At ages that no block has reached, the chance falls with one over the age, as it does for almost
 // everything that people return to; that is an order by recency.
 Ages ReturnModel::PooledHazard(const Evidence& pooled) {
   double returns = 0;
@@ -136,9 +136,10 @@ Ages ReturnModel::HazardOf(const Evidence& own, const Ages& pooled) {
   return hazard;
 }
 
-// From the oldest age down. A stretch of ages promises so many hits in so much time to who enters
-// it, and part of them leave it alive. What an age promises best is a stretch that begins with it
-// and goes on as long as the stretch that follows promises more per time than it does itself.
+// From the oldest age down. A stretch of ages promises so many hits in so much time to a block
+// that enters it, and some blocks leave it alive. What an age promises best is a stretch that
+// begins with it and goes on as long as the stretch that follows promises more per time than it
+// does itself.
 Ages ReturnModel::GittinsIndex(const Ages& hazard) {
   struct Stretch {
     double hits = 0;
@@ -149,7 +150,7 @@ Ages ReturnModel::GittinsIndex(const Ages& hazard) {
   size_t count = 0;
   Ages index = {};
   for (uint32_t age = kAges; age-- > 0;) {
-    const double returns = -std::expm1(-hazard[age] * Width(age));  // of who enters the age
+    const double returns = -std::expm1(-hazard[age] * Width(age));  // of blocks that enter the age
     Stretch stretch = {returns, returns / hazard[age], 1 - returns};
     while (count > 0) {
       const Stretch& next = best[count - 1];

@@ -18,10 +18,10 @@ namespace quire::evict {
 inline constexpr uint32_t kReturnFeatures = 10;
 using ReturnFeatures = std::array<float, kReturnFeatures>;
 
-/// Two parts. A logistic regression, one step per outcome, scores who returns at all; scores fall
-/// into classes of equal size. For every class a table counts at what age its blocks returned, and
-/// for how long others were watched without: the chance to return at an age, given that it has not
-/// happened yet.
+/// Two parts. A logistic regression, one step per outcome, scores which blocks return at all;
+/// scores fall into classes of equal size. For every class a table counts at what age its blocks
+/// returned, and for how long others were watched without: the chance to return at an age, given
+/// that it has not happened yet.
 ///
 /// The worth of keeping a block is the best rate of hits per time that any further stay promises
 /// (its Gittins index). So a block that is too young to return yet is worth what it will be worth.

@@ -124,7 +124,7 @@ void ReturnShadow::Drop(BlockId place) {
 }
 
 // By more than chance: between equal caches each request adds to the lead at random, all its blocks
-// together. Who leads stays the leader until half of that is gone.
+// together. The leader stays the leader until half of that is gone.
 void ReturnShadow::Compare() {
   const double chance = std::sqrt(variance_ + of_request_ * of_request_);
   model_leads_ = lead_ > (model_leads_ ? kStay : 1) * chance;

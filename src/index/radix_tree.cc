@@ -194,7 +194,7 @@ void RadixTree::Remove(BlockId block) {
     nodes_.Free(number);
     return;
   }
-  // Whoever evicts comes there next.
+  // Eviction comes there next.
   __builtin_prefetch(&locations_[node.blocks[node.blocks.size() - 2].number()]);
   nodes_.PopBlock(number, block_tokens_);
 }

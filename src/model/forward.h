@@ -70,7 +70,7 @@ class ImportanceObserver final : public AttentionObserver {
 
   void OnAttention(uint32_t layer, const AttentionShape& shape, const BlockTables& tables,
                    const AttentionTask& task, Executor& executor) override;
-  /// By block; those nobody has looked at are missing.
+  /// By block; those not looked at yet are missing.
   std::span<const double> importance() const { return importance_; }
 
  private:

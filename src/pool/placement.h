@@ -39,7 +39,7 @@ class Placer {
 
   /// Needs as many free slots.
   virtual void Take(std::span<SlotId> out) = 0;
-  /// Needs slots that are taken, whoever took them together.
+  /// Needs slots that are taken, in one call or in several.
   virtual void Put(SlotRun run) = 0;
   /// Slots [from, to), behind all others, are there and free.
   virtual void AddTail(uint32_t from, uint32_t to) = 0;

@@ -114,7 +114,7 @@ void Pool::CountTaken(uint32_t slots) {
   used_peak_ = std::max(used_peak_, used_);
 }
 
-// Slots that nobody holds any more. Those beyond the end are not for handing out.
+// Slots without holders. Those beyond the end are not for handing out.
 void Pool::MarkFree(SlotRun run) {
   used_ -= run.count;
   const uint32_t first = run.first.number();
@@ -177,7 +177,7 @@ std::string Pool::DescribeBug(SlotId slot, const char* what) const {
 
 uint64_t Pool::Trim(const std::function<void()>& settle) {
   uint64_t trimmed_bytes = 0;
-  std::array<Freed, kTrimSlotsPerSettle> memory;  // who trims may have none to spare
+  std::array<Freed, kTrimSlotsPerSettle> memory;  // a caller that trims may have none to spare
   uint32_t cursor = 0;
   while (const auto freed = FindFreed(cursor, memory)) {
     if (freed->empty()) continue;
@@ -207,7 +207,7 @@ std::optional<std::span<const Pool::Freed>> Pool::FindFreed(uint32_t& cursor,
 }
 
 // Gives back the first of these, and its neighbours among them as far as one hold of the lock
-// allows. `next` moves over what was looked at. Who was handed out since stays as it is.
+// allows. `next` moves over what was looked at. Slots handed out since stay as they are.
 uint64_t Pool::TrimSome(std::span<const Freed> freed, size_t& next) {
   MutexLock lock(mutex_);
   const auto can_trim = [&](const Freed& was) QUIRE_REQUIRES(mutex_) {

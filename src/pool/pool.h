@@ -1,4 +1,4 @@
-// Slots of one class: where a block's bytes lie, who holds them, which are free. Knows no keys.
+// Slots of one class: where a block's bytes lie, how many hold them, which are free. Knows no keys.
 #ifndef QUIRE_POOL_POOL_H_
 #define QUIRE_POOL_POOL_H_
 
@@ -67,7 +67,7 @@ class Pool {
  public:
   /// Slots of one piece begin on page boundaries, so that Trim can give each one back alone.
   static constexpr uint64_t kSlotAlignment = 4096;
-  /// Bookkeeping beside the slots, resident only for slots that were used. Whoever keeps a budget
+  /// Bookkeeping beside the slots, resident only for slots that were used. A budget
   /// charges a slot's pages and this, rounded up to bytes.
   static constexpr uint64_t MetadataBytesPerSlot(Placement placement) {
     switch (placement) {
@@ -118,7 +118,7 @@ class Pool {
 
   /// 0: free.
   uint32_t references(SlotId slot) const;
-  /// Calls `use`, unless the slot is held, while nobody can take it, nor give its memory back.
+  /// Calls `use`, unless the slot is held, while it cannot be taken nor lose its memory.
   /// False: it is held, or has no memory.
   ///
   /// Threads: `use` is called with the lock held
@@ -166,17 +166,17 @@ class Pool {
   /// Cost: O(highest slot ever used - first)
   std::vector<SlotId> UsedFrom(uint32_t first) const;
   /// Gives the memory beyond the last SetSlots back to the system. Returns its bytes, resident or
-  /// not. A slot in use there is a bug. `settle`, if any, is called once nobody takes these slots,
-  /// and before their memory goes: when it returns nobody works on them either.
+  /// not. A slot in use there is a bug. `settle`, if any, is called once these slots cannot be
+  /// taken, and before their memory goes: when it returns no operation works on them either.
   uint64_t GiveBackTail(const std::function<void()>& settle = {});
 
   /// Gives the pages of all free slots back that were handed out since the last Trim. Returns these
   /// slots' bytes: as much as they could hold, resident or not.
   ///
-  /// `settle`, if any, is called again and again, without the lock: when it returns nobody works on
-  /// slots that were free before. What is handed out or freed meanwhile is left.
+  /// `settle`, if any, is called again and again, without the lock: when it returns no operation
+  /// works on slots that were free before. What is handed out or freed meanwhile is left.
   ///
-  /// Threads: lets go of the lock again and again, so that nobody waits for more than some 16 MiB
+  /// Threads: lets go of the lock again and again, so that no call waits for more than some 16 MiB
   /// Cost:    O(highest slot ever used), and the system's time to drop the pages
   uint64_t Trim(const std::function<void()>& settle = {});
 

@@ -62,7 +62,7 @@ std::vector<SlotRun> Pool::FreeRunsBeyond(uint32_t end) const {
   const auto is_free = [this](uint32_t slot) QUIRE_REQUIRES(mutex_) {
     return slot >= used_end_ || slots_[slot].references == 0;
   };
-  // What was never used is free, so nobody has to look at it.
+  // What was never used is free and need not be looked at.
   uint32_t first = std::min(end, used_end_);
   while (first > 0 && is_free(first - 1)) --first;
   std::vector<SlotRun> runs;
@@ -100,13 +100,13 @@ uint64_t Pool::GiveBackTail(const std::function<void()>& settle) {
     used_end_ = std::min(used_end_, from);
     committed_ = from;
   }
-  // Nobody gets these slots before the next CommitSlots, so this needs no lock.
+  // These slots are not handed out before the next CommitSlots, so this needs no lock.
   if (from < to && settle) settle();
   if (from < to) Decommit(from, to, options_.pieces);
   return (to - from) * slot_stride_bytes_ * options_.pieces;
 }
 
-// In the first `pieces` pieces, of slots that are nobody's. A page that one of them shares with
+// In the first `pieces` pieces, of slots without holders. A page that one of them shares with
 // slots that stay is zeroed as far as it is theirs.
 void Pool::Decommit(uint32_t from, uint32_t to, uint32_t pieces) {
   const uint64_t begin_bytes = from * slot_stride_bytes_;

@@ -1,4 +1,4 @@
-// Who holds a cache, and the sequence that such an owner has: layers are written by different
+// An owner of a cache, and its sequence: layers are written by different
 // threads at once, readers never wait for them.
 #ifndef QUIRE_REGISTRY_OWNER_CACHE_H_
 #define QUIRE_REGISTRY_OWNER_CACHE_H_

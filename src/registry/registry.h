@@ -44,7 +44,7 @@ class Registry {
   ///         for codecs
   Result<std::shared_ptr<OwnerCache>> GetOrCreate(const Owner& owner, const OwnerOptions& options,
                                                   std::span<const TokenId> prompt = {});
-  /// The cache of those who choose nothing, for an engine: each sequence that it opens, forks or
+  /// The cache of owners that choose nothing, for an engine: each sequence that it opens, forks or
   /// selects is an inference owner from then to its end. The engine makes room among its own, so
   /// none of them is evicted, and none evicts other owners.
   Cache& requests() { return *requests_; }
@@ -59,13 +59,13 @@ class Registry {
   /// The owner's end, of a training run too. What it published stays cached. False: there is none.
   bool Release(const Owner& owner);
 
-  /// Brings the bytes in use down to `bytes`: first what is cached and nobody holds, then the least
+  /// Brings the bytes in use down to `bytes`: first what is cached and not in use, then the least
   /// recently used inference owners. Never a training run.
   EvictReport EvictToBudget(uint64_t bytes);
 
   /// Moves the budget. Down: makes room as EvictToBudget does until no more than that is charged,
   /// so training runs and requests stay. No slot of a live owner moves; caches give the memory
-  /// beyond the new budget back where nobody holds any of it.
+  /// beyond the new budget back where none of it is in use.
   ///
   /// Errors:  kTooLarge above hot_bytes_max; kNoSpace it holds no block of some owner's, or the
   ///          system refuses memory; kBusy training runs and requests hold more. The budget is then

@@ -43,6 +43,9 @@ class OwnedSequence final : public Sequence {
                       std::span<float> out) const override {
     return inner_.Gather(layer, role, begin, end, out);
   }
+  Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override {
+    return inner_.Padded(layer, role, tokens_max);
+  }
   Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
     return inner_.View(layer, role, range);
   }

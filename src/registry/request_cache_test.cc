@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "cache/test_util.h"
@@ -176,6 +177,30 @@ TEST(RequestCache, ForksAndSelectionsAreOwnersOfTheirOwn) {
 }
 
 // The same calls on it and on a cache of one's own: the same answers, statistics and slots.
+TEST(RequestCache, ItsSequencesAreGatheredIntoABatch) {
+  World world(10);
+  const auto longer = SomeTokens(20, 1);
+  const auto shorter = SomeTokens(3, 2);
+  const auto first = world.Run(longer);
+  const auto second = world.Run(shorter);
+  const Sequence* const batch[] = {first.get(), second.get()};
+  const auto& stream = world.model.GroupOf(1).streams[0];
+  std::vector<float> out(2 * stream.heads * longer.size() * stream.dim, -1.0f);
+  Must(GatherPadded(batch, 1, StreamRole::kKey, longer.size(), out));
+
+  std::vector<float> expected(out.size());
+  Must(first->Gather(1, StreamRole::kKey, 0, longer.size(), expected));
+  std::vector<float> row(stream.heads * shorter.size() * stream.dim);
+  Must(second->Gather(1, StreamRole::kKey, 0, shorter.size(), row));
+  const size_t of_head = shorter.size() * stream.dim;
+  for (size_t head = 0; head < stream.heads; ++head) {
+    std::copy_n(row.begin() + static_cast<ptrdiff_t>(head * of_head), of_head,
+                expected.begin() +
+                    static_cast<ptrdiff_t>((stream.heads + head) * longer.size() * stream.dim));
+  }
+  EXPECT_EQ(out, expected);
+}
+
 TEST(RequestCache, NothingElseDiffersFromACacheOfOnesOwn) {
   World world(10);
   const auto plain = Must(Cache::Create(world.Options(10)));
