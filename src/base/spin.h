@@ -6,8 +6,8 @@
 
 namespace quire {
 
-/// About what waking a sleeping thread costs on a virtual machine: a thread that spins that long and
-/// then sleeps never pays more than twice the better choice.
+/// About what waking a sleeping thread costs on a virtual machine: a thread that spins that
+/// long and then sleeps never pays more than twice the better choice.
 inline constexpr std::chrono::microseconds kSpinTime{60};
 
 /// Tells the core that it is waiting in a loop.

@@ -70,9 +70,9 @@ class ThreadPool final : public Executor {
  private:
   // Runs items until none is left to take.
   //
-  // The counter runs down and its last value is 0, so a thread that takes an item knows that its Run
-  // is not over, and may read what that Run has set. A worker that slept through a whole Run and wakes
-  // in the next one is no special case.
+  // The counter runs down and its last value is 0, so a thread that takes an item knows that its
+  // Run is not over, and may read what that Run has set. A worker that slept through a whole Run
+  // and wakes in the next one is no special case.
   void TakeItems(uint32_t worker) {
     uint32_t taken = 0;
     uint32_t waiting = waiting_items_.load(std::memory_order_relaxed);
