@@ -108,6 +108,7 @@ class SequenceImpl final : public Sequence {
   Result<void> Gather(uint32_t layer, StreamRole role, uint64_t begin, uint64_t end,
                       std::span<float> out) const override;
   Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override;
+  LayerStreams Streams(uint32_t layer) const override;
   LayerBlocks Blocks(uint32_t layer) const override;
   StreamedContext* streamed() override { return stream_.get(); }
 

@@ -96,7 +96,7 @@ Result<void> Model::CheckItems(std::span<const StepItem> items) const {
 Result<void> Model::CheckCaches(std::span<const StepItem> items,
                                 const AttentionBackend& attention) const {
   for (uint32_t layer = 0; layer < config_.layers; ++layer) {
-    const LayerBlocks first = items.front().sequence->Blocks(layer);
+    const LayerStreams first = items.front().sequence->Streams(layer);
     for (const StreamLayout* stream : {&first.key, &first.value}) {
       if (stream->heads != config_.kv_heads || stream->dim != config_.head_dim) {
         return BadItem(
@@ -105,8 +105,7 @@ Result<void> Model::CheckCaches(std::span<const StepItem> items,
       }
     }
     for (size_t i = 1; i < items.size(); ++i) {
-      const LayerBlocks blocks = items[i].sequence->Blocks(layer);
-      if (blocks.tables.sealed.base != first.tables.sealed.base) {
+      if (items[i].sequence->Streams(layer).arena != first.arena) {
         return BadItem(i, "its cache is another than that of item 0");
       }
     }
