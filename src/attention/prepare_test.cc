@@ -63,7 +63,7 @@ class Layers {
   BatchTables joined_;
 };
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+bool SameFloats(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -82,7 +82,7 @@ void ExpectSameAsCalls(const TestShape& test, const std::vector<uint32_t>& rows)
     for (size_t layer = 0; layer < 2; ++layer) {
       Attend(*backend, layers.shape(layer), layers.tables(), layers.Tasks(&want[layer]), *executor);
     }
-    EXPECT_FALSE(SameBits(want[0], want[1]));
+    EXPECT_FALSE(SameFloats(want[0], want[1]));
     std::vector<float> got;
     const auto plan =
         backend->Prepare(layers.shape(0), layers.tables(), layers.Tasks(&got), *executor);
@@ -91,7 +91,7 @@ void ExpectSameAsCalls(const TestShape& test, const std::vector<uint32_t>& rows)
       std::ranges::fill(got, -7.0f);
       const Result<void> done = (*plan)->Run(layers.shape(layer), *executor);
       ASSERT_TRUE(done.has_value()) << done.error().message;
-      EXPECT_TRUE(SameBits(want[layer], got)) << layer;
+      EXPECT_TRUE(SameFloats(want[layer], got)) << layer;
     }
   }
 }
@@ -138,7 +138,7 @@ TEST(PrepareTest, PlansTakeTurns) {
     for (const size_t i : {0, 1, 0, 1}) {
       std::ranges::fill(got[i], -7.0f);
       ASSERT_TRUE(plans[i]->Run(both[i]->shape(1), *executor).has_value());
-      EXPECT_TRUE(SameBits(want[i], got[i]));
+      EXPECT_TRUE(SameFloats(want[i], got[i]));
     }
   }
 }
