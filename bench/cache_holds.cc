@@ -35,13 +35,15 @@ void HoldTimes::End() {
 std::string HoldTimes::ToText() {
   if (held_ns_.empty()) return "the lock was never held";
   std::ranges::sort(held_ns_);
-  const auto at = [&](double share) {
-    const auto last = static_cast<double>(held_ns_.size() - 1);
-    return held_ns_[static_cast<size_t>(share * last)] / 1000;
+  std::ranges::sort(calls_ns_);
+  const auto at = [](const std::vector<double>& sorted, double share) {
+    return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))] / 1000;
   };
   return fmt::format(
-      "lock held {:.1f} times a call, p50 {:.2f} us, p99 {:.2f} us, longest {:.2f} us",
-      static_cast<double>(held_ns_.size()) / static_cast<double>(calls_), at(0.5), at(0.99), at(1));
+      "lock held {:.1f} times a call, p50 {:.2f} us, p99 {:.2f} us, longest {:.2f} us; in all p50 "
+      "{:.0f} us a call, longest {:.0f} us",
+      static_cast<double>(held_ns_.size()) / static_cast<double>(calls_ns_.size()),
+      at(held_ns_, 0.5), at(held_ns_, 0.99), at(held_ns_, 1), at(calls_ns_, 0.5), at(calls_ns_, 1));
 }
 
 namespace {
@@ -53,17 +55,13 @@ constexpr uint64_t kTokens = kBlocks * kBlockTokens;
 /// A cached prompt of 200,000 tokens, with as few bytes of rows as a model can have.
 class LongPrompt {
  public:
-  LongPrompt() {
-    Prng prng(1);
-    for (TokenId& token : tokens_) token = static_cast<TokenId>(prng.NextBelow(150'000));
-    constexpr uint64_t kStepTokens = 8000;
-    const std::vector<uint16_t> zeros(kStepTokens * kHeadDim);
-    const RowsView rows{.data = zeros.data(), .dtype = Codec::kF16, .token_stride = kHeadDim};
-    const auto sequence = Must(cache_->Open(Acquire(), {.step_tokens = kStepTokens}));
-    for (uint64_t at = 0; at < kTokens; at += kStepTokens) {
-      Must(sequence->Append(0, {.key = rows, .value = rows, .tokens = kStepTokens}));
-      Must(sequence->Commit(std::span(tokens_).subspan(at, kStepTokens)));
-    }
+  explicit LongPrompt(const std::string& policy)
+      : cache_(Must(Cache::Create({.geometry = Geometry::Uniform(1, 1, kHeadDim),
+                                   .profile = NumericProfile::Uniform(Codec::kF16, kBlockTokens),
+                                   .hot_bytes = uint64_t{64} << 20,
+                                   .policy = policy}))) {
+    Draw();
+    Must(Written()->Commit(std::span(tokens_).first(kTokens)));
   }
 
   double AcquireOne() {
@@ -80,6 +78,23 @@ class LongPrompt {
     QUIRE_CHECK(sequence->length() == kTokens);
     return Seconds([&] { sequence.reset(); });
   }
+  // Of other tokens than before.
+  double CommitOne() {
+    Draw();
+    const auto sequence = Written();
+    return Seconds([&] { Must(sequence->Commit(std::span(tokens_).first(kTokens))); });
+  }
+  double PinOne() {
+    const double seconds = Seconds([&] {
+      QUIRE_CHECK(Must(cache_->Pin({.identity = &identity_, .tokens = tokens_}, 0)) == kBlocks);
+    });
+    Must(cache_->Unpin({.identity = &identity_, .tokens = tokens_}));
+    return seconds;
+  }
+  double ViewOne() {
+    const auto sequence = Must(cache_->Open(Acquire(), {}));
+    return Seconds([&] { Must(sequence->View(0, StreamRole::kKey)); });
+  }
   double Compare() {
     return SecondsOf(*alone_, [&] {
       QUIRE_CHECK(std::memcmp(copy_.data(), tokens_.data(), kTokens * sizeof(TokenId)) == 0);
@@ -94,28 +109,39 @@ class LongPrompt {
  private:
   static constexpr uint32_t kHeadDim = 8;
 
+  void Draw() {
+    for (TokenId& token : tokens_) token = static_cast<TokenId>(prng_.NextBelow(150'000));
+  }
+  // A sequence with rows for all tokens, of which none is committed.
+  std::unique_ptr<Sequence> Written() {
+    auto sequence = Must(cache_->Open(Acquire(), {.step_tokens = kTokens}));
+    const std::vector<uint16_t> zeros(kTokens * kHeadDim);
+    const RowsView rows{.data = zeros.data(), .dtype = Codec::kF16, .token_stride = kHeadDim};
+    Must(sequence->Append(0, {.key = rows, .value = rows, .tokens = kTokens}));
+    return sequence;
+  }
   Plan Acquire() { return Must(cache_->Acquire({.identity = &identity_, .tokens = tokens_})); }
   double Seconds(const std::function<void()>& call) {
     return SecondsOf(*alone_, [&] { holds_.Of(call); });
   }
 
   const std::unique_ptr<Executor> alone_ = MakePinnedPool(1);
-  const std::unique_ptr<Cache> cache_ =
-      Must(Cache::Create({.geometry = Geometry::Uniform(1, 1, kHeadDim),
-                          .profile = NumericProfile::Uniform(Codec::kF16, kBlockTokens),
-                          .hot_bytes = uint64_t{64} << 20}));
+  const std::unique_ptr<Cache> cache_;
   HoldTimes holds_{*cache_};
   const Identity identity_{};
+  Prng prng_{1};
   // The last token of a prompt is never looked up.
   std::vector<TokenId> tokens_ = std::vector<TokenId>(kTokens + 1);
   std::vector<TokenId> copy_ = tokens_;
 };
 
-Case LongCase(const std::string& verb, double (LongPrompt::*work)(),
-              double (LongPrompt::*floor)()) {
-  return {.name = fmt::format("{}/{}_blocks/t1", verb, kBlocks),
+using Round = double (LongPrompt::*)();
+
+Case LongCase(const std::string& verb, const std::string& policy, Round work, Round floor) {
+  const std::string of_policy = policy == "lru" ? "" : policy + "/";
+  return {.name = fmt::format("{}/{}{}_blocks/t1", verb, of_policy, kBlocks),
           .prepare = [=]() -> Result<Subject> {
-            const auto prompt = std::make_shared<LongPrompt>();
+            const auto prompt = std::make_shared<LongPrompt>(policy);
             prompt->Copy();  // what is compared lies elsewhere
             return Timed{.unit = "calls/s",
                          .slice = fmt::format("one call on a path of {} blocks", kBlocks),
@@ -128,9 +154,14 @@ Case LongCase(const std::string& verb, double (LongPrompt::*work)(),
 }  // namespace
 
 void AddHoldCases(std::vector<Case>& cases) {
-  cases.push_back(LongCase("acquire", &LongPrompt::AcquireOne, &LongPrompt::Compare));
-  cases.push_back(LongCase("open", &LongPrompt::OpenOne, &LongPrompt::Copy));
-  cases.push_back(LongCase("end", &LongPrompt::EndOne, &LongPrompt::Copy));
+  for (const char* const policy : {"lru", "quire"}) {
+    cases.push_back(LongCase("acquire", policy, &LongPrompt::AcquireOne, &LongPrompt::Compare));
+    cases.push_back(LongCase("open", policy, &LongPrompt::OpenOne, &LongPrompt::Copy));
+    cases.push_back(LongCase("end", policy, &LongPrompt::EndOne, &LongPrompt::Copy));
+  }
+  cases.push_back(LongCase("commit", "quire", &LongPrompt::CommitOne, &LongPrompt::Copy));
+  cases.push_back(LongCase("pin", "quire", &LongPrompt::PinOne, &LongPrompt::Compare));
+  cases.push_back(LongCase("view", "quire", &LongPrompt::ViewOne, &LongPrompt::Copy));
 }
 
 }  // namespace quire::bench

@@ -3,6 +3,7 @@
 #define QUIRE_BENCH_CACHE_HOLDS_H_
 
 #include <chrono>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -27,11 +28,14 @@ class HoldTimes final : private cache::HoldWatch {
   template <typename Call>
   void Of(const Call& call) {
     counts_ = true;
+    const size_t before = held_ns_.size();
     call();
     counts_ = false;
-    ++calls_;
+    calls_ns_.push_back(
+        std::accumulate(held_ns_.begin() + static_cast<ptrdiff_t>(before), held_ns_.end(), 0.0));
   }
-  /// How many there were, and the quantiles.
+  /// How many there were, and the quantiles, of single holds and of those of a call together: what
+  /// one hold for all would take.
   std::string ToText();
 
  private:
@@ -43,12 +47,13 @@ class HoldTimes final : private cache::HoldWatch {
 
   cache::Core& core_;
   bool counts_ = false;
-  uint64_t calls_ = 0;
   Clock::time_point begin_{};
   std::vector<double> held_ns_{};
+  std::vector<double> calls_ns_{};  // the holds of each call together
 };
 
-/// Acquire, Open and the end of a sequence, of a path of 12,500 blocks.
+/// Acquire, Open and the end of a sequence, of a path of 12,500 blocks; with the policy `quire` also
+/// Commit, Pin and View.
 void AddHoldCases(std::vector<Case>& cases);
 
 }  // namespace quire::bench

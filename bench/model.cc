@@ -1,8 +1,10 @@
 // The whole model beside its floors: a prefill chunk against multiply-adds in registers, a decoded
 // token at depth 0 against a plain streaming read of all weights. Layers of Qwen3-0.6B with random
 // bf16 weights and a small vocabulary: one layer for chunks, for tokens as many as leave the
-// last-level cache behind. What sealing costs: a prefill chunk into a cache that encodes beside the
-// same into one that does not, of this layer and of a model as small as the bundled one.
+// last-level cache behind. What a step costs beside its arithmetic: a token of each of some short
+// contexts, of a narrow model with as many layers, against reading weights, K and V. What sealing
+// costs: a prefill chunk into a cache that encodes beside the same into one that does not, of this
+// layer and of a model as small as the bundled one.
 #include "model/model.h"
 
 #include <fmt/format.h>
@@ -33,7 +35,8 @@ constexpr uint32_t kDecodeTokens = 8;   // of a round
 constexpr uint64_t kCachesPerPass = 4;  // weights, in last-level caches, at least
 constexpr uint32_t kLayersMin = 4;
 constexpr uint32_t kLayersMax = 28;  // the model's own number
-constexpr uint64_t kHotBytes = 1 << 28;
+constexpr uint64_t kHotBytes = 1 << 29;
+constexpr uint32_t kShortTokens = kChunkTokens - kDecodeTokens;  // before the tokens of a round
 
 uint32_t LayersBeyondCache() {
   const model::ModelConfig config = LargeShape(1);
@@ -51,11 +54,11 @@ Result<std::shared_ptr<model::Model>> RandomModel(const model::ModelConfig& conf
   return std::shared_ptr<model::Model>(std::move(made));
 }
 
-// A model, a cache of its shape and one sequence that nobody shares.
+// A model, a cache of its shape and sequences that nobody shares; a step is of all of them.
 class Runner {
  public:
   static Result<std::shared_ptr<Runner>> Create(std::shared_ptr<model::Model> model, Codec codec,
-                                                uint32_t threads) {
+                                                uint32_t threads, uint32_t sequences = 1) {
     auto runner = std::shared_ptr<Runner>(new Runner());
     const model::ModelConfig config = model->config();
     runner->model_ = std::move(model);
@@ -70,10 +73,13 @@ class Runner {
       runner->prompt_.push_back(static_cast<TokenId>(i * 7919 % config.vocab));
     }
     const Identity identity{.weights = runner->model_->fingerprint()};
-    QUIRE_ASSIGN(auto plan,
-                 runner->cache_->Acquire(
-                     {.identity = &identity, .tokens = runner->prompt_, .reuse = false}));
-    QUIRE_ASSIGN(runner->sequence_, runner->cache_->Open(std::move(plan), {.publish = false}));
+    for (uint32_t i = 0; i < sequences; ++i) {
+      QUIRE_ASSIGN(auto plan,
+                   runner->cache_->Acquire(
+                       {.identity = &identity, .tokens = runner->prompt_, .reuse = false}));
+      QUIRE_ASSIGN(auto sequence, runner->cache_->Open(std::move(plan), {.publish = false}));
+      runner->sequences_.push_back(std::move(sequence));
+    }
     runner->logits_.resize(config.vocab);
     runner->executor_ = MakePinnedPool(threads);
     return runner;
@@ -92,23 +98,35 @@ class Runner {
 
   // Seconds for a chunk from position 0, without logits.
   double Prefill() {
-    sequence_->Reset();
+    for (const auto& sequence : sequences_) sequence->Reset();
     return Step(prompt_, nullptr);
   }
 
-  // Seconds for token `at` of the first few, with logits; they come in order.
-  double Decode(uint32_t at) {
-    if (at == 0) sequence_->Reset();
-    return Step(std::span(prompt_).subspan(at, 1), logits_.data());
+  // Seconds for token `at` of the first few after `depth` tokens, with logits; they come in order.
+  double Decode(uint32_t at, uint32_t depth = 0) {
+    if (at == 0 && sequences_.front()->length() < depth) {
+      Step(std::span(prompt_).first(depth), nullptr);
+    } else if (at == 0) {
+      for (const auto& sequence : sequences_) {
+        QUIRE_CHECK(sequence->Rollback(depth).has_value());
+      }
+    }
+    return Step(std::span(prompt_).subspan(depth + at, 1), logits_.data());
   }
 
  private:
   Runner() = default;
 
+  // The logits are those of the first sequence.
   double Step(std::span<const TokenId> tokens, float* logits) {
-    const model::StepItem item = {.sequence = sequence_.get(), .tokens = tokens, .logits = logits};
+    std::vector<model::StepItem> items;
+    for (const auto& sequence : sequences_) {
+      items.push_back({.sequence = sequence.get(),
+                       .tokens = tokens,
+                       .logits = items.empty() ? logits : nullptr});
+    }
     return SecondsOf(*executor_, [&] {
-      const Result<void> done = model_->Step({&item, 1}, *attention_, *executor_);
+      const Result<void> done = model_->Step(items, *attention_, *executor_);
       QUIRE_CHECK_MSG(done.has_value(), done.error().message);
     });
   }
@@ -116,7 +134,7 @@ class Runner {
   std::shared_ptr<model::Model> model_;
   std::unique_ptr<AttentionBackend> attention_;
   std::unique_ptr<Cache> cache_;
-  std::unique_ptr<Sequence> sequence_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
   std::unique_ptr<Executor> executor_;
   std::vector<TokenId> prompt_;
   std::vector<float> logits_;
@@ -148,6 +166,25 @@ Result<Subject> DecodeBesideRead(uint32_t threads) {
                .floor = [=](uint32_t) { return ReadSeconds(stream->runs(), runner->executor()); }};
 }
 
+// Tokens after short contexts of a narrow model, beside reading its weights, K and V once.
+Result<Subject> ShortContexts(uint32_t sequences, uint32_t threads) {
+  model::ModelConfig config = TinyShape();
+  config.layers = kLayersMax;
+  QUIRE_ASSIGN(auto model, RandomModel(config));
+  const uint64_t kv_bytes = uint64_t{2} * config.layers * config.kv_dim() * sizeof(uint16_t);
+  const uint64_t bytes = model->weight_bytes() + sequences * kChunkTokens * kv_bytes;
+  QUIRE_ASSIGN(const auto runner,
+               Runner::Create(std::move(model), Codec::kBf16, threads, sequences));
+  const auto stream = std::make_shared<Stream>(bytes);
+  return Timed{.unit = "us",
+               .less_is_better = true,
+               .amount = 1e6 / kDecodeTokens,
+               .places = kDecodeTokens,
+               .slice = fmt::format("1 token of {} sequences, {} layers", sequences, config.layers),
+               .work = [=](uint32_t token) { return runner->Decode(token, kShortTokens); },
+               .floor = [=](uint32_t) { return ReadSeconds(stream->runs(), runner->executor()); }};
+}
+
 // Prefill into a cache that encodes, beside one in bf16.
 Result<Subject> Sealing(Codec codec, const model::ModelConfig& config, uint32_t threads) {
   QUIRE_ASSIGN(const auto model, RandomModel(config));
@@ -170,6 +207,11 @@ std::vector<Case> ModelCases(const Options& options) {
                      .prepare = [=] { return PrefillBesideFma(threads); }});
     cases.push_back({.name = fmt::format("decode/bf16/depth0/t{}", threads),
                      .prepare = [=] { return DecodeBesideRead(threads); }});
+    for (const uint32_t sequences : {1, 8, 32}) {
+      cases.push_back(
+          {.name = fmt::format("decode/bf16/short{}/b{}/t{}", kChunkTokens, sequences, threads),
+           .prepare = [=] { return ShortContexts(sequences, threads); }});
+    }
     for (const char* const shape : {"tiny", "qwen3-0.6b"}) {
       const model::ModelConfig config = shape == std::string("tiny") ? TinyShape() : LargeShape(1);
       for (const Codec codec : kCodecs) {

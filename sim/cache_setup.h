@@ -34,7 +34,7 @@ inline CacheOptions DrawCacheOptions(Prng& prng, const Clock& clock) {
     profile.open_dtype = Codec::kF16;
     profile.residual_tokens = static_cast<uint32_t>(prng.NextBelow(3)) * kBlock;
   }
-  constexpr std::array<const char*, 5> kPolicies = {"lru", "lfu", "s3fifo", "arc", "quire"};
+  constexpr std::array<const char*, 4> kPolicies = {"lru", "priority", "token_limit", "quire"};
   options.geometry = std::move(geometry);
   options.profile = std::move(profile);
   options.policy = kPolicies[prng.NextBelow(kPolicies.size())];

@@ -50,7 +50,7 @@ uint64_t ChargeOf(CacheOptions options) {
 }  // namespace
 
 EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock) {
-  constexpr std::array<const char*, 5> kPolicies = {"lru", "lfu", "s3fifo", "arc", "quire"};
+  constexpr std::array<const char*, 4> kPolicies = {"lru", "priority", "token_limit", "quire"};
   EngineSetup setup;
   setup.model = DrawModel(prng);
   setup.cache = {.geometry = model::GeometryOf(setup.model),

@@ -29,14 +29,14 @@ bool CanRead(const AttentionBackend& backend, Codec codec) {
   if (!plan) return false;
   const auto sequence = (*cache)->Open(*std::move(plan), {});
   if (!sequence) return false;
-  const LayerBlocks blocks = (*sequence)->Blocks(0);
+  const LayerStreams streams = (*sequence)->Streams(0);
   return backend
       .Supports({.query_heads = 1,
-                 .key = blocks.key,
-                 .value = blocks.value,
-                 .open_key = blocks.open_key,
-                 .open_value = blocks.open_value,
-                 .open_blocks = blocks.open_blocks,
+                 .key = streams.key,
+                 .value = streams.value,
+                 .open_key = streams.open_key,
+                 .open_value = streams.open_value,
+                 .open_blocks = streams.open_blocks,
                  .scale = 1.0f})
       .has_value();
 }

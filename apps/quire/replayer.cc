@@ -15,6 +15,7 @@
 #include "base/prng.h"
 #include "bench/pairs.h"
 #include "bench/trace_tokens.h"
+#include "evict/baselines/baselines.h"
 #include "evict/policies.h"
 #include "evict/reuse_estimator.h"
 #include "index/radix_tree.h"
@@ -232,6 +233,7 @@ ReplayResult Replay(const ReplayInput& input, uint64_t capacity_blocks, const st
     object = std::move(belady);
   } else {
     object = evict::MakePolicy(policy);
+    if (object == nullptr) object = evict::MakeBaseline(policy);
   }
   QUIRE_CHECK_MSG(object != nullptr, "no such policy");
   capacity_blocks = std::min(capacity_blocks, input.unique_blocks());
@@ -297,6 +299,7 @@ std::vector<CurvePoint> EstimateCurve(const ReplayInput& input,
 std::vector<std::string> ReplayPolicies() {
   std::vector<std::string> names;
   for (const std::string_view name : evict::PolicyNames()) names.emplace_back(name);
+  for (const std::string_view name : evict::BaselineNames()) names.emplace_back(name);
   names.emplace_back(kBelady);
   return names;
 }

@@ -15,6 +15,25 @@
 
 namespace [[gnu::visibility("default")]] quire {
 
+/// One call of attention that several layers make, whose blocks lie in the same slots and whose
+/// queries and outputs in the same memory, one layer after the other. All that does not depend on
+/// where a layer's streams lie in a slot was done once: validation, what sequences share, the cut
+/// into work (and on a device the copies of tables).
+///
+/// Threads:  those of its backend: one at a time
+/// Lifetime: its backend must outlive it, and the lists of its tables and all that its tasks point
+///           to must stay
+class AttentionPlan {
+ public:
+  virtual ~AttentionPlan() = default;
+
+  /// Computes every task on one layer, with the bits of AttentionBackend::Attend.
+  ///
+  /// Errors:  what Supports says of the shape; kInvalidArgument it differs from the one planned for
+  ///          in more than where streams lie. Nothing is computed then
+  virtual Result<void> Run(const AttentionShape& shape, Executor& executor) = 0;
+};
+
 /// An implementation of attention on one kind of device. All of them follow docs/numerics.md; those
 /// of one arithmetic class give the same bits.
 class AttentionBackend {
@@ -38,6 +57,14 @@ class AttentionBackend {
   /// Cost:    no allocation that grows with the context: scratch is one chunk per worker at most
   virtual Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
                               std::span<const AttentionTask> tasks, Executor& executor) = 0;
+  /// What Attend does before it computes, for all layers with such tables and tasks. Without an
+  /// implementation of its own each run is a whole call of Attend.
+  ///
+  /// Errors: as Attend; kUnsupported and kInvalidArgument may come with the first run instead
+  virtual Result<std::unique_ptr<AttentionPlan>> Prepare(const AttentionShape& shape,
+                                                         const BlockTables& tables,
+                                                         std::span<const AttentionTask> tasks,
+                                                         Executor& executor);
 };
 
 /// The states of two disjoint sets of lanes of the same query rows as those of one set: each state

@@ -88,8 +88,8 @@ struct CacheOptions {
   DeviceMemory* memory = nullptr;
   BlockOps* ops = nullptr;
   const Clock* clock = nullptr;  // dates evictions; null: the machine's. Must outlive the cache
-  /// Which whole block goes first when room is needed: lru, lfu, s3fifo, arc, priority,
-  /// token_limit, quire (docs/policies.md).
+  /// Which whole block goes first when room is needed: lru, priority, token_limit, quire
+  /// (docs/policies.md).
   std::string policy = "lru";
   EvictionBatch eviction_batch = EvictionBatch::kExact;
   // What will read the cache. A codec that it, the layout or a stream does not take then gives way

@@ -168,18 +168,25 @@ struct LayerRows {
   uint32_t tokens = 0;
 };
 
-/// Where a layer's blocks can be read by kernels. kNoSlot: the layer's window has passed that
-/// block, or it has no bytes in that form; no query looks there.
-///
-/// Lifetime: the lists live as long as a copy of this; what their slots hold is not pinned
-struct LayerBlocks {
-  BlockTables tables{};  // of this one sequence, row 0; BatchTables joins several
+/// Where a layer's streams lie in its slots. It never changes.
+struct LayerStreams {
+  // Slot 0 of the layer's sealed blocks. Layers of one arena have each block in the same slot:
+  // appended equally far, they have the same tables.
+  const std::byte* arena = nullptr;
   StreamLayout key{};
   StreamLayout value{};
   StreamLayout open_key{};  // of the blocks that a row reads open; equal to key for identity codecs
   StreamLayout open_value{};
   uint32_t open_blocks = 0;  // before the one a row stands in (NumericProfile::residual_blocks)
-  uint64_t tokens = 0;       // written in this layer, committed or not
+};
+
+/// Where a layer's blocks can be read by kernels. kNoSlot: the layer's window has passed that
+/// block, or it has no bytes in that form; no query looks there.
+///
+/// Lifetime: the lists live as long as a copy of this; what their slots hold is not pinned
+struct LayerBlocks : LayerStreams {
+  BlockTables tables{};                 // of this one sequence, row 0; BatchTables joins several
+  uint64_t tokens = 0;                  // written in this layer, committed or not
   std::shared_ptr<const void> lists{};  // what `tables` shows
 
   uint64_t block_count() const { return tables.sealed.BlockCount(0); }
@@ -248,6 +255,17 @@ Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,
                             std::span<StreamedContext* const> streamed, Executor& executor,
                             const std::atomic<bool>* cancel = nullptr);
 
+/// What AttendStreamed does before its call of Attend for what memory has: attends to what the
+/// store has of one layer, and leaves in `tasks` those of that call. Of layers with one arena these
+/// are the same, in every field.
+///
+/// Shape, errors, threads: as AttendStreamed
+/// Effects: tasks of sequences that stream are whole before, and partial ones after
+Result<void> AttendFronts(AttentionBackend& attention, uint32_t layer, const AttentionShape& shape,
+                          std::span<AttentionTask> tasks,
+                          std::span<StreamedContext* const> streamed, Executor& executor,
+                          const std::atomic<bool>* cancel = nullptr);
+
 /// How much a caller wants some tokens kept.
 struct Retention {
   uint64_t begin_token = 0;
@@ -263,11 +281,12 @@ struct PaddedRow {
   std::function<Result<void>(float* out)> copy{};
 };
 
-/// Layers are those of the geometry: cursor() or Blocks() of any other is a bug of the caller.
+/// Layers are those of the geometry: cursor(), Streams() or Blocks() of any other is a bug of the
+/// caller.
 ///
 /// Threads:  one writer (Reserve, Append, Blocks, Commit, Rollback, Fork, Select, Retain, Reset);
-///           length, stats, View() and Gather() from any thread. Readers of committed tokens take
-///           no lock on the bytes
+///           length, stats, Streams(), View() and Gather() from any thread. Readers of committed
+///           tokens take no lock on the bytes
 /// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
  public:
@@ -365,6 +384,8 @@ class Sequence {
   virtual Result<BlockListView> View(uint32_t layer, StreamRole role,
                                      TokenRange range = {}) const = 0;
 
+  /// Where the streams of a layer lie, without its blocks. Cost: O(1)
+  virtual LayerStreams Streams(uint32_t layer) const = 0;
   /// What a kernel needs for one layer: read it until the writer's next call that is not an Append
   /// to another layer; not pinned beyond what the sequence itself holds.
   ///

@@ -24,7 +24,8 @@ struct BlockStoreOptions {
   // store that exists may allow less (BlockStoreStats::block_bytes_max): its segments stay as long
   // as they were made.
   uint64_t block_bytes_max = 0;
-  uint64_t commit_interval_us = 20'000;            // what a crash may lose
+  // What a crash may lose. A Put that no other follows is made durable at once.
+  uint64_t commit_interval_us = 20'000;
   uint64_t scrub_bytes_per_s = uint64_t{8} << 20;  // read again in the background; 0: nothing
   uint32_t disk_requests_max = 64;  // that the disk works on at the same time; at most 4,096
 };

@@ -80,15 +80,15 @@ std::vector<std::unique_lock<std::mutex>> LockAll(const Call& call) {
 
 AttentionShape ShapeOf(const Call& call) {
   const SequenceState& first = *call.sequences.front();
-  const LayerBlocks blocks = first.sequence->Blocks(call.layer);
+  const LayerStreams streams = first.sequence->Streams(call.layer);
   const LayerGroup& group = GroupOf(*first.cache, call.layer);
-  const double root = std::sqrt(static_cast<double>(blocks.key.dim));
+  const double root = std::sqrt(static_cast<double>(streams.key.dim));
   return {.query_heads = call.query_heads,
-          .key = blocks.key,
-          .value = blocks.value,
-          .open_key = blocks.open_key,
-          .open_value = blocks.open_value,
-          .open_blocks = blocks.open_blocks,
+          .key = streams.key,
+          .value = streams.value,
+          .open_key = streams.open_key,
+          .open_value = streams.open_value,
+          .open_blocks = streams.open_blocks,
           .scale = call.scale.value_or(static_cast<float>(1.0 / root)),
           .window_tokens = group.window_tokens,
           .sink_tokens = group.sink_tokens};

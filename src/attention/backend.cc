@@ -143,41 +143,76 @@ class CpuAttention final : public AttentionBackend {
 
   Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
                       std::span<const AttentionTask> tasks, Executor& executor) override {
-    QUIRE_TRY(Supports(shape));
-    QUIRE_TRY(ValidateTasks(shape, tables, tasks));
-    const uint32_t workers = executor.worker_count();
-    MakePlan(shape, tables, tasks, workers, &plan_);
-    if (plan_.items.empty()) return {};
-
-    if (buffers_.size() < workers) buffers_.resize(workers);
-    scratch_.clear();
-    for (uint32_t w = 0; w < workers; ++w) {
-      scratch_.push_back(MakeScratch(shape, plan_, &buffers_[w]));
-    }
-    state_floats_ = StateFloats(shape, plan_.queries_max);
-    subtree_states_.AtLeast(plan_.subtree_states * state_floats_);
-    subtrees_done_.assign(plan_.tiles, 0);
-    if (!plan_.first_items.empty()) RunFirstItems(shape, executor);
-    executor.ParallelFor(
-        static_cast<uint32_t>(plan_.items.size()),
-        [this](uint32_t item, uint32_t worker) { RunItem(plan_.items[item], scratch_[worker]); });
+    QUIRE_TRY(Cut(shape, tables, tasks, executor, &plan_));
+    Run(plan_, executor);
     return {};
   }
 
+  Result<std::unique_ptr<AttentionPlan>> Prepare(const AttentionShape& shape,
+                                                 const BlockTables& tables,
+                                                 std::span<const AttentionTask> tasks,
+                                                 Executor& executor) override {
+    auto prepared = std::make_unique<Prepared>(*this);
+    QUIRE_TRY(Cut(shape, tables, tasks, executor, &prepared->plan));
+    return prepared;
+  }
+
  private:
-  void RunFirstItems(const AttentionShape& shape, Executor& executor) {
-    const size_t states = size_t{plan_.cascade_rows} * shape.query_heads * kLanes;
-    LaneStates& to = plan_.cascade_states;
-    to.max = cascade_states_.AtLeast(states * (2 + shape.value.dim));
-    to.sum = to.max + states;
-    to.out = to.sum + states;
-    executor.ParallelFor(static_cast<uint32_t>(plan_.first_items.size()),
-                         [this](uint32_t item, uint32_t worker) {
-                           kernels_->run(plan_.first_items[item], scratch_[worker]);
+  struct Prepared final : public AttentionPlan {
+    explicit Prepared(CpuAttention& of) : backend(of) {}
+
+    Result<void> Run(const AttentionShape& shape, Executor& executor) override {
+      QUIRE_TRY(backend.Supports(shape));
+      QUIRE_TRY(CheckPlanned(plan.shape, shape));
+      plan.shape = shape;
+      backend.Run(plan, executor);
+      return {};
+    }
+
+    CpuAttention& backend;
+    Plan plan;
+  };
+
+  Result<void> Cut(const AttentionShape& shape, const BlockTables& tables,
+                   std::span<const AttentionTask> tasks, Executor& executor, Plan* plan) const {
+    QUIRE_TRY(Supports(shape));
+    QUIRE_TRY(ValidateTasks(shape, tables, tasks));
+    MakePlan(shape, tables, tasks, executor.worker_count(), plan);
+    return {};
+  }
+
+  void Run(Plan& plan, Executor& executor) {
+    if (plan.items.empty()) return;
+    const uint32_t workers = executor.worker_count();
+    if (buffers_.size() < workers) buffers_.resize(workers);
+    scratch_.clear();
+    for (uint32_t w = 0; w < workers; ++w) {
+      scratch_.push_back(MakeScratch(plan.shape, plan, &buffers_[w]));
+    }
+    state_floats_ = StateFloats(plan.shape, plan.queries_max);
+    subtree_states_.AtLeast(plan.subtree_states * state_floats_);
+    subtrees_done_.assign(plan.tiles, 0);
+    if (!plan.first_items.empty()) RunFirstItems(plan, executor);
+    executor.ParallelFor(static_cast<uint32_t>(plan.items.size()),
+                         [this, &plan](uint32_t item, uint32_t worker) {
+                           RunItem(plan.items[item], plan.queries_max, scratch_[worker]);
                          });
   }
 
-  void RunItem(const Item& item, const Scratch& scratch) {
+  void RunFirstItems(Plan& plan, Executor& executor) {
+    const AttentionShape& shape = plan.shape;
+    const size_t states = size_t{plan.cascade_rows} * shape.query_heads * kLanes;
+    LaneStates& to = plan.cascade_states;
+    to.max = cascade_states_.AtLeast(states * (2 + shape.value.dim));
+    to.sum = to.max + states;
+    to.out = to.sum + states;
+    executor.ParallelFor(static_cast<uint32_t>(plan.first_items.size()),
+                         [this, &plan](uint32_t item, uint32_t worker) {
+                           kernels_->run(plan.first_items[item], scratch_[worker]);
+                         });
+  }
+
+  void RunItem(const Item& item, uint32_t queries_max, const Scratch& scratch) {
     const States states = kernels_->run(item, scratch);
     if (item.to != nullptr) return;
     const uint32_t subtrees = item.lane_step;
@@ -185,21 +220,20 @@ class CpuAttention final : public AttentionBackend {
       kernels_->finish(item, states);
       return;
     }
-    CopyStates(item, states, SubtreeStates(item, item.first_lane));
+    const auto of_subtree = [&](uint32_t subtree) {
+      return StatesAt(subtree_states_.AtLeast(0) + (item.subtrees_begin + subtree) * state_floats_,
+                      queries_max);
+    };
+    CopyStates(item, states, of_subtree(item.first_lane));
     // The last subtree to arrive merges: it sees what the others wrote before they counted.
     std::atomic_ref<uint32_t> done(subtrees_done_[item.tile]);
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 != subtrees) return;
     for (uint32_t width = subtrees / 2; width > 0; width /= 2) {
       for (uint32_t j = 0; j < width; ++j) {
-        kernels_->merge(item, scratch, SubtreeStates(item, j), SubtreeStates(item, j + width));
+        kernels_->merge(item, scratch, of_subtree(j), of_subtree(j + width));
       }
     }
-    kernels_->finish(item, SubtreeStates(item, 0));
-  }
-
-  States SubtreeStates(const Item& item, uint32_t subtree) {
-    return StatesAt(subtree_states_.AtLeast(0) + (item.subtrees_begin + subtree) * state_floats_,
-                    plan_.queries_max);
+    kernels_->finish(item, of_subtree(0));
   }
 
   static void CopyStates(const Item& item, const States& from, const States& to) {
@@ -210,7 +244,7 @@ class CpuAttention final : public AttentionBackend {
   }
 
   const Kernels* kernels_;
-  Plan plan_;
+  Plan plan_;                     // of calls
   std::vector<Buffer> buffers_;   // one a worker
   std::vector<Scratch> scratch_;  // views into buffers_
   Buffer subtree_states_;

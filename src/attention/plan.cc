@@ -66,9 +66,8 @@ void AddSubtrees(Item item, uint32_t subtrees, Plan* plan, std::vector<Item>* it
 /// Adds the items of one task, each with its lanes in so many subtrees.
 class TaskPlanner {
  public:
-  TaskPlanner(const AttentionShape& shape, const BlockTables& tables, const AttentionTask& task,
-              const Work& work, Plan* plan)
-      : shape_(shape), tables_(tables), task_(task), work_(work), plan_(plan) {}
+  TaskPlanner(const AttentionTask& task, const Work& work, Plan* plan)
+      : shape_(plan->shape), tables_(plan->tables), task_(task), work_(work), plan_(plan) {}
 
   /// One row: as many heads together as make long runs; `pieces` items if that many are possible.
   /// Lanes are cut first, heads only where the context is too short for that.
@@ -160,9 +159,9 @@ class TaskPlanner {
 /// First items of one cascade of `count` sequences, which share so many splits, in enough lane
 /// subtrees for all workers: few sequences with as many heads as make long runs, many in tiles of
 /// one head.
-void AddFirstItems(const AttentionShape& shape, const BlockTables& tables,
-                   const AttentionTask& task, uint64_t splits, uint32_t first_sequence,
+void AddFirstItems(const AttentionTask& task, uint64_t splits, uint32_t first_sequence,
                    uint32_t workers, Plan* plan) {
+  const AttentionShape& shape = plan->shape;
   const uint32_t count = task.rows;
   const bool streams = Streams(shape, count);
   const uint32_t heads = streams ? HeadsPerRun(shape) : 1;
@@ -175,7 +174,7 @@ void AddFirstItems(const AttentionShape& shape, const BlockTables& tables,
     for (uint32_t row = 0; row < count; row += rows) {
       const Item item{.shape = &shape,
                       .task = &task,
-                      .tables = &tables,
+                      .tables = &plan->tables,
                       .head_begin = head,
                       .heads = std::min(heads, shape.key.heads - head),
                       .row_begin = row,
@@ -191,10 +190,10 @@ void AddFirstItems(const AttentionShape& shape, const BlockTables& tables,
 }
 
 /// Finds the cascades and adds their first items; `work` is what they leave to do.
-void AddCascades(const AttentionShape& shape, const BlockTables& tables,
-                 std::span<const AttentionTask> tasks, uint32_t workers, Plan* plan,
-                 std::vector<Work>* work) {
-  const std::vector<Cascade> cascades = FindCascades(shape, tables.sealed, tasks);
+void AddCascades(uint32_t workers, Plan* plan, std::vector<Work>* work) {
+  const AttentionShape& shape = plan->shape;
+  const std::vector<AttentionTask>& tasks = plan->tasks;
+  const std::vector<Cascade> cascades = FindCascades(shape, plan->tables.sealed, tasks);
   for (const Cascade& cascade : cascades) {
     for (const uint32_t task : cascade.tasks) plan->sequences.push_back(&tasks[task]);
     AttentionTask of_all = tasks[cascade.tasks.front()];
@@ -214,7 +213,7 @@ void AddCascades(const AttentionShape& shape, const BlockTables& tables,
       (*work)[task].from = &plan->cascade_states;
       (*work)[task].states_row = plan->cascade_rows++;
     }
-    AddFirstItems(shape, tables, plan->shared_tasks[c], cascades[c].splits, first, workers, plan);
+    AddFirstItems(plan->shared_tasks[c], cascades[c].splits, first, workers, plan);
   }
 }
 
@@ -228,15 +227,19 @@ void MakePlan(const AttentionShape& shape, const BlockTables& tables,
   used.items.clear();
   used.sequences.clear();
   used.shared_tasks.clear();
-  *plan = Plan{.first_items = std::move(used.first_items),
+  used.tasks.assign(tasks.begin(), tasks.end());
+  *plan = Plan{.shape = shape,
+               .tables = tables,
+               .tasks = std::move(used.tasks),
+               .first_items = std::move(used.first_items),
                .items = std::move(used.items),
                .sequences = std::move(used.sequences),
                .shared_tasks = std::move(used.shared_tasks)};
   std::vector<Work> work(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
-    if (tasks[i].rows != 0) work[i] = WorkOf(tasks[i]);
+    if (tasks[i].rows != 0) work[i] = WorkOf(plan->tasks[i]);
   }
-  AddCascades(shape, tables, tasks, workers, plan, &work);
+  AddCascades(workers, plan, &work);
   uint64_t total = 0;
   const auto cost = [&](size_t task) {
     return TokensInSight(shape, tasks[task], work[task].splits) * tasks[task].rows;
@@ -245,10 +248,10 @@ void MakePlan(const AttentionShape& shape, const BlockTables& tables,
   // A task gets items in proportion to its cost, so that all workers end at about the same time.
   const uint64_t fair = std::max<uint64_t>(1, total / (workers * kItemsPerWorker));
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const AttentionTask& task = tasks[i];
+    const AttentionTask& task = plan->tasks[i];
     if (task.rows == 0) continue;
     const uint64_t pieces = workers == 1 ? 1 : (cost(i) + fair - 1) / fair;
-    TaskPlanner planner(shape, tables, task, work[i], plan);
+    TaskPlanner planner(task, work[i], plan);
     if (task.rows == 1 && Streams(shape, 1)) {
       planner.AddRow(pieces);
     } else {

@@ -14,6 +14,11 @@
 namespace quire::attention {
 
 struct Plan {
+  // What items point to. Layers with the same tables and tasks run one plan, each with its shape.
+  AttentionShape shape;
+  BlockTables tables;
+  std::vector<AttentionTask> tasks;
+
   std::vector<Item> first_items;  // of cascades: what they share; before all others
   std::vector<Item> items;
   uint32_t queries_max = 0;  // query vectors of the largest item
@@ -27,13 +32,12 @@ struct Plan {
   LaneStates cascade_states{.lanes = kAllLanes};
   uint32_t cascade_rows = 0;
 
-  // What first items point to.
+  // What first items point to besides.
   std::vector<const AttentionTask*> sequences;
   std::vector<AttentionTask> shared_tasks;
 };
 
-/// Fills `plan` (its memory is reused) for `workers` workers. Items point into what is passed and
-/// into `plan`.
+/// Fills `plan` (its memory is reused) for `workers` workers. Items point into `plan`.
 ///
 /// Cost: O(rows of all tasks); no memory that grows with the context
 void MakePlan(const AttentionShape& shape, const BlockTables& tables,

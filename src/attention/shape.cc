@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "base/bits.h"
 #include "codec/planes.h"
 #include "quire/geometry.h"
@@ -73,6 +75,18 @@ Result<void> ValidateOpen(std::string_view name, const StreamLayout& open,
                           sealed.dim, sealed.block_tokens, sealed.rotated));
 }
 
+/// What is in a stream, wherever it lies.
+auto ContentOf(const StreamLayout& stream) {
+  return std::tuple(stream.codec, stream.inner, stream.heads, stream.dim, stream.block_tokens,
+                    stream.rotated);
+}
+
+auto ContentOf(const AttentionShape& shape) {
+  return std::tuple(shape.query_heads, ContentOf(shape.key), ContentOf(shape.value),
+                    ContentOf(OpenKey(shape)), ContentOf(OpenValue(shape)), shape.open_blocks,
+                    shape.scale, shape.window_tokens, shape.sink_tokens, HasOpenForm(shape));
+}
+
 bool SameLayout(const StreamLayout& a, const StreamLayout& b) {
   return a.codec == b.codec && a.inner == b.inner && a.offset_bytes == b.offset_bytes &&
          a.head_stride_bytes == b.head_stride_bytes &&
@@ -84,6 +98,13 @@ bool SameLayout(const StreamLayout& a, const StreamLayout& b) {
 
 bool HasOpenForm(const AttentionShape& shape) {
   return !SameLayout(OpenKey(shape), shape.key) || !SameLayout(OpenValue(shape), shape.value);
+}
+
+Result<void> CheckPlanned(const AttentionShape& planned, const AttentionShape& shape) {
+  if (ContentOf(planned) == ContentOf(shape)) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              "attention shape: differs from the one planned for in more than where its streams "
+              "lie; prepare a plan for this layer too");
 }
 
 Result<void> ValidateShape(const AttentionShape& shape) {

@@ -10,6 +10,11 @@ namespace quire::attention {
 /// Errors: kInvalidArgument names the field that contradicts another or is out of range
 Result<void> ValidateShape(const AttentionShape& shape);
 
+/// Whether what was planned for one layer serves another one.
+///
+/// Errors: kInvalidArgument `shape` differs from `planned` in more than where streams lie in slots
+Result<void> CheckPlanned(const AttentionShape& planned, const AttentionShape& shape);
+
 /// Whether blocks that a row reads open are laid out otherwise than earlier ones.
 bool HasOpenForm(const AttentionShape& shape);
 

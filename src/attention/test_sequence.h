@@ -80,6 +80,17 @@ inline AttentionShape MakeShape(const TestShape& test) {
   return shape;
 }
 
+/// The shape of the layer whose streams follow those of `shape` in their slots.
+inline AttentionShape LayerAfter(const AttentionShape& shape) {
+  const uint64_t bytes = RoundUp(std::max(StreamEnd(shape.value), StreamEnd(shape.open_value)), 64);
+  AttentionShape after = shape;
+  for (StreamLayout* stream : {&after.key, &after.value, &after.open_key, &after.open_value}) {
+    stream->offset_bytes += bytes;
+    stream->scale_offset_bytes += bytes;
+  }
+  return after;
+}
+
 /// Gives value (stream 0 = K, 1 = V; head; token; d).
 using ValueOf = std::function<float(int stream, uint32_t head, uint64_t token, uint32_t d)>;
 
@@ -168,6 +179,21 @@ class TestSequence {
   TestSequence& operator=(const TestSequence&) = delete;
 
   uint64_t tokens() const { return tokens_; }
+
+  /// Writes the streams of another layer, which end before those of this one, into its slots.
+  void AddLayer(const AttentionShape& layer, Prng* prng) {
+    const ValueOf value_of = [prng](int, uint32_t, uint64_t, uint32_t) {
+      return prng->NextFloat(-1.0f, 1.0f);
+    };
+    for (uint64_t b = 0; b < sealed_.size(); ++b) {
+      for (int form = 0; form < (two_forms_ ? 2 : 1); ++form) {
+        std::byte* const slot =
+            TestArena::Get().base() + (form == 1 ? open_ : sealed_)[b] * TestArena::kStrideBytes;
+        Fill(form == 1 ? OpenKey(layer) : layer.key, 0, b, 0.0f, value_of, slot);
+        Fill(form == 1 ? OpenValue(layer) : layer.value, 1, b, 0.0f, value_of, slot);
+      }
+    }
+  }
 
   /// Its first blocks become those of `other`, which has to stay.
   void ShareFirst(const TestSequence& other, uint64_t blocks) {

@@ -42,7 +42,10 @@ TEST(Create, NamesTheFieldThatIsWrong) {
     ExpectRefused(options, ErrorCode::kInvalidArgument, names);
   };
   refused("tokens_max", [](CacheOptions& o) { o.tokens_max = 0; });
-  refused("policy \"mru\" is none of lru, lfu", [](CacheOptions& o) { o.policy = "mru"; });
+  refused("policy \"mru\" is none of lru, priority, token_limit, quire",
+          [](CacheOptions& o) { o.policy = "mru"; });
+  // One that replays alone have.
+  refused("policy \"arc\" is none of lru", [](CacheOptions& o) { o.policy = "arc"; });
   refused("0 layers", [](CacheOptions& o) { o.geometry.groups.clear(); });
   refused("layers has 1", [](CacheOptions& o) { o.geometry.groups[0].layers = {0, 1, 1}; });
   refused("heads", [](CacheOptions& o) { o.geometry.groups[0].streams[0].heads = 0; });

@@ -109,6 +109,7 @@ class SequenceImpl final : public Sequence {
                       std::span<float> out) const override;
   Result<PaddedRow> Padded(uint32_t layer, StreamRole role, uint64_t tokens_max) const override;
   Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override;
+  LayerStreams Streams(uint32_t layer) const override;
   LayerBlocks Blocks(uint32_t layer) const override;
   StreamedContext* streamed() override { return stream_.get(); }
 

@@ -129,10 +129,19 @@ Result<BlockListView> SequenceImpl::View(uint32_t layer, StreamRole role, TokenR
                        std::move(taken.lease));
 }
 
-LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
+LayerStreams SequenceImpl::Streams(uint32_t layer) const {
   const codec::SlotLayout& layout = verbs_.cache.layout();
   const codec::SlotLayout& open = verbs_.cache.open_layout();
-  const uint32_t group = layout.group_of(layer);
+  return {.arena = verbs_.cache.slots().ArenaOf(layout.group_of(layer)).base,
+          .key = layout.key(layer),
+          .value = layout.value(layer),
+          .open_key = open.key(layer),
+          .open_value = open.value(layer),
+          .open_blocks = verbs_.cache.classes().residual_blocks()};
+}
+
+LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
+  const uint32_t group = verbs_.cache.layout().group_of(layer);
   const uint32_t open_class = verbs_.cache.classes().OpenClassOf(group);
   struct Lists {
     std::array<uint64_t, 2> indptr{};
@@ -158,16 +167,13 @@ LayerBlocks SequenceImpl::Blocks(uint32_t layer) const {
     made.slots = slots.data();
     return made;
   };
-  return {.tables = {.sealed = table(group, lists->sealed),
-                     .open = open_class != group ? table(open_class, lists->open)
-                                                 : table(group, lists->sealed)},
-          .key = layout.key(layer),
-          .value = layout.value(layer),
-          .open_key = open.key(layer),
-          .open_value = open.value(layer),
-          .open_blocks = verbs_.cache.classes().residual_blocks(),
-          .tokens = cursor(layer),
-          .lists = std::move(lists)};
+  LayerBlocks blocks{Streams(layer)};
+  blocks.tables = {
+      .sealed = table(group, lists->sealed),
+      .open = open_class != group ? table(open_class, lists->open) : table(group, lists->sealed)};
+  blocks.tokens = cursor(layer);
+  blocks.lists = std::move(lists);
+  return blocks;
 }
 
 }  // namespace cache

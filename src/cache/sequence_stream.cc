@@ -332,11 +332,10 @@ Result<LaneStates> SequenceStream::States(uint32_t rows, uint32_t query_heads) {
 
 namespace quire {
 
-Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,
-                            const AttentionShape& shape, const BlockTables& tables,
-                            std::span<AttentionTask> tasks,
-                            std::span<StreamedContext* const> streamed, Executor& executor,
-                            const std::atomic<bool>* cancel) {
+Result<void> AttendFronts(AttentionBackend& attention, uint32_t layer, const AttentionShape& shape,
+                          std::span<AttentionTask> tasks,
+                          std::span<StreamedContext* const> streamed, Executor& executor,
+                          const std::atomic<bool>* cancel) {
   if (streamed.size() != tasks.size()) {
     return Fail(ErrorCode::kInvalidArgument,
                 fmt::format("attend: {} tasks, and {} contexts", tasks.size(), streamed.size()));
@@ -359,6 +358,15 @@ Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,
     task.splits = {.begin = piecewise.splits.end};
     task.from = states;
   }
+  return {};
+}
+
+Result<void> AttendStreamed(AttentionBackend& attention, uint32_t layer,
+                            const AttentionShape& shape, const BlockTables& tables,
+                            std::span<AttentionTask> tasks,
+                            std::span<StreamedContext* const> streamed, Executor& executor,
+                            const std::atomic<bool>* cancel) {
+  QUIRE_TRY(AttendFronts(attention, layer, shape, tasks, streamed, executor, cancel));
   return attention.Attend(shape, tables, tasks, executor);
 }
 

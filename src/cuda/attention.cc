@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "attention/plan.h"
@@ -22,14 +24,40 @@ constexpr uint64_t kStatesBytes = uint64_t{256} << 20;  // of a wave
 constexpr uint32_t kBlocksWanted = 4096;
 constexpr uint32_t kFoldBlocks = 264;  // that are there at once: two for each of 132 processors
 
+/// A call as the device has it: its tables, and what its launches read.
+struct SentPlan {
+  explicit SentPlan(Device& device) : tables(device), arguments(device) {}
+
+  // Where the arrays of a launch lie in `arguments`.
+  struct Launch {
+    uint64_t rows = 0;
+    uint64_t tiles = 0;
+    uint64_t tile_blocks = 0;
+    uint64_t vectors = 0;
+    uint32_t tile_count = 0;
+    uint32_t vector_count = 0;
+    uint32_t blocks = 0;  // of threads
+    uint32_t splits_per_block = 1;
+  };
+
+  AttentionShape shape{};
+  BlockTables on_device{};
+  bool one_form = false;
+  std::vector<Launch> folds{};  // one or none
+  std::vector<Launch> waves{};
+  uint32_t queries_max = 0;  // of the waves
+  uint64_t states_max = 0;   // likewise
+  DeviceBuffer tables;
+  DeviceBuffer arguments;
+};
+
 class DeviceAttention final : public AttentionBackend {
  public:
   DeviceAttention(Device& device, const AttentionOptions& options)
       : device_(device),
         options_(options),
         sender_(device),
-        arguments_(device),
-        tables_(device),
+        of_calls_(device),
         states_(device),
         waiting_(device) {}
 
@@ -53,20 +81,74 @@ class DeviceAttention final : public AttentionBackend {
   Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
                       std::span<const AttentionTask> tasks, Executor& executor) override {
     (void)executor;
-    QUIRE_TRY(Supports(shape));
-    QUIRE_TRY(attention::ValidateTasks(shape, tables, tasks));
-    QUIRE_TRY(CopyTables(tables));
-    if (options_.arithmetic == Arithmetic::kFma32) return RunWaves(shape, tables, tasks);
-    QUIRE_TRY(CheckAlignment(tables));
-    QUIRE_TRY(ChooseStaging(shape));
-    one_form_ = IsOneForm(shape, tables);
-    const MmaTasks sorted = SortTasks(shape, tasks, options_.folded_tiles_min);
-    QUIRE_TRY(Fold(shape, sorted.folded));
-    return RunWaves(shape, tables, sorted.split);
+    QUIRE_TRY(Send(shape, tables, tasks, of_calls_));
+    return Run(shape, of_calls_);
+  }
+
+  Result<std::unique_ptr<AttentionPlan>> Prepare(const AttentionShape& shape,
+                                                 const BlockTables& tables,
+                                                 std::span<const AttentionTask> tasks,
+                                                 Executor& executor) override {
+    (void)executor;
+    auto prepared = std::make_unique<Prepared>(*this);
+    QUIRE_TRY(Send(shape, tables, tasks, *prepared->sent));
+    return prepared;
   }
 
  private:
-  Result<void> CopyTables(const BlockTables& tables) {
+  // Its memory is the next plan's: the device's stream has the order of both.
+  struct Prepared final : public AttentionPlan {
+    explicit Prepared(DeviceAttention& of) : backend(of), sent(of.TakeSpare()) {}
+    ~Prepared() override { backend.spare_.push_back(std::move(sent)); }
+
+    Result<void> Run(const AttentionShape& shape, Executor& executor) override {
+      (void)executor;
+      QUIRE_TRY(backend.Supports(shape));
+      QUIRE_TRY(attention::CheckPlanned(sent->shape, shape));
+      return backend.Run(shape, *sent);
+    }
+
+    DeviceAttention& backend;
+    std::unique_ptr<SentPlan> sent;
+  };
+
+  std::unique_ptr<SentPlan> TakeSpare() {
+    if (spare_.empty()) {
+      spare_.reserve(++plans_);  // so that giving it back needs no memory
+      return std::make_unique<SentPlan>(device_);
+    }
+    std::unique_ptr<SentPlan> taken = std::move(spare_.back());
+    spare_.pop_back();
+    return taken;
+  }
+
+  /// All that does not depend on where the streams of a layer lie in their slots.
+  Result<void> Send(const AttentionShape& shape, const BlockTables& tables,
+                    std::span<const AttentionTask> tasks, SentPlan& plan) {
+    QUIRE_TRY(Supports(shape));
+    QUIRE_TRY(attention::ValidateTasks(shape, tables, tasks));
+    plan.shape = shape;
+    plan.folds.clear();
+    plan.waves.clear();
+    plan.queries_max = 0;
+    plan.states_max = 0;
+    QUIRE_TRY(SendTables(tables, plan));
+    upload_.Clear();
+    if (options_.arithmetic == Arithmetic::kFma32) {
+      AddWaves(tables, tasks, plan);
+    } else {
+      QUIRE_TRY(CheckAlignment(tables));
+      plan.one_form = IsOneForm(shape, tables);
+      const MmaTasks sorted = SortTasks(shape, tasks, options_.folded_tiles_min);
+      AddFold(sorted.folded, plan);
+      AddWaves(tables, sorted.split, plan);
+    }
+    QUIRE_TRY(plan.arguments.Reserve(upload_.bytes().size()));
+    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), plan.arguments.as<void>());
+    return {};
+  }
+
+  Result<void> SendTables(const BlockTables& tables, SentPlan& plan) {
     const auto add = [&](const BlockTable& table) {
       return std::pair{upload_.Add(table.indptr, uint64_t{table.sequences} + 1),
                        upload_.Add(table.slots, table.indptr[table.sequences])};
@@ -74,119 +156,140 @@ class DeviceAttention final : public AttentionBackend {
     upload_.Clear();
     const auto sealed = add(tables.sealed);
     const auto open = add(tables.open);
-    QUIRE_TRY(tables_.Reserve(upload_.bytes().size()));
-    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), tables_.as<void>());
+    QUIRE_TRY(plan.tables.Reserve(upload_.bytes().size()));
+    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), plan.tables.as<void>());
     const auto placed = [&](BlockTable table, const std::pair<uint64_t, uint64_t>& at) {
-      table.indptr = reinterpret_cast<const uint64_t*>(tables_.as<std::byte>() + at.first);
-      table.slots = reinterpret_cast<const uint32_t*>(tables_.as<std::byte>() + at.second);
+      const auto* const base = plan.tables.as<std::byte>();
+      table.indptr = reinterpret_cast<const uint64_t*>(base + at.first);
+      table.slots = reinterpret_cast<const uint32_t*>(base + at.second);
       return table;
     };
-    on_device_ = {placed(tables.sealed, sealed), placed(tables.open, open)};
+    plan.on_device = {placed(tables.sealed, sealed), placed(tables.open, open)};
     return {};
   }
 
   /// Splits, then the fold of their states.
-  Result<void> RunWaves(const AttentionShape& shape, const BlockTables& tables,
-                        std::span<const AttentionTask> tasks) {
-    if (tasks.empty()) return {};
-    const uint64_t state_bytes = (uint64_t{shape.value.dim} + 2) * sizeof(float);
+  void AddWaves(const BlockTables& tables, std::span<const AttentionTask> tasks, SentPlan& plan) {
+    if (tasks.empty()) return;
     static_assert(kTileQueriesMax == kMmaRows);
-    const AttendPlan plan =
-        MakePlan(shape, tables, tasks,
-                 {.states = kStatesBytes / state_bytes, .blocks_wanted = kBlocksWanted});
-    QUIRE_TRY(states_.Reserve(plan.states_max * state_bytes));
+    const AttendPlan made =
+        MakePlan(plan.shape, tables, tasks,
+                 {.states = kStatesBytes / StateBytes(plan.shape), .blocks_wanted = kBlocksWanted});
+    plan.queries_max = made.queries_max;
+    plan.states_max = made.states_max;
+    AddLaunches(made, plan.waves);
+  }
+
+  void AddFold(std::span<const AttentionTask> tasks, SentPlan& plan) {
+    if (tasks.empty()) return;
+    AddLaunches(MakeFoldPlan(plan.shape, tasks, kMmaWarps * kMmaRows), plan.folds);
+  }
+
+  void AddLaunches(const AttendPlan& plan, std::vector<SentPlan::Launch>& launches) {
+    const uint64_t rows = upload_.Add(plan.rows);
+    for (const Wave& wave : plan.waves) {
+      launches.push_back({.rows = rows,
+                          .tiles = upload_.Add(wave.tiles),
+                          .tile_blocks = upload_.Add(wave.tile_blocks),
+                          .vectors = upload_.Add(wave.vectors),
+                          .tile_count = static_cast<uint32_t>(wave.tiles.size()),
+                          .vector_count = static_cast<uint32_t>(wave.vectors.size()),
+                          .blocks = wave.tile_blocks.empty() ? 0 : wave.tile_blocks.back(),
+                          .splits_per_block = wave.splits_per_block});
+    }
+  }
+
+  Result<void> Run(const AttentionShape& shape, const SentPlan& plan) {
+    if (options_.arithmetic != Arithmetic::kFma32) {
+      QUIRE_TRY(ChooseStaging(shape, plan.on_device));
+      QUIRE_TRY(Fold(shape, plan));
+    }
+    QUIRE_TRY(states_.Reserve(plan.states_max * StateBytes(shape)));
     auto* const floats = states_.as<float>();
     const SplitStates states{
         .max = floats, .sum = floats + plan.states_max, .out = floats + 2 * plan.states_max};
-    for (const Wave& wave : plan.waves) {
-      QUIRE_ASSIGN(SplitsArgs args, Send(shape, plan, wave));
+    for (const SentPlan::Launch& wave : plan.waves) {
+      SplitsArgs args = ArgsOf(shape, plan, wave);
       args.states = states;
-      if (!wave.tiles.empty()) LaunchSplits(args, plan);
-      device_.Launch({.value = shape.value, .vectors = vectors_, .states = states},
-                     static_cast<uint32_t>(wave.vectors.size()));
+      if (wave.tile_count != 0) LaunchSplits(args, plan, wave);
+      const auto* const vectors = plan.arguments.as<std::byte>() + wave.vectors;
+      device_.Launch({.value = shape.value,
+                      .vectors = reinterpret_cast<const FoldVector*>(vectors),
+                      .states = states},
+                     wave.vector_count);
     }
     return {};
   }
 
-  void LaunchSplits(const SplitsArgs& args, const AttendPlan& plan) {
+  void LaunchSplits(const SplitsArgs& args, const SentPlan& plan, const SentPlan::Launch& wave) {
     if (options_.arithmetic == Arithmetic::kFma32) {
-      device_.Launch(args, SplitsLaunch{.blocks = blocks_, .queries_max = plan.queries_max});
+      device_.Launch(args, SplitsLaunch{.blocks = wave.blocks, .queries_max = plan.queries_max});
     } else {
-      device_.Launch(ArgsOf(args, /*folds=*/false),
-                     MmaLaunch{.blocks = blocks_, .staging = staging_});
+      device_.Launch(MmaArgsOf(args, plan, /*folds=*/false),
+                     MmaLaunch{.blocks = wave.blocks, .staging = staging_});
     }
   }
 
-  Result<void> Fold(const AttentionShape& shape, std::span<const AttentionTask> tasks) {
-    if (tasks.empty()) return {};
-    const AttendPlan plan = MakeFoldPlan(shape, tasks, kMmaWarps * kMmaRows);
-    const Wave& wave = plan.waves.front();
-    const uint32_t blocks = std::min(static_cast<uint32_t>(wave.tiles.size()), kFoldBlocks);
-    QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
-    QUIRE_ASSIGN(const SplitsArgs args, Send(shape, plan, wave));
-    MmaArgs folded = ArgsOf(args, /*folds=*/true);
-    folded.waiting = waiting_.as<float>();
-    folded.blocks = blocks;
-    device_.Launch(folded, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging_});
+  Result<void> Fold(const AttentionShape& shape, const SentPlan& plan) {
+    for (const SentPlan::Launch& fold : plan.folds) {
+      const uint32_t blocks = std::min(fold.tile_count, kFoldBlocks);
+      QUIRE_TRY(waiting_.Reserve(WaitingFloats(blocks) * sizeof(float)));
+      MmaArgs args = MmaArgsOf(ArgsOf(shape, plan, fold), plan, /*folds=*/true);
+      args.waiting = waiting_.as<float>();
+      args.blocks = blocks;
+      device_.Launch(args, MmaLaunch{.blocks = blocks, .folds = true, .staging = staging_});
+    }
     return {};
   }
 
-  /// How K and V of a call come into shared memory.
-  Result<void> ChooseStaging(const AttentionShape& shape) {
-    staging_ = StagingOf(shape, on_device_, options_.bulk_copies && device_.has_bulk_copies());
+  /// How K and V of a layer come into shared memory.
+  Result<void> ChooseStaging(const AttentionShape& shape, const BlockTables& tables) {
+    staging_ = StagingOf(shape, tables, options_.bulk_copies && device_.has_bulk_copies());
     if (staging_ != Staging::kBulk) return {};
-    const auto arrays = BoxedArrays(shape, on_device_);
+    const auto arrays = BoxedArrays(shape, tables);
     for (size_t i = 0; i < arrays.size(); ++i) {
       QUIRE_ASSIGN(boxes_[i], device_.MakeMap(arrays[i]));
     }
     return {};
   }
 
-  MmaArgs ArgsOf(const SplitsArgs& splits, bool folds) const {
+  static SplitsArgs ArgsOf(const AttentionShape& shape, const SentPlan& plan,
+                           const SentPlan::Launch& launch) {
+    const auto* const base = plan.arguments.as<std::byte>();
+    return {.shape = shape,
+            .tables = plan.on_device,
+            .rows = reinterpret_cast<const QueryRow*>(base + launch.rows),
+            .tiles = reinterpret_cast<const Tile*>(base + launch.tiles),
+            .tile_blocks = reinterpret_cast<const uint32_t*>(base + launch.tile_blocks),
+            .tile_count = launch.tile_count,
+            .splits_per_block = launch.splits_per_block};
+  }
+
+  MmaArgs MmaArgsOf(const SplitsArgs& splits, const SentPlan& plan, bool folds) const {
     return {.splits = splits,
             .shared = SharedOf(splits.shape, folds, staging_),
             .key_mids = codec::HasMids(splits.shape.key.codec),
             .value_mids = codec::HasMids(splits.shape.value.codec),
-            .one_form = one_form_,
+            .one_form = plan.one_form,
             .boxes = boxes_};
   }
 
-  /// Copies what a wave has; its vectors are at `vectors_` then.
-  Result<SplitsArgs> Send(const AttentionShape& shape, const AttendPlan& plan, const Wave& wave) {
-    upload_.Clear();
-    const uint64_t rows = upload_.Add(plan.rows);
-    const uint64_t tiles = upload_.Add(wave.tiles);
-    const uint64_t blocks = upload_.Add(wave.tile_blocks);
-    const uint64_t vectors = upload_.Add(wave.vectors);
-    QUIRE_TRY(arguments_.Reserve(upload_.bytes().size()));
-    sender_.Send(upload_.bytes().data(), upload_.bytes().size(), arguments_.as<void>());
-    const auto* const base = arguments_.as<std::byte>();
-    vectors_ = reinterpret_cast<const FoldVector*>(base + vectors);
-    blocks_ = wave.tile_blocks.empty() ? 0 : wave.tile_blocks.back();
-    return SplitsArgs{.shape = shape,
-                      .tables = on_device_,
-                      .rows = reinterpret_cast<const QueryRow*>(base + rows),
-                      .tiles = reinterpret_cast<const Tile*>(base + tiles),
-                      .tile_blocks = reinterpret_cast<const uint32_t*>(base + blocks),
-                      .tile_count = static_cast<uint32_t>(wave.tiles.size()),
-                      .splits_per_block = wave.splits_per_block};
+  static uint64_t StateBytes(const AttentionShape& shape) {
+    return (uint64_t{shape.value.dim} + 2) * sizeof(float);
   }
 
   Device& device_;
   const AttentionOptions options_;
   Upload upload_;
   Sender sender_;
-  DeviceBuffer arguments_;
-  DeviceBuffer tables_;
+  SentPlan of_calls_;
+  std::vector<std::unique_ptr<SentPlan>> spare_;  // whose memory the next ones take
+  size_t plans_ = 0;                              // that there are, spare or not
   DeviceBuffer states_;
   DeviceBuffer waiting_;  // states of blocks that fold
-  // Of the call, on the device:
-  BlockTables on_device_{};
+  // Of the layer:
   Staging staging_ = Staging::kDecoded;
   std::array<TensorMap, kBoxedArrays> boxes_{};
-  bool one_form_ = false;
-  const FoldVector* vectors_ = nullptr;  // of the wave
-  uint32_t blocks_ = 0;                  // of threads, likewise
 };
 
 }  // namespace

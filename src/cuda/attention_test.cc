@@ -115,6 +115,21 @@ TEST_F(CudaAttention, Cascades) {
   }
 }
 
+TEST_F(CudaAttention, APlanServesEveryLayer) {
+  for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
+    for (const uint32_t rows : {1, 40}) {
+      ExpectPlansAsCalls(*backend_,
+                         {.kv_heads = 2,
+                          .group = 2,
+                          .key_dim = 32,
+                          .value_dim = 32,
+                          .key_codec = codec,
+                          .value_codec = codec},
+                         rows);
+    }
+  }
+}
+
 // Ranges of splits one after the other, from the states that the one before left where it had them.
 TEST_F(CudaAttention, PartsGoOnFromStates) {
   const AttentionShape shape = MakeShape({.kv_heads = 2,

@@ -230,6 +230,22 @@ TEST_F(MmaAttention, Cascades) {
   }
 }
 
+TEST_F(MmaAttention, APlanServesEveryLayer) {
+  for (AttentionBackend* const backend : {folding_.get(), leaving_.get()}) {
+    for (const Codec codec : {Codec::kBf16, Codec::kInt8}) {
+      ExpectPlansAsCalls(*backend,
+                         {.kv_heads = 2,
+                          .group = 2,
+                          .key_dim = 32,
+                          .value_dim = 32,
+                          .key_codec = codec,
+                          .value_codec = codec,
+                          .open_codec = Codec::kBf16},
+                         40);
+    }
+  }
+}
+
 // Ranges of splits, one after the other, of sets of lanes that are merged at last.
 TEST_F(MmaAttention, PartsAreTheWhole) {
   const AttentionShape shape = MakeShape({.kv_heads = 2,

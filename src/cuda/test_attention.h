@@ -44,6 +44,44 @@ class DeviceAttentionTest : public testing::Test {
     return out;
   }
 
+  /// Whether a plan that is prepared once gives each of two layers the bits of a call, and the next
+  /// plan, which has its memory, other bits.
+  void ExpectPlansAsCalls(AttentionBackend& backend, const attention::TestShape& test,
+                          uint32_t rows) {
+    constexpr uint64_t kTokens = 700;
+    const AttentionShape first = attention::MakeShape(test);
+    const AttentionShape layers[] = {first, attention::LayerAfter(first)};
+    TestSequence sequence(layers[1], kTokens, false, &prng_);
+    sequence.AddLayer(layers[0], &prng_);
+    const size_t query_floats = size_t{rows} * first.query_heads * first.key.dim;
+    const size_t out_floats = size_t{rows} * first.query_heads * first.value.dim;
+    for (const uint64_t at : {kTokens - rows, uint64_t{100}}) {
+      std::vector<float> queries = attention::RandomFloats(query_floats, &prng_);
+      const std::vector<float> want[] = {Compute(backend, layers[0], sequence, at, rows, queries),
+                                         Compute(backend, layers[1], sequence, at, rows, queries)};
+      EXPECT_FALSE(SameBits(want[0], want[1]));
+      std::vector<float> out(out_floats, -7.0f);
+      const Mirror arena(*device_, attention::TestArena::Get().base(),
+                         attention::TestArena::Get().used_bytes());
+      const Mirror asked(*device_, queries.data(), queries.size() * sizeof(float));
+      Mirror answered(*device_, out.data(), out.size() * sizeof(float));
+      const AttentionTask task =
+          sequence.Task(at, rows, asked.there<float>(), answered.there<float>());
+      const auto plan =
+          backend.Prepare(layers[0], There(sequence.tables(), arena), {&task, 1}, *executor_);
+      ASSERT_TRUE(plan.has_value()) << plan.error().message;
+      for (const size_t layer : {0, 1, 0}) {
+        const Result<void> done = (*plan)->Run(layers[layer], *executor_);
+        ASSERT_TRUE(done.has_value()) << done.error().message;
+        answered.Fetch();
+        EXPECT_TRUE(SameBits(out, want[layer])) << layer;
+      }
+      AttentionShape other = layers[1];
+      other.scale *= 2;
+      EXPECT_EQ((*plan)->Run(other, *executor_).error().code, ErrorCode::kInvalidArgument);
+    }
+  }
+
   /// Sequences with a common prefix, and for each a row of queries at its last token.
   struct Cascade {
     std::vector<std::unique_ptr<TestSequence>> sequences{};

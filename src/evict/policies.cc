@@ -9,8 +9,7 @@
 namespace quire::evict {
 namespace {
 
-constexpr std::array<std::string_view, 7> kNames = {"lru",      "lfu",         "s3fifo", "arc",
-                                                    "priority", "token_limit", "quire"};
+constexpr std::array<std::string_view, 4> kNames = {"lru", "priority", "token_limit", "quire"};
 
 }  // namespace
 
@@ -18,9 +17,6 @@ std::span<const std::string_view> PolicyNames() { return kNames; }
 
 std::unique_ptr<Policy> MakePolicy(std::string_view name) {
   if (name == "lru") return std::make_unique<LruPolicy>();
-  if (name == "lfu") return std::make_unique<LfuPolicy>();
-  if (name == "s3fifo") return std::make_unique<S3FifoPolicy>();
-  if (name == "arc") return std::make_unique<ArcPolicy>();
   if (name == "priority") return std::make_unique<PriorityPolicy>();
   if (name == "token_limit") return std::make_unique<TokenLimitPolicy>();
   if (name == "quire") return std::make_unique<QuirePolicy>();

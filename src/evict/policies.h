@@ -1,4 +1,4 @@
-// The policies by name.
+// The policies that a cache can be made with, by name.
 #ifndef QUIRE_EVICT_POLICIES_H_
 #define QUIRE_EVICT_POLICIES_H_
 

@@ -24,8 +24,7 @@ TEST(Policies, SayWhatABlockCosts) {
     uint64_t bytes;
   };
   for (const auto& [name, bytes] :
-       {Case{"lru", 8}, Case{"lfu", 120}, Case{"s3fifo", 128}, Case{"arc", 112},
-        Case{"priority", 128 + 64}, Case{"token_limit", 96}, Case{"quire", 112}}) {
+       {Case{"lru", 8}, Case{"priority", 128 + 64}, Case{"token_limit", 96}, Case{"quire", 112}}) {
     EXPECT_EQ(MakePolicy(name)->bytes_per_block(), bytes) << name;
   }
   // Of what is remembered: an entry, and 10 bytes for its place and its share of the buckets.
@@ -43,9 +42,9 @@ TEST(Policies, SayWhatTheyHear) {
     bool history, requests, priorities, time;
   };
   constexpr Case kCases[] = {
-      {"lru", false, false, false, false},   {"lfu", false, false, false, false},
-      {"s3fifo", true, false, false, false}, {"arc", true, false, false, false},
-      {"priority", false, true, true, true}, {"token_limit", false, true, false, false},
+      {"lru", false, false, false, false},
+      {"priority", false, true, true, true},
+      {"token_limit", false, true, false, false},
       {"quire", true, true, false, true},
   };
   EXPECT_EQ(std::size(kCases), PolicyNames().size());

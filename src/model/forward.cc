@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "attention/importance.h"
 #include "base/bits.h"
@@ -43,21 +44,24 @@ class Pass {
   void FindRows() {
     scratch_.tokens.clear();
     scratch_.positions.clear();
+    scratch_.streamed.clear();
     for (const StepItem& item : items_) {
       const uint64_t first = item.sequence->length() + item.sequence->dropped_tokens();
       for (size_t i = 0; i < item.tokens.size(); ++i) {
         scratch_.tokens.push_back(item.tokens[i]);
         scratch_.positions.push_back(first + i);
       }
+      scratch_.streamed.push_back(item.sequence->streamed());
     }
   }
 
   Result<void> Attention(uint32_t layer, const LayerWeights& weights) {
+    const LayerStreams streams = items_.front().sequence->Streams(layer);
     operators_.Norm(weights.input_norm);
     operators_.Multiply(weights.qkv, weights.qkv_bias, Rows::kNormed, Rows::kQkv);
-    operators_.Rotate(weights, !IsIdentity(items_.front().sequence->Blocks(layer).key.codec));
+    operators_.Rotate(weights, !IsIdentity(streams.key.codec));
     QUIRE_TRY(AppendRows(layer));
-    QUIRE_TRY(Attend(layer));
+    QUIRE_TRY(Attend(layer, streams));
     operators_.RoundAttended();
     operators_.Multiply(weights.out, weights.out_bias, Rows::kAttended, Rows::kAdded);
     operators_.Add();
@@ -90,33 +94,59 @@ class Pass {
     return {};
   }
 
-  Result<void> Attend(uint32_t layer) {
-    scratch_.tasks.clear();
-    scratch_.streamed.clear();
-    scratch_.tables.Clear();
-    const uint64_t query_dim = config_.query_dim();
-    uint64_t row = 0;
-    AttentionShape shape;
-    for (const StepItem& item : items_) {
-      const LayerBlocks blocks = item.sequence->Blocks(layer);
-      QUIRE_TRY(scratch_.tables.Add(blocks.tables));
-      shape = AttentionShapeOf(config_, layer, blocks);
-      scratch_.tasks.push_back({.queries = operators_.Data(Rows::kQueries) + row * query_dim,
-                                .out = operators_.Data(Rows::kAttended) + row * query_dim,
-                                .rows = static_cast<uint32_t>(item.tokens.size()),
-                                .first_position = item.sequence->length(),
-                                .sequence = static_cast<uint32_t>(scratch_.tasks.size())});
-      scratch_.streamed.push_back(item.sequence->streamed());
-      row += item.tokens.size();
+  // Attention of the layers that have one arena and one window.
+  struct Group {
+    const std::byte* arena = nullptr;
+    uint32_t window_tokens = 0;
+    std::unique_ptr<AttentionPlan> plan{};  // null: none of its layers has attended yet
+  };
+
+  Result<void> Attend(uint32_t layer, const LayerStreams& streams) {
+    const AttentionShape shape = AttentionShapeOf(config_, layer, streams);
+    QUIRE_ASSIGN(const size_t at, GroupOf(layer, streams.arena));
+    GroupScratch& lists = scratch_.groups[at];
+    scratch_.tasks = lists.tasks;
+    QUIRE_TRY(AttendFronts(attention_, layer, shape, scratch_.tasks, scratch_.streamed, executor_,
+                           cancel_));
+    std::unique_ptr<AttentionPlan>& plan = groups_[at].plan;
+    const BlockTables tables = lists.tables.tables();
+    if (plan == nullptr) {
+      QUIRE_ASSIGN(plan, attention_.Prepare(shape, tables, scratch_.tasks, executor_));
     }
-    const BlockTables tables = scratch_.tables.tables();
-    QUIRE_TRY(AttendStreamed(attention_, layer, shape, tables, scratch_.tasks, scratch_.streamed,
-                             executor_, cancel_));
+    QUIRE_TRY(plan->Run(shape, executor_));
     for (size_t i = 0; i < items_.size(); ++i) {
       if (items_[i].observer == nullptr) continue;
       items_[i].observer->OnAttention(layer, shape, tables, scratch_.tasks[i], executor_);
     }
     return {};
+  }
+
+  // The group of a layer whose rows are appended. Its first layer lists its blocks and tasks.
+  Result<size_t> GroupOf(uint32_t layer, const std::byte* arena) {
+    const uint32_t window_tokens = config_.window_of(layer);
+    size_t at = 0;
+    while (at < groups_.size() &&
+           (groups_[at].arena != arena || groups_[at].window_tokens != window_tokens)) {
+      ++at;
+    }
+    if (at < groups_.size()) return at;
+    if (at == scratch_.groups.size()) scratch_.groups.emplace_back();
+    GroupScratch& lists = scratch_.groups[at];
+    lists.tables.Clear();
+    lists.tasks.clear();
+    const uint64_t query_dim = config_.query_dim();
+    uint64_t row = 0;
+    for (const StepItem& item : items_) {
+      QUIRE_TRY(lists.tables.Add(item.sequence->Blocks(layer).tables));
+      lists.tasks.push_back({.queries = operators_.Data(Rows::kQueries) + row * query_dim,
+                             .out = operators_.Data(Rows::kAttended) + row * query_dim,
+                             .rows = static_cast<uint32_t>(item.tokens.size()),
+                             .first_position = item.sequence->length(),
+                             .sequence = static_cast<uint32_t>(lists.tasks.size())});
+      row += item.tokens.size();
+    }
+    groups_.push_back({.arena = arena, .window_tokens = window_tokens});
+    return at;
   }
 
   // Only the rows asked for pass the last norm and the output matrix.
@@ -146,19 +176,20 @@ class Pass {
   const std::atomic<bool>* const cancel_;  // may be null
   ForwardScratch& scratch_;
   const uint64_t qkv_dim_;
+  std::vector<Group> groups_;  // lists of each: scratch_.groups
 };
 
 }  // namespace
 
 AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
-                                const LayerBlocks& blocks) {
+                                const LayerStreams& streams) {
   AttentionShape shape;
   shape.query_heads = config.query_heads;
-  shape.key = blocks.key;
-  shape.value = blocks.value;
-  shape.open_key = blocks.open_key;
-  shape.open_value = blocks.open_value;
-  shape.open_blocks = blocks.open_blocks;
+  shape.key = streams.key;
+  shape.value = streams.value;
+  shape.open_key = streams.open_key;
+  shape.open_value = streams.open_value;
+  shape.open_blocks = streams.open_blocks;
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   shape.window_tokens = config.window_of(layer);
   return shape;

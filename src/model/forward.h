@@ -37,20 +37,26 @@ struct StepItem {
   AttentionObserver* observer = nullptr;  // of this sequence; may be null
 };
 
+/// Attention of layers whose blocks lie in the same slots.
+struct GroupScratch {
+  BatchTables tables;                // [items]
+  std::vector<AttentionTask> tasks;  // [items]
+};
+
 /// What a pass notes down; it grows to the largest one and stays.
 struct ForwardScratch {
-  std::vector<TokenId> tokens;             // [rows]
-  std::vector<uint64_t> positions;         // [rows]
-  std::vector<uint32_t> wanted;            // rows whose logits are asked for
-  std::vector<float*> outputs;             // of these
-  BatchTables tables;                      // [items]: blocks of the layer under way
-  std::vector<AttentionTask> tasks;        // [items]
+  std::vector<TokenId> tokens;      // [rows]
+  std::vector<uint64_t> positions;  // [rows]
+  std::vector<uint32_t> wanted;     // rows whose logits are asked for
+  std::vector<float*> outputs;      // of these
+  std::vector<GroupScratch> groups;
+  std::vector<AttentionTask> tasks;        // [items]: of the layer under way
   std::vector<StreamedContext*> streamed;  // [items]; null: all of it is in memory
 };
 
 /// What all attention tasks of a layer share.
 AttentionShape AttentionShapeOf(const ModelConfig& config, uint32_t layer,
-                                const LayerBlocks& blocks);
+                                const LayerStreams& streams);
 
 /// Appends K and V of every item's tokens to all layers of its sequence and writes the logits asked
 /// for. Items and caches have been checked and room is reserved. Commits nothing.

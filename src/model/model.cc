@@ -95,19 +95,18 @@ Result<void> Model::CheckItems(std::span<const StepItem> items) const {
 // All items go through attention together, over one pair of block tables.
 Result<void> Model::CheckCaches(std::span<const StepItem> items,
                                 const AttentionBackend& attention) const {
+  for (size_t i = 1; i < items.size(); ++i) {
+    if (items[i].sequence->Streams(0).arena != items.front().sequence->Streams(0).arena) {
+      return BadItem(i, "its cache is another than that of item 0");
+    }
+  }
   for (uint32_t layer = 0; layer < config_.layers; ++layer) {
-    const LayerBlocks first = items.front().sequence->Blocks(layer);
+    const LayerStreams first = items.front().sequence->Streams(layer);
     for (const StreamLayout* stream : {&first.key, &first.value}) {
       if (stream->heads != config_.kv_heads || stream->dim != config_.head_dim) {
         return BadItem(
             0, fmt::format("the cache has {} heads of {}, the model {} of {}", stream->heads,
                            stream->dim, config_.kv_heads, config_.head_dim));
-      }
-    }
-    for (size_t i = 1; i < items.size(); ++i) {
-      const LayerBlocks blocks = items[i].sequence->Blocks(layer);
-      if (blocks.tables.sealed.base != first.tables.sealed.base) {
-        return BadItem(i, "its cache is another than that of item 0");
       }
     }
     QUIRE_TRY(attention.Supports(AttentionShapeOf(config_, layer, first)));

@@ -315,6 +315,59 @@ TEST_F(StepErrorTest, CancelRollsBackAndTheNextStepIsAsIfNothingHappened) {
   EXPECT_TRUE(SameBits(whole, logits));
 }
 
+// A backend that counts its calls.
+class CountingAttention final : public AttentionBackend {
+ public:
+  explicit CountingAttention(AttentionBackend& inner) : inner_(inner) {}
+  std::string_view name() const override { return inner_.name(); }
+  std::string_view target() const override { return inner_.target(); }
+  Result<void> Supports(const AttentionShape& shape) const override {
+    return inner_.Supports(shape);
+  }
+  Result<void> Attend(const AttentionShape& shape, const BlockTables& tables,
+                      std::span<const AttentionTask> tasks, Executor& executor) override {
+    ++calls;
+    return inner_.Attend(shape, tables, tasks, executor);
+  }
+  Result<std::unique_ptr<AttentionPlan>> Prepare(const AttentionShape& shape,
+                                                 const BlockTables& tables,
+                                                 std::span<const AttentionTask> tasks,
+                                                 Executor& executor) override {
+    ++plans;
+    return inner_.Prepare(shape, tables, tasks, executor);
+  }
+
+  uint32_t calls = 0;
+  uint32_t plans = 0;
+
+ private:
+  AttentionBackend& inner_;
+};
+
+TEST(StepPlansTest, OnceForAllLayersThatLookBackEquallyFar) {
+  ModelConfig config = SmallConfig();
+  config.family = Family::kMistral;
+  config.layers = 6;
+  config.window_tokens = 37;
+  config.window_layers = {0, 2, 4};
+  const auto model = MakeModel(config, ComputeType::kF32);
+  const std::vector<TokenId> tokens = SomeTokens(40, config.vocab, 9);
+  const auto inner = MakeAttention();
+  const auto executor = MakeThreadPool(1);
+  // A cache may keep what a window has passed: then all layers have one arena, and two windows.
+  ModelConfig no_windows = config;
+  no_windows.window_layers.clear();
+  for (const ModelConfig& kept : {config, no_windows}) {
+    const auto cache = MakeCache(kept, Codec::kF32);
+    const auto sequence = OpenSequence(*cache, *model, tokens);
+    const StepItem item = {.sequence = sequence.get(), .tokens = tokens};
+    CountingAttention counting(*inner);
+    ASSERT_TRUE(model->Step({&item, 1}, counting, *executor).has_value());
+    EXPECT_EQ(counting.plans, 2u);
+    EXPECT_EQ(counting.calls, 0u);
+  }
+}
+
 class LoadTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -63,6 +63,7 @@ class FaultySequence final : public Sequence {
   Result<BlockListView> View(uint32_t layer, StreamRole role, TokenRange range) const override {
     return inner_->View(layer, role, range);
   }
+  LayerStreams Streams(uint32_t layer) const override { return inner_->Streams(layer); }
   LayerBlocks Blocks(uint32_t layer) const override { return inner_->Blocks(layer); }
   StreamedContext* streamed() override { return inner_->streamed(); }
 

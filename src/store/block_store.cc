@@ -243,20 +243,30 @@ class BlockStore::Impl {
     BlockEngine& engine = EngineOfThread();
     std::vector<Batch*> taken;
     std::vector<Request*> ended;
-    Request last_flush;
-    bool flushing = false;
+    Request flush;             // the thread's own
+    bool flushing = false;     // it is under way
+    bool has_changes = false;  // since it began
     while (true) {
-      const bool closing = TakeSubmitted(engine, taken);
+      const bool closing = TakeSubmitted(has_changes && !flushing ? 0 : engine.PauseUs(), taken);
+      bool changes_more = false;
       for (Batch* batch : taken) {
-        for (Request& request : batch->requests) engine.Begin(request);
+        for (Request& request : batch->requests) {
+          changes_more = changes_more || request.kind == RequestKind::kPut ||
+                         request.kind == RequestKind::kRemove;
+          engine.Begin(request);
+        }
       }
-      if (closing && !flushing) {
+      has_changes = has_changes || changes_more;
+      // Nothing follows what was put or removed, so nothing is gained by waiting for the commit
+      // interval. What comes while this commit is written is part of the next one.
+      if (has_changes && !flushing && !changes_more) {
+        has_changes = false;
         flushing = true;
-        engine.Begin(last_flush);
+        engine.Begin(flush);
       }
       ended.clear();
       engine.Turn(kDiskWaitUs, ended);
-      std::erase(ended, &last_flush);
+      if (std::erase(ended, &flush) > 0) flushing = false;
       if (!ended.empty()) EndRequests(ended);
       if (closing && taken.empty() && engine.under_way() == 0) return;
     }
@@ -267,9 +277,8 @@ class BlockStore::Impl {
     return *engine_;
   }
 
-  /// Waits while there is nothing to do, and takes what was handed in. True: the store closes.
-  bool TakeSubmitted(const BlockEngine& engine, std::vector<Batch*>& taken) {
-    const uint64_t pause_us = engine.PauseUs();
+  /// Waits so long while nothing is handed in, and takes what was. True: the store closes.
+  bool TakeSubmitted(uint64_t pause_us, std::vector<Batch*>& taken) {
     taken.clear();
     MutexLock lock(mutex_);
     if (submitted_.empty() && !closing_ && pause_us > 0) work_.WaitFor(mutex_, pause_us);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "evict/classic_policies.h"
+#include "evict/baselines/baselines.h"
 #include "tests/suite/policy_tree.h"
 
 namespace quire::evict {

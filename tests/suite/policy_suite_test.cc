@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "evict/baselines/baselines.h"
 #include "evict/policies.h"
 #include "tests/suite/policy_tree.h"
 
@@ -13,9 +14,19 @@ namespace {
 
 constexpr uint32_t kSteps = 3000;
 
+/// Those of caches, and those of replays.
+std::vector<std::string_view> AllNames() {
+  std::vector<std::string_view> names(PolicyNames().begin(), PolicyNames().end());
+  names.insert(names.end(), BaselineNames().begin(), BaselineNames().end());
+  return names;
+}
+
 class PolicySuite : public testing::TestWithParam<std::string_view> {
  protected:
-  static std::unique_ptr<Policy> Make() { return MakePolicy(GetParam()); }
+  static std::unique_ptr<Policy> Make() {
+    auto policy = MakePolicy(GetParam());
+    return policy != nullptr ? std::move(policy) : MakeBaseline(GetParam());
+  }
 };
 
 using PolicySuiteDeathTest = PolicySuite;
@@ -116,9 +127,9 @@ TEST_P(PolicySuiteDeathTest, AddingTwiceAndRemovingNothingAreBugs) {
   EXPECT_DEATH(policy->Add(BlockId::None()), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PolicySuite, testing::ValuesIn(PolicyNames()),
+INSTANTIATE_TEST_SUITE_P(All, PolicySuite, testing::ValuesIn(AllNames()),
                          [](const auto& name) { return std::string(name.param); });
-INSTANTIATE_TEST_SUITE_P(All, PolicySuiteDeathTest, testing::ValuesIn(PolicyNames()),
+INSTANTIATE_TEST_SUITE_P(All, PolicySuiteDeathTest, testing::ValuesIn(AllNames()),
                          [](const auto& name) { return std::string(name.param); });
 
 TEST(Policies, AnUnknownNameMakesNone) { EXPECT_EQ(MakePolicy("mru"), nullptr); }
