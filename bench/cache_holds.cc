@@ -46,9 +46,9 @@ std::string HoldTimes::ToText() {
 
 namespace {
 
-constexpr uint64_t kBlocks = 12'500;
-constexpr uint32_t kBlockTokens = 16;
-constexpr uint64_t kTokens = kBlocks * kBlockTokens;
+constexpr uint64_t kHeldBlocks = 12'500;
+constexpr uint32_t kHeldBlockTokens = 16;
+constexpr uint64_t kHeldTokens = kHeldBlocks * kHeldBlockTokens;
 
 /// A cached prompt of 200,000 tokens, with as few bytes of rows as a model can have.
 class LongPrompt {
@@ -56,13 +56,13 @@ class LongPrompt {
   LongPrompt() {
     Prng prng(1);
     for (TokenId& token : tokens_) token = static_cast<TokenId>(prng.NextBelow(150'000));
-    constexpr uint64_t kStepTokens = 8000;
-    const std::vector<uint16_t> zeros(kStepTokens * kHeadDim);
+    constexpr uint64_t kFillTokens = 8000;
+    const std::vector<uint16_t> zeros(kFillTokens * kHeadDim);
     const RowsView rows{.data = zeros.data(), .dtype = Codec::kF16, .token_stride = kHeadDim};
-    const auto sequence = Must(cache_->Open(Acquire(), {.step_tokens = kStepTokens}));
-    for (uint64_t at = 0; at < kTokens; at += kStepTokens) {
-      Must(sequence->Append(0, {.key = rows, .value = rows, .tokens = kStepTokens}));
-      Must(sequence->Commit(std::span(tokens_).subspan(at, kStepTokens)));
+    const auto sequence = Must(cache_->Open(Acquire(), {.step_tokens = kFillTokens}));
+    for (uint64_t at = 0; at < kHeldTokens; at += kFillTokens) {
+      Must(sequence->Append(0, {.key = rows, .value = rows, .tokens = kFillTokens}));
+      Must(sequence->Commit(std::span(tokens_).subspan(at, kFillTokens)));
     }
   }
 
@@ -77,12 +77,12 @@ class LongPrompt {
   }
   double EndOne() {
     auto sequence = Must(cache_->Open(Acquire(), {}));
-    QUIRE_CHECK(sequence->length() == kTokens);
+    QUIRE_CHECK(sequence->length() == kHeldTokens);
     return Seconds([&] { sequence.reset(); });
   }
   double Compare() {
     return SecondsOf(*alone_, [&] {
-      QUIRE_CHECK(std::memcmp(copy_.data(), tokens_.data(), kTokens * sizeof(TokenId)) == 0);
+      QUIRE_CHECK(std::memcmp(copy_.data(), tokens_.data(), kHeldTokens * sizeof(TokenId)) == 0);
     });
   }
   double Copy() {
@@ -102,23 +102,23 @@ class LongPrompt {
   const std::unique_ptr<Executor> alone_ = MakePinnedPool(1);
   const std::unique_ptr<Cache> cache_ =
       Must(Cache::Create({.geometry = Geometry::Uniform(1, 1, kHeadDim),
-                          .profile = NumericProfile::Uniform(Codec::kF16, kBlockTokens),
+                          .profile = NumericProfile::Uniform(Codec::kF16, kHeldBlockTokens),
                           .hot_bytes = uint64_t{64} << 20}));
   HoldTimes holds_{*cache_};
   const Identity identity_{};
   // The last token of a prompt is never looked up.
-  std::vector<TokenId> tokens_ = std::vector<TokenId>(kTokens + 1);
+  std::vector<TokenId> tokens_ = std::vector<TokenId>(kHeldTokens + 1);
   std::vector<TokenId> copy_ = tokens_;
 };
 
 Case LongCase(const std::string& verb, double (LongPrompt::*work)(),
               double (LongPrompt::*floor)()) {
-  return {.name = fmt::format("{}/{}_blocks/t1", verb, kBlocks),
+  return {.name = fmt::format("{}/{}_blocks/t1", verb, kHeldBlocks),
           .prepare = [=]() -> Result<Subject> {
             const auto prompt = std::make_shared<LongPrompt>();
             prompt->Copy();  // what is compared lies elsewhere
             return Timed{.unit = "calls/s",
-                         .slice = fmt::format("one call on a path of {} blocks", kBlocks),
+                         .slice = fmt::format("one call on a path of {} blocks", kHeldBlocks),
                          .work = [=](uint32_t) { return ((*prompt).*work)(); },
                          .floor = [=](uint32_t) { return ((*prompt).*floor)(); },
                          .note = [=] { return prompt->HeldText(); }};
