@@ -4,11 +4,14 @@ CONFIGURE = test -f build/$(1)/build.ninja || cmake --preset $(1)
 BUILD = $(call CONFIGURE,$(1)) && cmake --build --preset $(1)
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.c' '*.cc' '*.cu' | sort -u
 BENCHES := attention cascade cache codec index model pool
+# The layers whose suites find most in a second under ASan: threads, memory, the disk and what parses,
+# and no kernels, which take as long to compile as all of these.
+QUICK := $(addsuffix _test,base env index evict quota pool tier store text)
 FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 
-.PHONY: help build build-times cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan tsan stress serve-load fuzz-smoke sim turns tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
+.PHONY: help build build-times cuda install deb test-deb docs demo test bench bench-page bench-peers bench-shared-prefix asan asan-quick thorough tsan stress serve-load fuzz-smoke sim turns tidy mutants nightly format format-check test-hf wheel test-adapters clean deps dev-deps
 .NOTPARALLEL:
 
 help:  ## this list
@@ -49,8 +52,10 @@ docs:  ## the docs site, at build/site/index.html; a dead link is an error
 	@scripts/venv docs
 	@NO_MKDOCS_2_WARNING=1 build/venv-docs/bin/mkdocs build
 
-demo: build  ## the main job, end to end, on the bundled model
-	@build/release/quire demo
+demo: deps  ## the main job, end to end, on the bundled model
+	@test -x build/release/quire_demo || echo "build/release/quire_demo, a part of the program: the first build takes some minutes; [files done/in all]"
+	@$(call BUILD,release) --target quire_demo
+	@build/release/quire_demo demo
 
 test: deps  ## every suite; ends with: N passed, N failed
 	@$(call BUILD,release)
@@ -77,6 +82,14 @@ bench-shared-prefix: build  ## 64 clients with one long prefix, beside llama-cpp
 asan: dev-deps  ## the C++ suites under AddressSanitizer and UBSan
 	@$(call BUILD,asan)
 	@scripts/run-tests build/asan --cpp-only
+
+asan-quick: dev-deps  ## the same of the layers below the cache and of what parses text
+	@$(call BUILD,asan) --target $(QUICK)
+	@scripts/run-tests build/asan --cpp-only $(QUICK)
+
+thorough: deps  ## every suite with all the cases that `make test` takes a sample of
+	@$(call BUILD,release)
+	@QUIRE_THOROUGH=1 scripts/run-tests build/release
 
 tsan: dev-deps  ## the C++ suites under ThreadSanitizer
 	@$(call BUILD,tsan)

@@ -39,7 +39,7 @@ struct Bench {
                                                uint32_t layers, uint32_t threads) {
     auto made = std::make_shared<Bench>();
     QUIRE_ASSIGN(made->attention, MakeCpuAttention());
-    QUIRE_ASSIGN(made->sequence, Sequence::Create(codec, tokens, layers));
+    QUIRE_ASSIGN(made->sequence, DecodedSequence::Create(codec, tokens, layers));
     made->tables = made->sequence->Pieces(pieces);
     made->executor = MakePinnedPool(threads);
     return made;
@@ -55,7 +55,7 @@ struct Bench {
   }
 
   std::unique_ptr<AttentionBackend> attention;
-  std::unique_ptr<Sequence> sequence;
+  std::unique_ptr<DecodedSequence> sequence;
   BlockTables tables;
   std::unique_ptr<Executor> executor;
   std::vector<float> queries;

@@ -48,20 +48,21 @@ std::string HoldTimes::ToText() {
 
 namespace {
 
-constexpr uint64_t kBlocks = 12'500;
-constexpr uint32_t kBlockTokens = 16;
-constexpr uint64_t kTokens = kBlocks * kBlockTokens;
+constexpr uint64_t kHeldBlocks = 12'500;
+constexpr uint32_t kHeldBlockTokens = 16;
+constexpr uint64_t kHeldTokens = kHeldBlocks * kHeldBlockTokens;
 
 /// A cached prompt of 200,000 tokens, with as few bytes of rows as a model can have.
 class LongPrompt {
  public:
   explicit LongPrompt(const std::string& policy)
-      : cache_(Must(Cache::Create({.geometry = Geometry::Uniform(1, 1, kHeadDim),
-                                   .profile = NumericProfile::Uniform(Codec::kF16, kBlockTokens),
-                                   .hot_bytes = uint64_t{64} << 20,
-                                   .policy = policy}))) {
+      : cache_(
+            Must(Cache::Create({.geometry = Geometry::Uniform(1, 1, kHeadDim),
+                                .profile = NumericProfile::Uniform(Codec::kF16, kHeldBlockTokens),
+                                .hot_bytes = uint64_t{64} << 20,
+                                .policy = policy}))) {
     Draw();
-    Must(Written()->Commit(std::span(tokens_).first(kTokens)));
+    Must(Written()->Commit(std::span(tokens_).first(kHeldTokens)));
   }
 
   double AcquireOne() {
@@ -75,18 +76,18 @@ class LongPrompt {
   }
   double EndOne() {
     auto sequence = Must(cache_->Open(Acquire(), {}));
-    QUIRE_CHECK(sequence->length() == kTokens);
+    QUIRE_CHECK(sequence->length() == kHeldTokens);
     return Seconds([&] { sequence.reset(); });
   }
   // Of other tokens than before.
   double CommitOne() {
     Draw();
     const auto sequence = Written();
-    return Seconds([&] { Must(sequence->Commit(std::span(tokens_).first(kTokens))); });
+    return Seconds([&] { Must(sequence->Commit(std::span(tokens_).first(kHeldTokens))); });
   }
   double PinOne() {
     const double seconds = Seconds([&] {
-      QUIRE_CHECK(Must(cache_->Pin({.identity = &identity_, .tokens = tokens_}, 0)) == kBlocks);
+      QUIRE_CHECK(Must(cache_->Pin({.identity = &identity_, .tokens = tokens_}, 0)) == kHeldBlocks);
     });
     Must(cache_->Unpin({.identity = &identity_, .tokens = tokens_}));
     return seconds;
@@ -97,7 +98,7 @@ class LongPrompt {
   }
   double Compare() {
     return SecondsOf(*alone_, [&] {
-      QUIRE_CHECK(std::memcmp(copy_.data(), tokens_.data(), kTokens * sizeof(TokenId)) == 0);
+      QUIRE_CHECK(std::memcmp(copy_.data(), tokens_.data(), kHeldTokens * sizeof(TokenId)) == 0);
     });
   }
   double Copy() {
@@ -114,10 +115,10 @@ class LongPrompt {
   }
   // A sequence with rows for all tokens, of which none is committed.
   std::unique_ptr<Sequence> Written() {
-    auto sequence = Must(cache_->Open(Acquire(), {.step_tokens = kTokens}));
-    const std::vector<uint16_t> zeros(kTokens * kHeadDim);
+    auto sequence = Must(cache_->Open(Acquire(), {.step_tokens = kHeldTokens}));
+    const std::vector<uint16_t> zeros(kHeldTokens * kHeadDim);
     const RowsView rows{.data = zeros.data(), .dtype = Codec::kF16, .token_stride = kHeadDim};
-    Must(sequence->Append(0, {.key = rows, .value = rows, .tokens = kTokens}));
+    Must(sequence->Append(0, {.key = rows, .value = rows, .tokens = kHeldTokens}));
     return sequence;
   }
   Plan Acquire() { return Must(cache_->Acquire({.identity = &identity_, .tokens = tokens_})); }
@@ -131,7 +132,7 @@ class LongPrompt {
   const Identity identity_{};
   Prng prng_{1};
   // The last token of a prompt is never looked up.
-  std::vector<TokenId> tokens_ = std::vector<TokenId>(kTokens + 1);
+  std::vector<TokenId> tokens_ = std::vector<TokenId>(kHeldTokens + 1);
   std::vector<TokenId> copy_ = tokens_;
 };
 
@@ -139,12 +140,12 @@ using Round = double (LongPrompt::*)();
 
 Case LongCase(const std::string& verb, const std::string& policy, Round work, Round floor) {
   const std::string of_policy = policy == "lru" ? "" : policy + "/";
-  return {.name = fmt::format("{}/{}{}_blocks/t1", verb, of_policy, kBlocks),
+  return {.name = fmt::format("{}/{}{}_blocks/t1", verb, of_policy, kHeldBlocks),
           .prepare = [=]() -> Result<Subject> {
             const auto prompt = std::make_shared<LongPrompt>(policy);
             prompt->Copy();  // what is compared lies elsewhere
             return Timed{.unit = "calls/s",
-                         .slice = fmt::format("one call on a path of {} blocks", kBlocks),
+                         .slice = fmt::format("one call on a path of {} blocks", kHeldBlocks),
                          .work = [=](uint32_t) { return ((*prompt).*work)(); },
                          .floor = [=](uint32_t) { return ((*prompt).*floor)(); },
                          .note = [=] { return prompt->HeldText(); }};

@@ -32,7 +32,7 @@ class Family {
     auto made = std::make_shared<Family>();
     QUIRE_ASSIGN(made->attention_, MakeCpuAttention());
     QUIRE_ASSIGN(made->sequence_,
-                 Sequence::Create(codec, kSharedTokens + kMany * kPrivateTokens, kLayers));
+                 DecodedSequence::Create(codec, kSharedTokens + kMany * kPrivateTokens, kLayers));
     made->executor_ = MakePinnedPool(threads);
     const uint32_t shared = kSharedTokens / made->sequence_->block_tokens();
     const uint32_t own = kPrivateTokens / made->sequence_->block_tokens();
@@ -66,7 +66,7 @@ class Family {
 
  private:
   std::unique_ptr<AttentionBackend> attention_;
-  std::unique_ptr<Sequence> sequence_;
+  std::unique_ptr<DecodedSequence> sequence_;
   std::unique_ptr<Executor> executor_;
   const std::vector<float> queries_ = Queries(kMany, kGroup);
   std::vector<float> out_ = std::vector<float>(queries_.size());

@@ -25,8 +25,8 @@ namespace quire::bench {
 namespace {
 
 constexpr uint32_t kDim = 128;
-constexpr uint32_t kBlockTokens = 16;
-constexpr uint32_t kTokens = 256;
+constexpr uint32_t kSlotTokens = 16;
+constexpr uint32_t kSampleTokens = 256;
 constexpr uint32_t kQueries = 32;
 constexpr uint32_t kScaleTokens = 64;  // that share a per-channel scale
 
@@ -51,8 +51,8 @@ float NextNormal(Prng& prng) {
 /// One head. Outlier channels of K are larger by a factor, those of the queries smaller by it, as
 /// in a model that normalizes both: the scores are those of normal values.
 struct Sample {
-  std::vector<float> key;      // [kTokens][kDim]
-  std::vector<float> value;    // [kTokens][kDim]
+  std::vector<float> key;      // [kSampleTokens][kDim]
+  std::vector<float> value;    // [kSampleTokens][kDim]
   std::vector<float> queries;  // [kQueries][kDim]
 };
 
@@ -67,8 +67,8 @@ Sample MakeSample(const Outliers& outliers, uint64_t seed) {
       rows[i] = NextNormal(prng) * (outlier ? times : 1.0f);
     }
   };
-  fill(sample.key, kTokens, outliers.times);
-  fill(sample.value, kTokens, 1.0f);
+  fill(sample.key, kSampleTokens, outliers.times);
+  fill(sample.value, kSampleTokens, 1.0f);
   fill(sample.queries, kQueries, 1.0f / outliers.times);
   return sample;
 }
@@ -89,12 +89,12 @@ Result<std::vector<float>> ThroughBlocks(Codec codec, StreamRole role, bool rota
   std::vector<std::byte> open_slot(open.slot_bytes(0));
   std::vector<std::byte> sealed_slot(sealed.slot_bytes(0));
   std::vector<float> read(rows.size());
-  for (uint32_t t = 0; t < kTokens; t += kBlockTokens) {
+  for (uint32_t t = 0; t < kSampleTokens; t += kSlotTokens) {
     codec::WriteRows(from, {.data = rows.data(), .token_stride = kDim, .head_stride = kDim}, t,
-                     kBlockTokens, 0, open_slot.data());
+                     kSlotTokens, 0, open_slot.data());
     codec::EncodeBlock(from, open_slot.data(), to, sealed_slot.data());
-    codec::ReadRows(to, sealed_slot.data(), 0, kBlockTokens, read.data() + uint64_t{t} * kDim,
-                    int64_t{kBlockTokens} * kDim);
+    codec::ReadRows(to, sealed_slot.data(), 0, kSlotTokens, read.data() + uint64_t{t} * kDim,
+                    int64_t{kSlotTokens} * kDim);
   }
   return read;
 }
@@ -105,7 +105,7 @@ std::vector<float> WithChannelScales(Codec codec, const std::vector<float>& rows
   std::vector<float> column(kScaleTokens);
   std::vector<uint8_t> codes(kScaleTokens);
   const bool pairs = codec::CodeCount(codec, InnerAxis::kToken, kScaleTokens) != kScaleTokens;
-  for (uint32_t begin = 0; begin < kTokens; begin += kScaleTokens) {
+  for (uint32_t begin = 0; begin < kSampleTokens; begin += kScaleTokens) {
     for (uint32_t d = 0; d < kDim; ++d) {
       for (uint32_t t = 0; t < kScaleTokens; ++t) column[t] = rows[(begin + t) * kDim + d];
       const codec::TokenScale scale = codec::EncodeToken(codec, InnerAxis::kToken, column, codes);
@@ -127,8 +127,8 @@ std::vector<float> Factors(const std::vector<float>& rows) {
   std::vector<float> factors(kDim);
   for (uint32_t d = 0; d < kDim; ++d) {
     double squares = 0;
-    for (uint32_t t = 0; t < kTokens; ++t) squares += std::pow(double{rows[t * kDim + d]}, 2);
-    factors[d] = std::exp2(std::round(static_cast<float>(std::log2(squares / kTokens) / 2)));
+    for (uint32_t t = 0; t < kSampleTokens; ++t) squares += std::pow(double{rows[t * kDim + d]}, 2);
+    factors[d] = std::exp2(std::round(static_cast<float>(std::log2(squares / kSampleTokens) / 2)));
   }
   return factors;
 }
@@ -161,8 +161,8 @@ std::vector<float> Attend(const std::vector<float>& queries, const std::vector<f
                           const std::vector<float>& value) {
   std::vector<float> out(queries.size());
   for (uint32_t q = 0; q < kQueries; ++q) {
-    std::vector<double> scores(kTokens);
-    for (uint32_t t = 0; t < kTokens; ++t) {
+    std::vector<double> scores(kSampleTokens);
+    for (uint32_t t = 0; t < kSampleTokens; ++t) {
       for (uint32_t d = 0; d < kDim; ++d) {
         scores[t] += double{queries[q * kDim + d]} * key[t * kDim + d] / std::sqrt(double{kDim});
       }
@@ -172,7 +172,7 @@ std::vector<float> Attend(const std::vector<float>& queries, const std::vector<f
     for (double& score : scores) sum += score = std::exp(score - max);
     for (uint32_t d = 0; d < kDim; ++d) {
       double dot = 0;
-      for (uint32_t t = 0; t < kTokens; ++t) dot += scores[t] * value[t * kDim + d];
+      for (uint32_t t = 0; t < kSampleTokens; ++t) dot += scores[t] * value[t * kDim + d];
       out[q * kDim + d] = static_cast<float>(dot / sum);
     }
   }
@@ -271,8 +271,7 @@ class Blocks {
       for (uint32_t b = slice * kSliceBlocks; b < (slice + 1) * kSliceBlocks; ++b) {
         const std::byte* slot = to_.data() + b * sealed_.slot_bytes(0);
         for (const StreamLayout& stream : {sealed_.key(0), sealed_.value(0)}) {
-          codec::ReadRows(stream, slot, 0, kBlockTokens, read_.data(),
-                          int64_t{kBlockTokens} * kDim);
+          codec::ReadRows(stream, slot, 0, kSlotTokens, read_.data(), int64_t{kSlotTokens} * kDim);
         }
       }
     });
@@ -292,7 +291,7 @@ class Blocks {
         from_(kBlocks * open_.slot_bytes(0)),
         copy_(from_.size()),
         to_(kBlocks * sealed_.slot_bytes(0)),
-        read_(uint64_t{kBlockTokens} * kHeads * kDim) {}
+        read_(uint64_t{kSlotTokens} * kHeads * kDim) {}
 
   const codec::SlotLayout open_, sealed_;
   const std::unique_ptr<Executor> executor_ = MakePinnedPool(1);
@@ -310,7 +309,7 @@ Case SpeedCase(Codec codec, const std::string& what, double (Blocks::*work)(uint
                          .amount = blocks->gigabytes(),
                          .places = Blocks::kSlices,
                          .slice = fmt::format("{} blocks of {} tokens, {} heads, K and V",
-                                              Blocks::kSliceBlocks, kBlockTokens, Blocks::kHeads),
+                                              Blocks::kSliceBlocks, kSlotTokens, Blocks::kHeads),
                          .work = [=](uint32_t slice) { return ((*blocks).*work)(slice); },
                          .floor = [=](uint32_t slice) { return blocks->Copy(slice); }};
           }};

@@ -24,13 +24,13 @@
 
 namespace quire::bench {
 
-inline constexpr uint32_t kLayers = 28;
-inline constexpr uint32_t kKvHeads = 8;
-inline constexpr uint32_t kDim = 128;
-inline constexpr uint64_t kTokens = 16 * 1024;
-inline constexpr uint64_t kStepTokens = 512;
+inline constexpr uint32_t kContextLayers = 28;
+inline constexpr uint32_t kContextKvHeads = 8;
+inline constexpr uint32_t kContextDim = 128;
+inline constexpr uint64_t kContextTokens = 16 * 1024;
+inline constexpr uint64_t kContextStepTokens = 512;
 inline constexpr uint64_t kStoreBytes = uint64_t{8} << 30;
-inline constexpr uint32_t kVocab = 8192;
+inline constexpr uint32_t kContextVocab = 8192;
 
 inline double WallSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -57,15 +57,16 @@ class Directory {
 
 /// A cache that holds the context once, and its store.
 struct Context {
-  explicit Context(bool with_store) : Context(kLayers, kTokens) { Open(with_store); }
+  explicit Context(bool with_store) : Context(kContextLayers, kContextTokens) { Open(with_store); }
   /// With its blocks on a device, and a warm tier for twice as many. What is published is written
   /// when it is flushed. choose(options) names the device, for the cache and for the store.
   template <typename Choose>
   Context(const Choose& choose, uint32_t of_layers, uint64_t of_count)
       : Context(of_layers, of_count) {
-    CacheOptions options{.geometry = Geometry::Uniform(layers, kKvHeads, kDim),
+    CacheOptions options{.geometry = Geometry::Uniform(layers, kContextKvHeads, kContextDim),
                          .profile = NumericProfile::Uniform(Codec::kF16)};
-    const uint64_t value_bytes = 2 * count * layers * kKvHeads * kDim * sizeof(uint16_t);
+    const uint64_t value_bytes =
+        2 * count * layers * kContextKvHeads * kContextDim * sizeof(uint16_t);
     options.hot_bytes = value_bytes / 4 * 5 + (uint64_t{4} << 20);
     choose(options);
     DiskStoreOptions below{.commit_interval_us = uint64_t{3600} * 1'000'000,
@@ -80,7 +81,7 @@ struct Context {
     if (with_store) {
       store = Must(DiskStore::Open({.directory = directory / "store", .bytes_cap = kStoreBytes}));
     }
-    cache = Must(Cache::Create({.geometry = Geometry::Uniform(layers, kKvHeads, kDim),
+    cache = Must(Cache::Create({.geometry = Geometry::Uniform(layers, kContextKvHeads, kContextDim),
                                 .profile = NumericProfile::Uniform(Codec::kF16),
                                 .hot_bytes = uint64_t{2200} << 20,
                                 .store = store.get()}));
@@ -95,7 +96,7 @@ struct Context {
   /// Another text.
   void Draw(uint64_t seed) {
     Prng prng(seed);
-    for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kVocab));
+    for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kContextVocab));
   }
 
   void Compute() { Compute(count); }
@@ -103,9 +104,9 @@ struct Context {
     auto sequence = Must(cache->Open(Must(Acquire()), {.reserve_tokens = count + 1}));
     const RowsView view = {.data = rows.data(),
                            .dtype = Codec::kF16,
-                           .token_stride = int64_t{kKvHeads} * kDim,
-                           .head_stride = kDim};
-    const auto step = static_cast<uint32_t>(std::min(kStepTokens, first));
+                           .token_stride = int64_t{kContextKvHeads} * kContextDim,
+                           .head_stride = kContextDim};
+    const auto step = static_cast<uint32_t>(std::min(kContextStepTokens, first));
     for (uint64_t done = 0; done < first; done += step) {
       for (uint32_t layer = 0; layer < layers; ++layer) {
         Must(sequence->Append(layer, {.key = view, .value = view, .tokens = step}));
@@ -143,7 +144,8 @@ struct Context {
   const Directory directory;
   const Identity identity{.weights = {1}, .domain = {.name = "bench"}};
   std::vector<TokenId> tokens = std::vector<TokenId>(count + 1);
-  std::vector<uint16_t> rows = std::vector<uint16_t>(kStepTokens * kKvHeads * kDim);
+  std::vector<uint16_t> rows =
+      std::vector<uint16_t>(kContextStepTokens * kContextKvHeads * kContextDim);
   std::unique_ptr<DiskStore> store;
   std::unique_ptr<Cache> cache;
 

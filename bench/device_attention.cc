@@ -39,7 +39,8 @@ struct OnDevice {
   static Result<std::shared_ptr<OnDevice>> Create(cuda::Backend& backend, const Shape& of) {
     auto made = std::make_shared<OnDevice>(backend.device(), backend.arithmetic());
     made->attention = backend.MakeAttention();
-    QUIRE_ASSIGN(made->sequence, Sequence::Create(of.codec, of.tokens * of.batch, /*layers=*/1));
+    QUIRE_ASSIGN(made->sequence,
+                 DecodedSequence::Create(of.codec, of.tokens * of.batch, /*layers=*/1));
     made->group = of.group;
     made->tables = made->sequence->Pieces(of.batch);
     QUIRE_TRY(made->SpreadSlots(IsEmulated(backend) ? kEmulatedArenaBytesMax : kArenaBytesMax));
@@ -121,7 +122,7 @@ struct OnDevice {
   cuda::Device& device;
   const cuda::Arithmetic arithmetic;
   std::unique_ptr<AttentionBackend> attention;
-  std::unique_ptr<Sequence> sequence;
+  std::unique_ptr<DecodedSequence> sequence;
   std::unique_ptr<Executor> executor = MakeThreadPool(1);
   uint32_t group = 0;
   uint32_t layers = 0;  // that a slot has room for

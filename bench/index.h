@@ -14,6 +14,9 @@
 
 namespace quire::bench {
 
+/// Of the cases that replay a trace with a policy.
+inline constexpr uint32_t kIndexCapacityBlocks = 10'000;
+
 /// The case about the index's memory: what it may take for a block beside what it takes. `measure`
 /// returns both sums.
 struct Metadata {

@@ -73,13 +73,13 @@ class Served {
   const std::array<uint16_t, kStepTokens * kHeadDim> rows_{};
 };
 
-struct Setup {
+struct CacheSetup {
   std::string policy;
   Division division;
   uint32_t caches = 1;
 };
 
-std::shared_ptr<Service> MakeService(const Requests& requests, const Setup& which) {
+std::shared_ptr<Service> MakeCacheService(const Requests& requests, const CacheSetup& which) {
   const auto caches = std::make_shared<std::vector<std::unique_ptr<Served>>>();
   for (uint32_t i = 0; i < which.caches; ++i) {
     caches->push_back(std::make_unique<Served>(which.policy, kCapacityBytes / which.caches));
@@ -95,18 +95,18 @@ std::shared_ptr<Service> MakeService(const Requests& requests, const Setup& whic
 void AddCacheCases(const std::string& trace_name, const std::shared_ptr<LazyRequests>& requests,
                    std::vector<Case>& cases) {
   for (const std::string policy : {"lru", "quire"}) {
-    for (const Setup& which :
-         {Setup{.policy = policy, .division = {.threads = 1, .roots = 1}},
-          Setup{.policy = policy, .division = {.threads = 2, .roots = 1}},
-          Setup{.policy = policy, .division = {.threads = 2, .roots = 2}},
-          Setup{.policy = policy, .division = {.threads = 2, .roots = 2}, .caches = 2}}) {
+    for (const CacheSetup& which :
+         {CacheSetup{.policy = policy, .division = {.threads = 1, .roots = 1}},
+          CacheSetup{.policy = policy, .division = {.threads = 2, .roots = 1}},
+          CacheSetup{.policy = policy, .division = {.threads = 2, .roots = 2}},
+          CacheSetup{.policy = policy, .division = {.threads = 2, .roots = 2}, .caches = 2}}) {
       cases.push_back(
           {.name = fmt::format("cache+{}/{}/roots{}/caches{}/t{}", policy, trace_name,
                                which.division.roots, which.caches, which.division.threads),
            .prepare = [=]() -> Result<Subject> {
              const Requests& all = requests->Get();
-             return BesideOneThread(all, MakeService(all, which),
-                                    MakeService(all, {.policy = policy, .division = {}}));
+             return BesideOneThread(all, MakeCacheService(all, which),
+                                    MakeCacheService(all, {.policy = policy, .division = {}}));
            }});
     }
   }

@@ -18,8 +18,6 @@
 namespace quire::bench {
 namespace {
 
-constexpr uint32_t kCapacityBlocks = 10'000;
-
 // What a cache does under its lock for a prompt: finds it, evicts for the rest, publishes that, and
 // lets go of it.
 class Blocks {
@@ -105,7 +103,7 @@ std::shared_ptr<Service> MakeService(const Requests& requests, const Setup& whic
   const uint32_t roots = which.division.roots;
   const auto shards = std::make_shared<std::deque<Shard>>();
   for (uint32_t i = 0; i < roots; ++i) {
-    shards->emplace_back(which.policy, kCapacityBlocks / roots);
+    shards->emplace_back(which.policy, kIndexCapacityBlocks / roots);
   }
   return std::make_shared<Service>(requests, which.division, [=](const Request& request) {
     (*shards)[request.root % roots].Serve(request);
@@ -120,14 +118,14 @@ void AddThreadCases(const std::string& trace_name, const std::shared_ptr<LazyReq
     for (const Division& division :
          {Division{.threads = 1, .roots = 1}, Division{.threads = 2, .roots = 1},
           Division{.threads = 2, .roots = 2}}) {
-      cases.push_back({.name = fmt::format("locked+{}/{}/{}/roots{}/t{}", policy, kCapacityBlocks,
-                                           trace_name, division.roots, division.threads),
-                       .prepare = [=]() -> Result<Subject> {
-                         const Requests& all = requests->Get();
-                         return BesideOneThread(
-                             all, MakeService(all, {policy, division}),
-                             MakeService(all, {.policy = policy, .division = {}}));
-                       }});
+      cases.push_back(
+          {.name = fmt::format("locked+{}/{}/{}/roots{}/t{}", policy, kIndexCapacityBlocks,
+                               trace_name, division.roots, division.threads),
+           .prepare = [=]() -> Result<Subject> {
+             const Requests& all = requests->Get();
+             return BesideOneThread(all, MakeService(all, {policy, division}),
+                                    MakeService(all, {.policy = policy, .division = {}}));
+           }});
     }
   }
 }

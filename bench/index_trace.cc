@@ -21,13 +21,11 @@
 namespace quire::bench {
 namespace {
 
-constexpr uint32_t kBlockTokens = kTraceBlockTokens;
 constexpr double kMegablocksTarget = 4;  // a second; the best published single-threaded index
-constexpr uint32_t kCapacityBlocks = 10'000;
 
 // Every block of the trace as one block of the index, with tokens that its id gives.
 struct Replay {
-  std::vector<TokenId> tokens;           // [blocks of all requests, kBlockTokens]
+  std::vector<TokenId> tokens;           // [blocks of all requests, kTraceBlockTokens]
   std::vector<uint64_t> request_blocks;  // by request
 };
 
@@ -66,7 +64,7 @@ class Index {
   uint64_t FindAndInsertAll(const Replay& replay) {
     const TokenId* tokens = replay.tokens.data();
     for (const uint64_t blocks : replay.request_blocks) {
-      const std::span<const TokenId> prompt(tokens, blocks * kBlockTokens);
+      const std::span<const TokenId> prompt(tokens, blocks * kTraceBlockTokens);
       tokens += prompt.size();
       path_.clear();
       const uint32_t found = tree_.Find(root_, prompt, path_);
@@ -77,7 +75,7 @@ class Index {
         InsertWithinCapacity(prompt, found, blocks);
       }
     }
-    return replay.tokens.size() / kBlockTokens;
+    return replay.tokens.size() / kTraceBlockTokens;
   }
 
   // Looks every request up; all must be there.
@@ -86,10 +84,10 @@ class Index {
     uint64_t found = 0;
     for (const uint64_t blocks : replay.request_blocks) {
       path_.clear();
-      found += tree_.Find(root_, std::span(tokens, blocks * kBlockTokens), path_);
-      tokens += blocks * kBlockTokens;
+      found += tree_.Find(root_, std::span(tokens, blocks * kTraceBlockTokens), path_);
+      tokens += blocks * kTraceBlockTokens;
     }
-    QUIRE_CHECK(found == replay.tokens.size() / kBlockTokens);
+    QUIRE_CHECK(found == replay.tokens.size() / kTraceBlockTokens);
     return found;
   }
 
@@ -100,7 +98,7 @@ class Index {
     if (found == blocks) return;
     const BlockId parent = found == 0 ? BlockId::None() : path_.back();
     for (uint64_t i = found; i < blocks; ++i) path_.push_back(NewId());
-    tree_.Insert(root_, parent, prompt.subspan(found * kBlockTokens),
+    tree_.Insert(root_, parent, prompt.subspan(found * kTraceBlockTokens),
                  std::span(path_).subspan(found));
   }
 
@@ -115,7 +113,7 @@ class Index {
       unused_.push_back(victim);
     }
     blocks = std::min(blocks, found + (capacity_ - tree_.block_count()));
-    Insert(prompt.first(blocks * kBlockTokens), found, blocks);
+    Insert(prompt.first(blocks * kTraceBlockTokens), found, blocks);
     for (auto block = path_.rbegin(); block != path_.rend(); ++block) lru_.Add(*block);
   }
 
@@ -127,7 +125,7 @@ class Index {
   }
 
   const uint32_t capacity_;
-  index::RadixTree tree_{kBlockTokens};
+  index::RadixTree tree_{kTraceBlockTokens};
   index::RootId root_ = tree_.Root({});
   evict::LruPolicy lru_;
   std::vector<BlockId> path_;  // of the request at hand
@@ -138,7 +136,7 @@ class Index {
 
 // A replay beside the target.
 Timed BesideTarget(const Replay& replay, std::function<double(uint32_t)> work) {
-  const double megablocks = static_cast<double>(replay.tokens.size() / kBlockTokens) * 1e-6;
+  const double megablocks = static_cast<double>(replay.tokens.size() / kTraceBlockTokens) * 1e-6;
   return {.unit = "Mblocks/s",
           .amount = megablocks,
           .slice = fmt::format("{} requests", replay.request_blocks.size()),
@@ -170,7 +168,7 @@ Case InsertCase(const std::string& name, uint32_t capacity,
             });
             timed.note = [=, &replay] {
               return fmt::format("hit ratio {:.4f}", static_cast<double>((*subject)->hits()) *
-                                                         kBlockTokens /
+                                                         kTraceBlockTokens /
                                                          static_cast<double>(replay.tokens.size()));
             };
             return timed;
@@ -184,8 +182,8 @@ void AddTraceCases(const Options& options, std::vector<Case>& cases) {
   const auto lazy = std::make_shared<LazyReplay>(options);
   cases.push_back(FindCase("find" + suffix + "/t1", lazy));
   cases.push_back(InsertCase("find+insert" + suffix + "/t1", UINT32_MAX, lazy));
-  cases.push_back(InsertCase(fmt::format("find+insert+lru/{}{}/t1", kCapacityBlocks, suffix),
-                             kCapacityBlocks, lazy));
+  cases.push_back(InsertCase(fmt::format("find+insert+lru/{}{}/t1", kIndexCapacityBlocks, suffix),
+                             kIndexCapacityBlocks, lazy));
   cases.push_back(MetadataCase("metadata" + suffix, [=] {
     Index index;
     index.FindAndInsertAll(lazy->Get());

@@ -148,7 +148,7 @@ struct NoMove {
                       options.ops = &ops;
                     }
                   },
-                  kLayers, kTokens};
+                  kContextLayers, kContextTokens};
   std::vector<std::byte> from;
   std::vector<std::byte> to;
 };
@@ -161,7 +161,7 @@ Result<Subject> HostOfMove(CopyWay way) {
       .unit = "GB/s",
       .amount = static_cast<double>(move->context.bytes()) * 1e-9,
       .slice = fmt::format(
-          "{} tokens of {} layers {}; the device copies nothing", kTokens, kLayers,
+          "{} tokens of {} layers {}; the device copies nothing", kContextTokens, kContextLayers,
           in ? "come from the warm tier: Acquire, Load, Take" : "go into the warm tier: Flush"),
       .work = [=](uint32_t) { return in ? move->context.Load() : move->context.WriteBelow(); },
       .floor = [=](uint32_t) { return move->CopyAll(); },
@@ -178,8 +178,8 @@ Result<Subject> HostOfMove(CopyWay way) {
 std::vector<Case> DeviceTierCases(cuda::Backend& backend) {
   // The emulation of a device is for checks.
   const bool emulated = backend.device().target() == "host";
-  const uint32_t layers = emulated ? 2 : kLayers;
-  const uint64_t count = emulated ? 256 : kTokens;
+  const uint32_t layers = emulated ? 2 : kContextLayers;
+  const uint64_t count = emulated ? 256 : kContextTokens;
   std::vector<Case> cases;
   for (const CopyWay way : {CopyWay::kOut, CopyWay::kIn}) {
     cases.push_back({.name = fmt::format("{}/f16/{}/{}",

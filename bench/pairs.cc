@@ -19,7 +19,7 @@ namespace {
 /// Less than this in half of the passes is no longer worth waiting for.
 constexpr double kSettled = 0.01;
 
-double WallSeconds() {
+double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -69,9 +69,9 @@ double SecondsOf(Executor& executor, const std::function<void()>& body) {
   const bool alone = executor.worker_count() == 1;
   const QuietMoment quiet(executor);
   ToggleCounting();
-  const double begin_s = alone ? ThreadSeconds() : WallSeconds();
+  const double begin_s = alone ? ThreadSeconds() : SteadySeconds();
   body();
-  const double seconds = (alone ? ThreadSeconds() : WallSeconds()) - begin_s;
+  const double seconds = (alone ? ThreadSeconds() : SteadySeconds()) - begin_s;
   ToggleCounting();
   return seconds;
 }

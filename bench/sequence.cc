@@ -17,7 +17,7 @@ void Repeat(const std::vector<std::byte>& pattern, std::byte* to, uint64_t bytes
 
 }  // namespace
 
-void Sequence::Fill() {
+void DecodedSequence::Fill() {
   constexpr uint64_t kPatternBytes = 1 << 17;
   const Codec codec = layout_.key(0).codec;
   std::vector<std::byte> codes(kPatternBytes);

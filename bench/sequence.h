@@ -32,13 +32,14 @@ struct Heads {
 };
 
 /// One sequence of `layers` layers in block-major slots, every page touched.
-class Sequence {
+class DecodedSequence {
  public:
-  static Result<std::unique_ptr<Sequence>> Create(Codec codec, uint32_t tokens, uint32_t layers) {
+  static Result<std::unique_ptr<DecodedSequence>> Create(Codec codec, uint32_t tokens,
+                                                         uint32_t layers) {
     QUIRE_ASSIGN(auto layout, codec::SlotLayout::Create(
                                   Geometry::Uniform(layers, kKvHeads, kHeadDim),
                                   NumericProfile::Uniform(codec), ArenaLayout::kBlockMajor));
-    auto sequence = std::unique_ptr<Sequence>(new Sequence(std::move(layout)));
+    auto sequence = std::unique_ptr<DecodedSequence>(new DecodedSequence(std::move(layout)));
     const uint32_t blocks = tokens / sequence->layout_.block_tokens();
     const uint64_t slot_bytes = sequence->layout_.slot_bytes(0);
     QUIRE_ASSIGN(Reservation arena,
@@ -109,7 +110,7 @@ class Sequence {
   }
 
  private:
-  explicit Sequence(codec::SlotLayout layout)
+  explicit DecodedSequence(codec::SlotLayout layout)
       : layout_(std::move(layout)), memory_(MakeHostMemory(true)) {}
 
   /// Random codes and ordinary scales, drawn once and repeated: only that no value is NaN, infinite

@@ -190,9 +190,9 @@ class Server {
 };
 
 /// All runs on so many threads: made once, for whichever row asks first.
-class Runs {
+class ServeRuns {
  public:
-  Runs(const Options& options, uint32_t threads)
+  ServeRuns(const Options& options, uint32_t threads)
       : plan_(PlanOf(options, TinyShape().vocab)), threads_(threads) {}
 
   struct Results {
@@ -244,15 +244,15 @@ Exact Milliseconds(const std::vector<double>& seen, const std::vector<double>& a
 std::vector<Case> ServeCases(const Options& options) {
   std::vector<Case> cases;
   for (const uint32_t threads : options.threads) {
-    const auto runs = std::make_shared<Runs>(options, threads);
+    const auto runs = std::make_shared<ServeRuns>(options, threads);
     const auto add = [&](const std::string& name, auto row) {
       cases.push_back({.name = fmt::format("{}/{}/t{}", name, options.trace_name, threads),
                        .prepare = [runs, row]() -> Result<Subject> {
-                         QUIRE_ASSIGN(const Runs::Results* const results, runs->Get());
+                         QUIRE_ASSIGN(const ServeRuns::Results* const results, runs->Get());
                          return Subject(row(*results));
                        }});
     };
-    add("throughput", [](const Runs::Results& results) {
+    add("throughput", [](const ServeRuns::Results& results) {
       const Seen& seen = results.at_once;
       const auto tokens = static_cast<double>(seen.tokens);
       return Exact{.unit = "tokens/s",
@@ -261,16 +261,16 @@ std::vector<Case> ServeCases(const Options& options) {
                    .note = results.note};
     });
     for (const auto& [name, share] : {std::pair("p50", 0.5), {"p99", 0.99}}) {
-      add(fmt::format("first_token/{}", name), [share](const Runs::Results& results) {
+      add(fmt::format("first_token/{}", name), [share](const ServeRuns::Results& results) {
         return Milliseconds(results.as_they_came.first_ms, results.alone.first_ms, share,
                             results.note);
       });
-      add(fmt::format("next_token/{}", name), [share](const Runs::Results& results) {
+      add(fmt::format("next_token/{}", name), [share](const ServeRuns::Results& results) {
         return Milliseconds(results.as_they_came.next_ms, results.alone.next_ms, share,
                             results.note);
       });
     }
-    add("hits", [](const Runs::Results& results) {
+    add("hits", [](const ServeRuns::Results& results) {
       const Seen& seen = results.as_they_came;
       return Exact{.unit = "of prompts",
                    .value = static_cast<double>(seen.reused_tokens) /

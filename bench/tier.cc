@@ -55,20 +55,21 @@ Result<Subject> Restore() {
   QUIRE_TRY(FioSeconds(job));  // makes the file
   job.writes = false;
   QUIRE_ASSIGN(job.depth, BestFioDepth(job));
-  return Timed{.unit = "GB/s",
-               .amount = static_cast<double>(context->bytes()) * 1e-9,
-               .slice = fmt::format(
-                   "brings {} tokens back into an empty cache: Acquire, Load, Take", kTokens),
-               .work =
-                   [context](uint32_t) {
-                     context->EvictAll();
-                     const double begin_s = WallSeconds();
-                     Plan plan = Must(context->cache->Load(Must(context->Acquire()), {})).Take();
-                     QUIRE_CHECK(plan.resident_tokens() == kTokens);
-                     return WallSeconds() - begin_s;
-                   },
-               .floor = [job](uint32_t) { return Must(FioSeconds(job)); },
-               .note = [job] { return fmt::format("fio reads as much, depth {}", job.depth); }};
+  return Timed{
+      .unit = "GB/s",
+      .amount = static_cast<double>(context->bytes()) * 1e-9,
+      .slice = fmt::format("brings {} tokens back into an empty cache: Acquire, Load, Take",
+                           kContextTokens),
+      .work =
+          [context](uint32_t) {
+            context->EvictAll();
+            const double begin_s = WallSeconds();
+            Plan plan = Must(context->cache->Load(Must(context->Acquire()), {})).Take();
+            QUIRE_CHECK(plan.resident_tokens() == kContextTokens);
+            return WallSeconds() - begin_s;
+          },
+      .floor = [job](uint32_t) { return Must(FioSeconds(job)); },
+      .note = [job] { return fmt::format("fio reads as much, depth {}", job.depth); }};
 }
 
 /// Records of the same shape put into a store as fast as it takes them.
@@ -77,8 +78,9 @@ struct Writer {
       : layout(Must(tier::RecordLayout::Create(
             kBlockTokensDefault,
             std::vector<tier::SectionSpec>(
-                size_t{2} * kLayers,
-                {.layer_count = 1, .bytes = kBlockTokensDefault * kKvHeads * kDim * 2})))),
+                size_t{2} * kContextLayers,
+                {.layer_count = 1,
+                 .bytes = kBlockTokensDefault * kContextKvHeads * kContextDim * 2})))),
         bytes(layout.payload_bytes()),
         tokens(kBlockTokensDefault, 1) {
     Prng prng(3);
@@ -246,7 +248,7 @@ struct Decoder {
 struct Backlog {
   Backlog() {
     context.Draw(0);
-    context.Compute(kStepTokens);
+    context.Compute(kContextStepTokens);
     Must(context.store->Flush());
   }
   void Publish() {
@@ -311,7 +313,7 @@ struct FirstToken {
   /// Of a plan, to the logits after the prompt.
   void Finish(Plan plan) {
     const uint64_t resident = plan.resident_tokens();
-    QUIRE_CHECK(resident == kTokens);
+    QUIRE_CHECK(resident == kContextTokens);
     const auto sequence = Must(context.cache->Open(std::move(plan), {}));
     runner.Step(*sequence, std::span(context.tokens).subspan(resident));
   }
@@ -338,13 +340,13 @@ struct FirstToken {
   }
   // Multiply-adds of the layers' matrix products, twice; attention is not counted.
   double gigaflops(uint64_t count) const {
-    const double head_bytes = 2.0 * kVocab * LargeShape(1).hidden;
+    const double head_bytes = 2.0 * kContextVocab * LargeShape(1).hidden;
     return (static_cast<double>(runner.model->weight_bytes()) - head_bytes) * 1e-9 *
            static_cast<double>(count);
   }
 
   Context context{/*with_store=*/true};
-  Runner runner{kLayers, /*threads=*/2};
+  Runner runner{kContextLayers, /*threads=*/2};
 };
 
 Timed Milliseconds(std::string slice) {
@@ -360,7 +362,7 @@ Result<Subject> FirstTokenComputed() {
   auto first = std::make_shared<FirstToken>();
   Timed timed = Milliseconds(fmt::format(
       "computes the first {} of {} tokens; all of them take that many times as long, and more",
-      kComputedTokens, kTokens));
+      kComputedTokens, kContextTokens));
   timed.work = [first](uint32_t) { return first->Computed(); };
   timed.floor = [first](uint32_t) {
     return first->gigaflops(kComputedTokens) * SecondsPerGigaflop(*first->runner.executor);
@@ -374,13 +376,13 @@ Result<Subject> FirstTokenFromMemory() {
   auto sequence = std::shared_ptr<Sequence>(
       Must(first->context.cache->Open(Must(first->context.Acquire()), {.publish = false})));
   Timed timed = Milliseconds(
-      fmt::format("{} tokens are in memory: Acquire, Open, one token computed", kTokens));
+      fmt::format("{} tokens are in memory: Acquire, Open, one token computed", kContextTokens));
   timed.work = [first](uint32_t) { return first->FromMemory(); };
   timed.floor = [first, sequence](uint32_t) {
     const double begin_s = WallSeconds();
-    first->runner.Step(*sequence, std::span(first->context.tokens).subspan(kTokens));
+    first->runner.Step(*sequence, std::span(first->context.tokens).subspan(kContextTokens));
     const double seconds = WallSeconds() - begin_s;
-    Must(sequence->Rollback(kTokens));
+    Must(sequence->Rollback(kContextTokens));
     return seconds;
   };
   timed.note = [] { return "that token, computed behind an open sequence"; };
@@ -391,7 +393,7 @@ Result<Subject> FirstTokenFromStore() {
   auto first = std::make_shared<FirstToken>();
   Timed timed = Milliseconds(fmt::format(
       "{} tokens are in the store of an earlier process: Acquire, Load, Open, one token computed",
-      kTokens));
+      kContextTokens));
   timed.work = [first](uint32_t) { return first->FromStore(); };
   timed.floor = [first](uint32_t) { return first->FromMemory(); };
   timed.note = [] { return "the same from memory"; };

@@ -2,12 +2,12 @@
 #
 #   quire_layer(NAME pool DEPS base env LIBS hwy::hwy)            a folder of src/
 #   quire_library(NAME bench DEPS cache model LIBS fmt::fmt)      the same outside src/
-#   quire_app(NAME quire DEPS serve bench LIBS CLI11::CLI11)      needs main.cc
+#   quire_app(NAME quire PART demo DEPS serve MORE_DEPS bench)    needs main.cc, demo_main.cc
 #   quire_test(NAME golden_test DEPS model [SOURCES a.cc ...])    tests that stand alone
 #   quire_test_again(NAME x_again_test OF x_test ENVIRONMENT A=b) a suite in other surroundings
 #
 # DEPS are names of layers or libraries, LIBS imported targets, TEST_LIBS for the tests only. ALONE
-# are files, or ALL, that are not compiled together with others.
+# are files that are not compiled together with others, TOGETHER files that are, and with no others.
 
 set(QUIRE_LAYERS "")
 file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/src/LAYERS" layer_lines REGEX "^[a-z]+:")
@@ -54,15 +54,16 @@ function(quire_glob result ending)
 endfunction()
 
 # Compiles the files of `target` several at a time, so that what all of them include is read, and
-# what all of them instantiate is made, once for each batch. Files of the list that follows stay
-# alone: their names clash with those of others. So do files that Highway includes again for each
-# of its targets, and files of libraries that sim/canaries puts its own in place of: whole objects
-# are replaced.
+# what all of them instantiate is made, once for each batch. The files of TOGETHER are one batch:
+# they alone include what costs seconds. Files of ALONE stay alone: their names clash with those of
+# others. So do files that Highway includes again for each of its targets, and files of libraries
+# that sim/canaries puts its own in place of: whole objects are replaced.
 function(quire_batch target)
-  if(NOT QUIRE_BATCHES OR "ALL" IN_LIST ARGN)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ALONE;TOGETHER")
+  if(NOT QUIRE_BATCHES)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   # g++ takes what a batch includes for a header, whose types should not use those of one file.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   get_target_property(sources ${target} SOURCES)
@@ -70,11 +71,16 @@ function(quire_batch target)
   if(target MATCHES "^quire_")
     string(APPEND alone "|Planted\\(")
   endif()
+  set(count 0)
   foreach(source IN LISTS sources)
     cmake_path(GET source FILENAME name)
     file(STRINGS "${source}" again REGEX "${alone}" LIMIT_COUNT 1)
-    if(again OR name IN_LIST ARGN)
-      set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    if(name IN_LIST arg_TOGETHER)
+      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP together)
+    elseif(source MATCHES "\\.cc$" AND NOT again AND NOT name IN_LIST arg_ALONE)
+      math(EXPR batch "${count} / 8")
+      math(EXPR count "${count} + 1")
+      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP ${batch})
     endif()
   endforeach()
 endfunction()
@@ -94,7 +100,7 @@ function(quire_test)
     return()
   endif()
   add_executable(${arg_NAME} ${arg_SOURCES})
-  quire_batch(${arg_NAME} ${arg_ALONE})
+  quire_batch(${arg_NAME} ALONE ${arg_ALONE})
   if(NOT arg_NAME IN_LIST QUIRE_TESTS_OF_KERNELS)
     target_compile_options(${arg_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
@@ -134,14 +140,14 @@ endfunction()
 # Makes libquire_<name> from the folder's *.cc, <name>_test from *_test.cc and, in the fuzz
 # preset, one program per *_fuzz.cc. Folders below that have no CMakeLists.txt of their own belong to it.
 function(quire_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS;ALONE")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS;ALONE;TOGETHER")
   quire_glob(sources ".cc")
   list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
 
   set(library "quire_${arg_NAME}")
   if(sources)
     add_library(${library} STATIC ${sources})
-    quire_batch(${library} ${arg_ALONE})
+    quire_batch(${library} ALONE ${arg_ALONE} TOGETHER ${arg_TOGETHER})
     set(scope PUBLIC)
     if(arg_NAME IN_LIST QUIRE_SHARED_LAYERS OR arg_NAME IN_LIST QUIRE_ENGINE_LIBRARIES)
       set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON
@@ -177,26 +183,36 @@ function(quire_fuzzers)
 endfunction()
 
 # Makes a program at the top of the build folder from the folder's *.cc; *_test.cc become
-# <name>_app_test and *_fuzz.cc fuzzers, linked with everything but main.cc.
+# <name>_app_test and *_fuzz.cc fuzzers, linked with everything but main.cc. PART names files that are
+# an object library of their own, <name>_part: with <name>_main.cc for a program <name>_part, which
+# is built without the others. DEPS and LIBS are those of the part, MORE_DEPS and MORE_LIBS what the
+# other files need besides.
 function(quire_app)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "DEPS;LIBS;TEST_LIBS;ALONE")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;PART"
+                        "PART_SOURCES;DEPS;LIBS;MORE_DEPS;MORE_LIBS;TEST_LIBS;ALONE")
   set(here "${CMAKE_CURRENT_SOURCE_DIR}")
   file(GLOB sources CONFIGURE_DEPENDS "${here}/*.cc")
-  list(FILTER sources EXCLUDE REGEX "(_(test|bench|fuzz)|/main)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_(test|bench|fuzz|main)|/main)\\.cc$")
+  list(TRANSFORM arg_PART_SOURCES PREPEND "${here}/")
+  list(REMOVE_ITEM sources ${arg_PART_SOURCES})
+  set(part ${arg_NAME}_${arg_PART})
+  add_library(${part}_app OBJECT ${arg_PART_SOURCES})
+  quire_batch(${part}_app ALONE ${arg_ALONE})
+  quire_link(${part}_app PUBLIC DEPS ${arg_DEPS} LIBS ${arg_LIBS})
+  add_library(${arg_NAME}_app OBJECT ${sources})
+  quire_batch(${arg_NAME}_app ALONE ${arg_ALONE})
+  quire_link(${arg_NAME}_app PUBLIC DEPS ${arg_DEPS} ${arg_MORE_DEPS} LIBS ${arg_LIBS} ${arg_MORE_LIBS})
+  foreach(objects ${part}_app ${arg_NAME}_app)
+    target_include_directories(${objects} PUBLIC "${PROJECT_SOURCE_DIR}")
+  endforeach()
+  add_executable(${part} "${here}/${arg_PART}_main.cc")
+  target_link_libraries(${part} PRIVATE ${part}_app)
   add_executable(${arg_NAME} "${here}/main.cc")
-  set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
-  if(sources)
-    add_library(${arg_NAME}_app OBJECT ${sources})
-    quire_batch(${arg_NAME}_app ${arg_ALONE})
-    quire_link(${arg_NAME}_app PUBLIC DEPS ${arg_DEPS} LIBS ${arg_LIBS})
-    target_include_directories(${arg_NAME}_app PUBLIC "${PROJECT_SOURCE_DIR}")
-    target_link_libraries(${arg_NAME} PRIVATE ${arg_NAME}_app)
-    quire_test(NAME "${arg_NAME}_app_test" LIBS ${arg_NAME}_app ${arg_TEST_LIBS}
-               ALONE ${arg_ALONE})
-    quire_fuzzers(LIBS ${arg_NAME}_app)
-  endif()
-  target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
-  quire_link(${arg_NAME} PRIVATE DEPS ${arg_DEPS} LIBS ${arg_LIBS})
+  target_link_libraries(${arg_NAME} PRIVATE ${part}_app ${arg_NAME}_app)
+  set_target_properties(${part} ${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
+  quire_test(NAME "${arg_NAME}_app_test" LIBS ${part}_app ${arg_NAME}_app ${arg_TEST_LIBS}
+             ALONE ${arg_ALONE})
+  quire_fuzzers(LIBS ${part}_app ${arg_NAME}_app)
 endfunction()
 
 # Leaves the names of the suites and benchmarks where scripts/run-tests and `make bench` find them.

@@ -50,7 +50,7 @@ const std::map<std::string, DeviceCasesFunction>& DeviceBenches() {
   return benches;
 }
 
-struct Flags {
+struct BenchFlags {
   std::string name;
   std::vector<uint32_t> threads = {1, 2};
   uint32_t rounds_min = 40;
@@ -102,12 +102,12 @@ Result<void> LoadTrace(const std::string& path, bench::Options& options) {
   return {};
 }
 
-bool IsWanted(const Flags& flags, const std::string& name) {
+bool IsWanted(const BenchFlags& flags, const std::string& name) {
   return name.find(flags.wanted) != std::string::npos;
 }
 
 // The command line of a worker that has the same cases.
-std::vector<std::string> WorkerCommand(const Flags& flags, const std::string& binary,
+std::vector<std::string> WorkerCommand(const BenchFlags& flags, const std::string& binary,
                                        const std::string& threads) {
   std::vector<std::string> command = {binary,     "bench",     flags.name,
                                       "--slices", "--threads", threads};
@@ -143,7 +143,7 @@ struct Measured {
 
 // Instructions of all rows on one thread: with more, how long threads wait for each other is
 // counted too.
-Result<void> CountInstructions(const Flags& flags, Measured& measured) {
+Result<void> CountInstructions(const BenchFlags& flags, Measured& measured) {
   QUIRE_ASSIGN(const std::string own, OwnBinary());
   auto started = bench::InstructionCounter::Start(WorkerCommand(flags, own, "1"));
   if (!started && started.error().code == ErrorCode::kUnsupported) {
@@ -168,7 +168,7 @@ Result<void> CountInstructions(const Flags& flags, Measured& measured) {
   return {};
 }
 
-Result<Measured> MeasureAll(const Flags& flags, const std::vector<bench::Case>& cases) {
+Result<Measured> MeasureAll(const BenchFlags& flags, const std::vector<bench::Case>& cases) {
   std::vector<bench::Case> wanted;
   for (const bench::Case& each : cases) {
     if (IsWanted(flags, each.name)) wanted.push_back(each);
@@ -196,7 +196,7 @@ nlohmann::ordered_json JsonOf(const MeasuredRow& measured) {
   return object;
 }
 
-void Print(const Flags& flags, const Measured& measured) {
+void Print(const BenchFlags& flags, const Measured& measured) {
   if (flags.json) {
     auto list = nlohmann::ordered_json::array();
     for (const MeasuredRow& each : measured.rows) list.push_back(JsonOf(each));
@@ -220,7 +220,7 @@ void Print(const Flags& flags, const Measured& measured) {
   }
 }
 
-void Print(const Flags& flags, const std::vector<bench::Comparison>& rows) {
+void Print(const BenchFlags& flags, const std::vector<bench::Comparison>& rows) {
   if (flags.json) {
     auto list = nlohmann::ordered_json::array();
     for (const bench::Comparison& row : rows) {
@@ -257,7 +257,7 @@ void Print(const Flags& flags, const std::vector<bench::Comparison>& rows) {
   }
 }
 
-Result<void> RunAgainst(const Flags& flags) {
+Result<void> RunAgainst(const BenchFlags& flags) {
   const std::string threads = fmt::format("{}", fmt::join(flags.threads, ","));
   QUIRE_ASSIGN(const auto other,
                bench::Worker::Start(WorkerCommand(flags, flags.against, threads)));
@@ -272,7 +272,7 @@ Result<void> RunAgainst(const Flags& flags) {
   return {};
 }
 
-Result<void> RunCases(const Flags& flags, const std::vector<bench::Case>& cases) {
+Result<void> RunCases(const BenchFlags& flags, const std::vector<bench::Case>& cases) {
   if (flags.name == "index" && flags.trace.empty()) {
     fmt::print(stderr, "quire bench: without --trace no case that replays one\n");
   }
@@ -289,7 +289,7 @@ double Quantile(std::vector<double> values, double share) {
 }
 
 // A running server, as its clients see it. There is no floor but that of hits.
-Result<int> RunOnServer(Flags& flags) {
+Result<int> RunOnServer(BenchFlags& flags) {
   QUIRE_ASSIGN(const Trace trace, ReadTrace(flags.trace));
   if (!flags.key_file.empty()) {
     QUIRE_ASSIGN(flags.load.key, ReadFile(flags.key_file, 4096));
@@ -329,7 +329,7 @@ Result<int> RunOnServer(Flags& flags) {
   return kFailedCheck;
 }
 
-int RunBench(Flags& flags) {
+int RunBench(BenchFlags& flags) {
   if (!flags.load.url.empty()) {
     if (flags.name != "serve" || flags.trace.empty()) {
       fmt::print(stderr, "quire bench: --url is for serve, with a --trace\n");
@@ -370,63 +370,83 @@ int RunBench(Flags& flags) {
   return done ? kOk : Report("bench", done.error());
 }
 
+void AddLoadFlags(Command& command, BenchFlags& flags) {
+  command.Add({.name = "--url",
+               .value = &flags.load.url,
+               .help = "Of `serve`: a running server, http://HOST:PORT. Sends it the trace's "
+                       "requests when they are due, answered or not"});
+  command.Add({.name = "--rate",
+               .value = &flags.load.rate,
+               .help = "With --url: requests per second; 0: all at once",
+               .check = Between<double>{0.0, 1e6},
+               .shows_default = true});
+  command.Add({.name = "--requests",
+               .value = &flags.load.requests,
+               .help = "With --url: of the trace, the first",
+               .check = Between<int>{1, 1'000'000},
+               .shows_default = true});
+  command.Add({.name = "--prompt-blocks",
+               .value = &flags.load.blocks_max,
+               .help = "With --url: longer prompts are cut to so many blocks of 16 tokens",
+               .check = Between<int>{1, 1'000'000},
+               .shows_default = true});
+  command.Add({.name = "--answer-tokens",
+               .value = &flags.load.answer_tokens_max,
+               .help = "With --url: longer answers are cut",
+               .check = Between<int>{1, 1'000'000},
+               .shows_default = true});
+  command.Add({.name = "!--no-reuse",
+               .value = &flags.load.reuse,
+               .help = "With --url: the server computes every prompt"});
+  command.Add({.name = "--key-file",
+               .value = &flags.key_file,
+               .help = "With --url: a file with the API key"});
+}
+
 }  // namespace
 
-void AddBench(CLI::App& program, int& exit) {
-  auto flags = std::make_shared<Flags>();
-  CLI::App* command =
-      program.add_subcommand("bench", "Measures a part as a share of its floor, in one run");
-  command->add_option("name", flags->name, "What to measure")
-      ->required()
-      ->check(CLI::IsMember(Benches()));
-  command->add_option("--threads", flags->threads, "Thread counts, for example 1,2")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command
-      ->add_option("--pairs", flags->rounds_min,
-                   "Pairs of slices at every place of a case, at least; up to 4 times as many "
-                   "while they still find better ones")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  AddDeviceFlags(*command, flags->device);
-  command->add_option("--case", flags->wanted,
-                      "Only cases with this in their name, such as decode/f16/32768");
-  command->add_option("--trace", flags->trace,
-                      "Requests for `index` and `serve` to replay: a .jsonl.gz file of hash_ids");
-  command->add_option("--url", flags->load.url,
-                      "Of `serve`: a running server, http://HOST:PORT. Sends it the trace's "
-                      "requests when they are due, answered or not");
-  command->add_option("--rate", flags->load.rate, "With --url: requests per second; 0: all at once")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command->add_option("--requests", flags->load.requests, "With --url: of the trace, the first")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command
-      ->add_option("--prompt-blocks", flags->load.blocks_max,
-                   "With --url: longer prompts are cut to so many blocks of 16 tokens")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command
-      ->add_option("--answer-tokens", flags->load.answer_tokens_max,
-                   "With --url: longer answers are cut")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command->add_flag("!--no-reuse", flags->load.reuse,
-                    "With --url: the server computes every prompt");
-  command->add_option("--key-file", flags->key_file, "With --url: a file with the API key");
-  CLI::Option* against = command->add_option(
-      "--against", flags->against,
-      "Another build of quire: takes turns with this one on the same cases, slice by slice");
-  command
-      ->add_flag("--instructions", flags->instructions,
-                 "Also count the instructions of a slice, under valgrind")
-      ->excludes(against);
-  command->add_flag("--slices", flags->slices)->group("");  // for --against and --instructions
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit] { exit = RunBench(*flags); });
+void AddBench(Command& program) {
+  auto flags = std::make_shared<BenchFlags>();
+  Command command =
+      program.AddCommand("bench", "Measures a part as a share of its floor, in one run");
+  OneOf names;
+  for (const auto& [name, cases] : Benches()) names.push_back(name);
+  command.Add({.name = "name",
+               .value = &flags->name,
+               .help = "What to measure",
+               .check = names,
+               .required = true});
+  command.Add({.name = "--threads",
+               .value = &flags->threads,
+               .help = "Thread counts, for example 1,2",
+               .check = Between<int>{1, 1024},
+               .shows_default = true});
+  command.Add({.name = "--pairs",
+               .value = &flags->rounds_min,
+               .help = "Pairs of slices at every place of a case, at least; up to 4 times as many "
+                       "while they still find better ones",
+               .check = Between<int>{1, 1000},
+               .shows_default = true});
+  AddDeviceFlags(command, flags->device);
+  command.Add({.name = "--case",
+               .value = &flags->wanted,
+               .help = "Only cases with this in their name, such as decode/f16/32768"});
+  command.Add({.name = "--trace",
+               .value = &flags->trace,
+               .help = "Requests for `index` and `serve` to replay: a .jsonl.gz file of hash_ids"});
+  AddLoadFlags(command, *flags);
+  command.Add({.name = "--against",
+               .value = &flags->against,
+               .help = "Another build of quire: takes turns with this one on the same cases, "
+                       "slice by slice"});
+  command.Add({.name = "--instructions",
+               .value = &flags->instructions,
+               .help = "Also count the instructions of a slice, under valgrind",
+               .excludes = "--against"});
+  // For --against and --instructions.
+  command.Add({.name = "--slices", .value = &flags->slices, .group = ""});
+  command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
+  command.Run([flags] { return RunBench(*flags); });
 }
 
 }  // namespace quire::app

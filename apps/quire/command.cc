@@ -8,6 +8,7 @@
 
 #include "apps/quire/output.h"
 #include "base/bits.h"
+#include "base/version.h"
 #include "quire/geometry.h"
 
 namespace quire::app {
@@ -83,48 +84,55 @@ std::string FormatBytes(uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kNames[unit]);
 }
 
-CLI::Validator BytesValidator() {
-  return CLI::Validator(
-      [](std::string& text) {
-        const auto bytes = ParseBytes(text);
-        return bytes ? std::string() : bytes.error().message;
-      },
-      "BYTES");
+TextCheck BytesCheck() {
+  return {"BYTES", [](const std::string& text) {
+            const auto bytes = ParseBytes(text);
+            return bytes ? std::string() : bytes.error().message;
+          }};
 }
 
-CLI::Validator CodecValidator() {
-  return CLI::Validator(
-      [](std::string& text) {
-        return ParseCodec(text)
-                   ? std::string()
-                   : fmt::format("'{}' is not a codec of this build; see 'quire info'", text);
-      },
-      "CODEC");
+TextCheck CodecCheck() {
+  return {"CODEC", [](const std::string& text) {
+            return ParseCodec(text)
+                       ? std::string()
+                       : fmt::format("'{}' is not a codec of this build; see 'quire info'", text);
+          }};
 }
 
-CLI::Validator BlockTokensValidator() {
-  return CLI::Validator(
-      [](std::string& text) {
-        for (uint32_t n = kBlockTokensMin; n <= kBlockTokensMax; n *= 2) {
-          if (text == std::to_string(n)) return std::string();
-        }
-        return fmt::format("'{}' is not a power of two from {} to {}", text, kBlockTokensMin,
-                           kBlockTokensMax);
-      },
-      "TOKENS");
+TextCheck BlockTokensCheck() {
+  return {"TOKENS", [](const std::string& text) {
+            for (uint32_t n = kBlockTokensMin; n <= kBlockTokensMax; n *= 2) {
+              if (text == std::to_string(n)) return std::string();
+            }
+            return fmt::format("'{}' is not a power of two from {} to {}", text, kBlockTokensMin,
+                               kBlockTokensMax);
+          }};
 }
 
-CLI::Validator TemperatureValidator() {
-  return CLI::Validator(
-      [](std::string& text) {
-        double value = 0;
-        const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool whole = error == std::errc() && rest == text.data() + text.size();
-        return whole && value >= 0 && value <= 100
-                   ? std::string()
-                   : fmt::format("'{}' is not a temperature from 0 to 100", text);
-      },
-      "TEMPERATURE");
+TextCheck TemperatureCheck() {
+  return {"TEMPERATURE", [](const std::string& text) {
+            double value = 0;
+            const auto [rest, error] =
+                std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool whole = error == std::errc() && rest == text.data() + text.size();
+            return whole && value >= 0 && value <= 100
+                       ? std::string()
+                       : fmt::format("'{}' is not a temperature from 0 to 100", text);
+          }};
+}
+
+int RunQuire(const std::function<void(Command& program)>& add_commands, int argc, char** argv) {
+  PrepareProcess();
+  return RunToExit([&] {
+    return RunProgram({.name = "quire",
+                       .summary = "Quire: the KV cache of LLM inference.",
+                       .version = std::string(kVersion),
+                       .footer = "Start with 'quire demo'; 'quire COMMAND --help' explains each "
+                                 "command.\nExit codes: 0 ok, 1 failed check or output, 2 bad "
+                                 "usage, 3 bad input, 4 out of a resource.",
+                       .add_commands = add_commands},
+                      argc, argv);
+  });
 }
 
 }  // namespace quire::app

@@ -2,12 +2,13 @@
 #ifndef QUIRE_APPS_COMMAND_H_
 #define QUIRE_APPS_COMMAND_H_
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
+#include "apps/quire/flags.h"
 #include "quire/error.h"
 
 namespace quire::app {
@@ -29,24 +30,26 @@ Result<uint64_t> ParseBytes(const std::string& text);
 /// Bytes for people: "1.84 MB".
 std::string FormatBytes(uint64_t bytes);
 
-// Checks of a flag's text; what they refuse is bad usage.
-CLI::Validator BytesValidator();        // ParseBytes
-CLI::Validator CodecValidator();        // a codec of this build
-CLI::Validator BlockTokensValidator();  // a power of two, 16 to 256
-CLI::Validator TemperatureValidator();  // 0 to 100, not NaN
+TextCheck BytesCheck();        // ParseBytes
+TextCheck CodecCheck();        // a codec of this build
+TextCheck BlockTokensCheck();  // a power of two, 16 to 256
+TextCheck TemperatureCheck();  // 0 to 100, not NaN
 
-// One function per command: adds it to the program; when it was chosen, its exit code is in `exit`.
-void AddDemo(CLI::App& program, int& exit);
-void AddGenerate(CLI::App& program, int& exit);
-void AddEval(CLI::App& program, int& exit);
-void AddPlan(CLI::App& program, int& exit);
-void AddServe(CLI::App& program, int& exit);
-void AddBench(CLI::App& program, int& exit);
-void AddReplay(CLI::App& program, int& exit);
-void AddSelftest(CLI::App& program, int& exit);
-void AddStore(CLI::App& program, int& exit);
-void AddSim(CLI::App& program, int& exit);
-void AddInfo(CLI::App& program, int& exit);
+// One function per command: adds it to the program.
+void AddDemo(Command& program);
+void AddGenerate(Command& program);
+void AddEval(Command& program);
+void AddPlan(Command& program);
+void AddServe(Command& program);
+void AddBench(Command& program);
+void AddReplay(Command& program);
+void AddSelftest(Command& program);
+void AddStore(Command& program);
+void AddSim(Command& program);
+void AddInfo(Command& program);
+
+/// The whole of main(): a process of these commands, prepared and run to its exit code.
+int RunQuire(const std::function<void(Command& program)>& add_commands, int argc, char** argv);
 
 }  // namespace quire::app
 

@@ -366,17 +366,16 @@ Result<int> RunDemo(DemoFlags& flags) {
 
 }  // namespace
 
-void AddDemo(CLI::App& program, int& exit) {
+void AddDemo(Command& program) {
   auto flags = std::make_shared<DemoFlags>();
   flags->runtime.model = BundledModel();
-  CLI::App* command = program.add_subcommand(
+  Command command = program.AddCommand(
       "demo", "Sessions share one document; checks the cache's promises (exit 1 if one breaks)");
-  AddRuntimeFlags(*command, flags->runtime);
-  command->get_option("--model")->required(false)->capture_default_str();
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit] {
+  AddRuntimeFlags(command, flags->runtime, ModelFlag::kOptional);
+  command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
+  command.Run([flags] {
     const auto code = RunDemo(*flags);
-    exit = code ? *code : app::Report("demo", code.error());
+    return code ? *code : app::Report("demo", code.error());
   });
 }
 

@@ -38,23 +38,26 @@ bool IsDeviceName(const std::string& name) {
   return name == "cpu" || BareName(name) == "emulated" || CudaNumber(BareName(name)).has_value();
 }
 
-void AddDeviceFlags(CLI::App& command, DeviceFlags& flags) {
-  command
-      .add_option("--device", flags.device,
-                  "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
-                  "processor, for checks. With :plain behind it a device does without bulk copies")
-      ->check(CLI::Validator(
-          [](const std::string& name) {
-            return IsDeviceName(name) ? "" : "no device: cpu, cuda, cuda:N or emulated";
-          },
-          "DEVICE"))
-      ->capture_default_str();
-  command
-      .add_option("--arithmetic", flags.arithmetic,
-                  "How a device computes. fma32: with the bits of the processor; mma16: on matrix "
-                  "units, in products of 16 bits. Blocks of one are never taken for the other's")
-      ->check(CLI::IsMember({"fma32", "mma16"}))
-      ->capture_default_str();
+void AddDeviceFlags(Command& command, DeviceFlags& flags) {
+  command.Add({.name = "--device",
+               .value = &flags.device,
+               .help = "Where it runs: cpu, cuda, cuda:N; emulated: the kernels of devices on the "
+                       "processor, for checks. With :plain behind it a device does without bulk "
+                       "copies",
+               .check = TextCheck{"DEVICE",
+                                  [](const std::string& name) {
+                                    return IsDeviceName(name)
+                                               ? ""
+                                               : "no device: cpu, cuda, cuda:N or emulated";
+                                  }},
+               .shows_default = true});
+  command.Add({.name = "--arithmetic",
+               .value = &flags.arithmetic,
+               .help = "How a device computes. fma32: with the bits of the processor; mma16: on "
+                       "matrix units, in products of 16 bits. Blocks of one are never taken for "
+                       "the other's",
+               .check = OneOf{"fma32", "mma16"},
+               .shows_default = true});
 }
 
 Result<std::unique_ptr<cuda::Backend>> OpenDevice(const DeviceFlags& flags) {

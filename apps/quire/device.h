@@ -24,7 +24,7 @@ struct DeviceFlags {
 };
 
 /// Adds --device and --arithmetic.
-void AddDeviceFlags(CLI::App& command, DeviceFlags& flags);
+void AddDeviceFlags(Command& command, DeviceFlags& flags);
 
 /// Null: the processor itself.
 /// Errors: kUnsupported a device that this build or machine does not have, or an arithmetic that

@@ -271,32 +271,39 @@ int RunEval(EvalFlags flags) {
 
 }  // namespace
 
-void AddEval(CLI::App& program, int& exit) {
+void AddEval(Command& program) {
   auto flags = std::make_shared<EvalFlags>();
-  CLI::App* command = program.add_subcommand(
+  Command command = program.AddCommand(
       "eval",
       "Quality of a codec against f16 on a text: perplexity, KL divergence, top-1 agreement, or "
       "facts found far back");
-  AddRuntimeFlags(*command, flags->runtime);
-  command->add_option("--text", flags->text, "Text file")->required();
-  command->add_option("--kv", flags->kv, "Codec of K and V")
-      ->check(CodecValidator())
-      ->capture_default_str();
-  command->add_option("--k", flags->runtime.k, "Codec of K")->check(CodecValidator());
-  command->add_option("--v", flags->runtime.v, "Codec of V")->check(CodecValidator());
-  command->add_option("--context", flags->context, "Tokens per window")
-      ->check(CLI::Range(uint64_t{2}, uint64_t{1} << 32))
-      ->capture_default_str();
-  auto* retrieval = command
-                        ->add_option("--retrieval", flags->retrieval,
-                                     "Ask for facts planted in the text instead: this many")
-                        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32));
-  command
-      ->add_option("--cases", flags->cases,
-                   "File of documents (default: MODEL/cases.jsonl), as models/tiny/README.md says")
-      ->needs(retrieval);
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit] { exit = RunEval(*flags); });
+  AddRuntimeFlags(command, flags->runtime);
+  command.Add({.name = "--text", .value = &flags->text, .help = "Text file", .required = true});
+  command.Add({.name = "--kv",
+               .value = &flags->kv,
+               .help = "Codec of K and V",
+               .check = CodecCheck(),
+               .shows_default = true});
+  command.Add(
+      {.name = "--k", .value = &flags->runtime.k, .help = "Codec of K", .check = CodecCheck()});
+  command.Add(
+      {.name = "--v", .value = &flags->runtime.v, .help = "Codec of V", .check = CodecCheck()});
+  command.Add({.name = "--context",
+               .value = &flags->context,
+               .help = "Tokens per window",
+               .check = Between<uint64_t>{2, uint64_t{1} << 32},
+               .shows_default = true});
+  command.Add({.name = "--retrieval",
+               .value = &flags->retrieval,
+               .help = "Ask for facts planted in the text instead: this many",
+               .check = Between<uint64_t>{1, uint64_t{1} << 32}});
+  command.Add(
+      {.name = "--cases",
+       .value = &flags->cases,
+       .help = "File of documents (default: MODEL/cases.jsonl), as models/tiny/README.md says",
+       .needs = "--retrieval"});
+  command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
+  command.Run([flags] { return RunEval(*flags); });
 }
 
 }  // namespace quire::app

@@ -32,6 +32,7 @@ struct GenerateFlags {
   std::optional<float> temperature;  // absent: greedy, or what the model says for a chat
   bool chat = false;
   serve::KeepOptions keep;
+  std::string keep_by{serve::KeepByName(keep.by)};
   uint32_t repeat = 1;
   uint32_t beside = 0;
   std::string on_full = "reject";
@@ -248,6 +249,7 @@ std::map<std::string, serve::KeepBy> KeepNames() {
 }
 
 int RunGenerate(GenerateFlags& flags) {
+  flags.keep.by = KeepNames().at(flags.keep_by);
   if (flags.runtime.k.empty()) flags.runtime.k = flags.kv;
   if (flags.runtime.v.empty()) flags.runtime.v = flags.kv;
   const auto code = Generate(flags);
@@ -256,64 +258,77 @@ int RunGenerate(GenerateFlags& flags) {
 
 }  // namespace
 
-void AddGenerate(CLI::App& program, int& exit) {
+void AddGenerate(Command& program) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = program.add_subcommand("generate", "Continues a prompt");
-  AddRuntimeFlags(*command, flags->runtime);
-  auto* prompt = command->add_option_group("prompt", "What to continue (exactly one)");
-  prompt->add_option("--prompt", flags->prompt, "Text");
-  prompt->add_option("--prompt-file", flags->prompt_file, "A file of text");
-  prompt->add_option("--prompt-ids", flags->prompt_ids, "Token ids: 1,2,3");
-  prompt->require_option(1);
-  command->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate")
-      ->capture_default_str();
-  command->add_flag("--chat", flags->chat,
-                    "The prompt is a message: put it through the model's chat template");
-  command
-      ->add_option("--temperature", flags->temperature,
-                   "0 takes the most likely token (default: 0; with --chat what "
-                   "generation_config.json says)")
-      ->check(TemperatureValidator());
-  command->add_option("--seed", flags->seed, "Of the draws, with a temperature")
-      ->capture_default_str();
-  auto* kv = command->add_option("--kv", flags->kv, "Codec of K and V (default: the model's type)")
-                 ->check(CodecValidator());
+  Command command = program.AddCommand("generate", "Continues a prompt");
+  AddRuntimeFlags(command, flags->runtime);
+  command.AddOneOf(
+      "prompt", "What to continue (exactly one)",
+      {{.name = "--prompt", .value = &flags->prompt, .help = "Text"},
+       {.name = "--prompt-file", .value = &flags->prompt_file, .help = "A file of text"},
+       {.name = "--prompt-ids", .value = &flags->prompt_ids, .help = "Token ids: 1,2,3"}});
+  command.Add({.name = "--max-tokens",
+               .value = &flags->max_tokens,
+               .help = "Most tokens to generate",
+               .shows_default = true});
+  command.Add({.name = "--chat",
+               .value = &flags->chat,
+               .help = "The prompt is a message: put it through the model's chat template"});
+  command.Add({.name = "--temperature",
+               .value = &flags->temperature,
+               .help = "0 takes the most likely token (default: 0; with --chat what "
+                       "generation_config.json says)",
+               .check = TemperatureCheck()});
+  command.Add({.name = "--seed",
+               .value = &flags->seed,
+               .help = "Of the draws, with a temperature",
+               .shows_default = true});
+  command.Add({.name = "--kv",
+               .value = &flags->kv,
+               .help = "Codec of K and V (default: the model's type)",
+               .check = CodecCheck()});
   for (auto& [name, codec] : {std::pair("--k", &flags->runtime.k), {"--v", &flags->runtime.v}}) {
-    command->add_option(name, *codec, "Codec of one of them")
-        ->check(CodecValidator())
-        ->excludes(kv);
+    command.Add({.name = name,
+                 .value = codec,
+                 .help = "Codec of one of them",
+                 .check = CodecCheck(),
+                 .excludes = "--kv"});
   }
-  command
-      ->add_option("--repeat", flags->repeat,
-                   "Runs the prompt this often in one process; the last run is reported")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--beside", flags->beside, "Other sequences in the same batch")
-      ->check(CLI::Range(0, 256))
-      ->capture_default_str();
-  command
-      ->add_option("--on-full", flags->on_full,
-                   "reject: refuse what may not fit; halt: stop where the cache is full")
-      ->check(CLI::IsMember({"reject", "halt"}))
-      ->capture_default_str();
-  command
-      ->add_option("--keep", flags->keep.share,
-                   "Share of the prompt's blocks to go on with, above 0 to 1; below 1 what follows "
-                   "is an approximation")
-      ->capture_default_str();
-  command
-      ->add_option("--keep-by", flags->keep.by,
-                   "observed: what the last prompt tokens attend to; accumulated: what all of them "
-                   "do; recent: sinks and the last blocks")
-      ->transform(CLI::CheckedTransformer(KeepNames()))
-      ->default_str("observed");
-  command->add_option("--logits-out", flags->logits_out,
-                      "Writes logits [prompt + generated - 1, vocab] as float32 .npy");
-  command->add_flag("--stats", flags->stats,
-                    "Also print what the cache and the tenant count, and what recency would hit in "
-                    "a cache of another size");
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit] { exit = RunGenerate(*flags); });
+  command.Add({.name = "--repeat",
+               .value = &flags->repeat,
+               .help = "Runs the prompt this often in one process; the last run is reported",
+               .check = Between<int>{1, 1000},
+               .shows_default = true});
+  command.Add({.name = "--beside",
+               .value = &flags->beside,
+               .help = "Other sequences in the same batch",
+               .check = Between<int>{0, 256},
+               .shows_default = true});
+  command.Add({.name = "--on-full",
+               .value = &flags->on_full,
+               .help = "reject: refuse what may not fit; halt: stop where the cache is full",
+               .check = OneOf{"reject", "halt"},
+               .shows_default = true});
+  command.Add({.name = "--keep",
+               .value = &flags->keep.share,
+               .help = "Share of the prompt's blocks to go on with, above 0 to 1; below 1 what "
+                       "follows is an approximation",
+               .shows_default = true});
+  command.Add({.name = "--keep-by",
+               .value = &flags->keep_by,
+               .help = "observed: what the last prompt tokens attend to; accumulated: what all of "
+                       "them do; recent: sinks and the last blocks",
+               .check = OneOf{"observed", "accumulated", "recent"},
+               .shows_default = true});
+  command.Add({.name = "--logits-out",
+               .value = &flags->logits_out,
+               .help = "Writes logits [prompt + generated - 1, vocab] as float32 .npy"});
+  command.Add({.name = "--stats",
+               .value = &flags->stats,
+               .help = "Also print what the cache and the tenant count, and what recency would "
+                       "hit in a cache of another size"});
+  command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
+  command.Run([flags] { return RunGenerate(*flags); });
 }
 
 }  // namespace quire::app

@@ -95,11 +95,11 @@ int Info(bool json) {
 
 }  // namespace
 
-void AddInfo(CLI::App& program, int& exit) {
-  CLI::App* command = program.add_subcommand("info", "Build, CPU target, devices and codecs");
+void AddInfo(Command& program) {
+  Command command = program.AddCommand("info", "Build, CPU target, devices and codecs");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "Print one JSON object");
-  command->callback([json, &exit] { exit = Info(*json); });
+  command.Add({.name = "--json", .value = json.get(), .help = "Print one JSON object"});
+  command.Run([json] { return Info(*json); });
 }
 
 }  // namespace quire::app

@@ -76,23 +76,31 @@ int RunPlan(const PlanFlags& flags) {
 
 }  // namespace
 
-void AddPlan(CLI::App& program, int& exit) {
+void AddPlan(Command& program) {
   auto flags = std::make_shared<PlanFlags>();
-  CLI::App* command = program.add_subcommand("plan", "Blocks and bytes that a context will need");
-  command->add_option("--config", flags->config, "The model's config.json")->required();
-  command->add_option("--tokens", flags->tokens, "Context length")->required();
-  command->add_option("--kv", flags->kv, "Codec of K and V")
-      ->check(CodecValidator())
-      ->capture_default_str();
-  command->add_option("--block-tokens", flags->block_tokens, "Tokens per block")
-      ->check(BlockTokensValidator())
-      ->capture_default_str();
-  command
-      ->add_option("--residual", flags->residual_tokens,
-                   "Last tokens that are read in full precision, where the codec encodes")
-      ->capture_default_str();
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit] { exit = RunPlan(*flags); });
+  Command command = program.AddCommand("plan", "Blocks and bytes that a context will need");
+  command.Add({.name = "--config",
+               .value = &flags->config,
+               .help = "The model's config.json",
+               .required = true});
+  command.Add(
+      {.name = "--tokens", .value = &flags->tokens, .help = "Context length", .required = true});
+  command.Add({.name = "--kv",
+               .value = &flags->kv,
+               .help = "Codec of K and V",
+               .check = CodecCheck(),
+               .shows_default = true});
+  command.Add({.name = "--block-tokens",
+               .value = &flags->block_tokens,
+               .help = "Tokens per block",
+               .check = BlockTokensCheck(),
+               .shows_default = true});
+  command.Add({.name = "--residual",
+               .value = &flags->residual_tokens,
+               .help = "Last tokens that are read in full precision, where the codec encodes",
+               .shows_default = true});
+  command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
+  command.Run([flags] { return RunPlan(*flags); });
 }
 
 }  // namespace quire::app

@@ -134,49 +134,53 @@ int RunReplay(const ReplayFlags& flags) {
 
 }  // namespace
 
-void AddReplay(CLI::App& program, int& exit) {
+void AddReplay(Command& program) {
   auto flags = std::make_shared<ReplayFlags>();
-  CLI::App* command =
-      program.add_subcommand("replay", "Replays recorded requests on index, ledger and policy");
-  command->add_option("--trace", flags->trace, "Requests: a .jsonl or .jsonl.gz file of hash_ids")
-      ->required();
-  command
-      ->add_option("--capacity-blocks", flags->capacities,
-                   "Blocks that fit, or several such numbers: 1000,5000 (default: all fit)")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::Range(uint64_t{1}, uint64_t{UINT32_MAX} - 1));
-  command
-      ->add_option("--policy", flags->policies,
-                   fmt::format("{}; or several: lru,belady. belady is the offline bound",
-                               fmt::join(ReplayPolicies(), ", ")))
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::IsMember(ReplayPolicies()))
-      ->capture_default_str();
-  auto* store = command->add_option(
-      "--store-blocks", flags->store_blocks,
-      "A store of so many blocks below memory; what is found there is a hit, too");
-  store->check(CLI::Range(uint64_t{2}, uint64_t{UINT32_MAX} - 1));
-  command
-      ->add_option("--segment-blocks", flags->segment_blocks,
-                   "Blocks that the store recycles at once")
-      ->needs(store)
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 20))
-      ->capture_default_str();
-  auto* resample =
-      command->add_option("--resample", flags->resample,
-                          "Replay sessions of the trace drawn with replacement, by this seed");
-  command
-      ->add_option("--sessions", flags->sessions,
-                   "Draw so many of them (default: as many as there are)")
-      ->needs(resample)
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 20));
-  auto* curve = command->add_flag("--curve", flags->curve,
-                                  "Estimate LRU's hit ratio for many capacities from one pass");
-  command->add_option("--svg", flags->svg, "Also draw the curve into this file")->needs(curve);
-  command->add_flag("--json", flags->json, "Print one JSON object; of several runs, a list `runs`");
-  command->callback([flags, &exit] { exit = RunReplay(*flags); });
+  Command command =
+      program.AddCommand("replay", "Replays recorded requests on index, ledger and policy");
+  command.Add({.name = "--trace",
+               .value = &flags->trace,
+               .help = "Requests: a .jsonl or .jsonl.gz file of hash_ids",
+               .required = true});
+  command.Add({.name = "--capacity-blocks",
+               .value = &flags->capacities,
+               .help = "Blocks that fit, or several such numbers: 1000,5000 (default: all fit)",
+               .check = Between<uint64_t>{1, uint64_t{UINT32_MAX} - 1}});
+  command.Add({.name = "--policy",
+               .value = &flags->policies,
+               .help = fmt::format("{}; or several: lru,belady. belady is the offline bound",
+                                   fmt::join(ReplayPolicies(), ", ")),
+               .check = ReplayPolicies(),
+               .shows_default = true});
+  command.Add({.name = "--store-blocks",
+               .value = &flags->store_blocks,
+               .help = "A store of so many blocks below memory; what is found there is a hit, too",
+               .check = Between<uint64_t>{2, uint64_t{UINT32_MAX} - 1}});
+  command.Add({.name = "--segment-blocks",
+               .value = &flags->segment_blocks,
+               .help = "Blocks that the store recycles at once",
+               .check = Between<uint64_t>{1, uint64_t{1} << 20},
+               .shows_default = true,
+               .needs = "--store-blocks"});
+  command.Add({.name = "--resample",
+               .value = &flags->resample,
+               .help = "Replay sessions of the trace drawn with replacement, by this seed"});
+  command.Add({.name = "--sessions",
+               .value = &flags->sessions,
+               .help = "Draw so many of them (default: as many as there are)",
+               .check = Between<uint64_t>{1, uint64_t{1} << 20},
+               .needs = "--resample"});
+  command.Add({.name = "--curve",
+               .value = &flags->curve,
+               .help = "Estimate LRU's hit ratio for many capacities from one pass"});
+  command.Add({.name = "--svg",
+               .value = &flags->svg,
+               .help = "Also draw the curve into this file",
+               .needs = "--curve"});
+  command.Add({.name = "--json",
+               .value = &flags->json,
+               .help = "Print one JSON object; of several runs, a list `runs`"});
+  command.Run([flags] { return RunReplay(*flags); });
 }
 
 }  // namespace quire::app

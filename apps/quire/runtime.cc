@@ -76,54 +76,75 @@ serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags) {
           .resident_tokens = flags.resident_tokens};
 }
 
-void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
-  command.add_option("--model", flags.model, "Model directory in Hugging Face form")->required();
-  command.add_option("--block-tokens", flags.block_tokens, "Tokens per block: 16, 32 ... 256")
-      ->check(BlockTokensValidator())
-      ->capture_default_str();
-  command
-      .add_option("--residual", flags.residual_tokens,
-                  "Last tokens that are read in full precision, where the codec encodes")
-      ->capture_default_str();
-  command.add_option("--layout", flags.layout, "Order of the arena's axes")
-      ->check(CLI::IsMember({"block_major", "layer_major", "head_major"}))
-      ->capture_default_str();
-  command.add_option("--max-seq-len", flags.max_seq_len,
-                     "Longest prompt and output together (default: the model's)");
-  command.add_option("--hot-bytes", flags.hot_bytes, "Budget of the cache: 4GB, 512MiB")
-      ->check(BytesValidator())
-      ->capture_default_str();
-  command.add_option("--store", flags.store,
-                     "Directory where blocks outlive the process; a later one finds them");
-  command
-      .add_option(
-          "--warm-bytes", flags.warm_bytes,
-          "Memory where blocks stay that leave the cache, in front of --store or alone: for "
-          "caches on a device (default: none)")
-      ->check(BytesValidator());
-  command.add_option("--store-bytes", flags.store_bytes, "Most that the store takes of the disk")
-      ->check(BytesValidator())
-      ->capture_default_str();
-  command
-      .add_option("--load", flags.load,
-                  "What the store has is loaded; auto: loaded, computed or both, whatever is "
-                  "fastest")
-      ->check(CLI::IsMember({"always", "auto", "never"}))
-      ->capture_default_str();
-  command.add_option("--resident-tokens", flags.resident_tokens,
-                     "What --hot-bytes cannot hold whole is read back from the store while layers "
-                     "attend, all but at least so many of its last tokens; 0: it is refused "
-                     "(default)");
-  command.add_option("--chunk", flags.chunk_tokens, "Prompt tokens per step")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command.add_option("--threads", flags.threads, "Worker threads (default: one per core)")
-      ->check(CLI::Range(1, 1024));
-  command.add_option("--compute", flags.compute, "f32: compute in f32 whatever the file's type")
-      ->check(CLI::IsMember({"f32"}));
-  command.add_flag("--codec-fallback,!--no-codec-fallback", flags.codec_fallback,
-                   "A codec that cannot be used here gives way to int8 or f16, with a warning "
-                   "(default), or is refused");
+void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
+  command.Add({.name = "--model",
+               .value = &flags.model,
+               .help = "Model directory in Hugging Face form",
+               .required = model == ModelFlag::kRequired,
+               .shows_default = true});
+  command.Add({.name = "--block-tokens",
+               .value = &flags.block_tokens,
+               .help = "Tokens per block: 16, 32 ... 256",
+               .check = BlockTokensCheck(),
+               .shows_default = true});
+  command.Add({.name = "--residual",
+               .value = &flags.residual_tokens,
+               .help = "Last tokens that are read in full precision, where the codec encodes",
+               .shows_default = true});
+  command.Add({.name = "--layout",
+               .value = &flags.layout,
+               .help = "Order of the arena's axes",
+               .check = OneOf{"block_major", "layer_major", "head_major"},
+               .shows_default = true});
+  command.Add({.name = "--max-seq-len",
+               .value = &flags.max_seq_len,
+               .help = "Longest prompt and output together (default: the model's)"});
+  command.Add({.name = "--hot-bytes",
+               .value = &flags.hot_bytes,
+               .help = "Budget of the cache: 4GB, 512MiB",
+               .check = BytesCheck(),
+               .shows_default = true});
+  command.Add({.name = "--store",
+               .value = &flags.store,
+               .help = "Directory where blocks outlive the process; a later one finds them"});
+  command.Add({.name = "--warm-bytes",
+               .value = &flags.warm_bytes,
+               .help = "Memory where blocks stay that leave the cache, in front of --store or "
+                       "alone: for caches on a device (default: none)",
+               .check = BytesCheck()});
+  command.Add({.name = "--store-bytes",
+               .value = &flags.store_bytes,
+               .help = "Most that the store takes of the disk",
+               .check = BytesCheck(),
+               .shows_default = true});
+  command.Add({.name = "--load",
+               .value = &flags.load,
+               .help = "What the store has is loaded; auto: loaded, computed or both, whatever is "
+                       "fastest",
+               .check = OneOf{"always", "auto", "never"},
+               .shows_default = true});
+  command.Add({.name = "--resident-tokens",
+               .value = &flags.resident_tokens,
+               .help = "What --hot-bytes cannot hold whole is read back from the store while "
+                       "layers attend, all but at least so many of its last tokens; 0: it is "
+                       "refused (default)"});
+  command.Add({.name = "--chunk",
+               .value = &flags.chunk_tokens,
+               .help = "Prompt tokens per step",
+               .check = Between<int>{1, 1 << 20},
+               .shows_default = true});
+  command.Add({.name = "--threads",
+               .value = &flags.threads,
+               .help = "Worker threads (default: one per core)",
+               .check = Between<int>{1, 1024}});
+  command.Add({.name = "--compute",
+               .value = &flags.compute,
+               .help = "f32: compute in f32 whatever the file's type",
+               .check = OneOf{"f32"}});
+  command.Add({.name = "--codec-fallback,!--no-codec-fallback",
+               .value = &flags.codec_fallback,
+               .help = "A codec that cannot be used here gives way to int8 or f16, with a warning "
+                       "(default), or is refused"});
   AddDeviceFlags(command, flags.device);
 }
 

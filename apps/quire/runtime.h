@@ -58,7 +58,8 @@ serve::LoadPolicy LoadPolicyOf(const RuntimeFlags& flags);
 serve::EngineOptions EngineOptionsOf(const RuntimeFlags& flags);
 
 /// Adds the flags that every command with a model takes.
-void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);
+enum class ModelFlag { kRequired, kOptional };
+void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model = ModelFlag::kRequired);
 
 class Runtime {
  public:

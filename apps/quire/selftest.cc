@@ -305,14 +305,14 @@ int Isolation(bool json) {
 
 }  // namespace
 
-void AddSelftest(CLI::App& program, int& exit) {
-  CLI::App* selftest = program.add_subcommand("selftest", "checks promises on this machine");
-  selftest->require_subcommand(1);
-  CLI::App* isolation =
-      selftest->add_subcommand("isolation", "tenants are apart: sharing, quotas, erasing");
+void AddSelftest(Command& program) {
+  Command selftest = program.AddCommand("selftest", "checks promises on this machine");
+  selftest.NeedsCommand();
+  Command isolation =
+      selftest.AddCommand("isolation", "tenants are apart: sharing, quotas, erasing");
   auto json = std::make_shared<bool>(false);
-  isolation->add_flag("--json", *json, "print one JSON object");
-  isolation->callback([json, &exit] { exit = Isolation(*json); });
+  isolation.Add({.name = "--json", .value = json.get(), .help = "print one JSON object"});
+  isolation.Run([json] { return Isolation(*json); });
 }
 
 }  // namespace quire::app

@@ -54,7 +54,7 @@ struct ServeFlags {
 
 /// Every member of the file is a flag of the same name, checked as the flag is; a flag that was
 /// given on the command line wins.
-Result<void> ApplyConfig(CLI::App& command, const std::string& path) {
+Result<void> ApplyConfig(Command& command, const std::string& path) {
   QUIRE_ASSIGN(const std::string text, ReadFile(path, kConfigBytesMax));
   QUIRE_ASSIGN(const auto file, http::ParseToml(text, path));
   QUIRE_ASSIGN(const auto settings, file.Settings());
@@ -63,17 +63,14 @@ Result<void> ApplyConfig(CLI::App& command, const std::string& path) {
       return Fail(ErrorCode::kInvalidArgument,
                   fmt::format("{}: '{}' {}", setting.where, setting.name, what));
     };
-    CLI::Option* const option = command.get_option_no_throw("--" + setting.name);
-    if (option == nullptr || setting.name == "config" || setting.name == "help") {
+    const std::string flag = "--" + setting.name;
+    if (!command.Has(flag) || setting.name == "config" || setting.name == "help") {
       return bad("is no setting; 'quire serve --help' lists them");
     }
     if (setting.values.size() != 1) return bad("has one value");
-    if (option->count() > 0) continue;
-    try {
-      option->add_result(setting.values[0]);
-      option->run_callback();
-    } catch (const CLI::ParseError& error) {
-      return bad(fmt::format("cannot be '{}': {}", setting.values[0], error.what()));
+    if (command.IsGiven(flag)) continue;
+    if (const std::string problem = command.Set(flag, setting.values[0]); !problem.empty()) {
+      return bad(fmt::format("cannot be '{}': {}", setting.values[0], problem));
     }
   }
   return {};
@@ -221,7 +218,7 @@ Result<int> Serve(ServeFlags& flags) {
   return kOk;
 }
 
-int RunServe(CLI::App& command, ServeFlags& flags) {
+int RunServe(Command& command, ServeFlags& flags) {
   if (!flags.config.empty()) {
     if (const auto applied = ApplyConfig(command, flags.config); !applied) {
       return Report("serve", applied.error());
@@ -233,93 +230,94 @@ int RunServe(CLI::App& command, ServeFlags& flags) {
   return code ? *code : Report("serve", code.error());
 }
 
-void AddLimits(CLI::App& command, ServeFlags& flags) {
-  const auto number = [&](const char* name, auto& value, const char* help) {
-    command.add_option(name, value, help)
-        ->check(CLI::Range(1u, 1'000'000'000u))
-        ->capture_default_str()
-        ->group("Limits");
+void AddLimits(Command& command, ServeFlags& flags) {
+  const auto add = [&](const char* name, FlagValue value, const char* help, FlagCheck check) {
+    const bool shows_default = !std::holds_alternative<std::monostate>(check);
+    command.Add({.name = name,
+                 .value = value,
+                 .help = help,
+                 .check = std::move(check),
+                 .shows_default = shows_default,
+                 .group = "Limits"});
   };
-  command.add_option("--body-bytes", flags.body_bytes, "Largest body of a request")
-      ->check(BytesValidator())
-      ->capture_default_str()
-      ->group("Limits");
-  command
-      .add_option("--bodies-bytes", flags.bodies_bytes,
-                  "Most that all bodies together take while they are read; more are answered "
-                  "with 503")
-      ->check(BytesValidator())
-      ->capture_default_str()
-      ->group("Limits");
-  number("--connections", flags.server.connections_max, "Connections at once");
-  command
-      .add_option("--connections-per-address", flags.server.connections_per_address_max,
-                  "Of these, from one address; behind a proxy as many as --connections (default: "
-                  "half of them)")
-      ->group("Limits");
-  number("--calls-per-tenant", flags.service.calls_per_tenant_max,
+  const auto number = [&](const char* name, FlagValue value, const char* help) {
+    add(name, value, help, Between<uint32_t>{1, 1'000'000'000});
+  };
+  add("--body-bytes", &flags.body_bytes, "Largest body of a request", BytesCheck());
+  add("--bodies-bytes", &flags.bodies_bytes,
+      "Most that all bodies together take while they are read; more are answered with 503",
+      BytesCheck());
+  number("--connections", &flags.server.connections_max, "Connections at once");
+  add("--connections-per-address", &flags.server.connections_per_address_max,
+      "Of these, from one address; behind a proxy as many as --connections (default: half of them)",
+      {});
+  number("--calls-per-tenant", &flags.service.calls_per_tenant_max,
          "Calls of one tenant at once; more are answered with 429");
-  number("--sessions-per-tenant", flags.service.sessions.per_tenant_max, "Sessions of one tenant");
-  number("--sessions", flags.sessions_max, "Sessions in all");
-  command
-      .add_option("--session-bytes", flags.runtime.session_bytes,
-                  "Most that the files of sessions take of the disk, with --store")
-      ->check(BytesValidator())
-      ->capture_default_str()
-      ->group("Limits");
-  number("--requests", flags.requests_max, "Answers waited for at once, in all");
-  number("--running", flags.running_max, "Requests that hold blocks at once");
-  command
-      .add_option("--max-answer-tokens", flags.service.answer_tokens_max,
-                  "Most tokens of one answer (default: what the sequence length allows)")
-      ->group("Limits");
-  number("--choices", flags.service.choices_max, "Answers of one call: prompts times n");
-  number("--call-timeout", flags.call_timeout_s, "Seconds for one call");
-  number("--session-idle", flags.session_idle_s, "Seconds until an unused session ends");
-  number("--header-timeout", flags.header_s, "Seconds for the header of a request");
-  number("--body-timeout", flags.body_s, "Seconds for its body");
-  number("--idle-timeout", flags.idle_s, "Seconds between two requests of a connection");
-  number("--write-timeout", flags.write_s, "Seconds until a client that reads nothing is left");
-  number("--drain", flags.drain_s, "Seconds that calls under way have after SIGTERM");
+  number("--sessions-per-tenant", &flags.service.sessions.per_tenant_max, "Sessions of one tenant");
+  number("--sessions", &flags.sessions_max, "Sessions in all");
+  add("--session-bytes", &flags.runtime.session_bytes,
+      "Most that the files of sessions take of the disk, with --store", BytesCheck());
+  number("--requests", &flags.requests_max, "Answers waited for at once, in all");
+  number("--running", &flags.running_max, "Requests that hold blocks at once");
+  add("--max-answer-tokens", &flags.service.answer_tokens_max,
+      "Most tokens of one answer (default: what the sequence length allows)", {});
+  number("--choices", &flags.service.choices_max, "Answers of one call: prompts times n");
+  number("--call-timeout", &flags.call_timeout_s, "Seconds for one call");
+  number("--session-idle", &flags.session_idle_s, "Seconds until an unused session ends");
+  number("--header-timeout", &flags.header_s, "Seconds for the header of a request");
+  number("--body-timeout", &flags.body_s, "Seconds for its body");
+  number("--idle-timeout", &flags.idle_s, "Seconds between two requests of a connection");
+  number("--write-timeout", &flags.write_s, "Seconds until a client that reads nothing is left");
+  number("--drain", &flags.drain_s, "Seconds that calls under way have after SIGTERM");
 }
 
 }  // namespace
 
-void AddServe(CLI::App& program, int& exit) {
+void AddServe(Command& program) {
   auto flags = std::make_shared<ServeFlags>();
-  CLI::App* command = program.add_subcommand(
+  Command command = program.AddCommand(
       "serve", "Serves a model over HTTP: the API of OpenAI, metrics and a page to look at");
-  AddRuntimeFlags(*command, flags->runtime);
   // It may come from the file.
-  command->get_option("--model")->required(false);
-  command->add_option("--config", flags->config,
-                      "A TOML file of these flags: listen = \"127.0.0.1:8080\". Flags win");
-  command->add_option("--kv", flags->kv, "Codec of K and V (default: the model's type)")
-      ->check(CodecValidator());
-  command->add_option("--listen", flags->server.listen, "HOST:PORT; port 0: any free one")
-      ->capture_default_str();
-  command->add_option("--name", flags->name,
-                      "The model's name in the API (default: its directory)");
-  command->add_option("--api-keys", flags->api_keys,
-                      "A TOML file of tenants and their keys (docs/operations.md)");
-  command->add_flag("--no-auth", flags->no_auth,
-                    "Anybody who reaches it may use and see all of it");
-  command->add_option("--operator-listen", flags->server.operator_listen,
-                      "HOST:PORT on loopback whose callers see all without a key");
-  command->add_option("--tls-cert", flags->server.tls_cert, "Certificate chain, PEM");
-  command->add_option("--tls-key", flags->server.tls_key, "Its private key, PEM");
-  command
-      ->add_option("--access-log", flags->access_log,
-                   "A file for one line of JSON per request; -: stderr; empty: none")
-      ->capture_default_str();
-  command
-      ->add_option("--admission", flags->admission,
-                   "whole: a request starts with room for all it may need; grow: with room for "
-                   "what it has, so that more run at once")
-      ->check(CLI::IsMember({"whole", "grow"}))
-      ->capture_default_str();
-  AddLimits(*command, *flags);
-  command->callback([flags, command, &exit] { exit = RunServe(*command, *flags); });
+  AddRuntimeFlags(command, flags->runtime, ModelFlag::kOptional);
+  command.Add({.name = "--config",
+               .value = &flags->config,
+               .help = "A TOML file of these flags: listen = \"127.0.0.1:8080\". Flags win"});
+  command.Add({.name = "--kv",
+               .value = &flags->kv,
+               .help = "Codec of K and V (default: the model's type)",
+               .check = CodecCheck()});
+  command.Add({.name = "--listen",
+               .value = &flags->server.listen,
+               .help = "HOST:PORT; port 0: any free one",
+               .shows_default = true});
+  command.Add({.name = "--name",
+               .value = &flags->name,
+               .help = "The model's name in the API (default: its directory)"});
+  command.Add({.name = "--api-keys",
+               .value = &flags->api_keys,
+               .help = "A TOML file of tenants and their keys (docs/operations.md)"});
+  command.Add({.name = "--no-auth",
+               .value = &flags->no_auth,
+               .help = "Anybody who reaches it may use and see all of it"});
+  command.Add({.name = "--operator-listen",
+               .value = &flags->server.operator_listen,
+               .help = "HOST:PORT on loopback whose callers see all without a key"});
+  command.Add(
+      {.name = "--tls-cert", .value = &flags->server.tls_cert, .help = "Certificate chain, PEM"});
+  command.Add(
+      {.name = "--tls-key", .value = &flags->server.tls_key, .help = "Its private key, PEM"});
+  command.Add({.name = "--access-log",
+               .value = &flags->access_log,
+               .help = "A file for one line of JSON per request; -: stderr; empty: none",
+               .shows_default = true});
+  command.Add({.name = "--admission",
+               .value = &flags->admission,
+               .help = "whole: a request starts with room for all it may need; grow: with room "
+                       "for what it has, so that more run at once",
+               .check = OneOf{"whole", "grow"},
+               .shows_default = true});
+  AddLimits(command, *flags);
+  command.Run([flags, command]() mutable { return RunServe(command, *flags); });
 }
 
 }  // namespace quire::app

@@ -102,28 +102,34 @@ int RunSim(const SimFlags& flags) {
 
 }  // namespace
 
-void AddSim(CLI::App& program, int& exit) {
+void AddSim(Command& program) {
   auto flags = std::make_shared<SimFlags>();
-  CLI::App* command = program.add_subcommand("sim",
-                                             "The cold store, caches on it and an engine on these, "
-                                             "on a machine that fails, and oracles that know every "
-                                             "byte");
-  const CLI::Validator seeds(
-      [](std::string& text) {
+  Command command = program.AddCommand("sim",
+                                       "The cold store, caches on it and an engine on these, "
+                                       "on a machine that fails, and oracles that know every "
+                                       "byte");
+  const TextCheck seeds = {
+      "A..B", [](const std::string& text) {
         return ParseSeeds(text) ? std::string()
                                 : fmt::format("'{}' is not a seed or a range such as 1..300", text);
-      },
-      "A..B");
-  command->add_option("--seeds", flags->seeds, "Seeds to run")->check(seeds)->capture_default_str();
-  command->add_option("--steps", flags->steps, "Steps of each seed")->capture_default_str();
-  command
-      ->add_option("--what", flags->what,
-                   "store: the cold store alone; cache: caches on it; both: these two; "
-                   "engine: an engine with sessions on a cache and a store; all: all three")
-      ->check(CLI::IsMember({"store", "cache", "both", "engine", "all"}))
-      ->capture_default_str();
-  command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &exit] { exit = RunSim(*flags); });
+      }};
+  command.Add({.name = "--seeds",
+               .value = &flags->seeds,
+               .help = "Seeds to run",
+               .check = seeds,
+               .shows_default = true});
+  command.Add({.name = "--steps",
+               .value = &flags->steps,
+               .help = "Steps of each seed",
+               .shows_default = true});
+  command.Add({.name = "--what",
+               .value = &flags->what,
+               .help = "store: the cold store alone; cache: caches on it; both: these two; "
+                       "engine: an engine with sessions on a cache and a store; all: all three",
+               .check = OneOf{"store", "cache", "both", "engine", "all"},
+               .shows_default = true});
+  command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
+  command.Run([flags] { return RunSim(*flags); });
 }
 
 }  // namespace quire::app

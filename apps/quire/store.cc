@@ -96,7 +96,7 @@ Result<tier::StoreReport> Verify(const StoreFlags& flags, Files& files) {
   return tier::VerifyStoreBeside(files, flags.directory, pause);
 }
 
-int Run(const StoreFlags& flags, std::string_view what) {
+int RunStore(const StoreFlags& flags, std::string_view what) {
   const auto files = MakeFiles();
   if (!files) return Report("store", files.error());
   const std::string& directory = flags.directory;
@@ -109,30 +109,33 @@ int Run(const StoreFlags& flags, std::string_view what) {
 
 }  // namespace
 
-void AddStore(CLI::App& program, int& exit) {
-  CLI::App* store = program.add_subcommand("store", "Stores of cached blocks on disk");
-  store->require_subcommand(1);
-  struct Command {
+void AddStore(Command& program) {
+  Command store = program.AddCommand("store", "Stores of cached blocks on disk");
+  store.NeedsCommand();
+  struct Verb {
     const char* name;
     const char* help;
     bool may_look_beside = false;
   };
   for (const auto& [name, help, may_look_beside] :
-       {Command{"stat", "count records and bytes; also beside the process that has it open", true},
-        Command{"ls", "list the records; also beside the process that has it open", true},
-        Command{"verify", "read everything and compare every checksum; exit 1 if damaged", true},
-        Command{"repair",
-                "take out what is damaged; the catalogue is made anew by whoever opens it"},
-        Command{"upgrade", "rewrite records of older versions"}}) {
+       {Verb{"stat", "count records and bytes; also beside the process that has it open", true},
+        Verb{"ls", "list the records; also beside the process that has it open", true},
+        Verb{"verify", "read everything and compare every checksum; exit 1 if damaged", true},
+        Verb{"repair", "take out what is damaged; the catalogue is made anew by whoever opens it"},
+        Verb{"upgrade", "rewrite records of older versions"}}) {
     auto flags = std::make_shared<StoreFlags>();
-    CLI::App* command = store->add_subcommand(name, help);
-    command->add_option("DIR", flags->directory, "The store's directory")->required();
-    command->add_flag("--json", flags->json, "Print one JSON object");
+    Command command = store.AddCommand(name, help);
+    command.Add({.name = "DIR",
+                 .value = &flags->directory,
+                 .help = "The store's directory",
+                 .required = true});
+    command.Add({.name = "--json", .value = &flags->json, .help = "Print one JSON object"});
     if (may_look_beside) {
-      command->add_flag("--read-only", flags->read_only,
-                        "Take no lock and change nothing: beside the process that has it open");
+      command.Add({.name = "--read-only",
+                   .value = &flags->read_only,
+                   .help = "Take no lock and change nothing: beside the process that has it open"});
     }
-    command->callback([flags, what = std::string(name), &exit] { exit = Run(*flags, what); });
+    command.Run([flags, what = std::string(name)] { return RunStore(*flags, what); });
   }
 }
 

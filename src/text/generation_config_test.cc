@@ -8,7 +8,7 @@
 namespace quire::model {
 namespace {
 
-GenerationConfig Parsed(const std::string& json) {
+GenerationConfig ParsedGeneration(const std::string& json) {
   const auto config = GenerationConfig::Parse(json, "generation_config.json");
   EXPECT_TRUE(config.has_value()) << config.error().message;
   return config.value_or(GenerationConfig());
@@ -16,7 +16,7 @@ GenerationConfig Parsed(const std::string& json) {
 
 // As Qwen3 has it.
 TEST(GenerationConfigTest, ReadsWhatTheEngineHas) {
-  const GenerationConfig config = Parsed(R"({
+  const GenerationConfig config = ParsedGeneration(R"({
     "bos_token_id": 151643, "do_sample": true, "eos_token_id": [151645, 151643],
     "pad_token_id": 151643, "temperature": 0.6, "top_k": 20, "top_p": 0.95,
     "transformers_version": "4.51.0"})");
@@ -30,12 +30,13 @@ TEST(GenerationConfigTest, ReadsWhatTheEngineHas) {
 }
 
 TEST(GenerationConfigTest, DefaultsAndWhatHasNoPart) {
-  const GenerationConfig plain = Parsed(R"({"eos_token_id": 2, "top_p": null})");
+  const GenerationConfig plain = ParsedGeneration(R"({"eos_token_id": 2, "top_p": null})");
   EXPECT_EQ(plain.eos, std::vector<TokenId>{2});
   EXPECT_FALSE(plain.do_sample);
   EXPECT_EQ(plain.top_p, 1.0f);
-  EXPECT_EQ(Parsed(R"({"repetition_penalty": 1.05, "num_beams": 1, "min_p": 0.0})").ignored,
-            std::vector<std::string>{"repetition_penalty"});
+  EXPECT_EQ(
+      ParsedGeneration(R"({"repetition_penalty": 1.05, "num_beams": 1, "min_p": 0.0})").ignored,
+      std::vector<std::string>{"repetition_penalty"});
 }
 
 TEST(GenerationConfigTest, DamageIsNamedByField) {

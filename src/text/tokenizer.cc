@@ -15,7 +15,7 @@
 namespace quire::model {
 namespace {
 
-constexpr uint64_t kFileBytesMax = 1 << 26;
+constexpr uint64_t kTokenizerBytesMax = 1 << 26;
 
 // What a token gives when it is decoded.
 struct Decoded {
@@ -86,7 +86,7 @@ Tokenizer& Tokenizer::operator=(Tokenizer&& other) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::Load(const std::string& path) {
-  QUIRE_ASSIGN(const std::string text, ReadFile(path, kFileBytesMax));
+  QUIRE_ASSIGN(const std::string text, ReadFile(path, kTokenizerBytesMax));
   return Parse(text, path);
 }
 

@@ -1,7 +1,6 @@
 // Single records that are taken out of a cold store: gone for whoever looks, and after a restart.
 #include "tier/cold_eraser.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tier/cold_test_util.h"

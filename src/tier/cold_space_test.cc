@@ -1,5 +1,4 @@
 // The cap, who goes first when it is reached, quotas and floors, erasing, and a full disk.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tier/cold.h"

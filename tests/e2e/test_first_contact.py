@@ -1,6 +1,7 @@
 """The archive for a machine with a device, unpacked and run from end to end on the emulated one."""
 
 import json
+import os
 import pathlib
 import subprocess
 import tarfile
@@ -37,6 +38,8 @@ def test_the_archive_has_all_that_its_programs_load(folder):
                 assert library in names, f"{program.name} needs {library}"
 
 
+@pytest.mark.skipif("QUIRE_THOROUGH" not in os.environ,
+                    reason="two minutes of suites that run beside this one anyway: make thorough")
 def test_a_rehearsal_reports_every_step(folder, tmp_path):
     done = subprocess.run([folder / "first-contact", "--output", tmp_path, "--device", "emulated",
                            "--seconds", "1500"], capture_output=True, text=True, timeout=1600, cwd="/")

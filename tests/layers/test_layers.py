@@ -25,6 +25,11 @@ GONE_WORDS = {
 PUBLIC_NAMES = ("hollow_blocks",)
 PUBLIC_NAME = re.compile(rf"\b(?:{'|'.join(PUBLIC_NAMES)})\b")
 IDENTIFIER_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+# Libraries whose headers cost seconds wherever they are read, and the files that may read them.
+DEAR_HEADERS = {
+    "CLI/": {"apps/quire/flags.cc"},
+    "boost/beast/": {"apps/quire/load.cc", "src/serve/http/connection.cc"},
+}
 # Comments and string literals.
 NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
@@ -159,10 +164,20 @@ def public_name_violations(root):
             yield f"tests/layers: {name} is gone: take it out of PUBLIC_NAMES"
 
 
+def dear_header_violations(root):
+    for folder in FOLDERS:
+        for path in code_files(root / folder):
+            where = path.relative_to(root)
+            for number, name in includes(path):
+                for library, files in DEAR_HEADERS.items():
+                    if name.startswith(library) and str(where) not in files and not is_test(path):
+                        yield f"{where}:{number}: only {' and '.join(sorted(files))} may include {name}"
+
+
 def violations(root):
     found = []
     for check in (table_violations, layer_violations, public_violations, shape_violations,
-                  word_violations, public_name_violations):
+                  word_violations, public_name_violations, dear_header_violations):
         found += check(root)
     return found
 
@@ -255,6 +270,10 @@ class Planted(unittest.TestCase):
                 ("planted.cc", "constexpr int kKVMass = 1;\n", "'mass' is called importance"),
                 ("halves.cc", "\n", "src/pool/halves.cc:0: 'halves' is called f16")):
             self.assert_planting_fails(f"src/pool/{name}", text, message)
+
+    def test_a_header_that_costs_seconds(self):
+        self.assert_planting_fails("apps/quire/planted.h", "#include <CLI/CLI.hpp>\n",
+                                   "only apps/quire/flags.cc may include CLI/CLI.hpp")
 
     def test_words_in_comments_strings_and_tests_may_stay(self):
         for name, text in (("planted.cc", '// a part\nint apart; const char* x = "\\"parts";\n'),

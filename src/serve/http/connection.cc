@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -27,7 +25,6 @@ namespace beast_http = boost::beast::http;
 using boost::system::error_code;
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kBufferBytesMax = 32 << 10;
 constexpr size_t kAheadBytesMax = 4 << 10;  // read of a next request while one is answered
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";

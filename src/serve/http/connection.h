@@ -4,15 +4,20 @@
 
 #include <atomic>
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <memory>
 
 #include "serve/http/bodies.h"
 #include "serve/http/server.h"
 
 namespace quire::serve::http {
+
+/// How the server's coroutines wait: an error is a value.
+inline constexpr auto kAwait = boost::asio::as_tuple(boost::asio::use_awaitable);
 
 /// What connections share. Lifetime: that of the server.
 struct ConnectionContext {

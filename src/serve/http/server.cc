@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -15,7 +14,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -37,7 +35,6 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr auto kDrainLook = std::chrono::milliseconds(20);
 constexpr auto kLookEvery = std::chrono::seconds(2);
 constexpr uint64_t kTidyLooks = 5;
