@@ -12,6 +12,7 @@
 #include "env/seen_memory.h"
 #include "sim/cache_device.h"
 #include "sim/cache_guests.h"
+#include "sim/cache_memory.h"
 #include "sim/cache_oracle.h"
 #include "sim/cache_setup.h"
 #include "sim/cache_streams.h"
@@ -49,10 +50,10 @@ class CacheSim : private Machine {
     cold_answers_ = std::make_unique<ColdAnswers>(cache_options_);
     if (guests_.empty() && IsOnDevice(options.seed)) {
       device_ = std::make_unique<CacheDevice>(options.seed);
-      device_->Choose(cache_options_);
-    } else {
-      cache_options_.memory = &memory_;
+      cache_options_.ops = &device_->ops();
     }
+    memory_ = std::make_unique<SeenMemory>(device_ == nullptr ? nullptr : &device_->memory());
+    cache_options_.memory = memory_.get();
   }
 
   SimReport Run() {
@@ -412,13 +413,18 @@ class CacheSim : private Machine {
     if (kParties[origin.account()].ttl_us > 0) return;  // it keeps nothing below
     const Text text = {.base = 50 + order_prng_.NextBelow(2)};
     const std::vector<TokenId> tokens = text.First(1 + order_prng_.NextBelow(60 * kBlock));
+    const uint64_t gone = Recycled() + store_->stats().records_damaged;
     const Streamed done = StreamThrough(*side.cache, Acquire(side, origin, tokens),
                                         cold_answers_->ModelOf(origin), tokens, order_prng_);
     Note(done.tokens);
     Note(done.front);
     if (!done.wrong.empty()) return Problem(report_.wrong_bytes, done.wrong);
+    if (!done.unread.empty() && calm() && gone == Recycled() + store_->stats().records_damaged) {
+      return Problem(report_.unexplained, "a streamed context: " + done.unread);
+    }
     computed_.Add(origin, std::span(tokens).first(done.tokens), done.resident / kBlock);
     report_.loaded += done.compared > 0 ? 1 : 0;
+    report_.streamed += done.front > 0 ? 1 : 0;
     if (!honest() || doubts_ || Recycled() > 0 || done.front == 0 || files_.stopped()) return;
     expected_.push_back({.origin = origin, .tokens = tokens, .resident = done.front});
   }
@@ -451,8 +457,11 @@ class CacheSim : private Machine {
   // Each cache is told, as whoever runs several would.
   void Erase(uint32_t party) {
     raw_bytes_.Learn(files_, cold_.directory);
-    if (guests_.empty() && order_prng_.NextChance(2)) {
-      for (Side& side : sides_) side.Close();
+    // What is under way meanwhile: nothing, loads, or anything.
+    const uint64_t dice = guests_.empty() ? order_prng_.NextBelow(4) : 3;
+    for (Side& side : sides_) {
+      if (dice < 2) side.Close();
+      if (dice == 2) side.CloseButLoads();
     }
     bool durable = true;
     for (Side& side : sides_) {
@@ -461,6 +470,9 @@ class CacheSim : private Machine {
       durable = durable && erased.has_value();
     }
     AfterErasing(party, durable);
+    if (dice != 2) return;
+    for (Side& side : sides_) side.loads.clear();
+    if (durable) LookForErased(party);
   }
 
   void AfterErasing(uint32_t party, bool durable) {
@@ -479,8 +491,8 @@ class CacheSim : private Machine {
     }
   }
 
-  // Of what was erased no byte is anywhere, but in memory that somebody holds, or that another
-  // member of a domain wrote.
+  // Of what was erased no byte is anywhere, but in slots that somebody holds, or that have what
+  // another member of a domain wrote.
   void LookForErased(uint32_t party) {
     if (!honest() || worn_for_good() || !store_->Flush() || files_.stopped()) return;
     const uint32_t account = kParties[party].account;
@@ -488,9 +500,19 @@ class CacheSim : private Machine {
       return !side.lives.empty() || !side.loads.empty() || !side.plans.empty();
     });
     std::vector<std::span<const std::byte>> memory;
-    if (!holds && guests_.empty() && account == party) memory = memory_.stretches();
+    std::vector<std::vector<std::byte>> free_slots;
+    for (Side& side : sides_) {
+      free_slots.push_back(BytesOfFreeSlots(*side.cache));
+      memory.emplace_back(free_slots.back());
+    }
+    if (!holds && guests_.empty() && account == party) {
+      for (const std::span<const std::byte> stretch : memory_->stretches()) {
+        memory.push_back(device_ == nullptr ? stretch : device_->OnHost(stretch));
+      }
+    }
     if (device_ != nullptr) memory.push_back(device_->host_bytes());
     raw_bytes_.Learn(files_, cold_.directory);
+    ++report_.scanned;
     const std::string found =
         raw_bytes_.Find(tier::PublisherOf(kParties[account].name), durable_epochs_[account], files_,
                         files_.in_flight() == 0 && !holds, memory);
@@ -685,8 +707,8 @@ class CacheSim : private Machine {
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
   std::array<uint64_t, kParties.size()> durable_epochs_ = {};  // as they were confirmed
   RawBytes raw_bytes_;
-  SeenMemory memory_;                    // of caches on the host
   std::unique_ptr<CacheDevice> device_;  // or the caches are on the host
+  std::unique_ptr<SeenMemory> memory_;   // of the caches
   std::unique_ptr<DiskStore> store_;     // after what it uses
   cache::Mover* mover_ = nullptr;
   std::vector<Side> sides_;

@@ -75,6 +75,10 @@ struct Side {  // a cache and who uses it
 
   void Close() {
     loads.clear();
+    CloseButLoads();
+  }
+  void CloseButLoads() {
+    for (Loading& load : loads) load.front = {};
     plans.clear();
     lives.clear();
   }

@@ -32,6 +32,10 @@ enum class Canary : uint8_t {
   kFlushEarly,     // a flush does not wait for what was not given to the store yet
   kTrustArrived,   // what a device copied into its slots is not compared with anything
   kForgetLoan,     // the memory of a record is given to another one while it is lent
+  kAttachErased,   // a load is attached though what it brings was erased meanwhile
+  kKeepLoaded,     // what a load brought of that stays in the slots that it gives back
+  kTrustWarm,      // what only the warm tier has counts as durable
+  kCutEarly,       // the front of a streamed context leaves memory before it is durable
   // In the engine.
   kForgetWaiters,  // who waits for a prefix is not woken when its owner has ended
   kForgetSampler,  // a request that was preempted draws from the start again
