@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "cache/core.h"
 #include "cache/mover.h"
-#include "env/seen_memory.h"
 #include "sim/cache_device.h"
 #include "sim/cache_guests.h"
 #include "sim/cache_memory.h"
@@ -18,7 +17,6 @@
 #include "sim/cache_streams.h"
 #include "sim/cache_users.h"
 #include "sim/machine.h"
-#include "sim/raw_bytes.h"
 
 namespace quire::sim {
 namespace {
@@ -52,8 +50,8 @@ class CacheSim : private Machine {
       device_ = std::make_unique<CacheDevice>(options.seed);
       cache_options_.ops = &device_->ops();
     }
-    memory_ = std::make_unique<SeenMemory>(device_ == nullptr ? nullptr : &device_->memory());
-    cache_options_.memory = memory_.get();
+    memory_.emplace(device_.get());
+    cache_options_.memory = memory_->memory();
   }
 
   SimReport Run() {
@@ -186,7 +184,7 @@ class CacheSim : private Machine {
       const uint64_t most = cache_options_.hot_bytes_max;
       Note(side.cache->Resize(most / 3 + prng_.NextBelow(most - most / 3)).has_value() ? 1 : 0);
     } else if (dice < 693) {
-      Erase(AnyParty());
+      Erase(AnyParty(prng_));
     } else if (dice < 695) {
       RemoveTenant();
     } else if (dice < 715) {
@@ -229,13 +227,6 @@ class CacheSim : private Machine {
     stops_at_ = report_.steps;
   }
 
-  uint32_t AnyParty() {
-    while (true) {
-      const auto party = static_cast<uint32_t>(prng_.NextBelow(kParties.size()));
-      if (!kParties[party].shared) return party;
-    }
-  }
-
   Plan Acquire(Side& side, const Origin& origin, std::span<const TokenId> tokens) {
     Plan plan = cache::Must(side.cache->Acquire({.tenant = side.tenants[origin.party],
                                                  .identity = &identities_[origin.variant],
@@ -255,7 +246,7 @@ class CacheSim : private Machine {
 
   void Begin(Side& side) {
     if (side.lives.size() + side.loads.size() > 6) return CloseOne(side);
-    const Origin origin = {.party = AnyParty(), .variant = prng_.NextChance(6) ? 1U : 0U};
+    const Origin origin = {.party = AnyParty(prng_), .variant = prng_.NextChance(6) ? 1U : 0U};
     const Text text = {.base = prng_.NextBelow(3),
                        .fork = kBlock * prng_.NextBelow(6),
                        .branch = prng_.NextBelow(3)};
@@ -409,7 +400,7 @@ class CacheSim : private Machine {
 
   // A context that memory does not hold. What of it has left memory is durable.
   void Stream(Side& side) {
-    const Origin origin = {.party = AnyParty()};
+    const Origin origin = {.party = AnyParty(prng_)};
     if (kParties[origin.account()].ttl_us > 0) return;  // it keeps nothing below
     const Text text = {.base = 50 + order_prng_.NextBelow(2)};
     const std::vector<TokenId> tokens = text.First(1 + order_prng_.NextBelow(60 * kBlock));
@@ -456,7 +447,7 @@ class CacheSim : private Machine {
 
   // Each cache is told, as whoever runs several would.
   void Erase(uint32_t party) {
-    raw_bytes_.Learn(files_, cold_.directory);
+    memory_->Learn(files_, cold_.directory);
     // What is under way meanwhile: nothing, loads, or anything.
     const uint64_t dice = guests_.empty() ? order_prng_.NextBelow(4) : 3;
     for (Side& side : sides_) {
@@ -499,23 +490,13 @@ class CacheSim : private Machine {
     const bool holds = std::ranges::any_of(sides_, [](const Side& side) {
       return !side.lives.empty() || !side.loads.empty() || !side.plans.empty();
     });
-    std::vector<std::span<const std::byte>> memory;
-    std::vector<std::vector<std::byte>> free_slots;
-    for (Side& side : sides_) {
-      free_slots.push_back(BytesOfFreeSlots(*side.cache));
-      memory.emplace_back(free_slots.back());
-    }
-    if (!holds && guests_.empty() && account == party) {
-      for (const std::span<const std::byte> stretch : memory_->stretches()) {
-        memory.push_back(device_ == nullptr ? stretch : device_->OnHost(stretch));
-      }
-    }
-    if (device_ != nullptr) memory.push_back(device_->host_bytes());
-    raw_bytes_.Learn(files_, cold_.directory);
+    std::vector<Cache*> caches;
+    for (const Side& side : sides_) caches.push_back(side.cache.get());
+    memory_->Learn(files_, cold_.directory);
     ++report_.scanned;
-    const std::string found =
-        raw_bytes_.Find(tier::PublisherOf(kParties[account].name), durable_epochs_[account], files_,
-                        files_.in_flight() == 0 && !holds, memory);
+    const std::string found = memory_->Find(
+        tier::PublisherOf(kParties[account].name), durable_epochs_[account], files_,
+        files_.in_flight() == 0 && !holds, caches, !holds && guests_.empty() && account == party);
     if (!found.empty()) Problem(report_.wrong_bytes, found);
   }
 
@@ -557,14 +538,8 @@ class CacheSim : private Machine {
   // When nobody holds anything, everything can be evicted, and nothing is left.
   void CheckDrained(Side& side) {
     EndUses(side);
-    while (side.cache->Evict(1000) > 0) {
-    }
-    const CacheStats stats = side.cache->stats();
-    const uint64_t slots = stats.sealed.slots_used + stats.sealed_second.slots_used +
-                           stats.open.slots_used + stats.open_second.slots_used;
-    if (slots + stats.published_blocks + stats.hot_bytes_used == 0) return;
-    Problem(report_.leaked, fmt::format("{} slots, {} blocks, {} bytes that nobody holds", slots,
-                                        stats.published_blocks, stats.hot_bytes_used));
+    const std::string left = LeftInDrained(*side.cache);
+    if (!left.empty()) Problem(report_.leaked, left);
   }
 
   // Everything that is in memory now is made durable, by a flush or by time alone.
@@ -706,10 +681,9 @@ class CacheSim : private Machine {
   uint64_t recycled_before_ = 0;  // by stores that ended
   uint64_t stops_at_ = kNever;    // step since which the machine is about to stop
   std::array<uint64_t, kParties.size()> durable_epochs_ = {};  // as they were confirmed
-  RawBytes raw_bytes_;
-  std::unique_ptr<CacheDevice> device_;  // or the caches are on the host
-  std::unique_ptr<SeenMemory> memory_;   // of the caches
-  std::unique_ptr<DiskStore> store_;     // after what it uses
+  std::unique_ptr<CacheDevice> device_;                        // or the caches are on the host
+  std::optional<CacheMemory> memory_;
+  std::unique_ptr<DiskStore> store_;  // after what it uses
   cache::Mover* mover_ = nullptr;
   std::vector<Side> sides_;
   std::vector<CacheGuests> guests_;  // of each side, or none

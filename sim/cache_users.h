@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/prng.h"
 #include "env/clock.h"
 #include "quire/cache.h"
 #include "sim/cache_oracle.h"
@@ -46,6 +47,14 @@ struct Text {
     return tokens;
   }
 };
+
+/// One that asks for something itself.
+inline uint32_t AnyParty(Prng& prng) {
+  while (true) {
+    const auto party = static_cast<uint32_t>(prng.NextBelow(kParties.size()));
+    if (!kParties[party].shared) return party;
+  }
+}
 
 struct Live {
   Origin origin{};

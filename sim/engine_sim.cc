@@ -9,15 +9,14 @@
 #include "cache/core.h"
 #include "cache/mover.h"
 #include "cache/test_util.h"
-#include "env/seen_memory.h"
 #include "serve/starter.h"
+#include "sim/cache_memory.h"
 #include "sim/cache_users.h"
 #include "sim/engine_oracle.h"
 #include "sim/engine_outsiders.h"
 #include "sim/engine_setup.h"
 #include "sim/engine_users.h"
 #include "sim/machine.h"
-#include "sim/raw_bytes.h"
 #include "sim/session_files.h"
 #include "sim/session_texts.h"
 
@@ -53,6 +52,7 @@ class EngineSim : private Machine {
     Close();
     report_.answers = users_.answers();
     report_.loaded = users_.loaded();
+    report_.streamed = users_.streamed();
     return Finish();
   }
 
@@ -78,7 +78,7 @@ class EngineSim : private Machine {
     store_ = cache::StoreState::Wrap(std::move(mover));
     CacheOptions options = setup_.cache;
     options.store = store_.get();
-    options.memory = &memory_;
+    options.memory = memory_.memory();
     cache_ = cache::MakeCache(std::move(options));
     tenants_ = AddParties(
         *cache_, {.quotas_of = setup_.cache.hot_bytes, .floors_of = setup_.cache.hot_bytes});
@@ -106,15 +106,10 @@ class EngineSim : private Machine {
   void Close() {
     users_.End();
     outsiders_.End();
-    EndEngine();
+    engine_.reset();
     sessions_.reset();
     cache_.reset();
     store_.reset();
-  }
-
-  void EndEngine() {
-    if (engine_ != nullptr) report_.streamed += engine_->stats().streamed;
-    engine_.reset();
   }
 
   /// `how`: 0 asks it to end, 1 kills the process, others cut the power.
@@ -123,7 +118,7 @@ class EngineSim : private Machine {
     if (how == 0) EndInOrder();
     if (report_.problems() > 0) return;
     users_.End();
-    EndEngine();  // what it cancels may wait for the disk
+    engine_.reset();  // what it cancels may wait for the disk
     outsiders_.End();
     CheckDrained();
     if (how == 1) files_.KillProcess();
@@ -171,8 +166,8 @@ class EngineSim : private Machine {
 
   void Act(uint64_t dice) {
     if (dice < 6 && streams()) {
-      const uint64_t tokens = serve::TokensThatMayFit(*cache_) + 1;
-      users_.SubmitLong(RoundUp(tokens + prng_.NextBelow(400), uint64_t{100}));
+      const uint64_t tokens = serve::TokensThatMayFit(*cache_) + 1 + prng_.NextBelow(400);
+      users_.SubmitLong(std::min(RoundUp(tokens, uint64_t{100}), uint64_t{4000}));
     } else if (dice < 150) {
       users_.Submit();
     } else if (dice < 220) {
@@ -234,7 +229,7 @@ class EngineSim : private Machine {
     if (report_.problems() > 0) return;
     if (account == 0) outsiders_.End();
     Note(store_->Flush() ? 1 : 0);
-    raw_bytes_.Learn(files_, cold_.directory);
+    memory_.Learn(files_, cold_.directory);
     SessionTexts texts;
     bool gone = true;
     uint64_t unsettled = 0;
@@ -260,10 +255,10 @@ class EngineSim : private Machine {
     ++report_.scanned;
     const tier::PublisherId publisher =
         tier::PublisherOf(account == 0 ? "" : kEngineParties[account].name);
-    raw_bytes_.Learn(files_, cold_.directory);
+    memory_.Learn(files_, cold_.directory);
     const std::string found =
-        raw_bytes_.Find(publisher, mover_->EpochOf(publisher), files_,
-                        /*is_idle=*/files_.in_flight() == 0, memory_.stretches());
+        memory_.Find(publisher, mover_->EpochOf(publisher), files_,
+                     /*is_idle=*/files_.in_flight() == 0, {}, /*everything=*/true);
     if (!found.empty()) Problem(report_.wrong_bytes, found);
     if (const std::string text = texts.Find(session_files_); !text.empty()) {
       Problem(report_.wrong_bytes, text);
@@ -438,16 +433,8 @@ class EngineSim : private Machine {
 
   /// Without an engine nobody holds anything: all can be evicted, and nothing is left.
   void CheckDrained() {
-    while (cache_->Evict(1000) > 0) {
-    }
-    const CacheStats stats = cache_->stats();
-    const uint64_t slots = stats.sealed.slots_used + stats.sealed_second.slots_used +
-                           stats.open.slots_used + stats.open_second.slots_used;
-    if (slots + stats.published_blocks + stats.hot_bytes_used + stats.sequences == 0) return;
-    Problem(report_.leaked,
-            fmt::format("{} slots, {} blocks, {} bytes, {} sequences that nobody "
-                        "holds",
-                        slots, stats.published_blocks, stats.hot_bytes_used, stats.sequences));
+    const std::string left = LeftInDrained(*cache_);
+    if (!left.empty()) Problem(report_.leaked, left);
   }
 
   // Faults have stopped: all ends, and sessions go on.
@@ -488,8 +475,7 @@ class EngineSim : private Machine {
   const std::unique_ptr<AttentionBackend> attention_ = cache::Must(MakeCpuAttention());
   Prng session_prng_{options_.seed ^ 0x5e55};  // of bad sectors of sessions' files
   // Everything of a model's first layer, and of a text's first block, is as others have it.
-  RawBytes raw_bytes_{/*layer_first=*/1, /*block_first=*/1};
-  SeenMemory memory_;                 // of the cache
+  CacheMemory memory_{nullptr, RawBytes(/*layer_first=*/1, /*block_first=*/1)};
   std::unique_ptr<DiskStore> store_;  // after what it uses
   cache::Mover* mover_ = nullptr;
   std::unique_ptr<Cache> cache_;

@@ -391,6 +391,7 @@ void EngineUsers::CheckFinish(serve::RequestId id, Asked& asked, const serve::Re
     case Finish::kStop: {
       const serve::Response& want = WantOf(asked);
       ++answers_;
+      if (response.sequence.tokens_streamed > 0) ++streamed_;
       if (response.finish != want.finish || response.logits_digest != want.logits_digest ||
           response.tokens.size() != want.tokens.size() ||
           response.prompt_tokens != want.prompt_tokens) {

@@ -81,6 +81,8 @@ class EngineUsers {
   uint64_t answers() const { return answers_; }
   /// Requests to which a store brought a part of their text.
   uint64_t loaded() const { return loaded_; }
+  /// Whole answers to what memory did not hold.
+  uint64_t streamed() const { return streamed_; }
 
  private:
   enum class Reader : uint8_t { kQuick, kSlow, kAbsent };
@@ -164,6 +166,7 @@ class EngineUsers {
   uint64_t budget_bytes_ = 0;
   uint64_t answers_ = 0;
   uint64_t loaded_ = 0;
+  uint64_t streamed_ = 0;
 };
 
 }  // namespace quire::sim

@@ -51,8 +51,8 @@ class RawBytes {
                      std::span<const std::byte> bytes, const std::string& name) const;
   void Add(const tier::RecordSummary& record, std::span<const std::byte> bytes);
 
-  const uint32_t layer_first_;
-  const uint64_t block_first_;
+  uint32_t layer_first_;
+  uint64_t block_first_;
   std::unordered_map<Word, Origin, WordHash> words_;
   std::map<Place, tier::RecordSummary> seen_;
 };

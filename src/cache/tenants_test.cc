@@ -66,11 +66,10 @@ struct TenantsWorld {
   /// How often a value stands in the arena.
   uint64_t Planted(float value) const {
     uint64_t found = 0;
-    for (const std::span<const std::byte> stretch : seen.stretches()) {
-      const std::byte* const bytes = OnHost(stretch.data());
-      for (uint64_t i = 0; i + sizeof(value) <= stretch.size(); i += sizeof(value)) {
-        if (std::memcmp(bytes + i, &value, sizeof(value)) == 0) ++found;
-      }
+    const auto arena = seen.arena();
+    const std::byte* const bytes = OnHost(arena.data());
+    for (uint64_t i = 0; i + sizeof(value) <= arena.size(); i += sizeof(value)) {
+      if (std::memcmp(bytes + i, &value, sizeof(value)) == 0) ++found;
     }
     return found;
   }
@@ -445,10 +444,9 @@ TEST(Tenants, TheAccountsAddUp) {
     open.clear();
     for (const TenantId tenant : tenants) Must(world.cache->Erase(tenant));
     EXPECT_EQ(world.cache->stats().hot_bytes_used, 0u);
-    for (const std::span<const std::byte> stretch : world.seen.stretches()) {
-      for (const std::byte byte : std::span(OnHost(stretch.data()), stretch.size())) {
-        ASSERT_EQ(byte, std::byte{0});
-      }
+    const std::byte* const bytes = OnHost(world.seen.arena().data());
+    for (const std::byte byte : std::span(bytes, world.seen.arena().size())) {
+      ASSERT_EQ(byte, std::byte{0});
     }
   }
 }

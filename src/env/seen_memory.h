@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <span>
@@ -27,7 +28,9 @@ class SeenMemory final : public DeviceMemory {
   bool host_accessible() const override { return inner_.host_accessible(); }
   Result<std::byte*> Reserve(uint64_t bytes) override {
     auto base = inner_.Reserve(bytes);
-    if (base) bases_.insert(*base);
+    if (!base) return base;
+    bases_.insert(*base);
+    if (first_.empty()) first_ = {*base, bytes};
     return base;
   }
   Result<void> Commit(std::byte* begin, uint64_t bytes) override {
@@ -60,6 +63,14 @@ class SeenMemory final : public DeviceMemory {
     return all;
   }
 
+  /// What is in use of the first reservation, of a cache the slots of its first class. Pages go from
+  /// its end alone.
+  std::span<const std::byte> arena() const {
+    const auto begin = pages_.lower_bound(first_.data());
+    const auto end = pages_.lower_bound(first_.data() + first_.size());
+    return first_.first(kPage * static_cast<uint64_t>(std::distance(begin, end)));
+  }
+
  private:
   static constexpr uint64_t kPage = 4096;
 
@@ -70,6 +81,7 @@ class SeenMemory final : public DeviceMemory {
 
   const std::unique_ptr<DeviceMemory> host_;
   DeviceMemory& inner_;
+  std::span<const std::byte> first_;
   std::set<const std::byte*> bases_;
   std::set<const std::byte*> pages_;
 };
