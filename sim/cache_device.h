@@ -48,9 +48,12 @@ class CacheDevice {
  public:
   explicit CacheDevice(uint64_t seed) : prng_(seed), ops_(memory_, seed) {}
 
-  void Choose(CacheOptions& options) {
-    options.memory = &memory_;
-    options.ops = &ops_;
+  cache::ProtectedMemory& memory() { return memory_; }
+  cache::DelayedOps& ops() { return ops_; }
+  /// Where the host finds bytes of the device, as they are when all operations so far are done.
+  std::span<const std::byte> OnHost(std::span<const std::byte> bytes) {
+    ops_.streams().RunAll();
+    return {memory_.Window(bytes.data()), bytes.size()};
   }
   /// `cold` behind a warm tier of a few blocks.
   std::unique_ptr<tier::Store> InFrontOf(std::unique_ptr<tier::Store> cold, const Clock& clock) {

@@ -52,16 +52,12 @@ Streamed StreamThrough(Cache& cache, Plan plan, const cache::FakeModel& model,
   auto opened =
       cache.Open(std::move(plan),
                  {.step_tokens = kStepTokens, .resident_tokens = 2 * kBlock, .query_heads = 1});
-  if (!opened) return {.failed = opened.error().message};
+  if (!opened) return {};
   Sequence& sequence = **opened;
   Streamed done = {.tokens = sequence.length(), .resident = sequence.length()};
   while (done.tokens < tokens.size()) {
     const uint64_t to = std::min(tokens.size(), done.tokens + 1 + prng.NextBelow(kStepTokens));
-    const auto fed = model.Feed(sequence, tokens.first(to));
-    if (!fed) {
-      done.failed = fed.error().message;
-      break;
-    }
+    if (!model.Feed(sequence, tokens.first(to))) break;
     done.tokens = to;
   }
   StreamedContext* const streamed = sequence.streamed();
@@ -71,7 +67,7 @@ Streamed StreamThrough(Cache& cache, Plan plan, const cache::FakeModel& model,
     for (uint64_t i = 0; i < streamed->PieceCount(layer); ++i) {
       const auto piece = streamed->Read(layer, i, nullptr);
       if (!piece) {
-        done.failed = piece.error().message;
+        done.unread = piece.error().message;
         return done;
       }
       done.wrong = Differ(cache, *piece, sequence.Blocks(layer).key, layer, model, tokens);

@@ -20,7 +20,7 @@ struct Streamed {
   uint64_t front = 0;     // tokens that left memory, so that the store has them durably
   uint64_t compared = 0;  // tokens of layers that were read back
   std::string wrong{};    // bytes that are not the model's; empty: none
-  std::string failed{};   // what the store or the budget did not give; empty: nothing
+  std::string unread{};   // why what left memory cannot be read; empty: it can
 };
 
 /// Whether sequences of such a cache can stream.

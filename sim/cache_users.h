@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/prng.h"
 #include "env/clock.h"
 #include "quire/cache.h"
 #include "sim/cache_oracle.h"
@@ -47,6 +48,14 @@ struct Text {
   }
 };
 
+/// One that asks for something itself.
+inline uint32_t AnyParty(Prng& prng) {
+  while (true) {
+    const auto party = static_cast<uint32_t>(prng.NextBelow(kParties.size()));
+    if (!kParties[party].shared) return party;
+  }
+}
+
 struct Live {
   Origin origin{};
   std::vector<TokenId> tokens{};  // committed
@@ -75,6 +84,10 @@ struct Side {  // a cache and who uses it
 
   void Close() {
     loads.clear();
+    CloseButLoads();
+  }
+  void CloseButLoads() {
+    for (Loading& load : loads) load.front = {};
     plans.clear();
     lives.clear();
   }

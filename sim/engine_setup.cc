@@ -1,12 +1,16 @@
 #include "sim/engine_setup.h"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "cache/test_util.h"
 #include "model/random_model.h"
 
 namespace quire::sim {
 namespace {
+
+constexpr uint64_t kTokensMax = 4096;
 
 model::ModelConfig DrawModel(Prng& prng) {
   model::ModelConfig config = model::SmallConfig();
@@ -17,7 +21,7 @@ model::ModelConfig DrawModel(Prng& prng) {
   config.kv_heads = 1;
   config.head_dim = 16;
   config.vocab = 32;
-  config.positions_max = 1024;
+  config.positions_max = kTokensMax;
   if (prng.NextChance(4)) {  // the last layer, which may be the only one
     config.window_tokens = 24;
     config.window_layers = {config.layers - 1};
@@ -49,13 +53,20 @@ uint64_t ChargeOf(CacheOptions options) {
 
 }  // namespace
 
-EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock) {
+uint32_t AccountOf(uint32_t party) {
+  const std::string_view domain = kEngineParties[party].domain;
+  if (domain.empty()) return party;
+  const auto account = std::ranges::find(kEngineParties, domain, &EngineParty::name);
+  return static_cast<uint32_t>(account - kEngineParties.begin());
+}
+
+EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams) {
   constexpr std::array<const char*, 4> kPolicies = {"lru", "priority", "token_limit", "quire"};
   EngineSetup setup;
   setup.model = DrawModel(prng);
   setup.cache = {.geometry = model::GeometryOf(setup.model),
                  .profile = DrawProfile(prng),
-                 .tokens_max = 1024,
+                 .tokens_max = kTokensMax,
                  .clock = &clock,
                  .policy = kPolicies[prng.NextBelow(kPolicies.size())]};
   // From what holds one request to what holds all.
@@ -82,6 +93,14 @@ EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock) {
   for (size_t i = 0; i < kEngineParties.size(); ++i) {
     setup.weights.push_back(1.0 + static_cast<double>(prng.NextBelow(3)));
   }
+  const bool all_windowed = setup.model.window_layers.size() == setup.model.layers;
+  if (!streams || all_windowed || setup.cache.profile.residual_tokens > 0) return setup;
+  // The ring of a context that streams and its last tokens take more than other contexts.
+  setup.cache.hot_bytes = setup.charge_bytes * (90 + prng.NextBelow(40));
+  setup.cache.hot_bytes_max = 2 * setup.cache.hot_bytes;
+  setup.engine.chunk_tokens_min = std::clamp(setup.engine.chunk_tokens_min, 8U, 16U);
+  setup.engine.chunk_tokens_max = std::max(setup.engine.chunk_tokens_max, 16U);
+  setup.engine.resident_tokens = 1 + prng.NextBelow(100);
   return setup;
 }
 

@@ -42,8 +42,12 @@ struct EngineSetup {
   uint32_t block_tokens() const { return cache.profile.block_tokens; }
 };
 
-/// Draws one. The clock is the cache's.
-EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock);
+/// The account that pays for a party: itself, or its domain.
+uint32_t AccountOf(uint32_t party);
+
+/// Draws one. The clock is the cache's. `streams`: what its memory does not hold streams, where
+/// layers can.
+EngineSetup DrawEngineSetup(Prng& prng, const Clock& clock, bool streams);
 
 std::unique_ptr<model::Model> MakeSimModel(const model::ModelConfig& config);
 Identity IdentityOf(const model::Model& model);

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/bits.h"
 #include "cache/core.h"
 #include "cache/mover.h"
 #include "cache/test_util.h"
+#include "serve/starter.h"
+#include "sim/cache_memory.h"
 #include "sim/cache_users.h"
 #include "sim/engine_oracle.h"
 #include "sim/engine_outsiders.h"
@@ -15,6 +18,7 @@
 #include "sim/engine_users.h"
 #include "sim/machine.h"
 #include "sim/session_files.h"
+#include "sim/session_texts.h"
 
 namespace quire::sim {
 namespace {
@@ -25,7 +29,7 @@ class EngineSim : private Machine {
  public:
   explicit EngineSim(const SimOptions& options)
       : Machine(options, options.seed ^ 0xe951e),
-        setup_(DrawEngineSetup(prng_, clock_)),
+        setup_(DrawEngineSetup(prng_, clock_, options.seed % 7 == 5)),
         model_(MakeSimModel(setup_.model)),
         identity_(IdentityOf(*model_)),
         oracle_(setup_, *model_),
@@ -34,7 +38,7 @@ class EngineSim : private Machine {
                [this](uint64_t SimReport::* counter, const std::string& what) {
                  Problem(report_.*counter, what);
                }) {
-    cold_ = SomeColdOptions(prng_.NextChance(3) ? 8 + prng_.NextBelow(8) : 60);
+    cold_ = SomeColdOptions(prng_.NextChance(3) && !streams() ? 8 + prng_.NextBelow(8) : 60);
     cold_.commit_interval_us = 1000 + prng_.NextBelow(50'000);
     cold_.staging_bytes = 512U << 10;
     turns_by_itself_ = !prng_.NextChance(3);
@@ -48,11 +52,13 @@ class EngineSim : private Machine {
     Close();
     report_.answers = users_.answers();
     report_.loaded = users_.loaded();
+    report_.streamed = users_.streamed();
     return Finish();
   }
 
  private:
   void Note(uint64_t number) { digest_.UpdateNumber(number); }
+  bool streams() const { return setup_.engine.resident_tokens > 0; }
 
   void SetFaults(bool on) {
     files_.set_rates(on ? RatesOf(faults_) : FaultRates());
@@ -72,13 +78,14 @@ class EngineSim : private Machine {
     store_ = cache::StoreState::Wrap(std::move(mover));
     CacheOptions options = setup_.cache;
     options.store = store_.get();
+    options.memory = memory_.memory();
     cache_ = cache::MakeCache(std::move(options));
     tenants_ = AddParties(
         *cache_, {.quotas_of = setup_.cache.hot_bytes, .floors_of = setup_.cache.hot_bytes});
     session_files_.set_rate(0);
     files_.set_rates({});
     sessions_ = cache::Must(serve::SessionStore::Open(
-        session_files_, {.directory = "sessions",
+        session_files_, {.directory = SessionFiles::kDirectory,
                          .fingerprint = serve::FingerprintOf(identity_, "{}"),
                          .unix_us = [this] { return clock_.NowMicros(); }}));
     serve::EngineOptions engine = setup_.engine;
@@ -120,6 +127,7 @@ class EngineSim : private Machine {
     cache_.reset();
     store_.reset();
     if (how > 0) files_.Restart();
+    session_files_.Restart();
     stops_at_ = kNever;
     Open();
   }
@@ -150,13 +158,17 @@ class EngineSim : private Machine {
     Act(prng_.NextBelow(1000));
     if (report_.problems() > 0) return;
     Wear();
+    WearSession();
     NoteBudget();
     users_.Hear(Readers::kQuick);
     CheckStep();
   }
 
   void Act(uint64_t dice) {
-    if (dice < 150) {
+    if (dice < 6 && streams()) {
+      const uint64_t tokens = serve::TokensThatMayFit(*cache_) + 1 + prng_.NextBelow(400);
+      users_.SubmitLong(std::min(RoundUp(tokens, uint64_t{100}), uint64_t{4000}));
+    } else if (dice < 150) {
       users_.Submit();
     } else if (dice < 220) {
       users_.Ask();
@@ -176,11 +188,12 @@ class EngineSim : private Machine {
       Note(cache_->Evict(1 + prng_.NextBelow(20)));
     } else if (dice < 572) {
       if (cache_->Verify().damaged > 0) Problem(report_.wrong_bytes, "damage in memory");
-    } else if (dice < 576) {
+    } else if (dice < 574) {
       const uint32_t party = users_.AnyParty();
       users_.EraseParty(party);
-      Note(cache_->Erase(tenants_[party]).has_value() ? 1 : 0);
-      if (tenants_[party] == kDefaultTenant) outsiders_.NoteErased();
+      Erase(party);
+    } else if (dice < 576) {
+      EraseAccount(AccountOf(users_.AnyParty()));
     } else if (dice < 582) {
       Note(engine_->GiveWay().has_value() ? 1 : 0);
     } else if (dice < 590) {
@@ -194,12 +207,75 @@ class EngineSim : private Machine {
     } else if (dice < 616) {
       outsiders_.GiveBack();
     } else if (dice < 620) {
-      outsiders_.Pin(users_.SomeText());
+      outsiders_.Pin(users_.SomeText(/*party=*/0));
     } else if (dice < 640) {
       clock_.Advance(prng_.NextBelow(30'000));
     } else {
       for (uint64_t i = 1 + prng_.NextBelow(12); i > 0; --i) Turn();
     }
+  }
+
+  bool Erase(uint32_t party) {
+    const bool erased = cache_->Erase(tenants_[party]).has_value();
+    Note(erased ? 1 : 0);
+    if (tenants_[party] == kDefaultTenant) outsiders_.NoteErased();
+    return erased;
+  }
+
+  /// Everybody whom an account pays for is erased while nobody asks for anything: then no byte of it
+  /// is anywhere.
+  void EraseAccount(uint32_t account) {
+    Drain();
+    if (report_.problems() > 0) return;
+    if (account == 0) outsiders_.End();
+    Note(store_->Flush() ? 1 : 0);
+    memory_.Learn(files_, cold_.directory);
+    SessionTexts texts;
+    bool gone = true;
+    uint64_t unsettled = 0;
+    for (uint32_t party = 0; party < kEngineParties.size(); ++party) {
+      if (AccountOf(party) != account || kEngineParties[party].shared) continue;
+      texts.Learn(session_files_, kEngineParties[party].name);
+      ++unsettled;
+      users_.EraseParty(party, [&](bool settled) {
+        --unsettled;
+        gone = gone && settled;
+      });
+      gone = Erase(party) && gone;
+    }
+    while (unsettled > 0) {
+      Tick();
+      sessions_->Tick();
+    }
+    if (gone && honest() && !worn_for_good()) LookForErased(account, texts);
+  }
+
+  void LookForErased(uint32_t account, const SessionTexts& texts) {
+    if (!store_->Flush() || files_.stopped()) return;
+    ++report_.scanned;
+    const tier::PublisherId publisher =
+        tier::PublisherOf(account == 0 ? "" : kEngineParties[account].name);
+    memory_.Learn(files_, cold_.directory);
+    const std::string found =
+        memory_.Find(publisher, mover_->EpochOf(publisher), files_,
+                     /*is_idle=*/files_.in_flight() == 0, {}, /*everything=*/true);
+    if (!found.empty()) Problem(report_.wrong_bytes, found);
+    if (const std::string text = texts.Find(session_files_); !text.empty()) {
+      Problem(report_.wrong_bytes, text);
+    }
+  }
+
+  /// As Wear, of a session's file.
+  void WearSession() {
+    if (faults_ == Faults::kCrashes || !session_prng_.NextChance(300)) return;
+    const std::vector<std::string> paths = session_files_.paths();
+    if (paths.empty()) return;
+    const std::string& path = paths[session_prng_.NextBelow(paths.size())];
+    const uint64_t bytes = files_.Contents(path)->size();
+    if (bytes == 0) return;
+    const bool for_good = session_prng_.NextChance(8);
+    files_.Damage(path, session_prng_.NextBelow(bytes), 1,
+                  for_good ? BadSectors::kForGood : BadSectors::kUntilWritten);
   }
 
   void ChangeTalks() {
@@ -357,16 +433,8 @@ class EngineSim : private Machine {
 
   /// Without an engine nobody holds anything: all can be evicted, and nothing is left.
   void CheckDrained() {
-    while (cache_->Evict(1000) > 0) {
-    }
-    const CacheStats stats = cache_->stats();
-    const uint64_t slots = stats.sealed.slots_used + stats.sealed_second.slots_used +
-                           stats.open.slots_used + stats.open_second.slots_used;
-    if (slots + stats.published_blocks + stats.hot_bytes_used + stats.sequences == 0) return;
-    Problem(report_.leaked,
-            fmt::format("{} slots, {} blocks, {} bytes, {} sequences that nobody "
-                        "holds",
-                        slots, stats.published_blocks, stats.hot_bytes_used, stats.sequences));
+    const std::string left = LeftInDrained(*cache_);
+    if (!left.empty()) Problem(report_.leaked, left);
   }
 
   // Faults have stopped: all ends, and sessions go on.
@@ -405,6 +473,9 @@ class EngineSim : private Machine {
   std::array<TenantId, kEngineParties.size()> tenants_{};
   const std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
   const std::unique_ptr<AttentionBackend> attention_ = cache::Must(MakeCpuAttention());
+  Prng session_prng_{options_.seed ^ 0x5e55};  // of bad sectors of sessions' files
+  // Everything of a model's first layer, and of a text's first block, is as others have it.
+  CacheMemory memory_{nullptr, RawBytes(/*layer_first=*/1, /*block_first=*/1)};
   std::unique_ptr<DiskStore> store_;  // after what it uses
   cache::Mover* mover_ = nullptr;
   std::unique_ptr<Cache> cache_;

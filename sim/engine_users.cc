@@ -54,6 +54,13 @@ void EngineUsers::End() {
 // At which moment a session goes on after a restart.
 void EngineUsers::Adopt(const serve::StoredSession& found, Talk& talk) {
   const std::string& name = found.head.name;
+  if (found.unusable && files_.IsWorn(name)) {  // until the disk is replaced
+    talk.turn = serve::RequestId::None();
+    talk.open = talk.closed = talk.ending = false;
+    talk.opened = true;
+    talks_.emplace(name, std::move(talk));
+    return;
+  }
   if (found.unusable) {
     return tell_(&SimReport::lost_bytes,
                  fmt::format("session '{}': {}", name, found.unusable->message));
@@ -107,9 +114,10 @@ uint32_t EngineUsers::AnyParty() {
   }
 }
 
-// One of a few beginnings, branched and cut anywhere.
-std::vector<TokenId> EngineUsers::SomeText() {
-  const uint64_t base = prng_.NextBelow(3);
+// One of a few beginnings, branched and cut anywhere. No two accounts have one in common, so that
+// what is computed of it tells whose it is.
+std::vector<TokenId> EngineUsers::SomeText(uint32_t party) {
+  const uint64_t base = AccountOf(party) * 4 + prng_.NextBelow(3);
   const uint64_t fork = prng_.NextBelow(7) * 16;
   const uint64_t branch = prng_.NextBelow(4);
   std::vector<TokenId> tokens(1 + prng_.NextBelow(prng_.NextChance(3) ? 120 : 70));
@@ -165,7 +173,7 @@ serve::KeepOptions EngineUsers::SomeKeep() {
 void EngineUsers::Submit() {
   Asked asked = {.party = AnyParty()};
   asked.request = SomeRequest(asked.party);
-  asked.request.prompt = SomeText();
+  asked.request.prompt = SomeText(asked.party);
   asked.request.reuse = !prng_.NextChance(8);
   const bool keeps_part = prng_.NextChance(8) && !serve::HasWindows(setup_.cache.geometry);
   if (keeps_part) asked.request.keep = SomeKeep();
@@ -178,6 +186,17 @@ void EngineUsers::Submit() {
   for (uint64_t more = prng_.NextChance(4) ? prng_.NextBelow(4) : 0; more > 0; --more) {
     Send(asked);
     asked.request.prompt.push_back(static_cast<TokenId>(prng_.NextBelow(setup_.model.vocab)));
+  }
+  Send(std::move(asked));
+}
+
+void EngineUsers::SubmitLong(uint64_t tokens) {
+  Asked asked = {.party = AnyParty(), .is_long = true};
+  asked.request = SomeRequest(asked.party);
+  const uint64_t base = MixNumbers(7, AccountOf(asked.party) * 4 + 3);
+  for (uint64_t t = 0; t < tokens; ++t) {
+    const uint64_t token = MixNumbers(base, t) % setup_.model.vocab;
+    asked.request.prompt.push_back(static_cast<TokenId>(token));
   }
   Send(std::move(asked));
 }
@@ -372,6 +391,7 @@ void EngineUsers::CheckFinish(serve::RequestId id, Asked& asked, const serve::Re
     case Finish::kStop: {
       const serve::Response& want = WantOf(asked);
       ++answers_;
+      if (response.sequence.tokens_streamed > 0) ++streamed_;
       if (response.finish != want.finish || response.logits_digest != want.logits_digest ||
           response.tokens.size() != want.tokens.size() ||
           response.prompt_tokens != want.prompt_tokens) {
@@ -411,6 +431,10 @@ void EngineUsers::CheckFailure(serve::RequestId id, const Asked& asked,
   const bool no_room = error.code == ErrorCode::kTooLarge || error.code == ErrorCode::kNoSpace;
   if (no_room && request.on_full == OnFull::kNoEvict) return;
   if (no_room && !Fits(asked, response.prompt_tokens)) return;
+  // The store did not take, or did not give, what memory does not hold.
+  const bool unread = error.code == ErrorCode::kIo || error.code == ErrorCode::kDeadline ||
+                      error.code == ErrorCode::kCorrupt;
+  if (asked.is_long && unread) return;
   if (!asked.talk.empty()) {
     if (error.code == ErrorCode::kIo) return;  // the disk did not give its text
   }
@@ -487,7 +511,7 @@ void EngineUsers::Ask() {
   Asked asked = {.party = talk.party, .talk = name};
   asked.request = SomeRequest(talk.party);
   asked.request.session = talk.id;
-  asked.request.prompt = SomeText();
+  asked.request.prompt = SomeText(talk.party);
   asked.request.prompt.resize(std::min<size_t>(asked.request.prompt.size(), prng_.NextBelow(40)));
   if (talk.moments.back().tokens == 0 && asked.request.prompt.empty()) asked.request.prompt = {1};
   if (asked.request.prompt.empty() && asked.request.max_tokens == 0) asked.request.max_tokens = 1;
@@ -556,15 +580,17 @@ void EngineUsers::CloseTalk() {
     tell_(&SimReport::unexplained, fmt::format("'{}': {}", name, closed.error().message));
 }
 
-void EngineUsers::EraseParty(uint32_t party) {
+void EngineUsers::EraseParty(uint32_t party, std::function<void(bool gone)> settled) {
   std::vector<std::string> names;
   for (auto& [name, talk] : talks_) {
     if (talk.party != party) continue;
     BeginToEnd(talk);
     names.push_back(name);
   }
-  engine_->EndSessionsOf(tenants_[party], [this, names, life = life_](const Result<void>& outcome) {
+  engine_->EndSessionsOf(tenants_[party], [this, names, settled = std::move(settled),
+                                           life = life_](const Result<void>& outcome) {
     Note(outcome ? 1 : 0);
+    if (settled) settled(outcome.has_value());
     if (life != life_ || !outcome) return;
     for (const std::string& name : names) {
       const auto talk = talks_.find(name);

@@ -48,8 +48,11 @@ class EngineUsers {
 
   // What they do.
 
-  std::vector<TokenId> SomeText();
+  /// One of an account that pays for a party.
+  std::vector<TokenId> SomeText(uint32_t party);
   void Submit();
+  /// Of so many tokens, more than memory holds.
+  void SubmitLong(uint64_t tokens);
   void Ask();  // a turn of a session
   void CancelOne();
   /// Turns are undone.
@@ -60,8 +63,8 @@ class EngineUsers {
   void ForkTalk();
   void EndTalk();
   void CloseTalk();
-  /// All sessions of a tenant end, as its blocks do.
-  void EraseParty(uint32_t party);
+  /// All sessions of a tenant end, as its blocks do. `settled` hears whether they are gone.
+  void EraseParty(uint32_t party, std::function<void(bool gone)> settled = {});
   uint32_t AnyParty();
 
   // What they hear.
@@ -78,6 +81,8 @@ class EngineUsers {
   uint64_t answers() const { return answers_; }
   /// Requests to which a store brought a part of their text.
   uint64_t loaded() const { return loaded_; }
+  /// Whole answers to what memory did not hold.
+  uint64_t streamed() const { return streamed_; }
 
  private:
   enum class Reader : uint8_t { kQuick, kSlow, kAbsent };
@@ -86,6 +91,7 @@ class EngineUsers {
     uint32_t party = 0;
     std::string talk{};  // its name; empty: it is of no session
     Reader reader = Reader::kQuick;
+    bool is_long = false;
     uint64_t budget_bytes_least = 0;  // while it was there
     uint64_t ends_by_tick = UINT64_MAX;
     bool cancelled = false;
@@ -160,6 +166,7 @@ class EngineUsers {
   uint64_t budget_bytes_ = 0;
   uint64_t answers_ = 0;
   uint64_t loaded_ = 0;
+  uint64_t streamed_ = 0;
 };
 
 }  // namespace quire::sim

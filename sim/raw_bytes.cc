@@ -31,20 +31,25 @@ void RawBytes::Learn(FaultyFiles& files, const std::string& directory) {
           seen_.try_emplace({path, at, summary->location.generation}, *summary);
       if (!is_new && place->second.key == summary->key) continue;
       place->second = *summary;
-      Add(*summary, contents.subspan(at + summary->header_bytes, summary->payload_bytes));
+      Add(*summary, contents.subspan(at, summary->record_bytes()));
     }
   }
 }
 
-void RawBytes::Add(const tier::RecordSummary& record, std::span<const std::byte> payload) {
-  for (uint64_t at = 0; at + kWordBytes <= payload.size(); at += kSectorBytes) {
-    const auto bytes = payload.subspan(at, kWordBytes);
-    if (!IsTelling(bytes)) continue;
-    Word word;
-    std::memcpy(&word, bytes.data(), sizeof(word));
-    Origin& origin = words_[word];
-    if (origin.publisher == record.publisher && origin.erase_epoch > record.erase_epoch) continue;
-    origin = {.publisher = record.publisher, .erase_epoch = record.erase_epoch};
+void RawBytes::Add(const tier::RecordSummary& record, std::span<const std::byte> bytes) {
+  if (record.block_index < block_first_) return;
+  const auto payload = bytes.subspan(record.header_bytes);
+  for (const tier::StoredSection& section : tier::StoredSections(bytes)) {
+    if (section.layer_first < layer_first_) continue;
+    for (uint64_t at = 0; at + kWordBytes <= section.bytes; at += kSectorBytes) {
+      const auto some = payload.subspan(section.offset + at, kWordBytes);
+      if (!IsTelling(some)) continue;
+      Word word;
+      std::memcpy(&word, some.data(), sizeof(word));
+      Origin& origin = words_[word];
+      if (origin.publisher == record.publisher && origin.erase_epoch > record.erase_epoch) continue;
+      origin = {.publisher = record.publisher, .erase_epoch = record.erase_epoch};
+    }
   }
 }
 

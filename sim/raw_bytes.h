@@ -22,6 +22,11 @@ namespace quire::sim {
 /// sectors, so that no index, header or generation has to tell whose bytes are somewhere.
 class RawBytes {
  public:
+  /// What tells whose it is of a record: sections of layers from `layer_first` on of blocks from
+  /// `block_first` on. What a model computes of the first ones hardly depends on the rest of a text.
+  explicit RawBytes(uint32_t layer_first = 0, uint64_t block_first = 0)
+      : layer_first_(layer_first), block_first_(block_first) {}
+
   /// Looks for records that it has not seen, in all segments of a directory. Wherever the same
   /// bytes are seen again in a record of a later epoch they are that one's.
   void Learn(FaultyFiles& files, const std::string& directory);
@@ -44,8 +49,10 @@ class RawBytes {
 
   std::string FindIn(const tier::PublisherId& publisher, uint64_t epoch,
                      std::span<const std::byte> bytes, const std::string& name) const;
-  void Add(const tier::RecordSummary& record, std::span<const std::byte> payload);
+  void Add(const tier::RecordSummary& record, std::span<const std::byte> bytes);
 
+  uint32_t layer_first_;
+  uint64_t block_first_;
   std::unordered_map<Word, Origin, WordHash> words_;
   std::map<Place, tier::RecordSummary> seen_;
 };

@@ -19,9 +19,35 @@ namespace quire::sim {
 /// one disk: what FaultyFiles loses in a crash, it loses here too.
 class SessionFiles final : public Files {
  public:
+  static constexpr const char* kDirectory = "sessions";
+
   SessionFiles(FaultyFiles& files, uint64_t seed) : files_(files), prng_(seed) {}
 
   void set_rate(uint64_t one_in) { one_in_ = one_in; }
+  /// What the disk holds: of files with their names, and of those that had one since the machine
+  /// began.
+  std::vector<std::pair<std::string, std::span<const std::byte>>> Everything() const {
+    std::vector<std::pair<std::string, std::span<const std::byte>>> all;
+    for (const std::string& path : paths()) all.emplace_back(path, files_.Find(path)->contents);
+    for (const DiskImage::FilePointer& file : unnamed_) {
+      all.emplace_back("a file without a name", file->contents);
+    }
+    return all;
+  }
+  std::vector<std::string> paths() const {
+    std::vector<std::string> paths = files_.Paths();
+    std::erase_if(paths, [](const std::string& path) {
+      return !path.starts_with(std::string(kDirectory) + "/") || path.ends_with(".lock");
+    });
+    return paths;
+  }
+  /// Some sectors of a session's file cannot be read.
+  bool IsWorn(const std::string& session) const {
+    const auto file = files_.Find(std::string(kDirectory) + "/" + session);
+    return file != nullptr && !file->bad.empty();
+  }
+  /// The machine begins again: blocks without a name are anybody's.
+  void Restart() { unnamed_.clear(); }
   /// Calls that failed, whatever the reason; that there is no such file is none.
   uint64_t failures() const { return failures_; }
 
@@ -36,10 +62,16 @@ class SessionFiles final : public Files {
     return Do<void>([&] { return files_.MakeDirectory(path); });
   }
   Result<void> Remove(const std::string& path) override {
-    return Do<void>([&] { return files_.Remove(path); });
+    const DiskImage::FilePointer file = files_.Find(path);
+    Result<void> removed = Do<void>([&] { return files_.Remove(path); });
+    if (removed) unnamed_.push_back(file);
+    return removed;
   }
   Result<void> Rename(const std::string& from, const std::string& to) override {
-    return Do<void>([&] { return files_.Rename(from, to); });
+    const DiskImage::FilePointer replaced = files_.Find(to);
+    Result<void> renamed = Do<void>([&] { return files_.Rename(from, to); });
+    if (renamed && replaced != nullptr) unnamed_.push_back(replaced);
+    return renamed;
   }
   Result<void> SyncDirectory(const std::string& path) override {
     return Do<void>([&] { return files_.SyncDirectory(path); });
@@ -83,6 +115,7 @@ class SessionFiles final : public Files {
   Prng prng_;
   uint64_t one_in_ = 0;
   uint64_t failures_ = 0;
+  std::vector<DiskImage::FilePointer> unnamed_;
 };
 
 }  // namespace quire::sim

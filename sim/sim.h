@@ -22,6 +22,8 @@ struct SimReport {
   uint64_t crashes = 0;
   uint64_t answers = 0;       // of an engine, whole ones, all of them compared
   uint64_t loaded = 0;        // records or prefixes that came back, all of them compared
+  uint64_t streamed = 0;      // contexts that memory did not hold whole
+  uint64_t scanned = 0;       // erasures after which all bytes were looked at
   uint64_t wrong_bytes = 0;   // bytes that are not those of their identity, or of what was erased
   uint64_t lost_bytes = 0;    // of records and epochs that were durable and are gone
   uint64_t over_cap = 0;      // steps after which files or memory were over their limit

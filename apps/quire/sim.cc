@@ -58,6 +58,8 @@ int RunSim(const SimFlags& flags) {
     sum.crashes += report.crashes;
     sum.loaded += report.loaded;
     sum.answers += report.answers;
+    sum.streamed += report.streamed;
+    sum.scanned += report.scanned;
     sum.wrong_bytes += report.wrong_bytes;
     sum.lost_bytes += report.lost_bytes;
     sum.over_cap += report.over_cap;
@@ -83,6 +85,8 @@ int RunSim(const SimFlags& flags) {
                                          {"crashes", sum.crashes},
                                          {"loaded", sum.loaded},
                                          {"answers", sum.answers},
+                                         {"streamed", sum.streamed},
+                                         {"scanned", sum.scanned},
                                          {"wrong_bytes", sum.wrong_bytes},
                                          {"lost_bytes", sum.lost_bytes},
                                          {"over_cap", sum.over_cap},

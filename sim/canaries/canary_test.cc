@@ -124,21 +124,32 @@ INSTANTIATE_TEST_SUITE_P(
                 kCacheSteps},
         Planted{"TrustArrived", Canary::kTrustArrived, &SimReport::wrong_bytes, RunCacheSim,
                 kCacheSteps},
-        Planted{"ForgetLoan", Canary::kForgetLoan, nullptr, RunCacheSim, kCacheSteps}),
+        Planted{"ForgetLoan", Canary::kForgetLoan, nullptr, RunCacheSim, kCacheSteps},
+        Planted{"AttachErased", Canary::kAttachErased, &SimReport::wrong_bytes, RunCacheSim,
+                kCacheSteps},
+        Planted{"KeepLoaded", Canary::kKeepLoaded, &SimReport::wrong_bytes, RunCacheSim,
+                kCacheSteps},
+        Planted{"KeepFree", Canary::kKeepFree, &SimReport::wrong_bytes, RunCacheSim, kCacheSteps},
+        Planted{"TrustWarm", Canary::kTrustWarm, &SimReport::lost_bytes, RunCacheSim, kCacheSteps},
+        Planted{"CutEarly", Canary::kCutEarly, nullptr, RunCacheSim, kCacheSteps}),
     [](const auto& planted) { return planted.param.name; });
 
 constexpr uint64_t kEngineSteps = 500;
 
 INSTANTIATE_TEST_SUITE_P(
     Engine, Canaries,
-    testing::Values(Planted{"ForgetWaiters", Canary::kForgetWaiters, &SimReport::stuck,
-                            RunEngineSim, kEngineSteps},
-                    Planted{"ForgetSampler", Canary::kForgetSampler, &SimReport::wrong_bytes,
-                            RunEngineSim, kEngineSteps},
-                    Planted{"StopForReader", Canary::kStopForReader, &SimReport::stuck,
-                            RunEngineSim, kEngineSteps},
-                    Planted{"AnswerEarly", Canary::kAnswerEarly, &SimReport::lost_bytes,
-                            RunEngineSim, kEngineSteps}),
+    testing::Values(
+        Planted{"ForgetWaiters", Canary::kForgetWaiters, &SimReport::stuck, RunEngineSim,
+                kEngineSteps},
+        Planted{"ForgetSampler", Canary::kForgetSampler, &SimReport::wrong_bytes, RunEngineSim,
+                kEngineSteps},
+        Planted{"StopForReader", Canary::kStopForReader, &SimReport::stuck, RunEngineSim,
+                kEngineSteps},
+        Planted{"AnswerEarly", Canary::kAnswerEarly, &SimReport::lost_bytes, RunEngineSim,
+                kEngineSteps},
+        Planted{"KeepFree", Canary::kKeepFree, &SimReport::wrong_bytes, RunEngineSim, kEngineSteps},
+        Planted{"KeepText", Canary::kKeepText, &SimReport::wrong_bytes, RunEngineSim, kEngineSteps},
+        Planted{"CutEarly", Canary::kCutEarly, nullptr, RunEngineSim, kEngineSteps}),
     [](const auto& planted) { return planted.param.name; });
 
 TEST(CanariesOff, NothingIsFoundWithoutOne) {

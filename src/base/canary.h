@@ -32,11 +32,17 @@ enum class Canary : uint8_t {
   kFlushEarly,     // a flush does not wait for what was not given to the store yet
   kTrustArrived,   // what a device copied into its slots is not compared with anything
   kForgetLoan,     // the memory of a record is given to another one while it is lent
+  kAttachErased,   // a load is attached though what it brings was erased meanwhile
+  kKeepLoaded,     // what a load brought of that stays in the slots that it gives back
+  kTrustWarm,      // what only the warm tier has counts as durable
+  kKeepFree,       // slots that were given back before an erasure keep what was erased
+  kCutEarly,       // the front of a streamed context leaves memory before it is durable
   // In the engine.
   kForgetWaiters,  // who waits for a prefix is not woken when its owner has ended
   kForgetSampler,  // a request that was preempted draws from the start again
   kStopForReader,  // nobody goes on beside a request whose reader is slow, as long as it is
   kAnswerEarly,    // a session's answer comes before its file is written
+  kKeepText,       // the text of a session is not overwritten
 };
 
 #if defined(QUIRE_CANARIES)

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "cache/test_seen_memory.h"
 #include "cache/test_store.h"
 #include "cache/test_util.h"
+#include "env/seen_memory.h"
 
 namespace quire::cache {
 namespace {
@@ -26,7 +26,8 @@ class ErasedLoadsTest : public testing::Test {
     Make();
   }
   void Make() {
-    seen_ = std::make_unique<SeenMemory>();
+    seen_ = std::make_unique<SeenMemory>(DeviceOfTests() == nullptr ? nullptr
+                                                                    : &DeviceOfTests()->memory);
     CacheOptions more;
     more.memory = seen_.get();
     more.store = store_.store.get();
@@ -44,8 +45,8 @@ class ErasedLoadsTest : public testing::Test {
   // The header of the first record stays as it is.
   void DamageFirst() { (*store_.files.Contents("store/segment-000000"))[4096] ^= std::byte{1}; }
   uint64_t BytesInMemory() const {
-    const auto is_set = [](std::byte byte) { return byte != std::byte{0}; };
-    return static_cast<uint64_t>(std::ranges::count_if(seen_->arena(), is_set));
+    const auto bytes = std::span(OnHost(seen_->arena().data()), seen_->arena().size());
+    return bytes.size() - static_cast<uint64_t>(std::ranges::count(bytes, std::byte{0}));
   }
 
   /// The test must be able to fail. On the tests' device free slots read as zeros already.

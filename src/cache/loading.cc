@@ -24,7 +24,7 @@ namespace {
 void NoteLoaded(State& state, BlockId block, bool twins, bool is_durable) {
   state.directory.touched().Count(1);
   state.directory.SetLoaded(block);
-  if (!is_durable) return;
+  if (!is_durable && !Planted(Canary::kTrustWarm)) return;
   state.directory.write_behind().SetBelow(block, twins, Below::kDurable);
   state.directory.write_behind().Unqueue(block);
 }
@@ -143,7 +143,7 @@ bool Loading::AdoptComputed(LoadJob& job, size_t count) {
 
 size_t Loading::AttachLoaded(LoadJob& job, size_t first, size_t count) {
   // What was erased since is on its way nowhere.
-  if (WasErased(job)) return 0;
+  if (WasErased(job) && !Planted(Canary::kAttachErased)) return 0;
   const auto is_loaded = [&](size_t i) {
     const auto groups = std::span(job.slots[i]).first(cache_.classes().group_count());
     return std::ranges::any_of(groups, [](SlotId slot) { return !slot.is_none(); });
@@ -282,7 +282,7 @@ void Loading::Drop(LoadJob& job) {
   cache_.ReleaseSlots(held);
   // What an erasure overtook may have been written by another member of the domain than the one
   // whose slots these are: that they are given back does not zero them.
-  if (held.size() > attached && WasErased(job)) {
+  if (held.size() > attached && WasErased(job) && !Planted(Canary::kKeepLoaded)) {
     for (const SlotId slot : std::span(held).subspan(attached)) cache_.slots().ZeroIfFree(slot);
     static_cast<void>(cache_.slots().ops().Synchronize());
   }

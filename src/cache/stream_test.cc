@@ -169,6 +169,21 @@ TEST_P(StreamTest, BeginsWithWhatTheStoreHas) {
   Must(Feed(*sequence, prompt_));
 }
 
+TEST_P(StreamTest, WhatHasLeftMemoryOutlivesAPowerCut) {
+  for (const uint64_t tokens : {600, 900, 1390}) {
+    auto sequence = test_->Open(prompt_, Streams(1400));
+    Must(Feed(*sequence, std::span(prompt_).first(tokens)));
+    const uint64_t front = sequence->streamed()->tokens();
+    ASSERT_GT(front, 0) << "the test must be able to fail";
+    store_.files.LosePower();
+    sequence.reset();
+    test_.reset();
+    store_.Kill(/*power=*/true);
+    Make();
+    EXPECT_GE(test_->Acquire(prompt_).loadable_tokens(), front) << tokens;
+  }
+}
+
 TEST_P(StreamTest, IsWrittenOnce) {
   {
     Must(Feed(*test_->Open(prompt_, Streams(1400)), prompt_));

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "cache/core.h"
-#include "cache/test_seen_memory.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
+#include "env/seen_memory.h"
 
 namespace quire::cache {
 namespace {
@@ -67,8 +67,9 @@ struct TenantsWorld {
   uint64_t Planted(float value) const {
     uint64_t found = 0;
     const auto arena = seen.arena();
+    const std::byte* const bytes = OnHost(arena.data());
     for (uint64_t i = 0; i + sizeof(value) <= arena.size(); i += sizeof(value)) {
-      if (std::memcmp(arena.data() + i, &value, sizeof(value)) == 0) ++found;
+      if (std::memcmp(bytes + i, &value, sizeof(value)) == 0) ++found;
     }
     return found;
   }
@@ -88,7 +89,7 @@ struct TenantsWorld {
   FakeModel model;
   uint64_t charge_bytes;
   Identity identity = SomeIdentity();
-  SeenMemory seen{};  // the cache's
+  SeenMemory seen{DeviceOfTests() == nullptr ? nullptr : &DeviceOfTests()->memory};  // the cache's
   std::unique_ptr<Core> cache;
 };
 
@@ -443,7 +444,8 @@ TEST(Tenants, TheAccountsAddUp) {
     open.clear();
     for (const TenantId tenant : tenants) Must(world.cache->Erase(tenant));
     EXPECT_EQ(world.cache->stats().hot_bytes_used, 0u);
-    for (const std::byte byte : world.seen.arena().first(14 * 4096)) {
+    const std::byte* const bytes = OnHost(world.seen.arena().data());
+    for (const std::byte byte : std::span(bytes, world.seen.arena().size())) {
       ASSERT_EQ(byte, std::byte{0});
     }
   }

@@ -99,6 +99,8 @@ class FaultyFiles : public Files {
   uint64_t bytes_used() const { return disk_.bytes_used(); }
   /// The contents of a file, to look at or to damage; null when there is none.
   std::vector<std::byte>* Contents(const std::string& path);
+  /// The file that has a name now, whatever becomes of the name; null when there is none.
+  DiskImage::FilePointer Find(const std::string& path) const { return disk_.Find(path); }
   /// Paths of all files, in ascending order.
   std::vector<std::string> Paths() const;
   /// The memory that bytes pass through, as registered last.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/canary.h"
 #include "base/log.h"
 
 namespace quire::serve {
@@ -286,6 +287,7 @@ Result<SessionRecord> SessionStore::ReadRecord(const std::string& name) {
 }
 
 Result<void> SessionStore::Overwrite(FileId file) {
+  if (Planted(Canary::kKeepText)) return {};
   QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
   const std::vector<std::byte> zeros(std::min(length, kEraseChunkBytes));
   for (uint64_t offset = 0; offset < length; offset += zeros.size()) {

@@ -1,0 +1,95 @@
+// What is in the memory of caches and on their disk, whoever it belongs to.
+#ifndef QUIRE_SIM_CACHE_MEMORY_H_
+#define QUIRE_SIM_CACHE_MEMORY_H_
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "cache/core.h"
+#include "env/faulty_files.h"
+#include "env/seen_memory.h"
+#include "quire/cache.h"
+#include "sim/cache_device.h"
+#include "sim/raw_bytes.h"
+#include "tier/record.h"
+
+namespace quire::sim {
+
+/// The bytes of the slots that nobody holds, one after the other.
+inline std::vector<std::byte> BytesOfFreeSlots(Cache& cache) {
+  const cache::LockedState& state = static_cast<cache::Core&>(cache).state();
+  const cache::Slots& slots = state.slots();
+  std::vector<SlotId> free;
+  uint64_t bytes = 0;
+  for (uint32_t number = 0; number < slots.writers().end(); ++number) {
+    const SlotId slot(number);
+    if (slots.IsBeyondEnd(slot) || slots.references(slot) > 0) continue;
+    free.push_back(slot);
+    bytes += state.classes().slot_bytes(state.classes().ClassOf(slot));
+  }
+  std::vector<std::byte> all(bytes);
+  std::byte* next = all.data();
+  for (const SlotId slot : free) {
+    slots.CopyOut(slot, next);
+    next += state.classes().slot_bytes(state.classes().ClassOf(slot));
+  }
+  QUIRE_CHECK(slots.ops().SynchronizeCopies(CopyWay::kOut).has_value());
+  return all;
+}
+
+/// All bytes of a machine on which caches are, and what was erased of them.
+class CacheMemory {
+ public:
+  /// On a device, which must outlive it; null: on the host. `known`: what tells whose bytes are.
+  explicit CacheMemory(CacheDevice* device = nullptr, RawBytes known = RawBytes())
+      : device_(device),
+        memory_(device == nullptr ? nullptr : &device->memory()),
+        raw_bytes_(std::move(known)) {}
+
+  /// Where the caches have their slots.
+  DeviceMemory* memory() { return &memory_; }
+  /// As RawBytes::Learn.
+  void Learn(FaultyFiles& files, const std::string& directory) {
+    raw_bytes_.Learn(files, directory);
+  }
+  /// As RawBytes::Find, in slots of these caches that nobody holds, or (`everything`) in all memory.
+  std::string Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,
+                   bool is_idle, std::span<Cache* const> caches, bool everything) {
+    std::vector<std::vector<std::byte>> free;
+    for (Cache* const cache : caches) free.push_back(BytesOfFreeSlots(*cache));
+    std::vector<std::span<const std::byte>> memory(free.begin(), free.end());
+    for (const std::span<const std::byte> stretch : memory_.stretches()) {
+      if (everything) memory.push_back(device_ == nullptr ? stretch : device_->OnHost(stretch));
+    }
+    if (device_ != nullptr) memory.push_back(device_->host_bytes());
+    return raw_bytes_.Find(publisher, epoch, files, is_idle, memory);
+  }
+
+ private:
+  CacheDevice* const device_;
+  SeenMemory memory_;
+  RawBytes raw_bytes_;
+};
+
+/// Everything that can be evicted goes. What is left then, and nobody holds; empty: nothing.
+inline std::string LeftInDrained(Cache& cache) {
+  while (cache.Evict(1000) > 0) {
+  }
+  const CacheStats stats = cache.stats();
+  const uint64_t slots = stats.sealed.slots_used + stats.sealed_second.slots_used +
+                         stats.open.slots_used + stats.open_second.slots_used;
+  if (slots + stats.published_blocks + stats.hot_bytes_used + stats.sequences == 0) return {};
+  return fmt::format("{} slots, {} blocks, {} bytes, {} sequences that nobody holds", slots,
+                     stats.published_blocks, stats.hot_bytes_used, stats.sequences);
+}
+
+}  // namespace quire::sim
+
+#endif  // QUIRE_SIM_CACHE_MEMORY_H_
