@@ -20,7 +20,7 @@ namespace [[gnu::visibility("default")]] quire {
 struct BlockStoreOptions {
   std::string directory{};                 // made when it does not exist; its parent must
   uint64_t bytes_cap = uint64_t{8} << 30;  // of all files of the store together, never exceeded
-  // Longest block, up to 2 GiB - 8 KiB. 0: 64 MiB, or a sixteenth of the cap where that is less. A
+  // Longest block, up to 2 GiB - 12 KiB. 0: 64 MiB, or a sixteenth of the cap where that is less. A
   // store that exists may allow less (BlockStoreStats::block_bytes_max): its segments stay as long
   // as they were made.
   uint64_t block_bytes_max = 0;

@@ -162,7 +162,10 @@ Result<void> Mover::Flush() {
   const uint64_t dropped = dropped_ - dropped_before;
   if (dropped == 0) {
     if (outcome == StoreOutcome::kOk) return {};
-    return Fail(ErrorCode::kIo, fmt::format("store: flush: {}", StoreOutcomeName(outcome)));
+    return Fail(ErrorCode::kIo,
+                fmt::format("store: everything is written, but not all that was erased is "
+                            "overwritten ({}); the log says why",
+                            StoreOutcomeName(outcome)));
   }
   {
     MutexLock lock(mutex_);

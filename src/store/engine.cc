@@ -14,7 +14,8 @@ namespace {
 using tier::StoreOutcome;
 
 constexpr uint64_t kBlockBytesDefault = uint64_t{64} << 20;
-constexpr uint64_t kBlockBytesMax = (uint64_t{2} << 30) - kRecordBytesMin;
+// Of a segment of 2 GiB, which a void may begin with.
+constexpr uint64_t kBlockBytesMax = (uint64_t{2} << 30) - tier::kRecordAlignment - kRecordBytesMin;
 constexpr uint32_t kDiskRequestsMax = 4096;
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 constexpr uint64_t kStagingBytesMin = uint64_t{32} << 20;  // of reads, and of writes again
@@ -29,7 +30,8 @@ uint64_t TagOf(Request& request) { return reinterpret_cast<uint64_t>(&request); 
 // Two of the longest records in a segment where the cap has room for that, else one.
 Result<void> ChooseSegments(uint64_t record_bytes, tier::ColdOptions& cold) {
   const auto sizes = tier::ResolveSizes(cold);
-  for (const uint64_t wanted : {2 * record_bytes, record_bytes}) {
+  for (const uint64_t records : {2, 1}) {
+    const uint64_t wanted = records * record_bytes + tier::kRecordAlignment;
     if (sizes && sizes->segment_bytes >= wanted) return {};
     tier::ColdOptions longer = cold;
     longer.segment_bytes = wanted;
@@ -80,15 +82,14 @@ Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& 
                                                        Files& files, const Clock& clock) {
   QUIRE_ASSIGN(const tier::ColdOptions cold, ToColdOptions(options));
   QUIRE_ASSIGN(auto opened, tier::ColdStore::Open(cold, files, clock));
-  const uint64_t segment_bytes = opened->segment_bytes();
   // What fits the segments of this store, and its staging.
-  const uint64_t record_max =
-      std::min(segment_bytes, RoundDown(cold.staging_bytes / 2, kChunkBytes) - 8 * kChunkBytes);
+  const uint64_t record_max = std::min(
+      opened->record_bytes_max(), RoundDown(cold.staging_bytes / 2, kChunkBytes) - 8 * kChunkBytes);
   uint64_t block_max = BlockBytesIn(record_max);
   if (options.block_bytes_max != 0) block_max = std::min(block_max, options.block_bytes_max);
   if (block_max < options.block_bytes_max) {
     LogWarn("store {}: its segments of {} bytes hold blocks of {} bytes at most, not {}",
-            cold.directory, segment_bytes, block_max, options.block_bytes_max);
+            cold.directory, opened->segment_bytes(), block_max, options.block_bytes_max);
   }
   return std::unique_ptr<BlockEngine>(new BlockEngine(cold, clock, std::move(opened), block_max));
 }

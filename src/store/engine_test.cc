@@ -287,6 +287,21 @@ TEST_F(EngineTest, ADiskThatFailsIsToldAndRecovers) {
   EXPECT_EQ(Get("before"), (std::variant<Bytes, BlockOutcome>(Block(1, 1000))));
 }
 
+// The second Put is told how the first one ends.
+TEST_F(EngineTest, TwoPutsOfOneKeyThatFailAreBothToldSo) {
+  Open();
+  for (const FaultRates& rates : {FaultRates{.write_error = 1}, FaultRates{.sync_error = 1}}) {
+    files_->set_rates(rates);
+    const Bytes block = Block(1, 1000);
+    std::array<Request, 2> requests = {MakePut("key", block), MakePut("key", block)};
+    for (Request& request : requests) engine_->Begin(request);
+    std::vector<Request*> ended;
+    while (ended.size() < 2) Turn(ended);
+    for (const Request& request : requests) EXPECT_EQ(request.result.outcome, kIo);
+    EXPECT_FALSE(Has("key"));
+  }
+}
+
 // More than staging holds, all handed in at once.
 TEST_F(EngineTest, APutThatFindsTheStoreBusyWaitsForItsTurn) {
   options_.bytes_cap = 512 << 20;

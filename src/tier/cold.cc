@@ -200,7 +200,14 @@ void ColdStore::EndFlushes() {
     const bool failed = eraser_.failures() > f.failures;
     if (f.commit > writer_.commits_done() || !remover_.idle()) return false;
     if (!eraser_.idle() && !failed) return false;
-    state_->End(f.tag, failed ? StoreOutcome::kIo : StoreOutcome::kOk);
+    const bool hides = state_->MayHideErased();
+    if (hides) {
+      LogWarn(
+          "store {}: what was erased may lie in segments that cannot be used: it is overwritten "
+          "when the store is opened and they can be, or see `quire store repair`",
+          state_->options.directory);
+    }
+    state_->End(f.tag, failed || hides ? StoreOutcome::kIo : StoreOutcome::kOk);
     return true;
   });
 }

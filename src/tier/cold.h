@@ -66,6 +66,8 @@ class ColdStore final : public Store {
 
   /// Length of every segment: what the store was made with.
   uint64_t segment_bytes() const { return state_->segments.segment_bytes(); }
+  /// Of the longest record that fits.
+  uint64_t record_bytes_max() const { return state_->segments.record_bytes_max(); }
   const ColdRecovery& recovery() const { return recovery_; }
 
  private:

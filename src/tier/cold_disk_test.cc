@@ -168,10 +168,76 @@ TEST_F(ColdDiskTest, WhatIsNoFileInASegmentsPlaceIsLeftAlone) {
   EXPECT_EQ(Loadable(100, 4, "a", 1), 4);
   PutAll(300, 100);
   EXPECT_EQ(Erase("a", 2), kOk);
-  EXPECT_EQ(Flush(), kOk);
+  EXPECT_EQ(Flush(), kIo);  // something of it may be there
   Reopen();
   EXPECT_EQ(store_->EpochOf(PublisherOf("a")), 2);
   EXPECT_EQ(Loadable(390, 10), 10);
+}
+
+// Files of which one cannot be opened so many times.
+class RefusesToOpen : public FaultyFiles {
+ public:
+  using FaultyFiles::FaultyFiles;
+  Result<FileId> Open(const std::string& path, const OpenOptions& options) override {
+    if (path == refused && times > 0) {
+      --times;
+      return Fail(ErrorCode::kIo, path + ": permission denied");
+    }
+    return FaultyFiles::Open(path, options);
+  }
+  std::string refused{};
+  uint64_t times = 0;
+};
+
+// An erasure that cannot reach everything says so, and goes on where it can.
+TEST_F(ColdDiskTest, WhatIsErasedInAFileThatCannotBeOpenedIsSaidAndGoesLater) {
+  for (const bool is_erased_before : {false, true}) {
+    SCOPED_TRACE(is_erased_before);
+    store_.reset();
+    auto files = std::make_unique<RefusesToOpen>(FaultyFilesOptions{.seed = 5}, clock_);
+    RefusesToOpen& refuses = *files;
+    files_ = std::move(files);
+    Open();
+    PutAll(0, 8, "a");
+    PutAll(100, 4, "b");
+    EXPECT_EQ(Flush(), kOk);
+    const auto needle = Record(3, "a").sections()[0].first(64);
+    const std::string path = "store/segment-000000";
+    ASSERT_FALSE(std::ranges::search(*files_->Contents(path), needle).empty());
+    refuses.refused = path;
+    if (is_erased_before) {
+      files_->Damage(path, 3 * layout_.record_bytes() + 4096, 512, BadSectors::kForGood);
+      EXPECT_EQ(Erase("a", 1), kOk);
+      EXPECT_EQ(Flush(), kIo);
+      store_.reset();
+      files_->MendDisk();
+    }
+    refuses.times = 100;
+    Reopen();
+    if (!is_erased_before) {
+      EXPECT_EQ(Flush(), kOk);
+      EXPECT_EQ(Erase("a", 1), kOk);
+    }
+    EXPECT_EQ(Flush(), kIo);
+    refuses.times = 0;
+    Reopen();
+    EXPECT_EQ(Flush(), kOk);
+    EXPECT_TRUE(std::ranges::search(*files_->Contents(path), needle).empty());
+    EXPECT_EQ(Loadable(100, 4, "b"), 4);
+    EXPECT_FALSE(Has(Record(3, "a")));
+  }
+}
+
+TEST_F(ColdDiskTest, AFileThatCannotBeOpenedAtOnceIsTriedAgain) {
+  auto files = std::make_unique<RefusesToOpen>(FaultyFilesOptions{.seed = 5}, clock_);
+  RefusesToOpen& refuses = *files;
+  files_ = std::move(files);
+  Fill();
+  refuses.refused = "store/segment-000001";
+  refuses.times = 2;
+  Reopen();
+  EXPECT_EQ(Loadable(0, 24), 24);
+  EXPECT_EQ(store_->recovery().damaged, 0);
 }
 
 // One copy of the epochs cannot be read, written or opened: it is replaced, and erasing goes on.
@@ -235,6 +301,26 @@ TEST_F(ColdDiskTest, OneCopyIsNotEnough) {
   EXPECT_EQ(Erase("a", 3), kOk);
   Crash(/*power=*/true);
   EXPECT_EQ(store_->EpochOf(PublisherOf("a")), 3);
+}
+
+// As long as one copy is no good the other one is left as it is: a crash must not cost both.
+TEST_F(ColdDiskTest, TheOnlyGoodCopyIsNotWrittenTo) {
+  for (const size_t bad : {size_t{0}, size_t{1}}) {
+    SCOPED_TRACE(bad);
+    NewFiles();
+    Fill();
+    const std::string path = "store/" + std::string(kEpochNames[bad]);
+    const std::string other = "store/" + std::string(kEpochNames[1 - bad]);
+    files_->Damage(path, 0, 1 << 20, BadSectors::kForGood);
+    files_->Obstruct(path + ".new");
+    EXPECT_EQ(Erase("a", 2), kIo);
+    const std::vector<std::byte> before = *files_->Contents(other);
+    EXPECT_EQ(Erase("a", 3), kIo);
+    EXPECT_EQ(*files_->Contents(other), before);
+    files_->MendDisk();
+    EXPECT_EQ(Erase("a", 4), kOk);
+    EXPECT_NE(*files_->Contents(other), before);
+  }
 }
 
 // A copy that is missing while there is nothing to save is tried again later. What is to be saved

@@ -12,10 +12,31 @@ namespace {
 
 using enum StoreOutcome;
 
-/// Files that tell where the memory is that bytes pass through.
+/// Files that tell where the memory is that bytes pass through, and keep requests back.
 class OpenedFiles : public FaultyFiles {
  public:
   using FaultyFiles::FaultyFiles;
+  using Kept = std::vector<IoRequest>;
+
+  void Submit(std::span<const IoRequest> requests) override {
+    for (const IoRequest& request : requests) {
+      if (keeps && keeps(request)) {
+        kept.push_back(request);
+      } else {
+        FaultyFiles::Submit({&request, 1});
+      }
+    }
+  }
+  size_t Complete(std::span<IoCompletion> out, uint64_t wait_us) override {
+    if (failed.empty()) return FaultyFiles::Complete(out, wait_us);
+    out[0] = {.tag = failed.back().tag, .error = ErrorCode::kIo};
+    failed.pop_back();
+    return 1;
+  }
+  std::function<bool(const IoRequest&)> keeps{};
+  Kept kept;
+  Kept failed;  // nothing of them is done
+
   void RegisterBuffers(std::span<const std::span<std::byte>> given) override {
     buffers.assign(given.begin(), given.end());
   }
@@ -75,6 +96,10 @@ class ColdEraseTest : public ColdTest {
 
   OpenedFiles* opened_ = nullptr;
 };
+
+bool IsOf(IoOwner owner, IoKind kind, const IoRequest& request) {
+  return request.kind == kind && request.tag >> 32 == static_cast<uint64_t>(owner);
+}
 
 TEST_F(ColdEraseTest, BytesBehindTheTailOfASegmentsNewOwnerGo) {
   options_ = Options(3);
@@ -172,6 +197,115 @@ TEST_F(ColdEraseTest, ACrashOnTheWayOnlyPutsItOff) {
     for (uint64_t i = 100; i < 102; ++i) EXPECT_EQ(Load(Record(i, "b")).outcome, kOk);
   }
   EXPECT_GT(erased, 10);
+}
+
+// Of the first commit of a segment's new owner a part is written, then the machine stops. Whose that
+// is no record says, and a header of the former owner may lie around it.
+TEST_F(ColdEraseTest, WhatFirstWritesLeaveInARecycledSegmentGoes) {
+  SetLogLevel(LogLevel::kError);
+  uint64_t left = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    for (const bool keeps_catalogue : {false, true}) {
+      SCOPED_TRACE(testing::Message() << seed << keeps_catalogue);
+      NewFiles(seed);
+      options_ = Options(3);
+      options_.staging_bytes = 128 << 10;  // what is older counts as whole
+      Open();
+      PutAll(0, 24, "a");
+      Flush();
+      if (seed % 2 == 0) files_->set_rates({.write_error = 2});
+      for (uint64_t i = 100; i < 104; ++i) Put(Record(i, "b"), i);
+      store_->Flush(kFlushTag);
+      std::vector<StoreCompletion> done;
+      for (uint64_t i = 0; i < seed % 20; ++i) store_->Tick(done, 20);
+      files_->LosePower();
+      store_.reset();
+      files_->Restart();
+      files_->set_rates({});
+      if (!keeps_catalogue) {
+        ASSERT_TRUE(files_->Remove("store/catalogue.db"));
+      }
+      Open();
+      left += FoundInFiles(100, 4, "b") > 0 ? 1 : 0;
+      Erase("b");
+      EXPECT_EQ(Flush(), kOk);
+      EXPECT_EQ(FoundInFiles(100, 4, "b"), 0);
+    }
+  }
+  EXPECT_GT(left, 20);
+}
+
+// The same while it is overwritten: the front, which says whose the segment is, goes last.
+TEST_F(ColdEraseTest, WhatAFailedWriteLeavesGoesAlsoWhenOverwritingIsCutOff) {
+  options_ = Options(2);
+  options_.staging_bytes = 128 << 10;  // what is older counts as whole
+  Open();
+  PutAll(0, 16, "a");
+  const auto is_front = [](const IoRequest& request) {
+    return request.kind == IoKind::kWrite && request.offset < (64 << 10) &&
+           request.bytes > kRecordAlignment;
+  };
+  opened_->keeps = is_front;
+  Put(Record(100, "b"), 100);
+  Put(Record(101, "b"), 101);
+  store_->Flush(kFlushTag);
+  std::vector<StoreCompletion> done;
+  while (opened_->kept.empty()) store_->Tick(done, 1000);
+  store_->Erase(PublisherOf("b"), 1, 1000);
+  // Of what fails two pages are written, inside of a record of "a".
+  std::vector<std::byte>& segment = *files_->Contents("store/segment-000000");
+  const IoRequest write = opened_->kept[0];
+  std::copy_n(write.data + 24576 - write.offset, 8192, segment.begin() + 24576);
+  ASSERT_EQ(FoundInFiles(100, 2, "b"), 1);
+  opened_->failed = std::exchange(opened_->kept, {});
+  for (int i = 0; i < 1000 && opened_->kept.empty(); ++i) store_->Tick(done, 1000);
+  // And of the zeros one sector.
+  ASSERT_EQ(opened_->kept.size(), 1);
+  std::fill_n(segment.begin() + static_cast<ptrdiff_t>(opened_->kept[0].offset), 512, std::byte{0});
+  files_->KillProcess();
+  store_.reset();
+  opened_->keeps = nullptr;
+  files_->Restart();
+  ASSERT_TRUE(files_->Remove("store/catalogue.db"));
+  Open();
+  EXPECT_EQ(Flush(), kOk);
+  EXPECT_EQ(FoundInFiles(100, 2, "b"), 0);
+}
+
+// The owner of a segment was to overwrite what an earlier one left, and fails, while what lies
+// behind that is overwritten.
+TEST_F(ColdEraseTest, WhatAWriteThatFailsMeanwhileLeavesGoesToo) {
+  options_ = Options(2);
+  Open();
+  PutAll(0, 8, "a");
+  PutAll(100, 8, "c");
+  PutAll(200, 2, "b");
+  ASSERT_GT(FoundInFiles(0, 8, "a"), 0);
+  opened_->keeps = [](const IoRequest& request) {
+    return IsOf(IoOwner::kWriter, IoKind::kWrite, request);
+  };
+  Put(Record(202, "b"), 202);
+  store_->Flush(kFlushTag);
+  std::vector<StoreCompletion> done;
+  store_->Tick(done, 1000);
+  ASSERT_EQ(opened_->kept.size(), 1);
+  OpenedFiles::Kept writes = std::exchange(opened_->kept, {});
+  // The sync of what was overwritten.
+  opened_->keeps = [](const IoRequest& request) {
+    return IsOf(IoOwner::kEraser, IoKind::kSync, request) &&
+           static_cast<uint32_t>(request.tag) != EpochSaver::kIoNumber;
+  };
+  store_->Erase(PublisherOf("a"), 1, 1000);
+  for (int i = 0; i < 1000 && opened_->kept.empty(); ++i) store_->Tick(done, 1000);
+  ASSERT_EQ(opened_->kept.size(), 1);
+  opened_->keeps = nullptr;
+  opened_->failed = writes;
+  for (int i = 0; i < 10; ++i) store_->Tick(done, 1000);
+  opened_->FaultyFiles::Submit(opened_->kept);
+  while (done.size() < 3) store_->Tick(done, 1000);
+  EXPECT_EQ(Flush(), kOk);
+  EXPECT_EQ(FoundInFiles(0, 8, "a"), 0);
+  EXPECT_EQ(Load(Record(201, "b")).outcome, kOk);
 }
 
 // Overwriting costs nothing where it is not needed.

@@ -38,7 +38,7 @@ void ColdEraser::Erase(const PublisherId& publisher, uint64_t epoch, uint64_t ta
       const bool is_erased = damaged || segment.erase_epoch < epoch;
       if (holds && segment.publisher == publisher && is_erased) {
         Discard(i);
-      } else if (segment.MayHoldBehind(publisher)) {
+      } else if (segment.MayHoldBehind(publisher) && !IsWiping(i)) {
         WipeLeftovers(i);
       }
     }
@@ -116,8 +116,13 @@ void ColdEraser::StartWipe() {
     const bool alone = whole || segment.failed;
     if (!segment.to_wipe || (alone && (segment.reads > 0 || segment.writes > 0))) continue;
     wiped_last_ = number;
+    // What comes up meanwhile is overwritten afterwards.
+    state_.segments[number].to_wipe = false;
+    --to_wipe_;
+    // A scan takes the segment for that of the newest header in it, which lies at its front.
     wiping_ = {.number = number,
                .whole = whole,
+               .front = whole ? kRecordAlignment : 0,
                .top = whole ? state_.segments.segment_bytes() : segment.LeftoverEnd(),
                .paged_until = state_.segments.segment_bytes()};
     if (whole) state_.ForgetSegment(number);
@@ -127,7 +132,7 @@ void ColdEraser::StartWipe() {
 
 void ColdEraser::WipeStep() {
   Segment& segment = state_.segments[wiping_->number];
-  const uint64_t bottom = wiping_->whole ? 0 : segment.end;
+  const uint64_t bottom = wiping_->whole ? wiping_->front : segment.end;
   ++segment.writes;
   if (wiping_->top <= bottom) {
     wiping_->step_bytes = 0;
@@ -156,7 +161,11 @@ void ColdEraser::OnWiped(const IoCompletion& completion) {
   --segment.writes;
   segment.wiping_from = Segment::kNowhere;
   const bool failed = completion.error || completion.bytes != wiping_->step_bytes;
-  if (wiping_->step_bytes == 0) return EndWipe(!failed && wiping_->pages_failed == 0);
+  if (wiping_->step_bytes == 0) {
+    if (failed || wiping_->front == 0) return EndWipe(!failed && wiping_->pages_failed == 0);
+    wiping_->front = 0;
+    return WipeStep();
+  }
   const uint64_t bottom = wiping_->top - wiping_->step_bytes;
   if (failed && wiping_->step_bytes > kRecordAlignment) {
     wiping_->paged_until = bottom;  // once more, so that only what is bad stays as it is
@@ -175,14 +184,12 @@ void ColdEraser::EndWipe(bool wiped) {
     ++segment.failures;
     ++failures_;
     retry_us_ = state_.clock.NowMicros() + state_.options.commit_interval_us;
-    return;
+    return WipeLeftovers(wiping.number);
   }
-  segment.leftovers.clear();
   segment.catalogue_stale = true;
-  // It may have been erased while only its end was overwritten.
-  if (!wiping.whole && segment.state == SegmentState::kErased) return;
-  segment.to_wipe = false;
-  --to_wipe_;
+  // Meanwhile a write failed, or what lies in front was erased: nobody knows what is there.
+  if (segment.to_wipe) return;
+  segment.leftovers.clear();
   // Only now it is certain that all of it can be written.
   if (!wiping.whole) return;
   segment.failures = 0;

@@ -34,7 +34,7 @@ class ColdEraser {
   void WipeLeftovers(uint32_t number);
 
   /// True when every erasure is durable, as far as it can be, and everything erased is overwritten.
-  bool idle() const { return saver_.idle() && to_wipe_ == 0; }
+  bool idle() const { return saver_.idle() && to_wipe_ == 0 && !wiping_; }
   /// Saves of the epochs and overwrites that failed so far; each is tried again.
   uint64_t failures() const { return saver_.failures() + failures_; }
 
@@ -43,6 +43,7 @@ class ColdEraser {
 
   void ShrinkToCap();
   std::optional<uint32_t> Dispensable() const;
+  bool IsWiping(uint32_t number) const { return wiping_ && wiping_->number == number; }
   void StartWipe();
   void WipeStep();
   void OnWiped(const IoCompletion& completion);
@@ -57,6 +58,7 @@ class ColdEraser {
   struct Wiping {
     uint32_t number = 0;
     bool whole = false;        // not only what lies behind its owner's bytes
+    uint64_t front = 0;        // of a whole one: bytes that go when all behind them is gone
     uint64_t top = 0;          // what lies behind this is done
     uint64_t step_bytes = 0;   // of the write that is under way; 0: of the sync
     uint64_t paged_until = 0;  // down to here one page at a time: some are bad

@@ -17,6 +17,8 @@ namespace quire::tier {
 constexpr uint32_t kGenerationBits = 32;
 // Of a file of epochs in an older format: a new one replaces it before anything is added.
 constexpr uint64_t kTakesNoChanges = ~uint64_t{0} >> 1;
+// One bad moment of the system must not cost a segment for the whole run.
+constexpr int kSegmentOpens = 3;
 
 class ColdOpener {
  public:
@@ -109,7 +111,8 @@ class ColdOpener {
     for (const std::string& name : names) {
       const auto number = ParseSegmentName(name);
       if (!number) continue;
-      const auto file = OpenFile(name, {.direct = true});
+      auto file = OpenFile(name, {.direct = true});
+      for (int i = 1; !file && i < kSegmentOpens; ++i) file = OpenFile(name, {.direct = true});
       if (!file) {
         lost_.emplace_back(*number, file.error().message);
         continue;
@@ -511,7 +514,7 @@ class ColdOpener {
   // An erasure may have been durable when the last process stopped, and not all of it overwritten.
   void WipeLeftovers() {
     const ColdState& state = *store_->state_;
-    if (state.epochs.version() == 0 && !state.epochs_damaged) return;
+    if (!state.MayBeErased()) return;
     for (uint32_t i = 0; i < state.segments.size(); ++i) {
       const Segment& segment = state.segments[i];
       if (segment.LeftoverEnd() > segment.end) store_->eraser_.WipeLeftovers(i);

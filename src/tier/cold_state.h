@@ -94,6 +94,10 @@ struct ColdState {
   uint64_t ForgetSegment(uint32_t number);
   /// Whether what a publisher made in an epoch may be served.
   bool Serves(const PublisherId& publisher, uint64_t erase_epoch) const;
+  /// Something was erased, in this run or before.
+  bool MayBeErased() const { return epochs.version() > 0 || epochs_damaged; }
+  /// What was erased may lie in a segment that cannot be used, where no zeros reach it.
+  bool MayHideErased() const { return MayBeErased() && segments.HasLost(); }
   /// The cap leaves room for the epochs of so many publishers. Segments may have to give way: there
   /// are more files than segments_max() then.
   bool ReserveEpochs(uint64_t publishers);

@@ -81,7 +81,7 @@ std::optional<StoreOutcome> ColdWriter::Refuse(const PutRequest& request) {
   if (state_.index.Find(PrefixOf(identity.key))) return StoreOutcome::kPresent;
   const uint64_t bytes = request.layout->record_bytes();
   const uint64_t staging = state_.write_staging.chunks() * state_.write_staging.chunk_bytes();
-  if (bytes > state_.segments.segment_bytes() || bytes > staging) return StoreOutcome::kTooLarge;
+  if (bytes > state_.segments.record_bytes_max() || bytes > staging) return StoreOutcome::kTooLarge;
   return std::nullopt;
 }
 
@@ -170,6 +170,36 @@ void ColdWriter::Begin(uint32_t number, const PublisherId& publisher, uint64_t e
   segment.failed = false;
   state_.stored.insert(publisher);
   streams_[number] = {};
+  if (segment.HasLeftoversBeside(publisher)) WriteFront(number);
+}
+
+// A scan takes a segment for that of the newest header in it. Were that still the former owner's
+// when something of the new one is there already, torn by a crash perhaps, it would count as the
+// former one's and outlive its erasure. So a void of the new generation is durable before.
+void ColdWriter::WriteFront(uint32_t number) {
+  Segment& segment = state_.segments[number];
+  const Staging& page = fronts_.try_emplace(number, kRecordAlignment, 1).first->second;
+  EncodeVoid({.segment = number, .offset = 0, .generation = segment.generation}, kRecordAlignment,
+             page.memory());
+  segment.end = kRecordAlignment;
+  ++segment.writes;
+  state_.stats.bytes_written += kRecordAlignment;
+  state_.Submit(IoOwner::kWriter,
+                writes_.Add({.segment = number, .bytes = kRecordAlignment, .front = true}),
+                {.kind = IoKind::kWrite,
+                 .file = segment.file,
+                 .data = page.memory().data(),
+                 .bytes = kRecordAlignment});
+}
+
+void ColdWriter::OnFront(const Write& write) {
+  Segment& segment = state_.segments[write.segment];
+  --segment.writes;
+  if (!segment.failed && !write.sync) {
+    return Sync({.segment = write.segment, .sync = true, .front = true});
+  }
+  if (!segment.failed) segment.tail = kRecordAlignment;
+  fronts_.erase(write.segment);
 }
 
 void ColdWriter::Resume(uint32_t segment) { streams_[segment] = {}; }
@@ -252,20 +282,39 @@ void ColdWriter::SendChunk(uint32_t number) {
   SubmitHeld();
 }
 
-// Zeros that are on their way to the same place must not come after what is written there.
+// Zeros that are on their way to the same place must not come after what is written there. Where
+// writing has failed nothing more is written.
 void ColdWriter::SubmitHeld() {
   std::erase_if(held_, [&](const Held& held) {
+    const Segment& segment = state_.segments[held.segment];
     const uint64_t end = held.request.offset + held.request.bytes;
-    if (end > state_.segments[held.segment].wiping_from) return false;
-    state_.Submit(IoOwner::kWriter, held.number, held.request);
+    if (fronts_.contains(held.segment) || end > segment.wiping_from) return false;
+    if (segment.failed) {
+      EndWrite(writes_.Take(held.number));
+    } else {
+      state_.Submit(IoOwner::kWriter, held.number, held.request);
+    }
     return true;
   });
+}
+
+void ColdWriter::Sync(const Write& write) {
+  Segment& segment = state_.segments[write.segment];
+  ++segment.writes;
+  state_.Submit(IoOwner::kWriter, writes_.Add(write),
+                {.kind = IoKind::kSync, .file = segment.file});
+}
+
+void ColdWriter::EndWrite(const Write& write) {
+  --state_.segments[write.segment].writes;
+  if (!write.sync) state_.write_staging.Give(write.chunk);
+  Commit& commit = write.commit == commits_ + 1 ? open_ : *closing_;
+  --commit.requests;
 }
 
 void ColdWriter::OnIo(uint32_t number, const IoCompletion& completion) {
   const Write write = writes_.Take(number);
   Segment& segment = state_.segments[write.segment];
-  --segment.writes;
   if (completion.error || completion.bytes != write.bytes) {
     // After a failed sync nobody knows what is on disk: the segment takes nothing more.
     if (!segment.failed) {
@@ -274,9 +323,7 @@ void ColdWriter::OnIo(uint32_t number, const IoCompletion& completion) {
     }
     segment.failed = true;
   }
-  if (!write.sync) state_.write_staging.Give(write.chunk);
-  Commit& commit = write.commit == commits_ + 1 ? open_ : *closing_;
-  --commit.requests;
+  write.front ? OnFront(write) : EndWrite(write);
 }
 
 void ColdWriter::Tick(uint64_t now_us, bool flush) {
@@ -312,10 +359,7 @@ void ColdWriter::SyncSegments() {
   for (const uint32_t number : closing_->segments) {
     if (state_.segments[number].failed) continue;
     ++closing_->requests;
-    ++state_.segments[number].writes;
-    const uint32_t write = writes_.Add({.segment = number, .sync = true, .commit = commits_});
-    state_.Submit(IoOwner::kWriter, write,
-                  {.kind = IoKind::kSync, .file = state_.segments[number].file});
+    Sync({.segment = number, .sync = true, .commit = commits_});
   }
 }
 

@@ -50,9 +50,10 @@ class ColdWriter {
     uint32_t chunk = 0;
     uint64_t bytes = 0;
     bool sync = false;
+    bool front = false;  // of the void that a segment begins with, not of a commit
     uint64_t commit = 0;
   };
-  struct Held {  // a write that waits for the eraser
+  struct Held {  // a write that waits for the eraser, or for the front of its segment
     uint32_t number = 0;
     uint32_t segment = 0;
     IoRequest request{};
@@ -78,6 +79,8 @@ class ColdWriter {
   std::expected<uint32_t, StoreOutcome> NewSegment(const PublisherId& publisher);
   bool MakeSegment(uint32_t number);
   void Begin(uint32_t number, const PublisherId& publisher, uint64_t erase_epoch);
+  void WriteFront(uint32_t number);
+  void OnFront(const Write& write);
   bool StagingHas(uint64_t bytes, uint64_t room) const;
   void Seal(uint32_t number);
   void Append(uint32_t number, std::span<const std::byte> bytes);
@@ -85,6 +88,8 @@ class ColdWriter {
   void AppendRecord(uint32_t number, const PutRequest& request, const RecordLocation& location);
   void SendChunk(uint32_t number);
   void SubmitHeld();
+  void Sync(const Write& write);
+  void EndWrite(const Write& write);
   void StartCommit();
   void SyncSegments();
   void EndCommit();
@@ -100,6 +105,7 @@ class ColdWriter {
   uint64_t make_after_us_ = 0;     // segments, when the disk was full
   InFlight<Write> writes_;
   std::vector<Held> held_;
+  std::map<uint32_t, Staging> fronts_;  // by segment: on their way
   std::vector<std::byte> header_;
   std::vector<uint32_t> crcs_;
   std::vector<uint32_t> failed_;  // segments

@@ -40,6 +40,11 @@ bool Segment::MayHoldBehind(const PublisherId& of) const {
   });
 }
 
+bool Segment::HasLeftoversBeside(const PublisherId& of) const {
+  return std::ranges::any_of(leftovers,
+                             [&](const Leftover& leftover) { return leftover.publisher != of; });
+}
+
 uint64_t Segment::LeftoverEnd() const {
   return leftovers.empty() ? end : std::max(end, leftovers.front().end);
 }
@@ -73,6 +78,11 @@ void SegmentTable::Reserve(uint32_t number) {
 uint32_t SegmentTable::files() const {
   return static_cast<uint32_t>(std::ranges::count_if(
       segments_, [](const Segment& s) { return s.state != SegmentState::kMissing; }));
+}
+
+bool SegmentTable::HasLost() const {
+  return std::ranges::any_of(segments_,
+                             [](const Segment& s) { return s.state == SegmentState::kLost; });
 }
 
 std::optional<uint32_t> SegmentTable::ActiveOf(const PublisherId& publisher) const {

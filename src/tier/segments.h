@@ -57,6 +57,8 @@ struct Segment {
 
   /// Whether bytes of a publisher may lie behind those of the segment's owner.
   bool MayHoldBehind(const PublisherId& of) const;
+  /// Whether others than a publisher may have left something in it.
+  bool HasLeftoversBeside(const PublisherId& of) const;
   /// Where the bytes of earlier owners end; `end` when there are none.
   uint64_t LeftoverEnd() const;
   /// A write failed: behind its records anybody's bytes may lie, up to where it wrote.
@@ -86,6 +88,8 @@ class SegmentTable {
   explicit SegmentTable(const Options& options);
 
   uint64_t segment_bytes() const { return segment_bytes_; }
+  /// Of the longest record: a void may lie in front of it.
+  uint64_t record_bytes_max() const { return segment_bytes_ - kRecordAlignment; }
   uint32_t segments_max() const { return segments_max_; }
   void set_segments_max(uint32_t segments_max) { segments_max_ = segments_max; }
   uint32_t size() const { return static_cast<uint32_t>(segments_.size()); }
@@ -95,6 +99,8 @@ class SegmentTable {
   void Reserve(uint32_t number);
   /// Segments that have a file.
   uint32_t files() const;
+  /// Whether one cannot be used in this run.
+  bool HasLost() const;
   void SetLimits(const PublisherLimits& limits) { limits_[limits.publisher] = limits; }
 
   /// Counts a record that comes, goes, or is used at this time.
