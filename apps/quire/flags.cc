@@ -18,6 +18,14 @@ constexpr bool kIsList = false;
 template <typename T>
 constexpr bool kIsList<std::vector<T>> = true;
 
+// The parser would take "-3" for the number that 64 bits make of it.
+std::string NoSign(std::string& text) {
+  return text.starts_with('-') ? "'" + text + "' is below 0" : std::string();
+}
+
+template <typename T, typename... Types>
+constexpr bool kIsOneOf = (std::is_same_v<T, Types> || ...);
+
 CLI::Option* AddValue(CLI::App& to, const Flag& flag) {
   return std::visit(
       [&](auto* value) {
@@ -26,6 +34,10 @@ CLI::Option* AddValue(CLI::App& to, const Flag& flag) {
         CLI::Option* const option = to.add_option(flag.name, *value, flag.help);
         if constexpr (kIsList<Value>) {
           option->delimiter(',')->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+        }
+        if constexpr (kIsOneOf<Value, uint32_t, uint64_t, std::optional<uint64_t>,
+                               std::vector<uint32_t>, std::vector<uint64_t>>) {
+          option->check(CLI::Validator(NoSign, ""));
         }
         return option;
       },

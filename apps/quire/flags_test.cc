@@ -31,6 +31,7 @@ class FlagsTest : public testing::Test {
     Command command = program.AddCommand("command", "what it does");
     command.Add({.name = "--word", .value = &word_, .help = "a word", .shows_default = true});
     command.Add({.name = "--number", .value = &number_, .check = Between<uint32_t>{1, 9}});
+    command.Add({.name = "--total", .value = &total_});
     command.Add({.name = "--share", .value = &share_, .needs = "--word"});
     command.Add({.name = "--list", .value = &list_, .check = Between<uint64_t>{1, 9}});
     command.Add({.name = "--on", .value = &on_, .excludes = "--number"});
@@ -45,6 +46,7 @@ class FlagsTest : public testing::Test {
 
   std::string word_ = "none";
   uint32_t number_ = 5;
+  uint64_t total_ = 5;
   std::optional<float> share_;
   std::vector<uint64_t> list_;
   bool on_ = false;
@@ -54,6 +56,13 @@ class FlagsTest : public testing::Test {
   bool word_is_given_ = false;
   std::string said_, complaint_;
 };
+
+TEST_F(FlagsTest, WhatCountsIsNotBelowZero) {
+  EXPECT_EQ(RunLine({"--number", "-3"}), kBadUsage);
+  EXPECT_EQ(RunLine({"--total", "-3"}), kBadUsage);
+  EXPECT_NE(complaint_.find("'-3' is below 0"), std::string::npos) << complaint_;
+  EXPECT_EQ(RunLine({"--list", "3,-3"}), kBadUsage);
+}
 
 TEST_F(FlagsTest, ValuesGoWhereTheTableSays) {
   EXPECT_EQ(RunLine({"--word", "x", "--number", "3", "--share", "0.5", "--list", "1,2", "--list",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <ctime>
@@ -13,6 +14,7 @@
 #include "env/clock.h"
 #include "env/file.h"
 #include "env/files.h"
+#include "evict/policies.h"
 
 namespace quire::app {
 
@@ -30,6 +32,20 @@ namespace {
 /// The codec of a checked flag; without one, values are kept as the model computes them.
 Codec CodecOfFlag(const std::string& name, ComputeType compute) {
   return name.empty() ? CodecOf(compute) : ParseCodec(name).value();
+}
+
+constexpr std::array kPlacements = {Placement::kFreeList, Placement::kFirstFit, Placement::kBestFit,
+                                    Placement::kBuddy};
+
+OneOf PlacementNames() {
+  OneOf names;
+  for (const Placement placement : kPlacements) names.emplace_back(PlacementName(placement));
+  return names;
+}
+
+/// Of a checked flag.
+Placement PlacementOf(std::string_view name) {
+  return *std::ranges::find(kPlacements, name, PlacementName);
 }
 
 Result<NumericProfile> ProfileOf(const RuntimeFlags& flags, ComputeType compute) {
@@ -58,7 +74,11 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   CacheOptions options{.geometry = model::GeometryOf(model.config())};
   QUIRE_ASSIGN(options.profile, ProfileOf(flags, model.compute()));
   options.layout = ParseArenaLayout(flags.layout).value();
+  options.placement = PlacementOf(flags.placement);
+  options.policy = flags.policy;
+  if (flags.eviction_batch == "adaptive") options.eviction_batch = EvictionBatch::kAdaptive;
   QUIRE_ASSIGN(options.hot_bytes, ParseBytes(flags.hot_bytes));
+  QUIRE_ASSIGN(options.hot_bytes_max, ParseBytes(flags.hot_bytes_max));
   options.tokens_max = flags.max_seq_len != 0 ? flags.max_seq_len : model.config().positions_max;
   if (device != nullptr) device->Choose(options);
   return options;
@@ -96,6 +116,23 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .help = "Order of the arena's axes",
                .check = OneOf{"block_major", "layer_major", "head_major"},
                .shows_default = true});
+  command.Add({.name = "--placement",
+               .value = &flags.placement,
+               .help = "How slots are chosen; all but the free list keep runs of free ones for "
+                       "sequences in one piece",
+               .check = PlacementNames(),
+               .shows_default = true});
+  command.Add({.name = "--policy",
+               .value = &flags.policy,
+               .help = "Which block goes first when room is needed (docs/policies.md)",
+               .check = OneOf(evict::PolicyNames().begin(), evict::PolicyNames().end()),
+               .shows_default = true});
+  command.Add({.name = "--eviction-batch",
+               .value = &flags.eviction_batch,
+               .help = "exact: what is needed goes; adaptive: the more of the latest requests had "
+                       "to evict, the more goes at once",
+               .check = OneOf{"exact", "adaptive"},
+               .shows_default = true});
   command.Add({.name = "--max-seq-len",
                .value = &flags.max_seq_len,
                .help = "Longest prompt and output together (default: the model's)"});
@@ -104,6 +141,11 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .help = "Budget of the cache: 4GB, 512MiB",
                .check = BytesCheck(),
                .shows_default = true});
+  command.Add({.name = "--hot-bytes-max",
+               .value = &flags.hot_bytes_max,
+               .help = "Most that the budget may be raised to while it runs; addresses are "
+                       "reserved for so much (default: --hot-bytes)",
+               .check = BytesCheck()});
   command.Add({.name = "--store",
                .value = &flags.store,
                .help = "Directory where blocks outlive the process; a later one finds them"});

@@ -29,7 +29,11 @@ struct RuntimeFlags {
   uint32_t residual_tokens = 0;
   std::string layout = "block_major";
   uint64_t max_seq_len = 0;  // 0: the model's
+  std::string placement = "free_list";
+  std::string policy = "lru";
+  std::string eviction_batch = "exact";
   std::string hot_bytes = "4GB";
+  std::string hot_bytes_max = "0";
   std::string store{};  // directory; empty: none
   std::string store_bytes = "8GiB";
   std::string warm_bytes = "0";
