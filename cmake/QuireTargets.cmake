@@ -56,8 +56,9 @@ endfunction()
 # Compiles the files of `target` several at a time, so that what all of them include is read, and
 # what all of them instantiate is made, once for each batch. The files of TOGETHER are one batch:
 # they alone include what costs seconds. Files of ALONE stay alone: their names clash with those of
-# others. So do files that Highway includes again for each of its targets, and files of libraries
-# that sim/canaries puts its own in place of: whole objects are replaced.
+# others. So do files that Highway includes again for each of its targets. Files of libraries with
+# doors for planted bugs are a batch, too: sim/canaries puts its own in place of all of them, and
+# whole objects are replaced.
 function(quire_batch target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ALONE;TOGETHER")
   if(NOT QUIRE_BATCHES)
@@ -67,17 +68,18 @@ function(quire_batch target)
   # g++ takes what a batch includes for a header, whose types should not use those of one file.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   get_target_property(sources ${target} SOURCES)
-  set(alone "foreach_target|HWY_ONCE")
-  if(target MATCHES "^quire_")
-    string(APPEND alone "|Planted\\(")
-  endif()
   set(count 0)
   foreach(source IN LISTS sources)
     cmake_path(GET source FILENAME name)
-    file(STRINGS "${source}" again REGEX "${alone}" LIMIT_COUNT 1)
-    if(name IN_LIST arg_TOGETHER)
+    file(STRINGS "${source}" again REGEX "foreach_target|HWY_ONCE" LIMIT_COUNT 1)
+    file(STRINGS "${source}" doors REGEX "Planted\\(" LIMIT_COUNT 1)
+    if(again OR name IN_LIST arg_ALONE OR NOT source MATCHES "\\.cc$")
+      continue()
+    elseif(name IN_LIST arg_TOGETHER)
       set_source_files_properties("${source}" PROPERTIES UNITY_GROUP together)
-    elseif(source MATCHES "\\.cc$" AND NOT again AND NOT name IN_LIST arg_ALONE)
+    elseif(doors AND target MATCHES "^quire_")
+      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP doors)
+    else()
       math(EXPR batch "${count} / 8")
       math(EXPR count "${count} + 1")
       set_source_files_properties("${source}" PROPERTIES UNITY_GROUP ${batch})

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <initializer_list>
+#include <utility>
+
 #include "apps/quire/command.h"
 
 namespace quire::app {
@@ -114,6 +119,39 @@ TEST_F(FlagsTest, AFlagSetLaterIsCheckedAsOnTheLine) {
   wanted_text_ = "70";
   RunLine({});
   EXPECT_EQ(problem_, "--number: Value 70 not in range 1 to 9");
+}
+
+TEST(Commands, HelpIsPrintable) {
+  using AddCommand = void (*)(Command& program);
+  for (const auto& [name, add] :
+       std::initializer_list<std::pair<const char*, AddCommand>>{{"demo", AddDemo},
+                                                                 {"generate", AddGenerate},
+                                                                 {"eval", AddEval},
+                                                                 {"plan", AddPlan},
+                                                                 {"serve", AddServe},
+                                                                 {"bench", AddBench},
+                                                                 {"replay", AddReplay},
+                                                                 {"selftest", AddSelftest},
+                                                                 {"store", AddStore},
+                                                                 {"sim", AddSim},
+                                                                 {"info", AddInfo}}) {
+    std::string words[] = {"quire", name, "--help"};
+    char* argv[] = {words[0].data(), words[1].data(), words[2].data()};
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(RunProgram({.name = "quire",
+                          .summary = "summary",
+                          .version = "1",
+                          .footer = "footer",
+                          .add_commands = add},
+                         3, argv),
+              kOk);
+    std::fflush(stdout);
+    const std::string help = testing::internal::GetCapturedStdout();
+    EXPECT_NE(help.find("--help"), std::string::npos) << name;
+    EXPECT_EQ(std::ranges::find_if(help, [](unsigned char c) { return c < ' ' && c != '\n'; }),
+              help.end())
+        << name;
+  }
 }
 
 }  // namespace
