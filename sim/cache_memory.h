@@ -13,12 +13,14 @@
 
 #include "base/check.h"
 #include "cache/core.h"
+#include "cache/leases.h"
 #include "env/faulty_files.h"
 #include "env/seen_memory.h"
 #include "quire/cache.h"
 #include "sim/cache_device.h"
 #include "sim/raw_bytes.h"
 #include "tier/record.h"
+#include "tier/store.h"
 
 namespace quire::sim {
 
@@ -77,6 +79,24 @@ class CacheMemory {
   SeenMemory memory_;
   RawBytes raw_bytes_;
 };
+
+/// A block that the cache takes for durable, and the store below does not have; empty: none.
+inline std::string MissingBelow(Cache& cache, const tier::Store& store) {
+  return static_cast<cache::Core&>(cache).state().Look([&](const cache::State& state) {
+    std::string missing;
+    for (uint32_t id = 0; id < state.directory.ids_end() && missing.empty(); ++id) {
+      const BlockId block(id);
+      if (!state.directory.contains(block)) continue;
+      const bool is_good = BlockStateOf(state, block) == cache::BlockState::kGood;
+      const cache::Below below = state.directory.write_behind().below(block, /*twins=*/false);
+      if (!is_good || below != cache::Below::kDurable) continue;
+      tier::Presence presence = tier::Presence::kUnknown;
+      store.Find({&state.directory.at(block).key, 1}, {&presence, 1});
+      if (presence != tier::Presence::kPresent) missing = fmt::format("block {}", id);
+    }
+    return missing;
+  });
+}
 
 /// Everything that can be evicted goes. What is left then, and nobody holds; empty: nothing.
 inline std::string LeftInDrained(Cache& cache) {

@@ -42,6 +42,9 @@ inline constexpr std::array<Party, 7> kParties = {{
     {.name = "shy", .account = 6, .ttl_us = 300'000},
 }};
 
+/// The other member of a domain.
+inline uint32_t MateOf(uint32_t party) { return party == 4 ? 5 : 4; }
+
 /// Under which of the accounts and identities a text was computed. Values differ between any two
 /// of them, so that bytes which cross over show.
 struct Origin {

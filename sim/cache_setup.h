@@ -44,6 +44,12 @@ inline CacheOptions DrawCacheOptions(Prng& prng, const Clock& clock) {
   return options;
 }
 
+inline std::array<Identity, 2> TwoIdentities() {
+  std::array<Identity, 2> two = {cache::SomeIdentity(), cache::SomeIdentity()};
+  two[1].weights = {2};
+  return two;
+}
+
 /// Whether loads from the end can meet what is computed from the front.
 inline bool CanMeet(const CacheOptions& options) {
   const std::vector<LayerGroup>& groups = options.geometry.groups;

@@ -75,6 +75,7 @@ class CacheSim : private Machine {
     if (opened == nullptr) return;
     // Without a catalogue the store says it has what a crash may have torn, until that is read.
     doubts_ = doubts_ || opened->recovery().catalogue_rebuilt;
+    disk_ = opened.get();
     std::unique_ptr<tier::Store> below = std::move(opened);
     if (device_ != nullptr) below = device_->InFrontOf(std::move(below), clock_);
     auto mover = std::make_unique<cache::Mover>(std::move(below), mover_clock_, spread_us_);
@@ -184,7 +185,7 @@ class CacheSim : private Machine {
       const uint64_t most = cache_options_.hot_bytes_max;
       Note(side.cache->Resize(most / 3 + prng_.NextBelow(most - most / 3)).has_value() ? 1 : 0);
     } else if (dice < 693) {
-      Erase(AnyParty(prng_));
+      Erase(AnyParty(prng_), guests_.empty() ? order_prng_.NextBelow(4) : 3);
     } else if (dice < 695) {
       RemoveTenant();
     } else if (dice < 715) {
@@ -308,6 +309,10 @@ class CacheSim : private Machine {
     if (side.loads.empty()) return Tick();
     const size_t i = prng_.NextBelow(side.loads.size());
     Loading& load = side.loads[i];
+    const bool is_shared = load.origin.account() != load.origin.party && guests_.empty();
+    if (is_shared && order_prng_.NextChance(8)) {  // what it loads may be of the other member
+      return Erase(MateOf(load.origin.party), 2 + order_prng_.NextBelow(2));
+    }
     if (load.front.sequence != nullptr && order_prng_.NextChance(2)) return ComputeFront(load);
     if (prng_.NextChance(4)) {
       Note(load.ticket->WaitFor(prng_.NextBelow(5000)) ? 1 : 0);
@@ -445,11 +450,9 @@ class CacheSim : private Machine {
     if (verified.damaged > 0) Problem(report_.wrong_bytes, "verify finds damage in memory");
   }
 
-  // Each cache is told, as whoever runs several would.
-  void Erase(uint32_t party) {
+  // Each cache is told. What is under way meanwhile, by `dice`: nothing (0, 1), loads, or anything.
+  void Erase(uint32_t party, uint64_t dice) {
     memory_->Learn(files_, cold_.directory);
-    // What is under way meanwhile: nothing, loads, or anything.
-    const uint64_t dice = guests_.empty() ? order_prng_.NextBelow(4) : 3;
     for (Side& side : sides_) {
       if (dice < 2) side.Close();
       if (dice == 2) side.CloseButLoads();
@@ -507,7 +510,7 @@ class CacheSim : private Machine {
       std::erase_if(side.loads, [](const Loading& load) { return load.origin.party == kBob; });
       side.plans.clear();
     }
-    Erase(kBob);
+    Erase(kBob, /*dice=*/3);
     for (Side& side : sides_) {
       const auto removed = side.cache->RemoveTenant(side.tenants[kBob]);
       Note(removed ? 1 : 0);
@@ -532,6 +535,10 @@ class CacheSim : private Machine {
                                               stats.hot_bytes_limit));
       }
       static_cast<cache::Core&>(*side.cache).CheckDirectory();
+      const DiskStoreStats below = store_->stats();
+      if (!honest() || below.records_recycled + below.records_damaged > 0) continue;
+      const std::string missing = MissingBelow(*side.cache, *disk_);
+      if (!missing.empty()) Problem(report_.lost_bytes, missing + " is not on the disk");
     }
   }
 
@@ -664,11 +671,7 @@ class CacheSim : private Machine {
   Prng order_prng_{options_.seed ^ 0x3e57};  // of loads from the end
   PassingClock mover_clock_{clock_};
   CacheOptions cache_options_;
-  const std::array<Identity, 2> identities_ = [] {
-    std::array<Identity, 2> two = {cache::SomeIdentity(), cache::SomeIdentity()};
-    two[1].weights = {2};
-    return two;
-  }();
+  const std::array<Identity, 2> identities_ = TwoIdentities();
   Computed computed_{kBlock};
   std::unique_ptr<ColdAnswers> cold_answers_;
   std::deque<Expected> recent_;     // prompts
@@ -683,7 +686,8 @@ class CacheSim : private Machine {
   std::array<uint64_t, kParties.size()> durable_epochs_ = {};  // as they were confirmed
   std::unique_ptr<CacheDevice> device_;                        // or the caches are on the host
   std::optional<CacheMemory> memory_;
-  std::unique_ptr<DiskStore> store_;  // after what it uses
+  std::unique_ptr<DiskStore> store_;   // after what it uses
+  const tier::Store* disk_ = nullptr;  // without a warm tier
   cache::Mover* mover_ = nullptr;
   std::vector<Side> sides_;
   std::vector<CacheGuests> guests_;  // of each side, or none

@@ -55,7 +55,7 @@ void EngineUsers::End() {
 void EngineUsers::Adopt(const serve::StoredSession& found, Talk& talk) {
   const std::string& name = found.head.name;
   if (found.unusable && files_.IsWorn(name)) {  // until the disk is replaced
-    talk.turn = serve::RequestId::None();
+    talk.unheard |= !std::exchange(talk.turn, serve::RequestId::None()).is_none();
     talk.open = talk.closed = talk.ending = false;
     talk.opened = true;
     talks_.emplace(name, std::move(talk));
@@ -92,7 +92,8 @@ Moment EngineUsers::MomentFound(const std::string& name, uint64_t tokens, Talk& 
   }
   // A turn that may have ended, and nobody heard of it.
   const uint64_t before = talk.moments.back().tokens + talk.last.prompt.size();
-  if (!talk.turn.is_none() && tokens >= before && tokens <= before + talk.last.max_tokens) {
+  const bool was_asked = talk.unheard || !talk.turn.is_none();
+  if (was_asked && tokens >= before && tokens <= before + talk.last.max_tokens) {
     const auto said = static_cast<uint32_t>(tokens - before);
     if (said == WantOf(talk).response.tokens.size()) return WantOf(talk).after;
     if (talk.last_stands || talk.last.on_full == OnFull::kHalt) {

@@ -118,6 +118,7 @@ class EngineUsers {
     bool ending = false;
     bool gone = false;         // for good; its turn may have something to say yet
     serve::RequestId turn{};   // none: it idles
+    bool unheard = false;      // a turn of an earlier process may have ended
     serve::Request last{};     // of that turn
     bool last_stands = false;  // it was cancelled, and what was said stays
     std::optional<TurnAnswer> want{};

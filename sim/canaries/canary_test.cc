@@ -90,6 +90,7 @@ TEST_P(Canaries, IsFound) {
 }
 
 constexpr uint64_t kCacheSteps = 300;
+constexpr uint64_t kLongSteps = 1000;  // of what takes several things at once
 
 INSTANTIATE_TEST_SUITE_P(
     Store, Canaries,
@@ -126,11 +127,11 @@ INSTANTIATE_TEST_SUITE_P(
                 kCacheSteps},
         Planted{"ForgetLoan", Canary::kForgetLoan, nullptr, RunCacheSim, kCacheSteps},
         Planted{"AttachErased", Canary::kAttachErased, &SimReport::wrong_bytes, RunCacheSim,
-                kCacheSteps},
+                kLongSteps},
         Planted{"KeepLoaded", Canary::kKeepLoaded, &SimReport::wrong_bytes, RunCacheSim,
-                kCacheSteps},
+                kLongSteps},
         Planted{"KeepFree", Canary::kKeepFree, &SimReport::wrong_bytes, RunCacheSim, kCacheSteps},
-        Planted{"TrustWarm", Canary::kTrustWarm, &SimReport::lost_bytes, RunCacheSim, kCacheSteps},
+        Planted{"TrustWarm", Canary::kTrustWarm, &SimReport::lost_bytes, RunCacheSim, kLongSteps},
         Planted{"CutEarly", Canary::kCutEarly, nullptr, RunCacheSim, kCacheSteps}),
     [](const auto& planted) { return planted.param.name; });
 
