@@ -4,7 +4,7 @@ CONFIGURE = test -f build/$(1)/build.ninja || cmake --preset $(1)
 BUILD = $(call CONFIGURE,$(1)) && cmake --build --preset $(1)
 SOURCES = git ls-files -co --exclude-standard -- '*.h' '*.c' '*.cc' '*.cu' | sort -u
 BENCHES := attention cascade cache codec index model pool
-FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
+FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc src/*/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 

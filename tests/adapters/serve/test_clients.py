@@ -60,7 +60,7 @@ def test_litellm_with_penalties(server):
                  {"extra_body": {"repetition_penalty": 2.0}}):
         assert litellm.completion(**ask, **more).choices[0].message.content != plain, more
     assert "e" not in litellm.completion(
-        **ask, logit_bias={ord("e"): -100}).choices[0].message.content
+        **ask, logit_bias={str(ord("e")): -100}).choices[0].message.content
     pieces = litellm.completion(**ask, frequency_penalty=0.0, presence_penalty=0.0, stream=True)
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == plain
 
