@@ -7,7 +7,7 @@ BENCHES := attention cascade cache codec index model pool
 # The layers whose suites find most in a second under ASan: threads, memory, the disk and what parses,
 # and no kernels, which take as long to compile as all of these.
 QUICK := $(addsuffix _test,base env index evict quota pool tier store text)
-FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc)))
+FUZZERS := $(basename $(notdir $(wildcard src/*/*_fuzz.cc src/*/*/*_fuzz.cc)))
 
 PREFIX ?= /usr/local
 

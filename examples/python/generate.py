@@ -14,7 +14,7 @@ def main() -> None:
         vocab_size=500, hidden_size=128, intermediate_size=256, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, eos_token_id=None, pad_token_id=0)).eval()
     document = torch.randint(2, 500, (1, 200))
-    with attach(model, hot_gb=0.1, kv="int8") as cache:
+    with attach(model, hot_bytes=100_000_000, kv="int8") as cache:
         for question in ([11, 12, 13], [21, 22]):
             ids = torch.cat([document, torch.tensor([question])], 1)
             out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8,

@@ -62,13 +62,13 @@ quire_code quire_engine_sessions_json(const quire_engine* engine, char* text, si
                                       size_t* length, quire_error* error);
 
 typedef struct quire_session_options {
-  size_t size;         // sizeof(quire_session_options)
-  const char* name;    // 1 to 64 of A-Z a-z 0-9 _ -; NULL: one is made
-  uint64_t seed;       // same seed, same answers
-  float temperature;   // 0: the most likely token
-  float top_p;         // 0 or 1: all
-  uint32_t top_k;      // 0: all
-  uint32_t reserved0;  // 0
+  size_t size;        // sizeof(quire_session_options)
+  const char* name;   // 1 to 64 of A-Z a-z 0-9 _ -; NULL: one is made
+  uint64_t seed;      // same seed, same answers
+  float temperature;  // 0: the most likely token
+  float top_p;        // 0 or 1: all
+  uint32_t top_k;     // 0: all
+  float min_p;        // none less likely than this share of the likeliest; 0: all
 } quire_session_options;
 
 /// A new session. With a store it is durable when this returns.
@@ -100,6 +100,12 @@ quire_code quire_session_end(quire_session* session, quire_error* error);
 /// A turn that is under way is undone. With a store the session can be opened again; else it ends.
 void quire_session_free(quire_session* session);
 
+typedef struct quire_logit_bias {
+  int32_t token;
+  float bias;  // added to its logit
+} quire_logit_bias;
+
+/// What is 0 changes nothing.
 typedef struct quire_turn_options {
   size_t size;            // sizeof(quire_turn_options)
   const int32_t* tokens;  // [token_count] fed first; NULL: none
@@ -109,12 +115,20 @@ typedef struct quire_turn_options {
   uint64_t stop_count;
   uint32_t max_tokens;  // 0: nothing is generated, what is fed is only read
   uint32_t no_stop;     // not 0: no token ends the answer before max_tokens
+  // What the answer's tokens are drawn from (docs/numerics.md section 4). All text before the
+  // answer counts as its prompt.
+  float repetition_penalty;            // of tokens in prompt or answer; 0: 1, which changes nothing
+  float presence_penalty;              // of tokens in the answer
+  float frequency_penalty;             // the same, for each time
+  uint32_t min_tokens;                 // before so many no stop token is drawn
+  const quire_logit_bias* logit_bias;  // [logit_bias_count]; NULL: none
+  uint64_t logit_bias_count;
 } quire_turn_options;
 
 /// Begins a turn; quire_session_next says how it goes on.
 ///
-/// Errors: QUIRE_BUSY one is under way; QUIRE_INVALID_ARGUMENT; QUIRE_UNSUPPORTED text for a model
-///         without tokenizer
+/// Errors: QUIRE_BUSY one is under way; QUIRE_INVALID_ARGUMENT, of a penalty or a bias with its name;
+///         QUIRE_UNSUPPORTED text for a model without tokenizer
 quire_code quire_session_begin(quire_session* session, const quire_turn_options* options,
                                quire_error* error);
 

@@ -109,7 +109,7 @@ class Sequence:
         A private second sequence that has only these whole blocks, and the last partial one.
         """
 
-    def retain(self, begin_token: int = 0, end_token: int | None = None, *, priority: int = 50, ttl_s: float = 0.0, ttl_us: int | None = None) -> None:
+    def retain(self, begin_token: int = 0, end_token: int | None = None, *, priority: int = 50, ttl_s: float = 0.0) -> None:
         """
         How much the blocks of a range are wanted, 0 to 100 (policy "priority"), for ttl_s, then 50 again (0: for good).
         """
@@ -171,10 +171,10 @@ class DiskStore:
     Several caches may share one; one process at a time owns a directory. Threads: any.
     """
 
-    def __init__(self, directory: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0, bytes_cap: int | None = None) -> None:
+    def __init__(self, directory: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = 1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, warm_bytes: int = 0) -> None:
         """
         directory: made if there is none. Empty: nothing is on disk, there are warm_bytes alone.
-        cap_bytes: hard, of all its files. bytes_cap: its former name.
+        cap_bytes: hard, of all its files.
         commit_interval_s: what a crash may lose.
         staging_bytes: memory for bytes on their way.
         scrub_bytes_per_s: re-reads what it has, so fast; 0: never.
@@ -425,7 +425,7 @@ class Cache:
         Raises: NoSpaceError no room for it; UnsupportedError from_end with windows or residual_tokens. The plan is used up in any case.
         """
 
-    def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_s: float = 0.0, ttl_us: int | None = None) -> int:
+    def pin(self, tokens: object, identity: Identity, *, tenant: int = 0, ttl_s: float = 0.0) -> int:
         """
         Keeps the whole blocks of `tokens` whoever uses them, for ttl_s (0: until unpin); returns how many.
 
@@ -435,7 +435,7 @@ class Cache:
     def unpin(self, tokens: object, identity: Identity, *, tenant: int = 0) -> None:
         """Takes one pin back. Raises: NotFoundError there is none."""
 
-    def add_tenant(self, name: str, *, quota_bytes: int = 0, floor_bytes: int = 0, domain: str = '', shared: bool = False, ttl_s: float = 0.0, store_quota_bytes: int = 0, store_floor_bytes: int = 0, ttl_us: int | None = None) -> int:
+    def add_tenant(self, name: str, *, quota_bytes: int = 0, floor_bytes: int = 0, domain: str = '', shared: bool = False, ttl_s: float = 0.0, store_quota_bytes: int = 0, store_floor_bytes: int = 0) -> int:
         """
         A party that pays for its blocks and reads no one else's (or, with shared, a domain for tenants to name); returns its number.
 

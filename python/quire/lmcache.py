@@ -3,7 +3,7 @@ loads. docs/adapters/lmcache.md has a start to copy.
 
     --l2-adapter '{"type": "native_plugin", "module_path": "quire.lmcache",
                    "class_name": "QuireStore",
-                   "adapter_params": {"directory": "DIR", "cap_gb": 100,
+                   "adapter_params": {"directory": "DIR", "cap_bytes": 100000000000,
                                       "namespace": "ENGINE VERSION / MODEL REVISION / DTYPE / CHUNK"}}'
 """
 
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from quire._names import former
 from quire.store import BlockStore, Outcome, Result
 
 _STORED = (Outcome.OK, Outcome.PRESENT)
@@ -27,24 +28,23 @@ class QuireStore:
     them so long.
     """
 
-    def __init__(self, directory: str, *, namespace: str, cap_gb: float = 8.0,
-                 block_mb_max: float = 0, commit_interval_ms: float = 20,
-                 scrub_mb_per_s: float = 8) -> None:
+    @former(cap_gb="cap_bytes", block_mb_max="block_bytes_max",
+            commit_interval_ms="commit_interval_s", scrub_mb_per_s="scrub_bytes_per_s")
+    def __init__(self, directory: str, *, namespace: str, cap_bytes: int = 8 << 30,
+                 block_bytes_max: int = 0, commit_interval_s: float = 0.02,
+                 scrub_bytes_per_s: int = 8 << 20) -> None:
         """Opens the store in a directory, or makes one.
 
         namespace: everything that decides the bytes of a block besides LMCache's key (model name,
         rank, chunk hash): the engine and its version, the weights, the dtype, the chunk size. It
         has no default: with one, new weights under the old name would find the old blocks.
-        cap_gb: of all its files (GiB). block_mb_max: longest block (MiB); 0: 64, or a sixteenth
-        of the cap where that is less. commit_interval_ms: what a crash may lose.
+        The rest is as in quire.store.BlockStore.
         """
         if not namespace.strip():
             raise ValueError("an empty namespace names no weights: docs/adapters/lmcache.md")
-        self._store = BlockStore(directory, cap_bytes=int(cap_gb * 2**30),
-                                 block_bytes_max=int(block_mb_max * 2**20),
-                                 commit_interval_s=commit_interval_ms / 1000,
-                                 scrub_bytes_per_s=int(scrub_mb_per_s * 2**20),
-                                 namespace=namespace)
+        self._store = BlockStore(directory, cap_bytes=cap_bytes, block_bytes_max=block_bytes_max,
+                                 commit_interval_s=commit_interval_s,
+                                 scrub_bytes_per_s=scrub_bytes_per_s, namespace=namespace)
         self._ends: dict[int, _End] = {}  # of batches under way
         self._lock = threading.Lock()  # a batch is not drained before its end is known
 

@@ -12,7 +12,6 @@ import ctypes
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
@@ -20,17 +19,8 @@ from typing import Any, NamedTuple, cast
 
 from quire import _library
 from quire._buffers import Pinned
-from quire._errors import (
-    BY_CODE,
-    CorruptError,
-    DeadlineError,
-    Error,
-    InvalidArgumentError,
-    IoError,
-    NoSpaceError,
-    NotFoundError,
-    TooLargeError,
-)
+from quire._errors import BY_CODE, DeadlineError, Error, InvalidArgumentError, NotFoundError
+from quire._names import former
 from quire._types import BlockStoreStats
 
 __all__ = ["BlockStore", "DeadlineError", "Outcome", "Result", "StoreError"]
@@ -64,13 +54,13 @@ class Result(NamedTuple):
     length: int
 
 
-_FAILURES: dict[Outcome, tuple[type[Error], str]] = {
-    Outcome.DAMAGED: (CorruptError, "is damaged"),
-    Outcome.TOO_SMALL: (InvalidArgumentError, "is longer than the buffer that it is read into"),
-    Outcome.TOO_LARGE: (TooLargeError, "is longer than block_bytes_max, or than a segment"),
-    Outcome.NO_SPACE: (NoSpaceError, "has no room: the disk is full"),
-    Outcome.IO: (IoError, "was not read or written: the disk failed"),
-    Outcome.CLOSED: (InvalidArgumentError, "was not handed in: the store is closed"),
+_FAILURES = {  # by the code of the error that a call raises
+    Outcome.DAMAGED: ("corrupt", "is damaged"),
+    Outcome.TOO_SMALL: ("invalid_argument", "is longer than the buffer that it is read into"),
+    Outcome.TOO_LARGE: ("too_large", "is longer than block_bytes_max, or than a segment"),
+    Outcome.NO_SPACE: ("no_space", "has no room: the disk is full"),
+    Outcome.IO: ("io", "was not read or written: the disk failed"),
+    Outcome.CLOSED: ("invalid_argument", "was not handed in: the store is closed"),
 }
 
 _DEADLINE = 9  # QUIRE_DEADLINE
@@ -184,25 +174,22 @@ class BlockStore:
     store.
     """
 
+    @former(commit_interval_us="commit_interval_s")
     def __init__(self, directory: str | bytes | os.PathLike[Any], *, cap_bytes: int = 8 << 30,
                  block_bytes_max: int = 0, commit_interval_s: float = 0.02,
                  scrub_bytes_per_s: int = 8 << 20, disk_requests_max: int = 64,
-                 namespace: str = "", commit_interval_us: int | None = None) -> None:
+                 namespace: str = "") -> None:
         """Opens the store in a directory, or makes one.
 
         cap_bytes: of all its files together, never exceeded. block_bytes_max: longest block; 0: 64
-        MiB, or a sixteenth of the cap where that is less. commit_interval_s: what a crash may lose;
-        commit_interval_us is its former name. scrub_bytes_per_s: read again in the background to
-        find damage; 0: nothing. namespace: where calls that name none go.
+        MiB, or a sixteenth of the cap where that is less. commit_interval_s: what a crash may lose.
+        scrub_bytes_per_s: read again in the background to find damage; 0: nothing. namespace: where
+        calls that name none go.
 
         Raises: InvalidArgumentError; BusyError another process has it; UnsupportedError a newer
         version wrote it; NoSpaceError; IoError.
         """
-        if commit_interval_us is None:
-            commit_interval_us = int(commit_interval_s * 1e6)
-        else:
-            warnings.warn("commit_interval_us is named commit_interval_s, in seconds",
-                          DeprecationWarning, stacklevel=2)
+        commit_interval_us = int(commit_interval_s * 1e6)
         path = os.fsencode(directory)
         if b"\0" in path:
             raise InvalidArgumentError(f"{directory!r}: a path with a NUL")
@@ -499,8 +486,8 @@ class BlockStore:
 
 def _raise_for(key: Key, result: Result) -> None:
     if result.outcome != Outcome.OK:
-        kind, said = _FAILURES[result.outcome]
-        raise kind(f"block {_key_bytes(key)[:80]!r} {said}")
+        code, said = _FAILURES[result.outcome]
+        raise BY_CODE[code](f"block {_key_bytes(key)[:80]!r} {said}")
 
 
 _open_stores: weakref.WeakSet[BlockStore] = weakref.WeakSet()

@@ -205,12 +205,9 @@ void CheckOwner(const PyPlan& plan, const std::shared_ptr<Cache>& cache);
 /// Errors: kInvalidArgument not above zero, or too long
 uint64_t ToMicros(std::optional<double> seconds);
 
-/// Seconds that something lives: 0 is for good. `ttl_us` is what older programs pass instead.
+/// Seconds that something lives: 0 is for good.
 /// Errors: kInvalidArgument below zero, or too long
-uint64_t ToTtl(double ttl_s, std::optional<uint64_t> ttl_us);
-
-/// Warns that an argument goes by another name.
-void WarnOfName(const char* old_name, const char* name);
+uint64_t ToTtl(double ttl_s);
 
 /// A JSON text as a Python dict.
 nb::object FromJson(const std::string& text);

@@ -213,15 +213,14 @@ std::string ReasonOf(const PyPlan& self) {
 
 uint32_t AddTenant(const PyCache& self, std::string name, uint64_t quota_bytes,
                    uint64_t floor_bytes, std::string domain, bool shared, double ttl_s,
-                   uint64_t store_quota_bytes, uint64_t store_floor_bytes,
-                   std::optional<uint64_t> ttl_us) {
+                   uint64_t store_quota_bytes, uint64_t store_floor_bytes) {
   const std::shared_ptr<Cache> cache = self.get();
   const TenantOptions options{.name = std::move(name),
                               .quota_bytes = quota_bytes,
                               .floor_bytes = floor_bytes,
                               .domain = std::move(domain),
                               .shared = shared,
-                              .ttl_us = ToTtl(ttl_s, ttl_us),
+                              .ttl_us = ToTtl(ttl_s),
                               .store_quota_bytes = store_quota_bytes,
                               .store_floor_bytes = store_floor_bytes};
   const GilFree free;
@@ -440,8 +439,8 @@ void BindRequests(nb::class_<PyCache>& type) {
       .def(
           "pin",
           [](const PyCache& self, nb::handle tokens, const Identity& identity, uint32_t tenant,
-             double ttl_s, std::optional<uint64_t> ttl_us) {
-            const uint64_t ttl = ToTtl(ttl_s, ttl_us);
+             double ttl_s) {
+            const uint64_t ttl = ToTtl(ttl_s);
             return WithRequest(
                 self, tokens, identity, tenant, true,
                 [&](const std::shared_ptr<Cache>& cache, const AcquireRequest& request) {
@@ -449,7 +448,7 @@ void BindRequests(nb::class_<PyCache>& type) {
                 });
           },
           nb::arg("tokens"), nb::arg("identity"), nb::kw_only(), nb::arg("tenant") = 0,
-          nb::arg("ttl_s") = 0.0, nb::arg("ttl_us") = nb::none(),
+          nb::arg("ttl_s") = 0.0,
           "Keeps the whole blocks of `tokens` whoever uses them, for ttl_s (0: until unpin); "
           "returns how many.\n\nRaises: NotFoundError not all of it is cached; NoSpaceError over "
           "the tenant's quota.")
@@ -470,7 +469,7 @@ void BindTenants(nb::class_<PyCache>& type) {
   type.def("add_tenant", &AddTenant, nb::arg("name"), nb::kw_only(), nb::arg("quota_bytes") = 0,
            nb::arg("floor_bytes") = 0, nb::arg("domain") = "", nb::arg("shared") = false,
            nb::arg("ttl_s") = 0.0, nb::arg("store_quota_bytes") = 0,
-           nb::arg("store_floor_bytes") = 0, nb::arg("ttl_us") = nb::none(),
+           nb::arg("store_floor_bytes") = 0,
            "A party that pays for its blocks and reads no one else's (or, with shared, a domain "
            "for tenants to name); returns its number.\n\n"
            "ttl_s: blocks that it has not used for so long go; 0: none.")

@@ -132,16 +132,7 @@ uint64_t ToMicros(std::optional<double> seconds) {
   return static_cast<uint64_t>(micros);
 }
 
-void WarnOfName(const char* old_name, const char* name) {
-  const std::string text = std::string(old_name) + " is named " + name;
-  if (PyErr_WarnEx(PyExc_DeprecationWarning, text.c_str(), 1) != 0) throw nb::python_error();
-}
-
-uint64_t ToTtl(double ttl_s, std::optional<uint64_t> ttl_us) {
-  if (!ttl_us) return ttl_s == 0 ? 0 : ToMicros(ttl_s);
-  WarnOfName("ttl_us", "ttl_s, in seconds");
-  return *ttl_us;
-}
+uint64_t ToTtl(double ttl_s) { return ttl_s == 0 ? 0 : ToMicros(ttl_s); }
 
 void CheckOwner(const PyPlan& plan, const std::shared_ptr<Cache>& cache) {
   if (plan.get()->cache != cache) {

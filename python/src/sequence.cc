@@ -166,16 +166,16 @@ void BindWriters(nb::class_<PySequence>& type) {
       .def(
           "retain",
           [](const PySequence& self, uint64_t begin_token, std::optional<uint64_t> end_token,
-             uint8_t priority, double ttl_s, std::optional<uint64_t> ttl_us) {
+             uint8_t priority, double ttl_s) {
             const Retention retention{
                 .begin_token = begin_token,
                 .end_token = end_token.value_or(std::numeric_limits<uint64_t>::max()),
                 .priority = priority,
-                .ttl_us = ToTtl(ttl_s, ttl_us)};
+                .ttl_us = ToTtl(ttl_s)};
             AsWriter(self, [&](Sequence& sequence) { Value(sequence.Retain(retention)); });
           },
           nb::arg("begin_token") = 0, nb::arg("end_token") = nb::none(), nb::kw_only(),
-          nb::arg("priority") = 50, nb::arg("ttl_s") = 0.0, nb::arg("ttl_us") = nb::none(),
+          nb::arg("priority") = 50, nb::arg("ttl_s") = 0.0,
           "How much the blocks of a range are wanted, 0 to 100 (policy \"priority\"), for ttl_s, "
           "then 50 again (0: for good).")
       .def(

@@ -6,8 +6,12 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <limits>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "bind.h"
 
@@ -19,10 +23,9 @@ constexpr uint64_t kWaitStepUs = 20'000;
 
 void Open(PyDiskStore* self, const std::filesystem::path& directory, uint64_t cap_bytes,
           double commit_interval_s, uint64_t staging_bytes, uint64_t scrub_bytes_per_s,
-          uint64_t warm_bytes, std::optional<uint64_t> bytes_cap) {
-  if (bytes_cap) WarnOfName("bytes_cap", "cap_bytes");
+          uint64_t warm_bytes) {
   const DiskStoreOptions options{.directory = directory.string(),
-                                 .bytes_cap = bytes_cap.value_or(cap_bytes),
+                                 .bytes_cap = cap_bytes,
                                  .commit_interval_us = ToMicros(commit_interval_s),
                                  .warm_bytes = warm_bytes,
                                  .staging_bytes = staging_bytes,
@@ -31,10 +34,23 @@ void Open(PyDiskStore* self, const std::filesystem::path& directory, uint64_t ca
   new (self) PyDiskStore(Share(Value(DiskStore::Open(options))), options.directory);
 }
 
+// On a thread of its own, so that Ctrl-C is heard here; the flush goes on then.
 void Flush(const PyDiskStore& self) {
-  const std::shared_ptr<DiskStore> store = self.get();
-  const GilFree free;
-  Value(store->Flush());
+  std::promise<Result<void>> promise;
+  std::future<Result<void>> outcome = promise.get_future();
+  std::thread([store = self.get(), promise = std::move(promise)]() mutable {
+    Result<void> flushed = store->Flush();
+    store.reset();  // before it is told: after Close nothing has the directory
+    promise.set_value(std::move(flushed));
+  }).detach();
+  const auto ended = [&] {
+    const GilFree free;
+    return outcome.wait_for(std::chrono::microseconds(kWaitStepUs)) == std::future_status::ready;
+  };
+  while (!ended()) {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+  Value(outcome.get());
 }
 
 void Close(PyDiskStore& self) {
@@ -178,14 +194,14 @@ void BindStore(nb::module_& module) {
            nb::arg("cap_bytes") = DiskStoreOptions{}.bytes_cap, nb::arg("commit_interval_s") = 1.0,
            nb::arg("staging_bytes") = DiskStoreOptions{}.staging_bytes,
            nb::arg("scrub_bytes_per_s") = DiskStoreOptions{}.scrub_bytes_per_s,
-           nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes, nb::arg("bytes_cap") = nb::none(),
+           nb::arg("warm_bytes") = DiskStoreOptions{}.warm_bytes,
            nb::sig("def __init__(self, directory: str | bytes | os.PathLike[str] | "
                    "os.PathLike[bytes], *, cap_bytes: int = 8589934592, commit_interval_s: float = "
                    "1.0, staging_bytes: int = 67108864, scrub_bytes_per_s: int = 8388608, "
-                   "warm_bytes: int = 0, bytes_cap: int | None = None) -> None"),
+                   "warm_bytes: int = 0) -> None"),
            "directory: made if there is none. Empty: nothing is on disk, there are warm_bytes "
            "alone.\n"
-           "cap_bytes: hard, of all its files. bytes_cap: its former name.\n"
+           "cap_bytes: hard, of all its files.\n"
            "commit_interval_s: what a crash may lose.\n"
            "staging_bytes: memory for bytes on their way.\n"
            "scrub_bytes_per_s: re-reads what it has, so fast; 0: never.\n"

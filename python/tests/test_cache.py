@@ -270,7 +270,7 @@ def test_lives_are_in_seconds(cache, identity):
     other = make_cache(policy="priority")
     compute(other, identity, PROMPT).retain(priority=10, ttl_s=1.5)
     cache.add_tenant("a", ttl_s=60)
-    with pytest.warns(DeprecationWarning, match="ttl_us is named ttl_s"):
+    with pytest.raises(TypeError, match="ttl_s: float"):
         cache.pin(PROMPT, identity, ttl_us=50_000)
     for wrong in (-1, float("nan"), 1e300):
         with pytest.raises(quire.InvalidArgumentError, match="seconds"):

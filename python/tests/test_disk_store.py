@@ -6,8 +6,11 @@ import asyncio
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -88,6 +91,41 @@ def test_memory_alone_is_a_store_too():
         assert store.stats()["warm_loads"] > 0
 
 
+def test_ctrl_c_is_heard_while_a_store_is_flushed(tmp_path):
+    """The signal comes early in a flush of many bytes, as long as one that was not interrupted."""
+    with (quire.DiskStore(tmp_path / "store", cap_bytes=1 << 30, commit_interval_s=600) as store,
+          quire.Cache(layers=2, kv_heads=8, head_dim=128, codec="f32",
+                      hot_bytes=160 << 20, store=store) as cache):
+        zeros = np.zeros((4096, 8, 128), np.float32)
+
+        def publish(first):
+            tokens = [first] * len(zeros)
+            with cache.open(cache.acquire(tokens, identity_of(store)),
+                            reserve_tokens=len(zeros)) as sequence:
+                for layer in range(2):
+                    sequence.append(layer, zeros, zeros)
+                sequence.commit(tokens)
+
+        publish(1)
+        begin = time.monotonic()
+        store.flush()
+        whole_s = time.monotonic() - begin
+        publish(2)
+        thread = threading.main_thread().ident
+        timer = threading.Timer(whole_s / 8, signal.pthread_kill, (thread, signal.SIGINT))
+        begin = time.monotonic()
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            store.flush()
+            timer.join()
+            time.sleep(0.1)
+        assert time.monotonic() - begin < max(whole_s / 2, 0.1), whole_s
+        written = store.stats()["records_written"]
+        store.flush()  # what was interrupted goes on
+        assert store.stats()["records_written"] >= written
+        assert store.stats()["records"] == 512
+
+
 def test_another_process_finds_it(tmp_path):
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[2])\n"
@@ -149,14 +187,13 @@ def test_loads_of_asyncio(tmp_path):
         assert asyncio.run(both(cache, identity_of(store))) == [64, 64]
 
 
-def test_a_directory_is_any_path_and_its_cap_has_a_former_name(tmp_path):
+def test_a_directory_is_any_path_and_a_former_name_is_refused(tmp_path):
     for path in (tmp_path / "store", str(tmp_path / "text"), os.fsencode(tmp_path / "bytes")):
         with quire.DiskStore(path, cap_bytes=32 << 20) as store:
             assert store.stats()["bytes_cap"] == 32 << 20
         assert os.path.isdir(path)
-    with pytest.warns(DeprecationWarning, match="bytes_cap is named cap_bytes"):
-        store = quire.DiskStore(tmp_path / "old", bytes_cap=64 << 20)
-    assert store.stats()["bytes_cap"] == 64 << 20
+    with pytest.raises(TypeError, match="cap_bytes: int"):
+        quire.DiskStore(tmp_path / "old", bytes_cap=64 << 20)
     for wrong in (None, 5, str(tmp_path / "a\0b")):
         with pytest.raises((TypeError, ValueError)):
             quire.DiskStore(wrong)

@@ -10,8 +10,8 @@ from quire.lmcache import QuireStore
 
 @pytest.fixture
 def connector(tmp_path):
-    made = QuireStore(str(tmp_path / "store"), namespace="weights", cap_gb=1 / 32,
-                      commit_interval_ms=2)
+    made = QuireStore(str(tmp_path / "store"), namespace="weights", cap_bytes=32 << 20,
+                      commit_interval_s=0.002)
     yield made
     made.close()
 
@@ -67,7 +67,7 @@ def test_a_batch_of_which_a_part_cannot_be_stored_failed(connector):
 
 def test_blocks_are_there_after_a_restart_in_their_namespace_only(tmp_path):
     for namespace, found in (("weights 1", False), ("weights 1", True), ("weights 2", False)):
-        connector = QuireStore(str(tmp_path / "store"), cap_gb=1 / 32, commit_interval_ms=2,
+        connector = QuireStore(str(tmp_path / "store"), cap_bytes=32 << 20, commit_interval_s=0.002,
                                namespace=namespace)
         out = bytearray(3000)
         connector.submit_batch_get(["key"], [out])
@@ -124,8 +124,8 @@ def test_lmcaches_adapter_stores_looks_up_loads_and_deletes(tmp_path):
 
     config = plugin.NativePluginL2AdapterConfig.from_dict({
         "type": "native_plugin", "module_path": "quire.lmcache", "class_name": "QuireStore",
-        "adapter_params": {"directory": str(tmp_path / "store"), "cap_gb": 1 / 32,
-                           "namespace": "weights", "commit_interval_ms": 2}})
+        "adapter_params": {"directory": str(tmp_path / "store"), "cap_bytes": 32 << 20,
+                           "namespace": "weights", "commit_interval_s": 0.002}})
     keys = [ObjectKey(chunk_hash=ObjectKey.IntHash2Bytes(i), model_name="m/n", kv_rank=0)
             for i in range(3)]
     for again in (False, True):

@@ -18,6 +18,7 @@ import pytest
 
 import quire
 from quire import _library, store
+from quire.lmcache import QuireStore
 from quire.store import BlockStore, DeadlineError, Outcome, StoreError
 
 CAP = 32 << 20
@@ -169,11 +170,17 @@ def test_ctrl_c_is_heard_while_a_block_is_put(directory):
 
 def test_failures_are_those_of_the_package(directory):
     assert StoreError is quire.Error and DeadlineError is quire.DeadlineError
-    with pytest.warns(DeprecationWarning, match="commit_interval_s"):
-        opened = open_store(directory, commit_interval_us=2000)
-    with opened, pytest.raises(quire.BusyError) as refused:
+    with open_store(directory), pytest.raises(quire.BusyError) as refused:
         open_store(directory)
     assert refused.value.code == "busy"
+
+
+def test_a_former_name_is_refused_with_the_name_of_now(directory):
+    with pytest.raises(TypeError, match="commit_interval_us is named commit_interval_s"):
+        BlockStore(directory, commit_interval_us=2000)
+    with pytest.raises(TypeError, match="cap_gb is named cap_bytes"):
+        QuireStore(directory, namespace="weights", cap_gb=8)
+    assert not directory.exists()
 
 
 def test_bytes_under_way_cannot_move_or_go(directory):

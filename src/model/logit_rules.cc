@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string_view>
 
@@ -17,7 +15,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 bool LogitRules::change_nothing() const {
   return repetition_penalty == 1.0f && presence_penalty == 0.0f && frequency_penalty == 0.0f &&
-         min_p == 0.0f && tokens_min == 0 && bias.empty();
+         tokens_min == 0 && bias.empty();
 }
 
 Result<void> CheckLogitRules(const LogitRules& rules, TokenId vocab) {
@@ -35,7 +33,6 @@ Result<void> CheckLogitRules(const LogitRules& rules, TokenId vocab) {
   QUIRE_TRY(within("repetition_penalty", rules.repetition_penalty, 1.0f / kMost, kMost));
   QUIRE_TRY(within("presence_penalty", rules.presence_penalty, -kMost, kMost));
   QUIRE_TRY(within("frequency_penalty", rules.frequency_penalty, -kMost, kMost));
-  QUIRE_TRY(within("min_p", rules.min_p, 0.0f, 1.0f));
   for (const LogitBias& each : rules.bias) {
     QUIRE_TRY(within("logit_bias", each.bias, -kMost, kMost));
     if (each.token < 0 || each.token >= vocab) {
@@ -60,9 +57,6 @@ std::span<const float> LogitProcessor::Apply(const LogitRules& rules, std::span<
   }
   for (const LogitBias& each : rules.bias) logits_[static_cast<size_t>(each.token)] += each.bias;
   Penalize(rules, context);
-  if (rules.min_p > 0.0f && context.temperature > 0.0f) {
-    LeaveOutUnlikely(rules.min_p, context.temperature);
-  }
   return logits_;
 }
 
@@ -86,14 +80,6 @@ void LogitProcessor::Penalize(const LogitRules& rules, const LogitContext& conte
     logits_[id] -=
         rules.frequency_penalty * static_cast<float>(times_[id]) + rules.presence_penalty;
     times_[id] = 0;
-  }
-}
-
-// A token's weight beside the likeliest one's is e^((logit - most) / temperature).
-void LogitProcessor::LeaveOutUnlikely(float min_p, float temperature) {
-  const float least = *std::ranges::max_element(logits_) + temperature * std::log(min_p);
-  for (float& logit : logits_) {
-    if (logit < least) logit = kNever;
   }
 }
 

@@ -23,10 +23,7 @@ struct LogitRules {
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;   // subtracted for tokens in the answer
   float frequency_penalty = 0.0f;  // subtracted for each time that they are there
-  // From 0 to 1. With a temperature, tokens are left out that are less likely than this share of
-  // the likeliest one.
-  float min_p = 0.0f;
-  uint32_t tokens_min = 0;  // before the answer has so many, no stop token is drawn
+  uint32_t tokens_min = 0;         // before the answer has so many, no stop token is drawn
   std::vector<LogitBias> bias{};
 
   bool change_nothing() const;
@@ -41,11 +38,10 @@ struct LogitContext {
   std::span<const TokenId> prompt{};
   std::span<const TokenId> answer{};       // so far
   std::span<const TokenId> stop_tokens{};  // those out of the vocabulary count for nothing
-  float temperature = 0.0f;
 };
 
 /// Applies rules to the logits of one sequence, in the order that vLLM has: tokens_min, bias,
-/// repetition, frequency and presence, min_p.
+/// repetition, frequency and presence.
 ///
 /// Threads: one object on one thread at a time
 class LogitProcessor {
@@ -60,7 +56,6 @@ class LogitProcessor {
 
  private:
   void Penalize(const LogitRules& rules, const LogitContext& context);
-  void LeaveOutUnlikely(float min_p, float temperature);
 
   std::vector<float> logits_;    // [vocab]
   std::vector<uint32_t> times_;  // [vocab] in the answer

@@ -54,16 +54,6 @@ TEST(LogitRulesTest, NoStopTokenBeforeTheLeastLength) {
             (Logits{1, 2, 3, 4}));
 }
 
-TEST(LogitRulesTest, MinPLeavesOutWhatIsLessLikelyThanItsShareOfTheLikeliest) {
-  const Logits logits = {std::log(0.6f), std::log(0.3f), std::log(0.1f)};
-  EXPECT_EQ(Applied({.min_p = 0.4f}, logits, {.temperature = 1}),
-            (Logits{logits[0], logits[1], kNever}));
-  // At temperature 2 the shares are the roots: 0.71 and 0.41 of the likeliest.
-  EXPECT_EQ(Applied({.min_p = 0.4f}, logits, {.temperature = 2}), logits);
-  EXPECT_EQ(Applied({.min_p = 1}, logits, {.temperature = 1}), (Logits{logits[0], kNever, kNever}));
-  EXPECT_EQ(Applied({.min_p = 0.4f}, logits, {.temperature = 0}), logits);
-}
-
 TEST(LogitRulesTest, WhatIsOutOfRangeIsNamed) {
   const auto message = [](const LogitRules& rules) {
     const auto checked = CheckLogitRules(rules, 10);
@@ -74,7 +64,6 @@ TEST(LogitRulesTest, WhatIsOutOfRangeIsNamed) {
   EXPECT_NE(message({.repetition_penalty = 0}).find("repetition_penalty"), std::string::npos);
   EXPECT_NE(message({.presence_penalty = NAN}).find("presence_penalty"), std::string::npos);
   EXPECT_NE(message({.frequency_penalty = INFINITY}).find("frequency_penalty"), std::string::npos);
-  EXPECT_NE(message({.min_p = 1.5f}).find("min_p"), std::string::npos);
   EXPECT_NE(message({.bias = {{.token = 10}}}).find("token 10"), std::string::npos);
   EXPECT_NE(message({.bias = {{.token = -1}}}).find("token -1"), std::string::npos);
 }

@@ -30,6 +30,7 @@ TokenId Sampler::Next(std::span<const float> logits) {
   for (size_t id = 0; id < logits.size(); ++id) {
     const float z = logits[id] / options_.temperature;
     weights_[id] = std::isnan(z) ? 0.0f : attention::Exp(z - max);
+    if (weights_[id] < options_.min_p) weights_[id] = 0.0f;  // the likeliest has weight 1
   }
   if (options_.top_k != 0 || options_.top_p < 1.0f) KeepMostLikely(logits);
   double total = 0.0;

@@ -16,6 +16,8 @@ struct SamplingOptions {
   uint64_t seed = 0;         // same seed and logits, same tokens
   uint32_t top_k = 0;        // with a temperature: only the most likely top_k; 0: all
   float top_p = 1.0f;        // and of those the fewest that have this share of their weight
+  // With a temperature, before both: none that is less likely than this share of the likeliest.
+  float min_p = 0.0f;
 };
 
 /// All that decides the next tokens besides the logits.

@@ -38,6 +38,24 @@ TEST(SamplingTest, SameSeedSameTokens) {
   EXPECT_GT(differing, 0);
 }
 
+TEST(SamplingTest, MinPLeavesOutWhatIsLessLikelyThanItsShareOfTheLikeliest) {
+  const std::vector<float> logits = {std::log(0.6f), std::log(0.3f), std::log(0.1f)};
+  const auto drawn = [&](const SamplingOptions& options) {
+    Sampler sampler(options);
+    std::set<TokenId> tokens;
+    for (int i = 0; i < 400; ++i) tokens.insert(sampler.Next(logits));
+    return tokens;
+  };
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = 0.4f}), (std::set<TokenId>{0, 1}));
+  // At temperature 2 the shares are the roots: 0.71 and 0.41 of the likeliest.
+  EXPECT_EQ(drawn({.temperature = 2, .min_p = 0.4f}), (std::set<TokenId>{0, 1, 2}));
+  EXPECT_EQ(drawn({.temperature = 2, .min_p = 0.42f}), (std::set<TokenId>{0, 1}));
+  EXPECT_EQ(drawn({.temperature = 2, .top_k = 1, .min_p = 0.1f}), std::set<TokenId>{0});
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = 1}), std::set<TokenId>{0});
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = 7}), std::set<TokenId>{0});
+  EXPECT_EQ(drawn({.temperature = 1, .min_p = kNan}), (std::set<TokenId>{0, 1, 2}));
+}
+
 // The rule of docs/numerics.md written again, draw by draw.
 TEST(SamplingTest, FollowsTheCumulativeSum) {
   const std::vector<float> logits = {1.5f, -2.0f, 0.25f, 1.0f, -90.0f, 0.0f};

@@ -49,8 +49,7 @@ Result<Answer::Drawn> Answer::Draw(std::span<const float> logits, std::span<cons
   const size_t prompt_tokens = text.size() - tokens_.size();
   const model::LogitContext context{.prompt = text.first(prompt_tokens),
                                     .answer = text.subspan(prompt_tokens),
-                                    .stop_tokens = request_.stop_tokens,
-                                    .temperature = sampler_.options().temperature};
+                                    .stop_tokens = request_.stop_tokens};
   Drawn drawn{.token = sampler_.Next(processor_.Apply(request_.rules, logits, context))};
   tokens_.push_back(drawn.token);
   last_us_ = clock_.NowMicros();

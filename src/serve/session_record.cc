@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "base/check.h"
@@ -12,9 +13,11 @@ namespace quire::serve {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'Q', 'U', 'I', 'R', 'E', 'S', 'E', 'S'};
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kFormat = 2;
 
 // Then the name, the tenant's name and the tokens, each 4 bytes. Little-endian.
+//
+// Format 1 ended before min_p.
 struct FileHeader {
   std::array<char, 8> magic;
   uint32_t format;
@@ -31,13 +34,23 @@ struct FileHeader {
   uint64_t opened_unix_us;
   uint64_t used_unix_us;
   SessionFingerprint fingerprint;
+  float min_p;
+  uint32_t reserved;  // 0
 };
-static_assert(sizeof(FileHeader) == 136);
+static_assert(sizeof(FileHeader) == 144);
+static_assert(offsetof(FileHeader, min_p) == 136);
 static_assert(sizeof(TokenId) == 4);
+
+constexpr size_t kFormatBytes = offsetof(FileHeader, head_crc);  // as much tells the format
+
+size_t HeaderBytes(uint32_t format) {
+  return format == 1 ? offsetof(FileHeader, min_p) : sizeof(FileHeader);
+}
 
 uint32_t HeadCrc(FileHeader header, std::span<const std::byte> names) {
   header.head_crc = 0;
-  return Crc32c(names, Crc32c(std::as_bytes(std::span(&header, 1))));
+  const auto bytes = std::as_bytes(std::span(&header, 1)).first(HeaderBytes(header.format));
+  return Crc32c(names, Crc32c(bytes));
 }
 
 std::unexpected<Error> Corrupt(std::string what) {
@@ -45,34 +58,39 @@ std::unexpected<Error> Corrupt(std::string what) {
 }
 
 Result<FileHeader> CheckedHeader(std::span<const std::byte> bytes, uint64_t file_bytes) {
-  FileHeader header;
-  if (bytes.size() < sizeof(header)) {
+  FileHeader header{};
+  const auto too_short = [&] {
     return Corrupt(fmt::format("{} bytes are no session", bytes.size()));
-  }
-  std::memcpy(&header, bytes.data(), sizeof(header));
+  };
+  if (bytes.size() < kFormatBytes) return too_short();
+  std::memcpy(&header, bytes.data(), kFormatBytes);
   if (header.magic != kMagic) return Corrupt("it does not begin as a session does");
   if (header.format > kFormat) {
     return Fail(ErrorCode::kUnsupported,
                 fmt::format("a newer version wrote it: format {}, this one knows {}", header.format,
                             kFormat));
   }
-  if (header.format != kFormat) return Corrupt(fmt::format("format {}", header.format));
+  if (header.format == 0) return Corrupt("format 0");
+  const size_t header_bytes = HeaderBytes(header.format);
+  if (bytes.size() < header_bytes) return too_short();
+  std::memcpy(&header, bytes.data(), header_bytes);
   if (header.name_bytes > kSessionNameBytesMax || header.tenant_bytes > kSessionTenantBytesMax) {
     return Corrupt(fmt::format("names of {} and {} bytes", header.name_bytes, header.tenant_bytes));
   }
-  const uint64_t head_bytes = sizeof(header) + header.name_bytes + header.tenant_bytes;
+  const uint64_t head_bytes = header_bytes + header.name_bytes + header.tenant_bytes;
   if (bytes.size() < head_bytes) return Corrupt("it ends within its names");
   if (header.tokens > (file_bytes - head_bytes) / sizeof(TokenId) ||
       file_bytes != head_bytes + header.tokens * sizeof(TokenId)) {
     return Corrupt(fmt::format("{} bytes, where {} tokens are to be", file_bytes, header.tokens));
   }
-  const auto names = bytes.subspan(sizeof(header), head_bytes - sizeof(header));
+  const auto names = bytes.subspan(header_bytes, head_bytes - header_bytes);
   if (header.head_crc != HeadCrc(header, names)) return Corrupt("its head fails its checksum");
   return header;
 }
 
 SessionHead HeadOf(const FileHeader& header, std::span<const std::byte> bytes) {
-  const char* const names = reinterpret_cast<const char*>(bytes.data()) + sizeof(header);
+  const char* const names =
+      reinterpret_cast<const char*>(bytes.data()) + HeaderBytes(header.format);
   return {.name = std::string(names, header.name_bytes),
           .tenant = std::string(names + header.name_bytes, header.tenant_bytes),
           .fingerprint = header.fingerprint,
@@ -122,7 +140,9 @@ std::vector<std::byte> EncodeSession(const SessionRecord& record) {
                        .tokens = record.text.size(),
                        .opened_unix_us = head.opened_unix_us,
                        .used_unix_us = head.used_unix_us,
-                       .fingerprint = head.fingerprint};
+                       .fingerprint = head.fingerprint,
+                       .min_p = record.sampler.options.min_p,
+                       .reserved = 0};
   const std::string names = head.name + head.tenant;
   const auto name_bytes = std::as_bytes(std::span(names));
   header.head_crc = HeadCrc(header, name_bytes);
@@ -146,7 +166,8 @@ Result<SessionRecord> DecodeSession(std::span<const std::byte> file) {
                        .sampler = {.options = {.temperature = header.temperature,
                                                .seed = header.seed,
                                                .top_k = header.top_k,
-                                               .top_p = header.top_p},
+                                               .top_p = header.top_p,
+                                               .min_p = header.min_p},
                                    .prng = header.prng},
                        .text = std::vector<TokenId>(header.tokens)};
   if (!text.empty()) std::memcpy(record.text.data(), text.data(), text.size());

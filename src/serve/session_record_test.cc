@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/hash.h"
 
@@ -11,7 +12,8 @@ namespace quire::serve {
 namespace {
 
 SessionRecord Some() {
-  model::Sampler sampler({.temperature = 0.75f, .seed = 9, .top_k = 40, .top_p = 0.5f});
+  model::Sampler sampler(
+      {.temperature = 0.75f, .seed = 9, .top_k = 40, .top_p = 0.5f, .min_p = 0.25f});
   sampler.Next(std::vector<float>{1, 2, 3});
   return {.head = {.name = "sess_1",
                    .tenant = "alice",
@@ -38,6 +40,7 @@ TEST(SessionRecordTest, ComesBackAsItWas) {
   EXPECT_EQ(read.sampler.options.seed, 9u);
   EXPECT_EQ(read.sampler.options.top_k, 40u);
   EXPECT_EQ(read.sampler.options.top_p, 0.5f);
+  EXPECT_EQ(read.sampler.options.min_p, 0.25f);
   const auto head = DecodeSessionHead(
       std::span(bytes).first(std::min<size_t>(bytes.size(), kSessionHeadBytesMax)), bytes.size());
   EXPECT_EQ(head.value().tokens, 4u);
@@ -58,11 +61,31 @@ TEST(SessionRecordTest, TheLongestNamesAndNoTextComeBack) {
 
 // Files outlive the program that wrote them.
 TEST(SessionRecordTest, TheFormatIsFrozen) {
-  EXPECT_EQ(kSessionHeadBytesMax, 136u + 64 + 256);
+  EXPECT_EQ(kSessionHeadBytesMax, 144u + 64 + 256);
   SessionRecord record = Some();
   record.sampler.prng = {1, 2, 3, 4};
-  EXPECT_EQ(Crc32c(EncodeSession(record)), 0x37a6f93cu);
+  EXPECT_EQ(Crc32c(EncodeSession(record)), 0x486869cfu);
   EXPECT_EQ(Crc32c(std::as_bytes(std::span(record.head.fingerprint))), 0x42c9dadfu);
+}
+
+// It ended before min_p.
+TEST(SessionRecordTest, TheFirstFormatIsRead) {
+  SessionRecord record = Some();
+  record.sampler.prng = {1, 2, 3, 4};
+  auto bytes = EncodeSession(record);
+  bytes.erase(bytes.begin() + 136, bytes.begin() + 144);
+  bytes[8] = std::byte{1};
+  std::fill_n(bytes.begin() + 12, 4, std::byte{0});
+  const uint32_t head_crc = Crc32c(std::span(bytes).first(136 + 11));
+  std::memcpy(bytes.data() + 12, &head_crc, 4);
+  EXPECT_EQ(Crc32c(bytes), 0x37a6f93cu) << "what was written then";
+  const SessionRecord read = DecodeSession(bytes).value();
+  EXPECT_EQ(read.head.name, "sess_1");
+  EXPECT_EQ(read.head.tenant, "alice");
+  EXPECT_EQ(read.text, record.text);
+  EXPECT_EQ(read.sampler.options.top_p, 0.5f);
+  EXPECT_EQ(read.sampler.options.min_p, 0.0f);
+  EXPECT_EQ(DecodeSessionHead(std::span(bytes).first(136 + 11), bytes.size()).value().tokens, 4u);
 }
 
 TEST(SessionRecordTest, AnyDamageIsRefused) {
@@ -75,9 +98,9 @@ TEST(SessionRecordTest, AnyDamageIsRefused) {
     }
     const auto cut = DecodeSession(std::span(bytes).first(at));
     ASSERT_FALSE(cut.has_value()) << at;
-    const bool has_header = at >= 136;
+    const bool has_header = at >= 144;
     EXPECT_EQ(cut.error().message.ends_with("bytes are no session"), !has_header) << at;
-    EXPECT_EQ(cut.error().message == "it ends within its names", has_header && at < 136 + 11) << at;
+    EXPECT_EQ(cut.error().message == "it ends within its names", has_header && at < 144 + 11) << at;
     auto zeroed = bytes;
     std::fill(zeroed.begin() + static_cast<ptrdiff_t>(at), zeroed.end(), std::byte{0});
     ASSERT_TRUE(!DecodeSession(zeroed) || zeroed == bytes) << at;
@@ -90,17 +113,17 @@ TEST(SessionRecordTest, AnyDamageIsRefused) {
 TEST(SessionRecordTest, LengthsFromAFileAreChecked) {
   // All fields of 4 and 8 bytes at their largest, one after the other.
   const auto bytes = EncodeSession(Some());
-  for (size_t at = 8; at + 8 <= 136; at += 4) {
+  for (size_t at = 8; at + 8 <= 144; at += 4) {
     auto large = bytes;
     std::fill_n(large.begin() + static_cast<ptrdiff_t>(at), 8, std::byte{0xff});
     EXPECT_FALSE(DecodeSession(large).has_value()) << at;
-    EXPECT_FALSE(DecodeSessionHead(std::span(large).first(140), large.size()).has_value()) << at;
+    EXPECT_FALSE(DecodeSessionHead(std::span(large).first(148), large.size()).has_value()) << at;
   }
 }
 
 TEST(SessionRecordTest, ANewerVersionIsSaidToBeOne) {
   auto bytes = EncodeSession(Some());
-  bytes[8] = std::byte{2};
+  bytes[8] = std::byte{3};
   EXPECT_EQ(DecodeSession(bytes).error().code, ErrorCode::kUnsupported);
 }
 

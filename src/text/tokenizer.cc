@@ -36,8 +36,8 @@ struct Tokenizer::Impl {
   absl::flat_hash_map<TokenId, Decoded> decoded;
   uint32_t id_end = 0;
 
-  Result<void> EncodeStretch(std::string_view text, bool at_start, RegexBudget& budget,
-                             std::vector<TokenId>& ids) const;
+  Result<void> EncodeStretch(std::string_view text, bool at_start, uint64_t tokens_max,
+                             RegexBudget& budget, std::vector<TokenId>& ids) const;
 };
 
 namespace {
@@ -76,6 +76,11 @@ absl::flat_hash_map<TokenId, Decoded> DecodeAll(const Vocabulary& vocabulary,
     decoded[token.id] = {.bytes = decoder.BytesOf(token.content), .special = token.special};
   }
   return decoded;
+}
+
+Result<void> CheckCount(const std::vector<TokenId>& ids, uint64_t tokens_max) {
+  if (ids.size() <= tokens_max) return {};
+  return Fail(ErrorCode::kTooLarge, fmt::format("the text has more than {} tokens", tokens_max));
 }
 
 }  // namespace
@@ -123,7 +128,8 @@ Result<Tokenizer> Tokenizer::Parse(std::string_view json, std::string_view file_
 
 // A stretch between added tokens of the text.
 Result<void> Tokenizer::Impl::EncodeStretch(std::string_view text, bool at_start,
-                                            RegexBudget& budget, std::vector<TokenId>& ids) const {
+                                            uint64_t tokens_max, RegexBudget& budget,
+                                            std::vector<TokenId>& ids) const {
   QUIRE_ASSIGN(const std::string normalized, normalizer.Normalize(std::string(text), budget));
   bool first = at_start;
   for (const auto& [node, token] : normalized_added.Split(normalized)) {
@@ -131,7 +137,10 @@ Result<void> Tokenizer::Impl::EncodeStretch(std::string_view text, bool at_start
       ids.push_back(*token);
     } else {
       QUIRE_ASSIGN(const auto pieces, pre_tokenizer.Cut(std::string(node), first, budget));
-      for (const std::string& piece : pieces) bpe.Encode(piece, ids);
+      for (const std::string& piece : pieces) {
+        bpe.Encode(piece, ids);
+        QUIRE_TRY(CheckCount(ids, tokens_max));
+      }
     }
     first = false;
   }
@@ -151,11 +160,12 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
     if (token) {
       ids.push_back(*token);
     } else {
-      QUIRE_TRY(impl_->EncodeStretch(stretch, first, budget, ids));
+      QUIRE_TRY(impl_->EncodeStretch(stretch, first, options.tokens_max, budget, ids));
     }
     first = false;
   }
   if (options.add_special) ids.insert(ids.end(), around.behind.begin(), around.behind.end());
+  QUIRE_TRY(CheckCount(ids, options.tokens_max));
   return ids;
 }
 

@@ -17,6 +17,7 @@ namespace quire::model {
 
 struct EncodeOptions {
   bool add_special = true;  // the tokens that the file puts around a text, such as BOS
+  uint64_t tokens_max = UINT64_MAX;
 };
 
 struct DecodeOptions {
@@ -44,8 +45,8 @@ class Tokenizer {
   /// Ids of a text. Bytes that are not UTF-8 count as U+FFFD, by the rule of Utf8Stream. An added
   /// token's name in the text becomes that token, special ones too.
   ///
-  /// Errors: kNoSpace the file's pattern needs too many steps on this text, or its normalizer makes
-  ///         too much of it
+  /// Errors: kTooLarge more than tokens_max, found where the limit is passed; kNoSpace the file's
+  ///         pattern needs too many steps on this text, or its normalizer makes too much of it
   Result<std::vector<TokenId>> Encode(std::string_view text,
                                       const EncodeOptions& options = {}) const;
 

@@ -89,6 +89,18 @@ RC_GTEST_PROP(TokenizerProperty, TextComesBack, (const std::string& bytes)) {
   RC_ASSERT(tokenizer.Decode(Encoded(tokenizer, bytes)) == ToUtf8(bytes));
 }
 
+TEST(TokenizerTest, ATextHasAsManyTokensAsItMayOrIsTooLarge) {
+  const Tokenizer tokenizer = Parsed(Minimal());
+  for (const std::string& text : {std::string("one two three"), std::string(100, 'a'),
+                                  std::string("<bos>a<b b<bos>"), std::string("<bos><bos>")}) {
+    const auto all = Encoded(tokenizer, text);
+    EXPECT_EQ(Encoded(tokenizer, text, {.tokens_max = all.size()}), all);
+    const auto refused = tokenizer.Encode(text, {.tokens_max = all.size() - 1});
+    ASSERT_FALSE(refused.has_value()) << text;
+    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+  }
+}
+
 TEST(TokenizerTest, InvalidUtf8IsReplaced) {
   const Tokenizer tokenizer = Parsed(Minimal());
   EXPECT_EQ(Encoded(tokenizer, "a\xff<bos>"), Encoded(tokenizer, "a\xef\xbf\xbd<bos>"));

@@ -43,7 +43,7 @@ for _ in range(count):
     state[each] = 0
     poll.register(each, selectors.EVENT_READ | selectors.EVENT_WRITE)
 statuses = {}
-end = time.monotonic() + 60
+end = time.monotonic() + 90
 idle_since = time.monotonic()
 while state and time.monotonic() < end:
     ready = poll.select(0.05)
@@ -75,6 +75,11 @@ print(statuses, len(state), flush=True)
 def resident_bytes(server):
     with open(f"/proc/{server.process.pid}/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def body_bytes(server):
+    metrics = server.ask("/metrics", url=server.operator_url)[1]
+    return int(metrics.split("\nquire_http_body_bytes ")[1].split()[0])
 
 
 class Watch:
@@ -124,9 +129,10 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
         with Watch(server) as watch:
             flood = subprocess.run(
                 [sys.executable, "-c", FLOOD, str(server.port), str(CROWD), str(BODY), str(sent), key,
-                 "12" if sent == BODY else "2"], capture_output=True, text=True, timeout=120, check=True)
+                 "60" if sent == BODY else "2"], capture_output=True, text=True, timeout=120, check=True)
             until = time.monotonic() + 20
-            while resident_bytes(server) > start + (50 << 20) and time.monotonic() < until:
+            while time.monotonic() < until and (
+                    resident_bytes(server) > start + (50 << 20) or body_bytes(server) > 0):
                 time.sleep(0.1)
         after = resident_bytes(server)
         said = (f"{flood.stdout.strip()}: start {start >> 20} MiB, peak {watch.peak >> 20}, after "
@@ -137,9 +143,9 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
         assert after < start + (50 << 20), said
         assert watch.peak < start + (400 << 20), said
         assert watch.slowest_ms < 100 + watch.overslept_ms, said
-        metrics = server.ask("/metrics", url=server.operator_url)[1]
-        assert "\nquire_http_body_bytes 0\n" in metrics
+        assert body_bytes(server) == 0
         if key:
+            metrics = server.ask("/metrics", url=server.operator_url)[1]
             assert "\nquire_http_bodies_refused_total 0\n" not in metrics
         # Small bodies are read all the while, and large ones again.
         assert server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1}, key=ALICE)[0] == 200
@@ -241,6 +247,29 @@ def test_a_small_budget_of_bodies_reads_small_bodies(tmp_path):
         deadline = time.monotonic() + 10
         while "\nquire_http_body_bytes 0\n" not in server.ask("/metrics")[1]:
             assert time.monotonic() < deadline
+
+
+def test_a_tenant_that_sends_slowly_locks_nobody_out(tmp_path):
+    bob = "bob-0123456789abcdef"
+    (tmp_path / "keys.toml").write_text(
+        KEYS + f'[[tenant]]\nname = "bob"\nkeys = ["{bob}"]\n')
+    with quire_server.serving(tmp_path, "--api-keys", tmp_path / "keys.toml", "--operator-listen",
+                              "127.0.0.1:0") as server:
+        head = ("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                f"Authorization: Bearer {ALICE}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {BODY}\r\n\r\n{{").encode()
+        with sockets(server.port, 40) as crowd:
+            for each in crowd:
+                each.sendall(head)
+            deadline = time.monotonic() + 20
+            while "\nquire_http_bodies_refused_total 0\n" in server.ask(
+                    "/metrics", url=server.operator_url)[1]:
+                assert time.monotonic() < deadline
+            body = {"prompt": "a" * (BODY - 100)}
+            status, answer = server.ask("/v1/completions", body, key=ALICE)
+            assert status == 503 and answer["error"]["code"] == "too_many_bodies", answer
+            status, answer = server.ask("/v1/completions", body, key=bob)
+            assert answer["error"]["code"] == "context_length_exceeded", answer
 
 
 # Disks that are full, or gone.

@@ -2,7 +2,7 @@
 
     from quire.transformers import attach
 
-    cache = attach(model, hot_gb=2, kv="int8")
+    cache = attach(model, hot_bytes=2_000_000_000, kv="int8")
     out = model.generate(ids, attention_mask=mask, past_key_values=cache.for_prompt(ids, mask))
 
 The attention of the model reads Quire's blocks in place. docs/adapters/transformers.md says what is

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import quire
+from quire._names import former
 from quire._shared import Lease
 
 from . import _attention, _identity, _model, _probe, _trial
@@ -139,13 +140,14 @@ def _end(model: Any, arguments: tuple[Any, ...], options: dict[str, Any], output
 _identity.OWN_HOOKS.update((_begin, _end))
 
 
+@former(hot_gb="hot_bytes", store_gb="store_bytes")
 def attach(
     model: Any,
-    hot_gb: float = 2,
+    hot_bytes: int = 2_000_000_000,
     kv: str | None = None,
     store: str | os.PathLike[str] | quire.DiskStore | None = None,
     *,
-    store_gb: float = 8,
+    store_bytes: int = 8_000_000_000,
     block_tokens: int = 16,
     threads: int | None = None,
     probe: bool = True,
@@ -153,32 +155,32 @@ def attach(
 ) -> AttachedCache:
     """Puts a Quire cache under a Hugging Face model, until it is closed.
 
-    hot_gb: its hard budget in 10^9 bytes.
+    hot_bytes: its hard budget.
     kv: a name of quire.CODECS; None: K and V as the model computes them.
     store: a folder where blocks outlive the process, for one process at a time: who names it again
     in this process shares it; or a quire.DiskStore. None: memory only.
-    store_gb: the hard cap of a folder's files in 10^9 bytes.
+    store_bytes: the hard cap of a folder's files.
     block_tokens: a power of two from 16 to 256; prefixes are shared by whole blocks.
     threads: of attention; None: torch.get_num_threads().
     probe: of each hit the last block is computed again and compared, for changes of the model that
     nothing tells; False: call AttachedCache.weights_changed after such changes.
-    shared_budget: pays for this cache too, besides hot_gb, beside caches of other models.
+    shared_budget: pays for this cache too, besides hot_bytes, beside caches of other models.
 
     The model may be a peft.PeftModel. Its attention implementation becomes "quire", which is "sdpa"
     for other caches. It is tried on a few tokens here. Weights are hashed at the first prompt, once
     per model.
 
     Raises: UnsupportedError names what Quire lacks for this model; InvalidArgumentError;
-    NoSpaceError hot_gb holds no block; BusyError another process has the store.
+    NoSpaceError hot_bytes holds no block; BusyError another process has the store.
     """
     model = _model.base_model(model)
     lease = None
     if store is not None and not isinstance(store, quire.DiskStore):
-        lease = Lease(store, int(store_gb * 1e9))
+        lease = Lease(store, store_bytes)
         store = lease.store
     try:
         return AttachedCache(
-            model, hot_gb, kv, store, lease, block_tokens, threads or torch.get_num_threads(),
+            model, hot_bytes, kv, store, lease, block_tokens, threads or torch.get_num_threads(),
             probe, shared_budget,
         )
     except Exception:
@@ -193,7 +195,7 @@ class AttachedCache:
     def __init__(
         self,
         model: Any,
-        hot_gb: float,
+        hot_bytes: int,
         kv: str | None,
         store: quire.DiskStore | None,
         lease: Lease | None,  # of the store, where close() ends it
@@ -212,7 +214,7 @@ class AttachedCache:
         shapes, logits = _trial.own(model, ids, len(self.windows))
         self.cache = quire.Cache(
             groups=_model.layer_groups(self.windows, shapes),
-            hot_bytes=int(hot_gb * 1e9),
+            hot_bytes=hot_bytes,
             codec=codec,
             open_codec=None if codec in ("f32", "f16", "bf16") else _open_codec(compute),
             block_tokens=block_tokens,
@@ -273,7 +275,7 @@ class AttachedCache:
         the same mask to `generate`.
 
         Raises: UnsupportedError padding elsewhere; NoSpaceError the budget has no room for the
-        prompts: close other prompts' caches, or attach with a larger hot_gb.
+        prompts: close other prompts' caches, or attach with a larger hot_bytes.
         """
         ids = torch.atleast_2d(torch.as_tensor(input_ids))
         mask = torch.ones_like(ids) if attention_mask is None else torch.atleast_2d(

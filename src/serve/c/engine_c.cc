@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +25,18 @@ using quire::embed::ReadStruct;
 using quire::serve::RequestId;
 using quire::serve::SessionId;
 using quire::serve::c::EngineHost;
+
+// Where its first version ended, and then each field that came later.
+template <>
+[[gnu::visibility(
+    "hidden")]] inline constexpr std::array quire::embed::kFieldEnds<quire_turn_options> = {
+    offsetof(quire_turn_options, repetition_penalty),
+    offsetof(quire_turn_options, presence_penalty),
+    offsetof(quire_turn_options, frequency_penalty),
+    offsetof(quire_turn_options, min_tokens),
+    offsetof(quire_turn_options, logit_bias),
+    offsetof(quire_turn_options, logit_bias_count),
+    sizeof(quire_turn_options)};
 
 struct quire_engine {
   std::shared_ptr<EngineHost> host;
@@ -89,6 +103,19 @@ Result<std::vector<quire::TokenId>> FedTokens(quire_session& session,
   QUIRE_ASSIGN(const auto of_text, tokenizer->Encode(asked.text, {.add_special = begins}));
   fed.insert(fed.end(), of_text.begin(), of_text.end());
   return fed;
+}
+
+Result<quire::model::LogitRules> RulesOf(const quire_turn_options& asked) {
+  QUIRE_TRY(quire::embed::CheckArray(asked.logit_bias, asked.logit_bias_count, kTokensMax,
+                                     "options->logit_bias"));
+  quire::model::LogitRules rules{.presence_penalty = asked.presence_penalty,
+                                 .frequency_penalty = asked.frequency_penalty,
+                                 .tokens_min = asked.min_tokens};
+  if (asked.repetition_penalty != 0) rules.repetition_penalty = asked.repetition_penalty;
+  for (uint64_t i = 0; i < asked.logit_bias_count; ++i) {
+    rules.bias.push_back({.token = asked.logit_bias[i].token, .bias = asked.logit_bias[i].bias});
+  }
+  return rules;
 }
 
 quire_event EventOf(quire_session& session, const quire::serve::NewToken& token) {
@@ -186,7 +213,8 @@ quire_code quire_session_open(quire_engine* engine, const quire_session_options*
         {.sampling = {.temperature = asked.temperature,
                       .seed = asked.seed,
                       .top_k = asked.top_k,
-                      .top_p = asked.top_p == 0 ? 1.0f : asked.top_p},
+                      .top_p = asked.top_p == 0 ? 1.0f : asked.top_p,
+                      .min_p = asked.min_p},
          .name = name},
         std::move(settling.settled));
     QUIRE_ASSIGN(*session, Settled(engine->host, name, std::move(id), std::move(settling.outcome),
@@ -285,6 +313,7 @@ quire_code quire_session_begin(quire_session* session, const quire_turn_options*
     } else if (asked.no_stop == 0) {
       request.stop_tokens = session->host->stop_tokens();
     }
+    QUIRE_ASSIGN(request.rules, RulesOf(asked));
     session->stream.reset();
     if (const auto tokenizer = session->host->tokenizer()) session->stream.emplace(**tokenizer);
     QUIRE_ASSIGN(session->turn, session->host->engine().Submit(std::move(request)));

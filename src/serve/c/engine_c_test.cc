@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,7 +67,9 @@ class EngineCTest : public testing::Test {
   }
   /// All that the answer says.
   std::string Ask(quire_session* session, const char* text, uint32_t max_tokens = 12) {
-    const quire_turn_options turn = Turn(text, max_tokens);
+    return Ask(session, Turn(text, max_tokens));
+  }
+  std::string Ask(quire_session* session, const quire_turn_options& turn) {
     EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_OK) << Show(error_);
     std::string said;
     uint64_t tokens = 0;
@@ -120,6 +123,59 @@ TEST_F(EngineCTest, ASessionGoesOnAfterTheEngineEnded) {
   quire_engine_free(std::exchange(engine_, nullptr));
   EXPECT_FALSE(Ask(session, "that", 3).empty());
   quire_session_free(session);
+}
+
+TEST_F(EngineCTest, RulesChangeTheAnswer) {
+  Open(nullptr);
+  const auto answer = [&](const quire_turn_options& turn) {
+    quire_session* const session = OpenSession(nullptr, /*temperature=*/0);
+    const std::string said = Ask(session, turn);
+    quire_session_free(session);
+    return said;
+  };
+  const quire_turn_options plain = Turn("It is a truth ", 24);
+  const std::string expected = answer(plain);
+  for (float quire_turn_options::* const rule :
+       {&quire_turn_options::repetition_penalty, &quire_turn_options::presence_penalty,
+        &quire_turn_options::frequency_penalty}) {
+    quire_turn_options turn = plain;
+    turn.*rule = 3;
+    EXPECT_NE(answer(turn), expected);
+    turn.*rule = std::numeric_limits<float>::quiet_NaN();
+    quire_session* const session = OpenSession(nullptr);
+    EXPECT_EQ(quire_session_begin(session, &turn, &error_), QUIRE_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(error_.message).find("_penalty is"), std::string::npos);
+    quire_session_free(session);
+  }
+  // A token is a byte.
+  ASSERT_NE(expected.find('e'), std::string::npos);
+  quire_logit_bias bias = {.token = 'e', .bias = -100};
+  quire_turn_options turn = plain;
+  turn.logit_bias = &bias;
+  turn.logit_bias_count = 1;
+  EXPECT_EQ(answer(turn).find('e'), std::string::npos);
+  bias.bias = 100;
+  EXPECT_EQ(answer(turn), std::string(24, 'e'));
+  const int32_t stop = 'e';
+  turn.stop_tokens = &stop;
+  turn.stop_count = 1;
+  EXPECT_EQ(answer(turn), "e");
+  turn.min_tokens = 5;
+  EXPECT_EQ(answer(turn).find('e'), 5u);
+}
+
+TEST_F(EngineCTest, MinPLeavesTheLikeliest) {
+  Open(nullptr);
+  quire_session* const greedy = OpenSession(nullptr, /*temperature=*/0);
+  quire_session_options options{};
+  options.size = sizeof options;
+  options.temperature = 100;
+  options.min_p = 1;
+  quire_session* drawn = nullptr;
+  ASSERT_EQ(quire_session_open(engine_, &options, &drawn, &error_), QUIRE_OK) << Show(error_);
+  EXPECT_EQ(Ask(drawn, "It is a truth ", 24), Ask(greedy, "It is a truth ", 24));
+  quire_session_free(drawn);
+  quire_session_free(greedy);
 }
 
 TEST_F(EngineCTest, ForksGoTheirOwnWayAndEndsRemoveTheFile) {
@@ -249,7 +305,7 @@ TEST_F(EngineCTest, StructsMayGrow) {
   quire_session* one = OpenSession("one");
   Ask(one, "x", 0);
   ReadsAtEverySize<quire_turn_options>(
-      Turn(nullptr, 1), sizeof(quire_turn_options),
+      Turn(nullptr, 1), offsetof(quire_turn_options, repetition_penalty),
       [&](const quire_turn_options* options, Error error) {
         const Code code = quire_session_begin(one, options, error);
         quire_event event{};

@@ -15,7 +15,7 @@
 
 namespace quire::serve::http {
 
-/// Reads the members of one object by name, and knows at the end which nobody asked for.
+/// Reads the members of one object by name, and knows at the end which were not read.
 class Fields {
  public:
   explicit Fields(const Json& object, std::string prefix = "")
@@ -76,9 +76,10 @@ class Fields {
     return Bad(name, fmt::format("is not supported; only {} is", neutral.dump()));
   }
 
+  /// Errors: 400 names a field that was not read. One that is null says nothing
   ApiResult<void> NothingElse() const {
     for (const auto& [name, value] : object_.items()) {
-      if (!known_.contains(name)) {
+      if (!known_.contains(name) && !value.is_null()) {
         return Bad(name.substr(0, 64), "is not a field of this call");
       }
     }

@@ -110,20 +110,25 @@ ApiResult<std::optional<uint32_t>> ReadTopK(Fields& fields) {
   return fields.Count("top_k", 0, UINT32_MAX);
 }
 
-template <typename Call>
-ApiResult<void> ReadSampling(Fields& fields, Call& call) {
-  QUIRE_ASSIGN(const auto temperature, fields.Number("temperature", 0, 100));
-  if (temperature) call.temperature = static_cast<float>(*temperature);
-  QUIRE_ASSIGN(const auto top_p, fields.Number("top_p", 0, 1));
-  if (top_p) call.top_p = static_cast<float>(*top_p);
-  QUIRE_ASSIGN(call.top_k, ReadTopK(fields));
+ApiResult<SaidSampling> ReadSampling(Fields& fields) {
+  SaidSampling said;
+  const auto number = [&](const char* name, double most,
+                          std::optional<float>& value) -> ApiResult<void> {
+    QUIRE_ASSIGN(const auto read, fields.Number(name, 0, most));
+    if (read) value = static_cast<float>(*read);
+    return {};
+  };
+  QUIRE_TRY(number("temperature", 100, said.temperature));
+  QUIRE_TRY(number("top_p", 1, said.top_p));
+  QUIRE_TRY(number("min_p", 1, said.min_p));
+  QUIRE_ASSIGN(said.top_k, ReadTopK(fields));
   if (const Json* const seed = fields.Find("seed")) {
     if (!seed->is_number_integer()) return fields.Bad("seed", "must be a whole number");
     // A negative seed is as good as any other one.
-    call.seed = seed->is_number_unsigned() ? seed->get<uint64_t>()
+    said.seed = seed->is_number_unsigned() ? seed->get<uint64_t>()
                                            : static_cast<uint64_t>(seed->get<int64_t>());
   }
-  return {};
+  return said;
 }
 
 // {"id": bias}.
@@ -162,7 +167,6 @@ ApiResult<void> ReadRules(Fields& fields, ApiCall& call) {
   QUIRE_TRY(number("repetition_penalty", 0.01, 100, rules.repetition_penalty));
   QUIRE_TRY(number("presence_penalty", -2, 2, rules.presence_penalty));
   QUIRE_TRY(number("frequency_penalty", -2, 2, rules.frequency_penalty));
-  QUIRE_TRY(number("min_p", 0, 1, rules.min_p));
   QUIRE_ASSIGN(rules.bias, ReadLogitBias(fields));
   QUIRE_ASSIGN(const auto least, fields.Count("min_tokens", 0, UINT32_MAX));
   rules.tokens_min = least.value_or(0);
@@ -187,7 +191,9 @@ ApiResult<void> ReadLogprobs(Fields& fields, ApiCall& call) {
   }
   QUIRE_ASSIGN(const bool wanted, fields.Flag("logprobs", false));
   QUIRE_ASSIGN(const auto count, fields.Count("top_logprobs", 0, kLogprobsMax));
-  if (count && !wanted) return fields.Bad("top_logprobs", "needs 'logprobs': true");
+  if (count.value_or(0) > 0 && !wanted) {
+    return fields.Bad("top_logprobs", "needs 'logprobs': true");
+  }
   if (wanted) call.logprobs = count.value_or(0);
   return {};
 }
@@ -201,6 +207,7 @@ ApiResult<void> ReadStream(Fields& fields, ApiCall& call) {
   Fields inner(*options, "stream_options.");
   QUIRE_ASSIGN(call.include_usage, inner.Flag("include_usage", false));
   inner.Ignore("include_obfuscation");
+  QUIRE_TRY(inner.Only("continuous_usage_stats", false));
   return inner.NothingElse();
 }
 
@@ -232,8 +239,16 @@ ApiResult<void> RefuseTheRest(Fields& fields, Endpoint endpoint) {
       {"truncate_prompt_tokens", nullptr},
       {"prompt_logprobs", nullptr},
       {"return_tokens_as_token_ids", false},
+      {"return_token_ids", false},
+      {"include_reasoning", true},
+      {"detokenize", true},
+      {"bad_words", Json::array()},
       {"priority", 0},
       {"cache_prompt", true},
+      {"id_slot", -1},
+      {"n_keep", 0},
+      {"repeat_penalty", 1},
+      {"timings_per_token", false},
       {"typical_p", 1},
       {"mirostat", 0},
       {"dynatemp_range", 0},
@@ -316,7 +331,7 @@ ApiResult<void> CheckSession(const Fields& fields, const ApiCall& call) {
   if (call.prompts.size() != 1 || call.choices != 1) {
     return fields.Bad("session", "takes one prompt and gives one answer");
   }
-  if (call.temperature || call.top_p || call.top_k || call.seed) {
+  if (call.sampling != SaidSampling{}) {
     return fields.Bad("session", "has its own sampling: give it where the session is made");
   }
   if (call.echo) return fields.Bad("echo", "is not supported in a session");
@@ -333,7 +348,7 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   call.model = std::move(model).value_or("");
   QUIRE_TRY(ReadText(fields, choices_max, call));
   QUIRE_TRY(ReadCounts(fields, choices_max, call));
-  QUIRE_TRY(ReadSampling(fields, call));
+  QUIRE_ASSIGN(call.sampling, ReadSampling(fields));
   QUIRE_TRY(ReadRules(fields, call));
   QUIRE_ASSIGN(call.stop, ReadStop(fields));
   QUIRE_TRY(ReadLogprobs(fields, call));
@@ -345,14 +360,13 @@ ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body, uint32_t 
   return call;
 }
 
-ApiResult<SessionCall> ParseSessionCall(std::string_view body) {
-  SessionCall call;
-  if (body.empty()) return call;
+ApiResult<SaidSampling> ParseSessionCall(std::string_view body) {
+  if (body.empty()) return SaidSampling{};
   QUIRE_ASSIGN(const Json json, ParseObject(body));
   Fields fields(json);
-  QUIRE_TRY(ReadSampling(fields, call));
+  QUIRE_ASSIGN(const SaidSampling said, ReadSampling(fields));
   QUIRE_TRY(fields.NothingElse());
-  return call;
+  return said;
 }
 
 ApiResult<std::string> ParseTokenizeCall(std::string_view body) {

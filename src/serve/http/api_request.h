@@ -20,6 +20,17 @@ enum class Endpoint : uint8_t { kCompletions = 1, kChat = 2 };
 /// Text, or the tokens themselves.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
+/// How tokens are to be drawn, as far as it was said.
+struct SaidSampling {
+  std::optional<float> temperature{};
+  std::optional<float> top_p{};
+  std::optional<uint32_t> top_k{};
+  std::optional<float> min_p{};
+  std::optional<uint64_t> seed{};
+
+  bool operator==(const SaidSampling&) const = default;
+};
+
 /// One call as its body says. What is absent was not said.
 struct ApiCall {
   Endpoint endpoint = Endpoint::kCompletions;
@@ -30,10 +41,7 @@ struct ApiCall {
   std::string session{};                                   // of kCompletions: goes on with it
   uint32_t choices = 1;                                    // answers to each prompt
   std::optional<uint32_t> max_tokens{};
-  std::optional<float> temperature{};
-  std::optional<float> top_p{};
-  std::optional<uint32_t> top_k{};
-  std::optional<uint64_t> seed{};
+  SaidSampling sampling{};
   model::LogitRules rules{};
   std::vector<std::string> stop{};
   std::vector<TokenId> stop_tokens{};  // besides the model's
@@ -61,15 +69,8 @@ inline constexpr uint32_t kLogitBiasesMax = 1024;
 ApiResult<ApiCall> ParseCall(Endpoint endpoint, std::string_view body,
                              uint32_t choices_max = kChoicesDefault);
 
-/// What a new session is made with.
-struct SessionCall {
-  std::optional<float> temperature{};
-  std::optional<float> top_p{};
-  std::optional<uint32_t> top_k{};
-  std::optional<uint64_t> seed{};
-};
-/// Errors: as ParseCall; an empty body is the defaults
-ApiResult<SessionCall> ParseSessionCall(std::string_view body);
+/// What a new session is made with. Errors: as ParseCall; an empty body is the defaults
+ApiResult<SaidSampling> ParseSessionCall(std::string_view body);
 
 /// The text of {"text": ...}. Errors: as ParseCall
 ApiResult<std::string> ParseTokenizeCall(std::string_view body);

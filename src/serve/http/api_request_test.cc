@@ -21,10 +21,10 @@ TEST(ParseCall, ReadsACompletion) {
   EXPECT_EQ(std::get<std::vector<TokenId>>(call.prompts[1]), (std::vector<TokenId>{1, 2}));
   EXPECT_EQ(call.choices, 2u);
   EXPECT_EQ(call.max_tokens, 7u);
-  EXPECT_EQ(call.temperature, 0.5f);
-  EXPECT_EQ(call.top_p, 0.9f);
-  EXPECT_EQ(call.top_k, 40u);
-  EXPECT_EQ(call.seed, UINT64_MAX);
+  EXPECT_EQ(call.sampling.temperature, 0.5f);
+  EXPECT_EQ(call.sampling.top_p, 0.9f);
+  EXPECT_EQ(call.sampling.top_k, 40u);
+  EXPECT_EQ(call.sampling.seed, UINT64_MAX);
   EXPECT_EQ(call.stop, std::vector<std::string>{"END"});
   EXPECT_EQ(call.logprobs, 3u);
   EXPECT_TRUE(call.stream);
@@ -35,8 +35,7 @@ TEST(ParseCall, ReadsACompletion) {
 TEST(ParseCall, WhatIsNotSaidIsAbsent) {
   const ApiCall call = ParseCall(Endpoint::kCompletions, R"({"prompt": "a", "n": null})").value();
   EXPECT_EQ(call.choices, 1u);
-  EXPECT_FALSE(call.max_tokens || call.temperature || call.top_p || call.top_k || call.seed ||
-               call.logprobs);
+  EXPECT_FALSE(call.max_tokens || call.sampling != SaidSampling{} || call.logprobs);
   EXPECT_FALSE(call.stream || call.include_usage);
   EXPECT_TRUE(call.reuse);
 }
@@ -61,7 +60,8 @@ TEST(ParseCall, ASessionMayReadOnlyAndHasItsOwnSampling) {
   EXPECT_EQ(call.max_tokens, 0u);
   EXPECT_TRUE(std::get<std::vector<TokenId>>(call.prompts.at(0)).empty());
   for (const char* const body :
-       {R"({"session": "s", "temperature": 1})", R"({"session": "s", "prompt": ["a", "b"]})"}) {
+       {R"({"session": "s", "temperature": 1})", R"({"session": "s", "min_p": 0.1})",
+        R"({"session": "s", "prompt": ["a", "b"]})"}) {
     EXPECT_EQ(ParseCall(Endpoint::kCompletions, body).error().param, "session") << body;
   }
 }
@@ -152,7 +152,7 @@ TEST(ParseCall, ReadsWhatChangesTheLogits) {
   EXPECT_EQ(call.rules.repetition_penalty, 1.5f);
   EXPECT_EQ(call.rules.presence_penalty, -1.0f);
   EXPECT_EQ(call.rules.frequency_penalty, 0.5f);
-  EXPECT_EQ(call.rules.min_p, 0.25f);
+  EXPECT_EQ(call.sampling.min_p, 0.25f);
   EXPECT_EQ(call.rules.tokens_min, 3u);
   ASSERT_EQ(call.rules.bias.size(), 2u);
   EXPECT_EQ(call.rules.bias[0].token, 5);
@@ -160,7 +160,7 @@ TEST(ParseCall, ReadsWhatChangesTheLogits) {
   EXPECT_TRUE(call.ignore_eos);
   EXPECT_EQ(call.stop_tokens, (std::vector<TokenId>{4, 2}));
   EXPECT_TRUE(call.echo);
-  EXPECT_EQ(call.top_k, 0u);
+  EXPECT_EQ(call.sampling.top_k, 0u);
 }
 
 // What clients of OpenAI, vLLM and llama.cpp send unasked.
@@ -169,7 +169,9 @@ TEST(ParseCall, ValuesThatChangeNothingAreTaken) {
       R"("repetition_penalty": 1.0, "top_k": -1, "min_p": 0, "logit_bias": null,
     "ignore_eos": false, "stop_token_ids": [], "response_format": {"type": "text"}, "n": 1,
     "use_beam_search": false, "length_penalty": 1.0, "skip_special_tokens": true, "n_probs": 0,
-    "presence_penalty": 0.0, "user": "me", "store": false, "metadata": {}, "cache_prompt": true})";
+    "presence_penalty": 0.0, "user": "me", "store": false, "metadata": {}, "cache_prompt": true,
+    "detokenize": true, "bad_words": [], "repeat_penalty": 1.0, "id_slot": -1, "guided_json": null,
+    "stream": true, "stream_options": {"continuous_usage_stats": false}})";
   for (const std::string& text :
        {std::string(R"("prompt": "a")"),
         std::string(
@@ -179,6 +181,8 @@ TEST(ParseCall, ValuesThatChangeNothingAreTaken) {
     ASSERT_TRUE(call.has_value()) << call.error().message;
     EXPECT_TRUE(call->rules.change_nothing());
   }
+  EXPECT_TRUE(ParseCall(Endpoint::kChat,
+                        R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 0})"));
 }
 
 // The bodies of `vllm bench serve` as it sends them by default.
@@ -330,7 +334,7 @@ RC_GTEST_PROP(ParseCallProp, HurtBodiesAreAnsweredOrRefused, ()) {
     RC_ASSERT(call->choices >= 1u);
     RC_ASSERT(call->choices * std::max<size_t>(call->prompts.size(), 1) <= kChoicesDefault);
     RC_ASSERT(call->stop.size() <= kStopsMax);
-    const float temperature = call->temperature.value_or(0.0f);
+    const float temperature = call->sampling.temperature.value_or(0.0f);
     RC_ASSERT((temperature >= 0 && temperature <= 100));
     RC_ASSERT((endpoint == Endpoint::kChat ? !call->messages.empty() : !call->prompts.empty()));
   }

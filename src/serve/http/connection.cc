@@ -14,7 +14,8 @@
 #include <ctime>
 #include <optional>
 #include <utility>
-#include <vector>
+
+#include "serve/http/head.h"
 
 namespace quire::serve::http {
 
@@ -38,19 +39,6 @@ ApiError ProtocolError(uint32_t status, std::string code, std::string message) {
           .type = "invalid_request_error",
           .code = std::move(code),
           .message = std::move(message)};
-}
-
-using Parser = beast_http::request_parser<beast_http::string_body>;
-
-ApiResult<HttpRequest> HeadOf(const Parser& parser) {
-  const auto& message = parser.get();
-  std::vector<HeaderField> fields;
-  for (const auto& field : message) {
-    fields.push_back({.name = field.name_string(), .value = field.value()});
-  }
-  return ReadHead(
-      {.method = message.method_string(), .target = message.target(), .version = message.version()},
-      fields);
 }
 
 template <typename Stream>
@@ -250,7 +238,7 @@ class StreamConnection final : public Connection,
     Handled handled = context_.service.Begin(request);
     line_.tenant = handled.caller.name;
     if (handled.is_known) known_ = true;
-    BodyCharge charge(context_.bodies);
+    BodyCharge charge(context_.bodies, handled.caller.tenant);
     if (std::holds_alternative<std::monostate>(handled.outcome)) {
       const auto read = co_await ReadBody(parser, request, charge);
       if (!read) co_return false;
@@ -279,11 +267,13 @@ class StreamConnection final : public Connection,
     TransportCounters& transport = context_.service.transport();
     const auto no_room = [&]() -> ApiResult<void> {
       ++transport.bodies_refused;
-      return std::unexpected(
-          ApiError{.status = 503,
-                   .type = "server_error",
-                   .code = "too_many_bodies",
-                   .message = "the server reads as many bodies as it has room for; try again"});
+      return std::unexpected(ApiError{
+          .status = 503,
+          .type = "server_error",
+          .code = "too_many_bodies",
+          .message =
+              "the server reads as many bodies, of this tenant or in all, as it has room for; try "
+              "again"});
     };
     const auto length = parser.content_length();
     if (length && !charge.GrowTo(*length)) co_return no_room();

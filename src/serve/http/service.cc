@@ -21,6 +21,11 @@ constexpr std::string_view kJsonType = "application/json";
 
 Reply JsonReply(const OrderedJson& json) { return {.body = Dump(json)}; }
 
+// Whatever its parameters, such as a charset.
+bool IsJson(std::string_view content_type) {
+  return EqualsIgnoringCase(content_type.substr(0, content_type.find_first_of("; \t")), kJsonType);
+}
+
 OrderedJson EngineJson(const EngineStats& stats) {
   return {{"waiting", stats.waiting},
           {"running", stats.running},
@@ -231,9 +236,7 @@ ApiResult<void> Service::Admit(const HttpRequest& head, const Route& route, Hand
                    "a page of another site asks for it, and without API keys only the server's own "
                    "page may");
   }
-  if (head.method == "POST" && head.has_body &&
-      !EqualsIgnoringCase(std::string_view(head.content_type).substr(0, kJsonType.size()),
-                          kJsonType)) {
+  if (head.method == "POST" && head.has_body && !IsJson(head.content_type)) {
     return refused(415, "unsupported_media_type",
                    "the body must be Content-Type: application/json");
   }
@@ -309,11 +312,8 @@ ApiResult<Reply> Service::OneModel(std::string_view name) const {
 ApiResult<Reply> Service::Sessions(const HttpRequest& request, const Caller& caller) {
   const uint64_t now_us = context_.clock.NowMicros();
   if (request.method != "POST") return JsonReply(sessions_.List(caller, now_us));
-  QUIRE_ASSIGN(const SessionCall call, ParseSessionCall(request.body));
-  QUIRE_ASSIGN(
-      const OrderedJson json,
-      sessions_.Open(caller, SamplingOf(call.temperature, call.top_p, call.top_k, call.seed),
-                     now_us));
+  QUIRE_ASSIGN(const SaidSampling said, ParseSessionCall(request.body));
+  QUIRE_ASSIGN(const OrderedJson json, sessions_.Open(caller, SamplingOf(said), now_us));
   return JsonReply(json);
 }
 
@@ -335,7 +335,7 @@ ApiResult<Reply> Service::OneSession(const HttpRequest& request, const Route& ro
 
 ApiResult<Reply> Service::Tokenize(const HttpRequest& request) const {
   QUIRE_ASSIGN(const std::string text, ParseTokenizeCall(request.body));
-  QUIRE_ASSIGN(const auto tokens, Encode(text, /*add_special=*/true));
+  QUIRE_ASSIGN(const auto tokens, Encode(text, "text", {}));
   OrderedJson texts = OrderedJson::array();
   for (const TokenId token : tokens) {
     texts.push_back(context_.tokenizer.Decode({&token, 1}, {.skip_special = false}));

@@ -134,15 +134,13 @@ class Service {
                                          bool add_special);
   ApiResult<std::vector<std::vector<TokenId>>> PromptsOf(const ApiCall& call,
                                                          bool add_special) const;
-  ApiResult<std::vector<TokenId>> Encode(std::string_view text, bool add_special) const;
+  ApiResult<std::vector<TokenId>> Encode(std::string_view text, const std::string& param,
+                                         const model::EncodeOptions& options) const;
   ApiResult<std::vector<TokenId>> ChatPrompt(const ApiCall& call) const;
   ApiResult<uint32_t> AnswerTokens(const ApiCall& call, const Caller& caller,
                                    uint64_t prompt_tokens) const;
   uint64_t TokensThatFit(const Caller& caller) const;
-  model::SamplingOptions SamplingOf(const std::optional<float>& temperature,
-                                    const std::optional<float>& top_p,
-                                    const std::optional<uint32_t>& top_k,
-                                    const std::optional<uint64_t>& seed) const;
+  model::SamplingOptions SamplingOf(const SaidSampling& said) const;
 
   const ServiceContext context_;
   const ServiceOptions options_;

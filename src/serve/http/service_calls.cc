@@ -20,6 +20,14 @@ uint64_t RandomSeed() {
   return seed;
 }
 
+std::unexpected<ApiError> TooLong(std::string param, std::string message) {
+  return std::unexpected(ApiError{.status = 400,
+                                  .type = "invalid_request_error",
+                                  .code = "context_length_exceeded",
+                                  .param = std::move(param),
+                                  .message = std::move(message)});
+}
+
 }  // namespace
 
 ApiResult<void> Service::StartCall(const HttpRequest& request, Endpoint endpoint,
@@ -62,7 +70,7 @@ ApiResult<std::unique_ptr<Call>> Service::Start(ApiCall call, const Caller& call
   if (!call.ignore_eos) {
     stop_tokens.insert(stop_tokens.end(), options_.stop_tokens.begin(), options_.stop_tokens.end());
   }
-  model::SamplingOptions sampling = SamplingOf(call.temperature, call.top_p, call.top_k, call.seed);
+  model::SamplingOptions sampling = SamplingOf(call.sampling);
   for (const std::vector<TokenId>& prompt : prompts) {
     if (prompt.empty() && session.is_none()) {
       return BadRequest(call.endpoint == Endpoint::kChat ? "messages" : "prompt",
@@ -120,17 +128,24 @@ ApiResult<std::vector<std::vector<TokenId>>> Service::PromptsOf(const ApiCall& c
       prompts.push_back(*tokens);
       continue;
     }
-    QUIRE_ASSIGN(auto prompt, Encode(std::get<std::string>(each), add_special));
+    QUIRE_ASSIGN(auto prompt,
+                 Encode(std::get<std::string>(each), "prompt",
+                        {.add_special = add_special, .tokens_max = options_.tokens_max}));
     prompts.push_back(std::move(prompt));
   }
   return prompts;
 }
 
-ApiResult<std::vector<TokenId>> Service::Encode(std::string_view text, bool add_special) const {
-  auto tokens = context_.tokenizer.Encode(text, {.add_special = add_special});
-  // What the tokenizer cannot take it will never take.
-  if (!tokens) return BadRequest("prompt", tokens.error().message);
-  return *std::move(tokens);
+ApiResult<std::vector<TokenId>> Service::Encode(std::string_view text, const std::string& param,
+                                                const model::EncodeOptions& options) const {
+  auto tokens = context_.tokenizer.Encode(text, options);
+  if (tokens) return *std::move(tokens);
+  if (tokens.error().code != ErrorCode::kTooLarge) {
+    return BadRequest(param, tokens.error().message);  // what it cannot take it will never take
+  }
+  return TooLong(param, fmt::format("the prompt has more than {} tokens, which is most that it and "
+                                    "its answer may have",
+                                    options.tokens_max));
 }
 
 ApiResult<std::vector<TokenId>> Service::ChatPrompt(const ApiCall& call) const {
@@ -139,7 +154,7 @@ ApiResult<std::vector<TokenId>> Service::ChatPrompt(const ApiCall& call) const {
                                              .variables = call.template_variables,
                                              .strftime_now = context_.strftime_now});
     if (!text) return BadRequest("messages", text.error().message);
-    return Encode(*text, /*add_special=*/false);
+    return Encode(*text, "messages", {.add_special = false, .tokens_max = options_.tokens_max});
   }
   if (!call.template_variables.empty()) {
     return BadRequest("chat_template_kwargs", "the model has no chat template to give them to");
@@ -149,7 +164,7 @@ ApiResult<std::vector<TokenId>> Service::ChatPrompt(const ApiCall& call) const {
     text += fmt::format("{}: {}\n", message["role"].get<std::string>(),
                         message["content"].get<std::string>());
   }
-  return Encode(text + "assistant:", /*add_special=*/true);
+  return Encode(text + "assistant:", "messages", {.tokens_max = options_.tokens_max});
 }
 
 // A text that the cache holds whole, within the caller's quota, with what belongs to a sequence.
@@ -178,14 +193,10 @@ ApiResult<uint32_t> Service::AnswerTokens(const ApiCall& call, const Caller& cal
   }
   const uint64_t asked = prompt_tokens + call.max_tokens.value_or(1);
   if (asked > options_.tokens_max) {
-    return std::unexpected(ApiError{
-        .status = 400,
-        .type = "invalid_request_error",
-        .code = "context_length_exceeded",
-        .param = call.endpoint == Endpoint::kChat ? "messages" : "prompt",
-        .message = fmt::format("prompt and answer have {} tokens ({} and {}), at most {} are "
+    return TooLong(call.endpoint == Endpoint::kChat ? "messages" : "prompt",
+                   fmt::format("prompt and answer have {} tokens ({} and {}), at most {} are "
                                "possible",
-                               asked, prompt_tokens, asked - prompt_tokens, options_.tokens_max)});
+                               asked, prompt_tokens, asked - prompt_tokens, options_.tokens_max));
   }
   if (call.max_tokens) return *call.max_tokens;
   // A chat that does not say goes on to the end of the context, or of what the cache can hold.
@@ -198,16 +209,14 @@ ApiResult<uint32_t> Service::AnswerTokens(const ApiCall& call, const Caller& cal
 }
 
 // What a call does not say is what the model's makers say; without a word from them greedy.
-model::SamplingOptions Service::SamplingOf(const std::optional<float>& temperature,
-                                           const std::optional<float>& top_p,
-                                           const std::optional<uint32_t>& top_k,
-                                           const std::optional<uint64_t>& seed) const {
+model::SamplingOptions Service::SamplingOf(const SaidSampling& said) const {
   const model::GenerationConfig& makers = context_.generation;
   const bool sample = makers.do_sample;
-  return {.temperature = temperature.value_or(sample ? makers.temperature : 0.0f),
-          .seed = seed ? *seed : RandomSeed(),
-          .top_k = top_k.value_or(sample ? makers.top_k : 0),
-          .top_p = top_p.value_or(sample ? makers.top_p : 1.0f)};
+  return {.temperature = said.temperature.value_or(sample ? makers.temperature : 0.0f),
+          .seed = said.seed ? *said.seed : RandomSeed(),
+          .top_k = said.top_k.value_or(sample ? makers.top_k : 0),
+          .top_p = said.top_p.value_or(sample ? makers.top_p : 1.0f),
+          .min_p = said.min_p.value_or(0.0f)};
 }
 
 }  // namespace quire::serve::http

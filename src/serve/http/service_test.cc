@@ -218,9 +218,25 @@ TEST_F(ServiceTest, WhatCannotBeAnsweredHasItsStatus) {
   EXPECT_EQ(AskJson(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 4096})"),
                     400)["error"]["code"],
             "context_length_exceeded");
+  // A token is a byte. What is far too long is not read to its end.
+  const std::string long_text(1 << 20, 'a');
+  for (const auto& [path, body, param] :
+       {std::tuple("/v1/completions", R"({"prompt": ")" + long_text + "\"}", "prompt"),
+        std::tuple("/v1/chat/completions",
+                   R"({"messages": [{"role": "user", "content": ")" + long_text + "\"}]}",
+                   "messages")}) {
+    const OrderedJson error = AskJson(Post(path, body), 400)["error"];
+    EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_EQ(error["param"], param);
+    EXPECT_THAT(error["message"].get<std::string>(), testing::HasSubstr("more than 4096 tokens"));
+  }
   HttpRequest text = Post("/v1/completions", R"({"prompt": "a"})");
-  text.content_type = "text/plain";
-  AskJson(text, 415);
+  for (const char* const type : {"text/plain", "application/jsonx", "", "application/json2;a=b"}) {
+    text.content_type = type;
+    AskJson(text, 415);
+  }
+  text.content_type = "Application/JSON ; charset=utf-8";
+  AskJson(text);
   HttpRequest foreign = Get("/v1/cache");
   foreign.host = "attacker.example";
   AskJson(foreign, 403);

@@ -13,7 +13,8 @@ class QuireConnector(QuireStore):
     def __init__(self):
         QuireConnector.made += 1
         self._directory = tempfile.mkdtemp(prefix="quire_lmcache_")
-        super().__init__(self._directory, namespace="tests", cap_gb=1 / 32, commit_interval_ms=2)
+        super().__init__(self._directory, namespace="tests", cap_bytes=32 << 20,
+                         commit_interval_s=0.002)
 
     def close(self):
         super().close()

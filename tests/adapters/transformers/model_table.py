@@ -125,7 +125,7 @@ def judge(kind: str) -> tuple[str, str]:
     except Exception as error:
         return "not made", f"{type(error).__name__}: {error}"
     try:
-        with attach(model, hot_gb=0.02) as cache:
+        with attach(model, hot_bytes=20_000_000) as cache:
             miss = generate(model, ids, cache.for_prompt(ids))
             hit = generate(model, ids, cache.for_prompt(ids))
             found = cache.stats()["hit_tokens"]

@@ -15,7 +15,7 @@ from quire.transformers import _identity, attach
 
 def test_the_model_is_given_back(llama):
     before = llama.config._attn_implementation
-    cache, other = attach(llama, hot_gb=0.05), attach(llama, hot_gb=0.05, kv="int8")
+    cache, other = attach(llama, hot_bytes=50_000_000), attach(llama, hot_bytes=50_000_000, kv="int8")
     ids = prompt(40)
     assert llama.config._attn_implementation == "quire"
     assert torch.equal(generate(llama, ids), generate(llama, ids, cache=cache.for_prompt(ids)))
@@ -28,7 +28,7 @@ def test_the_model_is_given_back(llama):
     assert llama.config._attn_implementation == before
     assert not llama._forward_pre_hooks and not llama._forward_hooks
     assert "generate_batch" not in llama.__dict__
-    attach(llama, hot_gb=0.05)  # dropped at once
+    attach(llama, hot_bytes=50_000_000)  # dropped at once
     gc.collect()
     assert llama.config._attn_implementation == before
 
@@ -36,7 +36,7 @@ def test_the_model_is_given_back(llama):
 def test_other_weights_find_nothing():
     model = make_model("llama")
     ids = prompt(64)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         generate(model, ids, cache=cache.for_prompt(ids))
         with torch.no_grad():
             model.model.layers[0].mlp.up_proj.weight.add_(1e-3)
@@ -53,13 +53,13 @@ def test_weights_are_hashed_once(monkeypatch):
     monkeypatch.setattr(_identity, "_digest", lambda item: hashed.append(item[0]) or digest(item))
     ids = prompt(20)
     for kv in (None, "int8"):
-        with attach(model, hot_gb=0.05, kv=kv) as cache:
+        with attach(model, hot_bytes=50_000_000, kv=kv) as cache:
             for _ in range(3):
                 generate(model, ids, cache=cache.for_prompt(ids), tokens=2)
     tensors = [*model.parameters(), *model.buffers(), model.model.rotary_emb.original_inv_freq]
     assert len(hashed) == len(set(hashed)) == len(set(map(id, tensors)))
     model.model.layers[0].mlp.up_proj.weight.data.add_(1e-6)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         cache.for_prompt(ids)
     assert hashed[len(set(hashed)):] == [".model.layers.0.mlp.up_proj.weight"]
 
@@ -77,7 +77,7 @@ def test_memory_is_what_the_codec_promises(llama):
     ids = prompt(512)
     values = 512 * 3 * 2 * 2 * 32  # tokens, layers, K and V, heads, dim
     for codec in ("f32", "f16", "int8", "nf4"):
-        with attach(llama, hot_gb=0.05, kv=codec) as cache:
+        with attach(llama, hot_bytes=50_000_000, kv=codec) as cache:
             past = cache.for_prompt(ids)
             generate(llama, ids, cache=past, tokens=2)
             past.close()
@@ -89,7 +89,7 @@ def test_memory_is_what_the_codec_promises(llama):
 
 
 def test_a_full_budget_is_an_error_and_nothing_else(llama):
-    with attach(llama, hot_gb=0.0006) as cache:
+    with attach(llama, hot_bytes=600_000) as cache:
         ids = prompt(100)
         held = cache.for_prompt(ids)
         generate(llama, ids, cache=held)
@@ -111,7 +111,7 @@ def test_after_an_exception_in_a_forward(llama):
         if len(calls) == 5:
             raise RuntimeError("a layer fails")
 
-    with attach(llama, hot_gb=0.05) as cache:
+    with attach(llama, hot_bytes=50_000_000) as cache:
         handle = llama.model.layers[2].register_forward_pre_hook(fail)
         past = cache.for_prompt(ids)
         with pytest.raises(RuntimeError, match="a layer fails"):
@@ -129,7 +129,7 @@ def test_after_an_exception_in_a_forward(llama):
 
 def test_what_is_refused_at_generate(llama):
     ids, mask = padded([40, 30])
-    with attach(llama, hot_gb=0.05) as cache:
+    with attach(llama, hot_bytes=50_000_000) as cache:
         with pytest.raises(quire.UnsupportedError, match="generate_batch"):
             llama.generate_batch([[1, 2, 3]])
         with pytest.raises(quire.UnsupportedError, match="mask"):
@@ -153,7 +153,7 @@ def test_what_is_refused_at_generate(llama):
         with pytest.raises(quire.InvalidArgumentError, match="part of it"), torch.no_grad():
             llama.model(ids[:1], past_key_values=cache.for_prompt(ids[:1]))
         with pytest.raises(quire.InvalidArgumentError, match="another model"):
-            with attach(make_model("qwen3"), hot_gb=0.05) as other:
+            with attach(make_model("qwen3"), hot_bytes=50_000_000) as other:
                 generate(llama, ids, mask, other.for_prompt(ids, mask))
         llama.set_attn_implementation("eager")
         with pytest.raises(quire.UnsupportedError, match="eager"):

@@ -25,7 +25,7 @@ WAYS = {
 def test_base_miss_and_hit(model, way):
     ids = prompt(100)
     base = generate(model, ids, **WAYS[way])
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         miss = generate(model, ids, cache=cache.for_prompt(ids), **WAYS[way])
         assert cache.stats()["hit_tokens"] == 0
         with Forwards() as tokens:
@@ -47,7 +47,7 @@ def test_half_precision(name, dtype):
     margin = {torch.float16: 0.03, torch.bfloat16: 0.1}[dtype]
     subjects = [clear(model, one, 8, margin),
                 clear(model, lambda seed: padded([40, 29], 1000 + seed), 5, margin)]
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         assert cache.stats()["kv"] == {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
         for _ in range(2):
             for ids, mask, base in subjects:
@@ -62,7 +62,7 @@ def test_half_precision(name, dtype):
 def test_every_codec_gives_a_hit_the_tokens_of_the_miss(name, codec):
     model = make_model(name)
     ids, (batch, mask) = prompt(75), padded([60, 37, 44])
-    with attach(model, hot_gb=0.05, kv=codec) as cache:
+    with attach(model, hot_bytes=50_000_000, kv=codec) as cache:
         tokens = [generate(model, ids, cache=cache.for_prompt(ids)) for _ in range(2)]
         assert torch.equal(*tokens) and cache.stats()["hit_tokens"] == 64
         rows = [generate(model, batch, mask, cache.for_prompt(batch, mask)) for _ in range(2)]
@@ -82,7 +82,7 @@ def test_every_codec_gives_a_hit_the_tokens_of_the_miss(name, codec):
 def test_a_padded_batch(model, lengths):
     ids, mask = padded(lengths)
     base = generate(model, ids, mask)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         miss = generate(model, ids, mask, cache.for_prompt(ids, mask))
         first = cache.stats()
         assert first["hit_tokens"] == 0 and first["deduplicated_total"] > 0  # rows share a prefix
@@ -96,7 +96,7 @@ def test_a_padded_batch(model, lengths):
 def test_a_prompt_is_found_in_other_batches(model):
     ids, mask = padded([60, 37])
     alone = ids[1:, 23:]
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         generate(model, alone, cache=cache.for_prompt(alone))
         with Forwards() as tokens:
             batch = generate(model, ids, mask, cache.for_prompt(ids, mask))
@@ -107,7 +107,7 @@ def test_a_prompt_is_found_in_other_batches(model):
 
 def test_the_second_turn_of_a_chat(model):
     ids = prompt(70)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         answer = generate(model, ids, cache=cache.for_prompt(ids))
         turn = torch.cat([answer, prompt(9, seed=3)], 1)
         with Forwards() as tokens:
@@ -124,7 +124,7 @@ def test_an_assistant_s_tokens_are_rolled_back(llama, kv):
     ids = prompt(60)
     base = generate(llama, ids, assistant_model=assistant)
     assert torch.equal(base, generate(llama, ids))
-    with attach(llama, hot_gb=0.05, kv=kv) as cache:
+    with attach(llama, hot_bytes=50_000_000, kv=kv) as cache:
         outs = [generate(llama, ids, cache=cache.for_prompt(ids), assistant_model=assistant)
                 for _ in range(2)]
     assert torch.equal(*outs)
@@ -134,7 +134,7 @@ def test_an_assistant_s_tokens_are_rolled_back(llama, kv):
 
 def test_rows_of_a_batch_share_memory(llama):
     ids = prompt(160).repeat(4, 1)
-    with attach(llama, hot_gb=0.05) as cache:
+    with attach(llama, hot_bytes=50_000_000) as cache:
         generate(llama, ids, cache=cache.for_prompt(ids))
         stats = cache.stats()
         assert stats["published_blocks"] == (160 + 19) // 16
@@ -143,7 +143,7 @@ def test_rows_of_a_batch_share_memory(llama):
 
 def test_the_model_may_be_called_without_generate(llama):
     ids, mask = padded([50, 41])
-    with torch.no_grad(), attach(llama, hot_gb=0.05) as cache:
+    with torch.no_grad(), attach(llama, hot_bytes=50_000_000) as cache:
         base = llama(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0))
         first = llama(ids, attention_mask=mask, past_key_values=cache.for_prompt(ids, mask))
         past = cache.for_prompt(ids, mask)
@@ -158,7 +158,7 @@ def test_other_tokens_than_those_of_the_prompt(llama):
     other = ids.clone()
     other[0, 40:] = prompt(20, seed=9)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad(), attach(llama, hot_gb=0.05) as cache:
+    with torch.no_grad(), attach(llama, hot_bytes=50_000_000) as cache:
         generate(llama, ids[:1], cache=cache.for_prompt(ids[:1]))
         past = cache.for_prompt(ids, mask)
         assert (past.skipped_columns, [row.live for row in past.rows]) == (48, [48, 55])
@@ -173,7 +173,7 @@ def test_threads_generate_at_once(llama):
     prompts = [torch.cat([prompt(64), prompt(10, seed=n)], 1) for n in range(4)]
     bases = [generate(llama, ids) for ids in prompts]
     outs, errors = {}, []
-    with attach(llama, hot_gb=0.05) as cache:
+    with attach(llama, hot_bytes=50_000_000) as cache:
         def work(number):
             try:
                 for _ in range(3):

@@ -55,7 +55,7 @@ def refilled(cache, model, ids=IDS, **options):
 
 def across(model, change, context=contextlib.nullcontext):
     """Fills a cache, changes the model, and generates on it."""
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         first, base = refilled(cache, model)
         yield first, base
         change()
@@ -89,7 +89,7 @@ def peft_s_disable_adapter(folder):
 def merged(folder):
     """Merging gives the same tokens, but other weights: then another adapter on top of them."""
     model = lora_model("one", "two")
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         yield refilled(cache, model)
         model.merge_adapter(["one"])
         yield refilled(cache, model)
@@ -116,7 +116,7 @@ sys.path.insert(0, sys.argv[1])
 from test_identity import *
 model = lora_model("one", "two")
 model.set_adapter(sys.argv[3])
-with attach(model, hot_gb=0.05, store=sys.argv[2], store_gb=0.1) as cache:
+with attach(model, hot_bytes=50_000_000, store=sys.argv[2], store_bytes=100_000_000) as cache:
     print(json.dumps([*refilled(cache, model), cache.stats()["hit_tokens"]]))
 """
 
@@ -142,7 +142,7 @@ def rows_with_different_adapters(folder):
     names = ["one", "two", "__base__"]
     expected = tokens_of(model, ids, adapter_names=names)
     assert len(set(map(tuple, expected))) == 3
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         for hits in (0, 3 * 64):
             yield tokens_of(model, ids, cache.for_prompt(ids), adapter_names=names), expected
         assert cache.stats()["hit_tokens"] >= hits
@@ -178,7 +178,7 @@ def one_value_written_through_data(folder):
 def a_small_step_of_training(folder):
     """Far below what rounding does to K and V."""
     model = make_model("llama")
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         yield refilled(cache, model)
         for weight in model.parameters():
             weight.data.add_(1e-6 * torch.randn_like(weight).sign())
@@ -188,7 +188,7 @@ def a_small_step_of_training(folder):
 
 def weights_changed_is_said(folder):
     model = make_model("llama")
-    with attach(model, hot_gb=0.05, probe=False) as cache:
+    with attach(model, hot_bytes=50_000_000, probe=False) as cache:
         yield refilled(cache, model)
         model.model.layers[1].self_attn.v_proj.weight.data[7, 5:9] = 30.0
         cache.weights_changed()
@@ -205,7 +205,7 @@ def buffers_written_through_data(folder):
 def quantized(seed, folder):
     model = make_model("llama", seed=seed)
     model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
-    with attach(model, hot_gb=0.05, store=folder, store_gb=0.1) as cache:
+    with attach(model, hot_bytes=50_000_000, store=folder, store_bytes=100_000_000) as cache:
         # Such a model rounds by the range of all that it is given at once: a miss in these chunks
         # computes what a hit does.
         return *refilled(cache, model, prefill_chunk_size=64), cache.stats()["hit_tokens"]
@@ -257,7 +257,7 @@ def autocast_then_none(folder):
     model = make_model("llama")
     with autocast():  # a prompt whose tokens rounding does not decide
         ids, _, _ = clear(model, lambda seed: (prompt(70, seed), torch.ones(1, 70)), TOKENS, 0.1)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         for context in (autocast, contextlib.nullcontext, autocast):
             past = cache.for_prompt(ids)  # outside, as programs do
             with context():

@@ -53,7 +53,7 @@ WORK = {
 def test_shapes_are_those_of_the_forward(name):
     model, ids = WORK[name](), prompt(60)
     base = generate(model, ids)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         outs = [generate(model, ids, cache=cache.for_prompt(ids)) for _ in range(2)]
         assert cache.stats()["hit_tokens"] == 48
         assert cache.stats()["probes"] == 1 and cache.stats()["probes_failed"] == 0
@@ -94,7 +94,7 @@ def test_what_cannot_work_is_refused_at_attach(name):
     model = make_it()
     before = model.config._attn_implementation
     with pytest.raises(quire.UnsupportedError, match=reason) as raised:
-        attach(model, hot_gb=0.05)
+        attach(model, hot_bytes=50_000_000)
     assert str(raised.value) and model.config._attn_implementation == before
     assert not model._forward_pre_hooks and not model._forward_hooks
 
@@ -103,11 +103,11 @@ def test_a_compiled_forward_is_refused(llama):
     compiled = make_model("llama")
     compiled.forward = torch.compile(compiled.forward)
     with pytest.raises(quire.UnsupportedError, match="compile"):
-        attach(compiled, hot_gb=0.05)
+        attach(compiled, hot_bytes=50_000_000)
     with pytest.raises(quire.UnsupportedError, match="compile"):
-        attach(torch.compile(llama), hot_gb=0.05)
+        attach(torch.compile(llama), hot_bytes=50_000_000)
     ids, model = prompt(20), make_model("llama")
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         model.forward = torch.compile(model.forward)
         with pytest.raises(quire.UnsupportedError, match="compile"):
             generate(model, ids, cache=cache.for_prompt(ids))
@@ -116,7 +116,7 @@ def test_a_compiled_forward_is_refused(llama):
 def test_dropout_is_refused():
     model = make("GPTBigCode", vocab_size=100, n_embd=32, n_layer=2, n_head=2).train()
     with pytest.raises(quire.UnsupportedError, match="eval"):
-        attach(model, hot_gb=0.05)
+        attach(model, hot_bytes=50_000_000)
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
@@ -128,7 +128,7 @@ def test_beyond_its_original_length_a_rope_is_refused(kind):
     else:
         model = make("Llama", **{**TINY, "max_position_embeddings": 64}, rope_parameters=rope)
     ids, long = prompt(50), prompt(80)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         for _ in range(2):
             assert torch.equal(generate(model, ids, cache=cache.for_prompt(ids), tokens=14),
                                generate(model, ids, tokens=14))
@@ -150,7 +150,7 @@ def test_images_are_refused_by_name():
             image_size=16, patch_size=8),
         text_config=transformers.LlamaConfig(**TINY), image_token_index=499)).eval()
     ids = prompt(40)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         for _ in range(2):
             assert torch.equal(generate(model, ids, cache=cache.for_prompt(ids)),
                                generate(model, ids))
@@ -163,7 +163,7 @@ def test_images_are_refused_by_name():
 
 def test_a_model_that_changes_while_it_generates_is_refused(llama):
     ids = prompt(40)
-    with attach(llama, hot_gb=0.05) as cache, torch.no_grad():
+    with attach(llama, hot_bytes=50_000_000) as cache, torch.no_grad():
         past = cache.for_prompt(ids)
         llama(ids, past_key_values=past)
         handle = llama.model.layers[0].register_forward_hook(lambda *_: None)
@@ -175,7 +175,7 @@ def test_a_model_that_changes_while_it_generates_is_refused(llama):
 
 def test_probes_that_never_agree_end_reuse(llama, monkeypatch):
     ids = prompt(40)
-    with attach(llama, hot_gb=0.05) as cache:
+    with attach(llama, hot_bytes=50_000_000) as cache:
         monkeypatch.setattr("quire.transformers._probe._difference", lambda *_: 9.0)
         with pytest.warns(RuntimeWarning, match="weights_changed"):
             for _ in range(6):

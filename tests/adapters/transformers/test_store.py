@@ -22,7 +22,7 @@ KV = [None, "f16", "int8", "nf4"]
 def run(model, directory, kv=None):
     """A prompt and a padded batch; their tokens and the statistics."""
     ids, (batch, mask) = prompt(100), padded([60, 37])
-    with attach(model, hot_gb=0.05, kv=kv, store=directory, store_gb=0.1) as cache:
+    with attach(model, hot_bytes=50_000_000, kv=kv, store=directory, store_bytes=100_000_000) as cache:
         one = generate(model, ids, cache=cache.for_prompt(ids))
         two = generate(model, batch, mask, cache.for_prompt(batch, mask))
         return [one.tolist(), two.tolist()], cache.stats()
@@ -88,7 +88,7 @@ def test_other_weights_share_no_record(tmp_path):
 def test_models_share_a_store(tmp_path):
     with quire.DiskStore(str(tmp_path / "store"), cap_bytes=1 << 28) as store:
         for _ in range(2):
-            caches = [attach(make_model(name), hot_gb=0.05, store=store)
+            caches = [attach(make_model(name), hot_bytes=50_000_000, store=store)
                       for name in ("llama", "mistral")]
             ids = prompt(50)
             for cache in caches:
@@ -101,9 +101,9 @@ def test_models_share_a_store(tmp_path):
 
 def test_a_store_in_use_is_shared_in_one_process_and_refused_in_others(llama, tmp_path):
     ids = prompt(50)
-    cache = attach(llama, hot_gb=0.05, store=str(tmp_path / "store"), store_gb=0.1)
+    cache = attach(llama, hot_bytes=50_000_000, store=str(tmp_path / "store"), store_bytes=100_000_000)
     generate(llama, ids, cache=cache.for_prompt(ids))
-    cache = attach(llama, hot_gb=0.05, store=tmp_path / "store", store_gb=0.1)  # a cell, run again
+    cache = attach(llama, hot_bytes=50_000_000, store=tmp_path / "store", store_bytes=100_000_000)  # a cell, run again
     gc.collect()
     generate(llama, ids, cache=cache.for_prompt(ids))
     assert cache.stats()["loaded_tokens"] == 48
@@ -111,18 +111,18 @@ def test_a_store_in_use_is_shared_in_one_process_and_refused_in_others(llama, tm
                             tmp_path / "store"], capture_output=True, text=True)
     assert "BusyError" in other.stderr
     with pytest.raises(quire.InvalidArgumentError, match="cap"):
-        attach(llama, hot_gb=0.05, store=tmp_path / "store", store_gb=0.2)
+        attach(llama, hot_bytes=50_000_000, store=tmp_path / "store", store_bytes=200_000_000)
     cache.close()
     with pytest.raises(quire.InvalidArgumentError, match="int9"):
-        attach(llama, kv="int9", store=tmp_path / "store", store_gb=0.1)
+        attach(llama, kv="int9", store=tmp_path / "store", store_bytes=100_000_000)
     assert os.path.isdir(tmp_path / "store")
-    with attach(llama, hot_gb=0.05, store=tmp_path / "store", store_gb=0.1):
+    with attach(llama, hot_bytes=50_000_000, store=tmp_path / "store", store_bytes=100_000_000):
         pass  # the refused ones let go of it
 
 
 def test_caches_of_several_models_pay_from_one_budget(llama):
     budget = quire.SharedBudget(1 << 20)
-    caches = [attach(model, hot_gb=0.05, shared_budget=budget)
+    caches = [attach(model, hot_bytes=50_000_000, shared_budget=budget)
               for model in (llama, make_model("mistral"))]
     ids = prompt(50)
     for cache in caches:

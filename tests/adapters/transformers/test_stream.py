@@ -25,7 +25,7 @@ def new_tokens(model, ids, count):
 def test_the_tokens_are_those_of_generate(model):
     ids = prompt(70)
     expected = new_tokens(model, ids, 12)
-    with attach(model, hot_gb=0.05) as cache:
+    with attach(model, hot_bytes=50_000_000) as cache:
         for form in (ids, ids[0], ids[0].tolist()):
             assert asyncio.run(collect(cache.stream(form, max_new_tokens=12,
                                                     do_sample=False))) == expected
@@ -52,7 +52,7 @@ def test_streams_of_one_loop_run_at_once(llama):
         ticker.cancel()
         return answers, len(gaps)
 
-    with attach(llama, hot_gb=0.05) as cache:
+    with attach(llama, hot_bytes=50_000_000) as cache:
         answers, ticks = asyncio.run(all_of_them(cache))
     assert answers == expected
     assert ticks > 3, "the event loop stood still"
@@ -77,7 +77,7 @@ def test_a_stream_that_nobody_hears_ends(llama, how):
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    with attach(llama, hot_gb=0.05) as cache:
+    with attach(llama, hot_bytes=50_000_000) as cache:
         with Forwards() as forwards:
             asyncio.run((leave if how == "leave" else cancel)(cache))
         assert len(forwards) < 1000
@@ -92,14 +92,14 @@ def test_the_caller_s_own_criteria_hold_too(llama):
         def __call__(self, input_ids, scores, **options):
             return torch.full((1,), input_ids.shape[1] >= 33)
 
-    with attach(llama, hot_gb=0.05) as cache:
+    with attach(llama, hot_bytes=50_000_000) as cache:
         tokens = asyncio.run(collect(cache.stream(
             prompt(30), max_new_tokens=20, do_sample=False, stopping_criteria=[AfterThree()])))
     assert len(tokens) == 3
 
 
 def test_failures_reach_the_caller(llama):
-    with attach(llama, hot_gb=0.0006) as cache:
+    with attach(llama, hot_bytes=600_000) as cache:
         with pytest.raises((quire.NoSpaceError, quire.TooLargeError)):
             asyncio.run(collect(cache.stream(prompt(3000), max_new_tokens=2)))
         with pytest.raises(quire.InvalidArgumentError, match="one prompt"):
