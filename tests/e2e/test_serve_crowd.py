@@ -142,7 +142,8 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
         assert all(f"'{status}'" in flood.stdout for status in expected), said
         assert after < start + (50 << 20), said
         assert watch.peak < start + (400 << 20), said
-        assert watch.slowest_ms < 100 + watch.overslept_ms, said
+        # A request waits for a processor three times: the server's thread once, this one twice.
+        assert watch.slowest_ms < 100 + 3 * watch.overslept_ms, said
         assert body_bytes(server) == 0
         if key:
             metrics = server.ask("/metrics", url=server.operator_url)[1]
