@@ -200,6 +200,20 @@ def test_without_a_template_the_log_says_so_once(server, client):
     assert server.stderr.read_text().count("no chat template") == 1
 
 
+def test_a_session_has_its_own_min_p(server):
+    """At temperature 100 anything is drawn, but for what is less likely than the likeliest."""
+    def text(**sampling):
+        session = server.ask("/v1/sessions", {"seed": 1, **sampling})[1]["id"]
+        status, answer = server.ask("/v1/completions",
+                                    {"session": session, "prompt": PROMPT, "max_tokens": 24})
+        assert status == 200, answer
+        refused = server.ask("/v1/completions", {"session": session, "prompt": "a", "min_p": 0.1})
+        assert refused[0] == 400 and refused[1]["error"]["param"] == "session"
+        return answer["choices"][0]["text"]
+
+    assert text(temperature=100, min_p=1) == text(temperature=0) != text(temperature=100)
+
+
 def test_sessions(server):
     session = server.ask("/v1/sessions", {})[1]["id"]
     text = ""
