@@ -104,7 +104,7 @@ void Mover::Wake() {
 
 void Mover::Attach(Storing& cache) {
   MutexLock lock(tick_mutex_);
-  sources_.push_back({.cache = &cache, .pace = WritePace(spread_us_)});
+  sources_.push_back({.cache = &cache, .pace = transfer::WritePace(spread_us_)});
 }
 
 void Mover::SetLimits(const tier::PublisherLimits& limits) {

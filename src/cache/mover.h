@@ -17,12 +17,12 @@
 #include "cache/below.h"
 #include "cache/loads.h"
 #include "cache/record_io.h"
-#include "cache/write_pace.h"
 #include "env/files.h"
 #include "quire/disk_store.h"
 #include "quire/env.h"
 #include "tier/store.h"
 #include "tier/warm.h"
+#include "transfer/write_pace.h"
 
 namespace quire::cache {
 
@@ -100,7 +100,7 @@ class Mover {
   };
   struct Source {  // a cache whose blocks are written
     Storing* cache = nullptr;
-    WritePace pace;
+    transfer::WritePace pace;
     uint64_t due = 0;  // blocks, in this tick
   };
   struct BlockWrite {
