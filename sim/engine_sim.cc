@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "cache/core.h"
-#include "cache/mover.h"
+#include "cache/store_state.h"
 #include "cache/test_util.h"
 #include "sim/cache_users.h"
 #include "sim/engine_oracle.h"
@@ -67,7 +67,7 @@ class EngineSim : private Machine {
   void Open() {
     auto opened = OpenStore();
     if (opened == nullptr) return;
-    auto mover = std::make_unique<cache::Mover>(std::move(opened), mover_clock_);
+    auto mover = std::make_unique<transfer::Transfers>(std::move(opened), mover_clock_);
     mover_ = mover.get();
     store_ = cache::StoreState::Wrap(std::move(mover));
     CacheOptions options = setup_.cache;
@@ -406,7 +406,7 @@ class EngineSim : private Machine {
   const std::unique_ptr<Executor> executor_ = MakeThreadPool(1);
   const std::unique_ptr<AttentionBackend> attention_ = cache::Must(MakeCpuAttention());
   std::unique_ptr<DiskStore> store_;  // after what it uses
-  cache::Mover* mover_ = nullptr;
+  transfer::Transfers* mover_ = nullptr;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;

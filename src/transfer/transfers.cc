@@ -22,10 +22,6 @@ constexpr uint64_t kIdleWaitUs = 100'000;
 
 void FlushStore(tier::Store& store, uint64_t tag) { store.Flush(tag); }
 
-uint64_t EndOf(uint64_t now_us, uint64_t timeout_us) {
-  return now_us + std::min(timeout_us, UINT64_MAX - now_us);
-}
-
 }  // namespace
 
 Ends::~Ends() { transfers_.Forget(*this); }
@@ -38,7 +34,13 @@ bool Ends::Run() {
       if (ended_.empty()) return any;
       next = ended_.extract(ended_.begin());
     }
-    next.mapped().at_end(next.mapped().end);
+    try {
+      next.mapped().at_end(next.mapped().end);
+    } catch (const std::bad_alloc&) {
+      MutexLock lock(transfers_.mutex_);
+      ended_.insert(std::move(next));  // it ends the next time
+      throw;
+    }
   }
 }
 
@@ -383,40 +385,34 @@ void Transfers::Notify(const std::function<void()>& make_so) {
   ended_.NotifyAll();
 }
 
-bool Transfers::Await(const std::function<bool()>& is_so, uint64_t timeout_us) {
-  const uint64_t end_us = EndOf(clock_.NowMicros(), timeout_us);
-  Wake();
+bool Transfers::Await(const std::function<bool()>& is_so, uint64_t timeout_us,
+                      const Turning* turning) {
+  const uint64_t begin_us = clock_.NowMicros();
+  const uint64_t end_us = begin_us + std::min(timeout_us, UINT64_MAX - begin_us);
+  if (turning == nullptr) Wake();
   while (true) {
     const uint64_t seen = events();
     if (is_so()) return true;
     const uint64_t now_us = clock_.NowMicros();
     if (now_us >= end_us) return false;
-    if (!thread_.joinable()) {
-      Tick(options_.disk_wait_us);
-      continue;
-    }
+    const bool by_hand = !thread_.joinable();
+    if (by_hand) Tick(options_.disk_wait_us);
+    if (by_hand || (turning != nullptr && TurnHere(*turning))) continue;
     MutexLock lock(mutex_);
-    if (events_ == seen) ended_.WaitFor(mutex_, end_us - now_us);
+    if (events_ == seen) {
+      ended_.WaitFor(mutex_, turning != nullptr ? kBusyPauseUs : end_us - now_us);
+    }
   }
 }
 
-bool Transfers::AwaitTurning(const std::function<bool()>& is_so, uint64_t timeout_us,
-                             Worker* worker) {
-  if (!thread_.joinable()) return Await(is_so, timeout_us);
-  const uint64_t end_us = EndOf(clock_.NowMicros(), timeout_us);
-  while (true) {
-    const uint64_t seen = events();
-    if (is_so()) return true;
-    if (clock_.NowMicros() >= end_us) return false;
-    try {
-      const bool worked = worker != nullptr && worker->Turn().worked;
-      const bool waits = !worked && store_->Stats().in_flight > 0;
-      if (TickStore(waits ? options_.disk_wait_us : 0) || worked || waits) continue;
-    } catch (const std::bad_alloc&) {
-      // What was not handled is handled later.
-    }
-    MutexLock lock(mutex_);
-    if (events_ == seen) ended_.WaitFor(mutex_, kBusyPauseUs);
+// False: there is nothing to be done until the store can take more.
+bool Transfers::TurnHere(const Turning& turning) {
+  try {
+    const bool worked = turning.worker != nullptr && turning.worker->Turn().worked;
+    const bool waits = !worked && store_->Stats().in_flight > 0;
+    return TickStore(waits ? options_.disk_wait_us : 0) || worked || waits;
+  } catch (const std::bad_alloc&) {
+    return false;  // what was not handled is handled later
   }
 }
 

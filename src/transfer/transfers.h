@@ -112,7 +112,9 @@ class Transfers {
     return store_->UsageOf(publisher);
   }
   tier::StoreStats stats() const { return store_->Stats(); }
+  const Clock& clock() const { return clock_; }
   uint64_t NowMicros() const { return clock_.NowMicros(); }
+  uint64_t spread_us() const { return options_.spread_us; }
 
   // What ends where it is called.
 
@@ -161,12 +163,15 @@ class Transfers {
   tier::StoreOutcome FlushAll();
   /// Forgets everything of a publisher, for good.
   tier::StoreOutcome Erase(const tier::PublisherId& publisher);
+  /// For a caller that cannot go on without it: it turns the store itself, and its worker. The
+  /// thread stands behind those that compute, so it would be late just then.
+  struct Turning {
+    Worker* worker = nullptr;
+  };
   /// Returns when it is so, or after so long: whether it is. Whatever makes it so is told by Notify
   /// or is the end of a request.
-  bool Await(const std::function<bool()>& is_so, uint64_t timeout_us);
-  /// The same for a caller that cannot go on without it: it turns the store itself, and `worker`,
-  /// which may be null. The thread stands behind those that compute, so it would be late just then.
-  bool AwaitTurning(const std::function<bool()>& is_so, uint64_t timeout_us, Worker* worker);
+  bool Await(const std::function<bool()>& is_so, uint64_t timeout_us,
+             const Turning* turning = nullptr);
   /// Makes it so, under a lock: callers of Await do not go on before this has looked at everything.
   void Notify(const std::function<void()>& make_so);
 
@@ -204,6 +209,7 @@ class Transfers {
   void End(Ends::Requests::node_type request, const tier::StoreCompletion& end)
       QUIRE_REQUIRES(mutex_);
   uint64_t events() const;
+  bool TurnHere(const Turning& turning);
   tier::StoreOutcome Ask(const std::function<void(Ends&, AtEnd)>& begin);
 
   const std::unique_ptr<tier::Store> store_;

@@ -198,6 +198,19 @@ TEST_F(TransfersTest, WithoutMemoryAReadEndsAndAnErasureIsAskedForOnceMore) {
   EXPECT_THAT(store.asked, ElementsAre("cancel", "erase 7"));
 }
 
+TEST_F(TransfersTest, AnEndThatFindsNoMemoryIsTheNextOneAgain) {
+  bool has_memory = false;
+  transfers.Write({}, *ends, [&](const StoreCompletion& end) {
+    if (!has_memory) throw std::bad_alloc();
+    ended.emplace_back(1, end.outcome);
+  });
+  Write(2);
+  EXPECT_THROW(ends->Run(), std::bad_alloc);
+  has_memory = true;
+  ends->Run();
+  EXPECT_THAT(ended, ElementsAre(std::pair(1, StoreOutcome::kOk), std::pair(2, StoreOutcome::kOk)));
+}
+
 TEST_F(TransfersTest, AReadThatIsCancelledEnds) {
   store.holds = true;
   const uint64_t begun = Read(1);
@@ -333,13 +346,13 @@ TEST(TransfersThread, TurnsItAndIsWoken) {
   Ends ends(transfers);
   int ended = 0;
   transfers.Read({}, 0, ends, [&](const StoreCompletion&) { ++ended; });
+  const Transfers::Turning here;
   const auto has_ended = [&] { return ends.Run() || ended > 0; };
   EXPECT_TRUE(transfers.Await(has_ended, 10'000'000));
   transfers.Read({}, 0, ends, [&](const StoreCompletion&) { ++ended; });
-  EXPECT_TRUE(
-      transfers.AwaitTurning([&] { return has_ended() && ended == 2; }, 10'000'000, nullptr));
+  EXPECT_TRUE(transfers.Await([&] { return has_ended() && ended == 2; }, 10'000'000, &here));
   EXPECT_FALSE(transfers.Await([] { return false; }, 1000));
-  EXPECT_FALSE(transfers.AwaitTurning([] { return false; }, 1000, nullptr));
+  EXPECT_FALSE(transfers.Await([] { return false; }, 1000, &here));
 }
 
 }  // namespace
