@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "cache/core.h"
-#include "cache/mover.h"
+#include "cache/store_state.h"
 #include "sim/cache_device.h"
 #include "sim/cache_guests.h"
 #include "sim/cache_memory.h"
@@ -78,7 +78,8 @@ class CacheSim : private Machine {
     disk_ = opened.get();
     std::unique_ptr<tier::Store> below = std::move(opened);
     if (device_ != nullptr) below = device_->InFrontOf(std::move(below), clock_);
-    auto mover = std::make_unique<cache::Mover>(std::move(below), mover_clock_, spread_us_);
+    auto mover = std::make_unique<transfer::Transfers>(
+        std::move(below), mover_clock_, transfer::TransferOptions{.spread_us = spread_us_});
     mover_ = mover.get();
     store_ = cache::StoreState::Wrap(std::move(mover));
     for (uint32_t party = 0; party < kParties.size(); ++party) CheckEpoch(party);
@@ -688,7 +689,7 @@ class CacheSim : private Machine {
   std::optional<CacheMemory> memory_;
   std::unique_ptr<DiskStore> store_;   // after what it uses
   const tier::Store* disk_ = nullptr;  // without a warm tier
-  cache::Mover* mover_ = nullptr;
+  transfer::Transfers* mover_ = nullptr;
   std::vector<Side> sides_;
   std::vector<CacheGuests> guests_;  // of each side, or none
 };

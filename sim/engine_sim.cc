@@ -7,7 +7,7 @@
 
 #include "base/bits.h"
 #include "cache/core.h"
-#include "cache/mover.h"
+#include "cache/store_state.h"
 #include "cache/test_util.h"
 #include "serve/starter.h"
 #include "sim/cache_memory.h"
@@ -73,7 +73,7 @@ class EngineSim : private Machine {
   void Open() {
     auto opened = OpenStore();
     if (opened == nullptr) return;
-    auto mover = std::make_unique<cache::Mover>(std::move(opened), mover_clock_);
+    auto mover = std::make_unique<transfer::Transfers>(std::move(opened), mover_clock_);
     mover_ = mover.get();
     store_ = cache::StoreState::Wrap(std::move(mover));
     CacheOptions options = setup_.cache;
@@ -477,7 +477,7 @@ class EngineSim : private Machine {
   // Everything of a model's first layer, and of a text's first block, is as others have it.
   CacheMemory memory_{nullptr, RawBytes(/*layer_first=*/1, /*block_first=*/1)};
   std::unique_ptr<DiskStore> store_;  // after what it uses
-  cache::Mover* mover_ = nullptr;
+  transfer::Transfers* mover_ = nullptr;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;

@@ -22,7 +22,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "cache/core.h"
-#include "cache/mover.h"
+#include "cache/store_state.h"
 #include "cache/test_util.h"
 #include "env/faulty_files.h"
 #include "quire/disk_store.h"
@@ -47,7 +47,6 @@ inline constexpr uint32_t kBlock = 16;  // tokens of a block of a SeededCache
 /// bits; with a warm tier, a disk, both or nothing below, which nobody turns
 /// but its users. Two layers with one KV head, the second with a window or not.
 struct SeededCache {
-
   SeededCache(uint64_t seed, Prng& prng, uint64_t slots)
       : geometry(prng.NextChance(3) ? Windowed() : Geometry::Uniform(2, 1, 4)),
         device_ops(memory, seed) {
@@ -120,7 +119,7 @@ struct SeededCache {
   cache::DelayedOps device_ops;
   SteppedOps stepped_ops;
   std::unique_ptr<FaultyFiles> files;
-  cache::Mover* mover = nullptr;  // of the store
+  transfer::Transfers* mover = nullptr;  // of the store
   std::unique_ptr<DiskStore> store;
   uint64_t slot_bytes = 0;  // what one costs
   bool on_host = true;
@@ -154,7 +153,7 @@ struct SeededCache {
                                                 std::move(below));
     }
     if (below == nullptr) return;
-    auto made = std::make_unique<cache::Mover>(std::move(below), clock);
+    auto made = std::make_unique<transfer::Transfers>(std::move(below), clock);
     mover = made.get();
     store = cache::StoreState::Wrap(std::move(made));
   }

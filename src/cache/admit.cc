@@ -110,7 +110,7 @@ Result<void> Admission::FillPlan(PlanState& plan, std::span<const TokenId> promp
     load = {};
     if (what.reuse && attempt < kAttempts) {
       path = search_.FindPath(prompt, plan.location);
-      if (what.looks_below && cache_.mover() != nullptr) {
+      if (what.looks_below && cache_.transfers() != nullptr) {
         search_.FindBelow(prompt, plan.location, path, load);
         const bool is_unknown = path.blocks.empty() && path.elsewhere == 0 && load.blocks == 0;
         if (is_unknown) path.elsewhere = search_.FindElsewhereBelow(prompt, plan.location);

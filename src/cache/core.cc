@@ -12,9 +12,9 @@
 #include "cache/evict.h"
 #include "cache/fallback.h"
 #include "cache/leases.h"
-#include "cache/mover.h"
 #include "cache/sequence_impl.h"
 #include "cache/shared_budget.h"
+#include "cache/store_state.h"
 #include "env/clock.h"
 #include "evict/policies.h"
 
@@ -96,13 +96,11 @@ Result<std::unique_ptr<Core>> Core::Make(CacheOptions options) {
   }
   SharedBudget* const budget = options.shared_budget;
   quota::Ledger* const shared = budget == nullptr ? nullptr : &budget->state_->ledger;
-  Mover* const mover = options.store == nullptr ? nullptr : options.store->state_->mover.get();
+  StoreState* const store = options.store == nullptr ? nullptr : options.store->state_.get();
   QUIRE_ASSIGN(auto state,
-               LockedState::Create(std::move(options), std::move(classes), shared, mover));
+               LockedState::Create(std::move(options), std::move(classes), shared, store));
   state->With([&](State& made) { made.counters.codec_fallbacks = fallbacks; });
-  std::unique_ptr<Core> core(new Core(std::move(state)));
-  if (mover != nullptr) mover->Attach(core->storing_);
-  return core;
+  return std::unique_ptr<Core>(new Core(std::move(state)));
 }
 
 Core::Core(std::unique_ptr<LockedState> state)
@@ -112,14 +110,11 @@ Core::Core(std::unique_ptr<LockedState> state)
       publishing_(*state_),
       verbs_{.cache = *state_, .holds = holds_, .publishing = publishing_, .sequences = sequences_},
       admission_(search_, verbs_),
-      storing_(*state_),
       loading_(search_, admission_, verbs_),
       pinning_(*state_, search_),
       tenants_(*state_),
-      resizing_(*state_, sequences_) {}
-
-Core::~Core() {
-  if (Mover* const mover = state_->mover(); mover != nullptr) mover->Detach(storing_);
+      resizing_(*state_, sequences_) {
+  if (state_->store() != nullptr) write_back_.emplace(*state_);
 }
 
 uint64_t Core::block_bytes() const {

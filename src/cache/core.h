@@ -4,17 +4,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cache/admit.h"
-#include "cache/below.h"
 #include "cache/entries.h"
 #include "cache/evict.h"
 #include "cache/holds.h"
-#include "cache/load_job.h"
+#include "cache/loading.h"
 #include "cache/locked_state.h"
 #include "cache/lookup.h"
 #include "cache/pin_verbs.h"
@@ -22,6 +22,7 @@
 #include "cache/resizing.h"
 #include "cache/sequence_impl.h"
 #include "cache/tenants.h"
+#include "cache/write_back.h"
 #include "quire/cache.h"
 
 namespace quire::cache {
@@ -32,7 +33,6 @@ namespace quire::cache {
 class Core final : public Cache {
  public:
   static Result<std::unique_ptr<Core>> Make(CacheOptions options);
-  ~Core() override;
 
   const CacheOptions& options() const override { return state_->options(); }
   uint64_t block_bytes() const override;
@@ -86,8 +86,8 @@ class Core final : public Cache {
   Sequences sequences_;
   const SequenceVerbs verbs_;
   Admission admission_;
-  Storing storing_;
   Loading loading_;
+  std::optional<WriteBack> write_back_{};  // with a store
   Pinning pinning_;
   Tenants tenants_;
   Resizing resizing_;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/sync_point.h"
-#include "cache/mover.h"
+#include "cache/store_state.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
 #include "env/faulty_files.h"
@@ -91,7 +91,7 @@ struct OnDevice {
     auto below = std::make_unique<tier::WarmStore>(
         tier::WarmOptions{.bytes_cap = warm_bytes, .allocator = &host}, clock, std::move(disk));
     warm = below.get();
-    store = StoreState::Wrap(std::make_unique<Mover>(std::move(below), clock));
+    store = StoreState::Wrap(std::make_unique<transfer::Transfers>(std::move(below), clock));
     NumericProfile profile = NumericProfile::Uniform(Codec::kF16);
     for (CodecRule& rule : profile.codecs) rule.codec = codec;
     cache = Must(Cache::Create({.geometry = model.geometry(),

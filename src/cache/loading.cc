@@ -1,3 +1,5 @@
+#include "cache/loading.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,13 +10,11 @@
 #include "base/canary.h"
 #include "base/hash.h"
 #include "base/sync_point.h"
-#include "cache/below.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
-#include "cache/load_job.h"
-#include "cache/mover.h"
 #include "cache/quarantine.h"
 #include "cache/tenants.h"
+#include "cache/write_back.h"
 
 namespace quire::cache {
 
@@ -31,24 +31,28 @@ void NoteLoaded(State& state, BlockId block, bool twins, bool is_durable) {
 
 // Whoever it is loaded for was erased after its plan was made.
 bool WasErased(const LoadJob& job) {
-  return job.loading.cache().mover()->EpochOf(job.publisher) !=
+  return job.loading.cache().transfers()->EpochOf(job.publisher) !=
          PlanState::Of(*job.plan).location.below_epoch;
 }
 
 }  // namespace
 
-RecordWanted LoadJob::WantedAt(size_t i) const {
+tier::RecordIdentity LoadJob::RecordAt(size_t i) const {
   const PlanState& state = PlanState::Of(*plan);
   const uint64_t index = state.path.size() + i;
   const uint32_t block_tokens = loading.cache().block_tokens();
   return {
       .key = state.load.keys[i],
-      .parent_key = i == 0 ? state.load.parent_key : state.load.keys[i - 1],
+      .parent = i == 0 ? state.load.parent_key : state.load.keys[i - 1],
+      .publisher = publisher,
+      .erase_epoch = state.location.below_epoch,
       .block_index = index,
       .tokens = std::span<const TokenId>(state.prompt).subspan(index * block_tokens, block_tokens)};
 }
 
-Mover& LoadJob::mover() const { return *loading.cache().mover(); }
+bool LoadJob::Await(uint64_t timeout_us) const {
+  return left || loading.cache().transfers()->Await([&] { return left.load(); }, timeout_us);
+}
 
 uint64_t LoadJob::TokensBefore(size_t i) const {
   return (PlanState::Of(*plan).path.size() + i) * loading.cache().block_tokens();
@@ -68,7 +72,7 @@ Result<Ticket> Loading::Load(Plan plan, const LoadOptions& options) {
     return Fail(ErrorCode::kUnsupported,
                 "load: from the end, but layers have a window, or there are residual tokens");
   }
-  job->begin_us = cache_.mover() != nullptr ? cache_.mover()->NowMicros() : 0;
+  job->begin_us = transfers_ != nullptr ? transfers_->NowMicros() : 0;
   if (load.keys.empty()) {
     job->end_us = job->begin_us;
     job->done = true;
@@ -98,7 +102,13 @@ Result<Ticket> Loading::Load(Plan plan, const LoadOptions& options) {
   job->unread = load.keys.size();
   job->publisher = PublisherOf(cache_, state.location.tenant);
   if (options.timeout_us != 0) job->deadline_us = job->begin_us + options.timeout_us;
-  cache_.mover()->Load(job);
+  job->pending.resize(load.keys.size());
+  job->end = job->next = job->came = load.keys.size();
+  {
+    MutexLock lock(new_mutex_);
+    new_jobs_.push_back(job);
+  }
+  transfers_->Wake();
   taken->slots.Disown();  // they are the job's
   return Ticket(std::move(job));
 }
@@ -164,7 +174,7 @@ size_t Loading::AttachRun(LoadJob& job, size_t first, size_t count) {
   const PlanState& plan = PlanState::Of(*job.plan);
   std::vector<NewBlock> blocks;
   for (size_t i = first; i < first + count; ++i) {
-    NewBlock& block = blocks.emplace_back(NewBlock{.tokens = job.WantedAt(i).tokens});
+    NewBlock& block = blocks.emplace_back(NewBlock{.tokens = job.RecordAt(i).tokens});
     for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
       block.slots[group] = job.slots[i][group];
     }
@@ -332,7 +342,7 @@ Ticket::~Ticket() { Drop(); }
 void Ticket::Drop() {
   if (job_ == nullptr) return;
   Cancel();
-  if (!job_->left) job_->mover().Await(*job_, UINT64_MAX);
+  job_->Await(UINT64_MAX);
   job_->loading.Drop(*job_);
   job_ = nullptr;
 }
@@ -341,7 +351,8 @@ bool Ticket::IsDone() const { return job_->done; }
 
 LoadProgress Ticket::progress() const {
   const cache::LoadList& load = cache::PlanState::Of(*job_->plan).load;
-  const uint64_t end_us = job_->done ? job_->end_us.load() : job_->mover().NowMicros();
+  const uint64_t end_us =
+      job_->done ? job_->end_us.load() : job_->loading.cache().transfers()->NowMicros();
   return {.blocks = load.keys.size(),
           .blocks_ready = job_->blocks_ready,
           .bytes = load.bytes,
@@ -355,20 +366,18 @@ void Ticket::Meet(uint64_t tokens) {
   const uint64_t computed = job_->EntriesIn(tokens);
   if (computed <= job_->computed) return;
   job_->computed = computed;
-  if (!job_->done) job_->mover().Wake();
+  if (!job_->done) job_->loading.cache().transfers()->Wake();
 }
 
-bool Ticket::WaitFor(uint64_t timeout_us) const {
-  return job_->left || job_->mover().Await(*job_, timeout_us);
-}
+bool Ticket::WaitFor(uint64_t timeout_us) const { return job_->Await(timeout_us); }
 
 void Ticket::Cancel() {
   job_->cancelled = true;
-  if (!job_->done) job_->mover().Wake();
+  if (!job_->done) job_->loading.cache().transfers()->Wake();
 }
 
 Plan Ticket::Take() {
-  if (!job_->left) job_->mover().Await(*job_, UINT64_MAX);
+  job_->Await(UINT64_MAX);
   Plan plan = job_->loading.Take(*job_);
   job_ = nullptr;
   return plan;

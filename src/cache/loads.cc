@@ -1,5 +1,3 @@
-#include "cache/loads.h"
-
 #include <algorithm>
 #include <new>
 #include <optional>
@@ -7,8 +5,7 @@
 
 #include "base/canary.h"
 #include "base/log.h"
-#include "cache/load_job.h"
-#include "cache/records.h"
+#include "cache/loading.h"
 #include "tier/staging.h"
 
 namespace quire::cache {
@@ -29,122 +26,136 @@ bool AnyOf(const PerClass<SlotId>& slots, uint32_t begin, uint32_t end) {
                      [](SlotId slot) { return !slot.is_none(); });
 }
 
+bool IsReady(const LoadJob& job, size_t entry) {
+  return job.pending[entry] == 0 || Planted(Canary::kAttachEarly);
+}
+
 }  // namespace
 
 /// A load of one record of a job.
-struct Loads::Get {
-  Get() = default;
+struct LoadJob::Get {
+  explicit Get(LockedState& cache) : staging(cache.load_staging()), transfers(*cache.transfers()) {}
   ~Get() {
     if (chunk) staging->Give(*chunk);
-    if (loan.number != 0) store->Return(loan, /*damaged=*/false);
+    if (loan.number != 0) transfers.Return(loan, /*damaged=*/false);
   }
   Get(const Get&) = delete;
   Get& operator=(const Get&) = delete;
 
-  ActiveLoad* load = nullptr;
+  LoadJob* job = nullptr;
   size_t entry = 0;
   bool twins = false;
+  uint64_t read = 0;  // of the transfers
   std::vector<std::span<std::byte>> out{};
   std::vector<uint32_t> crcs{};  // of each
   // Where the host cannot reach the slots, they are copied from a payload: in staging memory, or in
   // the store's own.
-  tier::Staging* staging = nullptr;
+  tier::Staging* const staging;
   std::optional<uint32_t> chunk{};  // of it
-  tier::Store* store = nullptr;
+  transfer::Transfers& transfers;
   tier::Loan loan{};
   std::vector<SlotSection> sections{};  // of one slot after the other
   std::vector<uint32_t> arrived{};      // checksums of the sections as they are in the slots
   std::unique_ptr<Fence> in_slots{};    // when all that is there
 };
 
-/// A job under way.
-struct Loads::ActiveLoad {
-  explicit ActiveLoad(std::shared_ptr<LoadJob> of)
-      : job(std::move(of)),
-        pending(job->slots.size()),
-        end(job->slots.size()),
-        meets(job->options.order == LoadOrder::kFromEnd),
-        next(end),
-        came(end) {}
-
-  bool IsWanted(size_t entry) const { return entry >= computed && entry < end; }
-
-  std::shared_ptr<LoadJob> job;
-  std::vector<uint8_t> pending;  // records of each entry that are being loaded
-  size_t started = 0;            // entries
-  size_t attached = 0;
-  size_t end;  // entries that may still come
-  // From the end, until it has met what was computed.
-  bool meets;
-  size_t next;          // entries from here on were started
-  size_t came;          // and those from here on have come
-  size_t computed = 0;  // entries before this one are the caller's own
-  uint32_t gets = 0;
-  bool twins_failed = false;
-  bool device_failed = false;  // what came is not in its slots
-};
-
-std::shared_ptr<Loads::ActiveLoad> Loads::Make(std::shared_ptr<LoadJob> job) {
-  return std::make_shared<ActiveLoad>(std::move(job));
+Loading::Loading(Search& search, Admission& admission, const SequenceVerbs& verbs)
+    : cache_(verbs.cache),
+      search_(search),
+      admission_(admission),
+      verbs_(verbs),
+      transfers_(verbs.cache.transfers()) {
+  if (transfers_ == nullptr) return;
+  ends_.emplace(*transfers_, /*wakes=*/true);
+  transfers_->Attach(*this);
 }
 
-void Loads::Start(std::vector<std::shared_ptr<ActiveLoad>>& loads) {
-  loads_.reserve(loads_.size() + loads.size());
-  for (auto& load : loads) loads_.push_back(std::move(load));
-  loads.clear();
+Loading::~Loading() {
+  if (transfers_ != nullptr) transfers_->Detach(*this);
 }
 
-bool Loads::Advance() {
-  bool worked = Land();
-  for (const auto& load : loads_) {
-    if (load->job->cancelled && load->attached < load->end) {
-      load->job->failure = MissReason::kLoadLate;
-      load->end = load->attached;
-      CancelGets(*load);
-    }
-    if (load->meets) TakeComputed(*load);
-    StartGets(*load);
-    if (load->meets) MeetComputed(*load);
-    worked = AttachReady(*load) || worked;
-    StartGets(*load);
+// If memory runs out, none.
+bool Loading::TakeNew() {
+  MutexLock lock(new_mutex_);
+  if (new_jobs_.empty()) return false;
+  ended_.reserve(jobs_.size() + new_jobs_.size());
+  jobs_.insert(jobs_.end(), new_jobs_.begin(), new_jobs_.end());
+  new_jobs_.clear();
+  return true;
+}
+
+transfer::Worker::Turned Loading::Turn() {
+  Turned turned;
+  std::vector<std::shared_ptr<LoadJob>> ended;
+  {
+    MutexLock lock(mutex_);
+    const bool began = TakeNew();
+    turned.worked = ends_->Run() || began;
+    turned.worked = Advance() || turned.worked;
+    turned.copies = !landing_.empty();
+    ended = ended_;
+    ended_.clear();  // its memory stays
   }
-  for (size_t i = 0; i < loads_.size();) {
-    ActiveLoad& load = *loads_[i];
-    if (load.attached < load.end || load.gets > 0) {
+  for (const auto& job : ended) {
+    if (job->options.on_done) job->options.on_done();
+    // The ticket may end now, and the cache when this turn has.
+    transfers_->Notify([&] { job->left = true; });
+  }
+  return turned;
+}
+
+bool Loading::Advance() {
+  bool worked = Land();
+  for (const auto& each : jobs_) {
+    LoadJob& job = *each;
+    if (job.cancelled && job.attached < job.end) {
+      job.failure = MissReason::kLoadLate;
+      job.end = job.attached;
+      CancelGets(job);
+    }
+    if (job.meets) TakeComputed(job);
+    StartGets(job);
+    if (job.meets) MeetComputed(job);
+    worked = AttachReady(job) || worked;
+    StartGets(job);
+  }
+  for (size_t i = 0; i < jobs_.size();) {
+    LoadJob& job = *jobs_[i];
+    if (job.attached < job.end || job.gets > 0) {
       ++i;
       continue;
     }
-    End(load);
-    ended_.push_back(std::move(load.job));
-    loads_.erase(loads_.begin() + static_cast<ptrdiff_t>(i));
+    End(job);
+    ended_.push_back(std::move(jobs_[i]));
+    jobs_.erase(jobs_.begin() + static_cast<ptrdiff_t>(i));
     worked = true;
   }
   return worked;
 }
 
-std::optional<size_t> Loads::NextToStart(ActiveLoad& load) {
-  if (load.meets) {
-    const bool any = load.next > load.computed && load.next <= load.end;
-    if (!any || load.gets >= kLoadBlocksInFlight) return std::nullopt;
-    return --load.next;
+std::optional<size_t> Loading::NextToStart(LoadJob& job) {
+  if (job.meets) {
+    const bool any = job.next > job.front && job.next <= job.end;
+    if (!any || job.gets >= kLoadBlocksInFlight) return std::nullopt;
+    return --job.next;
   }
-  if (load.started >= std::min(load.end, load.attached + kLoadBlocksInFlight)) return std::nullopt;
-  return load.started++;
+  if (job.started >= std::min(job.end, job.attached + kLoadBlocksInFlight)) return std::nullopt;
+  return job.started++;
 }
 
-void Loads::StartGets(ActiveLoad& load) {
-  const SlotClasses& classes = load.job->loading.cache().classes();
-  const tier::Staging* const staging = load.job->loading.cache().load_staging();
+void Loading::StartGets(LoadJob& job) {
+  const SlotClasses& classes = cache_.classes();
+  const tier::Staging* const staging = cache_.load_staging();
   constexpr uint32_t kChunksOfBlock = 2;  // its sealed form and its twins
   while (staging == nullptr || staging->free_chunks() >= kChunksOfBlock) {
-    const auto entry = NextToStart(load);
+    const auto entry = NextToStart(job);
     if (!entry) return;
-    const PerClass<SlotId>& slots = load.job->slots[*entry];
+    const PerClass<SlotId>& slots = job.slots[*entry];
     for (const bool twins : {false, true}) {
       const bool wanted = twins ? AnyOf(slots, classes.group_count(), classes.count())
                                 : AnyOf(slots, 0, classes.group_count());
-      if (!wanted || StartGet(load, *entry, twins)) continue;
-      NotComing(load, *entry, twins, MissReason::kLoadFailed);
+      if (!wanted || StartGet(job, *entry, twins)) continue;
+      NotComing(job, *entry, twins, MissReason::kLoadFailed);
       break;
     }
   }
@@ -152,63 +163,47 @@ void Loads::StartGets(ActiveLoad& load) {
 
 // All pieces that are wanted follow one another, so one request reads them. False: memory ran out,
 // and nothing of it is under way.
-bool Loads::StartGet(ActiveLoad& load, size_t entry, bool twins) {
-  const uint64_t tag = next_tag_++;
+bool Loading::StartGet(LoadJob& job, size_t entry, bool twins) {
   try {
-    AskFor(load, entry, twins, tag);
+    AskFor(job, entry, twins);
   } catch (const std::bad_alloc&) {
-    if (gets_.contains(tag)) store_.Cancel(tag);  // however much of it the store knows
-    gets_.erase(tag);
     return false;
   }
-  ++load.pending[entry];
-  ++load.gets;
+  ++job.pending[entry];
+  ++job.gets;
+  ++gets_;
   return true;
 }
 
-void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
-  const LoadJob& job = *load.job;
-  LockedState& cache = job.loading.cache();
-  const RecordShapes& shapes = cache.shapes();
-  const RecordWanted wanted = job.WantedAt(entry);
-  auto get = std::make_shared<Get>();
-  get->load = &load;
+void Loading::AskFor(LoadJob& job, size_t entry, bool twins) {
+  const RecordShapes& shapes = cache_.shapes();
+  auto get = std::make_shared<Get>(cache_);
+  get->job = &job;
   get->entry = entry;
   get->twins = twins;
-  get->staging = cache.load_staging();
-  get->store = &store_;
   const PerClass<SlotId>& slots = job.slots[entry];
   const auto is_wanted = [&](uint32_t c) {
-    return !slots[c].is_none() && cache.classes().is_sealed(c) != twins;
+    return !slots[c].is_none() && cache_.classes().is_sealed(c) != twins;
   };
   bool reachable = true;
-  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
-    if (is_wanted(c)) reachable = reachable && !cache.slots().HostBytes(slots[c]).empty();
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
+    if (is_wanted(c)) reachable = reachable && !cache_.slots().HostBytes(slots[c]).empty();
   }
   std::span<std::byte> payload;
   if (!reachable) {
     get->chunk = get->staging->Take();
     payload = (*get->staging)[*get->chunk];
   }
-  tier::LoadRequest request = {
-      .identity = {.key = twins ? TwinKey(wanted.key) : wanted.key,
-                   .parent = twins ? wanted.key : wanted.parent_key,
-                   .profile = shapes.profile(),
-                   .geometry = shapes.geometry(),
-                   .publisher = job.publisher,
-                   .erase_epoch = PlanState::Of(*job.plan).location.below_epoch,
-                   .block_index = wanted.block_index,
-                   .tokens = wanted.tokens},
-      .layout = &shapes.record(twins),
-      .tag = tag};
+  tier::LoadRequest request = {.identity = shapes.IdentityOf(job.RecordAt(entry), twins),
+                               .layout = &shapes.record(twins)};
   const tier::RecordLayout& layout = *request.layout;
-  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
     if (!is_wanted(c)) continue;
     const auto [first, count] = shapes.sections(c);
     if (request.section_count == 0) request.section_first = first;
     request.section_count += count;
     if (reachable) {
-      shapes.Cut(c, cache.slots().HostBytes(slots[c]), get->out);
+      shapes.Cut(c, cache_.slots().HostBytes(slots[c]), get->out);
       continue;
     }
     for (uint32_t i = first; i < first + count; ++i) {
@@ -223,68 +218,70 @@ void Loads::AskFor(ActiveLoad& load, size_t entry, bool twins, uint64_t tag) {
     get->arrived.resize(get->out.size());
     get->sections.reserve(get->out.size());
   }
-  landing_.reserve(landing_.size() + gets_.size() + 1);
-  gets_[tag] = std::move(get);
-  store_.Get({&request, 1}, job.deadline_us);
+  landing_.reserve(gets_ + 1);
+  job.reading.push_back(get);
+  try {
+    get->read = transfers_->Read(request, job.deadline_us, *ends_,
+                                 [this, get](const StoreCompletion& ended)
+                                     QUIRE_REQUIRES(mutex_) { EndGet(get, ended); });
+  } catch (const std::bad_alloc&) {
+    job.reading.pop_back();
+    throw;
+  }
 }
 
-void Loads::EndGet(const StoreCompletion& ended) {
-  const auto found = gets_.find(ended.tag);
-  const std::shared_ptr<Get> get = std::move(found->second);
-  gets_.erase(found);
-  if (Planted(Canary::kForgetLate) && get->load == nullptr) return;
+void Loading::EndGet(const std::shared_ptr<Get>& get, const StoreCompletion& ended) {
+  if (Planted(Canary::kForgetLate) && get->job == nullptr) {
+    --gets_;
+    return;
+  }
+  std::erase(get->job->reading, get);
   const bool came = ended.outcome == StoreOutcome::kOk || Planted(Canary::kTrustFailed);
-  if (came && get->entry >= get->load->computed) {
-    ++counters_.loaded;
-    LoadJob::Durable& durable = get->load->job->durable[get->entry];
+  if (came && get->entry >= get->job->front) {
+    ++cache_.store()->loaded;
+    LoadJob::Durable& durable = get->job->durable[get->entry];
     (get->twins ? durable.twins : durable.sealed) = ended.is_durable;
     get->in_slots = TakeIn(*get);
-    if (get->in_slots != nullptr) {
-      ++counters_.landing;
-      landing_.push_back(get);
-      return;
-    }
+    if (get->in_slots != nullptr) return landing_.push_back(get);
     if (get->chunk) return EndLanding(*get);
   }
-  ActiveLoad& load = *get->load;
-  --load.gets;
-  --load.pending[get->entry];
-  if (get->entry < load.computed) return GiveBack(load, get->entry);
-  if (!came) NotComing(load, get->entry, get->twins, ReasonOf(ended.outcome));
+  LoadJob& job = *get->job;
+  --gets_;
+  --job.gets;
+  --job.pending[get->entry];
+  if (get->entry < job.front) return GiveBack(job, get->entry);
+  if (!came) NotComing(job, get->entry, get->twins, ReasonOf(ended.outcome));
 }
 
 // What was read counts as what the store compared, or is compared when it is in its slots: its
 // checksums go with the bytes. Returns when they are there; null: they are.
-std::unique_ptr<Fence> Loads::TakeIn(Get& get) {
-  LoadJob& job = *get.load->job;
-  const LockedState& cache = job.loading.cache();
+std::unique_ptr<Fence> Loading::TakeIn(Get& get) {
+  LoadJob& job = *get.job;
   std::byte* payload = nullptr;
   if (get.chunk) payload = (*get.staging)[*get.chunk].data();
   if (get.loan.number != 0) payload = const_cast<std::byte*>(get.loan.payload.data());
   uint32_t done = 0;
-  for (uint32_t c = 0; c < cache.classes().count(); ++c) {
+  for (uint32_t c = 0; c < cache_.classes().count(); ++c) {
     const SlotId slot = job.slots[get.entry][c];
-    if (slot.is_none() || cache.classes().is_sealed(c) == get.twins) continue;
-    const uint32_t count = cache.shapes().sections(c).count;
-    job.crcs[get.entry][c] = cache.shapes().Join(c, std::span(get.crcs).subspan(done, count));
+    if (slot.is_none() || cache_.classes().is_sealed(c) == get.twins) continue;
+    const uint32_t count = cache_.shapes().sections(c).count;
+    job.crcs[get.entry][c] = cache_.shapes().Join(c, std::span(get.crcs).subspan(done, count));
     if (payload != nullptr) {
       get.sections.clear();
-      cache.shapes().CutPayload(c, payload, std::span(get.arrived).subspan(done, count),
-                                get.sections);
-      cache.slots().CopyIn(get.sections, slot);
+      cache_.shapes().CutPayload(c, payload, std::span(get.arrived).subspan(done, count),
+                                 get.sections);
+      cache_.slots().CopyIn(get.sections, slot);
     }
     done += count;
   }
-  return payload != nullptr ? cache.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
+  return payload != nullptr ? cache_.slots().ops().RecordCopies(CopyWay::kIn) : nullptr;
 }
 
 // Copies take place one after the other, so the first one that is not done holds up the others.
-bool Loads::Land() {
+bool Loading::Land() {
   size_t landed = 0;
   for (; landed < landing_.size() && landing_[landed]->in_slots->IsDone(); ++landed) {
-    Get& get = *landing_[landed];
-    --counters_.landing;
-    EndLanding(get);
+    EndLanding(*landing_[landed]);
   }
   landing_.erase(landing_.begin(), landing_.begin() + static_cast<ptrdiff_t>(landed));
   return landed > 0;
@@ -292,131 +289,128 @@ bool Loads::Land() {
 
 // A record that was lent, and does not have its checksums, is the store's to forget. Whether it has
 // another copy is told by asking once more.
-void Loads::EndLanding(Get& get) {
-  ActiveLoad& load = *get.load;
-  const Result<void> landed = load.job->loading.cache().slots().ops().outcome();
-  --load.gets;
-  --load.pending[get.entry];
-  if (!landed && !load.device_failed) {
-    load.device_failed = true;
+void Loading::EndLanding(Get& get) {
+  LoadJob& job = *get.job;
+  const Result<void> landed = cache_.slots().ops().outcome();
+  --gets_;
+  --job.gets;
+  --job.pending[get.entry];
+  if (!landed && !job.device_failed) {
+    job.device_failed = true;
     LogWarn("load: {}; what did not come is computed", landed.error().message);
   }
-  if (get.entry < load.computed) return GiveBack(load, get.entry);
+  if (get.entry < job.front) return GiveBack(job, get.entry);
   const bool same = get.arrived == get.crcs || Planted(Canary::kTrustArrived);
   const bool intact = landed && same;
-  if (intact || get.entry >= load.end) return;
+  if (intact || get.entry >= job.end) return;
   if (landed && get.loan.number != 0) {
-    store_.Return(std::exchange(get.loan, {}), /*damaged=*/true);
+    transfers_->Return(std::exchange(get.loan, {}), /*damaged=*/true);
     get.staging->Give(*std::exchange(get.chunk, std::nullopt));  // it is taken again
-    --counters_.loaded;
-    if (StartGet(load, get.entry, get.twins)) return;
+    --cache_.store()->loaded;
+    if (StartGet(job, get.entry, get.twins)) return;
   }
-  NotComing(load, get.entry, get.twins, MissReason::kLoadFailed);
+  NotComing(job, get.entry, get.twins, MissReason::kLoadFailed);
 }
 
-bool Loads::AwaitLanding() {
+bool Loading::AwaitCopies() {
+  MutexLock lock(mutex_);
   if (landing_.empty()) return false;
   landing_.front()->in_slots->Wait();
   return true;
 }
 
-void Loads::NotComing(ActiveLoad& load, size_t entry, bool twins, MissReason reason) {
-  ++counters_.failures;
-  if (entry >= load.end) return;  // it is not wanted any more
+void Loading::NotComing(LoadJob& job, size_t entry, bool twins, MissReason reason) {
+  ++cache_.store()->loads_failed;
+  if (entry >= job.end) return;  // it is not wanted any more
   if (twins) {
-    load.twins_failed = true;
+    job.twins_failed = true;
     return;
   }
-  load.job->failure = reason;
-  load.end = entry;
-  CancelGets(load);
+  job.failure = reason;
+  job.end = entry;
+  CancelGets(job);
 }
 
 // What comes after the end, or was computed, is of no use any more.
-void Loads::CancelGets(ActiveLoad& load) {
-  for (const auto& [tag, get] : gets_) {
-    if (get->load != &load || load.IsWanted(get->entry)) continue;
+void Loading::CancelGets(LoadJob& job) {
+  for (const auto& get : job.reading) {
+    if (get->job == nullptr || job.IsWanted(get->entry)) continue;
     if (Planted(Canary::kForgetLate)) {
-      --load.gets;
-      get->load = nullptr;
+      --job.gets;
+      get->job = nullptr;
       continue;
     }
-    store_.Cancel(tag);
+    transfers_->Cancel(get->read);
   }
-}
-
-bool Loads::IsReady(const ActiveLoad& load, size_t entry) {
-  return load.pending[entry] == 0 || Planted(Canary::kAttachEarly);
 }
 
 // How far the caller has computed by now: what lies before that is not read any more.
-void Loads::TakeComputed(ActiveLoad& load) {
-  const size_t computed = load.job->computed;
-  if (computed <= load.computed) return;
-  const size_t before = std::exchange(load.computed, computed);
-  CancelGets(load);
+void Loading::TakeComputed(LoadJob& job) {
+  const size_t computed = job.computed;
+  if (computed <= job.front) return;
+  const size_t before = std::exchange(job.front, computed);
+  CancelGets(job);
   for (size_t entry = before; entry < computed; ++entry) {
-    if (load.pending[entry] == 0) GiveBack(load, entry);
+    if (job.pending[entry] == 0) GiveBack(job, entry);
   }
 }
 
-void Loads::GiveBack(ActiveLoad& load, size_t entry) {
-  PerClass<SlotId>& slots = load.job->slots[entry];
+void Loading::GiveBack(LoadJob& job, size_t entry) {
+  PerClass<SlotId>& slots = job.slots[entry];
   PerClass<SlotId> given = slots;
   const auto end =
       std::remove_if(given.begin(), given.end(), [](SlotId slot) { return slot.is_none(); });
   slots.fill(SlotId::None());
-  load.job->loading.cache().ReleaseSlots({given.begin(), end});
+  cache_.ReleaseSlots({given.begin(), end});
 }
 
 // When all has come that was not computed, what was computed is what it is attached to.
-void Loads::MeetComputed(ActiveLoad& load) {
-  load.came = std::min(load.came, load.end);
-  while (load.came > std::max(load.next, load.computed) && IsReady(load, load.came - 1)) {
-    --load.came;
+void Loading::MeetComputed(LoadJob& job) {
+  job.came = std::min(job.came, job.end);
+  while (job.came > std::max(job.next, job.front) && IsReady(job, job.came - 1)) {
+    --job.came;
   }
-  load.job->unread = load.came;
-  load.job->blocks_ready = load.end - load.came;
-  if (load.came > load.computed) return;
-  const size_t first = std::min(load.computed, load.end);
-  if (first < load.end && !load.job->loading.AdoptComputed(*load.job, first)) {
-    load.end = load.attached;  // nobody holds it any more, or it may not be published
+  job.unread = job.came;
+  job.blocks_ready = job.end - job.came;
+  if (job.came > job.front) return;
+  const size_t first = std::min(job.front, job.end);
+  if (first < job.end && !AdoptComputed(job, first)) {
+    job.end = job.attached;  // nobody holds it any more, or it may not be published
     return;
   }
-  load.meets = false;
-  load.attached = first;
-  load.started = load.end;
+  job.meets = false;
+  job.attached = first;
+  job.started = job.end;
 }
 
-bool Loads::AttachReady(ActiveLoad& load) {
-  if (load.meets) return false;
+bool Loading::AttachReady(LoadJob& job) {
+  if (job.meets) return false;
   bool worked = false;
-  while (load.attached < load.end) {
-    size_t ready = load.attached;
-    while (ready < std::min(load.end, load.started) && IsReady(load, ready) &&
-           ready < load.attached + kPublishBlocksMax) {
+  while (job.attached < job.end) {
+    size_t ready = job.attached;
+    while (ready < std::min(job.end, job.started) && IsReady(job, ready) &&
+           ready < job.attached + kPublishBlocksMax) {
       ++ready;
     }
-    if (ready == load.attached) return worked;
-    const size_t count = ready - load.attached;
-    const size_t attached = load.job->loading.AttachLoaded(*load.job, load.attached, count);
-    load.attached += attached;
-    load.job->blocks_ready = load.attached - load.computed;
+    if (ready == job.attached) return worked;
+    const size_t count = ready - job.attached;
+    const size_t attached = AttachLoaded(job, job.attached, count);
+    job.attached += attached;
+    job.blocks_ready = job.attached - job.front;
     worked = true;
     if (attached == count) continue;
-    load.end = load.attached;  // it may not be published any more
-    CancelGets(load);
+    job.end = job.attached;  // it may not be published any more
+    CancelGets(job);
   }
   return worked;
 }
 
-void Loads::End(ActiveLoad& load) {
-  LoadJob& job = *load.job;
-  if (!load.twins_failed && load.end == job.slots.size()) job.loading.AttachTwins(job);
-  if (load.twins_failed && job.failure == MissReason::kNeverSeen) {
+void Loading::End(LoadJob& job) {
+  if (!job.twins_failed && job.end == job.slots.size()) AttachTwins(job);
+  if (job.twins_failed && job.failure == MissReason::kNeverSeen) {
     job.failure = MissReason::kLoadFailed;
   }
-  job.end_us = clock_.NowMicros();
+  job.end_us = transfers_->NowMicros();
   job.done = true;
 }
 

@@ -6,17 +6,18 @@
 
 #include "base/bits.h"
 #include "base/sync_point.h"
-#include "cache/below.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
+#include "cache/store_state.h"
+#include "cache/write_back.h"
 #include "env/clock.h"
 #include "evict/policies.h"
 
 namespace quire::cache {
 
 Result<std::unique_ptr<LockedState>> LockedState::Create(CacheOptions options, SlotClasses classes,
-                                                         quota::Ledger* shared, Mover* mover) {
-  std::unique_ptr<LockedState> made(new LockedState(std::move(options), std::move(classes), mover));
+                                                         quota::Ledger* shared, StoreState* store) {
+  std::unique_ptr<LockedState> made(new LockedState(std::move(options), std::move(classes), store));
   QUIRE_ASSIGN(made->slots_, Slots::Create(made->classes_, made->options_));
   const Capacity& capacity = made->slots_->capacity();
   made->state_.reset(
@@ -26,24 +27,28 @@ Result<std::unique_ptr<LockedState>> LockedState::Create(CacheOptions options, S
                 .directory = Directory(made->classes_),
                 .accounts = Accounts(made->classes_, made->clock_, made->options_.policy,
                                      made->options_.eviction_batch, capacity, shared),
-                .has_store = mover != nullptr,
+                .has_store = store != nullptr,
                 .empty_max = made->classes_.EmptyMax(capacity)});
-  if (mover != nullptr) {
+  if (store != nullptr) {
     QUIRE_ASSIGN(made->shapes_, RecordShapes::Create(made->classes_, made->options_));
     if (!made->slots_->on_host()) QUIRE_TRY(made->MakeStaging());
   }
   MutexLock lock(made->mutex_);
   State& state = *made->state_;
-  if (mover != nullptr) state.used_below.reserve(kUsedBelowMax);
+  if (store != nullptr) state.used_below.reserve(kUsedBelowMax);
   return made;
 }
 
-LockedState::LockedState(CacheOptions options, SlotClasses classes, Mover* mover)
+LockedState::LockedState(CacheOptions options, SlotClasses classes, StoreState* store)
     : options_(std::move(options)),
       clock_(options_.clock != nullptr ? *options_.clock : SystemClock()),
       classes_(std::move(classes)),
       heeds_priorities_(evict::MakePolicy(options_.policy)->heeds_priorities()),
-      mover_(mover) {}
+      store_(store) {}
+
+transfer::Transfers* LockedState::transfers() const {
+  return store_ == nullptr ? nullptr : store_->transfers.get();
+}
 
 Result<void> LockedState::MakeStaging() {
   constexpr uint64_t kLoadBytes = uint64_t{64} << 20;

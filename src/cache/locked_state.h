@@ -17,9 +17,13 @@
 #include "quire/cache.h"
 #include "tier/staging.h"
 
+namespace quire::transfer {
+class Transfers;
+}  // namespace quire::transfer
+
 namespace quire::cache {
 
-class Mover;
+struct StoreState;
 
 /// Blocks of one load that are asked for at once.
 inline constexpr uint32_t kLoadBlocksInFlight = 64;
@@ -37,10 +41,10 @@ class HoldWatch {
 /// Threads: any
 class LockedState {
  public:
-  /// `shared`, which pays too, and `mover` may be null.
-  /// Errors: as Slots::Create; with a mover as RecordShapes::Create, kNoSpace no host memory
+  /// `shared`, which pays too, and `store` may be null.
+  /// Errors: as Slots::Create; with a store as RecordShapes::Create, kNoSpace no host memory
   static Result<std::unique_ptr<LockedState>> Create(CacheOptions options, SlotClasses classes,
-                                                     quota::Ledger* shared, Mover* mover);
+                                                     quota::Ledger* shared, StoreState* store);
   /// Waits for the fences that holds were left with.
   ~LockedState();
 
@@ -54,12 +58,14 @@ class LockedState {
   /// The bytes of slots that the caller holds; it may ask who else does.
   Slots& slots() { return *slots_; }
   const Slots& slots() const { return *slots_; }
-  Mover* mover() const { return mover_; }  // null: there is no store
-  /// Needs a mover.
+  /// The store below; null: there is none.
+  StoreState* store() const { return store_; }
+  transfer::Transfers* transfers() const;
+  /// Needs a store.
   const RecordShapes& shapes() const { return *shapes_; }
   /// Memory of the host for blocks on their way to and from the store, in chunks of a record; null
-  /// where the store reads and writes slots in place. One thread at a time uses them: who turns the
-  /// mover.
+  /// where the store reads and writes slots in place. Who writes holds reading_mutex; Loads alone
+  /// reads.
   tier::Staging* write_staging() { return write_staging_ ? &*write_staging_ : nullptr; }
   tier::Staging* load_staging() { return load_staging_ ? &*load_staging_ : nullptr; }
   /// Held while State::reading is in use.
@@ -97,7 +103,7 @@ class LockedState {
   void Watch(HoldWatch* watch);
 
  private:
-  LockedState(CacheOptions options, SlotClasses classes, Mover* mover);
+  LockedState(CacheOptions options, SlotClasses classes, StoreState* store);
   Result<void> MakeStaging();
 
   /// As With, whatever fences say.
@@ -141,9 +147,9 @@ class LockedState {
   const Clock& clock_;
   SlotClasses classes_;  // const once the arenas are placed
   const bool heeds_priorities_;
-  Mover* const mover_;
+  StoreState* const store_;
   std::unique_ptr<Slots> slots_;          // set once, by Create
-  std::optional<RecordShapes> shapes_{};  // with a mover
+  std::optional<RecordShapes> shapes_{};  // with a store
   std::optional<tier::Staging> write_staging_{};
   std::optional<tier::Staging> load_staging_{};
 

@@ -6,11 +6,11 @@
 #include "base/bits.h"
 #include "base/canary.h"
 #include "base/sync_point.h"
-#include "cache/below.h"
 #include "cache/hit_length.h"
 #include "cache/leases.h"
-#include "cache/mover.h"
 #include "cache/tenants.h"
+#include "cache/write_back.h"
+#include "transfer/transfers.h"
 
 namespace quire::cache {
 namespace {
@@ -297,7 +297,7 @@ std::vector<Digest> Search::KeysBelow(std::span<const TokenId> prompt,
       beyond.push_back(key);
     }
     present.assign(count, tier::Presence::kAbsent);
-    cache_.mover()->Find(std::span(beyond).subspan(before), present);
+    cache_.transfers()->Find(std::span(beyond).subspan(before), present);
     auto absent = std::ranges::find(present, tier::Presence::kAbsent);
     if (Planted(Canary::kTrustChildren)) {
       absent = std::find(present.rbegin(), present.rend(), tier::Presence::kPresent).base();
@@ -327,7 +327,7 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
   };
   const auto store_has = [&](const Digest& wanted) {
     tier::Presence presence = tier::Presence::kAbsent;
-    cache_.mover()->Find({&wanted, 1}, {&presence, 1});
+    cache_.transfers()->Find({&wanted, 1}, {&presence, 1});
     return presence != tier::Presence::kAbsent;
   };
   // Each block is asked for once, however often the hit's length looks at it.
@@ -380,14 +380,14 @@ void Search::FindBelow(std::span<const TokenId> prompt, const PublishLocation& l
 uint64_t Search::FindElsewhereBelow(std::span<const TokenId> prompt,
                                     const PublishLocation& location) const {
   const auto publisher = PublisherOf(cache_, location.tenant);
-  for (const tier::RecordRoot& root : cache_.mover()->RootsOf(publisher)) {
+  for (const tier::RecordRoot& root : cache_.transfers()->RootsOf(publisher)) {
     if (root.key == location.root_key || root.block_tokens == 0) continue;
     Digest key = root.key;
     uint64_t tokens = 0;
     while (prompt.size() - tokens >= root.block_tokens) {
       key = ChildKey(*location.domain, key, &prompt[tokens], root.block_tokens);
       tier::Presence presence = tier::Presence::kAbsent;
-      cache_.mover()->Find({&key, 1}, {&presence, 1});
+      cache_.transfers()->Find({&key, 1}, {&presence, 1});
       if (presence == tier::Presence::kAbsent) break;
       tokens += root.block_tokens;
     }

@@ -100,10 +100,10 @@ class Search {
   /// another root.
   FoundPath FindBlocks(std::span<const TokenId> tokens, const PublishLocation& location,
                        bool explains);
-  /// What of a prompt the store has besides a path that was found. Needs a mover.
+  /// What of a prompt the store has besides a path that was found. Needs a store.
   void FindBelow(std::span<const TokenId> prompt, const PublishLocation& location,
                  const FoundPath& path, LoadList& load) const;
-  /// How many blocks of a prompt the account has below under another root. Needs a mover.
+  /// How many blocks of a prompt the account has below under another root. Needs a store.
   uint64_t FindElsewhereBelow(std::span<const TokenId> prompt,
                               const PublishLocation& location) const;
   /// What is remembered of the blocks after the one with `key`, up to the first that is not.

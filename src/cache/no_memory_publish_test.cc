@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "cache/core.h"
-#include "cache/mover.h"
+#include "cache/store_state.h"
 #include "cache/test_memory_store.h"
 #include "cache/twins_test_util.h"
 #include "env/clock.h"
@@ -153,8 +153,8 @@ TEST(NoMemoryLoadTest, ALoadEndsWithTheRightBytesOrWithout) {
   const ManualClock clock;
   for (int64_t failing = 0;; ++failing) {
     SCOPED_TRACE("allocation " + std::to_string(failing));
-    auto made = std::make_unique<Mover>(std::make_unique<MemoryStore>(), clock);
-    Mover& mover = *made;
+    auto made = std::make_unique<transfer::Transfers>(std::make_unique<MemoryStore>(), clock);
+    transfer::Transfers& mover = *made;
     const auto store = StoreState::Wrap(std::move(made));
     CacheOptions more;
     more.store = store.get();

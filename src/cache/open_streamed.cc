@@ -9,14 +9,13 @@
 
 #include "base/bits.h"
 #include "cache/admit.h"
-#include "cache/mover.h"
+#include "cache/record_reads.h"
 #include "cache/sequence_stream.h"
 
 namespace quire::cache {
 namespace {
 
 constexpr size_t kReadsAtOnce = 64;
-constexpr uint64_t kReadTimeoutUs = 30'000'000;
 // Each begins before what did not come to the one before; after these it begins with nothing.
 constexpr int kAttempts = 4;
 
@@ -44,53 +43,23 @@ std::vector<Resident> ResidentOf(const SlotClasses& classes, uint64_t blocks,
   return resident;
 }
 
-/// Reads some of them. The first block that did not come, if any.
-std::optional<uint64_t> ReadSome(const RecordChain& chain, std::span<const Resident> resident) {
-  const LockedState& cache = chain.cache();
-  struct Target {
-    WipedVector<TokenId> tokens{};
-    std::vector<std::span<std::byte>> out{};
-    std::vector<std::byte> host{};  // where the host cannot reach the slot
-  };
-  std::vector<Target> targets(resident.size());
-  ReadBatch batch;
-  for (size_t i = 0; i < resident.size(); ++i) {
-    const Resident& each = resident[i];
-    Target& target = targets[i];
-    const auto tokens = chain.TokensOf(each.block);
-    target.tokens.assign(tokens.begin(), tokens.end());
-    std::span<std::byte> bytes = cache.slots().HostBytes(each.slot);
-    if (bytes.empty()) {
-      target.host.resize(cache.classes().slot_bytes(each.group));
-      bytes = target.host;
-    }
-    cache.shapes().Cut(each.group, bytes, target.out);
-    batch.reads.push_back({.request = {.identity = chain.IdentityOf(each.block, target.tokens),
-                                       .layout = &cache.shapes().sealed(),
-                                       .section_first = cache.shapes().sections(each.group).first,
-                                       .section_count = cache.shapes().sections(each.group).count,
-                                       .out = target.out}});
-  }
-  Mover& mover = *cache.mover();
-  batch.deadline_us = mover.NowMicros() + kReadTimeoutUs;
-  mover.Begin(batch);
-  mover.Await([&] { return batch.left == 0; }, UINT64_MAX);
-  std::optional<uint64_t> failed;
-  for (size_t i = 0; i < resident.size() && !failed; ++i) {
-    if (batch.reads[i].outcome != tier::StoreOutcome::kOk) failed = resident[i].block;
-    if (!targets[i].host.empty()) {
-      cache.slots().CopyIn(targets[i].host.data(), resident[i].slot);
-    }
-  }
-  // What was copied from goes.
-  if (!cache.slots().ops().SynchronizeCopies(CopyWay::kIn)) failed = resident.front().block;
-  return failed;
-}
-
+/// Reads them. The first block that did not come, if any.
 std::optional<uint64_t> ReadAll(const RecordChain& chain, std::span<const Resident> resident) {
+  LockedState& cache = chain.cache();
+  RecordReads reads(cache);
   for (size_t begin = 0; begin < resident.size(); begin += kReadsAtOnce) {
-    const size_t count = std::min(kReadsAtOnce, resident.size() - begin);
-    if (const auto failed = ReadSome(chain, resident.subspan(begin, count))) return failed;
+    const auto some = resident.subspan(begin, std::min(kReadsAtOnce, resident.size() - begin));
+    reads.Clear();
+    for (const Resident& each : some) {
+      reads.Add(chain, each.block,
+                {.slot = each.slot,
+                 .bytes = cache.classes().slot_bytes(each.group),
+                 .sections = cache.shapes().sections(each.group)});
+    }
+    reads.Begin();
+    const auto came = reads.Await(/*cancel=*/nullptr);
+    if (!came) return some.front().block;
+    if (*came) return some[(*came)->read].block;
   }
   return std::nullopt;
 }
@@ -151,7 +120,7 @@ Result<void> Admission::CheckStreamFits(const PublishLocation& location, const S
                 "open: resident_tokens: what a tenant with a ttl computes is kept in memory alone; "
                 "use a tenant without one");
   }
-  const uint64_t cap = cache_.mover()->stats().bytes_cap;
+  const uint64_t cap = cache_.transfers()->stats().bytes_cap;
   const uint64_t holds = std::min(cap, quota == 0 ? UINT64_MAX : quota) / 4 * 3;
   if (stored <= holds) return {};
   return Fail(ErrorCode::kTooLarge,
@@ -174,7 +143,7 @@ RecordChain Admission::ChainOf(const PlanState& plan) {
   uint64_t there = 0;
   tier::Presence presence = tier::Presence::kPresent;
   while (there < chain.blocks()) {
-    cache_.mover()->Find({&chain.key(there), 1}, {&presence, 1});
+    cache_.transfers()->Find({&chain.key(there), 1}, {&presence, 1});
     if (presence != tier::Presence::kPresent) break;
     ++there;
   }

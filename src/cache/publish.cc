@@ -6,11 +6,11 @@
 
 #include "base/log.h"
 #include "base/sync_point.h"
-#include "cache/below.h"
 #include "cache/evict.h"
 #include "cache/leases.h"
-#include "cache/mover.h"
 #include "cache/quarantine.h"
+#include "cache/write_back.h"
+#include "transfer/transfers.h"
 
 namespace quire::cache {
 namespace {
@@ -166,7 +166,7 @@ Result<void> Publishing::Publish(const PublishLocation& location, std::span<NewB
   }
   const bool ended = !answers.empty() && answers.back().block.is_none();
   if (!all && !ended && answers.size() < blocks.size()) answers.emplace_back();
-  if (cache_.mover() != nullptr) cache_.mover()->Wake();
+  if (cache_.transfers() != nullptr) cache_.transfers()->Wake();
   return published;
 }
 

@@ -27,7 +27,7 @@ class PieceSource {
   /// Begins to read. What cannot be begun, Await says.
   virtual void Begin(uint32_t place, const ContextPiece& piece) = 0;
   /// Whether it has ended.
-  virtual bool IsDone(uint32_t place) const = 0;
+  virtual bool IsDone(uint32_t place) = 0;
   /// Returns when it has ended.
   /// Errors: it did not come
   virtual Result<void> Await(uint32_t place) = 0;

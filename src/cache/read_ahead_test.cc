@@ -29,7 +29,7 @@ class HandSource final : public PieceSource {
     begun.push_back(Name(piece));
     there_.erase(place);
   }
-  bool IsDone(uint32_t place) const override { return there_.contains(place); }
+  bool IsDone(uint32_t place) override { return there_.contains(place); }
   Result<void> Await(uint32_t place) override {
     if (!IsDone(place)) {
       waited.push_back(Name(under_way_.at(place)));

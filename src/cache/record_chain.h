@@ -18,7 +18,7 @@ namespace quire::cache {
 /// The tokens of a sequence, and the keys of its whole blocks.
 ///
 /// Threads:  as a vector
-/// Lifetime: `cache`, which has a mover, must outlive it
+/// Lifetime: `cache`, which has a store, must outlive it
 class RecordChain {
  public:
   RecordChain(LockedState& cache, PublishLocation location)
@@ -56,14 +56,13 @@ class RecordChain {
   }
   /// `tokens` are those of the block, and must outlive what is made of them.
   tier::RecordIdentity IdentityOf(uint64_t block, std::span<const TokenId> tokens) const {
-    return {.key = keys_[block],
-            .parent = ParentOf(block),
-            .profile = cache_->shapes().profile(),
-            .geometry = cache_->shapes().geometry(),
-            .publisher = publisher_,
-            .erase_epoch = location_.below_epoch,
-            .block_index = block,
-            .tokens = tokens};
+    return cache_->shapes().IdentityOf({.key = keys_[block],
+                                        .parent = ParentOf(block),
+                                        .publisher = publisher_,
+                                        .erase_epoch = location_.below_epoch,
+                                        .block_index = block,
+                                        .tokens = tokens},
+                                       /*of_twins=*/false);
   }
 
  private:

@@ -84,6 +84,16 @@ Result<RecordShapes> RecordShapes::Create(const SlotClasses& classes, const Cach
   return shapes;
 }
 
+tier::RecordIdentity RecordShapes::IdentityOf(tier::RecordIdentity block, bool of_twins) const {
+  if (of_twins) {
+    block.parent = block.key;
+    block.key = TwinKey(block.key);
+  }
+  block.profile = profile_;
+  block.geometry = geometry_;
+  return block;
+}
+
 void RecordShapes::CutPayload(uint32_t slot_class, std::byte* payload, std::span<uint32_t> crcs,
                               std::vector<SlotSection>& out) const {
   const auto [first, count] = ranges_[slot_class];

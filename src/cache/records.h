@@ -38,6 +38,9 @@ class RecordShapes {
 
   const Digest& profile() const { return profile_; }
   const Digest& geometry() const { return geometry_; }
+  /// What a form of a block has to be; `block` says it of its sealed forms, but for the
+  /// fingerprints. It points to what that points to.
+  tier::RecordIdentity IdentityOf(tier::RecordIdentity block, bool of_twins) const;
   const tier::RecordLayout& sealed() const { return sealed_; }
   /// Needs codecs that encode.
   const tier::RecordLayout& twins() const { return *twins_; }

@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/bits.h"
 #include "base/canary.h"
-#include "cache/mover.h"
+#include "transfer/transfers.h"
 
 namespace quire::cache {
 namespace {
@@ -19,9 +20,7 @@ constexpr uint32_t kPlaces = 3;  // one is attended to, one is there, one is on 
 // Of what stays in memory, what a piece is at most: larger ones cost fewer waits and more memory.
 constexpr uint64_t kResidentPerPiece = 8;
 constexpr uint64_t kSplitsPerPieceMax = 8;
-constexpr uint64_t kReadTimeoutUs = 30'000'000;
 constexpr uint64_t kWriteTimeoutUs = 10'000'000;
-constexpr uint64_t kCancelSliceUs = 5'000;  // between two looks at `cancel`
 
 // What a read of a block takes: its request, tokens, and where its sections go.
 constexpr uint64_t kReadBytes = 1024;
@@ -53,7 +52,7 @@ ErrorCode CodeOf(StoreOutcome outcome) {
 
 Result<StreamNeeds> StreamNeedsOf(const LockedState& cache, const SequenceOptions& options) {
   const SlotClasses& classes = cache.classes();
-  if (cache.mover() == nullptr) {
+  if (cache.store() == nullptr) {
     return CannotStream("the cache has no store to read from; give it one (CacheOptions::store)");
   }
   if (!options.publish || options.contiguous) {
@@ -123,9 +122,8 @@ SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
       ring_(std::move(ring)),
       charge_(std::move(charge)),
       states_(std::move(states)),
-      writes_(chain_, chain_.blocks()),
-      places_(kPlaces) {
-  const LockedState& cache = chain_.cache();
+      writes_(chain_, chain_.blocks()) {
+  LockedState& cache = chain_.cache();
   const auto [first, count] = cache.shapes().sections(needs.slot_class);
   const auto specs = cache.shapes().sealed().sections().subspan(first, count);
   regions_.resize(cache.layout().layer_count());
@@ -144,11 +142,8 @@ SequenceStream::SequenceStream(RecordChain chain, const StreamNeeds& needs,
     offset += specs[i].bytes;
     region_max = std::max(region_max, region.bytes);
   }
-  for (Place& place : places_) {
-    place.batch.reads.reserve(needs.piece_blocks);
-    place.tokens.resize(needs.piece_blocks);
-    place.out.resize(needs.piece_blocks);
-    if (needs.host_bytes > 0) place.host.resize(needs.piece_blocks * region_max);
+  for (uint32_t i = 0; i < kPlaces; ++i) {
+    places_.emplace_back(cache).reads.Reserve(needs.piece_blocks, needs.piece_blocks * region_max);
   }
   ahead_.emplace(static_cast<PieceSource&>(*this), kPlaces, std::move(layers), needs.piece_blocks);
 }
@@ -188,86 +183,44 @@ uint64_t SequenceStream::PieceCount(uint32_t layer) const {
 }
 
 void SequenceStream::Begin(uint32_t number, const ContextPiece& piece) {
-  const LockedState& cache = chain_.cache();
   const Region& region = regions_[piece.layer];
   Place& place = places_[number];
   place.piece = piece;
-  place.batch.reads.resize(piece.block_count);
+  place.reads.Clear();
   for (uint64_t i = 0; i < piece.block_count; ++i) {
-    const auto tokens = chain_.TokensOf(piece.first_block + i);
-    place.tokens[i].assign(tokens.begin(), tokens.end());
-    std::span<std::byte> bytes = cache.slots().HostBytes(RingSlot(number, i));
-    bytes = bytes.empty() ? std::span(place.host).subspan(i * region.bytes, region.bytes)
-                          : bytes.subspan(region.offset, region.bytes);
-    place.out[i].clear();
-    for (const tier::SectionSpec& section :
-         cache.shapes().sealed().sections().subspan(region.sections.first, region.sections.count)) {
-      place.out[i].push_back(bytes.first(section.bytes));
-      bytes = bytes.subspan(section.bytes);
-    }
-    place.batch.reads[i] = {
-        .request = {.identity = chain_.IdentityOf(piece.first_block + i, place.tokens[i]),
-                    .layout = &cache.shapes().sealed(),
-                    .section_first = region.sections.first,
-                    .section_count = region.sections.count,
-                    .out = place.out[i]}};
+    place.reads.Add(chain_, piece.first_block + i,
+                    {.slot = RingSlot(number, i),
+                     .offset = region.offset,
+                     .bytes = region.bytes,
+                     .sections = region.sections});
   }
-  place.batch.deadline_us = cache.mover()->NowMicros() + kReadTimeoutUs;
-  cache.mover()->Begin(place.batch);
+  place.reads.Begin();
 }
 
 Result<void> SequenceStream::Await(uint32_t number) {
   Place& place = places_[number];
-  Mover& mover = *chain_.cache().mover();
-  const auto is_done = [&] { return IsDone(number); };
-  if (!is_done()) {
-    ++stats_.waits;
-    const uint64_t begin_us = mover.NowMicros();
-    while (!mover.Await(is_done, cancel_ == nullptr ? kReadTimeoutUs : kCancelSliceUs)) {
-      if (cancel_ != nullptr && cancel_->load(std::memory_order_relaxed)) {
-        return Fail(ErrorCode::kCancelled, "step cancelled");
-      }
-    }
-    stats_.wait_us += mover.NowMicros() - begin_us;
-  }
-  const auto failed = std::ranges::find_if(
-      place.batch.reads, [](const SectionRead& read) { return read.outcome != StoreOutcome::kOk; });
-  if (failed != place.batch.reads.end()) {
-    const auto i = static_cast<uint64_t>(failed - place.batch.reads.begin());
-    return NotThere(place.piece, i, *failed);
-  }
-  QUIRE_TRY(CopyIn(number));
+  const Clock& clock = chain_.cache().transfers()->clock();
+  const bool waits = !place.reads.IsDone();
+  const uint64_t begin_us = clock.NowMicros();
+  if (waits) ++stats_.waits;
+  QUIRE_ASSIGN(const std::optional<RecordReads::Failed> failed, place.reads.Await(cancel_));
+  if (waits) stats_.wait_us += clock.NowMicros() - begin_us;
+  if (failed) return NotThere(place.piece, *failed);
   ++stats_.pieces;
   stats_.bytes_read += place.piece.block_count * regions_[place.piece.layer].bytes;
   return {};
 }
 
-Result<void> SequenceStream::CopyIn(uint32_t number) {
-  const Place& place = places_[number];
-  if (place.host.empty()) return {};
-  const Slots& slots = chain_.cache().slots();
-  const Region& region = regions_[place.piece.layer];
-  for (uint64_t i = 0; i < place.piece.block_count; ++i) {
-    slots.ops().CopyIn(place.host.data() + i * region.bytes, {.bytes = region.bytes},
-                       slots.data(RingSlot(number, i)) + region.offset);
-  }
-  return slots.ops().SynchronizeCopies(CopyWay::kIn);  // the place is read into again
-}
-
-void SequenceStream::Cancel(uint32_t place) {
-  if (!IsDone(place)) chain_.cache().mover()->Cancel(places_[place].batch);
-}
-
-std::unexpected<Error> SequenceStream::NotThere(const ContextPiece& piece, uint64_t i,
-                                                const SectionRead& read) {
-  const uint64_t block = piece.first_block + i;
+std::unexpected<Error> SequenceStream::NotThere(const ContextPiece& piece,
+                                                const RecordReads::Failed& failed) {
+  const uint64_t block = piece.first_block + failed.read;
   const uint64_t block_tokens = chain_.cache().block_tokens();
   const std::string why =
-      read.outcome == StoreOutcome::kMiss
-          ? fmt::format("{}: {}", StoreOutcomeName(read.outcome), RecordMissName(read.miss))
-          : std::string(StoreOutcomeName(read.outcome));
+      failed.outcome == StoreOutcome::kMiss
+          ? fmt::format("{}: {}", StoreOutcomeName(failed.outcome), RecordMissName(failed.miss))
+          : std::string(StoreOutcomeName(failed.outcome));
   return Fail(
-      CodeOf(read.outcome),
+      CodeOf(failed.outcome),
       fmt::format("stream: block {} (tokens {} to {}) of layer {} did not come from the "
                   "store ({}); opened anew, the sequence begins before it",
                   block, block * block_tokens, (block + 1) * block_tokens, piece.layer, why));

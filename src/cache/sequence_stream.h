@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,7 +16,7 @@
 #include "cache/holds.h"
 #include "cache/read_ahead.h"
 #include "cache/record_chain.h"
-#include "cache/record_io.h"
+#include "cache/record_reads.h"
 #include "cache/stream_writes.h"
 #include "env/reservation.h"
 #include "quire/sequence.h"
@@ -92,27 +93,25 @@ class SequenceStream final : public StreamedContext, private PieceSource {
     SectionRange sections{};
   };
   struct Place {
+    explicit Place(LockedState& cache) : reads(cache) {}
+
     ContextPiece piece{};
-    ReadBatch batch{};
-    std::vector<WipedVector<TokenId>> tokens{};            // [blocks], of the records
-    std::vector<std::vector<std::span<std::byte>>> out{};  // [blocks][sections]
-    std::vector<std::byte> host{};  // [blocks][region], where the host cannot reach slots
+    RecordReads reads;
   };
 
   SequenceStream(RecordChain chain, const StreamNeeds& needs, const SequenceOptions& options,
                  OwnedSlots ring, MetadataCharge charge, Reservation states);
 
   void Begin(uint32_t place, const ContextPiece& piece) override;
-  bool IsDone(uint32_t place) const override { return places_[place].batch.left == 0; }
+  bool IsDone(uint32_t place) override { return places_[place].reads.IsDone(); }
   Result<void> Await(uint32_t place) override;
-  void Cancel(uint32_t place) override;
+  void Cancel(uint32_t place) override { places_[place].reads.Cancel(); }
 
   SlotId RingSlot(uint32_t place, uint64_t i) const {
     return ring_[needs_.slot_class][place * needs_.piece_blocks + i];
   }
-  Result<void> CopyIn(uint32_t place);
   Piece Show(uint32_t place);
-  std::unexpected<Error> NotThere(const ContextPiece& piece, uint64_t i, const SectionRead& read);
+  std::unexpected<Error> NotThere(const ContextPiece& piece, const RecordReads::Failed& failed);
 
   const StreamNeeds needs_;
   const uint32_t rows_max_;
@@ -124,7 +123,7 @@ class SequenceStream final : public StreamedContext, private PieceSource {
   Reservation states_;
   StreamWrites writes_;
   std::vector<Region> regions_;  // [layers]; bytes 0: not streamed
-  std::vector<Place> places_;
+  std::deque<Place> places_;
   bool is_stuck_ = false;                      // the store did not take what it was waited for
   const std::atomic<bool>* cancel_ = nullptr;  // of the call under way
   StreamedStats stats_;

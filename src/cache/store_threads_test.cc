@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "cache/mover.h"
+#include "cache/store_state.h"
 #include "cache/test_memory_store.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Kept, StoreThreadsTest,
 TEST(MoverThread, SleepsWhereThereIsNothingToDo) {
   auto held = std::make_unique<MemoryStore>();
   const MemoryStore& records = *held;
-  auto mover = std::make_unique<Mover>(std::move(held), SystemClock());
+  auto mover = std::make_unique<transfer::Transfers>(std::move(held), SystemClock());
   mover->Start();
   const auto store = StoreState::Wrap(std::move(mover));
   CacheOptions more;

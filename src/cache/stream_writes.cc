@@ -3,17 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
-#include "cache/below.h"
-#include "cache/mover.h"
+#include "cache/outgoing_record.h"
 
 namespace quire::cache {
 namespace {
 
 using tier::StoreOutcome;
 
+constexpr uint32_t kWritesAtOnce = 16;
+constexpr uint64_t kBusyWaitUs = 500;  // the store can take no more just now
 // To be durable, for who lets go of the bytes that are being written.
 constexpr uint64_t kLastWaitUs = 5'000'000;
 
@@ -28,116 +28,154 @@ bool MayPass(StoreOutcome outcome) {
 
 }  // namespace
 
-class StreamWrites::BlockWrite final : public RecordWrite {
- public:
-  BlockWrite(const RecordChain& chain, uint64_t block, const PerClass<SlotId>& slots)
-      : cache_(chain.cache()),
-        tokens_(chain.TokensOf(block).begin(), chain.TokensOf(block).end()),
-        slots_(slots),
-        identity_(chain.IdentityOf(block, tokens_)) {}
-
-  const PerClass<SlotId>& slots() const { return slots_; }
-  /// Nothing: it has not ended.
-  std::optional<StoreOutcome> outcome() const {
-    const int outcome = outcome_;
-    return outcome < 0 ? std::nullopt : std::optional(static_cast<StoreOutcome>(outcome));
-  }
-
-  bool Put(tier::Store& store, uint64_t tag) override {
-    const tier::RecordLayout& layout = cache_.shapes().sealed();
-    RecordSections sections;
-    std::span<std::byte> place;     // in the store's memory
-    std::optional<uint32_t> chunk;  // else of the staging memory, if it is copied
-    if (cache_.slots().on_host()) {
-      for (uint32_t group = 0; group < cache_.classes().group_count(); ++group) {
-        const std::span<const std::byte> bytes = cache_.slots().HostBytes(slots_[group]);
-        cache_.shapes().Cut(group, bytes, sections.bytes);
-      }
-    } else {
-      place = store.Place(identity_, layout);
-      if (place.empty()) chunk = cache_.write_staging()->Take();
-      CopySections(cache_, slots_, /*twins=*/false,
-                   chunk ? (*cache_.write_staging())[*chunk] : place, sections);
-    }
-    const bool is_there = cache_.slots().ops().SynchronizeCopies(CopyWay::kOut).has_value();
-    const tier::PutRequest request = {.identity = identity_,
-                                      .layout = &layout,
-                                      .sections = sections.bytes,
-                                      .crcs = sections.crcs,
-                                      .tag = tag};
-    if (is_there) store.Put({&request, 1});
-    if (!is_there && !place.empty()) store.Withdraw(identity_.key);
-    if (chunk) cache_.write_staging()->Give(*chunk);
-    return is_there;
-  }
-  void End(StoreOutcome outcome) override { outcome_ = static_cast<int>(outcome); }
-
- private:
-  LockedState& cache_;
-  const WipedVector<TokenId> tokens_;
-  const PerClass<SlotId> slots_;
-  const tier::RecordIdentity identity_;
-  std::atomic<int> outcome_ = -1;
-};
-
 StreamWrites::StreamWrites(const RecordChain& chain, uint64_t durable)
-    : chain_(chain), durable_(durable) {}
+    : chain_(chain),
+      transfers_(*chain.cache().transfers()),
+      ends_(transfers_, /*wakes=*/true),
+      durable_(durable) {
+  transfers_.Attach(*this);
+}
 
-StreamWrites::~StreamWrites() { Cut(0); }
+StreamWrites::~StreamWrites() {
+  Cut(0);
+  transfers_.Detach(*this);
+}
+
+uint64_t StreamWrites::begun() const {
+  MutexLock lock(mutex_);
+  return durable_ + blocks_.size();
+}
+
+uint64_t StreamWrites::durable() const {
+  MutexLock lock(mutex_);
+  return durable_;
+}
 
 void StreamWrites::Write(const PerClass<SlotId>& slots) {
-  writes_.push_back(std::make_shared<BlockWrite>(chain_, begun(), slots));
-  mover().Write(writes_.back());
+  auto block = std::make_shared<Block>(chain_, begun(), slots);
+  {
+    MutexLock lock(mutex_);
+    blocks_.push_back(std::move(block));
+  }
+  transfers_.Wake();
+}
+
+std::shared_ptr<StreamWrites::Block> StreamWrites::FirstWaiting() const {
+  MutexLock lock(mutex_);
+  const auto found = std::ranges::find_if(blocks_, [](const auto& block) { return block->waits; });
+  return found == blocks_.end() ? nullptr : *found;
+}
+
+transfer::Worker::Turned StreamWrites::Turn() {
+  MutexLock turn(turn_mutex_);
+  Turned turned = {.worked = ends_.Run()};
+  std::shared_ptr<Block> next = FirstWaiting();
+  for (uint32_t i = 0; i < kWritesAtOnce && next != nullptr && transfers_.MayWrite(); ++i) {
+    Give(next);
+    ends_.Run();  // one that was refused is the next one again
+    turned.worked = true;
+    next = FirstWaiting();
+  }
+  if (next != nullptr) turned.wait_us = kBusyWaitUs;
+  if (next == nullptr && hurries_) transfers_.Hurry();
+  return turned;
+}
+
+void StreamWrites::Give(const std::shared_ptr<Block>& block) {
+  LockedState& cache = chain_.cache();
+  std::optional<MutexLock<Mutex>> reading;
+  if (!cache.slots().on_host()) reading.emplace(cache.reading_mutex());
+  OutgoingRecord record(cache, block->identity, /*twins=*/false);
+  record.Begin(block->slots);
+  const bool is_there = record.Await().has_value();
+  if (is_there) {
+    record.Write(
+        ends_, [this, block](const tier::StoreCompletion& end) { EndBlock(*block, end.outcome); });
+  }
+  MutexLock lock(mutex_);
+  block->waits = false;
+  if (!is_there) block->outcome = StoreOutcome::kIo;
+}
+
+void StreamWrites::EndBlock(Block& block, StoreOutcome outcome) {
+  MutexLock lock(mutex_);
+  if (outcome == StoreOutcome::kBusy) {
+    block.waits = true;
+  } else {
+    block.outcome = outcome;
+  }
 }
 
 // What failed is tried again when somebody asks the next time.
 void StreamWrites::TakeEnded() {
-  while (!writes_.empty()) {
-    const auto outcome = writes_.front()->outcome();
+  while (!blocks_.empty()) {
+    const auto outcome = blocks_.front()->outcome;
     if (!outcome) return;
     if (!IsDurable(*outcome)) {
       failure_ = outcome;
       return;
     }
     failure_.reset();
-    writes_.pop_front();
+    blocks_.pop_front();
     ++durable_;
   }
 }
 
+// Those under way, from `first` on, and waits so long for it.
+void StreamWrites::AwaitEnds(uint64_t first, uint64_t count, uint64_t timeout_us) {
+  const auto have_ended = [&] {
+    MutexLock lock(mutex_);
+    const auto begin = blocks_.begin() + static_cast<ptrdiff_t>(first);
+    return std::all_of(begin, begin + static_cast<ptrdiff_t>(count),
+                       [](const auto& block) { return block->outcome.has_value(); });
+  };
+  const transfer::Transfers::Turning here{.worker = this};
+  hurries_ = true;
+  if (!have_ended()) transfers_.Await(have_ended, timeout_us, &here);
+  hurries_ = false;
+}
+
 bool StreamWrites::Await(uint64_t blocks, uint64_t timeout_us) {
-  TakeEnded();
-  if (durable_ >= blocks) return true;
-  if (blocks > begun()) return false;
-  for (uint64_t i = 0; i < blocks - durable_; ++i) {
-    const auto outcome = writes_[i]->outcome();
-    if (!outcome || IsDurable(*outcome)) continue;
-    if (!MayPass(*outcome)) break;
-    writes_[i] = std::make_shared<BlockWrite>(chain_, durable_ + i, writes_[i]->slots());
-    mover().Write(writes_[i]);
+  uint64_t count = 0;
+  {
+    MutexLock lock(mutex_);
+    TakeEnded();
+    if (durable_ >= blocks) return true;
+    count = blocks - durable_;
+    if (count > blocks_.size()) return false;
+    for (uint64_t i = 0; i < count; ++i) {
+      Block& block = *blocks_[i];
+      if (!block.outcome || IsDurable(*block.outcome)) continue;
+      if (!MayPass(*block.outcome)) break;
+      block.outcome.reset();
+      block.waits = true;
+    }
   }
-  const auto end = writes_.begin() + static_cast<ptrdiff_t>(blocks - durable_);
-  mover().Await(
-      [&] { return std::all_of(writes_.begin(), end, [](const auto& w) { return w->outcome(); }); },
-      timeout_us, /*hurries=*/true);
+  AwaitEnds(0, count, timeout_us);
+  MutexLock lock(mutex_);
   TakeEnded();
   return durable_ >= blocks;
 }
 
 void StreamWrites::Cut(uint64_t blocks) {
-  TakeEnded();
-  durable_ = std::min(durable_, blocks);
-  const uint64_t kept = std::min<uint64_t>(blocks - durable_, writes_.size());
-  const auto first = writes_.begin() + static_cast<ptrdiff_t>(kept);
-  mover().Await(
-      [&] { return std::all_of(first, writes_.end(), [](const auto& w) { return w->outcome(); }); },
-      kLastWaitUs, /*hurries=*/true);
-  for (auto write = first; write != writes_.end(); ++write) mover().Forget(**write);
-  writes_.erase(first, writes_.end());
-  if (writes_.empty()) failure_.reset();
+  uint64_t kept = 0;
+  uint64_t cut = 0;
+  {
+    MutexLock lock(mutex_);
+    TakeEnded();
+    durable_ = std::min(durable_, blocks);
+    kept = std::min<uint64_t>(blocks - durable_, blocks_.size());
+    cut = blocks_.size() - kept;
+  }
+  AwaitEnds(kept, cut, kLastWaitUs);
+  MutexLock turn(turn_mutex_);  // nothing reads their slots any more
+  MutexLock lock(mutex_);
+  blocks_.resize(kept);
+  if (blocks_.empty()) failure_.reset();
 }
 
 std::string StreamWrites::failure() const {
+  MutexLock lock(mutex_);
   if (!failure_) return {};
   return fmt::format("the store does not take block {} ({})", durable_,
                      StoreOutcomeName(*failure_));

@@ -8,8 +8,8 @@
 #include "base/hash.h"
 #include "base/sync_point.h"
 #include "cache/leases.h"
-#include "cache/mover.h"
 #include "cache/quarantine.h"
+#include "cache/store_state.h"
 
 namespace quire::cache {
 namespace {
@@ -41,11 +41,11 @@ tier::PublisherId PublisherOf(const LockedState& cache, TenantId tenant) {
 
 Result<TenantId> Tenants::Add(const TenantOptions& options) {
   auto added = cache_.With([&](State& state) { return state.accounts.Add(options); });
-  if (added && cache_.mover() != nullptr) {
+  if (added && cache_.transfers() != nullptr) {
     const uint64_t quota = options.store_quota_bytes;
-    cache_.mover()->SetLimits({.publisher = tier::PublisherOf(options.name),
-                               .bytes_quota = quota == 0 ? UINT64_MAX : quota,
-                               .bytes_floor = options.store_floor_bytes});
+    cache_.transfers()->SetLimits({.publisher = tier::PublisherOf(options.name),
+                                   .bytes_quota = quota == 0 ? UINT64_MAX : quota,
+                                   .bytes_floor = options.store_floor_bytes});
   }
   return added;
 }
@@ -67,10 +67,10 @@ Result<TenantStats> Tenants::stats(TenantId id) const {
     stats.store_floor_bytes = options.store_floor_bytes;
     return stats;
   });
-  if (!known || !is_account || cache_.mover() == nullptr) return known;
+  if (!known || !is_account || cache_.transfers() == nullptr) return known;
   TenantStats& stats = *known;
-  const auto below =
-      cache_.mover()->UsageOf(tier::PublisherOf(id == kDefaultTenant ? std::string() : stats.name));
+  const auto below = cache_.transfers()->UsageOf(
+      tier::PublisherOf(id == kDefaultTenant ? std::string() : stats.name));
   stats.store_records = below.records;
   stats.store_bytes = below.bytes_live;
   stats.store_space_bytes = below.bytes;
@@ -108,8 +108,8 @@ Result<PublishLocation> Locate(const LockedState& cache, const AcquireRequest& r
     return {};
   });
   QUIRE_TRY(std::move(known));
-  if (cache.mover() != nullptr) {
-    location.below_epoch = cache.mover()->EpochOf(tier::PublisherOf(name));
+  if (cache.transfers() != nullptr) {
+    location.below_epoch = cache.transfers()->EpochOf(tier::PublisherOf(name));
     // What a tenant erased through another cache, or in another life of the store, stays erased;
     // its domain's keys have no epoch.
     if (!is_domain) epoch = location.below_epoch;
@@ -144,14 +144,14 @@ Result<EraseReport> Tenants::Erase(TenantId id) {
   QUIRE_TRY(std::move(begun));
   // From here on nothing of it is found or written; below it goes for good.
   Result<void> erased_below;
-  if (cache_.mover() != nullptr) {
+  if (cache_.transfers() != nullptr) {
     if (!Planted(Canary::kEraseAbove)) {
-      erased_below = cache_.mover()->Erase(PublisherOf(cache_, id));
+      erased_below = cache_.store()->Erase(PublisherOf(cache_, id));
     }
     report.slots_zeroed += DisownLoaded(id);
   }
   report.blocks = MarkErased();
-  if (cache_.mover() != nullptr) WriteAgain(id);
+  if (cache_.transfers() != nullptr) WriteAgain(id);
   const uint64_t free_zeroed = Planted(Canary::kKeepFree) ? 0 : ZeroFreeSlots(id);
   report.slots_pending =
       cache_.With([&](State& state) { return state.accounts.charges().stale_slots(id); });
@@ -194,7 +194,7 @@ uint64_t Tenants::DisownLoaded(TenantId erased) {
 // Of a domain everything below went, whoever wrote it. What is left of it in memory is its other
 // members', and is written when it is used again.
 void Tenants::WriteAgain(TenantId erased) {
-  const uint64_t epoch = cache_.mover()->EpochOf(PublisherOf(cache_, erased));
+  const uint64_t epoch = cache_.transfers()->EpochOf(PublisherOf(cache_, erased));
   const uint32_t end = cache_.With([](State& state) { return state.directory.ids_end(); });
   LockedState::ForPieces(end, [&](size_t first, size_t last) {
     cache_.With([&](State& state) {
@@ -256,8 +256,8 @@ Result<void> Tenants::Remove(TenantId id) {
     QUIRE_CHECK(state.directory.block_count(id) == 0);
     return {};
   });
-  if (removed && cache_.mover() != nullptr)
-    cache_.mover()->SetLimits({.publisher = tier::PublisherOf(name)});
+  if (removed && cache_.transfers() != nullptr)
+    cache_.transfers()->SetLimits({.publisher = tier::PublisherOf(name)});
   return removed;
 }
 

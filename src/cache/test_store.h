@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/mover.h"
+#include "cache/store_state.h"
 #include "cache/test_util.h"
 #include "env/clock.h"
 #include "env/faulty_files.h"
@@ -32,7 +32,8 @@ struct TestStore {
 
   void Open() {
     auto cold = Must(tier::ColdStore::Open(options, files, clock));
-    auto made = std::make_unique<Mover>(std::move(cold), clock, spread_us);
+    auto made = std::make_unique<transfer::Transfers>(
+        std::move(cold), clock, transfer::TransferOptions{.spread_us = spread_us});
     mover = made.get();
     store = StoreState::Wrap(std::move(made));
   }
@@ -73,7 +74,7 @@ struct TestStore {
   tier::ColdOptions options;
   uint64_t spread_us = 0;  // from the next Open on
   std::unique_ptr<DiskStore> store;
-  Mover* mover = nullptr;
+  transfer::Transfers* mover = nullptr;
 };
 
 /// A prompt as an engine runs it: loads what can be loaded, then computes the rest.

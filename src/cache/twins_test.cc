@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "cache/mover.h"
 #include "cache/records.h"
+#include "cache/store_state.h"
 #include "cache/test_memory_store.h"
 #include "cache/twins_test_util.h"
 #include "env/clock.h"
@@ -441,7 +441,8 @@ TEST(Twins, WhatDoesNotComeIsNotShown) {
     const ManualClock clock;
     auto held = std::make_unique<MemoryStore>();
     MemoryStore& records = *held;
-    const auto store = StoreState::Wrap(std::make_unique<Mover>(std::move(held), clock));
+    const auto store =
+        StoreState::Wrap(std::make_unique<transfer::Transfers>(std::move(held), clock));
     CacheOptions more;
     more.store = store.get();
     TestCache cache(100, Geometry::Uniform(2, 2, 16), ResidualProfile(kResidual), 0, more);

@@ -1,8 +1,7 @@
-// The thread of a BlockStore, and the batches that callers hand to it.
+// The batches that callers hand to a BlockStore.
 #include <deque>
 #include <functional>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "base/mutex.h"
@@ -43,7 +42,7 @@ std::string_view BlockOutcomeName(BlockOutcome outcome) {
   return "unknown";
 }
 
-class BlockStore::Impl {
+class BlockStore::Impl final : private transfer::Worker {
  public:
   Impl(std::unique_ptr<Files> files, std::unique_ptr<BlockEngine> engine,
        std::unique_ptr<Event> event)
@@ -51,7 +50,9 @@ class BlockStore::Impl {
 
   Result<void> Start() {
     try {
-      thread_ = std::thread([this] { Run(); });
+      transfer::Transfers& transfers = Engine().transfers();
+      transfers.Attach(*this);
+      transfers.Start();
     } catch (const std::exception& error) {
       return Fail(ErrorCode::kIo, error.what());
     }
@@ -83,8 +84,7 @@ class BlockStore::Impl {
     if (entered.left == 0) {
       EndBatch(entered);
     } else {
-      submitted_.push_back(&entered);
-      work_.NotifyOne();
+      HandIn(entered);
     }
     return entered.end.id;
   }
@@ -152,6 +152,7 @@ class BlockStore::Impl {
   int event_fd() const { return event_->descriptor(); }
 
   void Close() {
+    BlockEngine* engine = nullptr;
     {
       MutexLock lock(mutex_);
       if (closing_) {
@@ -159,9 +160,14 @@ class BlockStore::Impl {
         return;
       }
       closing_ = true;
+      engine = engine_.get();
+      last_.requests.resize(1);  // a Flush
+      last_.requests[0].owner = &last_;
+      last_.left = 1;
+      HandIn(last_);
+      while (in_hand_ > 0) some_ended_.Wait(mutex_);
     }
-    work_.NotifyOne();
-    thread_.join();
+    engine->transfers().Stop();
     MutexLock lock(mutex_);
     last_stats_ = StatsLocked();
     engine_.reset();
@@ -237,53 +243,45 @@ class BlockStore::Impl {
     return stats;
   }
 
-  // The thread. The engine is its own until it ends, but for what any thread may ask.
-
-  void Run() {
-    BlockEngine& engine = EngineOfThread();
-    std::vector<Batch*> taken;
-    std::vector<Request*> ended;
-    Request flush;             // the thread's own
-    bool flushing = false;     // it is under way
-    bool has_changes = false;  // since it began
-    while (true) {
-      const bool closing = TakeSubmitted(has_changes && !flushing ? 0 : engine.PauseUs(), taken);
-      bool changes_more = false;
-      for (Batch* batch : taken) {
-        for (Request& request : batch->requests) {
-          changes_more = changes_more || request.kind == RequestKind::kPut ||
-                         request.kind == RequestKind::kRemove;
-          engine.Begin(request);
-        }
-      }
-      has_changes = has_changes || changes_more;
-      // Nothing follows what was put or removed, so nothing is gained by waiting for the commit
-      // interval. What comes while this commit is written is part of the next one.
-      if (has_changes && !flushing && !changes_more) {
-        has_changes = false;
-        flushing = true;
-        engine.Begin(flush);
-      }
-      ended.clear();
-      engine.Turn(kDiskWaitUs, ended);
-      if (std::erase(ended, &flush) > 0) flushing = false;
-      if (!ended.empty()) EndRequests(ended);
-      if (closing && taken.empty() && engine.under_way() == 0) return;
-    }
+  /// There is room for it in `submitted_`.
+  void HandIn(Batch& batch) QUIRE_REQUIRES(mutex_) {
+    submitted_.push_back(&batch);
+    ++in_hand_;
+    engine_->transfers().Wake();
   }
 
-  BlockEngine& EngineOfThread() {
+  // The thread's. The engine is its own until that stops, but for what any thread may ask.
+
+  Turned Turn() noexcept override {  // what was taken must not be lost
+    BlockEngine& engine = Engine();
+    taken_.clear();
+    {
+      MutexLock lock(mutex_);
+      taken_.swap(submitted_);
+    }
+    bool changes_more = false;
+    for (Batch* batch : taken_) {
+      for (Request& request : batch->requests) {
+        changes_more = changes_more || request.kind == RequestKind::kPut ||
+                       request.kind == RequestKind::kRemove;
+        engine.Begin(request);
+      }
+    }
+    // Nothing follows what was put or removed, so nothing is gained by waiting for the commit
+    // interval. What comes while this commit is written is part of the next one.
+    if (has_changes_ && !changes_more) engine.transfers().Hurry();
+    has_changes_ = changes_more;
+    ended_now_.clear();
+    Turned turned = engine.Turn(ended_now_);
+    if (!ended_now_.empty()) EndRequests(ended_now_);
+    turned.worked = turned.worked || !taken_.empty();
+    return turned;
+  }
+  bool HasWaiting() override { return Engine().has_waiting(); }
+
+  BlockEngine& Engine() {
     MutexLock lock(mutex_);
     return *engine_;
-  }
-
-  /// Waits so long while nothing is handed in, and takes what was. True: the store closes.
-  bool TakeSubmitted(uint64_t pause_us, std::vector<Batch*>& taken) {
-    taken.clear();
-    MutexLock lock(mutex_);
-    if (submitted_.empty() && !closing_ && pause_us > 0) work_.WaitFor(mutex_, pause_us);
-    taken.swap(submitted_);
-    return closing_;
   }
 
   void EndRequests(std::span<Request* const> ended) {
@@ -294,26 +292,30 @@ class BlockStore::Impl {
       if (request->kind != RequestKind::kFlush) {
         batch.end.results[request->index] = request->result;
       }
-      if (--batch.left == 0) EndBatch(batch);
+      if (--batch.left > 0) continue;
+      if (&batch != &last_) EndBatch(batch);
+      if (--in_hand_ == 0 && closing_) some_ended_.NotifyAll();
     }
   }
 
-  static constexpr uint64_t kDiskWaitUs = 200;  // what is handed in waits so long for its turn
-
   const std::unique_ptr<Event> event_;
   mutable Mutex mutex_{LockRank::kBlockStore};
-  CondVar work_;        // for the thread
-  CondVar some_ended_;  // for those who wait
+  CondVar some_ended_;
   std::unique_ptr<Files> files_;
   std::unique_ptr<BlockEngine> engine_ QUIRE_GUARDED_BY(mutex_);  // null: closed
   Batches batches_ QUIRE_GUARDED_BY(mutex_);
   std::vector<Batch*> submitted_ QUIRE_GUARDED_BY(mutex_);
   std::deque<uint64_t> ended_ QUIRE_GUARDED_BY(mutex_);  // and not taken
   uint64_t batches_made_ QUIRE_GUARDED_BY(mutex_) = 0;
+  uint64_t in_hand_ QUIRE_GUARDED_BY(mutex_) = 0;  // batches that were submitted, and did not end
   bool closing_ QUIRE_GUARDED_BY(mutex_) = false;
+  Batch last_ QUIRE_GUARDED_BY(mutex_);  // of Close
   BlockStoreStats counts_ QUIRE_GUARDED_BY(mutex_);
   BlockStoreStats last_stats_ QUIRE_GUARDED_BY(mutex_);
-  std::thread thread_;
+
+  std::vector<Batch*> taken_;  // the thread's
+  bool has_changes_ = false;   // that the store was not told to commit
+  std::vector<Request*> ended_now_;
 };
 
 Result<std::unique_ptr<BlockStore>> BlockStore::Open(const BlockStoreOptions& options) {

@@ -11,6 +11,7 @@
 namespace quire::store {
 namespace {
 
+using tier::StoreCompletion;
 using tier::StoreOutcome;
 
 constexpr uint64_t kBlockBytesDefault = uint64_t{64} << 20;
@@ -22,10 +23,7 @@ constexpr uint64_t kStagingBytesMin = uint64_t{32} << 20;  // of reads, and of w
 // A disk that lets nothing be put for so long fails.
 constexpr uint64_t kPatienceUs = 10'000'000;
 constexpr uint64_t kBusyPauseUs = 1000;  // a Put that was refused tries again
-constexpr uint64_t kNudgeTag = 0;        // no request has the address 0
-constexpr uint64_t kForeverUs = uint64_t{3600} * 1'000'000;
-
-uint64_t TagOf(Request& request) { return reinterpret_cast<uint64_t>(&request); }
+constexpr uint64_t kDiskWaitUs = 200;    // what is handed in waits so long for its turn
 
 // Two of the longest records in a segment where the cap has room for that, else one.
 Result<void> ChooseSegments(uint64_t record_bytes, tier::ColdOptions& cold) {
@@ -96,10 +94,14 @@ Result<std::unique_ptr<BlockEngine>> BlockEngine::Open(const BlockStoreOptions& 
 
 BlockEngine::BlockEngine(const tier::ColdOptions& options, const Clock& clock,
                          std::unique_ptr<tier::ColdStore> cold, uint64_t block_bytes_max)
-    : options_(options), clock_(clock), cold_(std::move(cold)), block_bytes_max_(block_bytes_max) {}
+    : options_(options),
+      clock_(clock),
+      cold_(*cold),
+      transfers_(std::move(cold), clock, {.disk_wait_us = kDiskWaitUs, .steps_back = false}),
+      block_bytes_max_(block_bytes_max) {}
 
 std::optional<uint64_t> BlockEngine::Find(const Digest& key) const {
-  const auto bytes = cold_->RecordBytesOf(key);
+  const auto bytes = cold_.RecordBytesOf(key);
   if (!bytes || *bytes < kRecordBytesMin) return std::nullopt;
   return BlockBytesIn(*bytes);
 }
@@ -112,40 +114,46 @@ void BlockEngine::Begin(Request& request) {
       return waiting_.push_back(&request);
     case RequestKind::kFlush: ++flushes_waiting_; return waiting_.push_back(&request);
     case RequestKind::kGet: return Get(request);
-    case RequestKind::kRemove: return cold_->Remove(request.identity.key, TagOf(request));
+    case RequestKind::kRemove:
+      transfers_.Begin([this, key = request.identity.key](tier::Store&,
+                                                          uint64_t tag) { cold_.Remove(key, tag); },
+                       ends_,
+                       [this, &request](const StoreCompletion& end) {
+                         if (end.outcome == StoreOutcome::kIo)
+                           return End(request, BlockOutcome::kIo);
+                         End(request, end.outcome == StoreOutcome::kOk ? BlockOutcome::kOk
+                                                                       : BlockOutcome::kAbsent);
+                       });
   }
 }
 
-void BlockEngine::Turn(uint64_t wait_us, std::vector<Request*>& ended) {
-  StartWaiting();
-  done_.clear();
-  cold_->Tick(done_, ended_.empty() ? wait_us : 0);
-  for (const tier::StoreCompletion& completion : done_) Take(completion);
+transfer::Worker::Turned BlockEngine::Turn(std::vector<Request*>& ended) {
+  ends_.Run();
+  GiveWaiting();
+  transfer::Worker::Turned turned = {.worked = !ended_.empty()};
   ended.insert(ended.end(), ended_.begin(), ended_.end());
   ended_.clear();
+  if (options_.scrub_bytes_per_s > 0) turned.wait_us = 20'000;
+  if (under_way_ > 0) turned.wait_us = std::min<uint64_t>(options_.commit_interval_us / 8, 5'000);
+  if (!waiting_.empty()) turned.wait_us = kBusyPauseUs;
+  return turned;
 }
 
 // In their order, so that a Flush comes after what was put before it.
-void BlockEngine::StartWaiting() {
-  busy_ = false;
-  while (!waiting_.empty() && !busy_) {
+void BlockEngine::GiveWaiting() {
+  while (!waiting_.empty() && transfers_.MayWrite()) {
     Request& request = *waiting_.front();
     waiting_.pop_front();
-    if (request.kind == RequestKind::kFlush) {
-      --flushes_waiting_;
-      cold_->Flush(TagOf(request));
+    if (request.kind == RequestKind::kPut) {
+      Put(request);
+      ends_.Run();  // one that was refused is the next one again
       continue;
     }
-    Put(request);
-    // Only a tick says whether it was taken.
-    done_.clear();
-    cold_->Tick(done_, 0);
-    for (const tier::StoreCompletion& completion : done_) Take(completion);
+    --flushes_waiting_;
+    transfers_.Flush(ends_,
+                     [this, &request](const StoreCompletion&) { End(request, BlockOutcome::kOk); });
   }
-  if (busy_ && flushes_waiting_ > 0 && !nudging_) {
-    nudging_ = true;
-    cold_->Flush(kNudgeTag);
-  }
+  if (!waiting_.empty() && flushes_waiting_ > 0) transfers_.Hurry();
 }
 
 void BlockEngine::Put(Request& request) {
@@ -154,15 +162,15 @@ void BlockEngine::Put(Request& request) {
   EncodeLastPage(request.data.subspan(body_bytes), last_page_);
   const std::array<std::span<const std::byte>, 2> sections = {request.data.first(body_bytes),
                                                               last_page_};
-  const tier::PutRequest put = {.identity = request.identity,
-                                .layout = &layout,
-                                .sections = std::span(sections).last(layout.sections().size()),
-                                .tag = TagOf(request)};
-  cold_->Put({&put, 1});
+  transfers_.Write({.identity = request.identity,
+                    .layout = &layout,
+                    .sections = std::span(sections).last(layout.sections().size())},
+                   ends_,
+                   [this, &request](const StoreCompletion& end) { TakePut(request, end.outcome); });
 }
 
 void BlockEngine::Get(Request& request) {
-  const auto record_bytes = cold_->RecordBytesOf(request.identity.key);
+  const auto record_bytes = cold_.RecordBytesOf(request.identity.key);
   if (!record_bytes) return End(request, BlockOutcome::kAbsent);
   const auto body_bytes = BodyBytesOf(*record_bytes);
   if (!body_bytes) return End(request, BlockOutcome::kDamaged);
@@ -173,29 +181,12 @@ void BlockEngine::Get(Request& request) {
   request.layout = LayoutOf(*body_bytes);
   request.sections = {request.out.first(*body_bytes), *request.last_page};
   const size_t count = request.layout->sections().size();
-  const tier::LoadRequest load = {.identity = request.identity,
-                                  .layout = &*request.layout,
-                                  .section_count = static_cast<uint32_t>(count),
-                                  .out = std::span(request.sections).last(count),
-                                  .tag = TagOf(request)};
-  cold_->Get({&load, 1}, /*deadline_us=*/0);
-}
-
-void BlockEngine::Take(const tier::StoreCompletion& completion) {
-  if (completion.tag == kNudgeTag) {
-    nudging_ = false;
-    return;
-  }
-  Request& request = *reinterpret_cast<Request*>(completion.tag);
-  const StoreOutcome outcome = completion.outcome;
-  switch (request.kind) {
-    case RequestKind::kPut: return TakePut(request, outcome);
-    case RequestKind::kGet: return TakeGet(request, outcome);
-    case RequestKind::kRemove:
-      if (outcome == StoreOutcome::kIo) return End(request, BlockOutcome::kIo);
-      return End(request, outcome == StoreOutcome::kOk ? BlockOutcome::kOk : BlockOutcome::kAbsent);
-    case RequestKind::kFlush: return End(request, BlockOutcome::kOk);
-  }
+  transfers_.Read({.identity = request.identity,
+                   .layout = &*request.layout,
+                   .section_count = static_cast<uint32_t>(count),
+                   .out = std::span(request.sections).last(count)},
+                  /*deadline_us=*/0, ends_,
+                  [this, &request](const StoreCompletion& end) { TakeGet(request, end.outcome); });
 }
 
 void BlockEngine::TakePut(Request& request, StoreOutcome outcome) {
@@ -208,7 +199,6 @@ void BlockEngine::TakePut(Request& request, StoreOutcome outcome) {
       const uint64_t now_us = clock_.NowMicros();
       if (!request.refused_us) request.refused_us = now_us;
       if (now_us - *request.refused_us > kPatienceUs) break;
-      busy_ = true;
       return waiting_.push_front(&request);
     }
     default: break;  // the disk failed, or (kUnknownEpoch) lost what says who was erased
@@ -238,14 +228,6 @@ void BlockEngine::End(Request& request, BlockOutcome outcome, uint64_t bytes) {
   request.result = {.outcome = outcome, .bytes = bytes};
   --under_way_;
   ended_.push_back(&request);
-}
-
-uint64_t BlockEngine::PauseUs() const {
-  const tier::StoreStats stats = cold_->Stats();
-  if (stats.in_flight > 0 || !ended_.empty()) return 0;
-  if (!waiting_.empty()) return kBusyPauseUs;
-  if (under_way_ > 0) return std::min<uint64_t>(options_.commit_interval_us / 8, 5'000);
-  return options_.scrub_bytes_per_s > 0 ? 20'000 : kForeverUs;
 }
 
 }  // namespace quire::store

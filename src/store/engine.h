@@ -1,5 +1,5 @@
-// What a BlockStore does, without its thread: requests about single blocks begin, the cold tier is
-// turned, requests end.
+// What a BlockStore does, without its thread: requests about single blocks become requests of the
+// cold tier, and end.
 #ifndef QUIRE_STORE_ENGINE_H_
 #define QUIRE_STORE_ENGINE_H_
 
@@ -17,6 +17,7 @@
 #include "quire/store.h"
 #include "store/opaque.h"
 #include "tier/cold.h"
+#include "transfer/transfers.h"
 
 namespace quire::store {
 
@@ -44,6 +45,8 @@ struct Request {
 /// Errors: kInvalidArgument
 Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options);
 
+/// A client of the transfers of a cold tier. Whoever turns them turns it, too.
+///
 /// Threads: one at a time, but for EpochOf, Find, stats and block_bytes_max
 class BlockEngine {
  public:
@@ -54,43 +57,43 @@ class BlockEngine {
 
   /// Begins a request; a later Turn ends it.
   void Begin(Request& request);
-  /// Moves everything on, and appends what ended. Waits up to `wait_us` for the disk.
-  void Turn(uint64_t wait_us, std::vector<Request*>& ended);
-
+  /// Gives what waits, and appends what ended.
+  transfer::Worker::Turned Turn(std::vector<Request*>& ended);
   /// Requests that began and did not end.
   uint64_t under_way() const { return under_way_; }
-  /// How long nothing will happen if no request begins. 0: the disk works.
-  uint64_t PauseUs() const;
+  /// Some of them are not given yet.
+  bool has_waiting() const { return !waiting_.empty(); }
 
-  uint64_t EpochOf(const tier::PublisherId& publisher) const { return cold_->EpochOf(publisher); }
+  transfer::Transfers& transfers() { return transfers_; }
+  uint64_t EpochOf(const tier::PublisherId& publisher) const {
+    return transfers_.EpochOf(publisher);
+  }
   /// Most bytes that the block of a key may have; nothing when it is not there.
   std::optional<uint64_t> Find(const Digest& key) const;
-  tier::StoreStats stats() const { return cold_->Stats(); }
+  tier::StoreStats stats() const { return transfers_.stats(); }
   uint64_t block_bytes_max() const { return block_bytes_max_; }
 
  private:
   BlockEngine(const tier::ColdOptions& options, const Clock& clock,
               std::unique_ptr<tier::ColdStore> cold, uint64_t block_bytes_max);
 
-  void StartWaiting();
+  void GiveWaiting();
   void Put(Request& request);
   void Get(Request& request);
-  void Take(const tier::StoreCompletion& completion);
   void TakePut(Request& request, tier::StoreOutcome outcome);
   void TakeGet(Request& request, tier::StoreOutcome outcome);
   void End(Request& request, BlockOutcome outcome, uint64_t bytes = 0);
 
   const tier::ColdOptions options_;
   const Clock& clock_;
-  std::unique_ptr<tier::ColdStore> cold_;
+  tier::ColdStore& cold_;  // of the transfers
+  transfer::Transfers transfers_;
+  transfer::Ends ends_{transfers_, /*wakes=*/true};
   const uint64_t block_bytes_max_;
   LastPage last_page_{};          // of the block that is being put
-  std::deque<Request*> waiting_;  // Puts and Flushes that the cold tier did not take yet
+  std::deque<Request*> waiting_;  // Puts and Flushes, in their order
   uint32_t flushes_waiting_ = 0;  // of these
-  bool busy_ = false;             // it takes no more Puts in this turn
-  bool nudging_ = false;          // a commit was asked for so that a Flush gets its turn
   uint64_t under_way_ = 0;
-  std::vector<tier::StoreCompletion> done_;
   std::vector<Request*> ended_;
 };
 

@@ -62,7 +62,9 @@ class EngineTest : public testing::Test {
   }
   void Turn(std::vector<Request*>& ended) {
     const size_t before = ended.size();
-    engine_->Turn(1000, ended);
+    engine_->Turn(ended);
+    engine_->transfers().Tick(ended.size() == before ? 1000 : 0);
+    engine_->Turn(ended);
     if (ended.size() == before) clock_.Advance(1000);
   }
   BlockResult Run(Request& request) {

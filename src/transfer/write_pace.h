@@ -1,13 +1,13 @@
 // When blocks that wait are written to the store.
-#ifndef QUIRE_CACHE_WRITE_PACE_H_
-#define QUIRE_CACHE_WRITE_PACE_H_
+#ifndef QUIRE_TRANSFER_WRITE_PACE_H_
+#define QUIRE_TRANSFER_WRITE_PACE_H_
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <deque>
 
-namespace quire::cache {
+namespace quire::transfer {
 
 /// Spreads writing: what begins to wait is written evenly over a time, so that a prompt that was
 /// published all at once does not take the memory's and the disk's bandwidth from whoever computes.
@@ -67,6 +67,6 @@ class WritePace {
   uint64_t hurried_until_us_ = 0;
 };
 
-}  // namespace quire::cache
+}  // namespace quire::transfer
 
-#endif  // QUIRE_CACHE_WRITE_PACE_H_
+#endif  // QUIRE_TRANSFER_WRITE_PACE_H_

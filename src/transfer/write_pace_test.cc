@@ -1,4 +1,4 @@
-#include "cache/write_pace.h"
+#include "transfer/write_pace.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/prng.h"
 
-namespace quire::cache {
+namespace quire::transfer {
 namespace {
 
 constexpr uint64_t kSpreadUs = 1'000'000;
@@ -78,4 +78,4 @@ TEST(WritePace, EveryBlockIsWrittenInItsTime) {
 }
 
 }  // namespace
-}  // namespace quire::cache
+}  // namespace quire::transfer
