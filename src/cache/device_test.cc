@@ -312,6 +312,10 @@ TEST(CacheOnDevice, WhatOnlyTheWarmTierHasIsWrittenWhenItIsLoaded) {
       Must(on.model.Feed(*Must(on.cache->Open(on.Acquire(prompt), {})), prompt));
       EXPECT_FALSE(on.store->Flush().has_value());
       EXPECT_EQ(on.warm->warm_stats().records, 12u);
+      on.EvictAll();
+      EXPECT_EQ(Must(on.cache->Load(on.Acquire(prompt), {})).Take().resident_tokens(),
+                12u * kBlock);
+      EXPECT_EQ(on.cache->stats().stored_blocks, 0u) << "the disk has none of them";
       files.set_rates({});
       clock.Advance(60'000'000);
       on.EvictAll();

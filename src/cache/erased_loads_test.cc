@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cache/test_memory_store.h"
 #include "cache/test_store.h"
 #include "cache/test_util.h"
 #include "env/seen_memory.h"
@@ -84,6 +85,42 @@ TEST_F(ErasedLoadsTest, WhatCameBeforeAnErasureIsNotAttachedAfterIt) {
   }
   Must(test_->cache->Erase(b_));
   EXPECT_EQ(BytesInMemory(), 0);
+}
+
+// The disk is slow with the first blocks, of which the erasure does not wait, and the front is there
+// before them.
+TEST(ErasedLoads, WhatMeetsTheFrontAfterAnErasureIsNotAttached) {
+  constexpr uint64_t kSlow = 3;  // blocks
+  const std::vector<TokenId> prompt = SomeTokens(kErasedLoadsBlocks * kBlock + 5, 1);
+  auto memory_store = std::make_unique<MemoryStore>();
+  memory_store->held = [](const tier::RecordIdentity& record) {
+    return record.block_index < kSlow;
+  };
+  auto made = std::make_unique<Mover>(std::move(memory_store), SystemClock());
+  Mover& mover = *made;
+  const std::unique_ptr<DiskStore> store = StoreState::Wrap(std::move(made));
+  CacheOptions more;
+  more.store = store.get();
+  TestCache test(64, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);
+  Must(test.cache->AddTenant({.name = "team", .shared = true}));
+  const TenantId a = Must(test.cache->AddTenant({.name = "a", .domain = "team"}));
+  const TenantId b = Must(test.cache->AddTenant({.name = "b", .domain = "team"}));
+  const auto acquire = [&](TenantId tenant) {
+    return Must(
+        test.cache->Acquire({.tenant = tenant, .identity = &test.identity, .tokens = prompt}));
+  };
+  Must(test.model.Feed(*Must(test.cache->Open(acquire(a), {})), prompt));
+  Must(store->Flush());
+  while (test.cache->Evict(100) > 0) {
+  }
+  Ticket ticket = Must(test.cache->Load(acquire(b), {.order = LoadOrder::kFromEnd}));
+  auto front = Must(test.cache->Open(ticket.Front(1), {.on_full = OnFull::kHalt}));
+  while (ticket.progress().meet_tokens > kSlow * kBlock) mover.Tick(0);
+  Must(test.cache->Erase(a));
+  Must(test.model.Feed(*front, std::span(prompt).first(kSlow * kBlock)));
+  ticket.Meet(kSlow * kBlock);
+  EXPECT_EQ(ticket.Take().resident_tokens(), kSlow * kBlock);
+  EXPECT_EQ(test.cache->stats().loaded_total, 0);
 }
 
 // The first block is damaged, so what came of the others is attached to nothing.

@@ -34,6 +34,10 @@ class MemoryStore final : public tier::Store {
   }
   void Get(std::span<const tier::LoadRequest> loads, uint64_t /*deadline_us*/) override {
     for (const tier::LoadRequest& load : loads) {
+      if (held && held(load.identity)) {
+        held_tags_.push_back(load.tag);
+        continue;
+      }
       if (lost && lost(load.identity)) {
         ended_.push_back({.tag = load.tag, .outcome = tier::StoreOutcome::kIo});
         continue;
@@ -50,11 +54,14 @@ class MemoryStore final : public tier::Store {
     }
   }
   void Cancel(uint64_t tag) override {
+    if (std::erase(held_tags_, tag) > 0) ended_.push_back({.tag = tag});
     for (tier::StoreCompletion& ended : ended_) {
       if (ended.tag == tag) ended.outcome = tier::StoreOutcome::kCancelled;
     }
   }
-  void Erase(const tier::PublisherId&, uint64_t, uint64_t tag) override {
+  /// Its records stay, as those that were read already.
+  void Erase(const tier::PublisherId& publisher, uint64_t epoch, uint64_t tag) override {
+    epochs_[publisher] = epoch;
     ended_.push_back({.tag = tag});
   }
   void Touch(std::span<const tier::RecordUse> uses, std::span<tier::Presence> out) override {
@@ -63,7 +70,10 @@ class MemoryStore final : public tier::Store {
   tier::PublisherUsage UsageOf(const tier::PublisherId&) const override { return {}; }
   std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId&) const override { return {}; }
   void SetLimits(const tier::PublisherLimits&) override {}
-  uint64_t EpochOf(const tier::PublisherId&) const override { return 0; }
+  uint64_t EpochOf(const tier::PublisherId& publisher) const override {
+    const auto known = epochs_.find(publisher);
+    return known == epochs_.end() ? 0 : known->second;
+  }
   void Flush(uint64_t tag) override { ended_.push_back({.tag = tag}); }
   void Tick(std::vector<tier::StoreCompletion>& done, uint64_t /*wait_us*/) override {
     done.insert(done.end(), ended_.begin(), ended_.end());
@@ -76,12 +86,16 @@ class MemoryStore final : public tier::Store {
 
   /// Records that can be found, and do not come.
   std::function<bool(const tier::RecordIdentity&)> lost;
+  /// Records that come when nobody waits for them any more.
+  std::function<bool(const tier::RecordIdentity&)> held;
   /// How often its state was asked for. Any thread.
   uint64_t looks() const { return looks_; }
 
  private:
   mutable std::atomic<uint64_t> looks_ = 0;
   std::map<Digest, std::vector<std::byte>> records_;
+  std::map<tier::PublisherId, uint64_t> epochs_;
+  std::vector<uint64_t> held_tags_;
   std::vector<tier::StoreCompletion> ended_;
 };
 
