@@ -96,7 +96,8 @@ def test_vllm_bench_serve(server, arguments):
     environment = dict(os.environ, HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1",
                        OPENAI_API_KEY="none")
     run = subprocess.run(
-        [VLLM, "-c", VLLM_BENCH_SERVE, "--base-url", server.url, "--model", "tiny", "--tokenizer", quire_server.TINY, "--dataset-name", "random",
+        [VLLM, "-c", VLLM_BENCH_SERVE, "--base-url", server.url, "--model", "tiny",
+         "--tokenizer", quire_server.TINY, "--dataset-name", "random",
          "--random-input-len", "48", "--random-output-len", "8", "--num-prompts", "20",
          *arguments], capture_output=True, text=True, env=environment, timeout=600)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
