@@ -9,6 +9,7 @@
 #include "sim/machine.h"
 #include "sim/raw_bytes.h"
 #include "tier/cold.h"
+#include "tier/tools.h"
 
 namespace quire::sim {
 namespace {
@@ -20,7 +21,8 @@ constexpr uint64_t kNumbers = 40;  // of records of one publisher and epoch
 
 class ColdSim : private Machine {
  public:
-  explicit ColdSim(const SimOptions& options) : Machine(options, options.seed) {
+  explicit ColdSim(const SimOptions& options)
+      : Machine(options, options.seed), tools_prng_(options.seed ^ 0x7001) {
     cold_ = SomeColdOptions(3 + prng_.NextBelow(8));
     cold_.commit_interval_us = 1000 + prng_.NextBelow(100'000);
     cold_.staging_bytes = 512 << 10;
@@ -42,7 +44,9 @@ class ColdSim : private Machine {
   }
 
  private:
-  void Open() {
+  // `epochs_worn`: a crash may have cost both copies of the epochs.
+  void Open(bool epochs_worn = false) {
+    epochs_worn |= EpochsAreWorn();
     store_ = OpenStore();
     if (store_ == nullptr) return;
     for (uint32_t p = 1; p < kPublishers; ++p) {
@@ -52,10 +56,10 @@ class ColdSim : private Machine {
       // had stored nothing it is forgotten: there is nothing that could come back.
       const bool had_nothing =
           store_->UsageOf(tier::PublisherOf(Records::DomainOf(p))) == tier::PublisherUsage{};
-      if ((!honest() || had_nothing) && !damaged) {
+      if ((!honest() || had_nothing || epochs_lost_) && !damaged) {
         durable_epochs_[p] = std::min(durable_epochs_[p], epoch);
       }
-      if (damaged && honest() && !epochs_worn()) {
+      if (damaged && honest() && !epochs_worn && !epochs_lost_) {
         Problem(report_.lost_bytes, "both copies of the epochs are damaged");
       }
       if (epoch < durable_epochs_[p] && !damaged) {
@@ -66,6 +70,7 @@ class ColdSim : private Machine {
       epochs_[p] = std::max(epoch, durable_epochs_[p]);
       wiped_epochs_[p] = std::min(wiped_epochs_[p], epochs_[p]);
     }
+    epochs_lost_ = store_->Stats().epochs_damaged;
     LookForErased();
   }
 
@@ -281,6 +286,33 @@ class ColdSim : private Machine {
     }
   }
 
+  // Looks at the store, or mends it, while it is closed; calls and sectors fail as ever.
+  void UseTool(bool epochs_worn) {
+    // A repair overwrites all of named tenants then, and their epochs begin anew.
+    if (epochs_worn && !tier::ReadEpochs(files_, cold_.directory).table) epochs_lost_ = true;
+    const auto report = [&]() -> Result<tier::StoreReport> {
+      switch (tools_prng_.NextBelow(4)) {
+        case 0: return tier::StatStore(files_, cold_.directory);
+        case 1: return tier::VerifyStore(files_, cold_.directory);
+        case 2: return tier::VerifyStoreBeside(files_, cold_.directory, [] {});
+        default: return RepairStore();
+      }
+    }();
+    // After a power cut there may be no store yet.
+    using enum ErrorCode;
+    const ErrorCode code = report ? kIo : report.error().code;
+    if (code == kIo || code == kNoSpace || code == kNotFound) return;
+    Problem(report_.stuck, "a tool fails: " + report.error().message);
+  }
+  Result<tier::StoreReport> RepairStore() {
+    const uint64_t faults = files_.faults();
+    auto report = tier::RepairStore(files_, cold_.directory);
+    if (report && report->damaged > 0 && files_.faults() == faults && !worn_for_good()) {
+      Problem(report_.unexplained, "repair leaves damage");
+    }
+    return report;
+  }
+
   // What could be found before must be found afterwards. What could not, and is there again, was
   // being overwritten when the machine stopped: it may turn out to be damaged.
   void Restart(uint64_t how) {
@@ -288,6 +320,7 @@ class ColdSim : private Machine {
     for (const RecordName& name : records_.Names()) {
       if (Has(name)) had.push_back(name);
     }
+    const bool epochs_worn = EpochsAreWorn();
     if (how == 0) {
       store_.reset();  // a normal end without a flush
     } else {
@@ -300,14 +333,16 @@ class ColdSim : private Machine {
     loads_.clear();
     cancelled_.clear();
     others_.clear();
-    Open();
+    if (tools_prng_.NextChance(4)) UseTool(epochs_worn || EpochsAreWorn());
+    const bool epochs_lost = epochs_lost_;
+    Open(epochs_worn);
     if (report_.problems() > 0 || !honest()) return;
     for (const RecordName& name : records_.Names()) {
       if (Has(name) && !std::ranges::binary_search(had, name)) doubtful_[name] = tags_;
     }
-    // Without its epochs a store serves nothing of named publishers, until it is repaired. Whether
-    // they may be gone Open looked at.
-    const bool serves_named = !store_->Stats().epochs_damaged;
+    // Without its epochs a store serves nothing of named publishers, until it is repaired; then all
+    // of that is gone. Whether they may be lost Open looked at.
+    const bool serves_named = !store_->Stats().epochs_damaged && !epochs_lost;
     for (const RecordName& name : had) {
       if (name.epoch < epochs_[name.publisher] || Has(name)) continue;
       if (name.publisher != 0 && !serves_named) continue;
@@ -372,6 +407,8 @@ class ColdSim : private Machine {
     std::array<uint64_t, kPublishers> epochs{};  // that were durable when a flush began
   };
 
+  Prng tools_prng_;           // so that a run without tools is the same one
+  bool epochs_lost_ = false;  // both copies, until a repair
   Records records_;
   RawBytes raw_bytes_;
   std::map<uint64_t, PendingPut> puts_;

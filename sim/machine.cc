@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,12 @@ std::optional<Machine::Worn> Machine::Wear() {
   files_.Damage(worn.path, worn.begin, worn.end - worn.begin,
                 for_good ? BadSectors::kForGood : BadSectors::kUntilWritten);
   return worn;
+}
+
+bool Machine::EpochsAreWorn() const {
+  return std::ranges::any_of(tier::kEpochNames, [&](std::string_view name) {
+    return files_.IsDamaged(fmt::format("{}/{}", cold_.directory, name));
+  });
 }
 
 void Machine::Problem(uint64_t& counter, const std::string& what, uint64_t by) {

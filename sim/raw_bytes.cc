@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <set>
+#include <string_view>
 
 namespace quire::sim {
 namespace {
@@ -12,9 +13,13 @@ constexpr uint64_t kSectorBytes = 512;
 constexpr uint64_t kWordBytes = 16;
 constexpr uint64_t kStride = 8;  // of what is looked at: all values begin at such a place
 
-// Bytes that may stand anywhere tell nothing.
+// Bytes that may stand anywhere tell nothing. What a torn record takes for its payload may be the
+// header of another one.
 bool IsTelling(std::span<const std::byte> word) {
-  return std::set<std::byte>(word.begin(), word.end()).size() >= kWordBytes / 2;
+  constexpr std::string_view kHeaderBegin = "QUIREREC";
+  const std::string_view text(reinterpret_cast<const char*>(word.data()), word.size());
+  return !text.starts_with(kHeaderBegin) &&
+         std::set<std::byte>(word.begin(), word.end()).size() >= kWordBytes / 2;
 }
 
 }  // namespace

@@ -101,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"SwapRecords", Canary::kSwapRecords, &SimReport::unexplained},
                     Planted{"SkipVerify", Canary::kSkipVerify, &SimReport::wrong_bytes},
                     Planted{"TellPresent", Canary::kTellPresent, &SimReport::lost_bytes},
-                    Planted{"KeepLeftovers", Canary::kKeepLeftovers, &SimReport::wrong_bytes}),
+                    Planted{"KeepLeftovers", Canary::kKeepLeftovers, &SimReport::wrong_bytes},
+                    Planted{"GoodCopyFirst", Canary::kGoodCopyFirst, &SimReport::lost_bytes}),
     [](const auto& planted) { return planted.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(

@@ -20,6 +20,7 @@ enum class Canary : uint8_t {
   kSkipVerify,      // payloads are handed out unchecked
   kTellPresent,     // who put a record that another put of was under way hears "present" anyway
   kKeepLeftovers,   // what an erased publisher left behind another one's bytes stays
+  kGoodCopyFirst,   // the good copy of the epochs is written to while the other one is none
   // In the cache and its mover.
   kAttachEarly,    // blocks are published before their bytes came
   kTrustFailed,    // a load that failed counts as one that came

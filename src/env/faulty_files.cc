@@ -63,6 +63,11 @@ void FaultyFiles::Damage(const std::string& path, uint64_t offset, uint64_t byte
       {.begin = offset, .end = offset + bytes, .for_good = sectors == BadSectors::kForGood});
 }
 
+bool FaultyFiles::IsDamaged(const std::string& path) const {
+  const auto file = disk_.Find(path);
+  return file != nullptr && !file->bad.empty();
+}
+
 void FaultyFiles::Obstruct(const std::string& path) {
   ++faults_;
   auto obstacle = std::make_shared<DiskImage::File>();

@@ -86,6 +86,8 @@ class FaultyFiles : public Files {
   /// Sectors of a file go bad: whatever reads one of these bytes fails from now on, also after
   /// crashes and under another name. Needs the file.
   void Damage(const std::string& path, uint64_t offset, uint64_t bytes, BadSectors sectors);
+  /// Whether sectors of a file are bad.
+  bool IsDamaged(const std::string& path) const;
   /// The name belongs from now on to a directory, a loop of links, or a file of somebody else: it
   /// can be listed and renamed, and neither opened, removed nor replaced.
   void Obstruct(const std::string& path);

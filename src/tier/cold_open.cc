@@ -17,8 +17,6 @@ namespace quire::tier {
 constexpr uint32_t kGenerationBits = 32;
 // Of a file of epochs in an older format: a new one replaces it before anything is added.
 constexpr uint64_t kTakesNoChanges = ~uint64_t{0} >> 1;
-// One bad moment of the system must not cost a segment for the whole run.
-constexpr int kSegmentOpens = 3;
 
 class ColdOpener {
  public:
@@ -111,8 +109,7 @@ class ColdOpener {
     for (const std::string& name : names) {
       const auto number = ParseSegmentName(name);
       if (!number) continue;
-      auto file = OpenFile(name, {.direct = true});
-      for (int i = 1; !file && i < kSegmentOpens; ++i) file = OpenFile(name, {.direct = true});
+      const auto file = Patiently([&] { return OpenFile(name, {.direct = true}); });
       if (!file) {
         lost_.emplace_back(*number, file.error().message);
         continue;
@@ -290,8 +287,8 @@ class ColdOpener {
     // A process that was killed may have left records that a power cut would still take: whoever
     // finds them takes them for durable.
     QUIRE_TRY(files_.Sync(file));
-    QUIRE_ASSIGN(SegmentScan scan,
-                 ScanSegment(files_, file, found.number, row.tail, segment_bytes_));
+    QUIRE_ASSIGN(SegmentScan scan, ScanSegment(files_, file, found.number, row.tail, segment_bytes_,
+                                               ScanDepth::kHeaders, looked_through_.memory()));
     ++recovery_.segments_scanned;
     found.scanned = true;
     found.blank_begin = scan.blank_begin;
@@ -337,7 +334,7 @@ class ColdOpener {
 
   // What the disk does not give at the moment is found out when it is loaded.
   bool IsGood(FileId file, const RecordSummary& record) {
-    return VerifyRecord(files_, file, record, verified_.memory()).value_or(true);
+    return VerifyRecord(files_, file, record, looked_through_.memory()).value_or(true);
   }
 
   uint64_t InFlightBytes() const {
@@ -552,7 +549,7 @@ class ColdOpener {
   std::unique_ptr<Catalogue> catalogue_;
   std::unique_ptr<ColdStore> store_;
   ColdRecovery recovery_;
-  Staging verified_{uint64_t{1} << 20, 1};  // what is read to be verified, and forgotten
+  Staging looked_through_{uint64_t{1} << 20, 1};  // what is read to be looked at, and forgotten
 };
 
 Result<std::unique_ptr<ColdStore>> ColdStore::Open(const ColdOptions& options, Files& files,

@@ -37,7 +37,8 @@ void EpochSaver::Start() {
 
 // The copy that is no good first: the other one is whole, and stays as it is until both are.
 void EpochSaver::Go() {
-  const size_t first = !copies_[0] ? 0 : !copies_[1] ? 1 : 0;
+  size_t first = copies_[0] && !copies_[1] ? 1 : 0;
+  if (Planted(Canary::kGoodCopyFirst)) first = 1 - first;
   for (const size_t copy : {first, 1 - first}) {
     if (copies_[copy] && copies_[copy]->version >= target_) continue;
     const uint64_t more = copies_[copy] ? target_ - copies_[copy]->version : 0;

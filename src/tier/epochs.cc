@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "tier/store_files.h"
 
 namespace quire::tier {
 namespace {
@@ -178,7 +179,8 @@ EpochCopies ReadEpochs(Files& files, const std::string& directory) {
   EpochCopies read;
   bool is_any_whole = false;
   for (size_t i = 0; i < kEpochNames.size(); ++i) {
-    read.images[i] = ReadImage(files, fmt::format("{}/{}", directory, kEpochNames[i]));
+    const std::string path = fmt::format("{}/{}", directory, kEpochNames[i]);
+    read.images[i] = Patiently([&] { return ReadImage(files, path); });
     const auto& image = read.images[i];
     if (!image) continue;
     is_any_whole = is_any_whole || image->is_whole;

@@ -86,18 +86,12 @@ namespace {
 
 // A disk that refuses more pages of a segment than this is not asked for all the others.
 constexpr uint64_t kUnreadablePagesMax = 256;
-// Where the disk does not give a page so many times in a row, what begins there is given up, and
-// may be overwritten: one bad moment of the disk must not cost a record.
-constexpr int kPageReads = 3;
 
 // A segment from its front to its end, through memory of a fixed size.
 class SegmentReader {
  public:
-  SegmentReader(Files& files, FileId file, ScanDepth depth)
-      : files_(files),
-        file_(file),
-        reads_all_(depth == ScanDepth::kPayloads),
-        staging_(reads_all_ ? kPayloadBytes : kHeaderBytes, 1) {}
+  SegmentReader(Files& files, FileId file, ScanDepth depth, std::span<std::byte> memory)
+      : files_(files), file_(file), reads_all_(depth == ScanDepth::kPayloads), memory_(memory) {}
 
   /// The header at an offset; nothing where the disk does not give the page.
   std::optional<std::expected<RecordSummary, RecordMiss>> At(uint64_t offset) {
@@ -132,43 +126,39 @@ class SegmentReader {
   }
 
  private:
-  static constexpr uint64_t kHeaderBytes = 2 * kHeaderBytesMax;
-  static constexpr uint64_t kPayloadBytes = uint64_t{4} << 20;
-
   std::span<const std::byte> Window(uint64_t offset) const {
-    return staging_.memory().subspan(offset - begin_, end_ - offset);
+    return memory_.subspan(offset - begin_, end_ - offset);
   }
   // False: the disk does not give the first page.
   bool Load(uint64_t offset, uint64_t bytes) {
     if (offset >= begin_ && offset + bytes <= end_) return true;
     // Long records are stepped over; what lies close together is read together.
     const bool is_near = offset >= begin_ && offset - begin_ <= kHeaderBytesMax;
-    const auto got = Read(offset, reads_all_ || is_near ? staging_.memory().size() : bytes);
+    const auto got = Read(offset, reads_all_ || is_near ? memory_.size() : bytes);
     begin_ = offset;
     end_ = offset + got.value_or(0);
     return got.has_value();
   }
   // As much as there is, or lies in front of a page that the disk does not give.
   std::optional<uint64_t> Read(uint64_t offset, uint64_t bytes) {
-    const auto whole = files_.ReadAt(file_, offset, staging_.memory().first(bytes));
+    const auto whole = files_.ReadAt(file_, offset, memory_.first(bytes));
     if (whole) return *whole;
     for (uint64_t done = 0; done < bytes; done += kRecordAlignment) {
-      const auto got = ReadPage(offset + done, staging_.memory().subspan(done, kRecordAlignment));
+      const auto got = ReadPage(offset + done, memory_.subspan(done, kRecordAlignment));
       if (!got) return done > 0 ? std::optional(done) : std::nullopt;
       if (*got < kRecordAlignment) return done + *got;
     }
     return bytes;
   }
   Result<uint64_t> ReadPage(uint64_t offset, std::span<std::byte> page) {
-    auto got = files_.ReadAt(file_, offset, page);
-    for (int i = 1; !got && i < kPageReads; ++i) got = files_.ReadAt(file_, offset, page);
-    return got;
+    // What begins there is given up otherwise, and may be overwritten.
+    return Patiently([&] { return files_.ReadAt(file_, offset, page); });
   }
 
   Files& files_;
   const FileId file_;
   const bool reads_all_;
-  Staging staging_;
+  const std::span<std::byte> memory_;
   uint64_t begin_ = 0;  // the part of the file in memory
   uint64_t end_ = 0;
 };
@@ -201,10 +191,11 @@ void KeepNewest(SegmentScan& scan, const std::vector<FoundRecord>& found) {
 }  // namespace
 
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
-                                uint64_t segment_bytes, ScanDepth depth) {
+                                uint64_t segment_bytes, ScanDepth depth,
+                                std::span<std::byte> memory) {
   SegmentScan scan;
   scan.tail = scan.blank_begin = begin;
-  SegmentReader reader(files, file, depth);
+  SegmentReader reader(files, file, depth, memory.first(ScanBytes(depth)));
   std::vector<FoundRecord> found;
   uint64_t newest = 0;
   for (uint64_t offset = begin; offset < segment_bytes;) {

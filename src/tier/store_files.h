@@ -19,6 +19,14 @@ namespace quire::tier {
 
 inline constexpr std::string_view kLockName = "LOCK";
 
+/// What a call gives, tried three times: one bad moment of the disk must not cost what lies there.
+template <typename Call>
+auto Patiently(const Call& call) {
+  auto result = call();
+  for (int i = 1; !result && i < 3; ++i) result = call();
+  return result;
+}
+
 /// What the lock file says about the store, in two copies that are written in turn.
 struct LockText {
   uint64_t opens = 0;  // how often the store was opened
@@ -64,12 +72,18 @@ enum class ScanDepth : uint8_t {
   kPayloads,  // everything is read, in large requests, and compared with its checksums
 };
 
-/// Reads the headers from `begin` on. Records of lower generations are what a reused segment holds
+/// Of the memory that a scan reads through.
+constexpr uint64_t ScanBytes(ScanDepth depth) {
+  return depth == ScanDepth::kPayloads ? uint64_t{4} << 20 : 2 * kHeaderBytesMax;
+}
+
+/// Reads the headers from `begin` on, through `memory` [ScanBytes(depth)]. Records of lower generations are what a reused segment holds
 /// behind its tail; they are no records. Pages that cannot be read hold none.
 ///
 /// Errors: kIo more of them than a few bad sectors
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
-                                uint64_t segment_bytes, ScanDepth depth = ScanDepth::kHeaders);
+                                uint64_t segment_bytes, ScanDepth depth,
+                                std::span<std::byte> memory);
 
 /// Compares every section of a record with its checksum; `buffer` is memory to read through.
 ///

@@ -35,7 +35,11 @@ class Walk {
   enum class Depth : uint8_t { kHeaders, kBeside, kEverything, kRepair };
 
   Walk(Files& files, std::string directory, Depth depth)
-      : files_(files), directory_(std::move(directory)), depth_(depth) {}
+      : files_(files),
+        directory_(std::move(directory)),
+        depth_(depth),
+        scan_depth_(depth == Depth::kHeaders ? ScanDepth::kHeaders : ScanDepth::kPayloads),
+        memory_(ScanBytes(scan_depth_), 1) {}
   ~Walk() {
     if (lock_) files_.Close(*lock_);
   }
@@ -60,6 +64,7 @@ class Walk {
       pause();
       LookAgain();
     }
+    if (depth_ == Depth::kRepair) QUIRE_TRY(RenewEpochs());
     if (depth_ != Depth::kHeaders) report_.secret_changed = SecretChanged(files_, directory_);
     report_.damaged += epochs_damaged_ + (report_.secret_changed ? 1 : 0);
     for (const auto& [place, records] : damages_) report_.damaged += records;
@@ -97,10 +102,25 @@ class Walk {
   }
 
   void LookAtEpochs() {
-    EpochCopies read = ReadEpochs(files_, directory_);
+    epochs_ = ReadEpochs(files_, directory_);
     epochs_damaged_ = 0;
-    for (const auto& image : read.images) epochs_damaged_ += image && image->is_whole ? 0 : 1;
-    epochs_ = std::move(read.table);
+    for (const auto& image : epochs_.images) epochs_damaged_ += image && image->is_whole ? 0 : 1;
+  }
+
+  // Both copies as the newest table that can be believed. Where there is none, what is left belongs
+  // to nobody by name, so an empty table is right.
+  Result<void> RenewEpochs() {
+    const EpochTable best = epochs_.table.value_or(EpochTable());
+    const std::vector<std::byte> bytes = EncodeEpochs(best);
+    Result<void> written;
+    for (size_t i = 0; i < epochs_.images.size(); ++i) {
+      const auto& image = epochs_.images[i];
+      if (image && image->is_whole && image->table == best) continue;
+      const auto made = ReplaceEpochFile(files_, directory_, i, bytes);
+      if (made) files_.Close(*made);
+      if (!made) written = std::unexpected(made.error());
+    }
+    return written;
   }
 
   void ReadCatalogue(const std::vector<std::string>& names) {
@@ -116,20 +136,21 @@ class Walk {
 
   // Whether what a publisher wrote may still be looked at.
   bool Erased(const PublisherId& publisher, uint64_t erase_epoch) const {
-    if (!epochs_) return publisher != PublisherId{};
-    return erase_epoch < epochs_->EpochOf(publisher);
+    if (!epochs_.table) return publisher != PublisherId{};
+    return erase_epoch < epochs_.table->EpochOf(publisher);
   }
 
   Result<SegmentScan> Scan(FileId file, uint32_t number) {
-    QUIRE_ASSIGN(const uint64_t length, files_.Length(file));
-    const ScanDepth depth = depth_ == Depth::kHeaders ? ScanDepth::kHeaders : ScanDepth::kPayloads;
-    return ScanSegment(files_, file, number, 0, RoundDown(length, kRecordAlignment), depth);
+    QUIRE_ASSIGN(const uint64_t length, Patiently([&] { return files_.Length(file); }));
+    return ScanSegment(files_, file, number, 0, RoundDown(length, kRecordAlignment), scan_depth_,
+                       memory_.memory());
   }
 
   void WalkSegment(uint32_t number, const RecordVisitor& visit) {
     const bool writes = depth_ == Depth::kRepair;
     const std::string path = PathOf(SegmentName(number));
-    const auto file = files_.Open(path, {.read_only = !writes, .direct = true});
+    const auto file =
+        Patiently([&] { return files_.Open(path, {.read_only = !writes, .direct = true}); });
     if (!file && file.error().code == ErrorCode::kNotFound) return;  // it went just now
     const auto scan =
         file ? Scan(*file, number) : Result<SegmentScan>(std::unexpected(file.error()));
@@ -155,14 +176,14 @@ class Walk {
     for (const RecordSummary& record : scan.records) {
       if (Erased(record.publisher, record.erase_epoch)) {
         ++report_.erased;
-        unknown |= !epochs_;
+        unknown |= !epochs_.table;
         continue;
       }
       ++report_.records;
       if (visit) visit(record);
     }
     for (const RecordSummary& record : scan.damaged) {
-      unknown |= !epochs_ && record.publisher != PublisherId{};
+      unknown |= !epochs_.table && record.publisher != PublisherId{};
     }
     return unknown;
   }
@@ -291,31 +312,16 @@ class Walk {
   static constexpr uint64_t kBlankBytes = 64 << 10;
 
   const Depth depth_;
+  const ScanDepth scan_depth_;
+  Staging memory_;  // that every segment is read through
   std::optional<FileId> lock_;
-  std::optional<EpochTable> epochs_;  // nothing: both copies are damaged
-  uint64_t epochs_damaged_ = 0;       // copies
+  EpochCopies epochs_;           // no table: both are damaged
+  uint64_t epochs_damaged_ = 0;  // copies
   std::map<uint32_t, CatalogueRow> rows_;
   bool is_catalogue_whole_ = false;  // what it does not have was not confirmed
   Damages damages_;
   StoreReport report_;
 };
-
-// Both copies as the newest table that can be believed. Where there is none, what is left belongs
-// to nobody by name, so an empty table is right.
-Result<void> RenewEpochs(Files& files, const std::string& directory) {
-  const EpochCopies read = ReadEpochs(files, directory);
-  const EpochTable best = read.table.value_or(EpochTable());
-  const std::vector<std::byte> bytes = EncodeEpochs(best);
-  Result<void> written;
-  for (size_t i = 0; i < read.images.size(); ++i) {
-    const auto& image = read.images[i];
-    if (image && image->is_whole && image->table == best) continue;
-    const auto made = ReplaceEpochFile(files, directory, i, bytes);
-    if (made) files.Close(*made);
-    if (!made) written = std::unexpected(made.error());
-  }
-  return written;
-}
 
 }  // namespace
 
@@ -340,7 +346,6 @@ Result<StoreReport> RepairStore(Files& files, const std::string& directory) {
                                                      directory, before.other_versions));
   }
   QUIRE_TRY(Walk(files, directory, Walk::Depth::kRepair).Run(nullptr));
-  QUIRE_TRY(RenewEpochs(files, directory));
   Catalogue::Remove(files, directory);  // whoever opens the store finds everything anew
   QUIRE_ASSIGN(StoreReport after, VerifyStore(files, directory));
   after.repaired = before.damaged - std::min(before.damaged, after.damaged);
