@@ -277,8 +277,8 @@ struct Retention {
 /// caller.
 ///
 /// Threads:  one writer (Reserve, Append, Blocks, Commit, Rollback, Fork, Select, Retain, Reset);
-///           length, stats, Streams(), View() and Gather() from any thread. Readers of committed tokens take
-///           no lock on the bytes
+///           length, stats, Streams(), View() and Gather() from any thread. Readers of committed
+///           tokens take no lock on the bytes
 /// Lifetime: the cache must outlive it; the destructor returns every byte
 class Sequence {
  public:
