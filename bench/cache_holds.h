@@ -52,8 +52,8 @@ class HoldTimes final : private cache::HoldWatch {
   std::vector<double> calls_ns_{};  // the holds of each call together
 };
 
-/// Acquire, Open and the end of a sequence, of a path of 12,500 blocks; with the policy `quire` also
-/// Commit, Pin and View.
+/// Acquire, Open and the end of a sequence, of a path of 12,500 blocks; with the policy `quire`
+/// also Commit, Pin and View.
 void AddHoldCases(std::vector<Case>& cases);
 
 }  // namespace quire::bench
