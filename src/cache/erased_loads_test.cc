@@ -96,8 +96,8 @@ TEST(ErasedLoads, WhatMeetsTheFrontAfterAnErasureIsNotAttached) {
   memory_store->held = [](const tier::RecordIdentity& record) {
     return record.block_index < kSlow;
   };
-  auto made = std::make_unique<Mover>(std::move(memory_store), SystemClock());
-  Mover& mover = *made;
+  auto made = std::make_unique<transfer::Transfers>(std::move(memory_store), SystemClock());
+  transfer::Transfers& transfers = *made;
   const std::unique_ptr<DiskStore> store = StoreState::Wrap(std::move(made));
   CacheOptions more;
   more.store = store.get();
@@ -115,7 +115,7 @@ TEST(ErasedLoads, WhatMeetsTheFrontAfterAnErasureIsNotAttached) {
   }
   Ticket ticket = Must(test.cache->Load(acquire(b), {.order = LoadOrder::kFromEnd}));
   auto front = Must(test.cache->Open(ticket.Front(1), {.on_full = OnFull::kHalt}));
-  while (ticket.progress().meet_tokens > kSlow * kBlock) mover.Tick(0);
+  while (ticket.progress().meet_tokens > kSlow * kBlock) transfers.Tick(0);
   Must(test.cache->Erase(a));
   Must(test.model.Feed(*front, std::span(prompt).first(kSlow * kBlock)));
   ticket.Meet(kSlow * kBlock);
