@@ -199,8 +199,8 @@ TEST_F(ColdEraseTest, ACrashOnTheWayOnlyPutsItOff) {
   EXPECT_GT(erased, 10);
 }
 
-// Of the first commit of a segment's new owner a part is written, then the machine stops. Whose that
-// is no record says, and a header of the former owner may lie around it.
+// Of the first commit of a segment's new owner a part is written, then the machine stops. No record
+// says whose that is, and a header of the former owner may lie around it.
 TEST_F(ColdEraseTest, WhatFirstWritesLeaveInARecycledSegmentGoes) {
   SetLogLevel(LogLevel::kError);
   uint64_t left = 0;

@@ -77,8 +77,9 @@ constexpr uint64_t ScanBytes(ScanDepth depth) {
   return depth == ScanDepth::kPayloads ? uint64_t{4} << 20 : 2 * kHeaderBytesMax;
 }
 
-/// Reads the headers from `begin` on, through `memory` [ScanBytes(depth)]. Records of lower generations are what a reused segment holds
-/// behind its tail; they are no records. Pages that cannot be read hold none.
+/// Reads the headers from `begin` on, through `memory` [ScanBytes(depth)]. Records of lower
+/// generations are what a reused segment holds behind its tail; they are no records. Pages that
+/// cannot be read hold none.
 ///
 /// Errors: kIo more of them than a few bad sectors
 Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint64_t begin,
