@@ -150,8 +150,7 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"AnswerEarly", Canary::kAnswerEarly, &SimReport::lost_bytes, RunEngineSim,
                 kEngineSteps},
         Planted{"KeepFree", Canary::kKeepFree, &SimReport::wrong_bytes, RunEngineSim, kEngineSteps},
-        Planted{"KeepText", Canary::kKeepText, &SimReport::wrong_bytes, RunEngineSim, kEngineSteps},
-        Planted{"CutEarly", Canary::kCutEarly, nullptr, RunEngineSim, kEngineSteps}),
+        Planted{"KeepText", Canary::kKeepText, &SimReport::wrong_bytes, RunEngineSim, kEngineSteps}),
     [](const auto& planted) { return planted.param.name; });
 
 TEST(CanariesOff, NothingIsFoundWithoutOne) {

@@ -87,6 +87,23 @@ TEST_F(ErasedLoadsTest, WhatCameBeforeAnErasureIsNotAttachedAfterIt) {
   EXPECT_EQ(BytesInMemory(), 0);
 }
 
+// A part of the end came, and the front is computed past it.
+TEST_F(ErasedLoadsTest, NothingIsLeftOfWhatWasComputedAfterItCame) {
+  Ticket ticket = Must(test_->cache->Load(Acquire(b_), {.order = LoadOrder::kFromEnd}));
+  auto front = Must(test_->cache->Open(ticket.Front(1), {.on_full = OnFull::kHalt}));
+  const uint64_t whole = kErasedLoadsBlocks * kBlock;
+  while (ticket.progress().meet_tokens == whole) {
+    store_.mover->Tick(0);
+    store_.clock.Advance(1);
+  }
+  Must(test_->model.Feed(*front, std::span(prompt_).first(whole)));
+  Must(test_->cache->Erase(a_));
+  const uint64_t before = BytesInMemory();
+  ticket.Meet(whole);
+  store_.Turn();
+  EXPECT_LT(BytesInMemory(), before);
+}
+
 // The disk is slow with the first blocks, of which the erasure does not wait, and the front is there
 // before them.
 TEST(ErasedLoads, WhatMeetsTheFrontAfterAnErasureIsNotAttached) {

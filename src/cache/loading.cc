@@ -278,24 +278,26 @@ void Loading::AttachTwins(LoadJob& job) {
   });
 }
 
+// What an erasure overtook may have been written by another member of the domain than the one whose
+// slots these are: that they are given back does not zero them.
+void Loading::Release(const LoadJob& job, std::span<const SlotId> slots) {
+  cache_.ReleaseSlots(slots);
+  if (slots.empty() || !WasErased(job) || Planted(Canary::kKeepLoaded)) return;
+  for (const SlotId slot : slots) cache_.slots().ZeroIfFree(slot);
+  static_cast<void>(cache_.slots().ops().Synchronize());
+}
+
 void Loading::Drop(LoadJob& job) {
-  std::vector<SlotId> held = std::move(job.held);
-  const size_t attached = held.size();
+  std::vector<SlotId> read;
   for (const PerClass<SlotId>& slots : job.slots) {
     for (const SlotId slot : slots) {
-      if (!slot.is_none() && !Planted(Canary::kLeakSlots)) held.push_back(slot);
+      if (!slot.is_none() && !Planted(Canary::kLeakSlots)) read.push_back(slot);
     }
   }
-  if (Planted(Canary::kReleaseTwice)) cache_.ReleaseSlots(held);
+  if (Planted(Canary::kReleaseTwice)) cache_.ReleaseSlots(read);
   job.slots.clear();
-  job.held.clear();
-  cache_.ReleaseSlots(held);
-  // What an erasure overtook may have been written by another member of the domain than the one
-  // whose slots these are: that they are given back does not zero them.
-  if (held.size() > attached && WasErased(job) && !Planted(Canary::kKeepLoaded)) {
-    for (const SlotId slot : std::span(held).subspan(attached)) cache_.slots().ZeroIfFree(slot);
-    static_cast<void>(cache_.slots().ops().Synchronize());
-  }
+  cache_.ReleaseSlots(std::exchange(job.held, {}));
+  Release(job, read);
   const BlockId leased = std::exchange(job.leased, BlockId::None());
   if (!leased.is_none()) cache_.With([&](State& state) { DropLease(state, leased); });
   job.plan.reset();

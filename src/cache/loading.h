@@ -136,6 +136,8 @@ class Loading final : private transfer::Worker {
   void EndLanding(Get& get) QUIRE_REQUIRES(mutex_);
   void TakeComputed(LoadJob& job) QUIRE_REQUIRES(mutex_);
   void GiveBack(LoadJob& job, size_t entry);
+  /// Drops the job's holds of slots that it read into.
+  void Release(const LoadJob& job, std::span<const SlotId> slots);
   void MeetComputed(LoadJob& job);
   bool AttachReady(LoadJob& job) QUIRE_REQUIRES(mutex_);
   void CancelGets(LoadJob& job) QUIRE_REQUIRES(mutex_);

@@ -361,7 +361,7 @@ void Loading::GiveBack(LoadJob& job, size_t entry) {
   const auto end =
       std::remove_if(given.begin(), given.end(), [](SlotId slot) { return slot.is_none(); });
   slots.fill(SlotId::None());
-  cache_.ReleaseSlots({given.begin(), end});
+  Release(job, {given.begin(), end});
 }
 
 // When all has come that was not computed, what was computed is what it is attached to.

@@ -99,7 +99,7 @@ Result<PaddedRow> SequenceImpl::Padded(uint32_t layer, StreamRole role, uint64_t
       CheckedProduct(tokens_max, uint64_t{taken.sealed.heads}, uint64_t{taken.sealed.dim});
   if (!values) {
     return Fail(ErrorCode::kInvalidArgument,
-                fmt::format("gather: {} tokens of {} heads of {} values are past 64 bits",
+                fmt::format("gather: {} tokens of {} heads of {} values do not fit into 64 bits",
                             tokens_max, taken.sealed.heads, taken.sealed.dim));
   }
   const auto head_stride = static_cast<int64_t>(tokens_max * taken.sealed.dim);
