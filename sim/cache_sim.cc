@@ -466,8 +466,9 @@ class CacheSim : private Machine {
     }
     AfterErasing(party, durable);
     if (dice != 2) return;
-    for (Side& side : sides_) side.loads.clear();
-    if (durable) LookForErased(party);
+    bool resident = false;
+    for (Side& side : sides_) resident = side.EndLoads() || resident;
+    if (durable && !resident) LookForErased(party);
   }
 
   void AfterErasing(uint32_t party, bool durable) {

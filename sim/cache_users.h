@@ -86,6 +86,14 @@ struct Side {  // a cache and who uses it
     loads.clear();
     CloseButLoads();
   }
+  /// Whether one of them had something that was in memory when it began: that may be what another
+  /// member of its domain computed.
+  bool EndLoads() {
+    bool resident = false;
+    for (const Loading& load : loads) resident = resident || load.resident > 0;
+    loads.clear();
+    return resident;
+  }
   void CloseButLoads() {
     for (Loading& load : loads) load.front = {};
     plans.clear();

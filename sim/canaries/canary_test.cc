@@ -140,17 +140,18 @@ constexpr uint64_t kEngineSteps = 500;
 
 INSTANTIATE_TEST_SUITE_P(
     Engine, Canaries,
-    testing::Values(
-        Planted{"ForgetWaiters", Canary::kForgetWaiters, &SimReport::stuck, RunEngineSim,
-                kEngineSteps},
-        Planted{"ForgetSampler", Canary::kForgetSampler, &SimReport::wrong_bytes, RunEngineSim,
-                kEngineSteps},
-        Planted{"StopForReader", Canary::kStopForReader, &SimReport::stuck, RunEngineSim,
-                kEngineSteps},
-        Planted{"AnswerEarly", Canary::kAnswerEarly, &SimReport::lost_bytes, RunEngineSim,
-                kEngineSteps},
-        Planted{"KeepFree", Canary::kKeepFree, &SimReport::wrong_bytes, RunEngineSim, kEngineSteps},
-        Planted{"KeepText", Canary::kKeepText, &SimReport::wrong_bytes, RunEngineSim, kEngineSteps}),
+    testing::Values(Planted{"ForgetWaiters", Canary::kForgetWaiters, &SimReport::stuck,
+                            RunEngineSim, kEngineSteps},
+                    Planted{"ForgetSampler", Canary::kForgetSampler, &SimReport::wrong_bytes,
+                            RunEngineSim, kEngineSteps},
+                    Planted{"StopForReader", Canary::kStopForReader, &SimReport::stuck,
+                            RunEngineSim, kEngineSteps},
+                    Planted{"AnswerEarly", Canary::kAnswerEarly, &SimReport::lost_bytes,
+                            RunEngineSim, kEngineSteps},
+                    Planted{"KeepFree", Canary::kKeepFree, &SimReport::wrong_bytes, RunEngineSim,
+                            kEngineSteps},
+                    Planted{"KeepText", Canary::kKeepText, &SimReport::wrong_bytes, RunEngineSim,
+                            kEngineSteps}),
     [](const auto& planted) { return planted.param.name; });
 
 TEST(CanariesOff, NothingIsFoundWithoutOne) {
