@@ -158,7 +158,8 @@ void Transfers::Detach(Worker& worker) {
   workers_.erase(found);
 }
 
-// The next time another one is first.
+// In the order in which they were attached: the loads of a cache are asked for before its writes,
+// which may push out of a warm tier what they read.
 Worker::Turned Transfers::TurnWorkers() {
   Worker::Turned all;
   Walk walk(*this);
@@ -170,8 +171,6 @@ Worker::Turned Transfers::TurnWorkers() {
   }
   copies_ = all.copies;
   turn_wait_us_ = all.wait_us;
-  MutexLock lock(mutex_);
-  if (workers_.size() > 1) workers_.splice(workers_.end(), workers_, workers_.begin());
   return all;
 }
 
