@@ -146,7 +146,7 @@ void Transfers::Wake() {
 
 void Transfers::Attach(Worker& worker) {
   MutexLock lock(mutex_);
-  workers_.push_back({.worker = &worker});
+  workers_.insert(worker.reads() ? workers_.begin() : workers_.end(), {.worker = &worker});
 }
 
 void Transfers::Detach(Worker& worker) {
@@ -158,8 +158,6 @@ void Transfers::Detach(Worker& worker) {
   workers_.erase(found);
 }
 
-// In the order in which they were attached: the loads of a cache are asked for before its writes,
-// which may push out of a warm tier what they read.
 Worker::Turned Transfers::TurnWorkers() {
   Worker::Turned all;
   Walk walk(*this);
