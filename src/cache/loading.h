@@ -120,6 +120,7 @@ class Loading final : private transfer::Worker {
   // What the thread does: loads.cc.
 
   Turned Turn() override;
+  bool reads() const override { return true; }
   bool HasWaiting() override { return false; }
   bool AwaitCopies() override;
   bool TakeNew() QUIRE_REQUIRES(mutex_);

@@ -146,7 +146,7 @@ void Transfers::Wake() {
 
 void Transfers::Attach(Worker& worker) {
   MutexLock lock(mutex_);
-  workers_.push_back({.worker = &worker});
+  workers_.insert(worker.reads() ? workers_.begin() : workers_.end(), {.worker = &worker});
 }
 
 void Transfers::Detach(Worker& worker) {
@@ -158,7 +158,6 @@ void Transfers::Detach(Worker& worker) {
   workers_.erase(found);
 }
 
-// The next time another one is first.
 Worker::Turned Transfers::TurnWorkers() {
   Worker::Turned all;
   Walk walk(*this);
@@ -170,8 +169,6 @@ Worker::Turned Transfers::TurnWorkers() {
   }
   copies_ = all.copies;
   turn_wait_us_ = all.wait_us;
-  MutexLock lock(mutex_);
-  if (workers_.size() > 1) workers_.splice(workers_.end(), workers_, workers_.begin());
   return all;
 }
 

@@ -71,6 +71,9 @@ class Worker {
   virtual ~Worker() = default;
   /// On any thread, with no lock of Transfers held; several at a time may call it.
   virtual Turned Turn() = 0;
+  /// Its turn comes before those of workers that write: what they write may push out of a warm tier
+  /// what it wants to read.
+  virtual bool reads() const { return false; }
   /// It has writes that it did not give yet.
   virtual bool HasWaiting() = 0;
   /// Waits for a device that it copies to; there is nothing else to do. False: for none.
