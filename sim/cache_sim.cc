@@ -466,9 +466,7 @@ class CacheSim : private Machine {
     }
     AfterErasing(party, durable);
     if (dice != 2) return;
-    bool resident = false;
-    for (Side& side : sides_) resident = side.EndLoads() || resident;
-    if (durable && !resident) LookForErased(party);
+    if (!EndLoads(sides_) && durable) LookForErased(party);
   }
 
   void AfterErasing(uint32_t party, bool durable) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -86,20 +87,23 @@ struct Side {  // a cache and who uses it
     loads.clear();
     CloseButLoads();
   }
-  /// Whether one of them had something that was in memory when it began: that may be what another
-  /// member of its domain computed.
-  bool EndLoads() {
-    bool resident = false;
-    for (const Loading& load : loads) resident = resident || load.resident > 0;
-    loads.clear();
-    return resident;
-  }
   void CloseButLoads() {
     for (Loading& load : loads) load.front = {};
     plans.clear();
     lives.clear();
   }
 };
+
+/// Whether one of them had something that was in memory when it began: that may be what another
+/// member of its domain computed.
+inline bool EndLoads(std::span<Side> sides) {
+  bool resident = false;
+  for (Side& side : sides) {
+    for (const Loading& load : side.loads) resident = resident || load.resident > 0;
+    side.loads.clear();
+  }
+  return resident;
+}
 
 struct Expected {  // what a restart has to find
   Origin origin{};
