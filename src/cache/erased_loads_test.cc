@@ -89,8 +89,8 @@ TEST_F(ErasedLoadsTest, WhatCameBeforeAnErasureIsNotAttachedAfterIt) {
   EXPECT_EQ(BytesInMemory(), 0);
 }
 
-// The disk is slow with the first blocks, of which the erasure does not wait; the others came before
-// it.
+// The disk is slow with the first blocks, of which the erasure does not wait; the others came
+// before it.
 class ErasedBesideSlowReads : public testing::Test {
  protected:
   static constexpr uint64_t kSlow = 3;  // blocks
