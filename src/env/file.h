@@ -23,7 +23,6 @@ inline ErrorCode CodeOfErrno(int error) {
     case ENOENT:
     case ENOTDIR: return ErrorCode::kNotFound;
     case ENOSPC:
-    case EFBIG:  // RLIMIT_FSIZE, or the file system's own
     case EDQUOT: return ErrorCode::kNoSpace;
     default: return ErrorCode::kIo;
   }

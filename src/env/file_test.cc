@@ -174,7 +174,7 @@ TEST_F(FileTest, AWriteThatFailsHalfWayLeavesTheOldFileAlone) {
   std::signal(SIGXFSZ, handler);
 
   ASSERT_FALSE(written);
-  EXPECT_EQ(written.error().code, ErrorCode::kNoSpace);
+  EXPECT_EQ(written.error().code, ErrorCode::kIo);
   EXPECT_EQ(ReadFile(Path("a"), 100).value(), "old");
   EXPECT_EQ(Names(), std::vector<std::string>{"a"}) << "a temporary file was left";
 }
