@@ -265,6 +265,24 @@ TEST_F(ColdSpaceTest, AFullDiskStopsGrowingAndReadingGoesOn) {
   EXPECT_EQ(Load(Record(59)).outcome, kOk);
 }
 
+// A write failed in its only segment, and no other can be made.
+TEST_F(ColdSpaceTest, WhatIsStoredIsNotGivenUpForAWriteThatIsLikelyToFail) {
+  Open();
+  PutAll(0, 3);
+  files_->set_disk_bytes(DiskBytes());
+  files_->set_rates({.write_error = 1});
+  Put(Record(3), 3);
+  EXPECT_EQ(WaitOne().outcome, kIo);
+  files_->set_rates({});
+  EXPECT_EQ(Flush(), kOk);
+  Put(Record(4), 4);
+  EXPECT_EQ(WaitOne().outcome, kIo);
+  for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(Load(Record(i)).outcome, kOk) << i;
+  clock_.Advance(31'000'000);
+  PutAll(5, 1);  // in place of these
+  EXPECT_EQ(Load(Record(5)).outcome, kOk);
+}
+
 TEST_F(ColdSpaceTest, WithoutRoomForOneSegmentNothingIsStoredAndNothingStops) {
   files_->set_disk_bytes(100'000);
   Open();

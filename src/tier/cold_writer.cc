@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "base/bits.h"
@@ -14,6 +15,7 @@ namespace quire::tier {
 namespace {
 
 constexpr uint64_t kFullRetryUs = 30'000'000;  // a full disk may have room again
+constexpr uint64_t kFailedRestUs = 30'000'000;  // so may the place where a write failed
 
 }  // namespace
 
@@ -113,10 +115,16 @@ std::expected<uint32_t, StoreOutcome> ColdWriter::SegmentFor(const PutRequest& r
 }
 
 std::expected<uint32_t, StoreOutcome> ColdWriter::NewSegment(const PublisherId& publisher) {
-  bool may_make = state_.clock.NowMicros() >= make_after_us_;
+  const uint64_t now_us = state_.clock.NowMicros();
+  bool may_make = now_us >= make_after_us_;
+  // What a segment still has is not given up for a write that is likely to fail there again.
+  const auto rests = [&](uint32_t segment) {
+    return state_.segments[segment].failed && now_us < recycle_failed_after_us_;
+  };
   while (true) {
     const auto number = state_.segments.Choose(publisher, may_make, [&](uint32_t segment) {
-      return state_.index.WorthOf(segment, state_.uses.now());
+      return rests(segment) ? std::numeric_limits<double>::infinity()
+                            : state_.index.WorthOf(segment, state_.uses.now());
     });
     if (!number) {
       switch (number.error()) {
@@ -131,6 +139,7 @@ std::expected<uint32_t, StoreOutcome> ColdWriter::NewSegment(const PublisherId& 
       may_make = false;
       continue;
     }
+    if (state != SegmentState::kFree && rests(*number)) return std::unexpected(StoreOutcome::kIo);
     if (state == SegmentState::kActive) Seal(*number);
     if (state_.segments[*number].state == SegmentState::kSealed) {
       state_.stats.evicted += state_.ForgetSegment(*number);
@@ -322,6 +331,7 @@ void ColdWriter::OnIo(uint32_t number, const IoCompletion& completion) {
               write.sync ? "sync" : "write");
     }
     segment.failed = true;
+    recycle_failed_after_us_ = state_.clock.NowMicros() + kFailedRestUs;
   }
   write.front ? OnFront(write) : EndWrite(write);
 }

