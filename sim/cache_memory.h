@@ -1,4 +1,4 @@
-// What is in the memory of caches and on their disk, whoever it belongs to.
+// What is in the memory of caches and on their disk, of every tenant.
 #ifndef QUIRE_SIM_CACHE_MEMORY_H_
 #define QUIRE_SIM_CACHE_MEMORY_H_
 
@@ -24,7 +24,7 @@
 
 namespace quire::sim {
 
-/// The bytes of the slots that nobody holds, one after the other.
+/// The bytes of the free slots, one after the other.
 inline std::vector<std::byte> BytesOfFreeSlots(Cache& cache) {
   const cache::LockedState& state = static_cast<cache::Core&>(cache).state();
   const cache::Slots& slots = state.slots();
@@ -61,7 +61,7 @@ class CacheMemory {
   void Learn(FaultyFiles& files, const std::string& directory) {
     raw_bytes_.Learn(files, directory);
   }
-  /// As RawBytes::Find, in slots of these caches that nobody holds, or (`everything`) in all memory.
+  /// As RawBytes::Find, in free slots of these caches, or (`everything`) in all memory.
   std::string Find(const tier::PublisherId& publisher, uint64_t epoch, FaultyFiles& files,
                    bool is_idle, std::span<Cache* const> caches, bool everything) {
     std::vector<std::vector<std::byte>> free;
@@ -98,7 +98,7 @@ inline std::string MissingBelow(Cache& cache, const tier::Store& store) {
   });
 }
 
-/// Everything that can be evicted goes. What is left then, and nobody holds; empty: nothing.
+/// Everything that can be evicted goes. What is left then and should have gone; empty: nothing.
 inline std::string LeftInDrained(Cache& cache) {
   while (cache.Evict(1000) > 0) {
   }

@@ -78,10 +78,10 @@ class CacheSim : private Machine {
     disk_ = opened.get();
     std::unique_ptr<tier::Store> below = std::move(opened);
     if (device_ != nullptr) below = device_->InFrontOf(std::move(below), clock_);
-    auto mover = std::make_unique<transfer::Transfers>(
-        std::move(below), mover_clock_, transfer::TransferOptions{.spread_us = spread_us_});
-    mover_ = mover.get();
-    store_ = cache::StoreState::Wrap(std::move(mover));
+    auto transfers = std::make_unique<transfer::Transfers>(
+        std::move(below), transfers_clock_, transfer::TransferOptions{.spread_us = spread_us_});
+    transfers_ = transfers.get();
+    store_ = cache::StoreState::Wrap(std::move(transfers));
     for (uint32_t party = 0; party < kParties.size(); ++party) CheckEpoch(party);
     cache_options_.store = store_.get();
     for (Side& side : sides_) {
@@ -98,7 +98,7 @@ class CacheSim : private Machine {
     if (epoch >= durable_epochs_[account]) return;
     durable_epochs_[account] = epoch;
     // Of an account that had stored nothing it is forgotten: there is nothing that could come back.
-    if (mover_->UsageOf(tier::PublisherOf(kParties[account].name)) == tier::PublisherUsage{})
+    if (transfers_->UsageOf(tier::PublisherOf(kParties[account].name)) == tier::PublisherUsage{})
       return;
     if (honest()) {
       return Problem(report_.lost_bytes,
@@ -108,7 +108,7 @@ class CacheSim : private Machine {
     computed_.LoseEpoch(account);
   }
   uint64_t EpochOf(uint32_t account) const {
-    return mover_->EpochOf(tier::PublisherOf(kParties[account].name));
+    return transfers_->EpochOf(tier::PublisherOf(kParties[account].name));
   }
 
   void AddTenant(Side& side, uint32_t party) {
@@ -160,7 +160,7 @@ class CacheSim : private Machine {
   // What happens.
 
   void Step() {
-    mover_clock_.BeginStep();
+    transfers_clock_.BeginStep();
     if (report_.steps >= stops_at_ && (files_.stopped() || report_.steps >= stops_at_ + 20)) {
       if (!files_.stopped()) files_.StopAfter(0);
       Restart(1 + prng_.NextBelow(3));
@@ -217,7 +217,7 @@ class CacheSim : private Machine {
   void Tick() {
     clock_.Advance(prng_.NextBelow(20'000));
     for (uint64_t i = 1 + prng_.NextBelow(4); i > 0; --i) {
-      Note(mover_->Tick(prng_.NextBelow(2000)) ? 1 : 0);
+      Note(transfers_->Tick(prng_.NextBelow(2000)) ? 1 : 0);
     }
   }
 
@@ -562,7 +562,7 @@ class CacheSim : private Machine {
       const uint64_t end_us =
           clock_.NowMicros() + spread_us_ + cold_.commit_interval_us + kCommitSlackUs;
       while (clock_.NowMicros() < end_us) {
-        if (!mover_->Tick(1000)) clock_.Advance(500);
+        if (!transfers_->Tick(1000)) clock_.Advance(500);
       }
     } else {
       durable = store_->Flush().has_value();
@@ -609,7 +609,7 @@ class CacheSim : private Machine {
   // Faults have stopped: everything that was asked for ends, what the store has loads, and what is
   // new is written and loads.
   void Recover() {
-    mover_clock_.BeginStep();
+    transfers_clock_.BeginStep();
     for (Side& side : sides_) {
       if (CacheGuests* const guests = GuestsOf(side)) guests->End(side, identities_);
     }
@@ -669,7 +669,7 @@ class CacheSim : private Machine {
   }
 
   Prng order_prng_{options_.seed ^ 0x3e57};  // of loads from the end
-  PassingClock mover_clock_{clock_};
+  PassingClock transfers_clock_{clock_};
   CacheOptions cache_options_;
   const std::array<Identity, 2> identities_ = TwoIdentities();
   Computed computed_{kBlock};
@@ -688,7 +688,7 @@ class CacheSim : private Machine {
   std::optional<CacheMemory> memory_;
   std::unique_ptr<DiskStore> store_;   // after what it uses
   const tier::Store* disk_ = nullptr;  // without a warm tier
-  transfer::Transfers* mover_ = nullptr;
+  transfer::Transfers* transfers_ = nullptr;
   std::vector<Side> sides_;
   std::vector<CacheGuests> guests_;  // of each side, or none
 };

@@ -1,5 +1,5 @@
-// Caches, mover and cold store together on a machine that fails, driven by one seed, and an oracle
-// that computes every prefix anew.
+// Caches, transfers and cold store together on a machine that fails, driven by one seed, and an
+// oracle that computes every prefix anew.
 #ifndef QUIRE_SIM_CACHE_SIM_H_
 #define QUIRE_SIM_CACHE_SIM_H_
 

@@ -22,7 +22,7 @@ class PassingClock final : public Clock {
  public:
   explicit PassingClock(ManualClock& clock) : clock_(clock) {}
   uint64_t NowMicros() const override {
-    QUIRE_CHECK_MSG(++looks_ < 20'000'000, "a call of the mover never ends");
+    QUIRE_CHECK_MSG(++looks_ < 20'000'000, "a call of the transfers never ends");
     clock_.Advance(20);
     return clock_.NowMicros();
   }

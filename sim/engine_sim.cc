@@ -73,9 +73,9 @@ class EngineSim : private Machine {
   void Open() {
     auto opened = OpenStore();
     if (opened == nullptr) return;
-    auto mover = std::make_unique<transfer::Transfers>(std::move(opened), mover_clock_);
-    mover_ = mover.get();
-    store_ = cache::StoreState::Wrap(std::move(mover));
+    auto transfers = std::make_unique<transfer::Transfers>(std::move(opened), transfers_clock_);
+    transfers_ = transfers.get();
+    store_ = cache::StoreState::Wrap(std::move(transfers));
     CacheOptions options = setup_.cache;
     options.store = store_.get();
     options.memory = memory_.memory();
@@ -148,7 +148,7 @@ class EngineSim : private Machine {
   // What happens.
 
   void Step() {
-    mover_clock_.BeginStep();
+    transfers_clock_.BeginStep();
     engine_clock_.BeginStep();
     if (report_.steps >= stops_at_ && (files_.stopped() || report_.steps >= stops_at_ + 20)) {
       if (!files_.stopped()) files_.StopAfter(0);
@@ -179,7 +179,7 @@ class EngineSim : private Machine {
     } else if (dice < 350) {
       users_.Hear(Readers::kSlow);
     } else if (dice < 470) {
-      TickMover();
+      TickTransfers();
     } else if (dice < 550) {
       sessions_->Tick();
     } else if (dice < 562) {
@@ -222,8 +222,8 @@ class EngineSim : private Machine {
     return erased;
   }
 
-  /// Everybody whom an account pays for is erased while nobody asks for anything: then no byte of it
-  /// is anywhere.
+  /// All members of an account are erased while no request is under way: then no byte of it is
+  /// anywhere.
   void EraseAccount(uint32_t account) {
     Drain();
     if (report_.problems() > 0) return;
@@ -257,7 +257,7 @@ class EngineSim : private Machine {
         tier::PublisherOf(account == 0 ? "" : kEngineParties[account].name);
     memory_.Learn(files_, cold_.directory);
     const std::string found =
-        memory_.Find(publisher, mover_->EpochOf(publisher), files_,
+        memory_.Find(publisher, transfers_->EpochOf(publisher), files_,
                      /*is_idle=*/files_.in_flight() == 0, {}, /*everything=*/true);
     if (!found.empty()) Problem(report_.wrong_bytes, found);
     if (const std::string text = texts.Find(session_files_); !text.empty()) {
@@ -321,7 +321,7 @@ class EngineSim : private Machine {
         return Problem(report_.stuck, fmt::format("outside {} tokens find no room", tokens));
       }
       Tick();
-      mover_->Tick(0);
+      transfers_->Tick(0);
     }
     NoteBudget();
   }
@@ -350,11 +350,11 @@ class EngineSim : private Machine {
     return due;
   }
 
-  bool TickMover() {
+  bool TickTransfers() {
     clock_.Advance(prng_.NextBelow(20'000));
     bool worked = false;
     for (uint64_t i = 1 + prng_.NextBelow(4); i > 0; --i) {
-      worked = mover_->Tick(prng_.NextBelow(2000)) || worked;
+      worked = transfers_->Tick(prng_.NextBelow(2000)) || worked;
     }
     Note(worked ? 1 : 0);
     return worked;
@@ -408,7 +408,7 @@ class EngineSim : private Machine {
     constexpr uint64_t kPatience = 1000;  // rounds
     uint64_t idle_us = 0;
     for (uint64_t round = 0; !users_.AllEnded(readers) && report_.problems() == 0; ++round) {
-      mover_clock_.BeginStep();
+      transfers_clock_.BeginStep();
       engine_clock_.BeginStep();
       if (round > kRoundsMax || idle_us > 300'000'000) {
         return Problem(report_.stuck, users_.FirstUnended(readers) +
@@ -418,7 +418,7 @@ class EngineSim : private Machine {
         users_.CancelTooLarge();
       }
       bool worked = Turn();
-      worked = mover_->Tick(1000) || worked;
+      worked = transfers_->Tick(1000) || worked;
       worked = sessions_->Tick() || worked;
       users_.Hear(readers);
       if (worked) {
@@ -439,7 +439,7 @@ class EngineSim : private Machine {
 
   // Faults have stopped: all ends, and sessions go on.
   void Recover() {
-    mover_clock_.BeginStep();
+    transfers_clock_.BeginStep();
     engine_clock_.BeginStep();
     faults_ = honest() ? Faults::kCrashes : faults_;
     if (stops_at_ != kNever) Restart(2);
@@ -458,7 +458,7 @@ class EngineSim : private Machine {
     }
   }
 
-  PassingClock mover_clock_{clock_};
+  PassingClock transfers_clock_{clock_};
   PassingClock engine_clock_{clock_};
   const EngineSetup setup_;
   const std::unique_ptr<model::Model> model_;
@@ -477,7 +477,7 @@ class EngineSim : private Machine {
   // Everything of a model's first layer, and of a text's first block, is as others have it.
   CacheMemory memory_{nullptr, RawBytes(/*layer_first=*/1, /*block_first=*/1)};
   std::unique_ptr<DiskStore> store_;  // after what it uses
-  transfer::Transfers* mover_ = nullptr;
+  transfer::Transfers* transfers_ = nullptr;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<serve::SessionStore> sessions_;
   std::unique_ptr<serve::Engine> engine_;

@@ -58,7 +58,8 @@ class Replayer {
         log_(options.log) {
     if (options.store_blocks == 0) return;
     store_.emplace(options.store_blocks, options.segment_blocks);
-    // As the mover: where memory holds about as much, each would push out the other's blocks.
+    // As a cache writes back: where memory holds about as much, each would push out the other's
+    // blocks.
     writes_again_ = capacity_blocks <= options.store_blocks / 2;
   }
 

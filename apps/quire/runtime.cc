@@ -78,7 +78,6 @@ Result<CacheOptions> CacheOptionsOf(const RuntimeFlags& flags, const model::Mode
   options.policy = flags.policy;
   if (flags.eviction_batch == "adaptive") options.eviction_batch = EvictionBatch::kAdaptive;
   QUIRE_ASSIGN(options.hot_bytes, ParseBytes(flags.hot_bytes));
-  QUIRE_ASSIGN(options.hot_bytes_max, ParseBytes(flags.hot_bytes_max));
   options.tokens_max = flags.max_seq_len != 0 ? flags.max_seq_len : model.config().positions_max;
   if (device != nullptr) device->Choose(options);
   return options;
@@ -141,11 +140,6 @@ void AddRuntimeFlags(Command& command, RuntimeFlags& flags, ModelFlag model) {
                .help = "Budget of the cache: 4GB, 512MiB",
                .check = BytesCheck(),
                .shows_default = true});
-  command.Add({.name = "--hot-bytes-max",
-               .value = &flags.hot_bytes_max,
-               .help = "Most that the budget may be raised to while it runs; addresses are "
-                       "reserved for so much (default: --hot-bytes)",
-               .check = BytesCheck()});
   command.Add({.name = "--store",
                .value = &flags.store,
                .help = "Directory where blocks outlive the process; a later one finds them"});

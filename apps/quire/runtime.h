@@ -33,7 +33,6 @@ struct RuntimeFlags {
   std::string policy = "lru";
   std::string eviction_batch = "exact";
   std::string hot_bytes = "4GB";
-  std::string hot_bytes_max = "0";
   std::string store{};  // directory; empty: none
   std::string store_bytes = "8GiB";
   std::string warm_bytes = "0";

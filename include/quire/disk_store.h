@@ -24,7 +24,6 @@
 namespace quire::cache {
 class Core;
 class Loading;
-class Mover;
 struct LoadJob;
 struct StoreState;
 }  // namespace quire::cache

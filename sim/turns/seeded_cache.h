@@ -108,7 +108,7 @@ struct SeededCache {
     return flushed || flushed.error().code == ErrorCode::kNoSpace;
   }
   void Tick() {
-    if (mover != nullptr) mover->Tick(0);
+    if (transfers != nullptr) transfers->Tick(0);
   }
 
   const BusyClock clock;
@@ -119,7 +119,7 @@ struct SeededCache {
   cache::DelayedOps device_ops;
   SteppedOps stepped_ops;
   std::unique_ptr<FaultyFiles> files;
-  transfer::Transfers* mover = nullptr;  // of the store
+  transfer::Transfers* transfers = nullptr;  // of the store
   std::unique_ptr<DiskStore> store;
   uint64_t slot_bytes = 0;  // what one costs
   bool on_host = true;
@@ -154,7 +154,7 @@ struct SeededCache {
     }
     if (below == nullptr) return;
     auto made = std::make_unique<transfer::Transfers>(std::move(below), clock);
-    mover = made.get();
+    transfers = made.get();
     store = cache::StoreState::Wrap(std::move(made));
   }
 };

@@ -1,5 +1,5 @@
 // Contexts that memory does not hold, of several threads on one cache: each writes its own to the
-// store and reads it back, while others evict, verify, trim and turn the mover.
+// store and reads it back, while others evict, verify, trim and turn the transfers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,6 @@ namespace {
 using cache::Join;
 using cache::Must;
 using cache::SomeTokens;
-
 
 class Streams {
  public:

@@ -21,7 +21,7 @@ enum class Canary : uint8_t {
   kTellPresent,     // who put a record that another put of was under way hears "present" anyway
   kKeepLeftovers,   // what an erased publisher left behind another one's bytes stays
   kGoodCopyFirst,   // the good copy of the epochs is written to while the other one is none
-  // In the cache and its mover.
+  // In the cache and its transfers.
   kAttachEarly,    // blocks are published before their bytes came
   kTrustFailed,    // a load that failed counts as one that came
   kForgetLate,     // a load that is cancelled ends while the store still writes to its slots

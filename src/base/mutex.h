@@ -43,7 +43,7 @@ enum class LockRank : uint16_t {
   kOwnerLayer = 4,      // registry::OwnerCache: one writer of a layer
   kCachePin = 5,        // cache::Pinning: one Pin at a time
   kCacheResize = 6,     // cache::Resizing: one Resize at a time
-  kMover = 7,           // cache::Mover: one Tick at a time
+  kWorker = 7,          // cache: what has turns below it, one turn at a time
   kSequences = 8,       // cache::Sequences: which sequences there are
   kReading = 9,         // cache::LockedState: one block is read without a hold
   kSequence = 10,       // cache::SequenceImpl
@@ -53,6 +53,7 @@ enum class LockRank : uint16_t {
   kDeviceStreams = 36,  // env: streams of a device that is the host
   kBlockStoreC = 39,    // embed: batches of a quire_store that ended
   kBlockStore = 40,     // store: batches of a BlockStore
+  kTransfers = 41,      // transfer::Transfers: the store, and what is under way there
   kLeaf = 65535,        // nothing else is taken while it is held
 };
 

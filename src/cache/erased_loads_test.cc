@@ -70,7 +70,7 @@ TEST_F(ErasedLoadsTest, WhatCameBeforeAnErasureIsNotAttachedAfterIt) {
   Ticket ticket = Must(test_->cache->Load(Acquire(b_), {.order = LoadOrder::kFromEnd}));
   auto front = Must(test_->cache->Open(ticket.Front(1), {.on_full = OnFull::kHalt}));
   while (ticket.progress().meet_tokens == kErasedLoadsBlocks * kBlock) {
-    store_.mover->Tick(0);
+    store_.transfers->Tick(0);
     store_.clock.Advance(1);
   }
   const uint64_t meet = ticket.progress().meet_tokens;

@@ -158,7 +158,7 @@ TEST_P(LoadFromEndTest, AnyTimingGivesTheSame) {
         position = std::min(most, position + 1 + prng.NextBelow(3 * kBlock));
         ComputeTo(both, position);
       } else {
-        store_.mover->Tick(prng.NextBelow(40));
+        store_.transfers->Tick(prng.NextBelow(40));
       }
       const uint64_t resident = test_->Resident(prompt_);
       if (!both.ticket.IsDone() && resident > position) {
@@ -185,7 +185,7 @@ TEST_P(LoadFromEndTest, RoomOfWhatWasComputedComesBack) {
   BothEnds both = Begin();
   const uint64_t used = slots_used();
   ComputeTo(both, 6 * kBlock);
-  store_.mover->Tick(0);  // reads of the front that were under way may end later
+  store_.transfers->Tick(0);  // reads of the front that were under way may end later
   ASSERT_TRUE(both.ticket.WaitFor(1'000'000));
   EXPECT_LE(slots_used(), used + 1);
   const Plan plan = both.ticket.Take();
@@ -258,7 +258,7 @@ TEST_P(LoadFromEndTest, WhatEndsOnTheWayLeavesNothing) {
     Prng prng(seed);
     BothEnds both = Begin();
     ComputeTo(both, prng.NextBelow(6 * kBlock));
-    for (uint64_t ticks = prng.NextBelow(12); ticks > 0; --ticks) store_.mover->Tick(10);
+    for (uint64_t ticks = prng.NextBelow(12); ticks > 0; --ticks) store_.transfers->Tick(10);
     const uint64_t how = prng.NextBelow(3);
     if (how == 0) both.front.reset();  // what it had computed may be evicted
     if (how == 0) test_->cache->Evict(100);

@@ -163,7 +163,7 @@ class Loading final : private transfer::Worker {
   const SequenceVerbs& verbs_;
   transfer::Transfers* const transfers_;  // null: there is no store
 
-  Mutex mutex_{LockRank::kMover};
+  Mutex mutex_{LockRank::kWorker};
   size_t gets_ QUIRE_GUARDED_BY(mutex_) = 0;  // under way, those that land included
   std::vector<std::shared_ptr<Get>> landing_ QUIRE_GUARDED_BY(mutex_);  // has room for all of them
   std::vector<std::shared_ptr<LoadJob>> jobs_ QUIRE_GUARDED_BY(mutex_);

@@ -375,7 +375,7 @@ void Loading::MeetComputed(LoadJob& job) {
   if (job.came > job.front) return;
   const size_t first = std::min(job.front, job.end);
   if (first < job.end && !AdoptComputed(job, first)) {
-    job.end = job.attached;  // nobody holds it any more, or it may not be published
+    job.end = job.attached;  // it is held no more, or may not be published
     return;
   }
   job.meets = false;

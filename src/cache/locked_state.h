@@ -64,7 +64,7 @@ class LockedState {
   /// Needs a store.
   const RecordShapes& shapes() const { return *shapes_; }
   /// Memory of the host for blocks on their way to and from the store, in chunks of a record; null
-  /// where the store reads and writes slots in place. Who writes holds reading_mutex; Loads alone
+  /// where the store reads and writes slots in place. A write needs reading_mutex; Loading alone
   /// reads.
   tier::Staging* write_staging() { return write_staging_ ? &*write_staging_ : nullptr; }
   tier::Staging* load_staging() { return load_staging_ ? &*load_staging_ : nullptr; }

@@ -146,15 +146,15 @@ TEST(NoMemory, AFenceThatCannotBeRememberedIsWaitedFor) {
   }
 }
 
-// Every allocation of a mover's turns fails once: what is resident afterwards is right, the load
-// ends, and nothing is held.
+// Every allocation of the turns of transfers fails once: what is resident afterwards is right, the
+// load ends, and nothing is held.
 TEST(NoMemoryLoadTest, ALoadEndsWithTheRightBytesOrWithout) {
   const std::vector<TokenId> prompt = SomeTokens(6 * kBlock + 1, 5);
   const ManualClock clock;
   for (int64_t failing = 0;; ++failing) {
     SCOPED_TRACE("allocation " + std::to_string(failing));
     auto made = std::make_unique<transfer::Transfers>(std::make_unique<MemoryStore>(), clock);
-    transfer::Transfers& mover = *made;
+    transfer::Transfers& transfers = *made;
     const auto store = StoreState::Wrap(std::move(made));
     CacheOptions more;
     more.store = store.get();
@@ -166,9 +166,9 @@ TEST(NoMemoryLoadTest, ALoadEndsWithTheRightBytesOrWithout) {
     const uint64_t used = cache.cache->stats().hot_bytes_used;
     Ticket ticket = Must(cache.cache->Load(cache.Acquire(prompt), {}));
     const Attempt attempt = WithoutMemory(failing, [&] {
-      for (int turn = 0; turn < 10; ++turn) mover.Tick(0);
+      for (int turn = 0; turn < 10; ++turn) transfers.Tick(0);
     });
-    for (int turn = 0; turn < 100 && !ticket.IsDone(); ++turn) mover.Tick(0);
+    for (int turn = 0; turn < 100 && !ticket.IsDone(); ++turn) transfers.Tick(0);
     ASSERT_TRUE(ticket.IsDone());
     {
       Plan plan = ticket.Take();

@@ -19,7 +19,7 @@ namespace quire::cache {
 struct StoreState {
   explicit StoreState(std::unique_ptr<Files> disk = nullptr) : files(std::move(disk)) {}
 
-  /// For tests: a store that nobody turns but they.
+  /// For tests, which turn it themselves.
   static std::unique_ptr<DiskStore> Wrap(std::unique_ptr<transfer::Transfers> transfers);
 
   /// As DiskStore.

@@ -224,12 +224,12 @@ INSTANTIATE_TEST_SUITE_P(Kept, StoreThreadsTest,
                          [](const auto& tested) { return tested.param.name; });
 
 // It looks ten times a second where there is nothing to do, and at once when there is something.
-TEST(MoverThread, SleepsWhereThereIsNothingToDo) {
+TEST(TransfersThread, SleepsWhereThereIsNothingToDo) {
   auto held = std::make_unique<MemoryStore>();
   const MemoryStore& records = *held;
-  auto mover = std::make_unique<transfer::Transfers>(std::move(held), SystemClock());
-  mover->Start();
-  const auto store = StoreState::Wrap(std::move(mover));
+  auto transfers = std::make_unique<transfer::Transfers>(std::move(held), SystemClock());
+  transfers->Start();
+  const auto store = StoreState::Wrap(std::move(transfers));
   CacheOptions more;
   more.store = store.get();
   TestCache cache(40, SmallGeometry(), NumericProfile::Uniform(Codec::kF16), 0, more);

@@ -71,7 +71,7 @@ class StreamWrites final : private transfer::Worker {
   const RecordChain& chain_;
   transfer::Transfers& transfers_;
   std::atomic<bool> hurries_ = false;  // its sequence waits
-  Mutex turn_mutex_{LockRank::kMover};
+  Mutex turn_mutex_{LockRank::kWorker};
   transfer::Ends ends_ QUIRE_GUARDED_BY(turn_mutex_);
   mutable Mutex mutex_{LockRank::kLeaf};
   uint64_t durable_ QUIRE_GUARDED_BY(mutex_);

@@ -86,7 +86,7 @@ class MemoryStore final : public tier::Store {
 
   /// Records that can be found, and do not come.
   std::function<bool(const tier::RecordIdentity&)> lost;
-  /// Records that come when nobody waits for them any more.
+  /// Records that come when no load waits for them any more.
   std::function<bool(const tier::RecordIdentity&)> held;
   /// How often its state was asked for. Any thread.
   uint64_t looks() const { return looks_; }

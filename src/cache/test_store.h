@@ -34,7 +34,7 @@ struct TestStore {
     auto cold = Must(tier::ColdStore::Open(options, files, clock));
     auto made = std::make_unique<transfer::Transfers>(
         std::move(cold), clock, transfer::TransferOptions{.spread_us = spread_us});
-    mover = made.get();
+    transfers = made.get();
     store = StoreState::Wrap(std::move(made));
   }
   /// As after a process that ended, was killed, or after a power cut. No cache may be left.
@@ -56,7 +56,7 @@ struct TestStore {
   void Turn(uint64_t us = 2'000'000) {
     const uint64_t end_us = clock.NowMicros() + us;
     while (clock.NowMicros() < end_us) {
-      if (!mover->Tick(1000)) clock.Advance(1000);
+      if (!transfers->Tick(1000)) clock.Advance(1000);
     }
   }
   /// Turns a bit over in every so many bytes of the segments.
@@ -74,7 +74,7 @@ struct TestStore {
   tier::ColdOptions options;
   uint64_t spread_us = 0;  // from the next Open on
   std::unique_ptr<DiskStore> store;
-  transfer::Transfers* mover = nullptr;
+  transfer::Transfers* transfers = nullptr;
 };
 
 /// A prompt as an engine runs it: loads what can be loaded, then computes the rest.

@@ -269,7 +269,7 @@ bool WriteBack::IsIntact(const LockedState& cache, const Taken& taken) {
 // checksum any more is quarantined instead, and those after it are offered again.
 Result<uint32_t> WriteBack::WriteNext(uint64_t& due) {
   MutexLock one_at_a_time(cache_.reading_mutex());
-  // Where the host copies, nobody waits for several at once.
+  // Where the host copies, several at once gain nothing.
   const bool copies = !cache_.slots().host_accessible();
   const uint64_t at_once = copies ? kReadingMax : 1;
   uint64_t left = copies ? std::min(kWritesPerCall, due) : 1;  // to be given to the store

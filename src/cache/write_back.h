@@ -32,7 +32,7 @@ struct BlockToWrite {
   StoredForm form{};
   Digest parent_key{};
   uint64_t erase_epoch = 0;  // of the account in the store when it was published
-  std::string account{};     // name of who pays for it; empty: the default tenant
+  std::string account{};     // that pays for it, by name; empty: the default tenant
   std::vector<TokenId> tokens{};
   PerClass<SlotId> slots{};   // of the form
   PerClass<uint32_t> crcs{};  // of each
@@ -55,7 +55,7 @@ void OfferAgain(State& state, std::span<const StoredForm> lost);
 void EndWrite(State& state, const StoredForm& form, Below below, bool again);
 
 /// Writes what a cache publishes, as it was published, parents before children, each once. The
-/// slots are read while nobody holds them: an eviction goes on, and they are free a copy later.
+/// slots are read without a hold of the lock: an eviction goes on, and they are free a copy later.
 ///
 /// Threads:  any
 /// Lifetime: the cache must outlive it
@@ -94,7 +94,7 @@ class WriteBack final : private transfer::Worker {
   LockedState& cache_;
   StoreState& store_;
   transfer::Transfers& transfers_;
-  Mutex mutex_{LockRank::kMover};
+  Mutex mutex_{LockRank::kWorker};
   transfer::WritePace pace_ QUIRE_GUARDED_BY(mutex_);
   transfer::Ends ends_ QUIRE_GUARDED_BY(mutex_);
 };

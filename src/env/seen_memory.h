@@ -1,5 +1,5 @@
-// Memory that tells which pages of it are in use, so that what lies in them can be looked at,
-// whoever it belongs to.
+// Memory that tells which pages of it are in use, so that what lies in them can be looked
+// at, of every owner.
 #ifndef QUIRE_ENV_SEEN_MEMORY_H_
 #define QUIRE_ENV_SEEN_MEMORY_H_
 

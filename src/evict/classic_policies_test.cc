@@ -10,6 +10,7 @@
 
 #include "evict/batch_size.h"
 #include "evict/classic_policies.h"
+#include "evict/test_drain.h"
 
 namespace quire::evict {
 namespace {
@@ -31,15 +32,6 @@ RC_GTEST_PROP(TokenLimitProperty, EqualsASearchForTheLongestPrompt, ()) {
     policy.Evict(BlockId(first->first));
     judge.erase(first);
   }
-}
-
-std::vector<uint32_t> Drain(Policy& policy) {
-  std::vector<uint32_t> order;
-  while (const auto victim = policy.Victim()) {
-    order.push_back(victim->number());
-    policy.Evict(*victim);
-  }
-  return order;
 }
 
 TEST(TokenLimit, WhatNoRequestAddsKeepsItsPlace) {

@@ -5,17 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "evict/test_drain.h"
+
 namespace quire::evict {
 namespace {
-
-std::vector<uint32_t> Drain(Policy& policy) {
-  std::vector<uint32_t> order;
-  while (const auto victim = policy.Victim()) {
-    order.push_back(victim->number());
-    policy.Evict(*victim);
-  }
-  return order;
-}
 
 TEST(Priority, LowPrioritiesGoFirst) {
   PriorityPolicy policy;

@@ -81,7 +81,7 @@ class BothEndsTest : public EngineTest {
   /// One step of the engine, and so many of the store.
   void Turn(uint64_t store_ticks) {
     engine_->Tick();
-    for (; store_ticks > 0; --store_ticks) machine_.mover->Tick(30);
+    for (; store_ticks > 0; --store_ticks) machine_.transfers->Tick(30);
   }
   std::vector<Response> Drive(std::span<const Request> requests, uint64_t store_ticks = 5) {
     TestClient client(*engine_);
@@ -397,7 +397,7 @@ TEST_F(BothEndsTest, AFrontWhoseLoadFailsKeepsItsRoom) {
   engine_->Tick();
   ASSERT_EQ(engine_->stats().loads_from_end, 1u);
   machine_.files.set_rates({.read_error = 1});
-  for (int i = 0; i < 100; ++i) machine_.mover->Tick(100);
+  for (int i = 0; i < 100; ++i) machine_.transfers->Tick(100);
   ASSERT_GT(machine_.store->stats().loads_failed, 0u);
   machine_.files.set_rates({});
   // What that gives back the next one may take, for a load that lasts: not what the front needs.
@@ -425,7 +425,7 @@ TEST_F(BothEndsTest, WhoWaitsForRoomHearsOfALoadThatFailed) {
   engine_->Tick();
   ASSERT_EQ(engine_->stats().waiting, 1u);
   machine_.files.set_rates({.read_error = 1});
-  for (int i = 0; i < 100; ++i) machine_.mover->Tick(100);
+  for (int i = 0; i < 100; ++i) machine_.transfers->Tick(100);
   ASSERT_GT(machine_.store->stats().loads_failed, 0u);
   machine_.files.set_rates({});
   engine_->Tick();

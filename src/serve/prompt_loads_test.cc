@@ -87,7 +87,7 @@ class PromptLoadsTest : public StateTest {
   }
   Task& Ask() { return Add({.prompt = prompt_, .max_tokens = 2}); }
   void BringAll() {
-    for (int i = 0; i < 1000; ++i) machine_.mover->Tick(100);
+    for (int i = 0; i < 1000; ++i) machine_.transfers->Tick(100);
   }
 
   cache::TestStore machine_;

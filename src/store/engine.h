@@ -45,7 +45,7 @@ struct Request {
 /// Errors: kInvalidArgument
 Result<tier::ColdOptions> ToColdOptions(const BlockStoreOptions& options);
 
-/// A client of the transfers of a cold tier. Whoever turns them turns it, too.
+/// A client of the transfers of a cold tier, which give it its turns.
 ///
 /// Threads: one at a time, but for EpochOf, Find, stats and block_bytes_max
 class BlockEngine {

@@ -187,7 +187,7 @@ void ColdEraser::EndWipe(bool wiped) {
     return WipeLeftovers(wiping.number);
   }
   segment.catalogue_stale = true;
-  // Meanwhile a write failed, or what lies in front was erased: nobody knows what is there.
+  // Meanwhile a write failed, or what lies in front was erased: what is there is unknown.
   if (segment.to_wipe) return;
   segment.leftovers.clear();
   // Only now it is certain that all of it can be written.

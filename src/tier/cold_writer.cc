@@ -14,8 +14,8 @@
 namespace quire::tier {
 namespace {
 
-constexpr uint64_t kFullRetryUs = 30'000'000;  // a full disk may have room again
-constexpr uint64_t kFailedRestUs = 30'000'000;  // so may the place where a write failed
+constexpr uint64_t kFullRetryUs = 30'000'000;   // a full disk may have room again
+constexpr uint64_t kFailedRestUs = 30'000'000;  // a place where writing failed may take it again
 
 }  // namespace
 

@@ -88,7 +88,7 @@ struct TransferOptions {
 
 /// The only thing that talks to a store. It knows records, and nothing of what they are made from:
 /// clients call down, and what they asked for comes back into their Ends. Nothing happens by
-/// itself: whoever calls Tick moves everything on, a thread of its own in production, a test by
+/// itself: Tick moves everything on, called by a thread of its own in production, by a test by
 /// hand.
 ///
 /// Threads:  any. Find, EpochOf, RootsOf, UsageOf, stats, Begin, Wake wait for nothing and may be
@@ -219,7 +219,7 @@ class Transfers {
   const Clock& clock_;
   const TransferOptions options_;
 
-  Mutex store_mutex_{LockRank::kBlockStore};
+  Mutex store_mutex_{LockRank::kTransfers};
   Ends::Requests under_way_ QUIRE_GUARDED_BY(store_mutex_);  // by tag
   std::vector<tier::StoreCompletion> done_ QUIRE_GUARDED_BY(store_mutex_);
   uint64_t hurry_tag_ QUIRE_GUARDED_BY(store_mutex_) = 0;  // 0: none is under way

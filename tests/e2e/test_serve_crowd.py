@@ -43,7 +43,7 @@ for _ in range(count):
     state[each] = 0
     poll.register(each, selectors.EVENT_READ | selectors.EVENT_WRITE)
 statuses = {}
-end = time.monotonic() + 90
+end = time.monotonic() + 60
 idle_since = time.monotonic()
 while state and time.monotonic() < end:
     ready = poll.select(0.05)
@@ -75,11 +75,6 @@ print(statuses, len(state), flush=True)
 def resident_bytes(server):
     with open(f"/proc/{server.process.pid}/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def body_bytes(server):
-    metrics = server.ask("/metrics", url=server.operator_url)[1]
-    return int(metrics.split("\nquire_http_body_bytes ")[1].split()[0])
 
 
 class Watch:
@@ -129,10 +124,9 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
         with Watch(server) as watch:
             flood = subprocess.run(
                 [sys.executable, "-c", FLOOD, str(server.port), str(CROWD), str(BODY), str(sent), key,
-                 "60" if sent == BODY else "2"], capture_output=True, text=True, timeout=120, check=True)
+                 "12" if sent == BODY else "2"], capture_output=True, text=True, timeout=120, check=True)
             until = time.monotonic() + 20
-            while time.monotonic() < until and (
-                    resident_bytes(server) > start + (50 << 20) or body_bytes(server) > 0):
+            while resident_bytes(server) > start + (50 << 20) and time.monotonic() < until:
                 time.sleep(0.1)
         after = resident_bytes(server)
         said = (f"{flood.stdout.strip()}: start {start >> 20} MiB, peak {watch.peak >> 20}, after "
@@ -142,11 +136,10 @@ def test_500_bodies_leave_no_memory_behind(tmp_path, key, sent, expected):
         assert all(f"'{status}'" in flood.stdout for status in expected), said
         assert after < start + (50 << 20), said
         assert watch.peak < start + (400 << 20), said
-        # A request waits for a processor three times: the server's thread once, this one twice.
-        assert watch.slowest_ms < 100 + 3 * watch.overslept_ms, said
-        assert body_bytes(server) == 0
+        assert watch.slowest_ms < 100 + watch.overslept_ms, said
+        metrics = server.ask("/metrics", url=server.operator_url)[1]
+        assert "\nquire_http_body_bytes 0\n" in metrics
         if key:
-            metrics = server.ask("/metrics", url=server.operator_url)[1]
             assert "\nquire_http_bodies_refused_total 0\n" not in metrics
         # Small bodies are read all the while, and large ones again.
         assert server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1}, key=ALICE)[0] == 200

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "evict/policies.h"
+#include "evict/test_drain.h"
 
 namespace quire::evict {
 namespace {
@@ -17,15 +18,6 @@ namespace {
 void Use(Policy& policy, uint32_t block, uint64_t key) {
   policy.Remove(BlockId(block));
   policy.Add(BlockId(block), {.key = key});
-}
-
-std::vector<uint32_t> Drain(Policy& policy) {
-  std::vector<uint32_t> order;
-  while (const auto victim = policy.Victim()) {
-    order.push_back(victim->number());
-    policy.Evict(*victim);
-  }
-  return order;
 }
 
 TEST(Baselines, AreNoPoliciesOfACache) {

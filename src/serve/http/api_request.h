@@ -61,7 +61,7 @@ inline constexpr uint32_t kLogprobsMax = 20;
 inline constexpr uint32_t kLogitBiasesMax = 1024;
 
 /// Reads a body that may ask for `choices_max` answers. Fields that would change the answer and
-/// that this server cannot honour are refused, fields that nobody knows too; those that only
+/// that this server cannot honour are refused, unknown fields too; those that only
 /// describe the caller are passed over.
 ///
 /// Errors:  400 names the field
