@@ -99,7 +99,7 @@ class ColdSim : private Machine {
     } else if (dice < 640) {
       Flush();
     } else if (dice < 646) {
-      Erase();
+      prng_.NextChance(4) ? EraseAndCrash() : Erase();
     } else if (dice < 652) {
       ++report_.crashes;
       Restart(prng_.NextBelow(4));
@@ -202,6 +202,19 @@ class ColdSim : private Machine {
     raw_bytes_.Learn(files_, cold_.directory);
     others_[++tags_] = {.publisher = publisher, .epoch = epochs_[publisher]};
     store_->Erase(tier::PublisherOf(Records::DomainOf(publisher)), epochs_[publisher], tags_);
+  }
+
+  // The copies of the epochs cannot be written, which may leave one torn, and the machine stops
+  // while that is made good.
+  void EraseAndCrash() {
+    const uint64_t wait_us = 2 * cold_.commit_interval_us;
+    if (faults_ == Faults::kReported) files_.set_rates({.write_error = 1, .call_error = 1});
+    Erase();
+    for (int i = 0; i < 3; ++i) Tick(prng_.NextBelow(wait_us));
+    files_.set_rates(RatesOf(faults_));
+    for (uint64_t i = prng_.NextBelow(8); i > 0; --i) Tick(prng_.NextBelow(wait_us / 4));
+    ++report_.crashes;
+    Restart(2);
   }
 
   void FillDisk() {

@@ -60,9 +60,13 @@ std::optional<Machine::Worn> Machine::Wear() {
     if (may_fail && !files_.Contents(path)->empty()) paths.push_back(path);
   }
   if (paths.empty()) return std::nullopt;
+  // There are few of them among the segments, and one may go in a run.
+  if (!epochs_worn_ && wear_prng_.NextChance(3)) {
+    std::erase_if(paths, [&](const std::string& path) { return !IsOfEpochs(path); });
+    if (paths.empty()) return std::nullopt;
+  }
   Worn worn = {.path = paths[wear_prng_.NextBelow(paths.size())]};
-  const bool is_epochs = worn.path.starts_with(directory + "epochs");
-  if (is_epochs && std::exchange(epochs_worn_, true)) return std::nullopt;
+  if (IsOfEpochs(worn.path) && std::exchange(epochs_worn_, true)) return std::nullopt;
   worn.begin =
       wear_prng_.NextBelow(files_.Contents(worn.path)->size()) / kSectorBytes * kSectorBytes;
   worn.end = worn.begin + kSectorBytes * (1 + wear_prng_.NextBelow(8));
@@ -71,6 +75,10 @@ std::optional<Machine::Worn> Machine::Wear() {
   files_.Damage(worn.path, worn.begin, worn.end - worn.begin,
                 for_good ? BadSectors::kForGood : BadSectors::kUntilWritten);
   return worn;
+}
+
+bool Machine::IsOfEpochs(std::string_view path) const {
+  return path.starts_with(cold_.directory + "/epochs");
 }
 
 bool Machine::EpochsAreWorn() const {

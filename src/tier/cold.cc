@@ -196,10 +196,15 @@ void ColdStore::DropCatalogue(const Error& error) {
 }
 
 void ColdStore::EndFlushes() {
-  std::erase_if(flushing_, [&](const Flushing& f) {
+  std::erase_if(flushing_, [&](Flushing& f) {
     const bool failed = eraser_.failures() > f.failures;
+    const bool overwritten = eraser_.idle();
+    // What was overwritten ends where a segment's owner goes on, with bytes that may be on their
+    // way still.
+    if (overwritten && f.awaits_eraser) f.commit = writer_.commit_of_now();
+    f.awaits_eraser = !overwritten;
     if (f.commit > writer_.commits_done() || !remover_.idle()) return false;
-    if (!eraser_.idle() && !failed) return false;
+    if (!overwritten && !failed) return false;
     const bool hides = state_->MayHideErased();
     if (hides) {
       LogWarn(

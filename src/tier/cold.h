@@ -79,6 +79,7 @@ class ColdStore final : public Store {
     uint64_t tag = 0;
     uint64_t commit = 0;
     uint64_t failures = 0;  // of the eraser before it
+    bool awaits_eraser = false;
   };
 
   ColdStore(std::unique_ptr<ColdState> state, FileId lock,

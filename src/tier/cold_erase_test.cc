@@ -146,6 +146,23 @@ TEST_F(ColdEraseTest, ItsOwnerGoesOnWritingMeanwhile) {
   for (uint64_t i = 300; i < 307; ++i) EXPECT_EQ(Load(Record(i, "d")).outcome, kOk) << i;
 }
 
+// What it goes on with was not written yet when a flush began: that waits for it.
+TEST_F(ColdEraseTest, WhatItsOwnerIsAboutToOverwriteIsAwaited) {
+  options_ = Options(3);
+  Open();
+  PutAll(0, 24, "a");
+  PutAll(100, 2, "b");
+  ASSERT_GT(FoundInFiles(0, 24, "a"), 8);
+  store_->Erase(PublisherOf("a"), 1, 1000);
+  store_->Flush(kFlushTag);
+  for (uint64_t i = 102; i < 105; ++i) Put(Record(i, "b"), i);
+  std::vector<StoreCompletion> done;
+  while (std::ranges::find(done, kFlushTag, &StoreCompletion::tag) == done.end()) {
+    store_->Tick(done, 1000);
+  }
+  EXPECT_EQ(FoundInFiles(0, 24, "a"), 0);
+}
+
 // Whose bytes lie behind a tail is known as long as the store is open.
 TEST_F(ColdEraseTest, AfterARestartTheyGoToo) {
   for (const auto& restart : std::vector<std::function<void()>>{

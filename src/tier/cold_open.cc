@@ -411,7 +411,14 @@ class ColdOpener {
     state_->stored.insert(row.publisher);
     segment.generation = row.generation;
     segment.tail = segment.end = row.tail;
-    for (const Gap& gap : found.gaps) WriteVoid(found, gap);
+    for (const Gap& gap : found.gaps) {  // said so once, it is not looked at again
+      const auto written = WriteVoid(files_, segment.file,
+                                     {.segment = found.number,
+                                      .offset = gap.offset,
+                                      .generation = found.row.generation},
+                                     gap.bytes);
+      if (!written) LogWarn("store {}: {}", options_.directory, written.error().message);
+    }
     // The last one first: of two records of one key the older was damaged or removed.
     for (const ColdEntry& entry : std::views::reverse(row.entries)) {
       if (state_->index.Insert(entry)) state_->CountIn(entry);
@@ -432,22 +439,6 @@ class ColdOpener {
       if (state_->index.Find(PrefixOf(root.key))) continue;
       state_->roots.Add(found.number, segment.publisher, root);
     }
-  }
-
-  // Nothing is where something should be: said so once, it is not looked at again.
-  void WriteVoid(const Found& found, const Gap& gap) {
-    Staging page(kRecordAlignment, 1);
-    EncodeVoid({.segment = found.number, .offset = gap.offset, .generation = found.row.generation},
-               gap.bytes, page.memory());
-    const auto check = [&](const Result<void>& done) {
-      if (!done) LogWarn("store {}: {}", options_.directory, done.error().message);
-    };
-    const FileId file = state_->segments[found.number].file;
-    for (uint64_t done = 0; done < gap.bytes; done += kRecordAlignment) {
-      check(files_.WriteAt(file, gap.offset + done, page.memory()));
-      std::ranges::fill(page.memory(), std::byte{0});  // an earlier owner's bytes may lie there
-    }
-    check(files_.Sync(file));
   }
 
   // Each publisher goes on in its newest segment.

@@ -230,6 +230,31 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
   return scan;
 }
 
+Result<void> Blank(Files& files, FileId file, uint64_t begin, uint64_t bytes) {
+  constexpr uint64_t kPieceBytes = 64 << 10;
+  Staging zeros(kPieceBytes, 1);
+  std::ranges::fill(zeros.memory(), std::byte{0});
+  Result<void> first;
+  for (uint64_t done = 0; done < bytes; done += kPieceBytes) {
+    const uint64_t some = std::min(kPieceBytes, bytes - done);
+    const auto written =
+        Patiently([&] { return files.WriteAt(file, begin + done, zeros.memory().first(some)); });
+    if (first && !written) first = written;
+  }
+  const auto synced = files.Sync(file);
+  return first ? synced : first;
+}
+
+Result<void> WriteVoid(Files& files, FileId file, const RecordLocation& location,
+                       uint64_t stretch_bytes) {
+  QUIRE_TRY(Blank(files, file, location.offset + kRecordAlignment,
+                  stretch_bytes - kRecordAlignment));
+  Staging page(kRecordAlignment, 1);
+  EncodeVoid(location, stretch_bytes, page.memory());
+  QUIRE_TRY(files.WriteAt(file, location.offset, page.memory()));
+  return files.Sync(file);
+}
+
 Result<bool> VerifyRecord(Files& files, FileId file, const RecordSummary& record,
                           std::span<std::byte> buffer) {
   // No more than the record has: what is behind it may be on a bad sector.

@@ -86,6 +86,17 @@ Result<SegmentScan> ScanSegment(Files& files, FileId file, uint32_t number, uint
                                 uint64_t segment_bytes, ScanDepth depth,
                                 std::span<std::byte> memory);
 
+/// Overwrites a stretch of a segment with zeros, and then says that it holds no record. In this
+/// order: where that fails, or after a crash in between, what bytes are left still lie where
+/// something is missing, so that they are overwritten the next time.
+///
+/// Errors: kIo, kNoSpace
+Result<void> WriteVoid(Files& files, FileId file, const RecordLocation& location,
+                       uint64_t stretch_bytes);
+
+/// Zeros over a stretch of a file, as far as the disk takes them. Errors: the first one
+Result<void> Blank(Files& files, FileId file, uint64_t begin, uint64_t bytes);
+
 /// Compares every section of a record with its checksum; `buffer` is memory to read through.
 ///
 /// Errors: kIo. False: damaged

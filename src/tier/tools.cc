@@ -157,7 +157,7 @@ class Walk {
     if (scan) {
       damages_.merge(DamagesIn(number, *scan));
       const bool wipe = Count(*scan, visit);
-      if (writes && wipe) Blank(*file, 0, files_.Length(*file).value_or(0));
+      if (writes && wipe) Try(Blank(files_, *file, 0, files_.Length(*file).value_or(0)));
       if (writes && !wipe) Mend(*file, number, *scan);
     }
     if (file) files_.Close(*file);
@@ -286,30 +286,16 @@ class Walk {
     for (const RecordSummary& record : scan.damaged) {
       voids.push_back({.offset = record.location.offset, .bytes = record.record_bytes()});
     }
-    Staging page(kRecordAlignment, 1);
     for (const Gap& gap : voids) {
-      EncodeVoid({.segment = number, .offset = gap.offset, .generation = scan.generation},
-                 gap.bytes, page.memory());
-      Try(files_.WriteAt(file, gap.offset, page.memory()));
+      Try(WriteVoid(files_, file,
+                    {.segment = number, .offset = gap.offset, .generation = scan.generation},
+                    gap.bytes));
     }
-    for (const Gap& gap : scan.unreadable) Blank(file, gap.offset, gap.bytes);
-    if (!voids.empty()) Try(files_.Sync(file));
-  }
-
-  // Zeros, as far as the disk takes them.
-  void Blank(FileId file, uint64_t begin, uint64_t bytes) {
-    Staging zeros(kBlankBytes, 1);
-    std::ranges::fill(zeros.memory(), std::byte{0});
-    for (uint64_t done = 0; done < bytes; done += kBlankBytes) {
-      const uint64_t some = std::min(kBlankBytes, bytes - done);
-      Try(files_.WriteAt(file, begin + done, zeros.memory().first(some)));
-    }
-    Try(files_.Sync(file));
+    for (const Gap& gap : scan.unreadable) Try(Blank(files_, file, gap.offset, gap.bytes));
   }
 
   Files& files_;
   const std::string directory_;
-  static constexpr uint64_t kBlankBytes = 64 << 10;
 
   const Depth depth_;
   const ScanDepth scan_depth_;

@@ -98,6 +98,20 @@ TEST_F(ToolsTest, EveryKindOfDamageIsSeenAndMended) {
   }
 }
 
+// It may be of a tenant that was erased, and nobody knows of whom afterwards.
+TEST_F(ToolsTest, OfWhatRepairTakesAwayNoByteStays) {
+  Fill();
+  FlipBit("segment-000000", 3 * 16384 + 8000);
+  files_->set_rates({.call_error = 2});
+  for (int i = 0; i < 5; ++i) static_cast<void>(RepairStore(*files_, "store"));
+  files_->set_rates({});
+  Repair();
+  EXPECT_EQ(Verify().damaged, 0);
+  const auto record = std::span(*files_->Contents("store/segment-000000")).subspan(3 * 16384, 16384);
+  const auto payload = record.subspan(4096);
+  EXPECT_TRUE(std::ranges::all_of(payload, [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
 TEST_F(ToolsTest, AZeroedSegmentIsItsLostRecords) {
   Fill();
   const uint64_t records = Verify().records;

@@ -195,6 +195,7 @@ bool Transfers::TickStore(uint64_t wait_us) {
     hurry_tag_ = tag;
   }
   store_->Tick(done_, worked ? 0 : wait_us);
+  if (write_after_us_ > 0 && store_->Stats().in_flight == 0) write_after_us_ = 0;
   return TakeDone() || worked;
 }
 
@@ -225,6 +226,15 @@ bool Transfers::BeginNew() {
   }
 }
 
+// What is on its way to the disk makes room when it arrives; what waits for a commit does not.
+void Transfers::OnBusy() {
+  if (store_->Stats().in_flight > 0) {
+    write_after_us_ = clock_.NowMicros() + kBusyPauseUs;
+  } else {
+    Hurry();
+  }
+}
+
 // Nothing here takes memory. False: nothing ended that was asked for.
 bool Transfers::TakeDone() {
   if (done_.empty()) return false;
@@ -237,7 +247,7 @@ bool Transfers::TakeDone() {
       continue;
     }
     any = true;
-    if (end.outcome == StoreOutcome::kBusy) write_after_us_ = clock_.NowMicros() + kBusyPauseUs;
+    if (end.outcome == StoreOutcome::kBusy) OnBusy();
     if (auto request = under_way_.extract(end.tag)) End(std::move(request), end);
   }
   done_.clear();

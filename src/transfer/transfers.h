@@ -209,6 +209,7 @@ class Transfers {
   bool TickStore(uint64_t wait_us) QUIRE_EXCLUDES(store_mutex_);
   bool BeginNew() QUIRE_REQUIRES(store_mutex_);
   bool TakeDone() QUIRE_REQUIRES(store_mutex_);
+  void OnBusy();
   void End(Ends::Requests::node_type request, const tier::StoreCompletion& end)
       QUIRE_REQUIRES(mutex_);
   uint64_t events() const;

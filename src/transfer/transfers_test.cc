@@ -52,11 +52,12 @@ class ScriptedStore final : public tier::Store {
   std::vector<tier::RecordRoot> RootsOf(const tier::PublisherId&) const override { return {}; }
   void SetLimits(const tier::PublisherLimits&) override {}
   uint64_t EpochOf(const tier::PublisherId&) const override { return 6; }
-  tier::StoreStats Stats() const override { return {}; }
+  tier::StoreStats Stats() const override { return {.in_flight = in_flight}; }
   tier::PublisherUsage UsageOf(const tier::PublisherId&) const override { return {}; }
 
   std::vector<std::string> asked;
   std::vector<StoreOutcome> answers;
+  uint64_t in_flight = 0;
   bool holds = false;
   int without_memory = 0;  // requests
 
@@ -161,6 +162,7 @@ TEST_F(TransfersTest, NothingIsLeftOfARequestThatEnded) {
 
 TEST_F(TransfersTest, WhatTheStoreCannotTakeJustNowIsWrittenAgainInItsOrder) {
   store.answers = {StoreOutcome::kOk, StoreOutcome::kBusy};
+  store.in_flight = 1;
   Writer writer(*this, {1, 2, 3});
   transfers.Tick(0);
   EXPECT_THAT(store.asked, ElementsAre("put 1", "put 2"));
@@ -172,6 +174,26 @@ TEST_F(TransfersTest, WhatTheStoreCannotTakeJustNowIsWrittenAgainInItsOrder) {
   clock.Advance(1);
   transfers.Tick(0);
   EXPECT_THAT(store.asked, ElementsAre("put 1", "put 2", "put 2", "put 3"));
+}
+
+TEST_F(TransfersTest, WhatHasArrivedAtTheDiskEndsThePause) {
+  store.answers = {StoreOutcome::kBusy};
+  store.in_flight = 1;
+  Writer writer(*this, {1});
+  transfers.Tick(0);
+  EXPECT_FALSE(transfers.MayWrite());
+  store.in_flight = 0;
+  transfers.Tick(0);
+  EXPECT_TRUE(transfers.MayWrite()) << "no time has passed";
+}
+
+TEST_F(TransfersTest, AStoreThatIsBusyWithNothingUnderWayIsAskedToCommit) {
+  store.answers = {StoreOutcome::kBusy};
+  Writer writer(*this, {1});
+  transfers.Tick(0);
+  EXPECT_TRUE(transfers.MayWrite());
+  transfers.Tick(0);
+  EXPECT_THAT(store.asked, ElementsAre("put 1", "put 1", "flush"));
 }
 
 TEST_F(TransfersTest, WithoutMemoryAWriteHasNotBegun) {
@@ -258,6 +280,7 @@ TEST_F(TransfersTest, AFlushOfAllWaitsForWhatWorkersHave) {
   transfers.Attach(passing);
   Writer writer(*this, {1, 2, 3});
   store.answers = {StoreOutcome::kBusy};
+  store.in_flight = 1;
   EXPECT_EQ(transfers.FlushAll(), StoreOutcome::kOk);
   transfers.Detach(passing);
   EXPECT_FALSE(writer.HasWaiting());
