@@ -206,7 +206,8 @@ class ColdOpener {
     static_cast<void>(files_.Remove(PathOf(std::string(kEpochNames[copy]) + ".new")));
     if (image && image->is_whole && image->table.version == version) {
       const auto file = OpenFile(kEpochNames[copy], {});
-      if (file) {
+      // The process before was killed, or its sync failed: what was read may not be on the disk.
+      if (file && files_.Sync(*file)) {
         epoch_files_[copy] = {.file = *file,
                               .version = version,
                               .bytes = image->bytes,
