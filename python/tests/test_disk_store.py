@@ -106,24 +106,29 @@ def test_ctrl_c_is_heard_while_a_store_is_flushed(tmp_path):
                     sequence.append(layer, zeros, zeros)
                 sequence.commit(tokens)
 
-        publish(1)
+        publish(0)
         begin = time.monotonic()
         store.flush()
         whole_s = time.monotonic() - begin
-        publish(2)
         thread = threading.main_thread().ident
-        timer = threading.Timer(whole_s / 8, signal.pthread_kill, (thread, signal.SIGINT))
-        begin = time.monotonic()
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            store.flush()
-            timer.join()
-            time.sleep(0.1)
-        assert time.monotonic() - begin < max(whole_s / 2, 0.1), whole_s
+        for attempt in range(1, 10):
+            publish(attempt)
+            timer = threading.Timer(whole_s / 8, signal.pthread_kill, (thread, signal.SIGINT))
+            begin, heard_s = time.monotonic(), None
+            with pytest.raises(KeyboardInterrupt):
+                timer.start()
+                store.flush()
+                heard_s = 0  # it was faster this time
+                timer.join()
+                time.sleep(10)
+            if heard_s is None:
+                heard_s = time.monotonic() - begin
+                break
+        assert 0 < heard_s < max(whole_s / 2, 0.1), whole_s
         written = store.stats()["records_written"]
         store.flush()  # what was interrupted goes on
         assert store.stats()["records_written"] >= written
-        assert store.stats()["records"] == 512
+        assert store.stats()["records"] == 256 * (attempt + 1)
 
 
 def test_another_process_finds_it(tmp_path):

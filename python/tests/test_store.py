@@ -152,9 +152,9 @@ def test_paths_of_any_kind(tmp_path):
 
 
 def test_ctrl_c_is_heard_while_a_block_is_put(directory):
-    data = bytearray(CAP // 4)
+    data = bytearray(8 << 20)
     main = threading.main_thread().ident
-    with open_store(directory) as opened:
+    with open_store(directory, cap_bytes=1 << 30) as opened:
         for attempt in range(100):
             begun = ended = False
             key = f"key {attempt}"
@@ -174,7 +174,7 @@ def test_ctrl_c_is_heard_while_a_block_is_put(directory):
         opened.flush()
         opened.exists(key)
         data.clear()  # and nobody has to take what it left
-        assert len(opened.get(key)) == CAP // 4
+        assert len(opened.get(key)) == 8 << 20
 
 
 def test_failures_are_those_of_the_package(directory):
@@ -259,9 +259,9 @@ def test_an_event_loop_can_wait(directory):
 
 
 def test_waiting_has_a_limit_and_batches_are_taken_once(directory):
-    with open_store(directory) as opened:
+    with open_store(directory, cap_bytes=1 << 30) as opened:
         for attempt in range(100):
-            batch = opened.submit_put([f"key {attempt}"], [bytes(CAP // 4)])
+            batch = opened.submit_put([f"key {attempt}"], [bytes(8 << 20)])
             try:
                 opened.wait(batch, timeout_s=0)  # it may have ended
             except DeadlineError as late:
@@ -305,9 +305,9 @@ def test_many_threads_at_once(directory):
 
 
 def test_other_threads_run_while_one_waits(directory):
-    with open_store(directory, cap_bytes=4 * CAP) as opened:
+    with open_store(directory, cap_bytes=1 << 30) as opened:
         steps = 0
-        blocks = [bytes(CAP // 8)] * 16
+        blocks = [bytes(8 << 20)] * 16
         thread = threading.Thread(target=opened.put_many, args=([f"{i}" for i in range(16)], blocks))
         thread.start()
         while thread.is_alive():

@@ -107,8 +107,8 @@ TEST_F(ToolsTest, OfWhatRepairTakesAwayNoByteStays) {
   files_->set_rates({});
   Repair();
   EXPECT_EQ(Verify().damaged, 0);
-  const auto record = std::span(*files_->Contents("store/segment-000000")).subspan(3 * 16384, 16384);
-  const auto payload = record.subspan(4096);
+  const auto segment = std::span(*files_->Contents("store/segment-000000"));
+  const auto payload = segment.subspan(3 * 16384 + 4096, 16384 - 4096);
   EXPECT_TRUE(std::ranges::all_of(payload, [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
